@@ -1,0 +1,27 @@
+//! Vocabulary of execution plans: workloads, layouts, actions, timelines and the independent validator.
+//!
+//! ```text
+//!   lowering ──► Workload ──► planner ──► ExecutionPlan ──► validate ──► executor / simulator ──► Timeline
+//!                (what)                   (where, when)     (proof)      (how long)
+//! ```
+//!
+//! Everything here is plain data. Bytes are `u64`, intervals are half-open, ids are typed. The unit of
+//! storage is the [`BLOCK_BYTES`] block; the unit of time is the [`Compute`], counted from the start of a run.
+//! The whole semantics, with drawings, is in `docs/plan-semantics.md`.
+#![forbid(unsafe_code)]
+
+mod interval;
+mod plan;
+mod timeline;
+mod workload;
+
+pub use interval::{BufferId, ByteRange, PanelRange, StepId, StepRange};
+pub use plan::{AfterCompute, Compute, ExecutionPlan, Load, ResidentLoad, WeightsAt};
+pub use timeline::{Lane, RunTiming, Span, Timeline};
+pub use workload::{BufferSpec, Extent, PanelSpec, RowTable, StepSpec, Workload};
+
+/// Bytes of one storage block. Loads read whole blocks to addresses that are multiples of it.
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// Alignment of every step's workspace ([`BLOCK_BYTES`] when the step reads table rows into it).
+pub const WORKSPACE_ALIGN: u64 = 64;
