@@ -1,0 +1,1 @@
+//! Output types of every operator.

@@ -1,0 +1,28 @@
+//! Typed graph of a neural network: operators, values, static shapes, weight references. No I/O.
+//!
+//! A [`Graph`] is what every stage after the ONNX reader speaks: the reader makes it, the
+//! rewriter transforms it, the packer serialises it, the runtime interprets it. Shapes are
+//! static (dynamic dimensions were bound by the reader), operator attributes are typed and
+//! resolved (axes non-negative, pads explicit, shape-like inputs folded into attributes), and
+//! weights are references to bytes elsewhere until something needs them.
+
+#![forbid(unsafe_code)]
+
+pub mod dtype;
+pub mod graph;
+pub mod infer;
+pub mod literal;
+pub mod op;
+pub mod panel;
+pub mod print;
+pub mod program;
+pub mod recipe;
+
+pub use dtype::DType;
+pub use graph::{
+    ByteRange, Const, ConstId, FileId, Graph, GraphError, Layout, Node, NodeId, PackedId,
+    TensorType, Value, ValueId,
+};
+pub use literal::Literal;
+pub use op::Op;
+pub use program::Program;

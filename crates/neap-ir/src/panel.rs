@@ -1,0 +1,80 @@
+//! Operators whose weights are streamed as panels of 16 output channels.
+//!
+//! ```text
+//! a layer's weights in the packed file        one panel
+//! +---------+---------+---- ... --+           +----------+--------------------------+
+//! | panel 0 | panel 1 |           |           | bias[16] | w[k=0][16] w[k=1][16] ...|
+//! +---------+---------+---- ... --+           +----------+--------------------------+
+//! ```
+//! All panels of a layer have the same size; output channels past the last are zero. A slice is a
+//! range of panels, and its results go to output channels `16 * panels.start .. 16 * panels.end`.
+
+use crate::op::{Activation, Window};
+use serde::{Deserialize, Serialize};
+
+/// What is done to a result before it is stored: `activation(acc + residual)`.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Epilogue {
+    pub activation: Activation,
+    /// The node's second input is added before the activation.
+    pub residual: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConvForm {
+    /// Blocked input; panel k order `[channel block][kh][kw][channel in block]`.
+    Blocked,
+    /// Plain input with few channels; panel k order `[kh][kw][c]`.
+    FirstLayer,
+    /// Blocked input, group width below 16 that divides 16; panel k order `[kh][kw][channel in group]`.
+    NarrowGroups,
+}
+
+/// 2-D convolution (1-D is height 1). Output is blocked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PanelConv {
+    pub form: ConvForm,
+    pub window: Window,
+    pub groups: usize,
+    pub c_in: usize,
+    pub c_out: usize,
+    pub epilogue: Epilogue,
+}
+
+/// One filter per channel, blocked input and output; panel k order `[kh][kw]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PanelDepthwise {
+    pub window: Window,
+    pub channels: usize,
+    pub epilogue: Epilogue,
+}
+
+/// `x [..., k] * w [k, n] + bias`; plain in and out, leading axes are rows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PanelLinear {
+    pub k: usize,
+    pub n: usize,
+    pub epilogue: Epilogue,
+}
+
+impl PanelConv {
+    pub fn k(&self) -> usize {
+        self.c_in / self.groups * self.window.kernel.iter().product::<usize>()
+    }
+}
+
+impl PanelDepthwise {
+    pub fn k(&self) -> usize {
+        self.window.kernel.iter().product()
+    }
+}
+
+/// Number of panels for that many output channels.
+pub fn panel_count(c_out: usize) -> usize {
+    c_out.div_ceil(crate::graph::LANES)
+}
+
+/// Bytes of one panel with `k` inner steps, bias included.
+pub fn panel_bytes(k: usize) -> usize {
+    (1 + k) * crate::graph::LANES * 4
+}

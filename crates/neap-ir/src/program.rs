@@ -1,0 +1,188 @@
+//! A lowered model: what the packed file's table of contents holds and the runtime interprets.
+
+use crate::recipe::{Packed, PackedForm};
+use crate::{Const, Graph, GraphError, NodeId, Op, ValueId};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// Graph after rewriting, with every value's place decided relative to its buffer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Program {
+    pub graph: Graph,
+    /// Nodes that compute something, in order; the rest (reshapes, in-place concats) only name memory.
+    pub steps: Vec<NodeId>,
+    pub packed: Vec<Packed>,
+    /// Where each value lives, by [`ValueId`].
+    pub storage: Vec<Storage>,
+    pub buffers: Vec<Buffer>,
+    /// Of the source model and the shapes it was bound to.
+    pub digest: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Storage {
+    /// Never materialised (dead, or a constant folded into something else).
+    None,
+    /// Caller's memory, by position in `graph.inputs`; read only.
+    Input(u32),
+    /// Inline constant of the graph.
+    Inline,
+    /// An extent loaded from the packed file by the steps that read it.
+    Packed,
+    Buffer {
+        buffer: u32,
+        offset_bytes: u64,
+    },
+}
+
+/// Memory shared by values that alias: in-place results, reshapes, parts of a concat.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Buffer {
+    pub bytes: u64,
+    /// Half-open range of indices into `steps`: first that writes it, one past the last that uses it.
+    pub live: Range<u32>,
+}
+
+impl Program {
+    /// Checks that every index and size is in range. A program read from disk passes here first.
+    pub fn check(&self) -> Result<(), GraphError> {
+        self.graph.check()?;
+        let malformed = |what: String| Err(GraphError::Malformed(what));
+        if self.storage.len() != self.graph.values.len() {
+            return malformed("storage table has the wrong length".into());
+        }
+        for window in self.steps.windows(2) {
+            if window[0] >= window[1] {
+                return malformed("steps are not in schedule order".into());
+            }
+        }
+        if self
+            .steps
+            .last()
+            .is_some_and(|n| n.index() >= self.graph.nodes.len())
+        {
+            return malformed("a step names a node that does not exist".into());
+        }
+        for buffer in &self.buffers {
+            if buffer.live.start >= buffer.live.end || buffer.live.end as usize > self.steps.len() {
+                return malformed("a buffer's live range is empty or too long".into());
+            }
+        }
+        for (i, storage) in self.storage.iter().enumerate() {
+            let value = &self.graph.values[i];
+            match *storage {
+                Storage::Input(n)
+                    if self.graph.inputs.get(n as usize) != Some(&ValueId(i as u32)) =>
+                {
+                    return malformed(format!("value '{}' is not input {n}", value.name));
+                }
+                Storage::Buffer {
+                    buffer,
+                    offset_bytes,
+                } => {
+                    let end = offset_bytes.checked_add(value.len_bytes() as u64);
+                    let fits = self
+                        .buffers
+                        .get(buffer as usize)
+                        .zip(end)
+                        .is_some_and(|(b, end)| end <= b.bytes);
+                    if !fits {
+                        return malformed(format!(
+                            "value '{}' lies outside its buffer",
+                            value.name
+                        ));
+                    }
+                }
+                Storage::Inline if !matches!(self.graph.constant(ValueId(i as u32)), Some(Const::Inline(l)) if l.ty() == value.ty) =>
+                {
+                    return malformed(format!("value '{}' is no inline constant", value.name));
+                }
+                Storage::Packed => match self.graph.constant(ValueId(i as u32)) {
+                    Some(Const::Packed(id)) => {
+                        let raw = self.packed.get(id.index()).is_some_and(|p| {
+                            matches!(p.form, PackedForm::Raw) && p.bytes == value.len_bytes() as u64
+                        });
+                        if !raw {
+                            return malformed(format!(
+                                "value '{}' has no extent of its size",
+                                value.name
+                            ));
+                        }
+                    }
+                    _ => return malformed(format!("value '{}' is not packed", value.name)),
+                },
+                _ => {}
+            }
+        }
+        for (i, &step) in self.steps.iter().enumerate() {
+            let node = &self.graph.nodes[step.index()];
+            for id in node.present_inputs().chain(node.present_outputs()) {
+                match self.storage[id.index()] {
+                    Storage::None => {
+                        return malformed(format!(
+                            "node '{}' uses a value without storage",
+                            node.name
+                        ));
+                    }
+                    Storage::Buffer { buffer, .. }
+                        if !self.buffers[buffer as usize].live.contains(&(i as u32)) =>
+                    {
+                        return malformed(format!("node '{}' uses a dead buffer", node.name));
+                    }
+                    _ => {}
+                }
+            }
+            for id in node.present_outputs() {
+                if !matches!(self.storage[id.index()], Storage::Buffer { .. }) {
+                    return malformed(format!("node '{}' writes outside the arena", node.name));
+                }
+            }
+            self.check_weights(node)?;
+        }
+        Ok(())
+    }
+
+    fn check_weights(&self, node: &crate::Node) -> Result<(), GraphError> {
+        let expected = match &node.op {
+            Op::PanelConv(conv) => Some((conv.k(), conv.c_out)),
+            Op::PanelDepthwise(depthwise) => Some((depthwise.k(), depthwise.channels)),
+            Op::PanelLinear(linear) => Some((linear.k, linear.n)),
+            _ => None,
+        };
+        let found = node.panels.and_then(|id| self.packed.get(id.index()));
+        let fits = match (expected, found.map(|p| &p.form), found) {
+            (None, None, _) => node.panels.is_none(),
+            (
+                Some((k, n)),
+                Some(&PackedForm::Panels {
+                    panels,
+                    panel_bytes,
+                }),
+                Some(packed),
+            ) => {
+                panels as usize == crate::panel::panel_count(n)
+                    && panel_bytes == crate::panel::panel_bytes(k) as u64
+                    && packed.bytes == panel_bytes * u64::from(panels)
+            }
+            _ => false,
+        };
+        let rows_fit = match node.op {
+            Op::GatherRows {
+                table,
+                rows,
+                row_elements,
+            } => self.packed.get(table.index()).is_some_and(|p| {
+                matches!(p.form, PackedForm::Raw) && p.bytes == (rows * row_elements * 4) as u64
+            }),
+            _ => true,
+        };
+        if fits && rows_fit {
+            return Ok(());
+        }
+        Err(GraphError::BadNode {
+            node: node.name.clone(),
+            op: node.op.name(),
+            reason: "its packed weights have the wrong size".into(),
+        })
+    }
+}

@@ -1,0 +1,71 @@
+//! How the packed file's extents are made from a model's constants.
+//!
+//! The rewriter writes recipes without reading weights; the packer follows them one layer at a
+//! time, holding at most one layer.
+
+use crate::panel::ConvForm;
+use crate::{DType, Literal, ValueId};
+use serde::{Deserialize, Serialize};
+
+/// Makes one extent. `PackedId(i)` is made by recipe `i`.
+#[derive(Debug, Clone)]
+pub enum Recipe {
+    /// Panels of a convolution. `weight` is `[c_out, c_in/groups, kh, kw]` row-major.
+    Conv {
+        weight: ValueId,
+        form: ConvForm,
+        c_out: usize,
+        c_in_per_group: usize,
+        groups: usize,
+        kernel: [usize; 2],
+        affine: Affine,
+    },
+    /// Panels of a depthwise convolution. `weight` is `[channels, 1, kh, kw]`.
+    Depthwise {
+        weight: ValueId,
+        channels: usize,
+        kernel: [usize; 2],
+        affine: Affine,
+    },
+    /// Panels of a matrix: `weight` is `[k, n]`, or `[n, k]` when `transposed`.
+    Matrix {
+        weight: ValueId,
+        k: usize,
+        n: usize,
+        transposed: bool,
+        affine: Affine,
+    },
+    /// Row-major elements of a constant, widened to `to`.
+    Raw { constant: ValueId, to: DType },
+}
+
+/// Per output channel: `w * scale`, then `+ bias`; `None` is 1 and 0.
+#[derive(Debug, Clone, Default)]
+pub struct Affine {
+    pub scale: Option<Vec<f32>>,
+    pub bias: Option<Vec<f32>>,
+}
+
+/// One extent of the packed file.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Packed {
+    pub name: String,
+    /// Block-aligned.
+    pub offset: u64,
+    pub bytes: u64,
+    pub form: PackedForm,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum PackedForm {
+    Panels { panels: u32, panel_bytes: u64 },
+    Raw,
+}
+
+/// A constant small enough to live in the table of contents.
+pub fn stays_inline(literal: &Literal) -> bool {
+    literal.len_bytes() <= INLINE_LIMIT_BYTES
+}
+
+/// Constants up to this size stay in memory for the whole session.
+pub const INLINE_LIMIT_BYTES: usize = 16 * 1024;

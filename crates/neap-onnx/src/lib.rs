@@ -1,0 +1,1 @@
+//! ONNX to IR: weights become byte ranges, dimensions are bound, constants fold.

@@ -1,0 +1,1 @@
+//! Executes one typed operator on plain or channel-blocked tensors.

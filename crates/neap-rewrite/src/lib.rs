@@ -1,0 +1,1 @@
+//! IR to IR: fusion, layout assignment, aliasing, packing recipes.

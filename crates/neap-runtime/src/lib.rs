@@ -1,0 +1,1 @@
+//! Arena, lanes and Session: runs plans, never makes them.

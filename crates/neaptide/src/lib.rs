@@ -1,0 +1,1 @@
+//! Run neural networks inside an enforced memory budget.
