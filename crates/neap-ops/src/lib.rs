@@ -1,1 +1,18 @@
 //! Executes one typed operator on plain or channel-blocked tensors.
+//!
+//! An executor calls [`supported`] for every node when it opens a model, asks
+//! [`workspace_bytes`] how much scratch each needs, and then calls [`execute`] with memory it owns.
+//! [`execute`] never allocates, and its results do not depend on the number of workers.
+//! [`evaluate`] is the same for constant folding: it infers, allocates and runs serially.
+
+mod error;
+mod evaluate;
+mod execute;
+mod query;
+mod tensor;
+
+pub use error::OpError;
+pub use evaluate::{evaluate, evaluate_outputs};
+pub use execute::execute;
+pub use query::{Operand, blocked_inputs, flops, may_overwrite, supported, workspace_bytes};
+pub use tensor::{Context, PanelSlice, TensorMut, TensorRef};

@@ -1,0 +1,42 @@
+//! What can go wrong in an operator.
+
+use neap_ir::infer::InferError;
+use thiserror::Error;
+
+#[derive(Debug, Error)]
+pub enum OpError {
+    /// The operator is valid, but not implemented for these types, ranks or layouts.
+    #[error("{op} is not supported {what}")]
+    Unsupported { op: &'static str, what: String },
+    /// Operands contradict the operator (a malformed program).
+    #[error("{op}: {what}")]
+    BadOperand { op: &'static str, what: String },
+    /// Found in the data while running: an index out of range, an integer division by zero.
+    #[error("{op}: {what}")]
+    BadData { op: &'static str, what: String },
+    #[error(transparent)]
+    Infer(#[from] InferError),
+}
+
+impl OpError {
+    pub(crate) fn unsupported(op: &'static str, what: impl Into<String>) -> OpError {
+        OpError::Unsupported {
+            op,
+            what: what.into(),
+        }
+    }
+
+    pub(crate) fn operand(op: &'static str, what: impl Into<String>) -> OpError {
+        OpError::BadOperand {
+            op,
+            what: what.into(),
+        }
+    }
+
+    pub(crate) fn data(op: &'static str, what: impl Into<String>) -> OpError {
+        OpError::BadData {
+            op,
+            what: what.into(),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Runs an operator on literals: constant folding and tests.
+
+use crate::{Context, OpError, TensorMut, TensorRef, execute, query};
+use neap_ir::{Layout, Literal, Op, TensorType, infer};
+use neap_kernels::parallel::Serial;
+use neap_kernels::simd::Isa;
+
+/// Infers, allocates and executes serially. Gives `outputs` results (most operators have one).
+pub fn evaluate(op: &Op, inputs: &[Option<&Literal>]) -> Result<Vec<Literal>, OpError> {
+    evaluate_outputs(op, inputs, default_outputs(op))
+}
+
+/// [`evaluate`] with the number of results said: for optional trailing outputs.
+pub fn evaluate_outputs(
+    op: &Op,
+    inputs: &[Option<&Literal>],
+    outputs: usize,
+) -> Result<Vec<Literal>, OpError> {
+    let types: Vec<Option<TensorType>> = inputs.iter().map(|l| l.map(Literal::ty)).collect();
+    let out_types = infer::output_types(op, &types, outputs)?;
+
+    let in_operands: Vec<query::Operand> = types
+        .iter()
+        .map(|t| t.as_ref().map(|t| (t, Layout::Plain)))
+        .collect();
+    let out_operands: Vec<query::Operand> =
+        out_types.iter().map(|t| Some((t, Layout::Plain))).collect();
+    query::supported(op, &in_operands, &out_operands)?;
+    let isa = Isa::detect();
+    let bytes = query::workspace_bytes(op, &in_operands, &out_operands, 1, isa);
+
+    let mut results: Vec<Literal> = out_types
+        .iter()
+        .map(|t| Literal::zeros(t.dtype, &t.shape))
+        .collect();
+    let refs: Vec<Option<TensorRef>> = inputs
+        .iter()
+        .zip(&types)
+        .map(|(l, t)| {
+            l.zip(t.as_ref())
+                .and_then(|(l, t)| TensorRef::from_bytes(t, l.bytes()))
+        })
+        .collect();
+    let muts: Vec<Option<TensorMut>> = results
+        .iter_mut()
+        .zip(&out_types)
+        .map(|(l, t)| TensorMut::from_bytes(t, l.bytes_mut()))
+        .collect();
+    let mut workspace = vec![0u64; bytes.div_ceil(8)];
+    let mut ctx = Context {
+        par: &Serial,
+        isa,
+        workspace: bytemuck::cast_slice_mut(&mut workspace),
+    };
+    execute(op, &refs, None, &muts, &mut ctx)?;
+    Ok(results)
+}
+
+/// Outputs that are always there.
+fn default_outputs(op: &Op) -> usize {
+    match op {
+        Op::TopK { .. } => 2,
+        Op::Split { sizes, .. } => sizes.len(),
+        _ => 1,
+    }
+}

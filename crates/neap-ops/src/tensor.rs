@@ -1,0 +1,146 @@
+//! Operands: typed views of memory that someone else owns.
+//!
+//! Views are raw because an output may lie on top of an input where
+//! [`crate::may_overwrite`] allows it.
+
+use neap_ir::{DType, Layout, TensorType};
+use neap_kernels::parallel::Parallel;
+use neap_kernels::simd::Isa;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// A tensor to read.
+#[derive(Clone, Copy)]
+pub struct TensorRef<'a> {
+    pub ty: &'a TensorType,
+    pub layout: Layout,
+    ptr: *const u8,
+    memory: PhantomData<&'a [u8]>,
+}
+
+/// A tensor to write.
+#[derive(Clone, Copy)]
+pub struct TensorMut<'a> {
+    pub ty: &'a TensorType,
+    pub layout: Layout,
+    ptr: *mut u8,
+    memory: PhantomData<&'a [u8]>,
+}
+
+/// Panels `range.start .. range.end` of a layer's weights, contiguous.
+#[derive(Clone)]
+pub struct PanelSlice<'a> {
+    pub range: Range<usize>,
+    pub bytes: &'a [u8],
+}
+
+/// What an operator computes with.
+pub struct Context<'a> {
+    pub par: &'a dyn Parallel,
+    pub isa: Isa,
+    /// At least [`crate::workspace_bytes`]; contents are not kept.
+    pub workspace: &'a mut [u8],
+}
+
+// SAFETY: a view only carries an address; reads and writes through it are the operators', whose
+// parallel tasks write disjoint parts.
+unsafe impl Send for TensorRef<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for TensorRef<'_> {}
+// SAFETY: as above.
+unsafe impl Send for TensorMut<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for TensorMut<'_> {}
+
+impl<'a> TensorRef<'a> {
+    /// # Safety
+    /// `ptr` is aligned to the element size (8 bytes at least when the tensor is not empty) and
+    /// readable for `ty.layout_bytes(layout)` bytes during `'a`. Nothing else writes there during
+    /// `'a`, except an output that [`crate::may_overwrite`] lets take this input's place (exactly
+    /// the same address).
+    pub unsafe fn new(ty: &'a TensorType, layout: Layout, ptr: *const u8) -> TensorRef<'a> {
+        TensorRef {
+            ty,
+            layout,
+            ptr,
+            memory: PhantomData,
+        }
+    }
+
+    /// Plain tensor over borrowed bytes; `None` when they are too few or not aligned to the
+    /// element size.
+    pub fn from_bytes(ty: &'a TensorType, bytes: &'a [u8]) -> Option<TensorRef<'a>> {
+        let aligned = bytes.as_ptr().addr().is_multiple_of(ty.dtype.size_bytes());
+        (aligned && bytes.len() >= ty.len_bytes()).then(|| TensorRef {
+            ty,
+            layout: Layout::Plain,
+            ptr: bytes.as_ptr(),
+            memory: PhantomData,
+        })
+    }
+
+    pub fn as_ptr(&self) -> *const u8 {
+        self.ptr
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.ty.dtype
+    }
+
+    pub fn shape(&self) -> &'a [usize] {
+        &self.ty.shape
+    }
+
+    pub fn elements(&self) -> usize {
+        self.ty.elements()
+    }
+
+    pub fn len_bytes(&self) -> usize {
+        self.ty.layout_bytes(self.layout)
+    }
+}
+
+impl<'a> TensorMut<'a> {
+    /// # Safety
+    /// As [`TensorRef::new`], and writable; no other output overlaps it.
+    pub unsafe fn new(ty: &'a TensorType, layout: Layout, ptr: *mut u8) -> TensorMut<'a> {
+        TensorMut {
+            ty,
+            layout,
+            ptr,
+            memory: PhantomData,
+        }
+    }
+
+    /// Plain tensor over borrowed bytes; `None` when they are too few or not aligned to the
+    /// element size.
+    pub fn from_bytes(ty: &'a TensorType, bytes: &'a mut [u8]) -> Option<TensorMut<'a>> {
+        let aligned = bytes.as_ptr().addr().is_multiple_of(ty.dtype.size_bytes());
+        (aligned && bytes.len() >= ty.len_bytes()).then(|| TensorMut {
+            ty,
+            layout: Layout::Plain,
+            ptr: bytes.as_mut_ptr(),
+            memory: PhantomData,
+        })
+    }
+
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.ty.dtype
+    }
+
+    pub fn shape(&self) -> &'a [usize] {
+        &self.ty.shape
+    }
+
+    pub fn elements(&self) -> usize {
+        self.ty.elements()
+    }
+
+    pub fn len_bytes(&self) -> usize {
+        self.ty.layout_bytes(self.layout)
+    }
+}
