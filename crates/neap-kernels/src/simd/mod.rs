@@ -1,0 +1,353 @@
+//! The 16-lane f32 vector every kernel is written in, and the run-time choice of instruction set.
+//!
+//! # How to write a kernel
+//!
+//! Write it once, generic over [`Simd`], marked `#[inline(always)]`, with the instruction-set
+//! token as its first parameter; then name it in [`simd_kernel!`], which makes the function
+//! that other code calls: it takes an [`Isa`] first and runs the copy compiled for it.
+//!
+//! ```ignore
+//! #[inline(always)]
+//! fn scale_generic<S: Simd>(s: S, x: &mut [f32], factor: f32) {
+//!     let f = s.splat(factor);
+//!     let mut blocks = x.chunks_exact_mut(LANES);
+//!     for block in &mut blocks {
+//!         // SAFETY: a block is 16 floats.
+//!         unsafe { s.store(block.as_mut_ptr(), s.mul(f, s.load(block.as_ptr()))) };
+//!     }
+//!     let tail = blocks.into_remainder();
+//!     // SAFETY: at most `tail.len()` floats are touched.
+//!     unsafe {
+//!         let v = s.load_partial(tail.as_ptr(), tail.len());
+//!         s.store_partial(tail.as_mut_ptr(), tail.len(), s.mul(f, v));
+//!     }
+//! }
+//! simd_kernel! {
+//!     /// Multiplies every element of `x` by `factor`.
+//!     pub fn scale(x: &mut [f32], factor: f32) = scale_generic;
+//! }
+//! ```
+//!
+//! (`pub unsafe fn … = …;` works too, for a generic that is an `unsafe fn`.)
+//! Everything the generic calls must be `#[inline(always)]` as well, and closures are best
+//! avoided: code that is not inlined is compiled without the instruction set.
+//!
+//! # Numbers
+//!
+//! Lane-wise operations round as IEEE 754 says. `fma` rounds once, except on [`Portable`],
+//! which rounds twice where the build target has no fused instruction. Reductions always add
+//! in the same tree: lane `i` with `i+8`, then `i+4`, `i+2`, `i+1`.
+
+pub mod math;
+mod portable;
+pub use portable::Portable;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+pub use {avx2::Avx2Fma, avx512::Avx512};
+
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "aarch64")]
+pub use neon::Neon;
+
+/// Lanes of a vector, and channels of a block or panel.
+pub const LANES: usize = 16;
+
+/// An instruction set this processor has; holding one is the proof.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Isa(Kind);
+
+/// The instruction sets known to this build, best last.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2Fma,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+}
+
+impl Isa {
+    /// The best instruction set of this processor. Ask once and pass the answer on.
+    #[must_use]
+    pub fn detect() -> Self {
+        let mut best = Isa(Kind::Portable);
+        for isa in Self::available() {
+            best = isa;
+        }
+        best
+    }
+
+    /// Every instruction set of this processor, from portable to best.
+    pub fn available() -> impl Iterator<Item = Isa> {
+        ALL.iter()
+            .filter(|(kind, _)| has(*kind))
+            .map(|&(kind, _)| Isa(kind))
+    }
+
+    /// The instruction set of that name (as [`Isa::name`] gives it), where the processor has it.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::available().find(|isa| isa.name() == name)
+    }
+
+    /// A short lower-case name: `portable`, `avx2`, `avx512`, `neon`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        ALL.iter()
+            .find(|(kind, _)| *kind == self.0)
+            .map_or("portable", |&(_, name)| name)
+    }
+
+    #[doc(hidden)]
+    #[must_use]
+    pub fn kind(self) -> Kind {
+        self.0
+    }
+}
+
+const ALL: &[(Kind, &str)] = &[
+    (Kind::Portable, "portable"),
+    #[cfg(target_arch = "x86_64")]
+    (Kind::Avx2Fma, "avx2"),
+    #[cfg(target_arch = "x86_64")]
+    (Kind::Avx512, "avx512"),
+    #[cfg(target_arch = "aarch64")]
+    (Kind::Neon, "neon"),
+];
+
+fn has(kind: Kind) -> bool {
+    match kind {
+        Kind::Portable => true,
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2Fma => {
+            std::arch::is_x86_feature_detected!("avx2")
+                && std::arch::is_x86_feature_detected!("fma")
+        }
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512 => {
+            std::arch::is_x86_feature_detected!("avx512f")
+                && std::arch::is_x86_feature_detected!("avx512bw")
+                && std::arch::is_x86_feature_detected!("avx512dq")
+                && std::arch::is_x86_feature_detected!("avx512vl")
+                && has(Kind::Avx2Fma)
+        }
+        // Part of the architecture's baseline.
+        #[cfg(target_arch = "aarch64")]
+        Kind::Neon => true,
+    }
+}
+
+/// A vector of 16 f32 lanes. The value is a zero-sized token proving that the processor has
+/// the instructions; all methods are inlined into the caller's target features.
+pub trait Simd: Copy + Send + Sync + 'static {
+    /// 16 f32 lanes.
+    type V: Copy;
+    /// 16 truth values.
+    type M: Copy;
+
+    /// How many vectors fit in the register file.
+    const VECTOR_REGISTERS: usize;
+
+    fn splat(self, x: f32) -> Self::V;
+
+    /// Loads 16 floats; no alignment needed.
+    ///
+    /// # Safety
+    /// `p` is readable for 16 floats.
+    unsafe fn load(self, p: *const f32) -> Self::V;
+
+    /// Stores 16 floats; no alignment needed.
+    ///
+    /// # Safety
+    /// `p` is writable for 16 floats.
+    unsafe fn store(self, p: *mut f32, v: Self::V);
+
+    /// Loads `n` floats into the first lanes, zero in the rest. `n` above 16 counts as 16.
+    ///
+    /// # Safety
+    /// `p` is readable for `min(n, 16)` floats.
+    unsafe fn load_partial(self, p: *const f32, n: usize) -> Self::V;
+
+    /// Stores the first `n` lanes and touches nothing else. `n` above 16 counts as 16.
+    ///
+    /// # Safety
+    /// `p` is writable for `min(n, 16)` floats.
+    unsafe fn store_partial(self, p: *mut f32, n: usize, v: Self::V);
+
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a*b + c`
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `c - a*b`
+    fn fnma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The larger; `b` where either is NaN (so `max(splat(0.0), x)` keeps a NaN of `x`).
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The smaller; `b` where either is NaN.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    fn neg(self, a: Self::V) -> Self::V;
+    fn abs(self, a: Self::V) -> Self::V;
+    /// The magnitude of `a` with the sign of `sign`.
+    fn copysign(self, a: Self::V, sign: Self::V) -> Self::V;
+    fn sqrt(self, a: Self::V) -> Self::V;
+
+    /// To the nearest integer, ties to even.
+    fn round(self, a: Self::V) -> Self::V;
+    fn floor(self, a: Self::V) -> Self::V;
+    fn ceil(self, a: Self::V) -> Self::V;
+    /// 2 to the power `n`; `n` holds integers in `-126..=127` (anything else gives garbage).
+    fn pow2(self, n: Self::V) -> Self::V;
+    /// Splits positive normal numbers: `a = m * 2^e` with `1 <= m < 2`; returns `(m, e)`.
+    fn split_exponent(self, a: Self::V) -> (Self::V, Self::V);
+
+    /// `a < b`; false where either is NaN.
+    fn lt(self, a: Self::V, b: Self::V) -> Self::M;
+    /// `a <= b`; false where either is NaN.
+    fn le(self, a: Self::V, b: Self::V) -> Self::M;
+    /// `a == b`; false where either is NaN.
+    fn eq(self, a: Self::V, b: Self::V) -> Self::M;
+    /// `yes` where the mask is set, `no` elsewhere.
+    fn select(self, mask: Self::M, yes: Self::V, no: Self::V) -> Self::V;
+
+    /// Sum of the lanes, in the tree order given at the top of the module.
+    fn reduce_sum(self, v: Self::V) -> f32;
+    /// Largest lane (NaN lanes give an unspecified lane).
+    fn reduce_max(self, v: Self::V) -> f32;
+    /// Smallest lane (NaN lanes give an unspecified lane).
+    fn reduce_min(self, v: Self::V) -> f32;
+
+    /// In every group of `width` lanes, broadcasts the group's lane `j` to the whole group.
+    /// `width` is 2, 4 or 8 and `j < width`; both must be constants after inlining.
+    fn group_broadcast(self, v: Self::V, width: usize, j: usize) -> Self::V;
+
+    #[inline(always)]
+    fn zero(self) -> Self::V {
+        self.splat(0.0)
+    }
+
+    /// `a > b`; false where either is NaN.
+    #[inline(always)]
+    fn gt(self, a: Self::V, b: Self::V) -> Self::M {
+        self.lt(b, a)
+    }
+
+    /// `a >= b`; false where either is NaN.
+    #[inline(always)]
+    fn ge(self, a: Self::V, b: Self::V) -> Self::M {
+        self.le(b, a)
+    }
+
+    /// `min(max(x, low), high)` that keeps NaN.
+    #[inline(always)]
+    fn clamp(self, x: Self::V, low: Self::V, high: Self::V) -> Self::V {
+        self.min(high, self.max(low, x))
+    }
+
+    #[inline(always)]
+    fn to_array(self, v: Self::V) -> [f32; LANES] {
+        let mut a = [0.0; LANES];
+        // SAFETY: the array is 16 floats.
+        unsafe { self.store(a.as_mut_ptr(), v) };
+        a
+    }
+
+    #[inline(always)]
+    fn from_array(self, a: [f32; LANES]) -> Self::V {
+        // SAFETY: the array is 16 floats.
+        unsafe { self.load(a.as_ptr()) }
+    }
+}
+
+/// Hints that the cache line at `p` will be read soon. Never faults.
+#[inline(always)]
+pub fn prefetch(p: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing as far as the program can see, whatever the address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a prefetch reads nothing as far as the program can see, whatever the address.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{p}]", p = in(reg) p, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = p;
+}
+
+/// Makes the callable copies of a generic kernel: see the top of [`crate::simd`].
+macro_rules! simd_kernel {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $generic:ident;) => {
+        $(#[$meta])*
+        $vis fn $name(isa: $crate::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
+            match isa.kind() {
+                $crate::simd::Kind::Portable => $generic($crate::simd::Portable, $($arg),*),
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::Kind::Avx2Fma => {
+                    #[target_feature(enable = "avx2,fma")]
+                    fn run($($arg: $ty),*) $(-> $ret)? {
+                        $generic($crate::simd::Avx2Fma::new(), $($arg),*)
+                    }
+                    // SAFETY: an `Isa` of this kind exists only where the processor has it.
+                    unsafe { run($($arg),*) }
+                }
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::Kind::Avx512 => {
+                    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+                    fn run($($arg: $ty),*) $(-> $ret)? {
+                        $generic($crate::simd::Avx512::new(), $($arg),*)
+                    }
+                    // SAFETY: an `Isa` of this kind exists only where the processor has it.
+                    unsafe { run($($arg),*) }
+                }
+                #[cfg(target_arch = "aarch64")]
+                $crate::simd::Kind::Neon => $generic($crate::simd::Neon::new(), $($arg),*),
+            }
+        }
+    };
+    ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $generic:ident;) => {
+        $(#[$meta])*
+        $vis unsafe fn $name(isa: $crate::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
+            match isa.kind() {
+                // SAFETY: the caller keeps the contract, which is the generic's own.
+                $crate::simd::Kind::Portable => unsafe { $generic($crate::simd::Portable, $($arg),*) },
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::Kind::Avx2Fma => {
+                    #[target_feature(enable = "avx2,fma")]
+                    unsafe fn run($($arg: $ty),*) $(-> $ret)? {
+                        // SAFETY: the caller keeps the contract, which is the generic's own.
+                        unsafe { $generic($crate::simd::Avx2Fma::new(), $($arg),*) }
+                    }
+                    // SAFETY: an `Isa` of this kind exists only where the processor has it.
+                    unsafe { run($($arg),*) }
+                }
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::Kind::Avx512 => {
+                    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+                    unsafe fn run($($arg: $ty),*) $(-> $ret)? {
+                        // SAFETY: the caller keeps the contract, which is the generic's own.
+                        unsafe { $generic($crate::simd::Avx512::new(), $($arg),*) }
+                    }
+                    // SAFETY: an `Isa` of this kind exists only where the processor has it.
+                    unsafe { run($($arg),*) }
+                }
+                #[cfg(target_arch = "aarch64")]
+                // SAFETY: the caller keeps the contract, which is the generic's own.
+                $crate::simd::Kind::Neon => unsafe { $generic($crate::simd::Neon::new(), $($arg),*) },
+            }
+        }
+    };
+}
+pub(crate) use simd_kernel;
+
+#[cfg(test)]
+mod tests;
