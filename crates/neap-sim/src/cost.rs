@@ -1,0 +1,104 @@
+//! `CostProfile`: how long a step computes and how long a load takes on one machine.
+
+use neap_plan::{Compute, StepSpec, Workload};
+use serde::{Deserialize, Serialize};
+
+/// Measured or estimated costs. Rates are per second, all threads of the session together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CostProfile {
+    pub flops_per_second: f64,
+    pub memory_bytes_per_second: f64,
+    /// Fixed cost of starting one compute (dispatch, waking of workers).
+    pub compute_overhead_ns: u64,
+    pub storage_bytes_per_second: f64,
+    /// Time from submitting a request to its first byte.
+    pub request_latency_ns: u64,
+    /// Loads that may be in flight together; their latencies overlap, their bandwidth is shared.
+    pub queue_depth: u32,
+    /// Panels computed outside a whole granule take this many times as long.
+    pub ragged_slowdown: f64,
+    /// Measured time of each whole step, by `StepId`; used instead of the estimate where it is not zero.
+    pub step_ns: Vec<u64>,
+}
+
+impl Default for CostProfile {
+    /// A small machine with a modest NVMe drive, for use before calibration.
+    fn default() -> Self {
+        Self {
+            flops_per_second: 100e9,
+            memory_bytes_per_second: 10e9,
+            compute_overhead_ns: 5_000,
+            storage_bytes_per_second: 1.5e9,
+            request_latency_ns: 100_000,
+            queue_depth: 8,
+            ragged_slowdown: 1.3,
+            step_ns: Vec::new(),
+        }
+    }
+}
+
+impl CostProfile {
+    /// Every byte loaded takes 1 ns, every step its measured time, nothing else costs: for cases that
+    /// are checked by hand.
+    pub fn byte_per_ns(step_ns: Vec<u64>) -> Self {
+        Self {
+            flops_per_second: f64::INFINITY,
+            memory_bytes_per_second: f64::INFINITY,
+            compute_overhead_ns: 0,
+            storage_bytes_per_second: 1e9,
+            request_latency_ns: 0,
+            queue_depth: 1,
+            ragged_slowdown: 1.0,
+            step_ns,
+        }
+    }
+
+    /// Time to move `bytes` from storage, without latency.
+    pub fn transfer_ns(&self, bytes: u64) -> u64 {
+        to_ns(bytes as f64 / self.storage_bytes_per_second)
+    }
+
+    /// Time of a whole step, without overhead.
+    pub fn step_ns(&self, index: usize, step: &StepSpec) -> u64 {
+        match self.step_ns.get(index) {
+            Some(&measured) if measured > 0 => measured,
+            _ => {
+                let arithmetic = step.flops as f64 / self.flops_per_second;
+                let memory = step.touched_bytes as f64 / self.memory_bytes_per_second;
+                to_ns(arithmetic.max(memory))
+            }
+        }
+    }
+
+    /// Time of one compute of a plan: its share of the step, overhead, and the reading of table rows
+    /// when the step does that itself.
+    pub fn compute_ns(&self, workload: &Workload, compute: &Compute) -> u64 {
+        let index = compute.step.index();
+        let step = &workload.steps[index];
+        let whole = self.step_ns(index, step);
+        let mut ns = self.compute_overhead_ns;
+        ns += match step.panels {
+            None => whole,
+            Some(p) => {
+                let (granule, len) = (p.granule.max(1), compute.panels.len());
+                // The last slice of a step ends where the step ends: its tail is not ragged by choice.
+                let ragged = if compute.panels.end == p.panels {
+                    0
+                } else {
+                    len % granule
+                };
+                let weighted = f64::from(len - ragged) + f64::from(ragged) * self.ragged_slowdown;
+                (whole as f64 * weighted / f64::from(p.panels.max(1))) as u64
+            }
+        };
+        if let (Some(rows), None) = (step.rows, compute.weights.table) {
+            ns += self.request_latency_ns + self.transfer_ns(rows.rows_workspace_bytes);
+        }
+        ns
+    }
+}
+
+/// Seconds to nanoseconds; saturates, and no rate (0/0) is no time.
+fn to_ns(seconds: f64) -> u64 {
+    (seconds * 1e9).round() as u64
+}

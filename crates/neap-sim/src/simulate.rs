@@ -1,0 +1,262 @@
+//! The discrete-event simulation: two lanes with the executor's rules.
+//!
+//! ```text
+//!   load lane      in plan order; load j starts when its `after` holds, those before it have started,
+//!                  and fewer than `queue_depth` loads are in flight; then latency, then its turn at the
+//!                  storage's bandwidth
+//!   compute lane   in plan order; compute i starts when i−1 is done and the first `needs` loads of its
+//!                  run are complete; the wait is its stall
+//! ```
+//!
+//! Completion times are all one needs: each action is visited once, in an order in which everything it
+//! waits for is known (a valid plan has no cycle), so a run costs O(actions).
+
+use neap_plan::{ExecutionPlan, Lane, RunTiming, Span, Timeline, Workload};
+
+use crate::CostProfile;
+
+/// The storage side of a [`CostProfile`].
+#[derive(Clone, Copy, Debug)]
+pub struct LoadCost {
+    pub latency_ns: u64,
+    pub ns_per_byte: f64,
+    pub queue_depth: usize,
+}
+
+impl From<&CostProfile> for LoadCost {
+    fn from(costs: &CostProfile) -> Self {
+        Self {
+            latency_ns: costs.request_latency_ns,
+            ns_per_byte: 1e9 / costs.storage_bytes_per_second,
+            queue_depth: costs.queue_depth.max(1) as usize,
+        }
+    }
+}
+
+/// The steady state that a plan settles in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Prediction {
+    pub latency_ns: u64,
+    pub stall_ns: u64,
+    /// Sum of compute times: the latency if no load were ever waited for.
+    pub compute_ns: u64,
+}
+
+/// Plays plans; keeps its memory from one to the next.
+///
+/// The plan is given as plain numbers, so that a planner can try thousands without building them:
+/// `loads[j] = (bytes, run_back, computes)`, `computes[i] = (ns, needs)`.
+#[derive(Default)]
+pub struct Simulator {
+    /// Completion of each load of the run at hand.
+    load_done: Vec<u64>,
+    /// End of each compute, of the run before and of the run at hand.
+    before: Vec<u64>,
+    now: Vec<u64>,
+    /// Stall of each compute in the last run played.
+    stalls: Vec<u64>,
+}
+
+/// Carries the load lane's state from action to action and run to run.
+struct LoadLane {
+    cost: LoadCost,
+    /// When the storage is free again.
+    free_at: u64,
+    /// When the last load started.
+    started: u64,
+    /// Completion of the last `queue_depth` loads, as a ring.
+    in_flight: [u64; MAX_DEPTH],
+    count: usize,
+}
+
+const MAX_DEPTH: usize = 64;
+
+impl LoadLane {
+    fn new(cost: LoadCost) -> Self {
+        let cost = LoadCost {
+            queue_depth: cost.queue_depth.clamp(1, MAX_DEPTH),
+            ..cost
+        };
+        Self {
+            cost,
+            free_at: 0,
+            started: 0,
+            in_flight: [0; MAX_DEPTH],
+            count: 0,
+        }
+    }
+
+    /// Starts the next load, eligible from `ready`; returns its start and completion.
+    fn load(&mut self, ready: u64, bytes: u64) -> (u64, u64) {
+        let slot = self.count % self.cost.queue_depth;
+        let start = ready.max(self.started).max(self.in_flight[slot]);
+        let first_byte = (start + self.cost.latency_ns).max(self.free_at);
+        let done = first_byte + (bytes as f64 * self.cost.ns_per_byte).round() as u64;
+        self.started = start;
+        self.free_at = done;
+        self.in_flight[slot] = done;
+        self.count += 1;
+        (start, done)
+    }
+}
+
+impl Simulator {
+    /// Plays `runs` runs back to back and hands every span to `span`. The last run is the prediction.
+    ///
+    /// A plan that cannot make progress (the validator refuses it) ends with a latency of `u64::MAX`.
+    pub fn play(
+        &mut self,
+        cost: LoadCost,
+        loads: &[(u64, u32, u32)],
+        computes: &[(u64, u32)],
+        runs: u32,
+        mut span: impl FnMut(Span),
+    ) -> (Prediction, RunTiming) {
+        let n = computes.len();
+        let compute_ns = computes.iter().map(|c| c.0).sum();
+        let stuck = Prediction {
+            latency_ns: u64::MAX,
+            stall_ns: u64::MAX,
+            compute_ns,
+        };
+        for v in [&mut self.before, &mut self.now, &mut self.stalls] {
+            v.clear();
+            v.resize(n, 0);
+        }
+        self.load_done.clear();
+        self.load_done.resize(loads.len(), 0);
+        let mut lane = LoadLane::new(cost);
+        let mut clock = 0;
+        let mut run_start = 0;
+        let mut timing = RunTiming::default();
+        for run in 0..runs {
+            std::mem::swap(&mut self.before, &mut self.now);
+            let start_before = std::mem::replace(&mut run_start, clock);
+            let mut next_load = 0;
+            let mut stall_ns = 0;
+            for (i, &(ns, needs)) in computes.iter().enumerate() {
+                // Everything that this compute waits for, and no more: later loads may depend on it.
+                while next_load < needs as usize {
+                    let Some(&(bytes, back, after)) = loads.get(next_load) else {
+                        return (stuck, timing);
+                    };
+                    let after = after as usize;
+                    let ready = match (back, after) {
+                        (0, 0) => run_start,
+                        (0, a) if a <= i => self.now[a - 1],
+                        // Waits for a compute that is itself still to come.
+                        (0, _) => return (stuck, timing),
+                        (_, 0) => start_before,
+                        (_, a) => self.before.get(a - 1).copied().unwrap_or(0),
+                    };
+                    let (start_ns, end_ns) = lane.load(ready, bytes);
+                    self.load_done[next_load] = end_ns;
+                    span(Span {
+                        lane: Lane::Load,
+                        run,
+                        action: next_load as u32,
+                        ready_ns: ready,
+                        start_ns,
+                        end_ns,
+                    });
+                    next_load += 1;
+                }
+                let loaded = match needs {
+                    0 => 0,
+                    k => self.load_done[k as usize - 1],
+                };
+                let start_ns = clock.max(loaded);
+                let end_ns = start_ns + ns;
+                self.stalls[i] = start_ns - clock;
+                stall_ns += start_ns - clock;
+                span(Span {
+                    lane: Lane::Compute,
+                    run,
+                    action: i as u32,
+                    ready_ns: clock,
+                    start_ns,
+                    end_ns,
+                });
+                self.now[i] = end_ns;
+                clock = end_ns;
+            }
+            timing = RunTiming {
+                start_ns: run_start,
+                end_ns: clock,
+                stall_ns,
+            };
+        }
+        let latency_ns = timing.latency_ns();
+        (
+            Prediction {
+                latency_ns,
+                stall_ns: timing.stall_ns,
+                compute_ns,
+            },
+            timing,
+        )
+    }
+
+    /// Stall before each compute in the last run played.
+    pub fn stalls(&self) -> &[u64] {
+        &self.stalls
+    }
+}
+
+/// Plays `runs` runs of a valid plan and keeps everything that happened.
+pub fn simulate(
+    workload: &Workload,
+    plan: &ExecutionPlan,
+    costs: &CostProfile,
+    runs: u32,
+) -> Timeline {
+    let (loads, computes) = numbers(workload, plan, costs);
+    let spans = (loads.len() + computes.len()) * runs as usize;
+    let mut timeline = Timeline::with_capacity(spans, runs as usize);
+    let mut starts = vec![(u64::MAX, 0, 0); runs as usize];
+    Simulator::default().play(costs.into(), &loads, &computes, runs, |span| {
+        if span.lane == Lane::Compute {
+            let (start, end, stall) = &mut starts[span.run as usize];
+            *start = span.ready_ns.min(*start);
+            *end = span.end_ns;
+            *stall += span.start_ns - span.ready_ns;
+        }
+        timeline.record(span);
+    });
+    let timings = starts.into_iter().filter(|s| s.0 != u64::MAX);
+    timeline
+        .runs
+        .extend(timings.map(|(start_ns, end_ns, stall_ns)| RunTiming {
+            start_ns,
+            end_ns,
+            stall_ns,
+        }));
+    timeline
+}
+
+/// The steady state of a valid plan, without keeping spans.
+pub fn predict(workload: &Workload, plan: &ExecutionPlan, costs: &CostProfile) -> Prediction {
+    let (loads, computes) = numbers(workload, plan, costs);
+    Simulator::default()
+        .play(costs.into(), &loads, &computes, STEADY_RUNS, |_| {})
+        .0
+}
+
+/// Runs until a cyclic plan has settled: the first fills the arena, the second shows the cycle.
+pub const STEADY_RUNS: u32 = 3;
+
+type Numbers = (Vec<(u64, u32, u32)>, Vec<(u64, u32)>);
+
+fn numbers(workload: &Workload, plan: &ExecutionPlan, costs: &CostProfile) -> Numbers {
+    let loads = plan
+        .loads
+        .iter()
+        .map(|l| (l.bytes, l.after.run_back, l.after.computes))
+        .collect();
+    let computes = plan
+        .computes
+        .iter()
+        .map(|c| (costs.compute_ns(workload, c), c.needs))
+        .collect();
+    (loads, computes)
+}
