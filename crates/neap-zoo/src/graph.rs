@@ -1,0 +1,315 @@
+//! The model being built: nodes, seeded tensors, inputs and outputs, all of it small.
+//!
+//! A tensor is a name, a shape and a rule that yields its values; the values themselves exist
+//! only while the writer streams them out.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::init::Init;
+
+/// Name of the dynamic batch dimension, as PyTorch users commonly call it.
+pub(crate) const BATCH_PARAM: &str = "batch";
+
+/// How many samples one run takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batch {
+    /// A static first dimension.
+    Fixed(u32),
+    /// A first dimension named `batch`, bound when the model is opened.
+    Dynamic,
+}
+
+/// One dimension of an input or output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Dim {
+    Fixed(i64),
+    Batch,
+}
+
+/// Element types that appear in the zoo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DType {
+    F32,
+    I64,
+    Bool,
+}
+
+impl DType {
+    /// The code in `TensorProto.DataType`.
+    pub(crate) fn onnx_code(self) -> u64 {
+        match self {
+            DType::F32 => 1,
+            DType::I64 => 7,
+            DType::Bool => 9,
+        }
+    }
+
+    pub(crate) fn size_bytes(self) -> u64 {
+        match self {
+            DType::F32 => 4,
+            DType::I64 => 8,
+            DType::Bool => 1,
+        }
+    }
+}
+
+/// A node attribute.
+#[derive(Clone, Debug)]
+pub(crate) enum Attr {
+    Int(i64),
+    Float(f32),
+    Str(&'static str),
+    Ints(Vec<i64>),
+    /// A small tensor, the `value` of a `Constant` node.
+    Tensor(Small),
+}
+
+/// A constant small enough to sit in a `Constant` node.
+#[derive(Clone, Debug)]
+pub(crate) enum Small {
+    F32Scalar(f32),
+    I64Scalar(i64),
+    I64s(Vec<i64>),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub op: &'static str,
+    pub name: String,
+    pub inputs: Vec<String>,
+    pub output_names: Vec<String>,
+    pub attrs: Vec<(&'static str, Attr)>,
+}
+
+/// An initializer: written, never held.
+#[derive(Clone, Debug)]
+pub(crate) struct Tensor {
+    pub name: String,
+    pub dims: Vec<usize>,
+    pub init: Init,
+    /// Whether the published parameter count includes it (BatchNorm statistics and shape
+    /// constants are not parameters).
+    pub is_parameter: bool,
+}
+
+impl Tensor {
+    pub(crate) fn elements(&self) -> u64 {
+        self.dims.iter().map(|&d| d as u64).product()
+    }
+
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.elements() * self.init.dtype().size_bytes()
+    }
+}
+
+/// A graph input or output.
+#[derive(Clone, Debug)]
+pub(crate) struct Port {
+    pub name: String,
+    pub dtype: DType,
+    pub dims: Vec<Dim>,
+}
+
+/// A whole model, ready for the writer.
+#[derive(Debug)]
+pub(crate) struct Graph {
+    pub name: &'static str,
+    pub nodes: Vec<Node>,
+    pub tensors: Vec<Tensor>,
+    pub inputs: Vec<Port>,
+    pub outputs: Vec<Port>,
+    batch: Batch,
+    /// How often each node path was asked for, so that repeated ones get a suffix.
+    path_uses: HashMap<String, u32>,
+    /// Values to rename when the graph is finished (graph outputs get their public names).
+    renames: BTreeMap<String, String>,
+}
+
+impl Graph {
+    pub(crate) fn new(name: &'static str, batch: Batch) -> Graph {
+        Graph {
+            name,
+            nodes: Vec::new(),
+            tensors: Vec::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            batch,
+            path_uses: HashMap::new(),
+            renames: BTreeMap::new(),
+        }
+    }
+
+    /// The batch as a constant in a shape, when it is one.
+    pub(crate) fn fixed_batch(&self) -> Option<i64> {
+        match self.batch {
+            Batch::Fixed(n) => Some(i64::from(n)),
+            Batch::Dynamic => None,
+        }
+    }
+
+    /// Declares an input of shape `[batch, dims...]`.
+    pub(crate) fn input(&mut self, name: &str, dtype: DType, dims: &[usize]) -> String {
+        let port = self.port(name, dtype, dims);
+        self.inputs.push(port);
+        name.to_string()
+    }
+
+    /// Declares `value`, of shape `[batch, dims...]`, as the graph output `name`.
+    pub(crate) fn output(&mut self, value: &str, name: &str, dims: &[usize]) {
+        let port = self.port(name, DType::F32, dims);
+        self.outputs.push(port);
+        self.renames.insert(value.to_string(), name.to_string());
+    }
+
+    fn port(&self, name: &str, dtype: DType, dims: &[usize]) -> Port {
+        let batch = match self.batch {
+            Batch::Fixed(n) => Dim::Fixed(i64::from(n)),
+            Batch::Dynamic => Dim::Batch,
+        };
+        let dims = std::iter::once(batch)
+            .chain(dims.iter().map(|&d| Dim::Fixed(d as i64)))
+            .collect();
+        Port {
+            name: name.to_string(),
+            dtype,
+            dims,
+        }
+    }
+
+    /// Adds a trained parameter and returns its name.
+    pub(crate) fn parameter(
+        &mut self,
+        name: impl Into<String>,
+        dims: &[usize],
+        init: Init,
+    ) -> String {
+        self.tensor(name.into(), dims, init, true)
+    }
+
+    /// Adds an initializer that is not a trained parameter and returns its name.
+    pub(crate) fn buffer(&mut self, name: impl Into<String>, dims: &[usize], init: Init) -> String {
+        self.tensor(name.into(), dims, init, false)
+    }
+
+    fn tensor(&mut self, name: String, dims: &[usize], init: Init, is_parameter: bool) -> String {
+        self.tensors.push(Tensor {
+            name: name.clone(),
+            dims: dims.to_vec(),
+            init,
+            is_parameter,
+        });
+        name
+    }
+
+    /// Adds a node with one output in the module `scope` (dotted, as PyTorch names modules)
+    /// and returns the output's name.
+    pub(crate) fn node(
+        &mut self,
+        scope: &str,
+        op: &'static str,
+        inputs: &[&str],
+        attrs: Vec<(&'static str, Attr)>,
+    ) -> String {
+        self.node_multi(scope, op, inputs, attrs, 1).remove(0)
+    }
+
+    /// Like [`Graph::node`] for operators with several outputs.
+    pub(crate) fn node_multi(
+        &mut self,
+        scope: &str,
+        op: &'static str,
+        inputs: &[&str],
+        attrs: Vec<(&'static str, Attr)>,
+        outputs: usize,
+    ) -> Vec<String> {
+        let mut path = String::new();
+        for part in scope.split('.').filter(|p| !p.is_empty()) {
+            path.push('/');
+            path.push_str(part);
+        }
+        path.push('/');
+        path.push_str(op);
+        let uses = self.path_uses.entry(path.clone()).or_insert(0);
+        let name = if *uses == 0 {
+            path
+        } else {
+            format!("{path}_{uses}")
+        };
+        *uses += 1;
+        let output_names: Vec<String> =
+            (0..outputs).map(|i| format!("{name}_output_{i}")).collect();
+        self.nodes.push(Node {
+            op,
+            name,
+            inputs: inputs.iter().map(|s| s.to_string()).collect(),
+            output_names: output_names.clone(),
+            attrs,
+        });
+        output_names
+    }
+
+    /// A `Constant` node.
+    pub(crate) fn constant(&mut self, scope: &str, value: Small) -> String {
+        self.node(scope, "Constant", &[], vec![("value", Attr::Tensor(value))])
+    }
+
+    /// A shape `[batch, rest...]` as an int64 value: one constant when the batch is fixed, else
+    /// the Shape → Gather → Unsqueeze → Concat chain on `like` that PyTorch writes.
+    pub(crate) fn batch_shape(&mut self, scope: &str, like: &str, rest: &[i64]) -> String {
+        if let Some(n) = self.fixed_batch() {
+            let dims = std::iter::once(n).chain(rest.iter().copied()).collect();
+            return self.constant(scope, Small::I64s(dims));
+        }
+        let batch = self.batch_of(scope, like);
+        let tail = self.constant(scope, Small::I64s(rest.to_vec()));
+        self.node(
+            scope,
+            "Concat",
+            &[&batch, &tail],
+            vec![("axis", Attr::Int(0))],
+        )
+    }
+
+    /// The first dimension of `like` as a one-element int64 value, computed in the graph.
+    pub(crate) fn batch_of(&mut self, scope: &str, like: &str) -> String {
+        let shape = self.node(scope, "Shape", &[like], vec![]);
+        let zero = self.constant(scope, Small::I64Scalar(0));
+        let batch = self.node(
+            scope,
+            "Gather",
+            &[&shape, &zero],
+            vec![("axis", Attr::Int(0))],
+        );
+        let axes = self.constant(scope, Small::I64s(vec![0]));
+        self.node(scope, "Unsqueeze", &[&batch, &axes], vec![])
+    }
+
+    /// Applies the output names. Call once, when every node is there.
+    pub(crate) fn finish(mut self) -> Graph {
+        let renames = std::mem::take(&mut self.renames);
+        let apply = |name: &mut String| {
+            if let Some(new) = renames.get(name) {
+                name.clone_from(new);
+            }
+        };
+        for node in &mut self.nodes {
+            node.inputs.iter_mut().for_each(apply);
+            node.output_names.iter_mut().for_each(apply);
+        }
+        self
+    }
+
+    /// The number of trained parameters, as the literature counts them.
+    pub(crate) fn parameter_count(&self) -> u64 {
+        self.tensors
+            .iter()
+            .filter(|t| t.is_parameter)
+            .map(Tensor::elements)
+            .sum()
+    }
+
+    /// Bytes of all initializers.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        self.tensors.iter().map(Tensor::size_bytes).sum()
+    }
+}

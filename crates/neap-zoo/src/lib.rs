@@ -1,0 +1,331 @@
+//! Builders of the papers' networks with seeded weights, written as ONNX.
+//!
+//! Each network has the published architecture (the parameter counts agree) and is laid out as
+//! PyTorch exports it: opset 17, BatchNormalization left as nodes, attention as primitive
+//! operators. Weights are random but well-behaved: activations keep unit size through the depth,
+//! BatchNorm statistics fit the layer they follow, softmax does not saturate, and outputs depend
+//! on the input. The same name, options and seed give the same bytes on every machine.
+//!
+//! ```no_run
+//! use neap_zoo::{Options, write};
+//! let written = write("resnet50", "resnet50.onnx".as_ref(), &Options::default(), &mut |_, _| {})?;
+//! assert_eq!(written.parameters, 25_557_032);
+//! # Ok::<(), neap_zoo::ZooError>(())
+//! ```
+//!
+//! This crate holds no tensor in memory: values are generated while they are written.
+#![forbid(unsafe_code)]
+
+mod graph;
+mod init;
+mod layers;
+mod nets;
+mod protobuf;
+mod stats;
+mod writer;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use graph::Batch;
+use graph::Graph;
+
+/// One network of the zoo.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ZooEntry {
+    /// The name that [`write()`] takes.
+    pub name: &'static str,
+    /// One line for a person.
+    pub summary: &'static str,
+    /// Trained parameters, as the literature counts them.
+    pub parameters: u64,
+    /// Name of the only input.
+    pub input_name: &'static str,
+    /// Its shape at batch 1: f32 images as N×C×H×W, or int64 token ids as N×tokens.
+    pub input_shape: &'static [usize],
+    build: fn(&mut Graph),
+}
+
+/// How to write a network.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Seed of all weights.
+    pub seed: u64,
+    /// Size of the first dimension of inputs and outputs.
+    pub batch: Batch,
+    /// For `gpt2`: end in the language-model head (as `gpt2_lm` always does).
+    pub lm_head: bool,
+    /// Put the weights into `<file name>.data` beside the model instead of into it.
+    pub external_data: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            seed: 0,
+            batch: Batch::Fixed(1),
+            lm_head: false,
+            external_data: false,
+        }
+    }
+}
+
+/// What [`write()`] has written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Written {
+    /// Size of the `.onnx` file.
+    pub model_bytes: u64,
+    /// The external data file and its size, when one was asked for.
+    pub external: Option<(PathBuf, u64)>,
+    /// Bytes of all initializers.
+    pub weight_bytes: u64,
+    /// Trained parameters.
+    pub parameters: u64,
+}
+
+/// Why a network could not be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ZooError {
+    #[error("no network is named '{name}'; there are {}", names())]
+    UnknownName { name: String },
+    #[error("the language-model head is an option of gpt2, not of {name}")]
+    NoLmHead { name: &'static str },
+    #[error("the batch size must be from 1 to 65536, not {batch}")]
+    BadBatch { batch: u32 },
+    #[error("{} is no usable file name for a model", path.display())]
+    BadPath { path: PathBuf },
+    #[error("a model of {size_bytes} bytes does not fit into one ONNX file; ask for external data")]
+    TooLarge { size_bytes: u64 },
+    #[error("cannot write {}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+}
+
+/// All networks.
+pub fn list() -> &'static [ZooEntry] {
+    ENTRIES
+}
+
+/// Finds a network by name; `-` and `_` are the same, as are upper and lower case.
+pub fn find(name: &str) -> Option<&'static ZooEntry> {
+    let key = name.to_ascii_lowercase().replace('-', "_");
+    ENTRIES.iter().find(|e| e.name == key)
+}
+
+/// Writes the network `name` to `path`, under a temporary name until it is complete.
+/// `progress` hears the bytes written and their total.
+pub fn write(
+    name: &str,
+    path: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Written, ZooError> {
+    let graph = build(name, options)?;
+    let files = writer::write(&graph, options.seed, path, options.external_data, progress)?;
+    Ok(Written {
+        model_bytes: files.model_bytes,
+        external: files.external,
+        weight_bytes: graph.weight_bytes(),
+        parameters: graph.parameter_count(),
+    })
+}
+
+fn build(name: &str, options: &Options) -> Result<Graph, ZooError> {
+    let entry = find(name).ok_or_else(|| ZooError::UnknownName {
+        name: name.to_string(),
+    })?;
+    if let Batch::Fixed(batch) = options.batch
+        && !(1..=65536).contains(&batch)
+    {
+        return Err(ZooError::BadBatch { batch });
+    }
+    let build = match (options.lm_head, entry.name) {
+        (false, _) | (true, "gpt2_lm") => entry.build,
+        (true, "gpt2") => |g: &mut Graph| nets::gpt2::gpt2(g, true),
+        (true, name) => return Err(ZooError::NoLmHead { name }),
+    };
+    let mut graph = Graph::new(entry.name, options.batch);
+    build(&mut graph);
+    Ok(graph.finish())
+}
+
+fn names() -> String {
+    ENTRIES
+        .iter()
+        .map(|e| e.name)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+const IMAGE_224: &[usize] = &[1, 3, 224, 224];
+
+macro_rules! entry {
+    ($name:literal, $parameters:literal, $input:literal $shape:expr, $build:expr, $summary:literal) => {
+        ZooEntry {
+            name: $name,
+            summary: $summary,
+            parameters: $parameters,
+            input_name: $input,
+            input_shape: $shape,
+            build: $build,
+        }
+    };
+}
+
+static ENTRIES: &[ZooEntry] = &[
+    entry!("resnet50", 25_557_032, "input" IMAGE_224, nets::resnet::resnet50, "ResNet-50, image classifier"),
+    entry!("resnet101", 44_549_160, "input" IMAGE_224, nets::resnet::resnet101, "ResNet-101, image classifier"),
+    entry!("resnet152", 60_192_808, "input" IMAGE_224, nets::resnet::resnet152, "ResNet-152, image classifier"),
+    entry!("resnext50", 25_028_904, "input" IMAGE_224, nets::resnet::resnext50,
+        "ResNeXt-50 32x4d, image classifier with grouped convolutions"),
+    entry!("vgg19", 143_667_240, "input" IMAGE_224, nets::vgg::vgg19,
+        "VGG-19, image classifier with 400 MB in its first fully connected layer"),
+    entry!("mobilenet_v2", 3_504_872, "input" IMAGE_224, nets::mobilenet::mobilenet_v2,
+        "MobileNetV2, small image classifier with depthwise convolutions"),
+    entry!("squeezenet1_1", 1_235_496, "input" IMAGE_224, nets::squeezenet::squeezenet1_1,
+        "SqueezeNet 1.1, very small image classifier"),
+    entry!("densenet121", 7_978_856, "input" IMAGE_224, nets::densenet::densenet121,
+        "DenseNet-121, image classifier with dense concatenations"),
+    entry!(
+        "inception_v3",
+        23_834_568,
+        "input" & [1, 3, 299, 299],
+        nets::inception::inception_v3,
+        "Inception v3, image classifier with parallel branches"
+    ),
+    entry!("vit_b_16", 86_567_656, "input" IMAGE_224, nets::vit::vit_b_16, "ViT-B/16, vision transformer"),
+    entry!(
+        "gpt2",
+        124_439_808,
+        "input_ids" & [1, nets::gpt2::TOKENS],
+        |g| nets::gpt2::gpt2(g, false),
+        "GPT-2 on 128 tokens, final hidden states"
+    ),
+    entry!(
+        "gpt2_lm",
+        124_439_808,
+        "input_ids" & [1, nets::gpt2::TOKENS],
+        |g| nets::gpt2::gpt2(g, true),
+        "GPT-2 on 128 tokens with its language-model head tied to the embedding"
+    ),
+    entry!(
+        "yolov3",
+        61_949_149,
+        "input" & [1, 3, 416, 416],
+        nets::yolo::yolov3,
+        "YOLOv3 on Darknet-53, three raw detection maps"
+    ),
+    entry!("fcn_resnet101", 51_949_141, "input" IMAGE_224, |g| nets::resnet::fcn_resnet101(g, 224),
+        "FCN on a dilated ResNet-101, semantic segmentation in 21 classes"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameter_counts_are_the_published_ones() {
+        for entry in list() {
+            let graph = build(entry.name, &Options::default()).unwrap();
+            assert_eq!(graph.parameter_count(), entry.parameters, "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn graphs_are_well_formed() {
+        use std::collections::HashSet;
+        for entry in list() {
+            for batch in [Batch::Fixed(1), Batch::Fixed(3), Batch::Dynamic] {
+                let graph = build(
+                    entry.name,
+                    &Options {
+                        batch,
+                        ..Options::default()
+                    },
+                )
+                .unwrap();
+                let mut known = HashSet::new();
+                for name in graph
+                    .inputs
+                    .iter()
+                    .map(|p| &p.name)
+                    .chain(graph.tensors.iter().map(|t| &t.name))
+                {
+                    assert!(known.insert(name.as_str()), "{}: {name} twice", entry.name);
+                }
+                for node in &graph.nodes {
+                    for input in node.inputs.iter().filter(|i| !i.is_empty()) {
+                        assert!(
+                            known.contains(input.as_str()),
+                            "{}: {input} unknown",
+                            entry.name
+                        );
+                    }
+                    for output in &node.output_names {
+                        assert!(known.insert(output), "{}: {output} twice", entry.name);
+                    }
+                }
+                assert!(
+                    graph
+                        .outputs
+                        .iter()
+                        .all(|p| known.contains(p.name.as_str())),
+                    "{}",
+                    entry.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_requests_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.onnx");
+        let mut quiet = |_, _| {};
+        let attempt =
+            |name: &str, options: Options, path: &Path, quiet: &mut dyn FnMut(u64, u64)| {
+                write(name, path, &options, quiet).unwrap_err().to_string()
+            };
+        let message = attempt("resnet51", Options::default(), &path, &mut quiet);
+        assert!(
+            message.contains("resnet51") && message.contains("resnet50"),
+            "{message}"
+        );
+        let lm = Options {
+            lm_head: true,
+            ..Options::default()
+        };
+        assert!(attempt("vgg19", lm, &path, &mut quiet).contains("gpt2"));
+        let none = Options {
+            batch: Batch::Fixed(0),
+            ..Options::default()
+        };
+        assert!(attempt("vgg19", none, &path, &mut quiet).contains("batch"));
+        let missing = dir.path().join("no/such/m.onnx");
+        assert!(
+            attempt("squeezenet1_1", Options::default(), &missing, &mut quiet).contains("m.onnx")
+        );
+        assert!(
+            attempt(
+                "squeezenet1_1",
+                Options::default(),
+                Path::new("/"),
+                &mut quiet
+            )
+            .contains("file name")
+        );
+        assert_eq!(
+            std::fs::read_dir(dir.path()).unwrap().count(),
+            0,
+            "nothing is left behind"
+        );
+    }
+
+    #[test]
+    fn names_are_forgiving() {
+        assert_eq!(find("VIT-B-16").unwrap().name, "vit_b_16");
+        assert!(find("vit").is_none());
+    }
+}

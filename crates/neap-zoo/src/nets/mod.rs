@@ -1,0 +1,12 @@
+//! The networks, one file per family.
+
+pub(crate) mod densenet;
+pub(crate) mod gpt2;
+pub(crate) mod inception;
+pub(crate) mod mobilenet;
+pub(crate) mod resnet;
+pub(crate) mod squeezenet;
+pub(crate) mod transformer;
+pub(crate) mod vgg;
+pub(crate) mod vit;
+pub(crate) mod yolo;

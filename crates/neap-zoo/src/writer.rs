@@ -1,0 +1,387 @@
+//! Streams a [`Graph`] into an ONNX file without ever holding a whole tensor.
+//!
+//! Every length is known before a value is generated, so the file is written front to back:
+//! one thread generates values, the caller's thread writes them, and at most a few chunks are
+//! in flight. Files get their final names only when complete.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+use crate::ZooError;
+use crate::graph::{Attr, BATCH_PARAM, DType, Dim, Graph, Node, Port, Small, Tensor};
+use crate::init::generate;
+use crate::protobuf as pb;
+
+/// ONNX opset of every model here.
+pub(crate) const OPSET: u64 = 17;
+const IR_VERSION: u64 = 8;
+/// External tensors start at multiples of this, so that they can be mapped or read directly.
+const EXTERNAL_ALIGNMENT_BYTES: u64 = 4096;
+/// A protobuf message cannot be larger.
+const MAX_MODEL_BYTES: u64 = i32::MAX as u64;
+
+/// What was written.
+pub(crate) struct Files {
+    pub model_bytes: u64,
+    pub external: Option<(PathBuf, u64)>,
+}
+
+/// Writes `graph` to `path`, reporting bytes done and in total.
+pub(crate) fn write(
+    graph: &Graph,
+    seed: u64,
+    path: &Path,
+    external_data: bool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Files, ZooError> {
+    let file_name = path
+        .file_name()
+        .and_then(|n| n.to_str())
+        .ok_or_else(|| ZooError::BadPath {
+            path: path.to_path_buf(),
+        })?;
+    let data_name = format!("{file_name}.data");
+    let external = external_data.then_some(data_name.as_str());
+    let plan = Plan::new(graph, external);
+    if plan.model_bytes > MAX_MODEL_BYTES {
+        return Err(ZooError::TooLarge {
+            size_bytes: plan.model_bytes,
+        });
+    }
+    let total = plan.model_bytes + plan.external_bytes;
+    let mut done = 0;
+    let mut count = |bytes: u64| {
+        done += bytes;
+        progress(done, total);
+    };
+
+    let mut model = TempFile::create(path)?;
+    model.write(&plan.prefix)?;
+    let written = if external_data {
+        for head in &plan.tensor_heads {
+            model.write(head)?;
+        }
+        let data_path = path.with_file_name(&data_name);
+        let mut data = TempFile::create(&data_path)?;
+        stream_tensors(graph, seed, &mut data, &mut count, |data, i| {
+            data.pad_to(plan.offsets[i])
+        })?;
+        data.finish()?;
+        Some((data_path, plan.external_bytes))
+    } else {
+        stream_tensors(graph, seed, &mut model, &mut count, |model, i| {
+            model.write(&plan.tensor_heads[i])
+        })?;
+        None
+    };
+    model.write(&plan.suffix)?;
+    debug_assert_eq!(model.written, plan.model_bytes);
+    model.finish()?;
+    progress(total, total);
+    Ok(Files {
+        model_bytes: plan.model_bytes,
+        external: written,
+    })
+}
+
+/// Everything of the file but the values: encoded pieces and where they go.
+struct Plan {
+    prefix: Vec<u8>,
+    /// The encoded start of each initializer; inline values follow directly.
+    tensor_heads: Vec<Vec<u8>>,
+    suffix: Vec<u8>,
+    /// Start of each tensor in the external file.
+    offsets: Vec<u64>,
+    model_bytes: u64,
+    external_bytes: u64,
+}
+
+impl Plan {
+    fn new(graph: &Graph, external: Option<&str>) -> Plan {
+        let mut graph_prefix = Vec::new();
+        for node in &graph.nodes {
+            pb::bytes(&mut graph_prefix, 1, &encode_node(node));
+        }
+        pb::bytes(&mut graph_prefix, 2, graph.name.as_bytes());
+
+        let mut tensor_heads = Vec::with_capacity(graph.tensors.len());
+        let mut offsets = Vec::with_capacity(graph.tensors.len());
+        let mut external_bytes: u64 = 0;
+        let mut inline_bytes: u64 = 0;
+        for tensor in &graph.tensors {
+            let size = tensor.size_bytes();
+            let mut body = encode_tensor_head(tensor);
+            let follows = match external {
+                Some(location) => {
+                    let offset = external_bytes.next_multiple_of(EXTERNAL_ALIGNMENT_BYTES);
+                    external_bytes = offset + size;
+                    offsets.push(offset);
+                    for (key, value) in [
+                        ("location", location),
+                        ("offset", &offset.to_string()),
+                        ("length", &size.to_string()),
+                    ] {
+                        let mut entry = Vec::new();
+                        pb::bytes(&mut entry, 1, key.as_bytes());
+                        pb::bytes(&mut entry, 2, value.as_bytes());
+                        pb::bytes(&mut body, 13, &entry);
+                    }
+                    pb::varint(&mut body, 14, 1);
+                    0
+                }
+                None => {
+                    offsets.push(0);
+                    pb::length(&mut body, 9, size);
+                    size
+                }
+            };
+            let mut head = Vec::new();
+            pb::length(&mut head, 5, body.len() as u64 + follows);
+            head.extend(body);
+            tensor_heads.push(head);
+            inline_bytes += follows;
+        }
+
+        let mut graph_suffix = Vec::new();
+        for port in &graph.inputs {
+            pb::bytes(&mut graph_suffix, 11, &encode_port(port));
+        }
+        for port in &graph.outputs {
+            pb::bytes(&mut graph_suffix, 12, &encode_port(port));
+        }
+
+        let heads: u64 = tensor_heads.iter().map(|h| h.len() as u64).sum();
+        let graph_len =
+            graph_prefix.len() as u64 + heads + inline_bytes + graph_suffix.len() as u64;
+        let mut prefix = Vec::new();
+        pb::varint(&mut prefix, 1, IR_VERSION);
+        pb::bytes(&mut prefix, 2, b"neap-zoo");
+        pb::bytes(&mut prefix, 3, env!("CARGO_PKG_VERSION").as_bytes());
+        pb::length(&mut prefix, 7, graph_len);
+        let head_len = prefix.len() as u64;
+        prefix.extend(graph_prefix);
+
+        let mut opset = Vec::new();
+        pb::bytes(&mut opset, 1, b"");
+        pb::varint(&mut opset, 2, OPSET);
+        let mut suffix = graph_suffix;
+        let graph_suffix_len = suffix.len();
+        pb::bytes(&mut suffix, 8, &opset);
+        let tail_len = (suffix.len() - graph_suffix_len) as u64;
+
+        Plan {
+            prefix,
+            tensor_heads,
+            suffix,
+            offsets,
+            model_bytes: head_len + graph_len + tail_len,
+            external_bytes,
+        }
+    }
+}
+
+/// Generates all tensors on a second thread and writes them here, in order. `before(file, i)`
+/// runs before tensor `i`'s first byte.
+fn stream_tensors(
+    graph: &Graph,
+    seed: u64,
+    file: &mut TempFile,
+    count: &mut dyn FnMut(u64),
+    mut before: impl FnMut(&mut TempFile, usize) -> Result<(), ZooError>,
+) -> Result<(), ZooError> {
+    thread::scope(|scope| {
+        let (sender, receiver) = sync_channel::<(usize, Vec<u8>)>(4);
+        scope.spawn(move || {
+            for (i, tensor) in graph.tensors.iter().enumerate() {
+                let mut emit = |chunk| sender.send((i, chunk)).is_ok();
+                if !generate(
+                    seed,
+                    &tensor.name,
+                    tensor.elements(),
+                    &tensor.init,
+                    &mut emit,
+                ) {
+                    return; // the writer has failed and says why
+                }
+            }
+        });
+        let mut started = 0;
+        for (i, chunk) in receiver {
+            while started <= i {
+                before(file, started)?;
+                started += 1;
+            }
+            file.write(&chunk)?;
+            count(chunk.len() as u64);
+        }
+        Ok(())
+    })
+}
+
+fn encode_node(node: &Node) -> Vec<u8> {
+    let mut out = Vec::new();
+    for input in &node.inputs {
+        pb::bytes(&mut out, 1, input.as_bytes());
+    }
+    for output in &node.output_names {
+        pb::bytes(&mut out, 2, output.as_bytes());
+    }
+    pb::bytes(&mut out, 3, node.name.as_bytes());
+    pb::bytes(&mut out, 4, node.op.as_bytes());
+    for (name, attr) in &node.attrs {
+        let mut a = Vec::new();
+        pb::bytes(&mut a, 1, name.as_bytes());
+        let kind = match attr {
+            Attr::Float(v) => {
+                pb::float(&mut a, 2, *v);
+                1
+            }
+            Attr::Int(v) => {
+                pb::int64(&mut a, 3, *v);
+                2
+            }
+            Attr::Str(v) => {
+                pb::bytes(&mut a, 4, v.as_bytes());
+                3
+            }
+            Attr::Tensor(v) => {
+                pb::bytes(&mut a, 5, &encode_small(v));
+                4
+            }
+            Attr::Ints(v) => {
+                for &i in v {
+                    pb::int64(&mut a, 8, i);
+                }
+                7
+            }
+        };
+        pb::varint(&mut a, 20, kind);
+        pb::bytes(&mut out, 5, &a);
+    }
+    out
+}
+
+fn encode_small(value: &Small) -> Vec<u8> {
+    let (dims, dtype, raw): (&[i64], DType, Vec<u8>) = match value {
+        Small::F32Scalar(v) => (&[], DType::F32, v.to_le_bytes().to_vec()),
+        Small::I64Scalar(v) => (&[], DType::I64, v.to_le_bytes().to_vec()),
+        Small::I64s(v) => (
+            &[v.len() as i64],
+            DType::I64,
+            v.iter().flat_map(|i| i.to_le_bytes()).collect(),
+        ),
+    };
+    let mut out = Vec::new();
+    for &d in dims {
+        pb::int64(&mut out, 1, d);
+    }
+    pb::varint(&mut out, 2, dtype.onnx_code());
+    pb::bytes(&mut out, 9, &raw);
+    out
+}
+
+fn encode_tensor_head(tensor: &Tensor) -> Vec<u8> {
+    let mut out = Vec::new();
+    for &d in &tensor.dims {
+        pb::int64(&mut out, 1, d as i64);
+    }
+    pb::varint(&mut out, 2, tensor.init.dtype().onnx_code());
+    pb::bytes(&mut out, 8, tensor.name.as_bytes());
+    out
+}
+
+fn encode_port(port: &Port) -> Vec<u8> {
+    let mut shape = Vec::new();
+    for dim in &port.dims {
+        let mut d = Vec::new();
+        match dim {
+            Dim::Fixed(v) => pb::int64(&mut d, 1, *v),
+            Dim::Batch => pb::bytes(&mut d, 2, BATCH_PARAM.as_bytes()),
+        }
+        pb::bytes(&mut shape, 1, &d);
+    }
+    let mut tensor_type = Vec::new();
+    pb::varint(&mut tensor_type, 1, port.dtype.onnx_code());
+    pb::bytes(&mut tensor_type, 2, &shape);
+    let mut type_proto = Vec::new();
+    pb::bytes(&mut type_proto, 1, &tensor_type);
+    let mut out = Vec::new();
+    pb::bytes(&mut out, 1, port.name.as_bytes());
+    pb::bytes(&mut out, 2, &type_proto);
+    out
+}
+
+/// A file under a temporary name beside its final one; removed again unless finished.
+struct TempFile {
+    out: Option<BufWriter<File>>,
+    temp_path: PathBuf,
+    final_path: PathBuf,
+    written: u64,
+}
+
+impl TempFile {
+    fn create(final_path: &Path) -> Result<TempFile, ZooError> {
+        let mut name = final_path.file_name().unwrap_or_default().to_os_string();
+        name.push(format!(".{}.partial", std::process::id()));
+        let temp_path = final_path.with_file_name(name);
+        let file = File::create(&temp_path).map_err(|source| ZooError::Io {
+            path: temp_path.clone(),
+            source,
+        })?;
+        Ok(TempFile {
+            out: Some(BufWriter::with_capacity(256 * 1024, file)),
+            temp_path,
+            final_path: final_path.to_path_buf(),
+            written: 0,
+        })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), ZooError> {
+        if let Some(out) = &mut self.out {
+            out.write_all(bytes).map_err(|source| self.error(source))?;
+            self.written += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Zeroes up to the offset `target`, which is at most one alignment away.
+    fn pad_to(&mut self, target: u64) -> Result<(), ZooError> {
+        let gap = target
+            .saturating_sub(self.written)
+            .min(EXTERNAL_ALIGNMENT_BYTES) as usize;
+        self.write(&[0u8; EXTERNAL_ALIGNMENT_BYTES as usize][..gap])
+    }
+
+    fn finish(mut self) -> Result<(), ZooError> {
+        if let Some(out) = self.out.take() {
+            let flushed = out.into_inner().map_err(|e| e.into_error());
+            // Dropping `self` on failure removes the temporary file.
+            if let Err(source) = flushed.and_then(|_| fs::rename(&self.temp_path, &self.final_path))
+            {
+                self.out = None;
+                let _ = fs::remove_file(&self.temp_path);
+                return Err(self.error(source));
+            }
+        }
+        Ok(())
+    }
+
+    fn error(&self, source: io::Error) -> ZooError {
+        ZooError::Io {
+            path: self.final_path.clone(),
+            source,
+        }
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        if self.out.take().is_some() {
+            // Best effort: the error that brought us here is the one worth reporting.
+            let _ = fs::remove_file(&self.temp_path);
+        }
+    }
+}
