@@ -1,1 +1,78 @@
 //! IR to IR: fusion, layout assignment, aliasing, packing recipes.
+//!
+//! ```text
+//! Graph from the reader
+//!   | simplify   drop identities, fold transposes together, name activations
+//!   | fuse       gelu, silu, layer norm, attention
+//!   | weights    conv + bn + residual + activation, linear + bias + ..., embeddings -> Panel* ops
+//!   | layout     channel-blocked where kernels want it, Reorder in between
+//!   | place      which values share memory; nodes that only rename memory become no steps
+//!   v
+//! Lowered { program, recipes }
+//! ```
+//! No pass reads a weight's bytes; small constants (biases, BatchNorm statistics) come through
+//! [`ConstReader`].
+
+#![forbid(unsafe_code)]
+
+mod attention;
+mod constants;
+mod edit;
+mod fuse;
+mod layout;
+mod norm;
+mod place;
+mod simplify;
+mod weights;
+
+pub use constants::ConstReader;
+
+use edit::Editor;
+use neap_ir::recipe::Recipe;
+use neap_ir::{Graph, GraphError, Program};
+use thiserror::Error;
+
+/// What packing needs: the program without extent offsets, and how to make each extent.
+pub struct Lowered {
+    /// `program.packed` is in recipe order with offsets and sizes still zero.
+    pub program: Program,
+    pub recipes: Vec<Recipe>,
+    /// The graph whose constants the recipes name.
+    pub source: Graph,
+}
+
+#[derive(Debug, Error)]
+pub enum RewriteError {
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    #[error("constant '{name}': {reason}")]
+    Constant { name: String, reason: String },
+}
+
+/// Lowers a graph. `digest` identifies the source model and its bound shapes.
+pub fn lower(
+    graph: Graph,
+    digest: String,
+    reader: &mut dyn ConstReader,
+) -> Result<Lowered, RewriteError> {
+    let mut editor = Editor::new(graph);
+    simplify::run(&mut editor);
+    fuse::run(&mut editor);
+    norm::run(&mut editor);
+    attention::run(&mut editor);
+    let mut recipes = weights::run(&mut editor, reader)?;
+    editor.remove_dead();
+    layout::run(&mut editor);
+    let source = editor.graph.clone();
+    constants::place(&mut editor.graph, &mut recipes, reader)?;
+    let mut program = place::run(editor.graph, digest);
+    program.packed = recipes
+        .iter()
+        .map(|r| constants::describe(&source, r))
+        .collect();
+    Ok(Lowered {
+        program,
+        recipes,
+        source,
+    })
+}

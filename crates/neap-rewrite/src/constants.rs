@@ -1,0 +1,102 @@
+//! Where constants end up: small ones inline, large ones as raw extents of the packed file.
+
+use crate::RewriteError;
+use neap_ir::panel::{panel_bytes, panel_count};
+use neap_ir::recipe::{INLINE_LIMIT_BYTES, Packed, PackedForm, Recipe, stays_inline};
+use neap_ir::{Const, Graph, Literal, PackedId, ValueId};
+
+/// Reads a constant whole, widened to its value's dtype. Only small constants are asked for.
+pub trait ConstReader {
+    fn read(&mut self, graph: &Graph, value: ValueId) -> Result<Literal, String>;
+}
+
+/// A constant's data, read if need be.
+pub(crate) fn fetch(
+    graph: &Graph,
+    value: ValueId,
+    reader: &mut dyn ConstReader,
+) -> Result<Literal, RewriteError> {
+    if let Some(literal) = graph.literal(value) {
+        return Ok(literal.clone());
+    }
+    reader
+        .read(graph, value)
+        .map_err(|reason| RewriteError::Constant {
+            name: graph.value(value).name.clone(),
+            reason,
+        })
+}
+
+/// Decides for every constant that a node still reads; the rest lose their data.
+pub(crate) fn place(
+    graph: &mut Graph,
+    recipes: &mut Vec<Recipe>,
+    reader: &mut dyn ConstReader,
+) -> Result<(), RewriteError> {
+    let uses = graph.use_counts();
+    let mut consts = Vec::new();
+    for index in 0..graph.values.len() {
+        let value = ValueId(index as u32);
+        if graph.value(value).constant.is_none() {
+            continue;
+        }
+        if uses[index] == 0 {
+            graph.values[index].constant = None;
+            continue;
+        }
+        let placed = if graph.ty(value).len_bytes() <= INLINE_LIMIT_BYTES {
+            Const::Inline(fetch(graph, value, reader)?)
+        } else {
+            debug_assert!(!graph.literal(value).is_some_and(stays_inline));
+            let to = graph.ty(value).dtype;
+            recipes.push(Recipe::Raw {
+                constant: value,
+                to,
+            });
+            Const::Packed(PackedId(recipes.len() as u32 - 1))
+        };
+        graph.values[index].constant = Some(neap_ir::ConstId(consts.len() as u32));
+        consts.push(placed);
+    }
+    graph.consts = consts;
+    graph.files.clear();
+    Ok(())
+}
+
+/// Size and form of the extent that a recipe makes.
+pub(crate) fn describe(source: &Graph, recipe: &Recipe) -> Packed {
+    let panels = |value: ValueId, c_out: usize, k: usize| {
+        let (panels, panel_bytes) = (panel_count(c_out), panel_bytes(k));
+        Packed {
+            name: source.value(value).name.clone(),
+            offset: 0,
+            bytes: (panels * panel_bytes) as u64,
+            form: PackedForm::Panels {
+                panels: panels as u32,
+                panel_bytes: panel_bytes as u64,
+            },
+        }
+    };
+    match recipe {
+        Recipe::Conv {
+            weight,
+            c_out,
+            c_in_per_group,
+            kernel,
+            ..
+        } => panels(*weight, *c_out, c_in_per_group * kernel[0] * kernel[1]),
+        Recipe::Depthwise {
+            weight,
+            channels,
+            kernel,
+            ..
+        } => panels(*weight, *channels, kernel[0] * kernel[1]),
+        Recipe::Matrix { weight, k, n, .. } => panels(*weight, *n, *k),
+        Recipe::Raw { constant, .. } => Packed {
+            name: source.value(*constant).name.clone(),
+            offset: 0,
+            bytes: source.ty(*constant).len_bytes() as u64,
+            form: PackedForm::Raw,
+        },
+    }
+}

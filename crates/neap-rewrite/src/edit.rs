@@ -1,0 +1,161 @@
+//! A graph under edit: who makes and who reads each value, and tombstones for fused nodes.
+
+use neap_ir::{Graph, Node, TensorType, ValueId};
+
+pub(crate) struct Editor {
+    pub graph: Graph,
+    dead: Vec<bool>,
+    producer: Vec<Option<usize>>,
+    users: Vec<Vec<usize>>,
+    is_output: Vec<bool>,
+}
+
+impl Editor {
+    pub fn new(graph: Graph) -> Editor {
+        let dead = vec![false; graph.nodes.len()];
+        let mut editor = Editor {
+            graph,
+            dead,
+            producer: vec![],
+            users: vec![],
+            is_output: vec![],
+        };
+        editor.refresh();
+        editor
+    }
+
+    /// Recomputes producers and users after an edit.
+    pub fn refresh(&mut self) {
+        let count = self.graph.values.len();
+        self.producer = vec![None; count];
+        self.users = vec![Vec::new(); count];
+        self.is_output = vec![false; count];
+        for (i, node) in self.graph.nodes.iter().enumerate() {
+            if self.dead[i] {
+                continue;
+            }
+            for output in node.present_outputs() {
+                self.producer[output.index()] = Some(i);
+            }
+            for input in node.present_inputs() {
+                self.users[input.index()].push(i);
+            }
+        }
+        for output in &self.graph.outputs {
+            self.is_output[output.index()] = true;
+        }
+    }
+
+    /// Applies `rule` at every live node, again and again at the same place while it matches.
+    pub fn each(&mut self, mut rule: impl FnMut(&mut Editor, usize) -> bool) {
+        let mut at = 0;
+        while at < self.graph.nodes.len() {
+            while !self.dead[at] && rule(self, at) {
+                self.refresh();
+            }
+            at += 1;
+        }
+    }
+
+    pub fn node(&self, at: usize) -> &Node {
+        &self.graph.nodes[at]
+    }
+
+    pub fn ty(&self, value: ValueId) -> &TensorType {
+        self.graph.ty(value)
+    }
+
+    /// The live node that makes `value`.
+    pub fn producer(&self, value: ValueId) -> Option<usize> {
+        self.producer[value.index()]
+    }
+
+    /// The only reader of `value`, when it has exactly one use and is no graph output.
+    pub fn sole_user(&self, value: ValueId) -> Option<usize> {
+        match self.users[value.index()][..] {
+            [user] if !self.is_output[value.index()] => Some(user),
+            _ => None,
+        }
+    }
+
+    /// All reads are by `user` (possibly several times), and `value` is no graph output.
+    pub fn only_used_by(&self, value: ValueId, allowed: &[usize]) -> bool {
+        !self.is_output[value.index()]
+            && self.users[value.index()]
+                .iter()
+                .all(|u| allowed.contains(u))
+    }
+
+    pub fn is_output(&self, value: ValueId) -> bool {
+        self.is_output[value.index()]
+    }
+
+    pub fn kill(&mut self, at: usize) {
+        self.dead[at] = true;
+    }
+
+    /// Puts `node` in place of the one at `at`; `absorbed` nodes die. Its outputs must be those
+    /// of the node at `at`, so that order and producers stay right.
+    pub fn replace(&mut self, at: usize, node: Node, absorbed: &[usize]) {
+        for &dead in absorbed {
+            self.dead[dead] = true;
+        }
+        self.dead[at] = false;
+        self.graph.nodes[at] = node;
+    }
+
+    /// Lets every reader of `old` read `new` instead. Graph outputs keep their value.
+    pub fn redirect(&mut self, old: ValueId, new: ValueId) {
+        for node in &mut self.graph.nodes {
+            for input in &mut node.inputs {
+                if *input == Some(old) {
+                    *input = Some(new);
+                }
+            }
+        }
+    }
+
+    /// The single element of a small float constant.
+    pub fn scalar(&self, value: ValueId) -> Option<f32> {
+        let literal = self.graph.literal(value)?;
+        match literal.as_f32()? {
+            [x] => Some(*x),
+            _ => None,
+        }
+    }
+
+    pub fn is_const(&self, value: ValueId) -> bool {
+        self.graph.value(value).constant.is_some()
+    }
+
+    /// Drops nodes nobody reads, and tombstones.
+    pub fn remove_dead(&mut self) {
+        loop {
+            self.refresh();
+            let mut changed = false;
+            for at in (0..self.graph.nodes.len()).rev() {
+                if self.dead[at] {
+                    continue;
+                }
+                let unused = self.node(at).present_outputs().all(|output| {
+                    !self.is_output[output.index()] && self.users[output.index()].is_empty()
+                });
+                if unused {
+                    self.dead[at] = true;
+                    changed = true;
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        let dead = std::mem::take(&mut self.dead);
+        let mut at = 0;
+        self.graph.nodes.retain(|_| {
+            at += 1;
+            !dead[at - 1]
+        });
+        self.dead = vec![false; self.graph.nodes.len()];
+        self.refresh();
+    }
+}

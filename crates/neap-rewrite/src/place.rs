@@ -1,0 +1,407 @@
+//! Which values share memory.
+//!
+//! Every value belongs to a *class*: a buffer-to-be in which it has a byte offset. Classes merge
+//! when a node can do without moving data:
+//!
+//! ```text
+//! view      reshape, contiguous slice/split, trivial reorder    output = part of input's bytes
+//! concat    contiguous concat                                   inputs = parts of output's bytes
+//! in place  element-wise, residual sums                         output overwrites a dead input
+//! ```
+//! Views and concats make their members hold the *same data*; in-place results are new data in
+//! old memory. Two values of different data may share a byte only if they are never alive together;
+//! every merge checks that for all pairs, and is dropped (the node then copies) when it fails.
+
+use neap_ir::graph::LANES;
+use neap_ir::op::{Op, Unary};
+use neap_ir::program::{Buffer, Storage};
+use neap_ir::{Const, Graph, Layout, Node, NodeId, Program, TensorType, ValueId};
+
+pub(crate) fn run(graph: Graph, digest: String) -> Program {
+    let mut classes = Classes::new(&graph);
+    for (at, node) in graph.nodes.iter().enumerate() {
+        if !share_views(&graph, node, &mut classes) {
+            share_in_place(&graph, node, at, &mut classes);
+        }
+    }
+    let elided: Vec<bool> = graph
+        .nodes
+        .iter()
+        .map(|node| only_renames(&graph, node, &mut classes))
+        .collect();
+    finish(graph, digest, classes, &elided)
+}
+
+/// A piece of a node's result that is also a piece of an input: `inner` lies `offset` bytes into `outer`.
+struct View {
+    inner: ValueId,
+    outer: ValueId,
+    offset: usize,
+}
+
+/// The views that would make the node a mere renaming; `None` for nodes that compute.
+fn views(graph: &Graph, node: &Node) -> Option<Vec<View>> {
+    let value = |v: ValueId| graph.value(v);
+    let input = node.input(0);
+    let output = node.outputs.first().copied().flatten();
+    match &node.op {
+        Op::Reshape { .. } | Op::Unary(Unary::Identity) => {
+            let (input, output) = (input?, output?);
+            let plain =
+                value(input).layout == Layout::Plain && value(output).layout == Layout::Plain;
+            let same =
+                value(input).layout == value(output).layout && value(input).ty == value(output).ty;
+            (plain || same).then(|| {
+                vec![View {
+                    inner: output,
+                    outer: input,
+                    offset: 0,
+                }]
+            })
+        }
+        Op::Reorder => {
+            let (input, output) = (input?, output?);
+            let shape = &value(input).ty.shape;
+            let flat = shape[2..].iter().product::<usize>() == 1;
+            let full = shape[1].is_multiple_of(LANES);
+            let cut = shape[0] == 1 && value(input).layout == Layout::Blocked;
+            (flat && (full || cut)).then(|| {
+                vec![View {
+                    inner: output,
+                    outer: input,
+                    offset: 0,
+                }]
+            })
+        }
+        Op::Concat { axis } => {
+            let output = output?;
+            let mut at = 0;
+            let mut found = Vec::new();
+            for &input in &node.inputs {
+                let input = input?;
+                let offset = part_offset(value(output).layout, &value(output).ty, *axis, at)?;
+                found.push(View {
+                    inner: input,
+                    outer: output,
+                    offset,
+                });
+                at += value(input).ty.shape[*axis];
+            }
+            Some(found)
+        }
+        Op::Split { axis, sizes } => {
+            let input = input?;
+            let mut at = 0;
+            let mut found = Vec::new();
+            for (output, size) in node.outputs.iter().zip(sizes) {
+                let offset = part_offset(value(input).layout, &value(input).ty, *axis, at)?;
+                if let Some(output) = *output {
+                    found.push(View {
+                        inner: output,
+                        outer: input,
+                        offset,
+                    });
+                }
+                at += size;
+            }
+            Some(found)
+        }
+        Op::Slice { ranges } => {
+            let (input, output) = (input?, output?);
+            let shape = &value(input).ty.shape;
+            let mut cut = ranges
+                .iter()
+                .zip(shape)
+                .enumerate()
+                .filter(|(_, (r, d))| r.start != 0 || r.len != **d || r.step != 1);
+            let offset = match (cut.next(), cut.next()) {
+                (None, _) => 0,
+                (Some((axis, (range, _))), None) if range.step == 1 => {
+                    part_offset(value(input).layout, &value(input).ty, axis, range.start)?
+                }
+                _ => return None,
+            };
+            Some(vec![View {
+                inner: output,
+                outer: input,
+                offset,
+            }])
+        }
+        _ => None,
+    }
+}
+
+/// Byte offset of index `at` along `axis`, when everything from there on is contiguous.
+fn part_offset(layout: Layout, ty: &TensorType, axis: usize, at: usize) -> Option<usize> {
+    if ty.shape[..axis].iter().any(|&d| d != 1) {
+        return None;
+    }
+    let inner: usize = ty.shape[axis + 1..].iter().product();
+    match layout {
+        Layout::Plain => Some(at * inner * ty.dtype.size_bytes()),
+        Layout::Blocked => (axis == 1 && at.is_multiple_of(LANES)).then_some(at * inner * 4),
+    }
+}
+
+fn share_views(graph: &Graph, node: &Node, classes: &mut Classes) -> bool {
+    let Some(found) = views(graph, node) else {
+        return false;
+    };
+    // A blocked part that is padded in its last block would spill into its neighbour.
+    for view in &found {
+        if classes.fits(view) {
+            classes.merge(view.inner, view.outer, view.offset as i64, Merge::SameData);
+        }
+    }
+    true
+}
+
+fn share_in_place(graph: &Graph, node: &Node, at: usize, classes: &mut Classes) {
+    let operand = |v: &Option<ValueId>| v.map(|v| (graph.ty(v), graph.value(v).layout));
+    let inputs: Vec<_> = node.inputs.iter().map(operand).collect();
+    let outputs: Vec<_> = node.outputs.iter().map(operand).collect();
+    let Some(output) = node.outputs.first().copied().flatten() else {
+        return;
+    };
+    let candidates = neap_ops::may_overwrite(&node.op, &inputs, &outputs);
+    for &candidate in &candidates {
+        let Some(input) = node.input(candidate) else {
+            continue;
+        };
+        // Another operand in the same bytes must be one that is read where it is overwritten.
+        let torn = (0..node.inputs.len()).any(|other| {
+            node.input(other).is_some_and(|v| {
+                other != candidate
+                    && classes.overlap(v, input)
+                    && !(candidates.contains(&other) && classes.holds(v, input, 0))
+            })
+        });
+        if !torn
+            && graph.value(input).len_bytes() == graph.value(output).len_bytes()
+            && classes.merge(output, input, 0, Merge::Overwrite { input, at })
+        {
+            return;
+        }
+    }
+}
+
+/// Every view of the node came about, so nothing is left to do.
+fn only_renames(graph: &Graph, node: &Node, classes: &mut Classes) -> bool {
+    views(graph, node).is_some_and(|found| {
+        found
+            .iter()
+            .all(|view| classes.holds(view.inner, view.outer, view.offset as i64))
+    })
+}
+
+enum Merge {
+    SameData,
+    /// The output of the node at `at` takes over `input`'s memory.
+    Overwrite {
+        input: ValueId,
+        at: usize,
+    },
+}
+
+struct Member {
+    value: ValueId,
+    /// Relative to the class's root value; may be negative.
+    offset: i64,
+}
+
+struct Classes {
+    class: Vec<usize>,
+    offset: Vec<i64>,
+    members: Vec<Vec<Member>>,
+    data: Vec<usize>,
+    bytes: Vec<i64>,
+    def: Vec<usize>,
+    last: Vec<usize>,
+    /// Inputs and constants live elsewhere.
+    placeable: Vec<bool>,
+}
+
+impl Classes {
+    fn new(graph: &Graph) -> Classes {
+        let count = graph.values.len();
+        let mut placeable = vec![false; count];
+        let mut def = vec![0; count];
+        let mut last = vec![0; count];
+        for (at, node) in graph.nodes.iter().enumerate() {
+            for output in node.present_outputs() {
+                placeable[output.index()] = true;
+                def[output.index()] = at;
+                last[output.index()] = at;
+            }
+            for input in node.present_inputs() {
+                last[input.index()] = at;
+            }
+        }
+        for output in &graph.outputs {
+            last[output.index()] = graph.nodes.len();
+        }
+        Classes {
+            class: (0..count).collect(),
+            offset: vec![0; count],
+            members: (0..count)
+                .map(|i| {
+                    vec![Member {
+                        value: ValueId(i as u32),
+                        offset: 0,
+                    }]
+                })
+                .collect(),
+            data: (0..count).collect(),
+            bytes: graph.values.iter().map(|v| v.len_bytes() as i64).collect(),
+            def,
+            last,
+            placeable,
+        }
+    }
+
+    fn overlap(&self, a: ValueId, b: ValueId) -> bool {
+        let (a, b) = (a.index(), b.index());
+        self.class[a] == self.class[b]
+            && self.offset[a] < self.offset[b] + self.bytes[b]
+            && self.offset[b] < self.offset[a] + self.bytes[a]
+    }
+
+    fn fits(&self, view: &View) -> bool {
+        view.offset as i64 + self.bytes[view.inner.index()] <= self.bytes[view.outer.index()]
+    }
+
+    fn holds(&self, inner: ValueId, outer: ValueId, offset: i64) -> bool {
+        let (i, o) = (inner.index(), outer.index());
+        self.class[i] == self.class[o]
+            && self.offset[i] == self.offset[o] + offset
+            && self.placeable[i]
+            && self.placeable[o]
+    }
+
+    /// Puts `inner` at `offset` bytes into `outer`; false when that would clash.
+    fn merge(&mut self, inner: ValueId, outer: ValueId, offset: i64, kind: Merge) -> bool {
+        let (i, o) = (inner.index(), outer.index());
+        if !self.placeable[i] || !self.placeable[o] {
+            return false;
+        }
+        let (moving, staying) = (self.class[i], self.class[o]);
+        let shift = self.offset[o] + offset - self.offset[i];
+        if moving == staying {
+            // Overwriting needs the liveness check below, which a shared class has not passed.
+            return shift == 0 && matches!(kind, Merge::SameData);
+        }
+        for a in &self.members[moving] {
+            for b in &self.members[staying] {
+                if self.clash(a, b, shift, i, o, &kind) {
+                    return false;
+                }
+            }
+        }
+        let moved = std::mem::take(&mut self.members[moving]);
+        for mut member in moved {
+            member.offset += shift;
+            self.class[member.value.index()] = staying;
+            self.offset[member.value.index()] = member.offset;
+            self.members[staying].push(member);
+        }
+        if let Merge::SameData = kind {
+            let (old, new) = (self.data[i], self.data[o]);
+            self.data
+                .iter_mut()
+                .filter(|d| **d == old)
+                .for_each(|d| *d = new);
+        }
+        true
+    }
+
+    fn clash(&self, a: &Member, b: &Member, shift: i64, i: usize, o: usize, kind: &Merge) -> bool {
+        let (va, vb) = (a.value.index(), b.value.index());
+        let start_a = a.offset + shift;
+        if start_a >= b.offset + self.bytes[vb] || b.offset >= start_a + self.bytes[va] {
+            return false;
+        }
+        let same_data = self.data[va] == self.data[vb]
+            || matches!(kind, Merge::SameData)
+                && self.data[va] == self.data[i]
+                && self.data[vb] == self.data[o];
+        if same_data {
+            return false;
+        }
+        if let Merge::Overwrite { input, at } = kind {
+            // The input's data ends in the very node that writes the output.
+            let ends_here = self.data[vb] == self.data[input.index()] && self.last[vb] <= *at;
+            if va == i && ends_here {
+                return false;
+            }
+        }
+        self.def[va] <= self.last[vb] && self.def[vb] <= self.last[va]
+    }
+}
+
+/// Numbers the classes as buffers and the remaining nodes as steps.
+fn finish(graph: Graph, digest: String, classes: Classes, elided: &[bool]) -> Program {
+    let mut first_step_from = Vec::with_capacity(graph.nodes.len() + 1);
+    let mut steps = Vec::new();
+    for (at, &elided) in elided.iter().enumerate() {
+        first_step_from.push(steps.len() as u32);
+        if !elided {
+            steps.push(NodeId(at as u32));
+        }
+    }
+    first_step_from.push(steps.len() as u32);
+    let end_of = |at: usize| first_step_from[(at + 1).min(graph.nodes.len())];
+
+    let mut storage = vec![Storage::None; graph.values.len()];
+    let mut buffers = Vec::new();
+    for members in &classes.members {
+        let used: Vec<&Member> = members
+            .iter()
+            .filter(|m| classes.placeable[m.value.index()])
+            .collect();
+        let Some(base) = used.iter().map(|m| m.offset).min() else {
+            continue;
+        };
+        let end = |m: &&Member| m.offset + classes.bytes[m.value.index()];
+        let bytes = used.iter().map(end).max().expect("class has members") - base;
+        let start = used
+            .iter()
+            .map(|m| first_step_from[classes.def[m.value.index()]])
+            .min();
+        let last = used
+            .iter()
+            .map(|m| end_of(classes.last[m.value.index()]))
+            .max();
+        let (start, last) = (
+            start.expect("class has members"),
+            last.expect("class has members"),
+        );
+        for member in &used {
+            storage[member.value.index()] = Storage::Buffer {
+                buffer: buffers.len() as u32,
+                offset_bytes: (member.offset - base) as u64,
+            };
+        }
+        buffers.push(Buffer {
+            bytes: bytes as u64,
+            live: start..last.max(start + 1),
+        });
+    }
+    for (i, value) in graph.values.iter().enumerate() {
+        match value.constant.map(|c| &graph.consts[c.index()]) {
+            Some(Const::Inline(_)) => storage[i] = Storage::Inline,
+            Some(Const::Packed(_)) => storage[i] = Storage::Packed,
+            _ => {}
+        }
+    }
+    for (n, input) in graph.inputs.iter().enumerate() {
+        storage[input.index()] = Storage::Input(n as u32);
+    }
+    Program {
+        graph,
+        steps,
+        packed: Vec::new(),
+        storage,
+        buffers,
+        digest,
+    }
+}

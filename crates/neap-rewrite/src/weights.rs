@@ -1,0 +1,559 @@
+//! Operators with constant weights become panel operators; what follows them is folded in.
+//!
+//! ```text
+//! Conv -> BatchNorm -> Add(residual) -> Relu     one PanelConv: BatchNorm in the weights,
+//!                                                the rest in its epilogue
+//! MatMul -> Add(bias) -> Gelu                    one PanelLinear
+//! Gather(table, indices)                         GatherRows, which reads only those rows
+//! ```
+
+use crate::RewriteError;
+use crate::constants::{ConstReader, fetch};
+use crate::edit::Editor;
+use crate::fuse::{operands, other};
+use neap_ir::graph::LANES;
+use neap_ir::op::{Activation, Binary, Op, Unary, Window};
+use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelLinear};
+use neap_ir::recipe::{Affine, Recipe};
+use neap_ir::{DType, Node, PackedId, ValueId};
+
+/// Tables below this are loaded whole rather than row by row.
+const ROW_TABLE_MIN_BYTES: usize = 1 << 20;
+
+pub(crate) fn run(
+    editor: &mut Editor,
+    reader: &mut dyn ConstReader,
+) -> Result<Vec<Recipe>, RewriteError> {
+    let mut recipes = Vec::new();
+    let mut failure = None;
+    editor.each(|editor, at| {
+        if failure.is_some() {
+            return false;
+        }
+        lower_node(editor, at, reader, &mut recipes).unwrap_or_else(|error| {
+            failure = Some(error);
+            false
+        })
+    });
+    match failure {
+        Some(error) => Err(error),
+        None => Ok(recipes),
+    }
+}
+
+fn lower_node(
+    editor: &mut Editor,
+    at: usize,
+    reader: &mut dyn ConstReader,
+    recipes: &mut Vec<Recipe>,
+) -> Result<bool, RewriteError> {
+    match &editor.node(at).op {
+        Op::Conv(window, groups) => {
+            let (window, groups) = (window.clone(), *groups);
+            conv(editor, at, window, groups, reader, recipes)
+        }
+        Op::MatMul => matmul(editor, at, reader, recipes),
+        Op::Gemm { .. } => gemm(editor, at, reader, recipes),
+        Op::BatchNorm { .. } => batch_norm(editor, at, reader),
+        Op::Gather { axis: 0 } => gather_rows(editor, at, recipes),
+        _ => Ok(false),
+    }
+}
+
+fn is_const_f32(editor: &Editor, value: ValueId) -> bool {
+    editor.is_const(value) && editor.ty(value).dtype == DType::F32
+}
+
+fn output(editor: &Editor, at: usize) -> ValueId {
+    editor.node(at).outputs[0].expect("compute nodes have a first output")
+}
+
+fn conv(
+    editor: &mut Editor,
+    at: usize,
+    window: Window,
+    groups: usize,
+    reader: &mut dyn ConstReader,
+    recipes: &mut Vec<Recipe>,
+) -> Result<bool, RewriteError> {
+    let node = editor.node(at).clone();
+    let (Some(x), Some(weight)) = (node.input(0), node.input(1)) else {
+        return Ok(false);
+    };
+    let bias = node.input(2);
+    let rank = editor.ty(x).shape.len();
+    let consts = is_const_f32(editor, weight) && bias.is_none_or(|b| is_const_f32(editor, b));
+    if !consts || !(3..=4).contains(&rank) {
+        return Ok(false);
+    }
+    let shape = editor.ty(weight).shape.clone();
+    let (c_out, c_in_per_group) = (shape[0], shape[1]);
+    let c_in = c_in_per_group * groups;
+    let out_per_group = c_out / groups;
+    let depthwise = groups > 1 && c_in_per_group == 1 && out_per_group == 1;
+    let form = if depthwise || groups == 1 && c_in >= LANES {
+        ConvForm::Blocked
+    } else if groups == 1 {
+        ConvForm::FirstLayer
+    } else if c_in_per_group.is_multiple_of(LANES) && out_per_group.is_multiple_of(LANES) {
+        ConvForm::Blocked
+    } else if c_in_per_group == out_per_group && LANES.is_multiple_of(c_in_per_group) {
+        ConvForm::NarrowGroups
+    } else {
+        return Ok(false);
+    };
+    let window = as_2d(window);
+    let kernel = [window.kernel[0], window.kernel[1]];
+
+    let mut affine = Affine::default();
+    if let Some(bias) = bias {
+        affine.bias = Some(floats(editor, bias, reader)?);
+    }
+    let mut last = at;
+    while let Some(next) = editor.sole_user(output(editor, last)) {
+        let Op::BatchNorm { epsilon } = editor.node(next).op else {
+            break;
+        };
+        let Some((scale, shift)) = bn_affine(editor, next, epsilon, reader)? else {
+            break;
+        };
+        compose(&mut affine, &scale, &shift);
+        last = next;
+    }
+    let tail = absorb_epilogue(editor, last);
+    let recipe = if depthwise {
+        Recipe::Depthwise {
+            weight,
+            channels: c_out,
+            kernel,
+            affine,
+        }
+    } else {
+        Recipe::Conv {
+            weight,
+            form,
+            c_out,
+            c_in_per_group,
+            groups,
+            kernel,
+            affine,
+        }
+    };
+    let op = if depthwise {
+        Op::PanelDepthwise(PanelDepthwise {
+            window,
+            channels: c_out,
+            epilogue: tail.epilogue,
+        })
+    } else {
+        Op::PanelConv(PanelConv {
+            form,
+            window,
+            groups,
+            c_in,
+            c_out,
+            epilogue: tail.epilogue,
+        })
+    };
+    emit(editor, at, x, op, recipe, tail, recipes);
+    Ok(true)
+}
+
+/// 1-D windows get height 1.
+fn as_2d(mut window: Window) -> Window {
+    if window.kernel.len() == 1 {
+        window.kernel.insert(0, 1);
+        window.strides.insert(0, 1);
+        window.dilations.insert(0, 1);
+        window.pads_begin.insert(0, 0);
+        window.pads_end.insert(0, 0);
+    }
+    window
+}
+
+/// `x [.., k] * w [k, n]` with constant `w`, possibly behind a transpose.
+fn matmul(
+    editor: &mut Editor,
+    at: usize,
+    reader: &mut dyn ConstReader,
+    recipes: &mut Vec<Recipe>,
+) -> Result<bool, RewriteError> {
+    let node = editor.node(at).clone();
+    let (Some(x), Some(w)) = (node.input(0), node.input(1)) else {
+        return Ok(false);
+    };
+    let (weight, transposed) = peel_transpose(editor, w);
+    let x_rank = editor.ty(x).shape.len();
+    if !is_const_f32(editor, weight)
+        || editor.is_const(x)
+        || x_rank < 2
+        || editor.ty(weight).shape.len() != 2
+    {
+        return Ok(false);
+    }
+    let (k, n) = (editor.ty(w).shape[0], editor.ty(w).shape[1]);
+    let mut affine = Affine::default();
+    let last = absorb_bias(editor, at, n, &mut affine, reader)?;
+    let tail = absorb_epilogue(editor, last);
+    let op = Op::PanelLinear(PanelLinear {
+        k,
+        n,
+        epilogue: tail.epilogue,
+    });
+    let recipe = Recipe::Matrix {
+        weight,
+        k,
+        n,
+        transposed,
+        affine,
+    };
+    emit(editor, at, x, op, recipe, tail, recipes);
+    Ok(true)
+}
+
+fn gemm(
+    editor: &mut Editor,
+    at: usize,
+    reader: &mut dyn ConstReader,
+    recipes: &mut Vec<Recipe>,
+) -> Result<bool, RewriteError> {
+    let node = editor.node(at).clone();
+    let Op::Gemm {
+        alpha,
+        beta,
+        trans_a: false,
+        trans_b,
+    } = node.op
+    else {
+        return Ok(false);
+    };
+    let (Some(x), Some(w)) = (node.input(0), node.input(1)) else {
+        return Ok(false);
+    };
+    let (weight, behind_transpose) = peel_transpose(editor, w);
+    if !is_const_f32(editor, weight) || editor.is_const(x) || editor.ty(x).dtype != DType::F32 {
+        return Ok(false);
+    }
+    let shape = &editor.ty(w).shape;
+    let (k, n) = if trans_b {
+        (shape[1], shape[0])
+    } else {
+        (shape[0], shape[1])
+    };
+    let mut affine = Affine::default();
+    if alpha != 1.0 {
+        affine.scale = Some(vec![alpha; n]);
+    }
+    if let Some(c) = node.input(2) {
+        let row = matches!(editor.ty(c).shape[..], [] | [1] | [1, 1])
+            || editor.ty(c).shape.last() == Some(&n) && editor.ty(c).elements() == n;
+        if !row || !is_const_f32(editor, c) {
+            return Ok(false);
+        }
+        let mut bias = floats(editor, c, reader)?;
+        if bias.len() == 1 {
+            bias = vec![bias[0]; n];
+        }
+        bias.iter_mut().for_each(|b| *b *= beta);
+        affine.bias = Some(bias);
+    }
+    let last = absorb_bias(editor, at, n, &mut affine, reader)?;
+    let tail = absorb_epilogue(editor, last);
+    let op = Op::PanelLinear(PanelLinear {
+        k,
+        n,
+        epilogue: tail.epilogue,
+    });
+    let transposed = trans_b != behind_transpose;
+    let recipe = Recipe::Matrix {
+        weight,
+        k,
+        n,
+        transposed,
+        affine,
+    };
+    emit(editor, at, x, op, recipe, tail, recipes);
+    Ok(true)
+}
+
+/// BatchNorm that follows no convolution: a per-channel scale and shift.
+fn batch_norm(
+    editor: &mut Editor,
+    at: usize,
+    reader: &mut dyn ConstReader,
+) -> Result<bool, RewriteError> {
+    let Op::BatchNorm { epsilon } = editor.node(at).op else {
+        return Ok(false);
+    };
+    let Some(x) = editor.node(at).input(0) else {
+        return Ok(false);
+    };
+    if editor.ty(x).dtype != DType::F32 || editor.ty(x).shape.len() < 2 {
+        return Ok(false);
+    }
+    // A convolution before it may still absorb it; convolutions come first in the schedule.
+    let Some((scale, shift)) = bn_affine(editor, at, epsilon, reader)? else {
+        return Ok(false);
+    };
+    let mut last = at;
+    let mut activation = Activation::None;
+    if let Some((next, found)) = activation_after(editor, at) {
+        last = next;
+        activation = found;
+    }
+    let name = editor.node(at).name.clone();
+    let literal = |data: &[f32]| neap_ir::Literal::from_f32(&[data.len()], data);
+    let scale = editor
+        .graph
+        .add_literal(format!("{name}.scale"), literal(&scale));
+    let shift = editor
+        .graph
+        .add_literal(format!("{name}.shift"), literal(&shift));
+    let node = Node {
+        name,
+        op: Op::ScaleShift { activation },
+        inputs: vec![Some(x), Some(scale), Some(shift)],
+        outputs: editor.node(last).outputs.clone(),
+        panels: None,
+    };
+    let absorbed: &[usize] = if last == at { &[] } else { &[at] };
+    editor.replace(last, node, absorbed);
+    Ok(true)
+}
+
+fn gather_rows(
+    editor: &mut Editor,
+    at: usize,
+    recipes: &mut Vec<Recipe>,
+) -> Result<bool, RewriteError> {
+    let node = editor.node(at).clone();
+    let (Some(table), Some(indices)) = (node.input(0), node.input(1)) else {
+        return Ok(false);
+    };
+    let ty = editor.ty(table);
+    let integers = matches!(editor.ty(indices).dtype, DType::I64 | DType::I32);
+    if !is_const_f32(editor, table)
+        || editor.is_const(indices)
+        || !integers
+        || ty.shape.len() != 2
+        || ty.len_bytes() < ROW_TABLE_MIN_BYTES
+    {
+        return Ok(false);
+    }
+    let (rows, row_elements) = (ty.shape[0], ty.shape[1]);
+    let packed = PackedId(recipes.len() as u32);
+    recipes.push(Recipe::Raw {
+        constant: table,
+        to: DType::F32,
+    });
+    let op = Op::GatherRows {
+        table: packed,
+        rows,
+        row_elements,
+    };
+    editor.replace(
+        at,
+        Node {
+            op,
+            inputs: vec![Some(indices)],
+            ..node
+        },
+        &[],
+    );
+    Ok(true)
+}
+
+/// Residual and activation found after a weighted node.
+struct Tail {
+    last: usize,
+    residual: Option<ValueId>,
+    epilogue: Epilogue,
+}
+
+fn absorb_epilogue(editor: &Editor, from: usize) -> Tail {
+    let mut tail = Tail {
+        last: from,
+        residual: None,
+        epilogue: Epilogue::default(),
+    };
+    if let Some((next, residual)) = residual_after(editor, from) {
+        tail.last = next;
+        tail.residual = Some(residual);
+        tail.epilogue.residual = true;
+    }
+    if let Some((next, activation)) = activation_after(editor, tail.last) {
+        tail.last = next;
+        tail.epilogue.activation = activation;
+    }
+    tail
+}
+
+/// `Add` of this result and another of the same type that is ready by then. Of two candidates the
+/// later producer absorbs the sum, since the node moves to the place of the `Add`.
+fn residual_after(editor: &Editor, at: usize) -> Option<(usize, ValueId)> {
+    let sum = output(editor, at);
+    let add = editor.sole_user(sum)?;
+    let residual = other(operands(editor, add, Binary::Add)?, sum)?;
+    if residual == sum
+        || editor.is_const(residual)
+        || editor.ty(residual) != editor.ty(sum)
+        || editor.ty(residual) != editor.ty(output(editor, add))
+    {
+        return None;
+    }
+    let competitor = editor.producer(residual).filter(|&p| {
+        p > at
+            && editor.sole_user(residual) == Some(add)
+            && matches!(
+                editor.node(p).op,
+                Op::Conv(..) | Op::MatMul | Op::Gemm { .. } | Op::BatchNorm { .. }
+            )
+    });
+    match competitor {
+        Some(_) => None,
+        None => Some((add, residual)),
+    }
+}
+
+fn activation_after(editor: &Editor, at: usize) -> Option<(usize, Activation)> {
+    let next = editor.sole_user(output(editor, at))?;
+    match editor.node(next).op {
+        Op::Unary(Unary::Activation(activation)) => Some((next, activation)),
+        _ => None,
+    }
+}
+
+/// `Add` of a constant row after a matrix product.
+fn absorb_bias(
+    editor: &Editor,
+    at: usize,
+    n: usize,
+    affine: &mut Affine,
+    reader: &mut dyn ConstReader,
+) -> Result<usize, RewriteError> {
+    if affine.bias.is_some() {
+        return Ok(at);
+    }
+    let product = output(editor, at);
+    let Some(add) = editor.sole_user(product) else {
+        return Ok(at);
+    };
+    let Some(row) = operands(editor, add, Binary::Add).and_then(|pair| other(pair, product)) else {
+        return Ok(at);
+    };
+    let shape = &editor.ty(row).shape;
+    let is_row = shape.last() == Some(&n) && editor.ty(row).elements() == n;
+    if !is_row || !is_const_f32(editor, row) || editor.ty(output(editor, add)) != editor.ty(product)
+    {
+        return Ok(at);
+    }
+    affine.bias = Some(floats(editor, row, reader)?);
+    Ok(add)
+}
+
+/// Puts the panel node where the chain ended and drops the chain.
+fn emit(
+    editor: &mut Editor,
+    at: usize,
+    x: ValueId,
+    op: Op,
+    recipe: Recipe,
+    tail: Tail,
+    recipes: &mut Vec<Recipe>,
+) {
+    let packed = PackedId(recipes.len() as u32);
+    recipes.push(recipe);
+    let mut inputs = vec![Some(x)];
+    inputs.extend(tail.residual.map(Some));
+    let node = Node {
+        name: editor.node(at).name.clone(),
+        op,
+        inputs,
+        outputs: vec![Some(output(editor, tail.last))],
+        panels: Some(packed),
+    };
+    // Nodes between `at` and the end of the chain have no other readers.
+    let mut absorbed = Vec::new();
+    let mut step = at;
+    while step != tail.last {
+        absorbed.push(step);
+        step = editor
+            .sole_user(output(editor, step))
+            .expect("the chain was followed before");
+    }
+    editor.replace(tail.last, node, &absorbed);
+}
+
+/// A constant behind a 2-D transpose, and whether there was one.
+fn peel_transpose(editor: &Editor, value: ValueId) -> (ValueId, bool) {
+    let source = editor
+        .producer(value)
+        .and_then(|at| match &editor.node(at).op {
+            Op::Transpose { perm } if perm[..] == [1, 0] => editor.node(at).input(0),
+            _ => None,
+        });
+    match source {
+        Some(source) if editor.is_const(source) => (source, true),
+        _ => (value, false),
+    }
+}
+
+fn floats(
+    editor: &Editor,
+    value: ValueId,
+    reader: &mut dyn ConstReader,
+) -> Result<Vec<f32>, RewriteError> {
+    let literal = fetch(&editor.graph, value, reader)?;
+    literal
+        .as_f32()
+        .map(<[f32]>::to_vec)
+        .ok_or_else(|| RewriteError::Constant {
+            name: editor.graph.value(value).name.clone(),
+            reason: format!("expected float32, found {}", literal.dtype()),
+        })
+}
+
+/// Scale and shift of a BatchNorm whose statistics are constants.
+fn bn_affine(
+    editor: &Editor,
+    at: usize,
+    epsilon: f32,
+    reader: &mut dyn ConstReader,
+) -> Result<Option<(Vec<f32>, Vec<f32>)>, RewriteError> {
+    let node = editor.node(at);
+    let statistics: Option<Vec<ValueId>> = (1..5).map(|i| node.input(i)).collect();
+    let Some(statistics) = statistics else {
+        return Ok(None);
+    };
+    if !statistics.iter().all(|&v| is_const_f32(editor, v)) {
+        return Ok(None);
+    }
+    let mut read = |i: usize| floats(editor, statistics[i], reader);
+    let (gamma, beta, mean, var) = (read(0)?, read(1)?, read(2)?, read(3)?);
+    // In f64: folding must not lose what the unfused operator keeps.
+    let mut scale = Vec::with_capacity(gamma.len());
+    let mut shift = Vec::with_capacity(gamma.len());
+    for c in 0..gamma.len() {
+        let s = f64::from(gamma[c]) / (f64::from(var[c]) + f64::from(epsilon)).sqrt();
+        scale.push(s as f32);
+        shift.push((f64::from(beta[c]) - f64::from(mean[c]) * s) as f32);
+    }
+    Ok(Some((scale, shift)))
+}
+
+/// `y = (w*scale) x + bias`, then `scale * y + shift`.
+fn compose(affine: &mut Affine, scale: &[f32], shift: &[f32]) {
+    let bias = match affine.bias.take() {
+        Some(bias) => bias
+            .iter()
+            .zip(scale.iter().zip(shift))
+            .map(|(b, (s, t))| b * s + t)
+            .collect(),
+        None => shift.to_vec(),
+    };
+    affine.bias = Some(bias);
+    affine.scale = Some(match affine.scale.take() {
+        Some(before) => before.iter().zip(scale).map(|(a, b)| a * b).collect(),
+        None => scale.to_vec(),
+    });
+}
