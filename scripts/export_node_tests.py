@@ -1,0 +1,110 @@
+"""Exports the ONNX standard's node tests (package onnx, onnx.backend.test.data) in a simple form.
+
+    export_node_tests.py OUTDIR
+
+makes OUTDIR/index.json and, per test, OUTDIR/NAME/ with `model.onnx`, `input_I.npy`,
+`output_I.npy` and `manifest.json`:
+
+    {"name": ..., "supported": true, "reason": null,
+     "inputs":  [{"name": ..., "dtype": "float32", "shape": [...], "file": "input_0.npy"}],
+     "outputs": [...]}
+
+A test whose data cannot be stored so (sequences, optionals, strings, bfloat16, float8, int4)
+has `supported` false with the reason, and entries without a file. `index.json` holds the
+tolerances, the package's version and all manifests.
+"""
+
+import argparse
+import glob
+import json
+import os
+import shutil
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+# How the standard's own runner compares.
+RTOL = 1e-3
+ATOL = 1e-7
+
+STORABLE = {
+    TensorProto.FLOAT,
+    TensorProto.DOUBLE,
+    TensorProto.FLOAT16,
+    TensorProto.INT8,
+    TensorProto.INT16,
+    TensorProto.INT32,
+    TensorProto.INT64,
+    TensorProto.UINT8,
+    TensorProto.UINT16,
+    TensorProto.UINT32,
+    TensorProto.UINT64,
+    TensorProto.BOOL,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("outdir")
+    arguments = parser.parse_args()
+
+    source = os.path.join(os.path.dirname(onnx.__file__), "backend", "test", "data", "node")
+    names = sorted(n for n in os.listdir(source) if os.path.isfile(os.path.join(source, n, "model.onnx")))
+    tests = [export(os.path.join(source, n), os.path.join(arguments.outdir, n), n) for n in names]
+    index = {"onnx_version": onnx.__version__, "rtol": RTOL, "atol": ATOL, "tests": tests}
+    write_json(os.path.join(arguments.outdir, "index.json"), index)
+    print(json.dumps({"tests": len(tests), "supported": sum(t["supported"] for t in tests)}))
+
+
+def export(source, target, name):
+    """Writes one test and returns its manifest."""
+    os.makedirs(target, exist_ok=True)
+    shutil.copyfile(os.path.join(source, "model.onnx"), os.path.join(target, "model.onnx"))
+    graph = onnx.load(os.path.join(source, "model.onnx")).graph
+    data = os.path.join(source, "test_data_set_0")
+    manifest = {
+        "name": name,
+        "supported": True,
+        "reason": None,
+        "inputs": convert_all(data, target, "input", graph.input),
+        "outputs": convert_all(data, target, "output", graph.output),
+    }
+    for entry in manifest["inputs"] + manifest["outputs"]:
+        if "unsupported" in entry:
+            manifest["supported"] = False
+            manifest["reason"] = f"{entry['name']}: {entry['unsupported']}"
+            break
+    write_json(os.path.join(target, "manifest.json"), manifest)
+    return manifest
+
+
+def convert_all(data, target, kind, ports):
+    files = glob.glob(os.path.join(data, f"{kind}_*.pb"))
+    return [convert(os.path.join(data, f"{kind}_{i}.pb"), target, f"{kind}_{i}.npy", ports[i]) for i in range(len(files))]
+
+
+def convert(source, target, file, port):
+    """Turns one serialized value into .npy, or says why not."""
+    kind = port.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return {"name": port.name, "unsupported": kind.removesuffix("_type")}
+    tensor = TensorProto()
+    with open(source, "rb") as serialized:
+        tensor.ParseFromString(serialized.read())
+    if tensor.data_type not in STORABLE:
+        return {"name": port.name, "unsupported": TensorProto.DataType.Name(tensor.data_type).lower()}
+    # `ascontiguousarray` would turn a scalar into a vector.
+    array = np.asarray(numpy_helper.to_array(tensor), order="C")
+    np.save(os.path.join(target, file), array, allow_pickle=False)
+    return {"name": port.name, "dtype": array.dtype.name, "shape": list(array.shape), "file": file}
+
+
+def write_json(path, value):
+    with open(path, "w") as out:
+        json.dump(value, out, indent=1)
+        out.write("\n")
+
+
+if __name__ == "__main__":
+    main()
