@@ -94,6 +94,10 @@ def convert(source, target, file, port):
         tensor.ParseFromString(serialized.read())
     if tensor.data_type not in STORABLE:
         return {"name": port.name, "unsupported": TensorProto.DataType.Name(tensor.data_type).lower()}
+    declared = port.type.tensor_type.elem_type
+    if tensor.data_type != declared:
+        # Data stored in a stand-in type (bfloat16 as uint16, say) is not what the model takes.
+        return {"name": port.name, "unsupported": TensorProto.DataType.Name(declared).lower()}
     # `ascontiguousarray` would turn a scalar into a vector.
     array = np.asarray(numpy_helper.to_array(tensor), order="C")
     np.save(os.path.join(target, file), array, allow_pickle=False)

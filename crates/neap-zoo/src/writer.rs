@@ -18,6 +18,11 @@ use crate::protobuf as pb;
 /// ONNX opset of every model here.
 pub(crate) const OPSET: u64 = 17;
 const IR_VERSION: u64 = 8;
+/// Written as the producer's version; changes when the same name and seed give other bytes.
+const GENERATION: &str = "1";
+/// Smaller tensors (shape constants and such) stay in the model even when weights are external:
+/// readers want them at hand for shape inference.
+const MIN_EXTERNAL_BYTES: u64 = 1024;
 /// External tensors start at multiples of this, so that they can be mapped or read directly.
 const EXTERNAL_ALIGNMENT_BYTES: u64 = 4096;
 /// A protobuf message cannot be larger.
@@ -59,26 +64,20 @@ pub(crate) fn write(
     };
 
     let mut model = TempFile::create(path)?;
+    let data_path = path.with_file_name(&data_name);
+    let mut data = external.map(|_| TempFile::create(&data_path)).transpose()?;
     model.write(&plan.prefix)?;
-    let written = if external_data {
-        for head in &plan.tensor_heads {
-            model.write(head)?;
-        }
-        let data_path = path.with_file_name(&data_name);
-        let mut data = TempFile::create(&data_path)?;
-        stream_tensors(graph, seed, &mut data, &mut count, |data, i| {
-            data.pad_to(plan.offsets[i])
-        })?;
-        data.finish()?;
-        Some((data_path, plan.external_bytes))
-    } else {
-        stream_tensors(graph, seed, &mut model, &mut count, |model, i| {
-            model.write(&plan.tensor_heads[i])
-        })?;
-        None
-    };
+    stream_tensors(graph, seed, &plan, &mut model, data.as_mut(), &mut count)?;
     model.write(&plan.suffix)?;
     debug_assert_eq!(model.written, plan.model_bytes);
+    // Data first: a model that is there is complete.
+    let written = match data {
+        Some(data) => {
+            data.finish()?;
+            Some((data_path, plan.external_bytes))
+        }
+        None => None,
+    };
     model.finish()?;
     progress(total, total);
     Ok(Files {
@@ -93,8 +92,8 @@ struct Plan {
     /// The encoded start of each initializer; inline values follow directly.
     tensor_heads: Vec<Vec<u8>>,
     suffix: Vec<u8>,
-    /// Start of each tensor in the external file.
-    offsets: Vec<u64>,
+    /// Where each initializer's values start in the external file; none for inline ones.
+    offsets: Vec<Option<u64>>,
     model_bytes: u64,
     external_bytes: u64,
 }
@@ -115,10 +114,10 @@ impl Plan {
             let size = tensor.size_bytes();
             let mut body = encode_tensor_head(tensor);
             let follows = match external {
-                Some(location) => {
+                Some(location) if size >= MIN_EXTERNAL_BYTES => {
                     let offset = external_bytes.next_multiple_of(EXTERNAL_ALIGNMENT_BYTES);
                     external_bytes = offset + size;
-                    offsets.push(offset);
+                    offsets.push(Some(offset));
                     for (key, value) in [
                         ("location", location),
                         ("offset", &offset.to_string()),
@@ -132,8 +131,8 @@ impl Plan {
                     pb::varint(&mut body, 14, 1);
                     0
                 }
-                None => {
-                    offsets.push(0);
+                _ => {
+                    offsets.push(None);
                     pb::length(&mut body, 9, size);
                     size
                 }
@@ -159,7 +158,7 @@ impl Plan {
         let mut prefix = Vec::new();
         pb::varint(&mut prefix, 1, IR_VERSION);
         pb::bytes(&mut prefix, 2, b"neap-zoo");
-        pb::bytes(&mut prefix, 3, env!("CARGO_PKG_VERSION").as_bytes());
+        pb::bytes(&mut prefix, 3, GENERATION.as_bytes());
         pb::length(&mut prefix, 7, graph_len);
         let head_len = prefix.len() as u64;
         prefix.extend(graph_prefix);
@@ -183,38 +182,43 @@ impl Plan {
     }
 }
 
-/// Generates all tensors on a second thread and writes them here, in order. `before(file, i)`
-/// runs before tensor `i`'s first byte.
+/// Generates all tensors on a second thread and writes them here, in order: each initializer's
+/// head to the model, its values behind it or to the external `data`.
 fn stream_tensors(
     graph: &Graph,
     seed: u64,
-    file: &mut TempFile,
+    plan: &Plan,
+    model: &mut TempFile,
+    mut data: Option<&mut TempFile>,
     count: &mut dyn FnMut(u64),
-    mut before: impl FnMut(&mut TempFile, usize) -> Result<(), ZooError>,
 ) -> Result<(), ZooError> {
     thread::scope(|scope| {
         let (sender, receiver) = sync_channel::<(usize, Vec<u8>)>(4);
         scope.spawn(move || {
             for (i, tensor) in graph.tensors.iter().enumerate() {
                 let mut emit = |chunk| sender.send((i, chunk)).is_ok();
-                if !generate(
-                    seed,
-                    &tensor.name,
-                    tensor.elements(),
-                    &tensor.init,
-                    &mut emit,
-                ) {
+                let elements = tensor.elements();
+                if !generate(seed, &tensor.name, elements, &tensor.init, &mut emit) {
                     return; // the writer has failed and says why
                 }
             }
         });
         let mut started = 0;
         for (i, chunk) in receiver {
-            while started <= i {
-                before(file, started)?;
+            let begins = i == started;
+            if begins {
+                model.write(&plan.tensor_heads[i])?;
                 started += 1;
             }
-            file.write(&chunk)?;
+            match (plan.offsets[i], &mut data) {
+                (Some(offset), Some(data)) => {
+                    if begins {
+                        data.pad_to(offset)?;
+                    }
+                    data.write(&chunk)?;
+                }
+                _ => model.write(&chunk)?,
+            }
             count(chunk.len() as u64);
         }
         Ok(())

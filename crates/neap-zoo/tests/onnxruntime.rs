@@ -1,0 +1,67 @@
+//! Every network of the zoo runs in onnxruntime and behaves like a trained one.
+//!
+//! Skipped, saying so, where the Python environment cannot be had.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use neap_zoo::{Batch, Options, ZooEntry, list, write};
+
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts")
+}
+
+/// The interpreter of the repository's Python environment, made on first use.
+fn python() -> Option<PathBuf> {
+    let made = Command::new("sh")
+        .arg(scripts().join("venv.sh"))
+        .stderr(Stdio::inherit())
+        .output()
+        .ok()?;
+    let path = String::from_utf8(made.stdout).ok()?;
+    (!path.trim().is_empty()).then(|| PathBuf::from(path.trim()))
+}
+
+fn check(python: &Path, entry: &ZooEntry, options: &Options) {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join(format!("{}.onnx", entry.name));
+    write(entry.name, &model, options, &mut |_, _| {}).unwrap();
+    let output = Command::new(python)
+        .arg(scripts().join("zoo_check.py"))
+        .arg(&model)
+        .output()
+        .unwrap();
+    let report = String::from_utf8_lossy(&output.stdout);
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {report}{log}", entry.name);
+}
+
+#[test]
+fn networks_behave() {
+    let Some(python) = python() else {
+        eprintln!("SKIPPED networks_behave: onnxruntime cannot be had here");
+        return;
+    };
+    for entry in list() {
+        check(&python, entry, &Options::default());
+    }
+}
+
+#[test]
+fn dynamic_batch_and_external_data_are_understood() {
+    let Some(python) = python() else {
+        eprintln!("SKIPPED dynamic_batch_and_external_data_are_understood: no onnxruntime here");
+        return;
+    };
+    let options = Options {
+        batch: Batch::Dynamic,
+        external_data: true,
+        ..Options::default()
+    };
+    for entry in list()
+        .iter()
+        .filter(|e| ["squeezenet1_1", "vit_b_16", "gpt2", "yolov3"].contains(&e.name))
+    {
+        check(&python, entry, &options);
+    }
+}
