@@ -1,0 +1,179 @@
+//! The house rules that a machine can check; ARCHITECTURE.md explains them.
+
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each crate's floor; a crate depends only on lower floors.
+const FLOORS: &[(&str, u32)] = &[
+    ("neap-ir", 0),
+    ("neap-plan", 0),
+    ("neap-kernels", 0),
+    ("neap-store", 0),
+    ("neap-zoo", 0),
+    ("neap-ops", 1),
+    ("neap-sim", 1),
+    ("neap-onnx", 2),
+    ("neap-rewrite", 2),
+    ("neap-planner", 2),
+    ("neap-runtime", 2),
+    ("neaptide", 3),
+    ("neap-cli", 4),
+    ("xtask", 5),
+];
+
+/// Where `unsafe` may appear; every other crate forbids it.
+const UNSAFE_ALLOWED: &[&str] = &[
+    "neap-kernels",
+    "neap-ops",
+    "neap-store",
+    "neap-runtime",
+    "neaptide",
+    "neap-cli",
+];
+
+/// Crates that compute only: no files, clocks, environment, threads.
+const PURE: &[&str] = &[
+    "neap-ir",
+    "neap-plan",
+    "neap-kernels",
+    "neap-ops",
+    "neap-sim",
+    "neap-rewrite",
+    "neap-planner",
+];
+
+const IMPURE: &[&str] = &[
+    "std::fs",
+    "std::env",
+    "std::net",
+    "std::thread",
+    "Instant::now",
+    "SystemTime",
+    "File::open",
+];
+
+/// One idea a file; past this a file has several.
+const MAX_LINES: usize = 650;
+
+pub fn run(root: &Path) -> Result<()> {
+    let mut faults = Vec::new();
+    let mut crates: Vec<PathBuf> = fs::read_dir(root.join("crates"))
+        .context("crates/ is missing")?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_>>()?;
+    crates.push(root.join("xtask"));
+    crates.sort();
+    for dir in &crates {
+        check_crate(dir, &mut faults)?;
+    }
+    for fault in &faults {
+        eprintln!("tidy: {fault}");
+    }
+    if !faults.is_empty() {
+        bail!("{} faults", faults.len());
+    }
+    println!("tidy: {} crates are in order", crates.len());
+    Ok(())
+}
+
+fn check_crate(dir: &Path, faults: &mut Vec<String>) -> Result<()> {
+    let name = dir
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let manifest = fs::read_to_string(dir.join("Cargo.toml"))
+        .with_context(|| format!("{name} has no manifest"))?;
+    let Some(floor) = floor_of(&name) else {
+        faults.push(format!(
+            "{name} has no floor: add it to xtask/src/tidy.rs and ARCHITECTURE.md"
+        ));
+        return Ok(());
+    };
+    let normal = manifest
+        .split("[dev-dependencies]")
+        .next()
+        .unwrap_or_default();
+    for (other, below) in FLOORS {
+        let named = normal
+            .lines()
+            .any(|l| l.starts_with(other) && l[other.len()..].starts_with(['.', ' ', '=']));
+        if named && *below >= floor {
+            faults.push(format!(
+                "{name} (floor {floor}) depends on {other} (floor {below})"
+            ));
+        }
+    }
+    let mut sources = Vec::new();
+    rust_files(dir, &mut sources)?;
+    let mut forbids = false;
+    for path in sources {
+        let text = fs::read_to_string(&path)?;
+        let shown = path
+            .strip_prefix(dir.parent().unwrap_or(dir))
+            .unwrap_or(&path)
+            .display()
+            .to_string();
+        if !text.starts_with("//!") {
+            faults.push(format!("{shown} does not begin with a //! header"));
+        }
+        let lines = text.lines().count();
+        if lines > MAX_LINES {
+            faults.push(format!("{shown} has {lines} lines, more than {MAX_LINES}"));
+        }
+        forbids |= text.contains("#![forbid(unsafe_code)]");
+        let is_library = path.starts_with(dir.join("src")) && !is_test(&path);
+        if PURE.contains(&name.as_str()) && is_library {
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            for line in code.lines().filter(|l| !l.trim_start().starts_with("//")) {
+                if let Some(what) = IMPURE.iter().find(|w| line.contains(**w)) {
+                    faults.push(format!("{shown} uses {what}, but {name} only computes"));
+                }
+            }
+        }
+        if ["todo!(", "unimplemented!(", "dbg!("]
+            .iter()
+            .any(|w| text.contains(w))
+            && name != "xtask"
+        {
+            faults.push(format!("{shown} has an unfinished place"));
+        }
+    }
+    if !UNSAFE_ALLOWED.contains(&name.as_str()) && name != "xtask" && !forbids {
+        faults.push(format!("{name} does not forbid unsafe code"));
+    }
+    Ok(())
+}
+
+fn floor_of(name: &str) -> Option<u32> {
+    FLOORS
+        .iter()
+        .find(|(n, _)| *n == name)
+        .map(|(_, floor)| *floor)
+}
+
+fn is_test(path: &Path) -> bool {
+    path.components().any(|c| {
+        let c = c.as_os_str().to_string_lossy();
+        c.starts_with("tests") || c.ends_with("tests.rs") || c == "bin"
+    })
+}
+
+fn rust_files(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            if path
+                .file_name()
+                .is_some_and(|n| n != "target" && n != "corpus")
+            {
+                rust_files(&path, found)?;
+            }
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(())
+}
