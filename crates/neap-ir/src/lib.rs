@@ -13,6 +13,7 @@ pub mod graph;
 pub mod infer;
 pub mod literal;
 pub mod op;
+mod op_name;
 pub mod panel;
 pub mod print;
 pub mod program;
