@@ -29,6 +29,7 @@ fn check(python: &Path, entry: &ZooEntry, options: &Options) {
     let output = Command::new(python)
         .arg(scripts().join("zoo_check.py"))
         .arg(&model)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
         .output()
         .unwrap();
     let report = String::from_utf8_lossy(&output.stdout);
@@ -64,4 +65,20 @@ fn dynamic_batch_and_external_data_are_understood() {
     {
         check(&python, entry, &options);
     }
+}
+
+#[test]
+fn the_scripts_pass_their_own_tests() {
+    let Some(python) = python() else {
+        eprintln!("SKIPPED the_scripts_pass_their_own_tests: no Python environment here");
+        return;
+    };
+    let output = Command::new(python)
+        .args(["-m", "unittest", "test_scripts"])
+        .current_dir(scripts())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{log}");
 }
