@@ -1,1 +1,39 @@
 //! Run neural networks inside an enforced memory budget.
+//!
+//! A [`Model`] is opened from an `.onnx` (packed once into a `.neap` beside it) or a `.neap`; its
+//! weights stay on storage. [`Model::plan`] decides for a [`Budget`] of the whole process which
+//! weights stay resident, how layers are sliced, and when each slice is read; a [`Session`] executes
+//! that plan, reading while it computes.
+//!
+//! ```no_run
+//! use neaptide::{Budget, Model, OpenOptions, RunOptions};
+//!
+//! let model = Model::open("resnet50.onnx", &OpenOptions::default(), &mut |_| {})?;
+//! let options = RunOptions { budget: Budget::Bytes(40 << 20), ..RunOptions::default() };
+//! let plan = model.plan(&options)?;
+//! let mut session = model.into_session(plan, &options)?;
+//! let image = vec![0u8; session.inputs()[0].len_bytes()]; // f32, 1x3x224x224, row-major
+//! let mut scores = vec![0u8; session.outputs()[0].len_bytes()]; // f32, 1x1000
+//! session.run(&[&image], &mut [&mut scores])?;
+//! # Ok::<(), neaptide::Error>(())
+//! ```
+
+mod budget;
+mod calibrate;
+mod error;
+pub mod memory;
+mod model;
+mod pack;
+mod session;
+mod source_weights;
+mod workload;
+
+pub use budget::{Budget, Bytes, parse_bytes};
+pub use error::{Error, Result};
+pub use model::{Cache, Model, OpenOptions, TensorInfo, pack, shape_text};
+pub use neap_ir::{DType, Literal};
+pub use neap_plan::{Timeline, Workload};
+pub use neap_sim::CostProfile;
+pub use neap_store::{IoMode, measure_bandwidth};
+pub use pack::Progress;
+pub use session::{Bounds, Plan, RunOptions, Session, Strategy};

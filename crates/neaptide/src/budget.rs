@@ -1,0 +1,123 @@
+//! Memory budgets as people write them.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How much memory the whole process may use.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Budget {
+    /// Everything stays resident.
+    Unlimited,
+    Bytes(u64),
+    /// Of what the process would use without a limit.
+    Percent(f64),
+}
+
+/// `64MiB`, `64M`, `67108864`, `25%` or `none`. Suffixes are base 2.
+impl FromStr for Budget {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Budget, String> {
+        let text = text.trim();
+        if text.eq_ignore_ascii_case("none") {
+            return Ok(Budget::Unlimited);
+        }
+        if let Some(number) = text.strip_suffix('%') {
+            return match number.trim().parse::<f64>() {
+                Ok(percent) if percent > 0.0 && percent.is_finite() => Ok(Budget::Percent(percent)),
+                _ => Err(format!("'{text}' is no percentage above zero")),
+            };
+        }
+        parse_bytes(text).map(Budget::Bytes)
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Budget::Unlimited => f.write_str("none"),
+            Budget::Bytes(bytes) => Bytes(*bytes).fmt(f),
+            Budget::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+/// A size in bytes: a number with an optional `K`, `M`, `G` (also `KiB`, `KB`, ...; all base 2).
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let shift = match suffix.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => {
+            return Err(format!(
+                "'{text}' is no size: write 64MiB, 64M or a number of bytes"
+            ));
+        }
+    };
+    let value: f64 = number
+        .parse()
+        .map_err(|_| format!("'{text}' is no size: write 64MiB, 64M or a number of bytes"))?;
+    let bytes = value * (1u64 << shift) as f64;
+    if bytes < 1.0 || bytes > u64::MAX as f64 / 2.0 {
+        return Err(format!("'{text}' is out of range"));
+    }
+    Ok(bytes as u64)
+}
+
+/// Shows bytes in the largest unit that keeps them readable: `32.5 MiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0 as f64;
+        let (value, unit) = match self.0 {
+            0..1024 => return write!(f, "{} B", self.0),
+            1024..0x10_0000 => (bytes / 1024.0, "KiB"),
+            0x10_0000..0x4000_0000 => (bytes / 1048576.0, "MiB"),
+            _ => (bytes / 1073741824.0, "GiB"),
+        };
+        let text = format!("{value:.2}");
+        write!(
+            f,
+            "{} {unit}",
+            text.trim_end_matches('0').trim_end_matches('.')
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_as_people_write_them() {
+        let check = |text: &str, expected: Budget| assert_eq!(text.parse(), Ok(expected), "{text}");
+        check("64MiB", Budget::Bytes(64 << 20));
+        check("64M", Budget::Bytes(64 << 20));
+        check("64mb", Budget::Bytes(64 << 20));
+        check("1.5 GiB", Budget::Bytes(3 << 29));
+        check("4096", Budget::Bytes(4096));
+        check("25%", Budget::Percent(25.0));
+        check("none", Budget::Unlimited);
+        for bad in [
+            "", "-1", "0", "0%", "64Q", "1e99G", "MiB", "..5M", "nan%", "inf%",
+        ] {
+            assert!(bad.parse::<Budget>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_as_people_read_them() {
+        assert_eq!(Bytes(64 << 20).to_string(), "64 MiB");
+        assert_eq!(Bytes(1536).to_string(), "1.5 KiB");
+        assert_eq!(Bytes(10).to_string(), "10 B");
+    }
+}

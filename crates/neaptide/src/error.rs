@@ -1,0 +1,44 @@
+//! What can go wrong, sorted by what the caller can do about it.
+
+use crate::budget::Bytes;
+use thiserror::Error;
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Each variant's text is one line a user understands.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The model or an input is not what it should be, or the file cannot be read or written.
+    #[error("{0}")]
+    BadInput(String),
+    /// The model cannot run in this much memory.
+    #[error(
+        "the budget of {} cannot be met: the smallest feasible budget is {} ({} bytes)",
+        Bytes(*budget_bytes), Bytes(*smallest_bytes), smallest_bytes
+    )]
+    Infeasible {
+        budget_bytes: u64,
+        smallest_bytes: u64,
+    },
+    /// A run failed after it had begun.
+    #[error("{0}")]
+    Run(String),
+}
+
+macro_rules! bad_input {
+    ($($type:ty),*) => {$(
+        impl From<$type> for Error {
+            fn from(error: $type) -> Error {
+                Error::BadInput(error.to_string())
+            }
+        }
+    )*};
+}
+
+bad_input!(
+    neap_onnx::OnnxError,
+    neap_rewrite::RewriteError,
+    neap_ir::GraphError,
+    neap_store::StoreError,
+    neap_ops::OpError
+);

@@ -1,0 +1,139 @@
+//! What the kernel charges this process, and the most it ever charged.
+
+use serde::Serialize;
+use std::fs;
+use std::path::PathBuf;
+
+/// Peak memory and who counted it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Peak {
+    pub bytes: u64,
+    pub source: PeakSource,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PeakSource {
+    /// `memory.max_usage_in_bytes` of the process's own cgroup.
+    CgroupV1,
+    /// `memory.peak` of the process's own cgroup.
+    CgroupV2,
+    /// `VmHWM`: resident pages only, no page cache.
+    VmHwm,
+}
+
+/// Peak since the process (or its own cgroup) began. A cgroup counts only when this process is
+/// alone in it, told by `own_cgroup`.
+pub fn peak(own_cgroup: bool) -> Peak {
+    if own_cgroup {
+        if let Some(bytes) =
+            cgroup_v1_dir().and_then(|d| read_number(d.join("memory.max_usage_in_bytes")))
+        {
+            return Peak {
+                bytes,
+                source: PeakSource::CgroupV1,
+            };
+        }
+        if let Some(bytes) = cgroup_v2_dir().and_then(|d| read_number(d.join("memory.peak"))) {
+            return Peak {
+                bytes,
+                source: PeakSource::CgroupV2,
+            };
+        }
+    }
+    Peak {
+        bytes: status_bytes(&["VmHWM:"]),
+        source: PeakSource::VmHwm,
+    }
+}
+
+/// Resident pages and page tables now, in bytes; with a cgroup of its own at least what that counts.
+pub fn current_bytes(own_cgroup: bool) -> u64 {
+    let resident = status_bytes(&["VmRSS:", "VmPTE:"]);
+    let charged = if own_cgroup {
+        let v1 = || cgroup_v1_dir().and_then(|d| unreclaimable_v1(&d));
+        let v2 = || cgroup_v2_dir().and_then(|d| read_number(d.join("memory.current")));
+        v1().or_else(v2).unwrap_or(0)
+    } else {
+        0
+    };
+    resident.max(charged)
+}
+
+/// Returns freed heap pages to the kernel.
+pub fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim has no preconditions.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Usage less clean page cache, which the kernel drops before it lets the limit be felt.
+fn unreclaimable_v1(dir: &std::path::Path) -> Option<u64> {
+    let usage = read_number(dir.join("memory.usage_in_bytes"))?;
+    let stat = fs::read_to_string(dir.join("memory.stat")).ok()?;
+    let cache: u64 = stat
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(key, _)| matches!(*key, "total_inactive_file" | "total_active_file"))
+        .filter_map(|(_, value)| value.parse::<u64>().ok())
+        .sum();
+    Some(usage.saturating_sub(cache))
+}
+
+fn status_bytes(keys: &[&str]) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let of = |line: &str| -> Option<u64> {
+        let value = keys.iter().find_map(|key| line.strip_prefix(key))?;
+        value
+            .trim()
+            .trim_end_matches("kB")
+            .trim()
+            .parse::<u64>()
+            .ok()
+    };
+    status.lines().filter_map(of).sum::<u64>() * 1024
+}
+
+fn read_number(path: PathBuf) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn cgroup_v1_dir() -> Option<PathBuf> {
+    let table = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = table.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let controllers = fields.next()?;
+        controllers
+            .split(',')
+            .any(|c| c == "memory")
+            .then(|| fields.next())?
+    })?;
+    let dir = PathBuf::from("/sys/fs/cgroup/memory").join(path.trim_start_matches('/'));
+    dir.is_dir().then_some(dir)
+}
+
+fn cgroup_v2_dir() -> Option<PathBuf> {
+    let table = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = table.lines().find_map(|line| line.strip_prefix("0::"))?;
+    ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
+        .into_iter()
+        .map(|root| PathBuf::from(root).join(path.trim_start_matches('/')))
+        .find(|dir| dir.join("memory.current").exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_touched_allocation_shows() {
+        let before = current_bytes(false);
+        let block = vec![1u8; 16 << 20];
+        let after = current_bytes(false);
+        assert!(after >= before + (15 << 20), "{before} then {after}");
+        assert!(peak(false).bytes >= after - (1 << 20));
+        drop(block);
+    }
+}

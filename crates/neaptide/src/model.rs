@@ -1,0 +1,282 @@
+//! Opening a model: an `.onnx` is packed on first use into a cache, a `.neap` is opened as it is.
+
+use crate::error::{Error, Result};
+use crate::pack::{self, Progress};
+use neap_ir::{DType, Graph, Literal, Program};
+use neap_store::PackedFile;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How to read a model.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// Shapes for inputs with dynamic dimensions, by input name.
+    pub shapes: BTreeMap<String, Vec<usize>>,
+    /// Inputs whose values are known now, such as those that determine shapes; they become constants.
+    pub bindings: BTreeMap<String, Literal>,
+    pub cache: Cache,
+}
+
+/// Where the packed form of an `.onnx` is kept.
+#[derive(Debug, Clone, Default)]
+pub enum Cache {
+    /// Beside the model, or under the user's cache directory when that cannot be written.
+    #[default]
+    Auto,
+    /// In this folder.
+    Folder(PathBuf),
+}
+
+/// An opened, packed model. Its weights are still on storage.
+#[derive(Debug)]
+pub struct Model {
+    program: Arc<Program>,
+    path: PathBuf,
+    /// The open file, until a session takes it.
+    pub(crate) file: PackedFile,
+}
+
+/// An input or output of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorInfo {
+    pub name: String,
+    pub dtype: DType,
+    pub shape: Vec<usize>,
+}
+
+impl Model {
+    /// Opens `path`; packs an `.onnx` first when no packed form of it is cached. Reads no weights
+    /// otherwise. `progress` hears about packing.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] for anything wrong with the file, its shapes or its operators.
+    pub fn open(
+        path: impl AsRef<Path>,
+        options: &OpenOptions,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Model> {
+        let path = path.as_ref();
+        if is_packed(path)? {
+            let model = open_packed(path)?;
+            return check_shapes(model, options);
+        }
+        let target = cached_path(path, options)?;
+        if let Ok(model) = open_packed(&target) {
+            return Ok(model);
+        }
+        pack(path, &target, options, progress)?;
+        open_packed(&target)
+    }
+
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// The packed file in use.
+    pub fn packed_path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn name(&self) -> &str {
+        &self.program.graph.name
+    }
+
+    /// Names the graph and its bound shapes; equal digests mean interchangeable plans.
+    pub fn digest(&self) -> &str {
+        &self.program.digest
+    }
+
+    pub fn inputs(&self) -> Vec<TensorInfo> {
+        infos(&self.program.graph, &self.program.graph.inputs)
+    }
+
+    pub fn outputs(&self) -> Vec<TensorInfo> {
+        infos(&self.program.graph, &self.program.graph.outputs)
+    }
+
+    /// Bytes of all packed weights.
+    pub fn weight_bytes(&self) -> u64 {
+        self.program.packed.iter().map(|p| p.bytes).sum()
+    }
+
+    /// Checks every byte of the packed file against its checksums.
+    pub fn verify(&self) -> Result<()> {
+        Ok(self.file.verify_all()?)
+    }
+}
+
+/// Reads `model`, lowers it and writes the packed form to `target`, holding at most one layer's
+/// weights. Nothing is left under `target` when it fails.
+pub fn pack(
+    model: &Path,
+    target: &Path,
+    options: &OpenOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
+    let graph = neap_onnx::open(model, &onnx_options(options))?;
+    pack::write(graph, target, progress)?;
+    crate::memory::trim_heap();
+    Ok(())
+}
+
+impl TensorInfo {
+    pub fn len_bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.size_bytes()
+    }
+}
+
+fn onnx_options(options: &OpenOptions) -> neap_onnx::OpenOptions {
+    neap_onnx::OpenOptions {
+        shapes: options.shapes.clone(),
+        bindings: options.bindings.clone(),
+        ..Default::default()
+    }
+}
+
+fn infos(graph: &Graph, ids: &[neap_ir::ValueId]) -> Vec<TensorInfo> {
+    ids.iter()
+        .map(|&id| {
+            let value = graph.value(id);
+            TensorInfo {
+                name: value.name.clone(),
+                dtype: value.ty.dtype,
+                shape: value.ty.shape.clone(),
+            }
+        })
+        .collect()
+}
+
+fn open_packed(path: &Path) -> Result<Model> {
+    let mut file = PackedFile::open(path)?;
+    let program = pack::read_program(file.toc(), file.data_range())
+        .map_err(|reason| Error::BadInput(format!("{}: {reason}", path.display())))?;
+    file.drop_toc()?;
+    crate::memory::trim_heap();
+    Ok(Model {
+        program: Arc::new(program),
+        path: path.to_path_buf(),
+        file,
+    })
+}
+
+/// A packed model has its shapes; asking for others is a mistake worth a word.
+fn check_shapes(model: Model, options: &OpenOptions) -> Result<Model> {
+    let inputs = model.inputs();
+    for (name, shape) in &options.shapes {
+        match inputs.iter().find(|i| i.name == *name) {
+            None => return Err(Error::BadInput(format!("the model has no input '{name}'"))),
+            Some(input) if input.shape != *shape => {
+                return Err(Error::BadInput(format!(
+                    "{} was packed for input '{name}' of shape {}, not {}: pack the .onnx again with that shape",
+                    model.path.display(),
+                    shape_text(&input.shape),
+                    shape_text(shape)
+                )));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(model)
+}
+
+/// `1x3x224x224`; `scalar` for rank 0.
+pub fn shape_text(shape: &[usize]) -> String {
+    if shape.is_empty() {
+        return "scalar".into();
+    }
+    shape
+        .iter()
+        .map(usize::to_string)
+        .collect::<Vec<_>>()
+        .join("x")
+}
+
+fn is_packed(path: &Path) -> Result<bool> {
+    if path
+        .extension()
+        .is_some_and(|e| e.eq_ignore_ascii_case("neap"))
+    {
+        return Ok(true);
+    }
+    let mut magic = [0u8; 8];
+    let read = fs::File::open(path)
+        .and_then(|mut f| std::io::Read::read(&mut f, &mut magic))
+        .map_err(|e| Error::BadInput(format!("cannot open {}: {e}", path.display())))?;
+    Ok(read == 8 && magic == neap_store::MAGIC)
+}
+
+/// The key covers what the packed form depends on: the file's identity, the bound shapes, this build.
+fn cached_path(model: &Path, options: &OpenOptions) -> Result<PathBuf> {
+    let cannot =
+        |e: std::io::Error| Error::BadInput(format!("cannot open {}: {e}", model.display()));
+    let canonical = fs::canonicalize(model).map_err(cannot)?;
+    let meta = fs::metadata(&canonical).map_err(cannot)?;
+    if !meta.is_file() {
+        return Err(Error::BadInput(format!(
+            "{} is not a file",
+            model.display()
+        )));
+    }
+    let modified = meta
+        .modified()
+        .ok()
+        .and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok())
+        .map_or(0, |d| d.as_nanos());
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(format!("{}\0{}\0{modified}\0", pack::PROGRAM_VERSION, meta.len()).as_bytes());
+    hasher.update(format!("{:?}\0{:?}", options.shapes, options.bindings).as_bytes());
+    let key = &hasher.finalize().to_hex()[..12];
+    let stem = canonical
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let name = format!("{stem}.{key}.neap");
+
+    let folder = match &options.cache {
+        Cache::Folder(folder) => {
+            fs::create_dir_all(folder).map_err(|e| {
+                Error::BadInput(format!(
+                    "cannot create the cache folder {}: {e}",
+                    folder.display()
+                ))
+            })?;
+            folder.clone()
+        }
+        Cache::Auto => {
+            let beside = canonical.parent().unwrap_or(Path::new(".")).to_path_buf();
+            if beside.join(&name).exists() || writable(&beside) {
+                beside
+            } else {
+                // Two folders may hold models of one name and size.
+                let folder = user_cache().ok_or_else(|| {
+                    Error::BadInput(format!(
+                        "{} cannot be written and there is no home directory: give --cache-dir",
+                        beside.display()
+                    ))
+                })?;
+                let place = blake3::hash(canonical.as_os_str().as_encoded_bytes()).to_hex();
+                let folder = folder.join(&place[..12]);
+                fs::create_dir_all(&folder).map_err(|e| {
+                    Error::BadInput(format!("cannot create {}: {e}", folder.display()))
+                })?;
+                folder
+            }
+        }
+    };
+    Ok(folder.join(name))
+}
+
+fn writable(folder: &Path) -> bool {
+    rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+fn user_cache() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .filter(|p| p.is_absolute())
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))?;
+    Some(base.join("neaptide"))
+}

@@ -1,0 +1,344 @@
+//! Writing a packed model: recipes are followed one after another, a few megabytes at a time.
+
+use crate::error::{Error, Result};
+use crate::source_weights::SourceFiles;
+use neap_ir::graph::LANES;
+use neap_ir::panel::{panel_bytes, panel_count};
+use neap_ir::recipe::{Affine, Recipe};
+use neap_ir::{Graph, Program, ValueId};
+use neap_kernels::panel as panels;
+use neap_rewrite::Lowered;
+use neap_store::{BLOCK, PackWriter};
+use std::ops::Range;
+use std::path::Path;
+
+/// Changes when the meaning of a packed program changes; part of every file and cache key.
+pub(crate) const PROGRAM_VERSION: u32 = 1;
+
+/// Source bytes held at once while packing.
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// How far packing is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    pub done_bytes: u64,
+    pub total_bytes: u64,
+}
+
+/// Lowers `graph` and writes it to `target`.
+pub(crate) fn write(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
+    let mut files = SourceFiles::open(&graph).map_err(Error::BadInput)?;
+    let digest = digest(&graph);
+    let Lowered {
+        mut program,
+        recipes,
+        source,
+    } = neap_rewrite::lower(graph, digest, &mut files)?;
+    check_supported(&program)?;
+
+    let total_bytes = program.packed.iter().map(|p| p.bytes).sum();
+    let mut done_bytes = 0;
+    let mut packer = Packer {
+        source: &source,
+        files: &files,
+        writer: PackWriter::create(target)?,
+        raw: Vec::new(),
+        floats: Vec::new(),
+        panels: Vec::new(),
+    };
+    progress(Progress {
+        done_bytes,
+        total_bytes,
+    });
+    for (recipe, packed) in recipes.iter().zip(&mut program.packed) {
+        packed.offset = packer.writer.align(BLOCK as u64)?;
+        packer.follow(recipe, &mut |bytes| {
+            done_bytes += bytes;
+            progress(Progress {
+                done_bytes,
+                total_bytes,
+            });
+        })?;
+    }
+    program.check()?;
+    let toc = write_program(&program)?;
+    packer.writer.finish(&toc)?;
+    Ok(())
+}
+
+/// The table of contents: version, then the program.
+fn write_program(program: &Program) -> Result<Vec<u8>> {
+    let toc = PROGRAM_VERSION.to_le_bytes().to_vec();
+    postcard::to_extend(program, toc)
+        .map_err(|e| Error::BadInput(format!("cannot encode the program: {e}")))
+}
+
+/// Reads and checks a table of contents whose weights lie in `data`.
+pub(crate) fn read_program(toc: &[u8], data: Range<u64>) -> std::result::Result<Program, String> {
+    let (version, rest) = toc
+        .split_first_chunk::<4>()
+        .ok_or("the table of contents is empty")?;
+    let version = u32::from_le_bytes(*version);
+    if version != PROGRAM_VERSION {
+        return Err(format!(
+            "packed by another version (program format {version}, this build has {PROGRAM_VERSION}): pack it again"
+        ));
+    }
+    let program: Program = postcard::from_bytes(rest)
+        .map_err(|e| format!("the table of contents is not readable: {e}"))?;
+    program.check().map_err(|e| e.to_string())?;
+    for packed in &program.packed {
+        let end = packed.offset.checked_add(packed.bytes);
+        if packed.offset < data.start
+            || !packed.offset.is_multiple_of(BLOCK as u64)
+            || end.is_none_or(|end| end > data.end)
+        {
+            return Err(format!("weights of '{}' lie outside the file", packed.name));
+        }
+    }
+    check_supported(&program).map_err(|e| e.to_string())?;
+    Ok(program)
+}
+
+/// Unsupported operators are found before anything is packed or run, and named with their node.
+fn check_supported(program: &Program) -> Result<()> {
+    for &step in &program.steps {
+        let node = &program.graph.nodes[step.index()];
+        let inputs = crate::workload::operands(program, &node.inputs);
+        let outputs = crate::workload::operands(program, &node.outputs);
+        if matches!(node.op, neap_ir::Op::GatherRows { .. }) {
+            continue;
+        }
+        neap_ops::supported(&node.op, &inputs, &outputs)
+            .map_err(|e| Error::BadInput(format!("node '{}': {e}", node.name)))?;
+    }
+    Ok(())
+}
+
+/// Of the graph and its shapes, wherever its files lie.
+fn digest(graph: &Graph) -> String {
+    struct Hash(blake3::Hasher);
+    impl std::io::Write for Hash {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.update(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let parts = (
+        &graph.values,
+        &graph.nodes,
+        &graph.consts,
+        &graph.inputs,
+        &graph.outputs,
+    );
+    let hash = postcard::to_io(&parts, Hash(blake3::Hasher::new())).expect("hashing cannot fail");
+    hash.0.finalize().to_hex()[..32].to_string()
+}
+
+struct Packer<'a> {
+    source: &'a Graph,
+    files: &'a SourceFiles,
+    writer: PackWriter,
+    /// Reused between chunks: stored bytes, widened source rows, finished panels.
+    raw: Vec<u8>,
+    floats: Vec<f32>,
+    panels: Vec<f32>,
+}
+
+impl Packer<'_> {
+    fn follow(&mut self, recipe: &Recipe, advance: &mut dyn FnMut(u64)) -> Result<()> {
+        match recipe {
+            Recipe::Conv {
+                weight,
+                form,
+                c_out,
+                c_in_per_group,
+                groups,
+                kernel,
+                affine,
+            } => {
+                let k = c_in_per_group * kernel[0] * kernel[1];
+                let shape = panels::ConvWeights {
+                    form: neap_ops::conv_form(*form),
+                    c_out: *c_out,
+                    c_in_per_group: *c_in_per_group,
+                    groups: *groups,
+                    kernel: *kernel,
+                };
+                self.by_rows(
+                    *weight,
+                    *c_out,
+                    k,
+                    affine,
+                    advance,
+                    &|range, rows, affine, out| {
+                        panels::pack_conv(&shape, range, rows, affine, out);
+                    },
+                )
+            }
+            Recipe::Depthwise {
+                weight,
+                channels,
+                kernel,
+                affine,
+            } => {
+                let taps = kernel[0] * kernel[1];
+                self.by_rows(
+                    *weight,
+                    *channels,
+                    taps,
+                    affine,
+                    advance,
+                    &|range, rows, affine, out| {
+                        panels::pack_rows(*channels, taps, range, rows, affine, out);
+                    },
+                )
+            }
+            Recipe::Matrix {
+                weight,
+                k,
+                n,
+                transposed: true,
+                affine,
+            } => self.by_rows(
+                *weight,
+                *n,
+                *k,
+                affine,
+                advance,
+                &|range, rows, affine, out| {
+                    panels::pack_rows(*n, *k, range, rows, affine, out);
+                },
+            ),
+            Recipe::Matrix {
+                weight,
+                k,
+                n,
+                transposed: false,
+                affine,
+            } => self.by_columns(*weight, *k, *n, affine, advance),
+            Recipe::Raw { constant, .. } => self.raw(*constant, advance),
+        }
+    }
+
+    /// Sources whose rows are output channels: a panel's source is 16 consecutive rows.
+    fn by_rows(
+        &mut self,
+        weight: ValueId,
+        c_out: usize,
+        k: usize,
+        affine: &Affine,
+        advance: &mut dyn FnMut(u64),
+        pack: &dyn Fn(Range<usize>, &[f32], panels::PackAffine, &mut [f32]),
+    ) -> Result<()> {
+        let per_chunk = (CHUNK_BYTES / panel_bytes(k)).max(1);
+        let count = panel_count(c_out);
+        for first in (0..count).step_by(per_chunk) {
+            let range = first..count.min(first + per_chunk);
+            let rows = range.start * LANES..c_out.min(range.end * LANES);
+            self.floats.resize(rows.len() * k, 0.0);
+            self.files
+                .read_f32(
+                    self.source,
+                    weight,
+                    rows.start * k,
+                    &mut self.raw,
+                    &mut self.floats,
+                )
+                .map_err(|e| self.broken(weight, &e))?;
+            self.panels.resize(range.len() * panel_bytes(k) / 4, 0.0);
+            let affine = panels::PackAffine {
+                scale: affine.scale.as_deref(),
+                bias: affine.bias.as_deref(),
+            };
+            pack(range, &self.floats, affine, &mut self.panels);
+            self.flush(advance)?;
+        }
+        Ok(())
+    }
+
+    /// `[k][n]` sources: a panel's source is 16 columns, gathered row by row.
+    fn by_columns(
+        &mut self,
+        weight: ValueId,
+        k: usize,
+        n: usize,
+        affine: &Affine,
+        advance: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        let count = panel_count(n);
+        let per_chunk = (CHUNK_BYTES / panel_bytes(k)).max(1);
+        let mut strip = Vec::new();
+        for first in (0..count).step_by(per_chunk) {
+            let range = first..count.min(first + per_chunk);
+            let columns = range.start * LANES..n.min(range.end * LANES);
+            strip.resize(k * columns.len(), 0.0);
+            if columns.len() == n {
+                self.files
+                    .read_f32(self.source, weight, 0, &mut self.raw, &mut strip)
+                    .map_err(|e| self.broken(weight, &e))?;
+            } else {
+                for (row, piece) in strip.chunks_exact_mut(columns.len()).enumerate() {
+                    self.files
+                        .read_f32(
+                            self.source,
+                            weight,
+                            row * n + columns.start,
+                            &mut self.raw,
+                            piece,
+                        )
+                        .map_err(|e| self.broken(weight, &e))?;
+                }
+            }
+            self.panels.resize(range.len() * panel_bytes(k) / 4, 0.0);
+            let affine = panels::PackAffine {
+                scale: affine.scale.as_deref(),
+                bias: affine.bias.as_deref(),
+            };
+            panels::pack_columns(n, k, range, &strip, affine, &mut self.panels);
+            self.flush(advance)?;
+        }
+        Ok(())
+    }
+
+    fn raw(&mut self, constant: ValueId, advance: &mut dyn FnMut(u64)) -> Result<()> {
+        let ty = self.source.ty(constant);
+        let per_chunk = CHUNK_BYTES / ty.dtype.size_bytes();
+        let mut bytes = Vec::new();
+        for first in (0..ty.elements()).step_by(per_chunk) {
+            let elements = per_chunk.min(ty.elements() - first);
+            self.files
+                .read_bytes(
+                    self.source,
+                    constant,
+                    first,
+                    elements,
+                    &mut self.raw,
+                    &mut bytes,
+                )
+                .map_err(|e| self.broken(constant, &e))?;
+            self.writer.append(&bytes)?;
+            advance(bytes.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Writes the finished panels, little-endian.
+    fn flush(&mut self, advance: &mut dyn FnMut(u64)) -> Result<()> {
+        let bytes: &[u8] = bytemuck::cast_slice(&self.panels);
+        self.writer.append(bytes)?;
+        advance(bytes.len() as u64);
+        Ok(())
+    }
+
+    fn broken(&self, constant: ValueId, reason: &str) -> Error {
+        Error::BadInput(format!(
+            "weights '{}': {reason}",
+            self.source.value(constant).name
+        ))
+    }
+}

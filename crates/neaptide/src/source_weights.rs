@@ -1,0 +1,152 @@
+//! Reads constants of the source model: ranges of its files, widened to `f32` where halves are stored.
+
+use half::{bf16, f16};
+use neap_ir::{Const, DType, Graph, Literal, ValueId};
+use neap_rewrite::ConstReader;
+use rustix::fs::{Advice, fadvise};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// Open source files, by `FileId`.
+pub(crate) struct SourceFiles {
+    files: Vec<File>,
+}
+
+impl SourceFiles {
+    pub fn open(graph: &Graph) -> Result<SourceFiles, String> {
+        let open = |path: &String| File::open(path).map_err(|e| format!("cannot open {path}: {e}"));
+        Ok(SourceFiles {
+            files: graph.files.iter().map(open).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Reads `elements` of the constant `value` from element `start` on, as little-endian bytes of
+    /// its stored dtype, and drops them from the page cache, which is charged to the budget too.
+    fn read_stored(
+        &self,
+        graph: &Graph,
+        value: ValueId,
+        start: usize,
+        raw: &mut [u8],
+    ) -> Result<DType, String> {
+        match graph.constant(value) {
+            Some(Const::Inline(literal)) => {
+                let offset = start * literal.dtype().size_bytes();
+                let bytes = literal.bytes().get(offset..offset + raw.len());
+                raw.copy_from_slice(bytes.ok_or("constant is shorter than its shape")?);
+                Ok(literal.dtype())
+            }
+            Some(Const::Stored {
+                range,
+                stored_dtype,
+            }) => {
+                let offset = range.offset + (start * stored_dtype.size_bytes()) as u64;
+                if offset + raw.len() as u64 > range.offset + range.bytes {
+                    return Err("constant is shorter than its shape".into());
+                }
+                let file = &self.files[range.file.index()];
+                file.read_exact_at(raw, offset)
+                    .map_err(|e| format!("cannot read weights: {e}"))?;
+                // Advice only: where it is refused the pages stay until they are reclaimed.
+                let _ = fadvise(
+                    file,
+                    offset,
+                    std::num::NonZeroU64::new(raw.len() as u64),
+                    Advice::DontNeed,
+                );
+                Ok(*stored_dtype)
+            }
+            _ => Err("has no data".into()),
+        }
+    }
+
+    pub fn stored_dtype(graph: &Graph, value: ValueId) -> DType {
+        match graph.constant(value) {
+            Some(Const::Stored { stored_dtype, .. }) => *stored_dtype,
+            _ => graph.ty(value).dtype,
+        }
+    }
+
+    /// `out.len()` elements of an f32-valued constant from element `start` on. `raw` is scratch.
+    pub fn read_f32(
+        &self,
+        graph: &Graph,
+        value: ValueId,
+        start: usize,
+        raw: &mut Vec<u8>,
+        out: &mut [f32],
+    ) -> Result<(), String> {
+        let stored = SourceFiles::stored_dtype(graph, value);
+        raw.resize(out.len() * stored.size_bytes(), 0);
+        self.read_stored(graph, value, start, raw)?;
+        widen(stored, raw, out)
+    }
+
+    /// Elements as bytes of the value's own dtype.
+    pub fn read_bytes(
+        &self,
+        graph: &Graph,
+        value: ValueId,
+        start: usize,
+        elements: usize,
+        raw: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let (stored, wanted) = (
+            SourceFiles::stored_dtype(graph, value),
+            graph.ty(value).dtype,
+        );
+        out.clear();
+        if stored == wanted {
+            out.resize(elements * wanted.size_bytes(), 0);
+            return self.read_stored(graph, value, start, out).map(|_| ());
+        }
+        if wanted != DType::F32 {
+            return Err(format!("stored as {stored}, wanted as {wanted}"));
+        }
+        let mut floats = vec![0.0f32; elements];
+        self.read_f32(graph, value, start, raw, &mut floats)?;
+        out.extend(floats.iter().flat_map(|x| x.to_le_bytes()));
+        Ok(())
+    }
+}
+
+impl ConstReader for SourceFiles {
+    fn read(&mut self, graph: &Graph, value: ValueId) -> Result<Literal, String> {
+        let ty = graph.ty(value);
+        let (mut raw, mut bytes) = (Vec::new(), Vec::new());
+        self.read_bytes(graph, value, 0, ty.elements(), &mut raw, &mut bytes)?;
+        Literal::from_bytes(ty.dtype, &ty.shape, &bytes).ok_or_else(|| "has the wrong size".into())
+    }
+}
+
+fn widen(stored: DType, raw: &[u8], out: &mut [f32]) -> Result<(), String> {
+    match stored {
+        DType::F32 => {
+            for (x, b) in out.iter_mut().zip(raw.chunks_exact(4)) {
+                *x = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+            }
+        }
+        DType::F16 => {
+            for (x, b) in out.iter_mut().zip(raw.chunks_exact(2)) {
+                *x = f16::from_le_bytes([b[0], b[1]]).to_f32();
+            }
+        }
+        DType::BF16 => {
+            for (x, b) in out.iter_mut().zip(raw.chunks_exact(2)) {
+                *x = bf16::from_le_bytes([b[0], b[1]]).to_f32();
+            }
+        }
+        DType::F64 => {
+            for (x, b) in out.iter_mut().zip(raw.chunks_exact(8)) {
+                *x = f64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]) as f32;
+            }
+        }
+        other => {
+            return Err(format!(
+                "weights of type {other} cannot be widened to float32"
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! A program and a machine make a workload: sizes, live ranges and costs without operators.
+
+use neap_ir::program::Storage;
+use neap_ir::recipe::{Packed, PackedForm};
+use neap_ir::{Const, Node, Op, PackedId, Program, ValueId};
+use neap_kernels::simd::Isa;
+use neap_ops::Operand;
+use neap_plan::{BufferSpec, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload};
+
+/// Panels that kernels like to have in one call.
+const GRANULE: u32 = 4;
+
+/// Arena alignment of activations: a cache line.
+const BUFFER_ALIGN: u64 = 64;
+
+pub fn workload(program: &Program, threads: usize, isa: Isa) -> Workload {
+    let steps = program
+        .steps
+        .iter()
+        .map(|&node| step(program, &program.graph.nodes[node.index()], threads, isa))
+        .collect();
+    let buffers = program
+        .buffers
+        .iter()
+        .enumerate()
+        .map(|(i, buffer)| BufferSpec {
+            name: buffer_name(program, i),
+            bytes: buffer.bytes,
+            align: BUFFER_ALIGN,
+            live: StepRange::new(buffer.live.start, buffer.live.end),
+        })
+        .collect();
+    let constants_bytes = program
+        .graph
+        .consts
+        .iter()
+        .map(|c| match c {
+            Const::Inline(literal) => literal.len_bytes() as u64,
+            _ => 0,
+        })
+        .sum();
+    Workload {
+        digest: program.digest.clone(),
+        steps,
+        buffers,
+        constants_bytes,
+    }
+}
+
+/// Operands of a node as the operator queries want them.
+pub(crate) fn operands<'a>(program: &'a Program, ids: &[Option<ValueId>]) -> Vec<Operand<'a>> {
+    ids.iter()
+        .map(|id| {
+            id.map(|id| {
+                let value = program.graph.value(id);
+                (&value.ty, value.layout)
+            })
+        })
+        .collect()
+}
+
+fn step(program: &Program, node: &Node, threads: usize, isa: Isa) -> StepSpec {
+    let (inputs, outputs) = (
+        operands(program, &node.inputs),
+        operands(program, &node.outputs),
+    );
+    let packed = |id: PackedId| &program.packed[id.index()];
+    let panels = node.panels.map(packed).and_then(panel_spec);
+    let mut extents: Vec<Extent> = node
+        .present_inputs()
+        .filter(|v| program.storage[v.index()] == Storage::Packed)
+        .filter_map(|v| match program.graph.constant(v) {
+            Some(Const::Packed(id)) => Some(packed(*id)),
+            _ => None,
+        })
+        .map(|p| Extent {
+            file_offset: p.offset,
+            bytes: p.bytes,
+        })
+        .collect();
+    extents.dedup();
+    let rows = match node.op {
+        Op::GatherRows {
+            table,
+            row_elements,
+            ..
+        } => {
+            let indices = inputs[0].map_or(0, |(ty, _)| ty.elements());
+            Some(RowTable {
+                file_offset: packed(table).offset,
+                bytes: packed(table).bytes,
+                rows_workspace_bytes: neap_runtime::rows_workspace_bytes(indices, row_elements * 4),
+            })
+        }
+        _ => None,
+    };
+    let bytes = |operands: &[Operand]| -> u64 {
+        operands
+            .iter()
+            .flatten()
+            .map(|(ty, layout)| ty.layout_bytes(*layout) as u64)
+            .sum()
+    };
+    let weights = panels.map_or(0, |p| p.panel_bytes * u64::from(p.panels));
+    StepSpec {
+        name: node.name.clone(),
+        workspace_bytes: neap_ops::workspace_bytes(&node.op, &inputs, &outputs, threads, isa)
+            as u64,
+        flops: neap_ops::flops(&node.op, &inputs, &outputs),
+        touched_bytes: bytes(&inputs) + bytes(&outputs) + weights,
+        panels,
+        extents,
+        rows,
+    }
+}
+
+fn panel_spec(packed: &Packed) -> Option<PanelSpec> {
+    match packed.form {
+        PackedForm::Panels {
+            panels,
+            panel_bytes,
+        } => Some(PanelSpec {
+            file_offset: packed.offset,
+            panel_bytes,
+            panels,
+            granule: GRANULE.min(panels),
+        }),
+        PackedForm::Raw => None,
+    }
+}
+
+/// The first value in the buffer names it.
+fn buffer_name(program: &Program, index: usize) -> String {
+    program
+        .storage
+        .iter()
+        .position(|s| matches!(s, Storage::Buffer { buffer, .. } if *buffer as usize == index))
+        .map_or_else(String::new, |value| {
+            program.graph.values[value].name.clone()
+        })
+}
