@@ -1,0 +1,137 @@
+//! Measuring what the storage gives: for the planner's cost profile and for benchmarks.
+
+use crate::{
+    AlignedBuf, BLOCK, DirectFile, IoMode, LoadTag, PreadConfig, PreadSource, Source, StoreError,
+    UringConfig, UringSource,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A measured rate.
+#[derive(Clone, Copy, Debug)]
+pub struct Bandwidth {
+    pub bytes: u64,
+    pub elapsed: Duration,
+    /// Reads that the bytes came in.
+    pub reads: u64,
+}
+
+impl Bandwidth {
+    pub fn bytes_per_second(&self) -> f64 {
+        self.bytes as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// Time per read; the latency of one when the depth was 1.
+    pub fn ns_per_read(&self) -> f64 {
+        self.elapsed.as_nanos() as f64 / (self.reads.max(1)) as f64
+    }
+}
+
+/// Reads up to `total_bytes` of the file at `path` in requests of `request_bytes`, `depth` of
+/// them at once, and tells the rate. Whole passes are made over files that are shorter.
+pub fn measure_bandwidth(
+    path: &Path,
+    mode: IoMode,
+    request_bytes: usize,
+    depth: usize,
+    total_bytes: u64,
+) -> Result<Bandwidth, StoreError> {
+    let file = Arc::new(DirectFile::open(path)?);
+    let len_bytes = file.len_bytes();
+    let uring = |file| {
+        let config = UringConfig {
+            depth,
+            piece_bytes: request_bytes,
+            ..UringConfig::default()
+        };
+        UringSource::new(file, config).map(|s| Box::new(s) as Box<dyn Source>)
+    };
+    let pread = |file| {
+        let config = PreadConfig {
+            workers: depth,
+            piece_bytes: request_bytes,
+            ..PreadConfig::default()
+        };
+        PreadSource::new(file, config).map(|s| Box::new(s) as Box<dyn Source>)
+    };
+    let mut source = match mode {
+        IoMode::Uring => uring(file)?,
+        IoMode::Pread => pread(file)?,
+        IoMode::Auto if file.is_direct() => uring(file.clone()).or_else(|_| pread(file))?,
+        IoMode::Auto => pread(file)?,
+    };
+    measure_source_bandwidth(&mut *source, len_bytes, request_bytes, depth, total_bytes)
+}
+
+/// As [`measure_bandwidth`], over a source of a file of `file_len_bytes`. The source is idle.
+pub fn measure_source_bandwidth(
+    source: &mut dyn Source,
+    file_len_bytes: u64,
+    request_bytes: usize,
+    depth: usize,
+    total_bytes: u64,
+) -> Result<Bandwidth, StoreError> {
+    if request_bytes == 0 || !request_bytes.is_multiple_of(BLOCK) || depth == 0 {
+        return Err(StoreError::InvalidUse {
+            what: "requests to measure must be whole blocks, at least one at a time",
+        });
+    }
+    let requests_in_file = file_len_bytes / request_bytes as u64;
+    let requests = total_bytes / request_bytes as u64;
+    if requests_in_file == 0 || requests == 0 || source.in_flight() != 0 {
+        return Err(StoreError::InvalidUse {
+            what: "the file and the amount to read must hold at least one request",
+        });
+    }
+    let depth = depth.min(requests as usize);
+    let memory_bytes = request_bytes
+        .checked_mul(depth)
+        .ok_or(StoreError::InvalidUse {
+            what: "the requests to measure do not fit in memory",
+        })?;
+    let mut memory = AlignedBuf::zeroed(memory_bytes)?;
+    // Pages are touched before the clock starts.
+    memory.fill(1);
+    let base = memory.as_mut_ptr();
+    let mut submitted = 0;
+    let mut submit = |source: &mut dyn Source, slot: u64| {
+        let offset = submitted % requests_in_file * request_bytes as u64;
+        submitted += 1;
+        let dst = base.wrapping_add(slot as usize * request_bytes);
+        // SAFETY: each slot has its own part of `memory`, is used again only after its load
+        // was reported, and the source is drained before `memory` goes.
+        unsafe { source.submit(LoadTag(slot), offset, dst, request_bytes) }
+    };
+    let mut idle: Vec<u64> = (0..depth as u64).collect();
+    let start = Instant::now();
+    let mut begun = 0;
+    let mut completed = 0;
+    let mut outcome = Ok(());
+    while outcome.is_ok() && completed < requests {
+        while outcome.is_ok()
+            && begun < requests
+            && let Some(slot) = idle.pop()
+        {
+            begun += 1;
+            outcome = submit(source, slot);
+        }
+        if outcome.is_ok() {
+            outcome = source.poll(true, &mut |tag| {
+                idle.push(tag.0);
+                completed += 1;
+            });
+        }
+    }
+    let elapsed = start.elapsed();
+    if let Err(e) = source.drain() {
+        // The kernel may still write to it.
+        std::mem::forget(memory);
+        return Err(e);
+    }
+    outcome.map(|()| Bandwidth {
+        bytes: completed * request_bytes as u64,
+        elapsed,
+        reads: completed,
+    })
+}

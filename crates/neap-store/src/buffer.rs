@@ -1,0 +1,93 @@
+//! Memory straight from the kernel: aligned for direct I/O and given back when dropped.
+//!
+//! The heap would keep freed tables for itself, and its pages would stay charged to the
+//! process; a mapping leaves with its owner.
+
+use crate::{BLOCK, StoreError};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// A zeroed, private, page-aligned mapping. Untouched pages cost nothing.
+pub struct AlignedBuf {
+    start: NonNull<u8>,
+    len_bytes: usize,
+}
+
+impl AlignedBuf {
+    /// `len_bytes` of zeros, aligned to at least [`BLOCK`].
+    pub fn zeroed(len_bytes: usize) -> Result<AlignedBuf, StoreError> {
+        if len_bytes == 0 {
+            return Ok(AlignedBuf {
+                // An empty slice needs an aligned address and nothing behind it.
+                start: NonNull::without_provenance(std::num::NonZero::new(BLOCK).unwrap()),
+                len_bytes: 0,
+            });
+        }
+        let memory_error = |source: io::Error| StoreError::Memory {
+            bytes: len_bytes,
+            source,
+        };
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice overlaps
+        // nothing that exists.
+        let address = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len_bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }
+        .map_err(|e| memory_error(e.into()))?;
+        let start = NonNull::new(address.cast::<u8>())
+            .ok_or_else(|| memory_error(io::Error::from(io::ErrorKind::OutOfMemory)))?;
+        debug_assert!(start.as_ptr().addr().is_multiple_of(BLOCK));
+        Ok(AlignedBuf { start, len_bytes })
+    }
+
+    pub fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping is `len_bytes` long, initialised by the kernel, and lives as
+        // long as `self`, which is borrowed.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len_bytes) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len_bytes) }
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        if self.len_bytes != 0 {
+            // SAFETY: the mapping was made by `zeroed` with this length, and nothing borrows
+            // it any more. Unmapping it can only fail for arguments that never were mapped.
+            let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len_bytes) };
+        }
+    }
+}
+
+// SAFETY: the mapping is owned by this value alone and is plain bytes.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for AlignedBuf {}
+
+impl std::fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AlignedBuf({} bytes)", self.len_bytes)
+    }
+}

@@ -1,0 +1,198 @@
+//! A file opened for reads that bypass the page cache.
+//!
+//! Where the filesystem has no direct I/O, reads are buffered and their pages dropped right
+//! after, so that page cache is charged to the process for a moment only.
+
+use crate::{AlignedBuf, BLOCK, BLOCK_U64, StoreError};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+use std::mem::MaybeUninit;
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+
+/// A regular file open for reading.
+#[derive(Debug)]
+pub struct DirectFile {
+    fd: OwnedFd,
+    path: PathBuf,
+    len_bytes: u64,
+    direct: bool,
+}
+
+impl DirectFile {
+    /// Opens `path`, with direct I/O if the filesystem has it for blocks of [`BLOCK`] bytes.
+    pub fn open(path: &Path) -> Result<DirectFile, StoreError> {
+        let open = |flags: OFlags| {
+            // Without NONBLOCK, opening a FIFO would wait for its writer.
+            let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            rustix::fs::open(path, flags, Mode::empty())
+        };
+        let fail = |e: Errno| StoreError::file("open", path, e);
+        let (fd, opened_direct) = match open(OFlags::DIRECT) {
+            Ok(fd) => (fd, true),
+            Err(Errno::INVAL) => (open(OFlags::empty()).map_err(fail)?, false),
+            Err(e) => return Err(fail(e)),
+        };
+        let file = DirectFile::inspect(fd, path, opened_direct)?;
+        if !opened_direct || (file.direct && file.direct_read_works()?) {
+            file.become_blocking()?;
+            return Ok(file);
+        }
+        let fd = open(OFlags::empty()).map_err(fail)?;
+        let file = DirectFile::inspect(fd, path, false)?;
+        file.become_blocking()?;
+        Ok(file)
+    }
+
+    fn inspect(fd: OwnedFd, path: &Path, opened_direct: bool) -> Result<DirectFile, StoreError> {
+        let fail = |e: Errno| StoreError::file("inspect", path, e);
+        let stat = rustix::fs::fstat(&fd).map_err(fail)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(StoreError::NotPacked {
+                path: path.to_path_buf(),
+                reason: "it is no regular file",
+            });
+        }
+        let direct = opened_direct && block_suits_direct_io(&fd);
+        if !direct {
+            // Read-ahead would fill the page cache with pages nobody asked for.
+            let _ = rustix::fs::fadvise(&fd, 0, None, Advice::Random);
+        }
+        Ok(DirectFile {
+            fd,
+            path: path.to_path_buf(),
+            len_bytes: u64::try_from(stat.st_size).unwrap_or(0),
+            direct,
+        })
+    }
+
+    /// Some filesystems accept the flag and refuse the reads.
+    fn direct_read_works(&self) -> Result<bool, StoreError> {
+        if self.len_bytes < BLOCK_U64 {
+            return Ok(true);
+        }
+        let mut block = AlignedBuf::zeroed(BLOCK)?;
+        match rustix::io::pread(&self.fd, &mut block[..], 0) {
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(false),
+            // Other errors are reported, with their offset, by the read that meets them.
+            _ => Ok(true),
+        }
+    }
+
+    /// `NONBLOCK` was for the opening; on reads it would make io_uring give up with `EAGAIN`.
+    fn become_blocking(&self) -> Result<(), StoreError> {
+        let fail = |e: Errno| StoreError::file("open", &self.path, e);
+        let flags = rustix::fs::fcntl_getfl(&self.fd).map_err(fail)?;
+        rustix::fs::fcntl_setfl(&self.fd, flags - OFlags::NONBLOCK).map_err(fail)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file's length when it was opened.
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len_bytes == 0
+    }
+
+    /// Whether reads bypass the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// One read at `offset`, which may be short, of bytes that need not be initialised.
+    pub(crate) fn read_at(&self, offset: u64, dst: &mut [MaybeUninit<u8>]) -> Result<usize, Errno> {
+        let (read, _) = rustix::io::pread(&self.fd, dst, offset)?;
+        let read = read.len();
+        self.drop_cached(offset, read);
+        Ok(read)
+    }
+
+    /// Gives back the page cache of a range just read, when reads are buffered.
+    pub(crate) fn drop_cached(&self, offset: u64, len_bytes: usize) {
+        if !self.direct
+            && let Some(len) = NonZeroU64::new(len_bytes as u64)
+        {
+            // Advice: where it is refused the pages stay until the kernel reclaims them.
+            let _ = rustix::fs::fadvise(&self.fd, offset, Some(len), Advice::DontNeed);
+        }
+    }
+
+    /// Fills `dst` from `offset`, both multiples of [`BLOCK`].
+    pub fn read_exact_at(&self, offset: u64, dst: &mut [u8]) -> Result<(), StoreError> {
+        check_aligned(offset, dst.as_ptr(), dst.len())?;
+        let mut filled = 0;
+        while filled < dst.len() {
+            let at = offset + filled as u64;
+            let fail = |source| StoreError::Read {
+                tag: None,
+                offset: at,
+                source,
+            };
+            let rest = &mut dst[filled..];
+            match rustix::io::pread(&self.fd, rest, at) {
+                Ok(0) => return Err(fail(std::io::ErrorKind::UnexpectedEof.into())),
+                Ok(read) => {
+                    self.drop_cached(at, read);
+                    // Direct reads must go on from a block; a partial one is read again.
+                    let whole = if filled + read == dst.len() {
+                        read
+                    } else {
+                        read - read % BLOCK
+                    };
+                    if whole == 0 {
+                        return Err(fail(std::io::ErrorKind::UnexpectedEof.into()));
+                    }
+                    filled += whole;
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(fail(e.into())),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks what direct I/O needs; some kernels accept misaligned reads silently, others fail.
+pub(crate) fn check_aligned(
+    offset: u64,
+    address: *const u8,
+    len_bytes: usize,
+) -> Result<(), StoreError> {
+    for (what, value) in [
+        ("file offset", offset),
+        ("length", len_bytes as u64),
+        ("memory address", address.addr() as u64),
+    ] {
+        if !value.is_multiple_of(BLOCK_U64) {
+            return Err(StoreError::Misaligned {
+                what,
+                value,
+                multiple: BLOCK_U64,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Whether addresses, offsets and lengths in multiples of [`BLOCK`] are fit for direct I/O.
+fn block_suits_direct_io(fd: &OwnedFd) -> bool {
+    let Ok(stat) = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
+        return true;
+    };
+    if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
+        // The kernel or filesystem does not say; 4096 is what devices in use need at most.
+        return true;
+    }
+    let fits = |align: u32| align != 0 && BLOCK.is_multiple_of(align as usize);
+    fits(stat.stx_dio_mem_align) && fits(stat.stx_dio_offset_align)
+}

@@ -1,0 +1,157 @@
+//! Opening a packed file: nothing in it is believed before it is checked.
+
+use crate::checksum::crc;
+use crate::header::{CRC_BYTES, Header};
+use crate::{
+    AlignedBuf, BLOCK, BLOCK_U64, DirectFile, IoMode, Source, StoreError, Verifier, source,
+};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Memory that [`PackedFile::verify_all`] reads through.
+const SCAN_BYTES: usize = 1 << 20;
+
+/// An open packed file whose header, table of contents and checksum table are intact.
+pub struct PackedFile {
+    file: Arc<DirectFile>,
+    header: Header,
+    toc: AlignedBuf,
+    table: Option<AlignedBuf>,
+}
+
+impl PackedFile {
+    /// Opens and checks `path`. Reads bypass the page cache where the filesystem allows it.
+    /// The data region is not read; its blocks are checked as they are loaded.
+    pub fn open(path: &Path) -> Result<PackedFile, StoreError> {
+        let file = DirectFile::open(path)?;
+        if file.len_bytes() < BLOCK_U64 {
+            return Err(StoreError::NotPacked {
+                path: path.to_path_buf(),
+                reason: "it is shorter than a header",
+            });
+        }
+        let mut block = AlignedBuf::zeroed(BLOCK)?;
+        file.read_exact_at(0, &mut block)?;
+        let header = Header::decode(&block, file.len_bytes(), path)?;
+        let toc = read_part(
+            &file,
+            "table of contents",
+            header.toc_offset(),
+            header.toc_padded_bytes(),
+            header.toc_crc,
+        )?;
+        let table = read_part(
+            &file,
+            "checksum table",
+            header.table_offset(),
+            header.table_padded_bytes(),
+            header.table_crc,
+        )?;
+        Ok(PackedFile {
+            file: Arc::new(file),
+            header,
+            toc,
+            table: Some(table),
+        })
+    }
+
+    /// The table of contents; empty after [`drop_toc`](PackedFile::drop_toc).
+    pub fn toc(&self) -> &[u8] {
+        // The buffer holds the padding too, and is empty once dropped.
+        &self.toc[..self.toc.len().min(self.header.toc_len_bytes as usize)]
+    }
+
+    /// Gives the memory of the table of contents back to the system.
+    pub fn drop_toc(&mut self) -> Result<(), StoreError> {
+        self.toc = AlignedBuf::zeroed(0)?;
+        Ok(())
+    }
+
+    /// File offsets of the data region.
+    pub fn data_range(&self) -> Range<u64> {
+        Header::DATA_OFFSET..self.header.toc_offset()
+    }
+
+    pub fn file_len_bytes(&self) -> u64 {
+        self.header.file_len_bytes()
+    }
+
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// The open file, for sources that outlive this value.
+    pub fn file(&self) -> &Arc<DirectFile> {
+        &self.file
+    }
+
+    /// A number that changes with any byte of the data or table of contents: the checksums
+    /// of both. Good for telling files apart, not against someone who forges one.
+    pub fn content_tag(&self) -> u64 {
+        u64::from(self.header.toc_crc) << 32 | u64::from(self.header.table_crc)
+    }
+
+    /// A source over this very file, even if the path names another one by now.
+    pub fn open_source(&self, mode: IoMode) -> Result<Box<dyn Source>, StoreError> {
+        source::open_source_of(self.file.clone(), mode)
+    }
+
+    /// The checksum table as a verifier. It can be taken once.
+    pub fn take_verifier(&mut self) -> Result<Verifier, StoreError> {
+        let table = self.table.take().ok_or(StoreError::Released {
+            what: "checksum table",
+        })?;
+        Ok(Verifier::new(table, self.data_blocks()))
+    }
+
+    /// Reads the whole data region through a small buffer and checks every block.
+    pub fn verify_all(&self) -> Result<(), StoreError> {
+        let table = self.table.as_ref().ok_or(StoreError::Released {
+            what: "checksum table",
+        })?;
+        let mut buffer = AlignedBuf::zeroed(SCAN_BYTES)?;
+        let mut offset = Header::DATA_OFFSET;
+        let end = self.header.toc_offset();
+        let mut entries = table.chunks_exact(CRC_BYTES as usize);
+        while offset < end {
+            let len = (end - offset).min(SCAN_BYTES as u64) as usize;
+            self.file.read_exact_at(offset, &mut buffer[..len])?;
+            for block in buffer[..len].chunks_exact(BLOCK) {
+                if entries.next() != Some(&crc(block).to_le_bytes()[..]) {
+                    return Err(StoreError::Corrupt {
+                        what: "data",
+                        offset,
+                    });
+                }
+                offset += BLOCK_U64;
+            }
+        }
+        Ok(())
+    }
+
+    fn data_blocks(&self) -> usize {
+        (self.header.data_len_bytes / BLOCK_U64) as usize
+    }
+}
+
+/// Reads a part that lies within the file and checks it, padding included.
+fn read_part(
+    file: &DirectFile,
+    what: &'static str,
+    offset: u64,
+    padded_bytes: u64,
+    expected_crc: u32,
+) -> Result<AlignedBuf, StoreError> {
+    let len = usize::try_from(padded_bytes).map_err(|_| StoreError::OutOfRange {
+        offset,
+        len_bytes: padded_bytes,
+        limit_bytes: usize::MAX as u64,
+    })?;
+    let mut part = AlignedBuf::zeroed(len)?;
+    file.read_exact_at(offset, &mut part)?;
+    if crc(&part) != expected_crc {
+        return Err(StoreError::Corrupt { what, offset });
+    }
+    Ok(part)
+}

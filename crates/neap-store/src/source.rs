@@ -1,0 +1,149 @@
+//! What the executor needs of storage: submit loads, do something else, ask what arrived.
+
+use crate::direct::check_aligned;
+use crate::{DirectFile, PreadConfig, PreadSource, StoreError, UringConfig, UringSource};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The caller's name for a load, given back when it is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LoadTag(pub u64);
+
+/// One read of a batch; offset, address and length are multiples of [`BLOCK`](crate::BLOCK).
+#[derive(Clone, Copy, Debug)]
+pub struct RangeRead {
+    pub file_offset: u64,
+    pub dst: *mut u8,
+    pub len_bytes: usize,
+}
+
+// SAFETY: the address is only a number here; who writes through it is settled by the contract
+// of `Source::read_ranges`.
+unsafe impl Send for RangeRead {}
+
+/// Asynchronous reads into memory of the caller's choice. Used by one thread at a time.
+///
+/// A source allocates when it is made and never after. Loads complete in any order.
+pub trait Source: Send {
+    /// Queues a read of `len_bytes` bytes at `file_offset` to `dst`, without waiting for it.
+    ///
+    /// # Errors
+    ///
+    /// A range that is misaligned or outside of the file, or more loads than the source was
+    /// opened for. Nothing is queued then. A failing read is told by [`poll`](Source::poll).
+    ///
+    /// # Safety
+    ///
+    /// `dst..dst + len_bytes` is valid for writes, and nothing else reads or writes it, until
+    /// `poll` has reported the load (done or failed) or the source has been dropped.
+    unsafe fn submit(
+        &mut self,
+        tag: LoadTag,
+        file_offset: u64,
+        dst: *mut u8,
+        len_bytes: usize,
+    ) -> Result<(), StoreError>;
+
+    /// Passes the tags of the loads that completed since the last call to `done`. With `wait`,
+    /// blocks until there is at least one.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Read`] with the tag of a load that failed, which counts as reported; the
+    /// others go on and can be polled. [`StoreError::NothingInFlight`] if a wait would never
+    /// end. After [`StoreError::Broken`], destinations stay in use until the source is dropped.
+    fn poll(&mut self, wait: bool, done: &mut dyn FnMut(LoadTag)) -> Result<(), StoreError>;
+
+    /// Loads submitted and not yet reported.
+    fn in_flight(&self) -> usize;
+
+    /// Performs a batch of reads, many at a time, and returns when all are complete. Loads in
+    /// flight go on, and stay to be reported by [`poll`](Source::poll).
+    ///
+    /// # Errors
+    ///
+    /// The first read that failed; none of the batch is in flight any more, except after
+    /// [`StoreError::Broken`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`submit`](Source::submit), for every read, until this returns; after
+    /// [`StoreError::Broken`], until the source is dropped.
+    unsafe fn read_ranges(&mut self, reads: &[RangeRead]) -> Result<(), StoreError>;
+
+    /// Waits until nothing is in flight, forgetting results and errors of loads.
+    fn drain(&mut self) -> Result<(), StoreError> {
+        while self.in_flight() > 0 {
+            match self.poll(true, &mut |_| {}) {
+                Ok(()) | Err(StoreError::Read { .. }) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// A word for reports: `uring`, `pread` or `memory`.
+    fn name(&self) -> &'static str;
+}
+
+/// Which source to open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoMode {
+    /// io_uring where the kernel allows it and the file has direct I/O, else threads.
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    Uring,
+    /// Threads that call `pread`.
+    Pread,
+}
+
+impl std::str::FromStr for IoMode {
+    type Err = StoreError;
+    fn from_str(text: &str) -> Result<IoMode, StoreError> {
+        match text {
+            "auto" => Ok(IoMode::Auto),
+            "uring" => Ok(IoMode::Uring),
+            "pread" => Ok(IoMode::Pread),
+            _ => Err(StoreError::InvalidUse {
+                what: "the I/O mode is none of auto, uring and pread",
+            }),
+        }
+    }
+}
+
+/// Opens a source over the file at `path` with the usual settings.
+pub fn open_source(path: &Path, mode: IoMode) -> Result<Box<dyn Source>, StoreError> {
+    open_source_of(Arc::new(DirectFile::open(path)?), mode)
+}
+
+pub(crate) fn open_source_of(
+    file: Arc<DirectFile>,
+    mode: IoMode,
+) -> Result<Box<dyn Source>, StoreError> {
+    let uring = |file| UringSource::new(file, UringConfig::default());
+    let pread = |file| PreadSource::new(file, PreadConfig::default());
+    Ok(match mode {
+        IoMode::Uring => Box::new(uring(file)?),
+        IoMode::Pread => Box::new(pread(file)?),
+        IoMode::Auto if file.is_direct() => match uring(file.clone()) {
+            Ok(source) => Box::new(source),
+            // Old kernels lack io_uring, and sandboxes forbid it.
+            Err(_) => Box::new(pread(file)?),
+        },
+        IoMode::Auto => Box::new(pread(file)?),
+    })
+}
+
+/// Checks a read against the file and against what direct I/O needs.
+pub(crate) fn check_read(read: &RangeRead, file_len_bytes: u64) -> Result<(), StoreError> {
+    check_aligned(read.file_offset, read.dst, read.len_bytes)?;
+    match read.file_offset.checked_add(read.len_bytes as u64) {
+        Some(end) if end <= file_len_bytes => Ok(()),
+        _ => Err(StoreError::OutOfRange {
+            offset: read.file_offset,
+            len_bytes: read.len_bytes as u64,
+            limit_bytes: file_len_bytes,
+        }),
+    }
+}
