@@ -43,7 +43,7 @@ impl StepRange {
     }
 
     pub fn overlaps(self, other: Self) -> bool {
-        self.begin < other.end && other.begin < self.end
+        self.begin.max(other.begin) < self.end.min(other.end)
     }
 
     pub fn contains(self, step: u32) -> bool {
@@ -104,7 +104,7 @@ impl ByteRange {
     }
 
     pub fn overlaps(self, other: Self) -> bool {
-        self.begin < other.end && other.begin < self.end
+        self.begin.max(other.begin) < self.end.min(other.end)
     }
 
     pub fn holds(self, other: Self) -> bool {

@@ -1,6 +1,6 @@
 //! `CostProfile`: how long a step computes and how long a load takes on one machine.
 
-use neap_plan::{Compute, StepSpec, Workload};
+use neap_plan::{Compute, PanelRange, StepId, StepSpec, Workload};
 use serde::{Deserialize, Serialize};
 
 /// Measured or estimated costs. Rates are per second, all threads of the session together.
@@ -70,28 +70,29 @@ impl CostProfile {
         }
     }
 
-    /// Time of one compute of a plan: its share of the step, overhead, and the reading of table rows
-    /// when the step does that itself.
+    /// Time of one compute of a plan.
     pub fn compute_ns(&self, workload: &Workload, compute: &Compute) -> u64 {
-        let index = compute.step.index();
-        let step = &workload.steps[index];
-        let whole = self.step_ns(index, step);
+        let reads_rows = compute.weights.table.is_none();
+        self.slice_ns(workload, compute.step, compute.panels, reads_rows)
+    }
+
+    /// Time of a slice of a step: its share of the step, overhead, and the reading of table rows when
+    /// the step does that itself.
+    pub fn slice_ns(&self, workload: &Workload, id: StepId, panels: PanelRange, reads_rows: bool) -> u64 {
+        let step = &workload.steps[id.index()];
+        let whole = self.step_ns(id.index(), step);
         let mut ns = self.compute_overhead_ns;
         ns += match step.panels {
             None => whole,
             Some(p) => {
-                let (granule, len) = (p.granule.max(1), compute.panels.len());
+                let (granule, len) = (p.granule.max(1), panels.len());
                 // The last slice of a step ends where the step ends: its tail is not ragged by choice.
-                let ragged = if compute.panels.end == p.panels {
-                    0
-                } else {
-                    len % granule
-                };
+                let ragged = if panels.end == p.panels { 0 } else { len % granule };
                 let weighted = f64::from(len - ragged) + f64::from(ragged) * self.ragged_slowdown;
                 (whole as f64 * weighted / f64::from(p.panels.max(1))) as u64
             }
         };
-        if let (Some(rows), None) = (step.rows, compute.weights.table) {
+        if let (Some(rows), true) = (step.rows, reads_rows) {
             ns += self.request_latency_ns + self.transfer_ns(rows.rows_workspace_bytes);
         }
         ns

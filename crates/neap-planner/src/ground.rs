@@ -1,0 +1,189 @@
+//! `Ground`: what lies still. Buffers and workspaces at static offsets, and what they leave free in each step.
+//!
+//! ```text
+//!   address
+//!     ▲   gap  gap ┌──┐ gap        weights go into the gaps, block-aligned
+//!     │ ┌────┐     │w1│ ┌──────┐
+//!     │ │ w0 ├─────┴──┤ │  b2  │   reserved (▒, tight ground only): a place for the
+//!     │ ├────┘ b1     ├─┴──┬───┤   smallest slice of each step, so that a plan exists
+//!     │ │▒▒▒▒└────────┤▒▒▒▒│▒▒▒│
+//!     └─┴─────────────┴────┴───┴─► step
+//! ```
+
+use neap_plan::{BLOCK_BYTES, ByteRange, PanelRange, StepRange, StepSpec, Workload};
+
+use crate::layout::{Block, lay_out};
+
+/// What a tight ground keeps free for weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reserve {
+    Nothing,
+    SmallestSlices,
+}
+
+/// Where tables go whose rows a step could read from storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tables {
+    /// Rows are read where that takes less memory than the table.
+    Rows,
+    /// Tables are resident.
+    Resident,
+}
+
+/// A rectangle that every plan on this ground has, in steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Fixed {
+    pub arena: ByteRange,
+    pub live: StepRange,
+}
+
+#[derive(Clone, Debug)]
+pub struct Ground {
+    pub tables: Tables,
+    /// By step: the step reads table rows from storage.
+    pub reads_rows: Vec<bool>,
+    pub buffers: Vec<u64>,
+    pub workspaces: Vec<u64>,
+    /// By step: offset of the place kept for its smallest slice, when there is one.
+    pub reserved: Option<Vec<u64>>,
+    /// Buffers and workspaces, by begin.
+    pub fixed: Vec<Fixed>,
+    /// One past the highest byte of buffers and workspaces.
+    pub fixed_bytes: u64,
+    /// One past the highest byte of those and the reserved places.
+    pub needed_bytes: u64,
+    /// By step: block-aligned ranges that no buffer or workspace touches; the last is open-ended.
+    gaps: Vec<Vec<ByteRange>>,
+}
+
+/// Blocks that a step's weights take when its panels come one at a time.
+pub fn smallest_weights_bytes(step: &StepSpec, reads_rows: bool, tables: Tables) -> u64 {
+    whole_weights(step, reads_rows, tables)
+        .map(|r| r.to_blocks().len())
+        .sum::<u64>()
+        + largest_panel_bytes(step)
+}
+
+/// File ranges that a step needs whole.
+pub fn whole_weights(
+    step: &StepSpec,
+    reads_rows: bool,
+    tables: Tables,
+) -> impl Iterator<Item = ByteRange> {
+    let table = step
+        .rows
+        .filter(|r| !(reads_rows || tables == Tables::Resident && prefers_rows_of(r)));
+    step.extents
+        .iter()
+        .map(|e| e.file_range())
+        .chain(table.map(|t| t.file_range()))
+}
+
+fn prefers_rows_of(rows: &neap_plan::RowTable) -> bool {
+    rows.rows_workspace_bytes < rows.file_range().to_blocks().len()
+}
+
+/// Whether reading rows takes less memory than loading the step's table.
+pub fn prefers_rows(step: &StepSpec) -> bool {
+    step.rows.as_ref().is_some_and(prefers_rows_of)
+}
+
+/// Blocks of the largest single panel: where it straddles a block boundary counts.
+fn largest_panel_bytes(step: &StepSpec) -> u64 {
+    let Some(p) = step.panels else { return 0 };
+    // The pattern of straddling repeats, at the latest, with the block size.
+    let distinct = p.panels.min(BLOCK_BYTES as u32);
+    let blocks = |i: u32| p.file_range(PanelRange::new(i, i + 1)).to_blocks().len();
+    if p.panel_bytes.is_multiple_of(BLOCK_BYTES) {
+        blocks(0)
+    } else {
+        (0..distinct).map(blocks).max().unwrap_or(0)
+    }
+}
+
+impl Ground {
+    pub fn new(w: &Workload, tables: Tables, reserve: Reserve) -> Self {
+        let reads_rows: Vec<bool> = w
+            .steps
+            .iter()
+            .map(|s| tables == Tables::Rows && prefers_rows(s))
+            .collect();
+        let at = |s: usize| StepRange::new(s as u32, s as u32 + 1);
+        let mut blocks: Vec<Block> = Vec::with_capacity(w.buffers.len() + 2 * w.steps.len());
+        blocks.extend(w.buffers.iter().map(|b| Block {
+            bytes: b.bytes,
+            align: b.align,
+            live: b.live,
+        }));
+        blocks.extend(w.steps.iter().enumerate().map(|(s, step)| Block {
+            bytes: step.workspace_rect_bytes(reads_rows[s]),
+            align: step.workspace_align(reads_rows[s]),
+            live: at(s),
+        }));
+        let fixed_blocks = blocks.len();
+        if reserve == Reserve::SmallestSlices {
+            blocks.extend(w.steps.iter().enumerate().map(|(s, step)| Block {
+                bytes: smallest_weights_bytes(step, reads_rows[s], tables),
+                align: BLOCK_BYTES,
+                live: at(s),
+            }));
+        }
+        let layout = lay_out(&blocks);
+        let (offsets, spots) = layout.offsets.split_at(fixed_blocks);
+        let (buffers, workspaces) = offsets.split_at(w.buffers.len());
+        let mut fixed: Vec<Fixed> = blocks[..fixed_blocks]
+            .iter()
+            .zip(offsets)
+            .filter(|(b, _)| b.bytes > 0 && !b.live.is_empty())
+            .map(|(b, &offset)| Fixed {
+                arena: ByteRange::at(offset, b.bytes),
+                live: b.live,
+            })
+            .collect();
+        fixed.sort_by_key(|f| f.live.begin);
+        let fixed_bytes = fixed.iter().map(|f| f.arena.end).max().unwrap_or(0);
+        Self {
+            tables,
+            reads_rows,
+            buffers: buffers.to_vec(),
+            workspaces: workspaces.to_vec(),
+            reserved: (reserve == Reserve::SmallestSlices).then(|| spots.to_vec()),
+            fixed_bytes,
+            needed_bytes: layout.high_water_bytes.max(fixed_bytes),
+            gaps: gaps(w.steps.len(), &fixed),
+            fixed,
+        }
+    }
+
+    /// Block-aligned free ranges of a step in an arena of `arena_bytes`, by address.
+    pub fn gaps(&self, step: usize, arena_bytes: u64) -> impl Iterator<Item = ByteRange> {
+        let top = arena_bytes / BLOCK_BYTES * BLOCK_BYTES;
+        let cut = move |g: &ByteRange| ByteRange::new(g.begin, g.end.min(top));
+        self.gaps[step].iter().map(cut).filter(|g| !g.is_empty())
+    }
+}
+
+fn gaps(steps: usize, fixed: &[Fixed]) -> Vec<Vec<ByteRange>> {
+    let mut live: Vec<Fixed> = Vec::new();
+    let mut next = fixed.iter().peekable();
+    (0..steps as u32)
+        .map(|step| {
+            live.retain(|f| f.live.contains(step));
+            while let Some(f) = next.next_if(|f| f.live.begin <= step) {
+                live.push(*f);
+            }
+            live.sort_unstable_by_key(|f| f.arena.begin);
+            let mut free_from = 0u64;
+            let mut gaps = Vec::new();
+            for f in &live {
+                let end = f.arena.begin / BLOCK_BYTES * BLOCK_BYTES;
+                if end > free_from {
+                    gaps.push(ByteRange::new(free_from, end));
+                }
+                free_from = free_from.max(f.arena.end.next_multiple_of(BLOCK_BYTES));
+            }
+            gaps.push(ByteRange::new(free_from, u64::MAX));
+            gaps
+        })
+        .collect()
+}

@@ -1,0 +1,157 @@
+//! Planners: static layout, preload (FlexNN), on-demand and resident baselines.
+//!
+//! All of them turn a [`Workload`] and a budget for its arena into an [`ExecutionPlan`] that
+//! [`neap_plan::validate`] accepts:
+//!
+//! ```text
+//!   Workload ──► Ground (what lies still) ──► Schedule (slices, units) ──► addresses, starts ──► plan
+//!                layout/                                                   preload/, baselines
+//! ```
+//!
+//! Budgets here are arena bytes: the caller has already taken off what else the process needs.
+#![forbid(unsafe_code)]
+
+mod assemble;
+mod baselines;
+mod ground;
+pub mod layout;
+mod preload;
+mod schedule;
+
+use neap_plan::{ExecutionPlan, Workload};
+use neap_sim::{CostProfile, Prediction, Simulator};
+use preload::Grounds;
+use thiserror::Error;
+
+/// How weights come into memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Strategy {
+    /// As early as space allows, part of them resident; everything resident when it fits.
+    Preload,
+    /// When the step that needs them is due.
+    OnDemand,
+    /// All of them, once.
+    Resident,
+}
+
+/// A plan and what the simulator says of it.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    pub plan: ExecutionPlan,
+    pub prediction: Prediction,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PlanError {
+    /// No plan of this strategy fits; the smallest arena for which there is one.
+    #[error("the budget is too small: at least {smallest_bytes} bytes are needed")]
+    Infeasible { smallest_bytes: u64 },
+}
+
+impl Strategy {
+    pub const ALL: [Strategy; 3] = [Strategy::Preload, Strategy::OnDemand, Strategy::Resident];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Strategy::Preload => "preload",
+            Strategy::OnDemand => "ondemand",
+            Strategy::Resident => "resident",
+        }
+    }
+}
+
+impl std::str::FromStr for Strategy {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Strategy::ALL.into_iter().find(|s| s.name() == name);
+        found.ok_or_else(|| format!("unknown strategy {name:?}: preload, ondemand or resident"))
+    }
+}
+
+/// Plans one workload under any number of budgets; the layout work is done once.
+pub struct Planner<'a> {
+    workload: &'a Workload,
+    grounds: Grounds,
+}
+
+impl<'a> Planner<'a> {
+    pub fn new(workload: &'a Workload) -> Self {
+        Self {
+            workload,
+            grounds: Grounds::new(workload),
+        }
+    }
+
+    /// The smallest arena for which a streaming plan exists: one panel per slice where need be.
+    pub fn smallest_feasible_bytes(&self) -> u64 {
+        self.grounds
+            .smallest_bytes()
+            .min(self.unlimited_high_water_bytes())
+    }
+
+    /// The arena in which everything is resident.
+    pub fn unlimited_high_water_bytes(&self) -> u64 {
+        let everything = self.all_resident(u64::MAX, &CostProfile::default());
+        everything.map_or(u64::MAX, |p| p.plan.arena_bytes)
+    }
+
+    /// A plan whose arena is at most `budget_bytes`.
+    pub fn plan(
+        &self,
+        budget_bytes: u64,
+        strategy: Strategy,
+        costs: &CostProfile,
+    ) -> Result<Planned, PlanError> {
+        let resident = || self.all_resident(budget_bytes, costs);
+        let found = match strategy {
+            Strategy::Resident => {
+                let smallest_bytes = self.unlimited_high_water_bytes();
+                return resident().ok_or(PlanError::Infeasible { smallest_bytes });
+            }
+            _ if budget_bytes < self.grounds.smallest_bytes() => resident(),
+            Strategy::Preload => preload::plan(self.workload, &self.grounds, budget_bytes, costs)
+                .map(|(plan, prediction)| Planned { plan, prediction }),
+            Strategy::OnDemand => {
+                baselines::ondemand(self.workload, &self.grounds, budget_bytes, costs)
+                    .map(|(plan, prediction)| Planned { plan, prediction })
+            }
+        };
+        let mut planned = found.ok_or_else(|| PlanError::Infeasible {
+            smallest_bytes: self.smallest_feasible_bytes(),
+        })?;
+        planned.plan.strategy = strategy.name().to_owned();
+        Ok(planned)
+    }
+
+    fn all_resident(&self, budget_bytes: u64, costs: &CostProfile) -> Option<Planned> {
+        let all = preload::all_resident(
+            self.workload,
+            &self.grounds,
+            budget_bytes,
+            costs,
+            &mut Simulator::default(),
+        );
+        all.map(|(plan, prediction)| Planned { plan, prediction })
+    }
+}
+
+/// See [`Planner::plan`].
+pub fn plan(
+    workload: &Workload,
+    budget_bytes: u64,
+    strategy: Strategy,
+    costs: &CostProfile,
+) -> Result<Planned, PlanError> {
+    Planner::new(workload).plan(budget_bytes, strategy, costs)
+}
+
+/// See [`Planner::smallest_feasible_bytes`].
+pub fn smallest_feasible_bytes(workload: &Workload) -> u64 {
+    Planner::new(workload).smallest_feasible_bytes()
+}
+
+/// See [`Planner::unlimited_high_water_bytes`].
+pub fn unlimited_high_water_bytes(workload: &Workload) -> u64 {
+    Planner::new(workload).unlimited_high_water_bytes()
+}

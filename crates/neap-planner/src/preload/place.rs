@@ -1,0 +1,203 @@
+//! Addresses for streamed units, and the earliest moments at which their loads may start.
+//!
+//! Two passes, both forward in time over a [`Skyline`]:
+//!
+//! 1. `addresses`: unit by unit in order of use, the place that has been free since earliest. A step
+//!    whose units do not all find one takes its fallback: places known to be free while it computes.
+//! 2. `starts`: with addresses fixed, each load may start when everything that lay there before is done.
+//!    The cycle is unrolled twice and the second lap counts, so heads are prefetched in the tail of the
+//!    run before. Fewer streamed units mean earlier starts, never later ones.
+
+use neap_plan::{AfterCompute, ByteRange};
+
+use super::skyline::Skyline;
+use crate::ground::Ground;
+use crate::schedule::{Schedule, Unit};
+
+/// A fixed rectangle in computes, over two laps.
+#[derive(Clone, Copy)]
+struct Wall {
+    arena: ByteRange,
+    begin: u32,
+    end: u32,
+}
+
+/// Where the steps of a schedule begin, in computes: `step_first` of the schedule, or of one in which
+/// slices were merged.
+fn walls(ground: &Ground, step_first: &[u32]) -> Vec<Wall> {
+    let n = step_first[step_first.len() - 1];
+    let lap = |k: u32| {
+        ground.fixed.iter().map(move |f| Wall {
+            arena: f.arena,
+            begin: k * n + step_first[f.live.begin as usize],
+            end: k * n + step_first[f.live.end as usize],
+        })
+    };
+    // Sorted, since `Ground::fixed` is by begin.
+    lap(0).chain(lap(1)).collect()
+}
+
+/// Paints the walls as time goes on.
+struct Front<'a> {
+    skyline: Skyline,
+    walls: std::iter::Peekable<std::slice::Iter<'a, Wall>>,
+}
+
+impl<'a> Front<'a> {
+    fn new(arena_bytes: u64, walls: &'a [Wall]) -> Self {
+        Self {
+            skyline: Skyline::new(arena_bytes),
+            walls: walls.iter().peekable(),
+        }
+    }
+
+    /// Paints every wall that begins before `time`.
+    fn advance(&mut self, time: u32) {
+        while let Some(w) = self.walls.next_if(|w| w.begin < time) {
+            self.skyline.paint(w.arena.begin, w.arena.end, w.end);
+        }
+    }
+}
+
+/// Pass 1. `None` if some step fits neither way (its gathered units are too large together).
+pub fn addresses(
+    schedule: &Schedule,
+    ground: &Ground,
+    arena_bytes: u64,
+    from_top: bool,
+) -> Option<Vec<u64>> {
+    let n = schedule.slices.len() as u32;
+    let walls = walls(ground, &schedule.step_first);
+    let mut front = Front::new(arena_bytes, &walls);
+    let mut backup = Skyline::new(arena_bytes);
+    let mut offsets = vec![0; schedule.units.len()];
+    // The first lap only shows the second one what the tail of a run leaves behind.
+    for lap in 0..2 {
+        // The load lane goes in order of use: no load starts before the one placed last does.
+        let mut last_start = 0;
+        let mut i = 0;
+        while i < schedule.units.len() {
+            let step = step_of(schedule, &schedule.units[i]);
+            let step_end = schedule.step_first[step + 1];
+            let of_step = schedule.units[i..]
+                .iter()
+                .take_while(|u| u.first < step_end)
+                .count();
+            let range = i..i + of_step;
+            // Gathered units live on in later steps; what lies still there counts too.
+            let end = schedule.units[range.clone()]
+                .iter()
+                .map(|u| u.last + 1)
+                .max()
+                .unwrap_or(0)
+                .max(step_end);
+            front.advance(lap * n + end);
+            front.skyline.forget(last_start);
+            backup.copy_from(&front.skyline);
+            let mut place = |use_fallback: bool, skyline: &mut Skyline| {
+                place_step(
+                    schedule,
+                    range.clone(),
+                    lap * n,
+                    from_top,
+                    use_fallback,
+                    skyline,
+                    &mut offsets,
+                )
+            };
+            let mut start = place(false, &mut front.skyline);
+            if start.is_none() {
+                front.skyline.copy_from(&backup);
+                start = place(true, &mut front.skyline);
+            }
+            last_start = last_start.max(start?);
+            i += of_step;
+        }
+    }
+    Some(offsets)
+}
+
+fn step_of(schedule: &Schedule, unit: &Unit) -> usize {
+    schedule.slices[unit.first as usize].step as usize
+}
+
+/// Places the units of one step; the latest of their starts, or `None` if one finds no place.
+fn place_step(
+    schedule: &Schedule,
+    range: std::ops::Range<usize>,
+    lap_start: u32,
+    from_top: bool,
+    use_fallback: bool,
+    skyline: &mut Skyline,
+    offsets: &mut [u64],
+) -> Option<u32> {
+    let mut start = 0;
+    for i in range {
+        let unit = &schedule.units[i];
+        if unit.resident {
+            continue;
+        }
+        let (needed_at, done_at) = (lap_start + unit.first, lap_start + unit.last + 1);
+        let bytes = unit.file.len();
+        let given = unit.pinned.or(unit.fallback.filter(|_| use_fallback));
+        let place = match given {
+            Some(offset) => {
+                let since = skyline.free_since(offset, offset + bytes);
+                (since <= needed_at).then_some((offset, since))
+            }
+            None => skyline.earliest(bytes, needed_at, from_top),
+        };
+        let (offset, since) = place?;
+        start = start.max(since);
+        skyline.paint(offset, offset + bytes, done_at);
+        offsets[i] = offset;
+    }
+    Some(start)
+}
+
+/// Compute times of the units that are streamed, in order of use.
+#[derive(Clone, Copy, Debug)]
+pub struct Streamed {
+    pub unit: u32,
+    pub first: u32,
+    pub last: u32,
+}
+
+/// Pass 2: for each streamed unit, when its load may start.
+pub fn starts(
+    schedule: &Schedule,
+    ground: &Ground,
+    arena_bytes: u64,
+    offsets: &[u64],
+    streamed: &[Streamed],
+    step_first: &[u32],
+) -> Vec<AfterCompute> {
+    let n = step_first[step_first.len() - 1];
+    let walls = walls(ground, step_first);
+    let mut front = Front::new(arena_bytes, &walls);
+    let mut after = Vec::with_capacity(streamed.len());
+    for lap in 0..2 {
+        for s in streamed {
+            let (needed_at, done_at) = (lap * n + s.first, lap * n + s.last + 1);
+            front.advance(done_at);
+            let offset = offsets[s.unit as usize];
+            let end = offset + schedule.units[s.unit as usize].file.len();
+            if lap == 1 {
+                let since = front.skyline.free_since(offset, end);
+                debug_assert!(since <= needed_at, "unit {} is placed on something", s.unit);
+                after.push(match since.checked_sub(n) {
+                    Some(computes) => AfterCompute {
+                        run_back: 0,
+                        computes,
+                    },
+                    None => AfterCompute {
+                        run_back: 1,
+                        computes: since,
+                    },
+                });
+            }
+            front.skyline.paint(offset, end, done_at);
+        }
+    }
+    after
+}

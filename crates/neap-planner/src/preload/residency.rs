@@ -1,0 +1,202 @@
+//! Which units stay in memory for the whole cycle, and how fast the plan is then.
+//!
+//! The units whose loads are waited for longest per byte go first, a share of all bytes at a time, with
+//! the plan played anew in between. The order does not depend on how much memory there is: more memory
+//! keeps a superset, and since fewer loads never make a plan slower, more memory never predicts slower.
+
+use neap_plan::{AfterCompute, Workload};
+use neap_sim::{CostProfile, LoadCost, Prediction, STEADY_RUNS, Simulator};
+
+use super::place::{Streamed, starts};
+use crate::ground::Ground;
+use crate::schedule::{Kind, Schedule, Slice};
+
+/// Rounds of choosing that bring all units into order.
+const ROUNDS: u64 = 8;
+
+/// A schedule with addresses, in a window of the arena; what is resident lies above the window.
+pub struct Window<'a> {
+    pub w: &'a Workload,
+    pub ground: &'a Ground,
+    pub schedule: &'a Schedule,
+    pub offsets: &'a [u64],
+    pub window_bytes: u64,
+}
+
+/// A window's plan for one set of resident units.
+#[derive(Clone, Debug, Default)]
+pub struct Played {
+    pub prediction: Prediction,
+    /// Slices, neighbours with resident weights merged.
+    pub slices: Vec<Slice>,
+    /// By slice of the schedule: its index among the merged ones.
+    pub merged_index: Vec<u32>,
+    pub streamed: Vec<Streamed>,
+    pub after: Vec<AfterCompute>,
+    /// By merged slice: how many loads it needs.
+    pub needs: Vec<u32>,
+}
+
+impl Window<'_> {
+    /// Bytes of the units that are not resident in every plan, and of those that are.
+    pub fn unit_bytes(&self) -> (u64, u64) {
+        let sum = |resident: bool| {
+            self.schedule
+                .units
+                .iter()
+                .filter(|u| u.resident == resident)
+                .map(|u| u.file.len())
+                .sum()
+        };
+        (sum(false), sum(true))
+    }
+
+    /// The best set of resident units within `room_bytes`, played. `None` if those that must be
+    /// resident do not fit.
+    pub fn fill(
+        &self,
+        room_bytes: u64,
+        costs: &CostProfile,
+        sim: &mut Simulator,
+    ) -> Option<(Vec<bool>, Played)> {
+        let (all_bytes, forced_bytes) = self.unit_bytes();
+        let mut room = room_bytes.checked_sub(forced_bytes)?;
+        let mut resident: Vec<bool> = self.schedule.units.iter().map(|u| u.resident).collect();
+        let mut played = self.play(&resident, costs, sim);
+        let share = all_bytes.div_ceil(ROUNDS).max(1);
+        let mut ranked: Vec<(u64, u32)> = Vec::new();
+        loop {
+            ranked.clear();
+            ranked.extend(played.streamed.iter().map(|s| {
+                // Stall per mebibyte; integers keep the order the same on every machine.
+                let bytes = self.schedule.units[s.unit as usize].file.len().max(1);
+                let score = (u128::from(sim.stalls()[s.first as usize]) << 20) / u128::from(bytes);
+                (u64::MAX - score.min(u128::from(u64::MAX)) as u64, s.unit)
+            }));
+            ranked.sort_unstable();
+            let mut taken = 0;
+            for &(_, unit) in &ranked {
+                let bytes = self.schedule.units[unit as usize].file.len();
+                if bytes > room {
+                    // To go on with smaller ones would keep a set that more memory does not.
+                    if taken > 0 {
+                        played = self.play(&resident, costs, sim);
+                    }
+                    return Some((resident, played));
+                }
+                resident[unit as usize] = true;
+                room -= bytes;
+                taken += bytes;
+                if taken >= share {
+                    break;
+                }
+            }
+            if taken == 0 {
+                return Some((resident, played));
+            }
+            played = self.play(&resident, costs, sim);
+        }
+    }
+
+    /// Dependencies and predicted time with the given units resident.
+    pub fn play(&self, resident: &[bool], costs: &CostProfile, sim: &mut Simulator) -> Played {
+        let mut out = self.merge(resident);
+        let n = out.slices.len();
+        let step_first: Vec<u32> = self
+            .schedule
+            .step_first
+            .iter()
+            .map(|&c| {
+                out.merged_index
+                    .get(c as usize)
+                    .copied()
+                    .unwrap_or(n as u32)
+            })
+            .collect();
+        let units = self
+            .schedule
+            .units
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| !resident[*i]);
+        out.streamed = units
+            .map(|(i, u)| Streamed {
+                unit: i as u32,
+                first: out.merged_index[u.first as usize],
+                last: out.merged_index[u.last as usize],
+            })
+            .collect();
+        out.after = starts(
+            self.schedule,
+            self.ground,
+            self.window_bytes,
+            self.offsets,
+            &out.streamed,
+            &step_first,
+        );
+        out.needs = vec![0; n];
+        let mut next = 0;
+        for c in 0..n {
+            while out
+                .streamed
+                .get(next)
+                .is_some_and(|s| s.first as usize <= c)
+            {
+                next += 1;
+            }
+            out.needs[c] = next as u32;
+        }
+        let bytes = |s: &Streamed| self.schedule.units[s.unit as usize].file.len();
+        let loads: Vec<_> = out
+            .streamed
+            .iter()
+            .zip(&out.after)
+            .map(|(s, a)| (bytes(s), a.run_back, a.computes))
+            .collect();
+        let computes: Vec<_> = out
+            .slices
+            .iter()
+            .zip(&out.needs)
+            .map(|(s, &needs)| {
+                let reads_rows = self.ground.reads_rows[s.step as usize];
+                (costs.slice_ns(self.w, s.id(), s.panels, reads_rows), needs)
+            })
+            .collect();
+        out.prediction = sim
+            .play(
+                LoadCost::from(costs),
+                &loads,
+                &computes,
+                STEADY_RUNS,
+                |_| {},
+            )
+            .0;
+        out
+    }
+
+    /// Neighbouring slices of one step whose panels are resident become one compute.
+    fn merge(&self, resident: &[bool]) -> Played {
+        const NONE: u32 = u32::MAX;
+        let mut panels_unit = vec![NONE; self.schedule.slices.len()];
+        for want in self
+            .schedule
+            .wants
+            .iter()
+            .filter(|want| want.kind == Kind::Panels)
+        {
+            panels_unit[want.first as usize] = want.unit;
+        }
+        let is_resident = |c: usize| panels_unit[c] != NONE && resident[panels_unit[c] as usize];
+        let mut out = Played::default();
+        for (c, slice) in self.schedule.slices.iter().enumerate() {
+            match out.slices.last_mut() {
+                Some(last) if last.step == slice.step && is_resident(c) && is_resident(c - 1) => {
+                    last.panels.end = slice.panels.end;
+                }
+                _ => out.slices.push(*slice),
+            }
+            out.merged_index.push(out.slices.len() as u32 - 1);
+        }
+        out
+    }
+}
