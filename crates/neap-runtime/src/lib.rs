@@ -1,1 +1,37 @@
-//! Arena, lanes and Session: runs plans, never makes them.
+//! Runs execution plans under a fixed memory budget: arena, threads, load lane, [`Session`].
+//!
+//! ```text
+//!              Program + ExecutionPlan
+//!                       │ checked against each other, once
+//!   Source ──────► LoadLane ──────► Arena ◄────── Executor ──────► Pool
+//!   (storage)      starts loads,    weights,      computes steps    (threads)
+//!                  notes arrivals   activations   and slices
+//! ```
+//! Plans are made elsewhere; this crate only proves that one is safe and carries it out. One thread
+//! drives both lanes, so there are no locks between loading and computing: storage works on its own,
+//! kernels spread over the pool's threads, and in between the executor starts what may start.
+//!
+//! What makes the unsafe parts sound: [`neap_plan::validate`] proves that no two things in use at the
+//! same time share arena memory, for every possible timing of loads; opening a session proves that the
+//! program's operands are where the plan says; and a load's memory is left alone from its submission
+//! until the source reports it. Kernels' tasks write disjoint parts, and the pool orders their writes
+//! before the end of the call.
+
+mod arena;
+mod clock;
+mod error;
+mod execute;
+mod lane;
+mod pool;
+mod recorder;
+mod resolve;
+mod rows;
+mod session;
+mod tensors;
+
+pub use arena::Arena;
+pub use clock::{Clock, Monotonic};
+pub use error::RuntimeError;
+pub use pool::Pool;
+pub use session::{Options, Session, Stats};
+pub use tensors::{InputTensor, OutputTensor};

@@ -1,0 +1,28 @@
+//! What time it is: real, or virtual in tests of the same executor.
+
+use std::time::Instant;
+
+/// Tells time to the executor.
+pub trait Clock {
+    /// Nanoseconds since some fixed moment; never decreases.
+    fn now_ns(&self) -> u64;
+
+    /// Called when the plan's compute of that index is done. A virtual clock advances by its cost.
+    fn computed(&mut self, _compute: usize) {}
+}
+
+/// The machine's monotonic clock.
+#[derive(Debug, Clone, Copy)]
+pub struct Monotonic(Instant);
+
+impl Default for Monotonic {
+    fn default() -> Self {
+        Monotonic(Instant::now())
+    }
+}
+
+impl Clock for Monotonic {
+    fn now_ns(&self) -> u64 {
+        self.0.elapsed().as_nanos() as u64
+    }
+}

@@ -1,0 +1,136 @@
+//! Counts stalls always, and records a timeline when asked, in memory set aside beforehand.
+
+use crate::clock::Clock;
+use neap_plan::{Lane, RunTiming, Span, Timeline};
+
+/// A submission time that was not recorded.
+const UNSEEN: u64 = u64::MAX;
+
+/// What happened, as the executor's thread saw it.
+///
+/// A load that completes while a step computes is noticed when the step is done, so the end of its
+/// span is at most one compute late.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    timeline: Option<Timeline>,
+    /// When each load in flight was submitted, by number modulo the length.
+    submitted_ns: Box<[u64]>,
+    /// Added to the load lane's count of runs to get the timeline's.
+    run_offset: i64,
+    stall_ns: u64,
+    run: RunTiming,
+    last_run: Option<RunTiming>,
+    runs: u64,
+}
+
+impl Recorder {
+    /// Records from now on until so many spans and runs are full. `lane_run` is the load lane's count,
+    /// `window` the most loads that can be in flight.
+    pub(crate) fn start(&mut self, spans: usize, runs: usize, window: usize, lane_run: u64) {
+        self.timeline = Some(Timeline::with_capacity(spans, runs));
+        self.submitted_ns = vec![UNSEEN; window.next_power_of_two()].into_boxed_slice();
+        self.run_offset = -(lane_run as i64);
+    }
+
+    /// The load lane counts from 0 again.
+    pub(crate) fn lane_restarted(&mut self) {
+        self.run_offset = self.timeline.as_ref().map_or(0, |t| t.runs.len() as i64);
+        self.submitted_ns.fill(UNSEEN);
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Timeline> {
+        self.submitted_ns = Box::default();
+        self.timeline.take()
+    }
+
+    pub(crate) fn timeline(&self) -> Option<&Timeline> {
+        self.timeline.as_ref()
+    }
+
+    pub(crate) fn stall_ns(&self) -> u64 {
+        self.stall_ns
+    }
+
+    pub(crate) fn runs(&self) -> u64 {
+        self.runs
+    }
+
+    pub(crate) fn last_run(&self) -> Option<RunTiming> {
+        self.last_run
+    }
+
+    pub(crate) fn load_submitted(&mut self, number: u64, clock: &impl Clock) {
+        if self.timeline.is_some() {
+            let at = number as usize & (self.submitted_ns.len() - 1);
+            self.submitted_ns[at] = clock.now_ns();
+        }
+    }
+
+    pub(crate) fn load_arrived(&mut self, number: u64, loads_per_run: u64, clock: &impl Clock) {
+        let Some(timeline) = &mut self.timeline else {
+            return;
+        };
+        let at = number as usize & (self.submitted_ns.len() - 1);
+        let start_ns = std::mem::replace(&mut self.submitted_ns[at], UNSEEN);
+        let run = (number / loads_per_run) as i64 + self.run_offset;
+        // One that was in flight when recording began has no start to show.
+        if start_ns != UNSEEN && run >= 0 {
+            timeline.record(Span {
+                lane: Lane::Load,
+                run: run as u32,
+                action: (number % loads_per_run) as u32,
+                ready_ns: start_ns,
+                start_ns,
+                end_ns: clock.now_ns(),
+            });
+        }
+    }
+
+    pub(crate) fn run_begins(&mut self, now_ns: u64) {
+        self.run = RunTiming {
+            start_ns: now_ns,
+            end_ns: now_ns,
+            stall_ns: 0,
+        };
+    }
+
+    pub(crate) fn stalled(&mut self, ns: u64) {
+        self.stall_ns += ns;
+        self.run.stall_ns += ns;
+    }
+
+    /// Records a compute between two moments that the caller takes with [`Recorder::moment`].
+    pub(crate) fn computed(&mut self, run: u64, compute: usize, times_ns: [u64; 3]) {
+        if let Some(timeline) = &mut self.timeline {
+            let [ready_ns, start_ns, end_ns] = times_ns;
+            timeline.record(Span {
+                lane: Lane::Compute,
+                run: (run as i64 + self.run_offset) as u32,
+                action: compute as u32,
+                ready_ns,
+                start_ns,
+                end_ns,
+            });
+        }
+    }
+
+    /// The time, when something is recorded; a clock read per compute is saved otherwise.
+    pub(crate) fn moment(&self, clock: &impl Clock) -> u64 {
+        if self.timeline.is_some() {
+            clock.now_ns()
+        } else {
+            0
+        }
+    }
+
+    pub(crate) fn run_ends(&mut self, now_ns: u64) {
+        self.run.end_ns = now_ns;
+        self.runs += 1;
+        self.last_run = Some(self.run);
+        if let Some(timeline) = &mut self.timeline
+            && timeline.runs.len() < timeline.runs.capacity()
+        {
+            timeline.runs.push(self.run);
+        }
+    }
+}

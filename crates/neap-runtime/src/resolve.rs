@@ -1,0 +1,458 @@
+//! Where each step's operands are, worked out once when a session opens, with every check that
+//! running then relies on.
+
+use crate::RuntimeError;
+use crate::rows::Table;
+use neap_ir::program::Storage;
+use neap_ir::recipe::PackedForm;
+use neap_ir::{Const, DType, Layout, Node, NodeId, Op, Program, ValueId};
+use neap_kernels::simd::Isa;
+use neap_ops::Operand as OpOperand;
+use neap_plan::{ByteRange, ExecutionPlan, StepSpec, Workload};
+use std::ops::Range;
+
+/// Operands of all steps.
+pub(crate) struct Tables {
+    pub steps: Vec<Step>,
+    /// Of all steps, inputs then outputs; a step's are ranges of it.
+    pub operands: Vec<Operand>,
+    /// Where each graph output is when a run ends.
+    pub outputs: Vec<Place>,
+    /// Most inputs and outputs of any one step.
+    pub max_inputs: usize,
+    pub max_outputs: usize,
+}
+
+pub(crate) struct Step {
+    pub node: NodeId,
+    pub inputs: Range<u32>,
+    pub outputs: Range<u32>,
+    pub panel_bytes: u64,
+    /// Arena offset and bytes.
+    pub workspace: (u64, u64),
+    pub rows: Option<RowStep>,
+}
+
+/// What a `GatherRows` step needs beside its operands.
+#[derive(Clone, Copy)]
+pub(crate) struct RowStep {
+    pub table: Table,
+    /// Arena offset and bytes of the part of the workspace that windows are read to.
+    pub window_space: (u64, u64),
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Operand {
+    /// Meaningless when the place is [`Place::Absent`].
+    pub value: ValueId,
+    pub place: Place,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Place {
+    /// An optional operand that is left out.
+    Absent,
+    /// Offset in the arena.
+    Arena(u64),
+    /// The caller's memory, by position.
+    Input(u32),
+    /// The graph's literal of that value.
+    Inline(ValueId),
+    /// An extent of the step, which the compute says the address of, and the bytes to skip in it.
+    Extent { index: u32, skip_bytes: u64 },
+}
+
+impl Tables {
+    /// `program` and `plan` have passed their own checks; here they are checked against each other.
+    pub fn new(
+        program: &Program,
+        workload: &Workload,
+        plan: &ExecutionPlan,
+        workers: usize,
+        isa: Isa,
+    ) -> Result<Tables, RuntimeError> {
+        check_counts(program, workload)?;
+        check_buffers(program, workload)?;
+        let mut tables = Tables {
+            steps: Vec::with_capacity(program.steps.len()),
+            operands: Vec::new(),
+            outputs: Vec::with_capacity(program.graph.outputs.len()),
+            max_inputs: 0,
+            max_outputs: 0,
+        };
+        for (index, &node_id) in program.steps.iter().enumerate() {
+            let step = Resolver {
+                program,
+                plan,
+                node: &program.graph.nodes[node_id.index()],
+                spec: &workload.steps[index],
+                index,
+            };
+            step.check_op(workers, isa)?;
+            tables.add(&step, node_id)?;
+        }
+        for &input in &program.graph.inputs {
+            check_plain(program, input)?;
+        }
+        for &output in &program.graph.outputs {
+            check_plain(program, output)?;
+            let place = match program.storage[output.index()] {
+                Storage::Packed | Storage::None => Err(mismatch(
+                    "program",
+                    format!("output '{}' is never in memory", name(program, output)),
+                )),
+                _ => place_of(program, plan, output, None),
+            }?;
+            tables.outputs.push(place);
+        }
+        Ok(tables)
+    }
+
+    fn add(&mut self, step: &Resolver, node: NodeId) -> Result<(), RuntimeError> {
+        let begin = self.operands.len();
+        for &input in &step.node.inputs {
+            self.operands.push(step.operand(input)?);
+        }
+        let middle = self.operands.len();
+        for &output in &step.node.outputs {
+            self.operands.push(step.operand(output)?);
+        }
+        let end = self.operands.len();
+        check_overlaps(
+            step,
+            &self.operands[begin..middle],
+            &self.operands[middle..end],
+        )?;
+        self.max_inputs = self.max_inputs.max(middle - begin);
+        self.max_outputs = self.max_outputs.max(end - middle);
+        self.steps.push(Step {
+            node,
+            inputs: begin as u32..middle as u32,
+            outputs: middle as u32..end as u32,
+            panel_bytes: step.panel_bytes()?,
+            workspace: (step.plan.workspaces[step.index], step.spec.workspace_bytes),
+            rows: step.rows()?,
+        });
+        Ok(())
+    }
+}
+
+/// One step while it is resolved.
+struct Resolver<'a> {
+    program: &'a Program,
+    plan: &'a ExecutionPlan,
+    node: &'a Node,
+    spec: &'a StepSpec,
+    index: usize,
+}
+
+impl Resolver<'_> {
+    fn mismatch(&self, reason: impl std::fmt::Display) -> RuntimeError {
+        mismatch("workload", format!("step '{}': {reason}", self.node.name))
+    }
+
+    /// The operator can compute this, and has the scratch that it needs.
+    fn check_op(&self, workers: usize, isa: Isa) -> Result<(), RuntimeError> {
+        if let Op::GatherRows { .. } = self.node.op {
+            return Ok(());
+        }
+        let graph = &self.program.graph;
+        let describe = |v: &Option<ValueId>| -> OpOperand<'_> {
+            v.map(|v| (graph.ty(v), graph.value(v).layout))
+        };
+        let inputs: Vec<_> = self.node.inputs.iter().map(describe).collect();
+        let outputs: Vec<_> = self.node.outputs.iter().map(describe).collect();
+        neap_ops::supported(&self.node.op, &inputs, &outputs).map_err(|source| {
+            RuntimeError::Unsupported {
+                node: self.node.name.clone(),
+                source,
+            }
+        })?;
+        let needed = neap_ops::workspace_bytes(&self.node.op, &inputs, &outputs, workers, isa);
+        if needed as u64 > self.spec.workspace_bytes {
+            return Err(self.mismatch(format!(
+                "it needs {needed} bytes of workspace with {workers} threads, {} are planned",
+                self.spec.workspace_bytes
+            )));
+        }
+        Ok(())
+    }
+
+    fn operand(&self, value: Option<ValueId>) -> Result<Operand, RuntimeError> {
+        let Some(value) = value else {
+            return Ok(Operand {
+                value: ValueId(0),
+                place: Place::Absent,
+            });
+        };
+        let place = place_of(self.program, self.plan, value, Some(self))?;
+        // A base address is a multiple of 4096, a literal's of 8.
+        let offset = match place {
+            Place::Arena(offset) => offset,
+            Place::Extent { index, skip_bytes } => {
+                skip_bytes + self.spec.extents[index as usize].file_offset
+            }
+            _ => 0,
+        };
+        let size_bytes = self.program.graph.ty(value).dtype.size_bytes() as u64;
+        if !offset.is_multiple_of(size_bytes) {
+            return Err(self.mismatch(format!(
+                "'{}' is not aligned to its elements",
+                name(self.program, value)
+            )));
+        }
+        Ok(Operand { value, place })
+    }
+
+    /// The extent of the step that holds a packed value.
+    fn extent(&self, value: ValueId) -> Result<Place, RuntimeError> {
+        let Some(&Const::Packed(id)) = self.program.graph.constant(value) else {
+            return Err(self.mismatch(format!("'{}' is not packed", name(self.program, value))));
+        };
+        let packed = &self.program.packed[id.index()];
+        let wanted = ByteRange::at(packed.offset, packed.bytes);
+        self.spec
+            .extents
+            .iter()
+            .position(|e| e.file_range().holds(wanted))
+            .map(|index| Place::Extent {
+                index: index as u32,
+                skip_bytes: wanted.begin - self.spec.extents[index].file_offset,
+            })
+            .ok_or_else(|| self.mismatch(format!("no extent holds '{}'", packed.name)))
+    }
+
+    /// Bytes of one panel; 0 for a step without panels.
+    fn panel_bytes(&self) -> Result<u64, RuntimeError> {
+        let packed = self.node.panels.map(|id| &self.program.packed[id.index()]);
+        match (packed, &self.spec.panels) {
+            (None, None) => Ok(0),
+            (Some(packed), Some(spec)) => match packed.form {
+                PackedForm::Panels {
+                    panels,
+                    panel_bytes,
+                } if (packed.offset, panels, panel_bytes)
+                    == (spec.file_offset, spec.panels, spec.panel_bytes)
+                    && panel_bytes.is_multiple_of(4)
+                    && packed.offset.is_multiple_of(4) =>
+                {
+                    Ok(panel_bytes)
+                }
+                _ => Err(self.mismatch("its panels are elsewhere in the packed file")),
+            },
+            _ => Err(self.mismatch("only one of program and workload gives it panels")),
+        }
+    }
+
+    fn rows(&self) -> Result<Option<RowStep>, RuntimeError> {
+        let Op::GatherRows {
+            table,
+            rows,
+            row_elements,
+        } = self.node.op
+        else {
+            return match self.spec.rows {
+                None => Ok(None),
+                Some(_) => Err(self.mismatch("it reads no rows of a table")),
+            };
+        };
+        let packed = &self.program.packed[table.index()];
+        let Some(spec) = self.spec.rows else {
+            return Err(self.mismatch("it has no table"));
+        };
+        if (spec.file_offset, spec.bytes) != (packed.offset, packed.bytes) {
+            return Err(self.mismatch("its table is elsewhere in the packed file"));
+        }
+        let table = Table {
+            file_offset: packed.offset,
+            rows,
+            row_bytes: row_elements.saturating_mul(4),
+        };
+        self.check_gather(row_elements)?;
+        let from_storage = self
+            .plan
+            .computes
+            .iter()
+            .any(|c| c.step.index() == self.index && c.weights.table.is_none());
+        let window_bytes = table.window_bytes().map_or(u64::MAX, |b| b as u64);
+        if from_storage && rows > 0 && spec.rows_workspace_bytes < window_bytes {
+            return Err(self.mismatch(format!(
+                "one row takes {window_bytes} bytes to read, {} are planned",
+                spec.rows_workspace_bytes
+            )));
+        }
+        let offset =
+            self.plan.workspaces[self.index].saturating_add(self.spec.rows_workspace_offset());
+        Ok(Some(RowStep {
+            table,
+            window_space: (offset, spec.rows_workspace_bytes),
+        }))
+    }
+
+    /// `GatherRows` is computed here and not by an operator, so its types are checked here too.
+    fn check_gather(&self, row_elements: usize) -> Result<(), RuntimeError> {
+        let graph = &self.program.graph;
+        let (&[Some(indices)], &[Some(output)]) = (&self.node.inputs[..], &self.node.outputs[..])
+        else {
+            return Err(self.mismatch("it needs one input and one output"));
+        };
+        let (indices, output) = (graph.value(indices), graph.value(output));
+        let mut shape = indices.ty.shape.clone();
+        shape.push(row_elements);
+        let fits = matches!(indices.ty.dtype, DType::I32 | DType::I64)
+            && indices.layout == Layout::Plain
+            && output.layout == Layout::Plain
+            && output.ty.dtype == DType::F32
+            && output.ty.shape == shape;
+        if fits {
+            return Ok(());
+        }
+        Err(self.mismatch("the types of its indices, rows and output do not fit together"))
+    }
+}
+
+fn place_of(
+    program: &Program,
+    plan: &ExecutionPlan,
+    value: ValueId,
+    step: Option<&Resolver>,
+) -> Result<Place, RuntimeError> {
+    let nowhere = || {
+        mismatch(
+            "program",
+            format!("'{}' is nowhere in memory", name(program, value)),
+        )
+    };
+    match program.storage[value.index()] {
+        Storage::None => Err(nowhere()),
+        Storage::Input(index) => Ok(Place::Input(index)),
+        Storage::Inline => Ok(Place::Inline(value)),
+        Storage::Packed => step.ok_or_else(nowhere)?.extent(value),
+        Storage::Buffer {
+            buffer,
+            offset_bytes,
+        } => plan.buffers[buffer as usize]
+            .checked_add(offset_bytes)
+            .map(Place::Arena)
+            .ok_or_else(nowhere),
+    }
+}
+
+fn check_counts(program: &Program, workload: &Workload) -> Result<(), RuntimeError> {
+    if program.digest != workload.digest {
+        return Err(mismatch(
+            "workload",
+            format!("its digest is {}, not {}", workload.digest, program.digest),
+        ));
+    }
+    for (what, found, expected) in [
+        ("steps", workload.steps.len(), program.steps.len()),
+        ("buffers", workload.buffers.len(), program.buffers.len()),
+    ] {
+        if found != expected {
+            return Err(mismatch(
+                "workload",
+                format!("it has {found} {what}, not {expected}"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The plan keeps buffers apart as the workload describes them, so that must not be too small.
+fn check_buffers(program: &Program, workload: &Workload) -> Result<(), RuntimeError> {
+    let steps = program.steps.len() as u32;
+    for (i, (spec, buffer)) in workload.buffers.iter().zip(&program.buffers).enumerate() {
+        let lives = spec.live.begin <= buffer.live.start && spec.live.end >= buffer.live.end;
+        if spec.bytes < buffer.bytes || !lives {
+            return Err(mismatch(
+                "workload",
+                format!("buffer {i} is smaller or lives shorter than it must"),
+            ));
+        }
+    }
+    for &output in &program.graph.outputs {
+        if let Storage::Buffer { buffer, .. } = program.storage[output.index()]
+            && workload.buffers[buffer as usize].live.end < steps
+        {
+            return Err(mismatch(
+                "workload",
+                format!(
+                    "output '{}' dies before the run ends",
+                    name(program, output)
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// An output may lie on an input only where its operator says so, or where it does nothing but move
+/// data (a part of a concatenation that is in place already).
+fn check_overlaps(
+    step: &Resolver,
+    inputs: &[Operand],
+    outputs: &[Operand],
+) -> Result<(), RuntimeError> {
+    let graph = &step.program.graph;
+    let moves = matches!(
+        step.node.op,
+        Op::Concat { .. } | Op::Split { .. } | Op::Slice { .. } | Op::Reshape { .. }
+    );
+    let range = |o: &Operand| match o.place {
+        Place::Arena(offset) => Some(ByteRange::at(
+            offset,
+            graph.value(o.value).len_bytes() as u64,
+        ))
+        .filter(|r| !r.is_empty()),
+        _ => None,
+    };
+    let overlap = |a: &Operand, b: &Operand| match (range(a), range(b)) {
+        (Some(a), Some(b)) => a.overlaps(b),
+        _ => false,
+    };
+    let mut allowed: Option<Vec<usize>> = None;
+    for (o, output) in outputs.iter().enumerate() {
+        if outputs[..o].iter().any(|other| overlap(output, other)) {
+            return Err(step.mismatch("two of its outputs overlap"));
+        }
+        for (i, input) in inputs.iter().enumerate() {
+            if moves || !overlap(output, input) {
+                continue;
+            }
+            let allowed = allowed.get_or_insert_with(|| {
+                let describe = |v: &Option<ValueId>| -> OpOperand<'_> {
+                    v.map(|v| (graph.ty(v), graph.value(v).layout))
+                };
+                let ins: Vec<_> = step.node.inputs.iter().map(describe).collect();
+                let outs: Vec<_> = step.node.outputs.iter().map(describe).collect();
+                neap_ops::may_overwrite(&step.node.op, &ins, &outs)
+            });
+            if o != 0 || !allowed.contains(&i) || range(output) != range(input) {
+                return Err(step.mismatch("an output lies on an input that it may not overwrite"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_plain(program: &Program, value: ValueId) -> Result<(), RuntimeError> {
+    match program.graph.value(value).layout {
+        Layout::Plain => Ok(()),
+        Layout::Blocked => Err(mismatch(
+            "program",
+            format!(
+                "'{}' is channel-blocked at the border",
+                name(program, value)
+            ),
+        )),
+    }
+}
+
+fn name(program: &Program, value: ValueId) -> &str {
+    &program.graph.value(value).name
+}
+
+fn mismatch(what: &'static str, reason: String) -> RuntimeError {
+    RuntimeError::Mismatch { what, reason }
+}

@@ -1,0 +1,242 @@
+//! `Session`: a program, its plan, the memory and the threads to run it again and again.
+
+use crate::RuntimeError;
+use crate::arena::Arena;
+use crate::clock::{Clock, Monotonic};
+use crate::execute::Executor;
+use crate::lane::LoadLane;
+use crate::pool::Pool;
+use crate::recorder::Recorder;
+use crate::resolve::Tables;
+use crate::tensors::{self, InputTensor, OutputTensor};
+use neap_ir::{Program, TensorType};
+use neap_kernels::parallel::Parallel;
+use neap_kernels::simd::Isa;
+use neap_plan::{ExecutionPlan, RunTiming, Timeline, Verdict, Workload, validate};
+use neap_store::{Source, Verifier};
+use std::sync::Arc;
+
+/// How a session computes. The default is one thread and the best instruction set there is.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Workers, the calling thread included; at least 1.
+    pub threads: usize,
+    /// Keeps each spawned worker on one processor.
+    pub pin: bool,
+    pub isa: Isa,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            threads: 1,
+            pin: false,
+            isa: Isa::detect(),
+        }
+    }
+}
+
+/// Figures since the session opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Runs that ended well.
+    pub runs: u64,
+    /// Time in which computing waited for loads.
+    pub stall_ns: u64,
+    /// Bytes read from storage for computes, table rows included, resident weights not.
+    pub loaded_bytes: u64,
+    /// Read once at open.
+    pub resident_bytes: u64,
+    pub arena_bytes: u64,
+    /// The last run that ended well.
+    pub last_run: Option<RunTiming>,
+}
+
+/// A model ready to run.
+///
+/// ```text
+///   open   check everything ─► map the arena ─► start threads ─► read resident weights
+///                                                        └─► start the first run's loads
+///   run    check tensors ─► compute … compute ─► copy outputs ─► start the next run's loads
+///                           (loads start and arrive in between)
+/// ```
+/// Nothing is allocated on the heap by a run that succeeds. After an error, everything in flight has
+/// been waited for and the next run starts like the first, unless storage failed for good.
+pub struct Session<C: Clock = Monotonic> {
+    // Dropped first: it waits for the loads in flight.
+    lane: LoadLane,
+    executor: Executor,
+    recorder: Recorder,
+    clock: C,
+    verdict: Verdict,
+}
+
+impl Session<Monotonic> {
+    /// Checks that `plan` is safe for `program` and gets everything ready for runs.
+    ///
+    /// `source` reads the packed file that `program` describes, `verifier` holds its checksums;
+    /// `workload` is what the plan was made for.
+    pub fn open(
+        program: Arc<Program>,
+        plan: ExecutionPlan,
+        workload: &Workload,
+        source: Box<dyn Source>,
+        verifier: Verifier,
+        options: Options,
+    ) -> Result<Session, RuntimeError> {
+        let clock = Monotonic::default();
+        Session::open_with_clock(program, plan, workload, source, verifier, options, clock)
+    }
+}
+
+impl<C: Clock> Session<C> {
+    /// [`Session::open`] with a clock of the caller's.
+    pub fn open_with_clock(
+        program: Arc<Program>,
+        plan: ExecutionPlan,
+        workload: &Workload,
+        source: Box<dyn Source>,
+        verifier: Verifier,
+        options: Options,
+        clock: C,
+    ) -> Result<Session<C>, RuntimeError> {
+        program.check()?;
+        let verdict = validate(workload, &plan)?;
+        let threads = options.threads.max(1);
+        let tables = Tables::new(&program, workload, &plan, threads, options.isa)?;
+        let pool = Pool::new(threads, options.pin)
+            .map_err(|source| RuntimeError::Threads { threads, source })?;
+        let arena = Arena::new(plan.arena_bytes).map_err(|source| RuntimeError::Arena {
+            bytes: plan.arena_bytes,
+            source,
+        })?;
+        let mut lane = LoadLane::new(source, verifier, arena, plan.loads, plan.computes.len());
+        lane.load_resident(&plan.resident)?;
+        let mut session = Session {
+            lane,
+            executor: Executor::new(program, tables, plan.computes, pool, options.isa),
+            recorder: Recorder::default(),
+            clock,
+            verdict,
+        };
+        session.prefetch();
+        Ok(session)
+    }
+
+    /// Runs the model once. `inputs` and `outputs` are in the graph's order; inputs are read where
+    /// they lie.
+    pub fn run(
+        &mut self,
+        inputs: &[InputTensor],
+        outputs: &mut [OutputTensor],
+    ) -> Result<(), RuntimeError> {
+        tensors::check_inputs(&self.executor.program().graph, inputs)?;
+        tensors::check_outputs(&self.executor.program().graph, outputs)?;
+        if self.lane.is_broken() {
+            return Err(RuntimeError::Unusable);
+        }
+        let result = self.executor.run(
+            &mut self.lane,
+            &mut self.clock,
+            &mut self.recorder,
+            inputs,
+            outputs,
+        );
+        match result {
+            Ok(()) => self.prefetch(),
+            Err(_) => self.restart(),
+        }
+        result
+    }
+
+    /// [`Session::run`] with inputs in any order, by name.
+    pub fn run_named(
+        &mut self,
+        inputs: &[(&str, InputTensor)],
+        outputs: &mut [OutputTensor],
+    ) -> Result<(), RuntimeError> {
+        let ordered = tensors::order_by_name(&self.executor.program().graph, inputs)?;
+        self.run(&ordered, outputs)
+    }
+
+    /// Starts loads of the next run. An error is left to the run that needs them.
+    fn prefetch(&mut self) {
+        if self.lane.pump(&self.clock, &mut self.recorder).is_err() {
+            self.restart();
+        }
+    }
+
+    fn restart(&mut self) {
+        self.lane.stop();
+        self.recorder.lane_restarted();
+    }
+
+    pub fn program(&self) -> &Program {
+        self.executor.program()
+    }
+
+    /// Name and type of each input, in order.
+    pub fn inputs(&self) -> impl ExactSizeIterator<Item = (&str, &TensorType)> {
+        let graph = &self.program().graph;
+        let describe = |&v| (graph.value(v).name.as_str(), graph.ty(v));
+        graph.inputs.iter().map(describe)
+    }
+
+    /// Name and type of each output, in order.
+    pub fn outputs(&self) -> impl ExactSizeIterator<Item = (&str, &TensorType)> {
+        let graph = &self.program().graph;
+        let describe = |&v| (graph.value(v).name.as_str(), graph.ty(v));
+        graph.outputs.iter().map(describe)
+    }
+
+    pub fn stats(&self) -> Stats {
+        Stats {
+            runs: self.recorder.runs(),
+            stall_ns: self.recorder.stall_ns(),
+            loaded_bytes: self.lane.loaded_bytes(),
+            resident_bytes: self.verdict.resident_bytes,
+            arena_bytes: self.lane.arena_bytes(),
+            last_run: self.recorder.last_run(),
+        }
+    }
+
+    /// What the plan was found to use.
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+
+    pub fn threads(&self) -> usize {
+        self.executor.pool().workers()
+    }
+
+    /// `uring`, `pread` or `memory`.
+    pub fn source_name(&self) -> &'static str {
+        self.lane.source_name()
+    }
+
+    /// Bytes that checksums take until all weights have been checked.
+    pub fn verifier_bytes(&self) -> usize {
+        self.lane.verifier_bytes()
+    }
+
+    /// Records the next `runs` runs; memory for that is set aside now.
+    pub fn record_timeline(&mut self, runs: usize) {
+        let loads = self.lane.loads_per_run() as usize;
+        // Loads of the run after the last may be seen to arrive too.
+        let spans = runs
+            .saturating_mul(self.executor.computes() + loads)
+            .saturating_add(2 * loads);
+        self.recorder
+            .start(spans, runs, self.lane.window(), self.lane.run());
+    }
+
+    /// What has been recorded so far.
+    pub fn timeline(&self) -> Option<&Timeline> {
+        self.recorder.timeline()
+    }
+
+    /// Ends recording.
+    pub fn take_timeline(&mut self) -> Option<Timeline> {
+        self.recorder.take()
+    }
+}
