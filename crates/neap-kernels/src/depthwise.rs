@@ -1,0 +1,340 @@
+//! Depthwise 2-D convolution, channel-blocked: every channel has its own kernel, 16 at a time.
+//!
+//! Input `[batch][blocks][in_h][in_w][16]`, output `[batch][blocks][out_h][out_w][16]`, weights
+//! as panels `[bias 16][tap][16]`, taps row by row. A call computes the panels it is given; the
+//! other channel blocks of the output are left alone. Per output element: bias (plus residual),
+//! then one fused multiply-add per tap inside the image in tap order, then the activation,
+//! however the work is cut.
+//!
+//! The plane falls into a middle, where every tap is inside the image, and borders. Either is
+//! computed in tiles: a run of outputs along a row or down a column with the same taps, each
+//! output one accumulator register.
+
+use std::ops::Range;
+
+use crate::elementwise::unary_run;
+use crate::epilogue::{Activation, Epilogue, Residual};
+use crate::parallel::Parallel;
+use crate::share::{Chunks, Dst, Src};
+use crate::simd::{Isa, LANES, Simd, simd_kernel};
+use crate::window::Axis;
+
+/// Sizes of a depthwise convolution; index 0 is height, 1 is width. 1-D convolutions have height 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Depthwise {
+    pub batch: usize,
+    /// Real channels; there are `ceil(channels / 16)` blocks and panels.
+    pub channels: usize,
+    pub input: [usize; 2],
+    pub output: [usize; 2],
+    pub kernel: [usize; 2],
+    pub stride: [usize; 2],
+    pub dilation: [usize; 2],
+    /// Padding above and to the left; what is needed below and to the right follows from the sizes.
+    pub pad: [usize; 2],
+}
+
+impl Depthwise {
+    /// Floats in one panel.
+    #[must_use]
+    pub fn panel_floats(&self) -> usize {
+        (1 + self.kernel[0] * self.kernel[1]) * LANES
+    }
+
+    fn blocks(&self) -> usize {
+        self.channels.div_ceil(LANES)
+    }
+
+    fn axis(&self, i: usize) -> Axis {
+        Axis {
+            input: self.input[i],
+            output: self.output[i],
+            kernel: self.kernel[i],
+            stride: self.stride[i],
+            dilation: self.dilation[i],
+            pad: self.pad[i],
+        }
+    }
+}
+
+/// Tap-vectors that one task multiplies, about.
+const TASK_TAPS: usize = 8 * 1024;
+
+/// Computes the channel blocks `panels` of the output from those of the input.
+///
+/// `weights` holds exactly these panels. The output is the whole tensor.
+///
+/// # Panics
+/// When a slice is shorter than the sizes say or the panel range lies outside the channels.
+pub fn depthwise(
+    isa: Isa,
+    par: &dyn Parallel,
+    shape: &Depthwise,
+    panels: Range<usize>,
+    weights: &[f32],
+    input: &[f32],
+    output: &mut [f32],
+    epilogue: Epilogue<'_>,
+) {
+    let blocks = shape.blocks();
+    let [in_h, in_w] = shape.input;
+    let [out_h, out_w] = shape.output;
+    let out_len = shape.batch * blocks * out_h * out_w * LANES;
+    assert!(
+        shape
+            .kernel
+            .iter()
+            .chain(&shape.stride)
+            .chain(&shape.dilation)
+            .all(|&x| x > 0),
+        "kernel, stride and dilation are at least 1"
+    );
+    assert!(
+        panels.start <= panels.end && panels.end <= blocks,
+        "panels outside the channels"
+    );
+    assert!(
+        weights.len() >= panels.len() * shape.panel_floats(),
+        "depthwise weights too short"
+    );
+    assert!(
+        input.len() >= shape.batch * blocks * in_h * in_w * LANES,
+        "depthwise input too short"
+    );
+    assert!(output.len() >= out_len, "depthwise output too short");
+    let (weights, input, output) = (Src::new(weights), Src::new(input), Dst::new(output));
+    let residual = match epilogue.residual {
+        Residual::None => None,
+        Residual::Separate(r) => {
+            assert!(r.len() >= out_len, "depthwise residual too short");
+            Some(Src::new(r))
+        }
+        Residual::InPlace => Some(output.as_src()),
+    };
+    if shape.batch * panels.len() * out_h * out_w == 0 {
+        return;
+    }
+    let taps = shape.kernel[0] * shape.kernel[1];
+    let pieces = Chunks::new(out_h, (TASK_TAPS / (out_w * taps)).max(1));
+    // Small planes come several to a task.
+    let planes = Chunks::new(
+        shape.batch * panels.len(),
+        (TASK_TAPS / (out_h * out_w * taps)).max(1),
+    );
+    par.run(planes.count() * pieces.count(), &|task, _| {
+        let rows = pieces.range(task % pieces.count());
+        for plane in planes.range(task / pieces.count()) {
+            let (image, panel) = (plane / panels.len(), plane % panels.len());
+            let block = image * blocks + panels.start + panel;
+            // SAFETY: lengths were checked above; every task writes its own rows of its own planes.
+            unsafe {
+                let job = Job {
+                    shape,
+                    panel: weights.at(panel * shape.panel_floats()),
+                    input: input.at(block * in_h * in_w * LANES),
+                    output: output.at(block * out_h * out_w * LANES),
+                    residual: residual.map(|r| r.at(block * out_h * out_w * LANES)),
+                };
+                plane_rows(isa, &job, epilogue.activation, rows.start, rows.end);
+                if !fused(epilogue.activation) {
+                    // The rows just written are still in the nearest cache.
+                    let at = job.output.add(rows.start * out_w * LANES);
+                    unary_run(
+                        isa,
+                        epilogue.activation.into(),
+                        at,
+                        at,
+                        rows.len() * out_w * LANES,
+                    );
+                }
+            }
+        }
+    });
+}
+
+/// Whether the activation is one that tiles apply themselves.
+fn fused(activation: Activation) -> bool {
+    matches!(
+        activation,
+        Activation::None | Activation::Relu | Activation::Clip { .. }
+    )
+}
+
+/// One channel block of one image.
+struct Job<'a> {
+    shape: &'a Depthwise,
+    panel: *const f32,
+    input: *const f32,
+    output: *mut f32,
+    residual: Option<*const f32>,
+}
+
+/// Outputs that share their taps: `count` of them, the first at (`y`, `x`), the next ones to the
+/// right or below.
+struct Run {
+    y: usize,
+    x: usize,
+    count: usize,
+    down: bool,
+    ky: Range<usize>,
+    kx: Range<usize>,
+}
+
+simd_kernel! {
+    /// Output rows `first..end` of one plane.
+    ///
+    /// # Safety
+    /// The job's pointers cover the planes and the panel; nobody else writes these rows.
+    unsafe fn plane_rows(job: &Job<'_>, activation: Activation, first: usize, end: usize) = plane_rows_generic;
+}
+
+#[inline(always)]
+unsafe fn plane_rows_generic<S: Simd>(
+    s: S,
+    job: &Job<'_>,
+    activation: Activation,
+    first: usize,
+    end: usize,
+) {
+    let (vertical, horizontal) = (job.shape.axis(0), job.shape.axis(1));
+    let out_w = job.shape.output[1];
+    let (low, high) = match activation {
+        Activation::Relu => (0.0, f32::INFINITY),
+        Activation::Clip { low, high } => (low, high),
+        _ => (f32::NEG_INFINITY, f32::INFINITY),
+    };
+    let limits = (s.splat(low), s.splat(high));
+    let middle = horizontal.interior();
+    let middle_rows = vertical.interior();
+    let middle_rows = middle_rows.start.clamp(first, end)..middle_rows.end.clamp(first, end);
+
+    // First the middle columns, a run along each row; then each border column, runs down it.
+    let (mut x, mut y) = (middle.start, first);
+    let mut down = middle.is_empty();
+    if down {
+        x = 0;
+    }
+    while x < out_w {
+        let count = match (down, middle_rows.contains(&y)) {
+            (false, _) => middle.len(),
+            (true, true) => middle_rows.end - y,
+            (true, false) => 1,
+        };
+        let run = Run {
+            y,
+            x,
+            count,
+            down,
+            ky: vertical.taps(y),
+            kx: horizontal.taps(x),
+        };
+        // SAFETY: `Axis::taps` keeps every read inside the plane, and the run stays inside rows
+        // `first..end`, which are this task's.
+        unsafe { run_tiles(s, job, &run, limits) };
+        y += if down { count } else { 1 };
+        if y == end {
+            y = first;
+            x = if down { x + 1 } else { 0 };
+            down = true;
+            if middle.contains(&x) {
+                x = middle.end;
+            }
+        }
+    }
+}
+
+/// Cuts a run into tiles of about equal length.
+///
+/// # Safety
+/// All taps of the run lie in the input plane, all its outputs in the output plane.
+#[inline(always)]
+unsafe fn run_tiles<S: Simd>(s: S, job: &Job<'_>, run: &Run, limits: (S::V, S::V)) {
+    let widest = if S::VECTOR_REGISTERS >= 32 { 14 } else { 6 };
+    let tiles = run.count.div_ceil(widest);
+    let (size, longer) = (run.count / tiles, run.count % tiles);
+    let mut done = 0;
+    for tile in 0..tiles {
+        let count = size + usize::from(tile < longer);
+        // SAFETY: the tile is part of the run.
+        unsafe {
+            match count {
+                1 => tile_of::<S, 1>(s, job, run, done, limits),
+                2 => tile_of::<S, 2>(s, job, run, done, limits),
+                3 => tile_of::<S, 3>(s, job, run, done, limits),
+                4 => tile_of::<S, 4>(s, job, run, done, limits),
+                5 => tile_of::<S, 5>(s, job, run, done, limits),
+                6 => tile_of::<S, 6>(s, job, run, done, limits),
+                _ if S::VECTOR_REGISTERS < 32 => unreachable!("tiles are at most 6 long"),
+                7 => tile_of::<S, 7>(s, job, run, done, limits),
+                8 => tile_of::<S, 8>(s, job, run, done, limits),
+                9 => tile_of::<S, 9>(s, job, run, done, limits),
+                10 => tile_of::<S, 10>(s, job, run, done, limits),
+                11 => tile_of::<S, 11>(s, job, run, done, limits),
+                12 => tile_of::<S, 12>(s, job, run, done, limits),
+                13 => tile_of::<S, 13>(s, job, run, done, limits),
+                _ => tile_of::<S, 14>(s, job, run, done, limits),
+            }
+        }
+        done += count;
+    }
+}
+
+/// Outputs `done..done + T` of the run.
+///
+/// # Safety
+/// As [`run_tiles`].
+#[inline(always)]
+unsafe fn tile_of<S: Simd, const T: usize>(
+    s: S,
+    job: &Job<'_>,
+    run: &Run,
+    done: usize,
+    limits: (S::V, S::V),
+) {
+    let shape = job.shape;
+    let (in_w, out_w) = (shape.input[1], shape.output[1]);
+    let (y, x) = if run.down {
+        (run.y + done, run.x)
+    } else {
+        (run.y, run.x + done)
+    };
+    let in_step = LANES
+        * if run.down {
+            shape.stride[0] * in_w
+        } else {
+            shape.stride[1]
+        };
+    let out_step = LANES * if run.down { out_w } else { 1 };
+    let out_at = (y * out_w + x) * LANES;
+    // SAFETY: the caller vouches for taps and outputs; the panel holds the bias and all taps.
+    unsafe {
+        let mut sum = [s.load(job.panel); T];
+        if let Some(residual) = job.residual {
+            for i in 0..T {
+                sum[i] = s.add(sum[i], s.load(residual.add(out_at + i * out_step)));
+            }
+        }
+        for ky in run.ky.clone() {
+            let row = y * shape.stride[0] + ky * shape.dilation[0] - shape.pad[0];
+            let col = x * shape.stride[1] + run.kx.start * shape.dilation[1] - shape.pad[1];
+            let mut input = job.input.add((row * in_w + col) * LANES);
+            let mut weight = job
+                .panel
+                .add((1 + ky * shape.kernel[1] + run.kx.start) * LANES);
+            for _ in run.kx.clone() {
+                let w = s.load(weight);
+                for i in 0..T {
+                    sum[i] = s.fma(w, s.load(input.add(i * in_step)), sum[i]);
+                }
+                input = input.wrapping_add(shape.dilation[1] * LANES);
+                weight = weight.wrapping_add(LANES);
+            }
+        }
+        for i in 0..T {
+            s.store(
+                job.output.add(out_at + i * out_step),
+                s.clamp(sum[i], limits.0, limits.1),
+            );
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Pooling over channel-blocked activations: `[planes][H][W][16]`, where a plane is one channel
+//! block of one image (`planes = batch * ceil(channels/16)`).
+//!
+//! Lanes never mix, so pad lanes stay pad lanes. The caller has resolved automatic padding and
+//! `ceil_mode` into the output size and the pads. Every function panics when a slice is shorter
+//! than its sizes say; sources and destinations do not overlap.
+
+use std::ops::Range;
+
+use crate::parallel::Parallel;
+use crate::share::{Chunks, Dst, Src};
+use crate::simd::{Isa, LANES, Simd, simd_kernel};
+use crate::window::Axis;
+
+/// A 2-D sliding window; index 0 is height, 1 is width. A 1-D pooling has height 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pool {
+    /// Batch × channel blocks.
+    pub planes: usize,
+    pub input: [usize; 2],
+    pub output: [usize; 2],
+    pub kernel: [usize; 2],
+    pub stride: [usize; 2],
+    pub dilation: [usize; 2],
+    pub pad_begin: [usize; 2],
+    /// Only average pooling that counts the padding looks at it.
+    pub pad_end: [usize; 2],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Max,
+    Average { count_pad: bool },
+}
+
+/// Outputs computed side by side.
+const TILE: usize = 8;
+
+/// Vectors that one task reads, about.
+const TASK_READS: usize = 8 * 1024;
+
+/// Largest input under each window (padding never wins; an empty window gives -inf).
+pub fn max_pool(isa: Isa, par: &dyn Parallel, pool: &Pool, src: &[f32], dst: &mut [f32]) {
+    run(isa, par, pool, Kind::Max, src, dst);
+}
+
+/// Mean under each window. With `count_pad` the divisor counts padding positions, though never
+/// beyond `pad_end`; without, only real inputs (an empty window gives 0).
+pub fn average_pool(
+    isa: Isa,
+    par: &dyn Parallel,
+    pool: &Pool,
+    count_pad: bool,
+    src: &[f32],
+    dst: &mut [f32],
+) {
+    run(isa, par, pool, Kind::Average { count_pad }, src, dst);
+}
+
+/// Mean over all positions: `[planes][positions][16]` to `[planes][16]`.
+pub fn global_average(
+    isa: Isa,
+    par: &dyn Parallel,
+    planes: usize,
+    positions: usize,
+    src: &[f32],
+    dst: &mut [f32],
+) {
+    global(isa, par, planes, positions, false, src, dst);
+}
+
+/// Maximum over all positions: `[planes][positions][16]` to `[planes][16]`.
+pub fn global_max(
+    isa: Isa,
+    par: &dyn Parallel,
+    planes: usize,
+    positions: usize,
+    src: &[f32],
+    dst: &mut [f32],
+) {
+    global(isa, par, planes, positions, true, src, dst);
+}
+
+fn run(isa: Isa, par: &dyn Parallel, pool: &Pool, kind: Kind, src: &[f32], dst: &mut [f32]) {
+    let [in_h, in_w] = pool.input;
+    let [out_h, out_w] = pool.output;
+    assert!(
+        pool.kernel
+            .iter()
+            .chain(&pool.stride)
+            .chain(&pool.dilation)
+            .all(|&x| x > 0),
+        "kernel, stride and dilation are at least 1"
+    );
+    assert!(
+        src.len() >= pool.planes * in_h * in_w * LANES,
+        "pool source too short"
+    );
+    assert!(
+        dst.len() >= pool.planes * out_h * out_w * LANES,
+        "pool destination too short"
+    );
+    if pool.planes * out_h * out_w == 0 {
+        return;
+    }
+    let (src, dst) = (Src::new(src), Dst::new(dst));
+    let reads = out_w * pool.kernel[0] * pool.kernel[1];
+    let rows = Chunks::new(pool.planes * out_h, (TASK_READS / reads).max(1));
+    par.run(rows.count(), &|piece, _| {
+        // SAFETY: lengths were checked; tasks write disjoint output rows.
+        unsafe { pool_rows(isa, pool, kind, src, dst, rows.range(piece)) };
+    });
+}
+
+simd_kernel! {
+    /// Output rows `rows`, numbered through all planes.
+    ///
+    /// # Safety
+    /// Both buffers as long as `pool` says; nobody else writes these rows.
+    unsafe fn pool_rows(pool: &Pool, kind: Kind, src: Src, dst: Dst, rows: Range<usize>) = pool_rows_generic;
+}
+
+#[inline(always)]
+unsafe fn pool_rows_generic<S: Simd>(
+    s: S,
+    pool: &Pool,
+    kind: Kind,
+    src: Src,
+    dst: Dst,
+    rows: Range<usize>,
+) {
+    let (vertical, horizontal) = (axis(pool, 0), axis(pool, 1));
+    let [in_h, in_w] = pool.input;
+    let [out_h, out_w] = pool.output;
+    let interior = horizontal.interior();
+    for row in rows {
+        let (plane, y) = (row / out_h, row % out_h);
+        let mut x = 0;
+        while x < out_w {
+            let full = interior.contains(&x) && x + TILE <= interior.end;
+            let (ky, kx) = (vertical.taps(y), horizontal.taps(x));
+            let count = match kind {
+                Kind::Max => 1,
+                Kind::Average { count_pad: false } => ky.len() * kx.len(),
+                Kind::Average { count_pad: true } => counted(pool, 0, y) * counted(pool, 1, x),
+            };
+            // SAFETY: `taps` keeps every read inside the plane; a full tile lies in the interior,
+            // where all its outputs have the same taps and the same count.
+            unsafe {
+                let input = src.at(plane * in_h * in_w * LANES);
+                let output = dst.at((row * out_w + x) * LANES);
+                let window = Window {
+                    vertical,
+                    horizontal,
+                    y,
+                    x,
+                    ky,
+                    kx,
+                };
+                match (kind, full) {
+                    (Kind::Max, true) => max_tile::<S, TILE>(s, &window, input, output),
+                    (Kind::Max, false) => max_tile::<S, 1>(s, &window, input, output),
+                    (_, true) => average_tile::<S, TILE>(s, &window, count, input, output),
+                    (_, false) => average_tile::<S, 1>(s, &window, count, input, output),
+                }
+            }
+            x += if full { TILE } else { 1 };
+        }
+    }
+}
+
+fn axis(pool: &Pool, i: usize) -> Axis {
+    Axis {
+        input: pool.input[i],
+        output: pool.output[i],
+        kernel: pool.kernel[i],
+        stride: pool.stride[i],
+        dilation: pool.dilation[i],
+        pad: pool.pad_begin[i],
+    }
+}
+
+/// Taps of output `o` along axis `i` that lie in the input or its padding.
+fn counted(pool: &Pool, i: usize, o: usize) -> usize {
+    let end = pool.input[i] + pool.pad_begin[i] + pool.pad_end[i];
+    end.saturating_sub(o * pool.stride[i])
+        .div_ceil(pool.dilation[i])
+        .min(pool.kernel[i])
+}
+
+/// The window of the first output of a tile.
+struct Window {
+    vertical: Axis,
+    horizontal: Axis,
+    y: usize,
+    x: usize,
+    ky: Range<usize>,
+    kx: Range<usize>,
+}
+
+/// # Safety
+/// The window's taps of all `T` outputs from `x` on lie in the plane at `input`; `T` vectors fit at `output`.
+#[inline(always)]
+unsafe fn max_tile<S: Simd, const T: usize>(s: S, w: &Window, input: *const f32, output: *mut f32) {
+    let mut best = [s.splat(f32::NEG_INFINITY); T];
+    for ky in w.ky.clone() {
+        for kx in w.kx.clone() {
+            let at = w.vertical.at(w.y, ky) * w.horizontal.input + w.horizontal.at(w.x, kx);
+            for i in 0..T {
+                // SAFETY: the caller vouches for the taps.
+                let v = unsafe { s.load(input.add((at + i * w.horizontal.stride) * LANES)) };
+                best[i] = s.max(best[i], v);
+            }
+        }
+    }
+    for i in 0..T {
+        // SAFETY: the caller vouches for the output.
+        unsafe { s.store(output.add(i * LANES), best[i]) };
+    }
+}
+
+/// # Safety
+/// As [`max_tile`].
+#[inline(always)]
+unsafe fn average_tile<S: Simd, const T: usize>(
+    s: S,
+    w: &Window,
+    count: usize,
+    input: *const f32,
+    output: *mut f32,
+) {
+    let mut sum = [s.zero(); T];
+    for ky in w.ky.clone() {
+        for kx in w.kx.clone() {
+            let at = w.vertical.at(w.y, ky) * w.horizontal.input + w.horizontal.at(w.x, kx);
+            for i in 0..T {
+                // SAFETY: the caller vouches for the taps.
+                let v = unsafe { s.load(input.add((at + i * w.horizontal.stride) * LANES)) };
+                sum[i] = s.add(sum[i], v);
+            }
+        }
+    }
+    let count = s.splat(count.max(1) as f32);
+    for i in 0..T {
+        // SAFETY: the caller vouches for the output.
+        unsafe { s.store(output.add(i * LANES), s.div(sum[i], count)) };
+    }
+}
+
+fn global(
+    isa: Isa,
+    par: &dyn Parallel,
+    planes: usize,
+    positions: usize,
+    max: bool,
+    src: &[f32],
+    dst: &mut [f32],
+) {
+    assert!(
+        src.len() >= planes * positions * LANES,
+        "pool source too short"
+    );
+    assert!(dst.len() >= planes * LANES, "pool destination too short");
+    if planes == 0 {
+        return;
+    }
+    let (src, dst) = (Src::new(src), Dst::new(dst));
+    let pieces = Chunks::new(planes, (TASK_READS / 4 / positions.max(1)).max(1));
+    par.run(pieces.count(), &|piece, _| {
+        // SAFETY: lengths were checked; tasks write disjoint planes.
+        unsafe { global_planes(isa, positions, max, src, dst, pieces.range(piece)) };
+    });
+}
+
+simd_kernel! {
+    /// # Safety
+    /// The planes lie inside both buffers; nobody else writes them.
+    unsafe fn global_planes(positions: usize, max: bool, src: Src, dst: Dst, planes: Range<usize>) = global_planes_generic;
+}
+
+/// Position `p` goes to partial sum `p % 4`; the four are added at the end. The order depends on
+/// nothing but the number of positions.
+#[inline(always)]
+unsafe fn global_planes_generic<S: Simd>(
+    s: S,
+    positions: usize,
+    max: bool,
+    src: Src,
+    dst: Dst,
+    planes: Range<usize>,
+) {
+    const WAYS: usize = 4;
+    for plane in planes {
+        // SAFETY: the caller vouches for the plane in both buffers.
+        unsafe {
+            let input = src.at(plane * positions * LANES);
+            let whole = positions - positions % WAYS;
+            let result = if max {
+                let mut best = [s.splat(f32::NEG_INFINITY); WAYS];
+                for p in (0..whole).step_by(WAYS) {
+                    for i in 0..WAYS {
+                        best[i] = s.max(best[i], s.load(input.add((p + i) * LANES)));
+                    }
+                }
+                for p in whole..positions {
+                    best[0] = s.max(best[0], s.load(input.add(p * LANES)));
+                }
+                s.max(s.max(best[0], best[1]), s.max(best[2], best[3]))
+            } else {
+                let mut sum = [s.zero(); WAYS];
+                for p in (0..whole).step_by(WAYS) {
+                    for i in 0..WAYS {
+                        sum[i] = s.add(sum[i], s.load(input.add((p + i) * LANES)));
+                    }
+                }
+                for p in whole..positions {
+                    sum[0] = s.add(sum[0], s.load(input.add(p * LANES)));
+                }
+                let total = s.add(s.add(sum[0], sum[1]), s.add(sum[2], sum[3]));
+                s.div(total, s.splat(positions.max(1) as f32))
+            };
+            s.store(dst.at(plane * LANES), result);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! One axis of a sliding window: which taps fall inside the input, and for which outputs all do.
+
+use std::ops::Range;
+
+/// Output `o`'s tap `k` reads input `o * stride + k * dilation - pad`, where that is inside the input.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Axis {
+    pub input: usize,
+    pub output: usize,
+    pub kernel: usize,
+    pub stride: usize,
+    pub dilation: usize,
+    pub pad: usize,
+}
+
+impl Axis {
+    /// The taps of output `o` that fall inside the input.
+    #[inline]
+    pub(crate) fn taps(&self, o: usize) -> Range<usize> {
+        let at = o * self.stride;
+        let first = self
+            .pad
+            .saturating_sub(at)
+            .div_ceil(self.dilation)
+            .min(self.kernel);
+        // Tap k is below the end while at + k*dilation < input + pad.
+        let room = (self.input + self.pad).saturating_sub(at);
+        let last = room.div_ceil(self.dilation).min(self.kernel);
+        first..last.max(first)
+    }
+
+    /// The outputs all of whose taps fall inside the input.
+    pub(crate) fn interior(&self) -> Range<usize> {
+        let first = self.pad.div_ceil(self.stride).min(self.output);
+        let reach = (self.kernel - 1) * self.dilation + 1;
+        let room = (self.input + self.pad + 1).saturating_sub(reach);
+        let last = room.div_ceil(self.stride).min(self.output);
+        first..last.max(first)
+    }
+
+    /// The input index that tap `k` of output `o` reads; only for taps that [`Axis::taps`] names.
+    #[inline]
+    pub(crate) fn at(&self, o: usize, k: usize) -> usize {
+        o * self.stride + k * self.dilation - self.pad
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agrees_with_counting() {
+        for input in [1, 2, 3, 7, 8] {
+            for kernel in [1, 2, 3, 5] {
+                for stride in [1, 2, 3] {
+                    for dilation in [1, 2, 3] {
+                        for pad in [0, 1, 2, 4] {
+                            let axis = Axis {
+                                input,
+                                output: 9,
+                                kernel,
+                                stride,
+                                dilation,
+                                pad,
+                            };
+                            let inside = |o: usize, k: usize| {
+                                let i = (o * stride + k * dilation) as isize - pad as isize;
+                                (0..input as isize).contains(&i)
+                            };
+                            let mut full = Vec::new();
+                            for o in 0..9 {
+                                let want: Vec<usize> =
+                                    (0..kernel).filter(|&k| inside(o, k)).collect();
+                                assert_eq!(axis.taps(o).collect::<Vec<_>>(), want, "{axis:?} {o}");
+                                if want.len() == kernel {
+                                    full.push(o);
+                                }
+                            }
+                            assert_eq!(axis.interior().collect::<Vec<_>>(), full, "{axis:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Tables of shapes for the kernels that are not matrix products, each against a naive reference in f64.
+
+mod support;
+
+mod depthwise;
+mod elementwise;
+mod pool;
+mod reorder;
+mod resize;
