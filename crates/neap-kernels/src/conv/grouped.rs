@@ -1,0 +1,78 @@
+//! Convolution in groups narrower than a panel, as wide in as out (ResNeXt's 32 groups of 4).
+
+use super::blocked::Image;
+use super::{ConvForm, ConvShape};
+use crate::epilogue::{Epilogue, Residual};
+use crate::error::{KernelError, check_len};
+use crate::parallel::Parallel;
+use crate::simd::{Isa, LANES};
+use crate::tile::{Destination, Form, Product, Reduction, run};
+use std::ops::Range;
+
+/// `output[panels] = activation(conv(input, weights) + bias + residual)`, groups 1, 2, 4 or 8 wide.
+///
+/// * `weights`: the panels of the range, contiguous, k order `[kh][kw][channel in group]`
+///   (see [`crate::panel::pack_conv`])
+/// * `input`: blocked `[batch][ceil(c_in/16)][height][width][16]`
+/// * `output`, residual: blocked, the whole layer's; only the range's channels are touched
+///
+/// # Errors
+/// Sizes that contradict each other or exceed the buffers; other groups.
+pub fn conv_narrow_groups(
+    isa: Isa,
+    parallel: &dyn Parallel,
+    shape: &ConvShape,
+    panels: Range<usize>,
+    weights: &[f32],
+    input: &[f32],
+    output: &mut [f32],
+    epilogue: Epilogue<'_>,
+) -> Result<(), KernelError> {
+    shape.check_call(ConvForm::NarrowGroups, &panels, weights, output, &epilogue)?;
+    check_len("input", input.len(), shape.blocked_input_elements())?;
+
+    let width = shape.c_in / shape.groups;
+    let in_plane = shape.input[0] * shape.input[1] * LANES;
+    let out_plane = shape.output[0] * shape.output[1] * LANES;
+    let column = panels.start * out_plane;
+    let out = output.as_mut_ptr().wrapping_add(column);
+    let product = Product {
+        form: Form::NarrowGroups {
+            width,
+            panel_bytes: in_plane * size_of::<f32>(),
+        },
+        weights: weights.as_ptr(),
+        panels: panels.len(),
+        ends_layer: false,
+        images: shape.batch,
+        positions: shape.output[0] * shape.output[1],
+        reduction: Reduction {
+            taps: shape.kernel[0] * shape.kernel[1],
+            channels: width,
+            block_len: width,
+            block_step_bytes: 0,
+        },
+        destination: Destination {
+            output: out,
+            residual: match epilogue.residual {
+                Residual::None => std::ptr::null(),
+                Residual::Separate(r) => r.as_ptr().wrapping_add(column),
+                Residual::InPlace => out.cast_const(),
+            },
+            image_floats: shape.panels() * out_plane,
+            row_floats: LANES,
+            column_floats: out_plane,
+            last_lanes: LANES,
+        },
+        activation: epilogue.activation,
+    };
+    let inputs = Image {
+        shape: *shape,
+        pixels: input.as_ptr().wrapping_add(panels.start * in_plane),
+        image_floats: shape.c_in.div_ceil(LANES) * in_plane,
+    };
+    // SAFETY: lengths were checked against the shape; input and output have the same channels,
+    // so panel p's inputs are channel block p, which is 16 floats wide whatever the count.
+    unsafe { run(isa, parallel, &product, &inputs) };
+    Ok(())
+}

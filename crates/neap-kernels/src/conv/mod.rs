@@ -1,0 +1,182 @@
+//! 2-D convolution over panel weights: blocked, first layer and narrow groups, with fused epilogue.
+//!
+//! All take one panel range of the layer and write only its output channels, so a layer may be
+//! computed in any number of calls; the bits do not depend on how. Output is channel-blocked
+//! `[N][ceil(C_out/16)][H][W][16]`. 1-D convolution is height 1.
+//!
+//! | function | input | panel k order | groups |
+//! |---|---|---|---|
+//! | [`conv_blocked`] | blocked `[N][ceil(C_in/16)][H][W][16]` | `[channel block][kh][kw][channel in block]` | 1, or in and out group widths multiples of 16 |
+//! | [`conv_first_layer`] | plain `[N][C_in][H][W]`, `C_in <= 16` | `[kh][kw][c]` | 1 |
+//! | [`conv_narrow_groups`] | blocked | `[kh][kw][channel in group]` | width 1, 2, 4 or 8, equal in and out |
+//!
+//! [`supports`] tells which serve a shape. Everything is row-major f32; pad lanes of blocked
+//! outputs are written with finite values and never read.
+
+mod blocked;
+mod first_layer;
+mod grouped;
+#[cfg(test)]
+mod tests;
+
+pub use blocked::conv_blocked;
+pub use first_layer::{conv_first_layer, conv_first_layer_scratch_bytes};
+pub use grouped::conv_narrow_groups;
+
+use crate::error::{KernelError, check_len, checked_product};
+use crate::panel::panel_floats;
+use crate::simd::LANES;
+use std::ops::Range;
+
+/// Sizes of a convolution. The padding at the end follows from the output size; whatever lies
+/// outside the input counts as zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConvShape {
+    pub batch: usize,
+    pub c_in: usize,
+    pub c_out: usize,
+    pub groups: usize,
+    /// `[height, width]`, as all pairs here.
+    pub input: [usize; 2],
+    pub output: [usize; 2],
+    pub kernel: [usize; 2],
+    pub strides: [usize; 2],
+    pub dilations: [usize; 2],
+    pub pads_begin: [usize; 2],
+}
+
+/// Which kernel takes a shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConvForm {
+    Blocked,
+    FirstLayer,
+    NarrowGroups,
+}
+
+/// Most input channels of the first-layer kernel.
+pub const FIRST_LAYER_CHANNELS: usize = 16;
+
+/// True where the kernel of that form takes the shape.
+#[must_use]
+pub fn supports(form: ConvForm, shape: &ConvShape) -> bool {
+    check_form(form, shape).is_ok() && shape.check().is_ok()
+}
+
+impl ConvShape {
+    /// Panels of the whole layer.
+    #[must_use]
+    pub fn panels(&self) -> usize {
+        self.c_out.div_ceil(LANES)
+    }
+
+    /// Inner length of a panel.
+    #[must_use]
+    pub fn k(&self) -> usize {
+        self.c_in / self.groups.max(1) * self.kernel[0] * self.kernel[1]
+    }
+
+    /// Multiply-adds of the whole layer.
+    #[must_use]
+    pub fn multiply_adds(&self) -> usize {
+        self.batch * self.output[0] * self.output[1] * self.c_out * self.k()
+    }
+
+    /// Refuses sizes that contradict each other or overflow.
+    fn check(&self) -> Result<(), KernelError> {
+        if self.groups == 0
+            || !self.c_in.is_multiple_of(self.groups)
+            || !self.c_out.is_multiple_of(self.groups)
+        {
+            return Err(KernelError::Invalid(
+                "channels are no multiple of the groups",
+            ));
+        }
+        if self.kernel.contains(&0) || self.strides.contains(&0) || self.dilations.contains(&0) {
+            return Err(KernelError::Invalid("kernel, stride or dilation of zero"));
+        }
+        // Coordinates are computed in signed arithmetic; half the range leaves room for sums.
+        const MOST: usize = isize::MAX as usize / 4;
+        for axis in 0..2 {
+            let reach = (self.kernel[axis] - 1)
+                .checked_mul(self.dilations[axis])
+                .zip(self.output[axis].checked_mul(self.strides[axis]))
+                .and_then(|(a, b)| a.checked_add(b))
+                .and_then(|sum| sum.checked_add(self.pads_begin[axis]));
+            if reach.is_none_or(|r| r > MOST) || self.input[axis] > MOST {
+                return Err(KernelError::Invalid("a size overflows"));
+            }
+        }
+        Ok(())
+    }
+
+    fn blocked_input_elements(&self) -> Option<usize> {
+        checked_product(&[
+            self.batch,
+            self.c_in.div_ceil(LANES),
+            self.input[0],
+            self.input[1],
+            LANES,
+        ])
+    }
+
+    fn blocked_output_elements(&self) -> Option<usize> {
+        checked_product(&[
+            self.batch,
+            self.c_out.div_ceil(LANES),
+            self.output[0],
+            self.output[1],
+            LANES,
+        ])
+    }
+
+    /// Checks what all forms have in common: sizes, the panel range and its weights, output and residual.
+    fn check_call(
+        &self,
+        form: ConvForm,
+        panels: &Range<usize>,
+        weights: &[f32],
+        output: &[f32],
+        epilogue: &crate::epilogue::Epilogue<'_>,
+    ) -> Result<(), KernelError> {
+        self.check()?;
+        check_form(form, self)?;
+        if panels.start > panels.end || panels.end > self.panels() {
+            return Err(KernelError::Invalid("panel range outside the layer"));
+        }
+        let k = checked_product(&[self.c_in / self.groups, self.kernel[0], self.kernel[1]]);
+        let floats = k
+            .and_then(|k| k.checked_add(1))
+            .and_then(|rows| checked_product(&[rows, LANES, panels.len()]));
+        check_len("weights", weights.len(), floats)?;
+        debug_assert_eq!(floats, Some(panel_floats(self.k()) * panels.len()));
+        check_len("output", output.len(), self.blocked_output_elements())?;
+        if let crate::epilogue::Residual::Separate(residual) = epilogue.residual {
+            check_len("residual", residual.len(), self.blocked_output_elements())?;
+        }
+        Ok(())
+    }
+}
+
+fn check_form(form: ConvForm, s: &ConvShape) -> Result<(), KernelError> {
+    let groups = s.groups.max(1);
+    let (width_in, width_out) = (s.c_in / groups, s.c_out / groups);
+    let (fits, otherwise) = match form {
+        ConvForm::Blocked => (
+            groups == 1 || (width_in % LANES == 0 && width_out % LANES == 0),
+            "blocked convolution whose group width is no multiple of 16",
+        ),
+        ConvForm::FirstLayer => (
+            groups == 1 && (1..=FIRST_LAYER_CHANNELS).contains(&s.c_in),
+            "first-layer convolution with groups or more than 16 input channels",
+        ),
+        ConvForm::NarrowGroups => (
+            groups > 1 && width_in == width_out && [1, 2, 4, 8].contains(&width_in),
+            "grouped convolution whose group width is not 1, 2, 4 or 8, equal in and out",
+        ),
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(KernelError::Unsupported(otherwise))
+    }
+}

@@ -1,0 +1,38 @@
+//! The micro-kernel of narrow groups: each output lane sums over the few inputs of its own group,
+//! which permutes inside a register bring to it.
+
+use super::micro::{Tile, finish, start};
+use crate::simd::{LANES, Simd};
+
+/// Runs a tile of one panel times `R` positions; groups are `W` channels wide, and a tap's run is
+/// the 16 input channels of the panel.
+///
+/// # Safety
+/// As [`super::micro::micro`] with one panel, except that a tap's run is 16 inputs for `W` k.
+#[inline(always)]
+pub(super) unsafe fn micro_grouped<S: Simd, const W: usize, const R: usize>(s: S, tile: &Tile) {
+    // SAFETY: all pointers stay inside what the contract names.
+    unsafe {
+        let mut acc = start::<S, 1, R>(s, tile);
+        for t in 0..tile.taps_len {
+            let tap = &*tile.taps.add(t);
+            let weights = tile.weights.add(tap.index * W * LANES);
+            let mut x = [s.zero(); R];
+            for r in 0..R {
+                x[r] = s.load(tap.base[r]);
+            }
+            for j in 0..W {
+                let w = s.load(weights.add(j * LANES));
+                for r in 0..R {
+                    let xv = if W == 1 {
+                        x[r]
+                    } else {
+                        s.group_broadcast(x[r], W, j)
+                    };
+                    acc[r][0] = s.fma(xv, w, acc[r][0]);
+                }
+            }
+        }
+        finish::<S, 1, R>(s, tile, &acc);
+    }
+}

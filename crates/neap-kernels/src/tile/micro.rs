@@ -1,0 +1,232 @@
+//! The micro-kernel: one tile of `P` panels times `R` positions over one chunk of k.
+
+use crate::epilogue::Activation;
+use crate::simd::{LANES, Simd, prefetch};
+
+/// Most positions of a tile, for any instruction set.
+pub(crate) const MAX_ROWS: usize = 14;
+
+/// What a tap outside the image reads.
+pub(crate) static ZERO_RUN: ZeroRun = ZeroRun([0.0; LANES]);
+
+/// Zeros in a cache line of their own.
+#[repr(align(64))]
+pub(crate) struct ZeroRun(pub(crate) [f32; LANES]);
+
+/// Where one kernel tap reads, for each position of a tile.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Tap {
+    /// Which tap of the chunk it is: where its weights lie.
+    pub index: usize,
+    /// First input of the first channel block.
+    pub base: [*const f32; MAX_ROWS],
+    /// All ones, or zero where the pointer does not move from block to block.
+    pub moves: [usize; MAX_ROWS],
+}
+
+/// One call of the micro-kernel.
+#[derive(Clone, Copy)]
+pub(super) struct Tile {
+    /// First k of the chunk in the tile's first panel.
+    pub weights: *const f32,
+    /// Bias of the tile's first panel.
+    pub bias: *const f32,
+    /// From panel to panel, in weights and in bias.
+    pub panel_floats: usize,
+    pub taps: *const Tap,
+    pub taps_len: usize,
+    /// Taps of the chunk, skipped ones included.
+    pub taps_total: usize,
+    /// Channel blocks of the chunk.
+    pub blocks: usize,
+    /// k of a tap in one block, and in the last.
+    pub block_len: usize,
+    pub last_len: usize,
+    /// From block to block in the input.
+    pub block_step_bytes: usize,
+    pub output: *mut f32,
+    /// What is added first: null, or memory laid out as the output.
+    pub residual: *const f32,
+    pub row_floats: usize,
+    pub column_floats: usize,
+    /// Valid lanes of the tile's last panel.
+    pub last_lanes: usize,
+    /// The first chunk starts from bias and residual, later ones from the output.
+    pub is_first: bool,
+    pub is_last: bool,
+    pub activation: Activation,
+}
+
+/// Runs a tile.
+///
+/// # Safety
+/// `P` panels of weights and bias, every tap's runs for `R` positions, and `R × P` output (and
+/// residual) vectors are memory the caller may use so.
+#[inline(always)]
+pub(super) unsafe fn micro<S: Simd, const P: usize, const R: usize>(s: S, tile: &Tile) {
+    // SAFETY: all pointers stay inside what the contract names.
+    unsafe {
+        let mut acc = start::<S, P, R>(s, tile);
+        for block in 0..tile.blocks {
+            let len = if block + 1 == tile.blocks {
+                tile.last_len
+            } else {
+                tile.block_len
+            };
+            let step = block * tile.block_step_bytes;
+            let block_weights = tile
+                .weights
+                .add(block * tile.block_len * tile.taps_total * LANES);
+            for t in 0..tile.taps_len {
+                let tap = &*tile.taps.add(t);
+                let mut x = [std::ptr::null(); R];
+                for r in 0..R {
+                    x[r] = tap.base[r].byte_add(step & tap.moves[r]);
+                    // The same run of the next block, which hardware does not foresee.
+                    prefetch(x[r].wrapping_byte_add(tile.block_step_bytes));
+                }
+                let mut w = [block_weights.add(tap.index * len * LANES); P];
+                for p in 1..P {
+                    w[p] = w[p - 1].add(tile.panel_floats);
+                }
+                run::<S, P, R>(s, &mut acc, &x, &w, len);
+            }
+        }
+        finish::<S, P, R>(s, tile, &acc);
+    }
+}
+
+/// The inner loop: `len` steps of k.
+#[inline(always)]
+unsafe fn run<S: Simd, const P: usize, const R: usize>(
+    s: S,
+    acc: &mut [[S::V; P]; R],
+    x: &[*const f32; R],
+    w: &[*const f32; P],
+    len: usize,
+) {
+    // SAFETY: the caller's runs and panels are `len` long.
+    unsafe {
+        let mut k = 0;
+        while k + 4 <= len {
+            step::<S, P, R>(s, acc, x, w, k);
+            step::<S, P, R>(s, acc, x, w, k + 1);
+            step::<S, P, R>(s, acc, x, w, k + 2);
+            step::<S, P, R>(s, acc, x, w, k + 3);
+            k += 4;
+        }
+        while k < len {
+            step::<S, P, R>(s, acc, x, w, k);
+            k += 1;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn step<S: Simd, const P: usize, const R: usize>(
+    s: S,
+    acc: &mut [[S::V; P]; R],
+    x: &[*const f32; R],
+    w: &[*const f32; P],
+    k: usize,
+) {
+    // SAFETY: `k` is inside the caller's runs and panels.
+    unsafe {
+        let mut wv = [s.zero(); P];
+        for p in 0..P {
+            wv[p] = s.load(w[p].add(k * LANES));
+        }
+        for r in 0..R {
+            let xv = s.splat(*x[r].add(k));
+            for p in 0..P {
+                acc[r][p] = s.fma(xv, wv[p], acc[r][p]);
+            }
+        }
+    }
+}
+
+/// The sums a chunk starts from.
+#[inline(always)]
+pub(super) unsafe fn start<S: Simd, const P: usize, const R: usize>(
+    s: S,
+    tile: &Tile,
+) -> [[S::V; P]; R] {
+    let mut acc = [[s.zero(); P]; R];
+    // SAFETY: the tile's outputs, residual and bias are the caller's promise.
+    unsafe {
+        let before = if tile.is_first {
+            tile.residual
+        } else {
+            tile.output.cast_const()
+        };
+        if !before.is_null() {
+            for r in 0..R {
+                for p in 0..P {
+                    let v = before.add(r * tile.row_floats + p * tile.column_floats);
+                    acc[r][p] = if p + 1 == P && tile.last_lanes < LANES {
+                        s.load_partial(v, tile.last_lanes)
+                    } else {
+                        s.load(v)
+                    };
+                }
+            }
+        }
+        if tile.is_first {
+            for p in 0..P {
+                let bias = s.load(tile.bias.add(p * tile.panel_floats));
+                for r in 0..R {
+                    acc[r][p] = s.add(bias, acc[r][p]);
+                }
+            }
+        }
+    }
+    acc
+}
+
+/// Stores sums, finished ones through the activation.
+#[inline(always)]
+pub(super) unsafe fn finish<S: Simd, const P: usize, const R: usize>(
+    s: S,
+    tile: &Tile,
+    acc: &[[S::V; P]; R],
+) {
+    let mut acc = *acc;
+    if tile.is_last {
+        for r in 0..R {
+            for p in 0..P {
+                acc[r][p] = s.add(acc[r][p], s.zero());
+            }
+        }
+        macro_rules! activate {
+            ($f:expr) => {
+                for r in 0..R {
+                    for p in 0..P {
+                        acc[r][p] = $f.apply_light(s, acc[r][p]);
+                    }
+                }
+            };
+        }
+        match tile.activation {
+            Activation::Relu => activate!(Activation::Relu),
+            f @ Activation::Clip { .. } => activate!(f),
+            f @ Activation::LeakyRelu { .. } => activate!(f),
+            _ => {}
+        }
+    }
+    for r in 0..R {
+        for p in 0..P {
+            // SAFETY: the tile's outputs are the caller's promise.
+            unsafe {
+                let to = tile
+                    .output
+                    .add(r * tile.row_floats + p * tile.column_floats);
+                if p + 1 == P && tile.last_lanes < LANES {
+                    s.store_partial(to, tile.last_lanes, acc[r][p]);
+                } else {
+                    s.store(to, acc[r][p]);
+                }
+            }
+        }
+    }
+}
