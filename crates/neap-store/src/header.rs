@@ -27,9 +27,9 @@ pub(crate) struct Header {
     pub data_len_bytes: u64,
     /// Exact length of the table of contents; zeros pad it to a block.
     pub toc_len_bytes: u64,
-    /// Checksum of the table of contents with its padding.
+    /// Checksum of the table of contents.
     pub toc_crc: u32,
-    /// Checksum of the checksum table with its padding.
+    /// Checksum of the checksum table.
     pub table_crc: u32,
 }
 

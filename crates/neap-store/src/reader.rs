@@ -38,14 +38,14 @@ impl PackedFile {
             &file,
             "table of contents",
             header.toc_offset(),
-            header.toc_padded_bytes(),
+            header.toc_len_bytes,
             header.toc_crc,
         )?;
         let table = read_part(
             &file,
             "checksum table",
             header.table_offset(),
-            header.table_padded_bytes(),
+            header.table_len_bytes(),
             header.table_crc,
         )?;
         Ok(PackedFile {
@@ -135,22 +135,25 @@ impl PackedFile {
     }
 }
 
-/// Reads a part that lies within the file and checks it, padding included.
+/// Reads a part that lies within the file, and checks it and the zeros that pad it.
 fn read_part(
     file: &DirectFile,
     what: &'static str,
     offset: u64,
-    padded_bytes: u64,
+    len_bytes: u64,
     expected_crc: u32,
 ) -> Result<AlignedBuf, StoreError> {
-    let len = usize::try_from(padded_bytes).map_err(|_| StoreError::OutOfRange {
+    let too_large = || StoreError::OutOfRange {
         offset,
-        len_bytes: padded_bytes,
+        len_bytes,
         limit_bytes: usize::MAX as u64,
-    })?;
-    let mut part = AlignedBuf::zeroed(len)?;
+    };
+    let len = usize::try_from(len_bytes).map_err(|_| too_large())?;
+    let padded = len.checked_next_multiple_of(BLOCK).ok_or_else(too_large)?;
+    let mut part = AlignedBuf::zeroed(padded)?;
     file.read_exact_at(offset, &mut part)?;
-    if crc(&part) != expected_crc {
+    let (bytes, padding) = part.split_at(len);
+    if crc(bytes) != expected_crc || padding.iter().any(|&b| b != 0) {
         return Err(StoreError::Corrupt { what, offset });
     }
     Ok(part)

@@ -107,12 +107,11 @@ impl PackWriter {
         self.temporary.rename_to(&self.final_path)
     }
 
-    /// Writes a part that comes after the data, and returns its checksum with padding.
+    /// Writes a part that comes after the data, padded, and returns its checksum.
     fn put_part(&mut self, bytes: &[u8]) -> Result<u32, StoreError> {
         self.put(bytes, false)?;
-        let padding = bytes.len().next_multiple_of(BLOCK) - bytes.len();
         self.pad_to(BLOCK_U64, false)?;
-        Ok(crc32c::crc32c_append(crc(bytes), &[0; BLOCK][..padding]))
+        Ok(crc(bytes))
     }
 
     fn put(&mut self, mut bytes: &[u8], in_data: bool) -> Result<(), StoreError> {
