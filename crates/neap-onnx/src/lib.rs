@@ -1,1 +1,71 @@
-//! ONNX to IR: weights become byte ranges, dimensions are bound, constants fold.
+//! `.onnx` file to [`neap_ir::Graph`]: dimensions are bound, constants fold, weights stay unread.
+//!
+//! [`open`] walks the protobuf without loading it: an initializer becomes a byte range of the model
+//! file or of an external data file beside it. Operators become typed, with what differs between
+//! opset versions resolved. Anything that cannot be represented exactly is an error that names the
+//! node; nothing is approximated silently.
+//!
+//! ```text
+//! file --wire--> fields --decode--> proto --import--> nodes in order, scopes, branches, functions
+//!                                     |                    |
+//!                                   tensor               ops/*  one ONNX node -> typed operators
+//!                                     |                    |
+//!                                  constants  ------->  builder  infer, fold, append --> cleanup
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod builder;
+mod cleanup;
+mod decode;
+mod error;
+mod files;
+mod import;
+mod inputs;
+mod node;
+mod ops;
+mod order;
+mod proto;
+mod source;
+mod tensor;
+mod wire;
+
+pub use error::OnnxError;
+
+use neap_ir::{Graph, Literal};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What the model file leaves open.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// Input name to its whole shape.
+    pub shapes: BTreeMap<String, Vec<usize>>,
+    /// Size of a dimension that the model names, wherever it occurs.
+    pub dims: BTreeMap<String, usize>,
+    /// Inputs whose value is known when the model is opened; they become constants and are no
+    /// inputs of the graph. Needed for inputs that decide shapes.
+    pub bindings: BTreeMap<String, Literal>,
+    /// Half-float values (f16, bf16) are typed and computed as f32; their weights widen when packed.
+    pub widen_half: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions {
+            shapes: BTreeMap::new(),
+            dims: BTreeMap::new(),
+            bindings: BTreeMap::new(),
+            widen_half: true,
+        }
+    }
+}
+
+/// Reads a model's structure. Weights larger than a few KiB are left in the file.
+///
+/// # Errors
+/// The file cannot be read, is malformed, needs a dimension or value that `options` does not give,
+/// or uses something unsupported; the message is one line for the user.
+pub fn open(path: &Path, options: &OpenOptions) -> Result<Graph, OnnxError> {
+    import::open(path, options)
+}

@@ -1,0 +1,342 @@
+//! Appends nodes to the graph, inferring types and folding constants as it goes.
+
+use crate::error::{OnnxError, shown};
+use crate::files::Files;
+use crate::tensor;
+use neap_ir::recipe::INLINE_LIMIT_BYTES;
+use neap_ir::{
+    ByteRange, Const, DType, Graph, Layout, Literal, Node, Op, TensorType, ValueId, infer,
+};
+use neap_ops::OpError;
+
+/// A node whose operands and results are larger is not folded: weights stay in the file.
+const FOLD_BYTES: usize = 8 << 20;
+/// Results above the inline limit that folding may keep in memory, all together.
+const FOLDED_TOTAL_BYTES: usize = 8 << 20;
+const FOLD_FLOPS: u64 = 200_000_000;
+
+pub(crate) struct Builder {
+    pub(crate) graph: Graph,
+    pub(crate) files: Files,
+    /// Half floats are computed as f32.
+    pub(crate) widen: bool,
+    /// Large results held by folding so far.
+    folded_bytes: usize,
+    /// Values that already carry a name from the model.
+    named: Vec<bool>,
+}
+
+/// Which ONNX node is being lowered, for names and messages.
+#[derive(Clone, Copy)]
+pub(crate) struct At<'a> {
+    pub(crate) node: &'a str,
+    pub(crate) op: &'a str,
+}
+
+impl At<'_> {
+    pub(crate) fn bad(&self, reason: impl Into<String>) -> OnnxError {
+        OnnxError::BadNode {
+            node: shown(self.node),
+            op: shown(self.op),
+            reason: reason.into(),
+        }
+    }
+
+    pub(crate) fn unsupported(&self, reason: impl Into<String>) -> OnnxError {
+        OnnxError::Unsupported {
+            node: shown(self.node),
+            op: shown(self.op),
+            reason: reason.into(),
+        }
+    }
+}
+
+impl Builder {
+    pub(crate) fn new(files: Files, widen: bool) -> Builder {
+        Builder {
+            graph: Graph::default(),
+            files,
+            widen,
+            folded_bytes: 0,
+            named: Vec::new(),
+        }
+    }
+
+    pub(crate) fn ty(&self, value: ValueId) -> &TensorType {
+        self.graph.ty(value)
+    }
+
+    /// A constant without a name of its own.
+    pub(crate) fn literal(&mut self, literal: Literal) -> ValueId {
+        let id = self.graph.add_literal("", literal);
+        self.graph.values[id.index()].name = format!("constant_{}", id.0);
+        id
+    }
+
+    /// Gives the value the model's name for it, unless it has one.
+    pub(crate) fn name(&mut self, value: ValueId, name: &str) {
+        let index = value.index();
+        if self.named.len() <= index {
+            self.named.resize(index + 1, false);
+        }
+        if !self.named[index] {
+            self.named[index] = true;
+            self.graph.values[index].name = name.to_string();
+        }
+    }
+
+    /// Overrides the name: graph outputs are called as the model calls them.
+    pub(crate) fn rename(&mut self, value: ValueId, name: &str) {
+        self.name(value, name);
+        self.graph.values[value.index()].name = name.to_string();
+    }
+
+    /// The value's elements if they are known and few enough to be looked at.
+    pub(crate) fn known(&mut self, value: ValueId) -> Result<Option<Literal>, OnnxError> {
+        let ty = self.ty(value).clone();
+        match self.graph.constant(value) {
+            Some(Const::Inline(literal)) => Ok(Some(literal.clone())),
+            Some(&Const::Stored {
+                range,
+                stored_dtype,
+            }) if range.bytes <= FOLD_BYTES as u64 => {
+                let literal = tensor::read(&mut self.files, range, stored_dtype, &ty.shape)?;
+                Ok(Some(tensor::converted(literal, ty.dtype)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Graph inputs that decide the value.
+    pub(crate) fn roots(&self, value: ValueId) -> Vec<String> {
+        let producers = self.graph.producers();
+        let mut seen = vec![false; self.graph.values.len()];
+        let mut stack = vec![value];
+        while let Some(v) = stack.pop() {
+            if std::mem::replace(&mut seen[v.index()], true) {
+                continue;
+            }
+            if let Some(node) = producers[v.index()] {
+                stack.extend(self.graph.nodes[node.index()].present_inputs());
+            }
+        }
+        let inputs = self.graph.inputs.iter();
+        inputs
+            .filter(|i| seen[i.index()])
+            .map(|&i| shown(&self.graph.value(i).name))
+            .collect()
+    }
+
+    /// Appends a node, or finds its results without one. `wanted[i]` says whether output `i` is used.
+    pub(crate) fn emit(
+        &mut self,
+        at: At,
+        op: Op,
+        inputs: &[Option<ValueId>],
+        wanted: &[bool],
+    ) -> Result<Vec<Option<ValueId>>, OnnxError> {
+        let types: Vec<Option<TensorType>> = inputs
+            .iter()
+            .map(|i| i.map(|v| self.ty(v).clone()))
+            .collect();
+        let results = infer::output_types(&op, &types, wanted.len()).map_err(|e| at.bad(e.reason))?;
+        if results.len() != wanted.len() {
+            return Err(at.bad(format!(
+                "it has {} outputs, but {} are used",
+                results.len(),
+                wanted.len()
+            )));
+        }
+        for ty in &results {
+            if ty.shape.len() > tensor::MAX_RANK || tensor::is_huge(&ty.shape) {
+                return Err(at.bad(format!("its output {:?} is impossibly large", ty.shape)));
+            }
+        }
+        let op = unit_transpose_as_reshape(op, &types, &results);
+        if let Some(values) = self.alias(&op, inputs, &results) {
+            return Ok(values.into_iter().map(Some).collect());
+        }
+        if let Some(values) = self.fold(at, &op, inputs, &types, &results, wanted)? {
+            return Ok(values);
+        }
+        let outputs: Vec<Option<ValueId>> = results
+            .into_iter()
+            .zip(wanted)
+            .map(|(ty, &wanted)| wanted.then(|| self.graph.add_value("", ty)))
+            .collect();
+        for output in outputs.iter().flatten() {
+            self.graph.values[output.index()].name = format!("{}:{}", at.node, output.0);
+        }
+        self.graph.nodes.push(Node {
+            name: at.node.to_string(),
+            op,
+            inputs: inputs.to_vec(),
+            outputs: outputs.clone(),
+            panels: None,
+        });
+        Ok(outputs)
+    }
+
+    /// Results that are the input under another type: no-ops, and new views of stored bytes.
+    fn alias(
+        &mut self,
+        op: &Op,
+        inputs: &[Option<ValueId>],
+        results: &[TensorType],
+    ) -> Option<Vec<ValueId>> {
+        let &[Some(input), ..] = inputs else {
+            return None;
+        };
+        let from = self.ty(input).clone();
+        let unchanged = results.len() == 1 && results[0] == from;
+        let view = match op {
+            Op::Reshape { .. } | Op::Expand { .. } | Op::Cast { .. } if unchanged => {
+                return Some(vec![input]);
+            }
+            Op::Concat { .. } if unchanged && inputs.len() == 1 => return Some(vec![input]),
+            Op::Tile { repeats } if repeats.iter().all(|&r| r == 1) => return Some(vec![input]),
+            Op::Pad { pads, .. } if pads.iter().all(|&p| p == (0, 0)) => return Some(vec![input]),
+            Op::Slice { ranges } if unchanged && ranges.iter().all(|r| r.step == 1) => {
+                return Some(vec![input]);
+            }
+            Op::Transpose { perm } if perm.iter().enumerate().all(|(i, &p)| i == p) => {
+                return Some(vec![input]);
+            }
+            Op::Clip {
+                low: None,
+                high: None,
+            } => return Some(vec![input]),
+            Op::Reshape { .. } => vec![0],
+            Op::Cast { to: DType::F32 } if matches!(from.dtype, DType::F16 | DType::BF16) => vec![0],
+            Op::Split { axis, sizes } if from.shape[..*axis].iter().all(|&d| d == 1) => {
+                let inner: usize = from.shape[axis + 1..].iter().product();
+                sizes
+                    .iter()
+                    .scan(0, |at, &size| {
+                        let start = *at;
+                        *at += size * inner;
+                        Some(start)
+                    })
+                    .collect()
+            }
+            Op::Slice { ranges } => {
+                // Contiguous: after the first axis longer than one, everything is taken whole.
+                let first = ranges.iter().position(|r| r.len != 1)?;
+                let whole = ranges[first + 1..]
+                    .iter()
+                    .zip(&from.shape[first + 1..])
+                    .all(|(r, &d)| r.step == 1 && r.len == d);
+                if !whole || ranges[first].step != 1 || ranges[first].len == 0 {
+                    return None;
+                }
+                let start = ranges
+                    .iter()
+                    .zip(&from.shape)
+                    .fold(0, |n, (r, &d)| n * d + r.start);
+                vec![start]
+            }
+            _ => return None,
+        };
+        let &Const::Stored {
+            range,
+            stored_dtype,
+        } = self.graph.constant(input)?
+        else {
+            return None;
+        };
+        let size = stored_dtype.size_bytes();
+        let mut values = Vec::new();
+        for (start, ty) in view.into_iter().zip(results) {
+            let data = Const::Stored {
+                range: ByteRange {
+                    file: range.file,
+                    offset: range.offset + (start * size) as u64,
+                    bytes: (ty.elements() * size) as u64,
+                },
+                stored_dtype,
+            };
+            let name = format!("{}:{}", self.graph.value(input).name, self.graph.values.len());
+            values.push(self.graph.add_const(name, ty.clone(), data));
+        }
+        Some(values)
+    }
+
+    /// Evaluates a node whose inputs are all known, unless that would hold big weights in memory.
+    fn fold(
+        &mut self,
+        at: At,
+        op: &Op,
+        inputs: &[Option<ValueId>],
+        types: &[Option<TensorType>],
+        results: &[TensorType],
+        wanted: &[bool],
+    ) -> Result<Option<Vec<Option<ValueId>>>, OnnxError> {
+        let constant = |v: &ValueId| self.graph.constant(*v).is_some();
+        if inputs.is_empty() || !inputs.iter().flatten().all(constant) {
+            return Ok(None);
+        }
+        let in_bytes: usize = types.iter().flatten().map(TensorType::len_bytes).sum();
+        let out_bytes: usize = results.iter().map(TensorType::len_bytes).sum();
+        let kept_bytes: usize = results
+            .iter()
+            .map(TensorType::len_bytes)
+            .filter(|&n| n > INLINE_LIMIT_BYTES)
+            .sum();
+        if in_bytes.saturating_add(out_bytes) > FOLD_BYTES
+            || self.folded_bytes + kept_bytes > FOLDED_TOTAL_BYTES
+            // The rewriter lets the packer transpose weights.
+            || (kept_bytes > 0 && matches!(op, Op::Transpose { .. }))
+        {
+            return Ok(None);
+        }
+        let in_operands: Vec<_> = types
+            .iter()
+            .map(|t| t.as_ref().map(|t| (t, Layout::Plain)))
+            .collect();
+        let out_operands: Vec<_> = results.iter().map(|t| Some((t, Layout::Plain))).collect();
+        if neap_ops::flops(op, &in_operands, &out_operands) > FOLD_FLOPS {
+            return Ok(None);
+        }
+        let mut literals = Vec::new();
+        for input in inputs {
+            literals.push(match input {
+                Some(v) => match self.known(*v)? {
+                    Some(literal) => Some(literal),
+                    None => return Ok(None),
+                },
+                None => None,
+            });
+        }
+        let refs: Vec<Option<&Literal>> = literals.iter().map(Option::as_ref).collect();
+        let values = match neap_ops::evaluate_outputs(op, &refs, wanted.len()) {
+            Ok(values) => values,
+            // Not computable here may still be fine: the result may never be needed.
+            Err(OpError::Unsupported { .. } | OpError::BadData { .. }) => return Ok(None),
+            Err(error) => return Err(at.bad(error.to_string())),
+        };
+        self.folded_bytes += kept_bytes;
+        let values = values.into_iter().zip(wanted);
+        Ok(Some(
+            values
+                .map(|(literal, &wanted)| wanted.then(|| self.literal(literal)))
+                .collect(),
+        ))
+    }
+}
+
+/// A transpose that moves only axes of size one does not move elements.
+fn unit_transpose_as_reshape(op: Op, types: &[Option<TensorType>], results: &[TensorType]) -> Op {
+    let (Op::Transpose { perm }, [Some(from)], [to]) = (&op, types, results) else {
+        return op;
+    };
+    let mut moved = perm.iter().filter(|&&axis| from.shape[axis] != 1);
+    let in_order = moved.by_ref().is_sorted();
+    let identity = perm.iter().enumerate().all(|(i, &p)| i == p);
+    if in_order && !identity {
+        Op::Reshape {
+            shape: to.shape.clone(),
+        }
+    } else {
+        op
+    }
+}

@@ -1,0 +1,144 @@
+//! What can go wrong while opening a model, as one line a user understands.
+
+use std::fmt;
+use thiserror::Error;
+
+#[derive(Debug, Error)]
+pub enum OnnxError {
+    #[error("cannot open '{path}': {source}")]
+    Open {
+        path: String,
+        source: std::io::Error,
+    },
+    #[error("cannot read '{path}': {source}")]
+    Read {
+        path: String,
+        source: std::io::Error,
+    },
+    #[error("'{path}' is not a valid ONNX file: {reason} (at byte {offset})")]
+    Malformed {
+        path: String,
+        offset: u64,
+        reason: String,
+    },
+    #[error("'{path}' is not a valid ONNX model: {reason}")]
+    Model { path: String, reason: String },
+    #[error("opset {version} of domain '{domain}' is not supported ({supported})")]
+    Opset {
+        domain: String,
+        version: i64,
+        supported: &'static str,
+    },
+    #[error("node '{node}': operator '{op}' is not supported")]
+    UnsupportedOp { node: String, op: String },
+    #[error("node '{node}' ({op}): {reason} is not supported")]
+    Unsupported {
+        node: String,
+        op: String,
+        reason: String,
+    },
+    #[error("node '{node}' ({op}): {reason}")]
+    BadNode {
+        node: String,
+        op: String,
+        reason: String,
+    },
+    #[error("{}", DynamicMessage { node, op, what, inputs })]
+    DynamicShape {
+        node: String,
+        op: String,
+        /// The operator's input that must be known, in ONNX's words.
+        what: String,
+        /// Graph inputs whose values decide it; binding them makes the model loadable.
+        inputs: Vec<String>,
+    },
+    #[error("input '{input}' has dynamic dimension '{dim}' (axis {axis}): give --shape {example}")]
+    DynamicInput {
+        input: String,
+        dim: String,
+        axis: usize,
+        example: String,
+    },
+    #[error("input '{input}': {reason}")]
+    Input { input: String, reason: String },
+    #[error("initializer '{name}': {reason}")]
+    Initializer { name: String, reason: String },
+    #[error("external data of '{name}' in '{path}': {reason}")]
+    External {
+        name: String,
+        path: String,
+        reason: String,
+    },
+    #[error(transparent)]
+    Graph(#[from] neap_ir::GraphError),
+}
+
+/// `DynamicShape` in words; its own type because the list of inputs may be empty.
+struct DynamicMessage<'a> {
+    node: &'a str,
+    op: &'a str,
+    what: &'a str,
+    inputs: &'a [String],
+}
+
+impl fmt::Display for DynamicMessage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DynamicMessage {
+            node,
+            op,
+            what,
+            inputs,
+        } = self;
+        write!(
+            f,
+            "node '{node}' ({op}): {what} must be known when the model is opened"
+        )?;
+        match inputs {
+            [] => f.write_str(", but it is computed from values that are not"),
+            [one] => write!(f, "; it depends on input '{one}', so bind that input's value"),
+            many => write!(
+                f,
+                "; it depends on inputs '{}', so bind those inputs' values",
+                many.join("', '")
+            ),
+        }
+    }
+}
+
+/// A name from the file made safe for a one-line message.
+pub(crate) fn shown(name: &str) -> String {
+    const LIMIT: usize = 120;
+    let mut text: String = name.chars().take(LIMIT).collect::<String>();
+    if text.len() < name.len() {
+        text.push('…');
+    }
+    text.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_from_the_file_stay_on_one_line() {
+        assert_eq!(shown("a\nb"), "a?b");
+        assert_eq!(shown(&"x".repeat(1000)).chars().count(), 121);
+    }
+
+    #[test]
+    fn a_shape_question_names_the_inputs_to_bind() {
+        let error = OnnxError::DynamicShape {
+            node: "n".into(),
+            op: "Reshape".into(),
+            what: "the shape".into(),
+            inputs: vec!["a".into(), "b".into()],
+        };
+        assert_eq!(
+            error.to_string(),
+            "node 'n' (Reshape): the shape must be known when the model is opened; \
+             it depends on inputs 'a', 'b', so bind those inputs' values"
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! The model's files: the `.onnx` itself and external data inside its folder.
+
+use crate::error::{OnnxError, shown};
+use crate::source::Source;
+use neap_ir::{ByteRange, FileId};
+use std::collections::HashMap;
+use std::path::{Component, Path, PathBuf};
+
+pub(crate) struct Files {
+    model: Source,
+    /// Canonical folder of the model; external data must lie inside.
+    folder: PathBuf,
+    external: Vec<External>,
+    by_location: HashMap<String, usize>,
+    /// Only one external file is open at a time: a model may have one file per tensor.
+    open: Option<(usize, Source)>,
+}
+
+struct External {
+    path: PathBuf,
+    len: u64,
+}
+
+impl Files {
+    pub(crate) fn open(path: &Path) -> Result<Files, OnnxError> {
+        let model = Source::open(path)?;
+        let canonical = path.canonicalize().map_err(|source| OnnxError::Open {
+            path: path.display().to_string(),
+            source,
+        })?;
+        Ok(Files {
+            model,
+            folder: canonical.parent().map(Path::to_path_buf).unwrap_or_default(),
+            external: Vec::new(),
+            by_location: HashMap::new(),
+            open: None,
+        })
+    }
+
+    pub(crate) fn model(&self) -> &Source {
+        &self.model
+    }
+
+    /// Paths in the order of [`FileId`].
+    pub(crate) fn names(&self) -> Vec<String> {
+        let external = self.external.iter().map(|e| e.path.display().to_string());
+        std::iter::once(self.model.name().to_string())
+            .chain(external)
+            .collect()
+    }
+
+    pub(crate) fn read(&mut self, range: ByteRange, out: &mut [u8]) -> Result<(), OnnxError> {
+        let Some(index) = range.file.index().checked_sub(1) else {
+            return self.model.read(range.offset, out);
+        };
+        if self.open.as_ref().is_none_or(|(i, _)| *i != index) {
+            self.open = Some((index, Source::open(&self.external[index].path)?));
+        }
+        match &self.open {
+            Some((_, source)) => source.read(range.offset, out),
+            None => Ok(()),
+        }
+    }
+
+    /// The bytes that a tensor's `external_data` entries name, checked against the file.
+    pub(crate) fn external(
+        &mut self,
+        tensor: &str,
+        entries: &[(String, String)],
+        expected_bytes: u64,
+    ) -> Result<ByteRange, OnnxError> {
+        let get = |key: &str| {
+            entries
+                .iter()
+                .find(|(k, _)| k == key)
+                .map(|(_, v)| v.as_str())
+        };
+        let location = get("location").unwrap_or_default();
+        let bad = |reason: String| OnnxError::External {
+            name: shown(tensor),
+            path: shown(location),
+            reason,
+        };
+        let number = |key: &str| match get(key).filter(|v| !v.is_empty()) {
+            None => Ok(None),
+            Some(text) => text
+                .parse::<u64>()
+                .map(Some)
+                .map_err(|_| bad(format!("its {key} is not a number"))),
+        };
+        let offset = number("offset")?.unwrap_or(0);
+        if let Some(len) = number("length")?
+            && len != expected_bytes
+        {
+            return Err(bad(format!(
+                "its length is {len} bytes, but its shape needs {expected_bytes}"
+            )));
+        }
+        let index = self.locate(location).map_err(bad)?;
+        let len = self.external[index].len;
+        if offset
+            .checked_add(expected_bytes)
+            .is_none_or(|end| end > len)
+        {
+            return Err(bad(format!(
+                "the file is too short ({len} bytes, {expected_bytes} are needed from {offset})"
+            )));
+        }
+        Ok(ByteRange {
+            file: FileId(index as u32 + 1),
+            offset,
+            bytes: expected_bytes,
+        })
+    }
+
+    fn locate(&mut self, location: &str) -> Result<usize, String> {
+        if let Some(&index) = self.by_location.get(location) {
+            return Ok(index);
+        }
+        let relative = Path::new(location);
+        let inside = !location.is_empty()
+            && !location.contains('\0')
+            && relative
+                .components()
+                .all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
+        if !inside {
+            return Err("the path leaves the model's folder".into());
+        }
+        let path = self
+            .folder
+            .join(relative)
+            .canonicalize()
+            .map_err(|e| format!("the file cannot be opened: {e}"))?;
+        if !path.starts_with(&self.folder) {
+            return Err("the path leaves the model's folder".into());
+        }
+        let metadata = path
+            .metadata()
+            .map_err(|e| format!("the file cannot be opened: {e}"))?;
+        if !metadata.is_file() {
+            return Err("it is not a regular file".into());
+        }
+        self.external.push(External {
+            path,
+            len: metadata.len(),
+        });
+        let index = self.external.len() - 1;
+        self.by_location.insert(location.to_string(), index);
+        Ok(index)
+    }
+}

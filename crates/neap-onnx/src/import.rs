@@ -1,0 +1,436 @@
+//! Walks the model: opens it, binds names to values, inlines branches and functions.
+
+use crate::builder::{At, Builder};
+use crate::error::{OnnxError, shown};
+use crate::files::Files;
+use crate::node::{Ctx, Outputs};
+use crate::proto::{AttributeProto, AttributeValue, FunctionProto, GraphProto, NodeProto};
+use crate::{OpenOptions, cleanup, decode, inputs, ops, order, tensor};
+use neap_ir::op::Unary;
+use neap_ir::{Const, Graph, Op, TensorType, ValueId};
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+const OLDEST_OPSET: i64 = 7;
+const NEWEST_OPSET: i64 = 23;
+/// Functions that call each other, and branches inside branches, end here.
+const MAX_NESTING: usize = 32;
+/// Inlined functions can multiply; no real model comes near.
+const MAX_NODES: usize = 2_000_000;
+
+pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Graph, OnnxError> {
+    let files = Files::open(path)?;
+    let invalid = |reason: String| OnnxError::Model {
+        path: path.display().to_string(),
+        reason,
+    };
+    let model = decode::model(files.model())?;
+    let proto = model
+        .graph
+        .as_ref()
+        .ok_or_else(|| invalid("it holds no graph".into()))?;
+    let opsets = opsets(&model.opsets)?;
+    let functions = model
+        .functions
+        .iter()
+        .map(|f| ((f.domain.as_str(), f.name.as_str()), f))
+        .collect();
+
+    let mut importer = Importer {
+        builder: Builder::new(files, options.widen_half),
+        functions,
+        lowered: 0,
+    };
+    let builder = &mut importer.builder;
+    builder.graph.name = proto.name.clone();
+    let mut scope = Scope::root(&opsets);
+
+    let initialized: HashSet<&str> = proto
+        .initializers
+        .iter()
+        .map(|t| t.name.as_str())
+        .chain(proto.sparse_initializers.iter().map(|s| s.values.name.as_str()))
+        .collect();
+    // Files of early IR versions list initializers among the inputs.
+    let real_inputs: Vec<_> = proto
+        .inputs
+        .iter()
+        .filter(|i| !initialized.contains(i.name.as_str()))
+        .collect();
+    let types = inputs::bind(&real_inputs, options)?;
+    for (input, stored) in real_inputs.iter().zip(types) {
+        let dtype = tensor::value_dtype(stored.dtype, options.widen_half);
+        let ty = TensorType::new(dtype, &stored.shape);
+        let id = match options.bindings.get(&input.name) {
+            Some(literal) if literal.dtype() == stored.dtype || literal.dtype() == dtype => {
+                let literal = tensor::converted(literal.clone(), dtype);
+                builder.graph.add_const("", ty, Const::Inline(literal))
+            }
+            Some(literal) => {
+                return Err(OnnxError::Input {
+                    input: shown(&input.name),
+                    reason: format!(
+                        "its bound value is {}, but the model wants {}",
+                        literal.dtype(),
+                        stored.dtype
+                    ),
+                });
+            }
+            None => {
+                let id = builder.graph.add_value("", ty);
+                builder.graph.inputs.push(id);
+                id
+            }
+        };
+        builder.name(id, &input.name);
+        if scope.names.insert(input.name.clone(), Some(id)).is_some() {
+            return Err(invalid(format!("input '{}' is named twice", shown(&input.name))));
+        }
+    }
+
+    importer.graph(proto, &mut scope, 0).map_err(|e| match e {
+        Failure::Onnx(e) => e,
+        Failure::Graph(reason) => invalid(reason),
+    })?;
+    importer.outputs(proto, &scope).map_err(invalid)?;
+    let Builder { mut graph, files, .. } = importer.builder;
+    graph.files = files.names();
+    let graph = cleanup::run(graph);
+    graph.check()?;
+    Ok(graph)
+}
+
+type Opsets = HashMap<String, i64>;
+
+fn opsets(imports: &[(String, i64)]) -> Result<Opsets, OnnxError> {
+    let mut opsets = Opsets::new();
+    for (domain, version) in imports {
+        let domain = if domain == "ai.onnx" { "" } else { domain };
+        if domain.is_empty() && !(OLDEST_OPSET..=NEWEST_OPSET).contains(version) {
+            return Err(OnnxError::Opset {
+                domain: "ai.onnx".into(),
+                version: *version,
+                supported: "7 to 23 are",
+            });
+        }
+        opsets.insert(domain.to_string(), *version);
+    }
+    Ok(opsets)
+}
+
+/// Names visible to nodes: of this graph, then of those around it.
+struct Scope<'p> {
+    /// `None` for an optional function argument that was left out.
+    names: HashMap<String, Option<ValueId>>,
+    parent: Option<&'p Scope<'p>>,
+    opsets: &'p Opsets,
+}
+
+impl<'p> Scope<'p> {
+    fn root(opsets: &'p Opsets) -> Scope<'p> {
+        Scope {
+            names: HashMap::new(),
+            parent: None,
+            opsets,
+        }
+    }
+
+    fn inside(parent: &'p Scope<'p>) -> Scope<'p> {
+        Scope {
+            names: HashMap::new(),
+            parent: Some(parent),
+            opsets: parent.opsets,
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<Option<ValueId>> {
+        let mut scope = Some(self);
+        while let Some(s) = scope {
+            if let Some(&value) = s.names.get(name) {
+                return Some(value);
+            }
+            scope = s.parent;
+        }
+        None
+    }
+}
+
+/// A node's failure already says where; a graph's is completed with the model's name.
+enum Failure {
+    Onnx(OnnxError),
+    Graph(String),
+}
+
+impl From<OnnxError> for Failure {
+    fn from(e: OnnxError) -> Failure {
+        Failure::Onnx(e)
+    }
+}
+
+impl Failure {
+    fn at(self, at: At) -> OnnxError {
+        match self {
+            Failure::Onnx(e) => e,
+            Failure::Graph(reason) => at.bad(reason),
+        }
+    }
+}
+
+struct Importer<'m> {
+    builder: Builder,
+    functions: HashMap<(&'m str, &'m str), &'m FunctionProto>,
+    /// Nodes so far.
+    lowered: usize,
+}
+
+impl Importer<'_> {
+    /// Initializers and nodes of a graph or branch, as far as its outputs need them.
+    fn graph(
+        &mut self,
+        proto: &GraphProto,
+        scope: &mut Scope,
+        depth: usize,
+    ) -> Result<(), Failure> {
+        let outputs = || proto.outputs.iter().map(|o| o.name.as_str());
+        let order = order::live_nodes(&proto.nodes, outputs()).map_err(Failure::Graph)?;
+        let mut used: HashSet<&str> = outputs().collect();
+        for &i in &order {
+            order::used_names(&proto.nodes[i], &mut used);
+        }
+        let twice = |name: &str| Failure::Graph(format!("value '{}' is defined twice", shown(name)));
+        let widen = self.builder.widen;
+        for initializer in &proto.initializers {
+            if !used.contains(initializer.name.as_str()) {
+                continue;
+            }
+            let (ty, data) = tensor::load(&mut self.builder.files, initializer, widen)?;
+            let id = self.builder.graph.add_const("", ty, data);
+            self.builder.name(id, &initializer.name);
+            if scope.names.insert(initializer.name.clone(), Some(id)).is_some() {
+                return Err(twice(&initializer.name));
+            }
+        }
+        for sparse in &proto.sparse_initializers {
+            let name = &sparse.values.name;
+            if !used.contains(name.as_str()) {
+                continue;
+            }
+            let (ty, data) = tensor::load_sparse(&mut self.builder.files, sparse, widen)?;
+            let id = self.builder.graph.add_const("", ty, data);
+            self.builder.name(id, name);
+            if scope.names.insert(name.clone(), Some(id)).is_some() {
+                return Err(twice(name));
+            }
+        }
+        for i in order {
+            self.node(&proto.nodes[i], scope, depth)?;
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, node: &NodeProto, scope: &mut Scope, depth: usize) -> Result<(), Failure> {
+        let name = match (&node.name, node.outputs.first()) {
+            (name, _) if !name.is_empty() => name,
+            (_, Some(output)) => output,
+            _ => &node.op_type,
+        };
+        let at = At {
+            node: name,
+            op: &node.op_type,
+        };
+        self.lowered += 1;
+        if self.lowered > MAX_NODES {
+            return Err(at.bad("the model has too many nodes").into());
+        }
+        let mut inputs = Vec::with_capacity(node.inputs.len());
+        for input in &node.inputs {
+            inputs.push(if input.is_empty() {
+                None
+            } else {
+                scope
+                    .find(input)
+                    .ok_or_else(|| at.bad(format!("nothing computes its input '{}'", shown(input))))?
+            });
+        }
+        // Left-out trailing inputs are no inputs.
+        while inputs.last() == Some(&None) {
+            inputs.pop();
+        }
+
+        let domain = if node.domain == "ai.onnx" { "" } else { &node.domain };
+        let function = self
+            .functions
+            .get(&(node.domain.as_str(), node.op_type.as_str()))
+            .copied();
+        let outputs = if let Some(function) = function {
+            self.call(function, node, at, inputs, depth)?
+        } else if domain.is_empty() && node.op_type == "If" {
+            self.branch(node, at, inputs, scope, depth)?
+        } else {
+            let version = match scope.opsets.get(domain) {
+                Some(&version) => version,
+                None if domain.is_empty() => {
+                    return Err(Failure::Graph("it imports no opset".into()));
+                }
+                None => 1,
+            };
+            let mut ctx = Ctx {
+                builder: &mut self.builder,
+                node,
+                name,
+                version,
+                inputs,
+            };
+            ops::lower(&mut ctx, domain)?
+        };
+        for (i, output) in node.outputs.iter().enumerate() {
+            if output.is_empty() {
+                continue;
+            }
+            let Some(&Some(value)) = outputs.get(i) else {
+                return Err(at.unsupported(format!("output {i}")).into());
+            };
+            self.builder.name(value, output);
+            if scope.names.insert(output.clone(), Some(value)).is_some() {
+                return Err(at.bad(format!("its output '{}' is defined twice", shown(output))).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// `If` whose condition is known: the branch that is taken.
+    fn branch(
+        &mut self,
+        node: &NodeProto,
+        at: At,
+        inputs: Vec<Option<ValueId>>,
+        scope: &Scope,
+        depth: usize,
+    ) -> Outputs {
+        if depth >= MAX_NESTING {
+            return Err(at.bad("branches are nested too deeply"));
+        }
+        let mut ctx = Ctx {
+            builder: &mut self.builder,
+            node,
+            name: at.node,
+            version: 0,
+            inputs,
+        };
+        let condition = ctx.input(0)?;
+        let taken = match ctx.known_i64(condition, "its condition")?[..] {
+            [value] => value != 0,
+            _ => return Err(at.bad("its condition must have one element")),
+        };
+        let which = if taken { "then_branch" } else { "else_branch" };
+        let attribute = node.attributes.iter().find(|a| a.name == which);
+        let Some(AttributeValue::Graph(graph)) = attribute.map(|a| &a.value) else {
+            return Err(at.bad(format!("attribute '{which}' is missing")));
+        };
+        let mut inner = Scope::inside(scope);
+        self.graph(graph, &mut inner, depth + 1).map_err(|e| e.at(at))?;
+        let outputs = graph.outputs.iter().map(|o| {
+            inner
+                .find(&o.name)
+                .ok_or_else(|| at.bad(format!("nothing computes '{}'", shown(&o.name))))
+        });
+        outputs.collect()
+    }
+
+    /// A model-local function, inlined.
+    fn call(
+        &mut self,
+        function: &FunctionProto,
+        node: &NodeProto,
+        at: At,
+        inputs: Vec<Option<ValueId>>,
+        depth: usize,
+    ) -> Outputs {
+        if depth >= MAX_NESTING {
+            return Err(at.bad("functions call each other too deeply"));
+        }
+        let opsets = opsets(&function.opsets)?;
+        let mut scope = Scope::root(&opsets);
+        for (i, formal) in function.inputs.iter().enumerate() {
+            let actual = inputs.get(i).copied().flatten();
+            scope.names.insert(formal.clone(), actual);
+        }
+        let outputs = function.outputs.iter().map(String::as_str);
+        let order = order::live_nodes(&function.nodes, outputs).map_err(|e| at.bad(e))?;
+        for i in order {
+            let body = with_arguments(&function.nodes[i], node, &function.defaults);
+            self.node(&body, &mut scope, depth + 1).map_err(|e| e.at(at))?;
+        }
+        let outputs = function.outputs.iter().map(|name| {
+            scope
+                .find(name)
+                .ok_or_else(|| at.bad(format!("nothing computes '{}'", shown(name))))
+        });
+        outputs.collect()
+    }
+
+    /// Binds the graph's outputs, each to a value of its own that bears its name.
+    fn outputs(&mut self, proto: &GraphProto, scope: &Scope) -> Result<(), String> {
+        if proto.outputs.is_empty() {
+            return Err("it has no outputs".into());
+        }
+        let mut names = HashSet::new();
+        for output in &proto.outputs {
+            let name = output.name.as_str();
+            if !names.insert(name) {
+                return Err(format!("output '{}' is named twice", shown(name)));
+            }
+            let Some(Some(value)) = scope.find(name) else {
+                return Err(format!("nothing computes output '{}'", shown(name)));
+            };
+            let graph = &self.builder.graph;
+            let shared = graph.value(value).constant.is_some()
+                || graph.inputs.contains(&value)
+                || graph.outputs.contains(&value);
+            let own = if shared { self.copy(value) } else { value };
+            self.builder.rename(own, name);
+            self.builder.graph.outputs.push(own);
+        }
+        Ok(())
+    }
+
+    /// A value of its own with the same elements; not folded, since outputs are computed.
+    fn copy(&mut self, value: ValueId) -> ValueId {
+        let graph = &mut self.builder.graph;
+        let id = graph.add_value("", graph.ty(value).clone());
+        graph.nodes.push(neap_ir::Node {
+            name: format!("copy of {}", graph.value(value).name),
+            op: Op::Unary(Unary::Identity),
+            inputs: vec![Some(value)],
+            outputs: vec![Some(id)],
+            panels: None,
+        });
+        id
+    }
+}
+
+/// A node of a function's body with the call's attributes in place of references to them.
+fn with_arguments(body: &NodeProto, call: &NodeProto, defaults: &[AttributeProto]) -> NodeProto {
+    let mut node = body.clone();
+    node.attributes.retain_mut(|attribute| {
+        if attribute.reference.is_empty() {
+            if let AttributeValue::Graph(graph) = &mut attribute.value {
+                for inner in &mut graph.nodes {
+                    *inner = with_arguments(inner, call, defaults);
+                }
+            }
+            return true;
+        }
+        let named = |a: &&AttributeProto| a.name == attribute.reference;
+        let found = call.attributes.iter().find(named).or(defaults.iter().find(named));
+        match found {
+            Some(argument) => {
+                attribute.value = argument.value.clone();
+                attribute.reference.clear();
+                true
+            }
+            None => false,
+        }
+    });
+    node
+}

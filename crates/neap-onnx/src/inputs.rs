@@ -1,0 +1,235 @@
+//! Shapes of the model's inputs: declared, given by the user, or learned from a named dimension.
+
+use crate::OpenOptions;
+use crate::error::{OnnxError, shown};
+use crate::proto::{Dim, ValueInfo, ValueType};
+use crate::tensor;
+use neap_ir::{DType, TensorType};
+use std::collections::HashMap;
+
+/// Types of all inputs, in order. Dtypes are as stored (half floats not widened).
+pub(crate) fn bind(
+    inputs: &[&ValueInfo],
+    options: &OpenOptions,
+) -> Result<Vec<TensorType>, OnnxError> {
+    for name in options.shapes.keys().chain(options.bindings.keys()) {
+        if !inputs.iter().any(|i| &i.name == name) {
+            let known: Vec<String> = inputs.iter().map(|i| shown(&i.name)).collect();
+            return Err(OnnxError::Input {
+                input: shown(name),
+                reason: format!("the model has no such input; it has '{}'", known.join("', '")),
+            });
+        }
+    }
+    let mut sizes: HashMap<&str, usize> = options
+        .dims
+        .iter()
+        .map(|(name, &size)| (name.as_str(), size))
+        .collect();
+    // First the inputs whose shapes are given: they say what named dimensions are.
+    for input in inputs {
+        if let Some(given) = given_shape(input, options) {
+            learn(input, given, &mut sizes)?;
+        }
+    }
+    inputs
+        .iter()
+        .map(|input| resolve(input, given_shape(input, options), &sizes))
+        .collect()
+}
+
+fn given_shape<'a>(input: &ValueInfo, options: &'a OpenOptions) -> Option<&'a [usize]> {
+    let bound = options.bindings.get(&input.name).map(|l| l.shape());
+    bound.or(options.shapes.get(&input.name).map(Vec::as_slice))
+}
+
+fn tensor_type(input: &ValueInfo) -> Result<(DType, Option<&[Dim]>), OnnxError> {
+    let bad = |reason: String| OnnxError::Input {
+        input: shown(&input.name),
+        reason,
+    };
+    match &input.ty {
+        ValueType::Tensor { elem_type, shape } => {
+            let dtype = tensor::dtype(*elem_type).map_err(bad)?;
+            Ok((dtype, shape.as_deref()))
+        }
+        ValueType::Other(kind) => Err(bad(format!("it is {kind}, which is not supported"))),
+        ValueType::Unknown => Err(bad("it has no type".into())),
+    }
+}
+
+fn learn<'a>(
+    input: &'a ValueInfo,
+    given: &[usize],
+    sizes: &mut HashMap<&'a str, usize>,
+) -> Result<(), OnnxError> {
+    let (_, declared) = tensor_type(input)?;
+    let Some(declared) = declared else {
+        return Ok(());
+    };
+    let mismatch = || OnnxError::Input {
+        input: shown(&input.name),
+        reason: format!(
+            "shape {} does not fit the model's {}",
+            show_sizes(given),
+            show_dims(declared)
+        ),
+    };
+    if given.len() != declared.len() {
+        return Err(mismatch());
+    }
+    for (&size, dim) in given.iter().zip(declared) {
+        match dim {
+            Dim::Fixed(d) if *d >= 0 && *d as usize != size => return Err(mismatch()),
+            Dim::Named(name) => {
+                let known = *sizes.entry(name).or_insert(size);
+                if known != size {
+                    return Err(OnnxError::Input {
+                        input: shown(&input.name),
+                        reason: format!(
+                            "dimension '{}' is {size} here but {known} elsewhere",
+                            shown(name)
+                        ),
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn resolve(
+    input: &ValueInfo,
+    given: Option<&[usize]>,
+    sizes: &HashMap<&str, usize>,
+) -> Result<TensorType, OnnxError> {
+    let (dtype, declared) = tensor_type(input)?;
+    let shape = match (given, declared) {
+        (Some(given), _) => given.to_vec(),
+        (None, None) => {
+            return Err(OnnxError::DynamicInput {
+                input: shown(&input.name),
+                dim: "?".into(),
+                axis: 0,
+                example: format!("{}=1x...", shown(&input.name)),
+            });
+        }
+        (None, Some(dims)) => {
+            let size = |dim: &Dim| match dim {
+                Dim::Fixed(d) => usize::try_from(*d).ok(),
+                Dim::Named(name) => sizes.get(name.as_str()).copied(),
+                Dim::Unknown => None,
+            };
+            let shape: Vec<Option<usize>> = dims.iter().map(size).collect();
+            if let Some(axis) = shape.iter().position(Option::is_none) {
+                let filled: Vec<usize> = shape.iter().map(|d| d.unwrap_or(1)).collect();
+                return Err(OnnxError::DynamicInput {
+                    input: shown(&input.name),
+                    dim: match &dims[axis] {
+                        Dim::Named(name) => shown(name),
+                        _ => "?".into(),
+                    },
+                    axis,
+                    example: format!("{}={}", shown(&input.name), show_sizes(&filled)),
+                });
+            }
+            shape.into_iter().flatten().collect()
+        }
+    };
+    if shape.len() > tensor::MAX_RANK || tensor::is_huge(&shape) {
+        return Err(OnnxError::Input {
+            input: shown(&input.name),
+            reason: format!("shape {} is impossibly large", show_sizes(&shape)),
+        });
+    }
+    Ok(TensorType { dtype, shape })
+}
+
+fn show_sizes(shape: &[usize]) -> String {
+    let parts: Vec<String> = shape.iter().map(ToString::to_string).collect();
+    if parts.is_empty() {
+        "scalar".into()
+    } else {
+        parts.join("x")
+    }
+}
+
+fn show_dims(dims: &[Dim]) -> String {
+    let parts: Vec<String> = dims
+        .iter()
+        .map(|d| match d {
+            Dim::Fixed(d) => d.to_string(),
+            Dim::Named(name) => shown(name),
+            Dim::Unknown => "?".into(),
+        })
+        .collect();
+    if parts.is_empty() {
+        "scalar".into()
+    } else {
+        parts.join("x")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(name: &str, dims: &[Dim]) -> ValueInfo {
+        ValueInfo {
+            name: name.into(),
+            ty: ValueType::Tensor {
+                elem_type: 1,
+                shape: Some(dims.to_vec()),
+            },
+        }
+    }
+
+    fn named(name: &str) -> Dim {
+        Dim::Named(name.into())
+    }
+
+    #[test]
+    fn a_named_dimension_is_learned_from_any_input() {
+        let a = input("a", &[named("batch"), Dim::Fixed(3)]);
+        let b = input("b", &[Dim::Fixed(7), named("batch")]);
+        let mut options = OpenOptions::default();
+        options.shapes.insert("b".into(), vec![7, 5]);
+        let types = bind(&[&a, &b], &options).expect("bound");
+        assert_eq!(types[0].shape, [5, 3]);
+        assert_eq!(types[1].shape, [7, 5]);
+    }
+
+    #[test]
+    fn a_missing_dimension_is_a_question() {
+        let x = input("x", &[named("batch"), Dim::Fixed(3), Dim::Fixed(224)]);
+        let error = bind(&[&x], &OpenOptions::default()).expect_err("open");
+        assert_eq!(
+            error.to_string(),
+            "input 'x' has dynamic dimension 'batch' (axis 0): give --shape x=1x3x224"
+        );
+        let mut options = OpenOptions::default();
+        options.dims.insert("batch".into(), 2);
+        assert_eq!(bind(&[&x], &options).expect("bound")[0].shape, [2, 3, 224]);
+    }
+
+    #[test]
+    fn contradictions_are_errors() {
+        let a = input("a", &[named("n")]);
+        let b = input("b", &[named("n"), Dim::Fixed(2)]);
+        for (shapes, expected) in [
+            (vec![("a", vec![1]), ("b", vec![2, 2])], "dimension 'n' is 2 here but 1 elsewhere"),
+            (vec![("a", vec![1]), ("b", vec![1, 3])], "shape 1x3 does not fit the model's nx2"),
+            (vec![("a", vec![1, 1])], "shape 1x1 does not fit the model's n"),
+            (vec![("c", vec![1])], "no such input"),
+            (vec![("a", vec![usize::MAX])], "impossibly large"),
+        ] {
+            let mut options = OpenOptions::default();
+            for (name, shape) in shapes {
+                options.shapes.insert(name.into(), shape);
+            }
+            let error = bind(&[&a, &b], &options).expect_err("contradiction").to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

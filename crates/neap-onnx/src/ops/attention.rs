@@ -1,0 +1,156 @@
+//! Attention and rotary embedding of opset 23.
+
+use crate::error::OnnxError;
+use crate::node::{Ctx, Outputs, one};
+use neap_ir::op::{AttentionAttrs, Binary, HeadLayout, SliceRange};
+use neap_ir::{DType, Op, ValueId};
+
+pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
+    Some(match op {
+        "Attention" => attention(c),
+        "RotaryEmbedding" => one(rotary(c)),
+        _ => return None,
+    })
+}
+
+/// `[B, H, S, D]`, or `[B, S, H*D]` with the number of heads in an attribute.
+struct Heads {
+    layout: HeadLayout,
+    heads: usize,
+    rows: usize,
+    width: usize,
+}
+
+fn heads(c: &Ctx, x: ValueId, attribute: &str) -> Result<Heads, OnnxError> {
+    match c.shape(x)[..] {
+        [_, heads, rows, width] => Ok(Heads {
+            layout: HeadLayout::HeadMajor,
+            heads,
+            rows,
+            width,
+        }),
+        [_, rows, row] => {
+            let heads = c.size(attribute, 0)?;
+            if heads == 0 || row % heads != 0 {
+                return Err(c.bad(format!(
+                    "attribute '{attribute}' ({heads}) does not fit rows of {row}"
+                )));
+            }
+            Ok(Heads {
+                layout: HeadLayout::RowMajor,
+                heads,
+                rows,
+                width: row / heads,
+            })
+        }
+        ref shape => Err(c.bad(format!("an operand of shape {shape:?} has no heads"))),
+    }
+}
+
+fn attention(c: &mut Ctx) -> Outputs {
+    let (q, k, v) = (c.input(0)?, c.input(1)?, c.input(2)?);
+    if c.optional(4).is_some() || c.optional(5).is_some() || c.wants(1) || c.wants(2) {
+        return Err(c.unsupported("a cache of past keys and values"));
+    }
+    if c.wants(3) || c.float("softcap", 0.0)? != 0.0 {
+        return Err(c.unsupported("output of scores, or a soft cap,"));
+    }
+    let (qh, kh) = (heads(c, q, "q_num_heads")?, heads(c, k, "kv_num_heads")?);
+    let vh = heads(c, v, "kv_num_heads")?;
+    let scale = match c.float("scale", 0.0)? {
+        0.0 => 1.0 / (qh.width as f32).sqrt(),
+        scale => scale,
+    };
+    let causal = c.flag("is_causal", false)?;
+    if causal && qh.rows != kh.rows {
+        return Err(c.unsupported("a causal mask between sequences of different lengths"));
+    }
+    let attrs = AttentionAttrs {
+        heads: qh.heads,
+        kv_heads: kh.heads,
+        scale,
+        causal,
+        q: qh.layout,
+        k: kh.layout,
+        v: vh.layout,
+        out: qh.layout,
+    };
+    let mut inputs = vec![Some(q), Some(k), Some(v)];
+    inputs.extend(c.optional(3).map(Some));
+    one(c.emit_optional(Op::Attention(attrs), &inputs))
+}
+
+/// Pairs of features turned by position-dependent angles.
+fn rotary(c: &mut Ctx) -> Result<ValueId, OnnxError> {
+    let x = c.input(0)?;
+    let original = c.shape(x);
+    let layout = heads(c, x, "num_heads")?;
+    let batch = original[0];
+    // Work on [B, S, H, D].
+    let rows_first = [batch, layout.rows, layout.heads, layout.width];
+    let x = if layout.layout == HeadLayout::HeadMajor {
+        let perm = vec![0, 2, 1, 3];
+        c.emit(Op::Transpose { perm }, &[x])?
+    } else {
+        c.reshape(x, &rows_first)?
+    };
+    let turned = match c.size("rotary_embedding_dim", 0)? {
+        0 => layout.width,
+        width => width,
+    };
+    if turned > layout.width || turned % 2 != 0 {
+        return Err(c.bad(format!("it turns {turned} of {} features", layout.width)));
+    }
+    let half = turned / 2;
+    let (mut cos, mut sin) = (c.input(1)?, c.input(2)?);
+    for table in [&mut cos, &mut sin] {
+        if let Some(positions) = c.optional(3) {
+            let positions = c.cast(positions, DType::I64)?;
+            *table = c.emit(Op::Gather { axis: 0 }, &[*table, positions])?;
+        }
+        *table = c.reshape(*table, &[batch, layout.rows, 1, half])?;
+    }
+    let interleaved = c.flag("interleaved", false)?;
+    let take = |c: &mut Ctx, start: usize, step: isize, len: usize| {
+        let mut ranges: Vec<SliceRange> = rows_first
+            .iter()
+            .map(|&len| SliceRange {
+                start: 0,
+                step: 1,
+                len,
+            })
+            .collect();
+        ranges[3] = SliceRange { start, step, len };
+        c.emit(Op::Slice { ranges }, &[x])
+    };
+    let (a, b) = if interleaved {
+        (take(c, 0, 2, half)?, take(c, 1, 2, half)?)
+    } else {
+        (take(c, 0, 1, half)?, take(c, half, 1, half)?)
+    };
+    let turn = |c: &mut Ctx, x: [ValueId; 2], by: [ValueId; 2], op: Binary| {
+        let first = c.binary(Binary::Mul, x[0], by[0])?;
+        let second = c.binary(Binary::Mul, x[1], by[1])?;
+        c.binary(op, first, second)
+    };
+    let real = turn(c, [a, b], [cos, sin], Binary::Sub)?;
+    let imaginary = turn(c, [a, b], [sin, cos], Binary::Add)?;
+    let mut parts = if interleaved {
+        let pair_shape = [batch, layout.rows, layout.heads, half, 1];
+        let pairs = [c.reshape(real, &pair_shape)?, c.reshape(imaginary, &pair_shape)?];
+        let joined = c.emit(Op::Concat { axis: 4 }, &pairs)?;
+        vec![c.reshape(joined, &[batch, layout.rows, layout.heads, turned])?]
+    } else {
+        vec![real, imaginary]
+    };
+    if turned < layout.width {
+        parts.push(take(c, turned, 1, layout.width - turned)?);
+    }
+    let result = c.emit(Op::Concat { axis: 3 }, &parts)?;
+    if layout.layout == HeadLayout::HeadMajor {
+        let perm = vec![0, 2, 1, 3];
+        c.emit(Op::Transpose { perm }, &[result])
+    } else {
+        c.reshape(result, &original)
+    }
+}

@@ -1,0 +1,60 @@
+//! Each ONNX operator as typed operators, with what differs between opset versions resolved.
+
+mod attention;
+mod contrib;
+mod conv;
+mod elementwise;
+mod generate;
+mod indexing;
+mod loss;
+mod movement;
+mod norm;
+mod pool;
+mod quantize;
+mod recurrent;
+mod reduce;
+mod resize;
+mod slicing;
+
+use crate::error::{OnnxError, shown};
+use crate::node::{Ctx, Outputs};
+
+pub(crate) fn lower(c: &mut Ctx, domain: &str) -> Outputs {
+    let op = c.node.op_type.as_str();
+    if domain.is_empty() {
+        for family in [
+            elementwise::lower,
+            movement::lower,
+            slicing::lower,
+            conv::lower,
+            pool::lower,
+            norm::lower,
+            reduce::lower,
+            generate::lower,
+            indexing::lower,
+            resize::lower,
+            attention::lower,
+            recurrent::lower,
+            quantize::lower,
+            loss::lower,
+        ] {
+            if let Some(outputs) = family(c, op) {
+                return outputs;
+            }
+        }
+    }
+    // Exporters have put some of these into the default domain.
+    if (domain.is_empty() || domain == "com.microsoft")
+        && let Some(outputs) = contrib::lower(c, op)
+    {
+        return outputs;
+    }
+    Err(OnnxError::UnsupportedOp {
+        node: shown(c.name),
+        op: if domain.is_empty() {
+            shown(op)
+        } else {
+            shown(&format!("{domain}.{op}"))
+        },
+    })
+}

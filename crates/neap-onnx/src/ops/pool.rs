@@ -1,0 +1,102 @@
+//! Poolings: windows resolved to explicit pads and output sizes.
+
+use super::conv::{Padding, apply_same, extent, padding, window};
+use crate::error::OnnxError;
+use crate::node::{Ctx, Outputs, one};
+use neap_ir::op::Pool;
+use neap_ir::{Op, ValueId};
+
+pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
+    Some(match op {
+        "MaxPool" => max_pool(c),
+        "AveragePool" => average_pool(c),
+        "LpPool" => lp_pool(c),
+        "GlobalMaxPool" => one(global(c, max(false))),
+        "GlobalAveragePool" => one(global(c, AVERAGE)),
+        "GlobalLpPool" => one(p(c).and_then(|p| global(c, Pool::Lp { p }))),
+        _ => return None,
+    })
+}
+
+const AVERAGE: Pool = Pool::Average {
+    count_include_pad: false,
+};
+
+fn max(column_major: bool) -> Pool {
+    Pool::Max { column_major }
+}
+
+fn p(c: &Ctx) -> Result<u32, OnnxError> {
+    let p = c.int("p", 2)?;
+    u32::try_from(p)
+        .ok()
+        .filter(|&p| p > 0)
+        .ok_or_else(|| c.bad(format!("p {p} is out of range")))
+}
+
+fn global(c: &mut Ctx, kind: Pool) -> Result<ValueId, OnnxError> {
+    let x = c.input(0)?;
+    c.shape_of_rank(x, 3)?;
+    c.emit(Op::GlobalPool(kind), &[x])
+}
+
+fn max_pool(c: &mut Ctx) -> Outputs {
+    let column_major = c.flag("storage_order", false)?;
+    pool(c, max(column_major))
+}
+
+fn average_pool(c: &mut Ctx) -> Outputs {
+    let count_include_pad = c.flag("count_include_pad", false)?;
+    pool(c, Pool::Average { count_include_pad })
+}
+
+fn lp_pool(c: &mut Ctx) -> Outputs {
+    let p = p(c)?;
+    pool(c, Pool::Lp { p })
+}
+
+fn pool(c: &mut Ctx, kind: Pool) -> Outputs {
+    let x = c.input(0)?;
+    let shape = c.shape_of_rank(x, 3)?;
+    let spatial = &shape[2..];
+    let kernel = c
+        .sizes("kernel_shape")?
+        .ok_or_else(|| c.bad("attribute 'kernel_shape' is missing"))?;
+    if kernel.len() != spatial.len() {
+        return Err(c.bad(format!(
+            "its kernel {kernel:?} does not fit its input {shape:?}"
+        )));
+    }
+    let mut window = window(c, &kernel)?;
+    let padding = padding(c)?;
+    match padding {
+        Padding::SameUpper => apply_same(&mut window, spatial, true),
+        Padding::SameLower => apply_same(&mut window, spatial, false),
+        Padding::Explicit | Padding::Valid => {}
+    }
+    let ceil = c.flag("ceil_mode", false)? && padding == Padding::Explicit;
+    let mut output_spatial = Vec::with_capacity(spatial.len());
+    for (axis, &size) in spatial.iter().enumerate() {
+        let stride = window.strides[axis];
+        let padded = size + window.pads_begin[axis] + window.pads_end[axis];
+        let room = padded.checked_sub(extent(&window, axis)).ok_or_else(|| {
+            c.bad(format!("its window is larger than its input {shape:?}"))
+        })?;
+        let mut out = if ceil {
+            room.div_ceil(stride) + 1
+        } else {
+            room / stride + 1
+        };
+        // A window that would start in the padding after the end is left out.
+        if ceil && (out - 1) * stride >= size + window.pads_begin[axis] {
+            out -= 1;
+        }
+        output_spatial.push(out);
+    }
+    let op = Op::Pool {
+        kind,
+        window,
+        output_spatial,
+    };
+    c.emit_outputs(op, &[Some(x)])
+}

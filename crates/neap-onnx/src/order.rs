@@ -1,0 +1,117 @@
+//! Which nodes of a graph are needed, and in what order they can run.
+
+use crate::proto::{AttributeValue, NodeProto};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet};
+
+/// Indices of the nodes that `outputs` need, in the file's order when that is valid and sorted
+/// otherwise. The error is a reason.
+pub(crate) fn live_nodes<'a>(
+    nodes: &'a [NodeProto],
+    outputs: impl Iterator<Item = &'a str>,
+) -> Result<Vec<usize>, String> {
+    let mut makers: HashMap<&str, usize> = HashMap::new();
+    for (i, node) in nodes.iter().enumerate() {
+        for output in node.outputs.iter().filter(|n| !n.is_empty()) {
+            if makers.insert(output, i).is_some() {
+                let name = crate::error::shown(output);
+                return Err(format!("value '{name}' is computed twice"));
+            }
+        }
+    }
+
+    let mut live = vec![false; nodes.len()];
+    let mut stack: Vec<usize> = outputs.filter_map(|n| makers.get(n).copied()).collect();
+    let mut sources: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+    while let Some(i) = stack.pop() {
+        if std::mem::replace(&mut live[i], true) {
+            continue;
+        }
+        let mut names = HashSet::new();
+        used_names(&nodes[i], &mut names);
+        sources[i] = names.iter().filter_map(|n| makers.get(n).copied()).collect();
+        stack.extend(&sources[i]);
+    }
+
+    let order: Vec<usize> = (0..nodes.len()).filter(|&i| live[i]).collect();
+    if order.iter().all(|&i| sources[i].iter().all(|&s| s < i)) {
+        return Ok(order);
+    }
+    sorted(&order, &sources).ok_or_else(|| "its nodes depend on each other in a circle".into())
+}
+
+/// Kahn's algorithm; of the nodes that are ready the first in the file runs first.
+fn sorted(live: &[usize], sources: &[Vec<usize>]) -> Option<Vec<usize>> {
+    let mut readers: HashMap<usize, Vec<usize>> = HashMap::new();
+    let mut waiting: HashMap<usize, usize> = HashMap::new();
+    let mut ready = BinaryHeap::new();
+    for &i in live {
+        for &source in &sources[i] {
+            readers.entry(source).or_default().push(i);
+        }
+        if sources[i].is_empty() {
+            ready.push(Reverse(i));
+        }
+        waiting.insert(i, sources[i].len());
+    }
+    let mut order = Vec::new();
+    while let Some(Reverse(i)) = ready.pop() {
+        order.push(i);
+        for reader in readers.get(&i).into_iter().flatten() {
+            if let Some(count) = waiting.get_mut(reader) {
+                *count -= 1;
+                if *count == 0 {
+                    ready.push(Reverse(*reader));
+                }
+            }
+        }
+    }
+    (order.len() == live.len()).then_some(order)
+}
+
+/// Names that a node reads, those that its sub-graphs capture included.
+pub(crate) fn used_names<'a>(node: &'a NodeProto, names: &mut HashSet<&'a str>) {
+    names.extend(node.inputs.iter().map(String::as_str).filter(|n| !n.is_empty()));
+    for attribute in &node.attributes {
+        if let AttributeValue::Graph(graph) = &attribute.value {
+            for inner in &graph.nodes {
+                used_names(inner, names);
+            }
+            names.extend(graph.outputs.iter().map(|o| o.name.as_str()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(inputs: &[&str], outputs: &[&str]) -> NodeProto {
+        let own = |names: &[&str]| names.iter().map(|n| n.to_string()).collect();
+        NodeProto {
+            inputs: own(inputs),
+            outputs: own(outputs),
+            ..NodeProto::default()
+        }
+    }
+
+    #[test]
+    fn file_order_is_kept_and_dead_nodes_are_left_out() {
+        let nodes = [node(&["x"], &["a"]), node(&["x"], &["dead"]), node(&["a"], &["y"])];
+        assert_eq!(live_nodes(&nodes, ["y"].into_iter()), Ok(vec![0, 2]));
+    }
+
+    #[test]
+    fn a_wrong_order_is_sorted() {
+        let nodes = [node(&["a", "b"], &["y"]), node(&["a"], &["b"]), node(&["x"], &["a"])];
+        assert_eq!(live_nodes(&nodes, ["y"].into_iter()), Ok(vec![2, 1, 0]));
+    }
+
+    #[test]
+    fn circles_and_double_definitions_are_errors() {
+        let circle = [node(&["b"], &["a"]), node(&["a"], &["b"])];
+        assert!(live_nodes(&circle, ["a"].into_iter()).is_err());
+        let twice = [node(&["x"], &["a"]), node(&["x"], &["a"])];
+        assert!(live_nodes(&twice, ["a"].into_iter()).is_err());
+    }
+}

@@ -1,0 +1,191 @@
+//! Positioned reads of a file through a small window, leaving little behind in the page cache.
+//!
+//! The page cache that a process fills is charged to its memory budget, so read-ahead is switched
+//! off and what was read is dropped again.
+
+use crate::error::OnnxError;
+use rustix::fs::Advice;
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// The window grows from `MIN` (after a jump) to `MAX` (sequential reading).
+const MIN_WINDOW_BYTES: usize = 4 << 10;
+const MAX_WINDOW_BYTES: usize = 64 << 10;
+/// After that many bytes the file's cached pages are dropped.
+const DROP_EVERY_BYTES: u64 = 2 << 20;
+
+pub(crate) struct Source {
+    file: File,
+    name: String,
+    len: u64,
+    window: RefCell<Window>,
+    since_drop: Cell<u64>,
+}
+
+struct Window {
+    start: u64,
+    bytes: Vec<u8>,
+    /// Bytes to read if the next miss continues this window.
+    grow_to: usize,
+}
+
+impl Source {
+    pub(crate) fn open(path: &Path) -> Result<Source, OnnxError> {
+        let name = path.display().to_string();
+        let failed = |source| OnnxError::Open {
+            path: name.clone(),
+            source,
+        };
+        // Opening a pipe would block until somebody writes to it, so look first.
+        let metadata = std::fs::metadata(path).map_err(failed)?;
+        if !metadata.is_file() {
+            return Err(failed(std::io::Error::other("not a regular file")));
+        }
+        let file = File::open(path).map_err(failed)?;
+        // Advice only: a file system that refuses it still reads correctly.
+        let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
+        Ok(Source {
+            file,
+            name,
+            len: metadata.len(),
+            window: RefCell::new(Window {
+                start: 0,
+                bytes: Vec::new(),
+                grow_to: MIN_WINDOW_BYTES,
+            }),
+            since_drop: Cell::new(0),
+        })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Reads through the window; for structure, where neighbours are read next.
+    pub(crate) fn byte(&self, offset: u64) -> Result<u8, OnnxError> {
+        let mut window = self.window.borrow_mut();
+        if !window.holds(offset) {
+            self.refill(&mut window, offset)?;
+        }
+        let index = (offset - window.start) as usize;
+        Ok(window.bytes[index])
+    }
+
+    /// Reads past the window; for data.
+    pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OnnxError> {
+        let window = self.window.borrow();
+        if let Some(bytes) = window.slice(offset, out.len()) {
+            out.copy_from_slice(bytes);
+            return Ok(());
+        }
+        self.file
+            .read_exact_at(out, offset)
+            .map_err(|source| OnnxError::Read {
+                path: self.name.clone(),
+                source,
+            })?;
+        self.count(out.len() as u64);
+        Ok(())
+    }
+
+    fn refill(&self, window: &mut Window, offset: u64) -> Result<(), OnnxError> {
+        let sequential = offset == window.start + window.bytes.len() as u64;
+        let want = if sequential {
+            window.grow_to
+        } else {
+            MIN_WINDOW_BYTES
+        };
+        window.grow_to = (want * 2).min(MAX_WINDOW_BYTES);
+        let want = (want as u64).min(self.len.saturating_sub(offset)) as usize;
+        if want == 0 {
+            return Err(self.malformed(offset, "it ends too early"));
+        }
+        window.start = offset;
+        window.bytes.resize(want, 0);
+        let result = self.file.read_exact_at(&mut window.bytes, offset);
+        if let Err(source) = result {
+            window.bytes.clear();
+            return Err(OnnxError::Read {
+                path: self.name.clone(),
+                source,
+            });
+        }
+        self.count(want as u64);
+        Ok(())
+    }
+
+    fn count(&self, bytes: u64) {
+        let total = self.since_drop.get() + bytes;
+        if total >= DROP_EVERY_BYTES {
+            self.drop_cache();
+        } else {
+            self.since_drop.set(total);
+        }
+    }
+
+    fn drop_cache(&self) {
+        let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
+        self.since_drop.set(0);
+    }
+
+    pub(crate) fn malformed(&self, offset: u64, reason: impl Into<String>) -> OnnxError {
+        OnnxError::Malformed {
+            path: self.name.clone(),
+            offset,
+            reason: reason.into(),
+        }
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        self.drop_cache();
+    }
+}
+
+impl Window {
+    fn holds(&self, offset: u64) -> bool {
+        offset >= self.start && offset - self.start < self.bytes.len() as u64
+    }
+
+    fn slice(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        let start = usize::try_from(offset.checked_sub(self.start)?).ok()?;
+        self.bytes.get(start..start.checked_add(len)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn bytes_and_runs_agree_with_the_file() {
+        let data: Vec<u8> = (0..300_000u32).map(|i| (i * 7 % 251) as u8).collect();
+        let mut file = tempfile::NamedTempFile::new().expect("temporary file");
+        file.write_all(&data).expect("write");
+        let source = Source::open(file.path()).expect("open");
+        assert_eq!(source.len(), 300_000);
+        for offset in [0u64, 1, 4095, 4096, 200_000, 5, 299_999] {
+            assert_eq!(source.byte(offset).expect("byte"), data[offset as usize]);
+            let len = 1000.min(300_000 - offset as usize);
+            let mut run = vec![0; len];
+            source.read(offset, &mut run).expect("read");
+            assert_eq!(run, data[offset as usize..offset as usize + len]);
+        }
+        assert!(source.byte(300_000).is_err());
+        assert!(source.read(299_999, &mut [0; 2]).is_err());
+    }
+
+    #[test]
+    fn a_folder_is_no_model() {
+        let error = Source::open(Path::new("/")).err().expect("refused");
+        assert!(error.to_string().contains("not a regular file"), "{error}");
+    }
+}
