@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use crate::elementwise::unary_run;
 use crate::epilogue::{Activation, Epilogue, Residual};
+use crate::error::{KernelError, check_len, checked_product};
 use crate::parallel::Parallel;
 use crate::share::{Chunks, Dst, Src};
 use crate::simd::{Isa, LANES, Simd, simd_kernel};
@@ -28,10 +29,10 @@ pub struct Depthwise {
     pub input: [usize; 2],
     pub output: [usize; 2],
     pub kernel: [usize; 2],
-    pub stride: [usize; 2],
-    pub dilation: [usize; 2],
+    pub strides: [usize; 2],
+    pub dilations: [usize; 2],
     /// Padding above and to the left; what is needed below and to the right follows from the sizes.
-    pub pad: [usize; 2],
+    pub pads_begin: [usize; 2],
 }
 
 impl Depthwise {
@@ -50,9 +51,9 @@ impl Depthwise {
             input: self.input[i],
             output: self.output[i],
             kernel: self.kernel[i],
-            stride: self.stride[i],
-            dilation: self.dilation[i],
-            pad: self.pad[i],
+            stride: self.strides[i],
+            dilation: self.dilations[i],
+            pad: self.pads_begin[i],
         }
     }
 }
@@ -64,7 +65,7 @@ const TASK_TAPS: usize = 8 * 1024;
 ///
 /// `weights` holds exactly these panels. The output is the whole tensor.
 ///
-/// # Panics
+/// # Errors
 /// When a slice is shorter than the sizes say or the panel range lies outside the channels.
 pub fn depthwise(
     isa: Isa,
@@ -75,44 +76,38 @@ pub fn depthwise(
     input: &[f32],
     output: &mut [f32],
     epilogue: Epilogue<'_>,
-) {
+) -> Result<(), KernelError> {
     let blocks = shape.blocks();
     let [in_h, in_w] = shape.input;
     let [out_h, out_w] = shape.output;
-    let out_len = shape.batch * blocks * out_h * out_w * LANES;
-    assert!(
-        shape
-            .kernel
-            .iter()
-            .chain(&shape.stride)
-            .chain(&shape.dilation)
-            .all(|&x| x > 0),
-        "kernel, stride and dilation are at least 1"
-    );
-    assert!(
-        panels.start <= panels.end && panels.end <= blocks,
-        "panels outside the channels"
-    );
-    assert!(
-        weights.len() >= panels.len() * shape.panel_floats(),
-        "depthwise weights too short"
-    );
-    assert!(
-        input.len() >= shape.batch * blocks * in_h * in_w * LANES,
-        "depthwise input too short"
-    );
-    assert!(output.len() >= out_len, "depthwise output too short");
+    let out_len = checked_product(&[shape.batch, blocks, out_h, out_w, LANES]);
+    shape.axis(0).check()?;
+    shape.axis(1).check()?;
+    if panels.start > panels.end || panels.end > blocks {
+        return Err(KernelError::Invalid("panels outside the channels"));
+    }
+    check_len(
+        "depthwise weights",
+        weights.len(),
+        checked_product(&[panels.len(), shape.panel_floats()]),
+    )?;
+    check_len(
+        "depthwise input",
+        input.len(),
+        checked_product(&[shape.batch, blocks, in_h, in_w, LANES]),
+    )?;
+    check_len("depthwise output", output.len(), out_len)?;
     let (weights, input, output) = (Src::new(weights), Src::new(input), Dst::new(output));
     let residual = match epilogue.residual {
         Residual::None => None,
         Residual::Separate(r) => {
-            assert!(r.len() >= out_len, "depthwise residual too short");
+            check_len("depthwise residual", r.len(), out_len)?;
             Some(Src::new(r))
         }
         Residual::InPlace => Some(output.as_src()),
     };
     if shape.batch * panels.len() * out_h * out_w == 0 {
-        return;
+        return Ok(());
     }
     let taps = shape.kernel[0] * shape.kernel[1];
     let pieces = Chunks::new(out_h, (TASK_TAPS / (out_w * taps)).max(1));
@@ -150,6 +145,7 @@ pub fn depthwise(
             }
         }
     });
+    Ok(())
 }
 
 /// Whether the activation is one that tiles apply themselves.
@@ -300,9 +296,9 @@ unsafe fn tile_of<S: Simd, const T: usize>(
     };
     let in_step = LANES
         * if run.down {
-            shape.stride[0] * in_w
+            shape.strides[0] * in_w
         } else {
-            shape.stride[1]
+            shape.strides[1]
         };
     let out_step = LANES * if run.down { out_w } else { 1 };
     let out_at = (y * out_w + x) * LANES;
@@ -315,8 +311,9 @@ unsafe fn tile_of<S: Simd, const T: usize>(
             }
         }
         for ky in run.ky.clone() {
-            let row = y * shape.stride[0] + ky * shape.dilation[0] - shape.pad[0];
-            let col = x * shape.stride[1] + run.kx.start * shape.dilation[1] - shape.pad[1];
+            let row = y * shape.strides[0] + ky * shape.dilations[0] - shape.pads_begin[0];
+            let col =
+                x * shape.strides[1] + run.kx.start * shape.dilations[1] - shape.pads_begin[1];
             let mut input = job.input.add((row * in_w + col) * LANES);
             let mut weight = job
                 .panel
@@ -326,7 +323,7 @@ unsafe fn tile_of<S: Simd, const T: usize>(
                 for i in 0..T {
                     sum[i] = s.fma(w, s.load(input.add(i * in_step)), sum[i]);
                 }
-                input = input.wrapping_add(shape.dilation[1] * LANES);
+                input = input.wrapping_add(shape.dilations[1] * LANES);
                 weight = weight.wrapping_add(LANES);
             }
         }

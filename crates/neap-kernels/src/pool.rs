@@ -2,11 +2,12 @@
 //! block of one image (`planes = batch * ceil(channels/16)`).
 //!
 //! Lanes never mix, so pad lanes stay pad lanes. The caller has resolved automatic padding and
-//! `ceil_mode` into the output size and the pads. Every function panics when a slice is shorter
-//! than its sizes say; sources and destinations do not overlap.
+//! `ceil_mode` into the output size and the pads. Every function refuses slices shorter than
+//! its sizes say; sources and destinations do not overlap.
 
 use std::ops::Range;
 
+use crate::error::{KernelError, check_len, checked_product};
 use crate::parallel::Parallel;
 use crate::share::{Chunks, Dst, Src};
 use crate::simd::{Isa, LANES, Simd, simd_kernel};
@@ -20,11 +21,11 @@ pub struct Pool {
     pub input: [usize; 2],
     pub output: [usize; 2],
     pub kernel: [usize; 2],
-    pub stride: [usize; 2],
-    pub dilation: [usize; 2],
-    pub pad_begin: [usize; 2],
+    pub strides: [usize; 2],
+    pub dilations: [usize; 2],
+    pub pads_begin: [usize; 2],
     /// Only average pooling that counts the padding looks at it.
-    pub pad_end: [usize; 2],
+    pub pads_end: [usize; 2],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,12 +41,18 @@ const TILE: usize = 8;
 const TASK_READS: usize = 8 * 1024;
 
 /// Largest input under each window (padding never wins; an empty window gives -inf).
-pub fn max_pool(isa: Isa, par: &dyn Parallel, pool: &Pool, src: &[f32], dst: &mut [f32]) {
-    run(isa, par, pool, Kind::Max, src, dst);
+pub fn max_pool(
+    isa: Isa,
+    par: &dyn Parallel,
+    pool: &Pool,
+    src: &[f32],
+    dst: &mut [f32],
+) -> Result<(), KernelError> {
+    run(isa, par, pool, Kind::Max, src, dst)
 }
 
 /// Mean under each window. With `count_pad` the divisor counts padding positions, though never
-/// beyond `pad_end`; without, only real inputs (an empty window gives 0).
+/// beyond `pads_end`; without, only real inputs (an empty window gives 0).
 pub fn average_pool(
     isa: Isa,
     par: &dyn Parallel,
@@ -53,8 +60,8 @@ pub fn average_pool(
     count_pad: bool,
     src: &[f32],
     dst: &mut [f32],
-) {
-    run(isa, par, pool, Kind::Average { count_pad }, src, dst);
+) -> Result<(), KernelError> {
+    run(isa, par, pool, Kind::Average { count_pad }, src, dst)
 }
 
 /// Mean over all positions: `[planes][positions][16]` to `[planes][16]`.
@@ -65,8 +72,8 @@ pub fn global_average(
     positions: usize,
     src: &[f32],
     dst: &mut [f32],
-) {
-    global(isa, par, planes, positions, false, src, dst);
+) -> Result<(), KernelError> {
+    global(isa, par, planes, positions, false, src, dst)
 }
 
 /// Maximum over all positions: `[planes][positions][16]` to `[planes][16]`.
@@ -77,31 +84,34 @@ pub fn global_max(
     positions: usize,
     src: &[f32],
     dst: &mut [f32],
-) {
-    global(isa, par, planes, positions, true, src, dst);
+) -> Result<(), KernelError> {
+    global(isa, par, planes, positions, true, src, dst)
 }
 
-fn run(isa: Isa, par: &dyn Parallel, pool: &Pool, kind: Kind, src: &[f32], dst: &mut [f32]) {
+fn run(
+    isa: Isa,
+    par: &dyn Parallel,
+    pool: &Pool,
+    kind: Kind,
+    src: &[f32],
+    dst: &mut [f32],
+) -> Result<(), KernelError> {
     let [in_h, in_w] = pool.input;
     let [out_h, out_w] = pool.output;
-    assert!(
-        pool.kernel
-            .iter()
-            .chain(&pool.stride)
-            .chain(&pool.dilation)
-            .all(|&x| x > 0),
-        "kernel, stride and dilation are at least 1"
-    );
-    assert!(
-        src.len() >= pool.planes * in_h * in_w * LANES,
-        "pool source too short"
-    );
-    assert!(
-        dst.len() >= pool.planes * out_h * out_w * LANES,
-        "pool destination too short"
-    );
+    axis(pool, 0).check()?;
+    axis(pool, 1).check()?;
+    check_len(
+        "pool source",
+        src.len(),
+        checked_product(&[pool.planes, in_h, in_w, LANES]),
+    )?;
+    check_len(
+        "pool destination",
+        dst.len(),
+        checked_product(&[pool.planes, out_h, out_w, LANES]),
+    )?;
     if pool.planes * out_h * out_w == 0 {
-        return;
+        return Ok(());
     }
     let (src, dst) = (Src::new(src), Dst::new(dst));
     let reads = out_w * pool.kernel[0] * pool.kernel[1];
@@ -110,6 +120,7 @@ fn run(isa: Isa, par: &dyn Parallel, pool: &Pool, kind: Kind, src: &[f32], dst: 
         // SAFETY: lengths were checked; tasks write disjoint output rows.
         unsafe { pool_rows(isa, pool, kind, src, dst, rows.range(piece)) };
     });
+    Ok(())
 }
 
 simd_kernel! {
@@ -174,17 +185,18 @@ fn axis(pool: &Pool, i: usize) -> Axis {
         input: pool.input[i],
         output: pool.output[i],
         kernel: pool.kernel[i],
-        stride: pool.stride[i],
-        dilation: pool.dilation[i],
-        pad: pool.pad_begin[i],
+        stride: pool.strides[i],
+        dilation: pool.dilations[i],
+        pad: pool.pads_begin[i],
     }
 }
 
 /// Taps of output `o` along axis `i` that lie in the input or its padding.
 fn counted(pool: &Pool, i: usize, o: usize) -> usize {
-    let end = pool.input[i] + pool.pad_begin[i] + pool.pad_end[i];
-    end.saturating_sub(o * pool.stride[i])
-        .div_ceil(pool.dilation[i])
+    let end = pool.input[i] + pool.pads_begin[i];
+    let end = end.saturating_add(pool.pads_end[i]);
+    end.saturating_sub(o * pool.strides[i])
+        .div_ceil(pool.dilations[i])
         .min(pool.kernel[i])
 }
 
@@ -255,14 +267,19 @@ fn global(
     max: bool,
     src: &[f32],
     dst: &mut [f32],
-) {
-    assert!(
-        src.len() >= planes * positions * LANES,
-        "pool source too short"
-    );
-    assert!(dst.len() >= planes * LANES, "pool destination too short");
+) -> Result<(), KernelError> {
+    check_len(
+        "pool source",
+        src.len(),
+        checked_product(&[planes, positions, LANES]),
+    )?;
+    check_len(
+        "pool destination",
+        dst.len(),
+        checked_product(&[planes, LANES]),
+    )?;
     if planes == 0 {
-        return;
+        return Ok(());
     }
     let (src, dst) = (Src::new(src), Dst::new(dst));
     let pieces = Chunks::new(planes, (TASK_READS / 4 / positions.max(1)).max(1));
@@ -270,6 +287,7 @@ fn global(
         // SAFETY: lengths were checked; tasks write disjoint planes.
         unsafe { global_planes(isa, positions, max, src, dst, pieces.range(piece)) };
     });
+    Ok(())
 }
 
 simd_kernel! {

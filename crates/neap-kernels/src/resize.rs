@@ -2,10 +2,11 @@
 //! with index and weight tables that the caller has worked out for each axis.
 //!
 //! The tables carry everything about coordinate transformations, so one kernel serves them all.
-//! Functions panic when a slice is too short or an index lies outside the input.
+//! Slices that are too short and indices outside the input are refused.
 
 use std::ops::Range;
 
+use crate::error::{KernelError, check_len, checked_product};
 use crate::parallel::Parallel;
 use crate::share::{Chunks, Dst, Src};
 use crate::simd::{Isa, LANES, Simd, simd_kernel};
@@ -31,21 +32,23 @@ pub fn nearest(
     cols: &[u32],
     src: &[f32],
     dst: &mut [f32],
-) {
+) -> Result<(), KernelError> {
     let [in_h, in_w] = input;
     let (out_h, out_w) = (rows.len(), cols.len());
-    check_indices(rows, in_h);
-    check_indices(cols, in_w);
-    assert!(
-        src.len() >= planes * in_h * in_w * LANES,
-        "resize source too short"
-    );
-    assert!(
-        dst.len() >= planes * out_h * out_w * LANES,
-        "resize destination too short"
-    );
+    check_indices(rows, in_h)?;
+    check_indices(cols, in_w)?;
+    check_len(
+        "resize source",
+        src.len(),
+        checked_product(&[planes, in_h, in_w, LANES]),
+    )?;
+    check_len(
+        "resize destination",
+        dst.len(),
+        checked_product(&[planes, out_h, out_w, LANES]),
+    )?;
     if planes * out_h * out_w == 0 {
-        return;
+        return Ok(());
     }
     let (src, dst) = (Src::new(src), Dst::new(dst));
     let pieces = Chunks::new(planes * out_h, (TASK_VECTORS / out_w).max(1));
@@ -66,6 +69,7 @@ pub fn nearest(
             }
         }
     });
+    Ok(())
 }
 
 /// Bilinear interpolation; the output is `rows.low.len()` × `cols.low.len()`.
@@ -78,28 +82,29 @@ pub fn bilinear(
     cols: LinearAxis<'_>,
     src: &[f32],
     dst: &mut [f32],
-) {
+) -> Result<(), KernelError> {
     let [in_h, in_w] = input;
     let (out_h, out_w) = (rows.low.len(), cols.low.len());
     for (axis, size) in [(&rows, in_h), (&cols, in_w)] {
         let n = axis.low.len();
-        assert!(
-            axis.high.len() == n && axis.weight.len() == n,
-            "resize tables differ in length"
-        );
-        check_indices(axis.low, size);
-        check_indices(axis.high, size);
+        if axis.high.len() != n || axis.weight.len() != n {
+            return Err(KernelError::Invalid("resize tables differ in length"));
+        }
+        check_indices(axis.low, size)?;
+        check_indices(axis.high, size)?;
     }
-    assert!(
-        src.len() >= planes * in_h * in_w * LANES,
-        "resize source too short"
-    );
-    assert!(
-        dst.len() >= planes * out_h * out_w * LANES,
-        "resize destination too short"
-    );
+    check_len(
+        "resize source",
+        src.len(),
+        checked_product(&[planes, in_h, in_w, LANES]),
+    )?;
+    check_len(
+        "resize destination",
+        dst.len(),
+        checked_product(&[planes, out_h, out_w, LANES]),
+    )?;
     if planes * out_h * out_w == 0 {
-        return;
+        return Ok(());
     }
     let (src, dst) = (Src::new(src), Dst::new(dst));
     let pieces = Chunks::new(planes * out_h, (TASK_VECTORS / out_w).max(1));
@@ -107,13 +112,14 @@ pub fn bilinear(
         // SAFETY: indices and lengths were checked; tasks write disjoint rows.
         unsafe { bilinear_rows(isa, input, rows, cols, src, dst, pieces.range(piece)) };
     });
+    Ok(())
 }
 
-fn check_indices(table: &[u32], size: usize) {
-    assert!(
-        table.iter().all(|&i| (i as usize) < size),
-        "resize index outside the input"
-    );
+fn check_indices(table: &[u32], size: usize) -> Result<(), KernelError> {
+    if table.iter().any(|&i| i as usize >= size) {
+        return Err(KernelError::Invalid("resize index outside the input"));
+    }
+    Ok(())
 }
 
 simd_kernel! {

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::error::KernelError;
+
 /// Output `o`'s tap `k` reads input `o * stride + k * dilation - pad`, where that is inside the input.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Axis {
@@ -14,6 +16,22 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
+    /// Refuses what the arithmetic below cannot handle.
+    pub(crate) fn check(&self) -> Result<(), KernelError> {
+        const MOST: usize = isize::MAX as usize / 4;
+        if self.kernel == 0 || self.stride == 0 || self.dilation == 0 {
+            return Err(KernelError::Invalid("kernel, stride or dilation of zero"));
+        }
+        let reach = (self.kernel.checked_mul(self.dilation))
+            .zip(self.output.checked_mul(self.stride))
+            .and_then(|(a, b)| a.checked_add(b))
+            .and_then(|sum| sum.checked_add(self.pad));
+        if reach.is_none_or(|reach| reach > MOST) || self.input > MOST {
+            return Err(KernelError::Invalid("a size overflows"));
+        }
+        Ok(())
+    }
+
     /// The taps of output `o` that fall inside the input.
     #[inline]
     pub(crate) fn taps(&self, o: usize) -> Range<usize> {

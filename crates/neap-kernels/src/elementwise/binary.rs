@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::{TASK_ELEMENTS, unary_run};
 use crate::epilogue::Activation;
+use crate::error::{KernelError, check_len, checked_product};
 use crate::parallel::Parallel;
 use crate::share::{Chunks, Dst, Src};
 use crate::simd::{Isa, LANES, Simd, simd_kernel};
@@ -49,7 +50,7 @@ pub enum Operand<'a> {
 
 /// `dst = activation(op(a, b))` over `[rows][cols]`.
 ///
-/// # Panics
+/// # Errors
 /// When a slice is too short, or `cols` is no multiple of 16 with [`Operand::Lanes`].
 pub fn binary(
     isa: Isa,
@@ -61,7 +62,7 @@ pub fn binary(
     b: Operand<'_>,
     dst: &mut [f32],
     activation: Activation,
-) {
+) -> Result<(), KernelError> {
     let function = match (op, b) {
         // Powers that are products; gelu as older exporters write it has x^3.
         (Binary::Pow, Operand::Scalar(2.0)) => Function::Square,
@@ -77,12 +78,12 @@ pub fn binary(
         [a, b, Operand::Scalar(0.0)],
         dst,
         activation,
-    );
+    )
 }
 
 /// `dst = activation(x * scale + shift)` over `[rows][cols]`: batch normalisation at inference.
 ///
-/// # Panics
+/// # Errors
 /// As [`binary`].
 pub fn affine(
     isa: Isa,
@@ -94,7 +95,7 @@ pub fn affine(
     shift: Operand<'_>,
     dst: &mut [f32],
     activation: Activation,
-) {
+) -> Result<(), KernelError> {
     run(
         isa,
         par,
@@ -104,7 +105,7 @@ pub fn affine(
         [x, scale, shift],
         dst,
         activation,
-    );
+    )
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -134,37 +135,45 @@ fn run(
     operands: [Operand<'_>; 3],
     dst: &mut [f32],
     activation: Activation,
-) {
+) -> Result<(), KernelError> {
+    check_len(
+        "elementwise destination",
+        dst.len(),
+        checked_product(&[rows, cols]),
+    )?;
     let len = rows * cols;
-    assert!(dst.len() >= len, "elementwise destination too short");
     if len == 0 {
-        return;
+        return Ok(());
     }
     let dst = Dst::new(dst);
-    let views = operands.map(|operand| match operand {
-        Operand::InPlace => View::Full(dst.as_src()),
-        Operand::Scalar(value) => View::Scalar(value),
-        Operand::Full(slice) => {
-            assert!(slice.len() >= len, "elementwise operand too short");
-            View::Full(Src::new(slice))
-        }
-        Operand::Row(slice) => {
-            assert!(slice.len() >= cols, "elementwise row operand too short");
-            View::Row(Src::new(slice))
-        }
-        Operand::Column(slice) => {
-            assert!(!slice.is_empty(), "elementwise column operand is empty");
-            View::Column(Src::new(slice), slice.len())
-        }
-        Operand::Lanes(slice) => {
-            assert!(slice.len() >= LANES, "elementwise lane operand too short");
-            assert!(
-                cols.is_multiple_of(LANES),
-                "lane operands need columns in multiples of 16"
-            );
-            View::Lanes(Src::new(slice), slice.len() / LANES)
-        }
-    });
+    let mut views = [View::Scalar(0.0); 3];
+    for (view, operand) in views.iter_mut().zip(operands) {
+        *view = match operand {
+            Operand::InPlace => View::Full(dst.as_src()),
+            Operand::Scalar(value) => View::Scalar(value),
+            Operand::Full(slice) => {
+                check_len("elementwise operand", slice.len(), Some(len))?;
+                View::Full(Src::new(slice))
+            }
+            Operand::Row(slice) => {
+                check_len("elementwise row operand", slice.len(), Some(cols))?;
+                View::Row(Src::new(slice))
+            }
+            Operand::Column(slice) => {
+                check_len("elementwise column operand", slice.len(), Some(1))?;
+                View::Column(Src::new(slice), slice.len())
+            }
+            Operand::Lanes(slice) => {
+                check_len("elementwise lane operand", slice.len(), Some(LANES))?;
+                if !cols.is_multiple_of(LANES) {
+                    return Err(KernelError::Invalid(
+                        "lane operands need columns in multiples of 16",
+                    ));
+                }
+                View::Lanes(Src::new(slice), slice.len() / LANES)
+            }
+        };
+    }
     // Without broadcasts along rows the shape does not matter: one long row.
     let flat = views
         .iter()
@@ -178,6 +187,7 @@ fn run(
         // place is only read where this piece writes.
         unsafe { elements_run(isa, function, cols, &views, dst, elements, activation) };
     });
+    Ok(())
 }
 
 /// Elements of one task: row by row, in blocks that are still in the nearest cache when the

@@ -2,6 +2,7 @@
 
 use super::TASK_ELEMENTS;
 use crate::epilogue::Activation;
+use crate::error::KernelError;
 use crate::parallel::Parallel;
 use crate::share::{Chunks, Dst, Src};
 use crate::simd::{Isa, LANES, Simd, math, simd_kernel};
@@ -113,15 +114,22 @@ impl From<Activation> for Unary {
     }
 }
 
-/// `dst[i] = op(src[i])`. Panics when the lengths differ.
-pub fn unary(isa: Isa, par: &dyn Parallel, op: Unary, src: &[f32], dst: &mut [f32]) {
-    assert_eq!(
-        src.len(),
-        dst.len(),
-        "unary source and destination differ in length"
-    );
+/// `dst[i] = op(src[i])`. Refuses slices of different lengths.
+pub fn unary(
+    isa: Isa,
+    par: &dyn Parallel,
+    op: Unary,
+    src: &[f32],
+    dst: &mut [f32],
+) -> Result<(), KernelError> {
+    if src.len() != dst.len() {
+        return Err(KernelError::Invalid(
+            "unary source and destination differ in length",
+        ));
+    }
     let len = dst.len();
     pieces(isa, par, op, Src::new(src), Dst::new(dst), len);
+    Ok(())
 }
 
 /// `data[i] = op(data[i])`

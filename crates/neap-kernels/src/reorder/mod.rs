@@ -2,10 +2,11 @@
 //!
 //! All sizes are in elements; `positions` is H·W (or whatever follows the channels). Blocked
 //! destinations get zeros in the pad lanes of their last block. Sources and destinations must not
-//! overlap. Every function panics when a slice is shorter than its sizes say.
+//! overlap. Every function refuses slices shorter than its sizes say.
 
 mod transpose;
 
+use crate::error::{KernelError, check_len, checked_product};
 use crate::parallel::Parallel;
 use crate::share::{Chunks, Dst, Src};
 use crate::simd::{Isa, Kind, LANES};
@@ -22,18 +23,20 @@ pub fn plain_to_blocked(
     positions: usize,
     src: &[f32],
     dst: &mut [f32],
-) {
+) -> Result<(), KernelError> {
     let blocks = channels.div_ceil(LANES);
-    assert!(
-        src.len() >= batch * channels * positions,
-        "plain source too short"
-    );
-    assert!(
-        dst.len() >= batch * blocks * positions * LANES,
-        "blocked destination too short"
-    );
+    check_len(
+        "plain source",
+        src.len(),
+        checked_product(&[batch, channels, positions]),
+    )?;
+    check_len(
+        "blocked destination",
+        dst.len(),
+        checked_product(&[batch, blocks, positions, LANES]),
+    )?;
     if batch * channels * positions == 0 {
-        return;
+        return Ok(());
     }
     let (src, dst) = (Src::new(src), Dst::new(dst));
     let pieces = Chunks::new(positions.div_ceil(LANES), TASK_ELEMENTS / (LANES * LANES));
@@ -60,6 +63,7 @@ pub fn plain_to_blocked(
             }
         }
     });
+    Ok(())
 }
 
 /// `[batch][ceil(channels/16)][positions][16]` to `[batch][channels][positions]`.
@@ -71,18 +75,20 @@ pub fn blocked_to_plain(
     positions: usize,
     src: &[f32],
     dst: &mut [f32],
-) {
+) -> Result<(), KernelError> {
     let blocks = channels.div_ceil(LANES);
-    assert!(
-        src.len() >= batch * blocks * positions * LANES,
-        "blocked source too short"
-    );
-    assert!(
-        dst.len() >= batch * channels * positions,
-        "plain destination too short"
-    );
+    check_len(
+        "blocked source",
+        src.len(),
+        checked_product(&[batch, blocks, positions, LANES]),
+    )?;
+    check_len(
+        "plain destination",
+        dst.len(),
+        checked_product(&[batch, channels, positions]),
+    )?;
     if batch * channels * positions == 0 {
-        return;
+        return Ok(());
     }
     let (src, dst) = (Src::new(src), Dst::new(dst));
     let pieces = Chunks::new(positions.div_ceil(LANES), TASK_ELEMENTS / (LANES * LANES));
@@ -101,6 +107,7 @@ pub fn blocked_to_plain(
             }
         }
     });
+    Ok(())
 }
 
 /// `[batch][ceil(channels/16)][positions][16]` to `[batch][positions][channels]`.
@@ -111,16 +118,18 @@ pub fn blocked_to_rows(
     positions: usize,
     src: &[f32],
     dst: &mut [f32],
-) {
+) -> Result<(), KernelError> {
     let blocks = channels.div_ceil(LANES);
-    assert!(
-        src.len() >= batch * blocks * positions * LANES,
-        "blocked source too short"
-    );
-    assert!(
-        dst.len() >= batch * channels * positions,
-        "row destination too short"
-    );
+    check_len(
+        "blocked source",
+        src.len(),
+        checked_product(&[batch, blocks, positions, LANES]),
+    )?;
+    check_len(
+        "row destination",
+        dst.len(),
+        checked_product(&[batch, channels, positions]),
+    )?;
     let (src, dst) = (Src::new(src), Dst::new(dst));
     over_rows(par, batch * positions, channels, |row| {
         let (image, p) = (row / positions, row % positions);
@@ -135,6 +144,7 @@ pub fn blocked_to_rows(
             }
         }
     });
+    Ok(())
 }
 
 /// `[batch][positions][channels]` to `[batch][ceil(channels/16)][positions][16]`.
@@ -145,16 +155,18 @@ pub fn rows_to_blocked(
     positions: usize,
     src: &[f32],
     dst: &mut [f32],
-) {
+) -> Result<(), KernelError> {
     let blocks = channels.div_ceil(LANES);
-    assert!(
-        src.len() >= batch * channels * positions,
-        "row source too short"
-    );
-    assert!(
-        dst.len() >= batch * blocks * positions * LANES,
-        "blocked destination too short"
-    );
+    check_len(
+        "row source",
+        src.len(),
+        checked_product(&[batch, channels, positions]),
+    )?;
+    check_len(
+        "blocked destination",
+        dst.len(),
+        checked_product(&[batch, blocks, positions, LANES]),
+    )?;
     let (src, dst) = (Src::new(src), Dst::new(dst));
     over_rows(par, batch * positions, channels, |row| {
         let (image, p) = (row / positions, row % positions);
@@ -171,6 +183,7 @@ pub fn rows_to_blocked(
             }
         }
     });
+    Ok(())
 }
 
 /// `[batch][rows][cols]` to `[batch][cols][rows]`.
@@ -182,12 +195,20 @@ pub fn transpose(
     cols: usize,
     src: &[f32],
     dst: &mut [f32],
-) {
+) -> Result<(), KernelError> {
+    check_len(
+        "transpose source",
+        src.len(),
+        checked_product(&[batch, rows, cols]),
+    )?;
+    check_len(
+        "transpose destination",
+        dst.len(),
+        checked_product(&[batch, rows, cols]),
+    )?;
     let size = rows * cols;
-    assert!(src.len() >= batch * size, "transpose source too short");
-    assert!(dst.len() >= batch * size, "transpose destination too short");
     if batch * size == 0 {
-        return;
+        return Ok(());
     }
     let (src, dst) = (Src::new(src), Dst::new(dst));
     let (row_tiles, col_tiles) = (rows.div_ceil(LANES), cols.div_ceil(LANES));
@@ -209,6 +230,7 @@ pub fn transpose(
             }
         }
     });
+    Ok(())
 }
 
 /// A range of channels between two blocked tensors with the same batch and positions.
@@ -227,7 +249,12 @@ pub struct ChannelCopy {
 /// Copies `channels` channels from `src_start` to `dst_start`. Other channels of the destination
 /// keep their values; pad lanes are neither read nor written unless both starts are multiples of
 /// 16 (then whole vectors move). Fast in that case, lane by lane otherwise.
-pub fn copy_channels(par: &dyn Parallel, copy: &ChannelCopy, src: &[f32], dst: &mut [f32]) {
+pub fn copy_channels(
+    par: &dyn Parallel,
+    copy: &ChannelCopy,
+    src: &[f32],
+    dst: &mut [f32],
+) -> Result<(), KernelError> {
     let ChannelCopy {
         batch,
         positions,
@@ -238,24 +265,30 @@ pub fn copy_channels(par: &dyn Parallel, copy: &ChannelCopy, src: &[f32], dst: &
         dst_start,
     } = *copy;
     let (src_blocks, dst_blocks) = (src_channels.div_ceil(LANES), dst_channels.div_ceil(LANES));
-    assert!(
-        src_start + channels <= src_channels,
-        "channel range beyond the source"
-    );
-    assert!(
-        dst_start + channels <= dst_channels,
-        "channel range beyond the destination"
-    );
-    assert!(
-        src.len() >= batch * src_blocks * positions * LANES,
-        "blocked source too short"
-    );
-    assert!(
-        dst.len() >= batch * dst_blocks * positions * LANES,
-        "blocked destination too short"
-    );
+    if src_start
+        .checked_add(channels)
+        .is_none_or(|end| end > src_channels)
+    {
+        return Err(KernelError::Invalid("channel range beyond the source"));
+    }
+    if dst_start
+        .checked_add(channels)
+        .is_none_or(|end| end > dst_channels)
+    {
+        return Err(KernelError::Invalid("channel range beyond the destination"));
+    }
+    check_len(
+        "blocked source",
+        src.len(),
+        checked_product(&[batch, src_blocks, positions, LANES]),
+    )?;
+    check_len(
+        "blocked destination",
+        dst.len(),
+        checked_product(&[batch, dst_blocks, positions, LANES]),
+    )?;
     if batch * channels * positions == 0 {
-        return;
+        return Ok(());
     }
     let (src, dst) = (Src::new(src), Dst::new(dst));
     let (first, last) = (dst_start / LANES, (dst_start + channels).div_ceil(LANES));
@@ -289,6 +322,7 @@ pub fn copy_channels(par: &dyn Parallel, copy: &ChannelCopy, src: &[f32], dst: &
             }
         }
     });
+    Ok(())
 }
 
 /// Calls `body` for every row, several rows to a task when they are short.

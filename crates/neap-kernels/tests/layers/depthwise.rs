@@ -17,7 +17,7 @@ struct Case {
     panels: Vec<f32>,
 }
 
-/// `[batch, channels, in_h, in_w, kernel, stride, dilation, pad_begin, pad_end]`, square but for the input.
+/// `[batch, channels, in_h, in_w, kernel, stride, dilation, pads_begin, pad_end]`, square but for the input.
 fn case(sizes: [usize; 9], seed: u64) -> Case {
     let [
         batch,
@@ -37,9 +37,9 @@ fn case(sizes: [usize; 9], seed: u64) -> Case {
         input: [in_h, in_w],
         output: [out(in_h), out(in_w)],
         kernel: [kernel; 2],
-        stride: [stride; 2],
-        dilation: [dilation; 2],
-        pad: [pad; 2],
+        strides: [stride; 2],
+        dilations: [dilation; 2],
+        pads_begin: [pad; 2],
     };
     rectangular(shape, seed)
 }
@@ -92,10 +92,10 @@ fn reference(case: &Case, residual: bool, activation: impl Fn(f64) -> f64) -> Ve
                 }
                 for ky in 0..s.kernel[0] {
                     for kx in 0..s.kernel[1] {
-                        let iy =
-                            (y * s.stride[0] + ky * s.dilation[0]) as isize - s.pad[0] as isize;
-                        let ix =
-                            (x * s.stride[1] + kx * s.dilation[1]) as isize - s.pad[1] as isize;
+                        let iy = (y * s.strides[0] + ky * s.dilations[0]) as isize
+                            - s.pads_begin[0] as isize;
+                        let ix = (x * s.strides[1] + kx * s.dilations[1]) as isize
+                            - s.pads_begin[1] as isize;
                         if iy < 0
                             || ix < 0
                             || iy as usize >= s.input[0]
@@ -138,7 +138,7 @@ fn cases() -> Vec<Case> {
     .enumerate()
     .map(|(i, sizes)| case(sizes, i as u64))
     .collect();
-    for (i, (input, output, kernel, stride, dilation, pad)) in [
+    for (i, (input, output, kernel, strides, dilations, pads_begin)) in [
         ([1, 50], [1, 50], [1, 5], [1, 1], [1, 1], [0, 2]),
         ([10, 30], [5, 15], [3, 4], [2, 2], [1, 1], [1, 1]),
         ([33, 8], [11, 8], [4, 2], [3, 1], [2, 1], [2, 0]),
@@ -152,9 +152,9 @@ fn cases() -> Vec<Case> {
             input,
             output,
             kernel,
-            stride,
-            dilation,
-            pad,
+            strides,
+            dilations,
+            pads_begin,
         };
         cases.push(rectangular(shape, 100 + i as u64));
     }
@@ -197,7 +197,8 @@ fn run(
         &input,
         &mut out,
         epilogue,
-    );
+    )
+    .unwrap();
     from_blocked(&out, s.batch, s.channels, out_hw)
 }
 
@@ -269,7 +270,8 @@ fn same_bits_however_it_is_cut() {
                     &input,
                     &mut out,
                     epilogue,
-                );
+                )
+                .unwrap();
             }
             assert_same_bits(
                 &whole,

@@ -190,7 +190,7 @@ fn unary_functions() {
         };
         for isa in isas() {
             let mut got = vec![f32::NAN; x.len()];
-            unary(isa, &Threads(2), op, &x, &mut got);
+            unary(isa, &Threads(2), op, &x, &mut got).unwrap();
             assert_close(&got, &want, 3e-6, floor, &format!("{isa:?} {op:?}"));
         }
     }
@@ -208,7 +208,7 @@ fn unary_special_values() {
         }
         for isa in isas() {
             let mut got = [0.0; 6];
-            unary(isa, &Threads(1), op, &x, &mut got);
+            unary(isa, &Threads(1), op, &x, &mut got).unwrap();
             for (&x, &got) in x.iter().zip(&got) {
                 let want = formula(op, f64::from(x));
                 let what = format!("{isa:?} {op:?}({x}) = {got}, want {want}");
@@ -237,7 +237,7 @@ fn unary_special_values() {
             }
             if !matches!(op, Unary::Clip { .. }) {
                 let mut got = [0.0];
-                unary(isa, &Threads(1), op, &[f32::NAN], &mut got);
+                unary(isa, &Threads(1), op, &[f32::NAN], &mut got).unwrap();
                 let hides = matches!(op, Unary::Shrink { .. });
                 assert!(got[0].is_nan() || hides, "{isa:?} {op:?}(NaN) = {}", got[0]);
             }
@@ -252,7 +252,7 @@ fn lengths_and_workers() {
         let x = random.vec(len, -3.0, 3.0);
         for isa in isas() {
             let mut whole = vec![f32::NAN; len];
-            unary(isa, &Threads(1), Unary::Gelu, &x, &mut whole);
+            unary(isa, &Threads(1), Unary::Gelu, &x, &mut whole).unwrap();
             let mut in_place = x.clone();
             unary_in_place(isa, &Threads(3), Unary::Gelu, &mut in_place);
             assert_same_bits(&whole, &in_place, &format!("{isa:?} {len}"));
@@ -352,7 +352,8 @@ fn binary_functions_and_broadcasts() {
                             b,
                             &mut got,
                             Activation::None,
-                        );
+                        )
+                        .unwrap();
                         assert_close(
                             &got,
                             &want,
@@ -388,7 +389,8 @@ fn powers_of_constants_and_negative_bases() {
                 by,
                 &mut got,
                 Activation::None,
-            );
+            )
+            .unwrap();
             assert_close(&got, &want, 1e-6, 0.0, &format!("{isa:?} {power}"));
         }
     }
@@ -413,7 +415,8 @@ fn min_and_max_keep_nan() {
                 Operand::Full(&b),
                 &mut got,
                 Activation::None,
-            );
+            )
+            .unwrap();
             assert!(
                 got[..3].iter().all(|x| x.is_nan()),
                 "{isa:?} {op:?} {got:?}"
@@ -460,7 +463,8 @@ fn scale_and_shift() {
                     shift,
                     &mut got,
                     Activation::Relu,
-                );
+                )
+                .unwrap();
                 assert_close(&got, &want, 1e-6, 1.0, &format!("{isa:?} {rows} {cols}"));
                 let mut in_place = x.clone();
                 affine(
@@ -473,7 +477,8 @@ fn scale_and_shift() {
                     shift,
                     &mut in_place,
                     Activation::Relu,
-                );
+                )
+                .unwrap();
                 assert_same_bits(&got, &in_place, "in place");
             }
         }

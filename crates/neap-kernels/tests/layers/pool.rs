@@ -16,17 +16,17 @@ fn reference(p: &Pool, src: &[f32], max: bool, count_pad: bool) -> Vec<f64> {
                     for ky in 0..p.kernel[0] {
                         for kx in 0..p.kernel[1] {
                             // Coordinates in the padded input.
-                            let py = y * p.stride[0] + ky * p.dilation[0];
-                            let px = x * p.stride[1] + kx * p.dilation[1];
-                            if py < p.input[0] + p.pad_begin[0] + p.pad_end[0]
-                                && px < p.input[1] + p.pad_begin[1] + p.pad_end[1]
+                            let py = y * p.strides[0] + ky * p.dilations[0];
+                            let px = x * p.strides[1] + kx * p.dilations[1];
+                            if py < p.input[0] + p.pads_begin[0] + p.pads_end[0]
+                                && px < p.input[1] + p.pads_begin[1] + p.pads_end[1]
                             {
                                 padded += 1;
                             }
-                            if py < p.pad_begin[0] || px < p.pad_begin[1] {
+                            if py < p.pads_begin[0] || px < p.pads_begin[1] {
                                 continue;
                             }
-                            let (iy, ix) = (py - p.pad_begin[0], px - p.pad_begin[1]);
+                            let (iy, ix) = (py - p.pads_begin[0], px - p.pads_begin[1]);
                             if iy < p.input[0] && ix < p.input[1] {
                                 let v = f64::from(
                                     src[((plane * p.input[0] + iy) * p.input[1] + ix) * 16 + lane],
@@ -56,10 +56,10 @@ fn pools() -> Vec<Pool> {
         input: [input; 2],
         output: [output; 2],
         kernel: [k; 2],
-        stride: [s; 2],
-        dilation: [d; 2],
-        pad_begin: [begin; 2],
-        pad_end: [end; 2],
+        strides: [s; 2],
+        dilations: [d; 2],
+        pads_begin: [begin; 2],
+        pads_end: [end; 2],
     };
     vec![
         square(4, 112, 56, 3, 2, 1, 1, 1),
@@ -78,20 +78,20 @@ fn pools() -> Vec<Pool> {
             input: [1, 70],
             output: [1, 34],
             kernel: [1, 4],
-            stride: [1, 2],
-            dilation: [1, 1],
-            pad_begin: [0, 0],
-            pad_end: [0, 0],
+            strides: [1, 2],
+            dilations: [1, 1],
+            pads_begin: [0, 0],
+            pads_end: [0, 0],
         },
         Pool {
             planes: 1,
             input: [9, 40],
             output: [10, 20],
             kernel: [2, 3],
-            stride: [1, 2],
-            dilation: [1, 1],
-            pad_begin: [1, 0],
-            pad_end: [1, 1],
+            strides: [1, 2],
+            dilations: [1, 1],
+            pads_begin: [1, 0],
+            pads_end: [1, 1],
         },
     ]
 }
@@ -105,13 +105,13 @@ fn windows() {
         for isa in isas() {
             let what = format!("{isa:?} {pool:?}");
             let (mut got, mut again) = (vec![f32::NAN; len], vec![f32::NAN; len]);
-            max_pool(isa, &Threads(2), &pool, &src, &mut got);
+            max_pool(isa, &Threads(2), &pool, &src, &mut got).unwrap();
             assert_close(&got, &reference(&pool, &src, true, false), 0.0, 1.0, &what);
             for count_pad in [false, true] {
-                average_pool(isa, &Threads(3), &pool, count_pad, &src, &mut got);
+                average_pool(isa, &Threads(3), &pool, count_pad, &src, &mut got).unwrap();
                 let want = reference(&pool, &src, false, count_pad);
                 assert_close(&got, &want, 1e-6, 1.0, &what);
-                average_pool(isa, &Serial, &pool, count_pad, &src, &mut again);
+                average_pool(isa, &Serial, &pool, count_pad, &src, &mut again).unwrap();
                 assert_same_bits(&got, &again, &what);
             }
         }
@@ -128,15 +128,15 @@ fn whole_planes() {
             input: [1, positions],
             output: [1, 1],
             kernel: [1, positions],
-            stride: [1, 1],
-            dilation: [1, 1],
-            pad_begin: [0, 0],
-            pad_end: [0, 0],
+            strides: [1, 1],
+            dilations: [1, 1],
+            pads_begin: [0, 0],
+            pads_end: [0, 0],
         };
         for isa in isas() {
             let what = format!("{isa:?} {planes} {positions}");
             let (mut got, mut again) = (vec![f32::NAN; planes * 16], vec![f32::NAN; planes * 16]);
-            global_average(isa, &Threads(3), planes, positions, &src, &mut got);
+            global_average(isa, &Threads(3), planes, positions, &src, &mut got).unwrap();
             assert_close(
                 &got,
                 &reference(&pool, &src, false, false),
@@ -144,9 +144,9 @@ fn whole_planes() {
                 1.0,
                 &what,
             );
-            global_average(isa, &Serial, planes, positions, &src, &mut again);
+            global_average(isa, &Serial, planes, positions, &src, &mut again).unwrap();
             assert_same_bits(&got, &again, &what);
-            global_max(isa, &Threads(3), planes, positions, &src, &mut got);
+            global_max(isa, &Threads(3), planes, positions, &src, &mut got).unwrap();
             assert_close(&got, &reference(&pool, &src, true, false), 0.0, 1.0, &what);
         }
     }

@@ -28,11 +28,11 @@ fn plain_and_blocked() {
         let blocked = to_blocked(&plain, n, c, hw, 0.0);
         for isa in isas() {
             let mut got = vec![9.0; blocked.len()];
-            reorder::plain_to_blocked(isa, &Threads(3), n, c, hw, &plain, &mut got);
+            reorder::plain_to_blocked(isa, &Threads(3), n, c, hw, &plain, &mut got).unwrap();
             assert_eq!(got, blocked, "{isa:?} {n} {c} {hw}");
             let garbage = to_blocked(&plain, n, c, hw, 7.5);
             let mut back = vec![9.0; plain.len()];
-            reorder::blocked_to_plain(isa, &Threads(2), n, c, hw, &garbage, &mut back);
+            reorder::blocked_to_plain(isa, &Threads(2), n, c, hw, &garbage, &mut back).unwrap();
             assert_eq!(back, plain, "{isa:?} {n} {c} {hw}");
         }
     }
@@ -59,14 +59,15 @@ fn rows_and_blocked() {
             hw,
             &to_blocked(&plain, n, c, hw, 3.5),
             &mut got,
-        );
+        )
+        .unwrap();
         assert_eq!(got, rows, "{n} {c} {hw}");
         let mut back = vec![9.0; n * c.div_ceil(16) * hw * 16];
-        reorder::rows_to_blocked(&Threads(2), n, c, hw, &rows, &mut back);
+        reorder::rows_to_blocked(&Threads(2), n, c, hw, &rows, &mut back).unwrap();
         assert_eq!(back, to_blocked(&plain, n, c, hw, 0.0), "{n} {c} {hw}");
         for isa in isas() {
             let mut transposed = vec![9.0; plain.len()];
-            reorder::transpose(isa, &Threads(2), n, c, hw, &plain, &mut transposed);
+            reorder::transpose(isa, &Threads(2), n, c, hw, &plain, &mut transposed).unwrap();
             assert_eq!(transposed, rows, "{isa:?} {n} {c} {hw}");
         }
     }
@@ -110,7 +111,7 @@ fn channel_ranges() {
                 dst_start,
             };
             let from = to_blocked(&src, batch, src_channels, positions, 5.0);
-            reorder::copy_channels(&Threads(2), &copy, &from, &mut got);
+            reorder::copy_channels(&Threads(2), &copy, &from, &mut got).unwrap();
             assert_eq!(
                 from_blocked(&got, batch, dst_channels, positions),
                 want,
@@ -123,8 +124,8 @@ fn channel_ranges() {
 #[test]
 fn nothing_to_move() {
     for isa in isas() {
-        reorder::plain_to_blocked(isa, &Serial, 0, 3, 5, &[], &mut []);
-        reorder::blocked_to_plain(isa, &Serial, 1, 0, 5, &[], &mut []);
-        reorder::transpose(isa, &Serial, 1, 4, 0, &[], &mut []);
+        reorder::plain_to_blocked(isa, &Serial, 0, 3, 5, &[], &mut []).unwrap();
+        reorder::blocked_to_plain(isa, &Serial, 1, 0, 5, &[], &mut []).unwrap();
+        reorder::transpose(isa, &Serial, 1, 4, 0, &[], &mut []).unwrap();
     }
 }

@@ -24,7 +24,7 @@ fn nearest_by_table() {
             .map(|_| random.bits() as u32 % input[1] as u32)
             .collect();
         let mut got = vec![f32::NAN; planes * output[0] * output[1] * 16];
-        nearest(&Threads(2), planes, input, &rows, &cols, &src, &mut got);
+        nearest(&Threads(2), planes, input, &rows, &cols, &src, &mut got).unwrap();
         let mut i = 0;
         for plane in 0..planes {
             for &row in &rows {
@@ -87,22 +87,17 @@ fn bilinear_by_table() {
                 high: &c.1,
                 weight: &c.2,
             };
-            bilinear(isa, &Threads(2), planes, input, r, c, &src, &mut got);
+            bilinear(isa, &Threads(2), planes, input, r, c, &src, &mut got).unwrap();
             assert_close(&got, &want, 1e-6, 1.0, &format!("{isa:?}"));
         }
     }
 }
 
 #[test]
-#[should_panic(expected = "outside the input")]
-fn indices_are_checked() {
-    nearest(
-        &Threads(1),
-        1,
-        [2, 2],
-        &[2],
-        &[0],
-        &[0.0; 64],
-        &mut [0.0; 16],
-    );
+fn bad_calls_are_refused() {
+    let (src, mut dst) = ([0.0; 64], [0.0; 16]);
+    assert!(nearest(&Threads(1), 1, [2, 2], &[2], &[0], &src, &mut dst).is_err());
+    assert!(nearest(&Threads(1), 1, [2, 3], &[1], &[0], &src, &mut dst).is_err());
+    assert!(nearest(&Threads(1), 1, [2, 2], &[1, 1], &[0], &src, &mut dst).is_err());
+    assert!(nearest(&Threads(1), usize::MAX, [2, 2], &[1], &[0], &src, &mut dst).is_err());
 }
