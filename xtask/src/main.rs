@@ -1,5 +1,8 @@
 //! Project automation: `cargo xtask tidy|test|conformance|bench`.
 
+mod accuracy;
+mod bench;
+mod models;
 mod tidy;
 
 use anyhow::Result;
@@ -17,11 +20,56 @@ struct Args {
 enum Command {
     /// Check the house rules: floors, file headers, sizes, unsafe code.
     Tidy,
+    /// Compare every model with onnxruntime, without a budget and at the smallest feasible one.
+    Accuracy {
+        /// Only models whose name begins so.
+        only: Vec<String>,
+    },
+    /// Measure side by side with onnxruntime.
+    Bench {
+        /// Only these zoo models.
+        only: Vec<String>,
+        #[arg(long, default_value_t = 8)]
+        rounds: usize,
+        #[arg(long, default_value_t = 5)]
+        runs_per_round: usize,
+        /// Write docs/benchmarks.md.
+        #[arg(long)]
+        write: bool,
+    },
+    #[command(hide = true)]
+    BenchWorker {
+        model: PathBuf,
+        #[arg(long)]
+        budget: String,
+        #[arg(long)]
+        cache_dir: PathBuf,
+    },
 }
 
 fn main() -> Result<()> {
     match Args::parse().command {
         Command::Tidy => tidy::run(&root()),
+        Command::Bench {
+            only,
+            rounds,
+            runs_per_round,
+            write,
+        } => bench::run(
+            &root(),
+            &bench::Options {
+                only,
+                rounds,
+                runs_per_round,
+                write,
+            },
+        ),
+        Command::BenchWorker {
+            model,
+            budget,
+            cache_dir,
+        } => bench::worker(&model, &budget, &cache_dir),
+        Command::Accuracy { only } => accuracy::run(&root(), &only),
     }
 }
 

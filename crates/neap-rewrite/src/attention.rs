@@ -214,9 +214,51 @@ fn untransposed(editor: &Editor, value: ValueId, is_key: bool) -> (ValueId, Head
         ([0, 2, 1, 3], false) | ([0, 2, 3, 1], true) => {
             packed_projection(editor, source).unwrap_or((source, HeadLayout::RowMajor))
         }
-        ([0, 1, 3, 2], true) => (source, HeadLayout::HeadMajor),
+        ([0, 1, 3, 2], true) => {
+            gathered_projection(editor, source).unwrap_or((source, HeadLayout::HeadMajor))
+        }
         _ => (value, as_is),
     }
+}
+
+/// `[B,H,S,D]` picked out of a packed projection: `[B,S,3*H*D]` reshaped to `[B,S,3,H,D]`,
+/// transposed to `[3,B,H,S,D]`, and one of the three taken.
+fn gathered_projection(editor: &Editor, value: ValueId) -> Option<(ValueId, HeadLayout)> {
+    let gather = editor.node(editor.producer(value)?);
+    let Op::Gather { axis: 0 } = gather.op else {
+        return None;
+    };
+    let index = editor.graph.literal(gather.input(1)?)?;
+    let [which] = index.to_i64_vec()?[..] else {
+        return None;
+    };
+    let transpose = editor.node(editor.producer(gather.input(0)?)?);
+    if !matches!(&transpose.op, Op::Transpose { perm } if perm[..] == [2, 0, 3, 1, 4]) {
+        return None;
+    }
+    let split = transpose.input(0)?;
+    let reshape = editor.node(editor.producer(split)?);
+    let (Op::Reshape { .. }, [b, s, parts, h, d]) = (&reshape.op, &editor.ty(split).shape[..])
+    else {
+        return None;
+    };
+    let whole = reshape.input(0)?;
+    if editor.ty(whole).shape[..] != [*b, *s, parts * h * d] || editor.ty(value).shape.len() != 4 {
+        return None;
+    }
+    let which = if which < 0 {
+        which + *parts as i64
+    } else {
+        which
+    };
+    let offset = usize::try_from(which).ok()? * h * d;
+    Some((
+        whole,
+        HeadLayout::Packed {
+            row: parts * h * d,
+            offset,
+        },
+    ))
 }
 
 /// `[B,S,H,D]` that is a reshaped piece of `[B,S,R]` split along its last axis.

@@ -7,9 +7,9 @@ use std::path::Path;
 /// Version of the layout of the file. A reader accepts exactly its own.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// The first byte is no text and the line ends are both kinds, so that a copy which went
+/// First bytes of every packed file. The first is no text and the line ends are both kinds, so that a copy which went
 /// through a text conversion is recognised.
-pub(crate) const MAGIC: [u8; 8] = *b"\x8fNEAP\r\n\x1a";
+pub const MAGIC: [u8; 8] = *b"\x8fNEAP\r\n\x1a";
 
 /// Larger tables of contents are refused: no network has one, and it is held in memory.
 pub(crate) const MAX_TOC_BYTES: u64 = 256 << 20;

@@ -48,7 +48,7 @@ pub use bandwidth::{Bandwidth, measure_bandwidth, measure_source_bandwidth};
 pub use buffer::AlignedBuf;
 pub use direct::DirectFile;
 pub use error::StoreError;
-pub use header::FORMAT_VERSION;
+pub use header::{FORMAT_VERSION, MAGIC};
 pub use memory::{Fault, FaultScript, MemoryModel, MemorySource, RandomFaults, VirtualClock};
 pub use pread::{PreadConfig, PreadSource};
 pub use reader::PackedFile;
@@ -62,6 +62,11 @@ pub const BLOCK: usize = 4096;
 
 /// [`BLOCK`] as a file offset.
 pub(crate) const BLOCK_U64: u64 = BLOCK as u64;
+
+/// Whether `bytes`, a length, offset or address, is a multiple of [`BLOCK`].
+pub(crate) fn is_whole_blocks(bytes: u64) -> bool {
+    bytes % BLOCK_U64 == 0
+}
 
 /// `bytes` rounded up to a whole number of blocks; `None` when that overflows.
 pub(crate) fn round_up_to_block(bytes: u64) -> Option<u64> {

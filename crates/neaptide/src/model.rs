@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::pack::{self, Progress};
-use neap_ir::{DType, Graph, Literal, Program};
+use neap_ir::{Graph, Literal, Program, TensorType};
 use neap_store::PackedFile;
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,7 +30,6 @@ pub enum Cache {
 }
 
 /// An opened, packed model. Its weights are still on storage.
-#[derive(Debug)]
 pub struct Model {
     program: Arc<Program>,
     path: PathBuf,
@@ -42,8 +41,7 @@ pub struct Model {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
     pub name: String,
-    pub dtype: DType,
-    pub shape: Vec<usize>,
+    pub ty: TensorType,
 }
 
 impl Model {
@@ -123,7 +121,7 @@ pub fn pack(
 
 impl TensorInfo {
     pub fn len_bytes(&self) -> usize {
-        self.shape.iter().product::<usize>() * self.dtype.size_bytes()
+        self.ty.len_bytes()
     }
 }
 
@@ -141,8 +139,7 @@ fn infos(graph: &Graph, ids: &[neap_ir::ValueId]) -> Vec<TensorInfo> {
             let value = graph.value(id);
             TensorInfo {
                 name: value.name.clone(),
-                dtype: value.ty.dtype,
-                shape: value.ty.shape.clone(),
+                ty: value.ty.clone(),
             }
         })
         .collect()
@@ -167,11 +164,11 @@ fn check_shapes(model: Model, options: &OpenOptions) -> Result<Model> {
     for (name, shape) in &options.shapes {
         match inputs.iter().find(|i| i.name == *name) {
             None => return Err(Error::BadInput(format!("the model has no input '{name}'"))),
-            Some(input) if input.shape != *shape => {
+            Some(input) if input.ty.shape != *shape => {
                 return Err(Error::BadInput(format!(
                     "{} was packed for input '{name}' of shape {}, not {}: pack the .onnx again with that shape",
                     model.path.display(),
-                    shape_text(&input.shape),
+                    shape_text(&input.ty.shape),
                     shape_text(shape)
                 )));
             }

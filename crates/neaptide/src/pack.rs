@@ -3,10 +3,11 @@
 use crate::error::{Error, Result};
 use crate::source_weights::SourceFiles;
 use neap_ir::graph::LANES;
-use neap_ir::panel::{panel_bytes, panel_count};
+use neap_ir::panel::{ConvForm, panel_bytes, panel_count};
 use neap_ir::recipe::{Affine, Recipe};
 use neap_ir::{Graph, Program, ValueId};
-use neap_kernels::panel as panels;
+use neap_kernels::error::KernelError;
+use neap_kernels::panel::{self, KOrder};
 use neap_rewrite::Lowered;
 use neap_store::{BLOCK, PackWriter};
 use std::ops::Range;
@@ -157,17 +158,14 @@ impl Packer<'_> {
                 form,
                 c_out,
                 c_in_per_group,
-                groups,
                 kernel,
                 affine,
+                ..
             } => {
                 let k = c_in_per_group * kernel[0] * kernel[1];
-                let shape = panels::ConvWeights {
-                    form: neap_ops::conv_form(*form),
-                    c_out: *c_out,
-                    c_in_per_group: *c_in_per_group,
-                    groups: *groups,
-                    kernel: *kernel,
+                let order = match form {
+                    ConvForm::Blocked => KOrder::Blocked,
+                    ConvForm::FirstLayer | ConvForm::NarrowGroups => KOrder::Taps,
                 };
                 self.by_rows(
                     *weight,
@@ -176,7 +174,16 @@ impl Packer<'_> {
                     affine,
                     advance,
                     &|range, rows, affine, out| {
-                        panels::pack_conv(&shape, range, rows, affine, out);
+                        panel::pack_conv(
+                            order,
+                            *c_out,
+                            *c_in_per_group,
+                            *kernel,
+                            range,
+                            rows,
+                            affine,
+                            out,
+                        )
                     },
                 )
             }
@@ -194,7 +201,7 @@ impl Packer<'_> {
                     affine,
                     advance,
                     &|range, rows, affine, out| {
-                        panels::pack_rows(*channels, taps, range, rows, affine, out);
+                        panel::pack_depthwise(*channels, *kernel, range, rows, affine, out)
                     },
                 )
             }
@@ -210,9 +217,7 @@ impl Packer<'_> {
                 *k,
                 affine,
                 advance,
-                &|range, rows, affine, out| {
-                    panels::pack_rows(*n, *k, range, rows, affine, out);
-                },
+                &|range, rows, affine, out| panel::pack_rows(*n, *k, range, rows, affine, out),
             ),
             Recipe::Matrix {
                 weight,
@@ -233,7 +238,12 @@ impl Packer<'_> {
         k: usize,
         affine: &Affine,
         advance: &mut dyn FnMut(u64),
-        pack: &dyn Fn(Range<usize>, &[f32], panels::PackAffine, &mut [f32]),
+        pack: &dyn Fn(
+            Range<usize>,
+            &[f32],
+            panel::Affine,
+            &mut [f32],
+        ) -> std::result::Result<(), KernelError>,
     ) -> Result<()> {
         let per_chunk = (CHUNK_BYTES / panel_bytes(k)).max(1);
         let count = panel_count(c_out);
@@ -251,11 +261,12 @@ impl Packer<'_> {
                 )
                 .map_err(|e| self.broken(weight, &e))?;
             self.panels.resize(range.len() * panel_bytes(k) / 4, 0.0);
-            let affine = panels::PackAffine {
+            let affine = panel::Affine {
                 scale: affine.scale.as_deref(),
                 bias: affine.bias.as_deref(),
             };
-            pack(range, &self.floats, affine, &mut self.panels);
+            pack(range, &self.floats, affine, &mut self.panels)
+                .map_err(|e| self.broken(weight, &e.to_string()))?;
             self.flush(advance)?;
         }
         Ok(())
@@ -295,11 +306,24 @@ impl Packer<'_> {
                 }
             }
             self.panels.resize(range.len() * panel_bytes(k) / 4, 0.0);
-            let affine = panels::PackAffine {
-                scale: affine.scale.as_deref(),
-                bias: affine.bias.as_deref(),
+            // The strip is a matrix of its own, with its own part of scale and bias.
+            fn part<'v>(values: &'v Option<Vec<f32>>, columns: &Range<usize>) -> Option<&'v [f32]> {
+                values.as_deref().map(|v| &v[columns.clone()])
+            }
+            let affine = panel::Affine {
+                scale: part(&affine.scale, &columns),
+                bias: part(&affine.bias, &columns),
             };
-            panels::pack_columns(n, k, range, &strip, affine, &mut self.panels);
+            panel::pack_band(
+                columns.len(),
+                k,
+                0..range.len(),
+                0..k,
+                &strip,
+                affine,
+                &mut self.panels,
+            )
+            .map_err(|e| self.broken(weight, &e.to_string()))?;
             self.flush(advance)?;
         }
         Ok(())

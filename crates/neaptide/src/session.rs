@@ -7,9 +7,10 @@ use crate::model::{Model, TensorInfo};
 use crate::workload::workload;
 use neap_ir::Program;
 use neap_kernels::simd::Isa;
-use neap_plan::{ExecutionPlan, Timeline, Workload};
-use neap_planner::{PlanError, Planned};
-use neap_sim::CostProfile;
+use neap_plan::{ExecutionPlan, Timeline, Verdict, Workload};
+use neap_planner::{PlanError, Planner};
+use neap_runtime::{InputTensor, OutputTensor};
+use neap_sim::{CostProfile, Prediction};
 use neap_store::IoMode;
 use std::sync::Arc;
 
@@ -58,7 +59,10 @@ impl Default for RunOptions {
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub workload: Workload,
-    pub planned: Planned,
+    pub execution: ExecutionPlan,
+    pub prediction: Prediction,
+    /// What the independent validator found.
+    pub verdict: Verdict,
     /// `None` without a limit.
     pub budget_bytes: Option<u64>,
     /// The process without the arena.
@@ -68,13 +72,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn execution(&self) -> &ExecutionPlan {
-        &self.planned.plan
-    }
-
     /// Planned peak of the whole process.
     pub fn high_water_bytes(&self) -> u64 {
-        self.base_overhead_bytes + self.planned.verdict.high_water_bytes
+        self.base_overhead_bytes + self.verdict.high_water_bytes
+    }
+
+    /// No plan can have a lower peak with these live ranges.
+    pub fn lower_bound_bytes(&self) -> u64 {
+        self.base_overhead_bytes + self.verdict.lower_bound_bytes
     }
 }
 
@@ -95,10 +100,16 @@ impl Model {
     }
 
     /// The smallest feasible and the unlimited footprint.
-    pub fn bounds(&self, options: &RunOptions) -> Result<Bounds> {
+    pub fn bounds(&self, options: &RunOptions) -> Bounds {
         let workload = self.workload(options.threads);
+        memory::trim_heap();
         let base = self.base_overhead(options);
-        bounds_of(&workload, base)
+        let planner = Planner::new(&workload);
+        Bounds {
+            base_overhead_bytes: base,
+            smallest_feasible_bytes: named(base + planner.smallest_feasible_bytes()),
+            unlimited_high_water_bytes: base + planner.unlimited_high_water_bytes(),
+        }
     }
 
     /// Plans for a budget of the whole process.
@@ -114,42 +125,35 @@ impl Model {
             .unwrap_or_else(|| crate::calibrate::estimate(options.threads));
         memory::trim_heap();
         let base = self.base_overhead(options);
+        let planner = Planner::new(&workload);
+        let unlimited = planner.unlimited_high_water_bytes();
         let budget_bytes = match options.budget {
             Budget::Unlimited => None,
             Budget::Bytes(bytes) => Some(bytes),
-            Budget::Percent(percent) => {
-                let unlimited = base + neap_planner::unlimited_high_water_bytes(&workload);
-                Some((unlimited as f64 * percent / 100.0) as u64)
-            }
+            Budget::Percent(percent) => Some(((base + unlimited) as f64 * percent / 100.0) as u64),
         };
-        let arena = budget_bytes.map(|bytes| bytes.saturating_sub(base));
-        let arena_or_all =
-            arena.unwrap_or_else(|| neap_planner::unlimited_high_water_bytes(&workload));
-        let planned = neap_planner::plan(&workload, arena_or_all, options.strategy, &costs);
-        let planned = match (planned, budget_bytes) {
-            (Ok(planned), _) => planned,
-            (Err(PlanError::Infeasible { .. }), Some(budget_bytes)) => {
-                let smallest_bytes = match options.strategy {
-                    Strategy::Resident => {
-                        named(base + neap_planner::unlimited_high_water_bytes(&workload))
-                    }
-                    _ => bounds_of(&workload, base)?.smallest_feasible_bytes,
-                };
-                return Err(Error::Infeasible {
-                    budget_bytes,
-                    smallest_bytes,
-                });
-            }
-            (Err(error), _) => return Err(Error::BadInput(error.to_string())),
-        };
-        let planning_ns = started.elapsed().as_nanos() as u64;
+        let arena = budget_bytes.map_or(unlimited, |bytes| bytes.saturating_sub(base));
+        let planned = planner
+            .plan(arena, options.strategy, &costs)
+            .map_err(|error| {
+                let PlanError::Infeasible { smallest_bytes } = error;
+                Error::Infeasible {
+                    budget_bytes: budget_bytes.unwrap_or(u64::MAX),
+                    smallest_bytes: named(base.saturating_add(smallest_bytes)),
+                }
+            })?;
+        let verdict = neap_plan::validate(&workload, &planned.plan)
+            .map_err(|violation| Error::Run(format!("the planner made a bad plan: {violation}")))?;
+        drop(planner);
         Ok(Plan {
+            execution: planned.plan,
+            prediction: planned.prediction,
+            verdict,
             workload,
-            planned,
             budget_bytes,
             base_overhead_bytes: base,
             costs,
-            planning_ns,
+            planning_ns: started.elapsed().as_nanos() as u64,
         })
     }
 
@@ -170,14 +174,14 @@ impl Model {
         let inputs = self.inputs();
         let outputs = self.outputs();
         let program: Arc<Program> = self.program().clone();
-        let settings = neap_runtime::SessionOptions {
+        let settings = neap_runtime::Options {
             threads: options.threads,
             isa: Isa::detect(),
             ..Default::default()
         };
         let inner = neap_runtime::Session::open(
             program,
-            plan.planned.plan,
+            plan.execution,
             &plan.workload,
             source,
             verifier,
@@ -194,22 +198,13 @@ impl Model {
     }
 }
 
-fn bounds_of(workload: &Workload, base: u64) -> Result<Bounds> {
-    let smallest = neap_planner::smallest_feasible_bytes(workload)
-        .map_err(|e| Error::BadInput(e.to_string()))?;
-    Ok(Bounds {
-        base_overhead_bytes: base,
-        smallest_feasible_bytes: named(base + smallest),
-        unlimited_high_water_bytes: base + neap_planner::unlimited_high_water_bytes(workload),
-    })
-}
-
 /// A feasible size as it is told to people: with slack, in whole 64 KiB.
 fn named(bytes: u64) -> u64 {
     (bytes + NAMED_SLACK_BYTES).next_multiple_of(64 * 1024)
 }
 
-/// A model ready to run again and again inside its budget. `run` allocates nothing.
+/// A model ready to run again and again inside its budget. Nothing is allocated while it runs but
+/// the two short lists of tensors.
 pub struct Session {
     inner: neap_runtime::Session,
     inputs: Vec<TensorInfo>,
@@ -234,14 +229,31 @@ impl Session {
     pub fn run(&mut self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
         check_sizes("input", &self.inputs, inputs.iter().map(|b| b.len()))?;
         check_sizes("output", &self.outputs, outputs.iter().map(|b| b.len()))?;
+        let inputs: Vec<InputTensor> = (self.inputs.iter().zip(inputs))
+            .map(|(info, bytes)| InputTensor {
+                ty: &info.ty,
+                bytes,
+            })
+            .collect();
+        let mut outputs: Vec<OutputTensor> = (self.outputs.iter().zip(outputs))
+            .map(|(info, bytes)| OutputTensor {
+                ty: &info.ty,
+                bytes,
+            })
+            .collect();
         self.inner
-            .run(inputs, outputs)
+            .run(&inputs, &mut outputs)
             .map_err(|e| Error::Run(e.to_string()))
     }
 
     /// Counters since the session opened.
     pub fn stats(&self) -> neap_runtime::Stats {
         self.inner.stats()
+    }
+
+    /// Records what happens in the next `runs` runs.
+    pub fn record_timeline(&mut self, runs: usize) {
+        self.inner.record_timeline(runs);
     }
 
     /// Spans of the recorded runs, when recording was switched on.
@@ -267,8 +279,8 @@ fn check_sizes(
             return Err(Error::BadInput(format!(
                 "{what} '{}' is {} {} ({} bytes), {size} bytes were given",
                 info.name,
-                info.dtype,
-                crate::model::shape_text(&info.shape),
+                info.ty.dtype,
+                crate::model::shape_text(&info.ty.shape),
                 info.len_bytes()
             )));
         }

@@ -6,9 +6,13 @@ use neap_ir::{Const, Node, Op, PackedId, Program, ValueId};
 use neap_kernels::simd::Isa;
 use neap_ops::Operand;
 use neap_plan::{BufferSpec, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload};
+use neap_store::BLOCK;
 
 /// Panels that kernels like to have in one call.
 const GRANULE: u32 = 4;
+
+/// Rows of a table read from storage at once: enough to keep the device busy.
+const ROWS_PER_BATCH: usize = 64;
 
 /// Arena alignment of activations: a cache line.
 const BUFFER_ALIGN: u64 = 64;
@@ -89,7 +93,7 @@ fn step(program: &Program, node: &Node, threads: usize, isa: Isa) -> StepSpec {
             Some(RowTable {
                 file_offset: packed(table).offset,
                 bytes: packed(table).bytes,
-                rows_workspace_bytes: neap_runtime::rows_workspace_bytes(indices, row_elements * 4),
+                rows_workspace_bytes: rows_workspace_bytes(indices, row_elements * 4),
             })
         }
         _ => None,
@@ -112,6 +116,12 @@ fn step(program: &Program, node: &Node, threads: usize, isa: Isa) -> StepSpec {
         extents,
         rows,
     }
+}
+
+/// Room for a batch of rows, each in the blocks that hold it.
+fn rows_workspace_bytes(rows: usize, row_bytes: usize) -> u64 {
+    let window = (row_bytes + 2 * (BLOCK - 1)) / BLOCK * BLOCK;
+    (rows.clamp(1, ROWS_PER_BATCH) * window) as u64
 }
 
 fn panel_spec(packed: &Packed) -> Option<PanelSpec> {

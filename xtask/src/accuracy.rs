@@ -1,0 +1,256 @@
+//! Every model against onnxruntime, with no budget and at its smallest feasible budget.
+//!
+//! For each model: the largest error relative to the output's range is at most 1e-4, the top-1
+//! class is the same, and the outputs under the smallest budget equal those without one bit for
+//! bit. The smallest budget is enforced by a memory cgroup where the rights are there.
+
+use crate::models::{self, Case};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const TOLERANCE: f64 = 1e-4;
+
+pub fn run(root: &Path, only: &[String]) -> Result<()> {
+    let neap = models::neap(root)?;
+    let python = models::python(root)?;
+    let mut cases = models::trained(root)?;
+    if cases.is_empty() {
+        println!("SKIPPED: trained models (../shared/models is not there)");
+    }
+    for name in models::zoo_names() {
+        if only.is_empty() || only.iter().any(|o| name == *o) {
+            let model = models::zoo_model(root, name)?;
+            cases.push(Case {
+                name: name.into(),
+                model,
+                inputs: Vec::new(),
+                expected: None,
+            });
+        }
+    }
+    cases.retain(|case| only.is_empty() || only.iter().any(|o| case.name.starts_with(o.as_str())));
+    if python.is_none() {
+        println!("SKIPPED: comparison with onnxruntime of zoo models (no Python environment)");
+    }
+    let mut failed = Vec::new();
+    for case in &cases {
+        match check(root, &neap, python.as_deref(), case) {
+            Ok(line) => println!("ok    {line}"),
+            Err(error) => {
+                println!("WRONG {}: {error:#}", case.name);
+                failed.push(case.name.as_str());
+            }
+        }
+    }
+    println!(
+        "{} passed, {} failed",
+        cases.len() - failed.len(),
+        failed.len()
+    );
+    if !failed.is_empty() {
+        bail!("wrong: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+fn check(root: &Path, neap: &Path, python: Option<&Path>, case: &Case) -> Result<String> {
+    let work = root.join("target/accuracy").join(&case.name);
+    fs::create_dir_all(&work)?;
+    let cache = root.join("target/models/packed");
+    let mut inputs = case.inputs.clone();
+    let mut expected = case.expected.iter().cloned().collect::<Vec<_>>();
+    if let (Some(python), None) = (python, &case.expected) {
+        (inputs, expected) = reference(root, python, case, &work)?;
+    }
+    let run = |budget: &str, enforce: bool| -> Result<Value> {
+        let folder = work.join(if budget == "none" { "none" } else { "small" });
+        let report = work.join("report.json");
+        let mut command = Command::new(neap);
+        command
+            .arg("run")
+            .arg(&case.model)
+            .args(["--threads", "2", "--memory-budget", budget]);
+        command
+            .arg("--cache-dir")
+            .arg(&cache)
+            .arg("--output-dir")
+            .arg(&folder)
+            .arg("--json")
+            .arg(&report);
+        for input in &inputs {
+            command.arg("--input").arg(input);
+        }
+        if enforce {
+            command.arg("--enforce");
+        }
+        let output = command.output()?;
+        if !output.status.success() {
+            bail!(
+                "neap run at {budget}: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        Ok(serde_json::from_str(&fs::read_to_string(&report)?)?)
+    };
+    let free = run("none", false)?;
+    let inspect = Command::new(neap)
+        .arg("inspect")
+        .arg(&case.model)
+        .arg("--cache-dir")
+        .arg(&cache)
+        .args(["--threads", "2", "-o", "json"])
+        .output()?;
+    let inspect: Value = serde_json::from_slice(&inspect.stdout).context("neap inspect -o json")?;
+    let smallest = inspect["smallest_feasible_bytes"]
+        .as_u64()
+        .context("no smallest_feasible_bytes")?;
+    let small = run(&smallest.to_string(), can_enforce())?;
+
+    let free_files = output_files(&free)?;
+    for (a, b) in free_files.iter().zip(&output_files(&small)?) {
+        if fs::read(a)? != fs::read(b)? {
+            bail!("{} differs between no budget and the smallest", a.display());
+        }
+    }
+    let mut worst = 0.0f64;
+    for (ours, theirs) in free_files.iter().zip(&expected) {
+        worst = worst.max(compare(ours, theirs)?);
+    }
+    let peak = small["peak_memory_bytes"].as_u64().unwrap_or(0);
+    if peak > smallest {
+        bail!("peak {peak} exceeds the budget {smallest}");
+    }
+    let mib = |bytes: u64| bytes as f64 / 1048576.0;
+    Ok(format!(
+        "{:32} smallest {:7.2} MiB, peak {:7.2} MiB ({}), error {}",
+        case.name,
+        mib(smallest),
+        mib(peak),
+        small["peak_memory_source"].as_str().unwrap_or("?"),
+        if expected.is_empty() {
+            "not compared".into()
+        } else {
+            format!("{worst:.1e}")
+        },
+    ))
+}
+
+/// Inputs and outputs of onnxruntime, computed once and kept.
+fn reference(
+    root: &Path,
+    python: &Path,
+    case: &Case,
+    work: &Path,
+) -> Result<(Vec<String>, Vec<PathBuf>)> {
+    let description = work.join("reference.json");
+    if !description.exists() {
+        let output = Command::new(python)
+            .arg(root.join("scripts/reference.py"))
+            .arg(&case.model)
+            .arg("--seed-inputs")
+            .arg(work.join("inputs"))
+            .arg("--output-dir")
+            .arg(work.join("expected"))
+            .output()?;
+        if !output.status.success() {
+            bail!(
+                "onnxruntime: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        fs::write(&description, &output.stdout)?;
+    }
+    let described: Value = serde_json::from_str(&fs::read_to_string(&description)?)?;
+    let list = |key: &str| described[key].as_array().cloned().unwrap_or_default();
+    let inputs = list("inputs")
+        .iter()
+        .filter_map(|i| Some(format!("{}={}", i["name"].as_str()?, i["file"].as_str()?)))
+        .collect();
+    let outputs = list("outputs")
+        .iter()
+        .filter_map(|o| Some(PathBuf::from(o["file"].as_str()?)))
+        .collect();
+    Ok((inputs, outputs))
+}
+
+fn output_files(report: &Value) -> Result<Vec<PathBuf>> {
+    report["outputs"]
+        .as_array()
+        .context("report has no outputs")?
+        .iter()
+        .map(|o| {
+            Ok(PathBuf::from(
+                o["file"].as_str().context("output has no file")?,
+            ))
+        })
+        .collect()
+}
+
+/// Largest error relative to the expected output's range; an error when it is too large or the
+/// top-1 class differs.
+fn compare(ours: &Path, theirs: &Path) -> Result<f64> {
+    let (a, b) = (floats(ours)?, floats(theirs)?);
+    if a.len() != b.len() {
+        bail!(
+            "{} has {} elements, expected {}",
+            ours.display(),
+            a.len(),
+            b.len()
+        );
+    }
+    let (low, high) = b
+        .iter()
+        .fold((f64::MAX, f64::MIN), |(l, h), &x| (l.min(x), h.max(x)));
+    let range = (high - low).max(f64::MIN_POSITIVE);
+    let error = a
+        .iter()
+        .zip(&b)
+        .map(|(x, y)| (x - y).abs())
+        .fold(0.0, f64::max)
+        / range;
+    let finite = a.iter().all(|x| x.is_finite());
+    if !finite || error > TOLERANCE {
+        bail!(
+            "{}: relative error {error:.2e} exceeds {TOLERANCE:.0e}",
+            ours.display()
+        );
+    }
+    let top = |x: &[f64]| {
+        x.iter()
+            .enumerate()
+            .max_by(|p, q| p.1.total_cmp(q.1))
+            .map(|(i, _)| i)
+    };
+    if top(&a) != top(&b) {
+        bail!(
+            "{}: top-1 is {:?}, expected {:?}",
+            ours.display(),
+            top(&a),
+            top(&b)
+        );
+    }
+    Ok(error)
+}
+
+fn floats(path: &Path) -> Result<Vec<f64>> {
+    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
+    let file = npyz::NpyFile::new(&bytes[..])?;
+    let values: Vec<f32> = file
+        .into_vec()
+        .with_context(|| format!("{} is not float32", path.display()))?;
+    Ok(values.into_iter().map(f64::from).collect())
+}
+
+/// Memory cgroups can be made here.
+fn can_enforce() -> bool {
+    let probe =
+        Path::new("/sys/fs/cgroup/memory").join(format!("neap-probe-{}", std::process::id()));
+    let made = fs::create_dir(&probe).is_ok();
+    if made {
+        let _ = fs::remove_dir(&probe);
+    }
+    made
+}

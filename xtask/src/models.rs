@@ -1,0 +1,92 @@
+//! The models that tests and benchmarks run: the zoo, written once into `target/models`, and the
+//! trained ones in `../shared/models` where they are at hand.
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A model and an input for it.
+pub struct Case {
+    pub name: String,
+    pub model: PathBuf,
+    /// `NAME=FILE` arguments; empty for seeded random inputs.
+    pub inputs: Vec<String>,
+    /// Expected outputs from its origin, when they came with it: the `.npy` of the first output.
+    pub expected: Option<PathBuf>,
+}
+
+/// Every zoo model, in the order of the zoo's list.
+pub fn zoo_names() -> Vec<&'static str> {
+    neap_zoo::list().iter().map(|entry| entry.name).collect()
+}
+
+/// Writes a zoo model unless it is there already.
+pub fn zoo_model(root: &Path, name: &str) -> Result<PathBuf> {
+    let folder = root.join("target/models");
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join(format!("{name}.onnx"));
+    if !path.exists() {
+        eprintln!("writing {}", path.display());
+        neap_zoo::write(name, &path, &neap_zoo::Options::default(), &mut |_, _| {})
+            .with_context(|| format!("cannot write {name}"))?;
+    }
+    Ok(path)
+}
+
+/// The trained models with their real inputs; empty when they are not at hand.
+pub fn trained(root: &Path) -> Result<Vec<Case>> {
+    let folder = root.join("../shared/models");
+    let Ok(text) = std::fs::read_to_string(folder.join("expected.json")) else {
+        return Ok(Vec::new());
+    };
+    let table: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text)?;
+    let mut cases = Vec::new();
+    for (key, entry) in table {
+        let (model, sample) = key.split_once('/').context("keys are MODEL/SAMPLE")?;
+        let stem = folder.join(format!("{model}.{sample}"));
+        let with = |suffix: &str| PathBuf::from(format!("{}{suffix}", stem.display()));
+        let inputs = if let Some(name) = entry["input"].as_str() {
+            vec![format!("{name}={}", with(".in.npy").display())]
+        } else if let Some(names) = entry["inputs"].as_array() {
+            let file = with(".in.npz");
+            names
+                .iter()
+                .filter_map(|n| n.as_str())
+                .map(|n| format!("{n}={}", file.display()))
+                .collect()
+        } else {
+            bail!("{key} names no input");
+        };
+        cases.push(Case {
+            name: key.replace('/', "_"),
+            model: folder.join(format!("{model}.onnx")),
+            inputs,
+            expected: Some(with(".out.npy")),
+        });
+    }
+    Ok(cases)
+}
+
+/// The Python with onnxruntime; `None`, with the reason on stderr, when it cannot be had.
+pub fn python(root: &Path) -> Result<Option<PathBuf>> {
+    let output = Command::new("sh")
+        .arg(root.join("scripts/venv.sh"))
+        .stderr(std::process::Stdio::inherit())
+        .output()?;
+    let path = String::from_utf8(output.stdout)?.trim().to_string();
+    Ok((!path.is_empty()).then(|| PathBuf::from(path)))
+}
+
+/// The release binary, built when need be.
+pub fn neap(root: &Path) -> Result<PathBuf> {
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--release", "--quiet", "--package", "neap-cli"])
+        .current_dir(root)
+        .status()?;
+    if !status.success() {
+        bail!("neap does not build");
+    }
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    Ok(target.join("release/neap"))
+}
