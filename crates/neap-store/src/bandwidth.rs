@@ -1,8 +1,8 @@
 //! Measuring what the storage gives: for the planner's cost profile and for benchmarks.
 
 use crate::{
-    AlignedBuf, BLOCK, DirectFile, IoMode, LoadTag, PreadConfig, PreadSource, Source, StoreError,
-    UringConfig, UringSource,
+    AlignedBuf, DirectFile, IoMode, LoadTag, PreadConfig, PreadSource, Source, StoreError,
+    UringConfig, UringSource, is_whole_blocks,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ pub fn measure_source_bandwidth(
     depth: usize,
     total_bytes: u64,
 ) -> Result<Bandwidth, StoreError> {
-    if request_bytes == 0 || !request_bytes.is_multiple_of(BLOCK) || depth == 0 {
+    if request_bytes == 0 || !is_whole_blocks(request_bytes as u64) || depth == 0 {
         return Err(StoreError::InvalidUse {
             what: "requests to measure must be whole blocks, at least one at a time",
         });
@@ -93,36 +93,14 @@ pub fn measure_source_bandwidth(
     let mut memory = AlignedBuf::zeroed(memory_bytes)?;
     // Pages are touched before the clock starts.
     memory.fill(1);
-    let base = memory.as_mut_ptr();
-    let mut submitted = 0;
-    let mut submit = |source: &mut dyn Source, slot: u64| {
-        let offset = submitted % requests_in_file * request_bytes as u64;
-        submitted += 1;
-        let dst = base.wrapping_add(slot as usize * request_bytes);
-        // SAFETY: each slot has its own part of `memory`, is used again only after its load
-        // was reported, and the source is drained before `memory` goes.
-        unsafe { source.submit(LoadTag(slot), offset, dst, request_bytes) }
-    };
-    let mut idle: Vec<u64> = (0..depth as u64).collect();
     let start = Instant::now();
-    let mut begun = 0;
-    let mut completed = 0;
-    let mut outcome = Ok(());
-    while outcome.is_ok() && completed < requests {
-        while outcome.is_ok()
-            && begun < requests
-            && let Some(slot) = idle.pop()
-        {
-            begun += 1;
-            outcome = submit(source, slot);
-        }
-        if outcome.is_ok() {
-            outcome = source.poll(true, &mut |tag| {
-                idle.push(tag.0);
-                completed += 1;
-            });
-        }
-    }
+    let outcome = run_requests(
+        source,
+        &mut memory,
+        request_bytes,
+        requests_in_file,
+        requests,
+    );
     let elapsed = start.elapsed();
     if let Err(e) = source.drain() {
         // The kernel may still write to it.
@@ -130,8 +108,39 @@ pub fn measure_source_bandwidth(
         return Err(e);
     }
     outcome.map(|()| Bandwidth {
-        bytes: completed * request_bytes as u64,
+        bytes: requests * request_bytes as u64,
         elapsed,
-        reads: completed,
+        reads: requests,
     })
+}
+
+/// Keeps every slot of `memory` busy until all requests are done. After an error, some of them
+/// may still be in flight.
+fn run_requests(
+    source: &mut dyn Source,
+    memory: &mut AlignedBuf,
+    request_bytes: usize,
+    requests_in_file: u64,
+    requests: u64,
+) -> Result<(), StoreError> {
+    let base = memory.as_mut_ptr();
+    let mut idle: Vec<u64> = (0..(memory.len() / request_bytes) as u64).collect();
+    let mut begun = 0;
+    let mut completed = 0;
+    while completed < requests {
+        while begun < requests {
+            let Some(slot) = idle.pop() else { break };
+            let offset = begun % requests_in_file * request_bytes as u64;
+            let dst = base.wrapping_add(slot as usize * request_bytes);
+            // SAFETY: each slot has its own part of `memory`, is used again only after its load
+            // was reported, and the caller drains the source before `memory` goes.
+            unsafe { source.submit(LoadTag(slot), offset, dst, request_bytes)? };
+            begun += 1;
+        }
+        source.poll(true, &mut |tag| {
+            idle.push(tag.0);
+            completed += 1;
+        })?;
+    }
+    Ok(())
 }

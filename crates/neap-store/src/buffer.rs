@@ -3,7 +3,7 @@
 //! The heap would keep freed tables for itself, and its pages would stay charged to the
 //! process; a mapping leaves with its owner.
 
-use crate::{BLOCK, StoreError};
+use crate::{BLOCK, StoreError, is_whole_blocks};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -18,17 +18,18 @@ pub struct AlignedBuf {
 impl AlignedBuf {
     /// `len_bytes` of zeros, aligned to at least [`BLOCK`].
     pub fn zeroed(len_bytes: usize) -> Result<AlignedBuf, StoreError> {
-        if len_bytes == 0 {
-            return Ok(AlignedBuf {
-                // An empty slice needs an aligned address and nothing behind it.
-                start: NonNull::without_provenance(std::num::NonZero::new(BLOCK).unwrap()),
-                len_bytes: 0,
-            });
-        }
         let memory_error = |source: io::Error| StoreError::Memory {
             bytes: len_bytes,
             source,
         };
+        let not_null = |address: *mut u8| {
+            NonNull::new(address).ok_or_else(|| memory_error(io::ErrorKind::OutOfMemory.into()))
+        };
+        if len_bytes == 0 {
+            // An empty slice needs an aligned address and nothing behind it.
+            let start = not_null(std::ptr::without_provenance_mut(BLOCK))?;
+            return Ok(AlignedBuf { start, len_bytes });
+        }
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice overlaps
         // nothing that exists.
         let address = unsafe {
@@ -40,9 +41,8 @@ impl AlignedBuf {
             )
         }
         .map_err(|e| memory_error(e.into()))?;
-        let start = NonNull::new(address.cast::<u8>())
-            .ok_or_else(|| memory_error(io::Error::from(io::ErrorKind::OutOfMemory)))?;
-        debug_assert!(start.as_ptr().addr().is_multiple_of(BLOCK));
+        let start = not_null(address.cast())?;
+        debug_assert!(is_whole_blocks(start.as_ptr().addr() as u64));
         Ok(AlignedBuf { start, len_bytes })
     }
 

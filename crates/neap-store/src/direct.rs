@@ -3,7 +3,7 @@
 //! Where the filesystem has no direct I/O, reads are buffered and their pages dropped right
 //! after, so that page cache is charged to the process for a moment only.
 
-use crate::{AlignedBuf, BLOCK, BLOCK_U64, StoreError};
+use crate::{AlignedBuf, BLOCK, BLOCK_U64, StoreError, is_whole_blocks};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -119,11 +119,10 @@ impl DirectFile {
 
     /// Gives back the page cache of a range just read, when reads are buffered.
     pub(crate) fn drop_cached(&self, offset: u64, len_bytes: usize) {
-        if !self.direct
-            && let Some(len) = NonZeroU64::new(len_bytes as u64)
-        {
+        let len = NonZeroU64::new(len_bytes as u64);
+        if !self.direct && len.is_some() {
             // Advice: where it is refused the pages stay until the kernel reclaims them.
-            let _ = rustix::fs::fadvise(&self.fd, offset, Some(len), Advice::DontNeed);
+            let _ = rustix::fs::fadvise(&self.fd, offset, len, Advice::DontNeed);
         }
     }
 
@@ -173,7 +172,7 @@ pub(crate) fn check_aligned(
         ("length", len_bytes as u64),
         ("memory address", address.addr() as u64),
     ] {
-        if !value.is_multiple_of(BLOCK_U64) {
+        if !is_whole_blocks(value) {
             return Err(StoreError::Misaligned {
                 what,
                 value,
@@ -193,6 +192,6 @@ fn block_suits_direct_io(fd: &OwnedFd) -> bool {
         // The kernel or filesystem does not say; 4096 is what devices in use need at most.
         return true;
     }
-    let fits = |align: u32| align != 0 && BLOCK.is_multiple_of(align as usize);
+    let fits = |align: u32| BLOCK.checked_rem(align as usize) == Some(0);
     fits(stat.stx_dio_mem_align) && fits(stat.stx_dio_offset_align)
 }

@@ -65,7 +65,7 @@ pub(crate) const BLOCK_U64: u64 = BLOCK as u64;
 
 /// Whether `bytes`, a length, offset or address, is a multiple of [`BLOCK`].
 pub(crate) fn is_whole_blocks(bytes: u64) -> bool {
-    bytes % BLOCK_U64 == 0
+    bytes & (BLOCK_U64 - 1) == 0
 }
 
 /// `bytes` rounded up to a whole number of blocks; `None` when that overflows.

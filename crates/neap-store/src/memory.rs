@@ -262,9 +262,10 @@ impl MemorySource {
     /// Plays the device up to the clock's time.
     fn catch_up(&mut self) {
         let now_ns = self.clock.now_ns();
-        while let Some(index) = self.next_done()
-            && self.device[index].done_ns <= now_ns
-        {
+        while let Some(index) = self.next_done() {
+            if self.device[index].done_ns > now_ns {
+                return;
+            }
             let read = self.device.swap_remove(index);
             let result = self.transfer(&read);
             if let Some(again) = self.queue.complete(read.piece, result) {
@@ -291,11 +292,12 @@ impl MemorySource {
         // SAFETY: the contract of `Source` makes the destination valid until the read is
         // reported; it cannot overlap our own data, which is never handed out.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), dst, bytes) };
-        if let Some(Fault::Corrupt { at_byte }) = read.fault
-            && at_byte < bytes
-        {
+        match read.fault {
             // SAFETY: within the destination, by the condition.
-            unsafe { *dst.add(at_byte) ^= 0x10 };
+            Some(Fault::Corrupt { at_byte }) if at_byte < bytes => unsafe {
+                *dst.add(at_byte) ^= 0x10;
+            },
+            _ => {}
         }
         Ok(bytes)
     }

@@ -36,6 +36,7 @@ impl Default for PreadConfig {
 pub struct PreadSource {
     shared: Arc<Shared>,
     file_len_bytes: u64,
+    piece_bytes: usize,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -50,6 +51,8 @@ struct Shared {
 
 struct State {
     queue: LoadQueue,
+    /// Workers that wait for work. Waking costs a system call, so nobody is woken for nothing.
+    idle_workers: usize,
     stopping: bool,
 }
 
@@ -65,6 +68,7 @@ impl PreadSource {
             file,
             state: Mutex::new(State {
                 queue: LoadQueue::new(config.max_loads, config.piece_bytes)?,
+                idle_workers: 0,
                 stopping: false,
             }),
             work: Condvar::new(),
@@ -73,6 +77,7 @@ impl PreadSource {
         let mut source = PreadSource {
             shared,
             file_len_bytes,
+            piece_bytes: config.piece_bytes,
             workers: Vec::with_capacity(config.workers),
         };
         for _ in 0..config.workers {
@@ -110,10 +115,12 @@ impl Shared {
             }
             let next = state.queue.next_batch_piece();
             let Some(mut piece) = next.or_else(|| state.queue.next_piece()) else {
+                state.idle_workers += 1;
                 state = self
                     .work
                     .wait(state)
                     .unwrap_or_else(PoisonError::into_inner);
+                state.idle_workers -= 1;
                 continue;
             };
             loop {
@@ -127,6 +134,19 @@ impl Shared {
             }
             if state.queue.has_finished() || state.queue.batch_complete() {
                 self.progress.notify_one();
+            }
+        }
+    }
+
+    /// Wakes workers for new work of so many reads.
+    fn wake(&self, state: &State, reads: usize) {
+        if reads >= state.idle_workers {
+            if state.idle_workers > 0 {
+                self.work.notify_all();
+            }
+        } else {
+            for _ in 0..reads {
+                self.work.notify_one();
             }
         }
     }
@@ -159,8 +179,10 @@ impl Source for PreadSource {
             len_bytes,
         };
         check_read(&read, self.file_len_bytes)?;
-        self.shared.lock().queue.push(tag, read)?;
-        self.shared.work.notify_all();
+        let mut state = self.shared.lock();
+        state.queue.push(tag, read)?;
+        self.shared
+            .wake(&state, len_bytes.div_ceil(self.piece_bytes));
         Ok(())
     }
 
@@ -190,7 +212,7 @@ impl Source for PreadSource {
         let mut state = self.shared.lock();
         // SAFETY: `reads` outlives this call, which returns only when the batch has ended.
         unsafe { state.queue.begin_batch(reads) };
-        self.shared.work.notify_all();
+        self.shared.wake(&state, reads.len());
         loop {
             if let Some(result) = state.queue.end_batch() {
                 return result;

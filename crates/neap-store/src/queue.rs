@@ -3,7 +3,7 @@
 //!
 //! Nothing here does I/O, and nothing allocates after construction.
 
-use crate::{BLOCK, LoadTag, RangeRead, StoreError};
+use crate::{BLOCK, LoadTag, RangeRead, StoreError, is_whole_blocks};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
@@ -89,7 +89,7 @@ impl LoadQueue {
             });
         }
         // A single read call moves less than 2 GiB.
-        if piece_bytes == 0 || !piece_bytes.is_multiple_of(BLOCK) || piece_bytes > 1 << 30 {
+        if piece_bytes == 0 || !is_whole_blocks(piece_bytes as u64) || piece_bytes > 1 << 30 {
             return Err(StoreError::InvalidUse {
                 what: "the size of reads must be a multiple of 4096, at most 1 GiB",
             });

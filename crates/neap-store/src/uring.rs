@@ -110,55 +110,27 @@ impl UringSource {
         })
     }
 
-    /// Registers destination memory, usually the arena, so that the kernel need not look its
-    /// pages up for every read. Returns false, and works without, when the kernel's limit on
-    /// locked memory is too low. All of its pages become resident.
-    ///
-    /// # Safety
-    ///
-    /// The memory stays mapped until the source is dropped.
-    pub unsafe fn register_memory(&mut self, start: *mut u8, len_bytes: usize) -> bool {
-        if !self.registered.is_empty() || len_bytes == 0 || self.any_in_kernel() {
-            return false;
-        }
-        let mut buffers = Vec::new();
-        let mut at = 0;
-        while at < len_bytes {
-            let len = (len_bytes - at).min(MAX_REGISTERED_BYTES);
-            buffers.push(libc::iovec {
-                iov_base: start.wrapping_add(at).cast(),
-                iov_len: len,
-            });
-            at += len;
-        }
-        // SAFETY: the caller keeps the memory mapped for the ring's whole life.
-        let result = unsafe { self.ring.submitter().register_buffers(&buffers) };
-        if result.is_ok() {
-            self.registered = buffers
-                .iter()
-                .map(|b| b.iov_base.addr()..b.iov_base.addr() + b.iov_len)
-                .collect();
-        }
-        result.is_ok()
-    }
-
     fn any_in_kernel(&self) -> bool {
         self.slots.iter().any(Option::is_some)
     }
 
     /// Puts waiting reads into the submission queue while there are slots.
     fn fill(&mut self) {
-        while !self.free_batch_slots.is_empty()
-            && let Some(piece) = self.queue.next_batch_piece()
-            && let Some(slot) = self.free_batch_slots.pop()
-        {
-            self.enqueue(slot, piece);
+        while !self.free_batch_slots.is_empty() {
+            let Some(piece) = self.queue.next_batch_piece() else {
+                break;
+            };
+            if let Some(slot) = self.free_batch_slots.pop() {
+                self.enqueue(slot, piece);
+            }
         }
-        while !self.free_load_slots.is_empty()
-            && let Some(piece) = self.queue.next_piece()
-            && let Some(slot) = self.free_load_slots.pop()
-        {
-            self.enqueue(slot, piece);
+        while !self.free_load_slots.is_empty() {
+            let Some(piece) = self.queue.next_piece() else {
+                break;
+            };
+            if let Some(slot) = self.free_load_slots.pop() {
+                self.enqueue(slot, piece);
+            }
         }
     }
 
@@ -343,6 +315,31 @@ impl Source for UringSource {
             }
             wait = true;
         }
+    }
+
+    unsafe fn register_memory(&mut self, start: *mut u8, len_bytes: usize) -> bool {
+        if !self.registered.is_empty() || len_bytes == 0 || self.any_in_kernel() {
+            return false;
+        }
+        let mut buffers = Vec::new();
+        let mut at = 0;
+        while at < len_bytes {
+            let len = (len_bytes - at).min(MAX_REGISTERED_BYTES);
+            buffers.push(libc::iovec {
+                iov_base: start.wrapping_add(at).cast(),
+                iov_len: len,
+            });
+            at += len;
+        }
+        // SAFETY: the caller keeps the memory mapped for the ring's whole life.
+        let result = unsafe { self.ring.submitter().register_buffers(&buffers) };
+        if result.is_ok() {
+            self.registered = buffers
+                .iter()
+                .map(|b| b.iov_base.addr()..b.iov_base.addr() + b.iov_len)
+                .collect();
+        }
+        result.is_ok()
     }
 
     fn name(&self) -> &'static str {

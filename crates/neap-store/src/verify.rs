@@ -2,7 +2,7 @@
 
 use crate::checksum::crc;
 use crate::header::Header;
-use crate::{AlignedBuf, BLOCK, BLOCK_U64, StoreError};
+use crate::{AlignedBuf, BLOCK, BLOCK_U64, StoreError, is_whole_blocks};
 
 /// The checksum table and one bit per block that tells whether it was checked already.
 pub struct Verifier {
@@ -114,7 +114,7 @@ impl Verifier {
 
 fn check_range(file_offset: u64, len_bytes: usize) -> Result<(), StoreError> {
     for (what, value) in [("file offset", file_offset), ("length", len_bytes as u64)] {
-        if !value.is_multiple_of(BLOCK_U64) {
+        if !is_whole_blocks(value) {
             return Err(StoreError::Misaligned {
                 what,
                 value,

@@ -2,7 +2,7 @@
 
 use crate::checksum::crc;
 use crate::header::{Header, MAX_TOC_BYTES};
-use crate::{AlignedBuf, BLOCK, BLOCK_U64, StoreError};
+use crate::{AlignedBuf, BLOCK, BLOCK_U64, StoreError, is_whole_blocks};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Advice, Mode, OFlags};
 use rustix::io::Errno;
@@ -148,7 +148,7 @@ impl PackWriter {
 
     /// Writes the buffer, which holds whole blocks.
     fn flush(&mut self, in_data: bool) -> Result<(), StoreError> {
-        debug_assert!(self.filled.is_multiple_of(BLOCK));
+        debug_assert!(is_whole_blocks(self.filled as u64));
         if in_data {
             for block in self.buffer[..self.filled].chunks_exact(BLOCK) {
                 self.table.extend_from_slice(&crc(block).to_le_bytes());

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Rng, write_packed};
+use common::{Rng, fast_folder, write_packed};
 use neap_store::{BLOCK, PackedFile, StoreError};
 use proptest::prelude::*;
 use std::os::unix::fs::FileExt;
@@ -24,7 +24,7 @@ const NUMBERS: std::ops::Range<usize> = 16..72;
 
 #[test]
 fn lying_headers_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = fast_folder();
     let mut rng = Rng(40);
     let path = write_packed(folder.path(), &rng.bytes(5 * BLOCK), &rng.bytes(5000));
     let good = std::fs::read(&path).unwrap();
@@ -71,7 +71,7 @@ fn lying_headers_are_refused() {
 /// A consistent header over a huge file with holes must not make the reader allocate it.
 #[test]
 fn a_huge_table_of_contents_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = fast_folder();
     let path = write_packed(folder.path(), b"", b"");
     let toc_len: u64 = 1 << 36;
     let mut header = std::fs::read(&path).unwrap();
@@ -105,7 +105,7 @@ fn a_huge_table_of_contents_is_refused() {
 /// opens and verifies must hold the bytes that were written.
 #[test]
 fn mutated_files_are_refused_or_unchanged() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = fast_folder();
     let mut rng = Rng(41);
     let data = rng.bytes(6 * BLOCK + 9);
     let toc = rng.bytes(4500);
@@ -174,7 +174,7 @@ proptest! {
 
     #[test]
     fn random_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..3 * BLOCK)) {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = fast_folder();
         let path = folder.path().join("random");
         std::fs::write(&path, &bytes).unwrap();
         prop_assert!(read_all(&path).is_err());
@@ -187,7 +187,7 @@ proptest! {
         crcs in any::<u64>(),
         blocks in 1usize..4,
     ) {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = fast_folder();
         let path = write_packed(folder.path(), b"", b"");
         let mut bytes = std::fs::read(&path).unwrap();
         bytes.resize(blocks * BLOCK, 0);
@@ -205,7 +205,7 @@ proptest! {
         data in proptest::collection::vec(any::<u8>(), 0..4 * BLOCK),
         toc in proptest::collection::vec(any::<u8>(), 0..2 * BLOCK),
     ) {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = fast_folder();
         let path = write_packed(folder.path(), &data, &toc);
         let file = PackedFile::open(&path).unwrap();
         prop_assert_eq!(file.toc(), &toc[..]);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Rng, names_in, write_packed};
+use common::{Rng, fast_folder, names_in, write_packed};
 use neap_store::{AlignedBuf, BLOCK, PackWriter, PackedFile, StoreError};
 use std::os::unix::fs::FileExt;
 
@@ -118,7 +118,7 @@ fn read_all(path: &std::path::Path) -> Result<(), StoreError> {
 
 #[test]
 fn every_corrupted_byte_is_detected() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = fast_folder();
     let mut rng = Rng(2);
     // Padding behind the data, the table of contents and the checksums.
     let path = write_packed(folder.path(), &rng.bytes(BLOCK + 100), &rng.bytes(300));
@@ -138,7 +138,7 @@ fn every_corrupted_byte_is_detected() {
 
 #[test]
 fn every_other_length_is_detected() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = fast_folder();
     let path = write_packed(folder.path(), &Rng(3).bytes(BLOCK), b"toc");
     let good = std::fs::read(&path).unwrap();
     let file = std::fs::File::options().write(true).open(&path).unwrap();

@@ -1,7 +1,7 @@
 //! What the tests share: seeded bytes and small packed files.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
-use neap_store::{BLOCK, PackWriter};
+use neap_store::PackWriter;
 use std::path::{Path, PathBuf};
 
 /// SplitMix64: seeded, with no dependency.
@@ -36,6 +36,14 @@ pub fn write_packed(folder: &Path, data: &[u8], toc: &[u8]) -> PathBuf {
     path
 }
 
+/// A folder in memory where there is one: tests that change a file thousands of times would
+/// wait for the disk each time.
+pub fn fast_folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .expect("a temporary folder")
+}
+
 /// The names in a folder, sorted.
 pub fn names_in(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(folder)
@@ -44,9 +52,4 @@ pub fn names_in(folder: &Path) -> Vec<String> {
         .collect();
     names.sort();
     names
-}
-
-/// Blocks of a length.
-pub fn blocks(n: usize) -> usize {
-    n * BLOCK
 }
