@@ -311,7 +311,7 @@ fn the_same_bits_however_the_work_is_cut() {
     for case in CASES {
         let l = layer(case);
         let panels = l.shape.panels();
-        let whole = vec![0..panels];
+        let whole: Vec<_> = std::iter::once(0..panels).collect();
         let single: Vec<_> = (0..panels).map(|p| p..p + 1).collect();
         let uneven: Vec<_> = [0..panels / 3, panels / 3..panels]
             .into_iter()
@@ -319,7 +319,7 @@ fn the_same_bits_however_the_work_is_cut() {
             .collect();
         for isa in Isa::available() {
             let want = run(&l, isa, &Serial, &whole, Activation::Silu, 1);
-            for workers in [1, 2, 5] {
+            for workers in [1, 3] {
                 for ranges in [&whole, &single, &uneven] {
                     for residual in [1, 2] {
                         let got = run(

@@ -157,7 +157,7 @@ fn the_same_bits_however_the_work_is_cut() {
     for case in CASES {
         let l = layer(case, 1);
         let panels = l.shape.panels();
-        let whole = vec![0..panels];
+        let whole: Vec<_> = std::iter::once(0..panels).collect();
         let single: Vec<_> = (0..panels).map(|p| p..p + 1).collect();
         let uneven: Vec<_> = [0..panels / 3, panels / 3..panels]
             .into_iter()
@@ -172,7 +172,7 @@ fn the_same_bits_however_the_work_is_cut() {
                         .collect()
                 };
                 let want = bits(&run_layer(&l, isa, &Serial, &whole, activation, 1));
-                for workers in [1, 2, 5] {
+                for workers in [1, 3] {
                     for ranges in [&whole, &single, &uneven] {
                         for residual in [1, 2] {
                             let got = run_layer(
@@ -220,7 +220,7 @@ fn products_of_activations_are_right() {
             let b = numbers(if shared_b { k * n } else { batch * k * n }, 6);
             for isa in Isa::available() {
                 let mut first: Option<Vec<f32>> = None;
-                for workers in [1, 2, 3] {
+                for workers in [1, 3] {
                     let mut out = vec![f32::NAN; batch * m * n];
                     let mut scratch = vec![f32::NAN; matmul_scratch_bytes(&s, workers) / 4];
                     matmul(isa, &Scrambled(workers), &s, &a, &b, &mut out, &mut scratch).unwrap();

@@ -8,7 +8,9 @@ use std::arch::x86_64::*;
 pub struct Avx2Fma(());
 
 impl Avx2Fma {
-    /// Callable without `unsafe` only where the caller is compiled for these features.
+    /// # Safety
+    /// Callable without `unsafe` only where the caller is compiled for these features;
+    /// elsewhere the processor must have them.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     #[must_use]

@@ -8,7 +8,9 @@ use std::arch::x86_64::*;
 pub struct Avx512(());
 
 impl Avx512 {
-    /// Callable without `unsafe` only where the caller is compiled for these features.
+    /// # Safety
+    /// Callable without `unsafe` only where the caller is compiled for these features;
+    /// elsewhere the processor must have them.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
     #[must_use]

@@ -40,7 +40,7 @@ pub fn exp<S: Simd>(s: S, x: S::V) -> S::V {
             0.5,
             0.166_665_73,
             0.041_666_457,
-            0.008_363_776_5,
+            0.008_363_777,
             0.001_393_454_5,
         ],
     );
@@ -122,7 +122,7 @@ pub fn erf<S: Simd>(s: S, x: S::V) -> S::V {
         s,
         z,
         [
-            1.128_379_2,
+            std::f32::consts::FRAC_2_SQRT_PI,
             -0.376_126_27,
             0.112_835_97,
             -0.026_854_329,
@@ -166,7 +166,7 @@ pub fn gelu<S: Simd>(s: S, x: S::V) -> S::V {
 pub fn gelu_tanh<S: Simd>(s: S, x: S::V) -> S::V {
     let half = s.mul(x, s.splat(0.5));
     let cube = s.mul(s.mul(x, x), x);
-    let inner = s.mul(s.splat(0.797_884_56), s.fma(cube, s.splat(0.044_715), x));
+    let inner = s.mul(s.splat(0.797_884_6), s.fma(cube, s.splat(0.044_715), x));
     s.fma(half, tanh(s, inner), half)
 }
 

@@ -261,6 +261,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     }
 
     #[inline(always)]
+    #[allow(clippy::wrong_self_convention)] // `self` is the token, not the vector
     fn from_array(self, a: [f32; LANES]) -> Self::V {
         // SAFETY: the array is 16 floats.
         unsafe { self.load(a.as_ptr()) }

@@ -31,7 +31,7 @@ impl Shapes {
 
     /// Most positions of a tile with that many panels: as many as the registers hold.
     pub(super) fn max_rows(self, panels: usize) -> usize {
-        let _ = panels;
+        let _ = panels; // only AVX-512 has a choice
         match self {
             Shapes::Dense(isa) => match isa.kind() {
                 #[cfg(target_arch = "x86_64")]
@@ -114,6 +114,7 @@ macro_rules! shapes {
 /// The micro-kernel for a tile of `panels` (at most `max_panels`) times `rows` (at most
 /// `max_rows`). The processor has its instructions, as the [`Isa`] in `shapes` proves.
 pub(super) fn kernel(shapes: Shapes, panels: usize, rows: usize) -> MicroKernel {
+    let _ = panels; // only AVX-512 has a choice
     let of_rows = match shapes {
         Shapes::Dense(isa) => match isa.kind() {
             #[cfg(target_arch = "x86_64")]
