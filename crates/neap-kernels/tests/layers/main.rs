@@ -7,3 +7,4 @@ mod elementwise;
 mod pool;
 mod reorder;
 mod resize;
+mod rows;
