@@ -1,10 +1,19 @@
 //! Runs an operator: picks the implementation for its operands.
 
+use crate::args::Args;
+use crate::elementwise::{binary, cast, select, unary};
+use crate::movement::{gather, join, make, pad, scatter, view};
+use crate::norm::{channel, lines};
+use crate::product::{einsum, matmul};
+use crate::reduce::{arg, fold, topk};
 use crate::{Context, OpError, PanelSlice, TensorMut, TensorRef};
 use neap_ir::Op;
 
 /// Computes `outputs` from `inputs`. `panels` is given for `Panel*` operators and selects the
 /// output channels that this call writes.
+///
+/// Operands must have the types that [`neap_ir::infer::output_types`] and [`crate::supported`]
+/// accepted: shapes are not checked again.
 pub fn execute(
     op: &Op,
     inputs: &[Option<TensorRef>],
@@ -12,6 +21,96 @@ pub fn execute(
     outputs: &[Option<TensorMut>],
     ctx: &mut Context,
 ) -> Result<(), OpError> {
-    let _ = (inputs, panels, outputs, ctx);
-    Err(OpError::unsupported(op.name(), "yet"))
+    let args = &Args {
+        op: op.name(),
+        inputs,
+        outputs,
+    };
+    let _ = panels;
+    match op {
+        Op::Unary(unary) => unary::unary(*unary, args, ctx),
+        Op::Binary(binary) => binary::binary(*binary, args, ctx),
+        Op::Clip { low, high } => unary::clip(*low, *high, args, ctx),
+        Op::Where => select::select(args, ctx),
+        Op::Cast { .. } => cast::cast(args, ctx),
+
+        Op::MatMul => matmul::matmul(args, ctx),
+        Op::Gemm {
+            alpha,
+            beta,
+            trans_a,
+            trans_b,
+        } => matmul::gemm(*alpha, *beta, [*trans_a, *trans_b], args, ctx),
+        Op::Einsum { equation } => einsum::einsum(equation, args, ctx),
+
+        Op::Reduce { kind, axes, .. } => fold::reduce(*kind, axes, args, ctx),
+        Op::ArgReduce {
+            largest,
+            axis,
+            select_last,
+            ..
+        } => arg::arg_reduce(*largest, *axis, *select_last, args, ctx),
+        Op::TopK {
+            axis,
+            k,
+            largest,
+            sorted,
+        } => topk::top_k(*axis, *k, *largest, *sorted, args, ctx),
+        Op::CumSum {
+            axis,
+            exclusive,
+            reverse,
+        } => make::cum_sum(*axis, *exclusive, *reverse, args, ctx),
+
+        Op::Softmax { axis, kind } => lines::softmax(*axis, *kind, args, ctx),
+        Op::LayerNorm { axis, epsilon } => lines::layer_norm(*axis, *epsilon, true, args, ctx),
+        Op::RmsNorm { axis, epsilon } => lines::layer_norm(*axis, *epsilon, false, args, ctx),
+        Op::LpNorm { axis, p } => lines::lp_norm(*axis, *p, args, ctx),
+        Op::BatchNorm { epsilon } => channel::batch_norm(*epsilon, args, ctx),
+        Op::InstanceNorm { epsilon } => {
+            let channels = args.input(0)?.shape()[1];
+            channel::group_norm(channels, *epsilon, false, args, ctx)
+        }
+        Op::GroupNorm {
+            groups,
+            epsilon,
+            per_group,
+        } => channel::group_norm(*groups, *epsilon, *per_group, args, ctx),
+        Op::Lrn {
+            alpha,
+            beta,
+            bias,
+            size,
+        } => channel::lrn((*alpha, *beta, *bias), *size, args, ctx),
+        Op::ScaleShift { activation } => channel::scale_shift(*activation, args, ctx),
+
+        Op::Concat { axis } => join::concat(*axis, args, ctx),
+        Op::Split { axis, .. } => join::split(*axis, args, ctx),
+        Op::Slice { ranges } => view::slice(ranges, args, ctx),
+        Op::Reshape { .. } => view::reshape(args, ctx),
+        Op::Transpose { perm } => view::transpose(perm, args, ctx),
+        Op::Expand { .. } => view::expand(args, ctx),
+        Op::Tile { repeats } => view::tile(repeats, args, ctx),
+        Op::Pad { mode, pads } => pad::pad(*mode, pads, args, ctx),
+        Op::Gather { axis } => gather::gather(*axis, args, ctx),
+        Op::GatherElements { axis } => gather::gather_elements(*axis, args, ctx),
+        Op::GatherNd { batch_dims } => gather::gather_nd(*batch_dims, args, ctx),
+        Op::ScatterElements { axis, reduction } => {
+            scatter::scatter_elements(*axis, *reduction, args, ctx)
+        }
+        Op::ScatterNd { reduction } => scatter::scatter_nd(*reduction, args, ctx),
+        Op::DepthToSpace {
+            block,
+            column_row_depth,
+        } => view::depth_to_space(*block, *column_row_depth, args, ctx),
+        Op::SpaceToDepth { block } => view::space_to_depth(*block, args, ctx),
+        Op::OneHot { axis, depth } => make::one_hot(*axis, *depth, args, ctx),
+        Op::Trilu { upper, diagonal } => view::trilu(*upper, *diagonal, args, ctx),
+        Op::ReverseSequence {
+            batch_axis,
+            time_axis,
+        } => make::reverse_sequence(*batch_axis, *time_axis, args, ctx),
+        Op::EyeLike { diagonal, .. } => make::eye_like(*diagonal, args, ctx),
+        _ => Err(OpError::unsupported(op.name(), "yet")),
+    }
 }

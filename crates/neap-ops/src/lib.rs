@@ -5,10 +5,20 @@
 //! [`execute`] never allocates, and its results do not depend on the number of workers.
 //! [`evaluate`] is the same for constant folding: it infers, allocates and runs serially.
 
+mod args; // operands of one call, scratch
+mod copy; // strided copies
+mod elementwise;
 mod error;
 mod evaluate;
 mod execute;
+mod index; // index tensors
+mod movement;
+mod nd; // loops over strided operands
+mod norm;
+mod product;
 mod query;
+mod reduce;
+mod scalar; // element types
 mod tensor;
 
 pub use error::OpError;

@@ -1,0 +1,7 @@
+//! One result element from one element of each operand.
+
+pub(crate) mod binary;
+pub(crate) mod cast;
+pub(crate) mod math;
+pub(crate) mod select;
+pub(crate) mod unary;

@@ -1,0 +1,137 @@
+//! Concat and Split, plain or channel-blocked.
+
+use crate::args::Args;
+use crate::copy::copy_strided;
+use crate::nd::Strides;
+use crate::{Context, OpError, TensorMut, TensorRef};
+use neap_ir::Layout;
+use neap_ir::graph::LANES;
+
+pub(crate) fn concat(axis: usize, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let y = args.output(0)?;
+    let mut start = 0;
+    for i in 0..args.inputs.len() {
+        let x = args.input(i)?;
+        let part = Part::of(axis, start, x.shape(), y.shape(), y.layout, args)?;
+        // SAFETY: the part's range of the axis is inside the whole.
+        unsafe {
+            let to = y.as_ptr().add(part.offset);
+            part.copy(x.as_ptr(), &part.own, to, &part.within, ctx);
+        }
+        start += x.shape()[axis];
+    }
+    Ok(())
+}
+
+pub(crate) fn split(axis: usize, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let x = args.input(0)?;
+    let mut start = 0;
+    for i in 0..args.outputs.len() {
+        let y = args.output(i)?;
+        let part = Part::of(axis, start, y.shape(), x.shape(), x.layout, args)?;
+        // SAFETY: as above.
+        unsafe {
+            let from = x.as_ptr().add(part.offset);
+            part.copy(from, &part.within, y.as_ptr(), &part.own, ctx);
+        }
+        start += y.shape()[axis];
+    }
+    Ok(())
+}
+
+/// A range of channels of a blocked tensor.
+pub(crate) fn slice_channels(
+    start: usize,
+    x: TensorRef,
+    y: TensorMut,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
+    let part = Part::of(1, start, y.shape(), x.shape(), Layout::Blocked, args)?;
+    // SAFETY: as above.
+    unsafe {
+        let from = x.as_ptr().add(part.offset);
+        part.copy(from, &part.within, y.as_ptr(), &part.own, ctx);
+    }
+    Ok(())
+}
+
+/// One part of a joined axis: `[outer][part][inner]` of `[outer][whole][inner]`.
+struct Part {
+    dims: [usize; 2],
+    own: Strides,
+    within: Strides,
+    offset: usize,
+    width: usize,
+}
+
+impl Part {
+    fn of(
+        axis: usize,
+        start: usize,
+        part: &[usize],
+        whole: &[usize],
+        layout: Layout,
+        args: &Args,
+    ) -> Result<Part, OpError> {
+        let width = args.input(0)?.dtype().size_bytes();
+        let outer: usize = whole[..axis].iter().product();
+        let inner: usize = whole[axis + 1..].iter().product();
+        let (part, whole, start, unit) = match layout {
+            Layout::Plain => (part[axis], whole[axis], start, inner),
+            Layout::Blocked => {
+                args.require(
+                    axis == 1 && start.is_multiple_of(LANES),
+                    "joins blocked tensors only at channel blocks",
+                )?;
+                (
+                    part[axis].div_ceil(LANES),
+                    whole[axis].div_ceil(LANES),
+                    start / LANES,
+                    inner * LANES,
+                )
+            }
+        };
+        let run = part * unit;
+        let row = |elements: usize| {
+            let mut strides = Strides::empty();
+            strides.push((elements * width) as isize);
+            strides.push(width as isize);
+            strides
+        };
+        Ok(Part {
+            dims: [outer, run],
+            own: row(run),
+            within: row(whole * unit),
+            offset: start * unit * width,
+            width,
+        })
+    }
+
+    /// # Safety
+    /// Both views are inside their tensors.
+    unsafe fn copy(
+        &self,
+        from: *const u8,
+        from_strides: &Strides,
+        to: *mut u8,
+        to_strides: &Strides,
+        ctx: &mut Context,
+    ) {
+        if std::ptr::eq(from, to) {
+            return; // the part was made in its place
+        }
+        // SAFETY: as the caller vouches.
+        unsafe {
+            copy_strided(
+                ctx.par,
+                self.width,
+                &self.dims,
+                from,
+                from_strides,
+                to,
+                to_strides,
+            );
+        }
+    }
+}

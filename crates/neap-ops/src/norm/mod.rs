@@ -1,0 +1,4 @@
+//! Softmax and the normalisations.
+
+pub(crate) mod channel;
+pub(crate) mod lines;

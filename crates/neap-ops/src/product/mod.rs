@@ -1,0 +1,4 @@
+//! Sums of products: matrix multiplication and Einsum.
+
+pub(crate) mod einsum;
+pub(crate) mod matmul;

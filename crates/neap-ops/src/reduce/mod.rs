@@ -1,0 +1,5 @@
+//! Operators that fold axes: reductions, arg-extremes, the largest k.
+
+pub(crate) mod arg;
+pub(crate) mod fold;
+pub(crate) mod topk;
