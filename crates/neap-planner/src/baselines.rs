@@ -25,7 +25,7 @@ pub fn ondemand(
     };
     let on = |ground: &Ground| {
         let schedule = Schedule::new(w, ground, arena_bytes, slicing)?;
-        let offsets = addresses(&schedule, ground, arena_bytes, false)?;
+        let offsets = addresses(&schedule, ground, arena_bytes)?;
         let window = Window {
             w,
             ground,

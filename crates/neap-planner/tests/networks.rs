@@ -2,7 +2,7 @@
 
 mod shapes;
 
-use neap_plan::validate;
+use neap_plan::{Workload, validate};
 use neap_planner::{PlanError, Planner, Strategy};
 use neap_sim::CostProfile;
 
@@ -25,37 +25,74 @@ fn every_network_plans_at_every_budget() {
                 }),
                 "{name}"
             );
-            let mut last_ns = u64::MAX;
-            for percent in [0, 1, 3, 10, 25, 50, 75, 90, 99, 100] {
-                let budget = smallest + (unlimited - smallest) * percent / 100;
-                let begin = std::time::Instant::now();
-                let planned = planner.plan(budget, strategy, &costs).unwrap();
-                let took = begin.elapsed();
-                let verdict = validate(&w, &planned.plan)
-                    .unwrap_or_else(|e| panic!("{name} {percent} %: {e}"));
-                assert!(
-                    verdict.high_water_bytes <= planned.plan.arena_bytes
-                        && planned.plan.arena_bytes <= budget
-                );
-                let p = planned.prediction;
-                println!(
-                    "{name} {} {percent:3} % {:7.2} MiB: {:8.2} ms, stall {:7.2}, compute {:7.2}, loads {:4} of {:7.2} MiB, resident {:7.2}, computes {:4}; planned in {:.1} ms",
-                    strategy.name(),
-                    budget as f64 / MIB as f64,
-                    p.latency_ns as f64 / 1e6,
-                    p.stall_ns as f64 / 1e6,
-                    p.compute_ns as f64 / 1e6,
-                    planned.plan.loads.len(),
-                    verdict.loaded_bytes_per_run as f64 / MIB as f64,
-                    verdict.resident_bytes as f64 / MIB as f64,
-                    planned.plan.computes.len(),
-                    took.as_secs_f64() * 1e3,
-                );
-                if strategy == Strategy::Preload {
-                    assert!(p.latency_ns <= last_ns, "{name}: slower with more memory");
-                    last_ns = p.latency_ns;
-                }
-            }
         }
+        let mut last_ns = u64::MAX;
+        for percent in [0, 1, 3, 10, 25, 50, 75, 90, 99, 100] {
+            let budget = smallest + (unlimited - smallest) * percent / 100;
+            let preload = planned(&planner, &w, budget, Strategy::Preload, &costs);
+            let ondemand = planned(&planner, &w, budget, Strategy::OnDemand, &costs);
+            assert!(
+                preload <= ondemand,
+                "{name} {percent} %: slower than on demand"
+            );
+            assert!(
+                preload <= last_ns.saturating_add(last_ns / 1000),
+                "{name} {percent} %: slower with more memory"
+            );
+            last_ns = preload;
+        }
+    }
+}
+
+/// Plans, validates, prints a line; the predicted latency.
+fn planned(
+    planner: &Planner,
+    w: &Workload,
+    budget: u64,
+    strategy: Strategy,
+    costs: &CostProfile,
+) -> u64 {
+    let mib = |bytes: u64| bytes as f64 / MIB as f64;
+    let begin = std::time::Instant::now();
+    let planned = planner.plan(budget, strategy, costs).unwrap();
+    let took_ms = begin.elapsed().as_secs_f64() * 1e3;
+    let verdict =
+        validate(w, &planned.plan).unwrap_or_else(|e| panic!("{} at {budget}: {e}", w.digest));
+    assert!(
+        verdict.high_water_bytes <= planned.plan.arena_bytes && planned.plan.arena_bytes <= budget
+    );
+    let p = planned.prediction;
+    println!(
+        "{:12} {:8} {:7.2} MiB: {:8.2} ms, stalls {:7.2} ms, {:4} loads of {:7.2} MiB, resident {:7.2} MiB, {:4} computes, planned in {took_ms:.1} ms",
+        w.digest,
+        strategy.name(),
+        mib(budget),
+        p.latency_ns as f64 / 1e6,
+        p.stall_ns as f64 / 1e6,
+        planned.plan.loads.len(),
+        mib(verdict.loaded_bytes_per_run),
+        mib(verdict.resident_bytes),
+        planned.plan.computes.len(),
+    );
+    p.latency_ns
+}
+
+/// The smallest arena is within a few percent of what is live at the fullest step, below which no plan
+/// of any kind exists.
+#[test]
+fn smallest_budgets_are_near_their_lower_bound() {
+    for (name, w) in shapes::all() {
+        let planner = Planner::new(&w);
+        let smallest = planner.smallest_feasible_bytes();
+        let plan = planner
+            .plan(smallest, Strategy::OnDemand, &CostProfile::default())
+            .unwrap()
+            .plan;
+        let bound = validate(&w, &plan).unwrap().lower_bound_bytes;
+        println!("{name}: smallest {smallest}, lower bound {bound}");
+        assert!(
+            smallest as f64 <= bound as f64 * 1.05,
+            "{name}: {smallest} against {bound}"
+        );
     }
 }

@@ -12,13 +12,14 @@
 //!
 //! How large the window is and how finely it is sliced is decided by playing candidates. The candidates
 //! depend on the workload alone, each is the better the more memory lies above its window, and a larger
-//! budget tries all that a smaller one does: more memory never predicts slower.
+//! budget tries all that a smaller one does: more memory never predicts slower (but for the thousandth
+//! within which the search is content).
 
 pub mod place;
 pub mod residency;
 mod skyline;
 
-use neap_plan::{BLOCK_BYTES, ExecutionPlan, Workload};
+use neap_plan::{BLOCK_BYTES, ExecutionPlan, PanelRange, StepId, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
 
 use crate::assemble::assemble;
@@ -27,34 +28,22 @@ use crate::schedule::{Schedule, Slicing};
 use place::addresses;
 use residency::{Played, Window};
 
-/// Slicings to try, from coarse to fine.
-const SLICINGS: [Slicing; 4] = [
-    Slicing {
-        cap_bytes: 4 << 20,
-        in_gap: 2,
-        gather_bytes: 256 << 10,
-    },
-    Slicing {
-        cap_bytes: 1 << 20,
-        in_gap: 2,
-        gather_bytes: 128 << 10,
-    },
-    Slicing {
-        cap_bytes: 1 << 20,
-        in_gap: 4,
-        gather_bytes: 64 << 10,
-    },
-    Slicing {
-        cap_bytes: 256 << 10,
-        in_gap: 4,
-        gather_bytes: 64 << 10,
-    },
+/// Slicings to try. The last takes all the room that a step leaves: where nothing can be prefetched, the
+/// fewest slices are best.
+const SLICINGS: [Slicing; 5] = [
+    slicing(4 << 20, 2, 256 << 10),
+    slicing(1 << 20, 2, 128 << 10),
+    slicing(1 << 20, 4, 64 << 10),
+    slicing(256 << 10, 4, 64 << 10),
+    slicing(u64::MAX, 1, 0),
 ];
 
-/// The best candidate so far.
-struct Best {
-    prediction: Prediction,
-    plan: ExecutionPlan,
+const fn slicing(cap_bytes: u64, in_gap: u64, gather_bytes: u64) -> Slicing {
+    Slicing {
+        cap_bytes,
+        in_gap,
+        gather_bytes,
+    }
 }
 
 /// The grounds that plans of a workload stand on.
@@ -94,35 +83,48 @@ pub fn plan(
     budget_bytes: u64,
     costs: &CostProfile,
 ) -> Option<(ExecutionPlan, Prediction)> {
-    let mut best: Option<Best> = None;
     let mut sim = Simulator::default();
     if let Some(all) = all_resident(w, grounds, budget_bytes, costs, &mut sim) {
         return Some(all);
     }
+    let mut search = Search {
+        w,
+        budget_bytes,
+        costs,
+        enough_ns: enough_ns(w, costs),
+        sim,
+        best: None,
+    };
     for window_bytes in windows(grounds.smallest_bytes(), w.weight_bytes()) {
         if window_bytes > budget_bytes {
             break;
         }
-        for ground in grounds
-            .tables
-            .iter()
-            .chain([&grounds.loose, &grounds.tight])
-        {
-            for slicing in SLICINGS {
-                candidate(
-                    w,
-                    ground,
-                    window_bytes,
-                    slicing,
-                    budget_bytes,
-                    costs,
-                    &mut sim,
-                    &mut best,
-                );
+        for slicing in SLICINGS {
+            if let Some(tables) = &grounds.tables {
+                search.candidate(tables, window_bytes, slicing);
+            }
+            // The tight ground leaves worse gaps; it is for windows in which the loose one may have none.
+            let loose = search.candidate(&grounds.loose, window_bytes, slicing);
+            if !loose || window_bytes == grounds.smallest_bytes() {
+                search.candidate(&grounds.tight, window_bytes, slicing);
+            }
+            if search.best_ns() <= search.enough_ns {
+                return search.finish();
             }
         }
     }
-    best.map(|b| (b.plan, b.prediction))
+    search.finish()
+}
+
+/// A latency that is not worth improving: a thousandth above that of the same steps with all weights
+/// at hand.
+fn enough_ns(w: &Workload, costs: &CostProfile) -> u64 {
+    let whole = |s: usize| {
+        let panels = w.steps[s].panels.map_or(PanelRange::NONE, |p| p.all());
+        costs.slice_ns(w, StepId(s as u32), panels, false)
+    };
+    let least: u64 = (0..w.steps.len()).map(whole).sum();
+    least + least / 1000
 }
 
 /// Window sizes to try: the smallest that works, and ever coarser steps up from it.
@@ -132,68 +134,90 @@ fn windows(smallest_bytes: u64, weight_bytes: u64) -> impl Iterator<Item = u64> 
     std::iter::once(smallest_bytes).chain(more.map(move |s| smallest_bytes + s))
 }
 
-fn candidate(
+/// A search for the fastest plan under one budget.
+struct Search<'a> {
+    w: &'a Workload,
+    budget_bytes: u64,
+    costs: &'a CostProfile,
+    enough_ns: u64,
+    sim: Simulator,
+    best: Option<(ExecutionPlan, Prediction)>,
+}
+
+impl Search<'_> {
+    fn best_ns(&self) -> u64 {
+        self.best.as_ref().map_or(u64::MAX, |(_, p)| p.latency_ns)
+    }
+
+    fn finish(self) -> Option<(ExecutionPlan, Prediction)> {
+        self.best
+    }
+
+    /// Plays the best plan with this window and slicing; false if there is no such plan for any budget.
+    fn candidate(&mut self, ground: &Ground, window_bytes: u64, slicing: Slicing) -> bool {
+        let w = self.w;
+        // Very fine slicing by choice costs planning time and gains nothing.
+        let most = if slicing == SLICINGS[0] {
+            usize::MAX
+        } else {
+            most_slices(w)
+        };
+        let Some((schedule, offsets)) = place(w, ground, window_bytes, slicing, most) else {
+            return false;
+        };
+        let window = Window {
+            w,
+            ground,
+            schedule: &schedule,
+            offsets: &offsets,
+            window_bytes,
+        };
+        let room_bytes = self.budget_bytes - window_bytes;
+        let (unit_bytes, forced_bytes) = window.unit_bytes();
+        let loaded_at_least = (unit_bytes + forced_bytes).saturating_sub(room_bytes);
+        if self.costs.transfer_ns(loaded_at_least) >= self.best_ns() {
+            return true;
+        }
+        if let Some((resident, played)) = window.fill(room_bytes, self.costs, &mut self.sim)
+            && played.prediction.latency_ns < self.best_ns()
+        {
+            self.best = Some((
+                assemble("preload", &window, &resident, &played),
+                played.prediction,
+            ));
+        }
+        true
+    }
+}
+
+/// A schedule with addresses; weights of small steps gathered where that can be placed.
+fn place(
     w: &Workload,
     ground: &Ground,
     window_bytes: u64,
     slicing: Slicing,
-    budget_bytes: u64,
-    costs: &CostProfile,
-    sim: &mut Simulator,
-    best: &mut Option<Best>,
-) {
+    most_slices: usize,
+) -> Option<(Schedule, Vec<u64>)> {
     if ground.needed_bytes > window_bytes {
-        return;
+        return None;
     }
-    let gathered = Schedule::new(w, ground, window_bytes, slicing)
-        .and_then(|s| addresses(&s, ground, window_bytes, false).map(|a| (s, a)));
-    let placed = gathered.or_else(|| {
-        let s = Schedule::new(
-            w,
-            ground,
-            window_bytes,
-            Slicing {
-                gather_bytes: 0,
-                ..slicing
-            },
-        )?;
-        addresses(&s, ground, window_bytes, false).map(|a| (s, a))
-    });
-    let Some((schedule, offsets)) = placed else {
-        return;
+    let apart = Slicing {
+        gather_bytes: 0,
+        ..slicing
     };
-    let window = Window {
-        w,
-        ground,
-        schedule: &schedule,
-        offsets: &offsets,
-        window_bytes,
-    };
-    let room_bytes = budget_bytes - window_bytes;
-    let (unit_bytes, forced_bytes) = window.unit_bytes();
-    if forced_bytes > room_bytes {
-        return;
-    }
-    let loaded_at_least = (unit_bytes + forced_bytes).saturating_sub(room_bytes);
-    if best
-        .as_ref()
-        .is_some_and(|b| costs.transfer_ns(loaded_at_least) >= b.prediction.latency_ns)
-    {
-        return;
-    }
-    let Some((resident, played)) = window.fill(room_bytes, costs, sim) else {
-        return;
-    };
-    if best
-        .as_ref()
-        .is_none_or(|b| played.prediction.latency_ns < b.prediction.latency_ns)
-    {
-        let plan = assemble("preload", &window, &resident, &played);
-        *best = Some(Best {
-            prediction: played.prediction,
-            plan,
-        });
-    }
+    [slicing, apart].into_iter().find_map(|slicing| {
+        let schedule = Schedule::new(w, ground, window_bytes, slicing)?;
+        if schedule.slices.len() > most_slices {
+            return None;
+        }
+        let offsets = addresses(&schedule, ground, window_bytes)?;
+        Some((schedule, offsets))
+    })
+}
+
+/// More slices than this are too many.
+fn most_slices(w: &Workload) -> usize {
+    2 * w.steps.len() + (w.weight_bytes() >> 19) as usize
 }
 
 /// Everything resident, if that fits: no loads, every step in one piece.

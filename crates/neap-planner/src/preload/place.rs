@@ -60,12 +60,7 @@ impl<'a> Front<'a> {
 }
 
 /// Pass 1. `None` if some step fits neither way (its gathered units are too large together).
-pub fn addresses(
-    schedule: &Schedule,
-    ground: &Ground,
-    arena_bytes: u64,
-    from_top: bool,
-) -> Option<Vec<u64>> {
+pub fn addresses(schedule: &Schedule, ground: &Ground, arena_bytes: u64) -> Option<Vec<u64>> {
     let n = schedule.slices.len() as u32;
     let walls = walls(ground, &schedule.step_first);
     let mut front = Front::new(arena_bytes, &walls);
@@ -99,7 +94,6 @@ pub fn addresses(
                     schedule,
                     range.clone(),
                     lap * n,
-                    from_top,
                     use_fallback,
                     skyline,
                     &mut offsets,
@@ -126,7 +120,6 @@ fn place_step(
     schedule: &Schedule,
     range: std::ops::Range<usize>,
     lap_start: u32,
-    from_top: bool,
     use_fallback: bool,
     skyline: &mut Skyline,
     offsets: &mut [u64],
@@ -145,7 +138,7 @@ fn place_step(
                 let since = skyline.free_since(offset, offset + bytes);
                 (since <= needed_at).then_some((offset, since))
             }
-            None => skyline.earliest(bytes, needed_at, from_top),
+            None => skyline.earliest(bytes, needed_at),
         };
         let (offset, since) = place?;
         start = start.max(since);

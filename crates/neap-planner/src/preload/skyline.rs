@@ -80,8 +80,8 @@ impl Skyline {
     }
 
     /// The place of `bytes` (a multiple of the block) that is free since earliest, if that is no later
-    /// than `deadline`: its offset and since when. Among equals the lowest, or the highest.
-    pub fn earliest(&self, bytes: u64, deadline: u32, from_top: bool) -> Option<(u64, u32)> {
+    /// than `deadline`: its offset and since when. Among equals the lowest.
+    pub fn earliest(&self, bytes: u64, deadline: u32) -> Option<(u64, u32)> {
         let block = neap_plan::BLOCK_BYTES;
         let count = self.segments.len();
         let end_of = |i: usize| self.segments.get(i + 1).map_or(self.end, |s| s.begin);
@@ -89,9 +89,7 @@ impl Skyline {
         let mut consider = |offset: u64, since: u32| {
             let better = match best {
                 None => since <= deadline,
-                Some((at, s)) => {
-                    since < s || since == s && (offset > at) == from_top && offset != at
-                }
+                Some((at, s)) => since < s || since == s && offset < at,
             };
             if better {
                 best = Some((offset, since));
@@ -199,7 +197,6 @@ mod tests {
             paints in prop::collection::vec((0u64..40, 1u64..12, 1u32..50), 0..40),
             bytes in 1u64..10,
             deadline in 0u32..50,
-            from_top: bool,
         ) {
             let mut skyline = Skyline::new(40 * BLOCK);
             let mut plain = [0u32; 40];
@@ -215,7 +212,7 @@ mod tests {
             }
             let at = |i: usize| *plain[i..i + bytes as usize].iter().max().unwrap();
             let want = (0..=40 - bytes as usize).map(at).min().filter(|&m| m <= deadline);
-            let got = skyline.earliest(bytes * BLOCK, deadline, from_top);
+            let got = skyline.earliest(bytes * BLOCK, deadline);
             prop_assert_eq!(got.map(|g| g.1), want);
             if let Some((offset, since)) = got {
                 prop_assert_eq!(at((offset / BLOCK) as usize), since);

@@ -1,6 +1,8 @@
 //! Workloads shaped like real networks (sizes of weights and activations, order of use), and random ones.
 #![allow(dead_code)]
 
+pub mod random;
+
 use neap_plan::{BufferSpec, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload};
 
 /// Builds a workload step by step; buffers live from the step that makes them to their last use.
@@ -182,7 +184,14 @@ pub fn resnet(blocks: [u64; 4]) -> Workload {
     }
     let pooled = net.pool(x, 7);
     let out = net.linear("fc", pooled.buffer, 1, 2048, 1000);
-    net.finish(out, "resnet")
+    net.finish(
+        out,
+        if blocks[2] > 20 {
+            "resnet152"
+        } else {
+            "resnet50"
+        },
+    )
 }
 
 pub fn vgg19() -> Workload {
@@ -236,7 +245,7 @@ pub fn gpt2(lm_head: bool) -> Workload {
     if lm_head {
         x = net.linear("lm_head", x, rows, d, 50257);
     }
-    net.finish(x, "gpt2")
+    net.finish(x, if lm_head { "gpt2_lm" } else { "gpt2" })
 }
 
 /// Dense blocks: each layer adds 32 channels to one growing buffer.
