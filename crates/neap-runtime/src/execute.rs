@@ -43,9 +43,7 @@ impl Executor {
         pool: Pool,
         isa: Isa,
     ) -> Executor {
-        let reads_rows = computes
-            .iter()
-            .any(|c| tables.steps[c.step.index()].rows.is_some() && c.weights.table.is_none());
+        let reads_rows = reads_rows(&tables, &computes);
         Executor {
             inputs: Vec::with_capacity(tables.max_inputs),
             outputs: Vec::with_capacity(tables.max_outputs),
@@ -62,8 +60,21 @@ impl Executor {
         }
     }
 
-    pub(crate) fn program(&self) -> &Program {
+    /// Computes by another plan from now on.
+    pub(crate) fn replace(&mut self, tables: Tables, computes: Vec<Compute>) {
+        if reads_rows(&tables, &computes) && self.batch.is_empty() {
+            self.batch = RowBatch::new();
+        }
+        self.tables = tables;
+        self.computes = computes.into_boxed_slice();
+    }
+
+    pub(crate) fn program(&self) -> &Arc<Program> {
         &self.program
+    }
+
+    pub(crate) fn isa(&self) -> Isa {
+        self.isa
     }
 
     pub(crate) fn pool(&self) -> &Pool {
@@ -96,7 +107,7 @@ impl Executor {
                 recorder.stalled(clock.now_ns().saturating_sub(begin_ns));
             }
             let start_ns = recorder.moment(clock);
-            self.compute(index, lane, inputs)?;
+            self.compute(index, lane, inputs, &*clock, recorder)?;
             clock.computed(index);
             let end_ns = recorder.moment(clock);
             recorder.computed(run, index, [ready_ns, start_ns, end_ns]);
@@ -113,11 +124,13 @@ impl Executor {
         index: usize,
         lane: &mut LoadLane,
         inputs: &[InputTensor],
+        clock: &impl Clock,
+        recorder: &mut Recorder,
     ) -> Result<(), RuntimeError> {
         let compute = &self.computes[index];
         let step = &self.tables.steps[compute.step.index()];
         if step.rows.is_some() {
-            return self.gather_rows(index, lane, inputs);
+            return self.gather_rows(index, lane, inputs, clock, recorder);
         }
         let node = &self.program.graph.nodes[step.node.index()];
         let memory = Memory {
@@ -166,6 +179,8 @@ impl Executor {
         index: usize,
         lane: &mut LoadLane,
         inputs: &[InputTensor],
+        clock: &impl Clock,
+        recorder: &mut Recorder,
     ) -> Result<(), RuntimeError> {
         let compute = &self.computes[index];
         let step = &self.tables.steps[compute.step.index()];
@@ -199,9 +214,13 @@ impl Executor {
         }
         let (offset, bytes) = rows.window_space;
         let space = memory.arena(offset, bytes)?;
+        let begin_ns = clock.now_ns();
         // SAFETY: as above, and the windows' space is part of the step's workspace, at a multiple of
         // a block by the plan's validity.
-        unsafe { gather.from_storage(lane, (space, bytes as usize), &mut self.batch) }
+        unsafe { gather.from_storage(lane, (space, bytes as usize), &mut self.batch)? };
+        // Copying the rows is as nothing beside reading them.
+        recorder.stalled(clock.now_ns().saturating_sub(begin_ns));
+        Ok(())
     }
 
     /// Results from where they are to the caller's memory, before anything may overwrite them.
@@ -233,6 +252,12 @@ impl Executor {
         }
         Ok(())
     }
+}
+
+fn reads_rows(tables: &Tables, computes: &[Compute]) -> bool {
+    computes
+        .iter()
+        .any(|c| tables.steps[c.step.index()].rows.is_some() && c.weights.table.is_none())
 }
 
 /// What a compute's places mean just now.

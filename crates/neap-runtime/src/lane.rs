@@ -34,7 +34,10 @@ pub(crate) struct LoadLane {
     /// Tags reported by one poll; its capacity covers all loads that can be in flight.
     reported: Vec<LoadTag>,
     loaded_bytes: u64,
+    /// The source failed as a whole; the arena must outlive it as it is.
     broken: bool,
+    /// Arena and resident weights are those of the plan.
+    ready: bool,
 }
 
 /// Which loads past the prefix have arrived, one bit per number modulo a power of two.
@@ -44,8 +47,6 @@ struct Arrived {
 }
 
 impl LoadLane {
-    /// Room for as many loads as can be in flight: those of a run and of the two after it, of which
-    /// the last can start at the boundary of runs.
     pub(crate) fn new(
         source: Box<dyn Source>,
         verifier: Verifier,
@@ -53,7 +54,7 @@ impl LoadLane {
         loads: Vec<Load>,
         computes: usize,
     ) -> LoadLane {
-        let window = (loads.len() * 3).next_power_of_two().max(64);
+        let window = window_of(&loads);
         LoadLane {
             source,
             arena,
@@ -62,20 +63,44 @@ impl LoadLane {
             done_computes: 0,
             submitted: 0,
             prefix: 0,
-            arrived: Arrived {
-                bits: vec![0; window / 64].into_boxed_slice(),
-                mask: window as u64 - 1,
-            },
+            arrived: Arrived::new(window),
             reported: Vec::with_capacity(window),
             loads: loads.into_boxed_slice(),
             loaded_bytes: 0,
             broken: false,
+            ready: false,
         }
+    }
+
+    /// Goes over to another plan's loads and arena, with nothing in flight and nothing resident.
+    /// The old arena goes before the new one comes, so that the two are never charged together.
+    pub(crate) fn replace(
+        &mut self,
+        arena_bytes: u64,
+        loads: Vec<Load>,
+        computes: usize,
+    ) -> Result<(), RuntimeError> {
+        self.stop();
+        if self.broken {
+            return Err(RuntimeError::Unusable);
+        }
+        self.ready = false;
+        for bytes in [0, arena_bytes] {
+            self.arena =
+                Arena::new(bytes).map_err(|source| RuntimeError::Arena { bytes, source })?;
+        }
+        let window = window_of(&loads);
+        self.arrived = Arrived::new(window);
+        self.reported = Vec::with_capacity(window);
+        self.loads = loads.into_boxed_slice();
+        self.computes = computes as u64;
+        Ok(())
     }
 
     /// Reads what stays in memory for the whole session, and waits for it.
     pub(crate) fn load_resident(&mut self, resident: &[ResidentLoad]) -> Result<(), RuntimeError> {
         let result = self.try_load_resident(resident);
+        self.ready = result.is_ok();
         if result.is_err() {
             self.stop();
         }
@@ -155,8 +180,9 @@ impl LoadLane {
         self.verifier.memory_bytes()
     }
 
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken
+    /// Whether runs are possible: resident weights are in memory, storage has not failed for good.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready && !self.broken
     }
 
     /// The run that computes are being done for, counted from the last (re)start.
@@ -297,7 +323,20 @@ impl LoadLane {
     }
 }
 
+/// As many loads as can be in flight: those of a run and of the two after it, of which the last can
+/// start at the boundary of runs.
+fn window_of(loads: &[Load]) -> usize {
+    (loads.len() * 3).next_power_of_two().max(64)
+}
+
 impl Arrived {
+    fn new(window: usize) -> Arrived {
+        Arrived {
+            bits: vec![0; window / 64].into_boxed_slice(),
+            mask: window as u64 - 1,
+        }
+    }
+
     fn set(&mut self, number: u64) {
         let at = number & self.mask;
         self.bits[(at / 64) as usize] |= 1 << (at % 64);

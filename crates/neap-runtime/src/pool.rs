@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Stacks are charged to the budget as they are touched; kernels keep little on them.
-const STACK_BYTES: usize = 256 * 1024;
+const STACK_BYTES: usize = 512 * 1024;
 /// How long a worker without work watches for the next job before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 /// Value of `next task` while no task may be claimed.

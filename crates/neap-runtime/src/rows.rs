@@ -186,6 +186,11 @@ impl RowBatch {
         }
     }
 
+    /// Whether it has no memory for a batch.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.windows.capacity() == 0
+    }
+
     fn clear(&mut self) {
         self.windows.clear();
         self.rows.clear();

@@ -132,7 +132,7 @@ impl<C: Clock> Session<C> {
     ) -> Result<(), RuntimeError> {
         tensors::check_inputs(&self.executor.program().graph, inputs)?;
         tensors::check_outputs(&self.executor.program().graph, outputs)?;
-        if self.lane.is_broken() {
+        if !self.lane.is_ready() {
             return Err(RuntimeError::Unusable);
         }
         let result = self.executor.run(
@@ -171,7 +171,37 @@ impl<C: Clock> Session<C> {
         self.recorder.lane_restarted();
     }
 
-    pub fn program(&self) -> &Program {
+    /// Goes over to another plan of the same program, between runs: for a changed budget. The old
+    /// arena is given back before the new one is taken, and resident weights are read again.
+    ///
+    /// # Errors
+    ///
+    /// When the plan is not valid for this session, everything stays as it was. When memory or
+    /// storage fails on the way, the session is unusable until a plan can take over.
+    pub fn replace_plan(
+        &mut self,
+        plan: ExecutionPlan,
+        workload: &Workload,
+    ) -> Result<(), RuntimeError> {
+        let verdict = validate(workload, &plan)?;
+        let tables = Tables::new(
+            self.executor.program(),
+            workload,
+            &plan,
+            self.threads(),
+            self.executor.isa(),
+        )?;
+        self.lane
+            .replace(plan.arena_bytes, plan.loads, plan.computes.len())?;
+        self.recorder.lane_restarted();
+        self.executor.replace(tables, plan.computes);
+        self.verdict = verdict;
+        self.lane.load_resident(&plan.resident)?;
+        self.prefetch();
+        Ok(())
+    }
+
+    pub fn program(&self) -> &Arc<Program> {
         self.executor.program()
     }
 

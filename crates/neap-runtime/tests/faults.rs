@@ -1,0 +1,188 @@
+//! Storage that misbehaves: the same bits or a clean error, never a hang, and usable afterwards.
+
+mod support;
+
+use neap_planner::Strategy;
+use neap_runtime::RuntimeError;
+use neap_store::{Fault, FaultScript, MemoryModel, RandomFaults, StoreError};
+use proptest::prelude::{ProptestConfig, proptest};
+use std::time::Duration;
+use support::{Model, image_model, mixed_model, within};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn device() -> MemoryModel {
+    MemoryModel {
+        bytes_per_second: 500_000_000,
+        latency_ns: 30_000,
+        depth: 4,
+        piece_bytes: 16 << 10,
+        max_loads: 64,
+    }
+}
+
+/// Opens and runs four times. Every run gives the right bits or an error of storage.
+fn survives(model: &Model, budget: u64, faults: FaultScript, corrupts: bool) -> (usize, usize) {
+    let expected = model.expected();
+    let plan = model.plan(budget, Strategy::Preload);
+    let mut session = match model.open(&plan, 2, device(), faults) {
+        Ok(session) => session,
+        Err(RuntimeError::Store(_)) => return (0, 1),
+        Err(e) => panic!("{e}"),
+    };
+    let (mut good, mut bad) = (0, 0);
+    for _ in 0..4 {
+        match model.run(&mut session) {
+            Ok(found) => {
+                assert_eq!(found, expected);
+                good += 1;
+            }
+            Err(RuntimeError::Store(StoreError::Read { .. } | StoreError::Corrupt { .. })) => {
+                bad += 1;
+            }
+            Err(e) => panic!("{e}"),
+        }
+        // Blocks are checked once per session, so later corruption is not this crate's to find.
+        if corrupts && good > 0 {
+            break;
+        }
+    }
+    (good, bad)
+}
+
+#[test]
+fn an_error_at_any_read_is_reported_once_and_overcome() {
+    within(LIMIT, || {
+        let model = mixed_model(11);
+        let budget = model.smallest_bytes();
+        for at in 0..60 {
+            let faults = FaultScript::at([(at, Fault::Error { errno: 5 })]);
+            let (good, bad) = survives(&model, budget, faults, false);
+            assert!(
+                bad <= 1 && good + bad == 4,
+                "read {at}: {good} good, {bad} bad"
+            );
+        }
+    });
+}
+
+#[test]
+fn corruption_at_any_first_read_is_detected() {
+    within(LIMIT, || {
+        let model = mixed_model(12);
+        let budget = model.smallest_bytes();
+        let mut detected = 0;
+        for at in 0..40 {
+            let faults = FaultScript::at([(at, Fault::Corrupt { at_byte: 77 })]);
+            let (good, bad) = survives(&model, budget, faults, true);
+            assert!(bad <= 1 && good == 1, "read {at}: {good} good, {bad} bad");
+            detected += bad;
+        }
+        assert!(detected > 5, "{detected}");
+    });
+}
+
+#[test]
+fn corrupted_resident_weights_do_not_open() {
+    let model = mixed_model(13);
+    let plan = model.plan(u64::MAX, Strategy::Resident);
+    let faults = FaultScript::at([(1, Fault::Corrupt { at_byte: 5 })]);
+    let error = model.open(&plan, 1, device(), faults).err().unwrap();
+    assert!(
+        matches!(error, RuntimeError::Store(StoreError::Corrupt { .. })),
+        "{error}"
+    );
+}
+
+#[test]
+fn short_reads_and_retries_change_nothing() {
+    within(LIMIT, || {
+        for model in [mixed_model(14), image_model(15)] {
+            let faults = FaultScript::random(RandomFaults {
+                seed: 3,
+                short_per_mille: 200,
+                retry_per_mille: 100,
+                delay_per_mille: 200,
+                max_delay_ns: 3_000_000,
+                ..RandomFaults::default()
+            });
+            let (good, bad) = survives(&model, model.smallest_bytes(), faults, false);
+            assert_eq!((good, bad), (4, 0));
+        }
+    });
+}
+
+#[test]
+fn a_plan_that_cannot_take_over_leaves_no_half_session() {
+    within(LIMIT, || {
+        let model = mixed_model(17);
+        let small = model.plan(model.smallest_bytes(), Strategy::Preload);
+        let large = model.plan(u64::MAX, Strategy::Resident);
+        assert!(small.resident.is_empty() && !large.resident.is_empty());
+        let expected = model.expected();
+        // The reads of two small runs come before those of the resident weights.
+        let mut failures = 0;
+        for at in 0..80 {
+            let faults = FaultScript::at([(at, Fault::Error { errno: 5 })]);
+            let mut session = model.open(&small, 1, device(), faults).unwrap();
+            let _ = model.run(&mut session);
+            if let Err(e) = session.replace_plan(large.clone(), &model.workload) {
+                assert!(matches!(e, RuntimeError::Store(_)), "{e}");
+                let error = model.run(&mut session).unwrap_err();
+                assert!(matches!(error, RuntimeError::Unusable), "{error}");
+                failures += 1;
+                session
+                    .replace_plan(large.clone(), &model.workload)
+                    .unwrap();
+            }
+            assert_eq!(model.run(&mut session).unwrap(), expected);
+        }
+        assert!(failures > 0);
+    });
+}
+
+#[test]
+fn a_file_that_ends_too_early() {
+    within(LIMIT, || {
+        let model = mixed_model(16);
+        let mut cut = model.clone();
+        cut.file = model.file[..model.file.len() - 8192].into();
+        let plan = model.plan(model.smallest_bytes(), Strategy::Preload);
+        let error = match cut.open(&plan, 1, device(), FaultScript::default()) {
+            Err(e) => e,
+            Ok(mut session) => cut.run(&mut session).unwrap_err(),
+        };
+        assert!(matches!(error, RuntimeError::Store(_)), "{error}");
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 80, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn random_faults(
+        seed in proptest::num::u64::ANY,
+        images in proptest::bool::ANY,
+        budget_share in 0u64..4,
+        short in 0u64..300,
+        error in 0u64..30,
+        retry in 0u64..100,
+        delay in 0u64..300,
+        corrupt in 0u64..10,
+    ) {
+        within(LIMIT, move || {
+            let model = if images { image_model(seed) } else { mixed_model(seed) };
+            let (least, most) = (model.smallest_bytes(), model.unlimited_bytes());
+            let budget = least + most.saturating_sub(least) / 4 * budget_share;
+            let faults = FaultScript::random(RandomFaults {
+                seed,
+                short_per_mille: short,
+                error_per_mille: error,
+                retry_per_mille: retry,
+                delay_per_mille: delay,
+                max_delay_ns: 2_000_000,
+                corrupt_per_mille: corrupt,
+            });
+            survives(&model, budget, faults, corrupt > 0);
+        });
+    }
+}
