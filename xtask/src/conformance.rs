@@ -17,6 +17,16 @@ const RTOL: f64 = 1e-3;
 const ATOL: f64 = 1e-7;
 const PASSING: &str = "xtask/conformance-passing.txt";
 
+/// Tests of this package whose expected data contradict the operator's definition; onnxruntime
+/// gives what we give. They count as unsupported.
+const FAULTY: [(&str, &str); 4] = [
+    ("test_qlinearmatmul_2D_int8_float16", WRAPS),
+    ("test_qlinearmatmul_2D_int8_float32", WRAPS),
+    ("test_qlinearmatmul_3D_int8_float16", WRAPS),
+    ("test_qlinearmatmul_3D_int8_float32", WRAPS),
+];
+const WRAPS: &str = "the expected data wrap around where the definition saturates";
+
 #[derive(Deserialize)]
 struct Manifest {
     name: String,
@@ -147,6 +157,9 @@ fn run_test(folder: &Path, manifest: &Manifest) -> Outcome {
     if !manifest.supported {
         let reason = manifest.reason.clone().unwrap_or_default();
         return Outcome::Unsupported(format!("test data: {reason}"));
+    }
+    if let Some((_, why)) = FAULTY.iter().find(|(name, _)| *name == manifest.name) {
+        return Outcome::Unsupported(format!("test data: {why}"));
     }
     let tensors = |ports: &[Port]| -> Result<BTreeMap<String, Literal>> {
         ports
@@ -317,10 +330,7 @@ fn compare(got: &Literal, expected: &Literal) -> Result<(), String> {
     }
     if !got.dtype().is_float() {
         let size = got.dtype().size_bytes();
-        let pairs = got
-            .bytes()
-            .chunks(size)
-            .zip(expected.bytes().chunks(size));
+        let pairs = got.bytes().chunks(size).zip(expected.bytes().chunks(size));
         let differing = pairs.enumerate().find(|(_, (a, b))| a != b);
         return match differing {
             Some((i, (a, b))) => Err(format!("element {i} has bytes {a:?} instead of {b:?}")),
@@ -346,7 +356,9 @@ fn floats(literal: &Literal) -> Vec<f64> {
         }
         DType::F16 => {
             let words = bytes.as_chunks::<2>().0.iter();
-            words.map(|&b| half::f16::from_le_bytes(b).to_f64()).collect()
+            words
+                .map(|&b| half::f16::from_le_bytes(b).to_f64())
+                .collect()
         }
         _ => {
             let words = bytes.as_chunks::<4>().0.iter();

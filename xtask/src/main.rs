@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod bench;
+mod conformance;
 mod models;
 mod tidy;
 
@@ -24,6 +25,17 @@ enum Command {
     Accuracy {
         /// Only models whose name begins so.
         only: Vec<String>,
+    },
+    /// Run the ONNX standard's node tests.
+    Conformance {
+        /// Only tests whose name contains this.
+        only: Option<String>,
+        /// Exported tests, instead of exporting them from the onnx package.
+        #[arg(long)]
+        folder: Option<PathBuf>,
+        /// Add newly passing tests to the committed list.
+        #[arg(long)]
+        update: bool,
     },
     /// Measure side by side with onnxruntime.
     Bench {
@@ -69,6 +81,11 @@ fn main() -> Result<()> {
             budget,
             cache_dir,
         } => bench::worker(&model, &budget, &cache_dir),
+        Command::Conformance {
+            only,
+            folder,
+            update,
+        } => conformance::run(&root(), folder.as_deref(), update, only.as_deref()),
         Command::Accuracy { only } => accuracy::run(&root(), &only),
     }
 }

@@ -139,7 +139,8 @@ impl Builder {
             .iter()
             .map(|i| i.map(|v| self.ty(v).clone()))
             .collect();
-        let results = infer::output_types(&op, &types, wanted.len()).map_err(|e| at.bad(e.reason))?;
+        let results =
+            infer::output_types(&op, &types, wanted.len()).map_err(|e| at.bad(e.reason))?;
         if results.len() != wanted.len() {
             return Err(at.bad(format!(
                 "it has {} outputs, but {} are used",
@@ -207,7 +208,9 @@ impl Builder {
                 high: None,
             } => return Some(vec![input]),
             Op::Reshape { .. } => vec![0],
-            Op::Cast { to: DType::F32 } if matches!(from.dtype, DType::F16 | DType::BF16) => vec![0],
+            Op::Cast { to: DType::F32 } if matches!(from.dtype, DType::F16 | DType::BF16) => {
+                vec![0]
+            }
             Op::Split { axis, sizes } if from.shape[..*axis].iter().all(|&d| d == 1) => {
                 let inner: usize = from.shape[axis + 1..].iter().product();
                 sizes
@@ -255,7 +258,11 @@ impl Builder {
                 },
                 stored_dtype,
             };
-            let name = format!("{}:{}", self.graph.value(input).name, self.graph.values.len());
+            let name = format!(
+                "{}:{}",
+                self.graph.value(input).name,
+                self.graph.values.len()
+            );
             values.push(self.graph.add_const(name, ty.clone(), data));
         }
         Some(values)

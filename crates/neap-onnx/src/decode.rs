@@ -128,7 +128,13 @@ impl<'a> Decoder<'a> {
                 }
                 (7, Field::Bytes(s)) => {
                     let bytes = self.bytes(s)?;
-                    floats.extend(bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)));
+                    floats.extend(
+                        bytes
+                            .as_chunks::<4>()
+                            .0
+                            .iter()
+                            .map(|&b| f32::from_le_bytes(b)),
+                    );
                 }
                 (8, Field::Varint(v)) => {
                     self.charge(8, span.offset)?;
@@ -155,7 +161,10 @@ impl<'a> Decoder<'a> {
             Some(8) => V::Strings(strings),
             Some(11) => sparse.map_or(V::None, V::SparseTensor),
             None | Some(0) => {
-                let one = float.map(V::Float).or(int.map(V::Int)).or(string.map(V::String));
+                let one = float
+                    .map(V::Float)
+                    .or(int.map(V::Int))
+                    .or(string.map(V::String));
                 let one = one.or(tensor.map(V::Tensor)).or(graph.map(V::Graph));
                 match one.or(sparse.map(V::SparseTensor)) {
                     Some(value) => value,

@@ -95,7 +95,10 @@ impl fmt::Display for DynamicMessage<'_> {
         )?;
         match inputs {
             [] => f.write_str(", but it is computed from values that are not"),
-            [one] => write!(f, "; it depends on input '{one}', so bind that input's value"),
+            [one] => write!(
+                f,
+                "; it depends on input '{one}', so bind that input's value"
+            ),
             many => write!(
                 f,
                 "; it depends on inputs '{}', so bind those inputs' values",

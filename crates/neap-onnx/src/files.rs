@@ -30,7 +30,10 @@ impl Files {
         })?;
         Ok(Files {
             model,
-            folder: canonical.parent().map(Path::to_path_buf).unwrap_or_default(),
+            folder: canonical
+                .parent()
+                .map(Path::to_path_buf)
+                .unwrap_or_default(),
             external: Vec::new(),
             by_location: HashMap::new(),
             open: None,

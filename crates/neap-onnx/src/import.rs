@@ -49,7 +49,12 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Graph, OnnxErro
         .initializers
         .iter()
         .map(|t| t.name.as_str())
-        .chain(proto.sparse_initializers.iter().map(|s| s.values.name.as_str()))
+        .chain(
+            proto
+                .sparse_initializers
+                .iter()
+                .map(|s| s.values.name.as_str()),
+        )
         .collect();
     // Files of early IR versions list initializers among the inputs.
     let real_inputs: Vec<_> = proto
@@ -84,7 +89,10 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Graph, OnnxErro
         };
         builder.name(id, &input.name);
         if scope.names.insert(input.name.clone(), Some(id)).is_some() {
-            return Err(invalid(format!("input '{}' is named twice", shown(&input.name))));
+            return Err(invalid(format!(
+                "input '{}' is named twice",
+                shown(&input.name)
+            )));
         }
     }
 
@@ -93,7 +101,9 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Graph, OnnxErro
         Failure::Graph(reason) => invalid(reason),
     })?;
     importer.outputs(proto, &scope).map_err(invalid)?;
-    let Builder { mut graph, files, .. } = importer.builder;
+    let Builder {
+        mut graph, files, ..
+    } = importer.builder;
     graph.files = files.names();
     let graph = cleanup::run(graph);
     graph.check()?;
@@ -197,7 +207,8 @@ impl Importer<'_> {
         for &i in &order {
             order::used_names(&proto.nodes[i], &mut used);
         }
-        let twice = |name: &str| Failure::Graph(format!("value '{}' is defined twice", shown(name)));
+        let twice =
+            |name: &str| Failure::Graph(format!("value '{}' is defined twice", shown(name)));
         let widen = self.builder.widen;
         for initializer in &proto.initializers {
             if !used.contains(initializer.name.as_str()) {
@@ -206,7 +217,11 @@ impl Importer<'_> {
             let (ty, data) = tensor::load(&mut self.builder.files, initializer, widen)?;
             let id = self.builder.graph.add_const("", ty, data);
             self.builder.name(id, &initializer.name);
-            if scope.names.insert(initializer.name.clone(), Some(id)).is_some() {
+            if scope
+                .names
+                .insert(initializer.name.clone(), Some(id))
+                .is_some()
+            {
                 return Err(twice(&initializer.name));
             }
         }
@@ -247,9 +262,9 @@ impl Importer<'_> {
             inputs.push(if input.is_empty() {
                 None
             } else {
-                scope
-                    .find(input)
-                    .ok_or_else(|| at.bad(format!("nothing computes its input '{}'", shown(input))))?
+                scope.find(input).ok_or_else(|| {
+                    at.bad(format!("nothing computes its input '{}'", shown(input)))
+                })?
             });
         }
         // Left-out trailing inputs are no inputs.
@@ -257,7 +272,11 @@ impl Importer<'_> {
             inputs.pop();
         }
 
-        let domain = if node.domain == "ai.onnx" { "" } else { &node.domain };
+        let domain = if node.domain == "ai.onnx" {
+            ""
+        } else {
+            &node.domain
+        };
         let function = self
             .functions
             .get(&(node.domain.as_str(), node.op_type.as_str()))
@@ -292,7 +311,9 @@ impl Importer<'_> {
             };
             self.builder.name(value, output);
             if scope.names.insert(output.clone(), Some(value)).is_some() {
-                return Err(at.bad(format!("its output '{}' is defined twice", shown(output))).into());
+                return Err(at
+                    .bad(format!("its output '{}' is defined twice", shown(output)))
+                    .into());
             }
         }
         Ok(())
@@ -328,7 +349,8 @@ impl Importer<'_> {
             return Err(at.bad(format!("attribute '{which}' is missing")));
         };
         let mut inner = Scope::inside(scope);
-        self.graph(graph, &mut inner, depth + 1).map_err(|e| e.at(at))?;
+        self.graph(graph, &mut inner, depth + 1)
+            .map_err(|e| e.at(at))?;
         let outputs = graph.outputs.iter().map(|o| {
             inner
                 .find(&o.name)
@@ -359,7 +381,8 @@ impl Importer<'_> {
         let order = order::live_nodes(&function.nodes, outputs).map_err(|e| at.bad(e))?;
         for i in order {
             let body = with_arguments(&function.nodes[i], node, &function.defaults);
-            self.node(&body, &mut scope, depth + 1).map_err(|e| e.at(at))?;
+            self.node(&body, &mut scope, depth + 1)
+                .map_err(|e| e.at(at))?;
         }
         let outputs = function.outputs.iter().map(|name| {
             scope
@@ -422,7 +445,11 @@ fn with_arguments(body: &NodeProto, call: &NodeProto, defaults: &[AttributeProto
             return true;
         }
         let named = |a: &&AttributeProto| a.name == attribute.reference;
-        let found = call.attributes.iter().find(named).or(defaults.iter().find(named));
+        let found = call
+            .attributes
+            .iter()
+            .find(named)
+            .or(defaults.iter().find(named));
         match found {
             Some(argument) => {
                 attribute.value = argument.value.clone();

@@ -17,7 +17,10 @@ pub(crate) fn bind(
             let known: Vec<String> = inputs.iter().map(|i| shown(&i.name)).collect();
             return Err(OnnxError::Input {
                 input: shown(name),
-                reason: format!("the model has no such input; it has '{}'", known.join("', '")),
+                reason: format!(
+                    "the model has no such input; it has '{}'",
+                    known.join("', '")
+                ),
             });
         }
     }
@@ -218,9 +221,18 @@ mod tests {
         let a = input("a", &[named("n")]);
         let b = input("b", &[named("n"), Dim::Fixed(2)]);
         for (shapes, expected) in [
-            (vec![("a", vec![1]), ("b", vec![2, 2])], "dimension 'n' is 2 here but 1 elsewhere"),
-            (vec![("a", vec![1]), ("b", vec![1, 3])], "shape 1x3 does not fit the model's nx2"),
-            (vec![("a", vec![1, 1])], "shape 1x1 does not fit the model's n"),
+            (
+                vec![("a", vec![1]), ("b", vec![2, 2])],
+                "dimension 'n' is 2 here but 1 elsewhere",
+            ),
+            (
+                vec![("a", vec![1]), ("b", vec![1, 3])],
+                "shape 1x3 does not fit the model's nx2",
+            ),
+            (
+                vec![("a", vec![1, 1])],
+                "shape 1x1 does not fit the model's n",
+            ),
             (vec![("c", vec![1])], "no such input"),
             (vec![("a", vec![usize::MAX])], "impossibly large"),
         ] {
@@ -228,7 +240,9 @@ mod tests {
             for (name, shape) in shapes {
                 options.shapes.insert(name.into(), shape);
             }
-            let error = bind(&[&a, &b], &options).expect_err("contradiction").to_string();
+            let error = bind(&[&a, &b], &options)
+                .expect_err("contradiction")
+                .to_string();
             assert!(error.contains(expected), "{error}");
         }
     }

@@ -357,7 +357,11 @@ impl<'a> Ctx<'a> {
     }
 
     /// A tensor with one value everywhere; an `Expand` when it is large.
-    pub(crate) fn filled(&mut self, scalar: Literal, shape: &[usize]) -> Result<ValueId, OnnxError> {
+    pub(crate) fn filled(
+        &mut self,
+        scalar: Literal,
+        shape: &[usize],
+    ) -> Result<ValueId, OnnxError> {
         if tensor::is_huge(shape) || shape.len() > tensor::MAX_RANK {
             return Err(self.bad(format!("its output {shape:?} is impossibly large")));
         }
@@ -395,8 +399,16 @@ pub(crate) fn to_f64_vec(literal: &Literal) -> Option<Vec<f64>> {
             let words = bytes.as_chunks::<8>().0.iter();
             words.map(|&b| f64::from_le_bytes(b)).collect()
         }
-        DType::F16 => pairs().map(|&b| half::f16::from_le_bytes(b).to_f64()).collect(),
-        DType::BF16 => pairs().map(|&b| half::bf16::from_le_bytes(b).to_f64()).collect(),
-        _ => literal.to_i64_vec()?.into_iter().map(|x| x as f64).collect(),
+        DType::F16 => pairs()
+            .map(|&b| half::f16::from_le_bytes(b).to_f64())
+            .collect(),
+        DType::BF16 => pairs()
+            .map(|&b| half::bf16::from_le_bytes(b).to_f64())
+            .collect(),
+        _ => literal
+            .to_i64_vec()?
+            .into_iter()
+            .map(|x| x as f64)
+            .collect(),
     })
 }

@@ -29,7 +29,10 @@ pub(crate) fn live_nodes<'a>(
         }
         let mut names = HashSet::new();
         used_names(&nodes[i], &mut names);
-        sources[i] = names.iter().filter_map(|n| makers.get(n).copied()).collect();
+        sources[i] = names
+            .iter()
+            .filter_map(|n| makers.get(n).copied())
+            .collect();
         stack.extend(&sources[i]);
     }
 
@@ -71,7 +74,12 @@ fn sorted(live: &[usize], sources: &[Vec<usize>]) -> Option<Vec<usize>> {
 
 /// Names that a node reads, those that its sub-graphs capture included.
 pub(crate) fn used_names<'a>(node: &'a NodeProto, names: &mut HashSet<&'a str>) {
-    names.extend(node.inputs.iter().map(String::as_str).filter(|n| !n.is_empty()));
+    names.extend(
+        node.inputs
+            .iter()
+            .map(String::as_str)
+            .filter(|n| !n.is_empty()),
+    );
     for attribute in &node.attributes {
         if let AttributeValue::Graph(graph) = &attribute.value {
             for inner in &graph.nodes {
@@ -97,13 +105,21 @@ mod tests {
 
     #[test]
     fn file_order_is_kept_and_dead_nodes_are_left_out() {
-        let nodes = [node(&["x"], &["a"]), node(&["x"], &["dead"]), node(&["a"], &["y"])];
+        let nodes = [
+            node(&["x"], &["a"]),
+            node(&["x"], &["dead"]),
+            node(&["a"], &["y"]),
+        ];
         assert_eq!(live_nodes(&nodes, ["y"].into_iter()), Ok(vec![0, 2]));
     }
 
     #[test]
     fn a_wrong_order_is_sorted() {
-        let nodes = [node(&["a", "b"], &["y"]), node(&["a"], &["b"]), node(&["x"], &["a"])];
+        let nodes = [
+            node(&["a", "b"], &["y"]),
+            node(&["a"], &["b"]),
+            node(&["x"], &["a"]),
+        ];
         assert_eq!(live_nodes(&nodes, ["y"].into_iter()), Ok(vec![2, 1, 0]));
     }
 

@@ -134,7 +134,10 @@ pub(crate) fn read(
     files.read(range, literal.bytes_mut())?;
     if dtype == DType::Bool {
         // Anything but 0 and 1 would be undefined further on.
-        literal.bytes_mut().iter_mut().for_each(|b| *b = (*b != 0).into());
+        literal
+            .bytes_mut()
+            .iter_mut()
+            .for_each(|b| *b = (*b != 0).into());
     }
     Ok(literal)
 }
@@ -311,10 +314,14 @@ pub(crate) fn load_sparse(
         flat.extend(coordinates);
     } else if index_ty.shape == [count, dims.len()] && !dims.is_empty() {
         for row in coordinates.chunks_exact(dims.len()) {
-            let inside = row.iter().zip(&dims).all(|(&i, &d)| (0..d as i64).contains(&i));
-            let index = row.iter().zip(&dims).fold(0i64, |n, (&i, &d)| {
-                n.wrapping_mul(d as i64).wrapping_add(i)
-            });
+            let inside = row
+                .iter()
+                .zip(&dims)
+                .all(|(&i, &d)| (0..d as i64).contains(&i));
+            let index = row
+                .iter()
+                .zip(&dims)
+                .fold(0i64, |n, (&i, &d)| n.wrapping_mul(d as i64).wrapping_add(i));
             flat.push(if inside { index } else { -1 });
         }
     } else {

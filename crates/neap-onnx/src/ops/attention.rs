@@ -137,7 +137,10 @@ fn rotary(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let imaginary = turn(c, [a, b], [sin, cos], Binary::Add)?;
     let mut parts = if interleaved {
         let pair_shape = [batch, layout.rows, layout.heads, half, 1];
-        let pairs = [c.reshape(real, &pair_shape)?, c.reshape(imaginary, &pair_shape)?];
+        let pairs = [
+            c.reshape(real, &pair_shape)?,
+            c.reshape(imaginary, &pair_shape)?,
+        ];
         let joined = c.emit(Op::Concat { axis: 4 }, &pairs)?;
         vec![c.reshape(joined, &[batch, layout.rows, layout.heads, turned])?]
     } else {

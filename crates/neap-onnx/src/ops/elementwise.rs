@@ -314,7 +314,11 @@ fn dropout(c: &mut Ctx) -> Outputs {
         }
     }
     let mask = if c.wants(1) {
-        let dtype = if c.version < 10 { c.dtype(x) } else { DType::Bool };
+        let dtype = if c.version < 10 {
+            c.dtype(x)
+        } else {
+            DType::Bool
+        };
         let shape = c.shape(x);
         Some(c.filled(scalar(dtype, 1.0), &shape)?)
     } else {

@@ -51,7 +51,12 @@ fn constant(c: &mut Ctx) -> Result<ValueId, OnnxError> {
         AttributeValue::String(_) | AttributeValue::Strings(_) => {
             return Err(c.unsupported("a string"));
         }
-        _ => return Err(c.bad(format!("its attribute '{}' holds no tensor", attribute.name))),
+        _ => {
+            return Err(c.bad(format!(
+                "its attribute '{}' holds no tensor",
+                attribute.name
+            )));
+        }
     };
     Ok(c.constant(literal))
 }
@@ -108,7 +113,10 @@ fn range(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let mut bounds = [0.0; 3];
     let mut exact = [0i64; 3];
     let mut dtype = DType::F32;
-    for (i, what) in ["its start", "its limit", "its delta"].into_iter().enumerate() {
+    for (i, what) in ["its start", "its limit", "its delta"]
+        .into_iter()
+        .enumerate()
+    {
         let input = c.input(i)?;
         let literal = c.known(input, what)?;
         if i > 0 && literal.dtype() != dtype {
@@ -136,7 +144,11 @@ fn range(c: &mut Ctx) -> Result<ValueId, OnnxError> {
             .collect();
         Literal::from_i64(&[count], &values)
     } else {
-        literal_of(dtype, &[count], (0..count).map(|i| start + i as f64 * delta))
+        literal_of(
+            dtype,
+            &[count],
+            (0..count).map(|i| start + i as f64 * delta),
+        )
     };
     Ok(c.constant(literal))
 }

@@ -79,9 +79,9 @@ fn pool(c: &mut Ctx, kind: Pool) -> Outputs {
     for (axis, &size) in spatial.iter().enumerate() {
         let stride = window.strides[axis];
         let padded = size + window.pads_begin[axis] + window.pads_end[axis];
-        let room = padded.checked_sub(extent(&window, axis)).ok_or_else(|| {
-            c.bad(format!("its window is larger than its input {shape:?}"))
-        })?;
+        let room = padded
+            .checked_sub(extent(&window, axis))
+            .ok_or_else(|| c.bad(format!("its window is larger than its input {shape:?}")))?;
         let mut out = if ceil {
             room.div_ceil(stride) + 1
         } else {

@@ -82,7 +82,10 @@ fn activations(
             defaults.len() * directions
         )));
     }
-    let mut alphas = c.floats("activation_alpha")?.unwrap_or_default().into_iter();
+    let mut alphas = c
+        .floats("activation_alpha")?
+        .unwrap_or_default()
+        .into_iter();
     let mut betas = c.floats("activation_beta")?.unwrap_or_default().into_iter();
     let mut result = Vec::with_capacity(names.len());
     for name in &names {

@@ -65,7 +65,10 @@ fn range(start: i64, end: i64, step: i64, size: i64) -> Option<SliceRange> {
         1.. => {
             let start = start.clamp(0, size);
             let end = end.clamp(0, size);
-            (start, (end - start).max(0).div_euclid(step) + i64::from((end - start).max(0) % step != 0))
+            (
+                start,
+                (end - start).max(0).div_euclid(step) + i64::from((end - start).max(0) % step != 0),
+            )
         }
         _ => {
             let start = start.clamp(-1, size - 1);
@@ -109,7 +112,10 @@ fn split(c: &mut Ctx) -> Outputs {
         }
     };
     if sizes.len() != outputs {
-        return Err(c.bad(format!("it has {outputs} outputs, but {} parts", sizes.len())));
+        return Err(c.bad(format!(
+            "it has {outputs} outputs, but {} parts",
+            sizes.len()
+        )));
     }
     let wanted: Vec<bool> = (0..outputs).map(|i| c.wants(i)).collect();
     c.emit_wanted(Op::Split { axis, sizes }, &[Some(x)], &wanted)
@@ -171,7 +177,11 @@ mod tests {
             (0, 0, -1, 0, 0, 0),
         ] {
             let r = range(start, end, step, size).expect("step is not zero");
-            assert_eq!((r.start, r.len), (first, len), "[{start}:{end}:{step}] of {size}");
+            assert_eq!(
+                (r.start, r.len),
+                (first, len),
+                "[{start}:{end}:{step}] of {size}"
+            );
         }
         assert!(range(0, 1, 0, 4).is_none());
     }
