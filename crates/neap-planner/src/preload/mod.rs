@@ -156,12 +156,9 @@ impl Search<'_> {
     /// Plays the best plan with this window and slicing; false if there is no such plan for any budget.
     fn candidate(&mut self, ground: &Ground, window_bytes: u64, slicing: Slicing) -> bool {
         let w = self.w;
-        // Very fine slicing by choice costs planning time and gains nothing.
-        let most = if slicing == SLICINGS[0] {
-            usize::MAX
-        } else {
-            most_slices(w)
-        };
+        // Very fine slicing costs planning time; it is for windows that allow no other.
+        let coarsest = slicing == SLICINGS[0] || slicing.in_gap == 1;
+        let most = if coarsest { usize::MAX } else { most_slices(w) };
         let Some((schedule, offsets)) = place(w, ground, window_bytes, slicing, most) else {
             return false;
         };
@@ -217,7 +214,7 @@ fn place(
 
 /// More slices than this are too many.
 fn most_slices(w: &Workload) -> usize {
-    2 * w.steps.len() + (w.weight_bytes() >> 19) as usize
+    256 + 2 * w.steps.len() + (w.weight_bytes() >> 19) as usize
 }
 
 /// Everything resident, if that fits: no loads, every step in one piece.
