@@ -16,10 +16,6 @@ impl Src {
         Src(slice.as_ptr())
     }
 
-    pub(crate) fn raw(ptr: *const f32) -> Self {
-        Src(ptr)
-    }
-
     /// # Safety
     /// `index` must lie inside the buffer (or one past its end).
     #[inline(always)]
@@ -41,10 +37,6 @@ unsafe impl Sync for Dst {}
 impl Dst {
     pub(crate) fn new(slice: &mut [f32]) -> Self {
         Dst(slice.as_mut_ptr())
-    }
-
-    pub(crate) fn raw(ptr: *mut f32) -> Self {
-        Dst(ptr)
     }
 
     /// The same memory for reading: a task reads an element before it writes it.

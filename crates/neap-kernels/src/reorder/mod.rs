@@ -358,7 +358,7 @@ unsafe fn copy_lanes(from: *const f32, to: *mut f32, count: usize) {
 /// `src` readable at `r * src_stride + c`, `dst` writable at `c * dst_stride + r`, for all `r < rows`
 /// and `c < cols`.
 #[inline]
-unsafe fn transpose_tile(
+pub(crate) unsafe fn transpose_tile(
     isa: Isa,
     src: *const f32,
     src_stride: usize,

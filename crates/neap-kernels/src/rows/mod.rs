@@ -12,6 +12,7 @@ mod softmax;
 
 pub use lrn::{Lrn, lrn_blocked, lrn_plain};
 pub use norm::{Norm, group_norm, instance_norm_blocked, layer_norm, lp_norm, rms_norm};
+pub(crate) use softmax::exp_row;
 pub use softmax::{Softmax, softmax, softmax_axis};
 
 use crate::error::{KernelError, check_len};

@@ -2,6 +2,7 @@
 
 mod support;
 
+mod attention;
 mod depthwise;
 mod elementwise;
 mod pool;

@@ -1,0 +1,328 @@
+//! Attention against its formula in f64.
+
+use neap_kernels::attention::{
+    Attention, KeyLayout, Mask, Strides, attention, attention_scratch_bytes,
+};
+use neap_kernels::simd::Isa;
+
+use crate::support::{Random, Threads, assert_close, assert_same_bits, isas};
+
+struct Data {
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    mask: Vec<f32>,
+    out_len: usize,
+}
+
+/// The plain shape: `[batch][head][row][dim]` everywhere.
+fn plain(batch: usize, heads: [usize; 2], len: [usize; 2], dim: [usize; 2]) -> Attention<'static> {
+    let strides = |heads: usize, rows: usize, cols: usize| Strides {
+        batch: heads * rows * cols,
+        head: rows * cols,
+        row: cols,
+    };
+    Attention {
+        batch,
+        heads_q: heads[0],
+        heads_kv: heads[1],
+        q_len: len[0],
+        kv_len: len[1],
+        head_dim: dim[0],
+        v_dim: dim[1],
+        scale: 1.0 / (dim[0] as f32).sqrt(),
+        softcap: 0.0,
+        causal: None,
+        mask: None,
+        q: strides(heads[0], len[0], dim[0]),
+        k: strides(heads[1], len[1], dim[0]),
+        v: strides(heads[1], len[1], dim[1]),
+        out: strides(heads[0], len[0], dim[1]),
+        keys: KeyLayout::Rows,
+    }
+}
+
+/// `[batch][row][head * dim]`, as projections leave them.
+fn interleaved(mut a: Attention<'static>) -> Attention<'static> {
+    let strides = |heads: usize, rows: usize, cols: usize| Strides {
+        batch: rows * heads * cols,
+        head: cols,
+        row: heads * cols,
+    };
+    a.q = strides(a.heads_q, a.q_len, a.head_dim);
+    a.k = strides(a.heads_kv, a.kv_len, a.head_dim);
+    a.v = strides(a.heads_kv, a.kv_len, a.v_dim);
+    a.out = strides(a.heads_q, a.q_len, a.v_dim);
+    a
+}
+
+fn transposed(mut a: Attention<'static>) -> Attention<'static> {
+    a.keys = KeyLayout::Transposed;
+    a.k = Strides {
+        batch: a.heads_kv * a.kv_len * a.head_dim,
+        head: a.kv_len * a.head_dim,
+        row: a.kv_len,
+    };
+    a
+}
+
+fn data(a: &Attention<'_>, mask_strides: Option<[usize; 4]>, seed: u64) -> Data {
+    let mut random = Random::new(seed);
+    let heads = a.batch * a.heads_q;
+    let mask_len = mask_strides.map_or(0, |s| {
+        (a.batch - 1) * s[0]
+            + (a.heads_q - 1) * s[1]
+            + (a.q_len - 1) * s[2]
+            + (a.kv_len - 1) * s[3]
+            + 1
+    });
+    let mut mask = random.vec(mask_len, -3.0, 3.0);
+    for value in mask.iter_mut().step_by(5).skip(1) {
+        *value = f32::NEG_INFINITY;
+    }
+    Data {
+        q: random.vec(heads * a.q_len * a.head_dim, -2.0, 2.0),
+        k: random.vec(a.batch * a.heads_kv * a.kv_len * a.head_dim, -2.0, 2.0),
+        v: random.vec(a.batch * a.heads_kv * a.kv_len * a.v_dim, -2.0, 2.0),
+        mask,
+        out_len: heads * a.q_len * a.v_dim,
+    }
+}
+
+fn reference(a: &Attention<'_>, d: &Data) -> Vec<f64> {
+    let mut out = vec![0.0; d.out_len];
+    let at = |s: Strides, b: usize, h: usize, r: usize| b * s.batch + h * s.head + r * s.row;
+    for b in 0..a.batch {
+        for h in 0..a.heads_q {
+            let kv = h / (a.heads_q / a.heads_kv);
+            for i in 0..a.q_len {
+                let seen = a.causal.map_or(a.kv_len, |n| a.kv_len.min(i + n + 1));
+                let scores: Vec<f64> = (0..seen)
+                    .map(|j| {
+                        let dot: f64 = (0..a.head_dim)
+                            .map(|c| {
+                                let key = match a.keys {
+                                    KeyLayout::Rows => at(a.k, b, kv, j) + c,
+                                    KeyLayout::Transposed => at(a.k, b, kv, c) + j,
+                                };
+                                f64::from(d.q[at(a.q, b, h, i) + c]) * f64::from(d.k[key])
+                            })
+                            .sum();
+                        let mut x = dot * f64::from(a.scale);
+                        if a.softcap != 0.0 {
+                            let cap = f64::from(a.softcap);
+                            x = cap * (x / cap).tanh();
+                        }
+                        if let Some(mask) = &a.mask {
+                            let s = mask.strides;
+                            x += f64::from(mask.values[b * s[0] + h * s[1] + i * s[2] + j * s[3]]);
+                        }
+                        x
+                    })
+                    .collect();
+                let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let sum: f64 = scores.iter().map(|x| (x - top).exp()).sum();
+                for c in 0..a.v_dim {
+                    out[at(a.out, b, h, i) + c] = scores
+                        .iter()
+                        .enumerate()
+                        .map(|(j, x)| (x - top).exp() / sum * f64::from(d.v[at(a.v, b, kv, j) + c]))
+                        .sum();
+                }
+            }
+        }
+    }
+    out
+}
+
+fn run(isa: Isa, workers: usize, a: &Attention<'_>, d: &Data) -> Vec<f32> {
+    let mut out = vec![f32::NAN; d.out_len];
+    let mut scratch = vec![f32::NAN; attention_scratch_bytes(a, workers) / 4];
+    attention(
+        isa,
+        &Threads(workers),
+        a,
+        &d.q,
+        &d.k,
+        &d.v,
+        &mut out,
+        &mut scratch,
+    )
+    .unwrap();
+    out
+}
+
+fn compare(a: &Attention<'_>, d: &Data) {
+    let want = reference(a, d);
+    let name = format!("{:?}", Attention { mask: None, ..*a });
+    for isa in isas() {
+        let got = run(isa, 1, a, d);
+        assert_close(&got, &want, 5e-6, 1.0, &format!("{isa:?} {name}"));
+        assert_same_bits(&got, &run(isa, 3, a, d), &name);
+    }
+}
+
+#[test]
+fn shapes_and_layouts() {
+    let shapes = [
+        plain(1, [2, 2], [197, 197], [64, 64]),
+        plain(2, [3, 3], [32, 32], [32, 32]),
+        plain(1, [4, 2], [17, 50], [24, 40]),
+        plain(1, [2, 1], [1, 100], [64, 64]),
+        plain(1, [1, 1], [7, 1], [16, 16]),
+        plain(1, [1, 1], [13, 15], [5, 3]),
+        plain(2, [2, 2], [30, 1100], [16, 20]),
+        plain(1, [1, 1], [130, 2000], [32, 16]),
+    ];
+    for (i, shape) in shapes.into_iter().enumerate() {
+        for shape in [shape, interleaved(shape), transposed(shape)] {
+            compare(&shape, &data(&shape, None, i as u64));
+        }
+    }
+}
+
+#[test]
+fn causal() {
+    for (i, (q_len, kv_len, before)) in [
+        (128, 128, 0),
+        (50, 60, 10),
+        (20, 10, 0),
+        (40, 1500, 1460),
+        (1300, 1300, 0),
+        (3, 700, 697),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut shape = plain(1, [2, 2], [q_len, kv_len], [64, 64]);
+        shape.causal = Some(before);
+        compare(&shape, &data(&shape, None, 50 + i as u64));
+        let shape = transposed(shape);
+        compare(&shape, &data(&shape, None, 60 + i as u64));
+    }
+}
+
+#[test]
+fn masks() {
+    let shape = plain(2, [3, 3], [20, 37], [32, 24]);
+    let (q, k) = (20, 37);
+    for (i, strides) in [
+        [3 * q * k, q * k, k, 1],
+        [k, 0, 0, 1],
+        [0, 0, k, 1],
+        [0, 0, 1, q],
+        [0, 1, 3, 0],
+        [0, 0, 2 * k, 2],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for causal in [None, Some(17)] {
+            let mut d = data(&shape, Some(strides), 70 + i as u64);
+            if strides[3] == 0 {
+                d.mask.iter_mut().for_each(|x| *x = x.max(-3.0)); // no row without keys
+            }
+            let mask = d.mask.clone();
+            let mask = Some(Mask {
+                values: &mask,
+                strides,
+            });
+            compare(
+                &Attention {
+                    mask,
+                    causal,
+                    softcap: 0.0,
+                    ..shape
+                },
+                &d,
+            );
+            compare(
+                &Attention {
+                    mask,
+                    causal,
+                    softcap: 2.5,
+                    ..shape
+                },
+                &d,
+            );
+        }
+    }
+    let long = plain(1, [1, 1], [9, 1200], [16, 16]);
+    let d = data(&long, Some([0, 0, 1200, 1]), 90);
+    let mask = d.mask.clone();
+    compare(
+        &Attention {
+            mask: Some(Mask {
+                values: &mask,
+                strides: [0, 0, 1200, 1],
+            }),
+            ..long
+        },
+        &d,
+    );
+}
+
+#[test]
+fn rows_without_keys_are_nan() {
+    let shape = plain(1, [1, 1], [2, 5], [8, 8]);
+    let d = data(&shape, None, 1);
+    let mut values = [0.0; 10];
+    values[..5].fill(f32::NEG_INFINITY);
+    let masked = Attention {
+        mask: Some(Mask {
+            values: &values,
+            strides: [0, 0, 5, 1],
+        }),
+        ..shape
+    };
+    for isa in isas() {
+        let out = run(isa, 1, &masked, &d);
+        assert!(
+            out[..8].iter().all(|x| x.is_nan()) && out[8..].iter().all(|x| x.is_finite()),
+            "{out:?}"
+        );
+    }
+}
+
+#[test]
+fn bad_calls_are_refused() {
+    let shape = plain(1, [2, 2], [4, 4], [8, 8]);
+    let d = data(&shape, None, 1);
+    let mut out = vec![0.0; d.out_len];
+    let mut scratch = vec![0.0; attention_scratch_bytes(&shape, 1) / 4];
+    let mut call = |a: &Attention<'_>, q: &[f32], scratch: &mut [f32]| {
+        attention(isas()[0], &Threads(1), a, q, &d.k, &d.v, &mut out, scratch).is_err()
+    };
+    assert!(!call(&shape, &d.q, &mut scratch));
+    assert!(call(&shape, &d.q[1..], &mut scratch));
+    assert!(call(&shape, &d.q, &mut []));
+    let overlapping = Attention {
+        out: Strides {
+            row: 7,
+            ..shape.out
+        },
+        ..shape
+    };
+    assert!(call(&overlapping, &d.q, &mut scratch));
+    assert!(call(
+        &Attention {
+            heads_kv: 3,
+            ..shape
+        },
+        &d.q,
+        &mut scratch
+    ));
+    assert!(call(&Attention { kv_len: 0, ..shape }, &d.q, &mut scratch));
+    assert!(call(
+        &Attention {
+            q: Strides {
+                batch: 0,
+                head: usize::MAX,
+                row: 8
+            },
+            ..shape
+        },
+        &d.q,
+        &mut scratch
+    ));
+}
