@@ -201,6 +201,9 @@ fn untransposed(editor: &Editor, value: ValueId, is_key: bool) -> (ValueId, Head
     } else {
         HeadLayout::HeadMajor
     };
+    if !is_key && let Some(found) = gathered_projection(editor, value) {
+        return found;
+    }
     let Some(at) = editor.producer(value) else {
         return (value, as_is);
     };

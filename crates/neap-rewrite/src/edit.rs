@@ -78,14 +78,6 @@ impl Editor {
         }
     }
 
-    /// All reads are by `user` (possibly several times), and `value` is no graph output.
-    pub fn only_used_by(&self, value: ValueId, allowed: &[usize]) -> bool {
-        !self.is_output[value.index()]
-            && self.users[value.index()]
-                .iter()
-                .all(|u| allowed.contains(u))
-    }
-
     pub fn is_output(&self, value: ValueId) -> bool {
         self.is_output[value.index()]
     }

@@ -12,7 +12,7 @@ use crate::constants::{ConstReader, fetch};
 use crate::edit::Editor;
 use crate::fuse::{operands, other};
 use neap_ir::graph::LANES;
-use neap_ir::op::{Activation, Binary, Op, Unary, Window};
+use neap_ir::op::{Activation, Binary, Op, PadMode, Unary, Window};
 use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelLinear};
 use neap_ir::recipe::{Affine, Recipe};
 use neap_ir::{DType, Node, PackedId, ValueId};
@@ -102,6 +102,7 @@ fn conv(
     } else {
         return Ok(false);
     };
+    let (x, window) = absorb_pad(editor, x, window);
     let window = as_2d(window);
     let kernel = [window.kernel[0], window.kernel[1]];
 
@@ -157,6 +158,34 @@ fn conv(
     };
     emit(editor, at, x, op, recipe, tail, recipes);
     Ok(true)
+}
+
+/// Zero padding before a convolution becomes part of its window.
+fn absorb_pad(editor: &Editor, x: ValueId, mut window: Window) -> (ValueId, Window) {
+    let unpadded = (|| {
+        let node = editor.node(editor.producer(x)?);
+        let Op::Pad {
+            mode: PadMode::Constant,
+            pads,
+        } = &node.op
+        else {
+            return None;
+        };
+        let zero = match node.input(1) {
+            Some(fill) => editor.scalar(fill)? == 0.0,
+            None => true,
+        };
+        let spatial = pads[..2].iter().all(|&p| p == (0, 0));
+        if !zero || !spatial || pads.iter().any(|p| p.0 < 0 || p.1 < 0) {
+            return None;
+        }
+        for (axis, pad) in pads[2..].iter().enumerate() {
+            window.pads_begin[axis] += pad.0 as usize;
+            window.pads_end[axis] += pad.1 as usize;
+        }
+        node.input(0)
+    })();
+    (unpadded.unwrap_or(x), window)
 }
 
 /// 1-D windows get height 1.
