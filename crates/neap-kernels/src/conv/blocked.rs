@@ -5,7 +5,7 @@ use crate::epilogue::{Epilogue, Residual};
 use crate::error::{KernelError, check_len};
 use crate::parallel::Parallel;
 use crate::simd::{Isa, LANES};
-use crate::tile::{Destination, Form, Inputs, Product, Reduction, TapWriter, run};
+use crate::tile::{Destination, Form, Inputs, MAX_ROWS, Product, Reduction, TapWriter, run};
 use std::ops::Range;
 
 /// `output[panels] = activation(conv(input, weights) + bias + residual)`.
@@ -30,66 +30,77 @@ pub fn conv_blocked(
     shape.check_call(ConvForm::Blocked, &panels, weights, output, &epilogue)?;
     check_len("input", input.len(), shape.blocked_input_elements())?;
 
-    let group_panels = (shape.c_out / shape.groups).div_ceil(LANES);
-    let group_channels = shape.c_in / shape.groups;
     let in_plane = shape.input[0] * shape.input[1] * LANES;
     let out_plane = shape.output[0] * shape.output[1] * LANES;
-    let panel_floats = crate::panel::panel_floats(shape.k());
-    let mut from = panels.start;
-    while from < panels.end {
-        let group = from / group_panels;
-        let to = panels.end.min((group + 1) * group_panels);
-        let column = from * out_plane;
-        let out = output.as_mut_ptr().wrapping_add(column);
-        let product = Product {
-            form: Form::Dense,
-            weights: weights
-                .as_ptr()
-                .wrapping_add((from - panels.start) * panel_floats),
-            panels: to - from,
-            ends_layer: false,
-            images: shape.batch,
-            positions: shape.output[0] * shape.output[1],
-            reduction: Reduction {
-                taps: shape.kernel[0] * shape.kernel[1],
-                channels: group_channels,
-                block_len: LANES,
-                block_step_bytes: in_plane * size_of::<f32>(),
+    let group_channels = shape.c_in / shape.groups;
+    let column = panels.start * out_plane;
+    let out = output.as_mut_ptr().wrapping_add(column);
+    let product = Product {
+        form: if shape.groups == 1 {
+            Form::Dense
+        } else {
+            Form::Groups {
+                panels: shape.c_out / shape.groups / LANES,
+                step_bytes: group_channels / LANES * in_plane * size_of::<f32>(),
+                first_panel: panels.start,
+                narrow: None,
+            }
+        },
+        weights: weights.as_ptr(),
+        panels: panels.len(),
+        ends_layer: false,
+        images: shape.batch,
+        positions: shape.output[0] * shape.output[1],
+        reduction: Reduction {
+            taps: shape.kernel[0] * shape.kernel[1],
+            channels: group_channels,
+            block_len: LANES,
+            block_step_bytes: in_plane * size_of::<f32>(),
+        },
+        destination: Destination {
+            output: out,
+            residual: match epilogue.residual {
+                Residual::None => std::ptr::null(),
+                Residual::Separate(r) => r.as_ptr().wrapping_add(column),
+                Residual::InPlace => out.cast_const(),
             },
-            destination: Destination {
-                output: out,
-                residual: match epilogue.residual {
-                    Residual::None => std::ptr::null(),
-                    Residual::Separate(r) => r.as_ptr().wrapping_add(column),
-                    Residual::InPlace => out.cast_const(),
-                },
-                image_floats: shape.panels() * out_plane,
-                row_floats: LANES,
-                column_floats: out_plane,
-                last_lanes: LANES,
-            },
-            activation: epilogue.activation,
-        };
-        let first_block = group * group_channels / LANES;
-        let inputs = Image {
-            shape: *shape,
-            pixels: input.as_ptr().wrapping_add(first_block * in_plane),
-            image_floats: shape.c_in.div_ceil(LANES) * in_plane,
-        };
-        // SAFETY: lengths were checked against the shape; taps are given only where the pixel
-        // is inside the image; panels and positions have their own output vectors.
-        unsafe { run(isa, parallel, &product, &inputs) };
-        from = to;
-    }
+            image_floats: shape.panels() * out_plane,
+            row_floats: LANES,
+            column_floats: out_plane,
+            last_lanes: LANES,
+        },
+        activation: epilogue.activation,
+    };
+    let inputs = Image::new(shape, input.as_ptr());
+    // SAFETY: lengths were checked against the shape; taps are given only where the pixel
+    // is inside the image; panels and positions have their own output vectors.
+    unsafe { run(isa, parallel, &product, &inputs) };
     Ok(())
 }
 
 /// Finds the pixels of a blocked input.
 pub(super) struct Image {
-    pub shape: ConvShape,
+    shape: ConvShape,
     /// First channel block, image 0.
-    pub pixels: *const f32,
-    pub image_floats: usize,
+    pixels: *const f32,
+    image_floats: usize,
+    /// Position p reads pixel p.
+    pointwise: bool,
+}
+
+impl Image {
+    /// `pixels` is where the first channel block of image 0 begins.
+    pub(super) fn new(shape: &ConvShape, pixels: *const f32) -> Self {
+        Image {
+            shape: *shape,
+            pixels,
+            image_floats: shape.c_in.div_ceil(LANES) * shape.input[0] * shape.input[1] * LANES,
+            pointwise: shape.kernel == [1, 1]
+                && shape.strides == [1, 1]
+                && shape.pads_begin == [0, 0]
+                && shape.input == shape.output,
+        }
+    }
 }
 
 // SAFETY: only read, and only addresses are computed here.
@@ -97,21 +108,19 @@ unsafe impl Sync for Image {}
 
 impl Inputs for Image {
     #[inline]
-    fn fill(
-        &self,
-        image: usize,
-        position: usize,
-        rows: usize,
-        taps: Range<usize>,
-        writer: &mut TapWriter<'_>,
-    ) {
+    fn fill(&self, image: usize, position: usize, taps: Range<usize>, writer: &mut TapWriter<'_>) {
         let s = &self.shape;
         let [height, width] = s.input;
         let pixels = self.pixels.wrapping_add(image * self.image_floats);
+        if self.pointwise {
+            let first = pixels.wrapping_add(position * LANES);
+            writer.tap(0, |row| Some(first.wrapping_add(row * LANES)));
+            return;
+        }
         // Top left input pixel of each position; negative in the padding.
-        let mut corners = [(0isize, 0isize); crate::tile::MAX_ROWS];
+        let mut corners = [(0isize, 0isize); MAX_ROWS];
         let (mut y, mut x) = (position / s.output[1], position % s.output[1]);
-        for corner in &mut corners[..rows] {
+        for corner in &mut corners[..writer.rows()] {
             *corner = (
                 (y * s.strides[0]) as isize - s.pads_begin[0] as isize,
                 (x * s.strides[1]) as isize - s.pads_begin[1] as isize,
@@ -121,21 +130,22 @@ impl Inputs for Image {
                 (x, y) = (0, y + 1);
             }
         }
+        let (mut ky, mut kx) = (taps.start / s.kernel[1], taps.start % s.kernel[1]);
         for tap in taps {
-            let dy = (tap / s.kernel[1] * s.dilations[0]) as isize;
-            let dx = (tap % s.kernel[1] * s.dilations[1]) as isize;
-            writer.begin(tap);
-            for (row, &(cy, cx)) in corners[..rows].iter().enumerate() {
-                let (y, x) = (cy + dy, cx + dx);
+            let dy = (ky * s.dilations[0]) as isize;
+            let dx = (kx * s.dilations[1]) as isize;
+            writer.tap(tap, |row| {
                 // Negative coordinates become huge, so one comparison each is enough.
-                if (y as usize) < height && (x as usize) < width {
-                    writer.inside(
-                        row,
-                        pixels.wrapping_add((y as usize * width + x as usize) * LANES),
-                    );
-                }
+                let y = (corners[row].0 + dy) as usize;
+                let x = (corners[row].1 + dx) as usize;
+                let pixel =
+                    pixels.wrapping_add(y.wrapping_mul(width).wrapping_add(x).wrapping_mul(LANES));
+                (y < height && x < width).then_some(pixel)
+            });
+            kx += 1;
+            if kx == s.kernel[1] {
+                (kx, ky) = (0, ky + 1);
             }
-            writer.end();
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::epilogue::{Epilogue, Residual};
 use crate::error::{KernelError, check_len, checked_product};
 use crate::parallel::{Parallel, Serial};
 use crate::simd::{Isa, LANES};
-use crate::tile::{Destination, Form, Inputs, Product, Reduction, TapWriter, run};
+use crate::tile::{Destination, Form, Inputs, MAX_ROWS, Product, Reduction, TapWriter, run};
 use std::ops::Range;
 
 /// Bytes that a band may take, unless a single output row needs more.
@@ -218,19 +218,12 @@ unsafe impl Sync for Band {}
 
 impl Inputs for Band {
     #[inline]
-    fn fill(
-        &self,
-        _image: usize,
-        position: usize,
-        rows: usize,
-        taps: Range<usize>,
-        writer: &mut TapWriter<'_>,
-    ) {
+    fn fill(&self, _image: usize, position: usize, taps: Range<usize>, writer: &mut TapWriter<'_>) {
         let s = &self.shape;
         let row_floats = band_width(s) * s.c_in;
-        let mut corners = [0usize; crate::tile::MAX_ROWS];
+        let mut corners = [0usize; MAX_ROWS];
         let (mut y, mut x) = (position / s.output[1], position % s.output[1]);
-        for corner in &mut corners[..rows] {
+        for corner in &mut corners[..writer.rows()] {
             *corner = y * s.strides[0] * row_floats + x * s.strides[1] * s.c_in;
             x += 1;
             if x == s.output[1] {
@@ -244,11 +237,9 @@ impl Inputs for Band {
                 tap / s.kernel[1] * s.dilations[0] * row_floats
                     + tap % s.kernel[1] * s.dilations[1] * s.c_in
             };
-            writer.begin(tap);
-            for (row, &corner) in corners[..rows].iter().enumerate() {
-                writer.inside(row, self.pixels.wrapping_add(corner + offset));
-            }
-            writer.end();
+            writer.tap(tap, |row| {
+                Some(self.pixels.wrapping_add(corners[row] + offset))
+            });
         }
     }
 }

@@ -37,9 +37,11 @@ pub fn conv_narrow_groups(
     let column = panels.start * out_plane;
     let out = output.as_mut_ptr().wrapping_add(column);
     let product = Product {
-        form: Form::NarrowGroups {
-            width,
-            panel_bytes: in_plane * size_of::<f32>(),
+        form: Form::Groups {
+            panels: 1,
+            step_bytes: in_plane * size_of::<f32>(),
+            first_panel: panels.start,
+            narrow: Some(width),
         },
         weights: weights.as_ptr(),
         panels: panels.len(),
@@ -66,11 +68,7 @@ pub fn conv_narrow_groups(
         },
         activation: epilogue.activation,
     };
-    let inputs = Image {
-        shape: *shape,
-        pixels: input.as_ptr().wrapping_add(panels.start * in_plane),
-        image_floats: shape.c_in.div_ceil(LANES) * in_plane,
-    };
+    let inputs = Image::new(shape, input.as_ptr());
     // SAFETY: lengths were checked against the shape; input and output have the same channels,
     // so panel p's inputs are channel block p, which is 16 floats wide whatever the count.
     unsafe { run(isa, parallel, &product, &inputs) };

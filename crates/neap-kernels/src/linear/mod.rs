@@ -185,20 +185,10 @@ unsafe impl Sync for Rows {}
 
 impl Inputs for Rows {
     #[inline]
-    fn fill(
-        &self,
-        _image: usize,
-        position: usize,
-        rows: usize,
-        taps: Range<usize>,
-        writer: &mut TapWriter<'_>,
-    ) {
+    fn fill(&self, _image: usize, position: usize, taps: Range<usize>, writer: &mut TapWriter<'_>) {
+        let first = self.a.wrapping_add(position * self.stride);
         for tap in taps {
-            writer.begin(tap);
-            for row in 0..rows {
-                writer.inside(row, self.a.wrapping_add((position + row) * self.stride));
-            }
-            writer.end();
+            writer.tap(tap, |row| Some(first.wrapping_add(row * self.stride)));
         }
     }
 }

@@ -285,6 +285,23 @@ pub fn prefetch(p: *const f32) {
     let _ = p;
 }
 
+/// Hints that the cache line at `p` will be read, but not at once. Never faults.
+#[inline(always)]
+pub fn prefetch_far(p: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing as far as the program can see, whatever the address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(p.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a prefetch reads nothing as far as the program can see, whatever the address.
+    unsafe {
+        std::arch::asm!("prfm pldl2keep, [{p}]", p = in(reg) p, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = p;
+}
+
 /// Makes the callable copies of a generic kernel: see the top of [`crate::simd`].
 macro_rules! simd_kernel {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $generic:ident;) => {

@@ -1,38 +1,23 @@
-//! How a product is cut: tasks of positions times panels, chunks of k that stay in cache, tiles.
+//! Runs a product: hands out its tasks, and walks each through chunks of k and tiles.
 
-use super::micro::{MAX_ROWS, Tap, Tile, ZERO_RUN};
+use super::cut::{Chunk, Chunks, Columns, Split, Tasks};
+use super::micro::Tile;
 use super::select::{Shapes, kernel};
+use super::taps::{Table, TapWriter};
 use crate::epilogue::{Activation, activate};
 use crate::parallel::Parallel;
 use crate::simd::{Isa, LANES};
-use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Weights of a tile's chunk: half of a small second-level cache.
-const CHUNK_BYTES: usize = 256 * 1024;
-
-/// Taps that a tile's table holds; larger kernels run in chunks of taps.
-const TABLE_TAPS: usize = 32;
-
-/// Positions of a task: enough to pay for bringing the weights into cache, few enough that
-/// their inputs stay there while the panels pass.
-const TASK_POSITIONS: usize = 256;
-
-/// Tasks that every worker should get where the shape allows, for balance.
-const TASKS_PER_WORKER: usize = 4;
+/// From so many tiles on, each brings a part of the next weights into cache. With fewer that
+/// would be bursts, and the hardware follows a plain stream well enough.
+const LOOK_AHEAD_TILES: usize = 4;
 
 /// Where the inputs of a tile are found.
 pub(crate) trait Inputs: Sync {
-    /// Describes taps `taps` for `rows` positions from `position` on, of image `image`, at
-    /// channel block 0.
-    fn fill(
-        &self,
-        image: usize,
-        position: usize,
-        rows: usize,
-        taps: Range<usize>,
-        writer: &mut TapWriter<'_>,
-    );
+    /// Gives the writer the taps `taps` of the tile whose positions begin at `position` of image
+    /// `image`.
+    fn fill(&self, image: usize, position: usize, taps: Range<usize>, writer: &mut TapWriter<'_>);
 }
 
 /// The order of k inside a panel: `[channel block][tap][channel in block]`.
@@ -65,8 +50,17 @@ pub(crate) struct Destination {
 pub(crate) enum Form {
     /// All of them.
     Dense,
-    /// Those of its own group of `width` channels; panel p reads the inputs `panel_bytes * p` on.
-    NarrowGroups { width: usize, panel_bytes: usize },
+    /// Those of its group. Panel p of the layer reads inputs from
+    /// `step_bytes * (p / panels)` on.
+    Groups {
+        /// Panels of a group; 1 where several groups share a panel.
+        panels: usize,
+        step_bytes: usize,
+        /// The range's first panel.
+        first_panel: usize,
+        /// Channels of a group where several share a panel.
+        narrow: Option<usize>,
+    },
 }
 
 /// A product to compute.
@@ -89,125 +83,12 @@ pub(crate) struct Product {
 // `Product` vouches for the pointers (see `run`).
 unsafe impl Sync for Product {}
 
-/// Collects the taps of a tile that touch the image.
-pub(crate) struct TapWriter<'a> {
-    table: &'a mut [MaybeUninit<Tap>; TABLE_TAPS],
-    len: usize,
-    /// Offset of the chunk's first channel block.
-    first_block_bytes: usize,
-    chunk_first_tap: usize,
-    touched: bool,
-}
-
-impl TapWriter<'_> {
-    /// Starts tap `index`, outside the image for all positions so far.
-    #[inline]
-    pub(crate) fn begin(&mut self, index: usize) {
-        let entry = Tap {
-            index: index - self.chunk_first_tap,
-            base: [ZERO_RUN.0.as_ptr(); MAX_ROWS],
-            moves: [0; MAX_ROWS],
-        };
-        self.table[self.len].write(entry);
-        self.touched = false;
-    }
-
-    /// Position `row` of the tile reads at `run`, which points to channel block 0.
-    #[inline]
-    pub(crate) fn inside(&mut self, row: usize, run: *const f32) {
-        // SAFETY: `begin` has written this entry.
-        let entry = unsafe { self.table[self.len].assume_init_mut() };
-        entry.base[row] = run.wrapping_byte_add(self.first_block_bytes);
-        entry.moves[row] = usize::MAX;
-        self.touched = true;
-    }
-
-    /// Keeps the tap unless it is outside for the whole tile.
-    #[inline]
-    pub(crate) fn end(&mut self) {
-        self.len += usize::from(self.touched);
-    }
-}
-
-/// Consecutive chunks of nearly equal length.
-#[derive(Clone, Copy)]
-struct Split {
-    total: usize,
-    parts: usize,
-}
-
-impl Split {
-    /// As few parts as keep each at most `most` long.
-    fn at_most(total: usize, most: usize) -> Self {
-        Split {
-            total,
-            parts: total.div_ceil(most.max(1)).max(1),
-        }
-    }
-
-    fn range(self, part: usize) -> Range<usize> {
-        let (base, extra) = (self.total / self.parts, self.total % self.parts);
-        let start = part * base + part.min(extra);
-        start..start + base + usize::from(part < extra)
-    }
-}
-
-/// A part of k: some blocks with all their taps, or some taps of one block.
-struct Chunk {
-    blocks: Range<usize>,
-    taps: Range<usize>,
-}
-
-/// How k is cut.
-#[derive(Clone, Copy)]
-struct Chunks {
-    blocks: Split,
-    taps: Split,
-}
-
-impl Chunks {
-    fn new(r: &Reduction, panels: usize) -> Self {
-        let blocks = r.channels.div_ceil(r.block_len);
-        let k_most = CHUNK_BYTES / (panels * LANES * size_of::<f32>());
-        let block_k = r.taps * r.block_len;
-        if r.taps <= TABLE_TAPS && (block_k <= k_most || r.taps == 1) {
-            let taps = Split {
-                total: r.taps,
-                parts: 1,
-            };
-            return Chunks {
-                blocks: Split::at_most(blocks, k_most / block_k),
-                taps,
-            };
-        }
-        let taps_most = (k_most / r.block_len).clamp(1, TABLE_TAPS);
-        Chunks {
-            blocks: Split {
-                total: blocks,
-                parts: blocks,
-            },
-            taps: Split::at_most(r.taps, taps_most),
-        }
-    }
-
-    fn count(&self) -> usize {
-        self.blocks.parts * self.taps.parts
-    }
-
-    fn get(&self, i: usize) -> Chunk {
-        Chunk {
-            blocks: self.blocks.range(i / self.taps.parts),
-            taps: self.taps.range(i % self.taps.parts),
-        }
-    }
-}
-
 /// Computes the product.
 ///
 /// # Safety
 /// For every panel of the range its weights, for every position its input runs (as `inputs` gives
-/// them, for all blocks) and its outputs are memory the caller may use so, the outputs of
-/// different positions and panels do not overlap, and no one else uses the outputs meanwhile.
+/// them, for all blocks and groups) and its outputs are memory the caller may use so, the outputs
+/// of different positions and panels do not overlap, and no one else uses the outputs meanwhile.
 pub(crate) unsafe fn run(
     isa: Isa,
     parallel: &dyn Parallel,
@@ -218,150 +99,227 @@ pub(crate) unsafe fn run(
         return;
     }
     let shapes = match product.form {
-        Form::Dense => Shapes::Dense(isa),
-        Form::NarrowGroups { width, .. } => Shapes::NarrowGroups(isa, width),
+        Form::Groups {
+            narrow: Some(width),
+            ..
+        } => Shapes::NarrowGroups(isa, width),
+        _ => Shapes::Dense(isa),
     };
-    let groups = Split::at_most(product.panels, shapes.max_panels());
-    let blocks = position_blocks(shapes, parallel.workers(), product, groups.parts);
-    let tasks = product.images * blocks.parts * groups.parts;
-    parallel.run(tasks, &|task, _worker| {
-        let image = task / (blocks.parts * groups.parts);
-        let block = task / groups.parts % blocks.parts;
-        let group = groups.range(task % groups.parts);
-        // SAFETY: tasks differ in image, positions or panels, so they write disjoint outputs.
-        unsafe {
-            run_task(
-                isa,
-                shapes,
-                product,
-                inputs,
-                image,
-                blocks.range(block),
-                group,
-            )
+    let tasks = Tasks::new(product, shapes, parallel.workers());
+    let (blocks, bands) = (tasks.blocks, tasks.bands());
+    parallel.run(product.images * blocks.parts * bands, &|task, _worker| {
+        let positions = blocks.range(task / bands % blocks.parts);
+        // Likely the worker's next panels.
+        let next_band = tasks.band((task + parallel.workers()) % bands);
+        let work = Task {
+            isa,
+            shapes,
+            product,
+            inputs,
+            image: task / (blocks.parts * bands),
+            rows: Split::at_most(positions.len(), shapes.max_rows(tasks.columns.width())),
+            first_position: positions.start,
+            columns: tasks.columns,
+            band: tasks.band(task % bands),
+            next_panel: tasks.columns.panels(next_band.start).start,
         };
+        // SAFETY: tasks differ in image, positions or panels, so they write disjoint outputs.
+        unsafe { work.run() };
     });
 }
 
-fn position_blocks(shapes: Shapes, workers: usize, product: &Product, groups: usize) -> Split {
-    let rows = shapes.max_rows(product.panels.min(shapes.max_panels()));
-    let by_size = product.positions.div_ceil(TASK_POSITIONS);
-    let by_workers = if workers > 1 {
-        (workers * TASKS_PER_WORKER).div_ceil(groups * product.images)
-    } else {
-        1
-    };
-    // A task smaller than a few tiles costs more than balance gains.
-    let most = (product.positions / (rows * 2)).max(1);
-    Split {
-        total: product.positions,
-        parts: by_size.max(by_workers.min(most)),
-    }
-}
-
-/// All of k for some positions and at most a tile's width of panels.
-///
-/// # Safety
-/// As [`run`].
-unsafe fn run_task(
+/// All of k for some positions and some columns.
+struct Task<'a> {
     isa: Isa,
     shapes: Shapes,
-    product: &Product,
-    inputs: &dyn Inputs,
+    product: &'a Product,
+    inputs: &'a dyn Inputs,
     image: usize,
-    positions: Range<usize>,
-    panels: Range<usize>,
-) {
-    let r = &product.reduction;
-    let d = &product.destination;
-    let panel_floats = (1 + r.taps * r.channels) * LANES;
-    let rows = Split::at_most(positions.len(), shapes.max_rows(panels.len()));
-    let chunks = Chunks::new(r, panels.len());
-    let all_blocks = r.channels.div_ceil(r.block_len);
-    let len_of = |block: usize| {
-        if block + 1 == all_blocks {
-            r.channels - block * r.block_len
-        } else {
-            r.block_len
-        }
-    };
-    let ends_layer = product.ends_layer && panels.end == product.panels;
-    let last_lanes = if ends_layer { d.last_lanes } else { LANES };
-    let heavy = !product.activation.is_light();
-    let inputs_from = match product.form {
-        Form::Dense => 0,
-        Form::NarrowGroups { panel_bytes, .. } => panels.start * panel_bytes,
-    };
-    let mut table = [const { MaybeUninit::<Tap>::uninit() }; TABLE_TAPS];
+    /// The positions, in tiles.
+    rows: Split,
+    first_position: usize,
+    columns: Columns,
+    band: Range<usize>,
+    /// Whose weights to bring into cache at the end.
+    next_panel: usize,
+}
 
-    for c in 0..chunks.count() {
-        let chunk = chunks.get(c);
+/// A chunk of k, where it lies, and what follows it.
+struct Pass {
+    chunk: Chunk,
+    /// First k of the chunk, in every panel.
+    k: usize,
+    last_len: usize,
+    is_first: bool,
+    is_last: bool,
+    /// First weights needed afterwards, and how many k of each panel a tile brings after each run.
+    ahead: *const f32,
+    ahead_per_run: usize,
+}
+
+impl Task<'_> {
+    /// # Safety
+    /// As [`run`], for this task's positions and panels.
+    unsafe fn run(&self) {
+        let r = &self.product.reduction;
+        let chunks = Chunks::new(r, self.columns.width());
+        let mut table = Table::new();
+        for c in 0..chunks.count() {
+            let pass = self.pass(chunks.get(c), c == 0, c + 1 == chunks.count());
+            for t in 0..self.rows.parts {
+                let rows = self.rows.range(t);
+                let position = self.first_position + rows.start;
+                let mut writer = table.writer(rows.len(), pass.chunk.taps.start);
+                self.inputs
+                    .fill(self.image, position, pass.chunk.taps.clone(), &mut writer);
+                let taps_len = writer.len();
+                for column in self.band.clone() {
+                    let panels = self.columns.panels(column);
+                    // SAFETY: the table holds this tile's taps; the rest is the caller's promise.
+                    unsafe { self.tile(&pass, t, position, rows.len(), panels, &table, taps_len) };
+                }
+            }
+        }
+    }
+
+    /// Places a chunk.
+    fn pass(&self, chunk: Chunk, is_first: bool, is_last: bool) -> Pass {
+        let r = &self.product.reduction;
+        let all_blocks = r.channels.div_ceil(r.block_len);
+        let len_of = |block: usize| {
+            if block + 1 == all_blocks {
+                r.channels - block * r.block_len
+            } else {
+                r.block_len
+            }
+        };
         let k = chunk.blocks.start * r.block_len * r.taps
             + chunk.taps.start * len_of(chunk.blocks.start);
-        let is_last = c + 1 == chunks.count();
-        for t in 0..rows.parts {
-            let tile_rows = rows.range(t);
-            let position = positions.start + tile_rows.start;
-            let mut writer = TapWriter {
-                table: &mut table,
-                len: 0,
-                first_block_bytes: inputs_from + chunk.blocks.start * r.block_step_bytes,
-                chunk_first_tap: chunk.taps.start,
-                touched: false,
+        let this_panel = self.columns.panels(self.band.start).start;
+        let (next_panel, next_k) = if is_last {
+            (self.next_panel, 0)
+        } else {
+            (
+                this_panel,
+                k + chunk.blocks.len() * chunk.taps.len() * r.block_len,
+            )
+        };
+        let worth_it =
+            self.rows.parts >= LOOK_AHEAD_TILES && (!is_last || next_panel != this_panel);
+        Pass {
+            k,
+            // Without any k there is no last block.
+            last_len: chunk.blocks.end.checked_sub(1).map_or(0, len_of),
+            is_first,
+            is_last,
+            ahead: self
+                .product
+                .weights
+                .wrapping_add(next_panel * self.panel_floats() + (1 + next_k) * LANES),
+            ahead_per_run: if worth_it {
+                r.block_len.div_ceil(self.rows.parts)
+            } else {
+                0
+            },
+            chunk,
+        }
+    }
+
+    fn panel_floats(&self) -> usize {
+        let r = &self.product.reduction;
+        (1 + r.taps * r.channels) * LANES
+    }
+
+    /// Bytes from the inputs of channel block 0 of the layer to those of a panel's group.
+    fn group_bytes(&self, panel: usize) -> usize {
+        match self.product.form {
+            Form::Dense => 0,
+            Form::Groups {
+                panels,
+                step_bytes,
+                first_panel,
+                ..
+            } => (first_panel + panel) / panels * step_bytes,
+        }
+    }
+
+    /// One tile: number `t` of the task, `rows` positions from `position` on.
+    ///
+    /// # Safety
+    /// As [`run`], and `table` holds the tile's taps.
+    unsafe fn tile(
+        &self,
+        pass: &Pass,
+        t: usize,
+        position: usize,
+        rows: usize,
+        panels: Range<usize>,
+        table: &Table,
+        taps_len: usize,
+    ) {
+        let (r, d) = (&self.product.reduction, &self.product.destination);
+        let panel_floats = self.panel_floats();
+        let ends_layer = self.product.ends_layer && panels.end == self.product.panels;
+        let last_lanes = if ends_layer { d.last_lanes } else { LANES };
+        let offset =
+            self.image * d.image_floats + position * d.row_floats + panels.start * d.column_floats;
+        let brought = t * pass.ahead_per_run;
+        let runs = pass.chunk.blocks.len() * pass.chunk.taps.len();
+        // SAFETY: offsets of a panel of the range and of a position are inside what `run`'s
+        // contract names; the micro-kernel is one this processor has.
+        unsafe {
+            let first_panel = self.product.weights.add(panels.start * panel_floats);
+            let residual = if d.residual.is_null() {
+                d.residual
+            } else {
+                d.residual.add(offset)
             };
-            inputs.fill(
-                image,
-                position,
-                tile_rows.len(),
-                chunk.taps.clone(),
-                &mut writer,
-            );
-            let taps_len = writer.len;
-            let offset =
-                image * d.image_floats + position * d.row_floats + panels.start * d.column_floats;
-            // SAFETY: offsets of a panel of the range and of a position are inside what `run`'s
-            // contract names; the micro-kernel is one this processor has.
-            unsafe {
-                let first_panel = product.weights.add(panels.start * panel_floats);
-                let residual = if d.residual.is_null() {
-                    d.residual
+            let output = d.output.add(offset);
+            let tile = Tile {
+                weights: first_panel.add((1 + pass.k) * LANES),
+                bias: first_panel,
+                panel_floats,
+                taps: table.as_ptr(),
+                taps_len,
+                taps_total: pass.chunk.taps.len(),
+                blocks: pass.chunk.blocks.len(),
+                block_len: r.block_len,
+                last_len: pass.last_len,
+                block_step_bytes: r.block_step_bytes,
+                first_block_bytes: self.group_bytes(panels.start)
+                    + pass.chunk.blocks.start * r.block_step_bytes,
+                output,
+                residual,
+                row_floats: d.row_floats,
+                column_floats: d.column_floats,
+                last_lanes,
+                is_first: pass.is_first,
+                is_last: pass.is_last,
+                ahead: pass.ahead.wrapping_add(brought * runs * LANES),
+                ahead_per_run: if brought < r.block_len {
+                    pass.ahead_per_run
                 } else {
-                    d.residual.add(offset)
-                };
-                let output = d.output.add(offset);
-                let tile = Tile {
-                    weights: first_panel.add((1 + k) * LANES),
-                    bias: first_panel,
-                    panel_floats,
-                    taps: table.as_ptr().cast(),
-                    taps_len,
-                    taps_total: chunk.taps.len(),
-                    blocks: chunk.blocks.len(),
-                    block_len: r.block_len,
-                    // Without any k there is no last block.
-                    last_len: chunk.blocks.end.checked_sub(1).map_or(0, len_of),
-                    block_step_bytes: r.block_step_bytes,
-                    output,
-                    residual,
-                    row_floats: d.row_floats,
-                    column_floats: d.column_floats,
-                    last_lanes,
-                    is_first: c == 0,
-                    is_last,
-                    activation: product.activation,
-                };
-                kernel(shapes, panels.len(), tile_rows.len())(&tile);
-                if is_last && heavy {
-                    let f = product.activation;
-                    for p in 0..panels.len() {
-                        let lanes = if p + 1 == panels.len() {
-                            last_lanes
-                        } else {
-                            LANES
-                        };
-                        let column = output.add(p * d.column_floats);
-                        activate(isa, f, column, tile_rows.len(), d.row_floats, lanes);
-                    }
+                    0
+                },
+                activation: self.product.activation,
+            };
+            kernel(self.shapes, panels.len(), rows)(&tile);
+            if pass.is_last && !self.product.activation.is_light() {
+                for p in 0..panels.len() {
+                    let lanes = if p + 1 == panels.len() {
+                        last_lanes
+                    } else {
+                        LANES
+                    };
+                    let column = output.add(p * d.column_floats);
+                    activate(
+                        self.isa,
+                        self.product.activation,
+                        column,
+                        rows,
+                        d.row_floats,
+                        lanes,
+                    );
                 }
             }
         }

@@ -19,7 +19,7 @@ pub(super) unsafe fn micro_grouped<S: Simd, const W: usize, const R: usize>(s: S
             let weights = tile.weights.add(tap.index * W * LANES);
             let mut x = [s.zero(); R];
             for r in 0..R {
-                x[r] = s.load(tap.base[r]);
+                x[r] = s.load(tap.base[r].byte_add(tile.first_block_bytes & tap.moves[r]));
             }
             for j in 0..W {
                 let w = s.load(weights.add(j * LANES));

@@ -1,7 +1,7 @@
 //! The micro-kernel: one tile of `P` panels times `R` positions over one chunk of k.
 
 use crate::epilogue::Activation;
-use crate::simd::{LANES, Simd, prefetch};
+use crate::simd::{LANES, Simd, prefetch, prefetch_far};
 
 /// Most positions of a tile, for any instruction set.
 pub(crate) const MAX_ROWS: usize = 14;
@@ -19,7 +19,7 @@ pub(crate) struct ZeroRun(pub(crate) [f32; LANES]);
 pub(super) struct Tap {
     /// Which tap of the chunk it is: where its weights lie.
     pub index: usize,
-    /// First input of the first channel block.
+    /// First input of the layer's first channel block.
     pub base: [*const f32; MAX_ROWS],
     /// All ones, or zero where the pointer does not move from block to block.
     pub moves: [usize; MAX_ROWS],
@@ -45,6 +45,8 @@ pub(super) struct Tile {
     pub last_len: usize,
     /// From block to block in the input.
     pub block_step_bytes: usize,
+    /// From the taps' base to the tile's first block.
+    pub first_block_bytes: usize,
     pub output: *mut f32,
     /// What is added first: null, or memory laid out as the output.
     pub residual: *const f32,
@@ -55,6 +57,10 @@ pub(super) struct Tile {
     /// The first chunk starts from bias and residual, later ones from the output.
     pub is_first: bool,
     pub is_last: bool,
+    /// Weights that a later chunk needs, in the tile's first panel: brought to the second-level
+    /// cache meanwhile, this many k of every panel after each run. None where the count is zero.
+    pub ahead: *const f32,
+    pub ahead_per_run: usize,
     pub activation: Activation,
 }
 
@@ -68,13 +74,14 @@ pub(super) unsafe fn micro<S: Simd, const P: usize, const R: usize>(s: S, tile: 
     // SAFETY: all pointers stay inside what the contract names.
     unsafe {
         let mut acc = start::<S, P, R>(s, tile);
+        let mut ahead = tile.ahead;
         for block in 0..tile.blocks {
             let len = if block + 1 == tile.blocks {
                 tile.last_len
             } else {
                 tile.block_len
             };
-            let step = block * tile.block_step_bytes;
+            let step = tile.first_block_bytes + block * tile.block_step_bytes;
             let block_weights = tile
                 .weights
                 .add(block * tile.block_len * tile.taps_total * LANES);
@@ -91,6 +98,12 @@ pub(super) unsafe fn micro<S: Simd, const P: usize, const R: usize>(s: S, tile: 
                     w[p] = w[p - 1].add(tile.panel_floats);
                 }
                 run::<S, P, R>(s, &mut acc, &x, &w, len);
+                for _ in 0..tile.ahead_per_run {
+                    for p in 0..P {
+                        prefetch_far(ahead.wrapping_add(p * tile.panel_floats));
+                    }
+                    ahead = ahead.wrapping_add(LANES);
+                }
             }
         }
         finish::<S, P, R>(s, tile, &acc);

@@ -16,10 +16,13 @@
 //! show in the sign of a zero), then the activation. Between chunks of k partial sums rest in
 //! the output, which loses nothing.
 
+mod cut;
 mod drive;
 mod grouped;
 mod micro;
 mod select;
+mod taps;
 
-pub(crate) use drive::{Destination, Form, Inputs, Product, Reduction, TapWriter, run};
+pub(crate) use drive::{Destination, Form, Inputs, Product, Reduction, run};
 pub(crate) use micro::MAX_ROWS;
+pub(crate) use taps::TapWriter;
