@@ -191,7 +191,7 @@ fn output_files(report: &Value) -> Result<Vec<PathBuf>> {
 
 /// Largest error relative to the expected output's range; an error when it is too large or the
 /// top-1 class differs.
-fn compare(ours: &Path, theirs: &Path) -> Result<f64> {
+pub fn compare(ours: &Path, theirs: &Path) -> Result<f64> {
     let (a, b) = (floats(ours)?, floats(theirs)?);
     if a.len() != b.len() {
         bail!(

@@ -4,6 +4,7 @@ mod accuracy;
 mod bench;
 mod conformance;
 mod models;
+mod test;
 mod tidy;
 
 use anyhow::Result;
@@ -21,6 +22,11 @@ struct Args {
 enum Command {
     /// Check the house rules: floors, file headers, sizes, unsafe code.
     Tidy,
+    /// Run all tests, or with `--target aarch64` those for 64-bit Arm under emulation.
+    Test {
+        #[arg(long)]
+        target: Option<String>,
+    },
     /// Compare every model with onnxruntime, without a budget and at the smallest feasible one.
     Accuracy {
         /// Only models whose name begins so.
@@ -62,6 +68,7 @@ enum Command {
 fn main() -> Result<()> {
     match Args::parse().command {
         Command::Tidy => tidy::run(&root()),
+        Command::Test { target } => test::run(&root(), target.as_deref()),
         Command::Bench {
             only,
             rounds,
