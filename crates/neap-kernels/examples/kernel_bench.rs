@@ -18,7 +18,16 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// `(name, form, c_in, c_out, groups, input size, kernel, stride)`; padding keeps the size.
-type Conv = (&'static str, ConvForm, usize, usize, usize, usize, usize, usize);
+type Conv = (
+    &'static str,
+    ConvForm,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+);
 
 #[rustfmt::skip]
 const CONVOLUTIONS: &[Conv] = &[
@@ -77,6 +86,33 @@ const PRODUCTS: &[(&str, usize, usize, usize, usize, bool)] = &[
 /// Copies of large weights that a cold run walks through.
 const COLD_BYTES: usize = 192 << 20;
 
+/// Floats that begin on a cache line, as in an engine's arena.
+struct Aligned {
+    floats: Vec<f32>,
+    start: usize,
+}
+
+impl Aligned {
+    fn new(len: usize, value: f32) -> Self {
+        let floats = vec![value; len + LANES];
+        let start = floats.as_ptr().align_offset(64);
+        Aligned { floats, start }
+    }
+}
+
+impl std::ops::Deref for Aligned {
+    type Target = [f32];
+    fn deref(&self) -> &[f32] {
+        &self.floats[self.start..]
+    }
+}
+
+impl std::ops::DerefMut for Aligned {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.floats[self.start..]
+    }
+}
+
 struct Bench {
     isa: Isa,
     filter: String,
@@ -133,8 +169,14 @@ fn measure_peak(isa: Isa) -> f64 {
         #[cfg(target_arch = "x86_64")]
         "avx2" => (6, Box::new(|| unsafe { chains_avx2(ROUNDS) })),
         #[cfg(target_arch = "aarch64")]
-        "neon" => (6, Box::new(|| chains::<_, 6>(neap_kernels::simd::Neon::new(), ROUNDS))),
-        _ => (2, Box::new(|| chains::<_, 2>(neap_kernels::simd::Portable, ROUNDS))),
+        "neon" => (
+            6,
+            Box::new(|| chains::<_, 6>(neap_kernels::simd::Neon::new(), ROUNDS)),
+        ),
+        _ => (
+            2,
+            Box::new(|| chains::<_, 2>(neap_kernels::simd::Portable, ROUNDS)),
+        ),
     };
     let (best, _) = measure(Duration::from_millis(60), || {
         black_box((run.1)());
@@ -143,7 +185,13 @@ fn measure_peak(isa: Isa) -> f64 {
 }
 
 impl Bench {
-    fn report(&mut self, name: &str, multiply_adds: usize, (best, median): (f64, f64), bytes: usize) {
+    fn report(
+        &mut self,
+        name: &str,
+        multiply_adds: usize,
+        (best, median): (f64, f64),
+        bytes: usize,
+    ) {
         self.peak = self.peak.max(measure_peak(self.isa));
         let rate = |seconds: f64| 2.0 * multiply_adds as f64 / seconds / 1e9;
         println!(
@@ -170,7 +218,7 @@ impl Bench {
     ) {
         let copies = (COLD_BYTES / (floats * 4)).max(1);
         let cold = floats * 4 >= 512 << 10;
-        let weights = vec![0.01f32; floats * if cold { copies } else { 1 }];
+        let weights = Aligned::new(floats * if cold { copies } else { 1 }, 0.01);
         let least = Duration::from_millis(150);
         let times = measure(least, || body(&weights[..floats]));
         self.report(name, multiply_adds, times, floats * 4);
@@ -188,7 +236,11 @@ impl Bench {
         if !self.wants(name) {
             return;
         }
-        let pad = if form == ConvForm::FirstLayer && kernel == stride { 0 } else { kernel / 2 };
+        let pad = if form == ConvForm::FirstLayer && kernel == stride {
+            0
+        } else {
+            kernel / 2
+        };
         let out = (size + 2 * pad - kernel) / stride + 1;
         let s = ConvShape {
             batch: 1,
@@ -202,10 +254,13 @@ impl Bench {
             dilations: [1; 2],
             pads_begin: [pad; 2],
         };
-        let input = vec![0.5f32; c_in.next_multiple_of(LANES) * size * size];
-        let mut output = vec![0.0f32; s.panels() * LANES * out * out];
-        let mut scratch = vec![0.0f32; conv_first_layer_scratch_bytes(&s, 1) / 4];
-        let epilogue = Epilogue { activation: Activation::Relu, residual: Residual::None };
+        let input = Aligned::new(c_in.next_multiple_of(LANES) * size * size, 0.5);
+        let mut output = Aligned::new(s.panels() * LANES * out * out, 0.0);
+        let mut scratch = Aligned::new(conv_first_layer_scratch_bytes(&s, 1) / 4, 0.0);
+        let epilogue = Epilogue {
+            activation: Activation::Relu,
+            residual: Residual::None,
+        };
         let (isa, all) = (self.isa, 0..s.panels());
         let floats = panel_floats(s.k()) * s.panels();
         self.warm_and_cold(name, s.multiply_adds(), floats, |w| {
@@ -228,8 +283,8 @@ impl Bench {
             return;
         }
         let s = LinearShape::dense(m, k, n);
-        let a = vec![0.5f32; m * k];
-        let mut out = vec![0.0f32; m * n];
+        let a = Aligned::new(m * k, 0.5);
+        let mut out = Aligned::new(m * n, 0.0);
         let (isa, all) = (self.isa, 0..s.panels());
         let floats = panel_floats(k) * s.panels();
         let name = format!("{name} {m}x{k}x{n}");
@@ -249,14 +304,22 @@ impl Bench {
         let mut s = MatMulShape::dense(batch, m, k, n);
         s.b_transposed = transposed;
         s.b_stride = if transposed { k } else { n };
-        let (a, b) = (vec![0.5f32; batch * m * k], vec![0.25f32; batch * k * n]);
-        let mut out = vec![0.0f32; batch * m * n];
-        let mut scratch = vec![0.0f32; matmul_scratch_bytes(&s, 1) / 4];
+        let (a, b) = (
+            Aligned::new(batch * m * k, 0.5),
+            Aligned::new(batch * k * n, 0.25),
+        );
+        let mut out = Aligned::new(batch * m * n, 0.0);
+        let mut scratch = Aligned::new(matmul_scratch_bytes(&s, 1) / 4, 0.0);
         let isa = self.isa;
         let times = measure(Duration::from_millis(150), || {
             matmul(isa, &Serial, &s, &a, &b, &mut out, &mut scratch).expect("valid sizes");
         });
-        self.report(&format!("{name} {batch}x{m}x{k}x{n}"), batch * m * k * n, times, 0);
+        self.report(
+            &format!("{name} {batch}x{m}x{k}x{n}"),
+            batch * m * k * n,
+            times,
+            0,
+        );
     }
 }
 
@@ -269,8 +332,16 @@ fn main() {
             None => filter = argument,
         }
     }
-    let mut bench = Bench { isa, filter, peak: measure_peak(isa) };
-    println!("{}: multiply-add peak of one core {:.1} GFLOP/s", isa.name(), bench.peak);
+    let mut bench = Bench {
+        isa,
+        filter,
+        peak: measure_peak(isa),
+    };
+    println!(
+        "{}: multiply-add peak of one core {:.1} GFLOP/s",
+        isa.name(),
+        bench.peak
+    );
     CONVOLUTIONS.iter().for_each(|c| bench.convolution(c));
     LINEARS.iter().for_each(|l| bench.linear(l));
     PRODUCTS.iter().for_each(|p| bench.product(p));
