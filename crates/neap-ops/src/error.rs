@@ -1,6 +1,7 @@
 //! What can go wrong in an operator.
 
 use neap_ir::infer::InferError;
+use neap_kernels::error::KernelError;
 use thiserror::Error;
 
 #[derive(Debug, Error)]
@@ -38,5 +39,16 @@ impl OpError {
             op,
             what: what.into(),
         }
+    }
+}
+
+/// A kernel's refusal, in the name of the operator.
+pub(crate) trait Named {
+    fn named(self, op: &'static str) -> Result<(), OpError>;
+}
+
+impl Named for Result<(), KernelError> {
+    fn named(self, op: &'static str) -> Result<(), OpError> {
+        self.map_err(|e| OpError::operand(op, e.to_string()))
     }
 }

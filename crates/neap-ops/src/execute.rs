@@ -6,7 +6,9 @@ use crate::movement::{gather, join, make, pad, scatter, view};
 use crate::norm::{channel, lines};
 use crate::product::{einsum, matmul};
 use crate::reduce::{arg, fold, topk};
+use crate::window::{conv, pool};
 use crate::{Context, OpError, PanelSlice, TensorMut, TensorRef};
+use crate::{attention, layer, layout};
 use neap_ir::Op;
 
 /// Computes `outputs` from `inputs`. `panels` is given for `Panel*` operators and selects the
@@ -26,7 +28,6 @@ pub fn execute(
         inputs,
         outputs,
     };
-    let _ = panels;
     match op {
         Op::Unary(unary) => unary::unary(*unary, args, ctx),
         Op::Binary(binary) => binary::binary(*binary, args, ctx),
@@ -111,6 +112,18 @@ pub fn execute(
             time_axis,
         } => make::reverse_sequence(*batch_axis, *time_axis, args, ctx),
         Op::EyeLike { diagonal, .. } => make::eye_like(*diagonal, args, ctx),
+        Op::Conv(window, groups) => conv::conv(window, *groups, args, ctx),
+        Op::ConvTranspose { window, groups, .. } => {
+            conv::conv_transpose(window, *groups, args, ctx)
+        }
+        Op::Pool { kind, window, .. } => pool::pool(*kind, window, args, ctx),
+        Op::GlobalPool(kind) => pool::global_pool(*kind, args, ctx),
+
+        Op::PanelConv(panel) => layer::panel_conv(panel, panels, args, ctx),
+        Op::PanelDepthwise(panel) => layer::panel_depthwise(panel, panels, args, ctx),
+        Op::PanelLinear(panel) => layer::panel_linear(panel, panels, args, ctx),
+        Op::Attention(attrs) => attention::attention(attrs, args, ctx),
+        Op::Reorder => layout::reorder(args, ctx),
         _ => Err(OpError::unsupported(op.name(), "yet")),
     }
 }

@@ -6,12 +6,15 @@
 //! [`evaluate`] is the same for constant folding: it infers, allocates and runs serially.
 
 mod args; // operands of one call, scratch
+mod attention;
 mod copy; // strided copies
 mod elementwise;
 mod error;
 mod evaluate;
 mod execute;
 mod index; // index tensors
+mod layer; // operators with panel weights
+mod layout; // plain to blocked and back
 mod movement;
 mod nd; // loops over strided operands
 mod norm;
@@ -20,6 +23,7 @@ mod query;
 mod reduce;
 mod scalar; // element types
 mod tensor;
+mod window;
 
 pub use error::OpError;
 pub use evaluate::{evaluate, evaluate_outputs};

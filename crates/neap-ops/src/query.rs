@@ -1,12 +1,15 @@
 //! What planning asks about operators before they run.
 
-use crate::OpError;
-use crate::elementwise::binary;
-use crate::elementwise::unary;
+use crate::elementwise::{binary, unary, vector};
 use crate::nd::MAX_RANK;
 use crate::product::einsum;
 use crate::reduce::topk;
-use neap_ir::op::{Binary, ScatterReduction, Unary};
+use crate::window::{conv, pool};
+use crate::{OpError, attention, layer};
+use neap_ir::graph::LANES;
+use neap_ir::infer::AttentionDims;
+use neap_ir::op::{ScatterReduction, SliceRange};
+use neap_ir::panel::ConvForm;
 use neap_ir::{DType, Layout, Op, TensorType};
 use neap_kernels::simd::Isa;
 
@@ -21,11 +24,21 @@ pub fn workspace_bytes(
     workers: usize,
     isa: Isa,
 ) -> usize {
-    let _ = (outputs, isa);
-    let Some(&Some((x, _))) = inputs.first() else {
+    let _ = isa;
+    let (Some(&Some((x, _))), Some(&Some((y, layout)))) = (inputs.first(), outputs.first()) else {
         return 0;
     };
+    let shape = |index: usize| -> &[usize] {
+        let operand = inputs.get(index).copied().flatten();
+        operand.map_or(&[], |(ty, _)| &ty.shape)
+    };
     match op {
+        Op::Binary(_) if layout == Layout::Blocked => vector::workspace_bytes(y.shape[1]),
+        Op::ScaleShift { .. } if layout == Layout::Blocked => vector::workspace_bytes(y.shape[1]),
+        Op::Conv(..) | Op::ConvTranspose { .. } => conv::workspace_bytes(y, workers),
+        Op::PanelConv(panel) => layer::conv_workspace_bytes(panel, &x.shape, &y.shape, workers),
+        Op::Attention(attrs) => AttentionDims::of(attrs, shape(0), shape(1), shape(2))
+            .map_or(0, |dims| attention::workspace_bytes(&dims, workers)),
         Op::TopK { axis, .. } => topk::workspace_bytes(x.shape[*axis], workers),
         _ => 0,
     }
@@ -42,6 +55,7 @@ pub fn supported(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Result<(),
     let Some(&Some((x, _))) = inputs.first() else {
         return unsupported("without its first input".into());
     };
+    check_layouts(op, inputs, outputs)?;
     match op {
         Op::Unary(unary) if !unary::supports(*unary, x.dtype) => {
             unsupported(format!("for {}", x.dtype))
@@ -73,22 +87,41 @@ pub fn supported(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Result<(),
         Op::TopK { axis, .. } if x.shape[*axis] > u32::MAX as usize => {
             unsupported("for so long an axis".into())
         }
-        Op::Conv(..)
-        | Op::ConvTranspose { .. }
-        | Op::Pool { .. }
-        | Op::GlobalPool(_)
-        | Op::Resize(_)
-        | Op::Lstm(_)
-        | Op::Gru { .. }
-        | Op::Rnn(_)
-        | Op::Attention(_)
-        | Op::PanelConv(_)
-        | Op::PanelDepthwise(_)
-        | Op::PanelLinear(_)
-        | Op::Reorder
-        | Op::GatherRows { .. } => unsupported("yet".into()),
+        Op::Conv(..) | Op::ConvTranspose { .. } => conv::supported(x).or_else(unsupported),
+        Op::Pool { kind, .. } => pool::supported(*kind, x).or_else(unsupported),
+        Op::PanelConv(panel) => {
+            let y = outputs.first().copied().flatten().map_or(x, |(ty, _)| ty);
+            if layer::conv_supported(panel, &x.shape, &y.shape) {
+                Ok(())
+            } else {
+                unsupported("by the panel kernels in this shape".into())
+            }
+        }
+        Op::GatherRows { .. } => unsupported("here: the executor reads its rows".into()),
+        Op::Resize(_) | Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => unsupported("yet".into()),
         _ => Ok(()),
     }
+}
+
+/// Blocked operands only where the operator takes them so.
+fn check_layouts(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Result<(), OpError> {
+    let is_blocked = |operand: &(&TensorType, Layout)| operand.1 == Layout::Blocked;
+    let any = inputs.iter().chain(outputs).flatten().any(is_blocked);
+    let needed = matches!(op, Op::PanelConv(_) | Op::PanelDepthwise(_));
+    if *op == Op::Reorder || !(any || needed) {
+        return Ok(());
+    }
+    let ins: Vec<_> = inputs.iter().map(|i| i.map(|(ty, _)| ty)).collect();
+    let outs: Vec<_> = outputs.iter().map(|o| o.map(|(ty, _)| ty)).collect();
+    let fits = blocked_inputs(op, &ins, &outs).is_some_and(|layouts| {
+        let mut pairs = inputs.iter().zip(&layouts);
+        outputs.iter().flatten().all(is_blocked)
+            && pairs.all(|(input, layout)| input.is_none_or(|(_, own)| own == *layout))
+    });
+    if fits {
+        return Ok(());
+    }
+    Err(OpError::unsupported(op.name(), "in this mix of layouts"))
 }
 
 /// Inputs whose memory output 0 may take over, by position.
@@ -128,17 +161,67 @@ pub fn blocked_inputs(
     if !blockable(y) {
         return None;
     }
+    let shape = |index: usize| inputs.get(index).copied().flatten().map(|ty| &ty.shape[..]);
+    let blocked = |ty: Option<&&TensorType>| ty.is_some_and(|ty| blockable(ty));
+    let all_blocked = || inputs.iter().flatten().all(|ty| blockable(ty));
     match op {
-        Op::Unary(unary) if !matches!(unary, Unary::IsNan | Unary::IsInf { .. }) => {
-            Some(vec![Layout::Blocked])
+        Op::Unary(_) | Op::Clip { .. } => all_blocked().then(|| vec![Layout::Blocked]),
+        Op::Binary(binary) => {
+            let pair = vector::blocked_operands(*binary, shape(0)?, shape(1)?, &y.shape)?;
+            Some(pair.iter().map(|operand| operand.layout()).collect())
         }
-        Op::Clip { .. } => Some(vec![Layout::Blocked]),
-        Op::Binary(binary) if *binary != Binary::Pow => {
-            let same = inputs.iter().all(|i| i.is_some_and(|ty| ty == y));
-            same.then(|| vec![Layout::Blocked; inputs.len()])
+        Op::PanelConv(panel) => {
+            let x = match panel.form {
+                ConvForm::FirstLayer => Layout::Plain,
+                ConvForm::Blocked | ConvForm::NarrowGroups => Layout::Blocked,
+            };
+            Some(residual_layouts(x, inputs.len()))
+        }
+        Op::PanelDepthwise(_) => Some(residual_layouts(Layout::Blocked, inputs.len())),
+        Op::Pool { kind, .. } | Op::GlobalPool(kind) => {
+            let fits = pool::blocks(*kind, outputs.iter().flatten().count());
+            (fits && all_blocked()).then(|| vec![Layout::Blocked])
+        }
+        Op::ScaleShift { .. } => blocked(inputs.first()?.as_ref())
+            .then(|| vec![Layout::Blocked, Layout::Plain, Layout::Plain]),
+        Op::Concat { axis: 1 } => {
+            // All parts but the last must end with a channel block.
+            let (_, starts) = inputs.split_last()?;
+            let whole =
+                |ty: &Option<&TensorType>| ty.is_some_and(|ty| ty.shape[1].is_multiple_of(LANES));
+            (starts.iter().all(whole) && all_blocked()).then(|| vec![Layout::Blocked; inputs.len()])
+        }
+        Op::Split { axis: 1, sizes } => {
+            let (_, starts) = sizes.split_last()?;
+            let whole = starts.iter().all(|size| size.is_multiple_of(LANES));
+            (whole && all_blocked()).then(|| vec![Layout::Blocked])
+        }
+        Op::Slice { ranges } => {
+            let x = inputs.first().copied().flatten()?;
+            channel_slice(ranges, &x.shape)?;
+            all_blocked().then(|| vec![Layout::Blocked])
         }
         _ => None,
     }
+}
+
+fn residual_layouts(x: Layout, inputs: usize) -> Vec<Layout> {
+    let mut layouts = vec![Layout::Blocked; inputs];
+    layouts[0] = x;
+    layouts
+}
+
+/// Where a slice that only takes channels starts, when that is a block.
+pub(crate) fn channel_slice(ranges: &[SliceRange], shape: &[usize]) -> Option<usize> {
+    let whole = |axis: usize| {
+        let range = &ranges[axis];
+        range.start == 0 && range.len == shape[axis] && (range.step == 1 || range.len == 1)
+    };
+    let channels = ranges.get(1)?;
+    let fits = channels.step == 1
+        && channels.start.is_multiple_of(LANES)
+        && (0..ranges.len()).all(|axis| axis == 1 || whole(axis));
+    fits.then_some(channels.start)
 }
 
 /// Floating-point operations, about; a multiply-add counts as two.

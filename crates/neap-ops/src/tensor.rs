@@ -144,3 +144,36 @@ impl<'a> TensorMut<'a> {
         self.ty.layout_bytes(self.layout)
     }
 }
+
+impl<'a> TensorRef<'a> {
+    /// All elements, padding lanes included; empty for other types.
+    pub(crate) fn f32s(&self) -> &'a [f32] {
+        if self.ty.dtype != DType::F32 {
+            return &[];
+        }
+        // SAFETY: `new`'s caller vouches for the bytes and that only an output that may take this
+        // input's place writes them; operators then read through the output instead.
+        unsafe { std::slice::from_raw_parts(self.ptr.cast(), self.len_bytes() / 4) }
+    }
+}
+
+impl TensorMut<'_> {
+    /// All elements, padding lanes included; empty for other types.
+    ///
+    /// # Safety
+    /// No other reference into the tensor is alive: operators take this once, and do not take
+    /// [`TensorRef::f32s`] of an input at the same address.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn f32s_mut(&self) -> &mut [f32] {
+        if self.ty.dtype != DType::F32 {
+            return &mut [];
+        }
+        // SAFETY: as the caller and `new`'s caller vouch.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.cast(), self.len_bytes() / 4) }
+    }
+
+    /// Whether this output takes the input's place.
+    pub(crate) fn is_at(&self, input: &TensorRef) -> bool {
+        std::ptr::eq(self.ptr.cast_const(), input.ptr)
+    }
+}

@@ -1,5 +1,6 @@
 //! Binary operators with numpy's broadcasting.
 
+use super::vector;
 use crate::args::Args;
 use crate::nd::{GRAIN, Nd, Ptr, Strides, split};
 use crate::scalar::{Bool, Float, Int, Num, Scalar, with_any, with_float, with_int, with_numeric};
@@ -13,26 +14,22 @@ type Run = unsafe fn(count: usize, out: *mut u8, a: (*const u8, isize), b: (*con
 
 pub(crate) fn binary(binary: Binary, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
     let (a, b, y) = (args.input(0)?, args.input(1)?, args.output(0)?);
+    if y.layout == Layout::Blocked {
+        return vector::blocked(binary, args, ctx);
+    }
+    if let Some(result) = vector::plain(binary, args, ctx) {
+        return result;
+    }
     refuse_bad_data(binary, &b, args, ctx)?;
     let run = choose(binary, args.op, a.dtype(), b.dtype())?;
-    let nd = if y.layout == Layout::Blocked && a.layout == b.layout && a.shape() == b.shape() {
-        let count = [y.len_bytes() / 4];
-        let flat = Strides::row_major(&count, 4);
-        Nd::new(&count, [&flat, &flat, &flat])
-    } else {
-        args.require(
-            y.layout == Layout::Plain,
-            "cannot broadcast blocked tensors",
-        )?;
-        Nd::new(
-            y.shape(),
-            [
-                &Strides::row_major(y.shape(), y.dtype().size_bytes()),
-                &Strides::broadcast(a.shape(), y.shape(), a.dtype().size_bytes()),
-                &Strides::broadcast(b.shape(), y.shape(), b.dtype().size_bytes()),
-            ],
-        )
-    };
+    let nd = Nd::new(
+        y.shape(),
+        [
+            &Strides::row_major(y.shape(), y.dtype().size_bytes()),
+            &Strides::broadcast(a.shape(), y.shape(), a.dtype().size_bytes()),
+            &Strides::broadcast(b.shape(), y.shape(), b.dtype().size_bytes()),
+        ],
+    );
     let (pa, pb, py) = (
         Ptr::<u8>::of(a.as_ptr()),
         Ptr::<u8>::of(b.as_ptr()),

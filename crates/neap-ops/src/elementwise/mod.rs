@@ -5,3 +5,4 @@ pub(crate) mod cast;
 pub(crate) mod math;
 pub(crate) mod select;
 pub(crate) mod unary;
+pub(crate) mod vector;

@@ -3,14 +3,21 @@
 use super::math::{erf, sigmoid, softplus};
 use crate::args::Args;
 use crate::copy::copy_bytes;
+use crate::error::Named;
 use crate::nd::{GRAIN, Ptr, split};
 use crate::scalar::{Bool, Float, Int, Num, Scalar, with_float, with_int, with_numeric};
 use crate::{Context, OpError};
 use neap_ir::DType;
 use neap_ir::op::{Activation, Unary};
+use neap_kernels::elementwise as kernels;
 
 pub(crate) fn unary(unary: Unary, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
     let (x, y) = (args.input(0)?, args.output(0)?);
+    if x.dtype() == DType::F32
+        && let Some(kernel) = kernel(unary)
+    {
+        return vectorised(kernel, args, ctx);
+    }
     match unary {
         Unary::Identity | Unary::Activation(Activation::None) => {
             // SAFETY: both hold the same number of bytes (checked before running).
@@ -46,6 +53,58 @@ pub(crate) fn unary(unary: Unary, args: &Args, ctx: &mut Context) -> Result<(), 
     }
 }
 
+/// The f32 kernel for a function, where there is one.
+fn kernel(unary: Unary) -> Option<kernels::Unary> {
+    use kernels::Unary as Kernel;
+    Some(match unary {
+        Unary::Abs => Kernel::Abs,
+        Unary::Neg => Kernel::Neg,
+        Unary::Floor => Kernel::Floor,
+        Unary::Ceil => Kernel::Ceil,
+        Unary::Round => Kernel::Round,
+        Unary::Sqrt => Kernel::Sqrt,
+        Unary::Reciprocal => Kernel::Reciprocal,
+        Unary::Exp => Kernel::Exp,
+        Unary::Log => Kernel::Log,
+        Unary::Sin => Kernel::Sin,
+        Unary::Cos => Kernel::Cos,
+        Unary::Tan => Kernel::Tan,
+        Unary::Asin => Kernel::Asin,
+        Unary::Acos => Kernel::Acos,
+        Unary::Atan => Kernel::Atan,
+        Unary::Sinh => Kernel::Sinh,
+        Unary::Cosh => Kernel::Cosh,
+        Unary::Asinh => Kernel::Asinh,
+        Unary::Acosh => Kernel::Acosh,
+        Unary::Atanh => Kernel::Atanh,
+        Unary::Erf => Kernel::Erf,
+        Unary::Tanh => Kernel::Tanh,
+        Unary::Softplus => Kernel::Softplus,
+        Unary::Softsign => Kernel::Softsign,
+        Unary::Mish => Kernel::Mish,
+        Unary::Elu { alpha } => Kernel::Elu { alpha },
+        Unary::Selu { alpha, gamma } => Kernel::Selu { alpha, gamma },
+        Unary::Celu { alpha } => Kernel::Celu { alpha },
+        Unary::ThresholdedRelu { alpha } => Kernel::ThresholdedRelu { alpha },
+        Unary::Shrink { lambda, bias } => Kernel::Shrink { bias, lambda },
+        Unary::Activation(Activation::None) | Unary::Identity => return None,
+        Unary::Activation(activation) => crate::layer::activation(activation).into(),
+        Unary::Sign | Unary::Not | Unary::BitwiseNot => return None,
+        Unary::IsNan | Unary::IsInf { .. } => return None,
+    })
+}
+
+fn vectorised(kernel: kernels::Unary, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    // SAFETY: the output overlaps the input only when it takes its place, and then is read itself.
+    let out = unsafe { y.f32s_mut() };
+    if y.is_at(&x) {
+        kernels::unary_in_place(ctx.isa, ctx.par, kernel, out);
+        return Ok(());
+    }
+    kernels::unary(ctx.isa, ctx.par, kernel, x.f32s(), out).named(args.op)
+}
+
 /// `min(max(x, low), high)`; NaN stays NaN.
 pub(crate) fn clip(
     low: Option<f64>,
@@ -54,6 +113,13 @@ pub(crate) fn clip(
     ctx: &mut Context,
 ) -> Result<(), OpError> {
     let (x, y) = (args.input(0)?, args.output(0)?);
+    if x.dtype() == DType::F32 {
+        let kernel = kernels::Unary::Clip {
+            low: low.map_or(f32::NEG_INFINITY, |v| v as f32),
+            high: high.map_or(f32::INFINITY, |v| v as f32),
+        };
+        return vectorised(kernel, args, ctx);
+    }
     let map = Map {
         x: x.as_ptr(),
         y: y.as_ptr(),

@@ -3,7 +3,9 @@
 use crate::args::Args;
 use crate::copy::{copy_bytes, copy_strided};
 use crate::nd::{GRAIN, Ptr, Strides, split};
+use crate::query::channel_slice;
 use crate::{Context, OpError};
+use neap_ir::Layout;
 use neap_ir::op::SliceRange;
 
 pub(crate) fn reshape(args: &Args, ctx: &mut Context) -> Result<(), OpError> {
@@ -17,6 +19,12 @@ pub(crate) fn slice(ranges: &[SliceRange], args: &Args, ctx: &mut Context) -> Re
     let (x, y) = (args.input(0)?, args.output(0)?);
     if y.elements() == 0 {
         return Ok(());
+    }
+    if y.layout == Layout::Blocked {
+        let Some(start) = channel_slice(ranges, x.shape()) else {
+            return args.fail("slices blocked tensors only at channel blocks");
+        };
+        return super::join::slice_channels(start, x, y, args, ctx);
     }
     let width = y.dtype().size_bytes();
     let own = Strides::row_major(x.shape(), width);

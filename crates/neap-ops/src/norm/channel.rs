@@ -2,10 +2,16 @@
 //!
 //! Any float type in plain layout, computed in f64.
 
-use crate::args::Args;
+use crate::args::{Args, Scratch};
+use crate::elementwise::vector::padded;
+use crate::error::Named;
 use crate::nd::{GRAIN, Ptr, split};
-use crate::scalar::{Num, Scalar, with_float};
+use crate::scalar::{Scalar, with_float};
 use crate::{Context, OpError};
+use neap_ir::Layout;
+use neap_ir::graph::LANES;
+use neap_ir::op::Activation;
+use neap_kernels::elementwise::{Operand, affine};
 
 /// `[images, channels, positions]`.
 fn sizes(shape: &[usize]) -> (usize, usize, usize) {
@@ -117,31 +123,41 @@ pub(crate) fn lrn(
     })
 }
 
-/// `x * scale + shift` by channel.
+/// `activation(x * scale + shift)` by channel; plain or blocked.
 pub(crate) fn scale_shift(
-    activation: neap_ir::op::Activation,
+    activation: Activation,
     args: &Args,
     ctx: &mut Context,
 ) -> Result<(), OpError> {
     let (x, y) = (args.input(0)?, args.output(0)?);
+    let (scale, shift) = (args.input(1)?.f32s(), args.input(2)?.f32s());
     let (images, channels, positions) = sizes(x.shape());
-    let scale = Ptr::<f32>::of(args.input(1)?.as_ptr());
-    let shift = Ptr::<f32>::of(args.input(2)?.as_ptr());
-    let (src, dst) = (Ptr::<f32>::of(x.as_ptr()), Ptr::<f32>(y.as_ptr().cast()));
-    let per_task = GRAIN / positions.max(1);
-    split(ctx.par, images * channels, per_task, &|range, _| {
-        for plane in range {
-            let c = plane % channels;
-            // SAFETY: parameters have one element for each channel; planes are disjoint.
-            unsafe {
-                let (factor, shift) = (scale.read(c), shift.read(c));
-                for i in plane * positions..(plane + 1) * positions {
-                    let v = src.read(i).mul(factor).add(shift);
-                    let v = crate::elementwise::unary::activate(activation, f64::from(v));
-                    dst.write(i, v as f32);
-                }
-            }
-        }
-    });
-    Ok(())
+    let source = if y.is_at(&x) {
+        Operand::InPlace
+    } else {
+        Operand::Full(x.f32s())
+    };
+    let (rows, cols, scale, shift) = if y.layout == Layout::Blocked {
+        let mut scratch = Scratch::new(args.op, ctx.workspace);
+        (
+            images * channels.div_ceil(LANES),
+            positions * LANES,
+            Operand::Lanes(padded(scale, &mut scratch)?),
+            Operand::Lanes(padded(shift, &mut scratch)?),
+        )
+    } else {
+        (
+            images * channels,
+            positions,
+            Operand::Column(scale),
+            Operand::Column(shift),
+        )
+    };
+    // SAFETY: the output overlaps the input only when it takes its place, and then is read itself.
+    let out = unsafe { y.f32s_mut() };
+    let activation = crate::layer::activation(activation);
+    affine(
+        ctx.isa, ctx.par, rows, cols, source, scale, shift, out, activation,
+    )
+    .named(args.op)
 }

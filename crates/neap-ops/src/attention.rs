@@ -1,0 +1,176 @@
+//! Attention over strided heads.
+//!
+//! Any float type and layout: one query at a time, scores of that query in the workspace, sums in
+//! f64. f32 goes to the tiled kernel where its strides fit.
+
+use crate::args::{Args, Scratch, scratch_bytes};
+use crate::nd::{Ptr, Strides, split};
+use crate::scalar::{Float, with_float};
+use crate::{Context, OpError};
+use neap_ir::DType;
+use neap_ir::infer::AttentionDims;
+use neap_ir::op::{AttentionAttrs, HeadLayout};
+
+/// Element steps of one operand.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Steps {
+    pub batch: usize,
+    pub head: usize,
+    pub row: usize,
+    /// From element to element of a row.
+    pub depth: usize,
+    /// Of the first element.
+    pub offset: usize,
+}
+
+impl Steps {
+    pub fn of(layout: HeadLayout, heads: usize, rows: usize, depth: usize) -> Steps {
+        let wide = |row: usize, offset: usize| Steps {
+            batch: rows * row,
+            head: depth,
+            row,
+            depth: 1,
+            offset,
+        };
+        match layout {
+            HeadLayout::HeadMajor => Steps {
+                batch: heads * rows * depth,
+                head: rows * depth,
+                row: depth,
+                depth: 1,
+                offset: 0,
+            },
+            HeadLayout::HeadMajorTransposed => Steps {
+                batch: heads * rows * depth,
+                head: rows * depth,
+                row: 1,
+                depth: rows,
+                offset: 0,
+            },
+            HeadLayout::RowMajor => wide(heads * depth, 0),
+            HeadLayout::Packed { row, offset } => wide(row, offset),
+        }
+    }
+
+    fn at(&self, batch: usize, head: usize, row: usize) -> usize {
+        self.offset + batch * self.batch + head * self.head + row * self.row
+    }
+}
+
+/// Scores of one query for each worker.
+pub(crate) fn workspace_bytes(dims: &AttentionDims, workers: usize) -> usize {
+    scratch_bytes::<f64>((dims.keys + dims.value_depth) * workers)
+}
+
+pub(crate) fn attention(
+    attrs: &AttentionAttrs,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
+    let (q, k, v) = (args.input(0)?, args.input(1)?, args.input(2)?);
+    let Some(dims) = AttentionDims::of(attrs, q.shape(), k.shape(), v.shape()) else {
+        return args.fail("operands do not fit");
+    };
+    args.require(
+        args.output(0)?.elements() == dims.batch * dims.heads * dims.queries * dims.value_depth,
+        "the result has the wrong size",
+    )?;
+    with_float!(args.op, q.dtype(), T => plain::<T>(attrs, &dims, args, ctx))
+}
+
+fn plain<T: Float>(
+    attrs: &AttentionAttrs,
+    dims: &AttentionDims,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
+    let AttentionDims {
+        batch,
+        heads,
+        kv_heads,
+        queries,
+        keys,
+        depth,
+        value_depth,
+    } = *dims;
+    let data = |i: usize| Ok::<_, OpError>(Ptr::<T>::of(args.input(i)?.as_ptr()));
+    let (q, k, v) = (data(0)?, data(1)?, data(2)?);
+    let y = Ptr::<T>(args.output(0)?.as_ptr().cast());
+    let sq = Steps::of(attrs.q, heads, queries, depth);
+    let sk = Steps::of(attrs.k, kv_heads, keys, depth);
+    let sv = Steps::of(attrs.v, kv_heads, keys, value_depth);
+    let sy = Steps::of(attrs.out, heads, queries, value_depth);
+    let mask = args.opt_input(3).map(|mask| {
+        let strides = Strides::broadcast(mask.shape(), &[batch, heads, queries, keys], 1);
+        (mask, strides)
+    });
+    let share = keys + value_depth;
+    let scratch = Scratch::new(args.op, ctx.workspace).take::<f64>(share * ctx.par.workers())?;
+    let scratch = Ptr(scratch.as_mut_ptr());
+    split(ctx.par, batch * heads * queries, 1, &|range, worker| {
+        // SAFETY: every worker has its own share of the scratch.
+        let own = unsafe { scratch.slice_mut(worker * share, share) };
+        let (scores, sums) = own.split_at_mut(keys);
+        for unit in range {
+            let (b, h, i) = (
+                unit / (heads * queries),
+                unit / queries % heads,
+                unit % queries,
+            );
+            let kv = h / (heads / kv_heads);
+            let mut largest = f64::NEG_INFINITY;
+            for (j, score) in scores.iter_mut().enumerate() {
+                let (at_q, at_k) = (sq.at(b, h, i), sk.at(b, kv, j));
+                let mut dot = 0.0;
+                for d in 0..depth {
+                    // SAFETY: positions are inside operands of these sizes and layouts.
+                    unsafe {
+                        let (x, w) = (q.read(at_q + d * sq.depth), k.read(at_k + d * sk.depth));
+                        dot += x.to_f64() * w.to_f64();
+                    }
+                }
+                *score = dot * f64::from(attrs.scale);
+                if let Some((mask, strides)) = &mask {
+                    let at = (b * strides[0] as usize) + (h * strides[1] as usize);
+                    let at = at + i * strides[2] as usize + j * strides[3] as usize;
+                    // SAFETY: the mask broadcasts to the scores.
+                    unsafe {
+                        if mask.dtype() == DType::Bool {
+                            if *mask.as_ptr().add(at) == 0 {
+                                *score = f64::NEG_INFINITY;
+                            }
+                        } else {
+                            *score += Ptr::<T>::of(mask.as_ptr()).read(at).to_f64();
+                        }
+                    }
+                }
+                if attrs.causal && j > i {
+                    *score = f64::NEG_INFINITY;
+                }
+                largest = largest.max(*score);
+            }
+            let mut total = 0.0;
+            sums.fill(0.0);
+            for (j, &score) in scores.iter().enumerate() {
+                let weight = if largest == f64::NEG_INFINITY {
+                    0.0
+                } else {
+                    (score - largest).exp()
+                };
+                total += weight;
+                let at_v = sv.at(b, kv, j);
+                for (d, sum) in sums.iter_mut().enumerate() {
+                    // SAFETY: as above.
+                    *sum += weight * unsafe { v.read(at_v + d * sv.depth) }.to_f64();
+                }
+            }
+            let at_y = sy.at(b, h, i);
+            for (d, sum) in sums.iter().enumerate() {
+                let value = if total == 0.0 { 0.0 } else { sum / total };
+                // SAFETY: rows of the result belong to one task.
+                unsafe { y.write(at_y + d * sy.depth, T::from_f64(value)) };
+            }
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,245 @@
+//! Layers with panel weights.
+
+use crate::args::{Args, Scratch, scratch_bytes};
+use crate::error::Named;
+use crate::{Context, OpError, PanelSlice, TensorMut};
+use neap_ir::op::{Activation, Window};
+use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelLinear};
+use neap_ir::{DType, Layout};
+use neap_kernels::conv::{self, ConvShape, conv_blocked, conv_first_layer, conv_narrow_groups};
+use neap_kernels::depthwise::{Depthwise, depthwise};
+use neap_kernels::epilogue::{self, Residual};
+use neap_kernels::linear::{LinearShape, linear};
+
+pub(crate) fn panel_conv(
+    layer: &PanelConv,
+    panels: Option<PanelSlice>,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    let plain = layer.form == ConvForm::FirstLayer;
+    args.require(
+        y.layout == Layout::Blocked && (x.layout == Layout::Plain) == plain,
+        "operands have the wrong layout",
+    )?;
+    let shape = conv_shape(layer, x.shape(), y.shape());
+    let (panels, weights) = weights(args, panels)?;
+    let residual = residual(args, &layer.epilogue, &y)?;
+    // SAFETY: the output does not overlap the input; the residual is read through it when it lies
+    // there.
+    let out = unsafe { y.f32s_mut() };
+    let (isa, par, input) = (ctx.isa, ctx.par, x.f32s());
+    match layer.form {
+        ConvForm::Blocked => conv_blocked(isa, par, &shape, panels, weights, input, out, residual),
+        ConvForm::NarrowGroups => {
+            conv_narrow_groups(isa, par, &shape, panels, weights, input, out, residual)
+        }
+        ConvForm::FirstLayer => {
+            let floats = conv::conv_first_layer_scratch_bytes(&shape, par.workers()).div_ceil(4);
+            let scratch = Scratch::new(args.op, ctx.workspace).take(floats)?;
+            conv_first_layer(
+                isa, par, &shape, panels, weights, input, out, residual, scratch,
+            )
+        }
+    }
+    .named(args.op)
+}
+
+pub(crate) fn conv_workspace_bytes(
+    layer: &PanelConv,
+    x: &[usize],
+    y: &[usize],
+    workers: usize,
+) -> usize {
+    match layer.form {
+        ConvForm::FirstLayer => {
+            let shape = conv_shape(layer, x, y);
+            let bytes = conv::conv_first_layer_scratch_bytes(&shape, workers);
+            scratch_bytes::<f32>(bytes.div_ceil(4))
+        }
+        _ => 0,
+    }
+}
+
+pub(crate) fn conv_supported(layer: &PanelConv, x: &[usize], y: &[usize]) -> bool {
+    let form = match layer.form {
+        ConvForm::Blocked => conv::ConvForm::Blocked,
+        ConvForm::FirstLayer => conv::ConvForm::FirstLayer,
+        ConvForm::NarrowGroups => conv::ConvForm::NarrowGroups,
+    };
+    conv::supports(form, &conv_shape(layer, x, y))
+}
+
+fn conv_shape(layer: &PanelConv, x: &[usize], y: &[usize]) -> ConvShape {
+    let window = Window2d::of(&layer.window);
+    ConvShape {
+        batch: x[0],
+        c_in: layer.c_in,
+        c_out: layer.c_out,
+        groups: layer.groups,
+        input: spatial(x),
+        output: spatial(y),
+        kernel: window.kernel,
+        strides: window.strides,
+        dilations: window.dilations,
+        pads_begin: window.pads_begin,
+    }
+}
+
+pub(crate) fn panel_depthwise(
+    layer: &PanelDepthwise,
+    panels: Option<PanelSlice>,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    args.require(
+        x.layout == Layout::Blocked && y.layout == Layout::Blocked,
+        "operands have the wrong layout",
+    )?;
+    let window = Window2d::of(&layer.window);
+    let shape = Depthwise {
+        batch: x.shape()[0],
+        channels: layer.channels,
+        input: spatial(x.shape()),
+        output: spatial(y.shape()),
+        kernel: window.kernel,
+        strides: window.strides,
+        dilations: window.dilations,
+        pads_begin: window.pads_begin,
+    };
+    let (panels, weights) = weights(args, panels)?;
+    let residual = residual(args, &layer.epilogue, &y)?;
+    // SAFETY: as in `panel_conv`.
+    let out = unsafe { y.f32s_mut() };
+    depthwise(
+        ctx.isa,
+        ctx.par,
+        &shape,
+        panels,
+        weights,
+        x.f32s(),
+        out,
+        residual,
+    )
+    .named(args.op)
+}
+
+pub(crate) fn panel_linear(
+    layer: &PanelLinear,
+    panels: Option<PanelSlice>,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    args.require(
+        x.layout == Layout::Plain && y.layout == Layout::Plain,
+        "operands have the wrong layout",
+    )?;
+    let rows: usize = x.shape().iter().rev().skip(1).product();
+    let shape = LinearShape::dense(rows, layer.k, layer.n);
+    let (panels, weights) = weights(args, panels)?;
+    let residual = residual(args, &layer.epilogue, &y)?;
+    // SAFETY: as in `panel_conv`.
+    let out = unsafe { y.f32s_mut() };
+    linear(
+        ctx.isa,
+        ctx.par,
+        &shape,
+        panels,
+        weights,
+        x.f32s(),
+        out,
+        residual,
+    )
+    .named(args.op)
+}
+
+fn weights<'a>(
+    args: &Args,
+    panels: Option<PanelSlice<'a>>,
+) -> Result<(std::ops::Range<usize>, &'a [f32]), OpError> {
+    let Some(panels) = panels else {
+        return args.fail("weights are missing");
+    };
+    match bytemuck::try_cast_slice(panels.bytes) {
+        Ok(floats) => Ok((panels.range, floats)),
+        Err(_) => args.fail("weights are not aligned"),
+    }
+}
+
+fn residual<'a>(
+    args: &Args<'_, 'a>,
+    epilogue: &Epilogue,
+    y: &TensorMut,
+) -> Result<epilogue::Epilogue<'a>, OpError> {
+    let residual = if epilogue.residual {
+        let residual = args.input(1)?;
+        let fits = residual.layout == y.layout && residual.dtype() == DType::F32;
+        args.require(fits, "the residual has the wrong layout")?;
+        if y.is_at(&residual) {
+            Residual::InPlace
+        } else {
+            Residual::Separate(residual.f32s())
+        }
+    } else {
+        Residual::None
+    };
+    Ok(epilogue::Epilogue {
+        activation: activation(epilogue.activation),
+        residual,
+    })
+}
+
+pub(crate) fn activation(activation: Activation) -> epilogue::Activation {
+    use epilogue::Activation as Kernel;
+    match activation {
+        Activation::None => Kernel::None,
+        Activation::Relu => Kernel::Relu,
+        Activation::Clip { low, high } => Kernel::Clip { low, high },
+        Activation::LeakyRelu { alpha } => Kernel::LeakyRelu { alpha },
+        Activation::Sigmoid => Kernel::Sigmoid,
+        Activation::Silu => Kernel::Silu,
+        Activation::Gelu => Kernel::Gelu,
+        Activation::GeluTanh => Kernel::GeluTanh,
+        Activation::HardSigmoid { alpha, beta } => Kernel::HardSigmoid { alpha, beta },
+        Activation::HardSwish => Kernel::HardSwish,
+        Activation::Tanh => Kernel::Tanh,
+    }
+}
+
+/// Height and width; a 1-D tensor has height 1.
+pub(crate) fn spatial(shape: &[usize]) -> [usize; 2] {
+    match shape {
+        [_, _, h, w] => [*h, *w],
+        [_, _, w] => [1, *w],
+        _ => [1, 1],
+    }
+}
+
+/// A window of one or two axes seen as two.
+pub(crate) struct Window2d {
+    pub kernel: [usize; 2],
+    pub strides: [usize; 2],
+    pub dilations: [usize; 2],
+    pub pads_begin: [usize; 2],
+    pub pads_end: [usize; 2],
+}
+
+impl Window2d {
+    pub fn of(window: &Window) -> Window2d {
+        let two = |v: &[usize], absent: usize| match v {
+            [h, w] => [*h, *w],
+            [w] => [absent, *w],
+            _ => [absent, absent],
+        };
+        Window2d {
+            kernel: two(&window.kernel, 1),
+            strides: two(&window.strides, 1),
+            dilations: two(&window.dilations, 1),
+            pads_begin: two(&window.pads_begin, 0),
+            pads_end: two(&window.pads_end, 0),
+        }
+    }
+}
