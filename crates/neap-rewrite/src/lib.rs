@@ -17,6 +17,7 @@
 
 mod attention;
 mod constants;
+mod content;
 mod edit;
 mod fuse;
 mod layout;

@@ -8,10 +8,11 @@
 //! concat    contiguous concat                                   inputs = parts of output's bytes
 //! in place  element-wise, residual sums                         output overwrites a dead input
 //! ```
-//! Views and concats make their members hold the *same data*; in-place results are new data in
-//! old memory. Two values of different data may share a byte only if they are never alive together;
-//! every merge checks that for all pairs, and is dropped (the node then copies) when it fails.
+//! Two values may share a byte if both hold the same element there (a view and what it is a view
+//! of), or if they are never alive together. Every merge checks that for all pairs of values, and is
+//! dropped (the node then copies) when it fails.
 
+use crate::content::Contents;
 use neap_ir::graph::LANES;
 use neap_ir::op::{Op, Unary};
 use neap_ir::program::{Buffer, Storage};
@@ -33,14 +34,15 @@ pub(crate) fn run(graph: Graph, digest: String) -> Program {
 }
 
 /// A piece of a node's result that is also a piece of an input: `inner` lies `offset` bytes into `outer`.
-struct View {
-    inner: ValueId,
-    outer: ValueId,
-    offset: usize,
+pub(crate) struct View {
+    pub inner: ValueId,
+    pub outer: ValueId,
+    /// Bytes.
+    pub offset: usize,
 }
 
 /// The views that would make the node a mere renaming; `None` for nodes that compute.
-fn views(graph: &Graph, node: &Node) -> Option<Vec<View>> {
+pub(crate) fn views(graph: &Graph, node: &Node) -> Option<Vec<View>> {
     let value = |v: ValueId| graph.value(v);
     let input = node.input(0);
     let output = node.outputs.first().copied().flatten();
@@ -178,7 +180,7 @@ fn share_in_place(graph: &Graph, node: &Node, at: usize, classes: &mut Classes) 
         });
         if !torn
             && graph.value(input).len_bytes() == graph.value(output).len_bytes()
-            && classes.merge(output, input, 0, Merge::Overwrite { input, at })
+            && classes.merge(output, input, 0, Merge::Overwrite { at })
         {
             return;
         }
@@ -196,11 +198,8 @@ fn only_renames(graph: &Graph, node: &Node, classes: &mut Classes) -> bool {
 
 enum Merge {
     SameData,
-    /// The output of the node at `at` takes over `input`'s memory.
-    Overwrite {
-        input: ValueId,
-        at: usize,
-    },
+    /// The output of the node at `at` takes over the memory of an input.
+    Overwrite { at: usize },
 }
 
 struct Member {
@@ -213,7 +212,7 @@ struct Classes {
     class: Vec<usize>,
     offset: Vec<i64>,
     members: Vec<Vec<Member>>,
-    data: Vec<usize>,
+    contents: Contents,
     bytes: Vec<i64>,
     def: Vec<usize>,
     last: Vec<usize>,
@@ -251,7 +250,7 @@ impl Classes {
                     }]
                 })
                 .collect(),
-            data: (0..count).collect(),
+            contents: Contents::of(graph),
             bytes: graph.values.iter().map(|v| v.len_bytes() as i64).collect(),
             def,
             last,
@@ -292,7 +291,7 @@ impl Classes {
         }
         for a in &self.members[moving] {
             for b in &self.members[staying] {
-                if self.clash(a, b, shift, i, o, &kind) {
+                if self.clash(a, b, shift, i, &kind) {
                     return false;
                 }
             }
@@ -304,35 +303,31 @@ impl Classes {
             self.offset[member.value.index()] = member.offset;
             self.members[staying].push(member);
         }
-        if let Merge::SameData = kind {
-            let (old, new) = (self.data[i], self.data[o]);
-            self.data
-                .iter_mut()
-                .filter(|d| **d == old)
-                .for_each(|d| *d = new);
-        }
         true
     }
 
-    fn clash(&self, a: &Member, b: &Member, shift: i64, i: usize, o: usize, kind: &Merge) -> bool {
+    /// Whether `a`, moved by `shift`, and `b` would destroy each other.
+    fn clash(&self, a: &Member, b: &Member, shift: i64, inner: usize, kind: &Merge) -> bool {
         let (va, vb) = (a.value.index(), b.value.index());
         let start_a = a.offset + shift;
-        if start_a >= b.offset + self.bytes[vb] || b.offset >= start_a + self.bytes[va] {
+        let begin = start_a.max(b.offset);
+        let end = (start_a + self.bytes[va]).min(b.offset + self.bytes[vb]);
+        if begin >= end
+            || self.contents.agree(
+                (va, begin - start_a),
+                (vb, begin - b.offset),
+                end - begin,
+            )
+        {
             return false;
         }
-        let same_data = self.data[va] == self.data[vb]
-            || matches!(kind, Merge::SameData)
-                && self.data[va] == self.data[i]
-                && self.data[vb] == self.data[o];
-        if same_data {
+        if let Merge::Overwrite { at } = *kind
+            && va == inner
+            && self.def[vb] < at
+            && self.last[vb] <= at
+        {
+            // It ends in the very node that writes the output, and is read where it is overwritten.
             return false;
-        }
-        if let Merge::Overwrite { input, at } = kind {
-            // The input's data ends in the very node that writes the output.
-            let ends_here = self.data[vb] == self.data[input.index()] && self.last[vb] <= *at;
-            if va == i && ends_here {
-                return false;
-            }
         }
         self.def[va] <= self.last[vb] && self.def[vb] <= self.last[va]
     }
