@@ -245,42 +245,96 @@ unsafe fn plane_rows_generic<S: Simd>(
 /// All taps of the run lie in the input plane, all its outputs in the output plane.
 #[inline(always)]
 unsafe fn run_tiles<S: Simd>(s: S, job: &Job<'_>, run: &Run, limits: (S::V, S::V)) {
+    // SAFETY: the caller vouches for the run. Constant steps make the addresses of a tile's inputs
+    // offsets of one register.
+    unsafe {
+        match (run.down, job.shape.strides[1]) {
+            (false, 1) => row_tiles::<S, 1>(s, job, run, limits),
+            (false, 2) => row_tiles::<S, 2>(s, job, run, limits),
+            _ => other_tiles(s, job, run, limits),
+        }
+    }
+}
+
+/// A run along a row with a stride of `STRIDE`.
+///
+/// # Safety
+/// As [`run_tiles`].
+#[inline(always)]
+unsafe fn row_tiles<S: Simd, const STRIDE: usize>(
+    s: S,
+    job: &Job<'_>,
+    run: &Run,
+    limits: (S::V, S::V),
+) {
     let widest = if S::VECTOR_REGISTERS >= 32 { 14 } else { 6 };
     let tiles = run.count.div_ceil(widest);
-    let (size, longer) = (run.count / tiles, run.count % tiles);
+    let (size, longer) = if tiles == 1 {
+        (run.count, 0)
+    } else {
+        (run.count / tiles, run.count % tiles)
+    };
     let mut done = 0;
     for tile in 0..tiles {
         let count = size + usize::from(tile < longer);
         // SAFETY: the tile is part of the run.
         unsafe {
             match count {
-                1 => tile_of::<S, 1>(s, job, run, done, limits),
-                2 => tile_of::<S, 2>(s, job, run, done, limits),
-                3 => tile_of::<S, 3>(s, job, run, done, limits),
-                4 => tile_of::<S, 4>(s, job, run, done, limits),
-                5 => tile_of::<S, 5>(s, job, run, done, limits),
-                6 => tile_of::<S, 6>(s, job, run, done, limits),
+                1 => tile_of::<S, 1, STRIDE>(s, job, run, done, limits),
+                2 => tile_of::<S, 2, STRIDE>(s, job, run, done, limits),
+                3 => tile_of::<S, 3, STRIDE>(s, job, run, done, limits),
+                4 => tile_of::<S, 4, STRIDE>(s, job, run, done, limits),
+                5 => tile_of::<S, 5, STRIDE>(s, job, run, done, limits),
+                6 => tile_of::<S, 6, STRIDE>(s, job, run, done, limits),
                 _ if S::VECTOR_REGISTERS < 32 => unreachable!("tiles are at most 6 long"),
-                7 => tile_of::<S, 7>(s, job, run, done, limits),
-                8 => tile_of::<S, 8>(s, job, run, done, limits),
-                9 => tile_of::<S, 9>(s, job, run, done, limits),
-                10 => tile_of::<S, 10>(s, job, run, done, limits),
-                11 => tile_of::<S, 11>(s, job, run, done, limits),
-                12 => tile_of::<S, 12>(s, job, run, done, limits),
-                13 => tile_of::<S, 13>(s, job, run, done, limits),
-                _ => tile_of::<S, 14>(s, job, run, done, limits),
+                7 => tile_of::<S, 7, STRIDE>(s, job, run, done, limits),
+                8 => tile_of::<S, 8, STRIDE>(s, job, run, done, limits),
+                9 => tile_of::<S, 9, STRIDE>(s, job, run, done, limits),
+                10 => tile_of::<S, 10, STRIDE>(s, job, run, done, limits),
+                11 => tile_of::<S, 11, STRIDE>(s, job, run, done, limits),
+                12 => tile_of::<S, 12, STRIDE>(s, job, run, done, limits),
+                13 => tile_of::<S, 13, STRIDE>(s, job, run, done, limits),
+                _ => tile_of::<S, 14, STRIDE>(s, job, run, done, limits),
             }
         }
         done += count;
     }
 }
 
-/// Outputs `done..done + T` of the run.
+/// A run down a column, or with an unusual stride.
 ///
 /// # Safety
 /// As [`run_tiles`].
 #[inline(always)]
-unsafe fn tile_of<S: Simd, const T: usize>(
+unsafe fn other_tiles<S: Simd>(s: S, job: &Job<'_>, run: &Run, limits: (S::V, S::V)) {
+    let mut done = 0;
+    while done < run.count {
+        // SAFETY: the tile is part of the run.
+        unsafe {
+            done += match run.count - done {
+                5.. => {
+                    tile_of::<S, 5, 0>(s, job, run, done, limits);
+                    5
+                }
+                3.. => {
+                    tile_of::<S, 3, 0>(s, job, run, done, limits);
+                    3
+                }
+                _ => {
+                    tile_of::<S, 1, 0>(s, job, run, done, limits);
+                    1
+                }
+            };
+        }
+    }
+}
+
+/// Outputs `done..done + T` of the run; `STRIDE` is 0 where it is not known beforehand.
+///
+/// # Safety
+/// As [`run_tiles`].
+#[inline(always)]
+unsafe fn tile_of<S: Simd, const T: usize, const STRIDE: usize>(
     s: S,
     job: &Job<'_>,
     run: &Run,
@@ -289,18 +343,16 @@ unsafe fn tile_of<S: Simd, const T: usize>(
 ) {
     let shape = job.shape;
     let (in_w, out_w) = (shape.input[1], shape.output[1]);
-    let (y, x) = if run.down {
+    let (y, x) = if STRIDE == 0 && run.down {
         (run.y + done, run.x)
     } else {
         (run.y, run.x + done)
     };
-    let in_step = LANES
-        * if run.down {
-            shape.strides[0] * in_w
-        } else {
-            shape.strides[1]
-        };
-    let out_step = LANES * if run.down { out_w } else { 1 };
+    let (in_step, out_step) = match STRIDE {
+        0 if run.down => (shape.strides[0] * in_w * LANES, out_w * LANES),
+        0 => (shape.strides[1] * LANES, LANES),
+        stride => (stride * LANES, LANES),
+    };
     let out_at = (y * out_w + x) * LANES;
     // SAFETY: the caller vouches for taps and outputs; the panel holds the bias and all taps.
     unsafe {
@@ -310,10 +362,10 @@ unsafe fn tile_of<S: Simd, const T: usize>(
                 sum[i] = s.add(sum[i], s.load(residual.add(out_at + i * out_step)));
             }
         }
+        let tap_step = shape.dilations[1] * LANES;
+        let col = x * shape.strides[1] + run.kx.start * shape.dilations[1] - shape.pads_begin[1];
         for ky in run.ky.clone() {
             let row = y * shape.strides[0] + ky * shape.dilations[0] - shape.pads_begin[0];
-            let col =
-                x * shape.strides[1] + run.kx.start * shape.dilations[1] - shape.pads_begin[1];
             let mut input = job.input.add((row * in_w + col) * LANES);
             let mut weight = job
                 .panel
@@ -323,7 +375,7 @@ unsafe fn tile_of<S: Simd, const T: usize>(
                 for i in 0..T {
                     sum[i] = s.fma(w, s.load(input.add(i * in_step)), sum[i]);
                 }
-                input = input.wrapping_add(shape.dilations[1] * LANES);
+                input = input.wrapping_add(tap_step);
                 weight = weight.wrapping_add(LANES);
             }
         }

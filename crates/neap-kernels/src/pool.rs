@@ -144,11 +144,18 @@ unsafe fn pool_rows_generic<S: Simd>(
     let [in_h, in_w] = pool.input;
     let [out_h, out_w] = pool.output;
     let interior = horizontal.interior();
+    // Constant strides make the addresses of a tile's inputs offsets of one register.
+    let stride = horizontal.stride;
     for row in rows {
         let (plane, y) = (row / out_h, row % out_h);
         let mut x = 0;
         while x < out_w {
-            let full = interior.contains(&x) && x + TILE <= interior.end;
+            // A tile that would hang over the middle's end moves back, and computes some outputs again.
+            let full = interior.contains(&x) && interior.len() >= TILE;
+            let next = x + if full { TILE } else { 1 };
+            if full {
+                x = x.min(interior.end - TILE);
+            }
             let (ky, kx) = (vertical.taps(y), horizontal.taps(x));
             let count = match kind {
                 Kind::Max => 1,
@@ -168,14 +175,18 @@ unsafe fn pool_rows_generic<S: Simd>(
                     ky,
                     kx,
                 };
-                match (kind, full) {
-                    (Kind::Max, true) => max_tile::<S, TILE>(s, &window, input, output),
-                    (Kind::Max, false) => max_tile::<S, 1>(s, &window, input, output),
-                    (_, true) => average_tile::<S, TILE>(s, &window, count, input, output),
-                    (_, false) => average_tile::<S, 1>(s, &window, count, input, output),
+                match (kind, full, stride) {
+                    (Kind::Max, true, 1) => max_tile::<S, TILE, 1>(s, &window, input, output),
+                    (Kind::Max, true, 2) => max_tile::<S, TILE, 2>(s, &window, input, output),
+                    (Kind::Max, true, _) => max_tile::<S, TILE, 0>(s, &window, input, output),
+                    (Kind::Max, false, _) => max_tile::<S, 1, 0>(s, &window, input, output),
+                    (_, true, 1) => average_tile::<S, TILE, 1>(s, &window, count, input, output),
+                    (_, true, 2) => average_tile::<S, TILE, 2>(s, &window, count, input, output),
+                    (_, true, _) => average_tile::<S, TILE, 0>(s, &window, count, input, output),
+                    (_, false, _) => average_tile::<S, 1, 0>(s, &window, count, input, output),
                 }
             }
-            x += if full { TILE } else { 1 };
+            x = next.min(if full { interior.end } else { next });
         }
     }
 }
@@ -211,16 +222,27 @@ struct Window {
 }
 
 /// # Safety
-/// The window's taps of all `T` outputs from `x` on lie in the plane at `input`; `T` vectors fit at `output`.
+/// The window's taps of all `T` outputs from `x` on lie in the plane at `input`; `T` vectors fit at
+/// `output`; `STRIDE` is the horizontal stride, or 0 where it is not known beforehand.
 #[inline(always)]
-unsafe fn max_tile<S: Simd, const T: usize>(s: S, w: &Window, input: *const f32, output: *mut f32) {
+unsafe fn max_tile<S: Simd, const T: usize, const STRIDE: usize>(
+    s: S,
+    w: &Window,
+    input: *const f32,
+    output: *mut f32,
+) {
+    let stride = if STRIDE == 0 {
+        w.horizontal.stride
+    } else {
+        STRIDE
+    };
     let mut best = [s.splat(f32::NEG_INFINITY); T];
     for ky in w.ky.clone() {
         for kx in w.kx.clone() {
             let at = w.vertical.at(w.y, ky) * w.horizontal.input + w.horizontal.at(w.x, kx);
             for i in 0..T {
                 // SAFETY: the caller vouches for the taps.
-                let v = unsafe { s.load(input.add((at + i * w.horizontal.stride) * LANES)) };
+                let v = unsafe { s.load(input.add((at + i * stride) * LANES)) };
                 best[i] = s.max(best[i], v);
             }
         }
@@ -234,20 +256,25 @@ unsafe fn max_tile<S: Simd, const T: usize>(s: S, w: &Window, input: *const f32,
 /// # Safety
 /// As [`max_tile`].
 #[inline(always)]
-unsafe fn average_tile<S: Simd, const T: usize>(
+unsafe fn average_tile<S: Simd, const T: usize, const STRIDE: usize>(
     s: S,
     w: &Window,
     count: usize,
     input: *const f32,
     output: *mut f32,
 ) {
+    let stride = if STRIDE == 0 {
+        w.horizontal.stride
+    } else {
+        STRIDE
+    };
     let mut sum = [s.zero(); T];
     for ky in w.ky.clone() {
         for kx in w.kx.clone() {
             let at = w.vertical.at(w.y, ky) * w.horizontal.input + w.horizontal.at(w.x, kx);
             for i in 0..T {
                 // SAFETY: the caller vouches for the taps.
-                let v = unsafe { s.load(input.add((at + i * w.horizontal.stride) * LANES)) };
+                let v = unsafe { s.load(input.add((at + i * stride) * LANES)) };
                 sum[i] = s.add(sum[i], v);
             }
         }

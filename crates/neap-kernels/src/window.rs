@@ -36,15 +36,16 @@ impl Axis {
     #[inline]
     pub(crate) fn taps(&self, o: usize) -> Range<usize> {
         let at = o * self.stride;
-        let first = self
-            .pad
-            .saturating_sub(at)
-            .div_ceil(self.dilation)
-            .min(self.kernel);
+        let before = self.pad.saturating_sub(at);
         // Tap k is below the end while at + k*dilation < input + pad.
         let room = (self.input + self.pad).saturating_sub(at);
-        let last = room.div_ceil(self.dilation).min(self.kernel);
-        first..last.max(first)
+        // This is asked often, and divisions are slow.
+        let (first, last) = match self.dilation {
+            1 => (before, room),
+            d => (before.div_ceil(d), room.div_ceil(d)),
+        };
+        let first = first.min(self.kernel);
+        first..last.min(self.kernel).max(first)
     }
 
     /// The outputs all of whose taps fall inside the input.

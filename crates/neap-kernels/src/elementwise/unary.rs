@@ -258,8 +258,7 @@ unsafe fn unary_generic<S: Simd>(s: S, op: Unary, src: *const f32, dst: *mut f32
             each!(s, src, dst, len, |x| s
                 .mul(x, s.clamp(s.fma(sixth, x, half), zero, one)));
         }
-        Unary::Mish => each!(s, src, dst, len, |x| s
-            .mul(x, math::tanh(s, softplus(s, x)))),
+        Unary::Mish => each!(s, src, dst, len, |x| mish(s, x)),
         Unary::Softplus => each!(s, src, dst, len, |x| softplus(s, x)),
         Unary::Softsign => each!(s, src, dst, len, |x| s.div(x, s.add(one, s.abs(x)))),
         Unary::Exp => each!(s, src, dst, len, |x| math::exp(s, x)),
@@ -322,4 +321,14 @@ fn softplus<S: Simd>(s: S, x: S::V) -> S::V {
     let sum = s.add(s.splat(1.0), small);
     let lost = s.div(s.sub(small, s.sub(sum, s.splat(1.0))), sum);
     s.add(s.max(s.zero(), x), s.add(math::log(s, sum), lost))
+}
+
+/// `x * tanh(ln(1 + e^x))`, which is `x * n / (n + 2)` with `n = e^x * (e^x + 2)`.
+#[inline(always)]
+fn mish<S: Simd>(s: S, x: S::V) -> S::V {
+    // From 20 on the factor is 1, and n would overflow soon.
+    let high = s.splat(20.0);
+    let e = math::exp(s, s.min(high, x));
+    let n = s.mul(e, s.add(e, s.splat(2.0)));
+    s.select(s.gt(x, high), x, s.mul(x, s.div(n, s.add(n, s.splat(2.0)))))
 }

@@ -131,15 +131,14 @@ pub fn blocked_to_rows(
         checked_product(&[batch, channels, positions]),
     )?;
     let (src, dst) = (Src::new(src), Dst::new(dst));
-    over_rows(par, batch * positions, channels, |row| {
-        let (image, p) = (row / positions, row % positions);
-        for block in 0..blocks {
-            let width = (channels - block * LANES).min(LANES);
-            // SAFETY: one vector of the source and `width` elements of this row, both inside the
-            // lengths checked above; rows are disjoint.
+    over_vectors(par, batch, positions, channels, |image, block, range| {
+        let width = (channels - block * LANES).min(LANES);
+        for p in range {
+            // SAFETY: vectors of one plane and parts of this image's rows, inside the lengths checked
+            // above; tasks have their own positions.
             unsafe {
                 let from = src.at(((image * blocks + block) * positions + p) * LANES);
-                let to = dst.at(row * channels + block * LANES);
+                let to = dst.at((image * positions + p) * channels + block * LANES);
                 copy_lanes(from, to, width);
             }
         }
@@ -168,13 +167,12 @@ pub fn rows_to_blocked(
         checked_product(&[batch, blocks, positions, LANES]),
     )?;
     let (src, dst) = (Src::new(src), Dst::new(dst));
-    over_rows(par, batch * positions, channels, |row| {
-        let (image, p) = (row / positions, row % positions);
-        for block in 0..blocks {
-            let width = (channels - block * LANES).min(LANES);
+    over_vectors(par, batch, positions, channels, |image, block, range| {
+        let width = (channels - block * LANES).min(LANES);
+        for p in range {
             // SAFETY: as in `blocked_to_rows`, with the roles exchanged; the whole vector is written.
             unsafe {
-                let from = src.at(row * channels + block * LANES);
+                let from = src.at((image * positions + p) * channels + block * LANES);
                 let to = dst.at(((image * blocks + block) * positions + p) * LANES);
                 copy_lanes(from, to, width);
                 for lane in width..LANES {
@@ -325,15 +323,27 @@ pub fn copy_channels(
     Ok(())
 }
 
-/// Calls `body` for every row, several rows to a task when they are short.
-fn over_rows(par: &dyn Parallel, rows: usize, row_elements: usize, body: impl Fn(usize) + Sync) {
-    if rows == 0 || row_elements == 0 {
+/// Calls `body` for every image, channel block and short range of positions: blocks in turn for
+/// one range after another, so that both sides of a copy stay in the nearest cache.
+fn over_vectors(
+    par: &dyn Parallel,
+    batch: usize,
+    positions: usize,
+    channels: usize,
+    body: impl Fn(usize, usize, std::ops::Range<usize>) + Sync,
+) {
+    if batch * positions * channels == 0 {
         return;
     }
-    let pieces = Chunks::new(rows, TASK_ELEMENTS / row_elements);
+    const RANGE: usize = 8;
+    let ranges = positions.div_ceil(RANGE);
+    let pieces = Chunks::new(batch * ranges, TASK_ELEMENTS / (channels * RANGE));
     par.run(pieces.count(), &|piece, _| {
-        for row in pieces.range(piece) {
-            body(row);
+        for item in pieces.range(piece) {
+            let (image, first) = (item / ranges, item % ranges * RANGE);
+            for block in 0..channels.div_ceil(LANES) {
+                body(image, block, first..(first + RANGE).min(positions));
+            }
         }
     });
 }
