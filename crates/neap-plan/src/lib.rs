@@ -12,6 +12,7 @@
 
 mod interval;
 mod plan;
+pub mod render;
 mod timeline;
 mod validate;
 mod workload;

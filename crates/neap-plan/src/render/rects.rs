@@ -1,0 +1,162 @@
+//! The rectangles of one run, address × computes, that the renderings draw.
+
+use crate::{ByteRange, ExecutionPlan, Lane, Timeline, Workload};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Buffer,
+    Workspace,
+    Load,
+    Resident,
+}
+
+/// Times are in computes of the run at hand; a load that starts in the run before begins below zero.
+#[derive(Clone, Copy, Debug)]
+pub struct Rect {
+    pub kind: Kind,
+    /// Index of the buffer, step, load or resident range.
+    pub index: usize,
+    pub arena: ByteRange,
+    pub begin: i64,
+    pub end: i64,
+    /// For a load, the first compute that uses it; else `begin`.
+    pub used_from: i64,
+}
+
+/// First compute of each step, and one more entry: the number of computes.
+pub fn first_computes(workload: &Workload, plan: &ExecutionPlan) -> Vec<usize> {
+    let mut first = vec![plan.computes.len(); workload.steps.len() + 1];
+    for (i, c) in plan.computes.iter().enumerate().rev() {
+        first[c.step.index()] = i;
+    }
+    first
+}
+
+/// By load: first and last compute that use it. For a valid plan, every load has some.
+pub fn uses(workload: &Workload, plan: &ExecutionPlan) -> Vec<Option<(usize, usize)>> {
+    let mut uses: Vec<Option<(usize, usize)>> = vec![None; plan.loads.len()];
+    for (i, c) in plan.computes.iter().enumerate() {
+        let step = &workload.steps[c.step.index()];
+        let panels = step
+            .panels
+            .map(|p| p.file_range(c.panels))
+            .zip(c.weights.panels);
+        let extents = step.extents.iter().map(|e| e.file_range());
+        let extents = extents.zip(c.weights.extents.iter().copied());
+        let table = step.rows.map(|r| r.file_range()).zip(c.weights.table);
+        for (wanted, offset) in panels.into_iter().chain(extents).chain(table) {
+            let brings = |l: &crate::Load| {
+                let delta = l.offset.wrapping_sub(l.file_offset);
+                delta == offset.wrapping_sub(wanted.begin) && l.file_range().holds(wanted)
+            };
+            let known = &plan.loads[..plan.loads.len().min(c.needs as usize)];
+            if let Some(load) = known.iter().rposition(brings) {
+                let first = uses[load].map_or(i, |u| u.0);
+                uses[load] = Some((first, i));
+            }
+        }
+    }
+    uses
+}
+
+/// All rectangles of one run of a valid plan.
+pub fn rects(workload: &Workload, plan: &ExecutionPlan) -> Vec<Rect> {
+    let n = plan.computes.len() as i64;
+    let first = first_computes(workload, plan);
+    let mut out = Vec::new();
+    for (index, (b, &offset)) in workload.buffers.iter().zip(&plan.buffers).enumerate() {
+        if b.bytes > 0 && !b.live.is_empty() {
+            let begin = first[b.live.begin as usize] as i64;
+            let end = first[b.live.end as usize] as i64;
+            let arena = ByteRange::at(offset, b.bytes);
+            out.push(Rect {
+                kind: Kind::Buffer,
+                index,
+                arena,
+                begin,
+                end,
+                used_from: begin,
+            });
+        }
+    }
+    for (index, (step, &offset)) in workload.steps.iter().zip(&plan.workspaces).enumerate() {
+        let reads_rows = plan
+            .computes
+            .get(first[index])
+            .is_some_and(|c| c.weights.table.is_none());
+        let bytes = step.workspace_rect_bytes(reads_rows);
+        if bytes > 0 {
+            let (begin, end) = (first[index] as i64, first[index + 1] as i64);
+            let arena = ByteRange::at(offset, bytes);
+            out.push(Rect {
+                kind: Kind::Workspace,
+                index,
+                arena,
+                begin,
+                end,
+                used_from: begin,
+            });
+        }
+    }
+    for (index, (load, uses)) in plan.loads.iter().zip(uses(workload, plan)).enumerate() {
+        let Some((first_use, last_use)) = uses else {
+            continue;
+        };
+        let begin = i64::from(load.after.computes) - i64::from(load.after.run_back) * n;
+        let (used_from, end) = (first_use as i64, last_use as i64 + 1);
+        let arena = load.arena_range();
+        out.push(Rect {
+            kind: Kind::Load,
+            index,
+            arena,
+            begin,
+            end,
+            used_from,
+        });
+    }
+    for (index, range) in plan.resident.iter().enumerate() {
+        let arena = range.arena_range();
+        out.push(Rect {
+            kind: Kind::Resident,
+            index,
+            arena,
+            begin: 0,
+            end: n,
+            used_from: 0,
+        });
+    }
+    out
+}
+
+/// When a lane was busy in the last run, in nanoseconds from the run's start, in order and apart: loads
+/// in flight together share the storage, so each counts from the end of the one before. What happened in
+/// the tail of the run before is shown in the tail of this one, as the cycle repeats.
+pub fn busy(timeline: &Timeline, lane: Lane) -> Vec<(u64, u64)> {
+    let Some(run) = timeline.last_run() else {
+        return Vec::new();
+    };
+    let last = timeline.runs.len() as u32 - 1;
+    let latency = run.latency_ns();
+    let mut free_at = 0;
+    let mut out = Vec::new();
+    for s in timeline.spans.iter().filter(|s| s.lane == lane) {
+        let begin = s.start_ns.max(free_at);
+        free_at = free_at.max(s.end_ns);
+        if s.run != last || begin >= s.end_ns {
+            continue;
+        }
+        // Unsigned time from one run before the run's start.
+        let shift = |ns: u64| (ns + latency).saturating_sub(run.start_ns);
+        let (begin, end) = (shift(begin), shift(s.end_ns));
+        out.extend([
+            (begin.min(latency), end.min(latency)),
+            (
+                begin.max(latency) - latency,
+                (end.max(latency) - latency).min(latency),
+            ),
+        ]);
+    }
+    out.retain(|(begin, end)| begin < end);
+    out.sort_unstable();
+    out
+}

@@ -1,0 +1,253 @@
+//! A plan small enough to be checked by hand, its verdict and its pictures.
+//!
+//! ```text
+//!   block 2   l0 (a, 2 blocks)  l2 arriving       l2 (b's panel 1)
+//!   block 1   l0                l1 (b's panel 0)  ·
+//!   block 0   x, and b's workspace ────────────────────────────────►
+//!             compute 0: a      compute 1: b      compute 2: b
+//! ```
+
+use neap_plan::{
+    AfterCompute, BufferSpec, Compute, ExecutionPlan, Extent, Lane, Load, PanelRange, PanelSpec,
+    ResidentLoad, RunTiming, Span, StepId, StepRange, StepSpec, Timeline, Verdict, Violation,
+    WeightsAt, Workload, render, validate,
+};
+
+const BLOCK: u64 = 4096;
+
+/// Step 0 has 100 bytes of weights that straddle a block; step 1 has two panels of one block each.
+fn workload() -> Workload {
+    let steps = vec![
+        StepSpec {
+            name: "a</script><b>".into(),
+            extents: vec![Extent {
+                file_offset: BLOCK - 50,
+                bytes: 100,
+            }],
+            ..StepSpec::default()
+        },
+        StepSpec {
+            name: "b".into(),
+            workspace_bytes: 64,
+            panels: Some(PanelSpec {
+                file_offset: 2 * BLOCK,
+                panel_bytes: BLOCK,
+                panels: 2,
+                granule: 1,
+            }),
+            ..StepSpec::default()
+        },
+    ];
+    let buffers = vec![BufferSpec {
+        name: "x".into(),
+        bytes: 1000,
+        align: 64,
+        live: StepRange::new(0, 2),
+    }];
+    Workload {
+        digest: "d".into(),
+        steps,
+        buffers,
+        constants_bytes: 0,
+    }
+}
+
+/// Computes: a, b[0..1], b[1..2]. Blocks 1–2 hold a's weights, then b's panels one after the other.
+fn plan() -> ExecutionPlan {
+    let compute = |step, panels, at: Option<u64>, extents: &[u64], needs| Compute {
+        step: StepId(step),
+        panels,
+        weights: WeightsAt {
+            panels: at,
+            extents: extents.to_vec(),
+            table: None,
+        },
+        needs,
+    };
+    let load = |file_block: u64, blocks: u64, at: u64, run_back, computes| Load {
+        file_offset: file_block * BLOCK,
+        bytes: blocks * BLOCK,
+        offset: at * BLOCK,
+        after: AfterCompute { run_back, computes },
+    };
+    ExecutionPlan {
+        strategy: "by hand".into(),
+        digest: "d".into(),
+        arena_bytes: 3 * BLOCK,
+        buffers: vec![0],
+        workspaces: vec![0, 1024],
+        resident: vec![],
+        // a's weights may be loaded when the last panel's place is free: at the start of the next run.
+        // b's first panel goes to block 1 when a is done; the second to block 2, also then.
+        loads: vec![
+            load(0, 2, 1, 0, 0),
+            load(2, 1, 1, 0, 1),
+            load(3, 1, 2, 0, 1),
+        ],
+        computes: vec![
+            compute(0, PanelRange::NONE, None, &[BLOCK + BLOCK - 50], 1),
+            compute(1, PanelRange::new(0, 1), Some(BLOCK), &[], 2),
+            compute(1, PanelRange::new(1, 2), Some(2 * BLOCK), &[], 3),
+        ],
+    }
+}
+
+fn timeline() -> Timeline {
+    let span = |lane, action, ready_ns, start_ns, end_ns| Span {
+        lane,
+        run: 0,
+        action,
+        ready_ns,
+        start_ns,
+        end_ns,
+    };
+    Timeline {
+        spans: vec![
+            span(Lane::Load, 0, 0, 0, 80),
+            span(Lane::Compute, 0, 0, 80, 100),
+            span(Lane::Load, 1, 100, 100, 140),
+            span(Lane::Load, 2, 100, 100, 180),
+            span(Lane::Compute, 1, 100, 140, 160),
+            span(Lane::Compute, 2, 160, 180, 200),
+        ],
+        runs: vec![RunTiming {
+            start_ns: 0,
+            end_ns: 200,
+            stall_ns: 140,
+        }],
+    }
+}
+
+#[test]
+fn the_plan_is_valid_and_its_verdict_known() {
+    let verdict = validate(&workload(), &plan()).unwrap();
+    let lower_bound_bytes = 2 * BLOCK + 1000 + 64;
+    assert_eq!(
+        verdict,
+        Verdict {
+            high_water_bytes: 3 * BLOCK,
+            lower_bound_bytes,
+            loaded_bytes_per_run: 4 * BLOCK,
+            resident_bytes: 0
+        }
+    );
+}
+
+#[test]
+fn what_the_next_run_prefetches_may_not_be_overwritten_either() {
+    // Loaded in the tail of the run before, a's weights would lie on b's panels …
+    let mut p = plan();
+    p.loads[0].after = AfterCompute {
+        run_back: 1,
+        computes: 2,
+    };
+    let overlap =
+        |p: &ExecutionPlan| matches!(validate(&workload(), p), Err(Violation::Overlap { .. }));
+    assert!(overlap(&p));
+    // … unless the arena is larger and they have a place of their own.
+    p.arena_bytes = 5 * BLOCK;
+    p.loads[0].offset = 3 * BLOCK;
+    p.computes[0].weights.extents[0] = 3 * BLOCK + BLOCK - 50;
+    assert!(validate(&workload(), &p).is_ok());
+    // Each run's are loaded when the run before has used its own, and no earlier.
+    p.loads[0].after = AfterCompute {
+        run_back: 1,
+        computes: 1,
+    };
+    assert!(validate(&workload(), &p).is_ok());
+    p.loads[0].after = AfterCompute {
+        run_back: 1,
+        computes: 0,
+    };
+    assert!(overlap(&p));
+}
+
+#[test]
+fn outputs_are_safe_until_the_next_run_begins() {
+    // The buffer is an output: nothing may be loaded onto it before the next run's start.
+    let mut p = plan();
+    p.arena_bytes = 4 * BLOCK;
+    p.resident = vec![ResidentLoad {
+        file_offset: 2 * BLOCK,
+        bytes: BLOCK,
+        offset: 0,
+    }];
+    assert!(matches!(
+        validate(&workload(), &p),
+        Err(Violation::Overlap { .. })
+    ));
+    p.resident[0].offset = 3 * BLOCK;
+    assert!(validate(&workload(), &p).is_ok());
+}
+
+#[test]
+fn a_hostile_plan_or_workload_is_refused_not_believed() {
+    let w = workload();
+    let mut p = plan();
+    p.loads[0].offset = u64::MAX - BLOCK + 1;
+    assert!(validate(&w, &p).is_err());
+    let mut p = plan();
+    p.computes[1].step = StepId(u32::MAX);
+    assert!(validate(&w, &p).is_err());
+    let mut bad = workload();
+    bad.steps[1].panels = Some(PanelSpec {
+        file_offset: 0,
+        panel_bytes: u64::MAX,
+        panels: u32::MAX,
+        granule: 1,
+    });
+    assert!(matches!(
+        validate(&bad, &plan()),
+        Err(Violation::Workload(_))
+    ));
+    let mut bad = workload();
+    bad.buffers[0].live = StepRange::new(0, 3);
+    assert!(matches!(
+        validate(&bad, &plan()),
+        Err(Violation::Workload(_))
+    ));
+}
+
+#[test]
+fn plans_survive_json() {
+    let text = serde_json::to_string(&(workload(), plan(), timeline())).unwrap();
+    let back: (Workload, ExecutionPlan, Timeline) = serde_json::from_str(&text).unwrap();
+    assert_eq!(back, (workload(), plan(), timeline()));
+}
+
+#[test]
+fn the_text_shows_memory_and_lanes() {
+    let text = render::text(&workload(), &plan(), Some(&timeline()));
+    assert!(
+        text.contains("streamed  16.0 KiB per run in 3 loads"),
+        "{text}"
+    );
+    assert!(text.contains("200 ns"), "{text}");
+    for mark in ['█', '▒', '░', '·'] {
+        assert!(text.matches(mark).count() > 1, "no {mark} in\n{text}");
+    }
+    // Three computes, three columns: a's weights; then the second panel arrives; then it is in use.
+    let row = text
+        .lines()
+        .find(|l| l.trim_start().starts_with("8.0 KiB │"))
+        .unwrap();
+    assert_eq!(row.chars().rev().take(3).collect::<String>(), "▒░▒");
+}
+
+#[test]
+fn the_page_is_self_contained_and_escapes_names() {
+    let (w, p) = (workload(), plan());
+    let verdict = validate(&w, &p).unwrap();
+    let page = render::html("a & b <c>", &w, &p, &verdict, &timeline());
+    assert!(page.contains("<title>a &amp; b &lt;c&gt; · plan</title>"));
+    assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("__DATA__"));
+    let (_, rest) = page
+        .split_once("<script id=\"data\" type=\"application/json\">")
+        .unwrap();
+    let (data, _) = rest.split_once("</script>").unwrap();
+    let data: serde_json::Value = serde_json::from_str(data).unwrap();
+    assert_eq!(data["steps"][0]["name"], "a</script><b>");
+    assert_eq!(data["steps"][0]["loaded"], 2 * BLOCK);
+    assert_eq!(data["latency"], 200);
+    assert_eq!(data["rects"].as_array().unwrap().len(), 5);
+}
