@@ -1,8 +1,8 @@
 //! The executor: one thread interprets both lanes of a plan, with the pool's help in kernels.
 //!
 //! ```text
-//!   for each compute:  start loads that may start
-//!                      note loads that have arrived
+//!   for each compute:  note loads that have arrived
+//!                      start loads that may start
 //!                      not all here that it needs?  wait: a stall
 //!                      compute the step, or its slice of panels
 //! ```
@@ -98,8 +98,8 @@ impl Executor {
         let run = lane.run();
         let mut ready_ns = recorder.moment(clock);
         for index in 0..self.computes.len() {
-            lane.pump(clock, recorder)?;
             lane.poll(false, clock, recorder)?;
+            lane.pump(clock, recorder)?;
             let needs = self.computes[index].needs;
             if !lane.has(needs) {
                 let begin_ns = clock.now_ns();
@@ -210,14 +210,14 @@ impl Executor {
             let table = memory.arena(offset, table_bytes)?;
             // SAFETY: operands were checked when the session opened to have the types that `Gather`
             // expects; the plan keeps their memory and the loaded table apart from all else.
-            return unsafe { gather.from_memory(table) };
+            return unsafe { gather.copy_from_memory(table) };
         }
         let (offset, bytes) = rows.window_space;
         let space = memory.arena(offset, bytes)?;
         let begin_ns = clock.now_ns();
         // SAFETY: as above, and the windows' space is part of the step's workspace, at a multiple of
         // a block by the plan's validity.
-        unsafe { gather.from_storage(lane, (space, bytes as usize), &mut self.batch)? };
+        unsafe { gather.copy_from_storage(lane, (space, bytes as usize), &mut self.batch)? };
         // Copying the rows is as nothing beside reading them.
         recorder.stalled(clock.now_ns().saturating_sub(begin_ns));
         Ok(())

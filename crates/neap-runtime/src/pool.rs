@@ -54,6 +54,8 @@ struct Shared {
     sleepers: AtomicU32,
     /// 1 while the caller sleeps until the job is completed.
     caller_sleeps: AtomicU32,
+    /// Workers that have begun to work, and will allocate no more.
+    started: AtomicU32,
     stop: AtomicBool,
     panicked: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -76,6 +78,7 @@ impl Pool {
             wakes: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
             caller_sleeps: AtomicU32::new(0),
+            started: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
             panic: Mutex::new(None),
@@ -103,6 +106,7 @@ impl Pool {
                 })?;
             pool.threads.push(thread);
         }
+        pool.shared.wait_until_started(pool.threads.len() as u32);
         Ok(pool)
     }
 }
@@ -245,7 +249,20 @@ impl Shared {
         }
     }
 
+    fn wait_until_started(&self, count: u32) {
+        loop {
+            let started = self.started.load(Acquire);
+            if started == count {
+                return;
+            }
+            // Returns when the count has changed, or early.
+            let _ = futex::wait(&self.started, futex::Flags::PRIVATE, started, None);
+        }
+    }
+
     fn work(&self, worker: usize) {
+        self.started.fetch_add(1, Release);
+        let _ = futex::wake(&self.started, futex::Flags::PRIVATE, 1);
         loop {
             self.take_tasks(worker);
             let wake = || self.has_task() || self.stop.load(Relaxed);

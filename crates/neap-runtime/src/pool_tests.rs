@@ -106,17 +106,23 @@ fn nested_and_concurrent_calls() {
 #[ignore = "a measurement"]
 fn dispatch_latency() {
     let pool = Pool::new(2, false).unwrap();
-    let mut samples_ns: Vec<u128> = (0..20_000)
-        .map(|_| {
-            let start = Instant::now();
-            pool.run(2, &|_, _| std::hint::black_box(()));
-            start.elapsed().as_nanos()
-        })
-        .collect();
-    samples_ns.sort_unstable();
-    println!(
-        "dispatch of 2 tasks to 2 workers: median {} ns, p99 {} ns",
-        samples_ns[samples_ns.len() / 2],
-        samples_ns[samples_ns.len() * 99 / 100]
-    );
+    let busy = |ns: u128| {
+        let start = Instant::now();
+        while start.elapsed().as_nanos() < ns {}
+    };
+    for task_ns in [0, 5_000] {
+        let mut samples_ns: Vec<u128> = (0..20_000)
+            .map(|_| {
+                let start = Instant::now();
+                pool.run(2, &|_, _| busy(task_ns));
+                start.elapsed().as_nanos() - task_ns
+            })
+            .collect();
+        samples_ns.sort_unstable();
+        println!(
+            "2 tasks of {task_ns} ns on 2 workers take longer by: median {} ns, p90 {} ns",
+            samples_ns[samples_ns.len() / 2],
+            samples_ns[samples_ns.len() * 9 / 10]
+        );
+    }
 }

@@ -5,7 +5,7 @@ use crate::RuntimeError;
 use crate::rows::Table;
 use neap_ir::program::Storage;
 use neap_ir::recipe::PackedForm;
-use neap_ir::{Const, DType, Layout, Node, NodeId, Op, Program, ValueId};
+use neap_ir::{Const, DType, Layout, Node, NodeId, Op, Program, ValueId, infer};
 use neap_kernels::simd::Isa;
 use neap_ops::Operand as OpOperand;
 use neap_plan::{ByteRange, ExecutionPlan, StepSpec, Workload};
@@ -162,6 +162,7 @@ impl Resolver<'_> {
         };
         let inputs: Vec<_> = self.node.inputs.iter().map(describe).collect();
         let outputs: Vec<_> = self.node.outputs.iter().map(describe).collect();
+        self.check_types()?;
         neap_ops::supported(&self.node.op, &inputs, &outputs).map_err(|source| {
             RuntimeError::Unsupported {
                 node: self.node.name.clone(),
@@ -174,6 +175,34 @@ impl Resolver<'_> {
                 "it needs {needed} bytes of workspace with {workers} threads, {} are planned",
                 self.spec.workspace_bytes
             )));
+        }
+        Ok(())
+    }
+
+    /// Operators trust the types of their operands.
+    fn check_types(&self) -> Result<(), RuntimeError> {
+        let graph = &self.program.graph;
+        let inputs = graph.input_types(self.node);
+        let count = self.node.outputs.len();
+        let inferred =
+            infer::output_types(&self.node.op, &inputs, count).map_err(|e| self.mismatch(e))?;
+        for (output, ty) in self.node.outputs.iter().zip(&inferred) {
+            if let Some(output) = *output
+                && graph.ty(output) != ty
+            {
+                let stated = graph.ty(output);
+                return Err(mismatch(
+                    "program",
+                    format!(
+                        "'{}' is {}{:?}, its operator gives {}{:?}",
+                        name(self.program, output),
+                        stated.dtype,
+                        stated.shape,
+                        ty.dtype,
+                        ty.shape
+                    ),
+                ));
+            }
         }
         Ok(())
     }

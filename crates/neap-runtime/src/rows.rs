@@ -98,7 +98,7 @@ impl Gather<'_> {
     /// # Safety
     /// All of the table, the indices and the output are where this says, in memory that nothing else
     /// writes.
-    pub(crate) unsafe fn from_memory(&self, table: *const u8) -> Result<(), RuntimeError> {
+    pub(crate) unsafe fn copy_from_memory(&self, table: *const u8) -> Result<(), RuntimeError> {
         for at in 0..self.count {
             let row = self.row(at)?;
             // SAFETY: the row lies in the table, by the check of the index.
@@ -113,7 +113,7 @@ impl Gather<'_> {
     /// # Safety
     /// The indices and the output are where this says, in memory that nothing else writes.
     /// `workspace` is that many bytes of the arena at a multiple of [`BLOCK`], used by nothing else.
-    pub(crate) unsafe fn from_storage(
+    pub(crate) unsafe fn copy_from_storage(
         &self,
         lane: &mut LoadLane,
         workspace: (*mut u8, usize),

@@ -270,3 +270,14 @@ impl<C: Clock> Session<C> {
         self.recorder.take()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_may_move_between_threads() {
+        fn movable<T: Send>() {}
+        movable::<Session>();
+    }
+}

@@ -157,7 +157,8 @@ fn inputs_go_by_name() {
 #[test]
 fn plans_must_be_valid_and_fit() {
     let model = mixed_model(43);
-    let cases: Vec<(&str, Box<dyn FnOnce(&mut ExecutionPlan, &mut Workload)>)> = vec![
+    type Change = Box<dyn FnOnce(&mut ExecutionPlan, &mut Workload)>;
+    let cases: Vec<(&str, Change)> = vec![
         ("digest", Box::new(|p, _| p.digest = "other".into())),
         (
             "digest",
@@ -172,7 +173,13 @@ fn plans_must_be_valid_and_fit() {
             Box::new(|p, _| p.loads[0].offset = p.loads[1].offset),
         ),
         ("invalid plan", Box::new(|p, _| p.computes.truncate(2))),
-        ("invalid plan", Box::new(|p, _| p.computes[1].needs = 0)),
+        (
+            "invalid plan",
+            Box::new(|p, _| {
+                let streamed = p.computes.iter_mut().find(|c| c.weights.panels.is_some());
+                streamed.unwrap().needs = 0;
+            }),
+        ),
     ];
     for (expected, change) in cases {
         let error = refusal(&model, change);
@@ -184,7 +191,8 @@ fn plans_must_be_valid_and_fit() {
 #[test]
 fn workloads_must_describe_the_program() {
     let model = mixed_model(44);
-    let cases: Vec<(&str, fn(&mut Workload))> = vec![
+    type Change = fn(&mut Workload);
+    let cases: Vec<(&str, Change)> = vec![
         ("steps", |w| {
             w.steps.pop();
             w.buffers
