@@ -30,8 +30,8 @@ mod workload;
 
 pub use budget::{Budget, Bytes, parse_bytes};
 pub use error::{Error, Result};
-pub use model::{Cache, Model, OpenOptions, TensorInfo, pack, shape_text};
-pub use neap_ir::{DType, Literal, TensorType};
+pub use model::{Cache, Model, OpenOptions, TensorInfo, pack, pack_graph, shape_text};
+pub use neap_ir::{DType, Graph, Literal, TensorType};
 pub use neap_plan::{Timeline, Workload};
 pub use neap_sim::CostProfile;
 pub use neap_store::{IoMode, measure_bandwidth};

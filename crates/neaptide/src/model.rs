@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::pack::{self, Progress};
-use neap_ir::{Graph, Literal, Program, TensorType};
+use neap_ir::{DType, Graph, Literal, Program, TensorType};
 use neap_store::PackedFile;
 use std::collections::BTreeMap;
 use std::fs;
@@ -114,12 +114,25 @@ pub fn pack(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {
     let graph = neap_onnx::open(model, &onnx_options(options))?;
+    pack_graph(graph, target, progress)
+}
+
+/// As [`pack`], of a graph that was built in memory or by another reader. Its shapes are bound, its
+/// constants lie in the graph or in the files it names.
+pub fn pack_graph(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
     pack::write(graph, target, progress)?;
     crate::memory::trim_heap();
     Ok(())
 }
 
 impl TensorInfo {
+    pub fn new(name: impl Into<String>, dtype: DType, shape: &[usize]) -> TensorInfo {
+        TensorInfo {
+            name: name.into(),
+            ty: TensorType::new(dtype, shape),
+        }
+    }
+
     pub fn len_bytes(&self) -> usize {
         self.ty.len_bytes()
     }
