@@ -86,6 +86,8 @@ pub(super) struct Image {
     image_floats: usize,
     /// Position p reads pixel p.
     pointwise: bool,
+    /// Windows whose top left pixel comes before this lie in the image whole.
+    whole_until: [usize; 2],
 }
 
 impl Image {
@@ -99,6 +101,10 @@ impl Image {
                 && shape.strides == [1, 1]
                 && shape.pads_begin == [0, 0]
                 && shape.input == shape.output,
+            whole_until: [0, 1].map(|axis| {
+                let reach = (shape.kernel[axis] - 1) * shape.dilations[axis];
+                shape.input[axis].saturating_sub(reach)
+            }),
         }
     }
 }
@@ -112,19 +118,26 @@ impl Inputs for Image {
         let s = &self.shape;
         let [height, width] = s.input;
         let pixels = self.pixels.wrapping_add(image * self.image_floats);
+        let rows = writer.rows();
         if self.pointwise {
             let first = pixels.wrapping_add(position * LANES);
-            writer.tap(0, |row| Some(first.wrapping_add(row * LANES)));
+            for row in 0..rows {
+                writer.corner(row, first.wrapping_add(row * LANES));
+            }
+            writer.tap(0, 0, writer.all());
             return;
         }
-        // Top left input pixel of each position; negative in the padding.
-        let mut corners = [(0isize, 0isize); MAX_ROWS];
+        // Top left input pixel of each position; in the padding coordinates wrap to huge ones.
+        let mut corners = [(0usize, 0usize); MAX_ROWS];
         let (mut y, mut x) = (position / s.output[1], position % s.output[1]);
-        for corner in &mut corners[..writer.rows()] {
-            *corner = (
-                (y * s.strides[0]) as isize - s.pads_begin[0] as isize,
-                (x * s.strides[1]) as isize - s.pads_begin[1] as isize,
-            );
+        let mut whole = true;
+        for (row, corner) in corners[..rows].iter_mut().enumerate() {
+            let top = (y * s.strides[0]).wrapping_sub(s.pads_begin[0]);
+            let left = (x * s.strides[1]).wrapping_sub(s.pads_begin[1]);
+            *corner = (top, left);
+            let pixel = top.wrapping_mul(width).wrapping_add(left);
+            writer.corner(row, pixels.wrapping_add(pixel.wrapping_mul(LANES)));
+            whole &= top < self.whole_until[0] && left < self.whole_until[1];
             x += 1;
             if x == s.output[1] {
                 (x, y) = (0, y + 1);
@@ -132,16 +145,16 @@ impl Inputs for Image {
         }
         let (mut ky, mut kx) = (taps.start / s.kernel[1], taps.start % s.kernel[1]);
         for tap in taps {
-            let dy = (ky * s.dilations[0]) as isize;
-            let dx = (kx * s.dilations[1]) as isize;
-            writer.tap(tap, |row| {
-                // Negative coordinates become huge, so one comparison each is enough.
-                let y = (corners[row].0 + dy) as usize;
-                let x = (corners[row].1 + dx) as usize;
-                let pixel =
-                    pixels.wrapping_add(y.wrapping_mul(width).wrapping_add(x).wrapping_mul(LANES));
-                (y < height && x < width).then_some(pixel)
-            });
+            let (dy, dx) = (ky * s.dilations[0], kx * s.dilations[1]);
+            let mut inside = writer.all();
+            if !whole {
+                inside = 0;
+                for (row, &(top, left)) in corners[..rows].iter().enumerate() {
+                    let is_inside = top.wrapping_add(dy) < height && left.wrapping_add(dx) < width;
+                    inside |= u32::from(is_inside) << row;
+                }
+            }
+            writer.tap(tap, (dy * width + dx) * LANES, inside);
             kx += 1;
             if kx == s.kernel[1] {
                 (kx, ky) = (0, ky + 1);

@@ -11,7 +11,7 @@ use crate::epilogue::{Epilogue, Residual};
 use crate::error::{KernelError, check_len, checked_product};
 use crate::parallel::{Parallel, Serial};
 use crate::simd::{Isa, LANES};
-use crate::tile::{Destination, Form, Inputs, MAX_ROWS, Product, Reduction, TapWriter, run};
+use crate::tile::{Destination, Form, Inputs, Product, Reduction, TapWriter, run};
 use std::ops::Range;
 
 /// Bytes that a band may take, unless a single output row needs more.
@@ -221,10 +221,10 @@ impl Inputs for Band {
     fn fill(&self, _image: usize, position: usize, taps: Range<usize>, writer: &mut TapWriter<'_>) {
         let s = &self.shape;
         let row_floats = band_width(s) * s.c_in;
-        let mut corners = [0usize; MAX_ROWS];
         let (mut y, mut x) = (position / s.output[1], position % s.output[1]);
-        for corner in &mut corners[..writer.rows()] {
-            *corner = y * s.strides[0] * row_floats + x * s.strides[1] * s.c_in;
+        for row in 0..writer.rows() {
+            let corner = y * s.strides[0] * row_floats + x * s.strides[1] * s.c_in;
+            writer.corner(row, self.pixels.wrapping_add(corner));
             x += 1;
             if x == s.output[1] {
                 (x, y) = (0, y + 1);
@@ -237,9 +237,7 @@ impl Inputs for Band {
                 tap / s.kernel[1] * s.dilations[0] * row_floats
                     + tap % s.kernel[1] * s.dilations[1] * s.c_in
             };
-            writer.tap(tap, |row| {
-                Some(self.pixels.wrapping_add(corners[row] + offset))
-            });
+            writer.tap(tap, offset, writer.all());
         }
     }
 }

@@ -187,8 +187,11 @@ impl Inputs for Rows {
     #[inline]
     fn fill(&self, _image: usize, position: usize, taps: Range<usize>, writer: &mut TapWriter<'_>) {
         let first = self.a.wrapping_add(position * self.stride);
+        for row in 0..writer.rows() {
+            writer.corner(row, first.wrapping_add(row * self.stride));
+        }
         for tap in taps {
-            writer.tap(tap, |row| Some(first.wrapping_add(row * self.stride)));
+            writer.tap(tap, 0, writer.all());
         }
     }
 }

@@ -17,9 +17,10 @@ pub(super) unsafe fn micro_grouped<S: Simd, const W: usize, const R: usize>(s: S
         for t in 0..tile.taps_len {
             let tap = &*tile.taps.add(t);
             let weights = tile.weights.add(tap.index * W * LANES);
+            let runs = tap.runs::<R>(tile, tile.first_block_bytes);
             let mut x = [s.zero(); R];
             for r in 0..R {
-                x[r] = s.load(tap.base[r].byte_add(tile.first_block_bytes & tap.moves[r]));
+                x[r] = s.load(runs[r]);
             }
             for j in 0..W {
                 let w = s.load(weights.add(j * LANES));

@@ -13,16 +13,35 @@ pub(crate) static ZERO_RUN: ZeroRun = ZeroRun([0.0; LANES]);
 #[repr(align(64))]
 pub(crate) struct ZeroRun(pub(crate) [f32; LANES]);
 
-/// Where one kernel tap reads, for each position of a tile.
+/// Where one kernel tap reads, from the tile's corners on.
 #[derive(Clone, Copy)]
-#[repr(C)]
 pub(super) struct Tap {
     /// Which tap of the chunk it is: where its weights lie.
     pub index: usize,
-    /// First input of the layer's first channel block.
-    pub base: [*const f32; MAX_ROWS],
-    /// All ones, or zero where the pointer does not move from block to block.
-    pub moves: [usize; MAX_ROWS],
+    pub offset_bytes: usize,
+    /// A bit for each position that reads input; the others are in the padding.
+    pub inside: u32,
+}
+
+impl Tap {
+    /// Where each position reads, `step` bytes further on.
+    #[inline(always)]
+    pub fn runs<const R: usize>(&self, tile: &Tile, step: usize) -> [*const f32; R] {
+        let offset = self.offset_bytes.wrapping_add(step);
+        let mut x = [std::ptr::null(); R];
+        if self.inside == (1 << R) - 1 {
+            for r in 0..R {
+                x[r] = tile.corners[r].wrapping_byte_add(offset);
+            }
+        } else {
+            for r in 0..R {
+                let run = tile.corners[r].wrapping_byte_add(offset);
+                let inside = self.inside >> r & 1 != 0;
+                x[r] = if inside { run } else { ZERO_RUN.0.as_ptr() };
+            }
+        }
+        x
+    }
 }
 
 /// One call of the micro-kernel.
@@ -34,6 +53,8 @@ pub(super) struct Tile {
     pub bias: *const f32,
     /// From panel to panel, in weights and in bias.
     pub panel_floats: usize,
+    /// Input of each position that taps count from.
+    pub corners: [*const f32; MAX_ROWS],
     pub taps: *const Tap,
     pub taps_len: usize,
     /// Taps of the chunk, skipped ones included.
@@ -45,7 +66,7 @@ pub(super) struct Tile {
     pub last_len: usize,
     /// From block to block in the input.
     pub block_step_bytes: usize,
-    /// From the taps' base to the tile's first block.
+    /// From the corners to the tile's first block.
     pub first_block_bytes: usize,
     pub output: *mut f32,
     /// What is added first: null, or memory laid out as the output.
@@ -87,11 +108,12 @@ pub(super) unsafe fn micro<S: Simd, const P: usize, const R: usize>(s: S, tile: 
                 .add(block * tile.block_len * tile.taps_total * LANES);
             for t in 0..tile.taps_len {
                 let tap = &*tile.taps.add(t);
-                let mut x = [std::ptr::null(); R];
-                for r in 0..R {
-                    x[r] = tap.base[r].byte_add(step & tap.moves[r]);
-                    // The same run of the next block, which hardware does not foresee.
-                    prefetch(x[r].wrapping_byte_add(tile.block_step_bytes));
+                let x = tap.runs::<R>(tile, step);
+                if block + 1 < tile.blocks {
+                    for r in 0..R {
+                        // The same run of the next block, which hardware does not foresee.
+                        prefetch(x[r].wrapping_byte_add(tile.block_step_bytes));
+                    }
                 }
                 let mut w = [block_weights.add(tap.index * len * LANES); P];
                 for p in 1..P {

@@ -35,7 +35,7 @@ impl Shapes {
         match self {
             Shapes::Dense(isa) => match isa.kind() {
                 #[cfg(target_arch = "x86_64")]
-                Kind::Avx512 => [14, 14, 8, 6][panels.clamp(1, 4) - 1],
+                Kind::Avx512 => [12, 14, 8, 6][panels.clamp(1, 4) - 1],
                 #[cfg(target_arch = "x86_64")]
                 Kind::Avx2Fma => 6,
                 #[cfg(target_arch = "aarch64")]

@@ -1,17 +1,23 @@
-//! The table of a tile's taps: where each kernel tap reads, for each position.
+//! Where a tile reads: a corner for each position, and for each kernel tap an offset from there.
 
-use super::micro::{Tap, ZERO_RUN};
+use super::micro::{MAX_ROWS, Tap};
 use std::mem::MaybeUninit;
 
 /// Taps that a table holds; larger kernels run in chunks of taps.
-pub(super) const TABLE_TAPS: usize = 32;
+pub(super) const TABLE_TAPS: usize = 64;
 
-/// Memory for the taps of one tile.
-pub(super) struct Table([MaybeUninit<Tap>; TABLE_TAPS]);
+/// The inputs of one tile.
+pub(super) struct Table {
+    pub corners: [*const f32; MAX_ROWS],
+    taps: [MaybeUninit<Tap>; TABLE_TAPS],
+}
 
 impl Table {
     pub fn new() -> Self {
-        Table([const { MaybeUninit::uninit() }; TABLE_TAPS])
+        Table {
+            corners: [std::ptr::null(); MAX_ROWS],
+            taps: [const { MaybeUninit::uninit() }; TABLE_TAPS],
+        }
     }
 
     /// A writer for a tile of `rows` positions, of a chunk whose first tap is `first_tap`.
@@ -25,12 +31,12 @@ impl Table {
     }
 
     /// The taps that the last writer added.
-    pub fn as_ptr(&self) -> *const Tap {
-        self.0.as_ptr().cast()
+    pub fn taps(&self) -> *const Tap {
+        self.taps.as_ptr().cast()
     }
 }
 
-/// Collects the taps of a tile that touch the image.
+/// Collects the inputs of a tile.
 pub(crate) struct TapWriter<'a> {
     table: &'a mut Table,
     len: usize,
@@ -44,28 +50,32 @@ impl TapWriter<'_> {
         self.rows
     }
 
+    /// A mask with a bit for every position of the tile.
+    pub(crate) fn all(&self) -> u32 {
+        (1 << self.rows) - 1
+    }
+
     /// Taps added.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Adds a tap: `run(row)` is where a position of the tile reads in channel block 0, `None`
-    /// outside the image. A tap outside for the whole tile is dropped.
+    /// From where position `row` counts its taps' offsets; it may lie outside the input.
     #[inline(always)]
-    pub(crate) fn tap(&mut self, index: usize, run: impl Fn(usize) -> Option<*const f32>) {
-        let entry = self.table.0[self.len].as_mut_ptr();
-        let mut touched = false;
-        // SAFETY: `entry` is writable and has room for `rows` positions. Its fields are plain
-        // data, of which the micro-kernel reads only what is written here.
-        unsafe {
-            (*entry).index = index - self.first_tap;
-            for row in 0..self.rows {
-                let inside = run(row);
-                touched |= inside.is_some();
-                (*entry).moves[row] = if inside.is_some() { usize::MAX } else { 0 };
-                (*entry).base[row] = inside.unwrap_or(ZERO_RUN.0.as_ptr());
-            }
-        }
-        self.len += usize::from(touched);
+    pub(crate) fn corner(&mut self, row: usize, pixel: *const f32) {
+        self.table.corners[row] = pixel;
+    }
+
+    /// Adds a tap which reads `offset_floats` from the corner on, for the positions in the mask
+    /// `inside`; for the others it is in the padding. Dropped where that is all of them.
+    #[inline(always)]
+    pub(crate) fn tap(&mut self, index: usize, offset_floats: usize, inside: u32) {
+        let offset_bytes = offset_floats.wrapping_mul(size_of::<f32>());
+        self.table.taps[self.len].write(Tap {
+            index: index - self.first_tap,
+            offset_bytes,
+            inside,
+        });
+        self.len += usize::from(inside != 0);
     }
 }
