@@ -114,7 +114,8 @@ impl Cut {
         } else {
             BLOCK_KEYS
         };
-        let score_row = keys.next_multiple_of(LANES).max(LANES);
+        // One vector more, lest rows a power of two apart share a set of the cache.
+        let score_row = keys.next_multiple_of(LANES) + LANES;
         let most = (SCORE_FLOATS / score_row).max(ROWS);
         let tiles = shape.q_len.div_ceil(most).max(1);
         let rows = shape.q_len.div_ceil(tiles).next_multiple_of(ROWS);
@@ -306,7 +307,9 @@ impl Tile<'_> {
         while panel < panels {
             let at = start + panel * LANES;
             let direct = shape.keys == KeyLayout::Transposed && keys >= (panel + 1) * LANES;
-            let mut count = PACK_PANELS.min(panels - panel);
+            // Along the diagonal narrower strips waste less.
+            let most = if shape.causal.is_some() { PACK_PANELS / 2 } else { PACK_PANELS };
+            let mut count = most.min(panels - panel);
             if direct {
                 count = count.min(keys / LANES - panel);
             }
