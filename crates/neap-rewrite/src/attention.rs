@@ -38,13 +38,28 @@ fn fuse(editor: &mut Editor, at: usize) -> bool {
     let (k, k_layout) = untransposed(editor, found.k_transposed, true);
     let (v, v_layout) = untransposed(editor, found.v, false);
 
-    let mut last = at;
+    // The node gives `[B, S, H*D]`; what was its transpose only names the heads again.
+    let mut output = product;
     let mut out_layout = HeadLayout::HeadMajor;
     if let Some(next) = editor.sole_user(product)
         && matches!(&editor.node(next).op, Op::Transpose { perm } if perm[..] == [0, 2, 1, 3])
     {
-        last = next;
+        let [b, h, s, d] = q_shape[..] else {
+            return false;
+        };
+        let rows = neap_ir::TensorType::new(DType::F32, &[b, s, h * d]);
+        output = editor
+            .graph
+            .add_value(format!("{}.rows", editor.node(at).name), rows);
         out_layout = HeadLayout::RowMajor;
+        let reshape = Node {
+            op: Op::Reshape {
+                shape: vec![b, s, h, d],
+            },
+            inputs: vec![Some(output)],
+            ..editor.node(next).clone()
+        };
+        editor.replace(next, reshape, &[]);
     }
     let attrs = AttentionAttrs {
         heads,
@@ -62,11 +77,10 @@ fn fuse(editor: &mut Editor, at: usize) -> bool {
         name: editor.node(at).name.clone(),
         op: Op::Attention(attrs),
         inputs,
-        outputs: editor.node(last).outputs.clone(),
+        outputs: vec![Some(output)],
         panels: None,
     };
-    let absorbed: &[usize] = if last == at { &[] } else { &[at] };
-    editor.replace(last, node, absorbed);
+    editor.replace(at, node, &[]);
     true
 }
 

@@ -199,7 +199,9 @@ fn only_renames(graph: &Graph, node: &Node, classes: &mut Classes) -> bool {
 enum Merge {
     SameData,
     /// The output of the node at `at` takes over the memory of an input.
-    Overwrite { at: usize },
+    Overwrite {
+        at: usize,
+    },
 }
 
 struct Member {
@@ -313,11 +315,9 @@ impl Classes {
         let begin = start_a.max(b.offset);
         let end = (start_a + self.bytes[va]).min(b.offset + self.bytes[vb]);
         if begin >= end
-            || self.contents.agree(
-                (va, begin - start_a),
-                (vb, begin - b.offset),
-                end - begin,
-            )
+            || self
+                .contents
+                .agree((va, begin - start_a), (vb, begin - b.offset), end - begin)
         {
             return false;
         }
