@@ -2,7 +2,8 @@
 
 use crate::elementwise::{binary, unary, vector};
 use crate::nd::MAX_RANK;
-use crate::product::einsum;
+use crate::product::matmul::Product;
+use crate::product::{einsum, packed};
 use crate::reduce::topk;
 use crate::window::{conv, pool};
 use crate::{OpError, attention, layer};
@@ -37,6 +38,13 @@ pub fn workspace_bytes(
         Op::ScaleShift { .. } if layout == Layout::Blocked => vector::workspace_bytes(y.shape[1]),
         Op::Conv(..) | Op::ConvTranspose { .. } => conv::workspace_bytes(y, workers),
         Op::PanelConv(panel) => layer::conv_workspace_bytes(panel, &x.shape, &y.shape, workers),
+        Op::MatMul if y.dtype == DType::F32 => Product::of(shape(0), shape(1))
+            .map_or(0, |product| packed::workspace_bytes(&product, workers)),
+        Op::Gemm {
+            trans_a, trans_b, ..
+        } if y.dtype == DType::F32 => Product::gemm(shape(0), shape(1), *trans_a, *trans_b)
+            .map_or(0, |product| packed::workspace_bytes(&product, workers)),
+        Op::BatchNorm { .. } | Op::InstanceNorm { .. } => vector::workspace_bytes(y.shape[1]),
         Op::Attention(attrs) => AttentionDims::of(attrs, shape(0), shape(1), shape(2))
             .map_or(0, |dims| attention::workspace_bytes(&dims, workers)),
         Op::TopK { axis, .. } => topk::workspace_bytes(x.shape[*axis], workers),
@@ -149,6 +157,9 @@ pub fn may_overwrite(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Vec<us
     candidates.filter(same).collect()
 }
 
+/// Widest response normalisation of blocked tensors.
+const LRN_BLOCKED: usize = 33;
+
 /// Whether the operator can give output 0 channel-blocked, and which layout each input must then
 /// have.
 pub fn blocked_inputs(
@@ -181,6 +192,14 @@ pub fn blocked_inputs(
         Op::Pool { kind, .. } | Op::GlobalPool(kind) => {
             let fits = pool::blocks(*kind, outputs.iter().flatten().count());
             (fits && all_blocked()).then(|| vec![Layout::Blocked])
+        }
+        Op::Lrn { size, .. } if *size <= LRN_BLOCKED => {
+            all_blocked().then(|| vec![Layout::Blocked])
+        }
+        Op::BatchNorm { .. } | Op::InstanceNorm { .. } => {
+            let mut layouts = vec![Layout::Plain; inputs.len()];
+            layouts[0] = Layout::Blocked;
+            blocked(inputs.first()?.as_ref()).then_some(layouts)
         }
         Op::ScaleShift { .. } => blocked(inputs.first()?.as_ref())
             .then(|| vec![Layout::Blocked, Layout::Plain, Layout::Plain]),

@@ -157,14 +157,14 @@ impl<'a> TensorRef<'a> {
     }
 }
 
-impl TensorMut<'_> {
+impl<'a> TensorMut<'a> {
     /// All elements, padding lanes included; empty for other types.
     ///
     /// # Safety
     /// No other reference into the tensor is alive: operators take this once, and do not take
     /// [`TensorRef::f32s`] of an input at the same address.
     #[allow(clippy::mut_from_ref)]
-    pub(crate) unsafe fn f32s_mut(&self) -> &mut [f32] {
+    pub(crate) unsafe fn f32s_mut(&self) -> &'a mut [f32] {
         if self.ty.dtype != DType::F32 {
             return &mut [];
         }

@@ -194,7 +194,10 @@ fn lanes<'a>(
 }
 
 /// A copy with whole blocks; 1 in the padding, which keeps quotients finite.
-pub(crate) fn padded<'a>(values: &[f32], scratch: &mut Scratch<'a>) -> Result<&'a [f32], OpError> {
+pub(crate) fn padded<'a>(
+    values: &[f32],
+    scratch: &mut Scratch<'a>,
+) -> Result<&'a mut [f32], OpError> {
     let copy = scratch.take::<f32>(values.len().next_multiple_of(LANES))?;
     copy[..values.len()].copy_from_slice(values);
     copy[values.len()..].fill(1.0);

@@ -1,6 +1,7 @@
 //! Normalisations by channel: batch, instance, group, local response.
 //!
-//! Any float type in plain layout, computed in f64.
+//! f32 takes the vectorised kernels, in either layout where they exist; the other types are
+//! computed in f64.
 
 use crate::args::{Args, Scratch};
 use crate::elementwise::vector::padded;
@@ -8,10 +9,13 @@ use crate::error::Named;
 use crate::nd::{GRAIN, Ptr, split};
 use crate::scalar::{Scalar, with_float};
 use crate::{Context, OpError};
-use neap_ir::Layout;
 use neap_ir::graph::LANES;
 use neap_ir::op::Activation;
+use neap_ir::{DType, Layout};
 use neap_kernels::elementwise::{Operand, affine};
+use neap_kernels::parallel::Parallel;
+use neap_kernels::rows::{self, Input};
+use neap_kernels::simd::Isa;
 
 /// `[images, channels, positions]`.
 fn sizes(shape: &[usize]) -> (usize, usize, usize) {
@@ -21,6 +25,9 @@ fn sizes(shape: &[usize]) -> (usize, usize, usize) {
 pub(crate) fn batch_norm(epsilon: f32, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
     let (x, y) = (args.input(0)?, args.output(0)?);
     let (images, channels, positions) = sizes(x.shape());
+    if x.dtype() == DType::F32 {
+        return batch_norm_f32(epsilon, args, ctx);
+    }
     with_float!(args.op, x.dtype(), T => {
         let parameter = |i: usize| Ok::<_, OpError>(Ptr::<T>::of(args.input(i)?.as_ptr()));
         let (scale, bias) = (parameter(1)?, parameter(2)?);
@@ -46,6 +53,22 @@ pub(crate) fn batch_norm(epsilon: f32, args: &Args, ctx: &mut Context) -> Result
     })
 }
 
+/// As `x * scale + shift`.
+fn batch_norm_f32(epsilon: f32, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let channels = args.input(0)?.shape()[1];
+    let mut scratch = Scratch::new(args.op, ctx.workspace);
+    let scale = padded(args.input(1)?.f32s(), &mut scratch)?;
+    let shift = padded(args.input(2)?.f32s(), &mut scratch)?;
+    let (mean, variance) = (args.input(3)?.f32s(), args.input(4)?.f32s());
+    for c in 0..channels {
+        let inverse = 1.0 / (f64::from(variance[c]) + f64::from(epsilon)).sqrt();
+        let factor = f64::from(scale[c]) * inverse;
+        shift[c] = (f64::from(shift[c]) - f64::from(mean[c]) * factor) as f32;
+        scale[c] = factor as f32;
+    }
+    by_channel(Activation::None, scale, shift, args, ctx.isa, ctx.par)
+}
+
 /// Instance norm is group norm with one channel for each group.
 pub(crate) fn group_norm(
     groups: usize,
@@ -58,6 +81,10 @@ pub(crate) fn group_norm(
     let (images, channels, positions) = sizes(x.shape());
     if x.elements() == 0 {
         return Ok(());
+    }
+    let f32s = x.dtype() == DType::F32 && !per_group;
+    if f32s || y.layout == Layout::Blocked {
+        return group_norm_f32(groups, epsilon, args, ctx);
     }
     let width = channels / groups;
     let length = width * positions;
@@ -91,6 +118,37 @@ pub(crate) fn group_norm(
     })
 }
 
+fn group_norm_f32(
+    groups: usize,
+    epsilon: f32,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    let (scale, bias) = (args.input(1)?.f32s(), args.input(2)?.f32s());
+    let (images, channels, positions) = sizes(x.shape());
+    let (isa, par) = (ctx.isa, ctx.par);
+    let source = if y.is_at(&x) {
+        Input::InPlace
+    } else {
+        Input::From(x.f32s())
+    };
+    // SAFETY: the output overlaps the input only when it takes its place, and then is read itself.
+    let out = unsafe { y.f32s_mut() };
+    if y.layout == Layout::Blocked {
+        args.require(groups == channels, "takes plain tensors")?;
+        let mut scratch = Scratch::new(args.op, ctx.workspace);
+        let scale = padded(scale, &mut scratch)?;
+        let bias = padded(bias, &mut scratch)?;
+        let shape = [images, channels.div_ceil(LANES), positions];
+        return rows::instance_norm_blocked(isa, par, shape, epsilon, scale, bias, source, out)
+            .named(args.op);
+    }
+    let shape = [images, channels, positions];
+    let (scale, bias) = (Some(scale), Some(bias));
+    rows::group_norm(isa, par, shape, groups, epsilon, scale, bias, source, out).named(args.op)
+}
+
 pub(crate) fn lrn(
     (alpha, beta, bias): (f32, f32, f32),
     size: usize,
@@ -99,6 +157,23 @@ pub(crate) fn lrn(
 ) -> Result<(), OpError> {
     let (x, y) = (args.input(0)?, args.output(0)?);
     let (images, channels, positions) = sizes(x.shape());
+    if x.dtype() == DType::F32 {
+        let lrn = rows::Lrn {
+            size,
+            alpha,
+            beta,
+            bias,
+        };
+        let shape = [images, channels, positions];
+        // SAFETY: the output does not overlap the input.
+        let out = unsafe { y.f32s_mut() };
+        let (isa, par) = (ctx.isa, ctx.par);
+        return match y.layout {
+            Layout::Plain => rows::lrn_plain(isa, par, &lrn, shape, x.f32s(), out),
+            Layout::Blocked => rows::lrn_blocked(isa, par, &lrn, shape, x.f32s(), out),
+        }
+        .named(args.op);
+    }
     let (before, after) = ((size - 1) / 2, size / 2);
     with_float!(args.op, x.dtype(), T => {
         let (src, dst) = (Ptr::<T>::of(x.as_ptr()), Ptr::<T>(y.as_ptr().cast()));
@@ -129,35 +204,48 @@ pub(crate) fn scale_shift(
     args: &Args,
     ctx: &mut Context,
 ) -> Result<(), OpError> {
-    let (x, y) = (args.input(0)?, args.output(0)?);
     let (scale, shift) = (args.input(1)?.f32s(), args.input(2)?.f32s());
+    if args.output(0)?.layout == Layout::Plain {
+        return by_channel(activation, scale, shift, args, ctx.isa, ctx.par);
+    }
+    let mut scratch = Scratch::new(args.op, ctx.workspace);
+    let scale = padded(scale, &mut scratch)?;
+    let shift = padded(shift, &mut scratch)?;
+    by_channel(activation, scale, shift, args, ctx.isa, ctx.par)
+}
+
+/// Factors are padded to whole blocks when the tensor is blocked.
+fn by_channel(
+    activation: Activation,
+    scale: &[f32],
+    shift: &[f32],
+    args: &Args,
+    isa: Isa,
+    par: &dyn Parallel,
+) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
     let (images, channels, positions) = sizes(x.shape());
     let source = if y.is_at(&x) {
         Operand::InPlace
     } else {
         Operand::Full(x.f32s())
     };
-    let (rows, cols, scale, shift) = if y.layout == Layout::Blocked {
-        let mut scratch = Scratch::new(args.op, ctx.workspace);
-        (
+    let (rows, cols, scale, shift) = match y.layout {
+        Layout::Blocked => (
             images * channels.div_ceil(LANES),
             positions * LANES,
-            Operand::Lanes(padded(scale, &mut scratch)?),
-            Operand::Lanes(padded(shift, &mut scratch)?),
-        )
-    } else {
-        (
+            Operand::Lanes(scale),
+            Operand::Lanes(shift),
+        ),
+        Layout::Plain => (
             images * channels,
             positions,
-            Operand::Column(scale),
-            Operand::Column(shift),
-        )
+            Operand::Column(&scale[..channels]),
+            Operand::Column(&shift[..channels]),
+        ),
     };
     // SAFETY: the output overlaps the input only when it takes its place, and then is read itself.
     let out = unsafe { y.f32s_mut() };
     let activation = crate::layer::activation(activation);
-    affine(
-        ctx.isa, ctx.par, rows, cols, source, scale, shift, out, activation,
-    )
-    .named(args.op)
+    affine(isa, par, rows, cols, source, scale, shift, out, activation).named(args.op)
 }

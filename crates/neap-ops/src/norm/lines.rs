@@ -3,10 +3,13 @@
 //! These take any float type and compute in f64; f32 goes to vectorised kernels where one fits.
 
 use crate::args::Args;
+use crate::error::Named;
 use crate::nd::{GRAIN, Ptr, Strides, offset_of, split};
 use crate::scalar::{Float, with_float};
 use crate::{Context, OpError, TensorRef};
+use neap_ir::DType;
 use neap_ir::op::Softmax;
+use neap_kernels::rows::{self, Input};
 
 /// A line of a tensor: `length` elements, `step` apart.
 #[derive(Clone, Copy)]
@@ -70,6 +73,14 @@ pub(crate) fn softmax(
     ctx: &mut Context,
 ) -> Result<(), OpError> {
     let dtype = args.input(0)?.dtype();
+    if dtype == DType::F32 && kind != Softmax::Hardmax {
+        let kind = match kind {
+            Softmax::LogSoftmax => rows::Softmax::Log,
+            _ => rows::Softmax::Plain,
+        };
+        let (shape, source, out) = middle_axis(axis, args)?;
+        return rows::softmax_axis(ctx.isa, ctx.par, kind, shape, source, out).named(args.op);
+    }
     with_float!(args.op, dtype, T => along::<T>(axis, args, ctx, |line| {
         let (mut largest, mut largest_at) = (f64::NEG_INFINITY, 0);
         for i in 0..line.length {
@@ -101,6 +112,15 @@ pub(crate) fn softmax(
 
 pub(crate) fn lp_norm(axis: usize, p: u32, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
     let dtype = args.input(0)?.dtype();
+    if dtype == DType::F32 {
+        let norm = if p == 1 {
+            rows::Norm::L1
+        } else {
+            rows::Norm::L2
+        };
+        let (shape, source, out) = middle_axis(axis, args)?;
+        return rows::lp_norm(ctx.isa, ctx.par, norm, shape, source, out).named(args.op);
+    }
     with_float!(args.op, dtype, T => along::<T>(axis, args, ctx, |line| {
         let norm = match p {
             1 => line.sum(f64::abs),
@@ -112,6 +132,26 @@ pub(crate) fn lp_norm(axis: usize, p: u32, args: &Args, ctx: &mut Context) -> Re
             line.put(i, if norm == 0.0 { 0.0 } else { v / norm });
         }
     }))
+}
+
+/// f32 operands as `[outer][axis][inner]`.
+fn middle_axis<'a>(
+    axis: usize,
+    args: &Args<'_, 'a>,
+) -> Result<([usize; 3], Input<'a>, &'a mut [f32]), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    let shape = [
+        x.shape()[..axis].iter().product(),
+        x.shape()[axis],
+        x.shape()[axis + 1..].iter().product(),
+    ];
+    let source = if y.is_at(&x) {
+        Input::InPlace
+    } else {
+        Input::From(x.f32s())
+    };
+    // SAFETY: the output overlaps the input only when it takes its place, and then is read itself.
+    Ok((shape, source, unsafe { y.f32s_mut() }))
 }
 
 /// A scale or bias that broadcasts to the normalised axes.
@@ -161,6 +201,19 @@ pub(crate) fn layer_norm(
     let statistics = [1, 2].map(|i| args.opt_output(i).map(|t| Ptr::<f32>(t.as_ptr().cast())));
     if length == 0 {
         return Ok(());
+    }
+    let (scale, bias) = (args.input(1)?, args.opt_input(2));
+    let whole = scale.elements() == length && bias.is_none_or(|b| b.elements() == length);
+    if x.dtype() == DType::F32 && whole && statistics.iter().all(Option::is_none) {
+        let (isa, par) = (ctx.isa, ctx.par);
+        let (_, source, out) = middle_axis(axis, args)?;
+        let (scale, bias) = (Some(scale.f32s()), bias.map(|b| b.f32s()));
+        return if centred {
+            rows::layer_norm(isa, par, lines, length, epsilon, scale, bias, source, out)
+        } else {
+            rows::rms_norm(isa, par, lines, length, epsilon, scale, source, out)
+        }
+        .named(args.op);
     }
     with_float!(args.op, x.dtype(), T => {
         let scale = Parameter::<T>::of(args.input(1)?, normalised);

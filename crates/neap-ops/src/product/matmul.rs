@@ -3,11 +3,13 @@
 //! f32 goes to the packed-panel kernel; other types take the plain loops here, floats summing in
 //! f64 and integers in 64 bits.
 
+use super::packed;
 use crate::args::Args;
-use crate::nd::{GRAIN, MAX_RANK, Ptr, Strides, offset_of, split};
+use crate::nd::{GRAIN, MAX_RANK, Nd, Ptr, Strides, offset_of, split};
 use crate::reduce::fold::Accumulator;
 use crate::scalar::{Num, Scalar, with_numeric};
 use crate::{Context, OpError};
+use neap_ir::DType;
 
 /// A batch of `m × k` by `k × n` products; steps are in elements.
 pub(crate) struct Product {
@@ -58,6 +60,11 @@ impl Batch {
             b: Strides::broadcast(b, &dims[..rank], b_matrix),
             dims,
         }
+    }
+
+    /// The same as joined loops.
+    pub fn loops(&self) -> Nd<2> {
+        Nd::new(&self.dims[..self.rank], [&self.a, &self.b])
     }
 
     /// Element offsets of both matrices.
@@ -139,10 +146,10 @@ pub(crate) fn gemm(
 }
 
 /// Gemm's third operand.
-struct Addend {
-    data: *const u8,
-    steps: Strides,
-    beta: f32,
+pub(super) struct Addend {
+    pub data: *const u8,
+    pub steps: Strides,
+    pub beta: f32,
 }
 
 // SAFETY: only reads memory that nobody writes during the call.
@@ -155,6 +162,9 @@ fn compute(
     args: &Args,
     ctx: &mut Context,
 ) -> Result<(), OpError> {
+    if args.output(0)?.dtype() == DType::F32 {
+        return packed::compute(product, alpha, c, args, ctx);
+    }
     with_numeric!(args.op, args.output(0)?.dtype(), T => {
         if T::FLOAT {
             naive::<T, f64>(product, alpha, c, args, ctx)

@@ -2,3 +2,4 @@
 
 pub(crate) mod einsum;
 pub(crate) mod matmul;
+pub(crate) mod packed;

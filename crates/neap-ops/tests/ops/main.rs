@@ -2,5 +2,6 @@
 
 mod elementwise;
 mod movement;
+mod products;
 mod reductions;
 mod support;
