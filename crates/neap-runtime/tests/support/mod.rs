@@ -168,8 +168,20 @@ impl Model {
         model: MemoryModel,
         faults: FaultScript,
     ) -> Result<Session<TestClock>, RuntimeError> {
+        self.open_file(plan, threads, self.file.clone(), model, faults)
+    }
+
+    /// [`Model::open`] on another file.
+    pub fn open_file(
+        &self,
+        plan: &ExecutionPlan,
+        threads: usize,
+        file: Arc<[u8]>,
+        model: MemoryModel,
+        faults: FaultScript,
+    ) -> Result<Session<TestClock>, RuntimeError> {
         let time = VirtualClock::new();
-        let source = MemorySource::new(self.file.clone(), model, time.clone(), faults)?;
+        let source = MemorySource::new(file, model, time.clone(), faults)?;
         Session::open_with_clock(
             self.program.clone(),
             plan.clone(),
