@@ -100,6 +100,11 @@ impl Schedule {
         Some(out)
     }
 
+    /// How many steps there are.
+    pub fn steps(&self) -> usize {
+        self.step_first.len() - 1
+    }
+
     /// The schedule in which nothing is cut, for plans whose weights are all resident.
     pub fn whole(w: &Workload, ground: &Ground) -> Self {
         let mut builder = Builder {

@@ -84,8 +84,8 @@ proptest! {
         for share in shares {
             let budget = smallest + (unlimited - smallest) * share / 1000;
             let latency = planner.plan(budget, Strategy::Preload, &costs).unwrap().prediction.latency_ns;
-            // The search is content within a thousandth; slices round to nanoseconds.
-            prop_assert!(latency <= before.saturating_add(before / 1000 + 100), "{latency} after {before}");
+            // The search is content within half a percent; slices round to nanoseconds.
+            prop_assert!(latency <= before.saturating_add(before / 200 + 100), "{latency} after {before}");
             before = latency.min(before);
         }
     }
@@ -97,6 +97,6 @@ proptest! {
         let budget = planner.smallest_feasible_bytes();
         let preload = planner.plan(budget, Strategy::Preload, &costs).unwrap().prediction;
         let ondemand = planner.plan(budget, Strategy::OnDemand, &costs).unwrap().prediction;
-        prop_assert!(preload.latency_ns <= ondemand.latency_ns + ondemand.latency_ns / 1000);
+        prop_assert!(preload.latency_ns <= ondemand.latency_ns + ondemand.latency_ns / 200);
     }
 }

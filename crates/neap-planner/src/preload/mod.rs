@@ -12,8 +12,8 @@
 //!
 //! How large the window is and how finely it is sliced is decided by playing candidates. The candidates
 //! depend on the workload alone, each is the better the more memory lies above its window, and a larger
-//! budget tries all that a smaller one does: more memory never predicts slower (but for the thousandth
-//! within which the search is content).
+//! budget tries all that a smaller one does: more memory never predicts slower (but for the half
+//! percent within which the search is content).
 
 pub mod place;
 pub mod residency;
@@ -116,7 +116,7 @@ pub fn plan(
     search.finish()
 }
 
-/// A latency that is not worth improving: a thousandth above that of the same steps with all weights
+/// A latency that is not worth improving: half a percent above that of the same steps with all weights
 /// at hand.
 fn enough_ns(w: &Workload, costs: &CostProfile) -> u64 {
     let whole = |s: usize| {
@@ -124,7 +124,7 @@ fn enough_ns(w: &Workload, costs: &CostProfile) -> u64 {
         costs.slice_ns(w, StepId(s as u32), panels, false)
     };
     let least: u64 = (0..w.steps.len()).map(whole).sum();
-    least + least / 1000
+    least + least / 200
 }
 
 /// Window sizes to try: the smallest that works, and ever coarser steps up from it.

@@ -66,11 +66,14 @@ pub fn addresses(schedule: &Schedule, ground: &Ground, arena_bytes: u64) -> Opti
     let mut front = Front::new(arena_bytes, &walls);
     let mut backup = Skyline::new(arena_bytes);
     let mut offsets = vec![0; schedule.units.len()];
+    // The load lane goes in order of use: no load starts before the one placed last does.
+    let mut last_start = 0;
     // The first lap only shows the second one what the tail of a run leaves behind.
     for lap in 0..2 {
-        // The load lane goes in order of use: no load starts before the one placed last does.
-        let mut last_start = 0;
-        let mut i = 0;
+        let tail = schedule
+            .units
+            .partition_point(|u| step_of(schedule, u) < schedule.steps() / 4 * 3);
+        let mut i = if lap == 0 { tail } else { 0 };
         while i < schedule.units.len() {
             let step = step_of(schedule, &schedule.units[i]);
             let step_end = schedule.step_first[step + 1];
