@@ -14,6 +14,9 @@ const FOLD_BYTES: usize = 8 << 20;
 /// Results above the inline limit that folding may keep in memory, all together.
 const FOLDED_TOTAL_BYTES: usize = 8 << 20;
 const FOLD_FLOPS: u64 = 200_000_000;
+/// Constants in memory, small ones included. Real models stay far below; a hostile file could ask
+/// for a multiple of its own size.
+const HELD_BYTES: usize = 128 << 20;
 
 pub(crate) struct Builder {
     pub(crate) graph: Graph,
@@ -22,6 +25,8 @@ pub(crate) struct Builder {
     pub(crate) widen: bool,
     /// Large results held by folding so far.
     folded_bytes: usize,
+    /// All constants in memory so far.
+    held_bytes: usize,
     /// Values that already carry a name from the model.
     named: Vec<bool>,
 }
@@ -58,6 +63,7 @@ impl Builder {
             files,
             widen,
             folded_bytes: 0,
+            held_bytes: 0,
             named: Vec::new(),
         }
     }
@@ -68,9 +74,23 @@ impl Builder {
 
     /// A constant without a name of its own.
     pub(crate) fn literal(&mut self, literal: Literal) -> ValueId {
-        let id = self.graph.add_literal("", literal);
-        self.graph.values[id.index()].name = format!("constant_{}", id.0);
-        id
+        self.constant(literal.ty(), Const::Inline(literal))
+    }
+
+    pub(crate) fn constant(&mut self, ty: TensorType, data: Const) -> ValueId {
+        if let Const::Inline(literal) = &data {
+            self.held_bytes = self.held_bytes.saturating_add(literal.len_bytes());
+        }
+        let name = format!("constant_{}", self.graph.values.len());
+        self.graph.add_const(name, ty, data)
+    }
+
+    /// Whether the constants in memory are still of a size that a real model has.
+    pub(crate) fn check_memory(&self) -> Result<(), String> {
+        if self.held_bytes > HELD_BYTES {
+            return Err("its constants take too much memory".into());
+        }
+        Ok(())
     }
 
     /// Gives the value the model's name for it, unless it has one.
@@ -258,12 +278,7 @@ impl Builder {
                 },
                 stored_dtype,
             };
-            let name = format!(
-                "{}:{}",
-                self.graph.value(input).name,
-                self.graph.values.len()
-            );
-            values.push(self.graph.add_const(name, ty.clone(), data));
+            values.push(self.constant(ty.clone(), data));
         }
         Some(values)
     }

@@ -69,7 +69,7 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Graph, OnnxErro
         let id = match options.bindings.get(&input.name) {
             Some(literal) if literal.dtype() == stored.dtype || literal.dtype() == dtype => {
                 let literal = tensor::converted(literal.clone(), dtype);
-                builder.graph.add_const("", ty, Const::Inline(literal))
+                builder.constant(ty, Const::Inline(literal))
             }
             Some(literal) => {
                 return Err(OnnxError::Input {
@@ -215,7 +215,8 @@ impl Importer<'_> {
                 continue;
             }
             let (ty, data) = tensor::load(&mut self.builder.files, initializer, widen)?;
-            let id = self.builder.graph.add_const("", ty, data);
+            let id = self.builder.constant(ty, data);
+            self.builder.check_memory().map_err(Failure::Graph)?;
             self.builder.name(id, &initializer.name);
             if scope
                 .names
@@ -231,7 +232,8 @@ impl Importer<'_> {
                 continue;
             }
             let (ty, data) = tensor::load_sparse(&mut self.builder.files, sparse, widen)?;
-            let id = self.builder.graph.add_const("", ty, data);
+            let id = self.builder.constant(ty, data);
+            self.builder.check_memory().map_err(Failure::Graph)?;
             self.builder.name(id, name);
             if scope.names.insert(name.clone(), Some(id)).is_some() {
                 return Err(twice(name));
@@ -302,6 +304,7 @@ impl Importer<'_> {
             };
             ops::lower(&mut ctx, domain)?
         };
+        self.builder.check_memory().map_err(Failure::Graph)?;
         for (i, output) in node.outputs.iter().enumerate() {
             if output.is_empty() {
                 continue;

@@ -141,6 +141,18 @@ fn small_files_cannot_ask_for_much() {
         let error = model.error();
         assert!(error.contains("impossibly large"), "{error}");
     }
+    // Many results that are each small: forty bytes of file for sixteen KiB of memory.
+    let mut many = Model::new(13).ints("d", &[2048]);
+    let mut parts = Vec::new();
+    let value = || ("value", Attr::Tensor(i64_tensor("", &[1], &[1])));
+    for i in 0..9000 {
+        parts.push(format!("p{i}"));
+        many = many.node("ConstantOfShape", &["d"], &[&parts[i]], &[value()]);
+    }
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let many = many.node("Sum", &parts, &["y"], &[]).output("y");
+    let error = many.error();
+    assert!(error.contains("too much memory"), "{error}");
     let range = Model::new(13)
         .constant(&i64_tensor("a", &[], &[0]))
         .constant(&i64_tensor("b", &[], &[i64::MAX]))

@@ -7,7 +7,7 @@ use crate::tensor;
 use neap_ir::{Const, DType, Literal, Op, ValueId};
 
 /// Elements that an operator may generate; more than any index table needs.
-const MAX_GENERATED: usize = 1 << 22;
+const MAX_GENERATED: usize = 1 << 20;
 
 pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
     Some(match op {
@@ -34,12 +34,12 @@ fn constant(c: &mut Ctx) -> Result<ValueId, OnnxError> {
         AttributeValue::Tensor(t) => {
             let widen = c.builder.widen;
             let (ty, data) = tensor::load(&mut c.builder.files, t, widen)?;
-            return Ok(c.builder.graph.add_const("", ty, data));
+            return Ok(c.builder.constant(ty, data));
         }
         AttributeValue::SparseTensor(t) => {
             let widen = c.builder.widen;
             let (ty, data) = tensor::load_sparse(&mut c.builder.files, t, widen)?;
-            return Ok(c.builder.graph.add_const("", ty, data));
+            return Ok(c.builder.constant(ty, data));
         }
         AttributeValue::Float(v) => Literal::from_f32(&[], &[*v]),
         AttributeValue::Floats(v) => Literal::from_f32(&[v.len()], v),

@@ -53,7 +53,7 @@ fn reshape(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let known = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
     let known = known.ok_or_else(|| c.bad("its shape is impossibly large"))?;
     if let Some(i) = inferred {
-        if known == 0 || elements % known != 0 {
+        if known == 0 || !elements.is_multiple_of(known) {
             return Err(c.bad(format!("{elements} elements do not fit {target:?}")));
         }
         shape[i] = elements / known;
