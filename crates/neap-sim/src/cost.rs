@@ -78,7 +78,13 @@ impl CostProfile {
 
     /// Time of a slice of a step: its share of the step, overhead, and the reading of table rows when
     /// the step does that itself.
-    pub fn slice_ns(&self, workload: &Workload, id: StepId, panels: PanelRange, reads_rows: bool) -> u64 {
+    pub fn slice_ns(
+        &self,
+        workload: &Workload,
+        id: StepId,
+        panels: PanelRange,
+        reads_rows: bool,
+    ) -> u64 {
         let step = &workload.steps[id.index()];
         let whole = self.step_ns(id.index(), step);
         let mut ns = self.compute_overhead_ns;
@@ -87,7 +93,11 @@ impl CostProfile {
             Some(p) => {
                 let (granule, len) = (p.granule.max(1), panels.len());
                 // The last slice of a step ends where the step ends: its tail is not ragged by choice.
-                let ragged = if panels.end == p.panels { 0 } else { len % granule };
+                let ragged = if panels.end == p.panels {
+                    0
+                } else {
+                    len % granule
+                };
                 let weighted = f64::from(len - ragged) + f64::from(ragged) * self.ragged_slowdown;
                 (whole as f64 * weighted / f64::from(p.panels.max(1))) as u64
             }
