@@ -80,6 +80,19 @@ impl<'a> Scratch<'a> {
         // are a valid `T`.
         Ok(unsafe { std::slice::from_raw_parts_mut(piece.as_mut_ptr().cast(), count) })
     }
+
+    /// As [`Scratch::take`], but the piece is free again afterwards.
+    pub fn lend<T: Pod, R>(
+        &mut self,
+        count: usize,
+        body: impl FnOnce(&mut [T]) -> Result<R, OpError>,
+    ) -> Result<R, OpError> {
+        let mut inner = Scratch {
+            op: self.op,
+            rest: &mut *self.rest,
+        };
+        body(inner.take(count)?)
+    }
 }
 
 /// Workspace bytes that [`Scratch::take`] may use for `count` elements.

@@ -4,12 +4,14 @@
 //! f64. f32 goes to the tiled kernel where its strides fit.
 
 use crate::args::{Args, Scratch, scratch_bytes};
+use crate::error::Named;
 use crate::nd::{Ptr, Strides, split};
 use crate::scalar::{Float, with_float};
 use crate::{Context, OpError};
-use neap_ir::DType;
 use neap_ir::infer::AttentionDims;
 use neap_ir::op::{AttentionAttrs, HeadLayout};
+use neap_ir::{DType, TensorType};
+use neap_kernels::attention as kernels;
 
 /// Element steps of one operand.
 #[derive(Debug, Clone, Copy)]
@@ -57,9 +59,105 @@ impl Steps {
     }
 }
 
-/// Scores of one query for each worker.
-pub(crate) fn workspace_bytes(dims: &AttentionDims, workers: usize) -> usize {
-    scratch_bytes::<f64>((dims.keys + dims.value_depth) * workers)
+/// What the tiled kernel needs, or scores of one query for each worker.
+pub(crate) fn workspace_bytes(
+    attrs: &AttentionAttrs,
+    dims: &AttentionDims,
+    ty: &TensorType,
+    workers: usize,
+) -> usize {
+    let loops = scratch_bytes::<f64>((dims.keys + dims.value_depth) * workers);
+    match tiled(attrs, dims) {
+        Some(shape) if ty.dtype == DType::F32 => {
+            let bytes = kernels::attention_scratch_bytes(&shape, workers);
+            loops.max(scratch_bytes::<f32>(bytes.div_ceil(4)))
+        }
+        _ => loops,
+    }
+}
+
+/// The tiled kernel's view of an attention without its mask; `None` where strides do not fit.
+fn tiled(attrs: &AttentionAttrs, dims: &AttentionDims) -> Option<kernels::Attention<'static>> {
+    let steps = |layout, heads, rows, depth| {
+        let steps = Steps::of(layout, heads, rows, depth);
+        let strides = kernels::Strides {
+            batch: steps.batch,
+            head: steps.head,
+            row: steps.row,
+        };
+        (layout != HeadLayout::HeadMajorTransposed).then_some(strides)
+    };
+    let (keys, k) = match steps(attrs.k, dims.kv_heads, dims.keys, dims.depth) {
+        Some(strides) => (kernels::KeyLayout::Rows, strides),
+        None => {
+            let steps = Steps::of(attrs.k, dims.kv_heads, dims.keys, dims.depth);
+            let strides = kernels::Strides {
+                batch: steps.batch,
+                head: steps.head,
+                row: steps.depth,
+            };
+            (kernels::KeyLayout::Transposed, strides)
+        }
+    };
+    if dims.keys == 0 {
+        return None;
+    }
+    Some(kernels::Attention {
+        batch: dims.batch,
+        heads_q: dims.heads,
+        heads_kv: dims.kv_heads,
+        q_len: dims.queries,
+        kv_len: dims.keys,
+        head_dim: dims.depth,
+        v_dim: dims.value_depth,
+        scale: attrs.scale,
+        softcap: 0.0,
+        causal: attrs.causal.then_some(0),
+        mask: None,
+        q: steps(attrs.q, dims.heads, dims.queries, dims.depth)?,
+        k,
+        v: steps(attrs.v, dims.kv_heads, dims.keys, dims.value_depth)?,
+        out: steps(attrs.out, dims.heads, dims.queries, dims.value_depth)?,
+        keys,
+    })
+}
+
+fn by_tiles(
+    attrs: &AttentionAttrs,
+    shape: kernels::Attention<'static>,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
+    let scores = [shape.batch, shape.heads_q, shape.q_len, shape.kv_len];
+    let mask = args.opt_input(3).map(|mask| {
+        let strides = Strides::broadcast(mask.shape(), &scores, 1);
+        kernels::Mask {
+            values: mask.f32s(),
+            strides: std::array::from_fn(|i| strides[i] as usize),
+        }
+    });
+    let shape = kernels::Attention { mask, ..shape };
+    let floats = kernels::attention_scratch_bytes(&shape, ctx.par.workers()).div_ceil(4);
+    let scratch = Scratch::new(args.op, ctx.workspace).take::<f32>(floats)?;
+    let operand = |i: usize, layout| {
+        let tensor = args.input(i)?;
+        let offset = match layout {
+            HeadLayout::Packed { offset, .. } => offset,
+            _ => 0,
+        };
+        match tensor.f32s().get(offset..) {
+            Some(values) => Ok(values),
+            None => args.fail("an operand is too short"),
+        }
+    };
+    let (q, k, v) = (
+        operand(0, attrs.q)?,
+        operand(1, attrs.k)?,
+        operand(2, attrs.v)?,
+    );
+    // SAFETY: the output overlaps no input.
+    let out = unsafe { args.output(0)?.f32s_mut() };
+    kernels::attention(ctx.isa, ctx.par, &shape, q, k, v, out, scratch).named(args.op)
 }
 
 pub(crate) fn attention(
@@ -75,6 +173,15 @@ pub(crate) fn attention(
         args.output(0)?.elements() == dims.batch * dims.heads * dims.queries * dims.value_depth,
         "the result has the wrong size",
     )?;
+    let additive = args
+        .opt_input(3)
+        .is_none_or(|mask| mask.dtype() == DType::F32);
+    if q.dtype() == DType::F32
+        && additive
+        && let Some(shape) = tiled(attrs, &dims)
+    {
+        return by_tiles(attrs, shape, args, ctx);
+    }
     with_float!(args.op, q.dtype(), T => plain::<T>(attrs, &dims, args, ctx))
 }
 
@@ -152,11 +259,8 @@ fn plain<T: Float>(
             let mut total = 0.0;
             sums.fill(0.0);
             for (j, &score) in scores.iter().enumerate() {
-                let weight = if largest == f64::NEG_INFINITY {
-                    0.0
-                } else {
-                    (score - largest).exp()
-                };
+                // A query that sees no key gets NaN, as the formula has it.
+                let weight = (score - largest).exp();
                 total += weight;
                 let at_v = sv.at(b, kv, j);
                 for (d, sum) in sums.iter_mut().enumerate() {
@@ -166,9 +270,8 @@ fn plain<T: Float>(
             }
             let at_y = sy.at(b, h, i);
             for (d, sum) in sums.iter().enumerate() {
-                let value = if total == 0.0 { 0.0 } else { sum / total };
                 // SAFETY: rows of the result belong to one task.
-                unsafe { y.write(at_y + d * sy.depth, T::from_f64(value)) };
+                unsafe { y.write(at_y + d * sy.depth, T::from_f64(sum / total)) };
             }
         }
     });

@@ -20,7 +20,9 @@ mod nd; // loops over strided operands
 mod norm;
 mod product;
 mod query;
+mod recurrent;
 mod reduce;
+mod resize;
 mod scalar; // element types
 mod tensor;
 mod window;

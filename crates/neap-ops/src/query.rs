@@ -6,7 +6,7 @@ use crate::product::matmul::Product;
 use crate::product::{einsum, packed};
 use crate::reduce::topk;
 use crate::window::{conv, pool};
-use crate::{OpError, attention, layer};
+use crate::{OpError, attention, layer, recurrent, resize};
 use neap_ir::graph::LANES;
 use neap_ir::infer::AttentionDims;
 use neap_ir::op::{ScatterReduction, SliceRange};
@@ -45,8 +45,12 @@ pub fn workspace_bytes(
         } if y.dtype == DType::F32 => Product::gemm(shape(0), shape(1), *trans_a, *trans_b)
             .map_or(0, |product| packed::workspace_bytes(&product, workers)),
         Op::BatchNorm { .. } | Op::InstanceNorm { .. } => vector::workspace_bytes(y.shape[1]),
+        Op::Resize(attrs) => resize::workspace_bytes(attrs, x, workers),
+        Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => recurrent::workspace_bytes(op, x, workers),
         Op::Attention(attrs) => AttentionDims::of(attrs, shape(0), shape(1), shape(2))
-            .map_or(0, |dims| attention::workspace_bytes(&dims, workers)),
+            .map_or(0, |dims| {
+                attention::workspace_bytes(attrs, &dims, x, workers)
+            }),
         Op::TopK { axis, .. } => topk::workspace_bytes(x.shape[*axis], workers),
         _ => 0,
     }
@@ -106,7 +110,7 @@ pub fn supported(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Result<(),
             }
         }
         Op::GatherRows { .. } => unsupported("here: the executor reads its rows".into()),
-        Op::Resize(_) | Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => unsupported("yet".into()),
+        Op::Resize(attrs) => resize::supported(attrs, x).or_else(unsupported),
         _ => Ok(()),
     }
 }
@@ -200,6 +204,10 @@ pub fn blocked_inputs(
             let mut layouts = vec![Layout::Plain; inputs.len()];
             layouts[0] = Layout::Blocked;
             blocked(inputs.first()?.as_ref()).then_some(layouts)
+        }
+        Op::Resize(attrs) => {
+            let fits = all_blocked() && resize::blocks(attrs, shape(0)?);
+            fits.then(|| vec![Layout::Blocked])
         }
         Op::ScaleShift { .. } => blocked(inputs.first()?.as_ref())
             .then(|| vec![Layout::Blocked, Layout::Plain, Layout::Plain]),

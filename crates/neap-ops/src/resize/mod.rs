@@ -1,0 +1,239 @@
+//! Resize: every mode and coordinate transformation, any rank.
+//!
+//! Each axis gets a table of taps in the workspace; an output is the sum over the taps of all
+//! axes. Channel-blocked images take the vectorised kernels.
+
+mod axis;
+
+use crate::args::{Args, Scratch, scratch_bytes};
+use crate::error::Named;
+use crate::nd::{GRAIN, MAX_RANK, Ptr, Strides, split};
+use crate::scalar::{Num, with_numeric};
+use crate::{Context, OpError};
+use axis::{Axis, MAX_TAPS};
+use neap_ir::graph::LANES;
+use neap_ir::op::{CoordinateTransform, ResizeAttrs, ResizeMode};
+use neap_ir::{Layout, TensorType};
+use neap_kernels::resize::{LinearAxis, bilinear, nearest};
+
+pub(crate) fn supported(attrs: &ResizeAttrs, x: &TensorType) -> Result<(), String> {
+    for (i, &size) in x.shape.iter().enumerate() {
+        if size > u32::MAX as usize {
+            return Err("for so long an axis".into());
+        }
+        if size > 0 && Axis::of(attrs, i, size).taps() > MAX_TAPS {
+            return Err("when shrinking so much".into());
+        }
+    }
+    Ok(())
+}
+
+/// Whether the blocked kernels take it.
+pub(crate) fn blocks(attrs: &ResizeAttrs, x: &[usize]) -> bool {
+    let kernel = match attrs.mode {
+        ResizeMode::Nearest => true,
+        ResizeMode::Linear => !attrs.antialias,
+        ResizeMode::Cubic => false,
+    };
+    kernel
+        && attrs.coordinates != CoordinateTransform::TfCropAndResize
+        && x.iter().all(|&d| d > 0)
+        && (0..2).all(|i| Axis::of(attrs, i, x[i]).identity)
+}
+
+pub(crate) fn workspace_bytes(attrs: &ResizeAttrs, x: &TensorType, workers: usize) -> usize {
+    let tables: usize = (0..x.shape.len())
+        .filter(|&i| x.shape[i] > 0)
+        .map(|i| {
+            let axis = Axis::of(attrs, i, x.shape[i]);
+            let entries = axis.output * axis.taps();
+            scratch_bytes::<u32>(2 * entries)
+                + scratch_bytes::<f64>(entries)
+                + scratch_bytes::<u8>(axis.output)
+        })
+        .sum();
+    let row = attrs.output_shape.last().copied().unwrap_or(1);
+    tables + scratch_bytes::<f64>(row * workers)
+}
+
+pub(crate) fn resize(attrs: &ResizeAttrs, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    if y.elements() == 0 {
+        return Ok(());
+    }
+    if y.layout == Layout::Blocked {
+        return blocked(attrs, args, ctx);
+    }
+    with_numeric!(args.op, x.dtype(), T => plain::<T>(attrs, args, ctx))
+}
+
+/// Taps of one axis.
+#[derive(Clone, Copy)]
+struct Table<'a> {
+    taps: usize,
+    indices: &'a [u32],
+    weights: &'a [f64],
+    /// 1 where an output lies inside.
+    inside: &'a [u8],
+}
+
+impl<'a> Table<'a> {
+    const EMPTY: Table<'a> = Table {
+        taps: 1,
+        indices: &[],
+        weights: &[],
+        inside: &[],
+    };
+
+    fn of(axis: Axis, scratch: &mut Scratch<'a>) -> Result<Table<'a>, OpError> {
+        let taps = axis.taps();
+        let indices = scratch.take::<u32>(axis.output * taps)?;
+        let weights = scratch.take::<f64>(axis.output * taps)?;
+        let inside = scratch.take::<u8>(axis.output)?;
+        for at in 0..axis.output {
+            let range = at * taps..(at + 1) * taps;
+            let is_inside = axis.fill(at, &mut indices[range.clone()], &mut weights[range]);
+            inside[at] = u8::from(is_inside);
+        }
+        Ok(Table {
+            taps,
+            indices,
+            weights,
+            inside,
+        })
+    }
+
+    fn entry(&self, at: usize, tap: usize) -> (usize, f64) {
+        let at = at * self.taps + tap;
+        (self.indices[at] as usize, self.weights[at])
+    }
+}
+
+fn plain<T: Num>(attrs: &ResizeAttrs, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    let shape = y.shape();
+    let Some((&line, lead)) = shape.split_last() else {
+        // A scalar is only copied.
+        return crate::movement::view::reshape(args, ctx);
+    };
+    let last = lead.len();
+    let mut scratch = Scratch::new(args.op, ctx.workspace);
+    let mut tables = [Table::EMPTY; MAX_RANK];
+    for (i, &size) in x.shape().iter().enumerate() {
+        tables[i] = Table::of(Axis::of(attrs, i, size), &mut scratch)?;
+    }
+    let rows = scratch.take::<f64>(line * ctx.par.workers())?;
+    let rows = Ptr(rows.as_mut_ptr());
+    let own = Strides::row_major(x.shape(), 1);
+    let inner = tables[last];
+    let outer_taps: usize = tables[..last].iter().map(|t| t.taps).product();
+    let (src, dst) = (Ptr::<T>::of(x.as_ptr()), Ptr::<T>(y.as_ptr().cast()));
+    let lines = y.elements() / line;
+    let per_task = GRAIN / (line * outer_taps * inner.taps).max(1);
+    split(ctx.par, lines, per_task, &|range, worker| {
+        // SAFETY: every worker has its own row of the scratch.
+        let row = unsafe { rows.slice_mut(worker * line, line) };
+        for unit in range {
+            let mut at = [0; MAX_RANK];
+            let mut rest = unit;
+            for axis in (0..last).rev() {
+                at[axis] = rest % lead[axis];
+                rest /= lead[axis];
+            }
+            let inside = (0..last).all(|axis| tables[axis].inside[at[axis]] == 1);
+            row.fill(0.0);
+            for combination in 0..outer_taps {
+                let (mut rest, mut base, mut weight) = (combination, 0, 1.0);
+                for axis in (0..last).rev() {
+                    let table = &tables[axis];
+                    let (index, w) = table.entry(at[axis], rest % table.taps);
+                    rest /= table.taps;
+                    base += index * own[axis] as usize;
+                    weight *= w;
+                }
+                for (i, sum) in row.iter_mut().enumerate() {
+                    for tap in 0..inner.taps {
+                        let (index, w) = inner.entry(i, tap);
+                        // SAFETY: table indices are inside their axes.
+                        *sum += weight * w * unsafe { src.read(base + index) }.to_f64();
+                    }
+                }
+            }
+            for (i, &sum) in row.iter().enumerate() {
+                let value = if inside && inner.inside[i] == 1 {
+                    sum
+                } else {
+                    f64::from(attrs.extrapolation)
+                };
+                // SAFETY: lines of the output are disjoint.
+                unsafe { dst.write(unit * line + i, T::from_f64(value)) };
+            }
+        }
+    });
+    Ok(())
+}
+
+fn blocked(attrs: &ResizeAttrs, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    args.require(blocks(attrs, x.shape()), "takes plain tensors in this mode")?;
+    let planes = x.shape()[0] * x.shape()[1].div_ceil(LANES);
+    let input = crate::layer::spatial(x.shape());
+    let mut scratch = Scratch::new(args.op, ctx.workspace);
+    let mut tables = [Lines::HEIGHT_ONE; 2];
+    for (i, &size) in x.shape()[2..].iter().rev().enumerate() {
+        let axis = Axis::of(attrs, x.shape().len() - 1 - i, size);
+        tables[1 - i] = Lines::of(axis, &mut scratch)?;
+    }
+    let [rows, cols] = tables;
+    // SAFETY: the output does not overlap the input.
+    let out = unsafe { y.f32s_mut() };
+    match attrs.mode {
+        ResizeMode::Nearest => {
+            nearest(ctx.par, planes, input, rows.low, cols.low, x.f32s(), out).named(args.op)
+        }
+        _ => {
+            let (rows, cols) = (rows.linear(), cols.linear());
+            bilinear(ctx.isa, ctx.par, planes, input, rows, cols, x.f32s(), out).named(args.op)
+        }
+    }
+}
+
+/// Taps as the blocked kernels take them.
+#[derive(Clone, Copy)]
+struct Lines<'a> {
+    low: &'a [u32],
+    high: &'a [u32],
+    weight: &'a [f32],
+}
+
+impl<'a> Lines<'a> {
+    /// The height of 1-D tensors.
+    const HEIGHT_ONE: Lines<'static> = Lines {
+        low: &[0],
+        high: &[0],
+        weight: &[0.0],
+    };
+
+    fn of(axis: Axis, scratch: &mut Scratch<'a>) -> Result<Lines<'a>, OpError> {
+        let taps = axis.taps();
+        let low = scratch.take::<u32>(axis.output)?;
+        let high = scratch.take::<u32>(axis.output)?;
+        let weight = scratch.take::<f32>(axis.output)?;
+        let (mut indices, mut weights) = ([0; 2], [0.0; 2]);
+        for at in 0..axis.output {
+            axis.fill(at, &mut indices[..taps], &mut weights[..taps]);
+            low[at] = indices[0];
+            high[at] = indices[taps - 1];
+            weight[at] = if taps == 2 { weights[1] as f32 } else { 0.0 };
+        }
+        Ok(Lines { low, high, weight })
+    }
+
+    fn linear(&self) -> LinearAxis<'a> {
+        LinearAxis {
+            low: self.low,
+            high: self.high,
+            weight: self.weight,
+        }
+    }
+}
