@@ -1,0 +1,10 @@
+//! What rewriting does to small graphs: which nodes remain, which values share memory, and that the
+//! program still computes the same.
+
+mod aliasing;
+mod attention;
+mod build;
+mod fusions;
+mod interpret;
+mod lower;
+mod random;
