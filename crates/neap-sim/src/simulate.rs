@@ -53,7 +53,8 @@ pub struct Simulator {
     /// End of each compute, of the run before and of the run at hand.
     before: Vec<u64>,
     now: Vec<u64>,
-    /// Stall of each compute in the last run played.
+    /// Start and stall of each compute in the last run played.
+    starts: Vec<u64>,
     stalls: Vec<u64>,
 }
 
@@ -119,7 +120,12 @@ impl Simulator {
             stall_ns: u64::MAX,
             compute_ns,
         };
-        for v in [&mut self.before, &mut self.now, &mut self.stalls] {
+        for v in [
+            &mut self.before,
+            &mut self.now,
+            &mut self.starts,
+            &mut self.stalls,
+        ] {
             v.clear();
             v.resize(n, 0);
         }
@@ -167,6 +173,7 @@ impl Simulator {
                 };
                 let start_ns = clock.max(loaded);
                 let end_ns = start_ns + ns;
+                self.starts[i] = start_ns;
                 self.stalls[i] = start_ns - clock;
                 stall_ns += start_ns - clock;
                 span(Span {
@@ -200,6 +207,11 @@ impl Simulator {
     /// Stall before each compute in the last run played.
     pub fn stalls(&self) -> &[u64] {
         &self.stalls
+    }
+
+    /// How long before the compute's start the load was complete, in the last run played.
+    pub fn slack_ns(&self, load: usize, compute: usize) -> u64 {
+        self.starts[compute].saturating_sub(self.load_done[load])
     }
 }
 

@@ -1,8 +1,11 @@
 //! Which units stay in memory for the whole cycle, and how fast the plan is then.
 //!
-//! The units whose loads are waited for longest per byte go first, a share of all bytes at a time, with
-//! the plan played anew in between. The order does not depend on how much memory there is: more memory
-//! keeps a superset, and since fewer loads never make a plan slower, more memory never predicts slower.
+//! The units whose loads are waited for longest per byte go first, then those that arrive just in time,
+//! which leaves the rest more slack; a share of all bytes at a time, with the plan played anew in between.
+//! The order does not depend on how much memory there is: more memory keeps a superset, and since fewer
+//! loads never make a plan slower, more memory never predicts slower.
+
+use std::cmp::Reverse;
 
 use neap_plan::{AfterCompute, Workload};
 use neap_sim::{CostProfile, LoadCost, Prediction, STEADY_RUNS, Simulator};
@@ -64,24 +67,18 @@ impl Window<'_> {
         let mut resident: Vec<bool> = self.schedule.units.iter().map(|u| u.resident).collect();
         let mut played = self.play(&resident, costs, sim);
         let share = all_bytes.div_ceil(ROUNDS).max(1);
-        let mut ranked: Vec<(u64, u32)> = Vec::new();
+        let mut ranked: Vec<(Reverse<u128>, u64, u32)> = Vec::new();
         loop {
-            // Without stalls any order is as good.
-            let share = if played.prediction.stall_ns == 0 {
-                u64::MAX
-            } else {
-                share
-            };
             ranked.clear();
-            ranked.extend(played.streamed.iter().map(|s| {
+            ranked.extend(played.streamed.iter().enumerate().map(|(load, s)| {
                 // Stall per mebibyte; integers keep the order the same on every machine.
                 let bytes = self.schedule.units[s.unit as usize].file.len().max(1);
-                let score = (u128::from(sim.stalls()[s.first as usize]) << 20) / u128::from(bytes);
-                (u64::MAX - score.min(u128::from(u64::MAX)) as u64, s.unit)
+                let stall = (u128::from(sim.stalls()[s.first as usize]) << 20) / u128::from(bytes);
+                (Reverse(stall), sim.slack_ns(load, s.first as usize), s.unit)
             }));
             ranked.sort_unstable();
             let mut taken = 0;
-            for &(_, unit) in &ranked {
+            for &(.., unit) in &ranked {
                 let bytes = self.schedule.units[unit as usize].file.len();
                 if bytes > room {
                     // To go on with smaller ones would keep a set that more memory does not.
