@@ -5,6 +5,7 @@ use crate::epilogue::Activation;
 use crate::error::{KernelError, check_len, checked_product};
 use crate::panel::panel_floats;
 use crate::parallel::{Parallel, Serial};
+use crate::reorder::transpose_tile;
 use crate::simd::{Isa, LANES};
 
 /// Sizes of a batch of products `out[i] = alpha * a[i] * b[i]`, all row-major, in elements.
@@ -148,7 +149,7 @@ pub fn matmul(
             // SAFETY: tasks differ in product and have their worker's own scratch; lengths were checked.
             unsafe {
                 for panel in 0..s.panels() {
-                    call.pack(item, panel, worker);
+                    call.pack(isa, item, panel, worker);
                 }
                 call.multiply(item, worker, isa, &Serial);
             }
@@ -158,7 +159,9 @@ pub fn matmul(
     for item in 0..s.batch {
         if item == 0 || s.b_batch_stride != 0 {
             // SAFETY: tasks differ in panel; lengths were checked.
-            parallel.run(s.panels(), &|panel, _| unsafe { call.pack(item, panel, 0) });
+            parallel.run(s.panels(), &|panel, _| unsafe {
+                call.pack(isa, item, panel, 0)
+            });
         }
         // SAFETY: the panels are packed; lengths were checked.
         unsafe { call.multiply(item, 0, isa, parallel) };
@@ -185,7 +188,7 @@ impl Call {
     ///
     /// # Safety
     /// The buffers were checked, and no one else uses this panel of this slot meanwhile.
-    unsafe fn pack(&self, item: usize, panel: usize, slot: usize) {
+    unsafe fn pack(&self, isa: Isa, item: usize, panel: usize, slot: usize) {
         let s = &self.shape;
         let floats = panel_floats(s.k);
         let lanes = (s.n - panel * LANES).min(LANES);
@@ -196,22 +199,43 @@ impl Call {
         };
         let b = self.b.wrapping_add(item * s.b_batch_stride);
         to[..LANES].fill(0.0);
-        for (k, row) in to[LANES..].chunks_exact_mut(LANES).enumerate() {
-            if s.b_transposed {
-                for (lane, value) in row[..lanes].iter_mut().enumerate() {
-                    // SAFETY: row `panel*16 + lane < n`, column `k < k` of the checked matrix.
-                    *value = s.alpha * unsafe { *b.add((panel * LANES + lane) * s.b_stride + k) };
-                }
-            } else {
-                // SAFETY: row `k < k`, columns up to `n` of the checked matrix.
-                let from = unsafe {
-                    std::slice::from_raw_parts(b.add(k * s.b_stride + panel * LANES), lanes)
-                };
-                for (value, from) in row[..lanes].iter_mut().zip(from) {
-                    *value = s.alpha * from;
+        let to = &mut to[LANES..];
+        if lanes < LANES {
+            to.fill(0.0);
+        }
+        if s.b_transposed {
+            let rows = b.wrapping_add(panel * LANES * s.b_stride);
+            for k in (0..s.k).step_by(LANES) {
+                let tile = &mut to[k * LANES..];
+                let columns = (s.k - k).min(LANES);
+                // SAFETY: `lanes` rows and `columns` columns of the checked matrix; the panel has
+                // `columns` more steps of k.
+                unsafe {
+                    let from = rows.add(k);
+                    transpose_tile(
+                        isa,
+                        from,
+                        s.b_stride,
+                        tile.as_mut_ptr(),
+                        LANES,
+                        lanes,
+                        columns,
+                    );
                 }
             }
-            row[lanes..].fill(0.0);
+        } else {
+            let rows = b.wrapping_add(panel * LANES);
+            for (k, to) in to.chunks_exact_mut(LANES).enumerate() {
+                // SAFETY: row `k`, columns up to `n` of the checked matrix.
+                let from = unsafe { std::slice::from_raw_parts(rows.add(k * s.b_stride), lanes) };
+                match from.first_chunk::<LANES>() {
+                    Some(from) => to.copy_from_slice(from),
+                    None => to[..lanes].copy_from_slice(from),
+                }
+            }
+        }
+        if s.alpha != 1.0 {
+            to.iter_mut().for_each(|w| *w *= s.alpha);
         }
     }
 

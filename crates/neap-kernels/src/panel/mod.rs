@@ -23,7 +23,7 @@
 mod tests;
 
 use crate::error::{KernelError, check_len, checked_product};
-use crate::simd::LANES;
+use crate::simd::{Isa, LANES};
 use std::ops::Range;
 
 /// Floats of a panel with `k` inner steps, bias included.
@@ -36,6 +36,13 @@ pub const fn panel_floats(k: usize) -> usize {
 #[must_use]
 pub const fn panel_count(c_out: usize) -> usize {
     c_out.div_ceil(LANES)
+}
+
+/// Panels that a kernel call should have a multiple of, for speed: the width of a register tile.
+/// Fewer are as correct, and cost up to half the speed.
+#[must_use]
+pub fn preferred_panels(isa: Isa) -> usize {
+    crate::tile::max_panels(isa)
 }
 
 /// What a layer's weights are multiplied with, and its bias: one value for each of the *layer's*

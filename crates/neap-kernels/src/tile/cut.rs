@@ -139,7 +139,10 @@ impl Tasks {
         };
         // A task of less than a few tiles costs more than balance gains.
         let most = (product.positions / (rows * 2)).max(1);
-        let parts = by_size.max(by_workers.min(most));
+        let mut parts = by_size.max(by_workers.min(most));
+        if !(parts * bands * product.images).is_multiple_of(workers.max(1)) {
+            parts = parts.next_multiple_of(workers).min(most.max(parts));
+        }
         let blocks = Split {
             total: product.positions,
             parts,

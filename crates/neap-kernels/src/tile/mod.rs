@@ -26,3 +26,8 @@ mod taps;
 pub(crate) use drive::{Destination, Form, Inputs, Product, Reduction, run};
 pub(crate) use micro::MAX_ROWS;
 pub(crate) use taps::TapWriter;
+
+/// Panels of the widest dense tile.
+pub(crate) fn max_panels(isa: crate::simd::Isa) -> usize {
+    select::Shapes::Dense(isa).max_panels()
+}

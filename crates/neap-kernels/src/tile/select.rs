@@ -31,7 +31,8 @@ impl Shapes {
 
     /// Most positions of a tile with that many panels: as many as the registers hold.
     pub(super) fn max_rows(self, panels: usize) -> usize {
-        let _ = panels; // only AVX-512 has a choice
+        // Only AVX-512 has registers to choose with.
+        let _ = panels;
         match self {
             Shapes::Dense(isa) => match isa.kind() {
                 #[cfg(target_arch = "x86_64")]
@@ -42,7 +43,10 @@ impl Shapes {
                 Kind::Neon => 6,
                 Kind::Portable => 2,
             },
-            Shapes::NarrowGroups(isa, _) => match isa.kind() {
+            Shapes::NarrowGroups(isa, _width) => match isa.kind() {
+                // The permutes of width 8 take a register each.
+                #[cfg(target_arch = "x86_64")]
+                Kind::Avx512 if _width == 8 => 7,
                 #[cfg(target_arch = "x86_64")]
                 Kind::Avx512 => 14,
                 Kind::Portable => 1,
@@ -114,7 +118,8 @@ macro_rules! shapes {
 /// The micro-kernel for a tile of `panels` (at most `max_panels`) times `rows` (at most
 /// `max_rows`). The processor has its instructions, as the [`Isa`] in `shapes` proves.
 pub(super) fn kernel(shapes: Shapes, panels: usize, rows: usize) -> MicroKernel {
-    let _ = panels; // only AVX-512 has a choice
+    // Only AVX-512 has registers to choose with.
+    let _ = panels;
     let of_rows = match shapes {
         Shapes::Dense(isa) => match isa.kind() {
             #[cfg(target_arch = "x86_64")]
@@ -138,7 +143,7 @@ pub(super) fn kernel(shapes: Shapes, panels: usize, rows: usize) -> MicroKernel 
             #[cfg(target_arch = "x86_64")]
             (Kind::Avx512, 4) => shapes!(avx512_grouped, 4: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
             #[cfg(target_arch = "x86_64")]
-            (Kind::Avx512, _) => shapes!(avx512_grouped, 8: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+            (Kind::Avx512, _) => shapes!(avx512_grouped, 8: 1 2 3 4 5 6 7),
             #[cfg(target_arch = "x86_64")]
             (Kind::Avx2Fma, 1) => shapes!(avx2_grouped, 1: 1 2 3),
             #[cfg(target_arch = "x86_64")]
