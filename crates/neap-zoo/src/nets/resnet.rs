@@ -6,7 +6,7 @@ use crate::layers::{
 };
 
 /// Scale of the last BatchNorm in a residual branch: small, so that depth does not inflate the sum.
-const BRANCH_GAMMA: f64 = 0.3;
+const BRANCH_GAMMA: f64 = 0.15;
 const EPSILON: f32 = 1e-5;
 
 /// What tells the bottleneck ResNets apart.
