@@ -58,10 +58,17 @@ pub(super) enum Columns {
 }
 
 impl Columns {
-    pub fn new(product: &Product, shapes: Shapes) -> Self {
+    pub fn new(product: &Product, shapes: Shapes, workers: usize) -> Self {
         let most = shapes.max_panels();
         match product.form {
-            Form::Dense => Columns::Balanced(Split::at_most(product.panels, most)),
+            Form::Dense => {
+                let mut split = Split::at_most(product.panels, most);
+                // Too few positions to give every worker some: narrower columns.
+                if product.images * product.positions < 2 * shapes.max_rows(most) * workers {
+                    split.parts = split.parts.max(workers.min(product.panels));
+                }
+                Columns::Balanced(split)
+            }
             Form::Groups {
                 panels,
                 first_panel,
@@ -125,7 +132,7 @@ pub(super) struct Tasks {
 
 impl Tasks {
     pub fn new(product: &Product, shapes: Shapes, workers: usize) -> Self {
-        let columns = Columns::new(product, shapes);
+        let columns = Columns::new(product, shapes, workers);
         let r = &product.reduction;
         let bytes = product.panels * (1 + r.taps * r.channels) * LANES * size_of::<f32>();
         let together = bytes <= SMALL_LAYER_BYTES && Chunks::new(r, columns.width()).count() == 1;
