@@ -48,7 +48,7 @@ impl Bench {
 
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Line([f32; 16]);
+struct Line(#[allow(dead_code, reason = "read through slices")] [f32; 16]);
 
 /// Floats that start on a cache line, as the buffers of an arena do.
 #[derive(Clone)]

@@ -308,7 +308,11 @@ impl Tile<'_> {
             let at = start + panel * LANES;
             let direct = shape.keys == KeyLayout::Transposed && keys >= (panel + 1) * LANES;
             // Along the diagonal narrower strips waste less.
-            let most = if shape.causal.is_some() { PACK_PANELS / 2 } else { PACK_PANELS };
+            let most = if shape.causal.is_some() {
+                PACK_PANELS / 2
+            } else {
+                PACK_PANELS
+            };
             let mut count = most.min(panels - panel);
             if direct {
                 count = count.min(keys / LANES - panel);

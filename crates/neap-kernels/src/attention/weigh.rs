@@ -3,7 +3,7 @@
 //! Each row keeps its maximum and the sum of its exponentials. A later block that raises the
 //! maximum scales the sum, and the output row so far, down; the division by the sum comes last.
 
-use crate::rows::exp_row;
+use crate::rows::{exp_row, row_max};
 use crate::simd::{LANES, Simd, math, simd_kernel};
 
 /// One block of scores of a tile.
@@ -52,7 +52,13 @@ unsafe fn weigh_generic<S: Simd>(
             let mask = w
                 .mask
                 .map(|(values, query, key)| (values.add(row * query), key));
-            let top = adjust(s, w, mask, line, seen);
+            // Scaled on the way where nothing else is to be done to the scores.
+            let plain = mask.is_none() && w.softcap == 0.0 && w.scale > 0.0;
+            let (top, scale) = if plain {
+                (row_max(s, line, seen) * w.scale, w.scale)
+            } else {
+                (adjust(s, w, mask, line, seen), 1.0)
+            };
             // A row without a finite score keeps the smallest maximum there is.
             let old = if w.first_block {
                 f32::MIN
@@ -60,7 +66,7 @@ unsafe fn weigh_generic<S: Simd>(
                 *maxima.add(row)
             };
             let top = top.max(old);
-            let sum = exp_row(s, line, line, seen, s.splat(top));
+            let sum = exp_row(s, line, line, seen, s.splat(scale), s.splat(top));
             if w.first_block {
                 *sums.add(row) = sum;
                 scale_row(s, output, w.v_dim, None);

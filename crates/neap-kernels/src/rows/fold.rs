@@ -68,7 +68,7 @@ pub(super) unsafe fn sum_squares<S: Simd>(s: S, p: *const f32, n: usize, center:
 /// # Safety
 /// As [`sum`].
 #[inline(always)]
-pub(super) unsafe fn max<S: Simd>(s: S, p: *const f32, n: usize) -> f32 {
+pub(crate) unsafe fn max<S: Simd>(s: S, p: *const f32, n: usize) -> f32 {
     s.reduce_max(fold!(s, p, n, s.splat(f32::NEG_INFINITY), max, |x| x))
 }
 

@@ -96,7 +96,7 @@ unsafe fn softmax_rows_generic<S: Simd>(
             let top = s.splat(fold::max(s, from, cols).max(f32::MIN));
             match kind {
                 Softmax::Plain => {
-                    let sum = exp_row(s, from, to, cols, top);
+                    let sum = exp_row(s, from, to, cols, s.splat(1.0), top);
                     let scale = s.splat(1.0 / sum);
                     each!(s, to.cast_const(), to, cols, |x, i, _left| s.mul(x, scale));
                 }
@@ -111,7 +111,7 @@ unsafe fn softmax_rows_generic<S: Simd>(
     }
 }
 
-/// Stores `e^(x - top)` and returns the sum.
+/// Stores `e^(scale * x - top)`, which must not be above 1 by more than rounding, and returns the sum.
 ///
 /// # Safety
 /// `n` floats at both addresses, which are equal or do not overlap.
@@ -121,15 +121,18 @@ pub(crate) unsafe fn exp_row<S: Simd>(
     from: *const f32,
     to: *mut f32,
     n: usize,
+    scale: S::V,
     top: S::V,
 ) -> f32 {
+    let minus = s.neg(top);
     let mut sums = [s.zero(); 2];
     let mut i = 0;
     // SAFETY: whole vectors below `n`, then a partial one that ends at it.
     unsafe {
         while i + 2 * LANES <= n {
             for j in 0..2 {
-                let e = math::exp(s, s.sub(s.load(from.add(i + j * LANES)), top));
+                let x = s.load(from.add(i + j * LANES));
+                let e = math::exp_small(s, s.fma(x, scale, minus));
                 s.store(to.add(i + j * LANES), e);
                 sums[j] = s.add(sums[j], e);
             }
@@ -137,7 +140,8 @@ pub(crate) unsafe fn exp_row<S: Simd>(
         }
         while i < n {
             let left = n - i;
-            let e = math::exp(s, s.sub(s.load_partial(from.add(i), left), top));
+            let x = s.load_partial(from.add(i), left);
+            let e = math::exp_small(s, s.fma(x, scale, minus));
             s.store_partial(to.add(i), left, e);
             sums[0] = s.add(sums[0], s.select(first_lanes(s, left), e, s.zero()));
             i += LANES;
@@ -157,7 +161,7 @@ unsafe fn exp_sum<S: Simd>(s: S, from: *const f32, n: usize, top: S::V) -> f32 {
     while i < n {
         // SAFETY: a vector that ends at `n` at the latest.
         let x = unsafe { s.load_partial(from.add(i), n - i) };
-        let e = math::exp(s, s.sub(x, top));
+        let e = math::exp_small(s, s.sub(x, top));
         sum = s.add(sum, s.select(first_lanes(s, n - i), e, s.zero()));
         i += LANES;
     }
@@ -203,7 +207,7 @@ unsafe fn softmax_columns_generic<S: Simd>(
             }
             let mut sum = s.zero();
             for k in 0..axis {
-                let e = math::exp(s, s.sub(s.load_partial(from.add(k * inner), lanes), top));
+                let e = math::exp_small(s, s.sub(s.load_partial(from.add(k * inner), lanes), top));
                 sum = s.add(sum, e);
                 if kind == Softmax::Plain {
                     s.store_partial(to.add(k * inner), lanes, e);
