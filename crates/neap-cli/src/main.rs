@@ -1,2 +1,22 @@
-//! The neap command.
-fn main() {}
+//! The `neap` command: runs neural networks inside an enforced memory budget.
+
+mod args;
+mod atomic;
+mod cgroup;
+mod child;
+mod commands;
+mod failure;
+mod input;
+mod interrupt;
+mod output;
+mod progress;
+mod report;
+mod startup;
+mod stdout;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    startup::prepare();
+    startup::guarded(commands::dispatch)
+}

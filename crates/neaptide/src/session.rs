@@ -81,6 +81,11 @@ impl Plan {
     pub fn lower_bound_bytes(&self) -> u64 {
         self.base_overhead_bytes + self.verdict.lower_bound_bytes
     }
+
+    /// What is predicted to happen in `runs` runs, the first from a standing start.
+    pub fn simulate(&self, runs: u32) -> Timeline {
+        neap_sim::simulate(&self.workload, &self.execution, &self.costs, runs)
+    }
 }
 
 /// The memory a model needs, at the extremes.

@@ -1,0 +1,197 @@
+//! The command line: commands, and the options that several of them share.
+
+use crate::commands;
+use crate::failure::{Outcome, bad};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use neaptide::{Budget, Cache, IoMode, OpenOptions, RunOptions, Strategy};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  neap demo                                        see it work on a network made on the spot
+  neap zoo resnet50 -o resnet50.onnx               write a test network
+  neap run resnet50.onnx --memory-budget 40MiB     run it within 40 MiB
+  neap run m.onnx --input image=cat.jpg --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 \\
+           --memory-budget 32M --enforce --output-dir out --json report.json
+  neap plan m.onnx --memory-budget 25% -o plan.html
+  neap bench m.onnx --memory-budget none,64MiB,25% -o md
+  neap inspect m.onnx
+
+Exit codes:
+  0   success
+  2   something given is wrong: an option, a model, an input, a file that cannot be read or written
+  3   the memory budget cannot be met; the message names the smallest one that can
+  70  internal error";
+
+/// Runs ONNX models inside a memory budget that holds for the whole process.
+#[derive(Parser)]
+#[command(name = "neap", version, after_help = EXAMPLES, arg_required_else_help = true, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    /// Say nothing about progress on standard error
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run a model, within a memory budget if one is given
+    Run(commands::run::RunArgs),
+    /// Pack a model into a .neap file, from which weights are streamed
+    Pack(commands::pack::PackArgs),
+    /// Show how a model would run within a memory budget
+    Plan(commands::plan::PlanArgs),
+    /// Measure models under several memory budgets, each run in its own process
+    Bench(commands::bench::BenchArgs),
+    /// Show what is in a model and how much memory it needs
+    Inspect(commands::inspect::InspectArgs),
+    /// Write a network of the built-in zoo as ONNX, with seeded weights
+    Zoo(commands::zoo::ZooArgs),
+    /// Make ResNet-152, run it with 40 MiB of memory, compare with unlimited memory
+    Demo(commands::demo::DemoArgs),
+}
+
+/// Which model, at which shapes.
+#[derive(Args)]
+pub struct ModelArgs {
+    /// An .onnx model, packed on first use, or a packed .neap
+    pub model: PathBuf,
+    #[command(flatten)]
+    pub open: OpenArgs,
+}
+
+#[derive(Args, Clone)]
+pub struct OpenArgs {
+    /// Shape of an input with dynamic dimensions, such as x=1x3x224x224
+    #[arg(long = "shape", value_name = "NAME=SHAPE", value_parser = parse_shape)]
+    pub shapes: Vec<(String, Vec<usize>)>,
+    /// Keep packed models here instead of beside the model or in the user's cache folder
+    #[arg(long, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+}
+
+/// How to run.
+#[derive(Args, Clone)]
+pub struct EngineArgs {
+    /// Threads that compute [default: all processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+    /// How weights come into memory
+    #[arg(long, value_name = "STRATEGY", default_value = "preload")]
+    pub strategy: StrategyArg,
+    /// How weights are read from storage
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub io: IoArg,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StrategyArg {
+    /// As early as memory allows, some of them kept
+    Preload,
+    /// When a step needs them
+    Ondemand,
+    /// All of them, once
+    Resident,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum IoArg {
+    /// io_uring where it works, else pread
+    Auto,
+    Uring,
+    Pread,
+}
+
+impl OpenArgs {
+    pub fn options(&self) -> Outcome<OpenOptions> {
+        let mut shapes = BTreeMap::new();
+        for (name, shape) in &self.shapes {
+            if shapes.insert(name.clone(), shape.clone()).is_some() {
+                return Err(bad(format!("--shape is given twice for input '{name}'")));
+            }
+        }
+        Ok(OpenOptions {
+            shapes,
+            cache: self.cache_dir.clone().map_or(Cache::Auto, Cache::Folder),
+            ..OpenOptions::default()
+        })
+    }
+}
+
+impl EngineArgs {
+    pub fn threads(&self) -> usize {
+        self.threads.map_or_else(
+            || std::thread::available_parallelism().map_or(1, usize::from),
+            usize::from,
+        )
+    }
+
+    pub fn options(&self, budget: Budget) -> RunOptions {
+        RunOptions {
+            budget,
+            threads: self.threads(),
+            strategy: self.strategy.strategy(),
+            io: match self.io {
+                IoArg::Auto => IoMode::Auto,
+                IoArg::Uring => IoMode::Uring,
+                IoArg::Pread => IoMode::Pread,
+            },
+            ..RunOptions::default()
+        }
+    }
+}
+
+impl StrategyArg {
+    pub fn strategy(self) -> Strategy {
+        match self {
+            StrategyArg::Preload => Strategy::Preload,
+            StrategyArg::Ondemand => Strategy::OnDemand,
+            StrategyArg::Resident => Strategy::Resident,
+        }
+    }
+}
+
+/// `x=1x3x224x224`; `,` is as good as `x` between numbers, and `x=scalar` has no dimensions.
+fn parse_shape(text: &str) -> Result<(String, Vec<usize>), String> {
+    let (name, dims) = text
+        .rsplit_once('=')
+        .filter(|(name, _)| !name.is_empty())
+        .ok_or("write NAME=1x3x224x224")?;
+    if dims == "scalar" {
+        return Ok((name.into(), Vec::new()));
+    }
+    let shape = dims
+        .split(['x', ','])
+        .map(|d| {
+            d.trim()
+                .parse::<usize>()
+                .map_err(|_| format!("'{d}' is no dimension: write NAME=1x3x224x224"))
+        })
+        .collect::<Result<_, _>>()?;
+    Ok((name.into(), shape))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn shapes_as_people_write_them() {
+        let dims = |text: &str| parse_shape(text).map(|(_, d)| d);
+        assert_eq!(dims("x=1x3x224x224"), Ok(vec![1, 3, 224, 224]));
+        assert_eq!(dims("x=1,3"), Ok(vec![1, 3]));
+        assert_eq!(dims("x=scalar"), Ok(vec![]));
+        assert_eq!(parse_shape("a=b=2").unwrap().0, "a=b");
+        for bad in ["x", "=1", "x=", "x=1x", "x=-1", "x=ax3"] {
+            assert!(parse_shape(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! `neap inspect`: what is in a model, and how much memory it needs.
+
+use super::open;
+use crate::args::{EngineArgs, ModelArgs};
+use crate::failure::Outcome;
+use crate::stdout;
+use clap::{Args, ValueEnum};
+use neaptide::{Bounds, Budget, Bytes, Model, RunOptions, TensorInfo, Workload, shape_text};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+#[derive(Args)]
+pub struct InspectArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+    /// List every node as well
+    #[arg(long)]
+    graph: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// So many of the largest layers are shown.
+const LARGEST: usize = 10;
+
+#[derive(Serialize)]
+struct Facts {
+    model: String,
+    packed_path: String,
+    graph_digest: String,
+    inputs: Vec<Tensor>,
+    outputs: Vec<Tensor>,
+    nodes: usize,
+    steps: usize,
+    /// How often each operator occurs after fusion.
+    operators: BTreeMap<&'static str, usize>,
+    flops: u64,
+    packed_weight_bytes: u64,
+    largest_layers: Vec<Layer>,
+    threads: usize,
+    base_overhead_bytes: u64,
+    /// Most bytes of activations and workspaces at any one step.
+    activations_peak_bytes: u64,
+    smallest_feasible_bytes: u64,
+    /// Of the plan for the smallest feasible budget.
+    lower_bound_bytes: u64,
+    unlimited_high_water_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    graph: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Tensor {
+    name: String,
+    dtype: &'static str,
+    shape: Vec<usize>,
+}
+
+#[derive(Serialize)]
+struct Layer {
+    name: String,
+    operator: &'static str,
+    weight_bytes: u64,
+    /// Pieces in which the weights may be loaded.
+    panels: u32,
+}
+
+pub fn run(args: &InspectArgs, quiet: bool) -> Outcome {
+    let model = open(&args.model.model, &args.model.open.options()?, quiet)?;
+    let facts = gather(args, &model)?;
+    match args.output {
+        Format::Json => stdout::print_json(&facts),
+        Format::Text => stdout::print(&text(&facts)),
+    }
+}
+
+fn gather(args: &InspectArgs, model: &Model) -> Outcome<Facts> {
+    let options = RunOptions {
+        reserve_bytes: model.inputs().iter().map(|i| i.len_bytes() as u64).sum(),
+        ..args.engine.options(Budget::Unlimited)
+    };
+    let workload = model.workload(options.threads);
+    let Bounds {
+        base_overhead_bytes,
+        smallest_feasible_bytes,
+        unlimited_high_water_bytes,
+    } = model.bounds(&options);
+    let smallest = model.plan(&RunOptions {
+        budget: Budget::Bytes(smallest_feasible_bytes),
+        ..options.clone()
+    })?;
+    let program = model.program();
+    let mut operators = BTreeMap::new();
+    for node in &program.graph.nodes {
+        *operators.entry(node.op.name()).or_insert(0) += 1;
+    }
+    let mut layers: Vec<Layer> = workload
+        .steps
+        .iter()
+        .zip(&program.steps)
+        .map(|(step, node)| Layer {
+            name: step.name.clone(),
+            operator: program.graph.nodes[node.index()].op.name(),
+            weight_bytes: step.weight_bytes(),
+            panels: step.panels.map_or(1, |p| p.panels),
+        })
+        .filter(|layer| layer.weight_bytes > 0)
+        .collect();
+    layers.sort_by_key(|layer| std::cmp::Reverse(layer.weight_bytes));
+    layers.truncate(LARGEST);
+    Ok(Facts {
+        model: args.model.model.display().to_string(),
+        packed_path: model.packed_path().display().to_string(),
+        graph_digest: model.digest().into(),
+        inputs: model.inputs().iter().map(tensor).collect(),
+        outputs: model.outputs().iter().map(tensor).collect(),
+        nodes: program.graph.nodes.len(),
+        steps: workload.steps.len(),
+        operators,
+        flops: workload.steps.iter().map(|s| s.flops).sum(),
+        packed_weight_bytes: model.weight_bytes(),
+        largest_layers: layers,
+        threads: options.threads,
+        base_overhead_bytes,
+        activations_peak_bytes: activations_peak_bytes(&workload),
+        smallest_feasible_bytes,
+        lower_bound_bytes: smallest.lower_bound_bytes(),
+        unlimited_high_water_bytes,
+        graph: args.graph.then(|| program.graph.to_string()),
+    })
+}
+
+fn tensor(info: &TensorInfo) -> Tensor {
+    Tensor {
+        name: info.name.clone(),
+        dtype: info.ty.dtype.name(),
+        shape: info.ty.shape.clone(),
+    }
+}
+
+fn activations_peak_bytes(workload: &Workload) -> u64 {
+    let mut change = vec![0i64; workload.steps.len() + 1];
+    for buffer in &workload.buffers {
+        change[buffer.live.begin as usize] += buffer.bytes as i64;
+        change[(buffer.live.end as usize).min(workload.steps.len())] -= buffer.bytes as i64;
+    }
+    let mut live = 0i64;
+    let mut peak = 0;
+    for (step, change) in workload.steps.iter().zip(&change) {
+        live += change;
+        peak = peak.max(live as u64 + step.workspace_bytes);
+    }
+    peak
+}
+
+fn text(facts: &Facts) -> String {
+    let mut text = String::new();
+    let mut line = |label: &str, value: String| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{label:<11} {value}");
+    };
+    line("model", facts.model.clone());
+    line("packed", facts.packed_path.clone());
+    line("digest", facts.graph_digest.clone());
+    let tensors = facts.inputs.iter().map(|t| ("input", t));
+    for (label, t) in tensors.chain(facts.outputs.iter().map(|t| ("output", t))) {
+        line(
+            label,
+            format!("{}  {} {}", t.name, t.dtype, shape_text(&t.shape)),
+        );
+    }
+    let mut operators: Vec<_> = facts.operators.iter().collect();
+    operators.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    let operators: Vec<_> = operators
+        .iter()
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    line(
+        "graph",
+        format!(
+            "{} nodes, {} computing, {:.2} GFLOP",
+            facts.nodes,
+            facts.steps,
+            facts.flops as f64 / 1e9
+        ),
+    );
+    line("operators", operators.join(", "));
+    line(
+        "weights",
+        format!("{} packed", Bytes(facts.packed_weight_bytes)),
+    );
+    line(
+        "activations",
+        format!("{} at their peak", Bytes(facts.activations_peak_bytes)),
+    );
+    line(
+        "memory",
+        format!(
+            "{} smallest feasible budget ({} bytes) with {} thread{}",
+            Bytes(facts.smallest_feasible_bytes),
+            facts.smallest_feasible_bytes,
+            facts.threads,
+            if facts.threads == 1 { "" } else { "s" }
+        ),
+    );
+    line(
+        "",
+        format!(
+            "{} with everything resident; {} is the process itself",
+            Bytes(facts.unlimited_high_water_bytes),
+            Bytes(facts.base_overhead_bytes)
+        ),
+    );
+    if !facts.largest_layers.is_empty() {
+        let _ = writeln!(text, "\nlargest layers");
+    }
+    for layer in &facts.largest_layers {
+        let _ = writeln!(
+            text,
+            "{:>13}  {:<14} {:>5} piece{}  {}",
+            Bytes(layer.weight_bytes).to_string(),
+            layer.operator,
+            layer.panels,
+            if layer.panels == 1 { " " } else { "s" },
+            layer.name
+        );
+    }
+    if let Some(graph) = &facts.graph {
+        let _ = write!(text, "\n{graph}");
+    }
+    text
+}

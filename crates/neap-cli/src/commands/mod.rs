@@ -1,0 +1,70 @@
+//! One file per command.
+
+pub mod bench;
+pub mod demo;
+pub mod inspect;
+pub mod pack;
+pub mod plan;
+pub mod run;
+pub mod zoo;
+
+use crate::args::{Cli, Command};
+use crate::failure::{Failure, Outcome, bad, one_line};
+use crate::interrupt;
+use crate::progress::Progress;
+use clap::Parser;
+use clap::error::ErrorKind;
+use neaptide::{Model, OpenOptions};
+use std::path::Path;
+
+/// Reads the command line and does what it says.
+pub fn dispatch() -> Outcome {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return explain(error),
+    };
+    match cli.command {
+        Command::Run(args) => run::run(&args, cli.quiet),
+        Command::Pack(args) => pack::run(&args, cli.quiet),
+        Command::Plan(args) => plan::run(&args, cli.quiet),
+        Command::Bench(args) => bench::run(&args, cli.quiet),
+        Command::Inspect(args) => inspect::run(&args, cli.quiet),
+        Command::Zoo(args) => zoo::run(&args, cli.quiet),
+        Command::Demo(args) => demo::run(&args, cli.quiet),
+    }
+}
+
+/// Opens a model, packing it with progress where need be.
+fn open(path: &Path, options: &OpenOptions, quiet: bool) -> Outcome<Model> {
+    let _deferred = interrupt::defer();
+    let mut progress = Progress::new(format!("packing {}", path.display()), quiet);
+    let model = Model::open(path, options, &mut |p| {
+        progress.at(p.done_bytes, p.total_bytes)
+    })?;
+    progress.finish();
+    interrupt::check()?;
+    Ok(model)
+}
+
+/// Help goes to standard output; a wrong command line becomes one line.
+fn explain(error: clap::Error) -> Outcome {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            crate::stdout::print(&error.render().to_string())
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprint!("{}", error.render());
+            Err(Failure::Reported(2))
+        }
+        _ => {
+            let text = error.render().to_string();
+            let paragraphs = text.split("\n\n").take_while(|p| !p.starts_with("Usage"));
+            let text = paragraphs
+                .map(|p| one_line(p.trim_start_matches("error: ")))
+                .filter(|p| !p.is_empty() && !p.starts_with("For more information"))
+                .collect::<Vec<_>>()
+                .join("; ");
+            Err(bad(format!("{text} (see neap --help)")))
+        }
+    }
+}

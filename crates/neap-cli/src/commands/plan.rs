@@ -1,0 +1,165 @@
+//! `neap plan`: how a model would run within a budget, as text, as JSON or as a page to look at.
+
+use super::open;
+use crate::args::{EngineArgs, ModelArgs};
+use crate::failure::Outcome;
+use crate::report::ms;
+use crate::{atomic, stdout};
+use clap::Args;
+use neap_plan::render;
+use neaptide::{Budget, Bytes, Model, Plan, RunOptions};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Memory that the whole process may take: 64MiB, 64M, bytes, 25% of what no limit takes, or none
+    #[arg(long, value_name = "SIZE", default_value = "none")]
+    memory_budget: Budget,
+    #[command(flatten)]
+    engine: EngineArgs,
+    /// text, json, or a FILE.html to write
+    #[arg(long, short, value_name = "FORMAT", default_value = "text", value_parser = parse_format)]
+    output: Format,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Format {
+    Text,
+    Json,
+    Page(PathBuf),
+}
+
+/// Simulated runs; the last one, in the steady state, is shown.
+const RUNS: u32 = 3;
+
+pub fn run(args: &PlanArgs, quiet: bool) -> Outcome {
+    let model = open(&args.model.model, &args.model.open.options()?, quiet)?;
+    let inputs = model.inputs().iter().map(|i| i.len_bytes() as u64).sum();
+    let options = RunOptions {
+        reserve_bytes: inputs,
+        ..args.engine.options(args.memory_budget)
+    };
+    let plan = model.plan(&options)?;
+    match &args.output {
+        Format::Text => stdout::print(&text(&model, &plan, &options)),
+        Format::Json => stdout::print_json(&figures(args, &model, &plan, &options)),
+        Format::Page(path) => {
+            let title = format!(
+                "{} within {}",
+                args.model.model.file_name().unwrap_or_default().display(),
+                plan.budget_bytes
+                    .map_or_else(|| "unlimited memory".into(), |b| Bytes(b).to_string())
+            );
+            let timeline = plan.simulate(RUNS);
+            let page = render::html(
+                &title,
+                &plan.workload,
+                &plan.execution,
+                &plan.verdict,
+                &timeline,
+            );
+            atomic::write(path, |file| file.write_all(page.as_bytes()))?;
+            stdout::print(&format!("{}: {title}\n", path.display()))
+        }
+    }
+}
+
+fn text(model: &Model, plan: &Plan, options: &RunOptions) -> String {
+    let bounds = model.bounds(options);
+    let mut text = String::new();
+    let mut line = |label: &str, value: String| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{label:<11} {value}");
+    };
+    line(
+        "budget",
+        plan.budget_bytes.map_or_else(
+            || "none".into(),
+            |bytes| format!("{} for the whole process", Bytes(bytes)),
+        ),
+    );
+    line(
+        "process",
+        format!(
+            "{} planned = {} base + {} arena; lower bound {}",
+            Bytes(plan.high_water_bytes()),
+            Bytes(plan.base_overhead_bytes),
+            Bytes(plan.verdict.high_water_bytes),
+            Bytes(plan.lower_bound_bytes())
+        ),
+    );
+    line(
+        "possible",
+        format!(
+            "from {} (smallest feasible budget) to {} (everything resident)",
+            Bytes(bounds.smallest_feasible_bytes),
+            Bytes(bounds.unlimited_high_water_bytes)
+        ),
+    );
+    line(
+        "predicted",
+        format!(
+            "{:.2} ms per run, {:.2} ms of it waiting for weights; planned in {:.1} ms",
+            ms(plan.prediction.latency_ns),
+            ms(plan.prediction.stall_ns),
+            ms(plan.planning_ns)
+        ),
+    );
+    let timeline = plan.simulate(RUNS);
+    text + &render::text(&plan.workload, &plan.execution, Some(&timeline))
+}
+
+/// The figures of a run's report that are known before it, and the plan itself.
+fn figures(args: &PlanArgs, model: &Model, plan: &Plan, options: &RunOptions) -> Value {
+    let bounds = model.bounds(options);
+    json!({
+        "model": args.model.model.display().to_string(),
+        "graph_digest": model.digest(),
+        "threads": options.threads,
+        "strategy": plan.execution.strategy,
+        "memory_budget_bytes": plan.budget_bytes,
+        "planned_high_water_bytes": plan.high_water_bytes(),
+        "lower_bound_bytes": plan.lower_bound_bytes(),
+        "smallest_feasible_bytes": bounds.smallest_feasible_bytes,
+        "unlimited_high_water_bytes": bounds.unlimited_high_water_bytes,
+        "arena_bytes": plan.execution.arena_bytes,
+        "base_overhead_bytes": plan.base_overhead_bytes,
+        "resident_weight_bytes": plan.verdict.resident_bytes,
+        "loaded_bytes_per_run": plan.verdict.loaded_bytes_per_run,
+        "predicted_stall_ms": ms(plan.prediction.stall_ns),
+        "predicted_latency_ms": ms(plan.prediction.latency_ns),
+        "planning_ms": ms(plan.planning_ns),
+        "steps": plan.workload.steps.iter().map(|s| &s.name).collect::<Vec<_>>(),
+        "plan": plan.execution,
+    })
+}
+
+fn parse_format(text: &str) -> Result<Format, String> {
+    match text {
+        "text" => Ok(Format::Text),
+        "json" => Ok(Format::Json),
+        file if file.to_ascii_lowercase().ends_with(".html") => Ok(Format::Page(file.into())),
+        _ => Err("write text, json or a file name that ends in .html".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats() {
+        assert_eq!(parse_format("text"), Ok(Format::Text));
+        assert_eq!(parse_format("json"), Ok(Format::Json));
+        assert_eq!(
+            parse_format("a/b.HTML"),
+            Ok(Format::Page("a/b.HTML".into()))
+        );
+        assert!(parse_format("plan.pdf").is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! `neap zoo`: writes the networks that the papers measure, with seeded weights.
+
+use crate::failure::{Outcome, bad};
+use crate::interrupt;
+use crate::progress::Progress;
+use crate::stdout;
+use clap::Args;
+use neap_zoo::{Batch, Options};
+use neaptide::{Bytes, shape_text};
+use std::fmt::Write;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct ZooArgs {
+    /// Which network
+    #[arg(required_unless_present = "list")]
+    name: Option<String>,
+    /// The model to write [default: NAME.onnx]
+    #[arg(long, short, value_name = "FILE.onnx")]
+    output: Option<PathBuf>,
+    /// Seed of the weights
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Size of the first dimension of inputs and outputs, or 'dynamic'
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_batch)]
+    batch: Batch,
+    /// For gpt2: end in the language-model head
+    #[arg(long)]
+    lm_head: bool,
+    /// Put the weights into a file of their own beside the model
+    #[arg(long)]
+    external_data: bool,
+    /// List the networks
+    #[arg(long, conflicts_with_all = ["output", "lm_head", "external_data"])]
+    list: bool,
+}
+
+pub fn run(args: &ZooArgs, quiet: bool) -> Outcome {
+    let Some(name) = args.name.as_ref().filter(|_| !args.list) else {
+        return stdout::print(&list());
+    };
+    let entry = neap_zoo::find(name).ok_or_else(|| {
+        let names: Vec<_> = neap_zoo::list().iter().map(|e| e.name).collect();
+        bad(format!(
+            "the zoo has no network '{name}'; it has {}",
+            names.join(", ")
+        ))
+    })?;
+    let path = args
+        .output
+        .clone()
+        .unwrap_or_else(|| format!("{}.onnx", entry.name).into());
+    let options = Options {
+        seed: args.seed,
+        batch: args.batch,
+        lm_head: args.lm_head,
+        external_data: args.external_data,
+    };
+    let written = {
+        let _deferred = interrupt::defer();
+        let mut progress = Progress::new(format!("writing {}", path.display()), quiet);
+        let written = neap_zoo::write(entry.name, &path, &options, &mut |done, total| {
+            progress.at(done, total)
+        })?;
+        progress.finish();
+        written
+    };
+    interrupt::check()?;
+    let mut text = format!(
+        "{}: {}, {} of weights, seed {}\n",
+        path.display(),
+        entry.summary,
+        Bytes(written.weight_bytes),
+        args.seed
+    );
+    if let Some((path, bytes)) = &written.external {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{}: {} of it", path.display(), Bytes(*bytes));
+    }
+    stdout::print(&text)
+}
+
+fn list() -> String {
+    let mut text = String::new();
+    for entry in neap_zoo::list() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{:14} {:>8.1} M parameters  {:10} {:12} {}",
+            entry.name,
+            entry.parameters as f64 / 1e6,
+            entry.input_name,
+            shape_text(entry.input_shape),
+            entry.summary
+        );
+    }
+    text
+}
+
+fn parse_batch(text: &str) -> Result<Batch, String> {
+    if text == "dynamic" {
+        return Ok(Batch::Dynamic);
+    }
+    text.parse()
+        .map(Batch::Fixed)
+        .map_err(|_| "write a number or 'dynamic'".into())
+}

@@ -1,0 +1,213 @@
+//! From `--input` options to tensors: which file feeds which input, and what is made up.
+//!
+//! ```text
+//!   .npy          one array            .jpg .png     decoded, resized, normalised
+//!   .npz          arrays by name       .bin          the tensor's bytes as they are
+//!   (none)        seeded random
+//! ```
+
+mod convert;
+mod image;
+mod npy;
+mod npz;
+mod random;
+mod resample;
+
+pub use image::ImageOptions;
+
+use crate::failure::{Outcome, bad};
+use neaptide::{TensorInfo, shape_text};
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+/// Everything that decides what goes into a model.
+pub struct Settings<'a> {
+    /// `NAME=FILE`, or `FILE` alone where that is enough.
+    pub given: &'a [String],
+    pub image: &'a ImageOptions,
+    /// Of random inputs.
+    pub seed: u64,
+    /// The most memory that decoding an image may take.
+    pub decode_limit_bytes: Option<u64>,
+}
+
+/// A model's inputs in its order, as row-major little-endian bytes; and remarks for the user.
+pub struct Inputs {
+    pub tensors: Vec<Vec<u8>>,
+    pub remarks: Vec<String>,
+}
+
+/// Where one input comes from.
+enum From {
+    File(PathBuf),
+    /// A member of an `.npz`.
+    Member(PathBuf, String),
+}
+
+pub fn load(infos: &[TensorInfo], settings: &Settings) -> Outcome<Inputs> {
+    let mut sources: Vec<Option<From>> = infos.iter().map(|_| None).collect();
+    for text in settings.given {
+        assign(text, infos, &mut sources)?;
+    }
+    let mut inputs = Inputs {
+        tensors: Vec::with_capacity(infos.len()),
+        remarks: Vec::new(),
+    };
+    for (index, (info, source)) in infos.iter().zip(&sources).enumerate() {
+        let tensor = match source {
+            None => random::tensor(info, settings.seed, index),
+            Some(source) => {
+                let (path, member) = match source {
+                    From::File(path) => (path, None),
+                    From::Member(path, member) => (path, Some(member.as_str())),
+                };
+                read(path, member, info, settings, &mut inputs.remarks)
+                    .map_err(|e| format!("{}: {e}", path.display()))
+            }
+        };
+        let tensor = tensor.map_err(|e| bad(format!("input '{}': {e}", info.name)))?;
+        inputs.tensors.push(tensor);
+    }
+    let made_up: Vec<&str> = infos
+        .iter()
+        .zip(&sources)
+        .filter(|(_, s)| s.is_none())
+        .map(|(i, _)| i.name.as_str())
+        .collect();
+    if !made_up.is_empty() {
+        let names = made_up.join(", ");
+        let seed = settings.seed;
+        inputs
+            .remarks
+            .push(format!("random values with seed {seed} for {names}"));
+    }
+    Ok(inputs)
+}
+
+/// Gives the file of one option to the input (or inputs) that it is for.
+fn assign(text: &str, infos: &[TensorInfo], sources: &mut [Option<From>]) -> Outcome {
+    // A name may contain '=', a path too: the longest known name wins.
+    let named = infos
+        .iter()
+        .enumerate()
+        .filter_map(|(i, info)| {
+            let path = text.strip_prefix(info.name.as_str())?.strip_prefix('=')?;
+            Some((i, path))
+        })
+        .max_by_key(|(i, _)| infos[*i].name.len());
+    let mut set = |index: usize, source: From| {
+        if sources[index].replace(source).is_some() {
+            return Err(bad(format!("input '{}' is given twice", infos[index].name)));
+        }
+        Ok(())
+    };
+    if let Some((index, path)) = named {
+        let path = PathBuf::from(path);
+        if has_extension(&path, &["npz"]) {
+            let name = infos[index].name.clone();
+            let member = npz::member_for(&path, &name)
+                .map_err(|e| bad(format!("input '{name}': {}: {e}", path.display())))?;
+            return set(index, From::Member(path, member));
+        }
+        return set(index, From::File(path));
+    }
+    let path = PathBuf::from(text);
+    if !path.exists()
+        && let Some((name, _)) = text.split_once('=')
+    {
+        return Err(bad(format!(
+            "the model has no input '{name}'; it has {}",
+            names(infos)
+        )));
+    }
+    if has_extension(&path, &["npz"]) {
+        let members = npz::members(&path).map_err(|e| bad(format!("{}: {e}", path.display())))?;
+        for member in members {
+            let index = infos.iter().position(|i| i.name == member).ok_or_else(|| {
+                bad(format!(
+                    "{} has an array '{member}', the model has no such input; it has {}",
+                    path.display(),
+                    names(infos)
+                ))
+            })?;
+            set(index, From::Member(path.clone(), member))?;
+        }
+        return Ok(());
+    }
+    if infos.len() != 1 {
+        return Err(bad(format!(
+            "--input {text} does not say for which input it is: write NAME={text}; the model has {}",
+            names(infos)
+        )));
+    }
+    set(0, From::File(path))
+}
+
+fn read(
+    path: &Path,
+    member: Option<&str>,
+    info: &TensorInfo,
+    settings: &Settings,
+    remarks: &mut Vec<String>,
+) -> Result<Vec<u8>, String> {
+    let file = File::open(path).map_err(|e| e.to_string())?;
+    if file.metadata().map_err(|e| e.to_string())?.is_dir() {
+        return Err("is a folder".into());
+    }
+    let _cache = DropCache(file.as_raw_fd());
+    let (tensor, remark) = if let Some(member) = member {
+        npz::read(&file, member, info)?
+    } else if has_extension(path, &["npy"]) {
+        npy::read(&mut BufReader::new(&file), info)?
+    } else if has_extension(path, &["bin", "raw"]) {
+        (raw(&file, info)?, None)
+    } else if has_extension(path, &["jpg", "jpeg", "png"]) {
+        let limit = settings.decode_limit_bytes;
+        (image::read(&file, info, settings.image, limit)?, None)
+    } else {
+        return Err("has no known ending: .npy, .npz, .bin, .jpg or .png".into());
+    };
+    remarks.extend(remark.map(|r| format!("input '{}': {r}", info.name)));
+    Ok(tensor)
+}
+
+fn raw(file: &File, info: &TensorInfo) -> Result<Vec<u8>, String> {
+    let found = file.metadata().map_err(|e| e.to_string())?.len();
+    let wanted = info.len_bytes();
+    if found != wanted as u64 {
+        return Err(format!(
+            "has {found} bytes, {} {} has {wanted}",
+            info.ty.dtype,
+            shape_text(&info.ty.shape)
+        ));
+    }
+    let mut tensor = vec![0; wanted];
+    let mut file = file;
+    file.read_exact(&mut tensor).map_err(|e| e.to_string())?;
+    Ok(tensor)
+}
+
+/// Pages of the file that were read are charged to the budget; this gives them back.
+struct DropCache(i32);
+
+impl Drop for DropCache {
+    fn drop(&mut self) {
+        // SAFETY: advice about a descriptor; it is open, since the file outlives this guard.
+        unsafe { libc::posix_fadvise(self.0, 0, 0, libc::POSIX_FADV_DONTNEED) };
+    }
+}
+
+fn has_extension(path: &Path, known: &[&str]) -> bool {
+    path.extension()
+        .is_some_and(|e| known.iter().any(|k| e.eq_ignore_ascii_case(k)))
+}
+
+fn names(infos: &[TensorInfo]) -> String {
+    if infos.is_empty() {
+        return "none".into();
+    }
+    let names: Vec<_> = infos.iter().map(|i| format!("'{}'", i.name)).collect();
+    names.join(", ")
+}

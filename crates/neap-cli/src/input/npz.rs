@@ -1,0 +1,57 @@
+//! Reading `.npz`: a zip archive of `.npy` files.
+
+use super::npy;
+use neaptide::TensorInfo;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use zip::ZipArchive;
+
+/// Names of the arrays.
+pub fn members(path: &Path) -> Result<Vec<String>, String> {
+    let file = File::open(path).map_err(|e| e.to_string())?;
+    let archive = open(&file)?;
+    let mut names: Vec<String> = archive
+        .file_names()
+        .map(|name| {
+            let name = name.map_err(|e| format!("is no .npz file: {e}"))?;
+            Ok(name.strip_suffix(".npy").unwrap_or(&name).to_string())
+        })
+        .collect::<Result<_, String>>()?;
+    names.sort();
+    Ok(names)
+}
+
+/// The array for the input `name`: the one of that name, or the only one.
+pub fn member_for(path: &Path, name: &str) -> Result<String, String> {
+    let mut members = members(path)?;
+    if members.iter().any(|m| m == name) {
+        return Ok(name.into());
+    }
+    match members.len() {
+        1 => Ok(members.remove(0)),
+        0 => Err("holds no arrays".into()),
+        _ => Err(format!(
+            "holds no array '{name}', but {}",
+            members.join(", ")
+        )),
+    }
+}
+
+pub fn read(
+    file: &File,
+    member: &str,
+    info: &TensorInfo,
+) -> Result<(Vec<u8>, Option<String>), String> {
+    let mut archive = open(file)?;
+    let name = [format!("{member}.npy"), member.to_string()]
+        .into_iter()
+        .find(|name| archive.index_for_name(name).is_some())
+        .ok_or_else(|| format!("holds no array '{member}'"))?;
+    let mut entry = archive.by_name(&name).map_err(|e| e.to_string())?;
+    npy::read(&mut entry, info).map_err(|e| format!("array '{member}' {e}"))
+}
+
+fn open(file: &File) -> Result<ZipArchive<BufReader<&File>>, String> {
+    ZipArchive::new(BufReader::new(file)).map_err(|e| format!("is no .npz file: {e}"))
+}

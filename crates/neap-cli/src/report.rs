@@ -1,0 +1,169 @@
+//! The report of a run: what `--json` writes and what a person reads.
+
+use crate::output::Written;
+use neaptide::memory::PeakSource;
+use neaptide::{Bytes, shape_text};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Everything measured and planned. Memory is that of the whole process.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub model: String,
+    pub graph_digest: String,
+    pub threads: usize,
+    pub strategy: String,
+    /// `None` without a budget.
+    pub memory_budget_bytes: Option<u64>,
+    pub peak_memory_bytes: u64,
+    pub peak_memory_source: PeakSource,
+    pub planned_high_water_bytes: u64,
+    pub lower_bound_bytes: u64,
+    pub arena_bytes: u64,
+    pub base_overhead_bytes: u64,
+    pub resident_weight_bytes: u64,
+    pub loaded_bytes_per_run: u64,
+    /// Median per run.
+    pub stall_ms: f64,
+    pub predicted_latency_ms: f64,
+    pub latency_ms: Latency,
+    pub outputs: Vec<Written>,
+}
+
+/// Of the measured runs; `first` is the very first one, warm-up included.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Latency {
+    pub first: f64,
+    pub median: f64,
+    pub p95: f64,
+    pub min: f64,
+    pub max: f64,
+    pub runs: usize,
+}
+
+impl Latency {
+    /// `measured_ns` is not empty; it is sorted on the way.
+    pub fn of(first_ns: u64, measured_ns: &mut [u64]) -> Latency {
+        let median = median_ms(measured_ns);
+        let rank = (measured_ns.len() * 95).div_ceil(100).max(1) - 1;
+        Latency {
+            first: ms(first_ns),
+            median,
+            p95: ms(measured_ns[rank]),
+            min: ms(measured_ns[0]),
+            max: ms(measured_ns[measured_ns.len() - 1]),
+            runs: measured_ns.len(),
+        }
+    }
+}
+
+/// Milliseconds, to the microsecond.
+pub fn ms(ns: u64) -> f64 {
+    (ns as f64 / 1e3).round() / 1e3
+}
+
+/// Sorts; 0 of nothing.
+pub fn median_ms(values_ns: &mut [u64]) -> f64 {
+    values_ns.sort_unstable();
+    let n = values_ns.len();
+    match n {
+        0 => 0.0,
+        _ => ms(values_ns[(n - 1) / 2].midpoint(values_ns[n / 2])),
+    }
+}
+
+pub fn source_name(source: PeakSource) -> &'static str {
+    match source {
+        PeakSource::CgroupV1 => "memory cgroup v1",
+        PeakSource::CgroupV2 => "memory cgroup v2",
+        PeakSource::VmHwm => "VmHWM",
+    }
+}
+
+impl Report {
+    /// A few aligned lines.
+    pub fn summary(&self, enforced: bool) -> String {
+        let mut text = String::new();
+        let mut line = |label: &str, value: String| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{label:<11} {value}");
+        };
+        line(
+            "model",
+            format!(
+                "{}, {} thread{}, {}",
+                self.model,
+                self.threads,
+                if self.threads == 1 { "" } else { "s" },
+                self.strategy
+            ),
+        );
+        let budget = match self.memory_budget_bytes {
+            None => "none".into(),
+            Some(bytes) if enforced => format!("{}, enforced by the kernel", Bytes(bytes)),
+            Some(bytes) => Bytes(bytes).to_string(),
+        };
+        line("budget", budget);
+        line(
+            "peak memory",
+            format!(
+                "{} ({}), planned {}",
+                Bytes(self.peak_memory_bytes),
+                source_name(self.peak_memory_source),
+                Bytes(self.planned_high_water_bytes)
+            ),
+        );
+        line(
+            "weights",
+            format!(
+                "{} resident, {} loaded per run",
+                Bytes(self.resident_weight_bytes),
+                Bytes(self.loaded_bytes_per_run)
+            ),
+        );
+        let l = &self.latency_ms;
+        let spread = match l.runs {
+            1 => "1 run".into(),
+            n => format!(
+                "median of {n} runs, {:.2} to {:.2}, first {:.2}",
+                l.min, l.max, l.first
+            ),
+        };
+        line(
+            "latency",
+            format!(
+                "{:.2} ms ({spread}), {:.2} ms of it waiting for weights; predicted {:.2} ms",
+                l.median, self.stall_ms, self.predicted_latency_ms
+            ),
+        );
+        for output in &self.outputs {
+            let file = output.file.as_ref();
+            line(
+                "output",
+                format!(
+                    "{} {} {}{}",
+                    output.name,
+                    output.dtype,
+                    shape_text(&output.shape),
+                    file.map_or_else(String::new, |f| format!(" in {f}"))
+                ),
+            );
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies() {
+        let mut runs: Vec<u64> = (1..=20).rev().map(|i| i * 1_000_000).collect();
+        let l = Latency::of(50_000_000, &mut runs);
+        assert_eq!((l.first, l.median, l.p95), (50.0, 10.5, 19.0));
+        assert_eq!((l.min, l.max, l.runs), (1.0, 20.0, 20));
+        let l = Latency::of(7, &mut [1_234_567]);
+        assert_eq!((l.median, l.p95), (1.235, 1.235));
+    }
+}

@@ -1,0 +1,24 @@
+//! Results go to standard output through here: a reader that has gone away is no error.
+
+use crate::failure::{Failure, Outcome, bad};
+use std::io::{ErrorKind, Write};
+
+/// Writes all of `text` now.
+pub fn print(text: &str) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::ClosedPipe),
+        Err(error) => Err(bad(format!("cannot write to standard output: {error}"))),
+    }
+}
+
+/// Pretty-printed JSON and a line end.
+pub fn print_json(value: &impl serde::Serialize) -> Outcome {
+    print(&(json(value)? + "\n"))
+}
+
+pub fn json(value: &impl serde::Serialize) -> Outcome<String> {
+    serde_json::to_string_pretty(value)
+        .map_err(|e| Failure::Internal(format!("cannot write JSON: {e}")))
+}
