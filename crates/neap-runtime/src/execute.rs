@@ -205,6 +205,9 @@ impl Executor {
             count: index_type.elements(),
             output: memory.write(output)?,
         };
+        if gather.count == 0 || rows.table.row_bytes == 0 {
+            return Ok(());
+        }
         let table_bytes = (rows.table.rows * rows.table.row_bytes) as u64;
         if let Some(offset) = compute.weights.table {
             let table = memory.arena(offset, table_bytes)?;

@@ -292,10 +292,16 @@ impl Resolver<'_> {
         if (spec.file_offset, spec.bytes) != (packed.offset, packed.bytes) {
             return Err(self.mismatch("its table is elsewhere in the packed file"));
         }
+        let table_bytes = row_elements
+            .checked_mul(4)
+            .and_then(|b| b.checked_mul(rows));
+        if table_bytes.is_none_or(|b| b as u64 != packed.bytes) {
+            return Err(self.mismatch("its table has another size"));
+        }
         let table = Table {
             file_offset: packed.offset,
             rows,
-            row_bytes: row_elements.saturating_mul(4),
+            row_bytes: row_elements * 4,
         };
         self.check_gather(row_elements)?;
         let from_storage = self
