@@ -20,7 +20,7 @@ mod workload;
 pub use interval::{BufferId, ByteRange, PanelRange, StepId, StepRange};
 pub use plan::{AfterCompute, Compute, ExecutionPlan, Load, ResidentLoad, WeightsAt};
 pub use timeline::{Lane, RunTiming, Span, Timeline};
-pub use validate::{Verdict, Violation, validate};
+pub use validate::{Verdict, Violation, check_workload, validate};
 pub use workload::{BufferSpec, Extent, PanelSpec, RowTable, StepSpec, Workload};
 
 /// Bytes of one storage block. Loads read whole blocks to addresses that are multiples of it.

@@ -106,13 +106,21 @@ pub fn validate(workload: &Workload, plan: &ExecutionPlan) -> Result<Verdict, Vi
     })
 }
 
-/// Numbers that later checks may then use without fear of overflow.
-fn check_workload(w: &Workload) -> Result<(), Violation> {
-    const LIMIT: u64 = 1 << 56;
+/// Whether a workload's numbers make sense. Planners and `validate` may then use them without fear of
+/// overflow or of allocating what no real network needs, also when they come from a hostile file.
+pub fn check_workload(w: &Workload) -> Result<(), Violation> {
+    const LIMIT: u64 = 1 << 44;
+    const MOST_ITEMS: usize = 1 << 17;
+    const MOST_PANELS: u64 = 1 << 20;
     let bad = |why: String| Err(Violation::Workload(why));
     let fits = |offset: u64, bytes: u64| offset < LIMIT && bytes < LIMIT;
-    if w.steps.len() >= u32::MAX as usize || w.buffers.len() >= u32::MAX as usize {
-        return bad("too many steps or buffers".into());
+    let extents: usize = w.steps.iter().map(|s| s.extents.len()).sum();
+    if w.steps.len().max(w.buffers.len()).max(extents) > MOST_ITEMS {
+        return bad("too many steps, buffers or extents".into());
+    }
+    let panels = |s: &StepSpec| s.panels.map_or(0, |p| u64::from(p.panels));
+    if w.steps.iter().map(panels).sum::<u64>() > MOST_PANELS {
+        return bad("too many panels".into());
     }
     for (i, s) in w.steps.iter().enumerate() {
         if let Some(p) = s.panels {

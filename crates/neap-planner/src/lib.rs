@@ -70,24 +70,29 @@ impl std::str::FromStr for Strategy {
 }
 
 /// Plans one workload under any number of budgets; the layout work is done once.
+///
+/// A malformed workload ([`neap_plan::check_workload`]) is feasible in no arena: its bounds are `u64::MAX`.
 pub struct Planner<'a> {
     workload: &'a Workload,
-    grounds: Grounds,
+    /// `None` when the workload is malformed.
+    grounds: Option<Grounds>,
 }
 
 impl<'a> Planner<'a> {
     pub fn new(workload: &'a Workload) -> Self {
-        Self {
-            workload,
-            grounds: Grounds::new(workload),
-        }
+        let grounds = neap_plan::check_workload(workload)
+            .is_ok()
+            .then(|| Grounds::new(workload));
+        Self { workload, grounds }
     }
 
     /// The smallest arena for which a streaming plan exists: one panel per slice where need be.
     pub fn smallest_feasible_bytes(&self) -> u64 {
-        self.grounds
-            .smallest_bytes()
-            .min(self.unlimited_high_water_bytes())
+        let streamed = self
+            .grounds
+            .as_ref()
+            .map_or(u64::MAX, Grounds::smallest_bytes);
+        streamed.min(self.unlimited_high_water_bytes())
     }
 
     /// The arena in which everything is resident.
@@ -103,35 +108,30 @@ impl<'a> Planner<'a> {
         strategy: Strategy,
         costs: &CostProfile,
     ) -> Result<Planned, PlanError> {
+        let infeasible = |smallest_bytes| PlanError::Infeasible { smallest_bytes };
+        let Some(grounds) = &self.grounds else {
+            return Err(infeasible(u64::MAX));
+        };
+        let w = self.workload;
         let resident = || self.all_resident(budget_bytes, costs);
+        let planned = |(plan, prediction)| Planned { plan, prediction };
         let found = match strategy {
             Strategy::Resident => {
-                let smallest_bytes = self.unlimited_high_water_bytes();
-                return resident().ok_or(PlanError::Infeasible { smallest_bytes });
+                return resident().ok_or_else(|| infeasible(self.unlimited_high_water_bytes()));
             }
-            _ if budget_bytes < self.grounds.smallest_bytes() => resident(),
-            Strategy::Preload => preload::plan(self.workload, &self.grounds, budget_bytes, costs)
-                .map(|(plan, prediction)| Planned { plan, prediction }),
-            Strategy::OnDemand => {
-                baselines::ondemand(self.workload, &self.grounds, budget_bytes, costs)
-                    .map(|(plan, prediction)| Planned { plan, prediction })
-            }
+            _ if budget_bytes < grounds.smallest_bytes() => resident(),
+            Strategy::Preload => preload::plan(w, grounds, budget_bytes, costs).map(planned),
+            Strategy::OnDemand => baselines::ondemand(w, grounds, budget_bytes, costs).map(planned),
         };
-        let mut planned = found.ok_or_else(|| PlanError::Infeasible {
-            smallest_bytes: self.smallest_feasible_bytes(),
-        })?;
+        let mut planned = found.ok_or_else(|| infeasible(self.smallest_feasible_bytes()))?;
         planned.plan.strategy = strategy.name().to_owned();
         Ok(planned)
     }
 
     fn all_resident(&self, budget_bytes: u64, costs: &CostProfile) -> Option<Planned> {
-        let all = preload::all_resident(
-            self.workload,
-            &self.grounds,
-            budget_bytes,
-            costs,
-            &mut Simulator::default(),
-        );
+        let grounds = self.grounds.as_ref()?;
+        let mut sim = Simulator::default();
+        let all = preload::all_resident(self.workload, grounds, budget_bytes, costs, &mut sim);
         all.map(|(plan, prediction)| Planned { plan, prediction })
     }
 }

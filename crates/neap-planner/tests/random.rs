@@ -100,3 +100,85 @@ proptest! {
         prop_assert!(preload.latency_ns <= ondemand.latency_ns + ondemand.latency_ns / 200);
     }
 }
+
+/// Numbers as a hostile file may hold them: refused, without overflow and without huge allocations.
+#[test]
+fn malformed_workloads_are_infeasible() {
+    use neap_plan::{BufferSpec, PanelSpec, RowTable, StepRange, StepSpec};
+    let step = |change: fn(&mut StepSpec)| {
+        let mut step = StepSpec::default();
+        change(&mut step);
+        Workload {
+            steps: vec![step],
+            ..Workload::default()
+        }
+    };
+    let buffer = |bytes: u64, align: u64, begin: u32, end: u32| {
+        let live = StepRange::new(begin, end);
+        let b = BufferSpec {
+            name: String::default(),
+            bytes,
+            align,
+            live,
+        };
+        Workload {
+            steps: vec![StepSpec::default()],
+            buffers: vec![b],
+            ..Workload::default()
+        }
+    };
+    let panels = |panels: u32, panel_bytes: u64, granule: u32| {
+        let p = PanelSpec {
+            file_offset: 0,
+            panel_bytes,
+            panels,
+            granule,
+        };
+        let s = StepSpec {
+            panels: Some(p),
+            ..StepSpec::default()
+        };
+        Workload {
+            steps: vec![s],
+            ..Workload::default()
+        }
+    };
+    let hostile = [
+        step(|s| s.workspace_bytes = u64::MAX),
+        step(|s| {
+            s.rows = Some(RowTable {
+                file_offset: u64::MAX,
+                bytes: 9,
+                rows_workspace_bytes: 1,
+            })
+        }),
+        buffer(u64::MAX, 64, 0, 1),
+        buffer(1, 3, 0, 1),
+        buffer(1, 64, 0, u32::MAX),
+        panels(u32::MAX, 1, 1),
+        panels(u32::MAX, u64::MAX, 1),
+        panels(0, 64, 1),
+        panels(4, 64, 0),
+    ];
+    for w in &hostile {
+        let planner = Planner::new(w);
+        assert_eq!(planner.smallest_feasible_bytes(), u64::MAX);
+        for strategy in Strategy::ALL {
+            let refused = planner
+                .plan(u64::MAX, strategy, &CostProfile::default())
+                .err();
+            assert_eq!(
+                refused,
+                Some(PlanError::Infeasible {
+                    smallest_bytes: u64::MAX
+                }),
+                "{w:?}"
+            );
+        }
+    }
+    // Odd numbers that are no harm: an endless computation.
+    let slow = step(|s| (s.flops, s.touched_bytes) = (u64::MAX, u64::MAX));
+    assert!(
+        neap_planner::plan(&slow, u64::MAX, Strategy::Preload, &CostProfile::default()).is_ok()
+    );
+}

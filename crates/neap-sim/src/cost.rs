@@ -109,7 +109,10 @@ impl CostProfile {
     }
 }
 
-/// Seconds to nanoseconds; saturates, and no rate (0/0) is no time.
+/// Seconds to nanoseconds. No rate (0/0) is no time; and no action takes longer than [`LONGEST_NS`], so
+/// that sums over any plan do not overflow, whatever the numbers were.
 fn to_ns(seconds: f64) -> u64 {
-    (seconds * 1e9).round() as u64
+    (seconds * 1e9).round().min(LONGEST_NS) as u64
 }
+
+const LONGEST_NS: f64 = 1e12;
