@@ -47,9 +47,12 @@ pub fn peak(own_cgroup: bool) -> Peak {
     }
 }
 
-/// Resident pages and page tables now, in bytes; with a cgroup of its own at least what that counts.
+/// What this process takes now, in bytes: its own pages and page tables, and of the files that it
+/// maps (its program) at least [`PROGRAM_BYTES`], since pages of those come and go. With a cgroup of
+/// its own at least what that counts.
 pub fn current_bytes(own_cgroup: bool) -> u64 {
-    let resident = status_bytes(&["VmRSS:", "VmPTE:"]);
+    let own = status_bytes(&["RssAnon:", "RssShmem:", "VmPTE:"]);
+    let resident = own + status_bytes(&["RssFile:"]).max(PROGRAM_BYTES);
     let charged = if own_cgroup {
         let v1 = || cgroup_v1_dir().and_then(|d| unreclaimable_v1(&d));
         let v2 = || cgroup_v2_dir().and_then(|d| read_number(d.join("memory.current")));
@@ -59,6 +62,10 @@ pub fn current_bytes(own_cgroup: bool) -> u64 {
     };
     resident.max(charged)
 }
+
+/// Program text, constants and libraries that running a model touches: counted as a constant, so that
+/// the same budget is feasible in every process, however many of those pages are mapped at the moment.
+const PROGRAM_BYTES: u64 = 6 << 20;
 
 /// Returns freed heap pages to the kernel.
 pub fn trim_heap() {
