@@ -105,7 +105,7 @@ fn nested_and_concurrent_calls() {
 #[test]
 #[ignore = "a measurement"]
 fn dispatch_latency() {
-    let pool = Pool::new(2, false).unwrap();
+    let pool = Pool::new(2, true).unwrap();
     let busy = |ns: u128| {
         let start = Instant::now();
         while start.elapsed().as_nanos() < ns {}
