@@ -95,10 +95,8 @@ impl<'a> Scratch<'a> {
     }
 }
 
-/// Workspace bytes that [`Scratch::take`] may use for `count` elements.
+/// Workspace bytes that [`Scratch::take`] may use for `count` elements. Impossibly many are cut to
+/// a size that no memory has, so that sums of sizes do not overflow.
 pub(crate) fn scratch_bytes<T: Pod>(count: usize) -> usize {
-    if count == 0 {
-        return LINE;
-    }
-    count * size_of::<T>() + LINE
+    count.saturating_mul(size_of::<T>()).min(usize::MAX / 64) + LINE
 }

@@ -86,7 +86,7 @@ pub fn execute(
         Op::ScaleShift { activation } => channel::scale_shift(*activation, args, ctx),
 
         Op::Concat { axis } => join::concat(*axis, args, ctx),
-        Op::Split { axis, .. } => join::split(*axis, args, ctx),
+        Op::Split { axis, sizes } => join::split(*axis, sizes, args, ctx),
         Op::Slice { ranges } => view::slice(ranges, args, ctx),
         Op::Reshape { .. } => view::reshape(args, ctx),
         Op::Transpose { perm } => view::transpose(perm, args, ctx),

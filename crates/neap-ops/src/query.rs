@@ -8,7 +8,7 @@ use crate::reduce::topk;
 use crate::window::{conv, pool};
 use crate::{OpError, attention, layer, recurrent, resize};
 use neap_ir::graph::LANES;
-use neap_ir::infer::AttentionDims;
+use neap_ir::infer::{AttentionDims, Einsum};
 use neap_ir::op::{ScatterReduction, SliceRange};
 use neap_ir::panel::ConvForm;
 use neap_ir::{DType, Layout, Op, TensorType};
@@ -26,7 +26,8 @@ pub fn workspace_bytes(
     isa: Isa,
 ) -> usize {
     let _ = isa;
-    let (Some(&Some((x, _))), Some(&Some((y, layout)))) = (inputs.first(), outputs.first()) else {
+    let first = outputs.iter().flatten().next();
+    let (Some(&Some((x, _))), Some(&(y, layout))) = (inputs.first(), first) else {
         return 0;
     };
     let shape = |index: usize| -> &[usize] {
@@ -253,46 +254,63 @@ pub(crate) fn channel_slice(ranges: &[SliceRange], shape: &[usize]) -> Option<us
 
 /// Floating-point operations, about; a multiply-add counts as two.
 pub fn flops(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> u64 {
-    let elements = |operand: Option<&Operand>| -> u64 {
-        operand
-            .copied()
-            .flatten()
-            .map_or(0, |(ty, _)| ty.elements() as u64)
+    let shape = |operands: &[Operand], index: usize| -> Vec<u64> {
+        let operand = operands.get(index).copied().flatten();
+        operand.map_or(vec![], |(ty, _)| {
+            ty.shape.iter().map(|&d| d as u64).collect()
+        })
     };
-    let (x, y) = (elements(inputs.first()), elements(outputs.first()));
-    let shape = |index: usize| -> &[usize] {
-        let operand = inputs.get(index).copied().flatten();
-        operand.map_or(&[], |(ty, _)| &ty.shape)
-    };
-    let taps = |w: &neap_ir::op::Window| w.kernel.iter().product::<usize>() as u64;
+    let input = |index: usize| shape(inputs, index);
+    let (x, y) = (product(&input(0)), product(&shape(outputs, 0)));
+    let times = |a: u64, b: u64| a.saturating_mul(b);
+    let twice = |a: u64, b: u64| times(2, times(a, b));
     match op {
-        Op::Conv(..) => 2 * y * shape(1)[1..].iter().product::<usize>() as u64,
-        Op::ConvTranspose { .. } => 2 * x * shape(1)[1..].iter().product::<usize>() as u64,
-        Op::PanelConv(conv) => 2 * y * conv.k() as u64,
-        Op::PanelDepthwise(depthwise) => 2 * y * depthwise.k() as u64,
-        Op::PanelLinear(linear) => 2 * y * linear.k as u64,
-        Op::MatMul => 2 * y * shape(0).last().map_or(0, |&k| k as u64),
+        Op::Conv(..) => twice(y, product(input(1).get(1..).unwrap_or(&[]))),
+        Op::ConvTranspose { .. } => twice(x, product(input(1).get(1..).unwrap_or(&[]))),
+        Op::PanelConv(conv) => twice(y, conv.k() as u64),
+        Op::PanelDepthwise(depthwise) => twice(y, depthwise.k() as u64),
+        Op::PanelLinear(linear) => twice(y, linear.k as u64),
+        Op::MatMul => twice(y, input(0).last().copied().unwrap_or(1)),
         Op::Gemm { trans_a, .. } => {
-            2 * y * shape(0).get(usize::from(!trans_a)).map_or(0, |&k| k as u64)
+            let k = input(0).get(usize::from(!trans_a)).copied();
+            twice(y, k.unwrap_or(1))
         }
-        Op::Einsum { .. } => 2 * x.max(elements(inputs.get(1))).max(y) * 8,
-        Op::Pool { window, .. } => y * taps(window),
-        Op::Softmax { .. } => 8 * y,
-        Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::InstanceNorm { .. } => 6 * y,
-        Op::GroupNorm { .. } | Op::Lrn { .. } => 8 * y,
-        Op::Attention(attrs) => match (shape(0), shape(1), shape(2)) {
-            (q, k, v) => neap_ir::infer::AttentionDims::of(attrs, q, k, v).map_or(0, |d| {
-                let scores = (d.batch * d.heads * d.queries * d.keys) as u64;
-                2 * scores * (d.depth + d.value_depth + 4) as u64
-            }),
-        },
+        Op::Einsum { equation } => {
+            let shapes = inputs.iter().flatten().map(|(ty, _)| ty.shape.as_slice());
+            let shapes: Vec<&[usize]> = shapes.collect();
+            Einsum::parse(equation, &shapes).map_or(y, |einsum| {
+                let summed = einsum.summed();
+                let terms: Vec<u64> = summed.iter().map(|&l| einsum.sizes[l] as u64).collect();
+                times(y, times(product(&terms), shapes.len() as u64))
+            })
+        }
+        Op::Pool { window, .. } => {
+            let taps: Vec<u64> = window.kernel.iter().map(|&k| k as u64).collect();
+            times(y, product(&taps))
+        }
+        Op::Attention(attrs) => {
+            let dims = |i: usize| -> &[usize] {
+                let operand = inputs.get(i).copied().flatten();
+                operand.map_or(&[], |(ty, _)| &ty.shape)
+            };
+            AttentionDims::of(attrs, dims(0), dims(1), dims(2)).map_or(0, |d| {
+                let scores = [d.batch, d.heads, d.queries, d.keys].map(|d| d as u64);
+                twice(product(&scores), (d.depth + d.value_depth + 4) as u64)
+            })
+        }
         Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => {
-            let steps: usize = shape(0).iter().take(2).product();
-            2 * steps as u64 * (elements(inputs.get(1)) + elements(inputs.get(2)))
+            let steps = input(0).iter().take(2).fold(1, |n, &d| times(n, d));
+            twice(steps, product(&input(1)).saturating_add(product(&input(2))))
         }
+        Op::Softmax { .. } | Op::GroupNorm { .. } | Op::Lrn { .. } => times(8, y),
+        Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::InstanceNorm { .. } => times(6, y),
         Op::Reduce { .. } | Op::ArgReduce { .. } | Op::GlobalPool(_) => x,
         Op::Concat { .. } | Op::Split { .. } | Op::Slice { .. } | Op::Reshape { .. } => 0,
         Op::Reorder | Op::Transpose { .. } | Op::Expand { .. } | Op::Gather { .. } => 0,
         _ => y,
     }
+}
+
+fn product(dims: &[u64]) -> u64 {
+    dims.iter().fold(1, |n, &d| n.saturating_mul(d))
 }

@@ -71,7 +71,7 @@ impl<'a> TensorRef<'a> {
     /// element size.
     pub fn from_bytes(ty: &'a TensorType, bytes: &'a [u8]) -> Option<TensorRef<'a>> {
         let aligned = bytes.as_ptr().addr().is_multiple_of(ty.dtype.size_bytes());
-        (aligned && bytes.len() >= ty.len_bytes()).then(|| TensorRef {
+        (aligned && bytes.len() >= ty.len_bytes()).then_some(TensorRef {
             ty,
             layout: Layout::Plain,
             ptr: bytes.as_ptr(),
@@ -116,7 +116,7 @@ impl<'a> TensorMut<'a> {
     /// element size.
     pub fn from_bytes(ty: &'a TensorType, bytes: &'a mut [u8]) -> Option<TensorMut<'a>> {
         let aligned = bytes.as_ptr().addr().is_multiple_of(ty.dtype.size_bytes());
-        (aligned && bytes.len() >= ty.len_bytes()).then(|| TensorMut {
+        (aligned && bytes.len() >= ty.len_bytes()).then_some(TensorMut {
             ty,
             layout: Layout::Plain,
             ptr: bytes.as_mut_ptr(),

@@ -143,7 +143,7 @@ fn activation(activation: Activation, args: &Args, ctx: &mut Context) -> Result<
     };
     match activation {
         Activation::Relu => with_numeric!(args.op, x.dtype(), T => {
-            map.run(|v: T| if v < T::ZERO { T::ZERO } else { v })
+            map.run(|v: T| if v > T::ZERO || Num::is_nan(v) { v } else { T::ZERO })
         }),
         Activation::Clip { low, high } => with_numeric!(args.op, x.dtype(), T => {
             let (low, high) = (T::from_f64(low.into()), T::from_f64(high.into()));

@@ -23,18 +23,24 @@ pub(crate) fn concat(axis: usize, args: &Args, ctx: &mut Context) -> Result<(), 
     Ok(())
 }
 
-pub(crate) fn split(axis: usize, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+pub(crate) fn split(
+    axis: usize,
+    sizes: &[usize],
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
     let x = args.input(0)?;
     let mut start = 0;
-    for i in 0..args.outputs.len() {
-        let y = args.output(i)?;
-        let part = Part::of(axis, start, y.shape(), x.shape(), x.layout, args)?;
-        // SAFETY: as above.
-        unsafe {
-            let from = x.as_ptr().add(part.offset);
-            part.copy(from, &part.within, y.as_ptr(), &part.own, ctx);
+    for (i, size) in sizes.iter().enumerate() {
+        if let Some(y) = args.opt_output(i) {
+            let part = Part::of(axis, start, y.shape(), x.shape(), x.layout, args)?;
+            // SAFETY: as above.
+            unsafe {
+                let from = x.as_ptr().add(part.offset);
+                part.copy(from, &part.within, y.as_ptr(), &part.own, ctx);
+            }
         }
-        start += y.shape()[axis];
+        start += size;
     }
     Ok(())
 }

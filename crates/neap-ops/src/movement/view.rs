@@ -182,7 +182,7 @@ pub(crate) fn trilu(
         return args.fail("takes an input of rank 2 or more");
     };
     let width = y.dtype().size_bytes();
-    let lines = if cols == 0 { 0 } else { y.elements() / cols };
+    let lines = y.elements().checked_div(cols).unwrap_or(0);
     let (src, dst) = (Ptr::<u8>::of(x.as_ptr()), Ptr(y.as_ptr()));
     split(ctx.par, lines, GRAIN / cols.max(1), &|range, _| {
         for line in range {

@@ -19,8 +19,8 @@ pub(crate) fn top_k(
     args: &Args,
     ctx: &mut Context,
 ) -> Result<(), OpError> {
-    let (x, values) = (args.input(0)?, args.output(0)?);
-    let indices = args.opt_output(1);
+    let x = args.input(0)?;
+    let (values, indices) = (args.opt_output(0), args.opt_output(1));
     let length = x.shape()[axis];
     let inner: usize = x.shape()[axis + 1..].iter().product();
     let lines = x.shape()[..axis].iter().product::<usize>() * inner;
@@ -32,7 +32,8 @@ pub(crate) fn top_k(
     let orders = Ptr(orders.as_mut_ptr());
     let indices = indices.map(|t| Ptr::<i64>(t.as_ptr().cast()));
     with_numeric!(args.op, x.dtype(), T => {
-        let (src, dst) = (Ptr::<T>::of(x.as_ptr()), Ptr::<T>(values.as_ptr().cast()));
+        let src = Ptr::<T>::of(x.as_ptr());
+        let values = values.map(|t| Ptr::<T>(t.as_ptr().cast()));
         split(ctx.par, lines, 1, &|range, worker| {
             // SAFETY: every worker has its own piece of the scratch.
             let order = unsafe { orders.slice_mut(worker * length, length) };
@@ -64,7 +65,9 @@ pub(crate) fn top_k(
                 for (rank, &i) in top.iter().enumerate() {
                     // SAFETY: results of a line belong to one task.
                     unsafe {
-                        dst.write(out + rank * inner, at(i));
+                        if let Some(values) = values {
+                            values.write(out + rank * inner, at(i));
+                        }
                         if let Some(indices) = indices {
                             indices.write(out + rank * inner, i64::from(i));
                         }

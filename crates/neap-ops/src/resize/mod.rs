@@ -46,8 +46,8 @@ pub(crate) fn workspace_bytes(attrs: &ResizeAttrs, x: &TensorType, workers: usiz
         .filter(|&i| x.shape[i] > 0)
         .map(|i| {
             let axis = Axis::of(attrs, i, x.shape[i]);
-            let entries = axis.output * axis.taps();
-            scratch_bytes::<u32>(2 * entries)
+            let entries = axis.output.saturating_mul(axis.taps());
+            scratch_bytes::<u32>(entries.saturating_mul(2))
                 + scratch_bytes::<f64>(entries)
                 + scratch_bytes::<u8>(axis.output)
         })

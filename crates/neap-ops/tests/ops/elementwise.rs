@@ -34,7 +34,8 @@ fn activations() {
     let x = [-3.0, -1.0, 0.0, 0.5, 4.0];
     let relu = unary(Unary::Activation(Activation::Relu), &x);
     assert_eq!(relu, [0.0, 0.0, 0.0, 0.5, 4.0]);
-    let table: [(Unary, fn(f64) -> f64); 5] = [
+    type Case = (Unary, fn(f64) -> f64);
+    let table: [Case; 5] = [
         (Unary::Activation(Activation::Sigmoid), |x| {
             1.0 / (1.0 + (-x).exp())
         }),

@@ -1,7 +1,13 @@
 //! Operators against values worked out by hand and against naive references.
 
+// Lists of operands read better alike.
+#![allow(clippy::cloned_ref_to_slice_refs)]
+
+mod blocked;
 mod elementwise;
 mod movement;
+mod networks;
 mod products;
 mod reductions;
+mod resize;
 mod support;

@@ -1,0 +1,464 @@
+//! `execute` leaves the heap alone: a counting allocator watches one call of every kind of operator.
+
+// Lists of operands read better alike.
+#![allow(clippy::cloned_ref_to_slice_refs)]
+
+use neap_ir::op::*;
+use neap_ir::{DType, Layout, Literal, Op, TensorType, infer};
+use neap_kernels::parallel::Serial;
+use neap_kernels::simd::Isa;
+use neap_ops::{Context, Operand, TensorMut, TensorRef, execute, supported, workspace_bytes};
+use std::alloc::{GlobalAlloc, Layout as Block, System};
+use std::cell::Cell;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: hands every request to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, block: Block) -> *mut u8 {
+        // No destructor and constant initialisation: the cell can be used while allocating.
+        ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        // SAFETY: as the caller vouches.
+        unsafe { System.alloc(block) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, block: Block) {
+        // SAFETY: as the caller vouches.
+        unsafe { System.dealloc(ptr, block) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn tensor(dtype: DType, shape: &[usize]) -> Literal {
+    // Small integers are valid data and indices for everything below.
+    let mut literal = Literal::zeros(dtype, shape);
+    if dtype == DType::F32 {
+        let data: Vec<f32> = (0..literal.elements())
+            .map(|i| (i % 7) as f32 + 0.5)
+            .collect();
+        literal = Literal::from_f32(shape, &data);
+    }
+    literal
+}
+
+fn x(shape: &[usize]) -> Literal {
+    tensor(DType::F32, shape)
+}
+
+fn check(op: Op, inputs: &[Literal], outputs: usize) {
+    let types: Vec<Option<TensorType>> = inputs.iter().map(|l| Some(l.ty())).collect();
+    let out_types = infer::output_types(&op, &types, outputs).unwrap_or_else(|e| panic!("{e}"));
+    let ins: Vec<Operand> = types
+        .iter()
+        .flatten()
+        .map(|t| Some((t, Layout::Plain)))
+        .collect();
+    let outs: Vec<Operand> = out_types.iter().map(|t| Some((t, Layout::Plain))).collect();
+    supported(&op, &ins, &outs).unwrap_or_else(|e| panic!("{e}"));
+    let isa = Isa::detect();
+    let mut workspace = vec![0u8; workspace_bytes(&op, &ins, &outs, 1, isa)];
+    let mut results: Vec<Literal> = out_types
+        .iter()
+        .map(|t| Literal::zeros(t.dtype, &t.shape))
+        .collect();
+    let refs: Vec<Option<TensorRef>> = types
+        .iter()
+        .flatten()
+        .zip(inputs)
+        .map(|(t, l)| TensorRef::from_bytes(t, l.bytes()))
+        .collect();
+    let muts: Vec<Option<TensorMut>> = out_types
+        .iter()
+        .zip(&mut results)
+        .map(|(t, l)| TensorMut::from_bytes(t, l.bytes_mut()))
+        .collect();
+    let mut ctx = Context {
+        par: &Serial,
+        isa,
+        workspace: &mut workspace,
+    };
+    let before = ALLOCATIONS.with(Cell::get);
+    let outcome = execute(&op, &refs, None, &muts, &mut ctx);
+    let after = ALLOCATIONS.with(Cell::get);
+    outcome.unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(after - before, 0, "{} allocates", op.name());
+}
+
+fn window(kernel: usize) -> Window {
+    Window {
+        kernel: vec![kernel; 2],
+        strides: vec![1; 2],
+        dilations: vec![1; 2],
+        pads_begin: vec![0; 2],
+        pads_end: vec![0; 2],
+    }
+}
+
+#[test]
+fn counting_works() {
+    let before = ALLOCATIONS.with(Cell::get);
+    drop(std::hint::black_box(vec![1u8; 100]));
+    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 1);
+}
+
+#[test]
+fn element_wise_and_products() {
+    let image = x(&[1, 18, 6, 6]);
+    check(Op::Unary(Unary::Erf), &[image.clone()], 1);
+    check(Op::Unary(Unary::Sign), &[image.clone()], 1);
+    check(Op::Binary(Binary::Add), &[image.clone(), x(&[18, 1, 1])], 1);
+    check(Op::Binary(Binary::Less), &[image.clone(), x(&[6, 1])], 1);
+    check(
+        Op::Clip {
+            low: Some(0.0),
+            high: None,
+        },
+        &[image.clone()],
+        1,
+    );
+    check(
+        Op::Where,
+        &[tensor(DType::Bool, &[6]), image.clone(), image.clone()],
+        1,
+    );
+    check(Op::Cast { to: DType::F16 }, &[image.clone()], 1);
+    check(Op::MatMul, &[x(&[3, 1, 5, 4]), x(&[2, 4, 6])], 1);
+    let gemm = Op::Gemm {
+        alpha: 1.0,
+        beta: 1.0,
+        trans_a: true,
+        trans_b: true,
+    };
+    check(gemm, &[x(&[4, 5]), x(&[6, 4]), x(&[6])], 1);
+    check(
+        Op::Einsum {
+            equation: "...ij, jk -> ...ik".into(),
+        },
+        &[x(&[2, 3, 4]), x(&[4, 5])],
+        1,
+    );
+    check(
+        Op::Conv(window(3), 2),
+        &[image.clone(), x(&[4, 9, 3, 3]), x(&[4])],
+        1,
+    );
+    let op = Op::ConvTranspose {
+        window: window(2),
+        groups: 1,
+        output_spatial: vec![7, 7],
+    };
+    check(op, &[image, x(&[18, 2, 2, 2])], 1);
+}
+
+#[test]
+fn reductions_and_norms() {
+    let image = x(&[2, 18, 6, 6]);
+    for kind in [Reduce::Mean, Reduce::LogSumExp, Reduce::Max] {
+        check(
+            Op::Reduce {
+                kind,
+                axes: vec![0, 2],
+                keep_dims: true,
+            },
+            &[image.clone()],
+            1,
+        );
+    }
+    let arg = Op::ArgReduce {
+        largest: true,
+        axis: 1,
+        keep_dims: false,
+        select_last: false,
+    };
+    check(arg, &[image.clone()], 1);
+    check(
+        Op::TopK {
+            axis: 1,
+            k: 5,
+            largest: true,
+            sorted: true,
+        },
+        &[image.clone()],
+        2,
+    );
+    check(
+        Op::CumSum {
+            axis: 1,
+            exclusive: false,
+            reverse: true,
+        },
+        &[image.clone()],
+        1,
+    );
+    check(
+        Op::Softmax {
+            axis: 1,
+            kind: Softmax::Softmax,
+        },
+        &[image.clone()],
+        1,
+    );
+    check(
+        Op::Softmax {
+            axis: 3,
+            kind: Softmax::Hardmax,
+        },
+        &[image.clone()],
+        1,
+    );
+    let c = x(&[18]);
+    let four = [image.clone(), c.clone(), c.clone(), c.clone(), c.clone()];
+    check(Op::BatchNorm { epsilon: 1e-5 }, &four, 1);
+    check(
+        Op::LayerNorm {
+            axis: 3,
+            epsilon: 1e-5,
+        },
+        &[image.clone(), x(&[6]), x(&[6])],
+        3,
+    );
+    check(
+        Op::RmsNorm {
+            axis: 3,
+            epsilon: 1e-5,
+        },
+        &[image.clone(), x(&[6])],
+        1,
+    );
+    check(
+        Op::InstanceNorm { epsilon: 1e-5 },
+        &[image.clone(), c.clone(), c.clone()],
+        1,
+    );
+    let group = Op::GroupNorm {
+        groups: 3,
+        epsilon: 1e-5,
+        per_group: false,
+    };
+    check(group, &[image.clone(), c.clone(), c], 1);
+    check(Op::LpNorm { axis: 1, p: 2 }, &[image.clone()], 1);
+    check(
+        Op::Lrn {
+            alpha: 0.1,
+            beta: 0.5,
+            bias: 1.0,
+            size: 3,
+        },
+        &[image.clone()],
+        1,
+    );
+    let average = Pool::Average {
+        count_include_pad: false,
+    };
+    let kind = Pool::Max {
+        column_major: false,
+    };
+    check(
+        Op::Pool {
+            kind,
+            window: window(2),
+            output_spatial: vec![5, 5],
+        },
+        &[image.clone()],
+        2,
+    );
+    check(
+        Op::Pool {
+            kind: average,
+            window: window(2),
+            output_spatial: vec![5, 5],
+        },
+        &[image.clone()],
+        1,
+    );
+    check(Op::GlobalPool(average), &[image], 1);
+}
+
+#[test]
+fn movement() {
+    let image = x(&[1, 16, 6, 6]);
+    let i64s = |shape: &[usize]| tensor(DType::I64, shape);
+    check(Op::Concat { axis: 2 }, &[image.clone(), image.clone()], 1);
+    check(
+        Op::Split {
+            axis: 1,
+            sizes: vec![10, 6],
+        },
+        &[image.clone()],
+        2,
+    );
+    let all = |len| SliceRange {
+        start: 0,
+        step: 1,
+        len,
+    };
+    let back = SliceRange {
+        start: 5,
+        step: -2,
+        len: 3,
+    };
+    check(
+        Op::Slice {
+            ranges: vec![all(1), all(16), back, all(6)],
+        },
+        &[image.clone()],
+        1,
+    );
+    check(
+        Op::Transpose {
+            perm: vec![0, 2, 3, 1],
+        },
+        &[image.clone()],
+        1,
+    );
+    check(
+        Op::Expand {
+            shape: vec![3, 16, 6, 6],
+        },
+        &[image.clone()],
+        1,
+    );
+    check(
+        Op::Tile {
+            repeats: vec![1, 2, 1, 2],
+        },
+        &[image.clone()],
+        1,
+    );
+    for mode in [PadMode::Constant, PadMode::Reflect] {
+        check(
+            Op::Pad {
+                mode,
+                pads: vec![(0, 0), (0, 0), (1, 2), (-1, 3)],
+            },
+            &[image.clone()],
+            1,
+        );
+    }
+    check(Op::Gather { axis: 1 }, &[image.clone(), i64s(&[2, 2])], 1);
+    check(
+        Op::GatherElements { axis: 1 },
+        &[image.clone(), i64s(&[1, 2, 6, 6])],
+        1,
+    );
+    check(
+        Op::GatherNd { batch_dims: 1 },
+        &[image.clone(), i64s(&[1, 2])],
+        1,
+    );
+    let reduction = ScatterReduction::Add;
+    let scatter = Op::ScatterElements { axis: 1, reduction };
+    check(
+        scatter,
+        &[image.clone(), i64s(&[1, 2, 1, 1]), x(&[1, 2, 1, 1])],
+        1,
+    );
+    check(
+        Op::ScatterNd { reduction },
+        &[image.clone(), i64s(&[2, 4]), x(&[2])],
+        1,
+    );
+    check(
+        Op::DepthToSpace {
+            block: 2,
+            column_row_depth: true,
+        },
+        &[image.clone()],
+        1,
+    );
+    check(Op::SpaceToDepth { block: 2 }, &[image.clone()], 1);
+    check(
+        Op::Trilu {
+            upper: true,
+            diagonal: 0,
+        },
+        &[image.clone()],
+        1,
+    );
+    check(
+        Op::ReverseSequence {
+            batch_axis: 0,
+            time_axis: 1,
+        },
+        &[image.clone(), i64s(&[1])],
+        1,
+    );
+    check(Op::OneHot { axis: 0, depth: 4 }, &[i64s(&[3]), x(&[2])], 1);
+    check(
+        Op::EyeLike {
+            dtype: DType::F32,
+            diagonal: 0,
+        },
+        &[x(&[3, 4])],
+        1,
+    );
+    for mode in [ResizeMode::Nearest, ResizeMode::Linear, ResizeMode::Cubic] {
+        let attrs = ResizeAttrs {
+            output_shape: vec![1, 16, 9, 3],
+            scales: vec![1.0, 1.0, 1.5, 0.5],
+            mode,
+            coordinates: CoordinateTransform::HalfPixel,
+            nearest: NearestMode::Floor,
+            cubic_a: -0.75,
+            exclude_outside: true,
+            extrapolation: 0.0,
+            antialias: mode != ResizeMode::Nearest,
+            roi: vec![],
+        };
+        check(Op::Resize(attrs), &[image.clone()], 1);
+    }
+}
+
+#[test]
+fn recurrent_and_attention() {
+    let recurrent = |activations: &[RecurrentActivation]| Recurrent {
+        hidden: 4,
+        direction: Direction::Bidirectional,
+        activations: activations.to_vec(),
+        clip: Some(3.0),
+        couple_input_forget: false,
+        batch_first: false,
+    };
+    let (sigmoid, tanh) = (RecurrentActivation::Sigmoid, RecurrentActivation::Tanh);
+    let operands = |gates: usize| {
+        [
+            x(&[3, 2, 5]),
+            x(&[2, gates * 4, 5]),
+            x(&[2, gates * 4, 4]),
+            x(&[2, gates * 8]),
+        ]
+    };
+    check(
+        Op::Lstm(recurrent(&[sigmoid, tanh, tanh, sigmoid, tanh, tanh])),
+        &operands(4),
+        3,
+    );
+    let gru = recurrent(&[sigmoid, tanh, sigmoid, tanh]);
+    check(
+        Op::Gru {
+            recurrent: gru,
+            linear_before_reset: false,
+        },
+        &operands(3),
+        2,
+    );
+    check(Op::Rnn(recurrent(&[tanh, tanh])), &operands(1), 2);
+    let attrs = AttentionAttrs {
+        heads: 2,
+        kv_heads: 2,
+        scale: 1.0,
+        causal: true,
+        q: HeadLayout::HeadMajor,
+        k: HeadLayout::HeadMajor,
+        v: HeadLayout::HeadMajor,
+        out: HeadLayout::RowMajor,
+    };
+    let head = x(&[1, 2, 5, 4]);
+    check(Op::Attention(attrs), &[head.clone(), head.clone(), head], 1);
+}

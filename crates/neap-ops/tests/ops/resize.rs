@@ -1,0 +1,166 @@
+//! Resize: coordinates, modes and corner cases worked out by hand.
+
+use crate::support::*;
+use neap_ir::Op;
+use neap_ir::op::{CoordinateTransform, NearestMode, ResizeAttrs, ResizeMode};
+
+fn attrs(
+    input: &[usize],
+    output: &[usize],
+    mode: ResizeMode,
+    coordinates: CoordinateTransform,
+) -> ResizeAttrs {
+    ResizeAttrs {
+        output_shape: output.to_vec(),
+        scales: input
+            .iter()
+            .zip(output)
+            .map(|(&i, &o)| o as f32 / i as f32)
+            .collect(),
+        mode,
+        coordinates,
+        nearest: NearestMode::RoundPreferFloor,
+        cubic_a: -0.75,
+        exclude_outside: false,
+        extrapolation: 0.0,
+        antialias: false,
+        roi: Vec::new(),
+    }
+}
+
+fn line(input: &[f32], output: usize, edit: impl Fn(&mut ResizeAttrs)) -> Vec<f32> {
+    let mut attrs = attrs(
+        &[input.len()],
+        &[output],
+        ResizeMode::Linear,
+        CoordinateTransform::HalfPixel,
+    );
+    edit(&mut attrs);
+    values(&one(&Op::Resize(attrs), &[&f32s(&[input.len()], input)])).to_vec()
+}
+
+#[test]
+fn coordinates() {
+    let x = [0.0, 1.0, 2.0, 3.0];
+    assert_eq!(line(&x, 2, |_| ()), [0.5, 2.5]);
+    assert_eq!(
+        line(&x, 2, |a| a.coordinates = CoordinateTransform::Asymmetric),
+        [0.0, 2.0]
+    );
+    assert_eq!(
+        line(&x, 2, |a| a.coordinates = CoordinateTransform::AlignCorners),
+        [0.0, 3.0]
+    );
+    assert_eq!(
+        line(&x, 7, |a| a.coordinates = CoordinateTransform::AlignCorners),
+        [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
+    );
+    assert_eq!(
+        line(&x, 1, |a| a.coordinates =
+            CoordinateTransform::PytorchHalfPixel),
+        [0.0]
+    );
+    assert_eq!(
+        line(&x, 8, |_| ()),
+        [0.0, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3.0]
+    );
+    let crop = line(&x, 3, |a| {
+        a.coordinates = CoordinateTransform::TfCropAndResize;
+        a.roi = vec![(0.5, 1.5)];
+        a.extrapolation = 9.0;
+    });
+    // The width that counts is scale times input: 3 outputs, 1.5 apart.
+    assert_eq!(crop, [1.5, 3.0, 9.0]);
+}
+
+#[test]
+fn nearest_rounds_as_asked() {
+    let x = [0.0, 1.0, 2.0, 3.0];
+    let run = |nearest| {
+        line(&x, 8, |a| {
+            a.mode = ResizeMode::Nearest;
+            a.coordinates = CoordinateTransform::Asymmetric;
+            a.nearest = nearest;
+        })
+    };
+    assert_eq!(
+        run(NearestMode::Floor),
+        [0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
+    );
+    assert_eq!(
+        run(NearestMode::Ceil),
+        [0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 3.0]
+    );
+    assert_eq!(
+        run(NearestMode::RoundPreferFloor),
+        [0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
+    );
+    assert_eq!(
+        run(NearestMode::RoundPreferCeil),
+        [0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 3.0]
+    );
+}
+
+#[test]
+fn exact_ratios_do_not_slip() {
+    // 7/3 as f32 is a little less than 7/3: floor must still find the right element.
+    let x: Vec<f32> = (0..3).map(|i| i as f32).collect();
+    let y = line(&x, 7, |a| {
+        a.mode = ResizeMode::Nearest;
+        a.coordinates = CoordinateTransform::Asymmetric;
+        a.nearest = NearestMode::Floor;
+    });
+    let expected: Vec<f32> = (0..7).map(|i| (i * 3 / 7) as f32).collect();
+    assert_eq!(y, expected);
+}
+
+#[test]
+fn cubic_reproduces_lines_and_averages_when_antialiased() {
+    let x: Vec<f32> = (0..10).map(|i| i as f32).collect();
+    let y = line(&x, 20, |a| {
+        a.mode = ResizeMode::Cubic;
+        a.cubic_a = -0.5;
+    });
+    // Inside, a = -0.5 reproduces straight lines.
+    for (i, v) in y.iter().enumerate().take(16).skip(4) {
+        assert!((v - (i as f32 + 0.5) / 2.0 + 0.5).abs() < 1e-5, "{i}: {v}");
+    }
+    let alternating: Vec<f32> = (0..16).map(|i| (i % 2) as f32).collect();
+    let y = line(&alternating, 4, |a| a.antialias = true);
+    assert!(y.iter().all(|v| (v - 0.5).abs() < 0.1), "{y:?}");
+    let y = line(&[1.0; 5], 9, |a| {
+        a.mode = ResizeMode::Cubic;
+        a.exclude_outside = true;
+    });
+    assert!(y.iter().all(|v| (v - 1.0).abs() < 1e-6));
+}
+
+#[test]
+fn bilinear_is_linear_along_both_axes() {
+    let a = attrs(
+        &[1, 1, 2, 2],
+        &[1, 1, 3, 3],
+        ResizeMode::Linear,
+        CoordinateTransform::AlignCorners,
+    );
+    let y = one(
+        &Op::Resize(a),
+        &[&f32s(&[1, 1, 2, 2], &[0.0, 2.0, 4.0, 6.0])],
+    );
+    assert_eq!(values(&y), [0.0, 1.0, 2.0, 2.0, 3.0, 4.0, 4.0, 5.0, 6.0]);
+}
+
+#[test]
+fn hostile_scales_are_refused() {
+    let mut a = attrs(
+        &[4],
+        &[2],
+        ResizeMode::Cubic,
+        CoordinateTransform::HalfPixel,
+    );
+    a.antialias = true;
+    a.scales = vec![1e-30];
+    assert!(try_one(&Op::Resize(a.clone()), &[&ramp(&[4])]).is_err());
+    a.scales = vec![f32::NAN];
+    assert!(try_one(&Op::Resize(a), &[&ramp(&[4])]).is_err());
+}
