@@ -2,7 +2,7 @@
 
 mod support;
 
-use neap_ir::op::{Pool, SliceRange, Window};
+use neap_ir::op::{NearestMode, Pool, SliceRange, Window};
 use neap_ir::{DType, Op};
 use support::*;
 
@@ -361,4 +361,44 @@ fn half_floats_widen_unless_told_not_to() {
     let graph = model.open_with(&options).expect("opens");
     assert_eq!(operators(&graph), ["Add", "Cast"]);
     assert_eq!(graph.ty(graph.inputs[0]).dtype, DType::F16);
+}
+
+#[test]
+fn ambiguous_padding_is_refused() {
+    let strided = |op: &str, extra: &str| {
+        let model = Model::new(13).input("x", FLOAT, &[1, 2, 6, 5]);
+        let strides = ("strides", Attr::Ints(&[3, 1]));
+        let pad = ("auto_pad", Attr::Str("SAME_UPPER"));
+        let model = if op == "MaxPool" {
+            let kernel = ("kernel_shape", Attr::Ints(&[1, 1]));
+            model.node(op, &["x"], &["y"], &[kernel, strides, pad])
+        } else {
+            let model = model.constant(&f32_tensor("w", &[2, 2, 1, 1], &[1.0; 4]));
+            model.node(op, &["x", "w"], &["y"], &[strides, pad])
+        };
+        let error = model.output("y").error();
+        assert!(error.contains(extra), "{error}");
+    };
+    strided("MaxPool", "window smaller than its stride");
+    strided("ConvTranspose", "kernel smaller than its stride");
+}
+
+#[test]
+fn the_first_resize_rounds_up_where_it_shrinks() {
+    let graph = Model::new(10)
+        .input("x", FLOAT, &[1, 1, 4, 4])
+        .constant(&f32_tensor("s", &[4], &[1.0, 1.0, 2.0, 0.5]))
+        .node("Resize", &["x", "s"], &["y"], &[])
+        .output("y")
+        .graph();
+    let modes: Vec<NearestMode> = graph
+        .nodes
+        .iter()
+        .map(|n| match &n.op {
+            Op::Resize(attrs) => attrs.nearest,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(modes, [NearestMode::Floor, NearestMode::Ceil]);
+    assert_eq!(output_shape(&graph), [1, 1, 8, 2]);
 }

@@ -165,6 +165,10 @@ fn conv_transpose(c: &mut Ctx) -> Result<ValueId, OnnxError> {
         };
         output_spatial.push(match wish {
             Some(out) => {
+                if asked.is_none() && out > full {
+                    // Implementations disagree on the output's size.
+                    return Err(c.unsupported("SAME padding of a kernel smaller than its stride"));
+                }
                 let total = full.saturating_sub(out);
                 let small = total / 2;
                 let (begin, end) = if padding == Padding::SameUpper {

@@ -314,11 +314,11 @@ fn dropout(c: &mut Ctx) -> Outputs {
         }
     }
     let mask = if c.wants(1) {
-        let dtype = if c.version < 10 {
-            c.dtype(x)
-        } else {
-            DType::Bool
-        };
+        if c.version < 12 {
+            // Its value in inference was not defined, and implementations differ.
+            return Err(c.unsupported("the mask before opset 12"));
+        }
+        let dtype = DType::Bool;
         let shape = c.shape(x);
         Some(c.filled(scalar(dtype, 1.0), &shape)?)
     } else {

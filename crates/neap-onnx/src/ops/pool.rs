@@ -69,12 +69,21 @@ fn pool(c: &mut Ctx, kind: Pool) -> Outputs {
     }
     let mut window = window(c, &kernel)?;
     let padding = padding(c)?;
+    let same = matches!(padding, Padding::SameUpper | Padding::SameLower);
+    for (axis, &size) in spatial.iter().enumerate() {
+        // Implementations disagree on whether the first window then starts inside the input.
+        let reach = (size.div_ceil(window.strides[axis])).saturating_sub(1) * window.strides[axis]
+            + extent(&window, axis);
+        if same && reach + 1 < size {
+            return Err(c.unsupported("SAME padding of a window smaller than its stride"));
+        }
+    }
     match padding {
         Padding::SameUpper => apply_same(&mut window, spatial, true),
         Padding::SameLower => apply_same(&mut window, spatial, false),
         Padding::Explicit | Padding::Valid => {}
     }
-    let ceil = c.flag("ceil_mode", false)? && padding == Padding::Explicit;
+    let ceil = c.flag("ceil_mode", false)? && !same;
     let mut output_spatial = Vec::with_capacity(spatial.len());
     for (axis, &size) in spatial.iter().enumerate() {
         let stride = window.strides[axis];

@@ -2,7 +2,7 @@
 
 use crate::error::OnnxError;
 use crate::node::{Ctx, Outputs, one};
-use neap_ir::op::Reduce;
+use neap_ir::op::{Binary, Reduce, Unary};
 use neap_ir::{DType, Op, ValueId};
 
 pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
@@ -32,7 +32,7 @@ fn reduce(c: &mut Ctx, kind: Reduce, axes_input_since: i64) -> Result<ValueId, O
     let keep_dims = c.flag("keepdims", true)?;
     let axes = match c.ints_or_input("axes", 1, axes_input_since)? {
         Some(axes) if !axes.is_empty() => c.axes(&axes, rank)?,
-        _ if c.flag("noop_with_empty_axes", false)? => return Ok(x),
+        _ if c.flag("noop_with_empty_axes", false)? => return reduce_nothing(c, kind, x),
         _ => (0..rank).collect(),
     };
     let op = Op::Reduce {
@@ -46,6 +46,21 @@ fn reduce(c: &mut Ctx, kind: Reduce, axes_input_since: i64) -> Result<ValueId, O
         return c.cast(result, DType::Bool);
     }
     c.emit(op, &[x])
+}
+
+/// Over no axes each element is reduced by itself.
+fn reduce_nothing(c: &mut Ctx, kind: Reduce, x: ValueId) -> Result<ValueId, OnnxError> {
+    match kind {
+        Reduce::L1 | Reduce::L2 => c.unary(Unary::Abs, x),
+        Reduce::SumSquare => c.binary(Binary::Mul, x, x),
+        Reduce::LogSum => c.unary(Unary::Log, x),
+        Reduce::Sum
+        | Reduce::Mean
+        | Reduce::Max
+        | Reduce::Min
+        | Reduce::Prod
+        | Reduce::LogSumExp => Ok(x),
+    }
 }
 
 fn arg_reduce(c: &mut Ctx, largest: bool) -> Result<ValueId, OnnxError> {

@@ -42,7 +42,6 @@ fn scaled(c: &Ctx, shape: &[usize], scales: &[f32]) -> Result<Vec<usize>, OnnxEr
     sizes.collect()
 }
 
-/// Upsample, and Resize of opset 10: `floor(output / scale)`.
 fn upsample(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let x = c.input(0)?;
     let scales = if c.version < 9 {
@@ -52,17 +51,40 @@ fn upsample(c: &mut Ctx) -> Result<ValueId, OnnxError> {
         let scales = c.input(1)?;
         c.known_f32(scales, "its scales")?
     };
-    asymmetric(c, x, scales)
+    asymmetric(c, x, scales, NearestMode::Floor)
 }
 
-fn asymmetric(c: &mut Ctx, x: ValueId, scales: Vec<f32>) -> Result<ValueId, OnnxError> {
+/// Resize of opset 10. Its nearest element is the next lower one where it enlarges and the next
+/// higher one where it shrinks; an axis at a time these are two ordinary resizes.
+fn first_resize(c: &mut Ctx, x: ValueId, scales: Vec<f32>) -> Result<ValueId, OnnxError> {
+    let larger: Vec<f32> = scales.iter().map(|s| s.max(1.0)).collect();
+    let smaller: Vec<f32> = scales.iter().map(|s| s.min(1.0)).collect();
+    let shrinks = smaller.iter().any(|&s| s < 1.0);
+    if mode(c)? != ResizeMode::Nearest || !shrinks {
+        return asymmetric(c, x, scales, NearestMode::Floor);
+    }
+    let enlarged = if larger.iter().any(|&s| s > 1.0) {
+        asymmetric(c, x, larger, NearestMode::Floor)?
+    } else {
+        x
+    };
+    asymmetric(c, enlarged, smaller, NearestMode::Ceil)
+}
+
+/// Positions are `output / scale`.
+fn asymmetric(
+    c: &mut Ctx,
+    x: ValueId,
+    scales: Vec<f32>,
+    nearest: NearestMode,
+) -> Result<ValueId, OnnxError> {
     let shape = c.shape(x);
     let attrs = ResizeAttrs {
         output_shape: scaled(c, &shape, &scales)?,
         scales,
         mode: mode(c)?,
         coordinates: CoordinateTransform::Asymmetric,
-        nearest: NearestMode::Floor,
+        nearest,
         cubic_a: -0.75,
         exclude_outside: false,
         extrapolation: 0.0,
@@ -77,7 +99,7 @@ fn resize(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     if c.version < 11 {
         let scales = c.input(1)?;
         let scales = c.known_f32(scales, "its scales")?;
-        return asymmetric(c, x, scales);
+        return first_resize(c, x, scales);
     }
     let shape = c.shape(x);
     let axes: Vec<usize> = match c.ints("axes")? {
