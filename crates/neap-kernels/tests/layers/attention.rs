@@ -188,13 +188,15 @@ fn causal() {
         (50, 60, 10),
         (20, 10, 0),
         (40, 1500, 1460),
-        (1300, 1300, 0),
+        (1030, 1030, 0),
         (3, 700, 697),
     ]
     .into_iter()
     .enumerate()
     {
-        let mut shape = plain(1, [2, 2], [q_len, kv_len], [64, 64]);
+        // The references of the long ones take time.
+        let dim = if q_len > 1000 { 8 } else { 64 };
+        let mut shape = plain(1, [2, 1], [q_len, kv_len], [dim, dim]);
         shape.causal = Some(before);
         compare(&shape, &data(&shape, None, 50 + i as u64));
         let shape = transposed(shape);
