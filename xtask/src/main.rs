@@ -4,6 +4,7 @@ mod accuracy;
 mod bench;
 mod conformance;
 mod models;
+mod survive;
 mod test;
 mod tidy;
 
@@ -55,6 +56,13 @@ enum Command {
         #[arg(long)]
         write: bool,
     },
+    /// Run zoo models over and over at their smallest feasible budgets, enforced by the kernel.
+    Survive {
+        /// Only these models.
+        only: Vec<String>,
+        #[arg(long, default_value_t = 200)]
+        runs: usize,
+    },
     #[command(hide = true)]
     BenchWorker {
         model: PathBuf,
@@ -83,6 +91,9 @@ fn main() -> Result<()> {
                 write,
             },
         ),
+        Command::Survive { only, runs } => {
+            survive::run(&root(), &survive::Options { only, runs })
+        }
         Command::BenchWorker {
             model,
             budget,

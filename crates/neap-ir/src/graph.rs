@@ -283,6 +283,13 @@ impl Graph {
                 return malformed(format!("value '{}' cannot be channel-blocked", value.name));
             }
         }
+        for data in &self.consts {
+            if let Const::Inline(literal) = data
+                && !literal.is_whole()
+            {
+                return malformed("a constant has not as much data as its shape says".into());
+            }
+        }
         for &input in &self.inputs {
             if input.index() >= count {
                 return malformed(format!("input {} does not exist", input.0));
@@ -313,6 +320,32 @@ impl Graph {
         for &output in &self.outputs {
             if !ready.get(output.index()).copied().unwrap_or(false) {
                 return malformed(format!("output {} is never computed", output.0));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that every value has the type that its operator gives it.
+    pub fn check_types(&self) -> Result<(), GraphError> {
+        for node in &self.nodes {
+            let bad = |reason: String| GraphError::BadNode {
+                node: node.name.clone(),
+                op: node.op.name(),
+                reason,
+            };
+            let count = node.outputs.len();
+            let inferred = crate::infer::output_types(&node.op, &self.input_types(node), count)
+                .map_err(|e| bad(e.reason))?;
+            for (output, ty) in node.outputs.iter().zip(&inferred) {
+                if let Some(output) = *output
+                    && self.ty(output) != ty
+                {
+                    let value = self.value(output);
+                    return Err(bad(format!(
+                        "'{}' is {}{:?}, its operator gives {}{:?}",
+                        value.name, value.ty.dtype, value.ty.shape, ty.dtype, ty.shape
+                    )));
+                }
             }
         }
         Ok(())

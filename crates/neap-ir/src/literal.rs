@@ -53,6 +53,15 @@ impl Literal {
         literal
     }
 
+    /// Whether there is as much data as the shape says: for literals read from a file.
+    pub fn is_whole(&self) -> bool {
+        let sizes = self.shape.iter().copied();
+        let bytes = sizes
+            .chain([self.dtype.size_bytes()])
+            .try_fold(1usize, usize::checked_mul);
+        bytes.is_some_and(|bytes| self.words.len() == bytes.div_ceil(8))
+    }
+
     pub fn dtype(&self) -> DType {
         self.dtype
     }

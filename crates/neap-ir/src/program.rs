@@ -44,9 +44,10 @@ pub struct Buffer {
 }
 
 impl Program {
-    /// Checks that every index and size is in range. A program read from disk passes here first.
+    /// Checks that every index, size and type is right. A program read from disk passes here first.
     pub fn check(&self) -> Result<(), GraphError> {
         self.graph.check()?;
+        self.graph.check_types()?;
         let malformed = |what: String| Err(GraphError::Malformed(what));
         if self.storage.len() != self.graph.values.len() {
             return malformed("storage table has the wrong length".into());
@@ -63,7 +64,12 @@ impl Program {
         {
             return malformed("a step names a node that does not exist".into());
         }
+        let mut total_bytes = 0u64;
         for buffer in &self.buffers {
+            total_bytes = total_bytes.saturating_add(buffer.bytes);
+            if total_bytes > MAX_BUFFER_BYTES {
+                return malformed("its buffers are impossibly large".into());
+            }
             if buffer.live.start >= buffer.live.end || buffer.live.end as usize > self.steps.len() {
                 return malformed("a buffer's live range is empty or too long".into());
             }
@@ -142,11 +148,19 @@ impl Program {
         Ok(())
     }
 
+    /// Sizes come from the file too, so they are compared in a type that cannot overflow.
     fn check_weights(&self, node: &crate::Node) -> Result<(), GraphError> {
+        let taps = |window: &crate::op::Window| {
+            let sizes = window.kernel.iter().map(|&k| k as u128);
+            sizes.fold(1u128, u128::saturating_mul)
+        };
         let expected = match &node.op {
-            Op::PanelConv(conv) => Some((conv.k(), conv.c_out)),
-            Op::PanelDepthwise(depthwise) => Some((depthwise.k(), depthwise.channels)),
-            Op::PanelLinear(linear) => Some((linear.k, linear.n)),
+            Op::PanelConv(conv) => {
+                let c_in = (conv.c_in / conv.groups.max(1)) as u128;
+                Some((taps(&conv.window).saturating_mul(c_in), conv.c_out))
+            }
+            Op::PanelDepthwise(depthwise) => Some((taps(&depthwise.window), depthwise.channels)),
+            Op::PanelLinear(linear) => Some((linear.k as u128, linear.n)),
             _ => None,
         };
         let found = node.panels.and_then(|id| self.packed.get(id.index()));
@@ -160,9 +174,11 @@ impl Program {
                 }),
                 Some(packed),
             ) => {
-                panels as usize == crate::panel::panel_count(n)
-                    && panel_bytes == crate::panel::panel_bytes(k) as u64
-                    && packed.bytes == panel_bytes * u64::from(panels)
+                let row_bytes = crate::panel::panel_bytes(0) as u128;
+                panels > 0
+                    && panels as usize == crate::panel::panel_count(n)
+                    && Some(u128::from(panel_bytes)) == k.saturating_add(1).checked_mul(row_bytes)
+                    && u128::from(packed.bytes) == u128::from(panel_bytes) * u128::from(panels)
             }
             _ => false,
         };
@@ -172,7 +188,10 @@ impl Program {
                 rows,
                 row_elements,
             } => self.packed.get(table.index()).is_some_and(|p| {
-                matches!(p.form, PackedForm::Raw) && p.bytes == (rows * row_elements * 4) as u64
+                let elements = (rows as u128).saturating_mul(row_elements as u128);
+                matches!(p.form, PackedForm::Raw)
+                    && elements > 0
+                    && Some(u128::from(p.bytes)) == elements.checked_mul(4)
             }),
             _ => true,
         };
@@ -186,3 +205,6 @@ impl Program {
         })
     }
 }
+
+/// No machine has as much; sums of a few such sizes do not overflow.
+const MAX_BUFFER_BYTES: u64 = 1 << 56;

@@ -1,0 +1,285 @@
+//! Packed files whose tables were forged, checksums and all: refused, or run without harm.
+
+use crate::build::Random;
+use crate::nets::RandomNet;
+use crate::sessions::Packed;
+use neap_ir::program::Storage;
+use neap_ir::recipe::PackedForm;
+use neap_ir::{Const, DType, Layout, Literal, NodeId, PackedId, Program, ValueId};
+use neap_store::{BLOCK, PackWriter, PackedFile};
+use neaptide::{Budget, Error, Model, RunOptions};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+const FORGERIES_PER_MODEL: u64 = 400;
+
+/// Opens and runs, on zeros, with all the memory that a test may take.
+fn open_and_run(path: &Path) -> Result<(), Error> {
+    let options = RunOptions {
+        budget: Budget::Bytes(1 << 30),
+        threads: 2,
+        ..RunOptions::default()
+    };
+    let model = Model::open(path, &Default::default(), &mut |_| {})?;
+    let plan = model.plan(&options)?;
+    let mut session = model.into_session(plan, &options)?;
+    let zeros = |infos: &[neaptide::TensorInfo]| -> Vec<Literal> {
+        let zero = |i: &neaptide::TensorInfo| Literal::zeros(i.ty.dtype, &i.ty.shape);
+        infos.iter().map(zero).collect()
+    };
+    let (inputs, mut outputs) = (zeros(session.inputs()), zeros(session.outputs()));
+    let inputs: Vec<&[u8]> = inputs.iter().map(|i| i.bytes()).collect();
+    let mut outputs: Vec<&mut [u8]> = outputs.iter_mut().map(|o| o.bytes_mut()).collect();
+    session.run(&inputs, &mut outputs)
+}
+
+struct Original {
+    version: [u8; 4],
+    table: Vec<u8>,
+    data: Vec<u8>,
+}
+
+impl Original {
+    fn new(seed: u64) -> Original {
+        let packed = Packed::new(RandomNet::new(seed).net.graph);
+        let file = PackedFile::open(&packed.path).expect("opens");
+        let (version, table) = file.toc().split_first_chunk::<4>().expect("a version");
+        let bytes = std::fs::read(&packed.path).expect("readable");
+        let range = file.data_range();
+        Original {
+            version: *version,
+            table: table.to_vec(),
+            data: bytes[range.start as usize..range.end as usize].to_vec(),
+        }
+    }
+
+    /// Writes a file whose checksums are all right.
+    fn write(&self, table: &[u8], path: &Path) {
+        let mut writer = PackWriter::create(path).expect("created");
+        writer.append(&self.data).expect("written");
+        writer.align(BLOCK as u64).expect("written");
+        let toc = [&self.version[..], table].concat();
+        writer.finish(&toc).expect("written");
+    }
+}
+
+#[test]
+fn forged_tables_do_no_harm() {
+    // In memory where possible: thousands of files are written and made durable.
+    let folder = tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .expect("a temporary folder");
+    let (mut ran, mut refused, mut panics) = (0, 0, 0);
+    for seed in 0..9 {
+        let original = Original::new(seed);
+        let path = folder.path().join("forged.neap");
+        original.write(&original.table, &path);
+        open_and_run(&path).unwrap_or_else(|e| panic!("seed {seed} as it was: {e}"));
+        let mut random = Random::new(seed + 5);
+        for n in 0..FORGERIES_PER_MODEL {
+            let table = if random.chance(40) {
+                changed_bytes(&original.table, &mut random)
+            } else {
+                changed_fields(&original.table, &mut random)
+            };
+            original.write(&table, &path);
+            match catch_unwind(AssertUnwindSafe(|| open_and_run(&path))) {
+                Ok(Ok(())) => ran += 1,
+                Ok(Err(error)) => {
+                    let text = error.to_string();
+                    if text.contains("panicked") {
+                        eprintln!("that was forgery {n} of seed {seed}: {text}");
+                        panics += 1;
+                    }
+                    refused += 1;
+                }
+                Err(_) => {
+                    eprintln!("that was forgery {n} of seed {seed}");
+                    panics += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(panics, 0, "see above");
+    assert!(ran > 100 && refused > 1000, "{ran} ran, {refused} refused");
+}
+
+fn changed_bytes(table: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = table.to_vec();
+    for _ in 0..=random.below(2) {
+        let at = random.below(bytes.len());
+        bytes[at] = match random.below(4) {
+            0 => bytes[at] ^ (1 << random.below(8)),
+            1 => bytes[at].wrapping_add(1),
+            2 => [0, 1, 2, 3, 0x7f, 0x80][random.below(6)],
+            _ => random.next() as u8,
+        };
+    }
+    bytes
+}
+
+/// A length, offset or index somewhat or very wrong.
+fn twisted(x: u64, random: &mut Random) -> u64 {
+    match random.below(8) {
+        0 => 0,
+        1 => x.wrapping_add(1),
+        2 => x.wrapping_sub(1),
+        3 => x.wrapping_mul(2),
+        4 => x / 2,
+        5 => u64::MAX,
+        6 => 1 << random.below(63),
+        _ => x.wrapping_add(4096),
+    }
+}
+
+fn changed_fields(table: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut program: Program = postcard::from_bytes(table).expect("the table is readable");
+    for _ in 0..=random.below(2) {
+        match random.below(8) {
+            0 | 1 => change_value(&mut program, random),
+            2 => change_storage(&mut program, random),
+            3 => change_buffer(&mut program, random),
+            4 => change_packed(&mut program, random),
+            5 | 6 => change_node(&mut program, random),
+            _ => change_lists(&mut program, random),
+        }
+    }
+    postcard::to_allocvec(&program).expect("encodes")
+}
+
+fn change_value(program: &mut Program, random: &mut Random) {
+    let at = random.below(program.graph.values.len());
+    let value = &mut program.graph.values[at];
+    match random.below(5) {
+        0 => {
+            value.layout = match value.layout {
+                Layout::Plain => Layout::Blocked,
+                Layout::Blocked => Layout::Plain,
+            };
+        }
+        1 => value.ty.dtype = *random.pick(&[DType::F32, DType::F64, DType::I64, DType::Bool]),
+        2 => value.ty.shape.push(random.below(3)),
+        _ => {
+            if !value.ty.shape.is_empty() {
+                let axis = random.below(value.ty.shape.len());
+                let d = value.ty.shape[axis] as u64;
+                value.ty.shape[axis] = twisted(d, random) as usize;
+            }
+        }
+    }
+}
+
+fn change_storage(program: &mut Program, random: &mut Random) {
+    let at = random.below(program.storage.len());
+    let other = *random.pick(&program.storage);
+    let buffers = program.buffers.len().max(1);
+    program.storage[at] = match (program.storage[at], random.below(3)) {
+        (
+            Storage::Buffer {
+                buffer,
+                offset_bytes,
+            },
+            0,
+        ) => Storage::Buffer {
+            buffer,
+            offset_bytes: twisted(offset_bytes, random),
+        },
+        (Storage::Buffer { offset_bytes, .. }, 1) => Storage::Buffer {
+            buffer: random.below(buffers) as u32,
+            offset_bytes,
+        },
+        _ => other,
+    };
+}
+
+fn change_buffer(program: &mut Program, random: &mut Random) {
+    if program.buffers.is_empty() {
+        return;
+    }
+    let at = random.below(program.buffers.len());
+    let buffer = &mut program.buffers[at];
+    match random.below(3) {
+        0 => buffer.bytes = twisted(buffer.bytes, random),
+        1 => buffer.live.start = twisted(buffer.live.start.into(), random) as u32,
+        _ => buffer.live.end = twisted(buffer.live.end.into(), random) as u32,
+    }
+}
+
+fn change_packed(program: &mut Program, random: &mut Random) {
+    if program.packed.is_empty() {
+        return;
+    }
+    let at = random.below(program.packed.len());
+    let packed = &mut program.packed[at];
+    match (random.below(4), &mut packed.form) {
+        (0, _) => packed.offset = twisted(packed.offset, random),
+        (1, _) => packed.bytes = twisted(packed.bytes, random),
+        (2, PackedForm::Panels { panels, .. }) => {
+            *panels = twisted(u64::from(*panels), random) as u32;
+        }
+        (3, PackedForm::Panels { panel_bytes, .. }) => {
+            *panel_bytes = twisted(*panel_bytes, random);
+        }
+        (_, form) => *form = PackedForm::Raw,
+    }
+}
+
+fn change_node(program: &mut Program, random: &mut Random) {
+    let at = random.below(program.graph.nodes.len());
+    let values = program.graph.values.len();
+    let op = program.graph.nodes[random.below(program.graph.nodes.len())]
+        .op
+        .clone();
+    let node = &mut program.graph.nodes[at];
+    let some_value = Some(ValueId(random.below(values) as u32));
+    match random.below(7) {
+        0 => node.op = op,
+        1 => {
+            node.inputs.pop();
+        }
+        2 => node.inputs.push(some_value),
+        3 if !node.inputs.is_empty() => {
+            let i = random.below(node.inputs.len());
+            node.inputs[i] = if random.chance(30) { None } else { some_value };
+        }
+        4 => {
+            node.outputs.pop();
+        }
+        5 if !node.outputs.is_empty() => {
+            let i = random.below(node.outputs.len());
+            node.outputs[i] = if random.chance(30) { None } else { some_value };
+        }
+        _ => {
+            let id = PackedId(random.below(program.packed.len() + 1) as u32);
+            node.panels = if random.chance(30) { None } else { Some(id) };
+        }
+    }
+}
+
+fn change_lists(program: &mut Program, random: &mut Random) {
+    let values = program.graph.values.len();
+    let nodes = program.graph.nodes.len();
+    match random.below(7) {
+        0 => {
+            program.steps.pop();
+        }
+        1 => program.steps.push(NodeId(random.below(nodes + 1) as u32)),
+        2 if !program.steps.is_empty() => {
+            program.steps.remove(random.below(program.steps.len()));
+        }
+        3 => program
+            .graph
+            .outputs
+            .push(ValueId(random.below(values + 1) as u32)),
+        4 => program
+            .graph
+            .inputs
+            .push(ValueId(random.below(values + 1) as u32)),
+        5 if !program.graph.consts.is_empty() => {
+            let at = random.below(program.graph.consts.len());
+            program.graph.consts[at] =
+                Const::Packed(PackedId(random.below(program.packed.len() + 1) as u32));
+        }
+        _ => program.digest.push('x'),
+    }
+}

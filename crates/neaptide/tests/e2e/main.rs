@@ -1,0 +1,13 @@
+//! From a graph to results through everything: packing, planning, streaming, computing.
+
+#[path = "../../../neap-rewrite/tests/rewrite/build.rs"]
+mod build;
+mod corruption;
+mod faults;
+mod hostile_onnx;
+mod hostile_programs;
+mod images;
+mod nets;
+mod random_graphs;
+mod sequences;
+mod sessions;

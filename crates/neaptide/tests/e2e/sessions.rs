@@ -1,0 +1,230 @@
+//! Packs a graph into a temporary file and opens sessions on it under plans of the test's choice.
+
+use crate::nets::RandomNet;
+use neap_ir::{ByteRange, Const, ConstId, DType, FileId, Graph, Literal, Program};
+use neap_kernels::simd::Isa;
+use neap_plan::{ExecutionPlan, Workload};
+use neap_planner::{Planner, Strategy};
+use neap_runtime::{Clock, InputTensor, Options, OutputTensor, RuntimeError, Session};
+use neap_sim::CostProfile;
+use neap_store::{
+    FaultScript, IoMode, MemoryModel, MemorySource, PackedFile, StoreError, VirtualClock,
+};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A graph that was packed.
+pub struct Packed {
+    pub path: PathBuf,
+    pub program: Arc<Program>,
+    model: neaptide::Model,
+    _folder: tempfile::TempDir,
+}
+
+/// How to run it.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    pub arena_bytes: u64,
+    pub threads: usize,
+    pub strategy: Strategy,
+    pub io: IoMode,
+}
+
+impl Packed {
+    pub fn new(graph: Graph) -> Packed {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("model.neap");
+        neaptide::pack_graph(graph, &path, &mut |_| {}).unwrap_or_else(|e| panic!("packing: {e}"));
+        let model = neaptide::Model::open(&path, &Default::default(), &mut |_| {})
+            .unwrap_or_else(|e| panic!("opening: {e}"));
+        Packed {
+            program: model.program().clone(),
+            model,
+            path,
+            _folder: folder,
+        }
+    }
+
+    pub fn workload(&self, threads: usize) -> Workload {
+        self.model.workload(threads)
+    }
+
+    /// Arena sizes between which plans differ: smallest feasible, everything resident.
+    pub fn arena_range(&self, threads: usize) -> (u64, u64) {
+        let workload = self.workload(threads);
+        let planner = Planner::new(&workload);
+        (
+            planner.smallest_feasible_bytes(),
+            planner.unlimited_high_water_bytes(),
+        )
+    }
+
+    /// `None` when the strategy cannot do with so little.
+    pub fn plan(&self, workload: &Workload, setting: &Setting) -> Option<ExecutionPlan> {
+        let costs = CostProfile::default();
+        let planned = Planner::new(workload)
+            .plan(setting.arena_bytes, setting.strategy, &costs)
+            .ok()?;
+        assert!(planned.plan.arena_bytes <= setting.arena_bytes);
+        Some(planned.plan)
+    }
+
+    /// A session on the file. `None` when the setting is not feasible or not possible here.
+    pub fn open(&self, setting: &Setting) -> Option<Session> {
+        let workload = self.workload(setting.threads);
+        let plan = self.plan(&workload, setting)?;
+        let mut file = PackedFile::open(&self.path).expect("opens");
+        let verifier = file.take_verifier().expect("first time");
+        let source = match file.open_source(setting.io) {
+            Ok(source) => source,
+            Err(_) if setting.io == IoMode::Uring => return None,
+            Err(e) => panic!("{e}"),
+        };
+        let program = self.program.clone();
+        let session = Session::open(
+            program,
+            plan,
+            &workload,
+            source,
+            verifier,
+            options(setting.threads),
+        );
+        Some(session.unwrap_or_else(|e| panic!("{setting:?}: {e}")))
+    }
+
+    /// A session on a device that misbehaves, under virtual time.
+    pub fn open_faulty(
+        &self,
+        setting: &Setting,
+        faults: FaultScript,
+    ) -> Result<Session<TestClock>, RuntimeError> {
+        let workload = self.workload(setting.threads);
+        let plan = self.plan(&workload, setting).expect("feasible");
+        let bytes: Arc<[u8]> = std::fs::read(&self.path).expect("readable").into();
+        let mut file = PackedFile::open(&self.path).expect("opens");
+        let verifier = file.take_verifier().expect("first time");
+        let time = VirtualClock::new();
+        let device = MemoryModel {
+            piece_bytes: 16 << 10,
+            max_loads: 64,
+            ..MemoryModel::default()
+        };
+        let source = MemorySource::new(bytes, device, time.clone(), faults)?;
+        Session::open_with_clock(
+            self.program.clone(),
+            plan,
+            &workload,
+            Box::new(source),
+            verifier,
+            options(setting.threads),
+            TestClock(time),
+        )
+    }
+}
+
+fn options(threads: usize) -> Options {
+    Options {
+        threads,
+        pin: false,
+        isa: Isa::detect(),
+    }
+}
+
+/// Virtual time, in which every compute takes equally long.
+pub struct TestClock(VirtualClock);
+
+impl Clock for TestClock {
+    fn now_ns(&self) -> u64 {
+        self.0.now_ns()
+    }
+
+    fn computed(&mut self, _compute: usize) {
+        self.0.advance_ns(20_000);
+    }
+}
+
+/// Bytes of all outputs.
+pub fn run<C: Clock>(
+    session: &mut Session<C>,
+    inputs: &[Literal],
+) -> Result<Vec<Vec<u8>>, RuntimeError> {
+    let program = session.program().clone();
+    let graph = &program.graph;
+    let tensors: Vec<InputTensor> = graph
+        .inputs
+        .iter()
+        .zip(inputs)
+        .map(|(&v, literal)| InputTensor {
+            ty: graph.ty(v),
+            bytes: literal.bytes(),
+        })
+        .collect();
+    let mut results: Vec<Literal> = graph
+        .outputs
+        .iter()
+        .map(|&v| Literal::zeros(graph.ty(v).dtype, &graph.ty(v).shape))
+        .collect();
+    let mut outputs: Vec<OutputTensor> = graph
+        .outputs
+        .iter()
+        .zip(&mut results)
+        .map(|(&v, literal)| OutputTensor {
+            ty: graph.ty(v),
+            bytes: literal.bytes_mut(),
+        })
+        .collect();
+    session.run(&tensors, &mut outputs)?;
+    Ok(results.iter().map(|l| l.bytes().to_vec()).collect())
+}
+
+/// Whether storage, and nothing else, was at fault.
+pub fn is_storage_error(error: &RuntimeError) -> bool {
+    matches!(
+        error,
+        RuntimeError::Store(StoreError::Read { .. } | StoreError::Corrupt { .. })
+    )
+}
+
+/// Moves constants to a file where `choose` says so, as a reader of large models would find them.
+pub fn with_stored_constants(net: &mut RandomNet, folder: &std::path::Path) -> Graph {
+    let mut graph = net.net.graph.clone();
+    let path = folder.join("weights.bin");
+    let mut bytes = Vec::new();
+    for value in 0..graph.values.len() {
+        let Some(ConstId(index)) = graph.values[value].constant else {
+            continue;
+        };
+        let Const::Inline(literal) = &graph.consts[index as usize] else {
+            continue;
+        };
+        let scalar = literal.elements() == 1;
+        if literal.dtype() != DType::F32 || scalar || net.net.random.chance(50) {
+            continue;
+        }
+        // Not at any boundary.
+        bytes.resize(bytes.len() + 4 * net.net.random.below(5), 0x77);
+        let offset = bytes.len() as u64;
+        bytes.extend_from_slice(literal.bytes());
+        graph.consts[index as usize] = Const::Stored {
+            range: ByteRange {
+                file: FileId(0),
+                offset,
+                bytes: literal.len_bytes() as u64,
+            },
+            stored_dtype: DType::F32,
+        };
+    }
+    std::fs::write(&path, bytes).expect("written");
+    graph.files = vec![path.display().to_string()];
+    graph
+}
+
+/// Everything resident, one thread: what all other settings must reproduce.
+pub fn plain_setting(packed: &Packed) -> Setting {
+    Setting {
+        arena_bytes: packed.arena_range(1).1,
+        threads: 1,
+        strategy: Strategy::Resident,
+        io: IoMode::Pread,
+    }
+}
