@@ -3,7 +3,7 @@
 use crate::elementwise::{binary, unary, vector};
 use crate::nd::MAX_RANK;
 use crate::product::matmul::Product;
-use crate::product::{einsum, packed};
+use crate::product::{contraction, einsum, packed};
 use crate::reduce::topk;
 use crate::window::{conv, pool};
 use crate::{OpError, attention, layer, recurrent, resize};
@@ -41,6 +41,10 @@ pub fn workspace_bytes(
         Op::PanelConv(panel) => layer::conv_workspace_bytes(panel, &x.shape, &y.shape, workers),
         Op::MatMul if y.dtype == DType::F32 => Product::of(shape(0), shape(1))
             .map_or(0, |product| packed::workspace_bytes(&product, workers)),
+        Op::Einsum { equation } if einsum::as_product(inputs.len(), y.dtype) => {
+            einsum::Loops::of(equation, &[shape(0), shape(1)])
+                .map_or(0, |loops| contraction::workspace_bytes(&loops, workers))
+        }
         Op::Gemm {
             trans_a, trans_b, ..
         } if y.dtype == DType::F32 => Product::gemm(shape(0), shape(1), *trans_a, *trans_b)

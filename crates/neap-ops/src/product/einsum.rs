@@ -1,13 +1,15 @@
-//! Einsum: loops over the output's letters, and inside over the summed ones.
+//! Einsum: two f32 operands become a matrix product; otherwise loops over the output's letters, and inside over the summed ones.
 //!
 //! The equation is parsed when the operator runs, into fixed-size tables, since that needs no
 //! allocation and takes microseconds.
 
+use super::contraction;
 use crate::args::Args;
 use crate::nd::{GRAIN, Ptr, split};
 use crate::reduce::fold::Accumulator;
 use crate::scalar::{Num, Scalar, with_numeric};
 use crate::{Context, OpError};
+use neap_ir::DType;
 
 /// Most letters of an equation, and most inputs.
 pub(crate) const MAX_LABELS: usize = 16;
@@ -16,11 +18,11 @@ pub(crate) const MAX_INPUTS: usize = 4;
 /// Loop sizes and each operand's step for every letter.
 pub(crate) struct Loops {
     letters: [u8; MAX_LABELS],
-    sizes: [usize; MAX_LABELS],
-    steps: [[usize; MAX_LABELS]; MAX_INPUTS],
+    pub sizes: [usize; MAX_LABELS],
+    pub steps: [[usize; MAX_LABELS]; MAX_INPUTS],
     /// Letters `0..outer` are the output's, in order; the rest are summed.
-    outer: usize,
-    count: usize,
+    pub outer: usize,
+    pub count: usize,
 }
 
 /// Stands for one of the axes of `...`: these letters cannot occur in an equation.
@@ -119,13 +121,22 @@ pub(crate) fn einsum(equation: &str, args: &Args, ctx: &mut Context) -> Result<(
     let Some(loops) = Loops::of(equation, &shapes[..args.inputs.len()]) else {
         return args.fail("has too many letters");
     };
-    with_numeric!(args.op, args.output(0)?.dtype(), T => {
+    let dtype = args.output(0)?.dtype();
+    if as_product(args.inputs.len(), dtype) {
+        return contraction::contract(&loops, args, ctx);
+    }
+    with_numeric!(args.op, dtype, T => {
         if T::FLOAT {
             contract::<T, f64>(&loops, args, ctx, T::from_f64)
         } else {
             contract::<T, i64>(&loops, args, ctx, T::from_i64)
         }
     })
+}
+
+/// Whether the matrix product serves.
+pub(crate) fn as_product(inputs: usize, dtype: DType) -> bool {
+    inputs == 2 && dtype == DType::F32
 }
 
 fn contract<T: Num, S: Accumulator + Num>(

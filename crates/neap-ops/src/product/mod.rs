@@ -1,5 +1,6 @@
 //! Sums of products: matrix multiplication and Einsum.
 
+pub(crate) mod contraction;
 pub(crate) mod einsum;
 pub(crate) mod matmul;
 pub(crate) mod packed;

@@ -458,3 +458,27 @@ fn half_precision_runs_everywhere() {
     }
     assert!(evaluate(&Op::MatMul, &[Some(&ramp(&[2, 3])), Some(&ramp(&[2, 3]))]).is_err());
 }
+
+#[test]
+fn einsum_of_two_agrees_with_its_definition() {
+    let equations: [(&str, &[usize], &[usize]); 12] = [
+        ("bhid,bhjd->bhij", &[2, 3, 5, 4], &[2, 3, 6, 4]),
+        ("bhij,bhjd->bihd", &[2, 3, 5, 6], &[2, 3, 6, 4]),
+        ("bij,jk->bki", &[2, 3, 4], &[4, 5]),
+        ("ij,kj->", &[3, 4], &[5, 4]),
+        ("ij,j->i", &[3, 4], &[4]),
+        ("i,j->ji", &[3], &[4]),
+        ("ii,ij->j", &[3, 3], &[3, 4]),
+        ("aij,ajk->ki", &[2, 3, 4], &[2, 4, 5]),
+        ("ij,ij->ij", &[3, 4], &[3, 4]),
+        ("ij,ij->ij", &[1, 4], &[3, 1]),
+        ("...ij,...jk->...ki", &[2, 1, 3, 4], &[5, 4, 6]),
+        ("abc,cd->dab", &[2, 3, 1], &[1, 5]),
+    ];
+    for (equation, a, b) in equations {
+        let op = Op::Einsum { equation: equation.into() };
+        let (a, b) = (noise(a, 1), noise(b, 2));
+        // f64 takes the plain loops.
+        assert_close(&one(&op, &[&a, &b]), &in_f64(&op, &[&a, &b]), 1e-5);
+    }
+}
