@@ -37,7 +37,10 @@ pub fn workspace_bytes(
     match op {
         Op::Binary(_) if layout == Layout::Blocked => vector::workspace_bytes(y.shape[1]),
         Op::ScaleShift { .. } if layout == Layout::Blocked => vector::workspace_bytes(y.shape[1]),
-        Op::Conv(..) | Op::ConvTranspose { .. } => conv::workspace_bytes(y, workers),
+        Op::Conv(window, groups) => conv::workspace_bytes(window, *groups, false, x, y, workers),
+        Op::ConvTranspose { window, groups, .. } => {
+            conv::workspace_bytes(window, *groups, true, x, y, workers)
+        }
         Op::PanelConv(panel) => layer::conv_workspace_bytes(panel, &x.shape, &y.shape, workers),
         Op::MatMul if y.dtype == DType::F32 => Product::of(shape(0), shape(1))
             .map_or(0, |product| packed::workspace_bytes(&product, workers)),

@@ -1,9 +1,11 @@
 //! Conv and ConvTranspose whose weights are ordinary tensors: any rank to 3, any groups.
 //!
-//! One output row is computed at a time: for every input channel and tap, a multiple of an input
+//! f32 with enough channels goes through matrix products ([`super::unfold`]). Otherwise one output
+//! row is computed at a time: for every input channel and tap, a multiple of an input
 //! row is added to it. Floats sum in f32 (f32) or f64 (others), over taps in their order.
 
 use super::taps::{MAX_SPATIAL, Taps};
+use super::unfold::{self, Group};
 use crate::args::{Args, Scratch, scratch_bytes};
 use crate::nd::{Ptr, split};
 use crate::scalar::{Num, with_float};
@@ -11,10 +13,36 @@ use crate::{Context, OpError, TensorRef};
 use neap_ir::op::Window;
 use neap_ir::{DType, TensorType};
 
-/// A row of sums for each worker.
-pub(crate) fn workspace_bytes(y: &TensorType, workers: usize) -> usize {
+/// Pieces of the unfolded image (f32), or a row of sums for each worker.
+pub(crate) fn workspace_bytes(
+    window: &Window,
+    groups: usize,
+    transposed: bool,
+    x: &TensorType,
+    y: &TensorType,
+    workers: usize,
+) -> usize {
     let row = y.shape.last().copied().unwrap_or(1);
-    scratch_bytes::<f64>(row * workers)
+    let loops = scratch_bytes::<f64>(row.saturating_mul(workers));
+    let group = group(window, groups, transposed, &x.shape, &y.shape);
+    if x.dtype != DType::F32 || !group.pays() {
+        return loops;
+    }
+    if transposed {
+        group.backward_bytes(workers)
+    } else {
+        group.forward_bytes(workers)
+    }
+}
+
+fn group(window: &Window, groups: usize, transposed: bool, x: &[usize], y: &[usize]) -> Group {
+    let spatial = if transposed { x } else { y };
+    Group {
+        input: x[1] / groups.max(1),
+        output: y[1] / groups.max(1),
+        taps: window.kernel.iter().product(),
+        positions: spatial[2..].iter().product(),
+    }
 }
 
 pub(crate) fn supported(x: &TensorType) -> Result<(), String> {
@@ -31,9 +59,16 @@ pub(crate) fn conv(
     ctx: &mut Context,
 ) -> Result<(), OpError> {
     let (x, y) = (args.input(0)?, args.output(0)?);
+    if y.elements() == 0 {
+        return Ok(());
+    }
     let Some(taps) = Taps::of(window, &x.shape()[2..], &y.shape()[2..]) else {
         return args.fail("has too many axes");
     };
+    let group = group(window, groups, false, x.shape(), y.shape());
+    if x.dtype() == DType::F32 && group.pays() {
+        return unfold::conv(&taps, &group, args, ctx);
+    }
     match x.dtype() {
         DType::F32 => forward::<f32, f32>(&taps, groups, args, ctx),
         dtype => with_float!(args.op, dtype, T => forward::<T, f64>(&taps, groups, args, ctx)),
@@ -148,10 +183,17 @@ pub(crate) fn conv_transpose(
     ctx: &mut Context,
 ) -> Result<(), OpError> {
     let (x, y) = (args.input(0)?, args.output(0)?);
+    if y.elements() == 0 {
+        return Ok(());
+    }
     // Seen from the output, which the window slides over.
     let Some(taps) = Taps::of(window, &y.shape()[2..], &x.shape()[2..]) else {
         return args.fail("has too many axes");
     };
+    let group = group(window, groups, true, x.shape(), y.shape());
+    if x.dtype() == DType::F32 && group.pays() {
+        return unfold::conv_transpose(&taps, &group, args, ctx);
+    }
     match x.dtype() {
         DType::F32 => backward::<f32, f32>(&taps, groups, args, ctx),
         dtype => with_float!(args.op, dtype, T => backward::<T, f64>(&taps, groups, args, ctx)),

@@ -3,3 +3,4 @@
 pub(crate) mod conv;
 pub(crate) mod pool;
 mod taps;
+mod unfold;

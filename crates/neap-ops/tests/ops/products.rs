@@ -476,9 +476,44 @@ fn einsum_of_two_agrees_with_its_definition() {
         ("abc,cd->dab", &[2, 3, 1], &[1, 5]),
     ];
     for (equation, a, b) in equations {
-        let op = Op::Einsum { equation: equation.into() };
+        let op = Op::Einsum {
+            equation: equation.into(),
+        };
         let (a, b) = (noise(a, 1), noise(b, 2));
         // f64 takes the plain loops.
         assert_close(&one(&op, &[&a, &b]), &in_f64(&op, &[&a, &b]), 1e-5);
     }
+}
+
+#[test]
+fn large_convolutions_are_cut_into_pieces() {
+    // More positions and channels than one piece takes.
+    let w = Window {
+        pads_end: vec![1, 0],
+        ..window(&[3, 3], &[1, 1], &[1, 1], &[1, 1])
+    };
+    let (x, k, bias) = (
+        noise(&[2, 14, 90, 60], 1),
+        noise(&[20, 7, 3, 3], 2),
+        noise(&[20], 3),
+    );
+    let conv = Op::Conv(w, 2);
+    assert_close(
+        &one(&conv, &[&x, &k, &bias]),
+        &in_f64(&conv, &[&x, &k, &bias]),
+        1e-5,
+    );
+    let w = window(&[3, 2], &[2, 3], &[1, 1], &[1, 0]);
+    let op = Op::ConvTranspose {
+        window: w,
+        groups: 2,
+        output_spatial: vec![181, 200],
+    };
+    let k = noise(&[14, 15, 3, 2], 2);
+    let bias = noise(&[30], 3);
+    assert_close(
+        &one(&op, &[&x, &k, &bias]),
+        &in_f64(&op, &[&x, &k, &bias]),
+        1e-5,
+    );
 }
