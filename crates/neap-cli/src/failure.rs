@@ -53,9 +53,9 @@ impl From<neaptide::Error> for Failure {
     fn from(error: neaptide::Error) -> Failure {
         use neaptide::Error;
         match error {
-            Error::BadInput(text) => Failure::BadInput(text),
+            Error::BadInput(text) | Error::Run(text) => Failure::BadInput(text),
             Error::Infeasible { .. } => Failure::Infeasible(error.to_string()),
-            Error::Run(text) => Failure::Internal(text),
+            Error::Defect(text) => Failure::Internal(text),
         }
     }
 }

@@ -20,9 +20,24 @@ pub enum Error {
         budget_bytes: u64,
         smallest_bytes: u64,
     },
-    /// A run failed after it had begun.
+    /// A run failed after it had begun: its file could not be read or is corrupted, or its values
+    /// cannot be computed with, such as an index out of range.
     #[error("{0}")]
     Run(String),
+    /// Something here does not work as it should.
+    #[error("{0}")]
+    Defect(String),
+}
+
+impl From<neap_runtime::RuntimeError> for Error {
+    fn from(error: neap_runtime::RuntimeError) -> Error {
+        use neap_runtime::RuntimeError;
+        let text = error.to_string();
+        match error {
+            RuntimeError::Plan(_) | RuntimeError::Panicked { .. } => Error::Defect(text),
+            _ => Error::Run(text),
+        }
+    }
 }
 
 macro_rules! bad_input {

@@ -147,8 +147,9 @@ impl Model {
                     smallest_bytes: named(base.saturating_add(smallest_bytes)),
                 }
             })?;
-        let verdict = neap_plan::validate(&workload, &planned.plan)
-            .map_err(|violation| Error::Run(format!("the planner made a bad plan: {violation}")))?;
+        let verdict = neap_plan::validate(&workload, &planned.plan).map_err(|violation| {
+            Error::Defect(format!("the planner made a bad plan: {violation}"))
+        })?;
         drop(planner);
         Ok(Plan {
             execution: planned.plan,
@@ -191,8 +192,7 @@ impl Model {
             source,
             verifier,
             settings,
-        )
-        .map_err(|e| Error::Run(e.to_string()))?;
+        )?;
         drop(plan.workload);
         memory::trim_heap();
         Ok(Session {
@@ -246,9 +246,7 @@ impl Session {
                 bytes,
             })
             .collect();
-        self.inner
-            .run(&inputs, &mut outputs)
-            .map_err(|e| Error::Run(e.to_string()))
+        Ok(self.inner.run(&inputs, &mut outputs)?)
     }
 
     /// Counters since the session opened.

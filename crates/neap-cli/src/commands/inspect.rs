@@ -51,7 +51,7 @@ struct Facts {
     /// Most bytes of activations and workspaces at any one step.
     activations_peak_bytes: u64,
     smallest_feasible_bytes: u64,
-    /// Of the plan for the smallest feasible budget.
+    /// No plan can do with less.
     lower_bound_bytes: u64,
     unlimited_high_water_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,28 +76,26 @@ struct Layer {
 
 pub fn run(args: &InspectArgs, quiet: bool) -> Outcome {
     let model = open(&args.model.model, &args.model.open.options()?, quiet)?;
-    let facts = gather(args, &model)?;
+    let facts = gather(args, &model);
     match args.output {
         Format::Json => stdout::print_json(&facts),
         Format::Text => stdout::print(&text(&facts)),
     }
 }
 
-fn gather(args: &InspectArgs, model: &Model) -> Outcome<Facts> {
+fn gather(args: &InspectArgs, model: &Model) -> Facts {
     let options = RunOptions {
         reserve_bytes: model.inputs().iter().map(|i| i.len_bytes() as u64).sum(),
         ..args.engine.options(Budget::Unlimited)
     };
-    let workload = model.workload(options.threads);
+    // First, while this process holds no more than a run would.
     let Bounds {
         base_overhead_bytes,
         smallest_feasible_bytes,
         unlimited_high_water_bytes,
     } = model.bounds(&options);
-    let smallest = model.plan(&RunOptions {
-        budget: Budget::Bytes(smallest_feasible_bytes),
-        ..options.clone()
-    })?;
+    let workload = model.workload(options.threads);
+    let (activations_peak_bytes, lower_bound_bytes) = peaks(&workload);
     let program = model.program();
     let mut operators = BTreeMap::new();
     for node in &program.graph.nodes {
@@ -117,7 +115,7 @@ fn gather(args: &InspectArgs, model: &Model) -> Outcome<Facts> {
         .collect();
     layers.sort_by_key(|layer| std::cmp::Reverse(layer.weight_bytes));
     layers.truncate(LARGEST);
-    Ok(Facts {
+    Facts {
         model: args.model.model.display().to_string(),
         packed_path: model.packed_path().display().to_string(),
         graph_digest: model.digest().into(),
@@ -131,12 +129,12 @@ fn gather(args: &InspectArgs, model: &Model) -> Outcome<Facts> {
         largest_layers: layers,
         threads: options.threads,
         base_overhead_bytes,
-        activations_peak_bytes: activations_peak_bytes(&workload),
+        activations_peak_bytes,
         smallest_feasible_bytes,
-        lower_bound_bytes: smallest.lower_bound_bytes(),
+        lower_bound_bytes: base_overhead_bytes + lower_bound_bytes,
         unlimited_high_water_bytes,
         graph: args.graph.then(|| program.graph.to_string()),
-    })
+    }
 }
 
 fn tensor(info: &TensorInfo) -> Tensor {
@@ -147,19 +145,24 @@ fn tensor(info: &TensorInfo) -> Tensor {
     }
 }
 
-fn activations_peak_bytes(workload: &Workload) -> u64 {
+/// The most bytes that activations and workspaces take at any one step; and the same with the least
+/// weights in memory that the step can compute with: one panel and what it needs whole.
+fn peaks(workload: &Workload) -> (u64, u64) {
     let mut change = vec![0i64; workload.steps.len() + 1];
     for buffer in &workload.buffers {
         change[buffer.live.begin as usize] += buffer.bytes as i64;
         change[(buffer.live.end as usize).min(workload.steps.len())] -= buffer.bytes as i64;
     }
     let mut live = 0i64;
-    let mut peak = 0;
+    let mut peaks = (0, 0);
     for (step, change) in workload.steps.iter().zip(&change) {
         live += change;
-        peak = peak.max(live as u64 + step.workspace_bytes);
+        let taken = live as u64 + step.workspace_bytes;
+        let weights = step.panels.map_or(0, |p| p.panel_bytes)
+            + step.extents.iter().map(|e| e.bytes).sum::<u64>();
+        peaks = (taken.max(peaks.0), (taken + weights).max(peaks.1));
     }
-    peak
+    peaks
 }
 
 fn text(facts: &Facts) -> String {

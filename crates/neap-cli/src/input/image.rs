@@ -212,6 +212,7 @@ fn window(pixels: &Pixels, target: &Target, resize: Resize) -> Result<Window, St
     if full.iter().any(|&n| n > 1 << 20) {
         return Err("is too narrow for this input".into());
     }
+    // Half a pixel is rounded to even.
     let half_even = |n: usize| n / 2 + usize::from(n % 4 == 3);
     Ok(Window {
         full,
@@ -396,5 +397,42 @@ mod tests {
         std::io::Write::write_all(&mut broken, b"\xff\xd8\xff\xe0nonsense").unwrap();
         broken.rewind().unwrap();
         assert!(complaint(&broken, &[1, 3, 8, 8], &options(), None).contains("decoded"));
+    }
+
+    /// Photos prepared elsewhere, where they are at hand. Decoders differ by a pixel value here and there.
+    #[test]
+    fn photos_are_prepared_as_for_training() {
+        let folder =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/models");
+        if !folder.exists() {
+            eprintln!("SKIPPED: the photos are not there");
+            return;
+        }
+        let settings = ImageOptions {
+            mean: vec![0.485, 0.456, 0.406],
+            std: vec![0.229, 0.224, 0.225],
+            ..options()
+        };
+        let wanted = info("float32", &[1, 3, 224, 224]);
+        // The third photo's margins are odd, which these tensors round down and torchvision to even.
+        for photo in ["chelsea", "coffee"] {
+            let open = |name: String| File::open(folder.join(name)).unwrap();
+            let ours = read(&open(format!("{photo}.jpg")), &wanted, &settings, None).unwrap();
+            let mut theirs = open(format!("mobilenet_v2_imagenet.{photo}.in.npy"));
+            let (theirs, _) = crate::input::npy::read(&mut theirs, &wanted).unwrap();
+            // In steps of one pixel value.
+            let steps: Vec<f32> = floats(&ours)
+                .iter()
+                .zip(&floats(&theirs))
+                .enumerate()
+                .map(|(i, (a, b))| (a - b).abs() * settings.std[i / (224 * 224)] * 255.0)
+                .collect();
+            let mean = steps.iter().sum::<f32>() / steps.len() as f32;
+            let most = steps.iter().copied().fold(0.0, f32::max);
+            assert!(
+                mean < 0.3 && most < 4.0,
+                "{photo}: {mean} pixel values off, at most {most}"
+            );
+        }
     }
 }
