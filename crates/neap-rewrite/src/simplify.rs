@@ -97,7 +97,7 @@ fn name_activation(editor: &mut Editor, at: usize) -> bool {
     }
     let activation = match (low, high) {
         (None, None) => Activation::Tanh,
-        (Some(low), None) if low == 0.0 => Activation::Relu,
+        (Some(0.0), None) => Activation::Relu,
         (Some(low), Some(high)) => Activation::Clip {
             low: low as f32,
             high: high as f32,

@@ -542,13 +542,16 @@ fn floats(
         })
 }
 
+/// One of each per channel.
+type ScaleAndShift = (Vec<f32>, Vec<f32>);
+
 /// Scale and shift of a BatchNorm whose statistics are constants.
 fn bn_affine(
     editor: &Editor,
     at: usize,
     epsilon: f32,
     reader: &mut dyn ConstReader,
-) -> Result<Option<(Vec<f32>, Vec<f32>)>, RewriteError> {
+) -> Result<Option<ScaleAndShift>, RewriteError> {
     let node = editor.node(at);
     let statistics: Option<Vec<ValueId>> = (1..5).map(|i| node.input(i)).collect();
     let Some(statistics) = statistics else {
