@@ -91,9 +91,7 @@ fn main() -> Result<()> {
                 write,
             },
         ),
-        Command::Survive { only, runs } => {
-            survive::run(&root(), &survive::Options { only, runs })
-        }
+        Command::Survive { only, runs } => survive::run(&root(), &survive::Options { only, runs }),
         Command::BenchWorker {
             model,
             budget,

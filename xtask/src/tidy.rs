@@ -156,7 +156,7 @@ fn floor_of(name: &str) -> Option<u32> {
 fn is_test(path: &Path) -> bool {
     path.components().any(|c| {
         let c = c.as_os_str().to_string_lossy();
-        c.starts_with("tests") || c.ends_with("tests.rs") || c == "bin"
+        c.starts_with("test") || c.ends_with("tests.rs") || c == "bin"
     })
 }
 

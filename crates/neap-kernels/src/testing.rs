@@ -15,6 +15,12 @@ pub(crate) fn numbers(n: usize, seed: u32) -> Vec<f32> {
         .collect()
 }
 
+/// Whether a case with so many products is worth its time: emulated machines (`NEAP_EMULATED` is set)
+/// take the small ones only, which have all the tails.
+pub(crate) fn affordable(products: usize) -> bool {
+    products <= 150_000 || std::env::var_os("NEAP_EMULATED").is_none()
+}
+
 /// That many real threads, which take tasks from the last to the first.
 pub(crate) struct Scrambled(pub usize);
 

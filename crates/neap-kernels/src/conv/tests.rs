@@ -5,7 +5,7 @@ use crate::epilogue::{Activation, Epilogue, Residual};
 use crate::panel::{Affine, KOrder, pack_conv};
 use crate::parallel::{Parallel, Serial};
 use crate::simd::Isa;
-use crate::testing::{Scrambled, numbers};
+use crate::testing::{Scrambled, affordable, numbers};
 
 /// `(form, batch, c_in, c_out, groups, input, output, kernel, strides, dilations, pads_begin)`
 type Case = (
@@ -274,6 +274,9 @@ fn every_shape_is_right_on_every_instruction_set() {
         let s = &l.shape;
         assert!(supports(l.form, s), "{case:?}");
         let pixels = s.output[0] * s.output[1];
+        if !affordable(s.batch * s.c_out * pixels * s.k()) {
+            continue;
+        }
         for (residual, activation) in [(0, Activation::None), (1, Activation::Relu)] {
             let (want, size) = reference(&l, residual != 0);
             for isa in Isa::available() {
@@ -310,7 +313,11 @@ fn every_shape_is_right_on_every_instruction_set() {
 fn the_same_bits_however_the_work_is_cut() {
     for case in CASES {
         let l = layer(case);
-        let panels = l.shape.panels();
+        let s = &l.shape;
+        let panels = s.panels();
+        if !affordable(10 * s.batch * s.c_out * s.output[0] * s.output[1] * s.k()) {
+            continue;
+        }
         let whole: Vec<_> = std::iter::once(0..panels).collect();
         let single: Vec<_> = (0..panels).map(|p| p..p + 1).collect();
         let uneven: Vec<_> = [0..panels / 3, panels / 3..panels]

@@ -4,7 +4,7 @@ use super::*;
 use crate::epilogue::Activation;
 use crate::panel::{Affine, pack_rows, panel_floats};
 use crate::parallel::Serial;
-use crate::testing::{Scrambled, numbers};
+use crate::testing::{Scrambled, affordable, numbers};
 
 /// `(m, k, n)`
 const CASES: &[(usize, usize, usize)] = &[
@@ -105,7 +105,7 @@ fn run_layer(
 
 #[test]
 fn linear_layers_are_right_on_every_instruction_set() {
-    for case in CASES {
+    for case in CASES.iter().filter(|(m, k, n)| affordable(m * k * n)) {
         for gap in [0, 3] {
             let l = layer(case, gap);
             let s = &l.shape;
@@ -154,7 +154,7 @@ fn linear_layers_are_right_on_every_instruction_set() {
 
 #[test]
 fn the_same_bits_however_the_work_is_cut() {
-    for case in CASES {
+    for case in CASES.iter().filter(|(m, k, n)| affordable(10 * m * k * n)) {
         let l = layer(case, 1);
         let panels = l.shape.panels();
         let whole: Vec<_> = std::iter::once(0..panels).collect();
@@ -207,6 +207,9 @@ fn products_of_activations_are_right() {
             (12, false, true),
             (4, false, false),
         ] {
+            if !affordable(10 * batch * m * k * n) {
+                continue;
+            }
             let mut s = MatMulShape::dense(batch, m, k, n);
             s.alpha = 0.5;
             s.b_transposed = b_transposed;
