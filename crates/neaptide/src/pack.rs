@@ -140,6 +140,10 @@ fn digest(graph: &Graph) -> String {
     hash.0.finalize().to_hex()[..32].to_string()
 }
 
+/// Packs a range of panels from their rows.
+type PackRows<'p> = dyn Fn(Range<usize>, &[f32], panel::Affine, &mut [f32]) -> std::result::Result<(), KernelError>
+    + 'p;
+
 struct Packer<'a> {
     source: &'a Graph,
     files: &'a SourceFiles,
@@ -238,12 +242,7 @@ impl Packer<'_> {
         k: usize,
         affine: &Affine,
         advance: &mut dyn FnMut(u64),
-        pack: &dyn Fn(
-            Range<usize>,
-            &[f32],
-            panel::Affine,
-            &mut [f32],
-        ) -> std::result::Result<(), KernelError>,
+        pack: &PackRows,
     ) -> Result<()> {
         let per_chunk = (CHUNK_BYTES / panel_bytes(k)).max(1);
         let count = panel_count(c_out);

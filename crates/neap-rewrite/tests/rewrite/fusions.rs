@@ -304,7 +304,7 @@ fn gelu_tanh(net: &mut Net, x: ValueId, factor: f32, as_power: bool) -> ValueId 
     let factor = net.scalar(factor);
     let term = net.mul(cube, factor);
     let inner = net.add(x, term);
-    let root = net.scalar(0.797_884_56);
+    let root = net.scalar(0.797_884_6);
     let scaled = net.mul(inner, root);
     let tanh = net.unary(Unary::Tanh, scaled);
     let one = net.scalar(1.0);

@@ -4,7 +4,6 @@ use crate::build::Random;
 use neaptide::{Budget, Cache, Error, Model, OpenOptions, RunOptions};
 use std::path::Path;
 
-#[allow(dead_code, reason = "written for other tests")]
 #[path = "../../../neap-onnx/tests/support/mod.rs"]
 mod support;
 

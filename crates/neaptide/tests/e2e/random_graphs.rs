@@ -4,9 +4,10 @@ use crate::nets::{RandomNet, difference, evaluate};
 use crate::sessions::{Packed, Setting, plain_setting, run, with_stored_constants};
 use neap_planner::Strategy;
 use neap_store::IoMode;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-const GRAPHS: u64 = 150;
+const GRAPHS: u64 = 250;
 
 /// Plans tried for each graph beside the plain one.
 const SETTINGS: usize = 5;
@@ -24,22 +25,36 @@ fn same_bits_under_every_plan() {
         _ => 0..GRAPHS,
     };
     let started = Instant::now();
-    let mut done = 0;
+    let (mut done, mut met) = (0, Met::default());
     for seed in seeds {
         if started.elapsed() > TIME && done >= MIN_GRAPHS {
             eprintln!("stopped after {done} graphs: the time is up");
             break;
         }
-        let checked = std::panic::catch_unwind(|| check(seed));
+        let checked = catch_unwind(AssertUnwindSafe(|| check(seed, &mut met)));
         if let Err(payload) = checked {
             eprintln!("the failing seed is {seed}");
             std::panic::resume_unwind(payload);
         }
         done += 1;
     }
+    let enough = met.sliced_plans > 10 && met.streamed_plans > 20 && met.tables > 0;
+    let found = (met.sliced_plans, met.streamed_plans, met.tables);
+    assert!(
+        done < MIN_GRAPHS || enough,
+        "too little was tested: {found:?}"
+    );
 }
 
-fn check(seed: u64) {
+/// What was met on the way: a test of nothing must fail.
+#[derive(Default)]
+struct Met {
+    sliced_plans: usize,
+    streamed_plans: usize,
+    tables: usize,
+}
+
+fn check(seed: u64, met: &mut Met) {
     let mut net = RandomNet::new(seed);
     let sources = tempfile::tempdir().expect("a temporary folder");
     let graph = with_stored_constants(&mut net, sources.path());
@@ -56,12 +71,23 @@ fn check(seed: u64) {
         let Some(mut session) = packed.open(&setting) else {
             continue;
         };
+        met.look(&packed, &setting);
         // Runs follow each other in all ways: the loads of one begin during the one before.
         for which in [0, 1, 1, 0] {
             let found =
                 run(&mut session, &inputs[which]).unwrap_or_else(|e| panic!("{setting:?}: {e}"));
             assert!(found == expected[which], "other bits under {setting:?}");
         }
+    }
+}
+
+impl Met {
+    fn look(&mut self, packed: &Packed, setting: &Setting) {
+        let workload = packed.workload(setting.threads);
+        let plan = packed.plan(&workload, setting).expect("as before");
+        self.sliced_plans += usize::from(plan.computes.len() > workload.steps.len());
+        self.streamed_plans += usize::from(!plan.loads.is_empty());
+        self.tables += usize::from(workload.steps.iter().any(|s| s.rows.is_some()));
     }
 }
 
