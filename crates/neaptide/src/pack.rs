@@ -16,8 +16,9 @@ use std::path::Path;
 /// Changes when the meaning of a packed program changes; part of every file and cache key.
 pub(crate) const PROGRAM_VERSION: u32 = 1;
 
-/// Source bytes held at once while packing.
-const CHUNK_BYTES: usize = 4 << 20;
+/// Source bytes held at once while packing: three buffers of this size fit into the smallest budgets
+/// under which models run.
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// How far packing is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
