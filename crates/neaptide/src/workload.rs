@@ -3,13 +3,11 @@
 use neap_ir::program::Storage;
 use neap_ir::recipe::{Packed, PackedForm};
 use neap_ir::{Const, Node, Op, PackedId, Program, ValueId};
+use neap_kernels::panel::preferred_panels;
 use neap_kernels::simd::Isa;
 use neap_ops::Operand;
 use neap_plan::{BufferSpec, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload};
 use neap_store::BLOCK;
-
-/// Panels that kernels like to have in one call.
-const GRANULE: u32 = 4;
 
 /// Rows of a table read from storage at once: enough to keep the device busy.
 const ROWS_PER_BATCH: usize = 64;
@@ -69,7 +67,10 @@ fn step(program: &Program, node: &Node, threads: usize, isa: Isa) -> StepSpec {
         operands(program, &node.outputs),
     );
     let packed = |id: PackedId| &program.packed[id.index()];
-    let panels = node.panels.map(packed).and_then(panel_spec);
+    let panels = node
+        .panels
+        .map(packed)
+        .and_then(|p| panel_spec(p, preferred_panels(isa) as u32));
     let mut extents: Vec<Extent> = node
         .present_inputs()
         .filter(|v| program.storage[v.index()] == Storage::Packed)
@@ -124,7 +125,7 @@ fn rows_workspace_bytes(rows: usize, row_bytes: usize) -> u64 {
     (rows.clamp(1, ROWS_PER_BATCH) * window) as u64
 }
 
-fn panel_spec(packed: &Packed) -> Option<PanelSpec> {
+fn panel_spec(packed: &Packed, granule: u32) -> Option<PanelSpec> {
     match packed.form {
         PackedForm::Panels {
             panels,
@@ -133,7 +134,7 @@ fn panel_spec(packed: &Packed) -> Option<PanelSpec> {
             file_offset: packed.offset,
             panel_bytes,
             panels,
-            granule: GRANULE.min(panels),
+            granule: granule.min(panels),
         }),
         PackedForm::Raw => None,
     }
