@@ -55,15 +55,19 @@ impl Converter {
 /// Whether every value of `from` is one of `to`.
 fn widens(from: DType, to: DType) -> bool {
     use DType::*;
-    match (from, to) {
-        (F16, F32 | F64) | (F32, F64) => true,
-        (U8 | I8 | U16 | I16, F32 | F64) | (U32 | I32, F64) => true,
-        (U8, U16 | U32 | U64 | I16 | I32 | I64) => true,
-        (U16, U32 | U64 | I32 | I64) => true,
-        (U32, U64 | I64) => true,
-        (I8, I16 | I32 | I64) | (I16, I32 | I64) | (I32, I64) => true,
-        _ => false,
-    }
+    matches!(
+        (from, to),
+        (F16, F32 | F64)
+            | (F32, F64)
+            | (U8 | I8 | U16 | I16, F32 | F64)
+            | (U32 | I32, F64)
+            | (U8, U16 | U32 | U64 | I16 | I32 | I64)
+            | (U16, U32 | U64 | I32 | I64)
+            | (U32, U64 | I64)
+            | (I8, I16 | I32 | I64)
+            | (I16, I32 | I64)
+            | (I32, I64)
+    )
 }
 
 /// `element` has the dtype's size, as chunks of it do.
