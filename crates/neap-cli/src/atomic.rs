@@ -23,12 +23,12 @@ impl Drop for Partial {
 pub fn write(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Outcome {
     let _deferred = interrupt::defer();
     let cannot = |e: io::Error| bad(format!("cannot write {}: {e}", path.display()));
-    let name = path
-        .file_name()
-        .ok_or_else(|| bad(format!("{} is no file name", path.display())))?;
     if path.is_dir() {
         return Err(bad(format!("{} is a folder", path.display())));
     }
+    let name = path
+        .file_name()
+        .ok_or_else(|| bad(format!("{} is no file name", path.display())))?;
     let mut temporary = name.to_os_string();
     temporary.push(format!(".{}.partial", std::process::id()));
     let temporary = path.with_file_name(temporary);

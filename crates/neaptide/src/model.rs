@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub struct OpenOptions {
     /// Shapes for inputs with dynamic dimensions, by input name.
     pub shapes: BTreeMap<String, Vec<usize>>,
+    /// Shapes of the data at hand, by input name: believed where `shapes` leaves dimensions open.
+    pub shape_hints: BTreeMap<String, Vec<usize>>,
     /// Inputs whose values are known now, such as those that determine shapes; they become constants.
     pub bindings: BTreeMap<String, Literal>,
     pub cache: Cache,
@@ -60,11 +62,21 @@ impl Model {
             let model = open_packed(path)?;
             return check_shapes(model, options);
         }
-        let target = cached_path(path, options)?;
-        if let Ok(model) = open_packed(&target) {
-            return Ok(model);
+        // Hints matter only when shapes are open: most models have one packed form, whatever the hints.
+        let hinted = (!options.shape_hints.is_empty()).then(|| options.with_hints());
+        for options in std::iter::once(options).chain(&hinted) {
+            if let Ok(model) = open_packed(&cached_path(path, options)?) {
+                return Ok(model);
+            }
         }
-        pack(path, &target, options, progress)?;
+        let (graph, options) = match (neap_onnx::open(path, &onnx_options(options)), &hinted) {
+            (Err(neap_onnx::OnnxError::DynamicInput { .. }), Some(hinted)) => {
+                (neap_onnx::open(path, &onnx_options(hinted))?, hinted)
+            }
+            (graph, _) => (graph?, options),
+        };
+        let target = cached_path(path, options)?;
+        pack_graph(graph, &target, progress)?;
         open_packed(&target)
     }
 
@@ -135,6 +147,19 @@ impl TensorInfo {
 
     pub fn len_bytes(&self) -> usize {
         self.ty.len_bytes()
+    }
+}
+
+impl OpenOptions {
+    /// Hints taken as shapes.
+    fn with_hints(&self) -> OpenOptions {
+        let mut shapes = self.shape_hints.clone();
+        shapes.extend(self.shapes.clone());
+        OpenOptions {
+            shapes,
+            shape_hints: BTreeMap::new(),
+            ..self.clone()
+        }
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) const PROGRAM_VERSION: u32 = 1;
 
 /// Source bytes held at once while packing: three buffers of this size fit into the smallest budgets
 /// under which models run.
-const CHUNK_BYTES: usize = 1 << 20;
+const CHUNK_BYTES: usize = 512 << 10;
 
 /// How far packing is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use crate::progress::note;
 use crate::report::{Latency, Report, median_ms, ms};
 use crate::{atomic, interrupt, stdout};
 use clap::Args;
-use neaptide::{Budget, RunOptions, Session, memory};
+use neaptide::{Budget, Model, OpenOptions, RunOptions, Session, memory};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -94,8 +94,16 @@ fn enforced(args: &RunArgs, quiet: bool) -> Outcome {
     }
 }
 
+fn open(args: &RunArgs, quiet: bool) -> Outcome<Model> {
+    let options = OpenOptions {
+        shape_hints: input::shape_hints(&args.inputs),
+        ..args.model.open.options()?
+    };
+    super::open(&args.model.model, &options, quiet)
+}
+
 fn bounds(args: &RunArgs, quiet: bool) -> Outcome<neaptide::Bounds> {
-    let model = super::open(&args.model.model, &args.model.open.options()?, quiet)?;
+    let model = open(args, quiet)?;
     let inputs = model.inputs().iter().map(|i| i.len_bytes() as u64).sum();
     let options = RunOptions {
         reserve_bytes: inputs,
@@ -109,7 +117,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     if let Some(folder) = &args.output_dir {
         output::prepare(folder)?;
     }
-    let model = super::open(&args.model.model, &args.model.open.options()?, quiet)?;
+    let model = open(args, quiet)?;
     memory::trim_heap();
     let inputs = input::load(
         &model.inputs(),

@@ -17,6 +17,7 @@ pub use image::ImageOptions;
 
 use crate::failure::{Outcome, bad};
 use neaptide::{TensorInfo, shape_text};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::os::fd::AsRawFd;
@@ -84,6 +85,31 @@ pub fn load(infos: &[TensorInfo], settings: &Settings) -> Outcome<Inputs> {
             .push(format!("random values with seed {seed} for {names}"));
     }
     Ok(inputs)
+}
+
+/// Shapes of the arrays that the options name, by input: what binds dimensions that a model leaves open.
+/// What cannot be read is left to [`load`], which says why.
+pub fn shape_hints(given: &[String]) -> BTreeMap<String, Vec<usize>> {
+    let mut hints = BTreeMap::new();
+    for text in given {
+        let (name, path) = match text.rsplit_once('=') {
+            Some((name, path)) => (Some(name), Path::new(path)),
+            None => (None, Path::new(text)),
+        };
+        if has_extension(path, &["npz"]) {
+            let shapes = npz::shapes(path).unwrap_or_default();
+            hints.extend(shapes.into_iter().filter(|(member, _)| {
+                // A named input takes the member of its name.
+                name.is_none_or(|name| name == member)
+            }));
+        } else if let (Some(name), true) = (name, has_extension(path, &["npy"]))
+            && let Ok(file) = File::open(path)
+            && let Ok(shape) = npy::shape(&mut BufReader::new(file))
+        {
+            hints.insert(name.to_string(), shape);
+        }
+    }
+    hints
 }
 
 /// Gives the file of one option to the input (or inputs) that it is for.

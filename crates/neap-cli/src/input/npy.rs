@@ -62,6 +62,11 @@ pub fn read(
     Ok((tensor, remark))
 }
 
+/// The shape of an array, from its header alone.
+pub fn shape(reader: &mut impl Read) -> Result<Vec<usize>, String> {
+    read_header(reader).map(|header| header.shape)
+}
+
 fn read_header(reader: &mut impl Read) -> Result<Header, String> {
     let short = |_| "is no .npy file".to_string();
     let mut start = [0u8; 8];

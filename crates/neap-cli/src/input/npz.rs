@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 use zip::ZipArchive;
+use zip::read::ZipFile;
 
 /// Names of the arrays.
 pub fn members(path: &Path) -> Result<Vec<String>, String> {
@@ -20,6 +21,20 @@ pub fn members(path: &Path) -> Result<Vec<String>, String> {
         .collect::<Result<_, String>>()?;
     names.sort();
     Ok(names)
+}
+
+/// Names and shapes of the arrays.
+pub fn shapes(path: &Path) -> Result<Vec<(String, Vec<usize>)>, String> {
+    let names = members(path)?;
+    let file = File::open(path).map_err(|e| e.to_string())?;
+    let mut archive = open(&file)?;
+    let mut shapes = Vec::with_capacity(names.len());
+    for name in names {
+        let mut entry = entry(&mut archive, &name)?;
+        let shape = npy::shape(&mut entry).map_err(|e| format!("array '{name}' {e}"))?;
+        shapes.push((name, shape));
+    }
+    Ok(shapes)
 }
 
 /// The array for the input `name`: the one of that name, or the only one.
@@ -44,12 +59,19 @@ pub fn read(
     info: &TensorInfo,
 ) -> Result<(Vec<u8>, Option<String>), String> {
     let mut archive = open(file)?;
+    let mut entry = entry(&mut archive, member)?;
+    npy::read(&mut entry, info).map_err(|e| format!("array '{member}' {e}"))
+}
+
+fn entry<'a, 'f>(
+    archive: &'a mut ZipArchive<BufReader<&'f File>>,
+    member: &str,
+) -> Result<ZipFile<'a, BufReader<&'f File>>, String> {
     let name = [format!("{member}.npy"), member.to_string()]
         .into_iter()
         .find(|name| archive.index_for_name(name).is_some())
         .ok_or_else(|| format!("holds no array '{member}'"))?;
-    let mut entry = archive.by_name(&name).map_err(|e| e.to_string())?;
-    npy::read(&mut entry, info).map_err(|e| format!("array '{member}' {e}"))
+    archive.by_name(&name).map_err(|e| e.to_string())
 }
 
 fn open(file: &File) -> Result<ZipArchive<BufReader<&File>>, String> {

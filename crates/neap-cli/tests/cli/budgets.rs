@@ -1,0 +1,174 @@
+//! Budgets: refused, kept, enforced; outputs never depend on them.
+
+use super::onnx::layers;
+use super::support::{Bench, can_enforce};
+use serde_json::Value;
+use std::fs;
+
+fn smallest(bench: &Bench) -> u64 {
+    let facts = bench.json("inspect m.onnx --threads 2 -o json");
+    facts["smallest_feasible_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn a_report_has_exactly_the_agreed_keys() {
+    let bench = Bench::with_model(&layers());
+    bench
+        .neap("run m.onnx --threads 1 --warmup 1 --iterations 4 --output-dir out --json r.json")
+        .ok();
+    let report: Value = serde_json::from_slice(&fs::read(bench.path("r.json")).unwrap()).unwrap();
+    let keys = |value: &Value| -> Vec<String> {
+        let mut keys: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
+        keys.sort();
+        keys
+    };
+    assert_eq!(
+        keys(&report),
+        [
+            "arena_bytes",
+            "base_overhead_bytes",
+            "graph_digest",
+            "latency_ms",
+            "loaded_bytes_per_run",
+            "lower_bound_bytes",
+            "memory_budget_bytes",
+            "model",
+            "outputs",
+            "peak_memory_bytes",
+            "peak_memory_source",
+            "planned_high_water_bytes",
+            "predicted_latency_ms",
+            "resident_weight_bytes",
+            "stall_ms",
+            "strategy",
+            "threads",
+        ]
+    );
+    assert_eq!(
+        keys(&report["latency_ms"]),
+        ["first", "max", "median", "min", "p95", "runs"]
+    );
+    assert_eq!(report["latency_ms"]["runs"], 4);
+    assert_eq!(report["memory_budget_bytes"], Value::Null);
+    assert_eq!(report["peak_memory_source"], "vm_hwm");
+    assert_eq!(report["loaded_bytes_per_run"], 0);
+    let output = &report["outputs"][0];
+    assert_eq!(output["name"], "out/put:0");
+    assert_eq!(output["dtype"], "float32");
+    assert_eq!(output["shape"], serde_json::json!([4, 1024]));
+    assert_eq!(output["file"], "out/out_put_0.npy");
+    assert!(bench.path("out/out_put_0.npy").exists());
+}
+
+#[test]
+fn a_budget_that_cannot_be_met_names_one_that_can() {
+    let bench = Bench::with_model(&layers());
+    let line = bench
+        .neap("run m.onnx --threads 2 --memory-budget 2MiB --output-dir out")
+        .fails(3, &["2 MiB", "smallest feasible budget"]);
+    let named: u64 = line
+        .rsplit_once('(')
+        .and_then(|(_, rest)| rest.split_once(" bytes"))
+        .unwrap()
+        .0
+        .parse()
+        .unwrap();
+    let report = bench.json(&format!(
+        "run m.onnx --threads 2 --memory-budget {named} --json -"
+    ));
+    assert!(report["peak_memory_bytes"].as_u64().unwrap() <= named);
+    assert_eq!(report["memory_budget_bytes"], named);
+    assert!(report["loaded_bytes_per_run"].as_u64().unwrap() > 8 << 20);
+}
+
+#[test]
+fn outputs_are_the_same_bits_under_any_budget_and_strategy() {
+    let bench = Bench::with_model(&layers());
+    let smallest = smallest(&bench);
+    let run = |folder: &str, options: &str| {
+        bench
+            .neap(&format!(
+                "run m.onnx --threads 2 --output-dir {folder} {options}"
+            ))
+            .ok();
+        fs::read(bench.path(folder).join("out_put_0.npy")).unwrap()
+    };
+    let free = run("free", "");
+    assert_eq!(run("small", &format!("--memory-budget {smallest}")), free);
+    assert_eq!(run("share", "--memory-budget 80% --iterations 3"), free);
+    assert_eq!(
+        run(
+            "demand",
+            "--memory-budget 80% --strategy ondemand --io pread"
+        ),
+        free
+    );
+    assert_ne!(run("other", "--seed 1"), free);
+    bench
+        .neap("run m.onnx --memory-budget 60% --strategy resident")
+        .fails(3, &["cannot be met"]);
+}
+
+#[test]
+fn the_kernel_enforces_the_smallest_budget() {
+    let bench = Bench::with_model(&layers());
+    if !can_enforce(&bench) {
+        return;
+    }
+    let smallest = smallest(&bench);
+    let report = bench.json(&format!(
+        "run m.onnx --threads 2 --memory-budget {smallest} --enforce --iterations 20 --json -"
+    ));
+    let source = report["peak_memory_source"].as_str().unwrap();
+    assert!(source.starts_with("cgroup_v"), "{source}");
+    assert!(report["peak_memory_bytes"].as_u64().unwrap() <= smallest);
+    // A share is of the unlimited footprint, as the supervisor counts it.
+    let report = bench.json("run m.onnx --threads 2 --memory-budget 80% --enforce --json -");
+    assert!(report["memory_budget_bytes"].as_u64().unwrap() > smallest);
+    // Too small even for the refusal: the supervisor gives it.
+    for budget in ["64K", "3MiB"] {
+        bench
+            .neap(&format!("run m.onnx --memory-budget {budget} --enforce"))
+            .fails(3, &["smallest feasible budget"]);
+    }
+    let text = bench
+        .neap("run m.onnx --memory-budget 64MiB --enforce --quiet")
+        .ok()
+        .stdout;
+    assert!(text.contains("enforced by the kernel"), "{text}");
+}
+
+#[test]
+fn packing_obeys_the_budget_too() {
+    let bench = Bench::with_model(&layers());
+    let smallest = smallest(&bench);
+    let report = bench.json(&format!(
+        "run m.onnx --threads 2 --cache-dir fresh --memory-budget {smallest} --json -"
+    ));
+    let peak = report["peak_memory_bytes"].as_u64().unwrap();
+    assert!(peak <= smallest, "{peak} of {smallest}");
+}
+
+#[test]
+fn enforcing_needs_a_limit() {
+    let bench = Bench::with_model(&layers());
+    bench
+        .neap("run m.onnx --enforce")
+        .fails(2, &["--memory-budget"]);
+}
+
+/// Whoever sets the supervisor's mark by hand is not believed.
+#[test]
+fn a_forged_mark_is_no_limit() {
+    let bench = Bench::with_model(&layers());
+    if !can_enforce(&bench) {
+        return;
+    }
+    let output = bench
+        .command("run m.onnx --memory-budget 64MiB --enforce --json -")
+        .env("NEAPTIDE_HARD_LIMIT_BYTES", "1")
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["memory_budget_bytes"], 64 << 20);
+}

@@ -1,0 +1,131 @@
+//! Every command once, and the command line itself.
+
+use super::onnx::{layers, relu};
+use super::support::Bench;
+use std::fs;
+
+#[test]
+fn help_and_version() {
+    let bench = Bench::new();
+    let help = bench.neap("--help").ok().stdout;
+    for part in ["Examples:", "Exit codes:", "neap demo", "run", "inspect"] {
+        assert!(help.contains(part), "{part}");
+    }
+    assert!(bench.neap("--version").ok().stdout.starts_with("neap "));
+    let ran = bench.neap("");
+    assert_eq!(ran.code, 2);
+    assert!(ran.stdout.is_empty() && ran.stderr.contains("Usage"));
+    for command in ["run", "pack", "plan", "bench", "inspect", "zoo", "demo"] {
+        assert!(
+            !bench
+                .neap(&format!("{command} --help"))
+                .ok()
+                .stdout
+                .is_empty()
+        );
+    }
+}
+
+#[test]
+fn wrong_command_lines_are_one_line() {
+    let bench = Bench::with_model(&relu("x", &["2"], "y"));
+    let cases = [
+        ("fly", "fly"),
+        ("run", "MODEL"),
+        ("run m.onnx --memory-bugdet 3", "--memory-budget"),
+        ("run m.onnx --memory-budget 12Q", "12Q"),
+        ("run m.onnx --memory-budget -5", "-5"),
+        ("run m.onnx --threads 0", "0"),
+        ("run m.onnx --iterations 0", "0"),
+        ("run m.onnx --strategy magic", "magic"),
+        ("run m.onnx --io magic", "magic"),
+        ("run m.onnx --shape x", "x"),
+        ("plan m.onnx -o plan.pdf", "plan.pdf"),
+        ("zoo no_such_network", "no_such_network"),
+        ("zoo", "NAME"),
+        ("bench", "MODEL"),
+    ];
+    for (args, part) in cases {
+        bench.neap(args).fails(2, &[part]);
+    }
+}
+
+#[test]
+fn a_plan_as_text_json_and_page() {
+    let bench = Bench::with_model(&layers());
+    let text = bench.neap("plan m.onnx --memory-budget 80%").ok().stdout;
+    assert!(text.contains("smallest feasible budget"), "{text}");
+    let plan = bench.json("plan m.onnx --memory-budget 80% -o json");
+    assert_eq!(plan["strategy"], "preload");
+    assert!(!plan["plan"]["loads"].as_array().unwrap().is_empty());
+    assert!(plan["planned_high_water_bytes"].as_u64() <= plan["memory_budget_bytes"].as_u64());
+    bench.neap("plan m.onnx --memory-budget 80% -o p.html").ok();
+    let page = fs::read_to_string(bench.path("p.html")).unwrap();
+    assert!(page.contains("<html") && page.contains("</html>"));
+    assert!(!page.contains("src=\"http") && !page.contains("href=\"http"));
+    bench
+        .neap("plan m.onnx --memory-budget 1MiB -o none.html")
+        .fails(3, &["smallest"]);
+    assert!(!bench.path("none.html").exists());
+}
+
+#[test]
+fn inspecting() {
+    let bench = Bench::with_model(&layers());
+    let facts = bench.json("inspect m.onnx --threads 2 -o json");
+    let number = |key: &str| facts[key].as_u64().unwrap();
+    assert_eq!(facts["inputs"][0]["name"], "x");
+    assert!(number("packed_weight_bytes") >= 12 << 20);
+    assert!(number("lower_bound_bytes") <= number("smallest_feasible_bytes"));
+    assert!(number("smallest_feasible_bytes") < number("unlimited_high_water_bytes"));
+    assert_eq!(facts["largest_layers"].as_array().unwrap().len(), 3);
+    let text = bench.neap("inspect m.onnx --graph").ok().stdout;
+    assert!(
+        text.contains("largest layers") && text.contains("out/put:0"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_packed_model_gives_the_same_outputs() {
+    let bench = Bench::with_model(&layers());
+    bench.neap("pack m.onnx -o m.neap").ok();
+    bench.neap("run m.onnx --output-dir a").ok();
+    bench
+        .neap("run m.neap --output-dir b --memory-budget 80%")
+        .ok();
+    let read = |folder: &str| fs::read(bench.path(folder).join("out_put_0.npy")).unwrap();
+    assert_eq!(read("a"), read("b"));
+}
+
+#[test]
+fn benches_in_every_format() {
+    let bench = Bench::with_model(&layers());
+    let args = "bench m.onnx --memory-budget none,80% --iterations 2 --threads 1 --quiet";
+    let rows = bench.json(&format!("{args} -o json"));
+    assert_eq!(rows.as_array().unwrap().len(), 2);
+    assert!(rows[1]["loaded_bytes_per_run"].as_u64() > Some(0));
+    let csv = bench.neap(&format!("{args} -o csv")).ok().stdout;
+    assert_eq!(csv.lines().count(), 3);
+    let md = bench.neap(&format!("{args} -o md")).ok().stdout;
+    assert!(md.starts_with("| model"), "{md}");
+    assert!(bench.neap(args).ok().stdout.contains("m.onnx"));
+    // One row that cannot be measured does not cost the others.
+    let ran = bench.neap("bench m.onnx --memory-budget 1MiB,none --iterations 1 -o json --quiet");
+    assert_eq!(ran.code, 3);
+    let rows: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert!(rows[0]["error"].as_str().unwrap().contains("smallest"));
+    assert!(rows[1]["latency_ms"]["median"].as_f64() > Some(0.0));
+}
+
+#[test]
+fn the_zoo() {
+    let bench = Bench::new();
+    let list = bench.neap("zoo --list").ok().stdout;
+    assert!(list.contains("resnet152") && list.contains("gpt2"));
+    let text = bench.neap("zoo squeezenet1_1 --external-data").ok().stdout;
+    assert!(text.contains("squeezenet1_1.onnx"), "{text}");
+    assert!(bench.path("squeezenet1_1.onnx.data").exists());
+    let facts = bench.json("inspect squeezenet1_1.onnx -o json");
+    assert_eq!(facts["outputs"][0]["shape"], serde_json::json!([1, 1000]));
+}

@@ -1,0 +1,181 @@
+//! Inputs from every kind of file, and what is wrong with them.
+
+use super::onnx::{FLOAT, INT64, Model, relu};
+use super::support::{Bench, Ran, f32_bytes, npy, read_f32};
+use std::io::Write;
+
+fn small() -> Bench {
+    let bench = Bench::with_model(&relu("x", &["2", "3"], "y"));
+    let data = f32_bytes(&[1., -2., 3., -4., 5., -6.]);
+    bench.write("x.npy", &npy("<f4", "(2, 3)", &data));
+    bench.write("x.bin", &data);
+    bench
+}
+
+fn result(bench: &Bench, args: &str) -> Vec<f32> {
+    bench
+        .neap(&format!("run m.onnx --output-dir out {args}"))
+        .ok();
+    read_f32(&bench.path("out/y.npy"))
+}
+
+fn fails(bench: &Bench, args: &str, parts: &[&str]) {
+    let ran: Ran = bench.neap(&format!("run m.onnx --output-dir out {args}"));
+    ran.fails(2, parts);
+    assert!(!bench.path("out/y.npy").exists());
+}
+
+#[test]
+fn arrays_and_raw_bytes() {
+    let bench = small();
+    let expected = [1., 0., 3., 0., 5., 0.];
+    assert_eq!(result(&bench, "--input x=x.npy"), expected);
+    assert_eq!(result(&bench, "--input x.npy"), expected);
+    assert_eq!(result(&bench, "--input x=x.bin"), expected);
+}
+
+#[test]
+fn wrong_files() {
+    let bench = small();
+    let six = f32_bytes(&[0.; 6]);
+    bench.write("shape.npy", &npy("<f4", "(3, 2)", &six));
+    bench.write(
+        "double.npy",
+        &npy("<f8", "(2, 3)", &[six.clone(), six.clone()].concat()),
+    );
+    bench.write("short.npy", &npy("<f4", "(2, 3)", &six[4..]));
+    bench.write("short.bin", &six[4..]);
+    bench.write("junk.npy", b"junk");
+    bench.write("junk.npz", b"junk");
+    bench.write("junk.jpg", b"junk");
+    fails(
+        &bench,
+        "--input x=shape.npy",
+        &["'x'", "shape.npy", "3x2", "2x3"],
+    );
+    fails(&bench, "--input x=double.npy", &["float64", "float32"]);
+    fails(&bench, "--input x=short.npy", &["shorter"]);
+    fails(&bench, "--input x=short.bin", &["20 bytes", "24"]);
+    fails(&bench, "--input x=junk.npy", &["no .npy"]);
+    fails(&bench, "--input x=junk.npz", &["no .npz"]);
+    fails(&bench, "--input x=junk.jpg", &["'x'"]);
+    fails(&bench, "--input x=x.npy --input x=x.bin", &["twice"]);
+    fails(&bench, "--input z=x.npy", &["no input 'z'", "'x'"]);
+    fails(
+        &bench,
+        "--input x=absent.npy",
+        &["absent.npy", "No such file"],
+    );
+    fails(&bench, "--input x=m.onnx", &["ending"]);
+    fails(&bench, "--input x=.", &["folder"]);
+}
+
+#[test]
+fn two_inputs_from_one_archive() {
+    let bench = Bench::with_model(
+        &Model::default()
+            .node("Add", &["a", "b"], &["y"])
+            .input("a", FLOAT, &["2"])
+            .input("b", FLOAT, &["2"])
+            .output("y", FLOAT, &["2"])
+            .finish(),
+    );
+    let array = |values: &[f32]| npy("<f4", "(2,)", &f32_bytes(values));
+    let archive = |names: &[&str], method| {
+        let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+        for (i, name) in names.iter().enumerate() {
+            let options = zip::write::SimpleFileOptions::default().compression_method(method);
+            zip.start_file(format!("{name}.npy"), options).unwrap();
+            zip.write_all(&array(&[10. * i as f32, 1.])).unwrap();
+        }
+        zip.finish().unwrap().into_inner()
+    };
+    bench.write(
+        "stored.npz",
+        &archive(&["b", "a"], zip::CompressionMethod::Stored),
+    );
+    bench.write(
+        "deflated.npz",
+        &archive(&["b", "a"], zip::CompressionMethod::Deflated),
+    );
+    bench.write(
+        "other.npz",
+        &archive(&["a", "c"], zip::CompressionMethod::Stored),
+    );
+    bench.write("a.npy", &array(&[1., 2.]));
+    assert_eq!(result(&bench, "--input stored.npz"), [10., 2.]);
+    assert_eq!(result(&bench, "--input deflated.npz"), [10., 2.]);
+    assert_eq!(
+        result(&bench, "--input a=stored.npz --input b=a.npy"),
+        [11., 3.]
+    );
+    std::fs::remove_dir_all(bench.path("out")).unwrap();
+    fails(&bench, "--input other.npz", &["'c'"]);
+    fails(&bench, "--input b=other.npz", &["'b'", "a, c"]);
+    fails(&bench, "--input a.npy", &["NAME=", "'a', 'b'"]);
+}
+
+#[test]
+fn integers_widen_with_a_remark() {
+    let bench = Bench::with_model(
+        &Model::default()
+            .node("Add", &["x", "x"], &["y"])
+            .input("x", INT64, &["2"])
+            .output("y", INT64, &["2"])
+            .finish(),
+    );
+    let data: Vec<u8> = [3i32, -4].iter().flat_map(|v| v.to_le_bytes()).collect();
+    bench.write("x.npy", &npy("<i4", "(2,)", &data));
+    let ran = bench
+        .neap("run m.onnx --input x=x.npy --output-dir out")
+        .ok();
+    assert!(ran.stderr.contains("widened"), "{}", ran.stderr);
+    let bytes = std::fs::read(bench.path("out/y.npy")).unwrap();
+    let expected: Vec<u8> = [6i64, -8].iter().flat_map(|v| v.to_le_bytes()).collect();
+    assert!(bytes.ends_with(&expected));
+}
+
+#[test]
+fn photos() {
+    let bench = Bench::with_model(&relu("image", &["1", "3", "2", "2"], "y"));
+    let picture = image::RgbImage::from_pixel(6, 4, image::Rgb([255, 51, 0]));
+    picture.save(bench.path("p.png")).unwrap();
+    let plain = result(&bench, "--input image=p.png");
+    assert_eq!(plain[0], 1.0);
+    assert!((plain[4] - 0.2).abs() < 1e-6);
+    let bgr = result(
+        &bench,
+        "--input p.png --channel-order bgr --scale 1 --mean -1,0,0",
+    );
+    assert_eq!((bgr[0], bgr[4], bgr[8]), (1.0, 51.0, 255.0));
+    std::fs::remove_dir_all(bench.path("out")).unwrap();
+    fails(&bench, "--input p.png --std 0", &["--std"]);
+    fails(&bench, "--input p.png --mean 1,2", &["--mean"]);
+}
+
+#[test]
+fn open_dimensions_come_from_options_or_data() {
+    let bench = Bench::with_model(&relu("x", &["batch", "3"], "y"));
+    bench.write(
+        "x.npy",
+        &npy("<f4", "(2, 3)", &f32_bytes(&[1., 2., 3., -1., -2., -3.])),
+    );
+    fails(&bench, "", &["--shape", "x"]);
+    assert_eq!(result(&bench, "--input x=x.npy"), [1., 2., 3., 0., 0., 0.]);
+    // And again, now from the cache.
+    assert_eq!(result(&bench, "--input x=x.npy"), [1., 2., 3., 0., 0., 0.]);
+    assert_eq!(result(&bench, "--shape x=5x3").len(), 15);
+    std::fs::remove_dir_all(bench.path("out")).unwrap();
+    fails(&bench, "--shape x=5x3 --input x=x.npy", &["2x3", "5x3"]);
+    fails(&bench, "--shape z=5x3 --shape x=1x3", &["z"]);
+    fails(&bench, "--shape x=5xa", &["'a'"]);
+}
+
+#[test]
+fn random_inputs_follow_the_seed() {
+    let bench = small();
+    let first = result(&bench, "--seed 7");
+    assert_eq!(result(&bench, "--seed 7"), first);
+    assert_ne!(result(&bench, "--seed 8"), first);
+    assert!(first.iter().all(|v| v.is_finite()));
+}

@@ -1,0 +1,9 @@
+//! The binary as a user meets it: options, files, exit codes, reports, limits, signals.
+
+mod budgets;
+mod commands;
+mod files;
+mod inputs;
+mod onnx;
+mod signals;
+mod support;

@@ -1,0 +1,136 @@
+//! Small ONNX models, written byte by byte.
+
+/// Fields of a protobuf message.
+#[derive(Default, Clone)]
+pub struct Message(Vec<u8>);
+
+impl Message {
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+
+    fn number(mut self, field: u32, value: u64) -> Message {
+        self.varint(u64::from(field) << 3);
+        self.varint(value);
+        self
+    }
+
+    fn bytes(mut self, field: u32, value: &[u8]) -> Message {
+        self.varint(u64::from(field) << 3 | 2);
+        self.varint(value.len() as u64);
+        self.0.extend(value);
+        self
+    }
+
+    fn message(self, field: u32, value: &Message) -> Message {
+        self.bytes(field, &value.0)
+    }
+}
+
+pub const FLOAT: u64 = 1;
+pub const INT64: u64 = 7;
+
+/// A graph in the making.
+#[derive(Default)]
+pub struct Model(Message);
+
+impl Model {
+    pub fn node(mut self, op: &str, inputs: &[&str], outputs: &[&str]) -> Model {
+        let mut node = Message::default();
+        for input in inputs {
+            node = node.bytes(1, input.as_bytes());
+        }
+        for output in outputs {
+            node = node.bytes(2, output.as_bytes());
+        }
+        let node = node
+            .bytes(3, format!("{op}_node").as_bytes())
+            .bytes(4, op.as_bytes());
+        self.0 = self.0.message(1, &node);
+        self
+    }
+
+    /// An initializer of seeded floats around zero.
+    pub fn weights(mut self, name: &str, dims: &[u64], seed: u32) -> Model {
+        let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12345);
+        let data: Vec<u8> = (0..dims.iter().product())
+            .flat_map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                ((state >> 16) as f32 / 65536.0 - 0.5).to_le_bytes()
+            })
+            .collect();
+        let mut tensor = Message::default();
+        for &dim in dims {
+            tensor = tensor.number(1, dim);
+        }
+        let tensor = tensor
+            .number(2, FLOAT)
+            .bytes(8, name.as_bytes())
+            .bytes(9, &data);
+        self.0 = self.0.message(5, &tensor);
+        self
+    }
+
+    /// Dimensions that are no numbers are dynamic.
+    pub fn input(mut self, name: &str, dtype: u64, dims: &[&str]) -> Model {
+        self.0 = self.0.message(11, &value(name, dtype, dims));
+        self
+    }
+
+    pub fn output(mut self, name: &str, dtype: u64, dims: &[&str]) -> Model {
+        self.0 = self.0.message(12, &value(name, dtype, dims));
+        self
+    }
+
+    pub fn finish(self) -> Vec<u8> {
+        let opset = Message::default().bytes(1, b"").number(2, 17);
+        Message::default()
+            .number(1, 8)
+            .message(7, &self.0.bytes(2, b"test"))
+            .message(8, &opset)
+            .0
+    }
+}
+
+fn value(name: &str, dtype: u64, dims: &[&str]) -> Message {
+    let mut shape = Message::default();
+    for dim in dims {
+        let dim = match dim.parse() {
+            Ok(number) => Message::default().number(1, number),
+            Err(_) => Message::default().bytes(2, dim.as_bytes()),
+        };
+        shape = shape.message(1, &dim);
+    }
+    let tensor = Message::default().number(1, dtype).message(2, &shape);
+    let ty = Message::default().message(1, &tensor);
+    Message::default().bytes(1, name.as_bytes()).message(2, &ty)
+}
+
+/// `relu` of one input of the given shape.
+pub fn relu(input: &str, dims: &[&str], output: &str) -> Vec<u8> {
+    Model::default()
+        .node("Relu", &[input], &[output])
+        .input(input, FLOAT, dims)
+        .output(output, FLOAT, dims)
+        .finish()
+}
+
+/// Three layers with 12 MiB of weights, which a budget can stream.
+pub fn layers() -> Vec<u8> {
+    Model::default()
+        .node("MatMul", &["x", "w1"], &["a"])
+        .node("Relu", &["a"], &["b"])
+        .node("MatMul", &["b", "w2"], &["c"])
+        .node("Relu", &["c"], &["d"])
+        .node("MatMul", &["d", "w3"], &["out/put:0"])
+        .weights("w1", &[1024, 1024], 1)
+        .weights("w2", &[1024, 1024], 2)
+        .weights("w3", &[1024, 1024], 3)
+        .input("x", FLOAT, &["4", "1024"])
+        .output("out/put:0", FLOAT, &["4", "1024"])
+        .finish()
+}

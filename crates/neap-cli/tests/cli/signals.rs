@@ -1,0 +1,119 @@
+//! Signals and closed pipes: quiet ends, nothing half-written, no process or group left.
+
+use super::onnx::layers;
+use super::support::{Bench, can_enforce};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+fn signal(child: &Child, number: i32) {
+    // SAFETY: the child has not been waited for.
+    unsafe { libc::kill(child.id() as i32, number) };
+}
+
+/// Waits, but not forever.
+fn wait(child: &mut Child) -> std::process::ExitStatus {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "it does not end"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Processes with this text on their command line.
+fn processes(text: &str) -> usize {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return 0;
+    };
+    entries
+        .flatten()
+        .filter_map(|e| std::fs::read(e.path().join("cmdline")).ok())
+        .filter(|line| String::from_utf8_lossy(line).contains(text))
+        .count()
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let bench = Bench::with_model(&layers());
+    for args in [
+        "inspect m.onnx --graph",
+        "plan m.onnx",
+        "zoo --list",
+        "--help",
+    ] {
+        let mut child = bench
+            .command(&format!("{args} -q"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args}");
+        assert!(output.stderr.is_empty(), "{args}: {:?}", output.stderr);
+    }
+}
+
+#[test]
+fn an_interrupted_writer_leaves_nothing() {
+    let bench = Bench::new();
+    let mut child = bench
+        .command("zoo vgg19 -o big.onnx")
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    // Half-written is when the temporary file is there.
+    while std::fs::read_dir(bench.dir.path()).unwrap().count() == 0 {
+        assert!(started.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    signal(&child, libc::SIGINT);
+    let status = wait(&mut child);
+    // On a fast machine it may have been finished.
+    if status.code() != Some(0) {
+        assert_eq!(status.signal(), Some(libc::SIGINT), "{status}");
+        assert_eq!(std::fs::read_dir(bench.dir.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn a_supervised_run_ends_with_its_supervisor() {
+    let bench = Bench::with_model(&layers());
+    if !can_enforce(&bench) {
+        return;
+    }
+    for number in [libc::SIGTERM, libc::SIGKILL] {
+        let mark = format!("report-{number}-{}.json", std::process::id());
+        let mut child = bench
+            .command(&format!(
+                "run m.onnx --memory-budget 64MiB --enforce --iterations 1000000 --json {mark}"
+            ))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let started = Instant::now();
+        while processes(&mark) < 2 {
+            assert!(started.elapsed() < Duration::from_secs(30), "no child");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        signal(&child, number);
+        let status = wait(&mut child);
+        assert_eq!(status.signal(), Some(number), "{status}");
+        let started = Instant::now();
+        while processes(&mark) > 0 {
+            assert!(
+                started.elapsed() < Duration::from_secs(10),
+                "the child lives on"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(!bench.path(&mark).exists());
+    }
+}
