@@ -64,7 +64,7 @@ impl State {
                 Some(total_bytes),
                 ProgressDrawTarget::stderr_with_hz(10),
             );
-            let template = "{msg} {bar:30} {binary_bytes} of {binary_total_bytes}, {eta} left";
+            let template = "{msg} {wide_bar} {binary_bytes} of {binary_total_bytes}, {eta} left";
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style.progress_chars("━╸─"));
             }

@@ -64,7 +64,11 @@ pub fn run(args: &BenchArgs, quiet: bool) -> Outcome {
     for model in &args.models {
         for budget in &args.memory_budget {
             if !quiet {
-                note(&format!("measuring {} within {budget}", model.display()));
+                let limit = match budget {
+                    Budget::Unlimited => "without a limit".to_string(),
+                    budget => format!("within {budget}"),
+                };
+                note(&format!("measuring {} {limit}", model.display()));
             }
             let result = match child::run(&arguments(args, model, *budget), true)? {
                 Ok(figures) => Ok(figures),

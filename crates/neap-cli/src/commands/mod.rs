@@ -37,13 +37,18 @@ pub fn dispatch() -> Outcome {
 /// Opens a model, packing it with progress where need be.
 fn open(path: &Path, options: &OpenOptions, quiet: bool) -> Outcome<Model> {
     let _deferred = interrupt::defer();
-    let mut progress = Progress::new(format!("packing {}", path.display()), quiet);
+    let mut progress = Progress::new(format!("packing {}", file_name(path)), quiet);
     let model = Model::open(path, options, &mut |p| {
         progress.at(p.done_bytes, p.total_bytes)
     })?;
     progress.finish();
     interrupt::check()?;
     Ok(model)
+}
+
+/// Short enough for a line with a progress bar.
+fn file_name(path: &Path) -> std::path::Display<'_> {
+    Path::new(path.file_name().unwrap_or(path.as_os_str())).display()
 }
 
 /// Help goes to standard output; a wrong command line becomes one line.

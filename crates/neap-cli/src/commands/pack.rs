@@ -35,7 +35,8 @@ pub fn run(args: &PackArgs, quiet: bool) -> Outcome {
     let options = args.open.options()?;
     {
         let _deferred = interrupt::defer();
-        let mut progress = Progress::new(format!("packing {}", args.model.display()), quiet);
+        let mut progress =
+            Progress::new(format!("packing {}", super::file_name(&args.model)), quiet);
         neaptide::pack(&args.model, &args.output, &options, &mut |p| {
             progress.at(p.done_bytes, p.total_bytes)
         })?;

@@ -58,7 +58,7 @@ pub fn run(args: &ZooArgs, quiet: bool) -> Outcome {
     };
     let written = {
         let _deferred = interrupt::defer();
-        let mut progress = Progress::new(format!("writing {}", path.display()), quiet);
+        let mut progress = Progress::new(format!("writing {}", super::file_name(&path)), quiet);
         let written = neap_zoo::write(entry.name, &path, &options, &mut |done, total| {
             progress.at(done, total)
         })?;

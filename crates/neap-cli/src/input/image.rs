@@ -62,6 +62,9 @@ pub enum ChannelOrder {
 /// Crops keep this part of the resized picture.
 const CROP: (usize, usize) = (224, 256);
 
+/// Without a budget. Small files can claim to hold very large pictures.
+const MAX_DECODE_BYTES: u64 = 1 << 30;
+
 /// Channels, height and width of the tensor, and its layout.
 #[derive(Debug, PartialEq)]
 struct Target {
@@ -141,11 +144,13 @@ fn decode(file: &File, channels: usize, limit_bytes: Option<u64>) -> Result<Pixe
         .into_decoder()
         .map_err(unreadable)?;
     let (width, height) = decoder.dimensions();
-    let needed = decoder.total_bytes() as f64 * factor;
-    if limit_bytes.is_some_and(|limit| needed > limit as f64) {
+    let needed = (decoder.total_bytes() as f64 * factor) as u64;
+    let limit = limit_bytes.unwrap_or(MAX_DECODE_BYTES);
+    if needed > limit {
         return Err(format!(
-            "{width}x{height} pixels take {} to decode, more than the memory budget leaves: scale the photo down first",
-            Bytes(needed as u64)
+            "{width}x{height} pixels take {} to decode, more than the {} that may be used: scale the photo down first",
+            Bytes(needed),
+            Bytes(limit)
         ));
     }
     if width == 0 || height == 0 {
@@ -392,7 +397,7 @@ mod tests {
             ..options()
         };
         assert!(complaint(&file, &[1, 3, 8, 8], &zero, None).contains("zero"));
-        assert!(complaint(&file, &[1, 3, 8, 8], &options(), Some(1000)).contains("budget"));
+        assert!(complaint(&file, &[1, 3, 8, 8], &options(), Some(1000)).contains("may be used"));
         let mut broken = tempfile::tempfile().unwrap();
         std::io::Write::write_all(&mut broken, b"\xff\xd8\xff\xe0nonsense").unwrap();
         broken.rewind().unwrap();
