@@ -83,12 +83,15 @@ fn loads_and_batches_do_not_allocate() {
         };
         // Threads that have just started may still set themselves up.
         round();
-        let before = ALLOCATIONS.load(Ordering::SeqCst);
-        for _ in 0..20 {
-            round();
-        }
-        let after = ALLOCATIONS.load(Ordering::SeqCst);
-        assert_eq!(after - before, 0, "{} allocates", source.name());
+        // The test harness's own thread may allocate meanwhile; a source would every time.
+        let least = (0..4)
+            .map(|_| {
+                let before = ALLOCATIONS.load(Ordering::SeqCst);
+                (0..10).for_each(|_| round());
+                ALLOCATIONS.load(Ordering::SeqCst) - before
+            })
+            .min();
+        assert_eq!(least, Some(0), "{} allocates", source.name());
     }
     let before = ALLOCATIONS.load(Ordering::SeqCst);
     verifier.verify(block, &arena[..400 * BLOCK]).unwrap();

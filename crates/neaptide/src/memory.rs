@@ -137,10 +137,10 @@ mod tests {
     #[test]
     fn a_touched_allocation_shows() {
         let before = current_bytes(false);
-        let block = vec![1u8; 16 << 20];
+        let block = std::hint::black_box(vec![1u8; 16 << 20]);
         let after = current_bytes(false);
         assert!(after >= before + (15 << 20), "{before} then {after}");
         assert!(peak(false).bytes >= after - (1 << 20));
-        drop(block);
+        drop(std::hint::black_box(block));
     }
 }
