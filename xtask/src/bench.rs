@@ -15,6 +15,7 @@ use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 pub struct Options {
     pub only: Vec<String>,
@@ -101,19 +102,22 @@ fn measure(root: &Path, python: &Path, name: &str, options: &Options) -> Result<
         peer.run(3)?;
     }
     let (mut a, mut b, mut c) = (Vec::new(), Vec::new(), Vec::new());
+    let mut rates = Vec::new();
     for _ in 0..options.rounds {
-        a.extend(ort.run(options.runs_per_round)?);
-        b.extend(free.run(options.runs_per_round)?);
-        c.extend(tight.run(options.runs_per_round)?);
+        for (peer, times) in [
+            (&mut ort, &mut a),
+            (&mut free, &mut b),
+            (&mut tight, &mut c),
+        ] {
+            // Threads of the engine before may still spin, waiting for work; they sleep after this.
+            std::thread::sleep(Duration::from_millis(100));
+            times.extend(peer.run(options.runs_per_round)?);
+        }
+        let (mode, request, depth) = (neaptide::IoMode::Auto, 512 << 10, 16);
+        let rate =
+            neaptide::measure_bandwidth(Path::new(&packed), mode, request, depth, 128 << 20)?;
+        rates.push(rate.bytes_per_second());
     }
-    // Measured with this project's own reader while nothing else runs, in the same run.
-    let rate = neaptide::measure_bandwidth(
-        Path::new(&packed),
-        neaptide::IoMode::Auto,
-        512 << 10,
-        16,
-        512 << 20,
-    )?;
     let peak = |peer: &mut Peer| -> Result<u64> {
         peer.ask("stats")?["peak_memory_bytes"]
             .as_u64()
@@ -130,7 +134,7 @@ fn measure(root: &Path, python: &Path, name: &str, options: &Options) -> Result<
         tight_peak: peak(&mut tight)?,
         loaded: ready["loaded_bytes_per_run"].as_u64().unwrap_or(0),
         predicted_ms: ready["predicted_latency_ms"].as_f64().unwrap_or(0.0),
-        bandwidth: rate.bytes_per_second(),
+        bandwidth: median(&mut rates),
     })
 }
 
@@ -270,7 +274,8 @@ fn document(table: &str, options: &Options) -> Result<String> {
          optimisations, its peak memory as `VmHWM`.\n\n\
          *No budget*: everything resident. *Budget*: a quarter of onnxruntime's peak memory (or the smallest\n\
          feasible budget where that is more). *Bound*: the larger of the latency with no budget and the bytes\n\
-         loaded per run divided by the bandwidth measured in the same run.\n\n{table}",
+         loaded per run divided by the storage bandwidth, which is measured in every round (median).\n\
+         Engines rest between turns, so that no waiting thread of one takes time from another.\n\n{table}",
         options.rounds * options.runs_per_round,
         options.rounds,
         options.runs_per_round,
