@@ -25,6 +25,24 @@ pub struct Arena {
     len_bytes: usize,
 }
 
+/// Tells addresses in an arena, which must live for as long as they are used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArenaMap {
+    start: NonNull<u8>,
+    len_bytes: usize,
+}
+
+impl ArenaMap {
+    pub(crate) fn at(self, offset: u64, bytes: u64) -> Option<*mut u8> {
+        let end = offset.checked_add(bytes)?;
+        if end > self.len_bytes as u64 {
+            return None;
+        }
+        // `offset <= end <= len_bytes`, so the address is inside the mapping or one past it.
+        Some(self.start.as_ptr().wrapping_add(offset as usize))
+    }
+}
+
 // SAFETY: the mapping belongs to this value alone; it is plain memory without thread affinity.
 unsafe impl Send for Arena {}
 
@@ -112,12 +130,15 @@ impl Arena {
 
     /// Address of `[offset, offset + bytes)`; `None` when that leaves the arena.
     pub fn at(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
-        let end = offset.checked_add(bytes)?;
-        if end > self.len_bytes as u64 {
-            return None;
+        self.map().at(offset, bytes)
+    }
+
+    /// Where it is, for whoever computes addresses while the arena itself is in use.
+    pub(crate) fn map(&self) -> ArenaMap {
+        ArenaMap {
+            start: self.start,
+            len_bytes: self.len_bytes,
         }
-        // SAFETY: `offset <= end <= len_bytes`, so the address is inside the mapping or one past it.
-        Some(unsafe { self.start.as_ptr().add(offset as usize) })
     }
 
     /// Gives all pages back to the kernel; the next touch finds zeros.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 /// Tells time to the executor.
-pub trait Clock {
+pub trait Clock: Send + Sync {
     /// Nanoseconds since some fixed moment; never decreases.
     fn now_ns(&self) -> u64;
 

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!   for each compute:  note loads that have arrived
-//!                      start loads that may start
-//!                      not all here that it needs?  wait: a stall
-//!                      compute the step, or its slice of panels
+//!                      not all here that it needs?  start loads, wait: a stall
+//!                      compute the step, or its slice of panels; meanwhile start loads that may start
 //! ```
 
 use crate::RuntimeError;
+use crate::arena::ArenaMap;
+use crate::beside::Beside;
 use crate::clock::Clock;
-use crate::lane::LoadLane;
+use crate::lane::{LoadLane, address_in};
 use crate::pool::Pool;
 use crate::recorder::Recorder;
 use crate::resolve::{Operand, Place, Step, Tables};
@@ -99,15 +100,15 @@ impl Executor {
         let mut ready_ns = recorder.moment(clock);
         for index in 0..self.computes.len() {
             lane.poll(false, clock, recorder)?;
-            lane.pump(clock, recorder)?;
             let needs = self.computes[index].needs;
             if !lane.has(needs) {
                 let begin_ns = clock.now_ns();
+                lane.pump(clock, recorder)?;
                 lane.wait_for(needs, clock, recorder)?;
                 recorder.stalled(clock.now_ns().saturating_sub(begin_ns));
             }
             let start_ns = recorder.moment(clock);
-            self.compute(index, lane, inputs, &*clock, recorder)?;
+            self.compute(index, lane, inputs, clock, recorder)?;
             clock.computed(index);
             let end_ns = recorder.moment(clock);
             recorder.computed(run, index, [ready_ns, start_ns, end_ns]);
@@ -130,12 +131,13 @@ impl Executor {
         let compute = &self.computes[index];
         let step = &self.tables.steps[compute.step.index()];
         if step.rows.is_some() {
+            lane.pump(clock, recorder)?;
             return self.gather_rows(index, lane, inputs, clock, recorder);
         }
         let node = &self.program.graph.nodes[step.node.index()];
         let memory = Memory {
             program: &self.program,
-            lane,
+            arena: lane.map(),
             compute,
             inputs,
         };
@@ -146,12 +148,17 @@ impl Executor {
         let workspace =
             unsafe { std::slice::from_raw_parts_mut(workspace_start, workspace_bytes as usize) };
 
+        let mut pumped = Ok(());
+        let may_start = lane.may_start();
+        let mut pump = || pumped = lane.pump(clock, recorder);
+        let par = Beside::new(&self.pool, may_start.then_some(&mut pump));
+
         let mut refs = recycle_refs(std::mem::take(&mut self.inputs));
         let mut muts = recycle_muts(std::mem::take(&mut self.outputs));
         let result = fill(&memory, &self.tables, step, &mut refs, &mut muts).and_then(|()| {
             let panels = memory.panels(step)?;
             let mut context = Context {
-                par: &self.pool,
+                par: &par,
                 isa: self.isa,
                 workspace,
             };
@@ -169,9 +176,10 @@ impl Executor {
                 }),
             }
         });
+        par.finish();
         self.inputs = recycle_refs(refs);
         self.outputs = recycle_muts(muts);
-        result
+        result.and(pumped)
     }
 
     fn gather_rows(
@@ -190,7 +198,7 @@ impl Executor {
         let node = &self.program.graph.nodes[step.node.index()];
         let memory = Memory {
             program: &self.program,
-            lane,
+            arena: lane.map(),
             compute,
             inputs,
         };
@@ -242,7 +250,7 @@ impl Executor {
             let from = match place {
                 Place::Arena(offset) => {
                     let len_bytes = output.bytes.len();
-                    let start = lane.address(offset, len_bytes as u64)?;
+                    let start = address_in(lane.map(), offset, len_bytes as u64)?;
                     // SAFETY: the range lies in the arena, and outputs live until they are taken: no
                     // compute is running, and loads that may overwrite them start after this.
                     unsafe { std::slice::from_raw_parts(start, len_bytes) }
@@ -266,14 +274,14 @@ fn reads_rows(tables: &Tables, computes: &[Compute]) -> bool {
 /// What a compute's places mean just now.
 struct Memory<'a> {
     program: &'a Program,
-    lane: &'a LoadLane,
+    arena: ArenaMap,
     compute: &'a Compute,
     inputs: &'a [InputTensor<'a>],
 }
 
 impl<'a> Memory<'a> {
     fn arena(&self, offset: u64, bytes: u64) -> Result<*mut u8, RuntimeError> {
-        self.lane.address(offset, bytes)
+        address_in(self.arena, offset, bytes)
     }
 
     /// Address of an operand that is there, in full.

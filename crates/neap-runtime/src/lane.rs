@@ -13,7 +13,7 @@
 //! [`LoadLane::wait_for`] and [`LoadLane::stop`].
 
 use crate::RuntimeError;
-use crate::arena::Arena;
+use crate::arena::{Arena, ArenaMap};
 use crate::clock::Clock;
 use crate::recorder::Recorder;
 use neap_plan::{Load, ResidentLoad};
@@ -149,9 +149,20 @@ impl LoadLane {
         Ok(())
     }
 
-    /// Address of a range of the arena.
-    pub(crate) fn address(&self, offset: u64, bytes: u64) -> Result<*mut u8, RuntimeError> {
-        address(&self.arena, offset, bytes)
+    /// Where the arena is.
+    pub(crate) fn map(&self) -> ArenaMap {
+        self.arena.map()
+    }
+
+    /// Whether [`LoadLane::pump`] would start a load.
+    pub(crate) fn may_start(&self) -> bool {
+        let count = self.loads.len() as u64;
+        count != 0
+            && self.submitted - self.prefix <= self.arrived.mask
+            && self.loads[(self.submitted % count) as usize]
+                .after
+                .time(self.submitted / count, self.computes)
+                <= self.done_computes
     }
 
     pub(crate) fn arena_bytes(&self) -> u64 {
@@ -353,10 +364,13 @@ impl Arrived {
     }
 }
 
-/// The plan was checked to stay in the arena, so this does not fail; it guards against a defect.
 fn address(arena: &Arena, offset: u64, bytes: u64) -> Result<*mut u8, RuntimeError> {
-    arena
-        .at(offset, bytes)
+    address_in(arena.map(), offset, bytes)
+}
+
+/// The plan was checked to stay in the arena, so this does not fail; it guards against a defect.
+pub(crate) fn address_in(map: ArenaMap, offset: u64, bytes: u64) -> Result<*mut u8, RuntimeError> {
+    map.at(offset, bytes)
         .ok_or_else(|| RuntimeError::Mismatch {
             what: "plan",
             reason: format!("{bytes} bytes at offset {offset} are outside of the arena"),

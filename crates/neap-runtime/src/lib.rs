@@ -18,6 +18,7 @@
 //! before the end of the call.
 
 mod arena;
+mod beside;
 mod clock;
 mod error;
 mod execute;

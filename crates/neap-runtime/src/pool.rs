@@ -109,6 +109,36 @@ impl Pool {
         pool.shared.wait_until_started(pool.threads.len() as u32);
         Ok(pool)
     }
+
+    /// As [`Parallel::run`]; the caller does `aside` first, while the other workers have begun.
+    pub(crate) fn run_beside(&self, tasks: usize, body: Body<'_>, aside: impl FnOnce()) {
+        let current = WORKER.get();
+        if tasks <= 1 || self.threads.is_empty() || current.is_some() || tasks >= CLOSED as usize {
+            aside();
+            let worker = current.unwrap_or(0);
+            for task in 0..tasks {
+                body(task, worker);
+            }
+            return;
+        }
+        let turn = lock(&self.turn);
+        let job = Job { body };
+        self.shared.open(&job, tasks);
+        // Whatever happens, the job must outlive the workers' interest in it.
+        let aside = catch_unwind(AssertUnwindSafe(aside));
+        self.shared.take_tasks(0);
+        self.shared.wait_until_completed(tasks);
+        drop(turn);
+        let mut panic = aside.err();
+        if self.shared.panicked.load(Acquire) {
+            self.shared.panicked.store(false, Relaxed);
+            let payload = lock(&self.shared.panic).take();
+            panic = Some(payload.unwrap_or_else(|| Box::new("a task panicked")));
+        }
+        if let Some(payload) = panic {
+            resume_unwind(payload);
+        }
+    }
 }
 
 impl Parallel for Pool {
@@ -119,25 +149,7 @@ impl Parallel for Pool {
     /// A panic in a task reaches the caller once all running tasks have ended. A call from within a
     /// task runs on that task's worker alone.
     fn run(&self, tasks: usize, body: Body<'_>) {
-        let current = WORKER.get();
-        if tasks <= 1 || self.threads.is_empty() || current.is_some() || tasks >= CLOSED as usize {
-            let worker = current.unwrap_or(0);
-            for task in 0..tasks {
-                body(task, worker);
-            }
-            return;
-        }
-        let turn = lock(&self.turn);
-        let job = Job { body };
-        self.shared.open(&job, tasks);
-        self.shared.take_tasks(0);
-        self.shared.wait_until_completed(tasks);
-        drop(turn);
-        if self.shared.panicked.load(Acquire) {
-            self.shared.panicked.store(false, Relaxed);
-            let payload = lock(&self.shared.panic).take();
-            resume_unwind(payload.unwrap_or_else(|| Box::new("a task panicked")));
-        }
+        self.run_beside(tasks, body, || ());
     }
 }
 
