@@ -24,7 +24,7 @@ const TASKS_PER_WORKER: usize = 4;
 
 /// Consecutive pieces of nearly equal length.
 #[derive(Clone, Copy)]
-pub(super) struct Split {
+pub(crate) struct Split {
     pub total: usize,
     pub parts: usize,
 }

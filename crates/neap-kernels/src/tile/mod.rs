@@ -23,6 +23,7 @@ mod micro;
 mod select;
 mod taps;
 
+pub(crate) use cut::Split;
 pub(crate) use drive::{Destination, Form, Inputs, Product, Reduction, run};
 pub(crate) use micro::MAX_ROWS;
 pub(crate) use taps::TapWriter;

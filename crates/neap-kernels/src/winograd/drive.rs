@@ -1,0 +1,438 @@
+//! Runs a call: hands out its tasks, and walks each through panels, points and groups.
+
+use super::cut::Cut;
+use super::product::{Step, kernel};
+use super::transform::{
+    OutputTile, PanelPart, Plane, transform_input, transform_output, transform_weights,
+};
+use super::{Tile, prepared_panel_floats};
+use crate::conv::ConvShape;
+use crate::epilogue::Activation;
+use crate::parallel::Parallel;
+use crate::simd::{Isa, LANES};
+use crate::tile::Split;
+use std::ops::Range;
+
+/// Pieces that every worker should get of work that comes in small units, for balance.
+const TASKS_PER_WORKER: usize = 4;
+
+/// The weights of a call's first panel.
+#[derive(Clone, Copy)]
+pub(super) enum Source {
+    Raw(*const f32),
+    Prepared(*const f32),
+}
+
+/// A call whose sizes have been checked.
+pub(super) struct Call {
+    pub isa: Isa,
+    pub tile: Tile,
+    pub shape: ConvShape,
+    pub cut: Cut,
+    pub panels: usize,
+    pub source: Source,
+    pub input: *const f32,
+    /// Where the first panel's channels begin; the residual is null or laid out like it.
+    pub output: *mut f32,
+    pub residual: *const f32,
+    pub activation: Activation,
+    pub workspace: *mut f32,
+}
+
+// SAFETY: tasks read shared memory and write disjoint parts of output and workspace; whoever builds
+// a `Call` vouches for the pointers (see `Call::run`).
+unsafe impl Sync for Call {}
+
+/// Some tiles whose values are in memory, in groups.
+#[derive(Clone, Copy)]
+struct Block {
+    first_tile: usize,
+    groups: Split,
+    values: *mut f32,
+    point_floats: usize,
+}
+
+// SAFETY: only says where the values lie; tasks write disjoint parts of them.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// First value of a group at a point, from channel block `block` on.
+    fn group(&self, group: usize, channel_blocks: usize, point: usize, block: usize) -> *mut f32 {
+        let tiles = self.groups.range(group);
+        let vectors = tiles.start * channel_blocks + block * tiles.len();
+        self.values
+            .wrapping_add(point * self.point_floats + vectors * LANES)
+    }
+}
+
+impl Call {
+    /// # Safety
+    /// Input, output, residual, weights and workspace have the lengths that shape, cut and panel count
+    /// ask for; nobody else uses the output's channels or the workspace meanwhile.
+    pub unsafe fn run(mut self, parallel: &dyn Parallel) {
+        let c_in = self.shape.c_in;
+        let values = self.cut.first_weights_floats(self.panels);
+        let own = values + self.cut.shared_values_floats();
+        let own_each = self.cut.own_floats().iter().sum::<usize>();
+        if let (true, Source::Raw(raw)) = (self.cut.weights_first, self.source) {
+            // SAFETY: the workspace begins with room for the prepared panels.
+            unsafe {
+                prepare(
+                    self.isa,
+                    parallel,
+                    self.tile,
+                    c_in,
+                    self.panels,
+                    raw,
+                    self.workspace,
+                );
+            }
+            self.source = Source::Prepared(self.workspace);
+        }
+        let call = &self;
+        let columns = Split::at_most(call.panels, call.cut.width);
+        let worker_floats = |worker: usize| call.workspace.wrapping_add(own + worker * own_each);
+
+        if !call.cut.shared {
+            parallel.run(call.cut.blocks.parts, &|task, worker| {
+                let scratch = worker_floats(worker);
+                let block = call.block(task, scratch);
+                let scratch = scratch.wrapping_add(call.cut.own_floats()[0]);
+                let units = 0..call.units(&block);
+                // SAFETY: the scratch is this worker's; tasks differ in tiles, so in outputs.
+                unsafe {
+                    call.fill(&block, units);
+                    for column in 0..columns.parts {
+                        let groups = 0..block.groups.parts;
+                        call.multiply(&block, groups, columns.range(column), scratch);
+                    }
+                }
+            });
+            return;
+        }
+        for b in 0..call.cut.blocks.parts {
+            let block = call.block(b, call.workspace.wrapping_add(values));
+            let units = call.units(&block);
+            let fills = Split {
+                total: units,
+                parts: units.min(parallel.workers() * TASKS_PER_WORKER),
+            };
+            parallel.run(fills.parts, &|task, _| {
+                let block = &block;
+                // SAFETY: tasks differ in units, so in values.
+                unsafe { call.fill(block, fills.range(task)) };
+            });
+            let groups = block.groups.parts;
+            let mut chunks = Split::at_most(groups, call.cut.chunk_groups);
+            let fair = (2 * parallel.workers()).div_ceil(columns.parts);
+            chunks.parts = chunks.parts.max(fair.min(groups));
+            parallel.run(columns.parts * chunks.parts, &|task, worker| {
+                let block = &block;
+                let panels = columns.range(task / chunks.parts);
+                let groups = chunks.range(task % chunks.parts);
+                // SAFETY: the scratch is this worker's; tasks differ in panels or tiles.
+                unsafe { call.multiply(block, groups, panels, worker_floats(worker)) };
+            });
+        }
+    }
+
+    fn block(&self, index: usize, values: *mut f32) -> Block {
+        let tiles = self.cut.blocks.range(index);
+        Block {
+            first_tile: tiles.start,
+            groups: Split::at_most(tiles.len(), self.cut.group_tiles),
+            values,
+            point_floats: self.cut.values_point_floats(tiles.len()),
+        }
+    }
+
+    fn channel_blocks(&self) -> usize {
+        self.shape.c_in.div_ceil(LANES)
+    }
+
+    /// Pieces that a block's values are computed in: groups times channel blocks.
+    fn units(&self, block: &Block) -> usize {
+        block.groups.parts * self.channel_blocks()
+    }
+
+    /// Image and top left output pixel of a tile.
+    fn place(&self, tile: usize) -> (usize, [usize; 2]) {
+        let [down, across] = self.cut.grid;
+        let m = self.tile.outputs();
+        let (image, in_image) = (tile / (down * across), tile % (down * across));
+        (image, [in_image / across * m, in_image % across * m])
+    }
+
+    /// Computes values of a block.
+    ///
+    /// # Safety
+    /// As [`Call::run`]; the block's values are nobody else's for these units.
+    unsafe fn fill(&self, block: &Block, units: Range<usize>) {
+        let s = &self.shape;
+        let plane_floats = s.input[0] * s.input[1] * LANES;
+        let channel_blocks = self.channel_blocks();
+        for unit in units {
+            let (channel_block, group) = (unit / block.groups.parts, unit % block.groups.parts);
+            let tiles = block.groups.range(group);
+            let to = block.group(group, channel_blocks, 0, channel_block);
+            for (r, tile) in tiles.enumerate() {
+                let (image, pixel) = self.place(block.first_tile + tile);
+                let at = Plane {
+                    size: s.input,
+                    corner: [0, 1].map(|axis| pixel[axis] as isize - s.pads_begin[axis] as isize),
+                };
+                let plane = (image * channel_blocks + channel_block) * plane_floats;
+                // SAFETY: the plane is one of the input's; the values are the block's.
+                unsafe {
+                    transform_input(
+                        self.isa,
+                        self.tile,
+                        at,
+                        self.input.add(plane),
+                        to.add(r * LANES),
+                        block.point_floats,
+                    );
+                }
+            }
+        }
+    }
+
+    /// Computes the outputs of some groups and panels (at most `width`). `scratch` is for products and
+    /// arriving weights.
+    ///
+    /// # Safety
+    /// As [`Call::run`]; scratch and outputs are nobody else's.
+    unsafe fn multiply(
+        &self,
+        block: &Block,
+        groups: Range<usize>,
+        panels: Range<usize>,
+        scratch: *mut f32,
+    ) {
+        let channel_blocks = self.channel_blocks();
+        let most = match self.source {
+            Source::Raw(_) => self.cut.weight_blocks,
+            Source::Prepared(_) => channel_blocks.max(1),
+        };
+        // Without any channel one empty part still clears the products.
+        let parts = Split::at_most(channel_blocks, most);
+        let arriving = scratch.wrapping_add(self.cut.products_floats());
+        for part in 0..parts.parts {
+            let part = parts.range(part);
+            // SAFETY: the scratch holds products and arriving weights, as `Cut` sized it.
+            unsafe {
+                let weights = self.weights(&panels, &part, arriving);
+                self.products(block, &groups, panels.len(), &part, &weights, scratch);
+            }
+        }
+        // SAFETY: the products are complete.
+        unsafe { self.outputs(block, &groups, &panels, scratch) };
+    }
+
+    /// The weights of some panels and channel blocks at the points.
+    ///
+    /// # Safety
+    /// As [`Call::multiply`].
+    unsafe fn weights(
+        &self,
+        panels: &Range<usize>,
+        part: &Range<usize>,
+        arriving: *mut f32,
+    ) -> PartWeights {
+        let c_in = self.shape.c_in;
+        let first = part.start * LANES;
+        match self.source {
+            Source::Prepared(all) => {
+                let panel_floats = prepared_panel_floats(self.tile, c_in);
+                let first_of =
+                    |panel: usize| all.wrapping_add(panel * panel_floats + (1 + first) * LANES);
+                PartWeights {
+                    first: first_of(panels.start),
+                    panel_floats,
+                    point_floats: c_in * LANES,
+                    next: first_of(panels.end % self.panels),
+                }
+            }
+            Source::Raw(all) => {
+                let raw_floats = (1 + 9 * c_in) * LANES;
+                let panel_floats = self.cut.weights_panel_floats();
+                for (i, panel) in panels.clone().enumerate() {
+                    // SAFETY: the panel is one of the call's, with these channels.
+                    unsafe {
+                        let part = PanelPart {
+                            weights: all.add(panel * raw_floats + (1 + 9 * first) * LANES),
+                            channels: (part.end * LANES).min(c_in) - first,
+                            to: arriving.add(i * panel_floats),
+                            point_floats: self.cut.weights_point_floats(),
+                        };
+                        transform_weights(self.isa, self.tile, part);
+                    }
+                }
+                PartWeights {
+                    first: arriving,
+                    panel_floats,
+                    point_floats: self.cut.weights_point_floats(),
+                    next: std::ptr::null(),
+                }
+            }
+        }
+    }
+
+    /// Adds a part of the channels to the products, at every point.
+    ///
+    /// # Safety
+    /// As [`Call::multiply`], and `weights` are those of the part.
+    unsafe fn products(
+        &self,
+        block: &Block,
+        groups: &Range<usize>,
+        panels: usize,
+        part: &Range<usize>,
+        weights: &PartWeights,
+        products: *mut f32,
+    ) {
+        let channel_blocks = self.channel_blocks();
+        let product_floats = self.cut.product_floats();
+        let tile_floats = panels * product_floats;
+        let first_tile = block.groups.range(groups.start).start;
+        let channels = (part.end * LANES).min(self.shape.c_in) - part.start * LANES;
+        // Each group brings its share of the next point's weights.
+        let share = LANES.div_ceil(groups.len());
+        for point in 0..self.tile.points() {
+            let at_point = weights.first.wrapping_add(point * weights.point_floats);
+            let next = if point + 1 < self.tile.points() {
+                at_point.wrapping_add(weights.point_floats)
+            } else {
+                weights.next
+            };
+            for group in groups.clone() {
+                let tiles = block.groups.range(group);
+                let brought = (group - groups.start) * share;
+                let worth_it = !weights.next.is_null() && brought < LANES;
+                let to = (tiles.start - first_tile) * tile_floats + point * LANES;
+                let step = Step {
+                    values: block.group(group, channel_blocks, point, part.start),
+                    weights: at_point,
+                    panel_floats: weights.panel_floats,
+                    blocks: part.len(),
+                    last_len: channels - part.len().saturating_sub(1) * LANES,
+                    products: products.wrapping_add(to),
+                    tile_floats,
+                    product_floats,
+                    goes_on: part.start > 0,
+                    ahead: next.wrapping_add(brought * part.len() * LANES),
+                    ahead_per_block: if worth_it { share } else { 0 },
+                };
+                // SAFETY: values, weights and products of these tiles, panels and channels are in
+                // memory; the micro-kernel is one this processor has.
+                unsafe { kernel(self.isa, panels, tiles.len())(&step) };
+            }
+        }
+    }
+
+    /// Turns the products of some groups and panels into outputs.
+    ///
+    /// # Safety
+    /// As [`Call::multiply`].
+    unsafe fn outputs(
+        &self,
+        block: &Block,
+        groups: &Range<usize>,
+        panels: &Range<usize>,
+        products: *const f32,
+    ) {
+        let s = &self.shape;
+        let m = self.tile.outputs();
+        let plane_floats = s.output[0] * s.output[1] * LANES;
+        let product_floats = self.cut.product_floats();
+        let tiles = block.groups.range(groups.start).start..block.groups.range(groups.end - 1).end;
+        let (weights, panel_floats) = match self.source {
+            Source::Raw(all) => (all, (1 + 9 * s.c_in) * LANES),
+            Source::Prepared(all) => (all, prepared_panel_floats(self.tile, s.c_in)),
+        };
+        for (p, panel) in panels.clone().enumerate() {
+            for (t, tile) in tiles.clone().enumerate() {
+                let (image, [y, x]) = self.place(block.first_tile + tile);
+                let plane = (image * s.panels() + panel) * plane_floats;
+                let pixel = plane + (y * s.output[1] + x) * LANES;
+                // SAFETY: tile and panel are among this task's; the pixel is in the image.
+                unsafe {
+                    let at = OutputTile {
+                        products: products.add((t * panels.len() + p) * product_floats),
+                        bias: weights.add(panel * panel_floats),
+                        output: self.output.add(pixel),
+                        residual: if self.residual.is_null() {
+                            self.residual
+                        } else {
+                            self.residual.add(pixel)
+                        },
+                        row_floats: s.output[1] * LANES,
+                        size: [m.min(s.output[0] - y), m.min(s.output[1] - x)],
+                        activation: self.activation,
+                    };
+                    transform_output(self.isa, self.tile, at);
+                }
+            }
+        }
+    }
+}
+
+/// Weights at the points: of some panels, from some channel on.
+struct PartWeights {
+    first: *const f32,
+    panel_floats: usize,
+    point_floats: usize,
+    /// Likely needed afterwards; null where weights are in cache anyway.
+    next: *const f32,
+}
+
+/// Transforms whole panels, bias included.
+///
+/// # Safety
+/// `raw` holds that many panels of `[bias 16][k][16]`, and `to` has room for as many of
+/// `[bias 16][point][k][16]`.
+pub(super) unsafe fn prepare(
+    isa: Isa,
+    parallel: &dyn Parallel,
+    tile: Tile,
+    c_in: usize,
+    panels: usize,
+    raw: *const f32,
+    to: *mut f32,
+) {
+    struct Pointers(*const f32, *mut f32);
+    // SAFETY: tasks read the raw panels and write disjoint parts of the others.
+    unsafe impl Sync for Pointers {}
+    let pointers = Pointers(raw, to);
+    let channel_blocks = c_in.div_ceil(LANES);
+    let tasks = Split {
+        total: panels * channel_blocks.max(1),
+        parts: (panels * channel_blocks.max(1))
+            .min(parallel.workers() * TASKS_PER_WORKER)
+            .max(1),
+    };
+    parallel.run(tasks.parts, &|task, _| {
+        let Pointers(raw, to) = &pointers;
+        for unit in tasks.range(task) {
+            let (panel, first) = (
+                unit / channel_blocks.max(1),
+                unit % channel_blocks.max(1) * LANES,
+            );
+            // SAFETY: panel and channels are inside what the contract names.
+            unsafe {
+                let raw = raw.add(panel * (1 + 9 * c_in) * LANES);
+                let to = to.add(panel * prepared_panel_floats(tile, c_in));
+                if first == 0 {
+                    std::ptr::copy_nonoverlapping(raw, to, LANES);
+                }
+                let part = PanelPart {
+                    weights: raw.add((1 + 9 * first) * LANES),
+                    channels: (c_in - first).min(LANES),
+                    to: to.add((1 + first) * LANES),
+                    point_floats: c_in * LANES,
+                };
+                transform_weights(isa, tile, part);
+            }
+        }
+    });
+}

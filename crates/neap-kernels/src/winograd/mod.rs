@@ -1,0 +1,251 @@
+//! 3x3 convolution with fewer multiplications: tiles of the input and the weights are transformed,
+//! multiplied point by point, and transformed back (Winograd).
+//!
+//! ```text
+//!   input tile A×A ──► values [point][channel]  ─┐
+//!                                                ├─► products [point][output channel] ──► output tile M×M
+//!   3×3 weights    ──► weights [point][channel] ─┘         one matrix product a point
+//! ```
+//! The kernel takes what [`crate::conv::conv_blocked`] takes, for stride 1, dilation 1 and one group,
+//! and differs from it in rounding only (see [`Tile`]). Weights come in two forms that give the same bits:
+//!
+//! | form | panel | for |
+//! |---|---|---|
+//! | [`Weights::Raw`] | `[bias 16][k][16]`, as stored, k order of `conv_blocked` | weights that stream: transformed as they arrive |
+//! | [`Weights::Prepared`] | `[bias 16][point][k][16]`, made by [`prepare_panels`] | weights that stay in memory |
+//!
+//! Order of a sum: at each point one fused multiply-add for each channel in order; the transform
+//! back; then `+ (bias + residual)`; then the activation. Where a tile lies in the output depends on
+//! the shape alone, so no cut of the work shows in the result.
+
+mod cut; // into what pieces a call is cut
+mod drive; // runs the pieces
+mod points; // the tile sizes, in one dimension
+mod product; // the micro-kernel
+#[cfg(test)]
+mod tests;
+mod transform; // tiles in two dimensions
+
+use crate::conv::ConvShape;
+use crate::epilogue::{Epilogue, Residual};
+use crate::error::{KernelError, check_len, checked_product};
+use crate::parallel::Parallel;
+use crate::simd::{Isa, LANES};
+use cut::Cut;
+use drive::{Call, Source};
+use std::ops::Range;
+
+/// How many outputs are computed together: `F2` is F(2×2, 3×3), and so on.
+///
+/// Larger tiles multiply less, and round more: the worst error, as a share of the output's range, of a layer
+/// with 512 channels is about 1e-6, 3e-6 and 2e-5. The tests hold each to a bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Tile {
+    F2,
+    F4,
+    F6,
+}
+
+impl Tile {
+    pub const ALL: [Tile; 3] = [Tile::F2, Tile::F4, Tile::F6];
+
+    /// Outputs of a tile along an axis.
+    #[must_use]
+    pub const fn outputs(self) -> usize {
+        match self {
+            Tile::F2 => 2,
+            Tile::F4 => 4,
+            Tile::F6 => 6,
+        }
+    }
+
+    /// Products that a tile takes for each pair of input and output channel.
+    #[must_use]
+    pub const fn points(self) -> usize {
+        (self.outputs() + 2) * (self.outputs() + 2)
+    }
+}
+
+/// The panels of a call, contiguous.
+#[derive(Debug, Clone, Copy)]
+pub enum Weights<'a> {
+    Raw(&'a [f32]),
+    Prepared(&'a [f32]),
+}
+
+/// Which of the two [`Weights`] forms a call will get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WeightForm {
+    Raw,
+    Prepared,
+}
+
+/// True where [`conv_winograd`] takes the shape.
+#[must_use]
+pub fn supports(shape: &ConvShape) -> bool {
+    check_shape(shape).is_ok()
+}
+
+/// Floats of a prepared panel, bias included.
+#[must_use]
+pub const fn prepared_panel_floats(tile: Tile, c_in: usize) -> usize {
+    (1 + tile.points() * c_in) * LANES
+}
+
+/// Products of a whole layer, each a multiply-add; tiles that stick out of the image count whole.
+#[must_use]
+pub fn multiply_adds(tile: Tile, shape: &ConvShape) -> u64 {
+    let tiles = |axis: usize| shape.output[axis].div_ceil(tile.outputs());
+    [
+        shape.batch,
+        tiles(0),
+        tiles(1),
+        tile.points(),
+        shape.c_in,
+        shape.c_out,
+    ]
+    .into_iter()
+    .fold(1u64, |product, n| product.saturating_mul(n as u64))
+}
+
+/// Bytes of scratch that [`conv_winograd`] needs for calls with at most `panels` panels. No less for
+/// more panels or workers.
+#[must_use]
+pub fn workspace_bytes(
+    isa: Isa,
+    tile: Tile,
+    form: WeightForm,
+    shape: &ConvShape,
+    panels: usize,
+    workers: usize,
+) -> usize {
+    if check_shape(shape).is_err() {
+        return 0;
+    }
+    Cut::new(isa, tile, form, shape, workers)
+        .workspace_floats(panels)
+        .saturating_mul(size_of::<f32>())
+}
+
+/// Transforms whole panels: from `[bias 16][k][16]` to `[bias 16][point][k][16]`.
+///
+/// # Errors
+/// Buffers too short for `panels` panels.
+pub fn prepare_panels(
+    isa: Isa,
+    parallel: &dyn Parallel,
+    tile: Tile,
+    c_in: usize,
+    panels: usize,
+    raw: &[f32],
+    prepared: &mut [f32],
+) -> Result<(), KernelError> {
+    check_len("raw panels", raw.len(), panel_elements(9, c_in, panels))?;
+    let needed = panel_elements(tile.points(), c_in, panels);
+    check_len("prepared panels", prepared.len(), needed)?;
+    let (from, to) = (raw.as_ptr(), prepared.as_mut_ptr());
+    // SAFETY: both hold that many panels, and the borrows keep them apart.
+    unsafe { drive::prepare(isa, parallel, tile, c_in, panels, from, to) };
+    Ok(())
+}
+
+/// `output[panels] = activation(conv(input, weights) + bias + residual)` for a 3x3 kernel with
+/// stride 1, dilation 1 and one group; any padding.
+///
+/// * `input`: blocked `[batch][ceil(c_in/16)][height][width][16]`
+/// * `output`, residual: blocked, the whole layer's; only the range's channels are touched
+/// * `workspace`: at least [`workspace_bytes`] for this many panels; contents are not kept
+///
+/// # Errors
+/// Sizes that contradict each other or exceed the buffers; other convolutions.
+pub fn conv_winograd(
+    isa: Isa,
+    parallel: &dyn Parallel,
+    tile: Tile,
+    shape: &ConvShape,
+    panels: Range<usize>,
+    weights: Weights<'_>,
+    input: &[f32],
+    output: &mut [f32],
+    epilogue: Epilogue<'_>,
+    workspace: &mut [f32],
+) -> Result<(), KernelError> {
+    check_shape(shape)?;
+    if panels.start > panels.end || panels.end > shape.panels() {
+        return Err(KernelError::Invalid("panel range outside the layer"));
+    }
+    let (form, given, k_per_channel) = match weights {
+        Weights::Raw(raw) => (WeightForm::Raw, raw, 9),
+        Weights::Prepared(prepared) => (WeightForm::Prepared, prepared, tile.points()),
+    };
+    let needed = panel_elements(k_per_channel, shape.c_in, panels.len());
+    check_len("weights", given.len(), needed)?;
+    let elements = |channels: usize, size: [usize; 2]| {
+        checked_product(&[
+            shape.batch,
+            channels.div_ceil(LANES),
+            size[0],
+            size[1],
+            LANES,
+        ])
+    };
+    check_len("input", input.len(), elements(shape.c_in, shape.input))?;
+    let out_elements = elements(shape.c_out, shape.output);
+    check_len("output", output.len(), out_elements)?;
+    if let Residual::Separate(residual) = epilogue.residual {
+        check_len("residual", residual.len(), out_elements)?;
+    }
+    let cut = Cut::new(isa, tile, form, shape, parallel.workers());
+    let floats = cut.workspace_floats(panels.len());
+    check_len("workspace", workspace.len(), Some(floats))?;
+    if panels.is_empty() || cut.tiles() == 0 {
+        return Ok(());
+    }
+
+    let out_plane = shape.output[0] * shape.output[1] * LANES;
+    let column = panels.start * out_plane;
+    let out = output.as_mut_ptr().wrapping_add(column);
+    let call = Call {
+        isa,
+        tile,
+        shape: *shape,
+        cut,
+        panels: panels.len(),
+        source: match form {
+            WeightForm::Raw => Source::Raw(given.as_ptr()),
+            WeightForm::Prepared => Source::Prepared(given.as_ptr()),
+        },
+        input: input.as_ptr(),
+        output: out,
+        residual: match epilogue.residual {
+            Residual::None => std::ptr::null(),
+            Residual::Separate(residual) => residual.as_ptr().wrapping_add(column),
+            Residual::InPlace => out.cast_const(),
+        },
+        activation: epilogue.activation,
+        workspace: workspace.as_mut_ptr(),
+    };
+    // SAFETY: all lengths were checked against the shape and the cut.
+    unsafe { call.run(parallel) };
+    Ok(())
+}
+
+fn panel_elements(k_per_channel: usize, c_in: usize, panels: usize) -> Option<usize> {
+    let k = k_per_channel.checked_mul(c_in)?.checked_add(1)?;
+    checked_product(&[k, LANES, panels])
+}
+
+fn check_shape(s: &ConvShape) -> Result<(), KernelError> {
+    if s.kernel != [3, 3] || s.strides != [1, 1] || s.dilations != [1, 1] || s.groups != 1 {
+        return Err(KernelError::Unsupported(
+            "Winograd convolution of another kernel than 3x3 with stride, dilation and groups of 1",
+        ));
+    }
+    // Coordinates are signed and may lie a tile outside; sizes are multiplied by points and bytes.
+    const MOST: usize = isize::MAX as usize >> 16;
+    let sizes = [s.input, s.output, s.pads_begin, [s.c_in, s.c_out]];
+    if sizes.as_flattened().iter().any(|&n| n > MOST) {
+        return Err(KernelError::Invalid("a size overflows"));
+    }
+    Ok(())
+}

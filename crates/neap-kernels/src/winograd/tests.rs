@@ -1,0 +1,457 @@
+//! Winograd convolutions against a plain reference in f64, and the same bits however the work is cut.
+
+use super::*;
+use crate::epilogue::Activation;
+use crate::panel::{Affine, KOrder, pack_conv, panel_floats};
+use crate::parallel::Serial;
+use crate::testing::{Scrambled, affordable, numbers};
+
+/// `(batch, c_in, c_out, input, output, pads_begin)`
+type Case = (usize, usize, usize, [usize; 2], [usize; 2], [usize; 2]);
+
+#[rustfmt::skip]
+const CASES: &[Case] = &[
+    // whole tiles, tiles that stick out on either side
+    (1, 16, 16, [12, 12], [12, 12], [1, 1]),
+    (1, 32, 48, [13, 11], [13, 11], [1, 1]),
+    (1, 16, 32, [7, 7], [7, 7], [1, 1]),
+    // no padding, padding on one side, much padding
+    (1, 16, 16, [14, 9], [12, 7], [0, 0]),
+    (1, 16, 32, [8, 8], [7, 7], [0, 1]),
+    (1, 16, 16, [3, 4], [9, 10], [4, 5]),
+    (1, 16, 16, [1, 1], [1, 1], [1, 1]),
+    (1, 16, 16, [1, 30], [1, 30], [1, 1]),
+    // channel tails
+    (1, 1, 1, [6, 6], [6, 6], [1, 1]),
+    (2, 20, 33, [10, 9], [10, 9], [1, 1]),
+    (1, 47, 70, [5, 6], [5, 6], [1, 1]),
+    // several images in a group; own and shared values; several chunks of arriving weights
+    (3, 24, 40, [4, 4], [4, 4], [1, 1]),
+    (1, 16, 48, [66, 70], [66, 70], [1, 1]),
+    (1, 400, 40, [9, 9], [9, 9], [1, 1]),
+    (2, 288, 16, [28, 28], [28, 28], [1, 1]),
+];
+
+fn shape(&(batch, c_in, c_out, input, output, pads_begin): &Case) -> ConvShape {
+    ConvShape {
+        batch,
+        c_in,
+        c_out,
+        groups: 1,
+        input,
+        output,
+        kernel: [3, 3],
+        strides: [1, 1],
+        dilations: [1, 1],
+        pads_begin,
+    }
+}
+
+/// A layer with its data; plain `[N][C][H][W]` and as the kernel takes it.
+struct Layer {
+    shape: ConvShape,
+    weights: Vec<f32>,
+    bias: Vec<f32>,
+    input: Vec<f32>,
+    residual: Vec<f32>,
+    raw: Vec<f32>,
+    blocked_input: Vec<f32>,
+    blocked_residual: Vec<f32>,
+}
+
+fn to_blocked(plain: &[f32], batch: usize, channels: usize, pixels: usize) -> Vec<f32> {
+    let blocks = channels.div_ceil(LANES);
+    // Pad lanes must never be read as numbers that matter.
+    let mut out = vec![f32::NAN; batch * blocks * pixels * LANES];
+    for (i, &value) in plain.iter().enumerate() {
+        let (n, c, p) = (i / pixels / channels, i / pixels % channels, i % pixels);
+        out[((n * blocks + c / LANES) * pixels + p) * LANES + c % LANES] = value;
+    }
+    out
+}
+
+fn layer(shape: ConvShape, input: Vec<f32>) -> Layer {
+    let s = shape;
+    let weights = numbers(s.c_out * s.c_in * 9, 1);
+    let bias = numbers(s.c_out, 2);
+    let (in_pixels, out_pixels) = (s.input[0] * s.input[1], s.output[0] * s.output[1]);
+    let residual = numbers(s.batch * s.c_out * out_pixels, 4);
+    let mut raw = vec![f32::NAN; s.panels() * panel_floats(s.k())];
+    let affine = Affine {
+        scale: None,
+        bias: Some(&bias),
+    };
+    let all = 0..s.panels();
+    pack_conv(
+        KOrder::Blocked,
+        s.c_out,
+        s.c_in,
+        [3, 3],
+        all,
+        &weights,
+        affine,
+        &mut raw,
+    )
+    .unwrap();
+    Layer {
+        shape,
+        weights,
+        bias,
+        blocked_input: to_blocked(&input, s.batch, s.c_in, in_pixels),
+        input,
+        blocked_residual: to_blocked(&residual, s.batch, s.c_out, out_pixels),
+        residual,
+        raw,
+    }
+}
+
+fn case_layer(case: &Case) -> Layer {
+    let s = shape(case);
+    let input = numbers(s.batch * s.c_in * s.input[0] * s.input[1], 3);
+    layer(s, input)
+}
+
+/// The sums before the activation, in f64, and the sum of their terms' magnitudes.
+fn reference(l: &Layer, with_residual: bool) -> Vec<(f64, f64)> {
+    let s = &l.shape;
+    let mut sums = Vec::new();
+    for n in 0..s.batch {
+        for oc in 0..s.c_out {
+            for oy in 0..s.output[0] {
+                for ox in 0..s.output[1] {
+                    let mut sum = f64::from(l.bias[oc]);
+                    if with_residual {
+                        sum += f64::from(l.residual[sums.len()]);
+                    }
+                    let mut size = sum.abs();
+                    for (tap, (ky, kx)) in (0..9).map(|tap| (tap, (tap / 3, tap % 3))) {
+                        let y = (oy + ky).wrapping_sub(s.pads_begin[0]);
+                        let x = (ox + kx).wrapping_sub(s.pads_begin[1]);
+                        if y >= s.input[0] || x >= s.input[1] {
+                            continue;
+                        }
+                        for c in 0..s.c_in {
+                            let at = ((n * s.c_in + c) * s.input[0] + y) * s.input[1] + x;
+                            let w = l.weights[(oc * s.c_in + c) * 9 + tap];
+                            let term = f64::from(l.input[at]) * f64::from(w);
+                            sum += term;
+                            size += term.abs();
+                        }
+                    }
+                    sums.push((sum, size));
+                }
+            }
+        }
+    }
+    sums
+}
+
+/// How a layer is computed.
+#[derive(Clone, Copy)]
+struct How<'a> {
+    isa: Isa,
+    tile: Tile,
+    form: WeightForm,
+    parallel: &'a dyn Parallel,
+    activation: Activation,
+    /// 0 none, 1 separate, 2 in place.
+    residual: u8,
+}
+
+fn run(l: &Layer, how: How<'_>, ranges: &[Range<usize>]) -> Vec<f32> {
+    let s = &l.shape;
+    let mut out = match how.residual {
+        2 => l.blocked_residual.clone(),
+        _ => vec![f32::NAN; l.blocked_residual.len()],
+    };
+    let (floats, panels) = match how.form {
+        WeightForm::Raw => (panel_floats(s.k()), l.raw.clone()),
+        WeightForm::Prepared => {
+            let floats = prepared_panel_floats(how.tile, s.c_in);
+            let mut to = vec![f32::NAN; floats * s.panels()];
+            let n = s.panels();
+            prepare_panels(how.isa, how.parallel, how.tile, s.c_in, n, &l.raw, &mut to).unwrap();
+            (floats, to)
+        }
+    };
+    let most = ranges.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+    let workers = how.parallel.workers();
+    let bytes = workspace_bytes(how.isa, how.tile, how.form, s, most, workers);
+    let mut workspace = vec![f32::NAN; bytes / 4];
+    for range in ranges {
+        let given = &panels[range.start * floats..range.end * floats];
+        let epilogue = Epilogue {
+            activation: how.activation,
+            residual: match how.residual {
+                0 => Residual::None,
+                1 => Residual::Separate(&l.blocked_residual),
+                _ => Residual::InPlace,
+            },
+        };
+        conv_winograd(
+            how.isa,
+            how.parallel,
+            how.tile,
+            s,
+            range.clone(),
+            match how.form {
+                WeightForm::Raw => Weights::Raw(given),
+                WeightForm::Prepared => Weights::Prepared(given),
+            },
+            &l.blocked_input,
+            &mut out,
+            epilogue,
+            &mut workspace,
+        )
+        .unwrap();
+    }
+    out
+}
+
+/// Element `i` of the plain output.
+fn element(blocked: &[f32], s: &ConvShape, i: usize) -> f32 {
+    let pixels = s.output[0] * s.output[1];
+    let (n, c, p) = (i / pixels / s.c_out, i / pixels % s.c_out, i % pixels);
+    blocked[((n * s.panels() + c / LANES) * pixels + p) * LANES + c % LANES]
+}
+
+/// Rounding of a tile size against that of a plain sum.
+fn amplification(tile: Tile) -> f64 {
+    match tile {
+        Tile::F2 => 4.0,
+        Tile::F4 => 16.0,
+        Tile::F6 => 120.0,
+    }
+}
+
+fn plain(isa: Isa, tile: Tile, form: WeightForm) -> How<'static> {
+    How {
+        isa,
+        tile,
+        form,
+        parallel: &Serial,
+        activation: Activation::None,
+        residual: 0,
+    }
+}
+
+#[test]
+fn every_shape_is_right_on_every_instruction_set() {
+    for case in CASES {
+        let l = case_layer(case);
+        let s = &l.shape;
+        assert!(supports(s), "{case:?}");
+        if !affordable(s.multiply_adds()) {
+            continue;
+        }
+        for (residual, activation) in [(0, Activation::None), (1, Activation::Relu)] {
+            let want = reference(&l, residual != 0);
+            // An error is one of the tile, not of the element.
+            let size = want.iter().fold(0.0f64, |most, &(_, size)| most.max(size));
+            for (isa, tile) in Isa::available().flat_map(|isa| Tile::ALL.map(|tile| (isa, tile))) {
+                let how = How {
+                    activation,
+                    residual,
+                    ..plain(isa, tile, WeightForm::Prepared)
+                };
+                let got = run(&l, how, &[0..s.panels()]);
+                for (i, &(sum, _)) in want.iter().enumerate() {
+                    let want = if residual == 0 { sum } else { sum.max(0.0) };
+                    let got = element(&got, s, i);
+                    let bound = 1.2e-7 * amplification(tile) * size;
+                    assert!(
+                        (f64::from(got) - want).abs() <= bound,
+                        "{} {tile:?} {case:?} [{i}]: {got}, want {want}",
+                        isa.name()
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_bits_however_the_work_is_cut() {
+    for case in CASES {
+        let l = case_layer(case);
+        let panels = l.shape.panels();
+        if !affordable(24 * l.shape.multiply_adds()) {
+            continue;
+        }
+        let whole = vec![0..panels];
+        let single: Vec<_> = (0..panels).map(|p| p..p + 1).collect();
+        let uneven = vec![0..panels / 3, panels / 3..panels];
+        for (isa, tile) in Isa::available().flat_map(|isa| Tile::ALL.map(|tile| (isa, tile))) {
+            let how = How {
+                activation: Activation::Silu,
+                residual: 1,
+                ..plain(isa, tile, WeightForm::Prepared)
+            };
+            let want = run(&l, how, &whole);
+            for form in [WeightForm::Prepared, WeightForm::Raw] {
+                for (workers, ranges, residual) in [
+                    (1, &whole, 2),
+                    (1, &single, 1),
+                    (3, &uneven, 2),
+                    (3, &whole, 1),
+                    (2, &single, 2),
+                ] {
+                    let how = How {
+                        form,
+                        residual,
+                        parallel: &Scrambled(workers),
+                        ..how
+                    };
+                    let got = run(&l, how, ranges);
+                    let same = got
+                        .iter()
+                        .zip(&want)
+                        .all(|(a, b)| a.to_bits() == b.to_bits());
+                    let name = isa.name();
+                    assert!(
+                        same,
+                        "{name} {tile:?} {form:?} {case:?} {workers} {ranges:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Worst error as a share of the output's range, for a layer as networks have them: inputs that went
+/// through a ReLU, weights that keep the variance.
+#[test]
+fn errors_of_deep_layers_are_bounded() {
+    for (c_in, size) in [(64, 24), (512, 12)] {
+        let s = shape(&(1, c_in, 16, [size; 2], [size; 2], [1; 2]));
+        if !affordable(s.multiply_adds()) {
+            continue;
+        }
+        // Sums of uniform numbers are as good as normally distributed.
+        let normal: Vec<f32> = numbers(12 * c_in * size * size, 9)
+            .chunks_exact(12)
+            .map(|twelve| twelve.iter().sum::<f32>().max(0.0))
+            .collect();
+        let l = layer(s, normal);
+        let want = reference(&l, false);
+        let range = want
+            .iter()
+            .fold(0.0f64, |most, (sum, _)| most.max(sum.abs()));
+        for isa in Isa::available() {
+            for (tile, bound) in [(Tile::F2, 5e-6), (Tile::F4, 1e-5), (Tile::F6, 1e-4)] {
+                let got = run(&l, plain(isa, tile, WeightForm::Raw), &[0..1]);
+                let errors = want
+                    .iter()
+                    .enumerate()
+                    .map(|(i, (sum, _))| (f64::from(element(&got, &s, i)) - sum).abs());
+                let worst = errors.fold(0.0, f64::max) / range;
+                assert!(worst <= bound, "{} {tile:?} {c_in}: {worst:e}", isa.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn nan_and_infinity_pass_through() {
+    let s = shape(&CASES[0]);
+    for poison in [f32::NAN, f32::INFINITY] {
+        let mut input = numbers(s.c_in * s.input[0] * s.input[1], 3);
+        input[0] = poison;
+        let l = layer(s, input);
+        for tile in Tile::ALL {
+            let got = run(&l, plain(Isa::detect(), tile, WeightForm::Raw), &[0..1]);
+            assert!(!element(&got, &s, 0).is_finite(), "{tile:?}");
+        }
+    }
+}
+
+#[test]
+fn workspace_does_not_shrink_with_more_panels() {
+    for case in CASES {
+        let s = shape(case);
+        for (tile, form) in Tile::ALL.map(|t| (t, WeightForm::Raw)) {
+            let mut before = 0;
+            for panels in 0..=s.panels() {
+                let bytes = workspace_bytes(Isa::detect(), tile, form, &s, panels, 2);
+                assert!(bytes >= before, "{tile:?} {case:?} {panels}");
+                before = bytes;
+            }
+        }
+    }
+}
+
+#[test]
+fn bad_calls_are_refused() {
+    let l = case_layer(&CASES[1]);
+    let (isa, tile, s) = (Isa::detect(), Tile::F4, l.shape);
+    let n = s.panels();
+    let bytes = workspace_bytes(isa, tile, WeightForm::Raw, &s, n, 1);
+    let mut out = vec![0.0; l.blocked_residual.len()];
+    let mut call = |s: ConvShape, range: Range<usize>, cuts: [usize; 4]| {
+        let mut workspace = vec![0.0; bytes / 4 - cuts[3]];
+        let len = out.len() - cuts[2];
+        conv_winograd(
+            isa,
+            &Serial,
+            tile,
+            &s,
+            range,
+            Weights::Raw(&l.raw[cuts[0]..]),
+            &l.blocked_input[cuts[1]..],
+            &mut out[..len],
+            Epilogue::default(),
+            &mut workspace,
+        )
+    };
+    assert_eq!(call(s, 0..n, [0; 4]), Ok(()));
+    assert_eq!(call(s, 1..1, [0; 4]), Ok(()));
+    assert!(call(s, 0..n + 1, [0; 4]).is_err());
+    for short in 0..4 {
+        let mut cuts = [0; 4];
+        cuts[short] = 1;
+        assert!(call(s, 0..n, cuts).is_err(), "buffer {short}");
+    }
+    for other in [
+        ConvShape {
+            kernel: [3, 1],
+            ..s
+        },
+        ConvShape {
+            strides: [2, 1],
+            ..s
+        },
+        ConvShape {
+            dilations: [1, 2],
+            ..s
+        },
+        ConvShape { groups: 2, ..s },
+        ConvShape {
+            input: [usize::MAX, 1],
+            ..s
+        },
+        ConvShape {
+            output: [1 << 40, 1 << 40],
+            ..s
+        },
+        ConvShape {
+            batch: usize::MAX,
+            ..s
+        },
+        ConvShape {
+            c_in: usize::MAX,
+            ..s
+        },
+        ConvShape {
+            pads_begin: [usize::MAX, 0],
+            ..s
+        },
+    ] {
+        assert!(call(other, 0..1, [0; 4]).is_err(), "{other:?}");
+    }
+    let mut to = vec![0.0; prepared_panel_floats(tile, s.c_in) * n];
+    let mut prepare =
+        |panels: usize| prepare_panels(isa, &Serial, tile, s.c_in, panels, &l.raw, &mut to);
+    assert_eq!(prepare(n), Ok(()));
+    assert!(prepare(n + 1).is_err());
+    assert!(prepare(usize::MAX).is_err());
+}
