@@ -71,7 +71,7 @@ pub(crate) fn conv_supported(layer: &PanelConv, x: &[usize], y: &[usize]) -> boo
     conv::supports(form, &conv_shape(layer, x, y))
 }
 
-fn conv_shape(layer: &PanelConv, x: &[usize], y: &[usize]) -> ConvShape {
+pub(crate) fn conv_shape(layer: &PanelConv, x: &[usize], y: &[usize]) -> ConvShape {
     let window = Window2d::of(&layer.window);
     ConvShape {
         batch: x[0],
@@ -156,7 +156,7 @@ pub(crate) fn panel_linear(
     .named(args.op)
 }
 
-fn weights<'a>(
+pub(crate) fn weights<'a>(
     args: &Args,
     panels: Option<PanelSlice<'a>>,
 ) -> Result<(std::ops::Range<usize>, &'a [f32]), OpError> {
@@ -169,7 +169,7 @@ fn weights<'a>(
     }
 }
 
-fn residual<'a>(
+pub(crate) fn residual<'a>(
     args: &Args<'_, 'a>,
     epilogue: &Epilogue,
     y: &TensorMut,

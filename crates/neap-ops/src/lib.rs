@@ -13,6 +13,7 @@ mod error;
 mod evaluate;
 mod execute;
 mod index; // index tensors
+mod kernel; // which kernel computes an operator
 mod layer; // operators with panel weights
 mod layout; // plain to blocked and back
 mod movement;
@@ -30,5 +31,9 @@ mod window;
 pub use error::OpError;
 pub use evaluate::{evaluate, evaluate_outputs};
 pub use execute::execute;
+pub use kernel::{
+    Choice, FormFacts, Kernel, KernelFacts, Tile, WeightForm, execute_with, kernels, prepare_panels,
+    prepared_panel_bytes,
+};
 pub use query::{Operand, blocked_inputs, flops, may_overwrite, supported, workspace_bytes};
 pub use tensor::{Context, PanelSlice, TensorMut, TensorRef};
