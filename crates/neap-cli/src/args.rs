@@ -3,7 +3,7 @@
 use crate::commands;
 use crate::failure::{Outcome, bad};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use neaptide::{Budget, Cache, IoMode, OpenOptions, RunOptions, Strategy};
+use neaptide::{BandMode, Budget, Cache, IoMode, OpenOptions, RunOptions, Strategy};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -17,11 +17,13 @@ Examples:
   neap plan m.onnx --memory-budget 25% -o plan.html
   neap bench m.onnx --memory-budget none,64MiB,25% -o md
   neap inspect m.onnx
+  neap layout buffers.csv --capacity 1048576 --output offsets.csv
 
 Exit codes:
   0   success
   2   something given is wrong: an option, a model, an input, a file that cannot be read or written
-  3   the memory budget cannot be met; the message names the smallest one that can
+  3   the memory budget cannot be met; the message names the smallest one that can. Of layout: no layout
+      within the capacity; the message says whether that is proven
   70  internal error";
 
 /// Runs ONNX models inside a memory budget that holds for the whole process.
@@ -49,6 +51,8 @@ pub enum Command {
     Inspect(commands::inspect::InspectArgs),
     /// Write a network of the built-in zoo as ONNX, with seeded weights
     Zoo(commands::zoo::ZooArgs),
+    /// Find offsets for buffers with fixed live ranges, from a CSV file
+    Layout(commands::layout::LayoutArgs),
     /// Make ResNet-152, run it with 40 MiB of memory, compare with unlimited memory
     Demo(commands::demo::DemoArgs),
 }
@@ -84,6 +88,18 @@ pub struct EngineArgs {
     /// How weights are read from storage
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub io: IoArg,
+    /// Whether layers with large activations run in row bands
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub bands: BandsArg,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BandsArg {
+    /// Where that is faster within the budget, or nothing else fits into it
+    Auto,
+    Off,
+    /// Wherever that lowers the memory needed
+    On,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -137,6 +153,11 @@ impl EngineArgs {
                 IoArg::Auto => IoMode::Auto,
                 IoArg::Uring => IoMode::Uring,
                 IoArg::Pread => IoMode::Pread,
+            },
+            bands: match self.bands {
+                BandsArg::Auto => BandMode::Auto,
+                BandsArg::Off => BandMode::Off,
+                BandsArg::On => BandMode::On,
             },
             ..RunOptions::default()
         }

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bands;
 pub mod dtype;
 pub mod graph;
 pub mod infer;

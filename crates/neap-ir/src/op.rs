@@ -8,6 +8,7 @@
 //! from [`crate::Node::panels`].
 
 use crate::DType;
+use crate::bands::Bands;
 use crate::panel::{PanelConv, PanelDepthwise, PanelLinear};
 use serde::{Deserialize, Serialize};
 
@@ -214,6 +215,8 @@ pub enum Op {
     PanelConv(PanelConv),
     PanelDepthwise(PanelDepthwise),
     PanelLinear(PanelLinear),
+    /// x, the layers' panels, optional residual.
+    Bands(Bands),
     /// x, then per-channel scale and shift (`[C]`, plain): `x * scale + shift` on axis 1.
     ScaleShift {
         activation: Activation,

@@ -80,6 +80,7 @@ impl Op {
             Op::Attention(_) => "Attention",
             Op::PanelConv(_) => "PanelConv",
             Op::PanelDepthwise(_) => "PanelDepthwise",
+            Op::Bands(_) => "Bands",
             Op::PanelLinear(_) => "PanelLinear",
             Op::ScaleShift { .. } => "ScaleShift",
             Op::Reorder => "Reorder",

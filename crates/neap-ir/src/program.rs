@@ -105,10 +105,12 @@ impl Program {
                 }
                 Storage::Packed => match self.graph.constant(ValueId(i as u32)) {
                     Some(Const::Packed(id)) => {
-                        let raw = self.packed.get(id.index()).is_some_and(|p| {
-                            matches!(p.form, PackedForm::Raw) && p.bytes == value.len_bytes() as u64
-                        });
-                        if !raw {
+                        // Panels too may be read as a tensor, whole.
+                        let whole = self
+                            .packed
+                            .get(id.index())
+                            .is_some_and(|p| p.bytes == value.len_bytes() as u64);
+                        if !whole {
                             return malformed(format!(
                                 "value '{}' has no extent of its size",
                                 value.name

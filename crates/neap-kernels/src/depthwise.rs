@@ -16,6 +16,7 @@ use crate::elementwise::unary_run;
 use crate::epilogue::{Activation, Epilogue, Residual};
 use crate::error::{KernelError, check_len, checked_product};
 use crate::parallel::Parallel;
+use crate::planes::{Planes, check_planes};
 use crate::share::{Chunks, Dst, Src};
 use crate::simd::{Isa, LANES, Simd, simd_kernel};
 use crate::window::Axis;
@@ -77,10 +78,38 @@ pub fn depthwise(
     output: &mut [f32],
     epilogue: Epilogue<'_>,
 ) -> Result<(), KernelError> {
+    let plane = |[h, w]: [usize; 2]| checked_product(&[h, w, LANES]).unwrap_or(usize::MAX);
+    let planes = Planes {
+        input: plane(shape.input),
+        output: plane(shape.output),
+    };
+    depthwise_band(
+        isa, par, shape, planes, panels, weights, input, output, epilogue,
+    )
+}
+
+/// [`depthwise`] of a band of rows: input, output and residual have planes as far apart as `planes`
+/// says, and begin at the band's first row.
+///
+/// # Errors
+/// As [`depthwise`], and planes that overlap.
+pub fn depthwise_band(
+    isa: Isa,
+    par: &dyn Parallel,
+    shape: &Depthwise,
+    planes: Planes,
+    panels: Range<usize>,
+    weights: &[f32],
+    input: &[f32],
+    output: &mut [f32],
+    epilogue: Epilogue<'_>,
+) -> Result<(), KernelError> {
     let blocks = shape.blocks();
     let [in_h, in_w] = shape.input;
     let [out_h, out_w] = shape.output;
-    let out_len = checked_product(&[shape.batch, blocks, out_h, out_w, LANES]);
+    let all_planes = shape.batch.checked_mul(blocks);
+    let in_plane = checked_product(&[in_h, in_w, LANES]);
+    let out_plane = checked_product(&[out_h, out_w, LANES]);
     shape.axis(0).check()?;
     shape.axis(1).check()?;
     if panels.start > panels.end || panels.end > blocks {
@@ -91,17 +120,31 @@ pub fn depthwise(
         weights.len(),
         checked_product(&[panels.len(), shape.panel_floats()]),
     )?;
-    check_len(
+    check_planes(
         "depthwise input",
         input.len(),
-        checked_product(&[shape.batch, blocks, in_h, in_w, LANES]),
+        all_planes,
+        planes.input,
+        in_plane,
     )?;
-    check_len("depthwise output", output.len(), out_len)?;
+    check_planes(
+        "depthwise output",
+        output.len(),
+        all_planes,
+        planes.output,
+        out_plane,
+    )?;
     let (weights, input, output) = (Src::new(weights), Src::new(input), Dst::new(output));
     let residual = match epilogue.residual {
         Residual::None => None,
         Residual::Separate(r) => {
-            check_len("depthwise residual", r.len(), out_len)?;
+            check_planes(
+                "depthwise residual",
+                r.len(),
+                all_planes,
+                planes.output,
+                out_plane,
+            )?;
             Some(Src::new(r))
         }
         Residual::InPlace => Some(output.as_src()),
@@ -112,13 +155,13 @@ pub fn depthwise(
     let taps = shape.kernel[0] * shape.kernel[1];
     let pieces = Chunks::new(out_h, (TASK_TAPS / (out_w * taps)).max(1));
     // Small planes come several to a task.
-    let planes = Chunks::new(
+    let units = Chunks::new(
         shape.batch * panels.len(),
         (TASK_TAPS / (out_h * out_w * taps)).max(1),
     );
-    par.run(planes.count() * pieces.count(), &|task, _| {
+    par.run(units.count() * pieces.count(), &|task, _| {
         let rows = pieces.range(task % pieces.count());
-        for plane in planes.range(task / pieces.count()) {
+        for plane in units.range(task / pieces.count()) {
             let (image, panel) = (plane / panels.len(), plane % panels.len());
             let block = image * blocks + panels.start + panel;
             // SAFETY: lengths were checked above; every task writes its own rows of its own planes.
@@ -126,9 +169,9 @@ pub fn depthwise(
                 let job = Job {
                     shape,
                     panel: weights.at(panel * shape.panel_floats()),
-                    input: input.at(block * in_h * in_w * LANES),
-                    output: output.at(block * out_h * out_w * LANES),
-                    residual: residual.map(|r| r.at(block * out_h * out_w * LANES)),
+                    input: input.at(block * planes.input),
+                    output: output.at(block * planes.output),
+                    residual: residual.map(|r| r.at(block * planes.output)),
                 };
                 plane_rows(isa, &job, epilogue.activation, rows.start, rows.end);
                 if !fused(epilogue.activation) {

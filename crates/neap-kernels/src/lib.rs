@@ -12,6 +12,7 @@ pub mod error; // why a kernel refuses a call
 pub mod linear; // row-major activations x panels, batched matrix product
 pub mod panel; // the panel weight format and packing into it
 pub mod parallel; // how kernels ask for threads
+pub mod planes; // bands of rows of taller tensors
 pub mod pool;
 pub mod reorder; // plain <-> channel-blocked
 pub mod resize;

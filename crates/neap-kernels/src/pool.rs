@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use crate::error::{KernelError, check_len, checked_product};
 use crate::parallel::Parallel;
+use crate::planes::{Planes, check_planes};
 use crate::share::{Chunks, Dst, Src};
 use crate::simd::{Isa, LANES, Simd, simd_kernel};
 use crate::window::Axis;
@@ -48,7 +49,19 @@ pub fn max_pool(
     src: &[f32],
     dst: &mut [f32],
 ) -> Result<(), KernelError> {
-    run(isa, par, pool, Kind::Max, src, dst)
+    max_pool_band(isa, par, pool, whole(pool), src, dst)
+}
+
+/// [`max_pool`] of a band of rows: planes as far apart as `planes` says, from the band's first row on.
+pub fn max_pool_band(
+    isa: Isa,
+    par: &dyn Parallel,
+    pool: &Pool,
+    planes: Planes,
+    src: &[f32],
+    dst: &mut [f32],
+) -> Result<(), KernelError> {
+    run(isa, par, pool, planes, Kind::Max, src, dst)
 }
 
 /// Mean under each window. With `count_pad` the divisor counts padding positions, though never
@@ -61,7 +74,37 @@ pub fn average_pool(
     src: &[f32],
     dst: &mut [f32],
 ) -> Result<(), KernelError> {
-    run(isa, par, pool, Kind::Average { count_pad }, src, dst)
+    average_pool_band(isa, par, pool, whole(pool), count_pad, src, dst)
+}
+
+/// [`average_pool`] of a band of rows, as [`max_pool_band`].
+pub fn average_pool_band(
+    isa: Isa,
+    par: &dyn Parallel,
+    pool: &Pool,
+    planes: Planes,
+    count_pad: bool,
+    src: &[f32],
+    dst: &mut [f32],
+) -> Result<(), KernelError> {
+    run(
+        isa,
+        par,
+        pool,
+        planes,
+        Kind::Average { count_pad },
+        src,
+        dst,
+    )
+}
+
+/// Tensors just as high as the sizes say.
+fn whole(pool: &Pool) -> Planes {
+    let plane = |[h, w]: [usize; 2]| checked_product(&[h, w, LANES]).unwrap_or(usize::MAX);
+    Planes {
+        input: plane(pool.input),
+        output: plane(pool.output),
+    }
 }
 
 /// Mean over all positions: `[planes][positions][16]` to `[planes][16]`.
@@ -92,6 +135,7 @@ fn run(
     isa: Isa,
     par: &dyn Parallel,
     pool: &Pool,
+    planes: Planes,
     kind: Kind,
     src: &[f32],
     dst: &mut [f32],
@@ -100,16 +144,10 @@ fn run(
     let [out_h, out_w] = pool.output;
     axis(pool, 0).check()?;
     axis(pool, 1).check()?;
-    check_len(
-        "pool source",
-        src.len(),
-        checked_product(&[pool.planes, in_h, in_w, LANES]),
-    )?;
-    check_len(
-        "pool destination",
-        dst.len(),
-        checked_product(&[pool.planes, out_h, out_w, LANES]),
-    )?;
+    let (count, plane) = (Some(pool.planes), checked_product(&[in_h, in_w, LANES]));
+    check_planes("pool source", src.len(), count, planes.input, plane)?;
+    let plane = checked_product(&[out_h, out_w, LANES]);
+    check_planes("pool destination", dst.len(), count, planes.output, plane)?;
     if pool.planes * out_h * out_w == 0 {
         return Ok(());
     }
@@ -118,7 +156,7 @@ fn run(
     let rows = Chunks::new(pool.planes * out_h, (TASK_READS / reads).max(1));
     par.run(rows.count(), &|piece, _| {
         // SAFETY: lengths were checked; tasks write disjoint output rows.
-        unsafe { pool_rows(isa, pool, kind, src, dst, rows.range(piece)) };
+        unsafe { pool_rows(isa, pool, planes, kind, src, dst, rows.range(piece)) };
     });
     Ok(())
 }
@@ -128,20 +166,20 @@ simd_kernel! {
     ///
     /// # Safety
     /// Both buffers as long as `pool` says; nobody else writes these rows.
-    unsafe fn pool_rows(pool: &Pool, kind: Kind, src: Src, dst: Dst, rows: Range<usize>) = pool_rows_generic;
+    unsafe fn pool_rows(pool: &Pool, planes: Planes, kind: Kind, src: Src, dst: Dst, rows: Range<usize>) = pool_rows_generic;
 }
 
 #[inline(always)]
 unsafe fn pool_rows_generic<S: Simd>(
     s: S,
     pool: &Pool,
+    planes: Planes,
     kind: Kind,
     src: Src,
     dst: Dst,
     rows: Range<usize>,
 ) {
     let (vertical, horizontal) = (axis(pool, 0), axis(pool, 1));
-    let [in_h, in_w] = pool.input;
     let [out_h, out_w] = pool.output;
     let interior = horizontal.interior();
     // Constant strides make the addresses of a tile's inputs offsets of one register.
@@ -165,8 +203,8 @@ unsafe fn pool_rows_generic<S: Simd>(
             // SAFETY: `taps` keeps every read inside the plane; a full tile lies in the interior,
             // where all its outputs have the same taps and the same count.
             unsafe {
-                let input = src.at(plane * in_h * in_w * LANES);
-                let output = dst.at((row * out_w + x) * LANES);
+                let input = src.at(plane * planes.input);
+                let output = dst.at(plane * planes.output + (y * out_w + x) * LANES);
                 let window = Window {
                     vertical,
                     horizontal,

@@ -8,7 +8,7 @@ use crate::product::{einsum, matmul};
 use crate::reduce::{arg, fold, topk};
 use crate::window::{conv, pool};
 use crate::{Context, OpError, PanelSlice, TensorMut, TensorRef};
-use crate::{attention, layer, layout, recurrent, resize};
+use crate::{attention, bands, layer, layout, recurrent, resize};
 use neap_ir::Op;
 
 /// Computes `outputs` from `inputs`. `panels` is given for `Panel*` operators and selects the
@@ -122,6 +122,7 @@ pub fn execute(
         Op::PanelConv(panel) => layer::panel_conv(panel, panels, args, ctx),
         Op::PanelDepthwise(panel) => layer::panel_depthwise(panel, panels, args, ctx),
         Op::PanelLinear(panel) => layer::panel_linear(panel, panels, args, ctx),
+        Op::Bands(chain) => bands::bands(chain, args, ctx),
         Op::Resize(attrs) => resize::resize(attrs, args, ctx),
         Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => recurrent::recurrent(op, args, ctx),
         Op::Attention(attrs) => attention::attention(attrs, args, ctx),

@@ -7,6 +7,7 @@
 
 mod args; // operands of one call, scratch
 mod attention;
+mod bands; // chains of layers in row bands
 mod copy; // strided copies
 mod elementwise;
 mod error;
@@ -28,6 +29,7 @@ mod scalar; // element types
 mod tensor;
 mod window;
 
+pub use bands::choose_heights;
 pub use error::OpError;
 pub use evaluate::{evaluate, evaluate_outputs};
 pub use execute::execute;

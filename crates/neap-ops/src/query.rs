@@ -6,7 +6,7 @@ use crate::product::matmul::Product;
 use crate::product::{contraction, einsum, packed};
 use crate::reduce::topk;
 use crate::window::{conv, pool};
-use crate::{OpError, attention, layer, recurrent, resize};
+use crate::{OpError, attention, bands, layer, recurrent, resize};
 use neap_ir::graph::LANES;
 use neap_ir::infer::{AttentionDims, Einsum};
 use neap_ir::op::{ScatterReduction, SliceRange};
@@ -42,6 +42,7 @@ pub fn workspace_bytes(
             conv::workspace_bytes(window, *groups, true, x, y, workers)
         }
         Op::PanelConv(panel) => layer::conv_workspace_bytes(panel, &x.shape, &y.shape, workers),
+        Op::Bands(chain) => bands::workspace_bytes(chain, &x.shape, workers),
         Op::MatMul if y.dtype == DType::F32 => Product::of(shape(0), shape(1))
             .map_or(0, |product| packed::workspace_bytes(&product, workers)),
         Op::Einsum { equation } if einsum::as_product(inputs.len(), y.dtype) => {
@@ -117,6 +118,9 @@ pub fn supported(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Result<(),
                 unsupported("by the panel kernels in this shape".into())
             }
         }
+        Op::Bands(chain) if !bands::supported(chain, x) => {
+            unsupported("in this shape or by its kernels".into())
+        }
         Op::GatherRows { .. } => unsupported("here: the executor reads its rows".into()),
         Op::Resize(attrs) => resize::supported(attrs, x).or_else(unsupported),
         _ => Ok(()),
@@ -127,7 +131,7 @@ pub fn supported(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Result<(),
 fn check_layouts(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Result<(), OpError> {
     let is_blocked = |operand: &(&TensorType, Layout)| operand.1 == Layout::Blocked;
     let any = inputs.iter().chain(outputs).flatten().any(is_blocked);
-    let needed = matches!(op, Op::PanelConv(_) | Op::PanelDepthwise(_));
+    let needed = matches!(op, Op::PanelConv(_) | Op::PanelDepthwise(_) | Op::Bands(_));
     if *op == Op::Reorder || !(any || needed) {
         return Ok(());
     }
@@ -155,6 +159,13 @@ pub fn may_overwrite(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Vec<us
             own == layout && ty.shape == y.shape && ty.dtype.size_bytes() == y.dtype.size_bytes()
         })
     };
+    if let Op::Bands(chain) = op {
+        let x = inputs.first().copied().flatten();
+        let follows = x.is_some_and(|(ty, _)| bands::may_overwrite_input(chain, ty));
+        let candidates = follows.then_some(0).into_iter();
+        let candidates = candidates.chain(chain.residual_input());
+        return candidates.filter(same).collect();
+    }
     let candidates = match op {
         Op::Unary(_) | Op::Clip { .. } | Op::CumSum { .. } | Op::ScaleShift { .. } => 0..1,
         Op::Softmax { .. } | Op::LpNorm { .. } | Op::BatchNorm { .. } => 0..1,
@@ -201,6 +212,16 @@ pub fn blocked_inputs(
             Some(residual_layouts(x, inputs.len()))
         }
         Op::PanelDepthwise(_) => Some(residual_layouts(Layout::Blocked, inputs.len())),
+        Op::Bands(chain) => {
+            let mut layouts = vec![Layout::Plain; inputs.len()];
+            if !bands::is_plain(chain) {
+                *layouts.first_mut()? = Layout::Blocked;
+            }
+            if let Some(residual) = chain.residual_input() {
+                *layouts.get_mut(residual)? = Layout::Blocked;
+            }
+            Some(layouts)
+        }
         Op::Pool { kind, .. } | Op::GlobalPool(kind) => {
             let fits = pool::blocks(*kind, outputs.iter().flatten().count());
             (fits && all_blocked()).then(|| vec![Layout::Blocked])
@@ -277,6 +298,10 @@ pub fn flops(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> u64 {
         Op::PanelConv(conv) => twice(y, conv.k() as u64),
         Op::PanelDepthwise(depthwise) => twice(y, depthwise.k() as u64),
         Op::PanelLinear(linear) => twice(y, linear.k as u64),
+        Op::Bands(chain) => {
+            let x = inputs.first().copied().flatten();
+            x.map_or(0, |(ty, _)| bands::flops(chain, &ty.shape))
+        }
         Op::MatMul => twice(y, input(0).last().copied().unwrap_or(1)),
         Op::Gemm { trans_a, .. } => {
             let k = input(0).get(usize::from(!trans_a)).copied();

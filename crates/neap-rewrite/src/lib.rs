@@ -9,6 +9,7 @@
 //!   | place      which values share memory; nodes that only rename memory become no steps
 //!   v
 //! Lowered { program, recipes }
+//!   | bands      a second program over the same weights, with row bands
 //! ```
 //! No pass reads a weight's bytes; small constants (biases, BatchNorm statistics) come through
 //! [`ConstReader`].
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod attention;
+mod bands;
 mod constants;
 mod content;
 mod edit;
@@ -26,6 +28,7 @@ mod place;
 mod simplify;
 mod weights;
 
+pub use bands::{BandLimits, with_bands};
 pub use constants::ConstReader;
 
 use edit::Editor;

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::pack::{self, Progress};
+use crate::programs::{BandCount, PROGRAM_VERSION, Programs, count_bands};
 use neap_ir::{DType, Graph, Literal, Program, TensorType};
 use neap_store::PackedFile;
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ pub enum Cache {
 
 /// An opened, packed model. Its weights are still on storage.
 pub struct Model {
-    program: Arc<Program>,
+    pub(crate) programs: Programs,
     path: PathBuf,
     /// The open file, until a session takes it.
     pub(crate) file: PackedFile,
@@ -80,8 +81,20 @@ impl Model {
         open_packed(&target)
     }
 
+    /// The plain program, without row bands.
     pub fn program(&self) -> &Arc<Program> {
-        &self.program
+        &self.programs.plain
+    }
+
+    /// The program with row bands over the same weights, where that needs less memory.
+    pub fn banded(&self) -> Option<&Arc<Program>> {
+        self.programs.banded.as_ref()
+    }
+
+    /// Row bands that the model could run with.
+    pub fn bands(&self) -> BandCount {
+        self.banded()
+            .map_or(BandCount::default(), |b| count_bands(b))
     }
 
     /// The packed file in use.
@@ -90,25 +103,25 @@ impl Model {
     }
 
     pub fn name(&self) -> &str {
-        &self.program.graph.name
+        &self.program().graph.name
     }
 
     /// Names the graph and its bound shapes; equal digests mean interchangeable plans.
     pub fn digest(&self) -> &str {
-        &self.program.digest
+        &self.program().digest
     }
 
     pub fn inputs(&self) -> Vec<TensorInfo> {
-        infos(&self.program.graph, &self.program.graph.inputs)
+        infos(&self.program().graph, &self.program().graph.inputs)
     }
 
     pub fn outputs(&self) -> Vec<TensorInfo> {
-        infos(&self.program.graph, &self.program.graph.outputs)
+        infos(&self.program().graph, &self.program().graph.outputs)
     }
 
     /// Bytes of all packed weights.
     pub fn weight_bytes(&self) -> u64 {
-        self.program.packed.iter().map(|p| p.bytes).sum()
+        self.program().packed.iter().map(|p| p.bytes).sum()
     }
 
     /// Checks every byte of the packed file against its checksums.
@@ -185,12 +198,12 @@ fn infos(graph: &Graph, ids: &[neap_ir::ValueId]) -> Vec<TensorInfo> {
 
 fn open_packed(path: &Path) -> Result<Model> {
     let mut file = PackedFile::open(path)?;
-    let program = pack::read_program(file.toc(), file.data_range())
+    let programs = Programs::decode(file.toc(), file.data_range())
         .map_err(|reason| Error::BadInput(format!("{}: {reason}", path.display())))?;
     file.drop_toc()?;
     crate::memory::trim_heap();
     Ok(Model {
-        program: Arc::new(program),
+        programs,
         path: path.to_path_buf(),
         file,
     })
@@ -260,7 +273,7 @@ fn cached_path(model: &Path, options: &OpenOptions) -> Result<PathBuf> {
         .and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok())
         .map_or(0, |d| d.as_nanos());
     let mut hasher = blake3::Hasher::new();
-    hasher.update(format!("{}\0{}\0{modified}\0", pack::PROGRAM_VERSION, meta.len()).as_bytes());
+    hasher.update(format!("{}\0{}\0{modified}\0", PROGRAM_VERSION, meta.len()).as_bytes());
     hasher.update(format!("{:?}\0{:?}", options.shapes, options.bindings).as_bytes());
     let key = &hasher.finalize().to_hex()[..12];
     let stem = canonical

@@ -1,20 +1,18 @@
 //! Writing a packed model: recipes are followed one after another, a few megabytes at a time.
 
 use crate::error::{Error, Result};
+use crate::programs::{Programs, check_supported};
 use crate::source_weights::SourceFiles;
 use neap_ir::graph::LANES;
 use neap_ir::panel::{ConvForm, panel_bytes, panel_count};
 use neap_ir::recipe::{Affine, Recipe};
-use neap_ir::{Graph, Program, ValueId};
+use neap_ir::{Graph, ValueId};
 use neap_kernels::error::KernelError;
 use neap_kernels::panel::{self, KOrder};
 use neap_rewrite::Lowered;
 use neap_store::{BLOCK, PackWriter};
 use std::ops::Range;
 use std::path::Path;
-
-/// Changes when the meaning of a packed program changes; part of every file and cache key.
-pub(crate) const PROGRAM_VERSION: u32 = 1;
 
 /// Source bytes held at once while packing: three buffers of this size fit into the smallest budgets
 /// under which models run.
@@ -63,57 +61,12 @@ pub(crate) fn write(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progre
         })?;
     }
     program.check()?;
-    let toc = write_program(&program)?;
-    packer.writer.finish(&toc)?;
-    Ok(())
-}
-
-/// The table of contents: version, then the program.
-fn write_program(program: &Program) -> Result<Vec<u8>> {
-    let toc = PROGRAM_VERSION.to_le_bytes().to_vec();
-    postcard::to_extend(program, toc)
-        .map_err(|e| Error::BadInput(format!("cannot encode the program: {e}")))
-}
-
-/// Reads and checks a table of contents whose weights lie in `data`.
-pub(crate) fn read_program(toc: &[u8], data: Range<u64>) -> std::result::Result<Program, String> {
-    let (version, rest) = toc
-        .split_first_chunk::<4>()
-        .ok_or("the table of contents is empty")?;
-    let version = u32::from_le_bytes(*version);
-    if version != PROGRAM_VERSION {
-        return Err(format!(
-            "packed by another version (program format {version}, this build has {PROGRAM_VERSION}): pack it again"
-        ));
+    let programs = Programs::new(program);
+    if let Some(banded) = &programs.banded {
+        banded.check()?;
+        check_supported(banded)?;
     }
-    let program: Program = postcard::from_bytes(rest)
-        .map_err(|e| format!("the table of contents is not readable: {e}"))?;
-    program.check().map_err(|e| e.to_string())?;
-    for packed in &program.packed {
-        let end = packed.offset.checked_add(packed.bytes);
-        if packed.offset < data.start
-            || !packed.offset.is_multiple_of(BLOCK as u64)
-            || end.is_none_or(|end| end > data.end)
-        {
-            return Err(format!("weights of '{}' lie outside the file", packed.name));
-        }
-    }
-    check_supported(&program).map_err(|e| e.to_string())?;
-    Ok(program)
-}
-
-/// Unsupported operators are found before anything is packed or run, and named with their node.
-fn check_supported(program: &Program) -> Result<()> {
-    for &step in &program.steps {
-        let node = &program.graph.nodes[step.index()];
-        let inputs = crate::workload::operands(program, &node.inputs);
-        let outputs = crate::workload::operands(program, &node.outputs);
-        if matches!(node.op, neap_ir::Op::GatherRows { .. }) {
-            continue;
-        }
-        neap_ops::supported(&node.op, &inputs, &outputs)
-            .map_err(|e| Error::BadInput(format!("node '{}': {e}", node.name)))?;
-    }
+    packer.writer.finish(&programs.encode()?)?;
     Ok(())
 }
 

@@ -4,11 +4,12 @@ use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::model::{Model, TensorInfo};
+use crate::programs::{BandCount, BandMode, count_bands};
 use crate::workload::workload;
 use neap_ir::Program;
 use neap_kernels::simd::Isa;
 use neap_plan::{ExecutionPlan, Timeline, Verdict, Workload};
-use neap_planner::{PlanError, Planner};
+use neap_planner::{PlanError, Planned, Planner};
 use neap_runtime::{InputTensor, OutputTensor};
 use neap_sim::{CostProfile, Prediction};
 use neap_store::IoMode;
@@ -27,6 +28,9 @@ const FIXED_RESERVE_BYTES: u64 = 768 * 1024;
 /// a little differently still fits.
 const NAMED_SLACK_BYTES: u64 = 512 * 1024;
 
+/// Row bands must be faster by this share of the latency.
+const BAND_GAIN: u64 = 50;
+
 /// How to run a model.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
@@ -39,6 +43,7 @@ pub struct RunOptions {
     /// This process is alone in a memory cgroup, whose count is then believed.
     pub own_cgroup: bool,
     pub costs: Option<CostProfile>,
+    pub bands: BandMode,
 }
 
 impl Default for RunOptions {
@@ -51,6 +56,7 @@ impl Default for RunOptions {
             reserve_bytes: 0,
             own_cgroup: false,
             costs: None,
+            bands: BandMode::Auto,
         }
     }
 }
@@ -58,6 +64,8 @@ impl Default for RunOptions {
 /// A plan with the figures around it.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    /// Which of the model's programs it is for.
+    pub program: Arc<Program>,
     pub workload: Workload,
     pub execution: ExecutionPlan,
     pub prediction: Prediction,
@@ -82,6 +90,11 @@ impl Plan {
         self.base_overhead_bytes + self.verdict.lower_bound_bytes
     }
 
+    /// Row bands in force.
+    pub fn bands(&self) -> BandCount {
+        count_bands(&self.program)
+    }
+
     /// What is predicted to happen in `runs` runs, the first from a standing start.
     pub fn simulate(&self, runs: u32) -> Timeline {
         neap_sim::simulate(&self.workload, &self.execution, &self.costs, runs)
@@ -99,21 +112,36 @@ pub struct Bounds {
 }
 
 impl Model {
-    /// What must be planned on this machine with so many threads.
+    /// What must be planned on this machine with so many threads, without row bands.
     pub fn workload(&self, threads: usize) -> Workload {
         workload(self.program(), threads, Isa::detect())
     }
 
+    /// The same of every program that may run, the preferred first.
+    pub fn workloads(&self, threads: usize, bands: BandMode) -> Vec<Workload> {
+        let programs = self.programs.of(bands);
+        programs
+            .map(|program| workload(program, threads, Isa::detect()))
+            .collect()
+    }
+
     /// The smallest feasible and the unlimited footprint.
     pub fn bounds(&self, options: &RunOptions) -> Bounds {
-        let workload = self.workload(options.threads);
+        let workloads = self.workloads(options.threads, options.bands);
         memory::trim_heap();
         let base = self.base_overhead(options);
-        let planner = Planner::new(&workload);
+        let (mut smallest, mut unlimited) = (u64::MAX, u64::MAX);
+        for (index, workload) in workloads.iter().enumerate() {
+            let planner = Planner::new(workload);
+            smallest = smallest.min(planner.smallest_feasible_bytes());
+            if index == 0 {
+                unlimited = planner.unlimited_high_water_bytes();
+            }
+        }
         Bounds {
             base_overhead_bytes: base,
-            smallest_feasible_bytes: named(base + planner.smallest_feasible_bytes()),
-            unlimited_high_water_bytes: base + planner.unlimited_high_water_bytes(),
+            smallest_feasible_bytes: named(base.saturating_add(smallest)),
+            unlimited_high_water_bytes: base.saturating_add(unlimited),
         }
     }
 
@@ -123,35 +151,65 @@ impl Model {
     /// [`Error::Infeasible`] names the smallest budget that can be met.
     pub fn plan(&self, options: &RunOptions) -> Result<Plan> {
         let started = std::time::Instant::now();
-        let workload = self.workload(options.threads);
         let costs = options
             .costs
             .clone()
             .unwrap_or_else(|| crate::calibrate::estimate(options.threads));
+        let mut programs = self.programs.of(options.bands).peekable();
+        let first = programs
+            .peek()
+            .map(|program| workload(program, options.threads, Isa::detect()));
         memory::trim_heap();
         let base = self.base_overhead(options);
-        let planner = Planner::new(&workload);
-        let unlimited = planner.unlimited_high_water_bytes();
-        let budget_bytes = match options.budget {
-            Budget::Unlimited => None,
-            Budget::Bytes(bytes) => Some(bytes),
-            Budget::Percent(percent) => Some(((base + unlimited) as f64 * percent / 100.0) as u64),
-        };
-        let arena = budget_bytes.map_or(unlimited, |bytes| bytes.saturating_sub(base));
-        let planned = planner
-            .plan(arena, options.strategy, &costs)
-            .map_err(|error| {
-                let PlanError::Infeasible { smallest_bytes } = error;
-                Error::Infeasible {
-                    budget_bytes: budget_bytes.unwrap_or(u64::MAX),
-                    smallest_bytes: named(base.saturating_add(smallest_bytes)),
+        let mut first = first;
+        let mut unlimited = None;
+        let mut smallest_bytes = u64::MAX;
+        let mut best: Option<(Arc<Program>, Workload, Planned)> = None;
+        let mut budget_bytes = None;
+        for program in programs {
+            if best.as_ref().is_some_and(|(_, _, planned)| !waits(planned)) {
+                break;
+            }
+            let workload = first
+                .take()
+                .unwrap_or_else(|| workload(program, options.threads, Isa::detect()));
+            let planner = Planner::new(&workload);
+            let unlimited = *unlimited.get_or_insert_with(|| planner.unlimited_high_water_bytes());
+            budget_bytes = match options.budget {
+                Budget::Unlimited => None,
+                Budget::Bytes(bytes) => Some(bytes),
+                Budget::Percent(percent) => {
+                    let all = base.saturating_add(unlimited) as f64;
+                    Some((all * percent / 100.0) as u64)
                 }
-            })?;
+            };
+            let arena = budget_bytes.map_or(unlimited, |bytes| bytes.saturating_sub(base));
+            match planner.plan(arena, options.strategy, &costs) {
+                Err(PlanError::Infeasible {
+                    smallest_bytes: bytes,
+                }) => smallest_bytes = smallest_bytes.min(bytes),
+                Ok(planned) => {
+                    drop(planner);
+                    if best
+                        .as_ref()
+                        .is_none_or(|(_, _, old)| is_faster(&planned, old))
+                    {
+                        best = Some((program.clone(), workload, planned));
+                    }
+                }
+            }
+        }
+        let Some((program, workload, planned)) = best else {
+            return Err(Error::Infeasible {
+                budget_bytes: budget_bytes.unwrap_or(u64::MAX),
+                smallest_bytes: named(base.saturating_add(smallest_bytes)),
+            });
+        };
         let verdict = neap_plan::validate(&workload, &planned.plan).map_err(|violation| {
             Error::Defect(format!("the planner made a bad plan: {violation}"))
         })?;
-        drop(planner);
         Ok(Plan {
+            program,
             execution: planned.plan,
             prediction: planned.prediction,
             verdict,
@@ -179,7 +237,8 @@ impl Model {
         let verifier = self.file.take_verifier()?;
         let inputs = self.inputs();
         let outputs = self.outputs();
-        let program: Arc<Program> = self.program().clone();
+        // The other program is given back with the model.
+        let program = plan.program;
         let settings = neap_runtime::Options {
             threads: options.threads,
             isa: Isa::detect(),
@@ -201,6 +260,17 @@ impl Model {
             outputs,
         })
     }
+}
+
+/// Whether loads hold up a plan by more than row bands could cost.
+fn waits(planned: &Planned) -> bool {
+    planned.prediction.stall_ns > planned.prediction.latency_ns / BAND_GAIN
+}
+
+/// Whether a plan with row bands beats one without, by more than the prediction is worth.
+fn is_faster(banded: &Planned, plain: &Planned) -> bool {
+    let gain = plain.prediction.latency_ns / BAND_GAIN;
+    banded.prediction.latency_ns < plain.prediction.latency_ns - gain
 }
 
 /// A feasible size as it is told to people: with slack, in whole 64 KiB.

@@ -5,7 +5,9 @@ use crate::args::{EngineArgs, ModelArgs};
 use crate::failure::Outcome;
 use crate::stdout;
 use clap::{Args, ValueEnum};
-use neaptide::{Bounds, Budget, Bytes, Model, RunOptions, TensorInfo, Workload, shape_text};
+use neaptide::{
+    BandCount, Bounds, Budget, Bytes, Model, RunOptions, TensorInfo, Workload, shape_text,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -48,8 +50,10 @@ struct Facts {
     largest_layers: Vec<Layer>,
     threads: usize,
     base_overhead_bytes: u64,
-    /// Most bytes of activations and workspaces at any one step.
+    /// Most bytes of activations and workspaces at any one step, without row bands.
     activations_peak_bytes: u64,
+    /// Row bands that the model can run with.
+    bands: BandCount,
     smallest_feasible_bytes: u64,
     /// No plan can do with less.
     lower_bound_bytes: u64,
@@ -95,7 +99,10 @@ fn gather(args: &InspectArgs, model: &Model) -> Facts {
         unlimited_high_water_bytes,
     } = model.bounds(&options);
     let workload = model.workload(options.threads);
-    let (activations_peak_bytes, lower_bound_bytes) = peaks(&workload);
+    let (activations_peak_bytes, _) = peaks(&workload);
+    let workloads = model.workloads(options.threads, options.bands);
+    let lower_bounds = workloads.iter().map(|workload| peaks(workload).1);
+    let lower_bound_bytes = lower_bounds.min().unwrap_or(0);
     let program = model.program();
     let mut operators = BTreeMap::new();
     for node in &program.graph.nodes {
@@ -130,6 +137,7 @@ fn gather(args: &InspectArgs, model: &Model) -> Facts {
         threads: options.threads,
         base_overhead_bytes,
         activations_peak_bytes,
+        bands: model.bands(),
         smallest_feasible_bytes,
         lower_bound_bytes: base_overhead_bytes + lower_bound_bytes,
         unlimited_high_water_bytes,
@@ -143,6 +151,12 @@ fn tensor(info: &TensorInfo) -> Tensor {
         dtype: info.ty.dtype.name(),
         shape: info.ty.shape.clone(),
     }
+}
+
+/// `14 layers in 3 chains`.
+pub fn bands_text(bands: BandCount) -> String {
+    let chains = if bands.chains == 1 { "chain" } else { "chains" };
+    format!("{} layers in {} {chains}", bands.layers, bands.chains)
 }
 
 /// The most bytes that activations and workspaces take at any one step; and the same with the least
@@ -205,6 +219,9 @@ fn text(facts: &Facts) -> String {
         "activations",
         format!("{} at their peak", Bytes(facts.activations_peak_bytes)),
     );
+    if facts.bands.chains > 0 {
+        line("row bands", bands_text(facts.bands));
+    }
     line(
         "memory",
         format!(

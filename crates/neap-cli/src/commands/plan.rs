@@ -1,5 +1,6 @@
 //! `neap plan`: how a model would run within a budget, as text, as JSON or as a page to look at.
 
+use super::inspect::bands_text;
 use super::open;
 use crate::args::{EngineArgs, ModelArgs};
 use crate::failure::Outcome;
@@ -101,6 +102,9 @@ fn text(model: &Model, plan: &Plan, options: &RunOptions) -> String {
             Bytes(bounds.unlimited_high_water_bytes)
         ),
     );
+    if plan.bands().chains > 0 {
+        line("row bands", bands_text(plan.bands()));
+    }
     line(
         "predicted",
         format!(
@@ -134,6 +138,7 @@ fn figures(args: &PlanArgs, model: &Model, plan: &Plan, options: &RunOptions) ->
         "predicted_stall_ms": ms(plan.prediction.stall_ns),
         "predicted_latency_ms": ms(plan.prediction.latency_ns),
         "planning_ms": ms(plan.planning_ns),
+        "bands": plan.bands(),
         "steps": plan.workload.steps.iter().map(|s| &s.name).collect::<Vec<_>>(),
         "plan": plan.execution,
     })

@@ -103,6 +103,10 @@ fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
         | Op::GlobalPool(_)
         | Op::PanelConv(_)
         | Op::PanelDepthwise(_) => window::infer(op, o),
+        Op::Bands(bands) => match bands.layer_types(o.inputs) {
+            Ok(mut types) => Ok(types.drain(types.len() - 1..).collect()),
+            Err(reason) => o.fail(reason),
+        },
         Op::MatMul
         | Op::Gemm { .. }
         | Op::Einsum { .. }

@@ -2,8 +2,9 @@
 
 use super::{ConvForm, ConvShape};
 use crate::epilogue::{Epilogue, Residual};
-use crate::error::{KernelError, check_len};
+use crate::error::KernelError;
 use crate::parallel::Parallel;
+use crate::planes::Planes;
 use crate::simd::{Isa, LANES};
 use crate::tile::{Destination, Form, Inputs, MAX_ROWS, Product, Reduction, TapWriter, run};
 use std::ops::Range;
@@ -27,11 +28,39 @@ pub fn conv_blocked(
     output: &mut [f32],
     epilogue: Epilogue<'_>,
 ) -> Result<(), KernelError> {
-    shape.check_call(ConvForm::Blocked, &panels, weights, output, &epilogue)?;
-    check_len("input", input.len(), shape.blocked_input_elements())?;
+    let planes = shape.whole_planes();
+    conv_blocked_band(
+        isa, parallel, shape, planes, panels, weights, input, output, epilogue,
+    )
+}
 
-    let in_plane = shape.input[0] * shape.input[1] * LANES;
-    let out_plane = shape.output[0] * shape.output[1] * LANES;
+/// [`conv_blocked`] of a band of rows: input, output and residual have planes as far apart as `planes`
+/// says, and begin at the band's first row.
+///
+/// # Errors
+/// As [`conv_blocked`], and planes that overlap.
+pub fn conv_blocked_band(
+    isa: Isa,
+    parallel: &dyn Parallel,
+    shape: &ConvShape,
+    planes: Planes,
+    panels: Range<usize>,
+    weights: &[f32],
+    input: &[f32],
+    output: &mut [f32],
+    epilogue: Epilogue<'_>,
+) -> Result<(), KernelError> {
+    shape.check_call(
+        ConvForm::Blocked,
+        &planes,
+        &panels,
+        weights,
+        output,
+        &epilogue,
+    )?;
+    shape.check_blocked_input(&planes, input)?;
+
+    let (in_plane, out_plane) = (planes.input, planes.output);
     let group_channels = shape.c_in / shape.groups;
     let column = panels.start * out_plane;
     let out = output.as_mut_ptr().wrapping_add(column);
@@ -71,7 +100,7 @@ pub fn conv_blocked(
         },
         activation: epilogue.activation,
     };
-    let inputs = Image::new(shape, input.as_ptr());
+    let inputs = Image::new(shape, in_plane, input.as_ptr());
     // SAFETY: lengths were checked against the shape; taps are given only where the pixel
     // is inside the image; panels and positions have their own output vectors.
     unsafe { run(isa, parallel, &product, &inputs) };
@@ -91,12 +120,12 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// `pixels` is where the first channel block of image 0 begins.
-    pub(super) fn new(shape: &ConvShape, pixels: *const f32) -> Self {
+    /// `pixels` is where the first channel block of image 0 begins, the next `plane` floats later.
+    pub(super) fn new(shape: &ConvShape, plane: usize, pixels: *const f32) -> Self {
         Image {
             shape: *shape,
             pixels,
-            image_floats: shape.c_in.div_ceil(LANES) * shape.input[0] * shape.input[1] * LANES,
+            image_floats: shape.c_in.div_ceil(LANES) * plane,
             pointwise: shape.kernel == [1, 1]
                 && shape.strides == [1, 1]
                 && shape.pads_begin == [0, 0]

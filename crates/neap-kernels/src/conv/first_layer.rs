@@ -6,10 +6,11 @@
 //! In the band one kernel row is one run of `kw * C` inputs, padding included, so the
 //! micro-kernel needs no channel blocks and no bounds.
 
-use super::{ConvForm, ConvShape};
+use super::{ConvForm, ConvShape, plane_floats};
 use crate::epilogue::{Epilogue, Residual};
 use crate::error::{KernelError, check_len, checked_product};
 use crate::parallel::{Parallel, Serial};
+use crate::planes::{Planes, check_planes};
 use crate::simd::{Isa, LANES};
 use crate::tile::{Destination, Form, Inputs, Product, Reduction, TapWriter, run};
 use std::ops::Range;
@@ -44,10 +45,43 @@ pub fn conv_first_layer(
     epilogue: Epilogue<'_>,
     scratch: &mut [f32],
 ) -> Result<(), KernelError> {
-    shape.check_call(ConvForm::FirstLayer, &panels, weights, output, &epilogue)?;
-    let [height, width] = shape.input;
-    let in_elements = checked_product(&[shape.batch, shape.c_in, height, width]);
-    check_len("input", input.len(), in_elements)?;
+    let planes = Planes {
+        input: plane_floats(shape.input, 1).unwrap_or(usize::MAX),
+        ..shape.whole_planes()
+    };
+    conv_first_layer_band(
+        isa, parallel, shape, planes, panels, weights, input, output, epilogue, scratch,
+    )
+}
+
+/// [`conv_first_layer`] of a band of rows: input, output and residual have planes as far apart as
+/// `planes` says, and begin at the band's first row.
+///
+/// # Errors
+/// As [`conv_first_layer`], and planes that overlap.
+pub fn conv_first_layer_band(
+    isa: Isa,
+    parallel: &dyn Parallel,
+    shape: &ConvShape,
+    planes: Planes,
+    panels: Range<usize>,
+    weights: &[f32],
+    input: &[f32],
+    output: &mut [f32],
+    epilogue: Epilogue<'_>,
+    scratch: &mut [f32],
+) -> Result<(), KernelError> {
+    shape.check_call(
+        ConvForm::FirstLayer,
+        &planes,
+        &panels,
+        weights,
+        output,
+        &epilogue,
+    )?;
+    let in_count = shape.batch.checked_mul(shape.c_in);
+    let in_plane = plane_floats(shape.input, 1);
+    check_planes("input", input.len(), in_count, planes.input, in_plane)?;
     let floats = band_floats(shape);
     let needed = checked_product(&[floats, parallel.workers()]);
     check_len("scratch", scratch.len(), needed)?;
@@ -55,7 +89,7 @@ pub fn conv_first_layer(
         return Ok(());
     }
 
-    let out_plane = shape.output[0] * shape.output[1] * LANES;
+    let out_plane = planes.output;
     let column = panels.start * out_plane;
     let out = output.as_mut_ptr().wrapping_add(column);
     let call = Call {
@@ -63,6 +97,7 @@ pub fn conv_first_layer(
         panels: panels.len(),
         weights: weights.as_ptr(),
         input: input.as_ptr(),
+        in_plane: planes.input,
         destination: Destination {
             output: out,
             residual: match epilogue.residual {
@@ -97,6 +132,8 @@ struct Call<'a> {
     panels: usize,
     weights: *const f32,
     input: *const f32,
+    /// From channel to channel of the input.
+    in_plane: usize,
     destination: Destination,
     epilogue: Epilogue<'a>,
     scratch: *mut f32,
@@ -117,12 +154,13 @@ impl Call<'_> {
         let len = band_rows(s, rows.len()) * band_width(s) * s.c_in;
         // SAFETY: the band of this worker is `band_floats` long and used by no one else.
         let band = unsafe { std::slice::from_raw_parts_mut(band, len) };
-        let plane = s.input[0] * s.input[1];
-        // SAFETY: the input was checked to hold all images.
+        let plane = self.in_plane;
+        let image_floats = (s.c_in - 1) * plane + s.input[0] * s.input[1];
+        // SAFETY: the input was checked to hold all images, of at least one channel.
         let pixels = unsafe {
-            std::slice::from_raw_parts(self.input.add(image * s.c_in * plane), s.c_in * plane)
+            std::slice::from_raw_parts(self.input.add(image * s.c_in * plane), image_floats)
         };
-        interleave(s, pixels, rows.start, band);
+        interleave(s, pixels, plane, rows.start, band);
 
         let dense_rows = s.dilations[1] == 1;
         let run_len = if dense_rows {
@@ -170,8 +208,9 @@ impl Call<'_> {
     }
 }
 
-/// Copies the input rows that output rows from `first_row` on need, zero outside the image.
-fn interleave(s: &ConvShape, pixels: &[f32], first_row: usize, band: &mut [f32]) {
+/// Copies the input rows that output rows from `first_row` on need, zero outside the image. Channels
+/// lie `plane` floats apart.
+fn interleave(s: &ConvShape, pixels: &[f32], plane: usize, first_row: usize, band: &mut [f32]) {
     let [height, width] = s.input;
     let (columns, c_in) = (band_width(s), s.c_in);
     // Columns of the band that lie inside the image.
@@ -186,7 +225,7 @@ fn interleave(s: &ConvShape, pixels: &[f32], first_row: usize, band: &mut [f32])
         row[..from * c_in].fill(0.0);
         row[to * c_in..].fill(0.0);
         let inside = &mut row[from * c_in..to * c_in];
-        let source = |c: usize| &pixels[(c * height + y) * width..][..to - from];
+        let source = |c: usize| &pixels[c * plane + y * width..][..to - from];
         match c_in {
             1 => inside.copy_from_slice(source(0)),
             3 => {

@@ -3,8 +3,9 @@
 use super::blocked::Image;
 use super::{ConvForm, ConvShape};
 use crate::epilogue::{Epilogue, Residual};
-use crate::error::{KernelError, check_len};
+use crate::error::KernelError;
 use crate::parallel::Parallel;
+use crate::planes::Planes;
 use crate::simd::{Isa, LANES};
 use crate::tile::{Destination, Form, Product, Reduction, run};
 use std::ops::Range;
@@ -28,12 +29,40 @@ pub fn conv_narrow_groups(
     output: &mut [f32],
     epilogue: Epilogue<'_>,
 ) -> Result<(), KernelError> {
-    shape.check_call(ConvForm::NarrowGroups, &panels, weights, output, &epilogue)?;
-    check_len("input", input.len(), shape.blocked_input_elements())?;
+    let planes = shape.whole_planes();
+    conv_narrow_groups_band(
+        isa, parallel, shape, planes, panels, weights, input, output, epilogue,
+    )
+}
+
+/// [`conv_narrow_groups`] of a band of rows: input, output and residual have planes as far apart as `planes`
+/// says, and begin at the band's first row.
+///
+/// # Errors
+/// As [`conv_narrow_groups`], and planes that overlap.
+pub fn conv_narrow_groups_band(
+    isa: Isa,
+    parallel: &dyn Parallel,
+    shape: &ConvShape,
+    planes: Planes,
+    panels: Range<usize>,
+    weights: &[f32],
+    input: &[f32],
+    output: &mut [f32],
+    epilogue: Epilogue<'_>,
+) -> Result<(), KernelError> {
+    shape.check_call(
+        ConvForm::NarrowGroups,
+        &planes,
+        &panels,
+        weights,
+        output,
+        &epilogue,
+    )?;
+    shape.check_blocked_input(&planes, input)?;
 
     let width = shape.c_in / shape.groups;
-    let in_plane = shape.input[0] * shape.input[1] * LANES;
-    let out_plane = shape.output[0] * shape.output[1] * LANES;
+    let (in_plane, out_plane) = (planes.input, planes.output);
     let column = panels.start * out_plane;
     let out = output.as_mut_ptr().wrapping_add(column);
     let product = Product {
@@ -68,7 +97,7 @@ pub fn conv_narrow_groups(
         },
         activation: epilogue.activation,
     };
-    let inputs = Image::new(shape, input.as_ptr());
+    let inputs = Image::new(shape, in_plane, input.as_ptr());
     // SAFETY: lengths were checked against the shape; input and output have the same channels,
     // so panel p's inputs are channel block p, which is 16 floats wide whatever the count.
     unsafe { run(isa, parallel, &product, &inputs) };

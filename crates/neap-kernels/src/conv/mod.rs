@@ -10,6 +10,8 @@
 //! | [`conv_first_layer`] | plain `[N][C_in][H][W]`, `C_in <= 16` | `[kh][kw][c]` | 1 |
 //! | [`conv_narrow_groups`] | blocked | `[kh][kw][channel in group]` | width 1, 2, 4 or 8, equal in and out |
 //!
+//! Each has a sibling for a band of rows of taller tensors, whose channel planes lie further apart.
+//!
 //! [`supports`] tells which serve a shape. Everything is row-major f32; pad lanes of blocked
 //! outputs are written with finite values and never read.
 
@@ -19,12 +21,13 @@ mod grouped;
 #[cfg(test)]
 mod tests;
 
-pub use blocked::conv_blocked;
-pub use first_layer::{conv_first_layer, conv_first_layer_scratch_bytes};
-pub use grouped::conv_narrow_groups;
+pub use blocked::{conv_blocked, conv_blocked_band};
+pub use first_layer::{conv_first_layer, conv_first_layer_band, conv_first_layer_scratch_bytes};
+pub use grouped::{conv_narrow_groups, conv_narrow_groups_band};
 
 use crate::error::{KernelError, check_len, checked_product};
 use crate::panel::panel_floats;
+use crate::planes::{Planes, check_planes};
 use crate::simd::LANES;
 use std::ops::Range;
 
@@ -109,30 +112,36 @@ impl ConvShape {
         Ok(())
     }
 
-    fn blocked_input_elements(&self) -> Option<usize> {
-        checked_product(&[
-            self.batch,
-            self.c_in.div_ceil(LANES),
-            self.input[0],
-            self.input[1],
-            LANES,
-        ])
+    /// Blocked tensors that are just as high as the shape says.
+    fn whole_planes(&self) -> Planes {
+        Planes {
+            input: plane_floats(self.input, LANES).unwrap_or(usize::MAX),
+            output: plane_floats(self.output, LANES).unwrap_or(usize::MAX),
+        }
     }
 
-    fn blocked_output_elements(&self) -> Option<usize> {
-        checked_product(&[
-            self.batch,
-            self.c_out.div_ceil(LANES),
-            self.output[0],
-            self.output[1],
-            LANES,
-        ])
+    fn check_blocked_input(&self, planes: &Planes, input: &[f32]) -> Result<(), KernelError> {
+        let count = self.batch.checked_mul(self.c_in.div_ceil(LANES));
+        let plane = plane_floats(self.input, LANES);
+        check_planes("input", input.len(), count, planes.input, plane)
+    }
+
+    fn check_output(
+        &self,
+        what: &'static str,
+        planes: &Planes,
+        len: usize,
+    ) -> Result<(), KernelError> {
+        let count = self.batch.checked_mul(self.panels());
+        let plane = plane_floats(self.output, LANES);
+        check_planes(what, len, count, planes.output, plane)
     }
 
     /// Checks what all forms have in common: sizes, the panel range and its weights, output and residual.
     fn check_call(
         &self,
         form: ConvForm,
+        planes: &Planes,
         panels: &Range<usize>,
         weights: &[f32],
         output: &[f32],
@@ -149,12 +158,16 @@ impl ConvShape {
             .and_then(|rows| checked_product(&[rows, LANES, panels.len()]));
         check_len("weights", weights.len(), floats)?;
         debug_assert_eq!(floats, Some(panel_floats(self.k()) * panels.len()));
-        check_len("output", output.len(), self.blocked_output_elements())?;
+        self.check_output("output", planes, output.len())?;
         if let crate::epilogue::Residual::Separate(residual) = epilogue.residual {
-            check_len("residual", residual.len(), self.blocked_output_elements())?;
+            self.check_output("residual", planes, residual.len())?;
         }
         Ok(())
     }
+}
+
+fn plane_floats(size: [usize; 2], lanes: usize) -> Option<usize> {
+    checked_product(&[size[0], size[1], lanes])
 }
 
 fn check_form(form: ConvForm, s: &ConvShape) -> Result<(), KernelError> {

@@ -230,7 +230,7 @@ fn run(
     let mut out = if residual == 2 {
         l.residual.clone()
     } else {
-        vec![f32::NAN; s.blocked_output_elements().unwrap()]
+        vec![f32::NAN; output_elements(s)]
     };
     let mut scratch = vec![f32::NAN; conv_first_layer_scratch_bytes(s, parallel.workers()) / 4];
     let epilogue = Epilogue {
@@ -354,7 +354,7 @@ fn bad_calls_are_refused() {
     let l = layer(&CASES[1]);
     let (isa, e) = (Isa::detect(), Epilogue::default());
     let (w, x) = (&l.panels[..], &l.kernel_input[..]);
-    let mut out = vec![0.0; l.shape.blocked_output_elements().unwrap()];
+    let mut out = vec![0.0; output_elements(&l.shape)];
     let n = l.shape.panels();
     let mut call = |s: ConvShape, range: Range<usize>, w: &[f32], x: &[f32], cut: usize| {
         let len = out.len() - cut;
@@ -450,4 +450,8 @@ fn bad_calls_are_refused() {
     assert!(call(huge, 0..n, w, x, 0).is_err());
     assert!(!supports(ConvForm::NarrowGroups, &l.shape));
     assert!(!supports(ConvForm::FirstLayer, &l.shape));
+}
+
+fn output_elements(s: &ConvShape) -> usize {
+    s.batch * s.panels() * s.output[0] * s.output[1] * LANES
 }

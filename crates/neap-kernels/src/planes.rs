@@ -1,0 +1,37 @@
+//! How far apart the channel planes of a tensor lie: a call may compute a band of rows of taller tensors.
+//!
+//! ```text
+//!   block 0  │ rows 0.. │▓▓ band ▓▓│ .. H │   a band is the same rows of every channel block:
+//!   block 1  │ rows 0.. │▓▓ band ▓▓│ .. H │   the call gets memory from its first row on,
+//!   ...                                       and the distance from block to block
+//! ```
+
+use crate::error::{KernelError, check_len};
+
+/// From one channel plane to the next, in floats; at least as much as the rows of the call take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Planes {
+    pub input: usize,
+    /// Also of a residual.
+    pub output: usize,
+}
+
+/// Refuses a buffer in which `count` planes of `plane` floats, `stride` apart, do not fit.
+pub(crate) fn check_planes(
+    buffer: &'static str,
+    given_elements: usize,
+    count: Option<usize>,
+    stride: usize,
+    plane: Option<usize>,
+) -> Result<(), KernelError> {
+    if plane.is_some_and(|plane| stride < plane) {
+        return Err(KernelError::Invalid("planes overlap"));
+    }
+    let needed = count.zip(plane).and_then(|(count, plane)| {
+        let Some(before) = count.checked_sub(1) else {
+            return Some(0);
+        };
+        before.checked_mul(stride)?.checked_add(plane)
+    });
+    check_len(buffer, given_elements, needed)
+}

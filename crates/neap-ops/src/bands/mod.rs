@@ -1,0 +1,412 @@
+//! Runs a chain of layers in row bands ([`neap_ir::bands`]).
+//!
+//! ```text
+//!   for each band of the last layer's rows
+//!     from the last layer to the first   how many rows are needed by now
+//!     from the first layer to the last   compute those that are not there yet
+//!     every layer but the last           move the rows that the next band needs to the top
+//! ```
+//! A band of a layer is an ordinary call of its kernel, on a few rows with padding where the image
+//! ends and nowhere else, so its elements have the bits that they have without bands.
+
+mod chain;
+
+pub use chain::choose_heights;
+
+use crate::args::{Args, Scratch, scratch_bytes};
+use crate::error::Named;
+use crate::layer::{activation, conv_supported};
+use crate::nd::{GRAIN, Ptr, split};
+use crate::{Context, OpError, TensorMut, TensorRef};
+use chain::{Chain, Stage};
+use neap_ir::bands::{BandLayer, Bands, MAX_LAYERS};
+use neap_ir::graph::LANES;
+use neap_ir::op::Pool;
+use neap_ir::panel::{ConvForm, Epilogue};
+use neap_ir::{DType, Layout, TensorType};
+use neap_kernels::conv::{
+    ConvShape, conv_blocked_band, conv_first_layer_band, conv_first_layer_scratch_bytes,
+    conv_narrow_groups_band,
+};
+use neap_kernels::depthwise::{Depthwise, depthwise_band};
+use neap_kernels::epilogue::{self, Residual};
+use neap_kernels::parallel::Parallel;
+use neap_kernels::planes::Planes;
+use neap_kernels::pool::{self as kernels, average_pool_band, max_pool_band};
+use neap_kernels::simd::Isa;
+use std::ops::Range;
+
+pub(crate) fn bands(bands: &Bands, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    let Some(chain) = Chain::of(bands, x.shape()) else {
+        return args.fail("the chain does not fit its input");
+    };
+    args.require(
+        y.layout == Layout::Blocked && (x.layout == Layout::Plain) == chain.plain,
+        "operands have the wrong layout",
+    )?;
+    let mut weights: [&[f32]; MAX_LAYERS] = [&[]; MAX_LAYERS];
+    let mut next_input = 1;
+    for (slot, layer) in weights.iter_mut().zip(&bands.layers) {
+        if layer.has_weights() {
+            *slot = args.input(next_input)?.f32s();
+            next_input += 1;
+        }
+    }
+    let residual = match bands.residual_input() {
+        Some(index) => Some(args.input(index)?),
+        None => None,
+    };
+    if let Some(residual) = residual {
+        let fits = residual.layout == y.layout && residual.dtype() == DType::F32;
+        args.require(fits, "the residual has the wrong layout")?;
+    }
+    let first_floats = first_layer_floats(bands, &chain, ctx.par.workers());
+    let mut scratch = Scratch::new(args.op, ctx.workspace);
+    let lines = scratch.take::<f32>(chain.line_floats)?;
+    let first_scratch = scratch.take::<f32>(first_floats)?;
+    let mut run = Run {
+        op: args.op,
+        chain: &chain,
+        layers: &bands.layers,
+        weights,
+        x,
+        y,
+        residual,
+        lines,
+        first_scratch,
+        isa: ctx.isa,
+        par: ctx.par,
+        done: [0; MAX_LAYERS],
+        base: [0; MAX_LAYERS],
+    };
+    for image in 0..chain.batch {
+        run.image(image)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn workspace_bytes(bands: &Bands, x: &[usize], workers: usize) -> usize {
+    Chain::of(bands, x).map_or(0, |chain| {
+        scratch_bytes::<f32>(chain.line_floats)
+            + scratch_bytes::<f32>(first_layer_floats(bands, &chain, workers))
+    })
+}
+
+/// Whether every layer has a kernel, given types that fit.
+pub(crate) fn supported(bands: &Bands, x: &TensorType) -> bool {
+    let Some(chain) = Chain::of(bands, &x.shape) else {
+        return false;
+    };
+    bands
+        .layers
+        .iter()
+        .zip(chain.stages())
+        .all(|(layer, stage)| {
+            let shape = |channels: usize, [h, w]: [usize; 2]| [chain.batch, channels, h, w];
+            let (x, y) = (
+                shape(stage.c_in, stage.input),
+                shape(stage.c_out, stage.output),
+            );
+            match layer {
+                BandLayer::Conv(conv) => conv_supported(conv, &x, &y),
+                BandLayer::Depthwise(_) => true,
+                BandLayer::Pool { kind, .. } => crate::window::pool::blocks(*kind, 1),
+            }
+        })
+}
+
+/// Whether input 0 is a plain image.
+pub(crate) fn is_plain(bands: &Bands) -> bool {
+    bands.layers.first().is_some_and(chain::is_first_layer)
+}
+
+/// Whether the output may take the place of input 0, when they have the same type and layout.
+pub(crate) fn may_overwrite_input(bands: &Bands, x: &TensorType) -> bool {
+    Chain::of(bands, &x.shape).is_some_and(|chain| chain.follows_input())
+}
+
+pub(crate) fn flops(bands: &Bands, x: &[usize]) -> u64 {
+    let Some(chain) = Chain::of(bands, x) else {
+        return 0;
+    };
+    let layers = bands.layers.iter().zip(chain.stages());
+    layers.fold(0u64, |sum, (layer, stage)| {
+        let per_result = match layer {
+            BandLayer::Conv(conv) => 2 * conv.k() as u64,
+            BandLayer::Depthwise(depthwise) => 2 * depthwise.k() as u64,
+            BandLayer::Pool { .. } => (stage.kernel[0] * stage.kernel[1]) as u64,
+        };
+        let results = [chain.batch, stage.c_out, stage.output[0], stage.output[1]];
+        let flops = results
+            .iter()
+            .fold(per_result, |n, &d| n.saturating_mul(d as u64));
+        sum.saturating_add(flops)
+    })
+}
+
+/// Scratch of a first-layer kernel, in floats; 0 where there is none.
+fn first_layer_floats(bands: &Bands, chain: &Chain, workers: usize) -> usize {
+    let (Some(BandLayer::Conv(conv)), Some(stage)) = (bands.layers.first(), chain.stages().first())
+    else {
+        return 0;
+    };
+    if conv.form != ConvForm::FirstLayer {
+        return 0;
+    }
+    let rows = 0..chain.first_stage_rows();
+    let mut shape = conv_shape(conv, stage, &rows);
+    shape.input = stage.input;
+    conv_first_layer_scratch_bytes(&shape, workers).div_ceil(4)
+}
+
+/// One call of the operator.
+struct Run<'c, 'a> {
+    op: &'static str,
+    chain: &'c Chain,
+    layers: &'c [BandLayer],
+    weights: [&'c [f32]; MAX_LAYERS],
+    x: TensorRef<'a>,
+    y: TensorMut<'a>,
+    residual: Option<TensorRef<'a>>,
+    lines: &'c mut [f32],
+    first_scratch: &'c mut [f32],
+    isa: Isa,
+    par: &'c dyn Parallel,
+    /// Rows of each stage that are computed, and the first that is still in its line buffer.
+    done: [usize; MAX_LAYERS],
+    base: [usize; MAX_LAYERS],
+}
+
+impl Run<'_, '_> {
+    fn image(&mut self, image: usize) -> Result<(), OpError> {
+        let chain = self.chain;
+        let stages = chain.stages();
+        let last = stages.len() - 1;
+        self.done = [0; MAX_LAYERS];
+        self.base = [0; MAX_LAYERS];
+        while self.done[last] < stages[last].output[0] {
+            let mut needed = self.done;
+            needed[last] = chain.band_end(self.done[last]);
+            for index in (0..last).rev() {
+                let next = index + 1;
+                if needed[next] > self.done[next] {
+                    needed[index] = stages[next].bottom(needed[next]).max(self.done[index]);
+                }
+            }
+            for index in 0..=last {
+                if needed[index] > self.done[index] {
+                    self.stage(image, index, self.done[index]..needed[index])?;
+                    self.done[index] = needed[index];
+                }
+            }
+            for index in 0..last {
+                self.keep(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the rows that the next band needs again to the top of the line buffer.
+    fn keep(&mut self, index: usize) {
+        let stage = &self.chain.stages()[index];
+        let next = &self.chain.stages()[index + 1];
+        let (base, done) = (self.base[index], self.done[index]);
+        let is_over = self.done[index + 1] == next.output[0];
+        let from = if is_over {
+            done
+        } else {
+            next.top(self.done[index + 1]).clamp(base, done)
+        };
+        self.base[index] = from;
+        let (count, skipped) = (
+            (done - from) * stage.row_floats(),
+            (from - base) * stage.row_floats(),
+        );
+        if count == 0 || skipped == 0 {
+            return;
+        }
+        let (plane, blocks) = (stage.line_plane(), stage.out_blocks());
+        let lines = Ptr(self.lines[stage.at..][..blocks * plane].as_mut_ptr());
+        split(self.par, blocks, GRAIN / count, &|range, _| {
+            for block in range {
+                // SAFETY: each block's plane belongs to one task and is inside the line buffer.
+                let plane = unsafe { lines.slice_mut(block * plane, plane) };
+                plane.copy_within(skipped..skipped + count, 0);
+            }
+        });
+    }
+
+    /// Computes `rows` of a stage.
+    fn stage(&mut self, image: usize, index: usize, rows: Range<usize>) -> Result<(), OpError> {
+        let (chain, op) = (self.chain, self.op);
+        let stages = chain.stages();
+        let (stage, is_last) = (&stages[index], index + 1 == stages.len());
+        let under = stage.top(rows.start)..stage.bottom(rows.end);
+        let buffer_fits = (is_last || rows.end - self.base[index] <= stage.buffer_rows)
+            && (index == 0 || under.start >= self.base[index - 1]);
+        if !buffer_fits {
+            return Err(OpError::operand(op, "line buffers are too small"));
+        }
+        let (before, own) = self.lines.split_at_mut(stage.at);
+        let (input, in_plane) = if index == 0 {
+            let lanes = if chain.plain { 1 } else { LANES };
+            let row = stage.input[1] * lanes;
+            let plane = stage.input[0] * row;
+            let planes = if chain.plain {
+                stage.c_in
+            } else {
+                stage.c_in.div_ceil(LANES)
+            };
+            let pixels = &self.x.f32s()[image * planes * plane..][..planes * plane];
+            (&pixels[under.start * row..], plane)
+        } else {
+            let previous = &stages[index - 1];
+            let lines = &before[previous.at..];
+            let skipped = (under.start - self.base[index - 1]) * previous.row_floats();
+            (&lines[skipped..], previous.line_plane())
+        };
+        let row = stage.row_floats();
+        let mut residual = Residual::None;
+        let (output, out_plane) = if is_last {
+            let plane = stage.output[0] * row;
+            let image_floats = stage.out_blocks() * plane;
+            let from = image * image_floats + rows.start * row;
+            let to = (image + 1) * image_floats;
+            residual = match &self.residual {
+                None => Residual::None,
+                Some(r) if self.y.is_at(r) => Residual::InPlace,
+                Some(r) => Residual::Separate(&r.f32s()[from..to]),
+            };
+            // SAFETY: the output overlaps neither weights nor line buffers. Where it lies on the
+            // input, this is not the first stage, so no view of that is alive.
+            let out = unsafe { self.y.f32s_mut() };
+            (&mut out[from..to], plane)
+        } else {
+            let skipped = (rows.start - self.base[index]) * row;
+            let plane = stage.line_plane();
+            (&mut own[skipped..stage.out_blocks() * plane], plane)
+        };
+        let call = Call {
+            stage,
+            rows,
+            under,
+            planes: Planes {
+                input: in_plane,
+                output: out_plane,
+            },
+            weights: self.weights[index],
+            residual,
+            isa: self.isa,
+            par: self.par,
+        };
+        call.run(&self.layers[index], input, output, self.first_scratch, op)
+    }
+}
+
+/// One call of a kernel.
+struct Call<'c> {
+    stage: &'c Stage,
+    rows: Range<usize>,
+    /// Input rows under them.
+    under: Range<usize>,
+    planes: Planes,
+    weights: &'c [f32],
+    residual: Residual<'c>,
+    isa: Isa,
+    par: &'c dyn Parallel,
+}
+
+impl Call<'_> {
+    fn run(
+        self,
+        layer: &BandLayer,
+        input: &[f32],
+        output: &mut [f32],
+        scratch: &mut [f32],
+        op: &'static str,
+    ) -> Result<(), OpError> {
+        let (isa, par, planes, weights) = (self.isa, self.par, self.planes, self.weights);
+        let epilogue = |epilogue: &Epilogue| epilogue::Epilogue {
+            activation: activation(epilogue.activation),
+            residual: self.residual,
+        };
+        let stage = self.stage;
+        match layer {
+            BandLayer::Conv(conv) => {
+                let mut shape = conv_shape(conv, stage, &self.rows);
+                shape.input[0] = self.under.len();
+                let (panels, epilogue) = (0..shape.panels(), epilogue(&conv.epilogue));
+                match conv.form {
+                    ConvForm::Blocked => conv_blocked_band(
+                        isa, par, &shape, planes, panels, weights, input, output, epilogue,
+                    ),
+                    ConvForm::NarrowGroups => conv_narrow_groups_band(
+                        isa, par, &shape, planes, panels, weights, input, output, epilogue,
+                    ),
+                    ConvForm::FirstLayer => conv_first_layer_band(
+                        isa, par, &shape, planes, panels, weights, input, output, epilogue, scratch,
+                    ),
+                }
+            }
+            BandLayer::Depthwise(depthwise) => {
+                let shape = Depthwise {
+                    batch: 1,
+                    channels: depthwise.channels,
+                    input: [self.under.len(), stage.input[1]],
+                    output: [self.rows.len(), stage.output[1]],
+                    kernel: stage.kernel,
+                    strides: stage.strides,
+                    dilations: stage.dilations,
+                    pads_begin: [stage.pad_above(self.rows.start), stage.pads_begin[1]],
+                };
+                let (panels, epilogue) = (0..stage.out_blocks(), epilogue(&depthwise.epilogue));
+                depthwise_band(
+                    isa, par, &shape, planes, panels, weights, input, output, epilogue,
+                )
+            }
+            BandLayer::Pool { kind, .. } => {
+                let shape = kernels::Pool {
+                    planes: stage.out_blocks(),
+                    input: [self.under.len(), stage.input[1]],
+                    output: [self.rows.len(), stage.output[1]],
+                    kernel: stage.kernel,
+                    strides: stage.strides,
+                    dilations: stage.dilations,
+                    pads_begin: [stage.pad_above(self.rows.start), stage.pads_begin[1]],
+                    pads_end: [stage.pad_below(self.under.end), stage.pads_end[1]],
+                };
+                match *kind {
+                    Pool::Max { .. } => max_pool_band(isa, par, &shape, planes, input, output),
+                    Pool::Average { count_include_pad } => average_pool_band(
+                        isa,
+                        par,
+                        &shape,
+                        planes,
+                        count_include_pad,
+                        input,
+                        output,
+                    ),
+                    Pool::Lp { .. } => return Err(OpError::operand(op, "takes plain tensors")),
+                }
+            }
+        }
+        .named(op)
+    }
+}
+
+/// A band of a convolution; the input is as high as the whole.
+fn conv_shape(conv: &neap_ir::panel::PanelConv, stage: &Stage, rows: &Range<usize>) -> ConvShape {
+    ConvShape {
+        batch: 1,
+        c_in: conv.c_in,
+        c_out: conv.c_out,
+        groups: conv.groups,
+        input: stage.input,
+        output: [rows.len(), stage.output[1]],
+        kernel: stage.kernel,
+        strides: stage.strides,
+        dilations: stage.dilations,
+        pads_begin: [stage.pad_above(rows.start), stage.pads_begin[1]],
+    }
+}

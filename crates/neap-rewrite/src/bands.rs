@@ -1,0 +1,303 @@
+//! Row bands: a second program over the same packed weights, in which chains of layers with large
+//! activations are one node each, so that the most bytes that live at once are fewer.
+//!
+//! ```text
+//!   live bytes   ▁▂███▇▅▃▂▁▁    the highest step's chain becomes one node,
+//!                  ╰─┬─╯        if that lowers the profile;
+//!   then         ▁▂▃▃▅▃▂▁▁      and again, until nothing does
+//! ```
+
+use crate::place;
+use neap_ir::bands::{BandLayer, Bands, MAX_LAYERS};
+use neap_ir::recipe::PackedForm;
+use neap_ir::{Const, DType, Graph, Layout, Node, Op, PackedId, Program, TensorType, ValueId};
+use neap_kernels::simd::Isa;
+use std::cmp::Reverse;
+use std::ops::Range;
+
+/// What chains may take.
+#[derive(Debug, Clone, Copy)]
+pub struct BandLimits {
+    /// Weights of a chain, which are all needed at once.
+    pub weight_bytes: u64,
+    /// Line buffers of a chain; exceeded only where bands of one row need more.
+    pub line_bytes: usize,
+    /// Programs whose peak is no higher than this are left as they are.
+    pub enough_bytes: u64,
+}
+
+impl Default for BandLimits {
+    fn default() -> BandLimits {
+        BandLimits {
+            weight_bytes: 3 << 19,
+            line_bytes: 1 << 20,
+            enough_bytes: 1 << 20,
+        }
+    }
+}
+
+/// A change must lower what it changes by this share.
+const LEAST_GAIN: u64 = 64;
+
+/// Threads for which workspaces are sized here.
+const WORKERS: usize = 2;
+
+/// The program with row bands; `None` where they would not lower the memory it needs.
+pub fn with_bands(program: &Program, limits: &BandLimits) -> Option<Program> {
+    let search = Search {
+        program,
+        limits,
+        lines: lines(&program.graph),
+    };
+    let mut chains: Vec<Chain> = Vec::new();
+    let mut best = program.clone();
+    let mut profile = Profile::of(&best);
+    while profile.peak_bytes() > limits.enough_bytes {
+        let found = search
+            .candidates(&chains, &profile.peak_values)
+            .into_iter()
+            .filter_map(|chains| {
+                let made = search.program(&chains)?;
+                Some((Profile::of(&made), made, chains))
+            })
+            .min_by(|a, b| a.0.falling_bytes.cmp(&b.0.falling_bytes));
+        match found {
+            Some((lower, made, with)) if lower.is_well_below(&profile) => {
+                (profile, best, chains) = (lower, made, with);
+            }
+            _ => break,
+        }
+    }
+    (!chains.is_empty()).then_some(best)
+}
+
+/// Layers `range` of a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Chain {
+    line: usize,
+    range: Range<usize>,
+}
+
+impl Chain {
+    fn meets(&self, other: &Chain) -> bool {
+        self.line == other.line
+            && self.range.start < other.range.end
+            && other.range.start < self.range.end
+    }
+
+    fn is_part_of(&self, other: &Chain) -> bool {
+        other.range.start <= self.range.start && self.range.end <= other.range.end
+    }
+}
+
+struct Search<'a> {
+    program: &'a Program,
+    limits: &'a BandLimits,
+    /// Nodes of the plain program that could be one chain, in order.
+    lines: Vec<Vec<usize>>,
+}
+
+impl Search<'_> {
+    /// Sets of chains with one more, or a longer one, at one of the values of the highest step.
+    fn candidates(&self, chains: &[Chain], peak_values: &[ValueId]) -> Vec<Vec<Chain>> {
+        let nodes = &self.program.graph.nodes;
+        let mut found = Vec::new();
+        for (line, members) in self.lines.iter().enumerate() {
+            let is_at_peak = |i: &usize| {
+                let node = &nodes[members[*i]];
+                let ends = [node.input(0), node.outputs[0]];
+                ends.iter().flatten().any(|v| peak_values.contains(v))
+            };
+            let at_peak: Vec<usize> = (0..members.len()).filter(is_at_peak).collect();
+            let pairs = (0..members.len())
+                .flat_map(|begin| (begin + 2..=members.len()).map(move |end| begin..end));
+            for range in pairs {
+                let touches = at_peak.iter().any(|i| range.contains(i));
+                let chain = Chain { line, range };
+                if !touches || chains.contains(&chain) || !self.is_allowed(&chain) {
+                    continue;
+                }
+                // Chains that it meets become part of it.
+                let (met, mut with): (Vec<Chain>, Vec<Chain>) = chains
+                    .iter()
+                    .cloned()
+                    .partition(|other| other.meets(&chain));
+                if met.iter().all(|other| other.is_part_of(&chain)) {
+                    with.push(chain);
+                    found.push(with);
+                }
+            }
+        }
+        found
+    }
+
+    fn is_allowed(&self, chain: &Chain) -> bool {
+        let members = &self.lines[chain.line][chain.range.clone()];
+        let weights = members.iter().filter_map(|&at| {
+            let id = self.program.graph.nodes[at].panels?;
+            Some(self.program.packed[id.index()].bytes)
+        });
+        let ends_there = |&at: &usize| {
+            let layer = BandLayer::of(&self.program.graph.nodes[at].op);
+            layer.is_none_or(|layer| layer.has_residual())
+        };
+        members.len() <= MAX_LAYERS
+            && weights.sum::<u64>() <= self.limits.weight_bytes
+            && !members[..members.len() - 1].iter().any(ends_there)
+    }
+
+    fn program(&self, chains: &[Chain]) -> Option<Program> {
+        let mut graph = self.program.graph.clone();
+        let mut dead = vec![false; graph.nodes.len()];
+        for chain in chains {
+            let members = &self.lines[chain.line][chain.range.clone()];
+            let (&last, inner) = members.split_last()?;
+            let node = self.node(&mut graph, members)?;
+            graph.nodes[last] = node;
+            inner.iter().for_each(|&at| dead[at] = true);
+        }
+        let mut at = 0;
+        graph.nodes.retain(|_| {
+            at += 1;
+            !dead[at - 1]
+        });
+        let digest = format!("{}-bands", self.program.digest);
+        let mut program = place::run(graph, digest);
+        program.packed = self.program.packed.clone();
+        Some(program)
+    }
+
+    /// One node for a chain; its weights become constants of the graph.
+    fn node(&self, graph: &mut Graph, members: &[usize]) -> Option<Node> {
+        let nodes = &self.program.graph.nodes;
+        let (first, last) = (&nodes[*members.first()?], &nodes[*members.last()?]);
+        let mut bands = Bands {
+            layers: Vec::with_capacity(members.len()),
+            first_rows: 1,
+            band_rows: 1,
+        };
+        let x = first.input(0)?;
+        let mut inputs = vec![Some(x)];
+        for &at in members {
+            let layer = BandLayer::of(&nodes[at].op)?;
+            if let Some(id) = nodes[at].panels {
+                inputs.push(Some(self.weights(graph, id, &layer)?));
+            }
+            bands.layers.push(layer);
+        }
+        if bands.residual_input().is_some() {
+            inputs.push(Some(last.input(1)?));
+        }
+        let fits = neap_ops::choose_heights(&mut bands, &graph.ty(x).shape, self.limits.line_bytes);
+        fits.then(|| Node {
+            name: format!("{}..{}", first.name, last.name),
+            op: Op::Bands(bands),
+            inputs,
+            outputs: last.outputs.clone(),
+            panels: None,
+        })
+    }
+
+    fn weights(&self, graph: &mut Graph, id: PackedId, layer: &BandLayer) -> Option<ValueId> {
+        let ty = TensorType::new(DType::F32, &layer.weight_shape()?);
+        let name = format!("{}.panels", self.program.packed[id.index()].name);
+        Some(graph.add_const(name, ty, Const::Packed(id)))
+    }
+}
+
+/// The longest runs of nodes each of which could be computed in bands with the next: its result is
+/// that one's input and nobody else's.
+fn lines(graph: &Graph) -> Vec<Vec<usize>> {
+    let (uses, producers) = (graph.use_counts(), graph.producers());
+    let mut line_of: Vec<Option<usize>> = vec![None; graph.nodes.len()];
+    let mut found: Vec<Vec<usize>> = Vec::new();
+    for (at, node) in graph.nodes.iter().enumerate() {
+        let is_image = |v: ValueId| graph.ty(v).shape.len() == 4;
+        let (Some(_), Some(x), &[Some(y)]) =
+            (BandLayer::of(&node.op), node.input(0), &node.outputs[..])
+        else {
+            continue;
+        };
+        if !is_image(x) || !is_image(y) || graph.value(y).layout != Layout::Blocked {
+            continue;
+        }
+        let before = producers[x.index()].filter(|_| uses[x.index()] == 1);
+        let line = before
+            .and_then(|producer| line_of[producer.index()])
+            .unwrap_or(found.len());
+        if line == found.len() {
+            found.push(Vec::new());
+        }
+        found[line].push(at);
+        line_of[at] = Some(line);
+    }
+    found
+}
+
+/// What each step needs in memory at the least, and where that is most.
+struct Profile {
+    /// From the highest on.
+    falling_bytes: Vec<u64>,
+    /// Inputs and outputs of the first step that is as high as any.
+    peak_values: Vec<ValueId>,
+}
+
+impl Profile {
+    fn of(program: &Program) -> Profile {
+        let mut live = vec![0u64; program.steps.len()];
+        for buffer in &program.buffers {
+            for step in &mut live[buffer.live.start as usize..buffer.live.end as usize] {
+                *step += buffer.bytes;
+            }
+        }
+        let node = |step: usize| &program.graph.nodes[program.steps[step].index()];
+        for (step, bytes) in live.iter_mut().enumerate() {
+            *bytes += needed_bytes(program, node(step));
+        }
+        let highest = (0..live.len()).min_by_key(|&step| (Reverse(live[step]), step));
+        let peak_values = highest.map_or(Vec::new(), |step| {
+            let node = node(step);
+            node.present_inputs()
+                .chain(node.present_outputs())
+                .collect()
+        });
+        live.sort_unstable_by_key(|&bytes| Reverse(bytes));
+        Profile {
+            falling_bytes: live,
+            peak_values,
+        }
+    }
+
+    fn peak_bytes(&self) -> u64 {
+        self.falling_bytes.first().copied().unwrap_or(0)
+    }
+
+    /// Whether the highest step that differs is lower here, by enough to matter.
+    fn is_well_below(&self, other: &Profile) -> bool {
+        let mut pairs = self.falling_bytes.iter().zip(&other.falling_bytes);
+        pairs
+            .find(|(mine, theirs)| mine != theirs)
+            .is_some_and(|(&mine, &theirs)| mine <= theirs - theirs / LEAST_GAIN)
+    }
+}
+
+/// Workspace, and the fewest weights that a step can compute with.
+fn needed_bytes(program: &Program, node: &Node) -> u64 {
+    let graph = &program.graph;
+    let operand = |v: &Option<ValueId>| v.map(|v| (graph.ty(v), graph.value(v).layout));
+    let inputs: Vec<_> = node.inputs.iter().map(operand).collect();
+    let outputs: Vec<_> = node.outputs.iter().map(operand).collect();
+    let isa = Isa::by_name("portable").unwrap_or_else(Isa::detect);
+    let workspace = neap_ops::workspace_bytes(&node.op, &inputs, &outputs, WORKERS, isa) as u64;
+    let panel = node
+        .panels
+        .map_or(0, |id| match program.packed[id.index()].form {
+            PackedForm::Panels { panel_bytes, .. } => panel_bytes,
+            PackedForm::Raw => 0,
+        });
+    let extents = node.present_inputs().map(|v| match graph.constant(v) {
+        Some(Const::Packed(id)) => program.packed[id.index()].bytes,
+        _ => 0,
+    });
+    workspace + panel + extents.sum::<u64>()
+}

@@ -1,0 +1,156 @@
+//! The programs of a packed model: the plain one, and where it needs less memory, one with row bands
+//! over the same weights. Encoding, and checks of what is read back.
+
+use crate::error::{Error, Result};
+use neap_ir::{Graph, Program, ValueId};
+use neap_rewrite::BandLimits;
+use neap_store::BLOCK;
+use serde::Serialize;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Changes when the meaning of a packed program changes; part of every file and cache key.
+pub(crate) const PROGRAM_VERSION: u32 = 2;
+
+/// Whether chains of layers with large activations run in row bands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BandMode {
+    /// Where that is predicted to be faster under the budget, or nothing else fits into it.
+    #[default]
+    Auto,
+    Off,
+    /// Wherever the packed model has them.
+    On,
+}
+
+/// Row bands of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct BandCount {
+    pub chains: usize,
+    pub layers: usize,
+}
+
+/// What a packed file describes.
+#[derive(Clone)]
+pub(crate) struct Programs {
+    pub plain: Arc<Program>,
+    /// Encoded without the table of weights, which is the plain program's.
+    pub banded: Option<Arc<Program>>,
+}
+
+impl Programs {
+    /// Of a program whose weights have their offsets.
+    pub fn new(plain: Program) -> Programs {
+        let banded = neap_rewrite::with_bands(&plain, &BandLimits::default());
+        Programs {
+            plain: Arc::new(plain),
+            banded: banded.map(Arc::new),
+        }
+    }
+
+    /// Those that may run, the preferred first.
+    pub fn of(&self, mode: BandMode) -> impl Iterator<Item = &Arc<Program>> {
+        let plain = mode != BandMode::On || self.banded.is_none();
+        let banded = self.banded.iter().filter(move |_| mode != BandMode::Off);
+        plain.then_some(&self.plain).into_iter().chain(banded)
+    }
+
+    /// The table of contents: version, then the programs.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let toc = PROGRAM_VERSION.to_le_bytes().to_vec();
+        let banded = self.banded.as_ref().map(|banded| Program {
+            packed: Vec::new(),
+            ..Program::clone(banded)
+        });
+        postcard::to_extend(&(&*self.plain, banded), toc)
+            .map_err(|e| Error::BadInput(format!("cannot encode the program: {e}")))
+    }
+
+    /// Reads and checks a table of contents whose weights lie in `data`.
+    pub fn decode(toc: &[u8], data: Range<u64>) -> std::result::Result<Programs, String> {
+        let (version, rest) = toc
+            .split_first_chunk::<4>()
+            .ok_or("the table of contents is empty")?;
+        let version = u32::from_le_bytes(*version);
+        if version != PROGRAM_VERSION {
+            return Err(format!(
+                "packed by another version (program format {version}, this build has {PROGRAM_VERSION}): pack it again"
+            ));
+        }
+        let (plain, banded): (Program, Option<Program>) = postcard::from_bytes(rest)
+            .map_err(|e| format!("the table of contents is not readable: {e}"))?;
+        check(&plain, &data)?;
+        let banded = match banded {
+            None => None,
+            Some(banded) => {
+                let banded = Program {
+                    packed: plain.packed.clone(),
+                    ..banded
+                };
+                check(&banded, &data)?;
+                if !same_border(&plain.graph, &banded.graph) || plain.digest == banded.digest {
+                    return Err("its two programs do not belong together".into());
+                }
+                Some(Arc::new(banded))
+            }
+        };
+        Ok(Programs {
+            plain: Arc::new(plain),
+            banded,
+        })
+    }
+}
+
+/// Every program passes here before it is planned or run, as it is made and as it is read.
+pub(crate) fn check(program: &Program, data: &Range<u64>) -> std::result::Result<(), String> {
+    program.check().map_err(|e| e.to_string())?;
+    for packed in &program.packed {
+        let end = packed.offset.checked_add(packed.bytes);
+        if packed.offset < data.start
+            || !packed.offset.is_multiple_of(BLOCK as u64)
+            || end.is_none_or(|end| end > data.end)
+        {
+            return Err(format!("weights of '{}' lie outside the file", packed.name));
+        }
+    }
+    check_supported(program).map_err(|e| e.to_string())
+}
+
+/// Unsupported operators are found before anything is packed or run, and named with their node.
+pub(crate) fn check_supported(program: &Program) -> Result<()> {
+    for &step in &program.steps {
+        let node = &program.graph.nodes[step.index()];
+        let inputs = crate::workload::operands(program, &node.inputs);
+        let outputs = crate::workload::operands(program, &node.outputs);
+        if matches!(node.op, neap_ir::Op::GatherRows { .. }) {
+            continue;
+        }
+        neap_ops::supported(&node.op, &inputs, &outputs)
+            .map_err(|e| Error::BadInput(format!("node '{}': {e}", node.name)))?;
+    }
+    Ok(())
+}
+
+/// Whether both take and give the same tensors.
+fn same_border(a: &Graph, b: &Graph) -> bool {
+    let same = |a_ids: &[ValueId], b_ids: &[ValueId]| {
+        a_ids.len() == b_ids.len()
+            && a_ids.iter().zip(b_ids).all(|(&i, &j)| {
+                let (a, b) = (a.value(i), b.value(j));
+                a.name == b.name && a.ty == b.ty
+            })
+    };
+    same(&a.inputs, &b.inputs) && same(&a.outputs, &b.outputs)
+}
+
+/// Row bands of a program.
+pub(crate) fn count_bands(program: &Program) -> BandCount {
+    let mut count = BandCount::default();
+    for node in &program.graph.nodes {
+        if let neap_ir::Op::Bands(bands) = &node.op {
+            count.chains += 1;
+            count.layers += bands.layers.len();
+        }
+    }
+    count
+}
