@@ -61,11 +61,19 @@ impl Executor {
         }
     }
 
-    /// Computes by another plan from now on.
-    pub(crate) fn replace(&mut self, tables: Tables, computes: Vec<Compute>) {
+    /// Computes by another plan from now on, perhaps of another program.
+    pub(crate) fn replace(
+        &mut self,
+        program: Arc<Program>,
+        tables: Tables,
+        computes: Vec<Compute>,
+    ) {
         if reads_rows(&tables, &computes) && self.batch.is_empty() {
             self.batch = RowBatch::new();
         }
+        self.inputs.reserve_exact(tables.max_inputs);
+        self.outputs.reserve_exact(tables.max_outputs);
+        self.program = program;
         self.tables = tables;
         self.computes = computes.into_boxed_slice();
     }

@@ -15,8 +15,10 @@
 use crate::RuntimeError;
 use crate::arena::{Arena, ArenaMap};
 use crate::clock::Clock;
+use crate::placement::{Placement, RESIDENT_BASE};
+use crate::ranges::bytes_of;
 use crate::recorder::Recorder;
-use neap_plan::{Load, ResidentLoad};
+use neap_plan::{ByteRange, Load};
 use neap_store::{LoadTag, RangeRead, Source, StoreError, Verifier};
 
 /// Drops the source first: that waits until the kernel writes no more to the arena.
@@ -36,7 +38,9 @@ pub(crate) struct LoadLane {
     loaded_bytes: u64,
     /// The source failed as a whole; the arena must outlive it as it is.
     broken: bool,
-    /// Arena and resident weights are those of the plan.
+    /// File ranges that stay in memory.
+    resident: Box<[ByteRange]>,
+    /// All of those are there.
     ready: bool,
 }
 
@@ -51,6 +55,7 @@ impl LoadLane {
         source: Box<dyn Source>,
         verifier: Verifier,
         arena: Arena,
+        resident: Vec<ByteRange>,
         loads: Vec<Load>,
         computes: usize,
     ) -> LoadLane {
@@ -68,61 +73,97 @@ impl LoadLane {
             loads: loads.into_boxed_slice(),
             loaded_bytes: 0,
             broken: false,
+            resident: resident.into_boxed_slice(),
             ready: false,
         }
     }
 
-    /// Goes over to another plan's loads and arena, with nothing in flight and nothing resident.
-    /// The old arena goes before the new one comes, so that the two are never charged together.
+    /// Goes over to another plan's loads and arena, with nothing in flight. Resident weights of both
+    /// plans stay where they are; what else is resident must be read by [`LoadLane::load_resident`].
+    /// Says how many bytes of resident weights went. After an error all is as it was, but for
+    /// resident weights that may have to be read again.
     pub(crate) fn replace(
         &mut self,
-        arena_bytes: u64,
+        placement: Placement,
         loads: Vec<Load>,
         computes: usize,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<u64, RuntimeError> {
         self.stop();
         if self.broken {
             return Err(RuntimeError::Unusable);
         }
         self.ready = false;
-        for bytes in [0, arena_bytes] {
-            self.arena =
-                Arena::new(bytes).map_err(|source| RuntimeError::Arena { bytes, source })?;
-        }
+        // SAFETY: nothing is in flight, and nothing computes while this is borrowed.
+        let released_bytes = unsafe { self.arena.reshape(&placement) }
+            .map_err(|source| arena_error(&placement, source))?;
         let window = window_of(&loads);
         self.arrived = Arrived::new(window);
         self.reported = Vec::with_capacity(window);
+        self.resident = placement.resident.into_boxed_slice();
         self.loads = loads.into_boxed_slice();
         self.computes = computes as u64;
-        Ok(())
+        Ok(released_bytes)
     }
 
-    /// Reads what stays in memory for the whole session, and waits for it.
-    pub(crate) fn load_resident(&mut self, resident: &[ResidentLoad]) -> Result<(), RuntimeError> {
-        let result = self.try_load_resident(resident);
-        self.ready = result.is_ok();
+    /// Gives the memory of everything but resident weights back to the kernel, until it is touched.
+    /// Nothing is in flight any more.
+    pub(crate) fn rest(&mut self) {
+        self.stop();
+        if !self.broken {
+            // SAFETY: nothing is in flight, and nothing computes while this is borrowed. Where the
+            // kernel refuses, the memory stays, which the plan allows for.
+            let _ = unsafe { self.arena.discard_work() };
+        }
+    }
+
+    /// Reads what is to stay in memory and is not there yet, waits for it, and says how many bytes
+    /// that were. After an error what has arrived stays, and the rest can be tried again.
+    pub(crate) fn load_resident(&mut self) -> Result<u64, RuntimeError> {
+        if self.broken {
+            return Err(RuntimeError::Unusable);
+        }
+        let missing = self.arena.residents.missing(&self.resident);
+        if let Err(source) = self.arena.residents.make_room(&missing) {
+            let bytes = self.arena.len_bytes().saturating_add(bytes_of(&missing));
+            return Err(RuntimeError::Arena { bytes, source });
+        }
+        let pieces: Vec<ByteRange> = missing.iter().flat_map(|&range| pieces_of(range)).collect();
+        let mut arrived = vec![false; pieces.len()];
+        let result = self.read_resident(&pieces, &mut arrived);
         if result.is_err() {
             self.stop();
         }
-        result
+        let here = |wanted: bool| {
+            let marked = pieces.iter().zip(&arrived);
+            marked
+                .filter(move |(_, here)| **here == wanted)
+                .map(|(&p, _)| p)
+        };
+        self.arena.residents.hold(here(true));
+        self.ready = result.is_ok();
+        if result.is_err() && !self.broken {
+            let lost: Vec<ByteRange> = here(false).collect();
+            // SAFETY: nothing is in flight, and nobody was told of these ranges. Where the kernel
+            // refuses, the memory stays until it is read again, which the plan allows for.
+            let _ = unsafe { self.arena.residents.give_back(&lost) };
+        }
+        result.map(|()| bytes_of(&missing))
     }
 
-    fn try_load_resident(&mut self, resident: &[ResidentLoad]) -> Result<(), RuntimeError> {
-        let mut next = 0;
-        let mut arrived = 0;
-        while arrived < resident.len() {
-            while let Some(load) = resident.get(next) {
-                let dst = address(&self.arena, load.offset, load.bytes)?;
-                // SAFETY: the plan is valid: the range lies in the arena and belongs to this load
-                // alone for the whole session. Nothing reads it before it is reported below. The
-                // arena is unmapped after the source is dropped.
+    fn read_resident(
+        &mut self,
+        pieces: &[ByteRange],
+        arrived: &mut [bool],
+    ) -> Result<(), RuntimeError> {
+        let (mut next, mut done) = (0, 0);
+        while done < pieces.len() {
+            while let Some(piece) = pieces.get(next) {
+                let dst = address(&self.arena, RESIDENT_BASE + piece.begin, piece.len())?;
+                // SAFETY: the range was made for this weight alone. Nothing reads it before it is
+                // reported below. The arena is unmapped after the source is dropped.
                 let submitted = unsafe {
-                    self.source.submit(
-                        LoadTag(next as u64),
-                        load.file_offset,
-                        dst,
-                        load.bytes as usize,
-                    )
+                    self.source
+                        .submit(LoadTag(next as u64), piece.begin, dst, piece.len() as usize)
                 };
                 match submitted {
                     Ok(()) => next += 1,
@@ -137,14 +178,17 @@ impl LoadLane {
                 source, reported, ..
             } = self;
             reported.clear();
-            source.poll(true, &mut |tag| reported.push(tag))?;
+            let result = source.poll(true, &mut |tag| reported.push(tag));
             for &LoadTag(index) in reported.iter() {
-                let load = &resident[index as usize];
+                let piece = pieces[index as usize];
                 // SAFETY: the load has been reported and nothing overwrites resident weights.
-                let bytes = unsafe { loaded(&self.arena, load.offset, load.bytes)? };
-                self.verifier.verify(load.file_offset, bytes)?;
+                let bytes =
+                    unsafe { loaded(&self.arena, RESIDENT_BASE + piece.begin, piece.len())? };
+                self.verifier.verify(piece.begin, bytes)?;
+                arrived[index as usize] = true;
             }
-            arrived += reported.len();
+            result?;
+            done += reported.len();
         }
         Ok(())
     }
@@ -166,7 +210,7 @@ impl LoadLane {
     }
 
     pub(crate) fn arena_bytes(&self) -> u64 {
-        self.arena.len_bytes() as u64
+        self.arena.len_bytes()
     }
 
     pub(crate) fn loads_per_run(&self) -> u64 {
@@ -334,6 +378,21 @@ impl LoadLane {
     }
 }
 
+/// Resident weights are read in pieces, so that some are checked while others arrive.
+fn pieces_of(range: ByteRange) -> impl Iterator<Item = ByteRange> {
+    const PIECE_BYTES: u64 = 1 << 20;
+    let begins = (range.begin..range.end).step_by(PIECE_BYTES as usize);
+    begins.map(move |begin| ByteRange::new(begin, range.end.min(begin + PIECE_BYTES)))
+}
+
+/// The kernel has no memory, or no addresses, for what a plan needs.
+pub(crate) fn arena_error(placement: &Placement, source: std::io::Error) -> RuntimeError {
+    let bytes = placement
+        .work_bytes
+        .saturating_add(bytes_of(&placement.resident));
+    RuntimeError::Arena { bytes, source }
+}
+
 /// As many loads as can be in flight: those of a run and of the two after it, of which the last can
 /// start at the boundary of runs.
 fn window_of(loads: &[Load]) -> usize {
@@ -370,11 +429,10 @@ fn address(arena: &Arena, offset: u64, bytes: u64) -> Result<*mut u8, RuntimeErr
 
 /// The plan was checked to stay in the arena, so this does not fail; it guards against a defect.
 pub(crate) fn address_in(map: ArenaMap, offset: u64, bytes: u64) -> Result<*mut u8, RuntimeError> {
-    map.at(offset, bytes)
-        .ok_or_else(|| RuntimeError::Mismatch {
-            what: "plan",
-            reason: format!("{bytes} bytes at offset {offset} are outside of the arena"),
-        })
+    map.at(offset, bytes).ok_or_else(|| RuntimeError::Mismatch {
+        what: "plan",
+        reason: format!("{bytes} bytes at offset {offset} are outside of the arena"),
+    })
 }
 
 /// # Safety

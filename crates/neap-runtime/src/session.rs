@@ -4,12 +4,14 @@ use crate::RuntimeError;
 use crate::arena::Arena;
 use crate::clock::{Clock, Monotonic};
 use crate::execute::Executor;
-use crate::lane::LoadLane;
+use crate::lane::{LoadLane, arena_error};
+use crate::placement::Placement;
 use crate::pool::Pool;
+use crate::ranges::bytes_of;
 use crate::recorder::Recorder;
 use crate::resolve::Tables;
 use crate::tensors::{self, InputTensor, OutputTensor};
-use neap_ir::{Program, TensorType};
+use neap_ir::{Program, TensorType, ValueId};
 use neap_kernels::parallel::Parallel;
 use neap_kernels::simd::Isa;
 use neap_plan::{ExecutionPlan, RunTiming, Timeline, Verdict, Workload, validate};
@@ -50,6 +52,18 @@ pub struct Stats {
     pub arena_bytes: u64,
     /// The last run that ended well.
     pub last_run: Option<RunTiming>,
+}
+
+/// Resident weights when one plan followed another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Replaced {
+    /// Stayed in memory, where they were.
+    pub kept_bytes: u64,
+    /// Went, their memory given back to the kernel.
+    pub released_bytes: u64,
+    /// Read from storage.
+    pub read_bytes: u64,
+    pub reading_ns: u64,
 }
 
 /// A model ready to run.
@@ -93,7 +107,7 @@ impl<C: Clock> Session<C> {
     /// [`Session::open`] with a clock of the caller's.
     pub fn open_with_clock(
         program: Arc<Program>,
-        plan: ExecutionPlan,
+        mut plan: ExecutionPlan,
         workload: &Workload,
         source: Box<dyn Source>,
         verifier: Verifier,
@@ -106,12 +120,11 @@ impl<C: Clock> Session<C> {
         let tables = Tables::new(&program, workload, &plan, threads, options.isa)?;
         let pool = Pool::new(threads, options.pin)
             .map_err(|source| RuntimeError::Threads { threads, source })?;
-        let arena = Arena::new(plan.arena_bytes).map_err(|source| RuntimeError::Arena {
-            bytes: plan.arena_bytes,
-            source,
-        })?;
-        let mut lane = LoadLane::new(source, verifier, arena, plan.loads, plan.computes.len());
-        lane.load_resident(&plan.resident)?;
+        let placement = Placement::take_over(workload, &mut plan);
+        let arena = Arena::new(&placement).map_err(|source| arena_error(&placement, source))?;
+        let (resident, computes) = (placement.resident, plan.computes.len());
+        let mut lane = LoadLane::new(source, verifier, arena, resident, plan.loads, computes);
+        lane.load_resident()?;
         let mut session = Session {
             lane,
             executor: Executor::new(program, tables, plan.computes, pool, options.isa),
@@ -133,7 +146,8 @@ impl<C: Clock> Session<C> {
         tensors::check_inputs(&self.executor.program().graph, inputs)?;
         tensors::check_outputs(&self.executor.program().graph, outputs)?;
         if !self.lane.is_ready() {
-            return Err(RuntimeError::Unusable);
+            // Resident weights that could not be read when they should have been.
+            self.lane.load_resident()?;
         }
         let result = self.executor.run(
             &mut self.lane,
@@ -171,34 +185,72 @@ impl<C: Clock> Session<C> {
         self.recorder.lane_restarted();
     }
 
-    /// Goes over to another plan of the same program, between runs: for a changed budget. The old
-    /// arena is given back before the new one is taken, and resident weights are read again.
-    ///
-    /// # Errors
-    ///
-    /// When the plan is not valid for this session, everything stays as it was. When memory or
-    /// storage fails on the way, the session is unusable until a plan can take over.
+    /// Goes over to another plan of the same program; see [`Session::replace`].
     pub fn replace_plan(
         &mut self,
         plan: ExecutionPlan,
         workload: &Workload,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<Replaced, RuntimeError> {
+        self.replace(self.program().clone(), plan, workload)
+    }
+
+    /// Goes over to another plan between runs, for a changed budget: of the same program or of another
+    /// over the same packed file, with the same inputs and outputs. Resident weights of both plans stay
+    /// where they are; those that the new one gives up are the kernel's before anything new is charged,
+    /// so the process never takes more than the larger plan.
+    ///
+    /// # Errors
+    ///
+    /// When the plan is not valid for this session or its memory cannot be had, the old plan stays in
+    /// force. When resident weights cannot be read, the new one is: the next run tries again.
+    pub fn replace(
+        &mut self,
+        program: Arc<Program>,
+        mut plan: ExecutionPlan,
+        workload: &Workload,
+    ) -> Result<Replaced, RuntimeError> {
+        if !Arc::ptr_eq(&program, self.program()) {
+            program.check()?;
+            check_same_borders(self.program(), &program)?;
+        }
         let verdict = validate(workload, &plan)?;
         let tables = Tables::new(
-            self.executor.program(),
+            &program,
             workload,
             &plan,
             self.threads(),
             self.executor.isa(),
         )?;
-        self.lane
-            .replace(plan.arena_bytes, plan.loads, plan.computes.len())?;
+        let placement = Placement::take_over(workload, &mut plan);
+        let resident_bytes = bytes_of(&placement.resident);
+        let computes = plan.computes.len();
+        let released_bytes = self.lane.replace(placement, plan.loads, computes);
         self.recorder.lane_restarted();
-        self.executor.replace(tables, plan.computes);
+        let released_bytes = released_bytes?;
+        self.executor.replace(program, tables, plan.computes);
         self.verdict = verdict;
-        self.lane.load_resident(&plan.resident)?;
+        let started_ns = self.clock.now_ns();
+        let read_bytes = self.lane.load_resident()?;
+        let reading_ns = self.clock.now_ns().saturating_sub(started_ns);
         self.prefetch();
-        Ok(())
+        Ok(Replaced {
+            kept_bytes: resident_bytes.saturating_sub(read_bytes),
+            released_bytes,
+            read_bytes,
+            reading_ns,
+        })
+    }
+
+    /// Waits for loads in flight, and gives the memory of everything but resident weights back to the
+    /// kernel until the next run or plan takes it again.
+    pub fn rest(&mut self) {
+        self.lane.rest();
+        self.recorder.lane_restarted();
+    }
+
+    /// After [`Session::rest`]: starts loads of the next run, which would do it by itself.
+    pub fn wake(&mut self) {
+        self.prefetch();
     }
 
     pub fn program(&self) -> &Arc<Program> {
@@ -269,6 +321,21 @@ impl<C: Clock> Session<C> {
     pub fn take_timeline(&mut self) -> Option<Timeline> {
         self.recorder.take()
     }
+}
+
+/// Callers go on with the tensors that they have.
+fn check_same_borders(old: &Program, new: &Program) -> Result<(), RuntimeError> {
+    let types = |program: &Program, ids: &[ValueId]| -> Vec<TensorType> {
+        ids.iter().map(|&v| program.graph.ty(v).clone()).collect()
+    };
+    let borders = |p: &Program| (types(p, &p.graph.inputs), types(p, &p.graph.outputs));
+    if borders(old) == borders(new) {
+        return Ok(());
+    }
+    Err(RuntimeError::Mismatch {
+        what: "new program",
+        reason: "its inputs or outputs differ from those of the old one".into(),
+    })
 }
 
 #[cfg(test)]

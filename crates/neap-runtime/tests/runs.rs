@@ -3,7 +3,7 @@
 mod support;
 
 use neap_ir::op::{Activation, Binary, Unary};
-use neap_plan::{Lane, Timeline};
+use neap_plan::{ByteRange, Lane, Timeline};
 use neap_planner::Strategy;
 use neap_store::{FaultScript, MemoryModel};
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
@@ -225,6 +225,61 @@ fn another_plan_takes_over_between_runs() {
                 expected,
                 "still the old plan"
             );
+        }
+    });
+}
+
+/// Budgets at random, up and down: the same bits, and of resident weights only what is new is read.
+#[test]
+fn plans_follow_each_other_without_reading_twice() {
+    within(LIMIT, || {
+        for (seed, model) in [
+            (3, mixed_model(8)),
+            (4, image_model(9)),
+            (5, mixed_model(10)),
+        ] {
+            let mut random = Random(seed);
+            let expected = model.expected();
+            let (least, most) = (model.smallest_bytes(), model.unlimited_bytes());
+            let mut plan = model.plan(least, Strategy::Preload);
+            let mut session = model
+                .open(&plan, 2, slow(), FaultScript::default())
+                .unwrap();
+            let (mut kept, mut read) = (0, 0);
+            for turn in 0..20 {
+                let budget = match turn % 5 {
+                    0 => most,
+                    3 => least,
+                    _ => least + random.below((most - least) as usize + 1) as u64,
+                };
+                let before = std::mem::replace(&mut plan, model.plan(budget, Strategy::Preload));
+                if random.below(2) == 0 {
+                    session.rest();
+                    assert_eq!(model.run(&mut session).unwrap(), expected);
+                    session.rest();
+                    session.wake();
+                }
+                let found = session.replace_plan(plan.clone(), &model.workload).unwrap();
+                let was = |block: u64| {
+                    let mut ranges = before.resident.iter();
+                    ranges.any(|r| r.file_range().holds(ByteRange::at(block, 4096)))
+                };
+                let blocks = plan.resident.iter().flat_map(|r| {
+                    let range = r.file_range();
+                    (range.begin..range.end).step_by(4096)
+                });
+                let both = blocks.filter(|&block| was(block)).count() as u64 * 4096;
+                assert_eq!(found.kept_bytes, both);
+                assert_eq!(found.read_bytes, plan.resident_bytes() - both);
+                assert_eq!(found.released_bytes, before.resident_bytes() - both);
+                assert!(session.stats().arena_bytes <= plan.arena_bytes);
+                kept += found.kept_bytes;
+                read += found.read_bytes;
+                for _ in 0..2 {
+                    assert_eq!(model.run(&mut session).unwrap(), expected);
+                }
+            }
+            assert!(kept > 0 && read > 0, "{kept} {read}");
         }
     });
 }
