@@ -223,6 +223,7 @@ impl Model {
 
     fn base_overhead(&self, options: &RunOptions) -> u64 {
         let outputs: u64 = self.outputs().iter().map(|o| o.len_bytes() as u64).sum();
+        memory::trim_program();
         memory::current_bytes(options.own_cgroup)
             + options.reserve_bytes
             + outputs
@@ -244,6 +245,7 @@ impl Model {
             isa: Isa::detect(),
             ..Default::default()
         };
+        memory::trim_program();
         let inner = neap_runtime::Session::open(
             program,
             plan.execution,
@@ -254,6 +256,7 @@ impl Model {
         )?;
         drop(plan.workload);
         memory::trim_heap();
+        memory::trim_program();
         Ok(Session {
             inner,
             inputs,
