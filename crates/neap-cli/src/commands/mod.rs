@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod demo;
 pub mod inspect;
+pub mod layout;
 pub mod pack;
 pub mod plan;
 pub mod run;
@@ -30,6 +31,7 @@ pub fn dispatch() -> Outcome {
         Command::Bench(args) => bench::run(&args, cli.quiet),
         Command::Inspect(args) => inspect::run(&args, cli.quiet),
         Command::Zoo(args) => zoo::run(&args, cli.quiet),
+        Command::Layout(args) => layout::run(&args),
         Command::Demo(args) => demo::run(&args, cli.quiet),
     }
 }

@@ -10,10 +10,22 @@
 //!     └─────────────┴──────┴─► step
 //! ```
 //!
-//! Greedy placement in several orders; then the best is improved by moving what lies at the peak to the
-//! front of its order. Exact in most real networks (the lower bound is met); no worse than the best order otherwise.
+//! [`solve`] searches for as long as it is let, and can prove that there is nothing better. [`lay_out`] is for
+//! planning, in which a millisecond counts: greedy placement in several orders; then the best is improved by
+//! moving what lies at the peak to the front of its order; then, if the lower bound is not met, a short `solve`.
 
+mod check;
+pub mod csv;
+mod effort;
+mod exact;
 mod greedy;
+mod sections;
+mod solve;
+mod valley;
+
+pub use check::{Fault, check};
+pub use effort::Effort;
+pub use solve::{Request, Solved, solve};
 
 use greedy::{Conflicts, place_in_order};
 use neap_plan::StepRange;
@@ -43,18 +55,19 @@ pub enum Fit {
 
 /// Most bytes live in any one step: no layout does with fewer.
 pub fn lower_bound_bytes(blocks: &[Block]) -> u64 {
-    let steps = blocks.iter().map(|b| b.live.end).max().unwrap_or(0) as usize;
-    let mut change = vec![0i128; steps + 1];
+    let mut changes: Vec<(u32, i128)> = Vec::with_capacity(2 * blocks.len());
     for b in blocks.iter().filter(|b| !b.live.is_empty()) {
-        change[b.live.begin as usize] += i128::from(b.bytes);
-        change[b.live.end as usize] -= i128::from(b.bytes);
+        changes.push((b.live.begin, i128::from(b.bytes)));
+        changes.push((b.live.end, -i128::from(b.bytes)));
     }
+    // Ends sort before begins.
+    changes.sort_unstable();
     let mut live = 0i128;
-    let most = change.iter().map(|c| {
-        live += c;
+    let most = changes.iter().map(|(_, change)| {
+        live += change;
         live
     });
-    most.max().unwrap_or(0) as u64
+    most.max().unwrap_or(0).try_into().unwrap_or(u64::MAX)
 }
 
 /// The lowest layout found. Deterministic.
