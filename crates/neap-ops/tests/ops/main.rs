@@ -5,6 +5,7 @@
 
 mod blocked;
 mod elementwise;
+mod kernel;
 mod movement;
 mod networks;
 mod products;
