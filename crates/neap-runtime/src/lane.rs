@@ -213,6 +213,10 @@ impl LoadLane {
         self.arena.len_bytes()
     }
 
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.arena.residents.held_bytes()
+    }
+
     pub(crate) fn loads_per_run(&self) -> u64 {
         self.loads.len() as u64
     }

@@ -282,6 +282,11 @@ impl<C: Clock> Session<C> {
         }
     }
 
+    /// Bytes of resident weights that are in memory.
+    pub fn held_bytes(&self) -> u64 {
+        self.lane.held_bytes()
+    }
+
     /// What the plan was found to use.
     pub fn verdict(&self) -> &Verdict {
         &self.verdict

@@ -18,17 +18,20 @@
 //! # Ok::<(), neaptide::Error>(())
 //! ```
 
+mod adapt;
 mod budget;
 mod calibrate;
 mod error;
 pub mod memory;
 mod model;
 mod pack;
+mod planning;
 mod programs;
 mod session;
 mod source_weights;
 mod workload;
 
+pub use adapt::Adaptation;
 pub use budget::{Budget, Bytes, parse_bytes};
 pub use error::{Error, Result};
 pub use model::{Cache, Model, OpenOptions, TensorInfo, pack, pack_graph, shape_text};

@@ -4,12 +4,13 @@ use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::model::{Model, TensorInfo};
-use crate::programs::{BandCount, BandMode, count_bands};
+use crate::planning::{Request, named};
+use crate::programs::{BandCount, BandMode, Programs, count_bands};
 use crate::workload::workload;
 use neap_ir::Program;
 use neap_kernels::simd::Isa;
 use neap_plan::{ExecutionPlan, Timeline, Verdict, Workload};
-use neap_planner::{PlanError, Planned, Planner};
+use neap_planner::Planner;
 use neap_runtime::{InputTensor, OutputTensor};
 use neap_sim::{CostProfile, Prediction};
 use neap_store::IoMode;
@@ -23,13 +24,6 @@ const THREAD_BYTES: u64 = 64 * 1024;
 /// What a session still allocates after its plan is made (operand tables, io rings) and what the
 /// kernel charges in batches.
 const FIXED_RESERVE_BYTES: u64 = 768 * 1024;
-
-/// Added to the smallest feasible budget when it is named, so that a later process whose pages fall
-/// a little differently still fits.
-const NAMED_SLACK_BYTES: u64 = 512 * 1024;
-
-/// Row bands must be faster by this share of the latency.
-const BAND_GAIN: u64 = 50;
 
 /// How to run a model.
 #[derive(Debug, Clone)]
@@ -75,6 +69,8 @@ pub struct Plan {
     pub budget_bytes: Option<u64>,
     /// The process without the arena.
     pub base_overhead_bytes: u64,
+    /// Of it, what is set aside for page tables of scattered resident weights.
+    pub(crate) tables_bytes: u64,
     pub costs: CostProfile,
     pub planning_ns: u64,
 }
@@ -155,70 +151,12 @@ impl Model {
             .costs
             .clone()
             .unwrap_or_else(|| crate::calibrate::estimate(options.threads));
-        let mut programs = self.programs.of(options.bands).peekable();
-        let first = programs
-            .peek()
-            .map(|program| workload(program, options.threads, Isa::detect()));
-        memory::trim_heap();
-        let base = self.base_overhead(options);
-        let mut first = first;
-        let mut unlimited = None;
-        let mut smallest_bytes = u64::MAX;
-        let mut best: Option<(Arc<Program>, Workload, Planned)> = None;
-        let mut budget_bytes = None;
-        for program in programs {
-            if best.as_ref().is_some_and(|(_, _, planned)| !waits(planned)) {
-                break;
-            }
-            let workload = first
-                .take()
-                .unwrap_or_else(|| workload(program, options.threads, Isa::detect()));
-            let planner = Planner::new(&workload);
-            let unlimited = *unlimited.get_or_insert_with(|| planner.unlimited_high_water_bytes());
-            budget_bytes = match options.budget {
-                Budget::Unlimited => None,
-                Budget::Bytes(bytes) => Some(bytes),
-                Budget::Percent(percent) => {
-                    let all = base.saturating_add(unlimited) as f64;
-                    Some((all * percent / 100.0) as u64)
-                }
-            };
-            let arena = budget_bytes.map_or(unlimited, |bytes| bytes.saturating_sub(base));
-            match planner.plan(arena, options.strategy, &costs) {
-                Err(PlanError::Infeasible {
-                    smallest_bytes: bytes,
-                }) => smallest_bytes = smallest_bytes.min(bytes),
-                Ok(planned) => {
-                    drop(planner);
-                    if best
-                        .as_ref()
-                        .is_none_or(|(_, _, old)| is_faster(&planned, old))
-                    {
-                        best = Some((program.clone(), workload, planned));
-                    }
-                }
-            }
-        }
-        let Some((program, workload, planned)) = best else {
-            return Err(Error::Infeasible {
-                budget_bytes: budget_bytes.unwrap_or(u64::MAX),
-                smallest_bytes: named(base.saturating_add(smallest_bytes)),
-            });
+        let request = Request {
+            programs: &self.programs,
+            budget: options.budget,
+            options,
         };
-        let verdict = neap_plan::validate(&workload, &planned.plan).map_err(|violation| {
-            Error::Defect(format!("the planner made a bad plan: {violation}"))
-        })?;
-        Ok(Plan {
-            program,
-            execution: planned.plan,
-            prediction: planned.prediction,
-            verdict,
-            workload,
-            budget_bytes,
-            base_overhead_bytes: base,
-            costs,
-            planning_ns: started.elapsed().as_nanos() as u64,
-        })
+        request.plan(costs, started, || self.base_overhead(options))
     }
 
     fn base_overhead(&self, options: &RunOptions) -> u64 {
@@ -234,11 +172,11 @@ impl Model {
     /// Loads what the plan keeps resident and prepares to run. Takes the model: its tables are now
     /// the session's.
     pub fn into_session(mut self, plan: Plan, options: &RunOptions) -> Result<Session> {
+        let high_water_bytes = plan.high_water_bytes();
         let source = self.file.open_source(options.io)?;
         let verifier = self.file.take_verifier()?;
         let inputs = self.inputs();
         let outputs = self.outputs();
-        // The other program is given back with the model.
         let program = plan.program;
         let settings = neap_runtime::Options {
             threads: options.threads,
@@ -261,32 +199,36 @@ impl Model {
             inner,
             inputs,
             outputs,
+            standing: Standing {
+                programs: self.programs,
+                options: options.clone(),
+                costs: plan.costs,
+                base_bytes: plan.base_overhead_bytes - plan.tables_bytes,
+                budget_bytes: plan.budget_bytes,
+                high_water_bytes,
+            },
         })
     }
-}
-
-/// Whether loads hold up a plan by more than row bands could cost.
-fn waits(planned: &Planned) -> bool {
-    planned.prediction.stall_ns > planned.prediction.latency_ns / BAND_GAIN
-}
-
-/// Whether a plan with row bands beats one without, by more than the prediction is worth.
-fn is_faster(banded: &Planned, plain: &Planned) -> bool {
-    let gain = plain.prediction.latency_ns / BAND_GAIN;
-    banded.prediction.latency_ns < plain.prediction.latency_ns - gain
-}
-
-/// A feasible size as it is told to people: with slack, in whole 64 KiB.
-fn named(bytes: u64) -> u64 {
-    (bytes + NAMED_SLACK_BYTES).next_multiple_of(64 * 1024)
 }
 
 /// A model ready to run again and again inside its budget. Nothing is allocated while it runs but
 /// the two short lists of tensors.
 pub struct Session {
-    inner: neap_runtime::Session,
+    pub(crate) inner: neap_runtime::Session,
     inputs: Vec<TensorInfo>,
     outputs: Vec<TensorInfo>,
+    pub(crate) standing: Standing,
+}
+
+/// What the plan in force was made from and for.
+pub(crate) struct Standing {
+    pub programs: Programs,
+    pub options: RunOptions,
+    pub costs: CostProfile,
+    /// The process without the arena, as the first plan took it.
+    pub base_bytes: u64,
+    pub budget_bytes: Option<u64>,
+    pub high_water_bytes: u64,
 }
 
 impl Session {
@@ -320,6 +262,16 @@ impl Session {
             })
             .collect();
         Ok(self.inner.run(&inputs, &mut outputs)?)
+    }
+
+    /// Budget of the whole process now in force; `None` without a limit.
+    pub fn budget_bytes(&self) -> Option<u64> {
+        self.standing.budget_bytes
+    }
+
+    /// Planned peak of the whole process under the plan in force.
+    pub fn high_water_bytes(&self) -> u64 {
+        self.standing.high_water_bytes
     }
 
     /// Counters since the session opened.

@@ -1,0 +1,199 @@
+//! A session whose budget goes up and down, and the kernel's count of its memory.
+
+use neap_ir::op::{Activation, Op, Unary, Window};
+use neap_ir::{DType, Graph, Literal, Node, TensorType, ValueId, infer};
+use neaptide::{Budget, Error, IoMode, Model, RunOptions, Session};
+use std::fs;
+use std::path::Path;
+
+/// Convolutions of odd sizes: 30 MB of weights.
+fn graph() -> Graph {
+    let mut graph = Graph::default();
+    let x = graph.add_value("x", TensorType::new(DType::F32, &[1, 16, 10, 10]));
+    graph.inputs.push(x);
+    let window = Window {
+        kernel: vec![3, 3],
+        strides: vec![1, 1],
+        dilations: vec![1, 1],
+        pads_begin: vec![1, 1],
+        pads_end: vec![1, 1],
+    };
+    let mut y = x;
+    let channels = [16, 272, 512, 480, 512, 368, 16];
+    for (layer, pair) in channels.windows(2).enumerate() {
+        let (c_in, c_out) = (pair[0], pair[1]);
+        let data: Vec<f32> = (0..c_out * c_in * 9)
+            .map(|i| ((i * 7 + layer) % 13) as f32 * 1e-3 - 5e-3)
+            .collect();
+        let w = Literal::from_f32(&[c_out, c_in, 3, 3], &data);
+        let w = graph.add_literal(format!("w{layer}"), w);
+        y = add(&mut graph, Op::Conv(window.clone(), 1), &[y, w]);
+        let relu = Op::Unary(Unary::Activation(Activation::Relu));
+        y = add(&mut graph, relu, &[y]);
+    }
+    graph.outputs.push(y);
+    graph
+}
+
+fn add(graph: &mut Graph, op: Op, inputs: &[ValueId]) -> ValueId {
+    let types: Vec<_> = inputs.iter().map(|&v| Some(graph.ty(v).clone())).collect();
+    let ty = infer::output_types(&op, &types, 1).expect("fits").remove(0);
+    let output = graph.add_value(format!("v{}", graph.values.len()), ty);
+    graph.nodes.push(Node {
+        name: format!("node {}", graph.nodes.len()),
+        op,
+        inputs: inputs.iter().copied().map(Some).collect(),
+        outputs: vec![Some(output)],
+        panels: None,
+    });
+    output
+}
+
+fn status_bytes(key: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|l| l.strip_prefix(key));
+    let number = line.expect("there").trim().trim_end_matches("kB").trim();
+    number.parse::<u64>().expect("a number") * 1024
+}
+
+/// The peak counts anew from here.
+fn forget_peak() {
+    fs::write("/proc/self/clear_refs", "5").expect("the own peak can be reset");
+}
+
+struct Bench {
+    session: Session,
+    input: Vec<u8>,
+    expected: Option<Vec<u8>>,
+}
+
+impl Bench {
+    fn open(path: &Path, options: &RunOptions) -> Bench {
+        let model = Model::open(path, &Default::default(), &mut |_| {}).expect("opens");
+        let plan = model.plan(options).expect("feasible");
+        let session = model.into_session(plan, options).expect("opens");
+        let floats = (0..session.inputs()[0].len_bytes() / 4).map(|i| (i % 11) as f32 * 0.1);
+        Bench {
+            input: floats.flat_map(f32::to_le_bytes).collect(),
+            session,
+            expected: None,
+        }
+    }
+
+    fn run(&mut self) {
+        let mut output = vec![0u8; self.session.outputs()[0].len_bytes()];
+        self.session
+            .run(&[&self.input], &mut [&mut output])
+            .expect("runs");
+        let expected = self.expected.get_or_insert_with(|| output.clone());
+        assert!(*expected == output, "other bits");
+    }
+}
+
+/// One test, since the process's memory is counted.
+#[test]
+fn budgets_up_and_down() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("model.neap");
+    neaptide::pack_graph(graph(), &path, &mut |_| {}).expect("packs");
+    for io in [IoMode::Auto, IoMode::Pread] {
+        let options = RunOptions {
+            threads: 2,
+            io,
+            ..RunOptions::default()
+        };
+        up_and_down(&path, &options);
+    }
+}
+
+fn up_and_down(path: &Path, options: &RunOptions) {
+    let bounds = Model::open(path, &Default::default(), &mut |_| {})
+        .expect("opens")
+        .bounds(options);
+    let (least, most) = (
+        bounds.smallest_feasible_bytes,
+        bounds.unlimited_high_water_bytes,
+    );
+    assert!(most > least + (20 << 20), "{least} {most}");
+    let mut bench = Bench::open(path, options);
+    bench.run();
+    assert!(bench.session.stats().resident_bytes > 25 << 20);
+    let mut random = 88172645463325252u64;
+    let mut budget = most;
+    let (mut kept, mut down, mut up) = (0, 0, 0);
+    for turn in 0..20 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let next = match turn % 6 {
+            0 => least,
+            3 => most + (8 << 20),
+            _ => least + (random >> 11) % (most - least),
+        };
+        forget_peak();
+        let done = bench
+            .session
+            .set_budget(Budget::Bytes(next))
+            .unwrap_or_else(|e| panic!("turn {turn}: {e}"));
+        let (peak, now) = (status_bytes("VmHWM:"), status_bytes("VmRSS:"));
+        assert!(
+            peak <= budget.max(next),
+            "turn {turn}: {peak} of {budget}, {next}"
+        );
+        assert!(now <= next, "turn {turn}: {now} of {next}");
+        assert_eq!(bench.session.budget_bytes(), Some(next));
+        assert_eq!(done.budget_bytes, Some(next));
+        assert!(done.high_water_bytes <= next);
+        assert!(done.planning_ns + done.reading_ns <= done.total_ns);
+        let resident = bench.session.stats().resident_bytes;
+        assert_eq!(done.kept_bytes + done.read_bytes, resident);
+        if next < budget {
+            down += done.released_bytes;
+        } else {
+            up += done.read_bytes;
+        }
+        kept += done.kept_bytes;
+        budget = next;
+
+        forget_peak();
+        bench.run();
+        bench.run();
+        let peak = status_bytes("VmHWM:");
+        assert!(peak <= budget, "turn {turn}: {peak} of {budget}");
+    }
+    assert!(
+        kept > 0 && down > 30 << 20 && up > 30 << 20,
+        "{kept} {down} {up}"
+    );
+
+    let refused = bench.session.set_budget(Budget::Bytes(2 << 20));
+    let Err(Error::Infeasible { smallest_bytes, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(
+        bench.session.budget_bytes(),
+        Some(budget),
+        "still the old one"
+    );
+    bench.run();
+    bench
+        .session
+        .set_budget(Budget::Bytes(smallest_bytes))
+        .expect("what was named can be met");
+    bench.run();
+    let done = bench
+        .session
+        .set_budget(Budget::Unlimited)
+        .expect("feasible");
+    assert_eq!(
+        (done.budget_bytes, bench.session.budget_bytes()),
+        (None, None)
+    );
+    bench.run();
+    let again = bench
+        .session
+        .set_budget(Budget::Unlimited)
+        .expect("feasible");
+    assert_eq!((again.read_bytes, again.released_bytes), (0, 0));
+    bench.run();
+}
