@@ -20,8 +20,10 @@ use std::ops::Range;
 pub struct BandLimits {
     /// Weights of a chain, which are all needed at once.
     pub weight_bytes: u64,
-    /// Line buffers of a chain; exceeded only where bands of one row need more.
-    pub line_bytes: usize,
+    /// Line buffers of a chain, while chains are looked for and at most: taller bands are faster and
+    /// are taken where they cost no memory. Exceeded only where bands of one row need more.
+    pub least_line_bytes: usize,
+    pub most_line_bytes: usize,
     /// Programs whose peak is no higher than this are left as they are.
     pub enough_bytes: u64,
 }
@@ -30,7 +32,8 @@ impl Default for BandLimits {
     fn default() -> BandLimits {
         BandLimits {
             weight_bytes: 3 << 19,
-            line_bytes: 1 << 20,
+            least_line_bytes: 192 << 10,
+            most_line_bytes: 1 << 20,
             enough_bytes: 1 << 20,
         }
     }
@@ -68,6 +71,20 @@ pub fn with_bands(program: &Program, limits: &BandLimits) -> Option<Program> {
             _ => break,
         }
     }
+    for at in 0..chains.len() {
+        let mut line_bytes = limits.most_line_bytes;
+        while line_bytes > limits.least_line_bytes {
+            let mut taller = chains.clone();
+            taller[at].line_bytes = line_bytes;
+            if let Some(made) = search.program(&taller)
+                && Profile::of(&made).peak_bytes() <= profile.peak_bytes()
+            {
+                (best, chains) = (made, taller);
+                break;
+            }
+            line_bytes /= 2;
+        }
+    }
     (!chains.is_empty()).then_some(best)
 }
 
@@ -76,6 +93,7 @@ pub fn with_bands(program: &Program, limits: &BandLimits) -> Option<Program> {
 struct Chain {
     line: usize,
     range: Range<usize>,
+    line_bytes: usize,
 }
 
 impl Chain {
@@ -113,7 +131,11 @@ impl Search<'_> {
                 .flat_map(|begin| (begin + 2..=members.len()).map(move |end| begin..end));
             for range in pairs {
                 let touches = at_peak.iter().any(|i| range.contains(i));
-                let chain = Chain { line, range };
+                let chain = Chain {
+                    line,
+                    range,
+                    line_bytes: self.limits.least_line_bytes,
+                };
                 if !touches || chains.contains(&chain) || !self.is_allowed(&chain) {
                     continue;
                 }
@@ -152,7 +174,7 @@ impl Search<'_> {
         for chain in chains {
             let members = &self.lines[chain.line][chain.range.clone()];
             let (&last, inner) = members.split_last()?;
-            let node = self.node(&mut graph, members)?;
+            let node = self.node(&mut graph, members, chain.line_bytes)?;
             graph.nodes[last] = node;
             inner.iter().for_each(|&at| dead[at] = true);
         }
@@ -168,7 +190,7 @@ impl Search<'_> {
     }
 
     /// One node for a chain; its weights become constants of the graph.
-    fn node(&self, graph: &mut Graph, members: &[usize]) -> Option<Node> {
+    fn node(&self, graph: &mut Graph, members: &[usize], line_bytes: usize) -> Option<Node> {
         let nodes = &self.program.graph.nodes;
         let (first, last) = (&nodes[*members.first()?], &nodes[*members.last()?]);
         let mut bands = Bands {
@@ -188,7 +210,7 @@ impl Search<'_> {
         if bands.residual_input().is_some() {
             inputs.push(Some(last.input(1)?));
         }
-        let fits = neap_ops::choose_heights(&mut bands, &graph.ty(x).shape, self.limits.line_bytes);
+        let fits = neap_ops::choose_heights(&mut bands, &graph.ty(x).shape, line_bytes);
         fits.then(|| Node {
             name: format!("{}..{}", first.name, last.name),
             op: Op::Bands(bands),

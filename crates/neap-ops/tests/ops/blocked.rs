@@ -10,7 +10,7 @@ use neap_kernels::simd::Isa;
 use neap_ops::*;
 
 /// Threads of its own for every call: slow, but enough to see what depends on them.
-struct Threads(usize);
+pub struct Threads(pub usize);
 
 impl Parallel for Threads {
     fn workers(&self) -> usize {
@@ -29,14 +29,14 @@ impl Parallel for Threads {
 
 /// A tensor in memory of its own.
 #[derive(Clone)]
-struct Tensor {
-    ty: TensorType,
-    layout: Layout,
-    data: Vec<u64>,
+pub struct Tensor {
+    pub ty: TensorType,
+    pub layout: Layout,
+    pub data: Vec<u64>,
 }
 
 impl Tensor {
-    fn new(ty: &TensorType, layout: Layout) -> Tensor {
+    pub fn new(ty: &TensorType, layout: Layout) -> Tensor {
         // Padding holds garbage, which nothing may depend on.
         let words = ty.layout_bytes(layout).div_ceil(8);
         let garbage = u64::from(7.5f32.to_bits());
@@ -47,20 +47,20 @@ impl Tensor {
         }
     }
 
-    fn of(literal: &Literal) -> Tensor {
+    pub fn of(literal: &Literal) -> Tensor {
         let mut tensor = Tensor::new(&literal.ty(), Layout::Plain);
         bytemuck::cast_slice_mut(&mut tensor.data)[..literal.len_bytes()]
             .copy_from_slice(literal.bytes());
         tensor
     }
 
-    fn literal(&self) -> Literal {
+    pub fn literal(&self) -> Literal {
         assert_eq!(self.layout, Layout::Plain);
         let bytes = &bytemuck::cast_slice(&self.data)[..self.ty.len_bytes()];
         Literal::from_bytes(self.ty.dtype, &self.ty.shape, bytes).expect("fits")
     }
 
-    fn reordered(&self, layout: Layout) -> Tensor {
+    pub fn reordered(&self, layout: Layout) -> Tensor {
         if layout == self.layout {
             return self.clone();
         }
@@ -76,7 +76,7 @@ impl Tensor {
     }
 }
 
-fn run(
+pub fn run(
     op: &Op,
     inputs: &[Tensor],
     panels: Option<PanelSlice>,

@@ -4,6 +4,7 @@
 //! after each of them every value that is still to be read must lie there undamaged.
 
 use crate::build::Random;
+use neap_ir::bands::{BandLayer, Bands};
 use neap_ir::graph::LANES;
 use neap_ir::op::{Activation, Binary, Op, Unary};
 use neap_ir::panel::Epilogue;
@@ -13,16 +14,17 @@ use neap_ir::{Const, DType, Graph, Layout, Literal, Node, NodeId, Program, Value
 use neap_ops::{evaluate, evaluate_outputs};
 use neap_rewrite::Lowered;
 
-/// Runs graph and program on the same random inputs and compares.
-pub fn compare(graph: &Graph, lowered: &Lowered, random: &mut Random) {
-    lowered.program.check().expect("the program is sound");
+/// Runs graph and program on the same random inputs and compares. `program` is the lowered one, or
+/// made from it.
+pub fn compare(graph: &Graph, lowered: &Lowered, program: &Program, random: &mut Random) {
+    program.check().expect("the program is sound");
     let inputs: Vec<Literal> = graph
         .inputs
         .iter()
         .map(|&v| random_input(graph, v, random))
         .collect();
     let expected = run_graph(graph, &inputs);
-    let found = run_program(lowered, &inputs);
+    let found = run_program(lowered, program, &inputs);
     assert_eq!(expected.len(), found.len());
     for (index, (e, f)) in expected.iter().zip(&found).enumerate() {
         assert_close(&format!("output {index}"), e, f);
@@ -115,8 +117,7 @@ fn one(op: Op, inputs: &[&Literal]) -> Literal {
         .remove(0)
 }
 
-fn run_program(lowered: &Lowered, inputs: &[Literal]) -> Vec<Literal> {
-    let program = &lowered.program;
+fn run_program(lowered: &Lowered, program: &Program, inputs: &[Literal]) -> Vec<Literal> {
     let graph = &program.graph;
     let packed = |value: ValueId| match graph.constant(value) {
         Some(Const::Packed(id)) => match &lowered.recipes[id.index()] {
@@ -127,7 +128,7 @@ fn run_program(lowered: &Lowered, inputs: &[Literal]) -> Vec<Literal> {
     };
     let mut data = known(graph, inputs, &packed);
     for node in &graph.nodes {
-        let results = match reference(lowered, node, &data) {
+        let results = match reference(lowered, graph, node, &data) {
             Some(result) => vec![result],
             None => evaluate_node(node, &data),
         };
@@ -138,7 +139,15 @@ fn run_program(lowered: &Lowered, inputs: &[Literal]) -> Vec<Literal> {
 }
 
 /// Operators that only the rewriter makes, by their definition.
-fn reference(lowered: &Lowered, node: &Node, data: &[Option<Literal>]) -> Option<Literal> {
+fn reference(
+    lowered: &Lowered,
+    graph: &Graph,
+    node: &Node,
+    data: &[Option<Literal>],
+) -> Option<Literal> {
+    if let Op::Bands(bands) = &node.op {
+        return Some(chain(lowered, graph, node, bands, data));
+    }
     let of = |index: usize| {
         let value = node.input(index)?;
         data[value.index()].as_ref()
@@ -182,6 +191,50 @@ fn reference(lowered: &Lowered, node: &Node, data: &[Option<Literal>]) -> Option
         _ => return None,
     };
     Some(finish(result, epilogue, of(1)))
+}
+
+/// The layers of a chain one after another.
+fn chain(
+    lowered: &Lowered,
+    graph: &Graph,
+    node: &Node,
+    bands: &Bands,
+    data: &[Option<Literal>],
+) -> Literal {
+    let of = |index: usize| data[node.input(index).expect("there").index()].as_ref();
+    let mut y = of(0).expect("computed before").clone();
+    let mut weights = (1..).map(|index| {
+        let constant = graph.constant(node.input(index).expect("there"));
+        let Some(Const::Packed(id)) = constant else {
+            panic!("weights are packed");
+        };
+        &lowered.recipes[id.index()]
+    });
+    let constant = |v: &ValueId| lowered.source.literal(*v).expect("constants are inline");
+    for layer in &bands.layers {
+        let recipe = layer.has_weights().then(|| weights.next().expect("there"));
+        let (result, epilogue) = match (layer, recipe) {
+            (BandLayer::Conv(conv), Some(Recipe::Conv { weight, affine, .. })) => (
+                convolve(&y, constant(weight), &conv.window, conv.groups, affine),
+                conv.epilogue,
+            ),
+            (BandLayer::Depthwise(conv), Some(Recipe::Depthwise { weight, affine, .. })) => (
+                convolve(&y, constant(weight), &conv.window, conv.channels, affine),
+                conv.epilogue,
+            ),
+            (BandLayer::Pool { .. }, None) => {
+                y = one(layer.op(), &[&y]);
+                continue;
+            }
+            _ => panic!("a layer and its recipe do not fit"),
+        };
+        let residual = epilogue.residual.then(|| {
+            let index = bands.residual_input().expect("the last layer's");
+            of(index).expect("computed before")
+        });
+        y = finish(result, epilogue, residual);
+    }
+    y
 }
 
 fn convolve(

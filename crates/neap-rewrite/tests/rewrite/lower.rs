@@ -3,7 +3,15 @@
 use crate::build::Net;
 use crate::interpret;
 use neap_ir::{Graph, Literal, ValueId};
-use neap_rewrite::{ConstReader, Lowered};
+use neap_rewrite::{BandLimits, ConstReader, Lowered, with_bands};
+
+/// Row bands even where they are hardly worth it.
+pub const EAGER: BandLimits = BandLimits {
+    weight_bytes: 1 << 20,
+    least_line_bytes: 0,
+    most_line_bytes: 4096,
+    enough_bytes: 0,
+};
 
 /// All constants are inline in these tests.
 struct NoFiles;
@@ -20,7 +28,10 @@ impl Net {
         self.graph.check().expect("the test's graph is sound");
         let lowered =
             neap_rewrite::lower(self.graph.clone(), "test".into(), &mut NoFiles).expect("lowers");
-        interpret::compare(&self.graph, &lowered, &mut self.random);
+        interpret::compare(&self.graph, &lowered, &lowered.program, &mut self.random);
+        if let Some(banded) = with_bands(&lowered.program, &EAGER) {
+            interpret::compare(&self.graph, &lowered, &banded, &mut self.random);
+        }
         lowered
     }
 }

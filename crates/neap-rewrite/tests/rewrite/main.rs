@@ -3,6 +3,7 @@
 
 mod aliasing;
 mod attention;
+mod bands;
 mod build;
 mod fusions;
 mod interpret;

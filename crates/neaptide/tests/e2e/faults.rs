@@ -27,13 +27,14 @@ fn faults_change_no_bits() {
             corrupt_per_mille: 0,
         };
         let threads = 1 + seed as usize % 3;
-        let (smallest, everything) = packed.arena_range(threads);
+        let (smallest, everything) = packed.arena_range(threads, false);
         for arena_bytes in [smallest, smallest + (everything - smallest) / 3] {
             let setting = Setting {
                 arena_bytes,
                 threads,
                 strategy: Strategy::Preload,
                 io: IoMode::Auto,
+                banded: false,
             };
             let mut session = match packed.open_faulty(&setting, FaultScript::random(faults)) {
                 Ok(session) => session,

@@ -3,21 +3,24 @@
 use crate::build::Random;
 use crate::nets::RandomNet;
 use crate::sessions::Packed;
+use neap_ir::bands::{BandLayer, Bands};
+use neap_ir::panel::ConvForm;
 use neap_ir::program::Storage;
 use neap_ir::recipe::PackedForm;
-use neap_ir::{Const, DType, Layout, Literal, NodeId, PackedId, Program, ValueId};
+use neap_ir::{Const, DType, Layout, Literal, NodeId, Op, PackedId, Program, ValueId};
 use neap_store::{BLOCK, PackWriter, PackedFile};
-use neaptide::{Budget, Error, Model, RunOptions};
+use neaptide::{BandMode, Budget, Error, Model, RunOptions};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 const FORGERIES_PER_MODEL: u64 = 400;
 
 /// Opens and runs, on zeros, with all the memory that a test may take.
-fn open_and_run(path: &Path) -> Result<(), Error> {
+fn open_and_run(path: &Path, bands: BandMode) -> Result<(), Error> {
     let options = RunOptions {
         budget: Budget::Bytes(1 << 30),
         threads: 2,
+        bands,
         ..RunOptions::default()
     };
     let model = Model::open(path, &Default::default(), &mut |_| {})?;
@@ -74,7 +77,9 @@ fn forged_tables_do_no_harm() {
         let original = Original::new(seed);
         let path = folder.path().join("forged.neap");
         original.write(&original.table, &path);
-        open_and_run(&path).unwrap_or_else(|e| panic!("seed {seed} as it was: {e}"));
+        for bands in [BandMode::Off, BandMode::On] {
+            open_and_run(&path, bands).unwrap_or_else(|e| panic!("seed {seed} as it was: {e}"));
+        }
         let mut random = Random::new(seed + 5);
         for n in 0..FORGERIES_PER_MODEL {
             let table = if random.chance(40) {
@@ -83,7 +88,8 @@ fn forged_tables_do_no_harm() {
                 changed_fields(&original.table, &mut random)
             };
             original.write(&table, &path);
-            match catch_unwind(AssertUnwindSafe(|| open_and_run(&path))) {
+            let bands = *random.pick(&[BandMode::Off, BandMode::On]);
+            match catch_unwind(AssertUnwindSafe(|| open_and_run(&path, bands))) {
                 Ok(Ok(())) => ran += 1,
                 Ok(Err(error)) => {
                     let text = error.to_string();
@@ -133,18 +139,115 @@ fn twisted(x: u64, random: &mut Random) -> u64 {
 }
 
 fn changed_fields(table: &[u8], random: &mut Random) -> Vec<u8> {
-    let mut program: Program = postcard::from_bytes(table).expect("the table is readable");
+    let (mut plain, mut banded): (Program, Option<Program>) =
+        postcard::from_bytes(table).expect("the table is readable");
+    let is_banded = banded.is_some() && random.chance(50);
+    let program = match &mut banded {
+        Some(banded) if is_banded => banded,
+        _ => &mut plain,
+    };
     for _ in 0..=random.below(2) {
         match random.below(8) {
-            0 | 1 => change_value(&mut program, random),
-            2 => change_storage(&mut program, random),
-            3 => change_buffer(&mut program, random),
-            4 => change_packed(&mut program, random),
-            5 | 6 => change_node(&mut program, random),
-            _ => change_lists(&mut program, random),
+            _ if is_banded && random.chance(50) => change_bands(program, random),
+            0 | 1 => change_value(program, random),
+            2 => change_storage(program, random),
+            3 => change_buffer(program, random),
+            4 => change_packed(program, random),
+            5 | 6 => change_node(program, random),
+            _ => change_lists(program, random),
         }
     }
-    postcard::to_allocvec(&program).expect("encodes")
+    postcard::to_allocvec(&(plain, banded)).expect("encodes")
+}
+
+fn change_bands(program: &mut Program, random: &mut Random) {
+    let nodes = program.graph.nodes.iter_mut();
+    let mut chains: Vec<&mut Bands> = nodes
+        .filter_map(|node| match &mut node.op {
+            Op::Bands(bands) => Some(bands),
+            _ => None,
+        })
+        .collect();
+    if chains.is_empty() {
+        return;
+    }
+    let at = random.below(chains.len());
+    let bands = &mut *chains[at];
+    match random.below(4) {
+        0 => bands.first_rows = twisted(bands.first_rows as u64, random) as usize,
+        1 => bands.band_rows = twisted(bands.band_rows as u64, random) as usize,
+        _ if bands.layers.is_empty() => {}
+        2 => {
+            let at = random.below(bands.layers.len());
+            let layer = bands.layers[at].clone();
+            match random.below(3) {
+                0 => bands.layers.extend(vec![layer; 1 + random.below(20)]),
+                1 => bands.layers.insert(0, layer),
+                _ => drop(bands.layers.remove(at)),
+            }
+        }
+        _ => {
+            let at = random.below(bands.layers.len());
+            change_layer(&mut bands.layers[at], random);
+        }
+    }
+}
+
+fn change_layer(layer: &mut BandLayer, random: &mut Random) {
+    let change = |size: &mut usize, random: &mut Random| {
+        *size = twisted(*size as u64, random) as usize;
+    };
+    let window = match layer {
+        BandLayer::Conv(conv) => {
+            match random.below(8) {
+                0 => return change(&mut conv.c_in, random),
+                1 => return change(&mut conv.c_out, random),
+                2 => return change(&mut conv.groups, random),
+                3 => return conv.epilogue.residual ^= true,
+                4 => {
+                    conv.form = *random.pick(&[
+                        ConvForm::Blocked,
+                        ConvForm::FirstLayer,
+                        ConvForm::NarrowGroups,
+                    ]);
+                    return;
+                }
+                _ => {}
+            }
+            &mut conv.window
+        }
+        BandLayer::Depthwise(depthwise) => {
+            if random.chance(30) {
+                return change(&mut depthwise.channels, random);
+            }
+            &mut depthwise.window
+        }
+        BandLayer::Pool {
+            window,
+            output_spatial,
+            ..
+        } => {
+            if random.chance(30) && !output_spatial.is_empty() {
+                let at = random.below(output_spatial.len());
+                return change(&mut output_spatial[at], random);
+            }
+            window
+        }
+    };
+    let sizes = match random.below(5) {
+        0 => &mut window.kernel,
+        1 => &mut window.strides,
+        2 => &mut window.dilations,
+        3 => &mut window.pads_begin,
+        _ => &mut window.pads_end,
+    };
+    if random.chance(10) {
+        sizes.pop();
+    }
+    if !sizes.is_empty() {
+        let at = random.below(sizes.len());
+        change(&mut sizes[at], random);
+    }
 }
 
 fn change_value(program: &mut Program, random: &mut Random) {

@@ -38,8 +38,14 @@ fn same_bits_under_every_plan() {
         }
         done += 1;
     }
-    let enough = met.sliced_plans > 10 && met.streamed_plans > 20 && met.tables > 0;
-    let found = (met.sliced_plans, met.streamed_plans, met.tables);
+    let enough =
+        met.sliced_plans > 10 && met.streamed_plans > 20 && met.tables > 0 && met.banded_plans > 10;
+    let found = (
+        met.sliced_plans,
+        met.streamed_plans,
+        met.tables,
+        met.banded_plans,
+    );
     assert!(
         done < MIN_GRAPHS || enough,
         "too little was tested: {found:?}"
@@ -52,6 +58,7 @@ struct Met {
     sliced_plans: usize,
     streamed_plans: usize,
     tables: usize,
+    banded_plans: usize,
 }
 
 fn check(seed: u64, met: &mut Met) {
@@ -83,10 +90,11 @@ fn check(seed: u64, met: &mut Met) {
 
 impl Met {
     fn look(&mut self, packed: &Packed, setting: &Setting) {
-        let workload = packed.workload(setting.threads);
+        let workload = packed.workload(setting.threads, setting.banded);
         let plan = packed.plan(&workload, setting).expect("as before");
         self.sliced_plans += usize::from(plan.computes.len() > workload.steps.len());
         self.streamed_plans += usize::from(!plan.loads.is_empty());
+        self.banded_plans += usize::from(setting.banded);
         self.tables += usize::from(workload.steps.iter().any(|s| s.rows.is_some()));
     }
 }
@@ -95,7 +103,8 @@ impl Met {
 fn some_setting(net: &mut RandomNet, packed: &Packed, n: usize) -> Setting {
     let random = &mut net.net.random;
     let threads = 1 + random.below(3);
-    let (smallest, everything) = packed.arena_range(threads);
+    let banded = packed.banded.is_some() && random.chance(50);
+    let (smallest, everything) = packed.arena_range(threads, banded);
     let between = random.below((everything - smallest) as usize + 1) as u64;
     Setting {
         arena_bytes: match n {
@@ -114,5 +123,6 @@ fn some_setting(net: &mut RandomNet, packed: &Packed, n: usize) -> Setting {
         } else {
             IoMode::Pread
         },
+        banded,
     }
 }

@@ -5,18 +5,23 @@ use neap_ir::{ByteRange, Const, ConstId, DType, FileId, Graph, Literal, Program}
 use neap_kernels::simd::Isa;
 use neap_plan::{ExecutionPlan, Workload};
 use neap_planner::{Planner, Strategy};
+use neap_rewrite::BandLimits;
 use neap_runtime::{Clock, InputTensor, Options, OutputTensor, RuntimeError, Session};
 use neap_sim::CostProfile;
 use neap_store::{
-    FaultScript, IoMode, MemoryModel, MemorySource, PackedFile, StoreError, VirtualClock,
+    BLOCK, FaultScript, IoMode, MemoryModel, MemorySource, PackWriter, PackedFile, StoreError,
+    VirtualClock,
 };
-use std::path::PathBuf;
+use neaptide::BandMode;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A graph that was packed.
 pub struct Packed {
     pub path: PathBuf,
     pub program: Arc<Program>,
+    /// With row bands wherever they can be, worth it or not.
+    pub banded: Option<Arc<Program>>,
     model: neaptide::Model,
     _folder: tempfile::TempDir,
 }
@@ -28,6 +33,8 @@ pub struct Setting {
     pub threads: usize,
     pub strategy: Strategy,
     pub io: IoMode,
+    /// The program with row bands.
+    pub banded: bool,
 }
 
 impl Packed {
@@ -35,23 +42,31 @@ impl Packed {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("model.neap");
         neaptide::pack_graph(graph, &path, &mut |_| {}).unwrap_or_else(|e| panic!("packing: {e}"));
+        add_bands(&path);
         let model = neaptide::Model::open(&path, &Default::default(), &mut |_| {})
             .unwrap_or_else(|e| panic!("opening: {e}"));
         Packed {
             program: model.program().clone(),
+            banded: model.banded().cloned(),
             model,
             path,
             _folder: folder,
         }
     }
 
-    pub fn workload(&self, threads: usize) -> Workload {
-        self.model.workload(threads)
+    pub fn workload(&self, threads: usize, banded: bool) -> Workload {
+        let mode = if banded { BandMode::On } else { BandMode::Off };
+        self.model.workloads(threads, mode).remove(0)
+    }
+
+    fn program(&self, banded: bool) -> Arc<Program> {
+        let program = self.banded.as_ref().filter(|_| banded);
+        program.unwrap_or(&self.program).clone()
     }
 
     /// Arena sizes between which plans differ: smallest feasible, everything resident.
-    pub fn arena_range(&self, threads: usize) -> (u64, u64) {
-        let workload = self.workload(threads);
+    pub fn arena_range(&self, threads: usize, banded: bool) -> (u64, u64) {
+        let workload = self.workload(threads, banded);
         let planner = Planner::new(&workload);
         (
             planner.smallest_feasible_bytes(),
@@ -71,7 +86,7 @@ impl Packed {
 
     /// A session on the file. `None` when the setting is not feasible or not possible here.
     pub fn open(&self, setting: &Setting) -> Option<Session> {
-        let workload = self.workload(setting.threads);
+        let workload = self.workload(setting.threads, setting.banded);
         let plan = self.plan(&workload, setting)?;
         let mut file = PackedFile::open(&self.path).expect("opens");
         let verifier = file.take_verifier().expect("first time");
@@ -80,7 +95,7 @@ impl Packed {
             Err(_) if setting.io == IoMode::Uring => return None,
             Err(e) => panic!("{e}"),
         };
-        let program = self.program.clone();
+        let program = self.program(setting.banded);
         let session = Session::open(
             program,
             plan,
@@ -98,7 +113,7 @@ impl Packed {
         setting: &Setting,
         faults: FaultScript,
     ) -> Result<Session<TestClock>, RuntimeError> {
-        let workload = self.workload(setting.threads);
+        let workload = self.workload(setting.threads, setting.banded);
         let plan = self.plan(&workload, setting).expect("feasible");
         let bytes: Arc<[u8]> = std::fs::read(&self.path).expect("readable").into();
         let mut file = PackedFile::open(&self.path).expect("opens");
@@ -111,7 +126,7 @@ impl Packed {
         };
         let source = MemorySource::new(bytes, device, time.clone(), faults)?;
         Session::open_with_clock(
-            self.program.clone(),
+            self.program(setting.banded),
             plan,
             &workload,
             Box::new(source),
@@ -120,6 +135,32 @@ impl Packed {
             TestClock(time),
         )
     }
+}
+
+/// Gives a packed model a second program, with row bands even where they are hardly worth it.
+fn add_bands(path: &Path) {
+    let limits = BandLimits {
+        weight_bytes: 1 << 20,
+        least_line_bytes: 0,
+        most_line_bytes: 8192,
+        enough_bytes: 0,
+    };
+    let file = PackedFile::open(path).expect("opens");
+    let (version, table) = file.toc().split_first_chunk::<4>().expect("a version");
+    let (program, _): (Program, Option<Program>) =
+        postcard::from_bytes(table).expect("the table is readable");
+    let banded = neap_rewrite::with_bands(&program, &limits).map(|banded| Program {
+        packed: Vec::new(),
+        ..banded
+    });
+    let range = file.data_range();
+    let data = std::fs::read(path).expect("readable");
+    let mut writer = PackWriter::create(path).expect("created");
+    let weights = &data[range.start as usize..range.end as usize];
+    writer.append(weights).expect("written");
+    writer.align(BLOCK as u64).expect("written");
+    let toc = postcard::to_extend(&(program, banded), version.to_vec()).expect("encodes");
+    writer.finish(&toc).expect("written");
 }
 
 fn options(threads: usize) -> Options {
@@ -222,9 +263,10 @@ pub fn with_stored_constants(net: &mut RandomNet, folder: &std::path::Path) -> G
 /// Everything resident, one thread: what all other settings must reproduce.
 pub fn plain_setting(packed: &Packed) -> Setting {
     Setting {
-        arena_bytes: packed.arena_range(1).1,
+        arena_bytes: packed.arena_range(1, false).1,
         threads: 1,
         strategy: Strategy::Resident,
         io: IoMode::Pread,
+        banded: false,
     }
 }
