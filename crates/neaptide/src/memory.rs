@@ -68,6 +68,13 @@ pub fn current_bytes(own_cgroup: bool) -> u64 {
 /// mapped at the moment.
 const PROGRAM_BYTES: u64 = 3 << 20;
 
+/// [`trim_heap`] and [`trim_program`]: between two stages of work, so that what both touch is not charged
+/// together.
+pub fn trim() {
+    trim_heap();
+    trim_program();
+}
+
 /// Returns freed heap pages to the kernel.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]

@@ -145,8 +145,9 @@ pub fn pack(
 /// As [`pack`], of a graph that was built in memory or by another reader. Its shapes are bound, its
 /// constants lie in the graph or in the files it names.
 pub fn pack_graph(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
+    crate::memory::trim();
     pack::write(graph, target, progress)?;
-    crate::memory::trim_heap();
+    crate::memory::trim();
     Ok(())
 }
 
@@ -201,7 +202,7 @@ fn open_packed(path: &Path) -> Result<Model> {
     let programs = Programs::decode(file.toc(), file.data_range())
         .map_err(|reason| Error::BadInput(format!("{}: {reason}", path.display())))?;
     file.drop_toc()?;
-    crate::memory::trim_heap();
+    crate::memory::trim();
     Ok(Model {
         programs,
         path: path.to_path_buf(),

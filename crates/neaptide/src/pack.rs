@@ -35,6 +35,7 @@ pub(crate) fn write(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progre
         source,
     } = neap_rewrite::lower(graph, digest, &mut files)?;
     check_supported(&program)?;
+    crate::memory::trim();
 
     let total_bytes = program.packed.iter().map(|p| p.bytes).sum();
     let mut done_bytes = 0;

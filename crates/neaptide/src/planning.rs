@@ -136,7 +136,12 @@ fn is_faster(banded: &Planned, plain: &Planned) -> bool {
     banded.prediction.latency_ns < plain.prediction.latency_ns - gain
 }
 
+/// What opening and packing any model takes before a plan is made.
+const LEAST_PROCESS_BYTES: u64 = 6 << 20;
+
 /// A feasible size as it is told to people: with slack, in whole 64 KiB.
 pub(crate) fn named(bytes: u64) -> u64 {
-    (bytes + NAMED_SLACK_BYTES).next_multiple_of(64 * 1024)
+    (bytes + NAMED_SLACK_BYTES)
+        .max(LEAST_PROCESS_BYTES)
+        .next_multiple_of(64 * 1024)
 }

@@ -193,8 +193,7 @@ impl Model {
             settings,
         )?;
         drop(plan.workload);
-        memory::trim_heap();
-        memory::trim_program();
+        memory::trim();
         Ok(Session {
             inner,
             inputs,
