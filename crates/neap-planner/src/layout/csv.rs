@@ -220,3 +220,93 @@ fn malformed(line: usize, what: impl Into<String>) -> Malformed {
         what: what.into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_found_by_name() {
+        let plain = read("id,lower,upper,size\na,0,3,4\nb,3,9,8\n").unwrap();
+        assert_eq!(plain.ids, ["a", "b"]);
+        assert_eq!(plain.blocks[1].live, StepRange::new(3, 9));
+        let other =
+            read("\u{feff}offset, Size ,END,start,id\r\n7,4,3,0,a\r\n\r\n,8,9,3,b\r\n").unwrap();
+        assert_eq!(other, plain);
+        let aligned = read("id,lower,upper,size,alignment\na,0,3,4,16").unwrap();
+        assert_eq!((aligned.blocks[0].align, aligned.aligned), (16, true));
+        assert!(read("id,lower,upper,size\n").unwrap().blocks.is_empty());
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for header in ["id,lower,upper,size", "id,lower,upper,size,alignment"] {
+            let end = if header.ends_with('t') { ",8" } else { "" };
+            let table = read(&format!("{header}\nx y,-5,3,4{end}\nb,3,9,8{end}")).unwrap();
+            let layout = Layout {
+                offsets: vec![8, 0],
+                high_water_bytes: 12,
+            };
+            let text = write(&table, &layout);
+            assert!(
+                text.contains(",offset\nx y,-5,3,4") && text.ends_with(",0\n"),
+                "{text}"
+            );
+            assert_eq!(read(&text).unwrap(), table);
+        }
+    }
+
+    #[test]
+    fn times_of_any_size() {
+        let (low, high) = (i64::MIN, i64::MAX);
+        let table = read(&format!(
+            "id,lower,upper,size\na,{low},0,1\nb,0,{high},1\nc,-1,1,1"
+        ))
+        .unwrap();
+        let live: Vec<_> = table.blocks.iter().map(|b| b.live).collect();
+        let expected = [(0, 2), (2, 4), (1, 3)].map(|(b, e)| StepRange::new(b, e));
+        assert_eq!(live, expected);
+    }
+
+    #[test]
+    fn hostile_tables_are_told_by_line() {
+        let cases = [
+            ("", "line 1: there is no header"),
+            ("\n \n", "no header"),
+            ("id,lower,upper", "'size'"),
+            ("lower,upper,size", "'id'"),
+            ("id,lower,upper,size,price", "'price'"),
+            ("id,lower,start,upper,size", "'start' is there twice"),
+            ("id,lower,upper,size\na,1,2", "line 2: 3 fields"),
+            ("id,lower,upper,size\na,1,2,3,4", "5 fields"),
+            ("id,lower,upper,size\n\n\na,2,2,3", "line 4: lower 2"),
+            ("id,lower,upper,size\na,3,2,3", "lower 3"),
+            ("id,lower,upper,size\na,1,2,0", "size is 0"),
+            ("id,lower,upper,size\na,1,2,-3", "size '-3'"),
+            ("id,lower,upper,size\na,1,2,1.5", "size '1.5'"),
+            ("id,lower,upper,size\na,x,2,1", "lower 'x'"),
+            (
+                "id,lower,upper,size\na,1,99999999999999999999,1",
+                "upper '9",
+            ),
+            ("id,lower,upper,size\na,1,2,18446744073709551615", "add up"),
+            (
+                "id,lower,upper,size\na,1,2,4611686018427387904\nb,1,2,1",
+                "line 3: sizes add up",
+            ),
+            ("id,lower,upper,size\na,1,2,1\na,1,2,1", "id 'a'"),
+            ("id,lower,upper,size,alignment\na,1,2,1,0", "alignment 0"),
+            ("id,lower,upper,size,alignment\na,1,2,1,3", "alignment 3"),
+            (
+                "id,lower,upper,size,alignment\na,1,2,1,9223372036854775808",
+                "add up",
+            ),
+        ];
+        for (text, part) in cases {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{error} does not say {part}");
+        }
+        let long = format!("id,lower,upper,size\na,1,2,{}", "x\u{7}".repeat(500));
+        assert!(read(&long).unwrap_err().to_string().len() < 120);
+    }
+}

@@ -46,6 +46,9 @@ pub struct Layout {
     pub high_water_bytes: u64,
 }
 
+/// What a search may take while planning: about half a millisecond.
+const PLANNING_WORK: u64 = 500_000;
+
 /// How a greedy order picks among the gaps that a block fits in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
@@ -89,7 +92,17 @@ pub fn lay_out(blocks: &[Block]) -> Layout {
     let Some((layout, order, fit)) = best else {
         return Layout::default();
     };
-    improve(blocks, &conflicts, bound, layout, order, fit)
+    let layout = improve(blocks, &conflicts, bound, layout, order, fit);
+    if layout.high_water_bytes <= bound {
+        return layout;
+    }
+    let mut never = || false;
+    let request = Request::minimize(layout.high_water_bytes);
+    let searched = solve(blocks, request, &mut Effort::new(PLANNING_WORK, &mut never));
+    let lower = searched
+        .layout
+        .filter(|found| found.high_water_bytes < layout.high_water_bytes);
+    lower.unwrap_or(layout)
 }
 
 /// Orders that do well on one kind of network or another.

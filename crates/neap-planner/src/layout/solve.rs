@@ -149,7 +149,7 @@ impl Task {
             return;
         }
         let searchable = Search::can_take(self.part.items.len(), self.part.sections);
-        if self.turns.is_multiple_of(2) || !searchable {
+        if !self.turns.is_multiple_of(2) || !searchable {
             let best = self.best_bytes;
             effort.slice(work, |effort| self.fill(goal, u32::MAX, effort));
             if best != self.best_bytes {
