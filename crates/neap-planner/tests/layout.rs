@@ -207,17 +207,17 @@ fn networks_of_idealloc_take_their_lower_bound() {
 #[test]
 fn large_problems_come_close_to_the_bound() {
     let mut random = numbers(7);
-    let blocks: Vec<Block> = (0..10_000)
+    let blocks: Vec<Block> = (0..20_000)
         .map(|_| {
             let begin = random(1_000_000) as u32;
             Block {
                 bytes: 64 * (1 + random(1000)),
                 align: 64,
-                live: StepRange::new(begin, begin + 1 + random(60_000) as u32),
+                live: StepRange::new(begin, begin + 1 + random(30_000) as u32),
             }
         })
         .collect();
-    let solved = run(&blocks, Request::minimize(u64::MAX), 100_000_000);
+    let solved = run(&blocks, Request::minimize(u64::MAX), 300_000_000);
     let layout = solved.layout.unwrap();
     assert_eq!(check(&blocks, &layout), Ok(()));
     let bound = solved.lower_bound_bytes;
