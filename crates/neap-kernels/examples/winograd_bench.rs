@@ -1,8 +1,8 @@
 //! Speed of Winograd convolution beside direct convolution, on the 3x3 layers of well-known networks.
 //!
-//! `cargo run --release -p neap-kernels --example winograd_bench [-- [ISA] [THREADS] [FILTER]]` prints, for every
-//! layer, GFLOP/s as if computed directly (best of many runs), for direct convolution and for each tile
-//! size with prepared and raw weights. Every run uses another copy of the weights, as in a network, where they
+//! `cargo run --release -p neap-kernels --example winograd_bench [-- [ISA] [THREADS] [COLUMN] [FILTER]]` prints,
+//! for every layer, GFLOP/s as if computed directly (best of many runs), for direct convolution and for each tile
+//! size with prepared and raw weights (or the one COLUMN, such as `F4` or `F4raw`). Every run uses another copy of the weights, as in a network, where they
 //! come from memory.
 
 use neap_kernels::conv::{ConvShape, conv_blocked};
@@ -164,11 +164,17 @@ fn copy(weights: &[f32], floats: usize, run: usize) -> &[f32] {
 
 fn main() {
     let (mut isa, mut workers, mut filter) = (Isa::detect(), 1, String::new());
+    let mut columns = vec!["direct".to_string()];
+    for tile in Tile::ALL {
+        columns.extend([format!("{tile:?}"), format!("{tile:?}raw")]);
+    }
     for argument in std::env::args().skip(1) {
         if let Some(named) = Isa::by_name(&argument) {
             isa = named;
         } else if let Ok(number) = argument.parse() {
             workers = number;
+        } else if columns.contains(&argument) {
+            columns = vec![argument];
         } else {
             filter = argument;
         }
@@ -177,9 +183,9 @@ fn main() {
         "{}, {workers} threads; GFLOP/s as of direct convolution",
         isa.name()
     );
-    print!("{:24} {:>8}", "layer", "direct");
-    for tile in Tile::ALL {
-        print!(" {:>8} {:>8}", format!("{tile:?}"), format!("{tile:?} raw"));
+    print!("{:24}", "layer");
+    for column in &columns {
+        print!(" {column:>8}");
     }
     println!("   scratch of {:?} raw, MB", Tile::F4);
     let shared = Shared::default();
@@ -194,7 +200,7 @@ fn main() {
         };
         for &(name, c_in, c_out, size) in LAYERS {
             if name.contains(&filter) {
-                layer(isa, &pool, name, c_in, c_out, size);
+                layer(isa, &pool, &columns, name, [c_in, c_out], size);
             }
         }
         shared.job.store(0, Ordering::Release);
@@ -202,7 +208,14 @@ fn main() {
     });
 }
 
-fn layer(isa: Isa, pool: &Spinning<'_>, name: &str, c_in: usize, c_out: usize, size: usize) {
+fn layer(
+    isa: Isa,
+    pool: &Spinning<'_>,
+    columns: &[String],
+    name: &str,
+    [c_in, c_out]: [usize; 2],
+    size: usize,
+) {
     let s = ConvShape {
         batch: 1,
         c_in,
@@ -226,13 +239,20 @@ fn layer(isa: Isa, pool: &Spinning<'_>, name: &str, c_in: usize, c_out: usize, s
     let panels = s.panels();
     let raw_floats = panels * panel_floats(s.k());
     let raw = weights_of(raw_floats);
-    let direct = measure(|run| {
-        let w = copy(&raw, raw_floats, run);
-        conv_blocked(isa, pool, &s, 0..panels, w, &input, &mut output, epilogue).unwrap();
-    });
-    print!("{name:24} {:>8.0}", rate(direct));
+    let wanted = |column: &str| columns.iter().any(|c| c == column);
+    print!("{name:24}");
+    if wanted("direct") {
+        let direct = measure(|run| {
+            let w = copy(&raw, raw_floats, run);
+            conv_blocked(isa, pool, &s, 0..panels, w, &input, &mut output, epilogue).unwrap();
+        });
+        print!(" {:>8.0}", rate(direct));
+    }
     for tile in Tile::ALL {
-        for form in [WeightForm::Prepared, WeightForm::Raw] {
+        for (form, suffix) in [(WeightForm::Prepared, ""), (WeightForm::Raw, "raw")] {
+            if !wanted(&format!("{tile:?}{suffix}")) {
+                continue;
+            }
             let bytes = workspace_bytes(isa, tile, form, &s, panels, pool.workers);
             let mut workspace = Aligned::new(bytes / 4, 0.0);
             let floats = match form {

@@ -16,23 +16,21 @@ use crate::conv::ConvShape;
 use crate::simd::{Isa, LANES};
 use crate::tile::Split;
 
-/// Values of a worker's own block: a good part of a small second-level cache.
-const OWN_VALUES_BYTES: usize = 384 * 1024;
+/// Values of a worker's own block: a quarter of a second-level cache, beside products and weights.
+const OWN_VALUES_BYTES: usize = 272 * 1024;
 
-/// Values of a shared block: a part of the last-level cache.
-const SHARED_VALUES_BYTES: usize = 4 << 20;
+/// Values of a shared block: a part of the last-level cache. Twice as much is no faster, half as much
+/// reads the weights of deep layers twice.
+const SHARED_VALUES_BYTES: usize = 2176 * 1024;
 
 /// Products of a worker's chunk of tiles.
 const PRODUCTS_BYTES: usize = 288 * 1024;
 
 /// Weights that are transformed at a time as they arrive.
-const WEIGHTS_BYTES: usize = 512 * 1024;
+const WEIGHTS_BYTES: usize = 256 * 1024;
 
 /// Weights of a whole layer that are transformed before the first product.
 const WHOLE_WEIGHTS_BYTES: usize = 3 << 20;
-
-/// Own blocks hold no fewer groups, so that a weight that comes from far serves that many calls.
-const OWN_GROUPS: usize = 2;
 
 pub(super) struct Cut {
     tile: Tile,
@@ -54,7 +52,7 @@ pub(super) struct Cut {
     /// Raw weights are transformed by each task, `weight_blocks` channel blocks at a time.
     pub weights_arrive: bool,
     pub weight_blocks: usize,
-    workers: usize,
+    pub workers: usize,
 }
 
 impl Cut {
@@ -74,11 +72,11 @@ impl Cut {
             .saturating_mul(shape.panels())
             .saturating_mul(float);
         let enough_tasks = tiles / (group_tiles * own_groups.max(1)) >= 2 * workers;
-        let shared = own_groups < OWN_GROUPS
+        let shared = own_groups == 0
             || !enough_tasks
             || (form == WeightForm::Raw && weights_bytes > WHOLE_WEIGHTS_BYTES);
         let most = if shared {
-            whole_groups(SHARED_VALUES_BYTES).max(OWN_GROUPS)
+            whole_groups(SHARED_VALUES_BYTES).max(2)
         } else {
             own_groups
         };
@@ -101,7 +99,8 @@ impl Cut {
             },
             weights_first: form == WeightForm::Raw && !shared,
             weights_arrive: form == WeightForm::Raw && shared,
-            weight_blocks: (WEIGHTS_BYTES / (points * LANES * LANES * width * float)).max(1),
+            weight_blocks: (WEIGHTS_BYTES / (points * LANES * LANES * width * float))
+                .clamp(1, channel_blocks.max(1)),
             workers,
         }
     }
@@ -137,7 +136,7 @@ impl Cut {
 
     /// From point to point in weights that are transformed as they arrive.
     pub fn weights_point_floats(&self) -> usize {
-        (self.weight_blocks * LANES | 1) * LANES
+        ((self.weight_blocks * LANES) | 1) * LANES
     }
 
     pub fn weights_panel_floats(&self) -> usize {

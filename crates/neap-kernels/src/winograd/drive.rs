@@ -9,7 +9,7 @@ use super::{Tile, prepared_panel_floats};
 use crate::conv::ConvShape;
 use crate::epilogue::Activation;
 use crate::parallel::Parallel;
-use crate::simd::{Isa, LANES};
+use crate::simd::{Isa, LANES, prefetch};
 use crate::tile::Split;
 use std::ops::Range;
 
@@ -150,6 +150,12 @@ impl Call {
         self.shape.c_in.div_ceil(LANES)
     }
 
+    /// The panel that the worker likely computes after these.
+    fn next_panel(&self, panels: &Range<usize>) -> usize {
+        let ahead = if self.cut.shared { self.cut.workers } else { 1 };
+        (panels.start + ahead * self.cut.width) % self.panels
+    }
+
     /// Pieces that a block's values are computed in: groups times channel blocks.
     fn units(&self, block: &Block) -> usize {
         block.groups.parts * self.channel_blocks()
@@ -182,6 +188,7 @@ impl Call {
                     corner: [0, 1].map(|axis| pixel[axis] as isize - s.pads_begin[axis] as isize),
                 };
                 let plane = (image * channel_blocks + channel_block) * plane_floats;
+                self.foresee(at, self.input.wrapping_add(plane));
                 // SAFETY: the plane is one of the input's; the values are the block's.
                 unsafe {
                     transform_input(
@@ -193,6 +200,23 @@ impl Call {
                         block.point_floats,
                     );
                 }
+            }
+        }
+    }
+
+    /// Brings the pixels into cache that a tile further right adds: too short a stream for hardware to
+    /// follow.
+    fn foresee(&self, at: Plane, plane: *const f32) {
+        const TILES_AHEAD: usize = 2;
+        let m = self.tile.outputs();
+        let first = at.corner[1].wrapping_add_unsigned(TILES_AHEAD * m + 2);
+        for i in 0..m + 2 {
+            let row = at.corner[0]
+                .wrapping_add_unsigned(i)
+                .wrapping_mul(at.size[1] as isize);
+            for j in 0..m {
+                let pixel = row.wrapping_add(first).wrapping_add_unsigned(j);
+                prefetch(plane.wrapping_offset(pixel.wrapping_mul(LANES as isize)));
             }
         }
     }
@@ -250,7 +274,9 @@ impl Call {
                     first: first_of(panels.start),
                     panel_floats,
                     point_floats: c_in * LANES,
-                    next: first_of(panels.end % self.panels),
+                    ahead: Ahead::NextPoint {
+                        last: first_of(self.next_panel(panels)),
+                    },
                 }
             }
             Source::Raw(all) => {
@@ -268,11 +294,20 @@ impl Call {
                         transform_weights(self.isa, self.tile, part);
                     }
                 }
+                let ends = part.end == self.channel_blocks();
+                let (panel, channel) = if ends {
+                    (self.next_panel(panels), 0)
+                } else {
+                    (panels.start, part.end * LANES)
+                };
                 PartWeights {
                     first: arriving,
                     panel_floats,
                     point_floats: self.cut.weights_point_floats(),
-                    next: std::ptr::null(),
+                    ahead: Ahead::NextPart {
+                        first: all.wrapping_add(panel * raw_floats + (1 + 9 * channel) * LANES),
+                        panel_floats: raw_floats,
+                    },
                 }
             }
         }
@@ -296,19 +331,13 @@ impl Call {
         let tile_floats = panels * product_floats;
         let first_tile = block.groups.range(groups.start).start;
         let channels = (part.end * LANES).min(self.shape.c_in) - part.start * LANES;
-        // Each group brings its share of the next point's weights.
-        let share = LANES.div_ceil(groups.len());
         for point in 0..self.tile.points() {
             let at_point = weights.first.wrapping_add(point * weights.point_floats);
-            let next = if point + 1 < self.tile.points() {
-                at_point.wrapping_add(weights.point_floats)
-            } else {
-                weights.next
-            };
             for group in groups.clone() {
                 let tiles = block.groups.range(group);
-                let brought = (group - groups.start) * share;
-                let worth_it = !weights.next.is_null() && brought < LANES;
+                let turn = point * groups.len() + group - groups.start;
+                let (ahead, ahead_panel_floats, ahead_per_block) =
+                    weights.ahead(turn, groups.len(), self.tile.points(), part.len());
                 let to = (tiles.start - first_tile) * tile_floats + point * LANES;
                 let step = Step {
                     values: block.group(group, channel_blocks, point, part.start),
@@ -320,8 +349,9 @@ impl Call {
                     tile_floats,
                     product_floats,
                     goes_on: part.start > 0,
-                    ahead: next.wrapping_add(brought * part.len() * LANES),
-                    ahead_per_block: if worth_it { share } else { 0 },
+                    ahead,
+                    ahead_panel_floats,
+                    ahead_per_block,
                 };
                 // SAFETY: values, weights and products of these tiles, panels and channels are in
                 // memory; the micro-kernel is one this processor has.
@@ -355,6 +385,13 @@ impl Call {
                 let (image, [y, x]) = self.place(block.first_tile + tile);
                 let plane = (image * s.panels() + panel) * plane_floats;
                 let pixel = plane + (y * s.output[1] + x) * LANES;
+                let next = self.output.wrapping_add(pixel + m * LANES);
+                for i in 0..m {
+                    for j in 0..m {
+                        // Pixels of the next tile, so that its stores find their lines in cache.
+                        prefetch(next.wrapping_add((i * s.output[1] + j) * LANES));
+                    }
+                }
                 // SAFETY: tile and panel are among this task's; the pixel is in the image.
                 unsafe {
                     let at = OutputTile {
@@ -382,8 +419,52 @@ struct PartWeights {
     first: *const f32,
     panel_floats: usize,
     point_floats: usize,
-    /// Likely needed afterwards; null where weights are in cache anyway.
-    next: *const f32,
+    ahead: Ahead,
+}
+
+/// What is brought into cache during the products of a part.
+enum Ahead {
+    /// Weights are used where they lie: those of the point after, and after the last of other panels.
+    NextPoint { last: *const f32 },
+    /// Weights are transformed first: the raw ones of the part after.
+    NextPart {
+        first: *const f32,
+        panel_floats: usize,
+    },
+}
+
+impl PartWeights {
+    /// What micro-kernel call number `turn` of the part brings: first vector, from panel to panel, and
+    /// vectors for each of its `blocks` channel blocks.
+    fn ahead(
+        &self,
+        turn: usize,
+        groups: usize,
+        points: usize,
+        blocks: usize,
+    ) -> (*const f32, usize, usize) {
+        // Vectors that follow for a channel block, the calls that share them, and which of those this is.
+        let (first, panel_floats, vectors, calls, call) = match self.ahead {
+            Ahead::NextPoint { last } => {
+                let point = turn / groups + 1;
+                let first = if point < points {
+                    self.first.wrapping_add(point * self.point_floats)
+                } else {
+                    last
+                };
+                (first, self.panel_floats, LANES, groups, turn % groups)
+            }
+            Ahead::NextPart {
+                first,
+                panel_floats,
+            } => (first, panel_floats, 9 * LANES, points * groups, turn),
+        };
+        let share = vectors.div_ceil(calls);
+        let brought = call * share;
+        let each = if brought < vectors { share } else { 0 };
+        let first = first.wrapping_add(brought * blocks * LANES);
+        (first, panel_floats, each)
+    }
 }
 
 /// Transforms whole panels, bias included.

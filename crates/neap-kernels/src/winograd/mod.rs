@@ -16,7 +16,8 @@
 //!
 //! Order of a sum: at each point one fused multiply-add for each channel in order; the transform
 //! back; then `+ (bias + residual)`; then the activation. Where a tile lies in the output depends on
-//! the shape alone, so no cut of the work shows in the result.
+//! the shape alone, so no cut of the work shows in the result. A NaN or infinity in the input reaches all
+//! outputs of its tile.
 
 mod cut; // into what pieces a call is cut
 mod drive; // runs the pieces

@@ -31,9 +31,10 @@ pub(super) struct Step {
     pub product_floats: usize,
     /// The products hold sums over channels before these.
     pub goes_on: bool,
-    /// Weights of the first panel that are needed next: brought to the second-level cache
-    /// meanwhile, this many k of every panel for each channel block.
+    /// Weights of the first panel that are needed later: brought to the second-level cache
+    /// meanwhile, this many vectors of every panel for each channel block.
     pub ahead: *const f32,
+    pub ahead_panel_floats: usize,
     pub ahead_per_block: usize,
 }
 
@@ -89,7 +90,7 @@ unsafe fn micro<S: Simd, const P: usize, const R: usize>(s: S, step: &Step) {
             };
             for _ in 0..step.ahead_per_block {
                 for p in 0..P {
-                    prefetch_far(ahead.wrapping_add(p * step.panel_floats));
+                    prefetch_far(ahead.wrapping_add(p * step.ahead_panel_floats));
                 }
                 ahead = ahead.wrapping_add(LANES);
             }

@@ -28,6 +28,7 @@ const CASES: &[Case] = &[
     // several images in a group; own and shared values; several chunks of arriving weights
     (3, 24, 40, [4, 4], [4, 4], [1, 1]),
     (1, 16, 48, [66, 70], [66, 70], [1, 1]),
+    (1, 100, 20, [44, 44], [44, 44], [1, 1]),
     (1, 400, 40, [9, 9], [9, 9], [1, 1]),
     (2, 288, 16, [28, 28], [28, 28], [1, 1]),
 ];
@@ -208,6 +209,11 @@ fn run(l: &Layer, how: How<'_>, ranges: &[Range<usize>]) -> Vec<f32> {
     out
 }
 
+/// The first panels, in one call.
+fn whole(panels: usize) -> Vec<Range<usize>> {
+    std::iter::once(0..panels).collect()
+}
+
 /// Element `i` of the plain output.
 fn element(blocked: &[f32], s: &ConvShape, i: usize) -> f32 {
     let pixels = s.output[0] * s.output[1];
@@ -254,7 +260,7 @@ fn every_shape_is_right_on_every_instruction_set() {
                     residual,
                     ..plain(isa, tile, WeightForm::Prepared)
                 };
-                let got = run(&l, how, &[0..s.panels()]);
+                let got = run(&l, how, &whole(s.panels()));
                 for (i, &(sum, _)) in want.iter().enumerate() {
                     let want = if residual == 0 { sum } else { sum.max(0.0) };
                     let got = element(&got, s, i);
@@ -278,7 +284,7 @@ fn the_same_bits_however_the_work_is_cut() {
         if !affordable(24 * l.shape.multiply_adds()) {
             continue;
         }
-        let whole = vec![0..panels];
+        let all = whole(panels);
         let single: Vec<_> = (0..panels).map(|p| p..p + 1).collect();
         let uneven = vec![0..panels / 3, panels / 3..panels];
         for (isa, tile) in Isa::available().flat_map(|isa| Tile::ALL.map(|tile| (isa, tile))) {
@@ -287,13 +293,13 @@ fn the_same_bits_however_the_work_is_cut() {
                 residual: 1,
                 ..plain(isa, tile, WeightForm::Prepared)
             };
-            let want = run(&l, how, &whole);
+            let want = run(&l, how, &all);
             for form in [WeightForm::Prepared, WeightForm::Raw] {
                 for (workers, ranges, residual) in [
-                    (1, &whole, 2),
+                    (1, &all, 2),
                     (1, &single, 1),
                     (3, &uneven, 2),
-                    (3, &whole, 1),
+                    (3, &all, 1),
                     (2, &single, 2),
                 ] {
                     let how = How {
@@ -339,7 +345,7 @@ fn errors_of_deep_layers_are_bounded() {
             .fold(0.0f64, |most, (sum, _)| most.max(sum.abs()));
         for isa in Isa::available() {
             for (tile, bound) in [(Tile::F2, 5e-6), (Tile::F4, 1e-5), (Tile::F6, 1e-4)] {
-                let got = run(&l, plain(isa, tile, WeightForm::Raw), &[0..1]);
+                let got = run(&l, plain(isa, tile, WeightForm::Raw), &whole(1));
                 let errors = want
                     .iter()
                     .enumerate()
@@ -359,7 +365,7 @@ fn nan_and_infinity_pass_through() {
         input[0] = poison;
         let l = layer(s, input);
         for tile in Tile::ALL {
-            let got = run(&l, plain(Isa::detect(), tile, WeightForm::Raw), &[0..1]);
+            let got = run(&l, plain(Isa::detect(), tile, WeightForm::Raw), &whole(1));
             assert!(!element(&got, &s, 0).is_finite(), "{tile:?}");
         }
     }

@@ -3,7 +3,7 @@
 use super::Tile;
 use super::points::{F2, F4, F6, Points};
 use crate::epilogue::{Activation, activate};
-use crate::simd::{Isa, LANES, Simd, simd_kernel};
+use crate::simd::{Isa, LANES, Simd, prefetch, simd_kernel};
 
 /// Pixels outside the image count as zero: where the tiles of one plane lie.
 #[derive(Clone, Copy)]
@@ -87,6 +87,10 @@ unsafe fn weights<S: Simd, T: Points<A, M>, const A: usize, const M: usize>(s: S
             let block_len = left.min(LANES);
             for c in 0..block_len {
                 let mut rows = [[s.zero(); 3]; A];
+                for i in 0..9 {
+                    // The next block, of which hardware would see nine short streams.
+                    prefetch(from.wrapping_add((9 * (block_len + c) + i) * LANES));
+                }
                 for j in 0..3 {
                     let mut column = [s.zero(); 3];
                     for i in 0..3 {
