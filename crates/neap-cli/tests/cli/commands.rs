@@ -15,7 +15,9 @@ fn help_and_version() {
     let ran = bench.neap("");
     assert_eq!(ran.code, 2);
     assert!(ran.stdout.is_empty() && ran.stderr.contains("Usage"));
-    for command in ["run", "pack", "plan", "bench", "inspect", "zoo", "demo"] {
+    for command in [
+        "run", "pack", "plan", "bench", "inspect", "zoo", "layout", "demo",
+    ] {
         assert!(
             !bench
                 .neap(&format!("{command} --help"))

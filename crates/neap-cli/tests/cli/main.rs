@@ -4,6 +4,7 @@ mod budgets;
 mod commands;
 mod files;
 mod inputs;
+mod layout;
 mod onnx;
 mod signals;
 mod support;
