@@ -2,7 +2,7 @@
 
 use crate::output::Written;
 use neaptide::memory::PeakSource;
-use neaptide::{Bytes, shape_text};
+use neaptide::{BandCount, Bytes, shape_text};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -23,6 +23,8 @@ pub struct Report {
     pub base_overhead_bytes: u64,
     pub resident_weight_bytes: u64,
     pub loaded_bytes_per_run: u64,
+    /// Chains of layers that run in row bands.
+    pub bands: BandCount,
     /// Median per run.
     pub stall_ms: f64,
     pub predicted_latency_ms: f64,
@@ -80,6 +82,12 @@ pub fn source_name(source: PeakSource) -> &'static str {
     }
 }
 
+/// `14 layers in 3 chains`.
+pub fn bands_text(bands: BandCount) -> String {
+    let chains = if bands.chains == 1 { "chain" } else { "chains" };
+    format!("{} layers in {} {chains}", bands.layers, bands.chains)
+}
+
 impl Report {
     /// A few aligned lines.
     pub fn summary(&self, enforced: bool) -> String {
@@ -121,6 +129,9 @@ impl Report {
                 Bytes(self.loaded_bytes_per_run)
             ),
         );
+        if self.bands.chains > 0 {
+            line("row bands", bands_text(self.bands));
+        }
         let l = &self.latency_ms;
         let spread = match l.runs {
             1 => "1 run".into(),

@@ -35,3 +35,22 @@ pub(crate) fn check_planes(
     });
     check_len(buffer, given_elements, needed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planes_must_fit_and_not_overlap() {
+        let check = |given, count, stride, plane| check_planes("x", given, count, stride, plane);
+        assert_eq!(check(12, Some(3), 4, Some(4)), Ok(()));
+        // The last plane may end before the next would begin.
+        assert_eq!(check(11, Some(3), 4, Some(3)), Ok(()));
+        assert!(check(10, Some(3), 4, Some(3)).is_err());
+        assert_eq!(check(0, Some(0), 4, Some(3)), Ok(()));
+        assert!(check(100, Some(3), 2, Some(3)).is_err());
+        assert!(check(100, None, 4, Some(3)).is_err());
+        assert!(check(100, Some(3), usize::MAX, Some(3)).is_err());
+        assert!(check(100, Some(3), 4, None).is_err());
+    }
+}

@@ -34,8 +34,10 @@ pub use error::OpError;
 pub use evaluate::{evaluate, evaluate_outputs};
 pub use execute::execute;
 pub use kernel::{
-    Choice, FormFacts, Kernel, KernelFacts, Tile, WeightForm, execute_with, kernels, prepare_panels,
-    prepared_panel_bytes,
+    Choice, FormFacts, Kernel, KernelFacts, Tile, WeightForm, execute_with, kernels,
+    prepare_panels, prepared_panel_bytes,
 };
-pub use query::{Operand, blocked_inputs, flops, may_overwrite, supported, workspace_bytes};
+pub use query::{
+    Operand, blocked_inputs, flops, inner_bytes, may_overwrite, supported, workspace_bytes,
+};
 pub use tensor::{Context, PanelSlice, TensorMut, TensorRef};

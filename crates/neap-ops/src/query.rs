@@ -343,6 +343,14 @@ pub fn flops(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> u64 {
     }
 }
 
+/// Bytes of tensors inside the operator, once written and once read; 0 but for chains in row bands.
+pub fn inner_bytes(op: &Op, inputs: &[Operand]) -> u64 {
+    match (op, inputs.first().copied().flatten()) {
+        (Op::Bands(chain), Some((x, _))) => bands::inner_bytes(chain, &x.shape),
+        _ => 0,
+    }
+}
+
 fn product(dims: &[u64]) -> u64 {
     dims.iter().fold(1, |n, &d| n.saturating_mul(d))
 }

@@ -39,7 +39,7 @@ impl Default for BandLimits {
     }
 }
 
-/// A change must lower what it changes by this share.
+/// Row bands must lower the highest step by this share.
 const LEAST_GAIN: u64 = 64;
 
 /// Threads for which workspaces are sized here.
@@ -52,32 +52,37 @@ pub fn with_bands(program: &Program, limits: &BandLimits) -> Option<Program> {
         limits,
         lines: lines(&program.graph),
     };
-    let mut chains: Vec<Chain> = Vec::new();
-    let mut best = program.clone();
-    let mut profile = Profile::of(&best);
+    let mut profile = Profile::of(program);
+    let mut kept_bytes = profile.peak_bytes();
+    let (mut tried, mut chains): (Vec<Chain>, Vec<Chain>) = (Vec::new(), Vec::new());
     while profile.peak_bytes() > limits.enough_bytes {
         let found = search
-            .candidates(&chains, &profile.peak_values)
+            .candidates(&tried, &profile.peak_values)
             .into_iter()
-            .filter_map(|chains| {
-                let made = search.program(&chains)?;
-                Some((Profile::of(&made), made, chains))
-            })
-            .min_by(|a, b| a.0.falling_bytes.cmp(&b.0.falling_bytes));
-        match found {
-            Some((lower, made, with)) if lower.is_well_below(&profile) => {
-                (profile, best, chains) = (lower, made, with);
-            }
-            _ => break,
+            .filter_map(|chains| Some((Profile::of(&search.program(&chains)?), chains)))
+            .min_by(|a, b| a.0.falling_bytes.cmp(&b.0.falling_bytes))
+            .filter(|(lower, _)| lower.falling_bytes < profile.falling_bytes);
+        let Some((lower, with)) = found else {
+            break;
+        };
+        (profile, tried) = (lower, with);
+        // Steps of about the same height must all be lowered before anything is gained.
+        if profile.peak_bytes() <= kept_bytes - kept_bytes / LEAST_GAIN {
+            kept_bytes = profile.peak_bytes();
+            chains.clone_from(&tried);
         }
     }
+    if chains.is_empty() {
+        return None;
+    }
+    let mut best = search.program(&chains)?;
     for at in 0..chains.len() {
         let mut line_bytes = limits.most_line_bytes;
         while line_bytes > limits.least_line_bytes {
             let mut taller = chains.clone();
             taller[at].line_bytes = line_bytes;
             if let Some(made) = search.program(&taller)
-                && Profile::of(&made).peak_bytes() <= profile.peak_bytes()
+                && Profile::of(&made).peak_bytes() <= kept_bytes
             {
                 (best, chains) = (made, taller);
                 break;
@@ -85,7 +90,7 @@ pub fn with_bands(program: &Program, limits: &BandLimits) -> Option<Program> {
             line_bytes /= 2;
         }
     }
-    (!chains.is_empty()).then_some(best)
+    Some(best)
 }
 
 /// Layers `range` of a line.
@@ -292,14 +297,6 @@ impl Profile {
 
     fn peak_bytes(&self) -> u64 {
         self.falling_bytes.first().copied().unwrap_or(0)
-    }
-
-    /// Whether the highest step that differs is lower here, by enough to matter.
-    fn is_well_below(&self, other: &Profile) -> bool {
-        let mut pairs = self.falling_bytes.iter().zip(&other.falling_bytes);
-        pairs
-            .find(|(mine, theirs)| mine != theirs)
-            .is_some_and(|(&mine, &theirs)| mine <= theirs - theirs / LEAST_GAIN)
     }
 }
 

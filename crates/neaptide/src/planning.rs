@@ -14,9 +14,6 @@ use neap_sim::CostProfile;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Row bands must be faster by this share of the latency.
-const BAND_GAIN: u64 = 50;
-
 /// Added to the smallest feasible budget when it is named, so that a later process whose pages fall
 /// a little differently still fits.
 const NAMED_SLACK_BYTES: u64 = 512 * 1024;
@@ -46,10 +43,14 @@ impl Request<'_> {
         let mut best: Option<Candidate> = None;
         let mut budget_bytes = None;
         for program in programs {
-            if best.as_ref().is_some_and(|b| !waits(&b.planned)) {
-                break;
-            }
             let workload = first.take().unwrap_or_else(|| work(program));
+            let plain = || work(&self.programs.plain);
+            let costs = self.programs.costs_of(program, &costs, plain);
+            // With all weights at hand it would be no faster than what is found.
+            let at_best_ns = at_best_ns(&workload, &costs);
+            if best.as_ref().is_some_and(|b| latency_ns(b) <= at_best_ns) {
+                continue;
+            }
             let planner = Planner::new(&workload);
             let whole = *whole_bytes.get_or_insert_with(|| planner.unlimited_high_water_bytes());
             budget_bytes = match self.budget {
@@ -68,12 +69,14 @@ impl Request<'_> {
                 }) => smallest_bytes = smallest_bytes.min(bytes),
                 Ok(planned) => {
                     drop(planner);
-                    let is_better = |old: &Candidate| is_faster(&planned, &old.planned);
+                    let is_better =
+                        |old: &Candidate| planned.prediction.latency_ns < latency_ns(old);
                     if best.as_ref().is_none_or(is_better) {
                         best = Some(Candidate {
                             program: program.clone(),
                             workload,
                             planned,
+                            costs,
                             tables_bytes,
                         });
                     }
@@ -99,7 +102,7 @@ impl Request<'_> {
             budget_bytes,
             base_overhead_bytes: base + best.tables_bytes,
             tables_bytes: best.tables_bytes,
-            costs,
+            costs: best.costs,
             planning_ns: started.elapsed().as_nanos() as u64,
         })
     }
@@ -109,6 +112,7 @@ struct Candidate {
     program: Arc<Program>,
     workload: Workload,
     planned: Planned,
+    costs: CostProfile,
     tables_bytes: u64,
 }
 
@@ -125,15 +129,20 @@ fn set_aside(workload: &Workload, planner: &Planner, room_bytes: u64, whole_byte
     most.min(room_bytes.saturating_sub(planner.smallest_feasible_bytes()))
 }
 
-/// Whether loads hold up a plan by more than row bands could cost.
-fn waits(planned: &Planned) -> bool {
-    planned.prediction.stall_ns > planned.prediction.latency_ns / BAND_GAIN
+fn latency_ns(candidate: &Candidate) -> u64 {
+    candidate.planned.prediction.latency_ns
 }
 
-/// Whether a plan with row bands beats one without, by more than the prediction is worth.
-fn is_faster(banded: &Planned, plain: &Planned) -> bool {
-    let gain = plain.prediction.latency_ns / BAND_GAIN;
-    banded.prediction.latency_ns < plain.prediction.latency_ns - gain
+/// What the steps take when nothing is waited for.
+fn at_best_ns(workload: &Workload, costs: &CostProfile) -> u64 {
+    let steps = workload.steps.iter().enumerate();
+    steps
+        .map(|(index, step)| {
+            costs
+                .step_ns(index, step)
+                .saturating_add(costs.compute_overhead_ns)
+        })
+        .fold(0, u64::saturating_add)
 }
 
 /// What opening and packing any model takes before a plan is made.

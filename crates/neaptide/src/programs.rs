@@ -2,8 +2,11 @@
 //! over the same weights. Encoding, and checks of what is read back.
 
 use crate::error::{Error, Result};
-use neap_ir::{Graph, Program, ValueId};
+use crate::workload::with_band_overhead;
+use neap_ir::{Graph, NodeId, Op, Program, ValueId};
+use neap_plan::Workload;
 use neap_rewrite::BandLimits;
+use neap_sim::CostProfile;
 use neap_store::BLOCK;
 use serde::Serialize;
 use std::ops::Range;
@@ -53,6 +56,49 @@ impl Programs {
         let plain = mode != BandMode::On || self.banded.is_none();
         let banded = self.banded.iter().filter(move |_| mode != BandMode::Off);
         plain.then_some(&self.plain).into_iter().chain(banded)
+    }
+
+    /// Costs of one of the programs. Steps of the banded one take as long as those of the plain one,
+    /// whose workload `plain` makes: a chain as long as its layers together, and a little more.
+    pub fn costs_of(
+        &self,
+        program: &Arc<Program>,
+        costs: &CostProfile,
+        plain: impl FnOnce() -> Workload,
+    ) -> CostProfile {
+        let mut costs = costs.clone();
+        if Arc::ptr_eq(program, &self.plain) {
+            return costs;
+        }
+        let workload = plain();
+        let steps = workload.steps.iter().enumerate();
+        let plain_ns: Vec<u64> = steps.map(|(i, step)| costs.step_ns(i, step)).collect();
+        let producers = self.plain.graph.producers();
+        let time_ns = |node: NodeId| {
+            let step = self.plain.steps.binary_search(&node).ok()?;
+            plain_ns.get(step).copied()
+        };
+        let step_ns = program.steps.iter().map(|step| {
+            let node = &program.graph.nodes[step.index()];
+            let mut value = node.outputs.first().copied().flatten();
+            let layers = match &node.op {
+                Op::Bands(bands) => bands.layers.len(),
+                _ => 1,
+            };
+            let mut sum_ns = 0u64;
+            for _ in 0..layers {
+                let made_by = (*producers.get(value?.index())?)?;
+                sum_ns = sum_ns.saturating_add(time_ns(made_by)?);
+                value = self.plain.graph.nodes[made_by.index()].input(0);
+            }
+            Some(match &node.op {
+                Op::Bands(_) => with_band_overhead(sum_ns),
+                _ => sum_ns,
+            })
+        });
+        // What a forged file makes of this is estimated.
+        costs.step_ns = step_ns.map(|ns| ns.unwrap_or(0)).collect();
+        costs
     }
 
     /// The table of contents: version, then the programs.
@@ -122,7 +168,7 @@ pub(crate) fn check_supported(program: &Program) -> Result<()> {
         let node = &program.graph.nodes[step.index()];
         let inputs = crate::workload::operands(program, &node.inputs);
         let outputs = crate::workload::operands(program, &node.outputs);
-        if matches!(node.op, neap_ir::Op::GatherRows { .. }) {
+        if matches!(node.op, Op::GatherRows { .. }) {
             continue;
         }
         neap_ops::supported(&node.op, &inputs, &outputs)
@@ -147,7 +193,7 @@ fn same_border(a: &Graph, b: &Graph) -> bool {
 pub(crate) fn count_bands(program: &Program) -> BandCount {
     let mut count = BandCount::default();
     for node in &program.graph.nodes {
-        if let neap_ir::Op::Bands(bands) = &node.op {
+        if let Op::Bands(bands) = &node.op {
             count.chains += 1;
             count.layers += bands.layers.len();
         }

@@ -107,16 +107,29 @@ fn step(program: &Program, node: &Node, threads: usize, isa: Isa) -> StepSpec {
             .sum()
     };
     let weights = panels.map_or(0, |p| p.panel_bytes * u64::from(p.panels));
+    let mut flops = neap_ops::flops(&node.op, &inputs, &outputs);
+    let mut touched_bytes = bytes(&inputs) + bytes(&outputs) + weights;
+    if let Op::Bands(_) = node.op {
+        touched_bytes = touched_bytes.saturating_add(neap_ops::inner_bytes(&node.op, &inputs));
+        flops = with_band_overhead(flops);
+        touched_bytes = with_band_overhead(touched_bytes);
+    }
     StepSpec {
         name: node.name.clone(),
         workspace_bytes: neap_ops::workspace_bytes(&node.op, &inputs, &outputs, threads, isa)
             as u64,
-        flops: neap_ops::flops(&node.op, &inputs, &outputs),
-        touched_bytes: bytes(&inputs) + bytes(&outputs) + weights,
+        flops,
+        touched_bytes,
         panels,
         extents,
         rows,
     }
+}
+
+/// Layers in row bands take a little longer than one after another: many small calls, and rows that
+/// are moved. Their inner tensors stay in caches, but so they mostly do without bands.
+pub(crate) fn with_band_overhead(cost: u64) -> u64 {
+    cost.saturating_add(cost / 16)
 }
 
 /// Room for a batch of rows, each in the blocks that hold it.

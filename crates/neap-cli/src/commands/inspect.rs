@@ -3,6 +3,7 @@
 use super::open;
 use crate::args::{EngineArgs, ModelArgs};
 use crate::failure::Outcome;
+use crate::report::bands_text;
 use crate::stdout;
 use clap::{Args, ValueEnum};
 use neaptide::{
@@ -151,12 +152,6 @@ fn tensor(info: &TensorInfo) -> Tensor {
         dtype: info.ty.dtype.name(),
         shape: info.ty.shape.clone(),
     }
-}
-
-/// `14 layers in 3 chains`.
-pub fn bands_text(bands: BandCount) -> String {
-    let chains = if bands.chains == 1 { "chain" } else { "chains" };
-    format!("{} layers in {} {chains}", bands.layers, bands.chains)
 }
 
 /// The most bytes that activations and workspaces take at any one step; and the same with the least

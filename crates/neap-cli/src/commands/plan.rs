@@ -1,10 +1,9 @@
 //! `neap plan`: how a model would run within a budget, as text, as JSON or as a page to look at.
 
-use super::inspect::bands_text;
 use super::open;
 use crate::args::{EngineArgs, ModelArgs};
 use crate::failure::Outcome;
-use crate::report::ms;
+use crate::report::{bands_text, ms};
 use crate::{atomic, stdout};
 use clap::Args;
 use neap_plan::render;

@@ -145,6 +145,22 @@ pub(crate) fn flops(bands: &Bands, x: &[usize]) -> u64 {
     })
 }
 
+/// Bytes of the tensors between the layers, once written and once read.
+pub(crate) fn inner_bytes(bands: &Bands, x: &[usize]) -> u64 {
+    let Some(chain) = Chain::of(bands, x) else {
+        return 0;
+    };
+    let (_, inner) = chain.stages().split_last().unzip();
+    inner.unwrap_or_default().iter().fold(0u64, |sum, stage| {
+        let floats = [chain.batch, stage.out_blocks(), stage.output[0]];
+        let row_bytes = 2 * 4 * stage.row_floats() as u64;
+        let bytes = floats
+            .iter()
+            .fold(row_bytes, |n, &d| n.saturating_mul(d as u64));
+        sum.saturating_add(bytes)
+    })
+}
+
 /// Scratch of a first-layer kernel, in floats; 0 where there is none.
 fn first_layer_floats(bands: &Bands, chain: &Chain, workers: usize) -> usize {
     let (Some(BandLayer::Conv(conv)), Some(stage)) = (bands.layers.first(), chain.stages().first())
