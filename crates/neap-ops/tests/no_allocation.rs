@@ -4,10 +4,14 @@
 #![allow(clippy::cloned_ref_to_slice_refs)]
 
 use neap_ir::op::*;
+use neap_ir::panel::{ConvForm, Epilogue, PanelConv};
 use neap_ir::{DType, Layout, Literal, Op, TensorType, infer};
 use neap_kernels::parallel::Serial;
 use neap_kernels::simd::Isa;
-use neap_ops::{Context, Operand, TensorMut, TensorRef, execute, supported, workspace_bytes};
+use neap_ops::{
+    Choice, Context, Operand, PanelSlice, TensorMut, TensorRef, WeightForm, execute, execute_with,
+    kernels, supported, workspace_bytes,
+};
 use std::alloc::{GlobalAlloc, Layout as Block, System};
 use std::cell::Cell;
 
@@ -461,4 +465,59 @@ fn recurrent_and_attention() {
     };
     let head = x(&[1, 2, 5, 4]);
     check(Op::Attention(attrs), &[head.clone(), head.clone(), head], 1);
+}
+
+#[test]
+fn chosen_kernels() {
+    let op = Op::PanelConv(PanelConv {
+        form: ConvForm::Blocked,
+        window: Window {
+            pads_begin: vec![1; 2],
+            pads_end: vec![1; 2],
+            ..window(3)
+        },
+        groups: 1,
+        c_in: 32,
+        c_out: 32,
+        epilogue: Epilogue {
+            activation: Activation::Gelu,
+            residual: false,
+        },
+    });
+    let ty = TensorType::new(DType::F32, &[1, 32, 30, 30]);
+    let isa = Isa::detect();
+    let operand = [Some((&ty, Layout::Blocked))];
+    let input = vec![0.5f32; ty.len_bytes() / 4];
+    let mut output = input.clone();
+    for facts in kernels(&op, &operand, &operand, 1, isa) {
+        for weights in [WeightForm::Raw, WeightForm::Prepared] {
+            let Some(form) = facts.form(weights) else {
+                continue;
+            };
+            let panels = vec![0.5f32; 2 * form.panel_bytes / 4];
+            let mut workspace = vec![0u8; form.slice_workspace_bytes(2)];
+            // SAFETY: the memory is as large as the type says and is not written meanwhile.
+            let x = unsafe { TensorRef::new(&ty, Layout::Blocked, input.as_ptr().cast()) };
+            // SAFETY: as above, and nothing else uses the output.
+            let y = unsafe { TensorMut::new(&ty, Layout::Blocked, output.as_mut_ptr().cast()) };
+            let slice = PanelSlice {
+                range: 0..2,
+                bytes: bytemuck::cast_slice(&panels),
+            };
+            let mut ctx = Context {
+                par: &Serial,
+                isa,
+                workspace: &mut workspace,
+            };
+            let choice = Choice {
+                kernel: facts.kernel,
+                weights,
+            };
+            let before = ALLOCATIONS.with(Cell::get);
+            let outcome = execute_with(&op, choice, &[Some(x)], Some(slice), &[Some(y)], &mut ctx);
+            let after = ALLOCATIONS.with(Cell::get);
+            outcome.unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(after - before, 0, "{choice:?} allocates");
+        }
+    }
 }
