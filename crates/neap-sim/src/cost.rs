@@ -17,6 +17,13 @@ pub struct CostProfile {
     pub queue_depth: u32,
     /// Panels computed outside a whole granule take this many times as long.
     pub ragged_slowdown: f64,
+    /// A compute that is not its whole step takes this much more than its share: what it reads again,
+    /// and the ends where threads wait for each other.
+    pub slice_overhead_ns: u64,
+    /// What a load takes from computing: handing it over, noting that it came, and the memory
+    /// bandwidth and interrupts while it comes. Hidden while the computing side waits for loads anyway.
+    pub load_handling_ns: u64,
+    pub load_handling_ns_per_byte: f64,
     /// Measured time of each whole step, by `StepId`; used instead of the estimate where it is not zero.
     pub step_ns: Vec<u64>,
 }
@@ -32,6 +39,9 @@ impl Default for CostProfile {
             request_latency_ns: 100_000,
             queue_depth: 8,
             ragged_slowdown: 1.3,
+            slice_overhead_ns: 10_000,
+            load_handling_ns: 5_000,
+            load_handling_ns_per_byte: 0.05,
             step_ns: Vec::new(),
         }
     }
@@ -49,6 +59,9 @@ impl CostProfile {
             request_latency_ns: 0,
             queue_depth: 1,
             ragged_slowdown: 1.0,
+            slice_overhead_ns: 0,
+            load_handling_ns: 0,
+            load_handling_ns_per_byte: 0.0,
             step_ns,
         }
     }
@@ -56,6 +69,11 @@ impl CostProfile {
     /// Time to move `bytes` from storage, without latency.
     pub fn transfer_ns(&self, bytes: u64) -> u64 {
         to_ns(bytes as f64 / self.storage_bytes_per_second)
+    }
+
+    /// Least that handling `bytes` takes from computing, in however few loads they come.
+    pub fn handling_ns(&self, bytes: u64) -> u64 {
+        to_ns(bytes as f64 * self.load_handling_ns_per_byte / 1e9)
     }
 
     /// Time of a whole step, without overhead.
@@ -99,6 +117,9 @@ impl CostProfile {
                     len % granule
                 };
                 let weighted = f64::from(len - ragged) + f64::from(ragged) * self.ragged_slowdown;
+                if len != p.panels {
+                    ns += self.slice_overhead_ns;
+                }
                 (whole as f64 * weighted / f64::from(p.panels.max(1))) as u64
             }
         };

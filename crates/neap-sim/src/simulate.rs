@@ -5,7 +5,9 @@
 //!                  and fewer than `queue_depth` loads are in flight; then latency, then its turn at the
 //!                  storage's bandwidth
 //!   compute lane   in plan order; compute i starts when i−1 is done and the first `needs` loads of its
-//!                  run are complete; the wait is its stall
+//!                  run are complete; the wait is its stall. Before it, the lane handles the loads
+//!                  that no compute needed yet, which takes nothing when it would wait anyway:
+//!                  start(i) = max( end(i−1) + handling, end of the loads it needs )
 //! ```
 //!
 //! Completion times are all one needs: each action is visited once, in an order in which everything it
@@ -21,6 +23,15 @@ pub struct LoadCost {
     pub latency_ns: u64,
     pub ns_per_byte: f64,
     pub queue_depth: usize,
+    /// What each load takes from the compute lane.
+    pub handling_ns: u64,
+    pub handling_ns_per_byte: f64,
+}
+
+impl LoadCost {
+    fn handling_ns(&self, bytes: u64) -> u64 {
+        self.handling_ns + (bytes as f64 * self.handling_ns_per_byte).round() as u64
+    }
 }
 
 impl From<&CostProfile> for LoadCost {
@@ -29,6 +40,8 @@ impl From<&CostProfile> for LoadCost {
             latency_ns: costs.request_latency_ns,
             ns_per_byte: 1e9 / costs.storage_bytes_per_second,
             queue_depth: costs.queue_depth.max(1) as usize,
+            handling_ns: costs.load_handling_ns,
+            handling_ns_per_byte: costs.load_handling_ns_per_byte,
         }
     }
 }
@@ -38,7 +51,7 @@ impl From<&CostProfile> for LoadCost {
 pub struct Prediction {
     pub latency_ns: u64,
     pub stall_ns: u64,
-    /// Sum of compute times: the latency if no load were ever waited for.
+    /// Sum of compute times. What is left of the latency is handling loads.
     pub compute_ns: u64,
 }
 
@@ -56,6 +69,7 @@ pub struct Simulator {
     /// Start and stall of each compute in the last run played.
     starts: Vec<u64>,
     stalls: Vec<u64>,
+    runs: Vec<RunTiming>,
 }
 
 /// Carries the load lane's state from action to action and run to run.
@@ -112,7 +126,7 @@ impl Simulator {
         computes: &[(u64, u32)],
         runs: u32,
         mut span: impl FnMut(Span),
-    ) -> (Prediction, RunTiming) {
+    ) -> Prediction {
         let n = computes.len();
         let compute_ns = computes.iter().map(|c| c.0).sum();
         let stuck = Prediction {
@@ -134,29 +148,31 @@ impl Simulator {
         let mut lane = LoadLane::new(cost);
         let mut clock = 0;
         let mut run_start = 0;
-        let mut timing = RunTiming::default();
+        self.runs.clear();
         for run in 0..runs {
             std::mem::swap(&mut self.before, &mut self.now);
             let start_before = std::mem::replace(&mut run_start, clock);
             let mut next_load = 0;
             let mut stall_ns = 0;
             for (i, &(ns, needs)) in computes.iter().enumerate() {
+                let ready_ns = clock;
                 // Everything that this compute waits for, and no more: later loads may depend on it.
                 while next_load < needs as usize {
                     let Some(&(bytes, back, after)) = loads.get(next_load) else {
-                        return (stuck, timing);
+                        return stuck;
                     };
                     let after = after as usize;
                     let ready = match (back, after) {
                         (0, 0) => run_start,
                         (0, a) if a <= i => self.now[a - 1],
                         // Waits for a compute that is itself still to come.
-                        (0, _) => return (stuck, timing),
+                        (0, _) => return stuck,
                         (_, 0) => start_before,
                         (_, a) => self.before.get(a - 1).copied().unwrap_or(0),
                     };
                     let (start_ns, end_ns) = lane.load(ready, bytes);
                     self.load_done[next_load] = end_ns;
+                    clock += cost.handling_ns(bytes);
                     span(Span {
                         lane: Lane::Load,
                         run,
@@ -180,28 +196,25 @@ impl Simulator {
                     lane: Lane::Compute,
                     run,
                     action: i as u32,
-                    ready_ns: clock,
+                    ready_ns,
                     start_ns,
                     end_ns,
                 });
                 self.now[i] = end_ns;
                 clock = end_ns;
             }
-            timing = RunTiming {
+            self.runs.push(RunTiming {
                 start_ns: run_start,
                 end_ns: clock,
                 stall_ns,
-            };
+            });
         }
-        let latency_ns = timing.latency_ns();
-        (
-            Prediction {
-                latency_ns,
-                stall_ns: timing.stall_ns,
-                compute_ns,
-            },
-            timing,
-        )
+        let last = self.runs.last().copied().unwrap_or_default();
+        Prediction {
+            latency_ns: last.latency_ns(),
+            stall_ns: last.stall_ns,
+            compute_ns,
+        }
     }
 
     /// Stall before each compute in the last run played.
@@ -225,33 +238,18 @@ pub fn simulate(
     let (loads, computes) = numbers(workload, plan, costs);
     let spans = (loads.len() + computes.len()) * runs as usize;
     let mut timeline = Timeline::with_capacity(spans, runs as usize);
-    let mut starts = vec![(u64::MAX, 0, 0); runs as usize];
-    Simulator::default().play(costs.into(), &loads, &computes, runs, |span| {
-        if span.lane == Lane::Compute {
-            let (start, end, stall) = &mut starts[span.run as usize];
-            *start = span.ready_ns.min(*start);
-            *end = span.end_ns;
-            *stall += span.start_ns - span.ready_ns;
-        }
+    let mut simulator = Simulator::default();
+    simulator.play(costs.into(), &loads, &computes, runs, |span| {
         timeline.record(span);
     });
-    let timings = starts.into_iter().filter(|s| s.0 != u64::MAX);
-    timeline
-        .runs
-        .extend(timings.map(|(start_ns, end_ns, stall_ns)| RunTiming {
-            start_ns,
-            end_ns,
-            stall_ns,
-        }));
+    timeline.runs.extend(simulator.runs);
     timeline
 }
 
 /// The steady state of a valid plan, without keeping spans.
 pub fn predict(workload: &Workload, plan: &ExecutionPlan, costs: &CostProfile) -> Prediction {
     let (loads, computes) = numbers(workload, plan, costs);
-    Simulator::default()
-        .play(costs.into(), &loads, &computes, STEADY_RUNS, |_| {})
-        .0
+    Simulator::default().play(costs.into(), &loads, &computes, STEADY_RUNS, |_| {})
 }
 
 /// Runs until a cyclic plan has settled: the first fills the arena, the second shows the cycle.

@@ -1,8 +1,8 @@
 //! Timelines small enough to be checked by hand: storage moves 1 byte per nanosecond, one load at a time.
 
 use neap_plan::{
-    AfterCompute, Compute, ExecutionPlan, Extent, Lane, Load, PanelRange, StepId, StepSpec,
-    WeightsAt, Workload,
+    AfterCompute, Compute, ExecutionPlan, Extent, Lane, Load, PanelRange, PanelSpec, StepId,
+    StepSpec, WeightsAt, Workload,
 };
 use neap_sim::{CostProfile, predict, simulate};
 
@@ -167,4 +167,79 @@ fn two_thousand_actions_take_less_than_a_millisecond() {
         1_000
     };
     assert!(best.min().unwrap().as_micros() < limit_us);
+}
+
+#[test]
+fn loads_take_from_computing_unless_it_waits_for_them() {
+    // Two places in turn, as above: all loads are hidden behind computes.
+    let w = chain(&[1, 1, 1, 1]);
+    let p = plan(&w, &[(0, 1, 3), (1, 0, 0), (0, 0, 1), (1, 0, 2)]);
+    let mut costs = CostProfile::byte_per_ns(vec![10_000; 4]);
+    costs.load_handling_ns = 100;
+    costs.load_handling_ns_per_byte = 0.25;
+    let hidden = predict(&w, &p, &costs);
+    let handling = 100 + KB / 4;
+    assert_eq!(hidden.latency_ns, 40_000 + 4 * handling);
+    assert_eq!((hidden.stall_ns, hidden.compute_ns), (0, 40_000));
+    // On demand, each load takes longer than its handling, which is done while waiting for it.
+    let p = plan(&w, &[(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 0, 3)]);
+    let waited = predict(&w, &p, &costs);
+    assert_eq!(waited.latency_ns, 4 * (KB + 10_000));
+    assert_eq!(waited.stall_ns, 4 * (KB - handling));
+}
+
+#[test]
+fn every_slice_of_a_step_that_is_cut_costs_extra() {
+    let mut costs = CostProfile::byte_per_ns(vec![8_000]);
+    costs.compute_overhead_ns = 10;
+    costs.slice_overhead_ns = 300;
+    let mut w = chain(&[0]);
+    w.steps[0].panels = Some(PanelSpec {
+        file_offset: 0,
+        panel_bytes: KB,
+        panels: 8,
+        granule: 2,
+    });
+    let slice = |begin, end| costs.slice_ns(&w, StepId(0), PanelRange::new(begin, end), false);
+    assert_eq!(slice(0, 8), 8_010);
+    assert_eq!(slice(0, 4), 4_310);
+    assert_eq!(slice(6, 8), 2_310);
+}
+
+/// Chains on which each load may start when the compute two before its own is done.
+fn two_ahead(blocks: &[u64]) -> (Workload, ExecutionPlan) {
+    let w = chain(blocks);
+    let n = blocks.len() as u32;
+    let weighted = (0..n).filter(|&s| blocks[s as usize] > 0);
+    let loads: Vec<_> = weighted
+        .map(|s| match s.checked_sub(1) {
+            Some(before) => (u64::from(s), 0, before),
+            None => (u64::from(s), 1, n - 1),
+        })
+        .collect();
+    let p = plan(&w, &loads);
+    (w, p)
+}
+
+#[test]
+fn fewer_loads_never_make_a_plan_slower() {
+    let blocks = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3];
+    let mut costs = CostProfile::byte_per_ns((1..=10).map(|i| 2_000 * (i * 7 % 5)).collect());
+    costs.load_handling_ns = 700;
+    costs.load_handling_ns_per_byte = 0.3;
+    costs.queue_depth = 2;
+    for removed in 0u32..1 << blocks.len() {
+        let without = |bits: u32| {
+            let keep = |(i, &b): (usize, &u64)| if bits >> i & 1 == 1 { 0 } else { b };
+            let (w, p) = two_ahead(&blocks.iter().enumerate().map(keep).collect::<Vec<_>>());
+            predict(&w, &p, &costs).latency_ns
+        };
+        let latency_ns = without(removed);
+        for more in (0..blocks.len()).filter(|i| removed >> i & 1 == 0) {
+            assert!(
+                without(removed | 1 << more) <= latency_ns,
+                "{removed:b} {more}"
+            );
+        }
+    }
 }

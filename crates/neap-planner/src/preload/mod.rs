@@ -91,7 +91,7 @@ pub fn plan(
         w,
         budget_bytes,
         costs,
-        enough_ns: enough_ns(w, costs),
+        enough_ns: enough_ns(w, costs, budget_bytes),
         sim,
         best: None,
     };
@@ -116,15 +116,16 @@ pub fn plan(
     search.finish()
 }
 
-/// A latency that is not worth improving: half a percent above that of the same steps with all weights
-/// at hand.
-fn enough_ns(w: &Workload, costs: &CostProfile) -> u64 {
+/// A latency that is not worth improving: half a percent above that of the same steps whole, with as many
+/// weights at hand as could ever fit and the rest handled but not waited for.
+fn enough_ns(w: &Workload, costs: &CostProfile, budget_bytes: u64) -> u64 {
     let whole = |s: usize| {
         let panels = w.steps[s].panels.map_or(PanelRange::NONE, |p| p.all());
         costs.slice_ns(w, StepId(s as u32), panels, false)
     };
     let least: u64 = (0..w.steps.len()).map(whole).sum();
-    least + least / 200
+    let loaded_bytes = w.weight_bytes().saturating_sub(budget_bytes);
+    least + least / 200 + costs.handling_ns(loaded_bytes)
 }
 
 /// Window sizes to try: the smallest that works, and ever coarser steps up from it.

@@ -165,15 +165,13 @@ impl Window<'_> {
                 (costs.slice_ns(self.w, s.id(), s.panels, reads_rows), needs)
             })
             .collect();
-        out.prediction = sim
-            .play(
-                LoadCost::from(costs),
-                &loads,
-                &computes,
-                STEADY_RUNS,
-                |_| {},
-            )
-            .0;
+        out.prediction = sim.play(
+            LoadCost::from(costs),
+            &loads,
+            &computes,
+            STEADY_RUNS,
+            |_| {},
+        );
         out
     }
 
