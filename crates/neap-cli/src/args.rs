@@ -40,7 +40,7 @@ pub struct Cli {
 #[derive(Subcommand)]
 pub enum Command {
     /// Run a model, within a memory budget if one is given
-    Run(commands::run::RunArgs),
+    Run(Box<commands::run::RunArgs>),
     /// Pack a model into a .neap file, from which weights are streamed
     Pack(commands::pack::PackArgs),
     /// Show how a model would run within a memory budget

@@ -1,6 +1,6 @@
 //! Files that appear whole or not at all.
 
-use crate::failure::{Outcome, bad};
+use crate::failure::{Failure, Outcome, bad};
 use crate::interrupt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -18,36 +18,64 @@ impl Drop for Partial {
     }
 }
 
+/// A file that is written bit by bit under a temporary name, and gets its own at the end. Dropped
+/// before, it leaves nothing.
+pub struct Growing {
+    path: PathBuf,
+    temporary: PathBuf,
+    partial: Partial,
+    writer: BufWriter<File>,
+}
+
+impl Growing {
+    pub fn create(path: &Path) -> Outcome<Growing> {
+        if path.is_dir() {
+            return Err(bad(format!("{} is a folder", path.display())));
+        }
+        let name = path
+            .file_name()
+            .ok_or_else(|| bad(format!("{} is no file name", path.display())))?;
+        let mut temporary = name.to_os_string();
+        temporary.push(format!(".{}.partial", std::process::id()));
+        let temporary = path.with_file_name(temporary);
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&temporary)
+            .map_err(|e| cannot_write(path, &e))?;
+        Ok(Growing {
+            path: path.into(),
+            partial: Partial(Some(temporary.clone())),
+            temporary,
+            writer: BufWriter::with_capacity(16 * 1024, file),
+        })
+    }
+
+    pub fn write(&mut self, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Outcome {
+        fill(&mut self.writer).map_err(|e| cannot_write(&self.path, &e))
+    }
+
+    pub fn finish(mut self) -> Outcome {
+        self.writer
+            .flush()
+            .and_then(|()| fs::rename(&self.temporary, &self.path))
+            .map_err(|e| cannot_write(&self.path, &e))?;
+        self.partial.0 = None;
+        Ok(())
+    }
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    bad(format!("cannot write {}: {error}", path.display()))
+}
+
 /// Lets `fill` write a file under a temporary name beside `path`, then gives it its name. A signal
 /// waits until that is done.
 pub fn write(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Outcome {
     let _deferred = interrupt::defer();
-    let cannot = |e: io::Error| bad(format!("cannot write {}: {e}", path.display()));
-    if path.is_dir() {
-        return Err(bad(format!("{} is a folder", path.display())));
-    }
-    let name = path
-        .file_name()
-        .ok_or_else(|| bad(format!("{} is no file name", path.display())))?;
-    let mut temporary = name.to_os_string();
-    temporary.push(format!(".{}.partial", std::process::id()));
-    let temporary = path.with_file_name(temporary);
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(&temporary)
-        .map_err(cannot)?;
-    let mut partial = Partial(Some(temporary.clone()));
-    let mut writer = BufWriter::with_capacity(16 * 1024, file);
-    fill(&mut writer).map_err(cannot)?;
-    writer
-        .into_inner()
-        .map_err(|e| cannot(e.into_error()))?
-        .flush()
-        .map_err(cannot)?;
-    fs::rename(&temporary, path).map_err(cannot)?;
-    partial.0 = None;
-    drop(partial);
+    let mut file = Growing::create(path)?;
+    file.write(fill)?;
+    file.finish()?;
     interrupt::check()
 }
 

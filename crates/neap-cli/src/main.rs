@@ -2,6 +2,7 @@
 
 mod args;
 mod atomic;
+mod budgets;
 mod cgroup;
 mod child;
 mod commands;

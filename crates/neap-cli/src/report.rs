@@ -2,7 +2,7 @@
 
 use crate::output::Written;
 use neaptide::memory::PeakSource;
-use neaptide::{BandCount, Bytes, shape_text};
+use neaptide::{Adaptation, BandCount, Bytes, shape_text};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -30,6 +30,56 @@ pub struct Report {
     pub predicted_latency_ms: f64,
     pub latency_ms: Latency,
     pub outputs: Vec<Written>,
+    /// Changes of the budget, in order; absent where it could not change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adaptations: Option<Vec<Adapted>>,
+}
+
+/// One change of the budget, and the runs until the next.
+#[derive(Debug, Clone, Serialize)]
+pub struct Adapted {
+    pub at_s: f64,
+    pub budget_before_bytes: Option<u64>,
+    pub budget_bytes: Option<u64>,
+    pub total_ms: f64,
+    pub planning_ms: f64,
+    pub rearranging_ms: f64,
+    pub reading_ms: f64,
+    /// Resident weights that stayed, were given up, were read.
+    pub kept_bytes: u64,
+    pub released_bytes: u64,
+    pub read_bytes: u64,
+    pub planned_high_water_bytes: u64,
+    pub predicted_latency_ms: f64,
+    /// While the change was made; `None` where the kernel cannot count anew.
+    pub peak_while_adapting_bytes: Option<u64>,
+    /// From the change on to the next, or the end.
+    pub peak_memory_bytes: Option<u64>,
+    pub runs: u64,
+    pub latency_ms_total: f64,
+}
+
+impl Adapted {
+    pub fn new(at_s: f64, done: &Adaptation, peak_bytes: Option<u64>) -> Adapted {
+        Adapted {
+            at_s,
+            budget_before_bytes: done.budget_before_bytes,
+            budget_bytes: done.budget_bytes,
+            total_ms: ms(done.total_ns),
+            planning_ms: ms(done.planning_ns),
+            rearranging_ms: ms(done.rearranging_ns()),
+            reading_ms: ms(done.reading_ns),
+            kept_bytes: done.kept_bytes,
+            released_bytes: done.released_bytes,
+            read_bytes: done.read_bytes,
+            planned_high_water_bytes: done.high_water_bytes,
+            predicted_latency_ms: ms(done.predicted_latency_ns),
+            peak_while_adapting_bytes: peak_bytes,
+            peak_memory_bytes: None,
+            runs: 0,
+            latency_ms_total: 0.0,
+        }
+    }
 }
 
 /// Of the measured runs; `first` is the very first one, warm-up included.
@@ -147,6 +197,19 @@ impl Report {
                 l.median, self.stall_ms, self.predicted_latency_ms
             ),
         );
+        if let Some(adaptations) = &self.adaptations {
+            let most = |of: fn(&Adapted) -> f64| adaptations.iter().map(of).fold(0.0, f64::max);
+            line(
+                "adapted",
+                format!(
+                    "{} times, in at most {:.2} ms ({:.2} ms of planning, {:.2} ms of reading)",
+                    adaptations.len(),
+                    most(|a| a.total_ms),
+                    most(|a| a.planning_ms),
+                    most(|a| a.reading_ms)
+                ),
+            );
+        }
         for output in &self.outputs {
             let file = output.file.as_ref();
             line(

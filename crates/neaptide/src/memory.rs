@@ -63,6 +63,17 @@ pub fn current_bytes(own_cgroup: bool) -> u64 {
     resident.max(charged)
 }
 
+/// What the kernel charges this process now: the count of its own cgroup, or its resident pages.
+pub fn counted_bytes(own_cgroup: bool) -> u64 {
+    let charged = || {
+        let v1 = || cgroup_v1_dir().and_then(|d| read_number(d.join("memory.usage_in_bytes")));
+        let v2 = || cgroup_v2_dir().and_then(|d| read_number(d.join("memory.current")));
+        v1().or_else(v2)
+    };
+    let own = own_cgroup.then(charged).flatten();
+    own.unwrap_or_else(|| status_bytes(&["VmRSS:"]))
+}
+
 /// Program text, constants and libraries that running a model touches after [`trim_program`]: counted as
 /// a constant, so that the same budget is feasible in every process, however many of those pages are
 /// mapped at the moment.

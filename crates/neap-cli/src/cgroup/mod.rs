@@ -8,6 +8,7 @@
 
 mod find;
 mod group;
+pub mod limits;
 pub mod supervise;
 
 pub use find::{Found, Version, find};

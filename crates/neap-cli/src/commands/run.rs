@@ -7,6 +7,14 @@
 //! is gone.
 
 use crate::args::{EngineArgs, ModelArgs};
+use crate::budgets::ChangeArgs;
+use crate::budgets::follow::{Follow, LimitWatch, PressureWatch, Range};
+use crate::budgets::live::Live;
+use crate::budgets::peak::PeakMeter;
+use crate::budgets::repeat::{Budgets, End, Figures, Repeat};
+use crate::budgets::schedule::Schedule;
+use crate::budgets::trace::Trace;
+use crate::cgroup;
 use crate::cgroup::supervise::{self, Ended};
 use crate::failure::{Failure, Outcome, bad};
 use crate::input::{self, ImageOptions};
@@ -15,10 +23,12 @@ use crate::progress::note;
 use crate::report::{Latency, Report, median_ms, ms};
 use crate::{atomic, interrupt, stdout};
 use clap::Args;
-use neaptide::{Budget, Model, OpenOptions, RunOptions, Session, memory};
+use neaptide::{Budget, Model, OpenOptions, RunOptions, memory};
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::Instant;
+
+/// Above the unlimited footprint, so that it stays feasible while the process's own memory wavers.
+const UNLIMITED_SLACK_BYTES: u64 = 2 << 20;
 
 #[derive(Args)]
 pub struct RunArgs {
@@ -42,9 +52,11 @@ pub struct RunArgs {
     /// Runs before the measured ones
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub warmup: u32,
-    /// Measured runs
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub iterations: u32,
+    /// Measured runs [default: 1, or as long as the budget's changes take]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub iterations: Option<u32>,
+    #[command(flatten)]
+    pub change: ChangeArgs,
     /// Write each output to DIR as .npy, named after the model's output
     #[arg(long, value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
@@ -56,8 +68,11 @@ pub struct RunArgs {
 }
 
 pub fn run(args: &RunArgs, quiet: bool) -> Outcome {
+    if let Some(path) = &args.change.trace {
+        Trace::check_name(path)?;
+    }
     if !args.enforce {
-        return here(args, args.memory_budget, false, quiet);
+        return here(args, args.first_budget(), false, quiet);
     }
     match supervise::own_limit_bytes() {
         Some(limit) => here(args, Budget::Bytes(limit), true, quiet),
@@ -65,9 +80,96 @@ pub fn run(args: &RunArgs, quiet: bool) -> Outcome {
     }
 }
 
+impl RunArgs {
+    /// In force when the session opens.
+    fn first_budget(&self) -> Budget {
+        let scheduled = self.change.budget_schedule.as_ref();
+        scheduled
+            .and_then(Schedule::at_start)
+            .unwrap_or(self.memory_budget)
+    }
+
+    /// `None` when something else says how long to run.
+    fn measured_runs(&self) -> Option<u32> {
+        let open = self.change.any() || self.change.duration.is_some();
+        self.iterations.or((!open).then_some(1))
+    }
+}
+
+/// Where budgets come from; the options' budget becomes the first of them. Refuses budgets that
+/// cannot be met before anything runs.
+fn budgets(args: &RunArgs, model: &Model, options: &mut RunOptions) -> Outcome<Budgets> {
+    if !args.change.any() {
+        return Ok(Budgets::Fixed);
+    }
+    let bounds = model.bounds(options);
+    let smallest_bytes = bounds.smallest_feasible_bytes;
+    let check = |budget_bytes: u64, what: &dyn std::fmt::Display| {
+        if budget_bytes >= smallest_bytes {
+            return Ok(());
+        }
+        let error = neaptide::Error::Infeasible {
+            budget_bytes,
+            smallest_bytes,
+        };
+        Err(Failure::Infeasible(format!("{what}: {error}")))
+    };
+    let share = |percent: f64| (bounds.unlimited_high_water_bytes as f64 * percent / 100.0) as u64;
+    if let Some(schedule) = &args.change.budget_schedule {
+        for (time, budget) in schedule.budgets() {
+            let bytes = match budget {
+                Budget::Bytes(bytes) => bytes,
+                Budget::Percent(percent) => share(percent),
+                Budget::Unlimited => continue,
+            };
+            check(bytes, &format_args!("--budget-schedule at {time:?}"))?;
+        }
+        return Ok(Budgets::Schedule(schedule.clone()));
+    }
+    let most_bytes = match options.budget {
+        Budget::Bytes(bytes) => bytes,
+        Budget::Percent(percent) => share(percent),
+        Budget::Unlimited => bounds.unlimited_high_water_bytes + UNLIMITED_SLACK_BYTES,
+    };
+    check(most_bytes, &"--follow")?;
+    let least_bytes = args.change.min_budget.unwrap_or(0).max(smallest_bytes);
+    if least_bytes > most_bytes {
+        return Err(bad("--min-budget is above --memory-budget"));
+    }
+    let range = Range {
+        least_bytes,
+        most_bytes,
+    };
+    let budgets = match args.change.follow {
+        Some(Follow::Cgroup) => {
+            let found = cgroup::find().map_err(|e| bad(format!("--follow cgroup: {e}")))?;
+            let watch = LimitWatch::new(found, range);
+            options.budget = Budget::Bytes(watch.budget_bytes());
+            Budgets::Limit(watch)
+        }
+        _ => {
+            let found = cgroup::find().ok();
+            let watch = PressureWatch::new(found.as_ref(), range, most_bytes)
+                .map_err(|e| bad(format!("--follow psi: {e}")))?;
+            options.budget = Budget::Bytes(most_bytes);
+            Budgets::Pressure(watch)
+        }
+    };
+    Ok(budgets)
+}
+
 /// Has this command run in a cgroup of its own.
 fn enforced(args: &RunArgs, quiet: bool) -> Outcome {
-    let limit_bytes = match args.memory_budget {
+    let schedule = args.change.budget_schedule.iter();
+    if let Some((_, budget)) = schedule
+        .flat_map(Schedule::budgets)
+        .find(|(_, budget)| !matches!(budget, Budget::Bytes(_)))
+    {
+        return Err(bad(format!(
+            "--enforce needs sizes in --budget-schedule, '{budget}' is none"
+        )));
+    }
+    let limit_bytes = match args.first_budget() {
         Budget::Bytes(bytes) => bytes,
         Budget::Unlimited => {
             return Err(bad("--enforce needs a limit: give --memory-budget SIZE"));
@@ -137,11 +239,20 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
         inputs.remarks.iter().for_each(|remark| note(remark));
     }
     interrupt::check()?;
-    let mut measured = Measured::with_capacity(args.iterations as usize);
-    let options = RunOptions {
+    let measured_runs = args.measured_runs();
+    let mut figures = Figures::new(measured_runs);
+    let mut options = RunOptions {
         own_cgroup,
+        reserve_bytes: figures.reserve_bytes(args.change.any()),
         ..args.engine.options(budget)
     };
+    let own = if own_cgroup {
+        cgroup::find().ok()
+    } else {
+        None
+    };
+    let mut peak = PeakMeter::new(own.clone());
+    let budgets = budgets(args, &model, &mut options)?;
     let plan = model.plan(&options)?;
     let mut report = Report {
         model: args.model.model.display().to_string(),
@@ -162,21 +273,57 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
         predicted_latency_ms: ms(plan.prediction.latency_ns),
         latency_ms: Latency::default(),
         outputs: Vec::new(),
+        adaptations: None,
     };
     let infos = model.outputs();
     let mut session = model.into_session(plan, &options)?;
-    let outputs = measured.run(&mut session, &inputs.tensors, args)?;
-    drop((session, inputs));
+    let mut outputs: Vec<Vec<u8>> = infos.iter().map(|o| vec![0; o.len_bytes()]).collect();
+    let repeat = Repeat {
+        end: End {
+            runs: measured_runs.map(u64::from),
+            after: args.change.duration.or(match (&budgets, measured_runs) {
+                (Budgets::Schedule(schedule), None) => Some(schedule.end()),
+                _ => None,
+            }),
+        },
+        session: &mut session,
+        budgets,
+        warmup: args.warmup.into(),
+        own,
+        peak: &mut peak,
+        live: args.change.live.then(Live::new),
+        trace: args
+            .change
+            .trace
+            .as_deref()
+            .map(Trace::create)
+            .transpose()?,
+        figures: &mut figures,
+    };
+    let given: Vec<&[u8]> = inputs.tensors.iter().map(Vec::as_slice).collect();
+    let mut slots: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+    repeat.run(&given, &mut slots)?;
+    drop((session, given));
+    drop(inputs);
 
-    report.latency_ms = Latency::of(measured.first_ns, &mut measured.latency_ns);
-    report.stall_ms = median_ms(&mut measured.stall_ns);
-    measured.loaded_bytes.sort_unstable();
-    report.loaded_bytes_per_run = measured.loaded_bytes[measured.loaded_bytes.len() / 2];
+    report.latency_ms = Latency::of(figures.first_ns, &mut figures.latency_ns);
+    report.stall_ms = median_ms(&mut figures.stall_ns);
+    figures.loaded_bytes.sort_unstable();
+    report.loaded_bytes_per_run = figures.loaded_bytes[figures.loaded_bytes.len() / 2];
     report.outputs = output::write(args.output_dir.as_deref(), &infos, &outputs)?;
-    let peak = memory::peak(own_cgroup);
+    if args.change.any() {
+        // The largest that was ever in force.
+        let later = figures.adaptations.iter().map(|a| a.budget_bytes);
+        report.memory_budget_bytes = later.fold(report.memory_budget_bytes, |most, budget| {
+            most.zip(budget).map(|(a, b)| a.max(b))
+        });
+        report.adaptations = Some(figures.adaptations);
+    }
+    let peak = peak.overall();
     report.peak_memory_bytes = peak.bytes;
     report.peak_memory_source = peak.source;
-    tell(&report, args, own_cgroup)
+    tell(&report, args, own_cgroup)?;
+    interrupt::check()
 }
 
 fn tell(report: &Report, args: &RunArgs, enforced: bool) -> Outcome {
@@ -187,57 +334,5 @@ fn tell(report: &Report, args: &RunArgs, enforced: bool) -> Outcome {
             let text = stdout::json(report)?;
             atomic::write(path, |file| writeln!(file, "{text}"))
         }
-    }
-}
-
-/// Figures of the measured runs, in memory set aside before.
-struct Measured {
-    first_ns: u64,
-    latency_ns: Vec<u64>,
-    stall_ns: Vec<u64>,
-    loaded_bytes: Vec<u64>,
-}
-
-impl Measured {
-    fn with_capacity(runs: usize) -> Measured {
-        Measured {
-            first_ns: 0,
-            latency_ns: Vec::with_capacity(runs),
-            stall_ns: Vec::with_capacity(runs),
-            loaded_bytes: Vec::with_capacity(runs),
-        }
-    }
-
-    /// Warms up, measures, and returns the outputs of the last run.
-    fn run(
-        &mut self,
-        session: &mut Session,
-        inputs: &[Vec<u8>],
-        args: &RunArgs,
-    ) -> Outcome<Vec<Vec<u8>>> {
-        let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
-        let mut outputs: Vec<Vec<u8>> = session
-            .outputs()
-            .iter()
-            .map(|o| vec![0; o.len_bytes()])
-            .collect();
-        let mut slots: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
-        for index in 0..u64::from(args.warmup) + u64::from(args.iterations) {
-            let before = session.stats();
-            let started = Instant::now();
-            session.run(&inputs, &mut slots)?;
-            let latency_ns = started.elapsed().as_nanos() as u64;
-            let after = session.stats();
-            if index == 0 {
-                self.first_ns = latency_ns;
-            }
-            if index >= u64::from(args.warmup) {
-                self.latency_ns.push(latency_ns);
-                self.stall_ns.push(after.stall_ns - before.stall_ns);
-                self.loaded_bytes
-                    .push(after.loaded_bytes - before.loaded_bytes);
-            }
-        }
-        Ok(outputs)
     }
 }

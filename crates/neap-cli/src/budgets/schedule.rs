@@ -1,0 +1,134 @@
+//! `--budget-schedule 0s:200MiB,5s:60MiB,10s:120MiB`: which budget holds from when on.
+
+use neaptide::Budget;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Entries in order of time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schedule {
+    entries: Vec<(Duration, Budget)>,
+    /// Entries that have been given out.
+    given: usize,
+}
+
+impl FromStr for Schedule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Schedule, String> {
+        let mut entries: Vec<(Duration, Budget)> = Vec::new();
+        for entry in text.split(',') {
+            let entry = entry.trim();
+            let (time, budget) = entry.split_once(':').ok_or_else(|| {
+                format!("'{entry}' is no entry: write TIME:SIZE, such as 5s:60MiB")
+            })?;
+            let time = parse_time(time)?;
+            let budget = budget.parse::<Budget>()?;
+            if entries.last().is_some_and(|&(before, _)| before >= time) {
+                return Err(format!("'{entry}' does not come after the entry before it"));
+            }
+            entries.push((time, budget));
+        }
+        Ok(Schedule { entries, given: 0 })
+    }
+}
+
+impl Schedule {
+    /// The budget from the very beginning, when there is one.
+    pub fn at_start(&self) -> Option<Budget> {
+        let first = self.entries.first();
+        first.filter(|(time, _)| time.is_zero()).map(|&(_, b)| b)
+    }
+
+    pub fn budgets(&self) -> impl Iterator<Item = (Duration, Budget)> + '_ {
+        self.entries.iter().copied()
+    }
+
+    /// When the last budget has been held for as long as the one before it.
+    pub fn end(&self) -> Duration {
+        let time = |back: usize| {
+            let at = self.entries.len().checked_sub(back);
+            at.map_or(Duration::ZERO, |i| self.entries[i].0)
+        };
+        time(1) + (time(1) - time(2))
+    }
+
+    /// The newest entry that is due and was not given before.
+    pub fn due(&mut self, now: Duration) -> Option<Budget> {
+        let reached = self.entries.partition_point(|&(time, _)| time <= now);
+        let newest = (reached > self.given).then(|| self.entries[reached - 1].1);
+        self.given = self.given.max(reached);
+        newest
+    }
+}
+
+/// `5s`, `250ms`, `2m`, or seconds without a unit.
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let bad = || format!("'{text}' is no time: write 5s, 250ms or 2m");
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let factor = match unit.trim() {
+        "" | "s" => 1.0,
+        "ms" => 1e-3,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(bad()),
+    };
+    let seconds = number.parse::<f64>().map_err(|_| bad())? * factor;
+    // A year is as good as for ever, and any clock can hold it.
+    if !(0.0..=3.2e7).contains(&seconds) {
+        return Err(format!("'{text}' is out of range"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(s: f64) -> Duration {
+        Duration::from_secs_f64(s)
+    }
+
+    #[test]
+    fn entries_come_due_once_each() {
+        let mut s: Schedule = "0s:200MiB, 500ms:60M,2:none,1m:25%".parse().unwrap();
+        assert_eq!(s.at_start(), Some(Budget::Bytes(200 << 20)));
+        assert_eq!(s.end(), seconds(118.0));
+        assert_eq!(s.due(seconds(0.0)), Some(Budget::Bytes(200 << 20)));
+        assert_eq!(s.due(seconds(0.4)), None);
+        assert_eq!(s.due(seconds(0.6)), Some(Budget::Bytes(60 << 20)));
+        assert_eq!(s.due(seconds(0.7)), None);
+        // A long run may pass over entries.
+        assert_eq!(s.due(seconds(90.0)), Some(Budget::Percent(25.0)));
+        assert_eq!(s.due(seconds(99.0)), None);
+        let late: Schedule = "3s:1G".parse().unwrap();
+        assert_eq!((late.at_start(), late.end()), (None, seconds(6.0)));
+    }
+
+    #[test]
+    fn malformed_schedules() {
+        for bad in [
+            "",
+            "5s",
+            "5s:",
+            ":5M",
+            "5x:5M",
+            "-1s:5M",
+            "0s:5M,",
+            "5s:1M,5s:2M",
+            "5s:1M,4s:2M",
+            "0s:0",
+            "1e9:5M",
+            "nan:5M",
+            "0s:5Q",
+            "99999999h:5M",
+            "0s=5M",
+        ] {
+            assert!(bad.parse::<Schedule>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Limits of a group while processes run in it: read by who follows them, moved by who sets them.
+
+use super::{Found, Version};
+use std::fs;
+use std::path::Path;
+
+/// What v1 shows for "no limit" is a little less than this.
+const NO_LIMIT_BYTES: u64 = 1 << 60;
+
+/// The lowest limit of the group and of all around it; `None` without any.
+pub fn lowest_bytes(found: &Found) -> Option<u64> {
+    let files: &[&str] = match found.version {
+        Version::V1 => &["memory.limit_in_bytes"],
+        // Above `memory.high` the group is slowed down, above `memory.max` it is killed.
+        Version::V2 => &["memory.high", "memory.max"],
+    };
+    let inside = |dir: &&Path| dir.starts_with(&found.mount);
+    let groups = found.dir.ancestors().take_while(inside);
+    groups
+        .flat_map(|dir| files.iter().map(move |file| dir.join(file)))
+        .filter_map(|file| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok())
+        .filter(|&bytes| bytes < NO_LIMIT_BYTES)
+        .min()
+}
+
+/// Gives the group another hard limit. To lower it, what is above must have been given back before.
+pub fn set(found: &Found, bytes: u64) -> Result<(), String> {
+    let write = |file: &str| {
+        let path = found.dir.join(file);
+        fs::write(&path, bytes.to_string())
+            .map_err(|e| format!("cannot write {bytes} to {}: {e}", path.display()))
+    };
+    match found.version {
+        Version::V1 => {
+            let limit = "memory.limit_in_bytes";
+            let with_swap = "memory.memsw.limit_in_bytes";
+            let before = fs::read_to_string(found.dir.join(limit)).unwrap_or_default();
+            let raised = before.trim().parse::<u64>().is_ok_and(|b| b < bytes);
+            // The limit with swap is never below the one without.
+            let swap = found.dir.join(with_swap).exists().then_some(with_swap);
+            let both = if raised {
+                [swap, Some(limit)]
+            } else {
+                [Some(limit), swap]
+            };
+            both.into_iter().flatten().try_for_each(write)
+        }
+        Version::V2 => write("memory.max"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(version: Version, root: &Path) -> Found {
+        let dir = root.join("a/b");
+        fs::create_dir_all(&dir).unwrap();
+        Found {
+            version,
+            mount: root.into(),
+            dir,
+        }
+    }
+
+    #[test]
+    fn the_lowest_limit_around_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let v2 = group(Version::V2, root.path());
+        assert_eq!(lowest_bytes(&v2), None);
+        fs::write(root.path().join("a/b/memory.max"), "max\n").unwrap();
+        fs::write(root.path().join("a/memory.max"), "5000\n").unwrap();
+        assert_eq!(lowest_bytes(&v2), Some(5000));
+        fs::write(root.path().join("a/b/memory.high"), "4096\n").unwrap();
+        assert_eq!(lowest_bytes(&v2), Some(4096));
+        set(&v2, 3000).unwrap();
+        assert_eq!(lowest_bytes(&v2), Some(3000));
+
+        let root = tempfile::tempdir().unwrap();
+        let v1 = group(Version::V1, root.path());
+        let file = v1.dir.join("memory.limit_in_bytes");
+        fs::write(&file, "9223372036854771712\n").unwrap();
+        assert_eq!(lowest_bytes(&v1), None);
+        set(&v1, 4096).unwrap();
+        assert_eq!(lowest_bytes(&v1), Some(4096));
+        assert!(!v1.dir.join("memory.memsw.limit_in_bytes").exists());
+    }
+}
