@@ -3,6 +3,7 @@
 // Lists of operands read better alike.
 #![allow(clippy::cloned_ref_to_slice_refs)]
 
+use neap_ir::bands::{BandLayer, Bands};
 use neap_ir::op::*;
 use neap_ir::panel::{ConvForm, Epilogue, PanelConv};
 use neap_ir::{DType, Layout, Literal, Op, TensorType, infer};
@@ -520,4 +521,55 @@ fn chosen_kernels() {
             assert_eq!(after - before, 0, "{choice:?} allocates");
         }
     }
+}
+
+#[test]
+fn chains_in_row_bands() {
+    let layer = BandLayer::Conv(PanelConv {
+        form: ConvForm::Blocked,
+        window: Window {
+            pads_begin: vec![1; 2],
+            pads_end: vec![1; 2],
+            ..window(3)
+        },
+        groups: 1,
+        c_in: 32,
+        c_out: 32,
+        epilogue: Epilogue {
+            activation: Activation::Silu,
+            residual: false,
+        },
+    });
+    let weights = TensorType::new(DType::F32, &layer.weight_shape().expect("has weights"));
+    let op = Op::Bands(Bands {
+        layers: vec![layer; 3],
+        first_rows: 2,
+        band_rows: 4,
+    });
+    let ty = TensorType::new(DType::F32, &[1, 32, 30, 30]);
+    let isa = Isa::detect();
+    let image = Some((&ty, Layout::Blocked));
+    let panels = Some((&weights, Layout::Plain));
+    let operands = [image, panels, panels, panels];
+    supported(&op, &operands, &[image]).expect("is supported");
+    let bytes = workspace_bytes(&op, &operands, &[image], 1, isa);
+    let mut workspace = vec![0u8; bytes];
+    let data = vec![0.5f32; weights.len_bytes().max(ty.len_bytes()) / 4];
+    let mut output = vec![0f32; ty.len_bytes() / 4];
+    let refs = operands.map(|operand| {
+        operand.map(|(ty, layout)| {
+            // SAFETY: the memory is as large as the largest type and is not written meanwhile.
+            unsafe { TensorRef::new(ty, layout, data.as_ptr().cast()) }
+        })
+    });
+    // SAFETY: as large as the type says, and nothing else uses it.
+    let y = unsafe { TensorMut::new(&ty, Layout::Blocked, output.as_mut_ptr().cast()) };
+    let mut ctx = Context {
+        par: &Serial,
+        isa,
+        workspace: &mut workspace,
+    };
+    let before = ALLOCATIONS.with(Cell::get);
+    execute(&op, &refs, None, &[Some(y)], &mut ctx).expect("runs");
+    assert_eq!(ALLOCATIONS.with(Cell::get), before);
 }

@@ -34,7 +34,7 @@ impl Default for BandLimits {
             weight_bytes: 3 << 19,
             least_line_bytes: 192 << 10,
             most_line_bytes: 1 << 20,
-            enough_bytes: 1 << 20,
+            enough_bytes: 2 << 20,
         }
     }
 }
@@ -82,7 +82,7 @@ pub fn with_bands(program: &Program, limits: &BandLimits) -> Option<Program> {
             let mut taller = chains.clone();
             taller[at].line_bytes = line_bytes;
             if let Some(made) = search.program(&taller)
-                && Profile::of(&made).peak_bytes() <= kept_bytes
+                && Profile::of(&made).peak_bytes() <= kept_bytes.max(limits.enough_bytes)
             {
                 (best, chains) = (made, taller);
                 break;
