@@ -3,7 +3,7 @@
 use crate::commands;
 use crate::failure::{Outcome, bad};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use neaptide::{BandMode, Budget, Cache, IoMode, OpenOptions, RunOptions, Strategy};
+use neaptide::{BandMode, Budget, Cache, Calibration, IoMode, OpenOptions, RunOptions, Strategy};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -17,6 +17,7 @@ Examples:
   neap plan m.onnx --memory-budget 25% -o plan.html
   neap bench m.onnx --memory-budget none,64MiB,25% -o md
   neap inspect m.onnx
+  neap profile m.onnx                              measure once; later plans know this machine
   neap layout buffers.csv --capacity 1048576 --output offsets.csv
 
 Exit codes:
@@ -53,6 +54,8 @@ pub enum Command {
     Zoo(commands::zoo::ZooArgs),
     /// Find offsets for buffers with fixed live ranges, from a CSV file
     Layout(commands::layout::LayoutArgs),
+    /// Measure this machine, so that later plans are right about it
+    Profile(commands::profile::ProfileArgs),
     /// Make ResNet-152, run it with 40 MiB of memory, compare with unlimited memory
     Demo(commands::demo::DemoArgs),
 }
@@ -91,6 +94,19 @@ pub struct EngineArgs {
     /// Whether layers with large activations run in row bands
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub bands: BandsArg,
+    /// What plans count with
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub calibrate: CalibrateArg,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CalibrateArg {
+    /// What was measured on this machine before, or an estimate that takes milliseconds
+    Auto,
+    /// Built-in estimates
+    Off,
+    /// Measure this model first, which takes some seconds, and keep what is found
+    Full,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -149,17 +165,28 @@ impl EngineArgs {
             budget,
             threads: self.threads(),
             strategy: self.strategy.strategy(),
-            io: match self.io {
-                IoArg::Auto => IoMode::Auto,
-                IoArg::Uring => IoMode::Uring,
-                IoArg::Pread => IoMode::Pread,
-            },
+            io: self.io.mode(),
             bands: match self.bands {
                 BandsArg::Auto => BandMode::Auto,
                 BandsArg::Off => BandMode::Off,
                 BandsArg::On => BandMode::On,
             },
+            calibration: match self.calibrate {
+                CalibrateArg::Auto => Calibration::Auto,
+                CalibrateArg::Off => Calibration::Off,
+                CalibrateArg::Full => Calibration::Full,
+            },
             ..RunOptions::default()
+        }
+    }
+}
+
+impl IoArg {
+    pub fn mode(self) -> IoMode {
+        match self {
+            IoArg::Auto => IoMode::Auto,
+            IoArg::Uring => IoMode::Uring,
+            IoArg::Pread => IoMode::Pread,
         }
     }
 }

@@ -99,9 +99,10 @@ impl Session {
             programs: &self.standing.programs,
             budget,
             options: &self.standing.options,
+            known: &self.standing.known,
         };
         let held_bytes = self.inner.held_bytes();
-        request.plan(self.standing.costs.clone(), started, || {
+        request.plan(started, || {
             memory::trim_program();
             let others = memory::current_bytes(self.standing.options.own_cgroup);
             let now = others.saturating_sub(held_bytes) + RESERVE_BYTES;

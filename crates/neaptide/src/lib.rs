@@ -33,6 +33,10 @@ mod workload;
 
 pub use adapt::Adaptation;
 pub use budget::{Budget, Bytes, parse_bytes};
+pub use calibrate::{
+    Calibration, CalibrationReport, ComputeRates, CostSource, Machine, MeasuredPoint, Profile,
+    StoragePoint, StorageRates,
+};
 pub use error::{Error, Result};
 pub use model::{Cache, Model, OpenOptions, TensorInfo, pack, pack_graph, shape_text};
 pub use neap_ir::{DType, Graph, Literal, TensorType};

@@ -32,12 +32,24 @@ pub enum Cache {
     Folder(PathBuf),
 }
 
+impl Cache {
+    /// The folder for what belongs to no model; `None` without a home directory.
+    pub fn folder(&self) -> Option<PathBuf> {
+        match self {
+            Cache::Auto => user_cache(),
+            Cache::Folder(folder) => Some(folder.clone()),
+        }
+    }
+}
+
 /// An opened, packed model. Its weights are still on storage.
 pub struct Model {
     pub(crate) programs: Programs,
     path: PathBuf,
     /// The open file, until a session takes it.
     pub(crate) file: PackedFile,
+    /// Where what is learnt of the machine is kept.
+    pub(crate) cache: Cache,
 }
 
 /// An input or output of a model.
@@ -60,13 +72,13 @@ impl Model {
     ) -> Result<Model> {
         let path = path.as_ref();
         if is_packed(path)? {
-            let model = open_packed(path)?;
+            let model = open_packed(path, &options.cache)?;
             return check_shapes(model, options);
         }
         // Hints matter only when shapes are open: most models have one packed form, whatever the hints.
         let hinted = (!options.shape_hints.is_empty()).then(|| options.with_hints());
         for options in std::iter::once(options).chain(&hinted) {
-            if let Ok(model) = open_packed(&cached_path(path, options)?) {
+            if let Ok(model) = open_packed(&cached_path(path, options)?, &options.cache) {
                 return Ok(model);
             }
         }
@@ -78,7 +90,7 @@ impl Model {
         };
         let target = cached_path(path, options)?;
         pack_graph(graph, &target, progress)?;
-        open_packed(&target)
+        open_packed(&target, &options.cache)
     }
 
     /// The plain program, without row bands.
@@ -197,7 +209,12 @@ fn infos(graph: &Graph, ids: &[neap_ir::ValueId]) -> Vec<TensorInfo> {
         .collect()
 }
 
-fn open_packed(path: &Path) -> Result<Model> {
+/// The same model once more.
+pub(crate) fn reopen(model: &Model) -> Result<Model> {
+    open_packed(&model.path, &model.cache)
+}
+
+fn open_packed(path: &Path, cache: &Cache) -> Result<Model> {
     let mut file = PackedFile::open(path)?;
     let programs = Programs::decode(file.toc(), file.data_range())
         .map_err(|reason| Error::BadInput(format!("{}: {reason}", path.display())))?;
@@ -207,6 +224,7 @@ fn open_packed(path: &Path) -> Result<Model> {
         programs,
         path: path.to_path_buf(),
         file,
+        cache: cache.clone(),
     })
 }
 

@@ -1,6 +1,7 @@
 //! From programs, a budget and what the process takes without its arena to a plan.
 
 use crate::budget::Budget;
+use crate::calibrate::Known;
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::programs::Programs;
@@ -23,16 +24,12 @@ pub(crate) struct Request<'a> {
     pub programs: &'a Programs,
     pub budget: Budget,
     pub options: &'a RunOptions,
+    pub known: &'a Known,
 }
 
 impl Request<'_> {
     /// `base_bytes` counts the process without its arena, once the first workload is in memory.
-    pub(crate) fn plan(
-        &self,
-        costs: CostProfile,
-        started: Instant,
-        base_bytes: impl FnOnce() -> u64,
-    ) -> Result<Plan> {
+    pub(crate) fn plan(&self, started: Instant, base_bytes: impl FnOnce() -> u64) -> Result<Plan> {
         let work = |program: &Program| workload(program, self.options.threads, Isa::detect());
         let mut programs = self.programs.of(self.options.bands).peekable();
         let mut first = programs.peek().map(|program| work(program));
@@ -45,7 +42,8 @@ impl Request<'_> {
         for program in programs {
             let workload = first.take().unwrap_or_else(|| work(program));
             let plain = || work(&self.programs.plain);
-            let costs = self.programs.costs_of(program, &costs, plain);
+            let mut costs = self.programs.costs_of(program, &self.known.costs, plain);
+            self.known.times.apply(program, &mut costs);
             // With all weights at hand it would be no faster than what is found.
             let at_best_ns = at_best_ns(&workload, &costs);
             if best.as_ref().is_some_and(|b| latency_ns(b) <= at_best_ns) {
@@ -103,6 +101,7 @@ impl Request<'_> {
             base_overhead_bytes: base + best.tables_bytes,
             tables_bytes: best.tables_bytes,
             costs: best.costs,
+            known: self.known.clone(),
             planning_ns: started.elapsed().as_nanos() as u64,
         })
     }

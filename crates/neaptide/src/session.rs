@@ -1,6 +1,7 @@
 //! From a model and a budget to a session that runs.
 
 use crate::budget::Budget;
+use crate::calibrate::{Calibration, CostSource, Known};
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::model::{Model, TensorInfo};
@@ -36,7 +37,9 @@ pub struct RunOptions {
     pub reserve_bytes: u64,
     /// This process is alone in a memory cgroup, whose count is then believed.
     pub own_cgroup: bool,
+    /// Costs to plan with; without them, those that `calibration` finds.
     pub costs: Option<CostProfile>,
+    pub calibration: Calibration,
     pub bands: BandMode,
 }
 
@@ -50,6 +53,7 @@ impl Default for RunOptions {
             reserve_bytes: 0,
             own_cgroup: false,
             costs: None,
+            calibration: Calibration::Auto,
             bands: BandMode::Auto,
         }
     }
@@ -72,6 +76,8 @@ pub struct Plan {
     /// Of it, what is set aside for page tables of scattered resident weights.
     pub(crate) tables_bytes: u64,
     pub costs: CostProfile,
+    /// What `costs` came from, for plans of other programs and budgets.
+    pub(crate) known: Known,
     pub planning_ns: u64,
 }
 
@@ -84,6 +90,16 @@ impl Plan {
     /// No plan can have a lower peak with these live ranges.
     pub fn lower_bound_bytes(&self) -> u64 {
         self.base_overhead_bytes + self.verdict.lower_bound_bytes
+    }
+
+    /// Where the costs came from.
+    pub fn cost_source(&self) -> CostSource {
+        self.known.source
+    }
+
+    /// What the user should hear about calibration, such as that its cache is damaged.
+    pub fn cost_remark(&self) -> Option<&str> {
+        self.known.remark.as_deref()
     }
 
     /// Row bands in force.
@@ -147,16 +163,19 @@ impl Model {
     /// [`Error::Infeasible`] names the smallest budget that can be met.
     pub fn plan(&self, options: &RunOptions) -> Result<Plan> {
         let started = std::time::Instant::now();
-        let costs = options
-            .costs
-            .clone()
-            .unwrap_or_else(|| crate::calibrate::estimate(options.threads));
+        let known = crate::calibrate::known(self, options)?;
+        let started = match known.source {
+            // That is not planning.
+            CostSource::Measured => std::time::Instant::now(),
+            _ => started,
+        };
         let request = Request {
             programs: &self.programs,
             budget: options.budget,
             options,
+            known: &known,
         };
-        request.plan(costs, started, || self.base_overhead(options))
+        request.plan(started, || self.base_overhead(options))
     }
 
     fn base_overhead(&self, options: &RunOptions) -> u64 {
@@ -201,7 +220,7 @@ impl Model {
             standing: Standing {
                 programs: self.programs,
                 options: options.clone(),
-                costs: plan.costs,
+                known: plan.known,
                 base_bytes: plan.base_overhead_bytes - plan.tables_bytes,
                 budget_bytes: plan.budget_bytes,
                 high_water_bytes,
@@ -223,7 +242,7 @@ pub struct Session {
 pub(crate) struct Standing {
     pub programs: Programs,
     pub options: RunOptions,
-    pub costs: CostProfile,
+    pub known: Known,
     /// The process without the arena, as the first plan took it.
     pub base_bytes: u64,
     pub budget_bytes: Option<u64>,

@@ -6,6 +6,7 @@ pub mod inspect;
 pub mod layout;
 pub mod pack;
 pub mod plan;
+pub mod profile;
 pub mod run;
 pub mod zoo;
 
@@ -32,6 +33,7 @@ pub fn dispatch() -> Outcome {
         Command::Inspect(args) => inspect::run(&args, cli.quiet),
         Command::Zoo(args) => zoo::run(&args, cli.quiet),
         Command::Layout(args) => layout::run(&args),
+        Command::Profile(args) => profile::run(&args, cli.quiet),
         Command::Demo(args) => demo::run(&args, cli.quiet),
     }
 }

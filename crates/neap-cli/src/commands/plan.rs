@@ -3,11 +3,12 @@
 use super::open;
 use crate::args::{EngineArgs, ModelArgs};
 use crate::failure::Outcome;
+use crate::progress::note;
 use crate::report::{bands_text, ms};
 use crate::{atomic, stdout};
 use clap::Args;
 use neap_plan::render;
-use neaptide::{Budget, Bytes, Model, Plan, RunOptions};
+use neaptide::{Budget, Bytes, CostSource, Model, Plan, RunOptions};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::Write;
@@ -45,6 +46,9 @@ pub fn run(args: &PlanArgs, quiet: bool) -> Outcome {
         ..args.engine.options(args.memory_budget)
     };
     let plan = model.plan(&options)?;
+    if let Some(remark) = plan.cost_remark() {
+        note(remark);
+    }
     match &args.output {
         Format::Text => stdout::print(&text(&model, &plan, &options)),
         Format::Json => stdout::print_json(&figures(args, &model, &plan, &options)),
@@ -107,14 +111,25 @@ fn text(model: &Model, plan: &Plan, options: &RunOptions) -> String {
     line(
         "predicted",
         format!(
-            "{:.2} ms per run, {:.2} ms of it waiting for weights; planned in {:.1} ms",
+            "{:.2} ms per run, {:.2} ms of it waiting for weights, by {}; planned in {:.1} ms",
             ms(plan.prediction.latency_ns),
             ms(plan.prediction.stall_ns),
+            source_text(plan.cost_source()),
             ms(plan.planning_ns)
         ),
     );
     let timeline = plan.simulate(RUNS);
     text + &render::text(&plan.workload, &plan.execution, Some(&timeline))
+}
+
+fn source_text(source: CostSource) -> &'static str {
+    match source {
+        CostSource::Given => "costs that were given",
+        CostSource::BuiltIn => "built-in estimates",
+        CostSource::Estimated => "quick estimates (neap profile measures)",
+        CostSource::Cached => "earlier measurements",
+        CostSource::Measured => "measurements",
+    }
 }
 
 /// The figures of a run's report that are known before it, and the plan itself.
@@ -136,6 +151,7 @@ fn figures(args: &PlanArgs, model: &Model, plan: &Plan, options: &RunOptions) ->
         "loaded_bytes_per_run": plan.verdict.loaded_bytes_per_run,
         "predicted_stall_ms": ms(plan.prediction.stall_ns),
         "predicted_latency_ms": ms(plan.prediction.latency_ns),
+        "calibration": plan.cost_source(),
         "planning_ms": ms(plan.planning_ns),
         "bands": plan.bands(),
         "steps": plan.workload.steps.iter().map(|s| &s.name).collect::<Vec<_>>(),

@@ -254,6 +254,9 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     let mut peak = PeakMeter::new(own.clone());
     let budgets = budgets(args, &model, &mut options)?;
     let plan = model.plan(&options)?;
+    if let Some(remark) = plan.cost_remark() {
+        note(remark);
+    }
     let mut report = Report {
         model: args.model.model.display().to_string(),
         graph_digest: model.digest().into(),

@@ -1,26 +1,42 @@
-//! Costs of this machine: the compute rate from a millisecond of work, the rest estimated.
+//! Estimates in milliseconds: the rate of one product in cache, a short read of the packed file, and
+//! experience for the rest.
 
 use neap_kernels::epilogue::Epilogue;
 use neap_kernels::linear::{LinearShape, linear};
 use neap_kernels::parallel::Serial;
 use neap_kernels::simd::Isa;
 use neap_sim::CostProfile;
+use neap_store::{IoMode, measure_bandwidth};
+use std::path::Path;
 use std::time::Instant;
 
 /// Share of the rate of a small product that whole layers reach, with their borders and epilogues.
-const LAYER_EFFICIENCY: f64 = 0.8;
+const LAYER_EFFICIENCY: f64 = 0.9;
 
 /// Bytes per second that one core streams from memory, about; more cores share the bus.
 const STREAM_BYTES_PER_SECOND: f64 = 12e9;
 
-/// Takes a few milliseconds, and a few hundred KiB that are gone when it returns.
-pub(crate) fn estimate(threads: usize) -> CostProfile {
+/// What is read to learn the rate of storage: little memory, a few milliseconds.
+const PROBE_REQUEST_BYTES: usize = 128 << 10;
+const PROBE_DEPTH: usize = 4;
+const PROBE_BYTES: u64 = 4 << 20;
+
+/// Takes a few milliseconds, and a few hundred KiB that are gone when it returns. `packed` is the file
+/// that weights would be read from, where that matters.
+pub(super) fn estimate(threads: usize, packed: Option<(&Path, IoMode)>) -> CostProfile {
     let threads = threads as f64;
-    CostProfile {
+    let mut costs = CostProfile {
         flops_per_second: flops_per_core() * LAYER_EFFICIENCY * threads,
         memory_bytes_per_second: STREAM_BYTES_PER_SECOND * threads.sqrt(),
         ..CostProfile::default()
+    };
+    // A file too short to measure is not worth an error: it is read in no time.
+    if let Some(rate) = packed.and_then(|(path, io)| {
+        measure_bandwidth(path, io, PROBE_REQUEST_BYTES, PROBE_DEPTH, PROBE_BYTES).ok()
+    }) {
+        costs.storage_bytes_per_second = rate.bytes_per_second();
     }
+    costs
 }
 
 /// Best of a few runs of a product that fits the second-level cache.

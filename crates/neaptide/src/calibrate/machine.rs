@@ -1,0 +1,45 @@
+//! Which machine this is, as far as costs depend on it.
+
+use super::profile::Machine;
+use neap_kernels::simd::Isa;
+use std::path::Path;
+
+/// The longest processor name that is kept.
+const MOST_NAME_BYTES: usize = 200;
+
+/// This machine with so many threads, and the file system of `packed`.
+pub(super) fn here(packed: &Path, threads: usize) -> Machine {
+    Machine {
+        cpu: cpu_name(),
+        isa: format!("{:?}", Isa::detect()),
+        threads: threads.try_into().unwrap_or(u32::MAX),
+        device: rustix::fs::stat(packed).map_or(0, |stat| stat.st_dev),
+    }
+}
+
+/// From the first processor's entry; the architecture where the kernel says nothing of it.
+fn cpu_name() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let keys = [
+        "model name",
+        "cpu family",
+        "model",
+        "stepping",
+        "CPU implementer",
+        "CPU part",
+    ];
+    let fields: Vec<&str> = keys
+        .iter()
+        .filter_map(|&key| {
+            let mut lines = first.lines().filter_map(|line| line.split_once(':'));
+            let (_, value) = lines.find(|(name, _)| name.trim() == key)?;
+            Some(value.trim())
+        })
+        .collect();
+    if fields.is_empty() {
+        return std::env::consts::ARCH.into();
+    }
+    let name = fields.join(" ");
+    name.chars().take(MOST_NAME_BYTES).collect()
+}

@@ -1,0 +1,152 @@
+//! What computing and loading cost on this machine: measured once and kept, or estimated.
+//!
+//! ```text
+//!   off    constants
+//!   auto   the cached profile of this machine, else an estimate that takes milliseconds
+//!   full   storage is measured, the model runs under a few budgets, and what is learnt is cached
+//! ```
+//! A profile holds rates of the machine and times of steps by what determines them, so that layers of
+//! one model are known when another has them too. Steps that were never measured are estimated by the
+//! measured rates.
+
+mod file;
+mod fit;
+mod keys;
+mod machine;
+mod observe;
+mod profile;
+mod quick;
+mod storage;
+mod study;
+
+pub(crate) use keys::StepTimes;
+pub use profile::{ComputeRates, Machine, Profile, StoragePoint, StorageRates};
+pub use study::{CalibrationReport, MeasuredPoint};
+
+use crate::budget::Budget;
+use crate::error::Result;
+use crate::model::Model;
+use crate::session::RunOptions;
+use neap_sim::CostProfile;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// How costs become known when a plan is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Calibration {
+    /// Built-in estimates; nothing is measured or read.
+    Off,
+    /// The cached profile of this machine if there is one, else an estimate that takes milliseconds.
+    #[default]
+    Auto,
+    /// This model is measured first, within the budget, and the profile is cached.
+    Full,
+}
+
+/// Where a plan's costs came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CostSource {
+    /// [`RunOptions::costs`].
+    Given,
+    #[default]
+    BuiltIn,
+    /// Estimated in milliseconds when the plan was made.
+    Estimated,
+    /// A profile that was measured before.
+    Cached,
+    /// A profile measured for this plan.
+    Measured,
+}
+
+/// Costs of a model on this machine.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Known {
+    /// With the times of the plain program's steps where they were measured.
+    pub costs: CostProfile,
+    pub times: StepTimes,
+    pub source: CostSource,
+    /// What the user should hear, such as that a cache file is damaged.
+    pub remark: Option<String>,
+}
+
+impl Known {
+    fn of(profile: Profile, model: &Model, source: CostSource) -> Known {
+        let mut costs = profile.costs();
+        let times = profile.times();
+        times.apply(model.program(), &mut costs);
+        Known {
+            costs,
+            times,
+            source,
+            remark: None,
+        }
+    }
+}
+
+/// Costs as `options` ask for them.
+pub(crate) fn known(model: &Model, options: &RunOptions) -> Result<Known> {
+    if let Some(costs) = &options.costs {
+        return Ok(Known {
+            costs: costs.clone(),
+            source: CostSource::Given,
+            ..Known::default()
+        });
+    }
+    match options.calibration {
+        Calibration::Off => Ok(Known::default()),
+        Calibration::Auto => Ok(cached_or_estimated(model, options)),
+        Calibration::Full => {
+            let report = study::study(model, options)?;
+            let mut known = Known::of(report.profile, model, CostSource::Measured);
+            known.remark = report.remark;
+            Ok(known)
+        }
+    }
+}
+
+fn cached_or_estimated(model: &Model, options: &RunOptions) -> Known {
+    let (profile, remark) = cached(model, options.threads);
+    let known = match profile {
+        Some(profile) => Known::of(profile, model, CostSource::Cached),
+        None => estimated(model, options),
+    };
+    Known { remark, ..known }
+}
+
+/// Reads a little of the packed file when the plan may have to.
+fn estimated(model: &Model, options: &RunOptions) -> Known {
+    let streams = options.budget != Budget::Unlimited;
+    let packed = streams.then_some((model.packed_path(), options.io));
+    Known {
+        costs: quick::estimate(options.threads, packed),
+        source: CostSource::Estimated,
+        ..Known::default()
+    }
+}
+
+/// This machine's profile, and what is wrong with the file.
+fn cached(model: &Model, threads: usize) -> (Option<Profile>, Option<String>) {
+    let Some(path) = cache_path(model) else {
+        return (None, None);
+    };
+    let machine = machine::here(model.packed_path(), threads);
+    let cached = file::read(&path);
+    (file::find(cached.profiles, &machine), cached.remark)
+}
+
+/// Beside cached models where a folder for them was given, else in the user's cache folder.
+fn cache_path(model: &Model) -> Option<PathBuf> {
+    Some(model.cache.folder()?.join(file::FILE_NAME))
+}
+
+impl Model {
+    /// Measures storage and this model, under `options.budget` and below, and keeps the profile for
+    /// later plans. Takes seconds; within the budget, and with some random input.
+    ///
+    /// # Errors
+    /// As planning and running the model. A profile that cannot be written is a remark of the report.
+    pub fn calibrate(&self, options: &RunOptions) -> Result<CalibrationReport> {
+        study::study(self, options)
+    }
+}

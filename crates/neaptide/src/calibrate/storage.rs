@@ -1,0 +1,74 @@
+//! What storage gives: by size and number of requests, for a moment and for long.
+
+use super::profile::{StoragePoint, StorageRates};
+use crate::error::Result;
+use neap_store::{IoMode, measure_bandwidth};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const BLOCK: usize = neap_store::BLOCK;
+
+/// Sizes and depths of the table.
+const REQUEST_BYTES: [usize; 4] = [64 << 10, 256 << 10, 512 << 10, 1 << 20];
+const DEPTHS: [usize; 3] = [1, 4, 8];
+
+/// Read for one point of the table.
+const POINT_BYTES: u64 = 16 << 20;
+
+/// Read at a time while waiting for the rate to settle.
+const CHUNK_BYTES: u64 = 64 << 20;
+
+/// Storage that lends a higher rate after rest has used that up by then, if it lends seconds at most.
+const SETTLE: Duration = Duration::from_millis(1500);
+
+/// Measures for about two seconds, with at most `memory_bytes`.
+pub(super) fn measure(packed: &Path, io: IoMode, memory_bytes: u64) -> Result<StorageRates> {
+    let rate = |request_bytes: usize, depth: usize, bytes: u64| {
+        measure_bandwidth(packed, io, request_bytes, depth, bytes)
+    };
+    let file_bytes = std::fs::metadata(packed).map_or(0, |m| m.len());
+    let fits = |request_bytes: usize, depth: usize| {
+        (request_bytes * depth) as u64 <= memory_bytes && request_bytes as u64 <= file_bytes
+    };
+    let block = rate(BLOCK, 1, 64 * BLOCK as u64)?;
+    // The largest requests that there is room for, several at once, until the rate holds.
+    let sizes = REQUEST_BYTES.into_iter().rev().skip(1);
+    let request_bytes = sizes.clone().find(|&r| fits(r, 8)).unwrap_or(BLOCK);
+    let started = Instant::now();
+    let mut chunks = Vec::new();
+    while chunks.len() < 4 || started.elapsed() < SETTLE {
+        chunks.push(rate(request_bytes, 8, CHUNK_BYTES)?.bytes_per_second());
+    }
+    let burst = chunks.iter().copied().fold(0.0, f64::max);
+    // Harmonic: the time that equal amounts took.
+    let tail = &chunks[chunks.len() / 2..];
+    let sustained = tail.len() as f64 / tail.iter().map(|r| 1.0 / r).sum::<f64>();
+    let mut points = Vec::new();
+    for request_bytes in REQUEST_BYTES {
+        for depth in DEPTHS {
+            if fits(request_bytes, depth) {
+                points.push(StoragePoint {
+                    request_bytes: request_bytes as u64,
+                    depth: depth as u32,
+                    bytes_per_second: rate(request_bytes, depth, POINT_BYTES)?.bytes_per_second(),
+                });
+            }
+        }
+    }
+    let alone = points
+        .iter()
+        .filter(|p| p.depth == 1)
+        .max_by_key(|p| p.request_bytes);
+    let block_latency_ns = block.ns_per_read() as u64;
+    let request_latency_ns = alone.map_or(block_latency_ns, |p| {
+        let bytes = p.request_bytes as f64;
+        ((bytes / p.bytes_per_second - bytes / sustained) * 1e9).max(0.0) as u64
+    });
+    Ok(StorageRates {
+        sustained_bytes_per_second: sustained,
+        burst_bytes_per_second: burst,
+        block_latency_ns,
+        request_latency_ns,
+        points,
+    })
+}

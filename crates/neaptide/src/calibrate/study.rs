@@ -1,0 +1,253 @@
+//! Full calibration: storage, then the model under a few budgets, then what that tells.
+
+use super::keys::{StepTimes, step_key};
+use super::observe::{Seen, inputs, observe};
+use super::profile::{ComputeRates, MOST_STEPS, Profile};
+use super::{cache_path, cached, file, fit, machine, quick, storage};
+use crate::budget::Budget;
+use crate::error::Result;
+use crate::memory;
+use crate::model::{Model, reopen};
+use crate::session::{Plan, RunOptions};
+use neap_ir::Program;
+use neap_plan::Workload;
+use neap_sim::CostProfile;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What measuring takes beside the session: samples, copies of plans.
+const OWN_BYTES: u64 = 1 << 20;
+
+/// Requests to storage while its rate is measured, at most.
+const STORAGE_BYTES: u64 = 4 << 20;
+
+/// What a calibration found.
+#[derive(Debug, Clone, Serialize)]
+pub struct CalibrationReport {
+    pub profile: Profile,
+    pub points: Vec<MeasuredPoint>,
+    /// Where the profile is kept.
+    pub file: Option<PathBuf>,
+    pub remark: Option<String>,
+}
+
+/// The model under one budget while it was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct MeasuredPoint {
+    /// `None` without a limit.
+    pub budget_bytes: Option<u64>,
+    pub loaded_bytes_per_run: u64,
+    pub measured_latency_ns: u64,
+    pub measured_stall_ns: u64,
+    /// By the profile that came of it.
+    pub predicted_latency_ns: u64,
+    pub predicted_stall_ns: u64,
+    /// The rate of storage in these runs, while it had anything to do.
+    pub storage_bytes_per_second: f64,
+}
+
+/// The runs of one plan, with what they ran.
+struct Observation {
+    plan: Plan,
+    seen: Seen,
+}
+
+pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationReport> {
+    let (before, mut remark) = cached(model, options.threads);
+    let packed = model.packed_path();
+    let room_bytes = match options.budget {
+        Budget::Bytes(bytes) => bytes.saturating_sub(memory::current_bytes(options.own_cgroup)) / 2,
+        _ => u64::MAX,
+    };
+    let storage = storage::measure(packed, options.io, STORAGE_BYTES.min(room_bytes))?;
+    let rates = before.as_ref().map_or_else(
+        || first_rates(&quick::estimate(options.threads, None)),
+        |p| p.compute,
+    );
+    let mut profile = Profile {
+        machine: machine::here(packed, options.threads),
+        compute: rates,
+        storage,
+        steps: before.map_or_else(BTreeMap::new, |p| p.steps),
+    };
+    memory::trim_heap();
+
+    let inputs = inputs(model);
+    let options = RunOptions {
+        reserve_bytes: options.reserve_bytes + OWN_BYTES,
+        ..options.clone()
+    };
+    let mut observations = Vec::new();
+    for budget in budgets(model, &options) {
+        let options = RunOptions {
+            budget,
+            costs: Some(costs_for(&profile, model.program())),
+            ..options.clone()
+        };
+        let model = reopen(model)?;
+        let plan = model.plan(&options)?;
+        if observations
+            .iter()
+            .any(|o: &Observation| o.plan.execution == plan.execution)
+        {
+            continue;
+        }
+        let seen = observe(model, plan.clone(), &options, &inputs)?;
+        memory::trim();
+        observations.push(Observation { plan, seen });
+        learn(&observations, &mut profile);
+    }
+    let file = cache_path(model);
+    match &file {
+        None => remark = Some("there is no folder to keep the calibration in".into()),
+        Some(path) => {
+            if let Err(e) = file::write(path, &profile) {
+                remark = Some(format!("cannot write {}: {e}", path.display()));
+            }
+        }
+    }
+    Ok(CalibrationReport {
+        points: observations.iter().map(|o| point(o, &profile)).collect(),
+        profile,
+        file,
+        remark,
+    })
+}
+
+/// The budget that is wanted, and smaller ones, under which slices and loads show what they cost.
+fn budgets(model: &Model, options: &RunOptions) -> Vec<Budget> {
+    let bounds = model.bounds(options);
+    let most_bytes = match options.budget {
+        Budget::Bytes(bytes) => bytes.min(bounds.unlimited_high_water_bytes),
+        _ => bounds.unlimited_high_water_bytes,
+    };
+    let least_bytes = bounds.smallest_feasible_bytes;
+    let between = least_bytes + most_bytes.saturating_sub(least_bytes) / 3;
+    let smaller = [between, least_bytes];
+    let smaller = smaller.into_iter().filter(|&b| b < most_bytes);
+    std::iter::once(options.budget)
+        .chain(smaller.map(Budget::Bytes))
+        .collect()
+}
+
+fn first_rates(costs: &CostProfile) -> ComputeRates {
+    ComputeRates {
+        flops_per_second: costs.flops_per_second,
+        memory_bytes_per_second: costs.memory_bytes_per_second,
+        compute_overhead_ns: costs.compute_overhead_ns,
+        slice_overhead_ns: costs.slice_overhead_ns,
+        load_handling_ns: costs.load_handling_ns,
+        load_handling_ns_per_byte: costs.load_handling_ns_per_byte,
+    }
+}
+
+fn costs_for(profile: &Profile, program: &Arc<Program>) -> CostProfile {
+    let mut costs = profile.costs();
+    StepTimes(Arc::new(profile.steps.clone())).apply(program, &mut costs);
+    costs
+}
+
+/// Rates and times of steps from all that was observed.
+fn learn(observations: &[Observation], profile: &mut Profile) {
+    let whole = |o: &Observation| -> Vec<fit::WholeStep> {
+        let steps = o.seen.steps.iter().zip(&o.plan.workload.steps);
+        steps
+            .filter(|(seen, step)| {
+                seen.computes == 1 && seen.loaded_bytes == 0.0 && step.rows.is_none()
+            })
+            .map(|(seen, step)| fit::WholeStep {
+                flops: step.flops,
+                touched_bytes: step.touched_bytes,
+                ns: seen.ns,
+            })
+            .collect()
+    };
+    let steps: Vec<_> = observations.iter().flat_map(whole).collect();
+    fit::roofline(&steps, &mut profile.compute);
+
+    let undisturbed = times(observations, &profile.compute, true);
+    let rows: Vec<fit::Excess> = observations
+        .iter()
+        .filter(|o| o.seen.loads > 0)
+        .flat_map(|o| {
+            let whole_ns = by_step(&undisturbed, &o.plan);
+            fit::excesses(
+                &o.seen,
+                &o.plan.workload,
+                &whole_ns,
+                profile.compute.compute_overhead_ns,
+            )
+        })
+        .collect();
+    fit::disturbances(&rows, &mut profile.compute);
+    // Steps that were seen with disturbances only: those are known now.
+    let mut all = times(observations, &profile.compute, false);
+    all.extend(undisturbed);
+    profile.steps.extend(all);
+    while profile.steps.len() > MOST_STEPS {
+        profile.steps.pop_first();
+    }
+}
+
+fn by_step(times: &BTreeMap<u64, u64>, plan: &Plan) -> Vec<u64> {
+    let nodes = &plan.program.graph.nodes;
+    let key = |step: &neap_ir::NodeId| step_key(&plan.program, &nodes[step.index()]);
+    let steps = plan.program.steps.iter();
+    steps
+        .map(|step| times.get(&key(step)).copied().unwrap_or(0))
+        .collect()
+}
+
+/// Times of whole steps without the fixed cost, equal steps averaged. Either only of those that were
+/// whole and undisturbed, or of all with what disturbed them taken off.
+fn times(
+    observations: &[Observation],
+    rates: &ComputeRates,
+    undisturbed: bool,
+) -> BTreeMap<u64, u64> {
+    let mut sums: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for o in observations {
+        let nodes = &o.plan.program.graph.nodes;
+        for ((seen, &node), step) in
+            (o.seen.steps.iter().zip(&o.plan.program.steps)).zip(&o.plan.workload.steps)
+        {
+            let is_whole = seen.computes == 1 && seen.loaded_bytes == 0.0;
+            if seen.ns == 0 || step.rows.is_some() || (undisturbed && !is_whole) {
+                continue;
+            }
+            let computes = u64::from(seen.computes);
+            let mut extra_ns = computes * rates.compute_overhead_ns;
+            if computes > 1 {
+                extra_ns += computes * rates.slice_overhead_ns;
+            }
+            extra_ns += (seen.loads_started * rates.load_handling_ns as f64
+                + seen.loaded_bytes * rates.load_handling_ns_per_byte)
+                as u64;
+            let sum = sums
+                .entry(step_key(&o.plan.program, &nodes[node.index()]))
+                .or_default();
+            sum.0 += seen.ns.saturating_sub(extra_ns).max(1);
+            sum.1 += 1;
+        }
+    }
+    let means = sums.into_iter().map(|(key, (sum, n))| (key, sum / n));
+    means.map(|(key, ns)| (key, ns.max(1))).collect()
+}
+
+fn point(observation: &Observation, profile: &Profile) -> MeasuredPoint {
+    let Observation { plan, seen } = observation;
+    let workload: &Workload = &plan.workload;
+    let costs = costs_for(profile, &plan.program);
+    let predicted = neap_sim::predict(workload, &plan.execution, &costs);
+    MeasuredPoint {
+        budget_bytes: plan.budget_bytes,
+        loaded_bytes_per_run: seen.loaded_bytes,
+        measured_latency_ns: seen.latency_ns,
+        measured_stall_ns: seen.stall_ns,
+        predicted_latency_ns: predicted.latency_ns,
+        predicted_stall_ns: predicted.stall_ns,
+        storage_bytes_per_second: seen.busy_bytes_per_second,
+    }
+}
