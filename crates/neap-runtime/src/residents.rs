@@ -17,6 +17,7 @@ use rustix::mm::{
 use std::io;
 use std::ptr::NonNull;
 
+const PAGE_BYTES: usize = 4096;
 const HUGE_PAGE_BYTES: u64 = 2 * 1024 * 1024;
 
 /// Reserved addresses for the weights of one file, part of them with memory.
@@ -159,7 +160,7 @@ impl Residents {
     }
 
     /// A huge page of which a part is unmapped stays charged whole until the kernel is short of
-    /// memory. Being told that a part is free to be taken, it splits the page now.
+    /// memory. Being told that a part, be it 4 KiB, is free to be taken, it splits the page now.
     fn split_huge_pages(&self, range: ByteRange) {
         let origin = self.span.begin;
         let head_end = origin + (range.begin - origin).next_multiple_of(HUGE_PAGE_BYTES);
@@ -168,10 +169,10 @@ impl Residents {
         let tail = ByteRange::new(tail_begin.max(head.end), range.end);
         for part in [head, tail] {
             if !part.is_empty()
-                && let Ok((start, bytes)) = self.place(part)
+                && let Ok((start, _)) = self.place(part)
             {
-                // SAFETY: the part lies in a range that the caller is about to unmap.
-                let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxFree) };
+                // SAFETY: the part is whole blocks of a range that the caller is about to unmap.
+                let _ = unsafe { madvise(start.cast(), PAGE_BYTES, Advice::LinuxFree) };
             }
         }
     }

@@ -168,10 +168,7 @@ fn plans_must_be_valid_and_fit() {
             }),
         ),
         ("exceeds the arena", Box::new(|p, _| p.arena_bytes -= 4096)),
-        (
-            "invalid plan",
-            Box::new(|p, _| p.loads[0].offset = p.loads[1].offset),
-        ),
+        ("invalid plan", Box::new(|p, _| p.loads[0].offset += 4096)),
         ("invalid plan", Box::new(|p, _| p.computes.truncate(2))),
         (
             "invalid plan",
