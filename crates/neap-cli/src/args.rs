@@ -3,7 +3,9 @@
 use crate::commands;
 use crate::failure::{Outcome, bad};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use neaptide::{BandMode, Budget, Cache, Calibration, IoMode, OpenOptions, RunOptions, Strategy};
+use neaptide::{
+    BandMode, Budget, Cache, Calibration, IoMode, OpenOptions, PlanOptions, RunOptions, Strategy,
+};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -88,6 +90,12 @@ pub struct EngineArgs {
     /// How weights come into memory
     #[arg(long, value_name = "STRATEGY", default_value = "preload")]
     pub strategy: StrategyArg,
+    /// Do not load for the next run while one runs (to compare)
+    #[arg(long, hide_short_help = true)]
+    pub no_cyclic: bool,
+    /// Activations where an allocator would put them, weights in memory of their own (to compare)
+    #[arg(long, hide_short_help = true)]
+    pub no_static_memory: bool,
     /// How weights are read from storage
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub io: IoArg,
@@ -165,6 +173,10 @@ impl EngineArgs {
             budget,
             threads: self.threads(),
             strategy: self.strategy.strategy(),
+            planner: PlanOptions {
+                cyclic: !self.no_cyclic,
+                static_memory: !self.no_static_memory,
+            },
             io: self.io.mode(),
             bands: match self.bands {
                 BandsArg::Auto => BandMode::Auto,

@@ -32,6 +32,7 @@ pub fn ondemand(
             schedule: &schedule,
             offsets: &offsets,
             window_bytes: arena_bytes,
+            cyclic: grounds.options.cyclic,
         };
         let resident = vec![false; schedule.units.len()];
         let mut played = window.play(&resident, costs, &mut Simulator::default());

@@ -12,7 +12,7 @@
 
 use neap_plan::{BLOCK_BYTES, ByteRange, PanelRange, StepRange, StepSpec, Workload};
 
-use crate::layout::{Block, lay_out};
+use crate::layout::{Block, Layout, allocate, lay_out};
 
 /// What a tight ground keeps free for weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,15 @@ pub enum Tables {
     Rows,
     /// Tables are resident.
     Resident,
+}
+
+/// Who gives buffers and workspaces their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// All are placed together; weights may lie wherever nothing else does.
+    Planned,
+    /// An allocator that goes with the run, in memory that weights do not share.
+    Allocated,
 }
 
 /// A rectangle that every plan on this ground has, in steps.
@@ -102,7 +111,7 @@ fn largest_panel_bytes(step: &StepSpec) -> u64 {
 }
 
 impl Ground {
-    pub fn new(w: &Workload, tables: Tables, reserve: Reserve) -> Self {
+    pub fn new(w: &Workload, tables: Tables, reserve: Reserve, memory: Memory) -> Self {
         let reads_rows: Vec<bool> = w
             .steps
             .iter()
@@ -128,7 +137,10 @@ impl Ground {
                 live: at(s),
             }));
         }
-        let layout = lay_out(&blocks);
+        let layout = match memory {
+            Memory::Planned => lay_out(&blocks),
+            Memory::Allocated => allocated(&blocks, fixed_blocks),
+        };
         let (offsets, spots) = layout.offsets.split_at(fixed_blocks);
         let (buffers, workspaces) = offsets.split_at(w.buffers.len());
         let mut fixed: Vec<Fixed> = blocks[..fixed_blocks]
@@ -142,6 +154,17 @@ impl Ground {
             .collect();
         fixed.sort_by_key(|f| f.live.begin);
         let fixed_bytes = fixed.iter().map(|f| f.arena.end).max().unwrap_or(0);
+        if memory == Memory::Allocated && fixed_bytes > 0 {
+            let always = StepRange::new(0, w.steps.len() as u32);
+            let arena = ByteRange::at(0, fixed_bytes);
+            fixed.insert(
+                0,
+                Fixed {
+                    arena,
+                    live: always,
+                },
+            );
+        }
         Self {
             tables,
             reads_rows,
@@ -161,6 +184,19 @@ impl Ground {
         let cut = move |g: &ByteRange| ByteRange::new(g.begin, g.end.min(top));
         self.gaps[step].iter().map(cut).filter(|g| !g.is_empty())
     }
+}
+
+/// The first blocks where an allocator puts them; above all of those the rest, places for weights of
+/// which only one is in use at a time.
+fn allocated(blocks: &[Block], fixed_blocks: usize) -> Layout {
+    let (fixed, spots) = blocks.split_at(fixed_blocks);
+    let mut layout = allocate(fixed);
+    let above = layout.high_water_bytes.next_multiple_of(BLOCK_BYTES);
+    layout.offsets.resize(blocks.len(), above);
+    if let Some(most) = spots.iter().map(|b| b.bytes).max() {
+        layout.high_water_bytes = above + most;
+    }
+    layout
 }
 
 fn gaps(steps: usize, fixed: &[Fixed]) -> Vec<Vec<ByteRange>> {

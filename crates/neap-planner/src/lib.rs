@@ -15,8 +15,11 @@ mod assemble;
 mod baselines;
 mod ground;
 pub mod layout;
+mod options;
 mod preload;
 mod schedule;
+
+pub use options::PlanOptions;
 
 use neap_plan::{ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
@@ -80,9 +83,14 @@ pub struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     pub fn new(workload: &'a Workload) -> Self {
+        Self::with_options(workload, PlanOptions::default())
+    }
+
+    /// A planner that does without some of what it could do.
+    pub fn with_options(workload: &'a Workload, options: PlanOptions) -> Self {
         let grounds = neap_plan::check_workload(workload)
             .is_ok()
-            .then(|| Grounds::new(workload));
+            .then(|| Grounds::new(workload, options));
         Self { workload, grounds }
     }
 

@@ -3,7 +3,7 @@
 mod shapes;
 
 use neap_plan::{Verdict, Workload, validate};
-use neap_planner::{PlanError, Planned, Planner, Strategy};
+use neap_planner::{PlanError, PlanOptions, Planned, Planner, Strategy};
 use neap_sim::{CostProfile, predict};
 use proptest::prelude::*;
 use proptest::strategy::Strategy as _;
@@ -87,6 +87,27 @@ proptest! {
             // The search is content within half a percent; slices round to nanoseconds.
             prop_assert!(latency <= before.saturating_add(before / 200 + 100), "{latency} after {before}");
             before = latency.min(before);
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_left_out(w in workload(24), costs in costs(), share in 0u64..=110) {
+        for (static_memory, cyclic) in [(false, true), (true, false), (false, false)] {
+            let planner = Planner::with_options(&w, PlanOptions { static_memory, cyclic });
+            let (smallest, unlimited) = (planner.smallest_feasible_bytes(), planner.unlimited_high_water_bytes());
+            let budget = smallest + (unlimited - smallest) * share / 100;
+            for strategy in [Strategy::Preload, Strategy::OnDemand] {
+                let planned = planner.plan(budget, strategy, &costs).unwrap();
+                checked(&w, &planned, budget, &costs)?;
+                let plan = &planned.plan;
+                prop_assert!(cyclic || plan.loads.iter().all(|l| l.after.run_back == 0));
+                if !static_memory {
+                    let ends = w.buffers.iter().zip(&plan.buffers);
+                    let ends = ends.filter(|(b, _)| b.bytes > 0 && !b.live.is_empty()).map(|(b, &at)| at + b.bytes);
+                    let activations_end = ends.max().unwrap_or(0);
+                    prop_assert!(plan.loads.iter().all(|l| l.offset >= activations_end));
+                }
+            }
         }
     }
 

@@ -45,4 +45,4 @@ pub use neap_sim::CostProfile;
 pub use neap_store::{IoMode, measure_bandwidth};
 pub use pack::Progress;
 pub use programs::{BandCount, BandMode};
-pub use session::{Bounds, Plan, RunOptions, Session, Strategy};
+pub use session::{Bounds, Plan, PlanOptions, RunOptions, Session, Strategy};

@@ -49,7 +49,7 @@ impl Request<'_> {
             if best.as_ref().is_some_and(|b| latency_ns(b) <= at_best_ns) {
                 continue;
             }
-            let planner = Planner::new(&workload);
+            let planner = Planner::with_options(&workload, self.options.planner);
             let whole = *whole_bytes.get_or_insert_with(|| planner.unlimited_high_water_bytes());
             budget_bytes = match self.budget {
                 Budget::Unlimited => None,

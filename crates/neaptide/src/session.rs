@@ -17,7 +17,7 @@ use neap_sim::{CostProfile, Prediction};
 use neap_store::IoMode;
 use std::sync::Arc;
 
-pub use neap_planner::Strategy;
+pub use neap_planner::{PlanOptions, Strategy};
 
 /// Bytes per thread that are not in the arena: touched stack, kernel stack.
 const THREAD_BYTES: u64 = 64 * 1024;
@@ -32,6 +32,8 @@ pub struct RunOptions {
     pub budget: Budget,
     pub threads: usize,
     pub strategy: Strategy,
+    /// What the planner may do; anything but the default is for comparison.
+    pub planner: PlanOptions,
     pub io: IoMode,
     /// Memory the caller will still take while the session lives, beside the inputs it already holds.
     pub reserve_bytes: u64,
@@ -49,6 +51,7 @@ impl Default for RunOptions {
             budget: Budget::Unlimited,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             strategy: Strategy::Preload,
+            planner: PlanOptions::default(),
             io: IoMode::Auto,
             reserve_bytes: 0,
             own_cgroup: false,
@@ -144,7 +147,7 @@ impl Model {
         let base = self.base_overhead(options);
         let (mut smallest, mut unlimited) = (u64::MAX, u64::MAX);
         for (index, workload) in workloads.iter().enumerate() {
-            let planner = Planner::new(workload);
+            let planner = Planner::with_options(workload, options.planner);
             smallest = smallest.min(planner.smallest_feasible_bytes());
             if index == 0 {
                 unlimited = planner.unlimited_high_water_bytes();

@@ -105,6 +105,13 @@ pub fn lay_out(blocks: &[Block]) -> Layout {
     lower.unwrap_or(layout)
 }
 
+/// What an allocator arrives at that takes the lowest free place for each block as its live range begins.
+pub fn allocate(blocks: &[Block]) -> Layout {
+    let mut order: Vec<u32> = (0..blocks.len() as u32).collect();
+    order.sort_by_key(|&i| blocks[i as usize].live.begin);
+    place_in_order(blocks, &Conflicts::new(blocks), &order, Fit::Lowest)
+}
+
 /// Orders that do well on one kind of network or another.
 fn orders(blocks: &[Block]) -> Vec<Vec<u32>> {
     let all: Vec<u32> = (0..blocks.len() as u32).collect();

@@ -22,8 +22,9 @@ mod skyline;
 use neap_plan::{BLOCK_BYTES, ExecutionPlan, PanelRange, StepId, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
 
+use crate::PlanOptions;
 use crate::assemble::assemble;
-use crate::ground::{Ground, Reserve, Tables, prefers_rows};
+use crate::ground::{Ground, Memory, Reserve, Tables, prefers_rows};
 use crate::schedule::{Schedule, Slicing};
 use place::addresses;
 use residency::{Played, Window};
@@ -54,15 +55,23 @@ pub struct Grounds {
     pub loose: Ground,
     /// The same with tables in memory, for workloads that have such.
     pub tables: Option<Ground>,
+    pub options: PlanOptions,
 }
 
 impl Grounds {
-    pub fn new(w: &Workload) -> Self {
+    pub fn new(w: &Workload, options: PlanOptions) -> Self {
         let any_tables = w.steps.iter().any(prefers_rows);
+        let memory = if options.static_memory {
+            Memory::Planned
+        } else {
+            Memory::Allocated
+        };
+        let ground = |tables, reserve| Ground::new(w, tables, reserve, memory);
         Self {
-            tight: Ground::new(w, Tables::Rows, Reserve::SmallestSlices),
-            loose: Ground::new(w, Tables::Rows, Reserve::Nothing),
-            tables: any_tables.then(|| Ground::new(w, Tables::Resident, Reserve::Nothing)),
+            tight: ground(Tables::Rows, Reserve::SmallestSlices),
+            loose: ground(Tables::Rows, Reserve::Nothing),
+            tables: any_tables.then(|| ground(Tables::Resident, Reserve::Nothing)),
+            options,
         }
     }
 
@@ -89,6 +98,7 @@ pub fn plan(
     }
     let mut search = Search {
         w,
+        cyclic: grounds.options.cyclic,
         budget_bytes,
         costs,
         enough_ns: enough_ns(w, costs, budget_bytes),
@@ -138,6 +148,7 @@ fn windows(smallest_bytes: u64, weight_bytes: u64) -> impl Iterator<Item = u64> 
 /// A search for the fastest plan under one budget.
 struct Search<'a> {
     w: &'a Workload,
+    cyclic: bool,
     budget_bytes: u64,
     costs: &'a CostProfile,
     enough_ns: u64,
@@ -169,6 +180,7 @@ impl Search<'_> {
             schedule: &schedule,
             offsets: &offsets,
             window_bytes,
+            cyclic: self.cyclic,
         };
         let room_bytes = self.budget_bytes - window_bytes;
         let (unit_bytes, forced_bytes) = window.unit_bytes();
@@ -235,6 +247,7 @@ pub fn all_resident(
         schedule: &schedule,
         offsets: &offsets,
         window_bytes: ground.fixed_bytes,
+        cyclic: grounds.options.cyclic,
     };
     let resident = vec![true; schedule.units.len()];
     let played: Played = window.play(&resident, costs, sim);

@@ -159,7 +159,7 @@ pub struct Streamed {
     pub last: u32,
 }
 
-/// Pass 2: for each streamed unit, when its load may start.
+/// Pass 2: for each streamed unit, when its load may start; unless `cyclic`, not before its run does.
 pub fn starts(
     schedule: &Schedule,
     ground: &Ground,
@@ -167,6 +167,7 @@ pub fn starts(
     offsets: &[u64],
     streamed: &[Streamed],
     step_first: &[u32],
+    cyclic: bool,
 ) -> Vec<AfterCompute> {
     let n = step_first[step_first.len() - 1];
     let walls = walls(ground, step_first);
@@ -186,10 +187,11 @@ pub fn starts(
                         run_back: 0,
                         computes,
                     },
-                    None => AfterCompute {
+                    None if cyclic => AfterCompute {
                         run_back: 1,
                         computes: since,
                     },
+                    None => AfterCompute::START,
                 });
             }
             front.skyline.paint(offset, end, done_at);

@@ -24,6 +24,8 @@ pub struct Window<'a> {
     pub schedule: &'a Schedule,
     pub offsets: &'a [u64],
     pub window_bytes: u64,
+    /// Loads may start in the run before theirs.
+    pub cyclic: bool,
 }
 
 /// A window's plan for one set of resident units.
@@ -136,6 +138,7 @@ impl Window<'_> {
             self.offsets,
             &out.streamed,
             &step_first,
+            self.cyclic,
         );
         out.needs = vec![0; n];
         let mut next = 0;

@@ -1,0 +1,26 @@
+//! Parts of planning that can be left out, to measure what each is worth.
+
+/// What a planner may do; everything, by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// Offsets are planned for all buffers together, and weights come into whatever is free beside
+    /// them. Without it, buffers lie where an allocator puts them that goes with the run and knows
+    /// nothing of what comes, and weights have memory of their own:
+    ///
+    /// ```text
+    ///   static   ▤▤ a ▤▤▤ b ▤ c ▤▤     ▤ weights         allocated   ▤▤▤▤▤▤▤▤▤▤▤▤▤▤▤▤
+    ///                                                                a     b     c
+    /// ```
+    pub static_memory: bool,
+    /// The end of one run loads for the beginning of the next.
+    pub cyclic: bool,
+}
+
+impl Default for PlanOptions {
+    fn default() -> Self {
+        Self {
+            static_memory: true,
+            cyclic: true,
+        }
+    }
+}
