@@ -164,11 +164,12 @@ fn text(reports: &[(String, CalibrationReport)]) -> String {
     line(
         "storage",
         format!(
-            "{:.2} GB/s sustained, {:.2} at best; {:.0} us a block, {:.0} us before a load's first byte",
+            "{:.2} GB/s sustained, {:.2} at best, {:.0} us a block; loads of plans: {:.2} GB/s after {:.0} us",
             storage.sustained_bytes_per_second / 1e9,
             storage.burst_bytes_per_second / 1e9,
             storage.block_latency_ns as f64 / 1e3,
-            storage.request_latency_ns as f64 / 1e3
+            storage.load_bytes_per_second / 1e9,
+            storage.load_latency_ns as f64 / 1e3
         ),
     );
     for depth in depths(last) {

@@ -12,8 +12,8 @@ const ARITHMETIC_ABOVE: f64 = 16.0;
 /// Rates are taken from steps that together take at least so long.
 const ENOUGH_NS: u64 = 200_000;
 
-/// A compute's fixed cost lies in here: the shortest steps show it.
-const OVERHEAD_NS: std::ops::RangeInclusive<u64> = 200..=10_000;
+/// A compute's fixed cost lies in here: no step is shorter. What slices cost above it is fitted.
+const OVERHEAD_NS: std::ops::RangeInclusive<u64> = 200..=2_000;
 
 /// A whole step as it was seen.
 #[derive(Debug, Clone, Copy)]

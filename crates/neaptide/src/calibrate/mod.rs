@@ -18,6 +18,8 @@ mod profile;
 mod quick;
 mod storage;
 mod study;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use keys::StepTimes;
 pub use profile::{ComputeRates, Machine, Profile, StoragePoint, StorageRates};

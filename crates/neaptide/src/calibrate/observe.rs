@@ -14,7 +14,7 @@ const LEAST_WARMUP_RUNS: usize = 2;
 
 /// Measured for about so long, within these numbers of runs.
 const MEASURE: Duration = Duration::from_millis(1200);
-const RUNS: std::ops::RangeInclusive<usize> = 5..=41;
+const RUNS: std::ops::RangeInclusive<usize> = 5..=150;
 
 /// Spans recorded at a time.
 const RECORD_BYTES: usize = 256 << 10;

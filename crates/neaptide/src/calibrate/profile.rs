@@ -39,14 +39,16 @@ pub struct ComputeRates {
 /// Rates of storage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StorageRates {
-    /// The rate that holds over gigabytes: what plans count with.
+    /// The rate that holds over gigabytes.
     pub sustained_bytes_per_second: f64,
     /// The best rate over a short time; devices lend it after rest.
     pub burst_bytes_per_second: f64,
     /// Time of one block.
     pub block_latency_ns: u64,
-    /// What a load takes above its bytes at the sustained rate when none is in flight beside it.
-    pub request_latency_ns: u64,
+    /// What plans count with: rate and latency of the loads of a running plan. They begin as the
+    /// sustained rate, and what a request takes above it when it is alone.
+    pub load_bytes_per_second: f64,
+    pub load_latency_ns: u64,
     pub points: Vec<StoragePoint>,
 }
 
@@ -82,8 +84,8 @@ impl Profile {
             slice_overhead_ns: self.compute.slice_overhead_ns,
             load_handling_ns: self.compute.load_handling_ns,
             load_handling_ns_per_byte: self.compute.load_handling_ns_per_byte,
-            storage_bytes_per_second: self.storage.sustained_bytes_per_second,
-            request_latency_ns: self.storage.request_latency_ns,
+            storage_bytes_per_second: self.storage.load_bytes_per_second,
+            request_latency_ns: self.storage.load_latency_ns,
             ..CostProfile::default()
         }
     }
@@ -101,6 +103,7 @@ impl Profile {
             && rate(c.memory_bytes_per_second)
             && rate(s.sustained_bytes_per_second)
             && rate(s.burst_bytes_per_second)
+            && rate(s.load_bytes_per_second)
             && s.points.len() <= 256
             && s.points.iter().all(|p| rate(p.bytes_per_second))
             && (0.0..1e6).contains(&c.load_handling_ns_per_byte)
@@ -109,7 +112,7 @@ impl Profile {
                 c.slice_overhead_ns,
                 c.load_handling_ns,
                 s.block_latency_ns,
-                s.request_latency_ns,
+                s.load_latency_ns,
             ]
             .into_iter()
             .all(time)

@@ -12,8 +12,9 @@ const BLOCK: usize = neap_store::BLOCK;
 const REQUEST_BYTES: [usize; 4] = [64 << 10, 256 << 10, 512 << 10, 1 << 20];
 const DEPTHS: [usize; 3] = [1, 4, 8];
 
-/// Read for one point of the table.
-const POINT_BYTES: u64 = 16 << 20;
+/// Read for one point of the table, several times.
+const POINT_BYTES: u64 = 8 << 20;
+const ROUNDS: usize = 3;
 
 /// Read at a time while waiting for the rate to settle.
 const CHUNK_BYTES: u64 = 64 << 20;
@@ -47,28 +48,42 @@ pub(super) fn measure(packed: &Path, io: IoMode, memory_bytes: u64) -> Result<St
     for request_bytes in REQUEST_BYTES {
         for depth in DEPTHS {
             if fits(request_bytes, depth) {
+                let mut rates = Vec::with_capacity(ROUNDS);
+                for _ in 0..ROUNDS {
+                    rates.push(rate(request_bytes, depth, POINT_BYTES)?.bytes_per_second());
+                }
                 points.push(StoragePoint {
                     request_bytes: request_bytes as u64,
                     depth: depth as u32,
-                    bytes_per_second: rate(request_bytes, depth, POINT_BYTES)?.bytes_per_second(),
+                    bytes_per_second: median(&mut rates),
                 });
             }
         }
     }
-    let alone = points
-        .iter()
-        .filter(|p| p.depth == 1)
-        .max_by_key(|p| p.request_bytes);
     let block_latency_ns = block.ns_per_read() as u64;
-    let request_latency_ns = alone.map_or(block_latency_ns, |p| {
-        let bytes = p.request_bytes as f64;
-        ((bytes / p.bytes_per_second - bytes / sustained) * 1e9).max(0.0) as u64
-    });
+    let alone = points.iter().filter(|p| p.depth == 1);
+    let mut latencies: Vec<f64> = alone
+        .map(|p| {
+            let bytes = p.request_bytes as f64;
+            (bytes / p.bytes_per_second - bytes / sustained) * 1e9
+        })
+        .collect();
+    let load_latency_ns = match latencies.is_empty() {
+        true => block_latency_ns,
+        false => median(&mut latencies).max(0.0) as u64,
+    };
     Ok(StorageRates {
         sustained_bytes_per_second: sustained,
         burst_bytes_per_second: burst,
         block_latency_ns,
-        request_latency_ns,
+        load_bytes_per_second: sustained,
+        load_latency_ns,
         points,
     })
+}
+
+/// Of a few; not empty.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }

@@ -5,7 +5,7 @@ use super::observe::{Seen, inputs, observe};
 use super::profile::{ComputeRates, MOST_STEPS, Profile};
 use super::{cache_path, cached, file, fit, machine, quick, storage};
 use crate::budget::Budget;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory;
 use crate::model::{Model, reopen};
 use crate::session::{Plan, RunOptions};
@@ -22,6 +22,20 @@ const OWN_BYTES: u64 = 1 << 20;
 
 /// Requests to storage while its rate is measured, at most.
 const STORAGE_BYTES: u64 = 4 << 20;
+
+/// Runs that wait for more than this part of their time show what loads take.
+const WAITED: u64 = 50;
+
+/// Rates of loads to try, as shares of the sustained rate, and latencies.
+const RATE_SHARES: [f64; 15] = [
+    0.7, 0.75, 0.8, 0.85, 0.9, 0.94, 0.97, 1.0, 1.03, 1.06, 1.1, 1.15, 1.2, 1.25, 1.3,
+];
+const LOAD_LATENCY_NS: [u64; 9] = [
+    20_000, 50_000, 80_000, 120_000, 160_000, 200_000, 250_000, 300_000, 400_000,
+];
+
+/// Weight of the rate measured without a plan against that of one observation.
+const PRIOR: f64 = 0.05;
 
 /// What a calibration found.
 #[derive(Debug, Clone, Serialize)]
@@ -81,13 +95,21 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
     };
     let mut observations = Vec::new();
     for budget in budgets(model, &options) {
-        let options = RunOptions {
+        let mut options = RunOptions {
             budget,
             costs: Some(costs_for(&profile, model.program())),
             ..options.clone()
         };
         let model = reopen(model)?;
-        let plan = model.plan(&options)?;
+        let plan = match plan_within(&model, options) {
+            Ok((plan, with)) => {
+                options = with;
+                plan
+            }
+            // Smaller budgets only add to what is known.
+            Err(Error::Infeasible { .. }) if !observations.is_empty() => continue,
+            Err(error) => return Err(error),
+        };
         if observations
             .iter()
             .any(|o: &Observation| o.plan.execution == plan.execution)
@@ -98,6 +120,7 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
         memory::trim();
         observations.push(Observation { plan, seen });
         learn(&observations, &mut profile);
+        learn_loads(&observations, &mut profile);
     }
     let file = cache_path(model);
     match &file {
@@ -114,6 +137,23 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
         file,
         remark,
     })
+}
+
+/// Measuring takes memory of its own, so that the smallest budget may be a little larger than was thought.
+fn plan_within(model: &Model, options: RunOptions) -> Result<(Plan, RunOptions)> {
+    match model.plan(&options) {
+        Err(Error::Infeasible {
+            budget_bytes,
+            smallest_bytes,
+        }) if smallest_bytes - budget_bytes <= 2 * OWN_BYTES => {
+            let options = RunOptions {
+                budget: Budget::Bytes(smallest_bytes),
+                ..options
+            };
+            Ok((model.plan(&options)?, options))
+        }
+        plan => Ok((plan?, options)),
+    }
 }
 
 /// The budget that is wanted, and smaller ones, under which slices and loads show what they cost.
@@ -188,6 +228,44 @@ fn learn(observations: &[Observation], profile: &mut Profile) {
     profile.steps.extend(all);
     while profile.steps.len() > MOST_STEPS {
         profile.steps.pop_first();
+    }
+}
+
+/// Rate and latency of loads with which the simulator comes closest to the runs that waited for some.
+/// What was measured of storage by itself counts as one more observation.
+fn learn_loads(observations: &[Observation], profile: &mut Profile) {
+    let waited: Vec<&Observation> = observations
+        .iter()
+        .filter(|o| o.seen.stall_ns > o.seen.latency_ns / WAITED)
+        .collect();
+    if waited.is_empty() {
+        return;
+    }
+    let sustained = profile.storage.sustained_bytes_per_second;
+    let costs: Vec<CostProfile> = waited
+        .iter()
+        .map(|o| costs_for(profile, &o.plan.program))
+        .collect();
+    let mut best = f64::INFINITY;
+    for share in RATE_SHARES {
+        for latency_ns in LOAD_LATENCY_NS {
+            let mut error = PRIOR * share.ln().powi(2);
+            for (o, costs) in waited.iter().zip(&costs) {
+                let costs = CostProfile {
+                    storage_bytes_per_second: sustained * share,
+                    request_latency_ns: latency_ns,
+                    ..costs.clone()
+                };
+                let predicted = neap_sim::predict(&o.plan.workload, &o.plan.execution, &costs);
+                let ratio = predicted.latency_ns.max(1) as f64 / o.seen.latency_ns.max(1) as f64;
+                error += ratio.ln().powi(2);
+            }
+            if error < best {
+                best = error;
+                profile.storage.load_bytes_per_second = sustained * share;
+                profile.storage.load_latency_ns = latency_ns;
+            }
+        }
     }
 }
 
