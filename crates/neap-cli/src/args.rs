@@ -105,6 +105,9 @@ pub struct EngineArgs {
     /// What plans count with
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub calibrate: CalibrateArg,
+    /// The same kernels under every budget, so that outputs are the same bits too
+    #[arg(long)]
+    pub exact: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -188,6 +191,7 @@ impl EngineArgs {
                 CalibrateArg::Off => Calibration::Off,
                 CalibrateArg::Full => Calibration::Full,
             },
+            exact: self.exact,
             ..RunOptions::default()
         }
     }

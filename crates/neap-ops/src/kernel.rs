@@ -37,6 +37,54 @@ pub struct Choice {
     pub weights: WeightForm,
 }
 
+impl Kernel {
+    /// For reports.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Kernel::Direct => "direct",
+            Kernel::Winograd(Tile::F2) => "winograd_f2",
+            Kernel::Winograd(Tile::F4) => "winograd_f4",
+            Kernel::Winograd(Tile::F6) => "winograd_f6",
+        }
+    }
+}
+
+/// Added to a kernel's code when its weights are prepared.
+const PREPARED: u8 = 0x10;
+
+impl Choice {
+    const KERNELS: [Kernel; 4] = [
+        Kernel::Direct,
+        Kernel::Winograd(Tile::F2),
+        Kernel::Winograd(Tile::F4),
+        Kernel::Winograd(Tile::F6),
+    ];
+
+    /// As a number, for plans that know no kernels; the default is 0.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        let kernel = Self::KERNELS.iter().position(|&k| k == self.kernel);
+        let form = match self.weights {
+            WeightForm::Raw => 0,
+            WeightForm::Prepared => PREPARED,
+        };
+        kernel.unwrap_or(0) as u8 | form
+    }
+
+    /// The choice of that code.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Choice> {
+        let kernel = *Self::KERNELS.get(usize::from(code & !PREPARED))?;
+        let weights = if code & PREPARED == 0 {
+            WeightForm::Raw
+        } else {
+            WeightForm::Prepared
+        };
+        Some(Choice { kernel, weights })
+    }
+}
+
 impl Default for Choice {
     fn default() -> Self {
         Choice {

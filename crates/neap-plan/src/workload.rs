@@ -33,9 +33,15 @@ pub struct StepSpec {
     pub flops: u64,
     /// Bytes read and written by the whole step (activations and weights): the memory side of its cost.
     pub touched_bytes: u64,
+    /// Bytes moved once more in each slice: what a kernel works out from the step's inputs, for the panels
+    /// of one slice.
+    pub slice_touched_bytes: u64,
     pub panels: Option<PanelSpec>,
     pub extents: Vec<Extent>,
     pub rows: Option<RowTable>,
+    /// Which of its kernels computes the step: 0 is the one that every step has. What others mean is for
+    /// whoever made the workload and whoever runs it; flops, bytes and workspace are this kernel's.
+    pub kernel: u8,
 }
 
 /// Sliceable weights. Panel `p` is the `panel_bytes` bytes at `file_offset + p * panel_bytes`.

@@ -170,7 +170,9 @@ impl Executor {
                 isa: self.isa,
                 workspace,
             };
-            let run = || neap_ops::execute(&node.op, &refs, panels, &muts, &mut context);
+            let run = || {
+                neap_ops::execute_with(&node.op, step.choice, &refs, panels, &muts, &mut context)
+            };
             match catch_unwind(AssertUnwindSafe(run)) {
                 Ok(Ok(())) => Ok(()),
                 Ok(Err(source)) => Err(RuntimeError::Op {

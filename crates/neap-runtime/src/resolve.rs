@@ -7,7 +7,7 @@ use neap_ir::program::Storage;
 use neap_ir::recipe::PackedForm;
 use neap_ir::{Const, DType, Layout, Node, NodeId, Op, Program, ValueId, infer};
 use neap_kernels::simd::Isa;
-use neap_ops::Operand as OpOperand;
+use neap_ops::{Choice, Operand as OpOperand};
 use neap_plan::{ByteRange, ExecutionPlan, StepSpec, Workload};
 use std::ops::Range;
 
@@ -28,6 +28,7 @@ pub(crate) struct Step {
     pub inputs: Range<u32>,
     pub outputs: Range<u32>,
     pub panel_bytes: u64,
+    pub choice: Choice,
     /// Arena offset and bytes.
     pub workspace: (u64, u64),
     pub rows: Option<RowStep>,
@@ -130,6 +131,7 @@ impl Tables {
             inputs: begin as u32..middle as u32,
             outputs: middle as u32..end as u32,
             panel_bytes: step.panel_bytes()?,
+            choice: step.choice()?,
             workspace: (step.plan.workspaces[step.index], step.spec.workspace_bytes),
             rows: step.rows()?,
         });
@@ -169,7 +171,7 @@ impl Resolver<'_> {
                 source,
             }
         })?;
-        let needed = neap_ops::workspace_bytes(&self.node.op, &inputs, &outputs, workers, isa);
+        let needed = self.workspace_bytes(&inputs, &outputs, workers, isa)?;
         if needed as u64 > self.spec.workspace_bytes {
             return Err(self.mismatch(format!(
                 "it needs {needed} bytes of workspace with {workers} threads, {} are planned",
@@ -177,6 +179,35 @@ impl Resolver<'_> {
             )));
         }
         Ok(())
+    }
+
+    fn choice(&self) -> Result<Choice, RuntimeError> {
+        Choice::from_code(self.spec.kernel)
+            .ok_or_else(|| self.mismatch(format!("there is no kernel {}", self.spec.kernel)))
+    }
+
+    /// What the chosen kernel needs for the largest slice of the plan.
+    fn workspace_bytes(
+        &self,
+        inputs: &[OpOperand],
+        outputs: &[OpOperand],
+        workers: usize,
+        isa: Isa,
+    ) -> Result<usize, RuntimeError> {
+        let op = &self.node.op;
+        let choice = self.choice()?;
+        if choice == Choice::default() {
+            return Ok(neap_ops::workspace_bytes(op, inputs, outputs, workers, isa));
+        }
+        let slices = self.plan.computes.iter();
+        let slices = slices.filter(|c| c.step.index() == self.index);
+        let panels = slices.map(|c| c.panels.len()).max().unwrap_or(0);
+        neap_ops::kernels(op, inputs, outputs, workers, isa)
+            .iter()
+            .find(|facts| facts.kernel == choice.kernel)
+            .and_then(|facts| facts.form(choice.weights))
+            .map(|form| form.slice_workspace_bytes(panels as usize))
+            .ok_or_else(|| self.mismatch("its kernel cannot compute it"))
     }
 
     /// Operators trust the types of their operands.
@@ -374,7 +405,9 @@ fn place_of(
 }
 
 fn check_counts(program: &Program, workload: &Workload) -> Result<(), RuntimeError> {
-    if program.digest != workload.digest {
+    // Behind a plus is the choice of kernels, which steps are checked for one by one.
+    let of_program = workload.digest.split('+').next();
+    if of_program != Some(&*program.digest) {
         return Err(mismatch(
             "workload",
             format!("its digest is {}, not {}", workload.digest, program.digest),

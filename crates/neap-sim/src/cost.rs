@@ -106,6 +106,7 @@ impl CostProfile {
         let step = &workload.steps[id.index()];
         let whole = self.step_ns(id.index(), step);
         let mut ns = self.compute_overhead_ns;
+        ns += to_ns(step.slice_touched_bytes as f64 / self.memory_bytes_per_second);
         ns += match step.panels {
             None => whole,
             Some(p) => {

@@ -22,6 +22,7 @@ mod adapt;
 mod budget;
 mod calibrate;
 mod error;
+mod kernels;
 pub mod memory;
 mod model;
 mod pack;
@@ -38,6 +39,7 @@ pub use calibrate::{
     StoragePoint, StorageRates,
 };
 pub use error::{Error, Result};
+pub use kernels::Kernels;
 pub use model::{Cache, Model, OpenOptions, TensorInfo, pack, pack_graph, shape_text};
 pub use neap_ir::{DType, Graph, Literal, TensorType};
 pub use neap_plan::{Timeline, Workload};

@@ -3,6 +3,7 @@
 use crate::budget::Budget;
 use crate::calibrate::Known;
 use crate::error::{Error, Result};
+use crate::kernels::Kernels;
 use crate::memory;
 use crate::programs::Programs;
 use crate::session::{Plan, RunOptions};
@@ -10,7 +11,7 @@ use crate::workload::workload;
 use neap_ir::Program;
 use neap_kernels::simd::Isa;
 use neap_plan::Workload;
-use neap_planner::{PlanError, Planned, Planner};
+use neap_planner::{PlanError, Planned, Planner, Strategy};
 use neap_sim::CostProfile;
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,11 +29,31 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
+    fn workload(&self, program: &Program, kernels: Kernels) -> Workload {
+        workload(program, self.options.threads, Isa::detect(), kernels)
+    }
+
+    /// What is known of the steps' times with the kernels that compute them.
+    fn costs(&self, program: &Arc<Program>, workload: &Workload) -> CostProfile {
+        let plain = || self.workload(&self.programs.plain, Kernels::Direct);
+        let mut costs = self.programs.costs_of(program, &self.known.costs, plain);
+        // Those are the times of direct kernels.
+        for (ns, step) in costs.step_ns.iter_mut().zip(&workload.steps) {
+            if step.kernel != 0 {
+                *ns = 0;
+            }
+        }
+        self.known.times.apply(program, workload, &mut costs);
+        costs
+    }
+
     /// `base_bytes` counts the process without its arena, once the first workload is in memory.
     pub(crate) fn plan(&self, started: Instant, base_bytes: impl FnOnce() -> u64) -> Result<Plan> {
-        let work = |program: &Program| workload(program, self.options.threads, Isa::detect());
+        let kernels = Kernels::preferred(self.options.exact);
         let mut programs = self.programs.of(self.options.bands).peekable();
-        let mut first = programs.peek().map(|program| work(program));
+        let mut first = programs
+            .peek()
+            .map(|program| self.workload(program, kernels));
         memory::trim_heap();
         let base = base_bytes();
         let mut whole_bytes = None;
@@ -40,10 +61,10 @@ impl Request<'_> {
         let mut best: Option<Candidate> = None;
         let mut budget_bytes = None;
         for program in programs {
-            let workload = first.take().unwrap_or_else(|| work(program));
-            let plain = || work(&self.programs.plain);
-            let mut costs = self.programs.costs_of(program, &self.known.costs, plain);
-            self.known.times.apply(program, &mut costs);
+            let workload = first
+                .take()
+                .unwrap_or_else(|| self.workload(program, kernels));
+            let costs = self.costs(program, &workload);
             // With all weights at hand it would be no faster than what is found.
             let at_best_ns = at_best_ns(&workload, &costs);
             if best.as_ref().is_some_and(|b| latency_ns(b) <= at_best_ns) {
@@ -60,13 +81,42 @@ impl Request<'_> {
                 }
             };
             let room = budget_bytes.map_or(whole, |bytes| bytes.saturating_sub(base));
-            let tables_bytes = set_aside(&workload, &planner, room, whole);
-            match planner.plan(room - tables_bytes, self.options.strategy, &costs) {
+            let attempt = Attempt { room, whole };
+            let smallest = planner.smallest_feasible_bytes();
+            let strategy = self.options.strategy;
+            let mut found = attempt
+                .plan(&workload, planner, strategy, &costs)
+                .map(|(p, t)| (p, t, workload, costs));
+            // The workspaces of fast kernels may be what does not fit, or what leaves no room to load.
+            if kernels != Kernels::Direct && room < smallest.saturating_mul(2) {
+                let direct = self.workload(program, Kernels::Direct);
+                let planner = Planner::with_options(&direct, self.options.planner);
+                let least = planner.smallest_feasible_bytes();
+                for kernels in [Kernels::FastestWithin(least), Kernels::Direct] {
+                    let workload = self.workload(program, kernels);
+                    let costs = self.costs(program, &workload);
+                    let planner = Planner::with_options(&workload, self.options.planner);
+                    let other = attempt.plan(&workload, planner, strategy, &costs);
+                    let is_better = match (&found, &other) {
+                        (Ok((old, ..)), Ok((new, _))) => {
+                            new.prediction.latency_ns < old.prediction.latency_ns
+                        }
+                        (Ok(_), Err(_)) => false,
+                        (Err(_), _) => true,
+                    };
+                    if is_better {
+                        found = other.map(|(p, t)| (p, t, workload, costs));
+                    }
+                    if found.is_ok() {
+                        break;
+                    }
+                }
+            }
+            match found {
                 Err(PlanError::Infeasible {
                     smallest_bytes: bytes,
                 }) => smallest_bytes = smallest_bytes.min(bytes),
-                Ok(planned) => {
-                    drop(planner);
+                Ok((planned, tables_bytes, workload, costs)) => {
                     let is_better =
                         |old: &Candidate| planned.prediction.latency_ns < latency_ns(old);
                     if best.as_ref().is_none_or(is_better) {
@@ -104,6 +154,28 @@ impl Request<'_> {
             known: self.known.clone(),
             planning_ns: started.elapsed().as_nanos() as u64,
         })
+    }
+}
+
+/// What all plans of one request are made with.
+struct Attempt {
+    /// Bytes for the arena, and those in which everything would be resident.
+    room: u64,
+    whole: u64,
+}
+
+impl Attempt {
+    /// A plan, and what of the room it must leave to page tables.
+    fn plan(
+        &self,
+        workload: &Workload,
+        planner: Planner,
+        strategy: Strategy,
+        costs: &CostProfile,
+    ) -> std::result::Result<(Planned, u64), PlanError> {
+        let tables_bytes = set_aside(workload, &planner, self.room, self.whole);
+        let planned = planner.plan(self.room - tables_bytes, strategy, costs)?;
+        Ok((planned, tables_bytes))
     }
 }
 

@@ -58,8 +58,8 @@ impl Programs {
         plain.then_some(&self.plain).into_iter().chain(banded)
     }
 
-    /// Costs of one of the programs. Steps of the banded one take as long as those of the plain one,
-    /// whose workload `plain` makes: a chain as long as its layers together, and a little more.
+    /// Costs of one of the programs. A chain in row bands takes as long as its layers together, and a
+    /// little more; `plain` makes the workload of the plain program with the kernels that chains use.
     pub fn costs_of(
         &self,
         program: &Arc<Program>,
@@ -80,23 +80,19 @@ impl Programs {
         };
         let step_ns = program.steps.iter().map(|step| {
             let node = &program.graph.nodes[step.index()];
-            let mut value = node.outputs.first().copied().flatten();
-            let layers = match &node.op {
-                Op::Bands(bands) => bands.layers.len(),
-                _ => 1,
+            let Op::Bands(bands) = &node.op else {
+                return None;
             };
+            let mut value = node.outputs.first().copied().flatten();
             let mut sum_ns = 0u64;
-            for _ in 0..layers {
+            for _ in 0..bands.layers.len() {
                 let made_by = (*producers.get(value?.index())?)?;
                 sum_ns = sum_ns.saturating_add(time_ns(made_by)?);
                 value = self.plain.graph.nodes[made_by.index()].input(0);
             }
-            Some(match &node.op {
-                Op::Bands(_) => with_band_overhead(sum_ns),
-                _ => sum_ns,
-            })
+            Some(with_band_overhead(sum_ns))
         });
-        // What a forged file makes of this is estimated.
+        // Other steps, and what a forged file makes of chains, are estimated.
         costs.step_ns = step_ns.map(|ns| ns.unwrap_or(0)).collect();
         costs
     }

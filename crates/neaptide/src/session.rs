@@ -3,6 +3,7 @@
 use crate::budget::Budget;
 use crate::calibrate::{Calibration, CostSource, Known};
 use crate::error::{Error, Result};
+use crate::kernels::Kernels;
 use crate::memory;
 use crate::model::{Model, TensorInfo};
 use crate::planning::{Request, named};
@@ -43,6 +44,9 @@ pub struct RunOptions {
     pub costs: Option<CostProfile>,
     pub calibration: Calibration,
     pub bands: BandMode,
+    /// The same kernels under every budget, so that outputs are the same bits too. Otherwise the
+    /// fastest kernels that fit; those of one layer differ in rounding only.
+    pub exact: bool,
 }
 
 impl Default for RunOptions {
@@ -58,6 +62,7 @@ impl Default for RunOptions {
             costs: None,
             calibration: Calibration::Auto,
             bands: BandMode::Auto,
+            exact: false,
         }
     }
 }
@@ -127,16 +132,17 @@ pub struct Bounds {
 }
 
 impl Model {
-    /// What must be planned on this machine with so many threads, without row bands.
+    /// What must be planned on this machine with so many threads, without row bands and computed by
+    /// direct kernels.
     pub fn workload(&self, threads: usize) -> Workload {
-        workload(self.program(), threads, Isa::detect())
+        workload(self.program(), threads, Isa::detect(), Kernels::Direct)
     }
 
     /// The same of every program that may run, the preferred first.
     pub fn workloads(&self, threads: usize, bands: BandMode) -> Vec<Workload> {
         let programs = self.programs.of(bands);
         programs
-            .map(|program| workload(program, threads, Isa::detect()))
+            .map(|program| workload(program, threads, Isa::detect(), Kernels::Direct))
             .collect()
     }
 
@@ -145,14 +151,16 @@ impl Model {
         let workloads = self.workloads(options.threads, options.bands);
         memory::trim_heap();
         let base = self.base_overhead(options);
-        let (mut smallest, mut unlimited) = (u64::MAX, u64::MAX);
-        for (index, workload) in workloads.iter().enumerate() {
-            let planner = Planner::with_options(workload, options.planner);
-            smallest = smallest.min(planner.smallest_feasible_bytes());
-            if index == 0 {
-                unlimited = planner.unlimited_high_water_bytes();
-            }
-        }
+        let smallest = workloads
+            .iter()
+            .map(|w| Planner::with_options(w, options.planner).smallest_feasible_bytes());
+        let smallest = smallest.min().unwrap_or(u64::MAX);
+        let kernels = Kernels::preferred(options.exact);
+        let first = self.programs.of(options.bands).next();
+        let first = first.map(|p| workload(p, options.threads, Isa::detect(), kernels));
+        let unlimited = first.map_or(u64::MAX, |w| {
+            Planner::with_options(&w, options.planner).unlimited_high_water_bytes()
+        });
         Bounds {
             base_overhead_bytes: base,
             smallest_feasible_bytes: named(base.saturating_add(smallest)),
@@ -172,11 +180,21 @@ impl Model {
             CostSource::Measured => std::time::Instant::now(),
             _ => started,
         };
+        self.plan_knowing(&known, options, started)
+    }
+
+    /// [`Model::plan`] with what is known of this machine.
+    pub(crate) fn plan_knowing(
+        &self,
+        known: &Known,
+        options: &RunOptions,
+        started: std::time::Instant,
+    ) -> Result<Plan> {
         let request = Request {
             programs: &self.programs,
             budget: options.budget,
             options,
-            known: &known,
+            known,
         };
         request.plan(started, || self.base_overhead(options))
     }

@@ -1,5 +1,6 @@
 //! A program and a machine make a workload: sizes, live ranges and costs without operators.
 
+use crate::kernels::{self, Kernels};
 use neap_ir::program::Storage;
 use neap_ir::recipe::{Packed, PackedForm};
 use neap_ir::{Const, Node, Op, PackedId, Program, ValueId};
@@ -15,12 +16,24 @@ const ROWS_PER_BATCH: usize = 64;
 /// Arena alignment of activations: a cache line.
 const BUFFER_ALIGN: u64 = 64;
 
-pub fn workload(program: &Program, threads: usize, isa: Isa) -> Workload {
-    let steps = program
+/// The workload of a program whose steps are computed by the kernels that `kernels` picks.
+pub fn workload(program: &Program, threads: usize, isa: Isa, kernels: Kernels) -> Workload {
+    let live = live_bytes(program);
+    let steps: Vec<StepSpec> = program
         .steps
         .iter()
-        .map(|&node| step(program, &program.graph.nodes[node.index()], threads, isa))
+        .zip(&live)
+        .map(|(&node, &live)| {
+            let node = &program.graph.nodes[node.index()];
+            step(program, node, threads, isa, kernels.room(live))
+        })
         .collect();
+    let mut digest = program.digest.clone();
+    if steps.iter().any(|s| s.kernel != 0) {
+        // Plans for other kernels need other workspaces.
+        digest.push('+');
+        digest.extend(steps.iter().map(|s| char::from(b'a' + s.kernel % 26)));
+    }
     let buffers = program
         .buffers
         .iter()
@@ -42,7 +55,7 @@ pub fn workload(program: &Program, threads: usize, isa: Isa) -> Workload {
         })
         .sum();
     Workload {
-        digest: program.digest.clone(),
+        digest,
         steps,
         buffers,
         constants_bytes,
@@ -61,7 +74,26 @@ pub(crate) fn operands<'a>(program: &'a Program, ids: &[Option<ValueId>]) -> Vec
         .collect()
 }
 
-fn step(program: &Program, node: &Node, threads: usize, isa: Isa) -> StepSpec {
+/// Activations live in each step: no plan can do with less.
+fn live_bytes(program: &Program) -> Vec<u64> {
+    let mut live = vec![0u64; program.steps.len()];
+    for buffer in &program.buffers {
+        let steps = buffer.live.start as usize..buffer.live.end as usize;
+        for bytes in live.get_mut(steps).into_iter().flatten() {
+            *bytes = bytes.saturating_add(buffer.bytes);
+        }
+    }
+    live
+}
+
+/// `room_bytes` is for the step's workspace and one panel.
+fn step(
+    program: &Program,
+    node: &Node,
+    threads: usize,
+    isa: Isa,
+    room_bytes: Option<u64>,
+) -> StepSpec {
     let (inputs, outputs) = (
         operands(program, &node.inputs),
         operands(program, &node.outputs),
@@ -114,16 +146,23 @@ fn step(program: &Program, node: &Node, threads: usize, isa: Isa) -> StepSpec {
         flops = with_band_overhead(flops);
         touched_bytes = with_band_overhead(touched_bytes);
     }
-    StepSpec {
+    let direct = StepSpec {
         name: node.name.clone(),
         workspace_bytes: neap_ops::workspace_bytes(&node.op, &inputs, &outputs, threads, isa)
             as u64,
         flops,
         touched_bytes,
+        slice_touched_bytes: 0,
         panels,
         extents,
         rows,
-    }
+        kernel: 0,
+    };
+    let Some(room_bytes) = room_bytes else {
+        return direct;
+    };
+    let facts = neap_ops::kernels(&node.op, &inputs, &outputs, threads, isa);
+    kernels::fastest(direct, &facts, room_bytes)
 }
 
 /// Layers in row bands take a little longer than one after another: many small calls, and rows that

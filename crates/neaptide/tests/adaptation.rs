@@ -98,6 +98,7 @@ fn budgets_up_and_down() {
     neaptide::pack_graph(graph(), &path, &mut |_| {}).expect("packs");
     for io in [IoMode::Auto, IoMode::Pread] {
         let options = RunOptions {
+            exact: true,
             threads: 2,
             io,
             ..RunOptions::default()

@@ -89,7 +89,7 @@ fn outputs_are_the_same_bits_under_any_budget_and_strategy() {
     let run = |folder: &str, options: &str| {
         bench
             .neap(&format!(
-                "run m.onnx --threads 2 --output-dir {folder} {options}"
+                "run m.onnx --threads 2 --exact --output-dir {folder} {options}"
             ))
             .ok();
         fs::read(bench.path(folder).join("out_put_0.npy")).unwrap()
@@ -192,7 +192,7 @@ fn row_bands_lower_the_smallest_budget() {
         let (with, without) = (budget("auto"), budget("off"));
         assert!(with + (2 << 20) < without, "{network}: {with}, {without}");
         let report = bench.json(&format!(
-            "run m.neap --threads 2 --memory-budget {with} --output-dir small --json -"
+            "run m.neap --threads 2 --exact --memory-budget {with} --output-dir small --json -"
         ));
         assert!(report["bands"]["chains"].as_u64().unwrap() > 0, "{report}");
         assert!(
@@ -203,7 +203,8 @@ fn row_bands_lower_the_smallest_budget() {
             report["peak_memory_bytes"].as_u64().unwrap() <= with,
             "{report}"
         );
-        let report = bench.json("run m.neap --threads 1 --bands off --output-dir large --json -");
+        let report =
+            bench.json("run m.neap --threads 1 --exact --bands off --output-dir large --json -");
         assert_eq!(report["bands"]["chains"], 0);
         let output = |folder: &str| fs::read(bench.path(folder).join("output.npy")).unwrap();
         assert!(output("small") == output("large"), "{network}: other bits");

@@ -36,11 +36,13 @@ fn check_peaks(report: &Value, changes: usize) {
 fn a_schedule_changes_the_budget_and_no_bits() {
     let bench = Bench::with_model(&layers());
     let (least, most) = bounds(&bench);
-    bench.neap("run m.onnx --threads 2 --output-dir free").ok();
-    let schedule = format!("0s:{most},100ms:{least},200ms:{most},300ms:{least}");
+    bench
+        .neap("run m.onnx --exact --threads 2 --output-dir free")
+        .ok();
+    let schedule = format!("0s:{most},400ms:{least},800ms:{most},1200ms:{least}");
     let ran = bench
         .neap(&format!(
-            "run m.onnx --threads 2 --output-dir out --budget-schedule {schedule} --live \
+            "run m.onnx --exact --threads 2 --output-dir out --budget-schedule {schedule} --live \
              --trace t.csv --json r.json"
         ))
         .ok();
@@ -72,7 +74,7 @@ fn the_kernels_limit_follows_the_schedule() {
         return;
     }
     let (least, most) = bounds(&bench);
-    let schedule = format!("0s:{most},100ms:{least},200ms:{most},300ms:{least},400ms:{most}");
+    let schedule = format!("0s:{most},400ms:{least},800ms:{most},1200ms:{least},1600ms:{most}");
     let report = bench.json(&format!(
         "run m.onnx --threads 2 --enforce --budget-schedule {schedule} --json -"
     ));

@@ -61,6 +61,7 @@ fn build(raw: Vec<RawStep>, buffers: Vec<(u64, u32, u32, u32)>, gap: u64) -> Wor
                     bytes,
                     rows_workspace_bytes,
                 }),
+                ..StepSpec::default()
             },
         )
         .collect();

@@ -119,6 +119,7 @@ fn workload(program: &Program) -> Workload {
             panels,
             extents: extents.collect(),
             rows,
+            ..StepSpec::default()
         }
     });
     Workload {

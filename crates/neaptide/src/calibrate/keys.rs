@@ -3,6 +3,7 @@
 
 use crate::workload::operands;
 use neap_ir::{Node, Op, Program};
+use neap_plan::Workload;
 use neap_sim::CostProfile;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -14,13 +15,14 @@ pub(crate) struct StepTimes(pub Arc<BTreeMap<u64, u64>>);
 
 impl StepTimes {
     /// Puts the measured times of a program's steps into `costs`; others stay as they are there.
-    pub fn apply(&self, program: &Program, costs: &mut CostProfile) {
+    pub fn apply(&self, program: &Program, workload: &Workload, costs: &mut CostProfile) {
         if self.0.is_empty() {
             return;
         }
         costs.step_ns.resize(program.steps.len(), 0);
-        for (ns, &node) in costs.step_ns.iter_mut().zip(&program.steps) {
-            let key = step_key(program, &program.graph.nodes[node.index()]);
+        let steps = program.steps.iter().zip(&workload.steps);
+        for (ns, (&node, spec)) in costs.step_ns.iter_mut().zip(steps) {
+            let key = step_key(program, &program.graph.nodes[node.index()], spec.kernel);
             if let Some(&measured) = self.0.get(&key) {
                 *ns = measured;
             }
@@ -28,9 +30,9 @@ impl StepTimes {
     }
 }
 
-/// Covers operator, attributes, types, layouts and weights of a step. Threads and instruction set are
+/// Covers operator, attributes, types, layouts, weights and kernel of a step. Threads and instruction set are
 /// the machine's.
-pub(super) fn step_key(program: &Program, node: &Node) -> u64 {
+pub(super) fn step_key(program: &Program, node: &Node, kernel: u8) -> u64 {
     let mut hash = Hash(blake3::Hasher::new());
     // Writing to a hash cannot fail.
     let _ = match &node.op {
@@ -50,7 +52,7 @@ pub(super) fn step_key(program: &Program, node: &Node) -> u64 {
         let _ = write!(hash, "|");
     }
     let panels = node.panels.map(|id| &program.packed[id.index()].form);
-    let _ = write!(hash, "{panels:?}");
+    let _ = write!(hash, "{panels:?}{kernel}");
     let bytes = hash.0.finalize();
     u64::from_le_bytes(std::array::from_fn(|i| bytes.as_bytes()[i]))
 }

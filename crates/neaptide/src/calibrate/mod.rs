@@ -64,7 +64,7 @@ pub enum CostSource {
 /// Costs of a model on this machine.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Known {
-    /// With the times of the plain program's steps where they were measured.
+    /// With the times of the plain program's steps, by direct kernels, where they were measured.
     pub costs: CostProfile,
     pub times: StepTimes,
     pub source: CostSource,
@@ -73,10 +73,11 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    fn of(profile: Profile, model: &Model, source: CostSource) -> Known {
+    pub fn of(profile: Profile, model: &Model, source: CostSource) -> Known {
         let mut costs = profile.costs();
+        let workload = model.workload(profile.machine.threads as usize);
         let times = profile.times();
-        times.apply(model.program(), &mut costs);
+        times.apply(model.program(), &workload, &mut costs);
         Known {
             costs,
             times,

@@ -3,7 +3,7 @@
 use super::keys::{StepTimes, step_key};
 use super::observe::{Seen, inputs, observe};
 use super::profile::{ComputeRates, MOST_STEPS, Profile};
-use super::{cache_path, cached, file, fit, machine, quick, storage};
+use super::{CostSource, Known, cache_path, cached, file, fit, machine, quick, storage};
 use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::memory;
@@ -16,6 +16,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What measuring takes beside the session: samples, copies of plans.
 const OWN_BYTES: u64 = 1 << 20;
@@ -97,11 +98,11 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
     for budget in budgets(model, &options) {
         let mut options = RunOptions {
             budget,
-            costs: Some(costs_for(&profile, model.program())),
             ..options.clone()
         };
         let model = reopen(model)?;
-        let plan = match plan_within(&model, options) {
+        let known = Known::of(profile.clone(), &model, CostSource::Measured);
+        let plan = match plan_within(&model, &known, options) {
             Ok((plan, with)) => {
                 options = with;
                 plan
@@ -140,8 +141,9 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
 }
 
 /// Measuring takes memory of its own, so that the smallest budget may be a little larger than was thought.
-fn plan_within(model: &Model, options: RunOptions) -> Result<(Plan, RunOptions)> {
-    match model.plan(&options) {
+fn plan_within(model: &Model, known: &Known, options: RunOptions) -> Result<(Plan, RunOptions)> {
+    let plan = |options: &RunOptions| model.plan_knowing(known, options, Instant::now());
+    match plan(&options) {
         Err(Error::Infeasible {
             budget_bytes,
             smallest_bytes,
@@ -150,9 +152,9 @@ fn plan_within(model: &Model, options: RunOptions) -> Result<(Plan, RunOptions)>
                 budget: Budget::Bytes(smallest_bytes),
                 ..options
             };
-            Ok((model.plan(&options)?, options))
+            Ok((plan(&options)?, options))
         }
-        plan => Ok((plan?, options)),
+        found => Ok((found?, options)),
     }
 }
 
@@ -183,9 +185,9 @@ fn first_rates(costs: &CostProfile) -> ComputeRates {
     }
 }
 
-fn costs_for(profile: &Profile, program: &Arc<Program>) -> CostProfile {
+fn costs_for(profile: &Profile, program: &Program, workload: &Workload) -> CostProfile {
     let mut costs = profile.costs();
-    StepTimes(Arc::new(profile.steps.clone())).apply(program, &mut costs);
+    StepTimes(Arc::new(profile.steps.clone())).apply(program, workload, &mut costs);
     costs
 }
 
@@ -244,7 +246,7 @@ fn learn_loads(observations: &[Observation], profile: &mut Profile) {
     let sustained = profile.storage.sustained_bytes_per_second;
     let costs: Vec<CostProfile> = waited
         .iter()
-        .map(|o| costs_for(profile, &o.plan.program))
+        .map(|o| costs_for(profile, &o.plan.program, &o.plan.workload))
         .collect();
     let mut best = f64::INFINITY;
     for share in RATE_SHARES {
@@ -271,10 +273,10 @@ fn learn_loads(observations: &[Observation], profile: &mut Profile) {
 
 fn by_step(times: &BTreeMap<u64, u64>, plan: &Plan) -> Vec<u64> {
     let nodes = &plan.program.graph.nodes;
-    let key = |step: &neap_ir::NodeId| step_key(&plan.program, &nodes[step.index()]);
-    let steps = plan.program.steps.iter();
+    let steps = plan.program.steps.iter().zip(&plan.workload.steps);
     steps
-        .map(|step| times.get(&key(step)).copied().unwrap_or(0))
+        .map(|(node, spec)| step_key(&plan.program, &nodes[node.index()], spec.kernel))
+        .map(|key| times.get(&key).copied().unwrap_or(0))
         .collect()
 }
 
@@ -304,7 +306,7 @@ fn times(
                 + seen.loaded_bytes * rates.load_handling_ns_per_byte)
                 as u64;
             let sum = sums
-                .entry(step_key(&o.plan.program, &nodes[node.index()]))
+                .entry(step_key(&o.plan.program, &nodes[node.index()], step.kernel))
                 .or_default();
             sum.0 += seen.ns.saturating_sub(extra_ns).max(1);
             sum.1 += 1;
@@ -317,7 +319,7 @@ fn times(
 fn point(observation: &Observation, profile: &Profile) -> MeasuredPoint {
     let Observation { plan, seen } = observation;
     let workload: &Workload = &plan.workload;
-    let costs = costs_for(profile, &plan.program);
+    let costs = costs_for(profile, &plan.program, workload);
     let predicted = neap_sim::predict(workload, &plan.execution, &costs);
     MeasuredPoint {
         budget_bytes: plan.budget_bytes,

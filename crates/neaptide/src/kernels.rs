@@ -1,0 +1,96 @@
+//! Which kernel computes each step.
+//!
+//! ```text
+//!                      products    transforms         workspace
+//!   direct             1           none               a little
+//!   winograd F(2,3)    1 / 2.25    inputs, weights    a block of tiles, a few panels
+//!   winograd F(4,3)    1 / 4       as above           as above
+//! ```
+//! Weights stay as they are packed: a panel is transformed as it is used, into workspace, so that a
+//! streamed layer loads no more than its stored bytes.
+
+use neap_ops::{Choice, Kernel, KernelFacts, Tile, WeightForm};
+use neap_plan::StepSpec;
+
+/// Which kernels may be picked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernels {
+    /// One for each operator, the same under every budget.
+    Direct,
+    /// The one that is expected to be fastest, of those that can do with an arena of so many bytes.
+    FastestWithin(u64),
+}
+
+impl Kernels {
+    pub const FASTEST: Kernels = Kernels::FastestWithin(u64::MAX);
+
+    /// Where memory does not matter.
+    pub fn preferred(exact: bool) -> Kernels {
+        if exact {
+            Kernels::Direct
+        } else {
+            Kernels::FASTEST
+        }
+    }
+
+    /// Bytes for workspace and weights of a step beside which so many bytes are live; `None` where
+    /// only the direct kernel may be picked.
+    pub(crate) fn room(self, live_bytes: u64) -> Option<u64> {
+        match self {
+            Kernels::Direct => None,
+            Kernels::FastestWithin(arena_bytes) => Some(arena_bytes.saturating_sub(live_bytes)),
+        }
+    }
+}
+
+/// Products of tiles run at this share of the direct kernel's rate (measured, as what follows, over the
+/// 3x3 layers of VGG-19, ResNets and YOLOv3).
+const PRODUCT_EFFICIENCY: f64 = 0.9;
+
+/// Operations in whose time one byte of transformed inputs is written and read again.
+const FLOPS_PER_VALUE_BYTE: f64 = 4.2;
+
+/// Operations in whose time one byte of weights is transformed.
+const FLOPS_PER_TRANSFORMED_BYTE: f64 = 2.6;
+
+/// A kernel must promise to be this much faster than the direct one: the promise is an estimate.
+const GAIN: f64 = 1.3;
+
+/// The step with the kernel that promises to be fastest within `room_bytes`.
+pub(crate) fn fastest(direct: StepSpec, facts: &[KernelFacts], room_bytes: u64) -> StepSpec {
+    let mut best = direct.clone();
+    let mut least = direct.flops as f64 / GAIN;
+    let Some(panels) = direct.panels else {
+        return best;
+    };
+    for facts in facts {
+        // F(6,3) is faster by little and less exact by much.
+        let Kernel::Winograd(tile @ (Tile::F2 | Tile::F4)) = facts.kernel else {
+            continue;
+        };
+        let workspace_bytes = facts.raw.slice_workspace_bytes(panels.panels as usize) as u64;
+        if workspace_bytes.saturating_add(panels.panel_bytes) > room_bytes {
+            continue;
+        }
+        let points = tile.points() as f64;
+        let transformed = panels.panel_bytes as f64 * f64::from(panels.panels) * points / 9.0;
+        let flops = facts.flops as f64 / PRODUCT_EFFICIENCY
+            + transformed * FLOPS_PER_TRANSFORMED_BYTE
+            + facts.raw.moved_slice_bytes as f64 * FLOPS_PER_VALUE_BYTE;
+        if flops < least {
+            least = flops;
+            let choice = Choice {
+                kernel: facts.kernel,
+                weights: WeightForm::Raw,
+            };
+            best = StepSpec {
+                workspace_bytes,
+                flops: flops as u64,
+                slice_touched_bytes: facts.raw.moved_slice_bytes,
+                kernel: choice.code(),
+                ..direct.clone()
+            };
+        }
+    }
+    best
+}
