@@ -337,7 +337,7 @@ pub fn worker(model: &Path, budget: &str, cache: &Path) -> Result<()> {
 }
 
 /// Some input: values between 0 and 1, or small token ids.
-fn sample(ty: &neaptide::TensorType) -> Vec<u8> {
+pub fn sample(ty: &neaptide::TensorType) -> Vec<u8> {
     let mut state = 1u32;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

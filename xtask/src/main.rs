@@ -2,8 +2,10 @@
 
 mod accuracy;
 mod bench;
+mod chart;
 mod conformance;
 mod models;
+mod prediction;
 mod survive;
 mod test;
 mod tidy;
@@ -46,13 +48,13 @@ enum Command {
     },
     /// Measure side by side with onnxruntime.
     Bench {
-        /// Only these zoo models.
+        /// Only these zoo models; `prediction` first compares predicted with measured latency instead.
         only: Vec<String>,
         #[arg(long, default_value_t = 8)]
         rounds: usize,
         #[arg(long, default_value_t = 5)]
         runs_per_round: usize,
-        /// Write docs/benchmarks.md.
+        /// Write docs/benchmarks.md; of `prediction`, docs/prediction.svg.
         #[arg(long)]
         write: bool,
     },
@@ -62,6 +64,14 @@ enum Command {
         only: Vec<String>,
         #[arg(long, default_value_t = 200)]
         runs: usize,
+    },
+    #[command(hide = true)]
+    PredictionWorker {
+        model: PathBuf,
+        #[arg(long)]
+        budget: String,
+        #[arg(long)]
+        cache_dir: PathBuf,
     },
     #[command(hide = true)]
     BenchWorker {
@@ -77,6 +87,17 @@ fn main() -> Result<()> {
     match Args::parse().command {
         Command::Tidy => tidy::run(&root()),
         Command::Test { target } => test::run(&root(), target.as_deref()),
+        Command::Bench {
+            mut only, write, ..
+        } if only.first().is_some_and(|first| first == "prediction") => {
+            only.remove(0);
+            prediction::run(&root(), &prediction::Options { only, write })
+        }
+        Command::PredictionWorker {
+            model,
+            budget,
+            cache_dir,
+        } => prediction::worker(&model, &budget, &cache_dir),
         Command::Bench {
             only,
             rounds,

@@ -27,6 +27,7 @@ pub use study::{CalibrationReport, MeasuredPoint};
 
 use crate::budget::Budget;
 use crate::error::Result;
+use crate::memory;
 use crate::model::Model;
 use crate::session::RunOptions;
 use neap_sim::CostProfile;
@@ -117,9 +118,16 @@ fn cached_or_estimated(model: &Model, options: &RunOptions) -> Known {
     Known { remark, ..known }
 }
 
-/// Reads a little of the packed file when the plan may have to.
+/// Reads a little of the packed file when the plan may have to, and there is memory for it.
 fn estimated(model: &Model, options: &RunOptions) -> Known {
-    let streams = options.budget != Budget::Unlimited;
+    let streams = match options.budget {
+        Budget::Unlimited => false,
+        Budget::Bytes(bytes) => {
+            let now = memory::current_bytes(options.own_cgroup);
+            bytes.saturating_sub(now) >= quick::PROBE_MEMORY_BYTES
+        }
+        Budget::Percent(_) => false,
+    };
     let packed = streams.then_some((model.packed_path(), options.io));
     Known {
         costs: quick::estimate(options.threads, packed),

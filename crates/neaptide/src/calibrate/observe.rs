@@ -13,7 +13,7 @@ const WARMUP: Duration = Duration::from_millis(150);
 const LEAST_WARMUP_RUNS: usize = 2;
 
 /// Measured for about so long, within these numbers of runs.
-const MEASURE: Duration = Duration::from_millis(1200);
+const MEASURE: Duration = Duration::from_millis(800);
 const RUNS: std::ops::RangeInclusive<usize> = 5..=150;
 
 /// Spans recorded at a time.

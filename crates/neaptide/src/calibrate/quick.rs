@@ -16,13 +16,17 @@ const LAYER_EFFICIENCY: f64 = 0.9;
 /// Bytes per second that one core streams from memory, about; more cores share the bus.
 const STREAM_BYTES_PER_SECOND: f64 = 12e9;
 
-/// What is read to learn the rate of storage: little memory, a few milliseconds.
-const PROBE_REQUEST_BYTES: usize = 128 << 10;
+/// What is read to learn the rate of storage: a few milliseconds, into the least memory that behaves as
+/// an arena does, one large page.
+const PROBE_REQUEST_BYTES: usize = 512 << 10;
 const PROBE_DEPTH: usize = 4;
-const PROBE_BYTES: u64 = 4 << 20;
+const PROBE_BYTES: u64 = 8 << 20;
 
-/// Takes a few milliseconds, and a few hundred KiB that are gone when it returns. `packed` is the file
-/// that weights would be read from, where that matters.
+/// Memory that the probe takes for a moment.
+pub(super) const PROBE_MEMORY_BYTES: u64 = 3 << 20;
+
+/// Takes a few milliseconds, and memory that is gone when it returns: a few hundred KiB, or
+/// [`PROBE_MEMORY_BYTES`] with `packed`, the file that weights would be read from.
 pub(super) fn estimate(threads: usize, packed: Option<(&Path, IoMode)>) -> CostProfile {
     let threads = threads as f64;
     let mut costs = CostProfile {

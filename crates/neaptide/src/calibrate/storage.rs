@@ -19,10 +19,11 @@ const ROUNDS: usize = 3;
 /// Read at a time while waiting for the rate to settle.
 const CHUNK_BYTES: u64 = 64 << 20;
 
-/// Storage that lends a higher rate after rest has used that up by then, if it lends seconds at most.
-const SETTLE: Duration = Duration::from_millis(1500);
+/// The rate of the second half of this time is the sustained one: storage that lends a higher rate for a
+/// moment after rest has used that up by then.
+const SETTLE: Duration = Duration::from_millis(700);
 
-/// Measures for about two seconds, with at most `memory_bytes`.
+/// Measures for about a second, with at most `memory_bytes`.
 pub(super) fn measure(packed: &Path, io: IoMode, memory_bytes: u64) -> Result<StorageRates> {
     let rate = |request_bytes: usize, depth: usize, bytes: u64| {
         measure_bandwidth(packed, io, request_bytes, depth, bytes)

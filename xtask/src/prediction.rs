@@ -1,0 +1,219 @@
+//! Predicted against measured latency: models × budgets, each in a process of its own that calibrates in
+//! full, plans, and runs. Prints a table and the share of points within 5 %.
+
+use crate::{chart, models};
+use anyhow::{Context, Result, bail};
+use neaptide::{Budget, Cache, Calibration, Model, OpenOptions, RunOptions};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+pub struct Options {
+    pub only: Vec<String>,
+    pub write: bool,
+}
+
+const MODELS: [&str; 6] = [
+    "resnet152",
+    "vgg19",
+    "vit_b_16",
+    "gpt2",
+    "mobilenet_v2",
+    "squeezenet1_1",
+];
+
+/// Between the smallest feasible budget and that with everything resident.
+const SHARES: [f64; 5] = [0.0, 0.1, 0.25, 0.5, 0.75];
+
+/// A prediction is good within this share of what is measured.
+const GOOD: f64 = 0.05;
+
+/// Measured runs last about so long together, and are at least so many.
+const MEASURE: Duration = Duration::from_secs(2);
+const LEAST_RUNS: usize = 9;
+
+struct Point {
+    model: String,
+    budget_bytes: Option<u64>,
+    loaded_bytes: u64,
+    predicted_ms: f64,
+    measured_ms: f64,
+    /// 10th and 90th of a hundred runs.
+    spread_ms: (f64, f64),
+}
+
+impl Point {
+    fn error(&self) -> f64 {
+        self.predicted_ms / self.measured_ms - 1.0
+    }
+
+    fn is_good(&self) -> bool {
+        self.error().abs() <= GOOD
+    }
+}
+
+pub fn run(root: &Path, options: &Options) -> Result<()> {
+    let mut points = Vec::new();
+    for name in MODELS {
+        if !options.only.is_empty() && options.only.iter().all(|o| o != name) {
+            continue;
+        }
+        let model = models::zoo_model(root, name)?;
+        let bounds = ask(root, &model, "bounds")?;
+        let bytes = |key: &str| bounds[key].as_u64().context("bounds");
+        let (least, most) = (bytes("smallest_bytes")?, bytes("unlimited_bytes")?);
+        let sized = SHARES.map(|share| Some(least + ((most - least) as f64 * share) as u64));
+        for budget in sized.into_iter().chain([None]) {
+            let text = budget.map_or("none".into(), |b| b.to_string());
+            let answer = ask(root, &model, &text).with_context(|| format!("{name} {text}"))?;
+            let ms = |key: &str| answer[key].as_f64().context("latency");
+            let point = Point {
+                model: name.into(),
+                budget_bytes: budget,
+                loaded_bytes: answer["loaded_bytes"].as_u64().unwrap_or(0),
+                predicted_ms: ms("predicted_ms")?,
+                measured_ms: ms("measured_ms")?,
+                spread_ms: (ms("low_ms")?, ms("high_ms")?),
+            };
+            eprintln!("{}", line(&point));
+            points.push(point);
+        }
+    }
+    if points.is_empty() {
+        bail!("no such model: {MODELS:?}");
+    }
+    println!("{}", table(&points));
+    if options.write {
+        let path = root.join("docs/prediction.svg");
+        let dots: Vec<chart::Dot> = points
+            .iter()
+            .map(|p| chart::Dot {
+                series: &p.model,
+                x: p.measured_ms,
+                y: p.predicted_ms,
+            })
+            .collect();
+        std::fs::write(&path, chart::agreement(&dots, GOOD))?;
+        eprintln!("wrote {}", path.display());
+    }
+    Ok(())
+}
+
+/// A process that measures one point.
+fn ask(root: &Path, model: &Path, budget: &str) -> Result<Value> {
+    let output = Command::new(std::env::current_exe()?)
+        .arg("prediction-worker")
+        .arg(model)
+        .args(["--budget", budget])
+        .arg("--cache-dir")
+        .arg(root.join("target/models/packed"))
+        .output()?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// Prints one point, or with `bounds` for a budget, the range of budgets.
+pub fn worker(model: &Path, budget: &str, cache: &Path) -> Result<()> {
+    let open = OpenOptions {
+        cache: Cache::Folder(cache.into()),
+        ..Default::default()
+    };
+    let model = Model::open(model, &open, &mut |_| {})?;
+    let mut options = RunOptions {
+        threads: 2,
+        calibration: Calibration::Full,
+        ..Default::default()
+    };
+    let inputs: Vec<Vec<u8>> = (model.inputs().iter())
+        .map(|i| crate::bench::sample(&i.ty))
+        .collect();
+    if budget == "bounds" {
+        // Calibration takes some memory of its own.
+        options.reserve_bytes = 2 << 20;
+        let bounds = model.bounds(&options);
+        println!(
+            "{}",
+            json!({
+                "smallest_bytes": bounds.smallest_feasible_bytes,
+                "unlimited_bytes": bounds.unlimited_high_water_bytes,
+            })
+        );
+        return Ok(());
+    }
+    options.budget = budget.parse::<Budget>().map_err(anyhow::Error::msg)?;
+    let plan = model.plan(&options)?;
+    let predicted_ms = plan.prediction.latency_ns as f64 / 1e6;
+    let loaded_bytes = plan.verdict.loaded_bytes_per_run;
+    let mut session = model.into_session(plan, &options)?;
+    let views: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+    let mut outputs: Vec<Vec<u8>> = (session.outputs().iter())
+        .map(|o| vec![0; o.len_bytes()])
+        .collect();
+    let mut latency = Vec::new();
+    let began = Instant::now();
+    let warmup = 3;
+    while latency.len() < LEAST_RUNS + warmup || began.elapsed() < MEASURE {
+        let mut slots: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+        let started = Instant::now();
+        session.run(&views, &mut slots)?;
+        latency.push(started.elapsed().as_secs_f64() * 1e3);
+    }
+    latency.drain(..warmup);
+    latency.sort_by(f64::total_cmp);
+    let at = |share: f64| latency[((latency.len() - 1) as f64 * share) as usize];
+    println!(
+        "{}",
+        json!({
+            "predicted_ms": predicted_ms,
+            "loaded_bytes": loaded_bytes,
+            "measured_ms": at(0.5),
+            "low_ms": at(0.1),
+            "high_ms": at(0.9),
+        })
+    );
+    Ok(())
+}
+
+fn line(p: &Point) -> String {
+    let mib = |bytes: u64| bytes as f64 / 1048576.0;
+    format!(
+        "| {} | {} | {:.1} | {:.2} | {:.2} | {:.2}-{:.2} | {}{:+.1} %{} |",
+        p.model,
+        p.budget_bytes
+            .map_or("none".into(), |b| format!("{:.1}", mib(b))),
+        mib(p.loaded_bytes),
+        p.predicted_ms,
+        p.measured_ms,
+        p.spread_ms.0,
+        p.spread_ms.1,
+        if p.is_good() { "" } else { "**" },
+        p.error() * 100.0,
+        if p.is_good() { "" } else { "**" },
+    )
+}
+
+fn table(points: &[Point]) -> String {
+    let mut text = String::from(
+        "| model | budget MiB | loaded MiB/run | predicted ms | measured ms | 80 % of runs | off by |\n\
+         |---|--:|--:|--:|--:|--:|--:|\n",
+    );
+    for point in points {
+        let _ = writeln!(text, "{}", line(point));
+    }
+    let good = points.iter().filter(|p| p.is_good()).count();
+    let mut errors: Vec<f64> = points.iter().map(|p| p.error().abs()).collect();
+    errors.sort_by(f64::total_cmp);
+    let _ = writeln!(
+        text,
+        "\n{good} of {} points within {:.0} % ({:.0} %); half of them within {:.1} %.",
+        points.len(),
+        GOOD * 100.0,
+        good as f64 / points.len() as f64 * 100.0,
+        errors[errors.len() / 2] * 100.0
+    );
+    text
+}
