@@ -9,13 +9,12 @@
 //! onnxruntime's own peak memory, or the smallest feasible budget where that is more.
 
 use crate::models;
+use crate::peer::{Peer, median};
+use crate::{storage, worker};
 use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 pub struct Options {
     pub only: Vec<String>,
@@ -71,33 +70,14 @@ fn measure(root: &Path, python: &Path, name: &str, options: &Options) -> Result<
             .args(["--serve", "--threads", "2"]),
     )?;
     ort.run(3)?;
-    let ort_peak = ort.ask("stats")?["peak_memory_bytes"]
-        .as_u64()
-        .context("onnxruntime's peak")?;
-    let worker = |budget: &str| -> Result<(Peer, Value)> {
-        let me = std::env::current_exe()?;
-        let mut peer = Peer::start(
-            Command::new(me)
-                .arg("bench-worker")
-                .arg(&model)
-                .arg("--budget")
-                .arg(budget)
-                .arg("--cache-dir")
-                .arg(&cache),
-        )?;
-        let ready = peer.ready.take().unwrap_or_default();
-        Ok((peer, ready))
-    };
-    let (mut free, ready) = worker("none")?;
-    let smallest = ready["smallest_feasible_bytes"]
-        .as_u64()
-        .context("smallest_feasible_bytes")?;
-    let packed = ready["packed_path"]
-        .as_str()
-        .context("packed_path")?
-        .to_string();
+    let ort_peak = ort.peak_bytes()?;
+    let start = |budget: &str| worker::start(&model, &cache, &["--budget", budget]);
+    let mut free = start("none")?;
+    let smallest = worker::number(&free.ready, "smallest_feasible_bytes")?;
+    let packed = worker::packed_path(&free.ready)?;
     let budget = (ort_peak / 4).max(smallest);
-    let (mut tight, ready) = worker(&budget.to_string())?;
+    let mut tight = start(&budget.to_string())?;
+    let loaded = worker::number(&tight.ready, "loaded_bytes_per_run")?;
     for peer in [&mut free, &mut tight] {
         peer.run(3)?;
     }
@@ -109,101 +89,28 @@ fn measure(root: &Path, python: &Path, name: &str, options: &Options) -> Result<
             (&mut free, &mut b),
             (&mut tight, &mut c),
         ] {
-            // Threads of the engine before may still spin, waiting for work; they sleep after this.
-            std::thread::sleep(Duration::from_millis(100));
-            times.extend(peer.run(options.runs_per_round)?);
+            times.extend(peer.turn(options.runs_per_round)?);
         }
-        let (mode, request, depth) = (neaptide::IoMode::Auto, 512 << 10, 16);
-        let rate =
-            neaptide::measure_bandwidth(Path::new(&packed), mode, request, depth, 128 << 20)?;
-        rates.push(rate.bytes_per_second());
+        rates.push(storage::turn(
+            &packed,
+            None,
+            loaded,
+            options.runs_per_round,
+        )?);
     }
-    let peak = |peer: &mut Peer| -> Result<u64> {
-        peer.ask("stats")?["peak_memory_bytes"]
-            .as_u64()
-            .context("peak_memory_bytes")
-    };
     Ok(Row {
         model: name.into(),
-        ort_ms: median(&mut a),
+        ort_ms: median(&a),
         ort_peak,
-        free_ms: median(&mut b),
-        free_peak: peak(&mut free)?,
+        free_ms: median(&b),
+        free_peak: free.peak_bytes()?,
         budget,
-        tight_ms: median(&mut c),
-        tight_peak: peak(&mut tight)?,
-        loaded: ready["loaded_bytes_per_run"].as_u64().unwrap_or(0),
-        predicted_ms: ready["predicted_latency_ms"].as_f64().unwrap_or(0.0),
-        bandwidth: median(&mut rates),
+        tight_ms: median(&c),
+        tight_peak: tight.peak_bytes()?,
+        loaded,
+        predicted_ms: tight.ready["predicted_latency_ms"].as_f64().unwrap_or(0.0),
+        bandwidth: median(&rates),
     })
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// A process that answers `run N` and `stats` with a line of JSON each.
-struct Peer {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-    ready: Option<Value>,
-}
-
-impl Peer {
-    fn start(command: &mut Command) -> Result<Peer> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let stdin = child.stdin.take().context("stdin")?;
-        let stdout = BufReader::new(child.stdout.take().context("stdout")?);
-        let mut peer = Peer {
-            child,
-            stdin,
-            stdout,
-            ready: None,
-        };
-        peer.ready = Some(peer.answer()?);
-        Ok(peer)
-    }
-
-    fn ask(&mut self, question: &str) -> Result<Value> {
-        writeln!(self.stdin, "{question}")?;
-        self.stdin.flush()?;
-        self.answer()
-    }
-
-    fn answer(&mut self) -> Result<Value> {
-        let mut line = String::new();
-        if self.stdout.read_line(&mut line)? == 0 {
-            bail!("a worker ended: {}", self.child.wait()?);
-        }
-        let value: Value = serde_json::from_str(&line)?;
-        match value["error"].as_str() {
-            Some(error) => bail!("{error}"),
-            None => Ok(value),
-        }
-    }
-
-    fn run(&mut self, times: usize) -> Result<Vec<f64>> {
-        let value = self.ask(&format!("run {times}"))?;
-        Ok(value["latency_ms"]
-            .as_array()
-            .context("latency_ms")?
-            .iter()
-            .filter_map(Value::as_f64)
-            .collect())
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 fn line(row: &Row) -> String {
@@ -247,7 +154,8 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-fn document(table: &str, options: &Options) -> Result<String> {
+/// Processor and instruction set.
+pub fn machine() -> Result<String> {
     let cpu = std::fs::read_to_string("/proc/cpuinfo")?;
     let field = |key: &str| {
         cpu.lines()
@@ -267,89 +175,24 @@ fn document(table: &str, options: &Options) -> Result<String> {
     } else {
         "AVX2"
     };
+    Ok(format!("{family}, {isa}"))
+}
+
+fn document(table: &str, options: &Options) -> Result<String> {
+    let machine = machine()?;
     Ok(format!(
         "# Benchmarks\n\n\
-         Made by `cargo xtask bench --write`. Two threads on {family}, {isa}; medians of {} runs per engine,\n\
+         Made by `cargo xtask bench --write`. Two threads on {machine}; medians of {} runs per engine,\n\
          taken in turn in one interleaved run ({} rounds of {}). onnxruntime 1.31.0 on the CPU with all\n\
          optimisations, its peak memory as `VmHWM`.\n\n\
          *No budget*: everything resident. *Budget*: a quarter of onnxruntime's peak memory (or the smallest\n\
          feasible budget where that is more). *Bound*: the larger of the latency with no budget and the bytes\n\
-         loaded per run divided by the storage bandwidth, which is measured in every round (median).\n\
-         Engines rest between turns, so that no waiting thread of one takes time from another.\n\n{table}",
+         loaded per run divided by the storage bandwidth, which is measured in every round (median) by reading\n\
+         as many bytes as the round's runs do, after the same rest: a drive may be faster for a moment.\n\
+         Engines rest between turns, so that no waiting thread of one takes time from another; the first run\n\
+         of a turn is not counted.\n\n{table}",
         options.rounds * options.runs_per_round,
         options.rounds,
         options.runs_per_round,
     ))
-}
-
-/// The other side of [`Peer`] for this project: one session, run on request.
-pub fn worker(model: &Path, budget: &str, cache: &Path) -> Result<()> {
-    let open = neaptide::OpenOptions {
-        cache: neaptide::Cache::Folder(cache.into()),
-        ..Default::default()
-    };
-    let model = neaptide::Model::open(model, &open, &mut |_| {})?;
-    let options = neaptide::RunOptions {
-        budget: budget.parse().map_err(anyhow::Error::msg)?,
-        threads: 2,
-        ..Default::default()
-    };
-    let bounds = model.bounds(&options);
-    let packed_path = model.packed_path().display().to_string();
-    let plan = model.plan(&options)?;
-    let ready = json!({
-        "ready": true,
-        "smallest_feasible_bytes": bounds.smallest_feasible_bytes,
-        "packed_path": packed_path,
-        "loaded_bytes_per_run": plan.verdict.loaded_bytes_per_run,
-        "predicted_latency_ms": plan.prediction.latency_ns as f64 / 1e6,
-    });
-    let mut session = model.into_session(plan, &options)?;
-    let inputs: Vec<Vec<u8>> = session.inputs().iter().map(|i| sample(&i.ty)).collect();
-    let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
-    let mut outputs: Vec<Vec<u8>> = session
-        .outputs()
-        .iter()
-        .map(|o| vec![0; o.len_bytes()])
-        .collect();
-    println!("{ready}");
-    for line in std::io::stdin().lines() {
-        let line = line?;
-        let answer = match line.split_whitespace().collect::<Vec<_>>()[..] {
-            ["run", times] => {
-                let mut latency = Vec::new();
-                for _ in 0..times.parse::<usize>()? {
-                    let mut views: Vec<&mut [u8]> =
-                        outputs.iter_mut().map(Vec::as_mut_slice).collect();
-                    let started = std::time::Instant::now();
-                    session.run(&inputs, &mut views)?;
-                    latency.push(started.elapsed().as_secs_f64() * 1e3);
-                }
-                json!({ "latency_ms": latency })
-            }
-            ["stats"] => json!({ "peak_memory_bytes": neaptide::memory::peak(false).bytes }),
-            ["quit"] => break,
-            _ => json!({ "error": format!("unknown command: {line}") }),
-        };
-        println!("{answer}");
-    }
-    Ok(())
-}
-
-/// Some input: values between 0 and 1, or small token ids.
-pub fn sample(ty: &neaptide::TensorType) -> Vec<u8> {
-    let mut state = 1u32;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        state >> 8
-    };
-    match ty.dtype {
-        neaptide::DType::F32 => (0..ty.elements())
-            .flat_map(|_| (next() as f32 / 16_777_216.0).to_le_bytes())
-            .collect(),
-        neaptide::DType::I64 => (0..ty.elements())
-            .flat_map(|_| i64::from(next() % 1000).to_le_bytes())
-            .collect(),
-        _ => vec![0; ty.len_bytes()],
-    }
 }

@@ -4,11 +4,15 @@ mod accuracy;
 mod bench;
 mod chart;
 mod conformance;
+mod flexnn;
 mod models;
+mod peer;
 mod prediction;
+mod storage;
 mod survive;
 mod test;
 mod tidy;
+mod worker;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -47,14 +51,20 @@ enum Command {
         update: bool,
     },
     /// Measure side by side with onnxruntime.
+    #[command(
+        args_conflicts_with_subcommands = true,
+        subcommand_precedence_over_arg = true
+    )]
     Bench {
-        /// Only these zoo models; `prediction` first compares predicted with measured latency instead.
+        #[command(subcommand)]
+        suite: Option<Suite>,
+        /// Only these zoo models.
         only: Vec<String>,
         #[arg(long, default_value_t = 8)]
         rounds: usize,
         #[arg(long, default_value_t = 5)]
         runs_per_round: usize,
-        /// Write docs/benchmarks.md; of `prediction`, docs/prediction.svg.
+        /// Write docs/benchmarks.md.
         #[arg(long)]
         write: bool,
     },
@@ -74,12 +84,20 @@ enum Command {
         cache_dir: PathBuf,
     },
     #[command(hide = true)]
-    BenchWorker {
-        model: PathBuf,
+    BenchWorker(worker::WorkerArgs),
+}
+
+#[derive(Subcommand)]
+enum Suite {
+    /// Memory against latency, beside three engines, on fast and slow storage; ablations.
+    Flexnn(flexnn::FlexnnArgs),
+    /// Predicted against measured latency.
+    Prediction {
+        /// Only these models.
+        only: Vec<String>,
+        /// Write docs/prediction.svg.
         #[arg(long)]
-        budget: String,
-        #[arg(long)]
-        cache_dir: PathBuf,
+        write: bool,
     },
 }
 
@@ -88,17 +106,20 @@ fn main() -> Result<()> {
         Command::Tidy => tidy::run(&root()),
         Command::Test { target } => test::run(&root(), target.as_deref()),
         Command::Bench {
-            mut only, write, ..
-        } if only.first().is_some_and(|first| first == "prediction") => {
-            only.remove(0);
-            prediction::run(&root(), &prediction::Options { only, write })
-        }
+            suite: Some(Suite::Flexnn(args)),
+            ..
+        } => flexnn::run(&root(), &args),
+        Command::Bench {
+            suite: Some(Suite::Prediction { only, write }),
+            ..
+        } => prediction::run(&root(), &prediction::Options { only, write }),
         Command::PredictionWorker {
             model,
             budget,
             cache_dir,
         } => prediction::worker(&model, &budget, &cache_dir),
         Command::Bench {
+            suite: None,
             only,
             rounds,
             runs_per_round,
@@ -113,11 +134,7 @@ fn main() -> Result<()> {
             },
         ),
         Command::Survive { only, runs } => survive::run(&root(), &survive::Options { only, runs }),
-        Command::BenchWorker {
-            model,
-            budget,
-            cache_dir,
-        } => bench::worker(&model, &budget, &cache_dir),
+        Command::BenchWorker(args) => worker::run(&args),
         Command::Conformance {
             only,
             folder,

@@ -129,7 +129,7 @@ pub fn worker(model: &Path, budget: &str, cache: &Path) -> Result<()> {
         ..Default::default()
     };
     let inputs: Vec<Vec<u8>> = (model.inputs().iter())
-        .map(|i| crate::bench::sample(&i.ty))
+        .map(|i| crate::worker::sample(&i.ty))
         .collect();
     if budget == "bounds" {
         // Calibration takes some memory of its own.

@@ -40,6 +40,7 @@ mod pread;
 mod queue;
 mod reader;
 mod source;
+mod throttle;
 mod uring;
 mod verify;
 mod writer;
@@ -53,6 +54,7 @@ pub use memory::{Fault, FaultScript, MemoryModel, MemorySource, RandomFaults, Vi
 pub use pread::{PreadConfig, PreadSource};
 pub use reader::PackedFile;
 pub use source::{IoMode, LoadTag, RangeRead, Source, open_source};
+pub use throttle::ThrottledSource;
 pub use uring::{UringConfig, UringSource};
 pub use verify::Verifier;
 pub use writer::PackWriter;

@@ -5,8 +5,8 @@ mod common;
 use common::{Rng, write_packed};
 use neap_store::{
     AlignedBuf, BLOCK, DirectFile, FaultScript, IoMode, LoadTag, MemoryModel, MemorySource,
-    PackedFile, PreadConfig, PreadSource, RangeRead, Source, StoreError, UringConfig, UringSource,
-    VirtualClock, measure_bandwidth,
+    PackedFile, PreadConfig, PreadSource, RangeRead, Source, StoreError, ThrottledSource,
+    UringConfig, UringSource, VirtualClock, measure_bandwidth,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -41,6 +41,9 @@ fn all_sources(path: &Path, max_loads: usize) -> Vec<Box<dyn Source>> {
     let clock = VirtualClock::new();
     let memory = MemorySource::from_file(path, model, clock, FaultScript::default()).unwrap();
     sources.push(Box::new(memory));
+    let slow = PreadSource::new(Arc::new(DirectFile::open(path).unwrap()), pread).unwrap();
+    let slow = ThrottledSource::new(Box::new(slow), 1 << 30).unwrap();
+    sources.push(Box::new(slow));
     sources
 }
 
@@ -355,4 +358,83 @@ fn resident_pages(file: &std::fs::File, len: usize) -> usize {
         libc::munmap(map, len);
     }
     resident.iter().filter(|&&b| b & 1 == 1).count()
+}
+
+#[test]
+fn throttled_loads_are_reported_no_earlier_than_their_rate_allows() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, expected) = test_file(folder.path(), 64, 21);
+    let inner = neap_store::open_source(&path, IoMode::Auto).unwrap();
+    let mut source = ThrottledSource::new(inner, 4 << 20).unwrap();
+    let mut memory = AlignedBuf::zeroed(64 * BLOCK).unwrap();
+    let base = memory.as_mut_ptr();
+    let started = std::time::Instant::now();
+    for i in 0..4u64 {
+        let at = i as usize * 16 * BLOCK;
+        // SAFETY: each load has its own part of the memory, and all are reported before it goes.
+        unsafe {
+            source
+                .submit(LoadTag(i), at as u64, base.wrapping_add(at), 16 * BLOCK)
+                .unwrap();
+        }
+    }
+    // 64 KiB at 4 MiB per second take 15.6 ms, one after the other.
+    let mut next = 0;
+    while source.in_flight() > 0 {
+        source
+            .poll(true, &mut |tag| {
+                assert_eq!(tag, LoadTag(next));
+                next += 1;
+                let due = std::time::Duration::from_micros(15_625 * next);
+                assert!(started.elapsed() >= due, "load {next} is early");
+            })
+            .unwrap();
+    }
+    assert_eq!(next, 4);
+    assert_eq!(&memory[..], &expected[..64 * BLOCK]);
+    let started = std::time::Instant::now();
+    let read = RangeRead {
+        file_offset: 0,
+        dst: memory.as_mut_ptr(),
+        len_bytes: 16 * BLOCK,
+    };
+    // SAFETY: the memory is not touched while this runs.
+    unsafe { source.read_ranges(&[read]).unwrap() };
+    assert!(started.elapsed() >= std::time::Duration::from_micros(15_625));
+    let none = source.poll(true, &mut |_| {});
+    assert!(matches!(none, Err(StoreError::NothingInFlight)));
+    let inner = neap_store::open_source(&path, IoMode::Auto).unwrap();
+    assert!(ThrottledSource::new(inner, 0).is_err());
+}
+
+#[test]
+fn throttled_loads_fail_as_those_beneath() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, _) = test_file(folder.path(), 64, 22);
+    let faults = FaultScript::at([(1, neap_store::Fault::Error { errno: 5 })]);
+    let memory =
+        MemorySource::from_file(&path, MemoryModel::default(), VirtualClock::new(), faults)
+            .unwrap();
+    let mut source = ThrottledSource::new(Box::new(memory), 1 << 30).unwrap();
+    let mut buffer = AlignedBuf::zeroed(3 * BLOCK).unwrap();
+    let base = buffer.as_mut_ptr();
+    for i in 0..3 {
+        let dst = base.wrapping_add(i * BLOCK);
+        // SAFETY: as above.
+        unsafe {
+            source
+                .submit(LoadTag(i as u64), (i * BLOCK) as u64, dst, BLOCK)
+                .unwrap()
+        };
+    }
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    while source.in_flight() > 0 {
+        match source.poll(true, &mut |tag| done.push(tag.0)) {
+            Ok(()) => {}
+            Err(StoreError::Read { tag: Some(tag), .. }) => failed.push(tag.0),
+            Err(e) => panic!("{e}"),
+        }
+    }
+    done.sort_unstable();
+    assert_eq!((done, failed), (vec![0, 2], vec![1]));
 }

@@ -15,7 +15,7 @@ use neap_plan::{ExecutionPlan, Timeline, Verdict, Workload};
 use neap_planner::Planner;
 use neap_runtime::{InputTensor, OutputTensor};
 use neap_sim::{CostProfile, Prediction};
-use neap_store::IoMode;
+use neap_store::{IoMode, ThrottledSource};
 use std::sync::Arc;
 
 pub use neap_planner::{PlanOptions, Strategy};
@@ -36,6 +36,8 @@ pub struct RunOptions {
     /// What the planner may do; anything but the default is for comparison.
     pub planner: PlanOptions,
     pub io: IoMode,
+    /// Storage as if it gave no more than so many bytes per second; for comparison.
+    pub throttle_bytes_per_second: Option<u64>,
     /// Memory the caller will still take while the session lives, beside the inputs it already holds.
     pub reserve_bytes: u64,
     /// This process is alone in a memory cgroup, whose count is then believed.
@@ -57,6 +59,7 @@ impl Default for RunOptions {
             strategy: Strategy::Preload,
             planner: PlanOptions::default(),
             io: IoMode::Auto,
+            throttle_bytes_per_second: None,
             reserve_bytes: 0,
             own_cgroup: false,
             costs: None,
@@ -213,7 +216,10 @@ impl Model {
     /// the session's.
     pub fn into_session(mut self, plan: Plan, options: &RunOptions) -> Result<Session> {
         let high_water_bytes = plan.high_water_bytes();
-        let source = self.file.open_source(options.io)?;
+        let mut source = self.file.open_source(options.io)?;
+        if let Some(rate) = options.throttle_bytes_per_second {
+            source = Box::new(ThrottledSource::new(source, rate)?);
+        }
         let verifier = self.file.take_verifier()?;
         let inputs = self.inputs();
         let outputs = self.outputs();

@@ -90,6 +90,16 @@ impl Known {
 
 /// Costs as `options` ask for them.
 pub(crate) fn known(model: &Model, options: &RunOptions) -> Result<Known> {
+    let mut known = known_of_storage(model, options)?;
+    if let Some(rate) = options.throttle_bytes_per_second {
+        let costs = &mut known.costs;
+        costs.storage_bytes_per_second = costs.storage_bytes_per_second.min(rate as f64);
+    }
+    Ok(known)
+}
+
+/// The same with storage as it is.
+fn known_of_storage(model: &Model, options: &RunOptions) -> Result<Known> {
     if let Some(costs) = &options.costs {
         return Ok(Known {
             costs: costs.clone(),

@@ -1,0 +1,156 @@
+//! Slower storage than there is: loads are reported no earlier than a drive of a given rate would end them.
+//!
+//! ```text
+//!   drive       ├ load 1 ┤├ load 2 ┤
+//!   as slow as  ├───── load 1 ─────┤├───── load 2 ─────┤      one after the other, from when it was submitted
+//!   reported                       ▲                   ▲
+//! ```
+//! There is no burst after rest, and no grain of time in which limits are counted, unlike in control groups.
+
+use crate::{LoadTag, RangeRead, Source, StoreError};
+use std::time::{Duration, Instant};
+
+/// Any source, no faster than so many bytes per second.
+pub struct ThrottledSource {
+    inner: Box<dyn Source>,
+    bytes_per_second: u64,
+    /// When the slow drive is done with everything submitted.
+    idle_at: Instant,
+    pending: Vec<Pending>,
+}
+
+struct Pending {
+    tag: LoadTag,
+    due: Instant,
+    has_arrived: bool,
+}
+
+/// Loads in flight for which there is room from the start.
+const CAPACITY: usize = 4096;
+
+impl ThrottledSource {
+    /// # Errors
+    /// [`StoreError::InvalidUse`] for a rate of nothing.
+    pub fn new(
+        inner: Box<dyn Source>,
+        bytes_per_second: u64,
+    ) -> Result<ThrottledSource, StoreError> {
+        if bytes_per_second == 0 {
+            return Err(StoreError::InvalidUse {
+                what: "storage that gives nothing can be waited for in vain only",
+            });
+        }
+        Ok(ThrottledSource {
+            inner,
+            bytes_per_second,
+            idle_at: Instant::now(),
+            pending: Vec::with_capacity(CAPACITY),
+        })
+    }
+
+    /// When the slow drive would have read so many bytes more.
+    fn book(&mut self, bytes: usize) -> Instant {
+        let ns = bytes as u128 * 1_000_000_000 / u128::from(self.bytes_per_second);
+        let took = Duration::from_nanos(ns.min(u128::from(u64::MAX)) as u64);
+        self.idle_at = self.idle_at.max(Instant::now()) + took;
+        self.idle_at
+    }
+
+    /// Asks the inner source what has arrived.
+    fn receive(&mut self, wait: bool) -> Result<(), StoreError> {
+        let pending = &mut self.pending;
+        let result = self.inner.poll(wait, &mut |tag| {
+            // Tags may repeat; the earliest of them arrives first.
+            if let Some(p) = pending.iter_mut().find(|p| p.tag == tag && !p.has_arrived) {
+                p.has_arrived = true;
+            }
+        });
+        if let Err(StoreError::Read { tag: Some(tag), .. }) = &result {
+            let failed = |p: &Pending| p.tag == *tag && !p.has_arrived;
+            if let Some(at) = pending.iter().position(failed) {
+                pending.remove(at);
+            }
+        }
+        result
+    }
+
+    /// Passes on what has arrived and is due; whether there was any.
+    fn report(&mut self, done: &mut dyn FnMut(LoadTag)) -> bool {
+        let now = Instant::now();
+        let before = self.pending.len();
+        self.pending.retain(|p| {
+            let is_over = p.has_arrived && p.due <= now;
+            if is_over {
+                done(p.tag);
+            }
+            !is_over
+        });
+        self.pending.len() < before
+    }
+}
+
+impl Source for ThrottledSource {
+    unsafe fn submit(
+        &mut self,
+        tag: LoadTag,
+        file_offset: u64,
+        dst: *mut u8,
+        len_bytes: usize,
+    ) -> Result<(), StoreError> {
+        if self.pending.len() == self.pending.capacity() {
+            // It would have to allocate.
+            return Err(StoreError::TooManyLoads { capacity: CAPACITY });
+        }
+        // SAFETY: as the caller promises: the load is reported no earlier than `inner` reports it.
+        unsafe { self.inner.submit(tag, file_offset, dst, len_bytes)? };
+        let due = self.book(len_bytes);
+        self.pending.push(Pending {
+            tag,
+            due,
+            has_arrived: false,
+        });
+        Ok(())
+    }
+
+    fn poll(&mut self, wait: bool, done: &mut dyn FnMut(LoadTag)) -> Result<(), StoreError> {
+        if wait && self.pending.is_empty() {
+            return Err(StoreError::NothingInFlight);
+        }
+        self.receive(false)?;
+        while !self.report(done) && wait {
+            let arrived = self.pending.iter().filter(|p| p.has_arrived);
+            match arrived.map(|p| p.due).min() {
+                Some(due) => {
+                    // In steps, so that what else arrives makes room in the inner source.
+                    let left = due.saturating_duration_since(Instant::now());
+                    std::thread::sleep(left.min(Duration::from_millis(1)));
+                    self.receive(false)?;
+                }
+                None => self.receive(true)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+
+    unsafe fn read_ranges(&mut self, reads: &[RangeRead]) -> Result<(), StoreError> {
+        let bytes = reads.iter().map(|r| r.len_bytes).sum();
+        let due = self.book(bytes);
+        // SAFETY: as the caller promises.
+        unsafe { self.inner.read_ranges(reads)? };
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        Ok(())
+    }
+
+    unsafe fn register_memory(&mut self, start: *mut u8, len_bytes: usize) -> bool {
+        // SAFETY: as the caller promises.
+        unsafe { self.inner.register_memory(start, len_bytes) }
+    }
+
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+}

@@ -1,0 +1,173 @@
+//! The engine's own worker process in benchmarks: one session, run on request.
+
+use crate::peer::Peer;
+use anyhow::{Context, Result};
+use clap::Args;
+use neaptide::{BandMode, Error, Model, PlanOptions, RunOptions, Strategy};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[derive(Args)]
+pub struct WorkerArgs {
+    model: PathBuf,
+    #[arg(long, default_value = "none")]
+    budget: String,
+    #[arg(long)]
+    cache_dir: PathBuf,
+    #[arg(long, default_value = "preload")]
+    strategy: Strategy,
+    #[arg(long)]
+    no_cyclic: bool,
+    #[arg(long)]
+    no_static_memory: bool,
+    #[arg(long)]
+    no_bands: bool,
+    #[arg(long)]
+    exact: bool,
+    /// Storage as if it gave no more than so many bytes per second.
+    #[arg(long)]
+    throttle: Option<u64>,
+    /// Measure the model's costs for later plans, and end.
+    #[arg(long)]
+    calibrate: bool,
+    /// Read the packed file on request, and do nothing else.
+    #[arg(long)]
+    reader: bool,
+}
+
+fn command(model: &Path, cache: &Path, arguments: &[&str]) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("bench-worker").arg(model);
+    command.arg("--cache-dir").arg(cache).args(arguments);
+    Ok(command)
+}
+
+/// Starts a worker; `arguments` are those of [`WorkerArgs`].
+pub fn start(model: &Path, cache: &Path, arguments: &[&str]) -> Result<Peer> {
+    Peer::start(&mut command(model, cache, arguments)?)
+}
+
+/// Lets a worker calibrate.
+pub fn calibrate(model: &Path, cache: &Path) -> Result<()> {
+    let output = command(model, cache, &["--calibrate"])?.output()?;
+    let problem = String::from_utf8_lossy(&output.stderr);
+    anyhow::ensure!(output.status.success(), "calibration: {}", problem.trim());
+    Ok(())
+}
+
+pub fn number(ready: &Value, key: &str) -> Result<u64> {
+    ready[key].as_u64().with_context(|| key.to_string())
+}
+
+pub fn packed_path(ready: &Value) -> Result<PathBuf> {
+    let path = ready["packed_path"].as_str().context("packed_path")?;
+    Ok(PathBuf::from(path))
+}
+
+pub fn run(args: &WorkerArgs) -> Result<()> {
+    let open = neaptide::OpenOptions {
+        cache: neaptide::Cache::Folder(args.cache_dir.clone()),
+        ..Default::default()
+    };
+    let model = Model::open(&args.model, &open, &mut |_| {})?;
+    if args.reader {
+        return crate::storage::reader(model.packed_path(), args.throttle);
+    }
+    let options = RunOptions {
+        budget: args.budget.parse().map_err(anyhow::Error::msg)?,
+        threads: 2,
+        strategy: args.strategy,
+        planner: PlanOptions {
+            cyclic: !args.no_cyclic,
+            static_memory: !args.no_static_memory,
+        },
+        bands: match args.no_bands {
+            true => BandMode::Off,
+            false => BandMode::Auto,
+        },
+        exact: args.exact,
+        throttle_bytes_per_second: args.throttle,
+        ..Default::default()
+    };
+    if args.calibrate {
+        model.calibrate(&options)?;
+        return Ok(());
+    }
+    match serve(model, &options) {
+        Err(e) => match e.downcast_ref::<Error>() {
+            Some(Error::Infeasible { smallest_bytes, .. }) => {
+                println!(
+                    "{}",
+                    json!({ "infeasible": true, "smallest_bytes": smallest_bytes })
+                );
+                Ok(())
+            }
+            _ => Err(e),
+        },
+        done => done,
+    }
+}
+
+fn serve(model: Model, options: &RunOptions) -> Result<()> {
+    // What the caller holds is part of the process, and of what plans count.
+    let inputs: Vec<Vec<u8>> = model.inputs().iter().map(|i| sample(&i.ty)).collect();
+    let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+    let bounds = model.bounds(options);
+    let packed_path = model.packed_path().display().to_string();
+    let plan = model.plan(options)?;
+    let ready = json!({
+        "ready": true,
+        "smallest_feasible_bytes": bounds.smallest_feasible_bytes,
+        "unlimited_high_water_bytes": bounds.unlimited_high_water_bytes,
+        "packed_path": packed_path,
+        "loaded_bytes_per_run": plan.verdict.loaded_bytes_per_run,
+        "predicted_latency_ms": plan.prediction.latency_ns as f64 / 1e6,
+    });
+    let mut session = model.into_session(plan, options)?;
+    let mut outputs: Vec<Vec<u8>> = session
+        .outputs()
+        .iter()
+        .map(|o| vec![0; o.len_bytes()])
+        .collect();
+    println!("{ready}");
+    for line in std::io::stdin().lines() {
+        let line = line?;
+        let answer = match line.split_whitespace().collect::<Vec<_>>()[..] {
+            ["run", times] => {
+                let mut latency = Vec::new();
+                for _ in 0..times.parse::<usize>()? {
+                    let mut views: Vec<&mut [u8]> =
+                        outputs.iter_mut().map(Vec::as_mut_slice).collect();
+                    let started = std::time::Instant::now();
+                    session.run(&inputs, &mut views)?;
+                    latency.push(started.elapsed().as_secs_f64() * 1e3);
+                }
+                json!({ "latency_ms": latency })
+            }
+            ["stats"] => json!({ "peak_memory_bytes": neaptide::memory::peak(false).bytes }),
+            ["quit"] => break,
+            _ => json!({ "error": format!("unknown command: {line}") }),
+        };
+        println!("{answer}");
+    }
+    Ok(())
+}
+
+/// Some input: values between 0 and 1, or small token ids.
+pub fn sample(ty: &neaptide::TensorType) -> Vec<u8> {
+    let mut state = 1u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state >> 8
+    };
+    match ty.dtype {
+        neaptide::DType::F32 => (0..ty.elements())
+            .flat_map(|_| (next() as f32 / 16_777_216.0).to_le_bytes())
+            .collect(),
+        neaptide::DType::I64 => (0..ty.elements())
+            .flat_map(|_| i64::from(next() % 1000).to_le_bytes())
+            .collect(),
+        _ => vec![0; ty.len_bytes()],
+    }
+}
