@@ -65,8 +65,9 @@ fn check(root: &Path, neap: &Path, python: Option<&Path>, case: &Case) -> Result
     if let (Some(python), None) = (python, &case.expected) {
         (inputs, expected) = reference(root, python, case, &work)?;
     }
-    let run = |budget: &str, enforce: bool| -> Result<Value> {
-        let folder = work.join(if budget == "none" { "none" } else { "small" });
+    let run = |budget: &str, enforce: bool, exact: bool| -> Result<Value> {
+        let folder = if budget == "none" { "none" } else { "small" };
+        let folder = work.join(format!("{folder}{}", if exact { "-exact" } else { "" }));
         let report = work.join("report.json");
         let mut command = Command::new(neap);
         command
@@ -86,6 +87,9 @@ fn check(root: &Path, neap: &Path, python: Option<&Path>, case: &Case) -> Result
         if enforce {
             command.arg("--enforce");
         }
+        if exact {
+            command.arg("--exact");
+        }
         let output = command.output()?;
         if !output.status.success() {
             bail!(
@@ -95,7 +99,7 @@ fn check(root: &Path, neap: &Path, python: Option<&Path>, case: &Case) -> Result
         }
         Ok(serde_json::from_str(&fs::read_to_string(&report)?)?)
     };
-    let free = run("none", false)?;
+    let free = [run("none", false, false)?, run("none", false, true)?];
     let inspect = Command::new(neap)
         .arg("inspect")
         .arg(&case.model)
@@ -107,19 +111,27 @@ fn check(root: &Path, neap: &Path, python: Option<&Path>, case: &Case) -> Result
     let smallest = inspect["smallest_feasible_bytes"]
         .as_u64()
         .context("no smallest_feasible_bytes")?;
-    let small = run(&smallest.to_string(), can_enforce())?;
-
-    let free_files = output_files(&free)?;
-    for (a, b) in free_files.iter().zip(&output_files(&small)?) {
+    let budget = smallest.to_string();
+    let small = [
+        run(&budget, can_enforce(), false)?,
+        run(&budget, can_enforce(), true)?,
+    ];
+    for (a, b) in output_files(&free[1])?
+        .iter()
+        .zip(&output_files(&small[1])?)
+    {
         if fs::read(a)? != fs::read(b)? {
             bail!("{} differs between no budget and the smallest", a.display());
         }
     }
     let mut worst = 0.0f64;
-    for (ours, theirs) in free_files.iter().zip(&expected) {
-        worst = worst.max(compare(ours, theirs)?);
+    for report in free.iter().chain(&small) {
+        for (ours, theirs) in output_files(report)?.iter().zip(&expected) {
+            worst = worst.max(compare(ours, theirs)?);
+        }
     }
-    let peak = small["peak_memory_bytes"].as_u64().unwrap_or(0);
+    let peaks = small.iter().filter_map(|r| r["peak_memory_bytes"].as_u64());
+    let peak = peaks.max().unwrap_or(0);
     if peak > smallest {
         bail!("peak {peak} exceeds the budget {smallest}");
     }
@@ -129,7 +141,7 @@ fn check(root: &Path, neap: &Path, python: Option<&Path>, case: &Case) -> Result
         case.name,
         mib(smallest),
         mib(peak),
-        small["peak_memory_source"].as_str().unwrap_or("?"),
+        small[0]["peak_memory_source"].as_str().unwrap_or("?"),
         if expected.is_empty() {
             "not compared".into()
         } else {

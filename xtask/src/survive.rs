@@ -170,6 +170,7 @@ impl Subject<'_> {
             .arg(&self.packed)
             .args(["--threads", &threads.to_string()])
             .args(["--iterations", ITERATIONS])
+            .arg("--exact")
             .arg("--output-dir")
             .arg(self.folder.join("outputs"))
             .arg("--json")

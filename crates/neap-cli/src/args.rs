@@ -179,6 +179,7 @@ impl EngineArgs {
             planner: PlanOptions {
                 cyclic: !self.no_cyclic,
                 static_memory: !self.no_static_memory,
+                ..PlanOptions::default()
             },
             io: self.io.mode(),
             bands: match self.bands {

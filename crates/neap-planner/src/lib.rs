@@ -19,7 +19,7 @@ mod options;
 mod preload;
 mod schedule;
 
-pub use options::PlanOptions;
+pub use options::{Effort, PlanOptions};
 
 use neap_plan::{ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};

@@ -3,6 +3,7 @@
 /// What a planner may do; everything, by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanOptions {
+    pub effort: Effort,
     /// Offsets are planned for all buffers together, and weights come into whatever is free beside
     /// them. Without it, buffers lie where an allocator puts them that goes with the run and knows
     /// nothing of what comes, and weights have memory of their own:
@@ -19,8 +20,20 @@ pub struct PlanOptions {
 impl Default for PlanOptions {
     fn default() -> Self {
         Self {
+            effort: Effort::Thorough,
             static_memory: true,
             cyclic: true,
         }
     }
+}
+
+/// How many windows and slicings are tried. More memory predicts no slower plan at the same effort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Effort {
+    /// For a plan that is made once: tens of milliseconds for the largest networks.
+    #[default]
+    Thorough,
+    /// For a budget that changes while a model runs: about a third of that, for plans that are mostly
+    /// as good and up to a few percent slower.
+    Quick,
 }

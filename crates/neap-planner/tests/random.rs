@@ -93,7 +93,7 @@ proptest! {
     #[test]
     fn what_is_left_out_is_left_out(w in workload(24), costs in costs(), share in 0u64..=110) {
         for (static_memory, cyclic) in [(false, true), (true, false), (false, false)] {
-            let planner = Planner::with_options(&w, PlanOptions { static_memory, cyclic });
+            let planner = Planner::with_options(&w, PlanOptions { static_memory, cyclic, ..PlanOptions::default() });
             let (smallest, unlimited) = (planner.smallest_feasible_bytes(), planner.unlimited_high_water_bytes());
             let budget = smallest + (unlimited - smallest) * share / 100;
             for strategy in [Strategy::Preload, Strategy::OnDemand] {

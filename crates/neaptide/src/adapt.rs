@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::memory;
 use crate::planning::Request;
 use crate::session::{Plan, Session};
+use neap_planner::Effort;
 use std::time::Instant;
 
 /// What a session may still allocate when its plan is replaced, counted anew: most of the
@@ -95,10 +96,12 @@ impl Session {
     }
 
     fn plan_anew(&self, budget: Budget, started: Instant) -> Result<Plan> {
+        let mut options = self.standing.options.clone();
+        options.planner.effort = Effort::Quick;
         let request = Request {
             programs: &self.standing.programs,
             budget,
-            options: &self.standing.options,
+            options: &options,
             known: &self.standing.known,
         };
         let held_bytes = self.inner.held_bytes();

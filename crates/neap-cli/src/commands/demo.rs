@@ -69,6 +69,8 @@ pub fn run(args: &DemoArgs, quiet: bool) -> Outcome {
         option("--threads", args.engine.threads().to_string().into());
         option("--cache-dir", folder.path.clone().into());
         option("--output-dir", results.into());
+        // Bits are compared.
+        list.push("--exact".into());
         list.extend(enforce.then(|| "--enforce".into()));
         list.extend(quiet.then(|| "--quiet".into()));
         child::run(&list, false)?.map_err(|ended| ended.failure)

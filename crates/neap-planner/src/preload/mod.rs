@@ -22,20 +22,25 @@ mod skyline;
 use neap_plan::{BLOCK_BYTES, ExecutionPlan, PanelRange, StepId, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
 
-use crate::PlanOptions;
 use crate::assemble::assemble;
 use crate::ground::{Ground, Memory, Reserve, Tables, prefers_rows};
+use crate::options::{Effort, PlanOptions};
 use crate::schedule::{Schedule, Slicing};
 use place::addresses;
 use residency::{Played, Window};
 
 /// Slicings to try. The last takes all the room that a step leaves: where nothing can be prefetched, the
 /// fewest slices are best.
-const SLICINGS: [Slicing; 5] = [
-    slicing(4 << 20, 2, 256 << 10),
+const THOROUGH: &[Slicing] = &[
+    slicing(4 << 20, 2, COARSEST_GATHER_BYTES),
     slicing(1 << 20, 2, 128 << 10),
     slicing(1 << 20, 4, 64 << 10),
     slicing(256 << 10, 4, 64 << 10),
+    slicing(u64::MAX, 1, 0),
+];
+const QUICK: &[Slicing] = &[
+    slicing(2 << 20, 2, COARSEST_GATHER_BYTES),
+    slicing(512 << 10, 4, 64 << 10),
     slicing(u64::MAX, 1, 0),
 ];
 
@@ -44,6 +49,15 @@ const fn slicing(cap_bytes: u64, in_gap: u64, gather_bytes: u64) -> Slicing {
         cap_bytes,
         in_gap,
         gather_bytes,
+    }
+}
+
+const COARSEST_GATHER_BYTES: u64 = 256 << 10;
+
+fn slicings(effort: Effort) -> &'static [Slicing] {
+    match effort {
+        Effort::Thorough => THOROUGH,
+        Effort::Quick => QUICK,
     }
 }
 
@@ -102,14 +116,17 @@ pub fn plan(
         budget_bytes,
         costs,
         enough_ns: enough_ns(w, costs, budget_bytes),
+        streamed_bytes: streamed_bytes(w),
         sim,
         best: None,
     };
-    for window_bytes in windows(grounds.smallest_bytes(), w.weight_bytes()) {
-        if window_bytes > budget_bytes {
+    let effort = grounds.options.effort;
+    for window_bytes in windows(effort, grounds.smallest_bytes(), w.weight_bytes()) {
+        // A larger window leaves less to residents: no later one can do better than this bound.
+        if window_bytes > budget_bytes || search.bound_ns(window_bytes) >= search.best_ns() {
             break;
         }
-        for slicing in SLICINGS {
+        for &slicing in slicings(effort) {
             if let Some(tables) = &grounds.tables {
                 search.candidate(tables, window_bytes, slicing);
             }
@@ -118,7 +135,7 @@ pub fn plan(
             if !loose || window_bytes == grounds.smallest_bytes() {
                 search.candidate(&grounds.tight, window_bytes, slicing);
             }
-            if search.best_ns() <= search.enough_ns {
+            if search.best_ns() <= search.enough_ns.max(search.bound_ns(window_bytes)) {
                 return search.finish();
             }
         }
@@ -138,9 +155,29 @@ fn enough_ns(w: &Workload, costs: &CostProfile, budget_bytes: u64) -> u64 {
     least + least / 200 + costs.handling_ns(loaded_bytes)
 }
 
+/// Bytes of panels and extents; extents that steps share count once.
+fn streamed_bytes(w: &Workload) -> u64 {
+    let panels = w.steps.iter().filter_map(|s| s.panels);
+    let panels = panels.map(|p| p.file_range(p.all()));
+    let extents = w.steps.iter().flat_map(|s| &s.extents);
+    let mut ranges: Vec<_> = panels.chain(extents.map(|e| e.file_range())).collect();
+    ranges.sort_unstable_by_key(|r| (r.begin, r.end));
+    let mut end = 0;
+    let mut bytes = 0;
+    for r in ranges {
+        bytes += r.end.saturating_sub(r.begin.max(end));
+        end = end.max(r.end);
+    }
+    bytes
+}
+
 /// Window sizes to try: the smallest that works, and ever coarser steps up from it.
-fn windows(smallest_bytes: u64, weight_bytes: u64) -> impl Iterator<Item = u64> {
-    let steps = std::iter::successors(Some(64u64 << 10), |s| s.checked_mul(2));
+fn windows(effort: Effort, smallest_bytes: u64, weight_bytes: u64) -> impl Iterator<Item = u64> {
+    let (first, factor) = match effort {
+        Effort::Thorough => (64u64 << 10, 2),
+        Effort::Quick => (128u64 << 10, 4),
+    };
+    let steps = std::iter::successors(Some(first), move |s| s.checked_mul(factor));
     let more = steps.take_while(move |&s| s < 2 * weight_bytes.max(1));
     std::iter::once(smallest_bytes).chain(more.map(move |s| smallest_bytes + s))
 }
@@ -152,6 +189,8 @@ struct Search<'a> {
     budget_bytes: u64,
     costs: &'a CostProfile,
     enough_ns: u64,
+    /// Weights that every plan reads in each run or keeps.
+    streamed_bytes: u64,
     sim: Simulator,
     best: Option<(ExecutionPlan, Prediction)>,
 }
@@ -159,6 +198,15 @@ struct Search<'a> {
 impl Search<'_> {
     fn best_ns(&self) -> u64 {
         self.best.as_ref().map_or(u64::MAX, |(_, p)| p.latency_ns)
+    }
+
+    /// Half a percent above the time in which all is read that cannot be resident beside such a window.
+    fn bound_ns(&self, window_bytes: u64) -> u64 {
+        let room_bytes = self.budget_bytes - window_bytes;
+        let least = self
+            .costs
+            .transfer_ns(self.streamed_bytes.saturating_sub(room_bytes));
+        least + least / 200
     }
 
     fn finish(self) -> Option<(ExecutionPlan, Prediction)> {
@@ -169,7 +217,7 @@ impl Search<'_> {
     fn candidate(&mut self, ground: &Ground, window_bytes: u64, slicing: Slicing) -> bool {
         let w = self.w;
         // Very fine slicing costs planning time; it is for windows that allow no other.
-        let coarsest = slicing == SLICINGS[0] || slicing.in_gap == 1;
+        let coarsest = slicing.gather_bytes == COARSEST_GATHER_BYTES || slicing.in_gap == 1;
         let most = if coarsest { usize::MAX } else { most_slices(w) };
         let Some((schedule, offsets)) = place(w, ground, window_bytes, slicing, most) else {
             return false;

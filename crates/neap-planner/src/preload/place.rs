@@ -91,7 +91,13 @@ pub fn addresses(schedule: &Schedule, ground: &Ground, arena_bytes: u64) -> Opti
                 .max(step_end);
             front.advance(lap * n + end);
             front.skyline.forget(last_start);
-            backup.copy_from(&front.skyline);
+            // Without fallbacks the second attempt would be the first.
+            let has_fallback = schedule.units[range.clone()]
+                .iter()
+                .any(|u| u.fallback.is_some() && !u.resident);
+            if has_fallback {
+                backup.copy_from(&front.skyline);
+            }
             let mut place = |use_fallback: bool, skyline: &mut Skyline| {
                 place_step(
                     schedule,
@@ -103,7 +109,7 @@ pub fn addresses(schedule: &Schedule, ground: &Ground, arena_bytes: u64) -> Opti
                 )
             };
             let mut start = place(false, &mut front.skyline);
-            if start.is_none() {
+            if start.is_none() && has_fallback {
                 front.skyline.copy_from(&backup);
                 start = place(true, &mut front.skyline);
             }

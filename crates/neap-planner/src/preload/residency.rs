@@ -15,7 +15,7 @@ use crate::ground::Ground;
 use crate::schedule::{Kind, Schedule, Slice};
 
 /// Rounds of choosing that bring all units into order.
-const ROUNDS: u64 = 8;
+const ROUNDS: u64 = 4;
 
 /// A schedule with addresses, in a window of the arena; what is resident lies above the window.
 pub struct Window<'a> {
