@@ -81,6 +81,7 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
         planner: PlanOptions {
             cyclic: !args.no_cyclic,
             static_memory: !args.no_static_memory,
+            ..Default::default()
         },
         bands: match args.no_bands {
             true => BandMode::Off,
