@@ -16,7 +16,7 @@ fn help_and_version() {
     assert_eq!(ran.code, 2);
     assert!(ran.stdout.is_empty() && ran.stderr.contains("Usage"));
     for command in [
-        "run", "pack", "plan", "bench", "inspect", "zoo", "layout", "demo",
+        "run", "pack", "plan", "bench", "inspect", "zoo", "layout", "profile", "demo",
     ] {
         assert!(
             !bench

@@ -1,6 +1,7 @@
 //! The binary as a user meets it: options, files, exit codes, reports, limits, signals.
 
 mod budgets;
+mod calibration;
 mod changes;
 mod commands;
 mod files;
