@@ -26,6 +26,11 @@ const WITHOUT: [(&str, &[&str]); 6] = [
 const LEAST_TURN_MS: f64 = 50.0;
 const MOST_RUNS: usize = 20;
 
+const THROTTLED_RUNS: usize = 2;
+
+/// Of ablations, at most.
+const ABLATION_ROUNDS: usize = 3;
+
 /// Memory to measure at, by growing amount.
 struct Budgets {
     bytes: Vec<u64>,
@@ -80,14 +85,21 @@ pub fn measure(
         });
     }
     let ablations = if options.ablations {
+        let turns = Turns {
+            rounds: turns.rounds.min(ABLATION_ROUNDS),
+            ..turns
+        };
         ablations(&mut place, &budgets, turns)?
     } else {
         Vec::new()
     };
     for &rate in &options.throttles {
         let mut place = Place::new(Some(rate), &model, &cache)?;
-        // One round: what limits it does not waver.
-        let turns = Turns { rounds: 1, ..turns };
+        // What limits it does not waver.
+        let turns = Turns {
+            rounds: 1,
+            runs_per_round: THROTTLED_RUNS.max(runs_in(LEAST_TURN_MS, ort_ms)),
+        };
         curves.push(curve(&mut place, &budgets, Vec::new(), turns, 2)?);
     }
     Ok(ModelResult {

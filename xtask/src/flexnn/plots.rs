@@ -150,7 +150,7 @@ fn ablation(results: &[ModelResult]) -> String {
 /// All points of all curves.
 fn predicted(results: &[ModelResult]) -> String {
     let mut series = Vec::new();
-    let (mut low, mut high) = (f64::MAX, f64::MIN);
+    let (mut low_ms, mut high_ms) = (f64::MAX, f64::MIN);
     let kinds = [
         (None, "storage as it is", svg::BLUE, Mark::Circle),
         (
@@ -168,12 +168,12 @@ fn predicted(results: &[ModelResult]) -> String {
     ];
     for (throttle, name, color, mark) in kinds {
         let curves = results.iter().filter_map(|r| r.curve(throttle));
-        let points = curves
-            .flat_map(|c| &c.points)
-            .map(|p| (p.predicted_ms, p.latency_ms));
-        let points: Vec<(f64, f64)> = points.collect();
-        for &(x, y) in &points {
-            (low, high) = (low.min(x).min(y), high.max(x).max(y));
+        let points = curves.flat_map(|c| &c.points);
+        let points: Vec<(f64, f64)> = points
+            .map(|p| (p.latency_ms, p.predicted_ms / p.latency_ms))
+            .collect();
+        for &(ms, _) in &points {
+            (low_ms, high_ms) = (low_ms.min(ms), high_ms.max(ms));
         }
         if !points.is_empty() {
             series.push(Series {
@@ -185,27 +185,24 @@ fn predicted(results: &[ModelResult]) -> String {
             });
         }
     }
-    if low <= high {
-        for (share, name, line) in [
-            (1.0, "equal", Line::Solid),
-            (1.05, "5 % apart", Line::Dotted),
-            (1.0 / 1.05, "5 % apart", Line::Dotted),
-        ] {
-            series.push(Series {
-                name: name.into(),
-                color: svg::GREY,
-                line,
-                mark: Mark::None,
-                points: vec![(low, low * share), (high, high * share)],
-            });
-        }
+    let level = |ratio: f64, name: &str, line| Series {
+        name: name.into(),
+        color: svg::GREY,
+        line,
+        mark: Mark::None,
+        points: vec![(low_ms, ratio), (high_ms, ratio)],
+    };
+    if low_ms <= high_ms {
+        series.push(level(1.0, "equal", Line::Solid));
+        series.push(level(1.05, "5 % apart", Line::Dotted));
+        series.push(level(0.95, "5 % apart", Line::Dotted));
     }
     let panel = Panel {
         title: "all models, budgets and storages".into(),
-        x_label: "predicted latency, ms",
-        y_label: "measured latency, ms",
+        x_label: "measured latency, ms",
+        y_label: "predicted ÷ measured",
         x: Scale::Log,
-        y: Scale::Log,
+        y: Scale::Linear,
         series,
     };
     svg::figure("Predicted and measured latency", &[panel], 1)

@@ -13,6 +13,9 @@ use crate::worker;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
+/// What is read per run to measure throttled storage, at most.
+const MOST_THROTTLED_BYTES: u64 = 32 << 20;
+
 /// A model on storage of some speed.
 pub struct Place {
     reader: Peer,
@@ -67,7 +70,11 @@ impl Place {
         worker::start(&self.model, &self.cache, &all)
     }
 
-    fn rate(&mut self, bytes_per_run: u64, runs: usize) -> Result<f64> {
+    fn rate(&mut self, mut bytes_per_run: u64, runs: usize) -> Result<f64> {
+        if self.throttle.is_some() {
+            // Its rate does not depend on how much is read.
+            bytes_per_run = bytes_per_run.min(MOST_THROTTLED_BYTES);
+        }
         let answer = self.reader.ask(&format!("read {bytes_per_run} {runs}"))?;
         let rate = answer["bytes_per_second"].as_f64();
         rate.context("bytes_per_second")
