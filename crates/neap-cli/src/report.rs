@@ -4,6 +4,7 @@ use crate::output::Written;
 use neaptide::memory::PeakSource;
 use neaptide::{Adaptation, BandCount, Bytes, shape_text};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Everything measured and planned. Memory is that of the whole process.
@@ -23,6 +24,8 @@ pub struct Report {
     pub base_overhead_bytes: u64,
     pub resident_weight_bytes: u64,
     pub loaded_bytes_per_run: u64,
+    /// How many layers each kernel computes.
+    pub kernels: BTreeMap<&'static str, usize>,
     /// Chains of layers that run in row bands.
     pub bands: BandCount,
     /// Median per run.
@@ -133,6 +136,14 @@ pub fn source_name(source: PeakSource) -> &'static str {
 }
 
 /// `14 layers in 3 chains`.
+/// `33 direct, 16 winograd_f4`
+pub fn kernels_text(kernels: &BTreeMap<&'static str, usize>) -> String {
+    let parts = kernels
+        .iter()
+        .map(|(name, count)| format!("{count} {name}"));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
 pub fn bands_text(bands: BandCount) -> String {
     let chains = if bands.chains == 1 { "chain" } else { "chains" };
     format!("{} layers in {} {chains}", bands.layers, bands.chains)
@@ -179,6 +190,9 @@ impl Report {
                 Bytes(self.loaded_bytes_per_run)
             ),
         );
+        if self.kernels.len() > 1 {
+            line("kernels", kernels_text(&self.kernels));
+        }
         if self.bands.chains > 0 {
             line("row bands", bands_text(self.bands));
         }

@@ -16,6 +16,7 @@ use neap_planner::Planner;
 use neap_runtime::{InputTensor, OutputTensor};
 use neap_sim::{CostProfile, Prediction};
 use neap_store::{IoMode, ThrottledSource};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use neap_planner::{PlanOptions, Strategy};
@@ -116,6 +117,17 @@ impl Plan {
     /// Row bands in force.
     pub fn bands(&self) -> BandCount {
         count_bands(&self.program)
+    }
+
+    /// How many steps with panel weights each kernel computes, by its name; layers in row bands are not
+    /// counted, theirs are direct.
+    pub fn kernels(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        for step in self.workload.steps.iter().filter(|s| s.panels.is_some()) {
+            let choice = neap_ops::Choice::from_code(step.kernel).unwrap_or_default();
+            *counts.entry(choice.kernel.label()).or_insert(0) += 1;
+        }
+        counts
     }
 
     /// What is predicted to happen in `runs` runs, the first from a standing start.

@@ -4,7 +4,7 @@ use super::open;
 use crate::args::{EngineArgs, ModelArgs};
 use crate::failure::Outcome;
 use crate::progress::note;
-use crate::report::{bands_text, ms};
+use crate::report::{bands_text, kernels_text, ms};
 use crate::{atomic, stdout};
 use clap::Args;
 use neap_plan::render;
@@ -105,6 +105,9 @@ fn text(model: &Model, plan: &Plan, options: &RunOptions) -> String {
             Bytes(bounds.unlimited_high_water_bytes)
         ),
     );
+    if plan.kernels().len() > 1 {
+        line("kernels", kernels_text(&plan.kernels()));
+    }
     if plan.bands().chains > 0 {
         line("row bands", bands_text(plan.bands()));
     }
@@ -153,6 +156,7 @@ fn figures(args: &PlanArgs, model: &Model, plan: &Plan, options: &RunOptions) ->
         "predicted_latency_ms": ms(plan.prediction.latency_ns),
         "calibration": plan.cost_source(),
         "planning_ms": ms(plan.planning_ns),
+        "kernels": plan.kernels(),
         "bands": plan.bands(),
         "steps": plan.workload.steps.iter().map(|s| &s.name).collect::<Vec<_>>(),
         "plan": plan.execution,

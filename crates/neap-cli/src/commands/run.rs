@@ -271,6 +271,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
         base_overhead_bytes: plan.base_overhead_bytes,
         resident_weight_bytes: plan.verdict.resident_bytes,
         loaded_bytes_per_run: 0,
+        kernels: plan.kernels(),
         bands: plan.bands(),
         stall_ms: 0.0,
         predicted_latency_ms: ms(plan.prediction.latency_ns),

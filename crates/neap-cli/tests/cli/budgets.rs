@@ -29,6 +29,7 @@ fn a_report_has_exactly_the_agreed_keys() {
             "bands",
             "base_overhead_bytes",
             "graph_digest",
+            "kernels",
             "latency_ms",
             "loaded_bytes_per_run",
             "lower_bound_bytes",
@@ -213,5 +214,38 @@ fn row_bands_lower_the_smallest_budget() {
                 "run m.neap --threads 2 --bands off --memory-budget {with}"
             ))
             .fails(3, &["smallest feasible budget"]);
+    }
+}
+
+#[test]
+fn kernels_are_chosen_or_kept() {
+    let bench = Bench::new();
+    bench.neap("zoo resnet50 -o m.onnx").ok();
+    bench.neap("pack m.onnx -o m.neap").ok();
+    fs::remove_file(bench.path("m.onnx")).unwrap();
+    let run = |folder: &str, options: &str| {
+        let report = bench.json(&format!(
+            "run m.neap --threads 2 --output-dir {folder} {options} --json -"
+        ));
+        let bytes = fs::read(bench.path(folder).join("output.npy")).unwrap();
+        (report["kernels"].clone(), bytes)
+    };
+    let (fast, fast_bytes) = run("fast", "");
+    let (exact, exact_bytes) = run("exact", "--exact");
+    let (tight, tight_bytes) = run("tight", "--exact --memory-budget 16MiB");
+    assert!(fast["winograd_f4"].as_u64().unwrap() > 4, "{fast}");
+    assert!(exact.get("winograd_f4").is_none(), "{exact}");
+    assert_eq!(exact, tight);
+    assert!(exact_bytes == tight_bytes, "other bits");
+    // Rounding only: 1000 scores behind the same header.
+    let floats = |bytes: &[u8]| -> Vec<f32> {
+        let data = &bytes[bytes.len() - 4000..];
+        let chunks = data.as_chunks::<4>().0;
+        chunks.iter().map(|c| f32::from_le_bytes(*c)).collect()
+    };
+    let (a, b) = (floats(&fast_bytes), floats(&exact_bytes));
+    let range = b.iter().fold(0f32, |m, x| m.max(x.abs()));
+    for (a, b) in a.iter().zip(&b) {
+        assert!((a - b).abs() <= 1e-4 * range, "{a} and {b}");
     }
 }
