@@ -28,15 +28,17 @@ const STORAGE_BYTES: u64 = 4 << 20;
 const WAITED: u64 = 50;
 
 /// Rates of loads to try, as shares of the sustained rate, and latencies.
-const RATE_SHARES: [f64; 15] = [
-    0.7, 0.75, 0.8, 0.85, 0.9, 0.94, 0.97, 1.0, 1.03, 1.06, 1.1, 1.15, 1.2, 1.25, 1.3,
+const RATE_SHARES: [f64; 19] = [
+    0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.15, 1.2,
+    1.25, 1.3,
 ];
-const LOAD_LATENCY_NS: [u64; 9] = [
-    20_000, 50_000, 80_000, 120_000, 160_000, 200_000, 250_000, 300_000, 400_000,
+const LOAD_LATENCY_NS: [u64; 10] = [
+    20_000, 50_000, 100_000, 150_000, 200_000, 300_000, 400_000, 600_000, 800_000, 1_000_000,
 ];
 
-/// Weight of the rate measured without a plan against that of one observation.
-const PRIOR: f64 = 0.05;
+/// Weight of the rate measured without a plan against that of one observation: little, since the
+/// processors were idle then, and completions are noticed late while they compute.
+const PRIOR: f64 = 0.005;
 
 /// What a calibration found.
 #[derive(Debug, Clone, Serialize)]
