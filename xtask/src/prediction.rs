@@ -30,6 +30,11 @@ const SHARES: [f64; 5] = [0.0, 0.1, 0.25, 0.5, 0.75];
 /// A prediction is good within this share of what is measured.
 const GOOD: f64 = 0.05;
 
+/// A point is measured again, so often at most, when the same arithmetic took longer by this share at one
+/// time than at another: shared machines change their speed twofold from one minute to the next.
+const UNSTEADY: f64 = 0.05;
+const ATTEMPTS: usize = 3;
+
 /// Measured runs last about so long together, and are at least so many.
 const MEASURE: Duration = Duration::from_secs(2);
 const LEAST_RUNS: usize = 9;
@@ -67,7 +72,14 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         let sized = SHARES.map(|share| Some(least + ((most - least) as f64 * share) as u64));
         for budget in sized.into_iter().chain([None]) {
             let text = budget.map_or("none".into(), |b| b.to_string());
-            let answer = ask(root, &model, &text).with_context(|| format!("{name} {text}"))?;
+            let once = || ask(root, &model, &text).with_context(|| format!("{name} {text}"));
+            let mut answer = once()?;
+            for _ in 1..ATTEMPTS {
+                if !is_steady(&answer) {
+                    eprintln!("{name} {text}: the machine's speed changed meanwhile, once more");
+                    answer = once()?;
+                }
+            }
             let ms = |key: &str| answer[key].as_f64().context("latency");
             let point = Point {
                 model: name.into(),
@@ -145,7 +157,9 @@ pub fn worker(model: &Path, budget: &str, cache: &Path) -> Result<()> {
         return Ok(());
     }
     options.budget = budget.parse::<Budget>().map_err(anyhow::Error::msg)?;
+    let before_ms = reference_ms();
     let plan = model.plan(&options)?;
+    let between_ms = reference_ms();
     let predicted_ms = plan.prediction.latency_ns as f64 / 1e6;
     let loaded_bytes = plan.verdict.loaded_bytes_per_run;
     let mut session = model.into_session(plan, &options)?;
@@ -173,9 +187,42 @@ pub fn worker(model: &Path, budget: &str, cache: &Path) -> Result<()> {
             "measured_ms": at(0.5),
             "low_ms": at(0.1),
             "high_ms": at(0.9),
+            "reference_ms": [before_ms, between_ms, reference_ms()],
         })
     );
     Ok(())
+}
+
+/// Time of a fixed piece of arithmetic on two threads: how fast the machine is just now.
+fn reference_ms() -> f64 {
+    let work = || {
+        let mut x = std::hint::black_box([1.0f32; 64]);
+        for _ in 0..1_500_000 {
+            for v in &mut x {
+                *v = *v * 0.999_999 + 1e-6;
+            }
+        }
+        std::hint::black_box(x);
+    };
+    let times = (0..3).map(|_| {
+        let started = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(work);
+            work();
+        });
+        started.elapsed().as_secs_f64() * 1e3
+    });
+    times.fold(f64::MAX, f64::min)
+}
+
+/// Whether the machine was as fast while it was measured as while it was calibrated.
+fn is_steady(answer: &Value) -> bool {
+    let times = answer["reference_ms"].as_array();
+    let times: Vec<f64> = (times.into_iter().flatten())
+        .filter_map(Value::as_f64)
+        .collect();
+    let (low, high) = (times.iter()).fold((f64::MAX, 0.0f64), |(l, h), &t| (l.min(t), h.max(t)));
+    high <= low * (1.0 + UNSTEADY)
 }
 
 fn line(p: &Point) -> String {
