@@ -96,6 +96,11 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
         reserve_bytes: options.reserve_bytes + OWN_BYTES,
         ..options.clone()
     };
+    let most_bytes = match options.budget {
+        Budget::Bytes(bytes) => bytes,
+        Budget::Unlimited => u64::MAX,
+        Budget::Percent(_) => 0,
+    };
     let mut observations = Vec::new();
     for budget in budgets(model, &options) {
         let mut options = RunOptions {
@@ -104,7 +109,7 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
         };
         let model = reopen(model)?;
         let known = Known::of(profile.clone(), &model, CostSource::Measured);
-        let plan = match plan_within(&model, &known, options) {
+        let plan = match plan_within(&model, &known, options, most_bytes) {
             Ok((plan, with)) => {
                 options = with;
                 plan
@@ -142,14 +147,20 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
     })
 }
 
-/// Measuring takes memory of its own, so that the smallest budget may be a little larger than was thought.
-fn plan_within(model: &Model, known: &Known, options: RunOptions) -> Result<(Plan, RunOptions)> {
+/// Measuring takes memory of its own, so that the smallest budget may be a little larger than was thought;
+/// but never more than was given.
+fn plan_within(
+    model: &Model,
+    known: &Known,
+    options: RunOptions,
+    most_bytes: u64,
+) -> Result<(Plan, RunOptions)> {
     let plan = |options: &RunOptions| model.plan_knowing(known, options, Instant::now());
     match plan(&options) {
         Err(Error::Infeasible {
             budget_bytes,
             smallest_bytes,
-        }) if smallest_bytes - budget_bytes <= 2 * OWN_BYTES => {
+        }) if smallest_bytes <= most_bytes && smallest_bytes - budget_bytes <= 2 * OWN_BYTES => {
             let options = RunOptions {
                 budget: Budget::Bytes(smallest_bytes),
                 ..options
