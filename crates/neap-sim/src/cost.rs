@@ -106,7 +106,10 @@ impl CostProfile {
         let step = &workload.steps[id.index()];
         let whole = self.step_ns(id.index(), step);
         let mut ns = self.compute_overhead_ns;
-        ns += to_ns(step.slice_touched_bytes as f64 / self.memory_bytes_per_second);
+        if panels.begin > 0 {
+            // The first slice's share is part of the step's own time.
+            ns += to_ns(step.slice_touched_bytes as f64 / self.memory_bytes_per_second);
+        }
         ns += match step.panels {
             None => whole,
             Some(p) => {

@@ -88,7 +88,8 @@ impl Request<'_> {
                 .plan(&workload, planner, strategy, &costs)
                 .map(|(p, t)| (p, t, workload, costs));
             // The workspaces of fast kernels may be what does not fit, or what leaves no room to load.
-            if kernels != Kernels::Direct && room < smallest.saturating_mul(2) {
+            let is_tight = found.is_err() || room < smallest.saturating_mul(2);
+            if kernels != Kernels::Direct && is_tight {
                 let direct = self.workload(program, Kernels::Direct);
                 let planner = Planner::with_options(&direct, self.options.planner);
                 let least = planner.smallest_feasible_bytes();
