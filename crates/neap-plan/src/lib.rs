@@ -18,7 +18,10 @@ mod validate;
 mod workload;
 
 pub use interval::{BufferId, ByteRange, PanelRange, StepId, StepRange};
-pub use plan::{AfterCompute, Compute, ExecutionPlan, Load, ResidentLoad, WeightsAt};
+pub use plan::{
+    AfterCompute, Compute, ExecutionPlan, Load, LoadFrom, ResidentLoad, Return, Store, WeightsAt,
+    whole_blocks,
+};
 pub use timeline::{Lane, RunTiming, Span, Timeline};
 pub use validate::{Verdict, Violation, check_workload, validate};
 pub use workload::{BufferSpec, Extent, PanelSpec, RowTable, StepSpec, Workload};

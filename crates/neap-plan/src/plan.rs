@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteRange, PanelRange, StepId};
+use crate::{BLOCK_BYTES, BufferId, ByteRange, PanelRange, StepId};
 
-/// A cyclic plan: the same loads and computes in every run, the tail of one run prefetching the head of
+/// A cyclic plan: the same loads, stores and computes in every run, the tail of one run prefetching the head of
 /// the next.
 ///
 /// ```text
@@ -21,7 +21,7 @@ pub struct ExecutionPlan {
     pub digest: String,
     /// Size of the arena. Its base address is a multiple of [`crate::BLOCK_BYTES`].
     pub arena_bytes: u64,
-    /// Arena offset of each buffer, by `BufferId`.
+    /// Arena offset of each buffer, by `BufferId`; where it lies until it returns elsewhere.
     pub buffers: Vec<u64>,
     /// Arena offset of each step's workspace, by `StepId` (0 where the workspace is empty).
     pub workspaces: Vec<u64>,
@@ -31,6 +31,12 @@ pub struct ExecutionPlan {
     pub loads: Vec<Load>,
     /// Computes of one run, in order.
     pub computes: Vec<Compute>,
+    /// Stores of one run, in the order in which the store lane starts them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stores: Vec<Store>,
+    /// Buffers that come back after they were stored, sorted by buffer, then by step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub returns: Vec<Return>,
 }
 
 /// Whole blocks of the file, read once at open to `offset`.
@@ -41,9 +47,9 @@ pub struct ResidentLoad {
     pub offset: u64,
 }
 
-/// Whole blocks of the file, read in each run to `offset` in the arena. `file_offset`, `bytes` and
+/// Whole blocks of a file, read in each run to `offset` in the arena. `file_offset`, `bytes` and
 /// `offset` are multiples of [`crate::BLOCK_BYTES`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Load {
     pub file_offset: u64,
     pub bytes: u64,
@@ -51,14 +57,64 @@ pub struct Load {
     /// The earliest moment at which it may start. Loads start in plan order, so a load also waits for
     /// those before it to have started.
     pub after: AfterCompute,
+    /// It also waits for the first `stores` stores of run `r − after.run_back` to be complete: those that
+    /// empty the memory that it fills, and the one that wrote what it reads back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stores: u32,
+    #[serde(default, skip_serializing_if = "LoadFrom::is_weights")]
+    pub from: LoadFrom,
+}
+
+/// Which file a load reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LoadFrom {
+    /// The packed model.
+    #[default]
+    Weights,
+    /// The spill file, in which the session's stores put activations. Such a load has `run_back` 0 and
+    /// belongs to one [`Return`].
+    Spill,
+}
+
+/// A whole buffer, written to the spill file. `offset`, `bytes` and `spill_offset` are multiples of
+/// [`crate::BLOCK_BYTES`]: a buffer that is ever stored takes [`whole_blocks`] of the arena.
+///
+/// ```text
+///   compute   │ writes b │ reads b │         │         │ reads b │
+///   store                ├─ b ──┤
+///   load                                 ├── b ──┤
+///   memory    ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓ anything      ▓▓▓▓▓▓▓▓▓▓▓▓▓▓      elsewhere, if the plan says so
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Store {
+    pub buffer: BufferId,
+    /// Where the buffer lies in the arena at that time.
+    pub offset: u64,
+    pub bytes: u64,
+    /// Where it goes in the spill file.
+    pub spill_offset: u64,
+    /// It may start when the first `after` computes of its run are done, and the stores before it have
+    /// started.
+    pub after: u32,
+}
+
+/// From `step` on, `buffer` lies where the load of that index puts it. Between its last use before
+/// `step` and that load its memory is free, once what must be stored of it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Return {
+    pub buffer: BufferId,
+    pub step: StepId,
+    pub load: u32,
 }
 
 /// "When `computes` computes of run `r − run_back` are done", for a load of run `r`.
 ///
 /// `run_back` is 0 or 1. With 1, `computes` is less than the number of computes: "after all of the
-/// previous run" is written [`AfterCompute::START`], which also waits for that run's outputs to be taken.
+/// previous run" is written [`AfterCompute::START`], which also waits for that run's stores to be complete
+/// and its outputs to be taken.
 /// Before the first run, dependencies on the run before it hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AfterCompute {
     pub run_back: u32,
     pub computes: u32,
@@ -73,6 +129,10 @@ pub struct Compute {
     pub weights: WeightsAt,
     /// It may start when the first `needs` loads of this run are complete.
     pub needs: u32,
+    /// It also waits for the first `stores` stores of this run to be complete: those that empty the
+    /// memory that it writes to.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stores: u32,
 }
 
 /// Arena offsets of the first byte wanted of each of a compute's weights (of the weights, not of the
@@ -88,7 +148,7 @@ pub struct WeightsAt {
 }
 
 impl AfterCompute {
-    /// The run has begun: every compute of the run before is done and its outputs are taken.
+    /// The run has begun: every compute and store of the run before is done and its outputs are taken.
     pub const START: AfterCompute = AfterCompute {
         run_back: 0,
         computes: 0,
@@ -109,6 +169,32 @@ impl Load {
     pub fn arena_range(&self) -> ByteRange {
         ByteRange::at(self.offset, self.bytes)
     }
+}
+
+impl Store {
+    pub fn arena_range(&self) -> ByteRange {
+        ByteRange::at(self.offset, self.bytes)
+    }
+
+    pub fn spill_range(&self) -> ByteRange {
+        ByteRange::at(self.spill_offset, self.bytes)
+    }
+}
+
+impl LoadFrom {
+    fn is_weights(&self) -> bool {
+        *self == LoadFrom::Weights
+    }
+}
+
+/// Bytes that a buffer takes when it is ever stored: direct I/O moves whole blocks.
+pub fn whole_blocks(bytes: u64) -> u64 {
+    bytes.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES)
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl ResidentLoad {
@@ -134,6 +220,36 @@ impl ExecutionPlan {
             .iter()
             .map(|l| l.bytes)
             .fold(0, u64::saturating_add)
+    }
+
+    pub fn stored_bytes_per_run(&self) -> u64 {
+        self.stores
+            .iter()
+            .map(|s| s.bytes)
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Size of the spill file that the plan needs; 0 when it stores nothing.
+    pub fn spill_bytes(&self) -> u64 {
+        let ends = self.stores.iter().map(|s| s.spill_range().end);
+        ends.max().unwrap_or(0)
+    }
+
+    /// The returns of one buffer, by step.
+    pub fn returns_of(&self, buffer: BufferId) -> &[Return] {
+        let begin = self.returns.partition_point(|r| r.buffer < buffer);
+        let count = self.returns[begin..].partition_point(|r| r.buffer == buffer);
+        &self.returns[begin..begin + count]
+    }
+
+    /// Arena offset of a buffer while a step computes; `None` if the plan is not valid and names no such
+    /// buffer or load.
+    pub fn buffer_offset(&self, buffer: BufferId, step: StepId) -> Option<u64> {
+        let returns = self.returns_of(buffer);
+        match returns[..returns.partition_point(|r| r.step <= step)].last() {
+            Some(back) => self.loads.get(back.load as usize).map(|l| l.offset),
+            None => self.buffers.get(buffer.index()).copied(),
+        }
     }
 
     /// Whether the step's compute reads its table rows from storage itself.

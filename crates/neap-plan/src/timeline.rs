@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The two lanes of a run.
+/// The three lanes of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Lane {
     Load,
     Compute,
+    Store,
 }
 
 /// One action on one lane.
@@ -15,16 +16,17 @@ pub enum Lane {
 /// ```text
 ///   load     ├──────── l7 ────────┤
 ///   compute  ├ c3 ┤░░░░ stall ░░░░├─ c4 ─┤
+///   store         ├─── s2 ───┤
 ///                 ready_ns        start_ns  end_ns
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     pub lane: Lane,
     pub run: u32,
-    /// Index into the plan's loads or computes.
+    /// Index into the plan's loads, computes or stores.
     pub action: u32,
     /// When the lane turned to it: for a compute, when the one before it ended (or the run began);
-    /// `start_ns - ready_ns` is its stall. For a load, when its dependency held.
+    /// `start_ns - ready_ns` is its stall. For a load or store, when its dependency held.
     pub ready_ns: u64,
     pub start_ns: u64,
     pub end_ns: u64,
@@ -35,7 +37,7 @@ pub struct Span {
 pub struct RunTiming {
     pub start_ns: u64,
     pub end_ns: u64,
-    /// Time in which the compute lane waited for loads.
+    /// Time in which the compute lane waited for loads or stores.
     pub stall_ns: u64,
 }
 

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BLOCK_BYTES, ByteRange, PanelRange, StepRange, WORKSPACE_ALIGN};
+use crate::{BLOCK_BYTES, BufferId, ByteRange, PanelRange, StepRange, WORKSPACE_ALIGN};
 
 /// One network at fixed shapes, in schedule order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -42,6 +42,12 @@ pub struct StepSpec {
     /// Which of its kernels computes the step: 0 is the one that every step has. What others mean is for
     /// whoever made the workload and whoever runs it; flops, bytes and workspace are this kernel's.
     pub kernel: u8,
+    /// Buffers that the step reads and writes. One that no step of the workload lists is in use by every
+    /// step of its live range, and never leaves the arena meanwhile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reads: Vec<BufferId>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub writes: Vec<BufferId>,
 }
 
 /// Sliceable weights. Panel `p` is the `panel_bytes` bytes at `file_offset + p * panel_bytes`.
@@ -76,6 +82,8 @@ pub struct RowTable {
 ///
 /// Graph inputs live from step 0. Graph outputs live to `steps.len()`: they are taken out after the last
 /// step and before any load that waits for the next run ([`crate::AfterCompute::START`]).
+///
+/// A plan may take a buffer out of the arena between two steps that use it ([`crate::Store`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BufferSpec {
     pub name: String,
@@ -83,6 +91,10 @@ pub struct BufferSpec {
     /// Power of two, at most [`BLOCK_BYTES`].
     pub align: u64,
     pub live: StepRange,
+    /// Wanted after the run, though it is no output; it lives to `steps.len()`, but may then be in the
+    /// spill file instead of the arena.
+    #[serde(default)]
+    pub kept: bool,
 }
 
 impl PanelSpec {

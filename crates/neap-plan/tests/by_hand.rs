@@ -43,6 +43,7 @@ fn workload() -> Workload {
         bytes: 1000,
         align: 64,
         live: StepRange::new(0, 2),
+        kept: false,
     }];
     Workload {
         digest: "d".into(),
@@ -63,12 +64,14 @@ fn plan() -> ExecutionPlan {
             table: None,
         },
         needs,
+        stores: 0,
     };
     let load = |file_block: u64, blocks: u64, at: u64, run_back, computes| Load {
         file_offset: file_block * BLOCK,
         bytes: blocks * BLOCK,
         offset: at * BLOCK,
         after: AfterCompute { run_back, computes },
+        ..Load::default()
     };
     ExecutionPlan {
         strategy: "by hand".into(),
@@ -89,6 +92,8 @@ fn plan() -> ExecutionPlan {
             compute(1, PanelRange::new(0, 1), Some(BLOCK), &[], 2),
             compute(1, PanelRange::new(1, 2), Some(2 * BLOCK), &[], 3),
         ],
+        stores: vec![],
+        returns: vec![],
     }
 }
 
@@ -128,7 +133,9 @@ fn the_plan_is_valid_and_its_verdict_known() {
             high_water_bytes: 3 * BLOCK,
             lower_bound_bytes,
             loaded_bytes_per_run: 4 * BLOCK,
-            resident_bytes: 0
+            stored_bytes_per_run: 0,
+            resident_bytes: 0,
+            spill_bytes: 0,
         }
     );
 }

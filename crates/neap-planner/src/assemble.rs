@@ -34,6 +34,8 @@ pub fn assemble(
         resident: resident_loads,
         loads: Vec::with_capacity(played.streamed.len()),
         computes: empty_computes(w, played),
+        stores: Vec::new(),
+        returns: Vec::new(),
     };
     for (s, &after) in played.streamed.iter().zip(&played.after) {
         let file = schedule.units[s.unit as usize].file;
@@ -43,6 +45,7 @@ pub fn assemble(
             bytes: file.len(),
             offset,
             after,
+            ..Load::default()
         });
     }
     for want in &schedule.wants {
@@ -90,6 +93,7 @@ fn empty_computes(w: &Workload, played: &Played) -> Vec<Compute> {
                 table: None,
             },
             needs,
+            stores: 0,
         })
         .collect()
 }

@@ -141,6 +141,7 @@ fn malformed_workloads_are_infeasible() {
             bytes,
             align,
             live,
+            kept: false,
         };
         Workload {
             steps: vec![StepSpec::default()],

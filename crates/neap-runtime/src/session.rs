@@ -116,6 +116,7 @@ impl<C: Clock> Session<C> {
     ) -> Result<Session<C>, RuntimeError> {
         program.check()?;
         let verdict = validate(workload, &plan)?;
+        check_stores_nothing(&plan)?;
         let threads = options.threads.max(1);
         let tables = Tables::new(&program, workload, &plan, threads, options.isa)?;
         let pool = Pool::new(threads, options.pin)
@@ -214,6 +215,7 @@ impl<C: Clock> Session<C> {
             check_same_borders(self.program(), &program)?;
         }
         let verdict = validate(workload, &plan)?;
+        check_stores_nothing(&plan)?;
         let tables = Tables::new(
             &program,
             workload,
@@ -326,6 +328,17 @@ impl<C: Clock> Session<C> {
     pub fn take_timeline(&mut self) -> Option<Timeline> {
         self.recorder.take()
     }
+}
+
+/// Activations need somewhere to go.
+fn check_stores_nothing(plan: &ExecutionPlan) -> Result<(), RuntimeError> {
+    if plan.stores.is_empty() && plan.returns.is_empty() {
+        return Ok(());
+    }
+    Err(RuntimeError::Mismatch {
+        what: "plan",
+        reason: "it stores activations, and there is no spill file".into(),
+    })
 }
 
 /// Callers go on with the tensors that they have.

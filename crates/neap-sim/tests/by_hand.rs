@@ -46,6 +46,7 @@ fn plan(w: &Workload, loads: &[(u64, u32, u32)]) -> ExecutionPlan {
                 bytes: e.bytes,
                 offset: offset * KB,
                 after,
+                ..Load::default()
             });
             weights.extents.push(offset * KB);
         }
@@ -55,6 +56,7 @@ fn plan(w: &Workload, loads: &[(u64, u32, u32)]) -> ExecutionPlan {
             panels: PanelRange::NONE,
             weights,
             needs,
+            stores: 0,
         });
     }
     p

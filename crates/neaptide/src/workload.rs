@@ -7,7 +7,7 @@ use neap_ir::{Const, Node, Op, PackedId, Program, ValueId};
 use neap_kernels::panel::preferred_panels;
 use neap_kernels::simd::Isa;
 use neap_ops::Operand;
-use neap_plan::{BufferSpec, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload};
+use neap_plan::{BufferId, BufferSpec, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload};
 use neap_store::BLOCK;
 
 /// Rows of a table read from storage at once: enough to keep the device busy.
@@ -43,6 +43,7 @@ pub fn workload(program: &Program, threads: usize, isa: Isa, kernels: Kernels) -
             bytes: buffer.bytes,
             align: BUFFER_ALIGN,
             live: StepRange::new(buffer.live.start, buffer.live.end),
+            kept: false,
         })
         .collect();
     let constants_bytes = program
@@ -72,6 +73,21 @@ pub(crate) fn operands<'a>(program: &'a Program, ids: &[Option<ValueId>]) -> Vec
             })
         })
         .collect()
+}
+
+/// Buffers that hold any of these values, each once.
+fn buffers(program: &Program, ids: &[Option<ValueId>]) -> Vec<BufferId> {
+    let mut buffers: Vec<BufferId> = ids
+        .iter()
+        .flatten()
+        .filter_map(|v| match program.storage[v.index()] {
+            Storage::Buffer { buffer, .. } => Some(BufferId(buffer)),
+            _ => None,
+        })
+        .collect();
+    buffers.sort_unstable();
+    buffers.dedup();
+    buffers
 }
 
 /// Activations live in each step: no plan can do with less.
@@ -146,6 +162,10 @@ fn step(
         flops = with_band_overhead(flops);
         touched_bytes = with_band_overhead(touched_bytes);
     }
+    let (reads, writes) = (
+        buffers(program, &node.inputs),
+        buffers(program, &node.outputs),
+    );
     let direct = StepSpec {
         name: node.name.clone(),
         workspace_bytes: neap_ops::workspace_bytes(&node.op, &inputs, &outputs, threads, isa)
@@ -157,6 +177,8 @@ fn step(
         extents,
         rows,
         kernel: 0,
+        reads,
+        writes,
     };
     let Some(room_bytes) = room_bytes else {
         return direct;

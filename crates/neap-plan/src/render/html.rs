@@ -133,7 +133,9 @@ fn data(
         "steps": steps,
         "computes": computes,
         "rects": drawn,
+        "stored": verdict.stored_bytes_per_run,
         "load_busy": busy(timeline, Lane::Load),
+        "store_busy": busy(timeline, Lane::Store),
     })
 }
 

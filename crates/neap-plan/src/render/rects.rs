@@ -1,6 +1,6 @@
 //! The rectangles of one run, address × computes, that the renderings draw.
 
-use crate::{ByteRange, ExecutionPlan, Lane, Timeline, Workload};
+use crate::{BufferId, ByteRange, ExecutionPlan, Lane, LoadFrom, Timeline, Workload, whole_blocks};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -32,7 +32,7 @@ pub fn first_computes(workload: &Workload, plan: &ExecutionPlan) -> Vec<usize> {
     first
 }
 
-/// By load: first and last compute that use it. For a valid plan, every load has some.
+/// By load: first and last compute that use it. For a valid plan, every load of weights has some.
 pub fn uses(workload: &Workload, plan: &ExecutionPlan) -> Vec<Option<(usize, usize)>> {
     let mut uses: Vec<Option<(usize, usize)>> = vec![None; plan.loads.len()];
     for (i, c) in plan.computes.iter().enumerate() {
@@ -47,7 +47,9 @@ pub fn uses(workload: &Workload, plan: &ExecutionPlan) -> Vec<Option<(usize, usi
         for (wanted, offset) in panels.into_iter().chain(extents).chain(table) {
             let brings = |l: &crate::Load| {
                 let delta = l.offset.wrapping_sub(l.file_offset);
-                delta == offset.wrapping_sub(wanted.begin) && l.file_range().holds(wanted)
+                l.from == LoadFrom::Weights
+                    && delta == offset.wrapping_sub(wanted.begin)
+                    && l.file_range().holds(wanted)
             };
             let known = &plan.loads[..plan.loads.len().min(c.needs as usize)];
             if let Some(load) = known.iter().rposition(brings) {
@@ -64,19 +66,9 @@ pub fn rects(workload: &Workload, plan: &ExecutionPlan) -> Vec<Rect> {
     let n = plan.computes.len() as i64;
     let first = first_computes(workload, plan);
     let mut out = Vec::new();
-    for (index, (b, &offset)) in workload.buffers.iter().zip(&plan.buffers).enumerate() {
+    for (index, b) in workload.buffers.iter().enumerate() {
         if b.bytes > 0 && !b.live.is_empty() {
-            let begin = first[b.live.begin as usize] as i64;
-            let end = first[b.live.end as usize] as i64;
-            let arena = ByteRange::at(offset, b.bytes);
-            out.push(Rect {
-                kind: Kind::Buffer,
-                index,
-                arena,
-                begin,
-                end,
-                used_from: begin,
-            });
+            stays(workload, plan, &first, index, &mut out);
         }
     }
     for (index, (step, &offset)) in workload.steps.iter().zip(&plan.workspaces).enumerate() {
@@ -126,6 +118,57 @@ pub fn rects(workload: &Workload, plan: &ExecutionPlan) -> Vec<Rect> {
         });
     }
     out
+}
+
+/// The places of one buffer: the first until it leaves, then one for each return. `used_from` of a
+/// return is the compute that waits for it; it may be on its way since `begin`.
+fn stays(
+    workload: &Workload,
+    plan: &ExecutionPlan,
+    first: &[usize],
+    index: usize,
+    out: &mut Vec<Rect>,
+) {
+    let spec = &workload.buffers[index];
+    let id = BufferId(index as u32);
+    let returns = plan.returns_of(id);
+    let uses = |step: &usize| {
+        let s = &workload.steps[*step];
+        s.reads.contains(&id) || s.writes.contains(&id)
+    };
+    let is_stored = plan.stores.iter().any(|s| s.buffer == id);
+    let bytes = if is_stored || !returns.is_empty() {
+        whole_blocks(spec.bytes)
+    } else {
+        spec.bytes
+    };
+    for i in 0..=returns.len() {
+        let from = match i {
+            0 => spec.live.begin as usize,
+            _ => returns[i - 1].step.index(),
+        };
+        let leaves = i < returns.len() || (spec.kept && is_stored);
+        let until = returns.get(i).map_or(spec.live.end, |r| r.step.0) as usize;
+        let end = if leaves {
+            let last_use = (from..until).rev().find(uses);
+            first[last_use.map_or(from, |step| step + 1)]
+        } else {
+            first[until]
+        };
+        let load = i
+            .checked_sub(1)
+            .map(|i| &plan.loads[returns[i].load as usize]);
+        let offset = load.map_or(plan.buffers[index], |l| l.offset);
+        let begin = load.map_or(first[from], |l| l.after.computes as usize);
+        out.push(Rect {
+            kind: Kind::Buffer,
+            index,
+            arena: ByteRange::at(offset, bytes),
+            begin: begin as i64,
+            end: end as i64,
+            used_from: first[from] as i64,
+        });
+    }
 }
 
 /// When a lane was busy in the last run, in nanoseconds from the run's start, in order and apart: loads

@@ -62,6 +62,14 @@ pub fn text(workload: &Workload, plan: &ExecutionPlan, timeline: Option<&Timelin
         bytes_text(loaded),
         plan.loads.len()
     ));
+    if !plan.stores.is_empty() {
+        line(&format!(
+            "activations {} per run to the spill file in {} stores, back in {} loads",
+            bytes_text(plan.stored_bytes_per_run()),
+            plan.stores.len(),
+            plan.returns.len()
+        ));
+    }
     line(&format!(
         "steps       {} in {} computes",
         workload.steps.len(),
@@ -76,7 +84,7 @@ pub fn text(workload: &Workload, plan: &ExecutionPlan, timeline: Option<&Timelin
     }
     line("");
     line(
-        "memory: █ activations  ▓ workspace  ▒ weights in use  ░ weights loading or waiting  ≡ resident  · free",
+        "memory: █ activations  ▓ workspace  ▒ weights in use  ░ loading or waiting  ≡ resident  · free",
     );
     map(plan, &rects, &mut line);
     if let Some(timeline) = timeline {
@@ -105,6 +113,7 @@ fn map(plan: &ExecutionPlan, rects: &[Rect], line: &mut impl FnMut(&str)) {
                 .find(|t| (r.begin..r.end).contains(t));
             let Some(now) = now else { continue };
             let mark = match r.kind {
+                Kind::Buffer if now < r.used_from => 3,
                 Kind::Buffer => 0,
                 Kind::Workspace => 1,
                 Kind::Load if now >= r.used_from => 2,
@@ -144,7 +153,10 @@ fn lanes(timeline: &Timeline, line: &mut impl FnMut(&str)) {
         return;
     };
     let latency = run.latency_ns();
-    for lane in [Lane::Load, Lane::Compute] {
+    for lane in [Lane::Load, Lane::Compute, Lane::Store] {
+        if lane == Lane::Store && !timeline.spans.iter().any(|s| s.lane == lane) {
+            continue;
+        }
         let mut busy = [0f64; COLUMNS];
         for (begin, end) in super::rects::busy(timeline, lane) {
             let at = |ns: u64| ns as f64 * COLUMNS as f64 / latency.max(1) as f64;
@@ -160,10 +172,10 @@ fn lanes(timeline: &Timeline, line: &mut impl FnMut(&str)) {
             ..0.90 => '▓',
             _ => '█',
         });
-        let name = if lane == Lane::Load {
-            "load"
-        } else {
-            "compute"
+        let name = match lane {
+            Lane::Load => "load",
+            Lane::Compute => "compute",
+            Lane::Store => "store",
         };
         line(&format!("{name:>10} │{}│", bar.iter().collect::<String>()));
     }

@@ -33,6 +33,7 @@ impl Net {
             bytes,
             align: 64,
             live,
+            kept: false,
         });
         self.w.buffers.len() - 1
     }

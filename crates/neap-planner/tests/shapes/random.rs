@@ -76,6 +76,7 @@ fn build(raw: Vec<RawStep>, buffers: Vec<(u64, u32, u32, u32)>, gap: u64) -> Wor
                 bytes,
                 align: 1 << (2 * align).min(12),
                 live,
+                kept: false,
             }
         })
         .collect();

@@ -134,6 +134,7 @@ fn workload(program: &Program) -> Workload {
                 bytes: b.bytes,
                 align: 64,
                 live: StepRange::new(b.live.start, b.live.end),
+                kept: false,
             })
             .collect(),
         constants_bytes: 0,

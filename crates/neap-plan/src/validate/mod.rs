@@ -1,0 +1,147 @@
+//! The independent validator: proves that a plan computes the whole workload with the right weights and
+//! activations in memory, whatever the speed of the lanes. Shares no code with any planner; every plan passes
+//! it before it runs.
+//!
+//! It unrolls the cycle. Time is counted in computes: compute `i` of run `r` occupies `[r·n + i, r·n + i + 1)`.
+//! Everything in the arena is a rectangle, address × time, and two rectangles may not overlap:
+//!
+//! ```text
+//!   buffer      first compute of its first step  →  last compute of its last step, or until it is stored
+//!     returned  the `after` of the load that brings it back  →  the same
+//!   workspace   first → last compute of its step
+//!   load        its `after` → the last compute that uses it      (it may be in flight from `after` on)
+//!   resident    always
+//! ```
+//!
+//! A load lives less than two runs, so three consecutive runs show every meeting of two rectangles.
+
+mod computes;
+mod lanes;
+mod rects;
+mod stays;
+mod workload;
+
+pub use workload::check_workload;
+
+use thiserror::Error;
+
+use crate::{ExecutionPlan, ExecutionPlan as Plan, Workload};
+
+/// What a valid plan uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// One past the highest arena byte that anything uses.
+    pub high_water_bytes: u64,
+    /// Most bytes live at any one time: no layout of the same live ranges can do with fewer.
+    pub lower_bound_bytes: u64,
+    pub loaded_bytes_per_run: u64,
+    pub stored_bytes_per_run: u64,
+    pub resident_bytes: u64,
+    /// Size of the spill file; 0 for a plan without stores.
+    pub spill_bytes: u64,
+}
+
+/// The first thing found wrong with a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Violation {
+    #[error("the plan is for digest {plan:?}, the workload is {workload:?}")]
+    Digest { plan: String, workload: String },
+    #[error("malformed workload: {0}")]
+    Workload(String),
+    #[error("{what}: the plan lists {got}, the workload has {want}")]
+    Count {
+        what: &'static str,
+        got: usize,
+        want: usize,
+    },
+    #[error("{what} at offset {offset} is not aligned to {align}")]
+    Misaligned {
+        what: String,
+        offset: u64,
+        align: u64,
+    },
+    #[error("{what} at offset {offset} with {bytes} bytes exceeds the arena of {arena_bytes}")]
+    OutsideArena {
+        what: String,
+        offset: u64,
+        bytes: u64,
+        arena_bytes: u64,
+    },
+    #[error("compute {compute}: {why}")]
+    Coverage { compute: usize, why: String },
+    #[error("compute {compute}: no load that is complete by then puts {what} at offset {offset}")]
+    WeightMissing {
+        compute: usize,
+        what: String,
+        offset: u64,
+    },
+    #[error("load {load}: {why}")]
+    Dependency { load: usize, why: String },
+    #[error("load {load} is used by no compute")]
+    UnusedLoad { load: usize },
+    #[error(
+        "load {load} can never start: it waits for compute {compute}, which needs {needs} loads"
+    )]
+    Deadlock {
+        load: usize,
+        compute: usize,
+        needs: u32,
+    },
+    #[error("compute {compute} needs {needs} of {loads} loads")]
+    Needs {
+        compute: usize,
+        needs: u32,
+        loads: usize,
+    },
+    #[error("store {store}: {why}")]
+    Store { store: usize, why: String },
+    #[error("{what} waits for {stores} stores, which is more than there can be by then")]
+    StoreNeeded { what: String, stores: u32 },
+    #[error("the return of buffer {buffer} at step {step}: {why}")]
+    Return {
+        buffer: u32,
+        step: u32,
+        why: &'static str,
+    },
+    #[error("{a} and {b} overlap at time {time}")]
+    Overlap { a: String, b: String, time: u64 },
+}
+
+/// Checks everything that [`crate::ExecutionPlan`] promises; see the module for what that is.
+pub fn validate(workload: &Workload, plan: &ExecutionPlan) -> Result<Verdict, Violation> {
+    check_workload(workload)?;
+    check_shape(workload, plan)?;
+    let times = computes::check_coverage(workload, plan)?;
+    let last_use = computes::check_weights(workload, plan)?;
+    lanes::check_dependencies(plan)?;
+    let stays = stays::stays(workload, plan, &times)?;
+    let rects = rects::rectangles(workload, plan, &times, &stays, &last_use)?;
+    let (high_water_bytes, lower_bound_bytes) = rects::check_overlaps(plan, rects)?;
+    Ok(Verdict {
+        high_water_bytes,
+        lower_bound_bytes,
+        loaded_bytes_per_run: plan.loaded_bytes_per_run(),
+        stored_bytes_per_run: plan.stored_bytes_per_run(),
+        resident_bytes: plan.resident_bytes(),
+        spill_bytes: plan.spill_bytes(),
+    })
+}
+
+fn check_shape(w: &Workload, plan: &Plan) -> Result<(), Violation> {
+    if plan.digest != w.digest {
+        return Err(Violation::Digest {
+            plan: plan.digest.clone(),
+            workload: w.digest.clone(),
+        });
+    }
+    let counts = [
+        ("buffers", plan.buffers.len(), w.buffers.len()),
+        ("workspaces", plan.workspaces.len(), w.steps.len()),
+    ];
+    for (what, got, want) in counts {
+        if got != want {
+            return Err(Violation::Count { what, got, want });
+        }
+    }
+    Ok(())
+}

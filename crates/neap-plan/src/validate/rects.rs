@@ -1,0 +1,234 @@
+//! Everything in the arena as rectangles, address × time, and that no two of them overlap.
+
+use super::computes::StepTimes;
+use super::stays::Stay;
+use crate::{BLOCK_BYTES, ByteRange, ExecutionPlan as Plan, LoadFrom, Violation, Workload};
+
+/// What a rectangle is, for messages.
+#[derive(Clone, Copy)]
+enum Owner {
+    Buffer(usize),
+    Workspace(usize),
+    Load(usize),
+    Resident(usize),
+}
+
+impl Owner {
+    fn name(self, run: u64) -> String {
+        match self {
+            Owner::Buffer(i) => format!("buffer {i} of run {run}"),
+            Owner::Workspace(i) => format!("the workspace of step {i} of run {run}"),
+            Owner::Load(i) => format!("load {i} of run {run}"),
+            Owner::Resident(i) => format!("resident load {i}"),
+        }
+    }
+}
+
+pub(super) struct Rect {
+    owner: Owner,
+    run: u64,
+    arena: ByteRange,
+    begin: u64,
+    /// No step uses it from then on; until `end` a store may still read it.
+    used_until: u64,
+    end: u64,
+    /// The load that fills it, and the store that holds it, both of this run.
+    opened_by: Option<u32>,
+    held_by: Option<u32>,
+}
+
+const RUNS: u64 = 3;
+
+/// All rectangles of [`RUNS`] consecutive runs, each inside the arena and aligned.
+pub(super) fn rectangles(
+    w: &Workload,
+    plan: &Plan,
+    times: &StepTimes,
+    stays: &[Stay],
+    last_use: &[Option<usize>],
+) -> Result<Vec<Rect>, Violation> {
+    let n = plan.computes.len() as u64;
+    let items = stays.len() + w.steps.len() + plan.loads.len();
+    let mut rects = Vec::with_capacity(items * RUNS as usize + plan.resident.len());
+    // Times are relative to run 1, where a load's start in the run before is not negative.
+    for stay in stays {
+        let rect = Rect {
+            owner: Owner::Buffer(stay.buffer),
+            run: 0,
+            arena: inside(
+                plan,
+                Owner::Buffer(stay.buffer),
+                stay.offset,
+                stay.bytes,
+                stay.align,
+            )?,
+            begin: n + stay.begin,
+            used_until: n + stay.used_until,
+            end: n + stay.end,
+            opened_by: stay.opened_by,
+            held_by: stay.held_by,
+        };
+        rects.extend((0..RUNS).map(|run| rect.in_run(run, n)));
+    }
+    for (i, (s, &offset)) in w.steps.iter().zip(&plan.workspaces).enumerate() {
+        let bytes = s.workspace_rect_bytes(times.reads_rows[i]);
+        if bytes > 0 {
+            let owner = Owner::Workspace(i);
+            let arena = inside(
+                plan,
+                owner,
+                offset,
+                bytes,
+                s.workspace_align(times.reads_rows[i]),
+            )?;
+            let rect = Rect::plain(owner, arena, n + times.first[i], n + times.first[i + 1]);
+            rects.extend((0..RUNS).map(|run| rect.in_run(run, n)));
+        }
+    }
+    for (i, l) in plan.loads.iter().enumerate() {
+        check_blocks(format!("load {i}"), l.file_offset, l.bytes)?;
+        if l.from == LoadFrom::Spill {
+            // The stay that it opens is its rectangle.
+            continue;
+        }
+        let Some(last) = last_use[i] else {
+            return Err(Violation::UnusedLoad { load: i });
+        };
+        let arena = inside(plan, Owner::Load(i), l.offset, l.bytes, BLOCK_BYTES)?;
+        let rect = Rect {
+            opened_by: Some(i as u32),
+            ..Rect::plain(
+                Owner::Load(i),
+                arena,
+                l.after.time(1, n),
+                n + last as u64 + 1,
+            )
+        };
+        rects.extend((0..RUNS).map(|run| rect.in_run(run, n)));
+    }
+    for (i, r) in plan.resident.iter().enumerate() {
+        check_blocks(format!("resident load {i}"), r.file_offset, r.bytes)?;
+        let arena = inside(plan, Owner::Resident(i), r.offset, r.bytes, BLOCK_BYTES)?;
+        rects.push(Rect::plain(
+            Owner::Resident(i),
+            arena,
+            0,
+            (RUNS + 1) * n.max(1),
+        ));
+    }
+    Ok(rects)
+}
+
+impl Rect {
+    fn plain(owner: Owner, arena: ByteRange, begin: u64, end: u64) -> Rect {
+        Rect {
+            owner,
+            run: 0,
+            arena,
+            begin,
+            used_until: end,
+            end,
+            opened_by: None,
+            held_by: None,
+        }
+    }
+
+    fn in_run(&self, run: u64, n: u64) -> Rect {
+        Rect {
+            run,
+            begin: self.begin + run * n,
+            used_until: self.used_until + run * n,
+            end: self.end + run * n,
+            ..*self
+        }
+    }
+}
+
+fn inside(
+    plan: &Plan,
+    owner: Owner,
+    offset: u64,
+    bytes: u64,
+    align: u64,
+) -> Result<ByteRange, Violation> {
+    let what = owner.name(0);
+    if !offset.is_multiple_of(align) {
+        return Err(Violation::Misaligned {
+            what,
+            offset,
+            align,
+        });
+    }
+    match offset.checked_add(bytes) {
+        Some(end) if end <= plan.arena_bytes => Ok(ByteRange::new(offset, end)),
+        _ => Err(Violation::OutsideArena {
+            what,
+            offset,
+            bytes,
+            arena_bytes: plan.arena_bytes,
+        }),
+    }
+}
+
+/// Whether `next`, which comes while a store may still read `held`, waits for that store by itself.
+fn waits_for_store(plan: &Plan, held: &Rect, next: &Rect) -> bool {
+    let (Some(store), Some(load)) = (held.held_by, next.opened_by) else {
+        return false;
+    };
+    let load = &plan.loads[load as usize];
+    held.used_until <= next.begin
+        && held.run + u64::from(load.after.run_back) == next.run
+        && load.stores > store
+}
+
+fn check_blocks(what: String, file_offset: u64, bytes: u64) -> Result<(), Violation> {
+    if !file_offset.is_multiple_of(BLOCK_BYTES) || !bytes.is_multiple_of(BLOCK_BYTES) || bytes == 0
+    {
+        let offset = if file_offset.is_multiple_of(BLOCK_BYTES) {
+            bytes
+        } else {
+            file_offset
+        };
+        return Err(Violation::Misaligned {
+            what: format!("the file range of {what}"),
+            offset,
+            align: BLOCK_BYTES,
+        });
+    }
+    Ok(())
+}
+
+/// Sweeps time; every rectangle that begins is compared with all that are live. Returns the high-water
+/// mark and the most bytes live at once.
+pub(super) fn check_overlaps(plan: &Plan, mut rects: Vec<Rect>) -> Result<(u64, u64), Violation> {
+    rects.sort_by_key(|r| r.begin);
+    let mut live: Vec<&Rect> = Vec::new();
+    let mut high_water = 0;
+    let mut most_live = 0u64;
+    for r in &rects {
+        if r.begin >= r.end {
+            let Some(load) = r.opened_by else { continue };
+            return Err(Violation::Dependency {
+                load: load as usize,
+                why: "it may start only after its last use".into(),
+            });
+        }
+        live.retain(|other| other.end > r.begin);
+        let meets =
+            |other: &&&Rect| other.arena.overlaps(r.arena) && !waits_for_store(plan, other, r);
+        if let Some(other) = live.iter().find(meets) {
+            let (a, b) = (other.owner.name(other.run), r.owner.name(r.run));
+            return Err(Violation::Overlap {
+                a,
+                b,
+                time: r.begin,
+            });
+        }
+        live.push(r);
+        high_water = high_water.max(r.arena.end);
+        let used = live.iter().filter(|other| other.used_until > r.begin);
+        most_live = most_live.max(used.map(|r| r.arena.len()).sum());
+    }
+    debug_assert!(high_water <= plan.arena_bytes);
+    Ok((high_water, most_live))
+}

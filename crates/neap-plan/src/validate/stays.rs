@@ -1,0 +1,299 @@
+//! Where each buffer lies when, and that it is there, with what was written to it, whenever a step uses it.
+//!
+//! ```text
+//!   uses of b     ▓ ▓   ▓                       ▓   ▓
+//!   stays         ├ first stay ─────┤      ├─ second stay ─┤      each one a rectangle in the arena
+//!                       │ used_until│ end  │ begin: the load may be in flight
+//!   store               └──── b ────┘      │
+//!   load                                   └─ b ─┘
+//! ```
+//! Between `used_until` and `end` the store may still read the memory. A load that waits for that store
+//! itself may come as soon as `used_until`; for everything else it is over when some compute has waited.
+
+use super::computes::StepTimes;
+use crate::{
+    BLOCK_BYTES, BufferId, ByteRange, ExecutionPlan as Plan, LoadFrom, Return, Store, Violation,
+    Workload, whole_blocks,
+};
+
+/// A stretch of time in which a buffer lies at one place. Times count from the start of its run.
+pub(super) struct Stay {
+    pub buffer: usize,
+    pub offset: u64,
+    pub bytes: u64,
+    pub align: u64,
+    pub begin: u64,
+    pub used_until: u64,
+    pub end: u64,
+    /// The load that brings it, unless it is the first stay.
+    pub opened_by: Option<u32>,
+    /// The last store that reads it.
+    pub held_by: Option<u32>,
+}
+
+/// All stays of a run, in order of buffers.
+pub(super) fn stays(w: &Workload, plan: &Plan, times: &StepTimes) -> Result<Vec<Stay>, Violation> {
+    let in_order = |a: &Return, b: &Return| (a.buffer, a.step) < (b.buffer, b.step);
+    if let Some(pair) = plan.returns.windows(2).find(|p| !in_order(&p[0], &p[1])) {
+        return Err(not_so(&pair[1], "returns are not in order"));
+    }
+    let mut stores_of = vec![Vec::new(); w.buffers.len()];
+    for (store, s) in plan.stores.iter().enumerate() {
+        let Some(list) = stores_of.get_mut(s.buffer.index()) else {
+            return Err(bad_store(store, "there is no such buffer"));
+        };
+        check_blocks(store, s)?;
+        list.push(store);
+    }
+    if let Some(back) = plan.returns.last()
+        && back.buffer.index() >= w.buffers.len()
+    {
+        return Err(not_so(back, "there is no such buffer"));
+    }
+    let mut check = Check {
+        plan,
+        times,
+        uses: uses(w),
+        complete_at: complete_at(plan),
+        load_used: vec![false; plan.loads.len()],
+        read_until: vec![0; plan.stores.len()],
+    };
+    let mut out = Vec::with_capacity(w.buffers.len() + plan.returns.len());
+    for (buffer, stores) in stores_of.iter().enumerate() {
+        check.buffer(w, buffer, stores, &mut out)?;
+    }
+    let from_spill = |load: &usize| plan.loads[*load].from == LoadFrom::Spill;
+    let unused = |load: &usize| from_spill(load) && !check.load_used[*load];
+    if let Some(load) = (0..plan.loads.len()).find(unused) {
+        return Err(Violation::UnusedLoad { load });
+    }
+    if let Some(store) = check.read_until.iter().position(|&end| end == 0) {
+        return Err(bad_store(store, "nothing reads what it writes"));
+    }
+    check_spill_file(plan, &check.read_until)?;
+    Ok(out)
+}
+
+struct Check<'a> {
+    plan: &'a Plan,
+    times: &'a StepTimes,
+    /// By buffer: the steps that use it, in order, and whether they write it.
+    uses: Vec<Vec<(u32, bool)>>,
+    /// By store: the compute before which it is complete, whatever the lanes do.
+    complete_at: Vec<u64>,
+    /// By load: it brings a buffer back.
+    load_used: Vec<bool>,
+    /// By store: what it wrote is wanted in the spill file until then; 0 when nothing reads it.
+    read_until: Vec<u64>,
+}
+
+impl Check<'_> {
+    fn buffer(
+        &mut self,
+        w: &Workload,
+        buffer: usize,
+        stores: &[usize],
+        out: &mut Vec<Stay>,
+    ) -> Result<(), Violation> {
+        let spec = &w.buffers[buffer];
+        let returns = self.plan.returns_of(BufferId(buffer as u32));
+        let moves = !stores.is_empty() || !returns.is_empty();
+        if spec.bytes == 0 || spec.live.is_empty() {
+            return match (stores.first(), returns.first()) {
+                (Some(&store), _) => Err(bad_store(store, "its buffer holds nothing")),
+                (_, Some(back)) => Err(not_so(back, "the buffer holds nothing")),
+                _ => Ok(()),
+            };
+        }
+        let (bytes, align) = if moves {
+            (whole_blocks(spec.bytes), BLOCK_BYTES)
+        } else {
+            (spec.bytes, spec.align)
+        };
+        let first = |step: u32| self.times.first[step as usize];
+        let from = out.len();
+        let mut begins = vec![spec.live.begin];
+        out.push(Stay {
+            buffer,
+            offset: self.plan.buffers[buffer],
+            bytes,
+            align,
+            begin: first(spec.live.begin),
+            used_until: 0,
+            end: 0,
+            opened_by: None,
+            held_by: None,
+        });
+        for back in returns {
+            let step = back.step.0;
+            if step <= spec.live.begin || step >= spec.live.end {
+                return Err(not_so(back, "the buffer does not live then"));
+            }
+            let load = back.load as usize;
+            let Some(l) = self.plan.loads.get(load) else {
+                return Err(not_so(back, "there is no such load"));
+            };
+            if l.from != LoadFrom::Spill || l.bytes != bytes || self.load_used[load] {
+                return Err(not_so(back, "its load brings something else"));
+            }
+            if self.plan.computes[first(step) as usize].needs as usize <= load {
+                return Err(not_so(back, "the step does not wait for its load"));
+            }
+            self.load_used[load] = true;
+            begins.push(step);
+            out.push(Stay {
+                offset: l.offset,
+                begin: u64::from(l.after.computes),
+                opened_by: Some(back.load),
+                ..*out.last().unwrap_or(&EMPTY)
+            });
+        }
+        // Each stay is used up to the last use before the next one.
+        for (i, stay) in out[from..].iter_mut().enumerate() {
+            let next = begins.get(i + 1).copied().unwrap_or(u32::MAX);
+            let mine = |&&(step, _): &&(u32, bool)| begins[i] <= step && step < next;
+            let last_use = self.uses[buffer].iter().rev().find(mine);
+            stay.used_until = last_use.map_or(first(begins[i]), |&(step, _)| first(step + 1));
+        }
+        let written_after = |after: u64, before: u32| {
+            let uses = self.uses[buffer].iter();
+            uses.filter(|(step, writes)| *writes && *step < before)
+                .any(|&(step, _)| first(step + 1) > after)
+        };
+        for back in returns {
+            let l = &self.plan.loads[back.load as usize];
+            let complete = stores.iter().rev().filter(|&&s| s < l.stores as usize);
+            let mut same_place =
+                complete.filter(|&&s| self.plan.stores[s].spill_offset == l.file_offset);
+            let Some(&store) = same_place.next() else {
+                return Err(not_so(back, "no store that is complete by then wrote it"));
+            };
+            if written_after(u64::from(self.plan.stores[store].after), back.step.0) {
+                return Err(not_so(back, "it is written after it was stored"));
+            }
+            let until = &mut self.read_until[store];
+            *until = (*until).max(first(back.step.0) + 1);
+        }
+        if let Some(last) = out.last_mut() {
+            let kept_by = stores.iter().rev().find(|&&s| {
+                spec.kept && !written_after(u64::from(self.plan.stores[s].after), u32::MAX)
+            });
+            match kept_by {
+                Some(&store) => self.read_until[store] = u64::MAX,
+                None => last.used_until = first(spec.live.end),
+            }
+        }
+        for &store in stores {
+            let s = &self.plan.stores[store];
+            let stay = begins.partition_point(|&step| first(step) < u64::from(s.after));
+            let Some(stay) = stay.checked_sub(1).map(|i| &mut out[from + i]) else {
+                return Err(bad_store(store, "its buffer is not in memory yet"));
+            };
+            if s.offset != stay.offset || s.bytes != bytes {
+                return Err(bad_store(store, "its buffer lies elsewhere"));
+            }
+            stay.held_by = Some(store as u32);
+            stay.end = stay.end.max(self.complete_at[store]);
+        }
+        for stay in &mut out[from..] {
+            stay.end = stay.end.max(stay.used_until);
+        }
+        Ok(())
+    }
+}
+
+const EMPTY: Stay = Stay {
+    buffer: 0,
+    offset: 0,
+    bytes: 0,
+    align: 1,
+    begin: 0,
+    used_until: 0,
+    end: 0,
+    opened_by: None,
+    held_by: None,
+};
+
+fn not_so(back: &Return, why: &'static str) -> Violation {
+    Violation::Return {
+        buffer: back.buffer.0,
+        step: back.step.0,
+        why,
+    }
+}
+
+fn bad_store(store: usize, why: &str) -> Violation {
+    Violation::Store {
+        store,
+        why: why.into(),
+    }
+}
+
+fn check_blocks(store: usize, s: &Store) -> Result<(), Violation> {
+    for (name, value) in [
+        ("bytes", s.bytes),
+        ("place in the spill file", s.spill_offset),
+    ] {
+        if !value.is_multiple_of(BLOCK_BYTES) || value >= 1 << 44 {
+            return Err(bad_store(
+                store,
+                &format!("{value}, its {name}, is not in whole blocks"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A buffer that nobody lists may be used, and written, by every step of its live range.
+fn uses(w: &Workload) -> Vec<Vec<(u32, bool)>> {
+    let mut uses = vec![Vec::new(); w.buffers.len()];
+    for (step, spec) in w.steps.iter().enumerate() {
+        let step = step as u32;
+        for (list, writes) in [(&spec.reads, false), (&spec.writes, true)] {
+            for buffer in list {
+                let of: &mut Vec<(u32, bool)> = &mut uses[buffer.index()];
+                match of.last_mut() {
+                    Some(last) if last.0 == step => last.1 |= writes,
+                    _ => of.push((step, writes)),
+                }
+            }
+        }
+    }
+    for (of, buffer) in uses.iter_mut().zip(&w.buffers) {
+        if of.is_empty() {
+            of.extend((buffer.live.begin..buffer.live.end).map(|step| (step, true)));
+        }
+    }
+    uses
+}
+
+/// By store: the first compute that waits for it, or the end of the run.
+fn complete_at(plan: &Plan) -> Vec<u64> {
+    let mut at = Vec::with_capacity(plan.stores.len());
+    for (compute, c) in plan.computes.iter().enumerate() {
+        let count = at.len().max(c.stores as usize);
+        at.resize(count, compute as u64);
+    }
+    at.resize(plan.stores.len(), plan.computes.len() as u64);
+    at
+}
+
+/// Nothing is written in the spill file over what is still to be read there.
+fn check_spill_file(plan: &Plan, read_until: &[u64]) -> Result<(), Violation> {
+    let mut order: Vec<usize> = (0..plan.stores.len()).collect();
+    order.sort_by_key(|&s| plan.stores[s].after);
+    let mut live: Vec<(ByteRange, usize)> = Vec::new();
+    for store in order {
+        let s = &plan.stores[store];
+        live.retain(|&(_, other)| read_until[other] > u64::from(s.after));
+        if let Some(&(_, a)) = live.iter().find(|(r, _)| r.overlaps(s.spill_range())) {
+            return Err(Violation::Overlap {
+                a: format!("what store {a} wrote"),
+                b: format!("what store {store} writes"),
+                time: s.after.into(),
+            });
+        }
+        live.push((s.spill_range(), store));
+    }
+    Ok(())
+}
