@@ -18,6 +18,7 @@ pub mod layout;
 mod options;
 mod preload;
 mod schedule;
+pub mod search;
 
 pub use options::{Effort, PlanOptions};
 
