@@ -133,6 +133,8 @@ pub enum BandsArg {
 pub enum StrategyArg {
     /// As early as memory allows, some of them kept
     Preload,
+    /// Whole layers in blocks, of which two are in memory at a time
+    Blocks,
     /// When a step needs them
     Ondemand,
     /// All of them, once
@@ -212,6 +214,7 @@ impl StrategyArg {
     pub fn strategy(self) -> Strategy {
         match self {
             StrategyArg::Preload => Strategy::Preload,
+            StrategyArg::Blocks => Strategy::Blocks,
             StrategyArg::Ondemand => Strategy::OnDemand,
             StrategyArg::Resident => Strategy::Resident,
         }

@@ -1,4 +1,4 @@
-//! Planners: static layout, preload (FlexNN), on-demand and resident baselines.
+//! Planners: static layout, preload (FlexNN), blocks (SwapNet), on-demand and resident baselines.
 //!
 //! All of them turn a [`Workload`] and a budget for its arena into an [`ExecutionPlan`] that
 //! [`neap_plan::validate`] accepts:
@@ -13,6 +13,7 @@
 
 mod assemble;
 mod baselines;
+pub mod blocks;
 mod ground;
 pub mod layout;
 mod options;
@@ -32,6 +33,8 @@ use thiserror::Error;
 pub enum Strategy {
     /// As early as space allows, part of them resident; everything resident when it fits.
     Preload,
+    /// Whole layers in blocks, two at a time.
+    Blocks,
     /// When the step that needs them is due.
     OnDemand,
     /// All of them, once.
@@ -53,11 +56,17 @@ pub enum PlanError {
 }
 
 impl Strategy {
-    pub const ALL: [Strategy; 3] = [Strategy::Preload, Strategy::OnDemand, Strategy::Resident];
+    pub const ALL: [Strategy; 4] = [
+        Strategy::Preload,
+        Strategy::Blocks,
+        Strategy::OnDemand,
+        Strategy::Resident,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Strategy::Preload => "preload",
+            Strategy::Blocks => "blocks",
             Strategy::OnDemand => "ondemand",
             Strategy::Resident => "resident",
         }
@@ -69,7 +78,9 @@ impl std::str::FromStr for Strategy {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Strategy::ALL.into_iter().find(|s| s.name() == name);
-        found.ok_or_else(|| format!("unknown strategy {name:?}: preload, ondemand or resident"))
+        found.ok_or_else(|| {
+            format!("unknown strategy {name:?}: preload, blocks, ondemand or resident")
+        })
     }
 }
 
@@ -104,6 +115,18 @@ impl<'a> Planner<'a> {
         streamed.min(self.unlimited_high_water_bytes())
     }
 
+    /// The smallest arena for which this strategy has a plan.
+    pub fn smallest_bytes_of(&self, strategy: Strategy) -> u64 {
+        let unlimited = self.unlimited_high_water_bytes();
+        match (strategy, &self.grounds) {
+            (Strategy::Resident, _) | (_, None) => unlimited,
+            (Strategy::Blocks, Some(grounds)) => {
+                unlimited.min(blocks::smallest_bytes(self.workload, grounds))
+            }
+            (Strategy::Preload | Strategy::OnDemand, _) => self.smallest_feasible_bytes(),
+        }
+    }
+
     /// The arena in which everything is resident.
     pub fn unlimited_high_water_bytes(&self) -> u64 {
         let everything = self.all_resident(u64::MAX, &CostProfile::default());
@@ -128,11 +151,15 @@ impl<'a> Planner<'a> {
             Strategy::Resident => {
                 return resident().ok_or_else(|| infeasible(self.unlimited_high_water_bytes()));
             }
+            Strategy::Blocks => {
+                let blocks = || blocks::plan(w, grounds, budget_bytes, costs).map(planned);
+                resident().or_else(blocks)
+            }
             _ if budget_bytes < grounds.smallest_bytes() => resident(),
             Strategy::Preload => preload::plan(w, grounds, budget_bytes, costs).map(planned),
             Strategy::OnDemand => baselines::ondemand(w, grounds, budget_bytes, costs).map(planned),
         };
-        let mut planned = found.ok_or_else(|| infeasible(self.smallest_feasible_bytes()))?;
+        let mut planned = found.ok_or_else(|| infeasible(self.smallest_bytes_of(strategy)))?;
         planned.plan.strategy = strategy.name().to_owned();
         Ok(planned)
     }

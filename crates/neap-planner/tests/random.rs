@@ -53,9 +53,9 @@ proptest! {
                     }
                 }
                 Err(PlanError::Infeasible { smallest_bytes }) => {
-                    prop_assert_eq!(strategy, Strategy::Resident);
-                    prop_assert_eq!(smallest_bytes, unlimited);
-                    prop_assert!(budget < unlimited);
+                    prop_assert!([Strategy::Resident, Strategy::Blocks].contains(&strategy));
+                    prop_assert_eq!(smallest_bytes, planner.smallest_bytes_of(strategy));
+                    prop_assert!(budget < smallest_bytes && smallest_bytes <= unlimited);
                 }
             }
         }
@@ -64,8 +64,8 @@ proptest! {
     #[test]
     fn the_smallest_feasible_budget_is_one(w in workload(24), costs in costs()) {
         let planner = Planner::new(&w);
-        let smallest = planner.smallest_feasible_bytes();
-        for strategy in [Strategy::Preload, Strategy::OnDemand] {
+        for strategy in [Strategy::Preload, Strategy::OnDemand, Strategy::Blocks] {
+            let smallest = planner.smallest_bytes_of(strategy);
             let planned = planner.plan(smallest, strategy, &costs).unwrap();
             checked(&w, &planned, smallest, &costs)?;
             if let Some(less) = smallest.checked_sub(1) {

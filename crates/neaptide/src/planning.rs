@@ -174,7 +174,13 @@ impl Attempt {
         strategy: Strategy,
         costs: &CostProfile,
     ) -> std::result::Result<(Planned, u64), PlanError> {
-        let tables_bytes = set_aside(workload, &planner, self.room, self.whole);
+        let tables_bytes = match strategy {
+            // Nothing is resident, or everything.
+            Strategy::Blocks | Strategy::Resident => 0,
+            Strategy::Preload | Strategy::OnDemand => {
+                set_aside(workload, &planner, self.room, self.whole)
+            }
+        };
         let planned = planner.plan(self.room - tables_bytes, strategy, costs)?;
         Ok((planned, tables_bytes))
     }

@@ -264,9 +264,18 @@ impl Model {
     }
 
     pub fn plan(&self, budget_bytes: u64, strategy: neap_planner::Strategy) -> ExecutionPlan {
-        neap_planner::plan(&self.workload, budget_bytes, strategy, &Default::default())
+        self.plan_if_feasible(budget_bytes, strategy)
             .expect("feasible")
-            .plan
+    }
+
+    pub fn plan_if_feasible(
+        &self,
+        budget_bytes: u64,
+        strategy: neap_planner::Strategy,
+    ) -> Option<ExecutionPlan> {
+        neap_planner::plan(&self.workload, budget_bytes, strategy, &Default::default())
+            .ok()
+            .map(|planned| planned.plan)
     }
 
     pub fn smallest_bytes(&self) -> u64 {
