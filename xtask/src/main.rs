@@ -7,6 +7,7 @@ mod conformance;
 mod flexnn;
 mod models;
 mod peer;
+mod planning;
 mod prediction;
 mod storage;
 mod survive;
@@ -91,6 +92,8 @@ enum Command {
 enum Suite {
     /// Memory against latency, beside three engines, on fast and slow storage; ablations.
     Flexnn(flexnn::FlexnnArgs),
+    /// Time that planning takes, and predicted latencies to compare planners by.
+    Planning(planning::PlanningArgs),
     /// Predicted against measured latency.
     Prediction {
         /// Only these models.
@@ -109,6 +112,10 @@ fn main() -> Result<()> {
             suite: Some(Suite::Flexnn(args)),
             ..
         } => flexnn::run(&root(), &args),
+        Command::Bench {
+            suite: Some(Suite::Planning(args)),
+            ..
+        } => planning::run(&root(), &args),
         Command::Bench {
             suite: Some(Suite::Prediction { only, write }),
             ..

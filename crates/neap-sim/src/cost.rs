@@ -137,7 +137,12 @@ impl CostProfile {
 /// Seconds to nanoseconds. No rate (0/0) is no time; and no action takes longer than [`LONGEST_NS`], so
 /// that sums over any plan do not overflow, whatever the numbers were.
 fn to_ns(seconds: f64) -> u64 {
-    (seconds * 1e9).round().min(LONGEST_NS) as u64
+    rounded_ns((seconds * 1e9).min(LONGEST_NS))
 }
 
 const LONGEST_NS: f64 = 1e12;
+
+/// To the nearest; not `f64::round`, which is a call where the processor's own rounding may not be used.
+pub(crate) fn rounded_ns(ns: f64) -> u64 {
+    (ns + 0.5) as u64
+}

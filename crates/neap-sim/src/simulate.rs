@@ -16,6 +16,7 @@
 use neap_plan::{ExecutionPlan, Lane, RunTiming, Span, Timeline, Workload};
 
 use crate::CostProfile;
+use crate::cost::rounded_ns;
 
 /// The storage side of a [`CostProfile`].
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +31,7 @@ pub struct LoadCost {
 
 impl LoadCost {
     fn handling_ns(&self, bytes: u64) -> u64 {
-        self.handling_ns + (bytes as f64 * self.handling_ns_per_byte).round() as u64
+        self.handling_ns + rounded_ns(bytes as f64 * self.handling_ns_per_byte)
     }
 }
 
@@ -106,7 +107,7 @@ impl LoadLane {
         let slot = self.count % self.cost.queue_depth;
         let start = ready.max(self.started).max(self.in_flight[slot]);
         let first_byte = (start + self.cost.latency_ns).max(self.free_at);
-        let done = first_byte + (bytes as f64 * self.cost.ns_per_byte).round() as u64;
+        let done = first_byte + rounded_ns(bytes as f64 * self.cost.ns_per_byte);
         self.started = start;
         self.free_at = done;
         self.in_flight[slot] = done;

@@ -43,16 +43,71 @@ impl Skyline {
         if begin >= end {
             return;
         }
-        let first = self.split(begin);
-        let last = if end < self.end {
-            self.split(end)
-        } else {
-            self.segments.len()
-        };
-        for s in &mut self.segments[first..last] {
-            s.free_since = s.free_since.max(until);
+        let first = self.at(begin);
+        let mut last = first;
+        let mut is_latest = self.segments[first].free_since <= until;
+        while let Some(s) = self.segments.get(last + 1).filter(|s| s.begin < end) {
+            is_latest &= s.free_since <= until;
+            last += 1;
         }
-        self.merge(first.saturating_sub(1), last + 1);
+        if is_latest {
+            self.replace(first, last, begin, end, until);
+        } else {
+            // Something in there is in use for longer: its parts one by one.
+            let mut at = end;
+            for i in (first..=last).rev() {
+                let s = self.segments[i];
+                let from = s.begin.max(begin);
+                if s.free_since < until {
+                    self.replace(i, i, from, at, until);
+                }
+                at = from;
+            }
+        }
+    }
+
+    /// Segments `first..=last`, which hold `begin..end`, give way to one for that range; what is left of them
+    /// at either side stays, and equal neighbours become one.
+    fn replace(&mut self, first: usize, last: usize, begin: u64, end: u64, free_since: u32) {
+        let after = self.segments.get(last + 1).copied();
+        let (left, right) = (self.segments[first], self.segments[last]);
+        let mut new = [Segment { begin, free_since }; 3];
+        let mut count = 0;
+        let (mut from, mut to) = (first, last + 1);
+        // What comes before the range, in these segments or as their neighbour.
+        let mut before = from.checked_sub(1).map(|i| self.segments[i].free_since);
+        if left.begin < begin {
+            new[0] = left;
+            count = 1;
+            before = Some(left.free_since);
+        }
+        if before == Some(free_since) {
+            // It goes on from there; that segment stays as it is.
+            if count == 1 {
+                from += 1;
+                count = 0;
+            }
+        } else {
+            new[count] = Segment { begin, free_since };
+            count += 1;
+        }
+        if after.map_or(self.end, |s| s.begin) > end {
+            if right.free_since != free_since {
+                new[count] = Segment {
+                    begin: end,
+                    free_since: right.free_since,
+                };
+                count += 1;
+            }
+        } else if after.is_some_and(|s| s.free_since == free_since) {
+            to += 1;
+        }
+        let (old, new) = (to - from, &new[..count]);
+        if old == count {
+            self.segments[from..to].copy_from_slice(new);
+        } else {
+            self.segments.splice(from..to, new.iter().copied());
+        }
     }
 
     /// Forgets differences before `time`: all that is free since then is the same.
@@ -71,10 +126,7 @@ impl Skyline {
 
     /// Since when all of `begin..end` is free.
     pub fn free_since(&self, begin: u64, end: u64) -> u32 {
-        let first = self
-            .segments
-            .partition_point(|s| s.begin <= begin)
-            .saturating_sub(1);
+        let first = self.at(begin);
         let inside = self.segments[first..].iter().take_while(|s| s.begin < end);
         inside.map(|s| s.free_since).max().unwrap_or(0)
     }
@@ -84,6 +136,8 @@ impl Skyline {
     pub fn earliest(&self, bytes: u64, deadline: u32) -> Option<(u64, u32)> {
         let block = neap_plan::BLOCK_BYTES;
         let count = self.segments.len();
+        let since = self.segments.iter().map(|s| s.free_since);
+        let soonest = since.min().filter(|&s| s <= deadline)?;
         let end_of = |i: usize| self.segments.get(i + 1).map_or(self.end, |s| s.begin);
         let mut best: Option<(u64, u32)> = None;
         let mut consider = |offset: u64, since: u32| {
@@ -100,6 +154,10 @@ impl Skyline {
         for i in 0..count {
             // From the begin of segment i upwards.
             let offset = self.segments[i].begin.next_multiple_of(block);
+            if self.segments[i].free_since == soonest && offset + bytes <= end_of(i) {
+                // Nothing is free since earlier, and nothing so early lies lower.
+                return Some((offset, soonest));
+            }
             if self.segments[i].free_since <= limit && offset + bytes <= self.end {
                 let mut since = 0;
                 for s in self.segments[i..]
@@ -133,33 +191,11 @@ impl Skyline {
         best
     }
 
-    /// Index of the segment that begins at `address`, made if need be.
-    fn split(&mut self, address: u64) -> usize {
-        let i = self.segments.partition_point(|s| s.begin < address);
-        if self.segments.get(i).is_none_or(|s| s.begin != address) {
-            let free_since = self.segments[i - 1].free_since;
-            self.segments.insert(
-                i,
-                Segment {
-                    begin: address,
-                    free_since,
-                },
-            );
-        }
-        i
-    }
-
-    fn merge(&mut self, from: usize, to: usize) {
-        let mut i = from + 1;
-        let mut to = to.min(self.segments.len());
-        while i < to {
-            if self.segments[i].free_since == self.segments[i - 1].free_since {
-                self.segments.remove(i);
-                to -= 1;
-            } else {
-                i += 1;
-            }
-        }
+    /// Index of the segment that holds `address`.
+    fn at(&self, address: u64) -> usize {
+        self.segments
+            .partition_point(|s| s.begin <= address)
+            .saturating_sub(1)
     }
 }
 
@@ -210,12 +246,14 @@ mod tests {
             for (i, &p) in plain.iter().enumerate() {
                 prop_assert_eq!(skyline.free_since(i as u64 * BLOCK, (i as u64 + 1) * BLOCK), p);
             }
+            prop_assert!(skyline.segments.windows(2).all(|s| s[0].begin < s[1].begin && s[0].free_since != s[1].free_since));
             let at = |i: usize| *plain[i..i + bytes as usize].iter().max().unwrap();
             let want = (0..=40 - bytes as usize).map(at).min().filter(|&m| m <= deadline);
             let got = skyline.earliest(bytes * BLOCK, deadline);
             prop_assert_eq!(got.map(|g| g.1), want);
             if let Some((offset, since)) = got {
-                prop_assert_eq!(at((offset / BLOCK) as usize), since);
+                let lowest = (0..=40 - bytes as usize).find(|&i| at(i) == since);
+                prop_assert_eq!(Some((offset / BLOCK) as usize), lowest);
             }
         }
     }

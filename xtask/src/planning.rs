@@ -1,0 +1,170 @@
+//! How long planning takes, and how good the plans are: every zoo model × budgets.
+//!
+//! Times are those of [`Model::plan`], from a budget to a checked plan: the first one, and, with less effort, one for
+//! a budget that changes. Predicted latencies are the planner's own, at fixed arenas and built-in costs, so that two
+//! versions of it can be compared: `--save` what one says, then `--against` it with the other.
+
+use crate::models;
+use anyhow::{Context, Result};
+use clap::Args;
+use neap_planner::{Effort, PlanOptions, Planner, Strategy};
+use neaptide::{
+    BandMode, Budget, Cache, Calibration, CostProfile, Model, OpenOptions, RunOptions, Workload,
+};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+#[derive(Args)]
+pub struct PlanningArgs {
+    /// Only these zoo models.
+    only: Vec<String>,
+    /// Plans of each budget; the fastest counts.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Write predicted latencies to a file.
+    #[arg(long)]
+    save: Option<PathBuf>,
+    /// Compare predicted latencies with those of a file.
+    #[arg(long)]
+    against: Option<PathBuf>,
+    /// Predicted latencies only.
+    #[arg(long)]
+    no_times: bool,
+}
+
+/// Budgets between the smallest feasible one and that with everything resident.
+const SHARES: [f64; 8] = [0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9];
+const THREADS: usize = 2;
+const EFFORTS: [Effort; 2] = [Effort::Quick, Effort::Thorough];
+
+/// Predicted latency in nanoseconds, by model, program, kernels, effort and budget.
+type Latencies = BTreeMap<String, u64>;
+
+pub fn run(root: &Path, args: &PlanningArgs) -> Result<()> {
+    let mut latencies = Latencies::new();
+    let mut slowest = [0.0f64; 2];
+    for name in models::zoo_names() {
+        if !args.only.is_empty() && args.only.iter().all(|o| o != name) {
+            continue;
+        }
+        let open = OpenOptions {
+            cache: Cache::Folder(root.join("target/models/packed")),
+            ..Default::default()
+        };
+        let model = Model::open(&models::zoo_model(root, name)?, &open, &mut |_| {})?;
+        if !args.no_times {
+            let times = times_ms(&model, args.rounds).with_context(|| name.to_string())?;
+            for (effort, (times, slowest)) in EFFORTS.iter().zip(times.iter().zip(&mut slowest)) {
+                let text: Vec<String> = times.iter().map(|ms| format!("{ms:5.1}")).collect();
+                println!("{name:14} {effort:9?} {} ms", text.join(" "));
+                *slowest = times.iter().fold(*slowest, |a, &b| a.max(b));
+            }
+        }
+        predict(name, &model, &mut latencies)?;
+    }
+    if !args.no_times {
+        println!(
+            "slowest: {:.1} ms quick, {:.1} ms thorough",
+            slowest[0], slowest[1]
+        );
+    }
+    if let Some(path) = &args.save {
+        std::fs::write(path, serde_json::to_vec_pretty(&latencies)?)?;
+    }
+    if let Some(path) = &args.against {
+        let old: Latencies = serde_json::from_slice(&std::fs::read(path)?)?;
+        compare(&old, &latencies);
+    }
+    Ok(())
+}
+
+/// Planning times by effort and budget.
+fn times_ms(model: &Model, rounds: usize) -> Result<Vec<Vec<f64>>> {
+    let mut options = RunOptions {
+        threads: THREADS,
+        calibration: Calibration::Off,
+        ..RunOptions::default()
+    };
+    let bounds = model.bounds(&options);
+    let (least, most) = (
+        bounds.smallest_feasible_bytes,
+        bounds.unlimited_high_water_bytes,
+    );
+    let mut all = Vec::new();
+    for effort in EFFORTS {
+        options.planner.effort = effort;
+        let mut times = Vec::new();
+        for share in SHARES {
+            let budget = least + ((most - least) as f64 * share) as u64;
+            options.budget = Budget::Bytes(budget);
+            let mut best = f64::MAX;
+            for _ in 0..rounds.max(1) {
+                best = best.min(model.plan(&options)?.planning_ns as f64 / 1e6);
+            }
+            times.push(best);
+        }
+        all.push(times);
+    }
+    Ok(all)
+}
+
+fn predict(name: &str, model: &Model, latencies: &mut Latencies) -> Result<()> {
+    let fastest = model.plan(&RunOptions {
+        threads: THREADS,
+        calibration: Calibration::Off,
+        ..RunOptions::default()
+    })?;
+    let direct = model.workloads(THREADS, BandMode::Auto);
+    let workloads = std::iter::once(("fastest", &fastest.workload))
+        .chain(["direct", "bands"].into_iter().zip(&direct));
+    for (kind, workload) in workloads {
+        for effort in EFFORTS {
+            let options = PlanOptions {
+                effort,
+                ..PlanOptions::default()
+            };
+            for (share, ns) in SHARES.iter().zip(predicted_ns(workload, options)?) {
+                latencies.insert(format!("{name} {kind} {effort:?} {share}"), ns);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn predicted_ns(workload: &Workload, options: PlanOptions) -> Result<Vec<u64>> {
+    let planner = Planner::with_options(workload, options);
+    let (least, most) = (
+        planner.smallest_feasible_bytes(),
+        planner.unlimited_high_water_bytes(),
+    );
+    let costs = CostProfile::default();
+    let predicted = SHARES.iter().map(|share| {
+        let arena = least + (most.saturating_sub(least) as f64 * share) as u64;
+        let planned = planner.plan(arena, Strategy::Preload, &costs)?;
+        neap_plan::validate(workload, &planned.plan)?;
+        Ok(planned.prediction.latency_ns)
+    });
+    predicted.collect()
+}
+
+fn compare(old: &Latencies, new: &Latencies) {
+    let pairs = new
+        .iter()
+        .filter_map(|(key, &ns)| Some((key, *old.get(key)?, ns)));
+    let ratios: Vec<(f64, &String)> = pairs
+        .map(|(key, old, new)| (new as f64 / old.max(1) as f64, key))
+        .collect();
+    for (ratio, key) in ratios.iter().filter(|(r, _)| (r - 1.0).abs() > 0.005) {
+        println!("{key}: {:+.2} %", (ratio - 1.0) * 100.0);
+    }
+    let mean = ratios.iter().map(|(r, _)| r.ln()).sum::<f64>() / ratios.len().max(1) as f64;
+    let worst = ratios.iter().map(|(r, _)| *r).fold(0.0, f64::max);
+    println!(
+        "{} plans compared: {} slower, {} faster, geometric mean {:+.3} %, worst {:+.2} %",
+        ratios.len(),
+        ratios.iter().filter(|(r, _)| *r > 1.0).count(),
+        ratios.iter().filter(|(r, _)| *r < 1.0).count(),
+        (mean.exp() - 1.0) * 100.0,
+        (worst - 1.0) * 100.0
+    );
+}
