@@ -28,8 +28,14 @@ pub struct PlanningArgs {
     #[arg(long)]
     against: Option<PathBuf>,
     /// Predicted latencies only.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "no_latencies")]
     no_times: bool,
+    /// Times only.
+    #[arg(long)]
+    no_latencies: bool,
+    /// Only with less effort.
+    #[arg(long)]
+    quick: bool,
 }
 
 /// Budgets between the smallest feasible one and that with everything resident.
@@ -53,14 +59,16 @@ pub fn run(root: &Path, args: &PlanningArgs) -> Result<()> {
         };
         let model = Model::open(&models::zoo_model(root, name)?, &open, &mut |_| {})?;
         if !args.no_times {
-            let times = times_ms(&model, args.rounds).with_context(|| name.to_string())?;
+            let times = times_ms(&model, args).with_context(|| name.to_string())?;
             for (effort, (times, slowest)) in EFFORTS.iter().zip(times.iter().zip(&mut slowest)) {
                 let text: Vec<String> = times.iter().map(|ms| format!("{ms:5.1}")).collect();
                 println!("{name:14} {effort:9?} {} ms", text.join(" "));
                 *slowest = times.iter().fold(*slowest, |a, &b| a.max(b));
             }
         }
-        predict(name, &model, &mut latencies)?;
+        if !args.no_latencies {
+            predict(name, &model, &mut latencies)?;
+        }
     }
     if !args.no_times {
         println!(
@@ -79,7 +87,7 @@ pub fn run(root: &Path, args: &PlanningArgs) -> Result<()> {
 }
 
 /// Planning times by effort and budget.
-fn times_ms(model: &Model, rounds: usize) -> Result<Vec<Vec<f64>>> {
+fn times_ms(model: &Model, args: &PlanningArgs) -> Result<Vec<Vec<f64>>> {
     let mut options = RunOptions {
         threads: THREADS,
         calibration: Calibration::Off,
@@ -91,14 +99,14 @@ fn times_ms(model: &Model, rounds: usize) -> Result<Vec<Vec<f64>>> {
         bounds.unlimited_high_water_bytes,
     );
     let mut all = Vec::new();
-    for effort in EFFORTS {
+    for effort in EFFORTS.into_iter().take(if args.quick { 1 } else { 2 }) {
         options.planner.effort = effort;
         let mut times = Vec::new();
         for share in SHARES {
             let budget = least + ((most - least) as f64 * share) as u64;
             options.budget = Budget::Bytes(budget);
             let mut best = f64::MAX;
-            for _ in 0..rounds.max(1) {
+            for _ in 0..args.rounds.max(1) {
                 best = best.min(model.plan(&options)?.planning_ns as f64 / 1e6);
             }
             times.push(best);

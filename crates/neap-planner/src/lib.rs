@@ -140,6 +140,22 @@ impl<'a> Planner<'a> {
         strategy: Strategy,
         costs: &CostProfile,
     ) -> Result<Planned, PlanError> {
+        let planned = self.plan_below(budget_bytes, strategy, costs, u64::MAX)?;
+        // A plan of a predicted `u64::MAX` does not exist: costs are bounded.
+        planned.ok_or(PlanError::Infeasible {
+            smallest_bytes: u64::MAX,
+        })
+    }
+
+    /// [`Planner::plan`] where a plan is at hand that takes `limit_ns`: `None` when none is found that is
+    /// predicted faster, which takes less time to find out.
+    pub fn plan_below(
+        &self,
+        budget_bytes: u64,
+        strategy: Strategy,
+        costs: &CostProfile,
+        limit_ns: u64,
+    ) -> Result<Option<Planned>, PlanError> {
         let infeasible = |smallest_bytes| PlanError::Infeasible { smallest_bytes };
         let Some(grounds) = &self.grounds else {
             return Err(infeasible(u64::MAX));
@@ -148,20 +164,24 @@ impl<'a> Planner<'a> {
         let resident = || self.all_resident(budget_bytes, costs);
         let planned = |(plan, prediction)| Planned { plan, prediction };
         let found = match strategy {
-            Strategy::Resident => {
-                return resident().ok_or_else(|| infeasible(self.unlimited_high_water_bytes()));
-            }
+            Strategy::Resident => resident(),
             Strategy::Blocks => {
                 let blocks = || blocks::plan(w, grounds, budget_bytes, costs).map(planned);
                 resident().or_else(blocks)
             }
             _ if budget_bytes < grounds.smallest_bytes() => resident(),
-            Strategy::Preload => preload::plan(w, grounds, budget_bytes, costs).map(planned),
+            Strategy::Preload => {
+                let found = preload::plan(w, grounds, budget_bytes, costs, limit_ns).map(planned);
+                if found.is_none() && limit_ns < u64::MAX {
+                    return Ok(None);
+                }
+                found
+            }
             Strategy::OnDemand => baselines::ondemand(w, grounds, budget_bytes, costs).map(planned),
         };
         let mut planned = found.ok_or_else(|| infeasible(self.smallest_bytes_of(strategy)))?;
         planned.plan.strategy = strategy.name().to_owned();
-        Ok(planned)
+        Ok((planned.prediction.latency_ns < limit_ns).then_some(planned))
     }
 
     fn all_resident(&self, budget_bytes: u64, costs: &CostProfile) -> Option<Planned> {

@@ -11,14 +11,14 @@ use neap_plan::{BLOCK_BYTES, ByteRange, PanelRange, StepId, Workload};
 use crate::ground::{Ground, Tables, prefers_rows, whole_weights};
 
 /// One slice of a step (or the whole of it).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     pub step: u32,
     pub panels: PanelRange,
 }
 
 /// Weights that travel together: whole blocks of the file.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
     pub file: ByteRange,
     /// First and last compute that use it.

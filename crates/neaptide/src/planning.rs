@@ -84,9 +84,11 @@ impl Request<'_> {
             let attempt = Attempt { room, whole };
             let smallest = planner.smallest_feasible_bytes();
             let strategy = self.options.strategy;
+            let mut limit_ns = best.as_ref().map_or(u64::MAX, latency_ns);
+            let mut tried = vec![workload.digest.clone()];
             let mut found = attempt
-                .plan(&workload, planner, strategy, &costs)
-                .map(|(p, t)| (p, t, workload, costs));
+                .plan(&workload, planner, strategy, &costs, limit_ns)
+                .map(|found| found.map(|(p, t)| (p, t, workload, costs)));
             // The workspaces of fast kernels may be what does not fit, or what leaves no room to load.
             let is_tight = found.is_err() || room < smallest.saturating_mul(2);
             if kernels != Kernels::Direct && is_tight {
@@ -95,18 +97,18 @@ impl Request<'_> {
                 let least = planner.smallest_feasible_bytes();
                 for kernels in [Kernels::FastestWithin(least), Kernels::Direct] {
                     let workload = self.workload(program, kernels);
-                    let costs = self.costs(program, &workload);
-                    let planner = Planner::with_options(&workload, self.options.planner);
-                    let other = attempt.plan(&workload, planner, strategy, &costs);
-                    let is_better = match (&found, &other) {
-                        (Ok((old, ..)), Ok((new, _))) => {
-                            new.prediction.latency_ns < old.prediction.latency_ns
+                    if !tried.contains(&workload.digest) {
+                        tried.push(workload.digest.clone());
+                        let costs = self.costs(program, &workload);
+                        let planner = Planner::with_options(&workload, self.options.planner);
+                        if let Ok(Some((planned, ..))) = &found {
+                            limit_ns = planned.prediction.latency_ns;
                         }
-                        (Ok(_), Err(_)) => false,
-                        (Err(_), _) => true,
-                    };
-                    if is_better {
-                        found = other.map(|(p, t)| (p, t, workload, costs));
+                        let other = attempt.plan(&workload, planner, strategy, &costs, limit_ns);
+                        // `None` is not better than what there is.
+                        if found.is_err() || matches!(other, Ok(Some(_))) {
+                            found = other.map(|o| o.map(|(p, t)| (p, t, workload, costs)));
+                        }
                     }
                     if found.is_ok() {
                         break;
@@ -117,19 +119,16 @@ impl Request<'_> {
                 Err(PlanError::Infeasible {
                     smallest_bytes: bytes,
                 }) => smallest_bytes = smallest_bytes.min(bytes),
-                Ok((planned, tables_bytes, workload, costs)) => {
-                    let is_better =
-                        |old: &Candidate| planned.prediction.latency_ns < latency_ns(old);
-                    if best.as_ref().is_none_or(is_better) {
-                        best = Some(Candidate {
-                            program: program.clone(),
-                            workload,
-                            planned,
-                            costs,
-                            tables_bytes,
-                        });
-                    }
+                Ok(Some((planned, tables_bytes, workload, costs))) => {
+                    best = Some(Candidate {
+                        program: program.clone(),
+                        workload,
+                        planned,
+                        costs,
+                        tables_bytes,
+                    });
                 }
+                Ok(None) => {}
             }
         }
         let Some(best) = best else {
@@ -166,14 +165,15 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// A plan, and what of the room it must leave to page tables.
+    /// A plan that is faster than `limit_ns`, and what of the room it must leave to page tables.
     fn plan(
         &self,
         workload: &Workload,
         planner: Planner,
         strategy: Strategy,
         costs: &CostProfile,
-    ) -> std::result::Result<(Planned, u64), PlanError> {
+        limit_ns: u64,
+    ) -> std::result::Result<Option<(Planned, u64)>, PlanError> {
         let tables_bytes = match strategy {
             // Nothing is resident, or everything.
             Strategy::Blocks | Strategy::Resident => 0,
@@ -181,8 +181,8 @@ impl Attempt {
                 set_aside(workload, &planner, self.room, self.whole)
             }
         };
-        let planned = planner.plan(self.room - tables_bytes, strategy, costs)?;
-        Ok((planned, tables_bytes))
+        let planned = planner.plan_below(self.room - tables_bytes, strategy, costs, limit_ns)?;
+        Ok(planned.map(|planned| (planned, tables_bytes)))
     }
 }
 

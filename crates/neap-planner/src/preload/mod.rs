@@ -67,6 +67,8 @@ pub struct Grounds {
     pub tight: Ground,
     /// Buffers and workspaces laid out by themselves.
     pub loose: Ground,
+    /// Buffers and workspaces lie in the same places on both.
+    same_places: bool,
     /// The same with tables in memory, for workloads that have such.
     pub tables: Option<Ground>,
     pub options: PlanOptions,
@@ -81,9 +83,12 @@ impl Grounds {
             Memory::Allocated
         };
         let ground = |tables, reserve| Ground::new(w, tables, reserve, memory);
+        let tight = ground(Tables::Rows, Reserve::SmallestSlices);
+        let loose = ground(Tables::Rows, Reserve::Nothing);
         Self {
-            tight: ground(Tables::Rows, Reserve::SmallestSlices),
-            loose: ground(Tables::Rows, Reserve::Nothing),
+            same_places: tight.buffers == loose.buffers && tight.workspaces == loose.workspaces,
+            tight,
+            loose,
             tables: any_tables.then(|| ground(Tables::Resident, Reserve::Nothing)),
             options,
         }
@@ -99,12 +104,14 @@ impl Grounds {
     }
 }
 
-/// The fastest plan found within `budget_bytes`, which is at least [`Grounds::smallest_bytes`].
+/// The fastest plan found within `budget_bytes`, which is at least [`Grounds::smallest_bytes`], if it is faster
+/// than `limit_ns`.
 pub fn plan(
     w: &Workload,
     grounds: &Grounds,
     budget_bytes: u64,
     costs: &CostProfile,
+    limit_ns: u64,
 ) -> Option<(ExecutionPlan, Prediction)> {
     let mut sim = Simulator::default();
     if let Some(all) = all_resident(w, grounds, budget_bytes, costs, &mut sim) {
@@ -118,7 +125,9 @@ pub fn plan(
         enough_ns: enough_ns(w, costs, budget_bytes),
         streamed_bytes: streamed_bytes(w),
         sim,
+        limit_ns,
         best: None,
+        tried: Vec::new(),
     };
     let effort = grounds.options.effort;
     for window_bytes in windows(effort, grounds.smallest_bytes(), w.weight_bytes()) {
@@ -132,7 +141,8 @@ pub fn plan(
             }
             // The tight ground leaves worse gaps; it is for windows in which the loose one may have none.
             let loose = search.candidate(&grounds.loose, window_bytes, slicing);
-            if !loose || window_bytes == grounds.smallest_bytes() {
+            let is_smallest = window_bytes == grounds.smallest_bytes();
+            if !loose || is_smallest && !grounds.same_places {
                 search.candidate(&grounds.tight, window_bytes, slicing);
             }
             if search.best_ns() <= search.enough_ns.max(search.bound_ns(window_bytes)) {
@@ -192,12 +202,33 @@ struct Search<'a> {
     /// Weights that every plan reads in each run or keeps.
     streamed_bytes: u64,
     sim: Simulator,
+    /// Slower plans are of no use.
+    limit_ns: u64,
     best: Option<(ExecutionPlan, Prediction)>,
+    /// What was played on each ground: to play the same in a window that is as large or larger, and leaves
+    /// less to residents, finds nothing better.
+    tried: Vec<Tried<'a>>,
 }
 
-impl Search<'_> {
+struct Tried<'a> {
+    ground: &'a Ground,
+    schedule: Schedule,
+    offsets: Vec<u64>,
+}
+
+impl Tried<'_> {
+    fn is(&self, ground: &Ground, schedule: &Schedule, offsets: &[u64]) -> bool {
+        std::ptr::eq(self.ground, ground)
+            && self.schedule.units == schedule.units
+            && self.schedule.slices == schedule.slices
+            && self.offsets == offsets
+    }
+}
+
+impl<'a> Search<'a> {
     fn best_ns(&self) -> u64 {
-        self.best.as_ref().map_or(u64::MAX, |(_, p)| p.latency_ns)
+        let best_ns = self.best.as_ref().map_or(u64::MAX, |(_, p)| p.latency_ns);
+        best_ns.min(self.limit_ns)
     }
 
     /// Half a percent above the time in which all is read that cannot be resident beside such a window.
@@ -214,7 +245,7 @@ impl Search<'_> {
     }
 
     /// Plays the best plan with this window and slicing; false if there is no such plan for any budget.
-    fn candidate(&mut self, ground: &Ground, window_bytes: u64, slicing: Slicing) -> bool {
+    fn candidate(&mut self, ground: &'a Ground, window_bytes: u64, slicing: Slicing) -> bool {
         let w = self.w;
         // Very fine slicing costs planning time; it is for windows that allow no other.
         let coarsest = slicing.gather_bytes == COARSEST_GATHER_BYTES || slicing.in_gap == 1;
@@ -222,6 +253,9 @@ impl Search<'_> {
         let Some((schedule, offsets)) = place(w, ground, window_bytes, slicing, most) else {
             return false;
         };
+        if (self.tried.iter()).any(|t| t.is(ground, &schedule, &offsets)) {
+            return true;
+        }
         let window = Window {
             w,
             ground,
@@ -244,6 +278,11 @@ impl Search<'_> {
                 played.prediction,
             ));
         }
+        self.tried.push(Tried {
+            ground,
+            schedule,
+            offsets,
+        });
         true
     }
 }
