@@ -16,6 +16,7 @@ Examples:
   neap run resnet50.onnx --memory-budget 40MiB     run it within 40 MiB
   neap run m.onnx --input image=cat.jpg --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 \\
            --memory-budget 32M --enforce --output-dir out --json report.json
+  neap run --task drive.toml --enforce             several models at once, one total of memory
   neap plan m.onnx --memory-budget 25% -o plan.html
   neap bench m.onnx --memory-budget none,64MiB,25% -o md
   neap inspect m.onnx
@@ -60,6 +61,9 @@ pub enum Command {
     Profile(commands::profile::ProfileArgs),
     /// Make ResNet-152, run it with 40 MiB of memory, compare with unlimited memory
     Demo(commands::demo::DemoArgs),
+    /// One model of a task
+    #[command(hide = true)]
+    Member(Box<crate::task::MemberArgs>),
 }
 
 /// Which model, at which shapes.

@@ -14,6 +14,7 @@ mod progress;
 mod report;
 mod startup;
 mod stdout;
+mod task;
 
 use std::process::ExitCode;
 

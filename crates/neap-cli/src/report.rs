@@ -3,7 +3,7 @@
 use crate::output::Written;
 use neaptide::memory::PeakSource;
 use neaptide::{Adaptation, BandCount, Bytes, shape_text};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -39,7 +39,7 @@ pub struct Report {
 }
 
 /// One change of the budget, and the runs until the next.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Adapted {
     pub at_s: f64,
     pub budget_before_bytes: Option<u64>,
@@ -86,7 +86,7 @@ impl Adapted {
 }
 
 /// Of the measured runs; `first` is the very first one, warm-up included.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Latency {
     pub first: f64,
     pub median: f64,

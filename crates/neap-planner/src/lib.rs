@@ -11,6 +11,7 @@
 //! Budgets here are arena bytes: the caller has already taken off what else the process needs.
 #![forbid(unsafe_code)]
 
+pub mod allocate;
 mod assemble;
 mod baselines;
 pub mod blocks;

@@ -21,6 +21,7 @@
 mod adapt;
 mod budget;
 mod calibrate;
+mod curve;
 mod error;
 mod kernels;
 pub mod memory;
@@ -38,6 +39,7 @@ pub use calibrate::{
     Calibration, CalibrationReport, ComputeRates, CostSource, Machine, MeasuredPoint, Profile,
     StoragePoint, StorageRates,
 };
+pub use curve::{CurvePoint, LatencyCurve};
 pub use error::{Error, Result};
 pub use kernels::Kernels;
 pub use model::{Cache, Model, OpenOptions, TensorInfo, pack, pack_graph, shape_text};

@@ -89,6 +89,26 @@ impl Group {
             .open(self.dir.join("cgroup.procs"))
     }
 
+    /// Another hard limit, while processes run in it. To lower it, what is above must have been given back.
+    pub fn set_limit(&self, bytes: u64) -> Result<(), String> {
+        let own = Found {
+            version: self.version,
+            mount: self.dir.clone(),
+            dir: self.dir.clone(),
+        };
+        super::limits::set(&own, bytes)
+    }
+
+    /// The most that was ever charged to it, and by which count.
+    pub fn peak_bytes(&self) -> Option<(u64, &'static str)> {
+        let (file, source) = match self.version {
+            Version::V1 => ("memory.max_usage_in_bytes", "cgroup_v1"),
+            Version::V2 => ("memory.peak", "cgroup_v2"),
+        };
+        let text = fs::read_to_string(self.dir.join(file)).ok()?;
+        Some((text.trim().parse().ok()?, source))
+    }
+
     /// How often the kernel killed something in here for want of memory.
     pub fn oom_kills(&self) -> u64 {
         let file = match self.version {

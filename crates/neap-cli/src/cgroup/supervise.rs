@@ -10,6 +10,7 @@ use super::{Group, find};
 use crate::failure::{Failure, Outcome, bad};
 use crate::interrupt;
 use neaptide::Bytes;
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
@@ -40,18 +41,10 @@ pub fn possible() -> Result<(), String> {
 
 /// Runs this very command line in a group with `limit_bytes`.
 pub fn run_again(limit_bytes: u64) -> Outcome<Ended> {
-    let cannot = |reason: String| {
-        bad(format!(
-            "--enforce needs the right to make memory cgroups: {reason} (run it as root, or with a \
-             delegated group: systemd-run --user --scope -p Delegate=yes neap run ...)"
-        ))
-    };
     let group = find()
         .and_then(|found| Group::create(&found, limit_bytes))
-        .map_err(cannot)?;
-    let entrance = group.entrance().map_err(|e| cannot(e.to_string()))?;
-    let door = entrance.as_raw_fd();
-    let parent = std::process::id();
+        .map_err(needs_rights)?;
+    let entrance = group.entrance().map_err(|e| needs_rights(e.to_string()))?;
     let mut command = Command::new("/proc/self/exe");
     if let Some(name) = std::env::args_os().next() {
         command.arg0(name);
@@ -59,10 +52,36 @@ pub fn run_again(limit_bytes: u64) -> Outcome<Ended> {
     command
         .args(std::env::args_os().skip(1))
         .env(MARK, limit_bytes.to_string());
+    confine(&mut command, Some(&entrance));
+    let mut child = command
+        .spawn()
+        .map_err(|e| needs_rights(format!("cannot start a process in the group: {e}")))?;
+    let status = interrupt::with_child(child.id(), || child.wait())
+        .map_err(|e| Failure::Internal(format!("cannot wait for the run: {e}")))?;
+    if group.oom_kills() > 0 {
+        return Ok(Ended::OutOfMemory);
+    }
+    ended(status).map(|()| Ended::Well)
+}
+
+/// What to say when a group cannot be made.
+pub fn needs_rights(reason: String) -> Failure {
+    bad(format!(
+        "--enforce needs the right to make memory cgroups: {reason} (run it as root, or with a \
+         delegated group: systemd-run --user --scope -p Delegate=yes neap run ...)"
+    ))
+}
+
+/// Has the child enter a group, whose `entrance` this is, before it executes, and die with this process.
+pub fn confine(command: &mut Command, entrance: Option<&File>) {
+    let door = entrance.map(AsRawFd::as_raw_fd);
+    let parent = std::process::id();
     // SAFETY: between fork and exec only system calls are made, which are allowed there.
     unsafe {
         command.pre_exec(move || {
-            if libc::write(door, b"0".as_ptr().cast(), 1) != 1 {
+            if let Some(door) = door
+                && libc::write(door, b"0".as_ptr().cast(), 1) != 1
+            {
                 return Err(std::io::Error::last_os_error());
             }
             // When the supervisor is killed, nobody would watch.
@@ -73,15 +92,6 @@ pub fn run_again(limit_bytes: u64) -> Outcome<Ended> {
             Ok(())
         });
     }
-    let mut child = command
-        .spawn()
-        .map_err(|e| cannot(format!("cannot start a process in the group: {e}")))?;
-    let status = interrupt::with_child(child.id(), || child.wait())
-        .map_err(|e| Failure::Internal(format!("cannot wait for the run: {e}")))?;
-    if group.oom_kills() > 0 {
-        return Ok(Ended::OutOfMemory);
-    }
-    ended(status).map(|()| Ended::Well)
 }
 
 /// A child's end as this process's own.

@@ -14,6 +14,7 @@ use crate::args::{Cli, Command};
 use crate::failure::{Failure, Outcome, bad, one_line};
 use crate::interrupt;
 use crate::progress::Progress;
+use crate::task;
 use clap::Parser;
 use clap::error::ErrorKind;
 use neaptide::{Model, OpenOptions};
@@ -35,11 +36,12 @@ pub fn dispatch() -> Outcome {
         Command::Layout(args) => layout::run(&args),
         Command::Profile(args) => profile::run(&args, cli.quiet),
         Command::Demo(args) => demo::run(&args, cli.quiet),
+        Command::Member(args) => task::member(&args),
     }
 }
 
 /// Opens a model, packing it with progress where need be.
-fn open(path: &Path, options: &OpenOptions, quiet: bool) -> Outcome<Model> {
+pub fn open(path: &Path, options: &OpenOptions, quiet: bool) -> Outcome<Model> {
     let _deferred = interrupt::defer();
     let mut progress = Progress::new(format!("packing {}", file_name(path)), quiet);
     let model = Model::open(path, options, &mut |p| {

@@ -6,7 +6,7 @@
 //! What takes memory comes before the plan, which then knows of it; results are written after the arena
 //! is gone.
 
-use crate::args::{EngineArgs, ModelArgs};
+use crate::args::{EngineArgs, OpenArgs};
 use crate::budgets::ChangeArgs;
 use crate::budgets::follow::{Follow, LimitWatch, PressureWatch, Range};
 use crate::budgets::live::Live;
@@ -21,19 +21,28 @@ use crate::input::{self, ImageOptions};
 use crate::output;
 use crate::progress::note;
 use crate::report::{Latency, Report, median_ms, ms};
-use crate::{atomic, interrupt, stdout};
+use crate::{atomic, interrupt, stdout, task};
 use clap::Args;
 use neaptide::{Budget, Model, OpenOptions, RunOptions, memory};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Above the unlimited footprint, so that it stays feasible while the process's own memory wavers.
 const UNLIMITED_SLACK_BYTES: u64 = 2 << 20;
 
 #[derive(Args)]
 pub struct RunArgs {
+    /// An .onnx model, packed on first use, or a packed .neap
+    #[arg(required_unless_present = "task")]
+    model: Option<PathBuf>,
     #[command(flatten)]
-    pub model: ModelArgs,
+    open: OpenArgs,
+    /// Run the models of a task file at once, in one total of memory; see examples/tasks
+    #[arg(long, value_name = "FILE.toml", conflicts_with_all = TASK_CONFLICTS)]
+    task: Option<PathBuf>,
+    /// With --task, who gets how much [default: as the file says, or curves]
+    #[arg(long, value_name = "POLICY")]
+    allocate: Option<task::Policy>,
     /// Memory that the whole process may take: 64MiB, 64M, bytes, 25% of what no limit takes, or none
     #[arg(long, value_name = "SIZE", default_value = "none")]
     pub memory_budget: Budget,
@@ -67,7 +76,39 @@ pub struct RunArgs {
     pub image: ImageOptions,
 }
 
+/// What a task's file says, or what is for one model.
+const TASK_CONFLICTS: [&str; 14] = [
+    "model",
+    "memory_budget",
+    "threads",
+    "inputs",
+    "seed",
+    "warmup",
+    "iterations",
+    "output_dir",
+    "budget_schedule",
+    "follow",
+    "duration",
+    "live",
+    "trace",
+    "shapes",
+];
+
 pub fn run(args: &RunArgs, quiet: bool) -> Outcome {
+    if let Some(file) = &args.task {
+        return task::run(&task::Settings {
+            file,
+            allocate: args.allocate,
+            enforce: args.enforce,
+            json: args.json.as_deref(),
+            open: &args.open,
+            engine: &args.engine,
+            quiet,
+        });
+    }
+    if args.allocate.is_some() {
+        return Err(bad("--allocate is for several models: give --task"));
+    }
     if let Some(path) = &args.change.trace {
         Trace::check_name(path)?;
     }
@@ -81,6 +122,11 @@ pub fn run(args: &RunArgs, quiet: bool) -> Outcome {
 }
 
 impl RunArgs {
+    /// There is one unless there is a task.
+    fn model(&self) -> &Path {
+        self.model.as_deref().unwrap_or(Path::new(""))
+    }
+
     /// In force when the session opens.
     fn first_budget(&self) -> Budget {
         let scheduled = self.change.budget_schedule.as_ref();
@@ -199,9 +245,9 @@ fn enforced(args: &RunArgs, quiet: bool) -> Outcome {
 fn open(args: &RunArgs, quiet: bool) -> Outcome<Model> {
     let options = OpenOptions {
         shape_hints: input::shape_hints(&args.inputs),
-        ..args.model.open.options()?
+        ..args.open.options()?
     };
-    super::open(&args.model.model, &options, quiet)
+    super::open(args.model(), &options, quiet)
 }
 
 fn bounds(args: &RunArgs, quiet: bool) -> Outcome<neaptide::Bounds> {
@@ -258,7 +304,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
         note(remark);
     }
     let mut report = Report {
-        model: args.model.model.display().to_string(),
+        model: args.model().display().to_string(),
         graph_digest: model.digest().into(),
         threads: options.threads,
         strategy: plan.execution.strategy.clone(),

@@ -11,3 +11,4 @@ mod layout;
 mod onnx;
 mod signals;
 mod support;
+mod tasks;

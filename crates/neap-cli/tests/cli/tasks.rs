@@ -1,0 +1,186 @@
+//! `neap run --task`: several models, one total of memory.
+
+use super::onnx::layers;
+use super::support::{Bench, can_enforce};
+use serde_json::Value;
+
+/// Two models of `layers` and one copy more, in `total`.
+fn task(bench: &Bench, total: u64, more: &str) {
+    let text = format!(
+        "total = '{total}'\n{more}\n[[model]]\npath = 'm.onnx'\nurgency = 3\ncpus = [0]\n\
+         [[model]]\nname = 'other'\npath = 'm.onnx'\ncopies = 2\n"
+    );
+    bench.write("task.toml", text.as_bytes());
+}
+
+/// Smallest feasible and unlimited footprint, with a little room.
+fn bounds(bench: &Bench) -> (u64, u64) {
+    let facts = bench.json("inspect m.onnx --threads 1 -o json");
+    let bytes = |key: &str| facts[key].as_u64().unwrap() + (2 << 20);
+    (
+        bytes("smallest_feasible_bytes"),
+        bytes("unlimited_high_water_bytes"),
+    )
+}
+
+fn bytes(value: &Value, key: &str) -> u64 {
+    value[key]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{key} in {value}"))
+}
+
+/// Budgets within the total, peaks within budgets.
+fn check(report: &Value, total: u64) {
+    let models = report["models"].as_array().unwrap();
+    assert_eq!(models.len(), 3, "{report}");
+    let budgets: u64 = models.iter().map(|m| bytes(m, "budget_bytes")).sum();
+    assert_eq!(budgets, bytes(report, "budgets_bytes"));
+    assert!(budgets <= total, "{report}");
+    for model in models {
+        assert!(
+            bytes(model, "peak_memory_bytes") <= bytes(model, "budget_bytes"),
+            "{model}"
+        );
+        assert!(
+            bytes(model, "planned_high_water_bytes") <= bytes(model, "budget_bytes"),
+            "{model}"
+        );
+        assert!(bytes(&model["latency_ms"], "runs") > 0, "{model}");
+    }
+    assert!(bytes(report, "peak_memory_bytes") <= total, "{report}");
+}
+
+#[test]
+fn a_total_is_divided_and_kept() {
+    let bench = Bench::with_model(&layers());
+    let (least, most) = bounds(&bench);
+    let total = least + least + most;
+    task(&bench, total, "runs = 3\nwarmup = 1");
+    let mut predicted = Vec::new();
+    for policy in ["curves", "paper", "equal"] {
+        let report = bench.json(&format!(
+            "run --task task.toml --allocate {policy} --json -"
+        ));
+        check(&report, total);
+        assert_eq!(report["allocate"], policy);
+        let names: Vec<&str> = report["models"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|m| m["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names, ["m", "other 1", "other 2"]);
+        let largest = &report["largest_weighted_latency_ms"];
+        let ms = |key: &str| {
+            largest[key]
+                .as_f64()
+                .unwrap_or_else(|| panic!("{key} in {largest}"))
+        };
+        assert!(ms("measured") > 0.0);
+        assert!(ms("predicted_curves") <= ms("predicted_paper"), "{largest}");
+        assert!(ms("predicted_curves") <= ms("predicted_equal"), "{largest}");
+        predicted.push(ms("predicted") - ms(&format!("predicted_{policy}")));
+    }
+    assert_eq!(predicted, [0.0; 3]);
+    // Everything in memory, whatever the total.
+    task(&bench, 1 << 20, "runs = 1\nallocate = 'direct'");
+    let report = bench.json("run --task task.toml --json -");
+    for model in report["models"].as_array().unwrap() {
+        assert_eq!(bytes(model, "loaded_bytes_per_run"), 0, "{model}");
+    }
+    assert_eq!(bench.leftovers(), [] as [&str; 0]);
+}
+
+#[test]
+fn the_kernel_holds_all_models_together() {
+    let bench = Bench::with_model(&layers());
+    if !can_enforce(&bench) {
+        return;
+    }
+    let (least, most) = bounds(&bench);
+    let (small, large) = (3 * least, 2 * least + most);
+    let schedule = format!(
+        "duration = '900ms'\nstrategy = 'preload'\ntotal_schedule = '300ms:{small},600ms:{large}'"
+    );
+    task(&bench, large, &schedule);
+    let report = bench.json("run --task task.toml --enforce --json -");
+    check(&report, large);
+    assert!(
+        report["peak_memory_source"]
+            .as_str()
+            .unwrap()
+            .starts_with("cgroup")
+    );
+    let changes = report["adaptations"].as_array().unwrap();
+    assert_eq!(changes.len(), 2, "{report}");
+    for (change, total) in changes.iter().zip([small, large]) {
+        assert_eq!(bytes(change, "total_bytes"), total);
+        let budgets = change["budgets_bytes"].as_array().unwrap();
+        let sum: u64 = budgets.iter().map(|b| b.as_u64().unwrap()).sum();
+        assert!(sum <= total, "{change}");
+        let ms = |key: &str| change[key].as_f64().unwrap();
+        assert!(
+            ms("adapting_ms") > 0.0 && ms("adapting_ms") <= ms("settled_ms") + 1.0,
+            "{change}"
+        );
+    }
+    // Memory was given up first, and taken afterwards.
+    assert_eq!(changes[0]["growing_ms"], 0.0);
+    assert_eq!(changes[1]["shrinking_ms"], 0.0);
+    bench
+        .neap("run --task task.toml --enforce --allocate direct")
+        .fails(2, &["direct"]);
+}
+
+#[test]
+fn blocks_in_a_task() {
+    let bench = Bench::with_model(&layers());
+    let (_, most) = bounds(&bench);
+    let total = 3 * (most - (4 << 20));
+    task(
+        &bench,
+        total,
+        "runs = 2\nstrategy = 'blocks'\nallocate = 'equal'",
+    );
+    let report = bench.json("run --task task.toml --json -");
+    check(&report, total);
+    for model in report["models"].as_array().unwrap() {
+        assert_eq!(model["strategy"], "blocks");
+        assert!(bytes(model, "loaded_bytes_per_run") > 0, "{model}");
+    }
+}
+
+#[test]
+fn tasks_that_cannot_be() {
+    let bench = Bench::with_model(&layers());
+    task(&bench, 3 << 20, "");
+    bench
+        .neap("run --task task.toml")
+        .fails(3, &["the total of 3 MiB", "together", "m ", "other 2 "]);
+    task(&bench, 1 << 30, "total_schedule = '1s:4MiB'");
+    bench
+        .neap("run --task task.toml")
+        .fails(3, &["the total of 4 MiB", "together"]);
+    task(&bench, 1 << 30, "speed = 3");
+    bench
+        .neap("run --task task.toml")
+        .fails(2, &["task.toml", "line 2", "speed"]);
+    bench.write(
+        "task.toml",
+        b"total = '64MiB'\n[[model]]\npath = 'none.onnx'\n",
+    );
+    bench.neap("run --task task.toml").fails(2, &["none.onnx"]);
+    bench
+        .neap("run --task nowhere.toml")
+        .fails(2, &["nowhere.toml"]);
+    bench
+        .neap("run m.onnx --task task.toml")
+        .fails(2, &["--task"]);
+    bench
+        .neap("run --task task.toml --memory-budget 64MiB")
+        .fails(2, &["--memory-budget"]);
+    bench.neap("run").fails(2, &["MODEL"]);
+    bench
+        .neap("run m.onnx --allocate paper")
+        .fails(2, &["--task"]);
+}
