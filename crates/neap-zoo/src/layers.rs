@@ -210,6 +210,19 @@ pub(crate) fn batch_norm(
     gamma: f64,
     epsilon: f32,
 ) -> Signal {
+    shifted_batch_norm(g, scope, x, gamma, 0.0, epsilon)
+}
+
+/// BatchNormalization whose results have the mean `shift`. Behind a mean above 0, ReLU is closer to linear,
+/// and a deep network without shortcuts does not blow up rounding.
+pub(crate) fn shifted_batch_norm(
+    g: &mut Graph,
+    scope: &str,
+    x: &Signal,
+    gamma: f64,
+    shift: f64,
+    epsilon: f32,
+) -> Signal {
     let c = x.channels;
     let pieces = |f: &dyn Fn(&Group) -> Dist| {
         Init::Pieces(
@@ -233,7 +246,7 @@ pub(crate) fn batch_norm(
     let bias = g.parameter(
         format!("{scope}.bias"),
         &[c],
-        Init::bell(c, 0.0, 0.1 * gamma as f32),
+        Init::bell(c, shift as f32, 0.1 * gamma as f32),
     );
     let mean = pieces(&|s| Dist::Bell {
         mean: s.mean as f32,
@@ -259,7 +272,7 @@ pub(crate) fn batch_norm(
         value,
         vec![Group {
             channels: c,
-            mean: 0.0,
+            mean: shift,
             var: gamma * gamma,
         }],
     )
@@ -370,9 +383,33 @@ pub(crate) fn avg_pool(
     stride: usize,
     pad: usize,
 ) -> Signal {
+    averaged(g, scope, x, kernel, stride, pad, true)
+}
+
+/// Average pooling of what the window has of the input.
+pub(crate) fn mean_pool(
+    g: &mut Graph,
+    scope: &str,
+    x: &Signal,
+    kernel: usize,
+    stride: usize,
+    pad: usize,
+) -> Signal {
+    averaged(g, scope, x, kernel, stride, pad, false)
+}
+
+fn averaged(
+    g: &mut Graph,
+    scope: &str,
+    x: &Signal,
+    kernel: usize,
+    stride: usize,
+    pad: usize,
+    counts_padding: bool,
+) -> Signal {
     let attrs = vec![
         ("ceil_mode", Attr::Int(0)),
-        ("count_include_pad", Attr::Int(1)),
+        ("count_include_pad", Attr::Int(counts_padding.into())),
         ("kernel_shape", ints(&[kernel; 2])),
         ("pads", ints(&[pad; 4])),
         ("strides", ints(&[stride; 2])),

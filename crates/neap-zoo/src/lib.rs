@@ -44,6 +44,9 @@ pub struct ZooEntry {
     pub input_name: &'static str,
     /// Its shape at batch 1: f32 images as N×C×H×W, or int64 token ids as N×tokens.
     pub input_shape: &'static [usize],
+    /// It is for planning: its weights, tens of gigabytes for some, are not written
+    /// ([`Options::shapes_only`]).
+    pub shapes_only: bool,
     build: fn(&mut Graph),
 }
 
@@ -58,6 +61,9 @@ pub struct Options {
     pub lm_head: bool,
     /// Put the weights into `<file name>.data` beside the model instead of into it.
     pub external_data: bool,
+    /// Weights as external data without content: a sparse file of the right size that takes no space, and
+    /// reads as zeros. For planning and simulating.
+    pub shapes_only: bool,
 }
 
 impl Default for Options {
@@ -67,6 +73,7 @@ impl Default for Options {
             batch: Batch::Fixed(1),
             lm_head: false,
             external_data: false,
+            shapes_only: false,
         }
     }
 }
@@ -93,6 +100,11 @@ pub enum ZooError {
     UnknownName { name: String },
     #[error("the language-model head is an option of gpt2, not of {name}")]
     NoLmHead { name: &'static str },
+    #[error("{name} is for planning, and has {weight_bytes} bytes of weights: ask for shapes only")]
+    ShapesOnly {
+        name: &'static str,
+        weight_bytes: u64,
+    },
     #[error("the batch size must be from 1 to 65536, not {batch}")]
     BadBatch { batch: u32 },
     #[error("{} is no usable file name for a model", path.display())]
@@ -123,7 +135,18 @@ pub fn write(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Written, ZooError> {
     let graph = build(name, options)?;
-    let files = writer::write(&graph, options.seed, path, options.external_data, progress)?;
+    if let Some(entry) = find(name).filter(|e| e.shapes_only && !options.shapes_only) {
+        return Err(ZooError::ShapesOnly {
+            name: entry.name,
+            weight_bytes: graph.weight_bytes(),
+        });
+    }
+    let weights = match (options.shapes_only, options.external_data) {
+        (true, _) => writer::Weights::Absent,
+        (false, true) => writer::Weights::External,
+        (false, false) => writer::Weights::Inline,
+    };
+    let files = writer::write(&graph, options.seed, path, weights, progress)?;
     Ok(Written {
         model_bytes: files.model_bytes,
         external: files.external,
@@ -169,7 +192,14 @@ macro_rules! entry {
             parameters: $parameters,
             input_name: $input,
             input_shape: $shape,
+            shapes_only: false,
             build: $build,
+        }
+    };
+    (shapes $($rest:tt)*) => {
+        ZooEntry {
+            shapes_only: true,
+            ..entry!($($rest)*)
         }
     };
 }
@@ -219,7 +249,48 @@ static ENTRIES: &[ZooEntry] = &[
     ),
     entry!("fcn_resnet101", 51_949_141, "input" IMAGE_224, |g| nets::resnet::fcn_resnet101(g, 224),
         "FCN on a dilated ResNet-101, semantic segmentation in 21 classes"),
+    entry!(
+        "inception_v4",
+        42_679_816,
+        "input" & [1, 3, 299, 299],
+        |g| nets::inception_v4::inception_v4(g, 1),
+        "Inception v4, image classifier with parallel branches"
+    ),
+    entry!(
+        "nasnet_a_large",
+        102_001_966,
+        "input" & [1, 3, 331, 331],
+        |g| nets::nasnet::nasnet_a(g, 7),
+        "NASNet-A large with 3 x 7 normal cells, image classifier found by search"
+    ),
+    entry!(shapes "inception_v4_w4", 663_661_672, "input" & [1, 3, 299, 299], |g| nets::inception_v4::inception_v4(g, 4),
+        "Inception v4, four times as wide"),
+    entry!(shapes "nasnet_a_large_r25", 340_480_654, "input" & [1, 3, 331, 331], |g| nets::nasnet::nasnet_a(g, 25),
+        "NASNet-A large with 3 x 25 normal cells"),
+    entry!(shapes "wide_resnet152_w4", 936_563_944, "input" IMAGE_224, |g| nets::resnet::wide_resnet152(g, 4),
+        "ResNet-152, four times as wide"),
+    entry!(shapes "wide_resnet152_w10", 5_820_386_920, "input" IMAGE_224, |g| nets::resnet::wide_resnet152(g, 10),
+        "ResNet-152, ten times as wide"),
+    entry!(shapes "rnn_8_8k", 4_295_491_584, "input" & [1, RNN.steps, RNN.width], |g| nets::recurrent::recurrent(g, &RNN),
+        "8 layers of LSTM cells with a state of 8192, unrolled"),
+    entry!(shapes "brnn_4_8k", 5_906_104_320, "input" & [1, BRNN.steps, BRNN.width], |g| nets::recurrent::recurrent(g, &BRNN),
+        "4 layers of LSTM cells in both directions with a state of 8192, unrolled"),
 ];
+
+/// Steps for as many operators as the paper counts.
+const RNN: nets::recurrent::Recurrent = nets::recurrent::Recurrent {
+    layers: 8,
+    width: 8192,
+    steps: 82,
+    both_ways: false,
+};
+
+const BRNN: nets::recurrent::Recurrent = nets::recurrent::Recurrent {
+    layers: 4,
+    steps: 83,
+    both_ways: true,
+    ..RNN
+};
 
 #[cfg(test)]
 mod tests {
@@ -227,10 +298,20 @@ mod tests {
 
     #[test]
     fn parameter_counts_are_the_published_ones() {
-        for entry in list() {
-            let graph = build(entry.name, &Options::default()).unwrap();
-            assert_eq!(graph.parameter_count(), entry.parameters, "{}", entry.name);
-        }
+        let counts = |e: &ZooEntry| {
+            let graph = build(e.name, &Options::default()).unwrap();
+            (e.name, e.parameters, graph.parameter_count())
+        };
+        let wrong: Vec<_> = list().iter().map(counts).filter(|c| c.1 != c.2).collect();
+        assert_eq!(wrong, []);
+    }
+
+    /// The published NASNet-A large, which repeats normal cells six times.
+    #[test]
+    fn nasnet_has_the_published_cells() {
+        let mut graph = Graph::new("nasnet", Batch::Fixed(1));
+        nets::nasnet::nasnet_a(&mut graph, 6);
+        assert_eq!(graph.finish().parameter_count(), 88_753_150);
     }
 
     #[test]

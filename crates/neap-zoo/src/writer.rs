@@ -28,6 +28,16 @@ const EXTERNAL_ALIGNMENT_BYTES: u64 = 4096;
 /// A protobuf message cannot be larger.
 const MAX_MODEL_BYTES: u64 = i32::MAX as u64;
 
+/// Where the values of large tensors go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weights {
+    Inline,
+    /// Into a file beside the model.
+    External,
+    /// Nowhere: the file beside the model has their size and no content.
+    Absent,
+}
+
 /// What was written.
 pub(crate) struct Files {
     pub model_bytes: u64,
@@ -39,7 +49,7 @@ pub(crate) fn write(
     graph: &Graph,
     seed: u64,
     path: &Path,
-    external_data: bool,
+    weights: Weights,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Files, ZooError> {
     let file_name = path
@@ -49,7 +59,7 @@ pub(crate) fn write(
             path: path.to_path_buf(),
         })?;
     let data_name = format!("{file_name}.data");
-    let external = external_data.then_some(data_name.as_str());
+    let external = (weights != Weights::Inline).then_some(data_name.as_str());
     let plan = Plan::new(graph, external);
     if plan.model_bytes > MAX_MODEL_BYTES {
         return Err(ZooError::TooLarge {
@@ -67,7 +77,12 @@ pub(crate) fn write(
     let data_path = path.with_file_name(&data_name);
     let mut data = external.map(|_| TempFile::create(&data_path)).transpose()?;
     model.write(&plan.prefix)?;
-    stream_tensors(graph, seed, &plan, &mut model, data.as_mut(), &mut count)?;
+    if let (Weights::Absent, Some(data)) = (weights, &mut data) {
+        data.set_len(plan.external_bytes)?;
+        write_small_tensors(graph, seed, &plan, &mut model)?;
+    } else {
+        stream_tensors(graph, seed, &plan, &mut model, data.as_mut(), &mut count)?;
+    }
     model.write(&plan.suffix)?;
     debug_assert_eq!(model.written, plan.model_bytes);
     // Data first: a model that is there is complete.
@@ -225,6 +240,33 @@ fn stream_tensors(
     })
 }
 
+/// All heads, and the values that are in the model itself.
+fn write_small_tensors(
+    graph: &Graph,
+    seed: u64,
+    plan: &Plan,
+    model: &mut TempFile,
+) -> Result<(), ZooError> {
+    for (i, tensor) in graph.tensors.iter().enumerate() {
+        model.write(&plan.tensor_heads[i])?;
+        if plan.offsets[i].is_none() {
+            let mut values = Vec::new();
+            generate(
+                seed,
+                &tensor.name,
+                tensor.elements(),
+                &tensor.init,
+                &mut |chunk| {
+                    values.extend(chunk);
+                    true
+                },
+            );
+            model.write(&values)?;
+        }
+    }
+    Ok(())
+}
+
 fn encode_node(node: &Node) -> Vec<u8> {
     let mut out = Vec::new();
     for input in &node.inputs {
@@ -357,6 +399,14 @@ impl TempFile {
             .saturating_sub(self.written)
             .min(EXTERNAL_ALIGNMENT_BYTES) as usize;
         self.write(&[0u8; EXTERNAL_ALIGNMENT_BYTES as usize][..gap])
+    }
+
+    /// Gives the file its size without writing it.
+    fn set_len(&mut self, bytes: u64) -> Result<(), ZooError> {
+        match &self.out {
+            Some(out) => out.get_ref().set_len(bytes).map_err(|e| self.error(e)),
+            None => Ok(()),
+        }
     }
 
     fn finish(mut self) -> Result<(), ZooError> {

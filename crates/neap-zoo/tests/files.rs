@@ -198,3 +198,53 @@ fn every_entry_states_its_input() {
         assert!(!entry.summary.is_empty());
     }
 }
+
+/// Shapes alone: the data file has its size and takes no space, the model everything else.
+#[test]
+fn shapes_take_no_space() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (whole, bare) = (dir.path().join("whole.onnx"), dir.path().join("bare.onnx"));
+    let options = |shapes_only| Options {
+        external_data: true,
+        shapes_only,
+        ..Options::default()
+    };
+    let mut quiet = |_, _| {};
+    write("squeezenet1_1", &whole, &options(false), &mut quiet).unwrap();
+    let written = write("squeezenet1_1", &bare, &options(true), &mut quiet).unwrap();
+    let (data, bytes) = written.external.unwrap();
+    let metadata = fs::metadata(&data).unwrap();
+    assert_eq!(metadata.len(), bytes);
+    assert!(
+        metadata.blocks() * 512 < bytes / 100,
+        "{}",
+        metadata.blocks()
+    );
+    let (whole, bare) = (tensors(&whole), tensors(&bare));
+    assert!(whole.keys().eq(bare.keys()));
+    for (name, values) in &bare {
+        assert_eq!(values.len(), whole[name].len(), "{name}");
+        let large = values.len() >= 1024;
+        assert!(
+            *values == whole[name] || large && values.iter().all(|&b| b == 0),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn networks_for_planning_come_without_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("wide.onnx");
+    let mut quiet = |_, _| {};
+    let error = write("wide_resnet152_w10", &path, &Options::default(), &mut quiet).unwrap_err();
+    assert!(error.to_string().contains("shapes only"), "{error}");
+    let options = Options {
+        shapes_only: true,
+        ..Options::default()
+    };
+    let written = write("wide_resnet152_w10", &path, &options, &mut quiet).unwrap();
+    assert!(written.weight_bytes > 20 << 30);
+    assert!(written.model_bytes < 1 << 20);
+}

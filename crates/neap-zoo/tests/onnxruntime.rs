@@ -43,7 +43,7 @@ fn networks_behave() {
         eprintln!("SKIPPED networks_behave: onnxruntime cannot be had here");
         return;
     };
-    for entry in list() {
+    for entry in list().iter().filter(|e| !e.shapes_only) {
         check(&python, entry, &Options::default());
     }
 }

@@ -30,8 +30,11 @@ pub struct ZooArgs {
     /// Put the weights into a file of their own beside the model
     #[arg(long)]
     external_data: bool,
+    /// Write no weights, only a sparse file of their size: for planning and simulating
+    #[arg(long)]
+    shapes_only: bool,
     /// List the networks
-    #[arg(long, conflicts_with_all = ["output", "lm_head", "external_data"])]
+    #[arg(long, conflicts_with_all = ["output", "lm_head", "external_data", "shapes_only"])]
     list: bool,
 }
 
@@ -55,6 +58,7 @@ pub fn run(args: &ZooArgs, quiet: bool) -> Outcome {
         batch: args.batch,
         lm_head: args.lm_head,
         external_data: args.external_data,
+        shapes_only: args.shapes_only,
     };
     let written = {
         let _deferred = interrupt::defer();
@@ -75,7 +79,12 @@ pub fn run(args: &ZooArgs, quiet: bool) -> Outcome {
     );
     if let Some((path, bytes)) = &written.external {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{}: {} of it", path.display(), Bytes(*bytes));
+        let what = if args.shapes_only {
+            "room for"
+        } else {
+            "holds"
+        };
+        let _ = writeln!(text, "{}: {what} {} of it", path.display(), Bytes(*bytes));
     }
     stdout::print(&text)
 }
@@ -86,12 +95,17 @@ fn list() -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{:14} {:>8.1} M parameters  {:10} {:12} {}",
+            "{:18} {:>8.1} M parameters  {:10} {:12} {}{}",
             entry.name,
             entry.parameters as f64 / 1e6,
             entry.input_name,
             shape_text(entry.input_shape),
-            entry.summary
+            entry.summary,
+            if entry.shapes_only {
+                " (--shapes-only)"
+            } else {
+                ""
+            }
         );
     }
     text

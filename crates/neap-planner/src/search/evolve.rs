@@ -287,7 +287,7 @@ pub fn search(
 }
 
 /// Makes `jobs` lists and joins them in order.
-fn batch<T: Send>(
+pub(super) fn batch<T: Send>(
     parallel: &dyn Parallel,
     jobs: usize,
     make: &(dyn Fn(usize) -> Vec<T> + Sync),
@@ -303,11 +303,11 @@ fn batch<T: Send>(
         .collect()
 }
 
-fn pop<T>(list: &Mutex<Vec<T>>) -> Option<T> {
+pub(super) fn pop<T>(list: &Mutex<Vec<T>>) -> Option<T> {
     list.lock().unwrap_or_else(|e| e.into_inner()).pop()
 }
 
-fn push<T>(list: &Mutex<Vec<T>>, item: T) {
+pub(super) fn push<T>(list: &Mutex<Vec<T>>, item: T) {
     list.lock().unwrap_or_else(|e| e.into_inner()).push(item);
 }
 

@@ -12,17 +12,21 @@
 //! is the same, however many threads there are.
 
 mod allocation;
+mod baselines;
 mod dataflow;
 mod device;
 mod evolve;
 mod lanes;
 mod order;
+mod placed;
 mod random;
+mod serving;
 mod swap;
 #[cfg(test)]
 mod testing;
 
 pub use allocation::{Allocation, Classes, Pools};
+pub use baselines::odswap;
 pub use dataflow::{
     Dataflow, DataflowError, DataflowSpec, OpId, Operator, Tensor, TensorId, TensorKind, Touch,
 };
@@ -30,7 +34,9 @@ pub use device::Device;
 pub use evolve::{Found, Generation, Infeasible, Parallel, Scope, SearchOptions, Serial, search};
 pub use lanes::{Outcome, play};
 pub use order::random as random_order;
+pub use placed::{Placed, PlacedOptions, improve};
 pub use random::Random;
+pub use serving::{Service, latencies_ns};
 pub use swap::{
     After, Eviction, Memory, Needs, Rules, Stay, SwapIn, SwapOut, SwapPlan, SwapPlanner,
 };

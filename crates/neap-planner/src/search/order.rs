@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::dataflow::{Dataflow, OpId};
+use super::dataflow::{Dataflow, OpId, TensorKind};
 use super::random::Random;
 
 /// An order in which the next operator is any that is ready.
@@ -90,6 +90,109 @@ pub fn mutate(flow: &Dataflow, order: &[OpId], probability: f64, random: &mut Ra
     out
 }
 
+/// Moves one operator to another place among those it may take.
+pub fn move_one(flow: &Dataflow, order: &[OpId], random: &mut Random) -> Vec<OpId> {
+    let n = order.len();
+    let mut out = order.to_vec();
+    if n < 2 {
+        return out;
+    }
+    let mut position = vec![0u32; n];
+    for (i, op) in order.iter().enumerate() {
+        position[op.index()] = i as u32;
+    }
+    // A few tries: most operators of a chain cannot move at all.
+    for _ in 0..16 {
+        let at = random.below(n);
+        let op = order[at];
+        let before = order[..at]
+            .iter()
+            .rposition(|&p| flow.after(p).contains(&op));
+        let low = before.map_or(0, |p| p + 1);
+        let successors = flow.after(op).iter().map(|a| position[a.index()] as usize);
+        let high = successors.min().unwrap_or(n) - 1;
+        if low < high {
+            let to = low + random.below(high - low);
+            let to = if to >= at { to + 1 } else { to };
+            let op = out.remove(at);
+            out.insert(to, op);
+            break;
+        }
+    }
+    out
+}
+
+/// Follows `order` up to position `from`, then for `count` operators prefers those whose parameters were used
+/// lately, so that these need not be loaded again, and of those who became ready last; then `order` again.
+/// "Lately" is within `warm_bytes` of other parameters.
+///
+/// ```text
+///   layer 1   1  3  5            time step by time step, every operator wants other parameters;
+///   layer 2   2  4  6            regrouped: 1 3 5 2 4 6
+/// ```
+pub fn regroup(
+    flow: &Dataflow,
+    order: &[OpId],
+    from: usize,
+    count: usize,
+    warm_bytes: u64,
+) -> Vec<OpId> {
+    let n = order.len();
+    let mut waits = flow.waits().to_vec();
+    let mut done = vec![false; n];
+    // Operators that are ready, in the order in which they became so.
+    let mut ready: Vec<OpId> = Vec::new();
+    let mut used_at: Vec<Option<u64>> = vec![None; flow.tensors().len()];
+    let mut clock_bytes = 0u64;
+    ready.extend(order.iter().filter(|op| waits[op.index()] == 0).rev());
+    let mut out = Vec::with_capacity(n);
+    let mut next = 0;
+    let cold_bytes = |op: OpId, used_at: &[Option<u64>], clock_bytes: u64| -> u64 {
+        let parameters = flow.touches(op).iter().map(|x| x.tensor.index());
+        parameters
+            .filter(|&t| flow.tensors()[t].kind == TensorKind::Parameter)
+            .filter(|&t| used_at[t].is_none_or(|at| clock_bytes - at > warm_bytes))
+            .map(|t| flow.tensors()[t].bytes)
+            .sum()
+    };
+    while out.len() < n {
+        let op = if (from..from.saturating_add(count)).contains(&out.len()) {
+            let mut best = (u64::MAX, 0);
+            for (slot, &op) in ready.iter().enumerate().rev() {
+                let cold = cold_bytes(op, &used_at, clock_bytes);
+                if cold < best.0 {
+                    best = (cold, slot);
+                }
+                if cold == 0 {
+                    break;
+                }
+            }
+            ready[best.1]
+        } else {
+            while done[order[next].index()] {
+                next += 1;
+            }
+            order[next]
+        };
+        if let Some(slot) = ready.iter().rposition(|&r| r == op) {
+            ready.remove(slot);
+        }
+        clock_bytes += cold_bytes(op, &used_at, clock_bytes);
+        for touch in flow.touches(op) {
+            used_at[touch.tensor.index()] = Some(clock_bytes);
+        }
+        done[op.index()] = true;
+        out.push(op);
+        for &after in flow.after(op) {
+            waits[after.index()] -= 1;
+            if waits[after.index()] == 0 {
+                ready.push(after);
+            }
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::random_flow;
@@ -118,6 +221,11 @@ mod tests {
             for child in cross(&a, &b, cut) {
                 assert!(flow.is_topological(&child), "seed {seed}");
                 assert!(flow.is_topological(&mutate(&flow, &child, 0.3, &mut r)));
+                assert!(flow.is_topological(&move_one(&flow, &child, &mut r)));
+                let (from, count) = (r.below(30), r.below(30));
+                let regrouped = regroup(&flow, &child, from, count, 500);
+                assert!(flow.is_topological(&regrouped));
+                assert_eq!(regrouped[..from], child[..from]);
             }
         }
     }

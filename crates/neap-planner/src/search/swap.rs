@@ -132,6 +132,9 @@ pub struct Rules {
     pub eviction: Eviction,
     /// The recency threshold, in times that the tensor for which there must be room takes to move.
     pub recency: f64,
+    /// Parameters that are there at the start stay to the end, where they are. Otherwise one may go and come
+    /// back within a run, to another place than where it began.
+    pub keeps_initial: bool,
 }
 
 impl Default for Rules {
@@ -139,6 +142,7 @@ impl Default for Rules {
         Self {
             eviction: Eviction::Belady,
             recency: 1.0,
+            keeps_initial: false,
         }
     }
 }
@@ -187,6 +191,8 @@ pub struct SwapPlanner {
     elapsed_ns: Vec<f64>,
     passed_over: Vec<(u32, u32)>,
     removed: Vec<bool>,
+    /// By tensor, added to its next use when it is chosen who goes: more lets it go earlier. May be empty.
+    bias: Vec<i32>,
     plan: SwapPlan,
 }
 
@@ -208,13 +214,20 @@ impl SwapPlanner {
         self.scan(flow, order, memory, device, rules, &none)?;
         let mut initial = self.parameters_at_end(flow);
         // A parameter that was there at the end, but is not when more is there at the start, is taken out.
-        for _ in 0..4 {
+        for _ in 0..6 {
             if !initial.contains(&true) {
                 return Some(&self.plan);
             }
             self.scan(flow, order, memory, device, rules, &initial)?;
             let at_end = self.parameters_at_end(flow);
             let mut is_stable = true;
+            if rules.keeps_initial {
+                for stay in self.plan.stays.iter().filter(|s| s.initial) {
+                    let stays = stay.to as usize == order.len();
+                    is_stable &= stays;
+                    initial[stay.tensor.index()] &= stays;
+                }
+            }
             for t in 0..initial.len() {
                 let stays = initial[t] && !self.removed[t];
                 is_stable &= !stays || at_end[t];
@@ -226,6 +239,13 @@ impl SwapPlanner {
         }
         self.scan(flow, order, memory, device, rules, &none)?;
         Some(&self.plan)
+    }
+
+    /// Prefers to send some tensors away, and to keep others: by tensor, in positions by which its next use
+    /// is taken to be later.
+    pub fn set_bias(&mut self, bias: &[i32]) {
+        self.bias.clear();
+        self.bias.extend_from_slice(bias);
     }
 
     /// The plan that was made last.
@@ -574,7 +594,10 @@ impl SwapPlanner {
             },
         };
         state.key = match rules.eviction {
-            Eviction::Belady => next_use,
+            Eviction::Belady => {
+                let bias = self.bias.get(t).copied().unwrap_or(0);
+                next_use.saturating_add_signed(bias)
+            }
             Eviction::Lru => NEVER - position,
         };
         class.leavers.push((state.key, tensor.0));

@@ -3,7 +3,10 @@
 pub(crate) mod densenet;
 pub(crate) mod gpt2;
 pub(crate) mod inception;
+pub(crate) mod inception_v4;
 pub(crate) mod mobilenet;
+pub(crate) mod nasnet;
+pub(crate) mod recurrent;
 pub(crate) mod resnet;
 pub(crate) mod squeezenet;
 pub(crate) mod transformer;

@@ -15,6 +15,8 @@ struct Shape {
     groups: usize,
     /// Width of one group in the first stage.
     group_width: usize,
+    /// Multiplies the channels of every convolution.
+    wide: usize,
     /// Stages whose stride is replaced by dilation.
     dilate: [bool; 4],
 }
@@ -25,6 +27,7 @@ impl Shape {
             blocks,
             groups: 1,
             group_width: 64,
+            wide: 1,
             dilate: [false; 4],
         }
     }
@@ -40,6 +43,17 @@ pub(crate) fn resnet101(g: &mut Graph) {
 
 pub(crate) fn resnet152(g: &mut Graph) {
     imagenet(g, &Shape::plain([3, 8, 36, 3]));
+}
+
+/// Wide ResNet on images of ImageNet's size, as SwapAdvisor trains it: all channels are multiplied.
+pub(crate) fn wide_resnet152(g: &mut Graph, wide: usize) {
+    imagenet(
+        g,
+        &Shape {
+            wide,
+            ..Shape::plain([3, 8, 36, 3])
+        },
+    );
 }
 
 pub(crate) fn resnext50(g: &mut Graph) {
@@ -93,14 +107,14 @@ fn backbone(g: &mut Graph, prefix: &str, input: &Signal, shape: &Shape) -> Signa
         g,
         &format!("{prefix}conv1"),
         input,
-        Conv::new(64, 7).stride(2),
+        Conv::new(64 * shape.wide, 7).stride(2),
     );
     let x = batch_norm(g, &format!("{prefix}bn1"), &x, 1.0, EPSILON);
     let x = relu(g, &format!("{prefix}relu"), &x);
     let mut x = max_pool(g, &format!("{prefix}maxpool"), &x, 3, 2, 1, Rounding::Floor);
     let mut dilation = 1;
     for stage in 0..4 {
-        let planes = 64 << stage;
+        let planes = (64 << stage) * shape.wide;
         let mut stride = if stage == 0 { 1 } else { 2 };
         let first_dilation = dilation;
         if shape.dilate[stage] {

@@ -1,0 +1,29 @@
+//! What the search is compared with (SwapAdvisor, Section 6.1).
+
+use super::dataflow::Dataflow;
+use super::device::Device;
+use super::lanes::{Outcome, play};
+use super::swap::{Eviction, Memory, Rules, SwapPlan, SwapPlanner};
+
+/// ODSwap: operators in the given order. What was used longest ago goes when there is no room; from the second
+/// run on, loads are started as early as the first run's decisions allow. Its allocator does not
+/// fragment, which is more than a real one can do.
+///
+/// `None` when some operator does not fit.
+pub fn odswap(
+    flow: &Dataflow,
+    device: &Device,
+    capacity_bytes: u64,
+) -> Option<(SwapPlan, Outcome)> {
+    let mut planner = SwapPlanner::default();
+    let rules = Rules {
+        eviction: Eviction::Lru,
+        ..Rules::default()
+    };
+    let memory = Memory::bytes(flow, capacity_bytes, 1);
+    let outcome = {
+        let plan = planner.plan(flow, &flow.given_order(), &memory, device, &rules)?;
+        play(flow, plan, device)?
+    };
+    Some((planner.take_plan(), outcome))
+}
