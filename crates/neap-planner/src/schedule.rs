@@ -11,14 +11,14 @@ use neap_plan::{BLOCK_BYTES, ByteRange, PanelRange, StepId, Workload};
 use crate::ground::{Ground, Tables, prefers_rows, whole_weights};
 
 /// One slice of a step (or the whole of it).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Slice {
     pub step: u32,
     pub panels: PanelRange,
 }
 
 /// Weights that travel together: whole blocks of the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Unit {
     pub file: ByteRange,
     /// First and last compute that use it.
@@ -84,20 +84,35 @@ impl Schedule {
     /// Cuts the steps so that every slice fits in the arena beside the ground. `None` when some step
     /// does not fit even one panel at a time.
     pub fn new(w: &Workload, ground: &Ground, arena_bytes: u64, slicing: Slicing) -> Option<Self> {
+        let mut schedule = Schedule::default();
+        let fits = schedule.renew(w, ground, arena_bytes, slicing);
+        fits.then_some(schedule)
+    }
+
+    /// Becomes another schedule, in the memory of this one; false where [`Schedule::new`] gives none.
+    pub fn renew(
+        &mut self,
+        w: &Workload,
+        ground: &Ground,
+        arena_bytes: u64,
+        slicing: Slicing,
+    ) -> bool {
+        self.slices.clear();
+        self.units.clear();
+        self.wants.clear();
+        self.step_first.clear();
         let mut builder = Builder {
             w,
             ground,
             slicing,
-            out: Schedule::default(),
+            out: std::mem::take(self),
             gaps: Vec::new(),
             gathers: false,
         };
-        for step in 0..w.steps.len() {
-            builder.step(step, arena_bytes)?;
-        }
-        let mut out = builder.out;
-        out.step_first.push(out.slices.len() as u32);
-        Some(out)
+        let fits = (0..w.steps.len()).all(|step| builder.step(step, arena_bytes).is_some());
+        *self = builder.out;
+        self.step_first.push(self.slices.len() as u32);
+        fits
     }
 
     /// How many steps there are.

@@ -26,7 +26,7 @@ use crate::assemble::assemble;
 use crate::ground::{Ground, Memory, Reserve, Tables, prefers_rows};
 use crate::options::{Effort, PlanOptions};
 use crate::schedule::{Schedule, Slicing};
-use place::addresses;
+use place::addresses_in;
 use residency::{Played, Window};
 
 /// Slicings to try. The last takes all the room that a step leaves: where nothing can be prefetched, the
@@ -34,15 +34,18 @@ use residency::{Played, Window};
 const THOROUGH: &[Slicing] = &[
     slicing(4 << 20, 2, COARSEST_GATHER_BYTES),
     slicing(1 << 20, 2, 128 << 10),
-    slicing(1 << 20, 4, 64 << 10),
-    slicing(256 << 10, 4, 64 << 10),
+    slicing(1 << 20, FINE_IN_GAP, 64 << 10),
+    slicing(256 << 10, FINE_IN_GAP, 64 << 10),
     slicing(u64::MAX, 1, 0),
 ];
 const QUICK: &[Slicing] = &[
     slicing(2 << 20, 2, COARSEST_GATHER_BYTES),
-    slicing(512 << 10, 4, 64 << 10),
+    slicing(512 << 10, FINE_IN_GAP, 64 << 10),
     slicing(u64::MAX, 1, 0),
 ];
+
+/// Windows above which small steps up are left out when planning is to be quick.
+const QUICK_SMALL_BYTES: u64 = 16 << 20;
 
 const fn slicing(cap_bytes: u64, in_gap: u64, gather_bytes: u64) -> Slicing {
     Slicing {
@@ -53,6 +56,11 @@ const fn slicing(cap_bytes: u64, in_gap: u64, gather_bytes: u64) -> Slicing {
 }
 
 const COARSEST_GATHER_BYTES: u64 = 256 << 10;
+
+/// Fine slicings leave room for each other where there is little of it; not in windows that are larger than the
+/// smallest by more than this.
+const FINE_WITHIN_BYTES: u64 = 6 << 20;
+const FINE_IN_GAP: u64 = 4;
 
 fn slicings(effort: Effort) -> &'static [Slicing] {
     match effort {
@@ -128,6 +136,8 @@ pub fn plan(
         limit_ns,
         best: None,
         tried: Vec::new(),
+        schedule: Schedule::default(),
+        offsets: Vec::new(),
     };
     let effort = grounds.options.effort;
     for window_bytes in windows(effort, grounds.smallest_bytes(), w.weight_bytes()) {
@@ -135,7 +145,9 @@ pub fn plan(
         if window_bytes > budget_bytes || search.bound_ns(window_bytes) >= search.best_ns() {
             break;
         }
-        for &slicing in slicings(effort) {
+        let is_wide = window_bytes - grounds.smallest_bytes() > FINE_WITHIN_BYTES;
+        let slicings = slicings(effort).iter();
+        for &slicing in slicings.filter(|s| !(is_wide && s.in_gap == FINE_IN_GAP)) {
             if let Some(tables) = &grounds.tables {
                 search.candidate(tables, window_bytes, slicing);
             }
@@ -185,7 +197,9 @@ fn streamed_bytes(w: &Workload) -> u64 {
 fn windows(effort: Effort, smallest_bytes: u64, weight_bytes: u64) -> impl Iterator<Item = u64> {
     let (first, factor) = match effort {
         Effort::Thorough => (64u64 << 10, 2),
-        Effort::Quick => (128u64 << 10, 4),
+        // Steps of much less than a large window change nothing.
+        Effort::Quick if smallest_bytes < QUICK_SMALL_BYTES => (128u64 << 10, 4),
+        Effort::Quick => (512u64 << 10, 4),
     };
     let steps = std::iter::successors(Some(first), move |s| s.checked_mul(factor));
     let more = steps.take_while(move |&s| s < 2 * weight_bytes.max(1));
@@ -205,27 +219,15 @@ struct Search<'a> {
     /// Slower plans are of no use.
     limit_ns: u64,
     best: Option<(ExecutionPlan, Prediction)>,
-    /// What was played on each ground: to play the same in a window that is as large or larger, and leaves
-    /// less to residents, finds nothing better.
-    tried: Vec<Tried<'a>>,
-}
-
-struct Tried<'a> {
-    ground: &'a Ground,
+    /// Digests of what was played: to play the same in a window that is as large or larger, and leaves less
+    /// to residents, finds nothing better.
+    tried: Vec<u64>,
+    /// Of the candidate at hand; kept for their memory.
     schedule: Schedule,
     offsets: Vec<u64>,
 }
 
-impl Tried<'_> {
-    fn is(&self, ground: &Ground, schedule: &Schedule, offsets: &[u64]) -> bool {
-        std::ptr::eq(self.ground, ground)
-            && self.schedule.units == schedule.units
-            && self.schedule.slices == schedule.slices
-            && self.offsets == offsets
-    }
-}
-
-impl<'a> Search<'a> {
+impl Search<'_> {
     fn best_ns(&self) -> u64 {
         let best_ns = self.best.as_ref().map_or(u64::MAX, |(_, p)| p.latency_ns);
         best_ns.min(self.limit_ns)
@@ -245,22 +247,20 @@ impl<'a> Search<'a> {
     }
 
     /// Plays the best plan with this window and slicing; false if there is no such plan for any budget.
-    fn candidate(&mut self, ground: &'a Ground, window_bytes: u64, slicing: Slicing) -> bool {
-        let w = self.w;
-        // Very fine slicing costs planning time; it is for windows that allow no other.
-        let coarsest = slicing.gather_bytes == COARSEST_GATHER_BYTES || slicing.in_gap == 1;
-        let most = if coarsest { usize::MAX } else { most_slices(w) };
-        let Some((schedule, offsets)) = place(w, ground, window_bytes, slicing, most) else {
+    fn candidate(&mut self, ground: &Ground, window_bytes: u64, slicing: Slicing) -> bool {
+        if !self.place(ground, window_bytes, slicing) {
             return false;
-        };
-        if (self.tried.iter()).any(|t| t.is(ground, &schedule, &offsets)) {
+        }
+        let digest = self.digest(ground);
+        if self.tried.contains(&digest) {
             return true;
         }
+        self.tried.push(digest);
         let window = Window {
-            w,
+            w: self.w,
             ground,
-            schedule: &schedule,
-            offsets: &offsets,
+            schedule: &self.schedule,
+            offsets: &self.offsets,
             window_bytes,
             cyclic: self.cyclic,
         };
@@ -278,38 +278,45 @@ impl<'a> Search<'a> {
                 played.prediction,
             ));
         }
-        self.tried.push(Tried {
-            ground,
-            schedule,
-            offsets,
-        });
         true
     }
-}
 
-/// A schedule with addresses; weights of small steps gathered where that can be placed.
-fn place(
-    w: &Workload,
-    ground: &Ground,
-    window_bytes: u64,
-    slicing: Slicing,
-    most_slices: usize,
-) -> Option<(Schedule, Vec<u64>)> {
-    if ground.needed_bytes > window_bytes {
-        return None;
-    }
-    let apart = Slicing {
-        gather_bytes: 0,
-        ..slicing
-    };
-    [slicing, apart].into_iter().find_map(|slicing| {
-        let schedule = Schedule::new(w, ground, window_bytes, slicing)?;
-        if schedule.slices.len() > most_slices {
-            return None;
+    /// A schedule with addresses; weights of small steps gathered where that can be placed.
+    fn place(&mut self, ground: &Ground, window_bytes: u64, slicing: Slicing) -> bool {
+        if ground.needed_bytes > window_bytes {
+            return false;
         }
-        let offsets = addresses(&schedule, ground, window_bytes)?;
-        Some((schedule, offsets))
-    })
+        // Very fine slicing costs planning time; it is for windows that allow no other.
+        let coarsest = slicing.gather_bytes == COARSEST_GATHER_BYTES || slicing.in_gap == 1;
+        let most_slices = if coarsest {
+            usize::MAX
+        } else {
+            most_slices(self.w)
+        };
+        let apart = Slicing {
+            gather_bytes: 0,
+            ..slicing
+        };
+        [slicing, apart].into_iter().any(|slicing| {
+            self.schedule.renew(self.w, ground, window_bytes, slicing)
+                && self.schedule.slices.len() <= most_slices
+                && addresses_in(&mut self.offsets, &self.schedule, ground, window_bytes)
+        })
+    }
+
+    /// Of all that decides how the candidate plays: the files of its units say how it is sliced.
+    fn digest(&self, ground: &Ground) -> u64 {
+        let lying = ground.buffers.iter().chain(&ground.workspaces).copied();
+        let reading = ground.reads_rows.iter().map(|&reads| u64::from(reads));
+        let units = self.schedule.units.iter().zip(&self.offsets);
+        let units = units.flat_map(|(u, &offset)| [u.file.begin, u.file.end, offset]);
+        let all = lying.chain(reading).chain(units);
+        all.fold(self.schedule.slices.len() as u64, |digest, x| {
+            (digest ^ x)
+                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+                .rotate_left(29)
+        })
+    }
 }
 
 /// More slices than this are too many.

@@ -61,11 +61,32 @@ impl<'a> Front<'a> {
 
 /// Pass 1. `None` if some step fits neither way (its gathered units are too large together).
 pub fn addresses(schedule: &Schedule, ground: &Ground, arena_bytes: u64) -> Option<Vec<u64>> {
+    let mut offsets = Vec::new();
+    addresses_in(&mut offsets, schedule, ground, arena_bytes).then_some(offsets)
+}
+
+/// [`addresses`] in the memory of others; false where there are none.
+pub fn addresses_in(
+    offsets: &mut Vec<u64>,
+    schedule: &Schedule,
+    ground: &Ground,
+    arena_bytes: u64,
+) -> bool {
+    offsets.clear();
+    offsets.resize(schedule.units.len(), 0);
+    fill_in(offsets, schedule, ground, arena_bytes).is_some()
+}
+
+fn fill_in(
+    offsets: &mut [u64],
+    schedule: &Schedule,
+    ground: &Ground,
+    arena_bytes: u64,
+) -> Option<()> {
     let n = schedule.slices.len() as u32;
     let walls = walls(ground, &schedule.step_first);
     let mut front = Front::new(arena_bytes, &walls);
     let mut backup = Skyline::new(arena_bytes);
-    let mut offsets = vec![0; schedule.units.len()];
     // The load lane goes in order of use: no load starts before the one placed last does.
     let mut last_start = 0;
     // The first lap only shows the second one what the tail of a run leaves behind.
@@ -105,7 +126,7 @@ pub fn addresses(schedule: &Schedule, ground: &Ground, arena_bytes: u64) -> Opti
                     lap * n,
                     use_fallback,
                     skyline,
-                    &mut offsets,
+                    offsets,
                 )
             };
             let mut start = place(false, &mut front.skyline);
@@ -117,7 +138,7 @@ pub fn addresses(schedule: &Schedule, ground: &Ground, arena_bytes: u64) -> Opti
             i += of_step;
         }
     }
-    Some(offsets)
+    Some(())
 }
 
 fn step_of(schedule: &Schedule, unit: &Unit) -> usize {

@@ -135,7 +135,6 @@ impl Skyline {
     /// than `deadline`: its offset and since when. Among equals the lowest.
     pub fn earliest(&self, bytes: u64, deadline: u32) -> Option<(u64, u32)> {
         let block = neap_plan::BLOCK_BYTES;
-        let count = self.segments.len();
         let since = self.segments.iter().map(|s| s.free_since);
         let soonest = since.min().filter(|&s| s <= deadline)?;
         let end_of = |i: usize| self.segments.get(i + 1).map_or(self.end, |s| s.begin);
@@ -151,14 +150,20 @@ impl Skyline {
             best.map_or(deadline, |b| b.1)
         };
         let mut limit = deadline;
-        for i in 0..count {
-            // From the begin of segment i upwards.
-            let offset = self.segments[i].begin.next_multiple_of(block);
-            if self.segments[i].free_since == soonest && offset + bytes <= end_of(i) {
-                // Nothing is free since earlier, and nothing so early lies lower.
-                return Some((offset, soonest));
+        for (i, segment) in self.segments.iter().enumerate() {
+            if segment.free_since > limit {
+                continue;
             }
-            if self.segments[i].free_since <= limit && offset + bytes <= self.end {
+            let segment_end = end_of(i);
+            // From the begin of segment i upwards.
+            let offset = segment.begin.next_multiple_of(block);
+            if offset + bytes <= segment_end {
+                if segment.free_since == soonest {
+                    // Nothing is free since earlier, and nothing so early lies lower.
+                    return Some((offset, soonest));
+                }
+                limit = consider(offset, segment.free_since);
+            } else if offset + bytes <= self.end {
                 let mut since = 0;
                 for s in self.segments[i..]
                     .iter()
@@ -174,12 +179,12 @@ impl Skyline {
                 }
             }
             // From the end of segment i downwards.
-            let offset = end_of(i).checked_sub(bytes).map(|o| o / block * block);
-            if let Some(offset) = offset.filter(|_| self.segments[i].free_since <= limit) {
+            let offset = segment_end.checked_sub(bytes).map(|o| o / block * block);
+            if let Some(offset) = offset.filter(|&o| o < segment.begin) {
                 let mut since = 0;
-                for j in (0..=i).rev() {
-                    since = since.max(self.segments[j].free_since);
-                    if since > limit || self.segments[j].begin <= offset {
+                for s in self.segments[..=i].iter().rev() {
+                    since = since.max(s.free_since);
+                    if since > limit || s.begin <= offset {
                         break;
                     }
                 }
