@@ -5,7 +5,7 @@ mod builder;
 
 pub use builder::Builder;
 
-use neap_ir::op::{Activation, Binary};
+use neap_ir::op::{Activation, Binary, Unary};
 use neap_ir::recipe::PackedForm;
 use neap_ir::{Const, Op, Program, ValueId};
 use neap_kernels::simd::Isa;
@@ -328,6 +328,54 @@ pub fn image_model(seed: u64) -> Model {
     let flat = b.reshape(x, &[1, shape.iter().product()]);
     let y = b.linear(flat, 50, Activation::None, None);
     b.output(y);
+    b.finish()
+}
+
+/// Layers at random over `[rows, width]` tensors.
+pub fn random_model(seed: u64, layers: usize, rows: usize) -> Model {
+    let mut b = Builder::new(seed);
+    let mut random = Random(seed ^ 0xABCD_EF01 | 1);
+    let width = 8 + random.below(60);
+    let x = b.input("x", &[rows, width]);
+    let first = b.linear(x, 16 + random.below(80), Activation::Relu, None);
+    let mut values = vec![first];
+    for _ in 0..layers {
+        let a = values[values.len() - 1 - random.below(values.len().min(3))];
+        let last = *values.last().unwrap();
+        let shape = b.shape(last);
+        let twin = values
+            .iter()
+            .rev()
+            .skip(1)
+            .find(|&&v| b.shape(v) == shape)
+            .copied();
+        let y = match random.below(8) {
+            0 => b.unary(last, Unary::Activation(Activation::Relu), false),
+            1 => b.unary(last, Unary::Activation(Activation::Tanh), true),
+            2 if twin.is_some() => b.binary(Binary::Add, last, twin.unwrap()),
+            3 => b.concat(last, a),
+            4 => {
+                let constant = b.packed(&[shape[1]]);
+                b.binary(Binary::Mul, last, constant)
+            }
+            5 => b.linear(
+                a,
+                shape[1],
+                Activation::None,
+                (a != last).then_some((last, false)),
+            ),
+            _ => b.linear(
+                last,
+                1 + random.below(120),
+                Activation::LeakyRelu { alpha: 0.1 },
+                None,
+            ),
+        };
+        // In place: the value is gone.
+        values.retain(|&v| b.storage(v) != b.storage(y));
+        values.push(y);
+    }
+    b.output(*values.last().unwrap());
     b.finish()
 }
 
