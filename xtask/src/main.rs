@@ -11,6 +11,7 @@ mod planning;
 mod prediction;
 mod storage;
 mod survive;
+mod swapnet;
 mod test;
 mod tidy;
 mod worker;
@@ -94,6 +95,8 @@ enum Suite {
     Flexnn(flexnn::FlexnnArgs),
     /// Time that planning takes, and predicted latencies to compare planners by.
     Planning(planning::PlanningArgs),
+    /// SwapNet's three applications: several models in one total of memory.
+    Swapnet(swapnet::SwapnetArgs),
     /// Predicted against measured latency.
     Prediction {
         /// Only these models.
@@ -116,6 +119,10 @@ fn main() -> Result<()> {
             suite: Some(Suite::Planning(args)),
             ..
         } => planning::run(&root(), &args),
+        Command::Bench {
+            suite: Some(Suite::Swapnet(args)),
+            ..
+        } => swapnet::run(&root(), &args),
         Command::Bench {
             suite: Some(Suite::Prediction { only, write }),
             ..

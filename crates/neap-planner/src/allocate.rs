@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   paper    SwapNet, Equation 1: by demand, and by performance score
-//!   curves   the largest weighted latency as small as can be, by what each model's planner predicts
+//!   curves   the largest weighted latency as small as can be, by what each model's planner predicts; or the
+//!            largest weighted slowdown, with latencies relative to those with all memory
 //!   equal    the same for all
 //! ```
 //! Budgets are those of whole processes. None is below what its model needs, none above what it can use,
@@ -123,6 +124,15 @@ impl Curve {
             better
         });
         (!points.is_empty()).then_some(Curve { points, urgency })
+    }
+
+    /// The same, weighed by how much slower it is than with all memory: with it alone in mind, 1 is the best.
+    pub fn relative(&self) -> Curve {
+        let fastest = self.points.last().map_or(1, |p| p.1.max(1));
+        Curve {
+            points: self.points.clone(),
+            urgency: self.urgency / fastest as f64,
+        }
     }
 
     pub fn least_bytes(&self) -> u64 {

@@ -111,3 +111,15 @@ fn the_second_slowest_gets_what_the_slowest_cannot_use() {
     assert_eq!(curves(&[slow.clone(), quick.clone()], 25), Ok(vec![10, 10]));
     assert_eq!(curves(&[slow, quick], 110), Ok(vec![20, 90]));
 }
+
+/// By slowdown a quick model is not starved for a slow one.
+#[test]
+fn slowdowns_are_shared() {
+    let slow = Curve::new(vec![(10, 1000), (50, 900), (90, 800)], 1.0).unwrap();
+    let quick = Curve::new(vec![(10, 400), (50, 100)], 1.0).unwrap();
+    let both = [slow, quick];
+    assert_eq!(curves(&both, 100), Ok(vec![90, 10]));
+    let relative = both.each_ref().map(Curve::relative);
+    assert_eq!(curves(&relative, 100), Ok(vec![50, 50]));
+    assert_eq!(largest_weighted(&relative, &[50, 50]), Some(900.0 / 800.0));
+}

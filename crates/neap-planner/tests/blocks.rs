@@ -71,6 +71,31 @@ proptest! {
     }
 }
 
+/// Many layers in many blocks, with all kinds of times: the search stays small.
+#[test]
+fn deep_networks_are_cut_quickly() {
+    let mut state = 1u64;
+    let mut random = move |below: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) % below
+    };
+    let layers: Vec<Layer> = (0..160)
+        .map(|i| {
+            let times = (random(9_000_000), random(9_000_000), random(90_000));
+            layer(i, 1 + random(1_000_000), times)
+        })
+        .collect();
+    let pairs = layers.windows(2).map(|p| p[0].bytes + p[1].bytes);
+    let least = pairs.max().unwrap();
+    for room in [least, 2 * least, 20 * least] {
+        let found = LookupTable::new(layers.clone(), room);
+        assert!(!found.rows.is_empty());
+        assert!(found.rows.iter().all(|row| row.most_bytes <= room));
+    }
+}
+
 /// Equation 4 by hand: three blocks, t_ov(2) = (t_out(1) + t_in(3)) − t_ex(2), t_ov(3) = t_out(2) − ….
 #[test]
 fn residuals_by_hand() {

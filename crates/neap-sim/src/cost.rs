@@ -26,6 +26,18 @@ pub struct CostProfile {
     pub load_handling_ns_per_byte: f64,
     /// Measured time of each whole step, by `StepId`; used instead of the estimate where it is not zero.
     pub step_ns: Vec<u64>,
+    /// What blocks of layers cost, where that was measured.
+    pub blocks: Option<BlockDelays>,
+}
+
+/// SwapNet's delay coefficients, in nanoseconds: t_in = α · bytes + β · tensors, t_ex = γ · operations,
+/// t_out = η · tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BlockDelays {
+    pub alpha_ns_per_byte: f64,
+    pub beta_ns_per_tensor: f64,
+    pub gamma_ns_per_flop: f64,
+    pub eta_ns_per_tensor: f64,
 }
 
 impl Default for CostProfile {
@@ -43,6 +55,7 @@ impl Default for CostProfile {
             load_handling_ns: 5_000,
             load_handling_ns_per_byte: 0.05,
             step_ns: Vec::new(),
+            blocks: None,
         }
     }
 }
@@ -63,6 +76,7 @@ impl CostProfile {
             load_handling_ns: 0,
             load_handling_ns_per_byte: 0.0,
             step_ns,
+            blocks: None,
         }
     }
 

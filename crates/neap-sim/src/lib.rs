@@ -7,5 +7,5 @@
 mod cost;
 mod simulate;
 
-pub use cost::CostProfile;
+pub use cost::{BlockDelays, CostProfile};
 pub use simulate::{LoadCost, Prediction, STEADY_RUNS, Simulator, predict, simulate};

@@ -36,8 +36,8 @@ mod workload;
 pub use adapt::Adaptation;
 pub use budget::{Budget, Bytes, parse_bytes};
 pub use calibrate::{
-    Calibration, CalibrationReport, ComputeRates, CostSource, Machine, MeasuredPoint, Profile,
-    StoragePoint, StorageRates,
+    Calibration, CalibrationReport, ComputeRates, CostSource, DelayFit, Machine, MeasuredPoint,
+    Profile, StoragePoint, StorageRates,
 };
 pub use curve::{CurvePoint, LatencyCurve};
 pub use error::{Error, Result};

@@ -2,7 +2,7 @@
 //!
 //! ```toml
 //! total = "843MiB"              # memory of all models' processes together
-//! allocate = "curves"           # or paper, equal, direct
+//! allocate = "curves"           # or slowdown, paper, equal, direct
 //! duration = "5s"               # or runs = 20, for each model
 //!
 //! [[model]]
@@ -28,6 +28,8 @@ use toml::Spanned;
 pub enum Policy {
     /// The largest weighted latency as small as can be, by each model's predicted latency
     Curves,
+    /// The largest weighted slowdown as small as can be: latency relative to that with all memory
+    Slowdown,
     /// SwapNet's Equation 1: by demand and performance score
     Paper,
     /// The same for every model

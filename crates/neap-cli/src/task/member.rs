@@ -60,14 +60,13 @@ pub fn run(args: &MemberArgs) -> Outcome {
         reserve_bytes: (2 * kept * size_of::<u64>()) as u64,
         ..args.engine.options(Budget::Unlimited)
     };
-    say(&Said::Curve(model.latency_curve(
-        &options,
-        CURVE_POINTS,
-        &[],
-    )?))?;
     let mut orders = Orders::new();
     let (budget_bytes, opened, session) = loop {
         match orders.next()? {
+            Order::Curve => {
+                let curve = model.latency_curve(&options, CURVE_POINTS, &[])?;
+                say(&Said::Curve(curve))?;
+            }
             Order::Points(budgets) => {
                 say(&Said::Curve(model.latency_curve(&options, 2, &budgets)?))?;
             }

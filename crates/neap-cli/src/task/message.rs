@@ -9,6 +9,8 @@ use std::str::FromStr;
 /// From the task to a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
+    /// Tell the curve of predicted latency.
+    Curve,
     /// Budgets to add to the curve.
     Points(Vec<u64>),
     /// Open a session within so many bytes.
@@ -56,6 +58,7 @@ pub struct Done {
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Order::Curve => f.write_str("curve"),
             Order::Points(budgets) => {
                 f.write_str("points")?;
                 budgets.iter().try_for_each(|bytes| write!(f, " {bytes}"))
@@ -78,6 +81,7 @@ impl FromStr for Order {
         let bad = || format!("'{line}' is no order");
         let numbers = numbers.map_err(|_| bad())?;
         match (verb, numbers.as_slice()) {
+            ("curve", []) => Ok(Order::Curve),
             ("points", _) => Ok(Order::Points(numbers)),
             ("open", &[bytes]) => Ok(Order::Open(bytes)),
             ("go", []) => Ok(Order::Go),
@@ -95,6 +99,7 @@ mod tests {
     #[test]
     fn orders_arrive_as_they_were_sent() {
         for order in [
+            Order::Curve,
             Order::Points(vec![]),
             Order::Points(vec![1, 20]),
             Order::Open(u64::MAX),

@@ -4,7 +4,8 @@
 //!   neap run --task         members: a process for each model, on its own processors
 //!     read the file
 //!     start members ───────► open the model
-//!                  ◄──────── curve: predicted latency by budget
+//!     curve ───────────────► one after another
+//!                  ◄──────── predicted latency by budget
 //!     allocate the total
 //!     open B ──────────────► session within B, warm-up
 //!                  ◄──────── opened

@@ -154,6 +154,10 @@ impl Allocator<'_> {
     fn divide(&self, policy: Policy, total_bytes: u64) -> Result<Vec<u64>, AllocateError> {
         match policy {
             Policy::Curves => curves(&self.curves, total_bytes),
+            Policy::Slowdown => {
+                let relative: Vec<Curve> = self.curves.iter().map(Curve::relative).collect();
+                curves(&relative, total_bytes)
+            }
             Policy::Paper => paper(&self.demands, total_bytes),
             Policy::Equal => equal(&self.demands, total_bytes),
             Policy::Direct => Ok(self.demands.iter().map(|d| d.memory_bytes).collect()),
@@ -189,10 +193,15 @@ impl Running {
         if !settings.quiet {
             note(&format!("planning for {} models", self.count));
         }
-        let heard = self.answers(&all, |said| match said {
-            Said::Curve(curve) => Some(curve),
-            _ => None,
-        })?;
+        // One at a time: where costs are estimated, nobody else computes or reads meanwhile.
+        let mut heard = Vec::new();
+        for &index in &all {
+            self.fleet.tell(index, &Order::Curve);
+            heard.extend(self.answers(&[index], |said| match said {
+                Said::Curve(curve) => Some(curve),
+                _ => None,
+            })?);
+        }
         let (allocator, bounds) = self.allocator(task, heard)?;
         let budgets = allocator.budgets(self.total_bytes)?;
         for (_, total) in task.schedule.iter().flat_map(|s| s.budgets()) {

@@ -82,6 +82,8 @@ fn a_total_is_divided_and_kept() {
         predicted.push(ms("predicted") - ms(&format!("predicted_{policy}")));
     }
     assert_eq!(predicted, [0.0; 3]);
+    let report = bench.json("run --task task.toml --allocate slowdown --json -");
+    check(&report, total);
     // Everything in memory, whatever the total.
     task(&bench, 1 << 20, "runs = 1\nallocate = 'direct'");
     let report = bench.json("run --task task.toml --json -");

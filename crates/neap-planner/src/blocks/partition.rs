@@ -313,6 +313,10 @@ impl Search {
     }
 }
 
+/// Labels of one state, at most: the earliest are kept. Small networks never have so many; in large ones
+/// the rest would differ in how a microsecond of delay is shared.
+const MOST_LABELS: usize = 16;
+
 /// Adds a label unless another is as good, and drops those that it makes useless.
 fn add(labels: &mut Vec<Label>, new: Label) {
     let covers = |a: &Label, b: &Label| {
@@ -322,5 +326,12 @@ fn add(labels: &mut Vec<Label>, new: Label) {
         return;
     }
     labels.retain(|old| !covers(&new, old));
+    if labels.len() == MOST_LABELS {
+        let latest = labels.iter_mut().max_by_key(|l| l.delay_ns);
+        if let Some(latest) = latest.filter(|l| l.delay_ns > new.delay_ns) {
+            *latest = new;
+        }
+        return;
+    }
     labels.push(new);
 }

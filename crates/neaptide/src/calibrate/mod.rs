@@ -9,6 +9,7 @@
 //! one model are known when another has them too. Steps that were never measured are estimated by the
 //! measured rates.
 
+mod delay;
 mod file;
 mod fit;
 mod keys;
@@ -21,6 +22,7 @@ mod study;
 #[cfg(test)]
 mod tests;
 
+pub use delay::DelayFit;
 pub(crate) use keys::StepTimes;
 pub use profile::{ComputeRates, Machine, Profile, StoragePoint, StorageRates};
 pub use study::{CalibrationReport, MeasuredPoint};
@@ -94,6 +96,9 @@ pub(crate) fn known(model: &Model, options: &RunOptions) -> Result<Known> {
     if let Some(rate) = options.throttle_bytes_per_second {
         let costs = &mut known.costs;
         costs.storage_bytes_per_second = costs.storage_bytes_per_second.min(rate as f64);
+        if let Some(blocks) = &mut costs.blocks {
+            blocks.alpha_ns_per_byte = blocks.alpha_ns_per_byte.max(1e9 / rate as f64);
+        }
     }
     Ok(known)
 }

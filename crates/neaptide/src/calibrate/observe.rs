@@ -1,9 +1,10 @@
 //! Runs a plan a few times and tells its steps apart: how long each computed, and what was being loaded
 //! meanwhile.
 
+use super::delay::{BlockSeen, Blocks};
 use crate::error::Result;
 use crate::model::Model;
-use crate::session::{Plan, RunOptions, Session};
+use crate::session::{Plan, RunOptions, Session, Strategy};
 use neap_ir::{DType, TensorType};
 use neap_plan::{ExecutionPlan, Lane, Span, StepId, Timeline};
 use std::time::{Duration, Instant};
@@ -42,6 +43,8 @@ pub(super) struct Seen {
     pub loaded_bytes: u64,
     /// The rate of storage while it had anything to do, over all runs.
     pub busy_bytes_per_second: f64,
+    /// Of a plan in blocks.
+    pub blocks: Vec<BlockSeen>,
 }
 
 /// Some inputs for a model, in its order: small numbers that every operator takes.
@@ -58,6 +61,8 @@ pub(super) fn observe(
 ) -> Result<Seen> {
     let execution = plan.execution.clone();
     let steps = plan.workload.steps.len();
+    let in_blocks = plan.execution.strategy == Strategy::Blocks.name();
+    let mut blocks = in_blocks.then(|| Blocks::of(&execution, &plan.workload));
     let mut session = model.into_session(plan, options)?;
     let mut runner = Runner::new(&mut session, inputs);
     let started = Instant::now();
@@ -79,9 +84,15 @@ pub(super) fn observe(
         }
         if let Some(timeline) = runner.session.timeline() {
             collected.add(&execution, timeline);
+            if let Some(blocks) = &mut blocks {
+                blocks.add(timeline);
+            }
         }
     }
-    Ok(collected.finish())
+    Ok(Seen {
+        blocks: blocks.map_or_else(Vec::new, Blocks::finish),
+        ..collected.finish()
+    })
 }
 
 /// A session with its inputs and outputs.
@@ -234,7 +245,7 @@ impl Collected {
     }
 }
 
-fn median(samples: &mut [u64]) -> u64 {
+pub(super) fn median(samples: &mut [u64]) -> u64 {
     samples.sort_unstable();
     samples.get(samples.len() / 2).copied().unwrap_or(0)
 }

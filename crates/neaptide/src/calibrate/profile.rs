@@ -1,5 +1,6 @@
 //! What is known of a machine: rates, storage, and times of steps. Plain data, checked when it is read.
 
+use super::delay::DelayFit;
 use super::keys::StepTimes;
 use neap_sim::CostProfile;
 use serde::{Deserialize, Serialize};
@@ -66,6 +67,8 @@ pub struct Profile {
     pub machine: Machine,
     pub compute: ComputeRates,
     pub storage: StorageRates,
+    /// What blocks of layers cost; absent where too few were seen.
+    pub blocks: Option<DelayFit>,
     pub(super) steps: BTreeMap<u64, u64>,
 }
 
@@ -86,6 +89,7 @@ impl Profile {
             load_handling_ns_per_byte: self.compute.load_handling_ns_per_byte,
             storage_bytes_per_second: self.storage.load_bytes_per_second,
             request_latency_ns: self.storage.load_latency_ns,
+            blocks: self.blocks.map(|fit| fit.delays),
             ..CostProfile::default()
         }
     }
@@ -116,6 +120,7 @@ impl Profile {
             ]
             .into_iter()
             .all(time)
+            && self.blocks.is_none_or(|fit| fit.is_sane())
             && self.machine.cpu.len() <= 512
             && self.machine.isa.len() <= 64
             && self.steps.len() <= MOST_STEPS

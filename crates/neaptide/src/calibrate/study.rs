@@ -1,5 +1,6 @@
 //! Full calibration: storage, then the model under a few budgets, then what that tells.
 
+use super::delay::{self, BlockSeen};
 use super::keys::{StepTimes, step_key};
 use super::observe::{Seen, inputs, observe};
 use super::profile::{ComputeRates, MOST_STEPS, Profile};
@@ -8,7 +9,7 @@ use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::model::{Model, reopen};
-use crate::session::{Plan, RunOptions};
+use crate::session::{Plan, RunOptions, Strategy};
 use neap_ir::Program;
 use neap_plan::Workload;
 use neap_sim::CostProfile;
@@ -87,6 +88,7 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
         machine: machine::here(packed, options.threads),
         compute: rates,
         storage,
+        blocks: before.as_ref().and_then(|p| p.blocks),
         steps: before.map_or_else(BTreeMap::new, |p| p.steps),
     };
     memory::trim_heap();
@@ -130,6 +132,8 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
         learn(&observations, &mut profile);
         learn_loads(&observations, &mut profile);
     }
+    let blocks = in_blocks(model, &profile, &options, most_bytes, &inputs)?;
+    profile.blocks = delay::fit(&blocks).or(profile.blocks);
     let file = cache_path(model);
     match &file {
         None => remark = Some("there is no folder to keep the calibration in".into()),
@@ -145,6 +149,42 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
         file,
         remark,
     })
+}
+
+/// The model in few blocks and in many, as far as memory allows.
+fn in_blocks(
+    model: &Model,
+    profile: &Profile,
+    options: &RunOptions,
+    most_bytes: u64,
+    inputs: &[Vec<u8>],
+) -> Result<Vec<BlockSeen>> {
+    let mut seen = Vec::new();
+    let known = Known::of(profile.clone(), model, CostSource::Measured);
+    let plan = |bytes: u64| {
+        let options = RunOptions {
+            strategy: Strategy::Blocks,
+            budget: Budget::Bytes(bytes.min(most_bytes)),
+            ..options.clone()
+        };
+        // Whole layers may need more than there is.
+        match plan_within(model, &known, options, most_bytes) {
+            Ok(plan) => Ok(Some(plan)),
+            Err(Error::Infeasible { smallest_bytes, .. }) => Err(smallest_bytes),
+            Err(_) => Ok(None),
+        }
+    };
+    let Err(least_bytes) = plan(1) else {
+        return Ok(seen);
+    };
+    let whole_bytes = model.bounds(options).unlimited_high_water_bytes;
+    for bytes in [least_bytes, least_bytes.midpoint(whole_bytes)] {
+        if let Ok(Some((plan, options))) = plan(bytes) {
+            seen.extend(observe(reopen(model)?, plan, &options, inputs)?.blocks);
+            memory::trim();
+        }
+    }
+    Ok(seen)
 }
 
 /// Measuring takes memory of its own, so that the smallest budget may be a little larger than was thought;
