@@ -2,11 +2,20 @@
 
 use crate::mapping::{Addresses, Mapping};
 use crate::placement::{Placement, RESIDENT_BASE};
-use crate::residents::Residents;
+use crate::residents::{Move, Residents};
 use neap_plan::ByteRange;
 use std::io;
 
-/// Memory by offset: from 0 what each run overwrites, from [`RESIDENT_BASE`] resident weights.
+/// What each run overwrites, and resident weights:
+///
+/// ```text
+///   offset    0 …                work_bytes      RESIDENT_BASE …
+///   memory    │░│▓▓▓▓▓▓▓▓ work ▓▓▓▓▓▓▓▓│         │▓▓▓▓▓▓ residents, packed ▓▓▓▓▓▓│░│
+///                            2 MiB boundary ^    ^ 2 MiB boundary         ▓ huge pages
+/// ```
+/// So the small pages that a size brings which is no multiple of 2 MiB lie where loads seldom go: at the
+/// low offsets, where activations are. Work is worthless between runs and mapped anew for each plan;
+/// residents begin at the same address under every plan.
 ///
 /// It hands out addresses, not references: parts of it are written by the storage device while
 /// others are read and written by kernels. Who holds an address vouches for the access; that the
@@ -14,21 +23,23 @@ use std::io;
 #[derive(Debug)]
 pub(crate) struct Arena {
     work: Mapping,
-    pub(crate) residents: Residents,
+    weights: Mapping,
+    /// What of `weights` is what of the file.
+    residents: Residents,
 }
 
 /// Tells addresses in an arena, which must live, as it is, for as long as they are used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArenaMap {
     work: Addresses,
-    residents: Addresses,
+    weights: Addresses,
 }
 
 impl ArenaMap {
     /// Address of `[offset, offset + bytes)`; `None` when that leaves the arena.
     pub(crate) fn at(self, offset: u64, bytes: u64) -> Option<*mut u8> {
         match offset.checked_sub(RESIDENT_BASE) {
-            Some(file_offset) => self.residents.at(file_offset, bytes),
+            Some(at) => self.weights.at(at, bytes),
             None => self.work.at(offset, bytes),
         }
     }
@@ -36,10 +47,13 @@ impl ArenaMap {
 
 impl Arena {
     /// Nothing is charged yet.
-    pub(crate) fn new(placement: &Placement) -> io::Result<Arena> {
+    pub(crate) fn new(placement: Placement) -> io::Result<Arena> {
+        let mut weights = Mapping::reserve(placement.weight_bytes, 0)?;
+        weights.resize(placement.residents.bytes(), true)?;
         Ok(Arena {
-            work: Mapping::new(placement.work_bytes, placement.dense)?,
-            residents: Residents::new(placement.span)?,
+            work: work(&placement)?,
+            weights,
+            residents: placement.residents,
         })
     }
 
@@ -47,13 +61,28 @@ impl Arena {
     pub(crate) fn map(&self) -> ArenaMap {
         ArenaMap {
             work: self.work.addresses(),
-            residents: self.residents.addresses(),
+            weights: self.weights.addresses(),
         }
     }
 
     /// The most that is charged: work and resident weights.
     pub(crate) fn len_bytes(&self) -> u64 {
-        self.work.len_bytes() as u64 + self.residents.held_bytes()
+        self.work.len_bytes() + self.weights.len_bytes()
+    }
+
+    pub(crate) fn residents(&self) -> &Residents {
+        &self.residents
+    }
+
+    /// The ranges of resident weights have been read and checked.
+    pub(crate) fn hold(&mut self, ranges: impl IntoIterator<Item = ByteRange>) {
+        self.residents.hold(ranges);
+    }
+
+    /// The offset at which a resident weight lies, by its place in the file.
+    pub(crate) fn offset_of(&self, file_offset: u64) -> Option<u64> {
+        let at = self.residents.offset_of(file_offset)?;
+        Some(RESIDENT_BASE + at)
     }
 
     /// Gives what runs overwrite back to the kernel; it comes again, zeroed, when it is touched.
@@ -65,32 +94,161 @@ impl Arena {
         unsafe { self.work.discard() }
     }
 
-    /// Goes over to another plan's needs: resident weights that it keeps stay where they are, the
-    /// rest is the kernel's before anything new is charged. Says how many bytes of resident weights
-    /// went. After an error the arena is as large as it was, but weights may be missing.
+    /// Goes over to another plan's needs: resident weights that it keeps stay in memory, moved to
+    /// their new offsets; memory that it does not need is the kernel's. Says how many bytes of
+    /// resident weights went. After an error the arena is as large as it was, but weights may be
+    /// missing.
+    ///
+    /// Never takes more than the larger of the two plans.
     ///
     /// # Safety
     /// Nothing reads or writes the arena, the storage device included.
-    pub(crate) unsafe fn reshape(&mut self, placement: &Placement) -> io::Result<u64> {
-        // What may fail comes first; none of it is charged before it is touched.
-        let work = Mapping::new(placement.work_bytes, placement.dense)?;
-        let residents = match self.residents.span() {
-            span if span.holds(placement.span) => None,
-            span => Some(Residents::new(ByteRange::new(
-                span.begin.min(placement.span.begin),
-                span.end.max(placement.span.end),
-            ))?),
-        };
-        let released_bytes = match residents {
-            // SAFETY: passed on.
-            None => unsafe { self.residents.keep_only(&placement.resident) }?,
-            Some(residents) => {
-                let bytes = self.residents.held_bytes();
-                self.residents = residents;
-                bytes
-            }
-        };
+    pub(crate) unsafe fn reshape(&mut self, placement: Placement) -> io::Result<u64> {
+        let old_bytes = self.residents.held_bytes();
+        let bytes = placement.residents.bytes();
+        // What may fail comes first; nothing of it is charged yet.
+        let work = work(&placement)?;
+        if bytes > self.weights.reserved_bytes() {
+            let mut weights = Mapping::reserve(placement.weight_bytes, 0)?;
+            weights.resize(bytes, true)?;
+            *self = Arena {
+                work,
+                weights,
+                residents: placement.residents,
+            };
+            return Ok(old_bytes);
+        }
+        let mut residents = placement.residents;
+        let moves = residents.take_over(&self.residents);
+        // Both plans' weights must lie in it while they are moved.
+        let most_bytes = bytes.max(self.weights.len_bytes());
+        self.weights.resize(most_bytes, true)?;
         self.work = work;
-        Ok(released_bytes)
+        for m in moves {
+            // SAFETY: passed on.
+            unsafe { self.move_bytes(m)? };
+        }
+        self.residents = residents;
+        self.weights.resize(bytes, true)?;
+        Ok(old_bytes - self.residents.held_bytes())
+    }
+
+    /// # Safety
+    /// Nothing reads or writes the arena.
+    unsafe fn move_bytes(&mut self, m: Move) -> io::Result<()> {
+        let memory = self.weights.addresses();
+        let (Some(from), Some(to)) = (memory.at(m.from, m.bytes), memory.at(m.to, m.bytes)) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        // SAFETY: both ranges lie in the mapping, whose bytes are always initialised, and nobody
+        // else uses them.
+        unsafe { std::ptr::copy(from, to, m.bytes as usize) };
+        Ok(())
+    }
+}
+
+/// Memory for what runs overwrite, its end at a boundary of huge pages.
+fn work(placement: &Placement) -> io::Result<Mapping> {
+    let mut work = Mapping::reserve(placement.work_bytes, placement.work_bytes)?;
+    work.resize(placement.work_bytes, placement.dense)?;
+    Ok(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn placement(work_bytes: u64, files: &[ByteRange]) -> Placement {
+        Placement {
+            work_bytes,
+            dense: true,
+            weight_bytes: 100 * MIB,
+            residents: Residents::new(files.to_vec()),
+        }
+    }
+
+    fn charged_bytes() -> u64 {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = statm.split_whitespace().nth(1).unwrap().parse().unwrap();
+        pages * 4096
+    }
+
+    /// Fills what is missing with the number of its MiB in the file.
+    fn fill(arena: &mut Arena) {
+        for file in arena.residents().missing() {
+            for begin in (file.begin..file.end).step_by(4096) {
+                let at = arena.offset_of(begin).unwrap();
+                // SAFETY: the range lies in the arena, which nobody else uses.
+                unsafe {
+                    let start = arena.map().at(at, 4096).unwrap();
+                    start.write_bytes((begin / MIB) as u8 + 1, 4096);
+                }
+            }
+            arena.hold([file]);
+        }
+    }
+
+    fn check(arena: &Arena, files: &[ByteRange]) {
+        for file in files {
+            for begin in (file.begin..file.end).step_by(4096) {
+                let at = arena.offset_of(begin).unwrap();
+                // SAFETY: as above.
+                let byte = unsafe { arena.map().at(at + 4095, 1).unwrap().read() };
+                assert_eq!(byte, (begin / MIB) as u8 + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn resident_weights_follow_from_plan_to_plan() {
+        let all = [ByteRange::at(4096, 96 * MIB)];
+        // Odd places: in the middle of huge pages.
+        let few: Vec<ByteRange> = (0..24)
+            .map(|i| ByteRange::at(4096 + i * 4 * MIB + MIB, 12288))
+            .collect();
+        let before = charged_bytes();
+        let mut arena = Arena::new(placement(4 * MIB, &all)).unwrap();
+        fill(&mut arena);
+        check(&arena, &all);
+        assert!(charged_bytes() > before + 90 * MIB);
+        // SAFETY: nobody uses the arena.
+        let released = unsafe {
+            arena.discard_work().unwrap();
+            arena.reshape(placement(2 * MIB, &few)).unwrap()
+        };
+        assert_eq!(released, 96 * MIB - 24 * 12288);
+        assert_eq!(arena.len_bytes(), 2 * MIB + 24 * 12288);
+        assert_eq!(arena.residents().missing(), []);
+        check(&arena, &few);
+        assert!(charged_bytes() < before + 8 * MIB);
+        // SAFETY: nobody uses the arena.
+        let released = unsafe { arena.reshape(placement(8 * MIB, &all)).unwrap() };
+        assert_eq!(released, 0);
+        assert_eq!(arena.residents().held_bytes(), 24 * 12288);
+        check(&arena, &few);
+        fill(&mut arena);
+        check(&arena, &all);
+        // More than is reserved: all anew.
+        let more = [ByteRange::at(0, 120 * MIB)];
+        // SAFETY: nobody uses the arena.
+        let released = unsafe { arena.reshape(placement(8 * MIB, &more)).unwrap() };
+        assert_eq!(released, 96 * MIB);
+        assert_eq!(arena.residents().missing(), more);
+        assert!(charged_bytes() < before + 8 * MIB);
+    }
+
+    #[test]
+    fn bounds_of_both_parts() {
+        let arena = Arena::new(placement(8192, &[ByteRange::at(1 << 20, 4096)])).unwrap();
+        let map = arena.map();
+        let (start, end) = (RESIDENT_BASE, RESIDENT_BASE + 4096);
+        assert!(map.at(start, 4096).is_some() && map.at(start, 4097).is_none());
+        assert!(map.at(end, 0).is_some() && map.at(end, 1).is_none());
+        assert!(map.at(0, 8192).is_some() && map.at(4096, 4097).is_none());
+        assert!(map.at(u64::MAX, 2).is_none() && map.at(start, u64::MAX).is_none());
+        assert_eq!(arena.offset_of(1 << 20), Some(RESIDENT_BASE));
+        assert_eq!(arena.offset_of(0), None);
     }
 }

@@ -15,7 +15,7 @@
 use crate::RuntimeError;
 use crate::arena::{Arena, ArenaMap};
 use crate::clock::Clock;
-use crate::placement::{Placement, RESIDENT_BASE};
+use crate::placement::Placement;
 use crate::ranges::bytes_of;
 use crate::recorder::Recorder;
 use neap_plan::{ByteRange, Load};
@@ -38,9 +38,7 @@ pub(crate) struct LoadLane {
     loaded_bytes: u64,
     /// The source failed as a whole; the arena must outlive it as it is.
     broken: bool,
-    /// File ranges that stay in memory.
-    resident: Box<[ByteRange]>,
-    /// All of those are there.
+    /// All resident weights are in memory.
     ready: bool,
 }
 
@@ -55,7 +53,6 @@ impl LoadLane {
         source: Box<dyn Source>,
         verifier: Verifier,
         arena: Arena,
-        resident: Vec<ByteRange>,
         loads: Vec<Load>,
         computes: usize,
     ) -> LoadLane {
@@ -73,13 +70,12 @@ impl LoadLane {
             loads: loads.into_boxed_slice(),
             loaded_bytes: 0,
             broken: false,
-            resident: resident.into_boxed_slice(),
             ready: false,
         }
     }
 
     /// Goes over to another plan's loads and arena, with nothing in flight. Resident weights of both
-    /// plans stay where they are; what else is resident must be read by [`LoadLane::load_resident`].
+    /// plans stay in memory; what else is resident must be read by [`LoadLane::load_resident`].
     /// Says how many bytes of resident weights went. After an error all is as it was, but for
     /// resident weights that may have to be read again.
     pub(crate) fn replace(
@@ -93,13 +89,13 @@ impl LoadLane {
             return Err(RuntimeError::Unusable);
         }
         self.ready = false;
+        let bytes = placement.bytes();
         // SAFETY: nothing is in flight, and nothing computes while this is borrowed.
-        let released_bytes = unsafe { self.arena.reshape(&placement) }
-            .map_err(|source| arena_error(&placement, source))?;
+        let released_bytes = unsafe { self.arena.reshape(placement) }
+            .map_err(|source| RuntimeError::Arena { bytes, source })?;
         let window = window_of(&loads);
         self.arrived = Arrived::new(window);
         self.reported = Vec::with_capacity(window);
-        self.resident = placement.resident.into_boxed_slice();
         self.loads = loads.into_boxed_slice();
         self.computes = computes as u64;
         Ok(released_bytes)
@@ -122,31 +118,16 @@ impl LoadLane {
         if self.broken {
             return Err(RuntimeError::Unusable);
         }
-        let missing = self.arena.residents.missing(&self.resident);
-        if let Err(source) = self.arena.residents.make_room(&missing) {
-            let bytes = self.arena.len_bytes().saturating_add(bytes_of(&missing));
-            return Err(RuntimeError::Arena { bytes, source });
-        }
+        let missing = self.arena.residents().missing();
         let pieces: Vec<ByteRange> = missing.iter().flat_map(|&range| pieces_of(range)).collect();
         let mut arrived = vec![false; pieces.len()];
         let result = self.read_resident(&pieces, &mut arrived);
         if result.is_err() {
             self.stop();
         }
-        let here = |wanted: bool| {
-            let marked = pieces.iter().zip(&arrived);
-            marked
-                .filter(move |(_, here)| **here == wanted)
-                .map(|(&p, _)| p)
-        };
-        self.arena.residents.hold(here(true));
+        let arrived = pieces.iter().zip(&arrived).filter(|(_, here)| **here);
+        self.arena.hold(arrived.map(|(&piece, _)| piece));
         self.ready = result.is_ok();
-        if result.is_err() && !self.broken {
-            let lost: Vec<ByteRange> = here(false).collect();
-            // SAFETY: nothing is in flight, and nobody was told of these ranges. Where the kernel
-            // refuses, the memory stays until it is read again, which the plan allows for.
-            let _ = unsafe { self.arena.residents.give_back(&lost) };
-        }
         result.map(|()| bytes_of(&missing))
     }
 
@@ -158,8 +139,8 @@ impl LoadLane {
         let (mut next, mut done) = (0, 0);
         while done < pieces.len() {
             while let Some(piece) = pieces.get(next) {
-                let dst = address(&self.arena, RESIDENT_BASE + piece.begin, piece.len())?;
-                // SAFETY: the range was made for this weight alone. Nothing reads it before it is
+                let dst = address(&self.arena, place_of(&self.arena, *piece)?, piece.len())?;
+                // SAFETY: the range is for this weight alone. Nothing reads it before it is
                 // reported below. The arena is unmapped after the source is dropped.
                 let submitted = unsafe {
                     self.source
@@ -183,7 +164,7 @@ impl LoadLane {
                 let piece = pieces[index as usize];
                 // SAFETY: the load has been reported and nothing overwrites resident weights.
                 let bytes =
-                    unsafe { loaded(&self.arena, RESIDENT_BASE + piece.begin, piece.len())? };
+                    unsafe { loaded(&self.arena, place_of(&self.arena, piece)?, piece.len())? };
                 self.verifier.verify(piece.begin, bytes)?;
                 arrived[index as usize] = true;
             }
@@ -214,7 +195,7 @@ impl LoadLane {
     }
 
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.arena.residents.held_bytes()
+        self.arena.residents().held_bytes()
     }
 
     pub(crate) fn loads_per_run(&self) -> u64 {
@@ -389,12 +370,13 @@ fn pieces_of(range: ByteRange) -> impl Iterator<Item = ByteRange> {
     begins.map(move |begin| ByteRange::new(begin, range.end.min(begin + PIECE_BYTES)))
 }
 
-/// The kernel has no memory, or no addresses, for what a plan needs.
-pub(crate) fn arena_error(placement: &Placement, source: std::io::Error) -> RuntimeError {
-    let bytes = placement
-        .work_bytes
-        .saturating_add(bytes_of(&placement.resident));
-    RuntimeError::Arena { bytes, source }
+/// Where a resident weight lies.
+fn place_of(arena: &Arena, file: ByteRange) -> Result<u64, RuntimeError> {
+    let place = arena.offset_of(file.begin);
+    place.ok_or_else(|| RuntimeError::Mismatch {
+        what: "plan",
+        reason: format!("byte {} of the file is not resident", file.begin),
+    })
 }
 
 /// As many loads as can be in flight: those of a run and of the two after it, of which the last can

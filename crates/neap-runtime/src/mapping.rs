@@ -1,146 +1,185 @@
-//! Memory that a plan overwrites in each run: activations, workspaces, weights in flight.
+//! Memory that grows and shrinks in place: a reserved range of addresses, the first part of it in use.
+//!
+//! It comes in huge pages as far as it can. Not only computing is faster there: a drive that is reached
+//! through a list of the pages to fill (as virtual ones are) reads several times faster into few large
+//! ones than into many small ones.
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
+};
 use std::io;
 use std::ptr::NonNull;
 
-const PAGE_BYTES: usize = 4096;
-const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
+const PAGE_BYTES: u64 = 4096;
+const HUGE_PAGE_BYTES: u64 = 2 * 1024 * 1024;
 
-/// Where offsets from `begin` on are.
+/// Where memory in use is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addresses {
     pub start: NonNull<u8>,
-    pub begin: u64,
     pub bytes: u64,
 }
 
 impl Addresses {
     /// Address of `[offset, offset + bytes)`; `None` when that is not all here.
     pub(crate) fn at(self, offset: u64, bytes: u64) -> Option<*mut u8> {
-        let inside = offset.checked_sub(self.begin)?;
-        let end = inside.checked_add(bytes)?;
+        let end = offset.checked_add(bytes)?;
         // So the address is inside or one past the end.
-        (end <= self.bytes).then(|| self.start.as_ptr().wrapping_add(inside as usize))
+        (end <= self.bytes).then(|| self.start.as_ptr().wrapping_add(offset as usize))
     }
 }
 
-/// Zeroed anonymous memory, aligned to huge pages, charged page by page as it is touched.
+/// Zeroed anonymous memory, charged page by page as it is touched.
 ///
 /// ```text
-///   reserved    |······|══════════ mapping ══════════|···|
-///               unmapped                              unmapped
-///                      ^ multiple of 2 MiB           ^ multiple of 4 KiB
-///                      |── huge pages allowed ──|────|   never past the last whole one
+///   reserved   │······│═══════════ in use ═════════════│·············│
+///                     ^ start                          ^ multiple of 4 KiB
+///                     │────│── huge pages allowed ──│──│   whole ones only
 /// ```
-///
-/// It hands out addresses, not references: parts of it are written by the storage device while
-/// others are read and written by kernels. Who holds an address vouches for the access; that the
-/// parts in use at one time are disjoint is what [`neap_plan::validate`] proves of a plan.
+/// It hands out addresses, not references; who holds one vouches for the access.
 #[derive(Debug)]
 pub(crate) struct Mapping {
+    /// What is mapped, a huge page longer than what can be in use.
+    mapped: NonNull<u8>,
+    mapped_bytes: usize,
     start: NonNull<u8>,
-    len_bytes: usize,
+    reserved_bytes: u64,
+    len_bytes: u64,
 }
 
 // SAFETY: the mapping belongs to this value alone; it is plain memory without thread affinity.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// `len_bytes` rounded up to whole pages; nothing is charged yet. `dense` memory is used from end
-    /// to end and may come in huge pages.
-    pub(crate) fn new(len_bytes: u64, dense: bool) -> io::Result<Mapping> {
-        let out_of_memory = || io::Error::from(io::ErrorKind::OutOfMemory);
-        let len_bytes = usize::try_from(len_bytes)
-            .ok()
-            .and_then(|n| n.checked_next_multiple_of(PAGE_BYTES))
-            .filter(|&n| n <= isize::MAX as usize - HUGE_PAGE_BYTES)
-            .ok_or_else(out_of_memory)?;
-        if len_bytes == 0 {
-            // Offset 0 of an empty one must still be an aligned address.
-            let start = NonNull::without_provenance(
-                std::num::NonZero::new(HUGE_PAGE_BYTES).ok_or_else(out_of_memory)?,
-            );
-            return Ok(Mapping { start, len_bytes });
-        }
-        let reserved_bytes = len_bytes + HUGE_PAGE_BYTES;
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice overlaps nothing.
-        let reserved = unsafe {
+    /// Reserves addresses, of which none is in use. The byte at offset `aligned`, a multiple of 4 KiB,
+    /// gets an address that is a multiple of 2 MiB.
+    pub(crate) fn reserve(bytes: u64, aligned: u64) -> io::Result<Mapping> {
+        let too_large = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let mapped_bytes = bytes
+            .checked_next_multiple_of(PAGE_BYTES)
+            .and_then(|n| n.checked_add(HUGE_PAGE_BYTES))
+            .and_then(|n| usize::try_from(n).ok())
+            .filter(|&n| n <= isize::MAX as usize)
+            .ok_or_else(too_large)?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
+        let mapped = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
-                reserved_bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
+                mapped_bytes,
+                ProtFlags::empty(),
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
-        }?
-        .cast::<u8>();
-        let head_bytes = reserved.align_offset(HUGE_PAGE_BYTES);
-        // SAFETY: `align_offset` stays below 2 MiB, which the reservation has to spare.
-        let start = unsafe { reserved.add(head_bytes) };
-        let tail_bytes = reserved_bytes - head_bytes - len_bytes;
-        // SAFETY: both ranges are page-aligned parts of the reservation that nothing refers to.
-        unsafe {
-            if head_bytes != 0 {
-                munmap(reserved.cast(), head_bytes)?;
-            }
-            if tail_bytes != 0 {
-                munmap(start.add(len_bytes).cast(), tail_bytes)?;
-            }
-        }
-        let mapping = Mapping {
-            start: NonNull::new(start).ok_or_else(out_of_memory)?,
-            len_bytes,
-        };
-        if dense {
-            mapping.allow_huge_pages();
-        }
-        Ok(mapping)
+        }?;
+        let mapped = NonNull::new(mapped.cast::<u8>()).ok_or_else(too_large)?;
+        let there = mapped.addr().get() as u64 + aligned % HUGE_PAGE_BYTES;
+        let head_bytes = there.next_multiple_of(HUGE_PAGE_BYTES) - there;
+        Ok(Mapping {
+            mapped,
+            mapped_bytes,
+            // SAFETY: the head is shorter than 2 MiB, which the reservation has to spare.
+            start: unsafe { mapped.add(head_bytes as usize) },
+            reserved_bytes: bytes.next_multiple_of(PAGE_BYTES),
+            len_bytes: 0,
+        })
     }
 
-    /// A huge page that reached past the end would be charged whole, so only whole ones count.
-    fn allow_huge_pages(&self) {
-        let huge_bytes = self.len_bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-        // SAFETY: both ranges lie in the mapping; the advice changes no contents.
-        unsafe {
-            if huge_bytes != 0 {
-                // Advice: a kernel without huge pages refuses it, and small pages do.
-                let _ = madvise(
+    /// Puts the first `len_bytes`, rounded up to whole pages, in use. What was in use before keeps its
+    /// contents; nothing else is charged before it is touched, and nothing past the end any more.
+    /// `dense` memory is used from end to end and may come in huge pages.
+    pub(crate) fn resize(&mut self, len_bytes: u64, dense: bool) -> io::Result<()> {
+        let len_bytes = len_bytes
+            .checked_next_multiple_of(PAGE_BYTES)
+            .filter(|&n| n <= self.reserved_bytes)
+            .ok_or(io::ErrorKind::OutOfMemory)?;
+        if len_bytes < self.len_bytes {
+            self.split_huge_page_at(len_bytes);
+            // A new mapping in its place takes the page tables away too.
+            // SAFETY: the range lies in the mapping. The caller gives up what is in it.
+            unsafe {
+                mmap_anonymous(
+                    self.start.as_ptr().add(len_bytes as usize).cast(),
+                    (self.len_bytes - len_bytes) as usize,
+                    ProtFlags::empty(),
+                    MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+                )
+            }?;
+        }
+        if len_bytes > self.len_bytes {
+            // SAFETY: the range lies in the mapping; no contents change.
+            unsafe {
+                mprotect(
                     self.start.as_ptr().cast(),
-                    huge_bytes,
-                    Advice::LinuxHugepage,
-                );
-            }
-            if huge_bytes != self.len_bytes {
-                let tail = self.start.as_ptr().add(huge_bytes).cast();
-                let _ = madvise(tail, self.len_bytes - huge_bytes, Advice::LinuxNoHugepage);
+                    len_bytes as usize,
+                    MprotectFlags::READ | MprotectFlags::WRITE,
+                )
+            }?;
+        }
+        self.len_bytes = len_bytes;
+        self.advise_huge_pages(dense);
+        Ok(())
+    }
+
+    /// A huge page that reached past an end would be charged whole, so only whole ones count.
+    fn advise_huge_pages(&self, dense: bool) {
+        let first = self.start.addr().get() as u64;
+        let head_bytes = (first.next_multiple_of(HUGE_PAGE_BYTES) - first).min(self.len_bytes);
+        let huge_end = ((first + self.len_bytes) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES)
+            .saturating_sub(first)
+            .max(head_bytes);
+        let huge_end = if dense { huge_end } else { head_bytes };
+        let parts = [
+            (0, head_bytes, Advice::LinuxNoHugepage),
+            (head_bytes, huge_end, Advice::LinuxHugepage),
+            (huge_end, self.len_bytes, Advice::LinuxNoHugepage),
+        ];
+        for (begin, end, advice) in parts {
+            if begin < end {
+                let start = self.start.as_ptr().wrapping_add(begin as usize);
+                // Advice: a kernel without huge pages refuses it, and small pages do.
+                // SAFETY: the range lies in the mapping; the advice changes no contents.
+                let _ = unsafe { madvise(start.cast(), (end - begin) as usize, advice) };
             }
         }
     }
 
-    /// Bytes of the mapping: what was asked for, in whole pages.
-    pub(crate) fn len_bytes(&self) -> usize {
+    /// A huge page of which a part is unmapped stays charged whole until the kernel is short of
+    /// memory. Being told that a part, be it 4 KiB, is free to be taken, it splits the page now.
+    fn split_huge_page_at(&self, offset: u64) {
+        let start = self.start.as_ptr().wrapping_add(offset as usize);
+        if !start.addr().is_multiple_of(HUGE_PAGE_BYTES as usize) {
+            // SAFETY: the page is in use, since an offset in the middle of a page is not the end of
+            // the mapping, and the caller is about to discard it.
+            let _ = unsafe { madvise(start.cast(), PAGE_BYTES as usize, Advice::LinuxFree) };
+        }
+    }
+
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.reserved_bytes
+    }
+
+    /// What is in use, in whole pages.
+    pub(crate) fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
 
     pub(crate) fn addresses(&self) -> Addresses {
         Addresses {
             start: self.start,
-            begin: 0,
-            bytes: self.len_bytes as u64,
+            bytes: self.len_bytes,
         }
     }
 
     /// Gives all pages back to the kernel; the next touch finds zeros.
     ///
     /// # Safety
-    /// Nothing may read or write it meanwhile, the storage device included.
+    /// Nothing may read or write them meanwhile, the storage device included.
     pub(crate) unsafe fn discard(&mut self) -> io::Result<()> {
         if self.len_bytes != 0 {
-            // SAFETY: the range is the mapping, and the caller says that nobody uses it.
+            // SAFETY: the range is in use, and the caller says that nobody uses it now.
             unsafe {
                 madvise(
                     self.start.as_ptr().cast(),
-                    self.len_bytes,
+                    self.len_bytes as usize,
                     Advice::LinuxDontNeed,
                 )
             }?;
@@ -151,11 +190,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.len_bytes != 0 {
-            // SAFETY: the mapping was made by `new` with this length. Whoever handed out its
-            // addresses stopped their use first: a session drops its source before its arena.
-            let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len_bytes) };
-        }
+        // SAFETY: the mapping was made by `reserve` with this length. Whoever handed out its
+        // addresses stopped their use first: a session drops its source before its arena.
+        let _ = unsafe { munmap(self.mapped.as_ptr().cast(), self.mapped_bytes) };
     }
 }
 
@@ -163,78 +200,97 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
 
+    fn charged_bytes() -> u64 {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = statm.split_whitespace().nth(1).unwrap().parse().unwrap();
+        pages * PAGE_BYTES
+    }
+
     #[test]
     fn aligned_zeroed_and_bounded() {
-        let mapping = Mapping::new(5 * 1024 * 1024 + 1, true).unwrap();
-        assert_eq!(mapping.len_bytes(), 5 * 1024 * 1024 + PAGE_BYTES);
-        assert!(
-            mapping
-                .addresses()
-                .at(0, 1)
-                .unwrap()
-                .addr()
-                .is_multiple_of(HUGE_PAGE_BYTES)
-        );
-        let last = mapping
-            .addresses()
-            .at(mapping.len_bytes() as u64 - 1, 1)
-            .unwrap();
+        let mut mapping = Mapping::reserve(16 << 20, 0).unwrap();
+        assert!(mapping.addresses().at(0, 1).is_none());
+        mapping.resize(5 * 1024 * 1024 + 1, true).unwrap();
+        let len_bytes = 5 * 1024 * 1024 + PAGE_BYTES;
+        assert_eq!(mapping.len_bytes(), len_bytes);
+        let memory = mapping.addresses();
+        let start = memory.at(0, 1).unwrap();
+        assert!(start.addr().is_multiple_of(HUGE_PAGE_BYTES as usize));
+        let last = memory.at(len_bytes - 1, 1).unwrap();
         // SAFETY: the byte lies in the mapping, which nobody else uses.
         unsafe {
             assert_eq!(last.read(), 0);
             last.write(7);
             assert_eq!(last.read(), 7);
         }
-        assert!(
-            mapping
-                .addresses()
-                .at(mapping.len_bytes() as u64, 1)
-                .is_none()
-        );
-        assert!(mapping.addresses().at(u64::MAX, 2).is_none());
-        assert!(
-            mapping
-                .addresses()
-                .at(mapping.len_bytes() as u64, 0)
-                .is_some()
-        );
+        assert!(memory.at(len_bytes, 1).is_none());
+        assert!(memory.at(u64::MAX, 2).is_none());
+        assert!(memory.at(len_bytes, 0).is_some());
     }
 
     #[test]
-    fn discarded_pages_read_as_zeros() {
-        let mut mapping = Mapping::new(3 * 1024 * 1024, true).unwrap();
-        let middle = mapping.addresses().at(1_500_000, 1).unwrap();
+    fn contents_stay_below_the_end_and_memory_goes_past_it() {
+        let before = charged_bytes();
+        let mut mapping = Mapping::reserve(64 << 20, 0).unwrap();
+        mapping.resize(64 << 20, true).unwrap();
+        let start = mapping.addresses().at(0, 64 << 20).unwrap();
+        // SAFETY: nobody else uses the mapping.
+        unsafe { start.write_bytes(9, 64 << 20) };
+        assert!(charged_bytes() > before + (60 << 20));
+        let odd_bytes = (21 << 20) + 3 * PAGE_BYTES;
+        mapping.resize(odd_bytes, true).unwrap();
+        assert!(charged_bytes() < before + (25 << 20));
+        assert!(mapping.addresses().at(odd_bytes, 1).is_none());
+        mapping.resize(40 << 20, false).unwrap();
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(start.add(odd_bytes as usize - 1).read(), 9);
+            assert_eq!(start.add(odd_bytes as usize).read(), 0);
+            mapping.discard().unwrap();
+            assert_eq!(start.add(PAGE_BYTES as usize).read(), 0);
+        }
+        assert!(charged_bytes() < before + (4 << 20));
+    }
+
+    #[test]
+    fn any_block_can_be_the_aligned_one() {
+        let odd_bytes = (5 << 20) + 3 * PAGE_BYTES;
+        let mut mapping = Mapping::reserve(odd_bytes, odd_bytes).unwrap();
+        mapping.resize(odd_bytes, true).unwrap();
+        let end = mapping.addresses().at(odd_bytes, 0).unwrap();
+        assert!(end.addr().is_multiple_of(HUGE_PAGE_BYTES as usize));
+        let start = mapping.addresses().at(0, odd_bytes).unwrap();
         // SAFETY: nobody else uses the mapping.
         unsafe {
-            middle.write(9);
+            start.write_bytes(5, odd_bytes as usize);
             mapping.discard().unwrap();
-            assert_eq!(middle.read(), 0);
+            assert_eq!(start.read(), 0);
         }
     }
 
     #[test]
     fn untouched_memory_is_not_charged() {
-        let resident_bytes = || {
-            let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-            let pages: usize = statm.split_whitespace().nth(1).unwrap().parse().unwrap();
-            pages * PAGE_BYTES
-        };
-        let before = resident_bytes();
-        let mapping = Mapping::new(1 << 30, true).unwrap();
+        let before = charged_bytes();
+        let mut mapping = Mapping::reserve(1 << 40, 4096).unwrap();
+        mapping.resize(1 << 30, true).unwrap();
         // SAFETY: the byte lies in the mapping.
         unsafe { mapping.addresses().at(0, 1).unwrap().write(1) };
-        assert!(resident_bytes() < before + 64 * 1024 * 1024);
+        assert!(charged_bytes() < before + (64 << 20));
     }
 
     #[test]
     fn empty_and_impossible_sizes() {
-        let mut empty = Mapping::new(0, true).unwrap();
+        let mut empty = Mapping::reserve(0, 0).unwrap();
+        empty.resize(0, true).unwrap();
         assert_eq!(empty.len_bytes(), 0);
-        assert!(empty.addresses().at(0, 0).is_some());
+        // Offset 0 of an empty one must still be an aligned address.
+        let start = empty.addresses().at(0, 0).unwrap();
+        assert!(start.addr().is_multiple_of(HUGE_PAGE_BYTES as usize));
         assert!(empty.addresses().at(0, 1).is_none());
         // SAFETY: there is nothing to use.
         unsafe { empty.discard().unwrap() };
-        assert!(Mapping::new(u64::MAX, true).is_err());
-        assert!(Mapping::new(1 << 62, true).is_err());
+        assert!(empty.resize(PAGE_BYTES, true).is_err());
+        assert!(Mapping::reserve(u64::MAX, 0).is_err());
+        assert!(Mapping::reserve(1 << 62, 0).is_err());
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   plan    │ activations, workspaces, loads │ resident │          one block, bounds what is charged
 //!                          │                      │
-//!   arena   │ work ◄───────┘           │   ...    │ residents       each weight at its place in the file
+//!   arena   │ work ◄───────┘           │   ...    │ residents       packed in the order of the file
 //!           0                                     RESIDENT_BASE
 //! ```
 //! A valid plan never uses a resident range for anything else, so what of a plan lies in one is a
@@ -11,9 +11,9 @@
 
 use neap_plan::{BLOCK_BYTES, ByteRange, ExecutionPlan, Workload};
 
-use crate::ranges::{bytes_of, set_of};
+use crate::residents::Residents;
 
-/// Offsets from here on are file offsets of resident weights: beyond any offset of a valid plan.
+/// Offsets from here on are of resident weights: beyond any offset of a valid plan.
 pub(crate) const RESIDENT_BASE: u64 = 1 << 46;
 
 /// What of the arena a plan needs.
@@ -23,25 +23,24 @@ pub(crate) struct Placement {
     pub work_bytes: u64,
     /// Whether nothing resident lay among those, so that all of them may be charged.
     pub dense: bool,
-    /// File range of all weights, in whole blocks.
-    pub span: ByteRange,
-    /// File ranges that stay in memory, as a set.
-    pub resident: Vec<ByteRange>,
+    /// All weights of the workload: the most that another plan keeps.
+    pub weight_bytes: u64,
+    pub residents: Residents,
 }
 
 impl Placement {
     /// `plan` is valid for `workload`. Its computes' weights get offsets of this crate's arena.
     pub(crate) fn take_over(workload: &Workload, plan: &mut ExecutionPlan) -> Placement {
-        let resident = set_of(plan.resident.iter().map(|r| r.file_range()).collect());
-        let span = span(workload, &resident);
+        let residents = Residents::new(plan.resident.iter().map(|r| r.file_range()).collect());
         let mut ranges: Vec<_> = plan.resident.iter().collect();
         ranges.sort_unstable_by_key(|r| r.offset);
         let translate = |offset: &mut u64| {
             let after = ranges.partition_point(|r| r.offset <= *offset);
             if let Some(r) = after.checked_sub(1).map(|i| ranges[i])
                 && *offset < r.offset + r.bytes
+                && let Some(at) = residents.offset_of(r.file_offset + (*offset - r.offset))
             {
-                *offset = RESIDENT_BASE + r.file_offset + (*offset - r.offset);
+                *offset = RESIDENT_BASE + at;
             }
         };
         let mut reads_rows = vec![false; workload.steps.len()];
@@ -61,30 +60,31 @@ impl Placement {
         let loads = plan.loads.iter().map(|l| l.arena_range().end);
         let work_bytes = buffers.chain(workspaces).chain(loads).max().unwrap_or(0);
         let work_bytes = work_bytes.next_multiple_of(BLOCK_BYTES);
-        let charged_bytes = work_bytes.saturating_add(bytes_of(&resident));
+        let charged_bytes = work_bytes.saturating_add(residents.bytes());
+        let weight_bytes = blocks_bytes(workload).max(residents.bytes());
         Placement {
             work_bytes,
             dense: charged_bytes <= plan.arena_bytes.next_multiple_of(BLOCK_BYTES),
-            span,
-            resident,
+            weight_bytes,
+            residents,
         }
+    }
+
+    /// The most that is charged.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.work_bytes.saturating_add(self.residents.bytes())
     }
 }
 
-/// All weights of the workload, whatever a plan keeps of them, so that the next plan's fit too.
-fn span(workload: &Workload, resident: &[ByteRange]) -> ByteRange {
+/// Blocks of all weights of the workload, those that steps share counted more than once.
+fn blocks_bytes(workload: &Workload) -> u64 {
     let weights = workload.steps.iter().flat_map(|s| {
         let panels = s.panels.map(|p| p.file_range(p.all()));
         let extents = s.extents.iter().map(|e| e.file_range());
         let table = s.rows.map(|r| r.file_range());
         panels.into_iter().chain(extents).chain(table)
     });
-    let hull = weights.chain(resident.iter().copied());
-    let hull = hull.reduce(|a, b| ByteRange::new(a.begin.min(b.begin), a.end.max(b.end)));
-    hull.map_or(ByteRange::new(0, 0), |hull| {
-        ByteRange::new(
-            hull.begin / BLOCK_BYTES * BLOCK_BYTES,
-            hull.end.next_multiple_of(BLOCK_BYTES),
-        )
-    })
+    weights
+        .map(|file: ByteRange| file.to_blocks().len())
+        .fold(0, u64::saturating_add)
 }

@@ -1,133 +1,64 @@
-//! Resident weights: every byte of the file has its own place in one reserved range of addresses.
+//! Which resident weights are in memory, and where: packed one after the other, in the order of the file.
 //!
 //! ```text
 //!   file        │ w0 │ w1 │ w2 │ w3 │ w4 │ w5 │
-//!   addresses   │▓▓▓▓│▓▓▓▓│    │▓▓▓▓│    │▓▓▓▓│      ▓ in memory, the rest reserved and not charged
-//!   next plan   │▓▓▓▓│    │▒▒▒▒│▓▓▓▓│    │▓▓▓▓│      ▓ stays where it is   ▒ read
+//!   memory      │▓w0▓│▓w1▓│▓w3▓│▓w5▓│               dense, so that it can come in huge pages
+//!   next plan   │▓w0▓│▒w2▒│▓w3▓│▓w5▓│               ▓ kept, moved where need be   ▒ read
 //! ```
-//! So a weight that two plans keep is neither read again nor moved when one follows the other,
-//! and what a plan gives up is the kernel's at once, wherever it lies.
+//! So a weight that two plans keep is not read again when one follows the other. Only figures here;
+//! the bytes are the [`Arena`](crate::arena::Arena)'s.
 
-use crate::mapping::Addresses;
 use crate::ranges::{bytes_of, difference, set_of};
 use neap_plan::ByteRange;
-use rustix::mm::{
-    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
-};
-use std::io;
-use std::ptr::NonNull;
 
-const PAGE_BYTES: usize = 4096;
-const HUGE_PAGE_BYTES: u64 = 2 * 1024 * 1024;
-
-/// Reserved addresses for the weights of one file, part of them with memory.
-#[derive(Debug)]
+/// Resident weights of one plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Residents {
-    /// What is reserved, a huge page longer than the span.
-    reserved: NonNull<u8>,
-    reserved_bytes: usize,
-    /// Address of the span's first byte: a multiple of 2 MiB.
-    start: NonNull<u8>,
-    /// Of the file, in whole blocks.
-    span: ByteRange,
-    /// File ranges that are in memory, read and checked.
+    /// File ranges that the plan keeps, as a set.
+    wanted: Vec<ByteRange>,
+    /// Where each begins.
+    offsets: Vec<u64>,
+    /// Those that are in memory, read and checked, as a set.
     held: Vec<ByteRange>,
 }
 
-// SAFETY: the reservation belongs to this value alone; it is plain memory without thread affinity.
-unsafe impl Send for Residents {}
+/// Bytes that go to another offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Move {
+    pub from: u64,
+    pub to: u64,
+    pub bytes: u64,
+}
 
 impl Residents {
-    /// Reserves addresses for a span of the file. Nothing is charged.
-    pub(crate) fn new(span: ByteRange) -> io::Result<Residents> {
-        let too_large = || io::Error::from(io::ErrorKind::OutOfMemory);
-        let mut residents = Residents {
-            reserved: NonNull::dangling(),
-            reserved_bytes: 0,
-            start: NonNull::dangling(),
-            span,
+    /// None of `files` is in memory.
+    pub(crate) fn new(files: Vec<ByteRange>) -> Residents {
+        let wanted = set_of(files);
+        let mut end = 0;
+        let offsets = wanted.iter().map(|file| {
+            end += file.len();
+            end - file.len()
+        });
+        Residents {
+            offsets: offsets.collect(),
+            wanted,
             held: Vec::new(),
-        };
-        if span.is_empty() {
-            return Ok(residents);
         }
-        let reserved_bytes = usize::try_from(span.len())
-            .ok()
-            .and_then(|n| n.checked_add(HUGE_PAGE_BYTES as usize))
-            .filter(|&n| n <= isize::MAX as usize)
-            .ok_or_else(too_large)?;
-        // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
-        let reserved = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                reserved_bytes,
-                ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        }?
-        .cast::<u8>();
-        residents.reserved = NonNull::new(reserved).ok_or_else(too_large)?;
-        residents.reserved_bytes = reserved_bytes;
-        let head_bytes = reserved.align_offset(HUGE_PAGE_BYTES as usize);
-        // SAFETY: `align_offset` stays below 2 MiB, which the reservation has to spare.
-        residents.start = unsafe { residents.reserved.add(head_bytes) };
-        Ok(residents)
     }
 
-    pub(crate) fn span(&self) -> ByteRange {
-        self.span
+    /// Bytes that the plan keeps.
+    pub(crate) fn bytes(&self) -> u64 {
+        bytes_of(&self.wanted)
     }
 
-    /// Bytes in memory.
+    /// Bytes of those that are in memory.
     pub(crate) fn held_bytes(&self) -> u64 {
         bytes_of(&self.held)
     }
 
-    /// By file offset.
-    pub(crate) fn addresses(&self) -> Addresses {
-        Addresses {
-            start: self.start,
-            begin: self.span.begin,
-            bytes: self.span.len(),
-        }
-    }
-
-    /// What of the set `wanted` is not in memory.
-    pub(crate) fn missing(&self, wanted: &[ByteRange]) -> Vec<ByteRange> {
-        difference(wanted, &self.held)
-    }
-
-    /// Gives everything back to the kernel but the set `wanted`; says how many bytes that were.
-    ///
-    /// # Safety
-    /// Nothing uses what is given up, the storage device included.
-    pub(crate) unsafe fn keep_only(&mut self, wanted: &[ByteRange]) -> io::Result<u64> {
-        let dropped = difference(&self.held, wanted);
-        self.held = difference(&self.held, &dropped);
-        // SAFETY: passed on.
-        unsafe { self.give_back(&dropped) }?;
-        Ok(bytes_of(&dropped))
-    }
-
-    /// Lets ranges of the span be written; memory is charged as they are. What comes of it is told
-    /// by [`Residents::hold`] or [`Residents::give_back`].
-    pub(crate) fn make_room(&mut self, ranges: &[ByteRange]) -> io::Result<()> {
-        for &range in ranges {
-            let (start, bytes) = self.place(range)?;
-            // SAFETY: the range lies in the reservation, and is not in memory: no contents change.
-            unsafe {
-                mprotect(
-                    start.cast(),
-                    bytes,
-                    MprotectFlags::READ | MprotectFlags::WRITE,
-                )
-            }?;
-            // A huge page never covers bytes that are not writable, so none is charged that is not
-            // wanted. Advice: a kernel without huge pages refuses it.
-            // SAFETY: as above.
-            let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxHugepage) };
-        }
-        Ok(())
+    /// What is not in memory yet.
+    pub(crate) fn missing(&self) -> Vec<ByteRange> {
+        difference(&self.wanted, &self.held)
     }
 
     /// The ranges have been read and checked.
@@ -137,125 +68,114 @@ impl Residents {
         self.held = set_of(held);
     }
 
-    /// Returns ranges that are not held to the kernel.
-    ///
-    /// # Safety
-    /// Nothing uses them, the storage device included.
-    pub(crate) unsafe fn give_back(&mut self, ranges: &[ByteRange]) -> io::Result<()> {
-        for &range in ranges {
-            let (start, bytes) = self.place(range)?;
-            self.split_huge_pages(range);
-            // A new mapping in its place takes the page tables away too.
-            // SAFETY: the range lies in the reservation, and the caller says that it is unused.
-            unsafe {
-                mmap_anonymous(
-                    start.cast(),
-                    bytes,
-                    ProtFlags::empty(),
-                    MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
-                )
-            }?;
-        }
-        Ok(())
+    /// Where a byte of the file lies, if the plan keeps it.
+    pub(crate) fn offset_of(&self, file_offset: u64) -> Option<u64> {
+        let after = self.wanted.partition_point(|w| w.begin <= file_offset);
+        let i = after.checked_sub(1)?;
+        (file_offset < self.wanted[i].end)
+            .then(|| self.offsets[i] + (file_offset - self.wanted[i].begin))
     }
 
-    /// A huge page of which a part is unmapped stays charged whole until the kernel is short of
-    /// memory. Being told that a part, be it 4 KiB, is free to be taken, it splits the page now.
-    fn split_huge_pages(&self, range: ByteRange) {
-        let origin = self.span.begin;
-        let head_end = origin + (range.begin - origin).next_multiple_of(HUGE_PAGE_BYTES);
-        let tail_begin = origin + (range.end - origin) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-        let head = ByteRange::new(range.begin, head_end.min(range.end));
-        let tail = ByteRange::new(tail_begin.max(head.end), range.end);
-        for part in [head, tail] {
-            if !part.is_empty()
-                && let Ok((start, _)) = self.place(part)
-            {
-                // SAFETY: the part is whole blocks of a range that the caller is about to unmap.
-                let _ = unsafe { madvise(start.cast(), PAGE_BYTES, Advice::LinuxFree) };
+    /// Takes over what `old` has in memory and this plan keeps. The moves are in an order in which none
+    /// overwrites what another has yet to move, if they are done one by one.
+    pub(crate) fn take_over(&mut self, old: &Residents) -> Vec<Move> {
+        self.held = difference(&old.held, &difference(&old.held, &self.wanted));
+        let mut moves = Vec::new();
+        for file in &self.held {
+            // A range of ours may have been apart in the old plan's memory, and the other way round.
+            let mut begin = file.begin;
+            while begin < file.end {
+                let (Some(from), Some(to)) = (old.offset_of(begin), self.offset_of(begin)) else {
+                    break;
+                };
+                let end = file.end.min(old.end_of(begin)).min(self.end_of(begin));
+                moves.push(Move {
+                    from,
+                    to,
+                    bytes: end - begin,
+                });
+                begin = end;
             }
         }
+        in_safe_order(moves)
     }
 
-    /// Address and length of a file range in the span.
-    fn place(&self, range: ByteRange) -> io::Result<(*mut u8, usize)> {
-        self.addresses()
-            .at(range.begin, range.len())
-            .map(|start| (start, range.len() as usize))
-            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
+    /// One past the last byte of the wanted range that holds this byte of the file.
+    fn end_of(&self, file_offset: u64) -> u64 {
+        let i = self.wanted.partition_point(|w| w.begin <= file_offset);
+        self.wanted[i - 1].end
     }
 }
 
-impl Drop for Residents {
-    fn drop(&mut self) {
-        if self.reserved_bytes != 0 {
-            // SAFETY: the mapping was made by `new` with this length. Whoever handed out its
-            // addresses stopped their use first: a session drops its source before its arena.
-            let _ = unsafe { munmap(self.reserved.as_ptr().cast(), self.reserved_bytes) };
-        }
-    }
+/// `moves` keep the order of what they move. First those that go down, from the lowest on, then those
+/// that go up, from the highest on.
+fn in_safe_order(mut moves: Vec<Move>) -> Vec<Move> {
+    moves.retain(|m| m.from != m.to);
+    let up: Vec<Move> = moves.iter().copied().filter(|m| m.to > m.from).collect();
+    moves.retain(|m| m.to < m.from);
+    moves.extend(up.into_iter().rev());
+    moves
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
-    const MIB: u64 = 1 << 20;
-
-    fn resident_bytes() -> u64 {
-        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-        let pages: u64 = statm.split_whitespace().nth(1).unwrap().parse().unwrap();
-        pages * 4096
+    fn some_files() -> impl Strategy<Value = Vec<ByteRange>> {
+        let range = (0u64..90, 1u64..12).prop_map(|(b, n)| ByteRange::at(b, n));
+        prop::collection::vec(range, 0..10)
     }
 
-    fn fill(residents: &mut Residents, ranges: &[ByteRange]) {
-        residents.make_room(ranges).unwrap();
-        for r in ranges {
-            let at = residents.addresses().at(r.begin, r.len());
-            // SAFETY: the range has just been made writable, and nobody else uses it.
-            unsafe { at.unwrap().write_bytes(r.begin as u8 | 1, r.len() as usize) };
+    /// The file's byte `i` is `i + 1`; what is not held is 0.
+    fn memory_of(r: &Residents) -> Vec<u8> {
+        let mut memory = vec![0; 128];
+        for file in &r.held {
+            for i in file.begin..file.end {
+                memory[r.offset_of(i).unwrap() as usize] = i as u8 + 1;
+            }
         }
-        residents.hold(ranges.iter().copied());
+        memory
+    }
+
+    proptest! {
+        #[test]
+        fn weights_of_both_plans_stay(
+            first in some_files(), second in some_files(), unread in some_files(),
+        ) {
+            let mut old = Residents::new(first);
+            let read = difference(&old.missing(), &set_of(unread));
+            old.hold(read.clone());
+            prop_assert_eq!(old.held_bytes(), bytes_of(&read));
+            let mut memory = memory_of(&old);
+            let mut new = Residents::new(second);
+            for m in new.take_over(&old) {
+                let bytes = memory[m.from as usize..(m.from + m.bytes) as usize].to_vec();
+                memory[m.to as usize..(m.to + m.bytes) as usize].copy_from_slice(&bytes);
+            }
+            for i in 0..120u64 {
+                let inside = |set: &[ByteRange]| set.iter().any(|r| r.begin <= i && i < r.end);
+                let kept = inside(&read) && inside(&new.wanted);
+                prop_assert_eq!(inside(&new.held), kept);
+                prop_assert_eq!(inside(&new.missing()), inside(&new.wanted) && !kept);
+                prop_assert_eq!(new.offset_of(i).is_some(), inside(&new.wanted));
+                if kept {
+                    prop_assert_eq!(memory[new.offset_of(i).unwrap() as usize], i as u8 + 1);
+                }
+            }
+        }
     }
 
     #[test]
-    fn what_two_plans_keep_stays_where_it_is() {
-        let mut residents = Residents::new(ByteRange::at(4096, 96 * MIB)).unwrap();
-        let before = resident_bytes();
-        let all = [ByteRange::at(4096, 96 * MIB)];
-        fill(&mut residents, &all);
-        assert!(resident_bytes() > before + 90 * MIB);
-        // Odd places: in the middle of huge pages.
-        let few: Vec<ByteRange> = (0..24)
-            .map(|i| ByteRange::at(4096 + i * 4 * MIB + MIB, 12288))
-            .collect();
-        let address = residents.addresses().at(few[3].begin, 1);
-        // SAFETY: nobody uses what goes.
-        let released = unsafe { residents.keep_only(&few) }.unwrap();
-        assert_eq!(released, 96 * MIB - 24 * 12288);
-        assert!(resident_bytes() < before + 40 * MIB);
-        assert_eq!(residents.held_bytes(), 24 * 12288);
-        assert_eq!(residents.missing(&few), []);
-        assert_eq!(residents.addresses().at(few[3].begin, 1), address);
-        // SAFETY: the byte is held.
-        assert_eq!(unsafe { address.unwrap().read() }, 1);
-        let missing = residents.missing(&all);
-        assert_eq!(bytes_of(&missing), released);
-        fill(&mut residents, &missing);
-        assert_eq!(residents.missing(&all), []);
-    }
-
-    #[test]
-    fn bounds() {
-        let residents = Residents::new(ByteRange::at(8192, 8192)).unwrap();
-        assert!(residents.addresses().at(8192, 8192).is_some());
-        assert!(residents.addresses().at(4096, 1).is_none());
-        assert!(residents.addresses().at(12288, 4097).is_none());
-        assert!(residents.addresses().at(u64::MAX, 2).is_none());
-        let mut residents = Residents::new(ByteRange::at(0, 0)).unwrap();
-        assert!(residents.addresses().at(0, 0).is_some());
-        assert!(residents.addresses().at(0, 1).is_none());
-        assert!(residents.make_room(&[ByteRange::at(0, 4096)]).is_err());
-        assert!(Residents::new(ByteRange::at(0, u64::MAX / 2 * 2)).is_err());
+    fn packed_in_the_order_of_the_file() {
+        let files = [(40, 10), (0, 8), (50, 2)].map(|(b, n)| ByteRange::at(b, n));
+        let r = Residents::new(files.to_vec());
+        assert_eq!(r.bytes(), 20);
+        assert_eq!(
+            [0, 7, 40, 51].map(|b| r.offset_of(b).unwrap()),
+            [0, 7, 8, 19]
+        );
+        assert_eq!([8, 39, 52].map(|b| r.offset_of(b)), [None; 3]);
+        assert_eq!(Residents::default().missing(), []);
     }
 }

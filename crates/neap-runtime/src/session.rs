@@ -4,10 +4,9 @@ use crate::RuntimeError;
 use crate::arena::Arena;
 use crate::clock::{Clock, Monotonic};
 use crate::execute::Executor;
-use crate::lane::{LoadLane, arena_error};
+use crate::lane::LoadLane;
 use crate::placement::Placement;
 use crate::pool::Pool;
-use crate::ranges::bytes_of;
 use crate::recorder::Recorder;
 use crate::resolve::Tables;
 use crate::tensors::{self, InputTensor, OutputTensor};
@@ -57,7 +56,7 @@ pub struct Stats {
 /// Resident weights when one plan followed another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Replaced {
-    /// Stayed in memory, where they were.
+    /// Stayed in memory.
     pub kept_bytes: u64,
     /// Went, their memory given back to the kernel.
     pub released_bytes: u64,
@@ -122,9 +121,11 @@ impl<C: Clock> Session<C> {
         let pool = Pool::new(threads, options.pin)
             .map_err(|source| RuntimeError::Threads { threads, source })?;
         let placement = Placement::take_over(workload, &mut plan);
-        let arena = Arena::new(&placement).map_err(|source| arena_error(&placement, source))?;
-        let (resident, computes) = (placement.resident, plan.computes.len());
-        let mut lane = LoadLane::new(source, verifier, arena, resident, plan.loads, computes);
+        let bytes = placement.bytes();
+        let arena =
+            Arena::new(placement).map_err(|source| RuntimeError::Arena { bytes, source })?;
+        let computes = plan.computes.len();
+        let mut lane = LoadLane::new(source, verifier, arena, plan.loads, computes);
         lane.load_resident()?;
         let mut session = Session {
             lane,
@@ -196,9 +197,8 @@ impl<C: Clock> Session<C> {
     }
 
     /// Goes over to another plan between runs, for a changed budget: of the same program or of another
-    /// over the same packed file, with the same inputs and outputs. Resident weights of both plans stay
-    /// where they are; those that the new one gives up are the kernel's before anything new is charged,
-    /// so the process never takes more than the larger plan.
+    /// over the same packed file, with the same inputs and outputs. Resident weights of both plans stay in
+    /// memory, moved where need be; the process never takes more than the larger plan.
     ///
     /// # Errors
     ///
@@ -224,7 +224,7 @@ impl<C: Clock> Session<C> {
             self.executor.isa(),
         )?;
         let placement = Placement::take_over(workload, &mut plan);
-        let resident_bytes = bytes_of(&placement.resident);
+        let resident_bytes = placement.residents.bytes();
         let computes = plan.computes.len();
         let released_bytes = self.lane.replace(placement, plan.loads, computes);
         self.recorder.lane_restarted();

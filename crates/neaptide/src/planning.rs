@@ -76,18 +76,18 @@ impl Request<'_> {
                 Budget::Unlimited => None,
                 Budget::Bytes(bytes) => Some(bytes),
                 Budget::Percent(percent) => {
-                    let all = base.saturating_add(whole) as f64;
-                    Some((all * percent / 100.0) as u64)
+                    let all = base.saturating_add(with_tables(whole));
+                    Some((all as f64 * percent / 100.0) as u64)
                 }
             };
-            let room = budget_bytes.map_or(whole, |bytes| bytes.saturating_sub(base));
+            let room = budget_bytes.map_or(with_tables(whole), |b| b.saturating_sub(base));
             let attempt = Attempt { room, whole };
             let smallest = planner.smallest_feasible_bytes();
             let strategy = self.options.strategy;
             let mut limit_ns = best.as_ref().map_or(u64::MAX, latency_ns);
             let mut tried = vec![workload.digest.clone()];
             let mut found = attempt
-                .plan(&workload, planner, strategy, &costs, limit_ns)
+                .plan(planner, strategy, &costs, limit_ns)
                 .map(|found| found.map(|(p, t)| (p, t, workload, costs)));
             // The workspaces of fast kernels may be what does not fit, or what leaves no room to load.
             let is_tight = found.is_err() || room < smallest.saturating_mul(2);
@@ -104,7 +104,7 @@ impl Request<'_> {
                         if let Ok(Some((planned, ..))) = &found {
                             limit_ns = planned.prediction.latency_ns;
                         }
-                        let other = attempt.plan(&workload, planner, strategy, &costs, limit_ns);
+                        let other = attempt.plan(planner, strategy, &costs, limit_ns);
                         // `None` is not better than what there is.
                         if found.is_err() || matches!(other, Ok(Some(_))) {
                             found = other.map(|o| o.map(|(p, t)| (p, t, workload, costs)));
@@ -159,8 +159,9 @@ impl Request<'_> {
 
 /// What all plans of one request are made with.
 struct Attempt {
-    /// Bytes for the arena, and those in which everything would be resident.
+    /// Bytes for the arena and its page tables.
     room: u64,
+    /// An arena in which everything would be resident.
     whole: u64,
 }
 
@@ -168,7 +169,6 @@ impl Attempt {
     /// A plan that is faster than `limit_ns`, and what of the room it must leave to page tables.
     fn plan(
         &self,
-        workload: &Workload,
         planner: Planner,
         strategy: Strategy,
         costs: &CostProfile,
@@ -178,7 +178,8 @@ impl Attempt {
             // Nothing is resident, or everything.
             Strategy::Blocks | Strategy::Resident => 0,
             Strategy::Preload | Strategy::OnDemand => {
-                set_aside(workload, &planner, self.room, self.whole)
+                let spare = self.room.saturating_sub(planner.smallest_feasible_bytes());
+                tables_bytes(self.room.min(self.whole)).min(spare)
             }
         };
         let planned = planner.plan_below(self.room - tables_bytes, strategy, costs, limit_ns)?;
@@ -194,17 +195,16 @@ struct Candidate {
     tables_bytes: u64,
 }
 
-/// Of `room_bytes` for the arena, what is kept for page tables. Resident weights lie where they are in
-/// the file, so that a few of them, far apart, take as many tables as all of them would. None are
-/// scattered when everything is resident, or nothing.
-fn set_aside(workload: &Workload, planner: &Planner, room_bytes: u64, whole_bytes: u64) -> u64 {
+/// Page tables of an arena: one for each 2 MiB, also where those are one page, which keeps a table for the
+/// day on which it is split.
+fn tables_bytes(arena_bytes: u64) -> u64 {
     const MAPPED_BY_ONE: u64 = 2 << 20;
     const TABLE_BYTES: u64 = 4096;
-    if room_bytes >= whole_bytes {
-        return 0;
-    }
-    let most = workload.weight_bytes().div_ceil(MAPPED_BY_ONE) * TABLE_BYTES;
-    most.min(room_bytes.saturating_sub(planner.smallest_feasible_bytes()))
+    arena_bytes.div_ceil(MAPPED_BY_ONE) * TABLE_BYTES
+}
+
+fn with_tables(arena_bytes: u64) -> u64 {
+    arena_bytes.saturating_add(tables_bytes(arena_bytes))
 }
 
 fn latency_ns(candidate: &Candidate) -> u64 {

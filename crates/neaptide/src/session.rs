@@ -85,7 +85,7 @@ pub struct Plan {
     pub budget_bytes: Option<u64>,
     /// The process without the arena.
     pub base_overhead_bytes: u64,
-    /// Of it, what is set aside for page tables of scattered resident weights.
+    /// Of it, what is set aside for page tables of the arena.
     pub(crate) tables_bytes: u64,
     pub costs: CostProfile,
     /// What `costs` came from, for plans of other programs and budgets.
