@@ -157,6 +157,7 @@ fn work(placement: &Placement) -> io::Result<Mapping> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ranges::bytes_of;
 
     const MIB: u64 = 1 << 20;
 
@@ -164,7 +165,7 @@ mod tests {
         Placement {
             work_bytes,
             dense: true,
-            weight_bytes: 100 * MIB,
+            weight_bytes: bytes_of(files).max(100 * MIB),
             residents: Residents::new(files.to_vec()),
         }
     }
