@@ -112,6 +112,16 @@ pub struct EngineArgs {
     /// The same kernels under every budget, so that outputs are the same bits too
     #[arg(long)]
     pub exact: bool,
+    /// Never store activations to a file, though the budget be too small without
+    #[arg(long)]
+    pub no_spill: bool,
+    /// Where activations are stored that do not fit, if need be [default: beside the packed model]
+    #[arg(long, value_name = "DIR")]
+    pub spill_dir: Option<PathBuf>,
+    /// Keep all activations to the end of the run, as a backward pass would need them; the report has a
+    /// digest of each
+    #[arg(long)]
+    pub keep_activations: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -185,6 +195,7 @@ impl EngineArgs {
             planner: PlanOptions {
                 cyclic: !self.no_cyclic,
                 static_memory: !self.no_static_memory,
+                spill: !self.no_spill,
                 ..PlanOptions::default()
             },
             io: self.io.mode(),
@@ -199,6 +210,8 @@ impl EngineArgs {
                 CalibrateArg::Full => Calibration::Full,
             },
             exact: self.exact,
+            spill_dir: self.spill_dir.clone(),
+            keep_activations: self.keep_activations,
             ..RunOptions::default()
         }
     }

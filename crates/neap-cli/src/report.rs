@@ -1,8 +1,9 @@
 //! The report of a run: what `--json` writes and what a person reads.
 
+use crate::failure::Outcome;
 use crate::output::Written;
 use neaptide::memory::PeakSource;
-use neaptide::{Adaptation, BandCount, Bytes, shape_text};
+use neaptide::{Adaptation, BandCount, Bytes, Session, shape_text};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -24,6 +25,8 @@ pub struct Report {
     pub base_overhead_bytes: u64,
     pub resident_weight_bytes: u64,
     pub loaded_bytes_per_run: u64,
+    /// Activations written to the spill file.
+    pub stored_bytes_per_run: u64,
     /// How many layers each kernel computes.
     pub kernels: BTreeMap<&'static str, usize>,
     /// Chains of layers that run in row bands.
@@ -33,9 +36,38 @@ pub struct Report {
     pub predicted_latency_ms: f64,
     pub latency_ms: Latency,
     pub outputs: Vec<Written>,
+    /// With `--keep-activations`, what the last run left of each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub activations: Option<Vec<Kept>>,
     /// Changes of the budget, in order; absent where it could not change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adaptations: Option<Vec<Adapted>>,
+}
+
+/// An activation that was kept after the run, as the program has it.
+#[derive(Debug, Serialize)]
+pub struct Kept {
+    pub name: String,
+    pub bytes: u64,
+    /// BLAKE3.
+    pub digest: String,
+}
+
+impl Kept {
+    pub fn all(session: &mut Session) -> Outcome<Vec<Kept>> {
+        let mut all: Vec<Kept> = session
+            .kept()
+            .map(|(name, bytes)| Kept {
+                name: name.to_owned(),
+                bytes,
+                digest: String::new(),
+            })
+            .collect();
+        for (index, kept) in all.iter_mut().enumerate() {
+            kept.digest = session.kept_digest(index)?;
+        }
+        Ok(all)
+    }
 }
 
 /// One change of the budget, and the runs until the next.
@@ -190,6 +222,17 @@ impl Report {
                 Bytes(self.loaded_bytes_per_run)
             ),
         );
+        if self.stored_bytes_per_run > 0 {
+            let stored = Bytes(self.stored_bytes_per_run);
+            line("activations", format!("{stored} stored per run"));
+        }
+        if let Some(kept) = &self.activations {
+            let bytes = kept.iter().map(|k| k.bytes).sum();
+            line(
+                "kept",
+                format!("{} activations, {}", kept.len(), Bytes(bytes)),
+            );
+        }
         if self.kernels.len() > 1 {
             line("kernels", kernels_text(&self.kernels));
         }

@@ -147,6 +147,15 @@ pub struct WeightsAt {
     pub table: Option<u64>,
 }
 
+/// Where a kept buffer is between two runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeptAt {
+    /// Offset in the arena.
+    Arena(u64),
+    /// Offset in the spill file.
+    Spill(u64),
+}
+
 impl AfterCompute {
     /// The run has begun: every compute and store of the run before is done and its outputs are taken.
     pub const START: AfterCompute = AfterCompute {
@@ -233,6 +242,27 @@ impl ExecutionPlan {
     pub fn spill_bytes(&self) -> u64 {
         let ends = self.stores.iter().map(|s| s.spill_range().end);
         ends.max().unwrap_or(0)
+    }
+
+    /// Where a kept buffer of a valid plan is when a run is over: in the spill file if it was stored after
+    /// it was last written, else where it last lay.
+    pub fn kept_at(&self, workload: &crate::Workload, buffer: BufferId) -> KeptAt {
+        let n = self.computes.len() as u32;
+        let listed =
+            |step: &crate::StepSpec| [&step.reads, &step.writes].map(|l| l.contains(&buffer));
+        let is_listed = workload.steps.iter().any(|s| listed(s) != [false; 2]);
+        let writes = |c: &Compute| listed(&workload.steps[c.step.index()])[1] || !is_listed;
+        let written = self.computes.iter().rposition(writes);
+        let written = written.map_or(0, |compute| compute as u32 + 1);
+        let last = self.stores.iter().rev();
+        let mut last = last.filter(|s| s.buffer == buffer && (written..=n).contains(&s.after));
+        match last.next() {
+            Some(store) => KeptAt::Spill(store.spill_offset),
+            None => {
+                let end = StepId(workload.steps.len() as u32);
+                KeptAt::Arena(self.buffer_offset(buffer, end).unwrap_or(0))
+            }
+        }
     }
 
     /// The returns of one buffer, by step.

@@ -21,12 +21,14 @@ mod options;
 mod preload;
 mod schedule;
 pub mod search;
+mod spill;
 
 pub use options::{Effort, PlanOptions};
 
 use neap_plan::{ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
 use preload::Grounds;
+use std::cell::OnceCell;
 use thiserror::Error;
 
 /// How weights come into memory.
@@ -92,6 +94,9 @@ pub struct Planner<'a> {
     workload: &'a Workload,
     /// `None` when the workload is malformed.
     grounds: Option<Grounds>,
+    options: PlanOptions,
+    /// Worked out when it is first asked for.
+    smallest_bytes: OnceCell<u64>,
 }
 
 impl<'a> Planner<'a> {
@@ -104,15 +109,31 @@ impl<'a> Planner<'a> {
         let grounds = neap_plan::check_workload(workload)
             .is_ok()
             .then(|| Grounds::new(workload, options));
-        Self { workload, grounds }
+        Self {
+            workload,
+            grounds,
+            options,
+            smallest_bytes: OnceCell::new(),
+        }
     }
 
-    /// The smallest arena for which a streaming plan exists: one panel per slice where need be.
+    /// The smallest arena for which a streaming plan exists: one panel per slice where need be, and
+    /// activations in the spill file.
     pub fn smallest_feasible_bytes(&self) -> u64 {
-        let streamed = self
-            .grounds
-            .as_ref()
-            .map_or(u64::MAX, Grounds::smallest_bytes);
+        *self.smallest_bytes.get_or_init(|| self.smallest())
+    }
+
+    fn smallest(&self) -> u64 {
+        let spilled = match &self.grounds {
+            Some(_) if self.options.spill => spill::smallest_bytes(self.workload, self.options),
+            _ => u64::MAX,
+        };
+        spilled.min(self.smallest_without_spilling())
+    }
+
+    fn smallest_without_spilling(&self) -> u64 {
+        let grounds = self.grounds.as_ref();
+        let streamed = grounds.map_or(u64::MAX, Grounds::smallest_bytes);
         streamed.min(self.unlimited_high_water_bytes())
     }
 
@@ -124,7 +145,8 @@ impl<'a> Planner<'a> {
             (Strategy::Blocks, Some(grounds)) => {
                 unlimited.min(blocks::smallest_bytes(self.workload, grounds))
             }
-            (Strategy::Preload | Strategy::OnDemand, _) => self.smallest_feasible_bytes(),
+            (Strategy::Preload, _) => self.smallest_feasible_bytes(),
+            (Strategy::OnDemand, _) => self.smallest_without_spilling(),
         }
     }
 
@@ -170,6 +192,9 @@ impl<'a> Planner<'a> {
                 let blocks = || blocks::plan(w, grounds, budget_bytes, costs).map(planned);
                 resident().or_else(blocks)
             }
+            Strategy::Preload if budget_bytes < grounds.smallest_bytes() => {
+                resident().or_else(|| self.spilling(budget_bytes, costs))
+            }
             _ if budget_bytes < grounds.smallest_bytes() => resident(),
             Strategy::Preload => {
                 let found = preload::plan(w, grounds, budget_bytes, costs, limit_ns).map(planned);
@@ -183,6 +208,13 @@ impl<'a> Planner<'a> {
         let mut planned = found.ok_or_else(|| infeasible(self.smallest_bytes_of(strategy)))?;
         planned.plan.strategy = strategy.name().to_owned();
         Ok((planned.prediction.latency_ns < limit_ns).then_some(planned))
+    }
+
+    /// With some of the activations in the spill file.
+    fn spilling(&self, budget_bytes: u64, costs: &CostProfile) -> Option<Planned> {
+        let plan = || spill::plan(self.workload, self.options, budget_bytes, costs);
+        let found = self.options.spill.then(plan).flatten();
+        found.map(|(plan, prediction)| Planned { plan, prediction })
     }
 
     fn all_resident(&self, budget_bytes: u64, costs: &CostProfile) -> Option<Planned> {

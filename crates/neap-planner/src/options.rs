@@ -15,6 +15,8 @@ pub struct PlanOptions {
     pub static_memory: bool,
     /// The end of one run loads for the beginning of the next.
     pub cyclic: bool,
+    /// Where a budget is too small otherwise, activations are stored to a spill file and loaded back.
+    pub spill: bool,
 }
 
 impl Default for PlanOptions {
@@ -23,6 +25,7 @@ impl Default for PlanOptions {
             effort: Effort::Thorough,
             static_memory: true,
             cyclic: true,
+            spill: true,
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The executor: one thread interprets both lanes of a plan, with the pool's help in kernels.
+//! The executor: one thread interprets all lanes of a plan, with the pool's help in kernels.
 //!
 //! ```text
 //!   for each compute:  note loads that have arrived
-//!                      not all here that it needs?  start loads, wait: a stall
-//!                      compute the step, or its slice of panels; meanwhile start loads that may start
+//!                      not all here that it needs?  start loads and stores, wait: a stall
+//!                      compute the step, or its slice of panels; meanwhile start what may start
 //! ```
 
 use crate::RuntimeError;
@@ -107,12 +107,12 @@ impl Executor {
         let run = lane.run();
         let mut ready_ns = recorder.moment(clock);
         for index in 0..self.computes.len() {
-            lane.poll(false, clock, recorder)?;
-            let needs = self.computes[index].needs;
-            if !lane.has(needs) {
+            lane.poll(clock, recorder)?;
+            let Compute { needs, stores, .. } = self.computes[index];
+            if !lane.has(needs, stores) {
                 let begin_ns = clock.now_ns();
                 lane.pump(clock, recorder)?;
-                lane.wait_for(needs, clock, recorder)?;
+                lane.wait_for((needs, stores), clock, recorder)?;
                 recorder.stalled(clock.now_ns().saturating_sub(begin_ns));
             }
             let start_ns = recorder.moment(clock);
@@ -124,6 +124,11 @@ impl Executor {
             lane.compute_done();
         }
         self.copy_outputs(lane, inputs, outputs)?;
+        if !lane.has(0, 0) {
+            let begin_ns = clock.now_ns();
+            lane.finish_stores(clock, recorder)?;
+            recorder.stalled(clock.now_ns().saturating_sub(begin_ns));
+        }
         recorder.run_ends(clock.now_ns());
         Ok(())
     }

@@ -10,20 +10,24 @@
 //!                  │ arrived out of order│ dependency
 //! ```
 //! Everything is driven by the one thread that also computes; nothing here blocks, except
-//! [`LoadLane::wait_for`] and [`LoadLane::stop`].
+//! [`LoadLane::wait_for`], [`LoadLane::finish_stores`] and [`LoadLane::stop`]. The store lane goes along:
+//! what one starts or notes, so does the other.
 
 use crate::RuntimeError;
 use crate::arena::{Arena, ArenaMap};
+use crate::arrived::Arrived;
 use crate::clock::Clock;
 use crate::placement::Placement;
 use crate::ranges::bytes_of;
 use crate::recorder::Recorder;
-use neap_plan::{ByteRange, Load};
-use neap_store::{LoadTag, RangeRead, Source, StoreError, Verifier};
+use crate::spill::SpillLane;
+use neap_plan::{ByteRange, KeptAt, Load, LoadFrom, whole_blocks};
+use neap_store::{AlignedBuf, LoadTag, RangeRead, Source, StoreError, Verifier};
 
-/// Drops the source first: that waits until the kernel writes no more to the arena.
+/// Drops the source and the spill file first: that waits until the kernel leaves the arena alone.
 pub(crate) struct LoadLane {
     source: Box<dyn Source>,
+    spill: SpillLane,
     arena: Arena,
     verifier: Verifier,
     loads: Box<[Load]>,
@@ -42,15 +46,9 @@ pub(crate) struct LoadLane {
     ready: bool,
 }
 
-/// Which loads past the prefix have arrived, one bit per number modulo a power of two.
-struct Arrived {
-    bits: Box<[u64]>,
-    mask: u64,
-}
-
 impl LoadLane {
     pub(crate) fn new(
-        source: Box<dyn Source>,
+        (source, spill): (Box<dyn Source>, SpillLane),
         verifier: Verifier,
         arena: Arena,
         loads: Vec<Load>,
@@ -59,6 +57,7 @@ impl LoadLane {
         let window = window_of(&loads);
         LoadLane {
             source,
+            spill,
             arena,
             verifier,
             computes: computes as u64,
@@ -81,6 +80,7 @@ impl LoadLane {
     pub(crate) fn replace(
         &mut self,
         placement: Placement,
+        spill: SpillLane,
         loads: Vec<Load>,
         computes: usize,
     ) -> Result<u64, RuntimeError> {
@@ -93,6 +93,7 @@ impl LoadLane {
         // SAFETY: nothing is in flight, and nothing computes while this is borrowed.
         let released_bytes = unsafe { self.arena.reshape(placement) }
             .map_err(|source| RuntimeError::Arena { bytes, source })?;
+        self.spill.succeed(spill);
         let window = window_of(&loads);
         self.arrived = Arrived::new(window);
         self.reported = Vec::with_capacity(window);
@@ -181,13 +182,17 @@ impl LoadLane {
 
     /// Whether [`LoadLane::pump`] would start a load.
     pub(crate) fn may_start(&self) -> bool {
+        self.spill.may_start(self.done_computes, self.computes) || self.may_load()
+    }
+
+    fn may_load(&self) -> bool {
         let count = self.loads.len() as u64;
-        count != 0
-            && self.submitted - self.prefix <= self.arrived.mask
-            && self.loads[(self.submitted % count) as usize]
-                .after
-                .time(self.submitted / count, self.computes)
-                <= self.done_computes
+        if count == 0 || self.submitted - self.prefix >= self.arrived.window() {
+            return false;
+        }
+        let load = &self.loads[(self.submitted % count) as usize];
+        let run = self.submitted / count;
+        load.after.time(run, self.computes) <= self.done_computes && self.spill.admits(load, run)
     }
 
     pub(crate) fn arena_bytes(&self) -> u64 {
@@ -204,12 +209,64 @@ impl LoadLane {
 
     /// Most loads that can be in flight or arrived out of order.
     pub(crate) fn window(&self) -> usize {
-        self.arrived.mask as usize + 1
+        self.arrived.window() as usize
     }
 
     /// Bytes that have arrived for computes since the session opened.
     pub(crate) fn loaded_bytes(&self) -> u64 {
         self.loaded_bytes
+    }
+
+    /// Bytes written to the spill file since the session opened.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.spill.stored_bytes()
+    }
+
+    /// Size of the spill file; 0 without one.
+    pub(crate) fn spill_room_bytes(&self) -> u64 {
+        self.spill.room_bytes()
+    }
+
+    pub(crate) fn stores_per_run(&self) -> u64 {
+        self.spill.per_run()
+    }
+
+    /// Hands the bytes of a kept activation, after a run and before anything else is started, to `visit`.
+    pub(crate) fn read_kept(
+        &mut self,
+        place: KeptAt,
+        bytes: u64,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), RuntimeError> {
+        let spill_offset = match place {
+            KeptAt::Arena(offset) => {
+                // SAFETY: a kept buffer that is in the arena lives to the end of the run, and until the
+                // next one begins nothing is written there.
+                visit(unsafe { loaded(&self.arena, offset, bytes)? });
+                return Ok(());
+            }
+            KeptAt::Spill(offset) => offset,
+        };
+        const PIECE_BYTES: u64 = 256 << 10;
+        let mut piece = AlignedBuf::zeroed(PIECE_BYTES as usize)?;
+        for at in (0..bytes).step_by(PIECE_BYTES as usize) {
+            let len = PIECE_BYTES.min(bytes - at);
+            let read = RangeRead {
+                file_offset: spill_offset + at,
+                dst: piece.as_mut_ptr(),
+                len_bytes: whole_blocks(len) as usize,
+            };
+            // SAFETY: `piece` is ours alone; where the file breaks, it is not freed.
+            let result = unsafe { self.spill.read(read) };
+            if let Err(RuntimeError::Store(StoreError::Broken { .. })) = &result {
+                self.broken = true;
+                std::mem::forget(piece);
+                return result;
+            }
+            result?;
+            visit(&piece[..len as usize]);
+        }
+        Ok(())
     }
 
     pub(crate) fn source_name(&self) -> &'static str {
@@ -234,57 +291,101 @@ impl LoadLane {
         self.done_computes += 1;
     }
 
-    /// Starts every load that may start, in order.
+    /// Starts every store and load that may start, each in order.
     pub(crate) fn pump(
         &mut self,
         clock: &impl Clock,
         recorder: &mut Recorder,
     ) -> Result<(), RuntimeError> {
+        let times = (self.done_computes, self.computes);
+        self.spill.pump(self.arena.map(), times, clock, recorder)?;
         let count = self.loads.len() as u64;
-        if count == 0 {
-            return Ok(());
-        }
-        while self.submitted - self.prefix <= self.arrived.mask {
-            let load = &self.loads[(self.submitted % count) as usize];
-            let run = self.submitted / count;
-            if load.after.time(run, self.computes) > self.done_computes {
-                return Ok(());
-            }
+        while self.may_load() {
+            let load = self.loads[(self.submitted % count) as usize];
             let dst = address(&self.arena, load.offset, load.bytes)?;
             // SAFETY: the range lies in the arena. The plan is valid: from the moment that `after`
             // holds until the load's last compute, nothing else uses the range; before the load is
             // reported no compute runs that needs it. The arena outlives the source.
-            let submitted = unsafe {
-                self.source.submit(
-                    LoadTag(self.submitted),
-                    load.file_offset,
-                    dst,
-                    load.bytes as usize,
-                )
-            };
-            match submitted {
-                Ok(()) => {
-                    recorder.load_submitted(self.submitted, clock);
-                    self.submitted += 1;
-                }
+            if !unsafe { self.submit(&load, dst) }? {
                 // It has all it can take; the rest follows when some have arrived.
-                Err(StoreError::TooManyLoads { .. }) if self.source.in_flight() > 0 => {
-                    return Ok(());
-                }
-                Err(e) => return Err(e.into()),
+                return Ok(());
             }
+            recorder.load_submitted(self.submitted, clock);
+            self.submitted += 1;
         }
         Ok(())
     }
 
-    /// Notes what has arrived, and checks it against its checksums when it comes for the first time.
+    /// Starts the next load; false when its file can take no more just now.
+    ///
+    /// # Safety
+    /// As for [`Source::submit`].
+    unsafe fn submit(&mut self, load: &Load, dst: *mut u8) -> Result<bool, RuntimeError> {
+        let tag = LoadTag(self.submitted);
+        if load.from == LoadFrom::Spill {
+            // SAFETY: the caller's to vouch for.
+            return unsafe { self.spill.submit_load(tag, load, dst) };
+        }
+        // SAFETY: the caller's to vouch for.
+        let submitted = unsafe {
+            self.source
+                .submit(tag, load.file_offset, dst, load.bytes as usize)
+        };
+        match submitted {
+            Ok(()) => Ok(true),
+            Err(StoreError::TooManyLoads { .. }) if self.source.in_flight() > 0 => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Notes what has arrived and what is stored.
     pub(crate) fn poll(
+        &mut self,
+        clock: &impl Clock,
+        recorder: &mut Recorder,
+    ) -> Result<(), RuntimeError> {
+        self.poll_spill(false, clock, recorder)?;
+        self.poll_source(false, clock, recorder)
+    }
+
+    fn poll_spill(
         &mut self,
         wait: bool,
         clock: &impl Clock,
         recorder: &mut Recorder,
     ) -> Result<(), RuntimeError> {
-        if !wait && self.submitted == self.prefix {
+        let count = self.loads.len() as u64;
+        let Self {
+            spill,
+            arrived,
+            loads,
+            loaded_bytes,
+            ..
+        } = self;
+        let result = spill.poll(wait, clock, recorder, &mut |number, recorder| {
+            arrived.set(number);
+            *loaded_bytes += loads[(number % count) as usize].bytes;
+            recorder.load_arrived(number, count, clock);
+        });
+        self.advance();
+        result
+    }
+
+    /// Notes which loads have arrived without a gap.
+    fn advance(&mut self) {
+        while self.prefix < self.submitted && self.arrived.take(self.prefix) {
+            self.prefix += 1;
+        }
+    }
+
+    /// Notes which weights have arrived, and checks them against their checksums when they come for the first time.
+    fn poll_source(
+        &mut self,
+        wait: bool,
+        clock: &impl Clock,
+        recorder: &mut Recorder,
+    ) -> Result<(), RuntimeError> {
+        if !wait && self.source.in_flight() == 0 {
             return Ok(());
         }
         let count = self.loads.len() as u64;
@@ -303,28 +404,62 @@ impl LoadLane {
             self.loaded_bytes += load.bytes;
             recorder.load_arrived(number, count, clock);
         }
-        while self.prefix < self.submitted && self.arrived.take(self.prefix) {
-            self.prefix += 1;
-        }
+        self.advance();
         Ok(result?)
     }
 
-    /// Whether the first `needs` loads of the current run have arrived.
-    pub(crate) fn has(&self, needs: u32) -> bool {
+    /// Whether the first `needs` loads of the current run have arrived, and its first `stores` stores
+    /// are complete.
+    pub(crate) fn has(&self, needs: u32, stores: u32) -> bool {
+        self.has_loads(needs) && self.spill.has(self.run(), stores)
+    }
+
+    fn has_loads(&self, needs: u32) -> bool {
         self.prefix >= self.run() * self.loads.len() as u64 + u64::from(needs)
     }
 
-    /// Waits for the first `needs` loads of the current run, starting others as they become possible.
+    /// Waits for what [`LoadLane::has`] asks, starting others as they become possible.
     pub(crate) fn wait_for(
         &mut self,
-        needs: u32,
+        (needs, stores): (u32, u32),
         clock: &impl Clock,
         recorder: &mut Recorder,
     ) -> Result<(), RuntimeError> {
-        while !self.has(needs) {
+        while !self.has(needs, stores) {
             // With nothing in flight this fails instead of waiting for ever.
-            self.poll(true, clock, recorder)?;
+            if self.waits_for_spill(needs) {
+                self.poll_spill(true, clock, recorder)?;
+                self.poll_source(false, clock, recorder)?;
+            } else {
+                self.poll_source(true, clock, recorder)?;
+                self.poll_spill(false, clock, recorder)?;
+            }
             self.pump(clock, recorder)?;
+        }
+        Ok(())
+    }
+
+    /// Whether what is missing next is the spill file's to do: a load that reads it, a store that a load
+    /// waits for, or a store that is itself waited for.
+    fn waits_for_spill(&self, needs: u32) -> bool {
+        let count = self.loads.len() as u64;
+        if self.has_loads(needs) || count == 0 {
+            return true;
+        }
+        let load = &self.loads[(self.prefix % count) as usize];
+        load.from == LoadFrom::Spill || !self.spill.admits(load, self.prefix / count)
+    }
+
+    /// At the end of a run: waits for all of its stores, starting no loads.
+    pub(crate) fn finish_stores(
+        &mut self,
+        clock: &impl Clock,
+        recorder: &mut Recorder,
+    ) -> Result<(), RuntimeError> {
+        let times = (self.done_computes, self.computes);
+        while !self.has(0, 0) {
+            self.spill.pump(self.arena.map(), times, clock, recorder)?;
+            self.poll_spill(true, clock, recorder)?;
         }
         Ok(())
     }
@@ -353,13 +488,14 @@ impl LoadLane {
     /// After an error: waits for all that is in flight and forgets it, so that the next run starts
     /// like the first.
     pub(crate) fn stop(&mut self) {
-        if self.source.drain().is_err() {
+        let drained = self.source.drain().is_ok();
+        if !self.spill.stop() || !drained {
             self.broken = true;
         }
         self.done_computes = 0;
         self.submitted = 0;
         self.prefix = 0;
-        self.arrived.bits.fill(0);
+        self.arrived.clear();
     }
 }
 
@@ -381,32 +517,8 @@ fn place_of(arena: &Arena, file: ByteRange) -> Result<u64, RuntimeError> {
 
 /// As many loads as can be in flight: those of a run and of the two after it, of which the last can
 /// start at the boundary of runs.
-fn window_of(loads: &[Load]) -> usize {
+pub(crate) fn window_of(loads: &[Load]) -> usize {
     (loads.len() * 3).next_power_of_two().max(64)
-}
-
-impl Arrived {
-    fn new(window: usize) -> Arrived {
-        Arrived {
-            bits: vec![0; window / 64].into_boxed_slice(),
-            mask: window as u64 - 1,
-        }
-    }
-
-    fn set(&mut self, number: u64) {
-        let at = number & self.mask;
-        self.bits[(at / 64) as usize] |= 1 << (at % 64);
-    }
-
-    /// Whether the bit was set; clears it.
-    fn take(&mut self, number: u64) -> bool {
-        let at = number & self.mask;
-        let word = &mut self.bits[(at / 64) as usize];
-        let bit = 1 << (at % 64);
-        let was_set = *word & bit != 0;
-        *word &= !bit;
-        was_set
-    }
 }
 
 fn address(arena: &Arena, offset: u64, bytes: u64) -> Result<*mut u8, RuntimeError> {

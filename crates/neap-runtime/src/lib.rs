@@ -5,10 +5,11 @@
 //!                       │ checked against each other, once
 //!   Source ──────► LoadLane ──────► Arena ◄────── Executor ──────► Pool
 //!   (storage)      starts loads,    weights,      computes steps    (threads)
-//!                  notes arrivals   activations   and slices
+//!   Spill  ◄─────► notes arrivals   activations   and slices
+//!   (temporary)    SpillLane: stores
 //! ```
 //! Plans are made elsewhere; this crate only proves that one is safe and carries it out. One thread
-//! drives both lanes, so there are no locks between loading and computing: storage works on its own,
+//! drives all lanes, so there are no locks between loading and computing: storage works on its own,
 //! kernels spread over the pool's threads, and in between the executor starts what may start.
 //!
 //! What makes the unsafe parts sound: [`neap_plan::validate`] proves that no two things in use at the
@@ -18,6 +19,7 @@
 //! before the end of the call.
 
 mod arena;
+mod arrived;
 mod beside;
 mod clock;
 mod error;
@@ -32,10 +34,12 @@ mod residents;
 mod resolve;
 mod rows;
 mod session;
+mod spill;
 mod tensors;
+mod uses;
 
 pub use clock::{Clock, Monotonic};
 pub use error::RuntimeError;
 pub use pool::Pool;
-pub use session::{Options, Replaced, Session, Stats};
+pub use session::{Kept, Options, Replaced, Session, Stats, Storage};
 pub use tensors::{InputTensor, OutputTensor};

@@ -15,6 +15,8 @@ pub(crate) struct Recorder {
     timeline: Option<Timeline>,
     /// When each load in flight was submitted, by number modulo the length.
     submitted_ns: Box<[u64]>,
+    /// The same of stores.
+    stores_ns: Box<[u64]>,
     /// Added to the load lane's count of runs to get the timeline's.
     run_offset: i64,
     stall_ns: u64,
@@ -26,9 +28,17 @@ pub(crate) struct Recorder {
 impl Recorder {
     /// Records from now on until so many spans and runs are full. `lane_run` is the load lane's count,
     /// `window` the most loads that can be in flight.
-    pub(crate) fn start(&mut self, spans: usize, runs: usize, window: usize, lane_run: u64) {
+    /// `stores` is how many stores a run has.
+    pub(crate) fn start(
+        &mut self,
+        spans: usize,
+        runs: usize,
+        (window, stores): (usize, usize),
+        lane_run: u64,
+    ) {
         self.timeline = Some(Timeline::with_capacity(spans, runs));
         self.submitted_ns = vec![UNSEEN; window.next_power_of_two()].into_boxed_slice();
+        self.stores_ns = vec![UNSEEN; stores].into_boxed_slice();
         self.run_offset = -(lane_run as i64);
     }
 
@@ -36,10 +46,12 @@ impl Recorder {
     pub(crate) fn lane_restarted(&mut self) {
         self.run_offset = self.timeline.as_ref().map_or(0, |t| t.runs.len() as i64);
         self.submitted_ns.fill(UNSEEN);
+        self.stores_ns.fill(UNSEEN);
     }
 
     pub(crate) fn take(&mut self) -> Option<Timeline> {
         self.submitted_ns = Box::default();
+        self.stores_ns = Box::default();
         self.timeline.take()
     }
 
@@ -79,6 +91,33 @@ impl Recorder {
                 lane: Lane::Load,
                 run: run as u32,
                 action: (number % loads_per_run) as u32,
+                ready_ns: start_ns,
+                start_ns,
+                end_ns: clock.now_ns(),
+            });
+        }
+    }
+
+    pub(crate) fn store_submitted(&mut self, number: u64, clock: &impl Clock) {
+        let count = self.stores_ns.len() as u64;
+        if let (true, Some(at)) = (self.timeline.is_some(), number.checked_rem(count)) {
+            self.stores_ns[at as usize] = clock.now_ns();
+        }
+    }
+
+    pub(crate) fn stored(&mut self, number: u64, stores_per_run: u64, clock: &impl Clock) {
+        let Some(timeline) = &mut self.timeline else {
+            return;
+        };
+        let action = (number % stores_per_run) as usize;
+        let start = self.stores_ns.get_mut(action);
+        let start_ns = start.map_or(UNSEEN, |at| std::mem::replace(at, UNSEEN));
+        let run = (number / stores_per_run) as i64 + self.run_offset;
+        if start_ns != UNSEEN && run >= 0 {
+            timeline.record(Span {
+                lane: Lane::Store,
+                run: run as u32,
+                action: action as u32,
                 ready_ns: start_ns,
                 start_ns,
                 end_ns: clock.now_ns(),

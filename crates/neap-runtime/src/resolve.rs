@@ -3,12 +3,13 @@
 
 use crate::RuntimeError;
 use crate::rows::Table;
+use crate::uses::check_uses;
 use neap_ir::program::Storage;
 use neap_ir::recipe::PackedForm;
 use neap_ir::{Const, DType, Layout, Node, NodeId, Op, Program, ValueId, infer};
 use neap_kernels::simd::Isa;
 use neap_ops::{Choice, Operand as OpOperand};
-use neap_plan::{ByteRange, ExecutionPlan, StepSpec, Workload};
+use neap_plan::{BufferId, ByteRange, ExecutionPlan, StepId, StepSpec, Workload};
 use std::ops::Range;
 
 /// Operands of all steps.
@@ -74,6 +75,7 @@ impl Tables {
     ) -> Result<Tables, RuntimeError> {
         check_counts(program, workload)?;
         check_buffers(program, workload)?;
+        check_uses(program, workload, plan)?;
         let mut tables = Tables {
             steps: Vec::with_capacity(program.steps.len()),
             operands: Vec::new(),
@@ -397,10 +399,13 @@ fn place_of(
         Storage::Buffer {
             buffer,
             offset_bytes,
-        } => plan.buffers[buffer as usize]
-            .checked_add(offset_bytes)
-            .map(Place::Arena)
-            .ok_or_else(nowhere),
+        } => {
+            let at = step.map_or(StepId(u32::MAX), |step| StepId(step.index as u32));
+            plan.buffer_offset(BufferId(buffer), at)
+                .and_then(|offset| offset.checked_add(offset_bytes))
+                .map(Place::Arena)
+                .ok_or_else(nowhere)
+        }
     }
 }
 

@@ -4,17 +4,20 @@ use crate::RuntimeError;
 use crate::arena::Arena;
 use crate::clock::{Clock, Monotonic};
 use crate::execute::Executor;
-use crate::lane::LoadLane;
+use crate::lane::{LoadLane, window_of};
 use crate::placement::Placement;
 use crate::pool::Pool;
 use crate::recorder::Recorder;
 use crate::resolve::Tables;
+use crate::spill::SpillLane;
 use crate::tensors::{self, InputTensor, OutputTensor};
 use neap_ir::{Program, TensorType, ValueId};
 use neap_kernels::parallel::Parallel;
 use neap_kernels::simd::Isa;
-use neap_plan::{ExecutionPlan, RunTiming, Timeline, Verdict, Workload, validate};
-use neap_store::{Source, Verifier};
+use neap_plan::{
+    BufferId, ExecutionPlan, KeptAt, RunTiming, Timeline, Verdict, Workload, validate,
+};
+use neap_store::{Source, Spill, Verifier};
 use std::sync::Arc;
 
 /// How a session computes. The default is one thread and the best instruction set there is.
@@ -37,6 +40,24 @@ impl Default for Options {
     }
 }
 
+/// Where a session's bytes come from, and where they go meanwhile.
+pub struct Storage {
+    /// Reads the packed file that the program describes.
+    pub source: Box<dyn Source>,
+    /// Holds its checksums.
+    pub verifier: Verifier,
+    /// For plans that store activations: at least [`ExecutionPlan::spill_bytes`] large.
+    pub spill: Option<Box<dyn Spill>>,
+}
+
+/// An activation that the workload keeps after the run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    pub name: String,
+    pub bytes: u64,
+    place: KeptAt,
+}
+
 /// Figures since the session opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -46,6 +67,8 @@ pub struct Stats {
     pub stall_ns: u64,
     /// Bytes read from storage for computes, table rows included, resident weights not.
     pub loaded_bytes: u64,
+    /// Bytes of activations written to the spill file.
+    pub stored_bytes: u64,
     /// Read once at open.
     pub resident_bytes: u64,
     pub arena_bytes: u64,
@@ -82,23 +105,24 @@ pub struct Session<C: Clock = Monotonic> {
     recorder: Recorder,
     clock: C,
     verdict: Verdict,
+    kept: Vec<Kept>,
+    /// A run has left kept activations, which nothing has touched since.
+    has_kept: bool,
 }
 
 impl Session<Monotonic> {
     /// Checks that `plan` is safe for `program` and gets everything ready for runs.
     ///
-    /// `source` reads the packed file that `program` describes, `verifier` holds its checksums;
     /// `workload` is what the plan was made for.
     pub fn open(
         program: Arc<Program>,
         plan: ExecutionPlan,
         workload: &Workload,
-        source: Box<dyn Source>,
-        verifier: Verifier,
+        storage: Storage,
         options: Options,
     ) -> Result<Session, RuntimeError> {
         let clock = Monotonic::default();
-        Session::open_with_clock(program, plan, workload, source, verifier, options, clock)
+        Session::open_with_clock(program, plan, workload, storage, options, clock)
     }
 }
 
@@ -108,24 +132,32 @@ impl<C: Clock> Session<C> {
         program: Arc<Program>,
         mut plan: ExecutionPlan,
         workload: &Workload,
-        source: Box<dyn Source>,
-        verifier: Verifier,
+        storage: Storage,
         options: Options,
         clock: C,
     ) -> Result<Session<C>, RuntimeError> {
         program.check()?;
         let verdict = validate(workload, &plan)?;
-        check_stores_nothing(&plan)?;
+        let room_bytes = storage.spill.as_ref().map_or(0, |spill| spill.len_bytes());
+        check_spill_room(&verdict, room_bytes)?;
         let threads = options.threads.max(1);
         let tables = Tables::new(&program, workload, &plan, threads, options.isa)?;
         let pool = Pool::new(threads, options.pin)
             .map_err(|source| RuntimeError::Threads { threads, source })?;
+        let kept = kept_of(workload, &plan);
         let placement = Placement::take_over(workload, &mut plan);
         let bytes = placement.bytes();
         let arena =
             Arena::new(placement).map_err(|source| RuntimeError::Arena { bytes, source })?;
         let computes = plan.computes.len();
-        let mut lane = LoadLane::new(source, verifier, arena, plan.loads, computes);
+        let spill = SpillLane::new(storage.spill, plan.stores, window_of(&plan.loads));
+        let mut lane = LoadLane::new(
+            (storage.source, spill),
+            storage.verifier,
+            arena,
+            plan.loads,
+            computes,
+        );
         lane.load_resident()?;
         let mut session = Session {
             lane,
@@ -133,6 +165,8 @@ impl<C: Clock> Session<C> {
             recorder: Recorder::default(),
             clock,
             verdict,
+            kept,
+            has_kept: false,
         };
         session.prefetch();
         Ok(session)
@@ -158,11 +192,39 @@ impl<C: Clock> Session<C> {
             inputs,
             outputs,
         );
+        self.has_kept = result.is_ok() && !self.kept.is_empty();
         match result {
+            // Loads of the next run would come where kept activations are.
+            Ok(()) if self.has_kept => {}
             Ok(()) => self.prefetch(),
             Err(_) => self.restart(),
         }
         result
+    }
+
+    /// The activations that stay to be read after each run, in the order of the program's buffers.
+    pub fn kept(&self) -> &[Kept] {
+        &self.kept
+    }
+
+    /// Hands the bytes that the last run left in a kept activation to `visit`, in order and in pieces:
+    /// raw, in the layout in which the program holds them.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::Mismatch`] when no run has ended well since the session was opened, went over to
+    /// another plan or rested; [`RuntimeError::Store`] when the spill file cannot be read.
+    pub fn read_kept(
+        &mut self,
+        index: usize,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), RuntimeError> {
+        let kept = self.kept.get(index).filter(|_| self.has_kept);
+        let kept = kept.ok_or_else(|| RuntimeError::Mismatch {
+            what: "session",
+            reason: format!("there is no kept activation {index}"),
+        })?;
+        self.lane.read_kept(kept.place, kept.bytes, visit)
     }
 
     /// [`Session::run`] with inputs in any order, by name.
@@ -193,12 +255,13 @@ impl<C: Clock> Session<C> {
         plan: ExecutionPlan,
         workload: &Workload,
     ) -> Result<Replaced, RuntimeError> {
-        self.replace(self.program().clone(), plan, workload)
+        self.replace(self.program().clone(), plan, workload, None)
     }
 
     /// Goes over to another plan between runs, for a changed budget: of the same program or of another
     /// over the same packed file, with the same inputs and outputs. Resident weights of both plans stay in
-    /// memory, moved where need be; the process never takes more than the larger plan.
+    /// memory, moved where need be; the process never takes more than the larger plan. A `spill` file
+    /// replaces the one that there is; a plan that stores activations needs one that is large enough.
     ///
     /// # Errors
     ///
@@ -209,13 +272,18 @@ impl<C: Clock> Session<C> {
         program: Arc<Program>,
         mut plan: ExecutionPlan,
         workload: &Workload,
+        spill: Option<Box<dyn Spill>>,
     ) -> Result<Replaced, RuntimeError> {
         if !Arc::ptr_eq(&program, self.program()) {
             program.check()?;
             check_same_borders(self.program(), &program)?;
         }
         let verdict = validate(workload, &plan)?;
-        check_stores_nothing(&plan)?;
+        let room_bytes = match &spill {
+            Some(spill) => spill.len_bytes(),
+            None => self.lane.spill_room_bytes(),
+        };
+        check_spill_room(&verdict, room_bytes)?;
         let tables = Tables::new(
             &program,
             workload,
@@ -223,14 +291,18 @@ impl<C: Clock> Session<C> {
             self.threads(),
             self.executor.isa(),
         )?;
+        let kept = kept_of(workload, &plan);
         let placement = Placement::take_over(workload, &mut plan);
         let resident_bytes = placement.residents.bytes();
         let computes = plan.computes.len();
-        let released_bytes = self.lane.replace(placement, plan.loads, computes);
+        let spill = SpillLane::new(spill, plan.stores, window_of(&plan.loads));
+        self.has_kept = false;
+        let released_bytes = self.lane.replace(placement, spill, plan.loads, computes);
         self.recorder.lane_restarted();
         let released_bytes = released_bytes?;
         self.executor.replace(program, tables, plan.computes);
         self.verdict = verdict;
+        self.kept = kept;
         let started_ns = self.clock.now_ns();
         let read_bytes = self.lane.load_resident()?;
         let reading_ns = self.clock.now_ns().saturating_sub(started_ns);
@@ -246,6 +318,7 @@ impl<C: Clock> Session<C> {
     /// Waits for loads in flight, and gives the memory of everything but resident weights back to the
     /// kernel until the next run or plan takes it again.
     pub fn rest(&mut self) {
+        self.has_kept = false;
         self.lane.rest();
         self.recorder.lane_restarted();
     }
@@ -278,6 +351,7 @@ impl<C: Clock> Session<C> {
             runs: self.recorder.runs(),
             stall_ns: self.recorder.stall_ns(),
             loaded_bytes: self.lane.loaded_bytes(),
+            stored_bytes: self.lane.stored_bytes(),
             resident_bytes: self.verdict.resident_bytes,
             arena_bytes: self.lane.arena_bytes(),
             last_run: self.recorder.last_run(),
@@ -298,6 +372,11 @@ impl<C: Clock> Session<C> {
         self.executor.pool().workers()
     }
 
+    /// Size of the spill file; 0 without one.
+    pub fn spill_room_bytes(&self) -> u64 {
+        self.lane.spill_room_bytes()
+    }
+
     /// `uring`, `pread` or `memory`.
     pub fn source_name(&self) -> &'static str {
         self.lane.source_name()
@@ -311,12 +390,13 @@ impl<C: Clock> Session<C> {
     /// Records the next `runs` runs; memory for that is set aside now.
     pub fn record_timeline(&mut self, runs: usize) {
         let loads = self.lane.loads_per_run() as usize;
+        let stores = self.lane.stores_per_run() as usize;
         // Loads of the run after the last may be seen to arrive too.
         let spans = runs
-            .saturating_mul(self.executor.computes() + loads)
+            .saturating_mul(self.executor.computes() + loads + stores)
             .saturating_add(2 * loads);
         self.recorder
-            .start(spans, runs, self.lane.window(), self.lane.run());
+            .start(spans, runs, (self.lane.window(), stores), self.lane.run());
     }
 
     /// What has been recorded so far.
@@ -330,14 +410,25 @@ impl<C: Clock> Session<C> {
     }
 }
 
-/// Activations need somewhere to go.
-fn check_stores_nothing(plan: &ExecutionPlan) -> Result<(), RuntimeError> {
-    if plan.stores.is_empty() && plan.returns.is_empty() {
+fn kept_of(workload: &Workload, plan: &ExecutionPlan) -> Vec<Kept> {
+    let buffers = workload.buffers.iter().enumerate();
+    let kept = buffers.filter(|(_, b)| b.kept && b.bytes > 0 && !b.live.is_empty());
+    kept.map(|(i, b)| Kept {
+        name: b.name.clone(),
+        bytes: b.bytes,
+        place: plan.kept_at(workload, BufferId(i as u32)),
+    })
+    .collect()
+}
+
+fn check_spill_room(verdict: &Verdict, room_bytes: u64) -> Result<(), RuntimeError> {
+    let bytes = verdict.spill_bytes;
+    if bytes <= room_bytes {
         return Ok(());
     }
     Err(RuntimeError::Mismatch {
         what: "plan",
-        reason: "it stores activations, and there is no spill file".into(),
+        reason: format!("it stores activations in {bytes} bytes, the spill file has {room_bytes}"),
     })
 }
 

@@ -43,7 +43,9 @@ fn runs_on(model: &Model, file: Arc<[u8]>, budget: u64, faults: FaultScript) -> 
                 assert!(found == expected, "wrong results");
                 good += 1;
             }
-            Err(RuntimeError::Store(StoreError::Read { .. } | StoreError::Corrupt { .. })) => {
+            Err(RuntimeError::Store(
+                StoreError::Read { .. } | StoreError::Write { .. } | StoreError::Corrupt { .. },
+            )) => {
                 bad += 1;
             }
             Err(e) => panic!("{e}"),

@@ -11,8 +11,8 @@
 mod support;
 
 use neap_plan::{ExecutionPlan, Lane, Span, Timeline};
-use neap_planner::Strategy as Planning;
-use neap_runtime::{Clock, Session};
+use neap_planner::{PlanOptions, Planner, Strategy as Planning};
+use neap_runtime::{Clock, Session, Storage};
 use neap_sim::{CostProfile, simulate};
 use neap_store::{FaultScript, MemoryModel, MemorySource, VirtualClock};
 use proptest::prelude::*;
@@ -67,8 +67,11 @@ fn executed(model: &Model, plan: &ExecutionPlan, costs: &CostProfile, threads: u
         model.program.clone(),
         plan.clone(),
         &model.workload,
-        Box::new(source.unwrap()),
-        model.verifier(),
+        Storage {
+            source: Box::new(source.unwrap()),
+            verifier: model.verifier(),
+            spill: None,
+        },
         options(threads),
         clock,
     )
@@ -150,6 +153,15 @@ fn same_events(model: &Model, plan: &ExecutionPlan, costs: &CostProfile, threads
     plan.loads.len()
 }
 
+/// Plans of two lanes.
+fn planner(model: &Model) -> Planner<'_> {
+    let options = PlanOptions {
+        spill: false,
+        ..PlanOptions::default()
+    };
+    Planner::with_options(&model.workload, options)
+}
+
 /// Random times of steps, and a device of a random speed.
 fn random_costs(random: &mut Random, model: &Model) -> CostProfile {
     let ns_per_byte = [1, 2, 4, 5, 10][random.below(5)];
@@ -183,10 +195,11 @@ proptest! {
             let mut random = Random(seed | 1);
             let model = random_model(seed, layers, 3);
             let costs = random_costs(&mut random, &model);
-            let (least, most) = (model.smallest_bytes(), model.unlimited_bytes());
+            let planner = planner(&model);
+            let (least, most) = (planner.smallest_feasible_bytes(), model.unlimited_bytes());
             let budget = least + ((most - least) as f64 * share * share) as u64;
             let strategy = if preload { Planning::Preload } else { Planning::OnDemand };
-            let planned = neap_planner::plan(&model.workload, budget, strategy, &costs).unwrap();
+            let planned = planner.plan(budget, strategy, &costs).unwrap();
             same_events(&model, &planned.plan, &costs, threads);
         });
     }
@@ -197,14 +210,14 @@ fn images_under_every_budget() {
     within(LIMIT, || {
         let model = image_model(11);
         let mut random = Random(12);
-        let (least, most) = (model.smallest_bytes(), model.unlimited_bytes());
+        let planner = planner(&model);
+        let (least, most) = (planner.smallest_feasible_bytes(), model.unlimited_bytes());
         let mut loads = 0;
         for eighth in 0..=8 {
             let budget = least + (most - least) * eighth / 8;
             for strategy in [Planning::Preload, Planning::OnDemand] {
                 let costs = random_costs(&mut random, &model);
-                let planned =
-                    neap_planner::plan(&model.workload, budget, strategy, &costs).unwrap();
+                let planned = planner.plan(budget, strategy, &costs).unwrap();
                 loads += same_events(&model, &planned.plan, &costs, 2);
             }
         }

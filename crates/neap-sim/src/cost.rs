@@ -11,6 +11,13 @@ pub struct CostProfile {
     /// Fixed cost of starting one compute (dispatch, waking of workers).
     pub compute_overhead_ns: u64,
     pub storage_bytes_per_second: f64,
+    /// Stores to the spill file alone; 0 where it was not measured: as fast as loads.
+    #[serde(default)]
+    pub store_bytes_per_second: f64,
+    /// Loads and stores at once, both together; 0 where it was not measured: they share what the faster
+    /// of them has alone.
+    #[serde(default)]
+    pub both_ways_bytes_per_second: f64,
     /// Time from submitting a request to its first byte.
     pub request_latency_ns: u64,
     /// Loads that may be in flight together; their latencies overlap, their bandwidth is shared.
@@ -48,6 +55,8 @@ impl Default for CostProfile {
             memory_bytes_per_second: 10e9,
             compute_overhead_ns: 5_000,
             storage_bytes_per_second: 1.5e9,
+            store_bytes_per_second: 0.0,
+            both_ways_bytes_per_second: 0.0,
             request_latency_ns: 100_000,
             queue_depth: 8,
             ragged_slowdown: 1.3,
@@ -69,6 +78,8 @@ impl CostProfile {
             memory_bytes_per_second: f64::INFINITY,
             compute_overhead_ns: 0,
             storage_bytes_per_second: 1e9,
+            store_bytes_per_second: 0.0,
+            both_ways_bytes_per_second: 0.0,
             request_latency_ns: 0,
             queue_depth: 1,
             ragged_slowdown: 1.0,
@@ -83,6 +94,29 @@ impl CostProfile {
     /// Time to move `bytes` from storage, without latency.
     pub fn transfer_ns(&self, bytes: u64) -> u64 {
         to_ns(bytes as f64 / self.storage_bytes_per_second)
+    }
+
+    /// Rate of stores alone.
+    pub fn store_rate(&self) -> f64 {
+        if self.store_bytes_per_second > 0.0 {
+            self.store_bytes_per_second
+        } else {
+            self.storage_bytes_per_second
+        }
+    }
+
+    /// Rate of loads and stores together while both move.
+    pub fn both_ways_rate(&self) -> f64 {
+        if self.both_ways_bytes_per_second > 0.0 {
+            self.both_ways_bytes_per_second
+        } else {
+            self.storage_bytes_per_second.max(self.store_rate())
+        }
+    }
+
+    /// What one load or store of so many bytes takes from computing.
+    pub fn load_ns(&self, bytes: u64) -> u64 {
+        self.load_handling_ns + (bytes as f64 * self.load_handling_ns_per_byte).round() as u64
     }
 
     /// Least that handling `bytes` takes from computing, in however few loads they come.

@@ -1,4 +1,5 @@
-//! The discrete-event simulation: two lanes with the executor's rules.
+//! The discrete-event simulation: two lanes with the executor's rules; plans that store activations have a
+//! third one and are played by [`crate::lanes`].
 //!
 //! ```text
 //!   load lane      in plan order; load j starts when its `after` holds, those before it have started,
@@ -15,8 +16,8 @@
 
 use neap_plan::{ExecutionPlan, Lane, RunTiming, Span, Timeline, Workload};
 
-use crate::CostProfile;
 use crate::cost::rounded_ns;
+use crate::{CostProfile, lanes};
 
 /// The storage side of a [`CostProfile`].
 #[derive(Clone, Copy, Debug)]
@@ -237,8 +238,14 @@ pub fn simulate(
     runs: u32,
 ) -> Timeline {
     let (loads, computes) = numbers(workload, plan, costs);
-    let spans = (loads.len() + computes.len()) * runs as usize;
+    let spans = (loads.len() + computes.len() + plan.stores.len()) * runs as usize;
     let mut timeline = Timeline::with_capacity(spans, runs as usize);
+    if !plan.stores.is_empty() {
+        let mut record = |span| timeline.record(span);
+        let (_, runs) = lanes::play(workload, plan, costs, runs, &mut record);
+        timeline.runs.extend(runs);
+        return timeline;
+    }
     let mut simulator = Simulator::default();
     simulator.play(costs.into(), &loads, &computes, runs, |span| {
         timeline.record(span);
@@ -249,6 +256,9 @@ pub fn simulate(
 
 /// The steady state of a valid plan, without keeping spans.
 pub fn predict(workload: &Workload, plan: &ExecutionPlan, costs: &CostProfile) -> Prediction {
+    if !plan.stores.is_empty() {
+        return lanes::play(workload, plan, costs, STEADY_RUNS, &mut |_| {}).0;
+    }
     let (loads, computes) = numbers(workload, plan, costs);
     Simulator::default().play(costs.into(), &loads, &computes, STEADY_RUNS, |_| {})
 }

@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
-/// A regular file open for reading.
+/// A regular file open for reading, or a spill file, open for both.
 #[derive(Debug)]
 pub struct DirectFile {
     fd: OwnedFd,
@@ -43,6 +43,22 @@ impl DirectFile {
         let file = DirectFile::inspect(fd, path, false)?;
         file.become_blocking()?;
         Ok(file)
+    }
+
+    /// A file of this process's own, open for direct reads and writes.
+    pub(crate) fn of_spill(fd: OwnedFd, folder: &Path, len_bytes: u64) -> Result<Self, StoreError> {
+        if !block_suits_direct_io(&fd) {
+            return Err(StoreError::NoSpill {
+                path: folder.to_path_buf(),
+                reason: "its drive wants larger blocks",
+            });
+        }
+        Ok(DirectFile {
+            fd,
+            path: folder.to_path_buf(),
+            len_bytes,
+            direct: true,
+        })
     }
 
     fn inspect(fd: OwnedFd, path: &Path, opened_direct: bool) -> Result<DirectFile, StoreError> {
@@ -115,6 +131,11 @@ impl DirectFile {
         let read = read.len();
         self.drop_cached(offset, read);
         Ok(read)
+    }
+
+    /// One write at `offset`, which may be short.
+    pub(crate) fn write_at(&self, offset: u64, src: &[u8]) -> Result<usize, Errno> {
+        rustix::io::pwrite(&self.fd, src, offset)
     }
 
     /// Gives back the page cache of a range just read, when reads are buffered.

@@ -49,6 +49,16 @@ pub enum StoreError {
         offset: u64,
         source: io::Error,
     },
+    /// A store failed; its memory is no longer read.
+    #[error("writing to the spill file failed at offset {offset}: {source}")]
+    Write {
+        tag: LoadTag,
+        offset: u64,
+        source: io::Error,
+    },
+    /// Spilling there would take memory instead of giving it back.
+    #[error("cannot spill to {}: {reason}", path.display())]
+    NoSpill { path: PathBuf, reason: &'static str },
     /// An offset, length or address is no multiple of what direct I/O needs.
     #[error("{what} {value} is not a multiple of {multiple}")]
     Misaligned {
@@ -98,7 +108,7 @@ impl StoreError {
     /// Whether this is the error of running out of disk space, quota or allowed file size.
     pub fn is_disk_full(&self) -> bool {
         match self {
-            StoreError::File { source, .. } => matches!(
+            StoreError::File { source, .. } | StoreError::Write { source, .. } => matches!(
                 source.raw_os_error(),
                 Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG)
             ),

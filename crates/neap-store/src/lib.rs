@@ -26,6 +26,8 @@
 //! # Ok::<(), neap_store::StoreError>(())
 //! ```
 //!
+//! Activations that leave memory for a while go to a [`Spill`] file and come back from it.
+//!
 //! All offsets are absolute byte offsets in the file. Loads start and end at multiples of
 //! [`BLOCK`]; destinations are aligned to [`BLOCK`] too.
 
@@ -40,6 +42,7 @@ mod pread;
 mod queue;
 mod reader;
 mod source;
+mod spill;
 mod throttle;
 mod uring;
 mod verify;
@@ -53,7 +56,8 @@ pub use header::{FORMAT_VERSION, MAGIC};
 pub use memory::{Fault, FaultScript, MemoryModel, MemorySource, RandomFaults, VirtualClock};
 pub use pread::{PreadConfig, PreadSource};
 pub use reader::PackedFile;
-pub use source::{IoMode, LoadTag, RangeRead, Source, open_source};
+pub use source::{IoMode, LoadTag, RangeRead, Source, Spill, open_source};
+pub use spill::open_spill;
 pub use throttle::ThrottledSource;
 pub use uring::{UringConfig, UringSource};
 pub use verify::Verifier;

@@ -6,7 +6,7 @@
 
 use crate::queue::{LoadQueue, Piece};
 use crate::source::check_read;
-use crate::{LoadTag, RangeRead, Source, StoreError};
+use crate::{LoadTag, RangeRead, Source, Spill, StoreError};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -158,7 +158,7 @@ fn mix(mut x: u64) -> u64 {
 
 /// A [`Source`] over bytes in memory.
 pub struct MemorySource {
-    data: Arc<[u8]>,
+    data: Data,
     model: MemoryModel,
     clock: VirtualClock,
     faults: FaultScript,
@@ -168,6 +168,23 @@ pub struct MemorySource {
     /// When the channel has moved the last byte asked of it so far.
     channel_free_ns: u64,
     reads_started: u64,
+}
+
+/// What the device holds.
+enum Data {
+    /// For reading only.
+    Shared(Arc<[u8]>),
+    /// The space of a spill file.
+    Own(Vec<u8>),
+}
+
+impl Data {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Data::Shared(data) => data,
+            Data::Own(data) => data,
+        }
+    }
 }
 
 struct DeviceRead {
@@ -184,13 +201,33 @@ impl MemorySource {
         clock: VirtualClock,
         faults: FaultScript,
     ) -> Result<MemorySource, StoreError> {
+        MemorySource::holding(Data::Shared(data.into()), model, clock, faults)
+    }
+
+    /// A device with room for `len_bytes` bytes, to be written and read back. Reads and writes share
+    /// its bandwidth, and count together for `faults`.
+    pub fn spill(
+        len_bytes: usize,
+        model: MemoryModel,
+        clock: VirtualClock,
+        faults: FaultScript,
+    ) -> Result<MemorySource, StoreError> {
+        MemorySource::holding(Data::Own(vec![0; len_bytes]), model, clock, faults)
+    }
+
+    fn holding(
+        data: Data,
+        model: MemoryModel,
+        clock: VirtualClock,
+        faults: FaultScript,
+    ) -> Result<MemorySource, StoreError> {
         if model.bytes_per_second == 0 || model.depth == 0 {
             return Err(StoreError::InvalidUse {
                 what: "a device needs a bandwidth and a depth",
             });
         }
         Ok(MemorySource {
-            data: data.into(),
+            data,
             queue: LoadQueue::new(model.max_loads, model.piece_bytes)?,
             device: Vec::with_capacity(model.depth),
             model,
@@ -276,7 +313,7 @@ impl MemorySource {
         }
     }
 
-    fn transfer(&self, read: &DeviceRead) -> Result<usize, Errno> {
+    fn transfer(&mut self, read: &DeviceRead) -> Result<usize, Errno> {
         let RangeRead {
             file_offset,
             dst,
@@ -288,7 +325,10 @@ impl MemorySource {
             _ => len_bytes,
         };
         let start = file_offset as usize;
-        let from = &self.data[start..start + bytes];
+        if read.piece.is_write {
+            return self.write(start, dst, bytes, read.fault);
+        }
+        let from = &self.data.bytes()[start..start + bytes];
         // SAFETY: the contract of `Source` makes the destination valid until the read is
         // reported; it cannot overlap our own data, which is never handed out.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), dst, bytes) };
@@ -298,6 +338,30 @@ impl MemorySource {
                 *dst.add(at_byte) ^= 0x10;
             },
             _ => {}
+        }
+        Ok(bytes)
+    }
+
+    /// A write takes the bytes that are there when it completes, so that memory reused too early gives
+    /// wrong results for certain.
+    fn write(
+        &mut self,
+        start: usize,
+        src: *const u8,
+        bytes: usize,
+        fault: Option<Fault>,
+    ) -> Result<usize, Errno> {
+        let Data::Own(data) = &mut self.data else {
+            return Err(Errno::BADF);
+        };
+        let to = &mut data[start..start + bytes];
+        // SAFETY: the contract of `Spill` makes the source valid until the write is reported; it cannot
+        // overlap our own data, which is never handed out.
+        unsafe { std::ptr::copy_nonoverlapping(src, to.as_mut_ptr(), bytes) };
+        if let Some(Fault::Corrupt { at_byte }) = fault
+            && let Some(byte) = to.get_mut(at_byte)
+        {
+            *byte ^= 0x10;
         }
         Ok(bytes)
     }
@@ -323,7 +387,7 @@ impl Source for MemorySource {
             dst,
             len_bytes,
         };
-        check_read(&read, self.data.len() as u64)?;
+        check_read(&read, self.data.bytes().len() as u64)?;
         self.catch_up();
         self.queue.push(tag, read)?;
         // SAFETY: the destination is the source's from here on, by the contract.
@@ -349,7 +413,7 @@ impl Source for MemorySource {
 
     unsafe fn read_ranges(&mut self, reads: &[RangeRead]) -> Result<(), StoreError> {
         for read in reads {
-            check_read(read, self.data.len() as u64)?;
+            check_read(read, self.data.bytes().len() as u64)?;
         }
         self.catch_up();
         // SAFETY: `reads` outlives this call, which returns only when the batch has ended or
@@ -369,6 +433,31 @@ impl Source for MemorySource {
 
     fn name(&self) -> &'static str {
         "memory"
+    }
+}
+
+impl Spill for MemorySource {
+    unsafe fn submit_write(
+        &mut self,
+        tag: LoadTag,
+        file_offset: u64,
+        src: *const u8,
+        len_bytes: usize,
+    ) -> Result<(), StoreError> {
+        let write = RangeRead {
+            file_offset,
+            dst: src.cast_mut(),
+            len_bytes,
+        };
+        check_read(&write, Spill::len_bytes(self))?;
+        self.catch_up();
+        self.queue.push_write(tag, write)?;
+        self.start_reads(self.clock.now_ns());
+        Ok(())
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.data.bytes().len() as u64
     }
 }
 

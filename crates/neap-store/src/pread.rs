@@ -1,8 +1,8 @@
-//! Loads by `pread` on a few threads, for kernels and sandboxes without io_uring.
+//! Loads by `pread`, and stores by `pwrite`, on a few threads, for kernels and sandboxes without io_uring.
 
 use crate::queue::{LoadQueue, Piece};
 use crate::source::check_read;
-use crate::{DirectFile, LoadTag, RangeRead, Source, StoreError};
+use crate::{DirectFile, LoadTag, RangeRead, Source, Spill, StoreError};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -125,7 +125,7 @@ impl Shared {
             };
             loop {
                 drop(state);
-                let result = self.read(&piece);
+                let result = self.perform(&piece);
                 state = self.lock();
                 match state.queue.complete(piece, result) {
                     Some(again) if !state.stopping => piece = again,
@@ -151,12 +151,18 @@ impl Shared {
         }
     }
 
-    fn read(&self, piece: &Piece) -> Result<usize, Errno> {
+    fn perform(&self, piece: &Piece) -> Result<usize, Errno> {
         let RangeRead {
             file_offset,
             dst,
             len_bytes,
         } = piece.read;
+        if piece.is_write {
+            // SAFETY: the contract of `Spill` makes the source valid, and nothing writes it, until the
+            // store is reported, which is after this.
+            let src = unsafe { std::slice::from_raw_parts(dst.cast_const(), len_bytes) };
+            return self.file.write_at(file_offset, src);
+        }
         // SAFETY: the contract of `Source` makes the destination valid and unaliased until the
         // read is reported, which is after this; uninitialised bytes are fine.
         let dst =
@@ -227,6 +233,32 @@ impl Source for PreadSource {
 
     fn name(&self) -> &'static str {
         "pread"
+    }
+}
+
+impl Spill for PreadSource {
+    unsafe fn submit_write(
+        &mut self,
+        tag: LoadTag,
+        file_offset: u64,
+        src: *const u8,
+        len_bytes: usize,
+    ) -> Result<(), StoreError> {
+        let write = RangeRead {
+            file_offset,
+            dst: src.cast_mut(),
+            len_bytes,
+        };
+        check_read(&write, self.file_len_bytes)?;
+        let mut state = self.shared.lock();
+        state.queue.push_write(tag, write)?;
+        self.shared
+            .wake(&state, len_bytes.div_ceil(self.piece_bytes));
+        Ok(())
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.file_len_bytes
     }
 }
 

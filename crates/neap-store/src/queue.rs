@@ -1,5 +1,5 @@
-//! The bookkeeping that all sources share: loads are cut into pieces, pieces come back whole,
-//! short or failed, and a load is finished when its last piece is.
+//! The bookkeeping that all sources share: loads and stores are cut into pieces, pieces come back whole,
+//! short or failed, and a load or store is finished when its last piece is.
 //!
 //! Nothing here does I/O, and nothing allocates after construction.
 
@@ -11,11 +11,13 @@ use std::io;
 /// Times that a piece is tried again without any progress before it counts as failed.
 const MAX_RETRIES: u32 = 64;
 
-/// A read to be performed. Whoever holds it must hand it to [`LoadQueue::complete`].
+/// A read, or a write, to be performed. Whoever holds it must hand it to [`LoadQueue::complete`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     owner: Owner,
     pub read: RangeRead,
+    /// To the file: `read.dst` is only read from.
+    pub is_write: bool,
     retries: u32,
 }
 
@@ -28,11 +30,22 @@ enum Owner {
 #[derive(Clone, Copy, Debug)]
 struct Failure {
     offset: u64,
-    /// `None` for an unexpected end of the file.
+    /// `None` for an unexpected end of the file, or a write that makes no progress.
     errno: Option<Errno>,
 }
 
 impl Failure {
+    fn into_write_error(self, tag: LoadTag) -> StoreError {
+        StoreError::Write {
+            tag,
+            offset: self.offset,
+            source: match self.errno {
+                Some(errno) => errno.into(),
+                None => io::ErrorKind::WriteZero.into(),
+            },
+        }
+    }
+
     fn into_error(self, tag: Option<LoadTag>) -> StoreError {
         StoreError::Read {
             tag,
@@ -48,6 +61,7 @@ impl Failure {
 struct Load {
     tag: LoadTag,
     read: RangeRead,
+    is_write: bool,
     /// Bytes handed out as pieces so far.
     issued_bytes: usize,
     pieces_out: u32,
@@ -115,12 +129,27 @@ impl LoadQueue {
 
     /// Adds a load, checked by the caller.
     pub fn push(&mut self, tag: LoadTag, read: RangeRead) -> Result<(), StoreError> {
+        self.push_either(tag, read, false)
+    }
+
+    /// Adds a store from `read.dst`, checked by the caller.
+    pub fn push_write(&mut self, tag: LoadTag, write: RangeRead) -> Result<(), StoreError> {
+        self.push_either(tag, write, true)
+    }
+
+    fn push_either(
+        &mut self,
+        tag: LoadTag,
+        read: RangeRead,
+        is_write: bool,
+    ) -> Result<(), StoreError> {
         let index = self.free.pop().ok_or(StoreError::TooManyLoads {
             capacity: self.loads.len(),
         })?;
         self.loads[index as usize] = Some(Load {
             tag,
             read,
+            is_write,
             issued_bytes: 0,
             pieces_out: 0,
             failure: None,
@@ -143,6 +172,7 @@ impl LoadQueue {
         let piece = Piece {
             owner: Owner::Load(index),
             read: advanced(&load.read, load.issued_bytes, len_bytes),
+            is_write: load.is_write,
             retries: 0,
         };
         load.issued_bytes += len_bytes;
@@ -181,6 +211,7 @@ impl LoadQueue {
                 return Some(Piece {
                     owner: Owner::Batch,
                     read,
+                    is_write: false,
                     retries: 0,
                 });
             }
@@ -275,20 +306,21 @@ impl LoadQueue {
 
     /// Reports finished loads, up to the first that failed.
     pub fn report(&mut self, done: &mut dyn FnMut(LoadTag)) -> Result<(), StoreError> {
-        while let Some((tag, failure)) = self.pop_finished() {
-            match failure {
-                None => done(tag),
-                Some(f) => return Err(f.into_error(Some(tag))),
+        while let Some(load) = self.pop_finished() {
+            match load.failure {
+                None => done(load.tag),
+                Some(f) if load.is_write => return Err(f.into_write_error(load.tag)),
+                Some(f) => return Err(f.into_error(Some(load.tag))),
             }
         }
         Ok(())
     }
 
-    fn pop_finished(&mut self) -> Option<(LoadTag, Option<Failure>)> {
+    fn pop_finished(&mut self) -> Option<Load> {
         let index = self.finished.pop_front()?;
         let load = self.loads[index as usize].take()?;
         self.free.push(index);
-        Some((load.tag, load.failure))
+        Some(load)
     }
 }
 

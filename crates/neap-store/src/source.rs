@@ -75,7 +75,7 @@ pub trait Source: Send {
     fn drain(&mut self) -> Result<(), StoreError> {
         while self.in_flight() > 0 {
             match self.poll(true, &mut |_| {}) {
-                Ok(()) | Err(StoreError::Read { .. }) => {}
+                Ok(()) | Err(StoreError::Read { .. } | StoreError::Write { .. }) => {}
                 Err(e) => return Err(e),
             }
         }
@@ -98,6 +98,33 @@ pub trait Source: Send {
 
     /// A word for reports: `uring`, `pread` or `memory`.
     fn name(&self) -> &'static str;
+}
+
+/// A file of the session's own that is written and read back.
+///
+/// Stores are named, counted in flight, reported by [`poll`](Source::poll) and waited for like loads;
+/// one that fails is reported as [`StoreError::Write`].
+pub trait Spill: Source {
+    /// Queues a write of `len_bytes` bytes from `src` to `file_offset`, without waiting for it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`submit`](Source::submit).
+    ///
+    /// # Safety
+    ///
+    /// `src..src + len_bytes` is valid for reads, and nothing writes it, until `poll` has reported the
+    /// store (done or failed) or the source has been dropped.
+    unsafe fn submit_write(
+        &mut self,
+        tag: LoadTag,
+        file_offset: u64,
+        src: *const u8,
+        len_bytes: usize,
+    ) -> Result<(), StoreError>;
+
+    /// Size of the file.
+    fn len_bytes(&self) -> u64;
 }
 
 /// Which source to open.

@@ -7,12 +7,12 @@
 //! ```
 //! There is no burst after rest, and no grain of time in which limits are counted, unlike in control groups.
 
-use crate::{LoadTag, RangeRead, Source, StoreError};
+use crate::{LoadTag, RangeRead, Source, Spill, StoreError};
 use std::time::{Duration, Instant};
 
 /// Any source, no faster than so many bytes per second.
-pub struct ThrottledSource {
-    inner: Box<dyn Source>,
+pub struct ThrottledSource<S: Source + ?Sized = dyn Source> {
+    inner: Box<S>,
     bytes_per_second: u64,
     /// When the slow drive is done with everything submitted.
     idle_at: Instant,
@@ -28,13 +28,10 @@ struct Pending {
 /// Loads in flight for which there is room from the start.
 const CAPACITY: usize = 4096;
 
-impl ThrottledSource {
+impl<S: Source + ?Sized> ThrottledSource<S> {
     /// # Errors
     /// [`StoreError::InvalidUse`] for a rate of nothing.
-    pub fn new(
-        inner: Box<dyn Source>,
-        bytes_per_second: u64,
-    ) -> Result<ThrottledSource, StoreError> {
+    pub fn new(inner: Box<S>, bytes_per_second: u64) -> Result<ThrottledSource<S>, StoreError> {
         if bytes_per_second == 0 {
             return Err(StoreError::InvalidUse {
                 what: "storage that gives nothing can be waited for in vain only",
@@ -56,6 +53,24 @@ impl ThrottledSource {
         self.idle_at
     }
 
+    fn check_room(&self) -> Result<(), StoreError> {
+        if self.pending.len() < self.pending.capacity() {
+            return Ok(());
+        }
+        // It would have to allocate.
+        Err(StoreError::TooManyLoads { capacity: CAPACITY })
+    }
+
+    /// What the inner source has taken is on its way.
+    fn submitted(&mut self, tag: LoadTag, len_bytes: usize) {
+        let due = self.book(len_bytes);
+        self.pending.push(Pending {
+            tag,
+            due,
+            has_arrived: false,
+        });
+    }
+
     /// Asks the inner source what has arrived.
     fn receive(&mut self, wait: bool) -> Result<(), StoreError> {
         let pending = &mut self.pending;
@@ -65,7 +80,9 @@ impl ThrottledSource {
                 p.has_arrived = true;
             }
         });
-        if let Err(StoreError::Read { tag: Some(tag), .. }) = &result {
+        if let Err(StoreError::Read { tag: Some(tag), .. } | StoreError::Write { tag, .. }) =
+            &result
+        {
             let failed = |p: &Pending| p.tag == *tag && !p.has_arrived;
             if let Some(at) = pending.iter().position(failed) {
                 pending.remove(at);
@@ -89,7 +106,7 @@ impl ThrottledSource {
     }
 }
 
-impl Source for ThrottledSource {
+impl<S: Source + ?Sized> Source for ThrottledSource<S> {
     unsafe fn submit(
         &mut self,
         tag: LoadTag,
@@ -97,18 +114,10 @@ impl Source for ThrottledSource {
         dst: *mut u8,
         len_bytes: usize,
     ) -> Result<(), StoreError> {
-        if self.pending.len() == self.pending.capacity() {
-            // It would have to allocate.
-            return Err(StoreError::TooManyLoads { capacity: CAPACITY });
-        }
+        self.check_room()?;
         // SAFETY: as the caller promises: the load is reported no earlier than `inner` reports it.
         unsafe { self.inner.submit(tag, file_offset, dst, len_bytes)? };
-        let due = self.book(len_bytes);
-        self.pending.push(Pending {
-            tag,
-            due,
-            has_arrived: false,
-        });
+        self.submitted(tag, len_bytes);
         Ok(())
     }
 
@@ -152,5 +161,25 @@ impl Source for ThrottledSource {
 
     fn name(&self) -> &'static str {
         self.inner.name()
+    }
+}
+
+impl<S: Spill + ?Sized> Spill for ThrottledSource<S> {
+    unsafe fn submit_write(
+        &mut self,
+        tag: LoadTag,
+        file_offset: u64,
+        src: *const u8,
+        len_bytes: usize,
+    ) -> Result<(), StoreError> {
+        self.check_room()?;
+        // SAFETY: as the caller promises: the store is reported no earlier than `inner` reports it.
+        unsafe { self.inner.submit_write(tag, file_offset, src, len_bytes)? };
+        self.submitted(tag, len_bytes);
+        Ok(())
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.inner.len_bytes()
     }
 }

@@ -1,8 +1,8 @@
-//! Loads by io_uring: many reads in the kernel's hands at once, submitted without waiting.
+//! Loads and stores by io_uring: many in the kernel's hands at once, submitted without waiting.
 
 use crate::queue::{LoadQueue, Piece};
 use crate::source::check_read;
-use crate::{DirectFile, LoadTag, RangeRead, Source, StoreError};
+use crate::{DirectFile, LoadTag, RangeRead, Source, Spill, StoreError};
 use io_uring::{IoUring, Probe, opcode, types};
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
@@ -87,7 +87,7 @@ impl UringSource {
         let ring = IoUring::new(slots as u32).map_err(fail)?;
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe).map_err(fail)?;
-        if !probe.is_supported(opcode::Read::CODE) {
+        if !probe.is_supported(opcode::Read::CODE) || !probe.is_supported(opcode::Write::CODE) {
             return Err(fail(io::ErrorKind::Unsupported.into()));
         }
         let descriptor = file.fd().as_raw_fd();
@@ -147,6 +147,17 @@ impl UringSource {
             .iter()
             .position(|r| r.start <= start && end <= r.end);
         let entry = match (buffer, self.target) {
+            // Activations are stored from all over the arena, which is not registered for writes.
+            (_, Target::Registered) if piece.is_write => {
+                opcode::Write::new(types::Fixed(0), dst, len)
+                    .offset(file_offset)
+                    .build()
+            }
+            (_, Target::Descriptor(fd)) if piece.is_write => {
+                opcode::Write::new(types::Fd(fd), dst, len)
+                    .offset(file_offset)
+                    .build()
+            }
             (Some(index), Target::Registered) => {
                 opcode::ReadFixed::new(types::Fixed(0), dst, len, index as u16)
                     .offset(file_offset)
@@ -165,7 +176,7 @@ impl UringSource {
                 .build(),
         };
         self.slots[slot as usize] = Some(piece);
-        // SAFETY: the destination stays valid until its load is reported, which happens after
+        // SAFETY: the memory stays valid until its load or store is reported, which happens after
         // the kernel is done with it; `drop` waits for the kernel too. The queue has room for
         // one entry of every slot.
         let pushed = unsafe { self.ring.submission().push(&entry.user_data(slot.into())) };
@@ -344,6 +355,32 @@ impl Source for UringSource {
 
     fn name(&self) -> &'static str {
         "uring"
+    }
+}
+
+impl Spill for UringSource {
+    unsafe fn submit_write(
+        &mut self,
+        tag: LoadTag,
+        file_offset: u64,
+        src: *const u8,
+        len_bytes: usize,
+    ) -> Result<(), StoreError> {
+        self.check_usable()?;
+        let write = RangeRead {
+            file_offset,
+            dst: src.cast_mut(),
+            len_bytes,
+        };
+        check_read(&write, self.file.len_bytes())?;
+        self.queue.push_write(tag, write)?;
+        // A failure of the ring is reported when this store is polled for.
+        let _ = self.turn(false, LoadQueue::has_finished);
+        Ok(())
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.file.len_bytes()
     }
 }
 

@@ -13,7 +13,9 @@ use crate::error::Result;
 use crate::memory;
 use crate::planning::Request;
 use crate::session::{Plan, Session};
+use crate::spill;
 use neap_planner::Effort;
+use neap_store::Spill;
 use std::time::Instant;
 
 /// What a session may still allocate when its plan is replaced, counted anew: most of the
@@ -74,9 +76,12 @@ impl Session {
             planning_ns,
             ..Adaptation::default()
         };
-        let replaced = self
-            .inner
-            .replace(plan.program, plan.execution, &plan.workload);
+        let replaced = self.larger_spill(&plan).and_then(|spill| {
+            let (program, execution) = (plan.program, plan.execution);
+            Ok(self
+                .inner
+                .replace(program, execution, &plan.workload, spill)?)
+        });
         // Only reading can have failed once the new plan is the session's.
         if replaced.is_ok() || self.inner.verdict() == &plan.verdict {
             self.standing.budget_bytes = plan.budget_bytes;
@@ -93,6 +98,15 @@ impl Session {
             total_ns: started.elapsed().as_nanos() as u64,
             ..adaptation
         })
+    }
+
+    /// A new spill file, where the one that there is would be too small.
+    fn larger_spill(&self, plan: &Plan) -> Result<Option<Box<dyn Spill>>> {
+        let bytes = plan.verdict.spill_bytes;
+        if bytes <= self.inner.spill_room_bytes() {
+            return Ok(None);
+        }
+        spill::open(&self.standing.spill_folder, bytes, &self.standing.options)
     }
 
     fn plan_anew(&self, budget: Budget, started: Instant) -> Result<Plan> {

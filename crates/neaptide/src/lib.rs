@@ -31,6 +31,7 @@ mod planning;
 mod programs;
 mod session;
 mod source_weights;
+mod spill;
 mod workload;
 
 pub use adapt::Adaptation;

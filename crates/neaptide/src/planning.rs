@@ -7,11 +7,9 @@ use crate::kernels::Kernels;
 use crate::memory;
 use crate::programs::Programs;
 use crate::session::{Plan, RunOptions};
-use crate::workload::workload;
 use neap_ir::Program;
-use neap_kernels::simd::Isa;
 use neap_plan::Workload;
-use neap_planner::{PlanError, Planned, Planner, Strategy};
+use neap_planner::{PlanError, PlanOptions, Planned, Planner, Strategy};
 use neap_sim::CostProfile;
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,7 +28,7 @@ pub(crate) struct Request<'a> {
 
 impl Request<'_> {
     fn workload(&self, program: &Program, kernels: Kernels) -> Workload {
-        workload(program, self.options.threads, Isa::detect(), kernels)
+        self.options.workload(program, kernels)
     }
 
     /// What is known of the steps' times with the kernels that compute them.
@@ -50,12 +48,36 @@ impl Request<'_> {
     /// `base_bytes` counts the process without its arena, once the first workload is in memory.
     pub(crate) fn plan(&self, started: Instant, base_bytes: impl FnOnce() -> u64) -> Result<Plan> {
         let kernels = Kernels::preferred(self.options.exact);
-        let mut programs = self.programs.of(self.options.bands).peekable();
-        let mut first = programs
-            .peek()
+        let mut programs = self.programs.of(self.options.bands());
+        let first = programs
+            .next()
             .map(|program| self.workload(program, kernels));
         memory::trim_heap();
         let base = base_bytes();
+        let options = self.options.planner;
+        let in_memory = PlanOptions {
+            spill: false,
+            ..options
+        };
+        // Other kernels and row bands come before spilling, which moves more bytes.
+        match self.plan_with(in_memory, base, first, started) {
+            Err(Error::Infeasible { .. }) if options.spill => {
+                self.plan_with(options, base, None, started)
+            }
+            found => found,
+        }
+    }
+
+    /// With these options of planners; `first` is the first program's workload, if it is at hand.
+    fn plan_with(
+        &self,
+        options: PlanOptions,
+        base: u64,
+        mut first: Option<Workload>,
+        started: Instant,
+    ) -> Result<Plan> {
+        let kernels = Kernels::preferred(self.options.exact);
+        let programs = self.programs.of(self.options.bands());
         let mut whole_bytes = None;
         let mut smallest_bytes = u64::MAX;
         let mut best: Option<Candidate> = None;
@@ -70,7 +92,7 @@ impl Request<'_> {
             if best.as_ref().is_some_and(|b| latency_ns(b) <= at_best_ns) {
                 continue;
             }
-            let planner = Planner::with_options(&workload, self.options.planner);
+            let planner = Planner::with_options(&workload, options);
             let whole = *whole_bytes.get_or_insert_with(|| planner.unlimited_high_water_bytes());
             budget_bytes = match self.budget {
                 Budget::Unlimited => None,
@@ -93,14 +115,14 @@ impl Request<'_> {
             let is_tight = found.is_err() || room < smallest.saturating_mul(2);
             if kernels != Kernels::Direct && is_tight {
                 let direct = self.workload(program, Kernels::Direct);
-                let planner = Planner::with_options(&direct, self.options.planner);
+                let planner = Planner::with_options(&direct, options);
                 let least = planner.smallest_feasible_bytes();
                 for kernels in [Kernels::FastestWithin(least), Kernels::Direct] {
                     let workload = self.workload(program, kernels);
                     if !tried.contains(&workload.digest) {
                         tried.push(workload.digest.clone());
                         let costs = self.costs(program, &workload);
-                        let planner = Planner::with_options(&workload, self.options.planner);
+                        let planner = Planner::with_options(&workload, options);
                         if let Ok(Some((planned, ..))) = &found {
                             limit_ns = planned.prediction.latency_ns;
                         }

@@ -8,7 +8,8 @@ use crate::memory;
 use crate::model::{Model, TensorInfo};
 use crate::planning::{Request, named};
 use crate::programs::{BandCount, BandMode, Programs, count_bands};
-use crate::workload::workload;
+use crate::spill;
+use crate::workload::{keep_activations, workload};
 use neap_ir::Program;
 use neap_kernels::simd::Isa;
 use neap_plan::{ExecutionPlan, Timeline, Verdict, Workload};
@@ -17,6 +18,7 @@ use neap_runtime::{InputTensor, OutputTensor};
 use neap_sim::{CostProfile, Prediction};
 use neap_store::{IoMode, ThrottledSource};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use neap_planner::{PlanOptions, Strategy};
@@ -27,6 +29,9 @@ const THREAD_BYTES: u64 = 64 * 1024;
 /// What a session still allocates after its plan is made (operand tables, io rings) and what the
 /// kernel charges in batches.
 const FIXED_RESERVE_BYTES: u64 = 768 * 1024;
+
+/// What kept activations are read back through, piece by piece.
+const KEPT_PIECE_BYTES: u64 = 256 * 1024;
 
 /// How to run a model.
 #[derive(Debug, Clone)]
@@ -50,6 +55,13 @@ pub struct RunOptions {
     /// The same kernels under every budget, so that outputs are the same bits too. Otherwise the
     /// fastest kernels that fit; those of one layer differ in rounding only.
     pub exact: bool,
+    /// Where activations go that a plan stores; by default beside the packed model.
+    pub spill_dir: Option<PathBuf>,
+    /// All activations stay until they are read after the run ([`Session::kept`]), in memory or in the
+    /// spill file, as a backward pass would need them. Those are the buffers as the program has them:
+    /// results that are computed in place of others are what is left of both. Row bands, which never
+    /// make whole activations, are off then.
+    pub keep_activations: bool,
 }
 
 impl Default for RunOptions {
@@ -67,6 +79,27 @@ impl Default for RunOptions {
             calibration: Calibration::Auto,
             bands: BandMode::Auto,
             exact: false,
+            spill_dir: None,
+            keep_activations: false,
+        }
+    }
+}
+
+impl RunOptions {
+    /// What must be planned of a program.
+    pub(crate) fn workload(&self, program: &Program, kernels: Kernels) -> Workload {
+        let mut workload = workload(program, self.threads, Isa::detect(), kernels);
+        if self.keep_activations {
+            keep_activations(&mut workload);
+        }
+        workload
+    }
+
+    pub(crate) fn bands(&self) -> BandMode {
+        if self.keep_activations {
+            BandMode::Off
+        } else {
+            self.bands
         }
     }
 }
@@ -163,7 +196,10 @@ impl Model {
 
     /// The smallest feasible and the unlimited footprint.
     pub fn bounds(&self, options: &RunOptions) -> Bounds {
-        let workloads = self.workloads(options.threads, options.bands);
+        let programs = self.programs.of(options.bands());
+        let workloads: Vec<Workload> = programs
+            .map(|program| options.workload(program, Kernels::Direct))
+            .collect();
         memory::trim_heap();
         let base = self.base_overhead(options);
         let smallest = workloads
@@ -171,8 +207,8 @@ impl Model {
             .map(|w| Planner::with_options(w, options.planner).smallest_feasible_bytes());
         let smallest = smallest.min().unwrap_or(u64::MAX);
         let kernels = Kernels::preferred(options.exact);
-        let first = self.programs.of(options.bands).next();
-        let first = first.map(|p| workload(p, options.threads, Isa::detect(), kernels));
+        let first = self.programs.of(options.bands()).next();
+        let first = first.map(|p| options.workload(p, kernels));
         let unlimited = first.map_or(u64::MAX, |w| {
             Planner::with_options(&w, options.planner).unlimited_high_water_bytes()
         });
@@ -222,6 +258,11 @@ impl Model {
             + outputs
             + options.threads as u64 * THREAD_BYTES
             + FIXED_RESERVE_BYTES
+            + if options.keep_activations {
+                KEPT_PIECE_BYTES
+            } else {
+                0
+            }
     }
 
     /// Loads what the plan keeps resident and prepares to run. Takes the model: its tables are now
@@ -242,12 +283,17 @@ impl Model {
             ..Default::default()
         };
         memory::trim_program();
+        let spill_folder = spill::folder(options, self.packed_path());
+        let storage = neap_runtime::Storage {
+            source,
+            verifier,
+            spill: spill::open(&spill_folder, plan.verdict.spill_bytes, options)?,
+        };
         let inner = neap_runtime::Session::open(
             program,
             plan.execution,
             &plan.workload,
-            source,
-            verifier,
+            storage,
             settings,
         )?;
         drop(plan.workload);
@@ -259,6 +305,7 @@ impl Model {
             standing: Standing {
                 programs: self.programs,
                 options: options.clone(),
+                spill_folder,
                 known: plan.known,
                 base_bytes: plan.base_overhead_bytes - plan.tables_bytes,
                 budget_bytes: plan.budget_bytes,
@@ -281,6 +328,7 @@ pub struct Session {
 pub(crate) struct Standing {
     pub programs: Programs,
     pub options: RunOptions,
+    pub spill_folder: PathBuf,
     pub known: Known,
     /// The process without the arena, as the first plan took it.
     pub base_bytes: u64,
@@ -319,6 +367,31 @@ impl Session {
             })
             .collect();
         Ok(self.inner.run(&inputs, &mut outputs)?)
+    }
+
+    /// Name and bytes of each activation that is kept after a run, under
+    /// [`RunOptions::keep_activations`].
+    pub fn kept(&self) -> impl ExactSizeIterator<Item = (&str, u64)> {
+        self.inner.kept().iter().map(|k| (k.name.as_str(), k.bytes))
+    }
+
+    /// Hands the bytes that the last run left in a kept activation to `visit`, in order and in pieces: raw,
+    /// in the layout in which the program holds them.
+    ///
+    /// # Errors
+    /// [`Error::Run`] when no run has ended well since the session was opened or changed its budget, or
+    /// the spill file cannot be read.
+    pub fn read_kept(&mut self, index: usize, visit: &mut dyn FnMut(&[u8])) -> Result<()> {
+        Ok(self.inner.read_kept(index, visit)?)
+    }
+
+    /// BLAKE3 digest of a kept activation, in hexadecimal; see [`Session::read_kept`].
+    pub fn kept_digest(&mut self, index: usize) -> Result<String> {
+        let mut hasher = blake3::Hasher::new();
+        self.read_kept(index, &mut |piece| {
+            hasher.update(piece);
+        })?;
+        Ok(hasher.finalize().to_hex().to_string())
     }
 
     /// Budget of the whole process now in force; `None` without a limit.

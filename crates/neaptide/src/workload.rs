@@ -63,6 +63,17 @@ pub fn workload(program: &Program, threads: usize, isa: Isa, kernels: Kernels) -
     }
 }
 
+/// Every activation lives on to the end of the run and is kept; outputs are taken then, as ever.
+pub fn keep_activations(workload: &mut Workload) {
+    let end = workload.steps.len() as u32;
+    for buffer in &mut workload.buffers {
+        if buffer.live.end < end && !buffer.live.is_empty() {
+            buffer.live.end = end;
+            buffer.kept = true;
+        }
+    }
+}
+
 /// Operands of a node as the operator queries want them.
 pub(crate) fn operands<'a>(program: &'a Program, ids: &[Option<ValueId>]) -> Vec<Operand<'a>> {
     ids.iter()

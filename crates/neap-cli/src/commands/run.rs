@@ -20,7 +20,7 @@ use crate::failure::{Failure, Outcome, bad};
 use crate::input::{self, ImageOptions};
 use crate::output;
 use crate::progress::note;
-use crate::report::{Latency, Report, median_ms, ms};
+use crate::report::{Kept, Latency, Report, median_ms, ms};
 use crate::{atomic, interrupt, stdout, task};
 use clap::Args;
 use neaptide::{Budget, Model, OpenOptions, RunOptions, memory};
@@ -265,6 +265,11 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     if let Some(folder) = &args.output_dir {
         output::prepare(folder)?;
     }
+    if args.engine.keep_activations && args.change.any() {
+        return Err(bad(
+            "--keep-activations is for one budget: leave out --budget-schedule and --follow",
+        ));
+    }
     let model = open(args, quiet)?;
     memory::trim_heap();
     let inputs = input::load(
@@ -317,12 +322,14 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
         base_overhead_bytes: plan.base_overhead_bytes,
         resident_weight_bytes: plan.verdict.resident_bytes,
         loaded_bytes_per_run: 0,
+        stored_bytes_per_run: plan.verdict.stored_bytes_per_run,
         kernels: plan.kernels(),
         bands: plan.bands(),
         stall_ms: 0.0,
         predicted_latency_ms: ms(plan.prediction.latency_ns),
         latency_ms: Latency::default(),
         outputs: Vec::new(),
+        activations: None,
         adaptations: None,
     };
     let infos = model.outputs();
@@ -353,6 +360,9 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     let given: Vec<&[u8]> = inputs.tensors.iter().map(Vec::as_slice).collect();
     let mut slots: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
     repeat.run(&given, &mut slots)?;
+    if options.keep_activations {
+        report.activations = Some(Kept::all(&mut session)?);
+    }
     drop((session, given));
     drop(inputs);
 

@@ -42,6 +42,7 @@ fn a_report_has_exactly_the_agreed_keys() {
             "predicted_latency_ms",
             "resident_weight_bytes",
             "stall_ms",
+            "stored_bytes_per_run",
             "strategy",
             "threads",
         ]

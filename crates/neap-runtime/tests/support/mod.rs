@@ -6,14 +6,19 @@ mod builder;
 pub use builder::Builder;
 
 use neap_ir::op::{Activation, Binary, Unary};
+use neap_ir::program::Storage as Place;
 use neap_ir::recipe::PackedForm;
 use neap_ir::{Const, Op, Program, ValueId};
 use neap_kernels::simd::Isa;
 use neap_plan::{
-    BufferSpec, ExecutionPlan, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload,
+    BufferId, BufferSpec, ExecutionPlan, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload,
 };
-use neap_runtime::{Clock, InputTensor, Monotonic, Options, OutputTensor, RuntimeError, Session};
-use neap_store::{BLOCK, FaultScript, MemoryModel, MemorySource, Source, Verifier, VirtualClock};
+use neap_runtime::{
+    Clock, InputTensor, Monotonic, Options, OutputTensor, RuntimeError, Session, Storage,
+};
+use neap_store::{
+    BLOCK, FaultScript, MemoryModel, MemorySource, Source, Spill, Verifier, VirtualClock,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,6 +124,8 @@ fn workload(program: &Program) -> Workload {
             panels,
             extents: extents.collect(),
             rows,
+            reads: buffers(program, &node.inputs),
+            writes: buffers(program, &node.outputs),
             ..StepSpec::default()
         }
     });
@@ -139,6 +146,20 @@ fn workload(program: &Program) -> Workload {
             .collect(),
         constants_bytes: 0,
     }
+}
+
+/// Buffers that hold any of these values, each once.
+fn buffers(program: &Program, values: &[Option<ValueId>]) -> Vec<BufferId> {
+    let storage = values.iter().flatten().map(|v| program.storage[v.index()]);
+    let mut buffers: Vec<BufferId> = storage
+        .filter_map(|storage| match storage {
+            Place::Buffer { buffer, .. } => Some(BufferId(buffer)),
+            _ => None,
+        })
+        .collect();
+    buffers.sort_unstable();
+    buffers.dedup();
+    buffers
 }
 
 /// Virtual time, in which every compute takes equally long.
@@ -183,14 +204,48 @@ impl Model {
         faults: FaultScript,
     ) -> Result<Session<TestClock>, RuntimeError> {
         let time = VirtualClock::new();
+        let spill = MemorySource::spill(
+            plan.spill_bytes() as usize,
+            model,
+            time.clone(),
+            faults.clone(),
+        )?;
         let source = MemorySource::new(file, model, time.clone(), faults)?;
         Session::open_with_clock(
             self.program.clone(),
             plan.clone(),
             &self.workload,
-            Box::new(source),
-            self.verifier(),
+            Storage {
+                source: Box::new(source),
+                verifier: self.verifier(),
+                spill: Some(Box::new(spill)),
+            },
             options(threads),
+            TestClock {
+                time,
+                compute_ns: 20_000,
+            },
+        )
+    }
+
+    /// On these devices, under the time that they go by.
+    pub fn open_with(
+        &self,
+        plan: &ExecutionPlan,
+        time: VirtualClock,
+        source: MemorySource,
+        spill: Option<MemorySource>,
+    ) -> Result<Session<TestClock>, RuntimeError> {
+        Session::open_with_clock(
+            self.program.clone(),
+            plan.clone(),
+            &self.workload,
+            Storage {
+                source: Box::new(source),
+                verifier: self.verifier(),
+                spill: spill.map(|spill| Box::new(spill) as Box<dyn Spill>),
+            },
+            options(2),
             TestClock {
                 time,
                 compute_ns: 20_000,
@@ -211,8 +266,11 @@ impl Model {
             program,
             plan.clone(),
             &self.workload,
-            source,
-            verifier,
+            Storage {
+                source,
+                verifier,
+                spill: None,
+            },
             options,
         )
     }
@@ -376,6 +434,21 @@ pub fn random_model(seed: u64, layers: usize, rows: usize) -> Model {
         values.push(y);
     }
     b.output(*values.last().unwrap());
+    b.finish()
+}
+
+/// A wide result that is wanted again at the end, with wider ones in between: within the smallest budget
+/// it is away meanwhile.
+pub fn skip_model(seed: u64) -> Model {
+    let mut b = Builder::new(seed);
+    let x = b.input("x", &[64, 32]);
+    let skip = b.linear(x, 256, Activation::Relu, None);
+    let narrow = b.linear(skip, 32, Activation::None, None);
+    let wide = b.linear(narrow, 400, Activation::Relu, None);
+    let wider = b.linear(wide, 400, Activation::Relu, None);
+    let narrow = b.linear(wider, 32, Activation::None, Some((narrow, false)));
+    let out = b.linear(narrow, 256, Activation::Sigmoid, Some((skip, false)));
+    b.output(out);
     b.finish()
 }
 

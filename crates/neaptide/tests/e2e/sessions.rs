@@ -6,11 +6,11 @@ use neap_kernels::simd::Isa;
 use neap_plan::{ExecutionPlan, Workload};
 use neap_planner::{Planner, Strategy};
 use neap_rewrite::BandLimits;
-use neap_runtime::{Clock, InputTensor, Options, OutputTensor, RuntimeError, Session};
+use neap_runtime::{Clock, InputTensor, Options, OutputTensor, RuntimeError, Session, Storage};
 use neap_sim::CostProfile;
 use neap_store::{
-    BLOCK, FaultScript, IoMode, MemoryModel, MemorySource, PackWriter, PackedFile, StoreError,
-    VirtualClock,
+    BLOCK, FaultScript, IoMode, MemoryModel, MemorySource, PackWriter, PackedFile, Spill,
+    StoreError, VirtualClock,
 };
 use neaptide::BandMode;
 use std::path::{Path, PathBuf};
@@ -95,16 +95,35 @@ impl Packed {
             Err(_) if setting.io == IoMode::Uring => return None,
             Err(e) => panic!("{e}"),
         };
+        let spill = self.spill(plan.spill_bytes(), setting.io);
         let program = self.program(setting.banded);
         let session = Session::open(
             program,
             plan,
             &workload,
-            source,
-            verifier,
+            Storage {
+                source,
+                verifier,
+                spill,
+            },
             options(setting.threads),
         );
         Some(session.unwrap_or_else(|e| panic!("{setting:?}: {e}")))
+    }
+
+    /// Beside the packed file; in memory where that folder is no place for it.
+    fn spill(&self, bytes: u64, io: IoMode) -> Option<Box<dyn Spill>> {
+        let folder = self.path.parent().expect("a folder");
+        match neap_store::open_spill(folder, bytes, io) {
+            Ok(spill) => Some(spill),
+            Err(StoreError::NoSpill { .. }) => {
+                let device = MemoryModel::default();
+                let (clock, faults) = (VirtualClock::new(), FaultScript::default());
+                let spill = MemorySource::spill(bytes as usize, device, clock, faults);
+                Some(Box::new(spill.expect("a device")))
+            }
+            Err(e) => panic!("{e}"),
+        }
     }
 
     /// A session on a device that misbehaves, under virtual time.
@@ -124,13 +143,22 @@ impl Packed {
             max_loads: 64,
             ..MemoryModel::default()
         };
+        let spill = MemorySource::spill(
+            plan.spill_bytes() as usize,
+            device,
+            time.clone(),
+            faults.clone(),
+        )?;
         let source = MemorySource::new(bytes, device, time.clone(), faults)?;
         Session::open_with_clock(
             self.program(setting.banded),
             plan,
             &workload,
-            Box::new(source),
-            verifier,
+            Storage {
+                source: Box::new(source),
+                verifier,
+                spill: Some(Box::new(spill)),
+            },
             options(setting.threads),
             TestClock(time),
         )
@@ -222,7 +250,9 @@ pub fn run<C: Clock>(
 pub fn is_storage_error(error: &RuntimeError) -> bool {
     matches!(
         error,
-        RuntimeError::Store(StoreError::Read { .. } | StoreError::Corrupt { .. })
+        RuntimeError::Store(
+            StoreError::Read { .. } | StoreError::Write { .. } | StoreError::Corrupt { .. }
+        )
     )
 }
 

@@ -1,0 +1,292 @@
+//! From a plan of the split workload to one that stores and returns.
+//!
+//! ```text
+//!   steps       │ 3 writes b │ 4 reads b │ 5 │ 6 │ 7 reads b │
+//!   stays         ├─────── part 0 ─────┤           ├ part 1 ┤       as planned
+//!   store                     ├── b ──┤                            as soon as it is written for the last time
+//!   load                                  ├ b ┤                    when what lay there before is done
+//! ```
+//! Whatever comes over memory that a store still reads waits for that store.
+
+use neap_plan::{
+    AfterCompute, BufferId, ByteRange, ExecutionPlan, Load, LoadFrom, Return, StepId, Store,
+    Workload,
+};
+
+use super::split::{Split, Stay, uses};
+
+/// Something in the arena, in computes of one run.
+struct Rect {
+    arena: ByteRange,
+    begin: i64,
+    end: i64,
+    opens: Opens,
+}
+
+/// What begins with a rectangle, and must wait for what is stored from its memory.
+#[derive(Clone, Copy)]
+enum Opens {
+    /// It is computed into.
+    Compute,
+    /// A load of weights, by its place among those.
+    Weights(usize),
+    /// A load from the spill file, by its place among those.
+    Spill(usize),
+}
+
+/// A return, and when its load may start.
+struct Back {
+    stay: usize,
+    begin: u32,
+}
+
+pub fn merge(w: &Workload, split: &Split, mut plan: ExecutionPlan) -> ExecutionPlan {
+    let n = plan.computes.len();
+    let mut first = vec![n as u32; w.steps.len() + 1];
+    for (i, c) in plan.computes.iter().enumerate().rev() {
+        first[c.step.index()] = i as u32;
+    }
+    let place = |stay: &Stay| {
+        let bytes = split.workload.buffers[stay.part as usize].bytes;
+        ByteRange::at(plan.buffers[stay.part as usize], bytes)
+    };
+    let stores = stores(w, split, &first, place);
+    let mut rects = rects(split, &plan, &first);
+    let backs = returns(split, &first, &mut rects, place);
+
+    // Stores that each load and compute must wait for.
+    let mut weights_wait = vec![0u32; plan.loads.len()];
+    let mut spill_wait = vec![0u32; backs.len()];
+    let mut computes_wait = vec![0u32; n];
+    for (store, (s, used_until)) in stores.iter().enumerate() {
+        let until = i64::from(*used_until);
+        for r in rects.iter().filter(|r| r.arena.overlaps(s.arena_range())) {
+            let wait = match r.opens {
+                Opens::Compute if r.begin >= until => computes_wait.get_mut(r.begin as usize),
+                // Loads of the next run, that begin in this one.
+                Opens::Weights(load) if r.begin < 0 && r.begin + n as i64 >= until => {
+                    weights_wait.get_mut(load)
+                }
+                Opens::Weights(load) if r.begin >= until => weights_wait.get_mut(load),
+                Opens::Spill(back) if r.begin >= until => spill_wait.get_mut(back),
+                _ => None,
+            };
+            if let Some(wait) = wait {
+                *wait = (*wait).max(store as u32 + 1);
+            }
+        }
+    }
+
+    // One lane for both kinds of loads, in the order in which they are needed.
+    let mut needed_at = vec![n as u32; plan.loads.len()];
+    let mut known = 0;
+    for (i, c) in plan.computes.iter().enumerate() {
+        for at in &mut needed_at[known.min(c.needs as usize)..c.needs as usize] {
+            *at = i as u32;
+        }
+        known = known.max(c.needs as usize);
+    }
+    let mut lane: Vec<(u32, bool, usize)> = (0..plan.loads.len())
+        .map(|i| (needed_at[i], false, i))
+        .collect();
+    lane.extend(backs.iter().enumerate().map(|(i, back)| {
+        let step = returned_at(&split.stays[back.stay]);
+        (first[step as usize], true, i)
+    }));
+    lane.sort();
+    let mut loads = Vec::with_capacity(lane.len());
+    let mut returns = Vec::with_capacity(backs.len());
+    for (index, &(_, is_back, i)) in lane.iter().enumerate() {
+        if !is_back {
+            loads.push(Load {
+                stores: weights_wait[i],
+                ..plan.loads[i]
+            });
+            continue;
+        }
+        let stay = &split.stays[backs[i].stay];
+        let arena = place(stay);
+        // The last store of the buffer before it went.
+        let left = stay.after.map_or(0, |absence| absence.last_use);
+        let of_buffer = stores.iter().rposition(|(s, used_until)| {
+            s.buffer.0 == stay.buffer && *used_until <= first[left as usize + 1]
+        });
+        let source = of_buffer.unwrap_or(0);
+        loads.push(Load {
+            file_offset: stores[source].0.spill_offset,
+            bytes: arena.len(),
+            offset: arena.begin,
+            after: AfterCompute {
+                run_back: 0,
+                computes: backs[i].begin,
+            },
+            stores: spill_wait[i].max(source as u32 + 1),
+            from: LoadFrom::Spill,
+        });
+        returns.push(Return {
+            buffer: BufferId(stay.buffer),
+            step: StepId(returned_at(stay)),
+            load: index as u32,
+        });
+    }
+    let mut needs = 0;
+    for (i, c) in plan.computes.iter_mut().enumerate() {
+        while lane.get(needs).is_some_and(|l| l.0 as usize <= i) {
+            needs += 1;
+        }
+        c.needs = needs as u32;
+        c.stores = computes_wait[i];
+    }
+    returns.sort_by_key(|r| (r.buffer, r.step));
+    plan.loads = loads;
+    plan.returns = returns;
+    plan.stores = stores.into_iter().map(|(store, _)| store).collect();
+    plan.buffers.truncate(w.buffers.len());
+    plan.digest.clone_from(&w.digest);
+    plan
+}
+
+fn returned_at(stay: &Stay) -> u32 {
+    stay.after.and_then(|absence| absence.next_use).unwrap_or(0)
+}
+
+/// One store for each stay in which its buffer is written and behind which it is away, as early as it can
+/// be, in that order; and when the buffer is used for the last time in that stay.
+fn stores(
+    w: &Workload,
+    split: &Split,
+    first: &[u32],
+    place: impl Fn(&Stay) -> ByteRange,
+) -> Vec<(Store, u32)> {
+    let uses = uses(w);
+    let mut spill_bytes = 0;
+    let mut spill_offsets = vec![None; w.buffers.len()];
+    let mut out = Vec::new();
+    for stay in &split.stays {
+        let Some(leaves) = stay.before else { continue };
+        let from = stay.after.map_or(0, |_| returned_at(stay));
+        let mut written = uses[stay.buffer as usize]
+            .iter()
+            .filter(|(step, writes)| *writes && (from..=leaves.last_use).contains(step));
+        let Some(&(step, _)) = written.next_back() else {
+            continue;
+        };
+        let arena = place(stay);
+        let spill_offset = *spill_offsets[stay.buffer as usize].get_or_insert_with(|| {
+            spill_bytes += arena.len();
+            spill_bytes - arena.len()
+        });
+        let store = Store {
+            buffer: BufferId(stay.buffer),
+            offset: arena.begin,
+            bytes: arena.len(),
+            spill_offset,
+            after: first[step as usize + 1],
+        };
+        out.push((store, first[leaves.last_use as usize + 1]));
+    }
+    out.sort_by_key(|(s, used_until)| (s.after, *used_until, s.buffer));
+    out
+}
+
+/// What the split plan puts into the arena, but for resident weights, which nothing meets. Those that
+/// return come later.
+fn rects(split: &Split, plan: &ExecutionPlan, first: &[u32]) -> Vec<Rect> {
+    let n = plan.computes.len() as i64;
+    let mut returned = vec![false; split.workload.buffers.len()];
+    for stay in split.stays.iter().filter(|s| s.after.is_some()) {
+        returned[stay.part as usize] = true;
+    }
+    let mut rects = Vec::new();
+    for (part, (b, &offset)) in split.workload.buffers.iter().zip(&plan.buffers).enumerate() {
+        if b.bytes > 0 && !b.live.is_empty() && !returned[part] {
+            rects.push(Rect {
+                arena: ByteRange::at(offset, b.bytes),
+                begin: i64::from(first[b.live.begin as usize]),
+                end: i64::from(first[b.live.end as usize]),
+                opens: Opens::Compute,
+            });
+        }
+    }
+    for (s, (step, &offset)) in split
+        .workload
+        .steps
+        .iter()
+        .zip(&plan.workspaces)
+        .enumerate()
+    {
+        let reads_rows = plan.reads_rows(&split.workload, first[s] as usize);
+        let bytes = step.workspace_rect_bytes(reads_rows);
+        if bytes > 0 {
+            rects.push(Rect {
+                arena: ByteRange::at(offset, bytes),
+                begin: i64::from(first[s]),
+                end: i64::from(first[s + 1]),
+                opens: Opens::Compute,
+            });
+        }
+    }
+    let mut last_use = vec![0i64; plan.loads.len()];
+    for (i, c) in plan.computes.iter().enumerate() {
+        let step = &split.workload.steps[c.step.index()];
+        let panels = step
+            .panels
+            .map(|p| p.file_range(c.panels))
+            .zip(c.weights.panels);
+        let extents = step.extents.iter().map(|e| e.file_range());
+        let extents = extents.zip(c.weights.extents.iter().copied());
+        let table = step.rows.map(|r| r.file_range()).zip(c.weights.table);
+        for (wanted, offset) in panels.into_iter().chain(extents).chain(table) {
+            let brings = |l: &Load| {
+                l.file_range().holds(wanted)
+                    && l.offset.wrapping_sub(l.file_offset) == offset.wrapping_sub(wanted.begin)
+            };
+            if let Some(load) = plan.loads[..c.needs as usize].iter().rposition(brings) {
+                last_use[load] = i as i64 + 1;
+            }
+        }
+    }
+    for (i, l) in plan.loads.iter().enumerate() {
+        rects.push(Rect {
+            arena: l.arena_range(),
+            begin: i64::from(l.after.computes) - i64::from(l.after.run_back) * n,
+            end: last_use[i],
+            opens: Opens::Weights(i),
+        });
+    }
+    rects
+}
+
+/// Stays that begin with a return, each from when all that lay there before is done.
+fn returns(
+    split: &Split,
+    first: &[u32],
+    rects: &mut Vec<Rect>,
+    place: impl Fn(&Stay) -> ByteRange,
+) -> Vec<Back> {
+    let mut order: Vec<usize> = (0..split.stays.len()).collect();
+    order.retain(|&s| split.stays[s].after.is_some());
+    order.sort_by_key(|&s| returned_at(&split.stays[s]));
+    let mut backs = Vec::with_capacity(order.len());
+    for stay in order {
+        let s = &split.stays[stay];
+        let arena = place(s);
+        let live = split.workload.buffers[s.part as usize].live;
+        let needed_at = i64::from(first[returned_at(s) as usize]);
+        let before = rects
+            .iter()
+            .filter(|r| r.begin < needed_at && r.arena.overlaps(arena));
+        let begin = before.map(|r| r.end).max().unwrap_or(0).clamp(0, needed_at);
+        rects.push(Rect {
+            arena,
+            begin,
+            end: i64::from(first[live.end as usize]),
+            opens: Opens::Spill(backs.len()),
+        });
+        backs.push(Back {
+            stay,
+            begin: begin as u32,
+        });
+    }
+    backs
+}

@@ -1,0 +1,96 @@
+//! Plans for arenas smaller than the activations that are live at once: some of them go to the spill file
+//! and come back.
+//!
+//! ```text
+//!   Workload ──► split: which buffers are away when ──► the same workload with a buffer for each stay
+//!                                                              │ any planner of weights
+//!   ExecutionPlan ◄── merge: stores early, returns early ◄── its plan
+//! ```
+//! A stay is where a buffer is between two absences. To the planner of weights it is a buffer like any
+//! other, of whole blocks; merging then adds the store that ends one stay and the load that begins the next.
+
+mod merge;
+mod split;
+
+use neap_plan::{BLOCK_BYTES, ExecutionPlan, Workload};
+use neap_sim::{CostProfile, Prediction, predict};
+
+use crate::options::{Effort, PlanOptions};
+use crate::preload::{self, Grounds};
+use split::{Split, Traffic};
+
+/// How often a split is tightened until its layout fits.
+const TRIES: u32 = 8;
+
+/// Splits are made for so many percent of the budget: less leaves more room for weights to stream through.
+const SHARES: &[u64] = &[100, 85, 70, 55];
+
+/// The fastest plan found within `budget_bytes`, or `None` if there is none.
+pub fn plan(
+    w: &Workload,
+    options: PlanOptions,
+    budget_bytes: u64,
+    costs: &CostProfile,
+) -> Option<(ExecutionPlan, Prediction)> {
+    let traffic = Traffic::new(w);
+    let shares = match options.effort {
+        Effort::Thorough => SHARES,
+        Effort::Quick => &SHARES[..1],
+    };
+    let mut best: Option<(ExecutionPlan, Prediction)> = None;
+    let mut tried = Vec::new();
+    for share in shares {
+        let room = budget_bytes / 100 * share;
+        let Some((split, grounds)) = fitting(w, &traffic, options, room, budget_bytes) else {
+            continue;
+        };
+        if tried.contains(&split.absences) {
+            continue;
+        }
+        let found = preload::plan(&split.workload, &grounds, budget_bytes, costs, u64::MAX);
+        if let Some((plan, _)) = found {
+            let plan = merge::merge(w, &split, plan);
+            let prediction = predict(w, &plan, costs);
+            let is_better = |(_, b): &(_, Prediction)| prediction.latency_ns < b.latency_ns;
+            if best.as_ref().is_none_or(is_better) {
+                best = Some((plan, prediction));
+            }
+        }
+        tried.push(split.absences);
+    }
+    best
+}
+
+/// The smallest arena in which [`plan`] finds one.
+pub fn smallest_bytes(w: &Workload, options: PlanOptions) -> u64 {
+    let traffic = Traffic::new(w);
+    let tightest = traffic.split(traffic.floor_bytes());
+    Grounds::new(&tightest.workload, options).smallest_bytes()
+}
+
+/// A split whose smallest plan fits in `budget_bytes`, if possible in `room_bytes` of it.
+fn fitting(
+    w: &Workload,
+    traffic: &Traffic,
+    options: PlanOptions,
+    room_bytes: u64,
+    budget_bytes: u64,
+) -> Option<(Split, Grounds)> {
+    let mut target = room_bytes / BLOCK_BYTES * BLOCK_BYTES;
+    for attempt in 0..=TRIES {
+        if attempt == TRIES {
+            // As much away as there can be.
+            target = traffic.floor_bytes();
+        }
+        let split = traffic.split(target);
+        let grounds = Grounds::new(&split.workload, options);
+        let needed = grounds.smallest_bytes();
+        if needed <= room_bytes || (attempt == TRIES && needed <= budget_bytes) {
+            return Some((split, grounds));
+        }
+        // What layout loses to fragmentation, and a little, is taken off.
+        let over = needed - room_bytes;
+        target = target.saturating_sub(over.max(w.buffers.len() as u64 * 64));
+    }
+    None
+}

@@ -1,0 +1,311 @@
+//! Which buffers leave memory, and when: of all that are idle in the fullest step, the one whose absence
+//! relieves the steps that are too full by most per byte moved.
+//!
+//! ```text
+//!   bytes
+//!     ▲        ▓▓▓▓                     ▓ too much      a  is idle in all of the steps that are too full
+//!     │ ┄┄┄┄┄┄▓▓▓▓▓▓┄┄┄┄ target         b  in half of them: as many bytes moved, half the relief
+//!     │   ░░░░░░░░░░░░░░                c  has been stored before and not written since: half the bytes
+//!     └──────────────────► steps
+//! ```
+//! On a schedule that is known this is Belady's rule, furthest next use first, with sizes taken into account.
+
+use neap_plan::{BLOCK_BYTES, BufferSpec, StepRange, Workload, whole_blocks};
+
+use crate::ground::{Tables, prefers_rows, smallest_weights_bytes};
+
+/// A buffer that is in the arena no longer after `last_use`, until `next_use`; without a next use it is
+/// wanted only after the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Absence {
+    pub buffer: u32,
+    pub last_use: u32,
+    pub next_use: Option<u32>,
+}
+
+/// A stretch of steps in which a buffer is in the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stay {
+    pub buffer: u32,
+    /// The absence before it, if any.
+    pub after: Option<Absence>,
+    /// The absence behind it, if any.
+    pub before: Option<Absence>,
+    /// Index of the buffer of the split workload that stands for it.
+    pub part: u32,
+}
+
+/// A workload in which every stay is a buffer.
+#[derive(Clone, Debug)]
+pub struct Split {
+    pub workload: Workload,
+    /// By buffer, then by step.
+    pub absences: Vec<Absence>,
+    /// Stays of the buffers that are ever away, by buffer, then by step.
+    pub stays: Vec<Stay>,
+}
+
+/// What there is to choose from.
+pub struct Traffic<'a> {
+    w: &'a Workload,
+    /// By buffer: steps that use it and whether they write it.
+    pub uses: Vec<Vec<(u32, bool)>>,
+    gaps: Vec<Absence>,
+    /// By step: bytes of all live buffers, the workspace and the smallest weights.
+    demand: Vec<u64>,
+}
+
+impl<'a> Traffic<'a> {
+    pub fn new(w: &'a Workload) -> Self {
+        let uses = uses(w);
+        let mut gaps = Vec::new();
+        for (b, (spec, uses)) in w.buffers.iter().zip(&uses).enumerate() {
+            if spec.bytes == 0 {
+                continue;
+            }
+            for pair in uses.windows(2) {
+                if pair[1].0 > pair[0].0 + 1 {
+                    gaps.push(Absence {
+                        buffer: b as u32,
+                        last_use: pair[0].0,
+                        next_use: Some(pair[1].0),
+                    });
+                }
+            }
+            if let Some(&(last_use, _)) = uses.last()
+                && spec.kept
+                && last_use + 1 < spec.live.end
+            {
+                gaps.push(Absence {
+                    buffer: b as u32,
+                    last_use,
+                    next_use: None,
+                });
+            }
+        }
+        let mut demand: Vec<u64> = w
+            .steps
+            .iter()
+            .map(|s| {
+                let rows = prefers_rows(s);
+                let weights = smallest_weights_bytes(s, rows, Tables::Rows);
+                s.workspace_rect_bytes(rows).saturating_add(weights)
+            })
+            .collect();
+        for b in &w.buffers {
+            for bytes in &mut demand[b.live.begin as usize..b.live.end.max(b.live.begin) as usize] {
+                *bytes = bytes.saturating_add(b.bytes);
+            }
+        }
+        Self {
+            w,
+            uses,
+            gaps,
+            demand,
+        }
+    }
+
+    /// What the fullest step takes when every buffer that could be away is.
+    pub fn floor_bytes(&self) -> u64 {
+        let mut least = self.demand.clone();
+        let mut rounded = vec![false; self.w.buffers.len()];
+        for gap in &self.gaps {
+            let spec = &self.w.buffers[gap.buffer as usize];
+            if !std::mem::replace(&mut rounded[gap.buffer as usize], true) {
+                let more = whole_blocks(spec.bytes) - spec.bytes;
+                let live = spec.live.begin as usize..spec.live.end as usize;
+                least[live].iter_mut().for_each(|d| *d += more);
+            }
+            let bytes = whole_blocks(spec.bytes);
+            least[self.freed(gap)].iter_mut().for_each(|d| *d -= bytes);
+        }
+        least.into_iter().max().unwrap_or(0)
+    }
+
+    /// The steps in which an absence frees memory.
+    fn freed(&self, gap: &Absence) -> std::ops::Range<usize> {
+        let end = gap.next_use.unwrap_or(self.w.steps.len() as u32);
+        gap.last_use as usize + 1..end as usize
+    }
+
+    /// Whether the buffer must be written out when it leaves then: it was written since it was last stored.
+    fn is_dirty(&self, gap: &Absence, stored: Option<u32>) -> bool {
+        let mut written = self.uses[gap.buffer as usize].iter().rev();
+        let last = written.find(|(step, writes)| *writes && *step <= gap.last_use);
+        stored.is_none_or(|stored| last.is_some_and(|&(step, _)| step > stored))
+    }
+
+    /// Bytes moved for an absence beside those that were chosen already.
+    fn moved_bytes(&self, gap: &Absence, chosen: &[bool], of_buffer: &[usize]) -> u64 {
+        let earlier = of_buffer.iter().filter(|&&g| chosen[g]);
+        let earlier = earlier
+            .map(|&g| self.gaps[g].last_use)
+            .filter(|&u| u < gap.last_use);
+        let bytes = whole_blocks(self.w.buffers[gap.buffer as usize].bytes);
+        let store = u64::from(self.is_dirty(gap, earlier.max()));
+        bytes * (store + u64::from(gap.next_use.is_some()))
+    }
+
+    /// Chooses absences until every step needs at most `target_bytes`, or nothing is left that would help.
+    pub fn split(&self, target_bytes: u64) -> Split {
+        let mut chosen = vec![false; self.gaps.len()];
+        let mut of_buffer = vec![Vec::new(); self.w.buffers.len()];
+        for (g, gap) in self.gaps.iter().enumerate() {
+            of_buffer[gap.buffer as usize].push(g);
+        }
+        let mut demand = self.demand.clone();
+        // Steps that stay too full whatever leaves.
+        let mut given_up = vec![false; demand.len()];
+        loop {
+            let over = (0..demand.len()).filter(|&s| demand[s] > target_bytes && !given_up[s]);
+            let Some(fullest) = over.max_by_key(|&s| demand[s]) else {
+                break;
+            };
+            let relief = |g: usize| -> u128 {
+                let bytes = self.w.buffers[self.gaps[g].buffer as usize].bytes;
+                let steps = self.freed(&self.gaps[g]);
+                let over = demand[steps].iter().map(|d| d.saturating_sub(target_bytes));
+                over.map(|over| u128::from(over.min(bytes))).sum()
+            };
+            let candidates = (0..self.gaps.len())
+                .filter(|&g| !chosen[g] && self.freed(&self.gaps[g]).contains(&fullest));
+            let best = candidates.max_by_key(|&g| {
+                let gap = &self.gaps[g];
+                let moved = self.moved_bytes(gap, &chosen, &of_buffer[gap.buffer as usize]);
+                // Relief per byte moved, in fractions that keep the order the same on every machine.
+                (
+                    (relief(g) << 20) / u128::from(moved.max(1)),
+                    std::cmp::Reverse(g),
+                )
+            });
+            let Some(best) = best else {
+                given_up[fullest] = true;
+                continue;
+            };
+            let buffer = self.gaps[best].buffer as usize;
+            let spec = &self.w.buffers[buffer];
+            if !of_buffer[buffer].iter().any(|&g| chosen[g]) {
+                // From now on it takes whole blocks.
+                let more = whole_blocks(spec.bytes) - spec.bytes;
+                demand[spec.live.begin as usize..spec.live.end as usize]
+                    .iter_mut()
+                    .for_each(|d| *d += more);
+            }
+            chosen[best] = true;
+            let bytes = whole_blocks(spec.bytes);
+            demand[self.freed(&self.gaps[best])]
+                .iter_mut()
+                .for_each(|d| *d -= bytes);
+        }
+        self.leave_for_free(&mut chosen, &of_buffer);
+        let absences = self.gaps.iter().zip(&chosen);
+        let absences = absences
+            .filter(|(_, chosen)| **chosen)
+            .map(|(gap, _)| *gap)
+            .collect();
+        self.apart(absences)
+    }
+
+    /// A kept buffer that lies in the spill file as it will be read leaves after its last use.
+    fn leave_for_free(&self, chosen: &mut [bool], of_buffer: &[Vec<usize>]) {
+        for (g, gap) in self.gaps.iter().enumerate() {
+            let of_buffer = &of_buffer[gap.buffer as usize];
+            let is_stored = of_buffer.iter().any(|&g| chosen[g]);
+            if gap.next_use.is_none() && is_stored && self.moved_bytes(gap, chosen, of_buffer) == 0
+            {
+                chosen[g] = true;
+            }
+        }
+    }
+
+    /// The workload with these buffers cut into stays.
+    fn apart(&self, absences: Vec<Absence>) -> Split {
+        let mut workload = self.w.clone();
+        let mut stays = Vec::new();
+        let mut rest = &absences[..];
+        while let Some(first) = rest.first() {
+            let count = rest.iter().take_while(|a| a.buffer == first.buffer).count();
+            let (mine, later) = rest.split_at(count);
+            rest = later;
+            let spec = self.w.buffers[first.buffer as usize].clone();
+            let mut begin = spec.live.begin;
+            let mut after = None;
+            for i in 0..=mine.len() {
+                let before = mine.get(i).copied();
+                let end = before.map_or(spec.live.end, |absence| absence.last_use + 1);
+                let stay = BufferSpec {
+                    name: spec.name.clone(),
+                    bytes: whole_blocks(spec.bytes),
+                    align: BLOCK_BYTES,
+                    live: StepRange::new(begin, end),
+                    kept: false,
+                };
+                let part = if i == 0 {
+                    workload.buffers[first.buffer as usize] = stay;
+                    first.buffer
+                } else {
+                    workload.buffers.push(stay);
+                    workload.buffers.len() as u32 - 1
+                };
+                stays.push(Stay {
+                    buffer: first.buffer,
+                    after,
+                    before,
+                    part,
+                });
+                after = before;
+                match before.and_then(|absence| absence.next_use) {
+                    Some(next) => begin = next,
+                    None => break,
+                }
+            }
+        }
+        // Whose buffer is whose is the business of the workload that was split.
+        for step in &mut workload.steps {
+            step.reads.clear();
+            step.writes.clear();
+        }
+        for buffer in &mut workload.buffers {
+            buffer.kept = false;
+        }
+        Split {
+            workload,
+            absences,
+            stays,
+        }
+    }
+}
+
+/// By buffer, the steps at which it must be in the arena, in order, and whether they write it: those that
+/// the workload lists, and both ends of its life. One that no step lists is in use throughout.
+pub fn uses(w: &Workload) -> Vec<Vec<(u32, bool)>> {
+    let mut uses: Vec<Vec<(u32, bool)>> = vec![Vec::new(); w.buffers.len()];
+    for (step, spec) in w.steps.iter().enumerate() {
+        for (buffers, writes) in [(&spec.reads, false), (&spec.writes, true)] {
+            for buffer in buffers {
+                let of = &mut uses[buffer.index()];
+                match of.last_mut() {
+                    Some(last) if last.0 == step as u32 => last.1 |= writes,
+                    _ => of.push((step as u32, writes)),
+                }
+            }
+        }
+    }
+    for (of, spec) in uses.iter_mut().zip(&w.buffers) {
+        let live = spec.live;
+        if live.is_empty() {
+            of.clear();
+            continue;
+        }
+        if of.is_empty() {
+            of.extend((live.begin..live.end).map(|step| (step, true)));
+        }
+        if of.first().is_none_or(|first| first.0 > live.begin) {
+            of.insert(0, (live.begin, true));
+        }
+        if !spec.kept && of.last().is_none_or(|last| last.0 + 1 < live.end) {
+            of.push((live.end - 1, false));
+        }
+    }
+    uses
+}
