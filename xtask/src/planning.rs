@@ -8,11 +8,13 @@ use crate::models;
 use anyhow::{Context, Result};
 use clap::Args;
 use neap_planner::{Effort, PlanOptions, Planner, Strategy};
+use neap_sim::{STEADY_RUNS, Simulator};
 use neaptide::{
     BandMode, Budget, Cache, Calibration, CostProfile, Model, OpenOptions, RunOptions, Workload,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 #[derive(Args)]
 pub struct PlanningArgs {
@@ -72,6 +74,10 @@ pub fn run(root: &Path, args: &PlanningArgs) -> Result<()> {
     }
     if !args.no_times {
         println!(
+            "simulating {ACTIONS} computes and as many loads: {:.2} ms",
+            simulating_ms(args.rounds)
+        );
+        println!(
             "slowest: {:.1} ms quick, {:.1} ms thorough",
             slowest[0], slowest[1]
         );
@@ -84,6 +90,31 @@ pub fn run(root: &Path, args: &PlanningArgs) -> Result<()> {
         compare(&old, &latencies);
     }
     Ok(())
+}
+
+/// Of a graph of that many nodes.
+const ACTIONS: u32 = 10_000;
+
+/// Time in which the simulator brings a large plan to its steady state.
+fn simulating_ms(rounds: usize) -> f64 {
+    let loads: Vec<_> = (0..ACTIONS)
+        .map(|i| match i.checked_sub(8) {
+            Some(after) => (64 << 10, 0, after),
+            None => (64 << 10, 1, ACTIONS - 8 + i),
+        })
+        .collect();
+    let computes: Vec<_> = (0..ACTIONS)
+        .map(|i| (10_000 + u64::from(i % 97) * 1_000, i + 1))
+        .collect();
+    let mut simulator = Simulator::default();
+    let costs = CostProfile::default();
+    let times = (0..rounds.max(1)).map(|_| {
+        let started = Instant::now();
+        let found = simulator.play((&costs).into(), &loads, &computes, STEADY_RUNS, |_| {});
+        std::hint::black_box(found);
+        started.elapsed().as_secs_f64() * 1e3
+    });
+    times.fold(f64::MAX, f64::min)
 }
 
 /// Planning times by effort and budget.

@@ -6,6 +6,7 @@ mod budgets;
 mod cgroup;
 mod child;
 mod commands;
+mod device;
 mod failure;
 mod input;
 mod interrupt;

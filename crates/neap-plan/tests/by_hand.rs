@@ -258,3 +258,65 @@ fn the_page_is_self_contained_and_escapes_names() {
     assert_eq!(data["latency"], 200);
     assert_eq!(data["rects"].as_array().unwrap().len(), 5);
 }
+
+#[test]
+fn the_trace_is_such_as_viewers_read() {
+    let mut text = Vec::new();
+    let kernel = |code: u8| format!("kernel {code}");
+    render::write_trace(
+        &mut text,
+        "a \"title\"",
+        &workload(),
+        &plan(),
+        &timeline(),
+        kernel,
+    )
+    .unwrap();
+    let trace: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let mut named = std::collections::BTreeMap::new();
+    let mut rows: std::collections::BTreeMap<u64, Vec<(f64, f64)>> = Default::default();
+    for event in events {
+        let row = event["tid"].as_u64().unwrap();
+        assert_eq!(event["pid"], 1);
+        match event["ph"].as_str().unwrap() {
+            "M" => {
+                let name = event["args"]["name"].as_str().unwrap();
+                named.insert(row, name.to_owned());
+            }
+            "X" => {
+                let (ts, dur) = (
+                    event["ts"].as_f64().unwrap(),
+                    event["dur"].as_f64().unwrap(),
+                );
+                assert!(dur > 0.0 && event["name"].is_string() && event["args"].is_object());
+                rows.entry(row).or_default().push((ts, ts + dur));
+            }
+            other => panic!("an event of kind {other}"),
+        }
+    }
+    // Every row has a name, and its events follow each other.
+    for (row, events) in &rows {
+        assert!(named.contains_key(row));
+        assert!(events.is_sorted() && events.windows(2).all(|e| e[0].1 <= e[1].0));
+    }
+    let names: Vec<&str> = named.values().map(String::as_str).collect();
+    assert_eq!(names, ["a \"title\"", "runs", "compute", "load", "load 2"]);
+    // A run, three computes, each with a wait before it, three loads.
+    let counts: Vec<usize> = rows.values().map(Vec::len).collect();
+    assert_eq!(counts, [1, 6, 2, 1]);
+    let with = |category: &str, name: &str| {
+        let mut found = (events.iter()).filter(|e| e["cat"] == category && e["name"] == name);
+        found
+            .next()
+            .unwrap_or_else(|| panic!("no {category} of {name}"))
+    };
+    let second = with("compute", "b [1, 2)");
+    assert_eq!(second["args"]["kernel"], "kernel 0");
+    assert_eq!(
+        (&second["ts"], &second["dur"]),
+        (&0.18.into(), &0.02.into())
+    );
+    assert_eq!(with("load", "b [1, 2)")["args"]["bytes"], BLOCK);
+    assert_eq!(with("load", "a</script><b>")["args"]["file_offset"], 0);
+}

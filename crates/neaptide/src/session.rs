@@ -163,6 +163,25 @@ impl Plan {
         counts
     }
 
+    /// Writes a timeline of this plan as trace events (JSON), which Perfetto opens; `title` names the process
+    /// in it.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_trace(
+        &self,
+        out: &mut impl std::io::Write,
+        title: &str,
+        timeline: &Timeline,
+    ) -> std::io::Result<()> {
+        let kernel = |code| {
+            let choice = neap_ops::Choice::from_code(code).unwrap_or_default();
+            choice.kernel.label().to_owned()
+        };
+        let (workload, plan) = (&self.workload, &self.execution);
+        neap_plan::render::write_trace(out, title, workload, plan, timeline, kernel)
+    }
+
     /// What is predicted to happen in `runs` runs, the first from a standing start.
     pub fn simulate(&self, runs: u32) -> Timeline {
         neap_sim::simulate(&self.workload, &self.execution, &self.costs, runs)

@@ -1,7 +1,9 @@
-//! `neap plan`: how a model would run within a budget, as text, as JSON or as a page to look at.
+//! `neap plan`: how a model would run within a budget, on this machine or one that is described: as text, as
+//! JSON, as a page to look at, or as trace events.
 
 use super::open;
 use crate::args::{EngineArgs, ModelArgs};
+use crate::device::Device;
 use crate::failure::Outcome;
 use crate::progress::note;
 use crate::report::{bands_text, kernels_text, ms};
@@ -23,7 +25,11 @@ pub struct PlanArgs {
     memory_budget: Budget,
     #[command(flatten)]
     engine: EngineArgs,
-    /// text, json, or a FILE.html to write
+    /// Plan for another device: a description in FILE.toml, or v100-pcie, rtx3090-pcie, jetson-nx, raspberry-pi-4
+    /// or phone
+    #[arg(long, value_name = "FILE|NAME", conflicts_with = "calibrate")]
+    device: Option<String>,
+    /// text, json, a FILE.html to write, or a FILE.json for Perfetto
     #[arg(long, short, value_name = "FORMAT", default_value = "text", value_parser = parse_format)]
     output: Format,
 }
@@ -33,32 +39,38 @@ enum Format {
     Text,
     Json,
     Page(PathBuf),
+    Trace(PathBuf),
 }
 
 /// Simulated runs; the last one, in the steady state, is shown.
 const RUNS: u32 = 3;
 
 pub fn run(args: &PlanArgs, quiet: bool) -> Outcome {
+    let device = args.device.as_deref().map(Device::find).transpose()?;
     let model = open(&args.model.model, &args.model.open.options()?, quiet)?;
     let inputs = model.inputs().iter().map(|i| i.len_bytes() as u64).sum();
     let options = RunOptions {
         reserve_bytes: inputs,
+        costs: device.as_ref().map(|d| d.costs.clone()),
         ..args.engine.options(args.memory_budget)
     };
     let plan = model.plan(&options)?;
     if let Some(remark) = plan.cost_remark() {
         note(remark);
     }
+    let title = || {
+        let model = args.model.model.file_name().unwrap_or_default().display();
+        let within = plan
+            .budget_bytes
+            .map_or_else(|| "unlimited memory".into(), |b| Bytes(b).to_string());
+        let on = device.as_ref().map(|d| format!(" on {}", d.name));
+        format!("{model} within {within}{}", on.unwrap_or_default())
+    };
     match &args.output {
         Format::Text => stdout::print(&text(&model, &plan, &options)),
         Format::Json => stdout::print_json(&figures(args, &model, &plan, &options)),
         Format::Page(path) => {
-            let title = format!(
-                "{} within {}",
-                args.model.model.file_name().unwrap_or_default().display(),
-                plan.budget_bytes
-                    .map_or_else(|| "unlimited memory".into(), |b| Bytes(b).to_string())
-            );
+            let title = title();
             let timeline = plan.simulate(RUNS);
             let page = render::html(
                 &title,
@@ -68,6 +80,12 @@ pub fn run(args: &PlanArgs, quiet: bool) -> Outcome {
                 &timeline,
             );
             atomic::write(path, |file| file.write_all(page.as_bytes()))?;
+            stdout::print(&format!("{}: {title}\n", path.display()))
+        }
+        Format::Trace(path) => {
+            let title = title();
+            let (name, timeline) = (format!("predicted: {title}"), plan.simulate(RUNS));
+            atomic::write(path, |file| plan.write_trace(file, &name, &timeline))?;
             stdout::print(&format!("{}: {title}\n", path.display()))
         }
     }
@@ -127,7 +145,7 @@ fn text(model: &Model, plan: &Plan, options: &RunOptions) -> String {
 
 fn source_text(source: CostSource) -> &'static str {
     match source {
-        CostSource::Given => "costs that were given",
+        CostSource::Given => "the description of a device",
         CostSource::BuiltIn => "built-in estimates",
         CostSource::Estimated => "quick estimates (neap profile measures)",
         CostSource::Cached => "earlier measurements",
@@ -169,7 +187,8 @@ fn parse_format(text: &str) -> Result<Format, String> {
         "text" => Ok(Format::Text),
         "json" => Ok(Format::Json),
         file if file.to_ascii_lowercase().ends_with(".html") => Ok(Format::Page(file.into())),
-        _ => Err("write text, json or a file name that ends in .html".into()),
+        file if file.to_ascii_lowercase().ends_with(".json") => Ok(Format::Trace(file.into())),
+        _ => Err("write text, json or a file name that ends in .html or .json".into()),
     }
 }
 
@@ -185,6 +204,7 @@ mod tests {
             parse_format("a/b.HTML"),
             Ok(Format::Page("a/b.HTML".into()))
         );
+        assert_eq!(parse_format("t.json"), Ok(Format::Trace("t.json".into())));
         assert!(parse_format("plan.pdf").is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 use super::open;
 use crate::args::{IoArg, OpenArgs};
+use crate::device::describe;
 use crate::failure::{Outcome, bad};
 use crate::interrupt;
 use crate::progress::{Progress, note};
@@ -33,6 +34,8 @@ pub struct ProfileArgs {
 enum Format {
     Text,
     Json,
+    /// A description of this machine, for `neap plan --device`
+    Toml,
 }
 
 /// Made when no model is given: convolutions of all common sizes, weights enough to read for a while.
@@ -60,6 +63,11 @@ pub fn run(args: &ProfileArgs, quiet: bool) -> Outcome {
     match args.output {
         Format::Text => stdout::print(&text(&reports)),
         Format::Json => stdout::print_json(&json(&reports)),
+        Format::Toml => stdout::print(
+            &reports
+                .last()
+                .map_or_else(String::new, |(_, report)| describe(&report.profile)),
+        ),
     }
 }
 

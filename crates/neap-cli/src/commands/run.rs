@@ -30,6 +30,12 @@ use std::path::{Path, PathBuf};
 /// Above the unlimited footprint, so that it stays feasible while the process's own memory wavers.
 const UNLIMITED_SLACK_BYTES: u64 = 2 << 20;
 
+/// Memory for `--trace-events`: spans, and for each step what the plan says of it.
+const TRACED_BYTES: u64 = 1 << 20;
+const TRACED_STEP_BYTES: u64 = 1024;
+/// Runs of a trace, at most.
+const MOST_TRACED: u64 = 5;
+
 #[derive(Args)]
 pub struct RunArgs {
     /// An .onnx model, packed on first use, or a packed .neap
@@ -72,6 +78,9 @@ pub struct RunArgs {
     /// Write a report instead of the summary; '-' is standard output
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write what happened in the first runs, warm-up included, as trace events for Perfetto
+    #[arg(long, value_name = "FILE.json")]
+    pub trace_events: Option<PathBuf>,
     #[command(flatten)]
     pub image: ImageOptions,
 }
@@ -111,6 +120,11 @@ pub fn run(args: &RunArgs, quiet: bool) -> Outcome {
     }
     if let Some(path) = &args.change.trace {
         Trace::check_name(path)?;
+    }
+    if args.trace_events.is_some() && args.change.any() {
+        return Err(bad(
+            "--trace-events shows one plan: leave --budget-schedule and --follow away",
+        ));
     }
     if !args.enforce {
         return here(args, args.first_budget(), false, quiet);
@@ -292,9 +306,11 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     interrupt::check()?;
     let measured_runs = args.measured_runs();
     let mut figures = Figures::new(measured_runs);
+    let traced_steps = (args.trace_events.is_some()).then(|| model.program().steps.len() as u64);
+    let tracing_bytes = traced_steps.map_or(0, |n| TRACED_BYTES + n * TRACED_STEP_BYTES);
     let mut options = RunOptions {
         own_cgroup,
-        reserve_bytes: figures.reserve_bytes(args.change.any()),
+        reserve_bytes: figures.reserve_bytes(args.change.any()) + tracing_bytes,
         ..args.engine.options(budget)
     };
     let own = if own_cgroup {
@@ -333,7 +349,11 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
         adaptations: None,
     };
     let infos = model.outputs();
+    let traced = args.trace_events.as_ref().map(|_| plan.clone());
     let mut session = model.into_session(plan, &options)?;
+    if let Some(plan) = &traced {
+        session.record_timeline(traced_runs(plan));
+    }
     let mut outputs: Vec<Vec<u8>> = infos.iter().map(|o| vec![0; o.len_bytes()]).collect();
     let repeat = Repeat {
         end: End {
@@ -363,6 +383,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     if options.keep_activations {
         report.activations = Some(Kept::all(&mut session)?);
     }
+    let recorded = session.timeline().filter(|_| traced.is_some()).cloned();
     drop((session, given));
     drop(inputs);
 
@@ -379,11 +400,22 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
         });
         report.adaptations = Some(figures.adaptations);
     }
+    if let (Some(path), Some(plan), Some(timeline)) = (&args.trace_events, traced, recorded) {
+        let title = format!("measured: {}", report.model);
+        atomic::write(path, |file| plan.write_trace(file, &title, &timeline))?;
+    }
     let peak = peak.overall();
     report.peak_memory_bytes = peak.bytes;
     report.peak_memory_source = peak.source;
     tell(&report, args, own_cgroup)?;
     interrupt::check()
+}
+
+/// As many runs as there is memory set aside for, but enough to see a steady state.
+fn traced_runs(plan: &neaptide::Plan) -> usize {
+    let actions = plan.execution.computes.len() + 3 * plan.execution.loads.len();
+    let run_bytes = (actions * size_of::<neap_plan::Span>()) as u64;
+    (TRACED_BYTES / 2 / run_bytes.max(1)).clamp(1, MOST_TRACED) as usize
 }
 
 fn tell(report: &Report, args: &RunArgs, enforced: bool) -> Outcome {

@@ -5,6 +5,7 @@ mod budgets;
 mod calibration;
 mod changes;
 mod commands;
+mod devices;
 mod files;
 mod inputs;
 mod layout;

@@ -3,6 +3,8 @@
 mod html;
 mod rects;
 mod text;
+mod trace;
 
 pub use html::html;
 pub use text::{bytes_text, ns_text, text};
+pub use trace::write_trace;
