@@ -11,6 +11,7 @@ mod planning;
 mod prediction;
 mod storage;
 mod survive;
+mod swapadvisor;
 mod swapnet;
 mod test;
 mod tidy;
@@ -95,6 +96,8 @@ enum Suite {
     Flexnn(flexnn::FlexnnArgs),
     /// Time that planning takes, and predicted latencies to compare planners by.
     Planning(planning::PlanningArgs),
+    /// SwapAdvisor's search on the paper's networks and device, in simulation.
+    Swapadvisor(swapadvisor::SwapadvisorArgs),
     /// SwapNet's three applications: several models in one total of memory.
     Swapnet(swapnet::SwapnetArgs),
     /// Predicted against measured latency.
@@ -119,6 +122,10 @@ fn main() -> Result<()> {
             suite: Some(Suite::Planning(args)),
             ..
         } => planning::run(&root(), &args),
+        Command::Bench {
+            suite: Some(Suite::Swapadvisor(args)),
+            ..
+        } => swapadvisor::run(&root(), &args),
         Command::Bench {
             suite: Some(Suite::Swapnet(args)),
             ..

@@ -50,7 +50,8 @@ pub struct Figures {
     pub loaded_bytes: Vec<u64>,
     pub adaptations: Vec<Adapted>,
     most: usize,
-    count: usize,
+    /// All measured runs, those whose figures are not kept included.
+    pub runs: usize,
 }
 
 impl Figures {
@@ -64,7 +65,7 @@ impl Figures {
             loaded_bytes: Vec::with_capacity(most),
             adaptations: Vec::new(),
             most,
-            count: 0,
+            runs: 0,
         }
     }
 
@@ -75,7 +76,7 @@ impl Figures {
     }
 
     fn add(&mut self, latency_ns: u64, stall_ns: u64, loaded_bytes: u64) {
-        let at = self.count % self.most;
+        let at = self.runs % self.most;
         for (list, value) in [
             (&mut self.latency_ns, latency_ns),
             (&mut self.stall_ns, stall_ns),
@@ -86,7 +87,7 @@ impl Figures {
                 None => list.push(value),
             }
         }
-        self.count += 1;
+        self.runs += 1;
     }
 }
 

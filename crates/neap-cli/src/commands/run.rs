@@ -387,7 +387,10 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     drop((session, given));
     drop(inputs);
 
-    report.latency_ms = Latency::of(figures.first_ns, &mut figures.latency_ns);
+    report.latency_ms = Latency {
+        runs: figures.runs,
+        ..Latency::of(figures.first_ns, &mut figures.latency_ns)
+    };
     report.stall_ms = median_ms(&mut figures.stall_ns);
     figures.loaded_bytes.sort_unstable();
     report.loaded_bytes_per_run = figures.loaded_bytes[figures.loaded_bytes.len() / 2];

@@ -15,7 +15,7 @@ use super::evolve::{Generation, Infeasible, Parallel, batch, pop, push};
 use super::lanes::{Outcome, play};
 use super::order;
 use super::random::Random;
-use super::swap::{After, Memory, Rules, SwapPlan, SwapPlanner};
+use super::swap::{After, Memory, Rules, Stay, SwapPlan, SwapPlanner};
 use crate::layout::{Block, allocate, lay_out};
 use neap_plan::StepRange;
 
@@ -283,38 +283,50 @@ fn place(setting: &Setting, individual: &Individual) -> Option<Laid> {
     let rules = Setting::rules(individual);
     let least = largest_operator_bytes(flow);
     let mut counted_bytes = capacity_bytes;
-    for _ in 0..12 {
+    for _ in 0..16 {
         let memory = Memory::bytes(flow, counted_bytes, ALIGN_BYTES);
         planner.plan(flow, &individual.order, &memory, device, &rules)?;
         let mut plan = planner.take_plan();
-        let blocks: Vec<Block> = plan
-            .stays
-            .iter()
-            .map(|stay| Block {
-                bytes: flow.tensors()[stay.tensor.index()].bytes,
-                align: ALIGN_BYTES,
-                live: StepRange::new(stay.from.computes.min(stay.to), stay.to),
-            })
-            .collect();
-        let layout = if blocks.len() > MOST_SOLVED {
-            allocate(&blocks)
-        } else {
-            lay_out(&blocks)
-        };
-        if layout.high_water_bytes <= capacity_bytes {
-            wait_for_addresses(flow, &mut plan, &blocks, &layout.offsets);
-            let outcome = play(flow, &plan, device)?;
-            return Some((plan, layout.offsets, layout.high_water_bytes, outcome));
+        let mut over = u64::MAX;
+        for lead in LEADS {
+            let blocks: Vec<Block> = plan.stays.iter().map(|s| block(flow, s, lead)).collect();
+            let layout = if blocks.len() > MOST_SOLVED {
+                allocate(&blocks)
+            } else {
+                lay_out(&blocks)
+            };
+            if layout.high_water_bytes <= capacity_bytes {
+                wait_for_addresses(flow, &mut plan, &blocks, &layout.offsets);
+                let outcome = play(flow, &plan, device)?;
+                return Some((plan, layout.offsets, layout.high_water_bytes, outcome));
+            }
+            over = over.min(layout.high_water_bytes - capacity_bytes);
         }
         if counted_bytes == least {
             return None;
         }
-        let over = layout.high_water_bytes - capacity_bytes;
-        counted_bytes = counted_bytes
-            .saturating_sub(over.max(capacity_bytes / 64))
-            .max(least);
+        let fewer = (over / 2).max(capacity_bytes / 64);
+        counted_bytes = counted_bytes.saturating_sub(fewer).max(least);
     }
     None
+}
+
+/// By how many operators, at most, a load's memory is its own before it is needed: shorter stays are
+/// easier to place.
+const LEADS: [u32; 3] = [u32::MAX, 48, 8];
+
+/// What a stay takes: a result from the operator that makes it, a load from when it may begin.
+fn block(flow: &Dataflow, stay: &Stay, lead: u32) -> Block {
+    let begin = match stay.load {
+        Some(_) => stay.from.computes.max(stay.first_use.saturating_sub(lead)),
+        None if stay.initial => 0,
+        None => stay.first_use,
+    };
+    Block {
+        bytes: flow.tensors()[stay.tensor.index()].bytes,
+        align: ALIGN_BYTES,
+        live: StepRange::new(begin.min(stay.to), stay.to),
+    }
 }
 
 /// Replaces what loads and results wait for, which was counted in bytes, by whoever lay at their addresses.

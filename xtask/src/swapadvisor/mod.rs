@@ -1,0 +1,106 @@
+//! `cargo xtask bench swapadvisor`: the search on the networks of the SwapAdvisor paper, in simulation on its
+//! device. Writes `docs/swapadvisor.md`.
+//!
+//! ```text
+//!   zoo, shapes only ──► dataflow on a V100 ──► search, placed, ODSwap, ideal ──► tables beside the paper's
+//! ```
+
+mod report;
+mod studies;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use neap_zoo::Batch;
+use neaptide::search::{Dataflow, Device, Parallel};
+use neaptide::{CostProfile, DataflowOptions};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+#[derive(Args)]
+pub struct SwapadvisorArgs {
+    /// Seconds for each search
+    #[arg(long, default_value_t = 10.0)]
+    search_time: f64,
+    /// Seconds for each search of a network of thousands of operators
+    #[arg(long, default_value_t = 60.0)]
+    long_search_time: f64,
+    /// Write docs/swapadvisor.md
+    #[arg(long)]
+    write: bool,
+}
+
+/// The paper's device. What it computes is fitted to the paper's own times of ResNet-152 with 16 GB
+/// (Table 2: 17, 40 and 123 ms at batch 1, 16 and 64): 20 TFLOP/s (more than its peak:
+/// 3×3 convolutions run as Winograd) and 29.5 µs for each operator; 900 GB/s is the data sheet's.
+pub fn v100() -> CostProfile {
+    CostProfile {
+        flops_per_second: 20e12,
+        memory_bytes_per_second: 900e9,
+        compute_overhead_ns: 29_500,
+        ..CostProfile::default()
+    }
+}
+
+pub const LINK: Device = Device::V100;
+
+/// Two threads, as many as the machine has cores.
+pub struct Threads(pub usize);
+
+impl Parallel for Threads {
+    fn for_each(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..self.0 {
+                scope.spawn(|| {
+                    loop {
+                        let i = next.fetch_add(1, Ordering::Relaxed);
+                        if i >= count {
+                            return;
+                        }
+                        job(i);
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// A zoo network without weights, as a dataflow on the paper's device.
+pub fn network(root: &Path, name: &str, batch: u32, keep_activations: bool) -> Result<Dataflow> {
+    let folder = root.join("target/swapadvisor");
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join(format!("{name}.b{batch}.onnx"));
+    if !path.exists() {
+        let options = neap_zoo::Options {
+            batch: Batch::Fixed(batch),
+            shapes_only: true,
+            ..neap_zoo::Options::default()
+        };
+        neap_zoo::write(name, &path, &options, &mut |_, _| {})
+            .with_context(|| format!("cannot write {name}"))?;
+    }
+    let options = DataflowOptions {
+        keep_activations,
+        ..DataflowOptions::default()
+    };
+    Ok(neaptide::dataflow(&path, &options, &v100())?)
+}
+
+pub fn run(root: &Path, args: &SwapadvisorArgs) -> Result<()> {
+    let mut text = String::new();
+    report::head(&mut text, args.search_time, args.long_search_time);
+    let rows = studies::networks(root)?;
+    report::networks(&mut text, &rows);
+    let cells = studies::table_2(root, args.search_time)?;
+    report::table_2(&mut text, &cells);
+    report::figure_8(&mut text, &studies::figure_8(root, args.search_time)?);
+    let large = studies::large(root, args.long_search_time)?;
+    report::large(&mut text, &large);
+    report::ablations(&mut text, &studies::ablations(root, args.search_time)?);
+    if args.write {
+        std::fs::write(root.join("docs/swapadvisor.md"), text)?;
+    } else {
+        println!("{text}");
+    }
+    Ok(())
+}
