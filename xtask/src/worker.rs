@@ -77,7 +77,7 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
     let options = RunOptions {
         budget: args.budget.parse().map_err(anyhow::Error::msg)?,
         threads: 2,
-        strategy: args.strategy,
+        strategy: args.strategy.into(),
         planner: PlanOptions {
             cyclic: !args.no_cyclic,
             static_memory: !args.no_static_memory,

@@ -4,7 +4,8 @@ use crate::commands;
 use crate::failure::{Outcome, bad};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use neaptide::{
-    BandMode, Budget, Cache, Calibration, IoMode, OpenOptions, PlanOptions, RunOptions, Strategy,
+    BandMode, Budget, Cache, Calibration, IoMode, OpenOptions, PlanOptions, RunOptions,
+    SearchEffort, Strategy, StrategyChoice,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -94,6 +95,12 @@ pub struct EngineArgs {
     /// How weights come into memory
     #[arg(long, value_name = "STRATEGY", default_value = "preload")]
     pub strategy: StrategyArg,
+    /// For how long to search with --strategy search or auto
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = parse_seconds)]
+    pub search_time: f64,
+    /// Seed of the search
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub search_seed: u64,
     /// Do not load for the next run while one runs (to compare)
     #[arg(long, hide_short_help = true)]
     pub no_cyclic: bool,
@@ -145,12 +152,18 @@ pub enum BandsArg {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum StrategyArg {
+    /// Whichever is predicted fastest
+    Auto,
     /// As early as memory allows, some of them kept
     Preload,
     /// Whole layers in blocks, of which two are in memory at a time
     Blocks,
     /// When a step needs them
     Ondemand,
+    /// Whole layers into the memory used longest ago, none kept (to compare)
+    Odswap,
+    /// As a search finds that starts from preload
+    Search,
     /// All of them, once
     Resident,
 }
@@ -191,7 +204,12 @@ impl EngineArgs {
         RunOptions {
             budget,
             threads: self.threads(),
-            strategy: self.strategy.strategy(),
+            strategy: self.strategy.choice(),
+            search: SearchEffort {
+                seconds: self.search_time,
+                seed: self.search_seed,
+                threads: self.threads(),
+            },
             planner: PlanOptions {
                 cyclic: !self.no_cyclic,
                 static_memory: !self.no_static_memory,
@@ -228,14 +246,27 @@ impl IoArg {
 }
 
 impl StrategyArg {
-    pub fn strategy(self) -> Strategy {
-        match self {
+    pub fn choice(self) -> StrategyChoice {
+        let strategy = match self {
+            StrategyArg::Auto => return StrategyChoice::Auto,
+            StrategyArg::Odswap => Strategy::OdSwap,
+            StrategyArg::Search => Strategy::Search,
             StrategyArg::Preload => Strategy::Preload,
             StrategyArg::Blocks => Strategy::Blocks,
             StrategyArg::Ondemand => Strategy::OnDemand,
             StrategyArg::Resident => Strategy::Resident,
-        }
+        };
+        StrategyChoice::Only(strategy)
     }
+}
+
+/// A number of seconds, fractions too.
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "write a number of seconds")?;
+    if !(0.0..=86_400.0).contains(&seconds) {
+        return Err("write from 0 to 86400 seconds".into());
+    }
+    Ok(seconds)
 }
 
 /// `x=1x3x224x224`; `,` is as good as `x` between numbers, and `x=scalar` has no dimensions.

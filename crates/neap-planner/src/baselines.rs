@@ -1,4 +1,5 @@
-//! Baselines: `ondemand` loads a step's weights when the step before is done, and keeps none.
+//! Baselines that keep no weights: `ondemand` loads a step's when the step before is done, `odswap` as soon as
+//! the memory that was used longest ago is free.
 
 use neap_plan::{AfterCompute, BLOCK_BYTES, ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator, predict};
@@ -17,6 +18,27 @@ pub fn ondemand(
     budget_bytes: u64,
     costs: &CostProfile,
 ) -> Option<(ExecutionPlan, Prediction)> {
+    streamed(w, grounds, budget_bytes, costs, false)
+}
+
+/// SwapAdvisor's baseline for weights: in a cycle, what was used longest ago is what is needed next, so that
+/// nothing stays. From the second run on it is known what will be needed, and loaded as early as memory allows.
+pub fn odswap(
+    w: &Workload,
+    grounds: &Grounds,
+    budget_bytes: u64,
+    costs: &CostProfile,
+) -> Option<(ExecutionPlan, Prediction)> {
+    streamed(w, grounds, budget_bytes, costs, true)
+}
+
+fn streamed(
+    w: &Workload,
+    grounds: &Grounds,
+    budget_bytes: u64,
+    costs: &CostProfile,
+    prefetches: bool,
+) -> Option<(ExecutionPlan, Prediction)> {
     let arena_bytes = budget_bytes / BLOCK_BYTES * BLOCK_BYTES;
     let slicing = Slicing {
         cap_bytes: u64::MAX,
@@ -32,15 +54,17 @@ pub fn ondemand(
             schedule: &schedule,
             offsets: &offsets,
             window_bytes: arena_bytes,
-            cyclic: grounds.options.cyclic,
+            cyclic: grounds.options.cyclic && !prefetches,
         };
         let resident = vec![false; schedule.units.len()];
         let mut played = window.play(&resident, costs, &mut Simulator::default());
-        for (s, after) in played.streamed.iter().zip(&mut played.after) {
-            *after = AfterCompute {
-                run_back: 0,
-                computes: s.first,
-            };
+        if !prefetches {
+            for (s, after) in played.streamed.iter().zip(&mut played.after) {
+                *after = AfterCompute {
+                    run_back: 0,
+                    computes: s.first,
+                };
+            }
         }
         Some(assemble("ondemand", &window, &resident, &played))
     };

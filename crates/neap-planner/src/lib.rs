@@ -24,12 +24,17 @@ pub mod search;
 mod spill;
 
 pub use options::{Effort, PlanOptions};
+pub use preload::RefineOptions;
 
 use neap_plan::{ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
 use preload::Grounds;
 use std::cell::OnceCell;
+use std::ops::ControlFlow;
 use thiserror::Error;
+
+/// Generations of a search of which nothing else is said.
+const DEFAULT_GENERATIONS: u32 = 30;
 
 /// How weights come into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +45,10 @@ pub enum Strategy {
     Blocks,
     /// When the step that needs them is due.
     OnDemand,
+    /// Whole layers, loaded in order into the memory that was used longest ago, as early as that is free.
+    OdSwap,
+    /// What a search finds that starts from preloading; [`Planner::search`] says for how long.
+    Search,
     /// All of them, once.
     Resident,
 }
@@ -59,10 +68,12 @@ pub enum PlanError {
 }
 
 impl Strategy {
-    pub const ALL: [Strategy; 4] = [
+    pub const ALL: [Strategy; 6] = [
         Strategy::Preload,
         Strategy::Blocks,
         Strategy::OnDemand,
+        Strategy::OdSwap,
+        Strategy::Search,
         Strategy::Resident,
     ];
 
@@ -71,6 +82,8 @@ impl Strategy {
             Strategy::Preload => "preload",
             Strategy::Blocks => "blocks",
             Strategy::OnDemand => "ondemand",
+            Strategy::OdSwap => "odswap",
+            Strategy::Search => "search",
             Strategy::Resident => "resident",
         }
     }
@@ -82,7 +95,8 @@ impl std::str::FromStr for Strategy {
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Strategy::ALL.into_iter().find(|s| s.name() == name);
         found.ok_or_else(|| {
-            format!("unknown strategy {name:?}: preload, blocks, ondemand or resident")
+            let names = Strategy::ALL.map(Strategy::name).join(", ");
+            format!("unknown strategy {name:?}: there are {names}")
         })
     }
 }
@@ -146,7 +160,9 @@ impl<'a> Planner<'a> {
                 unlimited.min(blocks::smallest_bytes(self.workload, grounds))
             }
             (Strategy::Preload, _) => self.smallest_feasible_bytes(),
-            (Strategy::OnDemand, _) => self.smallest_without_spilling(),
+            (Strategy::OnDemand | Strategy::OdSwap | Strategy::Search, _) => {
+                self.smallest_without_spilling()
+            }
         }
     }
 
@@ -204,6 +220,18 @@ impl<'a> Planner<'a> {
                 found
             }
             Strategy::OnDemand => baselines::ondemand(w, grounds, budget_bytes, costs).map(planned),
+            Strategy::OdSwap => baselines::odswap(w, grounds, budget_bytes, costs).map(planned),
+            Strategy::Search => {
+                let options = RefineOptions {
+                    seed: 0,
+                    generations: DEFAULT_GENERATIONS,
+                };
+                let mut go_on = |_: &search::Generation| ControlFlow::Continue(());
+                let parallel = &search::Serial;
+                return self
+                    .search(budget_bytes, costs, &options, parallel, &mut go_on)
+                    .map(|p| (p.prediction.latency_ns < limit_ns).then_some(p));
+            }
         };
         let mut planned = found.ok_or_else(|| infeasible(self.smallest_bytes_of(strategy)))?;
         planned.plan.strategy = strategy.name().to_owned();
@@ -215,6 +243,34 @@ impl<'a> Planner<'a> {
         let plan = || spill::plan(self.workload, self.options, budget_bytes, costs);
         let found = self.options.spill.then(plan).flatten();
         found.map(|(plan, prediction)| Planned { plan, prediction })
+    }
+
+    /// A plan of [`Strategy::Search`]: `progress` hears of each generation and may end the search. For a seed
+    /// and a number of generations it is the same however `parallel` works; it is never predicted slower
+    /// than the plan of [`Strategy::Preload`].
+    pub fn search(
+        &self,
+        budget_bytes: u64,
+        costs: &CostProfile,
+        options: &RefineOptions,
+        parallel: &dyn search::Parallel,
+        progress: &mut dyn FnMut(&search::Generation) -> ControlFlow<()>,
+    ) -> Result<Planned, PlanError> {
+        let infeasible = || PlanError::Infeasible {
+            smallest_bytes: self.smallest_bytes_of(Strategy::Search),
+        };
+        let grounds = self.grounds.as_ref().ok_or_else(infeasible)?;
+        let found = if budget_bytes < grounds.smallest_bytes() {
+            self.all_resident(budget_bytes, costs)
+        } else {
+            let w = self.workload;
+            let found =
+                preload::refine(w, grounds, budget_bytes, costs, options, parallel, progress);
+            found.map(|(plan, prediction)| Planned { plan, prediction })
+        };
+        let mut planned = found.ok_or_else(infeasible)?;
+        planned.plan.strategy = Strategy::Search.name().to_owned();
+        Ok(planned)
     }
 
     fn all_resident(&self, budget_bytes: u64, costs: &CostProfile) -> Option<Planned> {

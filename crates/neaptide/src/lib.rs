@@ -33,6 +33,7 @@ mod programs;
 mod session;
 mod source_weights;
 mod spill;
+mod strategy;
 mod workload;
 
 pub use adapt::Adaptation;
@@ -54,3 +55,4 @@ pub use neap_store::{IoMode, measure_bandwidth};
 pub use pack::Progress;
 pub use programs::{BandCount, BandMode};
 pub use session::{Bounds, Plan, PlanOptions, RunOptions, Session, Strategy};
+pub use strategy::{SearchEffort, StrategyChoice};

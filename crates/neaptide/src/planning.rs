@@ -7,6 +7,7 @@ use crate::kernels::Kernels;
 use crate::memory;
 use crate::programs::Programs;
 use crate::session::{Plan, RunOptions};
+use crate::strategy::{AUTO, SearchEffort, StrategyChoice};
 use neap_ir::Program;
 use neap_plan::Workload;
 use neap_planner::{PlanError, PlanOptions, Planned, Planner, Strategy};
@@ -54,27 +55,61 @@ impl Request<'_> {
             .map(|program| self.workload(program, kernels));
         memory::trim_heap();
         let base = base_bytes();
-        let options = self.options.planner;
         let in_memory = PlanOptions {
             spill: false,
-            ..options
+            ..self.options.planner
         };
         // Other kernels and row bands come before spilling, which moves more bytes.
-        match self.plan_with(in_memory, base, first, started) {
-            Err(Error::Infeasible { .. }) if options.spill => {
-                self.plan_with(options, base, None, started)
-            }
-            found => found,
+        let mut found = self.plan_by_choice(in_memory, base, first);
+        if self.options.planner.spill && matches!(found, Err(Error::Infeasible { .. })) {
+            found = self.plan_by_choice(self.options.planner, base, None);
         }
+        let mut plan = found?;
+        plan.planning_ns = started.elapsed().as_nanos() as u64;
+        Ok(plan)
     }
 
-    /// With these options of planners; `first` is the first program's workload, if it is at hand.
-    fn plan_with(
+    /// The plan of the strategy asked for, or the best of several. `first` is the workload of the first
+    /// program, if it is at hand.
+    fn plan_by_choice(
         &self,
         options: PlanOptions,
         base: u64,
         mut first: Option<Workload>,
-        started: Instant,
+    ) -> Result<Plan> {
+        let strategies: &[Strategy] = match self.options.strategy {
+            StrategyChoice::Auto => &AUTO,
+            StrategyChoice::Only(ref strategy) => std::slice::from_ref(strategy),
+        };
+        let mut best: Option<Plan> = None;
+        let mut infeasible: Option<Error> = None;
+        for &strategy in strategies {
+            match self.plan_of(strategy, options, base, first.take()) {
+                Ok(plan) => {
+                    let is_faster =
+                        |old: &Plan| plan.prediction.latency_ns < old.prediction.latency_ns;
+                    if best.as_ref().is_none_or(is_faster) {
+                        best = Some(plan);
+                    }
+                }
+                Err(error @ Error::Infeasible { .. }) => infeasible = smaller(infeasible, error),
+                Err(error) => return Err(error),
+            }
+        }
+        match (best, infeasible) {
+            (Some(plan), _) => Ok(plan),
+            (None, Some(error)) => Err(error),
+            (None, None) => Err(Error::Defect("no strategy was tried".into())),
+        }
+    }
+
+    /// The best plan of one strategy, made with these options of planners.
+    fn plan_of(
+        &self,
+        strategy: Strategy,
+        options: PlanOptions,
+        base: u64,
+        mut first: Option<Workload>,
     ) -> Result<Plan> {
         let kernels = Kernels::preferred(self.options.exact);
         let programs = self.programs.of(self.options.bands());
@@ -103,9 +138,12 @@ impl Request<'_> {
                 }
             };
             let room = budget_bytes.map_or(with_tables(whole), |b| b.saturating_sub(base));
-            let attempt = Attempt { room, whole };
+            let attempt = Attempt {
+                room,
+                whole,
+                search: self.options.search,
+            };
             let smallest = planner.smallest_feasible_bytes();
-            let strategy = self.options.strategy;
             let mut limit_ns = best.as_ref().map_or(u64::MAX, latency_ns);
             let mut tried = vec![workload.digest.clone()];
             let mut found = attempt
@@ -174,7 +212,7 @@ impl Request<'_> {
             tables_bytes: best.tables_bytes,
             costs: best.costs,
             known: self.known.clone(),
-            planning_ns: started.elapsed().as_nanos() as u64,
+            planning_ns: 0,
         })
     }
 }
@@ -185,6 +223,7 @@ struct Attempt {
     room: u64,
     /// An arena in which everything would be resident.
     whole: u64,
+    search: SearchEffort,
 }
 
 impl Attempt {
@@ -199,13 +238,32 @@ impl Attempt {
         let tables_bytes = match strategy {
             // Nothing is resident, or everything.
             Strategy::Blocks | Strategy::Resident => 0,
-            Strategy::Preload | Strategy::OnDemand => {
+            Strategy::Preload | Strategy::OnDemand | Strategy::OdSwap | Strategy::Search => {
                 let spare = self.room.saturating_sub(planner.smallest_feasible_bytes());
                 tables_bytes(self.room.min(self.whole)).min(spare)
             }
         };
-        let planned = planner.plan_below(self.room - tables_bytes, strategy, costs, limit_ns)?;
+        let room = self.room - tables_bytes;
+        let planned = match strategy {
+            Strategy::Search => {
+                let planned = self.search.run(&planner, room, costs)?;
+                (planned.prediction.latency_ns < limit_ns).then_some(planned)
+            }
+            _ => planner.plan_below(room, strategy, costs, limit_ns)?,
+        };
         Ok(planned.map(|planned| (planned, tables_bytes)))
+    }
+}
+
+/// Of two budgets that are too small, the one that names the smaller.
+fn smaller(old: Option<Error>, new: Error) -> Option<Error> {
+    let named = |e: &Error| match e {
+        Error::Infeasible { smallest_bytes, .. } => *smallest_bytes,
+        _ => u64::MAX,
+    };
+    match old {
+        Some(old) if named(&old) <= named(&new) => Some(old),
+        _ => Some(new),
     }
 }
 

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::strategy::{SearchEffort, StrategyChoice};
 pub use neap_planner::{PlanOptions, Strategy};
 
 /// Bytes per thread that are not in the arena: touched stack, kernel stack.
@@ -38,7 +39,9 @@ const KEPT_PIECE_BYTES: u64 = 256 * 1024;
 pub struct RunOptions {
     pub budget: Budget,
     pub threads: usize,
-    pub strategy: Strategy,
+    pub strategy: StrategyChoice,
+    /// For how long [`Strategy::Search`] searches, each time that it plans.
+    pub search: SearchEffort,
     /// What the planner may do; anything but the default is for comparison.
     pub planner: PlanOptions,
     pub io: IoMode,
@@ -69,7 +72,8 @@ impl Default for RunOptions {
         RunOptions {
             budget: Budget::Unlimited,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
-            strategy: Strategy::Preload,
+            strategy: StrategyChoice::Only(Strategy::Preload),
+            search: SearchEffort::default(),
             planner: PlanOptions::default(),
             io: IoMode::Auto,
             throttle_bytes_per_second: None,

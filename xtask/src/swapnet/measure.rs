@@ -173,7 +173,7 @@ fn overhead(root: &Path, name: &'static str) -> Result<Overhead> {
         weight_bytes: model.weight_bytes(),
         activation_bytes: ends.max().unwrap_or(0),
         tables_bytes: tables as u64,
-        smallest_slices_bytes: smallest(Strategy::Preload)?,
-        smallest_blocks_bytes: smallest(Strategy::Blocks)?,
+        smallest_slices_bytes: smallest(Strategy::Preload.into())?,
+        smallest_blocks_bytes: smallest(Strategy::Blocks.into())?,
     })
 }

@@ -29,6 +29,9 @@ pub struct PlanArgs {
     /// or phone
     #[arg(long, value_name = "FILE|NAME", conflicts_with = "calibrate")]
     device: Option<String>,
+    /// The same as --search-seed
+    #[arg(long, value_name = "N", conflicts_with = "search_seed")]
+    seed: Option<u64>,
     /// text, json, a FILE.html to write, or a FILE.json for Perfetto
     #[arg(long, short, value_name = "FORMAT", default_value = "text", value_parser = parse_format)]
     output: Format,
@@ -49,11 +52,12 @@ pub fn run(args: &PlanArgs, quiet: bool) -> Outcome {
     let device = args.device.as_deref().map(Device::find).transpose()?;
     let model = open(&args.model.model, &args.model.open.options()?, quiet)?;
     let inputs = model.inputs().iter().map(|i| i.len_bytes() as u64).sum();
-    let options = RunOptions {
+    let mut options = RunOptions {
         reserve_bytes: inputs,
         costs: device.as_ref().map(|d| d.costs.clone()),
         ..args.engine.options(args.memory_budget)
     };
+    options.search.seed = args.seed.unwrap_or(options.search.seed);
     let plan = model.plan(&options)?;
     if let Some(remark) = plan.cost_remark() {
         note(remark);

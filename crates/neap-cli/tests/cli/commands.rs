@@ -131,3 +131,35 @@ fn the_zoo() {
     let facts = bench.json("inspect squeezenet1_1.onnx -o json");
     assert_eq!(facts["outputs"][0]["shape"], serde_json::json!([1, 1000]));
 }
+
+/// Every strategy plans and runs, `auto` is as fast as the fastest of them, and a search is never slower than
+/// what it starts from.
+#[test]
+fn strategies_are_compared() {
+    let bench = Bench::with_model(&layers());
+    let budget = "--memory-budget 80% --threads 1 --calibrate off --quiet";
+    let predicted = |strategy: &str| {
+        let search = "--search-time 0.2 --seed 3";
+        let plan = bench.json(&format!(
+            "plan m.onnx {budget} --strategy {strategy} {search} -o json"
+        ));
+        plan["predicted_latency_ms"].as_f64().unwrap()
+    };
+    let single = ["preload", "ondemand", "odswap", "search"].map(predicted);
+    assert!(single[3] <= single[0], "{single:?}");
+    let fastest = single.iter().copied().fold(f64::MAX, f64::min);
+    // What a search finds in its time differs a little.
+    assert!(
+        predicted("auto") <= single[0].min(fastest * 1.05),
+        "{single:?}"
+    );
+    let read = |strategy: &str| {
+        let run = format!("run m.onnx {budget} --strategy {strategy} --search-time 0.1");
+        bench.neap(&format!("{run} --output-dir {strategy}")).ok();
+        fs::read(bench.path(strategy).join("out_put_0.npy")).unwrap()
+    };
+    assert_eq!(read("search"), read("odswap"));
+    let refused = bench.neap("plan m.onnx --strategy search --search-time soon");
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("seconds"), "{}", refused.stderr);
+}

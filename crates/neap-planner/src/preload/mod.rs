@@ -16,6 +16,7 @@
 //! percent within which the search is content).
 
 pub mod place;
+mod refine;
 pub mod residency;
 mod skyline;
 
@@ -27,6 +28,7 @@ use crate::ground::{Ground, Memory, Reserve, Tables, prefers_rows};
 use crate::options::{Effort, PlanOptions};
 use crate::schedule::{Schedule, Slicing};
 use place::addresses_in;
+pub use refine::{RefineOptions, refine};
 use residency::{Played, Window};
 
 /// Slicings to try. The last takes all the room that a step leaves: where nothing can be prefetched, the

@@ -287,7 +287,7 @@ pub fn search(
 }
 
 /// Makes `jobs` lists and joins them in order.
-pub(super) fn batch<T: Send>(
+pub(crate) fn batch<T: Send>(
     parallel: &dyn Parallel,
     jobs: usize,
     make: &(dyn Fn(usize) -> Vec<T> + Sync),

@@ -31,6 +31,7 @@ pub use dataflow::{
     Dataflow, DataflowError, DataflowSpec, OpId, Operator, Tensor, TensorId, TensorKind, Touch,
 };
 pub use device::Device;
+pub(crate) use evolve::batch;
 pub use evolve::{Found, Generation, Infeasible, Parallel, Scope, SearchOptions, Serial, search};
 pub use lanes::{Outcome, play};
 pub use order::random as random_order;

@@ -163,7 +163,7 @@ fn in_blocks(
     let known = Known::of(profile.clone(), model, CostSource::Measured);
     let plan = |bytes: u64| {
         let options = RunOptions {
-            strategy: Strategy::Blocks,
+            strategy: Strategy::Blocks.into(),
             budget: Budget::Bytes(bytes.min(most_bytes)),
             ..options.clone()
         };

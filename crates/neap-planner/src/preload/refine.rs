@@ -1,0 +1,252 @@
+//! `search`: from the best plans of the preload planner on, as long as it is let. Windows and slicings that the
+//! planner does not try, and resident weights exchanged for others, each timed by the simulator.
+//!
+//! Schedules of steps and their activations stay; SwapAdvisor's search over those is in [`crate::search`].
+
+use std::ops::ControlFlow;
+
+use neap_plan::{ExecutionPlan, Workload};
+use neap_sim::{CostProfile, Prediction, Simulator};
+
+use super::place::addresses;
+use super::residency::{Played, Window};
+use super::{Grounds, all_resident, most_slices, slicings, windows};
+use crate::assemble::assemble;
+use crate::ground::Ground;
+use crate::schedule::{Schedule, Slicing};
+use crate::search::{Generation, Parallel, Random, batch};
+
+/// How long to search, and with what luck.
+#[derive(Clone, Copy, Debug)]
+pub struct RefineOptions {
+    pub seed: u64,
+    pub generations: u32,
+}
+
+const POPULATION: usize = 12;
+/// Slices so small that a plan of them takes long and gains nothing.
+const SMALLEST_SLICE_BYTES: f64 = 64.0 * 1024.0;
+
+#[derive(Clone)]
+struct Individual<'a> {
+    ground: &'a Ground,
+    window_bytes: u64,
+    schedule: Schedule,
+    offsets: Vec<u64>,
+    resident: Vec<bool>,
+    latency_ns: u64,
+}
+
+struct Setting<'a> {
+    w: &'a Workload,
+    grounds: &'a Grounds,
+    budget_bytes: u64,
+    costs: &'a CostProfile,
+}
+
+impl<'a> Setting<'a> {
+    fn window<'i>(&'i self, i: &'i Individual<'a>) -> Window<'i> {
+        Window {
+            w: self.w,
+            ground: i.ground,
+            schedule: &i.schedule,
+            offsets: &i.offsets,
+            window_bytes: i.window_bytes,
+            cyclic: self.grounds.options.cyclic,
+        }
+    }
+
+    fn played(&self, i: &Individual<'a>) -> Played {
+        self.window(i)
+            .play(&i.resident, self.costs, &mut Simulator::default())
+    }
+
+    /// Weights resident as the preload planner would have it.
+    fn filled(
+        &self,
+        ground: &'a Ground,
+        window_bytes: u64,
+        slicing: Slicing,
+    ) -> Option<Individual<'a>> {
+        let room_bytes = self.budget_bytes.checked_sub(window_bytes)?;
+        let (schedule, offsets) = place(self.w, ground, window_bytes, slicing)?;
+        let mut individual = Individual {
+            ground,
+            window_bytes,
+            schedule,
+            offsets,
+            resident: Vec::new(),
+            latency_ns: 0,
+        };
+        let mut sim = Simulator::default();
+        let filled = self
+            .window(&individual)
+            .fill(room_bytes, self.costs, &mut sim);
+        let (resident, played) = filled?;
+        individual.resident = resident;
+        individual.latency_ns = played.prediction.latency_ns;
+        Some(individual)
+    }
+
+    /// A window and a slicing drawn at random, sizes evenly by their logarithms.
+    fn drawn(&self, random: &mut Random) -> Option<Individual<'a>> {
+        let grounds: Vec<&Ground> = [&self.grounds.loose, &self.grounds.tight]
+            .into_iter()
+            .chain(&self.grounds.tables)
+            .collect();
+        let ground = grounds[random.below(grounds.len())];
+        let least = self.grounds.smallest_bytes();
+        let spare = self.budget_bytes.saturating_sub(least) as f64;
+        let more = (spare + 1.0).powf(random.unit()) as u64;
+        let window_bytes = least + more / 4096 * 4096;
+        let cap = SMALLEST_SLICE_BYTES * 256f64.powf(random.unit());
+        let slicing = Slicing {
+            cap_bytes: cap as u64,
+            in_gap: 1 + random.below(6) as u64,
+            gather_bytes: (cap / 8.0) as u64,
+        };
+        self.filled(ground, window_bytes, slicing)
+    }
+
+    /// Some resident weights exchanged for others that fit.
+    fn exchanged(&self, parent: &Individual<'a>, random: &mut Random) -> Individual<'a> {
+        let mut child = parent.clone();
+        let units = &child.schedule.units;
+        if units.is_empty() {
+            return child;
+        }
+        let used: u64 = (units.iter().zip(&child.resident))
+            .filter(|(_, resident)| **resident)
+            .map(|(u, _)| u.file.len())
+            .sum();
+        let mut room = (self.budget_bytes - child.window_bytes).saturating_sub(used);
+        for _ in 0..1 + random.below(4) {
+            let i = random.below(units.len());
+            if child.resident[i] && !units[i].resident {
+                child.resident[i] = false;
+                room += units[i].file.len();
+            }
+        }
+        for _ in 0..16 {
+            let i = random.below(units.len());
+            if !child.resident[i] && units[i].file.len() <= room {
+                child.resident[i] = true;
+                room -= units[i].file.len();
+            }
+        }
+        child.latency_ns = self.played(&child).prediction.latency_ns;
+        child
+    }
+}
+
+/// The fastest plan found within `budget_bytes`, at least as fast as every one that the preload planner
+/// considers; `progress` may end the search.
+pub fn refine(
+    w: &Workload,
+    grounds: &Grounds,
+    budget_bytes: u64,
+    costs: &CostProfile,
+    options: &RefineOptions,
+    parallel: &dyn Parallel,
+    progress: &mut dyn FnMut(&Generation) -> ControlFlow<()>,
+) -> Option<(ExecutionPlan, Prediction)> {
+    if let Some(all) = all_resident(w, grounds, budget_bytes, costs, &mut Simulator::default()) {
+        return Some(all);
+    }
+    let preloaded = super::plan(w, grounds, budget_bytes, costs, u64::MAX);
+    let setting = Setting {
+        w,
+        grounds,
+        budget_bytes,
+        costs,
+    };
+    let effort = grounds.options.effort;
+    let mut starts: Vec<(&Ground, u64, Slicing)> = Vec::new();
+    for window_bytes in windows(effort, grounds.smallest_bytes(), w.weight_bytes())
+        .take_while(|&bytes| bytes <= budget_bytes)
+    {
+        for &slicing in slicings(effort) {
+            let some = [&grounds.loose, &grounds.tight].into_iter();
+            starts.extend(
+                some.chain(&grounds.tables)
+                    .map(|g| (g, window_bytes, slicing)),
+            );
+        }
+    }
+    let first = batch(parallel, starts.len(), &|i| {
+        let (ground, window_bytes, slicing) = starts[i];
+        setting
+            .filled(ground, window_bytes, slicing)
+            .into_iter()
+            .collect()
+    });
+    let mut timed = first.len() as u64;
+    let mut population = fittest(first);
+    let mut number = 0;
+    while let (Some(best), Some(worst)) = (population.first(), population.last()) {
+        let mean = population.iter().map(|i| i.latency_ns as f64).sum::<f64>();
+        let report = Generation {
+            number,
+            timed,
+            best_ns: best.latency_ns as f64,
+            mean_ns: mean / population.len() as f64,
+            worst_ns: worst.latency_ns as f64,
+        };
+        if progress(&report).is_break() || number >= options.generations {
+            break;
+        }
+        number += 1;
+        let children = batch(parallel, 2 * POPULATION, &|i| {
+            let mut random = Random::new(options.seed, number, i as u32);
+            if random.chance(0.3) {
+                return setting.drawn(&mut random).into_iter().collect();
+            }
+            // The better of two.
+            let n = population.len();
+            let parent = &population[random.below(n).min(random.below(n))];
+            vec![setting.exchanged(parent, &mut random)]
+        });
+        timed += children.len() as u64;
+        population.extend(children);
+        population = fittest(population);
+    }
+    let found = population.first().map(|best| {
+        let played = setting.played(best);
+        let plan = assemble("search", &setting.window(best), &best.resident, &played);
+        (plan, played.prediction)
+    });
+    let both = found.into_iter().chain(preloaded);
+    both.min_by_key(|(_, prediction)| prediction.latency_ns)
+}
+
+/// A schedule with addresses; weights of small steps gathered where that can be placed.
+fn place(
+    w: &Workload,
+    ground: &Ground,
+    window_bytes: u64,
+    slicing: Slicing,
+) -> Option<(Schedule, Vec<u64>)> {
+    if ground.needed_bytes > window_bytes {
+        return None;
+    }
+    let apart = Slicing {
+        gather_bytes: 0,
+        ..slicing
+    };
+    [slicing, apart].into_iter().find_map(|slicing| {
+        let schedule = Schedule::new(w, ground, window_bytes, slicing)?;
+        if schedule.slices.len() > most_slices(w) {
+            return None;
+        }
+        let offsets = addresses(&schedule, ground, window_bytes)?;
+        Some((schedule, offsets))
+    })
+}
+
+/// The fastest, one for each time.
+fn fittest(mut population: Vec<Individual>) -> Vec<Individual> {
+    population.sort_by_key(|i| i.latency_ns);
+    population.dedup_by_key(|i| i.latency_ns);
+    population.truncate(POPULATION);
+    population
+}

@@ -1,0 +1,104 @@
+//! Which strategies are planned with, and how long is searched.
+
+use crate::session::Strategy;
+use neap_planner::search::{Parallel, Serial};
+use neap_planner::{PlanError, Planned, Planner, RefineOptions};
+use neap_sim::CostProfile;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// The strategy of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StrategyChoice {
+    Only(Strategy),
+    /// Whichever is predicted fastest.
+    Auto,
+}
+
+/// All that [`StrategyChoice::Auto`] tries. What is everything resident, each of them finds where it fits.
+pub(crate) const AUTO: [Strategy; 5] = [
+    Strategy::Preload,
+    Strategy::Blocks,
+    Strategy::OdSwap,
+    Strategy::OnDemand,
+    Strategy::Search,
+];
+
+impl From<Strategy> for StrategyChoice {
+    fn from(strategy: Strategy) -> Self {
+        Self::Only(strategy)
+    }
+}
+
+/// What [`Strategy::Search`] may take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SearchEffort {
+    pub seconds: f64,
+    pub seed: u64,
+    /// Threads to search on. The plan depends on them only by how far the search gets.
+    pub threads: usize,
+}
+
+impl Default for SearchEffort {
+    fn default() -> Self {
+        Self {
+            seconds: 2.0,
+            seed: 0,
+            threads: 2,
+        }
+    }
+}
+
+impl SearchEffort {
+    pub(crate) fn run(
+        &self,
+        planner: &Planner,
+        room_bytes: u64,
+        costs: &CostProfile,
+    ) -> Result<Planned, PlanError> {
+        let started = Instant::now();
+        // Beyond a day, time is no limit.
+        let limit = Duration::from_secs_f64(self.seconds.clamp(0.0, 86_400.0));
+        let options = RefineOptions {
+            seed: self.seed,
+            generations: u32::MAX,
+        };
+        let threads = Threads(self.threads);
+        let parallel: &dyn Parallel = if self.threads > 1 { &threads } else { &Serial };
+        planner.search(
+            room_bytes,
+            costs,
+            &options,
+            parallel,
+            &mut |_| match started.elapsed() >= limit {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            },
+        )
+    }
+}
+
+/// Jobs on a few threads, whoever is free next.
+struct Threads(usize);
+
+impl Parallel for Threads {
+    fn for_each(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                if i >= count {
+                    return;
+                }
+                job(i);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..self.0.min(count) {
+                scope.spawn(work);
+            }
+            work();
+        });
+    }
+}
