@@ -175,7 +175,7 @@ fn figures(args: &PlanArgs, model: &Model, plan: &Plan, options: &RunOptions) ->
         "resident_weight_bytes": plan.verdict.resident_bytes,
         "loaded_bytes_per_run": plan.verdict.loaded_bytes_per_run,
         "stored_bytes_per_run": plan.verdict.stored_bytes_per_run,
-        "predicted_stall_ms": ms(plan.prediction.stall_ns),
+        "stall_ms": ms(plan.prediction.stall_ns),
         "predicted_latency_ms": ms(plan.prediction.latency_ns),
         "calibration": plan.cost_source(),
         "planning_ms": ms(plan.planning_ns),
