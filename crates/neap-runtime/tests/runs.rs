@@ -346,9 +346,9 @@ proptest! {
     ) {
         let found = within(LIMIT, move || {
             let model = random_model(seed, layers, rows);
-            let (least, most) = (model.smallest_bytes(), model.unlimited_bytes());
-            let budget = least + (most.saturating_sub(least) as f64 * share * share) as u64;
             let strategy = if preload { Strategy::Preload } else { Strategy::OnDemand };
+            let (least, most) = (model.smallest_bytes_of(strategy), model.unlimited_bytes());
+            let budget = least + (most.saturating_sub(least) as f64 * share * share) as u64;
             let plan = model.plan(budget, strategy);
             let device = MemoryModel { depth, max_loads: 1 + depth, ..slow() };
             let mut session = model.open(&plan, threads, device, FaultScript::default()).unwrap();

@@ -196,9 +196,9 @@ proptest! {
             let model = random_model(seed, layers, 3);
             let costs = random_costs(&mut random, &model);
             let planner = planner(&model);
-            let (least, most) = (planner.smallest_feasible_bytes(), model.unlimited_bytes());
-            let budget = least + ((most - least) as f64 * share * share) as u64;
             let strategy = if preload { Planning::Preload } else { Planning::OnDemand };
+            let (least, most) = (planner.smallest_bytes_of(strategy), model.unlimited_bytes());
+            let budget = least + ((most - least) as f64 * share * share) as u64;
             let planned = planner.plan(budget, strategy, &costs).unwrap();
             same_events(&model, &planned.plan, &costs, threads);
         });
@@ -211,11 +211,11 @@ fn images_under_every_budget() {
         let model = image_model(11);
         let mut random = Random(12);
         let planner = planner(&model);
-        let (least, most) = (planner.smallest_feasible_bytes(), model.unlimited_bytes());
         let mut loads = 0;
         for eighth in 0..=8 {
-            let budget = least + (most - least) * eighth / 8;
             for strategy in [Planning::Preload, Planning::OnDemand] {
+                let (least, most) = (planner.smallest_bytes_of(strategy), model.unlimited_bytes());
+                let budget = least + (most - least) * eighth / 8;
                 let costs = random_costs(&mut random, &model);
                 let planned = planner.plan(budget, strategy, &costs).unwrap();
                 loads += same_events(&model, &planned.plan, &costs, 2);

@@ -340,6 +340,11 @@ impl Model {
         neap_planner::smallest_feasible_bytes(&self.workload)
     }
 
+    /// Only preloading spills: what is loaded on demand may need more.
+    pub fn smallest_bytes_of(&self, strategy: neap_planner::Strategy) -> u64 {
+        neap_planner::Planner::new(&self.workload).smallest_bytes_of(strategy)
+    }
+
     pub fn unlimited_bytes(&self) -> u64 {
         neap_planner::unlimited_high_water_bytes(&self.workload)
     }
