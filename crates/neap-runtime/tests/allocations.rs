@@ -2,12 +2,16 @@
 
 mod support;
 
+use neap_plan::ExecutionPlan;
 use neap_planner::Strategy;
-use neap_runtime::{Clock, InputTensor, OutputTensor, Session};
-use neap_store::{FaultScript, IoMode, MemoryModel, PackWriter, PackedFile};
+use neap_runtime::{Clock, InputTensor, OutputTensor, Session, Storage};
+use neap_store::{
+    FaultScript, IoMode, MemoryModel, PackWriter, PackedFile, StoreError, open_spill,
+};
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use support::{Model, image_model, mixed_model};
+use support::{Model, image_model, mixed_model, skip_model};
 
 struct Counting;
 
@@ -79,11 +83,45 @@ fn allocations_of_runs<C: Clock>(model: &Model, session: &mut Session<C>) -> usi
     ALLOCATIONS.load(Ordering::SeqCst)
 }
 
+/// A way to read the model's file, and to store activations; `None`, said aloud, where it cannot be had.
+fn storage(folder: &Path, file: &Path, plan: &ExecutionPlan, mode: IoMode) -> Option<Storage> {
+    let mut file = PackedFile::open(file).unwrap();
+    let verifier = file.take_verifier().unwrap();
+    let source = match file.open_source(mode) {
+        Err(e) if mode == IoMode::Uring => {
+            eprintln!("SKIPPED: no io_uring here: {e}");
+            return None;
+        }
+        opened => opened.unwrap(),
+    };
+    let spill = match plan.spill_bytes() {
+        0 => None,
+        bytes => match open_spill(folder, bytes, mode) {
+            Err(e @ StoreError::NoSpill { .. }) => {
+                eprintln!("SKIPPED: {e}");
+                return None;
+            }
+            opened => Some(opened.unwrap()),
+        },
+    };
+    Some(Storage {
+        source,
+        verifier,
+        spill,
+    })
+}
+
 /// One test, since counting takes in whatever other tests would do meanwhile.
 #[test]
 fn runs_allocate_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, model) in [("mixed", mixed_model(21)), ("image", image_model(22))] {
+    let models = [
+        ("mixed", mixed_model(21)),
+        ("image", image_model(22)),
+        ("spilled", skip_model(23)),
+        ("kept", mixed_model(24).keeping()),
+    ];
+    for (name, model) in models {
         let path = folder.path().join(name);
         let mut writer = PackWriter::create(&path).unwrap();
         writer.append(&model.file[neap_store::BLOCK..]).unwrap();
@@ -91,27 +129,24 @@ fn runs_allocate_nothing() {
         let expected = model.expected();
         for budget in [model.smallest_bytes(), model.unlimited_bytes()] {
             let plan = model.plan(budget, Strategy::Preload);
+            let spills = budget == model.smallest_bytes() && ["spilled", "kept"].contains(&name);
+            assert_eq!(plan.stores.is_empty(), !spills, "{name}");
             let mut virtual_session = model
                 .open(&plan, 2, MemoryModel::default(), FaultScript::default())
                 .unwrap();
             assert_eq!(allocations_of_runs(&model, &mut virtual_session), 0);
             for mode in [IoMode::Uring, IoMode::Pread] {
-                let mut file = PackedFile::open(&path).unwrap();
-                let verifier = file.take_verifier().unwrap();
-                let source = match file.open_source(mode) {
-                    Ok(source) => source,
-                    Err(e) if mode == IoMode::Uring => {
-                        eprintln!("SKIPPED: no io_uring here: {e}");
-                        continue;
-                    }
-                    Err(e) => panic!("{e}"),
+                let Some(storage) = storage(folder.path(), &path, &plan, mode) else {
+                    continue;
                 };
-                let mut session = model.open_source(&plan, 2, source, verifier).unwrap();
+                let mut session = model.open_storage(&plan, 2, storage).unwrap();
                 // Threads that read allocate as they start, which may be at any time, but once.
                 let tries = if mode == IoMode::Pread { 100 } else { 1 };
                 let quiet = (0..tries).any(|_| allocations_of_runs(&model, &mut session) == 0);
-                assert!(quiet, "{mode:?}");
+                assert!(quiet, "{name} {mode:?}");
                 assert_eq!(model.run(&mut session).unwrap(), expected);
+                let stored = session.stats().stored_bytes;
+                assert_eq!(stored > 0, spills, "{name} {mode:?}");
             }
         }
     }

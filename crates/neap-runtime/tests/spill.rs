@@ -24,18 +24,6 @@ fn device() -> MemoryModel {
     }
 }
 
-/// The same model, with every activation kept after the run.
-fn keeping(mut model: Model) -> Model {
-    let steps = model.workload.steps.len() as u32;
-    for buffer in &mut model.workload.buffers {
-        if buffer.live.end < steps {
-            buffer.live.end = steps;
-            buffer.kept = true;
-        }
-    }
-    model
-}
-
 fn smallest_plan(model: &Model) -> ExecutionPlan {
     let plan = model.plan(model.smallest_bytes(), Strategy::Preload);
     assert!(!plan.stores.is_empty());
@@ -86,7 +74,7 @@ fn a_skip_that_is_away_meanwhile_changes_no_bits() {
 fn kept_activations_are_the_same_wherever_they_are() {
     for model in [skip_model(2), mixed_model(3), image_model(4)] {
         let expected = model.expected();
-        let model = keeping(model);
+        let model = model.keeping();
         let all = model.plan(u64::MAX, Strategy::Resident);
         assert!(all.stores.is_empty());
         let open = |plan| {
@@ -117,7 +105,7 @@ fn kept_activations_are_the_same_wherever_they_are() {
 #[test]
 fn a_full_disk_is_an_error_of_the_run_and_overcome() {
     within(LIMIT, || {
-        let model = keeping(skip_model(5));
+        let model = skip_model(5).keeping();
         let expected = model.expected();
         let plan = smallest_plan(&model);
         let mut failed = 0;
@@ -235,7 +223,7 @@ fn sessions_go_over_to_plans_that_store_and_back() {
 
 #[test]
 fn the_timeline_shows_every_store_between_its_writer_and_what_comes_over_it() {
-    let model = keeping(skip_model(9));
+    let model = skip_model(9).keeping();
     let plan = smallest_plan(&model);
     let mut session = model
         .open(&plan, 1, device(), FaultScript::default())
@@ -271,7 +259,7 @@ proptest! {
         keep: bool,
     ) {
         let model = skip_model(seed % 7);
-        let model = if keep { keeping(model) } else { model };
+        let model = if keep { model.keeping() } else { model };
         within(LIMIT, move || {
             let expected = model.expected();
             let faults = RandomFaults {

@@ -94,7 +94,7 @@ impl RunOptions {
     pub(crate) fn workload(&self, program: &Program, kernels: Kernels) -> Workload {
         let mut workload = workload(program, self.threads, Isa::detect(), kernels);
         if self.keep_activations {
-            keep_activations(&mut workload);
+            keep_activations(&mut workload, program);
         }
         workload
     }

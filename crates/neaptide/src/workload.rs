@@ -64,10 +64,16 @@ pub fn workload(program: &Program, threads: usize, isa: Isa, kernels: Kernels) -
 }
 
 /// Every activation lives on to the end of the run and is kept; outputs are taken then, as ever.
-pub fn keep_activations(workload: &mut Workload) {
+pub fn keep_activations(workload: &mut Workload, program: &Program) {
     let end = workload.steps.len() as u32;
-    for buffer in &mut workload.buffers {
-        if buffer.live.end < end && !buffer.live.is_empty() {
+    let mut is_output = vec![false; workload.buffers.len()];
+    for output in &program.graph.outputs {
+        if let Storage::Buffer { buffer, .. } = program.storage[output.index()] {
+            is_output[buffer as usize] = true;
+        }
+    }
+    for (buffer, is_output) in workload.buffers.iter_mut().zip(is_output) {
+        if !is_output && !buffer.live.is_empty() {
             buffer.live.end = end;
             buffer.kept = true;
         }

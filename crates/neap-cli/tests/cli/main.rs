@@ -11,5 +11,6 @@ mod inputs;
 mod layout;
 mod onnx;
 mod signals;
+mod spilling;
 mod support;
 mod tasks;

@@ -260,19 +260,42 @@ impl Model {
         source: Box<dyn Source>,
         verifier: Verifier,
     ) -> Result<Session<Monotonic>, RuntimeError> {
-        let program = self.program.clone();
-        let options = options(threads);
+        let storage = Storage {
+            source,
+            verifier,
+            spill: None,
+        };
+        self.open_storage(plan, threads, storage)
+    }
+
+    pub fn open_storage(
+        &self,
+        plan: &ExecutionPlan,
+        threads: usize,
+        storage: Storage,
+    ) -> Result<Session<Monotonic>, RuntimeError> {
         Session::open(
-            program,
+            self.program.clone(),
             plan.clone(),
             &self.workload,
-            Storage {
-                source,
-                verifier,
-                spill: None,
-            },
-            options,
+            storage,
+            options(threads),
         )
+    }
+
+    /// The same model, with every activation kept after the run.
+    pub fn keeping(mut self) -> Model {
+        let graph = &self.program.graph;
+        let outputs = graph.outputs.iter().map(|&v| Some(v)).collect::<Vec<_>>();
+        let outputs = buffers(&self.program, &outputs);
+        let steps = self.workload.steps.len() as u32;
+        for (index, buffer) in self.workload.buffers.iter_mut().enumerate() {
+            if !outputs.contains(&BufferId(index as u32)) && !buffer.live.is_empty() {
+                buffer.live.end = steps;
+                buffer.kept = true;
+            }
+        }
+        self
     }
 
     pub fn run<C: Clock>(&self, session: &mut Session<C>) -> Result<Vec<Vec<u8>>, RuntimeError> {
