@@ -7,6 +7,9 @@
 //!   simulated   ready ├─ queue ─┤ start ├──────────┤ end
 //!   executor          ├──────────────────────────────────┤ the next compute's begin, or at once in a stall
 //! ```
+//!
+//! Of plans that store activations, hand-overs are compared, not when it looked: in a stall it waits for one
+//! file and finds what the other has done meanwhile.
 
 mod support;
 
@@ -14,10 +17,11 @@ use neap_plan::{ExecutionPlan, Lane, Span, Timeline};
 use neap_planner::{PlanOptions, Planner, Strategy as Planning};
 use neap_runtime::{Clock, Session, Storage};
 use neap_sim::{CostProfile, simulate};
-use neap_store::{FaultScript, MemoryModel, MemorySource, VirtualClock};
+use neap_store::{Spill, VirtualClock};
 use proptest::prelude::*;
 use std::time::Duration;
-use support::{Model, Random, image_model, options, random_model, within};
+use support::link::{LinkModel, ports};
+use support::{Model, Random, image_model, options, random_model, skip_model, within};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const RUNS: u32 = 4;
@@ -38,25 +42,21 @@ impl Clock for CostClock {
     }
 }
 
-/// The device of a profile; its rate gives whole nanoseconds per byte.
-fn device(costs: &CostProfile) -> MemoryModel {
-    MemoryModel {
-        bytes_per_second: costs.storage_bytes_per_second as u64,
+/// The link of a profile; its rates give whole nanoseconds per byte.
+fn link(costs: &CostProfile) -> LinkModel {
+    let ns_per_byte = |bytes_per_second: f64| (1e9 / bytes_per_second) as u64;
+    LinkModel {
+        load_ns_per_byte: ns_per_byte(costs.storage_bytes_per_second),
+        store_ns_per_byte: ns_per_byte(costs.store_bytes_per_second),
         latency_ns: costs.request_latency_ns,
         depth: costs.queue_depth as usize,
-        piece_bytes: 1 << 30,
-        max_loads: 4096,
+        is_shared: costs.both_ways_rate() < costs.storage_bytes_per_second + costs.store_rate(),
     }
 }
 
 fn executed(model: &Model, plan: &ExecutionPlan, costs: &CostProfile, threads: usize) -> Timeline {
     let time = VirtualClock::new();
-    let source = MemorySource::new(
-        model.file.clone(),
-        device(costs),
-        time.clone(),
-        FaultScript::default(),
-    );
+    let [weights, spill] = ports(link(costs), &model.file, plan.spill_bytes(), time.clone());
     let computes = plan.computes.iter();
     let compute_ns = computes.map(|c| costs.compute_ns(&model.workload, c));
     let clock = CostClock {
@@ -68,9 +68,9 @@ fn executed(model: &Model, plan: &ExecutionPlan, costs: &CostProfile, threads: u
         plan.clone(),
         &model.workload,
         Storage {
-            source: Box::new(source.unwrap()),
+            source: Box::new(weights),
             verifier: model.verifier(),
-            spill: None,
+            spill: (!plan.stores.is_empty()).then(|| Box::new(spill) as Box<dyn Spill>),
         },
         options(threads),
         clock,
@@ -125,8 +125,13 @@ fn seen(simulated: &Timeline) -> Timeline {
         })
     });
     let loads: Vec<Span> = loads.collect();
+    let stores = of(Lane::Store).filter(|s| s.run < RUNS).map(|store| Span {
+        start_ns: store.ready_ns,
+        ..*store
+    });
+    let stores: Vec<Span> = stores.collect();
     Timeline {
-        spans: computes.into_iter().chain(loads).collect(),
+        spans: computes.into_iter().chain(loads).chain(stores).collect(),
         runs: simulated.runs[..RUNS as usize].to_vec(),
     }
 }
@@ -134,7 +139,7 @@ fn seen(simulated: &Timeline) -> Timeline {
 fn in_order(mut timeline: Timeline) -> Timeline {
     timeline
         .spans
-        .sort_by_key(|s| (s.lane == Lane::Load, s.run, s.action));
+        .sort_by_key(|s| (s.lane == Lane::Load, s.lane == Lane::Store, s.run, s.action));
     timeline
 }
 
@@ -146,17 +151,33 @@ fn same_events(model: &Model, plan: &ExecutionPlan, costs: &CostProfile, threads
         in_order(executed(model, plan, costs, threads)),
     );
     assert_eq!(found.runs, expected.runs);
-    assert_eq!(found.spans.len(), expected.spans.len());
-    for (found, expected) in found.spans.iter().zip(&expected.spans) {
+    if plan.stores.is_empty() {
+        assert_eq!(found.spans.len(), expected.spans.len());
+        for (found, expected) in found.spans.iter().zip(&expected.spans) {
+            assert_eq!(found, expected);
+        }
+        return plan.loads.len();
+    }
+    let handed_over = |timeline: &Timeline| -> Vec<Span> {
+        let spans = timeline.spans.iter().filter(|s| s.run < RUNS);
+        let times = spans.map(|span| match span.lane {
+            Lane::Compute => *span,
+            Lane::Load | Lane::Store => Span { end_ns: 0, ..*span },
+        });
+        times.collect()
+    };
+    let (found, expected) = (handed_over(&found), handed_over(&expected));
+    for (found, expected) in found.iter().zip(&expected) {
         assert_eq!(found, expected);
     }
+    assert_eq!(found.len(), expected.len());
     plan.loads.len()
 }
 
-/// Plans of two lanes.
-fn planner(model: &Model) -> Planner<'_> {
+/// Plans of two lanes, or of three where the budget is too small for them.
+fn planner(model: &Model, spill: bool) -> Planner<'_> {
     let options = PlanOptions {
-        spill: false,
+        spill,
         ..PlanOptions::default()
     };
     Planner::with_options(&model.workload, options)
@@ -164,11 +185,16 @@ fn planner(model: &Model) -> Planner<'_> {
 
 /// Random times of steps, and a device of a random speed.
 fn random_costs(random: &mut Random, model: &Model) -> CostProfile {
-    let ns_per_byte = [1, 2, 4, 5, 10][random.below(5)];
+    let mut rate = || 1e9 / [1.0, 2.0, 4.0, 5.0, 10.0][random.below(5)];
+    let (loads, stores) = (rate(), rate());
+    let both_ways = loads + stores;
+    let both_ways = [both_ways, both_ways / 2.0][random.below(2)];
     let steps = model.workload.steps.iter();
     let scale = 1 + random.below(200_000);
     CostProfile {
-        storage_bytes_per_second: 1e9 / f64::from(ns_per_byte),
+        storage_bytes_per_second: loads,
+        store_bytes_per_second: stores,
+        both_ways_bytes_per_second: both_ways,
         request_latency_ns: random.below(200_000) as u64,
         queue_depth: 1 + random.below(9) as u32,
         compute_overhead_ns: random.below(20_000) as u64,
@@ -195,7 +221,7 @@ proptest! {
             let mut random = Random(seed | 1);
             let model = random_model(seed, layers, 3);
             let costs = random_costs(&mut random, &model);
-            let planner = planner(&model);
+            let planner = planner(&model, false);
             let strategy = if preload { Planning::Preload } else { Planning::OnDemand };
             let (least, most) = (planner.smallest_bytes_of(strategy), model.unlimited_bytes());
             let budget = least + ((most - least) as f64 * share * share) as u64;
@@ -210,7 +236,7 @@ fn images_under_every_budget() {
     within(LIMIT, || {
         let model = image_model(11);
         let mut random = Random(12);
-        let planner = planner(&model);
+        let planner = planner(&model, false);
         let mut loads = 0;
         for eighth in 0..=8 {
             for strategy in [Planning::Preload, Planning::OnDemand] {
@@ -222,5 +248,67 @@ fn images_under_every_budget() {
             }
         }
         assert!(loads > 50, "{loads} loads: too few to say anything");
+    });
+}
+
+/// The plan of the smallest budget for which some activations leave memory.
+fn stored(model: &Model, share: f64, costs: &CostProfile) -> Option<ExecutionPlan> {
+    let (least, most) = [true, false]
+        .map(|spill| planner(model, spill).smallest_feasible_bytes())
+        .into();
+    let budget = least + ((most - least) as f64 * share) as u64;
+    let planned = planner(model, true).plan(budget, Planning::Preload, costs);
+    let plan = planned.unwrap().plan;
+    (!plan.stores.is_empty()).then_some(plan)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn so_it_does_when_activations_are_stored(
+        seed in any::<u64>(),
+        layers in 1usize..16,
+        share in (0u64..1000).prop_map(|s| s as f64 / 1000.0),
+        threads in 1usize..=2,
+    ) {
+        within(LIMIT, move || {
+            let mut random = Random(seed | 1);
+            // Rows enough for activations of whole blocks.
+            let model = random_model(seed, layers, 64).keeping();
+            let costs = random_costs(&mut random, &model);
+            if let Some(plan) = stored(&model, share, &costs) {
+                same_events(&model, &plan, &costs, threads);
+            }
+        });
+    }
+}
+
+#[test]
+fn activations_are_stored_in_every_budget_below_what_they_take() {
+    within(LIMIT, || {
+        let mut random = Random(13);
+        let (mut stores, mut from_spill) = (0, 0);
+        for (model, seed) in [
+            skip_model(14),
+            skip_model(15).keeping(),
+            image_model(16).keeping(),
+        ]
+        .into_iter()
+        .zip(0..)
+        {
+            for eighth in 0..8 {
+                let costs = random_costs(&mut random, &model);
+                if let Some(plan) = stored(&model, f64::from(eighth) / 8.0, &costs) {
+                    same_events(&model, &plan, &costs, 1 + seed % 2);
+                    stores += plan.stores.len();
+                    from_spill += plan.returns.len();
+                }
+            }
+        }
+        assert!(
+            stores > 30 && from_spill > 5,
+            "{stores} {from_spill}: too few to say anything"
+        );
     });
 }

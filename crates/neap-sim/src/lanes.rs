@@ -8,10 +8,14 @@
 //! Lanes go in order, as in [`crate::Simulator`], but how long a transfer takes depends on what else moves
 //! meanwhile. So events are played in the order in which they happen: each either completes something or
 //! lets something start. A run of a plan without stores is the same here and there.
+//!
+//! The thread that computes is also the one that notices a store to be complete and hands over the loads that
+//! waited for it: before each compute, and while it waits itself, when the file that it waits for has
+//! moved something.
 
 use std::collections::VecDeque;
 
-use neap_plan::{ExecutionPlan, Lane, RunTiming, Span, Workload};
+use neap_plan::{ExecutionPlan, Lane, Load, LoadFrom, RunTiming, Span, Workload};
 
 use crate::{CostProfile, Prediction};
 
@@ -56,9 +60,7 @@ struct Direction {
     in_flight: VecDeque<Transfer>,
     /// Counted over all runs.
     started: u64,
-    /// When each of the last two runs' were complete, by number modulo twice the count of a run.
     complete: u64,
-    ends: Vec<u64>,
     per_run: u64,
 }
 
@@ -78,6 +80,9 @@ struct World<'a> {
     now: u64,
     loads: Direction,
     stores: Direction,
+    /// Stores that were noticed to be complete, and when those of the last two runs were.
+    noticed: u64,
+    noticed_ns: Vec<u64>,
     /// Rate of either direction while both move, as a share of its full one.
     both_ways: f64,
     /// Computes done, over all runs, and when those of the last two runs were.
@@ -105,7 +110,6 @@ impl Direction {
             in_flight: VecDeque::new(),
             started: 0,
             complete: 0,
-            ends: vec![0; 2 * per_run],
             per_run: per_run as u64,
         }
     }
@@ -135,14 +139,6 @@ impl Direction {
             _ => now + (head.left / rate).ceil() as u64,
         })
     }
-
-    /// When the first so many of a run were complete, 0 for none; they are.
-    fn end_of(&self, run: u64, count: u64) -> u64 {
-        match (run * self.per_run + count).checked_sub(1) {
-            Some(number) if count > 0 => self.ends[number as usize % self.ends.len()],
-            _ => 0,
-        }
-    }
 }
 
 impl<'a> World<'a> {
@@ -154,6 +150,8 @@ impl<'a> World<'a> {
         World {
             loads: Direction::new(Lane::Load, rate(load_rate), plan.loads.len()),
             stores: Direction::new(Lane::Store, rate(store_rate), plan.stores.len()),
+            noticed: 0,
+            noticed_ns: vec![0; 2 * plan.stores.len()],
             both_ways: if both.is_finite() {
                 both.clamp(1e-6, 1.0)
             } else {
@@ -191,6 +189,41 @@ impl<'a> World<'a> {
             0 => self.run_begins[(run % 2) as usize],
             _ => self.ends[((run * self.n() + computes - 1) as usize) % self.ends.len()],
         }
+    }
+
+    /// When the first `stores` stores of a run were noticed to be complete, 0 for none; they are.
+    fn noticed_at(&self, run: u64, stores: u64) -> u64 {
+        match (run * self.stores.per_run + stores).checked_sub(1) {
+            Some(number) if stores > 0 => self.noticed_ns[number as usize % self.noticed_ns.len()],
+            _ => 0,
+        }
+    }
+
+    /// The thread that computes looks what is complete.
+    fn look(&mut self) {
+        while self.noticed < self.stores.complete {
+            let at = self.noticed as usize % self.noticed_ns.len();
+            self.noticed_ns[at] = self.now;
+            self.noticed += 1;
+        }
+    }
+
+    /// Whether the stores that a load of that run waits for are complete, as far as is known.
+    fn admits(&self, load: &Load, run: u64) -> bool {
+        match run.checked_sub(load.after.run_back.into()) {
+            Some(run) => run * self.stores.per_run + u64::from(load.stores) <= self.noticed,
+            None => true,
+        }
+    }
+
+    /// Which file the next compute waits for: that of activations, or that of weights.
+    fn waits_for_spill(&self, needs: u32) -> bool {
+        let wanted = self.run() * self.loads.per_run + u64::from(needs);
+        if self.loads.complete >= wanted || self.loads.per_run == 0 {
+            return true;
+        }
+        let load = &self.plan.loads[(self.loads.complete % self.loads.per_run) as usize];
+        load.from == LoadFrom::Spill || !self.admits(load, self.loads.complete / self.loads.per_run)
     }
 
     /// Everything that may start now, until nothing more may.
@@ -239,15 +272,14 @@ impl<'a> World<'a> {
             let computes = u64::from(load.after.computes);
             let mut ready = 0;
             if let Some(of_run) = of_run {
-                let stores = of_run * self.stores.per_run + u64::from(load.stores);
                 if of_run > self.run()
                     || of_run * self.n() + computes > self.done
-                    || stores > self.stores.complete
+                    || !self.admits(load, run)
                 {
                     break;
                 }
                 ready = self.done_at(of_run, computes);
-                ready = ready.max(self.stores.end_of(of_run, load.stores.into()));
+                ready = ready.max(self.noticed_at(of_run, load.stores.into()));
             }
             if run >= u64::from(runs) {
                 break;
@@ -278,7 +310,7 @@ impl<'a> World<'a> {
             self.is_paid = true;
         }
         let loaded = self.loads.complete >= self.run() * self.loads.per_run + u64::from(c.needs);
-        let stored = self.stores.complete >= self.run() * self.stores.per_run + u64::from(c.stores);
+        let stored = self.noticed >= self.run() * self.stores.per_run + u64::from(c.stores);
         if !loaded || !stored || self.now < self.free_ns {
             return false;
         }
@@ -317,6 +349,7 @@ impl<'a> World<'a> {
         self.run_begins[(next % 2) as usize] = self.now;
         self.ready_ns = self.now;
         self.free_ns = self.now;
+        self.look();
         true
     }
 
@@ -337,6 +370,11 @@ impl<'a> World<'a> {
             return false;
         };
         let passed = (next - now) as f64 * rate;
+        let waits_for_spill = match self.plan.computes.get(at) {
+            Some(compute) if self.computing.is_none() => Some(self.waits_for_spill(compute.needs)),
+            _ => None,
+        };
+        let mut looks = waits_for_spill.is_some() && next == self.free_ns;
         self.now = next;
         for direction in [&mut self.loads, &mut self.stores] {
             if let Some(t) = direction.moving(now) {
@@ -346,6 +384,9 @@ impl<'a> World<'a> {
                 && t.left <= 1e-6
             {
                 let (number, count) = (direction.complete, direction.per_run);
+                let is_spill = direction.lane == Lane::Store
+                    || self.plan.loads[(number % count) as usize].from == LoadFrom::Spill;
+                looks |= waits_for_spill == Some(is_spill);
                 if let Some(t) = direction.in_flight.pop_front() {
                     span(Span {
                         lane: direction.lane,
@@ -356,8 +397,6 @@ impl<'a> World<'a> {
                         end_ns: next,
                     });
                 }
-                let at = number as usize % direction.ends.len();
-                direction.ends[at] = next;
                 direction.complete += 1;
             }
         }
@@ -369,6 +408,11 @@ impl<'a> World<'a> {
             self.ready_ns = next;
             self.free_ns = next;
             self.is_paid = false;
+            // After the last one it looks when the next run begins.
+            looks = !self.done.is_multiple_of(self.n());
+        }
+        if looks {
+            self.look();
         }
         true
     }

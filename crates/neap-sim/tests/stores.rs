@@ -70,11 +70,11 @@ fn stored(waits: bool) -> (Workload, ExecutionPlan) {
 #[test]
 fn a_load_waits_for_the_store_and_the_step_for_the_load() {
     let (w, p) = stored(false);
-    // Compute 1 hides the store and part of the load.
-    let costs = CostProfile::byte_per_ns(vec![1000, 5000, 3000]);
+    // Compute 1 ends while the store goes on: its end is waited for, and the load follows at once.
+    let costs = CostProfile::byte_per_ns(vec![1000, 1500, 3000]);
     let got = predict(&w, &p, &costs);
     assert_eq!(got.latency_ns, 1000 + 2 * BLOCK + 3000);
-    assert_eq!(got.stall_ns, 2 * BLOCK - 5000);
+    assert_eq!(got.stall_ns, 2 * BLOCK - 1500);
     let t = simulate(&w, &p, &costs, 2);
     let store = t.spans_of(Lane::Store, 0).next().unwrap();
     assert_eq!((store.start_ns, store.end_ns), (1000, 1000 + BLOCK));
@@ -84,6 +84,24 @@ fn a_load_waits_for_the_store_and_the_step_for_the_load() {
         (1000 + BLOCK, 1000 + 2 * BLOCK)
     );
     assert_eq!(t.runs[1].start_ns, t.runs[0].end_ns);
+}
+
+#[test]
+fn a_store_that_ends_while_a_step_computes_is_noticed_after_it() {
+    let (w, p) = stored(false);
+    let costs = CostProfile::byte_per_ns(vec![1000, 5000, 3000]);
+    let t = simulate(&w, &p, &costs, 2);
+    let store = t.spans_of(Lane::Store, 0).next().unwrap();
+    assert_eq!(store.end_ns, 1000 + BLOCK);
+    let load = t.spans_of(Lane::Load, 0).next().unwrap();
+    assert_eq!(
+        (load.ready_ns, load.start_ns, load.end_ns),
+        (6000, 6000, 6000 + BLOCK)
+    );
+    assert_eq!(
+        (t.runs[0].end_ns, t.runs[0].stall_ns),
+        (9000 + BLOCK, BLOCK)
+    );
 }
 
 #[test]

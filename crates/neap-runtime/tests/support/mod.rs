@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 mod builder;
+pub mod link;
 
 pub use builder::Builder;
 
