@@ -29,6 +29,16 @@ pub struct ExecutionPlan {
     pub resident: Vec<ResidentLoad>,
     /// Loads of one run, in the order in which the load lane starts them.
     pub loads: Vec<Load>,
+    /// Loads are handed to storage in groups: when all before have arrived, as many as may start then and
+    /// have together at most so many bytes, but at least one. For storage that reports no read before all
+    /// are done that it has in hand. 0: each as soon as it may start.
+    ///
+    /// ```text
+    ///   each    ├─ l0 ──────┤            groups   ├ l0 ┤
+    ///                ├─ l1 ─┤  both reported here       ├ l1 ─┤
+    /// ```
+    #[serde(default, skip_serializing_if = "is_zero_bytes")]
+    pub group_bytes: u64,
     /// Computes of one run, in order.
     pub computes: Vec<Compute>,
     /// Stores of one run, in the order in which the store lane starts them.
@@ -204,6 +214,11 @@ pub fn whole_blocks(bytes: u64) -> u64 {
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(count: &u32) -> bool {
     *count == 0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero_bytes(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 impl ResidentLoad {

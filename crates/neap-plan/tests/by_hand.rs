@@ -82,6 +82,7 @@ fn plan() -> ExecutionPlan {
         resident: vec![],
         // a's weights may be loaded when the last panel's place is free: at the start of the next run.
         // b's first panel goes to block 1 when a is done; the second to block 2, also then.
+        group_bytes: 0,
         loads: vec![
             load(0, 2, 1, 0, 0),
             load(2, 1, 1, 0, 1),

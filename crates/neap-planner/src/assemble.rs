@@ -33,6 +33,7 @@ pub fn assemble(
         workspaces: ground.workspaces.clone(),
         resident: resident_loads,
         loads: Vec::with_capacity(played.streamed.len()),
+        group_bytes: played.group_bytes,
         computes: empty_computes(w, played),
         stores: Vec::new(),
         returns: Vec::new(),

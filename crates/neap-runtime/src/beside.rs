@@ -1,11 +1,11 @@
-//! `Beside`: the pool, with something for the caller to do while the workers have begun.
+//! `Beside`: the pool, with something for the caller to do while the workers compute.
 //!
 //! ```text
-//!   caller   │ submit loads │ task │ task │ …
-//!   worker   │ task │ task │ task │ task │ …      the caller's delay is made up by shorter shares
+//!   caller   │ submit loads │ task │ look │ task │ look │ …
+//!   worker   │ task │ task │ task │ task │ task │ …         the caller's delay is made up by shorter shares
 //! ```
 //! To hand a mebibyte to storage takes tens of microseconds; done between two computes, all workers
-//! would wait for it.
+//! would wait for it. And what arrives while a long step computes may let the next load start.
 
 use crate::pool::Pool;
 use neap_kernels::parallel::Parallel;
@@ -13,30 +13,55 @@ use std::sync::{Mutex, PoisonError};
 
 pub(crate) struct Beside<'a> {
     pool: &'a Pool,
-    /// Done by the first parallel section, or by [`Beside::finish`].
-    aside: Mutex<Option<&'a mut (dyn FnMut() + Send)>>,
+    aside: Mutex<Aside<'a>>,
+}
+
+struct Aside<'a> {
+    /// What to do: in the first parallel section, or in [`Beside::finish`].
+    work: Option<&'a mut (dyn FnMut() + Send)>,
+    is_done: bool,
+    /// It is to be done again and again.
+    repeats: bool,
 }
 
 impl<'a> Beside<'a> {
-    pub(crate) fn new(pool: &'a Pool, aside: Option<&'a mut (dyn FnMut() + Send)>) -> Beside<'a> {
+    pub(crate) fn new(
+        pool: &'a Pool,
+        work: Option<&'a mut (dyn FnMut() + Send)>,
+        repeats: bool,
+    ) -> Beside<'a> {
         Beside {
             pool,
-            aside: Mutex::new(aside),
+            aside: Mutex::new(Aside {
+                work,
+                is_done: false,
+                repeats,
+            }),
         }
     }
 
     /// For a step that had no parallel section.
     pub(crate) fn finish(&self) {
-        if let Some(aside) = self.take() {
-            aside();
-        }
-    }
-
-    fn take(&self) -> Option<&'a mut (dyn FnMut() + Send)> {
         self.aside
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .take()
+            .once();
+    }
+}
+
+impl Aside<'_> {
+    fn once(&mut self) {
+        if let (false, Some(work)) = (self.is_done, &mut self.work) {
+            self.is_done = true;
+            work();
+        }
+    }
+
+    fn again(&mut self) {
+        match &mut self.work {
+            Some(work) if self.repeats => work(),
+            _ => self.once(),
+        }
     }
 }
 
@@ -46,9 +71,10 @@ impl Parallel for Beside<'_> {
     }
 
     fn run(&self, tasks: usize, body: &(dyn Fn(usize, usize) + Sync)) {
-        match self.take() {
-            Some(aside) => self.pool.run_beside(tasks, body, aside),
-            None => self.pool.run(tasks, body),
+        // Only the thread that computes the step starts sections; one within a task finds it taken.
+        match self.aside.try_lock() {
+            Ok(mut aside) => self.pool.run_beside(tasks, body, &mut || aside.again()),
+            Err(_) => self.pool.run(tasks, body),
         }
     }
 }

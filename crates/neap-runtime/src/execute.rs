@@ -162,9 +162,15 @@ impl Executor {
             unsafe { std::slice::from_raw_parts_mut(workspace_start, workspace_bytes as usize) };
 
         let mut pumped = Ok(());
+        let looks = lane.is_grouped();
         let may_start = lane.may_start();
-        let mut pump = || pumped = lane.pump(clock, recorder);
-        let par = Beside::new(&self.pool, may_start.then_some(&mut pump));
+        let mut pump = || {
+            if pumped.is_ok() {
+                pumped = lane.proceed(clock, recorder);
+            }
+        };
+        let pump = (may_start || looks).then_some(&mut pump as &mut (dyn FnMut() + Send));
+        let par = Beside::new(&self.pool, pump, looks);
 
         let mut refs = recycle_refs(std::mem::take(&mut self.inputs));
         let mut muts = recycle_muts(std::mem::take(&mut self.outputs));

@@ -31,11 +31,15 @@ pub(crate) struct LoadLane {
     arena: Arena,
     verifier: Verifier,
     loads: Box<[Load]>,
+    /// See [`ExecutionPlan::group_bytes`](neap_plan::ExecutionPlan::group_bytes).
+    group_bytes: u64,
     computes: u64,
     /// Computes of all runs done so far, outputs taken.
     done_computes: u64,
     submitted: u64,
     prefix: u64,
+    /// Of those that were submitted, how many are still on their way.
+    in_flight: u64,
     arrived: Arrived,
     /// Tags reported by one poll; its capacity covers all loads that can be in flight.
     reported: Vec<LoadTag>,
@@ -51,7 +55,7 @@ impl LoadLane {
         (source, spill): (Box<dyn Source>, SpillLane),
         verifier: Verifier,
         arena: Arena,
-        loads: Vec<Load>,
+        (loads, group_bytes): (Vec<Load>, u64),
         computes: usize,
     ) -> LoadLane {
         let window = window_of(&loads);
@@ -60,10 +64,12 @@ impl LoadLane {
             spill,
             arena,
             verifier,
+            group_bytes,
             computes: computes as u64,
             done_computes: 0,
             submitted: 0,
             prefix: 0,
+            in_flight: 0,
             arrived: Arrived::new(window),
             reported: Vec::with_capacity(window),
             loads: loads.into_boxed_slice(),
@@ -81,7 +87,7 @@ impl LoadLane {
         &mut self,
         placement: Placement,
         spill: SpillLane,
-        loads: Vec<Load>,
+        (loads, group_bytes): (Vec<Load>, u64),
         computes: usize,
     ) -> Result<u64, RuntimeError> {
         self.stop();
@@ -98,6 +104,7 @@ impl LoadLane {
         self.arrived = Arrived::new(window);
         self.reported = Vec::with_capacity(window);
         self.loads = loads.into_boxed_slice();
+        self.group_bytes = group_bytes;
         self.computes = computes as u64;
         Ok(released_bytes)
     }
@@ -182,7 +189,29 @@ impl LoadLane {
 
     /// Whether [`LoadLane::pump`] would start a load.
     pub(crate) fn may_start(&self) -> bool {
-        self.spill.may_start(self.done_computes, self.computes) || self.may_load()
+        self.spill.may_start(self.done_computes, self.computes)
+            || self.may_begin_group() && self.may_load()
+    }
+
+    /// Whether there may be reason to look while a compute goes on: the next group follows the one before.
+    pub(crate) fn is_grouped(&self) -> bool {
+        self.group_bytes > 0 && !self.loads.is_empty()
+    }
+
+    /// Starts what may start while a compute goes on, looking first whether a group has arrived.
+    pub(crate) fn proceed(
+        &mut self,
+        clock: &impl Clock,
+        recorder: &mut Recorder,
+    ) -> Result<(), RuntimeError> {
+        if self.is_grouped() && self.in_flight > 0 {
+            self.poll(clock, recorder)?;
+        }
+        self.pump(clock, recorder)
+    }
+
+    fn may_begin_group(&self) -> bool {
+        self.group_bytes == 0 || self.in_flight == 0
     }
 
     fn may_load(&self) -> bool {
@@ -299,9 +328,20 @@ impl LoadLane {
     ) -> Result<(), RuntimeError> {
         let times = (self.done_computes, self.computes);
         self.spill.pump(self.arena.map(), times, clock, recorder)?;
+        if !self.may_begin_group() {
+            return Ok(());
+        }
         let count = self.loads.len() as u64;
+        let mut room = match self.group_bytes {
+            0 => u64::MAX,
+            bytes => bytes,
+        };
         while self.may_load() {
             let load = self.loads[(self.submitted % count) as usize];
+            if self.group_bytes > 0 && self.in_flight > 0 && load.bytes > room {
+                return Ok(());
+            }
+            room = room.saturating_sub(load.bytes);
             let dst = address(&self.arena, load.offset, load.bytes)?;
             // SAFETY: the range lies in the arena. The plan is valid: from the moment that `after`
             // holds until the load's last compute, nothing else uses the range; before the load is
@@ -312,6 +352,7 @@ impl LoadLane {
             }
             recorder.load_submitted(self.submitted, clock);
             self.submitted += 1;
+            self.in_flight += 1;
         }
         Ok(())
     }
@@ -358,12 +399,14 @@ impl LoadLane {
         let Self {
             spill,
             arrived,
+            in_flight,
             loads,
             loaded_bytes,
             ..
         } = self;
         let result = spill.poll(wait, clock, recorder, &mut |number, recorder| {
             arrived.set(number);
+            *in_flight -= 1;
             *loaded_bytes += loads[(number % count) as usize].bytes;
             recorder.load_arrived(number, count, clock);
         });
@@ -401,6 +444,7 @@ impl LoadLane {
             let bytes = unsafe { loaded(&self.arena, load.offset, load.bytes)? };
             self.verifier.verify(load.file_offset, bytes)?;
             self.arrived.set(number);
+            self.in_flight -= 1;
             self.loaded_bytes += load.bytes;
             recorder.load_arrived(number, count, clock);
         }
@@ -495,6 +539,7 @@ impl LoadLane {
         self.done_computes = 0;
         self.submitted = 0;
         self.prefix = 0;
+        self.in_flight = 0;
         self.arrived.clear();
     }
 }

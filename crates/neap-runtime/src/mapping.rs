@@ -11,7 +11,7 @@ use std::io;
 use std::ptr::NonNull;
 
 const PAGE_BYTES: u64 = 4096;
-const HUGE_PAGE_BYTES: u64 = 2 * 1024 * 1024;
+pub(crate) const HUGE_PAGE_BYTES: u64 = 2 * 1024 * 1024;
 
 /// Where memory in use is.
 #[derive(Clone, Copy, Debug)]

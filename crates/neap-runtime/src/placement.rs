@@ -11,6 +11,7 @@
 
 use neap_plan::{BLOCK_BYTES, ByteRange, ExecutionPlan, Workload};
 
+use crate::mapping::HUGE_PAGE_BYTES;
 use crate::residents::Residents;
 
 /// Offsets from here on are of resident weights: beyond any offset of a valid plan.
@@ -59,7 +60,13 @@ impl Placement {
             .map(|(&offset, (s, &rows))| offset.saturating_add(s.workspace_rect_bytes(rows)));
         let loads = plan.loads.iter().map(|l| l.arena_range().end);
         let work_bytes = buffers.chain(workspaces).chain(loads).max().unwrap_or(0);
-        let work_bytes = work_bytes.next_multiple_of(BLOCK_BYTES);
+        // Where the plan has room for it, in whole huge pages: drives read much faster into those.
+        let large = work_bytes.next_multiple_of(HUGE_PAGE_BYTES);
+        let work_bytes = if large.saturating_add(residents.bytes()) <= plan.arena_bytes {
+            large
+        } else {
+            work_bytes.next_multiple_of(BLOCK_BYTES)
+        };
         let charged_bytes = work_bytes.saturating_add(residents.bytes());
         let weight_bytes = blocks_bytes(workload).max(residents.bytes());
         Placement {

@@ -110,13 +110,14 @@ impl Pool {
         Ok(pool)
     }
 
-    /// As [`Parallel::run`]; the caller does `aside` first, while the other workers have begun.
-    pub(crate) fn run_beside(&self, tasks: usize, body: Body<'_>, aside: impl FnOnce()) {
+    /// As [`Parallel::run`]; the caller does `aside` before each of its own tasks, the first time while the
+    /// other workers have begun.
+    pub(crate) fn run_beside(&self, tasks: usize, body: Body<'_>, aside: &mut dyn FnMut()) {
         let current = WORKER.get();
         if tasks <= 1 || self.threads.is_empty() || current.is_some() || tasks >= CLOSED as usize {
-            aside();
             let worker = current.unwrap_or(0);
             for task in 0..tasks {
+                aside();
                 body(task, worker);
             }
             return;
@@ -125,18 +126,13 @@ impl Pool {
         let job = Job { body };
         self.shared.open(&job, tasks);
         // Whatever happens, the job must outlive the workers' interest in it.
-        let aside = catch_unwind(AssertUnwindSafe(aside));
-        self.shared.take_tasks(0);
+        self.shared.take_tasks(0, aside);
         self.shared.wait_until_completed(tasks);
         drop(turn);
-        let mut panic = aside.err();
         if self.shared.panicked.load(Acquire) {
             self.shared.panicked.store(false, Relaxed);
             let payload = lock(&self.shared.panic).take();
-            panic = Some(payload.unwrap_or_else(|| Box::new("a task panicked")));
-        }
-        if let Some(payload) = panic {
-            resume_unwind(payload);
+            resume_unwind(payload.unwrap_or_else(|| Box::new("a task panicked")));
         }
     }
 }
@@ -149,7 +145,7 @@ impl Parallel for Pool {
     /// A panic in a task reaches the caller once all running tasks have ended. A call from within a
     /// task runs on that task's worker alone.
     fn run(&self, tasks: usize, body: Body<'_>) {
-        self.run_beside(tasks, body, || ());
+        self.run_beside(tasks, body, &mut || ());
     }
 }
 
@@ -192,22 +188,23 @@ impl Shared {
         let _ = futex::wake(&self.wakes, futex::Flags::PRIVATE, count);
     }
 
-    /// Claims tasks and runs them until none is left.
-    fn take_tasks(&self, worker: usize) {
+    /// Claims tasks and runs them until none is left; does `before` before each, and in any case once.
+    fn take_tasks(&self, worker: usize, before: &mut dyn FnMut()) {
         let mut mine = 0;
         WORKER.set(Some(worker));
+        self.guarded(&mut *before);
         while let Some((task, job)) = self.claim() {
             mine += 1;
             if self.panicked.load(Relaxed) {
                 continue;
             }
+            if mine > 1 {
+                self.guarded(&mut *before);
+            }
             // SAFETY: the claim is not yet counted as completed, so the caller of `run`, on whose
             // stack the job and what it borrows lie, is still waiting there.
             let body = unsafe { (*job).body };
-            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| body(task, worker))) {
-                lock(&self.panic).get_or_insert(payload);
-                self.panicked.store(true, Release);
-            }
+            self.guarded(|| body(task, worker));
         }
         WORKER.set(None);
         if mine == 0 {
@@ -218,6 +215,14 @@ impl Shared {
         // From here on the caller may be gone; only `self` is touched, which the pool keeps.
         if completed == tasks && self.caller_sleeps.swap(0, SeqCst) == 1 {
             let _ = futex::wake(&self.caller_sleeps, futex::Flags::PRIVATE, 1);
+        }
+    }
+
+    /// Keeps the payload of a panic for the caller.
+    fn guarded(&self, work: impl FnOnce()) {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
+            lock(&self.panic).get_or_insert(payload);
+            self.panicked.store(true, Release);
         }
     }
 
@@ -276,7 +281,7 @@ impl Shared {
         self.started.fetch_add(1, Release);
         let _ = futex::wake(&self.started, futex::Flags::PRIVATE, 1);
         loop {
-            self.take_tasks(worker);
+            self.take_tasks(worker, &mut || ());
             let wake = || self.has_task() || self.stop.load(Relaxed);
             if !spin_until(wake) {
                 let seen = self.wakes.load(SeqCst);

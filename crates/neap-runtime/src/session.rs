@@ -155,7 +155,7 @@ impl<C: Clock> Session<C> {
             (storage.source, spill),
             storage.verifier,
             arena,
-            plan.loads,
+            (plan.loads, plan.group_bytes),
             computes,
         );
         lane.load_resident()?;
@@ -297,7 +297,8 @@ impl<C: Clock> Session<C> {
         let computes = plan.computes.len();
         let spill = SpillLane::new(spill, plan.stores, window_of(&plan.loads));
         self.has_kept = false;
-        let released_bytes = self.lane.replace(placement, spill, plan.loads, computes);
+        let loads = (plan.loads, plan.group_bytes);
+        let released_bytes = self.lane.replace(placement, spill, loads, computes);
         self.recorder.lane_restarted();
         let released_bytes = released_bytes?;
         self.executor.replace(program, tables, plan.computes);

@@ -3,7 +3,7 @@
 mod support;
 
 use neap_ir::op::Activation;
-use neap_plan::{ByteRange, Lane, Timeline};
+use neap_plan::{ByteRange, ExecutionPlan, Lane, Timeline};
 use neap_planner::Strategy;
 use neap_store::{FaultScript, MemoryModel};
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
@@ -343,13 +343,14 @@ proptest! {
         threads in 1usize..=3,
         preload in proptest::bool::ANY,
         depth in 1usize..9,
+        group_bytes in proptest::sample::select(vec![0u64, 1, 4096, 64 << 10, 1 << 20]),
     ) {
         let found = within(LIMIT, move || {
             let model = random_model(seed, layers, rows);
             let strategy = if preload { Strategy::Preload } else { Strategy::OnDemand };
             let (least, most) = (model.smallest_bytes_of(strategy), model.unlimited_bytes());
             let budget = least + (most.saturating_sub(least) as f64 * share * share) as u64;
-            let plan = model.plan(budget, strategy);
+            let plan = ExecutionPlan { group_bytes, ..model.plan(budget, strategy) };
             let device = MemoryModel { depth, max_loads: 1 + depth, ..slow() };
             let mut session = model.open(&plan, threads, device, FaultScript::default()).unwrap();
             let runs: Vec<_> = (0..3).map(|_| model.run(&mut session).unwrap()).collect();

@@ -22,6 +22,11 @@ pub struct CostProfile {
     pub request_latency_ns: u64,
     /// Loads that may be in flight together; their latencies overlap, their bandwidth is shared.
     pub queue_depth: u32,
+    /// For storage that reports no read before all are done that it has in hand: loads are handed over in
+    /// groups of so many bytes, each of which arrives as a whole, whatever `queue_depth` says. 0: each load
+    /// is handed over as soon as it may start, and arrives when it is done.
+    #[serde(default)]
+    pub group_bytes: u64,
     /// Panels computed outside a whole granule take this many times as long.
     pub ragged_slowdown: f64,
     /// A compute that is not its whole step takes this much more than its share: what it reads again,
@@ -59,6 +64,7 @@ impl Default for CostProfile {
             both_ways_bytes_per_second: 0.0,
             request_latency_ns: 100_000,
             queue_depth: 8,
+            group_bytes: 0,
             ragged_slowdown: 1.3,
             slice_overhead_ns: 10_000,
             load_handling_ns: 5_000,
@@ -82,6 +88,7 @@ impl CostProfile {
             both_ways_bytes_per_second: 0.0,
             request_latency_ns: 0,
             queue_depth: 1,
+            group_bytes: 0,
             ragged_slowdown: 1.0,
             slice_overhead_ns: 0,
             load_handling_ns: 0,

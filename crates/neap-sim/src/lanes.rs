@@ -58,6 +58,9 @@ struct Direction {
     ns_per_byte: f64,
     /// Started and not complete, oldest first; the oldest one moves when its latency is over.
     in_flight: VecDeque<Transfer>,
+    /// In groups, what has moved waits for the rest of its group.
+    is_grouped: bool,
+    moved: Vec<Transfer>,
     /// Counted over all runs.
     started: u64,
     complete: u64,
@@ -103,11 +106,13 @@ struct World<'a> {
 }
 
 impl Direction {
-    fn new(lane: Lane, ns_per_byte: f64, per_run: usize) -> Direction {
+    fn new(lane: Lane, ns_per_byte: f64, per_run: usize, is_grouped: bool) -> Direction {
         Direction {
             lane,
             ns_per_byte,
             in_flight: VecDeque::new(),
+            is_grouped,
+            moved: Vec::new(),
             started: 0,
             complete: 0,
             per_run: per_run as u64,
@@ -139,6 +144,22 @@ impl Direction {
             _ => now + (head.left / rate).ceil() as u64,
         })
     }
+
+    /// What has moved is complete.
+    fn arrive(&mut self, now: u64, span: &mut dyn FnMut(Span)) {
+        for t in self.moved.drain(..) {
+            let (number, count) = (self.complete, self.per_run);
+            span(Span {
+                lane: self.lane,
+                run: (number / count) as u32,
+                action: (number % count) as u32,
+                ready_ns: t.ready_ns,
+                start_ns: t.start_ns,
+                end_ns: now,
+            });
+            self.complete += 1;
+        }
+    }
 }
 
 impl<'a> World<'a> {
@@ -148,8 +169,13 @@ impl<'a> World<'a> {
         let both = costs.both_ways_rate() / (load_rate + store_rate);
         let rate = |bytes_per_second: f64| 1e9 / bytes_per_second;
         World {
-            loads: Direction::new(Lane::Load, rate(load_rate), plan.loads.len()),
-            stores: Direction::new(Lane::Store, rate(store_rate), plan.stores.len()),
+            loads: Direction::new(
+                Lane::Load,
+                rate(load_rate),
+                plan.loads.len(),
+                plan.group_bytes > 0,
+            ),
+            stores: Direction::new(Lane::Store, rate(store_rate), plan.stores.len(), false),
             noticed: 0,
             noticed_ns: vec![0; 2 * plan.stores.len()],
             both_ways: if both.is_finite() {
@@ -263,10 +289,18 @@ impl<'a> World<'a> {
 
     fn start_loads(&mut self, runs: u32) -> bool {
         let mut any = false;
+        let mut room = self.plan.group_bytes;
+        if self.loads.is_grouped && !self.loads.in_flight.is_empty() {
+            return false;
+        }
         while let Some(index) = self.loads.started.checked_rem(self.loads.per_run)
-            && self.loads.in_flight.len() < self.depth()
+            && (self.loads.is_grouped || self.loads.in_flight.len() < self.depth())
         {
             let load = &self.plan.loads[index as usize];
+            if self.loads.is_grouped && any && load.bytes > room {
+                break;
+            }
+            room = room.saturating_sub(load.bytes);
             let run = self.loads.started / self.loads.per_run;
             let of_run = run.checked_sub(load.after.run_back.into());
             let computes = u64::from(load.after.computes);
@@ -386,18 +420,11 @@ impl<'a> World<'a> {
                 let (number, count) = (direction.complete, direction.per_run);
                 let is_spill = direction.lane == Lane::Store
                     || self.plan.loads[(number % count) as usize].from == LoadFrom::Spill;
-                looks |= waits_for_spill == Some(is_spill);
-                if let Some(t) = direction.in_flight.pop_front() {
-                    span(Span {
-                        lane: direction.lane,
-                        run: (number / count) as u32,
-                        action: (number % count) as u32,
-                        ready_ns: t.ready_ns,
-                        start_ns: t.start_ns,
-                        end_ns: next,
-                    });
+                direction.moved.extend(direction.in_flight.pop_front());
+                if !direction.is_grouped || direction.in_flight.is_empty() {
+                    looks |= waits_for_spill == Some(is_spill);
+                    direction.arrive(next, span);
                 }
-                direction.complete += 1;
             }
         }
         if self.computing == Some(next) {

@@ -4,7 +4,8 @@
 //! ```text
 //!   load lane      in plan order; load j starts when its `after` holds, those before it have started,
 //!                  and fewer than `queue_depth` loads are in flight; then latency, then its turn at the
-//!                  storage's bandwidth
+//!                  storage's bandwidth. In groups: when the group before is complete, all loads that may
+//!                  start by then; they are complete when the last of them is
 //!   compute lane   in plan order; compute i starts when i−1 is done and the first `needs` loads of its
 //!                  run are complete; the wait is its stall. Before it, the lane handles the loads
 //!                  that no compute needed yet, which takes nothing when it would wait anyway:
@@ -13,6 +14,8 @@
 //!
 //! Completion times are all one needs: each action is visited once, in an order in which everything it
 //! waits for is known (a valid plan has no cycle), so a run costs O(actions).
+
+use std::collections::VecDeque;
 
 use neap_plan::{ExecutionPlan, Lane, RunTiming, Span, Timeline, Workload};
 
@@ -25,6 +28,8 @@ pub struct LoadCost {
     pub latency_ns: u64,
     pub ns_per_byte: f64,
     pub queue_depth: usize,
+    /// See [`CostProfile::group_bytes`].
+    pub group_bytes: u64,
     /// What each load takes from the compute lane.
     pub handling_ns: u64,
     pub handling_ns_per_byte: f64,
@@ -42,6 +47,7 @@ impl From<&CostProfile> for LoadCost {
             latency_ns: costs.request_latency_ns,
             ns_per_byte: 1e9 / costs.storage_bytes_per_second,
             queue_depth: costs.queue_depth.max(1) as usize,
+            group_bytes: costs.group_bytes,
             handling_ns: costs.load_handling_ns,
             handling_ns_per_byte: costs.load_handling_ns_per_byte,
         }
@@ -84,6 +90,8 @@ struct LoadLane {
     /// Completion of the last `queue_depth` loads, as a ring.
     in_flight: [u64; MAX_DEPTH],
     count: usize,
+    /// Handed over in a group and not yet asked for: when each could start, and the group's start and end.
+    group: VecDeque<(u64, u64, u64)>,
 }
 
 const MAX_DEPTH: usize = 64;
@@ -100,6 +108,7 @@ impl LoadLane {
             started: 0,
             in_flight: [0; MAX_DEPTH],
             count: 0,
+            group: VecDeque::new(),
         }
     }
 
@@ -114,6 +123,28 @@ impl LoadLane {
         self.in_flight[slot] = done;
         self.count += 1;
         (start, done)
+    }
+
+    /// Starts a group with a load that is eligible from `ready`; `next` tells when one of those after it will
+    /// be, if that is known, and its bytes.
+    fn start_group(&mut self, ready: u64, bytes: u64, next: impl Fn(usize) -> Option<(u64, u64)>) {
+        let start = ready.max(self.free_at);
+        let move_ns = |bytes: u64| rounded_ns(bytes as f64 * self.cost.ns_per_byte);
+        let mut end = start + self.cost.latency_ns + move_ns(bytes);
+        let mut room = self.cost.group_bytes.saturating_sub(bytes);
+        self.group.push_back((ready, start, 0));
+        while let Some((ready, bytes)) = next(self.group.len() - 1)
+            && ready <= start
+            && bytes <= room
+        {
+            room -= bytes;
+            end += move_ns(bytes);
+            self.group.push_back((ready, start, 0));
+        }
+        for load in &mut self.group {
+            load.2 = end;
+        }
+        self.free_at = end;
     }
 }
 
@@ -172,7 +203,36 @@ impl Simulator {
                         (_, 0) => start_before,
                         (_, a) => self.before.get(a - 1).copied().unwrap_or(0),
                     };
-                    let (start_ns, end_ns) = lane.load(ready, bytes);
+                    let (ready, start_ns, end_ns) = if cost.group_bytes == 0 {
+                        let (start_ns, end_ns) = lane.load(ready, bytes);
+                        (ready, start_ns, end_ns)
+                    } else {
+                        if lane.group.is_empty() {
+                            // What ends after this compute begins is not known yet, and too late: that
+                            // waits for this group.
+                            let is_last = run + 1 == runs;
+                            let (now, before) = (&self.now, &self.before);
+                            lane.start_group(ready, bytes, |ahead| {
+                                let index = next_load + 1 + ahead;
+                                let is_next_run = index >= loads.len();
+                                if is_next_run && is_last {
+                                    return None;
+                                }
+                                let &(bytes, back, after) = loads.get(index % loads.len())?;
+                                let after = after as usize;
+                                let ready = match (back, is_next_run) {
+                                    (0, true) => return None,
+                                    (0, false) | (1, true) if after == 0 => run_start,
+                                    (0, false) | (1, true) if after <= i => now[after - 1],
+                                    (0, false) | (1, true) => return None,
+                                    _ if after == 0 => start_before,
+                                    _ => before.get(after - 1).copied().unwrap_or(0),
+                                };
+                                (index < 2 * loads.len()).then_some((ready, bytes))
+                            });
+                        }
+                        lane.group.pop_front().unwrap_or_default()
+                    };
                     self.load_done[next_load] = end_ns;
                     clock += cost.handling_ns(bytes);
                     span(Span {
@@ -247,7 +307,7 @@ pub fn simulate(
         return timeline;
     }
     let mut simulator = Simulator::default();
-    simulator.play(costs.into(), &loads, &computes, runs, |span| {
+    simulator.play(load_cost(plan, costs), &loads, &computes, runs, |span| {
         timeline.record(span);
     });
     timeline.runs.extend(simulator.runs);
@@ -260,7 +320,21 @@ pub fn predict(workload: &Workload, plan: &ExecutionPlan, costs: &CostProfile) -
         return lanes::play(workload, plan, costs, STEADY_RUNS, &mut |_| {}).0;
     }
     let (loads, computes) = numbers(workload, plan, costs);
-    Simulator::default().play(costs.into(), &loads, &computes, STEADY_RUNS, |_| {})
+    Simulator::default().play(
+        load_cost(plan, costs),
+        &loads,
+        &computes,
+        STEADY_RUNS,
+        |_| {},
+    )
+}
+
+/// How loads are handed over is the plan's to say.
+fn load_cost(plan: &ExecutionPlan, costs: &CostProfile) -> LoadCost {
+    LoadCost {
+        group_bytes: plan.group_bytes,
+        ..LoadCost::from(costs)
+    }
 }
 
 /// Runs until a cyclic plan has settled: the first fills the arena, the second shows the cycle.

@@ -103,6 +103,51 @@ fn the_first_run_waits_and_the_second_finds_its_head_prefetched() {
 }
 
 #[test]
+fn a_group_is_what_may_start_when_the_one_before_is_complete() {
+    // Each compute takes 10 000 ns; loads 1 and 2 may start when compute 0 is done, load 3 one later.
+    let w = chain(&[1, 1, 1, 1]);
+    let mut p = plan(&w, &[(0, 0, 0), (1, 0, 1), (2, 0, 1), (3, 0, 2)]);
+    let mut costs = CostProfile::byte_per_ns(vec![10_000; 4]);
+    costs.request_latency_ns = 1000;
+    let spans = |p: &ExecutionPlan| {
+        let t = simulate(&w, p, &costs, 1);
+        let loads: Vec<_> = t.spans_of(Lane::Load, 0).cloned().collect();
+        loads
+            .iter()
+            .map(|s| (s.start_ns, s.end_ns))
+            .collect::<Vec<_>>()
+    };
+    p.group_bytes = 1 << 20;
+    let first = (0, 1000 + KB);
+    let both = (11_000 + KB, 12_000 + 3 * KB);
+    // Load 3 may start when compute 1 is done, which waits for the group.
+    let last = (both.1 + 10_000, both.1 + 11_000 + KB);
+    assert_eq!(spans(&p), [first, both, both, last]);
+    // A group of its own for each: the second waits for the first.
+    p.group_bytes = 1;
+    let second = (both.0, 12_000 + 2 * KB);
+    let third = (second.1, second.1 + 1000 + KB);
+    let last = (second.1 + 10_000, second.1 + 11_000 + KB);
+    assert_eq!(spans(&p), [first, second, third, last]);
+    // In one run the next run's loads are not known; in a cycle they join.
+    p.loads[0].after = AfterCompute {
+        run_back: 1,
+        computes: 2,
+    };
+    p.group_bytes = 1 << 20;
+    let t = simulate(&w, &p, &costs, 2);
+    let ends: Vec<u64> = (0..2)
+        .flat_map(|r| {
+            t.spans_of(Lane::Load, r)
+                .map(|s| s.end_ns)
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(ends[3], ends[4]);
+    assert_eq!(t.runs[1].stall_ns + 40_000, t.runs[1].latency_ns());
+}
+
+#[test]
 fn latency_of_requests_overlaps_up_to_the_queue_depth() {
     let w = chain(&[1, 1, 1, 1]);
     let p = plan(&w, &[(0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0)]);

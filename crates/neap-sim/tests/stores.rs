@@ -39,6 +39,7 @@ fn stored(waits: bool) -> (Workload, ExecutionPlan) {
         buffers: vec![0],
         workspaces: vec![0; 3],
         computes: computes.collect(),
+        group_bytes: 0,
         loads: vec![Load {
             bytes: BLOCK,
             after: AfterCompute {

@@ -40,6 +40,8 @@ pub struct Played {
     pub after: Vec<AfterCompute>,
     /// By merged slice: how many loads it needs.
     pub needs: Vec<u32>,
+    /// How loads are handed over.
+    pub group_bytes: u64,
 }
 
 impl Window<'_> {
@@ -140,6 +142,7 @@ impl Window<'_> {
             &step_first,
             self.cyclic,
         );
+        out.group_bytes = costs.group_bytes;
         out.needs = vec![0; n];
         let mut next = 0;
         for c in 0..n {

@@ -96,6 +96,8 @@ pub(crate) fn known(model: &Model, options: &RunOptions) -> Result<Known> {
     if let Some(rate) = options.throttle_bytes_per_second {
         let costs = &mut known.costs;
         costs.storage_bytes_per_second = costs.storage_bytes_per_second.min(rate as f64);
+        // What is throttled arrives piece by piece.
+        costs.group_bytes = 0;
         if let Some(blocks) = &mut costs.blocks {
             blocks.alpha_ns_per_byte = blocks.alpha_ns_per_byte.max(1e9 / rate as f64);
         }
@@ -139,7 +141,7 @@ fn estimated(model: &Model, options: &RunOptions) -> Known {
         Budget::Unlimited => false,
         Budget::Bytes(bytes) => {
             let now = memory::current_bytes(options.own_cgroup);
-            bytes.saturating_sub(now) >= quick::PROBE_MEMORY_BYTES
+            bytes.saturating_sub(now) >= neap_store::PROBE_MEMORY_BYTES
         }
         Budget::Percent(_) => false,
     };

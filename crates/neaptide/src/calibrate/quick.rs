@@ -6,7 +6,7 @@ use neap_kernels::linear::{LinearShape, linear};
 use neap_kernels::parallel::Serial;
 use neap_kernels::simd::Isa;
 use neap_sim::CostProfile;
-use neap_store::{IoMode, measure_bandwidth};
+use neap_store::{IoMode, measure_bandwidth, probe};
 use std::path::Path;
 use std::time::Instant;
 
@@ -16,17 +16,24 @@ const LAYER_EFFICIENCY: f64 = 0.9;
 /// Bytes per second that one core streams from memory, about; more cores share the bus.
 const STREAM_BYTES_PER_SECOND: f64 = 12e9;
 
-/// What is read to learn the rate of storage: a few milliseconds, into the least memory that behaves as
-/// an arena does, one large page.
-const PROBE_REQUEST_BYTES: usize = 512 << 10;
-const PROBE_DEPTH: usize = 4;
+/// Reads where there is no io_uring.
+const READ_BYTES: usize = 512 << 10;
+const READS: usize = 4;
 const PROBE_BYTES: u64 = 8 << 20;
 
-/// Memory that the probe takes for a moment.
-pub(super) const PROBE_MEMORY_BYTES: u64 = 3 << 20;
+/// What an estimate of latency is believed to be at least and at most.
+const LEAST_LATENCY_NS: u64 = 20_000;
+const MOST_LATENCY_NS: u64 = 1_000_000;
+
+/// Share of the rate at rest that storage gives while steps compute.
+const BUSY_EFFICIENCY: f64 = 0.9;
+
+/// Loads handed over together where storage reports them together: the larger, the less its latency is
+/// felt, and the longer the first of them waits for the last.
+pub(super) const GROUP_BYTES: u64 = 4 << 20;
 
 /// Takes a few milliseconds, and memory that is gone when it returns: a few hundred KiB, or
-/// [`PROBE_MEMORY_BYTES`] with `packed`, the file that weights would be read from.
+/// [`neap_store::PROBE_MEMORY_BYTES`] with `packed`, the file that weights would be read from.
 pub(super) fn estimate(threads: usize, packed: Option<(&Path, IoMode)>) -> CostProfile {
     let threads = threads as f64;
     let mut costs = CostProfile {
@@ -35,12 +42,27 @@ pub(super) fn estimate(threads: usize, packed: Option<(&Path, IoMode)>) -> CostP
         ..CostProfile::default()
     };
     // A file too short to measure is not worth an error: it is read in no time.
-    if let Some(rate) = packed.and_then(|(path, io)| {
-        measure_bandwidth(path, io, PROBE_REQUEST_BYTES, PROBE_DEPTH, PROBE_BYTES).ok()
-    }) {
-        costs.storage_bytes_per_second = rate.bytes_per_second();
+    if let Some((path, io)) = packed {
+        storage(&mut costs, path, io);
     }
     costs
+}
+
+/// A file too short to measure is not worth an error: it is read in no time.
+fn storage(costs: &mut CostProfile, path: &Path, io: IoMode) {
+    let found = match io {
+        IoMode::Auto | IoMode::Uring => probe(path).ok(),
+        IoMode::Pread => None,
+    };
+    if let Some(found) = found {
+        costs.storage_bytes_per_second = found.bytes_per_second * BUSY_EFFICIENCY;
+        costs.request_latency_ns = found.latency_ns.clamp(LEAST_LATENCY_NS, MOST_LATENCY_NS);
+        if found.reports_together {
+            costs.group_bytes = GROUP_BYTES;
+        }
+    } else if let Ok(rate) = measure_bandwidth(path, io, READ_BYTES, READS, PROBE_BYTES) {
+        costs.storage_bytes_per_second = rate.bytes_per_second() * BUSY_EFFICIENCY;
+    }
 }
 
 /// Best of a few runs of a product that fits the second-level cache.
