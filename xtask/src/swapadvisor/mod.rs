@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Args)]
 pub struct SwapadvisorArgs {
-    /// Seconds for each search
-    #[arg(long, default_value_t = 10.0)]
-    search_time: f64,
-    /// Seconds for each search of a network of thousands of operators
-    #[arg(long, default_value_t = 60.0)]
-    long_search_time: f64,
+    /// Millions of operators that each search scans: 10 are 20,000 genomes of a network of 500 operators
+    #[arg(long, default_value_t = 10)]
+    effort: u64,
+    /// Only these parts: networks, table2, figure8, large, ablations
+    #[arg(long)]
+    only: Vec<String>,
     /// Write docs/swapadvisor.md
     #[arg(long)]
     write: bool,
@@ -88,15 +88,26 @@ pub fn network(root: &Path, name: &str, batch: u32, keep_activations: bool) -> R
 
 pub fn run(root: &Path, args: &SwapadvisorArgs) -> Result<()> {
     let mut text = String::new();
-    report::head(&mut text, args.search_time, args.long_search_time);
-    let rows = studies::networks(root)?;
-    report::networks(&mut text, &rows);
-    let cells = studies::table_2(root, args.search_time)?;
-    report::table_2(&mut text, &cells);
-    report::figure_8(&mut text, &studies::figure_8(root, args.search_time)?);
-    let large = studies::large(root, args.long_search_time)?;
-    report::large(&mut text, &large);
-    report::ablations(&mut text, &studies::ablations(root, args.search_time)?);
+    let effort = studies::Effort {
+        operators: args.effort * 1_000_000,
+    };
+    let wants = |part: &str| args.only.is_empty() || args.only.iter().any(|p| p == part);
+    report::head(&mut text, args.effort);
+    if wants("networks") {
+        report::networks(&mut text, &studies::networks(root)?);
+    }
+    if wants("table2") {
+        report::table_2(&mut text, &studies::table_2(root, effort)?);
+    }
+    if wants("figure8") {
+        report::figure_8(&mut text, &studies::figure_8(root, effort)?);
+    }
+    if wants("large") {
+        report::large(&mut text, &studies::large(root, effort)?);
+    }
+    if wants("ablations") {
+        report::ablations(&mut text, &studies::ablations(root, effort)?);
+    }
     if args.write {
         std::fs::write(root.join("docs/swapadvisor.md"), text)?;
     } else {

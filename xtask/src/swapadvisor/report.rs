@@ -23,7 +23,7 @@ fn percent(ideal_ns: f64, ns: Option<f64>) -> String {
     ns.map_or("N/A".into(), |ns| format!("{:.1} %", 100.0 * ideal_ns / ns))
 }
 
-pub fn head(text: &mut String, short_s: f64, long_s: f64) {
+pub fn head(text: &mut String, millions: u64) {
     line!(
         text,
         "# SwapAdvisor's search\n\n\
@@ -31,16 +31,20 @@ pub fn head(text: &mut String, short_s: f64, long_s: f64) {
          device: a V100 with 12 GB/s one way and 20 GB/s both ways over PCIe. Operators take the longer of their\n\
          arithmetic at 20 TFLOP/s and their bytes at 900 GB/s, and 29.5 µs each; this is fitted to the paper's own\n\
          times of ResNet-152 without swapping (Table 2). Networks are those of the zoo, written with\n\
-         `--shapes-only`; no weight is ever read. Searches run on two threads, {short_s} s each, {long_s} s for networks\n\
-         of thousands of operators (the paper: 30 minutes on 72 cores).\n\n\
+         `--shapes-only`; no weight is ever read. Each search scans {millions} million operators ({} genomes of\n\
+         ResNet-152, {} of RNN-8-8K), on two threads (the paper: 30 minutes on 72 cores).\n\n\
          - *pools*: the paper's search: schedule, size classes and counts, Belady within a class. A population\n\
          \x20 of 144, P = 10 %; survivors are drawn by the paper's softmax over a temperature of 0.05, and the best\n\
          \x20 always survives (the last table has what the softmax does as printed).\n\
-         - *placed*: without size classes. Bytes are counted while searching and the layout solver gives\n\
-         \x20 addresses; starts from heuristic schedules, small steps beside crossover.\n\
+         - *placed*: without size classes. Planning the swaps of a genome gives every tensor an address; what lies\n\
+         \x20 where a tensor is to go is sent away together, where that is cheapest. Small steps beside crossover,\n\
+         \x20 from heuristic schedules and from what pools have found, with as many genomes again; *alone* is\n\
+         \x20 from heuristics only.\n\
          - *ODSwap*: least recently used goes; loads as early as the first run's decisions allow, in memory that\n\
          \x20 does not fragment.\n\
-         - *ideal*: memory without end.\n"
+         - *ideal*: memory without end.\n",
+        millions * 1_000_000 / 515,
+        millions * 1_000_000 / 8570
     );
 }
 
@@ -77,17 +81,18 @@ pub fn table_2(text: &mut String, cells: &[Cell]) {
         text,
         "\n## ResNet-152, inference (Table 2)\n\n\
          N/A: some operator's tensors do not fit. The paper prints three decimals.\n\n\
-         | batch | memory | the paper | pools | placed | ODSwap | ideal |\n|--:|--:|--:|--:|--:|--:|--:|"
+         | batch | memory | the paper | pools | placed alone | placed | ODSwap | ideal |\n|--:|--:|--:|--:|--:|--:|--:|--:|"
     );
     for c in cells {
         line!(
             text,
-            "| {} | {} MB | {} | {} | {} | {} | {} |",
+            "| {} | {} MB | {} | {} | {} | {} | {} | {} |",
             c.batch,
             c.megabytes,
             c.paper_s.map_or("N/A".into(), |s| format!("{s:.3} s")),
-            seconds(c.pooled_ns),
-            seconds(c.placed_ns),
+            seconds(c.both.pooled_ns()),
+            seconds(c.both.alone_ns()),
+            seconds(c.both.placed_ns()),
             seconds(c.odswap_ns),
             seconds(Some(c.ideal_ns))
         );
@@ -135,14 +140,14 @@ pub fn large(text: &mut String, rows: &[Large]) {
          The forward pass with all activations kept, as a training step needs them: what leaves is written to host\n\
          memory. Throughput as a share of ideal. The paper's figures (ODSwap, SwapAdvisor) are for whole training\n\
          steps, at the largest batch it shows; they say what kind of network is hard, not what ours should reach.\n\n\
-         | network | batch | operators | needs | ideal | ODSwap, given order | ODSwap, random order | pools | placed | best heuristic, unsearched | the paper |\n\
-         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"
+         | network | batch | operators | needs | ideal | ODSwap, given order | ODSwap, random order | pools | placed alone | placed | best heuristic, unsearched | the paper |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"
     );
     for r in rows {
         let share = |ns| percent(r.ideal_ns, ns);
         line!(
             text,
-            "| {} | {} | {} | {} GB | {} | {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} GB | {} | {} | {} | {} | {} | {} | {} | {} |",
             r.name,
             r.batch,
             r.operators,
@@ -150,9 +155,10 @@ pub fn large(text: &mut String, rows: &[Large]) {
             seconds(Some(r.ideal_ns)),
             share(r.odswap_ns),
             share(r.odswap_random_ns),
-            share(r.pooled.as_ref().map(|p| p.0)),
-            share(r.placed.as_ref().map(|p| p.ns)),
-            share(r.placed.as_ref().map(|p| p.heuristic_ns)),
+            share(r.both.pooled_ns()),
+            share(r.both.alone_ns()),
+            share(r.both.placed_ns()),
+            share(r.both.placed.as_ref().map(|(p, _)| p.heuristic_ns)),
             r.paper
         );
     }
@@ -169,8 +175,9 @@ pub fn large(text: &mut String, rows: &[Large]) {
     );
     for r in rows {
         let ends = [
-            ("pools", r.pooled.as_ref().map(|(_, p)| p)),
-            ("placed", r.placed.as_ref().map(|p| &p.progress)),
+            ("pools", r.both.pooled.as_ref().map(|(_, p)| p)),
+            ("placed alone", r.both.alone.as_ref().map(|(_, p)| p)),
+            ("placed", r.both.placed.as_ref().map(|(_, p)| p)),
         ];
         for (name, progress) in ends {
             let Some((progress, last)) = progress.and_then(|p| Some((p, p.last()?))) else {
@@ -196,13 +203,13 @@ pub fn large(text: &mut String, rows: &[Large]) {
         }
     }
     for r in rows {
-        if let Some(p) = &r.placed {
+        if let Some((p, _)) = &r.both.placed {
             line!(
                 text,
                 "\n{}, placed: {} GB loaded and {} GB stored in a run.",
                 r.name,
-                gb(p.loaded_bytes),
-                gb(p.stored_bytes)
+                gb(p.outcome.loaded_bytes),
+                gb(p.outcome.stored_bytes)
             );
         }
     }

@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 use neaptide::search::{
-    Classes, Dataflow, Generation, Memory, OpId, PlacedOptions, Pools, Random, Rules, Scope,
-    SearchOptions, Service, SwapPlanner, TensorKind, improve, latencies_ns, odswap, random_order,
-    search,
+    Classes, Dataflow, Found, Generation, Memory, OpId, Placed, PlacedOptions, Pools, Random,
+    Rules, Scope, SearchOptions, Service, SwapPlanner, TensorKind, improve, latencies_ns, odswap,
+    random_order, search,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{LINK, Threads, network};
 
@@ -44,9 +44,23 @@ impl Progress {
     }
 }
 
-/// Runs a search until its time is up.
-fn timed<T>(
-    seconds: f64,
+/// What one search may do.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Operators scanned, over all genomes.
+    pub operators: u64,
+}
+
+impl Effort {
+    /// Genomes of a network of so many operators.
+    pub fn genomes(self, flow: &Dataflow) -> u64 {
+        self.operators / flow.operators().len().max(1) as u64
+    }
+}
+
+/// Runs a search until it has timed so many genomes.
+fn counted<T>(
+    genomes: u64,
     run: impl FnOnce(&mut dyn FnMut(&Generation) -> ControlFlow<()>) -> T,
 ) -> (T, Progress) {
     let started = Instant::now();
@@ -55,7 +69,7 @@ fn timed<T>(
         progress
             .heard
             .push((started.elapsed().as_secs_f64(), *generation));
-        if started.elapsed() >= Duration::from_secs_f64(seconds) {
+        if generation.timed >= genomes {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
@@ -67,38 +81,78 @@ fn timed<T>(
 pub fn pooled(
     flow: &Dataflow,
     bytes: u64,
-    seconds: f64,
+    effort: Effort,
     options: &SearchOptions,
-) -> Option<(f64, Progress)> {
-    let (found, progress) = timed(seconds, |progress| {
+) -> Option<(Found, Progress)> {
+    let (found, progress) = counted(effort.genomes(flow), |progress| {
         search(flow, &LINK, bytes, options, &Threads(THREADS), progress)
     });
-    Some((found.ok()?.outcome.total_ns, progress))
+    Some((found.ok()?, progress))
 }
 
-/// Ours; its time with addresses, what the best heuristic took, the high-water mark, how it went.
-pub fn placed(flow: &Dataflow, bytes: u64, seconds: f64) -> Option<PlacedResult> {
-    let (found, progress) = timed(seconds, |progress| {
+/// Ours, from what pools have found, if anything, or from heuristics alone.
+pub fn placed(
+    flow: &Dataflow,
+    bytes: u64,
+    effort: Effort,
+    pooled: Option<&Found>,
+) -> Option<(Placed, Progress)> {
+    let (found, progress) = counted(effort.genomes(flow), |progress| {
         let options = PlacedOptions::default();
-        improve(flow, &LINK, bytes, &options, &Threads(THREADS), progress)
+        improve(
+            flow,
+            &LINK,
+            bytes,
+            &options,
+            pooled,
+            &Threads(THREADS),
+            progress,
+        )
     });
-    let found = found.ok()?;
-    Some(PlacedResult {
-        ns: found.outcome.total_ns,
-        heuristic_ns: found.heuristic_ns,
-        loaded_bytes: found.outcome.loaded_bytes,
-        stored_bytes: found.outcome.stored_bytes,
-        progress,
-    })
+    Some((found.ok()?, progress))
 }
 
-#[derive(Clone, Debug)]
-pub struct PlacedResult {
-    pub ns: f64,
-    pub heuristic_ns: f64,
-    pub loaded_bytes: u64,
-    pub stored_bytes: u64,
-    pub progress: Progress,
+/// Both back ends with the same effort.
+pub struct Both {
+    pub pooled: Option<(Found, Progress)>,
+    /// From heuristics alone.
+    pub alone: Option<(Placed, Progress)>,
+    /// From what pools have found.
+    pub placed: Option<(Placed, Progress)>,
+}
+
+impl Both {
+    fn search(flow: &Dataflow, bytes: u64, effort: Effort) -> Self {
+        let pooled = pooled(flow, bytes, effort, &SearchOptions::default());
+        let found = pooled.as_ref().map(|(found, _)| found);
+        Self {
+            alone: placed(flow, bytes, effort, None),
+            placed: placed(flow, bytes, effort, found),
+            pooled,
+        }
+    }
+
+    pub fn pooled_ns(&self) -> Option<f64> {
+        self.pooled.as_ref().map(|(f, _)| f.outcome.total_ns)
+    }
+
+    pub fn alone_ns(&self) -> Option<f64> {
+        self.alone.as_ref().map(|(p, _)| p.outcome.total_ns)
+    }
+
+    pub fn placed_ns(&self) -> Option<f64> {
+        self.placed.as_ref().map(|(p, _)| p.outcome.total_ns)
+    }
+
+    fn tell(&self, name: &str) {
+        let s = |ns: Option<f64>| ns.map_or("N/A".into(), |ns| format!("{:.4} s", ns / 1e9));
+        eprintln!(
+            "{name}: pools {}, placed alone {}, placed {}",
+            s(self.pooled_ns()),
+            s(self.alone_ns()),
+            s(self.placed_ns())
+        );
+    }
 }
 
 /// Bytes in use at once when nothing ever has to leave.
@@ -194,8 +248,7 @@ pub struct Cell {
     pub megabytes: u64,
     pub paper_s: Option<f64>,
     pub ideal_ns: f64,
-    pub pooled_ns: Option<f64>,
-    pub placed_ns: Option<f64>,
+    pub both: Both,
     pub odswap_ns: Option<f64>,
 }
 
@@ -208,27 +261,22 @@ const TABLE_2: [(u64, [Option<f64>; 3]); 5] = [
     (640, [Some(0.017), Some(0.040), Some(0.123)]),
 ];
 
-pub fn table_2(root: &Path, seconds: f64) -> Result<Vec<Cell>> {
+pub fn table_2(root: &Path, effort: Effort) -> Result<Vec<Cell>> {
     let mut cells = Vec::new();
     for (column, batch) in [1, 16, 64].into_iter().enumerate() {
         let flow = network(root, "resnet152", batch, false)?;
         for (megabytes, paper) in TABLE_2 {
             let bytes = megabytes << 20;
-            let pooled = pooled(&flow, bytes, seconds, &SearchOptions::default());
-            let placed = placed(&flow, bytes, seconds / 2.0);
             let cell = Cell {
                 batch,
                 megabytes,
                 paper_s: paper[column],
                 ideal_ns: flow.ideal_ns() as f64,
-                pooled_ns: pooled.map(|(ns, _)| ns),
-                placed_ns: placed.map(|p| p.ns),
+                both: Both::search(&flow, bytes, effort),
                 odswap_ns: odswap(&flow, &LINK, bytes).map(|(_, o)| o.total_ns),
             };
-            eprintln!(
-                "Table 2: batch {batch}, {megabytes} MB: {:?}",
-                cell.pooled_ns
-            );
+            cell.both
+                .tell(&format!("Table 2: batch {batch}, {megabytes} MB"));
             cells.push(cell);
         }
     }
@@ -251,22 +299,18 @@ pub struct Figure8 {
 /// Samples a second that are asked for.
 const LOADS: [f64; 7] = [50.0, 100.0, 150.0, 200.0, 250.0, 300.0, 350.0];
 
-pub fn figure_8(root: &Path, seconds: f64) -> Result<Figure8> {
+pub fn figure_8(root: &Path, effort: Effort) -> Result<Figure8> {
     const BATCH: u32 = 16;
     const EACH_MEGABYTES: u64 = 192;
     const REQUESTS: usize = 100_000;
     let flow = network(root, "resnet152", BATCH, false)?;
     let ideal_ns = flow.ideal_ns() as f64;
     let bytes = EACH_MEGABYTES << 20;
-    let pooled = pooled(&flow, bytes, seconds, &SearchOptions::default());
-    let placed = placed(&flow, bytes, seconds);
+    let both = Both::search(&flow, bytes, effort);
     let switch_ns = LINK.transfer_ns(flow.parameter_bytes());
     let mut services = vec![("not shared, 1 model".to_owned(), 1, ideal_ns, 0.0)];
     for models in [4, 16] {
-        for (name, ns) in [
-            ("pools", pooled.as_ref().map(|p| p.0)),
-            ("placed", placed.as_ref().map(|p| p.ns)),
-        ] {
+        for (name, ns) in [("pools", both.pooled_ns()), ("placed", both.placed_ns())] {
             services.extend(ns.map(|ns| {
                 (
                     format!("SwapAdvisor, {name}, {models} models"),
@@ -321,15 +365,14 @@ pub struct Large {
     pub ideal_ns: f64,
     pub odswap_ns: Option<f64>,
     pub odswap_random_ns: Option<f64>,
-    pub pooled: Option<(f64, Progress)>,
-    pub placed: Option<PlacedResult>,
+    pub both: Both,
     pub genome_ms: f64,
     pub simulation_ms: f64,
     pub paper: &'static str,
 }
 
 /// The paper's networks with all activations kept, in the V100's 16 GB.
-pub fn large(root: &Path, seconds: f64) -> Result<Vec<Large>> {
+pub fn large(root: &Path, effort: Effort) -> Result<Vec<Large>> {
     const CAPACITY: u64 = 16 << 30;
     let cases = [
         ("wide_resnet152_w10", 32, "80 %, 95 %"),
@@ -342,13 +385,8 @@ pub fn large(root: &Path, seconds: f64) -> Result<Vec<Large>> {
         let flow = network(root, name, batch, true)?;
         let order = random_order(&flow, &mut Random::new(1, 0, 0));
         let (genome_ms, simulation_ms) = one_genome(&flow, &order, CAPACITY);
-        let ours = placed(&flow, CAPACITY, seconds);
-        let pooled = pooled(&flow, CAPACITY, seconds, &SearchOptions::default());
-        eprintln!(
-            "{name}: {:?} {:?}",
-            pooled.as_ref().map(|p| p.0),
-            ours.as_ref().map(|p| p.ns)
-        );
+        let both = Both::search(&flow, CAPACITY, effort);
+        both.tell(name);
         Ok(Large {
             name,
             batch,
@@ -359,8 +397,7 @@ pub fn large(root: &Path, seconds: f64) -> Result<Vec<Large>> {
             odswap_ns: odswap(&flow, &LINK, CAPACITY).map(|(_, o)| o.total_ns),
             odswap_random_ns: odswap(&reordered(&flow, &order)?, &LINK, CAPACITY)
                 .map(|(_, o)| o.total_ns),
-            pooled,
-            placed: ours,
+            both,
             genome_ms,
             simulation_ms,
             paper,
@@ -385,7 +422,7 @@ fn one_genome(flow: &Dataflow, order: &[OpId], capacity_bytes: u64) -> (f64, f64
     let Some(allocation) = pools.random(&mut Random::new(1, 1, 1)) else {
         return (f64::NAN, f64::NAN);
     };
-    let memory = Memory::pools(&allocation);
+    let memory = Memory::pools(flow, &allocation);
     let mut planner = SwapPlanner::default();
     let mut best = (f64::INFINITY, f64::INFINITY);
     for _ in 0..10 {
@@ -409,7 +446,7 @@ pub struct Ablation {
     pub worst_ns: f64,
 }
 
-pub fn ablations(root: &Path, seconds: f64) -> Result<Vec<Ablation>> {
+pub fn ablations(root: &Path, effort: Effort) -> Result<Vec<Ablation>> {
     let base = SearchOptions::default();
     let variants = [
         ("both", base),
@@ -447,17 +484,17 @@ pub fn ablations(root: &Path, seconds: f64) -> Result<Vec<Ablation>> {
     for (network_name, batch) in [("inception_v4_w4", 64), ("rnn_8_8k", 256)] {
         let flow = network(root, network_name, batch, true)?;
         for (variant, options) in &variants {
-            let found = pooled(&flow, 16 << 30, 2.0 * seconds, options);
+            let found = pooled(&flow, 16 << 30, effort, options);
             let last = found.as_ref().and_then(|(_, p)| p.last().copied());
             eprintln!(
                 "{network_name}, {variant}: {:?}",
-                found.as_ref().map(|f| f.0)
+                found.as_ref().map(|(f, _)| f.outcome.total_ns)
             );
             all.push(Ablation {
                 network: network_name,
                 variant,
                 ideal_ns: flow.ideal_ns() as f64,
-                best_ns: found.map(|(ns, _)| ns),
+                best_ns: found.map(|(f, _)| f.outcome.total_ns),
                 mean_ns: last.map_or(f64::NAN, |g| g.mean_ns),
                 worst_ns: last.map_or(f64::NAN, |g| g.worst_ns),
             });

@@ -125,7 +125,7 @@ impl Setting<'_> {
     /// Infinite where the planner finds no room.
     fn time_ns(&self, order: &[OpId], allocation: &Allocation) -> f64 {
         let mut planner = pop(&self.planners).unwrap_or_default();
-        let memory = Memory::pools(allocation);
+        let memory = Memory::pools(self.flow, allocation);
         let plan = planner.plan(self.flow, order, &memory, self.device, &self.options.rules);
         let outcome = plan.and_then(|plan| play(self.flow, plan, self.device));
         push(&self.planners, planner);
@@ -272,7 +272,7 @@ pub fn search(
         }
     };
     let mut planner = SwapPlanner::default();
-    let memory = Memory::pools(&best.allocation);
+    let memory = Memory::pools(flow, &best.allocation);
     let made = planner.plan(flow, &best.order, &memory, device, &options.rules);
     let outcome = made
         .and_then(|plan| play(flow, plan, device))

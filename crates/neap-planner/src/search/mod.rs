@@ -39,5 +39,6 @@ pub use placed::{Placed, PlacedOptions, improve};
 pub use random::Random;
 pub use serving::{Service, latencies_ns};
 pub use swap::{
-    After, Eviction, Memory, Needs, Rules, Stay, SwapIn, SwapOut, SwapPlan, SwapPlanner,
+    Addresses, After, Eviction, Memory, Needs, PlaceRules, Rules, Side, Stay, SwapIn, SwapOut,
+    SwapPlan, SwapPlanner,
 };

@@ -1,28 +1,24 @@
-//! Beyond the paper: no size classes. Tensors get addresses from the layout solver, the search starts from
-//! heuristic schedules and goes on by small steps beside crossover.
+//! Beyond the paper: no size classes. Every tensor has an address of its own, the search starts from heuristic
+//! schedules and from what pools have found, and goes on by small steps beside crossover.
 //!
 //! The paper pools memory "because it is difficult to incorporate a dynamic allocator in GA's search"
-//! (Section 8). Here a genome is timed with bytes counted only; addresses come at the end, when what the
-//! search found is laid out. Where that takes more than there is, bytes are counted more strictly and it is
-//! laid out again; then loads wait for whoever really lay at their addresses.
+//! (Section 8). Here the allocator is part of planning a genome's swaps, so that what is timed is what will
+//! lie there: to count bytes while searching and to look for a layout afterwards finds none for networks
+//! whose tensors are a large part of the memory, and elsewhere one in which loads wait for each other.
 
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 
-use super::dataflow::{Dataflow, OpId, TensorId, TensorKind};
+use super::dataflow::{Dataflow, OpId, TensorId};
 use super::device::Device;
-use super::evolve::{Generation, Infeasible, Parallel, batch, pop, push};
+use super::evolve::{Found, Generation, Infeasible, Parallel, batch, pop, push};
 use super::lanes::{Outcome, play};
 use super::order;
 use super::random::Random;
-use super::swap::{After, Memory, Rules, Stay, SwapPlan, SwapPlanner};
-use crate::layout::{Block, allocate, lay_out};
-use neap_plan::StepRange;
+use super::swap::{Memory, PlaceRules, Rules, Side, SwapPlan, SwapPlanner};
 
 /// Tensors lie at multiples of this, as accelerators want it.
 const ALIGN_BYTES: u64 = 512;
-/// More blocks than this are laid out by an allocator that goes with the run; the solver would take seconds.
-const MOST_SOLVED: usize = 6000;
 
 #[derive(Clone, Copy, Debug)]
 pub struct PlacedOptions {
@@ -41,12 +37,10 @@ impl Default for PlacedOptions {
     }
 }
 
-/// The best that was found, with addresses.
+/// The best that was found.
 #[derive(Clone, Debug)]
 pub struct Placed {
     pub plan: SwapPlan,
-    /// By stay of the plan.
-    pub offsets: Vec<u64>,
     /// One past the highest byte used.
     pub high_water_bytes: u64,
     pub outcome: Outcome,
@@ -60,6 +54,7 @@ struct Individual {
     order: Vec<OpId>,
     bias: Vec<i32>,
     recency: f64,
+    places: PlaceRules,
     time_ns: f64,
 }
 
@@ -77,7 +72,7 @@ impl Setting<'_> {
     fn rules(individual: &Individual) -> Rules {
         Rules {
             recency: individual.recency,
-            keeps_initial: true,
+            places: individual.places,
             ..Rules::default()
         }
     }
@@ -99,17 +94,21 @@ impl Setting<'_> {
         individual
     }
 
-    fn with_order(&self, order: Vec<OpId>, recency: f64) -> Individual {
+    fn with_order(&self, order: Vec<OpId>, recency: f64, side: Side) -> Individual {
         self.timed(Individual {
             order,
             bias: Vec::new(),
             recency,
+            places: PlaceRules {
+                side,
+                ..PlaceRules::default()
+            },
             time_ns: 0.0,
         })
     }
 
-    /// Schedules to start from: as given, and with operators grouped by what parameters they need.
-    fn heuristics(&self) -> Vec<(Vec<OpId>, f64)> {
+    /// Genomes to start from: operators as given, and grouped by what parameters they need.
+    fn heuristics(&self) -> Vec<(Vec<OpId>, f64, Side)> {
         let given = self.flow.given_order();
         let n = given.len();
         let mut orders = vec![given.clone()];
@@ -118,10 +117,55 @@ impl Setting<'_> {
             orders.push(order::regroup(self.flow, &given, 0, n, warm));
         }
         orders.dedup();
-        let recencies = [0.0, 1.0, 3.0];
+        let rules = [0.0, 1.0, 3.0]
+            .map(|recency| [Side::Nobody, Side::Loads].map(|side| (recency, side)))
+            .concat();
         let each = orders.iter();
-        each.flat_map(|o| recencies.map(|r| (o.clone(), r)))
+        each.flat_map(|o| rules.iter().map(|&(r, s)| (o.clone(), r, s)))
             .collect()
+    }
+
+    fn mutate_places(&self, places: &mut PlaceRules, random: &mut Random) {
+        match random.below(3) {
+            0 => places.far_power = 1 + random.below(4) as u8,
+            1 => places.late_penalty = [0.0, 0.3, 1.0, 3.0, 10.0][random.below(5)],
+            _ => {
+                places.side = match random.below(3) {
+                    0 => Side::Nobody,
+                    1 => Side::Loads,
+                    _ => {
+                        let sizes = self.flow.sizes();
+                        Side::Below(sizes[random.below(sizes.len())])
+                    }
+                }
+            }
+        }
+    }
+
+    fn planned(&self, individual: &Individual) -> Option<(SwapPlan, Outcome)> {
+        let mut planner = SwapPlanner::default();
+        planner.set_bias(&individual.bias);
+        let rules = Self::rules(individual);
+        let plan = planner.plan(
+            self.flow,
+            &individual.order,
+            &self.memory,
+            self.device,
+            &rules,
+        )?;
+        let outcome = play(self.flow, plan, self.device)?;
+        Some((planner.take_plan(), outcome))
+    }
+
+    /// Nothing is faster than what pools have found: their objects have addresses too.
+    fn as_pooled(&self, pooled: &Found, heuristic_ns: f64) -> Placed {
+        Placed {
+            high_water_bytes: pooled.plan.high_water_bytes(self.flow),
+            plan: pooled.plan.clone(),
+            outcome: pooled.outcome,
+            heuristic_ns,
+            last: pooled.last,
+        }
     }
 
     fn child(&self, population: &[Individual], random: &mut Random) -> Individual {
@@ -135,7 +179,7 @@ impl Setting<'_> {
         let parent = pick(random);
         let mut child = parent.clone();
         let n = child.order.len();
-        match random.below(10) {
+        match random.below(12) {
             0 | 1 => {
                 for _ in 0..1 + random.below(4) {
                     child.order = order::move_one(self.flow, &child.order, random);
@@ -157,6 +201,7 @@ impl Setting<'_> {
                 child.order = order::regroup(self.flow, &child.order, from, count, warm);
             }
             6 => child.recency = [0.0, 0.5, 1.0, 2.0, 4.0][random.below(5)],
+            7 | 8 => self.mutate_places(&mut child.places, random),
             _ => {
                 child.bias.resize(self.flow.tensors().len(), 0);
                 for _ in 0..1 + random.below(3) {
@@ -172,15 +217,18 @@ impl Setting<'_> {
     }
 }
 
-/// Searches from heuristic schedules, and places what it finds in `capacity_bytes`.
+/// Searches for the schedule and the addresses in `capacity_bytes` with which `flow` runs fastest. `pooled`
+/// is what a search over pools of that capacity has found: its schedule is one to start from, and the result
+/// is never slower, as long as its plan can be repeated as it is ([`SwapPlan::repeats`]).
 ///
 /// # Errors
-/// [`Infeasible`] when some operator does not fit, whatever is sent away, or no layout was found.
+/// [`Infeasible`] when the tensors of some operator do not fit.
 pub fn improve(
     flow: &Dataflow,
     device: &Device,
     capacity_bytes: u64,
     options: &PlacedOptions,
+    pooled: Option<&Found>,
     parallel: &dyn Parallel,
     progress: &mut dyn FnMut(&Generation) -> ControlFlow<()>,
 ) -> Result<Placed, Infeasible> {
@@ -193,21 +241,30 @@ pub fn improve(
         flow,
         device,
         capacity_bytes,
-        memory: Memory::bytes(flow, capacity_bytes, ALIGN_BYTES),
+        memory: Memory::places(flow, capacity_bytes, ALIGN_BYTES),
         large,
         planners: Mutex::new(Vec::new()),
     };
-    let starts = setting.heuristics();
+    let mut starts = setting.heuristics();
+    let heuristics = starts.len();
+    if let Some(pooled) = pooled {
+        let sides = [Side::Nobody, Side::Loads];
+        starts.extend(sides.map(|side| (pooled.order.clone(), 1.0, side)));
+    }
     let first = batch(parallel, starts.len(), &|i| {
-        let (order, recency) = starts[i].clone();
-        vec![setting.with_order(order, recency)]
+        let (order, recency, side) = starts[i].clone();
+        vec![setting.with_order(order, recency, side)]
     });
+    let heuristic_ns = first[..heuristics].iter().map(|i| i.time_ns);
+    let heuristic_ns = heuristic_ns.fold(f64::INFINITY, f64::min);
     let size = options.population.max(2);
     let mut population = fittest(first, size);
+    let kept = pooled.filter(|p| p.plan.repeats());
     if population.is_empty() {
-        return Err(infeasible);
+        return kept
+            .map(|p| setting.as_pooled(p, heuristic_ns))
+            .ok_or(infeasible);
     }
-    let heuristic_ns = population[0].time_ns;
     let mut timed = starts.len() as u64;
     let mut number = 0;
     let last = loop {
@@ -233,15 +290,22 @@ pub fn improve(
         population.extend(children);
         population = fittest(population, size);
     };
-    // Of some that are as fast, one may lie better.
-    let placed = population.iter().take(4).filter_map(|i| place(&setting, i));
-    let (plan, offsets, high_water_bytes, outcome) = placed
-        .min_by(|a, b| a.3.total_ns.total_cmp(&b.3.total_ns))
-        .ok_or(infeasible)?;
+    if let Some(pooled) = kept
+        && pooled.outcome.total_ns <= population[0].time_ns
+    {
+        let last = Generation {
+            best_ns: pooled.outcome.total_ns,
+            ..last
+        };
+        return Ok(Placed {
+            last,
+            ..setting.as_pooled(pooled, heuristic_ns)
+        });
+    }
+    let (plan, outcome) = setting.planned(&population[0]).ok_or(infeasible)?;
     Ok(Placed {
+        high_water_bytes: plan.high_water_bytes(flow),
         plan,
-        offsets,
-        high_water_bytes,
         outcome,
         heuristic_ns,
         last,
@@ -267,126 +331,4 @@ fn largest_operator_bytes(flow: &Dataflow) -> u64 {
         .map(bytes)
         .max()
         .unwrap_or(0)
-}
-
-type Laid = (SwapPlan, Vec<u64>, u64, Outcome);
-
-fn place(setting: &Setting, individual: &Individual) -> Option<Laid> {
-    let Setting {
-        flow,
-        device,
-        capacity_bytes,
-        ..
-    } = *setting;
-    let mut planner = SwapPlanner::default();
-    planner.set_bias(&individual.bias);
-    let rules = Setting::rules(individual);
-    let least = largest_operator_bytes(flow);
-    let mut counted_bytes = capacity_bytes;
-    for _ in 0..16 {
-        let memory = Memory::bytes(flow, counted_bytes, ALIGN_BYTES);
-        planner.plan(flow, &individual.order, &memory, device, &rules)?;
-        let mut plan = planner.take_plan();
-        let mut over = u64::MAX;
-        for lead in LEADS {
-            let blocks: Vec<Block> = plan.stays.iter().map(|s| block(flow, s, lead)).collect();
-            let layout = if blocks.len() > MOST_SOLVED {
-                allocate(&blocks)
-            } else {
-                lay_out(&blocks)
-            };
-            if layout.high_water_bytes <= capacity_bytes {
-                wait_for_addresses(flow, &mut plan, &blocks, &layout.offsets);
-                let outcome = play(flow, &plan, device)?;
-                return Some((plan, layout.offsets, layout.high_water_bytes, outcome));
-            }
-            over = over.min(layout.high_water_bytes - capacity_bytes);
-        }
-        if counted_bytes == least {
-            return None;
-        }
-        let fewer = (over / 2).max(capacity_bytes / 64);
-        counted_bytes = counted_bytes.saturating_sub(fewer).max(least);
-    }
-    None
-}
-
-/// By how many operators, at most, a load's memory is its own before it is needed: shorter stays are
-/// easier to place.
-const LEADS: [u32; 3] = [u32::MAX, 48, 8];
-
-/// What a stay takes: a result from the operator that makes it, a load from when it may begin.
-fn block(flow: &Dataflow, stay: &Stay, lead: u32) -> Block {
-    let begin = match stay.load {
-        Some(_) => stay.from.computes.max(stay.first_use.saturating_sub(lead)),
-        None if stay.initial => 0,
-        None => stay.first_use,
-    };
-    Block {
-        bytes: flow.tensors()[stay.tensor.index()].bytes,
-        align: ALIGN_BYTES,
-        live: StepRange::new(begin.min(stay.to), stay.to),
-    }
-}
-
-/// Replaces what loads and results wait for, which was counted in bytes, by whoever lay at their addresses.
-fn wait_for_addresses(flow: &Dataflow, plan: &mut SwapPlan, blocks: &[Block], offsets: &[u64]) {
-    let mut by_time: Vec<usize> = (0..blocks.len())
-        .filter(|&i| !blocks[i].live.is_empty())
-        .collect();
-    by_time.sort_by_key(|&i| (plan.stays[i].first_use, i));
-    // Who lies where, by address: (end, stay), disjoint.
-    let mut here: std::collections::BTreeMap<u64, (u64, usize)> = Default::default();
-    let mut stored_before = vec![0u32; flow.tensors().len()];
-    for needs in &mut plan.needs {
-        needs.stores = 0;
-    }
-    for i in by_time {
-        let (begin, end) = (offsets[i], offsets[i] + blocks[i].bytes);
-        let mut after = After::default();
-        let first = here
-            .range(..=begin)
-            .next_back()
-            .map_or(begin, |(&at, _)| at);
-        let met: Vec<(u64, (u64, usize))> = here
-            .range(first..end.max(begin + 1))
-            .filter(|(_, (other_end, _))| *other_end > begin)
-            .map(|(&at, &other)| (at, other))
-            .collect();
-        for (at, (other_end, other)) in met {
-            let stay = &plan.stays[other];
-            after.computes = after.computes.max(stay.to);
-            after.stores = after.stores.max(stay.store.map_or(0, |s| s + 1));
-            here.remove(&at);
-            if at < begin {
-                here.insert(at, (begin, other));
-            }
-            if other_end > end {
-                here.insert(end, (other_end, other));
-            }
-        }
-        here.insert(begin, (end, i));
-        let stay = &mut plan.stays[i];
-        stay.from = after;
-        let tensor = stay.tensor.index();
-        match stay.load {
-            Some(load) => {
-                let load = &mut plan.loads[load as usize];
-                load.after = After {
-                    stores: after.stores.max(stored_before[tensor]),
-                    ..after
-                };
-            }
-            None if stay.initial => {}
-            None => {
-                let needs = &mut plan.needs[stay.first_use as usize];
-                needs.stores = needs.stores.max(after.stores);
-            }
-        }
-        if let Some(store) = stay.store
-            && flow.tensors()[tensor].kind != TensorKind::Input
-        {
-            stored_before[tensor] = store + 1;
-        }
-    }
 }

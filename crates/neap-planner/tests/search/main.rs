@@ -24,7 +24,7 @@ fn plans_are_right_at_any_speed() {
         for factor in [1.0, 1.3, 2.0, 6.0] {
             let capacity = (least as f64 * factor) as u64;
             let pools = Pools::new(&flow, capacity, Classes::Monotonic);
-            let memory = Memory::pools(&pools.random(&mut r).unwrap());
+            let memory = Memory::pools(&flow, &pools.random(&mut r).unwrap());
             let by_bytes = Memory::bytes(&flow, capacity, 4);
             for memory in [memory, by_bytes] {
                 for eviction in [Eviction::Belady, Eviction::Lru] {
@@ -66,10 +66,13 @@ fn the_papers_figure_3() {
             (10, &[2, 3, 4], &[5]),
         ],
     );
-    let memory = Memory::pools(&Allocation {
-        class_of_size: vec![0],
-        objects: vec![4],
-    });
+    let memory = Memory::pools(
+        &f,
+        &Allocation {
+            class_of_size: vec![0],
+            objects: vec![4],
+        },
+    );
     let mut planner = SwapPlanner::default();
     let order = f.given_order();
     let rules = Rules {
@@ -120,6 +123,48 @@ fn parameters_stay_where_all_fit() {
     let loaded: Vec<TensorId> = plan.loads.iter().map(|l| l.tensor).collect();
     assert_eq!(loaded, [TensorId(0)], "only the input is new in each run");
     assert!(plan.stores.is_empty());
+}
+
+/// The only parameter that could be kept from one run to the next goes and comes back within a run, maybe to
+/// another place: then none is there at the start, and the plan must not count on one.
+#[test]
+fn a_run_begins_with_nothing_that_leaves_on_the_way() {
+    use TensorKind::{Activation, Input, Output, Parameter};
+    // p q | input a b output
+    let f = flow(
+        &[
+            (100, Parameter),
+            (100, Parameter),
+            (1, Input),
+            (1, Activation),
+            (1, Activation),
+            (1, Output),
+        ],
+        &[
+            (10, &[0, 2], &[3]),
+            (10, &[1, 3], &[4]),
+            (10, &[0, 4], &[5]),
+        ],
+    );
+    let pools = Allocation {
+        class_of_size: vec![0, 1],
+        objects: vec![2, 1],
+    };
+    let memories = [
+        Memory::pools(&f, &pools),
+        Memory::bytes(&f, 102, 1),
+        Memory::places(&f, 102, 1),
+    ];
+    for memory in memories {
+        let mut planner = SwapPlanner::default();
+        let plan = planner
+            .plan(&f, &f.given_order(), &memory, &LINK, &Rules::default())
+            .unwrap();
+        check(&f, &memory, plan, 1);
+        let loaded: Vec<u32> = plan.loads.iter().map(|l| l.tensor.0).collect();
+        assert!(plan.repeats(), "{plan:?}");
+        assert_eq!(loaded.iter().filter(|&&t| t == 0).count(), 2, "{loaded:?}");
+    }
 }
 
 /// Where the tensor used last is needed furthest away, taking it means waiting for it.
@@ -202,7 +247,12 @@ fn the_search_gets_better_and_stays_feasible() {
     })
     .unwrap();
     assert!(flow.is_topological(&found.order));
-    check(&flow, &Memory::pools(&found.allocation), &found.plan, 5);
+    check(
+        &flow,
+        &Memory::pools(&flow, &found.allocation),
+        &found.plan,
+        5,
+    );
     assert_eq!(seen.len(), 61);
     assert!(seen.windows(2).all(|w| w[1].best_ns <= w[0].best_ns));
     assert!(

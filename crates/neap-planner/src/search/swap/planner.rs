@@ -1,0 +1,350 @@
+//! `SwapPlanner`: scans a schedule operator by operator and makes room for what each needs, twice over so that
+//! runs can follow each other.
+
+use super::classes::Classes;
+use super::places::Places;
+use super::scan::{NEVER, Scan};
+use super::{Addresses, After, Memory, Needs, Rules, Stay, SwapIn, SwapOut, SwapPlan};
+use crate::search::dataflow::{Dataflow, OpId, TensorId, TensorKind};
+use crate::search::device::Device;
+
+/// Rounds in which parameters are taken out of those that are there at the start, before that is given up.
+const MOST_ROUNDS: usize = 6;
+
+/// Room that is wanted for a tensor.
+pub struct Wish {
+    pub tensor: TensorId,
+    /// Index of its size.
+    pub size: usize,
+    /// What it takes of its class.
+    pub takes: u64,
+    /// It is loaded, not made.
+    pub loads: bool,
+    pub position: u32,
+    /// Memory that was in use so short a time ago is not free in time.
+    pub wait_ns: f64,
+}
+
+/// What is searched for room.
+enum Room {
+    Classes(Classes),
+    Places(Places),
+}
+
+/// Scans schedules; keeps its memory from one to the next.
+pub struct SwapPlanner {
+    scan: Scan,
+    room: Room,
+}
+
+impl Default for SwapPlanner {
+    fn default() -> Self {
+        Self {
+            scan: Scan::default(),
+            room: Room::Classes(Classes::default()),
+        }
+    }
+}
+
+impl SwapPlanner {
+    /// Plans a run of `order` in `memory` that can be repeated: twice over, so that parameters that are there
+    /// at the end of a run are used at the beginning of the next.
+    ///
+    /// `None` when some operator's tensors do not fit together.
+    pub fn plan(
+        &mut self,
+        flow: &Dataflow,
+        order: &[OpId],
+        memory: &Memory,
+        device: &Device,
+        rules: &Rules,
+    ) -> Option<&SwapPlan> {
+        self.scan.find_uses(flow, order);
+        let none = vec![None; flow.tensors().len()];
+        self.scan(flow, order, memory, device, rules, &none)?;
+        let mut initial = self.scan.parameters_at_end(flow);
+        if initial.iter().all(Option::is_none) {
+            return Some(&self.scan.plan);
+        }
+        // A parameter that was there at the end, but is not when more is there at the start, is taken out.
+        for _ in 0..MOST_ROUNDS {
+            if initial.iter().all(Option::is_none) {
+                // The last scan still began with some.
+                break;
+            }
+            if self
+                .scan(flow, order, memory, device, rules, &initial)
+                .is_none()
+            {
+                break;
+            }
+            let at_end = self.scan.parameters_at_end(flow);
+            let mut is_stable = true;
+            if rules.keeps_initial || memory.addresses == Addresses::Contiguous {
+                for stay in self.scan.plan.stays.iter().filter(|s| s.initial) {
+                    if (stay.to as usize) < order.len() {
+                        is_stable = false;
+                        initial[stay.tensor.index()] = None;
+                    }
+                }
+            }
+            for t in 0..initial.len() {
+                let stays = initial[t].is_some() && !self.scan.removed[t];
+                is_stable &= !stays || at_end[t].is_some();
+                if !stays || at_end[t].is_none() {
+                    initial[t] = None;
+                }
+            }
+            if is_stable {
+                return Some(&self.scan.plan);
+            }
+        }
+        self.scan(flow, order, memory, device, rules, &none)?;
+        Some(&self.scan.plan)
+    }
+
+    /// Prefers to send some tensors away, and to keep others: by tensor, in positions by which its next use
+    /// is taken to be later.
+    pub fn set_bias(&mut self, bias: &[i32]) {
+        self.scan.bias.clear();
+        self.scan.bias.extend_from_slice(bias);
+    }
+
+    /// The plan that was made last.
+    pub fn take_plan(&mut self) -> SwapPlan {
+        std::mem::take(&mut self.scan.plan)
+    }
+
+    fn scan(
+        &mut self,
+        flow: &Dataflow,
+        order: &[OpId],
+        memory: &Memory,
+        device: &Device,
+        rules: &Rules,
+        initial: &[Option<u64>],
+    ) -> Option<()> {
+        self.begin(flow, order, memory, initial)?;
+        for (position, &op) in order.iter().enumerate() {
+            let position = position as u32;
+            let touches = flow.touches(op);
+            for touch in touches {
+                self.scan.states[touch.tensor.index()].pinned_at = position;
+            }
+            self.scan.plan.needs.push(Needs::default());
+            let stays = self.scan.plan.stays.len();
+            if !self.seat_all(flow, op, position, memory, device, rules) {
+                self.seat_together(flow, op, position, memory, rules, stays)?;
+            }
+            self.scan.plan.needs[position as usize].loads = self.scan.plan.loads.len() as u32;
+            for touch in touches {
+                let t = touch.tensor;
+                let size = flow.size_index(t);
+                let gone = self.scan.use_now(flow, rules, t, touch.writes, position);
+                let stay = self.scan.states[t.index()].stay;
+                let offset = self.scan.plan.stays[stay as usize].offset;
+                match (&mut self.room, gone) {
+                    (Room::Classes(room), Some(after)) => room.free(memory, size, after, offset),
+                    (Room::Classes(room), None) => room.may_leave(&self.scan, memory, size, t),
+                    (Room::Places(room), Some(after)) => {
+                        room.free(offset, memory.takes[size], after);
+                    }
+                    (Room::Places(_), None) => {}
+                }
+            }
+        }
+        self.store_what_changed(flow, initial);
+        Some(())
+    }
+
+    /// Nothing has run yet; the parameters of `initial` are there.
+    fn begin(
+        &mut self,
+        flow: &Dataflow,
+        order: &[OpId],
+        memory: &Memory,
+        initial: &[Option<u64>],
+    ) -> Option<()> {
+        self.scan.reset(flow, order);
+        match (&mut self.room, &memory.addresses) {
+            (Room::Places(room), Addresses::Contiguous) => room.reset(memory.room[0]),
+            (Room::Classes(room), Addresses::Counted | Addresses::Objects(_)) => {
+                room.reset(memory);
+            }
+            (room, Addresses::Contiguous) => {
+                let mut places = Places::default();
+                places.reset(memory.room[0]);
+                *room = Room::Places(places);
+            }
+            (room, Addresses::Counted | Addresses::Objects(_)) => {
+                let mut classes = Classes::default();
+                classes.reset(memory);
+                *room = Room::Classes(classes);
+            }
+        }
+        for (t, offset) in initial.iter().enumerate() {
+            let Some(offset) = *offset else { continue };
+            let tensor = TensorId(t as u32);
+            let size = flow.size_index(tensor);
+            let offset = match &mut self.room {
+                Room::Classes(room) => room.begin_with(memory, size, tensor)?,
+                Room::Places(room) => {
+                    room.occupy(offset, memory.takes[size], tensor.0);
+                    offset
+                }
+            };
+            self.scan.begin_with(flow, tensor, offset);
+        }
+        if let Room::Classes(room) = &mut self.room {
+            room.begin(&self.scan);
+        }
+        Some(())
+    }
+
+    /// Makes room for each of an operator's tensors that is not there; false where there is none.
+    fn seat_all(
+        &mut self,
+        flow: &Dataflow,
+        op: OpId,
+        position: u32,
+        memory: &Memory,
+        device: &Device,
+        rules: &Rules,
+    ) -> bool {
+        // What must be loaded first: it has the longer way.
+        for loads in [true, false] {
+            for touch in flow.touches(op).iter().filter(|t| t.reads == loads) {
+                let tensor = touch.tensor;
+                if self.scan.states[tensor.index()].resident {
+                    continue;
+                }
+                let size = flow.size_index(tensor);
+                let bytes = flow.tensors()[tensor.index()].bytes;
+                let wish = Wish {
+                    tensor,
+                    size,
+                    takes: memory.takes[size],
+                    loads,
+                    position,
+                    wait_ns: rules.recency * device.transfer_ns(bytes),
+                };
+                let scan = &mut self.scan;
+                let found = match &mut self.room {
+                    Room::Classes(room) => room.allocate(scan, &wish, rules, memory, flow),
+                    Room::Places(room) => room.allocate(scan, &wish, rules),
+                };
+                let Some((from, offset)) = found else {
+                    return false;
+                };
+                self.seat(tensor, loads, position, from, offset);
+            }
+        }
+        true
+    }
+
+    /// Where an operator's tensors lie in each other's way: all of them go, and come back side by side.
+    /// `stays` is how many there were before the operator.
+    fn seat_together(
+        &mut self,
+        flow: &Dataflow,
+        op: OpId,
+        position: u32,
+        memory: &Memory,
+        rules: &Rules,
+        stays: usize,
+    ) -> Option<()> {
+        let Room::Places(room) = &mut self.room else {
+            return None;
+        };
+        let scan = &mut self.scan;
+        let takes = |t: TensorId| memory.takes[flow.size_index(t)];
+        for stay in scan.plan.stays.drain(stays..) {
+            scan.states[stay.tensor.index()].resident = false;
+            room.free(stay.offset, takes(stay.tensor), stay.from);
+            if let Some(load) = stay.load {
+                scan.plan.loads.truncate(load as usize);
+            }
+        }
+        let touches = flow.touches(op);
+        for touch in touches {
+            scan.states[touch.tensor.index()].pinned_at = NEVER;
+        }
+        let wish = Wish {
+            tensor: TensorId(u32::MAX),
+            size: 0,
+            takes: touches.iter().map(|t| takes(t.tensor)).sum(),
+            loads: true,
+            position,
+            wait_ns: 0.0,
+        };
+        let mut at = room.choose(scan, &wish, rules)?;
+        room.clear(scan, at, wish.takes);
+        for touch in touches {
+            let t = touch.tensor;
+            let state = scan.states[t.index()];
+            if state.resident {
+                let offset = scan.plan.stays[state.stay as usize].offset;
+                let after = scan.send_away(t.index());
+                room.free(offset, takes(t), after);
+            }
+        }
+        for loads in [true, false] {
+            for touch in touches.iter().filter(|t| t.reads == loads) {
+                let Room::Places(room) = &mut self.room else {
+                    return None;
+                };
+                let bytes = takes(touch.tensor);
+                let from = room.occupy(at, bytes, touch.tensor.0);
+                self.seat(touch.tensor, loads, position, from, at);
+                self.scan.states[touch.tensor.index()].pinned_at = position;
+                at += bytes;
+            }
+        }
+        Some(())
+    }
+
+    fn seat(&mut self, tensor: TensorId, loads: bool, position: u32, from: After, offset: u64) {
+        let plan = &mut self.scan.plan;
+        let state = &mut self.scan.states[tensor.index()];
+        let load = loads.then_some(plan.loads.len() as u32);
+        if loads {
+            let after = After {
+                stores: from.stores.max(state.stored),
+                ..from
+            };
+            plan.loads.push(SwapIn { tensor, after });
+        } else {
+            let needs = &mut plan.needs[position as usize];
+            needs.stores = needs.stores.max(from.stores);
+        }
+        state.resident = true;
+        state.dirty = false;
+        state.stay = plan.stays.len() as u32;
+        plan.stays.push(Stay {
+            tensor,
+            offset,
+            from,
+            to: plan.order.len() as u32,
+            first_use: position,
+            load,
+            store: None,
+            initial: false,
+        });
+    }
+
+    /// Changed parameters that are not there when the next run begins are written back.
+    fn store_what_changed(&mut self, flow: &Dataflow, initial: &[Option<u64>]) {
+        let scan = &mut self.scan;
+        for (t, tensor) in flow.tensors().iter().enumerate() {
+            let state = &scan.states[t];
+            let kept = initial[t].is_some() && !scan.removed[t];
+            if tensor.kind == TensorKind::Parameter && state.resident && state.dirty && !kept {
+                scan.plan.stays[state.stay as usize].store = Some(scan.plan.stores.len() as u32);
+                scan.plan.stores.push(SwapOut {
+                    tensor: TensorId(t as u32),
+                    after_computes: state.last_use + 1,
+                });
+            }
+        }
+    }
+}
