@@ -79,8 +79,7 @@ pub struct Adapted {
     pub total_ms: f64,
     pub planning_ms: f64,
     pub rearranging_ms: f64,
-    pub reading_ms: f64,
-    /// Resident weights that stayed, were given up, were read.
+    /// Resident weights that stayed, were given up, are read beside the next run.
     pub kept_bytes: u64,
     pub released_bytes: u64,
     pub read_bytes: u64,
@@ -103,7 +102,6 @@ impl Adapted {
             total_ms: ms(done.total_ns),
             planning_ms: ms(done.planning_ns),
             rearranging_ms: ms(done.rearranging_ns()),
-            reading_ms: ms(done.reading_ns),
             kept_bytes: done.kept_bytes,
             released_bytes: done.released_bytes,
             read_bytes: done.read_bytes,
@@ -259,11 +257,10 @@ impl Report {
             line(
                 "adapted",
                 format!(
-                    "{} times, in at most {:.2} ms ({:.2} ms of planning, {:.2} ms of reading)",
+                    "{} times, in at most {:.2} ms ({:.2} ms of planning)",
                     adaptations.len(),
                     most(|a| a.total_ms),
-                    most(|a| a.planning_ms),
-                    most(|a| a.reading_ms)
+                    most(|a| a.planning_ms)
                 ),
             );
         }

@@ -167,6 +167,7 @@ mod tests {
             dense: true,
             weight_bytes: bytes_of(files).max(100 * MIB),
             residents: Residents::new(files.to_vec()),
+            uses: Vec::new(),
         }
     }
 

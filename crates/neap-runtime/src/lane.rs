@@ -10,18 +10,20 @@
 //!                  │ arrived out of order│ dependency
 //! ```
 //! Everything is driven by the one thread that also computes; nothing here blocks, except
-//! [`LoadLane::wait_for`], [`LoadLane::finish_stores`] and [`LoadLane::stop`]. The store lane goes along:
-//! what one starts or notes, so does the other.
+//! [`LoadLane::wait_for`], [`LoadLane::settle`], [`LoadLane::finish_stores`] and [`LoadLane::stop`]. The store
+//! lane goes along: what one starts or notes, so does the other. So do resident weights that are yet to come.
+
+mod resident;
 
 use crate::RuntimeError;
 use crate::arena::{Arena, ArenaMap};
 use crate::arrived::Arrived;
 use crate::clock::Clock;
+use crate::incoming::{Incoming, MOST_PIECES, is_resident};
 use crate::placement::Placement;
-use crate::ranges::bytes_of;
 use crate::recorder::Recorder;
 use crate::spill::SpillLane;
-use neap_plan::{ByteRange, KeptAt, Load, LoadFrom, whole_blocks};
+use neap_plan::{KeptAt, Load, LoadFrom, whole_blocks};
 use neap_store::{AlignedBuf, LoadTag, RangeRead, Source, StoreError, Verifier};
 
 /// Drops the source and the spill file first: that waits until the kernel leaves the arena alone.
@@ -38,16 +40,15 @@ pub(crate) struct LoadLane {
     done_computes: u64,
     submitted: u64,
     prefix: u64,
-    /// Of those that were submitted, how many are still on their way.
+    /// Of those that were submitted, how many are still on their way; with resident weights.
     in_flight: u64,
     arrived: Arrived,
+    incoming: Incoming,
     /// Tags reported by one poll; its capacity covers all loads that can be in flight.
     reported: Vec<LoadTag>,
     loaded_bytes: u64,
     /// The source failed as a whole; the arena must outlive it as it is.
     broken: bool,
-    /// All resident weights are in memory.
-    ready: bool,
 }
 
 impl LoadLane {
@@ -71,18 +72,17 @@ impl LoadLane {
             prefix: 0,
             in_flight: 0,
             arrived: Arrived::new(window),
-            reported: Vec::with_capacity(window),
+            incoming: Incoming::default(),
+            reported: Vec::with_capacity(window + MOST_PIECES),
             loads: loads.into_boxed_slice(),
             loaded_bytes: 0,
             broken: false,
-            ready: false,
         }
     }
 
     /// Goes over to another plan's loads and arena, with nothing in flight. Resident weights of both
-    /// plans stay in memory; what else is resident must be read by [`LoadLane::load_resident`].
-    /// Says how many bytes of resident weights went. After an error all is as it was, but for
-    /// resident weights that may have to be read again.
+    /// plans stay in memory; what else is resident is to be announced by [`LoadLane::expect`].
+    /// Says how many bytes of resident weights went. After an error all is as it was.
     pub(crate) fn replace(
         &mut self,
         placement: Placement,
@@ -94,7 +94,8 @@ impl LoadLane {
         if self.broken {
             return Err(RuntimeError::Unusable);
         }
-        self.ready = false;
+        self.arena.hold(self.incoming.here());
+        self.incoming.noted();
         let bytes = placement.bytes();
         // SAFETY: nothing is in flight, and nothing computes while this is borrowed.
         let released_bytes = unsafe { self.arena.reshape(placement) }
@@ -102,7 +103,7 @@ impl LoadLane {
         self.spill.succeed(spill);
         let window = window_of(&loads);
         self.arrived = Arrived::new(window);
-        self.reported = Vec::with_capacity(window);
+        self.reported = Vec::with_capacity(window + MOST_PIECES);
         self.loads = loads.into_boxed_slice();
         self.group_bytes = group_bytes;
         self.computes = computes as u64;
@@ -120,68 +121,6 @@ impl LoadLane {
         }
     }
 
-    /// Reads what is to stay in memory and is not there yet, waits for it, and says how many bytes
-    /// that were. After an error what has arrived stays, and the rest can be tried again.
-    pub(crate) fn load_resident(&mut self) -> Result<u64, RuntimeError> {
-        if self.broken {
-            return Err(RuntimeError::Unusable);
-        }
-        let missing = self.arena.residents().missing();
-        let pieces: Vec<ByteRange> = missing.iter().flat_map(|&range| pieces_of(range)).collect();
-        let mut arrived = vec![false; pieces.len()];
-        let result = self.read_resident(&pieces, &mut arrived);
-        if result.is_err() {
-            self.stop();
-        }
-        let arrived = pieces.iter().zip(&arrived).filter(|(_, here)| **here);
-        self.arena.hold(arrived.map(|(&piece, _)| piece));
-        self.ready = result.is_ok();
-        result.map(|()| bytes_of(&missing))
-    }
-
-    fn read_resident(
-        &mut self,
-        pieces: &[ByteRange],
-        arrived: &mut [bool],
-    ) -> Result<(), RuntimeError> {
-        let (mut next, mut done) = (0, 0);
-        while done < pieces.len() {
-            while let Some(piece) = pieces.get(next) {
-                let dst = address(&self.arena, place_of(&self.arena, *piece)?, piece.len())?;
-                // SAFETY: the range is for this weight alone. Nothing reads it before it is
-                // reported below. The arena is unmapped after the source is dropped.
-                let submitted = unsafe {
-                    self.source
-                        .submit(LoadTag(next as u64), piece.begin, dst, piece.len() as usize)
-                };
-                match submitted {
-                    Ok(()) => next += 1,
-                    Err(StoreError::TooManyLoads { .. }) if self.source.in_flight() > 0 => break,
-                    Err(e) => return Err(e.into()),
-                }
-                if self.reported.capacity() - self.source.in_flight() == 0 {
-                    break;
-                }
-            }
-            let Self {
-                source, reported, ..
-            } = self;
-            reported.clear();
-            let result = source.poll(true, &mut |tag| reported.push(tag));
-            for &LoadTag(index) in reported.iter() {
-                let piece = pieces[index as usize];
-                // SAFETY: the load has been reported and nothing overwrites resident weights.
-                let bytes =
-                    unsafe { loaded(&self.arena, place_of(&self.arena, piece)?, piece.len())? };
-                self.verifier.verify(piece.begin, bytes)?;
-                arrived[index as usize] = true;
-            }
-            result?;
-            done += reported.len();
-        }
-        Ok(())
-    }
-
     /// Where the arena is.
     pub(crate) fn map(&self) -> ArenaMap {
         self.arena.map()
@@ -190,12 +129,13 @@ impl LoadLane {
     /// Whether [`LoadLane::pump`] would start a load.
     pub(crate) fn may_start(&self) -> bool {
         self.spill.may_start(self.done_computes, self.computes)
-            || self.may_begin_group() && self.may_load()
+            || self.may_begin_group() && (self.may_load() || !self.incoming.is_over())
     }
 
-    /// Whether there may be reason to look while a compute goes on: the next group follows the one before.
+    /// Whether there may be reason to look while a compute goes on: the next group follows the one before,
+    /// and so do resident weights.
     pub(crate) fn is_grouped(&self) -> bool {
-        self.group_bytes > 0 && !self.loads.is_empty()
+        self.group_bytes > 0 && !self.loads.is_empty() || !self.incoming.is_over()
     }
 
     /// Starts what may start while a compute goes on, looking first whether a group has arrived.
@@ -229,7 +169,7 @@ impl LoadLane {
     }
 
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.arena.residents().held_bytes()
+        self.arena.residents().held_bytes() + self.incoming.here_bytes()
     }
 
     pub(crate) fn loads_per_run(&self) -> u64 {
@@ -306,9 +246,9 @@ impl LoadLane {
         self.verifier.memory_bytes()
     }
 
-    /// Whether runs are possible: resident weights are in memory, storage has not failed for good.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.ready && !self.broken
+    /// Whether storage has failed for good.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
     }
 
     /// The run that computes are being done for, counted from the last (re)start.
@@ -320,7 +260,7 @@ impl LoadLane {
         self.done_computes += 1;
     }
 
-    /// Starts every store and load that may start, each in order.
+    /// Starts every store and load that may start, each in order, and resident weights as they are needed.
     pub(crate) fn pump(
         &mut self,
         clock: &impl Clock,
@@ -336,8 +276,20 @@ impl LoadLane {
             0 => u64::MAX,
             bytes => bytes,
         };
-        while self.may_load() {
-            let load = self.loads[(self.submitted % count) as usize];
+        loop {
+            let may_load = self.may_load();
+            let number = self.submitted;
+            let load = may_load.then(|| (number / count, (number % count) as usize));
+            if self.incoming.precedes(load, self.computes) {
+                if !self.submit_resident(&mut room)? {
+                    return Ok(());
+                }
+                continue;
+            }
+            let Some((_, index)) = load else {
+                return Ok(());
+            };
+            let load = self.loads[index];
             if self.group_bytes > 0 && self.in_flight > 0 && load.bytes > room {
                 return Ok(());
             }
@@ -354,7 +306,15 @@ impl LoadLane {
             self.submitted += 1;
             self.in_flight += 1;
         }
-        Ok(())
+    }
+
+    /// Whether the source has taken a read; if not, it has all it can take just now.
+    fn has_taken(&self, submitted: Result<(), StoreError>) -> Result<bool, RuntimeError> {
+        match submitted {
+            Ok(()) => Ok(true),
+            Err(StoreError::TooManyLoads { .. }) if self.source.in_flight() > 0 => Ok(false),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// Starts the next load; false when its file can take no more just now.
@@ -372,11 +332,7 @@ impl LoadLane {
             self.source
                 .submit(tag, load.file_offset, dst, load.bytes as usize)
         };
-        match submitted {
-            Ok(()) => Ok(true),
-            Err(StoreError::TooManyLoads { .. }) if self.source.in_flight() > 0 => Ok(false),
-            Err(e) => Err(e.into()),
-        }
+        self.has_taken(submitted)
     }
 
     /// Notes what has arrived and what is stored.
@@ -437,7 +393,13 @@ impl LoadLane {
         } = self;
         reported.clear();
         let result = source.poll(wait, &mut |tag| reported.push(tag));
-        for &LoadTag(number) in reported.iter() {
+        for &tag in reported.iter() {
+            if is_resident(tag) {
+                resident::arrived(&self.arena, &mut self.verifier, &mut self.incoming, tag)?;
+                self.in_flight -= 1;
+                continue;
+            }
+            let LoadTag(number) = tag;
             let load = &self.loads[(number % count) as usize];
             // SAFETY: the load has been reported, and until the computes that need it are done
             // nothing else writes its range.
@@ -452,10 +414,10 @@ impl LoadLane {
         Ok(result?)
     }
 
-    /// Whether the first `needs` loads of the current run have arrived, and its first `stores` stores
-    /// are complete.
+    /// Whether the first `needs` loads of the current run have arrived, its first `stores` stores are
+    /// complete, and the resident weights of the next compute are here.
     pub(crate) fn has(&self, needs: u32, stores: u32) -> bool {
-        self.has_loads(needs) && self.spill.has(self.run(), stores)
+        self.has_loads(needs) && self.spill.has(self.run(), stores) && self.has_residents()
     }
 
     fn has_loads(&self, needs: u32) -> bool {
@@ -486,6 +448,9 @@ impl LoadLane {
     /// Whether what is missing next is the spill file's to do: a load that reads it, a store that a load
     /// waits for, or a store that is itself waited for.
     fn waits_for_spill(&self, needs: u32) -> bool {
+        if !self.has_residents() && self.source.in_flight() > 0 {
+            return false;
+        }
         let count = self.loads.len() as u64;
         if self.has_loads(needs) || count == 0 {
             return true;
@@ -541,23 +506,8 @@ impl LoadLane {
         self.prefix = 0;
         self.in_flight = 0;
         self.arrived.clear();
+        self.incoming.restart();
     }
-}
-
-/// Resident weights are read in pieces, so that some are checked while others arrive.
-fn pieces_of(range: ByteRange) -> impl Iterator<Item = ByteRange> {
-    const PIECE_BYTES: u64 = 1 << 20;
-    let begins = (range.begin..range.end).step_by(PIECE_BYTES as usize);
-    begins.map(move |begin| ByteRange::new(begin, range.end.min(begin + PIECE_BYTES)))
-}
-
-/// Where a resident weight lies.
-fn place_of(arena: &Arena, file: ByteRange) -> Result<u64, RuntimeError> {
-    let place = arena.offset_of(file.begin);
-    place.ok_or_else(|| RuntimeError::Mismatch {
-        what: "plan",
-        reason: format!("byte {} of the file is not resident", file.begin),
-    })
 }
 
 /// As many loads as can be in flight: those of a run and of the two after it, of which the last can

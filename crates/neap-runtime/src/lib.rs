@@ -24,6 +24,7 @@ mod beside;
 mod clock;
 mod error;
 mod execute;
+mod incoming;
 mod lane;
 mod mapping;
 mod placement;

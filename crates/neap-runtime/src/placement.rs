@@ -27,6 +27,17 @@ pub(crate) struct Placement {
     /// All weights of the workload: the most that another plan keeps.
     pub weight_bytes: u64,
     pub residents: Residents,
+    /// What computes use of them.
+    pub uses: Vec<ResidentUse>,
+}
+
+/// A compute uses resident weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ResidentUse {
+    /// Which, in the file.
+    pub file: ByteRange,
+    /// The compute's index in the run.
+    pub compute: u32,
 }
 
 impl Placement {
@@ -35,22 +46,31 @@ impl Placement {
         let residents = Residents::new(plan.resident.iter().map(|r| r.file_range()).collect());
         let mut ranges: Vec<_> = plan.resident.iter().collect();
         ranges.sort_unstable_by_key(|r| r.offset);
-        let translate = |offset: &mut u64| {
+        let mut uses = Vec::new();
+        let mut translate = |offset: &mut u64, file: ByteRange, compute: u32| {
             let after = ranges.partition_point(|r| r.offset <= *offset);
             if let Some(r) = after.checked_sub(1).map(|i| ranges[i])
                 && *offset < r.offset + r.bytes
                 && let Some(at) = residents.offset_of(r.file_offset + (*offset - r.offset))
             {
                 *offset = RESIDENT_BASE + at;
+                uses.push(ResidentUse { file, compute });
             }
         };
         let mut reads_rows = vec![false; workload.steps.len()];
-        for compute in &mut plan.computes {
+        for (index, compute) in (0..).zip(&mut plan.computes) {
+            let step = &workload.steps[compute.step.index()];
             let weights = &mut compute.weights;
             reads_rows[compute.step.index()] |= weights.table.is_none();
-            let all = weights.panels.iter_mut();
-            let all = all.chain(&mut weights.extents).chain(&mut weights.table);
-            all.for_each(translate);
+            if let (Some(offset), Some(panels)) = (&mut weights.panels, &step.panels) {
+                translate(offset, panels.file_range(compute.panels), index);
+            }
+            for (offset, extent) in weights.extents.iter_mut().zip(&step.extents) {
+                translate(offset, extent.file_range(), index);
+            }
+            if let (Some(offset), Some(table)) = (&mut weights.table, &step.rows) {
+                translate(offset, table.file_range(), index);
+            }
         }
         let buffers = plan.buffers.iter().zip(&workload.buffers);
         let buffers = buffers.map(|(&offset, b)| offset.saturating_add(b.bytes));
@@ -74,6 +94,7 @@ impl Placement {
             dense: charged_bytes <= plan.arena_bytes.next_multiple_of(BLOCK_BYTES),
             weight_bytes,
             residents,
+            uses,
         }
     }
 

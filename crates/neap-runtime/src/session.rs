@@ -69,7 +69,7 @@ pub struct Stats {
     pub loaded_bytes: u64,
     /// Bytes of activations written to the spill file.
     pub stored_bytes: u64,
-    /// Read once at open.
+    /// Read once, beside the first run of a plan.
     pub resident_bytes: u64,
     pub arena_bytes: u64,
     /// The last run that ended well.
@@ -83,19 +83,20 @@ pub struct Replaced {
     pub kept_bytes: u64,
     /// Went, their memory given back to the kernel.
     pub released_bytes: u64,
-    /// Read from storage.
+    /// Will be read from storage beside the next run.
     pub read_bytes: u64,
-    pub reading_ns: u64,
 }
 
 /// A model ready to run.
 ///
 /// ```text
-///   open   check everything ─► map the arena ─► start threads ─► read resident weights
-///                                                        └─► start the first run's loads
+///   open   check everything ─► map the arena ─► start threads ─► start the first run's loads,
+///                                                                resident weights among them
 ///   run    check tensors ─► compute … compute ─► copy outputs ─► start the next run's loads
 ///                           (loads start and arrive in between)
 /// ```
+/// Resident weights come beside the first run, in the order in which it needs them; [`Session::settle`] waits
+/// for all of them.
 /// Nothing is allocated on the heap by a run that succeeds. After an error, everything in flight has
 /// been waited for and the next run starts like the first, unless storage failed for good.
 pub struct Session<C: Clock = Monotonic> {
@@ -145,7 +146,8 @@ impl<C: Clock> Session<C> {
         let pool = Pool::new(threads, options.pin)
             .map_err(|source| RuntimeError::Threads { threads, source })?;
         let kept = kept_of(workload, &plan);
-        let placement = Placement::take_over(workload, &mut plan);
+        let mut placement = Placement::take_over(workload, &mut plan);
+        let uses = std::mem::take(&mut placement.uses);
         let bytes = placement.bytes();
         let arena =
             Arena::new(placement).map_err(|source| RuntimeError::Arena { bytes, source })?;
@@ -158,7 +160,7 @@ impl<C: Clock> Session<C> {
             (plan.loads, plan.group_bytes),
             computes,
         );
-        lane.load_resident()?;
+        lane.expect(&uses, &plan.computes);
         let mut session = Session {
             lane,
             executor: Executor::new(program, tables, plan.computes, pool, options.isa),
@@ -181,9 +183,8 @@ impl<C: Clock> Session<C> {
     ) -> Result<(), RuntimeError> {
         tensors::check_inputs(&self.executor.program().graph, inputs)?;
         tensors::check_outputs(&self.executor.program().graph, outputs)?;
-        if !self.lane.is_ready() {
-            // Resident weights that could not be read when they should have been.
-            self.lane.load_resident()?;
+        if self.lane.is_broken() {
+            return Err(RuntimeError::Unusable);
         }
         let result = self.executor.run(
             &mut self.lane,
@@ -266,7 +267,7 @@ impl<C: Clock> Session<C> {
     /// # Errors
     ///
     /// When the plan is not valid for this session or its memory cannot be had, the old plan stays in
-    /// force. When resident weights cannot be read, the new one is: the next run tries again.
+    /// force.
     pub fn replace(
         &mut self,
         program: Arc<Program>,
@@ -292,7 +293,8 @@ impl<C: Clock> Session<C> {
             self.executor.isa(),
         )?;
         let kept = kept_of(workload, &plan);
-        let placement = Placement::take_over(workload, &mut plan);
+        let mut placement = Placement::take_over(workload, &mut plan);
+        let uses = std::mem::take(&mut placement.uses);
         let resident_bytes = placement.residents.bytes();
         let computes = plan.computes.len();
         let spill = SpillLane::new(spill, plan.stores, window_of(&plan.loads));
@@ -301,19 +303,34 @@ impl<C: Clock> Session<C> {
         let released_bytes = self.lane.replace(placement, spill, loads, computes);
         self.recorder.lane_restarted();
         let released_bytes = released_bytes?;
+        let read_bytes = self.lane.expect(&uses, &plan.computes);
         self.executor.replace(program, tables, plan.computes);
         self.verdict = verdict;
         self.kept = kept;
-        let started_ns = self.clock.now_ns();
-        let read_bytes = self.lane.load_resident()?;
-        let reading_ns = self.clock.now_ns().saturating_sub(started_ns);
         self.prefetch();
         Ok(Replaced {
             kept_bytes: resident_bytes.saturating_sub(read_bytes),
             released_bytes,
             read_bytes,
-            reading_ns,
         })
+    }
+
+    /// Waits until all resident weights are in memory. The first run after a plan came into force does that
+    /// by itself, weight by weight; this is for those who want it to be like any other, or to know now
+    /// whether they can be read.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::Store`] when they cannot be read: the next run, or settling again, tries once more.
+    pub fn settle(&mut self) -> Result<(), RuntimeError> {
+        if self.lane.is_broken() {
+            return Err(RuntimeError::Unusable);
+        }
+        let result = self.lane.settle(&self.clock, &mut self.recorder);
+        if result.is_err() {
+            self.restart();
+        }
+        result
     }
 
     /// Waits for loads in flight, and gives the memory of everything but resident weights back to the

@@ -76,6 +76,10 @@ fn executed(model: &Model, plan: &ExecutionPlan, costs: &CostProfile, threads: u
         clock,
     )
     .unwrap();
+    // The simulator's first run finds resident weights in memory, and the first loads begin with it.
+    session.settle().unwrap();
+    session.rest();
+    session.wake();
     session.record_timeline(RUNS as usize);
     for _ in 0..RUNS {
         model.run(&mut session).unwrap();

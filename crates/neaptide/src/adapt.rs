@@ -3,9 +3,9 @@
 //! ```text
 //!   run ─► rest: loads in flight end, activations and streamed weights are the kernel's
 //!          plan for the new budget, in the memory that this freed
-//!          rearrange: resident weights that the new plan gives up are the kernel's
-//!          read resident weights that the new plan adds; the others never moved          ─► run
+//!          rearrange: resident weights that the new plan gives up are the kernel's                  ─► run
 //! ```
+//! Resident weights that the new plan adds are read beside that run, in the order in which it needs them.
 //! At no moment does the process take more than the larger of the two budgets.
 
 use crate::budget::Budget;
@@ -31,12 +31,10 @@ pub struct Adaptation {
     /// Planned peak of the whole process from now on.
     pub high_water_bytes: u64,
     pub predicted_latency_ns: u64,
-    /// All of it, and its parts: `planning_ns`, `reading_ns`, and the rest is rearranging.
+    /// All of it; planning is part of it, and the rest is rearranging.
     pub total_ns: u64,
     pub planning_ns: u64,
-    /// Reading and checking resident weights.
-    pub reading_ns: u64,
-    /// Resident weights: stayed, were given up, were read.
+    /// Resident weights: stayed, were given up, are read beside the next run.
     pub kept_bytes: u64,
     pub released_bytes: u64,
     pub read_bytes: u64,
@@ -45,8 +43,7 @@ pub struct Adaptation {
 impl Adaptation {
     /// Waiting for loads in flight, tables, memory to and from the kernel.
     pub fn rearranging_ns(&self) -> u64 {
-        self.total_ns
-            .saturating_sub(self.planning_ns + self.reading_ns)
+        self.total_ns.saturating_sub(self.planning_ns)
     }
 }
 
@@ -56,8 +53,8 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Infeasible`](crate::Error::Infeasible) names the smallest budget that can be met; the
-    /// session goes on under the old one. [`Error::Run`](crate::Error::Run) when resident weights
-    /// cannot be read: the new budget is in force, and the next run tries to read them again.
+    /// session goes on under the old one, as it does when the memory cannot be had
+    /// ([`Error::Run`](crate::Error::Run)).
     pub fn set_budget(&mut self, budget: Budget) -> Result<Adaptation> {
         let started = Instant::now();
         self.inner.rest();
@@ -82,8 +79,7 @@ impl Session {
                 .inner
                 .replace(program, execution, &plan.workload, spill)?)
         });
-        // Only reading can have failed once the new plan is the session's.
-        if replaced.is_ok() || self.inner.verdict() == &plan.verdict {
+        if replaced.is_ok() {
             self.standing.budget_bytes = plan.budget_bytes;
             self.standing.high_water_bytes = adaptation.high_water_bytes;
         }
@@ -91,7 +87,6 @@ impl Session {
         memory::trim_heap();
         let replaced = replaced?;
         Ok(Adaptation {
-            reading_ns: replaced.reading_ns,
             kept_bytes: replaced.kept_bytes,
             released_bytes: replaced.released_bytes,
             read_bytes: replaced.read_bytes,

@@ -288,8 +288,8 @@ impl Model {
             }
     }
 
-    /// Loads what the plan keeps resident and prepares to run. Takes the model: its tables are now
-    /// the session's.
+    /// Prepares to run, which begins to load what the plan keeps resident. Takes the model: its tables are
+    /// now the session's.
     pub fn into_session(mut self, plan: Plan, options: &RunOptions) -> Result<Session> {
         let high_water_bytes = plan.high_water_bytes();
         let mut source = self.file.open_source(options.io)?;
@@ -390,6 +390,15 @@ impl Session {
             })
             .collect();
         Ok(self.inner.run(&inputs, &mut outputs)?)
+    }
+
+    /// Waits until all resident weights are in memory, which the first run after opening or after a change of
+    /// the budget does by itself: it reads them as it needs them, and so takes longer.
+    ///
+    /// # Errors
+    /// [`Error::Run`] when they cannot be read or are corrupted; the next run, or this, tries again.
+    pub fn settle(&mut self) -> Result<()> {
+        Ok(self.inner.settle()?)
     }
 
     /// Name and bytes of each activation that is kept after a run, under

@@ -64,8 +64,8 @@ pub struct TotalChange {
     /// The slowest of the models that shrank, and of those that grew.
     pub shrinking_ms: f64,
     pub growing_ms: f64,
-    /// Of both, what was reading resident weights that were added.
-    pub reading_ms: f64,
+    /// Resident weights that were added; they are read beside the models' next runs.
+    pub read_bytes: u64,
     /// Allocating, shrinking and growing.
     pub adapting_ms: f64,
     /// From the change until all budgets are in force, waiting for runs to end included.

@@ -355,7 +355,7 @@ impl Running {
             allocating_ms: ms(allocating_ns),
             shrinking_ms: 0.0,
             growing_ms: 0.0,
-            reading_ms: 0.0,
+            read_bytes: 0,
             adapting_ms: 0.0,
             settled_ms: 0.0,
             budgets_bytes: budgets.clone(),
@@ -372,7 +372,7 @@ impl Running {
             for &index in &waiting {
                 self.fleet.tell(index, &Order::Budget(budgets[index]));
             }
-            let (mut slowest_ms, mut reading_ms) = (0.0f64, 0.0f64);
+            let mut slowest_ms = 0.0f64;
             while !waiting.is_empty() {
                 let Some((index, said)) = self.fleet.hear(None)? else {
                     continue;
@@ -380,7 +380,7 @@ impl Running {
                 match &said {
                     Said::Adapted(adapted) => {
                         slowest_ms = slowest_ms.max(adapted.total_ms);
-                        reading_ms = reading_ms.max(adapted.reading_ms);
+                        change.read_bytes += adapted.read_bytes;
                         course.budgets[index] = budgets[index];
                     }
                     Said::Refused(smallest_bytes) => note(&format!(
@@ -395,7 +395,6 @@ impl Running {
                 waiting.retain(|&i| i != index);
                 course.take(index, said);
             }
-            change.reading_ms += reading_ms;
             *(if growing {
                 &mut change.growing_ms
             } else {
