@@ -5,7 +5,7 @@
 //! must not shrink.
 
 use anyhow::{Context, Result, bail};
-use neap_ir::{Const, DType, Graph, Literal, ValueId};
+use neap_ir::{Const, DType, Graph, Literal, SourceFile, ValueId};
 use neap_onnx::{OnnxError, OpenOptions};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -284,7 +284,10 @@ fn constant(graph: &Graph, id: ValueId) -> Result<Literal> {
             stored_dtype,
         }) => {
             use std::os::unix::fs::FileExt;
-            let file = std::fs::File::open(&graph.files[range.file.index()])?;
+            let SourceFile::At(path) = &graph.files[range.file.index()] else {
+                bail!("a constant was never written")
+            };
+            let file = std::fs::File::open(path)?;
             let mut literal = Literal::zeros(*stored_dtype, &graph.ty(id).shape);
             file.read_exact_at(literal.bytes_mut(), range.offset)?;
             Ok(literal)

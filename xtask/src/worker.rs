@@ -72,7 +72,8 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
     };
     let model = Model::open(&args.model, &open, &mut |_| {})?;
     if args.reader {
-        return crate::storage::reader(model.packed_path(), args.throttle);
+        let packed = model.packed_path().context("a model without weights")?;
+        return crate::storage::reader(packed, args.throttle);
     }
     let options = RunOptions {
         budget: args.budget.parse().map_err(anyhow::Error::msg)?,
@@ -115,7 +116,8 @@ fn serve(model: Model, options: &RunOptions) -> Result<()> {
     let inputs: Vec<Vec<u8>> = model.inputs().iter().map(|i| sample(&i.ty)).collect();
     let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
     let bounds = model.bounds(options);
-    let packed_path = model.packed_path().display().to_string();
+    let packed = model.packed_path().context("a model without weights")?;
+    let packed_path = packed.display().to_string();
     let plan = model.plan(options)?;
     let ready = json!({
         "ready": true,

@@ -49,7 +49,16 @@ pub struct Graph {
     pub inputs: Vec<ValueId>,
     pub outputs: Vec<ValueId>,
     /// Files that `Const::Stored` ranges point into; `files[0]` is the model itself.
-    pub files: Vec<String>,
+    pub files: Vec<SourceFile>,
+}
+
+/// A file with constants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SourceFile {
+    At(String),
+    /// Never written: of weights only the shapes are known. Where their values are asked for, they are
+    /// zeros.
+    Absent,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

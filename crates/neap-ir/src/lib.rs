@@ -23,7 +23,7 @@ pub mod recipe;
 pub use dtype::DType;
 pub use graph::{
     ByteRange, Const, ConstId, FileId, Graph, GraphError, Layout, Node, NodeId, PackedId,
-    TensorType, Value, ValueId,
+    SourceFile, TensorType, Value, ValueId,
 };
 pub use literal::Literal;
 pub use op::Op;

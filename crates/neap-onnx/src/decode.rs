@@ -4,6 +4,7 @@ use crate::error::OnnxError;
 use crate::proto::*;
 use crate::source::Source;
 use crate::wire::{Field, Message, Span};
+use crate::{WEIGHTS_ABSENT, WEIGHTS_KEY};
 
 /// Sub-graphs nest through attributes; deeper than this is no real model.
 const MAX_DEPTH: usize = 16;
@@ -21,6 +22,10 @@ pub(crate) fn model(source: &Source) -> Result<ModelProto, OnnxError> {
             }
             (7, _) => return Err(source.malformed(message.position(), "it holds two graphs")),
             (8, Field::Bytes(span)) => model.opsets.push(decoder.opset(span)?),
+            (14, Field::Bytes(span)) => {
+                let (key, value) = decoder.entry(span)?;
+                model.is_bare |= key == WEIGHTS_KEY && value == WEIGHTS_ABSENT;
+            }
             (25, Field::Bytes(span)) => model.functions.push(decoder.function(span)?),
             _ => {}
         }
@@ -59,6 +64,20 @@ impl<'a> Decoder<'a> {
     fn string(&mut self, span: Span) -> Result<String, OnnxError> {
         String::from_utf8(self.bytes(span)?)
             .map_err(|_| self.source.malformed(span.offset, "a name is not UTF-8"))
+    }
+
+    /// A key and its value.
+    fn entry(&mut self, span: Span) -> Result<(String, String), OnnxError> {
+        let (mut key, mut value) = (String::new(), String::new());
+        let mut entry = self.message(span);
+        while let Some((number, field)) = entry.next()? {
+            match (number, field) {
+                (1, Field::Bytes(s)) => key = self.string(s)?,
+                (2, Field::Bytes(s)) => value = self.string(s)?,
+                _ => {}
+            }
+        }
+        Ok((key, value))
     }
 
     fn graph(&mut self, span: Span, depth: usize) -> Result<GraphProto, OnnxError> {
@@ -235,16 +254,8 @@ impl<'a> Decoder<'a> {
             (2, Field::Varint(v)) => tensor.data_type = v as i64,
             (8, Field::Bytes(s)) => tensor.name = self.string(s)?,
             (13, Field::Bytes(s)) => {
-                let (mut key, mut value) = (String::new(), String::new());
-                let mut entry = self.message(s);
-                while let Some((number, field)) = entry.next()? {
-                    match (number, field) {
-                        (1, Field::Bytes(s)) => key = self.string(s)?,
-                        (2, Field::Bytes(s)) => value = self.string(s)?,
-                        _ => {}
-                    }
-                }
-                tensor.external.push((key, value));
+                let entry = self.entry(s)?;
+                tensor.external.push(entry);
             }
             (14, Field::Varint(v)) => tensor.is_external = v == 1,
             _ => {}

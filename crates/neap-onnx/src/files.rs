@@ -2,7 +2,7 @@
 
 use crate::error::{OnnxError, shown};
 use crate::source::Source;
-use neap_ir::{ByteRange, FileId};
+use neap_ir::{ByteRange, FileId, SourceFile};
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 
@@ -14,10 +14,13 @@ pub(crate) struct Files {
     by_location: HashMap<String, usize>,
     /// Only one external file is open at a time: a model may have one file per tensor.
     open: Option<(usize, Source)>,
+    /// External data were never written.
+    is_bare: bool,
 }
 
 struct External {
-    path: PathBuf,
+    /// `None` when it was never written.
+    path: Option<PathBuf>,
     len: u64,
 }
 
@@ -37,17 +40,26 @@ impl Files {
             external: Vec::new(),
             by_location: HashMap::new(),
             open: None,
+            is_bare: false,
         })
+    }
+
+    /// External data are not looked for from now on; they have whatever size is asked for.
+    pub(crate) fn set_bare(&mut self, is_bare: bool) {
+        self.is_bare = is_bare;
     }
 
     pub(crate) fn model(&self) -> &Source {
         &self.model
     }
 
-    /// Paths in the order of [`FileId`].
-    pub(crate) fn names(&self) -> Vec<String> {
-        let external = self.external.iter().map(|e| e.path.display().to_string());
-        std::iter::once(self.model.name().to_string())
+    /// In the order of [`FileId`].
+    pub(crate) fn sources(&self) -> Vec<SourceFile> {
+        let external = self.external.iter().map(|e| match &e.path {
+            Some(path) => SourceFile::At(path.display().to_string()),
+            None => SourceFile::Absent,
+        });
+        std::iter::once(SourceFile::At(self.model.name().to_string()))
             .chain(external)
             .collect()
     }
@@ -56,8 +68,12 @@ impl Files {
         let Some(index) = range.file.index().checked_sub(1) else {
             return self.model.read(range.offset, out);
         };
+        let Some(path) = &self.external[index].path else {
+            out.fill(0);
+            return Ok(());
+        };
         if self.open.as_ref().is_none_or(|(i, _)| *i != index) {
-            self.open = Some((index, Source::open(&self.external[index].path)?));
+            self.open = Some((index, Source::open(path)?));
         }
         match &self.open {
             Some((_, source)) => source.read(range.offset, out),
@@ -120,6 +136,21 @@ impl Files {
         if let Some(&index) = self.by_location.get(location) {
             return Ok(index);
         }
+        let found = if self.is_bare {
+            External {
+                path: None,
+                len: u64::MAX,
+            }
+        } else {
+            self.find(location)?
+        };
+        self.external.push(found);
+        let index = self.external.len() - 1;
+        self.by_location.insert(location.to_string(), index);
+        Ok(index)
+    }
+
+    fn find(&self, location: &str) -> Result<External, String> {
         let relative = Path::new(location);
         let inside = !location.is_empty()
             && !location.contains('\0')
@@ -143,12 +174,9 @@ impl Files {
         if !metadata.is_file() {
             return Err("it is not a regular file".into());
         }
-        self.external.push(External {
-            path,
+        Ok(External {
+            path: Some(path),
             len: metadata.len(),
-        });
-        let index = self.external.len() - 1;
-        self.by_location.insert(location.to_string(), index);
-        Ok(index)
+        })
     }
 }

@@ -19,12 +19,13 @@ const MAX_NESTING: usize = 32;
 const MAX_NODES: usize = 2_000_000;
 
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Graph, OnnxError> {
-    let files = Files::open(path)?;
+    let mut files = Files::open(path)?;
     let invalid = |reason: String| OnnxError::Model {
         path: path.display().to_string(),
         reason,
     };
     let model = decode::model(files.model())?;
+    files.set_bare(model.is_bare);
     let proto = model
         .graph
         .as_ref()
@@ -104,7 +105,7 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Graph, OnnxErro
     let Builder {
         mut graph, files, ..
     } = importer.builder;
-    graph.files = files.names();
+    graph.files = files.sources();
     let graph = cleanup::run(graph);
     graph.check()?;
     Ok(graph)

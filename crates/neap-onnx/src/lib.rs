@@ -36,6 +36,11 @@ use neap_ir::{Graph, Literal};
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// Key of a model's metadata that says of its external data whether they exist.
+pub const WEIGHTS_KEY: &str = "neaptide.weights";
+/// The value for data that were never written: the file is not looked for, and reads as zeros.
+pub const WEIGHTS_ABSENT: &str = "absent";
+
 /// What the model file leaves open.
 #[derive(Debug, Clone)]
 pub struct OpenOptions {

@@ -8,6 +8,8 @@ pub(crate) struct ModelProto {
     pub(crate) opsets: Vec<(String, i64)>,
     pub(crate) graph: Option<GraphProto>,
     pub(crate) functions: Vec<FunctionProto>,
+    /// Its external data were never written: see [`crate::WEIGHTS_KEY`].
+    pub(crate) is_bare: bool,
 }
 
 #[derive(Debug, Default, Clone)]

@@ -2,7 +2,7 @@
 
 mod support;
 
-use neap_ir::{ByteRange, Const, DType, FileId, Literal, Op};
+use neap_ir::{ByteRange, Const, DType, FileId, Literal, Op, SourceFile};
 use neap_onnx::{OpenOptions, open};
 use support::*;
 
@@ -225,11 +225,42 @@ fn outputs_are_values_of_their_own() {
     assert_eq!(distinct.len(), 4);
 }
 
+/// The file beside the model is not looked for where the model says that it was never written.
+#[test]
+fn absent_weights_have_shapes_and_read_as_zeros() {
+    let small = external_of("b", &[1, 128], "no/such/file", &[("offset", "65536")]);
+    let model = |value: &str| {
+        Model::new(13)
+            .input("x", FLOAT, &[1, 64])
+            .constant(&external("../no/such/file", &[]))
+            .constant(&small)
+            .node("MatMul", &["x", "w"], &["y"], &[])
+            .node("Add", &["y", "b"], &["z"], &[])
+            .output("z")
+            .metadata("neaptide.weights", value)
+    };
+    assert!(model("present").open().is_err());
+    let graph = model("absent").graph();
+    let files = &graph.files;
+    assert_eq!(files[1..], [SourceFile::Absent, SourceFile::Absent]);
+    let (range, _) = weight_of(&graph);
+    assert_eq!((range.file, range.bytes), (FileId(1), 64 * 128 * 4));
+    let held = graph.consts.iter().find_map(|c| match c {
+        Const::Inline(literal) => literal.as_f32(),
+        _ => None,
+    });
+    assert_eq!(held, Some(&[0.0; 128][..]));
+}
+
 fn external(location: &str, extra: &[(&str, &str)]) -> Bytes {
+    external_of("w", &[64, 128], location, extra)
+}
+
+fn external_of(name: &str, dims: &[i64], location: &str, extra: &[(&str, &str)]) -> Bytes {
     let entry = |t: Bytes, key: &str, value: &str| {
         t.message(13, &Bytes::default().string(1, key).string(2, value))
     };
-    let t = tensor_head("w", FLOAT, &[64, 128]).int(14, 1);
+    let t = tensor_head(name, FLOAT, dims).int(14, 1);
     let t = entry(t, "location", location);
     extra.iter().fold(t, |t, (k, v)| entry(t, k, v))
 }
@@ -257,7 +288,11 @@ fn external_data_are_ranges_of_their_file() {
     .expect("valid");
     let (range, _) = weight_of(&graph);
     assert_eq!((range.file, range.offset), (FileId(1), 4096));
-    assert!(graph.files[1].ends_with("sub/w.bin"), "{:?}", graph.files);
+    assert!(
+        matches!(&graph.files[1], SourceFile::At(path) if path.ends_with("sub/w.bin")),
+        "{:?}",
+        graph.files
+    );
 
     std::os::unix::fs::symlink("/etc/hostname", folder.path().join("link")).expect("link");
     for (tensor, reason) in [

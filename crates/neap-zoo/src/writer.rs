@@ -25,6 +25,9 @@ const GENERATION: &str = "1";
 const MIN_EXTERNAL_BYTES: u64 = 1024;
 /// External tensors start at multiples of this, so that they can be mapped or read directly.
 const EXTERNAL_ALIGNMENT_BYTES: u64 = 4096;
+/// In the metadata of a model without weights: readers need not look for them.
+const WEIGHTS_KEY: &[u8] = b"neaptide.weights";
+const WEIGHTS_ABSENT: &[u8] = b"absent";
 /// A protobuf message cannot be larger.
 const MAX_MODEL_BYTES: u64 = i32::MAX as u64;
 
@@ -59,8 +62,7 @@ pub(crate) fn write(
             path: path.to_path_buf(),
         })?;
     let data_name = format!("{file_name}.data");
-    let external = (weights != Weights::Inline).then_some(data_name.as_str());
-    let plan = Plan::new(graph, external);
+    let plan = Plan::new(graph, weights, &data_name);
     if plan.model_bytes > MAX_MODEL_BYTES {
         return Err(ZooError::TooLarge {
             size_bytes: plan.model_bytes,
@@ -75,7 +77,10 @@ pub(crate) fn write(
 
     let mut model = TempFile::create(path)?;
     let data_path = path.with_file_name(&data_name);
-    let mut data = external.map(|_| TempFile::create(&data_path)).transpose()?;
+    let mut data = match weights {
+        Weights::Inline => None,
+        Weights::External | Weights::Absent => Some(TempFile::create(&data_path)?),
+    };
     model.write(&plan.prefix)?;
     if let (Weights::Absent, Some(data)) = (weights, &mut data) {
         data.set_len(plan.external_bytes)?;
@@ -114,7 +119,9 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(graph: &Graph, external: Option<&str>) -> Plan {
+    /// `data_name` is that of the file beside the model, if there is one.
+    fn new(graph: &Graph, weights: Weights, data_name: &str) -> Plan {
+        let external = (weights != Weights::Inline).then_some(data_name);
         let mut graph_prefix = Vec::new();
         for node in &graph.nodes {
             pb::bytes(&mut graph_prefix, 1, &encode_node(node));
@@ -184,6 +191,12 @@ impl Plan {
         let mut suffix = graph_suffix;
         let graph_suffix_len = suffix.len();
         pb::bytes(&mut suffix, 8, &opset);
+        if weights == Weights::Absent {
+            let mut entry = Vec::new();
+            pb::bytes(&mut entry, 1, WEIGHTS_KEY);
+            pb::bytes(&mut entry, 2, WEIGHTS_ABSENT);
+            pb::bytes(&mut suffix, 14, &entry);
+        }
         let tail_len = (suffix.len() - graph_suffix_len) as u64;
 
         Plan {

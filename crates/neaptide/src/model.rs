@@ -42,12 +42,14 @@ impl Cache {
     }
 }
 
-/// An opened, packed model. Its weights are still on storage.
+/// An opened model. Its weights are still on storage, or were never written: then it can be planned and
+/// simulated, and not run.
 pub struct Model {
     pub(crate) programs: Programs,
+    /// The packed file; the `.onnx` where there are no weights to pack.
     path: PathBuf,
-    /// The open file, until a session takes it.
-    pub(crate) file: PackedFile,
+    /// The open packed file.
+    file: Option<PackedFile>,
     /// Where what is learnt of the machine is kept.
     pub(crate) cache: Cache,
 }
@@ -62,6 +64,9 @@ pub struct TensorInfo {
 impl Model {
     /// Opens `path`; packs an `.onnx` first when no packed form of it is cached. Reads no weights
     /// otherwise. `progress` hears about packing.
+    ///
+    /// An `.onnx` whose metadata says that its weights are absent ([`neap_onnx::WEIGHTS_KEY`]) is not
+    /// packed.
     ///
     /// # Errors
     /// [`Error::BadInput`] for anything wrong with the file, its shapes or its operators.
@@ -88,6 +93,9 @@ impl Model {
             }
             (graph, _) => (graph?, options),
         };
+        if !pack::has_weights(&graph) {
+            return open_bare(graph, path, &options.cache);
+        }
         let target = cached_path(path, options)?;
         pack_graph(graph, &target, progress)?;
         open_packed(&target, &options.cache)
@@ -109,8 +117,38 @@ impl Model {
             .map_or(BandCount::default(), |b| count_bands(b))
     }
 
-    /// The packed file in use.
-    pub fn packed_path(&self) -> &Path {
+    /// The packed file in use; `None` without weights.
+    pub fn packed_path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|_| self.path.as_path())
+    }
+
+    /// The packed file.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] for a model without weights.
+    pub(crate) fn packed(&self) -> Result<(&Path, &PackedFile)> {
+        match &self.file {
+            Some(file) => Ok((&self.path, file)),
+            None => Err(pack::no_weights(&self.path.display())),
+        }
+    }
+
+    /// Takes the packed file away, as [`Model::packed`].
+    pub(crate) fn take_packed(&mut self) -> Result<PackedFile> {
+        let file = self.file.take();
+        file.ok_or_else(|| pack::no_weights(&self.path.display()))
+    }
+
+    /// Tells early that the model cannot run for want of weights.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] for a model without weights.
+    pub fn check_weights(&self) -> Result<()> {
+        self.packed().map(|_| ())
+    }
+
+    /// On the file system that weights are on, or would be.
+    pub(crate) fn place(&self) -> &Path {
         &self.path
     }
 
@@ -138,7 +176,7 @@ impl Model {
 
     /// Checks every byte of the packed file against its checksums.
     pub fn verify(&self) -> Result<()> {
-        Ok(self.file.verify_all()?)
+        Ok(self.packed()?.1.verify_all()?)
     }
 }
 
@@ -151,6 +189,9 @@ pub fn pack(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {
     let graph = neap_onnx::open(model, &onnx_options(options))?;
+    if !pack::has_weights(&graph) {
+        return Err(pack::no_weights(&model.display()));
+    }
     pack_graph(graph, target, progress)
 }
 
@@ -158,6 +199,9 @@ pub fn pack(
 /// constants lie in the graph or in the files it names.
 pub fn pack_graph(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
     crate::memory::trim();
+    if !pack::has_weights(&graph) {
+        return Err(pack::no_weights(&graph.name));
+    }
     pack::write(graph, target, progress)?;
     crate::memory::trim();
     Ok(())
@@ -211,7 +255,7 @@ fn infos(graph: &Graph, ids: &[neap_ir::ValueId]) -> Vec<TensorInfo> {
 
 /// The same model once more.
 pub(crate) fn reopen(model: &Model) -> Result<Model> {
-    open_packed(&model.path, &model.cache)
+    open_packed(model.packed()?.0, &model.cache)
 }
 
 fn open_packed(path: &Path, cache: &Cache) -> Result<Model> {
@@ -223,7 +267,20 @@ fn open_packed(path: &Path, cache: &Cache) -> Result<Model> {
     Ok(Model {
         programs,
         path: path.to_path_buf(),
-        file,
+        file: Some(file),
+        cache: cache.clone(),
+    })
+}
+
+/// A model that has shapes and no weights: lowered as it would be packed, and nothing written.
+fn open_bare(graph: Graph, path: &Path, cache: &Cache) -> Result<Model> {
+    crate::memory::trim();
+    let programs = pack::plan_only(graph)?;
+    crate::memory::trim();
+    Ok(Model {
+        programs,
+        path: path.to_path_buf(),
+        file: None,
         cache: cache.clone(),
     })
 }

@@ -1,14 +1,17 @@
 //! Writing a packed model: recipes are followed one after another, a few megabytes at a time.
 
 use crate::error::{Error, Result};
+use crate::kernels::Kernels;
 use crate::programs::{Programs, check_supported};
 use crate::source_weights::SourceFiles;
+use crate::workload::workload;
 use neap_ir::graph::LANES;
 use neap_ir::panel::{ConvForm, panel_bytes, panel_count};
 use neap_ir::recipe::{Affine, Recipe};
-use neap_ir::{Graph, ValueId};
+use neap_ir::{Graph, Program, SourceFile, ValueId};
 use neap_kernels::error::KernelError;
 use neap_kernels::panel::{self, KOrder};
+use neap_kernels::simd::Isa;
 use neap_rewrite::Lowered;
 use neap_store::{BLOCK, PackWriter};
 use std::ops::Range;
@@ -25,17 +28,26 @@ pub struct Progress {
     pub total_bytes: u64,
 }
 
+/// Whether the graph's constants were ever written.
+pub(crate) fn has_weights(graph: &Graph) -> bool {
+    !graph.files.contains(&SourceFile::Absent)
+}
+
+/// What there is to say to whoever wants the weights of a model that has none.
+pub(crate) fn no_weights(model: &dyn std::fmt::Display) -> Error {
+    Error::BadInput(format!(
+        "{model} has shapes and no weights: it can be planned and inspected, not packed or run"
+    ))
+}
+
 /// Lowers `graph` and writes it to `target`.
 pub(crate) fn write(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
     let mut files = SourceFiles::open(&graph).map_err(Error::BadInput)?;
-    let digest = digest(&graph);
     let Lowered {
         mut program,
         recipes,
         source,
-    } = neap_rewrite::lower(graph, digest, &mut files)?;
-    check_supported(&program)?;
-    crate::memory::trim();
+    } = lower(graph, &mut files)?;
 
     let total_bytes = program.packed.iter().map(|p| p.bytes).sum();
     let mut done_bytes = 0;
@@ -61,14 +73,49 @@ pub(crate) fn write(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progre
             });
         })?;
     }
+    let programs = finished(program)?;
+    packer.writer.finish(&programs.encode()?)?;
+    Ok(())
+}
+
+/// The programs that packing `graph` would give, with weights where they would lie; nothing is written.
+pub(crate) fn plan_only(graph: Graph) -> Result<Programs> {
+    let mut files = SourceFiles::open(&graph).map_err(Error::BadInput)?;
+    let mut program = lower(graph, &mut files)?.program;
+    let mut end = Some(BLOCK as u64);
+    for packed in &mut program.packed {
+        let offset = end.and_then(|end| end.checked_next_multiple_of(BLOCK as u64));
+        end = offset.and_then(|offset| offset.checked_add(packed.bytes));
+        packed.offset = offset.unwrap_or(u64::MAX);
+    }
+    if end.is_none() {
+        return Err(Error::BadInput("its weights are impossibly large".into()));
+    }
+    finished(program)
+}
+
+fn lower(graph: Graph, files: &mut SourceFiles) -> Result<Lowered> {
+    let digest = digest(&graph);
+    let lowered = neap_rewrite::lower(graph, digest, files)?;
+    check_supported(&lowered.program)?;
+    // Before hours are spent on weights that no plan could be made of.
+    let workload = workload(&lowered.program, 1, Isa::detect(), Kernels::Direct);
+    neap_plan::check_workload(&workload)
+        .map_err(|reason| Error::BadInput(format!("the model cannot be planned: {reason}")))?;
+    drop(workload);
+    crate::memory::trim();
+    Ok(lowered)
+}
+
+/// Of a program whose weights have their offsets.
+fn finished(program: Program) -> Result<Programs> {
     program.check()?;
     let programs = Programs::new(program);
     if let Some(banded) = &programs.banded {
         banded.check()?;
         check_supported(banded)?;
     }
-    packer.writer.finish(&programs.encode()?)?;
-    Ok(())
+    Ok(programs)
 }
 
 /// Of the graph and its shapes, wherever its files lie.

@@ -290,13 +290,17 @@ impl Model {
 
     /// Prepares to run, which begins to load what the plan keeps resident. Takes the model: its tables are
     /// now the session's.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] for a model without weights, or when files cannot be opened or read.
     pub fn into_session(mut self, plan: Plan, options: &RunOptions) -> Result<Session> {
         let high_water_bytes = plan.high_water_bytes();
-        let mut source = self.file.open_source(options.io)?;
+        let mut file = self.take_packed()?;
+        let mut source = file.open_source(options.io)?;
         if let Some(rate) = options.throttle_bytes_per_second {
             source = Box::new(ThrottledSource::new(source, rate)?);
         }
-        let verifier = self.file.take_verifier()?;
+        let verifier = file.take_verifier()?;
         let inputs = self.inputs();
         let outputs = self.outputs();
         let program = plan.program;
@@ -306,7 +310,7 @@ impl Model {
             ..Default::default()
         };
         memory::trim_program();
-        let spill_folder = spill::folder(options, self.packed_path());
+        let spill_folder = spill::folder(options, self.place());
         let storage = neap_runtime::Storage {
             source,
             verifier,

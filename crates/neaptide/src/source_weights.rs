@@ -1,20 +1,25 @@
 //! Reads constants of the source model: ranges of its files, widened to `f32` where halves are stored.
 
 use half::{bf16, f16};
-use neap_ir::{Const, DType, Graph, Literal, ValueId};
+use neap_ir::{Const, DType, Graph, Literal, SourceFile, ValueId};
 use neap_rewrite::ConstReader;
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Open source files, by `FileId`.
+/// Open source files, by `FileId`; `None` for one that was never written.
 pub(crate) struct SourceFiles {
-    files: Vec<File>,
+    files: Vec<Option<File>>,
 }
 
 impl SourceFiles {
     pub fn open(graph: &Graph) -> Result<SourceFiles, String> {
-        let open = |path: &String| File::open(path).map_err(|e| format!("cannot open {path}: {e}"));
+        let open = |file: &SourceFile| match file {
+            SourceFile::Absent => Ok(None),
+            SourceFile::At(path) => File::open(path)
+                .map(Some)
+                .map_err(|e| format!("cannot open {path}: {e}")),
+        };
         Ok(SourceFiles {
             files: graph.files.iter().map(open).collect::<Result<_, _>>()?,
         })
@@ -44,7 +49,10 @@ impl SourceFiles {
                 if offset + raw.len() as u64 > range.offset + range.bytes {
                     return Err("constant is shorter than its shape".into());
                 }
-                let file = &self.files[range.file.index()];
+                let Some(file) = &self.files[range.file.index()] else {
+                    raw.fill(0);
+                    return Ok(*stored_dtype);
+                };
                 file.read_exact_at(raw, offset)
                     .map_err(|e| format!("cannot read weights: {e}"))?;
                 // Advice only: where it is refused the pages stay until they are reclaimed.

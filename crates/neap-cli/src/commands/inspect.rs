@@ -38,7 +38,8 @@ const LARGEST: usize = 10;
 #[derive(Serialize)]
 struct Facts {
     model: String,
-    packed_path: String,
+    /// `None` for a model without weights.
+    packed_path: Option<String>,
     graph_digest: String,
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
@@ -125,7 +126,7 @@ fn gather(args: &InspectArgs, model: &Model) -> Facts {
     layers.truncate(LARGEST);
     Facts {
         model: args.model.model.display().to_string(),
-        packed_path: model.packed_path().display().to_string(),
+        packed_path: model.packed_path().map(|path| path.display().to_string()),
         graph_digest: model.digest().into(),
         inputs: model.inputs().iter().map(tensor).collect(),
         outputs: model.outputs().iter().map(tensor).collect(),
@@ -181,7 +182,10 @@ fn text(facts: &Facts) -> String {
         let _ = writeln!(text, "{label:<11} {value}");
     };
     line("model", facts.model.clone());
-    line("packed", facts.packed_path.clone());
+    line(
+        "packed",
+        (facts.packed_path.clone()).unwrap_or_else(|| "no, there are no weights to pack".into()),
+    );
     line("digest", facts.graph_digest.clone());
     let tensors = facts.inputs.iter().map(|t| ("input", t));
     for (label, t) in tensors.chain(facts.outputs.iter().map(|t| ("output", t))) {
@@ -208,7 +212,10 @@ fn text(facts: &Facts) -> String {
     line("operators", operators.join(", "));
     line(
         "weights",
-        format!("{} packed", Bytes(facts.packed_weight_bytes)),
+        match facts.packed_path {
+            Some(_) => format!("{} packed", Bytes(facts.packed_weight_bytes)),
+            None => format!("{} if there were any", Bytes(facts.packed_weight_bytes)),
+        },
     );
     line(
         "activations",

@@ -261,7 +261,9 @@ fn open(args: &RunArgs, quiet: bool) -> Outcome<Model> {
         shape_hints: input::shape_hints(&args.inputs),
         ..args.open.options()?
     };
-    super::open(args.model(), &options, quiet)
+    let model = super::open(args.model(), &options, quiet)?;
+    model.check_weights()?;
+    Ok(model)
 }
 
 fn bounds(args: &RunArgs, quiet: bool) -> Outcome<neaptide::Bounds> {

@@ -30,7 +30,7 @@ pub struct ZooArgs {
     /// Put the weights into a file of their own beside the model
     #[arg(long)]
     external_data: bool,
-    /// Write no weights, only a sparse file of their size: for planning and simulating
+    /// Write no weights, only a sparse file of their size: for `neap plan` and `neap inspect`
     #[arg(long)]
     shapes_only: bool,
     /// List the networks

@@ -207,6 +207,12 @@ impl Model {
         self
     }
 
+    pub fn metadata(mut self, key: &str, value: &str) -> Model {
+        let entry = Bytes::default().string(1, key).string(2, value);
+        self.rest = self.rest.message(14, &entry);
+        self
+    }
+
     pub fn bytes(&self) -> Vec<u8> {
         self.rest.clone().message(7, &self.graph).0
     }

@@ -145,7 +145,8 @@ fn estimated(model: &Model, options: &RunOptions) -> Known {
         }
         Budget::Percent(_) => false,
     };
-    let packed = streams.then_some((model.packed_path(), options.io));
+    let packed = model.packed_path().filter(|_| streams);
+    let packed = packed.map(|path| (path, options.io));
     Known {
         costs: quick::estimate(options.threads, packed),
         source: CostSource::Estimated,
@@ -158,7 +159,7 @@ fn cached(model: &Model, threads: usize) -> (Option<Profile>, Option<String>) {
     let Some(path) = cache_path(model) else {
         return (None, None);
     };
-    let machine = machine::here(model.packed_path(), threads);
+    let machine = machine::here(model.place(), threads);
     let cached = file::read(&path);
     (file::find(cached.profiles, &machine), cached.remark)
 }

@@ -73,8 +73,8 @@ struct Observation {
 }
 
 pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationReport> {
+    let (packed, _) = model.packed()?;
     let (before, mut remark) = cached(model, options.threads);
-    let packed = model.packed_path();
     let room_bytes = match options.budget {
         Budget::Bytes(bytes) => bytes.saturating_sub(memory::current_bytes(options.own_cgroup)) / 2,
         _ => u64::MAX,

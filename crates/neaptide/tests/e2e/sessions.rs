@@ -1,7 +1,7 @@
 //! Packs a graph into a temporary file and opens sessions on it under plans of the test's choice.
 
 use crate::nets::RandomNet;
-use neap_ir::{ByteRange, Const, ConstId, DType, FileId, Graph, Literal, Program};
+use neap_ir::{ByteRange, Const, ConstId, DType, FileId, Graph, Literal, Program, SourceFile};
 use neap_kernels::simd::Isa;
 use neap_plan::{ExecutionPlan, Workload};
 use neap_planner::{Planner, Strategy};
@@ -286,7 +286,7 @@ pub fn with_stored_constants(net: &mut RandomNet, folder: &std::path::Path) -> G
         };
     }
     std::fs::write(&path, bytes).expect("written");
-    graph.files = vec![path.display().to_string()];
+    graph.files = vec![SourceFile::At(path.display().to_string())];
     graph
 }
 

@@ -1,0 +1,95 @@
+//! Models that have shapes and no weights: planned and inspected as the ones with weights, never packed or run.
+
+use super::support::Bench;
+use serde_json::Value;
+use std::fs;
+
+/// Writes `bare.onnx` and takes away the sparse file beside it.
+fn bare() -> Bench {
+    let bench = Bench::new();
+    bench
+        .neap("zoo squeezenet1_1 --shapes-only -o bare.onnx")
+        .ok();
+    fs::remove_file(bench.path("bare.onnx.data")).unwrap();
+    bench
+}
+
+fn names(bench: &Bench) -> Vec<String> {
+    let names = fs::read_dir(bench.dir.path()).unwrap();
+    names
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect()
+}
+
+#[test]
+fn they_are_planned_as_with_weights() {
+    let bench = bare();
+    let args = "--device v100-pcie --threads 1 --quiet -o json";
+    let plan = |model: &str, more: &str| bench.json(&format!("plan {model} {args} {more}"));
+    let planned = plan("bare.onnx", "");
+    assert_eq!(names(&bench), ["bare.onnx"], "nothing is written");
+    bench.neap("zoo squeezenet1_1 -o whole.onnx").ok();
+    let whole = plan("whole.onnx", "");
+    let without_digest = |value: &Value| {
+        let mut plan = value["plan"].clone();
+        let taken = plan.as_object_mut().unwrap().remove("digest");
+        assert!(taken.is_some(), "{plan}");
+        plan
+    };
+    assert_eq!(without_digest(&planned), without_digest(&whole));
+    for key in ["steps", "predicted_latency_ms", "kernels", "bands"] {
+        assert_eq!(planned[key], whole[key], "{key}");
+    }
+    let tight = plan("bare.onnx", "--memory-budget 80%");
+    assert!(tight["loaded_bytes_per_run"].as_u64() > Some(0), "{tight}");
+    assert!(tight["predicted_latency_ms"].as_f64() > planned["predicted_latency_ms"].as_f64());
+    // Without a description of a device there are estimates.
+    let here = bench.json("plan bare.onnx --memory-budget 80% --cache-dir cache --quiet -o json");
+    assert_eq!(here["calibration"], "estimated");
+    bench
+        .neap("plan bare.onnx --device v100-pcie -o trace.json")
+        .ok();
+    bench
+        .neap("plan bare.onnx --memory-budget 1MiB")
+        .fails(3, &["smallest feasible budget"]);
+}
+
+#[test]
+fn they_are_inspected_and_not_run() {
+    let bench = bare();
+    let facts = bench.json("inspect bare.onnx --quiet -o json");
+    assert_eq!(facts["packed_path"], Value::Null);
+    assert!(facts["packed_weight_bytes"].as_u64() > Some(4_000_000));
+    let text = bench.neap("inspect bare.onnx").ok().stdout;
+    assert!(text.contains("no weights to pack"), "{text}");
+    bench.write(
+        "task.toml",
+        b"total = \"100MiB\"\nruns = 1\n[[model]]\npath = \"bare.onnx\"\n",
+    );
+    for args in [
+        "run bare.onnx",
+        "run bare.onnx --memory-budget 1MiB",
+        "run --task task.toml",
+        "bench bare.onnx --quiet",
+        "pack bare.onnx -o out.neap",
+        "profile bare.onnx --quiet",
+        "plan bare.onnx --calibrate full",
+    ] {
+        bench
+            .neap(args)
+            .fails(2, &["bare.onnx has shapes and no weights"]);
+    }
+    assert_eq!(names(&bench).len(), 2, "{:?}", names(&bench));
+}
+
+/// Unrolled, it has more pieces of weights than a plan may hold.
+#[test]
+fn one_that_is_too_large_is_refused() {
+    let bench = Bench::new();
+    bench.neap("zoo rnn_8_8k --shapes-only -o m.onnx").ok();
+    for command in ["plan", "inspect"] {
+        bench
+            .neap(&format!("{command} m.onnx"))
+            .fails(2, &["cannot be planned"]);
+    }
+}
