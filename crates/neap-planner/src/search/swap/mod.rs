@@ -12,6 +12,7 @@
 //! ```
 
 mod classes;
+mod leavers;
 mod places;
 mod planner;
 mod scan;

@@ -9,14 +9,23 @@
 //! A place begins (or, from the top down, ends) where a segment does. Of all places the one is taken that is
 //! cheapest: sending a byte away costs the more the sooner it is used again, twice that where it must be stored
 //! first; and memory that was in use until just now costs, since a load would have to wait for it.
+//!
+//! Not all places are looked at. One that is free as a whole costs nothing; there are few free segments, and
+//! mostly one is large enough. Otherwise, places that hold any free segment are priced, and then those
+//! around the tensors that are cheapest to send away, the cheapest byte first: as soon as all bytes at that price
+//! are dearer than the best place so far, nothing better follows.
 
-use std::collections::VecDeque;
-
+use super::leavers::Leavers;
 use super::planner::Wish;
 use super::scan::Scan;
-use super::{After, Rules, Side};
+use super::{After, PlaceRules, Rules, Side};
 
 const NOBODY: u32 = u32::MAX;
+/// No segment.
+const END: u32 = u32::MAX;
+
+/// Tensors around which places are priced. More find hardly better places, and take time.
+const MOST_AROUND: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
 struct Segment {
@@ -26,6 +35,25 @@ struct Segment {
     owner: u32,
     /// Since when it is free.
     after: After,
+    /// Segments below and above.
+    below: u32,
+    above: u32,
+    /// Index in [`Places::free`], where it is free.
+    free_at: u32,
+    /// The last choice in which the place that starts here was priced.
+    tried_in: u64,
+    /// The last choice in which the segment was priced, and that price.
+    priced_in: u64,
+    cost: f64,
+    is_late: bool,
+}
+
+/// Where a tensor may go.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub offset: u64,
+    /// The segment that holds `offset`.
+    segment: u32,
 }
 
 /// What it means to have a segment.
@@ -35,7 +63,6 @@ struct Price {
     cost: f64,
     /// A load would have to wait for it.
     is_late: bool,
-    after: After,
 }
 
 /// Prices of neighbouring segments together.
@@ -44,68 +71,163 @@ struct Window {
     cost: f64,
     /// How many there are that cost anything: with none left, the sum is exactly 0.
     priced: u32,
-    pinned: u32,
     late: u32,
-    /// How many wait for a store.
-    stores: u32,
-    /// Those that are free later than all behind them, the latest first.
-    ends: VecDeque<(usize, u32)>,
 }
 
 impl Window {
-    fn add(&mut self, i: usize, price: &Price) {
-        self.count(price, 1);
-        let computes = price.after.computes;
-        while self.ends.back().is_some_and(|&(_, last)| last <= computes) {
-            self.ends.pop_back();
-        }
-        self.ends.push_back((i, computes));
+    fn add(&mut self, price: &Price) {
+        self.late += u32::from(price.is_late);
+        self.priced += u32::from(price.cost > 0.0);
+        self.cost += price.cost;
     }
 
-    fn remove(&mut self, i: usize, price: &Price) {
-        self.count(price, -1);
-        if self.ends.front().is_some_and(|&(first, _)| first == i) {
-            self.ends.pop_front();
-        }
+    fn remove(&mut self, price: &Price) {
+        self.late -= u32::from(price.is_late);
+        self.priced -= u32::from(price.cost > 0.0);
+        self.cost = match self.priced {
+            0 => 0.0,
+            _ => self.cost - price.cost,
+        };
     }
+}
 
-    fn count(&mut self, price: &Price, by: i32) {
-        let counted = |is: bool| if is { by } else { 0 };
-        let add = |count: &mut u32, is: bool| *count = count.wrapping_add_signed(counted(is));
-        add(&mut self.pinned, price.cost.is_infinite());
-        add(&mut self.late, price.is_late);
-        add(&mut self.stores, price.after.stores > 0);
-        if price.cost.is_finite() && price.cost > 0.0 {
-            add(&mut self.priced, true);
-            self.cost = match self.priced {
-                0 => 0.0,
-                _ => self.cost + f64::from(by) * price.cost,
-            };
-        }
-    }
+/// The best place so far.
+struct Best {
+    cost: f64,
+    /// Of two that cost the same, the one that is free earlier.
+    tie: u32,
+    place: Option<Place>,
+}
 
-    /// When the last of them is free.
-    fn latest(&self) -> u32 {
-        self.ends.front().map_or(0, |&(_, computes)| computes)
+impl Best {
+    fn is_beaten_by(&self, cost: f64, tie: u32, offset: u64, from_top: bool) -> bool {
+        let lies_better = |old: &Place| match from_top {
+            true => offset > old.offset,
+            false => offset < old.offset,
+        };
+        let is_tied = cost == self.cost && tie == self.tie;
+        (cost, tie) < (self.cost, self.tie)
+            || is_tied && self.place.as_ref().is_some_and(lies_better)
     }
 }
 
 #[derive(Default)]
 pub struct Places {
-    /// All of memory, in order.
     segments: Vec<Segment>,
-    prices: Vec<Price>,
+    /// Entries of `segments` that are not in use.
+    unused: Vec<u32>,
+    lowest: u32,
+    /// Free segments, in no order.
+    free: Vec<u32>,
+    /// By tensor, where it lies.
+    segment_of: Vec<u32>,
+    leavers: Leavers,
+    /// By positions until its next use, what sending a byte away costs.
+    sooner: Vec<f64>,
+    /// So many choices were made.
+    choices: u64,
+}
+
+/// One choice: what is asked for.
+struct Choice<'a> {
+    scan: &'a Scan,
+    wish: &'a Wish,
+    /// See [`Places::sooner`].
+    sooner: &'a [f64],
+    late: f64,
+    from_top: bool,
+    now_ns: f64,
+    next_store: u32,
+}
+
+impl Choice<'_> {
+    /// What a byte costs whose tensor is used next at `key`.
+    fn byte_cost(&self, key: u32, stores: bool) -> f64 {
+        let distance = key.saturating_sub(self.wish.position).max(1) as usize;
+        let sooner = self.sooner[distance.min(self.sooner.len() - 1)];
+        if stores { 2.0 * sooner } else { sooner }
+    }
+
+    fn price(&self, segment: &Segment) -> Price {
+        let Self { scan, wish, .. } = self;
+        if segment.owner == NOBODY {
+            let since_ns = scan.elapsed_ns[segment.after.computes as usize];
+            let waits = wish.loads || segment.after.stores > 0;
+            return Price {
+                cost: 0.0,
+                is_late: waits && self.now_ns - since_ns < wish.wait_ns,
+            };
+        }
+        let state = &scan.states[segment.owner as usize];
+        if state.is_pinned(wish.position) {
+            return Price {
+                cost: f64::INFINITY,
+                is_late: false,
+            };
+        }
+        let stores = state.stores();
+        let bytes = (segment.end - segment.begin) as f64;
+        Price {
+            cost: bytes * self.byte_cost(state.key, stores),
+            is_late: (wish.loads || stores)
+                && !scan.is_old(segment.owner as usize, wish.position, wish.wait_ns),
+        }
+    }
+
+    /// When the segment is free, if it is taken.
+    fn after(&self, segment: &Segment) -> After {
+        if segment.owner == NOBODY {
+            return segment.after;
+        }
+        let state = &self.scan.states[segment.owner as usize];
+        After {
+            computes: if state.unused { 0 } else { state.last_use + 1 },
+            stores: if state.stores() { self.next_store } else { 0 },
+        }
+    }
 }
 
 impl Places {
-    pub fn reset(&mut self, capacity_bytes: u64) {
+    /// For schedules of so many operators.
+    pub fn set_rules(&mut self, operators: usize, rules: &PlaceRules) {
+        let sooner = |distance: usize| operators as f64 / distance.max(1) as f64;
+        let sooner = (0..2 * operators + 2).map(|d| sooner(d).powi(i32::from(rules.far_power)));
+        self.sooner.clear();
+        self.sooner.extend(sooner);
+    }
+
+    /// All of memory is free, but for the tensors of `initial`, with their offsets and what they take.
+    pub fn reset(&mut self, capacity_bytes: u64, tensors: usize, initial: &mut [(u64, u64, u32)]) {
         self.segments.clear();
-        self.segments.push(Segment {
+        self.unused.clear();
+        self.free.clear();
+        self.segment_of.clear();
+        self.segment_of.resize(tensors, END);
+        self.leavers.clear();
+        self.choices = 0;
+        let mut segment = self.insert(Segment {
             begin: 0,
             end: capacity_bytes,
             owner: NOBODY,
             after: After::default(),
+            below: END,
+            above: END,
+            free_at: END,
+            tried_in: 0,
+            priced_in: 0,
+            cost: 0.0,
+            is_late: false,
         });
+        self.lowest = segment;
+        initial.sort_unstable();
+        for &mut (offset, takes, tensor) in initial {
+            if takes > 0 {
+                // The last segment is the free rest.
+                self.occupy(Place { offset, segment }, takes, tensor);
+                let own = self.segment_of[tensor as usize];
+                segment = self.segments[own as usize].above;
+            }
+        }
     }
 
     /// Gives a tensor a place, and says since when that is free. `None` when there is none: what the operator
@@ -119,178 +241,389 @@ impl Places {
         if wish.takes == 0 {
             return Some((After::default(), 0));
         }
-        let offset = self.choose(scan, wish, rules)?;
-        self.clear(scan, offset, wish.takes);
-        Some((self.occupy(offset, wish.takes, wish.tensor.0), offset))
+        let place = self.choose(scan, wish, rules)?;
+        self.clear(scan, place, wish.takes);
+        Some((self.occupy(place, wish.takes, wish.tensor.0), place.offset))
     }
 
-    /// The cheapest place for `wish`.
-    pub fn choose(&mut self, scan: &Scan, wish: &Wish, rules: &Rules) -> Option<u64> {
-        self.price(scan, wish, rules);
+    /// The cheapest place for `wish`, of those that are looked at.
+    pub fn choose(&mut self, scan: &Scan, wish: &Wish, rules: &Rules) -> Option<Place> {
         let from_top = match rules.places.side {
             Side::Nobody => false,
             Side::Loads => wish.loads,
             Side::Below(bytes) => wish.takes < bytes,
         };
-        let count = self.segments.len();
-        let index = |i: usize| if from_top { count - 1 - i } else { i };
-        let late = rules.places.late_penalty * wish.takes as f64;
-        let mut best = (f64::INFINITY, 0u32, 0u64);
-        // Segments `first..next` cover the place; their prices are summed as both ends move on.
-        let mut window = Window::default();
-        let mut next = 0;
-        for first in 0..count {
-            let begin = &self.segments[index(first)];
-            let offset = if from_top {
-                begin.end.checked_sub(wish.takes)
-            } else {
-                Some(begin.begin)
-            };
-            let Some(offset) = offset else { break };
-            let end = offset + wish.takes;
-            let covers = |i: usize| {
-                let segment = &self.segments[index(i)];
-                if from_top {
-                    segment.begin <= offset
-                } else {
-                    segment.end >= end
-                }
-            };
-            while next < count && (next <= first || !covers(next - 1)) {
-                window.add(next, &self.prices[index(next)]);
-                next += 1;
-            }
-            if !covers(next - 1) {
-                break;
-            }
-            if window.pinned == 0 {
-                let penalty = if window.late > 0 { late } else { 0.0 };
-                // Sums of what has come and gone are not exact.
-                let cost = window.cost.max(0.0) + penalty;
-                // Who stores or loads there would rather begin early; a result comes after all of that anyway.
-                let waits = wish.loads || window.stores > 0;
-                let tie = if waits { window.latest() } else { 0 };
-                if (cost, tie) < (best.0, best.1) {
-                    best = (cost, tie, offset);
-                }
-            }
-            window.remove(first, &self.prices[index(first)]);
-        }
-        best.0.is_finite().then_some(best.2)
-    }
-
-    fn price(&mut self, scan: &Scan, wish: &Wish, rules: &Rules) {
-        let position = wish.position as usize;
-        let now_ns = scan.elapsed_ns[position];
-        let run = scan.plan.order.len() as f64;
-        let next_store = scan.plan.stores.len() as u32 + 1;
-        let price = |segment: &Segment| {
-            if segment.owner == NOBODY {
-                let since_ns = scan.elapsed_ns[segment.after.computes as usize];
-                let waits = wish.loads || segment.after.stores > 0;
-                return Price {
-                    cost: 0.0,
-                    is_late: waits && now_ns - since_ns < wish.wait_ns,
-                    after: segment.after,
-                };
-            }
-            let state = &scan.states[segment.owner as usize];
-            let stores = state.dirty && !state.unused;
-            let is_pinned = state.pinned_at == wish.position;
-            let distance = f64::from(state.key.saturating_sub(wish.position).max(1));
-            let sooner = (run / distance).powi(i32::from(rules.places.far_power));
-            let bytes = (segment.end - segment.begin) as f64;
-            let moves = if stores { 2.0 } else { 1.0 };
-            Price {
-                cost: if is_pinned {
-                    f64::INFINITY
-                } else {
-                    bytes * moves * sooner
-                },
-                is_late: (wish.loads || stores)
-                    && !scan.is_old(segment.owner as usize, wish.position, wish.wait_ns),
-                after: After {
-                    computes: if state.unused { 0 } else { state.last_use + 1 },
-                    stores: if stores { next_store } else { 0 },
-                },
-            }
+        self.choices += 1;
+        let sooner = std::mem::take(&mut self.sooner);
+        let choice = Choice {
+            scan,
+            wish,
+            sooner: &sooner,
+            late: rules.places.late_penalty * wish.takes as f64,
+            from_top,
+            now_ns: scan.elapsed_ns[wish.position as usize],
+            next_store: scan.plan.stores.len() as u32 + 1,
         };
-        self.prices.clear();
-        self.prices.extend(self.segments.iter().map(price));
+        let mut best = Best {
+            cost: f64::INFINITY,
+            tie: 0,
+            place: None,
+        };
+        for i in 0..self.free.len() {
+            self.try_free(&choice, self.free[i], &mut best);
+        }
+        if best.cost > 0.0 {
+            self.try_taken(&choice, &mut best);
+        }
+        self.sooner = sooner;
+        best.place
     }
 
-    /// Sends everybody away who lies in a range.
-    pub fn clear(&mut self, scan: &mut Scan, offset: u64, bytes: u64) {
-        for i in self.at(offset)..self.segments.len() {
-            let segment = self.segments[i];
-            if segment.begin >= offset + bytes {
+    /// Prices places in which somebody lies.
+    fn try_taken(&mut self, choice: &Choice, best: &mut Best) {
+        for i in 0..self.free.len() {
+            self.try_around(choice, self.free[i], best);
+        }
+        let takes = choice.wish.takes as f64;
+        let mut leavers = std::mem::take(&mut self.leavers);
+        let byte_cost = |key, stores| choice.byte_cost(key, stores);
+        let mut around = 0;
+        while let Some((cost, tensor)) = leavers.next(choice.scan, choice.wish.position, byte_cost)
+        {
+            // While nothing is found, all are tried.
+            let is_enough = around >= MOST_AROUND && best.place.is_some();
+            if is_enough || cost * takes >= best.cost {
                 break;
             }
-            if segment.owner != NOBODY {
-                let after = scan.send_away(segment.owner as usize);
-                self.segments[i].owner = NOBODY;
-                self.segments[i].after = after;
+            around += 1;
+            self.try_around(choice, self.segment_of[tensor as usize], best);
+        }
+        leavers.put_back();
+        self.leavers = leavers;
+    }
+
+    /// Prices the place that starts at a free segment, if nothing but free memory is in it.
+    fn try_free(&mut self, choice: &Choice, first: u32, best: &mut Best) {
+        let mut last = first;
+        while self.reach(choice.from_top, first, last) < choice.wish.takes {
+            last = self.onward(choice.from_top, last);
+            if last == END || self.segments[last as usize].owner != NOBODY {
+                return;
             }
+        }
+        self.compare(choice, first, best);
+    }
+
+    /// Prices all places that hold some of the segment, but for those priced before.
+    fn try_around(&mut self, choice: &Choice, segment: u32, best: &mut Best) {
+        let (top, takes) = (choice.from_top, choice.wish.takes);
+        // What lies from the start of the place to the end of the segment, all of which would go.
+        let mut cost = self.price(choice, segment).cost;
+        if cost > best.cost || cost.is_infinite() {
+            return;
+        }
+        let (mut first, mut before, mut end) = (segment, segment, END);
+        loop {
+            if self.segments[before as usize].tried_in != self.choices {
+                first = before;
+                if end == END {
+                    end = before;
+                }
+            }
+            before = self.onward(!top, before);
+            if before == END || self.distance(top, before, segment) >= takes {
+                break;
+            }
+            cost += self.price(choice, before).cost;
+            if cost > best.cost || cost.is_infinite() {
+                break;
+            }
+        }
+        if end == END {
+            return;
+        }
+        // Both ends of the place move on from `first` to `end`.
+        let mut window = Window::default();
+        let mut last = first;
+        window.add(&self.price(choice, first));
+        loop {
+            // Sums of what has come and gone are not exact.
+            while window.cost * (1.0 - 1e-9) <= best.cost && self.reach(top, first, last) < takes {
+                last = self.onward(top, last);
+                if last == END {
+                    return;
+                }
+                let price = self.price(choice, last);
+                if price.cost.is_infinite() {
+                    return;
+                }
+                window.add(&price);
+            }
+            let late = if window.late > 0 { choice.late } else { 0.0 };
+            if (window.cost + late) * (1.0 - 1e-9) <= best.cost {
+                self.compare(choice, first, best);
+            }
+            self.segments[first as usize].tried_in = self.choices;
+            if first == end {
+                return;
+            }
+            window.remove(&self.price(choice, first));
+            if first == last {
+                last = self.onward(top, last);
+                window.add(&self.price(choice, last));
+            }
+            first = self.onward(top, first);
         }
     }
 
-    /// Takes a range in which nobody lies: since when it is free.
-    pub fn occupy(&mut self, offset: u64, bytes: u64, owner: u32) -> After {
-        let end = offset + bytes;
+    fn price(&mut self, choice: &Choice, segment: u32) -> Price {
+        let choices = self.choices;
+        let segment = &mut self.segments[segment as usize];
+        if segment.priced_in != choices {
+            let Price { cost, is_late } = choice.price(segment);
+            (segment.priced_in, segment.cost, segment.is_late) = (choices, cost, is_late);
+        }
+        Price {
+            cost: segment.cost,
+            is_late: segment.is_late,
+        }
+    }
+
+    /// Compares the place that starts at a segment, priced anew, with the best.
+    fn compare(&mut self, choice: &Choice, first: u32, best: &mut Best) {
+        let Choice { wish, from_top, .. } = *choice;
+        let (mut cost, mut is_late, mut after) = (0.0, false, After::default());
+        let mut last = first;
+        loop {
+            let price = self.price(choice, last);
+            cost += price.cost;
+            is_late |= price.is_late;
+            after = after.and(choice.after(&self.segments[last as usize]));
+            if self.reach(from_top, first, last) >= wish.takes {
+                break;
+            }
+            last = self.onward(from_top, last);
+        }
+        if is_late {
+            cost += choice.late;
+        }
+        // Who stores or loads there would rather begin early; a result comes after all of that anyway.
+        let waits = wish.loads || after.stores > 0;
+        let tie = if waits { after.computes } else { 0 };
+        let start = &self.segments[first as usize];
+        let (offset, segment) = match from_top {
+            true => (start.end - wish.takes, last),
+            false => (start.begin, first),
+        };
+        if cost.is_finite() && best.is_beaten_by(cost, tie, offset, from_top) {
+            *best = Best {
+                cost,
+                tie,
+                place: Some(Place { offset, segment }),
+            };
+        }
+    }
+
+    /// The tensor may be sent away from now on.
+    pub fn may_leave(&mut self, scan: &Scan, tensor: u32) {
+        if self.segment_of[tensor as usize] != END {
+            self.leavers.push(&scan.states[tensor as usize], tensor);
+        }
+    }
+
+    /// Sends everybody away who lies in a place.
+    pub fn clear(&mut self, scan: &mut Scan, place: Place, bytes: u64) {
+        let mut at = place.segment;
+        while at != END && self.segments[at as usize].begin < place.offset + bytes {
+            let owner = self.segments[at as usize].owner;
+            if owner != NOBODY {
+                let after = scan.send_away(owner as usize);
+                self.vacate(at, after);
+            }
+            at = self.segments[at as usize].above;
+        }
+    }
+
+    /// Takes a place in which nobody lies: since when it is free.
+    pub fn occupy(&mut self, place: Place, bytes: u64, owner: u32) -> After {
         if bytes == 0 {
             return After::default();
         }
-        let first = self.at(offset);
-        let mut last = first;
-        let mut after = self.segments[first].after;
-        while self.segments[last].end < end {
-            last += 1;
-            after = after.and(self.segments[last].after);
+        let (begin, end) = (place.offset, place.offset + bytes);
+        let left = self.segments[place.segment as usize];
+        let mut right = left;
+        let mut after = left.after;
+        let mut at = place.segment;
+        while right.end < end {
+            self.release(at);
+            at = right.above;
+            right = self.segments[at as usize];
+            after = after.and(right.after);
         }
-        let (left, right) = (self.segments[first], self.segments[last]);
-        let before = (left.begin < offset).then_some(Segment {
-            end: offset,
-            ..left
-        });
-        let rest = (right.end > end).then_some(Segment {
-            begin: end,
-            ..right
-        });
+        self.release(at);
+        let mut below = left.below;
+        if left.begin < begin {
+            below = self.insert_above(below, Segment { end: begin, ..left });
+        }
         let own = Segment {
-            begin: offset,
+            begin,
             end,
             owner,
             after,
+            ..left
         };
-        let parts = before.into_iter().chain([own]).chain(rest);
-        self.segments.splice(first..=last, parts);
+        below = self.insert_above(below, own);
+        self.segment_of[owner as usize] = below;
+        if right.end > end {
+            let rest = Segment {
+                begin: end,
+                ..right
+            };
+            below = self.insert_above(below, rest);
+        }
+        self.link(below, right.above);
         after
     }
 
-    /// Whoever lies at `offset` is gone.
-    pub fn free(&mut self, offset: u64, bytes: u64, after: After) {
-        if bytes == 0 {
-            return;
+    /// The place that begins at an offset.
+    pub fn at(&self, offset: u64) -> Place {
+        let mut segment = self.lowest;
+        while self.segments[segment as usize].end <= offset
+            && self.segments[segment as usize].above != END
+        {
+            segment = self.segments[segment as usize].above;
         }
-        let mut i = self.at(offset);
-        let segment = &mut self.segments[i];
-        segment.owner = NOBODY;
-        segment.after = after;
-        let same = |a: &Segment, b: &Segment| b.owner == NOBODY && a.after == b.after;
-        if i + 1 < self.segments.len() && same(&self.segments[i], &self.segments[i + 1]) {
-            self.segments[i].end = self.segments[i + 1].end;
-            self.segments.remove(i + 1);
-        }
-        if i > 0 && same(&self.segments[i], &self.segments[i - 1]) {
-            i -= 1;
-            self.segments[i].end = self.segments[i + 1].end;
-            self.segments.remove(i + 1);
+        Place { offset, segment }
+    }
+
+    /// The place that begins where a tensor ends.
+    pub fn above(&self, tensor: u32) -> Place {
+        let own = &self.segments[self.segment_of[tensor as usize] as usize];
+        Place {
+            offset: own.end,
+            segment: own.above,
         }
     }
 
-    /// Index of the segment that holds an address.
-    fn at(&self, offset: u64) -> usize {
-        let after = self.segments.partition_point(|s| s.begin <= offset);
-        after.saturating_sub(1)
+    /// The tensor is gone.
+    pub fn free(&mut self, tensor: u32, after: After) {
+        let mut at = std::mem::replace(&mut self.segment_of[tensor as usize], END);
+        if at == END {
+            return;
+        }
+        self.vacate(at, after);
+        let is_same = |s: u32| {
+            s != END && {
+                let s = &self.segments[s as usize];
+                s.owner == NOBODY && s.after == after
+            }
+        };
+        let Segment { below, above, .. } = self.segments[at as usize];
+        let (joins_below, joins_above) = (is_same(below), is_same(above));
+        if joins_above {
+            self.join(at, above);
+        }
+        if joins_below {
+            self.join(below, at);
+            at = below;
+        }
+        debug_assert!(self.segments[at as usize].owner == NOBODY);
+    }
+
+    /// Joins a segment with the one above it.
+    fn join(&mut self, low: u32, high: u32) {
+        let Segment { end, above, .. } = self.segments[high as usize];
+        self.release(high);
+        self.segments[low as usize].end = end;
+        self.link(low, above);
+    }
+
+    fn vacate(&mut self, at: u32, after: After) {
+        let free_at = self.free.len() as u32;
+        self.free.push(at);
+        let segment = &mut self.segments[at as usize];
+        segment.owner = NOBODY;
+        segment.after = after;
+        segment.free_at = free_at;
+    }
+
+    fn insert_above(&mut self, below: u32, segment: Segment) -> u32 {
+        let at = self.insert(segment);
+        self.link(below, at);
+        at
+    }
+
+    fn link(&mut self, low: u32, high: u32) {
+        if low == END {
+            self.lowest = high;
+        } else {
+            self.segments[low as usize].above = high;
+        }
+        if high != END {
+            self.segments[high as usize].below = low;
+        }
+    }
+
+    fn insert(&mut self, segment: Segment) -> u32 {
+        let at = self.unused.pop().unwrap_or(self.segments.len() as u32);
+        let segment = Segment {
+            tried_in: 0,
+            priced_in: 0,
+            ..segment
+        };
+        match self.segments.get_mut(at as usize) {
+            Some(old) => *old = segment,
+            None => self.segments.push(segment),
+        }
+        if segment.owner == NOBODY {
+            self.vacate(at, segment.after);
+        }
+        at
+    }
+
+    /// The segment is no more.
+    fn release(&mut self, at: u32) {
+        let Segment { owner, free_at, .. } = self.segments[at as usize];
+        if owner == NOBODY {
+            self.free.swap_remove(free_at as usize);
+            if let Some(&moved) = self.free.get(free_at as usize) {
+                self.segments[moved as usize].free_at = free_at;
+            }
+        }
+        self.unused.push(at);
+    }
+
+    /// The next segment up, or down from the top.
+    fn onward(&self, from_top: bool, at: u32) -> u32 {
+        let segment = &self.segments[at as usize];
+        if from_top {
+            segment.below
+        } else {
+            segment.above
+        }
+    }
+
+    /// Bytes from the start of one segment to the far end of another.
+    fn reach(&self, from_top: bool, first: u32, last: u32) -> u64 {
+        let (first, last) = (
+            &self.segments[first as usize],
+            &self.segments[last as usize],
+        );
+        match from_top {
+            true => first.end - last.begin,
+            false => last.end - first.begin,
+        }
+    }
+
+    /// Bytes from the start of one segment to that of a later one.
+    fn distance(&self, from_top: bool, first: u32, later: u32) -> u64 {
+        let (first, later) = (
+            &self.segments[first as usize],
+            &self.segments[later as usize],
+        );
+        match from_top {
+            true => first.end - later.end,
+            false => later.begin - first.begin,
+        }
     }
 }

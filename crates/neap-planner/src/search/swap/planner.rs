@@ -9,7 +9,7 @@ use crate::search::dataflow::{Dataflow, OpId, TensorId, TensorKind};
 use crate::search::device::Device;
 
 /// Rounds in which parameters are taken out of those that are there at the start, before that is given up.
-const MOST_ROUNDS: usize = 6;
+const MOST_ROUNDS: usize = 4;
 
 /// Room that is wanted for a tensor.
 pub struct Wish {
@@ -61,26 +61,29 @@ impl SwapPlanner {
     ) -> Option<&SwapPlan> {
         self.scan.find_uses(flow, order);
         let none = vec![None; flow.tensors().len()];
-        self.scan(flow, order, memory, device, rules, &none)?;
+        self.scan(flow, order, memory, device, rules, &none, false)?;
         let mut initial = self.scan.parameters_at_end(flow);
         if initial.iter().all(Option::is_none) {
             return Some(&self.scan.plan);
         }
+        let has_places = memory.addresses == Addresses::Contiguous;
         // A parameter that was there at the end, but is not when more is there at the start, is taken out.
-        for _ in 0..MOST_ROUNDS {
+        for round in 1..=MOST_ROUNDS {
             if initial.iter().all(Option::is_none) {
                 // The last scan still began with some.
                 break;
             }
+            // Each that is taken out moves others; in the end, those left stay, whatever that costs.
+            let keeps = has_places && round == MOST_ROUNDS;
             if self
-                .scan(flow, order, memory, device, rules, &initial)
+                .scan(flow, order, memory, device, rules, &initial, keeps)
                 .is_none()
             {
                 break;
             }
             let at_end = self.scan.parameters_at_end(flow);
             let mut is_stable = true;
-            if rules.keeps_initial || memory.addresses == Addresses::Contiguous {
+            if rules.keeps_initial || has_places {
                 for stay in self.scan.plan.stays.iter().filter(|s| s.initial) {
                     if (stay.to as usize) < order.len() {
                         is_stable = false;
@@ -99,7 +102,7 @@ impl SwapPlanner {
                 return Some(&self.scan.plan);
             }
         }
-        self.scan(flow, order, memory, device, rules, &none)?;
+        self.scan(flow, order, memory, device, rules, &none, false)?;
         Some(&self.scan.plan)
     }
 
@@ -123,8 +126,9 @@ impl SwapPlanner {
         device: &Device,
         rules: &Rules,
         initial: &[Option<u64>],
+        keeps: bool,
     ) -> Option<()> {
-        self.begin(flow, order, memory, initial)?;
+        self.begin(flow, order, memory, rules, initial, keeps)?;
         for (position, &op) in order.iter().enumerate() {
             let position = position as u32;
             let touches = flow.touches(op);
@@ -146,10 +150,8 @@ impl SwapPlanner {
                 match (&mut self.room, gone) {
                     (Room::Classes(room), Some(after)) => room.free(memory, size, after, offset),
                     (Room::Classes(room), None) => room.may_leave(&self.scan, memory, size, t),
-                    (Room::Places(room), Some(after)) => {
-                        room.free(offset, memory.takes[size], after);
-                    }
-                    (Room::Places(_), None) => {}
+                    (Room::Places(room), Some(after)) => room.free(t.0, after),
+                    (Room::Places(room), None) => room.may_leave(&self.scan, t.0),
                 }
             }
         }
@@ -157,46 +159,47 @@ impl SwapPlanner {
         Some(())
     }
 
-    /// Nothing has run yet; the parameters of `initial` are there.
+    /// Nothing has run yet; the parameters of `initial` are there, and must stay if the scan `keeps` them.
     fn begin(
         &mut self,
         flow: &Dataflow,
         order: &[OpId],
         memory: &Memory,
+        rules: &Rules,
         initial: &[Option<u64>],
+        keeps: bool,
     ) -> Option<()> {
         self.scan.reset(flow, order);
-        match (&mut self.room, &memory.addresses) {
-            (Room::Places(room), Addresses::Contiguous) => room.reset(memory.room[0]),
-            (Room::Classes(room), Addresses::Counted | Addresses::Objects(_)) => {
+        match (&self.room, &memory.addresses) {
+            (Room::Places(_), Addresses::Contiguous)
+            | (Room::Classes(_), Addresses::Counted | Addresses::Objects(_)) => {}
+            (_, Addresses::Contiguous) => self.room = Room::Places(Places::default()),
+            (_, Addresses::Counted | Addresses::Objects(_)) => {
+                self.room = Room::Classes(Classes::default());
+            }
+        }
+        let there = initial.iter().enumerate();
+        let there = there.filter_map(|(t, offset)| Some((TensorId(t as u32), (*offset)?)));
+        match &mut self.room {
+            Room::Classes(room) => {
                 room.reset(memory);
-            }
-            (room, Addresses::Contiguous) => {
-                let mut places = Places::default();
-                places.reset(memory.room[0]);
-                *room = Room::Places(places);
-            }
-            (room, Addresses::Counted | Addresses::Objects(_)) => {
-                let mut classes = Classes::default();
-                classes.reset(memory);
-                *room = Room::Classes(classes);
-            }
-        }
-        for (t, offset) in initial.iter().enumerate() {
-            let Some(offset) = *offset else { continue };
-            let tensor = TensorId(t as u32);
-            let size = flow.size_index(tensor);
-            let offset = match &mut self.room {
-                Room::Classes(room) => room.begin_with(memory, size, tensor)?,
-                Room::Places(room) => {
-                    room.occupy(offset, memory.takes[size], tensor.0);
-                    offset
+                for (tensor, _) in there {
+                    let offset = room.begin_with(memory, flow.size_index(tensor), tensor)?;
+                    self.scan.begin_with(flow, tensor, offset, keeps);
                 }
-            };
-            self.scan.begin_with(flow, tensor, offset);
-        }
-        if let Room::Classes(room) = &mut self.room {
-            room.begin(&self.scan);
+                room.begin(&self.scan);
+            }
+            Room::Places(room) => {
+                let takes = |t: TensorId| memory.takes[flow.size_index(t)];
+                let places = there.clone().map(|(t, offset)| (offset, takes(t), t.0));
+                let mut places: Vec<_> = places.collect();
+                room.set_rules(order.len(), &rules.places);
+                room.reset(memory.room[0], initial.len(), &mut places);
+                for (tensor, offset) in there {
+                    self.scan.begin_with(flow, tensor, offset, keeps);
+                    room.may_leave(&self.scan, tensor.0);
+                }
+            }
         }
         Some(())
     }
@@ -260,7 +263,7 @@ impl SwapPlanner {
         let takes = |t: TensorId| memory.takes[flow.size_index(t)];
         for stay in scan.plan.stays.drain(stays..) {
             scan.states[stay.tensor.index()].resident = false;
-            room.free(stay.offset, takes(stay.tensor), stay.from);
+            room.free(stay.tensor.0, stay.from);
             if let Some(load) = stay.load {
                 scan.plan.loads.truncate(load as usize);
             }
@@ -277,27 +280,31 @@ impl SwapPlanner {
             position,
             wait_ns: 0.0,
         };
-        let mut at = room.choose(scan, &wish, rules)?;
-        room.clear(scan, at, wish.takes);
+        let place = room.choose(scan, &wish, rules)?;
+        room.clear(scan, place, wish.takes);
         for touch in touches {
             let t = touch.tensor;
-            let state = scan.states[t.index()];
-            if state.resident {
-                let offset = scan.plan.stays[state.stay as usize].offset;
+            if scan.states[t.index()].resident {
                 let after = scan.send_away(t.index());
-                room.free(offset, takes(t), after);
+                room.free(t.0, after);
             }
         }
+        // What went below has joined segments.
+        let mut place = room.at(place.offset);
         for loads in [true, false] {
             for touch in touches.iter().filter(|t| t.reads == loads) {
                 let Room::Places(room) = &mut self.room else {
                     return None;
                 };
                 let bytes = takes(touch.tensor);
-                let from = room.occupy(at, bytes, touch.tensor.0);
-                self.seat(touch.tensor, loads, position, from, at);
-                self.scan.states[touch.tensor.index()].pinned_at = position;
-                at += bytes;
+                let t = touch.tensor;
+                let from = room.occupy(place, bytes, t.0);
+                let offset = place.offset;
+                if bytes > 0 {
+                    place = room.above(t.0);
+                }
+                self.seat(t, loads, position, from, offset);
+                self.scan.states[t.index()].pinned_at = position;
             }
         }
         Some(())

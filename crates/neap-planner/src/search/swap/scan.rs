@@ -25,6 +25,20 @@ pub struct State {
     pub stored: u32,
     /// Position of the operator that has it last; it must not go while that is scanned.
     pub pinned_at: u32,
+    /// It is there at the start, and must stay.
+    pub is_kept: bool,
+}
+
+impl State {
+    /// Whether it is stored when it leaves.
+    pub fn stores(&self) -> bool {
+        self.dirty && !self.unused
+    }
+
+    /// Whether it must not go while the operator at `position` is scanned.
+    pub fn is_pinned(&self, position: u32) -> bool {
+        self.is_kept || self.pinned_at == position
+    }
 }
 
 #[derive(Default)]
@@ -86,13 +100,14 @@ impl Scan {
         }));
     }
 
-    /// A parameter is there when the run begins.
-    pub fn begin_with(&mut self, flow: &Dataflow, tensor: TensorId, offset: u64) {
+    /// A parameter is there when the run begins; it stays if it `is_kept`.
+    pub fn begin_with(&mut self, flow: &Dataflow, tensor: TensorId, offset: u64, is_kept: bool) {
         let t = tensor.index();
         let first_use = self.uses[self.uses_of[t] as usize];
         let state = &mut self.states[t];
         state.resident = true;
         state.unused = true;
+        state.is_kept = is_kept;
         state.key = first_use;
         state.dirty = flow.is_written(tensor);
         state.stay = self.plan.stays.len() as u32;
