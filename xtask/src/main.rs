@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod bench;
+mod beside;
 mod chart;
 mod conformance;
 mod flexnn;

@@ -1,5 +1,6 @@
 //! The engine's own worker process in benchmarks: one session, run on request.
 
+use crate::beside::Beside;
 use crate::peer::Peer;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -28,6 +29,9 @@ pub struct WorkerArgs {
     /// Storage as if it gave no more than so many bytes per second.
     #[arg(long)]
     throttle: Option<u64>,
+    /// Read so many bytes of the packed file beside each run, which is done when both are.
+    #[arg(long, default_value = "0")]
+    beside: u64,
     /// Measure the model's costs for later plans, and end.
     #[arg(long)]
     calibrate: bool,
@@ -96,7 +100,7 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
         model.calibrate(&options)?;
         return Ok(());
     }
-    match serve(model, &options) {
+    match serve(model, &options, args.beside) {
         Err(e) => match e.downcast_ref::<Error>() {
             Some(Error::Infeasible { smallest_bytes, .. }) => {
                 println!(
@@ -111,7 +115,7 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
     }
 }
 
-fn serve(model: Model, options: &RunOptions) -> Result<()> {
+fn serve(model: Model, options: &RunOptions, beside_bytes: u64) -> Result<()> {
     // What the caller holds is part of the process, and of what plans count.
     let inputs: Vec<Vec<u8>> = model.inputs().iter().map(|i| sample(&i.ty)).collect();
     let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
@@ -133,6 +137,10 @@ fn serve(model: Model, options: &RunOptions) -> Result<()> {
         .iter()
         .map(|o| vec![0; o.len_bytes()])
         .collect();
+    let mut beside = match beside_bytes {
+        0 => None,
+        bytes => Some(Beside::start(Path::new(&packed_path), bytes)?),
+    };
     println!("{ready}");
     for line in std::io::stdin().lines() {
         let line = line?;
@@ -143,7 +151,11 @@ fn serve(model: Model, options: &RunOptions) -> Result<()> {
                     let mut views: Vec<&mut [u8]> =
                         outputs.iter_mut().map(Vec::as_mut_slice).collect();
                     let started = std::time::Instant::now();
+                    let reading = beside.as_mut().map(Beside::read).transpose()?;
                     session.run(&inputs, &mut views)?;
+                    if let Some(reading) = reading {
+                        reading.wait()?;
+                    }
                     latency.push(started.elapsed().as_secs_f64() * 1e3);
                 }
                 json!({ "latency_ms": latency })

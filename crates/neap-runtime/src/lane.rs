@@ -268,6 +268,19 @@ impl LoadLane {
     ) -> Result<(), RuntimeError> {
         let times = (self.done_computes, self.computes);
         self.spill.pump(self.arena.map(), times, clock, recorder)?;
+        let started = self.start_loads(clock, recorder);
+        // One call for all of them, of both files.
+        self.source.flush();
+        self.spill.flush();
+        started
+    }
+
+    /// Submits loads; does not begin them.
+    fn start_loads(
+        &mut self,
+        clock: &impl Clock,
+        recorder: &mut Recorder,
+    ) -> Result<(), RuntimeError> {
         if !self.may_begin_group() {
             return Ok(());
         }

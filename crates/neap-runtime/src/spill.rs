@@ -132,7 +132,14 @@ impl SpillLane {
         Ok(())
     }
 
-    /// Starts a load that reads back what was stored; false when the file can take no more just now.
+    /// Begins what was submitted.
+    pub(crate) fn flush(&mut self) {
+        if let Some(io) = &mut self.io {
+            io.flush();
+        }
+    }
+
+    /// Submits a load that reads back what was stored; false when the file can take no more just now.
     ///
     /// # Safety
     /// As for [`neap_store::Source::submit`].

@@ -72,48 +72,81 @@ pub fn measure_source_bandwidth(
     depth: usize,
     total_bytes: u64,
 ) -> Result<Bandwidth, StoreError> {
-    if request_bytes == 0 || !is_whole_blocks(request_bytes as u64) || depth == 0 {
-        return Err(StoreError::InvalidUse {
-            what: "requests to measure must be whole blocks, at least one at a time",
-        });
-    }
-    let requests_in_file = file_len_bytes / request_bytes as u64;
-    let requests = total_bytes / request_bytes as u64;
-    if requests_in_file == 0 || requests == 0 || source.in_flight() != 0 {
-        return Err(StoreError::InvalidUse {
-            what: "the file and the amount to read must hold at least one request",
-        });
-    }
+    let requests = total_bytes / request_bytes.max(1) as u64;
     let depth = depth.min(requests as usize);
-    let memory_bytes = request_bytes
-        .checked_mul(depth)
-        .ok_or(StoreError::InvalidUse {
-            what: "the requests to measure do not fit in memory",
-        })?;
-    let mut memory = AlignedBuf::zeroed(memory_bytes)?;
-    // As the arena of a session.
-    memory.prefer_large_pages();
-    // Pages are touched before the clock starts.
-    memory.fill(1);
-    let start = Instant::now();
-    let outcome = run_requests(
-        source,
-        &mut memory,
-        request_bytes,
-        requests_in_file,
-        requests,
-    );
-    let elapsed = start.elapsed();
-    if let Err(e) = source.drain() {
-        // The kernel may still write to it.
-        std::mem::forget(memory);
-        return Err(e);
+    let reader = Reader::new(file_len_bytes, request_bytes, depth)?;
+    reader.read(source, total_bytes).map(|(_, rate)| rate)
+}
+
+/// Memory to read into again and again, as the arena of a session.
+pub struct Reader {
+    memory: AlignedBuf,
+    request_bytes: usize,
+    requests_in_file: u64,
+}
+
+impl Reader {
+    /// For `depth` requests at once, in a file of `file_len_bytes`.
+    pub fn new(
+        file_len_bytes: u64,
+        request_bytes: usize,
+        depth: usize,
+    ) -> Result<Reader, StoreError> {
+        if request_bytes == 0 || !is_whole_blocks(request_bytes as u64) || depth == 0 {
+            return Err(StoreError::InvalidUse {
+                what: "requests to measure must be whole blocks, at least one at a time",
+            });
+        }
+        let memory_bytes = request_bytes
+            .checked_mul(depth)
+            .ok_or(StoreError::InvalidUse {
+                what: "the requests to measure do not fit in memory",
+            })?;
+        let mut memory = AlignedBuf::zeroed(memory_bytes)?;
+        memory.prefer_large_pages();
+        // Pages are touched before any clock starts.
+        memory.fill(1);
+        Ok(Reader {
+            memory,
+            request_bytes,
+            requests_in_file: file_len_bytes / request_bytes as u64,
+        })
     }
-    outcome.map(|()| Bandwidth {
-        bytes: requests * request_bytes as u64,
-        elapsed,
-        reads: requests,
-    })
+
+    /// Reads `total_bytes`, in whole passes over a file that is shorter. The source is idle.
+    pub fn read(
+        mut self,
+        source: &mut dyn Source,
+        total_bytes: u64,
+    ) -> Result<(Reader, Bandwidth), StoreError> {
+        let requests = total_bytes / self.request_bytes as u64;
+        if self.requests_in_file == 0 || requests == 0 || source.in_flight() != 0 {
+            return Err(StoreError::InvalidUse {
+                what: "the file and the amount to read must hold at least one request",
+            });
+        }
+        let start = Instant::now();
+        let outcome = run_requests(
+            source,
+            &mut self.memory,
+            self.request_bytes,
+            self.requests_in_file,
+            requests,
+        );
+        let elapsed = start.elapsed();
+        if let Err(e) = source.drain() {
+            // The kernel may still write to it.
+            std::mem::forget(self.memory);
+            return Err(e);
+        }
+        outcome?;
+        let rate = Bandwidth {
+            bytes: requests * self.request_bytes as u64,
+            elapsed,
+            reads: requests,
+        };
+        Ok((self, rate))
+    }
 }
 
 /// Keeps every slot of `memory` busy until all requests are done. After an error, some of them

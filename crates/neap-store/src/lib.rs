@@ -49,7 +49,9 @@ mod uring;
 mod verify;
 mod writer;
 
-pub use bandwidth::{Bandwidth, measure_bandwidth, measure_source_bandwidth};
+pub use bandwidth::{
+    Bandwidth, Reader as BandwidthReader, measure_bandwidth, measure_source_bandwidth,
+};
 pub use buffer::AlignedBuf;
 pub use direct::DirectFile;
 pub use error::StoreError;

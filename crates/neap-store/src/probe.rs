@@ -103,12 +103,14 @@ impl Times {
         let alone = since(start);
         let start = Instant::now();
         submit(source, 0)?;
+        source.flush();
         while since(start) < alone / 3 {
             std::hint::spin_loop();
         }
         for n in 1..REQUESTS {
             submit(source, n)?;
         }
+        source.flush();
         let (mut first, mut reported) = (0, 0);
         while reported < REQUESTS {
             source.poll(true, &mut |tag| {

@@ -25,7 +25,8 @@ unsafe impl Send for RangeRead {}
 ///
 /// A source allocates when it is made and never after. Loads complete in any order.
 pub trait Source: Send {
-    /// Queues a read of `len_bytes` bytes at `file_offset` to `dst`, without waiting for it.
+    /// Queues a read of `len_bytes` bytes at `file_offset` to `dst`, without waiting for it. It begins at
+    /// the latest with the next [`flush`](Source::flush) or [`poll`](Source::poll).
     ///
     /// # Errors
     ///
@@ -43,6 +44,10 @@ pub trait Source: Send {
         dst: *mut u8,
         len_bytes: usize,
     ) -> Result<(), StoreError>;
+
+    /// Begins what was submitted: all of it in one go, which takes the kernel, and a virtual drive, much less
+    /// than one by one.
+    fn flush(&mut self) {}
 
     /// Passes the tags of the loads that completed since the last call to `done`. With `wait`,
     /// blocks until there is at least one.
@@ -105,7 +110,8 @@ pub trait Source: Send {
 /// Stores are named, counted in flight, reported by [`poll`](Source::poll) and waited for like loads;
 /// one that fails is reported as [`StoreError::Write`].
 pub trait Spill: Source {
-    /// Queues a write of `len_bytes` bytes from `src` to `file_offset`, without waiting for it.
+    /// Queues a write of `len_bytes` bytes from `src` to `file_offset`, without waiting for it; it begins as
+    /// loads do.
     ///
     /// # Errors
     ///

@@ -121,6 +121,10 @@ impl<S: Source + ?Sized> Source for ThrottledSource<S> {
         Ok(())
     }
 
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
     fn poll(&mut self, wait: bool, done: &mut dyn FnMut(LoadTag)) -> Result<(), StoreError> {
         if wait && self.pending.is_empty() {
             return Err(StoreError::NothingInFlight);

@@ -285,10 +285,14 @@ impl Source for UringSource {
             len_bytes,
         };
         check_read(&read, self.file.len_bytes())?;
-        self.queue.push(tag, read)?;
-        // A failure of the ring is reported when this load is polled for.
-        let _ = self.turn(false, LoadQueue::has_finished);
-        Ok(())
+        self.queue.push(tag, read)
+    }
+
+    fn flush(&mut self) {
+        if self.check_usable().is_ok() {
+            // A failure of the ring is reported when the loads are polled for.
+            let _ = self.turn(false, LoadQueue::has_finished);
+        }
     }
 
     fn poll(&mut self, wait: bool, done: &mut dyn FnMut(LoadTag)) -> Result<(), StoreError> {
@@ -373,10 +377,7 @@ impl Spill for UringSource {
             len_bytes,
         };
         check_read(&write, self.file.len_bytes())?;
-        self.queue.push_write(tag, write)?;
-        // A failure of the ring is reported when this store is polled for.
-        let _ = self.turn(false, LoadQueue::has_finished);
-        Ok(())
+        self.queue.push_write(tag, write)
     }
 
     fn len_bytes(&self) -> u64 {

@@ -127,6 +127,9 @@ pub(super) struct Tasks {
     pub columns: Columns,
     /// All columns in one task, tile by tile, rather than a task for each.
     pub together: bool,
+    /// The positions in tiles, all as tall as they can be.
+    pub rows: Split,
+    /// The tiles in blocks.
     pub blocks: Split,
 }
 
@@ -150,15 +153,18 @@ impl Tasks {
         if !(parts * bands * product.images).is_multiple_of(workers.max(1)) {
             parts = parts.next_multiple_of(workers).min(most.max(parts));
         }
+        // Blocks of whole tiles: a block's last would be a low one otherwise.
+        let rows = Split::at_most(product.positions, rows);
         let blocks = Split {
-            total: product.positions,
-            parts,
+            total: rows.parts,
+            parts: parts.min(rows.parts),
         };
         // Too few positions to go round: cut by columns after all.
-        let together = together && parts * product.images >= workers;
+        let together = together && blocks.parts * product.images >= workers;
         Tasks {
             columns,
             together,
+            rows,
             blocks,
         }
     }

@@ -108,7 +108,6 @@ pub(crate) unsafe fn run(
     let tasks = Tasks::new(product, shapes, parallel.workers());
     let (blocks, bands) = (tasks.blocks, tasks.bands());
     parallel.run(product.images * blocks.parts * bands, &|task, _worker| {
-        let positions = blocks.range(task / bands % blocks.parts);
         // Likely the worker's next panels.
         let next_band = tasks.band((task + parallel.workers()) % bands);
         let work = Task {
@@ -117,8 +116,8 @@ pub(crate) unsafe fn run(
             product,
             inputs,
             image: task / (blocks.parts * bands),
-            rows: Split::at_most(positions.len(), shapes.max_rows(tasks.columns.width())),
-            first_position: positions.start,
+            rows: tasks.rows,
+            tiles: blocks.range(task / bands % blocks.parts),
             columns: tasks.columns,
             band: tasks.band(task % bands),
             next_panel: tasks.columns.panels(next_band.start).start,
@@ -135,9 +134,9 @@ struct Task<'a> {
     product: &'a Product,
     inputs: &'a dyn Inputs,
     image: usize,
-    /// The positions, in tiles.
+    /// All positions, in tiles, and which of those are this task's.
     rows: Split,
-    first_position: usize,
+    tiles: Range<usize>,
     columns: Columns,
     band: Range<usize>,
     /// Whose weights to bring into cache at the end.
@@ -166,9 +165,9 @@ impl Task<'_> {
         let mut table = Table::new();
         for c in 0..chunks.count() {
             let pass = self.pass(chunks.get(c), c == 0, c + 1 == chunks.count());
-            for t in 0..self.rows.parts {
-                let rows = self.rows.range(t);
-                let position = self.first_position + rows.start;
+            for (t, tile) in self.tiles.clone().enumerate() {
+                let rows = self.rows.range(tile);
+                let position = rows.start;
                 let mut writer = table.writer(rows.len(), pass.chunk.taps.start);
                 self.inputs
                     .fill(self.image, position, pass.chunk.taps.clone(), &mut writer);
@@ -205,7 +204,7 @@ impl Task<'_> {
             )
         };
         let worth_it =
-            self.rows.parts >= LOOK_AHEAD_TILES && (!is_last || next_panel != this_panel);
+            self.tiles.len() >= LOOK_AHEAD_TILES && (!is_last || next_panel != this_panel);
         Pass {
             k,
             // Without any k there is no last block.
@@ -217,7 +216,7 @@ impl Task<'_> {
                 .weights
                 .wrapping_add(next_panel * self.panel_floats() + (1 + next_k) * LANES),
             ahead_per_run: if worth_it {
-                r.block_len.div_ceil(self.rows.parts)
+                r.block_len.div_ceil(self.tiles.len())
             } else {
                 0
             },

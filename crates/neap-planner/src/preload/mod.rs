@@ -21,7 +21,7 @@ pub mod residency;
 mod skyline;
 
 use neap_plan::{BLOCK_BYTES, ExecutionPlan, PanelRange, StepId, Workload};
-use neap_sim::{CostProfile, Prediction, Simulator};
+use neap_sim::{CostProfile, Prediction, Simulator, predict};
 
 use crate::assemble::assemble;
 use crate::ground::{Ground, Memory, Reserve, Tables, prefers_rows};
@@ -35,6 +35,7 @@ use residency::{Played, Window};
 /// fewest slices are best.
 const THOROUGH: &[Slicing] = &[
     slicing(4 << 20, 2, COARSEST_GATHER_BYTES),
+    slicing(2 << 20, 2, COARSEST_GATHER_BYTES),
     slicing(1 << 20, 2, 128 << 10),
     slicing(1 << 20, FINE_IN_GAP, 64 << 10),
     slicing(256 << 10, FINE_IN_GAP, 64 << 10),
@@ -58,6 +59,9 @@ const fn slicing(cap_bytes: u64, in_gap: u64, gather_bytes: u64) -> Slicing {
 }
 
 const COARSEST_GATHER_BYTES: u64 = 256 << 10;
+
+/// Groups of loads to try once a plan is found, as multiples of the profile's.
+const LARGER_GROUPS: [u64; 2] = [2, 4];
 
 /// Fine slicings leave room for each other where there is little of it; not in windows that are larger than the
 /// smallest by more than this.
@@ -244,8 +248,25 @@ impl Search<'_> {
         least + least / 200
     }
 
+    /// The best plan found, with loads handed over in larger groups where that is faster: the larger, the
+    /// less the storage's latency is felt, and the longer the first load of a group waits for its last.
     fn finish(self) -> Option<(ExecutionPlan, Prediction)> {
-        self.best
+        let (mut plan, mut prediction) = self.best?;
+        if self.costs.group_bytes > 0 && prediction.stall_ns > 0 {
+            for times in LARGER_GROUPS {
+                let tried = std::mem::replace(
+                    &mut plan.group_bytes,
+                    self.costs.group_bytes.saturating_mul(times),
+                );
+                let found = predict(self.w, &plan, self.costs);
+                if found.latency_ns < prediction.latency_ns {
+                    prediction = found;
+                } else {
+                    plan.group_bytes = tried;
+                }
+            }
+        }
+        Some((plan, prediction))
     }
 
     /// Plays the best plan with this window and slicing; false if there is no such plan for any budget.
