@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Args)]
 pub struct SwapadvisorArgs {
-    /// Millions of operators that each search scans: 10 are 20,000 genomes of a network of 500 operators
-    #[arg(long, default_value_t = 10)]
+    /// Millions of operators that each search scans: 4 are 8,000 genomes of a network of 500 operators
+    #[arg(long, default_value_t = 4)]
     effort: u64,
     /// Only these parts: networks, table2, figure8, large, ablations
     #[arg(long)]
