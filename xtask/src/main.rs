@@ -11,6 +11,7 @@ mod peer;
 mod planning;
 mod prediction;
 mod storage;
+mod strategies;
 mod survive;
 mod swapadvisor;
 mod swapnet;
@@ -95,6 +96,8 @@ enum Command {
 enum Suite {
     /// Memory against latency, beside three engines, on fast and slow storage; ablations.
     Flexnn(flexnn::FlexnnArgs),
+    /// Every strategy on several models and budgets, predicted and measured.
+    Strategies(strategies::StrategiesArgs),
     /// Time that planning takes, and predicted latencies to compare planners by.
     Planning(planning::PlanningArgs),
     /// SwapAdvisor's search on the paper's networks and device, in simulation.
@@ -123,6 +126,10 @@ fn main() -> Result<()> {
             suite: Some(Suite::Planning(args)),
             ..
         } => planning::run(&root(), &args),
+        Command::Bench {
+            suite: Some(Suite::Strategies(args)),
+            ..
+        } => strategies::run(&root(), &args),
         Command::Bench {
             suite: Some(Suite::Swapadvisor(args)),
             ..

@@ -4,7 +4,9 @@ use crate::beside::Beside;
 use crate::peer::Peer;
 use anyhow::{Context, Result};
 use clap::Args;
-use neaptide::{BandMode, Error, Model, PlanOptions, RunOptions, Strategy};
+use neaptide::{
+    BandMode, Error, Model, PlanOptions, RunOptions, SearchEffort, Strategy, StrategyChoice,
+};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,8 +18,12 @@ pub struct WorkerArgs {
     budget: String,
     #[arg(long)]
     cache_dir: PathBuf,
-    #[arg(long, default_value = "preload")]
-    strategy: Strategy,
+    /// `auto`, or the name of one.
+    #[arg(long, default_value = "preload", value_parser = parse_strategy)]
+    strategy: StrategyChoice,
+    /// Seconds that each search takes.
+    #[arg(long, default_value_t = SearchEffort::default().seconds)]
+    search_time: f64,
     #[arg(long)]
     no_cyclic: bool,
     #[arg(long)]
@@ -38,6 +44,13 @@ pub struct WorkerArgs {
     /// Read the packed file on request, and do nothing else.
     #[arg(long)]
     reader: bool,
+}
+
+fn parse_strategy(name: &str) -> Result<StrategyChoice, String> {
+    match name {
+        "auto" => Ok(StrategyChoice::Auto),
+        name => name.parse::<Strategy>().map(StrategyChoice::Only),
+    }
 }
 
 fn command(model: &Path, cache: &Path, arguments: &[&str]) -> Result<Command> {
@@ -82,7 +95,11 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
     let options = RunOptions {
         budget: args.budget.parse().map_err(anyhow::Error::msg)?,
         threads: 2,
-        strategy: args.strategy.into(),
+        strategy: args.strategy,
+        search: SearchEffort {
+            seconds: args.search_time,
+            ..Default::default()
+        },
         planner: PlanOptions {
             cyclic: !args.no_cyclic,
             static_memory: !args.no_static_memory,
@@ -128,8 +145,10 @@ fn serve(model: Model, options: &RunOptions, beside_bytes: u64) -> Result<()> {
         "smallest_feasible_bytes": bounds.smallest_feasible_bytes,
         "unlimited_high_water_bytes": bounds.unlimited_high_water_bytes,
         "packed_path": packed_path,
+        "strategy": plan.execution.strategy,
         "loaded_bytes_per_run": plan.verdict.loaded_bytes_per_run,
         "predicted_latency_ms": plan.prediction.latency_ns as f64 / 1e6,
+        "predicted_stall_ms": plan.prediction.stall_ns as f64 / 1e6,
     });
     let mut session = model.into_session(plan, options)?;
     let mut outputs: Vec<Vec<u8>> = session
@@ -146,10 +165,11 @@ fn serve(model: Model, options: &RunOptions, beside_bytes: u64) -> Result<()> {
         let line = line?;
         let answer = match line.split_whitespace().collect::<Vec<_>>()[..] {
             ["run", times] => {
-                let mut latency = Vec::new();
+                let (mut latency, mut stall) = (Vec::new(), Vec::new());
                 for _ in 0..times.parse::<usize>()? {
                     let mut views: Vec<&mut [u8]> =
                         outputs.iter_mut().map(Vec::as_mut_slice).collect();
+                    let waited_ns = session.stats().stall_ns;
                     let started = std::time::Instant::now();
                     let reading = beside.as_mut().map(Beside::read).transpose()?;
                     session.run(&inputs, &mut views)?;
@@ -157,8 +177,9 @@ fn serve(model: Model, options: &RunOptions, beside_bytes: u64) -> Result<()> {
                         reading.wait()?;
                     }
                     latency.push(started.elapsed().as_secs_f64() * 1e3);
+                    stall.push((session.stats().stall_ns - waited_ns) as f64 / 1e6);
                 }
-                json!({ "latency_ms": latency })
+                json!({ "latency_ms": latency, "stall_ms": stall })
             }
             ["stats"] => json!({ "peak_memory_bytes": neaptide::memory::peak(false).bytes }),
             ["quit"] => break,

@@ -1,0 +1,223 @@
+//! What the figures say: who wins where and by what, what `auto` is worth, how far predictions are off.
+
+use super::{AUTO, Figures, Point, SINGLE};
+use crate::peer::median;
+
+/// Who is slower than the fastest by less than this share is as fast.
+pub const TIE: f64 = 0.02;
+
+/// `auto` and the best single strategy are planned by two processes, whose searches end by the clock and
+/// whose own memory differs by some pages: their predictions are equal within this share.
+pub const EQUAL: f64 = 0.01;
+
+/// The fastest single strategy at a point, and the one that comes next.
+pub struct Win<'a> {
+    pub point: &'a Point,
+    pub strategy: &'static str,
+    pub first: &'a Figures,
+    pub next: Option<&'a Figures>,
+}
+
+impl Win<'_> {
+    /// Nobody is as fast.
+    pub fn is_clear(&self) -> bool {
+        let tied_ms = self.first.measured_ms * (1.0 + TIE);
+        self.next.is_some_and(|next| next.measured_ms > tied_ms)
+    }
+
+    /// What of the lead is waiting less, and what is computing less; in milliseconds.
+    pub fn lead_ms(&self) -> Option<(f64, f64)> {
+        let next = self.next?;
+        let computing = |f: &Figures| f.measured_ms - f.stall_ms;
+        Some((
+            next.stall_ms - self.first.stall_ms,
+            computing(next) - computing(self.first),
+        ))
+    }
+}
+
+/// The single strategies that can do with the budget, as they were measured, the fastest first.
+fn ranking(point: &Point) -> Vec<(&'static str, &Figures)> {
+    let able = |s: &'static str| Some((s, point.figures(s)?));
+    let mut found: Vec<_> = SINGLE.into_iter().filter_map(able).collect();
+    found.sort_by(|a, b| a.1.measured_ms.total_cmp(&b.1.measured_ms));
+    found
+}
+
+/// The winner of each point.
+pub fn wins(points: &[Point]) -> Vec<Win<'_>> {
+    let win = |point| {
+        let ranking = ranking(point);
+        let &(strategy, first) = ranking.first()?;
+        Some(Win {
+            point,
+            strategy,
+            first,
+            next: ranking.get(1).map(|&(_, figures)| figures),
+        })
+    };
+    points.iter().filter_map(win).collect()
+}
+
+/// A strategy's latencies in those of the fastest, by point; points where it can do only.
+pub fn ratios<'a>(points: impl Iterator<Item = &'a Point>, strategy: &str) -> Vec<f64> {
+    let ratio = |point: &Point| {
+        let fastest_ms = ranking(point).first()?.1.measured_ms;
+        Some(point.figures(strategy)?.measured_ms / fastest_ms)
+    };
+    points.filter_map(ratio).collect()
+}
+
+/// `auto` beside the single strategies.
+#[derive(Debug, PartialEq)]
+pub struct AutoFindings {
+    pub points: usize,
+    /// Predicted no slower than every single strategy, exactly.
+    pub no_worse: usize,
+    /// The most by which a single strategy was predicted faster, as a share.
+    pub most_behind: f64,
+}
+
+impl AutoFindings {
+    pub fn holds(&self) -> bool {
+        self.most_behind <= EQUAL
+    }
+}
+
+pub fn auto(points: &[Point]) -> AutoFindings {
+    let behind = |point: &Point| {
+        let auto_ms = point.figures(AUTO)?.predicted_ms;
+        let others = SINGLE.into_iter().filter_map(|s| point.figures(s));
+        let best_ms = others.map(|f| f.predicted_ms).fold(f64::MAX, f64::min);
+        Some(auto_ms / best_ms - 1.0)
+    };
+    let behind: Vec<f64> = points.iter().filter_map(behind).collect();
+    AutoFindings {
+        points: behind.len(),
+        no_worse: behind.iter().filter(|&&b| b <= 0.0).count(),
+        most_behind: behind.iter().copied().fold(0.0, f64::max),
+    }
+}
+
+/// How far predictions are off, as shares of what was measured; negative where they are too fast.
+#[derive(Debug, PartialEq)]
+pub struct Errors {
+    pub count: usize,
+    pub median: f64,
+    /// Of what they are off by, whatever the direction.
+    pub median_size: f64,
+    pub least: f64,
+    pub most: f64,
+    pub within_4: f64,
+    pub within_5: f64,
+}
+
+/// `None` of no figures.
+pub fn errors<'a>(figures: impl Iterator<Item = &'a Figures>) -> Option<Errors> {
+    let errors: Vec<f64> = figures
+        .map(|f| f.predicted_ms / f.measured_ms - 1.0)
+        .collect();
+    let sizes: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
+    let within = |limit: f64| {
+        let good = sizes.iter().filter(|&&size| size <= limit).count();
+        good as f64 / sizes.len() as f64
+    };
+    (!errors.is_empty()).then(|| Errors {
+        count: errors.len(),
+        median: median(&errors),
+        median_size: median(&sizes),
+        least: errors.iter().copied().fold(f64::MAX, f64::min),
+        most: errors.iter().copied().fold(f64::MIN, f64::max),
+        within_4: within(0.04),
+        within_5: within(0.05),
+    })
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::strategies::Cell;
+
+    /// Predicted, measured, stall.
+    pub fn figures(predicted_ms: f64, measured_ms: f64, stall_ms: f64) -> Figures {
+        Figures {
+            chosen: "preload".into(),
+            predicted_ms,
+            predicted_stall_ms: stall_ms,
+            measured_ms,
+            stall_ms,
+            loaded_bytes: 1 << 20,
+            is_steady: true,
+        }
+    }
+
+    pub fn point(cells: &[(&'static str, Result<Figures, u64>)]) -> Point {
+        let cells = cells.iter().map(|(strategy, outcome)| Cell {
+            strategy,
+            outcome: outcome.clone(),
+        });
+        Point {
+            model: "m".into(),
+            share: 25,
+            budget_bytes: 64 << 20,
+            cells: cells.collect(),
+        }
+    }
+
+    fn three() -> Point {
+        point(&[
+            ("preload", Ok(figures(10.0, 10.0, 1.0))),
+            ("blocks", Ok(figures(12.0, 13.0, 3.5))),
+            ("odswap", Err(80 << 20)),
+            ("auto", Ok(figures(10.05, 9.0, 1.0))),
+        ])
+    }
+
+    #[test]
+    fn the_fastest_single_strategy_wins_and_by_what() {
+        let points = [three()];
+        let wins = wins(&points);
+        assert_eq!(wins.len(), 1);
+        assert_eq!(wins[0].strategy, "preload", "auto is no rival");
+        assert!(wins[0].is_clear());
+        assert_eq!(wins[0].lead_ms(), Some((2.5, 0.5)));
+        assert_eq!(ratios(points.iter(), "blocks"), [1.3]);
+        assert_eq!(ratios(points.iter(), "odswap"), [0.0; 0]);
+        let tied = [point(&[
+            ("preload", Ok(figures(10.0, 10.1, 1.0))),
+            ("blocks", Ok(figures(12.0, 10.0, 3.5))),
+        ])];
+        assert!(!super::wins(&tied)[0].is_clear());
+        assert_eq!(super::wins(&tied)[0].strategy, "blocks");
+    }
+
+    #[test]
+    fn auto_is_compared_by_prediction() {
+        let found = auto(&[three()]);
+        assert_eq!((found.points, found.no_worse), (1, 0));
+        assert!((found.most_behind - 0.005).abs() < 1e-9);
+        assert!(found.holds());
+        let worse = point(&[
+            ("preload", Ok(figures(10.0, 10.0, 1.0))),
+            ("auto", Ok(figures(11.0, 9.0, 1.0))),
+        ]);
+        assert!(!auto(&[worse]).holds());
+    }
+
+    #[test]
+    fn errors_are_shares_of_what_is_measured() {
+        let all = [
+            figures(96.5, 100.0, 0.0),
+            figures(104.5, 100.0, 0.0),
+            figures(80.0, 100.0, 0.0),
+        ];
+        let found = errors(all.iter()).unwrap();
+        assert_eq!(found.count, 3);
+        assert!((found.median + 0.035).abs() < 1e-9);
+        assert!((found.median_size - 0.045).abs() < 1e-9);
+        assert!((found.least + 0.2).abs() < 1e-9 && (found.most - 0.045).abs() < 1e-9);
+        assert!((found.within_4 - 1.0 / 3.0).abs() < 1e-9);
+        assert!((found.within_5 - 2.0 / 3.0).abs() < 1e-9);
+        assert_eq!(errors([].iter()), None);
+    }
+}
