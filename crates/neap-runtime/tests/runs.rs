@@ -4,7 +4,9 @@ mod support;
 
 use neap_ir::op::Activation;
 use neap_plan::{ByteRange, ExecutionPlan, Lane, Timeline};
-use neap_planner::Strategy;
+use neap_planner::search::Serial;
+use neap_planner::{Planned, Planner, RefineOptions, Strategy};
+use neap_sim::CostProfile;
 use neap_store::{FaultScript, MemoryModel};
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
 use proptest::strategy::Strategy as _;
@@ -105,6 +107,37 @@ fn fifty_runs_in_a_row_with_changing_inputs() {
             );
         }
         assert_eq!(free.stats().stall_ns, 0);
+    });
+}
+
+/// Weights stay and go, and lie where they do, as swap planning says.
+#[test]
+fn swapped_weights_give_the_same_bits() {
+    within(LIMIT, || {
+        let mut plans = 0;
+        for model in [mixed_model(5), image_model(6)] {
+            let expected = model.expected();
+            for budget in budgets(&model) {
+                let options = RefineOptions {
+                    seed: 1,
+                    generations: 4,
+                };
+                let planner = Planner::new(&model.workload);
+                let found = planner.swapped(budget, &CostProfile::default(), &options, &Serial);
+                let Some(Planned { plan, .. }) = found else {
+                    continue;
+                };
+                plans += u32::from(!plan.loads.is_empty());
+                let mut session = model
+                    .open(&plan, 2, slow(), FaultScript::default())
+                    .unwrap();
+                for run in 0..3 {
+                    let found = model.run(&mut session).unwrap();
+                    assert_eq!(found, expected, "{budget} run {run}");
+                }
+            }
+        }
+        assert!(plans >= 4, "{plans} plans that load");
     });
 }
 

@@ -68,7 +68,7 @@ const LARGER_GROUPS: [u64; 2] = [2, 4];
 const FINE_WITHIN_BYTES: u64 = 6 << 20;
 const FINE_IN_GAP: u64 = 4;
 
-fn slicings(effort: Effort) -> &'static [Slicing] {
+pub fn slicings(effort: Effort) -> &'static [Slicing] {
     match effort {
         Effort::Thorough => THOROUGH,
         Effort::Quick => QUICK,
@@ -200,7 +200,11 @@ fn streamed_bytes(w: &Workload) -> u64 {
 }
 
 /// Window sizes to try: the smallest that works, and ever coarser steps up from it.
-fn windows(effort: Effort, smallest_bytes: u64, weight_bytes: u64) -> impl Iterator<Item = u64> {
+pub fn windows(
+    effort: Effort,
+    smallest_bytes: u64,
+    weight_bytes: u64,
+) -> impl Iterator<Item = u64> {
     let (first, factor) = match effort {
         Effort::Thorough => (64u64 << 10, 2),
         // Steps of much less than a large window change nothing.
@@ -343,7 +347,7 @@ impl Search<'_> {
 }
 
 /// More slices than this are too many.
-fn most_slices(w: &Workload) -> usize {
+pub fn most_slices(w: &Workload) -> usize {
     256 + 2 * w.steps.len() + (w.weight_bytes() >> 19) as usize
 }
 

@@ -16,6 +16,7 @@ mod leavers;
 mod places;
 mod planner;
 mod scan;
+mod segments;
 
 use super::dataflow::{Dataflow, OpId, TensorId};
 pub use planner::SwapPlanner;
@@ -136,6 +137,10 @@ pub struct Memory {
     /// By class.
     pub room: Vec<u64>,
     pub addresses: Addresses,
+    /// By tensor, where it must lie in memory with contiguous places, whatever is there before: at a multiple of
+    /// the granule. No two of these may overlap while an operator has both. What an operator makes there
+    /// stays until its last use. May be empty: nothing is fixed.
+    pub fixed: Vec<Option<u64>>,
 }
 
 impl Memory {
@@ -156,6 +161,7 @@ impl Memory {
             takes: vec![1; allocation.class_of_size.len()],
             room: allocation.objects.iter().map(|&n| u64::from(n)).collect(),
             addresses: Addresses::Objects(classes),
+            fixed: Vec::new(),
         }
     }
 
@@ -170,7 +176,12 @@ impl Memory {
             takes: takes.collect(),
             room: vec![bytes],
             addresses: Addresses::Counted,
+            fixed: Vec::new(),
         }
+    }
+
+    fn fixed_at(&self, tensor: TensorId) -> Option<u64> {
+        self.fixed.get(tensor.index()).copied().flatten()
     }
 
     /// As [`Memory::bytes`], with a place for each tensor, at a multiple of `granule_bytes`.

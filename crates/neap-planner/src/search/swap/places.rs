@@ -18,43 +18,11 @@
 use super::leavers::Leavers;
 use super::planner::Wish;
 use super::scan::Scan;
+use super::segments::{END, NOBODY, Place, Segment, Segments};
 use super::{After, PlaceRules, Rules, Side};
-
-const NOBODY: u32 = u32::MAX;
-/// No segment.
-const END: u32 = u32::MAX;
 
 /// Tensors around which places are priced. More find hardly better places, and take time.
 const MOST_AROUND: usize = 16;
-
-#[derive(Clone, Copy, Debug)]
-struct Segment {
-    begin: u64,
-    end: u64,
-    /// The tensor that lies there, or [`NOBODY`].
-    owner: u32,
-    /// Since when it is free.
-    after: After,
-    /// Segments below and above.
-    below: u32,
-    above: u32,
-    /// Index in [`Places::free`], where it is free.
-    free_at: u32,
-    /// The last choice in which the place that starts here was priced.
-    tried_in: u64,
-    /// The last choice in which the segment was priced, and that price.
-    priced_in: u64,
-    cost: f64,
-    is_late: bool,
-}
-
-/// Where a tensor may go.
-#[derive(Clone, Copy, Debug)]
-pub struct Place {
-    pub offset: u64,
-    /// The segment that holds `offset`.
-    segment: u32,
-}
 
 /// What it means to have a segment.
 #[derive(Clone, Copy)]
@@ -113,14 +81,7 @@ impl Best {
 
 #[derive(Default)]
 pub struct Places {
-    segments: Vec<Segment>,
-    /// Entries of `segments` that are not in use.
-    unused: Vec<u32>,
-    lowest: u32,
-    /// Free segments, in no order.
-    free: Vec<u32>,
-    /// By tensor, where it lies.
-    segment_of: Vec<u32>,
+    pub segments: Segments,
     leavers: Leavers,
     /// By positions until its next use, what sending a byte away costs.
     sooner: Vec<f64>,
@@ -198,36 +159,9 @@ impl Places {
 
     /// All of memory is free, but for the tensors of `initial`, with their offsets and what they take.
     pub fn reset(&mut self, capacity_bytes: u64, tensors: usize, initial: &mut [(u64, u64, u32)]) {
-        self.segments.clear();
-        self.unused.clear();
-        self.free.clear();
-        self.segment_of.clear();
-        self.segment_of.resize(tensors, END);
         self.leavers.clear();
         self.choices = 0;
-        let mut segment = self.insert(Segment {
-            begin: 0,
-            end: capacity_bytes,
-            owner: NOBODY,
-            after: After::default(),
-            below: END,
-            above: END,
-            free_at: END,
-            tried_in: 0,
-            priced_in: 0,
-            cost: 0.0,
-            is_late: false,
-        });
-        self.lowest = segment;
-        initial.sort_unstable();
-        for &mut (offset, takes, tensor) in initial {
-            if takes > 0 {
-                // The last segment is the free rest.
-                self.occupy(Place { offset, segment }, takes, tensor);
-                let own = self.segment_of[tensor as usize];
-                segment = self.segments[own as usize].above;
-            }
-        }
+        self.segments.reset(capacity_bytes, tensors, initial);
     }
 
     /// Gives a tensor a place, and says since when that is free. `None` when there is none: what the operator
@@ -243,7 +177,35 @@ impl Places {
         }
         let place = self.choose(scan, wish, rules)?;
         self.clear(scan, place, wish.takes);
-        Some((self.occupy(place, wish.takes, wish.tensor.0), place.offset))
+        Some((
+            self.segments.occupy(place, wish.takes, wish.tensor.0),
+            place.offset,
+        ))
+    }
+
+    /// Takes a place whoever lies there, and says since when it is free. `None` where one of the operator's own does.
+    pub fn take(
+        &mut self,
+        scan: &mut Scan,
+        offset: u64,
+        bytes: u64,
+        tensor: u32,
+        position: u32,
+    ) -> Option<After> {
+        if bytes == 0 {
+            return Some(After::default());
+        }
+        let place = self.segments.at(offset);
+        let mut at = place.segment;
+        while at != END && self.segments[at].begin < offset + bytes {
+            let Segment { owner, above, .. } = self.segments[at];
+            if owner != NOBODY && scan.states[owner as usize].is_pinned(position) {
+                return None;
+            }
+            at = above;
+        }
+        self.clear(scan, place, bytes);
+        Some(self.segments.occupy(place, bytes, tensor))
     }
 
     /// The cheapest place for `wish`, of those that are looked at.
@@ -269,8 +231,8 @@ impl Places {
             tie: 0,
             place: None,
         };
-        for i in 0..self.free.len() {
-            self.try_free(&choice, self.free[i], &mut best);
+        for i in 0..self.segments.free.len() {
+            self.try_free(&choice, self.segments.free[i], &mut best);
         }
         if best.cost > 0.0 {
             self.try_taken(&choice, &mut best);
@@ -281,8 +243,8 @@ impl Places {
 
     /// Prices places in which somebody lies.
     fn try_taken(&mut self, choice: &Choice, best: &mut Best) {
-        for i in 0..self.free.len() {
-            self.try_around(choice, self.free[i], best);
+        for i in 0..self.segments.free.len() {
+            self.try_around(choice, self.segments.free[i], best);
         }
         let takes = choice.wish.takes as f64;
         let mut leavers = std::mem::take(&mut self.leavers);
@@ -296,7 +258,7 @@ impl Places {
                 break;
             }
             around += 1;
-            self.try_around(choice, self.segment_of[tensor as usize], best);
+            self.try_around(choice, self.segments.segment_of(tensor), best);
         }
         leavers.put_back();
         self.leavers = leavers;
@@ -305,9 +267,9 @@ impl Places {
     /// Prices the place that starts at a free segment, if nothing but free memory is in it.
     fn try_free(&mut self, choice: &Choice, first: u32, best: &mut Best) {
         let mut last = first;
-        while self.reach(choice.from_top, first, last) < choice.wish.takes {
-            last = self.onward(choice.from_top, last);
-            if last == END || self.segments[last as usize].owner != NOBODY {
+        while self.segments.reach(choice.from_top, first, last) < choice.wish.takes {
+            last = self.segments.onward(choice.from_top, last);
+            if last == END || self.segments[last].owner != NOBODY {
                 return;
             }
         }
@@ -324,14 +286,14 @@ impl Places {
         }
         let (mut first, mut before, mut end) = (segment, segment, END);
         loop {
-            if self.segments[before as usize].tried_in != self.choices {
+            if self.segments[before].tried_in != self.choices {
                 first = before;
                 if end == END {
                     end = before;
                 }
             }
-            before = self.onward(!top, before);
-            if before == END || self.distance(top, before, segment) >= takes {
+            before = self.segments.onward(!top, before);
+            if before == END || self.segments.distance(top, before, segment) >= takes {
                 break;
             }
             cost += self.price(choice, before).cost;
@@ -348,8 +310,10 @@ impl Places {
         window.add(&self.price(choice, first));
         loop {
             // Sums of what has come and gone are not exact.
-            while window.cost * (1.0 - 1e-9) <= best.cost && self.reach(top, first, last) < takes {
-                last = self.onward(top, last);
+            while window.cost * (1.0 - 1e-9) <= best.cost
+                && self.segments.reach(top, first, last) < takes
+            {
+                last = self.segments.onward(top, last);
                 if last == END {
                     return;
                 }
@@ -363,22 +327,22 @@ impl Places {
             if (window.cost + late) * (1.0 - 1e-9) <= best.cost {
                 self.compare(choice, first, best);
             }
-            self.segments[first as usize].tried_in = self.choices;
+            self.segments[first].tried_in = self.choices;
             if first == end {
                 return;
             }
             window.remove(&self.price(choice, first));
             if first == last {
-                last = self.onward(top, last);
+                last = self.segments.onward(top, last);
                 window.add(&self.price(choice, last));
             }
-            first = self.onward(top, first);
+            first = self.segments.onward(top, first);
         }
     }
 
     fn price(&mut self, choice: &Choice, segment: u32) -> Price {
         let choices = self.choices;
-        let segment = &mut self.segments[segment as usize];
+        let segment = &mut self.segments[segment];
         if segment.priced_in != choices {
             let Price { cost, is_late } = choice.price(segment);
             (segment.priced_in, segment.cost, segment.is_late) = (choices, cost, is_late);
@@ -398,11 +362,11 @@ impl Places {
             let price = self.price(choice, last);
             cost += price.cost;
             is_late |= price.is_late;
-            after = after.and(choice.after(&self.segments[last as usize]));
-            if self.reach(from_top, first, last) >= wish.takes {
+            after = after.and(choice.after(&self.segments[last]));
+            if self.segments.reach(from_top, first, last) >= wish.takes {
                 break;
             }
-            last = self.onward(from_top, last);
+            last = self.segments.onward(from_top, last);
         }
         if is_late {
             cost += choice.late;
@@ -410,7 +374,7 @@ impl Places {
         // Who stores or loads there would rather begin early; a result comes after all of that anyway.
         let waits = wish.loads || after.stores > 0;
         let tie = if waits { after.computes } else { 0 };
-        let start = &self.segments[first as usize];
+        let start = &self.segments[first];
         let (offset, segment) = match from_top {
             true => (start.end - wish.takes, last),
             false => (start.begin, first),
@@ -426,7 +390,7 @@ impl Places {
 
     /// The tensor may be sent away from now on.
     pub fn may_leave(&mut self, scan: &Scan, tensor: u32) {
-        if self.segment_of[tensor as usize] != END {
+        if self.segments.segment_of(tensor) != END {
             self.leavers.push(&scan.states[tensor as usize], tensor);
         }
     }
@@ -434,196 +398,13 @@ impl Places {
     /// Sends everybody away who lies in a place.
     pub fn clear(&mut self, scan: &mut Scan, place: Place, bytes: u64) {
         let mut at = place.segment;
-        while at != END && self.segments[at as usize].begin < place.offset + bytes {
-            let owner = self.segments[at as usize].owner;
+        while at != END && self.segments[at].begin < place.offset + bytes {
+            let owner = self.segments[at].owner;
             if owner != NOBODY {
                 let after = scan.send_away(owner as usize);
-                self.vacate(at, after);
+                self.segments.vacate(at, after);
             }
-            at = self.segments[at as usize].above;
-        }
-    }
-
-    /// Takes a place in which nobody lies: since when it is free.
-    pub fn occupy(&mut self, place: Place, bytes: u64, owner: u32) -> After {
-        if bytes == 0 {
-            return After::default();
-        }
-        let (begin, end) = (place.offset, place.offset + bytes);
-        let left = self.segments[place.segment as usize];
-        let mut right = left;
-        let mut after = left.after;
-        let mut at = place.segment;
-        while right.end < end {
-            self.release(at);
-            at = right.above;
-            right = self.segments[at as usize];
-            after = after.and(right.after);
-        }
-        self.release(at);
-        let mut below = left.below;
-        if left.begin < begin {
-            below = self.insert_above(below, Segment { end: begin, ..left });
-        }
-        let own = Segment {
-            begin,
-            end,
-            owner,
-            after,
-            ..left
-        };
-        below = self.insert_above(below, own);
-        self.segment_of[owner as usize] = below;
-        if right.end > end {
-            let rest = Segment {
-                begin: end,
-                ..right
-            };
-            below = self.insert_above(below, rest);
-        }
-        self.link(below, right.above);
-        after
-    }
-
-    /// The place that begins at an offset.
-    pub fn at(&self, offset: u64) -> Place {
-        let mut segment = self.lowest;
-        while self.segments[segment as usize].end <= offset
-            && self.segments[segment as usize].above != END
-        {
-            segment = self.segments[segment as usize].above;
-        }
-        Place { offset, segment }
-    }
-
-    /// The place that begins where a tensor ends.
-    pub fn above(&self, tensor: u32) -> Place {
-        let own = &self.segments[self.segment_of[tensor as usize] as usize];
-        Place {
-            offset: own.end,
-            segment: own.above,
-        }
-    }
-
-    /// The tensor is gone.
-    pub fn free(&mut self, tensor: u32, after: After) {
-        let mut at = std::mem::replace(&mut self.segment_of[tensor as usize], END);
-        if at == END {
-            return;
-        }
-        self.vacate(at, after);
-        let is_same = |s: u32| {
-            s != END && {
-                let s = &self.segments[s as usize];
-                s.owner == NOBODY && s.after == after
-            }
-        };
-        let Segment { below, above, .. } = self.segments[at as usize];
-        let (joins_below, joins_above) = (is_same(below), is_same(above));
-        if joins_above {
-            self.join(at, above);
-        }
-        if joins_below {
-            self.join(below, at);
-            at = below;
-        }
-        debug_assert!(self.segments[at as usize].owner == NOBODY);
-    }
-
-    /// Joins a segment with the one above it.
-    fn join(&mut self, low: u32, high: u32) {
-        let Segment { end, above, .. } = self.segments[high as usize];
-        self.release(high);
-        self.segments[low as usize].end = end;
-        self.link(low, above);
-    }
-
-    fn vacate(&mut self, at: u32, after: After) {
-        let free_at = self.free.len() as u32;
-        self.free.push(at);
-        let segment = &mut self.segments[at as usize];
-        segment.owner = NOBODY;
-        segment.after = after;
-        segment.free_at = free_at;
-    }
-
-    fn insert_above(&mut self, below: u32, segment: Segment) -> u32 {
-        let at = self.insert(segment);
-        self.link(below, at);
-        at
-    }
-
-    fn link(&mut self, low: u32, high: u32) {
-        if low == END {
-            self.lowest = high;
-        } else {
-            self.segments[low as usize].above = high;
-        }
-        if high != END {
-            self.segments[high as usize].below = low;
-        }
-    }
-
-    fn insert(&mut self, segment: Segment) -> u32 {
-        let at = self.unused.pop().unwrap_or(self.segments.len() as u32);
-        let segment = Segment {
-            tried_in: 0,
-            priced_in: 0,
-            ..segment
-        };
-        match self.segments.get_mut(at as usize) {
-            Some(old) => *old = segment,
-            None => self.segments.push(segment),
-        }
-        if segment.owner == NOBODY {
-            self.vacate(at, segment.after);
-        }
-        at
-    }
-
-    /// The segment is no more.
-    fn release(&mut self, at: u32) {
-        let Segment { owner, free_at, .. } = self.segments[at as usize];
-        if owner == NOBODY {
-            self.free.swap_remove(free_at as usize);
-            if let Some(&moved) = self.free.get(free_at as usize) {
-                self.segments[moved as usize].free_at = free_at;
-            }
-        }
-        self.unused.push(at);
-    }
-
-    /// The next segment up, or down from the top.
-    fn onward(&self, from_top: bool, at: u32) -> u32 {
-        let segment = &self.segments[at as usize];
-        if from_top {
-            segment.below
-        } else {
-            segment.above
-        }
-    }
-
-    /// Bytes from the start of one segment to the far end of another.
-    fn reach(&self, from_top: bool, first: u32, last: u32) -> u64 {
-        let (first, last) = (
-            &self.segments[first as usize],
-            &self.segments[last as usize],
-        );
-        match from_top {
-            true => first.end - last.begin,
-            false => last.end - first.begin,
-        }
-    }
-
-    /// Bytes from the start of one segment to that of a later one.
-    fn distance(&self, from_top: bool, first: u32, later: u32) -> u64 {
-        let (first, later) = (
-            &self.segments[first as usize],
-            &self.segments[later as usize],
-        );
-        match from_top {
-            true => first.end - later.end,
-            false => later.begin - first.begin,
+            at = self.segments[at].above;
         }
     }
 }

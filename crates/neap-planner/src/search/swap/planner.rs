@@ -4,7 +4,7 @@
 use super::classes::Classes;
 use super::places::Places;
 use super::scan::{NEVER, Scan};
-use super::{Addresses, After, Memory, Needs, Rules, Stay, SwapIn, SwapOut, SwapPlan};
+use super::{Addresses, Memory, Needs, Rules, SwapOut, SwapPlan};
 use crate::search::dataflow::{Dataflow, OpId, TensorId, TensorKind};
 use crate::search::device::Device;
 
@@ -106,6 +106,24 @@ impl SwapPlanner {
         Some(&self.scan.plan)
     }
 
+    /// Plans a run in which the parameters of `kept`, and no others, are there from beginning to end: by tensor,
+    /// where each lies. In memory with contiguous places, where those do not overlap.
+    ///
+    /// `None` when some operator's tensors do not fit beside them.
+    pub fn plan_keeping(
+        &mut self,
+        flow: &Dataflow,
+        order: &[OpId],
+        memory: &Memory,
+        device: &Device,
+        rules: &Rules,
+        kept: &[Option<u64>],
+    ) -> Option<&SwapPlan> {
+        self.scan.find_uses(flow, order);
+        self.scan(flow, order, memory, device, rules, kept, true)?;
+        Some(&self.scan.plan)
+    }
+
     /// Prefers to send some tensors away, and to keep others: by tensor, in positions by which its next use
     /// is taken to be later.
     pub fn set_bias(&mut self, bias: &[i32]) {
@@ -150,7 +168,7 @@ impl SwapPlanner {
                 match (&mut self.room, gone) {
                     (Room::Classes(room), Some(after)) => room.free(memory, size, after, offset),
                     (Room::Classes(room), None) => room.may_leave(&self.scan, memory, size, t),
-                    (Room::Places(room), Some(after)) => room.free(t.0, after),
+                    (Room::Places(room), Some(after)) => room.segments.free(t.0, after),
                     (Room::Places(room), None) => room.may_leave(&self.scan, t.0),
                 }
             }
@@ -214,9 +232,31 @@ impl SwapPlanner {
         device: &Device,
         rules: &Rules,
     ) -> bool {
+        let touches = flow.touches(op);
+        if let Room::Places(room) = &mut self.room
+            && !memory.fixed.is_empty()
+        {
+            for touch in touches {
+                let tensor = touch.tensor;
+                let Some(offset) = memory.fixed_at(tensor) else {
+                    continue;
+                };
+                if self.scan.states[tensor.index()].resident {
+                    continue;
+                }
+                let takes = memory.takes[flow.size_index(tensor)];
+                let Some(from) = room.take(&mut self.scan, offset, takes, tensor.0, position)
+                else {
+                    return false;
+                };
+                self.scan.seat(tensor, touch.reads, position, from, offset);
+                // What is made is nowhere else.
+                self.scan.states[tensor.index()].is_kept = !touch.reads;
+            }
+        }
         // What must be loaded first: it has the longer way.
         for loads in [true, false] {
-            for touch in flow.touches(op).iter().filter(|t| t.reads == loads) {
+            for touch in touches.iter().filter(|t| t.reads == loads) {
                 let tensor = touch.tensor;
                 if self.scan.states[tensor.index()].resident {
                     continue;
@@ -239,7 +279,7 @@ impl SwapPlanner {
                 let Some((from, offset)) = found else {
                     return false;
                 };
-                self.seat(tensor, loads, position, from, offset);
+                self.scan.seat(tensor, loads, position, from, offset);
             }
         }
         true
@@ -259,11 +299,14 @@ impl SwapPlanner {
         let Room::Places(room) = &mut self.room else {
             return None;
         };
+        if !memory.fixed.is_empty() {
+            return None;
+        }
         let scan = &mut self.scan;
         let takes = |t: TensorId| memory.takes[flow.size_index(t)];
         for stay in scan.plan.stays.drain(stays..) {
             scan.states[stay.tensor.index()].resident = false;
-            room.free(stay.tensor.0, stay.from);
+            room.segments.free(stay.tensor.0, stay.from);
             if let Some(load) = stay.load {
                 scan.plan.loads.truncate(load as usize);
             }
@@ -286,11 +329,11 @@ impl SwapPlanner {
             let t = touch.tensor;
             if scan.states[t.index()].resident {
                 let after = scan.send_away(t.index());
-                room.free(t.0, after);
+                room.segments.free(t.0, after);
             }
         }
         // What went below has joined segments.
-        let mut place = room.at(place.offset);
+        let mut place = room.segments.at(place.offset);
         for loads in [true, false] {
             for touch in touches.iter().filter(|t| t.reads == loads) {
                 let Room::Places(room) = &mut self.room else {
@@ -298,45 +341,16 @@ impl SwapPlanner {
                 };
                 let bytes = takes(touch.tensor);
                 let t = touch.tensor;
-                let from = room.occupy(place, bytes, t.0);
+                let from = room.segments.occupy(place, bytes, t.0);
                 let offset = place.offset;
                 if bytes > 0 {
-                    place = room.above(t.0);
+                    place = room.segments.above(t.0);
                 }
-                self.seat(t, loads, position, from, offset);
+                self.scan.seat(t, loads, position, from, offset);
                 self.scan.states[t.index()].pinned_at = position;
             }
         }
         Some(())
-    }
-
-    fn seat(&mut self, tensor: TensorId, loads: bool, position: u32, from: After, offset: u64) {
-        let plan = &mut self.scan.plan;
-        let state = &mut self.scan.states[tensor.index()];
-        let load = loads.then_some(plan.loads.len() as u32);
-        if loads {
-            let after = After {
-                stores: from.stores.max(state.stored),
-                ..from
-            };
-            plan.loads.push(SwapIn { tensor, after });
-        } else {
-            let needs = &mut plan.needs[position as usize];
-            needs.stores = needs.stores.max(from.stores);
-        }
-        state.resident = true;
-        state.dirty = false;
-        state.stay = plan.stays.len() as u32;
-        plan.stays.push(Stay {
-            tensor,
-            offset,
-            from,
-            to: plan.order.len() as u32,
-            first_use: position,
-            load,
-            store: None,
-            initial: false,
-        });
     }
 
     /// Changed parameters that are not there when the next run begins are written back.

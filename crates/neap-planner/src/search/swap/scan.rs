@@ -1,7 +1,7 @@
 //! What a scan knows at one position of the schedule: which tensors are in memory and since when, when each is
 //! used next, and the plan so far.
 
-use super::{After, Eviction, Rules, Stay, SwapOut, SwapPlan};
+use super::{After, Eviction, Rules, Stay, SwapIn, SwapOut, SwapPlan};
 use crate::search::dataflow::{Dataflow, OpId, TensorId, TensorKind};
 
 pub const NEVER: u32 = u32::MAX;
@@ -120,6 +120,36 @@ impl Scan {
             load: None,
             store: None,
             initial: true,
+        });
+    }
+
+    /// The tensor is in memory from now on: loaded, or made by the operator at `position`.
+    pub fn seat(&mut self, tensor: TensorId, loads: bool, position: u32, from: After, offset: u64) {
+        let plan = &mut self.plan;
+        let state = &mut self.states[tensor.index()];
+        let load = loads.then_some(plan.loads.len() as u32);
+        if loads {
+            let after = After {
+                stores: from.stores.max(state.stored),
+                ..from
+            };
+            plan.loads.push(SwapIn { tensor, after });
+        } else {
+            let needs = &mut plan.needs[position as usize];
+            needs.stores = needs.stores.max(from.stores);
+        }
+        state.resident = true;
+        state.dirty = false;
+        state.stay = plan.stays.len() as u32;
+        plan.stays.push(Stay {
+            tensor,
+            offset,
+            from,
+            to: plan.order.len() as u32,
+            first_use: position,
+            load,
+            store: None,
+            initial: false,
         });
     }
 
