@@ -17,12 +17,14 @@
 //! both_ways_bytes_per_second = 4e9   # loads and stores at once, together [default: the faster of them]
 //! latency_us = 100.0                 # of one request
 //! queue_depth = 8                    # requests at once
+//! group = "4MiB"                     # it reports no read before all are done that it has in hand, so loads are
+//!                                    # handed over in groups of so much [default: each by itself]
 //! handling_us = 2.0                  # what a load takes from computing, and each byte of it [default: 0]
 //! handling_ns_per_byte = 0.05
 //! ```
 
 use crate::failure::{Outcome, bad, one_line};
-use neaptide::{CostProfile, Profile};
+use neaptide::{CostProfile, Profile, parse_bytes};
 use serde::Deserialize;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -41,6 +43,9 @@ const SHIPPED: [(&str, &str); 5] = [
 
 /// Files are no larger.
 const MOST_BYTES: u64 = 64 << 10;
+
+/// Groups of loads are no larger.
+const MOST_GROUP_BYTES: u64 = 1 << 30;
 
 /// A device, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,6 +86,7 @@ struct Link {
     latency_us: f64,
     #[serde(default = "one")]
     queue_depth: u32,
+    group: Option<String>,
     #[serde(default)]
     handling_us: f64,
     #[serde(default)]
@@ -160,6 +166,13 @@ fn parse(text: &str) -> Result<Device, String> {
     if !(0.0..=1e6).contains(&link.handling_ns_per_byte) {
         return Err("handling_ns_per_byte is no time of a device".into());
     }
+    let group_bytes = link.group.as_deref().map_or(Ok(0), |size| {
+        let found = parse_bytes(size).map_err(|why| format!("group: {why}"))?;
+        match found {
+            1..=MOST_GROUP_BYTES => Ok(found),
+            _ => Err(format!("group = {size:?} is more than 1 GiB")),
+        }
+    })?;
     let flops = rate("flops_per_second", compute.flops_per_second)?;
     let memory = rate("memory_bytes_per_second", compute.memory_bytes_per_second)?;
     let costs = CostProfile {
@@ -172,6 +185,7 @@ fn parse(text: &str) -> Result<Device, String> {
         both_ways_bytes_per_second: both,
         request_latency_ns: ns("latency_us", link.latency_us)?,
         queue_depth: link.queue_depth,
+        group_bytes,
         load_handling_ns: ns("handling_us", link.handling_us)?,
         load_handling_ns_per_byte: link.handling_ns_per_byte,
         ..CostProfile::default()
@@ -197,6 +211,7 @@ pub fn describe(profile: &Profile) -> String {
          load_bytes_per_second = {load:e}      # loads of running plans; sustained {sustained:e}, at best {burst:e}\n\
          latency_us = {latency:?}\n\
          queue_depth = {depth}\n\
+         {group}\
          handling_us = {handling:?}\n\
          handling_ns_per_byte = {per_byte:?}\n",
         threads = machine.threads,
@@ -211,6 +226,11 @@ pub fn describe(profile: &Profile) -> String {
         burst = s.burst_bytes_per_second,
         latency = s.load_latency_ns as f64 / 1e3,
         depth = CostProfile::default().queue_depth,
+        group = match s.group_bytes {
+            0 => String::new(),
+            bytes =>
+                format!("group = \"{bytes}\"           # bytes: reads are reported together\n"),
+        },
         handling = c.load_handling_ns as f64 / 1e3,
         per_byte = c.load_handling_ns_per_byte,
     );
@@ -251,6 +271,17 @@ mod tests {
     }
 
     #[test]
+    fn groups_are_sizes() {
+        let of = |line: &str| {
+            let text = SHIPPED[0].1.replacen("queue_depth = 8", line, 1);
+            parse(&text).unwrap().costs.group_bytes
+        };
+        assert_eq!(of("queue_depth = 8"), 0);
+        assert_eq!(of("group = \"4MiB\""), 4 << 20);
+        assert_eq!(of("group = \"4096\""), 4096);
+    }
+
+    #[test]
     fn mistakes_are_one_line() {
         let good = SHIPPED[0].1;
         for (from, to, why) in [
@@ -261,6 +292,9 @@ mod tests {
             ("latency_us = 10.0", "latency_us = -1.0", "latency_us"),
             ("latency_us = 10.0", "latency_us = nan", "latency_us"),
             ("latency_us = 10.0", "latency = 10.0", "line 1"),
+            ("queue_depth = 8", "group = \"4XB\"", "group"),
+            ("queue_depth = 8", "group = \"2GiB\"", "1 GiB"),
+            ("queue_depth = 8", "group = 4", "line"),
             ("[link]", "[lnk]", "line"),
         ] {
             let error = parse(&good.replacen(from, to, 1)).unwrap_err();

@@ -8,6 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Memory for requests is in whole pages of this size, where the kernel has any: storage reads into those as into
+/// the arena of a session.
+pub const LARGE_PAGE_BYTES: usize = 2 << 20;
+
+/// What is smaller takes as much as it says: it shows latency.
+const LEAST_LARGE_BYTES: usize = 64 << 10;
+
 /// A measured rate.
 #[derive(Clone, Copy, Debug)]
 pub struct Bandwidth {
@@ -29,7 +36,8 @@ impl Bandwidth {
 }
 
 /// Reads up to `total_bytes` of the file at `path` in requests of `request_bytes`, `depth` of
-/// them at once, and tells the rate. Whole passes are made over files that are shorter.
+/// them at once, and tells the rate. Whole passes are made over files that are shorter. Takes memory for the
+/// requests, from 64 KiB on in whole large pages of [`LARGE_PAGE_BYTES`].
 pub fn measure_bandwidth(
     path: &Path,
     mode: IoMode,
@@ -79,8 +87,16 @@ pub fn measure_source_bandwidth(
 }
 
 /// Memory to read into again and again, as the arena of a session.
+///
+/// ```text
+///   mapped   │·····│▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓│·······│
+///                  ^ multiple of 2 MiB     touched, in large pages
+/// ```
 pub struct Reader {
     memory: AlignedBuf,
+    /// Bytes of `memory` before what is touched.
+    skipped_bytes: usize,
+    depth: usize,
     request_bytes: usize,
     requests_in_file: u64,
 }
@@ -102,12 +118,26 @@ impl Reader {
             .ok_or(StoreError::InvalidUse {
                 what: "the requests to measure do not fit in memory",
             })?;
-        let mut memory = AlignedBuf::zeroed(memory_bytes)?;
-        memory.prefer_large_pages();
+        let is_large = memory_bytes >= LEAST_LARGE_BYTES;
+        let spare_bytes = if is_large { LARGE_PAGE_BYTES } else { 0 };
+        // At least so much that there can be a whole large page in it.
+        let whole_bytes = match is_large {
+            true => memory_bytes.checked_next_multiple_of(LARGE_PAGE_BYTES),
+            false => Some(memory_bytes),
+        };
+        let mapped_bytes = whole_bytes.and_then(|b| b.checked_add(spare_bytes));
+        let mut memory = AlignedBuf::zeroed(mapped_bytes.unwrap_or(usize::MAX))?;
+        let mut skipped_bytes = 0;
+        if is_large {
+            memory.prefer_large_pages();
+            skipped_bytes = memory.as_ptr().align_offset(LARGE_PAGE_BYTES);
+        }
         // Pages are touched before any clock starts.
-        memory.fill(1);
+        memory[skipped_bytes..skipped_bytes + memory_bytes].fill(1);
         Ok(Reader {
             memory,
+            skipped_bytes,
+            depth,
             request_bytes,
             requests_in_file: file_len_bytes / request_bytes as u64,
         })
@@ -128,7 +158,10 @@ impl Reader {
         let start = Instant::now();
         let outcome = run_requests(
             source,
-            &mut self.memory,
+            (
+                self.memory.as_mut_ptr().wrapping_add(self.skipped_bytes),
+                self.depth,
+            ),
             self.request_bytes,
             self.requests_in_file,
             requests,
@@ -149,17 +182,16 @@ impl Reader {
     }
 }
 
-/// Keeps every slot of `memory` busy until all requests are done. After an error, some of them
+/// Keeps so many slots of memory at `base` busy until all requests are done. After an error, some of them
 /// may still be in flight.
 fn run_requests(
     source: &mut dyn Source,
-    memory: &mut AlignedBuf,
+    (base, slots): (*mut u8, usize),
     request_bytes: usize,
     requests_in_file: u64,
     requests: u64,
 ) -> Result<(), StoreError> {
-    let base = memory.as_mut_ptr();
-    let mut idle: Vec<u64> = (0..(memory.len() / request_bytes) as u64).collect();
+    let mut idle: Vec<u64> = (0..slots as u64).collect();
     let mut begun = 0;
     let mut completed = 0;
     while completed < requests {
@@ -167,8 +199,8 @@ fn run_requests(
             let Some(slot) = idle.pop() else { break };
             let offset = begun % requests_in_file * request_bytes as u64;
             let dst = base.wrapping_add(slot as usize * request_bytes);
-            // SAFETY: each slot has its own part of `memory`, is used again only after its load
-            // was reported, and the caller drains the source before `memory` goes.
+            // SAFETY: each slot has its own part of the caller's memory, is used again only after its
+            // load was reported, and the caller drains the source before the memory goes.
             unsafe { source.submit(LoadTag(slot), offset, dst, request_bytes)? };
             begun += 1;
         }

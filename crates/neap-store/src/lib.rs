@@ -50,7 +50,8 @@ mod verify;
 mod writer;
 
 pub use bandwidth::{
-    Bandwidth, Reader as BandwidthReader, measure_bandwidth, measure_source_bandwidth,
+    Bandwidth, LARGE_PAGE_BYTES, Reader as BandwidthReader, measure_bandwidth,
+    measure_source_bandwidth,
 };
 pub use buffer::AlignedBuf;
 pub use direct::DirectFile;

@@ -172,12 +172,16 @@ fn text(reports: &[(String, CalibrationReport)]) -> String {
     line(
         "storage",
         format!(
-            "{:.2} GB/s sustained, {:.2} at best, {:.0} us a block; loads of plans: {:.2} GB/s after {:.0} us",
+            "{:.2} GB/s sustained, {:.2} at best, {:.0} us a block; loads of plans: {:.2} GB/s after {:.0} us{}",
             storage.sustained_bytes_per_second / 1e9,
             storage.burst_bytes_per_second / 1e9,
             storage.block_latency_ns as f64 / 1e3,
             storage.load_bytes_per_second / 1e9,
-            storage.load_latency_ns as f64 / 1e3
+            storage.load_latency_ns as f64 / 1e3,
+            match storage.group_bytes {
+                0 => String::new(),
+                bytes => format!(", in groups of {}", Bytes(bytes)),
+            }
         ),
     );
     for depth in depths(last) {

@@ -33,6 +33,7 @@ use crate::memory;
 use crate::model::Model;
 use crate::session::RunOptions;
 use neap_sim::CostProfile;
+use neap_store::IoMode;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -93,6 +94,10 @@ impl Known {
 /// Costs as `options` ask for them.
 pub(crate) fn known(model: &Model, options: &RunOptions) -> Result<Known> {
     let mut known = known_of_storage(model, options)?;
+    if options.io == IoMode::Pread {
+        // Threads read, each for itself.
+        known.costs.group_bytes = 0;
+    }
     if let Some(rate) = options.throttle_bytes_per_second {
         let costs = &mut known.costs;
         costs.storage_bytes_per_second = costs.storage_bytes_per_second.min(rate as f64);

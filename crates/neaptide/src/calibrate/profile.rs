@@ -12,6 +12,9 @@ pub(super) const MOST_STEPS: usize = 8192;
 /// No step and no latency is longer: an hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
+/// No group is larger: its last byte would be waited for by the first.
+const MOST_GROUP_BYTES: u64 = 1 << 30;
+
 /// What a profile holds for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
@@ -50,6 +53,9 @@ pub struct StorageRates {
     /// sustained rate, and what a request takes above it when it is alone.
     pub load_bytes_per_second: f64,
     pub load_latency_ns: u64,
+    /// No read is reported before all are done that storage has in hand: loads are handed over in groups of
+    /// so many bytes then; 0 elsewhere.
+    pub group_bytes: u64,
     pub points: Vec<StoragePoint>,
 }
 
@@ -89,6 +95,7 @@ impl Profile {
             load_handling_ns_per_byte: self.compute.load_handling_ns_per_byte,
             storage_bytes_per_second: self.storage.load_bytes_per_second,
             request_latency_ns: self.storage.load_latency_ns,
+            group_bytes: self.storage.group_bytes,
             blocks: self.blocks.map(|fit| fit.delays),
             ..CostProfile::default()
         }
@@ -108,6 +115,7 @@ impl Profile {
             && rate(s.sustained_bytes_per_second)
             && rate(s.burst_bytes_per_second)
             && rate(s.load_bytes_per_second)
+            && s.group_bytes <= MOST_GROUP_BYTES
             && s.points.len() <= 256
             && s.points.iter().all(|p| rate(p.bytes_per_second))
             && (0.0..1e6).contains(&c.load_handling_ns_per_byte)

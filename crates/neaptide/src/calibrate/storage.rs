@@ -1,8 +1,9 @@
-//! What storage gives: by size and number of requests, for a moment and for long.
+//! What storage gives: by size and number of requests, for a moment and for long; and how it reports.
 
 use super::profile::{StoragePoint, StorageRates};
+use super::quick::GROUP_BYTES;
 use crate::error::Result;
-use neap_store::{IoMode, measure_bandwidth};
+use neap_store::{IoMode, LARGE_PAGE_BYTES, PROBE_MEMORY_BYTES, measure_bandwidth, probe};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,8 @@ pub(super) fn measure(packed: &Path, io: IoMode, memory_bytes: u64) -> Result<St
     };
     let file_bytes = std::fs::metadata(packed).map_or(0, |m| m.len());
     let fits = |request_bytes: usize, depth: usize| {
-        (request_bytes * depth) as u64 <= memory_bytes && request_bytes as u64 <= file_bytes
+        let taken_bytes = (request_bytes * depth).next_multiple_of(LARGE_PAGE_BYTES) as u64;
+        taken_bytes <= memory_bytes && request_bytes as u64 <= file_bytes
     };
     let block = rate(BLOCK, 1, 64 * BLOCK as u64)?;
     // The largest requests that there is room for, several at once, until the rate holds.
@@ -79,8 +81,22 @@ pub(super) fn measure(packed: &Path, io: IoMode, memory_bytes: u64) -> Result<St
         block_latency_ns,
         load_bytes_per_second: sustained,
         load_latency_ns,
+        group_bytes: group_bytes(packed, io, memory_bytes),
         points,
     })
+}
+
+/// In groups of how many bytes loads are handed over, if storage reports reads together; only io_uring hands
+/// several over at once.
+fn group_bytes(packed: &Path, io: IoMode, memory_bytes: u64) -> u64 {
+    if io == IoMode::Pread || memory_bytes < PROBE_MEMORY_BYTES {
+        return 0;
+    }
+    match probe(packed) {
+        Ok(found) if found.reports_together => GROUP_BYTES,
+        // What cannot be seen has no groups.
+        _ => 0,
+    }
 }
 
 /// Of a few; not empty.

@@ -26,6 +26,7 @@ fn profile(threads: u32) -> Profile {
             block_latency_ns: 40_000,
             load_bytes_per_second: 1.1e9,
             load_latency_ns: 90_000,
+            group_bytes: 4 << 20,
             points: vec![StoragePoint {
                 request_bytes: 1 << 20,
                 depth: 4,
@@ -127,7 +128,8 @@ fn what_is_not_a_cache_is_ignored_with_a_remark() {
 #[test]
 fn numbers_are_checked_even_where_the_hash_is_right() {
     type Spoil = fn(&mut Profile);
-    let spoils: [Spoil; 8] = [
+    let spoils: [Spoil; 9] = [
+        |p| p.storage.group_bytes = u64::MAX,
         |p| p.compute.flops_per_second = f64::NAN,
         |p| p.compute.memory_bytes_per_second = 0.0,
         |p| p.storage.load_bytes_per_second = f64::INFINITY,
