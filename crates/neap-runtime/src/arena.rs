@@ -26,6 +26,8 @@ pub(crate) struct Arena {
     weights: Mapping,
     /// What of `weights` is what of the file.
     residents: Residents,
+    /// No change of plans was left half done.
+    is_whole: bool,
 }
 
 /// Tells addresses in an arena, which must live, as it is, for as long as they are used.
@@ -49,12 +51,18 @@ impl Arena {
     /// Nothing is charged yet.
     pub(crate) fn new(placement: Placement) -> io::Result<Arena> {
         let mut weights = Mapping::reserve(placement.weight_bytes, 0)?;
-        weights.resize(placement.residents.bytes(), true)?;
+        weights.resize(placement.residents.span_bytes(), true)?;
         Ok(Arena {
             work: work(&placement)?,
             weights,
             residents: placement.residents,
+            is_whole: true,
         })
+    }
+
+    /// Whether it is as a plan wants it; if not, its contents mean nothing.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// Where it is, for whoever computes addresses while the arena itself is in use.
@@ -67,7 +75,7 @@ impl Arena {
 
     /// The most that is charged: work and resident weights.
     pub(crate) fn len_bytes(&self) -> u64 {
-        self.work.len_bytes() + self.weights.len_bytes()
+        self.work.len_bytes() + self.residents.bytes()
     }
 
     pub(crate) fn residents(&self) -> &Residents {
@@ -96,8 +104,7 @@ impl Arena {
 
     /// Goes over to another plan's needs: resident weights that it keeps stay in memory, moved to
     /// their new offsets; memory that it does not need is the kernel's. Says how many bytes of
-    /// resident weights went. After an error the arena is as large as it was, but weights may be
-    /// missing.
+    /// resident weights went. After an error it is as it was, or not [`Arena::is_whole`].
     ///
     /// Never takes more than the larger of the two plans.
     ///
@@ -105,7 +112,7 @@ impl Arena {
     /// Nothing reads or writes the arena, the storage device included.
     pub(crate) unsafe fn reshape(&mut self, placement: Placement) -> io::Result<u64> {
         let old_bytes = self.residents.held_bytes();
-        let bytes = placement.residents.bytes();
+        let bytes = placement.residents.span_bytes();
         // What may fail comes first; nothing of it is charged yet.
         let work = work(&placement)?;
         if bytes > self.weights.reserved_bytes() {
@@ -115,21 +122,33 @@ impl Arena {
                 work,
                 weights,
                 residents: placement.residents,
+                is_whole: true,
             };
             return Ok(old_bytes);
         }
         let mut residents = placement.residents;
         let moves = residents.take_over(&self.residents);
+        let packed = residents.is_packed();
+        self.is_whole = false;
+        if residents.held_bytes() == 0 {
+            // So that it comes in huge pages.
+            self.weights.resize(0, true)?;
+        }
         // Both plans' weights must lie in it while they are moved.
         let most_bytes = bytes.max(self.weights.len_bytes());
-        self.weights.resize(most_bytes, true)?;
+        self.weights.resize(most_bytes, packed)?;
         self.work = work;
         for m in moves {
             // SAFETY: passed on.
             unsafe { self.move_bytes(m)? };
         }
         self.residents = residents;
-        self.weights.resize(bytes, true)?;
+        self.weights.resize(bytes, packed)?;
+        if !packed {
+            // SAFETY: passed on.
+            unsafe { self.weights.keep_only(&self.residents.parts())? };
+        }
+        self.is_whole = true;
         Ok(old_bytes - self.residents.held_bytes())
     }
 
@@ -239,6 +258,48 @@ mod tests {
         assert_eq!(released, 96 * MIB);
         assert_eq!(arena.residents().missing(), more);
         assert!(charged_bytes() < before + 8 * MIB);
+    }
+
+    /// Weights that go leave gaps, which are the kernel's; those that come back are put there.
+    #[test]
+    fn gaps_are_not_charged() {
+        let all = [ByteRange::at(4096, 96 * MIB)];
+        let few: Vec<ByteRange> = (0..4)
+            .map(|i| ByteRange::at(4096 + i * 24 * MIB + 12288, 20 * MIB))
+            .collect();
+        let mut arena = Arena::new(placement(4 * MIB, &all)).unwrap();
+        fill(&mut arena);
+        let start = arena.offset_of(4096 + 24 * MIB + 12288);
+        let full = charged_bytes();
+        let next = |arena: &Arena, files: &[ByteRange]| Placement {
+            residents: Residents::succeeding(files.to_vec(), arena.residents(), 100 * MIB),
+            ..placement(4 * MIB, files)
+        };
+        // SAFETY: nobody uses the arena.
+        let reshape = |arena: &mut Arena, files: &[ByteRange]| unsafe {
+            let placement = next(arena, files);
+            arena.reshape(placement).unwrap()
+        };
+        assert_eq!(reshape(&mut arena, &few), 16 * MIB);
+        assert!(!arena.residents().is_packed() && arena.is_whole());
+        assert_eq!(arena.offset_of(4096 + 24 * MIB + 12288), start);
+        assert_eq!(arena.len_bytes(), 84 * MIB);
+        assert!(charged_bytes() < full - 15 * MIB);
+        assert_eq!(arena.residents().missing(), []);
+        check(&arena, &few);
+        assert_eq!(reshape(&mut arena, &all), 0);
+        assert_eq!(arena.residents().held_bytes(), 80 * MIB);
+        assert!(charged_bytes() < full - 15 * MIB);
+        fill(&mut arena);
+        check(&arena, &all);
+        // What is nowhere near is packed again.
+        reshape(&mut arena, &few);
+        let other = [ByteRange::at(200 * MIB, 50 * MIB)];
+        assert_eq!(reshape(&mut arena, &other), 80 * MIB);
+        assert!(arena.residents().is_packed());
+        fill(&mut arena);
+        check(&arena, &other);
+        assert!(charged_bytes() < full - 40 * MIB);
     }
 
     #[test]

@@ -82,7 +82,8 @@ impl LoadLane {
 
     /// Goes over to another plan's loads and arena, with nothing in flight. Resident weights of both
     /// plans stay in memory; what else is resident is to be announced by [`LoadLane::expect`].
-    /// Says how many bytes of resident weights went. After an error all is as it was.
+    /// Says how many bytes of resident weights went. After an error all is as it was, or nothing works any
+    /// more.
     pub(crate) fn replace(
         &mut self,
         placement: Placement,
@@ -94,12 +95,11 @@ impl LoadLane {
         if self.broken {
             return Err(RuntimeError::Unusable);
         }
-        self.arena.hold(self.incoming.here());
-        self.incoming.noted();
         let bytes = placement.bytes();
         // SAFETY: nothing is in flight, and nothing computes while this is borrowed.
-        let released_bytes = unsafe { self.arena.reshape(placement) }
-            .map_err(|source| RuntimeError::Arena { bytes, source })?;
+        let reshaped = unsafe { self.arena.reshape(placement) };
+        self.broken = !self.arena.is_whole();
+        let released_bytes = reshaped.map_err(|source| RuntimeError::Arena { bytes, source })?;
         self.spill.succeed(spill);
         let window = window_of(&loads);
         self.arrived = Arrived::new(window);

@@ -4,6 +4,7 @@
 //! through a list of the pages to fill (as virtual ones are) reads several times faster into few large
 //! ones than into many small ones.
 
+use neap_plan::ByteRange;
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
 };
@@ -116,6 +117,54 @@ impl Mapping {
         }
         self.len_bytes = len_bytes;
         self.advise_huge_pages(dense);
+        Ok(())
+    }
+
+    /// Of what is in use only `parts`, a set in whole pages, stays; the rest is the kernel's until it is touched.
+    /// Huge pages come only where they hold nothing else.
+    ///
+    /// # Safety
+    /// Nothing reads or writes the rest meanwhile, the storage device included.
+    pub(crate) unsafe fn keep_only(&mut self, parts: &[ByteRange]) -> io::Result<()> {
+        let mut end = 0;
+        for part in parts {
+            // SAFETY: passed on; a part begins at or after the end of the one before.
+            unsafe { self.discard_gap(ByteRange::new(end, part.begin.min(self.len_bytes)))? };
+            end = part.end;
+            let first = self.start.addr().get() as u64;
+            let begin = (first + part.begin).next_multiple_of(HUGE_PAGE_BYTES) - first;
+            let huge_end =
+                (first + part.end.min(self.len_bytes)) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+            let huge_end = huge_end.saturating_sub(first);
+            if begin < huge_end {
+                let start = self.start.as_ptr().wrapping_add(begin as usize).cast();
+                // SAFETY: the range lies in the mapping; the advice changes no contents.
+                let _ =
+                    unsafe { madvise(start, (huge_end - begin) as usize, Advice::LinuxHugepage) };
+            }
+        }
+        // SAFETY: passed on.
+        unsafe { self.discard_gap(ByteRange::new(end.min(self.len_bytes), self.len_bytes)) }
+    }
+
+    /// # Safety
+    /// Nothing reads or writes the range, which lies in what is in use.
+    unsafe fn discard_gap(&mut self, gap: ByteRange) -> io::Result<()> {
+        if gap.is_empty() {
+            return Ok(());
+        }
+        self.split_huge_page_at(gap.begin);
+        if !(self.start.addr().get() as u64 + gap.end).is_multiple_of(HUGE_PAGE_BYTES) {
+            self.split_huge_page_at(gap.end - PAGE_BYTES);
+        }
+        // SAFETY: the range lies in the mapping, and nobody uses it.
+        unsafe {
+            madvise(
+                self.start.as_ptr().add(gap.begin as usize).cast(),
+                gap.len() as usize,
+                Advice::LinuxDontNeed,
+            )
+        }?;
         Ok(())
     }
 

@@ -42,8 +42,19 @@ pub(crate) struct ResidentUse {
 
 impl Placement {
     /// `plan` is valid for `workload`. Its computes' weights get offsets of this crate's arena.
-    pub(crate) fn take_over(workload: &Workload, plan: &mut ExecutionPlan) -> Placement {
-        let residents = Residents::new(plan.resident.iter().map(|r| r.file_range()).collect());
+    /// `old` is what is in memory already.
+    pub(crate) fn take_over(
+        workload: &Workload,
+        plan: &mut ExecutionPlan,
+        old: &Residents,
+    ) -> Placement {
+        let files: Vec<ByteRange> = plan.resident.iter().map(|r| r.file_range()).collect();
+        let resident_bytes = files
+            .iter()
+            .map(|file| file.len())
+            .fold(0, u64::saturating_add);
+        let weight_bytes = blocks_bytes(workload).max(resident_bytes);
+        let residents = Residents::succeeding(files, old, weight_bytes);
         let mut ranges: Vec<_> = plan.resident.iter().collect();
         ranges.sort_unstable_by_key(|r| r.offset);
         let mut uses = Vec::new();
@@ -88,7 +99,6 @@ impl Placement {
             work_bytes.next_multiple_of(BLOCK_BYTES)
         };
         let charged_bytes = work_bytes.saturating_add(residents.bytes());
-        let weight_bytes = blocks_bytes(workload).max(residents.bytes());
         Placement {
             work_bytes,
             dense: charged_bytes <= plan.arena_bytes.next_multiple_of(BLOCK_BYTES),

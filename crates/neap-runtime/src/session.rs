@@ -8,6 +8,7 @@ use crate::lane::{LoadLane, window_of};
 use crate::placement::Placement;
 use crate::pool::Pool;
 use crate::recorder::Recorder;
+use crate::residents::Residents;
 use crate::resolve::Tables;
 use crate::spill::SpillLane;
 use crate::tensors::{self, InputTensor, OutputTensor};
@@ -146,7 +147,7 @@ impl<C: Clock> Session<C> {
         let pool = Pool::new(threads, options.pin)
             .map_err(|source| RuntimeError::Threads { threads, source })?;
         let kept = kept_of(workload, &plan);
-        let mut placement = Placement::take_over(workload, &mut plan);
+        let mut placement = Placement::take_over(workload, &mut plan, &Residents::default());
         let uses = std::mem::take(&mut placement.uses);
         let bytes = placement.bytes();
         let arena =
@@ -293,7 +294,7 @@ impl<C: Clock> Session<C> {
             self.executor.isa(),
         )?;
         let kept = kept_of(workload, &plan);
-        let mut placement = Placement::take_over(workload, &mut plan);
+        let mut placement = Placement::take_over(workload, &mut plan, self.lane.residents());
         let uses = std::mem::take(&mut placement.uses);
         let resident_bytes = placement.residents.bytes();
         let computes = plan.computes.len();

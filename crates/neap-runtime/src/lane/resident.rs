@@ -7,6 +7,7 @@ use crate::clock::Clock;
 use crate::incoming::Incoming;
 use crate::placement::ResidentUse;
 use crate::recorder::Recorder;
+use crate::residents::Residents;
 use neap_plan::{ByteRange, Compute};
 use neap_store::{LoadTag, Verifier};
 
@@ -17,6 +18,13 @@ impl LoadLane {
         let missing = self.arena.residents().missing();
         self.incoming = Incoming::new(&missing, uses, computes, self.loads.len());
         self.incoming.bytes()
+    }
+
+    /// What is in memory, and where.
+    pub(crate) fn residents(&mut self) -> &Residents {
+        self.arena.hold(self.incoming.here());
+        self.incoming.noted();
+        self.arena.residents()
     }
 
     /// Waits until all resident weights are in memory, starting loads as they become possible.
