@@ -71,7 +71,7 @@ impl Effort {
             },
             false => Effort {
                 shares: &SHARES,
-                rounds: 4,
+                rounds: 3,
                 search_seconds: 0.5,
             },
         }
