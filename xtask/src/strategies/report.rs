@@ -340,7 +340,7 @@ pub fn page(tables: &str, effort: Effort) -> Result<String> {
          runs taken in turn by processes that wait for each other ({} rounds; before each turn a rest and one run that is\n\
          not counted). Each model is calibrated before its plans are made, and once more where the model with everything\n\
          resident takes 5 % more or less time right after; searches take {} s each.\n\n\
-         - *Budgets*: the smallest feasible one, and shares of what the model takes without a limit.\n\
+         - *Budgets*: the smallest feasible one, and shares of what the model takes without a limit, where those are more.\n\
          - *resident* runs beside them without a limit; within these budgets it cannot.\n\
          - *Waiting* is time in which a run has nothing to compute because weights are on their way.\n\
          - *~*: in no round was the machine as fast as right after it was calibrated (everything resident, the model took\n  \
