@@ -77,18 +77,23 @@ impl Setting<'_> {
         }
     }
 
-    fn timed(&self, mut individual: Individual) -> Individual {
-        let mut planner = pop(&self.planners).unwrap_or_default();
+    /// Plans the individual's run and plays it; the plan stays in the planner.
+    fn play(&self, planner: &mut SwapPlanner, individual: &Individual) -> Option<Outcome> {
         planner.set_bias(&individual.bias);
-        let rules = Self::rules(&individual);
+        let rules = Self::rules(individual);
         let plan = planner.plan(
             self.flow,
             &individual.order,
             &self.memory,
             self.device,
             &rules,
-        );
-        let outcome = plan.and_then(|plan| play(self.flow, plan, self.device));
+        )?;
+        play(self.flow, plan, self.device)
+    }
+
+    fn timed(&self, mut individual: Individual) -> Individual {
+        let mut planner = pop(&self.planners).unwrap_or_default();
+        let outcome = self.play(&mut planner, &individual);
         push(&self.planners, planner);
         individual.time_ns = outcome.map_or(f64::INFINITY, |o| o.total_ns);
         individual
@@ -144,16 +149,7 @@ impl Setting<'_> {
 
     fn planned(&self, individual: &Individual) -> Option<(SwapPlan, Outcome)> {
         let mut planner = SwapPlanner::default();
-        planner.set_bias(&individual.bias);
-        let rules = Self::rules(individual);
-        let plan = planner.plan(
-            self.flow,
-            &individual.order,
-            &self.memory,
-            self.device,
-            &rules,
-        )?;
-        let outcome = play(self.flow, plan, self.device)?;
+        let outcome = self.play(&mut planner, individual)?;
         Some((planner.take_plan(), outcome))
     }
 
