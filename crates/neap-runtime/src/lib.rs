@@ -18,6 +18,7 @@
 //! until the source reports it. Kernels' tasks write disjoint parts, and the pool orders their writes
 //! before the end of the call.
 
+mod apart;
 mod arena;
 mod arrived;
 mod beside;

@@ -8,9 +8,10 @@
 //! ```
 //! A worker that wakes late finds no task left and goes back to sleep; nobody waits for it.
 
+use crate::apart::Apart;
 use neap_kernels::parallel::Parallel;
-use rustix::thread::futex;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::process::Pid;
+use rustix::thread::{futex, gettid};
 use std::any::Any;
 use std::cell::Cell;
 use std::io;
@@ -18,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,7 @@ const CLOSED: u32 = u32::MAX;
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    apart: Apart,
     /// Held during a job, so that callers on two threads take turns.
     turn: Mutex<()>,
 }
@@ -56,6 +58,8 @@ struct Shared {
     caller_sleeps: AtomicU32,
     /// Workers that have begun to work, and will allocate no more.
     started: AtomicU32,
+    /// Which threads they are.
+    ids: Box<[OnceLock<Pid>]>,
     stop: AtomicBool,
     panicked: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -67,9 +71,8 @@ thread_local! {
 }
 
 impl Pool {
-    /// A pool of `workers` (at least 1), the caller included. With `pin`, every spawned worker stays
-    /// on one of the processors that this process may use.
-    pub fn new(workers: usize, pin: bool) -> io::Result<Pool> {
+    /// A pool of `workers` (at least 1), the caller included.
+    pub fn new(workers: usize) -> io::Result<Pool> {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(pack(0, CLOSED)),
             tasks: AtomicUsize::new(0),
@@ -79,6 +82,7 @@ impl Pool {
             sleepers: AtomicU32::new(0),
             caller_sleeps: AtomicU32::new(0),
             started: AtomicU32::new(0),
+            ids: (1..workers).map(|_| OnceLock::new()).collect(),
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
             panic: Mutex::new(None),
@@ -86,27 +90,25 @@ impl Pool {
         let mut pool = Pool {
             shared,
             threads: Vec::with_capacity(workers.saturating_sub(1)),
+            apart: Apart::new(Box::new([])),
             turn: Mutex::new(()),
         };
-        let cores = if pin { allowed_cores()? } else { Vec::new() };
         for worker in 1..workers.max(1) {
             let shared = Arc::clone(&pool.shared);
-            let core = cores.get(worker % cores.len().max(1)).copied();
             let thread = std::thread::Builder::new()
                 .name(format!("neap-{worker}"))
                 .stack_size(STACK_BYTES)
-                .spawn(move || {
-                    if let Some(core) = core {
-                        let mut set = CpuSet::new();
-                        set.set(core);
-                        // A wish: a processor taken offline meanwhile is no reason to fail.
-                        let _ = sched_setaffinity(None, &set);
-                    }
-                    shared.work(worker);
-                })?;
+                .spawn(move || shared.work(worker))?;
             pool.threads.push(thread);
         }
         pool.shared.wait_until_started(pool.threads.len() as u32);
+        pool.apart = Apart::new(
+            pool.shared
+                .ids
+                .iter()
+                .filter_map(|id| id.get().copied())
+                .collect(),
+        );
         Ok(pool)
     }
 
@@ -124,6 +126,7 @@ impl Pool {
         }
         let turn = lock(&self.turn);
         let job = Job { body };
+        self.apart.keep();
         self.shared.open(&job, tasks);
         // Whatever happens, the job must outlive the workers' interest in it.
         self.shared.take_tasks(0, aside);
@@ -278,6 +281,7 @@ impl Shared {
     }
 
     fn work(&self, worker: usize) {
+        let _ = self.ids[worker - 1].set(gettid());
         self.started.fetch_add(1, Release);
         let _ = futex::wake(&self.started, futex::Flags::PRIVATE, 1);
         loop {
@@ -321,11 +325,6 @@ fn spin_until(done: impl Fn() -> bool) -> bool {
 /// Panics are caught before they could leave a lock in doubt.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn allowed_cores() -> io::Result<Vec<usize>> {
-    let set = sched_getaffinity(None)?;
-    Ok((0..CpuSet::MAX_CPU).filter(|&c| set.is_set(c)).collect())
 }
 
 #[cfg(test)]

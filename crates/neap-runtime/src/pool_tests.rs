@@ -22,7 +22,7 @@ fn runs_each_once(pool: &Pool, tasks: usize) {
 #[test]
 fn every_task_runs_once() {
     for workers in [1, 2, 3, 5] {
-        let pool = Pool::new(workers, false).unwrap();
+        let pool = Pool::new(workers).unwrap();
         assert_eq!(pool.workers(), workers);
         for round in 0..400 {
             runs_each_once(&pool, round % 37);
@@ -33,20 +33,14 @@ fn every_task_runs_once() {
 
 #[test]
 fn zero_workers_is_the_caller_alone() {
-    let pool = Pool::new(0, false).unwrap();
+    let pool = Pool::new(0).unwrap();
     assert_eq!(pool.workers(), 1);
     runs_each_once(&pool, 10);
 }
 
 #[test]
-fn pinned_workers_work() {
-    let pool = Pool::new(2, true).unwrap();
-    runs_each_once(&pool, 1000);
-}
-
-#[test]
 fn sleeping_workers_wake() {
-    let pool = Pool::new(3, false).unwrap();
+    let pool = Pool::new(3).unwrap();
     for _ in 0..20 {
         std::thread::sleep(Duration::from_micros(300));
         runs_each_once(&pool, 50);
@@ -55,7 +49,7 @@ fn sleeping_workers_wake() {
 
 #[test]
 fn long_tasks_outlast_the_callers_spinning() {
-    let pool = Pool::new(2, false).unwrap();
+    let pool = Pool::new(2).unwrap();
     let done = AtomicUsize::new(0);
     for _ in 0..10 {
         pool.run(2, &|task, _| {
@@ -68,7 +62,7 @@ fn long_tasks_outlast_the_callers_spinning() {
 
 #[test]
 fn a_panic_reaches_the_caller_and_the_pool_survives() {
-    let pool = Pool::new(2, false).unwrap();
+    let pool = Pool::new(2).unwrap();
     for bad in [0, 3, 99] {
         let caught = catch_unwind(AssertUnwindSafe(|| {
             pool.run(100, &|task, _| assert_ne!(task, bad, "task {bad} fails"));
@@ -82,7 +76,7 @@ fn a_panic_reaches_the_caller_and_the_pool_survives() {
 
 #[test]
 fn nested_and_concurrent_calls() {
-    let pool = Pool::new(3, false).unwrap();
+    let pool = Pool::new(3).unwrap();
     let total = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -105,7 +99,7 @@ fn nested_and_concurrent_calls() {
 #[test]
 #[ignore = "a measurement"]
 fn dispatch_latency() {
-    let pool = Pool::new(2, true).unwrap();
+    let pool = Pool::new(2).unwrap();
     let busy = |ns: u128| {
         let start = Instant::now();
         while start.elapsed().as_nanos() < ns {}

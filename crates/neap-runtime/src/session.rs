@@ -26,8 +26,6 @@ use std::sync::Arc;
 pub struct Options {
     /// Workers, the calling thread included; at least 1.
     pub threads: usize,
-    /// Keeps each spawned worker on one processor.
-    pub pin: bool,
     pub isa: Isa,
 }
 
@@ -35,7 +33,6 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             threads: 1,
-            pin: false,
             isa: Isa::detect(),
         }
     }
@@ -144,8 +141,8 @@ impl<C: Clock> Session<C> {
         check_spill_room(&verdict, room_bytes)?;
         let threads = options.threads.max(1);
         let tables = Tables::new(&program, workload, &plan, threads, options.isa)?;
-        let pool = Pool::new(threads, options.pin)
-            .map_err(|source| RuntimeError::Threads { threads, source })?;
+        let pool =
+            Pool::new(threads).map_err(|source| RuntimeError::Threads { threads, source })?;
         let kept = kept_of(workload, &plan);
         let mut placement = Placement::take_over(workload, &mut plan, &Residents::default());
         let uses = std::mem::take(&mut placement.uses);

@@ -307,7 +307,6 @@ impl Model {
         let settings = neap_runtime::Options {
             threads: options.threads,
             isa: Isa::detect(),
-            ..Default::default()
         };
         memory::trim_program();
         let spill_folder = spill::folder(options, self.place());

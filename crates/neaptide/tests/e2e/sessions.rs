@@ -194,7 +194,6 @@ fn add_bands(path: &Path) {
 fn options(threads: usize) -> Options {
     Options {
         threads,
-        pin: false,
         isa: Isa::detect(),
     }
 }
