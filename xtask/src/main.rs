@@ -10,6 +10,7 @@ mod models;
 mod peer;
 mod planning;
 mod prediction;
+mod sharing;
 mod storage;
 mod strategies;
 mod survive;
@@ -100,6 +101,8 @@ enum Suite {
     Strategies(strategies::StrategiesArgs),
     /// Time that planning takes, and predicted latencies to compare planners by.
     Planning(planning::PlanningArgs),
+    /// Several models on one machine, one request at a time: memory divided, or the machine time-shared.
+    Sharing(sharing::SharingArgs),
     /// SwapAdvisor's search on the paper's networks and device, in simulation.
     Swapadvisor(swapadvisor::SwapadvisorArgs),
     /// SwapNet's three applications: several models in one total of memory.
@@ -130,6 +133,10 @@ fn main() -> Result<()> {
             suite: Some(Suite::Strategies(args)),
             ..
         } => strategies::run(&root(), &args),
+        Command::Bench {
+            suite: Some(Suite::Sharing(args)),
+            ..
+        } => sharing::run(&root(), &args),
         Command::Bench {
             suite: Some(Suite::Swapadvisor(args)),
             ..

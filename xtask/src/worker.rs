@@ -111,6 +111,8 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
         },
         exact: args.exact,
         throttle_bytes_per_second: args.throttle,
+        // The model may lie in memory.
+        spill_dir: Some(args.cache_dir.clone()),
         ..Default::default()
     };
     if args.calibrate {
@@ -181,7 +183,24 @@ fn serve(model: Model, options: &RunOptions, beside_bytes: u64) -> Result<()> {
                 }
                 json!({ "latency_ms": latency, "stall_ms": stall })
             }
-            ["stats"] => json!({ "peak_memory_bytes": neaptide::memory::peak(false).bytes }),
+            ["budget", bytes] => {
+                let started = std::time::Instant::now();
+                let done = session.set_budget(bytes.parse().map_err(anyhow::Error::msg)?)?;
+                json!({
+                    "ms": started.elapsed().as_secs_f64() * 1e3,
+                    "planning_ms": done.planning_ns as f64 / 1e6,
+                })
+            }
+            // Reads what the plan keeps resident before anything runs.
+            ["settle"] => {
+                let started = std::time::Instant::now();
+                session.settle()?;
+                json!({ "ms": started.elapsed().as_secs_f64() * 1e3 })
+            }
+            ["stats"] => json!({
+                "peak_memory_bytes": neaptide::memory::peak(false).bytes,
+                "memory_bytes": neaptide::memory::counted_bytes(false),
+            }),
             ["quit"] => break,
             _ => json!({ "error": format!("unknown command: {line}") }),
         };

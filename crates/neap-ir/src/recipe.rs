@@ -7,8 +7,8 @@ use crate::panel::ConvForm;
 use crate::{DType, Literal, ValueId};
 use serde::{Deserialize, Serialize};
 
-/// Makes one extent. `PackedId(i)` is made by recipe `i`.
-#[derive(Debug, Clone)]
+/// Makes one extent. `PackedId(i)` is made by recipe `i`. Equal recipes make the same bytes.
+#[derive(Debug, Clone, PartialEq)]
 pub enum Recipe {
     /// Panels of a convolution. `weight` is `[c_out, c_in/groups, kh, kw]` row-major.
     Conv {
@@ -44,6 +44,31 @@ pub enum Recipe {
 pub struct Affine {
     pub scale: Option<Vec<f32>>,
     pub bias: Option<Vec<f32>>,
+}
+
+impl Recipe {
+    /// The weights; what `affine` holds has been read.
+    pub fn constant(&self) -> ValueId {
+        match *self {
+            Recipe::Conv { weight, .. }
+            | Recipe::Depthwise { weight, .. }
+            | Recipe::Matrix { weight, .. } => weight,
+            Recipe::Raw { constant, .. } => constant,
+        }
+    }
+}
+
+/// To the bit: zeros of other signs make other panels.
+impl PartialEq for Affine {
+    fn eq(&self, other: &Affine) -> bool {
+        fn bits(values: &Option<Vec<f32>>) -> impl Iterator<Item = u32> {
+            values.iter().flatten().map(|v| v.to_bits())
+        }
+        fn same(a: &Option<Vec<f32>>, b: &Option<Vec<f32>>) -> bool {
+            a.is_some() == b.is_some() && bits(a).eq(bits(b))
+        }
+        same(&self.scale, &other.scale) && same(&self.bias, &other.bias)
+    }
 }
 
 /// One extent of the packed file.

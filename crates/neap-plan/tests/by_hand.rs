@@ -321,3 +321,23 @@ fn the_trace_is_such_as_viewers_read() {
     assert_eq!(with("load", "b [1, 2)")["args"]["bytes"], BLOCK);
     assert_eq!(with("load", "a</script><b>")["args"]["file_offset"], 0);
 }
+
+/// Of steps that use the same panels again and again there may be many, but not without end.
+#[test]
+fn more_panels_than_any_network_has_are_refused() {
+    let step = StepSpec {
+        panels: Some(PanelSpec {
+            file_offset: 4096,
+            panel_bytes: 64,
+            panels: 1 << 16,
+            granule: 4,
+        }),
+        ..StepSpec::default()
+    };
+    let of = |steps| Workload {
+        steps: vec![step.clone(); steps],
+        ..Workload::default()
+    };
+    assert_eq!(neap_plan::check_workload(&of(64)), Ok(()));
+    assert!(neap_plan::check_workload(&of(65)).is_err());
+}

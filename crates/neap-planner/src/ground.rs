@@ -10,6 +10,8 @@
 //!     └─┴─────────────┴────┴───┴─► step
 //! ```
 
+use std::collections::HashSet;
+
 use neap_plan::{BLOCK_BYTES, ByteRange, PanelRange, StepRange, StepSpec, Workload};
 
 use crate::layout::{Block, Layout, allocate, lay_out};
@@ -57,6 +59,8 @@ pub struct Ground {
     pub reserved: Option<Vec<u64>>,
     /// Buffers and workspaces, by begin.
     pub fixed: Vec<Fixed>,
+    /// Some steps compute with the same panels.
+    pub shares_weights: bool,
     /// One past the highest byte of buffers and workspaces.
     pub fixed_bytes: u64,
     /// One past the highest byte of those and the reserved places.
@@ -171,6 +175,7 @@ impl Ground {
             buffers: buffers.to_vec(),
             workspaces: workspaces.to_vec(),
             reserved: (reserve == Reserve::SmallestSlices).then(|| spots.to_vec()),
+            shares_weights: shares_weights(w),
             fixed_bytes,
             needed_bytes: layout.high_water_bytes.max(fixed_bytes),
             gaps: gaps(w.steps.len(), &fixed),
@@ -184,6 +189,12 @@ impl Ground {
         let cut = move |g: &ByteRange| ByteRange::new(g.begin, g.end.min(top));
         self.gaps[step].iter().map(cut).filter(|g| !g.is_empty())
     }
+}
+
+fn shares_weights(w: &Workload) -> bool {
+    let mut seen = HashSet::with_capacity(w.steps.len());
+    let mut panels = w.steps.iter().filter_map(|s| s.panels);
+    !panels.all(|p| seen.insert(p.file_offset))
 }
 
 /// The first blocks where an allocator puts them; above all of those the rest, places for weights of

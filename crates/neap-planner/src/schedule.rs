@@ -6,6 +6,8 @@
 //!   units    │ bias │ slice │  slice 0 │  slice 1 │  slice 2 │     first use … last use
 //! ```
 
+use std::collections::HashMap;
+
 use neap_plan::{BLOCK_BYTES, ByteRange, PanelRange, StepId, Workload};
 
 use crate::ground::{Ground, Tables, prefers_rows, whole_weights};
@@ -58,6 +60,16 @@ pub struct Schedule {
     pub wants: Vec<Want>,
     /// First slice of each step, and one more entry: the number of slices.
     pub step_first: Vec<u32>,
+    twins: Twins,
+}
+
+/// Units of the same bytes of the file, which steps that share weights have; nothing where none do.
+#[derive(Clone, Debug, Default)]
+struct Twins {
+    /// By unit: the next that is the same, from the last round to the first.
+    next: Vec<u32>,
+    /// By unit: one before it is the same.
+    repeats: Vec<bool>,
 }
 
 /// How finely to slice.
@@ -112,7 +124,40 @@ impl Schedule {
         let fits = (0..w.steps.len()).all(|step| builder.step(step, arena_bytes).is_some());
         *self = builder.out;
         self.step_first.push(self.slices.len() as u32);
+        self.find_twins(ground);
         fits
+    }
+
+    fn find_twins(&mut self, ground: &Ground) {
+        self.twins.next.clear();
+        self.twins.repeats.clear();
+        if !ground.shares_weights {
+            return;
+        }
+        let mut by_file: HashMap<(u64, u64), (u32, u32)> = HashMap::new();
+        for (i, unit) in self.units.iter().enumerate() {
+            let unit_index = i as u32;
+            let entry = by_file.entry((unit.file.begin, unit.file.end));
+            let (first, last) = entry.or_insert((unit_index, unit_index));
+            self.twins.repeats.push(*first != unit_index);
+            self.twins.next.push(*first);
+            self.twins.next[*last as usize] = unit_index;
+            *last = unit_index;
+        }
+    }
+
+    /// Other units of the same bytes: where one is in memory, all are.
+    pub fn twins(&self, unit: u32) -> impl Iterator<Item = u32> + '_ {
+        let next = move |&u: &u32| {
+            let next = self.twins.next.get(u as usize).copied();
+            next.filter(|&next| next != unit)
+        };
+        std::iter::successors(next(&unit), next)
+    }
+
+    /// A unit before it is of the same bytes.
+    pub fn repeats(&self, unit: usize) -> bool {
+        self.twins.repeats.get(unit).copied().unwrap_or(false)
     }
 
     /// How many steps there are.
@@ -136,6 +181,7 @@ impl Schedule {
         }
         let mut out = builder.out;
         out.step_first.push(out.slices.len() as u32);
+        out.find_twins(ground);
         out
     }
 }

@@ -96,3 +96,44 @@ fn smallest_budgets_are_near_their_lower_bound() {
         );
     }
 }
+
+/// Steps that compute with the same weights, again and again, as cells of a recurrent network do.
+#[test]
+fn weights_that_steps_share_are_in_memory_once() {
+    const LAYERS: usize = 2;
+    const TIMES: usize = 6;
+    let mut net = shapes::Net::default();
+    let mut state = net.input(4096);
+    for _ in 0..LAYERS * TIMES {
+        state = net.linear("cell", state, 1, 1024, 1024);
+    }
+    let mut w = net.finish(state, "recurrent");
+    for step in 0..w.steps.len() {
+        let first = w.steps[step / TIMES * TIMES].panels;
+        w.steps[step].panels = first;
+    }
+    let layer_bytes = w.steps[0].weight_bytes();
+    let planner = Planner::new(&w);
+    let costs = CostProfile::default();
+    let unlimited = planner.unlimited_high_water_bytes();
+    let most = LAYERS as u64 * layer_bytes + MIB;
+    assert!(unlimited < most, "{unlimited} of {most}");
+    let smallest = planner.smallest_feasible_bytes();
+    let mut last = u64::MAX;
+    for percent in [0, 20, 40, 60, 80, 100] {
+        let budget = smallest + (unlimited - smallest) * percent / 100;
+        let planned = planner.plan(budget, Strategy::Preload, &costs).unwrap();
+        let verdict = validate(&w, &planned.plan).unwrap();
+        assert!(planned.plan.arena_bytes <= budget);
+        // What is resident serves every step that uses it, but where those are sliced differently.
+        let spared = w.weight_bytes() - verdict.loaded_bytes_per_run.min(w.weight_bytes());
+        let served = verdict.resident_bytes * TIMES as u64;
+        assert!(
+            spared >= served * 3 / 4,
+            "{percent} %: {spared} of {served}"
+        );
+        assert!(verdict.loaded_bytes_per_run <= last);
+        last = verdict.loaded_bytes_per_run;
+    }
+    assert_eq!(last, 0);
+}

@@ -1,9 +1,10 @@
 //! Where constants end up: small ones inline, large ones as raw extents of the packed file.
 
 use crate::RewriteError;
+use crate::recipes::Recipes;
 use neap_ir::panel::{panel_bytes, panel_count};
 use neap_ir::recipe::{INLINE_LIMIT_BYTES, Packed, PackedForm, Recipe, stays_inline};
-use neap_ir::{Const, Graph, Literal, PackedId, ValueId};
+use neap_ir::{Const, Graph, Literal, ValueId};
 
 /// Reads a constant whole, widened to its value's dtype. Only small constants are asked for.
 pub trait ConstReader {
@@ -30,7 +31,7 @@ pub(crate) fn fetch(
 /// Decides for every constant that a node still reads; the rest lose their data.
 pub(crate) fn place(
     graph: &mut Graph,
-    recipes: &mut Vec<Recipe>,
+    recipes: &mut Recipes,
     reader: &mut dyn ConstReader,
 ) -> Result<(), RewriteError> {
     let uses = graph.use_counts();
@@ -49,11 +50,10 @@ pub(crate) fn place(
         } else {
             debug_assert!(!graph.literal(value).is_some_and(stays_inline));
             let to = graph.ty(value).dtype;
-            recipes.push(Recipe::Raw {
+            Const::Packed(recipes.add(Recipe::Raw {
                 constant: value,
                 to,
-            });
-            Const::Packed(PackedId(recipes.len() as u32 - 1))
+            }))
         };
         graph.values[index].constant = Some(neap_ir::ConstId(consts.len() as u32));
         consts.push(placed);

@@ -25,6 +25,7 @@ mod fuse;
 mod layout;
 mod norm;
 mod place;
+mod recipes;
 mod simplify;
 mod weights;
 
@@ -69,6 +70,7 @@ pub fn lower(
     layout::run(&mut editor);
     let source = editor.graph.clone();
     constants::place(&mut editor.graph, &mut recipes, reader)?;
+    let recipes = recipes.into_list();
     let mut program = place::run(editor.graph, digest);
     program.packed = recipes
         .iter()

@@ -11,11 +11,12 @@ use crate::RewriteError;
 use crate::constants::{ConstReader, fetch};
 use crate::edit::Editor;
 use crate::fuse::{operands, other};
+use crate::recipes::Recipes;
 use neap_ir::graph::LANES;
 use neap_ir::op::{Activation, Binary, Op, PadMode, Unary, Window};
 use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelLinear};
 use neap_ir::recipe::{Affine, Recipe};
-use neap_ir::{DType, Node, PackedId, ValueId};
+use neap_ir::{DType, Node, ValueId};
 
 /// Tables below this are loaded whole rather than row by row.
 const ROW_TABLE_MIN_BYTES: usize = 1 << 20;
@@ -23,8 +24,8 @@ const ROW_TABLE_MIN_BYTES: usize = 1 << 20;
 pub(crate) fn run(
     editor: &mut Editor,
     reader: &mut dyn ConstReader,
-) -> Result<Vec<Recipe>, RewriteError> {
-    let mut recipes = Vec::new();
+) -> Result<Recipes, RewriteError> {
+    let mut recipes = Recipes::default();
     let mut failure = None;
     editor.each(|editor, at| {
         if failure.is_some() {
@@ -45,7 +46,7 @@ fn lower_node(
     editor: &mut Editor,
     at: usize,
     reader: &mut dyn ConstReader,
-    recipes: &mut Vec<Recipe>,
+    recipes: &mut Recipes,
 ) -> Result<bool, RewriteError> {
     match &editor.node(at).op {
         Op::Conv(window, groups) => {
@@ -74,7 +75,7 @@ fn conv(
     window: Window,
     groups: usize,
     reader: &mut dyn ConstReader,
-    recipes: &mut Vec<Recipe>,
+    recipes: &mut Recipes,
 ) -> Result<bool, RewriteError> {
     let node = editor.node(at).clone();
     let (Some(x), Some(weight)) = (node.input(0), node.input(1)) else {
@@ -205,7 +206,7 @@ fn matmul(
     editor: &mut Editor,
     at: usize,
     reader: &mut dyn ConstReader,
-    recipes: &mut Vec<Recipe>,
+    recipes: &mut Recipes,
 ) -> Result<bool, RewriteError> {
     let node = editor.node(at).clone();
     let (Some(x), Some(w)) = (node.input(0), node.input(1)) else {
@@ -244,7 +245,7 @@ fn gemm(
     editor: &mut Editor,
     at: usize,
     reader: &mut dyn ConstReader,
-    recipes: &mut Vec<Recipe>,
+    recipes: &mut Recipes,
 ) -> Result<bool, RewriteError> {
     let node = editor.node(at).clone();
     let Op::Gemm {
@@ -353,7 +354,7 @@ fn batch_norm(
 fn gather_rows(
     editor: &mut Editor,
     at: usize,
-    recipes: &mut Vec<Recipe>,
+    recipes: &mut Recipes,
 ) -> Result<bool, RewriteError> {
     let node = editor.node(at).clone();
     let (Some(table), Some(indices)) = (node.input(0), node.input(1)) else {
@@ -370,8 +371,7 @@ fn gather_rows(
         return Ok(false);
     }
     let (rows, row_elements) = (ty.shape[0], ty.shape[1]);
-    let packed = PackedId(recipes.len() as u32);
-    recipes.push(Recipe::Raw {
+    let packed = recipes.add(Recipe::Raw {
         constant: table,
         to: DType::F32,
     });
@@ -488,10 +488,9 @@ fn emit(
     op: Op,
     recipe: Recipe,
     tail: Tail,
-    recipes: &mut Vec<Recipe>,
+    recipes: &mut Recipes,
 ) {
-    let packed = PackedId(recipes.len() as u32);
-    recipes.push(recipe);
+    let packed = recipes.add(recipe);
     let mut inputs = vec![Some(x)];
     inputs.extend(tail.residual.map(Some));
     let node = Node {

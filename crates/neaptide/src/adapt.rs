@@ -9,9 +9,10 @@
 //! At no moment does the process take more than the larger of the two budgets.
 
 use crate::budget::Budget;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory;
 use crate::planning::Request;
+use crate::prepared::{Next, Prepared};
 use crate::session::{Plan, Session};
 use crate::spill;
 use neap_planner::Effort;
@@ -22,6 +23,10 @@ use std::time::Instant;
 /// first plan's reserve has been used by then.
 const RESERVE_BYTES: u64 = 256 * 1024;
 
+/// Plans that are made beforehand leave so much of their budget, for what a process without its arena takes more
+/// then than now.
+const WAVER_BYTES: u64 = 256 * 1024;
+
 /// One change of the budget, with its cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Adaptation {
@@ -31,6 +36,8 @@ pub struct Adaptation {
     /// Planned peak of the whole process from now on.
     pub high_water_bytes: u64,
     pub predicted_latency_ns: u64,
+    /// The plan had been made before ([`Session::prepare`]).
+    pub was_prepared: bool,
     /// All of it; planning is part of it, and the rest is rearranging.
     pub total_ns: u64,
     pub planning_ns: u64,
@@ -48,6 +55,42 @@ impl Adaptation {
 }
 
 impl Session {
+    /// Plans for budgets of the whole process, in bytes, that may come: [`Session::set_budget`] to one of them then
+    /// needs no planning. The plans stay in memory, in at most `most_bytes`, which the caller reserves
+    /// ([`RunOptions::reserve_bytes`](crate::RunOptions::reserve_bytes)); those of the first budgets are kept where
+    /// not all fit, and infeasible ones are left out. Says how many there are.
+    ///
+    /// # Errors
+    /// None that the budgets could cause.
+    pub fn prepare(&mut self, budgets: &[u64], most_bytes: u64) -> Result<usize> {
+        self.inner.rest();
+        let mut prepared = Prepared::default();
+        for &bytes in budgets {
+            // What the process takes wavers.
+            let nearly = Budget::Bytes(bytes.saturating_sub(WAVER_BYTES));
+            let plan = self.plan_anew(nearly, Instant::now());
+            let plan = match plan {
+                Ok(plan) => plan,
+                Err(Error::Infeasible { .. }) => continue,
+                Err(error) => {
+                    self.inner.wake();
+                    return Err(error);
+                }
+            };
+            let plan = Plan {
+                budget_bytes: Some(bytes),
+                ..plan
+            };
+            if !prepared.add(plan, most_bytes) {
+                break;
+            }
+        }
+        self.standing.prepared = prepared;
+        memory::trim();
+        self.inner.wake();
+        Ok(self.standing.prepared.len())
+    }
+
     /// Runs within another budget of the whole process from now on. Memory above it has been given
     /// back to the kernel when this returns.
     ///
@@ -59,31 +102,40 @@ impl Session {
         let started = Instant::now();
         self.inner.rest();
         let planning = Instant::now();
-        let plan = self.plan_anew(budget, planning);
-        // Planning took memory that the new plan means to use.
-        memory::trim_heap();
-        memory::trim_program();
+        let prepared = self.prepared(budget);
+        let was_prepared = prepared.is_some();
+        let next = match prepared {
+            Some(next) => Ok(next),
+            None => {
+                let plan = self.plan_anew(budget, planning);
+                // Planning took memory that the new plan means to use.
+                memory::trim_heap();
+                memory::trim_program();
+                plan.map(Next::from)
+            }
+        };
         let planning_ns = planning.elapsed().as_nanos() as u64;
-        let plan = plan.inspect_err(|_| self.inner.wake())?;
+        let next = next.inspect_err(|_| self.inner.wake())?;
         let adaptation = Adaptation {
             budget_before_bytes: self.standing.budget_bytes,
-            budget_bytes: plan.budget_bytes,
-            high_water_bytes: plan.high_water_bytes(),
-            predicted_latency_ns: plan.prediction.latency_ns,
+            budget_bytes: next.budget_bytes,
+            high_water_bytes: next.high_water_bytes,
+            predicted_latency_ns: next.latency_ns,
+            was_prepared,
             planning_ns,
             ..Adaptation::default()
         };
-        let replaced = self.larger_spill(&plan).and_then(|spill| {
-            let (program, execution) = (plan.program, plan.execution);
+        let replaced = self.larger_spill(&next).and_then(|spill| {
+            let (program, execution) = (next.program, next.execution);
             Ok(self
                 .inner
-                .replace(program, execution, &plan.workload, spill)?)
+                .replace(program, execution, &next.workload, spill)?)
         });
         if replaced.is_ok() {
-            self.standing.budget_bytes = plan.budget_bytes;
+            self.standing.budget_bytes = adaptation.budget_bytes;
             self.standing.high_water_bytes = adaptation.high_water_bytes;
         }
-        drop(plan.workload);
+        drop(next.workload);
         memory::trim_heap();
         let replaced = replaced?;
         Ok(Adaptation {
@@ -95,9 +147,19 @@ impl Session {
         })
     }
 
+    /// A plan for that budget that was made before.
+    fn prepared(&self, budget: Budget) -> Option<Next> {
+        let Budget::Bytes(bytes) = budget else {
+            return None;
+        };
+        let prepared = &self.standing.prepared;
+        (!prepared.is_empty()).then_some(())?;
+        prepared.find(bytes, self.base_bytes())
+    }
+
     /// A new spill file, where the one that there is would be too small.
-    fn larger_spill(&self, plan: &Plan) -> Result<Option<Box<dyn Spill>>> {
-        let bytes = plan.verdict.spill_bytes;
+    fn larger_spill(&self, next: &Next) -> Result<Option<Box<dyn Spill>>> {
+        let bytes = next.verdict.spill_bytes;
         if bytes <= self.inner.spill_room_bytes() {
             return Ok(None);
         }
@@ -113,12 +175,16 @@ impl Session {
             options: &options,
             known: &self.standing.known,
         };
-        let held_bytes = self.inner.held_bytes();
         request.plan(started, || {
             memory::trim_program();
-            let others = memory::current_bytes(self.standing.options.own_cgroup);
-            let now = others.saturating_sub(held_bytes) + RESERVE_BYTES;
-            now.max(self.standing.base_bytes)
+            self.base_bytes()
         })
+    }
+
+    /// The process without its arena.
+    fn base_bytes(&self) -> u64 {
+        let all = memory::current_bytes(self.standing.options.own_cgroup);
+        let now = all.saturating_sub(self.inner.held_bytes()) + RESERVE_BYTES;
+        now.max(self.standing.base_bytes)
     }
 }

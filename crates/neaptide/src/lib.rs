@@ -29,6 +29,7 @@ pub mod memory;
 mod model;
 mod pack;
 mod planning;
+mod prepared;
 mod programs;
 mod session;
 mod source_weights;

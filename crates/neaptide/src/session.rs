@@ -7,6 +7,7 @@ use crate::kernels::Kernels;
 use crate::memory;
 use crate::model::{Model, TensorInfo};
 use crate::planning::{Request, named};
+use crate::prepared::Prepared;
 use crate::programs::{BandCount, BandMode, Programs, count_bands};
 use crate::spill;
 use crate::workload::{keep_activations, workload};
@@ -336,6 +337,7 @@ impl Model {
                 base_bytes: plan.base_overhead_bytes - plan.tables_bytes,
                 budget_bytes: plan.budget_bytes,
                 high_water_bytes,
+                prepared: Prepared::default(),
             },
         })
     }
@@ -360,6 +362,7 @@ pub(crate) struct Standing {
     pub base_bytes: u64,
     pub budget_bytes: Option<u64>,
     pub high_water_bytes: u64,
+    pub prepared: Prepared,
 }
 
 impl Session {

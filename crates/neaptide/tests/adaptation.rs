@@ -104,7 +104,58 @@ fn budgets_up_and_down() {
             ..RunOptions::default()
         };
         up_and_down(&path, &options);
+        prepared(&path, &options);
     }
+}
+
+/// Budgets whose plans are made before.
+fn prepared(path: &Path, options: &RunOptions) {
+    const ROOM: u64 = 1 << 20;
+    let options = RunOptions {
+        reserve_bytes: ROOM,
+        ..options.clone()
+    };
+    let bounds = Model::open(path, &Default::default(), &mut |_| {})
+        .expect("opens")
+        .bounds(&options);
+    let (least, most) = (
+        bounds.smallest_feasible_bytes + (1 << 20),
+        bounds.unlimited_high_water_bytes + (1 << 20),
+    );
+    let budgets = [2 << 20, least, u64::midpoint(least, most), most];
+    let mut bench = Bench::open(
+        path,
+        &RunOptions {
+            budget: Budget::Bytes(most),
+            ..options
+        },
+    );
+    bench.run();
+    forget_peak();
+    let count = bench.session.prepare(&budgets, ROOM).expect("plans");
+    assert_eq!(count, 3, "all that are feasible");
+    assert!(status_bytes("VmHWM:") <= most);
+    let mut before = most;
+    for budget in [least, budgets[2], most, budgets[2], least] {
+        forget_peak();
+        let done = bench.session.set_budget(Budget::Bytes(budget));
+        let done = done.expect("prepared");
+        assert!(done.was_prepared && done.high_water_bytes <= budget);
+        assert_eq!(done.budget_bytes, Some(budget));
+        bench.run();
+        bench.run();
+        let peak = status_bytes("VmHWM:");
+        assert!(peak <= budget.max(before), "{peak} of {before}, {budget}");
+        assert!(status_bytes("VmRSS:") <= budget);
+        before = budget;
+    }
+    let other = bench.session.set_budget(Budget::Bytes(most - (1 << 20)));
+    assert!(!other.expect("feasible").was_prepared);
+    bench.run();
+    assert_eq!(bench.session.prepare(&budgets, 0).expect("plans"), 0);
+    let other = bench.session.set_budget(Budget::Bytes(least));
+    assert!(!other.expect("feasible").was_prepared);
+    bench.run();
 }
 
 fn up_and_down(path: &Path, options: &RunOptions) {

@@ -86,6 +86,24 @@ pub fn network(root: &Path, name: &str, batch: u32, keep_activations: bool) -> R
     Ok(neaptide::dataflow(&path, &options, &v100())?)
 }
 
+/// Simulated 99th percentiles of latency in nanoseconds, by way to share (Figure 8), at per cents of what one
+/// model alone can do.
+pub fn shared_latencies(root: &Path, percents: &[u32]) -> Result<Vec<(String, Vec<Option<f64>>)>> {
+    // One forward pass at 192 MB is found long before.
+    let effort = studies::Effort { operators: 500_000 };
+    let at = |most: f64| {
+        percents
+            .iter()
+            .map(|&p| most * f64::from(p) / 100.0)
+            .collect()
+    };
+    let figure = studies::figure_8_at(root, effort, at)?;
+    let curves = figure.curves.into_iter();
+    Ok(curves
+        .map(|c| (c.name, c.points.into_iter().map(|(_, ns)| ns).collect()))
+        .collect())
+}
+
 pub fn run(root: &Path, args: &SwapadvisorArgs) -> Result<()> {
     let mut text = String::new();
     let effort = studies::Effort {

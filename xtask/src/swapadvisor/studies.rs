@@ -300,11 +300,21 @@ pub struct Figure8 {
 const LOADS: [f64; 7] = [50.0, 100.0, 150.0, 200.0, 250.0, 300.0, 350.0];
 
 pub fn figure_8(root: &Path, effort: Effort) -> Result<Figure8> {
+    figure_8_at(root, effort, |_| LOADS.to_vec())
+}
+
+/// The same under loads (samples a second) that may depend on what one model alone can do.
+pub fn figure_8_at(
+    root: &Path,
+    effort: Effort,
+    loads: impl FnOnce(f64) -> Vec<f64>,
+) -> Result<Figure8> {
     const BATCH: u32 = 16;
     const EACH_MEGABYTES: u64 = 192;
     const REQUESTS: usize = 100_000;
     let flow = network(root, "resnet152", BATCH, false)?;
     let ideal_ns = flow.ideal_ns() as f64;
+    let loads = loads(f64::from(BATCH) * 1e9 / ideal_ns);
     let bytes = EACH_MEGABYTES << 20;
     let both = Both::search(&flow, bytes, effort);
     let switch_ns = LINK.transfer_ns(flow.parameter_bytes());
@@ -345,7 +355,7 @@ pub fn figure_8(root: &Path, effort: Effort) -> Result<Figure8> {
             };
             Curve {
                 name,
-                points: LOADS.iter().map(|&load| point(load)).collect(),
+                points: loads.iter().map(|&load| point(load)).collect(),
             }
         });
     Ok(Figure8 {

@@ -123,6 +123,7 @@ fn arguments(member: &Member, task: &Task, settings: &Settings) -> Outcome<Vec<O
         (engine.exact, "--exact"),
         (engine.no_cyclic, "--no-cyclic"),
         (engine.no_static_memory, "--no-static-memory"),
+        (task.schedule.is_some(), "--prepare"),
     ] {
         if wanted {
             args.push(flag.into());

@@ -315,10 +315,10 @@ impl Search<'_> {
         }
         // Very fine slicing costs planning time; it is for windows that allow no other.
         let coarsest = slicing.gather_bytes == COARSEST_GATHER_BYTES || slicing.in_gap == 1;
-        let most_slices = if coarsest {
-            usize::MAX
-        } else {
-            most_slices(self.w)
+        let most_slices = match slicing.in_gap {
+            1 => usize::MAX,
+            _ if coarsest => MOST_SLICES,
+            _ => most_slices(self.w).min(MOST_SLICES),
         };
         let apart = Slicing {
             gather_bytes: 0,
@@ -345,6 +345,10 @@ impl Search<'_> {
         })
     }
 }
+
+/// Many more slices than this take minutes to plan: where networks use tens of gigabytes of weights again and again,
+/// only the coarsest slicing has fewer.
+const MOST_SLICES: usize = 1 << 16;
 
 /// More slices than this are too many.
 pub fn most_slices(w: &Workload) -> usize {

@@ -45,15 +45,13 @@ pub struct Played {
 }
 
 impl Window<'_> {
-    /// Bytes of the units that are not resident in every plan, and of those that are.
+    /// Bytes of the units that are not resident in every plan, and of those that are; the same bytes count once.
     pub fn unit_bytes(&self) -> (u64, u64) {
+        let units = self.schedule.units.iter().enumerate();
+        let once = units.filter(|&(i, _)| !self.schedule.repeats(i));
         let sum = |resident: bool| {
-            self.schedule
-                .units
-                .iter()
-                .filter(|u| u.resident == resident)
-                .map(|u| u.file.len())
-                .sum()
+            let those = once.clone().filter(|(_, u)| u.resident == resident);
+            those.map(|(_, u)| u.file.len()).sum()
         };
         (sum(false), sum(true))
     }
@@ -83,6 +81,10 @@ impl Window<'_> {
             ranked.sort_unstable();
             let mut taken = 0;
             for &(.., unit) in &ranked {
+                if resident[unit as usize] {
+                    // It is the same bytes as one before.
+                    continue;
+                }
                 let bytes = self.schedule.units[unit as usize].file.len();
                 if bytes > room {
                     // To go on with smaller ones would keep a set that more memory does not.
@@ -92,6 +94,9 @@ impl Window<'_> {
                     return Some((resident, played));
                 }
                 resident[unit as usize] = true;
+                for twin in self.schedule.twins(unit) {
+                    resident[twin as usize] = true;
+                }
                 room -= bytes;
                 taken += bytes;
                 if taken >= share {

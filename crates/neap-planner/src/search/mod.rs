@@ -37,7 +37,7 @@ pub use lanes::{Outcome, play};
 pub use order::random as random_order;
 pub use placed::{Placed, PlacedOptions, improve};
 pub use random::Random;
-pub use serving::{Service, latencies_ns};
+pub use serving::{Arrivals, Request, Service, latencies_ns, queue_ns};
 pub use swap::{
     Addresses, After, Eviction, Memory, Needs, PlaceRules, Rules, Side, Stay, SwapIn, SwapOut,
     SwapPlan, SwapPlanner,

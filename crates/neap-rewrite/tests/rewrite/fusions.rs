@@ -218,6 +218,29 @@ fn matrix_products_take_bias_residual_and_activation() {
 }
 
 #[test]
+fn layers_that_share_weights_share_an_extent() {
+    let mut net = Net::new();
+    let x = net.input(&[3, 16]);
+    let w = net.weight(&[16, 16], 0.3);
+    let bias = net.weight(&[16], 0.5);
+    let other = net.weight(&[16], 0.5);
+    let mut y = x;
+    for bias in [bias, bias, other] {
+        y = net.op(Op::MatMul, &[y, w]);
+        y = net.add(y, bias);
+        y = net.activation(Activation::Sigmoid, y);
+    }
+    net.output(y);
+    let lowered = net.lower();
+    assert_eq!(steps(&lowered), ["PanelLinear"; 3]);
+    let program = &lowered.program;
+    let extents = program.steps.iter();
+    let extents = extents.map(|s| program.graph.nodes[s.index()].panels.map(|id| id.0));
+    assert_eq!(extents.collect::<Vec<_>>(), [Some(0), Some(0), Some(1)]);
+    assert_eq!((lowered.recipes.len(), program.packed.len()), (2, 2));
+}
+
+#[test]
 fn gemm_in_its_forms() {
     for trans_b in [false, true] {
         for peeled in [false, true] {

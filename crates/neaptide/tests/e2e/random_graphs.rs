@@ -1,7 +1,9 @@
 //! Random graphs under random budgets: the same bits under every plan, and the right ones.
 
+use crate::build::Net;
 use crate::nets::{RandomNet, difference, evaluate};
 use crate::sessions::{Packed, Setting, plain_setting, run, with_stored_constants};
+use neap_ir::op::{Activation, Op};
 use neap_planner::Strategy;
 use neap_store::IoMode;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +33,7 @@ fn same_bits_under_every_plan() {
             eprintln!("stopped after {done} graphs: the time is up");
             break;
         }
-        let checked = catch_unwind(AssertUnwindSafe(|| check(seed, &mut met)));
+        let checked = catch_unwind(AssertUnwindSafe(|| check(RandomNet::new(seed), &mut met)));
         if let Err(payload) = checked {
             eprintln!("the failing seed is {seed}");
             std::panic::resume_unwind(payload);
@@ -61,8 +63,38 @@ struct Met {
     banded_plans: usize,
 }
 
-fn check(seed: u64, met: &mut Met) {
-    let mut net = RandomNet::new(seed);
+/// Cells of a recurrent network, unrolled: each computes with the weights of its layer.
+#[test]
+fn same_bits_where_layers_share_weights() {
+    let mut net = Net::seeded(5);
+    let mut sequence = vec![net.input(&[2, 96]); 3];
+    for _ in 0..3 {
+        let weights = net.weight(&[96, 96], 0.1);
+        let bias = net.weight(&[96], 0.3);
+        let mut state = None;
+        for x in &mut sequence {
+            let y = net.op(Op::MatMul, &[*x, weights]);
+            let y = net.add(y, bias);
+            let y = match state {
+                Some(state) => net.add(y, state),
+                None => y,
+            };
+            *x = net.activation(Activation::Sigmoid, y);
+            state = Some(*x);
+        }
+    }
+    net.output(sequence[2]);
+    let mut met = Met::default();
+    let net = RandomNet { net, rows: 1 };
+    let packed = check(net, &mut met);
+    assert!(met.sliced_plans > 0 && met.streamed_plans > 1);
+    let (_, everything) = packed.arena_range(1, false);
+    let weight_bytes = 3 * 96 * 97 * 4;
+    assert!(everything < weight_bytes + (64 << 10), "{everything}");
+}
+
+/// Compares the network's results under several plans with those of its operators one by one.
+fn check(mut net: RandomNet, met: &mut Met) -> Packed {
     let sources = tempfile::tempdir().expect("a temporary folder");
     let graph = with_stored_constants(&mut net, sources.path());
     let packed = Packed::new(graph);
@@ -86,6 +118,7 @@ fn check(seed: u64, met: &mut Met) {
             assert!(found == expected[which], "other bits under {setting:?}");
         }
     }
+    packed
 }
 
 impl Met {
