@@ -10,6 +10,7 @@ mod models;
 mod peer;
 mod planning;
 mod prediction;
+mod scaling;
 mod sharing;
 mod storage;
 mod strategies;
@@ -107,6 +108,8 @@ enum Suite {
     Swapadvisor(swapadvisor::SwapadvisorArgs),
     /// SwapNet's three applications: several models in one total of memory.
     Swapnet(swapnet::SwapnetArgs),
+    /// One thread against two, with no budget.
+    Scaling(scaling::ScalingArgs),
     /// Predicted against measured latency.
     Prediction {
         /// Only these models.
@@ -137,6 +140,10 @@ fn main() -> Result<()> {
             suite: Some(Suite::Sharing(args)),
             ..
         } => sharing::run(&root(), &args),
+        Command::Bench {
+            suite: Some(Suite::Scaling(args)),
+            ..
+        } => scaling::run(&root(), &args),
         Command::Bench {
             suite: Some(Suite::Swapadvisor(args)),
             ..

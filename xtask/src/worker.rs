@@ -18,6 +18,8 @@ pub struct WorkerArgs {
     budget: String,
     #[arg(long)]
     cache_dir: PathBuf,
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
     /// `auto`, or the name of one.
     #[arg(long, default_value = "preload", value_parser = parse_strategy)]
     strategy: StrategyChoice,
@@ -94,7 +96,7 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
     }
     let options = RunOptions {
         budget: args.budget.parse().map_err(anyhow::Error::msg)?,
-        threads: 2,
+        threads: args.threads,
         strategy: args.strategy,
         search: SearchEffort {
             seconds: args.search_time,

@@ -19,6 +19,9 @@ const SMALL_LAYER_BYTES: usize = 160 * 1024;
 /// their inputs stay there while the panels pass.
 const TASK_POSITIONS: usize = 256;
 
+/// From so many tiles for each worker on, it does not matter that one may get one more.
+const EVEN_TILES: usize = 32;
+
 /// Tasks that every worker should get where the shape allows, for balance.
 const TASKS_PER_WORKER: usize = 4;
 
@@ -135,38 +138,41 @@ pub(super) struct Tasks {
 
 impl Tasks {
     pub fn new(product: &Product, shapes: Shapes, workers: usize) -> Self {
-        let columns = Columns::new(product, shapes, workers);
-        let r = &product.reduction;
-        let bytes = product.panels * (1 + r.taps * r.channels) * LANES * size_of::<f32>();
-        let together = bytes <= SMALL_LAYER_BYTES && Chunks::new(r, columns.width()).count() == 1;
-        let bands = if together { 1 } else { columns.count() };
-        let rows = shapes.max_rows(columns.width());
-        let by_size = product.positions.div_ceil(TASK_POSITIONS);
-        let by_workers = if workers > 1 {
-            (workers * TASKS_PER_WORKER).div_ceil(bands * product.images)
-        } else {
-            1
-        };
-        // A task of less than a few tiles costs more than balance gains.
-        let most = (product.positions / (rows * 2)).max(1);
-        let mut parts = by_size.max(by_workers.min(most));
-        if !(parts * bands * product.images).is_multiple_of(workers.max(1)) {
-            parts = parts.next_multiple_of(workers).min(most.max(parts));
+        let workers = workers.max(1);
+        let wide = Columns::new(product, shapes, 1);
+        if let Some(tasks) = Tasks::of_all_columns(product, shapes, workers, wide) {
+            return tasks;
         }
-        // Blocks of whole tiles: a block's last would be a low one otherwise.
-        let rows = Split::at_most(product.positions, rows);
-        let blocks = Split {
-            total: rows.parts,
-            parts: parts.min(rows.parts),
-        };
-        // Too few positions to go round: cut by columns after all.
-        let together = together && blocks.parts * product.images >= workers;
+        let columns = Columns::new(product, shapes, workers);
+        let (rows, blocks) = positions(product, shapes, workers, columns.width(), columns.count());
         Tasks {
             columns,
-            together,
+            together: false,
             rows,
             blocks,
         }
+    }
+
+    /// Every task has all columns: where the weights are few, and positions are enough for all workers.
+    fn of_all_columns(
+        product: &Product,
+        shapes: Shapes,
+        workers: usize,
+        columns: Columns,
+    ) -> Option<Self> {
+        let r = &product.reduction;
+        let bytes = product.panels * (1 + r.taps * r.channels) * LANES * size_of::<f32>();
+        if bytes > SMALL_LAYER_BYTES || Chunks::new(r, columns.width()).count() != 1 {
+            return None;
+        }
+        let (rows, blocks) = positions(product, shapes, workers, columns.width(), 1);
+        let enough = blocks.parts * product.images >= workers;
+        enough.then_some(Tasks {
+            columns,
+            together: true,
+            rows,
+            blocks,
+        })
     }
 
     /// Pieces of the columns: one with all, or one for each.
@@ -186,6 +192,50 @@ impl Tasks {
             i..i + 1
         }
     }
+}
+
+/// The positions in tiles, and the tiles in blocks, where `bands` tasks share each block.
+fn positions(
+    product: &Product,
+    shapes: Shapes,
+    workers: usize,
+    width: usize,
+    bands: usize,
+) -> (Split, Split) {
+    let tasks = product.images * bands;
+    // So many tasks for each block come out even whatever the number of blocks.
+    let even = tasks.is_multiple_of(workers);
+    let most_rows = shapes.max_rows(width);
+    let mut rows = Split::at_most(product.positions, most_rows);
+    if tasks < workers && rows.parts < EVEN_TILES * workers {
+        // As many tiles for one worker as for another, if they are not much lower for it.
+        let parts = rows.parts.next_multiple_of(workers);
+        if parts * most_rows.div_ceil(2) <= product.positions {
+            rows.parts = parts;
+        }
+    }
+    let by_size = product.positions.div_ceil(TASK_POSITIONS);
+    let by_workers = if workers > 1 {
+        (workers * TASKS_PER_WORKER).div_ceil(tasks)
+    } else {
+        1
+    };
+    // A task of less than a few tiles costs more than balance gains.
+    let most = rows.parts / 2;
+    let mut parts = by_size.max(by_workers.min(most));
+    if !even {
+        let up = parts.next_multiple_of(workers);
+        parts = if up <= most {
+            up
+        } else {
+            (parts / workers * workers).max(workers)
+        };
+    }
+    let blocks = Split {
+        total: rows.parts,
+        parts: parts.clamp(1, rows.parts),
+    };
+    (rows, blocks)
 }
 
 /// A part of k: some channel blocks with all their taps, or some taps of one block.
@@ -235,6 +285,99 @@ impl Chunks {
         Chunk {
             blocks: self.blocks.range(i / self.taps.parts),
             taps: self.taps.range(i % self.taps.parts),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::epilogue::Activation;
+    use crate::simd::Isa;
+    use crate::tile::drive::Destination;
+
+    fn tasks(positions: usize, panels: usize, k: usize, workers: usize) -> Tasks {
+        let product = Product {
+            form: Form::Dense,
+            weights: std::ptr::null(),
+            panels,
+            ends_layer: false,
+            images: 1,
+            positions,
+            reduction: Reduction {
+                taps: 1,
+                channels: k,
+                block_len: LANES,
+                block_step_bytes: 0,
+            },
+            destination: Destination {
+                output: std::ptr::null_mut(),
+                residual: std::ptr::null(),
+                image_floats: 0,
+                row_floats: 0,
+                column_floats: 0,
+                last_lanes: LANES,
+            },
+            activation: Activation::None,
+        };
+        Tasks::new(&product, Shapes::Dense(Isa::detect()), workers)
+    }
+
+    /// Tiles that the workers compute when each takes the next task as soon as it is done.
+    fn tiles_each(tasks: &Tasks, workers: usize) -> Vec<usize> {
+        let mut done = vec![0; workers];
+        for task in 0..tasks.blocks.parts * tasks.bands() {
+            let block = tasks.blocks.range(task / tasks.bands());
+            let least = (0..workers).min_by_key(|&w| done[w]).unwrap();
+            done[least] += block.len() * tasks.band(task % tasks.bands()).len();
+        }
+        done
+    }
+
+    #[test]
+    fn small_layers_come_out_even() {
+        for positions in [49, 64, 169, 196, 289, 784] {
+            for workers in [2, 4] {
+                if positions / workers < 16 {
+                    continue;
+                }
+                let tasks = tasks(positions, 2, 1024, workers);
+                assert!(tasks.together, "{positions} positions");
+                let each = tiles_each(&tasks, workers);
+                let (least, most) = (each.iter().min().unwrap(), each.iter().max().unwrap());
+                assert!(most <= least, "{positions} positions: {each:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_tile_and_panel_is_in_one_task() {
+        for (positions, panels, k) in [
+            (1, 1, 16),
+            (1, 63, 512),
+            (49, 2, 1152),
+            (50, 10, 160),
+            (3136, 9, 24),
+        ] {
+            for workers in [1, 2, 3, 8] {
+                let tasks = tasks(positions, panels, k, workers);
+                let mut count = vec![0; positions * panels];
+                for block in 0..tasks.blocks.parts {
+                    for tile in tasks.blocks.range(block) {
+                        for column in (0..tasks.bands()).flat_map(|b| tasks.band(b)) {
+                            for panel in tasks.columns.panels(column) {
+                                for position in tasks.rows.range(tile) {
+                                    count[position * panels + panel] += 1;
+                                }
+                            }
+                        }
+                    }
+                }
+                assert!(
+                    count.iter().all(|&c| c == 1),
+                    "{positions} {panels} {k} {workers}"
+                );
+            }
         }
     }
 }
