@@ -276,21 +276,33 @@ fn the_trace_is_such_as_viewers_read() {
     let trace: serde_json::Value = serde_json::from_slice(&text).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let mut named = std::collections::BTreeMap::new();
-    let mut rows: std::collections::BTreeMap<u64, Vec<(f64, f64)>> = Default::default();
+    let mut rows: std::collections::BTreeMap<u64, Vec<(i64, i64)>> = Default::default();
+    // A reader that cuts fractions of a nanosecond off.
+    let ns = |us: &serde_json::Value| (us.as_f64().unwrap() * 1e3) as i64;
     for event in events {
         let row = event["tid"].as_u64().unwrap();
         assert_eq!(event["pid"], 1);
+        let keys: Vec<&str> = event
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        let expected: &[&str] = match event["ph"].as_str() {
+            Some("M") => &["args", "name", "ph", "pid", "tid"],
+            _ => &["args", "cat", "dur", "name", "ph", "pid", "tid", "ts"],
+        };
+        assert_eq!(keys, expected);
         match event["ph"].as_str().unwrap() {
             "M" => {
+                let what = event["name"].as_str().unwrap();
+                assert!(["process_name", "thread_name"].contains(&what), "{what}");
                 let name = event["args"]["name"].as_str().unwrap();
                 named.insert(row, name.to_owned());
             }
             "X" => {
-                let (ts, dur) = (
-                    event["ts"].as_f64().unwrap(),
-                    event["dur"].as_f64().unwrap(),
-                );
-                assert!(dur > 0.0 && event["name"].is_string() && event["args"].is_object());
+                let (ts, dur) = (ns(&event["ts"]), ns(&event["dur"]));
+                assert!(dur > 0 && event["name"].is_string() && event["args"].is_object());
                 rows.entry(row).or_default().push((ts, ts + dur));
             }
             other => panic!("an event of kind {other}"),
@@ -316,7 +328,7 @@ fn the_trace_is_such_as_viewers_read() {
     assert_eq!(second["args"]["kernel"], "kernel 0");
     assert_eq!(
         (&second["ts"], &second["dur"]),
-        (&0.18.into(), &0.02.into())
+        (&0.18.into(), &0.019.into())
     );
     assert_eq!(with("load", "b [1, 2)")["args"]["bytes"], BLOCK);
     assert_eq!(with("load", "a</script><b>")["args"]["file_offset"], 0);

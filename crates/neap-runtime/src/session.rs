@@ -260,7 +260,8 @@ impl<C: Clock> Session<C> {
     /// Goes over to another plan between runs, for a changed budget: of the same program or of another
     /// over the same packed file, with the same inputs and outputs. Resident weights of both plans stay in
     /// memory, moved where need be; the process never takes more than the larger plan. A `spill` file
-    /// replaces the one that there is; a plan that stores activations needs one that is large enough.
+    /// replaces the one that there is; a plan that stores activations needs one that is large enough. Nothing is read
+    /// before the next run, or [`Session::wake`].
     ///
     /// # Errors
     ///
@@ -305,7 +306,6 @@ impl<C: Clock> Session<C> {
         self.executor.replace(program, tables, plan.computes);
         self.verdict = verdict;
         self.kept = kept;
-        self.prefetch();
         Ok(Replaced {
             kept_bytes: resident_bytes.saturating_sub(read_bytes),
             released_bytes,
@@ -339,7 +339,8 @@ impl<C: Clock> Session<C> {
         self.recorder.lane_restarted();
     }
 
-    /// After [`Session::rest`]: starts loads of the next run, which would do it by itself.
+    /// After [`Session::rest`] or a change of plans: starts loads of the next run, which would do it by itself.
+    /// Storage that is busy may take its time to accept them.
     pub fn wake(&mut self) {
         self.prefetch();
     }

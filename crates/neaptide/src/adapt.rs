@@ -92,7 +92,8 @@ impl Session {
     }
 
     /// Runs within another budget of the whole process from now on. Memory above it has been given
-    /// back to the kernel when this returns.
+    /// back to the kernel when this returns. Nothing has been read: the next run does that, or begins with what
+    /// [`Session::prefetch`] has begun.
     ///
     /// # Errors
     /// [`Error::Infeasible`](crate::Error::Infeasible) names the smallest budget that can be met; the
@@ -145,6 +146,12 @@ impl Session {
             total_ns: started.elapsed().as_nanos() as u64,
             ..adaptation
         })
+    }
+
+    /// Begins to read what the next run needs, as far as there is room; a run does so by itself. For time that
+    /// passes before the run comes.
+    pub fn prefetch(&mut self) {
+        self.inner.wake();
     }
 
     /// A plan for that budget that was made before.

@@ -130,10 +130,10 @@ fn summary(all: &[Measured]) -> String {
 fn adaptations(all: &[Measured]) -> String {
     let mut text = String::from(
         "## When the total moves\n\n\
-         *Adapting* is dividing the total anew, planning, and giving memory back or taking it, the slowest model that\n\
-         shrinks and the slowest that grows one after the other, while all others go on running. Weights that become\n\
-         resident are read beside the next run. *Settled* includes waiting for runs to end. The paper's adaptations\n\
-         take 64 and 74 ms, without reading.\n\n\
+         *Adapting* is dividing the total anew, finding the plan (made when the task began, or now), and giving memory\n\
+         back or taking it, the slowest model that shrinks and the slowest that grows one after the other, while all others\n\
+         go on running. Weights that become resident are read beside the next run. *Settled* includes waiting for runs to\n\
+         end. The paper's adaptations take 64 and 74 ms, without reading.\n\n\
          | application | to MiB | adapting ms | allocating | shrinking | growing | read beside the next runs MiB | settled ms |\n\
          |---|--:|--:|--:|--:|--:|--:|--:|\n",
     );

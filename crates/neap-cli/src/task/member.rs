@@ -202,7 +202,11 @@ impl Member<'_> {
         let done = self.session.set_budget(Budget::Bytes(*bytes));
         drop(first);
         match done {
-            Ok(done) => say(&Said::Adapted(Box::new(Adapted::new(at_s, &done, None)))),
+            Ok(done) => {
+                say(&Said::Adapted(Box::new(Adapted::new(at_s, &done, None))))?;
+                self.session.prefetch();
+                Ok(())
+            }
             Err(Error::Infeasible { smallest_bytes, .. }) => say(&Said::Refused(smallest_bytes)),
             Err(error) => Err(error.into()),
         }

@@ -24,7 +24,7 @@ const STORES: u64 = 10_000;
 const PROCESS: u64 = 1;
 
 /// Writes a timeline of this plan as one JSON object, an event a line: times in microseconds, one complete event
-/// (`"ph": "X"`) per run, compute, wait, load and store. `kernel` names the kernel of a number in the workload. Spans
+/// (`"ph": "X"`), a nanosecond short, per run, compute, wait, load and store. `kernel` names the kernel of a number in the workload. Spans
 /// that do not belong to the plan are left out.
 ///
 /// # Errors
@@ -223,7 +223,9 @@ fn complete(name: &str, category: &str, row: u64, times_ns: (u64, u64), args: Va
         "pid": PROCESS,
         "tid": row,
         "ts": us(times_ns.0),
-        "dur": us(times_ns.1.saturating_sub(times_ns.0)),
+        // Viewers drop what overlaps another event of its row, and may cut the last nanosecond off when they
+        // read a fraction: neighbours leave one between them.
+        "dur": us(times_ns.1.saturating_sub(times_ns.0).saturating_sub(1)),
         "args": args,
     })
 }
