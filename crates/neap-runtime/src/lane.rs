@@ -453,7 +453,10 @@ impl LoadLane {
                 self.poll_source(true, clock, recorder)?;
                 self.poll_spill(false, clock, recorder)?;
             }
-            self.pump(clock, recorder)?;
+            // What may start when all is there starts beside the compute, which need not wait for that.
+            if !self.has(needs, stores) {
+                self.pump(clock, recorder)?;
+            }
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! From observed runs to rates: whole steps as they were seen, and what slices and loads cost by least
 //! squares over the steps of plans that stream.
 
-use super::observe::Seen;
+use super::observe::{Moved, Seen};
 use super::profile::ComputeRates;
 use neap_plan::Workload;
 
@@ -98,6 +98,58 @@ pub(super) fn disturbances(rows: &[Excess], rates: &mut ComputeRates) {
     if bytes {
         rates.load_handling_ns_per_byte = found[2];
     }
+}
+
+/// What moving loads takes: a fixed time for each group, and a rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Transfer {
+    pub latency_ns: f64,
+    pub ns_per_byte: f64,
+}
+
+/// As much as this share of all groups, a belief about latency counts: groups of one size do not tell it
+/// from the rate.
+const BELIEF: f64 = 0.05;
+
+/// Groups that took more than so many times what they should were held up by something else.
+const HELD_UP: f64 = 1.6;
+
+/// Rate and latency with the least squares of relative errors; `None` if too little was moved to tell.
+pub(super) fn transfer(groups: &[Moved], believed_latency_ns: f64) -> Option<Transfer> {
+    const LEAST_GROUPS: usize = 16;
+    let mut found: Option<Transfer> = None;
+    for _ in 0..3 {
+        let (mut n, mut a11, mut a12, mut a22, mut b1, mut b2) = (0usize, 0.0, 0.0, 0.0, 0.0, 0.0);
+        for group in groups.iter().filter(|g| g.ns > 0) {
+            let (bytes, ns) = (group.bytes as f64, group.ns as f64);
+            if found.is_some_and(|f| ns > HELD_UP * (f.latency_ns + bytes * f.ns_per_byte)) {
+                continue;
+            }
+            let weight = 1.0 / (ns * ns);
+            n += 1;
+            a11 += weight;
+            a12 += weight * bytes;
+            a22 += weight * bytes * bytes;
+            b1 += weight * ns;
+            b2 += weight * bytes * ns;
+        }
+        if n < LEAST_GROUPS {
+            return found;
+        }
+        let belief = BELIEF * n as f64 / believed_latency_ns.max(1.0).powi(2);
+        (a11, b1) = (a11 + belief, b1 + belief * believed_latency_ns);
+        let determinant = a11 * a22 - a12 * a12;
+        let latency_ns = ((a22 * b1 - a12 * b2) / determinant).max(0.0);
+        let ns_per_byte = (b2 - a12 * latency_ns) / a22;
+        if !(latency_ns.is_finite() && ns_per_byte > 0.0 && ns_per_byte.is_finite()) {
+            return found;
+        }
+        found = Some(Transfer {
+            latency_ns,
+            ns_per_byte,
+        });
+    }
+    found
 }
 
 /// Non-negative least squares in three unknowns, by trying all sets of them.
@@ -215,6 +267,28 @@ mod tests {
         assert_eq!(found.slice_overhead_ns, 12_000);
         assert_eq!(found.load_handling_ns, 4_000);
         assert!((found.load_handling_ns_per_byte - 0.05).abs() < 1e-6);
+    }
+
+    #[test]
+    fn rate_and_latency_are_found_in_groups_of_many_sizes_whatever_is_held_up() {
+        let moved = |bytes: u64, ns: u64| Moved { bytes, ns };
+        let groups = |sizes: &[u64]| -> Vec<Moved> {
+            let all = sizes.iter().cycle().take(200).enumerate();
+            all.map(|(i, &bytes)| {
+                let ns = 60_000 + bytes / 2;
+                moved(bytes, if i % 23 == 7 { 6 * ns } else { ns })
+            })
+            .collect()
+        };
+        let found = transfer(&groups(&[40_000, 300_000, 4 << 20]), 100_000.0).unwrap();
+        assert!((found.latency_ns / 60_000.0 - 1.0).abs() < 0.1, "{found:?}");
+        assert!((found.ns_per_byte / 0.5 - 1.0).abs() < 0.02, "{found:?}");
+        // Of one size: what is believed, and the rate that goes with it.
+        let found = transfer(&groups(&[4 << 20]), 100_000.0).unwrap();
+        assert!((found.latency_ns / 100_000.0 - 1.0).abs() < 0.05, "{found:?}");
+        let whole_ns = found.latency_ns + found.ns_per_byte * f64::from(4 << 20);
+        assert!((whole_ns / 2_157_152.0 - 1.0).abs() < 0.01, "{found:?}");
+        assert_eq!(transfer(&groups(&[1 << 20])[..3], 100_000.0), None);
     }
 
     #[test]

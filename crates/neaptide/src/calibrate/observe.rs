@@ -43,8 +43,17 @@ pub(super) struct Seen {
     pub loaded_bytes: u64,
     /// The rate of storage while it had anything to do, over all runs.
     pub busy_bytes_per_second: f64,
+    /// Loads that were handed over together, where the plan does that, over all runs.
+    pub groups: Vec<Moved>,
     /// Of a plan in blocks.
     pub blocks: Vec<BlockSeen>,
+}
+
+/// Bytes, and the time from handing them over to seeing that all of them are there.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Moved {
+    pub bytes: u64,
+    pub ns: u64,
 }
 
 /// Some inputs for a model, in its order: small numbers that every operator takes.
@@ -189,6 +198,7 @@ impl Collected {
             return;
         };
         let mut busy_until_ns = begin_ns;
+        let mut group: Option<(u64, Moved)> = None;
         for load in timeline.spans.iter().filter(|s| s.lane == Lane::Load) {
             let Some(bytes) = plan.loads.get(load.action as usize).map(|l| l.bytes) else {
                 continue;
@@ -198,9 +208,27 @@ impl Collected {
             }
             self.busy_bytes += bytes;
             self.busy_ns += load.end_ns.saturating_sub(busy_until_ns.max(load.start_ns));
+            if plan.group_bytes > 0 {
+                // The next one is handed over when all of this are there.
+                let (begun_ns, moved) = match group {
+                    Some((begun_ns, moved)) if load.start_ns < begun_ns + moved.ns => {
+                        (begun_ns, moved)
+                    }
+                    before => {
+                        self.seen.groups.extend(before.map(|(_, moved)| moved));
+                        (load.start_ns, Moved { bytes: 0, ns: 0 })
+                    }
+                };
+                let moved = Moved {
+                    bytes: moved.bytes + bytes,
+                    ns: moved.ns.max(load.end_ns - begun_ns),
+                };
+                group = Some((begun_ns, moved));
+            }
             busy_until_ns = busy_until_ns.max(load.end_ns);
             self.overlap(&computes, load, bytes, of);
         }
+        // The last one may still lack loads that come after the recording.
     }
 
     /// Which computes ran while the load came.

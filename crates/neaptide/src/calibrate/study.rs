@@ -2,7 +2,7 @@
 
 use super::delay::{self, BlockSeen};
 use super::keys::{StepTimes, step_key};
-use super::observe::{Seen, inputs, observe};
+use super::observe::{Moved, Seen, inputs, observe};
 use super::profile::{ComputeRates, MOST_STEPS, Profile};
 use super::{CostSource, Known, cache_path, cached, file, fit, machine, quick, storage};
 use crate::budget::Budget;
@@ -286,9 +286,17 @@ fn learn(observations: &[Observation], profile: &mut Profile) {
     }
 }
 
-/// Rate and latency of loads with which the simulator comes closest to the runs that waited for some.
-/// What was measured of storage by itself counts as one more observation.
+/// Rate and latency of loads. Loads that are handed over in groups tell both by what each group took; of
+/// others, which overlap, those are taken with which the simulator comes closest to the runs that waited. What was measured of storage by itself counts as one more observation.
 fn learn_loads(observations: &[Observation], profile: &mut Profile) {
+    let groups: Vec<Moved> = (observations.iter())
+        .flat_map(|o| o.seen.groups.iter().copied())
+        .collect();
+    if let Some(found) = fit::transfer(&groups, profile.storage.block_latency_ns as f64) {
+        profile.storage.load_bytes_per_second = 1e9 / found.ns_per_byte;
+        profile.storage.load_latency_ns = found.latency_ns as u64;
+        return;
+    }
     let waited: Vec<&Observation> = observations
         .iter()
         .filter(|o| o.seen.stall_ns > o.seen.latency_ns / WAITED)
