@@ -7,8 +7,12 @@ pub trait Clock: Send + Sync {
     /// Nanoseconds since some fixed moment; never decreases.
     fn now_ns(&self) -> u64;
 
-    /// Called when the plan's compute of that index is done. A virtual clock advances by its cost.
-    fn computed(&mut self, _compute: usize) {}
+    /// Called when the plan's compute of that index has been done, until it answers false. A virtual clock
+    /// advances by the compute's cost; it may stop on the way, with true, so that what has happened by then is
+    /// looked at, as is done beside a real compute.
+    fn passes(&mut self, _compute: usize) -> bool {
+        false
+    }
 }
 
 /// The machine's monotonic clock.

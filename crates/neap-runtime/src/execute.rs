@@ -117,7 +117,9 @@ impl Executor {
             }
             let start_ns = recorder.moment(clock);
             self.compute(index, lane, inputs, clock, recorder)?;
-            clock.computed(index);
+            while clock.passes(index) {
+                lane.proceed(clock, recorder)?;
+            }
             let end_ns = recorder.moment(clock);
             recorder.computed(run, index, [ready_ns, start_ns, end_ns]);
             ready_ns = end_ns;

@@ -8,6 +8,9 @@
 //!   executor          ├──────────────────────────────────┤ the next compute's begin, or at once in a stall
 //! ```
 //!
+//! Beside a compute it looks again and again where loads go in groups: the clock stops within computes
+//! then, whenever something happens on the link, and a group is seen when it is there.
+//!
 //! Of plans that store activations, hand-overs are compared, not when it looked: in a stall it waits for one
 //! file and finds what the other has done meanwhile.
 
@@ -30,6 +33,10 @@ const RUNS: u32 = 4;
 struct CostClock {
     time: VirtualClock,
     compute_ns: Vec<u64>,
+    /// What to stop for while a compute goes on: when something happens next.
+    stops: Box<dyn Fn() -> Option<u64> + Send + Sync>,
+    /// The end of the compute that goes on.
+    end_ns: Option<u64>,
 }
 
 impl Clock for CostClock {
@@ -37,31 +44,57 @@ impl Clock for CostClock {
         self.time.now_ns()
     }
 
-    fn computed(&mut self, compute: usize) {
-        self.time.advance_ns(self.compute_ns[compute]);
+    fn passes(&mut self, compute: usize) -> bool {
+        let begin_ns = self.time.now_ns();
+        let end_ns = *self
+            .end_ns
+            .get_or_insert(begin_ns + self.compute_ns[compute]);
+        if let Some(stop_ns) = (self.stops)()
+            && stop_ns < end_ns
+        {
+            self.time.advance_to_ns(stop_ns);
+            return true;
+        }
+        self.time.advance_to_ns(end_ns);
+        self.end_ns = None;
+        false
     }
 }
 
-/// The link of a profile; its rates give whole nanoseconds per byte.
-fn link(costs: &CostProfile) -> LinkModel {
+/// The link of a profile; its rates give whole nanoseconds per byte. Groups know no depth.
+fn link(costs: &CostProfile, in_groups: bool) -> LinkModel {
     let ns_per_byte = |bytes_per_second: f64| (1e9 / bytes_per_second) as u64;
     LinkModel {
         load_ns_per_byte: ns_per_byte(costs.storage_bytes_per_second),
         store_ns_per_byte: ns_per_byte(costs.store_bytes_per_second),
         latency_ns: costs.request_latency_ns,
-        depth: costs.queue_depth as usize,
+        depth: if in_groups {
+            usize::MAX
+        } else {
+            costs.queue_depth as usize
+        },
+        reports_together: in_groups,
         is_shared: costs.both_ways_rate() < costs.storage_bytes_per_second + costs.store_rate(),
     }
 }
 
 fn executed(model: &Model, plan: &ExecutionPlan, costs: &CostProfile, threads: usize) -> Timeline {
     let time = VirtualClock::new();
-    let [weights, spill] = ports(link(costs), &model.file, plan.spill_bytes(), time.clone());
+    let in_groups = plan.group_bytes > 0;
+    let link = link(costs, in_groups);
+    let [weights, spill] = ports(link, &model.file, plan.spill_bytes(), time.clone());
     let computes = plan.computes.iter();
     let compute_ns = computes.map(|c| costs.compute_ns(&model.workload, c));
     let clock = CostClock {
         time,
         compute_ns: compute_ns.collect(),
+        // Otherwise there is nothing to do before the compute's end.
+        stops: if in_groups {
+            Box::new(weights.next())
+        } else {
+            Box::new(|| None)
+        },
+        end_ns: None,
     };
     let mut session = Session::open_with_clock(
         model.program.clone(),
@@ -100,7 +133,7 @@ fn executed(model: &Model, plan: &ExecutionPlan, costs: &CostProfile, threads: u
 }
 
 /// What of a simulation the executor's thread sees in its first [`RUNS`] runs.
-fn seen(simulated: &Timeline) -> Timeline {
+fn seen(simulated: &Timeline, in_groups: bool) -> Timeline {
     let of = |lane| {
         simulated
             .spans
@@ -113,14 +146,23 @@ fn seen(simulated: &Timeline) -> Timeline {
         .collect();
     let mut handed_over_ns = 0;
     let loads = of(Lane::Load).filter_map(|load| {
-        handed_over_ns = load.ready_ns.max(handed_over_ns);
+        handed_over_ns = match in_groups {
+            true => load.start_ns,
+            false => load.ready_ns.max(handed_over_ns),
+        };
         // Those are under way since the session was opened, before anything was recorded.
         if handed_over_ns == 0 {
             return None;
         }
-        // The first look at or after its end: before a compute, or at any time while one waits.
-        let next = computes.partition_point(|c| c.start_ns < load.end_ns);
-        let looked_ns = computes.get(next)?.ready_ns.max(load.end_ns);
+        let looked_ns = if in_groups {
+            // At its end, unless all computes that are compared are done by then.
+            let last = computes.last()?;
+            (load.end_ns < last.end_ns).then_some(load.end_ns)?
+        } else {
+            // The first look at or after its end: before a compute, or at any time while one waits.
+            let next = computes.partition_point(|c| c.start_ns < load.end_ns);
+            computes.get(next)?.ready_ns.max(load.end_ns)
+        };
         Some(Span {
             ready_ns: handed_over_ns,
             start_ns: handed_over_ns,
@@ -151,7 +193,7 @@ fn same_events(model: &Model, plan: &ExecutionPlan, costs: &CostProfile, threads
     // One run more: its first loads may arrive in the last that is compared.
     let simulated = simulate(&model.workload, plan, costs, RUNS + 1);
     let (expected, found) = (
-        in_order(seen(&simulated)),
+        in_order(seen(&simulated, plan.group_bytes > 0)),
         in_order(executed(model, plan, costs, threads)),
     );
     assert_eq!(found.runs, expected.runs);
@@ -220,11 +262,16 @@ proptest! {
         share in (0u64..=1000).prop_map(|s| s as f64 / 1000.0),
         threads in 1usize..=2,
         preload in any::<bool>(),
+        group_blocks in 0u64..16,
     ) {
         within(LIMIT, move || {
             let mut random = Random(seed | 1);
             let model = random_model(seed, layers, 3);
-            let costs = random_costs(&mut random, &model);
+            let costs = CostProfile {
+                // In half of the cases, none.
+                group_bytes: group_blocks.saturating_sub(7) * 4096,
+                ..random_costs(&mut random, &model)
+            };
             let planner = planner(&model, false);
             let strategy = if preload { Planning::Preload } else { Planning::OnDemand };
             let (least, most) = (planner.smallest_bytes_of(strategy), model.unlimited_bytes());
@@ -237,17 +284,30 @@ proptest! {
 
 #[test]
 fn images_under_every_budget() {
-    within(LIMIT, || {
-        let model = image_model(11);
-        let mut random = Random(12);
+    images(11, 0);
+}
+
+#[test]
+fn images_in_groups_under_every_budget() {
+    images(12, 64 << 10);
+}
+
+fn images(seed: u64, group_bytes: u64) {
+    within(LIMIT, move || {
+        let model = image_model(seed);
+        let mut random = Random(seed + 1);
         let planner = planner(&model, false);
         let mut loads = 0;
         for eighth in 0..=8 {
             for strategy in [Planning::Preload, Planning::OnDemand] {
                 let (least, most) = (planner.smallest_bytes_of(strategy), model.unlimited_bytes());
                 let budget = least + (most - least) * eighth / 8;
-                let costs = random_costs(&mut random, &model);
+                let costs = CostProfile {
+                    group_bytes,
+                    ..random_costs(&mut random, &model)
+                };
                 let planned = planner.plan(budget, strategy, &costs).unwrap();
+                assert_eq!(planned.plan.group_bytes > 0, group_bytes > 0);
                 loads += same_events(&model, &planned.plan, &costs, 2);
             }
         }

@@ -23,12 +23,27 @@ pub struct LinkModel {
     pub depth: usize,
     /// Half the rate each way while both ways move.
     pub is_shared: bool,
+    /// No load is reported before all are complete that were handed over.
+    pub reports_together: bool,
 }
 
 /// A file at the end of a link; the file of weights and the spill file share one.
 pub struct Port {
     link: Arc<Mutex<Link>>,
     file: usize,
+}
+
+impl Port {
+    /// When something happens next on the link, all that has happened by now apart.
+    pub fn next(&self) -> impl Fn() -> Option<u64> + Send + Sync + use<> {
+        let link = self.link.clone();
+        move || {
+            let mut link = link.lock().unwrap();
+            let now_ns = link.clock.now_ns();
+            link.play(now_ns);
+            link.next_ns()
+        }
+    }
 }
 
 /// The file of weights, and a spill file of so many bytes.
@@ -158,6 +173,16 @@ impl Link {
         }
     }
 
+    /// What may be reported of a file.
+    fn reportable(&mut self, file: usize) -> Vec<LoadTag> {
+        let loads = &self.ways[0];
+        let waits = file == 0 && !(loads.waiting.is_empty() && loads.moving.is_empty());
+        if waits && self.model.reports_together {
+            return Vec::new();
+        }
+        std::mem::take(&mut self.complete[file])
+    }
+
     fn end(&mut self, way: usize) {
         let Some(transfer) = self.ways[way].moving.pop_front() else {
             return;
@@ -209,12 +234,13 @@ impl Source for Port {
         let mut link = self.link();
         let now_ns = link.clock.now_ns();
         link.play(now_ns);
-        while wait && link.complete[self.file].is_empty() {
+        let mut complete = link.reportable(self.file);
+        while wait && complete.is_empty() {
             let next_ns = link.next_ns().ok_or(StoreError::NothingInFlight)?;
             link.clock.advance_to_ns(next_ns);
             link.play(next_ns);
+            complete = link.reportable(self.file);
         }
-        let complete = std::mem::take(&mut link.complete[self.file]);
         link.in_flight[self.file] -= complete.len();
         drop(link);
         complete.into_iter().for_each(done);

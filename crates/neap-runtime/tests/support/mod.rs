@@ -174,8 +174,9 @@ impl Clock for TestClock {
         self.time.now_ns()
     }
 
-    fn computed(&mut self, _compute: usize) {
+    fn passes(&mut self, _compute: usize) -> bool {
         self.time.advance_ns(self.compute_ns);
+        false
     }
 }
 

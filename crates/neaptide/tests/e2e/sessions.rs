@@ -206,8 +206,9 @@ impl Clock for TestClock {
         self.0.now_ns()
     }
 
-    fn computed(&mut self, _compute: usize) {
+    fn passes(&mut self, _compute: usize) -> bool {
         self.0.advance_ns(20_000);
+        false
     }
 }
 
