@@ -114,7 +114,7 @@ enum Suite {
     Prediction {
         /// Only these models.
         only: Vec<String>,
-        /// Write docs/prediction.svg.
+        /// Write docs/prediction.md and its plot.
         #[arg(long)]
         write: bool,
     },

@@ -96,8 +96,12 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     if points.is_empty() {
         bail!("no such model: {MODELS:?}");
     }
-    println!("{}", table(&points));
+    let table = table(&points);
+    println!("{table}");
     if options.write {
+        let path = root.join("docs/prediction.md");
+        std::fs::write(&path, page(&table)?)?;
+        eprintln!("wrote {}", path.display());
         let path = root.join("docs/prediction.svg");
         let dots: Vec<chart::Dot> = points
             .iter()
@@ -111,6 +115,27 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         eprintln!("wrote {}", path.display());
     }
     Ok(())
+}
+
+fn page(table: &str) -> Result<String> {
+    Ok(format!(
+        "# Predicted and measured latency\n\n\
+         Made by `cargo xtask bench prediction --write`. Two threads on {}. Every point is a process of its own, which\n\
+         [calibrates](calibration.md) in full within its budget, plans, and runs for {} s. Budgets: the smallest feasible one, {}\n\
+         of the way to that with everything resident, and none. *Measured* is the median; beside it the range of the middle 80 % of runs.\n\
+         Where a fixed piece of arithmetic took {:.0} % longer at one time than at another meanwhile, the point was measured\n\
+         again, up to {} times in all.\n\n\
+         ![Predicted and measured latency](prediction.svg)\n\n{table}",
+        crate::bench::machine()?,
+        MEASURE.as_secs(),
+        SHARES[1..]
+            .iter()
+            .map(|s| format!("{:.0} %", s * 100.0))
+            .collect::<Vec<_>>()
+            .join(", "),
+        UNSTEADY * 100.0,
+        ATTEMPTS,
+    ))
 }
 
 /// A process that measures one point.

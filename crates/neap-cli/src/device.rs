@@ -21,6 +21,7 @@
 //!                                    # handed over in groups of so much [default: each by itself]
 //! handling_us = 2.0                  # what a load takes from computing, and each byte of it [default: 0]
 //! handling_ns_per_byte = 0.05
+//! wake_us = 30.0                     # how much later than its load a compute begins that waited for it [default: 0]
 //! ```
 
 use crate::failure::{Outcome, bad, one_line};
@@ -91,6 +92,8 @@ struct Link {
     handling_us: f64,
     #[serde(default)]
     handling_ns_per_byte: f64,
+    #[serde(default)]
+    wake_us: f64,
 }
 
 fn all() -> f64 {
@@ -188,6 +191,7 @@ fn parse(text: &str) -> Result<Device, String> {
         group_bytes,
         load_handling_ns: ns("handling_us", link.handling_us)?,
         load_handling_ns_per_byte: link.handling_ns_per_byte,
+        wake_ns: ns("wake_us", link.wake_us)?,
         ..CostProfile::default()
     };
     Ok(Device { name, costs })
@@ -213,7 +217,8 @@ pub fn describe(profile: &Profile) -> String {
          queue_depth = {depth}\n\
          {group}\
          handling_us = {handling:?}\n\
-         handling_ns_per_byte = {per_byte:?}\n",
+         handling_ns_per_byte = {per_byte:?}\n\
+         wake_us = {wake:?}\n",
         threads = machine.threads,
         isa = machine.isa,
         name = toml_string(&machine.cpu),
@@ -233,6 +238,7 @@ pub fn describe(profile: &Profile) -> String {
         },
         handling = c.load_handling_ns as f64 / 1e3,
         per_byte = c.load_handling_ns_per_byte,
+        wake = c.wake_ns as f64 / 1e3,
     );
     text
 }

@@ -247,6 +247,7 @@ fn random_costs(random: &mut Random, model: &Model) -> CostProfile {
         slice_overhead_ns: random.below(20_000) as u64,
         load_handling_ns: 0,
         load_handling_ns_per_byte: 0.0,
+        wake_ns: 0,
         step_ns: steps.map(|_| 1 + random.below(scale) as u64).collect(),
         ..CostProfile::default()
     }

@@ -36,6 +36,10 @@ pub struct CostProfile {
     /// bandwidth and interrupts while it comes. Hidden while the computing side waits for loads anyway.
     pub load_handling_ns: u64,
     pub load_handling_ns_per_byte: f64,
+    /// A compute begins no sooner than so long after its loads are there: the thread that waited for them
+    /// wakes, and so do those that help it.
+    #[serde(default)]
+    pub wake_ns: u64,
     /// Measured time of each whole step, by `StepId`; used instead of the estimate where it is not zero.
     pub step_ns: Vec<u64>,
     /// What blocks of layers cost, where that was measured.
@@ -67,8 +71,9 @@ impl Default for CostProfile {
             group_bytes: 0,
             ragged_slowdown: 1.3,
             slice_overhead_ns: 25_000,
-            load_handling_ns: 5_000,
+            load_handling_ns: 10_000,
             load_handling_ns_per_byte: 0.05,
+            wake_ns: 30_000,
             step_ns: Vec::new(),
             blocks: None,
         }
@@ -93,6 +98,7 @@ impl CostProfile {
             slice_overhead_ns: 0,
             load_handling_ns: 0,
             load_handling_ns_per_byte: 0.0,
+            wake_ns: 0,
             step_ns,
             blocks: None,
         }

@@ -65,6 +65,8 @@ struct Direction {
     started: u64,
     complete: u64,
     per_run: u64,
+    /// When those of the last two runs and of the next one were.
+    complete_ns: Vec<u64>,
 }
 
 struct Transfer {
@@ -116,6 +118,7 @@ impl Direction {
             started: 0,
             complete: 0,
             per_run: per_run as u64,
+            complete_ns: vec![0; 3 * per_run],
         }
     }
 
@@ -157,6 +160,8 @@ impl Direction {
                 start_ns: t.start_ns,
                 end_ns: now,
             });
+            let at = number % self.complete_ns.len() as u64;
+            self.complete_ns[at as usize] = now;
             self.complete += 1;
         }
     }
@@ -265,6 +270,16 @@ impl<'a> World<'a> {
         }
     }
 
+    /// When the first `needs` loads of the run have been there for long enough, of those that are complete.
+    fn awake_ns(&self, needs: u32) -> u64 {
+        let number = self.run() * self.loads.per_run + u64::from(needs);
+        if needs == 0 || self.loads.complete < number {
+            return 0;
+        }
+        let times = &self.loads.complete_ns;
+        times[((number - 1) % times.len() as u64) as usize] + self.costs.wake_ns
+    }
+
     fn depth(&self) -> usize {
         self.costs.queue_depth.max(1) as usize
     }
@@ -345,7 +360,7 @@ impl<'a> World<'a> {
         }
         let loaded = self.loads.complete >= self.run() * self.loads.per_run + u64::from(c.needs);
         let stored = self.noticed >= self.run() * self.stores.per_run + u64::from(c.stores);
-        if !loaded || !stored || self.now < self.free_ns {
+        if !loaded || !stored || self.now < self.free_ns.max(self.awake_ns(c.needs)) {
             return false;
         }
         let start_ns = self.now;
@@ -393,10 +408,13 @@ impl<'a> World<'a> {
         let both = self.loads.moving(now).is_some() && self.stores.moving(now).is_some();
         let rate = if both { self.both_ways } else { 1.0 };
         let at = (self.done - self.run() * self.n()) as usize;
+        let next = self.plan.computes.get(at);
+        let awake_ns = next.map(|compute| self.awake_ns(compute.needs));
         let pays = self.is_paid && self.computing.is_none() && self.free_ns > now;
         let events = [
             self.computing,
             (pays && at < self.compute_ns.len()).then_some(self.free_ns),
+            awake_ns.filter(|&awake_ns| self.computing.is_none() && awake_ns > now),
             self.loads.next_event(now, rate),
             self.stores.next_event(now, rate),
         ];

@@ -9,7 +9,7 @@
 //!   compute lane   in plan order; compute i starts when i−1 is done and the first `needs` loads of its
 //!                  run are complete; the wait is its stall. Before it, the lane handles the loads
 //!                  that no compute needed yet, which takes nothing when it would wait anyway:
-//!                  start(i) = max( end(i−1) + handling, end of the loads it needs )
+//!                  start(i) = max( end(i−1) + handling, end of the loads it needs + waking )
 //! ```
 //!
 //! Completion times are all one needs: each action is visited once, in an order in which everything it
@@ -33,6 +33,8 @@ pub struct LoadCost {
     /// What each load takes from the compute lane.
     pub handling_ns: u64,
     pub handling_ns_per_byte: f64,
+    /// See [`CostProfile::wake_ns`].
+    pub wake_ns: u64,
 }
 
 impl LoadCost {
@@ -50,6 +52,7 @@ impl From<&CostProfile> for LoadCost {
             group_bytes: costs.group_bytes,
             handling_ns: costs.load_handling_ns,
             handling_ns_per_byte: costs.load_handling_ns_per_byte,
+            wake_ns: costs.wake_ns,
         }
     }
 }
@@ -247,7 +250,7 @@ impl Simulator {
                 }
                 let loaded = match needs {
                     0 => 0,
-                    k => self.load_done[k as usize - 1],
+                    k => self.load_done[k as usize - 1] + cost.wake_ns,
                 };
                 let start_ns = clock.max(loaded);
                 let end_ns = start_ns + ns;

@@ -233,6 +233,11 @@ fn loads_take_from_computing_unless_it_waits_for_them() {
     let waited = predict(&w, &p, &costs);
     assert_eq!(waited.latency_ns, 4 * (KB + 10_000));
     assert_eq!(waited.stall_ns, 4 * (KB - handling));
+    // And then wakes.
+    costs.wake_ns = 70;
+    let woken = predict(&w, &p, &costs);
+    assert_eq!(woken.latency_ns, waited.latency_ns + 4 * 70);
+    assert_eq!(woken.stall_ns, waited.stall_ns + 4 * 70);
 }
 
 #[test]

@@ -285,7 +285,10 @@ mod tests {
         assert!((found.ns_per_byte / 0.5 - 1.0).abs() < 0.02, "{found:?}");
         // Of one size: what is believed, and the rate that goes with it.
         let found = transfer(&groups(&[4 << 20]), 100_000.0).unwrap();
-        assert!((found.latency_ns / 100_000.0 - 1.0).abs() < 0.05, "{found:?}");
+        assert!(
+            (found.latency_ns / 100_000.0 - 1.0).abs() < 0.05,
+            "{found:?}"
+        );
         let whole_ns = found.latency_ns + found.ns_per_byte * f64::from(4 << 20);
         assert!((whole_ns / 2_157_152.0 - 1.0).abs() < 0.01, "{found:?}");
         assert_eq!(transfer(&groups(&[1 << 20])[..3], 100_000.0), None);
