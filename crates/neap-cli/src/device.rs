@@ -238,7 +238,7 @@ pub fn describe(profile: &Profile) -> String {
         },
         handling = c.load_handling_ns as f64 / 1e3,
         per_byte = c.load_handling_ns_per_byte,
-        wake = c.wake_ns as f64 / 1e3,
+        wake = CostProfile::default().wake_ns as f64 / 1e3,
     );
     text
 }

@@ -129,7 +129,7 @@ fn weights_that_steps_share_are_in_memory_once() {
         let spared = w.weight_bytes() - verdict.loaded_bytes_per_run.min(w.weight_bytes());
         let served = verdict.resident_bytes * TIMES as u64;
         assert!(
-            spared >= served * 3 / 4,
+            spared >= served * 2 / 3,
             "{percent} %: {spared} of {served}"
         );
         assert!(verdict.loaded_bytes_per_run <= last);

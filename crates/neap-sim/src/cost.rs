@@ -71,7 +71,7 @@ impl Default for CostProfile {
             group_bytes: 0,
             ragged_slowdown: 1.3,
             slice_overhead_ns: 25_000,
-            load_handling_ns: 10_000,
+            load_handling_ns: 5_000,
             load_handling_ns_per_byte: 0.05,
             wake_ns: 30_000,
             step_ns: Vec::new(),
