@@ -33,7 +33,7 @@ const GOOD: f64 = 0.05;
 /// A point is measured again, so often at most, when the same arithmetic took longer by this share at one
 /// time than at another: shared machines change their speed twofold from one minute to the next.
 const UNSTEADY: f64 = 0.05;
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 2;
 
 /// Measured runs last about so long together, and are at least so many.
 const MEASURE: Duration = Duration::from_secs(2);
