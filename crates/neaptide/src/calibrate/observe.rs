@@ -221,7 +221,7 @@ impl Collected {
                 };
                 let moved = Moved {
                     bytes: moved.bytes + bytes,
-                    ns: moved.ns.max(load.end_ns - begun_ns),
+                    ns: moved.ns.max(load.end_ns.saturating_sub(begun_ns)),
                 };
                 group = Some((begun_ns, moved));
             }

@@ -287,7 +287,8 @@ fn learn(observations: &[Observation], profile: &mut Profile) {
 }
 
 /// Rate and latency of loads. Loads that are handed over in groups tell both by what each group took; of
-/// others, which overlap, those are taken with which the simulator comes closest to the runs that waited. What was measured of storage by itself counts as one more observation.
+/// others, which overlap, those are taken with which the simulator comes closest to the runs that waited. What
+/// was measured of storage by itself counts as one more observation.
 fn learn_loads(observations: &[Observation], profile: &mut Profile) {
     let groups: Vec<Moved> = (observations.iter())
         .flat_map(|o| o.seen.groups.iter().copied())
