@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Outcome, one_line};
 use crate::interrupt::{self, Interrupt};
+use neaptide::memory;
 use std::io::Write;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
@@ -14,6 +15,8 @@ const MAP_FROM_BYTES: i32 = 128 * 1024;
 static PANIC: Mutex<Option<String>> = Mutex::new(None);
 
 pub fn prepare() {
+    // First, as it bounds how much of the program is mapped when parts of it are used.
+    memory::trim_program();
     tune_heap();
     interrupt::install();
     if std::env::var_os("RUST_BACKTRACE").is_none_or(|v| v == "0") {

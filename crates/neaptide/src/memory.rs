@@ -1,5 +1,18 @@
 //! What the kernel charges this process, and the most it ever charged.
 
+#[cfg(target_os = "linux")]
+mod program;
+/// Elsewhere the program's pages are the kernel's affair.
+#[cfg(not(target_os = "linux"))]
+mod program {
+    pub fn trim_program() {}
+
+    pub(super) fn counted_bytes() -> u64 {
+        5 << 20
+    }
+}
+
+pub use program::trim_program;
 use serde::Serialize;
 use std::fs;
 use std::path::PathBuf;
@@ -48,11 +61,11 @@ pub fn peak(own_cgroup: bool) -> Peak {
 }
 
 /// What this process takes now, in bytes: its own pages and page tables, and of the files that it
-/// maps (its program) at least [`PROGRAM_BYTES`], since pages of those come and go. With a cgroup of
-/// its own at least what that counts.
+/// maps (its program) at least what a run touches, since those pages come and go. With a cgroup of its
+/// own at least what that counts.
 pub fn current_bytes(own_cgroup: bool) -> u64 {
     let own = status_bytes(&["RssAnon:", "RssShmem:", "VmPTE:"]);
-    let resident = own + status_bytes(&["RssFile:"]).max(PROGRAM_BYTES);
+    let resident = own + status_bytes(&["RssFile:"]).max(program::counted_bytes());
     let charged = if own_cgroup {
         let v1 = || cgroup_v1_dir().and_then(|d| unreclaimable_v1(&d));
         let v2 = || cgroup_v2_dir().and_then(|d| read_number(d.join("memory.current")));
@@ -74,11 +87,6 @@ pub fn counted_bytes(own_cgroup: bool) -> u64 {
     own.unwrap_or_else(|| status_bytes(&["VmRSS:"]))
 }
 
-/// Program text, constants and libraries that running a model touches after [`trim_program`]: counted as
-/// a constant, so that the same budget is feasible in every process, however many of those pages are
-/// mapped at the moment.
-const PROGRAM_BYTES: u64 = 3 << 20;
-
 /// [`trim_heap`] and [`trim_program`]: between two stages of work, so that what both touch is not charged
 /// together.
 pub fn trim() {
@@ -94,54 +102,6 @@ pub fn trim_heap() {
         libc::malloc_trim(0);
     }
 }
-
-/// Unmaps program text and constants that nobody is using just now, that of shared libraries too.
-/// They are pages of files: what is needed again is mapped again at a touch. What parsing, packing and
-/// planning touched then no longer counts as memory of the runs.
-pub fn trim_program() {
-    #[cfg(target_os = "linux")]
-    // SAFETY: `drop_constant_pages` has the signature that is asked for and keeps nothing it is given.
-    unsafe {
-        libc::dl_iterate_phdr(Some(drop_constant_pages), std::ptr::null_mut());
-    }
-}
-
-/// Drops the pages of one loaded object's segments that may not be written.
-#[cfg(target_os = "linux")]
-unsafe extern "C" fn drop_constant_pages(
-    info: *mut libc::dl_phdr_info,
-    _size: libc::size_t,
-    _data: *mut libc::c_void,
-) -> libc::c_int {
-    // SAFETY: the loader passes a valid description of a loaded object, program headers included.
-    let (base, headers) = unsafe {
-        let info = &*info;
-        let count = usize::from(info.dlpi_phnum);
-        if info.dlpi_phdr.is_null() || count == 0 {
-            return 0;
-        }
-        let headers = std::slice::from_raw_parts(info.dlpi_phdr, count);
-        (info.dlpi_addr as usize, headers)
-    };
-    for header in headers {
-        let constant = header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0;
-        if !constant {
-            continue;
-        }
-        let start = base + header.p_vaddr as usize;
-        let end = (start + header.p_memsz as usize).next_multiple_of(PAGE_BYTES);
-        let start = start / PAGE_BYTES * PAGE_BYTES;
-        // SAFETY: a segment that may not be written was never written: its pages are those of the
-        // file, and the next touch brings the same bytes. Failure leaves them as they are.
-        unsafe {
-            libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED);
-        }
-    }
-    0
-}
-
-#[cfg(target_os = "linux")]
-const PAGE_BYTES: usize = 4096;
 
 /// Usage less clean page cache, which the kernel drops before it lets the limit be felt.
 fn unreclaimable_v1(dir: &std::path::Path) -> Option<u64> {

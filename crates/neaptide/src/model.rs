@@ -75,6 +75,8 @@ impl Model {
         options: &OpenOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Model> {
+        // What ran before is not charged together with what reading takes.
+        crate::memory::trim_program();
         let path = path.as_ref();
         if is_packed(path)? {
             let model = open_packed(path, &options.cache)?;
@@ -188,6 +190,7 @@ pub fn pack(
     options: &OpenOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {
+    crate::memory::trim_program();
     let graph = neap_onnx::open(model, &onnx_options(options))?;
     if !pack::has_weights(&graph) {
         return Err(pack::no_weights(&model.display()));

@@ -73,8 +73,10 @@ pub(crate) fn write(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progre
             });
         })?;
     }
+    // Without the buffers, which would come on top of both programs.
+    let writer = packer.into_writer();
     let programs = finished(program)?;
-    packer.writer.finish(&programs.encode()?)?;
+    writer.finish(&programs.encode()?)?;
     Ok(())
 }
 
@@ -157,6 +159,10 @@ struct Packer<'a> {
 }
 
 impl Packer<'_> {
+    fn into_writer(self) -> PackWriter {
+        self.writer
+    }
+
     fn follow(&mut self, recipe: &Recipe, advance: &mut dyn FnMut(u64)) -> Result<()> {
         match recipe {
             Recipe::Conv {
