@@ -290,10 +290,17 @@ impl Simd for Avx2Fma {
                 (4, 2) => _mm256_permute_ps::<0b10_10_10_10>(*half),
                 (4, _) => _mm256_permute_ps::<0b11_11_11_11>(*half),
                 (2, 0) => _mm256_permute_ps::<0b10_10_00_00>(*half),
-                (2, _) => _mm256_permute_ps::<0b11_11_01_01>(*half),
-                _ => _mm256_permutevar8x32_ps(*half, _mm256_set1_epi32(j as i32)),
+                _ => _mm256_permute_ps::<0b11_11_01_01>(*half),
             });
         }
         out
+    }
+
+    #[inline(always)]
+    fn spread_quarter(self, v: V, quarter: usize) -> V {
+        has!(match quarter {
+            0 => v.map(|half| _mm256_permute2f128_ps::<0x00>(half, half)),
+            _ => v.map(|half| _mm256_permute2f128_ps::<0x11>(half, half)),
+        })
     }
 }

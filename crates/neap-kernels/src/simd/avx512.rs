@@ -227,13 +227,15 @@ impl Simd for Avx512 {
             (4, 2) => _mm512_permute_ps::<0b10_10_10_10>(v),
             (4, _) => _mm512_permute_ps::<0b11_11_11_11>(v),
             (2, 0) => _mm512_permute_ps::<0b10_10_00_00>(v),
-            (2, _) => _mm512_permute_ps::<0b11_11_01_01>(v),
-            _ => {
-                let j = j as i32;
-                let index =
-                    _mm512_mask_blend_epi32(0xff00, _mm512_set1_epi32(j), _mm512_set1_epi32(8 + j));
-                _mm512_permutexvar_ps(index, v)
-            }
+            _ => _mm512_permute_ps::<0b11_11_01_01>(v),
+        })
+    }
+
+    #[inline(always)]
+    fn spread_quarter(self, v: __m512, quarter: usize) -> __m512 {
+        has!(match quarter {
+            0 => _mm512_shuffle_f32x4::<0b10_10_00_00>(v, v),
+            _ => _mm512_shuffle_f32x4::<0b11_11_01_01>(v, v),
         })
     }
 }

@@ -226,8 +226,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn reduce_min(self, v: Self::V) -> f32;
 
     /// In every group of `width` lanes, broadcasts the group's lane `j` to the whole group.
-    /// `width` is 2, 4 or 8 and `j < width`; both must be constants after inlining.
+    /// `width` is 2 or 4 and `j < width`; both must be constants after inlining.
     fn group_broadcast(self, v: Self::V, width: usize, j: usize) -> Self::V;
+
+    /// In every half of the vector, its quarter `quarter` (0 or 1: four lanes) twice. Then
+    /// `group_broadcast(_, 4, j)` broadcasts lane `4 * quarter + j` of each half.
+    fn spread_quarter(self, v: Self::V, quarter: usize) -> Self::V;
 
     #[inline(always)]
     fn zero(self) -> Self::V {

@@ -222,18 +222,6 @@ impl Simd for Neon {
     #[inline(always)]
     fn group_broadcast(self, v: V, width: usize, j: usize) -> V {
         match width {
-            8 => {
-                let pick = |q: usize| {
-                    has!(match j % 4 {
-                        0 => vdupq_laneq_f32::<0>(v[q]),
-                        1 => vdupq_laneq_f32::<1>(v[q]),
-                        2 => vdupq_laneq_f32::<2>(v[q]),
-                        _ => vdupq_laneq_f32::<3>(v[q]),
-                    })
-                };
-                let (low, high) = (pick(j / 4), pick(2 + j / 4));
-                [low, low, high, high]
-            }
             4 => each!(|I| match j {
                 0 => vdupq_laneq_f32::<0>(v[I]),
                 1 => vdupq_laneq_f32::<1>(v[I]),
@@ -246,5 +234,10 @@ impl Simd for Neon {
                 vtrn2q_f32(v[I], v[I])
             }),
         }
+    }
+
+    #[inline(always)]
+    fn spread_quarter(self, v: V, quarter: usize) -> V {
+        [v[quarter], v[quarter], v[2 + quarter], v[2 + quarter]]
     }
 }

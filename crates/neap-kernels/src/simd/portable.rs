@@ -217,4 +217,9 @@ impl Simd for Portable {
     fn group_broadcast(self, v: V, width: usize, j: usize) -> V {
         lanes!(|i| v[i / width * width + j])
     }
+
+    #[inline(always)]
+    fn spread_quarter(self, v: V, quarter: usize) -> V {
+        lanes!(|i| v[i / 8 * 8 + quarter * 4 + i % 4])
+    }
 }

@@ -175,7 +175,8 @@ fn operations_generic<S: Simd>(s: S, a: &[f32; 16], b: &[f32; 16], out: &mut Vec
     put(s.select(s.eq(va, vb), va, vb));
     put(s.group_broadcast(va, 2, 1));
     put(s.group_broadcast(va, 4, 2));
-    put(s.group_broadcast(va, 8, 5));
+    put(s.spread_quarter(va, 0));
+    put(s.spread_quarter(va, 1));
     put(s.splat(s.reduce_sum(va)));
     put(s.splat(s.reduce_max(va)));
     put(s.splat(s.reduce_min(va)));
@@ -224,7 +225,8 @@ fn operations_agree_with_portable() {
         assert_eq!(want[14][i] * want[15][i].exp2(), a[i].abs());
         assert_eq!(want[19][i], a[i / 2 * 2 + 1]);
         assert_eq!(want[20][i], a[i / 4 * 4 + 2]);
-        assert_eq!(want[21][i], a[i / 8 * 8 + 5]);
+        assert_eq!(want[21][i], a[i / 8 * 8 + i % 4]);
+        assert_eq!(want[22][i], a[i / 8 * 8 + 4 + i % 4]);
     }
 }
 

@@ -11,9 +11,9 @@ use std::ops::Range;
 /// Weights of a tile's chunk: half of a small second-level cache.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// Weights of a whole layer that a task may pass for every tile, so that the tile's taps are
-/// looked up once: they must stay in the second-level cache beside inputs and outputs.
-const SMALL_LAYER_BYTES: usize = 160 * 1024;
+/// Weights that a task may pass for every tile, so that the tile's taps are looked up once for all
+/// their panels: they must stay in the second-level cache beside inputs and outputs.
+const SHARED_TAPS_BYTES: usize = 160 * 1024;
 
 /// Positions of a task: enough to pay for bringing the weights into cache, few enough that
 /// their inputs stay there while the panels pass.
@@ -128,8 +128,8 @@ impl Columns {
 #[derive(Clone, Copy)]
 pub(super) struct Tasks {
     pub columns: Columns,
-    /// All columns in one task, tile by tile, rather than a task for each.
-    pub together: bool,
+    /// The columns in bands: a task has all of a band, tile by tile.
+    bands: Split,
     /// The positions in tiles, all as tall as they can be.
     pub rows: Split,
     /// The tiles in blocks.
@@ -140,57 +140,58 @@ impl Tasks {
     pub fn new(product: &Product, shapes: Shapes, workers: usize) -> Self {
         let workers = workers.max(1);
         let wide = Columns::new(product, shapes, 1);
-        if let Some(tasks) = Tasks::of_all_columns(product, shapes, workers, wide) {
+        if let Some(tasks) = Tasks::of_wide_bands(product, shapes, workers, wide) {
             return tasks;
         }
         let columns = Columns::new(product, shapes, workers);
-        let (rows, blocks) = positions(product, shapes, workers, columns.width(), columns.count());
+        let count = columns.count();
+        let (rows, blocks) = positions(product, shapes, workers, columns.width(), count);
         Tasks {
             columns,
-            together: false,
+            bands: Split::at_most(count, 1),
             rows,
             blocks,
         }
     }
 
     /// Every task has all columns: where the weights are few, and positions are enough for all workers.
-    fn of_all_columns(
+    /// Of groups, which have few panels to a column and many taps to look up, as many as are few weights.
+    fn of_wide_bands(
         product: &Product,
         shapes: Shapes,
         workers: usize,
         columns: Columns,
     ) -> Option<Self> {
         let r = &product.reduction;
-        let bytes = product.panels * (1 + r.taps * r.channels) * LANES * size_of::<f32>();
-        if bytes > SMALL_LAYER_BYTES || Chunks::new(r, columns.width()).count() != 1 {
+        if Chunks::new(r, columns.width()).count() != 1 {
             return None;
         }
-        let (rows, blocks) = positions(product, shapes, workers, columns.width(), 1);
-        let enough = blocks.parts * product.images >= workers;
+        let bytes = product.panels * (1 + r.taps * r.channels) * LANES * size_of::<f32>();
+        let bands = bytes.div_ceil(SHARED_TAPS_BYTES);
+        if bands > 1 && (product.form == Form::Dense || bands > columns.count() / 2) {
+            return None;
+        }
+        let (rows, blocks) = positions(product, shapes, workers, columns.width(), bands);
+        let enough = blocks.parts * product.images * bands >= workers;
         enough.then_some(Tasks {
             columns,
-            together: true,
+            bands: Split {
+                total: columns.count(),
+                parts: bands,
+            },
             rows,
             blocks,
         })
     }
 
-    /// Pieces of the columns: one with all, or one for each.
+    /// Bands of columns.
     pub fn bands(&self) -> usize {
-        if self.together {
-            1
-        } else {
-            self.columns.count()
-        }
+        self.bands.parts
     }
 
     /// Columns of a band.
     pub fn band(&self, i: usize) -> Range<usize> {
-        if self.together {
-            0..self.columns.count()
-        } else {
-            i..i + 1
-        }
+        self.bands.range(i)
     }
 }
 
@@ -342,7 +343,7 @@ mod tests {
                     continue;
                 }
                 let tasks = tasks(positions, 2, 1024, workers);
-                assert!(tasks.together, "{positions} positions");
+                assert_eq!(tasks.bands(), 1, "{positions} positions");
                 let each = tiles_each(&tasks, workers);
                 let (least, most) = (each.iter().min().unwrap(), each.iter().max().unwrap());
                 assert!(

@@ -18,19 +18,26 @@ pub(super) unsafe fn micro_grouped<S: Simd, const W: usize, const R: usize>(s: S
             let tap = &*tile.taps.add(t);
             let weights = tile.weights.add(tap.index * W * LANES);
             let runs = tap.runs::<R>(tile, tile.first_block_bytes);
-            let mut x = [s.zero(); R];
-            for r in 0..R {
-                x[r] = s.load(runs[r]);
-            }
-            for j in 0..W {
-                let w = s.load(weights.add(j * LANES));
+            // Groups of eight in two parts: permutes inside four lanes are the cheap ones.
+            let part_len = if W == 8 { 4 } else { W };
+            for part in 0..W / part_len {
+                let mut x = [s.zero(); R];
                 for r in 0..R {
-                    let xv = if W == 1 {
-                        x[r]
-                    } else {
-                        s.group_broadcast(x[r], W, j)
-                    };
-                    acc[r][0] = s.fma(xv, w, acc[r][0]);
+                    x[r] = s.load(runs[r]);
+                    if W == 8 {
+                        x[r] = s.spread_quarter(x[r], part);
+                    }
+                }
+                for j in 0..part_len {
+                    let w = s.load(weights.add((part * part_len + j) * LANES));
+                    for r in 0..R {
+                        let xv = if W == 1 {
+                            x[r]
+                        } else {
+                            s.group_broadcast(x[r], part_len, j)
+                        };
+                        acc[r][0] = s.fma(xv, w, acc[r][0]);
+                    }
                 }
             }
         }

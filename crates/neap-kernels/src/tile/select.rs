@@ -44,10 +44,7 @@ impl Shapes {
                 Kind::Neon => 5,
                 Kind::Portable => 2,
             },
-            Shapes::NarrowGroups(isa, _width) => match isa.kind() {
-                // The permutes of width 8 take a register each.
-                #[cfg(target_arch = "x86_64")]
-                Kind::Avx512 if _width == 8 => 7,
+            Shapes::NarrowGroups(isa, _) => match isa.kind() {
                 #[cfg(target_arch = "x86_64")]
                 Kind::Avx512 => 14,
                 Kind::Portable => 1,
@@ -144,7 +141,7 @@ pub(super) fn kernel(shapes: Shapes, panels: usize, rows: usize) -> MicroKernel 
             #[cfg(target_arch = "x86_64")]
             (Kind::Avx512, 4) => shapes!(avx512_grouped, 4: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
             #[cfg(target_arch = "x86_64")]
-            (Kind::Avx512, _) => shapes!(avx512_grouped, 8: 1 2 3 4 5 6 7),
+            (Kind::Avx512, _) => shapes!(avx512_grouped, 8: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
             #[cfg(target_arch = "x86_64")]
             (Kind::Avx2Fma, 1) => shapes!(avx2_grouped, 1: 1 2 3),
             #[cfg(target_arch = "x86_64")]
