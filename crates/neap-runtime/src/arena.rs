@@ -1,6 +1,6 @@
 //! The arena: all memory that a session's activations, workspaces and weights live in.
 
-use crate::mapping::{Addresses, Mapping};
+use crate::mapping::{Addresses, HUGE_PAGE_BYTES, Mapping};
 use crate::placement::{Placement, RESIDENT_BASE};
 use crate::residents::{Move, Residents};
 use neap_plan::ByteRange;
@@ -13,9 +13,9 @@ use std::io;
 ///   memory    │░│▓▓▓▓▓▓▓▓ work ▓▓▓▓▓▓▓▓│         │▓▓▓▓▓▓ residents, packed ▓▓▓▓▓▓│░│
 ///                            2 MiB boundary ^    ^ 2 MiB boundary         ▓ huge pages
 /// ```
-/// So the small pages that a size brings which is no multiple of 2 MiB lie where loads seldom go: at the
-/// low offsets, where activations are. Work is worthless between runs and mapped anew for each plan;
-/// residents begin at the same address under every plan.
+/// So the small pages that a size brings which is no multiple of 2 MiB lie where loads go less often: at the
+/// low offsets, where activations are. Where memory allows they are neighbours in physical memory, too. Work is
+/// worthless between runs and mapped anew for each plan; residents begin at the same address under every plan.
 ///
 /// It hands out addresses, not references: parts of it are written by the storage device while
 /// others are read and written by kernels. Who holds an address vouches for the access; that the
@@ -26,6 +26,10 @@ pub(crate) struct Arena {
     weights: Mapping,
     /// What of `weights` is what of the file.
     residents: Residents,
+    /// Whether all of `work` may be charged.
+    is_dense: bool,
+    /// Whether `work` may be written since it was mapped or given back.
+    is_ready: bool,
     /// No change of plans was left half done.
     is_whole: bool,
 }
@@ -55,7 +59,9 @@ impl Arena {
         Ok(Arena {
             work: work(&placement)?,
             weights,
+            is_dense: placement.dense,
             residents: placement.residents,
+            is_ready: false,
             is_whole: true,
         })
     }
@@ -98,8 +104,27 @@ impl Arena {
     /// # Safety
     /// Nothing reads or writes the arena, the storage device included.
     pub(crate) unsafe fn discard_work(&mut self) -> io::Result<()> {
+        self.is_ready = false;
         // SAFETY: passed on.
         unsafe { self.work.discard() }
+    }
+
+    /// Whether runs may write to it; if not, [`Arena::prepare`] comes first.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_ready
+    }
+
+    /// Makes work ready to be written, beside resident weights of which `held_bytes` are in memory already.
+    ///
+    /// # Safety
+    /// Nothing reads or writes the arena, the storage device included.
+    pub(crate) unsafe fn prepare(&mut self, held_bytes: u64) {
+        // A huge page is charged for a moment, of which the plan is to have room.
+        if self.is_dense && held_bytes.saturating_add(HUGE_PAGE_BYTES) <= self.len_bytes() {
+            // SAFETY: passed on.
+            unsafe { self.work.join_head() };
+        }
+        self.is_ready = true;
     }
 
     /// Goes over to another plan's needs: resident weights that it keeps stay in memory, moved to
@@ -121,7 +146,9 @@ impl Arena {
             *self = Arena {
                 work,
                 weights,
+                is_dense: placement.dense,
                 residents: placement.residents,
+                is_ready: false,
                 is_whole: true,
             };
             return Ok(old_bytes);
@@ -138,6 +165,8 @@ impl Arena {
         let most_bytes = bytes.max(self.weights.len_bytes());
         self.weights.resize(most_bytes, packed)?;
         self.work = work;
+        self.is_dense = placement.dense;
+        self.is_ready = false;
         for m in moves {
             // SAFETY: passed on.
             unsafe { self.move_bytes(m)? };

@@ -103,6 +103,7 @@ impl Executor {
         inputs: &[InputTensor],
         outputs: &mut [OutputTensor],
     ) -> Result<(), RuntimeError> {
+        lane.prepare();
         recorder.run_begins(clock.now_ns());
         let run = lane.run();
         let mut ready_ns = recorder.moment(clock);

@@ -121,6 +121,17 @@ impl LoadLane {
         }
     }
 
+    /// Makes the arena ready if it is new or has rested: before anything is started, and before a run.
+    pub(crate) fn prepare(&mut self) {
+        let begun = self.in_flight + self.submitted + self.done_computes;
+        if !self.arena.is_ready() && begun == 0 {
+            let held_bytes = self.held_bytes();
+            // SAFETY: nothing has been started since the arena was new or rested, and nothing computes
+            // while this is borrowed.
+            unsafe { self.arena.prepare(held_bytes) };
+        }
+    }
+
     /// Where the arena is.
     pub(crate) fn map(&self) -> ArenaMap {
         self.arena.map()

@@ -35,12 +35,12 @@ impl Addresses {
 /// ```text
 ///   reserved   │······│═══════════ in use ═════════════│·············│
 ///                     ^ start                          ^ multiple of 4 KiB
-///                     │────│── huge pages allowed ──│──│   whole ones only
+///                     │head│── huge pages allowed ──│──│   whole ones only
 /// ```
 /// It hands out addresses, not references; who holds one vouches for the access.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    /// What is mapped, a huge page longer than what can be in use.
+    /// What is mapped, longer than what can be in use.
     mapped: NonNull<u8>,
     mapped_bytes: usize,
     start: NonNull<u8>,
@@ -58,7 +58,8 @@ impl Mapping {
         let too_large = || io::Error::from(io::ErrorKind::OutOfMemory);
         let mapped_bytes = bytes
             .checked_next_multiple_of(PAGE_BYTES)
-            .and_then(|n| n.checked_add(HUGE_PAGE_BYTES))
+            // To be aligned, and so that all of a huge page lies in it of which a part is the head.
+            .and_then(|n| n.checked_add(2 * HUGE_PAGE_BYTES))
             .and_then(|n| usize::try_from(n).ok())
             .filter(|&n| n <= isize::MAX as usize)
             .ok_or_else(too_large)?;
@@ -73,12 +74,12 @@ impl Mapping {
         }?;
         let mapped = NonNull::new(mapped.cast::<u8>()).ok_or_else(too_large)?;
         let there = mapped.addr().get() as u64 + aligned % HUGE_PAGE_BYTES;
-        let head_bytes = there.next_multiple_of(HUGE_PAGE_BYTES) - there;
+        let skipped_bytes = there.next_multiple_of(HUGE_PAGE_BYTES) - there + HUGE_PAGE_BYTES;
         Ok(Mapping {
             mapped,
             mapped_bytes,
-            // SAFETY: the head is shorter than 2 MiB, which the reservation has to spare.
-            start: unsafe { mapped.add(head_bytes as usize) },
+            // SAFETY: that is less than 4 MiB, which the reservation has to spare.
+            start: unsafe { mapped.add(skipped_bytes as usize) },
             reserved_bytes: bytes.next_multiple_of(PAGE_BYTES),
             len_bytes: 0,
         })
@@ -168,10 +169,69 @@ impl Mapping {
         Ok(())
     }
 
+    /// What lies before the first whole huge page.
+    fn head_bytes(&self) -> u64 {
+        let first = self.start.addr().get() as u64;
+        (first.next_multiple_of(HUGE_PAGE_BYTES) - first).min(self.len_bytes)
+    }
+
+    /// Puts zeroed pages that lie one after the other in physical memory into the head, of which nothing has been
+    /// touched yet: a drive that is reached through a list of pages reads into them nearly as fast as into
+    /// a huge page, and more than twice as fast as into pages from here and there.
+    ///
+    /// ```text
+    ///   │····· a huge page of which ·····│▓▓ only the head ▓▓│ stays, in small pages
+    ///   ^ 2 MiB boundary                 ^ start             ^ 2 MiB boundary
+    /// ```
+    /// For a moment all of the huge page is charged. Where the kernel has none to give, nothing is taken but the
+    /// head, in pages from anywhere; the same if it refuses anything else.
+    ///
+    /// # Safety
+    /// Nothing reads or writes the head.
+    pub(crate) unsafe fn join_head(&mut self) {
+        let first = self.start.addr().get() as u64;
+        let (head_bytes, before) = (self.head_bytes(), (first % HUGE_PAGE_BYTES) as usize);
+        if head_bytes == 0 || before as u64 + head_bytes != HUGE_PAGE_BYTES {
+            return;
+        }
+        let start = self.start.as_ptr();
+        // That much is mapped before the start of every mapping.
+        let boundary = start.wrapping_sub(before);
+        let readable = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: from the boundary to the end of the head all lies in the mapping, and nobody uses it: the head as
+        // the caller says, and what is before it as it is not in use. Each of these may fail without harm.
+        unsafe {
+            if mprotect(boundary.cast(), before, readable).is_err() {
+                return;
+            }
+            let _ = madvise(
+                boundary.cast(),
+                HUGE_PAGE_BYTES as usize,
+                Advice::LinuxHugepage,
+            );
+            // A page of zeros would not outlive the split: the kernel keeps one for all of them.
+            for page in (0..head_bytes).step_by(PAGE_BYTES as usize) {
+                start.add(page as usize).write_volatile(1);
+            }
+            // What is free to be taken is split off at once; only unmapped, it would stay charged.
+            let _ = madvise(boundary.cast(), PAGE_BYTES as usize, Advice::LinuxFree);
+            for page in (0..head_bytes).step_by(PAGE_BYTES as usize) {
+                start.add(page as usize).write_volatile(0);
+            }
+            let _ = madvise(start.cast(), head_bytes as usize, Advice::LinuxNoHugepage);
+            let _ = mmap_anonymous(
+                boundary.cast(),
+                before,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+            );
+        }
+    }
+
     /// A huge page that reached past an end would be charged whole, so only whole ones count.
     fn advise_huge_pages(&self, dense: bool) {
         let first = self.start.addr().get() as u64;
-        let head_bytes = (first.next_multiple_of(HUGE_PAGE_BYTES) - first).min(self.len_bytes);
+        let head_bytes = self.head_bytes();
         let huge_end = ((first + self.len_bytes) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES)
             .saturating_sub(first)
             .max(head_bytes);
@@ -325,6 +385,60 @@ mod tests {
         // SAFETY: the byte lies in the mapping.
         unsafe { mapping.addresses().at(0, 1).unwrap().write(1) };
         assert!(charged_bytes() < before + (64 << 20));
+    }
+
+    /// Where the kernel tells: the numbers of the physical pages from an address on.
+    fn page_frames(start: *const u8, pages: usize) -> Option<Vec<u64>> {
+        use std::os::unix::fs::FileExt;
+        let pagemap = std::fs::File::open("/proc/self/pagemap").ok()?;
+        let mut bytes = vec![0; pages * 8];
+        let at = start.addr() as u64 / PAGE_BYTES * 8;
+        pagemap.read_exact_at(&mut bytes, at).ok()?;
+        let entries = bytes.chunks_exact(8);
+        let frames = entries.map(|e| u64::from_le_bytes(e.try_into().unwrap()) & ((1 << 55) - 1));
+        let frames: Vec<u64> = frames.collect();
+        frames.iter().all(|&f| f != 0).then_some(frames)
+    }
+
+    #[test]
+    fn the_head_is_zeroed_charged_alone_and_in_one_piece() {
+        let (head_bytes, huge) = (5 * PAGE_BYTES, HUGE_PAGE_BYTES);
+        for head_bytes in [PAGE_BYTES, head_bytes, huge - PAGE_BYTES, huge / 2] {
+            let before = charged_bytes();
+            let bytes = huge + head_bytes;
+            let mut mapping = Mapping::reserve(bytes, bytes).unwrap();
+            mapping.resize(bytes, true).unwrap();
+            // SAFETY: nobody else uses the mapping.
+            unsafe { mapping.join_head() };
+            assert!(charged_bytes() < before + head_bytes + (64 << 10));
+            let start = mapping.addresses().at(0, bytes).unwrap();
+            // SAFETY: as above.
+            let memory = unsafe { std::slice::from_raw_parts_mut(start, bytes as usize) };
+            assert!(memory.iter().all(|&byte| byte == 0));
+            memory.fill(3);
+            assert!(charged_bytes() < before + bytes + (64 << 10));
+            let frames = |at: u64, len: u64| {
+                let start = start.wrapping_add(at as usize);
+                page_frames(start, (len / PAGE_BYTES) as usize)
+            };
+            let in_one_piece = |f: &Vec<u64>| f.windows(2).all(|w| w[1] == w[0] + 1);
+            match (frames(0, head_bytes), frames(head_bytes, huge)) {
+                (Some(head), Some(rest)) if in_one_piece(&rest) => assert!(in_one_piece(&head)),
+                _ => eprintln!("SKIPPED: no huge pages here, or no right to see where pages are"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_head_that_ends_before_the_huge_page_does_is_left_alone() {
+        for bytes in [0, PAGE_BYTES] {
+            let mut mapping = Mapping::reserve(4 * HUGE_PAGE_BYTES, 2 * PAGE_BYTES).unwrap();
+            mapping.resize(bytes, true).unwrap();
+            let before = charged_bytes();
+            // SAFETY: nobody else uses the mapping.
+            unsafe { mapping.join_head() };
+            assert!(charged_bytes() < before + (64 << 10));
+        }
     }
 
     #[test]

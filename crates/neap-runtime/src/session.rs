@@ -238,6 +238,7 @@ impl<C: Clock> Session<C> {
 
     /// Starts loads of the next run. An error is left to the run that needs them.
     fn prefetch(&mut self) {
+        self.lane.prepare();
         if self.lane.pump(&self.clock, &mut self.recorder).is_err() {
             self.restart();
         }
@@ -324,6 +325,7 @@ impl<C: Clock> Session<C> {
         if self.lane.is_broken() {
             return Err(RuntimeError::Unusable);
         }
+        self.lane.prepare();
         let result = self.lane.settle(&self.clock, &mut self.recorder);
         if result.is_err() {
             self.restart();
