@@ -23,9 +23,9 @@ pub struct WorkerArgs {
     /// `auto`, or the name of one.
     #[arg(long, default_value = "preload", value_parser = parse_strategy)]
     strategy: StrategyChoice,
-    /// Seconds that each search takes.
-    #[arg(long, default_value_t = SearchEffort::default().seconds)]
-    search_time: f64,
+    /// Each search ends after so many generations, and not by the clock.
+    #[arg(long)]
+    search_generations: Option<u32>,
     #[arg(long)]
     no_cyclic: bool,
     #[arg(long)]
@@ -43,6 +43,9 @@ pub struct WorkerArgs {
     /// Measure the model's costs for later plans, and end.
     #[arg(long)]
     calibrate: bool,
+    /// Plan by each of these strategies, tell what is predicted, and end.
+    #[arg(long, value_delimiter = ',', value_parser = parse_strategy)]
+    compare: Vec<StrategyChoice>,
     /// Read the packed file on request, and do nothing else.
     #[arg(long)]
     reader: bool,
@@ -69,10 +72,46 @@ pub fn start(model: &Path, cache: &Path, arguments: &[&str]) -> Result<Peer> {
 
 /// Lets a worker calibrate.
 pub fn calibrate(model: &Path, cache: &Path) -> Result<()> {
-    let output = command(model, cache, &["--calibrate"])?.output()?;
+    to_end(command(model, cache, &["--calibrate"])?, "calibration").map(drop)
+}
+
+/// Has one process plan by each of these strategies, with the same memory of its own in each plan. `arguments` are
+/// those of [`WorkerArgs`].
+pub fn compare<'s>(
+    model: &Path,
+    cache: &Path,
+    arguments: &[&str],
+    strategies: &[&'s str],
+) -> Result<Vec<Foreseen<'s>>> {
+    let list = strategies.join(",");
+    let arguments = [arguments, &["--compare", &list]].concat();
+    let said = to_end(command(model, cache, &arguments)?, "planning")?;
+    let found: Vec<Value> = serde_json::from_str(&said)?;
+    anyhow::ensure!(found.len() == strategies.len(), "planning said: {said}");
+    let foreseen = |(&strategy, found): (&&'s str, &Value)| Foreseen {
+        strategy,
+        chosen: found["strategy"].as_str().unwrap_or_default().into(),
+        latency_ns: found["latency_ns"].as_u64(),
+    };
+    Ok(strategies.iter().zip(&found).map(foreseen).collect())
+}
+
+/// What is predicted of a strategy's plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Foreseen<'s> {
+    pub strategy: &'s str,
+    /// The plan's own: `auto` takes that of another.
+    pub chosen: String,
+    /// `None` where the budget is too small for it.
+    pub latency_ns: Option<u64>,
+}
+
+/// What a worker says that ends by itself.
+fn to_end(mut command: Command, what: &str) -> Result<String> {
+    let output = command.output()?;
     let problem = String::from_utf8_lossy(&output.stderr);
-    anyhow::ensure!(output.status.success(), "calibration: {}", problem.trim());
-    Ok(())
+    anyhow::ensure!(output.status.success(), "{what}: {}", problem.trim());
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 pub fn number(ready: &Value, key: &str) -> Result<u64> {
@@ -98,9 +137,13 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
         budget: args.budget.parse().map_err(anyhow::Error::msg)?,
         threads: args.threads,
         strategy: args.strategy,
-        search: SearchEffort {
-            seconds: args.search_time,
-            ..Default::default()
+        search: match args.search_generations {
+            None => SearchEffort::default(),
+            Some(generations) => SearchEffort {
+                seconds: f64::INFINITY,
+                generations,
+                ..Default::default()
+            },
         },
         planner: PlanOptions {
             cyclic: !args.no_cyclic,
@@ -121,6 +164,9 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
         model.calibrate(&options)?;
         return Ok(());
     }
+    if !args.compare.is_empty() {
+        return plan_all(&model, options, &args.compare);
+    }
     match serve(model, &options, args.beside) {
         Err(e) => match e.downcast_ref::<Error>() {
             Some(Error::Infeasible { smallest_bytes, .. }) => {
@@ -134,6 +180,28 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
         },
         done => done,
     }
+}
+
+fn plan_all(model: &Model, options: RunOptions, strategies: &[StrategyChoice]) -> Result<()> {
+    // As the workers that run hold them.
+    let inputs = model.inputs().iter().map(|i| i.len_bytes() as u64).sum();
+    let options = RunOptions {
+        reserve_bytes: inputs,
+        ..options
+    };
+    let plans = model.plans(&options, strategies)?.into_iter();
+    let found: Result<Vec<Value>> = plans
+        .map(|plan| match plan {
+            Ok(plan) => Ok(json!({
+                "strategy": plan.execution.strategy,
+                "latency_ns": plan.prediction.latency_ns,
+            })),
+            Err(Error::Infeasible { .. }) => Ok(json!({})),
+            Err(e) => Err(e.into()),
+        })
+        .collect();
+    println!("{}", Value::Array(found?));
+    Ok(())
 }
 
 fn serve(model: Model, options: &RunOptions, beside_bytes: u64) -> Result<()> {

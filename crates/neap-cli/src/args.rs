@@ -209,6 +209,7 @@ impl EngineArgs {
                 seconds: self.search_time,
                 seed: self.search_seed,
                 threads: self.threads(),
+                ..SearchEffort::default()
             },
             planner: PlanOptions {
                 cyclic: !self.no_cyclic,

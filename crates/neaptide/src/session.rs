@@ -258,6 +258,36 @@ impl Model {
         self.plan_knowing(&known, options, started)
     }
 
+    /// A plan by each of these strategies instead of the one in `options`, to compare them: all count with the same
+    /// memory of this process and know the same of the machine.
+    ///
+    /// # Errors
+    /// As [`Model::plan`]: outside for what concerns all, inside for one strategy.
+    pub fn plans(
+        &self,
+        options: &RunOptions,
+        strategies: &[StrategyChoice],
+    ) -> Result<Vec<Result<Plan>>> {
+        let known = crate::calibrate::known(self, options)?;
+        let mut base_bytes = None;
+        let plan = |&strategy: &StrategyChoice| {
+            let options = RunOptions {
+                strategy,
+                ..options.clone()
+            };
+            let request = Request {
+                programs: &self.programs,
+                budget: options.budget,
+                options: &options,
+                known: &known,
+            };
+            request.plan(std::time::Instant::now(), || {
+                *base_bytes.get_or_insert_with(|| self.base_overhead(&options))
+            })
+        };
+        Ok(strategies.iter().map(plan).collect())
+    }
+
     /// [`Model::plan`] with what is known of this machine.
     pub(crate) fn plan_knowing(
         &self,

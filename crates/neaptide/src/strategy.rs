@@ -35,6 +35,8 @@ impl From<Strategy> for StrategyChoice {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SearchEffort {
     pub seconds: f64,
+    /// At most so many generations: where these end the search, the same plan is found every time.
+    pub generations: u32,
     pub seed: u64,
     /// Threads to search on. The plan depends on them only by how far the search gets.
     pub threads: usize,
@@ -44,6 +46,7 @@ impl Default for SearchEffort {
     fn default() -> Self {
         Self {
             seconds: 2.0,
+            generations: u32::MAX,
             seed: 0,
             threads: 2,
         }
@@ -62,7 +65,7 @@ impl SearchEffort {
         let limit = Duration::from_secs_f64(self.seconds.clamp(0.0, 86_400.0));
         let options = RefineOptions {
             seed: self.seed,
-            generations: u32::MAX,
+            generations: self.generations,
         };
         let threads = Threads(self.threads);
         let parallel: &dyn Parallel = if self.threads > 1 { &threads } else { &Serial };

@@ -6,10 +6,6 @@ use crate::peer::median;
 /// Who is slower than the fastest by less than this share is as fast.
 pub const TIE: f64 = 0.02;
 
-/// `auto` and the best single strategy are planned by two processes, whose searches end by the clock and
-/// whose own memory differs by some pages: their predictions are equal within this share.
-pub const EQUAL: f64 = 0.01;
-
 /// The fastest single strategy at a point, and the one that comes next.
 pub struct Win<'a> {
     pub point: &'a Point,
@@ -68,35 +64,14 @@ pub fn ratios<'a>(points: impl Iterator<Item = &'a Point>, strategy: &str) -> Ve
     points.filter_map(ratio).collect()
 }
 
-/// `auto` beside the single strategies.
-#[derive(Debug, PartialEq)]
-pub struct AutoFindings {
-    pub points: usize,
-    /// Predicted no slower than every single strategy, exactly.
-    pub no_worse: usize,
-    /// The most by which a single strategy was predicted faster, as a share.
-    pub most_behind: f64,
-}
-
-impl AutoFindings {
-    pub fn holds(&self) -> bool {
-        self.most_behind <= EQUAL
-    }
-}
-
-pub fn auto(points: &[Point]) -> AutoFindings {
-    let behind = |point: &Point| {
-        let auto_ms = point.figures(AUTO)?.predicted_ms;
-        let others = SINGLE.into_iter().filter_map(|s| point.figures(s));
-        let best_ms = others.map(|f| f.predicted_ms).fold(f64::MAX, f64::min);
-        Some(auto_ms / best_ms - 1.0)
+/// Whether `auto` is predicted no slower than any single strategy at this point, planned by one process: to the
+/// nanosecond.
+pub fn auto_is_no_worse(point: &Point) -> bool {
+    let of = |strategy: &str| {
+        let found = point.foreseen.iter().find(|f| f.strategy == strategy);
+        found.and_then(|f| f.latency_ns).unwrap_or(u64::MAX)
     };
-    let behind: Vec<f64> = points.iter().filter_map(behind).collect();
-    AutoFindings {
-        points: behind.len(),
-        no_worse: behind.iter().filter(|&&b| b <= 0.0).count(),
-        most_behind: behind.iter().copied().fold(0.0, f64::max),
-    }
+    SINGLE.into_iter().all(|single| of(AUTO) <= of(single))
 }
 
 /// How far predictions are off, as shares of what was measured; negative where they are too fast.
@@ -137,6 +112,7 @@ pub fn errors<'a>(figures: impl Iterator<Item = &'a Figures>) -> Option<Errors> 
 pub mod tests {
     use super::*;
     use crate::strategies::Cell;
+    use crate::worker::Foreseen;
 
     /// Predicted, measured, stall.
     pub fn figures(predicted_ms: f64, measured_ms: f64, stall_ms: f64) -> Figures {
@@ -161,7 +137,17 @@ pub mod tests {
             share: 25,
             budget_bytes: 64 << 20,
             cells: cells.collect(),
+            foreseen: Vec::new(),
         }
+    }
+
+    pub fn foreseen(cells: &[(&'static str, Option<u64>)]) -> Vec<Foreseen<'static>> {
+        let foreseen = |&(strategy, latency_ns)| Foreseen {
+            strategy,
+            chosen: "preload".into(),
+            latency_ns,
+        };
+        cells.iter().map(foreseen).collect()
     }
 
     fn three() -> Point {
@@ -192,16 +178,14 @@ pub mod tests {
     }
 
     #[test]
-    fn auto_is_compared_by_prediction() {
-        let found = auto(&[three()]);
-        assert_eq!((found.points, found.no_worse), (1, 0));
-        assert!((found.most_behind - 0.005).abs() < 1e-9);
-        assert!(found.holds());
-        let worse = point(&[
-            ("preload", Ok(figures(10.0, 10.0, 1.0))),
-            ("auto", Ok(figures(11.0, 9.0, 1.0))),
-        ]);
-        assert!(!auto(&[worse]).holds());
+    fn auto_is_compared_with_what_one_process_predicts() {
+        let with = |auto_ns| Point {
+            foreseen: foreseen(&[("preload", Some(100)), ("blocks", None), ("auto", auto_ns)]),
+            ..three()
+        };
+        assert!(auto_is_no_worse(&with(Some(100))));
+        assert!(!auto_is_no_worse(&with(Some(101))));
+        assert!(!auto_is_no_worse(&with(None)));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Processes that run one model under one budget, each by another strategy, in turn.
 
 use super::{AUTO, Cell, Effort, Figures, Point, RESIDENT, SINGLE};
+use crate::models;
 use crate::peer::{Peer, REST, median};
-use crate::{models, worker};
+use crate::worker::{self, Foreseen};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
@@ -21,21 +22,27 @@ const MOST_CALIBRATIONS: usize = 2;
 struct Place {
     model: PathBuf,
     cache: PathBuf,
-    search_seconds: String,
+    search_generations: String,
 }
 
 impl Place {
     fn start(&self, strategy: &str, budget: &str) -> Result<Peer> {
-        let arguments = [
-            "--budget",
-            budget,
-            "--strategy",
-            strategy,
-            "--search-time",
-            &self.search_seconds,
-        ];
+        let arguments = [&self.planning(budget)[..], &["--strategy", strategy]].concat();
         worker::start(&self.model, &self.cache, &arguments)
             .with_context(|| format!("{strategy} within {budget}"))
+    }
+
+    fn planning<'a>(&'a self, budget: &'a str) -> [&'a str; 4] {
+        let generations = &self.search_generations;
+        ["--budget", budget, "--search-generations", generations]
+    }
+
+    /// What one process predicts of all strategies.
+    fn foresee(&self, budget_bytes: u64) -> Result<Vec<Foreseen<'static>>> {
+        let budget = budget_bytes.to_string();
+        let strategies: Vec<&str> = SINGLE.into_iter().chain([AUTO]).collect();
+        let arguments = self.planning(&budget);
+        worker::compare(&self.model, &self.cache, &arguments, &strategies)
     }
 }
 
@@ -66,7 +73,7 @@ pub fn model(root: &Path, name: &str, effort: Effort) -> Result<Vec<Point>> {
     let place = Place {
         model: models::zoo_model(root, name)?,
         cache: root.join("target/models/packed"),
-        search_seconds: effort.search_seconds.to_string(),
+        search_generations: effort.search_generations.to_string(),
     };
     let (mut resident, calibrated_ms) = calibrated(&place)?;
     let ready = resident
@@ -103,6 +110,7 @@ pub fn model(root: &Path, name: &str, effort: Effort) -> Result<Vec<Point>> {
             share,
             budget_bytes,
             cells: cells.map(Entrant::cell).collect::<Result<_>>()?,
+            foreseen: place.foresee(budget_bytes)?,
         };
         eprintln!("{}", super::report::progress(&point));
         points.push(point);

@@ -7,7 +7,8 @@
 //!     blocks     |     |     | run |     |
 //!     auto       |     |     |     | run |
 //! ```
-//! Each strategy lives in its own process that waits while another runs. How long the model takes with
+//! Each strategy lives in its own process that waits while another runs; what all of them predict, to be compared, is
+//! also worked out by one process, with the same memory of its own in every plan. How long the model takes with
 //! everything resident tells how fast the machine is just now: rounds in which that is not what it was right
 //! after the model was calibrated count only where there are no others.
 
@@ -16,6 +17,7 @@ mod measure;
 mod report;
 
 use crate::models;
+use crate::worker::Foreseen;
 use anyhow::{Result, bail};
 use clap::Args;
 use std::path::Path;
@@ -58,7 +60,7 @@ struct Effort {
     shares: &'static [u32],
     rounds: usize,
     /// Of each search.
-    search_seconds: f64,
+    search_generations: u32,
 }
 
 impl Effort {
@@ -67,12 +69,12 @@ impl Effort {
             true => Effort {
                 shares: &QUICK_SHARES,
                 rounds: 2,
-                search_seconds: 0.2,
+                search_generations: 4,
             },
             false => Effort {
                 shares: &SHARES,
                 rounds: 3,
-                search_seconds: 0.5,
+                search_generations: 16,
             },
         }
     }
@@ -85,6 +87,8 @@ struct Point {
     share: u32,
     budget_bytes: u64,
     cells: Vec<Cell>,
+    /// All strategies, planned by one process.
+    foreseen: Vec<Foreseen<'static>>,
 }
 
 /// One strategy there.

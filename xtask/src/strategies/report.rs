@@ -1,6 +1,6 @@
 //! Tables, what they say, and the page that holds them.
 
-use super::findings::{self, EQUAL, Errors, TIE, Win};
+use super::findings::{self, Errors, TIE, Win};
 use super::{AUTO, Effort, Figures, Point, RESIDENT, SINGLE};
 use crate::bench;
 use crate::peer::median;
@@ -211,20 +211,41 @@ fn sentence(strategy: &str, wins: &[&Win], points: &[Point]) -> String {
 
 /// Whether `auto` keeps its promise, and what that is worth.
 fn auto(points: &[Point]) -> String {
-    let found = findings::auto(points);
+    let no_worse = points.iter().filter(|p| findings::auto_is_no_worse(p));
+    let no_worse = no_worse.count();
     let mut ratios = findings::ratios(points.iter(), AUTO);
     ratios.sort_by(f64::total_cmp);
     let mut text = format!(
         "## auto\n\n\
-         Predicted no slower than any single strategy at {} of {} points, and slower by {:.2} % at most elsewhere: the two\n\
-         were planned by two processes, whose searches end by the clock and whose own memory differs by some pages.\n\
-         **auto is never worse in prediction (within {:.0} %): {}.**\n",
-        found.no_worse,
-        found.points,
-        percent(found.most_behind),
-        percent(EQUAL),
-        if found.holds() { "yes" } else { "NO" },
+         Predicted milliseconds of plans that one process makes, with the same calibration, the same memory of its own\n\
+         and the same number of generations in each search. At {no_worse} of {} points *auto* is predicted no slower\n\
+         than any single strategy, to the nanosecond.\n\
+         **auto is never worse in prediction: {}.**\n\n| model | budget |",
+        points.len(),
+        if no_worse == points.len() {
+            "yes"
+        } else {
+            "NO"
+        },
     );
+    for strategy in SINGLE.into_iter().chain([AUTO]) {
+        let _ = write!(text, " {strategy} |");
+    }
+    text += &format!("\n|---|--:|{}\n", "--:|".repeat(SINGLE.len() + 1));
+    for point in points {
+        let _ = write!(text, "| {} | {} |", point.model, place(point.share));
+        for found in &point.foreseen {
+            let _ = match found.latency_ns {
+                None => write!(text, " - |"),
+                Some(ns) if found.strategy == AUTO => {
+                    write!(text, " {:.3} ({}) |", ns as f64 / 1e6, found.chosen)
+                }
+                Some(ns) => write!(text, " {:.3} |", ns as f64 / 1e6),
+            };
+        }
+        text.push('\n');
+    }
+    text.push('\n');
     if let Some(worst) = ratios.last() {
         let _ = writeln!(
             text,
@@ -339,7 +360,7 @@ pub fn page(tables: &str, effort: Effort) -> Result<String> {
          Made by `cargo xtask bench strategies --write`. Two threads on {}; medians in milliseconds of\n\
          runs taken in turn by processes that wait for each other ({} rounds; before each turn a rest and one run that is\n\
          not counted). Each model is calibrated before its plans are made, and once more where the model with everything\n\
-         resident takes 5 % more or less time right after; searches take {} s each.\n\n\
+         resident takes 5 % more or less time right after; searches take {} generations each.\n\n\
          - *Budgets*: the smallest feasible one, and shares of what the model takes without a limit, where those are more.\n\
          - *resident* runs beside them without a limit; within these budgets it cannot.\n\
          - *Waiting* is time in which a run has nothing to compute because weights are on their way.\n\
@@ -347,30 +368,39 @@ pub fn page(tables: &str, effort: Effort) -> Result<String> {
            5 % more or less time); where it was in some rounds, only those count.\n\n{tables}",
         bench::machine()?,
         effort.rounds,
-        effort.search_seconds,
+        effort.search_generations,
     ))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::findings::tests::{figures, point};
+    use super::super::findings::tests::{figures, foreseen, point};
     use super::*;
 
     #[test]
     fn tables_say_who_wins_who_cannot_and_why() {
-        let points = [point(&[
+        let measured = point(&[
             ("resident", Ok(figures(8.0, 8.0, 0.0))),
             ("preload", Ok(figures(10.0, 10.0, 1.0))),
             ("blocks", Ok(figures(12.0, 15.0, 4.0))),
             ("odswap", Err(80 << 20)),
             ("auto", Ok(figures(10.0, 10.0, 1.0))),
-        ])];
+        ]);
+        let points = [Point {
+            foreseen: foreseen(&[
+                ("preload", Some(9_000_000)),
+                ("odswap", None),
+                ("auto", Some(9_000_000)),
+            ]),
+            ..measured
+        }];
         let text = tables(&points);
         for part in [
             "| m | 25 % | 64.0 | **10.00** | - | 15.00 | - | - | 10.00 | 8.00 | 50 %: 3.00 ms less waiting, 2.00 ms less computing, 1.00 × the bytes",
             "| 25 % | 1.00 (1.00) | none | 1.50 (1.50) | none | none |",
             "*preload* can do at 1 of 1 points, is first at 1 and by more than 2 % at 1 (m 25 %)",
-            "(within 1 %): yes",
+            "prediction: yes",
+            "| m | 25 % | 9.000 | - | 9.000 (preload) |",
             "It took preload 1 ×.",
             "| all but resident | 3 |",
             "odswap | needs 80.0 MiB",
