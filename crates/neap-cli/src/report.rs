@@ -24,6 +24,8 @@ pub struct Report {
     pub arena_bytes: u64,
     pub base_overhead_bytes: u64,
     pub resident_weight_bytes: u64,
+    /// Panels that are also kept in the form that kernels take.
+    pub prepared_weight_bytes: u64,
     pub loaded_bytes_per_run: u64,
     /// Activations written to the spill file.
     pub stored_bytes_per_run: u64,
@@ -220,6 +222,10 @@ impl Report {
                 Bytes(self.loaded_bytes_per_run)
             ),
         );
+        if self.prepared_weight_bytes > 0 {
+            let prepared = Bytes(self.prepared_weight_bytes);
+            line("prepared", format!("{prepared} of weights"));
+        }
         if self.stored_bytes_per_run > 0 {
             let stored = Bytes(self.stored_bytes_per_run);
             line("activations", format!("{stored} stored per run"));

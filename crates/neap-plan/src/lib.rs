@@ -19,8 +19,8 @@ mod workload;
 
 pub use interval::{BufferId, ByteRange, PanelRange, StepId, StepRange};
 pub use plan::{
-    AfterCompute, Compute, ExecutionPlan, KeptAt, Load, LoadFrom, ResidentLoad, Return, Store,
-    WeightsAt, whole_blocks,
+    AfterCompute, Compute, ExecutionPlan, KeptAt, Load, LoadFrom, PreparedPanels, ResidentLoad,
+    Return, Store, WeightsAt, whole_blocks,
 };
 pub use timeline::{Lane, RunTiming, Span, Timeline};
 pub use validate::{Verdict, Violation, check_workload, validate};

@@ -27,6 +27,9 @@ pub struct ExecutionPlan {
     pub workspaces: Vec<u64>,
     /// Read once when a session opens, never overwritten.
     pub resident: Vec<ResidentLoad>,
+    /// Panels in the form that kernels take, sorted by step: one entry for each step that has them so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prepared: Vec<PreparedPanels>,
     /// Loads of one run, in the order in which the load lane starts them.
     pub loads: Vec<Load>,
     /// Loads are handed to storage in groups: when all before have arrived, as many as may start then and
@@ -54,6 +57,16 @@ pub struct ExecutionPlan {
 pub struct ResidentLoad {
     pub file_offset: u64,
     pub bytes: u64,
+    pub offset: u64,
+}
+
+/// Where a step keeps its panels in the form that its kernel takes
+/// ([`StepSpec::prepared_panel_bytes`](crate::StepSpec::prepared_panel_bytes)), panel after panel: memory that nothing
+/// else ever uses. A compute of the step makes those of its panels that are not there yet of the stored ones,
+/// which it gets like any other; so later runs find them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PreparedPanels {
+    pub step: StepId,
     pub offset: u64,
 }
 
@@ -237,6 +250,23 @@ impl ExecutionPlan {
             .iter()
             .map(|l| l.bytes)
             .fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of panels that are kept in the form that kernels take.
+    pub fn prepared_bytes(&self, workload: &crate::Workload) -> u64 {
+        let steps = self
+            .prepared
+            .iter()
+            .filter_map(|p| workload.steps.get(p.step.index()));
+        steps
+            .map(crate::StepSpec::prepared_bytes)
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Where the step's panels are kept prepared, if they are.
+    pub fn prepared_at(&self, step: StepId) -> Option<u64> {
+        let found = self.prepared.binary_search_by_key(&step, |p| p.step).ok()?;
+        Some(self.prepared[found].offset)
     }
 
     pub fn loaded_bytes_per_run(&self) -> u64 {

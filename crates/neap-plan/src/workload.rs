@@ -42,6 +42,11 @@ pub struct StepSpec {
     /// Which of its kernels computes the step: 0 is the one that every step has. What others mean is for
     /// whoever made the workload and whoever runs it; flops, bytes and workspace are this kernel's.
     pub kernel: u8,
+    /// Bytes of one panel in the form in which the kernel takes it, where that is not the stored one: made of
+    /// each panel when it is first used, and kept in memory of its own ([`crate::ExecutionPlan::prepared`]).
+    /// 0: panels are used as they are stored.
+    #[serde(default, skip_serializing_if = "is_zero_bytes")]
+    pub prepared_panel_bytes: u64,
     /// Buffers that the step reads and writes. One that no step of the workload lists is in use by every
     /// step of its live range, and never leaves the arena meanwhile.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -156,7 +161,13 @@ impl StepSpec {
         }
     }
 
-    /// Bytes of all weights, tables included, without block rounding.
+    /// Bytes of all panels in the form that the kernel takes; 0 where that is the stored one.
+    pub fn prepared_bytes(&self) -> u64 {
+        let panels = self.panels.map_or(0, |p| u64::from(p.panels));
+        self.prepared_panel_bytes.saturating_mul(panels)
+    }
+
+    /// Bytes of all weights as they are stored, tables included, without block rounding.
     pub fn weight_bytes(&self) -> u64 {
         let panels = self.panels.map_or(0, |p| p.file_range(p.all()).len());
         let extents = self
@@ -177,4 +188,9 @@ impl Workload {
             .map(StepSpec::weight_bytes)
             .fold(0, u64::saturating_add)
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero_bytes(bytes: &u64) -> bool {
+    *bytes == 0
 }

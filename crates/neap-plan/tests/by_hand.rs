@@ -9,8 +9,8 @@
 
 use neap_plan::{
     AfterCompute, BufferSpec, Compute, ExecutionPlan, Extent, Lane, Load, PanelRange, PanelSpec,
-    ResidentLoad, RunTiming, Span, StepId, StepRange, StepSpec, Timeline, Verdict, Violation,
-    WeightsAt, Workload, render, validate,
+    PreparedPanels, ResidentLoad, RunTiming, Span, StepId, StepRange, StepSpec, Timeline, Verdict,
+    Violation, WeightsAt, Workload, render, validate,
 };
 
 const BLOCK: u64 = 4096;
@@ -80,6 +80,7 @@ fn plan() -> ExecutionPlan {
         buffers: vec![0],
         workspaces: vec![0, 1024],
         resident: vec![],
+        prepared: vec![],
         // a's weights may be loaded when the last panel's place is free: at the start of the next run.
         // b's first panel goes to block 1 when a is done; the second to block 2, also then.
         group_bytes: 0,
@@ -216,8 +217,95 @@ fn a_hostile_plan_or_workload_is_refused_not_believed() {
     ));
 }
 
+/// Step b takes its two panels prepared, 64 bytes each, in a block of their own.
+fn prepared() -> (Workload, ExecutionPlan) {
+    let (mut w, mut p) = (workload(), plan());
+    w.steps[1].prepared_panel_bytes = 64;
+    p.arena_bytes = 4 * BLOCK;
+    p.prepared = vec![PreparedPanels {
+        step: StepId(1),
+        offset: 3 * BLOCK,
+    }];
+    (w, p)
+}
+
+#[test]
+fn prepared_panels_have_a_place_that_nothing_else_uses() {
+    let (w, p) = prepared();
+    let verdict = validate(&w, &p).unwrap();
+    assert_eq!(verdict.high_water_bytes, 3 * BLOCK + 128);
+    assert_eq!(
+        verdict.lower_bound_bytes,
+        validate(&workload(), &plan()).unwrap().lower_bound_bytes + 128
+    );
+    let at = |offset| {
+        let (w, mut p) = prepared();
+        p.prepared[0].offset = offset;
+        validate(&w, &p)
+    };
+    assert!(at(4 * BLOCK - 128).is_ok());
+    assert!(matches!(
+        at(4 * BLOCK - 64),
+        Err(Violation::OutsideArena { .. })
+    ));
+    assert!(matches!(
+        at(u64::MAX - 63),
+        Err(Violation::OutsideArena { .. })
+    ));
+    assert!(matches!(
+        at(3 * BLOCK + 4),
+        Err(Violation::Misaligned { .. })
+    ));
+    // On a load, the buffer, the workspace of the step itself.
+    for offset in [BLOCK, 2 * BLOCK + 128, 0, 1024] {
+        let found = at(offset);
+        assert!(matches!(found, Err(Violation::Overlap { .. })), "{found:?}");
+    }
+    // Where they would fit if they lived only while their step computes.
+    let (mut w, mut p) = prepared();
+    w.steps[1].workspace_bytes = 0;
+    w.buffers[0].live = StepRange::new(0, 1);
+    p.prepared[0].offset = 0;
+    assert!(matches!(validate(&w, &p), Err(Violation::Overlap { .. })));
+}
+
+#[test]
+fn prepared_panels_are_listed_for_the_steps_that_take_them() {
+    let refused = |change: fn(&mut Workload, &mut ExecutionPlan)| {
+        let (mut w, mut p) = prepared();
+        change(&mut w, &mut p);
+        let found = validate(&w, &p);
+        assert!(
+            matches!(found, Err(Violation::Prepared { .. })),
+            "{found:?}"
+        );
+    };
+    refused(|_, p| p.prepared.clear());
+    refused(|_, p| p.prepared[0].step = StepId(0));
+    refused(|_, p| p.prepared[0].step = StepId(7));
+    refused(|w, _| w.steps[1].prepared_panel_bytes = 0);
+    refused(|_, p| {
+        let twice = PreparedPanels {
+            step: StepId(1),
+            offset: 3 * BLOCK + 256,
+        };
+        p.prepared.push(twice);
+    });
+    // A step without panels, and more than any memory.
+    for (step, bytes) in [(0, 64), (1, 1 << 43), (1, u64::MAX)] {
+        let (mut w, p) = prepared();
+        w.steps[step].prepared_panel_bytes = bytes;
+        let found = validate(&w, &p);
+        assert!(matches!(found, Err(Violation::Workload(_))), "{found:?}");
+    }
+}
+
 #[test]
 fn plans_survive_json() {
+    let (w, p) = prepared();
+    let text = serde_json::to_string(&(&w, &p)).unwrap();
+    let back: (Workload, ExecutionPlan) = serde_json::from_str(&text).unwrap();
+    assert_eq!(back, (w, p));
     let text = serde_json::to_string(&(workload(), plan(), timeline())).unwrap();
     let back: (Workload, ExecutionPlan, Timeline) = serde_json::from_str(&text).unwrap();
     assert_eq!(back, (workload(), plan(), timeline()));

@@ -64,6 +64,7 @@ fn plan() -> ExecutionPlan {
         buffers: vec![0, BLOCK, 0],
         workspaces: vec![0; 4],
         resident: vec![],
+        prepared: vec![],
         group_bytes: 0,
         loads: vec![Load {
             file_offset: 0,

@@ -32,6 +32,7 @@ pub fn assemble(
         buffers: ground.buffers.clone(),
         workspaces: ground.workspaces.clone(),
         resident: resident_loads,
+        prepared: Vec::new(),
         loads: Vec::with_capacity(played.streamed.len()),
         group_bytes: played.group_bytes,
         computes: empty_computes(w, played),

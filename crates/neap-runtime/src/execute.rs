@@ -12,6 +12,7 @@ use crate::beside::Beside;
 use crate::clock::Clock;
 use crate::lane::{LoadLane, address_in};
 use crate::pool::Pool;
+use crate::prepared::{Prepared, Slot};
 use crate::recorder::Recorder;
 use crate::resolve::{Operand, Place, Step, Tables};
 use crate::rows::{Gather, RowBatch};
@@ -28,6 +29,7 @@ pub(crate) struct Executor {
     program: Arc<Program>,
     tables: Tables,
     computes: Box<[Compute]>,
+    prepared: Prepared,
     pool: Pool,
     isa: Isa,
     /// Operand lists of the step being computed; empty in between, kept for their memory.
@@ -40,7 +42,7 @@ impl Executor {
     pub(crate) fn new(
         program: Arc<Program>,
         tables: Tables,
-        computes: Vec<Compute>,
+        (computes, prepared): (Vec<Compute>, Prepared),
         pool: Pool,
         isa: Isa,
     ) -> Executor {
@@ -56,6 +58,7 @@ impl Executor {
             program,
             tables,
             computes: computes.into_boxed_slice(),
+            prepared,
             pool,
             isa,
         }
@@ -66,7 +69,7 @@ impl Executor {
         &mut self,
         program: Arc<Program>,
         tables: Tables,
-        computes: Vec<Compute>,
+        (computes, prepared): (Vec<Compute>, Prepared),
     ) {
         if reads_rows(&tables, &computes) && self.batch.is_empty() {
             self.batch = RowBatch::new();
@@ -76,6 +79,12 @@ impl Executor {
         self.program = program;
         self.tables = tables;
         self.computes = computes.into_boxed_slice();
+        self.prepared = prepared;
+    }
+
+    /// Prepared panels are not in memory any more.
+    pub(crate) fn forget_prepared(&mut self) {
+        self.prepared.forget();
     }
 
     pub(crate) fn program(&self) -> &Arc<Program> {
@@ -178,17 +187,40 @@ impl Executor {
         let mut refs = recycle_refs(std::mem::take(&mut self.inputs));
         let mut muts = recycle_muts(std::mem::take(&mut self.outputs));
         let result = fill(&memory, &self.tables, step, &mut refs, &mut muts).and_then(|()| {
-            let panels = memory.panels(step)?;
+            let mut panels = memory.panels(step)?;
+            let slot = self.prepared.slot(index);
+            let mut prepared = slot.map(|slot| memory.prepared(slot)).transpose()?;
             let mut context = Context {
                 par: &par,
                 isa: self.isa,
                 workspace,
             };
             let run = || {
+                if let (Some(slot), Some(prepared), Some(stored)) =
+                    (slot, prepared.take(), &mut panels)
+                {
+                    let (op, choice) = (&node.op, step.choice);
+                    if !slot.is_made {
+                        let count = stored.range.len();
+                        neap_ops::prepare_panels(
+                            op,
+                            choice.kernel,
+                            count,
+                            stored.bytes,
+                            prepared,
+                            &par,
+                            self.isa,
+                        )?;
+                    }
+                    stored.bytes = prepared;
+                }
                 neap_ops::execute_with(&node.op, step.choice, &refs, panels, &muts, &mut context)
             };
             match catch_unwind(AssertUnwindSafe(run)) {
-                Ok(Ok(())) => Ok(()),
+                Ok(Ok(())) => {
+                    self.prepared.made(index);
+                    Ok(())
+                }
                 Ok(Err(source)) => Err(RuntimeError::Op {
                     node: node.name.clone(),
                     source,
@@ -346,6 +378,14 @@ impl<'a> Memory<'a> {
             range: range.begin as usize..range.end as usize,
             bytes,
         }))
+    }
+
+    /// Where the compute's panels are, or will be, in the form that its kernel takes.
+    fn prepared(&self, slot: Slot) -> Result<&'a mut [u8], RuntimeError> {
+        let start = self.arena(slot.offset, slot.bytes)?;
+        // SAFETY: the range lies in the arena, whose bytes are always initialised. The plan is valid: nothing
+        // but this compute uses it.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start, slot.bytes as usize) })
     }
 }
 

@@ -30,6 +30,7 @@ mod lane;
 mod mapping;
 mod placement;
 mod pool;
+mod prepared;
 mod ranges;
 mod recorder;
 mod residents;

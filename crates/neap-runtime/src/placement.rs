@@ -1,9 +1,9 @@
 //! From a plan's offsets to those of this crate's [`Arena`](crate::arena::Arena).
 //!
 //! ```text
-//!   plan    │ activations, workspaces, loads │ resident │          one block, bounds what is charged
-//!                          │                      │
-//!   arena   │ work ◄───────┘           │   ...    │ residents       packed in the order of the file
+//!   plan    │ activations, workspaces, loads │ resident │ prepared │      one block, bounds what is charged
+//!                          │                      │   ┌──────┘
+//!   arena   │ work ◄───────┘      ◄── prepared ───────┘    │ residents       packed in the order of the file
 //!           0                                     RESIDENT_BASE
 //! ```
 //! A valid plan never uses a resident range for anything else, so what of a plan lies in one is a
@@ -20,7 +20,7 @@ pub(crate) const RESIDENT_BASE: u64 = 1 << 46;
 /// What of the arena a plan needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Placement {
-    /// Bytes from offset 0 that are overwritten in each run.
+    /// Bytes from offset 0 that runs overwrite: prepared panels, the last of them, once.
     pub work_bytes: u64,
     /// Whether nothing resident lay among those, so that all of them may be charged.
     pub dense: bool,
@@ -41,7 +41,7 @@ pub(crate) struct ResidentUse {
 }
 
 impl Placement {
-    /// `plan` is valid for `workload`. Its computes' weights get offsets of this crate's arena.
+    /// `plan` is valid for `workload`. Its computes' weights and prepared panels get offsets of this crate's arena.
     /// `old` is what is in memory already.
     pub(crate) fn take_over(
         workload: &Workload,
@@ -90,7 +90,12 @@ impl Placement {
         let workspaces = workspaces
             .map(|(&offset, (s, &rows))| offset.saturating_add(s.workspace_rect_bytes(rows)));
         let loads = plan.loads.iter().map(|l| l.arena_range().end);
-        let work_bytes = buffers.chain(workspaces).chain(loads).max().unwrap_or(0);
+        let mut work_bytes = buffers.chain(workspaces).chain(loads).max().unwrap_or(0);
+        for prepared in &mut plan.prepared {
+            let bytes = workload.steps[prepared.step.index()].prepared_bytes();
+            prepared.offset = work_bytes.next_multiple_of(BLOCK_BYTES);
+            work_bytes = prepared.offset.saturating_add(bytes);
+        }
         // Where the plan has room for it, in whole huge pages: drives read much faster into those.
         let large = work_bytes.next_multiple_of(HUGE_PAGE_BYTES);
         let work_bytes = if large.saturating_add(residents.bytes()) <= plan.arena_bytes {

@@ -8,7 +8,7 @@ use neap_ir::program::Storage;
 use neap_ir::recipe::PackedForm;
 use neap_ir::{Const, DType, Layout, Node, NodeId, Op, Program, ValueId, infer};
 use neap_kernels::simd::Isa;
-use neap_ops::{Choice, Operand as OpOperand};
+use neap_ops::{Choice, Operand as OpOperand, WeightForm};
 use neap_plan::{BufferId, ByteRange, ExecutionPlan, StepId, StepSpec, Workload};
 use std::ops::Range;
 
@@ -173,6 +173,7 @@ impl Resolver<'_> {
                 source,
             }
         })?;
+        self.check_prepared()?;
         let needed = self.workspace_bytes(&inputs, &outputs, workers, isa)?;
         if needed as u64 > self.spec.workspace_bytes {
             return Err(self.mismatch(format!(
@@ -186,6 +187,23 @@ impl Resolver<'_> {
     fn choice(&self) -> Result<Choice, RuntimeError> {
         Choice::from_code(self.spec.kernel)
             .ok_or_else(|| self.mismatch(format!("there is no kernel {}", self.spec.kernel)))
+    }
+
+    /// Prepared panels are as large as the kernel takes them.
+    fn check_prepared(&self) -> Result<(), RuntimeError> {
+        let choice = self.choice()?;
+        let panel_bytes = match choice.weights {
+            WeightForm::Raw => 0,
+            WeightForm::Prepared => neap_ops::prepared_panel_bytes(&self.node.op, choice.kernel)
+                .ok_or_else(|| self.mismatch("its kernel takes no prepared panels"))?,
+        };
+        let planned = self.spec.prepared_panel_bytes;
+        if planned == panel_bytes as u64 {
+            return Ok(());
+        }
+        Err(self.mismatch(format!(
+            "a prepared panel is {panel_bytes} bytes, {planned} are planned"
+        )))
     }
 
     /// What the chosen kernel needs for the largest slice of the plan.

@@ -7,6 +7,7 @@ use crate::execute::Executor;
 use crate::lane::{LoadLane, window_of};
 use crate::placement::Placement;
 use crate::pool::Pool;
+use crate::prepared::Prepared;
 use crate::recorder::Recorder;
 use crate::residents::Residents;
 use crate::resolve::Tables;
@@ -150,6 +151,7 @@ impl<C: Clock> Session<C> {
         let arena =
             Arena::new(placement).map_err(|source| RuntimeError::Arena { bytes, source })?;
         let computes = plan.computes.len();
+        let prepared = Prepared::new(workload, &plan);
         let spill = SpillLane::new(storage.spill, plan.stores, window_of(&plan.loads));
         let mut lane = LoadLane::new(
             (storage.source, spill),
@@ -161,7 +163,13 @@ impl<C: Clock> Session<C> {
         lane.expect(&uses, &plan.computes);
         let mut session = Session {
             lane,
-            executor: Executor::new(program, tables, plan.computes, pool, options.isa),
+            executor: Executor::new(
+                program,
+                tables,
+                (plan.computes, prepared),
+                pool,
+                options.isa,
+            ),
             recorder: Recorder::default(),
             clock,
             verdict,
@@ -297,14 +305,17 @@ impl<C: Clock> Session<C> {
         let uses = std::mem::take(&mut placement.uses);
         let resident_bytes = placement.residents.bytes();
         let computes = plan.computes.len();
+        let prepared = Prepared::new(workload, &plan);
         let spill = SpillLane::new(spill, plan.stores, window_of(&plan.loads));
         self.has_kept = false;
         let loads = (plan.loads, plan.group_bytes);
+        self.executor.forget_prepared();
         let released_bytes = self.lane.replace(placement, spill, loads, computes);
         self.recorder.lane_restarted();
         let released_bytes = released_bytes?;
         let read_bytes = self.lane.expect(&uses, &plan.computes);
-        self.executor.replace(program, tables, plan.computes);
+        self.executor
+            .replace(program, tables, (plan.computes, prepared));
         self.verdict = verdict;
         self.kept = kept;
         Ok(Replaced {
@@ -315,8 +326,8 @@ impl<C: Clock> Session<C> {
     }
 
     /// Waits until all resident weights are in memory. The first run after a plan came into force does that
-    /// by itself, weight by weight; this is for those who want it to be like any other, or to know now
-    /// whether they can be read.
+    /// by itself, weight by weight; this is for those who want it to be like any other (but for prepared panels,
+    /// which it makes), or to know now whether they can be read.
     ///
     /// # Errors
     ///
@@ -337,6 +348,7 @@ impl<C: Clock> Session<C> {
     /// kernel until the next run or plan takes it again.
     pub fn rest(&mut self) {
         self.has_kept = false;
+        self.executor.forget_prepared();
         self.lane.rest();
         self.recorder.lane_restarted();
     }

@@ -9,7 +9,7 @@ pub enum Budget {
     /// Everything stays resident.
     Unlimited,
     Bytes(u64),
-    /// Of what the process would use without a limit.
+    /// Of what the process would use with everything resident.
     Percent(f64),
 }
 

@@ -7,7 +7,7 @@
 //!   winograd F(4,3)    1 / 4       as above           as above
 //! ```
 //! Weights stay as they are packed: a panel is transformed as it is used, into workspace, so that a
-//! streamed layer loads no more than its stored bytes.
+//! streamed layer loads no more than its stored bytes. Where memory is left over, panels are kept transformed, *prepared*.
 
 use neap_ops::{Choice, Kernel, KernelFacts, Tile, WeightForm};
 use neap_plan::StepSpec;
@@ -93,4 +93,36 @@ pub(crate) fn fastest(direct: StepSpec, facts: &[KernelFacts], room_bytes: u64) 
         }
     }
     best
+}
+
+/// A step that a Winograd kernel computes, with its panels prepared; `None` where it cannot have them so in the
+/// workspace that it has.
+pub(crate) fn prepared(stored: &StepSpec, facts: &[KernelFacts]) -> Option<StepSpec> {
+    let panels = stored.panels?;
+    let choice = Choice::from_code(stored.kernel)?;
+    let facts = facts.iter().find(|f| f.kernel == choice.kernel)?;
+    let form = facts.prepared.as_ref()?;
+    let workspace_bytes = form.slice_workspace_bytes(panels.panels as usize) as u64;
+    if choice.weights != WeightForm::Raw || workspace_bytes > stored.workspace_bytes {
+        return None;
+    }
+    let flops = facts.flops as f64 / PRODUCT_EFFICIENCY
+        + form.moved_slice_bytes as f64 * FLOPS_PER_VALUE_BYTE;
+    let prepared = StepSpec {
+        flops: flops as u64,
+        slice_touched_bytes: form.moved_slice_bytes,
+        kernel: Choice {
+            kernel: facts.kernel,
+            weights: WeightForm::Prepared,
+        }
+        .code(),
+        prepared_panel_bytes: form.panel_bytes as u64,
+        ..stored.clone()
+    };
+    let stored_bytes = panels.file_range(panels.all()).len();
+    let touched_bytes = stored.touched_bytes.saturating_sub(stored_bytes);
+    Some(StepSpec {
+        touched_bytes: touched_bytes.saturating_add(prepared.prepared_bytes()),
+        ..prepared
+    })
 }

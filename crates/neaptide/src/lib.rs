@@ -30,6 +30,7 @@ mod model;
 mod pack;
 mod planning;
 mod prepared;
+mod preparing;
 mod programs;
 mod session;
 mod source_weights;

@@ -5,6 +5,7 @@ use crate::calibrate::Known;
 use crate::error::{Error, Result};
 use crate::kernels::Kernels;
 use crate::memory;
+use crate::preparing::{Planning, prepare};
 use crate::programs::Programs;
 use crate::session::{Plan, RunOptions};
 use crate::strategy::{AUTO, SearchEffort, StrategyChoice};
@@ -30,6 +31,27 @@ pub(crate) struct Request<'a> {
 impl Request<'_> {
     fn workload(&self, program: &Program, kernels: Kernels) -> Workload {
         self.options.workload(program, kernels)
+    }
+
+    /// Uses up to `spare_bytes` behind the arena where that makes the plan faster.
+    fn with_prepared_panels(&self, best: Candidate, spare_bytes: u64) -> Candidate {
+        let old = Planning {
+            workload: best.workload,
+            planned: best.planned,
+            costs: best.costs,
+        };
+        let arena_bytes = old.planned.plan.arena_bytes;
+        let (threads, times) = (self.options.threads, &self.known.times);
+        let found = prepare(&best.program, threads, times, &old, spare_bytes);
+        let new = found.unwrap_or(old);
+        let added_bytes = new.planned.plan.arena_bytes - arena_bytes;
+        Candidate {
+            program: best.program,
+            workload: new.workload,
+            planned: new.planned,
+            costs: new.costs,
+            tables_bytes: best.tables_bytes + tables_bytes(added_bytes),
+        }
     }
 
     /// What is known of the steps' times with the kernels that compute them.
@@ -191,12 +213,17 @@ impl Request<'_> {
                 Ok(None) => {}
             }
         }
-        let Some(best) = best else {
+        let Some(mut best) = best else {
             return Err(Error::Infeasible {
                 budget_bytes: budget_bytes.unwrap_or(u64::MAX),
                 smallest_bytes: named(base.saturating_add(smallest_bytes)),
             });
         };
+        if self.options.prepared_weights {
+            let used = base + best.tables_bytes + best.planned.plan.arena_bytes;
+            let spare = budget_bytes.map_or(u64::MAX / 2, |b| b.saturating_sub(used));
+            best = self.with_prepared_panels(best, spare - tables_bytes(spare).min(spare));
+        }
         let verdict =
             neap_plan::validate(&best.workload, &best.planned.plan).map_err(|violation| {
                 Error::Defect(format!("the planner made a bad plan: {violation}"))

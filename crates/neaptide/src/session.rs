@@ -59,6 +59,9 @@ pub struct RunOptions {
     /// The same kernels under every budget, so that outputs are the same bits too. Otherwise the
     /// fastest kernels that fit; those of one layer differ in rounding only.
     pub exact: bool,
+    /// Where memory is left over when everything is resident, panels are also kept in the form that kernels take. The
+    /// bits of the results are the same without.
+    pub prepared_weights: bool,
     /// Where activations go that a plan stores; by default beside the packed model.
     pub spill_dir: Option<PathBuf>,
     /// All activations stay until they are read after the run ([`Session::kept`]), in memory or in the
@@ -84,6 +87,7 @@ impl Default for RunOptions {
             calibration: Calibration::Auto,
             bands: BandMode::Auto,
             exact: false,
+            prepared_weights: true,
             spill_dir: None,
             keep_activations: false,
         }

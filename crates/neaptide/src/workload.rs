@@ -6,7 +6,7 @@ use neap_ir::recipe::{Packed, PackedForm};
 use neap_ir::{Const, Node, Op, PackedId, Program, ValueId};
 use neap_kernels::panel::preferred_panels;
 use neap_kernels::simd::Isa;
-use neap_ops::Operand;
+use neap_ops::{KernelFacts, Operand};
 use neap_plan::{BufferId, BufferSpec, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload};
 use neap_store::BLOCK;
 
@@ -28,12 +28,6 @@ pub fn workload(program: &Program, threads: usize, isa: Isa, kernels: Kernels) -
             step(program, node, threads, isa, kernels.room(live))
         })
         .collect();
-    let mut digest = program.digest.clone();
-    if steps.iter().any(|s| s.kernel != 0) {
-        // Plans for other kernels need other workspaces.
-        digest.push('+');
-        digest.extend(steps.iter().map(|s| char::from(b'a' + s.kernel % 26)));
-    }
     let buffers = program
         .buffers
         .iter()
@@ -55,12 +49,40 @@ pub fn workload(program: &Program, threads: usize, isa: Isa, kernels: Kernels) -
             _ => 0,
         })
         .sum();
-    Workload {
-        digest,
+    let mut workload = Workload {
+        digest: String::new(),
         steps,
         buffers,
         constants_bytes,
+    };
+    name_kernels(&mut workload, program);
+    workload
+}
+
+/// Puts the kernels of its steps into a workload's digest: plans for others need other workspaces.
+pub(crate) fn name_kernels(workload: &mut Workload, program: &Program) {
+    let mut digest = program.digest.clone();
+    if workload.steps.iter().any(|s| s.kernel != 0) {
+        digest.push('+');
+        let kernels = workload.steps.iter().map(|s| s.kernel % 26);
+        digest.extend(kernels.map(|kernel| char::from(b'a' + kernel)));
     }
+    workload.digest = digest;
+}
+
+/// The kernels that can compute a step, with what they need.
+pub(crate) fn step_facts(
+    program: &Program,
+    step: usize,
+    threads: usize,
+    isa: Isa,
+) -> Vec<KernelFacts> {
+    let node = &program.graph.nodes[program.steps[step].index()];
+    let (inputs, outputs) = (
+        operands(program, &node.inputs),
+        operands(program, &node.outputs),
+    );
+    neap_ops::kernels(&node.op, &inputs, &outputs, threads, isa)
 }
 
 /// Every activation lives on to the end of the run and is kept; outputs are taken then, as ever.
@@ -194,6 +216,7 @@ fn step(
         extents,
         rows,
         kernel: 0,
+        prepared_panel_bytes: 0,
         reads,
         writes,
     };

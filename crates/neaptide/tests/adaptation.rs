@@ -2,7 +2,7 @@
 
 use neap_ir::op::{Activation, Op, Unary, Window};
 use neap_ir::{DType, Graph, Literal, Node, TensorType, ValueId, infer};
-use neaptide::{Budget, Error, IoMode, Model, RunOptions, Session};
+use neaptide::{Budget, CostProfile, Error, IoMode, Model, RunOptions, Session};
 use std::fs;
 use std::path::Path;
 
@@ -106,6 +106,89 @@ fn budgets_up_and_down() {
         up_and_down(&path, &options);
         prepared(&path, &options);
     }
+    panels_prepared(&path);
+}
+
+/// Memory that is left over holds panels in the form that kernels take: the same bits, within every budget.
+fn panels_prepared(path: &Path) {
+    let open = || Model::open(path, &Default::default(), &mut |_| {}).expect("opens");
+    let options = RunOptions {
+        threads: 2,
+        // By these, memory is no bound.
+        costs: Some(CostProfile {
+            memory_bytes_per_second: 1e15,
+            ..CostProfile::default()
+        }),
+        ..RunOptions::default()
+    };
+    let budget = |budget, options: &RunOptions| RunOptions {
+        budget,
+        ..options.clone()
+    };
+    let stored = RunOptions {
+        prepared_weights: false,
+        ..options.clone()
+    };
+    let exact = RunOptions {
+        exact: true,
+        ..options.clone()
+    };
+    for without in [&stored, &exact] {
+        let plan = open().plan(without).expect("feasible");
+        assert!(plan.execution.prepared.is_empty());
+    }
+    let plan = open().plan(&options).expect("feasible");
+    let panels = plan.workload.steps.iter().map(|s| s.prepared_bytes());
+    let all_bytes: u64 = panels.sum();
+    assert!(all_bytes > 40 << 20, "{all_bytes}");
+    let whole = open().plan(&stored).expect("feasible").high_water_bytes();
+
+    // More memory: no less prepared, no slower.
+    let (mut latency_ns, mut count) = (u64::MAX, 0);
+    for part in 0..=16 {
+        let bytes = whole - (1 << 20) + (all_bytes + (4 << 20)) * part / 16;
+        let plan = open()
+            .plan(&budget(Budget::Bytes(bytes), &options))
+            .expect("feasible");
+        assert!(plan.high_water_bytes() <= bytes);
+        assert!(plan.prediction.latency_ns <= latency_ns, "{part}");
+        assert!(plan.execution.prepared.len() >= count, "{part}");
+        (latency_ns, count) = (plan.prediction.latency_ns, plan.execution.prepared.len());
+    }
+    assert!(count > 2, "{count}");
+
+    let mut bench = Bench::open(path, &stored);
+    bench.run();
+    let expected = bench.expected.take();
+    drop(bench);
+    let most = whole + all_bytes + (8 << 20);
+    let mut bench = Bench::open(path, &budget(Budget::Bytes(most), &options));
+    bench.expected = expected;
+    let mut before = most;
+    for next in [
+        whole + (1 << 20),
+        most,
+        whole + all_bytes / 2,
+        most,
+        whole + (1 << 20),
+    ] {
+        bench.run();
+        bench.run();
+        assert!(status_bytes("VmRSS:") <= before);
+        forget_peak();
+        let done = bench.session.set_budget(Budget::Bytes(next));
+        assert!(done.expect("feasible").high_water_bytes <= next);
+        assert!(status_bytes("VmRSS:") <= next);
+        bench.run();
+        bench.run();
+        let peak = status_bytes("VmHWM:");
+        assert!(peak <= next.max(before), "{peak} of {before}, {next}");
+        before = next;
+    }
+    let done = bench.session.set_budget(Budget::Unlimited);
+    assert!(done.expect("feasible").high_water_bytes >= whole + all_bytes);
+    bench.run();
+    bench.run();
 }
 
 /// Budgets whose plans are made before.

@@ -173,6 +173,7 @@ fn figures(args: &PlanArgs, model: &Model, plan: &Plan, options: &RunOptions) ->
         "arena_bytes": plan.execution.arena_bytes,
         "base_overhead_bytes": plan.base_overhead_bytes,
         "resident_weight_bytes": plan.verdict.resident_bytes,
+        "prepared_weight_bytes": plan.execution.prepared_bytes(&plan.workload),
         "loaded_bytes_per_run": plan.verdict.loaded_bytes_per_run,
         "stored_bytes_per_run": plan.verdict.stored_bytes_per_run,
         "stall_ms": ms(plan.prediction.stall_ns),

@@ -339,6 +339,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
         arena_bytes: plan.execution.arena_bytes,
         base_overhead_bytes: plan.base_overhead_bytes,
         resident_weight_bytes: plan.verdict.resident_bytes,
+        prepared_weight_bytes: plan.execution.prepared_bytes(&plan.workload),
         loaded_bytes_per_run: 0,
         stored_bytes_per_run: plan.verdict.stored_bytes_per_run,
         kernels: plan.kernels(),

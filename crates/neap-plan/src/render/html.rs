@@ -76,7 +76,7 @@ fn data(
             match r.kind {
                 Kind::Buffer => json!(["b", arena, r.begin, r.end, w.buffers[r.index].name]),
                 Kind::Workspace => json!(["w", arena, r.begin, r.end, r.index]),
-                Kind::Resident => json!(["r", arena, r.begin, r.end]),
+                Kind::Resident | Kind::Prepared => json!(["r", arena, r.begin, r.end]),
                 Kind::Load => {
                     let step = plan.computes[r.used_from as usize].step.index();
                     loaded_of_step[step] += plan.loads[r.index].bytes;

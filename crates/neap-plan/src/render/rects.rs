@@ -8,13 +8,14 @@ pub enum Kind {
     Workspace,
     Load,
     Resident,
+    Prepared,
 }
 
 /// Times are in computes of the run at hand; a load that starts in the run before begins below zero.
 #[derive(Clone, Copy, Debug)]
 pub struct Rect {
     pub kind: Kind,
-    /// Index of the buffer, step, load or resident range.
+    /// Index of the buffer, step, load, resident range or step with prepared panels.
     pub index: usize,
     pub arena: ByteRange,
     pub begin: i64,
@@ -112,6 +113,18 @@ pub fn rects(workload: &Workload, plan: &ExecutionPlan) -> Vec<Rect> {
             kind: Kind::Resident,
             index,
             arena,
+            begin: 0,
+            end: n,
+            used_from: 0,
+        });
+    }
+    for p in &plan.prepared {
+        let index = p.step.index();
+        let bytes = workload.steps[index].prepared_bytes();
+        out.push(Rect {
+            kind: Kind::Prepared,
+            index,
+            arena: ByteRange::at(p.offset, bytes),
             begin: 0,
             end: n,
             used_from: 0,

@@ -57,6 +57,13 @@ pub fn text(workload: &Workload, plan: &ExecutionPlan, timeline: Option<&Timelin
         bytes_text(plan.resident_bytes()),
         plan.resident.len()
     ));
+    if !plan.prepared.is_empty() {
+        line(&format!(
+            "  prepared  {} for {} steps",
+            bytes_text(plan.prepared_bytes(workload)),
+            plan.prepared.len()
+        ));
+    }
     line(&format!(
         "  streamed  {} per run in {} loads",
         bytes_text(loaded),
@@ -118,7 +125,7 @@ fn map(plan: &ExecutionPlan, rects: &[Rect], line: &mut impl FnMut(&str)) {
                 Kind::Workspace => 1,
                 Kind::Load if now >= r.used_from => 2,
                 Kind::Load => 3,
-                Kind::Resident => 4,
+                Kind::Resident | Kind::Prepared => 4,
             };
             let rows = r.arena.begin / row_bytes..r.arena.end.div_ceil(row_bytes);
             for row in rows.filter(|&row| row < ROWS as u64) {

@@ -11,6 +11,7 @@
 //!   workspace   first → last compute of its step
 //!   load        its `after` → the last compute that uses it      (it may be in flight from `after` on)
 //!   resident    always
+//!   prepared    always
 //! ```
 //!
 //! A load lives less than two runs, so three consecutive runs show every meeting of two rectangles.
@@ -103,6 +104,8 @@ pub enum Violation {
         step: u32,
         why: &'static str,
     },
+    #[error("the prepared panels of step {step}: {why}")]
+    Prepared { step: u32, why: &'static str },
     #[error("{a} and {b} overlap at time {time}")]
     Overlap { a: String, b: String, time: u64 },
 }
@@ -143,5 +146,25 @@ fn check_shape(w: &Workload, plan: &Plan) -> Result<(), Violation> {
             return Err(Violation::Count { what, got, want });
         }
     }
-    Ok(())
+    check_prepared(w, plan)
+}
+
+/// Each step that takes its panels prepared has one place for them, and no other step has.
+fn check_prepared(w: &Workload, plan: &Plan) -> Result<(), Violation> {
+    let mut listed = plan.prepared.iter().map(|p| p.step.0).peekable();
+    for (step, spec) in (0..).zip(&w.steps) {
+        let why = match (listed.next_if_eq(&step), spec.prepared_bytes() > 0) {
+            (None, true) => "they have no place",
+            (Some(_), false) => "it takes them as they are stored",
+            _ => continue,
+        };
+        return Err(Violation::Prepared { step, why });
+    }
+    match listed.next() {
+        None => Ok(()),
+        Some(step) => Err(Violation::Prepared {
+            step,
+            why: "they are listed twice, out of order, or for a step that there is not",
+        }),
+    }
 }

@@ -2,7 +2,9 @@
 
 use super::computes::StepTimes;
 use super::stays::Stay;
-use crate::{BLOCK_BYTES, ByteRange, ExecutionPlan as Plan, LoadFrom, Violation, Workload};
+use crate::{
+    BLOCK_BYTES, ByteRange, ExecutionPlan as Plan, LoadFrom, Violation, WORKSPACE_ALIGN, Workload,
+};
 
 /// What a rectangle is, for messages.
 #[derive(Clone, Copy)]
@@ -11,6 +13,7 @@ enum Owner {
     Workspace(usize),
     Load(usize),
     Resident(usize),
+    Prepared(usize),
 }
 
 impl Owner {
@@ -20,6 +23,7 @@ impl Owner {
             Owner::Workspace(i) => format!("the workspace of step {i} of run {run}"),
             Owner::Load(i) => format!("load {i} of run {run}"),
             Owner::Resident(i) => format!("resident load {i}"),
+            Owner::Prepared(i) => format!("the prepared panels of step {i}"),
         }
     }
 }
@@ -106,15 +110,18 @@ pub(super) fn rectangles(
         };
         rects.extend((0..RUNS).map(|run| rect.in_run(run, n)));
     }
+    let always = |owner, arena| Rect::plain(owner, arena, 0, (RUNS + 1) * n.max(1));
     for (i, r) in plan.resident.iter().enumerate() {
         check_blocks(format!("resident load {i}"), r.file_offset, r.bytes)?;
-        let arena = inside(plan, Owner::Resident(i), r.offset, r.bytes, BLOCK_BYTES)?;
-        rects.push(Rect::plain(
-            Owner::Resident(i),
-            arena,
-            0,
-            (RUNS + 1) * n.max(1),
-        ));
+        let owner = Owner::Resident(i);
+        let arena = inside(plan, owner, r.offset, r.bytes, BLOCK_BYTES)?;
+        rects.push(always(owner, arena));
+    }
+    for p in &plan.prepared {
+        let owner = Owner::Prepared(p.step.index());
+        let bytes = w.steps[p.step.index()].prepared_bytes();
+        let arena = inside(plan, owner, p.offset, bytes, WORKSPACE_ALIGN)?;
+        rects.push(always(owner, arena));
     }
     Ok(rects)
 }

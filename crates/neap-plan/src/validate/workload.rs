@@ -21,7 +21,15 @@ pub fn check_workload(w: &Workload) -> Result<(), Violation> {
     if w.steps.iter().map(panels).sum::<u64>() > MOST_PANELS {
         return bad("too many panels".into());
     }
+    let mut prepared = 0u64;
     for (i, s) in w.steps.iter().enumerate() {
+        if s.prepared_panel_bytes > 0 && s.panels.is_none() {
+            return bad(format!("step {i} has prepared panels and no others"));
+        }
+        prepared = prepared.saturating_add(s.prepared_bytes());
+        if prepared >= LIMIT {
+            return bad(format!("the prepared panels up to step {i} are too large"));
+        }
         if let Some(p) = s.panels {
             if p.panels == 0 || p.panel_bytes == 0 || p.granule == 0 {
                 return bad(format!("step {i} has panels of no size"));

@@ -14,6 +14,12 @@ use std::sync::Arc;
 pub(crate) struct StepTimes(pub Arc<BTreeMap<u64, u64>>);
 
 impl StepTimes {
+    /// What a step of a program took with that kernel, if it was measured.
+    pub fn of(&self, program: &Program, step: usize, kernel: u8) -> Option<u64> {
+        let node = &program.graph.nodes[program.steps[step].index()];
+        self.0.get(&step_key(program, node, kernel)).copied()
+    }
+
     /// Puts the measured times of a program's steps into `costs`; others stay as they are there.
     pub fn apply(&self, program: &Program, workload: &Workload, costs: &mut CostProfile) {
         if self.0.is_empty() {

@@ -96,6 +96,8 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
     let inputs = inputs(model);
     let options = RunOptions {
         reserve_bytes: options.reserve_bytes + OWN_BYTES,
+        // What streams is computed from stored panels.
+        prepared_weights: false,
         ..options.clone()
     };
     let most_bytes = match options.budget {

@@ -1,0 +1,139 @@
+//! Memory that a plan leaves over, where everything is resident already: panels are kept in the form that kernels
+//! take too.
+//!
+//! ```text
+//!   budget   │ activations, workspaces │ resident weights │ prepared panels │     more of them with more memory,
+//!                                                                               those first that save most per byte
+//! ```
+//! Winograd's panels are two to four times as large prepared as stored, and are transformed as they are used
+//! otherwise, again in each run. The stored ones stay: they are what a smaller budget goes back to. The
+//! bits of the result are the same.
+
+use crate::calibrate::StepTimes;
+use crate::kernels;
+use crate::workload::{name_kernels, step_facts};
+use neap_ir::Program;
+use neap_kernels::simd::Isa;
+use neap_plan::{BLOCK_BYTES, ExecutionPlan, PreparedPanels, StepId, StepSpec, Workload};
+use neap_planner::Planned;
+use neap_sim::CostProfile;
+
+/// A plan with what it is for and was made with.
+pub(crate) struct Planning {
+    pub workload: Workload,
+    pub planned: Planned,
+    pub costs: CostProfile,
+}
+
+/// A step that would take its panels prepared.
+struct Candidate {
+    step: usize,
+    spec: StepSpec,
+    bytes: u64,
+    /// What a run saves by it, and how long the step then takes.
+    saved_ns: u64,
+    ns: u64,
+}
+
+/// The same plan, with panels prepared in at most `spare_bytes` behind its arena; `None` where nothing is gained by
+/// that, or weights are loaded in each run. `times` are of steps that were measured.
+pub(crate) fn prepare(
+    program: &Program,
+    threads: usize,
+    times: &StepTimes,
+    old: &Planning,
+    spare_bytes: u64,
+) -> Option<Planning> {
+    let plan = &old.planned.plan;
+    if !plan.loads.is_empty() || !plan.stores.is_empty() {
+        return None;
+    }
+    let mut candidates = candidates(program, threads, times, old);
+    candidates.sort_by(|a, b| {
+        let by_saving = |a: &Candidate, b: &Candidate| u128::from(a.saved_ns) * u128::from(b.bytes);
+        by_saving(b, a).cmp(&by_saving(a, b))
+    });
+    let mut costs = old.costs.clone();
+    costs.step_ns.resize(old.workload.steps.len(), 0);
+    let mut workload = old.workload.clone();
+    let mut chosen = Vec::new();
+    let mut room_bytes = spare_bytes;
+    for candidate in candidates {
+        // Not a smaller one instead: with more memory there is then never less prepared.
+        let Some(left) = room_bytes.checked_sub(candidate.bytes) else {
+            break;
+        };
+        room_bytes = left;
+        costs.step_ns[candidate.step] = candidate.ns;
+        workload.steps[candidate.step] = candidate.spec;
+        chosen.push(candidate.step);
+    }
+    chosen.sort_unstable();
+    name_kernels(&mut workload, program);
+    let plan = with_places(plan, &workload, &chosen);
+    let prediction = neap_sim::predict(&workload, &plan, &costs);
+    let is_faster = prediction.latency_ns < old.planned.prediction.latency_ns;
+    is_faster.then_some(Planning {
+        workload,
+        planned: Planned { plan, prediction },
+        costs,
+    })
+}
+
+fn candidates(
+    program: &Program,
+    threads: usize,
+    times: &StepTimes,
+    old: &Planning,
+) -> Vec<Candidate> {
+    let prepared = |step: usize, stored: &StepSpec| {
+        let facts = step_facts(program, step, threads, Isa::detect());
+        kernels::prepared(stored, &facts)
+    };
+    let steps = old.workload.steps.iter().enumerate();
+    steps
+        .filter(|(_, stored)| stored.kernel != 0)
+        .filter_map(|(step, stored)| {
+            let spec = prepared(step, stored)?;
+            let stored_ns = old.costs.step_ns(step, stored);
+            let ns = times
+                .of(program, step, spec.kernel)
+                .unwrap_or_else(|| estimate_ns(&old.costs, stored_ns, [stored, &spec]));
+            let saved_ns = stored_ns.checked_sub(ns).filter(|&saved| saved > 0)?;
+            Some(Candidate {
+                step,
+                bytes: spec.prepared_bytes().next_multiple_of(BLOCK_BYTES),
+                spec,
+                saved_ns,
+                ns,
+            })
+        })
+        .collect()
+}
+
+/// What a step takes with prepared panels, by what it takes with stored ones and the operations of both.
+fn estimate_ns(costs: &CostProfile, stored_ns: u64, [stored, prepared]: [&StepSpec; 2]) -> u64 {
+    let memory_ns = prepared.touched_bytes as f64 / costs.memory_bytes_per_second * 1e9;
+    let by_operations = stored_ns as f64 * prepared.flops as f64 / stored.flops.max(1) as f64;
+    by_operations.max(memory_ns) as u64
+}
+
+/// Places for the prepared panels of `steps`, behind everything else.
+fn with_places(plan: &ExecutionPlan, workload: &Workload, steps: &[usize]) -> ExecutionPlan {
+    let mut plan = ExecutionPlan {
+        digest: workload.digest.clone(),
+        ..plan.clone()
+    };
+    let mut end = plan.arena_bytes.next_multiple_of(BLOCK_BYTES);
+    for &step in steps {
+        plan.prepared.push(PreparedPanels {
+            step: StepId(step as u32),
+            offset: end,
+        });
+        end += workload.steps[step]
+            .prepared_bytes()
+            .next_multiple_of(BLOCK_BYTES);
+    }
+    plan.arena_bytes = end;
+    plan
+}
