@@ -24,7 +24,8 @@ pub struct Report {
     pub arena_bytes: u64,
     pub base_overhead_bytes: u64,
     pub resident_weight_bytes: u64,
-    /// Panels that are also kept in the form that kernels take.
+    /// Panels that are also kept in the form that kernels take; told to people only.
+    #[serde(skip)]
     pub prepared_weight_bytes: u64,
     pub loaded_bytes_per_run: u64,
     /// Activations written to the spill file.
