@@ -26,7 +26,10 @@ const LEAST_LATENCY_NS: u64 = 20_000;
 const MOST_LATENCY_NS: u64 = 1_000_000;
 
 /// Share of the rate at rest that storage gives while steps compute.
-const BUSY_EFFICIENCY: f64 = 0.9;
+const BUSY_EFFICIENCY: f64 = 0.82;
+
+/// A thread that computes notices later than one that waits what has arrived: it looks between its tasks.
+const NOTICE_NS: u64 = 50_000;
 
 /// Loads handed over together where storage reports them together: the larger, the less its latency is
 /// felt, and the longer the first of them waits for the last.
@@ -56,7 +59,8 @@ fn storage(costs: &mut CostProfile, path: &Path, io: IoMode) {
     };
     if let Some(found) = found {
         costs.storage_bytes_per_second = found.bytes_per_second * BUSY_EFFICIENCY;
-        costs.request_latency_ns = found.latency_ns.clamp(LEAST_LATENCY_NS, MOST_LATENCY_NS);
+        costs.request_latency_ns =
+            NOTICE_NS + found.latency_ns.clamp(LEAST_LATENCY_NS, MOST_LATENCY_NS);
         if found.reports_together {
             costs.group_bytes = GROUP_BYTES;
         }
