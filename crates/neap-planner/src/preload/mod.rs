@@ -21,7 +21,7 @@ pub mod residency;
 mod skyline;
 
 use neap_plan::{BLOCK_BYTES, ExecutionPlan, PanelRange, StepId, Workload};
-use neap_sim::{CostProfile, Prediction, Simulator, predict};
+use neap_sim::{CostProfile, Prediction, Simulator};
 
 use crate::assemble::assemble;
 use crate::ground::{Ground, Memory, Reserve, Tables, prefers_rows};
@@ -34,6 +34,7 @@ use residency::{Played, Window};
 /// Slicings to try. The last takes all the room that a step leaves: where nothing can be prefetched, the
 /// fewest slices are best.
 const THOROUGH: &[Slicing] = &[
+    slicing(16 << 20, 2, COARSEST_GATHER_BYTES),
     slicing(4 << 20, 2, COARSEST_GATHER_BYTES),
     slicing(2 << 20, 2, COARSEST_GATHER_BYTES),
     slicing(1 << 20, 2, 128 << 10),
@@ -59,9 +60,6 @@ const fn slicing(cap_bytes: u64, in_gap: u64, gather_bytes: u64) -> Slicing {
 }
 
 const COARSEST_GATHER_BYTES: u64 = 256 << 10;
-
-/// Groups of loads to try once a plan is found, as multiples of the profile's.
-const LARGER_GROUPS: [u64; 2] = [2, 4];
 
 /// Fine slicings leave room for each other where there is little of it; not in windows that are larger than the
 /// smallest by more than this.
@@ -164,11 +162,11 @@ pub fn plan(
                 search.candidate(&grounds.tight, window_bytes, slicing);
             }
             if search.best_ns() <= search.enough_ns.max(search.bound_ns(window_bytes)) {
-                return search.finish();
+                return search.best;
             }
         }
     }
-    search.finish()
+    search.best
 }
 
 /// A latency that is not worth improving: half a percent above that of the same steps whole, with as many
@@ -252,27 +250,6 @@ impl Search<'_> {
         least + least / 200
     }
 
-    /// The best plan found, with loads handed over in larger groups where that is faster: the larger, the
-    /// less the storage's latency is felt, and the longer the first load of a group waits for its last.
-    fn finish(self) -> Option<(ExecutionPlan, Prediction)> {
-        let (mut plan, mut prediction) = self.best?;
-        if self.costs.group_bytes > 0 && prediction.stall_ns > 0 {
-            for times in LARGER_GROUPS {
-                let tried = std::mem::replace(
-                    &mut plan.group_bytes,
-                    self.costs.group_bytes.saturating_mul(times),
-                );
-                let found = predict(self.w, &plan, self.costs);
-                if found.latency_ns < prediction.latency_ns {
-                    prediction = found;
-                } else {
-                    plan.group_bytes = tried;
-                }
-            }
-        }
-        Some((plan, prediction))
-    }
-
     /// Plays the best plan with this window and slicing; false if there is no such plan for any budget.
     fn candidate(&mut self, ground: &Ground, window_bytes: u64, slicing: Slicing) -> bool {
         if !self.place(ground, window_bytes, slicing) {
@@ -297,13 +274,17 @@ impl Search<'_> {
         if self.costs.transfer_ns(loaded_at_least) >= self.best_ns() {
             return true;
         }
-        if let Some((resident, played)) = window.fill(room_bytes, self.costs, &mut self.sim)
-            && played.prediction.latency_ns < self.best_ns()
-        {
-            self.best = Some((
-                assemble("preload", &window, &resident, &played),
-                played.prediction,
-            ));
+        if let Some((resident, mut played)) = window.fill(room_bytes, self.costs, &mut self.sim) {
+            // Larger groups gain less than an eighth.
+            if played.prediction.latency_ns / 8 * 7 < self.best_ns() {
+                window.regroup(&mut played, self.costs, &mut self.sim);
+            }
+            if played.prediction.latency_ns < self.best_ns() {
+                self.best = Some((
+                    assemble("preload", &window, &resident, &played),
+                    played.prediction,
+                ));
+            }
         }
         true
     }

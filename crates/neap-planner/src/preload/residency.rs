@@ -17,6 +17,9 @@ use crate::schedule::{Kind, Schedule, Slice};
 /// Rounds of choosing that bring all units into order.
 const ROUNDS: u64 = 4;
 
+/// Groups of loads to try, as multiples of the profile's.
+const LARGER_GROUPS: [u64; 2] = [2, 4];
+
 /// A schedule with addresses, in a window of the arena; what is resident lies above the window.
 pub struct Window<'a> {
     pub w: &'a Workload,
@@ -160,30 +163,50 @@ impl Window<'_> {
             }
             out.needs[c] = next as u32;
         }
+        out.prediction = self.time(&out, costs, sim);
+        out
+    }
+
+    /// The same with loads handed over in larger groups, where that is faster: the larger, the less the
+    /// storage's latency is felt, and the longer the first load of a group waits for its last.
+    pub fn regroup(&self, played: &mut Played, costs: &CostProfile, sim: &mut Simulator) {
+        if costs.group_bytes == 0 || played.prediction.stall_ns == 0 {
+            return;
+        }
+        for times in LARGER_GROUPS {
+            let group_bytes = costs.group_bytes.saturating_mul(times);
+            let before = std::mem::replace(&mut played.group_bytes, group_bytes);
+            let found = self.time(played, costs, sim);
+            if found.latency_ns < played.prediction.latency_ns {
+                played.prediction = found;
+            } else {
+                played.group_bytes = before;
+            }
+        }
+    }
+
+    fn time(&self, played: &Played, costs: &CostProfile, sim: &mut Simulator) -> Prediction {
         let bytes = |s: &Streamed| self.schedule.units[s.unit as usize].file.len();
-        let loads: Vec<_> = out
+        let loads: Vec<_> = played
             .streamed
             .iter()
-            .zip(&out.after)
+            .zip(&played.after)
             .map(|(s, a)| (bytes(s), a.run_back, a.computes))
             .collect();
-        let computes: Vec<_> = out
+        let computes: Vec<_> = played
             .slices
             .iter()
-            .zip(&out.needs)
+            .zip(&played.needs)
             .map(|(s, &needs)| {
                 let reads_rows = self.ground.reads_rows[s.step as usize];
                 (costs.slice_ns(self.w, s.id(), s.panels, reads_rows), needs)
             })
             .collect();
-        out.prediction = sim.play(
-            LoadCost::from(costs),
-            &loads,
-            &computes,
-            STEADY_RUNS,
-            |_| {},
-        );
-        out
+        let cost = LoadCost {
+            group_bytes: played.group_bytes,
+            ..LoadCost::from(costs)
+        };
+        sim.play(cost, &loads, &computes, STEADY_RUNS, |_| {})
     }
 
     /// Neighbouring slices of one step whose panels are resident become one compute.
