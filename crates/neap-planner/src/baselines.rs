@@ -46,7 +46,7 @@ fn streamed(
         gather_bytes: 0,
     };
     let on = |ground: &Ground| {
-        let schedule = Schedule::new(w, ground, arena_bytes, slicing)?;
+        let schedule = Schedule::new(w, ground, arena_bytes, slicing, usize::MAX)?;
         let offsets = addresses(&schedule, ground, arena_bytes)?;
         let window = Window {
             w,

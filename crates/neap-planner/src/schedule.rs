@@ -6,8 +6,6 @@
 //!   units    │ bias │ slice │  slice 0 │  slice 1 │  slice 2 │     first use … last use
 //! ```
 
-use std::collections::HashMap;
-
 use neap_plan::{BLOCK_BYTES, ByteRange, PanelRange, StepId, Workload};
 
 use crate::ground::{Ground, Tables, prefers_rows, whole_weights};
@@ -70,6 +68,8 @@ struct Twins {
     next: Vec<u32>,
     /// By unit: one before it is the same.
     repeats: Vec<bool>,
+    /// Units by their bytes of the file, those of the same in the order of their rounds.
+    by_file: Vec<u32>,
 }
 
 /// How finely to slice.
@@ -94,10 +94,16 @@ impl Slicing {
 
 impl Schedule {
     /// Cuts the steps so that every slice fits in the arena beside the ground. `None` when some step
-    /// does not fit even one panel at a time.
-    pub fn new(w: &Workload, ground: &Ground, arena_bytes: u64, slicing: Slicing) -> Option<Self> {
+    /// does not fit even one panel at a time, or more than `most_slices` would come of it.
+    pub fn new(
+        w: &Workload,
+        ground: &Ground,
+        arena_bytes: u64,
+        slicing: Slicing,
+        most_slices: usize,
+    ) -> Option<Self> {
         let mut schedule = Schedule::default();
-        let fits = schedule.renew(w, ground, arena_bytes, slicing);
+        let fits = schedule.renew(w, ground, arena_bytes, slicing, most_slices);
         fits.then_some(schedule)
     }
 
@@ -108,6 +114,7 @@ impl Schedule {
         ground: &Ground,
         arena_bytes: u64,
         slicing: Slicing,
+        most_slices: usize,
     ) -> bool {
         self.slices.clear();
         self.units.clear();
@@ -121,28 +128,43 @@ impl Schedule {
             gaps: Vec::new(),
             gathers: false,
         };
-        let fits = (0..w.steps.len()).all(|step| builder.step(step, arena_bytes).is_some());
+        let fits = (0..w.steps.len()).all(|step| {
+            builder.step(step, arena_bytes).is_some() && builder.out.slices.len() <= most_slices
+        });
         *self = builder.out;
         self.step_first.push(self.slices.len() as u32);
-        self.find_twins(ground);
+        if fits {
+            self.find_twins(ground);
+        }
         fits
     }
 
     fn find_twins(&mut self, ground: &Ground) {
-        self.twins.next.clear();
-        self.twins.repeats.clear();
+        let Twins {
+            next,
+            repeats,
+            by_file,
+        } = &mut self.twins;
+        next.clear();
+        repeats.clear();
         if !ground.shares_weights {
             return;
         }
-        let mut by_file: HashMap<(u64, u64), (u32, u32)> = HashMap::new();
-        for (i, unit) in self.units.iter().enumerate() {
-            let unit_index = i as u32;
-            let entry = by_file.entry((unit.file.begin, unit.file.end));
-            let (first, last) = entry.or_insert((unit_index, unit_index));
-            self.twins.repeats.push(*first != unit_index);
-            self.twins.next.push(*first);
-            self.twins.next[*last as usize] = unit_index;
-            *last = unit_index;
+        let units = &self.units;
+        next.resize(units.len(), 0);
+        repeats.resize(units.len(), false);
+        by_file.clear();
+        by_file.extend(0..units.len() as u32);
+        let file = |unit: u32| {
+            let range = units[unit as usize].file;
+            (range.begin, range.end)
+        };
+        by_file.sort_unstable_by_key(|&unit| (file(unit), unit));
+        for same in by_file.chunk_by(|&a, &b| file(a) == file(b)) {
+            for (i, &unit) in same.iter().enumerate() {
+                next[unit as usize] = same[(i + 1) % same.len()];
+                repeats[unit as usize] = i > 0;
+            }
         }
     }
 

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use neaptide::search::{
-    Classes, Dataflow, Found, Generation, Memory, OpId, Placed, PlacedOptions, Pools, Random,
-    Rules, Scope, SearchOptions, Service, SwapPlanner, TensorKind, improve, latencies_ns, odswap,
-    random_order, search,
+    Classes, Dataflow, Found, Generation, Kept, Memory, OpId, Placed, PlacedOptions, Pools, Random,
+    Rules, Scope, SearchOptions, Service, SwapPlanner, SwapTask, TensorKind, improve, latencies_ns,
+    odswap, random_order, search,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -160,7 +160,14 @@ fn needed_bytes(flow: &Dataflow) -> u64 {
     let memory = Memory::bytes(flow, u64::MAX >> 8, 1);
     let mut planner = SwapPlanner::default();
     let order = flow.given_order();
-    let Some(plan) = planner.plan(flow, &order, &memory, &LINK, &Rules::default()) else {
+    let Some(plan) = planner.plan(&SwapTask {
+        flow,
+        order: &order,
+        memory: &memory,
+        device: &LINK,
+        rules: &Rules::default(),
+        kept: Kept::Found,
+    }) else {
         return u64::MAX;
     };
     let mut change = vec![0i64; order.len() + 1];
@@ -443,7 +450,14 @@ fn one_genome(flow: &Dataflow, order: &[OpId], capacity_bytes: u64) -> ([f64; 2]
         let mut best_ms = f64::INFINITY;
         for _ in 0..10 {
             let started = Instant::now();
-            let plan = planner.plan(flow, order, &memory, &LINK, &Rules::default());
+            let plan = planner.plan(&SwapTask {
+                flow,
+                order,
+                memory: &memory,
+                device: &LINK,
+                rules: &Rules::default(),
+                kept: Kept::Found,
+            });
             let planned = Instant::now();
             plan.and_then(|plan| neaptide::search::play(flow, plan, &LINK));
             let ms = |from: Instant| from.elapsed().as_secs_f64() * 1e3;

@@ -299,15 +299,15 @@ impl Search<'_> {
         let most_slices = match slicing.in_gap {
             1 => usize::MAX,
             _ if coarsest => MOST_SLICES,
-            _ => most_slices(self.w).min(MOST_SLICES),
+            _ => most_slices(self.w),
         };
         let apart = Slicing {
             gather_bytes: 0,
             ..slicing
         };
         [slicing, apart].into_iter().any(|slicing| {
-            self.schedule.renew(self.w, ground, window_bytes, slicing)
-                && self.schedule.slices.len() <= most_slices
+            self.schedule
+                .renew(self.w, ground, window_bytes, slicing, most_slices)
                 && addresses_in(&mut self.offsets, &self.schedule, ground, window_bytes)
         })
     }
@@ -333,7 +333,7 @@ const MOST_SLICES: usize = 1 << 16;
 
 /// More slices than this are too many.
 pub fn most_slices(w: &Workload) -> usize {
-    256 + 2 * w.steps.len() + (w.weight_bytes() >> 19) as usize
+    (256 + 2 * w.steps.len() + (w.weight_bytes() >> 19) as usize).min(MOST_SLICES)
 }
 
 /// Everything resident, if that fits: no loads, every step in one piece.

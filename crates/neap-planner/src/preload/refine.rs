@@ -234,10 +234,7 @@ fn place(
         ..slicing
     };
     [slicing, apart].into_iter().find_map(|slicing| {
-        let schedule = Schedule::new(w, ground, window_bytes, slicing)?;
-        if schedule.slices.len() > most_slices(w) {
-            return None;
-        }
+        let schedule = Schedule::new(w, ground, window_bytes, slicing, most_slices(w))?;
         let offsets = addresses(&schedule, ground, window_bytes)?;
         Some((schedule, offsets))
     })

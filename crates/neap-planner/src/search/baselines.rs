@@ -3,7 +3,7 @@
 use super::dataflow::Dataflow;
 use super::device::Device;
 use super::lanes::{Outcome, play};
-use super::swap::{Eviction, Memory, Rules, SwapPlan, SwapPlanner};
+use super::swap::{Eviction, Kept, Memory, Rules, SwapPlan, SwapPlanner, SwapTask};
 
 /// ODSwap: operators in the given order. What was used longest ago goes when there is no room; from the second
 /// run on, loads are started as early as the first run's decisions allow. Its allocator does not
@@ -22,7 +22,14 @@ pub fn odswap(
     };
     let memory = Memory::bytes(flow, capacity_bytes, 1);
     let outcome = {
-        let plan = planner.plan(flow, &flow.given_order(), &memory, device, &rules)?;
+        let plan = planner.plan(&SwapTask {
+            flow,
+            order: &flow.given_order(),
+            memory: &memory,
+            device,
+            rules: &rules,
+            kept: Kept::Found,
+        })?;
         play(flow, plan, device)?
     };
     Some((planner.take_plan(), outcome))

@@ -12,7 +12,7 @@ use super::device::Device;
 use super::lanes::{Outcome, play};
 use super::order;
 use super::random::Random;
-use super::swap::{Memory, Rules, SwapPlan, SwapPlanner};
+use super::swap::{Kept, Memory, Rules, SwapPlan, SwapPlanner, SwapTask};
 
 /// Does jobs, on as many threads as it likes.
 pub trait Parallel: Sync {
@@ -126,7 +126,14 @@ impl Setting<'_> {
     fn time_ns(&self, order: &[OpId], allocation: &Allocation) -> f64 {
         let mut planner = pop(&self.planners).unwrap_or_default();
         let memory = Memory::pools(self.flow, allocation);
-        let plan = planner.plan(self.flow, order, &memory, self.device, &self.options.rules);
+        let plan = planner.plan(&SwapTask {
+            flow: self.flow,
+            order,
+            memory: &memory,
+            device: self.device,
+            rules: &self.options.rules,
+            kept: Kept::Found,
+        });
         let outcome = plan.and_then(|plan| play(self.flow, plan, self.device));
         push(&self.planners, planner);
         outcome.map_or(f64::INFINITY, |o| o.total_ns)
@@ -273,7 +280,14 @@ pub fn search(
     };
     let mut planner = SwapPlanner::default();
     let memory = Memory::pools(flow, &best.allocation);
-    let made = planner.plan(flow, &best.order, &memory, device, &options.rules);
+    let made = planner.plan(&SwapTask {
+        flow,
+        order: &best.order,
+        memory: &memory,
+        device,
+        rules: &options.rules,
+        kept: Kept::Found,
+    });
     let outcome = made
         .and_then(|plan| play(flow, plan, device))
         .ok_or(infeasible)?;

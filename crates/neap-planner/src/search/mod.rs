@@ -39,6 +39,6 @@ pub use placed::{Placed, PlacedOptions, improve};
 pub use random::Random;
 pub use serving::{Arrivals, Request, Service, latencies_ns, queue_ns};
 pub use swap::{
-    Addresses, After, Eviction, Memory, Needs, PlaceRules, Rules, Side, Stay, SwapIn, SwapOut,
-    SwapPlan, SwapPlanner,
+    Addresses, After, Eviction, Kept, Memory, Needs, PlaceRules, Rules, Side, Stay, SwapIn,
+    SwapOut, SwapPlan, SwapPlanner, SwapTask,
 };

@@ -15,7 +15,7 @@ use super::evolve::{Found, Generation, Infeasible, Parallel, batch, pop, push};
 use super::lanes::{Outcome, play};
 use super::order;
 use super::random::Random;
-use super::swap::{Memory, PlaceRules, Rules, Side, SwapPlan, SwapPlanner};
+use super::swap::{Kept, Memory, PlaceRules, Rules, Side, SwapPlan, SwapPlanner, SwapTask};
 
 /// Tensors lie at multiples of this, as accelerators want it.
 const ALIGN_BYTES: u64 = 512;
@@ -81,13 +81,14 @@ impl Setting<'_> {
     fn play(&self, planner: &mut SwapPlanner, individual: &Individual) -> Option<Outcome> {
         planner.set_bias(&individual.bias);
         let rules = Self::rules(individual);
-        let plan = planner.plan(
-            self.flow,
-            &individual.order,
-            &self.memory,
-            self.device,
-            &rules,
-        )?;
+        let plan = planner.plan(&SwapTask {
+            flow: self.flow,
+            order: &individual.order,
+            memory: &self.memory,
+            device: self.device,
+            rules: &rules,
+            kept: Kept::Found,
+        })?;
         play(self.flow, plan, self.device)
     }
 

@@ -29,7 +29,8 @@ use crate::preload::residency::{Played, Window};
 use crate::preload::{Grounds, most_slices, slicings, windows};
 use crate::schedule::Schedule;
 use crate::search::{
-    Device, OpId, Parallel, PlaceRules, Random, Rules, Side, Stay, SwapPlanner, batch,
+    Device, Kept, OpId, Parallel, PlaceRules, Random, Rules, Side, Stay, SwapPlanner, SwapTask,
+    batch,
 };
 use flow::SliceFlow;
 
@@ -109,11 +110,9 @@ impl<'a> Swapped<'a> {
             for &slicing in slicings(effort) {
                 for ground in [&grounds.loose, &grounds.tight] {
                     let known = |b: &Base| std::ptr::eq(b.ground, ground);
-                    let base = Schedule::new(w, ground, window_bytes, slicing)
+                    let base = Schedule::new(w, ground, window_bytes, slicing, most_slices(w))
                         .filter(|_| ground.needed_bytes <= window_bytes)
-                        .filter(|s| {
-                            s.slices.len() <= most_slices(w) && s.units.len() <= MOST_UNITS
-                        });
+                        .filter(|s| s.units.len() <= MOST_UNITS);
                     let Some(schedule) = base else { continue };
                     let is_new =
                         |b: &Base| !known(b) || b.schedule.slices.len() != schedule.slices.len();
@@ -234,7 +233,14 @@ impl<'a> Swapped<'a> {
             kept[i] = Some(window_bytes);
         }
         let order: Vec<OpId> = flow.given_order();
-        let plan = planner.plan_keeping(flow, &order, memory, &self.device, &rules, &kept)?;
+        let plan = planner.plan(&SwapTask {
+            flow,
+            order: &order,
+            memory,
+            device: &self.device,
+            rules: &rules,
+            kept: Kept::These(&kept),
+        })?;
         if !plan.stores.is_empty() {
             return None;
         }
@@ -279,7 +285,14 @@ impl<'a> Swapped<'a> {
         let room = self.arena_bytes - base.window_bytes;
         let mut room = room.checked_sub(forced_bytes)?;
         let order: Vec<OpId> = flow.given_order();
-        let plan = planner.plan(flow, &order, memory, &self.device, rules)?;
+        let plan = planner.plan(&SwapTask {
+            flow,
+            order: &order,
+            memory,
+            device: &self.device,
+            rules,
+            kept: Kept::Found,
+        })?;
         let bias = |unit: usize| genome.bias.get(unit).copied().unwrap_or(0);
         let mut initial: Vec<usize> = plan
             .stays

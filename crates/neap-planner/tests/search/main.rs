@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 
 use neap_planner::search::{
     Allocation, Classes, Dataflow, DataflowError, DataflowSpec, Eviction, Generation, Infeasible,
-    Memory, OpId, Operator, Parallel, Pools, Random, Rules, Scope, SearchOptions, Serial,
-    SwapPlanner, Tensor, TensorId, TensorKind, play, random_order, search,
+    Kept, Memory, OpId, Operator, Parallel, Pools, Random, Rules, Scope, SearchOptions, Serial,
+    SwapPlanner, SwapTask, Tensor, TensorId, TensorKind, play, random_order, search,
 };
 
 use support::{LINK, check, flow, random_flow, recurrent};
@@ -32,7 +32,14 @@ fn plans_are_right_at_any_speed() {
                         eviction,
                         ..Rules::default()
                     };
-                    let Some(plan) = planner.plan(&flow, &order, &memory, &LINK, &rules) else {
+                    let Some(plan) = planner.plan(&SwapTask {
+                        flow: &flow,
+                        order: &order,
+                        memory: &memory,
+                        device: &LINK,
+                        rules: &rules,
+                        kept: Kept::Found,
+                    }) else {
                         panic!("seed {seed}: no plan in {capacity} bytes");
                     };
                     for speed in 0..6 {
@@ -80,7 +87,14 @@ fn the_papers_figure_3() {
         ..Rules::default()
     };
     let plan = planner
-        .plan(&f, &order, &memory, &LINK, &rules)
+        .plan(&SwapTask {
+            flow: &f,
+            order: &order,
+            memory: &memory,
+            device: &LINK,
+            rules: &rules,
+            kept: Kept::Found,
+        })
         .unwrap()
         .clone();
     check(&f, &memory, &plan, 0);
@@ -112,13 +126,14 @@ fn parameters_stay_where_all_fit() {
     );
     let mut planner = SwapPlanner::default();
     let plan = planner
-        .plan(
-            &flow,
-            &flow.given_order(),
-            &memory,
-            &LINK,
-            &Rules::default(),
-        )
+        .plan(&SwapTask {
+            flow: &flow,
+            order: &flow.given_order(),
+            memory: &memory,
+            device: &LINK,
+            rules: &Rules::default(),
+            kept: Kept::Found,
+        })
         .unwrap();
     let loaded: Vec<TensorId> = plan.loads.iter().map(|l| l.tensor).collect();
     assert_eq!(loaded, [TensorId(0)], "only the input is new in each run");
@@ -158,7 +173,14 @@ fn a_run_begins_with_nothing_that_leaves_on_the_way() {
     for memory in memories {
         let mut planner = SwapPlanner::default();
         let plan = planner
-            .plan(&f, &f.given_order(), &memory, &LINK, &Rules::default())
+            .plan(&SwapTask {
+                flow: &f,
+                order: &f.given_order(),
+                memory: &memory,
+                device: &LINK,
+                rules: &Rules::default(),
+                kept: Kept::Found,
+            })
             .unwrap();
         check(&f, &memory, plan, 1);
         let loaded: Vec<u32> = plan.loads.iter().map(|l| l.tensor.0).collect();
@@ -196,7 +218,14 @@ fn the_recency_threshold_takes_an_older_one() {
             ..Rules::default()
         };
         let plan = planner
-            .plan(&f, &f.given_order(), &memory, &LINK, &rules)
+            .plan(&SwapTask {
+                flow: &f,
+                order: &f.given_order(),
+                memory: &memory,
+                device: &LINK,
+                rules: &rules,
+                kept: Kept::Found,
+            })
             .unwrap();
         check(&f, &memory, plan, 1);
         let third = plan.stays.iter().find(|s| s.tensor == TensorId(2)).unwrap();

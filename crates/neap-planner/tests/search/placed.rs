@@ -3,8 +3,9 @@
 use std::ops::ControlFlow;
 
 use neap_planner::search::{
-    Classes, Dataflow, Found, Memory, PlaceRules, Placed, PlacedOptions, Pools, Random, Rules,
-    SearchOptions, Serial, Side, SwapPlan, SwapPlanner, improve, odswap, random_order, search,
+    Classes, Dataflow, Found, Kept, Memory, PlaceRules, Placed, PlacedOptions, Pools, Random,
+    Rules, SearchOptions, Serial, Side, SwapPlan, SwapPlanner, SwapTask, improve, odswap,
+    random_order, search,
 };
 
 use crate::support::{LINK, check, random_flow, recurrent};
@@ -102,7 +103,14 @@ fn there_is_a_plan_wherever_the_largest_operator_fits() {
                         },
                         ..Rules::default()
                     };
-                    let plan = planner.plan(&flow, &order, &memory, &LINK, &rules);
+                    let plan = planner.plan(&SwapTask {
+                        flow: &flow,
+                        order: &order,
+                        memory: &memory,
+                        device: &LINK,
+                        rules: &rules,
+                        kept: Kept::Found,
+                    });
                     let plan = plan.unwrap_or_else(|| panic!("seed {seed}, {capacity} bytes"));
                     for speed in 0..3 {
                         check_addresses(&flow, plan, capacity, seed * 10 + speed);
@@ -111,7 +119,14 @@ fn there_is_a_plan_wherever_the_largest_operator_fits() {
             }
         }
         let memory = Memory::places(&flow, least - 1, 1);
-        let none = planner.plan(&flow, &order, &memory, &LINK, &Rules::default());
+        let none = planner.plan(&SwapTask {
+            flow: &flow,
+            order: &order,
+            memory: &memory,
+            device: &LINK,
+            rules: &Rules::default(),
+            kept: Kept::Found,
+        });
         assert!(none.is_none());
     }
 }

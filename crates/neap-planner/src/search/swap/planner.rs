@@ -25,6 +25,27 @@ pub struct Wish {
     pub wait_ns: f64,
 }
 
+/// A run to be planned.
+#[derive(Clone, Copy, Debug)]
+pub struct SwapTask<'a> {
+    pub flow: &'a Dataflow,
+    pub order: &'a [OpId],
+    pub memory: &'a Memory,
+    pub device: &'a Device,
+    pub rules: &'a Rules,
+    pub kept: Kept<'a>,
+}
+
+/// The parameters that are there when a run begins.
+#[derive(Clone, Copy, Debug)]
+pub enum Kept<'a> {
+    /// Those that are there at the end of a run, as far as runs can follow each other so.
+    Found,
+    /// These and no others, and they stay to the end: by tensor, where each lies. In memory with contiguous places,
+    /// where those do not overlap.
+    These(&'a [Option<u64>]),
+}
+
 /// What is searched for room.
 enum Room {
     Classes(Classes),
@@ -47,24 +68,32 @@ impl Default for SwapPlanner {
 }
 
 impl SwapPlanner {
-    /// Plans a run of `order` in `memory` that can be repeated: twice over, so that parameters that are there
-    /// at the end of a run are used at the beginning of the next.
+    /// Plans a run that can be repeated.
     ///
-    /// `None` when some operator's tensors do not fit together.
-    pub fn plan(
-        &mut self,
-        flow: &Dataflow,
-        order: &[OpId],
-        memory: &Memory,
-        device: &Device,
-        rules: &Rules,
-    ) -> Option<&SwapPlan> {
-        self.scan.find_uses(flow, order);
+    /// `None` when some operator's tensors do not fit together, beside those that are kept.
+    pub fn plan(&mut self, task: &SwapTask) -> Option<&SwapPlan> {
+        self.scan.find_uses(task.flow, task.order);
+        match task.kept {
+            Kept::Found => self.find_kept(task)?,
+            Kept::These(kept) => self.scan(task, kept, true)?,
+        }
+        Some(&self.scan.plan)
+    }
+
+    /// Twice over, so that parameters that are there at the end of a run are used at the beginning of the next.
+    fn find_kept(&mut self, task: &SwapTask) -> Option<()> {
+        let SwapTask {
+            flow,
+            order,
+            memory,
+            rules,
+            ..
+        } = *task;
         let none = vec![None; flow.tensors().len()];
-        self.scan(flow, order, memory, device, rules, &none, false)?;
+        self.scan(task, &none, false)?;
         let mut initial = self.scan.parameters_at_end(flow);
         if initial.iter().all(Option::is_none) {
-            return Some(&self.scan.plan);
+            return Some(());
         }
         let has_places = memory.addresses == Addresses::Contiguous;
         // A parameter that was there at the end, but is not when more is there at the start, is taken out.
@@ -75,10 +104,7 @@ impl SwapPlanner {
             }
             // Each that is taken out moves others; in the end, those left stay, whatever that costs.
             let keeps = has_places && round == MOST_ROUNDS;
-            if self
-                .scan(flow, order, memory, device, rules, &initial, keeps)
-                .is_none()
-            {
+            if self.scan(task, &initial, keeps).is_none() {
                 break;
             }
             let at_end = self.scan.parameters_at_end(flow);
@@ -99,29 +125,10 @@ impl SwapPlanner {
                 }
             }
             if is_stable {
-                return Some(&self.scan.plan);
+                return Some(());
             }
         }
-        self.scan(flow, order, memory, device, rules, &none, false)?;
-        Some(&self.scan.plan)
-    }
-
-    /// Plans a run in which the parameters of `kept`, and no others, are there from beginning to end: by tensor,
-    /// where each lies. In memory with contiguous places, where those do not overlap.
-    ///
-    /// `None` when some operator's tensors do not fit beside them.
-    pub fn plan_keeping(
-        &mut self,
-        flow: &Dataflow,
-        order: &[OpId],
-        memory: &Memory,
-        device: &Device,
-        rules: &Rules,
-        kept: &[Option<u64>],
-    ) -> Option<&SwapPlan> {
-        self.scan.find_uses(flow, order);
-        self.scan(flow, order, memory, device, rules, kept, true)?;
-        Some(&self.scan.plan)
+        self.scan(task, &none, false)
     }
 
     /// Prefers to send some tensors away, and to keep others: by tensor, in positions by which its next use
@@ -136,17 +143,16 @@ impl SwapPlanner {
         std::mem::take(&mut self.scan.plan)
     }
 
-    fn scan(
-        &mut self,
-        flow: &Dataflow,
-        order: &[OpId],
-        memory: &Memory,
-        device: &Device,
-        rules: &Rules,
-        initial: &[Option<u64>],
-        keeps: bool,
-    ) -> Option<()> {
-        self.begin(flow, order, memory, rules, initial, keeps)?;
+    /// A run that begins with the parameters of `initial`, which must stay if it `keeps` them.
+    fn scan(&mut self, task: &SwapTask, initial: &[Option<u64>], keeps: bool) -> Option<()> {
+        let SwapTask {
+            flow,
+            order,
+            memory,
+            rules,
+            ..
+        } = *task;
+        self.begin(task, initial, keeps)?;
         for (position, &op) in order.iter().enumerate() {
             let position = position as u32;
             let touches = flow.touches(op);
@@ -155,8 +161,8 @@ impl SwapPlanner {
             }
             self.scan.plan.needs.push(Needs::default());
             let stays = self.scan.plan.stays.len();
-            if !self.seat_all(flow, op, position, memory, device, rules) {
-                self.seat_together(flow, op, position, memory, rules, stays)?;
+            if !self.seat_all(task, op, position) {
+                self.seat_together(task, op, position, stays)?;
             }
             self.scan.plan.needs[position as usize].loads = self.scan.plan.loads.len() as u32;
             for touch in touches {
@@ -178,15 +184,14 @@ impl SwapPlanner {
     }
 
     /// Nothing has run yet; the parameters of `initial` are there, and must stay if the scan `keeps` them.
-    fn begin(
-        &mut self,
-        flow: &Dataflow,
-        order: &[OpId],
-        memory: &Memory,
-        rules: &Rules,
-        initial: &[Option<u64>],
-        keeps: bool,
-    ) -> Option<()> {
+    fn begin(&mut self, task: &SwapTask, initial: &[Option<u64>], keeps: bool) -> Option<()> {
+        let SwapTask {
+            flow,
+            order,
+            memory,
+            rules,
+            ..
+        } = *task;
         self.scan.reset(flow, order);
         match (&self.room, &memory.addresses) {
             (Room::Places(_), Addresses::Contiguous)
@@ -223,15 +228,14 @@ impl SwapPlanner {
     }
 
     /// Makes room for each of an operator's tensors that is not there; false where there is none.
-    fn seat_all(
-        &mut self,
-        flow: &Dataflow,
-        op: OpId,
-        position: u32,
-        memory: &Memory,
-        device: &Device,
-        rules: &Rules,
-    ) -> bool {
+    fn seat_all(&mut self, task: &SwapTask, op: OpId, position: u32) -> bool {
+        let SwapTask {
+            flow,
+            memory,
+            device,
+            rules,
+            ..
+        } = *task;
         let touches = flow.touches(op);
         if let Room::Places(room) = &mut self.room
             && !memory.fixed.is_empty()
@@ -289,13 +293,17 @@ impl SwapPlanner {
     /// `stays` is how many there were before the operator.
     fn seat_together(
         &mut self,
-        flow: &Dataflow,
+        task: &SwapTask,
         op: OpId,
         position: u32,
-        memory: &Memory,
-        rules: &Rules,
         stays: usize,
     ) -> Option<()> {
+        let SwapTask {
+            flow,
+            memory,
+            rules,
+            ..
+        } = *task;
         let Room::Places(room) = &mut self.room else {
             return None;
         };
