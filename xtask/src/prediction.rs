@@ -1,5 +1,6 @@
 //! Predicted against measured latency: models × budgets, each in a process of its own that calibrates in
-//! full, plans, and runs. Prints a table and the share of points within 5 %.
+//! full, plans, runs, and runs again. Prints a table and the share of points within 5 %, beside how often the
+//! machine itself is as steady as that.
 
 use crate::{chart, models};
 use anyhow::{Context, Result, bail};
@@ -30,14 +31,13 @@ const SHARES: [f64; 5] = [0.0, 0.1, 0.25, 0.5, 0.75];
 /// A prediction is good within this share of what is measured.
 const GOOD: f64 = 0.05;
 
-/// A point is measured again, so often at most, when the same arithmetic took longer by this share at one
-/// time than at another: shared machines change their speed twofold from one minute to the next.
-const UNSTEADY: f64 = 0.05;
-const ATTEMPTS: usize = 2;
-
 /// Measured runs last about so long together, and are at least so many.
 const MEASURE: Duration = Duration::from_secs(2);
 const LEAST_RUNS: usize = 9;
+
+/// The same is measured again after so long, about as long as calibration was before the first time: what
+/// differs then is the machine, which no prediction can know.
+const PAUSE: Duration = Duration::from_secs(3);
 
 struct Point {
     model: String,
@@ -47,6 +47,8 @@ struct Point {
     measured_ms: f64,
     /// 10th and 90th of a hundred runs.
     spread_ms: (f64, f64),
+    /// The median once more.
+    again_ms: f64,
 }
 
 impl Point {
@@ -54,9 +56,14 @@ impl Point {
         self.predicted_ms / self.measured_ms - 1.0
     }
 
-    fn is_good(&self) -> bool {
-        self.error().abs() <= GOOD
+    /// How far off the first measurement would be as a prediction of the second.
+    fn drift(&self) -> f64 {
+        self.measured_ms / self.again_ms - 1.0
     }
+}
+
+fn is_good(error: f64) -> bool {
+    error.abs() <= GOOD
 }
 
 pub fn run(root: &Path, options: &Options) -> Result<()> {
@@ -72,14 +79,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         let sized = SHARES.map(|share| Some(least + ((most - least) as f64 * share) as u64));
         for budget in sized.into_iter().chain([None]) {
             let text = budget.map_or("none".into(), |b| b.to_string());
-            let once = || ask(root, &model, &text).with_context(|| format!("{name} {text}"));
-            let mut answer = once()?;
-            for _ in 1..ATTEMPTS {
-                if !is_steady(&answer) {
-                    eprintln!("{name} {text}: the machine's speed changed meanwhile, once more");
-                    answer = once()?;
-                }
-            }
+            let answer = ask(root, &model, &text).with_context(|| format!("{name} {text}"))?;
             let ms = |key: &str| answer[key].as_f64().context("latency");
             let point = Point {
                 model: name.into(),
@@ -88,6 +88,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
                 predicted_ms: ms("predicted_ms")?,
                 measured_ms: ms("measured_ms")?,
                 spread_ms: (ms("low_ms")?, ms("high_ms")?),
+                again_ms: ms("again_ms")?,
             };
             eprintln!("{}", line(&point));
             points.push(point);
@@ -123,8 +124,8 @@ fn page(table: &str) -> Result<String> {
          Made by `cargo xtask bench prediction --write`. Two threads on {}. Every point is a process of its own, which\n\
          [calibrates](calibration.md) in full within its budget, plans, and runs for {} s. Budgets: the smallest feasible one, {}\n\
          of the way to that with everything resident, and none. *Measured* is the median; beside it the range of the middle 80 % of runs.\n\
-         Where a fixed piece of arithmetic took {:.0} % longer at one time than at another meanwhile, the point was measured\n\
-         again, up to {} times in all.\n\n\
+         *Again*: the same session measured once more, {} s later. What that differs by is the machine's doing, and no\n\
+         prediction can know it.\n\n\
          ![Predicted and measured latency](prediction.svg)\n\n{table}",
         crate::bench::machine()?,
         MEASURE.as_secs(),
@@ -133,8 +134,7 @@ fn page(table: &str) -> Result<String> {
             .map(|s| format!("{:.0} %", s * 100.0))
             .collect::<Vec<_>>()
             .join(", "),
-        UNSTEADY * 100.0,
-        ATTEMPTS,
+        PAUSE.as_secs(),
     ))
 }
 
@@ -182,9 +182,7 @@ pub fn worker(model: &Path, budget: &str, cache: &Path) -> Result<()> {
         return Ok(());
     }
     options.budget = budget.parse::<Budget>().map_err(anyhow::Error::msg)?;
-    let before_ms = reference_ms();
     let plan = model.plan(&options)?;
-    let between_ms = reference_ms();
     let predicted_ms = plan.prediction.latency_ns as f64 / 1e6;
     let loaded_bytes = plan.verdict.loaded_bytes_per_run;
     let mut session = model.into_session(plan, &options)?;
@@ -192,68 +190,46 @@ pub fn worker(model: &Path, budget: &str, cache: &Path) -> Result<()> {
     let mut outputs: Vec<Vec<u8>> = (session.outputs().iter())
         .map(|o| vec![0; o.len_bytes()])
         .collect();
-    let mut latency = Vec::new();
-    let began = Instant::now();
-    let warmup = 3;
-    while latency.len() < LEAST_RUNS + warmup || began.elapsed() < MEASURE {
-        let mut slots: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
-        let started = Instant::now();
-        session.run(&views, &mut slots)?;
-        latency.push(started.elapsed().as_secs_f64() * 1e3);
-    }
-    latency.drain(..warmup);
-    latency.sort_by(f64::total_cmp);
-    let at = |share: f64| latency[((latency.len() - 1) as f64 * share) as usize];
+    let mut measure = || -> Result<Vec<f64>> {
+        let mut latency = Vec::new();
+        let began = Instant::now();
+        let warmup = 3;
+        while latency.len() < LEAST_RUNS + warmup || began.elapsed() < MEASURE {
+            let mut slots: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+            let started = Instant::now();
+            session.run(&views, &mut slots)?;
+            latency.push(started.elapsed().as_secs_f64() * 1e3);
+        }
+        latency.drain(..warmup);
+        latency.sort_by(f64::total_cmp);
+        Ok(latency)
+    };
+    let at = |latency: &[f64], share: f64| latency[((latency.len() - 1) as f64 * share) as usize];
+    let first = measure()?;
+    std::thread::sleep(PAUSE);
+    let again = measure()?;
     println!(
         "{}",
         json!({
             "predicted_ms": predicted_ms,
             "loaded_bytes": loaded_bytes,
-            "measured_ms": at(0.5),
-            "low_ms": at(0.1),
-            "high_ms": at(0.9),
-            "reference_ms": [before_ms, between_ms, reference_ms()],
+            "measured_ms": at(&first, 0.5),
+            "low_ms": at(&first, 0.1),
+            "high_ms": at(&first, 0.9),
+            "again_ms": at(&again, 0.5),
         })
     );
     Ok(())
 }
 
-/// Time of a fixed piece of arithmetic on two threads: how fast the machine is just now.
-fn reference_ms() -> f64 {
-    let work = || {
-        let mut x = std::hint::black_box([1.0f32; 64]);
-        for _ in 0..1_500_000 {
-            for v in &mut x {
-                *v = *v * 0.999_999 + 1e-6;
-            }
-        }
-        std::hint::black_box(x);
-    };
-    let times = (0..3).map(|_| {
-        let started = Instant::now();
-        std::thread::scope(|scope| {
-            scope.spawn(work);
-            work();
-        });
-        started.elapsed().as_secs_f64() * 1e3
-    });
-    times.fold(f64::MAX, f64::min)
-}
-
-/// Whether the machine was as fast while it was measured as while it was calibrated.
-fn is_steady(answer: &Value) -> bool {
-    let times = answer["reference_ms"].as_array();
-    let times: Vec<f64> = (times.into_iter().flatten())
-        .filter_map(Value::as_f64)
-        .collect();
-    let (low, high) = (times.iter()).fold((f64::MAX, 0.0f64), |(l, h), &t| (l.min(t), h.max(t)));
-    high <= low * (1.0 + UNSTEADY)
-}
-
 fn line(p: &Point) -> String {
     let mib = |bytes: u64| bytes as f64 / 1048576.0;
+    let percent = |error: f64| {
+        let mark = if is_good(error) { "" } else { "**" };
+        format!("{mark}{:+.1} %{mark}", error * 100.0)
+    };
     format!(
-        "| {} | {} | {:.1} | {:.2} | {:.2} | {:.2}-{:.2} | {}{:+.1} %{} |",
+        "| {} | {} | {:.1} | {:.2} | {:.2} | {:.2}-{:.2} | {} | {:.2} | {} |",
         p.model,
         p.budget_bytes
             .map_or("none".into(), |b| format!("{:.1}", mib(b))),
@@ -262,30 +238,38 @@ fn line(p: &Point) -> String {
         p.measured_ms,
         p.spread_ms.0,
         p.spread_ms.1,
-        if p.is_good() { "" } else { "**" },
-        p.error() * 100.0,
-        if p.is_good() { "" } else { "**" },
+        percent(p.error()),
+        p.again_ms,
+        percent(p.drift()),
     )
 }
 
 fn table(points: &[Point]) -> String {
     let mut text = String::from(
-        "| model | budget MiB | loaded MiB/run | predicted ms | measured ms | 80 % of runs | off by |\n\
-         |---|--:|--:|--:|--:|--:|--:|\n",
+        "| model | budget MiB | loaded MiB/run | predicted ms | measured ms | 80 % of runs | off by | again ms | first off by |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     for point in points {
         let _ = writeln!(text, "{}", line(point));
     }
-    let good = points.iter().filter(|p| p.is_good()).count();
+    let share = |errors: &mut Vec<f64>| {
+        let good = errors.iter().filter(|e| is_good(**e)).count();
+        errors.sort_by(f64::total_cmp);
+        format!(
+            "{good} of {} within {:.0} % ({:.0} %); half of them within {:.1} %",
+            errors.len(),
+            GOOD * 100.0,
+            good as f64 / errors.len() as f64 * 100.0,
+            errors[errors.len() / 2] * 100.0
+        )
+    };
     let mut errors: Vec<f64> = points.iter().map(|p| p.error().abs()).collect();
-    errors.sort_by(f64::total_cmp);
+    let mut drifts: Vec<f64> = points.iter().map(|p| p.drift().abs()).collect();
     let _ = writeln!(
         text,
-        "\n{good} of {} points within {:.0} % ({:.0} %); half of them within {:.1} %.",
-        points.len(),
-        GOOD * 100.0,
-        good as f64 / points.len() as f64 * 100.0,
-        errors[errors.len() / 2] * 100.0
+        "\nPredictions: {}.\nThe first measurement as a prediction of the second: {}.",
+        share(&mut errors),
+        share(&mut drifts)
     );
     text
 }
