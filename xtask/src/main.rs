@@ -6,6 +6,7 @@ mod beside;
 mod chart;
 mod conformance;
 mod flexnn;
+mod kept;
 mod models;
 mod peer;
 mod planning;

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 pub const BUDGETS_MIB: [u64; 5] = [64, 128, 192, 512, 640];
 pub const STRATEGIES: [&str; 4] = ["resident", "preload", "search", "odswap"];
 
-/// Rounds are begun within this time.
-const MEASURING: Duration = Duration::from_secs(32);
+/// Rounds are begun that are likely to end within this time.
+const MEASURING: Duration = Duration::from_secs(75);
 const MOST_ROUNDS: usize = 5;
 
 /// A turn lasts about so long, within these numbers of runs.
@@ -55,6 +55,7 @@ pub enum Outcome {
 }
 
 struct Entrant {
+    /// 0 without a budget.
     budget_mib: u64,
     strategy: &'static str,
     peer: Peer,
@@ -64,16 +65,11 @@ struct Entrant {
 pub fn measure(place: &Place, batch: u32) -> Result<Table> {
     let model = model(place, batch)?;
     let cache = place.cache(Tier::Storage)?;
-    place.calibrate(&model, Tier::Storage)?;
-    let mut free = Entrant {
-        budget_mib: 0,
-        strategy: "resident",
-        peer: worker::start(&model, &cache, &[])?,
-        times_ms: Vec::new(),
-    };
-    let whole_bytes = worker::number(&free.peer.ready, "unlimited_high_water_bytes")?;
+    place.calibrate(&format!("{MODEL}.b{batch}"), &model, Tier::Storage)?;
+    let free = worker::start(&model, &cache, &[])?;
+    let whole_bytes = worker::number(&free.ready, "unlimited_high_water_bytes")?;
     let mut cells = Vec::new();
-    let mut entrants = Vec::new();
+    let mut entrants = vec![Entrant::new(0, "resident", free)];
     for budget_mib in BUDGETS_MIB {
         for strategy in STRATEGIES {
             let bytes = budget_mib << 20;
@@ -86,12 +82,7 @@ pub fn measure(place: &Place, batch: u32) -> Result<Table> {
                     match peer.ready["smallest_bytes"].as_u64() {
                         Some(bytes) => Outcome::Needs(bytes),
                         None => {
-                            entrants.push(Entrant {
-                                budget_mib,
-                                strategy,
-                                peer,
-                                times_ms: Vec::new(),
-                            });
+                            entrants.push(Entrant::new(budget_mib, strategy, peer));
                             continue;
                         }
                     }
@@ -109,13 +100,16 @@ pub fn measure(place: &Place, batch: u32) -> Result<Table> {
     let mut longest = Duration::ZERO;
     while rounds < MOST_ROUNDS && (rounds == 0 || began.elapsed() + longest < MEASURING) {
         let round = Instant::now();
-        free.turn()?;
-        for entrant in &mut entrants {
+        // Each begins a round once: what a part of the machine does at the moment is nobody's alone.
+        let first = rounds % entrants.len();
+        let (later, sooner) = entrants.split_at_mut(first);
+        for entrant in sooner.iter_mut().chain(later) {
             entrant.turn()?;
         }
         rounds += 1;
         longest = longest.max(round.elapsed());
     }
+    let mut free = entrants.remove(0);
     for mut entrant in entrants {
         let ready = &entrant.peer.ready;
         let predicted_ms = ready["predicted_latency_ms"].as_f64();
@@ -141,6 +135,15 @@ pub fn measure(place: &Place, batch: u32) -> Result<Table> {
 }
 
 impl Entrant {
+    fn new(budget_mib: u64, strategy: &'static str, peer: Peer) -> Entrant {
+        Entrant {
+            budget_mib,
+            strategy,
+            peer,
+            times_ms: Vec::new(),
+        }
+    }
+
     fn turn(&mut self) -> Result<()> {
         let predicted_ms = self.peer.ready["predicted_latency_ms"].as_f64();
         let runs = TURN_MS / predicted_ms.context("predicted_latency_ms")?.max(1.0);
@@ -155,7 +158,7 @@ fn model(place: &Place, batch: u32) -> Result<PathBuf> {
     if batch == 1 {
         return crate::models::zoo_model(&place.root, MODEL);
     }
-    let path = place.kept.join(format!("{MODEL}.b{batch}.onnx"));
+    let path = place.kept.folder().join(format!("{MODEL}.b{batch}.onnx"));
     if !path.exists() {
         let options = neap_zoo::Options {
             batch: Batch::Fixed(batch),

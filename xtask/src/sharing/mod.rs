@@ -6,19 +6,19 @@
 //!                                        └──► time-shared    one of N resident, all others given up
 //! ```
 //! The total is what one model takes with everything resident. Each part (a tier of storage, a number of models, a
-//! load; or a batch of Table 2) is measured in less than a minute, all its ways one after the other under the same
-//! arrivals; its figures are kept in `target/sharing`, and the page is made of all that are there.
+//! load; or a batch of Table 2) is measured in one to three minutes, all its ways one after the other under the same
+//! arrivals; its figures are kept in `target/sharing`, and the page is made of all that are there. One part is
+//! simulated, on the paper's device.
 
 mod fleet;
 mod latencies;
 mod report;
 mod serve;
 
-use crate::{models, worker};
+use crate::kept::Kept;
+use crate::{models, swapadvisor, worker};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -66,12 +66,13 @@ enum Part {
     },
     /// Table 2.
     Latencies { batch: u32 },
+    /// Both on the paper's device, which takes no measuring.
+    Simulated,
 }
 
 const MODELS: [usize; 2] = [4, 16];
 const LOADS: [(Tier, &[u32]); 2] = [(Tier::Storage, &[30, 60, 80]), (Tier::Ram, &[60])];
-/// The paper's third, 64, takes seconds a run on two processors.
-const BATCHES: [u32; 2] = [1, 16];
+const BATCHES: [u32; 3] = [1, 16, 64];
 
 impl Part {
     fn all() -> Vec<Part> {
@@ -85,7 +86,8 @@ impl Part {
             })
         });
         let latencies = BATCHES.map(|batch| Part::Latencies { batch });
-        serving.chain(latencies).collect()
+        let simulated = std::iter::once(Part::Simulated);
+        serving.chain(latencies).chain(simulated).collect()
     }
 
     fn name(self) -> String {
@@ -96,6 +98,7 @@ impl Part {
                 percent,
             } => format!("{}-{models}-{percent}", tier.name()),
             Part::Latencies { batch } => format!("table2-{batch}"),
+            Part::Simulated => "simulated".into(),
         }
     }
 }
@@ -103,45 +106,27 @@ impl Part {
 /// The model's files, and those that measuring leaves.
 struct Place {
     root: PathBuf,
-    kept: PathBuf,
+    kept: Kept,
 }
 
 impl Place {
-    /// Figures of a part, if they were measured.
-    fn figures<T: DeserializeOwned>(&self, part: Part) -> Result<Option<T>> {
-        let path = self.kept.join(format!("{}.json", part.name()));
-        if !path.exists() {
-            return Ok(None);
-        }
-        let text = std::fs::read(&path)?;
-        let figures = serde_json::from_slice(&text);
-        figures
-            .map(Some)
-            .with_context(|| format!("{} is not readable", path.display()))
-    }
-
-    fn keep(&self, part: Part, figures: &impl Serialize) -> Result<()> {
-        let path = self.kept.join(format!("{}.json", part.name()));
-        Ok(std::fs::write(path, serde_json::to_vec_pretty(figures)?)?)
-    }
-
     /// Where packed models and what is known of a tier are.
     fn cache(&self, tier: Tier) -> Result<PathBuf> {
         let path = match tier {
             Tier::Storage => self.root.join("target/models/packed"),
-            Tier::Ram => self.kept.join("ram"),
+            Tier::Ram => self.kept.folder().join("ram"),
         };
         std::fs::create_dir_all(&path)?;
         Ok(path)
     }
 
-    /// Measures the model's costs on a tier, once.
-    fn calibrate(&self, model: &Path, tier: Tier) -> Result<()> {
-        let name = model.file_stem().unwrap_or_default().to_string_lossy();
-        let mark = self.kept.join(format!("{name}.{}.calibrated", tier.name()));
+    /// Measures the costs of a model on a tier, once.
+    fn calibrate(&self, name: &str, file: &Path, tier: Tier) -> Result<()> {
+        let mark = format!("{name}.{}.calibrated", tier.name());
+        let mark = self.kept.folder().join(mark);
         if !mark.exists() {
             eprintln!("calibrating {name} ({})", tier.name());
-            worker::calibrate(model, &self.cache(tier)?)?;
+            worker::calibrate(file, &self.cache(tier)?)?;
             std::fs::write(&mark, [])?;
         }
         Ok(())
@@ -158,9 +143,8 @@ pub fn run(root: &Path, args: &SharingArgs) -> Result<()> {
     }
     let place = Place {
         root: root.to_path_buf(),
-        kept: root.join("target/sharing"),
+        kept: Kept::of(root, "sharing")?,
     };
-    std::fs::create_dir_all(&place.kept)?;
     models::zoo_model(root, MODEL)?;
     for part in parts {
         let wanted = match args.only.is_empty() {
@@ -186,11 +170,15 @@ pub fn run(root: &Path, args: &SharingArgs) -> Result<()> {
                 };
                 let served = serve::measure(&place, load).with_context(|| part.name())?;
                 eprint!("{}", report::progress(tier, &served));
-                place.keep(part, &served)?;
+                place.kept.write(&part.name(), &served)?;
             }
             Part::Latencies { batch } => {
                 let table = latencies::measure(&place, batch).with_context(|| part.name())?;
-                place.keep(part, &table)?;
+                place.kept.write(&part.name(), &table)?;
+            }
+            Part::Simulated => {
+                let simulated = swapadvisor::brief(root, &report::REPLAYED_LOADS)?;
+                place.kept.write(&part.name(), &simulated)?;
             }
         }
     }

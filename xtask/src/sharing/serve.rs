@@ -71,7 +71,7 @@ pub fn measure(place: &Place, load: Load) -> Result<Figures> {
             copy.0.as_path()
         }
     };
-    place.calibrate(model, load.tier)?;
+    place.calibrate(MODEL, model, load.tier)?;
     let cache = place.cache(load.tier)?;
     let mut alone = worker::start(model, &cache, &[])?;
     alone.ask("settle")?;

@@ -13,6 +13,7 @@ use clap::Args;
 use neap_zoo::Batch;
 use neaptide::search::{Dataflow, Device, Parallel};
 use neaptide::{CostProfile, DataflowOptions};
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -86,10 +87,39 @@ pub fn network(root: &Path, name: &str, batch: u32, keep_activations: bool) -> R
     Ok(neaptide::dataflow(&path, &options, &v100())?)
 }
 
-/// Simulated 99th percentiles of latency in nanoseconds, by way to share (Figure 8), at per cents of what one
-/// model alone can do.
-pub fn shared_latencies(root: &Path, percents: &[u32]) -> Result<Vec<(String, Vec<Option<f64>>)>> {
-    // One forward pass at 192 MB is found long before.
+/// What other pages show of this one, found with less effort.
+#[derive(Serialize, Deserialize)]
+pub struct Brief {
+    /// Figure 8.
+    pub serving: Vec<Serving>,
+    /// Table 2.
+    pub latencies: Vec<Latency>,
+}
+
+/// Simulated 99th percentiles of latency of one way to share.
+#[derive(Serialize, Deserialize)]
+pub struct Serving {
+    pub way: String,
+    pub models: usize,
+    /// By load; `None` where it is more than can be served.
+    pub p99_ns: Vec<Option<f64>>,
+}
+
+/// One cell of Table 2.
+#[derive(Serialize, Deserialize)]
+pub struct Latency {
+    pub batch: u32,
+    pub megabytes: u64,
+    /// `None` where it could not run.
+    pub paper_s: Option<f64>,
+    pub ideal_ns: f64,
+    pub pooled_ns: Option<f64>,
+    pub placed_ns: Option<f64>,
+}
+
+/// Figure 8 at these per cents of what one model alone can do, and Table 2.
+pub fn brief(root: &Path, percents: &[u32]) -> Result<Brief> {
+    // Forward passes that small are found long before.
     let effort = studies::Effort { operators: 500_000 };
     let at = |most: f64| {
         percents
@@ -97,11 +127,27 @@ pub fn shared_latencies(root: &Path, percents: &[u32]) -> Result<Vec<(String, Ve
             .map(|&p| most * f64::from(p) / 100.0)
             .collect()
     };
-    let figure = studies::figure_8_at(root, effort, at)?;
-    let curves = figure.curves.into_iter();
-    Ok(curves
-        .map(|c| (c.name, c.points.into_iter().map(|(_, ns)| ns).collect()))
-        .collect())
+    let curves = studies::figure_8_at(root, effort, at)?.curves.into_iter();
+    let cells = studies::table_2(root, effort)?.into_iter();
+    Ok(Brief {
+        serving: curves
+            .map(|curve| Serving {
+                way: curve.way.into(),
+                models: curve.models,
+                p99_ns: curve.points.into_iter().map(|(_, ns)| ns).collect(),
+            })
+            .collect(),
+        latencies: cells
+            .map(|cell| Latency {
+                batch: cell.batch,
+                megabytes: cell.megabytes,
+                paper_s: cell.paper_s,
+                ideal_ns: cell.ideal_ns,
+                pooled_ns: cell.both.pooled_ns(),
+                placed_ns: cell.both.placed_ns(),
+            })
+            .collect(),
+    })
 }
 
 pub fn run(root: &Path, args: &SwapadvisorArgs) -> Result<()> {

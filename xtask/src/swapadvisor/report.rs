@@ -131,7 +131,14 @@ pub fn figure_8(text: &mut String, f: &Figure8) {
             .iter()
             .map(|(_, ns)| ns.map_or("–".into(), |ns| format!("{:.0} ms", ns / 1e6)))
             .collect();
-        line!(text, "| {} | {} |", c.name, points.join(" | "));
+        let plural = if c.models == 1 { "" } else { "s" };
+        line!(
+            text,
+            "| {}, {} model{plural} | {} |",
+            c.way,
+            c.models,
+            points.join(" | ")
+        );
     }
 }
 

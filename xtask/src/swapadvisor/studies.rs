@@ -292,7 +292,8 @@ pub fn table_2(root: &Path, effort: Effort) -> Result<Vec<Cell>> {
 
 /// One line of Figure 8.
 pub struct Curve {
-    pub name: String,
+    pub way: &'static str,
+    pub models: usize,
     /// Samples a second, and the 99th percentile of latency.
     pub points: Vec<(f64, Option<f64>)>,
 }
@@ -325,28 +326,20 @@ pub fn figure_8_at(
     let bytes = EACH_MEGABYTES << 20;
     let both = Both::search(&flow, bytes, effort);
     let switch_ns = LINK.transfer_ns(flow.parameter_bytes());
-    let mut services = vec![("not shared, 1 model".to_owned(), 1, ideal_ns, 0.0)];
+    let mut services = vec![("not shared", 1, ideal_ns, 0.0)];
     for models in [4, 16] {
-        for (name, ns) in [("pools", both.pooled_ns()), ("placed", both.placed_ns())] {
-            services.extend(ns.map(|ns| {
-                (
-                    format!("SwapAdvisor, {name}, {models} models"),
-                    models,
-                    ns,
-                    0.0,
-                )
-            }));
+        let swapped = [
+            ("SwapAdvisor, pools", both.pooled_ns()),
+            ("SwapAdvisor, placed", both.placed_ns()),
+        ];
+        for (way, ns) in swapped {
+            services.extend(ns.map(|ns| (way, models, ns, 0.0)));
         }
-        services.push((
-            format!("time-shared, {models} models"),
-            models,
-            ideal_ns,
-            switch_ns,
-        ));
+        services.push(("time-shared", models, ideal_ns, switch_ns));
     }
     let curves = services
         .into_iter()
-        .map(|(name, models, run_ns, switch_ns)| {
+        .map(|(way, models, run_ns, switch_ns)| {
             let service = Service {
                 models,
                 run_ns,
@@ -361,7 +354,8 @@ pub fn figure_8_at(
                 (load, all.map(|l| l[l.len() * 99 / 100]))
             };
             Curve {
-                name,
+                way,
+                models,
                 points: loads.iter().map(|&load| point(load)).collect(),
             }
         });
