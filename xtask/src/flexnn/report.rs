@@ -264,7 +264,7 @@ pub fn document(results: &[ModelResult], options: &Options) -> Result<String> {
            bandwidth of storage. That is measured in every round, after the same rest, by reading as many bytes as the\n\
            round's runs load (at least 32 MiB), in the engine's own request size and depth: a drive may give more\n\
            for a moment than it does for long.\n\
-         - *On demand* loads a step's weights when the step before is done and keeps none; *resident* loads all once.\n\n\
+         - *On demand* loads a step's weights when the step before is done and keeps none (no figure where it needs more than that budget); *resident* loads all once.\n\n\
          ## No budget, and storage as it is\n\n\
          ![Latency by memory](flexnn-curves.svg)\n\n\
          {}\n{}\n{}\
