@@ -216,6 +216,7 @@ fn serve(model: Model, options: &RunOptions, beside_bytes: u64) -> Result<()> {
         "ready": true,
         "smallest_feasible_bytes": bounds.smallest_feasible_bytes,
         "unlimited_high_water_bytes": bounds.unlimited_high_water_bytes,
+        "planned_bytes": plan.high_water_bytes(),
         "packed_path": packed_path,
         "strategy": plan.execution.strategy,
         "loaded_bytes_per_run": plan.verdict.loaded_bytes_per_run,

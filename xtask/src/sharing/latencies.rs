@@ -44,7 +44,7 @@ pub struct Cell {
 pub enum Outcome {
     /// In bytes, the smallest budget with which it could do.
     Needs(u64),
-    /// All fits: the plan is that without a budget, whatever the strategy.
+    /// The plan without a budget fits.
     Fits,
     Measured {
         median_ms: f64,
@@ -67,7 +67,8 @@ pub fn measure(place: &Place, batch: u32) -> Result<Table> {
     let cache = place.cache(Tier::Storage)?;
     place.calibrate(&format!("{MODEL}.b{batch}"), &model, Tier::Storage)?;
     let free = worker::start(&model, &cache, &[])?;
-    let whole_bytes = worker::number(&free.ready, "unlimited_high_water_bytes")?;
+    // Prepared weights included, which only plans with room have.
+    let whole_bytes = worker::number(&free.ready, "planned_bytes")?;
     let mut cells = Vec::new();
     let mut entrants = vec![Entrant::new(0, "resident", free)];
     for budget_mib in BUDGETS_MIB {

@@ -250,7 +250,7 @@ fn latencies(place: &Place) -> Result<String> {
     Ok(format!(
         "## One model (Table 2)\n\n\
          Median latency to that without a budget, and in brackets itself, the process's peak and what each run loads\n\
-         (MiB). *As none*: everything fits, and every strategy's plan is the one without a budget. *N/A*: some step's\n\
+         (MiB). *As none*: the plan without a budget fits, transformed weights included. *N/A*: some step's\n\
          activations and weights do not fit, however they are cut; more samples have larger activations, and nothing here\n\
          splits a batch. A batch of 64 takes seconds a run, so its medians are of few. Simulated are the two searches on the\n\
          paper's device, as shares of memory without end; the paper's figures are shares of its own with 640 MB.\n\n\
