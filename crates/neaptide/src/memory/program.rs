@@ -32,7 +32,19 @@ pub(super) fn counted_bytes() -> u64 {
 }
 
 fn in_pieces() -> bool {
-    *IN_PIECES.get_or_init(|| for_each_constant_segment(cut))
+    *IN_PIECES.get_or_init(|| is_small() && for_each_constant_segment(cut))
+}
+
+/// A process may have some 65,000 mappings; one that embeds this engine in a large program needs them itself.
+const MOST_BYTES: usize = 64 << 20;
+
+fn is_small() -> bool {
+    let mut bytes = 0usize;
+    let all = for_each_constant_segment(|segment| {
+        bytes = bytes.saturating_add(segment.end - segment.start);
+        true
+    });
+    all && bytes <= MOST_BYTES
 }
 
 /// Unmaps program text and constants that nobody is using just now, that of shared libraries too.
@@ -45,9 +57,9 @@ pub fn trim_program() {
 
 /// Has `act` treat every segment that may not be written, of the program and of the libraries that it is linked
 /// with, given in whole pages; `false` when one could not be treated.
-fn for_each_constant_segment(act: fn(Segment) -> bool) -> bool {
-    struct Walk {
-        act: fn(Segment) -> bool,
+fn for_each_constant_segment(mut act: impl FnMut(Segment) -> bool) -> bool {
+    struct Walk<'a> {
+        act: &'a mut dyn FnMut(Segment) -> bool,
         all: bool,
     }
 
@@ -65,7 +77,11 @@ fn for_each_constant_segment(act: fn(Segment) -> bool) -> bool {
                 return 0;
             }
             let headers = std::slice::from_raw_parts(info.dlpi_phdr, count);
-            (info.dlpi_addr as usize, headers, &mut *walk.cast::<Walk>())
+            (
+                info.dlpi_addr as usize,
+                headers,
+                &mut *walk.cast::<Walk<'_>>(),
+            )
         };
         let page_bytes = rustix::param::page_size();
         for header in headers {
@@ -79,7 +95,10 @@ fn for_each_constant_segment(act: fn(Segment) -> bool) -> bool {
         0
     }
 
-    let mut walk = Walk { act, all: true };
+    let mut walk = Walk {
+        act: &mut act,
+        all: true,
+    };
     // SAFETY: `visit` has the signature that is asked for, and `walk` outlives the call.
     unsafe {
         libc::dl_iterate_phdr(Some(visit), (&raw mut walk).cast());
