@@ -275,8 +275,7 @@ impl Search<'_> {
             return true;
         }
         if let Some((resident, mut played)) = window.fill(room_bytes, self.costs, &mut self.sim) {
-            // Larger groups gain less than an eighth.
-            if played.prediction.latency_ns / 8 * 7 < self.best_ns() {
+            if self.regrouped_at_least_ns(&played) < self.best_ns() {
                 window.regroup(&mut played, self.costs, &mut self.sim);
             }
             if played.prediction.latency_ns < self.best_ns() {
@@ -287,6 +286,15 @@ impl Search<'_> {
             }
         }
         true
+    }
+
+    /// What a plan takes with larger groups of loads: those save latencies, of which there is one for each
+    /// group, mostly more than half full.
+    fn regrouped_at_least_ns(&self, played: &Played) -> u64 {
+        let latency_ns = self.costs.request_latency_ns as f64;
+        let moving_ns = self.costs.transfer_ns(self.costs.group_bytes / 2) as f64;
+        let moving_share = moving_ns / (latency_ns + moving_ns).max(1.0);
+        (played.prediction.latency_ns as f64 * moving_share) as u64
     }
 
     /// A schedule with addresses; weights of small steps gathered where that can be placed.
