@@ -1,7 +1,7 @@
 //! How long planning takes, and how good the plans are: every zoo model × budgets.
 //!
 //! Times are those of [`Model::plan`], from a budget to a checked plan: the first one, and, with less effort, one for
-//! a budget that changes. Predicted latencies are the planner's own, at fixed arenas and built-in costs, so that two
+//! a budget that changes. Predicted latencies are the planner's own, at fixed arenas and costs, so that two
 //! versions of it can be compared: `--save` what one says, then `--against` it with the other.
 
 use crate::models;
@@ -45,7 +45,18 @@ const SHARES: [f64; 8] = [0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9];
 const THREADS: usize = 2;
 const EFFORTS: [Effort; 2] = [Effort::Quick, Effort::Thorough];
 
-/// Predicted latency in nanoseconds, by model, program, kernels, effort and budget.
+/// The built-in machine, and one with a fast drive that reports reads together.
+fn machines() -> [(&'static str, CostProfile); 2] {
+    let fast = CostProfile {
+        flops_per_second: 200e9,
+        storage_bytes_per_second: 3e9,
+        group_bytes: 2 << 20,
+        ..CostProfile::default()
+    };
+    [("small", CostProfile::default()), ("fast", fast)]
+}
+
+/// Predicted latency in nanoseconds, by model, program and kernels, machine, effort and budget.
 type Latencies = BTreeMap<String, u64>;
 
 pub fn run(root: &Path, args: &PlanningArgs) -> Result<()> {
@@ -61,11 +72,14 @@ pub fn run(root: &Path, args: &PlanningArgs) -> Result<()> {
         };
         let model = Model::open(&models::zoo_model(root, name)?, &open, &mut |_| {})?;
         if !args.no_times {
-            let times = times_ms(&model, args).with_context(|| name.to_string())?;
-            for (effort, (times, slowest)) in EFFORTS.iter().zip(times.iter().zip(&mut slowest)) {
-                let text: Vec<String> = times.iter().map(|ms| format!("{ms:5.1}")).collect();
-                println!("{name:14} {effort:9?} {} ms", text.join(" "));
-                *slowest = times.iter().fold(*slowest, |a, &b| a.max(b));
+            for (machine, costs) in machines() {
+                let times = times_ms(&model, costs, args).with_context(|| name.to_string())?;
+                for (effort, (times, slowest)) in EFFORTS.iter().zip(times.iter().zip(&mut slowest))
+                {
+                    let text: Vec<String> = times.iter().map(|ms| format!("{ms:5.1}")).collect();
+                    println!("{name:14} {machine:5} {effort:9?} {} ms", text.join(" "));
+                    *slowest = times.iter().fold(*slowest, |a, &b| a.max(b));
+                }
             }
         }
         if !args.no_latencies {
@@ -118,12 +132,14 @@ fn simulating_ms(rounds: usize) -> f64 {
 }
 
 /// Planning times by effort and budget.
-fn times_ms(model: &Model, args: &PlanningArgs) -> Result<Vec<Vec<f64>>> {
+fn times_ms(model: &Model, costs: CostProfile, args: &PlanningArgs) -> Result<Vec<Vec<f64>>> {
     let mut options = RunOptions {
         threads: THREADS,
-        calibration: Calibration::Off,
+        costs: Some(costs),
         ..RunOptions::default()
     };
+    // What the process takes without its arena is what it takes after a plan was made.
+    model.plan(&options)?;
     let bounds = model.bounds(&options);
     let (least, most) = (
         bounds.smallest_feasible_bytes,
@@ -151,35 +167,43 @@ fn predict(name: &str, model: &Model, latencies: &mut Latencies) -> Result<()> {
     let fastest = model.plan(&RunOptions {
         threads: THREADS,
         calibration: Calibration::Off,
+        // Those are added to a plan when it is made.
+        prepared_weights: false,
         ..RunOptions::default()
     })?;
     let direct = model.workloads(THREADS, BandMode::Auto);
     let workloads = std::iter::once(("fastest", &fastest.workload))
         .chain(["direct", "bands"].into_iter().zip(&direct));
     for (kind, workload) in workloads {
-        for effort in EFFORTS {
-            let options = PlanOptions {
-                effort,
-                ..PlanOptions::default()
-            };
-            for (share, ns) in SHARES.iter().zip(predicted_ns(workload, options)?) {
-                latencies.insert(format!("{name} {kind} {effort:?} {share}"), ns);
+        for (machine, costs) in machines() {
+            for effort in EFFORTS {
+                let options = PlanOptions {
+                    effort,
+                    ..PlanOptions::default()
+                };
+                let predicted = predicted_ns(workload, &costs, options)?;
+                for (share, ns) in SHARES.iter().zip(predicted) {
+                    latencies.insert(format!("{name} {kind} {machine} {effort:?} {share}"), ns);
+                }
             }
         }
     }
     Ok(())
 }
 
-fn predicted_ns(workload: &Workload, options: PlanOptions) -> Result<Vec<u64>> {
+fn predicted_ns(
+    workload: &Workload,
+    costs: &CostProfile,
+    options: PlanOptions,
+) -> Result<Vec<u64>> {
     let planner = Planner::with_options(workload, options);
     let (least, most) = (
         planner.smallest_feasible_bytes(),
         planner.unlimited_high_water_bytes(),
     );
-    let costs = CostProfile::default();
     let predicted = SHARES.iter().map(|share| {
         let arena = least + (most.saturating_sub(least) as f64 * share) as u64;
-        let planned = planner.plan(arena, Strategy::Preload, &costs)?;
+        let planned = planner.plan(arena, Strategy::Preload, costs)?;
         neap_plan::validate(workload, &planned.plan)?;
         Ok(planned.prediction.latency_ns)
     });

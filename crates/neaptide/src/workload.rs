@@ -31,9 +31,9 @@ pub fn workload(program: &Program, threads: usize, isa: Isa, kernels: Kernels) -
     let buffers = program
         .buffers
         .iter()
-        .enumerate()
-        .map(|(i, buffer)| BufferSpec {
-            name: buffer_name(program, i),
+        .zip(buffer_names(program))
+        .map(|(buffer, name)| BufferSpec {
+            name: name.to_owned(),
             bytes: buffer.bytes,
             align: BUFFER_ALIGN,
             live: StepRange::new(buffer.live.start, buffer.live.end),
@@ -254,13 +254,15 @@ fn panel_spec(packed: &Packed, granule: u32) -> Option<PanelSpec> {
     }
 }
 
-/// The first value in the buffer names it.
-fn buffer_name(program: &Program, index: usize) -> String {
-    program
-        .storage
-        .iter()
-        .position(|s| matches!(s, Storage::Buffer { buffer, .. } if *buffer as usize == index))
-        .map_or_else(String::new, |value| {
-            program.graph.values[value].name.clone()
-        })
+/// By buffer: the first value in it names it.
+fn buffer_names(program: &Program) -> Vec<&str> {
+    let mut names = vec![None; program.buffers.len()];
+    for (value, storage) in program.graph.values.iter().zip(&program.storage) {
+        if let Storage::Buffer { buffer, .. } = storage
+            && let Some(name) = names.get_mut(*buffer as usize)
+        {
+            name.get_or_insert(value.name.as_str());
+        }
+    }
+    names.into_iter().map(Option::unwrap_or_default).collect()
 }

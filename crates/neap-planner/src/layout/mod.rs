@@ -29,6 +29,7 @@ pub use solve::{Request, Solved, solve};
 
 use greedy::{Conflicts, place_in_order};
 use neap_plan::StepRange;
+use std::cmp::Reverse;
 
 /// A rectangle to place: `bytes` for the steps in `live`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +79,13 @@ pub fn lay_out(blocks: &[Block]) -> Layout {
     let conflicts = Conflicts::new(blocks);
     let bound = lower_bound_bytes(blocks);
     let mut best: Option<(Layout, Vec<u32>, Fit)> = None;
-    for order in orders(blocks) {
+    for order in ORDERS {
+        let order = order(blocks);
         for fit in [Fit::Lowest, Fit::Tightest] {
             let layout = place_in_order(blocks, &conflicts, &order, fit);
+            if layout.high_water_bytes <= bound {
+                return layout;
+            }
             if best
                 .as_ref()
                 .is_none_or(|(b, ..)| layout.high_water_bytes < b.high_water_bytes)
@@ -112,26 +117,37 @@ pub fn allocate(blocks: &[Block]) -> Layout {
     place_in_order(blocks, &Conflicts::new(blocks), &order, Fit::Lowest)
 }
 
+/// Which block is placed when.
+type Order = fn(&[Block]) -> Vec<u32>;
+
 /// Orders that do well on one kind of network or another.
-fn orders(blocks: &[Block]) -> Vec<Vec<u32>> {
-    let all: Vec<u32> = (0..blocks.len() as u32).collect();
-    let of = |i: u32| &blocks[i as usize];
-    let steps = |b: &Block| u64::from(b.live.end.saturating_sub(b.live.begin));
+const ORDERS: [Order; 5] = [by_size, by_area, by_start, by_length, by_pressure];
+
+fn by_size(blocks: &[Block]) -> Vec<u32> {
+    sorted_by(blocks, |b| (Reverse(b.bytes), b.live.begin))
+}
+
+fn by_area(blocks: &[Block]) -> Vec<u32> {
     let area = |b: &Block| u128::from(b.bytes) * u128::from(steps(b));
-    let mut by_size = all.clone();
-    by_size.sort_by_key(|&i| (std::cmp::Reverse(of(i).bytes), of(i).live.begin));
-    let mut by_area = all.clone();
-    by_area.sort_by_key(|&i| (std::cmp::Reverse(area(of(i))), of(i).live.begin));
-    let mut by_start = all.clone();
-    by_start.sort_by_key(|&i| (of(i).live.begin, std::cmp::Reverse(of(i).bytes)));
-    let mut by_length = all.clone();
-    by_length.sort_by_key(|&i| {
-        (
-            std::cmp::Reverse(steps(of(i))),
-            std::cmp::Reverse(of(i).bytes),
-        )
-    });
-    vec![by_size, by_area, by_start, by_length, by_pressure(blocks)]
+    sorted_by(blocks, |b| (Reverse(area(b)), b.live.begin))
+}
+
+fn by_start(blocks: &[Block]) -> Vec<u32> {
+    sorted_by(blocks, |b| (b.live.begin, Reverse(b.bytes)))
+}
+
+fn by_length(blocks: &[Block]) -> Vec<u32> {
+    sorted_by(blocks, |b| (Reverse(steps(b)), Reverse(b.bytes)))
+}
+
+fn steps(b: &Block) -> u32 {
+    b.live.end.saturating_sub(b.live.begin)
+}
+
+fn sorted_by<K: Ord>(blocks: &[Block], key: impl Fn(&Block) -> K) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..blocks.len() as u32).collect();
+    order.sort_by_cached_key(|&i| key(&blocks[i as usize]));
+    order
 }
 
 /// The blocks of the fullest step first, large ones before small, then those of the next fullest.
@@ -154,7 +170,7 @@ fn by_pressure(blocks: &[Block]) -> Vec<u32> {
         .enumerate()
         .map(|(i, b)| (pressure(b), b.bytes, i as u32))
         .collect();
-    keyed.sort_by_key(|&(pressure, bytes, i)| (std::cmp::Reverse((pressure, bytes)), i));
+    keyed.sort_by_key(|&(pressure, bytes, i)| (Reverse((pressure, bytes)), i));
     keyed.into_iter().map(|(.., i)| i).collect()
 }
 

@@ -15,6 +15,7 @@
 //! budget tries all that a smaller one does: more memory never predicts slower (but for the half
 //! percent within which the search is content).
 
+mod bound;
 pub mod place;
 mod refine;
 pub mod residency;
@@ -27,6 +28,7 @@ use crate::assemble::assemble;
 use crate::ground::{Ground, Memory, Reserve, Tables, prefers_rows};
 use crate::options::{Effort, PlanOptions};
 use crate::schedule::{Schedule, Slicing};
+use bound::Bound;
 use place::addresses_in;
 pub use refine::{RefineOptions, refine};
 use residency::{Played, Window};
@@ -134,19 +136,25 @@ pub fn plan(
         cyclic: grounds.options.cyclic,
         budget_bytes,
         costs,
-        enough_ns: enough_ns(w, costs, budget_bytes),
-        streamed_bytes: streamed_bytes(w),
+        steps_ns: steps_ns(w, costs),
+        coarsest: Bound::default(),
         sim,
         limit_ns,
         best: None,
         tried: Vec::new(),
         schedule: Schedule::default(),
         offsets: Vec::new(),
+        bound: Bound::default(),
     };
+    search.find_coarsest(&grounds.loose);
     let effort = grounds.options.effort;
     for window_bytes in windows(effort, grounds.smallest_bytes(), w.weight_bytes()) {
-        // A larger window leaves less to residents: no later one can do better than this bound.
-        if window_bytes > budget_bytes || search.bound_ns(window_bytes) >= search.best_ns() {
+        // A larger window leaves less to residents: what is enough for this one is for all that follow.
+        if window_bytes > budget_bytes {
+            break;
+        }
+        let enough_ns = search.enough_ns(window_bytes);
+        if search.best_ns() <= enough_ns {
             break;
         }
         let is_wide = window_bytes - grounds.smallest_bytes() > FINE_WITHIN_BYTES;
@@ -157,11 +165,15 @@ pub fn plan(
             }
             // The tight ground leaves worse gaps; it is for windows in which the loose one may have none.
             let loose = search.candidate(&grounds.loose, window_bytes, slicing);
-            let is_smallest = window_bytes == grounds.smallest_bytes();
-            if !loose || is_smallest && !grounds.same_places {
+            let may_gain = match loose {
+                Tried::Impossible => true,
+                Tried::Waits => window_bytes == grounds.smallest_bytes() && !grounds.same_places,
+                Tried::Smooth => false,
+            };
+            if may_gain {
                 search.candidate(&grounds.tight, window_bytes, slicing);
             }
-            if search.best_ns() <= search.enough_ns.max(search.bound_ns(window_bytes)) {
+            if search.best_ns() <= enough_ns {
                 return search.best;
             }
         }
@@ -169,32 +181,13 @@ pub fn plan(
     search.best
 }
 
-/// A latency that is not worth improving: half a percent above that of the same steps whole, with as many
-/// weights at hand as could ever fit and the rest handled but not waited for.
-fn enough_ns(w: &Workload, costs: &CostProfile, budget_bytes: u64) -> u64 {
+/// What the steps take in one piece each: no plan computes for less.
+fn steps_ns(w: &Workload, costs: &CostProfile) -> u64 {
     let whole = |s: usize| {
         let panels = w.steps[s].panels.map_or(PanelRange::NONE, |p| p.all());
         costs.slice_ns(w, StepId(s as u32), panels, false)
     };
-    let least: u64 = (0..w.steps.len()).map(whole).sum();
-    let loaded_bytes = w.weight_bytes().saturating_sub(budget_bytes);
-    least + least / 200 + costs.handling_ns(loaded_bytes)
-}
-
-/// Bytes of panels and extents; extents that steps share count once.
-fn streamed_bytes(w: &Workload) -> u64 {
-    let panels = w.steps.iter().filter_map(|s| s.panels);
-    let panels = panels.map(|p| p.file_range(p.all()));
-    let extents = w.steps.iter().flat_map(|s| &s.extents);
-    let mut ranges: Vec<_> = panels.chain(extents.map(|e| e.file_range())).collect();
-    ranges.sort_unstable_by_key(|r| (r.begin, r.end));
-    let mut end = 0;
-    let mut bytes = 0;
-    for r in ranges {
-        bytes += r.end.saturating_sub(r.begin.max(end));
-        end = end.max(r.end);
-    }
-    bytes
+    (0..w.steps.len()).map(whole).sum()
 }
 
 /// Window sizes to try: the smallest that works, and ever coarser steps up from it.
@@ -220,9 +213,10 @@ struct Search<'a> {
     cyclic: bool,
     budget_bytes: u64,
     costs: &'a CostProfile,
-    enough_ns: u64,
-    /// Weights that every plan reads in each run or keeps.
-    streamed_bytes: u64,
+    /// See [`steps_ns`].
+    steps_ns: u64,
+    /// Of weights in the largest units of any candidate.
+    coarsest: Bound,
     sim: Simulator,
     /// Slower plans are of no use.
     limit_ns: u64,
@@ -233,6 +227,19 @@ struct Search<'a> {
     /// Of the candidate at hand; kept for their memory.
     schedule: Schedule,
     offsets: Vec<u64>,
+    bound: Bound,
+}
+
+/// What became of a candidate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tried {
+    /// There is no such plan for any budget.
+    Impossible,
+    /// Other places for the same slices could be faster.
+    Waits,
+    /// Other places for the same slices are no faster: nothing is waited for, or it has been tried, or found to be slower
+    /// than the best wherever it lies.
+    Smooth,
 }
 
 impl Search<'_> {
@@ -241,23 +248,33 @@ impl Search<'_> {
         best_ns.min(self.limit_ns)
     }
 
-    /// Half a percent above the time in which all is read that cannot be resident beside such a window.
-    fn bound_ns(&self, window_bytes: u64) -> u64 {
-        let room_bytes = self.budget_bytes - window_bytes;
-        let least = self
-            .costs
-            .transfer_ns(self.streamed_bytes.saturating_sub(room_bytes));
-        least + least / 200
+    fn find_coarsest(&mut self, ground: &Ground) {
+        let slicing = slicing(u64::MAX, 1, COARSEST_GATHER_BYTES);
+        let arena_bytes = u64::MAX / 2;
+        self.schedule
+            .renew(self.w, ground, arena_bytes, slicing, usize::MAX);
+        self.coarsest.renew(&self.schedule, self.costs);
     }
 
-    /// Plays the best plan with this window and slicing; false if there is no such plan for any budget.
-    fn candidate(&mut self, ground: &Ground, window_bytes: u64, slicing: Slicing) -> bool {
-        if !self.place(ground, window_bytes, slicing) {
-            return false;
+    /// A latency that is not worth improving with a window of so many bytes, or a larger one: half a percent above what
+    /// any candidate takes.
+    fn enough_ns(&self, window_bytes: u64) -> u64 {
+        let room_bytes = self.budget_bytes - window_bytes;
+        let (costs, steps_ns) = (self.costs, self.steps_ns);
+        let least_ns = self.coarsest.at_least_ns(costs, steps_ns, room_bytes);
+        least_ns.saturating_add(least_ns / 200)
+    }
+
+    /// Plays the best plan with this window and slicing.
+    fn candidate(&mut self, ground: &Ground, window_bytes: u64, slicing: Slicing) -> Tried {
+        let placed = self.place(ground, window_bytes, slicing);
+        if placed != Tried::Waits {
+            return placed;
         }
+        let room_bytes = self.budget_bytes - window_bytes;
         let digest = self.digest(ground);
         if self.tried.contains(&digest) {
-            return true;
+            return Tried::Smooth;
         }
         self.tried.push(digest);
         let window = Window {
@@ -268,24 +285,23 @@ impl Search<'_> {
             window_bytes,
             cyclic: self.cyclic,
         };
-        let room_bytes = self.budget_bytes - window_bytes;
-        let (unit_bytes, forced_bytes) = window.unit_bytes();
-        let loaded_at_least = (unit_bytes + forced_bytes).saturating_sub(room_bytes);
-        if self.costs.transfer_ns(loaded_at_least) >= self.best_ns() {
-            return true;
+        let Some((resident, mut played)) = window.fill(room_bytes, self.costs, &mut self.sim)
+        else {
+            return Tried::Waits;
+        };
+        if self.regrouped_at_least_ns(&played) < self.best_ns() {
+            window.regroup(&mut played, self.costs, &mut self.sim);
         }
-        if let Some((resident, mut played)) = window.fill(room_bytes, self.costs, &mut self.sim) {
-            if self.regrouped_at_least_ns(&played) < self.best_ns() {
-                window.regroup(&mut played, self.costs, &mut self.sim);
-            }
-            if played.prediction.latency_ns < self.best_ns() {
-                self.best = Some((
-                    assemble("preload", &window, &resident, &played),
-                    played.prediction,
-                ));
-            }
+        if played.prediction.latency_ns < self.best_ns() {
+            self.best = Some((
+                assemble("preload", &window, &resident, &played),
+                played.prediction,
+            ));
         }
-        true
+        match played.prediction.stall_ns {
+            0 => Tried::Smooth,
+            _ => Tried::Waits,
+        }
     }
 
     /// What a plan takes with larger groups of loads: those save latencies, of which there is one for each
@@ -294,13 +310,20 @@ impl Search<'_> {
         let latency_ns = self.costs.request_latency_ns as f64;
         let moving_ns = self.costs.transfer_ns(self.costs.group_bytes / 2) as f64;
         let moving_share = moving_ns / (latency_ns + moving_ns).max(1.0);
-        (played.prediction.latency_ns as f64 * moving_share) as u64
+        let Prediction {
+            latency_ns,
+            stall_ns,
+            ..
+        } = played.prediction;
+        let computing_ns = latency_ns - stall_ns.min(latency_ns);
+        computing_ns.max((latency_ns as f64 * moving_share) as u64)
     }
 
-    /// A schedule with addresses; weights of small steps gathered where that can be placed.
-    fn place(&mut self, ground: &Ground, window_bytes: u64, slicing: Slicing) -> bool {
+    /// A schedule with addresses, still to be played ([`Tried::Waits`]); weights of small steps gathered where that
+    /// can be placed.
+    fn place(&mut self, ground: &Ground, window_bytes: u64, slicing: Slicing) -> Tried {
         if ground.needed_bytes > window_bytes {
-            return false;
+            return Tried::Impossible;
         }
         // Very fine slicing costs planning time; it is for windows that allow no other.
         let coarsest = slicing.gather_bytes == COARSEST_GATHER_BYTES || slicing.in_gap == 1;
@@ -313,11 +336,25 @@ impl Search<'_> {
             gather_bytes: 0,
             ..slicing
         };
-        [slicing, apart].into_iter().any(|slicing| {
-            self.schedule
-                .renew(self.w, ground, window_bytes, slicing, most_slices)
-                && addresses_in(&mut self.offsets, &self.schedule, ground, window_bytes)
-        })
+        let room_bytes = self.budget_bytes - window_bytes;
+        for slicing in [slicing, apart] {
+            let schedule = &mut self.schedule;
+            if !schedule.renew(self.w, ground, window_bytes, slicing, most_slices) {
+                continue;
+            }
+            self.bound.renew(&self.schedule, self.costs);
+            let least_ns = self
+                .bound
+                .at_least_ns(self.costs, self.steps_ns, room_bytes);
+            if least_ns >= self.best_ns() {
+                // In more parts it takes no less.
+                return Tried::Smooth;
+            }
+            if addresses_in(&mut self.offsets, &self.schedule, ground, window_bytes) {
+                return Tried::Waits;
+            }
+        }
+        Tried::Impossible
     }
 
     /// Of all that decides how the candidate plays: the files of its units say how it is sliced.

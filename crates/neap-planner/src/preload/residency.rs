@@ -18,7 +18,7 @@ use crate::schedule::{Kind, Schedule, Slice};
 const ROUNDS: u64 = 4;
 
 /// Groups of loads to try, as multiples of the profile's.
-const LARGER_GROUPS: [u64; 2] = [2, 4];
+pub const LARGER_GROUPS: [u64; 2] = [2, 4];
 
 /// A schedule with addresses, in a window of the arena; what is resident lies above the window.
 pub struct Window<'a> {
