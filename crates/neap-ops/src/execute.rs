@@ -2,6 +2,7 @@
 
 use crate::args::Args;
 use crate::elementwise::{binary, cast, select, unary};
+use crate::kernel::Kernel;
 use crate::movement::{gather, join, make, pad, scatter, view};
 use crate::norm::{channel, lines};
 use crate::product::{einsum, matmul};
@@ -122,7 +123,7 @@ pub fn execute(
         Op::PanelConv(panel) => layer::panel_conv(panel, panels, args, ctx),
         Op::PanelDepthwise(panel) => layer::panel_depthwise(panel, panels, args, ctx),
         Op::PanelLinear(panel) => layer::panel_linear(panel, panels, args, ctx),
-        Op::Bands(chain) => bands::bands(chain, args, ctx),
+        Op::Bands(chain) => bands::bands(chain, Kernel::Direct, args, ctx),
         Op::Resize(attrs) => resize::resize(attrs, args, ctx),
         Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => recurrent::recurrent(op, args, ctx),
         Op::Attention(attrs) => attention::attention(attrs, args, ctx),

@@ -11,7 +11,7 @@
 use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;
 use crate::query::Operand;
-use crate::{Context, OpError, PanelSlice, TensorMut, TensorRef, layer, query};
+use crate::{Context, OpError, PanelSlice, TensorMut, TensorRef, bands, layer, query};
 use neap_ir::panel::{ConvForm, PanelConv, panel_bytes, panel_count};
 use neap_ir::{Layout, Op};
 use neap_kernels::conv::ConvShape;
@@ -28,6 +28,9 @@ pub enum Kernel {
     Direct,
     /// 3x3 convolutions with fewer multiplications.
     Winograd(Tile),
+    /// A chain in row bands whose 3x3 convolutions are computed by F(4×4, 3×3) where that pays, in bands of so
+    /// many rows of its last layer, whatever the operator says.
+    WinogradBands { rows: u8 },
 }
 
 /// What [`execute_with`] is told: the kernel, and the form in which the slice's weights are.
@@ -46,6 +49,7 @@ impl Kernel {
             Kernel::Winograd(Tile::F2) => "winograd_f2",
             Kernel::Winograd(Tile::F4) => "winograd_f4",
             Kernel::Winograd(Tile::F6) => "winograd_f6",
+            Kernel::WinogradBands { .. } => "winograd_bands",
         }
     }
 }
@@ -54,11 +58,16 @@ impl Kernel {
 const PREPARED: u8 = 0x10;
 
 impl Choice {
-    const KERNELS: [Kernel; 4] = [
+    const KERNELS: [Kernel; 9] = [
         Kernel::Direct,
         Kernel::Winograd(Tile::F2),
         Kernel::Winograd(Tile::F4),
         Kernel::Winograd(Tile::F6),
+        Kernel::WinogradBands { rows: 2 },
+        Kernel::WinogradBands { rows: 4 },
+        Kernel::WinogradBands { rows: 8 },
+        Kernel::WinogradBands { rows: 16 },
+        Kernel::WinogradBands { rows: 32 },
     ];
 
     /// As a number, for plans that know no kernels; the default is 0.
@@ -167,7 +176,19 @@ pub fn kernels(
         },
         prepared: None,
     };
-    let mut all = vec![direct];
+    let mut all = vec![direct.clone()];
+    if let (Op::Bands(chain), Some(&Some((x, _)))) = (op, inputs.first()) {
+        let facts = |kernel| KernelFacts {
+            kernel,
+            flops: bands::flops(chain, &x.shape, kernel),
+            raw: FormFacts {
+                workspace_bytes: bands::workspace_bytes(chain, &x.shape, kernel, workers, isa),
+                ..direct.raw
+            },
+            prepared: None,
+        };
+        all.extend(bands::winograd_kernels(chain, &x.shape).map(facts));
+    }
     let (Op::PanelConv(panel), Some(&Some((x, _))), Some(&Some((y, _)))) =
         (op, inputs.first(), outputs.first())
     else {
@@ -279,6 +300,9 @@ pub fn execute_with(
         }
         (Op::PanelConv(panel), Kernel::Winograd(tile)) => {
             panel_winograd(panel, tile, choice.weights, panels, args, ctx)
+        }
+        (Op::Bands(chain), Kernel::WinogradBands { .. }) if choice.weights == WeightForm::Raw => {
+            bands::bands(chain, choice.kernel, args, ctx)
         }
         _ => args.fail("cannot be computed by the chosen kernel"),
     }

@@ -29,7 +29,7 @@ mod scalar; // element types
 mod tensor;
 mod window;
 
-pub use bands::choose_heights;
+pub use bands::{choose_heights, layer_kernels};
 pub use error::OpError;
 pub use evaluate::{evaluate, evaluate_outputs};
 pub use execute::execute;

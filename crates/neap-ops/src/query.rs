@@ -1,6 +1,7 @@
 //! What planning asks about operators before they run.
 
 use crate::elementwise::{binary, unary, vector};
+use crate::kernel::Kernel;
 use crate::nd::MAX_RANK;
 use crate::product::matmul::Product;
 use crate::product::{contraction, einsum, packed};
@@ -25,7 +26,6 @@ pub fn workspace_bytes(
     workers: usize,
     isa: Isa,
 ) -> usize {
-    let _ = isa;
     let first = outputs.iter().flatten().next();
     let (Some(&Some((x, _))), Some(&(y, layout))) = (inputs.first(), first) else {
         return 0;
@@ -42,7 +42,7 @@ pub fn workspace_bytes(
             conv::workspace_bytes(window, *groups, true, x, y, workers)
         }
         Op::PanelConv(panel) => layer::conv_workspace_bytes(panel, &x.shape, &y.shape, workers),
-        Op::Bands(chain) => bands::workspace_bytes(chain, &x.shape, workers),
+        Op::Bands(chain) => bands::workspace_bytes(chain, &x.shape, Kernel::Direct, workers, isa),
         Op::MatMul if y.dtype == DType::F32 => Product::of(shape(0), shape(1))
             .map_or(0, |product| packed::workspace_bytes(&product, workers)),
         Op::Einsum { equation } if einsum::as_product(inputs.len(), y.dtype) => {
@@ -300,7 +300,7 @@ pub fn flops(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> u64 {
         Op::PanelLinear(linear) => twice(y, linear.k as u64),
         Op::Bands(chain) => {
             let x = inputs.first().copied().flatten();
-            x.map_or(0, |(ty, _)| bands::flops(chain, &ty.shape))
+            x.map_or(0, |(ty, _)| bands::flops(chain, &ty.shape, Kernel::Direct))
         }
         Op::MatMul => twice(y, input(0).last().copied().unwrap_or(1)),
         Op::Gemm { trans_a, .. } => {

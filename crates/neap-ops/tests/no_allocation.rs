@@ -552,8 +552,8 @@ fn chains_in_row_bands() {
     let panels = Some((&weights, Layout::Plain));
     let operands = [image, panels, panels, panels];
     supported(&op, &operands, &[image]).expect("is supported");
-    let bytes = workspace_bytes(&op, &operands, &[image], 1, isa);
-    let mut workspace = vec![0u8; bytes];
+    let known = kernels(&op, &operands, &[image], 1, isa);
+    assert!(known.len() > 2, "direct, and in bands of several heights");
     let data = vec![0.5f32; weights.len_bytes().max(ty.len_bytes()) / 4];
     let mut output = vec![0f32; ty.len_bytes() / 4];
     let refs = operands.map(|operand| {
@@ -562,14 +562,21 @@ fn chains_in_row_bands() {
             unsafe { TensorRef::new(ty, layout, data.as_ptr().cast()) }
         })
     });
-    // SAFETY: as large as the type says, and nothing else uses it.
-    let y = unsafe { TensorMut::new(&ty, Layout::Blocked, output.as_mut_ptr().cast()) };
-    let mut ctx = Context {
-        par: &Serial,
-        isa,
-        workspace: &mut workspace,
-    };
-    let before = ALLOCATIONS.with(Cell::get);
-    execute(&op, &refs, None, &[Some(y)], &mut ctx).expect("runs");
-    assert_eq!(ALLOCATIONS.with(Cell::get), before);
+    for facts in known {
+        let mut workspace = vec![0u8; facts.raw.workspace_bytes];
+        // SAFETY: as large as the type says, and nothing else uses it.
+        let y = unsafe { TensorMut::new(&ty, Layout::Blocked, output.as_mut_ptr().cast()) };
+        let mut ctx = Context {
+            par: &Serial,
+            isa,
+            workspace: &mut workspace,
+        };
+        let choice = Choice {
+            kernel: facts.kernel,
+            weights: WeightForm::Raw,
+        };
+        let before = ALLOCATIONS.with(Cell::get);
+        execute_with(&op, choice, &refs, None, &[Some(y)], &mut ctx).expect("runs");
+        assert_eq!(ALLOCATIONS.with(Cell::get), before, "{choice:?} allocates");
+    }
 }

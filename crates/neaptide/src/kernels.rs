@@ -53,6 +53,14 @@ const FLOPS_PER_VALUE_BYTE: f64 = 4.2;
 /// Operations in whose time one byte of weights is transformed.
 const FLOPS_PER_TRANSFORMED_BYTE: f64 = 2.6;
 
+/// Operations of the direct kernel in whose time a Winograd kernel computes a step, transforming its weights.
+pub(crate) fn flops_by(facts: &KernelFacts, tile: Tile, stored_bytes: u64) -> f64 {
+    let transformed = stored_bytes as f64 * tile.points() as f64 / 9.0;
+    facts.flops as f64 / PRODUCT_EFFICIENCY
+        + transformed * FLOPS_PER_TRANSFORMED_BYTE
+        + facts.raw.moved_slice_bytes as f64 * FLOPS_PER_VALUE_BYTE
+}
+
 /// A kernel must promise to be this much faster than the direct one: the promise is an estimate.
 const GAIN: f64 = 1.3;
 
@@ -72,11 +80,8 @@ pub(crate) fn fastest(direct: StepSpec, facts: &[KernelFacts], room_bytes: u64) 
         if workspace_bytes.saturating_add(panels.panel_bytes) > room_bytes {
             continue;
         }
-        let points = tile.points() as f64;
-        let transformed = panels.panel_bytes as f64 * f64::from(panels.panels) * points / 9.0;
-        let flops = facts.flops as f64 / PRODUCT_EFFICIENCY
-            + transformed * FLOPS_PER_TRANSFORMED_BYTE
-            + facts.raw.moved_slice_bytes as f64 * FLOPS_PER_VALUE_BYTE;
+        let stored_bytes = panels.file_range(panels.all()).len();
+        let flops = flops_by(facts, tile, stored_bytes);
         if flops < least {
             least = flops;
             let choice = Choice {

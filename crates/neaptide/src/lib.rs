@@ -21,6 +21,7 @@
 mod adapt;
 mod budget;
 mod calibrate;
+mod chains;
 mod curve;
 mod dataflow;
 mod error;

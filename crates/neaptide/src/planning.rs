@@ -9,6 +9,7 @@ use crate::preparing::{Planning, prepare};
 use crate::programs::Programs;
 use crate::session::{Plan, RunOptions};
 use crate::strategy::{AUTO, SearchEffort, StrategyChoice};
+use crate::workload::highest_beside_chains;
 use neap_ir::Program;
 use neap_plan::Workload;
 use neap_planner::{PlanError, PlanOptions, Planned, Planner, Strategy};
@@ -57,13 +58,15 @@ impl Request<'_> {
     /// What is known of the steps' times with the kernels that compute them.
     fn costs(&self, program: &Arc<Program>, workload: &Workload) -> CostProfile {
         let plain = || self.workload(&self.programs.plain, Kernels::Direct);
-        let mut costs = self.programs.costs_of(program, &self.known.costs, plain);
-        // Those are the times of direct kernels.
-        for (ns, step) in costs.step_ns.iter_mut().zip(&workload.steps) {
-            if step.kernel != 0 {
-                *ns = 0;
-            }
-        }
+        let (known, threads) = (self.known, self.options.threads);
+        let mut costs = self.programs.costs_of(
+            program,
+            workload,
+            threads,
+            &known.costs,
+            &known.times,
+            plain,
+        );
         self.known.times.apply(program, workload, &mut costs);
         costs
     }
@@ -168,6 +171,7 @@ impl Request<'_> {
             let smallest = planner.smallest_feasible_bytes();
             let mut limit_ns = best.as_ref().map_or(u64::MAX, latency_ns);
             let mut tried = vec![workload.digest.clone()];
+            let highest_bytes = highest_beside_chains(program, &workload);
             let mut found = attempt
                 .plan(planner, strategy, &costs, limit_ns)
                 .map(|found| found.map(|(p, t)| (p, t, workload, costs)));
@@ -177,7 +181,8 @@ impl Request<'_> {
                 let direct = self.workload(program, Kernels::Direct);
                 let planner = Planner::with_options(&direct, options);
                 let least = planner.smallest_feasible_bytes();
-                for kernels in [Kernels::FastestWithin(least), Kernels::Direct] {
+                let lower_chains = Kernels::FastestWithin(highest_bytes);
+                for kernels in [lower_chains, Kernels::FastestWithin(least), Kernels::Direct] {
                     let workload = self.workload(program, kernels);
                     if !tried.contains(&workload.digest) {
                         tried.push(workload.digest.clone());
@@ -192,7 +197,7 @@ impl Request<'_> {
                             found = other.map(|o| o.map(|(p, t)| (p, t, workload, costs)));
                         }
                     }
-                    if found.is_ok() {
+                    if found.is_ok() && kernels != lower_chains {
                         break;
                     }
                 }

@@ -1,9 +1,11 @@
 //! The programs of a packed model: the plain one, and where it needs less memory, one with row bands
 //! over the same weights. Encoding, and checks of what is read back.
 
+use crate::calibrate::StepTimes;
+use crate::chains::{self, Plain};
 use crate::error::{Error, Result};
-use crate::workload::with_band_overhead;
-use neap_ir::{Graph, NodeId, Op, Program, ValueId};
+use crate::workload::operands;
+use neap_ir::{Graph, Op, Program, ValueId};
 use neap_plan::Workload;
 use neap_rewrite::BandLimits;
 use neap_sim::CostProfile;
@@ -58,43 +60,53 @@ impl Programs {
         plain.then_some(&self.plain).into_iter().chain(banded)
     }
 
-    /// Costs of one of the programs. A chain in row bands takes as long as its layers together, and a
-    /// little more; `plain` makes the workload of the plain program with the kernels that chains use.
+    /// Costs of one of the programs with the kernels of `workload`. A chain in row bands takes as long as its
+    /// layers together, and a little more. `costs` has the times of the plain program's steps by direct
+    /// kernels; `plain` makes its workload with those.
     pub fn costs_of(
         &self,
         program: &Arc<Program>,
+        workload: &Workload,
+        threads: usize,
         costs: &CostProfile,
+        times: &StepTimes,
         plain: impl FnOnce() -> Workload,
     ) -> CostProfile {
-        let mut costs = costs.clone();
+        let mut found = costs.clone();
         if Arc::ptr_eq(program, &self.plain) {
-            return costs;
+            for (ns, step) in found.step_ns.iter_mut().zip(&workload.steps) {
+                if step.kernel != 0 {
+                    *ns = 0;
+                }
+            }
+            return found;
         }
-        let workload = plain();
-        let steps = workload.steps.iter().enumerate();
-        let plain_ns: Vec<u64> = steps.map(|(i, step)| costs.step_ns(i, step)).collect();
-        let producers = self.plain.graph.producers();
-        let time_ns = |node: NodeId| {
-            let step = self.plain.steps.binary_search(&node).ok()?;
-            plain_ns.get(step).copied()
+        let direct = plain();
+        let plain = Plain {
+            program: &self.plain,
+            workload: &direct,
+            costs,
+            times,
         };
-        let step_ns = program.steps.iter().map(|step| {
+        let producers = self.plain.graph.producers();
+        let steps = program.steps.iter().zip(&workload.steps);
+        let step_ns = steps.map(|(step, spec)| {
             let node = &program.graph.nodes[step.index()];
-            let Op::Bands(bands) = &node.op else {
-                return None;
-            };
+            let chain = chains::of(&node.op)?;
+            let mut steps = Vec::with_capacity(chain.layers.len());
             let mut value = node.outputs.first().copied().flatten();
-            let mut sum_ns = 0u64;
-            for _ in 0..bands.layers.len() {
+            for _ in 0..chain.layers.len() {
                 let made_by = (*producers.get(value?.index())?)?;
-                sum_ns = sum_ns.saturating_add(time_ns(made_by)?);
+                steps.push(self.plain.steps.binary_search(&made_by).ok()?);
                 value = self.plain.graph.nodes[made_by.index()].input(0);
             }
-            Some(with_band_overhead(sum_ns))
+            steps.reverse();
+            let inputs = operands(program, &node.inputs);
+            chains::step_ns(chain, &inputs, spec.kernel, &steps, &plain, threads)
         });
         // Other steps, and what a forged file makes of chains, are estimated.
-        costs.step_ns = step_ns.map(|ns| ns.unwrap_or(0)).collect();
-        costs
+        found.step_ns = step_ns.map(|ns| ns.unwrap_or(0)).collect();
+        found
     }
 
     /// The table of contents: version, then the programs.

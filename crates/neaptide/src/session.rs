@@ -2,6 +2,7 @@
 
 use crate::budget::Budget;
 use crate::calibrate::{Calibration, CostSource, Known};
+use crate::chains;
 use crate::error::{Error, Result};
 use crate::kernels::Kernels;
 use crate::memory;
@@ -13,6 +14,7 @@ use crate::spill;
 use crate::workload::{keep_activations, workload};
 use neap_ir::Program;
 use neap_kernels::simd::Isa;
+use neap_ops::{Choice, Kernel};
 use neap_plan::{ExecutionPlan, Timeline, Verdict, Workload};
 use neap_planner::Planner;
 use neap_runtime::{InputTensor, OutputTensor};
@@ -161,13 +163,21 @@ impl Plan {
         count_bands(&self.program)
     }
 
-    /// How many steps with panel weights each kernel computes, by its name; layers in row bands are not
-    /// counted, theirs are direct.
+    /// How many layers with panel weights each kernel computes, by its name; each layer of a chain in row bands
+    /// counts.
     pub fn kernels(&self) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::new();
-        for step in self.workload.steps.iter().filter(|s| s.panels.is_some()) {
-            let choice = neap_ops::Choice::from_code(step.kernel).unwrap_or_default();
-            *counts.entry(choice.kernel.label()).or_insert(0) += 1;
+        let mut count = |kernel: Kernel| *counts.entry(kernel.label()).or_insert(0) += 1;
+        for (&node, step) in self.program.steps.iter().zip(&self.workload.steps) {
+            let kernel = Choice::from_code(step.kernel).unwrap_or_default().kernel;
+            let node = &self.program.graph.nodes[node.index()];
+            match chains::of(&node.op) {
+                Some(chain) => {
+                    chains::kernels(&self.program, node, chain, kernel).for_each(&mut count)
+                }
+                None if step.panels.is_some() => count(kernel),
+                None => {}
+            }
         }
         counts
     }

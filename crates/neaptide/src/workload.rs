@@ -1,5 +1,6 @@
 //! A program and a machine make a workload: sizes, live ranges and costs without operators.
 
+use crate::chains;
 use crate::kernels::{self, Kernels};
 use neap_ir::program::Storage;
 use neap_ir::recipe::{Packed, PackedForm};
@@ -19,15 +20,26 @@ const BUFFER_ALIGN: u64 = 64;
 /// The workload of a program whose steps are computed by the kernels that `kernels` picks.
 pub fn workload(program: &Program, threads: usize, isa: Isa, kernels: Kernels) -> Workload {
     let live = live_bytes(program);
-    let steps: Vec<StepSpec> = program
-        .steps
-        .iter()
-        .zip(&live)
-        .map(|(&node, &live)| {
-            let node = &program.graph.nodes[node.index()];
-            step(program, node, threads, isa, kernels.room(live))
-        })
+    let node = |step: usize| &program.graph.nodes[program.steps[step].index()];
+    let mut steps: Vec<StepSpec> = (0..program.steps.len())
+        .map(|at| step(program, node(at), threads, isa, kernels.room(live[at])))
         .collect();
+    // Chains in row bands are there to save memory: they need little more than other steps do, or they
+    // themselves do by direct kernels.
+    let needs = steps.iter().zip(&live);
+    let highest = needs.map(|(s, &live)| live.saturating_add(least_bytes(s)));
+    let highest = highest.max().unwrap_or(0);
+    let most = highest.saturating_add(highest / 2);
+    for (at, spec) in steps.iter_mut().enumerate() {
+        let (Some(chain), Some(room)) = (chains::of(&node(at).op), kernels.room(live[at])) else {
+            continue;
+        };
+        let inputs = operands(program, &node(at).inputs);
+        let outputs = operands(program, &node(at).outputs);
+        let facts = neap_ops::kernels(&node(at).op, &inputs, &outputs, threads, isa);
+        let room = room.min(most.saturating_sub(live[at]));
+        *spec = chains::fastest(spec.clone(), chain, &inputs, &facts, room, threads, isa);
+    }
     let buffers = program
         .buffers
         .iter()
@@ -194,12 +206,11 @@ fn step(
             .sum()
     };
     let weights = panels.map_or(0, |p| p.panel_bytes * u64::from(p.panels));
-    let mut flops = neap_ops::flops(&node.op, &inputs, &outputs);
+    let flops = neap_ops::flops(&node.op, &inputs, &outputs);
     let mut touched_bytes = bytes(&inputs) + bytes(&outputs) + weights;
-    if let Op::Bands(_) = node.op {
+    let is_chain = chains::of(&node.op).is_some();
+    if is_chain {
         touched_bytes = touched_bytes.saturating_add(neap_ops::inner_bytes(&node.op, &inputs));
-        flops = with_band_overhead(flops);
-        touched_bytes = with_band_overhead(touched_bytes);
     }
     let (reads, writes) = (
         buffers(program, &node.inputs),
@@ -220,6 +231,9 @@ fn step(
         reads,
         writes,
     };
+    if is_chain {
+        return chains::direct(direct);
+    }
     let Some(room_bytes) = room_bytes else {
         return direct;
     };
@@ -227,10 +241,25 @@ fn step(
     kernels::fastest(direct, &facts, room_bytes)
 }
 
-/// Layers in row bands take a little longer than one after another: many small calls, and rows that
-/// are moved. Their inner tensors stay in caches, but so they mostly do without bands.
-pub(crate) fn with_band_overhead(cost: u64) -> u64 {
-    cost.saturating_add(cost / 16)
+/// What the steps need that are no chains in row bands, each with what lives beside it, at the most.
+pub(crate) fn highest_beside_chains(program: &Program, workload: &Workload) -> u64 {
+    let live = live_bytes(program);
+    let steps = program.steps.iter().zip(&workload.steps).zip(live);
+    let others = steps.filter(|((step, _), _)| {
+        let node = &program.graph.nodes[step.index()];
+        chains::of(&node.op).is_none()
+    });
+    let needs = others.map(|((_, spec), live)| live.saturating_add(least_bytes(spec)));
+    needs.max().unwrap_or(0)
+}
+
+/// The least that a step computes with, beside activations.
+fn least_bytes(step: &StepSpec) -> u64 {
+    let weights = step.extents.iter().map(|e| e.bytes).sum::<u64>();
+    let panel = step.panels.map_or(0, |p| p.panel_bytes);
+    step.workspace_bytes
+        .saturating_add(weights)
+        .saturating_add(panel)
 }
 
 /// Room for a batch of rows, each in the blocks that hold it.

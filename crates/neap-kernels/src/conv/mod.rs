@@ -25,6 +25,7 @@ pub use blocked::{conv_blocked, conv_blocked_band};
 pub use first_layer::{conv_first_layer, conv_first_layer_band, conv_first_layer_scratch_bytes};
 pub use grouped::{conv_narrow_groups, conv_narrow_groups_band};
 
+use crate::epilogue::{Epilogue, Residual};
 use crate::error::{KernelError, check_len, checked_product};
 use crate::panel::panel_floats;
 use crate::planes::{Planes, check_planes};
@@ -113,28 +114,38 @@ impl ConvShape {
     }
 
     /// Blocked tensors that are just as high as the shape says.
-    fn whole_planes(&self) -> Planes {
+    pub(crate) fn whole_planes(&self) -> Planes {
         Planes {
             input: plane_floats(self.input, LANES).unwrap_or(usize::MAX),
             output: plane_floats(self.output, LANES).unwrap_or(usize::MAX),
         }
     }
 
-    fn check_blocked_input(&self, planes: &Planes, input: &[f32]) -> Result<(), KernelError> {
+    pub(crate) fn check_blocked_input(
+        &self,
+        planes: &Planes,
+        input: &[f32],
+    ) -> Result<(), KernelError> {
         let count = self.batch.checked_mul(self.c_in.div_ceil(LANES));
         let plane = plane_floats(self.input, LANES);
         check_planes("input", input.len(), count, planes.input, plane)
     }
 
-    fn check_output(
+    /// Output and residual.
+    pub(crate) fn check_blocked_output(
         &self,
-        what: &'static str,
         planes: &Planes,
-        len: usize,
+        output: &[f32],
+        epilogue: &Epilogue<'_>,
     ) -> Result<(), KernelError> {
         let count = self.batch.checked_mul(self.panels());
         let plane = plane_floats(self.output, LANES);
-        check_planes(what, len, count, planes.output, plane)
+        let check = |what, len| check_planes(what, len, count, planes.output, plane);
+        check("output", output.len())?;
+        match epilogue.residual {
+            Residual::Separate(residual) => check("residual", residual.len()),
+            Residual::None | Residual::InPlace => Ok(()),
+        }
     }
 
     /// Checks what all forms have in common: sizes, the panel range and its weights, output and residual.
@@ -145,7 +156,7 @@ impl ConvShape {
         panels: &Range<usize>,
         weights: &[f32],
         output: &[f32],
-        epilogue: &crate::epilogue::Epilogue<'_>,
+        epilogue: &Epilogue<'_>,
     ) -> Result<(), KernelError> {
         self.check()?;
         check_form(form, self)?;
@@ -158,11 +169,7 @@ impl ConvShape {
             .and_then(|rows| checked_product(&[rows, LANES, panels.len()]));
         check_len("weights", weights.len(), floats)?;
         debug_assert_eq!(floats, Some(panel_floats(self.k()) * panels.len()));
-        self.check_output("output", planes, output.len())?;
-        if let crate::epilogue::Residual::Separate(residual) = epilogue.residual {
-            self.check_output("residual", planes, residual.len())?;
-        }
-        Ok(())
+        self.check_blocked_output(planes, output, epilogue)
     }
 }
 

@@ -9,6 +9,7 @@ use super::{Tile, prepared_panel_floats};
 use crate::conv::ConvShape;
 use crate::epilogue::Activation;
 use crate::parallel::Parallel;
+use crate::planes::Planes;
 use crate::simd::{Isa, LANES, prefetch};
 use crate::tile::Split;
 use std::ops::Range;
@@ -28,6 +29,7 @@ pub(super) struct Call {
     pub isa: Isa,
     pub tile: Tile,
     pub shape: ConvShape,
+    pub planes: Planes,
     pub cut: Cut,
     pub panels: usize,
     pub source: Source,
@@ -175,7 +177,7 @@ impl Call {
     /// As [`Call::run`]; the block's values are nobody else's for these units.
     unsafe fn fill(&self, block: &Block, units: Range<usize>) {
         let s = &self.shape;
-        let plane_floats = s.input[0] * s.input[1] * LANES;
+        let plane_floats = self.planes.input;
         let channel_blocks = self.channel_blocks();
         for unit in units {
             let (channel_block, group) = (unit / block.groups.parts, unit % block.groups.parts);
@@ -373,7 +375,7 @@ impl Call {
     ) {
         let s = &self.shape;
         let m = self.tile.outputs();
-        let plane_floats = s.output[0] * s.output[1] * LANES;
+        let plane_floats = self.planes.output;
         let product_floats = self.cut.product_floats();
         let tiles = block.groups.range(groups.start).start..block.groups.range(groups.end - 1).end;
         let (weights, panel_floats) = match self.source {

@@ -18,6 +18,9 @@
 //! back; then `+ (bias + residual)`; then the activation. Where a tile lies in the output depends on
 //! the shape alone, so no cut of the work shows in the result. A NaN or infinity in the input reaches all
 //! outputs of its tile.
+//!
+//! A band of rows has the bits of the whole layer if its tiles are the layer's: it begins a multiple of
+//! [`Tile::outputs`] rows from the top, and ends at another or at the bottom.
 
 mod cut; // into what pieces a call is cut
 mod drive; // runs the pieces
@@ -31,6 +34,7 @@ use crate::conv::ConvShape;
 use crate::epilogue::{Epilogue, Residual};
 use crate::error::{KernelError, check_len, checked_product};
 use crate::parallel::Parallel;
+use crate::planes::Planes;
 use crate::simd::{Isa, LANES};
 use cut::Cut;
 use drive::{Call, Source};
@@ -171,6 +175,30 @@ pub fn conv_winograd(
     epilogue: Epilogue<'_>,
     workspace: &mut [f32],
 ) -> Result<(), KernelError> {
+    let planes = shape.whole_planes();
+    conv_winograd_band(
+        isa, parallel, tile, shape, planes, panels, weights, input, output, epilogue, workspace,
+    )
+}
+
+/// [`conv_winograd`] of a band of rows: input, output and residual have planes as far apart as `planes`
+/// says, and begin at the band's first row.
+///
+/// # Errors
+/// As [`conv_winograd`], and planes that overlap.
+pub fn conv_winograd_band(
+    isa: Isa,
+    parallel: &dyn Parallel,
+    tile: Tile,
+    shape: &ConvShape,
+    planes: Planes,
+    panels: Range<usize>,
+    weights: Weights<'_>,
+    input: &[f32],
+    output: &mut [f32],
+    epilogue: Epilogue<'_>,
+    workspace: &mut [f32],
+) -> Result<(), KernelError> {
     check_shape(shape)?;
     if panels.start > panels.end || panels.end > shape.panels() {
         return Err(KernelError::Invalid("panel range outside the layer"));
@@ -181,21 +209,8 @@ pub fn conv_winograd(
     };
     let needed = panel_elements(k_per_channel, shape.c_in, panels.len());
     check_len("weights", given.len(), needed)?;
-    let elements = |channels: usize, size: [usize; 2]| {
-        checked_product(&[
-            shape.batch,
-            channels.div_ceil(LANES),
-            size[0],
-            size[1],
-            LANES,
-        ])
-    };
-    check_len("input", input.len(), elements(shape.c_in, shape.input))?;
-    let out_elements = elements(shape.c_out, shape.output);
-    check_len("output", output.len(), out_elements)?;
-    if let Residual::Separate(residual) = epilogue.residual {
-        check_len("residual", residual.len(), out_elements)?;
-    }
+    shape.check_blocked_input(&planes, input)?;
+    shape.check_blocked_output(&planes, output, &epilogue)?;
     let cut = Cut::new(isa, tile, form, shape, parallel.workers());
     let floats = cut.workspace_floats(panels.len());
     check_len("workspace", workspace.len(), Some(floats))?;
@@ -203,13 +218,13 @@ pub fn conv_winograd(
         return Ok(());
     }
 
-    let out_plane = shape.output[0] * shape.output[1] * LANES;
-    let column = panels.start * out_plane;
+    let column = panels.start * planes.output;
     let out = output.as_mut_ptr().wrapping_add(column);
     let call = Call {
         isa,
         tile,
         shape: *shape,
+        planes,
         cut,
         panels: panels.len(),
         source: match form {

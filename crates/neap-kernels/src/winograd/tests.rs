@@ -324,6 +324,79 @@ fn the_same_bits_however_the_work_is_cut() {
     }
 }
 
+/// The layer in bands of so many tile rows; what a band does not need is not a number.
+fn run_in_bands(l: &Layer, how: How<'_>, tile_rows: usize) -> Vec<f32> {
+    let s = &l.shape;
+    let planes = s.whole_planes();
+    let (in_row, out_row) = (s.input[1] * LANES, s.output[1] * LANES);
+    let mut out = l.blocked_residual.clone();
+    let mut first = 0;
+    while first < s.output[0] {
+        let rows = first..(first + tile_rows * how.tile.outputs()).min(s.output[0]);
+        let top = rows.start.saturating_sub(s.pads_begin[0]).min(s.input[0]);
+        let bottom = (rows.end + 2).saturating_sub(s.pads_begin[0]);
+        let bottom = bottom.clamp(top, s.input[0]);
+        let mut input = vec![f32::NAN; l.blocked_input.len()];
+        for plane in (0..input.len()).step_by(planes.input) {
+            let band = plane + top * in_row..plane + bottom * in_row;
+            input[band.clone()].copy_from_slice(&l.blocked_input[band]);
+        }
+        let band = ConvShape {
+            input: [bottom - top, s.input[1]],
+            output: [rows.len(), s.output[1]],
+            pads_begin: [s.pads_begin[0].saturating_sub(rows.start), s.pads_begin[1]],
+            ..*s
+        };
+        let (panels, workers) = (s.panels(), how.parallel.workers());
+        let bytes = workspace_bytes(how.isa, how.tile, how.form, &band, panels, workers);
+        conv_winograd_band(
+            how.isa,
+            how.parallel,
+            how.tile,
+            &band,
+            planes,
+            0..panels,
+            Weights::Raw(&l.raw),
+            &input[top * in_row..],
+            &mut out[rows.start * out_row..],
+            Epilogue {
+                activation: how.activation,
+                residual: Residual::InPlace,
+            },
+            &mut vec![f32::NAN; bytes / 4],
+        )
+        .unwrap();
+        first = rows.end;
+    }
+    out
+}
+
+#[test]
+fn bands_of_whole_tiles_have_the_bits_of_the_whole() {
+    for case in CASES {
+        let l = case_layer(case);
+        if !affordable(8 * l.shape.multiply_adds()) {
+            continue;
+        }
+        for (isa, tile) in Isa::available().flat_map(|isa| Tile::ALL.map(|tile| (isa, tile))) {
+            let how = How {
+                activation: Activation::Relu,
+                residual: 2,
+                parallel: &Scrambled(2),
+                ..plain(isa, tile, WeightForm::Raw)
+            };
+            let want = run(&l, how, &whole(l.shape.panels()));
+            let want: Vec<u32> = want.into_iter().map(f32::to_bits).collect();
+            for tile_rows in [1, 2, 3] {
+                let got = run_in_bands(&l, how, tile_rows);
+                let got: Vec<u32> = got.into_iter().map(f32::to_bits).collect();
+                let name = isa.name();
+                assert!(got == want, "{name} {tile:?} {case:?} by {tile_rows}");
+            }
+        }
+    }
+}
+
 /// Worst error as a share of the output's range, for a layer as networks have them: inputs that went
 /// through a ReLU, weights that keep the variance.
 #[test]

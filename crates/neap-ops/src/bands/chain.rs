@@ -1,13 +1,27 @@
 //! Sizes of a chain of layers that runs in row bands, and how many rows its line buffers hold.
 
+use crate::kernel::Kernel;
 use crate::layer::Window2d;
 use neap_ir::bands::{BandLayer, Bands, MAX_LAYERS};
 use neap_ir::graph::LANES;
 use neap_ir::infer::{Pads, conv_output_size};
-use neap_ir::panel::ConvForm;
+use neap_ir::panel::{ConvForm, PanelConv};
+use neap_kernels::conv::ConvShape;
+use neap_kernels::winograd::{self, Tile};
+use std::cmp::Reverse;
+use std::ops::Range;
 
 /// Tallest band that is tried: past that, more rows gain nothing.
 const MAX_ROWS: usize = 64;
+
+/// Tallest band of an inner layer, in tiles, that Winograd kernels are given.
+const MAX_TILE_ROWS: usize = 256;
+
+/// Fewer input channels than this are mostly transforms.
+const LEAST_WINOGRAD_CHANNELS: usize = 32;
+
+/// The tiles of Winograd layers in bands.
+const TILE: Tile = Tile::F4;
 
 /// A chain at certain sizes.
 #[derive(Clone, Copy)]
@@ -39,6 +53,11 @@ pub(super) struct Stage {
     pub buffer_rows: usize,
     /// Where the line buffer begins among all, in floats.
     pub at: usize,
+    /// Most rows that are computed at once.
+    pub most_rows: usize,
+    /// Set where the layer is computed by Winograd: its rows come in whole tiles, which are those of the
+    /// whole layer.
+    pub tile: Option<Tile>,
 }
 
 impl Stage {
@@ -75,6 +94,8 @@ impl Stage {
             pads_end: w.pads_end,
             buffer_rows: 0,
             at: 0,
+            most_rows: 0,
+            tile: None,
         };
         // Every row of results has some row of inputs under it, and positions do not overflow.
         let reach = (w.kernel[0].checked_sub(1)?)
@@ -119,6 +140,56 @@ impl Stage {
         self.input[0] + self.pads_end[0] - end
     }
 
+    /// The end of whole tiles that hold rows before `end`.
+    pub fn aligned(&self, end: usize) -> usize {
+        end.next_multiple_of(self.tile_rows()).min(self.output[0])
+    }
+
+    /// Of its transformed weights; 0 where they are not.
+    pub fn prepared_floats(&self) -> usize {
+        self.tile.map_or(0, |tile| {
+            winograd::prepared_panel_floats(tile, self.c_in).saturating_mul(self.out_blocks())
+        })
+    }
+
+    fn tile_rows(&self) -> usize {
+        self.tile.map_or(1, Tile::outputs)
+    }
+
+    /// A band of rows of a convolution; the input is as high as the whole.
+    pub fn conv_shape(&self, conv: &PanelConv, rows: &Range<usize>) -> ConvShape {
+        ConvShape {
+            batch: 1,
+            c_in: conv.c_in,
+            c_out: conv.c_out,
+            groups: conv.groups,
+            input: self.input,
+            output: [rows.len(), self.output[1]],
+            kernel: self.kernel,
+            strides: self.strides,
+            dilations: self.dilations,
+            pads_begin: [self.pad_above(rows.start), self.pads_begin[1]],
+        }
+    }
+
+    /// The tiles by which Winograd computes the layer, if it is expected to be faster than the direct kernel.
+    fn winograd_tile(&self, layer: &BandLayer) -> Option<Tile> {
+        let BandLayer::Conv(conv) = layer else {
+            return None;
+        };
+        let shape = self.conv_shape(conv, &(0..self.output[0]));
+        let product = |sizes: [usize; 3]| sizes.iter().map(|&n| n as u128).product::<u128>();
+        let [tall, wide] = self.output.map(|n| n.div_ceil(TILE.outputs()));
+        let winograd_products = product([TILE.points(), tall, wide]);
+        let direct_products = product([9, self.output[0], self.output[1]]);
+        let pays = conv.form == ConvForm::Blocked
+            && conv.c_in >= LEAST_WINOGRAD_CHANNELS
+            && conv.c_out >= LANES
+            && winograd::supports(&shape)
+            && winograd_products <= direct_products / 2;
+        pays.then_some(TILE)
+    }
+
     pub fn out_blocks(&self) -> usize {
         self.c_out.div_ceil(LANES)
     }
@@ -135,8 +206,18 @@ impl Stage {
 }
 
 impl Chain {
-    /// `None` for chains that cannot run so. `x` is the input's shape.
-    pub fn of(bands: &Bands, x: &[usize]) -> Option<Chain> {
+    /// The chain as `kernel` computes it; `None` for chains that cannot run so. `x` is the input's shape.
+    pub fn of(bands: &Bands, x: &[usize], kernel: Kernel) -> Option<Chain> {
+        let direct = Chain::direct(bands, x)?;
+        match kernel {
+            Kernel::Direct => direct.in_bands(bands.first_rows, bands.band_rows),
+            Kernel::WinogradBands { rows } => direct.with_winograd(bands, usize::from(rows)),
+            Kernel::Winograd(_) => None,
+        }
+    }
+
+    /// All layers by their direct kernels, heights not set yet.
+    fn direct(bands: &Bands, x: &[usize]) -> Option<Chain> {
         let &[batch, channels, height, width] = x else {
             return None;
         };
@@ -144,8 +225,8 @@ impl Chain {
             stages: [Stage::default(); MAX_LAYERS],
             len: bands.layers.len(),
             batch,
-            first_rows: bands.first_rows,
-            band_rows: bands.band_rows,
+            first_rows: 0,
+            band_rows: 0,
             plain: is_first_layer(bands.layers.first()?),
             line_floats: 0,
         };
@@ -158,10 +239,39 @@ impl Chain {
             *chain.stages.get_mut(index)? = stage;
             (c_in, input) = (stage.c_out, stage.output);
         }
-        let rows = chain.stages().last()?.output[0];
-        let fits =
-            chain.first_rows > 0 && chain.first_rows <= chain.band_rows && chain.band_rows <= rows;
-        (fits && chain.place_lines().is_some()).then_some(chain)
+        Some(chain)
+    }
+
+    /// The chain in bands of these heights.
+    fn in_bands(mut self, first_rows: usize, band_rows: usize) -> Option<Chain> {
+        (self.first_rows, self.band_rows) = (first_rows, band_rows);
+        let fits = first_rows > 0 && first_rows <= band_rows && band_rows <= self.rows();
+        (fits && self.place_lines().is_some()).then_some(self)
+    }
+
+    /// Those layers by Winograd for which it pays; `None` where there are none, or the whole is one band.
+    fn with_winograd(mut self, bands: &Bands, rows: usize) -> Option<Chain> {
+        for (stage, layer) in self.stages.iter_mut().zip(&bands.layers) {
+            stage.tile = stage.winograd_tile(layer);
+        }
+        let used = self.stages().iter().any(|stage| stage.tile.is_some());
+        if !used || rows >= self.rows() {
+            return None;
+        }
+        let chain = self.with_best_start(rows)?;
+        let is_low = |s: &Stage| s.most_rows.div_ceil(s.tile_rows()) <= MAX_TILE_ROWS;
+        chain.stages().iter().all(is_low).then_some(chain)
+    }
+
+    /// A first band that looks ahead no further than the others need not be all as tall.
+    fn with_best_start(self, band_rows: usize) -> Option<Chain> {
+        let heights = (1..=band_rows).filter_map(|first| self.in_bands(first, band_rows));
+        heights.min_by_key(|chain| (chain.line_floats, Reverse(chain.first_rows)))
+    }
+
+    /// Of the last layer.
+    fn rows(&self) -> usize {
+        self.stages().last().map_or(0, |stage| stage.output[0])
     }
 
     pub fn stages(&self) -> &[Stage] {
@@ -173,20 +283,32 @@ impl Chain {
     /// ```text
     ///   first band   (n − 1) · stride + reach − pad     rows under the next layer's first n
     ///   then         (n − 1) · stride + reach           under n more; kept ones included
+    ///   tiles        and up to the end of the last row's tile
     /// ```
     fn place_lines(&mut self) -> Option<()> {
-        // New rows of the stage after the one at hand: in the first band, and in the others.
-        let (mut first, mut step) = (self.first_rows, self.band_rows);
+        // New rows of the stage after the one at hand: in the first band, and in the others at most.
+        let last = self.stages.get_mut(self.len.checked_sub(1)?)?;
+        let mut first = last.aligned(self.first_rows);
+        let mut step = self.band_rows.checked_next_multiple_of(last.tile_rows())?;
+        last.most_rows = first.max(step).min(last.output[0]);
+        // Whether all bands end equally far before the end of a tile.
+        let mut even = true;
         let mut floats = 0usize;
         for index in (0..self.len - 1).rev() {
             let next = self.stages[index + 1];
-            let stride = next.strides[0];
-            let under = |rows: usize| (rows - 1).checked_mul(stride)?.checked_add(next.reach());
-            first = under(first)? - next.pads_begin[0];
-            let steady = under(step)?.max(step.checked_mul(stride)?);
-            step = step.checked_mul(stride)?;
             let stage = &mut self.stages[index];
+            let (stride, tile_rows) = (next.strides[0], stage.tile_rows());
+            let under = |rows: usize| (rows - 1).checked_mul(stride)?.checked_add(next.reach());
+            let needed = under(first)? - next.pads_begin[0];
+            let kept = under(step)?;
+            step = step.checked_mul(stride)?;
+            even &= step.is_multiple_of(tile_rows);
+            first = needed.checked_next_multiple_of(tile_rows)?;
+            let ahead = if even { first - needed } else { tile_rows - 1 };
+            step = step.checked_next_multiple_of(tile_rows)?;
+            let steady = kept.checked_add(ahead)?.max(step);
             stage.buffer_rows = first.max(steady).min(stage.output[0]);
+            stage.most_rows = first.max(step).min(stage.output[0]);
             let plane = stage.buffer_rows.checked_mul(stage.row_floats())?;
             floats = floats.checked_add(plane.checked_mul(stage.out_blocks())?)?;
         }
@@ -200,15 +322,6 @@ impl Chain {
         (floats <= isize::MAX as usize / 64).then_some(())
     }
 
-    /// Most rows that the first stage computes at once.
-    pub fn first_stage_rows(&self) -> usize {
-        match self.stages() {
-            [_] => self.band_rows,
-            [first, ..] => first.buffer_rows,
-            [] => 0,
-        }
-    }
-
     /// Rows of the last stage after which the band that begins at `row` ends.
     pub fn band_end(&self, row: usize) -> usize {
         let rows = if row == 0 {
@@ -216,7 +329,14 @@ impl Chain {
         } else {
             self.band_rows
         };
-        (row + rows).min(self.stages[self.len - 1].output[0])
+        self.stages[self.len - 1].aligned(row + rows)
+    }
+
+    /// Bands of the last stage.
+    pub fn bands(&self) -> usize {
+        let end = self.band_end(0);
+        let step = self.band_end(end) - end;
+        1 + (self.rows() - end).div_ceil(step.max(1))
     }
 
     /// Whether the last stage may write its rows where the input's lie: whatever row it writes, no
@@ -245,28 +365,20 @@ pub(super) fn is_first_layer(layer: &BandLayer) -> bool {
 /// Sets the heights of bands: the tallest whose line buffers take at most `target_bytes`, else one row.
 /// False where the chain cannot run in bands.
 pub fn choose_heights(bands: &mut Bands, x: &[usize], target_bytes: usize) -> bool {
-    let mut trial = Bands {
-        first_rows: 1,
-        band_rows: 1,
-        ..bands.clone()
-    };
-    let Some(lowest) = Chain::of(&trial, x) else {
+    let Some(chain) = Chain::direct(bands, x) else {
         return false;
     };
-    let rows = lowest.stages[lowest.len - 1].output[0];
+    if chain.in_bands(1, 1).is_none() {
+        return false;
+    }
+    let rows = chain.rows();
     let (mut best, mut parts) = ((1, 1), rows.div_ceil(MAX_ROWS));
     while parts < rows {
         let band = rows.div_ceil(parts);
-        // A first band that looks ahead no further than the others need not be all as tall.
-        let heights = (1..=band).filter_map(|first| {
-            (trial.first_rows, trial.band_rows) = (first, band);
-            let chain = Chain::of(&trial, x)?;
-            Some((chain.line_floats, std::cmp::Reverse(first)))
-        });
-        if let Some((floats, first)) = heights.min()
-            && floats.saturating_mul(4) <= target_bytes
+        if let Some(found) = chain.with_best_start(band)
+            && found.line_floats.saturating_mul(4) <= target_bytes
         {
-            best = (first.0, band);
+            best = (found.first_rows, band);
             break;
         }
         parts += 1;

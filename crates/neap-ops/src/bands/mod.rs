@@ -7,7 +7,13 @@
 //!     every layer but the last           move the rows that the next band needs to the top
 //! ```
 //! A band of a layer is an ordinary call of its kernel, on a few rows with padding where the image
-//! ends and nowhere else, so its elements have the bits that they have without bands.
+//! ends and nowhere else, so its elements have the bits that they have without bands. Layers that are computed
+//! by Winograd go on to the end of a tile: their tiles are those of the whole layer.
+//!
+//! ```text
+//!   next layer   ├─ band ─┤├─ band ─┤
+//!   this layer   ├─ tile ──┼── tile ──┼── tile ──┤     ahead of what is needed by up to a tile
+//! ```
 
 mod chain;
 
@@ -15,6 +21,7 @@ pub use chain::choose_heights;
 
 use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;
+use crate::kernel::Kernel;
 use crate::layer::{activation, conv_supported};
 use crate::nd::{GRAIN, Ptr, split};
 use crate::{Context, OpError, TensorMut, TensorRef};
@@ -25,7 +32,7 @@ use neap_ir::op::Pool;
 use neap_ir::panel::{ConvForm, Epilogue};
 use neap_ir::{DType, Layout, TensorType};
 use neap_kernels::conv::{
-    ConvShape, conv_blocked_band, conv_first_layer_band, conv_first_layer_scratch_bytes,
+    conv_blocked_band, conv_first_layer_band, conv_first_layer_scratch_bytes,
     conv_narrow_groups_band,
 };
 use neap_kernels::depthwise::{Depthwise, depthwise_band};
@@ -34,11 +41,18 @@ use neap_kernels::parallel::Parallel;
 use neap_kernels::planes::Planes;
 use neap_kernels::pool::{self as kernels, average_pool_band, max_pool_band};
 use neap_kernels::simd::Isa;
+use neap_kernels::winograd::{self, WeightForm, Weights};
 use std::ops::Range;
 
-pub(crate) fn bands(bands: &Bands, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+/// `kernel` is one of those that [`kernels`] names, or the direct one.
+pub(crate) fn bands(
+    bands: &Bands,
+    kernel: Kernel,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
     let (x, y) = (args.input(0)?, args.output(0)?);
-    let Some(chain) = Chain::of(bands, x.shape()) else {
+    let Some(chain) = Chain::of(bands, x.shape(), kernel) else {
         return args.fail("the chain does not fit its input");
     };
     args.require(
@@ -61,10 +75,20 @@ pub(crate) fn bands(bands: &Bands, args: &Args, ctx: &mut Context) -> Result<(),
         let fits = residual.layout == y.layout && residual.dtype() == DType::F32;
         args.require(fits, "the residual has the wrong layout")?;
     }
-    let first_floats = first_layer_floats(bands, &chain, ctx.par.workers());
+    let kernel_floats = kernel_floats(bands, &chain, ctx.par.workers(), ctx.isa);
     let mut scratch = Scratch::new(args.op, ctx.workspace);
     let lines = scratch.take::<f32>(chain.line_floats)?;
-    let first_scratch = scratch.take::<f32>(first_floats)?;
+    let kernel_scratch = scratch.take::<f32>(kernel_floats)?;
+    let mut prepared = scratch.take::<f32>(prepared_floats(&chain))?;
+    let layers = bands.layers.iter().zip(chain.stages());
+    for (slot, (layer, stage)) in weights.iter_mut().zip(layers) {
+        if let (BandLayer::Conv(conv), Some(tile)) = (layer, stage.tile) {
+            let (to, rest) = prepared.split_at_mut(stage.prepared_floats());
+            let (panels, isa, par) = (stage.out_blocks(), ctx.isa, ctx.par);
+            winograd::prepare_panels(isa, par, tile, conv.c_in, panels, slot, to).named(args.op)?;
+            (*slot, prepared) = (to, rest);
+        }
+    }
     let mut run = Run {
         op: args.op,
         chain: &chain,
@@ -74,7 +98,7 @@ pub(crate) fn bands(bands: &Bands, args: &Args, ctx: &mut Context) -> Result<(),
         y,
         residual,
         lines,
-        first_scratch,
+        kernel_scratch,
         isa: ctx.isa,
         par: ctx.par,
         done: [0; MAX_LAYERS],
@@ -86,16 +110,43 @@ pub(crate) fn bands(bands: &Bands, args: &Args, ctx: &mut Context) -> Result<(),
     Ok(())
 }
 
-pub(crate) fn workspace_bytes(bands: &Bands, x: &[usize], workers: usize) -> usize {
-    Chain::of(bands, x).map_or(0, |chain| {
+pub(crate) fn workspace_bytes(
+    bands: &Bands,
+    x: &[usize],
+    kernel: Kernel,
+    workers: usize,
+    isa: Isa,
+) -> usize {
+    Chain::of(bands, x, kernel).map_or(0, |chain| {
         scratch_bytes::<f32>(chain.line_floats)
-            + scratch_bytes::<f32>(first_layer_floats(bands, &chain, workers))
+            + scratch_bytes::<f32>(kernel_floats(bands, &chain, workers, isa))
+            + scratch_bytes::<f32>(prepared_floats(&chain))
     })
+}
+
+/// Rows of the last layer in a band, where a chain is computed with Winograd's help.
+const WINOGRAD_ROWS: [u8; 5] = [2, 4, 8, 16, 32];
+
+/// The kernels beside the direct one.
+pub(crate) fn winograd_kernels(bands: &Bands, x: &[usize]) -> impl Iterator<Item = Kernel> {
+    WINOGRAD_ROWS
+        .into_iter()
+        .map(|rows| Kernel::WinogradBands { rows })
+        .filter(|&kernel| Chain::of(bands, x, kernel).is_some())
+}
+
+/// How each layer is computed, and how many calls of kernels that takes; `None` where `kernel` cannot compute the
+/// chain.
+pub fn layer_kernels(bands: &Bands, x: &[usize], kernel: Kernel) -> Option<(Vec<Kernel>, usize)> {
+    let chain = Chain::of(bands, x, kernel)?;
+    let of = |stage: &Stage| stage.tile.map_or(Kernel::Direct, Kernel::Winograd);
+    let calls = chain.stages().len() * chain.bands() * chain.batch;
+    Some((chain.stages().iter().map(of).collect(), calls))
 }
 
 /// Whether every layer has a kernel, given types that fit.
 pub(crate) fn supported(bands: &Bands, x: &TensorType) -> bool {
-    let Some(chain) = Chain::of(bands, &x.shape) else {
+    let Some(chain) = Chain::of(bands, &x.shape, Kernel::Direct) else {
         return false;
     };
     bands
@@ -123,31 +174,37 @@ pub(crate) fn is_plain(bands: &Bands) -> bool {
 
 /// Whether the output may take the place of input 0, when they have the same type and layout.
 pub(crate) fn may_overwrite_input(bands: &Bands, x: &TensorType) -> bool {
-    Chain::of(bands, &x.shape).is_some_and(|chain| chain.follows_input())
+    Chain::of(bands, &x.shape, Kernel::Direct).is_some_and(|chain| chain.follows_input())
 }
 
-pub(crate) fn flops(bands: &Bands, x: &[usize]) -> u64 {
-    let Some(chain) = Chain::of(bands, x) else {
+/// Operations of the layers' products by `kernel`; a multiply-add counts as two.
+pub(crate) fn flops(bands: &Bands, x: &[usize], kernel: Kernel) -> u64 {
+    let Some(chain) = Chain::of(bands, x, kernel) else {
         return 0;
     };
     let layers = bands.layers.iter().zip(chain.stages());
     layers.fold(0u64, |sum, (layer, stage)| {
-        let per_result = match layer {
-            BandLayer::Conv(conv) => 2 * conv.k() as u64,
-            BandLayer::Depthwise(depthwise) => 2 * depthwise.k() as u64,
-            BandLayer::Pool { .. } => (stage.kernel[0] * stage.kernel[1]) as u64,
+        let each = match (layer, stage.tile) {
+            (BandLayer::Conv(conv), Some(tile)) => {
+                let shape = stage.conv_shape(conv, &(0..stage.output[0]));
+                let products = winograd::multiply_adds(tile, &shape);
+                return sum.saturating_add(products.saturating_mul(2 * chain.batch as u64));
+            }
+            (BandLayer::Conv(conv), None) => 2 * conv.k() as u64,
+            (BandLayer::Depthwise(depthwise), _) => 2 * depthwise.k() as u64,
+            (BandLayer::Pool { .. }, _) => (stage.kernel[0] * stage.kernel[1]) as u64,
         };
         let results = [chain.batch, stage.c_out, stage.output[0], stage.output[1]];
         let flops = results
             .iter()
-            .fold(per_result, |n, &d| n.saturating_mul(d as u64));
+            .fold(each, |n, &d| n.saturating_mul(d as u64));
         sum.saturating_add(flops)
     })
 }
 
 /// Bytes of the tensors between the layers, once written and once read.
 pub(crate) fn inner_bytes(bands: &Bands, x: &[usize]) -> u64 {
-    let Some(chain) = Chain::of(bands, x) else {
+    let Some(chain) = Chain::of(bands, x, Kernel::Direct) else {
         return 0;
     };
     let (_, inner) = chain.stages().split_last().unzip();
@@ -161,19 +218,35 @@ pub(crate) fn inner_bytes(bands: &Bands, x: &[usize]) -> u64 {
     })
 }
 
-/// Scratch of a first-layer kernel, in floats; 0 where there is none.
-fn first_layer_floats(bands: &Bands, chain: &Chain, workers: usize) -> usize {
-    let (Some(BandLayer::Conv(conv)), Some(stage)) = (bands.layers.first(), chain.stages().first())
-    else {
-        return 0;
+/// Scratch of the layers' kernels, one of which runs at a time, in floats.
+fn kernel_floats(bands: &Bands, chain: &Chain, workers: usize, isa: Isa) -> usize {
+    let of = |(layer, stage): (&BandLayer, &Stage)| match (layer, stage.tile) {
+        (BandLayer::Conv(conv), Some(tile)) => {
+            // Whether more tiles take less scratch is the kernel's affair.
+            let (shape, form) = (
+                |rows| stage.conv_shape(conv, &(0..rows)),
+                WeightForm::Prepared,
+            );
+            let heights = (0..stage.most_rows).step_by(tile.outputs());
+            let bytes = heights.map(|before| {
+                let shape = shape(stage.most_rows.min(before + tile.outputs()));
+                winograd::workspace_bytes(isa, tile, form, &shape, shape.panels(), workers)
+            });
+            bytes.max().unwrap_or(0)
+        }
+        (BandLayer::Conv(conv), None) if conv.form == ConvForm::FirstLayer => {
+            let shape = stage.conv_shape(conv, &(0..stage.most_rows));
+            conv_first_layer_scratch_bytes(&shape, workers)
+        }
+        _ => 0,
     };
-    if conv.form != ConvForm::FirstLayer {
-        return 0;
-    }
-    let rows = 0..chain.first_stage_rows();
-    let mut shape = conv_shape(conv, stage, &rows);
-    shape.input = stage.input;
-    conv_first_layer_scratch_bytes(&shape, workers).div_ceil(4)
+    let bytes = bands.layers.iter().zip(chain.stages()).map(of);
+    bytes.max().unwrap_or(0).div_ceil(size_of::<f32>())
+}
+
+/// The Winograd layers' weights, which are transformed once in each run.
+fn prepared_floats(chain: &Chain) -> usize {
+    chain.stages().iter().map(Stage::prepared_floats).sum()
 }
 
 /// One call of the operator.
@@ -186,7 +259,7 @@ struct Run<'c, 'a> {
     y: TensorMut<'a>,
     residual: Option<TensorRef<'a>>,
     lines: &'c mut [f32],
-    first_scratch: &'c mut [f32],
+    kernel_scratch: &'c mut [f32],
     isa: Isa,
     par: &'c dyn Parallel,
     /// Rows of each stage that are computed, and the first that is still in its line buffer.
@@ -207,7 +280,8 @@ impl Run<'_, '_> {
             for index in (0..last).rev() {
                 let next = index + 1;
                 if needed[next] > self.done[next] {
-                    needed[index] = stages[next].bottom(needed[next]).max(self.done[index]);
+                    let bottom = stages[next].bottom(needed[next]);
+                    needed[index] = stages[index].aligned(bottom).max(self.done[index]);
                 }
             }
             for index in 0..=last {
@@ -316,7 +390,7 @@ impl Run<'_, '_> {
             isa: self.isa,
             par: self.par,
         };
-        call.run(&self.layers[index], input, output, self.first_scratch, op)
+        call.run(&self.layers[index], input, output, self.kernel_scratch, op)
     }
 }
 
@@ -350,9 +424,17 @@ impl Call<'_> {
         let stage = self.stage;
         match layer {
             BandLayer::Conv(conv) => {
-                let mut shape = conv_shape(conv, stage, &self.rows);
+                let mut shape = stage.conv_shape(conv, &self.rows);
                 shape.input[0] = self.under.len();
                 let (panels, epilogue) = (0..shape.panels(), epilogue(&conv.epilogue));
+                if let Some(tile) = stage.tile {
+                    let weights = Weights::Prepared(weights);
+                    return winograd::conv_winograd_band(
+                        isa, par, tile, &shape, planes, panels, weights, input, output, epilogue,
+                        scratch,
+                    )
+                    .named(op);
+                }
                 match conv.form {
                     ConvForm::Blocked => conv_blocked_band(
                         isa, par, &shape, planes, panels, weights, input, output, epilogue,
@@ -408,21 +490,5 @@ impl Call<'_> {
             }
         }
         .named(op)
-    }
-}
-
-/// A band of a convolution; the input is as high as the whole.
-fn conv_shape(conv: &neap_ir::panel::PanelConv, stage: &Stage, rows: &Range<usize>) -> ConvShape {
-    ConvShape {
-        batch: 1,
-        c_in: conv.c_in,
-        c_out: conv.c_out,
-        groups: conv.groups,
-        input: stage.input,
-        output: [rows.len(), stage.output[1]],
-        kernel: stage.kernel,
-        strides: stage.strides,
-        dilations: stage.dilations,
-        pads_begin: [stage.pad_above(rows.start), stage.pads_begin[1]],
     }
 }

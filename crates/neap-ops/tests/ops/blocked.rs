@@ -80,6 +80,18 @@ pub fn run(
     op: &Op,
     inputs: &[Tensor],
     panels: Option<PanelSlice>,
+    outputs: Vec<Tensor>,
+    par: &dyn Parallel,
+) -> Vec<Tensor> {
+    run_by(Kernel::Direct, op, inputs, panels, outputs, par)
+}
+
+/// By a chosen kernel, with weights as packed and the workspace that it asks for.
+pub fn run_by(
+    kernel: Kernel,
+    op: &Op,
+    inputs: &[Tensor],
+    panels: Option<PanelSlice>,
     mut outputs: Vec<Tensor>,
     par: &dyn Parallel,
 ) -> Vec<Tensor> {
@@ -92,8 +104,11 @@ pub fn run(
         .collect();
     supported(op, &ins, &outs).unwrap_or_else(|e| panic!("{}: {e}", op.name()));
     let isa = Isa::detect();
-    let bytes = workspace_bytes(op, &ins, &outs, par.workers(), isa);
-    let mut workspace = vec![0xA5u8; bytes];
+    let known = kernels(op, &ins, &outs, par.workers(), isa);
+    let facts = known.iter().find(|facts| facts.kernel == kernel);
+    let facts = facts.unwrap_or_else(|| panic!("{} has no {kernel:?}", op.name()));
+    let count = panels.as_ref().map_or(0, |slice| slice.range.len());
+    let mut workspace = vec![0xA5u8; facts.raw.slice_workspace_bytes(count)];
     let refs: Vec<Option<TensorRef>> = inputs
         .iter()
         // SAFETY: the memory is as large as its type says and is not written during the call.
@@ -110,7 +125,11 @@ pub fn run(
         isa,
         workspace: &mut workspace,
     };
-    execute(op, &refs, panels, &muts, &mut ctx).unwrap_or_else(|e| panic!("{e}"));
+    let choice = Choice {
+        kernel,
+        weights: WeightForm::Raw,
+    };
+    execute_with(op, choice, &refs, panels, &muts, &mut ctx).unwrap_or_else(|e| panic!("{e}"));
     outputs
 }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::cloned_ref_to_slice_refs)]
 
 mod bands;
+mod bands_winograd;
 mod blocked;
 mod elementwise;
 mod kernel;
