@@ -85,9 +85,8 @@ enum Command {
     },
     #[command(hide = true)]
     PredictionWorker {
+        name: String,
         model: PathBuf,
-        #[arg(long)]
-        budget: String,
         #[arg(long)]
         cache_dir: PathBuf,
     },
@@ -158,10 +157,10 @@ fn main() -> Result<()> {
             ..
         } => prediction::run(&root(), &prediction::Options { only, write }),
         Command::PredictionWorker {
+            name,
             model,
-            budget,
             cache_dir,
-        } => prediction::worker(&model, &budget, &cache_dir),
+        } => prediction::worker(&name, &model, &cache_dir),
         Command::Bench {
             suite: None,
             only,

@@ -17,6 +17,9 @@ const LEAST_WARMUP_RUNS: usize = 2;
 const MEASURE: Duration = Duration::from_millis(800);
 const RUNS: std::ops::RangeInclusive<usize> = 5..=150;
 
+/// Where the next group follows within so long, its being handed over is part of what the one before takes.
+const TURNAROUND_NS: u64 = 60_000;
+
 /// Spans recorded at a time.
 const RECORD_BYTES: usize = 256 << 10;
 
@@ -49,7 +52,8 @@ pub(super) struct Seen {
     pub blocks: Vec<BlockSeen>,
 }
 
-/// Bytes, and the time from handing them over to seeing that all of them are there.
+/// Bytes, and the time from handing them over to seeing that all of them are there; or to handing over
+/// the next, where that follows at once.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Moved {
     pub bytes: u64,
@@ -215,7 +219,12 @@ impl Collected {
                         (begun_ns, moved)
                     }
                     before => {
-                        self.seen.groups.extend(before.map(|(_, moved)| moved));
+                        self.seen.groups.extend(before.map(|(begun_ns, moved)| {
+                            let until_next_ns = load.start_ns - begun_ns;
+                            let follows = until_next_ns <= moved.ns + TURNAROUND_NS;
+                            let ns = if follows { until_next_ns } else { moved.ns };
+                            Moved { ns, ..moved }
+                        }));
                         (load.start_ns, Moved { bytes: 0, ns: 0 })
                     }
                 };

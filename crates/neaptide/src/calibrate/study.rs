@@ -94,6 +94,7 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
     memory::trim_heap();
 
     let inputs = inputs(model);
+    let keeps_prepared = options.prepared_weights && options.budget == Budget::Unlimited;
     let options = RunOptions {
         reserve_bytes: options.reserve_bytes + OWN_BYTES,
         // What streams is computed from stored panels.
@@ -106,9 +107,12 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
         Budget::Percent(_) => 0,
     };
     let mut observations = Vec::new();
-    for budget in budgets(model, &options) {
+    let sized = budgets(model, &options).into_iter().map(|b| (b, false));
+    for (budget, prepared_weights) in sized.chain(keeps_prepared.then_some((options.budget, true)))
+    {
         let mut options = RunOptions {
             budget,
+            prepared_weights,
             ..options.clone()
         };
         let model = reopen(model)?;
