@@ -1,7 +1,7 @@
 //! How long planning takes, and how good the plans are: every zoo model × budgets.
 //!
-//! Times are those of [`Model::plan`], from a budget to a checked plan: the first one, and, with less effort, one for
-//! a budget that changes. Predicted latencies are the planner's own, at fixed arenas and costs, so that two
+//! Times are those of [`Model::plan`], from a budget to a checked plan: the first one of a process, and, with less effort,
+//! one for a budget that changes, to which the layouts of plans before it are known (`again`) or not. Predicted latencies are the planner's own, at fixed arenas and costs, so that two
 //! versions of it can be compared: `--save` what one says, then `--against` it with the other.
 
 use crate::models;
@@ -35,7 +35,7 @@ pub struct PlanningArgs {
     /// Times only.
     #[arg(long)]
     no_latencies: bool,
-    /// Only with less effort.
+    /// Not the first plan of a process, which takes more effort.
     #[arg(long)]
     quick: bool,
 }
@@ -44,6 +44,32 @@ pub struct PlanningArgs {
 const SHARES: [f64; 8] = [0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9];
 const THREADS: usize = 2;
 const EFFORTS: [Effort; 2] = [Effort::Quick, Effort::Thorough];
+
+/// A kind of plan whose making is timed.
+struct Kind {
+    name: &'static str,
+    effort: Effort,
+    /// Plans were made before.
+    knows: bool,
+}
+
+const KINDS: [Kind; 3] = [
+    Kind {
+        name: "again",
+        effort: Effort::Quick,
+        knows: true,
+    },
+    Kind {
+        name: "anew",
+        effort: Effort::Quick,
+        knows: false,
+    },
+    Kind {
+        name: "first",
+        effort: Effort::Thorough,
+        knows: false,
+    },
+];
 
 /// The built-in machine, and one with a fast drive that reports reads together.
 fn machines() -> [(&'static str, CostProfile); 2] {
@@ -61,7 +87,7 @@ type Latencies = BTreeMap<String, u64>;
 
 pub fn run(root: &Path, args: &PlanningArgs) -> Result<()> {
     let mut latencies = Latencies::new();
-    let mut slowest = [0.0f64; 2];
+    let mut slowest = [0.0f64; KINDS.len()];
     for name in models::zoo_names() {
         if !args.only.is_empty() && args.only.iter().all(|o| o != name) {
             continue;
@@ -70,14 +96,24 @@ pub fn run(root: &Path, args: &PlanningArgs) -> Result<()> {
             cache: Cache::Folder(root.join("target/models/packed")),
             ..Default::default()
         };
-        let model = Model::open(&models::zoo_model(root, name)?, &open, &mut |_| {})?;
+        let path = models::zoo_model(root, name)?;
+        let open = || Model::open(&path, &open, &mut |_| {});
+        let model = open()?;
         if !args.no_times {
             for (machine, costs) in machines() {
-                let times = times_ms(&model, costs, args).with_context(|| name.to_string())?;
-                for (effort, (times, slowest)) in EFFORTS.iter().zip(times.iter().zip(&mut slowest))
-                {
+                for (kind, slowest) in KINDS.iter().zip(&mut slowest) {
+                    if args.quick && kind.effort != Effort::Quick {
+                        continue;
+                    }
+                    let known = kind.knows.then_some(&model);
+                    let times = times_ms(known, &open, kind.effort, &costs, args.rounds)
+                        .with_context(|| name.to_string())?;
                     let text: Vec<String> = times.iter().map(|ms| format!("{ms:5.1}")).collect();
-                    println!("{name:14} {machine:5} {effort:9?} {} ms", text.join(" "));
+                    println!(
+                        "{name:14} {machine:5} {:5} {} ms",
+                        kind.name,
+                        text.join(" ")
+                    );
                     *slowest = times.iter().fold(*slowest, |a, &b| a.max(b));
                 }
             }
@@ -91,10 +127,9 @@ pub fn run(root: &Path, args: &PlanningArgs) -> Result<()> {
             "simulating {ACTIONS} computes and as many loads: {:.2} ms",
             simulating_ms(args.rounds)
         );
-        println!(
-            "slowest: {:.1} ms quick, {:.1} ms thorough",
-            slowest[0], slowest[1]
-        );
+        for (kind, ms) in KINDS.iter().zip(slowest) {
+            println!("slowest {}: {ms:.1} ms", kind.name);
+        }
     }
     if let Some(path) = &args.save {
         std::fs::write(path, serde_json::to_vec_pretty(&latencies)?)?;
@@ -131,36 +166,46 @@ fn simulating_ms(rounds: usize) -> f64 {
     times.fold(f64::MAX, f64::min)
 }
 
-/// Planning times by effort and budget.
-fn times_ms(model: &Model, costs: CostProfile, args: &PlanningArgs) -> Result<Vec<Vec<f64>>> {
+/// Planning times by budget, of a model that is known or of one that is opened for each plan.
+fn times_ms(
+    known: Option<&Model>,
+    open: &dyn Fn() -> neaptide::Result<Model>,
+    effort: Effort,
+    costs: &CostProfile,
+    rounds: usize,
+) -> Result<Vec<f64>> {
     let mut options = RunOptions {
         threads: THREADS,
-        costs: Some(costs),
+        costs: Some(costs.clone()),
         ..RunOptions::default()
     };
-    // What the process takes without its arena is what it takes after a plan was made.
+    options.planner.effort = effort;
+    let opened = open()?;
+    let model = known.unwrap_or(&opened);
+    // What the process takes without its arena is what it takes after a plan was made, beside as many models as then.
+    let another = known.is_none().then(open).transpose()?;
     model.plan(&options)?;
     let bounds = model.bounds(&options);
+    drop(another);
     let (least, most) = (
         bounds.smallest_feasible_bytes,
         bounds.unlimited_high_water_bytes,
     );
-    let mut all = Vec::new();
-    for effort in EFFORTS.into_iter().take(if args.quick { 1 } else { 2 }) {
-        options.planner.effort = effort;
-        let mut times = Vec::new();
-        for share in SHARES {
-            let budget = least + ((most - least) as f64 * share) as u64;
-            options.budget = Budget::Bytes(budget);
-            let mut best = f64::MAX;
-            for _ in 0..args.rounds.max(1) {
-                best = best.min(model.plan(&options)?.planning_ns as f64 / 1e6);
-            }
-            times.push(best);
+    let mut times = Vec::new();
+    for share in SHARES {
+        let budget = least + ((most - least) as f64 * share) as u64;
+        options.budget = Budget::Bytes(budget);
+        let mut best = f64::MAX;
+        for _ in 0..rounds.max(1) {
+            let plan = match known {
+                Some(model) => model.plan(&options),
+                None => open()?.plan(&options),
+            };
+            best = best.min(plan?.planning_ns as f64 / 1e6);
         }
-        all.push(times);
+        times.push(best);
     }
-    Ok(all)
+    Ok(times)
 }
 
 fn predict(name: &str, model: &Model, latencies: &mut Latencies) -> Result<()> {

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 
 use neap_plan::{BLOCK_BYTES, ByteRange, PanelRange, StepRange, StepSpec, Workload};
 
-use crate::layout::{Block, Layout, allocate, lay_out};
+use crate::layout::{Block, Layout, Layouts, allocate};
 
 /// What a tight ground keeps free for weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +115,13 @@ fn largest_panel_bytes(step: &StepSpec) -> u64 {
 }
 
 impl Ground {
-    pub fn new(w: &Workload, tables: Tables, reserve: Reserve, memory: Memory) -> Self {
+    pub fn new(
+        w: &Workload,
+        tables: Tables,
+        reserve: Reserve,
+        memory: Memory,
+        layouts: &Layouts,
+    ) -> Self {
         let reads_rows: Vec<bool> = w
             .steps
             .iter()
@@ -142,7 +148,7 @@ impl Ground {
             }));
         }
         let layout = match memory {
-            Memory::Planned => lay_out(&blocks),
+            Memory::Planned => layouts.lay_out(&blocks),
             Memory::Allocated => allocated(&blocks, fixed_blocks),
         };
         let (offsets, spots) = layout.offsets.split_at(fixed_blocks);

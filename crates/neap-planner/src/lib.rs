@@ -27,11 +27,13 @@ mod swapped;
 pub use options::{Effort, PlanOptions};
 pub use preload::RefineOptions;
 
+use layout::Layouts;
 use neap_plan::{ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
 use preload::Grounds;
 use std::cell::OnceCell;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Generations of a search of which nothing else is said.
@@ -110,8 +112,10 @@ pub struct Planner<'a> {
     /// `None` when the workload is malformed.
     grounds: Option<Grounds>,
     options: PlanOptions,
-    /// Worked out when it is first asked for.
+    layouts: Arc<Layouts>,
+    /// Worked out when they are first asked for.
     smallest_bytes: OnceCell<u64>,
+    unlimited_bytes: OnceCell<u64>,
 }
 
 impl<'a> Planner<'a> {
@@ -121,14 +125,21 @@ impl<'a> Planner<'a> {
 
     /// A planner that does without some of what it could do.
     pub fn with_options(workload: &'a Workload, options: PlanOptions) -> Self {
+        Self::knowing(workload, options, Arc::default())
+    }
+
+    /// A planner that knows layouts from others before it, and they from it.
+    pub fn knowing(workload: &'a Workload, options: PlanOptions, layouts: Arc<Layouts>) -> Self {
         let grounds = neap_plan::check_workload(workload)
             .is_ok()
-            .then(|| Grounds::new(workload, options));
+            .then(|| Grounds::new(workload, options, &layouts));
         Self {
             workload,
             grounds,
             options,
+            layouts,
             smallest_bytes: OnceCell::new(),
+            unlimited_bytes: OnceCell::new(),
         }
     }
 
@@ -140,7 +151,9 @@ impl<'a> Planner<'a> {
 
     fn smallest(&self) -> u64 {
         let spilled = match &self.grounds {
-            Some(_) if self.options.spill => spill::smallest_bytes(self.workload, self.options),
+            Some(_) if self.options.spill => {
+                spill::smallest_bytes(self.workload, self.options, &self.layouts)
+            }
             _ => u64::MAX,
         };
         spilled.min(self.smallest_without_spilling())
@@ -169,8 +182,10 @@ impl<'a> Planner<'a> {
 
     /// The arena in which everything is resident.
     pub fn unlimited_high_water_bytes(&self) -> u64 {
-        let everything = self.all_resident(u64::MAX, &CostProfile::default());
-        everything.map_or(u64::MAX, |p| p.plan.arena_bytes)
+        *self.unlimited_bytes.get_or_init(|| {
+            let everything = self.all_resident(u64::MAX, &CostProfile::default());
+            everything.map_or(u64::MAX, |p| p.plan.arena_bytes)
+        })
     }
 
     /// A plan whose arena is at most `budget_bytes`.
@@ -210,7 +225,12 @@ impl<'a> Planner<'a> {
                 resident().or_else(blocks)
             }
             Strategy::Preload if budget_bytes < grounds.smallest_bytes() => {
-                resident().or_else(|| self.spilling(budget_bytes, costs))
+                let found = resident().or_else(|| self.spilling(budget_bytes, costs, limit_ns));
+                let is_feasible = || budget_bytes >= self.smallest_feasible_bytes();
+                if found.is_none() && limit_ns < u64::MAX && is_feasible() {
+                    return Ok(None);
+                }
+                found
             }
             _ if budget_bytes < grounds.smallest_bytes() => resident(),
             Strategy::Preload => {
@@ -240,8 +260,8 @@ impl<'a> Planner<'a> {
     }
 
     /// With some of the activations in the spill file.
-    fn spilling(&self, budget_bytes: u64, costs: &CostProfile) -> Option<Planned> {
-        let plan = || spill::plan(self.workload, self.options, budget_bytes, costs);
+    fn spilling(&self, budget_bytes: u64, costs: &CostProfile, limit_ns: u64) -> Option<Planned> {
+        let plan = || spill::plan(self.workload, self.options, budget_bytes, costs, limit_ns);
         let found = self.options.spill.then(plan).flatten();
         found.map(|(plan, prediction)| Planned { plan, prediction })
     }

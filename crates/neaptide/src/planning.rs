@@ -14,6 +14,7 @@ use neap_ir::Program;
 use neap_plan::Workload;
 use neap_planner::{PlanError, PlanOptions, Planned, Planner, Strategy};
 use neap_sim::CostProfile;
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -56,8 +57,13 @@ impl Request<'_> {
     }
 
     /// What is known of the steps' times with the kernels that compute them.
-    fn costs(&self, program: &Arc<Program>, workload: &Workload) -> CostProfile {
-        let plain = || self.workload(&self.programs.plain, Kernels::Direct);
+    fn costs(
+        &self,
+        program: &Arc<Program>,
+        workload: &Workload,
+        plain: &OnceCell<Workload>,
+    ) -> CostProfile {
+        let direct = || self.workload(&self.programs.plain, Kernels::Direct);
         let (known, threads) = (self.known, self.options.threads);
         let mut costs = self.programs.costs_of(
             program,
@@ -65,7 +71,7 @@ impl Request<'_> {
             threads,
             &known.costs,
             &known.times,
-            plain,
+            || plain.get_or_init(direct),
         );
         self.known.times.apply(program, workload, &mut costs);
         costs
@@ -138,6 +144,7 @@ impl Request<'_> {
     ) -> Result<Plan> {
         let kernels = Kernels::preferred(self.options.exact);
         let programs = self.programs.of(self.options.bands());
+        let plain = OnceCell::new();
         let mut whole_bytes = None;
         let mut smallest_bytes = u64::MAX;
         let mut best: Option<Candidate> = None;
@@ -146,13 +153,13 @@ impl Request<'_> {
             let workload = first
                 .take()
                 .unwrap_or_else(|| self.workload(program, kernels));
-            let costs = self.costs(program, &workload);
+            let costs = self.costs(program, &workload, &plain);
             // With all weights at hand it would be no faster than what is found.
             let at_best_ns = at_best_ns(&workload, &costs);
             if best.as_ref().is_some_and(|b| latency_ns(b) <= at_best_ns) {
                 continue;
             }
-            let planner = Planner::with_options(&workload, options);
+            let planner = self.programs.planner(&workload, options);
             let whole = *whole_bytes.get_or_insert_with(|| planner.unlimited_high_water_bytes());
             budget_bytes = match self.budget {
                 Budget::Unlimited => None,
@@ -179,15 +186,23 @@ impl Request<'_> {
             let is_tight = found.is_err() || room < smallest.saturating_mul(2);
             if kernels != Kernels::Direct && is_tight {
                 let direct = self.workload(program, Kernels::Direct);
-                let planner = Planner::with_options(&direct, options);
+                let planner = self.programs.planner(&direct, options);
                 let least = planner.smallest_feasible_bytes();
                 let lower_chains = Kernels::FastestWithin(highest_bytes);
-                for kernels in [lower_chains, Kernels::FastestWithin(least), Kernels::Direct] {
+                let others = match least <= room {
+                    true => &[lower_chains, Kernels::FastestWithin(least), Kernels::Direct][..],
+                    // Where direct kernels do not fit, none do.
+                    false => &[],
+                };
+                if let (Err(PlanError::Infeasible { smallest_bytes }), []) = (&mut found, others) {
+                    *smallest_bytes = planner.smallest_bytes_of(strategy).min(*smallest_bytes);
+                }
+                for &kernels in others {
                     let workload = self.workload(program, kernels);
                     if !tried.contains(&workload.digest) {
                         tried.push(workload.digest.clone());
-                        let costs = self.costs(program, &workload);
-                        let planner = Planner::with_options(&workload, options);
+                        let costs = self.costs(program, &workload, &plain);
+                        let planner = self.programs.planner(&workload, options);
                         if let Ok(Some((planned, ..))) = &found {
                             limit_ns = planned.prediction.latency_ns;
                         }

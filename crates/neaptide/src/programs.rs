@@ -7,6 +7,8 @@ use crate::error::{Error, Result};
 use crate::workload::operands;
 use neap_ir::{Graph, Op, Program, ValueId};
 use neap_plan::Workload;
+use neap_planner::layout::Layouts;
+use neap_planner::{PlanOptions, Planner};
 use neap_rewrite::BandLimits;
 use neap_sim::CostProfile;
 use neap_store::BLOCK;
@@ -41,6 +43,8 @@ pub(crate) struct Programs {
     pub plain: Arc<Program>,
     /// Encoded without the table of weights, which is the plain program's.
     pub banded: Option<Arc<Program>>,
+    /// Layouts of their activations, for plans to come.
+    pub layouts: Arc<Layouts>,
 }
 
 impl Programs {
@@ -50,6 +54,7 @@ impl Programs {
         Programs {
             plain: Arc::new(plain),
             banded: banded.map(Arc::new),
+            layouts: Arc::default(),
         }
     }
 
@@ -60,17 +65,22 @@ impl Programs {
         plain.then_some(&self.plain).into_iter().chain(banded)
     }
 
+    /// A planner for a workload of one of the programs.
+    pub fn planner<'a>(&self, workload: &'a Workload, options: PlanOptions) -> Planner<'a> {
+        Planner::knowing(workload, options, self.layouts.clone())
+    }
+
     /// Costs of one of the programs with the kernels of `workload`. A chain in row bands takes as long as its
     /// layers together, and a little more. `costs` has the times of the plain program's steps by direct
-    /// kernels; `plain` makes its workload with those.
-    pub fn costs_of(
+    /// kernels; `plain` is its workload with those.
+    pub fn costs_of<'a>(
         &self,
         program: &Arc<Program>,
         workload: &Workload,
         threads: usize,
         costs: &CostProfile,
         times: &StepTimes,
-        plain: impl FnOnce() -> Workload,
+        plain: impl FnOnce() -> &'a Workload,
     ) -> CostProfile {
         let mut found = costs.clone();
         if Arc::ptr_eq(program, &self.plain) {
@@ -81,10 +91,9 @@ impl Programs {
             }
             return found;
         }
-        let direct = plain();
         let plain = Plain {
             program: &self.plain,
-            workload: &direct,
+            workload: plain(),
             costs,
             times,
         };
@@ -151,6 +160,7 @@ impl Programs {
         Ok(Programs {
             plain: Arc::new(plain),
             banded,
+            layouts: Arc::default(),
         })
     }
 }

@@ -16,7 +16,6 @@ use neap_ir::Program;
 use neap_kernels::simd::Isa;
 use neap_ops::{Choice, Kernel};
 use neap_plan::{ExecutionPlan, Timeline, Verdict, Workload};
-use neap_planner::Planner;
 use neap_runtime::{InputTensor, OutputTensor};
 use neap_sim::{CostProfile, Prediction};
 use neap_store::{IoMode, ThrottledSource};
@@ -240,15 +239,19 @@ impl Model {
             .collect();
         memory::trim_heap();
         let base = self.base_overhead(options);
-        let smallest = workloads
-            .iter()
-            .map(|w| Planner::with_options(w, options.planner).smallest_feasible_bytes());
+        let smallest = workloads.iter().map(|w| {
+            self.programs
+                .planner(w, options.planner)
+                .smallest_feasible_bytes()
+        });
         let smallest = smallest.min().unwrap_or(u64::MAX);
         let kernels = Kernels::preferred(options.exact);
         let first = self.programs.of(options.bands()).next();
         let first = first.map(|p| options.workload(p, kernels));
         let unlimited = first.map_or(u64::MAX, |w| {
-            Planner::with_options(&w, options.planner).unlimited_high_water_bytes()
+            self.programs
+                .planner(&w, options.planner)
+                .unlimited_high_water_bytes()
         });
         Bounds {
             base_overhead_bytes: base,

@@ -77,7 +77,7 @@ impl LookupTable {
 
 /// The model information table of a workload whose activations lie as all planners here place them.
 pub fn get_layers(w: &Workload, costs: &CostProfile) -> Vec<Layer> {
-    let grounds = Grounds::new(w, crate::PlanOptions::default());
+    let grounds = Grounds::new(w, crate::PlanOptions::default(), &Default::default());
     layers_of(w, &grounds.loose, costs)
 }
 

@@ -19,12 +19,14 @@ pub mod csv;
 mod effort;
 mod exact;
 mod greedy;
+mod known;
 mod sections;
 mod solve;
 mod valley;
 
 pub use check::{Fault, check};
 pub use effort::Effort;
+pub use known::Layouts;
 pub use solve::{Request, Solved, solve};
 
 use greedy::{Conflicts, place_in_order};

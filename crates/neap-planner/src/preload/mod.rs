@@ -26,6 +26,7 @@ use neap_sim::{CostProfile, Prediction, Simulator};
 
 use crate::assemble::assemble;
 use crate::ground::{Ground, Memory, Reserve, Tables, prefers_rows};
+use crate::layout::Layouts;
 use crate::options::{Effort, PlanOptions};
 use crate::schedule::{Schedule, Slicing};
 use bound::Bound;
@@ -89,21 +90,20 @@ pub struct Grounds {
 }
 
 impl Grounds {
-    pub fn new(w: &Workload, options: PlanOptions) -> Self {
+    pub fn new(w: &Workload, options: PlanOptions, layouts: &Layouts) -> Self {
+        Self::beside(tight(w, options, layouts), w, options, layouts)
+    }
+
+    /// The others beside the tight one.
+    pub fn beside(tight: Ground, w: &Workload, options: PlanOptions, layouts: &Layouts) -> Self {
         let any_tables = w.steps.iter().any(prefers_rows);
-        let memory = if options.static_memory {
-            Memory::Planned
-        } else {
-            Memory::Allocated
-        };
-        let ground = |tables, reserve| Ground::new(w, tables, reserve, memory);
-        let tight = ground(Tables::Rows, Reserve::SmallestSlices);
-        let loose = ground(Tables::Rows, Reserve::Nothing);
+        let ground = |tables| Ground::new(w, tables, Reserve::Nothing, memory(options), layouts);
+        let loose = ground(Tables::Rows);
         Self {
             same_places: tight.buffers == loose.buffers && tight.workspaces == loose.workspaces,
             tight,
             loose,
-            tables: any_tables.then(|| ground(Tables::Resident, Reserve::Nothing)),
+            tables: any_tables.then(|| ground(Tables::Resident)),
             options,
         }
     }
@@ -114,7 +114,26 @@ impl Grounds {
     }
 
     pub fn smallest_bytes(&self) -> u64 {
-        self.tight.needed_bytes.next_multiple_of(BLOCK_BYTES)
+        smallest_on(&self.tight)
+    }
+}
+
+/// The ground on which the smallest plan stands.
+pub fn tight(w: &Workload, options: PlanOptions, layouts: &Layouts) -> Ground {
+    let (tables, reserve) = (Tables::Rows, Reserve::SmallestSlices);
+    Ground::new(w, tables, reserve, memory(options), layouts)
+}
+
+/// The smallest arena for a tight ground.
+pub fn smallest_on(tight: &Ground) -> u64 {
+    tight.needed_bytes.next_multiple_of(BLOCK_BYTES)
+}
+
+fn memory(options: PlanOptions) -> Memory {
+    if options.static_memory {
+        Memory::Planned
+    } else {
+        Memory::Allocated
     }
 }
 

@@ -15,8 +15,9 @@ mod split;
 use neap_plan::{BLOCK_BYTES, ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, predict};
 
+use crate::layout::Layouts;
 use crate::options::{Effort, PlanOptions};
-use crate::preload::{self, Grounds};
+use crate::preload::{self, Grounds, smallest_on, tight};
 use split::{Split, Traffic};
 
 /// How often a split is tightened until its layout fits.
@@ -25,12 +26,13 @@ const TRIES: u32 = 8;
 /// Splits are made for so many percent of the budget: less leaves more room for weights to stream through.
 const SHARES: &[u64] = &[100, 85, 70, 55];
 
-/// The fastest plan found within `budget_bytes`, or `None` if there is none.
+/// The fastest plan found within `budget_bytes`, or `None` if there is none that is faster than `limit_ns`.
 pub fn plan(
     w: &Workload,
     options: PlanOptions,
     budget_bytes: u64,
     costs: &CostProfile,
+    limit_ns: u64,
 ) -> Option<(ExecutionPlan, Prediction)> {
     let traffic = Traffic::new(w);
     let shares = match options.effort {
@@ -47,12 +49,13 @@ pub fn plan(
         if tried.contains(&split.absences) {
             continue;
         }
-        let found = preload::plan(&split.workload, &grounds, budget_bytes, costs, u64::MAX);
+        // Stores make none faster.
+        let best_ns = best.as_ref().map_or(limit_ns, |(_, p)| p.latency_ns);
+        let found = preload::plan(&split.workload, &grounds, budget_bytes, costs, best_ns);
         if let Some((plan, _)) = found {
             let plan = merge::merge(w, &split, plan);
             let prediction = predict(w, &plan, costs);
-            let is_better = |(_, b): &(_, Prediction)| prediction.latency_ns < b.latency_ns;
-            if best.as_ref().is_none_or(is_better) {
+            if prediction.latency_ns < best_ns {
                 best = Some((plan, prediction));
             }
         }
@@ -62,10 +65,10 @@ pub fn plan(
 }
 
 /// The smallest arena in which [`plan`] finds one.
-pub fn smallest_bytes(w: &Workload, options: PlanOptions) -> u64 {
+pub fn smallest_bytes(w: &Workload, options: PlanOptions, layouts: &Layouts) -> u64 {
     let traffic = Traffic::new(w);
     let tightest = traffic.split(traffic.floor_bytes());
-    Grounds::new(&tightest.workload, options).smallest_bytes()
+    smallest_on(&tight(&tightest.workload, options, layouts))
 }
 
 /// A split whose smallest plan fits in `budget_bytes`, if possible in `room_bytes` of it.
@@ -76,6 +79,8 @@ fn fitting(
     room_bytes: u64,
     budget_bytes: u64,
 ) -> Option<(Split, Grounds)> {
+    // Another budget has another split.
+    let once = Layouts::default();
     let mut target = room_bytes / BLOCK_BYTES * BLOCK_BYTES;
     for attempt in 0..=TRIES {
         if attempt == TRIES {
@@ -83,9 +88,10 @@ fn fitting(
             target = traffic.floor_bytes();
         }
         let split = traffic.split(target);
-        let grounds = Grounds::new(&split.workload, options);
-        let needed = grounds.smallest_bytes();
+        let tight = tight(&split.workload, options, &once);
+        let needed = smallest_on(&tight);
         if needed <= room_bytes || (attempt == TRIES && needed <= budget_bytes) {
+            let grounds = Grounds::beside(tight, &split.workload, options, &once);
             return Some((split, grounds));
         }
         // What layout loses to fragmentation, and a little, is taken off.

@@ -186,7 +186,13 @@ mod tests {
                 buffers: (0..20).map(|_| buffer(&mut random)).collect(),
                 constants_bytes: 0,
             };
-            let ground = Ground::new(&w, Tables::Rows, Reserve::Nothing, GroundMemory::Planned);
+            let ground = Ground::new(
+                &w,
+                Tables::Rows,
+                Reserve::Nothing,
+                GroundMemory::Planned,
+                &Default::default(),
+            );
             let step_first: Vec<u32> = (0..=steps as u32).map(|s| 3 * s).collect();
             let pieces = pieces(&ground, &step_first);
             for compute in 0..3 * steps as u32 {

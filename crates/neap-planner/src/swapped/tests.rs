@@ -44,7 +44,7 @@ fn plans_of_random_workloads_are_valid() {
             request_latency_ns: 3000 * (case % 7),
             ..CostProfile::default()
         };
-        let grounds = Grounds::new(&w, PlanOptions::default());
+        let grounds = Grounds::new(&w, PlanOptions::default(), &Default::default());
         for percent in [0, 10, 40, 90] {
             let budget = grounds.smallest_bytes() + w.weight_bytes() * percent / 100;
             let Some(latency_ns) = found(&w, &grounds, budget, &costs) else {
