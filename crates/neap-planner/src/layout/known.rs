@@ -40,7 +40,8 @@ impl Layouts {
     /// What [`lay_out`](super::lay_out) finds, or found before for the same blocks.
     pub fn lay_out(&self, blocks: &[Block]) -> Layout {
         let key = key(blocks);
-        if let Some(layout) = self.get(key) {
+        let known = self.get(key).filter(|l| l.offsets.len() == blocks.len());
+        if let Some(layout) = known {
             return layout;
         }
         let layout = lay_out(blocks);
