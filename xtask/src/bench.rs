@@ -41,6 +41,7 @@ struct Row {
 }
 
 pub fn run(root: &Path, options: &Options) -> Result<()> {
+    models::forget_calibration(root)?;
     let Some(python) = models::python(root)? else {
         bail!("onnxruntime is not to be had here")
     };
@@ -202,7 +203,7 @@ fn document(table: &str, options: &Options) -> Result<String> {
          when both are and in which nothing waits for anything: what perfect overlap takes on this machine,\n\
          where reading takes processor time, memory bandwidth and interrupts from computing.\n\
          Engines rest between turns, so that no waiting thread of one takes time from another; the first run\n\
-         of a turn is not counted.\n\n{table}",
+         of a turn is not counted. Nothing is calibrated: plans count with the estimate that a new user's do.\n\n{table}",
         options.rounds * options.runs_per_round,
         options.rounds,
         options.runs_per_round,

@@ -36,6 +36,14 @@ pub fn zoo_model(root: &Path, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Removes what other benchmarks found by calibrating: plans count with estimates then, as a new user's do.
+pub fn forget_calibration(root: &Path) -> Result<()> {
+    match std::fs::remove_file(root.join("target/models/packed/calibration.bin")) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
 /// The trained models with their real inputs; empty when they are not at hand.
 pub fn trained(root: &Path) -> Result<Vec<Case>> {
     let folder = root.join("../shared/models");

@@ -284,6 +284,9 @@ pub fn document(results: &[ModelResult], options: &Options) -> Result<String> {
          ![Latency without each part](flexnn-ablation.svg)\n\n\
          {}\
          ## Predicted and measured\n\n\
+         Each model is [calibrated](calibration.md) in full before its turns. A plan is predicted when it is made, up to minutes before it is\n\
+         measured, and machine and drive change their speed meanwhile; how good predictions are beside that: [the same\n\
+         seconds](prediction.md).\n\n\
          ![Predicted and measured latency](flexnn-predicted.svg)\n\n\
          {}",
         rounds * runs,
