@@ -6,6 +6,7 @@ mod rates;
 mod report;
 mod slots;
 
+use crate::flexnn::MODELS;
 use crate::models;
 use anyhow::{Result, bail};
 use neaptide::{Budget, Cache, Calibration, Model, OpenOptions, RunOptions};
@@ -19,15 +20,6 @@ pub struct Options {
     pub only: Vec<String>,
     pub write: bool,
 }
-
-const MODELS: [&str; 6] = [
-    "resnet152",
-    "vgg19",
-    "vit_b_16",
-    "gpt2",
-    "mobilenet_v2",
-    "squeezenet1_1",
-];
 
 /// Between the smallest feasible budget and that with everything resident.
 const SHARES: [f64; 5] = [0.0, 0.1, 0.25, 0.5, 0.75];
@@ -54,14 +46,14 @@ struct Point {
     ahead_ms: f64,
     /// Turns that count.
     turns: usize,
-    /// Median over rounds of each round's median, and the middle 80 % of those.
+    /// Median over turns of each turn's median, and the middle 80 % of those.
     measured_ms: f64,
     spread_ms: (f64, f64),
-    /// Medians over rounds: what the costs of the same round predict, and that as a share of what was
-    /// measured in the round.
+    /// Medians over turns: what the costs of the same seconds predict, and that as a share of what was
+    /// measured in the turn.
     now_ms: f64,
     now_ratio: f64,
-    /// A round's median as a prediction of the next one's: the median of how far off it is, without a sign.
+    /// A turn's median as a prediction of the next one's: the median of how far off it is, without a sign.
     drift: f64,
 }
 

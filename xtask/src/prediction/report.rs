@@ -98,11 +98,11 @@ fn page(table: &str) -> Result<String> {
          [calibrates](calibration.md) in full, plans for the smallest feasible budget (and 1 MiB), {} of the way from there to\n\
          that with everything resident, and none, and opens a session for each. The sessions run in turn, {ROUNDS} times.\n\n\
          - *Measured*: the median over turns of each turn's median, and the range of the middle 80 % of turns.\n\
-         - *Turns* that count: around which the machine kept its speed: steps took the same before and after, within {:.0} %.\n\
+         - *Turns* that count: around which the machine kept its speed: steps took the same before and after, within {:.0} % (all, where fewer than {} are such).\n\
          - *Costs of the same seconds*: for each turn a plan is predicted again, with times of steps that a session with everything resident\n\
-         \x20 shows just before and after, and with rate and latency of storage as the loads of that moment show them; what slices and\n\
+         \x20 shows just before and after, and with rate and latency of storage as the loads of these very runs show them; what slices and\n\
          \x20 loads cost computing comes from calibration. When what is computed, loaded and waited for is for the simulator to say: this is how\n\
-         \x20 good that is. *Off by* is the median of the turns' errors; the plot has these.\n\
+         \x20 good that is. Where nothing is loaded it says little but that two sessions are alike. *Off by* is the median of the turns' errors; the plot has these.\n\
          - *Ahead*: what was predicted when the plan was made, from what calibration found some seconds before. The machine changes its speed, and that of\n\
          \x20 its drive, for seconds and minutes: *next turn* says how far off a turn's median is as a prediction of the same session's next one, some seconds later.\n\n\
          ![Predicted and measured latency](prediction.svg)\n\n{table}",
@@ -113,5 +113,6 @@ fn page(table: &str) -> Result<String> {
             .collect::<Vec<_>>()
             .join(", "),
         super::STEADY * 100.0,
+        super::LEAST_STEADY,
     ))
 }
