@@ -10,7 +10,7 @@ use std::io;
 ///
 /// ```text
 ///   offset    0 …                work_bytes      RESIDENT_BASE …
-///   memory    │░│▓▓▓▓▓▓▓▓ work ▓▓▓▓▓▓▓▓│         │▓▓▓▓▓▓ residents, packed ▓▓▓▓▓▓│░│
+///   memory    │░│▓▓▓▓▓▓▓▓ work ▓▓▓▓▓▓▓▓│         │▓▓▓▓▓▓▓▓▓▓ residents ▓▓▓▓▓▓▓▓▓│░│
 ///                            2 MiB boundary ^    ^ 2 MiB boundary         ▓ huge pages
 /// ```
 /// So the small pages that a size brings which is no multiple of 2 MiB lie where loads go less often: at the
@@ -54,11 +54,9 @@ impl ArenaMap {
 impl Arena {
     /// Nothing is charged yet.
     pub(crate) fn new(placement: Placement) -> io::Result<Arena> {
-        let mut weights = Mapping::reserve(placement.weight_bytes, 0)?;
-        weights.resize(placement.residents.span_bytes(), true)?;
         Ok(Arena {
             work: work(&placement)?,
-            weights,
+            weights: weights(&placement)?,
             is_dense: placement.dense,
             residents: placement.residents,
             is_ready: false,
@@ -141,11 +139,9 @@ impl Arena {
         // What may fail comes first; nothing of it is charged yet.
         let work = work(&placement)?;
         if bytes > self.weights.reserved_bytes() {
-            let mut weights = Mapping::reserve(placement.weight_bytes, 0)?;
-            weights.resize(bytes, true)?;
             *self = Arena {
                 work,
-                weights,
+                weights: weights(&placement)?,
                 is_dense: placement.dense,
                 residents: placement.residents,
                 is_ready: false,
@@ -153,8 +149,9 @@ impl Arena {
             };
             return Ok(old_bytes);
         }
+        let most_bytes = self.len_bytes().max(placement.bytes());
         let mut residents = placement.residents;
-        let moves = residents.take_over(&self.residents);
+        let moves = residents.take_over(&self.residents, most_bytes);
         let packed = residents.is_packed();
         self.is_whole = false;
         if residents.held_bytes() == 0 {
@@ -162,8 +159,8 @@ impl Arena {
             self.weights.resize(0, true)?;
         }
         // Both plans' weights must lie in it while they are moved.
-        let most_bytes = bytes.max(self.weights.len_bytes());
-        self.weights.resize(most_bytes, packed)?;
+        let both_bytes = bytes.max(self.weights.len_bytes());
+        fit(&mut self.weights, both_bytes, &residents)?;
         self.work = work;
         self.is_dense = placement.dense;
         self.is_ready = false;
@@ -172,7 +169,7 @@ impl Arena {
             unsafe { self.move_bytes(m)? };
         }
         self.residents = residents;
-        self.weights.resize(bytes, packed)?;
+        fit(&mut self.weights, bytes, &self.residents)?;
         if !packed {
             // SAFETY: passed on.
             unsafe { self.weights.keep_only(&self.residents.parts())? };
@@ -202,6 +199,24 @@ fn work(placement: &Placement) -> io::Result<Mapping> {
     Ok(work)
 }
 
+/// Memory for resident weights.
+fn weights(placement: &Placement) -> io::Result<Mapping> {
+    let residents = &placement.residents;
+    let mut weights = Mapping::reserve(placement.weight_bytes, 0)?;
+    fit(&mut weights, residents.span_bytes(), residents)?;
+    Ok(weights)
+}
+
+/// Puts that much of `weights` in use, in huge pages as far as `residents` will fill them.
+fn fit(weights: &mut Mapping, len_bytes: u64, residents: &Residents) -> io::Result<()> {
+    let packed = residents.is_packed();
+    weights.resize(len_bytes, packed)?;
+    if !packed {
+        weights.expect_only(&residents.parts());
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,7 +229,7 @@ mod tests {
             work_bytes,
             dense: true,
             weight_bytes: bytes_of(files).max(100 * MIB),
-            residents: Residents::new(files.to_vec()),
+            residents: Residents::new(files.to_vec(), 100 * MIB),
             uses: Vec::new(),
         }
     }
@@ -293,42 +308,43 @@ mod tests {
     #[test]
     fn gaps_are_not_charged() {
         let all = [ByteRange::at(4096, 96 * MIB)];
-        let few: Vec<ByteRange> = (0..4)
+        let some: Vec<ByteRange> = (0..4)
             .map(|i| ByteRange::at(4096 + i * 24 * MIB + 12288, 20 * MIB))
             .collect();
+        let few = [some[1]];
         let mut arena = Arena::new(placement(4 * MIB, &all)).unwrap();
         fill(&mut arena);
-        let start = arena.offset_of(4096 + 24 * MIB + 12288);
+        let start = arena.offset_of(some[1].begin);
         let full = charged_bytes();
-        let next = |arena: &Arena, files: &[ByteRange]| Placement {
-            residents: Residents::succeeding(files.to_vec(), arena.residents(), 100 * MIB),
-            ..placement(4 * MIB, files)
-        };
         // SAFETY: nobody uses the arena.
         let reshape = |arena: &mut Arena, files: &[ByteRange]| unsafe {
-            let placement = next(arena, files);
-            arena.reshape(placement).unwrap()
+            arena.reshape(placement(4 * MIB, files)).unwrap()
         };
-        assert_eq!(reshape(&mut arena, &few), 16 * MIB);
+        assert_eq!(reshape(&mut arena, &some), 16 * MIB);
         assert!(!arena.residents().is_packed() && arena.is_whole());
-        assert_eq!(arena.offset_of(4096 + 24 * MIB + 12288), start);
+        assert_eq!(arena.offset_of(some[1].begin), start);
         assert_eq!(arena.len_bytes(), 84 * MIB);
         assert!(charged_bytes() < full - 15 * MIB);
         assert_eq!(arena.residents().missing(), []);
-        check(&arena, &few);
+        check(&arena, &some);
         assert_eq!(reshape(&mut arena, &all), 0);
         assert_eq!(arena.residents().held_bytes(), 80 * MIB);
         assert!(charged_bytes() < full - 15 * MIB);
         fill(&mut arena);
         check(&arena, &all);
-        // What is nowhere near is packed again.
-        reshape(&mut arena, &few);
-        let other = [ByteRange::at(200 * MIB, 50 * MIB)];
-        assert_eq!(reshape(&mut arena, &other), 80 * MIB);
-        assert!(arena.residents().is_packed());
+        // Few are moved together, and go apart again.
+        assert_eq!(reshape(&mut arena, &few), 76 * MIB);
+        assert!(arena.residents().is_packed() && arena.residents().missing().is_empty());
+        assert!(charged_bytes() < full - 75 * MIB);
+        check(&arena, &few);
+        assert_eq!(reshape(&mut arena, &some), 0);
+        assert_eq!(arena.residents().held_bytes(), 20 * MIB);
+        // Where they were others will come.
+        assert!(charged_bytes() < full - 55 * MIB);
+        check(&arena, &few);
         fill(&mut arena);
-        check(&arena, &other);
-        assert!(charged_bytes() < full - 40 * MIB);
+        check(&arena, &some);
+        assert!(charged_bytes() < full - 15 * MIB);
     }
 
     #[test]

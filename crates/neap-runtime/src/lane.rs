@@ -95,6 +95,7 @@ impl LoadLane {
         if self.broken {
             return Err(RuntimeError::Unusable);
         }
+        self.hold_residents();
         let bytes = placement.bytes();
         // SAFETY: nothing is in flight, and nothing computes while this is borrowed.
         let reshaped = unsafe { self.arena.reshape(placement) };

@@ -44,5 +44,6 @@ mod uses;
 pub use clock::{Clock, Monotonic};
 pub use error::RuntimeError;
 pub use pool::Pool;
+pub use residents::tables_for_gaps;
 pub use session::{Kept, Options, Replaced, Session, Stats, Storage};
 pub use tensors::{InputTensor, OutputTensor};

@@ -121,8 +121,23 @@ impl Mapping {
         Ok(())
     }
 
+    /// Of what is in use only `parts`, a set in whole pages, will be touched: huge pages may come where they hold
+    /// nothing else.
+    pub(crate) fn expect_only(&mut self, parts: &[ByteRange]) {
+        let first = self.start.addr().get() as u64;
+        for part in parts {
+            let begin = (first + part.begin).next_multiple_of(HUGE_PAGE_BYTES) - first;
+            let end = (first + part.end.min(self.len_bytes)) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+            let end = end.saturating_sub(first);
+            if begin < end {
+                let start = self.start.as_ptr().wrapping_add(begin as usize).cast();
+                // SAFETY: the range lies in the mapping; the advice changes no contents.
+                let _ = unsafe { madvise(start, (end - begin) as usize, Advice::LinuxHugepage) };
+            }
+        }
+    }
+
     /// Of what is in use only `parts`, a set in whole pages, stays; the rest is the kernel's until it is touched.
-    /// Huge pages come only where they hold nothing else.
     ///
     /// # Safety
     /// Nothing reads or writes the rest meanwhile, the storage device included.
@@ -132,17 +147,6 @@ impl Mapping {
             // SAFETY: passed on; a part begins at or after the end of the one before.
             unsafe { self.discard_gap(ByteRange::new(end, part.begin.min(self.len_bytes)))? };
             end = part.end;
-            let first = self.start.addr().get() as u64;
-            let begin = (first + part.begin).next_multiple_of(HUGE_PAGE_BYTES) - first;
-            let huge_end =
-                (first + part.end.min(self.len_bytes)) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-            let huge_end = huge_end.saturating_sub(first);
-            if begin < huge_end {
-                let start = self.start.as_ptr().wrapping_add(begin as usize).cast();
-                // SAFETY: the range lies in the mapping; the advice changes no contents.
-                let _ =
-                    unsafe { madvise(start, (huge_end - begin) as usize, Advice::LinuxHugepage) };
-            }
         }
         // SAFETY: passed on.
         unsafe { self.discard_gap(ByteRange::new(end.min(self.len_bytes), self.len_bytes)) }

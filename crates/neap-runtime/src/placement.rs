@@ -3,7 +3,7 @@
 //! ```text
 //!   plan    │ activations, workspaces, loads │ resident │ prepared │      one block, bounds what is charged
 //!                          │                      │   ┌──────┘
-//!   arena   │ work ◄───────┘      ◄── prepared ───────┘    │ residents       packed in the order of the file
+//!   arena   │ work ◄───────┘      ◄── prepared ───────┘    │ residents       where they are in the file, or packed
 //!           0                                     RESIDENT_BASE
 //! ```
 //! A valid plan never uses a resident range for anything else, so what of a plan lies in one is a
@@ -42,19 +42,14 @@ pub(crate) struct ResidentUse {
 
 impl Placement {
     /// `plan` is valid for `workload`. Its computes' weights and prepared panels get offsets of this crate's arena.
-    /// `old` is what is in memory already.
-    pub(crate) fn take_over(
-        workload: &Workload,
-        plan: &mut ExecutionPlan,
-        old: &Residents,
-    ) -> Placement {
+    pub(crate) fn take_over(workload: &Workload, plan: &mut ExecutionPlan) -> Placement {
         let files: Vec<ByteRange> = plan.resident.iter().map(|r| r.file_range()).collect();
         let resident_bytes = files
             .iter()
             .map(|file| file.len())
             .fold(0, u64::saturating_add);
-        let weight_bytes = blocks_bytes(workload).max(resident_bytes);
-        let residents = Residents::succeeding(files, old, weight_bytes);
+        let weight_bytes = room_bytes(workload).max(resident_bytes);
+        let residents = Residents::new(files, weight_bytes);
         let mut ranges: Vec<_> = plan.resident.iter().collect();
         ranges.sort_unstable_by_key(|r| r.offset);
         let mut uses = Vec::new();
@@ -119,15 +114,22 @@ impl Placement {
     }
 }
 
-/// Blocks of all weights of the workload, those that steps share counted more than once.
-fn blocks_bytes(workload: &Workload) -> u64 {
+/// For all weights of the workload at the offsets that they have in the file; or one after the other, where
+/// they are far apart there.
+fn room_bytes(workload: &Workload) -> u64 {
     let weights = workload.steps.iter().flat_map(|s| {
         let panels = s.panels.map(|p| p.file_range(p.all()));
         let extents = s.extents.iter().map(|e| e.file_range());
         let table = s.rows.map(|r| r.file_range());
         panels.into_iter().chain(extents).chain(table)
     });
-    weights
-        .map(|file: ByteRange| file.to_blocks().len())
-        .fold(0, u64::saturating_add)
+    let (bytes, end) = weights.fold((0u64, 0), |(bytes, end), file: ByteRange| {
+        let blocks = file.to_blocks();
+        (bytes.saturating_add(blocks.len()), blocks.end.max(end))
+    });
+    if end / 2 <= bytes {
+        bytes.max(end)
+    } else {
+        bytes
+    }
 }

@@ -1,26 +1,28 @@
-//! Which resident weights are in memory, and where: in the order of the file, packed one after the other so that
-//! they can come in huge pages.
+//! Which resident weights are in memory, and where. Many lie as far apart as in the file, so that those that two plans
+//! keep never move when one follows the other; what lies between them is not charged. Few are packed one after the other, so
+//! that they can come in huge pages.
 //!
 //! ```text
 //!   file         │ w0 │ w1 │ w2 │ w3 │ w4 │ w5 │
-//!   memory       │▓w0▓│▓w1▓│▓w3▓│▓w5▓│
-//!   less stays   │▓w0▓│····│▓w3▓│▓w5▓│               ▓ kept   · the kernel's
-//!   then more    │▓w0▓│▒w1▒│▓w3▓│▓w5▓│               ▒ to be read
-//!   or others    │▓w0▓│▒w1▒│▒w2▒│▓w3▓│▓w5▓│          no room between: packed anew, kept weights move
+//!   at home      │▓w0▓│▓w1▓│····│▓w3▓│▓w4▓│▓w5▓│      ▓ in memory   · the kernel's
+//!   less stays   │▓w0▓│····│····│▓w3▓│▓w4▓│▓w5▓│
+//!   or others    │▓w0▓│····│▒w2▒│▓w3▓│▓w4▓│····│      ▒ to be read
+//!   packed       │▓w0▓│▓w3▓│▓w4▓│                     moved here when so few are left that this takes no time
 //! ```
-//! So a weight that two plans keep is not read again when one follows the other; and where much is kept it stays
-//! where it is, as long as most of it is in whole huge pages then: to move it would take longer than all else. Only
-//! figures here; the bytes are the [`Arena`](crate::arena::Arena)'s.
+//! Only figures here; the bytes are the [`Arena`](crate::arena::Arena)'s.
 
 use crate::mapping::HUGE_PAGE_BYTES;
 use crate::ranges::{bytes_of, difference, set_of};
 use neap_plan::ByteRange;
 
-/// To move no more than this takes no time worth a gap.
+/// To move no more than this takes little time.
 const CHEAP_BYTES: u64 = 32 << 20;
 
-/// Each gap may cost a page of page tables at both of its ends.
-const MOST_GAPS: usize = 32;
+/// Page tables that resident weights of so many bytes may take, at most, because they lie apart, beside one for each
+/// 2 MiB of them.
+pub fn tables_for_gaps(resident_bytes: u64) -> u64 {
+    resident_bytes.saturating_sub(CHEAP_BYTES) / HUGE_PAGE_BYTES * 2
+}
 
 /// Resident weights of one plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,8 +44,16 @@ pub(crate) struct Move {
 }
 
 impl Residents {
-    /// None of `files` is in memory.
-    pub(crate) fn new(files: Vec<ByteRange>) -> Residents {
+    /// None of `files` is in memory. They lie where they lie in the file, in `room_bytes` at most, or packed.
+    pub(crate) fn new(files: Vec<ByteRange>, room_bytes: u64) -> Residents {
+        let packed = Residents::packed(files);
+        match packed.bytes() > CHEAP_BYTES {
+            true => packed.at_home(room_bytes).unwrap_or(packed),
+            false => packed,
+        }
+    }
+
+    fn packed(files: Vec<ByteRange>) -> Residents {
         let wanted = set_of(files);
         let mut end = 0;
         let offsets = wanted.iter().map(|file| {
@@ -57,76 +67,29 @@ impl Residents {
         }
     }
 
-    /// None of `files` is in memory, but what `old` has of them is to be taken over: they lie where that costs
-    /// least, in `room_bytes` at most.
-    pub(crate) fn succeeding(files: Vec<ByteRange>, old: &Residents, room_bytes: u64) -> Residents {
-        let packed = Residents::new(files);
-        if old.held_bytes() <= CHEAP_BYTES && old.is_packed() {
-            return packed;
-        }
-        let stays = Residents::in_place(&packed.wanted, old, room_bytes);
-        let good = stays.filter(|r| {
-            r.parts().len() <= MOST_GAPS && r.huge_bytes() >= r.bytes() - r.bytes() / 4
-        });
-        good.unwrap_or(packed)
-    }
-
-    /// What `old` has in memory stays where it is; `None` where something does not fit in between.
-    fn in_place(wanted: &[ByteRange], old: &Residents, room_bytes: u64) -> Option<Residents> {
-        let fixed: Vec<Option<u64>> = wanted
-            .iter()
-            .map(|&file| old.place_of(file))
-            .collect::<Option<_>>()?;
-        let mut offsets = Vec::with_capacity(wanted.len());
-        // What is taken so far, and how offsets differed from places in the file there.
-        let (mut end, mut shift) = (0u64, 0u64);
-        for (i, file) in wanted.iter().enumerate() {
-            let offset = match fixed[i] {
-                Some(offset) => offset,
-                None => {
-                    let next = (i..wanted.len()).find_map(|n| Some((n, fixed[n]?)));
-                    // As its neighbours, if there is room: so all come together again that once were.
-                    let between = next.is_some_and(|(n, at)| {
-                        let floating = bytes_of(&wanted[i..n]);
-                        at.wrapping_sub(wanted[n].begin) == shift && end + floating <= at
-                    });
-                    let beside = file.begin.wrapping_add(shift);
-                    if between { beside.max(end) } else { end }
-                }
-            };
-            if offset < end || offset.checked_add(file.len())? > room_bytes {
-                return None;
-            }
-            offsets.push(offset);
-            end = offset + file.len();
-            shift = offset.wrapping_sub(file.begin);
-        }
-        Some(Residents {
-            wanted: wanted.to_vec(),
-            offsets,
+    /// The same weights at the offsets that they have in the file; `None` where there is no room for that, or it takes
+    /// too many page tables.
+    fn at_home(&self, room_bytes: u64) -> Option<Residents> {
+        let at_home = Residents {
+            wanted: self.wanted.clone(),
+            offsets: self.wanted.iter().map(|file| file.begin).collect(),
             held: Vec::new(),
-        })
+        };
+        let fits = at_home.span_bytes() <= room_bytes;
+        let few_tables = at_home.tables() <= self.tables() + tables_for_gaps(self.bytes());
+        (fits && few_tables).then_some(at_home)
     }
 
-    /// Where all of `file` would lie if what is held of it stays; `Some(None)` if nothing of it is held, `None` if
-    /// its parts are not as far apart as in the file.
-    fn place_of(&self, file: ByteRange) -> Option<Option<u64>> {
-        let mut found = None;
-        let first = self.held.partition_point(|h| h.end <= file.begin);
-        for held in self.held[first..].iter().take_while(|h| h.begin < file.end) {
-            // Neighbours in the file that are not neighbours in memory are two wanted ranges.
-            let mut begin = held.begin.max(file.begin);
-            while begin < held.end.min(file.end) {
-                let skipped = begin - file.begin;
-                let offset = self.offset_of(begin)?.checked_sub(skipped)?;
-                if found.is_some_and(|other| other != offset) {
-                    return None;
-                }
-                found = Some(offset);
-                begin = self.end_of(begin);
-            }
+    /// Page tables: one for each part of memory of the size of a huge page of which anything is used.
+    fn tables(&self) -> u64 {
+        let mut tables = 0;
+        let mut end = 0;
+        for part in self.parts() {
+            let begin = (part.begin / HUGE_PAGE_BYTES).max(end);
+            end = part.end.div_ceil(HUGE_PAGE_BYTES);
+            tables += end - begin.min(end);
         }
-        Some(found)
+        tables
     }
 
     /// One past the last byte of memory.
@@ -148,15 +111,6 @@ impl Residents {
                 .map(|(&offset, file)| ByteRange::at(offset, file.len()))
                 .collect(),
         )
-    }
-
-    /// Bytes that lie in huge pages of which nothing else is.
-    fn huge_bytes(&self) -> u64 {
-        let pages = self.parts().into_iter().map(|part| {
-            let end = part.end / HUGE_PAGE_BYTES;
-            end.saturating_sub(part.begin.div_ceil(HUGE_PAGE_BYTES))
-        });
-        pages.sum::<u64>() * HUGE_PAGE_BYTES
     }
 
     /// Bytes that the plan keeps.
@@ -192,12 +146,8 @@ impl Residents {
     /// Takes over what `old` has in memory and this plan keeps. The moves are in an order in which none
     /// overwrites what another has yet to move, if they are done one by one.
     ///
-    /// What would have to be moved through more memory than the larger of both needs is not taken over.
-    pub(crate) fn take_over(&mut self, old: &Residents) -> Vec<Move> {
-        let span_bytes = old.span_bytes();
-        if self.is_packed() && span_bytes > self.bytes().max(old.bytes()) {
-            return Vec::new();
-        }
+    /// Where both plans' places would take more than `most_bytes` together, nothing is taken over.
+    pub(crate) fn take_over(&mut self, old: &Residents, most_bytes: u64) -> Vec<Move> {
         self.held = difference(&old.held, &difference(&old.held, &self.wanted));
         let mut moves = Vec::new();
         for file in &self.held {
@@ -216,7 +166,14 @@ impl Residents {
                 begin = end;
             }
         }
-        in_safe_order(moves)
+        let moves = in_safe_order(moves);
+        let new_places = moves.iter().map(|m| ByteRange::at(m.to, m.bytes));
+        let touched = set_of(old.parts().into_iter().chain(new_places).collect());
+        if !moves.is_empty() && bytes_of(&touched) > most_bytes {
+            self.held = Vec::new();
+            return Vec::new();
+        }
+        moves
     }
 
     /// One past the last byte of the wanted range that holds this byte of the file.
@@ -246,76 +203,47 @@ mod tests {
         prop::collection::vec(range, 0..10)
     }
 
-    /// The file's byte `i` is `i + 1`; what is not held is 0.
-    fn memory_of(r: &Residents) -> Vec<u8> {
-        let mut memory = vec![0; 128];
-        for file in &r.held {
-            for i in file.begin..file.end {
-                memory[r.offset_of(i).unwrap() as usize] = i as u8 + 1;
-            }
-        }
-        memory
+    fn residents(files: Vec<ByteRange>, at_home: bool) -> Residents {
+        let packed = Residents::packed(files);
+        let at_home = at_home.then(|| packed.at_home(128));
+        at_home.flatten().unwrap_or(packed)
     }
 
     proptest! {
+        /// Whatever follows what: nothing overlaps, and what both plans keep is found.
         #[test]
         fn weights_of_both_plans_stay(
-            first in some_files(), second in some_files(), unread in some_files(),
+            plans in prop::collection::vec((some_files(), any::<bool>()), 2..6),
+            unread in some_files(),
+            most_bytes in 0u64..256,
         ) {
-            let mut old = Residents::new(first);
-            let read = difference(&old.missing(), &set_of(unread));
-            old.hold(read.clone());
-            prop_assert_eq!(old.held_bytes(), bytes_of(&read));
-            let mut memory = memory_of(&old);
-            let mut new = Residents::new(second);
-            for m in new.take_over(&old) {
-                let bytes = memory[m.from as usize..(m.from + m.bytes) as usize].to_vec();
-                memory[m.to as usize..(m.to + m.bytes) as usize].copy_from_slice(&bytes);
-            }
-            for i in 0..120u64 {
-                let inside = |set: &[ByteRange]| set.iter().any(|r| r.begin <= i && i < r.end);
-                let kept = inside(&read) && inside(&new.wanted);
-                prop_assert_eq!(inside(&new.held), kept);
-                prop_assert_eq!(inside(&new.missing()), inside(&new.wanted) && !kept);
-                prop_assert_eq!(new.offset_of(i).is_some(), inside(&new.wanted));
-                if kept {
-                    prop_assert_eq!(memory[new.offset_of(i).unwrap() as usize], i as u8 + 1);
-                }
-            }
-        }
-    }
-
-    proptest! {
-        /// Whatever follows what: nothing overlaps, nothing that is kept moves, and all of it is found.
-        #[test]
-        fn what_stays_in_place_stays(plans in prop::collection::vec(some_files(), 2..8)) {
-            const ROOM: u64 = 120;
-            let mut old = Residents::new(plans[0].clone());
-            let mut memory = vec![0; ROOM as usize];
-            for files in &plans[1..] {
-                for file in old.missing() {
-                    for i in file.begin..file.end {
-                        memory[old.offset_of(i).unwrap() as usize] = i as u8 + 1;
-                    }
-                }
-                old.hold(old.missing());
-                let packed = Residents::new(files.clone());
-                let in_place = Residents::in_place(&packed.wanted, &old, ROOM);
-                let mut new = in_place.unwrap_or(packed);
-                let parts = new.parts();
-                prop_assert_eq!(bytes_of(&parts), new.bytes());
-                prop_assert!(new.offsets.is_sorted() && new.span_bytes() <= ROOM);
-                let in_place = !new.is_packed();
-                let moves = new.take_over(&old);
-                prop_assert!(moves.is_empty() || !in_place);
-                for m in moves {
+            let mut memory = [0; 128];
+            let mut old = Residents::default();
+            for (files, at_home) in plans {
+                let mut new = residents(files, at_home);
+                prop_assert_eq!(bytes_of(&new.parts()), new.bytes());
+                let moves = new.take_over(&old, most_bytes);
+                let is_all_new = new.held.is_empty();
+                for m in &moves {
                     memory.copy_within(m.from as usize..(m.from + m.bytes) as usize, m.to as usize);
                 }
-                for file in &new.held {
-                    for i in file.begin..file.end {
+                for i in 0..120u64 {
+                    let inside = |set: &[ByteRange]| set.iter().any(|r| r.begin <= i && i < r.end);
+                    let kept = inside(&old.held) && inside(&new.wanted) && !is_all_new;
+                    prop_assert_eq!(inside(&new.held), kept);
+                    prop_assert_eq!(inside(&new.missing()), inside(&new.wanted) && !kept);
+                    prop_assert_eq!(new.offset_of(i).is_some(), inside(&new.wanted));
+                    if kept {
                         prop_assert_eq!(memory[new.offset_of(i).unwrap() as usize], i as u8 + 1);
                     }
                 }
+                let read = difference(&new.missing(), &set_of(unread.clone()));
+                for file in &read {
+                    for i in file.begin..file.end {
+                        memory[new.offset_of(i).unwrap() as usize] = i as u8 + 1;
+                    }
+                }
+                new.hold(read);
                 old = new;
             }
         }
@@ -331,72 +259,72 @@ mod tests {
     }
 
     /// Held as the plan wants it.
-    fn held(mut residents: Residents) -> Residents {
+    fn held(files: &[(u64, u64)]) -> Residents {
+        let mut residents = Residents::new(mib(files), 300 * MIB);
         residents.hold(residents.missing());
         residents
     }
 
     #[test]
-    fn what_left_comes_back_to_its_place() {
-        let all = held(Residents::new(mib(&[(10, 110)])));
-        let few = mib(&[(10, 40), (44, 110)]);
-        let mut fewer = Residents::succeeding(few.clone(), &all, 200 * MIB);
-        assert_eq!(fewer.take_over(&all), []);
+    fn many_never_move() {
+        let all = held(&[(10, 110)]);
+        assert_eq!((all.bytes(), all.span_bytes()), (100 * MIB, 110 * MIB));
+        let mut fewer = Residents::new(mib(&[(10, 40), (44, 110)]), 300 * MIB);
+        assert_eq!(fewer.take_over(&all, 100 * MIB), []);
         assert_eq!(fewer.missing(), []);
-        assert_eq!((fewer.bytes(), fewer.span_bytes()), (96 * MIB, 100 * MIB));
-        assert_eq!(fewer.parts(), mib(&[(0, 30), (34, 100)]));
-        // Some of it, then all of it.
-        let some = mib(&[(10, 40), (41, 42), (44, 110)]);
-        let mut some = Residents::succeeding(some, &fewer, 200 * MIB);
-        assert_eq!(some.take_over(&fewer), []);
-        assert_eq!(some.offset_of(41 * MIB), Some(31 * MIB));
-        let some = held(some);
-        let mut again = Residents::succeeding(mib(&[(10, 110)]), &some, 200 * MIB);
-        assert_eq!(again.take_over(&some), []);
-        assert!(again.is_packed());
-        assert_eq!(again.missing(), mib(&[(40, 41), (42, 44)]));
+        assert_eq!(fewer.parts(), mib(&[(10, 40), (44, 110)]));
+        // Others between and before, and some go.
+        let mut others = Residents::new(mib(&[(0, 5), (20, 42), (44, 110)]), 300 * MIB);
+        assert_eq!(others.take_over(&fewer, 100 * MIB), []);
+        assert_eq!(others.missing(), mib(&[(0, 5), (40, 42)]));
+        assert_eq!(others.offset_of(41 * MIB), Some(41 * MIB));
     }
 
     #[test]
-    fn packed_anew_where_gaps_would_cost_more() {
-        let all = held(Residents::new(mib(&[(0, 200)])));
-        // Hardly a whole huge page left.
-        let every_other: Vec<(u64, u64)> = (0..100).map(|i| (2 * i + 1, 2 * i + 2)).collect();
-        let next = Residents::succeeding(mib(&every_other), &all, 400 * MIB);
-        assert!(next.is_packed());
-        // What comes in between does not fit.
-        let two = held(Residents::new(mib(&[(0, 50), (100, 150)])));
-        let mut three =
-            Residents::succeeding(mib(&[(0, 50), (60, 70), (100, 150)]), &two, 400 * MIB);
-        assert!(three.is_packed());
-        assert_eq!(three.take_over(&two).len(), 1);
-        assert_eq!(three.missing(), mib(&[(60, 70)]));
+    fn few_are_packed() {
+        let all = held(&[(10, 110)]);
+        let mut few = Residents::new(mib(&[(20, 30), (50, 70)]), 300 * MIB);
+        assert!(few.is_packed());
+        let to_front = Move {
+            from: 20 * MIB,
+            to: 0,
+            bytes: 10 * MIB,
+        };
+        assert_eq!(few.take_over(&all, 130 * MIB)[0], to_front);
+        assert_eq!((few.missing(), few.span_bytes()), (vec![], 30 * MIB));
     }
 
-    /// To close gaps, weights would have to lie twice in memory where there is no budget for that.
+    #[test]
+    fn packed_where_gaps_would_cost_much() {
+        let every_other = |count: u64| -> Vec<(u64, u64)> {
+            let begins = (0..count).map(|i| i * 300 / count);
+            begins.map(|b| (b, b + 1)).collect()
+        };
+        let packs = |count| Residents::new(mib(&every_other(count)), 301 * MIB).is_packed();
+        // One table for each, instead of one for every two; and too few to lie apart.
+        assert_eq!([48, 100, 30].map(packs), [true, false, true]);
+        // No room.
+        assert!(Residents::new(mib(&[(250, 300)]), 299 * MIB).is_packed());
+        assert!(!Residents::new(mib(&[(250, 300)]), 300 * MIB).is_packed());
+    }
+
+    /// To be moved, weights lie twice in memory for a moment.
     #[test]
     fn what_cannot_be_moved_within_the_budget_is_read_again() {
-        let all = held(Residents::new(mib(&[(0, 100), (150, 200)])));
-        let mut few =
-            Residents::succeeding(mib(&[(0, 40), (60, 100), (150, 200)]), &all, 300 * MIB);
-        few.take_over(&all);
-        assert_eq!(few.span_bytes(), 150 * MIB);
-        let wanted = mib(&[(0, 40), (60, 100), (110, 115), (150, 200)]);
-        let mut next = Residents::succeeding(wanted.clone(), &few, 300 * MIB);
-        assert!(next.is_packed());
-        next.take_over(&few);
-        assert_eq!(next.missing(), set_of(wanted));
-        // With more budget there is room to move.
-        let wanted = mib(&[(0, 40), (60, 100), (110, 145), (150, 200)]);
-        let mut next = Residents::succeeding(wanted, &few, 300 * MIB);
-        next.take_over(&few);
-        assert_eq!(next.missing(), mib(&[(110, 145)]));
+        let few = held(&[(0, 10), (60, 80)]);
+        let more = || Residents::new(mib(&[(0, 10), (60, 90)]), 300 * MIB);
+        let (mut read, mut moved) = (more(), more());
+        // Ten are where they were; twenty lie at 10 and go to 60.
+        assert_eq!(read.take_over(&few, 49 * MIB), []);
+        assert_eq!(read.missing(), mib(&[(0, 10), (60, 90)]));
+        assert_eq!(moved.take_over(&few, 50 * MIB).len(), 1);
+        assert_eq!(moved.missing(), mib(&[(80, 90)]));
     }
 
     #[test]
     fn packed_in_the_order_of_the_file() {
         let files = [(40, 10), (0, 8), (50, 2)].map(|(b, n)| ByteRange::at(b, n));
-        let r = Residents::new(files.to_vec());
+        let r = Residents::new(files.to_vec(), 100);
         assert_eq!(r.bytes(), 20);
         assert_eq!(
             [0, 7, 40, 51].map(|b| r.offset_of(b).unwrap()),

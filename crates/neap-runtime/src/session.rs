@@ -9,7 +9,6 @@ use crate::placement::Placement;
 use crate::pool::Pool;
 use crate::prepared::Prepared;
 use crate::recorder::Recorder;
-use crate::residents::Residents;
 use crate::resolve::Tables;
 use crate::spill::SpillLane;
 use crate::tensors::{self, InputTensor, OutputTensor};
@@ -145,7 +144,7 @@ impl<C: Clock> Session<C> {
         let pool =
             Pool::new(threads).map_err(|source| RuntimeError::Threads { threads, source })?;
         let kept = kept_of(workload, &plan);
-        let mut placement = Placement::take_over(workload, &mut plan, &Residents::default());
+        let mut placement = Placement::take_over(workload, &mut plan);
         let uses = std::mem::take(&mut placement.uses);
         let bytes = placement.bytes();
         let arena =
@@ -301,7 +300,7 @@ impl<C: Clock> Session<C> {
             self.executor.isa(),
         )?;
         let kept = kept_of(workload, &plan);
-        let mut placement = Placement::take_over(workload, &mut plan, self.lane.residents());
+        let mut placement = Placement::take_over(workload, &mut plan);
         let uses = std::mem::take(&mut placement.uses);
         let resident_bytes = placement.residents.bytes();
         let computes = plan.computes.len();

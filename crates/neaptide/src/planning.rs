@@ -287,7 +287,7 @@ impl Attempt {
             Strategy::Blocks | Strategy::Resident => 0,
             Strategy::Preload | Strategy::OnDemand | Strategy::OdSwap | Strategy::Search => {
                 let spare = self.room.saturating_sub(planner.smallest_feasible_bytes());
-                tables_bytes(self.room.min(self.whole)).min(spare)
+                tables_with_gaps(self.room, self.whole).min(spare)
             }
         };
         let room = self.room - tables_bytes;
@@ -322,12 +322,20 @@ struct Candidate {
     tables_bytes: u64,
 }
 
+const TABLE_BYTES: u64 = 4096;
+
 /// Page tables of an arena: one for each 2 MiB, also where those are one page, which keeps a table for the
 /// day on which it is split.
 fn tables_bytes(arena_bytes: u64) -> u64 {
     const MAPPED_BY_ONE: u64 = 2 << 20;
-    const TABLE_BYTES: u64 = 4096;
     arena_bytes.div_ceil(MAPPED_BY_ONE) * TABLE_BYTES
+}
+
+/// Page tables of an arena of `room` bytes whose resident weights may lie apart. Those of all weights, side by side, are
+/// enough for any part of them.
+fn tables_with_gaps(room: u64, whole: u64) -> u64 {
+    let for_gaps = neap_runtime::tables_for_gaps(room) * TABLE_BYTES;
+    (tables_bytes(room) + for_gaps).min(tables_bytes(whole))
 }
 
 fn with_tables(arena_bytes: u64) -> u64 {

@@ -17,6 +17,10 @@ use crate::schedule::{Kind, Schedule, Slice};
 /// Rounds of choosing that bring all units into order.
 const ROUNDS: u64 = 4;
 
+/// Into more parts one step's weights are not torn by choosing who becomes resident: small parts do not come in huge
+/// pages, and to give them up again takes long.
+const MOST_PARTS: u64 = 32;
+
 /// Groups of loads to try, as multiples of the profile's.
 pub const LARGER_GROUPS: [u64; 2] = [2, 4];
 
@@ -74,14 +78,7 @@ impl Window<'_> {
         let share = all_bytes.div_ceil(ROUNDS).max(1);
         let mut ranked: Vec<(Reverse<u128>, u64, u32)> = Vec::new();
         loop {
-            ranked.clear();
-            ranked.extend(played.streamed.iter().enumerate().map(|(load, s)| {
-                // Stall per mebibyte; integers keep the order the same on every machine.
-                let bytes = self.schedule.units[s.unit as usize].file.len().max(1);
-                let stall = (u128::from(sim.stalls()[s.first as usize]) << 20) / u128::from(bytes);
-                (Reverse(stall), sim.slack_ns(load, s.first as usize), s.unit)
-            }));
-            ranked.sort_unstable();
+            self.rank(&played, sim, &mut ranked);
             let mut taken = 0;
             for &(.., unit) in &ranked {
                 if resident[unit as usize] {
@@ -111,6 +108,34 @@ impl Window<'_> {
             }
             played = self.play(&resident, costs, sim);
         }
+    }
+
+    /// Streamed units in the order in which they should become resident: `(stall, slack, unit)`. Neighbours of one step go
+    /// together in large steps, up to one of [`MOST_PARTS`].
+    fn rank(&self, played: &Played, sim: &Simulator, ranked: &mut Vec<(Reverse<u128>, u64, u32)>) {
+        ranked.clear();
+        let place = |s: &Streamed| {
+            let file = self.schedule.units[s.unit as usize].file;
+            let step = played.slices[s.first as usize].step;
+            let panels = &self.w.steps[step as usize].panels;
+            let all = panels.map_or(file, |p| p.file_range(p.all()));
+            let part_bytes = (all.len() / MOST_PARTS).max(1);
+            (step, file.begin.saturating_sub(all.begin) / part_bytes)
+        };
+        let mut load = 0;
+        for together in played.streamed.chunk_by(|a, b| place(a) == place(b)) {
+            let (mut bytes, mut stall_ns, mut slack_ns) = (0, 0, u64::MAX);
+            for (load, s) in (load..).zip(together) {
+                bytes += self.schedule.units[s.unit as usize].file.len();
+                stall_ns += u128::from(sim.stalls()[s.first as usize]);
+                slack_ns = slack_ns.min(sim.slack_ns(load, s.first as usize));
+            }
+            load += together.len();
+            // Stall per mebibyte; integers keep the order the same on every machine.
+            let stall = Reverse((stall_ns << 20) / u128::from(bytes.max(1)));
+            ranked.extend(together.iter().map(|s| (stall, slack_ns, s.unit)));
+        }
+        ranked.sort_unstable();
     }
 
     /// Dependencies and predicted time with the given units resident.

@@ -7,7 +7,6 @@ use crate::clock::Clock;
 use crate::incoming::Incoming;
 use crate::placement::ResidentUse;
 use crate::recorder::Recorder;
-use crate::residents::Residents;
 use neap_plan::{ByteRange, Compute};
 use neap_store::{LoadTag, Verifier};
 
@@ -20,11 +19,10 @@ impl LoadLane {
         self.incoming.bytes()
     }
 
-    /// What is in memory, and where.
-    pub(crate) fn residents(&mut self) -> &Residents {
+    /// What has arrived belongs to the arena from now on, which takes it over to the next plan.
+    pub(super) fn hold_residents(&mut self) {
         self.arena.hold(self.incoming.here());
         self.incoming.noted();
-        self.arena.residents()
     }
 
     /// Waits until all resident weights are in memory, starting loads as they become possible.
