@@ -8,7 +8,7 @@ use crate::models;
 use anyhow::{Context, Result};
 use clap::Args;
 use neap_planner::{Effort, PlanOptions, Planner, Strategy};
-use neap_sim::{STEADY_RUNS, Simulator};
+use neap_sim::{STEADY_RUNS, Simulator, Work};
 use neaptide::{
     BandMode, Budget, Cache, Calibration, CostProfile, Model, OpenOptions, RunOptions, Workload,
 };
@@ -153,7 +153,11 @@ fn simulating_ms(rounds: usize) -> f64 {
         })
         .collect();
     let computes: Vec<_> = (0..ACTIONS)
-        .map(|i| (10_000 + u64::from(i % 97) * 1_000, i + 1))
+        .map(|i| Work {
+            ns: 10_000 + u64::from(i % 97) * 1_000,
+            needs: i + 1,
+            reads: false,
+        })
         .collect();
     let mut simulator = Simulator::default();
     let costs = CostProfile::default();

@@ -9,4 +9,4 @@ mod lanes;
 mod simulate;
 
 pub use cost::{BlockDelays, CostProfile};
-pub use simulate::{LoadCost, Prediction, STEADY_RUNS, Simulator, predict, simulate};
+pub use simulate::{LoadCost, Prediction, STEADY_RUNS, Simulator, Work, predict, simulate};

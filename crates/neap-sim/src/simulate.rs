@@ -10,6 +10,7 @@
 //!                  run are complete; the wait is its stall. Before it, the lane handles the loads
 //!                  that no compute needed yet, which takes nothing when it would wait anyway:
 //!                  start(i) = max( end(i−1) + handling, end of the loads it needs + waking )
+//!                  A compute that reads rows itself waits, once it has begun, for the groups that are on their way
 //! ```
 //!
 //! Completion times are all one needs: each action is visited once, in an order in which everything it
@@ -17,7 +18,7 @@
 
 use std::collections::VecDeque;
 
-use neap_plan::{ExecutionPlan, Lane, RunTiming, Span, Timeline, Workload};
+use neap_plan::{Compute, ExecutionPlan, Lane, RunTiming, Span, Timeline, Workload};
 
 use crate::cost::rounded_ns;
 use crate::{CostProfile, lanes};
@@ -57,6 +58,16 @@ impl From<&CostProfile> for LoadCost {
     }
 }
 
+/// A compute: its time, and what it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    pub ns: u64,
+    /// So many loads of its run.
+    pub needs: u32,
+    /// It reads rows of a table from storage itself.
+    pub reads: bool,
+}
+
 /// The steady state that a plan settles in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prediction {
@@ -69,7 +80,7 @@ pub struct Prediction {
 /// Plays plans; keeps its memory from one to the next.
 ///
 /// The plan is given as plain numbers, so that a planner can try thousands without building them:
-/// `loads[j] = (bytes, run_back, computes)`, `computes[i] = (ns, needs)`.
+/// `loads[j] = (bytes, run_back, computes)`.
 #[derive(Default)]
 pub struct Simulator {
     /// Completion of each load of the run at hand.
@@ -131,12 +142,13 @@ impl LoadLane {
     /// Starts a group with a load that is eligible from `ready`; `next` tells when one of those after it will
     /// be, if that is known, and its bytes.
     fn start_group(&mut self, ready: u64, bytes: u64, next: impl Fn(usize) -> Option<(u64, u64)>) {
+        let first = self.group.len();
         let start = ready.max(self.free_at);
         let move_ns = |bytes: u64| rounded_ns(bytes as f64 * self.cost.ns_per_byte);
         let mut end = start + self.cost.latency_ns + move_ns(bytes);
         let mut room = self.cost.group_bytes.saturating_sub(bytes);
         self.group.push_back((ready, start, 0));
-        while let Some((ready, bytes)) = next(self.group.len() - 1)
+        while let Some((ready, bytes)) = next(self.group.len() - first - 1)
             && ready <= start
             && bytes <= room
         {
@@ -144,10 +156,44 @@ impl LoadLane {
             end += move_ns(bytes);
             self.group.push_back((ready, start, 0));
         }
-        for load in &mut self.group {
+        for load in self.group.range_mut(first..) {
             load.2 = end;
         }
         self.free_at = end;
+    }
+}
+
+/// What is known when compute `computed` is looked at: the ends of those before it.
+struct Known<'a> {
+    loads: &'a [(u64, u32, u32)],
+    now: &'a [u64],
+    before: &'a [u64],
+    computed: usize,
+    run_start: u64,
+    start_before: u64,
+    /// The run at hand is the last one.
+    is_last: bool,
+}
+
+impl Known<'_> {
+    /// When a load may start, and its bytes. Indices go on into the next run. `None` if that is not known yet.
+    fn ready(&self, index: usize) -> Option<(u64, u64)> {
+        let is_next_run = index >= self.loads.len();
+        if is_next_run && self.is_last || index >= 2 * self.loads.len() {
+            return None;
+        }
+        let &(bytes, back, after) = self.loads.get(index % self.loads.len())?;
+        let after = after as usize;
+        let ready = match (back, is_next_run) {
+            (0, true) => return None,
+            (0, false) | (1, true) if after == 0 => self.run_start,
+            (0, false) | (1, true) if after <= self.computed => self.now[after - 1],
+            // Waits for a compute that is itself still to come.
+            (0, false) | (1, true) => return None,
+            _ if after == 0 => self.start_before,
+            _ => self.before.get(after - 1).copied().unwrap_or(0),
+        };
+        Some((ready, bytes))
     }
 }
 
@@ -159,12 +205,12 @@ impl Simulator {
         &mut self,
         cost: LoadCost,
         loads: &[(u64, u32, u32)],
-        computes: &[(u64, u32)],
+        computes: &[Work],
         runs: u32,
         mut span: impl FnMut(Span),
     ) -> Prediction {
         let n = computes.len();
-        let compute_ns = computes.iter().map(|c| c.0).sum();
+        let compute_ns = computes.iter().map(|c| c.ns).sum();
         let stuck = Prediction {
             latency_ns: u64::MAX,
             stall_ns: u64::MAX,
@@ -190,21 +236,22 @@ impl Simulator {
             let start_before = std::mem::replace(&mut run_start, clock);
             let mut next_load = 0;
             let mut stall_ns = 0;
-            for (i, &(ns, needs)) in computes.iter().enumerate() {
+            for (i, &Work { ns, needs, reads }) in computes.iter().enumerate() {
                 let ready_ns = clock;
+                let known = Known {
+                    loads,
+                    now: &self.now,
+                    before: &self.before,
+                    computed: i,
+                    run_start,
+                    start_before,
+                    is_last: run + 1 == runs,
+                };
                 // Everything that this compute waits for, and no more: later loads may depend on it.
                 while next_load < needs as usize {
-                    let Some(&(bytes, back, after)) = loads.get(next_load) else {
+                    let known_load = (next_load < loads.len()).then(|| known.ready(next_load));
+                    let Some((ready, bytes)) = known_load.flatten() else {
                         return stuck;
-                    };
-                    let after = after as usize;
-                    let ready = match (back, after) {
-                        (0, 0) => run_start,
-                        (0, a) if a <= i => self.now[a - 1],
-                        // Waits for a compute that is itself still to come.
-                        (0, _) => return stuck,
-                        (_, 0) => start_before,
-                        (_, a) => self.before.get(a - 1).copied().unwrap_or(0),
                     };
                     let (ready, start_ns, end_ns) = if cost.group_bytes == 0 {
                         let (start_ns, end_ns) = lane.load(ready, bytes);
@@ -213,25 +260,8 @@ impl Simulator {
                         if lane.group.is_empty() {
                             // What ends after this compute begins is not known yet, and too late: that
                             // waits for this group.
-                            let is_last = run + 1 == runs;
-                            let (now, before) = (&self.now, &self.before);
                             lane.start_group(ready, bytes, |ahead| {
-                                let index = next_load + 1 + ahead;
-                                let is_next_run = index >= loads.len();
-                                if is_next_run && is_last {
-                                    return None;
-                                }
-                                let &(bytes, back, after) = loads.get(index % loads.len())?;
-                                let after = after as usize;
-                                let ready = match (back, is_next_run) {
-                                    (0, true) => return None,
-                                    (0, false) | (1, true) if after == 0 => run_start,
-                                    (0, false) | (1, true) if after <= i => now[after - 1],
-                                    (0, false) | (1, true) => return None,
-                                    _ if after == 0 => start_before,
-                                    _ => before.get(after - 1).copied().unwrap_or(0),
-                                };
-                                (index < 2 * loads.len()).then_some((ready, bytes))
+                                known.ready(next_load + 1 + ahead)
                             });
                         }
                         lane.group.pop_front().unwrap_or_default()
@@ -253,7 +283,17 @@ impl Simulator {
                     k => self.load_done[k as usize - 1] + cost.wake_ns,
                 };
                 let start_ns = clock.max(loaded);
-                let end_ns = start_ns + ns;
+                let mut end_ns = start_ns + ns;
+                if reads && cost.group_bytes > 0 {
+                    while let Some((ready, bytes)) = known.ready(next_load + lane.group.len())
+                        && ready.max(lane.free_at) <= start_ns
+                    {
+                        let after = next_load + lane.group.len() + 1;
+                        lane.start_group(ready, bytes, |ahead| known.ready(after + ahead));
+                    }
+                    end_ns = start_ns.max(lane.free_at) + ns;
+                    lane.free_at = end_ns;
+                }
                 self.starts[i] = start_ns;
                 self.stalls[i] = start_ns - clock;
                 stall_ns += start_ns - clock;
@@ -343,7 +383,11 @@ fn load_cost(plan: &ExecutionPlan, costs: &CostProfile) -> LoadCost {
 /// Runs until a cyclic plan has settled: the first fills the arena, the second shows the cycle.
 pub const STEADY_RUNS: u32 = 3;
 
-type Numbers = (Vec<(u64, u32, u32)>, Vec<(u64, u32)>);
+fn reads_rows(workload: &Workload, compute: &Compute) -> bool {
+    workload.steps[compute.step.index()].rows.is_some() && compute.weights.table.is_none()
+}
+
+type Numbers = (Vec<(u64, u32, u32)>, Vec<Work>);
 
 fn numbers(workload: &Workload, plan: &ExecutionPlan, costs: &CostProfile) -> Numbers {
     let loads = plan
@@ -354,7 +398,11 @@ fn numbers(workload: &Workload, plan: &ExecutionPlan, costs: &CostProfile) -> Nu
     let computes = plan
         .computes
         .iter()
-        .map(|c| (costs.compute_ns(workload, c), c.needs))
+        .map(|c| Work {
+            ns: costs.compute_ns(workload, c),
+            needs: c.needs,
+            reads: reads_rows(workload, c),
+        })
         .collect();
     (loads, computes)
 }

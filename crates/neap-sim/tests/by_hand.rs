@@ -1,8 +1,8 @@
 //! Timelines small enough to be checked by hand: storage moves 1 byte per nanosecond, one load at a time.
 
 use neap_plan::{
-    AfterCompute, Compute, ExecutionPlan, Extent, Lane, Load, PanelRange, PanelSpec, StepId,
-    StepSpec, WeightsAt, Workload,
+    AfterCompute, Compute, ExecutionPlan, Extent, Lane, Load, PanelRange, PanelSpec, RowTable,
+    StepId, StepSpec, WeightsAt, Workload,
 };
 use neap_sim::{CostProfile, predict, simulate};
 
@@ -100,6 +100,30 @@ fn the_first_run_waits_and_the_second_finds_its_head_prefetched() {
         (9192, 9192, 9192 + 2 * KB)
     );
     assert_eq!((t.runs[0].stall_ns, t.runs[1].stall_ns), (2 * KB, 0));
+}
+
+#[test]
+fn rows_are_read_when_the_group_on_its_way_is_complete() {
+    // Step 0 reads a block of rows. The load may start when the step that uses it is done.
+    let mut w = chain(&[0, 2, 0]);
+    w.steps[0].rows = Some(RowTable {
+        file_offset: 0,
+        bytes: 64 * KB,
+        rows_workspace_bytes: KB,
+    });
+    let mut p = plan(&w, &[(0, 1, 2)]);
+    let mut costs = CostProfile::byte_per_ns(vec![10_000, 1000, 1000]);
+    costs.request_latency_ns = 1000;
+    let rows_ns = 1000 + KB;
+    // Each load by itself: latencies overlap, and what else there is to read is not looked at.
+    assert_eq!(predict(&w, &p, &costs).latency_ns, 12_000 + rows_ns);
+    // It has been on its way for as long as step 2 takes.
+    p.group_bytes = 1 << 20;
+    let waits_ns = 1000 + 2 * KB - 1000;
+    assert_eq!(
+        predict(&w, &p, &costs).latency_ns,
+        waits_ns + 12_000 + rows_ns
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 
 use neap_plan::{AfterCompute, Workload};
-use neap_sim::{CostProfile, LoadCost, Prediction, STEADY_RUNS, Simulator};
+use neap_sim::{CostProfile, LoadCost, Prediction, STEADY_RUNS, Simulator, Work};
 
 use super::place::{Streamed, starts};
 use crate::ground::Ground;
@@ -224,7 +224,11 @@ impl Window<'_> {
             .zip(&played.needs)
             .map(|(s, &needs)| {
                 let reads_rows = self.ground.reads_rows[s.step as usize];
-                (costs.slice_ns(self.w, s.id(), s.panels, reads_rows), needs)
+                Work {
+                    ns: costs.slice_ns(self.w, s.id(), s.panels, reads_rows),
+                    needs,
+                    reads: reads_rows && self.w.steps[s.step as usize].rows.is_some(),
+                }
             })
             .collect();
         let cost = LoadCost {
