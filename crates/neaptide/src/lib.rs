@@ -37,6 +37,7 @@ mod session;
 mod source_weights;
 mod spill;
 mod strategy;
+mod variants;
 mod workload;
 
 pub use adapt::Adaptation;

@@ -9,12 +9,14 @@ use crate::preparing::{Planning, prepare};
 use crate::programs::Programs;
 use crate::session::{Plan, RunOptions};
 use crate::strategy::{AUTO, SearchEffort, StrategyChoice};
+use crate::variants::Variants;
 use crate::workload::highest_beside_chains;
 use neap_ir::Program;
 use neap_plan::Workload;
 use neap_planner::{PlanError, PlanOptions, Planned, Planner, Strategy};
 use neap_sim::CostProfile;
 use std::cell::OnceCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -31,29 +33,10 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
-    fn workload(&self, program: &Program, kernels: Kernels) -> Workload {
-        self.options.workload(program, kernels)
-    }
-
     /// Uses up to `spare_bytes` behind the arena where that makes the plan faster.
-    fn with_prepared_panels(&self, best: Candidate, spare_bytes: u64) -> Candidate {
-        let old = Planning {
-            workload: best.workload,
-            planned: best.planned,
-            costs: best.costs,
-        };
-        let arena_bytes = old.planned.plan.arena_bytes;
+    fn with_prepared_panels(&self, program: &Program, old: Planning, spare_bytes: u64) -> Planning {
         let (threads, times) = (self.options.threads, &self.known.times);
-        let found = prepare(&best.program, threads, times, &old, spare_bytes);
-        let new = found.unwrap_or(old);
-        let added_bytes = new.planned.plan.arena_bytes - arena_bytes;
-        Candidate {
-            program: best.program,
-            workload: new.workload,
-            planned: new.planned,
-            costs: new.costs,
-            tables_bytes: best.tables_bytes + tables_bytes(added_bytes),
-        }
+        prepare(program, threads, times, &old, spare_bytes).unwrap_or(old)
     }
 
     /// What is known of the steps' times with the kernels that compute them.
@@ -63,7 +46,7 @@ impl Request<'_> {
         workload: &Workload,
         plain: &OnceCell<Workload>,
     ) -> CostProfile {
-        let direct = || self.workload(&self.programs.plain, Kernels::Direct);
+        let direct = || self.options.workload(&self.programs.plain, Kernels::Direct);
         let (known, threads) = (self.known, self.options.threads);
         let mut costs = self.programs.costs_of(
             program,
@@ -80,10 +63,11 @@ impl Request<'_> {
     /// `base_bytes` counts the process without its arena, once the first workload is in memory.
     pub(crate) fn plan(&self, started: Instant, base_bytes: impl FnOnce() -> u64) -> Result<Plan> {
         let kernels = Kernels::preferred(self.options.exact);
-        let mut programs = self.programs.of(self.options.bands());
-        let first = programs
-            .next()
-            .map(|program| self.workload(program, kernels));
+        let programs = self.programs.of(self.options.bands());
+        let programs: Vec<_> = programs.map(|p| Variants::new(p, self.options)).collect();
+        if let Some(first) = programs.first() {
+            first.workload(kernels);
+        }
         memory::trim_heap();
         let base = base_bytes();
         let in_memory = PlanOptions {
@@ -91,22 +75,21 @@ impl Request<'_> {
             ..self.options.planner
         };
         // Other kernels and row bands come before spilling, which moves more bytes.
-        let mut found = self.plan_by_choice(in_memory, base, first);
+        let mut found = self.plan_by_choice(in_memory, base, &programs);
         if self.options.planner.spill && matches!(found, Err(Error::Infeasible { .. })) {
-            found = self.plan_by_choice(self.options.planner, base, None);
+            found = self.plan_by_choice(self.options.planner, base, &programs);
         }
         let mut plan = found?;
         plan.planning_ns = started.elapsed().as_nanos() as u64;
         Ok(plan)
     }
 
-    /// The plan of the strategy asked for, or the best of several. `first` is the workload of the first
-    /// program, if it is at hand.
+    /// The plan of the strategy asked for, or the best of several.
     fn plan_by_choice(
         &self,
         options: PlanOptions,
         base: u64,
-        mut first: Option<Workload>,
+        programs: &[Variants],
     ) -> Result<Plan> {
         let strategies: &[Strategy] = match self.options.strategy {
             StrategyChoice::Auto => &AUTO,
@@ -115,7 +98,7 @@ impl Request<'_> {
         let mut best: Option<Plan> = None;
         let mut infeasible: Option<Error> = None;
         for &strategy in strategies {
-            match self.plan_of(strategy, options, base, first.take()) {
+            match self.plan_of(strategy, options, base, programs) {
                 Ok(plan) => {
                     let is_faster =
                         |old: &Plan| plan.prediction.latency_ns < old.prediction.latency_ns;
@@ -140,19 +123,17 @@ impl Request<'_> {
         strategy: Strategy,
         options: PlanOptions,
         base: u64,
-        mut first: Option<Workload>,
+        programs: &[Variants],
     ) -> Result<Plan> {
         let kernels = Kernels::preferred(self.options.exact);
-        let programs = self.programs.of(self.options.bands());
         let plain = OnceCell::new();
         let mut whole_bytes = None;
         let mut smallest_bytes = u64::MAX;
         let mut best: Option<Candidate> = None;
         let mut budget_bytes = None;
-        for program in programs {
-            let workload = first
-                .take()
-                .unwrap_or_else(|| self.workload(program, kernels));
+        for variants in programs {
+            let program = variants.program;
+            let workload = variants.workload(kernels);
             let costs = self.costs(program, &workload, &plain);
             // With all weights at hand it would be no faster than what is found.
             let at_best_ns = at_best_ns(&workload, &costs);
@@ -177,15 +158,16 @@ impl Request<'_> {
             };
             let smallest = planner.smallest_feasible_bytes();
             let mut limit_ns = best.as_ref().map_or(u64::MAX, latency_ns);
-            let mut tried = vec![workload.digest.clone()];
             let highest_bytes = highest_beside_chains(program, &workload);
+            let fastest = workload.clone();
             let mut found = attempt
                 .plan(planner, strategy, &costs, limit_ns)
                 .map(|found| found.map(|(p, t)| (p, t, workload, costs)));
             // The workspaces of fast kernels may be what does not fit, or what leaves no room to load.
             let is_tight = found.is_err() || room < smallest.saturating_mul(2);
-            if kernels != Kernels::Direct && is_tight {
-                let direct = self.workload(program, Kernels::Direct);
+            let direct = is_tight.then(|| variants.workload(Kernels::Direct));
+            if let Some(direct) = direct.filter(|direct| direct.digest != fastest.digest) {
+                let mut tried = vec![fastest.digest.clone()];
                 let planner = self.programs.planner(&direct, options);
                 let least = planner.smallest_feasible_bytes();
                 let lower_chains = Kernels::FastestWithin(highest_bytes);
@@ -198,7 +180,7 @@ impl Request<'_> {
                     *smallest_bytes = planner.smallest_bytes_of(strategy).min(*smallest_bytes);
                 }
                 for &kernels in others {
-                    let workload = self.workload(program, kernels);
+                    let workload = variants.workload(kernels);
                     if !tried.contains(&workload.digest) {
                         tried.push(workload.digest.clone());
                         let costs = self.costs(program, &workload, &plain);
@@ -223,7 +205,7 @@ impl Request<'_> {
                 }) => smallest_bytes = smallest_bytes.min(bytes),
                 Ok(Some((planned, tables_bytes, workload, costs))) => {
                     best = Some(Candidate {
-                        program: program.clone(),
+                        variants,
                         workload,
                         planned,
                         costs,
@@ -233,30 +215,45 @@ impl Request<'_> {
                 Ok(None) => {}
             }
         }
-        let Some(mut best) = best else {
+        let Some(best) = best else {
             return Err(Error::Infeasible {
                 budget_bytes: budget_bytes.unwrap_or(u64::MAX),
                 smallest_bytes: named(base.saturating_add(smallest_bytes)),
             });
         };
+        let Candidate {
+            variants,
+            workload,
+            planned,
+            costs,
+            mut tables_bytes,
+        } = best;
+        let mut best = Planning {
+            workload: variants.take(workload),
+            planned,
+            costs,
+        };
         if self.options.prepared_weights {
-            let used = base + best.tables_bytes + best.planned.plan.arena_bytes;
+            let arena_bytes = best.planned.plan.arena_bytes;
+            let used = base + tables_bytes + arena_bytes;
             let spare = budget_bytes.map_or(u64::MAX / 2, |b| b.saturating_sub(used));
-            best = self.with_prepared_panels(best, spare - tables_bytes(spare).min(spare));
+            let spare = spare - tables_of(spare).min(spare);
+            best = self.with_prepared_panels(variants.program, best, spare);
+            tables_bytes += tables_of(best.planned.plan.arena_bytes - arena_bytes);
         }
         let verdict =
             neap_plan::validate(&best.workload, &best.planned.plan).map_err(|violation| {
                 Error::Defect(format!("the planner made a bad plan: {violation}"))
             })?;
         Ok(Plan {
-            program: best.program,
+            program: variants.program.clone(),
             execution: best.planned.plan,
             prediction: best.planned.prediction,
             verdict,
             workload: best.workload,
             budget_bytes,
-            base_overhead_bytes: base + best.tables_bytes,
-            tables_bytes: best.tables_bytes,
+            base_overhead_bytes: base + tables_bytes,
+            tables_bytes,
             costs: best.costs,
             known: self.known.clone(),
             planning_ns: 0,
@@ -314,9 +311,9 @@ fn smaller(old: Option<Error>, new: Error) -> Option<Error> {
     }
 }
 
-struct Candidate {
-    program: Arc<Program>,
-    workload: Workload,
+struct Candidate<'a> {
+    variants: &'a Variants<'a>,
+    workload: Rc<Workload>,
     planned: Planned,
     costs: CostProfile,
     tables_bytes: u64,
@@ -326,7 +323,7 @@ const TABLE_BYTES: u64 = 4096;
 
 /// Page tables of an arena: one for each 2 MiB, also where those are one page, which keeps a table for the
 /// day on which it is split.
-fn tables_bytes(arena_bytes: u64) -> u64 {
+fn tables_of(arena_bytes: u64) -> u64 {
     const MAPPED_BY_ONE: u64 = 2 << 20;
     arena_bytes.div_ceil(MAPPED_BY_ONE) * TABLE_BYTES
 }
@@ -335,11 +332,11 @@ fn tables_bytes(arena_bytes: u64) -> u64 {
 /// enough for any part of them.
 fn tables_with_gaps(room: u64, whole: u64) -> u64 {
     let for_gaps = neap_runtime::tables_for_gaps(room) * TABLE_BYTES;
-    (tables_bytes(room) + for_gaps).min(tables_bytes(whole))
+    (tables_of(room) + for_gaps).min(tables_of(whole))
 }
 
 fn with_tables(arena_bytes: u64) -> u64 {
-    arena_bytes.saturating_add(tables_bytes(arena_bytes))
+    arena_bytes.saturating_add(tables_of(arena_bytes))
 }
 
 fn latency_ns(candidate: &Candidate) -> u64 {

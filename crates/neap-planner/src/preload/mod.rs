@@ -10,18 +10,19 @@
 //!         0 └──────────────────────────────┘ ► time, cyclic
 //! ```
 //!
-//! How large the window is and how finely it is sliced is decided by playing candidates. The candidates
-//! depend on the workload alone, each is the better the more memory lies above its window, and a larger
-//! budget tries all that a smaller one does: more memory never predicts slower (but for the half
-//! percent within which the search is content).
+//! How large the window is and how finely it is sliced is decided by playing candidates, the most promising windows
+//! first. The candidates depend on the workload alone, each is the better the more memory lies above its window, and a
+//! larger budget tries all that a smaller one does, but for those that are known to be slower: more memory never predicts
+//! slower (but for the half percent within which the search is content).
 
 mod bound;
+mod phase;
 pub mod place;
 mod refine;
 pub mod residency;
 mod skyline;
 
-use neap_plan::{BLOCK_BYTES, ExecutionPlan, PanelRange, StepId, Workload};
+use neap_plan::{BLOCK_BYTES, ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
 
 use crate::assemble::assemble;
@@ -30,6 +31,7 @@ use crate::layout::Layouts;
 use crate::options::{Effort, PlanOptions};
 use crate::schedule::{Schedule, Slicing};
 use bound::Bound;
+use phase::Phase;
 use place::addresses_in;
 pub use refine::{RefineOptions, refine};
 use residency::{Played, Window};
@@ -68,6 +70,11 @@ const COARSEST_GATHER_BYTES: u64 = 256 << 10;
 /// smallest by more than this.
 const FINE_WITHIN_BYTES: u64 = 6 << 20;
 const FINE_IN_GAP: u64 = 4;
+
+/// When planning is to be quick, a fine slicing that is slower than others by more than this part of its time in one
+/// window is not tried in those that follow. (Coarse ones take little time, and may lose in small windows and win in
+/// large ones.)
+const HOPELESS: u64 = 16;
 
 pub fn slicings(effort: Effort) -> &'static [Slicing] {
     match effort {
@@ -155,11 +162,12 @@ pub fn plan(
         cyclic: grounds.options.cyclic,
         budget_bytes,
         costs,
-        steps_ns: steps_ns(w, costs),
+        phase: Phase::new(w, costs, budget_bytes),
         coarsest: Bound::default(),
         sim,
         limit_ns,
         best: None,
+        played_ns: None,
         tried: Vec::new(),
         schedule: Schedule::default(),
         offsets: Vec::new(),
@@ -167,46 +175,32 @@ pub fn plan(
     };
     search.find_coarsest(&grounds.loose);
     let effort = grounds.options.effort;
-    for window_bytes in windows(effort, grounds.smallest_bytes(), w.weight_bytes()) {
-        // A larger window leaves less to residents: what is enough for this one is for all that follow.
-        if window_bytes > budget_bytes {
-            break;
-        }
+    let table_bytes = largest_table_bytes(w);
+    let mut slicings = slicings(effort).to_vec();
+    for window_bytes in search.by_promise(grounds) {
+        // A larger window leaves less to residents: what is enough for this one is for those that are larger.
         let enough_ns = search.enough_ns(window_bytes);
-        if search.best_ns() <= enough_ns {
-            break;
-        }
+        let mut window = InWindow {
+            bytes: window_bytes,
+            holds_tables: table_bytes <= budget_bytes - window_bytes,
+            fastest_ns: u64::MAX,
+        };
         let is_wide = window_bytes - grounds.smallest_bytes() > FINE_WITHIN_BYTES;
-        let slicings = slicings(effort).iter();
-        for &slicing in slicings.filter(|s| !(is_wide && s.in_gap == FINE_IN_GAP)) {
-            if let Some(tables) = &grounds.tables {
-                search.candidate(tables, window_bytes, slicing);
-            }
-            // The tight ground leaves worse gaps; it is for windows in which the loose one may have none.
-            let loose = search.candidate(&grounds.loose, window_bytes, slicing);
-            let may_gain = match loose {
-                Tried::Impossible => true,
-                Tried::Waits => window_bytes == grounds.smallest_bytes() && !grounds.same_places,
-                Tried::Smooth => false,
-            };
-            if may_gain {
-                search.candidate(&grounds.tight, window_bytes, slicing);
-            }
-            if search.best_ns() <= enough_ns {
-                return search.best;
-            }
-        }
+        slicings.retain(|&slicing| {
+            let is_left_out = is_wide && slicing.in_gap == FINE_IN_GAP;
+            is_left_out
+                || search.best_ns() <= enough_ns
+                || search.is_promising(grounds, &mut window, slicing)
+        });
     }
     search.best
 }
 
-/// What the steps take in one piece each: no plan computes for less.
-fn steps_ns(w: &Workload, costs: &CostProfile) -> u64 {
-    let whole = |s: usize| {
-        let panels = w.steps[s].panels.map_or(PanelRange::NONE, |p| p.all());
-        costs.slice_ns(w, StepId(s as u32), panels, false)
-    };
-    (0..w.steps.len()).map(whole).sum()
+/// Of those that could be resident.
+fn largest_table_bytes(w: &Workload) -> u64 {
+    let steps = w.steps.iter().filter(|step| prefers_rows(step));
+    let tables = steps.filter_map(|step| step.rows);
+    tables.map(|table| table.bytes).max().unwrap_or(0)
 }
 
 /// Window sizes to try: the smallest that works, and ever coarser steps up from it.
@@ -232,21 +226,31 @@ struct Search<'a> {
     cyclic: bool,
     budget_bytes: u64,
     costs: &'a CostProfile,
-    /// See [`steps_ns`].
-    steps_ns: u64,
+    phase: Phase,
     /// Of weights in the largest units of any candidate.
     coarsest: Bound,
     sim: Simulator,
     /// Slower plans are of no use.
     limit_ns: u64,
     best: Option<(ExecutionPlan, Prediction)>,
-    /// Digests of what was played: to play the same in a window that is as large or larger, and leaves less
-    /// to residents, finds nothing better.
-    tried: Vec<u64>,
+    /// The fastest that was played of one slicing in one window.
+    played_ns: Option<u64>,
+    /// Digests of what was played, and in which windows: to play the same in one that is as large or larger, and
+    /// leaves less to residents, finds nothing better.
+    tried: Vec<(u64, u64)>,
     /// Of the candidate at hand; kept for their memory.
     schedule: Schedule,
     offsets: Vec<u64>,
     bound: Bound,
+}
+
+/// A window that candidates are tried in.
+struct InWindow {
+    bytes: u64,
+    /// Beside it there is room for tables.
+    holds_tables: bool,
+    /// Of the candidates that were played in it.
+    fastest_ns: u64,
 }
 
 /// What became of a candidate.
@@ -272,16 +276,75 @@ impl Search<'_> {
         let arena_bytes = u64::MAX / 2;
         self.schedule
             .renew(self.w, ground, arena_bytes, slicing, usize::MAX);
-        self.coarsest.renew(&self.schedule, self.costs);
+        self.coarsest
+            .renew(self.w, &self.schedule, self.costs, &self.phase);
     }
 
     /// A latency that is not worth improving with a window of so many bytes, or a larger one: half a percent above what
     /// any candidate takes.
     fn enough_ns(&self, window_bytes: u64) -> u64 {
         let room_bytes = self.budget_bytes - window_bytes;
-        let (costs, steps_ns) = (self.costs, self.steps_ns);
-        let least_ns = self.coarsest.at_least_ns(costs, steps_ns, room_bytes);
+        let (costs, phase) = (self.costs, &self.phase);
+        let least_ns = self
+            .coarsest
+            .at_least_ns(costs, phase, window_bytes, room_bytes);
         least_ns.saturating_add(least_ns / 200)
+    }
+
+    /// Windows that the budget has room for, those first in which the coarsest slicing may be fastest: the better what
+    /// is found early, the less of what follows needs to be played.
+    fn by_promise(&mut self, grounds: &Grounds) -> Vec<u64> {
+        let effort = grounds.options.effort;
+        let windows = windows(effort, grounds.smallest_bytes(), self.w.weight_bytes());
+        let windows = windows.take_while(|&bytes| bytes <= self.budget_bytes);
+        let mut promises: Vec<(u64, u64)> = windows.map(|bytes| (0, bytes)).collect();
+        if promises.len() > 1 {
+            for (least_ns, window_bytes) in &mut promises {
+                *least_ns = self.promise_ns(&grounds.loose, *window_bytes, slicings(effort)[0]);
+            }
+            promises.sort_unstable();
+        }
+        promises.into_iter().map(|(_, bytes)| bytes).collect()
+    }
+
+    /// Least that plans take with this window and slicing; the most there is where it gives no schedule.
+    fn promise_ns(&mut self, ground: &Ground, window_bytes: u64, slicing: Slicing) -> u64 {
+        let most = most_slices(self.w);
+        let schedule = &mut self.schedule;
+        if !schedule.renew(self.w, ground, window_bytes, slicing, most) {
+            return u64::MAX;
+        }
+        let room_bytes = self.budget_bytes - window_bytes;
+        self.bound
+            .renew(self.w, &self.schedule, self.costs, &self.phase);
+        self.bound
+            .at_least_ns(self.costs, &self.phase, window_bytes, room_bytes)
+    }
+
+    /// Tries a slicing on all grounds; false where it need not be tried in other windows.
+    fn is_promising(&mut self, grounds: &Grounds, window: &mut InWindow, slicing: Slicing) -> bool {
+        let (bytes, fastest_ns) = (window.bytes, window.fastest_ns);
+        let is_thorough = grounds.options.effort == Effort::Thorough;
+        let is_near = |ns: u64| is_thorough || ns - ns / HOPELESS <= fastest_ns;
+        self.played_ns = None;
+        if let Some(tables) = grounds.tables.as_ref().filter(|_| window.holds_tables) {
+            self.candidate(tables, bytes, slicing);
+        }
+        // The tight ground leaves worse gaps; it is for windows in which the loose one may have none.
+        let loose = self.candidate(&grounds.loose, bytes, slicing);
+        let may_gain = match loose {
+            Tried::Impossible => true,
+            Tried::Waits => {
+                let is_smallest = bytes == grounds.smallest_bytes();
+                is_smallest && !grounds.same_places && self.played_ns.is_none_or(is_near)
+            }
+            Tried::Smooth => false,
+        };
+        if may_gain {
+            self.candidate(&grounds.tight, bytes, slicing);
+        }
+        window.fastest_ns = self.played_ns.map_or(fastest_ns, |ns| ns.min(fastest_ns));
+        slicing.in_gap != FINE_IN_GAP || self.played_ns.is_none_or(is_near)
     }
 
     /// Plays the best plan with this window and slicing.
@@ -292,10 +355,11 @@ impl Search<'_> {
         }
         let room_bytes = self.budget_bytes - window_bytes;
         let digest = self.digest(ground);
-        if self.tried.contains(&digest) {
+        let is_same = |&(tried, bytes): &(u64, u64)| tried == digest && bytes <= window_bytes;
+        if self.tried.iter().any(is_same) {
             return Tried::Smooth;
         }
-        self.tried.push(digest);
+        self.tried.push((digest, window_bytes));
         let window = Window {
             w: self.w,
             ground,
@@ -308,6 +372,8 @@ impl Search<'_> {
         else {
             return Tried::Waits;
         };
+        let played_ns = played.prediction.latency_ns;
+        self.played_ns = Some(self.played_ns.map_or(played_ns, |ns| ns.min(played_ns)));
         if self.regrouped_at_least_ns(&played) < self.best_ns() {
             window.regroup(&mut played, self.costs, &mut self.sim);
         }
@@ -361,10 +427,11 @@ impl Search<'_> {
             if !schedule.renew(self.w, ground, window_bytes, slicing, most_slices) {
                 continue;
             }
-            self.bound.renew(&self.schedule, self.costs);
+            let (costs, phase) = (self.costs, &self.phase);
+            self.bound.renew(self.w, &self.schedule, costs, phase);
             let least_ns = self
                 .bound
-                .at_least_ns(self.costs, self.steps_ns, room_bytes);
+                .at_least_ns(costs, phase, window_bytes, room_bytes);
             if least_ns >= self.best_ns() {
                 // In more parts it takes no less.
                 return Tried::Smooth;
