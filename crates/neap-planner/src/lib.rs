@@ -25,14 +25,14 @@ mod spill;
 mod swapped;
 
 pub use options::{Effort, PlanOptions};
-pub use preload::RefineOptions;
+pub use preload::{Grounds, RefineOptions};
 
 use layout::Layouts;
 use neap_plan::{ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
-use preload::Grounds;
 use std::cell::OnceCell;
 use std::ops::ControlFlow;
+use std::rc::Rc;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -110,7 +110,7 @@ impl std::str::FromStr for Strategy {
 pub struct Planner<'a> {
     workload: &'a Workload,
     /// `None` when the workload is malformed.
-    grounds: Option<Grounds>,
+    grounds: Option<Rc<Grounds>>,
     options: PlanOptions,
     layouts: Arc<Layouts>,
     /// Worked out when they are first asked for.
@@ -132,7 +132,17 @@ impl<'a> Planner<'a> {
     pub fn knowing(workload: &'a Workload, options: PlanOptions, layouts: Arc<Layouts>) -> Self {
         let grounds = neap_plan::check_workload(workload)
             .is_ok()
-            .then(|| Grounds::new(workload, options, &layouts));
+            .then(|| Rc::new(Grounds::new(workload, options, &layouts)));
+        Self::on(grounds, workload, options, layouts)
+    }
+
+    /// A planner on the grounds of another one, for the same workload and options but for whether to spill.
+    pub fn on(
+        grounds: Option<Rc<Grounds>>,
+        workload: &'a Workload,
+        options: PlanOptions,
+        layouts: Arc<Layouts>,
+    ) -> Self {
         Self {
             workload,
             grounds,
@@ -141,6 +151,11 @@ impl<'a> Planner<'a> {
             smallest_bytes: OnceCell::new(),
             unlimited_bytes: OnceCell::new(),
         }
+    }
+
+    /// What its plans stand on; `None` when the workload is malformed.
+    pub fn grounds(&self) -> Option<Rc<Grounds>> {
+        self.grounds.clone()
     }
 
     /// The smallest arena for which a streaming plan exists: one panel per slice where need be, and
@@ -161,7 +176,7 @@ impl<'a> Planner<'a> {
 
     fn smallest_without_spilling(&self) -> u64 {
         let grounds = self.grounds.as_ref();
-        let streamed = grounds.map_or(u64::MAX, Grounds::smallest_bytes);
+        let streamed = grounds.map_or(u64::MAX, |g| g.smallest_bytes());
         streamed.min(self.unlimited_high_water_bytes())
     }
 
@@ -183,8 +198,8 @@ impl<'a> Planner<'a> {
     /// The arena in which everything is resident.
     pub fn unlimited_high_water_bytes(&self) -> u64 {
         *self.unlimited_bytes.get_or_init(|| {
-            let everything = self.all_resident(u64::MAX, &CostProfile::default());
-            everything.map_or(u64::MAX, |p| p.plan.arena_bytes)
+            let grounds = self.grounds.as_ref();
+            grounds.map_or(u64::MAX, |g| preload::all_resident_bytes(self.workload, g))
         })
     }
 

@@ -140,7 +140,7 @@ impl Request<'_> {
             if best.as_ref().is_some_and(|b| latency_ns(b) <= at_best_ns) {
                 continue;
             }
-            let planner = self.programs.planner(&workload, options);
+            let planner = variants.planner(&workload, self.programs, options);
             let whole = *whole_bytes.get_or_insert_with(|| planner.unlimited_high_water_bytes());
             budget_bytes = match self.budget {
                 Budget::Unlimited => None,
@@ -168,7 +168,7 @@ impl Request<'_> {
             let direct = is_tight.then(|| variants.workload(Kernels::Direct));
             if let Some(direct) = direct.filter(|direct| direct.digest != fastest.digest) {
                 let mut tried = vec![fastest.digest.clone()];
-                let planner = self.programs.planner(&direct, options);
+                let planner = variants.planner(&direct, self.programs, options);
                 let least = planner.smallest_feasible_bytes();
                 let lower_chains = Kernels::FastestWithin(highest_bytes);
                 let others = match least <= room {
@@ -184,7 +184,7 @@ impl Request<'_> {
                     if !tried.contains(&workload.digest) {
                         tried.push(workload.digest.clone());
                         let costs = self.costs(program, &workload, &plain);
-                        let planner = self.programs.planner(&workload, options);
+                        let planner = variants.planner(&workload, self.programs, options);
                         if let Ok(Some((planned, ..))) = &found {
                             limit_ns = planned.prediction.latency_ns;
                         }

@@ -1,10 +1,12 @@
-//! The workloads of a program, by the kernels that compute it. Several are planned where memory is short, some of them
-//! more than once.
+//! The workloads of a program, by the kernels that compute it, and what plans of them stand on. Several are planned where
+//! memory is short, some of them more than once.
 
 use crate::kernels::Kernels;
+use crate::programs::Programs;
 use crate::session::RunOptions;
 use neap_ir::Program;
 use neap_plan::Workload;
+use neap_planner::{Grounds, PlanOptions, Planner};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,7 +14,14 @@ use std::sync::Arc;
 pub(crate) struct Variants<'a> {
     pub program: &'a Arc<Program>,
     options: &'a RunOptions,
-    made: RefCell<Vec<(Kernels, Rc<Workload>)>>,
+    made: RefCell<Vec<Variant>>,
+}
+
+struct Variant {
+    kernels: Kernels,
+    workload: Rc<Workload>,
+    /// Of the planner that was made first.
+    grounds: Option<Rc<Grounds>>,
 }
 
 impl<'a> Variants<'a> {
@@ -27,22 +36,48 @@ impl<'a> Variants<'a> {
     /// The one in which `kernels` picks; made when it is first asked for.
     pub fn workload(&self, kernels: Kernels) -> Rc<Workload> {
         let mut made = self.made.borrow_mut();
-        let found = made.iter().find(|(picked_by, workload)| {
+        let found = made.iter().find(|variant| {
             // What is direct with all memory that there is, is so with less.
-            *picked_by == kernels || *picked_by == Kernels::FASTEST && is_direct(workload)
+            let is_direct = || variant.kernels == Kernels::FASTEST && is_direct(&variant.workload);
+            variant.kernels == kernels || is_direct()
         });
-        if let Some((_, workload)) = found {
-            return workload.clone();
+        if let Some(variant) = found {
+            return variant.workload.clone();
         }
         let workload = Rc::new(self.options.workload(self.program, kernels));
-        made.push((kernels, workload.clone()));
+        made.push(Variant {
+            kernels,
+            workload: workload.clone(),
+            grounds: None,
+        });
         workload
+    }
+
+    /// A planner for one of the workloads. `options` differ from those of planners before in nothing but whether to
+    /// spill.
+    pub fn planner<'w>(
+        &self,
+        workload: &'w Rc<Workload>,
+        programs: &Programs,
+        options: PlanOptions,
+    ) -> Planner<'w> {
+        let mut made = self.made.borrow_mut();
+        let mut variants = made.iter_mut();
+        let Some(variant) = variants.find(|v| Rc::ptr_eq(&v.workload, workload)) else {
+            return programs.planner(workload, options);
+        };
+        if let Some(grounds) = variant.grounds.clone() {
+            return Planner::on(Some(grounds), workload, options, programs.layouts.clone());
+        }
+        let planner = programs.planner(workload, options);
+        variant.grounds = planner.grounds();
+        planner
     }
 
     /// Gives one away: it is made anew when it is asked for again.
     pub fn take(&self, workload: Rc<Workload>) -> Workload {
         let mut made = self.made.borrow_mut();
-        made.retain(|(_, other)| !Rc::ptr_eq(other, &workload));
+        made.retain(|variant| !Rc::ptr_eq(&variant.workload, &workload));
         Rc::unwrap_or_clone(workload)
     }
 }

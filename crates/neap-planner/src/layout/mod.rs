@@ -42,6 +42,13 @@ pub struct Block {
     pub live: StepRange,
 }
 
+impl Block {
+    /// Whether it takes a place at all.
+    fn is_used(&self) -> bool {
+        self.bytes > 0 && !self.live.is_empty()
+    }
+}
+
 /// Offsets by block, and one past the highest byte used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
@@ -61,23 +68,43 @@ pub enum Fit {
 
 /// Most bytes live in any one step: no layout does with fewer.
 pub fn lower_bound_bytes(blocks: &[Block]) -> u64 {
-    let mut changes: Vec<(u32, i128)> = Vec::with_capacity(2 * blocks.len());
-    for b in blocks.iter().filter(|b| !b.live.is_empty()) {
-        changes.push((b.live.begin, i128::from(b.bytes)));
-        changes.push((b.live.end, -i128::from(b.bytes)));
+    let used = || blocks.iter().filter(|b| b.is_used());
+    let mut begins: Vec<(u32, u64)> = used().map(|b| (b.live.begin, b.bytes)).collect();
+    let mut ends: Vec<(u32, u64)> = used().map(|b| (b.live.end, b.bytes)).collect();
+    begins.sort_unstable();
+    ends.sort_unstable();
+    let mut ends = ends.into_iter().peekable();
+    let (mut live, mut most) = (0u128, 0);
+    for (begin, bytes) in begins {
+        while let Some((_, bytes)) = ends.next_if(|&(end, _)| end <= begin) {
+            live -= u128::from(bytes);
+        }
+        live += u128::from(bytes);
+        most = live.max(most);
     }
-    // Ends sort before begins.
-    changes.sort_unstable();
-    let mut live = 0i128;
-    let most = changes.iter().map(|(_, change)| {
-        live += change;
-        live
-    });
-    most.max().unwrap_or(0).try_into().unwrap_or(u64::MAX)
+    most.try_into().unwrap_or(u64::MAX)
 }
 
 /// The lowest layout found. Deterministic.
 pub fn lay_out(blocks: &[Block]) -> Layout {
+    // Many steps have no workspace, or no weights.
+    let used = || blocks.iter().enumerate().filter(|(_, b)| b.is_used());
+    let those: Vec<Block> = used().map(|(_, b)| *b).collect();
+    // Rounds cost O(blocks · neighbours); large problems get fewer.
+    let rounds = (20_000 / blocks.len().max(1)).clamp(8, 64);
+    let found = lay_out_used(&those, rounds);
+    let mut offsets = vec![0; blocks.len()];
+    for ((i, _), offset) in used().zip(found.offsets) {
+        offsets[i] = offset;
+    }
+    Layout {
+        offsets,
+        high_water_bytes: found.high_water_bytes,
+    }
+}
+
+/// [`lay_out`] where every block takes a place. `rounds` are of improving.
+fn lay_out_used(blocks: &[Block], rounds: usize) -> Layout {
     let conflicts = Conflicts::new(blocks);
     let bound = lower_bound_bytes(blocks);
     let mut best: Option<(Layout, Vec<u32>, Fit)> = None;
@@ -99,7 +126,7 @@ pub fn lay_out(blocks: &[Block]) -> Layout {
     let Some((layout, order, fit)) = best else {
         return Layout::default();
     };
-    let layout = improve(blocks, &conflicts, bound, layout, order, fit);
+    let layout = improve(blocks, &conflicts, bound, layout, order, fit, rounds);
     if layout.high_water_bytes <= bound {
         return layout;
     }
@@ -185,9 +212,8 @@ fn improve(
     mut best: Layout,
     mut order: Vec<u32>,
     fit: Fit,
+    rounds: usize,
 ) -> Layout {
-    // Rounds cost O(blocks · neighbours); large problems get fewer.
-    let rounds = (20_000 / blocks.len().max(1)).clamp(8, 64);
     let mut current = best.clone();
     for _ in 0..rounds {
         if best.high_water_bytes <= bound {

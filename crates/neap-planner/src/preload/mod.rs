@@ -25,7 +25,7 @@ mod skyline;
 use neap_plan::{BLOCK_BYTES, ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
 
-use crate::assemble::assemble;
+use crate::assemble::{assemble, resident_ranges};
 use crate::ground::{Ground, Memory, Reserve, Tables, prefers_rows};
 use crate::layout::Layouts;
 use crate::options::{Effort, PlanOptions};
@@ -74,7 +74,7 @@ const FINE_IN_GAP: u64 = 4;
 /// When planning is to be quick, a fine slicing that is slower than others by more than this part of its time in one
 /// window is not tried in those that follow. (Coarse ones take little time, and may lose in small windows and win in
 /// large ones.)
-const HOPELESS: u64 = 16;
+const HOPELESS: u64 = 24;
 
 pub fn slicings(effort: Effort) -> &'static [Slicing] {
     match effort {
@@ -86,23 +86,28 @@ pub fn slicings(effort: Effort) -> &'static [Slicing] {
 /// The grounds that plans of a workload stand on.
 pub struct Grounds {
     /// Tightest: a plan exists in [`Ground::needed_bytes`].
-    pub tight: Ground,
+    pub(crate) tight: Ground,
     /// Buffers and workspaces laid out by themselves.
-    pub loose: Ground,
+    pub(crate) loose: Ground,
     /// Buffers and workspaces lie in the same places on both.
     same_places: bool,
     /// The same with tables in memory, for workloads that have such.
-    pub tables: Option<Ground>,
-    pub options: PlanOptions,
+    pub(crate) tables: Option<Ground>,
+    pub(crate) options: PlanOptions,
 }
 
 impl Grounds {
-    pub fn new(w: &Workload, options: PlanOptions, layouts: &Layouts) -> Self {
+    pub(crate) fn new(w: &Workload, options: PlanOptions, layouts: &Layouts) -> Self {
         Self::beside(tight(w, options, layouts), w, options, layouts)
     }
 
     /// The others beside the tight one.
-    pub fn beside(tight: Ground, w: &Workload, options: PlanOptions, layouts: &Layouts) -> Self {
+    pub(crate) fn beside(
+        tight: Ground,
+        w: &Workload,
+        options: PlanOptions,
+        layouts: &Layouts,
+    ) -> Self {
         let any_tables = w.steps.iter().any(prefers_rows);
         let ground = |tables| Ground::new(w, tables, Reserve::Nothing, memory(options), layouts);
         let loose = ground(Tables::Rows);
@@ -116,11 +121,11 @@ impl Grounds {
     }
 
     /// The ground on which everything is resident.
-    pub fn resident(&self) -> &Ground {
+    pub(crate) fn resident(&self) -> &Ground {
         self.tables.as_ref().unwrap_or(&self.loose)
     }
 
-    pub fn smallest_bytes(&self) -> u64 {
+    pub(crate) fn smallest_bytes(&self) -> u64 {
         smallest_on(&self.tight)
     }
 }
@@ -467,6 +472,21 @@ pub fn most_slices(w: &Workload) -> usize {
     (256 + 2 * w.steps.len() + (w.weight_bytes() >> 19) as usize).min(MOST_SLICES)
 }
 
+/// The arena in which everything is resident.
+pub fn all_resident_bytes(w: &Workload, grounds: &Grounds) -> u64 {
+    let ground = grounds.resident();
+    let schedule = Schedule::whole(w, ground);
+    let resident = vec![true; schedule.units.len()];
+    resident_end(ground, &schedule, &resident)
+}
+
+/// One past the highest byte of resident units above the ground.
+fn resident_end(ground: &Ground, schedule: &Schedule, resident: &[bool]) -> u64 {
+    let begin = ground.fixed_bytes.next_multiple_of(BLOCK_BYTES);
+    let ranges = resident_ranges(schedule, resident, begin);
+    ranges.last().map_or(begin, |r| r.offset + r.bytes)
+}
+
 /// Everything resident, if that fits: no loads, every step in one piece.
 pub fn all_resident(
     w: &Workload,
@@ -477,6 +497,10 @@ pub fn all_resident(
 ) -> Option<(ExecutionPlan, Prediction)> {
     let ground = grounds.resident();
     let schedule = Schedule::whole(w, ground);
+    let resident = vec![true; schedule.units.len()];
+    if resident_end(ground, &schedule, &resident) > budget_bytes {
+        return None;
+    }
     let offsets = vec![0; schedule.units.len()];
     let window = Window {
         w,
@@ -486,7 +510,6 @@ pub fn all_resident(
         window_bytes: ground.fixed_bytes,
         cyclic: grounds.options.cyclic,
     };
-    let resident = vec![true; schedule.units.len()];
     let played: Played = window.play(&resident, costs, sim);
     let plan = assemble("resident", &window, &resident, &played);
     (plan.arena_bytes <= budget_bytes).then_some((plan, played.prediction))
