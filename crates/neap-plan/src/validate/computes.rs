@@ -1,7 +1,5 @@
 //! What is computed: every panel of every step once, in order, with its weights in memory by then.
 
-use std::collections::HashMap;
-
 use crate::{
     ByteRange, Compute, ExecutionPlan as Plan, LoadFrom, PanelRange, StepSpec, Violation, Workload,
 };
@@ -85,20 +83,16 @@ fn check_weight_list(compute: usize, step: &StepSpec, c: &Compute) -> Result<(),
 /// Finds, for each weight that a compute wants, the load that brings it. Returns the last use of each load.
 pub(super) fn check_weights(w: &Workload, plan: &Plan) -> Result<Vec<Option<usize>>, Violation> {
     // A load puts file byte f at arena byte f + delta; a wanted range lies in a load of the same delta.
-    let mut by_delta: HashMap<u64, Vec<(ByteRange, Option<usize>)>> = HashMap::new();
-    for r in &plan.resident {
-        by_delta
-            .entry(r.offset.wrapping_sub(r.file_offset))
-            .or_default()
-            .push((r.file_range(), None));
-    }
+    let delta = |at: u64, file_offset: u64| at.wrapping_sub(file_offset);
+    let residents = plan.resident.iter();
+    let mut by_delta: Vec<(u64, ByteRange, Option<usize>)> = residents
+        .map(|r| (delta(r.offset, r.file_offset), r.file_range(), None))
+        .collect();
     let loads = plan.loads.iter().enumerate();
-    for (i, l) in loads.filter(|(_, l)| l.from == LoadFrom::Weights) {
-        by_delta
-            .entry(l.offset.wrapping_sub(l.file_offset))
-            .or_default()
-            .push((l.file_range(), Some(i)));
-    }
+    let loads = loads.filter(|(_, l)| l.from == LoadFrom::Weights);
+    by_delta.extend(loads.map(|(i, l)| (delta(l.offset, l.file_offset), l.file_range(), Some(i))));
+    // Those of one delta stay in their order.
+    by_delta.sort_by_key(|&(delta, ..)| delta);
     let mut last_use = vec![None; plan.loads.len()];
     for (compute, c) in plan.computes.iter().enumerate() {
         if c.needs as usize > plan.loads.len() {
@@ -120,15 +114,14 @@ pub(super) fn check_weights(w: &Workload, plan: &Plan) -> Result<Vec<Option<usiz
             .zip(c.weights.extents.iter().copied());
         let table = step.rows.map(|r| r.file_range()).zip(c.weights.table);
         for (k, (wanted, offset)) in panels.into_iter().chain(extents).chain(table).enumerate() {
-            let found = by_delta
-                .get(&offset.wrapping_sub(wanted.begin))
-                .and_then(|loads| {
-                    let complete = |load: Option<usize>| load.is_none_or(|l| l < c.needs as usize);
-                    loads
-                        .iter()
-                        .rev()
-                        .find(|(range, load)| range.holds(wanted) && complete(*load))
-                });
+            let delta = delta(offset, wanted.begin);
+            let begin = by_delta.partition_point(|&(d, ..)| d < delta);
+            let end = by_delta.partition_point(|&(d, ..)| d <= delta);
+            let complete = |load: Option<usize>| load.is_none_or(|l| l < c.needs as usize);
+            let found = by_delta[begin..end]
+                .iter()
+                .rev()
+                .find(|(_, range, load)| range.holds(wanted) && complete(*load));
             match found {
                 None => {
                     return Err(Violation::WeightMissing {
@@ -137,8 +130,8 @@ pub(super) fn check_weights(w: &Workload, plan: &Plan) -> Result<Vec<Option<usiz
                         offset,
                     });
                 }
-                Some((_, Some(load))) => last_use[*load] = Some(compute),
-                Some((_, None)) => {}
+                Some((.., Some(load))) => last_use[*load] = Some(compute),
+                Some((.., None)) => {}
             }
         }
     }

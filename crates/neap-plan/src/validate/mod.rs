@@ -119,7 +119,7 @@ pub fn validate(workload: &Workload, plan: &ExecutionPlan) -> Result<Verdict, Vi
     lanes::check_dependencies(plan)?;
     let stays = stays::stays(workload, plan, &times)?;
     let rects = rects::rectangles(workload, plan, &times, &stays, &last_use)?;
-    let (high_water_bytes, lower_bound_bytes) = rects::check_overlaps(plan, rects)?;
+    let (high_water_bytes, lower_bound_bytes) = rects::check_overlaps(plan, &rects)?;
     Ok(Verdict {
         high_water_bytes,
         lower_bound_bytes,

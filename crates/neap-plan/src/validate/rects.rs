@@ -90,7 +90,7 @@ pub(super) fn rectangles(
         }
     }
     for (i, l) in plan.loads.iter().enumerate() {
-        check_blocks(format!("load {i}"), l.file_offset, l.bytes)?;
+        check_blocks(|| format!("load {i}"), l.file_offset, l.bytes)?;
         if l.from == LoadFrom::Spill {
             // The stay that it opens is its rectangle.
             continue;
@@ -112,7 +112,7 @@ pub(super) fn rectangles(
     }
     let always = |owner, arena| Rect::plain(owner, arena, 0, (RUNS + 1) * n.max(1));
     for (i, r) in plan.resident.iter().enumerate() {
-        check_blocks(format!("resident load {i}"), r.file_offset, r.bytes)?;
+        check_blocks(|| format!("resident load {i}"), r.file_offset, r.bytes)?;
         let owner = Owner::Resident(i);
         let arena = inside(plan, owner, r.offset, r.bytes, BLOCK_BYTES)?;
         rects.push(always(owner, arena));
@@ -158,10 +158,10 @@ fn inside(
     bytes: u64,
     align: u64,
 ) -> Result<ByteRange, Violation> {
-    let what = owner.name(0);
+    let what = || owner.name(0);
     if !offset.is_multiple_of(align) {
         return Err(Violation::Misaligned {
-            what,
+            what: what(),
             offset,
             align,
         });
@@ -169,7 +169,7 @@ fn inside(
     match offset.checked_add(bytes) {
         Some(end) if end <= plan.arena_bytes => Ok(ByteRange::new(offset, end)),
         _ => Err(Violation::OutsideArena {
-            what,
+            what: what(),
             offset,
             bytes,
             arena_bytes: plan.arena_bytes,
@@ -188,7 +188,11 @@ fn waits_for_store(plan: &Plan, held: &Rect, next: &Rect) -> bool {
         && load.stores > store
 }
 
-fn check_blocks(what: String, file_offset: u64, bytes: u64) -> Result<(), Violation> {
+fn check_blocks(
+    what: impl FnOnce() -> String,
+    file_offset: u64,
+    bytes: u64,
+) -> Result<(), Violation> {
     if !file_offset.is_multiple_of(BLOCK_BYTES) || !bytes.is_multiple_of(BLOCK_BYTES) || bytes == 0
     {
         let offset = if file_offset.is_multiple_of(BLOCK_BYTES) {
@@ -197,7 +201,7 @@ fn check_blocks(what: String, file_offset: u64, bytes: u64) -> Result<(), Violat
             file_offset
         };
         return Err(Violation::Misaligned {
-            what: format!("the file range of {what}"),
+            what: format!("the file range of {}", what()),
             offset,
             align: BLOCK_BYTES,
         });
@@ -207,12 +211,14 @@ fn check_blocks(what: String, file_offset: u64, bytes: u64) -> Result<(), Violat
 
 /// Sweeps time; every rectangle that begins is compared with all that are live. Returns the high-water
 /// mark and the most bytes live at once.
-pub(super) fn check_overlaps(plan: &Plan, mut rects: Vec<Rect>) -> Result<(u64, u64), Violation> {
-    rects.sort_by_key(|r| r.begin);
+pub(super) fn check_overlaps(plan: &Plan, rects: &[Rect]) -> Result<(u64, u64), Violation> {
+    let mut by_begin: Vec<(u64, usize)> = (0..).zip(rects).map(|(i, r)| (r.begin, i)).collect();
+    by_begin.sort_unstable();
     let mut live: Vec<&Rect> = Vec::new();
     let mut high_water = 0;
     let mut most_live = 0u64;
-    for r in &rects {
+    for (_, index) in by_begin {
+        let r = &rects[index];
         if r.begin >= r.end {
             let Some(load) = r.opened_by else { continue };
             return Err(Violation::Dependency {

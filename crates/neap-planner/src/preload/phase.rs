@@ -76,3 +76,67 @@ fn live_before(w: &Workload) -> Vec<u64> {
     }
     live
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use neap_plan::{BufferSpec, PanelSpec, StepRange, StepSpec};
+
+    const KIB: u64 = 1024;
+
+    /// Steps of so many KiB of weights each, and one buffer of 8 KiB between each two of them.
+    fn chain(weights: &[u64]) -> Workload {
+        let mut file_offset = 0;
+        let steps = weights.iter().map(|kib| {
+            let panels = PanelSpec {
+                file_offset,
+                panel_bytes: 4 * KIB,
+                panels: (kib / 4) as u32,
+                granule: 1,
+            };
+            file_offset += kib * KIB;
+            StepSpec {
+                panels: (*kib > 0).then_some(panels),
+                ..StepSpec::default()
+            }
+        });
+        let steps: Vec<StepSpec> = steps.collect();
+        let buffers = (1..steps.len() as u32).map(|step| BufferSpec {
+            name: String::new(),
+            bytes: 8 * KIB,
+            align: 64,
+            live: StepRange::new(step - 1, step + 1),
+            kept: false,
+        });
+        Workload {
+            buffers: buffers.collect(),
+            steps,
+            ..Workload::default()
+        }
+    }
+
+    #[test]
+    fn holds_the_steps_that_read_for_longer_than_they_compute() {
+        // A byte takes a nanosecond.
+        let w = chain(&[4, 64, 400, 4, 400, 4]);
+        let step_ns = [300, 300, 10, 30, 10, 300].map(|kib| kib * KIB);
+        let costs = CostProfile::byte_per_ns(step_ns.to_vec());
+        let phase = Phase::new(&w, &costs, 100 * KIB);
+        assert_eq!(phase.steps, 2..5);
+        assert_eq!(phase.live_bytes, 8 * KIB);
+        assert_eq!(phase.all_ns, 950 * KIB);
+        assert_eq!(phase.others_ns, 900 * KIB);
+    }
+
+    #[test]
+    fn is_empty_where_all_that_it_reads_can_be_there_before() {
+        let w = chain(&[4, 400, 4]);
+        let costs = CostProfile::byte_per_ns(vec![300 * KIB, 100 * KIB, 300 * KIB]);
+        assert_eq!(Phase::new(&w, &costs, 308 * KIB).steps, 0..0);
+        assert_eq!(Phase::new(&w, &costs, 304 * KIB).steps, 1..2);
+        assert_eq!(
+            Phase::new(&Workload::default(), &costs, 1 << 20).steps,
+            0..0
+        );
+    }
+}
