@@ -189,3 +189,82 @@ fn excess_ns(w: &Workload, schedule: &Schedule, unit: &Unit, costs: &CostProfile
     let begins_ns = costs.compute_overhead_ns - costs.compute_overhead_ns / 2;
     alone_ns.saturating_sub(share_ns + begins_ns)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::phase::tests::chain;
+    use super::super::place::addresses;
+    use super::super::residency::Window;
+    use super::super::{Grounds, THOROUGH, slicing};
+    use super::*;
+    use crate::layout::Layouts;
+    use crate::options::PlanOptions;
+    use neap_sim::Simulator;
+    use proptest::prelude::*;
+
+    const KIB: u64 = 1024;
+
+    #[test]
+    fn adds_up_computing_and_the_reading_after_it() {
+        // Of 600 KiB at the end, 200 - 8 are there when the computing before is over.
+        let w = chain(&[4, 4, 600]);
+        let costs = CostProfile::byte_per_ns(vec![300 * KIB, 300 * KIB, KIB]);
+        let phase = Phase::new(&w, &costs, 200 * KIB);
+        let grounds = Grounds::new(&w, PlanOptions::default(), &Layouts::default());
+        let apart = slicing(u64::MAX, 1, 0);
+        let schedule = Schedule::new(&w, &grounds.loose, u64::MAX / 2, apart, 3);
+        let schedule = schedule.expect("three slices");
+        let mut bound = Bound::default();
+        bound.renew(&w, &schedule, &costs, &phase);
+        let least_ns = |window, room| bound.at_least_ns(&costs, &phase, window * KIB, room * KIB);
+        let slices = schedule.slices.len() as u64;
+        assert_eq!(least_ns(200, 0), 600 * KIB + (600 - 192) * KIB - slices);
+        // Resident weights are there as well.
+        assert_eq!(least_ns(100, 100), least_ns(200, 0));
+        assert_eq!(least_ns(200, 600), 601 * KIB - slices);
+    }
+
+    proptest! {
+        #[test]
+        fn no_plan_is_faster(
+            steps in prop::collection::vec((0u64..60, 0u64..400), 1..12),
+            spare in 0u64..200,
+            room in 0u64..200,
+            measured in any::<bool>(),
+            group in 0u64..3,
+        ) {
+            let weights: Vec<u64> = steps.iter().map(|(panels, _)| panels * 4).collect();
+            let w = chain(&weights);
+            let step_ns: Vec<u64> = steps.iter().map(|(_, us)| 1 + us * 1000).collect();
+            let costs = match measured {
+                true => CostProfile { step_ns, group_bytes: group * 64 * KIB, ..CostProfile::default() },
+                false => CostProfile::byte_per_ns(step_ns),
+            };
+            let grounds = Grounds::new(&w, PlanOptions::default(), &Layouts::default());
+            let window_bytes = grounds.smallest_bytes() + spare * 4 * KIB;
+            let room_bytes = room * 4 * KIB;
+            let phase = Phase::new(&w, &costs, window_bytes + room_bytes);
+            let mut bound = Bound::default();
+            for &slicing in THOROUGH {
+                let ground = &grounds.loose;
+                let schedule = Schedule::new(&w, ground, window_bytes, slicing, usize::MAX);
+                let Some(schedule) = schedule else { continue };
+                let Some(offsets) = addresses(&schedule, ground, window_bytes) else { continue };
+                let window = Window {
+                    w: &w,
+                    ground,
+                    schedule: &schedule,
+                    offsets: &offsets,
+                    window_bytes,
+                    cyclic: true,
+                };
+                bound.renew(&w, &schedule, &costs, &phase);
+                let least_ns = bound.at_least_ns(&costs, &phase, window_bytes, room_bytes);
+                let found = window.fill(room_bytes, &costs, &mut Simulator::default());
+                let Some((_, mut played)) = found else { continue };
+                window.regroup(&mut played, &costs, &mut Simulator::default());
+                prop_assert!(played.prediction.latency_ns >= least_ns, "{} < {least_ns}", played.prediction.latency_ns);
+            }
+        }
+    }
+}

@@ -78,14 +78,14 @@ fn live_before(w: &Workload) -> Vec<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use neap_plan::{BufferSpec, PanelSpec, StepRange, StepSpec};
 
     const KIB: u64 = 1024;
 
     /// Steps of so many KiB of weights each, and one buffer of 8 KiB between each two of them.
-    fn chain(weights: &[u64]) -> Workload {
+    pub fn chain(weights: &[u64]) -> Workload {
         let mut file_offset = 0;
         let steps = weights.iter().map(|kib| {
             let panels = PanelSpec {
