@@ -5,7 +5,7 @@ use crate::failure::{Outcome, bad};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use neaptide::{
     BandMode, Budget, Cache, Calibration, IoMode, OpenOptions, PlanOptions, RunOptions,
-    SearchEffort, Strategy, StrategyChoice,
+    SearchEffort, StepOrder, Strategy, StrategyChoice,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -81,6 +81,9 @@ pub struct OpenArgs {
     /// Shape of an input with dynamic dimensions, such as x=1x3x224x224
     #[arg(long = "shape", value_name = "NAME=SHAPE", value_parser = parse_shape)]
     pub shapes: Vec<(String, Vec<usize>)>,
+    /// Pack steps in the order of the model file, though another needs less memory
+    #[arg(long)]
+    pub given_order: bool,
     /// Keep packed models here instead of beside the model or in the user's cache folder
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
@@ -186,6 +189,10 @@ impl OpenArgs {
         }
         Ok(OpenOptions {
             shapes,
+            step_order: match self.given_order {
+                true => StepOrder::Given,
+                false => StepOrder::LeastMemory,
+            },
             cache: self.cache_dir.clone().map_or(Cache::Auto, Cache::Folder),
             ..OpenOptions::default()
         })

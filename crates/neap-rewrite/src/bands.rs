@@ -7,11 +7,10 @@
 //!   then         ▁▂▃▃▅▃▂▁▁      and again, until nothing does
 //! ```
 
+use crate::needs::step_bytes;
 use crate::place;
 use neap_ir::bands::{BandLayer, Bands, MAX_LAYERS};
-use neap_ir::recipe::PackedForm;
 use neap_ir::{Const, DType, Graph, Layout, Node, Op, PackedId, Program, TensorType, ValueId};
-use neap_kernels::simd::Isa;
 use std::cmp::Reverse;
 use std::ops::Range;
 
@@ -41,9 +40,6 @@ impl Default for BandLimits {
 
 /// Row bands must lower the highest step by this share.
 const LEAST_GAIN: u64 = 64;
-
-/// Threads for which workspaces are sized here.
-const WORKERS: usize = 2;
 
 /// The program with row bands; `None` where they would not lower the memory it needs.
 pub fn with_bands(program: &Program, limits: &BandLimits) -> Option<Program> {
@@ -271,26 +267,17 @@ struct Profile {
 
 impl Profile {
     fn of(program: &Program) -> Profile {
-        let mut live = vec![0u64; program.steps.len()];
-        for buffer in &program.buffers {
-            for step in &mut live[buffer.live.start as usize..buffer.live.end as usize] {
-                *step += buffer.bytes;
-            }
-        }
-        let node = |step: usize| &program.graph.nodes[program.steps[step].index()];
-        for (step, bytes) in live.iter_mut().enumerate() {
-            *bytes += needed_bytes(program, node(step));
-        }
-        let highest = (0..live.len()).min_by_key(|&step| (Reverse(live[step]), step));
+        let mut step_bytes = step_bytes(program);
+        let highest = (0..step_bytes.len()).min_by_key(|&step| (Reverse(step_bytes[step]), step));
         let peak_values = highest.map_or(Vec::new(), |step| {
-            let node = node(step);
+            let node = &program.graph.nodes[program.steps[step].index()];
             node.present_inputs()
                 .chain(node.present_outputs())
                 .collect()
         });
-        live.sort_unstable_by_key(|&bytes| Reverse(bytes));
+        step_bytes.sort_unstable_by_key(|&bytes| Reverse(bytes));
         Profile {
-            falling_bytes: live,
+            falling_bytes: step_bytes,
             peak_values,
         }
     }
@@ -298,25 +285,4 @@ impl Profile {
     fn peak_bytes(&self) -> u64 {
         self.falling_bytes.first().copied().unwrap_or(0)
     }
-}
-
-/// Workspace, and the fewest weights that a step can compute with.
-fn needed_bytes(program: &Program, node: &Node) -> u64 {
-    let graph = &program.graph;
-    let operand = |v: &Option<ValueId>| v.map(|v| (graph.ty(v), graph.value(v).layout));
-    let inputs: Vec<_> = node.inputs.iter().map(operand).collect();
-    let outputs: Vec<_> = node.outputs.iter().map(operand).collect();
-    let isa = Isa::by_name("portable").unwrap_or_else(Isa::detect);
-    let workspace = neap_ops::workspace_bytes(&node.op, &inputs, &outputs, WORKERS, isa) as u64;
-    let panel = node
-        .panels
-        .map_or(0, |id| match program.packed[id.index()].form {
-            PackedForm::Panels { panel_bytes, .. } => panel_bytes,
-            PackedForm::Raw => 0,
-        });
-    let extents = node.present_inputs().map(|v| match graph.constant(v) {
-        Some(Const::Packed(id)) => program.packed[id.index()].bytes,
-        _ => 0,
-    });
-    workspace + panel + extents.sum::<u64>()
 }

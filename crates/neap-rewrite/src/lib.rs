@@ -10,6 +10,7 @@
 //!   v
 //! Lowered { program, recipes }
 //!   | bands      a second program over the same weights, with row bands
+//!   | order      steps of either in the order that needs least memory
 //! ```
 //! No pass reads a weight's bytes; small constants (biases, BatchNorm statistics) come through
 //! [`ConstReader`].
@@ -23,7 +24,9 @@ mod content;
 mod edit;
 mod fuse;
 mod layout;
+mod needs;
 mod norm;
+mod order;
 mod place;
 mod recipes;
 mod simplify;
@@ -31,6 +34,8 @@ mod weights;
 
 pub use bands::{BandLimits, with_bands};
 pub use constants::ConstReader;
+pub use needs::step_bytes;
+pub use order::{OrderLimits, reordered, with_less_memory};
 
 use edit::Editor;
 use neap_ir::recipe::Recipe;

@@ -17,6 +17,7 @@ use neap_ir::graph::LANES;
 use neap_ir::op::{Op, Unary};
 use neap_ir::program::{Buffer, Storage};
 use neap_ir::{Const, Graph, Layout, Node, NodeId, Program, TensorType, ValueId};
+use neap_ops::Operand;
 
 pub(crate) fn run(graph: Graph, digest: String) -> Program {
     let mut classes = Classes::new(&graph);
@@ -31,6 +32,12 @@ pub(crate) fn run(graph: Graph, digest: String) -> Program {
         .map(|node| only_renames(&graph, node, &mut classes))
         .collect();
     finish(graph, digest, classes, &elided)
+}
+
+/// Operands of a node as the operator queries want them.
+pub(crate) fn operands<'a>(graph: &'a Graph, ids: &[Option<ValueId>]) -> Vec<Operand<'a>> {
+    let operand = |v: ValueId| (graph.ty(v), graph.value(v).layout);
+    ids.iter().map(|id| id.map(operand)).collect()
 }
 
 /// A piece of a node's result that is also a piece of an input: `inner` lies `offset` bytes into `outer`.
@@ -159,9 +166,8 @@ fn share_views(graph: &Graph, node: &Node, classes: &mut Classes) -> bool {
 }
 
 fn share_in_place(graph: &Graph, node: &Node, at: usize, classes: &mut Classes) {
-    let operand = |v: &Option<ValueId>| v.map(|v| (graph.ty(v), graph.value(v).layout));
-    let inputs: Vec<_> = node.inputs.iter().map(operand).collect();
-    let outputs: Vec<_> = node.outputs.iter().map(operand).collect();
+    let inputs = operands(graph, &node.inputs);
+    let outputs = operands(graph, &node.outputs);
     let Some(output) = node.outputs.first().copied().flatten() else {
         return;
     };

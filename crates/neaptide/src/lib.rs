@@ -50,7 +50,7 @@ pub use curve::{CurvePoint, LatencyCurve};
 pub use dataflow::{DataflowOptions, dataflow};
 pub use error::{Error, Result};
 pub use kernels::Kernels;
-pub use model::{Cache, Model, OpenOptions, TensorInfo, pack, pack_graph, shape_text};
+pub use model::{Cache, Model, OpenOptions, StepOrder, TensorInfo, pack, pack_graph, shape_text};
 pub use neap_ir::{DType, Graph, Literal, TensorType};
 pub use neap_plan::{Timeline, Workload};
 pub use neap_planner::search;

@@ -19,7 +19,18 @@ pub struct OpenOptions {
     pub shape_hints: BTreeMap<String, Vec<usize>>,
     /// Inputs whose values are known now, such as those that determine shapes; they become constants.
     pub bindings: BTreeMap<String, Literal>,
+    pub step_order: StepOrder,
     pub cache: Cache,
+}
+
+/// In which order a packed model's steps run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StepOrder {
+    /// That of the model file, or one that needs less memory by enough to be worth it.
+    #[default]
+    LeastMemory,
+    /// That of the model file.
+    Given,
 }
 
 /// Where the packed form of an `.onnx` is kept.
@@ -96,10 +107,10 @@ impl Model {
             (graph, _) => (graph?, options),
         };
         if !pack::has_weights(&graph) {
-            return open_bare(graph, path, &options.cache);
+            return open_bare(graph, path, options);
         }
         let target = cached_path(path, options)?;
-        pack_graph(graph, &target, progress)?;
+        pack_in_order(graph, &target, options.step_order, progress)?;
         open_packed(&target, &options.cache)
     }
 
@@ -195,17 +206,26 @@ pub fn pack(
     if !pack::has_weights(&graph) {
         return Err(pack::no_weights(&model.display()));
     }
-    pack_graph(graph, target, progress)
+    pack_in_order(graph, target, options.step_order, progress)
 }
 
 /// As [`pack`], of a graph that was built in memory or by another reader. Its shapes are bound, its
 /// constants lie in the graph or in the files it names.
 pub fn pack_graph(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
-    crate::memory::trim();
     if !pack::has_weights(&graph) {
         return Err(pack::no_weights(&graph.name));
     }
-    pack::write(graph, target, progress)?;
+    pack_in_order(graph, target, StepOrder::default(), progress)
+}
+
+fn pack_in_order(
+    graph: Graph,
+    target: &Path,
+    order: StepOrder,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
+    crate::memory::trim();
+    pack::write(graph, target, order, progress)?;
     crate::memory::trim();
     Ok(())
 }
@@ -276,15 +296,15 @@ fn open_packed(path: &Path, cache: &Cache) -> Result<Model> {
 }
 
 /// A model that has shapes and no weights: lowered as it would be packed, and nothing written.
-fn open_bare(graph: Graph, path: &Path, cache: &Cache) -> Result<Model> {
+fn open_bare(graph: Graph, path: &Path, options: &OpenOptions) -> Result<Model> {
     crate::memory::trim();
-    let programs = pack::plan_only(graph)?;
+    let programs = pack::plan_only(graph, options.step_order)?;
     crate::memory::trim();
     Ok(Model {
         programs,
         path: path.to_path_buf(),
         file: None,
-        cache: cache.clone(),
+        cache: options.cache.clone(),
     })
 }
 
@@ -353,7 +373,8 @@ fn cached_path(model: &Path, options: &OpenOptions) -> Result<PathBuf> {
         .map_or(0, |d| d.as_nanos());
     let mut hasher = blake3::Hasher::new();
     hasher.update(format!("{}\0{}\0{modified}\0", PROGRAM_VERSION, meta.len()).as_bytes());
-    hasher.update(format!("{:?}\0{:?}", options.shapes, options.bindings).as_bytes());
+    let (shapes, bindings, order) = (&options.shapes, &options.bindings, options.step_order);
+    hasher.update(format!("{shapes:?}\0{bindings:?}\0{order:?}").as_bytes());
     let key = &hasher.finalize().to_hex()[..12];
     let stem = canonical
         .file_name()

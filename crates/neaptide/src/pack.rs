@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::kernels::Kernels;
+use crate::model::StepOrder;
 use crate::programs::{Programs, check_supported};
 use crate::source_weights::SourceFiles;
 use crate::workload::workload;
@@ -41,7 +42,12 @@ pub(crate) fn no_weights(model: &dyn std::fmt::Display) -> Error {
 }
 
 /// Lowers `graph` and writes it to `target`.
-pub(crate) fn write(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
+pub(crate) fn write(
+    graph: Graph,
+    target: &Path,
+    order: StepOrder,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
     let mut files = SourceFiles::open(&graph).map_err(Error::BadInput)?;
     let Lowered {
         mut program,
@@ -75,13 +81,13 @@ pub(crate) fn write(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progre
     }
     // Without the buffers, which would come on top of both programs.
     let writer = packer.into_writer();
-    let programs = finished(program)?;
+    let programs = finished(program, order)?;
     writer.finish(&programs.encode()?)?;
     Ok(())
 }
 
 /// The programs that packing `graph` would give, with weights where they would lie; nothing is written.
-pub(crate) fn plan_only(graph: Graph) -> Result<Programs> {
+pub(crate) fn plan_only(graph: Graph, order: StepOrder) -> Result<Programs> {
     let mut files = SourceFiles::open(&graph).map_err(Error::BadInput)?;
     let mut program = lower(graph, &mut files)?.program;
     let mut end = Some(BLOCK as u64);
@@ -93,7 +99,7 @@ pub(crate) fn plan_only(graph: Graph) -> Result<Programs> {
     if end.is_none() {
         return Err(Error::BadInput("its weights are impossibly large".into()));
     }
-    finished(program)
+    finished(program, order)
 }
 
 fn lower(graph: Graph, files: &mut SourceFiles) -> Result<Lowered> {
@@ -110,9 +116,9 @@ fn lower(graph: Graph, files: &mut SourceFiles) -> Result<Lowered> {
 }
 
 /// Of a program whose weights have their offsets.
-fn finished(program: Program) -> Result<Programs> {
+fn finished(program: Program, order: StepOrder) -> Result<Programs> {
     program.check()?;
-    let programs = Programs::new(program);
+    let programs = Programs::new(program, order);
     if let Some(banded) = &programs.banded {
         banded.check()?;
         check_supported(banded)?;

@@ -8,7 +8,7 @@ use crate::memory;
 use crate::preparing::{Planning, prepare};
 use crate::programs::Programs;
 use crate::session::{Plan, RunOptions};
-use crate::strategy::{AUTO, SearchEffort, StrategyChoice};
+use crate::strategy::SearchEffort;
 use crate::variants::Variants;
 use crate::workload::highest_beside_chains;
 use neap_ir::Program;
@@ -68,6 +68,13 @@ impl Request<'_> {
         if let Some(first) = programs.first() {
             first.workload(kernels);
         }
+        let searches = self.strategies().contains(&Strategy::Search);
+        let reordered = match searches {
+            true => self.programs.with_more_room(self.options.bands()),
+            false => Vec::new(),
+        };
+        let reordered = reordered.iter().map(|p| Variants::new(p, self.options));
+        let reordered: Vec<_> = reordered.collect();
         memory::trim_heap();
         let base = base_bytes();
         let in_memory = PlanOptions {
@@ -75,30 +82,35 @@ impl Request<'_> {
             ..self.options.planner
         };
         // Other kernels and row bands come before spilling, which moves more bytes.
-        let mut found = self.plan_by_choice(in_memory, base, &programs);
+        let mut found = self.plan_by_choice(in_memory, base, &programs, &reordered);
         if self.options.planner.spill && matches!(found, Err(Error::Infeasible { .. })) {
-            found = self.plan_by_choice(self.options.planner, base, &programs);
+            found = self.plan_by_choice(self.options.planner, base, &programs, &reordered);
         }
         let mut plan = found?;
         plan.planning_ns = started.elapsed().as_nanos() as u64;
         Ok(plan)
     }
 
-    /// The plan of the strategy asked for, or the best of several.
+    fn strategies(&self) -> &[Strategy] {
+        self.options.strategy.strategies()
+    }
+
+    /// The plan of the strategy asked for, or the best of several; programs in other orders are for those that search.
     fn plan_by_choice(
         &self,
         options: PlanOptions,
         base: u64,
         programs: &[Variants],
+        reordered: &[Variants],
     ) -> Result<Plan> {
-        let strategies: &[Strategy] = match self.options.strategy {
-            StrategyChoice::Auto => &AUTO,
-            StrategyChoice::Only(ref strategy) => std::slice::from_ref(strategy),
-        };
         let mut best: Option<Plan> = None;
         let mut infeasible: Option<Error> = None;
-        for &strategy in strategies {
-            match self.plan_of(strategy, options, base, programs) {
+        for &strategy in self.strategies() {
+            let reordered = match strategy {
+                Strategy::Search => reordered,
+                _ => &[],
+            };
+            match self.plan_of(strategy, options, base, (programs, reordered)) {
                 Ok(plan) => {
                     let is_faster =
                         |old: &Plan| plan.prediction.latency_ns < old.prediction.latency_ns;
@@ -123,7 +135,7 @@ impl Request<'_> {
         strategy: Strategy,
         options: PlanOptions,
         base: u64,
-        programs: &[Variants],
+        (programs, reordered): (&[Variants], &[Variants]),
     ) -> Result<Plan> {
         let kernels = Kernels::preferred(self.options.exact);
         let plain = OnceCell::new();
@@ -131,7 +143,7 @@ impl Request<'_> {
         let mut smallest_bytes = u64::MAX;
         let mut best: Option<Candidate> = None;
         let mut budget_bytes = None;
-        for variants in programs {
+        for variants in programs.iter().chain(reordered) {
             let program = variants.program;
             let workload = variants.workload(kernels);
             let costs = self.costs(program, &workload, &plain);

@@ -4,12 +4,13 @@
 use crate::calibrate::StepTimes;
 use crate::chains::{self, Plain};
 use crate::error::{Error, Result};
+use crate::model::StepOrder;
 use crate::workload::operands;
 use neap_ir::{Graph, Op, Program, ValueId};
 use neap_plan::Workload;
 use neap_planner::layout::Layouts;
 use neap_planner::{PlanOptions, Planner};
-use neap_rewrite::BandLimits;
+use neap_rewrite::{BandLimits, OrderLimits};
 use neap_sim::CostProfile;
 use neap_store::BLOCK;
 use serde::Serialize;
@@ -40,6 +41,7 @@ pub struct BandCount {
 /// What a packed file describes.
 #[derive(Clone)]
 pub(crate) struct Programs {
+    /// In an order that is not the model file's where that lowers the highest step.
     pub plain: Arc<Program>,
     /// Encoded without the table of weights, which is the plain program's.
     pub banded: Option<Arc<Program>>,
@@ -48,12 +50,22 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Of a program whose weights have their offsets.
-    pub fn new(plain: Program) -> Programs {
-        let banded = neap_rewrite::with_bands(&plain, &BandLimits::default());
+    /// Of a program whose weights have their offsets, in the order of the model file.
+    pub fn new(given: Program, order: StepOrder) -> Programs {
+        let banded = neap_rewrite::with_bands(&given, &BandLimits::default());
+        // Each in an order of its own, as row bands are where memory was highest.
+        let ordered = |program: Program| {
+            let found = match order {
+                StepOrder::LeastMemory => {
+                    neap_rewrite::with_less_memory(&program, &OrderLimits::LOWER_PEAK)
+                }
+                StepOrder::Given => None,
+            };
+            Arc::new(found.unwrap_or(program))
+        };
         Programs {
-            plain: Arc::new(plain),
-            banded: banded.map(Arc::new),
+            plain: ordered(given),
+            banded: banded.map(ordered),
             layouts: Arc::default(),
         }
     }
@@ -63,6 +75,13 @@ impl Programs {
         let plain = mode != BandMode::On || self.banded.is_none();
         let banded = self.banded.iter().filter(move |_| mode != BandMode::Off);
         plain.then_some(&self.plain).into_iter().chain(banded)
+    }
+
+    /// Those of [`Programs::of`] once more, as far as there is an order of their steps that leaves more room.
+    pub fn with_more_room(&self, mode: BandMode) -> Vec<Arc<Program>> {
+        let reordered =
+            |p: &Arc<Program>| neap_rewrite::with_less_memory(p, &OrderLimits::LOWER_MEAN);
+        self.of(mode).filter_map(reordered).map(Arc::new).collect()
     }
 
     /// A planner for a workload of one of the programs.

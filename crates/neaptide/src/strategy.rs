@@ -17,13 +17,23 @@ pub enum StrategyChoice {
 }
 
 /// All that [`StrategyChoice::Auto`] tries. What is everything resident, each of them finds where it fits.
-pub(crate) const AUTO: [Strategy; 5] = [
+const AUTO: [Strategy; 5] = [
     Strategy::Preload,
     Strategy::Blocks,
     Strategy::OdSwap,
     Strategy::OnDemand,
     Strategy::Search,
 ];
+
+impl StrategyChoice {
+    /// The strategies to plan with.
+    pub(crate) fn strategies(&self) -> &[Strategy] {
+        match self {
+            StrategyChoice::Auto => &AUTO,
+            StrategyChoice::Only(strategy) => std::slice::from_ref(strategy),
+        }
+    }
+}
 
 impl From<Strategy> for StrategyChoice {
     fn from(strategy: Strategy) -> Self {

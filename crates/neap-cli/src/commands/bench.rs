@@ -126,6 +126,9 @@ fn arguments(args: &BenchArgs, model: &Path, budget: Budget) -> Vec<OsString> {
     option("--strategy", value_name(args.engine.strategy));
     option("--io", value_name(args.engine.io));
     option("--calibrate", value_name(args.engine.calibrate));
+    if args.open.given_order {
+        list.push("--given-order".into());
+    }
     if args.enforce && budget != Budget::Unlimited {
         list.push("--enforce".into());
     }

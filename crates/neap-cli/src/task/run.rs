@@ -123,6 +123,7 @@ fn arguments(member: &Member, task: &Task, settings: &Settings) -> Outcome<Vec<O
         (engine.exact, "--exact"),
         (engine.no_cyclic, "--no-cyclic"),
         (engine.no_static_memory, "--no-static-memory"),
+        (settings.open.given_order, "--given-order"),
         (task.schedule.is_some(), "--prepare"),
     ] {
         if wanted {

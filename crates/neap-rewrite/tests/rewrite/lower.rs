@@ -2,8 +2,10 @@
 
 use crate::build::Net;
 use crate::interpret;
-use neap_ir::{Graph, Literal, ValueId};
-use neap_rewrite::{BandLimits, ConstReader, Lowered, with_bands};
+use neap_ir::{Graph, Literal, Program, ValueId};
+use neap_rewrite::{
+    BandLimits, ConstReader, Lowered, OrderLimits, step_bytes, with_bands, with_less_memory,
+};
 
 /// Row bands even where they are hardly worth it.
 pub const EAGER: BandLimits = BandLimits {
@@ -11,6 +13,14 @@ pub const EAGER: BandLimits = BandLimits {
     least_line_bytes: 0,
     most_line_bytes: 4096,
     enough_bytes: 0,
+};
+
+/// Other orders even where they gain hardly anything.
+pub const ANY_GAIN: OrderLimits = OrderLimits {
+    enough_bytes: 0,
+    peak_gain: 0.0,
+    mean_gain: Some(0.0),
+    most_nodes: 4096,
 };
 
 /// All constants are inline in these tests.
@@ -29,8 +39,19 @@ impl Net {
         let lowered =
             neap_rewrite::lower(self.graph.clone(), "test".into(), &mut NoFiles).expect("lowers");
         interpret::compare(&self.graph, &lowered, &lowered.program, &mut self.random);
-        if let Some(banded) = with_bands(&lowered.program, &EAGER) {
-            interpret::compare(&self.graph, &lowered, &banded, &mut self.random);
+        let banded = with_bands(&lowered.program, &EAGER);
+        if let Some(banded) = &banded {
+            interpret::compare(&self.graph, &lowered, banded, &mut self.random);
+        }
+        for given in [Some(&lowered.program), banded.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            if let Some(found) = with_less_memory(given, &ANY_GAIN) {
+                let peak_bytes = |p: &Program| step_bytes(p).into_iter().max();
+                assert!(peak_bytes(&found) <= peak_bytes(given));
+                interpret::compare(&self.graph, &lowered, &found, &mut self.random);
+            }
         }
         lowered
     }

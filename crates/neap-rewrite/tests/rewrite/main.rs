@@ -8,4 +8,5 @@ mod build;
 mod fusions;
 mod interpret;
 mod lower;
+mod order;
 mod random;

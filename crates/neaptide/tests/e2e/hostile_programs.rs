@@ -2,7 +2,7 @@
 
 use crate::build::Random;
 use crate::nets::RandomNet;
-use crate::sessions::Packed;
+use crate::sessions::{ANY_GAIN, Packed};
 use neap_ir::bands::{BandLayer, Bands};
 use neap_ir::panel::ConvForm;
 use neap_ir::program::Storage;
@@ -24,6 +24,12 @@ fn open_and_run(path: &Path, bands: BandMode) -> Result<(), Error> {
         ..RunOptions::default()
     };
     let model = Model::open(path, &Default::default(), &mut |_| {})?;
+    // As a search would.
+    for program in std::iter::once(model.program()).chain(model.banded()) {
+        if let Some(found) = neap_rewrite::with_less_memory(program, &ANY_GAIN) {
+            found.check().expect("a checked program stays sound");
+        }
+    }
     let plan = model.plan(&options)?;
     let mut session = model.into_session(plan, &options)?;
     let zeros = |infos: &[neaptide::TensorInfo]| -> Vec<Literal> {

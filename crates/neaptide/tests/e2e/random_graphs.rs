@@ -40,13 +40,17 @@ fn same_bits_under_every_plan() {
         }
         done += 1;
     }
-    let enough =
-        met.sliced_plans > 10 && met.streamed_plans > 20 && met.tables > 0 && met.banded_plans > 10;
+    let enough = met.sliced_plans > 10
+        && met.streamed_plans > 20
+        && met.tables > 0
+        && met.banded_plans > 10
+        && met.reordered_plans > 10;
     let found = (
         met.sliced_plans,
         met.streamed_plans,
         met.tables,
         met.banded_plans,
+        met.reordered_plans,
     );
     assert!(
         done < MIN_GRAPHS || enough,
@@ -61,6 +65,7 @@ struct Met {
     streamed_plans: usize,
     tables: usize,
     banded_plans: usize,
+    reordered_plans: usize,
 }
 
 /// Cells of a recurrent network, unrolled: each computes with the weights of its layer.
@@ -105,12 +110,16 @@ fn check(mut net: RandomNet, met: &mut Met) -> Packed {
         let off = difference(&evaluate(&net.net.graph, inputs), expected);
         assert!(off <= 1e-4, "off by {off} of the outputs' range");
     }
+    let reordered = packed.reordered();
     for n in 0..SETTINGS {
-        let setting = some_setting(&mut net, &packed, n);
+        let other = reordered.as_ref().filter(|_| net.net.random.chance(50));
+        let packed = other.unwrap_or(&packed);
+        let setting = some_setting(&mut net, packed, n);
         let Some(mut session) = packed.open(&setting) else {
             continue;
         };
-        met.look(&packed, &setting);
+        met.look(packed, &setting);
+        met.reordered_plans += usize::from(other.is_some());
         // Runs follow each other in all ways: the loads of one begin during the one before.
         for which in [0, 1, 1, 0] {
             let found =

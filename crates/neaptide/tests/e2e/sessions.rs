@@ -5,7 +5,7 @@ use neap_ir::{ByteRange, Const, ConstId, DType, FileId, Graph, Literal, Program,
 use neap_kernels::simd::Isa;
 use neap_plan::{ExecutionPlan, Workload};
 use neap_planner::{Planner, Strategy};
-use neap_rewrite::BandLimits;
+use neap_rewrite::{BandLimits, OrderLimits};
 use neap_runtime::{Clock, InputTensor, Options, OutputTensor, RuntimeError, Session, Storage};
 use neap_sim::CostProfile;
 use neap_store::{
@@ -15,6 +15,14 @@ use neap_store::{
 use neaptide::BandMode;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Other orders of steps even where they gain hardly anything.
+pub const ANY_GAIN: OrderLimits = OrderLimits {
+    enough_bytes: 0,
+    peak_gain: 0.0,
+    mean_gain: Some(0.0),
+    most_nodes: 4096,
+};
 
 /// A graph that was packed.
 pub struct Packed {
@@ -43,6 +51,10 @@ impl Packed {
         let path = folder.path().join("model.neap");
         neaptide::pack_graph(graph, &path, &mut |_| {}).unwrap_or_else(|e| panic!("packing: {e}"));
         add_bands(&path);
+        Packed::of(path, folder)
+    }
+
+    fn of(path: PathBuf, folder: tempfile::TempDir) -> Packed {
         let model = neaptide::Model::open(&path, &Default::default(), &mut |_| {})
             .unwrap_or_else(|e| panic!("opening: {e}"));
         Packed {
@@ -52,6 +64,22 @@ impl Packed {
             path,
             _folder: folder,
         }
+    }
+
+    /// With its steps in another order, though little be gained; `None` where no program has a better one.
+    pub fn reordered(&self) -> Option<Packed> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("model.neap");
+        let mut is_changed = false;
+        let mut ordered = |program: Program| {
+            let found = neap_rewrite::with_less_memory(&program, &ANY_GAIN);
+            is_changed |= found.is_some();
+            found.unwrap_or(program)
+        };
+        change_programs(&self.path, &path, |program, banded| {
+            (ordered(program), banded.map(&mut ordered))
+        });
+        is_changed.then(|| Packed::of(path, folder))
     }
 
     pub fn workload(&self, threads: usize, banded: bool) -> Workload {
@@ -173,17 +201,34 @@ fn add_bands(path: &Path) {
         most_line_bytes: 8192,
         enough_bytes: 0,
     };
-    let file = PackedFile::open(path).expect("opens");
+    change_programs(path, path, |program, _| {
+        let banded = neap_rewrite::with_bands(&program, &limits);
+        (program, banded)
+    });
+}
+
+/// Writes a packed model again with other programs over the same weights.
+fn change_programs(
+    from: &Path,
+    to: &Path,
+    change: impl FnOnce(Program, Option<Program>) -> (Program, Option<Program>),
+) {
+    let file = PackedFile::open(from).expect("opens");
     let (version, table) = file.toc().split_first_chunk::<4>().expect("a version");
-    let (program, _): (Program, Option<Program>) =
+    let (program, banded): (Program, Option<Program>) =
         postcard::from_bytes(table).expect("the table is readable");
-    let banded = neap_rewrite::with_bands(&program, &limits).map(|banded| Program {
+    let banded = banded.map(|banded| Program {
+        packed: program.packed.clone(),
+        ..banded
+    });
+    let (program, banded) = change(program, banded);
+    let banded = banded.map(|banded| Program {
         packed: Vec::new(),
         ..banded
     });
     let range = file.data_range();
-    let data = std::fs::read(path).expect("readable");
-    let mut writer = PackWriter::create(path).expect("created");
+    let data = std::fs::read(from).expect("readable");
+    let mut writer = PackWriter::create(to).expect("created");
     let weights = &data[range.start as usize..range.end as usize];
     writer.append(weights).expect("written");
     writer.align(BLOCK as u64).expect("written");
