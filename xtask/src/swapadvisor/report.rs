@@ -43,7 +43,7 @@ pub fn head(text: &mut String, millions: u64) {
          - *ODSwap*: least recently used goes; loads as early as the first run's decisions allow, in memory that\n\
          \x20 does not fragment.\n\
          - *ideal*: memory without end.\n\n\
-         `--strategy search` runs such genomes for real, with weights as parameters and steps in their order (`plan-semantics.md`,\n\
+         `--strategy search` runs such genomes for real, with weights as parameters and steps in one or two orders (`plan-semantics.md`,\n\
          *Search*). This page is about the search as the paper has it, over schedules and with activations that leave.\n",
         millions * 1_000_000 / 515,
         millions * 1_000_000 / 8570

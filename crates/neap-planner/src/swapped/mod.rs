@@ -13,8 +13,8 @@
 //! to the top, and two runs are planned below them, in which nothing else stays for good; the second one shows
 //! where each unit comes when the run before is known. Only weights leave, so that nothing is ever stored.
 //!
-//! Steps keep their order: live ranges, aliasing and what is computed in place were decided for it when the model
-//! was packed (the paper's other half of a genome is in [`crate::search`]).
+//! Steps keep the order of their workload: live ranges, aliasing and what is computed in place were decided for it.
+//! Another order is another workload (the paper's other half of a genome is in [`crate::search`]).
 
 mod flow;
 #[cfg(test)]
