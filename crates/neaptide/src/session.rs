@@ -356,7 +356,8 @@ impl Model {
             threads: options.threads,
             isa: Isa::detect(),
         };
-        memory::trim_program();
+        // What planning took is not charged beside the arena.
+        memory::trim();
         let spill_folder = spill::folder(options, self.place());
         let storage = neap_runtime::Storage {
             source,
