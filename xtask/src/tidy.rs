@@ -17,9 +17,10 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-rewrite", 2),
     ("neap-planner", 2),
     ("neap-runtime", 2),
-    ("neaptide", 3),
-    ("neap-cli", 4),
-    ("xtask", 5),
+    ("neap-compile", 3),
+    ("neaptide", 4),
+    ("neap-cli", 5),
+    ("xtask", 6),
 ];
 
 /// Where `unsafe` may appear; every other crate forbids it.
@@ -41,6 +42,7 @@ const PURE: &[&str] = &[
     "neap-sim",
     "neap-rewrite",
     "neap-planner",
+    "neap-compile",
 ];
 
 const IMPURE: &[&str] = &[

@@ -11,8 +11,8 @@
 use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::memory;
-use crate::planning::Request;
 use crate::prepared::{Next, Prepared};
+use crate::request::Request;
 use crate::session::{Plan, Session};
 use crate::spill;
 use neap_planner::Effort;

@@ -51,6 +51,7 @@ macro_rules! bad_input {
 }
 
 bad_input!(
+    neap_compile::ProgramError,
     neap_onnx::OnnxError,
     neap_rewrite::RewriteError,
     neap_ir::GraphError,

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::pack::{self, Progress};
-use crate::programs::{BandCount, PROGRAM_VERSION, Programs, count_bands};
+use neap_compile::{BandCount, PROGRAM_VERSION, Programs, StepOrder, count_bands};
 use neap_ir::{DType, Graph, Literal, Program, TensorType};
 use neap_store::PackedFile;
 use std::collections::BTreeMap;
@@ -21,16 +21,6 @@ pub struct OpenOptions {
     pub bindings: BTreeMap<String, Literal>,
     pub step_order: StepOrder,
     pub cache: Cache,
-}
-
-/// In which order a packed model's steps run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum StepOrder {
-    /// That of the model file, or one that needs less memory by enough to be worth it.
-    #[default]
-    LeastMemory,
-    /// That of the model file.
-    Given,
 }
 
 /// Where the packed form of an `.onnx` is kept.

@@ -1,11 +1,8 @@
 //! Writing a packed model: recipes are followed one after another, a few megabytes at a time.
 
 use crate::error::{Error, Result};
-use crate::kernels::Kernels;
-use crate::model::StepOrder;
-use crate::programs::{Programs, check_supported};
 use crate::source_weights::SourceFiles;
-use crate::workload::workload;
+use neap_compile::{Kernels, Programs, StepOrder, check_supported, workload};
 use neap_ir::graph::LANES;
 use neap_ir::panel::{ConvForm, panel_bytes, panel_count};
 use neap_ir::recipe::{Affine, Recipe};

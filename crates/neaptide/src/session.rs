@@ -2,16 +2,16 @@
 
 use crate::budget::Budget;
 use crate::calibrate::{Calibration, CostSource, Known};
-use crate::chains;
 use crate::error::{Error, Result};
-use crate::kernels::Kernels;
 use crate::memory;
 use crate::model::{Model, TensorInfo};
-use crate::planning::{Request, named};
 use crate::prepared::Prepared;
-use crate::programs::{BandCount, BandMode, Programs, count_bands};
+use crate::request::{Request, named};
 use crate::spill;
-use crate::workload::{keep_activations, workload};
+use neap_compile::{
+    BandCount, BandMode, Kernels, Programs, StrategyChoice, chain_kernels, chain_of, count_bands,
+    workload,
+};
 use neap_ir::Program;
 use neap_kernels::simd::Isa;
 use neap_ops::{Choice, Kernel};
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::strategy::{SearchEffort, StrategyChoice};
+use crate::strategy::SearchEffort;
 pub use neap_planner::{PlanOptions, Strategy};
 
 /// Bytes per thread that are not in the arena: touched stack, kernel stack.
@@ -96,20 +96,18 @@ impl Default for RunOptions {
 }
 
 impl RunOptions {
-    /// What must be planned of a program.
-    pub(crate) fn workload(&self, program: &Program, kernels: Kernels) -> Workload {
-        let mut workload = workload(program, self.threads, Isa::detect(), kernels);
-        if self.keep_activations {
-            keep_activations(&mut workload, program);
-        }
-        workload
-    }
-
-    pub(crate) fn bands(&self) -> BandMode {
-        if self.keep_activations {
-            BandMode::Off
-        } else {
-            self.bands
+    /// What plans are sought with.
+    pub(crate) fn compiling(&self) -> neap_compile::Options {
+        neap_compile::Options {
+            threads: self.threads,
+            isa: Isa::detect(),
+            strategy: self.strategy,
+            planner: self.planner,
+            bands: self.bands,
+            exact: self.exact,
+            prepared_weights: self.prepared_weights,
+            keep_activations: self.keep_activations,
+            tables_for_gaps: neap_runtime::tables_for_gaps,
         }
     }
 }
@@ -170,9 +168,9 @@ impl Plan {
         for (&node, step) in self.program.steps.iter().zip(&self.workload.steps) {
             let kernel = Choice::from_code(step.kernel).unwrap_or_default().kernel;
             let node = &self.program.graph.nodes[node.index()];
-            match chains::of(&node.op) {
+            match chain_of(&node.op) {
                 Some(chain) => {
-                    chains::kernels(&self.program, node, chain, kernel).for_each(&mut count)
+                    chain_kernels(&self.program, node, chain, kernel).for_each(&mut count)
                 }
                 None if step.panels.is_some() => count(kernel),
                 None => {}
@@ -233,9 +231,10 @@ impl Model {
 
     /// The smallest feasible and the unlimited footprint.
     pub fn bounds(&self, options: &RunOptions) -> Bounds {
-        let programs = self.programs.of(options.bands());
+        let compiling = options.compiling();
+        let programs = self.programs.of(compiling.bands());
         let workloads: Vec<Workload> = programs
-            .map(|program| options.workload(program, Kernels::Direct))
+            .map(|program| compiling.workload(program, Kernels::Direct))
             .collect();
         memory::trim_heap();
         let base = self.base_overhead(options);
@@ -246,8 +245,8 @@ impl Model {
         });
         let smallest = smallest.min().unwrap_or(u64::MAX);
         let kernels = Kernels::preferred(options.exact);
-        let first = self.programs.of(options.bands()).next();
-        let first = first.map(|p| options.workload(p, kernels));
+        let first = self.programs.of(compiling.bands()).next();
+        let first = first.map(|p| compiling.workload(p, kernels));
         let unlimited = first.map_or(u64::MAX, |w| {
             self.programs
                 .planner(&w, options.planner)

@@ -1,6 +1,6 @@
-//! Which strategies are planned with, and how long is searched.
+//! How long is searched for a plan, and on which threads.
 
-use crate::session::Strategy;
+use neap_compile::Refine;
 use neap_planner::search::{Parallel, Serial};
 use neap_planner::{PlanError, Planned, Planner, RefineOptions};
 use neap_sim::CostProfile;
@@ -8,40 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The strategy of a plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StrategyChoice {
-    Only(Strategy),
-    /// Whichever is predicted fastest.
-    Auto,
-}
-
-/// All that [`StrategyChoice::Auto`] tries. What is everything resident, each of them finds where it fits.
-const AUTO: [Strategy; 5] = [
-    Strategy::Preload,
-    Strategy::Blocks,
-    Strategy::OdSwap,
-    Strategy::OnDemand,
-    Strategy::Search,
-];
-
-impl StrategyChoice {
-    /// The strategies to plan with.
-    pub(crate) fn strategies(&self) -> &[Strategy] {
-        match self {
-            StrategyChoice::Auto => &AUTO,
-            StrategyChoice::Only(strategy) => std::slice::from_ref(strategy),
-        }
-    }
-}
-
-impl From<Strategy> for StrategyChoice {
-    fn from(strategy: Strategy) -> Self {
-        Self::Only(strategy)
-    }
-}
-
-/// What [`Strategy::Search`] may take.
+/// What [`Strategy::Search`](crate::Strategy::Search) may take.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SearchEffort {
     pub seconds: f64,
@@ -63,8 +30,8 @@ impl Default for SearchEffort {
     }
 }
 
-impl SearchEffort {
-    pub(crate) fn run(
+impl Refine for SearchEffort {
+    fn refine(
         &self,
         planner: &Planner,
         room_bytes: u64,

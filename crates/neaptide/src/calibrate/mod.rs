@@ -12,7 +12,6 @@
 mod delay;
 mod file;
 mod fit;
-mod keys;
 mod machine;
 mod observe;
 mod profile;
@@ -23,7 +22,6 @@ mod study;
 mod tests;
 
 pub use delay::DelayFit;
-pub(crate) use keys::StepTimes;
 pub use profile::{ComputeRates, Machine, Profile, StoragePoint, StorageRates};
 pub use study::{CalibrationReport, MeasuredPoint};
 
@@ -32,6 +30,7 @@ use crate::error::Result;
 use crate::memory;
 use crate::model::Model;
 use crate::session::RunOptions;
+use neap_compile::StepTimes;
 use neap_sim::CostProfile;
 use neap_store::IoMode;
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! What is known of a machine: rates, storage, and times of steps. Plain data, checked when it is read.
 
 use super::delay::DelayFit;
-use super::keys::StepTimes;
+use neap_compile::StepTimes;
 use neap_sim::CostProfile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,7 +1,6 @@
 //! Full calibration: storage, then the model under a few budgets, then what that tells.
 
 use super::delay::{self, BlockSeen};
-use super::keys::{StepTimes, step_key};
 use super::observe::{Moved, Seen, inputs, observe};
 use super::profile::{ComputeRates, MOST_STEPS, Profile};
 use super::{CostSource, Known, cache_path, cached, file, fit, machine, quick, storage};
@@ -10,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::memory;
 use crate::model::{Model, reopen};
 use crate::session::{Plan, RunOptions, Strategy};
+use neap_compile::{StepTimes, step_key};
 use neap_ir::Program;
 use neap_plan::Workload;
 use neap_sim::CostProfile;

@@ -2,8 +2,8 @@
 //! memory is short, some of them more than once.
 
 use crate::kernels::Kernels;
+use crate::options::Options;
 use crate::programs::Programs;
-use crate::session::RunOptions;
 use neap_ir::Program;
 use neap_plan::Workload;
 use neap_planner::{Grounds, PlanOptions, Planner};
@@ -12,8 +12,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 pub(crate) struct Variants<'a> {
-    pub program: &'a Arc<Program>,
-    options: &'a RunOptions,
+    pub program: Arc<Program>,
+    options: &'a Options,
     made: RefCell<Vec<Variant>>,
 }
 
@@ -25,7 +25,7 @@ struct Variant {
 }
 
 impl<'a> Variants<'a> {
-    pub fn new(program: &'a Arc<Program>, options: &'a RunOptions) -> Self {
+    pub fn new(program: Arc<Program>, options: &'a Options) -> Self {
         Self {
             program,
             options,
@@ -44,7 +44,7 @@ impl<'a> Variants<'a> {
         if let Some(variant) = found {
             return variant.workload.clone();
         }
-        let workload = Rc::new(self.options.workload(self.program, kernels));
+        let workload = Rc::new(self.options.workload(&self.program, kernels));
         made.push(Variant {
             kernels,
             workload: workload.clone(),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Measured times of whole steps, without the fixed cost of a compute, by [`step_key`].
 #[derive(Debug, Clone, Default)]
-pub(crate) struct StepTimes(pub Arc<BTreeMap<u64, u64>>);
+pub struct StepTimes(pub Arc<BTreeMap<u64, u64>>);
 
 impl StepTimes {
     /// What a step of a program took with that kernel, if it was measured.
@@ -38,7 +38,7 @@ impl StepTimes {
 
 /// Covers operator, attributes, types, layouts, weights and kernel of a step. Threads and instruction set are
 /// the machine's.
-pub(super) fn step_key(program: &Program, node: &Node, kernel: u8) -> u64 {
+pub fn step_key(program: &Program, node: &Node, kernel: u8) -> u64 {
     let mut hash = Hash(blake3::Hasher::new());
     // Writing to a hash cannot fail.
     let _ = match &node.op {

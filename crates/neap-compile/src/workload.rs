@@ -8,8 +8,9 @@ use neap_ir::{Const, Node, Op, PackedId, Program, ValueId};
 use neap_kernels::panel::preferred_panels;
 use neap_kernels::simd::Isa;
 use neap_ops::{KernelFacts, Operand};
-use neap_plan::{BufferId, BufferSpec, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload};
-use neap_store::BLOCK;
+use neap_plan::{
+    BLOCK_BYTES, BufferId, BufferSpec, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload,
+};
 
 /// Rows of a table read from storage at once: enough to keep the device busy.
 const ROWS_PER_BATCH: usize = 64;
@@ -115,7 +116,7 @@ pub fn keep_activations(workload: &mut Workload, program: &Program) {
 }
 
 /// Operands of a node as the operator queries want them.
-pub(crate) fn operands<'a>(program: &'a Program, ids: &[Option<ValueId>]) -> Vec<Operand<'a>> {
+pub fn operands<'a>(program: &'a Program, ids: &[Option<ValueId>]) -> Vec<Operand<'a>> {
     ids.iter()
         .map(|id| {
             id.map(|id| {
@@ -264,7 +265,8 @@ fn least_bytes(step: &StepSpec) -> u64 {
 
 /// Room for a batch of rows, each in the blocks that hold it.
 fn rows_workspace_bytes(rows: usize, row_bytes: usize) -> u64 {
-    let window = (row_bytes + 2 * (BLOCK - 1)) / BLOCK * BLOCK;
+    let block = BLOCK_BYTES as usize;
+    let window = (row_bytes + 2 * (block - 1)) / block * block;
     (rows.clamp(1, ROWS_PER_BATCH) * window) as u64
 }
 

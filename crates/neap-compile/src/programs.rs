@@ -1,24 +1,33 @@
 //! The programs of a packed model: the plain one, and where it needs less memory, one with row bands
 //! over the same weights. Encoding, and checks of what is read back.
 
-use crate::calibrate::StepTimes;
 use crate::chains::{self, Plain};
-use crate::error::{Error, Result};
-use crate::model::StepOrder;
+use crate::error::ProgramError;
+use crate::times::StepTimes;
 use crate::workload::operands;
 use neap_ir::{Graph, Op, Program, ValueId};
-use neap_plan::Workload;
+use neap_kernels::simd::Isa;
+use neap_plan::{BLOCK_BYTES, Workload};
 use neap_planner::layout::Layouts;
 use neap_planner::{PlanOptions, Planner};
 use neap_rewrite::{BandLimits, OrderLimits};
 use neap_sim::CostProfile;
-use neap_store::BLOCK;
 use serde::Serialize;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Changes when the meaning of a packed program changes; part of every file and cache key.
-pub(crate) const PROGRAM_VERSION: u32 = 2;
+pub const PROGRAM_VERSION: u32 = 2;
+
+/// In which order a packed model's steps run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StepOrder {
+    /// That of the model file, or one that needs less memory by enough to be worth it.
+    #[default]
+    LeastMemory,
+    /// That of the model file.
+    Given,
+}
 
 /// Whether chains of layers with large activations run in row bands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,7 +49,7 @@ pub struct BandCount {
 
 /// What a packed file describes.
 #[derive(Clone)]
-pub(crate) struct Programs {
+pub struct Programs {
     /// In an order that is not the model file's where that lowers the highest step.
     pub plain: Arc<Program>,
     /// Encoded without the table of weights, which is the plain program's.
@@ -97,6 +106,7 @@ impl Programs {
         program: &Arc<Program>,
         workload: &Workload,
         threads: usize,
+        isa: Isa,
         costs: &CostProfile,
         times: &StepTimes,
         plain: impl FnOnce() -> &'a Workload,
@@ -130,7 +140,7 @@ impl Programs {
             }
             steps.reverse();
             let inputs = operands(program, &node.inputs);
-            chains::step_ns(chain, &inputs, spec.kernel, &steps, &plain, threads)
+            chains::step_ns(chain, &inputs, spec.kernel, &steps, &plain, threads, isa)
         });
         // Other steps, and what a forged file makes of chains, are estimated.
         found.step_ns = step_ns.map(|ns| ns.unwrap_or(0)).collect();
@@ -138,18 +148,18 @@ impl Programs {
     }
 
     /// The table of contents: version, then the programs.
-    pub fn encode(&self) -> Result<Vec<u8>> {
+    pub fn encode(&self) -> Result<Vec<u8>, ProgramError> {
         let toc = PROGRAM_VERSION.to_le_bytes().to_vec();
         let banded = self.banded.as_ref().map(|banded| Program {
             packed: Vec::new(),
             ..Program::clone(banded)
         });
         postcard::to_extend(&(&*self.plain, banded), toc)
-            .map_err(|e| Error::BadInput(format!("cannot encode the program: {e}")))
+            .map_err(|e| ProgramError(format!("cannot encode the program: {e}")))
     }
 
     /// Reads and checks a table of contents whose weights lie in `data`.
-    pub fn decode(toc: &[u8], data: Range<u64>) -> std::result::Result<Programs, String> {
+    pub fn decode(toc: &[u8], data: Range<u64>) -> Result<Programs, String> {
         let (version, rest) = toc
             .split_first_chunk::<4>()
             .ok_or("the table of contents is empty")?;
@@ -185,12 +195,12 @@ impl Programs {
 }
 
 /// Every program passes here before it is planned or run, as it is made and as it is read.
-pub(crate) fn check(program: &Program, data: &Range<u64>) -> std::result::Result<(), String> {
+pub fn check(program: &Program, data: &Range<u64>) -> Result<(), String> {
     program.check().map_err(|e| e.to_string())?;
     for packed in &program.packed {
         let end = packed.offset.checked_add(packed.bytes);
         if packed.offset < data.start
-            || !packed.offset.is_multiple_of(BLOCK as u64)
+            || !packed.offset.is_multiple_of(BLOCK_BYTES)
             || end.is_none_or(|end| end > data.end)
         {
             return Err(format!("weights of '{}' lie outside the file", packed.name));
@@ -200,7 +210,7 @@ pub(crate) fn check(program: &Program, data: &Range<u64>) -> std::result::Result
 }
 
 /// Unsupported operators are found before anything is packed or run, and named with their node.
-pub(crate) fn check_supported(program: &Program) -> Result<()> {
+pub fn check_supported(program: &Program) -> Result<(), ProgramError> {
     for &step in &program.steps {
         let node = &program.graph.nodes[step.index()];
         let inputs = crate::workload::operands(program, &node.inputs);
@@ -209,7 +219,7 @@ pub(crate) fn check_supported(program: &Program) -> Result<()> {
             continue;
         }
         neap_ops::supported(&node.op, &inputs, &outputs)
-            .map_err(|e| Error::BadInput(format!("node '{}': {e}", node.name)))?;
+            .map_err(|e| ProgramError(format!("node '{}': {e}", node.name)))?;
     }
     Ok(())
 }
@@ -227,7 +237,7 @@ fn same_border(a: &Graph, b: &Graph) -> bool {
 }
 
 /// Row bands of a program.
-pub(crate) fn count_bands(program: &Program) -> BandCount {
+pub fn count_bands(program: &Program) -> BandCount {
     let mut count = BandCount::default();
     for node in &program.graph.nodes {
         if let Op::Bands(bands) = &node.op {

@@ -9,8 +9,8 @@
 //! otherwise, again in each run. The stored ones stay: they are what a smaller budget goes back to. The
 //! bits of the result are the same.
 
-use crate::calibrate::StepTimes;
 use crate::kernels;
+use crate::times::StepTimes;
 use crate::workload::{name_kernels, step_facts};
 use neap_ir::Program;
 use neap_kernels::simd::Isa;
@@ -40,6 +40,7 @@ struct Candidate {
 pub(crate) fn prepare(
     program: &Program,
     threads: usize,
+    isa: Isa,
     times: &StepTimes,
     old: &Planning,
     spare_bytes: u64,
@@ -48,7 +49,7 @@ pub(crate) fn prepare(
     if !plan.loads.is_empty() || !plan.stores.is_empty() {
         return None;
     }
-    let mut candidates = candidates(program, threads, times, old);
+    let mut candidates = candidates(program, threads, isa, times, old);
     candidates.sort_by(|a, b| {
         let by_saving = |a: &Candidate, b: &Candidate| u128::from(a.saved_ns) * u128::from(b.bytes);
         by_saving(b, a).cmp(&by_saving(a, b))
@@ -83,11 +84,12 @@ pub(crate) fn prepare(
 fn candidates(
     program: &Program,
     threads: usize,
+    isa: Isa,
     times: &StepTimes,
     old: &Planning,
 ) -> Vec<Candidate> {
     let prepared = |step: usize, stored: &StepSpec| {
-        let facts = step_facts(program, step, threads, Isa::detect());
+        let facts = step_facts(program, step, threads, isa);
         kernels::prepared(stored, &facts)
     };
     let steps = old.workload.steps.iter().enumerate();

@@ -6,8 +6,8 @@
 //!                    the many calls take little, if that needs not much more memory than other steps do
 //! ```
 
-use crate::calibrate::StepTimes;
 use crate::kernels::flops_by;
+use crate::times::StepTimes;
 use neap_ir::bands::Bands;
 use neap_ir::{Layout, Node, Op, Program};
 use neap_kernels::simd::Isa;
@@ -165,9 +165,10 @@ pub(crate) fn step_ns(
     steps: &[usize],
     plain: &Plain,
     threads: usize,
+    isa: Isa,
 ) -> Option<u64> {
     let kernel = Choice::from_code(kernel)?.kernel;
-    let costs = Costs::of(chain, inputs, kernel, threads, Isa::detect())?;
+    let costs = Costs::of(chain, inputs, kernel, threads, isa)?;
     if costs.layers.len() != steps.len() {
         return None;
     }
@@ -200,7 +201,7 @@ fn in_proportion(ns: u64, flops: u64, known_flops: u64) -> u64 {
 }
 
 /// The chain of a node, if it is one.
-pub(crate) fn of(op: &Op) -> Option<&Bands> {
+pub fn of(op: &Op) -> Option<&Bands> {
     match op {
         Op::Bands(chain) => Some(chain),
         _ => None,
@@ -208,7 +209,7 @@ pub(crate) fn of(op: &Op) -> Option<&Bands> {
 }
 
 /// The kernels of a chain's layers that have weights.
-pub(crate) fn kernels(
+pub fn kernels(
     program: &Program,
     node: &Node,
     chain: &Bands,

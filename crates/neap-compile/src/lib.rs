@@ -1,0 +1,31 @@
+//! Compiles a model's programs for one machine and one amount of memory.
+//!
+//! ```text
+//!   Programs ──► Workload per choice of kernels ──► plan per strategy ──► the one predicted fastest
+//!   programs     kernels, chains, workload          planning, variants    preparing: panels in memory left over
+//! ```
+//! Everything here only computes. The caller measures the machine ([`StepTimes`], cost profiles) and its own
+//! memory, and says how much room is left for the arena and its page tables.
+#![forbid(unsafe_code)]
+
+mod chains;
+mod error;
+mod kernels;
+mod options;
+mod planning;
+mod preparing;
+mod programs;
+mod times;
+mod variants;
+mod workload;
+
+pub use chains::{kernels as chain_kernels, of as chain_of};
+pub use error::{ProgramError, SearchError};
+pub use kernels::Kernels;
+pub use options::{Options, StrategyChoice};
+pub use planning::{Compiled, Refine, Request, Search};
+pub use programs::{
+    BandCount, BandMode, PROGRAM_VERSION, Programs, StepOrder, check_supported, count_bands,
+};
+pub use times::{StepTimes, step_key};
+pub use workload::{keep_activations, operands, workload};

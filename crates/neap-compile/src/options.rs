@@ -1,0 +1,81 @@
+//! What plans are sought with.
+
+use crate::kernels::Kernels;
+use crate::programs::BandMode;
+use crate::workload::{keep_activations, workload};
+use neap_ir::Program;
+use neap_kernels::simd::Isa;
+use neap_plan::Workload;
+use neap_planner::{PlanOptions, Strategy};
+
+/// The strategy of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StrategyChoice {
+    Only(Strategy),
+    /// Whichever is predicted fastest.
+    Auto,
+}
+
+/// All that [`StrategyChoice::Auto`] tries. What is everything resident, each of them finds where it fits.
+const AUTO: [Strategy; 5] = [
+    Strategy::Preload,
+    Strategy::Blocks,
+    Strategy::OdSwap,
+    Strategy::OnDemand,
+    Strategy::Search,
+];
+
+impl StrategyChoice {
+    /// The strategies to plan with.
+    pub(crate) fn strategies(&self) -> &[Strategy] {
+        match self {
+            StrategyChoice::Auto => &AUTO,
+            StrategyChoice::Only(strategy) => std::slice::from_ref(strategy),
+        }
+    }
+}
+
+impl From<Strategy> for StrategyChoice {
+    fn from(strategy: Strategy) -> Self {
+        Self::Only(strategy)
+    }
+}
+
+/// What a model is compiled for, except for the memory that it may take.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub threads: usize,
+    pub isa: Isa,
+    pub strategy: StrategyChoice,
+    /// What the planner may do; anything but the default is for comparison.
+    pub planner: PlanOptions,
+    pub bands: BandMode,
+    /// The same kernels under every budget.
+    pub exact: bool,
+    /// Panels are also kept in the form that kernels take, where memory is left over.
+    pub prepared_weights: bool,
+    /// All activations live to the end of the run and are kept. There are no row bands then, as those never make
+    /// whole activations.
+    pub keep_activations: bool,
+    /// Page tables that resident weights of so many bytes may take because they lie apart.
+    pub tables_for_gaps: fn(u64) -> u64,
+}
+
+impl Options {
+    /// What must be planned of a program.
+    pub fn workload(&self, program: &Program, kernels: Kernels) -> Workload {
+        let mut workload = workload(program, self.threads, self.isa, kernels);
+        if self.keep_activations {
+            keep_activations(&mut workload, program);
+        }
+        workload
+    }
+
+    pub fn bands(&self) -> BandMode {
+        if self.keep_activations {
+            BandMode::Off
+        } else {
+            self.bands
+        }
+    }
+}
