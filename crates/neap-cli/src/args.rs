@@ -62,8 +62,8 @@ pub enum Command {
     Profile(commands::profile::ProfileArgs),
     /// Make ResNet-152, run it with 40 MiB of memory, compare with unlimited memory
     Demo(commands::demo::DemoArgs),
-    /// One model of a task
-    #[command(hide = true)]
+    /// One model of a task; of an option that is given twice, the later holds
+    #[command(hide = true, args_override_self = true)]
     Member(Box<crate::task::MemberArgs>),
 }
 

@@ -3,6 +3,7 @@
 mod args;
 mod atomic;
 mod budgets;
+mod carried;
 mod cgroup;
 mod child;
 mod commands;

@@ -48,7 +48,7 @@ pub struct Report {
 }
 
 /// An activation that was kept after the run, as the program has it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Kept {
     pub name: String,
     pub bytes: u64,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Follow {
-    /// The lowest limit of the memory cgroup that this process is in and of those around it
+    /// The lowest limit, hard or soft, of the memory cgroup that this process is in and of those around it
     Cgroup,
     /// Memory pressure (PSI): smaller in steps while there is some, larger again when it is calm
     Psi,

@@ -7,10 +7,12 @@ use std::path::Path;
 /// What v1 shows for "no limit" is a little less than this.
 const NO_LIMIT_BYTES: u64 = 1 << 60;
 
-/// The lowest limit of the group and of all around it; `None` without any.
+/// The lowest limit of the group and of all around it, hard or soft; `None` without any.
+///
+/// Soft limits are how a group is asked to shrink: v1 refuses to lower a hard limit below what is in use (EBUSY).
 pub fn lowest_bytes(found: &Found) -> Option<u64> {
     let files: &[&str] = match found.version {
-        Version::V1 => &["memory.limit_in_bytes"],
+        Version::V1 => &["memory.soft_limit_in_bytes", "memory.limit_in_bytes"],
         // Above `memory.high` the group is slowed down, above `memory.max` it is killed.
         Version::V2 => &["memory.high", "memory.max"],
     };
@@ -83,6 +85,11 @@ mod tests {
         assert_eq!(lowest_bytes(&v1), None);
         set(&v1, 4096).unwrap();
         assert_eq!(lowest_bytes(&v1), Some(4096));
+        let soft = v1.dir.join("memory.soft_limit_in_bytes");
+        fs::write(&soft, "9223372036854771712\n").unwrap();
+        assert_eq!(lowest_bytes(&v1), Some(4096));
+        fs::write(&soft, "2048\n").unwrap();
+        assert_eq!(lowest_bytes(&v1), Some(2048));
         assert!(!v1.dir.join("memory.memsw.limit_in_bytes").exists());
     }
 }

@@ -1,11 +1,12 @@
 //! `neap bench`: models × budgets, each measured in a process of its own.
 
 use crate::args::{EngineArgs, OpenArgs};
+use crate::carried;
 use crate::child::{self, Figures};
 use crate::failure::{Failure, Outcome};
 use crate::progress::note;
 use crate::stdout;
-use clap::{Args, ValueEnum};
+use clap::{ArgMatches, Args, ValueEnum};
 use comfy_table::{CellAlignment, Table, TableStyle, presets};
 use neaptide::{Budget, Bytes};
 use serde_json::{Value, json};
@@ -58,7 +59,8 @@ struct Row {
     result: Result<Figures, String>,
 }
 
-pub fn run(args: &BenchArgs, quiet: bool) -> Outcome {
+/// `given` holds the options as they were written.
+pub fn run(args: &BenchArgs, given: &ArgMatches, quiet: bool) -> Outcome {
     let mut rows = Vec::new();
     let mut code = 0;
     for model in &args.models {
@@ -70,7 +72,7 @@ pub fn run(args: &BenchArgs, quiet: bool) -> Outcome {
                 };
                 note(&format!("measuring {} {limit}", model.display()));
             }
-            let result = match child::run(&arguments(args, model, *budget), true)? {
+            let result = match child::run(&arguments(args, given, model, *budget), true)? {
                 Ok(figures) => Ok(figures),
                 Err(ended) => {
                     code = code.max(ended.failure.exit_code());
@@ -102,42 +104,25 @@ pub fn run(args: &BenchArgs, quiet: bool) -> Outcome {
     }
 }
 
-fn arguments(args: &BenchArgs, model: &Path, budget: Budget) -> Vec<OsString> {
+/// The command line of one measurement: options of the model and the engine as they were given, and what
+/// differs from row to row.
+fn arguments(args: &BenchArgs, given: &ArgMatches, model: &Path, budget: Budget) -> Vec<OsString> {
     let mut list: Vec<OsString> = vec![model.into(), "--quiet".into()];
-    let mut option = |name: &str, value: OsString| list.extend([name.into(), value]);
+    list.extend(carried::words::<OpenArgs>(given));
+    list.extend(carried::words::<EngineArgs>(given));
+    let mut option = |name: &str, value: String| list.push(format!("--{name}={value}").into());
     // In bytes where it is a size: rounded for people it would be another one.
     let budget_text = match budget {
         Budget::Bytes(bytes) => bytes.to_string(),
         other => other.to_string(),
     };
-    option("--memory-budget", budget_text.into());
-    option("--warmup", args.warmup.to_string().into());
-    option("--iterations", args.iterations.to_string().into());
-    option("--threads", args.engine.threads().to_string().into());
-    for (name, shape) in &args.open.shapes {
-        option(
-            "--shape",
-            format!("{name}={}", neaptide::shape_text(shape)).into(),
-        );
-    }
-    if let Some(folder) = &args.open.cache_dir {
-        option("--cache-dir", folder.into());
-    }
-    option("--strategy", value_name(args.engine.strategy));
-    option("--io", value_name(args.engine.io));
-    option("--calibrate", value_name(args.engine.calibrate));
-    if args.open.given_order {
-        list.push("--given-order".into());
-    }
+    option("memory-budget", budget_text);
+    option("warmup", args.warmup.to_string());
+    option("iterations", args.iterations.to_string());
     if args.enforce && budget != Budget::Unlimited {
         list.push("--enforce".into());
     }
     list
-}
-
-fn value_name(value: impl ValueEnum) -> OsString {
-    let value = value.to_possible_value();
-    value.map_or_else(OsString::new, |v| v.get_name().into())
 }
 
 const COLUMNS: [&str; 9] = [

@@ -1,13 +1,14 @@
 //! `neap demo`: ResNet-152 from the zoo, with unlimited memory and under a hard 40 MiB, side by side.
 
 use crate::args::EngineArgs;
+use crate::carried;
 use crate::cgroup::supervise;
 use crate::child::{self, Figures};
 use crate::failure::{Failure, Outcome, bad};
 use crate::interrupt;
 use crate::progress::{Progress, note};
 use crate::stdout;
-use clap::Args;
+use clap::{ArgMatches, Args};
 use comfy_table::{CellAlignment, Table, presets};
 use neap_zoo::Options;
 use neaptide::Bytes;
@@ -34,7 +35,8 @@ const NETWORK: &str = "resnet152";
 const BUDGET: &str = "40MiB";
 const WARMUP: &str = "2";
 
-pub fn run(args: &DemoArgs, quiet: bool) -> Outcome {
+/// `given` holds the options as they were written.
+pub fn run(args: &DemoArgs, given: &ArgMatches, quiet: bool) -> Outcome {
     let _deferred = interrupt::defer();
     let folder = Folder::create(args)?;
     let model = folder.path.join(format!("{NETWORK}.onnx"));
@@ -66,11 +68,11 @@ pub fn run(args: &DemoArgs, quiet: bool) -> Outcome {
         option("--memory-budget", budget.into());
         option("--warmup", WARMUP.into());
         option("--iterations", args.iterations.to_string().into());
-        option("--threads", args.engine.threads().to_string().into());
         option("--cache-dir", folder.path.clone().into());
         option("--output-dir", results.into());
+        list.extend(carried::words::<EngineArgs>(given));
         // Bits are compared.
-        list.push("--exact".into());
+        list.extend((!args.engine.exact).then(|| "--exact".into()));
         list.extend(enforce.then(|| "--enforce".into()));
         list.extend(quiet.then(|| "--quiet".into()));
         child::run(&list, false)?.map_err(|ended| ended.failure)

@@ -15,27 +15,38 @@ use crate::failure::{Failure, Outcome, bad, one_line};
 use crate::interrupt;
 use crate::progress::Progress;
 use crate::task;
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use neaptide::{Model, OpenOptions};
 use std::path::Path;
 
 /// Reads the command line and does what it says.
 pub fn dispatch() -> Outcome {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let parsed = Cli::command().try_get_matches().and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches);
+        cli.map_err(|error| error.format(&mut Cli::command()))
+            .map(|cli| (cli, matches))
+    });
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => return explain(error),
     };
+    let given = matches.subcommand().map_or(&matches, |(_, given)| given);
+    obey(cli, given)
+}
+
+/// `given` holds the command's options as they were written.
+fn obey(cli: Cli, given: &ArgMatches) -> Outcome {
     match cli.command {
-        Command::Run(args) => run::run(&args, cli.quiet),
+        Command::Run(args) => run::run(&args, given, cli.quiet),
         Command::Pack(args) => pack::run(&args, cli.quiet),
         Command::Plan(args) => plan::run(&args, cli.quiet),
-        Command::Bench(args) => bench::run(&args, cli.quiet),
+        Command::Bench(args) => bench::run(&args, given, cli.quiet),
         Command::Inspect(args) => inspect::run(&args, cli.quiet),
         Command::Zoo(args) => zoo::run(&args, cli.quiet),
         Command::Layout(args) => layout::run(&args),
         Command::Profile(args) => profile::run(&args, cli.quiet),
-        Command::Demo(args) => demo::run(&args, cli.quiet),
+        Command::Demo(args) => demo::run(&args, given, cli.quiet),
         Command::Member(args) => task::member(&args),
     }
 }

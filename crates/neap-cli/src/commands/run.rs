@@ -21,9 +21,10 @@ use crate::input::{self, ImageOptions};
 use crate::output;
 use crate::progress::note;
 use crate::report::{Kept, Latency, Report, median_ms, ms};
-use crate::{atomic, interrupt, stdout, task};
-use clap::Args;
+use crate::{atomic, carried, interrupt, stdout, task};
+use clap::{ArgMatches, Args};
 use neaptide::{Budget, Model, OpenOptions, RunOptions, memory};
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -85,8 +86,8 @@ pub struct RunArgs {
     pub image: ImageOptions,
 }
 
-/// What a task's file says, or what is for one model.
-const TASK_CONFLICTS: [&str; 14] = [
+/// Options and groups of options that a task's file replaces, or that are for one model.
+const TASK_CONFLICTS: [&str; 12] = [
     "model",
     "memory_budget",
     "threads",
@@ -95,15 +96,14 @@ const TASK_CONFLICTS: [&str; 14] = [
     "warmup",
     "iterations",
     "output_dir",
-    "budget_schedule",
-    "follow",
-    "duration",
-    "live",
-    "trace",
     "shapes",
+    "trace_events",
+    "ChangeArgs",
+    "ImageOptions",
 ];
 
-pub fn run(args: &RunArgs, quiet: bool) -> Outcome {
+/// `given` holds the options as they were written.
+pub fn run(args: &RunArgs, given: &ArgMatches, quiet: bool) -> Outcome {
     if let Some(file) = &args.task {
         return task::run(&task::Settings {
             file,
@@ -111,7 +111,8 @@ pub fn run(args: &RunArgs, quiet: bool) -> Outcome {
             enforce: args.enforce,
             json: args.json.as_deref(),
             open: &args.open,
-            engine: &args.engine,
+            members: carried_to_members(given),
+            keeps_activations: args.engine.keep_activations,
             quiet,
         });
     }
@@ -133,6 +134,14 @@ pub fn run(args: &RunArgs, quiet: bool) -> Outcome {
         Some(limit) => here(args, Budget::Bytes(limit), true, quiet),
         None => enforced(args, quiet),
     }
+}
+
+/// What every member of a task is told of this command line. All other options either conflict with
+/// `--task` or are the task's own.
+pub(crate) fn carried_to_members(given: &ArgMatches) -> Vec<OsString> {
+    let mut words = carried::words::<OpenArgs>(given);
+    words.extend(carried::words::<EngineArgs>(given));
+    words
 }
 
 impl RunArgs {

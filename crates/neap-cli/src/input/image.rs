@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 
 /// How pixels become a tensor. Options of `neap run`.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Photos as inputs")]
 pub struct ImageOptions {
     /// Subtracted per channel, after --scale [default: 0]
@@ -45,16 +45,18 @@ pub enum PixelLayout {
     Nhwc,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Resize {
     /// Shorter side to 256/224 of the size, then the centre, as classifiers are evaluated
+    #[default]
     Crop,
     /// Both sides to the size
     Stretch,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ChannelOrder {
+    #[default]
     Rgb,
     Bgr,
 }

@@ -5,7 +5,7 @@ use crate::args::{EngineArgs, OpenArgs};
 use crate::budgets::schedule::parse_time;
 use crate::failure::{Failure, Outcome, bad};
 use crate::input::{self, ImageOptions};
-use crate::report::{Adapted, Latency, median_ms, ms};
+use crate::report::{Adapted, Kept, Latency, median_ms, ms};
 use clap::Args;
 use neaptide::{Budget, Error, Model, RunOptions, Session, memory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,8 +21,6 @@ pub struct MemberArgs {
     open: OpenArgs,
     #[command(flatten)]
     engine: EngineArgs,
-    #[command(flatten)]
-    image: ImageOptions,
     #[arg(long, default_value_t = 0)]
     seed: u64,
     #[arg(long, value_delimiter = ',')]
@@ -57,7 +55,7 @@ pub fn run(args: &MemberArgs) -> Outcome {
         &model.inputs(),
         &input::Settings {
             given: &[],
-            image: &args.image,
+            image: &ImageOptions::default(),
             seed: args.seed,
             decode_limit_bytes: None,
         },
@@ -176,6 +174,10 @@ impl Member<'_> {
         say(&Said::Done(Box::new(Done {
             latency_ms: Latency::of(first_ns, &mut self.latency_ns),
             stall_ms: median_ms(&mut self.stall_ns),
+            activations: match self.args.engine.keep_activations {
+                true => Some(Kept::all(&mut self.session)?),
+                false => None,
+            },
             peak_memory_bytes: memory::peak(false).bytes,
         })))
     }

@@ -1,6 +1,6 @@
 //! What a task and its members tell each other, a line each: orders as words, answers as JSON.
 
-use crate::report::{Adapted, Latency};
+use crate::report::{Adapted, Kept, Latency};
 use neaptide::LatencyCurve;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -51,6 +51,9 @@ pub struct Opened {
 pub struct Done {
     pub latency_ms: Latency,
     pub stall_ms: f64,
+    /// With `--keep-activations`, what the last run left of each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub activations: Option<Vec<Kept>>,
     /// `VmHWM` of its process.
     pub peak_memory_bytes: u64,
 }

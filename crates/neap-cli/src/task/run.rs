@@ -4,13 +4,12 @@ use super::file::{self, Member, Policy, Task};
 use super::fleet::Fleet;
 use super::message::{Done, Opened, Order, Said};
 use super::report::{Largest, ModelReport, TaskReport, TotalChange};
-use crate::args::{EngineArgs, OpenArgs};
+use crate::args::OpenArgs;
 use crate::cgroup::{self, Group};
 use crate::failure::{Failure, Outcome, bad};
 use crate::progress::note;
 use crate::report::{Adapted, ms};
 use crate::{interrupt, stdout};
-use clap::ValueEnum;
 use neap_planner::allocate::{
     AllocateError, Curve, Demand, curves, equal, largest_weighted, paper,
 };
@@ -26,7 +25,9 @@ pub struct Settings<'a> {
     pub enforce: bool,
     pub json: Option<&'a Path>,
     pub open: &'a OpenArgs,
-    pub engine: &'a EngineArgs,
+    /// Options of the command line that are every member's, as words.
+    pub members: Vec<OsString>,
+    pub keeps_activations: bool,
     pub quiet: bool,
 }
 
@@ -36,6 +37,11 @@ pub fn run(settings: &Settings) -> Outcome {
     if settings.enforce && policy == Policy::Direct {
         return Err(bad(
             "--enforce needs an allocation of the total, 'direct' is none",
+        ));
+    }
+    if settings.keeps_activations && task.schedule.is_some() {
+        return Err(bad(
+            "--keep-activations is for one budget: leave out total_schedule",
         ));
     }
     let _deferred = interrupt::defer();
@@ -52,8 +58,8 @@ pub fn run(settings: &Settings) -> Outcome {
     };
     let group = settings.enforce.then(|| group(total_bytes)).transpose()?;
     let members = task.members.iter();
-    let args = members.map(|member| arguments(member, &task, settings));
-    let fleet = Fleet::start(args.collect::<Outcome<_>>()?, group.as_ref())?;
+    let args = members.map(|member| arguments(member, &task, &settings.members));
+    let fleet = Fleet::start(args.collect(), group.as_ref())?;
     let mut running = Running {
         count: task.members.len(),
         fleet,
@@ -85,9 +91,11 @@ fn group(total_bytes: u64) -> Outcome<Group> {
         .map_err(cgroup::supervise::needs_rights)
 }
 
-/// The command line of a member's process.
-fn arguments(member: &Member, task: &Task, settings: &Settings) -> Outcome<Vec<OsString>> {
+/// The command line of a member's process: what all members are told, then what the file says of this one,
+/// which comes last and so prevails.
+fn arguments(member: &Member, task: &Task, carried: &[OsString]) -> Vec<OsString> {
     let mut args: Vec<OsString> = vec![member.path.clone().into()];
+    args.extend_from_slice(carried);
     let mut add = |name: &str, value: String| {
         args.push(format!("--{name}={value}").into());
     };
@@ -108,32 +116,11 @@ fn arguments(member: &Member, task: &Task, settings: &Settings) -> Outcome<Vec<O
         .period
         .into_iter()
         .for_each(|p| add("period", time(p)));
-    let engine = settings.engine;
-    let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
-        value().map_or(String::new(), |v| v.get_name().to_string())
-    };
-    match task.strategy {
-        Some(strategy) => add("strategy", strategy.name().into()),
-        None => add("strategy", name(&|| engine.strategy.to_possible_value())),
-    }
-    add("io", name(&|| engine.io.to_possible_value()));
-    add("bands", name(&|| engine.bands.to_possible_value()));
-    add("calibrate", name(&|| engine.calibrate.to_possible_value()));
-    for (wanted, flag) in [
-        (engine.exact, "--exact"),
-        (engine.no_cyclic, "--no-cyclic"),
-        (engine.no_static_memory, "--no-static-memory"),
-        (settings.open.given_order, "--given-order"),
-        (task.schedule.is_some(), "--prepare"),
-    ] {
-        if wanted {
-            args.push(flag.into());
-        }
-    }
-    if let Some(folder) = &settings.open.cache_dir {
-        args.extend(["--cache-dir".into(), folder.clone().into()]);
-    }
-    Ok(args)
+    task.strategy
+        .into_iter()
+        .for_each(|s| add("strategy", s.name().into()));
+    args.extend(task.schedule.is_some().then(|| "--prepare".into()));
+    args
 }
 
 struct Running {

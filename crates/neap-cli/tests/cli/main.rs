@@ -8,6 +8,7 @@ mod changes;
 mod commands;
 mod devices;
 mod files;
+mod following;
 mod inputs;
 mod layout;
 mod onnx;

@@ -152,6 +152,30 @@ fn blocks_in_a_task() {
     }
 }
 
+/// Options of the command line are every member's.
+#[test]
+fn members_are_told_what_was_given() {
+    let bench = Bench::with_model(&layers());
+    let alone = bench.json("run m.onnx --threads 1 --exact --keep-activations --json -");
+    task(&bench, 1 << 30, "runs = 1");
+    let report = bench.json("run --task task.toml --exact --keep-activations --json -");
+    for model in report["models"].as_array().unwrap() {
+        let names = |of: &Value| -> Vec<Value> {
+            let kept = of["activations"].as_array().unwrap();
+            kept.iter().map(|k| k["name"].clone()).collect()
+        };
+        assert_eq!(names(model), names(&alone), "{model}");
+    }
+    assert_eq!(report["models"][0]["activations"], alone["activations"]);
+    task(&bench, 1 << 30, "total_schedule = '1s:512MiB'");
+    bench
+        .neap("run --task task.toml --keep-activations")
+        .fails(2, &["--keep-activations", "total_schedule"]);
+    bench
+        .neap("run --task task.toml --mean 1")
+        .fails(2, &["--task", "--mean"]);
+}
+
 #[test]
 fn tasks_that_cannot_be() {
     let bench = Bench::with_model(&layers());
