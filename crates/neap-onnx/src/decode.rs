@@ -301,10 +301,10 @@ impl<'a> Decoder<'a> {
         while let Some((number, field)) = message.next()? {
             match (number, field) {
                 (1, Field::Bytes(s)) => ty = self.tensor_type(s)?,
-                (4, Field::Bytes(_)) => ty = ValueType::Other("a sequence"),
-                (5, Field::Bytes(_)) => ty = ValueType::Other("a map"),
-                (8, Field::Bytes(_)) => ty = ValueType::Other("a sparse tensor"),
-                (9, Field::Bytes(_)) => ty = ValueType::Other("an optional value"),
+                (4, Field::Bytes(_)) => ty = ValueType::Other("a sequence".into()),
+                (5, Field::Bytes(_)) => ty = ValueType::Other("a map".into()),
+                (8, Field::Bytes(_)) => ty = ValueType::Other("a sparse tensor".into()),
+                (9, Field::Bytes(_)) => ty = ValueType::Other("an optional value".into()),
                 _ => {}
             }
         }

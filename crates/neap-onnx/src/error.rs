@@ -21,6 +21,11 @@ pub enum OnnxError {
         offset: u64,
         reason: String,
     },
+    /// Of a model that is bound again from an extract of its files.
+    #[error(
+        "other shapes need a part of '{path}' that was not kept when it was packed (at byte {offset})"
+    )]
+    NotKept { path: String, offset: u64 },
     #[error("'{path}' is not a valid ONNX model: {reason}")]
     Model { path: String, reason: String },
     #[error("opset {version} of domain '{domain}' is not supported ({supported})")]

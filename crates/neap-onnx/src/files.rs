@@ -1,10 +1,12 @@
 //! The model's files: the `.onnx` itself and external data inside its folder.
 
 use crate::error::{OnnxError, shown};
+use crate::extract::{Elsewhere, Extract, KeptFile, merged};
 use crate::source::Source;
 use neap_ir::{ByteRange, FileId, SourceFile};
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 pub(crate) struct Files {
     model: Source,
@@ -16,6 +18,15 @@ pub(crate) struct Files {
     open: Option<(usize, Source)>,
     /// External data were never written.
     is_bare: bool,
+    /// What was read of external data.
+    touched: Vec<ByteRange>,
+    /// In place of files.
+    kept: Option<Kept>,
+}
+
+struct Kept {
+    extract: Arc<Extract>,
+    elsewhere: Box<dyn Elsewhere>,
 }
 
 struct External {
@@ -31,17 +42,67 @@ impl Files {
             path: path.display().to_string(),
             source,
         })?;
+        let folder = canonical.parent();
         Ok(Files {
             model,
-            folder: canonical
-                .parent()
-                .map(Path::to_path_buf)
-                .unwrap_or_default(),
+            folder: folder.map(Path::to_path_buf).unwrap_or_default(),
             external: Vec::new(),
             by_location: HashMap::new(),
             open: None,
             is_bare: false,
+            touched: Vec::new(),
+            kept: None,
         })
+    }
+
+    /// No files, only what was kept of them.
+    pub(crate) fn of_extract(extract: Arc<Extract>, elsewhere: Box<dyn Elsewhere>) -> Files {
+        let external = &extract.files()[1..];
+        Files {
+            model: Source::of_extract(extract.clone()),
+            folder: PathBuf::new(),
+            external: external
+                .iter()
+                .map(|file| External {
+                    path: Some(file.location.clone().into()),
+                    len: file.len_bytes,
+                })
+                .collect(),
+            by_location: external
+                .iter()
+                .enumerate()
+                .map(|(index, file)| (file.location.clone(), index))
+                .collect(),
+            open: None,
+            is_bare: false,
+            touched: Vec::new(),
+            kept: Some(Kept { extract, elsewhere }),
+        }
+    }
+
+    /// In the order of [`FileId`], as an extract names them.
+    pub(crate) fn kept_files(&self) -> Vec<KeptFile> {
+        let mut external = vec![String::new(); self.external.len()];
+        for (location, &index) in &self.by_location {
+            external[index].clone_from(location);
+        }
+        let external = external.into_iter().zip(&self.external);
+        let external = external.map(|(location, file)| KeptFile {
+            location,
+            len_bytes: file.len,
+        });
+        let model = KeptFile {
+            location: self.model.name().to_string(),
+            len_bytes: self.model.len(),
+        };
+        std::iter::once(model).chain(external).collect()
+    }
+
+    /// All that has been read.
+    pub(crate) fn touched(&self) -> Vec<ByteRange> {
+        let mut all = self.model.touched(FileId(0));
+        all.extend(&self.touched);
+        merged(all)
     }
 
     /// External data are not looked for from now on; they have whatever size is asked for.
@@ -65,6 +126,9 @@ impl Files {
     }
 
     pub(crate) fn read(&mut self, range: ByteRange, out: &mut [u8]) -> Result<(), OnnxError> {
+        if let Some(kept) = &mut self.kept {
+            return kept.read(range, out);
+        }
         let Some(index) = range.file.index().checked_sub(1) else {
             return self.model.read(range.offset, out);
         };
@@ -75,6 +139,7 @@ impl Files {
         if self.open.as_ref().is_none_or(|(i, _)| *i != index) {
             self.open = Some((index, Source::open(path)?));
         }
+        self.touched.push(range);
         match &self.open {
             Some((_, source)) => source.read(range.offset, out),
             None => Ok(()),
@@ -136,6 +201,9 @@ impl Files {
         if let Some(&index) = self.by_location.get(location) {
             return Ok(index);
         }
+        if self.kept.is_some() {
+            return Err("it was not kept when the model was packed".into());
+        }
         let found = if self.is_bare {
             External {
                 path: None,
@@ -178,5 +246,25 @@ impl Files {
             path: Some(path),
             len: metadata.len(),
         })
+    }
+}
+
+impl Kept {
+    fn read(&mut self, range: ByteRange, out: &mut [u8]) -> Result<(), OnnxError> {
+        if self.extract.read(range, out) {
+            return Ok(());
+        }
+        let path = || self.extract.files()[range.file.index()].location.clone();
+        match self.elsewhere.read(range, out) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(OnnxError::NotKept {
+                path: path(),
+                offset: range.offset,
+            }),
+            Err(source) => Err(OnnxError::Read {
+                path: path(),
+                source,
+            }),
+        }
     }
 }

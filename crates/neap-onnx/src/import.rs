@@ -4,12 +4,13 @@ use crate::builder::{At, Builder};
 use crate::error::{OnnxError, shown};
 use crate::files::Files;
 use crate::node::{Ctx, Outputs};
-use crate::proto::{AttributeProto, AttributeValue, FunctionProto, GraphProto, NodeProto};
-use crate::{OpenOptions, cleanup, decode, inputs, ops, order, tensor};
+use crate::proto::{
+    AttributeProto, AttributeValue, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfo,
+};
+use crate::{OpenOptions, cleanup, inputs, ops, order, tensor};
 use neap_ir::op::Unary;
 use neap_ir::{Const, Graph, Op, TensorType, ValueId};
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
 
 const OLDEST_OPSET: i64 = 7;
 const NEWEST_OPSET: i64 = 23;
@@ -18,14 +19,17 @@ const MAX_NESTING: usize = 32;
 /// Inlined functions can multiply; no real model comes near.
 const MAX_NODES: usize = 2_000_000;
 
-pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Graph, OnnxError> {
-    let mut files = Files::open(path)?;
+/// The graph of a decoded model with its dimensions bound, and the files with what was read of them.
+pub(crate) fn bind(
+    model: &ModelProto,
+    files: Files,
+    options: &OpenOptions,
+) -> Result<(Graph, Files), OnnxError> {
+    let path = files.model().name().to_string();
     let invalid = |reason: String| OnnxError::Model {
-        path: path.display().to_string(),
+        path: path.clone(),
         reason,
     };
-    let model = decode::model(files.model())?;
-    files.set_bare(model.is_bare);
     let proto = model
         .graph
         .as_ref()
@@ -46,23 +50,7 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Graph, OnnxErro
     builder.graph.name = proto.name.clone();
     let mut scope = Scope::root(&opsets);
 
-    let initialized: HashSet<&str> = proto
-        .initializers
-        .iter()
-        .map(|t| t.name.as_str())
-        .chain(
-            proto
-                .sparse_initializers
-                .iter()
-                .map(|s| s.values.name.as_str()),
-        )
-        .collect();
-    // Files of early IR versions list initializers among the inputs.
-    let real_inputs: Vec<_> = proto
-        .inputs
-        .iter()
-        .filter(|i| !initialized.contains(i.name.as_str()))
-        .collect();
+    let real_inputs = real_inputs(proto);
     let types = inputs::bind(&real_inputs, options)?;
     for (input, stored) in real_inputs.iter().zip(types) {
         let dtype = tensor::value_dtype(stored.dtype, options.widen_half);
@@ -108,7 +96,19 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Graph, OnnxErro
     graph.files = files.sources();
     let graph = cleanup::run(graph);
     graph.check()?;
-    Ok(graph)
+    Ok((graph, files))
+}
+
+/// Without initializers, which files of early IR versions list among the inputs.
+pub(crate) fn real_inputs(proto: &GraphProto) -> Vec<&ValueInfo> {
+    let dense = proto.initializers.iter().map(|t| t.name.as_str());
+    let sparse = proto.sparse_initializers.iter();
+    let sparse = sparse.map(|s| s.values.name.as_str());
+    let initialized: HashSet<&str> = dense.chain(sparse).collect();
+    let inputs = proto.inputs.iter();
+    inputs
+        .filter(|i| !initialized.contains(i.name.as_str()))
+        .collect()
 }
 
 type Opsets = HashMap<String, i64>;

@@ -5,7 +5,35 @@ use crate::error::{OnnxError, shown};
 use crate::proto::{Dim, ValueInfo, ValueType};
 use crate::tensor;
 use neap_ir::{DType, TensorType};
-use std::collections::HashMap;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+
+/// A model's inputs with their symbolic dimensions.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Inputs(Vec<ValueInfo>);
+
+impl Inputs {
+    pub(crate) fn new(inputs: Vec<&ValueInfo>) -> Inputs {
+        Inputs(inputs.into_iter().cloned().collect())
+    }
+
+    /// Every input's shape under these options, by name: what the model that is bound with them will have.
+    ///
+    /// # Errors
+    /// Those of [`crate::open`] that concern inputs.
+    pub fn shapes(&self, options: &OpenOptions) -> Result<BTreeMap<String, Vec<usize>>, OnnxError> {
+        let inputs: Vec<&ValueInfo> = self.0.iter().collect();
+        let types = bind(&inputs, options)?;
+        let shapes = inputs.iter().zip(types);
+        Ok(shapes
+            .map(|(input, ty)| (input.name.clone(), ty.shape))
+            .collect())
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|input| input.name.as_str())
+    }
+}
 
 /// Types of all inputs, in order. Dtypes are as stored (half floats not widened).
 pub(crate) fn bind(

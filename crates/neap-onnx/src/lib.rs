@@ -5,6 +5,9 @@
 //! opset versions resolved. Anything that cannot be represented exactly is an error that names the
 //! node; nothing is approximated silently.
 //!
+//! A [`Skeleton`] is a model whose dimensions are still symbols. It is read from the model's files, or from an
+//! [`Extract`] of them that was kept, and [`Skeleton::bind`] makes the same graph of either.
+//!
 //! ```text
 //! file --wire--> fields --decode--> proto --import--> nodes in order, scopes, branches, functions
 //!                                     |                    |
@@ -19,6 +22,7 @@ mod builder;
 mod cleanup;
 mod decode;
 mod error;
+mod extract;
 mod files;
 mod import;
 mod inputs;
@@ -26,11 +30,15 @@ mod node;
 mod ops;
 mod order;
 mod proto;
+mod skeleton;
 mod source;
 mod tensor;
 mod wire;
 
 pub use error::OnnxError;
+pub use extract::{Elsewhere, Extract, KeptFile, merged};
+pub use inputs::Inputs;
+pub use skeleton::{Bound, Skeleton};
 
 use neap_ir::{Graph, Literal};
 use std::collections::BTreeMap;
@@ -72,5 +80,5 @@ impl Default for OpenOptions {
 /// The file cannot be read, is malformed, needs a dimension or value that `options` does not give,
 /// or uses something unsupported; the message is one line for the user.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Graph, OnnxError> {
-    import::open(path, options)
+    Ok(Skeleton::open(path)?.bind(options)?.graph)
 }

@@ -1,6 +1,7 @@
 //! The part of `onnx.proto` that inference needs, with tensor data left in the file.
 
 use crate::wire::Span;
+use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Default)]
 pub(crate) struct ModelProto {
@@ -105,13 +106,13 @@ pub(crate) struct SparseTensorProto {
     pub(crate) dims: Vec<i64>,
 }
 
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ValueInfo {
     pub(crate) name: String,
     pub(crate) ty: ValueType,
 }
 
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ValueType {
     #[default]
     Unknown,
@@ -121,10 +122,10 @@ pub(crate) enum ValueType {
         shape: Option<Vec<Dim>>,
     },
     /// Sequences, maps, optionals, sparse tensors.
-    Other(&'static str),
+    Other(String),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Dim {
     Fixed(i64),
     /// Dimensions of the same name have the same size.

@@ -1,14 +1,18 @@
-//! Positioned reads of a file through a small window, leaving little behind in the page cache.
+//! Positioned reads of a file through a small window, leaving little behind in the page cache; or of what an
+//! extract kept of it.
 //!
 //! The page cache that a process fills is charged to its memory budget, so read-ahead is switched
 //! off and what was read is dropped again.
 
 use crate::error::OnnxError;
+use crate::extract::{Extract, Touched};
+use neap_ir::{ByteRange, FileId};
 use rustix::fs::Advice;
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The window grows from `MIN` (after a jump) to `MAX` (sequential reading).
 const MIN_WINDOW_BYTES: usize = 4 << 10;
@@ -17,11 +21,18 @@ const MAX_WINDOW_BYTES: usize = 64 << 10;
 const DROP_EVERY_BYTES: u64 = 2 << 20;
 
 pub(crate) struct Source {
-    file: File,
+    backing: Backing,
     name: String,
     len: u64,
     window: RefCell<Window>,
     since_drop: Cell<u64>,
+    touched: RefCell<Touched>,
+}
+
+enum Backing {
+    File(File),
+    /// Of the model itself.
+    Extract(Arc<Extract>),
 }
 
 struct Window {
@@ -46,17 +57,34 @@ impl Source {
         let file = File::open(path).map_err(failed)?;
         // Advice only: a file system that refuses it still reads correctly.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
-        Ok(Source {
-            file,
+        Ok(Source::new(Backing::File(file), name, metadata.len()))
+    }
+
+    /// The model itself, as far as an extract has it.
+    pub(crate) fn of_extract(extract: Arc<Extract>) -> Source {
+        let file = &extract.files()[0];
+        let (name, len) = (file.location.clone(), file.len_bytes);
+        Source::new(Backing::Extract(extract), name, len)
+    }
+
+    fn new(backing: Backing, name: String, len: u64) -> Source {
+        Source {
+            backing,
             name,
-            len: metadata.len(),
+            len,
             window: RefCell::new(Window {
                 start: 0,
                 bytes: Vec::new(),
                 grow_to: MIN_WINDOW_BYTES,
             }),
             since_drop: Cell::new(0),
-        })
+            touched: RefCell::default(),
+        }
+    }
+
+    /// What has been read so far.
+    pub(crate) fn touched(&self, file: FileId) -> Vec<ByteRange> {
+        self.touched.borrow().ranges(file).collect()
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -73,25 +101,47 @@ impl Source {
         if !window.holds(offset) {
             self.refill(&mut window, offset)?;
         }
+        self.touched.borrow_mut().add(offset, 1);
         let index = (offset - window.start) as usize;
         Ok(window.bytes[index])
     }
 
     /// Reads past the window; for data.
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OnnxError> {
+        self.touched.borrow_mut().add(offset, out.len() as u64);
         let window = self.window.borrow();
         if let Some(bytes) = window.slice(offset, out.len()) {
             out.copy_from_slice(bytes);
             return Ok(());
         }
-        self.file
-            .read_exact_at(out, offset)
-            .map_err(|source| OnnxError::Read {
-                path: self.name.clone(),
-                source,
-            })?;
-        self.count(out.len() as u64);
+        match &self.backing {
+            Backing::File(file) => {
+                file.read_exact_at(out, offset)
+                    .map_err(|source| OnnxError::Read {
+                        path: self.name.clone(),
+                        source,
+                    })?;
+                self.count(out.len() as u64);
+            }
+            Backing::Extract(extract) => {
+                let range = ByteRange {
+                    file: FileId(0),
+                    offset,
+                    bytes: out.len() as u64,
+                };
+                if !extract.read(range, out) {
+                    return Err(self.not_kept(offset));
+                }
+            }
+        }
         Ok(())
+    }
+
+    fn not_kept(&self, offset: u64) -> OnnxError {
+        OnnxError::NotKept {
+            path: self.name.clone(),
+            offset,
+        }
     }
 
     fn refill(&self, window: &mut Window, offset: u64) -> Result<(), OnnxError> {
@@ -107,8 +157,20 @@ impl Source {
             return Err(self.malformed(offset, "it ends too early"));
         }
         window.start = offset;
+        let file = match &self.backing {
+            Backing::File(file) => file,
+            Backing::Extract(extract) => {
+                let kept = extract.from(FileId(0), offset);
+                let kept = kept.ok_or_else(|| self.not_kept(offset))?;
+                window.bytes.clear();
+                window
+                    .bytes
+                    .extend_from_slice(&kept[..kept.len().min(want)]);
+                return Ok(());
+            }
+        };
         window.bytes.resize(want, 0);
-        let result = self.file.read_exact_at(&mut window.bytes, offset);
+        let result = file.read_exact_at(&mut window.bytes, offset);
         if let Err(source) = result {
             window.bytes.clear();
             return Err(OnnxError::Read {
@@ -130,7 +192,9 @@ impl Source {
     }
 
     fn drop_cache(&self) {
-        let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
+        if let Backing::File(file) = &self.backing {
+            let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
+        }
         self.since_drop.set(0);
     }
 

@@ -1,0 +1,80 @@
+//! A model before its dimensions are bound.
+
+use crate::error::OnnxError;
+use crate::extract::{Elsewhere, Extract, KeptFile};
+use crate::files::Files;
+use crate::inputs::Inputs;
+use crate::proto::ModelProto;
+use crate::{OpenOptions, decode, import};
+use neap_ir::{ByteRange, Graph};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The structure of a model: nodes, names, symbolic dimensions, and where its constants lie.
+pub struct Skeleton {
+    proto: ModelProto,
+    files: Files,
+    inputs: Inputs,
+}
+
+/// A graph with static shapes, and what binding it looked at.
+pub struct Bound {
+    pub graph: Graph,
+    /// In the order of `FileId`, as an [`Extract`] names them.
+    pub files: Vec<KeptFile>,
+    /// In order: what an [`Extract`] needs, so that the model can be bound again.
+    pub read: Vec<ByteRange>,
+}
+
+impl Skeleton {
+    /// Reads the structure of a model file.
+    ///
+    /// # Errors
+    /// The file cannot be read or is malformed.
+    pub fn open(path: &Path) -> Result<Skeleton, OnnxError> {
+        Skeleton::decode(Files::open(path)?)
+    }
+
+    /// Reads it from what was kept of the model's files. Constants that are not part of it are asked of
+    /// `elsewhere`.
+    ///
+    /// # Errors
+    /// The extract is no model's, or lacks parts of its structure.
+    pub fn from_extract(
+        extract: Arc<Extract>,
+        elsewhere: Box<dyn Elsewhere>,
+    ) -> Result<Skeleton, OnnxError> {
+        Skeleton::decode(Files::of_extract(extract, elsewhere))
+    }
+
+    fn decode(mut files: Files) -> Result<Skeleton, OnnxError> {
+        let proto = decode::model(files.model())?;
+        files.set_bare(proto.is_bare);
+        let graph = proto.graph.as_ref();
+        let inputs = graph.map(import::real_inputs).unwrap_or_default();
+        let inputs = Inputs::new(inputs);
+        Ok(Skeleton {
+            proto,
+            files,
+            inputs,
+        })
+    }
+
+    /// With their symbolic dimensions.
+    pub fn inputs(&self) -> &Inputs {
+        &self.inputs
+    }
+
+    /// Binds dimensions and folds what follows from them.
+    ///
+    /// # Errors
+    /// As [`crate::open`], for all but the structure itself.
+    pub fn bind(self, options: &OpenOptions) -> Result<Bound, OnnxError> {
+        let (graph, files) = import::bind(&self.proto, self.files, options)?;
+        Ok(Bound {
+            graph,
+            files: files.kept_files(),
+            read: files.touched(),
+        })
+    }
+}
