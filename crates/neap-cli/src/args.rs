@@ -4,7 +4,7 @@ use crate::commands;
 use crate::failure::{Outcome, bad};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use neaptide::{
-    BandMode, Budget, Cache, Calibration, IoMode, OpenOptions, PlanOptions, RunOptions,
+    BandMode, Budget, Cache, Calibration, IoMode, Isa, OpenOptions, PlanOptions, RunOptions,
     SearchEffort, StepOrder, Strategy, StrategyChoice,
 };
 use std::collections::BTreeMap;
@@ -116,6 +116,9 @@ pub struct EngineArgs {
     /// Whether layers with large activations run in row bands
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub bands: BandsArg,
+    /// Vector instructions to compute with, instead of the best of this processor
+    #[arg(long, hide = true, value_name = "NAME", value_parser = parse_isa)]
+    pub isa: Option<Isa>,
     /// What plans count with
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub calibrate: CalibrateArg,
@@ -211,6 +214,7 @@ impl EngineArgs {
         RunOptions {
             budget,
             threads: self.threads(),
+            isa: self.isa.unwrap_or_else(Isa::detect),
             strategy: self.strategy.choice(),
             search: SearchEffort {
                 seconds: self.search_time,
@@ -266,6 +270,14 @@ impl StrategyArg {
         };
         StrategyChoice::Only(strategy)
     }
+}
+
+/// `portable`, `avx2`, `avx512` or `neon`, where this processor has it.
+fn parse_isa(text: &str) -> Result<Isa, String> {
+    Isa::by_name(text).ok_or_else(|| {
+        let names: Vec<_> = Isa::available().map(Isa::name).collect();
+        format!("this processor has {}", names.join(", "))
+    })
 }
 
 /// A number of seconds, fractions too.

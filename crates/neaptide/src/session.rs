@@ -41,6 +41,8 @@ const KEPT_PIECE_BYTES: u64 = 256 * 1024;
 pub struct RunOptions {
     pub budget: Budget,
     pub threads: usize,
+    /// Which vector instructions compute; anything but the default is for tests and comparison.
+    pub isa: Isa,
     pub strategy: StrategyChoice,
     /// For how long [`Strategy::Search`] searches, each time that it plans.
     pub search: SearchEffort,
@@ -77,6 +79,7 @@ impl Default for RunOptions {
         RunOptions {
             budget: Budget::Unlimited,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
+            isa: Isa::detect(),
             strategy: StrategyChoice::Only(Strategy::Preload),
             search: SearchEffort::default(),
             planner: PlanOptions::default(),
@@ -100,7 +103,7 @@ impl RunOptions {
     pub(crate) fn compiling(&self) -> neap_compile::Options {
         neap_compile::Options {
             threads: self.threads,
-            isa: Isa::detect(),
+            isa: self.isa,
             strategy: self.strategy,
             planner: self.planner,
             bands: self.bands,
@@ -353,7 +356,7 @@ impl Model {
         let program = plan.program;
         let settings = neap_runtime::Options {
             threads: options.threads,
-            isa: Isa::detect(),
+            isa: options.isa,
         };
         // What planning took is not charged beside the arena.
         memory::trim();

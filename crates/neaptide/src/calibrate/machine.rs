@@ -7,11 +7,11 @@ use std::path::Path;
 /// The longest processor name that is kept.
 const MOST_NAME_BYTES: usize = 200;
 
-/// This machine with so many threads, and the file system of `packed`.
-pub(super) fn here(packed: &Path, threads: usize) -> Machine {
+/// This machine with so many threads and that instruction set, and the file system of `packed`.
+pub(super) fn here(packed: &Path, threads: usize, isa: Isa) -> Machine {
     Machine {
         cpu: cpu_name(),
-        isa: format!("{:?}", Isa::detect()),
+        isa: format!("{isa:?}"),
         threads: threads.try_into().unwrap_or(u32::MAX),
         device: rustix::fs::stat(packed).map_or(0, |stat| stat.st_dev),
     }

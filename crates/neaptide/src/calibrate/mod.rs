@@ -27,10 +27,12 @@ pub use study::{CalibrationReport, MeasuredPoint};
 
 use crate::budget::Budget;
 use crate::error::Result;
+
 use crate::memory;
 use crate::model::Model;
 use crate::session::RunOptions;
-use neap_compile::StepTimes;
+use neap_compile::{Kernels, StepTimes, workload};
+use neap_kernels::simd::Isa;
 use neap_sim::CostProfile;
 use neap_store::IoMode;
 use serde::Serialize;
@@ -76,9 +78,10 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    pub fn of(profile: Profile, model: &Model, source: CostSource) -> Known {
+    pub fn of(profile: Profile, model: &Model, source: CostSource, isa: Isa) -> Known {
         let mut costs = profile.costs();
-        let workload = model.workload(profile.machine.threads as usize);
+        let threads = profile.machine.threads as usize;
+        let workload = workload(model.program(), threads, isa, Kernels::Direct);
         let times = profile.times();
         times.apply(model.program(), &workload, &mut costs);
         Known {
@@ -123,7 +126,7 @@ fn known_of_storage(model: &Model, options: &RunOptions) -> Result<Known> {
         Calibration::Auto => Ok(cached_or_estimated(model, options)),
         Calibration::Full => {
             let report = study::study(model, options)?;
-            let mut known = Known::of(report.profile, model, CostSource::Measured);
+            let mut known = Known::of(report.profile, model, CostSource::Measured, options.isa);
             known.remark = report.remark;
             Ok(known)
         }
@@ -131,9 +134,9 @@ fn known_of_storage(model: &Model, options: &RunOptions) -> Result<Known> {
 }
 
 fn cached_or_estimated(model: &Model, options: &RunOptions) -> Known {
-    let (profile, remark) = cached(model, options.threads);
+    let (profile, remark) = cached(model, options);
     let known = match profile {
-        Some(profile) => Known::of(profile, model, CostSource::Cached),
+        Some(profile) => Known::of(profile, model, CostSource::Cached, options.isa),
         None => estimated(model, options),
     };
     Known { remark, ..known }
@@ -152,18 +155,18 @@ fn estimated(model: &Model, options: &RunOptions) -> Known {
     let packed = model.packed_path().filter(|_| streams);
     let packed = packed.map(|path| (path, options.io));
     Known {
-        costs: quick::estimate(options.threads, packed),
+        costs: quick::estimate(options.threads, options.isa, packed),
         source: CostSource::Estimated,
         ..Known::default()
     }
 }
 
 /// This machine's profile, and what is wrong with the file.
-fn cached(model: &Model, threads: usize) -> (Option<Profile>, Option<String>) {
+fn cached(model: &Model, options: &RunOptions) -> (Option<Profile>, Option<String>) {
     let Some(path) = cache_path(model) else {
         return (None, None);
     };
-    let machine = machine::here(model.place(), threads);
+    let machine = machine::here(model.place(), options.threads, options.isa);
     let cached = file::read(&path);
     (file::find(cached.profiles, &machine), cached.remark)
 }

@@ -37,10 +37,10 @@ pub(super) const GROUP_BYTES: u64 = 4 << 20;
 
 /// Takes a few milliseconds, and memory that is gone when it returns: a few hundred KiB, or
 /// [`neap_store::PROBE_MEMORY_BYTES`] with `packed`, the file that weights would be read from.
-pub(super) fn estimate(threads: usize, packed: Option<(&Path, IoMode)>) -> CostProfile {
+pub(super) fn estimate(threads: usize, isa: Isa, packed: Option<(&Path, IoMode)>) -> CostProfile {
     let threads = threads as f64;
     let mut costs = CostProfile {
-        flops_per_second: flops_per_core() * LAYER_EFFICIENCY * threads,
+        flops_per_second: flops_per_core(isa) * LAYER_EFFICIENCY * threads,
         memory_bytes_per_second: STREAM_BYTES_PER_SECOND * threads.sqrt(),
         ..CostProfile::default()
     };
@@ -70,7 +70,7 @@ fn storage(costs: &mut CostProfile, path: &Path, io: IoMode) {
 }
 
 /// Best of a few runs of a product that fits the second-level cache.
-fn flops_per_core() -> f64 {
+fn flops_per_core(isa: Isa) -> f64 {
     const M: usize = 48;
     const K: usize = 256;
     const N: usize = 128;
@@ -78,7 +78,6 @@ fn flops_per_core() -> f64 {
     let panels = shape.panels();
     let weights = vec![0.5f32; panels * neap_kernels::panel::panel_floats(K)];
     let (a, mut out) = (vec![0.5f32; M * K], vec![0.0f32; M * N]);
-    let isa = Isa::detect();
     let mut best = f64::MAX;
     for _ in 0..20 {
         let started = Instant::now();

@@ -74,18 +74,18 @@ struct Observation {
 
 pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationReport> {
     let (packed, _) = model.packed()?;
-    let (before, mut remark) = cached(model, options.threads);
+    let (before, mut remark) = cached(model, options);
     let room_bytes = match options.budget {
         Budget::Bytes(bytes) => bytes.saturating_sub(memory::current_bytes(options.own_cgroup)) / 2,
         _ => u64::MAX,
     };
     let storage = storage::measure(packed, options.io, STORAGE_BYTES.min(room_bytes))?;
     let rates = before.as_ref().map_or_else(
-        || first_rates(&quick::estimate(options.threads, None)),
+        || first_rates(&quick::estimate(options.threads, options.isa, None)),
         |p| p.compute,
     );
     let mut profile = Profile {
-        machine: machine::here(packed, options.threads),
+        machine: machine::here(packed, options.threads, options.isa),
         compute: rates,
         storage,
         blocks: before.as_ref().and_then(|p| p.blocks),
@@ -116,7 +116,7 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
             ..options.clone()
         };
         let model = reopen(model)?;
-        let known = Known::of(profile.clone(), &model, CostSource::Measured);
+        let known = Known::of(profile.clone(), &model, CostSource::Measured, options.isa);
         let plan = match plan_within(&model, &known, options, most_bytes) {
             Ok((plan, with)) => {
                 options = with;
@@ -166,7 +166,7 @@ fn in_blocks(
     inputs: &[Vec<u8>],
 ) -> Result<Vec<BlockSeen>> {
     let mut seen = Vec::new();
-    let known = Known::of(profile.clone(), model, CostSource::Measured);
+    let known = Known::of(profile.clone(), model, CostSource::Measured, options.isa);
     let plan = |bytes: u64| {
         let options = RunOptions {
             strategy: Strategy::Blocks.into(),
