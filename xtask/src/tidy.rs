@@ -11,6 +11,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-kernels", 0),
     ("neap-store", 0),
     ("neap-zoo", 0),
+    ("neap-testing", 0),
     ("neap-ops", 1),
     ("neap-sim", 1),
     ("neap-onnx", 2),
@@ -29,6 +30,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "neap-ops",
     "neap-store",
     "neap-runtime",
+    "neap-testing",
     "neaptide",
     "neap-cli",
 ];

@@ -24,7 +24,7 @@ fn open(path: &Path, mode: IoMode) -> Option<(Box<dyn Source>, Verifier)> {
     match file.open_source(mode) {
         Ok(source) => Some((source, verifier)),
         Err(e) if mode == IoMode::Uring => {
-            eprintln!("SKIPPED: no io_uring here: {e}");
+            neap_testing::skip(format_args!("no io_uring here: {e}"));
             None
         }
         Err(e) => panic!("{e}"),

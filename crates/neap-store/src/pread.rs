@@ -53,6 +53,8 @@ struct State {
     queue: LoadQueue,
     /// Workers that wait for work. Waking costs a system call, so nobody is woken for nothing.
     idle_workers: usize,
+    /// Workers that have begun to work, and will allocate no more.
+    started_workers: usize,
     stopping: bool,
 }
 
@@ -69,6 +71,7 @@ impl PreadSource {
             state: Mutex::new(State {
                 queue: LoadQueue::new(config.max_loads, config.piece_bytes)?,
                 idle_workers: 0,
+                started_workers: 0,
                 stopping: false,
             }),
             work: Condvar::new(),
@@ -96,6 +99,7 @@ impl PreadSource {
                 }
             }
         }
+        source.shared.wait_until_started(source.workers.len());
         Ok(source)
     }
 }
@@ -106,9 +110,21 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn wait_until_started(&self, count: usize) {
+        let mut state = self.lock();
+        while state.started_workers < count {
+            state = self
+                .progress
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// The life of a worker.
     fn work(&self) {
         let mut state = self.lock();
+        state.started_workers += 1;
+        self.progress.notify_one();
         loop {
             if state.stopping {
                 return;

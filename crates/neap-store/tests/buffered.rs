@@ -21,7 +21,7 @@ fn files_without_direct_io_are_read_and_written() {
         )
     };
     if failed != 0 {
-        return eprintln!("SKIPPED: mounting a filesystem without direct I/O needs root");
+        return neap_testing::skip("mounting a filesystem without direct I/O needs root");
     }
     let _unmount = Unmount(target);
     let data = Rng(50).bytes(3000 * BLOCK + 5);
@@ -35,7 +35,7 @@ fn files_without_direct_io_are_read_and_written() {
     assert_eq!(source.name(), "pread");
     for mode in [IoMode::Pread, IoMode::Uring] {
         let Ok(mut source) = packed.open_source(mode) else {
-            eprintln!("SKIPPED: {mode:?} cannot be had here");
+            neap_testing::skip(format_args!("{mode:?} cannot be had here"));
             continue;
         };
         let mut memory = AlignedBuf::zeroed(3001 * BLOCK).unwrap();

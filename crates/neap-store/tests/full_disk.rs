@@ -26,7 +26,7 @@ fn fill(path: &Path) -> StoreError {
 fn a_full_filesystem_is_a_clean_error() {
     let folder = tempfile::tempdir().unwrap();
     let Some(_mounted) = Tmpfs::mount(folder.path(), "size=4m") else {
-        return eprintln!("SKIPPED: mounting a small filesystem needs root");
+        return neap_testing::skip("mounting a small filesystem needs root");
     };
     let path = folder.path().join("m.neap");
     let error = fill(&path);

@@ -7,29 +7,10 @@ use neap_store::{
     AlignedBuf, BLOCK, FaultScript, IoMode, LoadTag, MemoryModel, MemorySource, PackedFile,
     RandomFaults, RangeRead, Source, VirtualClock,
 };
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: all work is the system allocator's.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the caller's promises are handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are handed on.
-        unsafe { System.dealloc(start, layout) }
-    }
-}
+use neap_testing::{Allocations, Counting, counted};
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn loads_and_batches_do_not_allocate() {
@@ -81,19 +62,9 @@ fn loads_and_batches_do_not_allocate() {
                 source.poll(true, &mut |_| {}).unwrap();
             }
         };
-        // Threads that have just started may still set themselves up.
-        round();
-        // The test harness's own thread may allocate meanwhile; a source would every time.
-        let least = (0..4)
-            .map(|_| {
-                let before = ALLOCATIONS.load(Ordering::SeqCst);
-                (0..10).for_each(|_| round());
-                ALLOCATIONS.load(Ordering::SeqCst) - before
-            })
-            .min();
-        assert_eq!(least, Some(0), "{} allocates", source.name());
+        let allocated = counted(|| (0..40).for_each(|_| round()));
+        assert_eq!(allocated, Allocations::NONE, "{}", source.name());
     }
-    let before = ALLOCATIONS.load(Ordering::SeqCst);
-    verifier.verify(block, &arena[..400 * BLOCK]).unwrap();
-    assert_eq!(ALLOCATIONS.load(Ordering::SeqCst), before);
+    let allocated = counted(|| verifier.verify(block, &arena[..400 * BLOCK]).unwrap());
+    assert_eq!(allocated, Allocations::NONE);
 }

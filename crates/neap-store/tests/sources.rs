@@ -25,7 +25,7 @@ fn all_sources(path: &Path, max_loads: usize) -> Vec<Box<dyn Source>> {
     };
     match UringSource::new(file.clone(), uring) {
         Ok(source) => sources.push(Box::new(source)),
-        Err(e) => eprintln!("SKIPPED: io_uring cannot be had here: {e}"),
+        Err(e) => neap_testing::skip(format_args!("io_uring cannot be had here: {e}")),
     }
     let pread = PreadConfig {
         workers: 3,
@@ -280,11 +280,11 @@ fn registered_memory_reads_the_same() {
     let mut other = AlignedBuf::zeroed(64 * BLOCK).unwrap();
     let mut source = match UringSource::new(file, UringConfig::default()) {
         Ok(source) => source,
-        Err(e) => return eprintln!("SKIPPED: io_uring cannot be had here: {e}"),
+        Err(e) => return neap_testing::skip(format_args!("io_uring cannot be had here: {e}")),
     };
     // SAFETY: the memory outlives the source.
     if !unsafe { source.register_memory(memory.as_mut_ptr(), memory.len()) } {
-        eprintln!("SKIPPED: memory cannot be registered here");
+        neap_testing::skip("memory cannot be registered here");
     }
     for dst in [memory.as_mut_ptr(), other.as_mut_ptr()] {
         // SAFETY: both buffers outlive the source.
@@ -326,7 +326,7 @@ fn direct_reads_leave_no_page_cache() {
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     let packed = PackedFile::open(&path).unwrap();
     if !packed.file().is_direct() {
-        return eprintln!("SKIPPED: no direct I/O at {}", path.display());
+        return neap_testing::skip(format_args!("no direct I/O at {}", path.display()));
     }
     packed.verify_all().unwrap();
     let len = packed.file_len_bytes() as usize;

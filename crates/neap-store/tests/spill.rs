@@ -61,8 +61,10 @@ fn what_is_written_comes_back_and_leaves_no_name() {
     for mode in [IoMode::Uring, IoMode::Pread, IoMode::Auto] {
         match open_spill(folder.path(), (BLOCKS * BLOCK) as u64 - 5, mode) {
             Ok(spill) => spills.push(spill),
-            Err(StoreError::NoSpill { reason, .. }) => eprintln!("SKIPPED: {reason}"),
-            Err(e) if mode == IoMode::Uring => eprintln!("SKIPPED: no io_uring here: {e}"),
+            Err(StoreError::NoSpill { reason, .. }) => neap_testing::skip(reason),
+            Err(e) if mode == IoMode::Uring => {
+                neap_testing::skip(format_args!("no io_uring here: {e}"));
+            }
             Err(e) => panic!("{e}"),
         }
     }

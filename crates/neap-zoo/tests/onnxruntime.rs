@@ -40,8 +40,7 @@ fn check(python: &Path, entry: &ZooEntry, options: &Options) {
 #[test]
 fn networks_behave() {
     let Some(python) = python() else {
-        eprintln!("SKIPPED networks_behave: onnxruntime cannot be had here");
-        return;
+        return neap_testing::skip("onnxruntime cannot be had here");
     };
     for entry in list().iter().filter(|e| !e.shapes_only) {
         check(&python, entry, &Options::default());
@@ -51,8 +50,7 @@ fn networks_behave() {
 #[test]
 fn dynamic_batch_and_external_data_are_understood() {
     let Some(python) = python() else {
-        eprintln!("SKIPPED dynamic_batch_and_external_data_are_understood: no onnxruntime here");
-        return;
+        return neap_testing::skip("onnxruntime cannot be had here");
     };
     let options = Options {
         batch: Batch::Dynamic,
@@ -70,8 +68,7 @@ fn dynamic_batch_and_external_data_are_understood() {
 #[test]
 fn the_scripts_pass_their_own_tests() {
     let Some(python) = python() else {
-        eprintln!("SKIPPED the_scripts_pass_their_own_tests: no Python environment here");
-        return;
+        return neap_testing::skip("there is no Python environment here");
     };
     let output = Command::new(python)
         .args(["-m", "unittest", "test_scripts"])

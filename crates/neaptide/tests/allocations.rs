@@ -2,42 +2,8 @@
 
 use neap_ir::op::{Activation, Op, Unary, Window};
 use neap_ir::{DType, Graph, Literal, Node, TensorType, ValueId, infer};
+use neap_testing::{Counting, counted};
 use neaptide::{Budget, IoMode, Model, RunOptions};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-struct Counting;
-
-static COUNTING: AtomicBool = AtomicBool::new(false);
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-static RELEASES: AtomicUsize = AtomicUsize::new(0);
-
-fn count(counter: &AtomicUsize) {
-    if COUNTING.load(Ordering::SeqCst) {
-        counter.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-// SAFETY: every call is passed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(&ALLOCATIONS);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(&RELEASES);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        count(&ALLOCATIONS);
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(pointer, layout, bytes) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -108,26 +74,19 @@ fn a_run_allocates_two_lists() {
             let mut session = match model.into_session(plan, &options) {
                 Ok(session) => session,
                 Err(e) if io == IoMode::Uring => {
-                    eprintln!("SKIPPED: no io_uring here: {e}");
+                    neap_testing::skip(format_args!("no io_uring here: {e}"));
                     continue;
                 }
                 Err(e) => panic!("{e}"),
             };
             let input = vec![0u8; session.inputs()[0].len_bytes()];
             let mut output = vec![0u8; session.outputs()[0].len_bytes()];
-            // Threads that read allocate as they start, which may be at any time before this.
             session.run(&[&input], &mut [&mut output]).expect("runs");
             for _ in 0..3 {
-                ALLOCATIONS.store(0, Ordering::SeqCst);
-                RELEASES.store(0, Ordering::SeqCst);
-                COUNTING.store(true, Ordering::SeqCst);
-                session.run(&[&input], &mut [&mut output]).expect("runs");
-                COUNTING.store(false, Ordering::SeqCst);
-                let counts = (
-                    ALLOCATIONS.load(Ordering::SeqCst),
-                    RELEASES.load(Ordering::SeqCst),
-                );
-                assert_eq!(counts, (2, 2), "{budget} {io:?}");
+                let counts = counted(|| {
+                    session.run(&[&input], &mut [&mut output]).expect("runs");
+                });
+                assert_eq!((counts.taken, counts.released), (2, 2), "{budget} {io:?}");
             }
         }
     }

@@ -265,6 +265,6 @@ pub fn shared_models() -> Option<PathBuf> {
     if folder.is_dir() {
         return Some(folder);
     }
-    eprintln!("SKIPPED: there is no {}", folder.display());
+    neap_testing::absent(format_args!("there is no {}", folder.display()));
     None
 }
