@@ -7,6 +7,7 @@ mod faults;
 mod hostile_onnx;
 mod hostile_programs;
 mod images;
+mod instruction_sets;
 mod nets;
 mod random_graphs;
 mod sequences;
