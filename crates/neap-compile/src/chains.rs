@@ -12,7 +12,7 @@ use neap_ir::bands::Bands;
 use neap_ir::{Layout, Node, Op, Program};
 use neap_kernels::simd::Isa;
 use neap_ops::{Choice, Kernel, KernelFacts, Operand, WeightForm};
-use neap_plan::{StepSpec, Workload};
+use neap_plan::{KernelId, StepSpec, Workload};
 use neap_sim::CostProfile;
 
 /// What is added to operations and bytes of layers that run in bands by direct kernels, as a part of those: many
@@ -34,8 +34,7 @@ struct Costs {
 }
 
 struct Layer {
-    /// Code of its kernel.
-    kernel: u8,
+    kernel: KernelId,
     flops: u64,
 }
 
@@ -72,7 +71,7 @@ impl Costs {
                 weights: WeightForm::Raw,
             };
             layers.push(Layer {
-                kernel: choice.code(),
+                kernel: choice.into(),
                 flops,
             });
         }
@@ -136,7 +135,7 @@ pub(crate) fn fastest(
             best = StepSpec {
                 workspace_bytes,
                 flops: costs.all_flops(),
-                kernel: choice.code(),
+                kernel: choice.into(),
                 ..direct.clone()
             };
             if costs.overhead_flops <= costs.flops / MOST_OVERHEAD {
@@ -156,18 +155,18 @@ pub(crate) struct Plain<'a> {
     pub times: &'a StepTimes,
 }
 
-/// Time of a chain computed by the kernel of that code, by the times of its layers, which are these steps of the
+/// Time of a chain computed by that kernel, by the times of its layers, which are these steps of the
 /// plain program, first to last; `None` where they are others.
 pub(crate) fn step_ns(
     chain: &Bands,
     inputs: &[Operand],
-    kernel: u8,
+    kernel: KernelId,
     steps: &[usize],
     plain: &Plain,
     threads: usize,
     isa: Isa,
 ) -> Option<u64> {
-    let kernel = Choice::from_code(kernel)?.kernel;
+    let kernel = Choice::try_from(kernel).ok()?.kernel;
     let costs = Costs::of(chain, inputs, kernel, threads, isa)?;
     if costs.layers.len() != steps.len() {
         return None;
@@ -177,7 +176,7 @@ pub(crate) fn step_ns(
         let direct_ns = plain.costs.step_ns.get(step).copied().unwrap_or(0);
         let measured_ns = plain.times.of(plain.program, step, layer.kernel);
         Some(match measured_ns {
-            _ if layer.kernel == 0 => plain.costs.step_ns(step, spec),
+            _ if layer.kernel == KernelId::DIRECT => plain.costs.step_ns(step, spec),
             Some(ns) => ns,
             None if direct_ns > 0 => in_proportion(direct_ns, layer.flops, spec.flops),
             None => {
@@ -301,7 +300,7 @@ mod tests {
         let (chain, types) = chain(64);
         let (direct, found) = picked(&chain, &types, u64::MAX);
         assert!(found.flops < direct.flops * 2 / 3);
-        let choice = Choice::from_code(found.kernel).expect("a kernel");
+        let choice = Choice::try_from(found.kernel).expect("a kernel");
         assert!(matches!(choice.kernel, Kernel::WinogradBands { .. }));
         // Weights count too.
         let weights: u64 = found.extents.iter().map(|e| e.bytes).sum();

@@ -92,7 +92,7 @@ pub(crate) fn fastest(direct: StepSpec, facts: &[KernelFacts], room_bytes: u64) 
                 workspace_bytes,
                 flops: flops as u64,
                 slice_touched_bytes: facts.raw.moved_slice_bytes,
-                kernel: choice.code(),
+                kernel: choice.into(),
                 ..direct.clone()
             };
         }
@@ -104,7 +104,7 @@ pub(crate) fn fastest(direct: StepSpec, facts: &[KernelFacts], room_bytes: u64) 
 /// workspace that it has.
 pub(crate) fn prepared(stored: &StepSpec, facts: &[KernelFacts]) -> Option<StepSpec> {
     let panels = stored.panels?;
-    let choice = Choice::from_code(stored.kernel)?;
+    let choice = Choice::try_from(stored.kernel).ok()?;
     let facts = facts.iter().find(|f| f.kernel == choice.kernel)?;
     let form = facts.prepared.as_ref()?;
     let workspace_bytes = form.slice_workspace_bytes(panels.panels as usize) as u64;
@@ -120,7 +120,7 @@ pub(crate) fn prepared(stored: &StepSpec, facts: &[KernelFacts]) -> Option<StepS
             kernel: facts.kernel,
             weights: WeightForm::Prepared,
         }
-        .code(),
+        .into(),
         prepared_panel_bytes: form.panel_bytes as u64,
         ..stored.clone()
     };

@@ -14,7 +14,7 @@ use crate::times::StepTimes;
 use crate::workload::{name_kernels, step_facts};
 use neap_ir::Program;
 use neap_kernels::simd::Isa;
-use neap_plan::{BLOCK_BYTES, ExecutionPlan, PreparedPanels, StepId, StepSpec, Workload};
+use neap_plan::{BLOCK_BYTES, ExecutionPlan, KernelId, PreparedPanels, StepId, StepSpec, Workload};
 use neap_planner::Planned;
 use neap_sim::CostProfile;
 
@@ -94,7 +94,7 @@ fn candidates(
     };
     let steps = old.workload.steps.iter().enumerate();
     steps
-        .filter(|(_, stored)| stored.kernel != 0)
+        .filter(|(_, stored)| stored.kernel != KernelId::DIRECT)
         .filter_map(|(step, stored)| {
             let spec = prepared(step, stored)?;
             let stored_ns = old.costs.step_ns(step, stored);

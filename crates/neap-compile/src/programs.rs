@@ -7,7 +7,7 @@ use crate::times::StepTimes;
 use crate::workload::operands;
 use neap_ir::{Graph, Op, Program, ValueId};
 use neap_kernels::simd::Isa;
-use neap_plan::{BLOCK_BYTES, Workload};
+use neap_plan::{BLOCK_BYTES, KernelId, Workload};
 use neap_planner::layout::Layouts;
 use neap_planner::{PlanOptions, Planner};
 use neap_rewrite::{BandLimits, OrderLimits};
@@ -114,7 +114,7 @@ impl Programs {
         let mut found = costs.clone();
         if Arc::ptr_eq(program, &self.plain) {
             for (ns, step) in found.step_ns.iter_mut().zip(&workload.steps) {
-                if step.kernel != 0 {
+                if step.kernel != KernelId::DIRECT {
                     *ns = 0;
                 }
             }

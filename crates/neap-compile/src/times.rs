@@ -3,7 +3,8 @@
 
 use crate::workload::operands;
 use neap_ir::{Node, Op, Program};
-use neap_plan::Workload;
+use neap_ops::Choice;
+use neap_plan::{KernelId, Workload};
 use neap_sim::CostProfile;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -15,7 +16,7 @@ pub struct StepTimes(pub Arc<BTreeMap<u64, u64>>);
 
 impl StepTimes {
     /// What a step of a program took with that kernel, if it was measured.
-    pub fn of(&self, program: &Program, step: usize, kernel: u8) -> Option<u64> {
+    pub fn of(&self, program: &Program, step: usize, kernel: KernelId) -> Option<u64> {
         let node = &program.graph.nodes[program.steps[step].index()];
         self.0.get(&step_key(program, node, kernel)).copied()
     }
@@ -38,7 +39,7 @@ impl StepTimes {
 
 /// Covers operator, attributes, types, layouts, weights and kernel of a step. Threads and instruction set are
 /// the machine's.
-pub fn step_key(program: &Program, node: &Node, kernel: u8) -> u64 {
+pub fn step_key(program: &Program, node: &Node, kernel: KernelId) -> u64 {
     let mut hash = Hash(blake3::Hasher::new());
     // Writing to a hash cannot fail.
     let _ = match &node.op {
@@ -58,7 +59,10 @@ pub fn step_key(program: &Program, node: &Node, kernel: u8) -> u64 {
         let _ = write!(hash, "|");
     }
     let panels = node.panels.map(|id| &program.packed[id.index()].form);
-    let _ = write!(hash, "{panels:?}{kernel}");
+    let _ = match Choice::try_from(kernel) {
+        Ok(choice) => write!(hash, "{panels:?}{choice}"),
+        Err(unknown) => write!(hash, "{panels:?}{unknown}"),
+    };
     let bytes = hash.0.finalize();
     u64::from_le_bytes(std::array::from_fn(|i| bytes.as_bytes()[i]))
 }

@@ -5,7 +5,7 @@ use crate::kernels::Kernels;
 use crate::options::Options;
 use crate::programs::Programs;
 use neap_ir::Program;
-use neap_plan::Workload;
+use neap_plan::{KernelId, Workload};
 use neap_planner::{Grounds, PlanOptions, Planner};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -83,5 +83,8 @@ impl<'a> Variants<'a> {
 }
 
 fn is_direct(workload: &Workload) -> bool {
-    workload.steps.iter().all(|step| step.kernel == 0)
+    workload
+        .steps
+        .iter()
+        .all(|step| step.kernel == KernelId::DIRECT)
 }

@@ -9,7 +9,8 @@ use neap_kernels::panel::preferred_panels;
 use neap_kernels::simd::Isa;
 use neap_ops::{KernelFacts, Operand};
 use neap_plan::{
-    BLOCK_BYTES, BufferId, BufferSpec, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload,
+    BLOCK_BYTES, BufferId, BufferSpec, Extent, KernelId, PanelSpec, RowTable, StepRange, StepSpec,
+    Workload,
 };
 
 /// Rows of a table read from storage at once: enough to keep the device busy.
@@ -75,10 +76,14 @@ pub fn workload(program: &Program, threads: usize, isa: Isa, kernels: Kernels) -
 /// Puts the kernels of its steps into a workload's digest: plans for others need other workspaces.
 pub(crate) fn name_kernels(workload: &mut Workload, program: &Program) {
     let mut digest = program.digest.clone();
-    if workload.steps.iter().any(|s| s.kernel != 0) {
+    let kernels = || workload.steps.iter().map(|s| s.kernel);
+    if kernels().any(|kernel| kernel != KernelId::DIRECT) {
+        let mut hasher = blake3::Hasher::new();
+        for KernelId(id) in kernels() {
+            hasher.update(&id.to_le_bytes());
+        }
         digest.push('+');
-        let kernels = workload.steps.iter().map(|s| s.kernel % 26);
-        digest.extend(kernels.map(|kernel| char::from(b'a' + kernel)));
+        digest.push_str(&hasher.finalize().to_hex()[..32]);
     }
     workload.digest = digest;
 }
@@ -227,7 +232,7 @@ fn step(
         panels,
         extents,
         rows,
-        kernel: 0,
+        kernel: KernelId::DIRECT,
         prepared_panel_bytes: 0,
         reads,
         writes,

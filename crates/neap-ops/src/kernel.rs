@@ -18,6 +18,9 @@ use neap_kernels::conv::ConvShape;
 use neap_kernels::parallel::Parallel;
 use neap_kernels::simd::Isa;
 use neap_kernels::winograd::{self, Weights};
+use neap_plan::KernelId;
+use std::fmt;
+use thiserror::Error;
 
 pub use neap_kernels::winograd::{Tile, WeightForm};
 
@@ -54,43 +57,60 @@ impl Kernel {
     }
 }
 
-/// Added to a kernel's code when its weights are prepared.
-const PREPARED: u8 = 0x10;
-
-impl Choice {
-    const KERNELS: [Kernel; 9] = [
-        Kernel::Direct,
-        Kernel::Winograd(Tile::F2),
-        Kernel::Winograd(Tile::F4),
-        Kernel::Winograd(Tile::F6),
-        Kernel::WinogradBands { rows: 2 },
-        Kernel::WinogradBands { rows: 4 },
-        Kernel::WinogradBands { rows: 8 },
-        Kernel::WinogradBands { rows: 16 },
-        Kernel::WinogradBands { rows: 32 },
-    ];
-
-    /// As a number, for plans that know no kernels; the default is 0.
-    #[must_use]
-    pub fn code(self) -> u8 {
-        let kernel = Self::KERNELS.iter().position(|&k| k == self.kernel);
-        let form = match self.weights {
-            WeightForm::Raw => 0,
-            WeightForm::Prepared => PREPARED,
+/// As plans name it: two for each kernel, with weights as packed and prepared.
+impl From<Choice> for KernelId {
+    fn from(choice: Choice) -> KernelId {
+        let kernel = match choice.kernel {
+            Kernel::Direct => 0,
+            Kernel::Winograd(Tile::F2) => 1,
+            Kernel::Winograd(Tile::F4) => 2,
+            Kernel::Winograd(Tile::F6) => 3,
+            Kernel::WinogradBands { rows } => FIRST_BANDS + u16::from(rows),
         };
-        kernel.unwrap_or(0) as u8 | form
+        KernelId(2 * kernel + u16::from(choice.weights == WeightForm::Prepared))
     }
+}
 
-    /// The choice of that code.
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Choice> {
-        let kernel = *Self::KERNELS.get(usize::from(code & !PREPARED))?;
-        let weights = if code & PREPARED == 0 {
-            WeightForm::Raw
-        } else {
-            WeightForm::Prepared
+/// The id of bands of no rows, without its weights' form.
+const FIRST_BANDS: u16 = 4;
+
+/// An id that names no kernel of this build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("there is no kernel {}", self.0.0)]
+pub struct UnknownKernel(pub KernelId);
+
+impl TryFrom<KernelId> for Choice {
+    type Error = UnknownKernel;
+
+    fn try_from(id: KernelId) -> Result<Choice, UnknownKernel> {
+        let kernel = match id.0 / 2 {
+            0 => Kernel::Direct,
+            1 => Kernel::Winograd(Tile::F2),
+            2 => Kernel::Winograd(Tile::F4),
+            3 => Kernel::Winograd(Tile::F6),
+            bands => Kernel::WinogradBands {
+                rows: u8::try_from(bands - FIRST_BANDS).map_err(|_| UnknownKernel(id))?,
+            },
         };
-        Some(Choice { kernel, weights })
+        let weights = match id.0 % 2 {
+            0 => WeightForm::Raw,
+            _ => WeightForm::Prepared,
+        };
+        Ok(Choice { kernel, weights })
+    }
+}
+
+/// A name of its own for every choice.
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kernel.label())?;
+        if let Kernel::WinogradBands { rows } = self.kernel {
+            write!(f, "_{rows}")?;
+        }
+        match self.weights {
+            WeightForm::Raw => Ok(()),
+            WeightForm::Prepared => f.write_str("_prepared"),
+        }
     }
 }
 
@@ -341,4 +361,34 @@ fn panel_winograd(
         isa, par, tile, &shape, range, weights, input, out, residual, scratch,
     )
     .named(args.op)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_choice_has_an_id_and_a_name_of_its_own() {
+        let bands = (0..=u8::MAX).map(|rows| Kernel::WinogradBands { rows });
+        let kernels = [Kernel::Direct]
+            .into_iter()
+            .chain(Tile::ALL.map(Kernel::Winograd))
+            .chain(bands);
+        let (mut ids, mut names) = (BTreeSet::new(), BTreeSet::new());
+        for kernel in kernels {
+            for weights in [WeightForm::Raw, WeightForm::Prepared] {
+                let choice = Choice { kernel, weights };
+                let id = KernelId::from(choice);
+                assert_eq!(Choice::try_from(id), Ok(choice));
+                assert!(ids.insert(id), "{choice} shares its id");
+                assert!(names.insert(choice.to_string()), "{choice} shares its name");
+            }
+        }
+        assert_eq!(KernelId::from(Choice::default()), KernelId::DIRECT);
+        // Ids are dense, and those behind the last name no kernel.
+        let behind = KernelId(ids.len() as u16);
+        assert_eq!(Choice::try_from(behind), Err(UnknownKernel(behind)));
+        assert!(Choice::try_from(KernelId(u16::MAX)).is_err());
+    }
 }

@@ -34,7 +34,7 @@ pub use error::OpError;
 pub use evaluate::{evaluate, evaluate_outputs};
 pub use execute::execute;
 pub use kernel::{
-    Choice, FormFacts, Kernel, KernelFacts, Tile, WeightForm, execute_with, kernels,
+    Choice, FormFacts, Kernel, KernelFacts, Tile, UnknownKernel, WeightForm, execute_with, kernels,
     prepare_panels, prepared_panel_bytes,
 };
 pub use query::{

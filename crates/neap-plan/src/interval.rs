@@ -9,10 +9,22 @@ use crate::BLOCK_BYTES;
 #[serde(transparent)]
 pub struct StepId(pub u32);
 
+/// Which of its kernels computes a step. Opaque here: it is for whoever makes workloads and whoever runs them.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct KernelId(pub u16);
+
 /// Index into [`crate::Workload::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BufferId(pub u32);
+
+impl KernelId {
+    /// The kernel that every step has.
+    pub const DIRECT: KernelId = KernelId(0);
+}
 
 impl StepId {
     pub fn index(self) -> usize {

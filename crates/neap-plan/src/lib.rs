@@ -17,7 +17,7 @@ mod timeline;
 mod validate;
 mod workload;
 
-pub use interval::{BufferId, ByteRange, PanelRange, StepId, StepRange};
+pub use interval::{BufferId, ByteRange, KernelId, PanelRange, StepId, StepRange};
 pub use plan::{
     AfterCompute, Compute, ExecutionPlan, KeptAt, Load, LoadFrom, PreparedPanels, ResidentLoad,
     Return, Store, WeightsAt, whole_blocks,

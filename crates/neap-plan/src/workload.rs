@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BLOCK_BYTES, BufferId, ByteRange, PanelRange, StepRange, WORKSPACE_ALIGN};
+use crate::{BLOCK_BYTES, BufferId, ByteRange, KernelId, PanelRange, StepRange, WORKSPACE_ALIGN};
 
 /// One network at fixed shapes, in schedule order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -39,9 +39,8 @@ pub struct StepSpec {
     pub panels: Option<PanelSpec>,
     pub extents: Vec<Extent>,
     pub rows: Option<RowTable>,
-    /// Which of its kernels computes the step: 0 is the one that every step has. What others mean is for
-    /// whoever made the workload and whoever runs it; flops, bytes and workspace are this kernel's.
-    pub kernel: u8,
+    /// Which of its kernels computes the step; flops, bytes and workspace are this kernel's.
+    pub kernel: KernelId,
     /// Bytes of one panel in the form in which the kernel takes it, where that is not the stored one: made of
     /// each panel when it is first used, and kept in memory of its own ([`crate::ExecutionPlan::prepared`]).
     /// 0: panels are used as they are stored.

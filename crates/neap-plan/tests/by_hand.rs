@@ -8,9 +8,9 @@
 //! ```
 
 use neap_plan::{
-    AfterCompute, BufferSpec, Compute, ExecutionPlan, Extent, Lane, Load, PanelRange, PanelSpec,
-    PreparedPanels, ResidentLoad, RunTiming, Span, StepId, StepRange, StepSpec, Timeline, Verdict,
-    Violation, WeightsAt, Workload, render, validate,
+    AfterCompute, BufferSpec, Compute, ExecutionPlan, Extent, KernelId, Lane, Load, PanelRange,
+    PanelSpec, PreparedPanels, ResidentLoad, RunTiming, Span, StepId, StepRange, StepSpec,
+    Timeline, Verdict, Violation, WeightsAt, Workload, render, validate,
 };
 
 const BLOCK: u64 = 4096;
@@ -351,7 +351,7 @@ fn the_page_is_self_contained_and_escapes_names() {
 #[test]
 fn the_trace_is_such_as_viewers_read() {
     let mut text = Vec::new();
-    let kernel = |code: u8| format!("kernel {code}");
+    let kernel = |id: KernelId| format!("kernel {}", id.0);
     render::write_trace(
         &mut text,
         "a \"title\"",

@@ -185,8 +185,7 @@ impl Resolver<'_> {
     }
 
     fn choice(&self) -> Result<Choice, RuntimeError> {
-        Choice::from_code(self.spec.kernel)
-            .ok_or_else(|| self.mismatch(format!("there is no kernel {}", self.spec.kernel)))
+        Choice::try_from(self.spec.kernel).map_err(|unknown| self.mismatch(unknown.to_string()))
     }
 
     /// Prepared panels are as large as the kernel takes them.

@@ -4,7 +4,7 @@
 mod support;
 
 use neap_ops::{Choice, Kernel, Tile, WeightForm};
-use neap_plan::{ExecutionPlan, PreparedPanels, StepId, validate};
+use neap_plan::{ExecutionPlan, KernelId, PreparedPanels, StepId, StepSpec, validate};
 use neap_planner::Strategy;
 use neap_runtime::RuntimeError;
 use neap_store::{FaultScript, MemoryModel};
@@ -29,7 +29,7 @@ fn with_winograd(mut model: Model, weights: WeightForm) -> (Model, usize) {
         };
         let panels = spec.panels.expect("a convolution has panels").panels as usize;
         let form = facts.form(weights).expect("both forms");
-        spec.kernel = Choice { kernel, weights }.code();
+        spec.kernel = Choice { kernel, weights }.into();
         spec.workspace_bytes = form.slice_workspace_bytes(panels) as u64;
         spec.prepared_panel_bytes = match weights {
             WeightForm::Raw => 0,
@@ -100,13 +100,27 @@ fn the_same_bits_run_after_run_and_plan_after_plan() {
     }
 }
 
+fn as_packed(step: &mut StepSpec) {
+    let choice = Choice::try_from(step.kernel).expect("a kernel");
+    let weights = WeightForm::Raw;
+    step.kernel = Choice { weights, ..choice }.into();
+}
+
+fn directly(step: &mut StepSpec) {
+    let choice = Choice::try_from(step.kernel).expect("a kernel");
+    let kernel = Kernel::Direct;
+    step.kernel = Choice { kernel, ..choice }.into();
+}
+
 #[test]
 fn sizes_that_are_not_the_kernels_are_refused() {
     let (model, _) = with_winograd(image_model(31), WeightForm::Prepared);
-    let wrong = |change: fn(&mut neap_plan::StepSpec)| {
+    let wrong = |change: fn(&mut StepSpec)| {
         let (mut model, _) = with_winograd(image_model(31), WeightForm::Prepared);
         let specs = model.workload.steps.iter_mut();
-        specs.filter(|s| s.kernel != 0).for_each(change);
+        specs
+            .filter(|s| s.kernel != KernelId::DIRECT)
+            .for_each(change);
         let plan = plan(&model, u64::MAX);
         let session = model.open(&plan, 1, MemoryModel::default(), FaultScript::default());
         match session.map(|_| ()) {
@@ -117,8 +131,8 @@ fn sizes_that_are_not_the_kernels_are_refused() {
     assert!(wrong(|s| s.prepared_panel_bytes -= 64).contains("a prepared panel is"));
     assert!(wrong(|s| s.prepared_panel_bytes += 64).contains("a prepared panel is"));
     // Stored panels, with a place for prepared ones, and the other way round.
-    assert!(wrong(|s| s.kernel &= 0x0f).contains("a prepared panel is 0 bytes"));
+    assert!(wrong(as_packed).contains("a prepared panel is 0 bytes"));
     assert!(wrong(|s| s.prepared_panel_bytes = 0).contains("0 are planned"));
-    assert!(wrong(|s| s.kernel &= 0xf0).contains("takes no prepared panels"));
+    assert!(wrong(directly).contains("takes no prepared panels"));
     assert!(plan(&model, u64::MAX).prepared.len() == 1);
 }

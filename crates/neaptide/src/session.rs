@@ -169,7 +169,7 @@ impl Plan {
         let mut counts = BTreeMap::new();
         let mut count = |kernel: Kernel| *counts.entry(kernel.label()).or_insert(0) += 1;
         for (&node, step) in self.program.steps.iter().zip(&self.workload.steps) {
-            let kernel = Choice::from_code(step.kernel).unwrap_or_default().kernel;
+            let kernel = Choice::try_from(step.kernel).unwrap_or_default().kernel;
             let node = &self.program.graph.nodes[node.index()];
             match chain_of(&node.op) {
                 Some(chain) => {
@@ -193,8 +193,8 @@ impl Plan {
         title: &str,
         timeline: &Timeline,
     ) -> std::io::Result<()> {
-        let kernel = |code| {
-            let choice = neap_ops::Choice::from_code(code).unwrap_or_default();
+        let kernel = |id| {
+            let choice = Choice::try_from(id).unwrap_or_default();
             choice.kernel.label().to_owned()
         };
         let (workload, plan) = (&self.workload, &self.execution);

@@ -2,7 +2,7 @@
 //! of storage in the loads themselves.
 
 use super::slots::{Slot, Subject};
-use neap_plan::{StepSpec, Workload};
+use neap_plan::{KernelId, StepSpec, Workload};
 use neap_sim::CostProfile;
 use std::collections::HashMap;
 
@@ -81,7 +81,7 @@ fn step_times(subject: &Subject, (resident, slots): (&Subject, &[&Slot])) -> Vec
 }
 
 /// Steps of equal kind take equal times.
-fn kind(step: &StepSpec) -> (&str, u8, u64, u64) {
+fn kind(step: &StepSpec) -> (&str, KernelId, u64, u64) {
     (
         &step.name,
         step.kernel,

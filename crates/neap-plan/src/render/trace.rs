@@ -13,7 +13,7 @@ use std::io;
 
 use serde_json::{Value, json};
 
-use crate::{ExecutionPlan, Lane, PanelRange, Span, Timeline, Workload};
+use crate::{ExecutionPlan, KernelId, Lane, PanelRange, Span, Timeline, Workload};
 
 /// Rows ("threads") of the trace. Loads and stores take as many as are under way at once.
 const RUNS: u64 = 1;
@@ -24,8 +24,8 @@ const STORES: u64 = 10_000;
 const PROCESS: u64 = 1;
 
 /// Writes a timeline of this plan as one JSON object, an event a line: times in microseconds, one complete event
-/// (`"ph": "X"`), a nanosecond short, per run, compute, wait, load and store. `kernel` names the kernel of a number in the workload. Spans
-/// that do not belong to the plan are left out.
+/// (`"ph": "X"`), a nanosecond short, per run, compute, wait, load and store. `kernel` names
+/// kernels. Spans that do not belong to the plan are left out.
 ///
 /// # Errors
 /// Those of `out`.
@@ -35,7 +35,7 @@ pub fn write_trace(
     workload: &Workload,
     plan: &ExecutionPlan,
     timeline: &Timeline,
-    kernel: impl Fn(u8) -> String,
+    kernel: impl Fn(KernelId) -> String,
 ) -> io::Result<()> {
     write!(out, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
     let mut separator = "\n";
@@ -53,7 +53,7 @@ fn events(
     workload: &Workload,
     plan: &ExecutionPlan,
     timeline: &Timeline,
-    kernel: &impl Fn(u8) -> String,
+    kernel: &impl Fn(KernelId) -> String,
     emit: &mut impl FnMut(Value) -> io::Result<()>,
 ) -> io::Result<()> {
     let what = What {
@@ -154,7 +154,11 @@ struct What<'a> {
 }
 
 impl What<'_> {
-    fn compute(&self, span: &Span, kernel: &impl Fn(u8) -> String) -> Option<(String, Value)> {
+    fn compute(
+        &self,
+        span: &Span,
+        kernel: &impl Fn(KernelId) -> String,
+    ) -> Option<(String, Value)> {
         let compute = self.plan.computes.get(span.action as usize)?;
         let step = self.workload.steps.get(compute.step.index())?;
         let args = json!({
