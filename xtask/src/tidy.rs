@@ -60,6 +60,12 @@ const IMPURE: &[&str] = &[
 /// One idea a file; past this a file has several.
 const MAX_LINES: usize = 650;
 
+/// Crates whose functions have at most [`MAX_FUNCTION_LINES`].
+const SHORT_FUNCTIONS: &[&str] = &["neap-compile", "neaptide"];
+
+/// A longer function has steps that deserve names.
+const MAX_FUNCTION_LINES: usize = 100;
+
 pub fn run(root: &Path) -> Result<()> {
     let mut faults = Vec::new();
     let mut crates: Vec<PathBuf> = fs::read_dir(root.join("crates"))
@@ -136,6 +142,13 @@ fn check_crate(dir: &Path, faults: &mut Vec<String>) -> Result<()> {
                 }
             }
         }
+        if SHORT_FUNCTIONS.contains(&name.as_str()) {
+            for (function, lines) in long_functions(&text) {
+                faults.push(format!(
+                    "{shown}: {function} has {lines} lines, more than {MAX_FUNCTION_LINES}"
+                ));
+            }
+        }
         if ["todo!(", "unimplemented!(", "dbg!("]
             .iter()
             .any(|w| text.contains(w))
@@ -148,6 +161,50 @@ fn check_crate(dir: &Path, faults: &mut Vec<String>) -> Result<()> {
         faults.push(format!("{name} does not forbid unsafe code"));
     }
     Ok(())
+}
+
+/// Functions that are too long, with their lines. In formatted code a function ends at the first closing brace that is
+/// indented as its first line is.
+fn long_functions(text: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (first, line) in lines.iter().enumerate() {
+        let code = line.trim_start();
+        let indent = &line[..line.len() - code.len()];
+        let Some(name) = function_name(code) else {
+            continue;
+        };
+        let is_end = |line: &&str| {
+            line.strip_prefix(indent)
+                .is_some_and(|rest| rest == "}" || rest.ends_with(';') && !rest.starts_with(' '))
+        };
+        let is_one_line = line.ends_with(';') || line.ends_with('}');
+        let length = match is_one_line {
+            true => 1,
+            false => {
+                1 + lines[first..]
+                    .iter()
+                    .skip(1)
+                    .take_while(|l| !is_end(l))
+                    .count()
+                    + 1
+            }
+        };
+        if length > MAX_FUNCTION_LINES {
+            found.push((name.to_owned(), length));
+        }
+    }
+    found
+}
+
+/// Of a line that begins a function.
+fn function_name(code: &str) -> Option<&str> {
+    let (before, after) = code.split_once("fn ")?;
+    let is_modifier =
+        |word: &str| word.starts_with("pub") || ["const", "unsafe", "async"].contains(&word);
+    let name = after.split(['(', '<']).next()?;
+    let is_name = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    (before.split_whitespace().all(is_modifier) && is_name).then_some(name)
 }
 
 fn floor_of(name: &str) -> Option<u32> {
@@ -180,4 +237,21 @@ fn rust_files(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     }
     found.sort();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_functions_are_found() {
+        let body = |lines: usize| "        work();\n".repeat(lines);
+        let text = format!(
+            "trait T {{\n    fn declared(\n        &self,\n    );\n}}\nimpl T {{\n    pub(crate) fn long(&self) {{\n{}    }}\n\n    fn short() {{\n{}    }}\n}}\n",
+            body(MAX_FUNCTION_LINES - 1),
+            body(MAX_FUNCTION_LINES - 2),
+        );
+        let expected = vec![("long".to_owned(), MAX_FUNCTION_LINES + 1)];
+        assert_eq!(long_functions(&text), expected);
+    }
 }

@@ -7,10 +7,10 @@
 //! ```
 
 use crate::kernels::flops_by;
+use crate::options::Target;
 use crate::times::StepTimes;
 use neap_ir::bands::Bands;
-use neap_ir::{Layout, Node, Op, Program};
-use neap_kernels::simd::Isa;
+use neap_ir::{Layout, Op, Program};
 use neap_ops::{Choice, Kernel, KernelFacts, Operand, WeightForm};
 use neap_plan::{KernelId, StepSpec, Workload};
 use neap_sim::CostProfile;
@@ -25,8 +25,8 @@ const CALL_FLOPS: u64 = 1_000_000;
 /// Bands so low that calls take more than this part of the layers' operations are not worth the memory.
 const MOST_OVERHEAD: u64 = 16;
 
-/// A chain in row bands.
-struct Costs {
+/// What the layers of a chain take, and what is added by bands.
+struct LayerCosts {
     layers: Vec<Layer>,
     /// Of all layers, in operations of the direct kernels.
     flops: u64,
@@ -38,28 +38,130 @@ struct Layer {
     flops: u64,
 }
 
-impl Costs {
+impl LayerCosts {
+    fn all_flops(&self) -> u64 {
+        self.flops.saturating_add(self.overhead_flops)
+    }
+}
+
+/// The step of a chain by direct kernels. `flops` and `touched_bytes` are of its layers one after another.
+pub(crate) fn direct(step: StepSpec) -> StepSpec {
+    let with_overhead = |cost: u64| cost.saturating_add(cost / DIRECT_OVERHEAD);
+    StepSpec {
+        flops: with_overhead(step.flops),
+        touched_bytes: with_overhead(step.touched_bytes),
+        ..step
+    }
+}
+
+/// Where the times of a chain's layers are known from.
+pub(crate) struct Plain<'a> {
+    pub program: &'a Program,
+    /// With direct kernels.
+    pub workload: &'a Workload,
+    pub costs: &'a CostProfile,
+    pub times: &'a StepTimes,
+}
+
+/// A chain with its inputs, on a machine.
+pub(crate) struct Chain<'a> {
+    pub bands: &'a Bands,
+    pub inputs: &'a [Operand<'a>],
+    pub target: Target,
+}
+
+impl Chain<'_> {
+    /// The step of a chain with Winograd kernels, where that promises to be faster than [`direct`] and `room_bytes`
+    /// are enough for weights and workspace.
+    pub fn fastest(&self, direct: StepSpec, facts: &[KernelFacts], room_bytes: u64) -> StepSpec {
+        let weights_bytes: u64 = direct.extents.iter().map(|e| e.bytes).sum();
+        let mut best = direct.clone();
+        // Facts come with the lowest bands first.
+        for facts in facts {
+            let workspace_bytes = facts.raw.workspace_bytes as u64;
+            let fits = workspace_bytes.saturating_add(weights_bytes) <= room_bytes;
+            if !matches!(facts.kernel, Kernel::WinogradBands { .. }) || !fits {
+                continue;
+            }
+            let Some(costs) = self.costs(facts.kernel) else {
+                continue;
+            };
+            if costs.all_flops() < best.flops {
+                let choice = Choice {
+                    kernel: facts.kernel,
+                    weights: WeightForm::Raw,
+                };
+                best = StepSpec {
+                    workspace_bytes,
+                    flops: costs.all_flops(),
+                    kernel: choice.into(),
+                    ..direct.clone()
+                };
+                if costs.overhead_flops <= costs.flops / MOST_OVERHEAD {
+                    break;
+                }
+            }
+        }
+        best
+    }
+
+    /// Time of a chain computed by that kernel, by the times of its layers, which are these steps of the
+    /// plain program, first to last; `None` where they are others.
+    pub fn step_ns(&self, kernel: KernelId, steps: &[usize], plain: &Plain) -> Option<u64> {
+        let kernel = Choice::try_from(kernel).ok()?.kernel;
+        let costs = self.costs(kernel)?;
+        if costs.layers.len() != steps.len() {
+            return None;
+        }
+        let layer_ns = |(layer, &step): (&Layer, &usize)| {
+            let spec = plain.workload.steps.get(step)?;
+            let direct_ns = plain.costs.step_ns.get(step).copied().unwrap_or(0);
+            let measured_ns = plain.times.of(plain.program, step, layer.kernel);
+            Some(match measured_ns {
+                _ if layer.kernel == KernelId::DIRECT => plain.costs.step_ns(step, spec),
+                Some(ns) => ns,
+                None if direct_ns > 0 => in_proportion(direct_ns, layer.flops, spec.flops),
+                None => {
+                    let estimated = StepSpec {
+                        flops: layer.flops,
+                        ..spec.clone()
+                    };
+                    plain.costs.step_ns(step, &estimated)
+                }
+            })
+        };
+        let mut sum_ns = 0u64;
+        for ns in costs.layers.iter().zip(steps).map(layer_ns) {
+            sum_ns = sum_ns.saturating_add(ns?);
+        }
+        Some(in_proportion(sum_ns, costs.all_flops(), costs.flops))
+    }
+
     /// Of the layers as `kernel` computes them; `None` where it cannot.
-    fn of(
-        chain: &Bands,
-        inputs: &[Operand],
-        kernel: Kernel,
-        threads: usize,
-        isa: Isa,
-    ) -> Option<Costs> {
-        let types: Vec<_> = inputs.iter().map(|o| o.map(|(ty, _)| ty.clone())).collect();
+    fn costs(&self, kernel: Kernel) -> Option<LayerCosts> {
+        let types: Vec<_> = self
+            .inputs
+            .iter()
+            .map(|o| o.map(|(ty, _)| ty.clone()))
+            .collect();
         let x = types.first()?.as_ref()?;
-        let results = chain.layer_types(&types).ok()?;
-        let (kernels, calls) = neap_ops::layer_kernels(chain, &x.shape, kernel)?;
+        let results = self.bands.layer_types(&types).ok()?;
+        let (kernels, calls) = neap_ops::layer_kernels(self.bands, &x.shape, kernel)?;
         let mut layers = Vec::with_capacity(kernels.len());
         let before = std::iter::once(x).chain(&results);
-        for ((layer, kernel), (x, y)) in chain.layers.iter().zip(kernels).zip(before.zip(&results))
+        for ((layer, kernel), (x, y)) in self
+            .bands
+            .layers
+            .iter()
+            .zip(kernels)
+            .zip(before.zip(&results))
         {
             let op = layer.op();
             let (x, y) = ([Some((x, Layout::Blocked))], [Some((y, Layout::Blocked))]);
             let flops = match kernel {
                 Kernel::Winograd(tile) => {
-                    let facts = neap_ops::kernels(&op, &x, &y, threads, isa);
+                    let facts =
+                        neap_ops::kernels(&op, &x, &y, self.target.threads, self.target.isa);
                     let facts = facts.iter().find(|f| f.kernel == kernel)?;
                     let floats = layer.weight_shape()?.iter().product::<usize>();
                     flops_by(facts, tile, (floats * size_of::<f32>()) as u64) as u64
@@ -82,117 +184,12 @@ impl Costs {
             Kernel::WinogradBands { .. } => CALL_FLOPS.saturating_mul(calls as u64),
             _ => flops / DIRECT_OVERHEAD,
         };
-        Some(Costs {
+        Some(LayerCosts {
             layers,
             flops,
             overhead_flops,
         })
     }
-
-    fn all_flops(&self) -> u64 {
-        self.flops.saturating_add(self.overhead_flops)
-    }
-}
-
-/// The step of a chain by direct kernels. `flops` and `touched_bytes` are of its layers one after another.
-pub(crate) fn direct(step: StepSpec) -> StepSpec {
-    let with_overhead = |cost: u64| cost.saturating_add(cost / DIRECT_OVERHEAD);
-    StepSpec {
-        flops: with_overhead(step.flops),
-        touched_bytes: with_overhead(step.touched_bytes),
-        ..step
-    }
-}
-
-/// The step of a chain with Winograd kernels, where that promises to be faster than [`direct`] and `room_bytes`
-/// are enough for weights and workspace.
-pub(crate) fn fastest(
-    direct: StepSpec,
-    chain: &Bands,
-    inputs: &[Operand],
-    facts: &[KernelFacts],
-    room_bytes: u64,
-    threads: usize,
-    isa: Isa,
-) -> StepSpec {
-    let weights_bytes: u64 = direct.extents.iter().map(|e| e.bytes).sum();
-    let mut best = direct.clone();
-    // Facts come with the lowest bands first.
-    for facts in facts {
-        let workspace_bytes = facts.raw.workspace_bytes as u64;
-        let fits = workspace_bytes.saturating_add(weights_bytes) <= room_bytes;
-        if !matches!(facts.kernel, Kernel::WinogradBands { .. }) || !fits {
-            continue;
-        }
-        let Some(costs) = Costs::of(chain, inputs, facts.kernel, threads, isa) else {
-            continue;
-        };
-        if costs.all_flops() < best.flops {
-            let choice = Choice {
-                kernel: facts.kernel,
-                weights: WeightForm::Raw,
-            };
-            best = StepSpec {
-                workspace_bytes,
-                flops: costs.all_flops(),
-                kernel: choice.into(),
-                ..direct.clone()
-            };
-            if costs.overhead_flops <= costs.flops / MOST_OVERHEAD {
-                break;
-            }
-        }
-    }
-    best
-}
-
-/// Where the times of a chain's layers are known from.
-pub(crate) struct Plain<'a> {
-    pub program: &'a Program,
-    /// With direct kernels.
-    pub workload: &'a Workload,
-    pub costs: &'a CostProfile,
-    pub times: &'a StepTimes,
-}
-
-/// Time of a chain computed by that kernel, by the times of its layers, which are these steps of the
-/// plain program, first to last; `None` where they are others.
-pub(crate) fn step_ns(
-    chain: &Bands,
-    inputs: &[Operand],
-    kernel: KernelId,
-    steps: &[usize],
-    plain: &Plain,
-    threads: usize,
-    isa: Isa,
-) -> Option<u64> {
-    let kernel = Choice::try_from(kernel).ok()?.kernel;
-    let costs = Costs::of(chain, inputs, kernel, threads, isa)?;
-    if costs.layers.len() != steps.len() {
-        return None;
-    }
-    let layer_ns = |(layer, &step): (&Layer, &usize)| {
-        let spec = plain.workload.steps.get(step)?;
-        let direct_ns = plain.costs.step_ns.get(step).copied().unwrap_or(0);
-        let measured_ns = plain.times.of(plain.program, step, layer.kernel);
-        Some(match measured_ns {
-            _ if layer.kernel == KernelId::DIRECT => plain.costs.step_ns(step, spec),
-            Some(ns) => ns,
-            None if direct_ns > 0 => in_proportion(direct_ns, layer.flops, spec.flops),
-            None => {
-                let estimated = StepSpec {
-                    flops: layer.flops,
-                    ..spec.clone()
-                };
-                plain.costs.step_ns(step, &estimated)
-            }
-        })
-    };
-    let mut sum_ns = 0u64;
-    for ns in costs.layers.iter().zip(steps).map(layer_ns) {
-        sum_ns = sum_ns.saturating_add(ns?);
-    }
-    Some(in_proportion(sum_ns, costs.all_flops(), costs.flops))
 }
 
 fn in_proportion(ns: u64, flops: u64, known_flops: u64) -> u64 {
@@ -200,27 +197,11 @@ fn in_proportion(ns: u64, flops: u64, known_flops: u64) -> u64 {
 }
 
 /// The chain of a node, if it is one.
-pub fn of(op: &Op) -> Option<&Bands> {
+pub(crate) fn of(op: &Op) -> Option<&Bands> {
     match op {
         Op::Bands(chain) => Some(chain),
         _ => None,
     }
-}
-
-/// The kernels of a chain's layers that have weights.
-pub fn kernels(
-    program: &Program,
-    node: &Node,
-    chain: &Bands,
-    kernel: Kernel,
-) -> impl Iterator<Item = Kernel> {
-    let x = node
-        .input(0)
-        .map_or(&[][..], |x| &program.graph.ty(x).shape);
-    let found = neap_ops::layer_kernels(chain, x, kernel);
-    let kernels = found.map_or_else(Vec::new, |(kernels, _)| kernels);
-    let layers = kernels.into_iter().zip(&chain.layers);
-    layers.filter_map(|(kernel, layer)| layer.has_weights().then_some(kernel))
 }
 
 #[cfg(test)]
@@ -230,6 +211,7 @@ mod tests {
     use neap_ir::op::{Activation, Window};
     use neap_ir::panel::{ConvForm, Epilogue, PanelConv};
     use neap_ir::{DType, TensorType};
+    use neap_kernels::simd::Isa;
     use neap_plan::Extent;
 
     const THREADS: usize = 2;
@@ -283,15 +265,15 @@ mod tests {
             ..StepSpec::default()
         };
         let direct = direct(plain);
-        let found = fastest(
-            direct.clone(),
-            chain,
-            &inputs,
-            &facts,
-            room_bytes,
-            THREADS,
-            isa,
-        );
+        let chain = Chain {
+            bands: chain,
+            inputs: &inputs,
+            target: Target {
+                threads: THREADS,
+                isa,
+            },
+        };
+        let found = chain.fastest(direct.clone(), &facts, room_bytes);
         (direct, found)
     }
 

@@ -2,16 +2,20 @@
 //!
 //! ```text
 //!   Programs ──► Workload per choice of kernels ──► plan per strategy ──► the one predicted fastest
-//!   programs     kernels, chains, workload          planning, variants    preparing: panels in memory left over
+//!   programs     kernels, chains, workload          attempt, variants     planning, preparing: panels in memory left over
 //! ```
 //! Everything here only computes. The caller measures the machine ([`StepTimes`], cost profiles) and its own
 //! memory, and says how much room is left for the arena and its page tables.
 #![forbid(unsafe_code)]
 
+mod attempt;
 mod chains;
+mod costs;
+mod counts;
 mod error;
 mod kernels;
 mod options;
+mod page_tables;
 mod planning;
 mod preparing;
 mod programs;
@@ -19,10 +23,10 @@ mod times;
 mod variants;
 mod workload;
 
-pub use chains::{kernels as chain_kernels, of as chain_of};
+pub use counts::kernel_counts;
 pub use error::{ProgramError, SearchError};
 pub use kernels::Kernels;
-pub use options::{Options, StrategyChoice};
+pub use options::{Options, StrategyChoice, Target};
 pub use planning::{Compiled, Refine, Request, Search};
 pub use programs::{
     BandCount, BandMode, PROGRAM_VERSION, Programs, StepOrder, check_supported, count_bands,

@@ -41,11 +41,17 @@ impl From<Strategy> for StrategyChoice {
     }
 }
 
+/// The machine that computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    pub threads: usize,
+    pub isa: Isa,
+}
+
 /// What a model is compiled for, except for the memory that it may take.
 #[derive(Debug, Clone)]
 pub struct Options {
-    pub threads: usize,
-    pub isa: Isa,
+    pub target: Target,
     pub strategy: StrategyChoice,
     /// What the planner may do; anything but the default is for comparison.
     pub planner: PlanOptions,
@@ -64,7 +70,7 @@ pub struct Options {
 impl Options {
     /// What must be planned of a program.
     pub fn workload(&self, program: &Program, kernels: Kernels) -> Workload {
-        let mut workload = workload(program, self.threads, self.isa, kernels);
+        let mut workload = workload(program, self.target, kernels);
         if self.keep_activations {
             keep_activations(&mut workload, program);
         }

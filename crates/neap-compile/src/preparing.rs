@@ -10,10 +10,10 @@
 //! bits of the result are the same.
 
 use crate::kernels;
+use crate::options::Target;
 use crate::times::StepTimes;
 use crate::workload::{name_kernels, step_facts};
 use neap_ir::Program;
-use neap_kernels::simd::Isa;
 use neap_plan::{BLOCK_BYTES, ExecutionPlan, KernelId, PreparedPanels, StepId, StepSpec, Workload};
 use neap_planner::Planned;
 use neap_sim::CostProfile;
@@ -35,82 +35,81 @@ struct Candidate {
     ns: u64,
 }
 
-/// The same plan, with panels prepared in at most `spare_bytes` behind its arena; `None` where nothing is gained by
-/// that, or weights are loaded in each run. `times` are of steps that were measured.
-pub(crate) fn prepare(
-    program: &Program,
-    threads: usize,
-    isa: Isa,
-    times: &StepTimes,
-    old: &Planning,
-    spare_bytes: u64,
-) -> Option<Planning> {
-    let plan = &old.planned.plan;
-    if !plan.loads.is_empty() || !plan.stores.is_empty() {
-        return None;
-    }
-    let mut candidates = candidates(program, threads, isa, times, old);
-    candidates.sort_by(|a, b| {
-        let by_saving = |a: &Candidate, b: &Candidate| u128::from(a.saved_ns) * u128::from(b.bytes);
-        by_saving(b, a).cmp(&by_saving(a, b))
-    });
-    let mut costs = old.costs.clone();
-    costs.step_ns.resize(old.workload.steps.len(), 0);
-    let mut workload = old.workload.clone();
-    let mut chosen = Vec::new();
-    let mut room_bytes = spare_bytes;
-    for candidate in candidates {
-        // Not a smaller one instead: with more memory there is then never less prepared.
-        let Some(left) = room_bytes.checked_sub(candidate.bytes) else {
-            break;
-        };
-        room_bytes = left;
-        costs.step_ns[candidate.step] = candidate.ns;
-        workload.steps[candidate.step] = candidate.spec;
-        chosen.push(candidate.step);
-    }
-    chosen.sort_unstable();
-    name_kernels(&mut workload, program);
-    let plan = with_places(plan, &workload, &chosen);
-    let prediction = neap_sim::predict(&workload, &plan, &costs);
-    let is_faster = prediction.latency_ns < old.planned.prediction.latency_ns;
-    is_faster.then_some(Planning {
-        workload,
-        planned: Planned { plan, prediction },
-        costs,
-    })
+/// What panels are prepared for.
+pub(crate) struct Preparing<'a> {
+    pub program: &'a Program,
+    pub target: Target,
+    /// Of steps that were measured.
+    pub times: &'a StepTimes,
 }
 
-fn candidates(
-    program: &Program,
-    threads: usize,
-    isa: Isa,
-    times: &StepTimes,
-    old: &Planning,
-) -> Vec<Candidate> {
-    let prepared = |step: usize, stored: &StepSpec| {
-        let facts = step_facts(program, step, threads, isa);
-        kernels::prepared(stored, &facts)
-    };
-    let steps = old.workload.steps.iter().enumerate();
-    steps
-        .filter(|(_, stored)| stored.kernel != KernelId::DIRECT)
-        .filter_map(|(step, stored)| {
-            let spec = prepared(step, stored)?;
-            let stored_ns = old.costs.step_ns(step, stored);
-            let ns = times
-                .of(program, step, spec.kernel)
-                .unwrap_or_else(|| estimate_ns(&old.costs, stored_ns, [stored, &spec]));
-            let saved_ns = stored_ns.checked_sub(ns).filter(|&saved| saved > 0)?;
-            Some(Candidate {
-                step,
-                bytes: spec.prepared_bytes().next_multiple_of(BLOCK_BYTES),
-                spec,
-                saved_ns,
-                ns,
-            })
+impl Preparing<'_> {
+    /// The same plan, with panels prepared in at most `spare_bytes` behind its arena; `None` where nothing is gained by
+    /// that, or weights are loaded in each run.
+    pub fn prepare(&self, old: &Planning, spare_bytes: u64) -> Option<Planning> {
+        let plan = &old.planned.plan;
+        if !plan.loads.is_empty() || !plan.stores.is_empty() {
+            return None;
+        }
+        let mut candidates = self.candidates(old);
+        candidates.sort_by(|a, b| {
+            let by_saving =
+                |a: &Candidate, b: &Candidate| u128::from(a.saved_ns) * u128::from(b.bytes);
+            by_saving(b, a).cmp(&by_saving(a, b))
+        });
+        let mut costs = old.costs.clone();
+        costs.step_ns.resize(old.workload.steps.len(), 0);
+        let mut workload = old.workload.clone();
+        let mut chosen = Vec::new();
+        let mut room_bytes = spare_bytes;
+        for candidate in candidates {
+            // Not a smaller one instead: with more memory there is then never less prepared.
+            let Some(left) = room_bytes.checked_sub(candidate.bytes) else {
+                break;
+            };
+            room_bytes = left;
+            costs.step_ns[candidate.step] = candidate.ns;
+            workload.steps[candidate.step] = candidate.spec;
+            chosen.push(candidate.step);
+        }
+        chosen.sort_unstable();
+        name_kernels(&mut workload, self.program);
+        let plan = with_places(plan, &workload, &chosen);
+        let prediction = neap_sim::predict(&workload, &plan, &costs);
+        let is_faster = prediction.latency_ns < old.planned.prediction.latency_ns;
+        is_faster.then_some(Planning {
+            workload,
+            planned: Planned { plan, prediction },
+            costs,
         })
-        .collect()
+    }
+
+    fn candidates(&self, old: &Planning) -> Vec<Candidate> {
+        let prepared = |step: usize, stored: &StepSpec| {
+            let facts = step_facts(self.program, step, self.target);
+            kernels::prepared(stored, &facts)
+        };
+        let steps = old.workload.steps.iter().enumerate();
+        steps
+            .filter(|(_, stored)| stored.kernel != KernelId::DIRECT)
+            .filter_map(|(step, stored)| {
+                let spec = prepared(step, stored)?;
+                let stored_ns = old.costs.step_ns(step, stored);
+                let ns = self
+                    .times
+                    .of(self.program, step, spec.kernel)
+                    .unwrap_or_else(|| estimate_ns(&old.costs, stored_ns, [stored, &spec]));
+                let saved_ns = stored_ns.checked_sub(ns).filter(|&saved| saved > 0)?;
+                Some(Candidate {
+                    step,
+                    bytes: spec.prepared_bytes().next_multiple_of(BLOCK_BYTES),
+                    spec,
+                    saved_ns,
+                    ns,
+                })
+            })
+            .collect()
+    }
 }
 
 /// What a step takes with prepared panels, by what it takes with stored ones and the operations of both.

@@ -1,17 +1,13 @@
 //! The programs of a packed model: the plain one, and where it needs less memory, one with row bands
 //! over the same weights. Encoding, and checks of what is read back.
 
-use crate::chains::{self, Plain};
 use crate::error::ProgramError;
-use crate::times::StepTimes;
 use crate::workload::operands;
 use neap_ir::{Graph, Op, Program, ValueId};
-use neap_kernels::simd::Isa;
-use neap_plan::{BLOCK_BYTES, KernelId, Workload};
+use neap_plan::{BLOCK_BYTES, Workload};
 use neap_planner::layout::Layouts;
 use neap_planner::{PlanOptions, Planner};
 use neap_rewrite::{BandLimits, OrderLimits};
-use neap_sim::CostProfile;
 use serde::Serialize;
 use std::ops::Range;
 use std::sync::Arc;
@@ -98,55 +94,6 @@ impl Programs {
         Planner::knowing(workload, options, self.layouts.clone())
     }
 
-    /// Costs of one of the programs with the kernels of `workload`. A chain in row bands takes as long as its
-    /// layers together, and a little more. `costs` has the times of the plain program's steps by direct
-    /// kernels; `plain` is its workload with those.
-    pub fn costs_of<'a>(
-        &self,
-        program: &Arc<Program>,
-        workload: &Workload,
-        threads: usize,
-        isa: Isa,
-        costs: &CostProfile,
-        times: &StepTimes,
-        plain: impl FnOnce() -> &'a Workload,
-    ) -> CostProfile {
-        let mut found = costs.clone();
-        if Arc::ptr_eq(program, &self.plain) {
-            for (ns, step) in found.step_ns.iter_mut().zip(&workload.steps) {
-                if step.kernel != KernelId::DIRECT {
-                    *ns = 0;
-                }
-            }
-            return found;
-        }
-        let plain = Plain {
-            program: &self.plain,
-            workload: plain(),
-            costs,
-            times,
-        };
-        let producers = self.plain.graph.producers();
-        let steps = program.steps.iter().zip(&workload.steps);
-        let step_ns = steps.map(|(step, spec)| {
-            let node = &program.graph.nodes[step.index()];
-            let chain = chains::of(&node.op)?;
-            let mut steps = Vec::with_capacity(chain.layers.len());
-            let mut value = node.outputs.first().copied().flatten();
-            for _ in 0..chain.layers.len() {
-                let made_by = (*producers.get(value?.index())?)?;
-                steps.push(self.plain.steps.binary_search(&made_by).ok()?);
-                value = self.plain.graph.nodes[made_by.index()].input(0);
-            }
-            steps.reverse();
-            let inputs = operands(program, &node.inputs);
-            chains::step_ns(chain, &inputs, spec.kernel, &steps, &plain, threads, isa)
-        });
-        // Other steps, and what a forged file makes of chains, are estimated.
-        found.step_ns = step_ns.map(|ns| ns.unwrap_or(0)).collect();
-        found
-    }
-
     /// The table of contents: version, then the programs.
     pub fn encode(&self) -> Result<Vec<u8>, ProgramError> {
         let toc = PROGRAM_VERSION.to_le_bytes().to_vec();
@@ -213,8 +160,8 @@ pub fn check(program: &Program, data: &Range<u64>) -> Result<(), String> {
 pub fn check_supported(program: &Program) -> Result<(), ProgramError> {
     for &step in &program.steps {
         let node = &program.graph.nodes[step.index()];
-        let inputs = crate::workload::operands(program, &node.inputs);
-        let outputs = crate::workload::operands(program, &node.outputs);
+        let inputs = operands(program, &node.inputs);
+        let outputs = operands(program, &node.outputs);
         if matches!(node.op, Op::GatherRows { .. }) {
             continue;
         }

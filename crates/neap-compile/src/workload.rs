@@ -1,12 +1,12 @@
 //! A program and a machine make a workload: sizes, live ranges and costs without operators.
 
-use crate::chains;
+use crate::chains::{self, Chain};
 use crate::kernels::{self, Kernels};
+use crate::options::Target;
 use neap_ir::program::Storage;
 use neap_ir::recipe::{Packed, PackedForm};
 use neap_ir::{Const, Node, Op, PackedId, Program, ValueId};
 use neap_kernels::panel::preferred_panels;
-use neap_kernels::simd::Isa;
 use neap_ops::{KernelFacts, Operand};
 use neap_plan::{
     BLOCK_BYTES, BufferId, BufferSpec, Extent, KernelId, PanelSpec, RowTable, StepRange, StepSpec,
@@ -20,11 +20,11 @@ const ROWS_PER_BATCH: usize = 64;
 const BUFFER_ALIGN: u64 = 64;
 
 /// The workload of a program whose steps are computed by the kernels that `kernels` picks.
-pub fn workload(program: &Program, threads: usize, isa: Isa, kernels: Kernels) -> Workload {
+pub fn workload(program: &Program, target: Target, kernels: Kernels) -> Workload {
     let live = live_bytes(program);
     let node = |step: usize| &program.graph.nodes[program.steps[step].index()];
     let mut steps: Vec<StepSpec> = (0..program.steps.len())
-        .map(|at| step(program, node(at), threads, isa, kernels.room(live[at])))
+        .map(|at| step(program, node(at), target, kernels.room(live[at])))
         .collect();
     // Chains in row bands are there to save memory: they need little more than other steps do, or they
     // themselves do by direct kernels.
@@ -33,14 +33,18 @@ pub fn workload(program: &Program, threads: usize, isa: Isa, kernels: Kernels) -
     let highest = highest.max().unwrap_or(0);
     let most = highest.saturating_add(highest / 2);
     for (at, spec) in steps.iter_mut().enumerate() {
-        let (Some(chain), Some(room)) = (chains::of(&node(at).op), kernels.room(live[at])) else {
+        let (Some(bands), Some(room)) = (chains::of(&node(at).op), kernels.room(live[at])) else {
             continue;
         };
         let inputs = operands(program, &node(at).inputs);
-        let outputs = operands(program, &node(at).outputs);
-        let facts = neap_ops::kernels(&node(at).op, &inputs, &outputs, threads, isa);
+        let facts = step_facts(program, at, target);
         let room = room.min(most.saturating_sub(live[at]));
-        *spec = chains::fastest(spec.clone(), chain, &inputs, &facts, room, threads, isa);
+        let chain = Chain {
+            bands,
+            inputs: &inputs,
+            target,
+        };
+        *spec = chain.fastest(spec.clone(), &facts, room);
     }
     let buffers = program
         .buffers
@@ -89,18 +93,13 @@ pub(crate) fn name_kernels(workload: &mut Workload, program: &Program) {
 }
 
 /// The kernels that can compute a step, with what they need.
-pub(crate) fn step_facts(
-    program: &Program,
-    step: usize,
-    threads: usize,
-    isa: Isa,
-) -> Vec<KernelFacts> {
+pub(crate) fn step_facts(program: &Program, step: usize, target: Target) -> Vec<KernelFacts> {
     let node = &program.graph.nodes[program.steps[step].index()];
     let (inputs, outputs) = (
         operands(program, &node.inputs),
         operands(program, &node.outputs),
     );
-    neap_ops::kernels(&node.op, &inputs, &outputs, threads, isa)
+    neap_ops::kernels(&node.op, &inputs, &outputs, target.threads, target.isa)
 }
 
 /// Every activation lives on to the end of the run and is kept; outputs are taken then, as ever.
@@ -160,13 +159,7 @@ fn live_bytes(program: &Program) -> Vec<u64> {
 }
 
 /// `room_bytes` is for the step's workspace and one panel.
-fn step(
-    program: &Program,
-    node: &Node,
-    threads: usize,
-    isa: Isa,
-    room_bytes: Option<u64>,
-) -> StepSpec {
+fn step(program: &Program, node: &Node, target: Target, room_bytes: Option<u64>) -> StepSpec {
     let (inputs, outputs) = (
         operands(program, &node.inputs),
         operands(program, &node.outputs),
@@ -175,7 +168,7 @@ fn step(
     let panels = node
         .panels
         .map(packed)
-        .and_then(|p| panel_spec(p, preferred_panels(isa) as u32));
+        .and_then(|p| panel_spec(p, preferred_panels(target.isa) as u32));
     let mut extents: Vec<Extent> = node
         .present_inputs()
         .filter(|v| program.storage[v.index()] == Storage::Packed)
@@ -222,10 +215,12 @@ fn step(
         buffers(program, &node.inputs),
         buffers(program, &node.outputs),
     );
+    let (threads, isa) = (target.threads, target.isa);
+    let workspace_bytes =
+        neap_ops::workspace_bytes(&node.op, &inputs, &outputs, threads, isa) as u64;
     let direct = StepSpec {
         name: node.name.clone(),
-        workspace_bytes: neap_ops::workspace_bytes(&node.op, &inputs, &outputs, threads, isa)
-            as u64,
+        workspace_bytes,
         flops,
         touched_bytes,
         slice_touched_bytes: 0,
@@ -243,7 +238,7 @@ fn step(
     let Some(room_bytes) = room_bytes else {
         return direct;
     };
-    let facts = neap_ops::kernels(&node.op, &inputs, &outputs, threads, isa);
+    let facts = neap_ops::kernels(&node.op, &inputs, &outputs, target.threads, target.isa);
     kernels::fastest(direct, &facts, room_bytes)
 }
 

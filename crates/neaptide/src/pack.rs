@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::source_weights::SourceFiles;
-use neap_compile::{Kernels, Programs, StepOrder, check_supported, workload};
+use neap_compile::{Kernels, Programs, StepOrder, Target, check_supported, workload};
 use neap_ir::graph::LANES;
 use neap_ir::panel::{ConvForm, panel_bytes, panel_count};
 use neap_ir::recipe::{Affine, Recipe};
@@ -104,7 +104,11 @@ fn lower(graph: Graph, files: &mut SourceFiles) -> Result<Lowered> {
     let lowered = neap_rewrite::lower(graph, digest, files)?;
     check_supported(&lowered.program)?;
     // Before hours are spent on weights that no plan could be made of.
-    let workload = workload(&lowered.program, 1, Isa::detect(), Kernels::Direct);
+    let target = Target {
+        threads: 1,
+        isa: Isa::detect(),
+    };
+    let workload = workload(&lowered.program, target, Kernels::Direct);
     neap_plan::check_workload(&workload)
         .map_err(|reason| Error::BadInput(format!("the model cannot be planned: {reason}")))?;
     drop(workload);

@@ -9,12 +9,12 @@ use crate::prepared::Prepared;
 use crate::request::{Request, named};
 use crate::spill;
 use neap_compile::{
-    BandCount, BandMode, Kernels, Programs, StrategyChoice, chain_kernels, chain_of, count_bands,
+    BandCount, BandMode, Kernels, Programs, StrategyChoice, Target, count_bands, kernel_counts,
     workload,
 };
 use neap_ir::Program;
 use neap_kernels::simd::Isa;
-use neap_ops::{Choice, Kernel};
+use neap_ops::Choice;
 use neap_plan::{ExecutionPlan, Timeline, Verdict, Workload};
 use neap_runtime::{InputTensor, OutputTensor};
 use neap_sim::{CostProfile, Prediction};
@@ -102,8 +102,10 @@ impl RunOptions {
     /// What plans are sought with.
     pub(crate) fn compiling(&self) -> neap_compile::Options {
         neap_compile::Options {
-            threads: self.threads,
-            isa: self.isa,
+            target: Target {
+                threads: self.threads,
+                isa: self.isa,
+            },
             strategy: self.strategy,
             planner: self.planner,
             bands: self.bands,
@@ -112,6 +114,14 @@ impl RunOptions {
             keep_activations: self.keep_activations,
             tables_for_gaps: neap_runtime::tables_for_gaps,
         }
+    }
+}
+
+/// This machine with so many threads.
+fn target(threads: usize) -> Target {
+    Target {
+        threads,
+        isa: Isa::detect(),
     }
 }
 
@@ -166,20 +176,7 @@ impl Plan {
     /// How many layers with panel weights each kernel computes, by its name; each layer of a chain in row bands
     /// counts.
     pub fn kernels(&self) -> BTreeMap<&'static str, usize> {
-        let mut counts = BTreeMap::new();
-        let mut count = |kernel: Kernel| *counts.entry(kernel.label()).or_insert(0) += 1;
-        for (&node, step) in self.program.steps.iter().zip(&self.workload.steps) {
-            let kernel = Choice::try_from(step.kernel).unwrap_or_default().kernel;
-            let node = &self.program.graph.nodes[node.index()];
-            match chain_of(&node.op) {
-                Some(chain) => {
-                    chain_kernels(&self.program, node, chain, kernel).for_each(&mut count)
-                }
-                None if step.panels.is_some() => count(kernel),
-                None => {}
-            }
-        }
-        counts
+        kernel_counts(&self.program, &self.workload)
     }
 
     /// Writes a timeline of this plan as trace events (JSON), which Perfetto opens; `title` names the process
@@ -221,14 +218,14 @@ impl Model {
     /// What must be planned on this machine with so many threads, without row bands and computed by
     /// direct kernels.
     pub fn workload(&self, threads: usize) -> Workload {
-        workload(self.program(), threads, Isa::detect(), Kernels::Direct)
+        workload(self.program(), target(threads), Kernels::Direct)
     }
 
     /// The same of every program that may run, the preferred first.
     pub fn workloads(&self, threads: usize, bands: BandMode) -> Vec<Workload> {
         let programs = self.programs.of(bands);
         programs
-            .map(|program| workload(program, threads, Isa::detect(), Kernels::Direct))
+            .map(|program| workload(program, target(threads), Kernels::Direct))
             .collect()
     }
 

@@ -31,7 +31,7 @@ use crate::error::Result;
 use crate::memory;
 use crate::model::Model;
 use crate::session::RunOptions;
-use neap_compile::{Kernels, StepTimes, workload};
+use neap_compile::{Kernels, StepTimes, Target, workload};
 use neap_kernels::simd::Isa;
 use neap_sim::CostProfile;
 use neap_store::IoMode;
@@ -81,7 +81,7 @@ impl Known {
     pub fn of(profile: Profile, model: &Model, source: CostSource, isa: Isa) -> Known {
         let mut costs = profile.costs();
         let threads = profile.machine.threads as usize;
-        let workload = workload(model.program(), threads, isa, Kernels::Direct);
+        let workload = workload(model.program(), Target { threads, isa }, Kernels::Direct);
         let times = profile.times();
         times.apply(model.program(), &workload, &mut costs);
         Known {
