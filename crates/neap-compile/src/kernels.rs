@@ -72,8 +72,7 @@ pub(crate) fn fastest(direct: StepSpec, facts: &[KernelFacts], room_bytes: u64) 
         return best;
     };
     for facts in facts {
-        // F(6,3) is faster by little and less exact by much.
-        let Kernel::Winograd(tile @ (Tile::F2 | Tile::F4)) = facts.kernel else {
+        let Kernel::Winograd(tile) = facts.kernel else {
             continue;
         };
         let workspace_bytes = facts.raw.slice_workspace_bytes(panels.panels as usize) as u64;

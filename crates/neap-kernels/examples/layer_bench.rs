@@ -415,14 +415,6 @@ fn moves(bench: &Bench) {
                 .unwrap();
             },
         );
-        bench.run(
-            &format!("to rows {channels} x {positions}"),
-            both,
-            0,
-            || {
-                reorder::blocked_to_rows(&Serial, 1, channels, positions, &src, &mut dst).unwrap();
-            },
-        );
     }
     let low: Vec<u32> = (0..224).map(|i| i / 8).collect();
     let high: Vec<u32> = low.iter().map(|&i| (i + 1).min(27)).collect();

@@ -51,7 +51,6 @@ impl Kernel {
             Kernel::Direct => "direct",
             Kernel::Winograd(Tile::F2) => "winograd_f2",
             Kernel::Winograd(Tile::F4) => "winograd_f4",
-            Kernel::Winograd(Tile::F6) => "winograd_f6",
             Kernel::WinogradBands { .. } => "winograd_bands",
         }
     }
@@ -64,7 +63,6 @@ impl From<Choice> for KernelId {
             Kernel::Direct => 0,
             Kernel::Winograd(Tile::F2) => 1,
             Kernel::Winograd(Tile::F4) => 2,
-            Kernel::Winograd(Tile::F6) => 3,
             Kernel::WinogradBands { rows } => FIRST_BANDS + u16::from(rows),
         };
         KernelId(2 * kernel + u16::from(choice.weights == WeightForm::Prepared))
@@ -72,7 +70,7 @@ impl From<Choice> for KernelId {
 }
 
 /// The id of bands of no rows, without its weights' form.
-const FIRST_BANDS: u16 = 4;
+const FIRST_BANDS: u16 = 3;
 
 /// An id that names no kernel of this build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -87,7 +85,6 @@ impl TryFrom<KernelId> for Choice {
             0 => Kernel::Direct,
             1 => Kernel::Winograd(Tile::F2),
             2 => Kernel::Winograd(Tile::F4),
-            3 => Kernel::Winograd(Tile::F6),
             bands => Kernel::WinogradBands {
                 rows: u8::try_from(bands - FIRST_BANDS).map_err(|_| UnknownKernel(id))?,
             },

@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             print_row(name, request, depth, &runs[1].0, runs[1].1);
         }
     }
-    registered(&path, mib << 20)?;
+    large_loads(&path, mib << 20)?;
     checksum()?;
     Ok(())
 }
@@ -76,11 +76,11 @@ fn open(
     Ok((source, len_bytes))
 }
 
-/// Loads of 8 MiB cut into pieces, as a session makes them, with and without registering.
-fn registered(path: &Path, total_bytes: u64) -> Result<(), StoreError> {
+/// Loads of 8 MiB cut into pieces, as a session makes them.
+fn large_loads(path: &Path, total_bytes: u64) -> Result<(), StoreError> {
     const LOAD_BYTES: usize = 8 << 20;
     const SLOTS: usize = 4;
-    for register in [false, true, false, true] {
+    for _ in 0..2 {
         let file = Arc::new(DirectFile::open(path)?);
         let loads_in_file = file.len_bytes() / LOAD_BYTES as u64;
         let loads = (total_bytes / LOAD_BYTES as u64).max(SLOTS as u64);
@@ -91,8 +91,6 @@ fn registered(path: &Path, total_bytes: u64) -> Result<(), StoreError> {
         arena.fill(1);
         let base = arena.as_mut_ptr();
         let mut source = UringSource::new(file, UringConfig::default())?;
-        // SAFETY: the arena outlives the source, which is declared after it.
-        let is_registered = register && unsafe { source.register_memory(base, arena.len()) };
         let start = Instant::now();
         let cpu = cpu_seconds();
         let mut submitted = 0;
@@ -113,12 +111,7 @@ fn registered(path: &Path, total_bytes: u64) -> Result<(), StoreError> {
             elapsed: start.elapsed(),
             reads: loads,
         };
-        let name = if is_registered {
-            "uring, 8 MiB loads, registered"
-        } else {
-            "uring, 8 MiB loads"
-        };
-        print_row(name, 512 << 10, 64, &rate, cpu_seconds() - cpu);
+        print_row("uring, 8 MiB loads", 512 << 10, 64, &rate, cpu_seconds() - cpu);
     }
     Ok(())
 }

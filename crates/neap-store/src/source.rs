@@ -87,20 +87,6 @@ pub trait Source: Send {
         Ok(())
     }
 
-    /// Tells the source where most loads will go, usually the arena, so that the kernel need
-    /// not look its pages up for every read. Returns whether that could be had: sources other
-    /// than io_uring have no use for it, and the limit on locked memory may be too low. All
-    /// loads work either way. On success all of the memory's pages become resident. Call it
-    /// before the first load.
-    ///
-    /// # Safety
-    ///
-    /// The memory stays mapped until the source is dropped.
-    unsafe fn register_memory(&mut self, start: *mut u8, len_bytes: usize) -> bool {
-        let _ = (start, len_bytes);
-        false
-    }
-
     /// A word for reports: `uring`, `pread` or `memory`.
     fn name(&self) -> &'static str;
 }

@@ -158,11 +158,6 @@ impl<S: Source + ?Sized> Source for ThrottledSource<S> {
         Ok(())
     }
 
-    unsafe fn register_memory(&mut self, start: *mut u8, len_bytes: usize) -> bool {
-        // SAFETY: as the caller promises.
-        unsafe { self.inner.register_memory(start, len_bytes) }
-    }
-
     fn name(&self) -> &'static str {
         self.inner.name()
     }

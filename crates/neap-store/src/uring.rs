@@ -7,12 +7,11 @@ use io_uring::{IoUring, Probe, opcode, types};
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Largest buffer that the kernel registers in one piece.
-const MAX_REGISTERED_BYTES: usize = 1 << 30;
+/// Largest piece that one entry reads or writes.
+const MAX_ENTRY_BYTES: usize = 1 << 30;
 
 /// How long to wait when the kernel is short of resources, and how often before giving up.
 const REFUSAL_PAUSE: Duration = Duration::from_micros(200);
@@ -55,8 +54,6 @@ pub struct UringSource {
     free_batch_slots: Vec<u32>,
     /// The first slot of batches.
     first_batch_slot: u32,
-    /// Memory registered with the kernel, as addresses, one range per registered buffer.
-    registered: Vec<Range<usize>>,
     /// Times in a row that the kernel had no resources to take entries or wait.
     refusals: u32,
     broken: Option<Errno>,
@@ -104,14 +101,9 @@ impl UringSource {
             free_load_slots: (0..config.depth as u32).rev().collect(),
             free_batch_slots: (config.depth as u32..slots as u32).rev().collect(),
             first_batch_slot: config.depth as u32,
-            registered: Vec::new(),
             refusals: 0,
             broken: None,
         })
-    }
-
-    fn any_in_kernel(&self) -> bool {
-        self.slots.iter().any(Option::is_some)
     }
 
     /// Puts waiting reads into the submission queue while there are slots.
@@ -140,38 +132,18 @@ impl UringSource {
             dst,
             len_bytes,
         } = piece.read;
-        let len = len_bytes.min(MAX_REGISTERED_BYTES) as u32;
-        let (start, end) = (dst.addr(), dst.addr() + len_bytes);
-        let buffer = self
-            .registered
-            .iter()
-            .position(|r| r.start <= start && end <= r.end);
-        let entry = match (buffer, self.target) {
-            // Activations are stored from all over the arena, which is not registered for writes.
-            (_, Target::Registered) if piece.is_write => {
-                opcode::Write::new(types::Fixed(0), dst, len)
-                    .offset(file_offset)
-                    .build()
-            }
-            (_, Target::Descriptor(fd)) if piece.is_write => {
-                opcode::Write::new(types::Fd(fd), dst, len)
-                    .offset(file_offset)
-                    .build()
-            }
-            (Some(index), Target::Registered) => {
-                opcode::ReadFixed::new(types::Fixed(0), dst, len, index as u16)
-                    .offset(file_offset)
-                    .build()
-            }
-            (Some(index), Target::Descriptor(fd)) => {
-                opcode::ReadFixed::new(types::Fd(fd), dst, len, index as u16)
-                    .offset(file_offset)
-                    .build()
-            }
-            (None, Target::Registered) => opcode::Read::new(types::Fixed(0), dst, len)
+        let len = len_bytes.min(MAX_ENTRY_BYTES) as u32;
+        let entry = match (piece.is_write, self.target) {
+            (true, Target::Registered) => opcode::Write::new(types::Fixed(0), dst, len)
                 .offset(file_offset)
                 .build(),
-            (None, Target::Descriptor(fd)) => opcode::Read::new(types::Fd(fd), dst, len)
+            (true, Target::Descriptor(fd)) => opcode::Write::new(types::Fd(fd), dst, len)
+                .offset(file_offset)
+                .build(),
+            (false, Target::Registered) => opcode::Read::new(types::Fixed(0), dst, len)
+                .offset(file_offset)
+                .build(),
+            (false, Target::Descriptor(fd)) => opcode::Read::new(types::Fd(fd), dst, len)
                 .offset(file_offset)
                 .build(),
         };
@@ -330,31 +302,6 @@ impl Source for UringSource {
             }
             wait = true;
         }
-    }
-
-    unsafe fn register_memory(&mut self, start: *mut u8, len_bytes: usize) -> bool {
-        if !self.registered.is_empty() || len_bytes == 0 || self.any_in_kernel() {
-            return false;
-        }
-        let mut buffers = Vec::new();
-        let mut at = 0;
-        while at < len_bytes {
-            let len = (len_bytes - at).min(MAX_REGISTERED_BYTES);
-            buffers.push(libc::iovec {
-                iov_base: start.wrapping_add(at).cast(),
-                iov_len: len,
-            });
-            at += len;
-        }
-        // SAFETY: the caller keeps the memory mapped for the ring's whole life.
-        let result = unsafe { self.ring.submitter().register_buffers(&buffers) };
-        if result.is_ok() {
-            self.registered = buffers
-                .iter()
-                .map(|b| b.iov_base.addr()..b.iov_base.addr() + b.iov_len)
-                .collect();
-        }
-        result.is_ok()
     }
 
     fn name(&self) -> &'static str {

@@ -272,31 +272,6 @@ fn a_source_may_move_to_another_thread_between_calls() {
 }
 
 #[test]
-fn registered_memory_reads_the_same() {
-    let folder = tempfile::tempdir().unwrap();
-    let (path, expected) = test_file(folder.path(), 64, 12);
-    let file = Arc::new(DirectFile::open(&path).unwrap());
-    let mut memory = AlignedBuf::zeroed(64 * BLOCK).unwrap();
-    let mut other = AlignedBuf::zeroed(64 * BLOCK).unwrap();
-    let mut source = match UringSource::new(file, UringConfig::default()) {
-        Ok(source) => source,
-        Err(e) => return neap_testing::skip(format_args!("io_uring cannot be had here: {e}")),
-    };
-    // SAFETY: the memory outlives the source.
-    if !unsafe { source.register_memory(memory.as_mut_ptr(), memory.len()) } {
-        neap_testing::skip("memory cannot be registered here");
-    }
-    for dst in [memory.as_mut_ptr(), other.as_mut_ptr()] {
-        // SAFETY: both buffers outlive the source.
-        unsafe { source.submit(LoadTag(1), 0, dst, 64 * BLOCK) }.unwrap();
-        source.poll(true, &mut |_| {}).unwrap();
-    }
-    drop(source);
-    assert_eq!(memory[..], expected[..64 * BLOCK]);
-    assert_eq!(other[..], expected[..64 * BLOCK]);
-}
-
-#[test]
 fn modes_open_what_they_say() {
     let folder = tempfile::tempdir().unwrap();
     let (path, _) = test_file(folder.path(), 64, 13);

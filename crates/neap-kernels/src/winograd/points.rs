@@ -1,4 +1,4 @@
-//! The three tile sizes as one-dimensional transforms; a two-dimensional one applies them twice.
+//! The two tile sizes as one-dimensional transforms; a two-dimensional one applies them twice.
 //!
 //! A tile gives `M` outputs of a 3-tap filter from `A = M + 2` inputs. Inputs, seen as the
 //! coefficients of a polynomial, and the filter are evaluated at `A - 1` points and at infinity,
@@ -9,7 +9,6 @@
 //! |---|---|---|
 //! | [`F2`] | 0, ±1, ∞ | 4 |
 //! | [`F4`] | 0, ±1/√2, ±√2, ∞ | 2.25 |
-//! | [`F6`] | 0, ±1/2, ±1, ±2, ∞ | 1.78 |
 //!
 //! The points decide how much rounding is amplified. Those of F4 lose a third of what the usual
 //! 0, ±1, ±2 do, because no power of a point is far from 1; the tests bound the errors.
@@ -28,7 +27,6 @@ pub(super) trait Points<const A: usize, const M: usize> {
 
 pub(super) struct F2;
 pub(super) struct F4;
-pub(super) struct F6;
 
 impl Points<4, 2> for F2 {
     #[inline(always)]
@@ -112,80 +110,4 @@ impl Points<6, 4> for F4 {
             s.fma(half, small_odd, s.fma(two, large_odd, m[5])),
         ]
     }
-}
-
-impl Points<8, 6> for F6 {
-    #[inline(always)]
-    fn input<S: Simd>(s: S, d: [S::V; 8]) -> [S::V; 8] {
-        let sum = s.splat(5.25);
-        let half_even = pair(s, d[6], d[4], d[2], 5.0, 4.0);
-        let half_odd = pair(s, d[5], d[3], d[1], 5.0, 4.0);
-        let one_even = pair(s, d[6], d[4], d[2], 4.25, 1.0);
-        let one_odd = pair(s, d[5], d[3], d[1], 4.25, 1.0);
-        let two_even = pair(s, d[6], d[4], d[2], 1.25, 0.25);
-        let two_odd = pair(s, d[5], d[3], d[1], 1.25, 0.25);
-        let (half, two) = (s.splat(0.5), s.splat(2.0));
-        [
-            s.fma(sum, s.sub(d[2], d[4]), s.sub(d[6], d[0])),
-            s.fma(half, half_odd, half_even),
-            s.fnma(half, half_odd, half_even),
-            s.add(one_even, one_odd),
-            s.sub(one_even, one_odd),
-            s.fma(two, two_odd, two_even),
-            s.fnma(two, two_odd, two_even),
-            s.fma(sum, s.sub(d[3], d[5]), s.sub(d[7], d[1])),
-        ]
-    }
-
-    #[inline(always)]
-    fn weight<S: Simd>(s: S, g: [S::V; 3]) -> [S::V; 8] {
-        // Divisors: 45/32, -9/2 and 90.
-        let half_even = s.mul(s.splat(32.0 / 45.0), s.fma(s.splat(0.25), g[2], g[0]));
-        let half_odd = s.mul(s.splat(16.0 / 45.0), g[1]);
-        let one_even = s.mul(s.splat(-2.0 / 9.0), s.add(g[0], g[2]));
-        let one_odd = s.mul(s.splat(-2.0 / 9.0), g[1]);
-        let two_even = s.mul(s.splat(1.0 / 90.0), s.fma(s.splat(4.0), g[2], g[0]));
-        let two_odd = s.mul(s.splat(1.0 / 45.0), g[1]);
-        [
-            s.neg(g[0]),
-            s.add(half_even, half_odd),
-            s.sub(half_even, half_odd),
-            s.add(one_even, one_odd),
-            s.sub(one_even, one_odd),
-            s.add(two_even, two_odd),
-            s.sub(two_even, two_odd),
-            g[2],
-        ]
-    }
-
-    #[inline(always)]
-    fn output<S: Simd>(s: S, m: [S::V; 8]) -> [S::V; 6] {
-        let half_even = s.add(m[1], m[2]);
-        let half_odd = s.sub(m[1], m[2]);
-        let one_even = s.add(m[3], m[4]);
-        let one_odd = s.sub(m[3], m[4]);
-        let two_even = s.add(m[5], m[6]);
-        let two_odd = s.sub(m[5], m[6]);
-        [
-            s.add(m[0], s.add(half_even, s.add(one_even, two_even))),
-            powers(s, half_odd, one_odd, two_odd, 2.0),
-            powers(s, half_even, one_even, two_even, 4.0),
-            powers(s, half_odd, one_odd, two_odd, 8.0),
-            powers(s, half_even, one_even, two_even, 16.0),
-            s.add(m[7], powers(s, half_odd, one_odd, two_odd, 32.0)),
-        ]
-    }
-}
-
-/// `x^4 - (q² + r²) x² + q² r²` applied to coefficients two apart: what a pair of points shares,
-/// where ±q and ±r are the other pairs.
-#[inline(always)]
-fn pair<S: Simd>(s: S, x4: S::V, x2: S::V, x0: S::V, sum: f32, product: f32) -> S::V {
-    s.fnma(s.splat(sum), x2, s.fma(s.splat(product), x0, x4))
-}
-
-/// The sum at the points 1/2, 1 and 2, of which `scale` is the wanted power of 2.
-#[inline(always)]
-fn powers<S: Simd>(s: S, half: S::V, one: S::V, two: S::V, scale: f32) -> S::V {
-    s.fma(s.splat(1.0 / scale), half, s.fma(s.splat(scale), two, one))
 }

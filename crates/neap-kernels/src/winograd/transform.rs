@@ -1,7 +1,7 @@
 //! Tiles of the input, weights and products, from and to their values at the points.
 
 use super::Tile;
-use super::points::{F2, F4, F6, Points};
+use super::points::{F2, F4, Points};
 use crate::epilogue::{Activation, activate};
 use crate::simd::{Isa, LANES, Simd, prefetch, simd_kernel};
 
@@ -241,7 +241,6 @@ macro_rules! transforms {
 }
 transforms!(F2, 4, 2, f2);
 transforms!(F4, 6, 4, f4);
-transforms!(F6, 8, 6, f6);
 
 /// Transforms one tile of one channel block: `plane` is the block's first pixel; value `i` of the
 /// tile goes to `to + i * point_floats`.
@@ -261,7 +260,6 @@ pub(super) unsafe fn transform_input(
         match tile {
             Tile::F2 => f2::input(isa, at, plane, to, point_floats),
             Tile::F4 => f4::input(isa, at, plane, to, point_floats),
-            Tile::F6 => f6::input(isa, at, plane, to, point_floats),
         }
     }
 }
@@ -276,7 +274,6 @@ pub(super) unsafe fn transform_weights(isa: Isa, tile: Tile, part: PanelPart) {
         match tile {
             Tile::F2 => f2::weights(isa, part),
             Tile::F4 => f4::weights(isa, part),
-            Tile::F6 => f6::weights(isa, part),
         }
     }
 }
@@ -291,7 +288,6 @@ pub(super) unsafe fn transform_output(isa: Isa, tile: Tile, at: OutputTile) {
         match tile {
             Tile::F2 => f2::output(isa, isa, at),
             Tile::F4 => f4::output(isa, isa, at),
-            Tile::F6 => f6::output(isa, isa, at),
         }
     }
 }
