@@ -1,71 +1,13 @@
-//! The command line: commands, and the options that several of them share.
+//! Options that several commands share.
 
-use crate::commands;
 use crate::failure::{Outcome, bad};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use neaptide::{
     BandMode, Budget, Cache, Calibration, IoMode, Isa, OpenOptions, PlanOptions, RunOptions,
     SearchEffort, StepOrder, Strategy, StrategyChoice,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-
-const EXAMPLES: &str = "\
-Examples:
-  neap demo                                        see it work on a network made on the spot
-  neap zoo resnet50 -o resnet50.onnx               write a test network
-  neap run resnet50.onnx --memory-budget 40MiB     run it within 40 MiB
-  neap run m.onnx --input image=cat.jpg --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 \\
-           --memory-budget 32M --enforce --output-dir out --json report.json
-  neap run --task drive.toml --enforce             several models at once, one total of memory
-  neap plan m.onnx --memory-budget 25% -o plan.html
-  neap bench m.onnx --memory-budget none,64MiB,25% -o md
-  neap inspect m.onnx
-  neap profile m.onnx                              measure once; later plans know this machine
-  neap layout buffers.csv --capacity 1048576 --output offsets.csv
-
-Exit codes:
-  0   success
-  2   something given is wrong: an option, a model, an input, a file that cannot be read or written
-  3   the memory budget cannot be met; the message names the smallest one that can. Of layout: no layout
-      within the capacity; the message says whether that is proven
-  70  internal error";
-
-/// Runs ONNX models inside a memory budget that holds for the whole process.
-#[derive(Parser)]
-#[command(name = "neap", version, after_help = EXAMPLES, arg_required_else_help = true, max_term_width = 100)]
-pub struct Cli {
-    #[command(subcommand)]
-    pub command: Command,
-    /// Say nothing about progress on standard error
-    #[arg(long, short, global = true)]
-    pub quiet: bool,
-}
-
-#[derive(Subcommand)]
-pub enum Command {
-    /// Run a model, within a memory budget if one is given
-    Run(Box<commands::run::RunArgs>),
-    /// Pack a model into a .neap file, from which weights are streamed
-    Pack(commands::pack::PackArgs),
-    /// Show how a model would run within a memory budget
-    Plan(commands::plan::PlanArgs),
-    /// Measure models under several memory budgets, each run in its own process
-    Bench(commands::bench::BenchArgs),
-    /// Show what is in a model and how much memory it needs
-    Inspect(commands::inspect::InspectArgs),
-    /// Write a network of the built-in zoo as ONNX, with seeded weights
-    Zoo(commands::zoo::ZooArgs),
-    /// Find offsets for buffers with fixed live ranges, from a CSV file
-    Layout(commands::layout::LayoutArgs),
-    /// Measure this machine, so that later plans are right about it
-    Profile(commands::profile::ProfileArgs),
-    /// Make ResNet-152, run it with 40 MiB of memory, compare with unlimited memory
-    Demo(commands::demo::DemoArgs),
-    /// One model of a task; of an option that is given twice, the later holds
-    #[command(hide = true, args_override_self = true)]
-    Member(Box<crate::task::MemberArgs>),
-}
 
 /// Which model, at which shapes.
 #[derive(Args)]
@@ -312,12 +254,6 @@ fn parse_shape(text: &str) -> Result<(String, Vec<usize>), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
-    }
 
     #[test]
     fn shapes_as_people_write_them() {

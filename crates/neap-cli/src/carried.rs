@@ -45,7 +45,7 @@ fn words_of(option: &Arg, given: &ArgMatches) -> Vec<OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Cli;
+    use crate::cli::Cli;
     use crate::commands::run;
     use clap::CommandFactory;
     use clap::error::ErrorKind;

@@ -6,6 +6,7 @@ mod budgets;
 mod carried;
 mod cgroup;
 mod child;
+mod cli;
 mod commands;
 mod device;
 mod failure;
@@ -22,5 +23,5 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     startup::prepare();
-    startup::guarded(commands::dispatch)
+    startup::guarded(cli::dispatch)
 }

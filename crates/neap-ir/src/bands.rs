@@ -16,11 +16,9 @@
 //! Inputs of the operator: x, then the panels of each layer that has weights, in order, each a
 //! constant `[panels, 1 + k, 16]`; then the residual of the last layer if it has one.
 
-use crate::graph::LANES;
-use crate::infer::output_types;
-use crate::op::{Pool, Window};
+use crate::attributes::{Pool, Window};
 use crate::panel::{PanelConv, PanelDepthwise, panel_count};
-use crate::{DType, Op, TensorType};
+use crate::tensor::LANES;
 use serde::{Deserialize, Serialize};
 
 /// Most layers of a chain: tables of them need no allocation.
@@ -47,41 +45,6 @@ pub enum BandLayer {
 }
 
 impl BandLayer {
-    /// Of an operator that can be a layer of a chain.
-    pub fn of(op: &Op) -> Option<BandLayer> {
-        Some(match op {
-            Op::PanelConv(conv) => BandLayer::Conv(conv.clone()),
-            Op::PanelDepthwise(depthwise) => BandLayer::Depthwise(depthwise.clone()),
-            Op::Pool {
-                kind,
-                window,
-                output_spatial,
-            } => BandLayer::Pool {
-                kind: *kind,
-                window: window.clone(),
-                output_spatial: output_spatial.clone(),
-            },
-            _ => return None,
-        })
-    }
-
-    /// The layer by itself.
-    pub fn op(&self) -> Op {
-        match self {
-            BandLayer::Conv(conv) => Op::PanelConv(conv.clone()),
-            BandLayer::Depthwise(depthwise) => Op::PanelDepthwise(depthwise.clone()),
-            BandLayer::Pool {
-                kind,
-                window,
-                output_spatial,
-            } => Op::Pool {
-                kind: *kind,
-                window: window.clone(),
-                output_spatial: output_spatial.clone(),
-            },
-        }
-    }
-
     pub fn window(&self) -> &Window {
         match self {
             BandLayer::Conv(conv) => &conv.window,
@@ -121,61 +84,5 @@ impl Bands {
         let last = self.layers.last()?;
         let weights = self.layers.iter().filter(|l| l.has_weights()).count();
         last.has_residual().then_some(1 + weights)
-    }
-
-    /// Output types of all layers for these inputs; an error says what does not fit.
-    pub fn layer_types(&self, inputs: &[Option<TensorType>]) -> Result<Vec<TensorType>, String> {
-        if !(1..=MAX_LAYERS).contains(&self.layers.len()) {
-            return Err(format!("has {} layers", self.layers.len()));
-        }
-        let (&Some(Some(x)), last) = (&inputs.first().map(Option::as_ref), self.layers.len() - 1)
-        else {
-            return Err("input 0 is missing".into());
-        };
-        if x.shape.len() != 4 || x.shape.contains(&0) {
-            return Err("takes images of rank 4 that are not empty".into());
-        }
-        let mut types: Vec<TensorType> = Vec::with_capacity(self.layers.len());
-        let mut next_input = 1;
-        for (index, layer) in self.layers.iter().enumerate() {
-            let mut operands = vec![Some(types.last().unwrap_or(x).clone())];
-            if layer.has_weights() {
-                let shape = layer.weight_shape().ok_or("sizes overflow")?;
-                let fits = inputs
-                    .get(next_input)
-                    .and_then(Option::as_ref)
-                    .is_some_and(|weights| weights.dtype == DType::F32 && weights.shape == shape);
-                if !fits {
-                    return Err(format!("the weights of layer {index} have another shape"));
-                }
-                next_input += 1;
-            }
-            if layer.has_residual() {
-                if index != last {
-                    return Err("an inner layer has a residual".into());
-                }
-                operands.push(inputs.get(next_input).cloned().flatten());
-                next_input += 1;
-            }
-            let found = output_types(&layer.op(), &operands, 1).map_err(|e| e.to_string())?;
-            types.extend(found);
-        }
-        if inputs.len() != next_input {
-            return Err(format!(
-                "has {} inputs where its layers need {next_input}",
-                inputs.len()
-            ));
-        }
-        let rows = types[last].shape[2];
-        if types[last].shape.contains(&0) {
-            return Err("gives nothing".into());
-        }
-        if self.first_rows == 0 || self.first_rows > self.band_rows || self.band_rows > rows {
-            return Err(format!(
-                "bands of {} and {} rows do not fit an output of {rows}",
-                self.first_rows, self.band_rows
-            ));
-        }
-        Ok(types)
     }
 }

@@ -8,9 +8,12 @@
 
 #![forbid(unsafe_code)]
 
+mod attributes;
 pub mod bands;
+mod check;
 pub mod dtype;
 pub mod graph;
+mod ids;
 pub mod infer;
 pub mod literal;
 pub mod op;
@@ -19,12 +22,12 @@ pub mod panel;
 pub mod print;
 pub mod program;
 pub mod recipe;
+mod tensor;
 
 pub use dtype::DType;
-pub use graph::{
-    ByteRange, Const, ConstId, FileId, Graph, GraphError, Layout, Node, NodeId, PackedId,
-    SourceFile, TensorType, Value, ValueId,
-};
+pub use graph::{ByteRange, Const, Graph, GraphError, Node, SourceFile, Value};
+pub use ids::{ConstId, FileId, NodeId, PackedId, ValueId};
 pub use literal::Literal;
 pub use op::Op;
 pub use program::Program;
+pub use tensor::{Layout, TensorType};

@@ -1,6 +1,7 @@
 //! A small tensor with its data: folded constants, index tables, test inputs.
 
-use crate::{DType, TensorType};
+use crate::DType;
+use crate::tensor::TensorType;
 use serde::{Deserialize, Serialize};
 
 /// Row-major tensor data held in memory, aligned to 8 bytes.

@@ -8,7 +8,13 @@
 //! from [`crate::Node::panels`].
 
 use crate::DType;
-use crate::bands::Bands;
+pub use crate::attributes::{
+    Activation, AttentionAttrs, Binary, CoordinateTransform, Direction, HeadLayout, NearestMode,
+    PadMode, Pool, Recurrent, RecurrentActivation, Reduce, ResizeAttrs, ResizeMode,
+    ScatterReduction, SliceRange, Softmax, Unary, Window,
+};
+use crate::bands::{BandLayer, Bands};
+use crate::ids::PackedId;
 use crate::panel::{PanelConv, PanelDepthwise, PanelLinear};
 use serde::{Deserialize, Serialize};
 
@@ -225,7 +231,7 @@ pub enum Op {
     Reorder,
     /// indices; rows of a table in the packed file are read from storage when they are needed.
     GatherRows {
-        table: crate::PackedId,
+        table: PackedId,
         rows: usize,
         row_elements: usize,
     },
@@ -233,289 +239,39 @@ pub enum Op {
 
 pub type Groups = usize;
 
-/// Sliding window over the spatial axes; all vectors have one entry per spatial axis.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Window {
-    pub kernel: Vec<usize>,
-    pub strides: Vec<usize>,
-    pub dilations: Vec<usize>,
-    pub pads_begin: Vec<usize>,
-    pub pads_end: Vec<usize>,
-}
+impl BandLayer {
+    /// Of an operator that can be a layer of a chain.
+    pub fn of(op: &Op) -> Option<BandLayer> {
+        Some(match op {
+            Op::PanelConv(conv) => BandLayer::Conv(conv.clone()),
+            Op::PanelDepthwise(depthwise) => BandLayer::Depthwise(depthwise.clone()),
+            Op::Pool {
+                kind,
+                window,
+                output_spatial,
+            } => BandLayer::Pool {
+                kind: *kind,
+                window: window.clone(),
+                output_spatial: output_spatial.clone(),
+            },
+            _ => return None,
+        })
+    }
 
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub enum Unary {
-    Abs,
-    Neg,
-    Floor,
-    Ceil,
-    /// Half to even.
-    Round,
-    Sign,
-    Sqrt,
-    Reciprocal,
-    Exp,
-    Log,
-    Sin,
-    Cos,
-    Tan,
-    Asin,
-    Acos,
-    Atan,
-    Sinh,
-    Cosh,
-    Asinh,
-    Acosh,
-    Atanh,
-    Erf,
-    Tanh,
-    Softplus,
-    Softsign,
-    Mish,
-    Elu {
-        alpha: f32,
-    },
-    Selu {
-        alpha: f32,
-        gamma: f32,
-    },
-    Celu {
-        alpha: f32,
-    },
-    ThresholdedRelu {
-        alpha: f32,
-    },
-    Shrink {
-        lambda: f32,
-        bias: f32,
-    },
-    /// The activations that kernels can fuse.
-    Activation(Activation),
-    Not,
-    BitwiseNot,
-    IsNan,
-    IsInf {
-        positive: bool,
-        negative: bool,
-    },
-    Identity,
-}
-
-/// Element-wise function that kernels can apply while results are in registers.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub enum Activation {
-    #[default]
-    None,
-    Relu,
-    Clip {
-        low: f32,
-        high: f32,
-    },
-    LeakyRelu {
-        alpha: f32,
-    },
-    Sigmoid,
-    Silu,
-    Gelu,
-    GeluTanh,
-    HardSigmoid {
-        alpha: f32,
-        beta: f32,
-    },
-    HardSwish,
-    Tanh,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Binary {
-    Add,
-    Sub,
-    Mul,
-    Div,
-    Pow,
-    /// `fmod`: result has the dividend's sign; otherwise the divisor's.
-    Mod {
-        fmod: bool,
-    },
-    Min,
-    Max,
-    Equal,
-    Less,
-    LessOrEqual,
-    Greater,
-    GreaterOrEqual,
-    And,
-    Or,
-    Xor,
-    BitAnd,
-    BitOr,
-    BitXor,
-    ShiftLeft,
-    ShiftRight,
-    PRelu,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reduce {
-    Sum,
-    Mean,
-    Max,
-    Min,
-    Prod,
-    L1,
-    L2,
-    LogSum,
-    LogSumExp,
-    SumSquare,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Softmax {
-    Softmax,
-    LogSoftmax,
-    Hardmax,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub enum Pool {
-    /// Optional second output: int64 indices into the flattened input; `column_major` as ONNX's storage_order.
-    Max {
-        column_major: bool,
-    },
-    Average {
-        count_include_pad: bool,
-    },
-    Lp {
-        p: u32,
-    },
-}
-
-/// `start`, then every `step`, `len` elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SliceRange {
-    pub start: usize,
-    pub step: isize,
-    pub len: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PadMode {
-    Constant,
-    Reflect,
-    Edge,
-    Wrap,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ScatterReduction {
-    None,
-    Add,
-    Mul,
-    Max,
-    Min,
-}
-
-/// Resize with the output shape resolved; one scale per axis.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ResizeAttrs {
-    pub output_shape: Vec<usize>,
-    pub scales: Vec<f32>,
-    pub mode: ResizeMode,
-    pub coordinates: CoordinateTransform,
-    pub nearest: NearestMode,
-    pub cubic_a: f32,
-    pub exclude_outside: bool,
-    pub extrapolation: f32,
-    pub antialias: bool,
-    /// For `tf_crop_and_resize`: (start, end) per axis, normalised.
-    pub roi: Vec<(f32, f32)>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ResizeMode {
-    Nearest,
-    Linear,
-    Cubic,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum CoordinateTransform {
-    HalfPixel,
-    HalfPixelSymmetric,
-    PytorchHalfPixel,
-    AlignCorners,
-    Asymmetric,
-    TfHalfPixelForNn,
-    TfCropAndResize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NearestMode {
-    RoundPreferFloor,
-    RoundPreferCeil,
-    Floor,
-    Ceil,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Recurrent {
-    pub hidden: usize,
-    pub direction: Direction,
-    /// Gate activations in ONNX's order, for each direction in turn.
-    pub activations: Vec<RecurrentActivation>,
-    pub clip: Option<f32>,
-    /// LSTM's input_forget.
-    pub couple_input_forget: bool,
-    /// ONNX's layout = 1: `[batch, seq, ...]`.
-    pub batch_first: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Direction {
-    Forward,
-    Reverse,
-    Bidirectional,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub enum RecurrentActivation {
-    Sigmoid,
-    Tanh,
-    Relu,
-    LeakyRelu(f32),
-    ThresholdedRelu(f32),
-    Elu(f32),
-    HardSigmoid(f32, f32),
-    Softsign,
-    Softplus,
-    Affine(f32, f32),
-    ScaledTanh(f32, f32),
-}
-
-/// softmax(scale * q kᵀ + mask) v without holding all heads' scores.
-///
-/// Each operand is a plain tensor whose axes are named by position, so that the transposes around
-/// an exported attention need not be computed: `q: [B, H, S, D]` by default.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct AttentionAttrs {
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub scale: f32,
-    pub causal: bool,
-    pub q: HeadLayout,
-    pub k: HeadLayout,
-    pub v: HeadLayout,
-    pub out: HeadLayout,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum HeadLayout {
-    /// `[B, H, S, D]`
-    HeadMajor,
-    /// `[B, S, H, D]`, equally `[B, S, H*D]`
-    RowMajor,
-    /// `[B, H, D, S]` (keys already transposed)
-    HeadMajorTransposed,
-    /// `[B, S, H*D]` columns `offset..offset+H*D` of a wider row of `row` elements (packed qkv).
-    Packed { row: usize, offset: usize },
+    /// The layer by itself.
+    pub fn op(&self) -> Op {
+        match self {
+            BandLayer::Conv(conv) => Op::PanelConv(conv.clone()),
+            BandLayer::Depthwise(depthwise) => Op::PanelDepthwise(depthwise.clone()),
+            BandLayer::Pool {
+                kind,
+                window,
+                output_spatial,
+            } => Op::Pool {
+                kind: *kind,
+                window: window.clone(),
+                output_spatial: output_spatial.clone(),
+            },
+        }
+    }
 }

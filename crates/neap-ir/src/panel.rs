@@ -9,7 +9,8 @@
 //! All panels of a layer have the same size; output channels past the last are zero. A slice is a
 //! range of panels, and its results go to output channels `16 * panels.start .. 16 * panels.end`.
 
-use crate::op::{Activation, Window};
+use crate::attributes::{Activation, Window};
+use crate::tensor::LANES;
 use serde::{Deserialize, Serialize};
 
 /// What is done to a result before it is stored: `activation(acc + residual)`.
@@ -71,10 +72,10 @@ impl PanelDepthwise {
 
 /// Number of panels for that many output channels.
 pub fn panel_count(c_out: usize) -> usize {
-    c_out.div_ceil(crate::graph::LANES)
+    c_out.div_ceil(LANES)
 }
 
 /// Bytes of one panel with `k` inner steps, bias included.
 pub fn panel_bytes(k: usize) -> usize {
-    (1 + k) * crate::graph::LANES * 4
+    (1 + k) * LANES * 4
 }

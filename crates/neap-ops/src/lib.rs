@@ -8,13 +8,14 @@
 mod args; // operands of one call, scratch
 mod attention;
 mod bands; // chains of layers in row bands
+mod chosen; // running with a chosen kernel
 mod copy; // strided copies
 mod elementwise;
 mod error;
 mod evaluate;
 mod execute;
 mod index; // index tensors
-mod kernel; // which kernel computes an operator
+mod kernel; // kernels by name, and what they cost
 mod layer; // operators with panel weights
 mod layout; // plain to blocked and back
 mod movement;
@@ -30,13 +31,11 @@ mod tensor;
 mod window;
 
 pub use bands::{choose_heights, layer_kernels};
+pub use chosen::{execute_with, kernels, prepare_panels, prepared_panel_bytes};
 pub use error::OpError;
 pub use evaluate::{evaluate, evaluate_outputs};
 pub use execute::execute;
-pub use kernel::{
-    Choice, FormFacts, Kernel, KernelFacts, Tile, UnknownKernel, WeightForm, execute_with, kernels,
-    prepare_panels, prepared_panel_bytes,
-};
+pub use kernel::{Choice, FormFacts, Kernel, KernelFacts, Tile, UnknownKernel, WeightForm};
 pub use query::{
     Operand, blocked_inputs, flops, inner_bytes, may_overwrite, supported, workspace_bytes,
 };

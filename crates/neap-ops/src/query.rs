@@ -2,6 +2,7 @@
 
 use crate::elementwise::{binary, unary, vector};
 use crate::kernel::Kernel;
+use crate::movement::view::channel_slice;
 use crate::nd::MAX_RANK;
 use crate::product::matmul::Product;
 use crate::product::{contraction, einsum, packed};
@@ -10,7 +11,7 @@ use crate::window::{conv, pool};
 use crate::{OpError, attention, bands, layer, recurrent, resize};
 use neap_ir::graph::LANES;
 use neap_ir::infer::{AttentionDims, Einsum};
-use neap_ir::op::{ScatterReduction, SliceRange};
+use neap_ir::op::ScatterReduction;
 use neap_ir::panel::ConvForm;
 use neap_ir::{DType, Layout, Op, TensorType};
 use neap_kernels::simd::Isa;
@@ -265,19 +266,6 @@ fn residual_layouts(x: Layout, inputs: usize) -> Vec<Layout> {
     let mut layouts = vec![Layout::Blocked; inputs];
     layouts[0] = x;
     layouts
-}
-
-/// Where a slice that only takes channels starts, when that is a block.
-pub(crate) fn channel_slice(ranges: &[SliceRange], shape: &[usize]) -> Option<usize> {
-    let whole = |axis: usize| {
-        let range = &ranges[axis];
-        range.start == 0 && range.len == shape[axis] && (range.step == 1 || range.len == 1)
-    };
-    let channels = ranges.get(1)?;
-    let fits = channels.step == 1
-        && channels.start.is_multiple_of(LANES)
-        && (0..ranges.len()).all(|axis| axis == 1 || whole(axis));
-    fits.then_some(channels.start)
 }
 
 /// Floating-point operations, about; a multiply-add counts as two.

@@ -111,7 +111,13 @@ fn large_loads(path: &Path, total_bytes: u64) -> Result<(), StoreError> {
             elapsed: start.elapsed(),
             reads: loads,
         };
-        print_row("uring, 8 MiB loads", 512 << 10, 64, &rate, cpu_seconds() - cpu);
+        print_row(
+            "uring, 8 MiB loads",
+            512 << 10,
+            64,
+            &rate,
+            cpu_seconds() - cpu,
+        );
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! in bytes fit `isize` with room to spare.
 
 mod attention;
+mod bands;
 mod compute;
 mod einsum;
 mod movement;

@@ -3,9 +3,9 @@
 use crate::args::Args;
 use crate::copy::{copy_bytes, copy_strided};
 use crate::nd::{GRAIN, Ptr, Strides, split};
-use crate::query::channel_slice;
 use crate::{Context, OpError};
 use neap_ir::Layout;
+use neap_ir::graph::LANES;
 use neap_ir::op::SliceRange;
 
 pub(crate) fn reshape(args: &Args, ctx: &mut Context) -> Result<(), OpError> {
@@ -44,6 +44,19 @@ pub(crate) fn slice(ranges: &[SliceRange], args: &Args, ctx: &mut Context) -> Re
         copy_strided(ctx.par, width, y.shape(), from, &steps, y.as_ptr(), &to);
     }
     Ok(())
+}
+
+/// Where a slice that only takes channels starts, when that is a block.
+pub(crate) fn channel_slice(ranges: &[SliceRange], shape: &[usize]) -> Option<usize> {
+    let whole = |axis: usize| {
+        let range = &ranges[axis];
+        range.start == 0 && range.len == shape[axis] && (range.step == 1 || range.len == 1)
+    };
+    let channels = ranges.get(1)?;
+    let fits = channels.step == 1
+        && channels.start.is_multiple_of(LANES)
+        && (0..ranges.len()).all(|axis| axis == 1 || whole(axis));
+    fits.then_some(channels.start)
 }
 
 pub(crate) fn transpose(perm: &[usize], args: &Args, ctx: &mut Context) -> Result<(), OpError> {

@@ -1,0 +1,128 @@
+//! The command line: what can be asked for, and who does it.
+
+use crate::commands;
+use crate::failure::{Failure, Outcome, bad, one_line};
+use crate::task;
+use clap::error::ErrorKind;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+const EXAMPLES: &str = "\
+Examples:
+  neap demo                                        see it work on a network made on the spot
+  neap zoo resnet50 -o resnet50.onnx               write a test network
+  neap run resnet50.onnx --memory-budget 40MiB     run it within 40 MiB
+  neap run m.onnx --input image=cat.jpg --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 \\
+           --memory-budget 32M --enforce --output-dir out --json report.json
+  neap run --task drive.toml --enforce             several models at once, one total of memory
+  neap plan m.onnx --memory-budget 25% -o plan.html
+  neap bench m.onnx --memory-budget none,64MiB,25% -o md
+  neap inspect m.onnx
+  neap profile m.onnx                              measure once; later plans know this machine
+  neap layout buffers.csv --capacity 1048576 --output offsets.csv
+
+Exit codes:
+  0   success
+  2   something given is wrong: an option, a model, an input, a file that cannot be read or written
+  3   the memory budget cannot be met; the message names the smallest one that can. Of layout: no layout
+      within the capacity; the message says whether that is proven
+  70  internal error";
+
+/// Runs ONNX models inside a memory budget that holds for the whole process.
+#[derive(Parser)]
+#[command(name = "neap", version, after_help = EXAMPLES, arg_required_else_help = true, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    /// Say nothing about progress on standard error
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run a model, within a memory budget if one is given
+    Run(Box<commands::run::RunArgs>),
+    /// Pack a model into a .neap file, from which weights are streamed
+    Pack(commands::pack::PackArgs),
+    /// Show how a model would run within a memory budget
+    Plan(commands::plan::PlanArgs),
+    /// Measure models under several memory budgets, each run in its own process
+    Bench(commands::bench::BenchArgs),
+    /// Show what is in a model and how much memory it needs
+    Inspect(commands::inspect::InspectArgs),
+    /// Write a network of the built-in zoo as ONNX, with seeded weights
+    Zoo(commands::zoo::ZooArgs),
+    /// Find offsets for buffers with fixed live ranges, from a CSV file
+    Layout(commands::layout::LayoutArgs),
+    /// Measure this machine, so that later plans are right about it
+    Profile(commands::profile::ProfileArgs),
+    /// Make ResNet-152, run it with 40 MiB of memory, compare with unlimited memory
+    Demo(commands::demo::DemoArgs),
+    /// One model of a task; of an option that is given twice, the later holds
+    #[command(hide = true, args_override_self = true)]
+    Member(Box<task::MemberArgs>),
+}
+
+/// Reads the command line and does what it says.
+pub fn dispatch() -> Outcome {
+    let parsed = Cli::command().try_get_matches().and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches);
+        cli.map_err(|error| error.format(&mut Cli::command()))
+            .map(|cli| (cli, matches))
+    });
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return explain(error),
+    };
+    let given = matches.subcommand().map_or(&matches, |(_, given)| given);
+    obey(cli, given)
+}
+
+/// `given` holds the command's options as they were written.
+fn obey(cli: Cli, given: &ArgMatches) -> Outcome {
+    match cli.command {
+        Command::Run(args) => commands::run::run(&args, given, cli.quiet),
+        Command::Pack(args) => commands::pack::run(&args, cli.quiet),
+        Command::Plan(args) => commands::plan::run(&args, cli.quiet),
+        Command::Bench(args) => commands::bench::run(&args, given, cli.quiet),
+        Command::Inspect(args) => commands::inspect::run(&args, cli.quiet),
+        Command::Zoo(args) => commands::zoo::run(&args, cli.quiet),
+        Command::Layout(args) => commands::layout::run(&args),
+        Command::Profile(args) => commands::profile::run(&args, cli.quiet),
+        Command::Demo(args) => commands::demo::run(&args, given, cli.quiet),
+        Command::Member(args) => task::member(&args),
+    }
+}
+
+/// Help goes to standard output; a wrong command line becomes one line.
+fn explain(error: clap::Error) -> Outcome {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            crate::stdout::print(&error.render().to_string())
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprint!("{}", error.render());
+            Err(Failure::Reported(2))
+        }
+        _ => {
+            let text = error.render().to_string();
+            let paragraphs = text.split("\n\n").take_while(|p| !p.starts_with("Usage"));
+            let text = paragraphs
+                .map(|p| one_line(p.trim_start_matches("error: ")))
+                .filter(|p| !p.is_empty() && !p.starts_with("For more information"))
+                .collect::<Vec<_>>()
+                .join("; ");
+            Err(bad(format!("{text} (see neap --help)")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,205 @@
+//! Which kernels can compute an operator, what each costs there, and running with one of them.
+
+use crate::args::{Args, Scratch, scratch_bytes};
+use crate::error::Named;
+use crate::kernel::{Choice, FormFacts, Kernel, KernelFacts, Tile, WeightForm};
+use crate::query::Operand;
+use crate::{Context, OpError, PanelSlice, TensorMut, TensorRef, bands, layer, query};
+use neap_ir::panel::{ConvForm, PanelConv, panel_bytes, panel_count};
+use neap_ir::{Layout, Op};
+use neap_kernels::conv::ConvShape;
+use neap_kernels::parallel::Parallel;
+use neap_kernels::simd::Isa;
+use neap_kernels::winograd::{self, Weights};
+
+/// The kernels that can compute this, direct first. Operators without panels have only that one.
+pub fn kernels(
+    op: &Op,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    workers: usize,
+    isa: Isa,
+) -> Vec<KernelFacts> {
+    let direct = KernelFacts {
+        kernel: Kernel::Direct,
+        flops: query::flops(op, inputs, outputs),
+        raw: FormFacts {
+            panel_bytes: match op {
+                Op::PanelConv(layer) => panel_bytes(layer.k()),
+                Op::PanelDepthwise(layer) => panel_bytes(layer.k()),
+                Op::PanelLinear(layer) => panel_bytes(layer.k),
+                _ => 0,
+            },
+            workspace_bytes: query::workspace_bytes(op, inputs, outputs, workers, isa),
+            workspace_panel_bytes: 0,
+            moved_bytes: 0,
+            moved_slice_bytes: 0,
+        },
+        prepared: None,
+    };
+    let mut all = vec![direct.clone()];
+    if let (Op::Bands(chain), Some(&Some((x, _)))) = (op, inputs.first()) {
+        let facts = |kernel| KernelFacts {
+            kernel,
+            flops: bands::flops(chain, &x.shape, kernel),
+            raw: FormFacts {
+                workspace_bytes: bands::workspace_bytes(chain, &x.shape, kernel, workers, isa),
+                ..direct.raw
+            },
+            prepared: None,
+        };
+        all.extend(bands::winograd_kernels(chain, &x.shape).map(facts));
+    }
+    let (Op::PanelConv(panel), Some(&Some((x, _))), Some(&Some((y, _)))) =
+        (op, inputs.first(), outputs.first())
+    else {
+        return all;
+    };
+    if let Some(shape) = winograd_shape(panel, &x.shape, &y.shape) {
+        all.extend(Tile::ALL.map(|tile| winograd_facts(tile, &shape, workers, isa)));
+    }
+    all
+}
+
+/// The sizes of a layer that the Winograd kernels take.
+fn winograd_shape(panel: &PanelConv, x: &[usize], y: &[usize]) -> Option<ConvShape> {
+    let shape = layer::conv_shape(panel, x, y);
+    (panel.form == ConvForm::Blocked && winograd::supports(&shape)).then_some(shape)
+}
+
+fn winograd_facts(tile: Tile, shape: &ConvShape, workers: usize, isa: Isa) -> KernelFacts {
+    let all_panels = panel_count(shape.c_out);
+    let vector_bytes = neap_ir::graph::LANES * size_of::<f32>();
+    let tiles = [0, 1].map(|axis| shape.output[axis].div_ceil(tile.outputs()) as u64);
+    let point_vectors = tiles
+        .iter()
+        .fold((shape.batch * tile.points()) as u64, |n, &t| {
+            n.saturating_mul(t)
+        });
+    // Values are written and read, and so are products.
+    let bytes =
+        |vectors: u64, each: usize| vectors.saturating_mul(2 * (each * vector_bytes) as u64);
+    let values = bytes(point_vectors, panel_count(shape.c_in));
+    let products = bytes(point_vectors, all_panels);
+    let prepared_panel_bytes = winograd::prepared_panel_floats(tile, shape.c_in) * 4;
+    let facts = |form: WeightForm, panel_bytes: usize, moved_bytes: u64| {
+        let workspace = |panels: usize| {
+            let bytes = winograd::workspace_bytes(isa, tile, form, shape, panels, workers);
+            scratch_bytes::<f32>(bytes / size_of::<f32>())
+        };
+        FormFacts {
+            panel_bytes,
+            workspace_bytes: workspace(0),
+            workspace_panel_bytes: workspace(1).saturating_sub(workspace(0)),
+            moved_bytes,
+            moved_slice_bytes: values,
+        }
+    };
+    let arriving = bytes(all_panels as u64, prepared_panel_bytes / vector_bytes);
+    KernelFacts {
+        kernel: Kernel::Winograd(tile),
+        flops: winograd::multiply_adds(tile, shape).saturating_mul(2),
+        raw: facts(
+            WeightForm::Raw,
+            panel_bytes(shape.k()),
+            products.saturating_add(arriving),
+        ),
+        prepared: Some(facts(WeightForm::Prepared, prepared_panel_bytes, products)),
+    }
+}
+
+/// Bytes of one prepared panel; `None` where the operator and kernel have no such form.
+pub fn prepared_panel_bytes(op: &Op, kernel: Kernel) -> Option<usize> {
+    match (op, kernel) {
+        (Op::PanelConv(panel), Kernel::Winograd(tile)) => {
+            Some(winograd::prepared_panel_floats(tile, panel.c_in) * size_of::<f32>())
+        }
+        _ => None,
+    }
+}
+
+/// Brings whole panels from the packed form into the one in which the kernel takes them prepared.
+pub fn prepare_panels(
+    op: &Op,
+    kernel: Kernel,
+    panels: usize,
+    raw: &[u8],
+    prepared: &mut [u8],
+    par: &dyn Parallel,
+    isa: Isa,
+) -> Result<(), OpError> {
+    let (Op::PanelConv(panel), Kernel::Winograd(tile)) = (op, kernel) else {
+        return Err(OpError::unsupported(op.name(), "with prepared weights"));
+    };
+    let (Ok(raw), Ok(prepared)) = (
+        bytemuck::try_cast_slice(raw),
+        bytemuck::try_cast_slice_mut(prepared),
+    ) else {
+        return Err(OpError::operand(op.name(), "weights are not aligned"));
+    };
+    winograd::prepare_panels(isa, par, tile, panel.c_in, panels, raw, prepared).named(op.name())
+}
+
+/// [`crate::execute`] with a chosen kernel, one of those that [`kernels`] names. `ctx.workspace` is
+/// as large as the kernel's facts say.
+pub fn execute_with(
+    op: &Op,
+    choice: Choice,
+    inputs: &[Option<TensorRef>],
+    panels: Option<PanelSlice>,
+    outputs: &[Option<TensorMut>],
+    ctx: &mut Context,
+) -> Result<(), OpError> {
+    let args = &Args {
+        op: op.name(),
+        inputs,
+        outputs,
+    };
+    match (op, choice.kernel) {
+        (_, Kernel::Direct) if choice.weights == WeightForm::Raw => {
+            crate::execute(op, inputs, panels, outputs, ctx)
+        }
+        (Op::PanelConv(panel), Kernel::Winograd(tile)) => {
+            panel_winograd(panel, tile, choice.weights, panels, args, ctx)
+        }
+        (Op::Bands(chain), Kernel::WinogradBands { .. }) if choice.weights == WeightForm::Raw => {
+            bands::bands(chain, choice.kernel, args, ctx)
+        }
+        _ => args.fail("cannot be computed by the chosen kernel"),
+    }
+}
+
+fn panel_winograd(
+    panel: &PanelConv,
+    tile: Tile,
+    form: WeightForm,
+    panels: Option<PanelSlice>,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    args.require(
+        y.layout == Layout::Blocked && x.layout == Layout::Blocked,
+        "operands have the wrong layout",
+    )?;
+    let Some(shape) = winograd_shape(panel, x.shape(), y.shape()) else {
+        return args.fail("cannot be computed by the chosen kernel");
+    };
+    let (range, floats) = layer::weights(args, panels)?;
+    let residual = layer::residual(args, &panel.epilogue, &y)?;
+    let (isa, par) = (ctx.isa, ctx.par);
+    let bytes = winograd::workspace_bytes(isa, tile, form, &shape, range.len(), par.workers());
+    let scratch = Scratch::new(args.op, ctx.workspace).take(bytes / size_of::<f32>())?;
+    let weights = match form {
+        WeightForm::Raw => Weights::Raw(floats),
+        WeightForm::Prepared => Weights::Prepared(floats),
+    };
+    // SAFETY: the output does not overlap the input; the residual is read through it when it lies
+    // there.
+    let out = unsafe { y.f32s_mut() };
+    let input = x.f32s();
+    winograd::conv_winograd(
+        isa, par, tile, &shape, range, weights, input, out, residual, scratch,
+    )
+    .named(args.op)
+}
