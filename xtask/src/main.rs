@@ -4,6 +4,7 @@ mod accuracy;
 mod bench;
 mod beside;
 mod chart;
+mod circles;
 mod conformance;
 mod flexnn;
 mod kept;

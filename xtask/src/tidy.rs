@@ -1,5 +1,6 @@
 //! The house rules that a machine can check; ARCHITECTURE.md explains them.
 
+use crate::circles;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-planner", 2),
     ("neap-runtime", 2),
     ("neap-compile", 3),
+    ("neap-studies", 3),
     ("neaptide", 4),
     ("neap-cli", 5),
     ("xtask", 6),
@@ -45,6 +47,7 @@ const PURE: &[&str] = &[
     "neap-rewrite",
     "neap-planner",
     "neap-compile",
+    "neap-studies",
 ];
 
 const IMPURE: &[&str] = &[
@@ -117,6 +120,7 @@ fn check_crate(dir: &Path, faults: &mut Vec<String>) -> Result<()> {
     }
     let mut sources = Vec::new();
     rust_files(dir, &mut sources)?;
+    circles::check(dir, &sources, faults)?;
     let mut forbids = false;
     for path in sources {
         let text = fs::read_to_string(&path)?;

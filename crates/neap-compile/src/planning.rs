@@ -62,8 +62,6 @@ pub struct Compiled {
 pub struct Search<'a> {
     request: Request<'a>,
     programs: Vec<Variants<'a>>,
-    /// In other orders, for strategies that search.
-    reordered: Vec<Variants<'a>>,
     whole_arena_bytes: OnceCell<u64>,
 }
 
@@ -79,15 +77,8 @@ impl<'a> Search<'a> {
         if let Some(first) = programs.first() {
             first.workload(kernels);
         }
-        let searches = request.strategies().contains(&Strategy::Search);
-        let reordered = match searches {
-            true => request.programs.with_more_room(options.bands()),
-            false => Vec::new(),
-        };
-        let reordered = reordered.into_iter().map(|p| Variants::new(p, options));
         Search {
             programs,
-            reordered: reordered.collect(),
             whole_arena_bytes: OnceCell::new(),
             request,
         }
@@ -177,13 +168,9 @@ impl<'a> Search<'a> {
             room_bytes: room_bytes.unwrap_or_else(|| self.whole_bytes()),
             whole_arena_bytes: self.whole_arena_bytes(),
         };
-        let reordered = match strategy {
-            Strategy::Search => &self.reordered[..],
-            _ => &[],
-        };
         let mut best: Option<Candidate> = None;
         let mut smallest_bytes = u64::MAX;
-        for variants in self.programs.iter().chain(reordered) {
+        for variants in &self.programs {
             match attempt.plan(variants, best.as_ref()) {
                 Ok(None) => {}
                 Ok(faster) => best = faster,

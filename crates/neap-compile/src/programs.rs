@@ -62,7 +62,7 @@ impl Programs {
         let ordered = |program: Program| {
             let found = match order {
                 StepOrder::LeastMemory => {
-                    neap_rewrite::with_less_memory(&program, &OrderLimits::LOWER_PEAK)
+                    neap_rewrite::with_less_memory(&program, &OrderLimits::default())
                 }
                 StepOrder::Given => None,
             };
@@ -80,13 +80,6 @@ impl Programs {
         let plain = mode != BandMode::On || self.banded.is_none();
         let banded = self.banded.iter().filter(move |_| mode != BandMode::Off);
         plain.then_some(&self.plain).into_iter().chain(banded)
-    }
-
-    /// Those of [`Programs::of`] once more, as far as there is an order of their steps that leaves more room.
-    pub fn with_more_room(&self, mode: BandMode) -> Vec<Arc<Program>> {
-        let reordered =
-            |p: &Arc<Program>| neap_rewrite::with_less_memory(p, &OrderLimits::LOWER_MEAN);
-        self.of(mode).filter_map(reordered).map(Arc::new).collect()
     }
 
     /// A planner for a workload of one of the programs.

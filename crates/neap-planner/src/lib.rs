@@ -18,14 +18,16 @@ pub mod blocks;
 mod ground;
 pub mod layout;
 mod options;
+mod parallel;
 mod preload;
+mod random;
 mod schedule;
-pub mod search;
 mod spill;
-mod swapped;
 
 pub use options::{Effort, PlanOptions};
-pub use preload::{Grounds, RefineOptions};
+pub use parallel::{Parallel, Serial, batch};
+pub use preload::{Generation, Grounds, RefineOptions};
+pub use random::Random;
 
 use layout::Layouts;
 use neap_plan::{ExecutionPlan, Workload};
@@ -262,8 +264,8 @@ impl<'a> Planner<'a> {
                     seed: 0,
                     generations: DEFAULT_GENERATIONS,
                 };
-                let mut go_on = |_: &search::Generation| ControlFlow::Continue(());
-                let parallel = &search::Serial;
+                let mut go_on = |_: &Generation| ControlFlow::Continue(());
+                let parallel = &Serial;
                 return self
                     .search(budget_bytes, costs, &options, parallel, &mut go_on)
                     .map(|p| (p.prediction.latency_ns < limit_ns).then_some(p));
@@ -289,8 +291,8 @@ impl<'a> Planner<'a> {
         budget_bytes: u64,
         costs: &CostProfile,
         options: &RefineOptions,
-        parallel: &dyn search::Parallel,
-        progress: &mut dyn FnMut(&search::Generation) -> ControlFlow<()>,
+        parallel: &dyn Parallel,
+        progress: &mut dyn FnMut(&Generation) -> ControlFlow<()>,
     ) -> Result<Planned, PlanError> {
         let infeasible = || PlanError::Infeasible {
             smallest_bytes: self.smallest_bytes_of(Strategy::Search),
@@ -299,75 +301,13 @@ impl<'a> Planner<'a> {
         let found = if budget_bytes < grounds.smallest_bytes() {
             self.all_resident(budget_bytes, costs)
         } else {
-            self.searched(grounds, budget_bytes, costs, options, parallel, progress)
+            let w = self.workload;
+            preload::refine(w, grounds, budget_bytes, costs, options, parallel, progress)
+                .map(|(plan, prediction)| Planned { plan, prediction })
         };
         let mut planned = found.ok_or_else(infeasible)?;
         planned.plan.strategy = Strategy::Search.name().to_owned();
         Ok(planned)
-    }
-
-    /// The best of what refining the preload plan finds and of what swap planning does, a generation of each in
-    /// turn.
-    fn searched(
-        &self,
-        grounds: &Grounds,
-        budget_bytes: u64,
-        costs: &CostProfile,
-        options: &RefineOptions,
-        parallel: &dyn search::Parallel,
-        progress: &mut dyn FnMut(&search::Generation) -> ControlFlow<()>,
-    ) -> Option<Planned> {
-        let w = self.workload;
-        let mut swapped: Option<swapped::Swapped> = None;
-        let mut timed = 0;
-        let mut both = |refined: &search::Generation| {
-            let swapped = swapped.get_or_insert_with(|| {
-                swapped::Swapped::new(w, grounds, budget_bytes, costs, options.seed)
-            });
-            timed += swapped.advance(refined.number, parallel);
-            let swapped_ns = swapped.best_ns().map_or(f64::INFINITY, |ns| ns as f64);
-            progress(&search::Generation {
-                timed: refined.timed + timed,
-                best_ns: refined.best_ns.min(swapped_ns),
-                ..*refined
-            })
-        };
-        let refined = preload::refine(
-            w,
-            grounds,
-            budget_bytes,
-            costs,
-            options,
-            parallel,
-            &mut both,
-        );
-        let found = refined
-            .into_iter()
-            .chain(swapped.and_then(|s| s.finish()))
-            .min_by_key(|(_, prediction)| prediction.latency_ns);
-        found.map(|(plan, prediction)| Planned { plan, prediction })
-    }
-
-    /// The part of [`Planner::search`] that SwapAdvisor's swap planning has, by itself, to be studied: weights stay
-    /// or go as Belady's rule and a genome's biases say. `None` where it finds no plan.
-    pub fn swapped(
-        &self,
-        budget_bytes: u64,
-        costs: &CostProfile,
-        options: &RefineOptions,
-        parallel: &dyn search::Parallel,
-    ) -> Option<Planned> {
-        let grounds = self.grounds.as_ref()?;
-        if budget_bytes < grounds.smallest_bytes() {
-            return None;
-        }
-        let seed = options.seed;
-        let mut swapped = swapped::Swapped::new(self.workload, grounds, budget_bytes, costs, seed);
-        for generation in 0..=options.generations {
-            swapped.advance(generation, parallel);
-        }
-        let (plan, prediction) = swapped.finish()?;
-        Some(Planned { plan, prediction })
     }
 
     fn all_resident(&self, budget_bytes: u64, costs: &CostProfile) -> Option<Planned> {

@@ -4,12 +4,12 @@ mod support;
 
 use neap_ir::op::Activation;
 use neap_plan::{ByteRange, ExecutionPlan, Lane, Timeline};
-use neap_planner::search::Serial;
-use neap_planner::{Planned, Planner, RefineOptions, Strategy};
+use neap_planner::{Planned, Planner, RefineOptions, Serial, Strategy};
 use neap_sim::CostProfile;
 use neap_store::{FaultScript, MemoryModel};
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
 use proptest::strategy::Strategy as _;
+use std::ops::ControlFlow;
 use std::time::Duration;
 use support::{Builder, Model, Random, image_model, mixed_model, random_model, within};
 
@@ -110,9 +110,9 @@ fn fifty_runs_in_a_row_with_changing_inputs() {
     });
 }
 
-/// Weights stay and go, and lie where they do, as swap planning says.
+/// Weights stay and go as a search says.
 #[test]
-fn swapped_weights_give_the_same_bits() {
+fn searched_plans_give_the_same_bits() {
     within(LIMIT, || {
         let mut plans = 0;
         for model in [mixed_model(5), image_model(6)] {
@@ -123,8 +123,10 @@ fn swapped_weights_give_the_same_bits() {
                     generations: 4,
                 };
                 let planner = Planner::new(&model.workload);
-                let found = planner.swapped(budget, &CostProfile::default(), &options, &Serial);
-                let Some(Planned { plan, .. }) = found else {
+                let costs = CostProfile::default();
+                let go_on = &mut |_: &_| ControlFlow::Continue(());
+                let found = planner.search(budget, &costs, &options, &Serial, go_on);
+                let Ok(Planned { plan, .. }) = found else {
                     continue;
                 };
                 plans += u32::from(!plan.loads.is_empty());

@@ -22,7 +22,6 @@ mod adapt;
 mod budget;
 mod calibrate;
 mod curve;
-mod dataflow;
 mod error;
 pub mod memory;
 mod model;
@@ -41,14 +40,12 @@ pub use calibrate::{
     Profile, StoragePoint, StorageRates,
 };
 pub use curve::{CurvePoint, LatencyCurve};
-pub use dataflow::{DataflowOptions, dataflow};
 pub use error::{Error, Result};
 pub use model::{Cache, Model, OpenOptions, TensorInfo, pack, pack_graph, shape_text};
 pub use neap_compile::{BandCount, BandMode, Kernels, StepOrder, StrategyChoice};
 pub use neap_ir::{DType, Graph, Literal, TensorType};
 pub use neap_kernels::simd::Isa;
 pub use neap_plan::{Timeline, Workload};
-pub use neap_planner::search;
 pub use neap_sim::CostProfile;
 pub use neap_store::{IoMode, measure_bandwidth};
 pub use pack::Progress;

@@ -1,8 +1,7 @@
 //! How long is searched for a plan, and on which threads.
 
 use neap_compile::Refine;
-use neap_planner::search::{Parallel, Serial};
-use neap_planner::{PlanError, Planned, Planner, RefineOptions};
+use neap_planner::{Parallel, PlanError, Planned, Planner, RefineOptions, Serial};
 use neap_sim::CostProfile;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};

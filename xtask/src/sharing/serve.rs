@@ -5,7 +5,7 @@ use super::{MODEL, Place, Tier};
 use crate::peer::{REST, median};
 use crate::{models, storage, worker};
 use anyhow::{Context, Result};
-use neaptide::search::{Arrivals, Random, Request, queue_ns};
+use neap_studies::{Arrivals, Random, Request, queue_ns};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -10,9 +10,9 @@ mod studies;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use neap_studies::{Dataflow, Device, Parallel};
 use neap_zoo::Batch;
-use neaptide::search::{Dataflow, Device, Parallel};
-use neaptide::{CostProfile, DataflowOptions};
+use neaptide::CostProfile;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -80,11 +80,8 @@ pub fn network(root: &Path, name: &str, batch: u32, keep_activations: bool) -> R
         neap_zoo::write(name, &path, &options, &mut |_, _| {})
             .with_context(|| format!("cannot write {name}"))?;
     }
-    let options = DataflowOptions {
-        keep_activations,
-        ..DataflowOptions::default()
-    };
-    Ok(neaptide::dataflow(&path, &options, &v100())?)
+    let graph = neap_onnx::open(&path, &neap_onnx::OpenOptions::default())?;
+    neap_studies::of_graph(&graph, keep_activations, &v100()).with_context(|| name.to_owned())
 }
 
 /// What other pages show of this one, found with less effort.

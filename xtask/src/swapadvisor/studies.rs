@@ -1,8 +1,8 @@
 //! What is searched for, and for how long.
 
 use anyhow::Result;
-use neaptide::search::{
-    Classes, Dataflow, Found, Generation, Kept, Memory, OpId, Placed, PlacedOptions, Pools, Random,
+use neap_studies::{
+    Classes, Dataflow, Found, Generation, Memory, OpId, Placed, PlacedOptions, Pools, Random,
     Rules, Scope, SearchOptions, Service, SwapPlanner, SwapTask, TensorKind, improve, latencies_ns,
     odswap, random_order, search,
 };
@@ -166,7 +166,6 @@ fn needed_bytes(flow: &Dataflow) -> u64 {
         memory: &memory,
         device: &LINK,
         rules: &Rules::default(),
-        kept: Kept::Found,
     }) else {
         return u64::MAX;
     };
@@ -450,10 +449,9 @@ fn one_genome(flow: &Dataflow, order: &[OpId], capacity_bytes: u64) -> ([f64; 2]
                 memory: &memory,
                 device: &LINK,
                 rules: &Rules::default(),
-                kept: Kept::Found,
             });
             let planned = Instant::now();
-            plan.and_then(|plan| neaptide::search::play(flow, plan, &LINK));
+            plan.and_then(|plan| neap_studies::play(flow, plan, &LINK));
             let ms = |from: Instant| from.elapsed().as_secs_f64() * 1e3;
             best_ms = best_ms.min(ms(started));
             play_ms = play_ms.min(ms(planned));

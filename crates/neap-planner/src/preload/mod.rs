@@ -33,7 +33,7 @@ use crate::schedule::{Schedule, Slicing};
 use bound::Bound;
 use phase::Phase;
 use place::addresses_in;
-pub use refine::{RefineOptions, refine};
+pub use refine::{Generation, RefineOptions, refine};
 use residency::{Played, Window};
 
 /// Slicings to try. The last takes all the room that a step leaves: where nothing can be prefetched, the

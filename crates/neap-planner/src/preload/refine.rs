@@ -1,11 +1,11 @@
 //! `search`: from the best plans of the preload planner on, as long as it is let. Windows and slicings that the
 //! planner does not try, and resident weights exchanged for others, each timed by the simulator.
 //!
-//! Schedules of steps and their activations stay; SwapAdvisor's search over those is in [`crate::search`].
+//! The order of steps and their activations stay.
 
 use std::ops::ControlFlow;
 
-use neap_plan::{ExecutionPlan, Workload};
+use neap_plan::{BLOCK_BYTES, ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
 
 use super::place::addresses;
@@ -13,14 +13,27 @@ use super::residency::{Played, Window};
 use super::{Grounds, all_resident, most_slices, slicings, windows};
 use crate::assemble::assemble;
 use crate::ground::Ground;
+use crate::parallel::{Parallel, batch};
+use crate::random::Random;
 use crate::schedule::{Schedule, Slicing};
-use crate::search::{Generation, Parallel, Random, batch};
 
 /// How long to search, and with what luck.
 #[derive(Clone, Copy, Debug)]
 pub struct RefineOptions {
     pub seed: u64,
     pub generations: u32,
+}
+
+/// Times of one generation's survivors: the report on a search that goes on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Generation {
+    pub number: u32,
+    /// Candidates timed so far.
+    pub timed: u64,
+    /// The best found so far, whether it survived or not.
+    pub best_ns: f64,
+    pub mean_ns: f64,
+    pub worst_ns: f64,
 }
 
 const POPULATION: usize = 12;
@@ -61,15 +74,17 @@ impl<'a> Setting<'a> {
             .play(&i.resident, self.costs, &mut Simulator::default())
     }
 
-    /// Weights resident as the preload planner would have it.
+    /// Weights resident as the preload planner would have it. Slices fit a window of `cut_for_bytes`, which is no larger
+    /// than the window: more of them are in it at once.
     fn filled(
         &self,
         ground: &'a Ground,
+        cut_for_bytes: u64,
         window_bytes: u64,
         slicing: Slicing,
     ) -> Option<Individual<'a>> {
         let room_bytes = self.budget_bytes.checked_sub(window_bytes)?;
-        let (schedule, offsets) = place(self.w, ground, window_bytes, slicing)?;
+        let (schedule, offsets) = place(self.w, ground, cut_for_bytes, window_bytes, slicing)?;
         let mut individual = Individual {
             ground,
             window_bytes,
@@ -105,7 +120,7 @@ impl<'a> Setting<'a> {
             in_gap: 1 + random.below(6) as u64,
             gather_bytes: (cap / 8.0) as u64,
         };
-        self.filled(ground, window_bytes, slicing)
+        self.filled(ground, window_bytes, window_bytes, slicing)
     }
 
     /// Some resident weights exchanged for others that fit.
@@ -161,22 +176,22 @@ pub fn refine(
         costs,
     };
     let effort = grounds.options.effort;
-    let mut starts: Vec<(&Ground, u64, Slicing)> = Vec::new();
+    let all_bytes = budget_bytes / BLOCK_BYTES * BLOCK_BYTES;
+    let mut starts: Vec<(&Ground, u64, u64, Slicing)> = Vec::new();
     for window_bytes in windows(effort, grounds.smallest_bytes(), w.weight_bytes())
         .take_while(|&bytes| bytes <= budget_bytes)
     {
         for &slicing in slicings(effort) {
             let some = [&grounds.loose, &grounds.tight].into_iter();
-            starts.extend(
-                some.chain(&grounds.tables)
-                    .map(|g| (g, window_bytes, slicing)),
-            );
+            let all = some.clone().chain(&grounds.tables);
+            starts.extend(all.map(|g| (g, window_bytes, window_bytes, slicing)));
+            starts.extend(some.map(|g| (g, window_bytes, all_bytes, slicing)));
         }
     }
     let first = batch(parallel, starts.len(), &|i| {
-        let (ground, window_bytes, slicing) = starts[i];
+        let (ground, cut_for_bytes, window_bytes, slicing) = starts[i];
         setting
-            .filled(ground, window_bytes, slicing)
+            .filled(ground, cut_for_bytes, window_bytes, slicing)
             .into_iter()
             .collect()
     });
@@ -223,10 +238,11 @@ pub fn refine(
 fn place(
     w: &Workload,
     ground: &Ground,
+    cut_for_bytes: u64,
     window_bytes: u64,
     slicing: Slicing,
 ) -> Option<(Schedule, Vec<u64>)> {
-    if ground.needed_bytes > window_bytes {
+    if ground.needed_bytes > cut_for_bytes {
         return None;
     }
     let apart = Slicing {
@@ -234,7 +250,7 @@ fn place(
         ..slicing
     };
     [slicing, apart].into_iter().find_map(|slicing| {
-        let schedule = Schedule::new(w, ground, window_bytes, slicing, most_slices(w))?;
+        let schedule = Schedule::new(w, ground, cut_for_bytes, slicing, most_slices(w))?;
         let offsets = addresses(&schedule, ground, window_bytes)?;
         Some((schedule, offsets))
     })

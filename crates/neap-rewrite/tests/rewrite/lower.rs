@@ -19,7 +19,6 @@ pub const EAGER: BandLimits = BandLimits {
 pub const ANY_GAIN: OrderLimits = OrderLimits {
     enough_bytes: 0,
     peak_gain: 0.0,
-    mean_gain: Some(0.0),
     most_nodes: 4096,
 };
 

@@ -48,10 +48,9 @@ fn a_branch_is_finished_before_the_next_begins() {
 #[test]
 fn small_programs_and_small_gains_are_left_alone() {
     let lowered = branches(&mut Net::new(), 16);
-    assert!(with_less_memory(&lowered.program, &OrderLimits::LOWER_PEAK).is_none());
+    assert!(with_less_memory(&lowered.program, &OrderLimits::default()).is_none());
     let more = OrderLimits {
         peak_gain: 0.9,
-        mean_gain: Some(0.9),
         ..ANY_GAIN
     };
     assert!(with_less_memory(&lowered.program, &more).is_none());
@@ -62,7 +61,7 @@ fn small_programs_and_small_gains_are_left_alone() {
     assert!(with_less_memory(&lowered.program, &fewer).is_none());
     // Large enough, it is changed by default too.
     let lowered = branches(&mut Net::new(), 160);
-    assert!(with_less_memory(&lowered.program, &OrderLimits::LOWER_PEAK).is_some());
+    assert!(with_less_memory(&lowered.program, &OrderLimits::default()).is_some());
 }
 
 #[test]

@@ -20,7 +20,6 @@ use std::sync::Arc;
 pub const ANY_GAIN: OrderLimits = OrderLimits {
     enough_bytes: 0,
     peak_gain: 0.0,
-    mean_gain: Some(0.0),
     most_nodes: 4096,
 };
 

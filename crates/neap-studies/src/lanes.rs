@@ -4,9 +4,9 @@
 //! is done. Loads and stores share a link: alone, either has the one-way rate; together, half of the
 //! both-ways rate each.
 
-use super::dataflow::Dataflow;
-use super::device::Device;
-use super::swap::SwapPlan;
+use crate::dataflow::Dataflow;
+use crate::device::Device;
+use crate::swap::SwapPlan;
 
 /// How a run of a plan goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -135,8 +135,8 @@ pub fn play(flow: &Dataflow, plan: &SwapPlan, device: &Device) -> Option<Outcome
 mod tests {
     use super::super::dataflow::{OpId, TensorId, TensorKind};
     use super::super::swap::{After, Needs, SwapIn, SwapOut};
-    use super::super::testing::flow;
     use super::*;
+    use crate::testing::flow;
 
     /// 1 byte/ns one way, 1.5 both ways, no latency.
     const LINK: Device = Device {

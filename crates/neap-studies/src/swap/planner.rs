@@ -5,8 +5,8 @@ use super::classes::Classes;
 use super::places::Places;
 use super::scan::{NEVER, Scan};
 use super::{Addresses, Memory, Needs, Rules, SwapOut, SwapPlan};
-use crate::search::dataflow::{Dataflow, OpId, TensorId, TensorKind};
-use crate::search::device::Device;
+use crate::dataflow::{Dataflow, OpId, TensorId, TensorKind};
+use crate::device::Device;
 
 /// Rounds in which parameters are taken out of those that are there at the start, before that is given up.
 const MOST_ROUNDS: usize = 4;
@@ -33,17 +33,6 @@ pub struct SwapTask<'a> {
     pub memory: &'a Memory,
     pub device: &'a Device,
     pub rules: &'a Rules,
-    pub kept: Kept<'a>,
-}
-
-/// The parameters that are there when a run begins.
-#[derive(Clone, Copy, Debug)]
-pub enum Kept<'a> {
-    /// Those that are there at the end of a run, as far as runs can follow each other so.
-    Found,
-    /// These and no others, and they stay to the end: by tensor, where each lies. In memory with contiguous places,
-    /// where those do not overlap.
-    These(&'a [Option<u64>]),
 }
 
 /// What is searched for room.
@@ -70,13 +59,10 @@ impl Default for SwapPlanner {
 impl SwapPlanner {
     /// Plans a run that can be repeated.
     ///
-    /// `None` when some operator's tensors do not fit together, beside those that are kept.
+    /// `None` when some operator's tensors do not fit together.
     pub fn plan(&mut self, task: &SwapTask) -> Option<&SwapPlan> {
         self.scan.find_uses(task.flow, task.order);
-        match task.kept {
-            Kept::Found => self.find_kept(task)?,
-            Kept::These(kept) => self.scan(task, kept, true)?,
-        }
+        self.find_kept(task)?;
         Some(&self.scan.plan)
     }
 

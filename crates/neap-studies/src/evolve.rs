@@ -4,30 +4,15 @@
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 
+use neap_planner::{Generation, Parallel, Random, batch};
 use thiserror::Error;
 
-use super::allocation::{Allocation, Classes, Pools};
-use super::dataflow::{Dataflow, OpId};
-use super::device::Device;
-use super::lanes::{Outcome, play};
-use super::order;
-use super::random::Random;
-use super::swap::{Kept, Memory, Rules, SwapPlan, SwapPlanner, SwapTask};
-
-/// Does jobs, on as many threads as it likes.
-pub trait Parallel: Sync {
-    /// Calls `job` once with each number below `count`, in any order, and returns when all are done.
-    fn for_each(&self, count: usize, job: &(dyn Fn(usize) + Sync));
-}
-
-/// One job after another.
-pub struct Serial;
-
-impl Parallel for Serial {
-    fn for_each(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
-        (0..count).for_each(job);
-    }
-}
+use crate::allocation::{Allocation, Classes, Pools};
+use crate::dataflow::{Dataflow, OpId};
+use crate::device::Device;
+use crate::lanes::{Outcome, play};
+use crate::order;
+use crate::swap::{Memory, Rules, SwapPlan, SwapPlanner, SwapTask};
 
 /// What is searched; the rest stays as it was at first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -75,18 +60,6 @@ impl Default for SearchOptions {
     }
 }
 
-/// Times of one generation's survivors; what is heard as a search goes on.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Generation {
-    pub number: u32,
-    /// Genomes timed so far.
-    pub timed: u64,
-    /// The best found so far, whether it survived or not.
-    pub best_ns: f64,
-    pub mean_ns: f64,
-    pub worst_ns: f64,
-}
-
 /// The best genome, and what it does.
 #[derive(Clone, Debug)]
 pub struct Found {
@@ -132,7 +105,6 @@ impl Setting<'_> {
             memory: &memory,
             device: self.device,
             rules: &self.options.rules,
-            kept: Kept::Found,
         });
         let outcome = plan.and_then(|plan| play(self.flow, plan, self.device));
         push(&self.planners, planner);
@@ -286,7 +258,6 @@ pub fn search(
         memory: &memory,
         device,
         rules: &options.rules,
-        kept: Kept::Found,
     });
     let outcome = made
         .and_then(|plan| play(flow, plan, device))
@@ -298,23 +269,6 @@ pub fn search(
         outcome,
         last,
     })
-}
-
-/// Makes `jobs` lists and joins them in order.
-pub(crate) fn batch<T: Send>(
-    parallel: &dyn Parallel,
-    jobs: usize,
-    make: &(dyn Fn(usize) -> Vec<T> + Sync),
-) -> Vec<T> {
-    let slots: Vec<Mutex<Vec<T>>> = (0..jobs).map(|_| Mutex::new(Vec::new())).collect();
-    parallel.for_each(jobs, &|i| {
-        let made = make(i);
-        *slots[i].lock().unwrap_or_else(|e| e.into_inner()) = made;
-    });
-    let lists = slots.into_iter();
-    lists
-        .flat_map(|slot| slot.into_inner().unwrap_or_else(|e| e.into_inner()))
-        .collect()
 }
 
 pub(super) fn pop<T>(list: &Mutex<Vec<T>>) -> Option<T> {

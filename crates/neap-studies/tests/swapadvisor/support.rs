@@ -1,6 +1,6 @@
 //! Dataflows to search over, and the check of a plan by playing it with times of all kinds.
 
-use neap_planner::search::{
+use neap_studies::{
     Dataflow, DataflowSpec, Device, Memory, Operator, Random, Stay, SwapPlan, Tensor, TensorId,
     TensorKind,
 };

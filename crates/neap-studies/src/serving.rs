@@ -1,6 +1,6 @@
 //! Several models that share a device, one request after another (SwapAdvisor, Section 6.3 and Figure 8).
 
-use super::random::Random;
+use neap_planner::Random;
 
 /// What one request costs.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! Dataflows for tests.
 
-use super::dataflow::{Dataflow, DataflowSpec, Operator, Tensor, TensorId, TensorKind};
-use super::random::Random;
+use crate::dataflow::{Dataflow, DataflowSpec, Operator, Tensor, TensorId, TensorKind};
+use neap_planner::Random;
 
 /// Operators that read one to three earlier results and mostly a parameter of their own, sometimes a
 /// shared one; some change their first input in place.

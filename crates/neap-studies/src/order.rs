@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::dataflow::{Dataflow, OpId, TensorKind};
-use super::random::Random;
+use crate::dataflow::{Dataflow, OpId, TensorKind};
+use neap_planner::Random;
 
 /// An order in which the next operator is any that is ready.
 pub fn random(flow: &Dataflow, random: &mut Random) -> Vec<OpId> {
@@ -195,8 +195,8 @@ pub fn regroup(
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::random_flow;
     use super::*;
+    use crate::testing::random_flow;
 
     fn ids(list: &[u32]) -> Vec<OpId> {
         list.iter().map(|i| OpId(i - 1)).collect()

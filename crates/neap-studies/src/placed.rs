@@ -9,13 +9,13 @@
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 
-use super::dataflow::{Dataflow, OpId, TensorId};
-use super::device::Device;
-use super::evolve::{Found, Generation, Infeasible, Parallel, batch, pop, push};
-use super::lanes::{Outcome, play};
-use super::order;
-use super::random::Random;
-use super::swap::{Kept, Memory, PlaceRules, Rules, Side, SwapPlan, SwapPlanner, SwapTask};
+use crate::dataflow::{Dataflow, OpId, TensorId};
+use crate::device::Device;
+use crate::evolve::{Found, Infeasible, pop, push};
+use crate::lanes::{Outcome, play};
+use crate::order;
+use crate::swap::{Memory, PlaceRules, Rules, Side, SwapPlan, SwapPlanner, SwapTask};
+use neap_planner::{Generation, Parallel, Random, batch};
 
 /// Tensors lie at multiples of this, as accelerators want it.
 const ALIGN_BYTES: u64 = 512;
@@ -87,7 +87,6 @@ impl Setting<'_> {
             memory: &self.memory,
             device: self.device,
             rules: &rules,
-            kept: Kept::Found,
         })?;
         play(self.flow, plan, self.device)
     }

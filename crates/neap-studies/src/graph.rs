@@ -1,40 +1,26 @@
-//! From an ONNX file to a dataflow as frameworks have it: every operator by itself, nothing fused, each
+//! From a graph to a dataflow as frameworks have it: every operator by itself, nothing fused, each
 //! initializer a parameter. Weights are not read, so that models of any size can be searched over.
 
-use crate::error::{Error, Result};
+use crate::dataflow::{
+    Dataflow, DataflowError, DataflowSpec, Operator, Tensor, TensorId, TensorKind,
+};
 use neap_ir::{Graph, ValueId};
 use neap_ops::Operand;
 use neap_plan::StepSpec;
-use neap_planner::search::{Dataflow, DataflowSpec, Operator, Tensor, TensorId, TensorKind};
 use neap_sim::CostProfile;
-use std::collections::BTreeMap;
-use std::path::Path;
 
-/// How a dataflow is made.
-#[derive(Debug, Clone, Default)]
-pub struct DataflowOptions {
-    /// Shapes for inputs with dynamic dimensions, by input name.
-    pub shapes: BTreeMap<String, Vec<usize>>,
-    /// Every activation is wanted after the run, as a backward pass wants it.
-    pub keep_activations: bool,
-}
-
-/// Reads `path`; operators take what `costs` says of their arithmetic and of the bytes they touch.
+/// The dataflow of `graph`; operators take what `costs` says of their arithmetic and of the bytes they touch.
+/// With `keeps_activations` every activation is wanted after the run, as a backward pass wants it.
 ///
 /// Operators that may write over an input do so when nobody else reads it, as frameworks do.
 ///
 /// # Errors
-/// [`Error::BadInput`] for anything wrong with the file.
-pub fn dataflow(path: &Path, options: &DataflowOptions, costs: &CostProfile) -> Result<Dataflow> {
-    let onnx = neap_onnx::OpenOptions {
-        shapes: options.shapes.clone(),
-        ..Default::default()
-    };
-    let graph = neap_onnx::open(path, &onnx)?;
-    of_graph(&graph, options, costs)
-}
-
-fn of_graph(graph: &Graph, options: &DataflowOptions, costs: &CostProfile) -> Result<Dataflow> {
+/// [`DataflowError`] where the graph's nodes are in no order that can be run.
+pub fn of_graph(
+    graph: &Graph,
+    keeps_activations: bool,
+    costs: &CostProfile,
+) -> Result<Dataflow, DataflowError> {
     let uses = graph.use_counts();
     let mut spec = DataflowSpec {
         name: graph.name.clone(),
@@ -75,7 +61,7 @@ fn of_graph(graph: &Graph, options: &DataflowOptions, costs: &CostProfile) -> Re
         let mut writes = Vec::new();
         for (i, output) in node.outputs.iter().enumerate() {
             let Some(output) = *output else { continue };
-            let is_output = options.keep_activations || graph.outputs.contains(&output);
+            let is_output = keeps_activations || graph.outputs.contains(&output);
             let kind = match is_output {
                 true => TensorKind::Output,
                 false => TensorKind::Activation,
@@ -105,5 +91,5 @@ fn of_graph(graph: &Graph, options: &DataflowOptions, costs: &CostProfile) -> Re
             writes,
         });
     }
-    Dataflow::new(spec).map_err(|e| Error::BadInput(format!("{}: {e}", graph.name)))
+    Dataflow::new(spec)
 }

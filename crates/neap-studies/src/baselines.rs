@@ -1,9 +1,9 @@
 //! What the search is compared with (SwapAdvisor, Section 6.1).
 
-use super::dataflow::Dataflow;
-use super::device::Device;
-use super::lanes::{Outcome, play};
-use super::swap::{Eviction, Kept, Memory, Rules, SwapPlan, SwapPlanner, SwapTask};
+use crate::dataflow::Dataflow;
+use crate::device::Device;
+use crate::lanes::{Outcome, play};
+use crate::swap::{Eviction, Memory, Rules, SwapPlan, SwapPlanner, SwapTask};
 
 /// ODSwap: operators in the given order. What was used longest ago goes when there is no room; from the second
 /// run on, loads are started as early as the first run's decisions allow. Its allocator does not
@@ -28,7 +28,6 @@ pub fn odswap(
             memory: &memory,
             device,
             rules: &rules,
-            kept: Kept::Found,
         })?;
         play(flow, plan, device)?
     };

@@ -7,8 +7,8 @@
 //!   CNT   8 objects of 1 MB, 1 object of 4 MB
 //! ```
 
-use super::dataflow::{Dataflow, OpId};
-use super::random::Random;
+use crate::dataflow::{Dataflow, OpId};
+use neap_planner::Random;
 
 /// A size class for each tensor size, and a number of objects for each class.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -406,8 +406,8 @@ fn average(class_of_size: &[u16], classes: usize, each: &[u32]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::super::dataflow::TensorKind::{Activation, Parameter};
-    use super::super::testing::{flow, random_flow};
     use super::*;
+    use crate::testing::{flow, random_flow};
 
     const MB: u64 = 1 << 20;
 

@@ -5,9 +5,9 @@ mod support;
 
 use std::ops::ControlFlow;
 
-use neap_planner::search::{
+use neap_studies::{
     Allocation, Classes, Dataflow, DataflowError, DataflowSpec, Eviction, Generation, Infeasible,
-    Kept, Memory, OpId, Operator, Parallel, Pools, Random, Rules, Scope, SearchOptions, Serial,
+    Memory, OpId, Operator, Parallel, Pools, Random, Rules, Scope, SearchOptions, Serial,
     SwapPlanner, SwapTask, Tensor, TensorId, TensorKind, play, random_order, search,
 };
 
@@ -38,7 +38,6 @@ fn plans_are_right_at_any_speed() {
                         memory: &memory,
                         device: &LINK,
                         rules: &rules,
-                        kept: Kept::Found,
                     }) else {
                         panic!("seed {seed}: no plan in {capacity} bytes");
                     };
@@ -93,7 +92,6 @@ fn the_papers_figure_3() {
             memory: &memory,
             device: &LINK,
             rules: &rules,
-            kept: Kept::Found,
         })
         .unwrap()
         .clone();
@@ -132,7 +130,6 @@ fn parameters_stay_where_all_fit() {
             memory: &memory,
             device: &LINK,
             rules: &Rules::default(),
-            kept: Kept::Found,
         })
         .unwrap();
     let loaded: Vec<TensorId> = plan.loads.iter().map(|l| l.tensor).collect();
@@ -179,7 +176,6 @@ fn a_run_begins_with_nothing_that_leaves_on_the_way() {
                 memory: &memory,
                 device: &LINK,
                 rules: &Rules::default(),
-                kept: Kept::Found,
             })
             .unwrap();
         check(&f, &memory, plan, 1);
@@ -224,7 +220,6 @@ fn the_recency_threshold_takes_an_older_one() {
                 memory: &memory,
                 device: &LINK,
                 rules: &rules,
-                kept: Kept::Found,
             })
             .unwrap();
         check(&f, &memory, plan, 1);

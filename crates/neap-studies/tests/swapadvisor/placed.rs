@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use neap_planner::search::{
-    Classes, Dataflow, Found, Kept, Memory, PlaceRules, Placed, PlacedOptions, Pools, Random,
-    Rules, SearchOptions, Serial, Side, SwapPlan, SwapPlanner, SwapTask, improve, odswap,
-    random_order, search,
+use neap_studies::{
+    Classes, Dataflow, Found, Memory, PlaceRules, Placed, PlacedOptions, Pools, Random, Rules,
+    SearchOptions, Serial, Side, SwapPlan, SwapPlanner, SwapTask, improve, odswap, random_order,
+    search,
 };
 
 use crate::support::{LINK, check, random_flow, recurrent};
@@ -109,7 +109,6 @@ fn there_is_a_plan_wherever_the_largest_operator_fits() {
                         memory: &memory,
                         device: &LINK,
                         rules: &rules,
-                        kept: Kept::Found,
                     });
                     let plan = plan.unwrap_or_else(|| panic!("seed {seed}, {capacity} bytes"));
                     for speed in 0..3 {
@@ -125,7 +124,6 @@ fn there_is_a_plan_wherever_the_largest_operator_fits() {
             memory: &memory,
             device: &LINK,
             rules: &Rules::default(),
-            kept: Kept::Found,
         });
         assert!(none.is_none());
     }

@@ -19,7 +19,7 @@ mod scan;
 mod segments;
 
 use super::dataflow::{Dataflow, OpId, TensorId};
-pub use planner::{Kept, SwapPlanner, SwapTask};
+pub use planner::{SwapPlanner, SwapTask};
 
 /// "When `computes` operators and `stores` stores are done."
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

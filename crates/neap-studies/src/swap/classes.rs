@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::planner::Wish;
 use super::scan::Scan;
 use super::{Addresses, After, Eviction, Memory, Rules};
-use crate::search::dataflow::{Dataflow, TensorId};
+use crate::dataflow::{Dataflow, TensorId};
 
 /// So many are looked at for one that was not used lately: where all are used all the time, none is found.
 const MOST_PASSED_OVER: usize = 32;

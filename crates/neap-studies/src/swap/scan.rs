@@ -2,7 +2,7 @@
 //! used next, and the plan so far.
 
 use super::{After, Eviction, Rules, Stay, SwapIn, SwapOut, SwapPlan};
-use crate::search::dataflow::{Dataflow, OpId, TensorId, TensorKind};
+use crate::dataflow::{Dataflow, OpId, TensorId, TensorKind};
 
 pub const NEVER: u32 = u32::MAX;
 

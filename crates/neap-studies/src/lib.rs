@@ -1,4 +1,6 @@
-//! SwapAdvisor's search (Huang et al., ASPLOS 2020), and beyond: schedules, memory and swaps together.
+//! Studies of papers by simulation. No engine depends on this crate; `xtask` makes pages with it.
+//!
+//! SwapAdvisor (Huang et al., ASPLOS 2020) searches over schedules, memory pools and swaps together:
 //!
 //! ```text
 //!   Dataflow ──► evolve ──► genome: schedule, size classes, objects
@@ -11,15 +13,17 @@
 //! and is asked after each generation whether to go on. For a seed and a number of generations the outcome
 //! is the same, however many threads there are.
 
+#![forbid(unsafe_code)]
+
 mod allocation;
 mod baselines;
 mod dataflow;
 mod device;
 mod evolve;
+mod graph;
 mod lanes;
 mod order;
 mod placed;
-mod random;
 mod serving;
 mod swap;
 #[cfg(test)]
@@ -31,14 +35,15 @@ pub use dataflow::{
     Dataflow, DataflowError, DataflowSpec, OpId, Operator, Tensor, TensorId, TensorKind, Touch,
 };
 pub use device::Device;
-pub(crate) use evolve::batch;
-pub use evolve::{Found, Generation, Infeasible, Parallel, Scope, SearchOptions, Serial, search};
+pub use evolve::{Found, Infeasible, Scope, SearchOptions, search};
+pub use graph::of_graph;
+
 pub use lanes::{Outcome, play};
+pub use neap_planner::{Generation, Parallel, Random, Serial};
 pub use order::random as random_order;
 pub use placed::{Placed, PlacedOptions, improve};
-pub use random::Random;
 pub use serving::{Arrivals, Request, Service, latencies_ns, queue_ns};
 pub use swap::{
-    Addresses, After, Eviction, Kept, Memory, Needs, PlaceRules, Rules, Side, Stay, SwapIn,
-    SwapOut, SwapPlan, SwapPlanner, SwapTask,
+    Addresses, After, Eviction, Memory, Needs, PlaceRules, Rules, Side, Stay, SwapIn, SwapOut,
+    SwapPlan, SwapPlanner, SwapTask,
 };
