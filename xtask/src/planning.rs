@@ -94,7 +94,7 @@ pub fn run(root: &Path, args: &PlanningArgs) -> Result<()> {
         }
         let open = OpenOptions {
             cache: Cache::Folder(root.join("target/models/packed")),
-            ..Default::default()
+            ..OpenOptions::of_own_process()
         };
         let path = models::zoo_model(root, name)?;
         let open = || Model::open(&path, &open, &mut |_| {});
@@ -192,8 +192,8 @@ fn times_ms(
     let bounds = model.bounds(&options);
     drop(another);
     let (least, most) = (
-        bounds.smallest_feasible_bytes,
-        bounds.unlimited_high_water_bytes,
+        bounds.smallest_feasible_bytes(),
+        bounds.unlimited_high_water_bytes(),
     );
     let mut times = Vec::new();
     for share in SHARES {

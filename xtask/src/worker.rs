@@ -126,7 +126,7 @@ pub fn packed_path(ready: &Value) -> Result<PathBuf> {
 pub fn run(args: &WorkerArgs) -> Result<()> {
     let open = neaptide::OpenOptions {
         cache: neaptide::Cache::Folder(args.cache_dir.clone()),
-        ..Default::default()
+        ..neaptide::OpenOptions::of_own_process()
     };
     let model = Model::open(&args.model, &open, &mut |_| {})?;
     if args.reader {
@@ -214,8 +214,8 @@ fn serve(model: Model, options: &RunOptions, beside_bytes: u64) -> Result<()> {
     let plan = model.plan(options)?;
     let ready = json!({
         "ready": true,
-        "smallest_feasible_bytes": bounds.smallest_feasible_bytes,
-        "unlimited_high_water_bytes": bounds.unlimited_high_water_bytes,
+        "smallest_feasible_bytes": bounds.smallest_feasible_bytes(),
+        "unlimited_high_water_bytes": bounds.unlimited_high_water_bytes(),
         "planned_bytes": plan.high_water_bytes(),
         "packed_path": packed_path,
         "strategy": plan.execution.strategy,

@@ -139,7 +139,7 @@ impl OpenArgs {
                 false => StepOrder::LeastMemory,
             },
             cache: self.cache_dir.clone().map_or(Cache::Auto, Cache::Folder),
-            ..OpenOptions::default()
+            ..OpenOptions::of_own_process()
         })
     }
 }

@@ -3,7 +3,7 @@
 use crate::failure::Outcome;
 use crate::output::Written;
 use neaptide::memory::PeakSource;
-use neaptide::{Adaptation, BandCount, Bytes, Session, shape_text};
+use neaptide::{Adaptation, BandCount, Bytes, Ledger, Session, shape_text};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -23,6 +23,8 @@ pub struct Report {
     pub lower_bound_bytes: u64,
     pub arena_bytes: u64,
     pub base_overhead_bytes: u64,
+    /// Where the planned peak goes, part by part.
+    pub ledger: Ledger,
     pub resident_weight_bytes: u64,
     /// Panels that are also kept in the form that kernels take; told to people only.
     #[serde(skip)]
@@ -215,6 +217,7 @@ impl Report {
                 Bytes(self.planned_high_water_bytes)
             ),
         );
+        line("", self.ledger.to_string());
         line(
             "weights",
             format!(

@@ -27,6 +27,7 @@ pub use counts::kernel_counts;
 pub use error::{ProgramError, SearchError};
 pub use kernels::Kernels;
 pub use options::{Options, StrategyChoice, Target};
+pub use page_tables::tables_of;
 pub use planning::{Compiled, Refine, Request, Search};
 pub use programs::{
     BandCount, BandMode, PROGRAM_VERSION, Programs, StepOrder, check_supported, count_bands,

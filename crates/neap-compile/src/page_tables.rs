@@ -3,7 +3,7 @@
 pub(crate) const TABLE_BYTES: u64 = 4096;
 
 /// One for each 2 MiB, also where those are one page, which keeps a table for the day on which it is split.
-pub(crate) fn tables_of(arena_bytes: u64) -> u64 {
+pub fn tables_of(arena_bytes: u64) -> u64 {
     const MAPPED_BY_ONE: u64 = 2 << 20;
     arena_bytes.div_ceil(MAPPED_BY_ONE) * TABLE_BYTES
 }

@@ -84,12 +84,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// An arena in which everything is resident, with its page tables.
-    pub fn whole_bytes(&self) -> u64 {
-        with_tables(self.whole_arena_bytes())
-    }
-
-    fn whole_arena_bytes(&self) -> u64 {
+    /// An arena in which everything is resident, without its page tables.
+    pub fn whole_arena_bytes(&self) -> u64 {
         let options = self.request.options;
         let found = || {
             let first = self.programs.first()?;
@@ -165,7 +161,7 @@ impl<'a> Search<'a> {
             costs: Costs::new(&self.request),
             strategy,
             planner,
-            room_bytes: room_bytes.unwrap_or_else(|| self.whole_bytes()),
+            room_bytes: room_bytes.unwrap_or_else(|| with_tables(self.whole_arena_bytes())),
             whole_arena_bytes: self.whole_arena_bytes(),
         };
         let mut best: Option<Candidate> = None;

@@ -8,24 +8,16 @@
 //! Resident weights that the new plan adds are read beside that run, in the order in which it needs them.
 //! At no moment does the process take more than the larger of the two budgets.
 
-use crate::budget::Budget;
+use crate::budget::{Budget, Scope};
 use crate::error::{Error, Result};
-use crate::memory;
+use crate::ledger::{self, Ledger};
 use crate::prepared::{Next, Prepared};
-use crate::request::Request;
+use crate::request::{self, Request};
 use crate::session::{Plan, Session};
 use crate::spill;
 use neap_planner::Effort;
 use neap_store::Spill;
 use std::time::Instant;
-
-/// What a session may still allocate when its plan is replaced, counted anew: most of the
-/// first plan's reserve has been used by then.
-const RESERVE_BYTES: u64 = 256 * 1024;
-
-/// Plans that are made beforehand leave so much of their budget, for what a process without its arena takes more
-/// then than now.
-const WAVER_BYTES: u64 = 256 * 1024;
 
 /// One change of the budget, with its cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,7 +47,7 @@ impl Adaptation {
 }
 
 impl Session {
-    /// Plans for budgets of the whole process, in bytes, that may come: [`Session::set_budget`] to one of them then
+    /// Plans for budgets, in bytes, that may come, of the process or the engine as the first budget was: [`Session::set_budget`] to one of them then
     /// needs no planning. The plans stay in memory, in at most `most_bytes`, which the caller reserves
     /// ([`RunOptions::reserve_bytes`](crate::RunOptions::reserve_bytes)); those of the first budgets are kept where
     /// not all fit, and infeasible ones are left out. Says how many there are.
@@ -64,10 +56,11 @@ impl Session {
     /// None that the budgets could cause.
     pub fn prepare(&mut self, budgets: &[u64], most_bytes: u64) -> Result<usize> {
         self.inner.rest();
+        let scope = self.standing.first_base.scope;
         let mut prepared = Prepared::default();
         for &bytes in budgets {
-            // What the process takes wavers.
-            let nearly = Budget::Bytes(bytes.saturating_sub(WAVER_BYTES));
+            // What the process takes beside its arena wavers.
+            let nearly = Budget::of(scope, bytes.saturating_sub(ledger::WAVER_BYTES));
             let plan = self.plan_anew(nearly, Instant::now());
             let plan = match plan {
                 Ok(plan) => plan,
@@ -86,7 +79,7 @@ impl Session {
             }
         }
         self.standing.prepared = prepared;
-        memory::trim();
+        self.standing.host.trim();
         self.inner.wake();
         Ok(self.standing.prepared.len())
     }
@@ -110,8 +103,7 @@ impl Session {
             None => {
                 let plan = self.plan_anew(budget, planning);
                 // Planning took memory that the new plan means to use.
-                memory::trim_heap();
-                memory::trim_program();
+                self.standing.host.trim();
                 plan.map(Next::from)
             }
         };
@@ -120,12 +112,13 @@ impl Session {
         let adaptation = Adaptation {
             budget_before_bytes: self.standing.budget_bytes,
             budget_bytes: next.budget_bytes,
-            high_water_bytes: next.high_water_bytes,
+            high_water_bytes: next.ledger.total_bytes(),
             predicted_latency_ns: next.latency_ns,
             was_prepared,
             planning_ns,
             ..Adaptation::default()
         };
+        let ledger = next.ledger;
         let replaced = self.larger_spill(&next).and_then(|spill| {
             let (program, execution) = (next.program, next.execution);
             Ok(self
@@ -134,10 +127,10 @@ impl Session {
         });
         if replaced.is_ok() {
             self.standing.budget_bytes = adaptation.budget_bytes;
-            self.standing.high_water_bytes = adaptation.high_water_bytes;
+            self.standing.ledger = ledger;
         }
         drop(next.workload);
-        memory::trim_heap();
+        self.standing.host.trim_heap();
         let replaced = replaced?;
         Ok(Adaptation {
             kept_bytes: replaced.kept_bytes,
@@ -156,12 +149,13 @@ impl Session {
 
     /// A plan for that budget that was made before.
     fn prepared(&self, budget: Budget) -> Option<Next> {
-        let Budget::Bytes(bytes) = budget else {
+        let (Budget::Bytes(bytes) | Budget::Engine(bytes)) = budget else {
             return None;
         };
+        (budget.scope() == self.standing.first_base.scope).then_some(())?;
         let prepared = &self.standing.prepared;
         (!prepared.is_empty()).then_some(())?;
-        prepared.find(bytes, self.base_bytes())
+        prepared.find(bytes, &self.base(budget.scope()))
     }
 
     /// A new spill file, where the one that there is would be too small.
@@ -183,15 +177,29 @@ impl Session {
             known: &self.standing.known,
         };
         request.plan(started, || {
-            memory::trim_program();
-            self.base_bytes()
+            let host = &self.standing.host;
+            match budget.scope() {
+                Scope::Process => host.trim(),
+                Scope::Engine => {}
+            }
+            self.base(budget.scope())
         })
     }
 
-    /// The process without its arena.
-    fn base_bytes(&self) -> u64 {
-        let all = memory::current_bytes(self.standing.options.own_cgroup);
-        let now = all.saturating_sub(self.inner.held_bytes()) + RESERVE_BYTES;
-        now.max(self.standing.base_bytes)
+    /// What is taken without an arena.
+    fn base(&self, scope: Scope) -> Ledger {
+        let standing = &self.standing;
+        match scope {
+            Scope::Process => {
+                let all = standing.host.charged_bytes();
+                let now = all.saturating_sub(self.inner.held_bytes());
+                Ledger::between_runs(&standing.first_base, now)
+            }
+            Scope::Engine => {
+                let heap_bytes = ledger::engine_heap_bytes(&standing.programs);
+                let reserve = request::reserve(&standing.programs, &standing.options);
+                Ledger::before_arena(scope, heap_bytes, &reserve)
+            }
+        }
     }
 }

@@ -1,16 +1,61 @@
 //! Memory budgets as people write them.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// How much memory the whole process may use.
+/// Whose memory a budget limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// The whole process, as the kernel charges it.
+    #[default]
+    Process,
+    /// The engine alone, in a process that has other work too ([`Budget::Engine`]).
+    Engine,
+}
+
+/// How much memory may be used.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Budget {
     /// Everything stays resident.
     Unlimited,
+    /// Bytes of the whole process, as the kernel charges it.
     Bytes(u64),
-    /// Of what the process would use with everything resident.
+    /// Of what the whole process takes with everything resident: so many bytes
+    /// ([`Bounds::whole`](crate::Bounds::whole)), which the model and its options determine alone.
     Percent(f64),
+    /// Bytes of the engine's own memory: arena and its page tables, threads' stacks, heap of model and session. For
+    /// programs that have other work too; inputs and outputs are theirs, as is what packing and planning take for a
+    /// while. It is not written as text.
+    Engine(u64),
+}
+
+impl Budget {
+    /// A limit of so many bytes on whoever's memory.
+    pub fn of(scope: Scope, bytes: u64) -> Budget {
+        match scope {
+            Scope::Process => Budget::Bytes(bytes),
+            Scope::Engine => Budget::Engine(bytes),
+        }
+    }
+
+    /// Whose memory it limits.
+    pub fn scope(&self) -> Scope {
+        match self {
+            Budget::Engine(_) => Scope::Engine,
+            Budget::Unlimited | Budget::Bytes(_) | Budget::Percent(_) => Scope::Process,
+        }
+    }
+
+    /// In bytes; `None` without a limit. `whole` is what percentages are of.
+    pub(crate) fn bytes(&self, whole: impl FnOnce() -> u64) -> Option<u64> {
+        match *self {
+            Budget::Unlimited => None,
+            Budget::Bytes(bytes) | Budget::Engine(bytes) => Some(bytes),
+            Budget::Percent(percent) => Some((whole() as f64 * percent / 100.0) as u64),
+        }
+    }
 }
 
 /// `64MiB`, `64M`, `67108864`, `25%` or `none`. Suffixes are base 2.
@@ -38,6 +83,7 @@ impl fmt::Display for Budget {
             Budget::Unlimited => f.write_str("none"),
             Budget::Bytes(bytes) => Bytes(*bytes).fmt(f),
             Budget::Percent(percent) => write!(f, "{percent}%"),
+            Budget::Engine(bytes) => write!(f, "{} of the engine", Bytes(*bytes)),
         }
     }
 }

@@ -3,19 +3,18 @@
 use crate::budget::Budget;
 use crate::calibrate;
 use crate::error::{Error, Result};
+use crate::ledger::Ledger;
 use crate::model::Model;
 use crate::session::RunOptions;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-/// Above the unlimited footprint, so that it stays feasible while the process's own memory wavers.
-const UNLIMITED_SLACK_BYTES: u64 = 2 << 20;
-
 /// Predicted latency under budgets of the whole process, in ascending order of budgets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyCurve {
-    pub smallest_feasible_bytes: u64,
-    /// With everything resident.
+    /// The smallest feasible budget, part by part.
+    pub smallest: Ledger,
+    /// With everything resident: what `100%` means.
     pub unlimited_bytes: u64,
     pub points: Vec<CurvePoint>,
 }
@@ -40,7 +39,9 @@ impl Model {
         more: &[u64],
     ) -> Result<LatencyCurve> {
         let bounds = self.bounds(options);
-        let most_bytes = bounds.unlimited_high_water_bytes + UNLIMITED_SLACK_BYTES;
+        // What the caller sets aside is no part of the model.
+        let unlimited_bytes = bounds.unlimited_high_water_bytes();
+        let most_bytes = unlimited_bytes.saturating_add(options.reserve_bytes);
         // Costs are found once: those that are estimated would differ from budget to budget.
         let known = calibrate::known(
             self,
@@ -57,13 +58,14 @@ impl Model {
             let plan = self.plan_knowing(&known, &options, Instant::now());
             plan.map(|plan| plan.prediction.latency_ns)
         };
-        let mut least_bytes = bounds.smallest_feasible_bytes;
-        let mut at_least = latency_ns(least_bytes);
+        let mut smallest = bounds.smallest;
+        let mut at_least = latency_ns(smallest.total_bytes());
         // Bounds are those of slices; some strategies need more.
-        if let Err(Error::Infeasible { smallest_bytes, .. }) = at_least {
-            least_bytes = smallest_bytes;
-            at_least = latency_ns(least_bytes);
+        if let Err(Error::Infeasible { parts, .. }) = at_least {
+            smallest = *parts;
+            at_least = latency_ns(smallest.total_bytes());
         }
+        let least_bytes = smallest.total_bytes();
         let mut found = vec![CurvePoint {
             budget_bytes: least_bytes,
             latency_ns: at_least?,
@@ -92,8 +94,8 @@ impl Model {
             }
         }
         Ok(LatencyCurve {
-            smallest_feasible_bytes: least_bytes,
-            unlimited_bytes: most_bytes,
+            smallest,
+            unlimited_bytes,
             points: found,
         })
     }

@@ -1,6 +1,7 @@
 //! What can go wrong, sorted by what the caller can do about it.
 
 use crate::budget::Bytes;
+use crate::ledger::Ledger;
 use thiserror::Error;
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -11,14 +12,16 @@ pub enum Error {
     /// The model or an input is not what it should be, or the file cannot be read or written.
     #[error("{0}")]
     BadInput(String),
-    /// The model cannot run in this much memory.
+    /// The model cannot run in this much memory. `parts` adds up to `smallest_bytes`, the smallest budget that can be
+    /// met.
     #[error(
-        "the budget of {} cannot be met: the smallest feasible budget is {} ({} bytes)",
+        "the budget of {} cannot be met: the smallest feasible budget is {} ({} bytes): {parts}",
         Bytes(*budget_bytes), Bytes(*smallest_bytes), smallest_bytes
     )]
     Infeasible {
         budget_bytes: u64,
         smallest_bytes: u64,
+        parts: Box<Ledger>,
     },
     /// A run failed after it had begun: its file could not be read or is corrupted, or its values
     /// cannot be computed with, such as an index out of range.
@@ -27,6 +30,17 @@ pub enum Error {
     /// Something here does not work as it should.
     #[error("{0}")]
     Defect(String),
+}
+
+impl Error {
+    /// [`Error::Infeasible`]; `smallest` is named.
+    pub fn infeasible(budget_bytes: u64, smallest: Ledger) -> Error {
+        Error::Infeasible {
+            budget_bytes,
+            smallest_bytes: smallest.total_bytes(),
+            parts: Box::new(smallest),
+        }
+    }
 }
 
 impl From<neap_runtime::RuntimeError> for Error {

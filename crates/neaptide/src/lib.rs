@@ -1,15 +1,19 @@
 //! Run neural networks inside an enforced memory budget.
 //!
 //! A [`Model`] is opened from an `.onnx` (packed once into a `.neap` beside it) or a `.neap`; its
-//! weights stay on storage. [`Model::plan`] decides for a [`Budget`] of the whole process which
+//! weights stay on storage. [`Model::plan`] decides for a [`Budget`] which
 //! weights stay resident, how layers are sliced, and when each slice is read; a [`Session`] executes
 //! that plan, reading while it computes.
+//!
+//! A budget is of the engine's own memory ([`Budget::Engine`]), or of the whole process ([`Budget::Bytes`]). Either way
+//! a [`Ledger`] adds it up. The process around the engine is a [`Host`]: by default ([`Embedded`]) nothing is trimmed
+//! or mapped anew that is not the engine's; a process that exists to run models asks for more ([`OwnProcess`]).
 //!
 //! ```no_run
 //! use neaptide::{Budget, Model, OpenOptions, RunOptions};
 //!
 //! let model = Model::open("resnet50.onnx", &OpenOptions::default(), &mut |_| {})?;
-//! let options = RunOptions { budget: Budget::Bytes(40 << 20), ..RunOptions::default() };
+//! let options = RunOptions { budget: Budget::Engine(40 << 20), ..RunOptions::default() };
 //! let plan = model.plan(&options)?;
 //! let mut session = model.into_session(plan, &options)?;
 //! let image = vec![0u8; session.inputs()[0].len_bytes()]; // f32, 1x3x224x224, row-major
@@ -23,6 +27,8 @@ mod budget;
 mod calibrate;
 mod curve;
 mod error;
+mod host;
+mod ledger;
 pub mod memory;
 mod model;
 mod pack;
@@ -34,13 +40,15 @@ mod spill;
 mod strategy;
 
 pub use adapt::Adaptation;
-pub use budget::{Budget, Bytes, parse_bytes};
+pub use budget::{Budget, Bytes, Scope, parse_bytes};
 pub use calibrate::{
     Calibration, CalibrationReport, ComputeRates, CostSource, DelayFit, Machine, MeasuredPoint,
     Profile, StoragePoint, StorageRates,
 };
 pub use curve::{CurvePoint, LatencyCurve};
 pub use error::{Error, Result};
+pub use host::{Embedded, Host, OwnProcess};
+pub use ledger::Ledger;
 pub use model::{Cache, Model, OpenOptions, TensorInfo, pack, pack_graph, shape_text};
 pub use neap_compile::{BandCount, BandMode, Kernels, StepOrder, StrategyChoice};
 pub use neap_ir::{DType, Graph, Literal, TensorType};

@@ -16,6 +16,7 @@ pub use program::trim_program;
 use serde::Serialize;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// Peak memory and who counted it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -75,6 +76,21 @@ pub fn current_bytes(own_cgroup: bool) -> u64 {
     };
     resident.max(charged)
 }
+
+/// What this process takes now where nothing of it is trimmed: its pages and page tables, those of mapped files too,
+/// and the program text that running a model may still touch.
+pub(crate) fn embedded_bytes() -> u64 {
+    /// Mapped pages before any model ran, or nearly.
+    static FIRST_MAPPED_BYTES: OnceLock<u64> = OnceLock::new();
+    let mapped = status_bytes(&["RssFile:"]);
+    let first = *FIRST_MAPPED_BYTES.get_or_init(|| mapped);
+    // Not on top of what the first models have touched.
+    status_bytes(&["RssAnon:", "RssShmem:", "VmPTE:"]) + mapped.max(first + UNTRIMMED_TEXT_BYTES)
+}
+
+/// Program text and constants that running a model touches for the first time. Mapped with their neighbours, they are 2
+/// to 5 MiB.
+const UNTRIMMED_TEXT_BYTES: u64 = 5 << 20;
 
 /// What the kernel charges this process now: the count of its own cgroup, or its resident pages.
 pub fn counted_bytes(own_cgroup: bool) -> u64 {

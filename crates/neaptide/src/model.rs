@@ -1,6 +1,7 @@
 //! Opening a model: an `.onnx` is packed on first use into a cache, a `.neap` is opened as it is.
 
 use crate::error::{Error, Result};
+use crate::host::{Embedded, Host, OwnProcess};
 use crate::pack::{self, Progress};
 use neap_compile::{BandCount, PROGRAM_VERSION, Programs, StepOrder, count_bands};
 use neap_ir::{DType, Graph, Literal, Program, TensorType};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How to read a model.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct OpenOptions {
     /// Shapes for inputs with dynamic dimensions, by input name.
     pub shapes: BTreeMap<String, Vec<usize>>,
@@ -21,6 +22,32 @@ pub struct OpenOptions {
     pub bindings: BTreeMap<String, Literal>,
     pub step_order: StepOrder,
     pub cache: Cache,
+    /// The process that the model is opened in; sessions of the model ask and tell it, too.
+    pub host: Arc<dyn Host>,
+}
+
+impl Default for OpenOptions {
+    /// For a process with other work too ([`Embedded`]).
+    fn default() -> OpenOptions {
+        OpenOptions {
+            shapes: BTreeMap::new(),
+            shape_hints: BTreeMap::new(),
+            bindings: BTreeMap::new(),
+            step_order: StepOrder::default(),
+            cache: Cache::default(),
+            host: Arc::new(Embedded),
+        }
+    }
+}
+
+impl OpenOptions {
+    /// For a process that exists to run models ([`OwnProcess`]).
+    pub fn of_own_process() -> OpenOptions {
+        OpenOptions {
+            host: Arc::new(OwnProcess::default()),
+            ..OpenOptions::default()
+        }
+    }
 }
 
 /// Where the packed form of an `.onnx` is kept.
@@ -53,6 +80,7 @@ pub struct Model {
     file: Option<PackedFile>,
     /// Where what is learnt of the machine is kept.
     pub(crate) cache: Cache,
+    pub(crate) host: Arc<dyn Host>,
 }
 
 /// An input or output of a model.
@@ -77,16 +105,16 @@ impl Model {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Model> {
         // What ran before is not charged together with what reading takes.
-        crate::memory::trim_program();
+        options.host.trim_program();
         let path = path.as_ref();
         if is_packed(path)? {
-            let model = open_packed(path, &options.cache)?;
+            let model = open_packed(path, options)?;
             return check_shapes(model, options);
         }
         // Hints matter only when shapes are open: most models have one packed form, whatever the hints.
         let hinted = (!options.shape_hints.is_empty()).then(|| options.with_hints());
         for options in std::iter::once(options).chain(&hinted) {
-            if let Ok(model) = open_packed(&cached_path(path, options)?, &options.cache) {
+            if let Ok(model) = open_packed(&cached_path(path, options)?, options) {
                 return Ok(model);
             }
         }
@@ -100,8 +128,8 @@ impl Model {
             return open_bare(graph, path, options);
         }
         let target = cached_path(path, options)?;
-        pack_in_order(graph, &target, options.step_order, progress)?;
-        open_packed(&target, &options.cache)
+        pack_in_order(graph, &target, options, progress)?;
+        open_packed(&target, options)
     }
 
     /// The plain program, without row bands.
@@ -191,12 +219,12 @@ pub fn pack(
     options: &OpenOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {
-    crate::memory::trim_program();
+    options.host.trim_program();
     let graph = neap_onnx::open(model, &onnx_options(options))?;
     if !pack::has_weights(&graph) {
         return Err(pack::no_weights(&model.display()));
     }
-    pack_in_order(graph, target, options.step_order, progress)
+    pack_in_order(graph, target, options, progress)
 }
 
 /// As [`pack`], of a graph that was built in memory or by another reader. Its shapes are bound, its
@@ -205,18 +233,18 @@ pub fn pack_graph(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progress
     if !pack::has_weights(&graph) {
         return Err(pack::no_weights(&graph.name));
     }
-    pack_in_order(graph, target, StepOrder::default(), progress)
+    pack_in_order(graph, target, &OpenOptions::default(), progress)
 }
 
 fn pack_in_order(
     graph: Graph,
     target: &Path,
-    order: StepOrder,
+    options: &OpenOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {
-    crate::memory::trim();
-    pack::write(graph, target, order, progress)?;
-    crate::memory::trim();
+    options.host.trim();
+    pack::write(graph, target, options, progress)?;
+    options.host.trim();
     Ok(())
 }
 
@@ -268,33 +296,40 @@ fn infos(graph: &Graph, ids: &[neap_ir::ValueId]) -> Vec<TensorInfo> {
 
 /// The same model once more.
 pub(crate) fn reopen(model: &Model) -> Result<Model> {
-    open_packed(model.packed()?.0, &model.cache)
+    let options = OpenOptions {
+        cache: model.cache.clone(),
+        host: model.host.clone(),
+        ..OpenOptions::default()
+    };
+    open_packed(model.packed()?.0, &options)
 }
 
-fn open_packed(path: &Path, cache: &Cache) -> Result<Model> {
+fn open_packed(path: &Path, options: &OpenOptions) -> Result<Model> {
     let mut file = PackedFile::open(path)?;
     let programs = Programs::decode(file.toc(), file.data_range())
         .map_err(|reason| Error::BadInput(format!("{}: {reason}", path.display())))?;
     file.drop_toc()?;
-    crate::memory::trim();
+    options.host.trim();
     Ok(Model {
         programs,
         path: path.to_path_buf(),
         file: Some(file),
-        cache: cache.clone(),
+        cache: options.cache.clone(),
+        host: options.host.clone(),
     })
 }
 
 /// A model that has shapes and no weights: lowered as it would be packed, and nothing written.
 fn open_bare(graph: Graph, path: &Path, options: &OpenOptions) -> Result<Model> {
-    crate::memory::trim();
-    let programs = pack::plan_only(graph, options.step_order)?;
-    crate::memory::trim();
+    options.host.trim();
+    let programs = pack::plan_only(graph, options)?;
+    options.host.trim();
     Ok(Model {
         programs,
         path: path.to_path_buf(),
         file: None,
         cache: options.cache.clone(),
+        host: options.host.clone(),
     })
 }
 

@@ -1,6 +1,7 @@
 //! Writing a packed model: recipes are followed one after another, a few megabytes at a time.
 
 use crate::error::{Error, Result};
+use crate::model::OpenOptions;
 use crate::source_weights::SourceFiles;
 use neap_compile::{Kernels, Programs, StepOrder, Target, check_supported, workload};
 use neap_ir::graph::LANES;
@@ -42,7 +43,7 @@ pub(crate) fn no_weights(model: &dyn std::fmt::Display) -> Error {
 pub(crate) fn write(
     graph: Graph,
     target: &Path,
-    order: StepOrder,
+    options: &OpenOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {
     let mut files = SourceFiles::open(&graph).map_err(Error::BadInput)?;
@@ -51,6 +52,7 @@ pub(crate) fn write(
         recipes,
         source,
     } = lower(graph, &mut files)?;
+    options.host.trim();
 
     let total_bytes = program.packed.iter().map(|p| p.bytes).sum();
     let mut done_bytes = 0;
@@ -78,15 +80,16 @@ pub(crate) fn write(
     }
     // Without the buffers, which would come on top of both programs.
     let writer = packer.into_writer();
-    let programs = finished(program, order)?;
+    let programs = finished(program, options.step_order)?;
     writer.finish(&programs.encode()?)?;
     Ok(())
 }
 
 /// The programs that packing `graph` would give, with weights where they would lie; nothing is written.
-pub(crate) fn plan_only(graph: Graph, order: StepOrder) -> Result<Programs> {
+pub(crate) fn plan_only(graph: Graph, options: &OpenOptions) -> Result<Programs> {
     let mut files = SourceFiles::open(&graph).map_err(Error::BadInput)?;
     let mut program = lower(graph, &mut files)?.program;
+    options.host.trim();
     let mut end = Some(BLOCK as u64);
     for packed in &mut program.packed {
         let offset = end.and_then(|end| end.checked_next_multiple_of(BLOCK as u64));
@@ -96,7 +99,7 @@ pub(crate) fn plan_only(graph: Graph, order: StepOrder) -> Result<Programs> {
     if end.is_none() {
         return Err(Error::BadInput("its weights are impossibly large".into()));
     }
-    finished(program, order)
+    finished(program, options.step_order)
 }
 
 fn lower(graph: Graph, files: &mut SourceFiles) -> Result<Lowered> {
@@ -112,7 +115,6 @@ fn lower(graph: Graph, files: &mut SourceFiles) -> Result<Lowered> {
     neap_plan::check_workload(&workload)
         .map_err(|reason| Error::BadInput(format!("the model cannot be planned: {reason}")))?;
     drop(workload);
-    crate::memory::trim();
     Ok(lowered)
 }
 

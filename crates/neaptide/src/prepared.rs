@@ -5,6 +5,7 @@
 //!   set_budget                     B1 ─► the plan for B1 ─► rearrange         no planning
 //! ```
 
+use crate::ledger::Ledger;
 use crate::session::Plan;
 use neap_ir::Program;
 use neap_plan::{ExecutionPlan, Verdict, Workload};
@@ -35,15 +36,14 @@ pub(crate) struct Next {
     pub execution: ExecutionPlan,
     pub verdict: Verdict,
     pub budget_bytes: Option<u64>,
-    /// Planned peak of the whole process.
-    pub high_water_bytes: u64,
+    pub ledger: Ledger,
     pub latency_ns: u64,
 }
 
 impl From<Plan> for Next {
     fn from(plan: Plan) -> Next {
         Next {
-            high_water_bytes: plan.high_water_bytes(),
+            ledger: plan.ledger,
             program: plan.program,
             workload: Arc::new(plan.workload),
             execution: plan.execution,
@@ -95,15 +95,14 @@ impl Prepared {
             execution,
             verdict: plan.verdict,
             latency_ns: plan.prediction.latency_ns,
-            tables_bytes: plan.tables_bytes,
+            tables_bytes: plan.ledger.tables_bytes,
         });
         true
     }
 
-    /// A plan that was made for this budget, if it still fits into it beside `base_bytes` of the process without
-    /// its arena.
-    pub fn find(&self, budget_bytes: u64, base_bytes: u64) -> Option<Next> {
-        let fits = |kept: &&Kept| kept.high_water_bytes(base_bytes) <= budget_bytes;
+    /// A plan that was made for this budget, if it still fits into it beside what is taken without an arena.
+    pub fn find(&self, budget_bytes: u64, base: &Ledger) -> Option<Next> {
+        let fits = |kept: &&Kept| kept.ledger(base).total_bytes() <= budget_bytes;
         let made = |kept: &&Kept| kept.budget_bytes == budget_bytes;
         let kept = self.plans.iter().filter(made).find(fits)?;
         let (program, workload) = &self.workloads[kept.workload];
@@ -113,7 +112,7 @@ impl Prepared {
             execution: kept.execution.clone(),
             verdict: kept.verdict,
             budget_bytes: Some(budget_bytes),
-            high_water_bytes: kept.high_water_bytes(base_bytes),
+            ledger: kept.ledger(base),
             latency_ns: kept.latency_ns,
         })
     }
@@ -128,10 +127,8 @@ impl Prepared {
 }
 
 impl Kept {
-    fn high_water_bytes(&self, base_bytes: u64) -> u64 {
-        base_bytes
-            .saturating_add(self.tables_bytes)
-            .saturating_add(self.verdict.high_water_bytes)
+    fn ledger(&self, base: &Ledger) -> Ledger {
+        base.with_arena(self.tables_bytes, self.verdict.high_water_bytes)
     }
 }
 

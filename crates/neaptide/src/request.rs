@@ -1,19 +1,14 @@
-//! From programs, a budget of the whole process and what the process takes without its arena to a plan.
+//! From programs, a budget, and what is taken beside the arena, to a plan.
 
-use crate::budget::Budget;
+use crate::budget::{Budget, Scope};
 use crate::calibrate::Known;
 use crate::error::{Error, Result};
-use crate::memory;
-use crate::session::{Plan, RunOptions};
-use neap_compile::{Programs, Search, SearchError};
+use crate::ledger::{self, Ledger, Reserve, Whole};
+use crate::session::{Plan, RunOptions, Strategy};
+use neap_compile::{Programs, Search, SearchError, StepTimes, tables_of};
+use neap_ir::ValueId;
+use neap_sim::CostProfile;
 use std::time::Instant;
-
-/// Added to the smallest feasible budget when it is named, so that a later process whose pages fall
-/// a little differently still fits.
-const NAMED_SLACK_BYTES: u64 = 512 * 1024;
-
-/// What opening and packing any model takes before a plan is made.
-const LEAST_PROCESS_BYTES: u64 = 6 << 20;
 
 /// What to plan for; the budget of `options` is not looked at.
 pub(crate) struct Request<'a> {
@@ -24,8 +19,8 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// `base_bytes` counts the process without its arena, once the first workload is in memory.
-    pub(crate) fn plan(&self, started: Instant, base_bytes: impl FnOnce() -> u64) -> Result<Plan> {
+    /// `base` adds up what is taken without the arena, once the first workload is in memory.
+    pub(crate) fn plan(&self, started: Instant, base: impl FnOnce() -> Ledger) -> Result<Plan> {
         let options = self.options.compiling();
         let search = Search::new(neap_compile::Request {
             programs: self.programs,
@@ -34,22 +29,16 @@ impl Request<'_> {
             times: &self.known.times,
             refine: &self.options.search,
         });
-        memory::trim_heap();
-        let base = base_bytes();
-        let budget_bytes = match self.budget {
-            Budget::Unlimited => None,
-            Budget::Bytes(bytes) => Some(bytes),
-            Budget::Percent(percent) => {
-                let all = base.saturating_add(search.whole_bytes());
-                Some((all as f64 * percent / 100.0) as u64)
-            }
-        };
-        let room_bytes = budget_bytes.map(|bytes| bytes.saturating_sub(base));
+        let base = base();
+        let whole = || whole_of(self.programs, self.options, Scope::Process, &search);
+        let budget_bytes = self.budget.bytes(|| whole().total_bytes());
+        let room_bytes = budget_bytes.map(|bytes| bytes.saturating_sub(base.total_bytes()));
         let found = search.run(room_bytes).map_err(|error| match error {
-            SearchError::Infeasible { smallest_bytes } => Error::Infeasible {
-                budget_bytes: budget_bytes.unwrap_or(u64::MAX),
-                smallest_bytes: named(base.saturating_add(smallest_bytes)),
-            },
+            SearchError::Infeasible { smallest_bytes } => Error::infeasible(
+                budget_bytes.unwrap_or(u64::MAX),
+                base.with_arena(tables_of(smallest_bytes), smallest_bytes)
+                    .named(),
+            ),
             SearchError::Defect(what) => Error::Defect(what),
         })?;
         Ok(Plan {
@@ -57,10 +46,9 @@ impl Request<'_> {
             workload: found.workload,
             execution: found.execution,
             prediction: found.prediction,
+            ledger: base.with_arena(found.tables_bytes, found.verdict.high_water_bytes),
             verdict: found.verdict,
             budget_bytes,
-            base_overhead_bytes: base + found.tables_bytes,
-            tables_bytes: found.tables_bytes,
             costs: found.costs,
             known: self.known.clone(),
             planning_ns: started.elapsed().as_nanos() as u64,
@@ -68,9 +56,55 @@ impl Request<'_> {
     }
 }
 
-/// A feasible size as it is told to people: with slack, in whole 64 KiB.
-pub(crate) fn named(bytes: u64) -> u64 {
-    (bytes + NAMED_SLACK_BYTES)
-        .max(LEAST_PROCESS_BYTES)
-        .next_multiple_of(64 * 1024)
+/// What must be set aside for a session of a model.
+pub(crate) fn reserve(programs: &Programs, options: &RunOptions) -> Reserve {
+    Reserve {
+        threads: options.threads,
+        outputs_bytes: tensors_bytes(programs, &programs.plain.graph.outputs),
+        keeps_activations: options.keep_activations,
+        caller_bytes: options.reserve_bytes,
+    }
+}
+
+/// With everything resident: what `100%` means.
+pub(crate) fn whole(programs: &Programs, options: &RunOptions, scope: Scope) -> Ledger {
+    let compiling = neap_compile::Options {
+        // The same for all of them; others would look for orders of steps first.
+        strategy: Strategy::Preload.into(),
+        ..options.compiling()
+    };
+    // Costs do not count here.
+    let (costs, times) = (CostProfile::default(), StepTimes::default());
+    let search = Search::new(neap_compile::Request {
+        programs,
+        options: &compiling,
+        costs: &costs,
+        times: &times,
+        refine: &options.search,
+    });
+    whole_of(programs, options, scope, &search)
+}
+
+fn whole_of(programs: &Programs, options: &RunOptions, scope: Scope, search: &Search) -> Ledger {
+    let arena_bytes = search.whole_arena_bytes();
+    let whole = Whole {
+        process_bytes: match scope {
+            Scope::Process => {
+                let inputs_bytes = tensors_bytes(programs, &programs.plain.graph.inputs);
+                ledger::nominal_process_bytes(programs) + inputs_bytes
+            }
+            Scope::Engine => ledger::engine_heap_bytes(programs),
+        },
+        tables_bytes: tables_of(arena_bytes),
+        arena_bytes,
+    };
+    Ledger::whole(scope, &reserve(programs, options), &whole)
+}
+
+fn tensors_bytes(programs: &Programs, values: &[ValueId]) -> u64 {
+    let graph = &programs.plain.graph;
+    values
+        .iter()
+        .map(|&v| graph.value(v).ty.len_bytes() as u64)
+        .sum()
 }

@@ -1,16 +1,17 @@
 //! From a model and a budget to a session that runs.
 
-use crate::budget::Budget;
+use crate::budget::{Budget, Scope};
 use crate::calibrate::{Calibration, CostSource, Known};
 use crate::error::{Error, Result};
-use crate::memory;
+use crate::host::Host;
+use crate::ledger::{self, Ledger};
 use crate::model::{Model, TensorInfo};
 use crate::prepared::Prepared;
-use crate::request::{Request, named};
+use crate::request::{self, Request};
 use crate::spill;
 use neap_compile::{
     BandCount, BandMode, Kernels, Programs, StrategyChoice, Target, count_bands, kernel_counts,
-    workload,
+    tables_of, workload,
 };
 use neap_ir::Program;
 use neap_kernels::simd::Isa;
@@ -25,16 +26,6 @@ use std::sync::Arc;
 
 use crate::strategy::SearchEffort;
 pub use neap_planner::{PlanOptions, Strategy};
-
-/// Bytes per thread that are not in the arena: touched stack, kernel stack.
-const THREAD_BYTES: u64 = 64 * 1024;
-
-/// What a session still allocates after its plan is made (operand tables, io rings) and what the
-/// kernel charges in batches.
-const FIXED_RESERVE_BYTES: u64 = 768 * 1024;
-
-/// What kept activations are read back through, piece by piece.
-const KEPT_PIECE_BYTES: u64 = 256 * 1024;
 
 /// How to run a model.
 #[derive(Debug, Clone)]
@@ -53,8 +44,6 @@ pub struct RunOptions {
     pub throttle_bytes_per_second: Option<u64>,
     /// Memory the caller will still take while the session lives, beside the inputs it already holds.
     pub reserve_bytes: u64,
-    /// This process is alone in a memory cgroup, whose count is then believed.
-    pub own_cgroup: bool,
     /// Costs to plan with; without them, those that `calibration` finds.
     pub costs: Option<CostProfile>,
     pub calibration: Calibration,
@@ -86,7 +75,6 @@ impl Default for RunOptions {
             io: IoMode::Auto,
             throttle_bytes_per_second: None,
             reserve_bytes: 0,
-            own_cgroup: false,
             costs: None,
             calibration: Calibration::Auto,
             bands: BandMode::Auto,
@@ -137,10 +125,8 @@ pub struct Plan {
     pub verdict: Verdict,
     /// `None` without a limit.
     pub budget_bytes: Option<u64>,
-    /// The process without the arena.
-    pub base_overhead_bytes: u64,
-    /// Of it, what is set aside for page tables of the arena.
-    pub(crate) tables_bytes: u64,
+    /// Where the planned peak goes, part by part.
+    pub ledger: Ledger,
     pub costs: CostProfile,
     /// What `costs` came from, for plans of other programs and budgets.
     pub(crate) known: Known,
@@ -148,14 +134,19 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Planned peak of the whole process.
+    /// Planned peak of the whole process, or of the engine.
     pub fn high_water_bytes(&self) -> u64 {
-        self.base_overhead_bytes + self.verdict.high_water_bytes
+        self.ledger.total_bytes()
+    }
+
+    /// The same without the arena.
+    pub fn base_overhead_bytes(&self) -> u64 {
+        self.ledger.base_bytes()
     }
 
     /// No plan can have a lower peak with these live ranges.
     pub fn lower_bound_bytes(&self) -> u64 {
-        self.base_overhead_bytes + self.verdict.lower_bound_bytes
+        self.base_overhead_bytes() + self.verdict.lower_bound_bytes
     }
 
     /// Where the costs came from.
@@ -207,11 +198,27 @@ impl Plan {
 /// The memory a model needs, at the extremes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    pub base_overhead_bytes: u64,
-    /// Whole process, smallest budget that will be accepted.
-    pub smallest_feasible_bytes: u64,
-    /// Whole process, everything resident.
-    pub unlimited_high_water_bytes: u64,
+    /// The smallest budget that will be accepted, with slack for a later process.
+    pub smallest: Ledger,
+    /// Everything resident: what `100%` means. The same in every process, and without what the caller sets aside.
+    pub whole: Ledger,
+}
+
+impl Bounds {
+    /// The smallest budget that will be accepted.
+    pub fn smallest_feasible_bytes(&self) -> u64 {
+        self.smallest.total_bytes()
+    }
+
+    /// With everything resident.
+    pub fn unlimited_high_water_bytes(&self) -> u64 {
+        self.whole.total_bytes()
+    }
+
+    /// What is taken without an arena and its page tables, in this process.
+    pub fn base_overhead_bytes(&self) -> u64 {
+        self.smallest.base_bytes() - self.smallest.tables_bytes
+    }
 }
 
 impl Model {
@@ -229,42 +236,54 @@ impl Model {
             .collect()
     }
 
-    /// The smallest feasible and the unlimited footprint.
+    /// The smallest feasible and the unlimited footprint: of the engine alone where the options' budget is
+    /// [`Budget::Engine`], else of the process.
     pub fn bounds(&self, options: &RunOptions) -> Bounds {
         let compiling = options.compiling();
         let programs = self.programs.of(compiling.bands());
         let workloads: Vec<Workload> = programs
             .map(|program| compiling.workload(program, Kernels::Direct))
             .collect();
-        memory::trim_heap();
-        let base = self.base_overhead(options);
+        let base = self.base(options);
         let smallest = workloads.iter().map(|w| {
             self.programs
                 .planner(w, options.planner)
                 .smallest_feasible_bytes()
         });
         let smallest = smallest.min().unwrap_or(u64::MAX);
-        let kernels = Kernels::preferred(options.exact);
-        let first = self.programs.of(compiling.bands()).next();
-        let first = first.map(|p| compiling.workload(p, kernels));
-        let unlimited = first.map_or(u64::MAX, |w| {
-            self.programs
-                .planner(&w, options.planner)
-                .unlimited_high_water_bytes()
-        });
+        drop(workloads);
         Bounds {
-            base_overhead_bytes: base,
-            smallest_feasible_bytes: named(base.saturating_add(smallest)),
-            unlimited_high_water_bytes: base.saturating_add(unlimited),
+            smallest: base.with_arena(tables_of(smallest), smallest).named(),
+            whole: request::whole(&self.programs, options, options.budget.scope()),
         }
     }
 
-    /// Plans for a budget of the whole process.
+    /// A budget in bytes; `None` without a limit. A percentage is of [`Bounds::whole`], and so the same number of
+    /// bytes in every process.
+    pub fn budget_bytes(&self, budget: Budget, options: &RunOptions) -> Option<u64> {
+        budget.bytes(|| request::whole(&self.programs, options, Scope::Process).total_bytes())
+    }
+
+    /// The same options without a percentage, so that costs are found for as many bytes as are planned for.
+    fn in_bytes(&self, options: &RunOptions) -> RunOptions {
+        let budget = match options.budget {
+            Budget::Percent(_) => (self.budget_bytes(options.budget, options))
+                .map_or(Budget::Unlimited, Budget::Bytes),
+            budget => budget,
+        };
+        RunOptions {
+            budget,
+            ..options.clone()
+        }
+    }
+
+    /// Plans for the budget of `options`.
     ///
     /// # Errors
     /// [`Error::Infeasible`] names the smallest budget that can be met.
     pub fn plan(&self, options: &RunOptions) -> Result<Plan> {
         let started = std::time::Instant::now();
+        let options = &self.in_bytes(options);
         let known = crate::calibrate::known(self, options)?;
         let started = match known.source {
             // That is not planning.
@@ -284,8 +303,9 @@ impl Model {
         options: &RunOptions,
         strategies: &[StrategyChoice],
     ) -> Result<Vec<Result<Plan>>> {
+        let options = &self.in_bytes(options);
         let known = crate::calibrate::known(self, options)?;
-        let mut base_bytes = None;
+        let mut base = None;
         let plan = |&strategy: &StrategyChoice| {
             let options = RunOptions {
                 strategy,
@@ -298,7 +318,7 @@ impl Model {
                 known: &known,
             };
             request.plan(std::time::Instant::now(), || {
-                *base_bytes.get_or_insert_with(|| self.base_overhead(&options))
+                *base.get_or_insert_with(|| self.base(&options))
             })
         };
         Ok(strategies.iter().map(plan).collect())
@@ -317,22 +337,21 @@ impl Model {
             options,
             known,
         };
-        request.plan(started, || self.base_overhead(options))
+        request.plan(started, || self.base(options))
     }
 
-    fn base_overhead(&self, options: &RunOptions) -> u64 {
-        let outputs: u64 = self.outputs().iter().map(|o| o.len_bytes() as u64).sum();
-        memory::trim_program();
-        memory::current_bytes(options.own_cgroup)
-            + options.reserve_bytes
-            + outputs
-            + options.threads as u64 * THREAD_BYTES
-            + FIXED_RESERVE_BYTES
-            + if options.keep_activations {
-                KEPT_PIECE_BYTES
-            } else {
-                0
+    /// What is taken without an arena, once nothing is held that only planning needs.
+    fn base(&self, options: &RunOptions) -> Ledger {
+        let scope = options.budget.scope();
+        let process_bytes = match scope {
+            Scope::Process => {
+                self.host.trim();
+                self.host.charged_bytes()
             }
+            Scope::Engine => ledger::engine_heap_bytes(&self.programs),
+        };
+        let reserve = request::reserve(&self.programs, options);
+        Ledger::before_arena(scope, process_bytes, &reserve)
     }
 
     /// Prepares to run, which begins to load what the plan keeps resident. Takes the model: its tables are
@@ -341,7 +360,6 @@ impl Model {
     /// # Errors
     /// [`Error::BadInput`] for a model without weights, or when files cannot be opened or read.
     pub fn into_session(mut self, plan: Plan, options: &RunOptions) -> Result<Session> {
-        let high_water_bytes = plan.high_water_bytes();
         let mut file = self.take_packed()?;
         let mut source = file.open_source(options.io)?;
         if let Some(rate) = options.throttle_bytes_per_second {
@@ -356,7 +374,7 @@ impl Model {
             isa: options.isa,
         };
         // What planning took is not charged beside the arena.
-        memory::trim();
+        self.host.trim();
         let spill_folder = spill::folder(options, self.place());
         let storage = neap_runtime::Storage {
             source,
@@ -371,7 +389,7 @@ impl Model {
             settings,
         )?;
         drop(plan.workload);
-        memory::trim();
+        self.host.trim();
         Ok(Session {
             inner,
             inputs,
@@ -381,9 +399,10 @@ impl Model {
                 options: options.clone(),
                 spill_folder,
                 known: plan.known,
-                base_bytes: plan.base_overhead_bytes - plan.tables_bytes,
+                host: self.host,
+                first_base: plan.ledger.with_arena(0, 0),
+                ledger: plan.ledger,
                 budget_bytes: plan.budget_bytes,
-                high_water_bytes,
                 prepared: Prepared::default(),
             },
         })
@@ -405,10 +424,12 @@ pub(crate) struct Standing {
     pub options: RunOptions,
     pub spill_folder: PathBuf,
     pub known: Known,
-    /// The process without the arena, as the first plan took it.
-    pub base_bytes: u64,
+    pub host: Arc<dyn Host>,
+    /// Without the arena, as the first plan took it.
+    pub first_base: Ledger,
+    /// Of the plan in force.
+    pub ledger: Ledger,
     pub budget_bytes: Option<u64>,
-    pub high_water_bytes: u64,
     pub prepared: Prepared,
 }
 
@@ -479,14 +500,19 @@ impl Session {
         Ok(hasher.finalize().to_hex().to_string())
     }
 
-    /// Budget of the whole process now in force; `None` without a limit.
+    /// Budget now in force, of the process or of the engine; `None` without a limit.
     pub fn budget_bytes(&self) -> Option<u64> {
         self.standing.budget_bytes
     }
 
-    /// Planned peak of the whole process under the plan in force.
+    /// Planned peak of the whole process, or of the engine, under the plan in force.
     pub fn high_water_bytes(&self) -> u64 {
-        self.standing.high_water_bytes
+        self.standing.ledger.total_bytes()
+    }
+
+    /// Where that goes, part by part.
+    pub fn ledger(&self) -> &Ledger {
+        &self.standing.ledger
     }
 
     /// Counters since the session opened.

@@ -69,7 +69,8 @@ struct Bench {
 
 impl Bench {
     fn open(path: &Path, options: &RunOptions) -> Bench {
-        let model = Model::open(path, &Default::default(), &mut |_| {}).expect("opens");
+        let model = Model::open(path, &neaptide::OpenOptions::of_own_process(), &mut |_| {})
+            .expect("opens");
         let plan = model.plan(options).expect("feasible");
         let session = model.into_session(plan, options).expect("opens");
         let floats = (0..session.inputs()[0].len_bytes() / 4).map(|i| (i % 11) as f32 * 0.1);
@@ -111,7 +112,8 @@ fn budgets_up_and_down() {
 
 /// Memory that is left over holds panels in the form that kernels take: the same bits, within every budget.
 fn panels_prepared(path: &Path) {
-    let open = || Model::open(path, &Default::default(), &mut |_| {}).expect("opens");
+    let open =
+        || Model::open(path, &neaptide::OpenOptions::of_own_process(), &mut |_| {}).expect("opens");
     let options = RunOptions {
         threads: 2,
         // By these, memory is no bound.
@@ -198,12 +200,12 @@ fn prepared(path: &Path, options: &RunOptions) {
         reserve_bytes: ROOM,
         ..options.clone()
     };
-    let bounds = Model::open(path, &Default::default(), &mut |_| {})
+    let bounds = Model::open(path, &neaptide::OpenOptions::of_own_process(), &mut |_| {})
         .expect("opens")
         .bounds(&options);
     let (least, most) = (
-        bounds.smallest_feasible_bytes + (1 << 20),
-        bounds.unlimited_high_water_bytes + (1 << 20),
+        bounds.smallest_feasible_bytes() + (1 << 20),
+        bounds.unlimited_high_water_bytes() + (1 << 20),
     );
     let budgets = [2 << 20, least, u64::midpoint(least, most), most];
     let mut bench = Bench::open(
@@ -242,12 +244,12 @@ fn prepared(path: &Path, options: &RunOptions) {
 }
 
 fn up_and_down(path: &Path, options: &RunOptions) {
-    let bounds = Model::open(path, &Default::default(), &mut |_| {})
+    let bounds = Model::open(path, &neaptide::OpenOptions::of_own_process(), &mut |_| {})
         .expect("opens")
         .bounds(options);
     let (least, most) = (
-        bounds.smallest_feasible_bytes,
-        bounds.unlimited_high_water_bytes,
+        bounds.smallest_feasible_bytes(),
+        bounds.unlimited_high_water_bytes(),
     );
     assert!(most > least + (20 << 20), "{least} {most}");
     let mut bench = Bench::open(path, options);

@@ -56,12 +56,14 @@ fn a_run_allocates_two_lists() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("model.neap");
     neaptide::pack_graph(graph(), &path, &mut |_| {}).expect("packs");
-    let open = || Model::open(&path, &Default::default(), &mut |_| {}).expect("opens");
+    let open = || {
+        Model::open(&path, &neaptide::OpenOptions::of_own_process(), &mut |_| {}).expect("opens")
+    };
     let unlimited = RunOptions {
         threads: 2,
         ..RunOptions::default()
     };
-    let smallest = open().bounds(&unlimited).smallest_feasible_bytes;
+    let smallest = open().bounds(&unlimited).smallest_feasible_bytes();
     for budget in [Budget::Unlimited, Budget::Bytes(smallest + (1 << 20))] {
         for io in [IoMode::Uring, IoMode::Pread] {
             let options = RunOptions {

@@ -93,7 +93,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 pub fn worker(name: &str, path: &Path, cache: &Path) -> Result<()> {
     let open = OpenOptions {
         cache: Cache::Folder(cache.into()),
-        ..Default::default()
+        ..OpenOptions::of_own_process()
     };
     let model = Model::open(path, &open, &mut |_| {})?;
     let options = RunOptions {
@@ -105,8 +105,8 @@ pub fn worker(name: &str, path: &Path, cache: &Path) -> Result<()> {
     // All plans first: what sessions hold would count against the budgets of others.
     let bounds = model.bounds(&options);
     let (least, most) = (
-        bounds.smallest_feasible_bytes + (1 << 20),
-        bounds.unlimited_high_water_bytes,
+        bounds.smallest_feasible_bytes() + (1 << 20),
+        bounds.unlimited_high_water_bytes(),
     );
     let sized = SHARES
         .map(|share| Budget::Bytes(least + ((most.saturating_sub(least)) as f64 * share) as u64));

@@ -221,7 +221,7 @@ fn at(sorted: &[f64], share: f64) -> f64 {
 fn packed(place: &Place, onnx: &Path) -> Result<PathBuf> {
     let options = neaptide::OpenOptions {
         cache: neaptide::Cache::Folder(place.cache(Tier::Storage)?),
-        ..neaptide::OpenOptions::default()
+        ..neaptide::OpenOptions::of_own_process()
     };
     let model = neaptide::Model::open(onnx, &options, &mut |_| {})?;
     let path = model.packed_path().context("a model without weights")?;

@@ -139,7 +139,7 @@ fn overhead(root: &Path, name: &'static str) -> Result<Overhead> {
     let path = models::zoo_model(root, name)?;
     let open = OpenOptions {
         cache: Cache::Folder(root.join("target/models/packed")),
-        ..OpenOptions::default()
+        ..OpenOptions::of_own_process()
     };
     let model = Model::open(&path, &open, &mut |_| {})?;
     let options = RunOptions {

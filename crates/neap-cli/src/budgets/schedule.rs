@@ -44,6 +44,16 @@ impl Schedule {
         self.entries.iter().copied()
     }
 
+    /// The same with every budget in bytes; those that are no limit stay so.
+    pub fn in_bytes(&self, bytes: impl Fn(Budget) -> Option<u64>) -> Schedule {
+        let entries = self.entries.iter();
+        let entries = entries.map(|&(time, b)| (time, bytes(b).map_or(b, Budget::Bytes)));
+        Schedule {
+            entries: entries.collect(),
+            given: self.given,
+        }
+    }
+
     /// When the last budget has been held for as long as the one before it.
     pub fn end(&self) -> Duration {
         let time = |back: usize| {

@@ -7,7 +7,7 @@ use crate::report::bands_text;
 use crate::stdout;
 use clap::{Args, ValueEnum};
 use neaptide::{
-    BandCount, Bounds, Budget, Bytes, Model, RunOptions, TensorInfo, Workload, shape_text,
+    BandCount, Budget, Bytes, Ledger, Model, RunOptions, TensorInfo, Workload, shape_text,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -59,7 +59,11 @@ struct Facts {
     smallest_feasible_bytes: u64,
     /// No plan can do with less.
     lower_bound_bytes: u64,
+    /// With everything resident: what 100% means.
     unlimited_high_water_bytes: u64,
+    /// Part by part.
+    smallest_ledger: Ledger,
+    unlimited_ledger: Ledger,
     #[serde(skip_serializing_if = "Option::is_none")]
     graph: Option<String>,
 }
@@ -95,11 +99,8 @@ fn gather(args: &InspectArgs, model: &Model) -> Facts {
         ..args.engine.options(Budget::Unlimited)
     };
     // First, while this process holds no more than a run would.
-    let Bounds {
-        base_overhead_bytes,
-        smallest_feasible_bytes,
-        unlimited_high_water_bytes,
-    } = model.bounds(&options);
+    let bounds = model.bounds(&options);
+    let base_overhead_bytes = bounds.base_overhead_bytes();
     let workload = model.workload(options.threads);
     let (activations_peak_bytes, _) = peaks(&workload);
     let workloads = model.workloads(options.threads, options.bands);
@@ -140,9 +141,11 @@ fn gather(args: &InspectArgs, model: &Model) -> Facts {
         base_overhead_bytes,
         activations_peak_bytes,
         bands: model.bands(),
-        smallest_feasible_bytes,
+        smallest_feasible_bytes: bounds.smallest_feasible_bytes(),
         lower_bound_bytes: base_overhead_bytes + lower_bound_bytes,
-        unlimited_high_water_bytes,
+        unlimited_high_water_bytes: bounds.unlimited_high_water_bytes(),
+        smallest_ledger: bounds.smallest,
+        unlimited_ledger: bounds.whole,
         graph: args.graph.then(|| program.graph.to_string()),
     }
 }
@@ -234,14 +237,16 @@ fn text(facts: &Facts) -> String {
             if facts.threads == 1 { "" } else { "s" }
         ),
     );
+    line("", format!("  = {}", facts.smallest_ledger));
     line(
         "",
         format!(
-            "{} with everything resident; {} is the process itself",
+            "{} with everything resident ({} bytes), which is 100%",
             Bytes(facts.unlimited_high_water_bytes),
-            Bytes(facts.base_overhead_bytes)
+            facts.unlimited_high_water_bytes
         ),
     );
+    line("", format!("  = {}", facts.unlimited_ledger));
     if !facts.largest_layers.is_empty() {
         let _ = writeln!(text, "\nlargest layers");
     }

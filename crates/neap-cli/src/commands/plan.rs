@@ -112,10 +112,9 @@ fn text(model: &Model, plan: &Plan, options: &RunOptions) -> String {
     line(
         "process",
         format!(
-            "{} planned = {} base + {} arena; lower bound {}",
+            "{} planned = {}; lower bound {}",
             Bytes(plan.high_water_bytes()),
-            Bytes(plan.base_overhead_bytes),
-            Bytes(plan.verdict.high_water_bytes),
+            plan.ledger,
             Bytes(plan.lower_bound_bytes())
         ),
     );
@@ -123,8 +122,8 @@ fn text(model: &Model, plan: &Plan, options: &RunOptions) -> String {
         "possible",
         format!(
             "from {} (smallest feasible budget) to {} (everything resident)",
-            Bytes(bounds.smallest_feasible_bytes),
-            Bytes(bounds.unlimited_high_water_bytes)
+            Bytes(bounds.smallest_feasible_bytes()),
+            Bytes(bounds.unlimited_high_water_bytes())
         ),
     );
     if plan.kernels().len() > 1 {
@@ -168,10 +167,11 @@ fn figures(args: &PlanArgs, model: &Model, plan: &Plan, options: &RunOptions) ->
         "memory_budget_bytes": plan.budget_bytes,
         "planned_high_water_bytes": plan.high_water_bytes(),
         "lower_bound_bytes": plan.lower_bound_bytes(),
-        "smallest_feasible_bytes": bounds.smallest_feasible_bytes,
-        "unlimited_high_water_bytes": bounds.unlimited_high_water_bytes,
+        "smallest_feasible_bytes": bounds.smallest_feasible_bytes(),
+        "unlimited_high_water_bytes": bounds.unlimited_high_water_bytes(),
         "arena_bytes": plan.execution.arena_bytes,
-        "base_overhead_bytes": plan.base_overhead_bytes,
+        "base_overhead_bytes": plan.base_overhead_bytes(),
+        "ledger": plan.ledger,
         "resident_weight_bytes": plan.verdict.resident_bytes,
         "prepared_weight_bytes": plan.execution.prepared_bytes(&plan.workload),
         "loaded_bytes_per_run": plan.verdict.loaded_bytes_per_run,

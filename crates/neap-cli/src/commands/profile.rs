@@ -111,7 +111,7 @@ impl Made {
         // Packed here and not among the user's models.
         let mut progress = Progress::new(format!("packing {NETWORK}"), quiet);
         let packed = made.model();
-        neaptide::pack(&onnx, &packed, &OpenOptions::default(), &mut |p| {
+        neaptide::pack(&onnx, &packed, &OpenOptions::of_own_process(), &mut |p| {
             progress.at(p.done_bytes, p.total_bytes);
         })?;
         progress.finish();

@@ -23,13 +23,11 @@ use crate::progress::note;
 use crate::report::{Kept, Latency, Report, median_ms, ms};
 use crate::{atomic, carried, interrupt, stdout, task};
 use clap::{ArgMatches, Args};
-use neaptide::{Budget, Model, OpenOptions, RunOptions, memory};
+use neaptide::{Budget, Model, OpenOptions, OwnProcess, RunOptions, memory};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-
-/// Above the unlimited footprint, so that it stays feasible while the process's own memory wavers.
-const UNLIMITED_SLACK_BYTES: u64 = 2 << 20;
+use std::sync::Arc;
 
 /// Memory for `--trace-events`: spans, and for each step what the plan says of it.
 const TRACED_BYTES: u64 = 1 << 20;
@@ -172,34 +170,27 @@ fn budgets(args: &RunArgs, model: &Model, options: &mut RunOptions) -> Outcome<B
         return Ok(Budgets::Fixed);
     }
     let bounds = model.bounds(options);
-    let smallest_bytes = bounds.smallest_feasible_bytes;
+    let smallest_bytes = bounds.smallest_feasible_bytes();
     let check = |budget_bytes: u64, what: &dyn std::fmt::Display| {
         if budget_bytes >= smallest_bytes {
             return Ok(());
         }
-        let error = neaptide::Error::Infeasible {
-            budget_bytes,
-            smallest_bytes,
-        };
+        let error = neaptide::Error::infeasible(budget_bytes, bounds.smallest);
         Err(Failure::Infeasible(format!("{what}: {error}")))
     };
-    let share = |percent: f64| (bounds.unlimited_high_water_bytes as f64 * percent / 100.0) as u64;
     if let Some(schedule) = &args.change.budget_schedule {
+        let schedule = schedule.in_bytes(|budget| model.budget_bytes(budget, options));
         for (time, budget) in schedule.budgets() {
-            let bytes = match budget {
-                Budget::Bytes(bytes) => bytes,
-                Budget::Percent(percent) => share(percent),
-                Budget::Unlimited => continue,
-            };
-            check(bytes, &format_args!("--budget-schedule at {time:?}"))?;
+            if let Budget::Bytes(bytes) = budget {
+                check(bytes, &format_args!("--budget-schedule at {time:?}"))?;
+            }
         }
-        return Ok(Budgets::Schedule(schedule.clone()));
+        return Ok(Budgets::Schedule(schedule));
     }
-    let most_bytes = match options.budget {
-        Budget::Bytes(bytes) => bytes,
-        Budget::Percent(percent) => share(percent),
-        Budget::Unlimited => bounds.unlimited_high_water_bytes + UNLIMITED_SLACK_BYTES,
-    };
+    let most_bytes = model.budget_bytes(options.budget, options).unwrap_or(
+        // Everything resident, and what this command sets aside.
+        bounds.unlimited_high_water_bytes() + options.reserve_bytes,
+    );
     check(most_bytes, &"--follow")?;
     let least_bytes = args.change.min_budget.unwrap_or(0).max(smallest_bytes);
     if least_bytes > most_bytes {
@@ -232,41 +223,39 @@ fn enforced(args: &RunArgs, quiet: bool) -> Outcome {
     let schedule = args.change.budget_schedule.iter();
     if let Some((_, budget)) = schedule
         .flat_map(Schedule::budgets)
-        .find(|(_, budget)| !matches!(budget, Budget::Bytes(_)))
+        .find(|(_, budget)| *budget == Budget::Unlimited)
     {
         return Err(bad(format!(
             "--enforce needs sizes in --budget-schedule, '{budget}' is none"
         )));
     }
     let limit_bytes = match args.first_budget() {
-        Budget::Bytes(bytes) => bytes,
-        Budget::Unlimited => {
-            return Err(bad("--enforce needs a limit: give --memory-budget SIZE"));
+        Budget::Bytes(bytes) => Some(bytes),
+        budget => {
+            let (model, options) = opened(args, quiet)?;
+            model.budget_bytes(budget, &options)
         }
-        Budget::Percent(percent) => {
-            let bounds = bounds(args, quiet)?;
-            (bounds.unlimited_high_water_bytes as f64 * percent / 100.0) as u64
-        }
+    };
+    let Some(limit_bytes) = limit_bytes else {
+        return Err(bad("--enforce needs a limit: give --memory-budget SIZE"));
     };
     match supervise::run_again(limit_bytes)? {
         Ended::Well => Ok(()),
         Ended::OutOfMemory => {
             // A budget so small that not even the refusal fits into it.
-            let smallest_bytes = bounds(args, quiet)?.smallest_feasible_bytes;
-            if limit_bytes < smallest_bytes {
-                return Err(neaptide::Error::Infeasible {
-                    budget_bytes: limit_bytes,
-                    smallest_bytes,
-                }
-                .into());
+            let (model, options) = opened(args, quiet)?;
+            let smallest = model.bounds(&options).smallest;
+            if limit_bytes < smallest.total_bytes() {
+                return Err(neaptide::Error::infeasible(limit_bytes, smallest).into());
             }
             Err(Failure::Internal(supervise::out_of_memory(limit_bytes)))
         }
     }
 }
 
-fn open(args: &RunArgs, quiet: bool) -> Outcome<Model> {
+fn open(args: &RunArgs, own_cgroup: bool, quiet: bool) -> Outcome<Model> {
     let options = OpenOptions {
+        host: Arc::new(OwnProcess { own_cgroup }),
         shape_hints: input::shape_hints(&args.inputs),
         ..args.open.options()?
     };
@@ -275,14 +264,15 @@ fn open(args: &RunArgs, quiet: bool) -> Outcome<Model> {
     Ok(model)
 }
 
-fn bounds(args: &RunArgs, quiet: bool) -> Outcome<neaptide::Bounds> {
-    let model = open(args, quiet)?;
+/// The model and its options before anything is loaded.
+fn opened(args: &RunArgs, quiet: bool) -> Outcome<(Model, RunOptions)> {
+    let model = open(args, false, quiet)?;
     let inputs = model.inputs().iter().map(|i| i.len_bytes() as u64).sum();
     let options = RunOptions {
         reserve_bytes: inputs,
         ..args.engine.options(Budget::Unlimited)
     };
-    Ok(model.bounds(&options))
+    Ok((model, options))
 }
 
 /// Runs in this process.
@@ -295,7 +285,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
             "--keep-activations is for one budget: leave out --budget-schedule and --follow",
         ));
     }
-    let model = open(args, quiet)?;
+    let model = open(args, own_cgroup, quiet)?;
     memory::trim_heap();
     let inputs = input::load(
         &model.inputs(),
@@ -320,7 +310,6 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     let traced_steps = (args.trace_events.is_some()).then(|| model.program().steps.len() as u64);
     let tracing_bytes = traced_steps.map_or(0, |n| TRACED_BYTES + n * TRACED_STEP_BYTES);
     let mut options = RunOptions {
-        own_cgroup,
         reserve_bytes: figures.reserve_bytes(args.change.any()) + tracing_bytes,
         ..args.engine.options(budget)
     };
@@ -346,7 +335,8 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
         planned_high_water_bytes: plan.high_water_bytes(),
         lower_bound_bytes: plan.lower_bound_bytes(),
         arena_bytes: plan.execution.arena_bytes,
-        base_overhead_bytes: plan.base_overhead_bytes,
+        base_overhead_bytes: plan.base_overhead_bytes(),
+        ledger: plan.ledger,
         resident_weight_bytes: plan.verdict.resident_bytes,
         prepared_weight_bytes: plan.execution.prepared_bytes(&plan.workload),
         loaded_bytes_per_run: 0,

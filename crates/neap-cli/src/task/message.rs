@@ -1,7 +1,7 @@
 //! What a task and its members tell each other, a line each: orders as words, answers as JSON.
 
 use crate::report::{Adapted, Kept, Latency};
-use neaptide::LatencyCurve;
+use neaptide::{LatencyCurve, Ledger};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -41,6 +41,7 @@ pub struct Opened {
     pub budget_bytes: u64,
     pub planned_high_water_bytes: u64,
     pub base_overhead_bytes: u64,
+    pub ledger: Ledger,
     pub resident_weight_bytes: u64,
     pub loaded_bytes_per_run: u64,
     pub predicted_latency_ms: f64,

@@ -13,7 +13,7 @@ use crate::{interrupt, stdout};
 use neap_planner::allocate::{
     AllocateError, Curve, Demand, curves, equal, largest_weighted, paper,
 };
-use neaptide::{Budget, Bytes, LatencyCurve};
+use neaptide::{Budget, Bytes, LatencyCurve, Ledger};
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -137,6 +137,8 @@ struct Allocator<'a> {
     policy: Policy,
     curves: Vec<Curve>,
     demands: Vec<Demand>,
+    /// The smallest budgets together, part by part.
+    smallest: Ledger,
 }
 
 impl Allocator<'_> {
@@ -163,10 +165,11 @@ impl Allocator<'_> {
                 .collect();
             Failure::Infeasible(format!(
                 "the total of {} cannot be met: the smallest feasible budgets are {} ({least_bytes} bytes) \
-                 together: {}",
+                 together: {}; {}",
                 Bytes(total_bytes),
                 Bytes(least_bytes),
-                each.join(", ")
+                each.join(", "),
+                self.smallest
             ))
         })
     }
@@ -258,8 +261,8 @@ impl Running {
             .iter()
             .zip(&task.members)
             .map(|(curve, member)| Demand {
-                least_bytes: curve.smallest_feasible_bytes,
-                memory_bytes: curve.unlimited_bytes,
+                least_bytes: curve.smallest.total_bytes(),
+                memory_bytes: curve.points.last().map_or(0, |p| p.budget_bytes),
                 latency_ns: curve.points.last().map_or(0, |p| p.latency_ns),
                 urgency: member.urgency,
             })
@@ -293,7 +296,7 @@ impl Running {
                 let points = curve
                     .points
                     .iter()
-                    .filter(|p| p.budget_bytes >= curve.smallest_feasible_bytes);
+                    .filter(|p| p.budget_bytes >= curve.smallest.total_bytes());
                 let points = points.map(|p| (p.budget_bytes, p.latency_ns));
                 Curve::new(points.collect(), member.urgency)
             })
@@ -304,6 +307,9 @@ impl Running {
             policy: self.policy,
             curves,
             demands,
+            smallest: bounds
+                .iter()
+                .fold(Ledger::default(), |sum, curve| sum.plus(&curve.smallest)),
         };
         Ok((allocator, bounds))
     }
@@ -465,7 +471,7 @@ impl Running {
                         threads: member.threads,
                         cpus: member.cpus.clone(),
                         share: opened.budget_bytes as f64 / total_bytes as f64,
-                        smallest_feasible_bytes: bounds.smallest_feasible_bytes,
+                        smallest_feasible_bytes: bounds.smallest.total_bytes(),
                         unlimited_bytes: bounds.unlimited_bytes,
                         opened,
                         done,

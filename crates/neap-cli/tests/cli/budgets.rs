@@ -1,6 +1,6 @@
 //! Budgets: refused, kept, enforced; outputs never depend on them.
 
-use super::onnx::layers;
+use super::onnx::{layers, relu};
 use super::support::{Bench, NEAP, can_enforce};
 use serde_json::Value;
 use std::fs;
@@ -33,6 +33,7 @@ fn a_report_has_exactly_the_agreed_keys() {
             "graph_digest",
             "kernels",
             "latency_ms",
+            "ledger",
             "loaded_bytes_per_run",
             "lower_bound_bytes",
             "memory_budget_bytes",
@@ -143,11 +144,17 @@ fn the_kernel_enforces_the_smallest_budget() {
     assert!(text.contains("enforced by the kernel"), "{text}");
 }
 
-/// Also as a copy of the program: what the page cache holds of a file that was just copied lies in larger pieces than
+/// Also the smallest model there is, and as a copy of the program: what the page cache holds of a file that was just copied lies in larger pieces than
 /// what a linker left, and the kernel maps more of them at a touch.
 #[test]
 fn packing_obeys_the_budget_too() {
-    let bench = Bench::with_model(&layers());
+    for model in [layers(), relu("x", &["4"], "y")] {
+        packing_obeys_the_budget(&model);
+    }
+}
+
+fn packing_obeys_the_budget(model: &[u8]) {
+    let bench = Bench::with_model(model);
     let smallest = smallest(&bench);
     fs::copy(NEAP, bench.path("neap")).unwrap();
     for program in [PathBuf::from(NEAP), bench.path("neap")] {

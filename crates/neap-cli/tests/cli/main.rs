@@ -11,6 +11,7 @@ mod files;
 mod following;
 mod inputs;
 mod layout;
+mod ledgers;
 mod onnx;
 mod signals;
 mod spilling;

@@ -27,8 +27,6 @@ pub use study::{CalibrationReport, MeasuredPoint};
 
 use crate::budget::Budget;
 use crate::error::Result;
-
-use crate::memory;
 use crate::model::Model;
 use crate::session::RunOptions;
 use neap_compile::{Kernels, StepTimes, Target, workload};
@@ -147,9 +145,10 @@ fn estimated(model: &Model, options: &RunOptions) -> Known {
     let streams = match options.budget {
         Budget::Unlimited => false,
         Budget::Bytes(bytes) => {
-            let now = memory::current_bytes(options.own_cgroup);
+            let now = model.host.charged_bytes();
             bytes.saturating_sub(now) >= neap_store::PROBE_MEMORY_BYTES
         }
+        Budget::Engine(bytes) => bytes >= neap_store::PROBE_MEMORY_BYTES,
         Budget::Percent(_) => false,
     };
     let packed = model.packed_path().filter(|_| streams);

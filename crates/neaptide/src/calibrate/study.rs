@@ -6,7 +6,6 @@ use super::profile::{ComputeRates, MOST_STEPS, Profile};
 use super::{CostSource, Known, cache_path, cached, file, fit, machine, quick, storage};
 use crate::budget::Budget;
 use crate::error::{Error, Result};
-use crate::memory;
 use crate::model::{Model, reopen};
 use crate::session::{Plan, RunOptions, Strategy};
 use neap_compile::{StepTimes, step_key};
@@ -76,7 +75,8 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
     let (packed, _) = model.packed()?;
     let (before, mut remark) = cached(model, options);
     let room_bytes = match options.budget {
-        Budget::Bytes(bytes) => bytes.saturating_sub(memory::current_bytes(options.own_cgroup)) / 2,
+        Budget::Bytes(bytes) => bytes.saturating_sub(model.host.charged_bytes()) / 2,
+        Budget::Engine(bytes) => bytes / 2,
         _ => u64::MAX,
     };
     let storage = storage::measure(packed, options.io, STORAGE_BYTES.min(room_bytes))?;
@@ -91,7 +91,7 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
         blocks: before.as_ref().and_then(|p| p.blocks),
         steps: before.map_or_else(BTreeMap::new, |p| p.steps),
     };
-    memory::trim_heap();
+    model.host.trim_heap();
 
     let inputs = inputs(model);
     let keeps_prepared = options.prepared_weights && options.budget == Budget::Unlimited;
@@ -102,7 +102,7 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
         ..options.clone()
     };
     let most_bytes = match options.budget {
-        Budget::Bytes(bytes) => bytes,
+        Budget::Bytes(bytes) | Budget::Engine(bytes) => bytes,
         Budget::Unlimited => u64::MAX,
         Budget::Percent(_) => 0,
     };
@@ -115,9 +115,9 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
             prepared_weights,
             ..options.clone()
         };
-        let model = reopen(model)?;
-        let known = Known::of(profile.clone(), &model, CostSource::Measured, options.isa);
-        let plan = match plan_within(&model, &known, options, most_bytes) {
+        let opened = reopen(model)?;
+        let known = Known::of(profile.clone(), &opened, CostSource::Measured, options.isa);
+        let plan = match plan_within(&opened, &known, options, most_bytes) {
             Ok((plan, with)) => {
                 options = with;
                 plan
@@ -132,8 +132,8 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
         {
             continue;
         }
-        let seen = observe(model, plan.clone(), &options, &inputs)?;
-        memory::trim();
+        let seen = observe(opened, plan.clone(), &options, &inputs)?;
+        model.host.trim();
         observations.push(Observation { plan, seen });
         learn(&observations, &mut profile);
         learn_loads(&observations, &mut profile);
@@ -170,7 +170,7 @@ fn in_blocks(
     let plan = |bytes: u64| {
         let options = RunOptions {
             strategy: Strategy::Blocks.into(),
-            budget: Budget::Bytes(bytes.min(most_bytes)),
+            budget: Budget::of(options.budget.scope(), bytes.min(most_bytes)),
             ..options.clone()
         };
         // Whole layers may need more than there is.
@@ -183,11 +183,11 @@ fn in_blocks(
     let Err(least_bytes) = plan(1) else {
         return Ok(seen);
     };
-    let whole_bytes = model.bounds(options).unlimited_high_water_bytes;
+    let whole_bytes = model.bounds(options).unlimited_high_water_bytes();
     for bytes in [least_bytes, least_bytes.midpoint(whole_bytes)] {
         if let Ok(Some((plan, options))) = plan(bytes) {
             seen.extend(observe(reopen(model)?, plan, &options, inputs)?.blocks);
-            memory::trim();
+            model.host.trim();
         }
     }
     Ok(seen)
@@ -206,9 +206,10 @@ fn plan_within(
         Err(Error::Infeasible {
             budget_bytes,
             smallest_bytes,
+            ..
         }) if smallest_bytes <= most_bytes && smallest_bytes - budget_bytes <= 2 * OWN_BYTES => {
             let options = RunOptions {
-                budget: Budget::Bytes(smallest_bytes),
+                budget: Budget::of(options.budget.scope(), smallest_bytes),
                 ..options
             };
             Ok((plan(&options)?, options))
@@ -221,15 +222,17 @@ fn plan_within(
 fn budgets(model: &Model, options: &RunOptions) -> Vec<Budget> {
     let bounds = model.bounds(options);
     let most_bytes = match options.budget {
-        Budget::Bytes(bytes) => bytes.min(bounds.unlimited_high_water_bytes),
-        _ => bounds.unlimited_high_water_bytes,
+        Budget::Bytes(bytes) | Budget::Engine(bytes) => {
+            bytes.min(bounds.unlimited_high_water_bytes())
+        }
+        _ => bounds.unlimited_high_water_bytes(),
     };
-    let least_bytes = bounds.smallest_feasible_bytes;
+    let least_bytes = bounds.smallest_feasible_bytes();
     let between = least_bytes + most_bytes.saturating_sub(least_bytes) / 3;
     let smaller = [between, least_bytes];
     let smaller = smaller.into_iter().filter(|&b| b < most_bytes);
     std::iter::once(options.budget)
-        .chain(smaller.map(Budget::Bytes))
+        .chain(smaller.map(|bytes| Budget::of(options.budget.scope(), bytes)))
         .collect()
 }
 

@@ -12,7 +12,7 @@ fn open_and_run(path: &Path, inputs: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Error> 
         threads: 1,
         ..RunOptions::default()
     };
-    let model = Model::open(path, &Default::default(), &mut |_| {})?;
+    let model = Model::open(path, &neaptide::OpenOptions::of_own_process(), &mut |_| {})?;
     let plan = model.plan(&options)?;
     let mut session = model.into_session(plan, &options)?;
     let sizes = session.outputs().iter().map(|o| o.len_bytes());
@@ -51,7 +51,11 @@ fn any_changed_byte_is_detected() {
                 // Only what no run reads may differ, and then the whole check finds it.
                 Ok(found) => {
                     assert!(found == expected, "byte {at}: wrong results");
-                    let model = Model::open(&damaged, &Default::default(), &mut |_| {});
+                    let model = Model::open(
+                        &damaged,
+                        &neaptide::OpenOptions::of_own_process(),
+                        &mut |_| {},
+                    );
                     let verified = model.and_then(|m| m.verify());
                     assert!(verified.is_err(), "byte {at} is not noticed");
                 }

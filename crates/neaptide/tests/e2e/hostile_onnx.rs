@@ -54,7 +54,7 @@ fn model() -> Vec<u8> {
 fn open_and_run(path: &Path, cache: &Path) -> Result<(), Error> {
     let open = OpenOptions {
         cache: Cache::Folder(cache.to_path_buf()),
-        ..OpenOptions::default()
+        ..OpenOptions::of_own_process()
     };
     let model = Model::open(path, &open, &mut |_| {})?;
     let options = RunOptions {

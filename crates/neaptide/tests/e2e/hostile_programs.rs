@@ -23,7 +23,7 @@ fn open_and_run(path: &Path, bands: BandMode) -> Result<(), Error> {
         bands,
         ..RunOptions::default()
     };
-    let model = Model::open(path, &Default::default(), &mut |_| {})?;
+    let model = Model::open(path, &neaptide::OpenOptions::of_own_process(), &mut |_| {})?;
     // As a search would.
     for program in std::iter::once(model.program()).chain(model.banded()) {
         if let Some(found) = neap_rewrite::with_less_memory(program, &ANY_GAIN) {

@@ -56,7 +56,8 @@ fn inputs_of(graph: &Graph) -> Vec<Literal> {
 
 /// Bytes of the outputs, and whether weights were read while steps ran.
 fn run(path: &Path, options: &RunOptions, inputs: &[Literal]) -> (Vec<Vec<u8>>, bool) {
-    let model = Model::open(path, &Default::default(), &mut |_| {}).expect("opens");
+    let model =
+        Model::open(path, &neaptide::OpenOptions::of_own_process(), &mut |_| {}).expect("opens");
     let plan = model.plan(options).expect("feasible");
     let streams = !plan.execution.loads.is_empty();
     let mut session = model.into_session(plan, options).expect("opens");
@@ -88,8 +89,10 @@ fn right_results_and_the_same_bits_under_every_budget() {
                     ..RunOptions::default()
                 };
                 let (free, _) = run(&path, &options, &inputs);
-                let model = Model::open(&path, &Default::default(), &mut |_| {}).expect("opens");
-                let smallest_bytes = model.bounds(&options).smallest_feasible_bytes;
+                let model =
+                    Model::open(&path, &neaptide::OpenOptions::of_own_process(), &mut |_| {})
+                        .expect("opens");
+                let smallest_bytes = model.bounds(&options).smallest_feasible_bytes();
                 drop(model);
                 let small = RunOptions {
                     budget: Budget::Bytes(smallest_bytes + (1 << 20)),

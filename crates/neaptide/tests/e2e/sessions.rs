@@ -54,8 +54,9 @@ impl Packed {
     }
 
     fn of(path: PathBuf, folder: tempfile::TempDir) -> Packed {
-        let model = neaptide::Model::open(&path, &Default::default(), &mut |_| {})
-            .unwrap_or_else(|e| panic!("opening: {e}"));
+        let model =
+            neaptide::Model::open(&path, &neaptide::OpenOptions::of_own_process(), &mut |_| {})
+                .unwrap_or_else(|e| panic!("opening: {e}"));
         Packed {
             program: model.program().clone(),
             banded: model.banded().cloned(),

@@ -1,0 +1,368 @@
+//! A memory budget added up: every part by name, in one place.
+//!
+//! ```text
+//!   total = process                       what the kernel charges before the arena is there
+//!         + threads + fixed + outputs     still to be taken, so set aside
+//!         + kept_pieces + caller
+//!         + tables + arena                planned
+//!         + slack                         in sizes that are named for a later process
+//! ```
+
+use crate::budget::{Bytes, Scope};
+use neap_compile::Programs;
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
+use std::fmt;
+
+/// Touched stack and kernel stack of one thread.
+const THREAD_BYTES: u64 = 64 * 1024;
+
+/// What a session allocates after its plan is made (operand tables, I/O rings), and what the kernel charges in
+/// batches: 32 pages for each processor that a process has run on.
+const FIXED_BYTES: u64 = 768 * 1024;
+
+/// The same when a plan is replaced: most of the first plan's part is in use by then, and is charged.
+const FIXED_AGAIN_BYTES: u64 = 256 * 1024;
+
+/// What kept activations are read back through, piece by piece.
+const KEPT_PIECE_BYTES: u64 = 256 * 1024;
+
+/// Plans that are made beforehand leave so much of their budget, for what a process takes beside its arena then and not
+/// now. One that does not fit all the same is made anew, so this is about speed, not about the budget.
+pub(crate) const WAVER_BYTES: u64 = 256 * 1024;
+
+/// Page tables and heap end on other pages from process to process, so a size that is named for a later process
+/// is larger than what this process needs.
+const SLACK_BYTES: u64 = 448 * 1024;
+
+/// Named sizes are whole multiples of this, so that two processes that differ by a few pages mostly name the same.
+const NAMED_UNIT_BYTES: u64 = 64 * 1024;
+
+/// Reading, packing and planning any model takes so much of a process, however small its arena: a run packs the model
+/// first, within the same budget (the CLI's test `packing_obeys_the_budget_too`).
+const LEAST_NAMED_BYTES: u64 = 6 << 20;
+
+/// What a process is taken to need beside its arena when everything is resident: program text, stacks and heap, then
+/// graph and plan of each step, then one checksum of 4 bytes for each 4 KiB of weights. Real processes differ by some
+/// pages from run to run; percentages must not.
+const NOMINAL_PROCESS_BYTES: u64 = 4 << 20;
+const NOMINAL_STEP_BYTES: u64 = 4096;
+const WEIGHT_BYTES_PER_CHECKSUM_BYTE: u64 = 1024;
+
+/// Heap of a model and its session for each step of its programs: nodes, values and their names, operands, the plan
+/// (see `the_engines_heap_is_accounted_for`).
+const ENGINE_STEP_BYTES: u64 = 4096;
+
+/// What a process that runs this model is taken to need beside its arena and inputs, see [`Ledger::whole`].
+pub(crate) fn nominal_process_bytes(programs: &Programs) -> u64 {
+    NOMINAL_PROCESS_BYTES
+        + programs.plain.steps.len() as u64 * NOMINAL_STEP_BYTES
+        + checksums_bytes(programs)
+}
+
+/// Heap of an open model and its session, beside what is set aside for every session.
+pub(crate) fn engine_heap_bytes(programs: &Programs) -> u64 {
+    let banded = programs.banded.iter().map(|p| p.steps.len());
+    let steps: usize = banded.chain([programs.plain.steps.len()]).sum();
+    steps as u64 * ENGINE_STEP_BYTES + checksums_bytes(programs)
+}
+
+fn checksums_bytes(programs: &Programs) -> u64 {
+    let weights: u64 = programs.plain.packed.iter().map(|p| p.bytes).sum();
+    weights / WEIGHT_BYTES_PER_CHECKSUM_BYTE
+}
+
+/// The parts of a memory budget, all in bytes; their sum is [`Ledger::total_bytes`]. As JSON it has a key for each
+/// part, and `total_bytes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
+pub struct Ledger {
+    pub scope: Scope,
+    /// Of the process: program text in use, stacks, heap (graph, plan, checksums of weights), page tables so far, and
+    /// tensors that the caller holds already. Of the engine: the heap of its model and session.
+    pub process_bytes: u64,
+    /// Stacks of the threads that compute.
+    pub threads_bytes: u64,
+    /// Operand tables and I/O rings of a session, and what the kernel charges in batches.
+    pub fixed_bytes: u64,
+    /// Output tensors, which the caller allocates.
+    pub outputs_bytes: u64,
+    /// What kept activations are read back through.
+    pub kept_pieces_bytes: u64,
+    /// What the caller asked to set aside ([`RunOptions::reserve_bytes`](crate::RunOptions::reserve_bytes)).
+    pub caller_bytes: u64,
+    /// Page tables of the arena.
+    pub tables_bytes: u64,
+    /// Activations, workspaces, resident weights, weights in flight: planned to the byte.
+    pub arena_bytes: u64,
+    /// In sizes that are named for another process: what it may take more than this one.
+    pub slack_bytes: u64,
+}
+
+/// What must be set aside for a session.
+pub(crate) struct Reserve {
+    pub threads: usize,
+    pub outputs_bytes: u64,
+    pub keeps_activations: bool,
+    pub caller_bytes: u64,
+}
+
+/// With everything resident.
+pub(crate) struct Whole {
+    pub process_bytes: u64,
+    pub tables_bytes: u64,
+    pub arena_bytes: u64,
+}
+
+impl Ledger {
+    /// A process or an engine that takes `process_bytes` now, before its arena is there.
+    pub(crate) fn before_arena(scope: Scope, process_bytes: u64, reserve: &Reserve) -> Ledger {
+        let kept_pieces = u64::from(reserve.keeps_activations) * KEPT_PIECE_BYTES;
+        Ledger {
+            scope,
+            process_bytes,
+            threads_bytes: reserve.threads as u64 * THREAD_BYTES,
+            fixed_bytes: FIXED_BYTES,
+            outputs_bytes: match scope {
+                Scope::Process => reserve.outputs_bytes,
+                // They are the caller's.
+                Scope::Engine => 0,
+            },
+            kept_pieces_bytes: kept_pieces,
+            caller_bytes: reserve.caller_bytes,
+            ..Ledger::default()
+        }
+    }
+
+    /// A process whose session exists, so that what was set aside for it is mostly charged; `process_bytes` is without
+    /// the arena. Never less than `first`, with which the session was opened: a session may give memory back and take
+    /// it again.
+    pub(crate) fn between_runs(first: &Ledger, process_bytes: u64) -> Ledger {
+        let now = Ledger {
+            scope: Scope::Process,
+            process_bytes,
+            fixed_bytes: FIXED_AGAIN_BYTES,
+            ..Ledger::default()
+        };
+        let is_more = first.scope != now.scope || now.total_bytes() > first.total_bytes();
+        match is_more {
+            true => now,
+            false => *first,
+        }
+    }
+
+    /// With everything resident: what `100%` means. It depends on the model and its options only, so a percentage is
+    /// the same number of bytes in every process. What a caller sets aside beside is not part of it.
+    pub(crate) fn whole(scope: Scope, reserve: &Reserve, whole: &Whole) -> Ledger {
+        let before = Ledger::before_arena(scope, whole.process_bytes, reserve);
+        Ledger {
+            caller_bytes: 0,
+            ..before.with_arena(whole.tables_bytes, whole.arena_bytes)
+        }
+    }
+
+    /// The same with an arena.
+    pub(crate) fn with_arena(self, tables_bytes: u64, arena_bytes: u64) -> Ledger {
+        Ledger {
+            tables_bytes,
+            arena_bytes,
+            ..self
+        }
+    }
+
+    /// The same as it is named to people, for a later process: with slack, which page tables of the arena are part of.
+    pub(crate) fn named(self) -> Ledger {
+        let needed = self.total_bytes() - self.tables_bytes;
+        let least_bytes = match self.scope {
+            Scope::Process => LEAST_NAMED_BYTES,
+            // Packing is not the engine's lasting memory.
+            Scope::Engine => 0,
+        };
+        let named = needed.saturating_add(SLACK_BYTES).max(least_bytes);
+        let named = named
+            .checked_next_multiple_of(NAMED_UNIT_BYTES)
+            .unwrap_or(u64::MAX);
+        let room_bytes = named - needed;
+        let tables_bytes = self.tables_bytes.min(room_bytes);
+        Ledger {
+            tables_bytes,
+            slack_bytes: room_bytes - tables_bytes,
+            ..self
+        }
+    }
+
+    /// Every part with its name, in the order in which they are told.
+    pub fn parts(&self) -> [(&'static str, u64); 9] {
+        [
+            ("process", self.process_bytes),
+            ("threads", self.threads_bytes),
+            ("fixed", self.fixed_bytes),
+            ("outputs", self.outputs_bytes),
+            ("kept_pieces", self.kept_pieces_bytes),
+            ("caller", self.caller_bytes),
+            ("tables", self.tables_bytes),
+            ("arena", self.arena_bytes),
+            ("slack", self.slack_bytes),
+        ]
+    }
+
+    /// The sum of all parts.
+    pub fn total_bytes(&self) -> u64 {
+        let parts = self.parts();
+        parts
+            .iter()
+            .fold(0, |sum, &(_, bytes)| sum.saturating_add(bytes))
+    }
+
+    /// What is set aside for a session beside its arena and page tables.
+    pub fn reserve_bytes(&self) -> u64 {
+        [
+            self.threads_bytes,
+            self.fixed_bytes,
+            self.outputs_bytes,
+            self.kept_pieces_bytes,
+            self.caller_bytes,
+        ]
+        .iter()
+        .fold(0, |sum, &bytes| sum.saturating_add(bytes))
+    }
+
+    /// All but the arena and slack.
+    pub fn base_bytes(&self) -> u64 {
+        self.process_bytes
+            .saturating_add(self.reserve_bytes())
+            .saturating_add(self.tables_bytes)
+    }
+
+    /// Part by part; for several processes together.
+    pub fn plus(&self, other: &Ledger) -> Ledger {
+        let sum = |of: fn(&Ledger) -> u64| of(self).saturating_add(of(other));
+        Ledger {
+            scope: self.scope,
+            process_bytes: sum(|l| l.process_bytes),
+            threads_bytes: sum(|l| l.threads_bytes),
+            fixed_bytes: sum(|l| l.fixed_bytes),
+            outputs_bytes: sum(|l| l.outputs_bytes),
+            kept_pieces_bytes: sum(|l| l.kept_pieces_bytes),
+            caller_bytes: sum(|l| l.caller_bytes),
+            tables_bytes: sum(|l| l.tables_bytes),
+            arena_bytes: sum(|l| l.arena_bytes),
+            slack_bytes: sum(|l| l.slack_bytes),
+        }
+    }
+}
+
+/// In short: `process 3.2 MiB + reserve 1 MiB + tables 12 KiB + arena 4.5 MiB + slack 560 KiB`; what is nothing is left out.
+impl fmt::Display for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first = match self.scope {
+            Scope::Process => "process",
+            Scope::Engine => "engine",
+        };
+        let parts = [
+            (first, self.process_bytes),
+            ("reserve", self.reserve_bytes()),
+            ("tables", self.tables_bytes),
+            ("arena", self.arena_bytes),
+            ("slack", self.slack_bytes),
+        ];
+        let mut between = "";
+        for (name, bytes) in parts.into_iter().filter(|&(_, bytes)| bytes > 0) {
+            write!(f, "{between}{name} {}", Bytes(bytes))?;
+            between = " + ";
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for Ledger {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = serializer.serialize_struct("Ledger", 11)?;
+        out.serialize_field("scope", &self.scope)?;
+        out.serialize_field("process_bytes", &self.process_bytes)?;
+        out.serialize_field("threads_bytes", &self.threads_bytes)?;
+        out.serialize_field("fixed_bytes", &self.fixed_bytes)?;
+        out.serialize_field("outputs_bytes", &self.outputs_bytes)?;
+        out.serialize_field("kept_pieces_bytes", &self.kept_pieces_bytes)?;
+        out.serialize_field("caller_bytes", &self.caller_bytes)?;
+        out.serialize_field("tables_bytes", &self.tables_bytes)?;
+        out.serialize_field("arena_bytes", &self.arena_bytes)?;
+        out.serialize_field("slack_bytes", &self.slack_bytes)?;
+        out.serialize_field("total_bytes", &self.total_bytes())?;
+        out.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RESERVE: Reserve = Reserve {
+        threads: 2,
+        outputs_bytes: 4000,
+        keeps_activations: true,
+        caller_bytes: 9000,
+    };
+
+    fn example() -> Ledger {
+        Ledger::before_arena(Scope::Process, 3 << 20, &RESERVE).with_arena(8192, 5 << 20)
+    }
+
+    #[test]
+    fn parts_add_up() {
+        let ledger = example();
+        let sum: u64 = ledger.parts().iter().map(|(_, bytes)| bytes).sum();
+        assert_eq!(sum, ledger.total_bytes());
+        assert_eq!(ledger.base_bytes() + ledger.arena_bytes, sum);
+        let by_hand = (3 << 20) + 2 * THREAD_BYTES + FIXED_BYTES + 4000 + KEPT_PIECE_BYTES + 9000;
+        assert_eq!(sum, by_hand + 8192 + (5 << 20));
+        let both = ledger.plus(&ledger);
+        assert_eq!(both.total_bytes(), 2 * sum);
+    }
+
+    #[test]
+    fn a_named_size_has_slack_and_no_more_for_page_tables() {
+        let without = example().with_arena(0, 5 << 20).named();
+        let with = example().named();
+        assert_eq!(with.total_bytes(), without.total_bytes());
+        assert_eq!(with.total_bytes() % NAMED_UNIT_BYTES, 0);
+        assert_eq!(with.tables_bytes, 8192);
+        assert_eq!(with.slack_bytes + 8192, without.slack_bytes);
+        assert!(without.slack_bytes >= SLACK_BYTES);
+        let small = Ledger::before_arena(Scope::Process, 1 << 20, &RESERVE).named();
+        assert_eq!(small.total_bytes(), LEAST_NAMED_BYTES);
+        let endless = example().with_arena(0, u64::MAX).named();
+        assert_eq!(endless.total_bytes(), u64::MAX);
+    }
+
+    #[test]
+    fn every_part_is_written_and_read_again() {
+        let ledger = example().named();
+        let bytes = serde_json::to_value(ledger).unwrap();
+        let names: Vec<String> = ledger
+            .parts()
+            .iter()
+            .map(|(n, _)| format!("{n}_bytes"))
+            .collect();
+        for (name, (_, bytes_of)) in names.iter().zip(ledger.parts()) {
+            assert_eq!(bytes[name], bytes_of, "{name}");
+        }
+        assert_eq!(bytes["total_bytes"], ledger.total_bytes());
+        let back: Ledger = serde_json::from_value(bytes).unwrap();
+        assert_eq!(back, ledger);
+    }
+
+    #[test]
+    fn in_short() {
+        let ledger = Ledger {
+            process_bytes: 3 << 20,
+            fixed_bytes: 1 << 20,
+            arena_bytes: 9 << 19,
+            ..Ledger::default()
+        };
+        assert_eq!(
+            ledger.to_string(),
+            "process 3 MiB + reserve 1 MiB + arena 4.5 MiB"
+        );
+    }
+}
