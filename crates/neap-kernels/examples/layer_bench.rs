@@ -14,6 +14,7 @@ use neap_kernels::reorder;
 use neap_kernels::resize::{LinearAxis, bilinear};
 use neap_kernels::rows::{Input, Softmax, layer_norm, softmax};
 use neap_kernels::simd::Isa;
+use neap_kernels::window::Window;
 use std::time::{Duration, Instant};
 
 struct Bench {
@@ -123,12 +124,15 @@ fn convolutions(bench: &Bench) {
         let shape = Depthwise {
             batch: 1,
             channels,
-            input: [size; 2],
-            output: [out; 2],
-            kernel: [kernel; 2],
-            strides: [stride; 2],
-            dilations: [1; 2],
-            pads_begin: [kernel / 2; 2],
+            window: Window {
+                input: [size; 2],
+                output: [out; 2],
+                kernel: [kernel; 2],
+                strides: [stride; 2],
+                dilations: [1; 2],
+                pads_begin: [kernel / 2; 2],
+                pads_end: [0; 2],
+            },
         };
         let blocks = channels.div_ceil(16);
         let weights = values(blocks * shape.panel_floats());
@@ -162,13 +166,15 @@ fn convolutions(bench: &Bench) {
 fn pools(bench: &Bench) {
     let pool = |planes, size: usize, kernel, stride: usize| Pool {
         planes,
-        input: [size; 2],
-        output: [(size - 1) / stride + 1; 2],
-        kernel: [kernel; 2],
-        strides: [stride; 2],
-        dilations: [1; 2],
-        pads_begin: [kernel / 2; 2],
-        pads_end: [kernel / 2; 2],
+        window: Window {
+            input: [size; 2],
+            output: [(size - 1) / stride + 1; 2],
+            kernel: [kernel; 2],
+            strides: [stride; 2],
+            dilations: [1; 2],
+            pads_begin: [kernel / 2; 2],
+            pads_end: [kernel / 2; 2],
+        },
     };
     for (planes, size, kernel, stride) in [
         (4, 112, 3, 2),
@@ -178,7 +184,7 @@ fn pools(bench: &Bench) {
     ] {
         let pool = pool(planes, size, kernel, stride);
         let src = values(planes * size * size * 16);
-        let mut dst = values(planes * pool.output[0] * pool.output[1] * 16);
+        let mut dst = values(planes * pool.window.output[0] * pool.window.output[1] * 16);
         let name = format!(
             "pool {kernel}x{kernel} s{stride} {} {size}x{size}",
             planes * 16

@@ -10,6 +10,7 @@ use neap_kernels::epilogue::{Activation, Epilogue, Residual};
 use neap_kernels::panel::panel_floats;
 use neap_kernels::parallel::Parallel;
 use neap_kernels::simd::{Isa, LANES};
+use neap_kernels::window::Window;
 use neap_kernels::winograd::{
     Tile, WeightForm, Weights, conv_winograd, prepared_panel_floats, workspace_bytes,
 };
@@ -221,12 +222,15 @@ fn layer(
         c_in,
         c_out,
         groups: 1,
-        input: [size; 2],
-        output: [size; 2],
-        kernel: [3; 2],
-        strides: [1; 2],
-        dilations: [1; 2],
-        pads_begin: [1; 2],
+        window: Window {
+            input: [size; 2],
+            output: [size; 2],
+            kernel: [3; 2],
+            strides: [1; 2],
+            dilations: [1; 2],
+            pads_begin: [1; 2],
+            pads_end: [0; 2],
+        },
     };
     let input = Aligned::new(c_in.next_multiple_of(LANES) * size * size, 0.5);
     let mut output = Aligned::new(s.panels() * LANES * size * size, 0.0);

@@ -19,43 +19,26 @@ use crate::parallel::Parallel;
 use crate::planes::{Planes, check_planes};
 use crate::share::{Chunks, Dst, Src};
 use crate::simd::{Isa, LANES, Simd, simd_kernel};
-use crate::window::Axis;
+use crate::window::Window;
 
-/// Sizes of a depthwise convolution; index 0 is height, 1 is width. 1-D convolutions have height 1.
+/// Sizes of a depthwise convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Depthwise {
     pub batch: usize,
     /// Real channels; there are `ceil(channels / 16)` blocks and panels.
     pub channels: usize,
-    pub input: [usize; 2],
-    pub output: [usize; 2],
-    pub kernel: [usize; 2],
-    pub strides: [usize; 2],
-    pub dilations: [usize; 2],
-    /// Padding above and to the left; what is needed below and to the right follows from the sizes.
-    pub pads_begin: [usize; 2],
+    pub window: Window,
 }
 
 impl Depthwise {
     /// Floats in one panel.
     #[must_use]
     pub fn panel_floats(&self) -> usize {
-        (1 + self.kernel[0] * self.kernel[1]) * LANES
+        (1 + self.window.taps()) * LANES
     }
 
     fn blocks(&self) -> usize {
         self.channels.div_ceil(LANES)
-    }
-
-    fn axis(&self, i: usize) -> Axis {
-        Axis {
-            input: self.input[i],
-            output: self.output[i],
-            kernel: self.kernel[i],
-            stride: self.strides[i],
-            dilation: self.dilations[i],
-            pad: self.pads_begin[i],
-        }
     }
 }
 
@@ -80,8 +63,8 @@ pub fn depthwise(
 ) -> Result<(), KernelError> {
     let plane = |[h, w]: [usize; 2]| checked_product(&[h, w, LANES]).unwrap_or(usize::MAX);
     let planes = Planes {
-        input: plane(shape.input),
-        output: plane(shape.output),
+        input: plane(shape.window.input),
+        output: plane(shape.window.output),
     };
     depthwise_band(
         isa, par, shape, planes, panels, weights, input, output, epilogue,
@@ -105,13 +88,13 @@ pub fn depthwise_band(
     epilogue: Epilogue<'_>,
 ) -> Result<(), KernelError> {
     let blocks = shape.blocks();
-    let [in_h, in_w] = shape.input;
-    let [out_h, out_w] = shape.output;
+    let [in_h, in_w] = shape.window.input;
+    let [out_h, out_w] = shape.window.output;
     let all_planes = shape.batch.checked_mul(blocks);
     let in_plane = checked_product(&[in_h, in_w, LANES]);
     let out_plane = checked_product(&[out_h, out_w, LANES]);
-    shape.axis(0).check()?;
-    shape.axis(1).check()?;
+    shape.window.axis(0).check()?;
+    shape.window.axis(1).check()?;
     if panels.start > panels.end || panels.end > blocks {
         return Err(KernelError::Invalid("panels outside the channels"));
     }
@@ -152,7 +135,7 @@ pub fn depthwise_band(
     if shape.batch * panels.len() * out_h * out_w == 0 {
         return Ok(());
     }
-    let taps = shape.kernel[0] * shape.kernel[1];
+    let taps = shape.window.taps();
     let pieces = Chunks::new(out_h, (TASK_TAPS / (out_w * taps)).max(1));
     // Small planes come several to a task.
     let units = Chunks::new(
@@ -235,8 +218,8 @@ unsafe fn plane_rows_generic<S: Simd>(
     first: usize,
     end: usize,
 ) {
-    let (vertical, horizontal) = (job.shape.axis(0), job.shape.axis(1));
-    let out_w = job.shape.output[1];
+    let (vertical, horizontal) = (job.shape.window.axis(0), job.shape.window.axis(1));
+    let out_w = job.shape.window.output[1];
     let (low, high) = match activation {
         Activation::Relu => (0.0, f32::INFINITY),
         Activation::Clip { low, high } => (low, high),
@@ -291,7 +274,7 @@ unsafe fn run_tiles<S: Simd>(s: S, job: &Job<'_>, run: &Run, limits: (S::V, S::V
     // SAFETY: the caller vouches for the run. Constant steps make the addresses of a tile's inputs
     // offsets of one register.
     unsafe {
-        match (run.down, job.shape.strides[1]) {
+        match (run.down, job.shape.window.strides[1]) {
             (false, 1) => row_tiles::<S, 1>(s, job, run, limits),
             (false, 2) => row_tiles::<S, 2>(s, job, run, limits),
             _ => other_tiles(s, job, run, limits),
@@ -385,15 +368,15 @@ unsafe fn tile_of<S: Simd, const T: usize, const STRIDE: usize>(
     limits: (S::V, S::V),
 ) {
     let shape = job.shape;
-    let (in_w, out_w) = (shape.input[1], shape.output[1]);
+    let (in_w, out_w) = (shape.window.input[1], shape.window.output[1]);
     let (y, x) = if STRIDE == 0 && run.down {
         (run.y + done, run.x)
     } else {
         (run.y, run.x + done)
     };
     let (in_step, out_step) = match STRIDE {
-        0 if run.down => (shape.strides[0] * in_w * LANES, out_w * LANES),
-        0 => (shape.strides[1] * LANES, LANES),
+        0 if run.down => (shape.window.strides[0] * in_w * LANES, out_w * LANES),
+        0 => (shape.window.strides[1] * LANES, LANES),
         stride => (stride * LANES, LANES),
     };
     let out_at = (y * out_w + x) * LANES;
@@ -405,14 +388,16 @@ unsafe fn tile_of<S: Simd, const T: usize, const STRIDE: usize>(
                 sum[i] = s.add(sum[i], s.load(residual.add(out_at + i * out_step)));
             }
         }
-        let tap_step = shape.dilations[1] * LANES;
-        let col = x * shape.strides[1] + run.kx.start * shape.dilations[1] - shape.pads_begin[1];
+        let tap_step = shape.window.dilations[1] * LANES;
+        let col = x * shape.window.strides[1] + run.kx.start * shape.window.dilations[1]
+            - shape.window.pads_begin[1];
         for ky in run.ky.clone() {
-            let row = y * shape.strides[0] + ky * shape.dilations[0] - shape.pads_begin[0];
+            let row = y * shape.window.strides[0] + ky * shape.window.dilations[0]
+                - shape.window.pads_begin[0];
             let mut input = job.input.add((row * in_w + col) * LANES);
             let mut weight = job
                 .panel
-                .add((1 + ky * shape.kernel[1] + run.kx.start) * LANES);
+                .add((1 + ky * shape.window.kernel[1] + run.kx.start) * LANES);
             for _ in run.kx.clone() {
                 let w = s.load(weight);
                 for i in 0..T {

@@ -18,11 +18,11 @@ pub mod reorder; // plain <-> channel-blocked
 pub mod resize;
 pub mod rows; // softmax and normalisations over rows
 pub mod simd; // the 16-lane vector and run-time choice of instruction set
+pub mod window; // sliding windows, and one axis of them
 pub mod winograd; // 3x3 convolution with fewer multiplications
 
 mod share; // what the tasks of one call share, and how work is cut
 mod tile; // the micro-kernels of all products, and how layers are cut into tiles
-mod window; // one axis of a sliding window
 
 #[cfg(test)]
 mod testing;

@@ -12,21 +12,14 @@ use crate::parallel::Parallel;
 use crate::planes::{Planes, check_planes};
 use crate::share::{Chunks, Dst, Src};
 use crate::simd::{Isa, LANES, Simd, simd_kernel};
-use crate::window::Axis;
+use crate::window::{Axis, Window};
 
-/// A 2-D sliding window; index 0 is height, 1 is width. A 1-D pooling has height 1.
+/// Sizes of a pooling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pool {
     /// Batch × channel blocks.
     pub planes: usize,
-    pub input: [usize; 2],
-    pub output: [usize; 2],
-    pub kernel: [usize; 2],
-    pub strides: [usize; 2],
-    pub dilations: [usize; 2],
-    pub pads_begin: [usize; 2],
-    /// Only average pooling that counts the padding looks at it.
-    pub pads_end: [usize; 2],
+    pub window: Window,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,8 +95,8 @@ pub fn average_pool_band(
 fn whole(pool: &Pool) -> Planes {
     let plane = |[h, w]: [usize; 2]| checked_product(&[h, w, LANES]).unwrap_or(usize::MAX);
     Planes {
-        input: plane(pool.input),
-        output: plane(pool.output),
+        input: plane(pool.window.input),
+        output: plane(pool.window.output),
     }
 }
 
@@ -140,10 +133,10 @@ fn run(
     src: &[f32],
     dst: &mut [f32],
 ) -> Result<(), KernelError> {
-    let [in_h, in_w] = pool.input;
-    let [out_h, out_w] = pool.output;
-    axis(pool, 0).check()?;
-    axis(pool, 1).check()?;
+    let [in_h, in_w] = pool.window.input;
+    let [out_h, out_w] = pool.window.output;
+    pool.window.axis(0).check()?;
+    pool.window.axis(1).check()?;
     let (count, plane) = (Some(pool.planes), checked_product(&[in_h, in_w, LANES]));
     check_planes("pool source", src.len(), count, planes.input, plane)?;
     let plane = checked_product(&[out_h, out_w, LANES]);
@@ -152,7 +145,7 @@ fn run(
         return Ok(());
     }
     let (src, dst) = (Src::new(src), Dst::new(dst));
-    let reads = out_w * pool.kernel[0] * pool.kernel[1];
+    let reads = out_w * pool.window.kernel[0] * pool.window.kernel[1];
     let rows = Chunks::new(pool.planes * out_h, (TASK_READS / reads).max(1));
     par.run(rows.count(), &|piece, _| {
         // SAFETY: lengths were checked; tasks write disjoint output rows.
@@ -179,8 +172,8 @@ unsafe fn pool_rows_generic<S: Simd>(
     dst: Dst,
     rows: Range<usize>,
 ) {
-    let (vertical, horizontal) = (axis(pool, 0), axis(pool, 1));
-    let [out_h, out_w] = pool.output;
+    let (vertical, horizontal) = (pool.window.axis(0), pool.window.axis(1));
+    let [out_h, out_w] = pool.window.output;
     let interior = horizontal.interior();
     // Constant strides make the addresses of a tile's inputs offsets of one register.
     let stride = horizontal.stride;
@@ -205,7 +198,7 @@ unsafe fn pool_rows_generic<S: Simd>(
             unsafe {
                 let input = src.at(plane * planes.input);
                 let output = dst.at(plane * planes.output + (y * out_w + x) * LANES);
-                let window = Window {
+                let window = Placed {
                     vertical,
                     horizontal,
                     y,
@@ -229,28 +222,17 @@ unsafe fn pool_rows_generic<S: Simd>(
     }
 }
 
-fn axis(pool: &Pool, i: usize) -> Axis {
-    Axis {
-        input: pool.input[i],
-        output: pool.output[i],
-        kernel: pool.kernel[i],
-        stride: pool.strides[i],
-        dilation: pool.dilations[i],
-        pad: pool.pads_begin[i],
-    }
-}
-
 /// Taps of output `o` along axis `i` that lie in the input or its padding.
 fn counted(pool: &Pool, i: usize, o: usize) -> usize {
-    let end = pool.input[i] + pool.pads_begin[i];
-    let end = end.saturating_add(pool.pads_end[i]);
-    end.saturating_sub(o * pool.strides[i])
-        .div_ceil(pool.dilations[i])
-        .min(pool.kernel[i])
+    let end = pool.window.input[i] + pool.window.pads_begin[i];
+    let end = end.saturating_add(pool.window.pads_end[i]);
+    end.saturating_sub(o * pool.window.strides[i])
+        .div_ceil(pool.window.dilations[i])
+        .min(pool.window.kernel[i])
 }
 
 /// The window of the first output of a tile.
-struct Window {
+struct Placed {
     vertical: Axis,
     horizontal: Axis,
     y: usize,
@@ -265,7 +247,7 @@ struct Window {
 #[inline(always)]
 unsafe fn max_tile<S: Simd, const T: usize, const STRIDE: usize>(
     s: S,
-    w: &Window,
+    w: &Placed,
     input: *const f32,
     output: *mut f32,
 ) {
@@ -296,7 +278,7 @@ unsafe fn max_tile<S: Simd, const T: usize, const STRIDE: usize>(
 #[inline(always)]
 unsafe fn average_tile<S: Simd, const T: usize, const STRIDE: usize>(
     s: S,
-    w: &Window,
+    w: &Placed,
     count: usize,
     input: *const f32,
     output: *mut f32,

@@ -1,8 +1,57 @@
-//! One axis of a sliding window: which taps fall inside the input, and for which outputs all do.
+//! A sliding window; and of one axis, which taps fall inside the input, and for which outputs all do.
 
 use std::ops::Range;
 
 use crate::error::KernelError;
+
+/// A window that slides over some axes. Of two, index 0 is height and 1 is width; what has only a width has height 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window<const AXES: usize = 2> {
+    pub input: [usize; AXES],
+    pub output: [usize; AXES],
+    pub kernel: [usize; AXES],
+    pub strides: [usize; AXES],
+    pub dilations: [usize; AXES],
+    /// Padding above and to the left.
+    pub pads_begin: [usize; AXES],
+    /// Padding below and to the right. Only averages that count padding look at it: elsewhere what is needed follows
+    /// from the sizes.
+    pub pads_end: [usize; AXES],
+}
+
+impl<const AXES: usize> Default for Window<AXES> {
+    /// Of nothing over nothing.
+    fn default() -> Self {
+        Window {
+            input: [0; AXES],
+            output: [0; AXES],
+            kernel: [0; AXES],
+            strides: [0; AXES],
+            dilations: [0; AXES],
+            pads_begin: [0; AXES],
+            pads_end: [0; AXES],
+        }
+    }
+}
+
+impl<const AXES: usize> Window<AXES> {
+    /// Taps of one output.
+    #[must_use]
+    pub fn taps(&self) -> usize {
+        self.kernel.iter().product()
+    }
+
+    pub(crate) fn axis(&self, i: usize) -> Axis {
+        Axis {
+            input: self.input[i],
+            output: self.output[i],
+            kernel: self.kernel[i],
+            stride: self.strides[i],
+            dilation: self.dilations[i],
+            pad: self.pads_begin[i],
+        }
+    }
+}
 
 /// Output `o`'s tap `k` reads input `o * stride + k * dilation - pad`, where that is inside the input.
 #[derive(Debug, Clone, Copy)]

@@ -70,7 +70,7 @@ fn winograd_shape(panel: &PanelConv, x: &[usize], y: &[usize]) -> Option<ConvSha
 fn winograd_facts(tile: Tile, shape: &ConvShape, workers: usize, isa: Isa) -> KernelFacts {
     let all_panels = panel_count(shape.c_out);
     let vector_bytes = neap_ir::graph::LANES * size_of::<f32>();
-    let tiles = [0, 1].map(|axis| shape.output[axis].div_ceil(tile.outputs()) as u64);
+    let tiles = [0, 1].map(|axis| shape.window.output[axis].div_ceil(tile.outputs()) as u64);
     let point_vectors = tiles
         .iter()
         .fold((shape.batch * tile.points()) as u64, |n, &t| {

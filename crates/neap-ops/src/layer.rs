@@ -2,8 +2,9 @@
 
 use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;
+use crate::window::{over, spatial};
 use crate::{Context, OpError, PanelSlice, TensorMut};
-use neap_ir::op::{Activation, Window};
+use neap_ir::op::Activation;
 use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelLinear};
 use neap_ir::{DType, Layout};
 use neap_kernels::conv::{self, ConvShape, conv_blocked, conv_first_layer, conv_narrow_groups};
@@ -72,18 +73,12 @@ pub(crate) fn conv_supported(layer: &PanelConv, x: &[usize], y: &[usize]) -> boo
 }
 
 pub(crate) fn conv_shape(layer: &PanelConv, x: &[usize], y: &[usize]) -> ConvShape {
-    let window = Window2d::of(&layer.window);
     ConvShape {
         batch: x[0],
         c_in: layer.c_in,
         c_out: layer.c_out,
         groups: layer.groups,
-        input: spatial(x),
-        output: spatial(y),
-        kernel: window.kernel,
-        strides: window.strides,
-        dilations: window.dilations,
-        pads_begin: window.pads_begin,
+        window: over(&layer.window, spatial(x), spatial(y)),
     }
 }
 
@@ -98,16 +93,10 @@ pub(crate) fn panel_depthwise(
         x.layout == Layout::Blocked && y.layout == Layout::Blocked,
         "operands have the wrong layout",
     )?;
-    let window = Window2d::of(&layer.window);
     let shape = Depthwise {
         batch: x.shape()[0],
         channels: layer.channels,
-        input: spatial(x.shape()),
-        output: spatial(y.shape()),
-        kernel: window.kernel,
-        strides: window.strides,
-        dilations: window.dilations,
-        pads_begin: window.pads_begin,
+        window: over(&layer.window, spatial(x.shape()), spatial(y.shape())),
     };
     let (panels, weights) = weights(args, panels)?;
     let residual = residual(args, &layer.epilogue, &y)?;
@@ -206,40 +195,5 @@ pub(crate) fn activation(activation: Activation) -> epilogue::Activation {
         Activation::HardSigmoid { alpha, beta } => Kernel::HardSigmoid { alpha, beta },
         Activation::HardSwish => Kernel::HardSwish,
         Activation::Tanh => Kernel::Tanh,
-    }
-}
-
-/// Height and width; a 1-D tensor has height 1.
-pub(crate) fn spatial(shape: &[usize]) -> [usize; 2] {
-    match shape {
-        [_, _, h, w] => [*h, *w],
-        [_, _, w] => [1, *w],
-        _ => [1, 1],
-    }
-}
-
-/// A window of one or two axes seen as two.
-pub(crate) struct Window2d {
-    pub kernel: [usize; 2],
-    pub strides: [usize; 2],
-    pub dilations: [usize; 2],
-    pub pads_begin: [usize; 2],
-    pub pads_end: [usize; 2],
-}
-
-impl Window2d {
-    pub fn of(window: &Window) -> Window2d {
-        let two = |v: &[usize], absent: usize| match v {
-            [h, w] => [*h, *w],
-            [w] => [absent, *w],
-            _ => [absent, absent],
-        };
-        Window2d {
-            kernel: two(&window.kernel, 1),
-            strides: two(&window.strides, 1),
-            dilations: two(&window.dilations, 1),
-            pads_begin: two(&window.pads_begin, 0),
-            pads_end: two(&window.pads_end, 0),
-        }
     }
 }

@@ -25,6 +25,7 @@ use neap_kernels::linear::{LinearShape, MatMulShape, linear, matmul, matmul_scra
 use neap_kernels::panel::panel_floats;
 use neap_kernels::parallel::Serial;
 use neap_kernels::simd::{Isa, LANES};
+use neap_kernels::window::Window;
 use neap_kernels::winograd::{
     Tile, WeightForm, Weights, conv_winograd, prepared_panel_floats, workspace_bytes,
 };
@@ -143,12 +144,15 @@ impl Bench {
             c_in: conv.c_in,
             c_out: conv.c_out,
             groups: conv.groups,
-            input: [conv.size; 2],
-            output: [out; 2],
-            kernel: [conv.kernel; 2],
-            strides: [conv.stride; 2],
-            dilations: [1; 2],
-            pads_begin: [pad; 2],
+            window: Window {
+                input: [conv.size; 2],
+                output: [out; 2],
+                kernel: [conv.kernel; 2],
+                strides: [conv.stride; 2],
+                dilations: [1; 2],
+                pads_begin: [pad; 2],
+                pads_end: [0; 2],
+            },
         };
         let groups = match conv.groups {
             1 => String::new(),

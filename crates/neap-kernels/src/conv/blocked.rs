@@ -79,9 +79,9 @@ pub fn conv_blocked_band(
         panels: panels.len(),
         ends_layer: false,
         images: shape.batch,
-        positions: shape.output[0] * shape.output[1],
+        positions: shape.window.output[0] * shape.window.output[1],
         reduction: Reduction {
-            taps: shape.kernel[0] * shape.kernel[1],
+            taps: shape.window.kernel[0] * shape.window.kernel[1],
             channels: group_channels,
             block_len: LANES,
             block_step_bytes: in_plane * size_of::<f32>(),
@@ -126,13 +126,13 @@ impl Image {
             shape: *shape,
             pixels,
             image_floats: shape.c_in.div_ceil(LANES) * plane,
-            pointwise: shape.kernel == [1, 1]
-                && shape.strides == [1, 1]
-                && shape.pads_begin == [0, 0]
-                && shape.input == shape.output,
+            pointwise: shape.window.kernel == [1, 1]
+                && shape.window.strides == [1, 1]
+                && shape.window.pads_begin == [0, 0]
+                && shape.window.input == shape.window.output,
             whole_until: [0, 1].map(|axis| {
-                let reach = (shape.kernel[axis] - 1) * shape.dilations[axis];
-                shape.input[axis].saturating_sub(reach)
+                let reach = (shape.window.kernel[axis] - 1) * shape.window.dilations[axis];
+                shape.window.input[axis].saturating_sub(reach)
             }),
         }
     }
@@ -145,7 +145,7 @@ impl Inputs for Image {
     #[inline]
     fn fill(&self, image: usize, position: usize, taps: Range<usize>, writer: &mut TapWriter<'_>) {
         let s = &self.shape;
-        let [height, width] = s.input;
+        let [height, width] = s.window.input;
         let pixels = self.pixels.wrapping_add(image * self.image_floats);
         let rows = writer.rows();
         if self.pointwise {
@@ -158,23 +158,26 @@ impl Inputs for Image {
         }
         // Top left input pixel of each position; in the padding coordinates wrap to huge ones.
         let mut corners = [(0usize, 0usize); MAX_ROWS];
-        let (mut y, mut x) = (position / s.output[1], position % s.output[1]);
+        let (mut y, mut x) = (position / s.window.output[1], position % s.window.output[1]);
         let mut whole = true;
         for (row, corner) in corners[..rows].iter_mut().enumerate() {
-            let top = (y * s.strides[0]).wrapping_sub(s.pads_begin[0]);
-            let left = (x * s.strides[1]).wrapping_sub(s.pads_begin[1]);
+            let top = (y * s.window.strides[0]).wrapping_sub(s.window.pads_begin[0]);
+            let left = (x * s.window.strides[1]).wrapping_sub(s.window.pads_begin[1]);
             *corner = (top, left);
             let pixel = top.wrapping_mul(width).wrapping_add(left);
             writer.corner(row, pixels.wrapping_add(pixel.wrapping_mul(LANES)));
             whole &= top < self.whole_until[0] && left < self.whole_until[1];
             x += 1;
-            if x == s.output[1] {
+            if x == s.window.output[1] {
                 (x, y) = (0, y + 1);
             }
         }
-        let (mut ky, mut kx) = (taps.start / s.kernel[1], taps.start % s.kernel[1]);
+        let (mut ky, mut kx) = (
+            taps.start / s.window.kernel[1],
+            taps.start % s.window.kernel[1],
+        );
         for tap in taps {
-            let (dy, dx) = (ky * s.dilations[0], kx * s.dilations[1]);
+            let (dy, dx) = (ky * s.window.dilations[0], kx * s.window.dilations[1]);
             let mut inside = writer.all();
             if !whole {
                 inside = 0;
@@ -185,7 +188,7 @@ impl Inputs for Image {
             }
             writer.tap(tap, (dy * width + dx) * LANES, inside);
             kx += 1;
-            if kx == s.kernel[1] {
+            if kx == s.window.kernel[1] {
                 (kx, ky) = (0, ky + 1);
             }
         }

@@ -46,7 +46,7 @@ pub fn conv_first_layer(
     scratch: &mut [f32],
 ) -> Result<(), KernelError> {
     let planes = Planes {
-        input: plane_floats(shape.input, 1).unwrap_or(usize::MAX),
+        input: plane_floats(shape.window.input, 1).unwrap_or(usize::MAX),
         ..shape.whole_planes()
     };
     conv_first_layer_band(
@@ -80,12 +80,12 @@ pub fn conv_first_layer_band(
         &epilogue,
     )?;
     let in_count = shape.batch.checked_mul(shape.c_in);
-    let in_plane = plane_floats(shape.input, 1);
+    let in_plane = plane_floats(shape.window.input, 1);
     check_planes("input", input.len(), in_count, planes.input, in_plane)?;
     let floats = band_floats(shape);
     let needed = checked_product(&[floats, parallel.workers()]);
     check_len("scratch", scratch.len(), needed)?;
-    if shape.output.contains(&0) || panels.is_empty() {
+    if shape.window.output.contains(&0) || panels.is_empty() {
         return Ok(());
     }
 
@@ -115,10 +115,10 @@ pub fn conv_first_layer_band(
         band_floats: floats,
     };
     let rows = task_rows(shape, parallel.workers());
-    let bands = shape.output[0].div_ceil(rows);
+    let bands = shape.window.output[0].div_ceil(rows);
     parallel.run(shape.batch * bands, &|task, worker| {
         let from = task % bands * rows;
-        let to = shape.output[0].min(from + rows);
+        let to = shape.window.output[0].min(from + rows);
         // SAFETY: tasks differ in image or output rows; a worker's band is its own; lengths
         // were checked against the shape.
         unsafe { call.band(isa, task / bands, from..to, worker) };
@@ -155,20 +155,21 @@ impl Call<'_> {
         // SAFETY: the band of this worker is `band_floats` long and used by no one else.
         let band = unsafe { std::slice::from_raw_parts_mut(band, len) };
         let plane = self.in_plane;
-        let image_floats = (s.c_in - 1) * plane + s.input[0] * s.input[1];
+        let image_floats = (s.c_in - 1) * plane + s.window.input[0] * s.window.input[1];
         // SAFETY: the input was checked to hold all images, of at least one channel.
         let pixels = unsafe {
             std::slice::from_raw_parts(self.input.add(image * s.c_in * plane), image_floats)
         };
         interleave(s, pixels, plane, rows.start, band);
 
-        let dense_rows = s.dilations[1] == 1;
+        let dense_rows = s.window.dilations[1] == 1;
         let run_len = if dense_rows {
-            s.kernel[1] * s.c_in
+            s.window.kernel[1] * s.c_in
         } else {
             s.c_in
         };
-        let offset = image * self.destination.image_floats + rows.start * s.output[1] * LANES;
+        let offset =
+            image * self.destination.image_floats + rows.start * s.window.output[1] * LANES;
         let residual = self.destination.residual;
         let product = Product {
             form: Form::Dense,
@@ -176,12 +177,12 @@ impl Call<'_> {
             panels: self.panels,
             ends_layer: false,
             images: 1,
-            positions: rows.len() * s.output[1],
+            positions: rows.len() * s.window.output[1],
             reduction: Reduction {
                 taps: if dense_rows {
-                    s.kernel[0]
+                    s.window.kernel[0]
                 } else {
-                    s.kernel[0] * s.kernel[1]
+                    s.window.kernel[0] * s.window.kernel[1]
                 },
                 channels: run_len,
                 block_len: run_len,
@@ -211,13 +212,13 @@ impl Call<'_> {
 /// Copies the input rows that output rows from `first_row` on need, zero outside the image. Channels
 /// lie `plane` floats apart.
 fn interleave(s: &ConvShape, pixels: &[f32], plane: usize, first_row: usize, band: &mut [f32]) {
-    let [height, width] = s.input;
+    let [height, width] = s.window.input;
     let (columns, c_in) = (band_width(s), s.c_in);
     // Columns of the band that lie inside the image.
-    let from = s.pads_begin[1].min(columns);
-    let to = columns.min(s.pads_begin[1] + width);
+    let from = s.window.pads_begin[1].min(columns);
+    let to = columns.min(s.window.pads_begin[1] + width);
     for (i, row) in band.chunks_exact_mut(columns * c_in).enumerate() {
-        let y = (first_row * s.strides[0] + i).wrapping_sub(s.pads_begin[0]);
+        let y = (first_row * s.window.strides[0] + i).wrapping_sub(s.window.pads_begin[0]);
         if y >= height || to <= from {
             row.fill(0.0);
             continue;
@@ -260,21 +261,21 @@ impl Inputs for Band {
     fn fill(&self, _image: usize, position: usize, taps: Range<usize>, writer: &mut TapWriter<'_>) {
         let s = &self.shape;
         let row_floats = band_width(s) * s.c_in;
-        let (mut y, mut x) = (position / s.output[1], position % s.output[1]);
+        let (mut y, mut x) = (position / s.window.output[1], position % s.window.output[1]);
         for row in 0..writer.rows() {
-            let corner = y * s.strides[0] * row_floats + x * s.strides[1] * s.c_in;
+            let corner = y * s.window.strides[0] * row_floats + x * s.window.strides[1] * s.c_in;
             writer.corner(row, self.pixels.wrapping_add(corner));
             x += 1;
-            if x == s.output[1] {
+            if x == s.window.output[1] {
                 (x, y) = (0, y + 1);
             }
         }
         for tap in taps {
             let offset = if self.dense_rows {
-                tap * s.dilations[0] * row_floats
+                tap * s.window.dilations[0] * row_floats
             } else {
-                tap / s.kernel[1] * s.dilations[0] * row_floats
-                    + tap % s.kernel[1] * s.dilations[1] * s.c_in
+                tap / s.window.kernel[1] * s.window.dilations[0] * row_floats
+                    + tap % s.window.kernel[1] * s.window.dilations[1] * s.c_in
             };
             writer.tap(tap, offset, writer.all());
         }
@@ -283,19 +284,22 @@ impl Inputs for Band {
 
 /// Columns of a band: all that the output row reaches.
 fn band_width(s: &ConvShape) -> usize {
-    (s.output[1].max(1) - 1) * s.strides[1] + (s.kernel[1] - 1) * s.dilations[1] + 1
+    (s.window.output[1].max(1) - 1) * s.window.strides[1]
+        + (s.window.kernel[1] - 1) * s.window.dilations[1]
+        + 1
 }
 
 /// Input rows that so many output rows need.
 fn band_rows(s: &ConvShape, rows: usize) -> usize {
-    (rows.max(1) - 1) * s.strides[0] + (s.kernel[0] - 1) * s.dilations[0] + 1
+    (rows.max(1) - 1) * s.window.strides[0] + (s.window.kernel[0] - 1) * s.window.dilations[0] + 1
 }
 
 /// Most output rows of a band.
 fn most_rows(s: &ConvShape) -> usize {
     let row_bytes = band_width(s).saturating_mul(s.c_in * size_of::<f32>());
-    let most = (BAND_BYTES / row_bytes).saturating_sub((s.kernel[0] - 1) * s.dilations[0] + 1);
-    (most / s.strides[0] + 1).min(s.output[0].max(1))
+    let most = (BAND_BYTES / row_bytes)
+        .saturating_sub((s.window.kernel[0] - 1) * s.window.dilations[0] + 1);
+    (most / s.window.strides[0] + 1).min(s.window.output[0].max(1))
 }
 
 /// Output rows of a task: a band, or less where the workers would not all have some.
@@ -304,7 +308,7 @@ fn task_rows(s: &ConvShape, workers: usize) -> usize {
     if workers < 2 {
         return most;
     }
-    most.min((s.output[0] * s.batch).div_ceil(workers * 4))
+    most.min((s.window.output[0] * s.batch).div_ceil(workers * 4))
         .max(1)
 }
 

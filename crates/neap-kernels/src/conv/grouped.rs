@@ -76,9 +76,9 @@ pub fn conv_narrow_groups_band(
         panels: panels.len(),
         ends_layer: false,
         images: shape.batch,
-        positions: shape.output[0] * shape.output[1],
+        positions: shape.window.output[0] * shape.window.output[1],
         reduction: Reduction {
-            taps: shape.kernel[0] * shape.kernel[1],
+            taps: shape.window.kernel[0] * shape.window.kernel[1],
             channels: width,
             block_len: width,
             block_step_bytes: 0,

@@ -30,23 +30,17 @@ use crate::error::{KernelError, check_len, checked_product};
 use crate::panel::panel_floats;
 use crate::planes::{Planes, check_planes};
 use crate::simd::LANES;
+use crate::window::Window;
 use std::ops::Range;
 
-/// Sizes of a convolution. The padding at the end follows from the output size; whatever lies
-/// outside the input counts as zero.
+/// Sizes of a convolution. Whatever lies outside the input counts as zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConvShape {
     pub batch: usize,
     pub c_in: usize,
     pub c_out: usize,
     pub groups: usize,
-    /// `[height, width]`, as all pairs here.
-    pub input: [usize; 2],
-    pub output: [usize; 2],
-    pub kernel: [usize; 2],
-    pub strides: [usize; 2],
-    pub dilations: [usize; 2],
-    pub pads_begin: [usize; 2],
+    pub window: Window,
 }
 
 /// Which kernel takes a shape.
@@ -76,13 +70,13 @@ impl ConvShape {
     /// Inner length of a panel.
     #[must_use]
     pub fn k(&self) -> usize {
-        self.c_in / self.groups.max(1) * self.kernel[0] * self.kernel[1]
+        self.c_in / self.groups.max(1) * self.window.kernel[0] * self.window.kernel[1]
     }
 
     /// Multiply-adds of the whole layer.
     #[must_use]
     pub fn multiply_adds(&self) -> usize {
-        self.batch * self.output[0] * self.output[1] * self.c_out * self.k()
+        self.batch * self.window.output[0] * self.window.output[1] * self.c_out * self.k()
     }
 
     /// Refuses sizes that contradict each other or overflow.
@@ -95,18 +89,19 @@ impl ConvShape {
                 "channels are no multiple of the groups",
             ));
         }
-        if self.kernel.contains(&0) || self.strides.contains(&0) || self.dilations.contains(&0) {
+        let w = &self.window;
+        if w.kernel.contains(&0) || w.strides.contains(&0) || w.dilations.contains(&0) {
             return Err(KernelError::Invalid("kernel, stride or dilation of zero"));
         }
         // Coordinates are computed in signed arithmetic; half the range leaves room for sums.
         const MOST: usize = isize::MAX as usize / 4;
         for axis in 0..2 {
-            let reach = (self.kernel[axis] - 1)
-                .checked_mul(self.dilations[axis])
-                .zip(self.output[axis].checked_mul(self.strides[axis]))
+            let reach = (w.kernel[axis] - 1)
+                .checked_mul(w.dilations[axis])
+                .zip(w.output[axis].checked_mul(w.strides[axis]))
                 .and_then(|(a, b)| a.checked_add(b))
-                .and_then(|sum| sum.checked_add(self.pads_begin[axis]));
-            if reach.is_none_or(|r| r > MOST) || self.input[axis] > MOST {
+                .and_then(|sum| sum.checked_add(w.pads_begin[axis]));
+            if reach.is_none_or(|r| r > MOST) || w.input[axis] > MOST {
                 return Err(KernelError::Invalid("a size overflows"));
             }
         }
@@ -116,8 +111,8 @@ impl ConvShape {
     /// Blocked tensors that are just as high as the shape says.
     pub(crate) fn whole_planes(&self) -> Planes {
         Planes {
-            input: plane_floats(self.input, LANES).unwrap_or(usize::MAX),
-            output: plane_floats(self.output, LANES).unwrap_or(usize::MAX),
+            input: plane_floats(self.window.input, LANES).unwrap_or(usize::MAX),
+            output: plane_floats(self.window.output, LANES).unwrap_or(usize::MAX),
         }
     }
 
@@ -127,7 +122,7 @@ impl ConvShape {
         input: &[f32],
     ) -> Result<(), KernelError> {
         let count = self.batch.checked_mul(self.c_in.div_ceil(LANES));
-        let plane = plane_floats(self.input, LANES);
+        let plane = plane_floats(self.window.input, LANES);
         check_planes("input", input.len(), count, planes.input, plane)
     }
 
@@ -139,7 +134,7 @@ impl ConvShape {
         epilogue: &Epilogue<'_>,
     ) -> Result<(), KernelError> {
         let count = self.batch.checked_mul(self.panels());
-        let plane = plane_floats(self.output, LANES);
+        let plane = plane_floats(self.window.output, LANES);
         let check = |what, len| check_planes(what, len, count, planes.output, plane);
         check("output", output.len())?;
         match epilogue.residual {
@@ -163,7 +158,11 @@ impl ConvShape {
         if panels.start > panels.end || panels.end > self.panels() {
             return Err(KernelError::Invalid("panel range outside the layer"));
         }
-        let k = checked_product(&[self.c_in / self.groups, self.kernel[0], self.kernel[1]]);
+        let k = checked_product(&[
+            self.c_in / self.groups,
+            self.window.kernel[0],
+            self.window.kernel[1],
+        ]);
         let floats = k
             .and_then(|k| k.checked_add(1))
             .and_then(|rows| checked_product(&[rows, LANES, panels.len()]));

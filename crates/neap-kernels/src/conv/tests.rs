@@ -6,6 +6,7 @@ use crate::panel::{Affine, KOrder, pack_conv};
 use crate::parallel::{Parallel, Serial};
 use crate::simd::Isa;
 use crate::testing::{Scrambled, affordable, numbers};
+use crate::window::Window;
 
 /// `(form, batch, c_in, c_out, groups, input, output, kernel, strides, dilations, pads_begin)`
 type Case = (
@@ -74,12 +75,15 @@ fn shape(case: &Case) -> (ConvForm, ConvShape) {
         c_in,
         c_out,
         groups,
-        input,
-        output,
-        kernel,
-        strides,
-        dilations,
-        pads_begin: pads,
+        window: Window {
+            input,
+            output,
+            kernel,
+            strides,
+            dilations,
+            pads_begin: pads,
+            pads_end: [0; 2],
+        },
     };
     (form, shape)
 }
@@ -130,7 +134,10 @@ fn layer(case: &Case) -> Layer {
     let (form, s) = shape(case);
     let weights = numbers(s.c_out * s.k(), 1);
     let bias = numbers(s.c_out, 2);
-    let (in_pixels, out_pixels) = (s.input[0] * s.input[1], s.output[0] * s.output[1]);
+    let (in_pixels, out_pixels) = (
+        s.window.input[0] * s.window.input[1],
+        s.window.output[0] * s.window.output[1],
+    );
     let input = numbers(s.batch * s.c_in * in_pixels, 3);
     let residual = numbers(s.batch * s.c_out * out_pixels, 4);
     let order = if form == ConvForm::Blocked {
@@ -148,7 +155,7 @@ fn layer(case: &Case) -> Layer {
         order,
         s.c_out,
         c_in,
-        s.kernel,
+        s.window.kernel,
         0..s.panels(),
         &weights,
         affine,
@@ -177,33 +184,40 @@ fn layer(case: &Case) -> Layer {
 fn reference(l: &Layer, with_residual: bool) -> (Vec<f64>, Vec<f64>) {
     let s = &l.shape;
     let (width_in, width_out) = (s.c_in / s.groups, s.c_out / s.groups);
-    let residual = from_blocked(&l.residual, s.batch, s.c_out, s.output[0] * s.output[1]);
+    let residual = from_blocked(
+        &l.residual,
+        s.batch,
+        s.c_out,
+        s.window.output[0] * s.window.output[1],
+    );
     let (mut sums, mut sizes) = (Vec::new(), Vec::new());
     for n in 0..s.batch {
         for oc in 0..s.c_out {
-            for oy in 0..s.output[0] {
-                for ox in 0..s.output[1] {
+            for oy in 0..s.window.output[0] {
+                for ox in 0..s.window.output[1] {
                     let mut sum = f64::from(l.bias[oc]);
                     if with_residual {
                         sum += f64::from(residual[sums.len()]);
                     }
                     let mut size = sum.abs();
                     for c in 0..width_in {
-                        for ky in 0..s.kernel[0] {
-                            for kx in 0..s.kernel[1] {
-                                let y = (oy * s.strides[0] + ky * s.dilations[0])
-                                    .checked_sub(s.pads_begin[0]);
-                                let x = (ox * s.strides[1] + kx * s.dilations[1])
-                                    .checked_sub(s.pads_begin[1]);
+                        for ky in 0..s.window.kernel[0] {
+                            for kx in 0..s.window.kernel[1] {
+                                let y = (oy * s.window.strides[0] + ky * s.window.dilations[0])
+                                    .checked_sub(s.window.pads_begin[0]);
+                                let x = (ox * s.window.strides[1] + kx * s.window.dilations[1])
+                                    .checked_sub(s.window.pads_begin[1]);
                                 let (Some(y), Some(x)) = (y, x) else { continue };
-                                if y >= s.input[0] || x >= s.input[1] {
+                                if y >= s.window.input[0] || x >= s.window.input[1] {
                                     continue;
                                 }
                                 let ic = oc / width_out * width_in + c;
-                                let value =
-                                    l.input[((n * s.c_in + ic) * s.input[0] + y) * s.input[1] + x];
-                                let w = l.weights
-                                    [((oc * width_in + c) * s.kernel[0] + ky) * s.kernel[1] + kx];
+                                let value = l.input[((n * s.c_in + ic) * s.window.input[0] + y)
+                                    * s.window.input[1]
+                                    + x];
+                                let w = l.weights[((oc * width_in + c) * s.window.kernel[0] + ky)
+                                    * s.window.kernel[1]
+                                    + kx];
                                 sum += f64::from(value) * f64::from(w);
                                 size += (f64::from(value) * f64::from(w)).abs();
                             }
@@ -273,7 +287,7 @@ fn every_shape_is_right_on_every_instruction_set() {
         let l = layer(case);
         let s = &l.shape;
         assert!(supports(l.form, s), "{case:?}");
-        let pixels = s.output[0] * s.output[1];
+        let pixels = s.window.output[0] * s.window.output[1];
         if !affordable(s.batch * s.c_out * pixels * s.k()) {
             continue;
         }
@@ -315,7 +329,7 @@ fn the_same_bits_however_the_work_is_cut() {
         let l = layer(case);
         let s = &l.shape;
         let panels = s.panels();
-        if !affordable(10 * s.batch * s.c_out * s.output[0] * s.output[1] * s.k()) {
+        if !affordable(10 * s.batch * s.c_out * s.window.output[0] * s.window.output[1] * s.k()) {
             continue;
         }
         let whole: Vec<_> = std::iter::once(0..panels).collect();
@@ -407,7 +421,10 @@ fn bad_calls_are_refused() {
     assert!(
         call(
             ConvShape {
-                strides: [0, 1],
+                window: Window {
+                    strides: [0, 1],
+                    ..l.shape.window
+                },
                 ..l.shape
             },
             0..n,
@@ -420,7 +437,10 @@ fn bad_calls_are_refused() {
     assert!(
         call(
             ConvShape {
-                kernel: [usize::MAX, 2],
+                window: Window {
+                    kernel: [usize::MAX, 2],
+                    ..l.shape.window
+                },
                 ..l.shape
             },
             0..n,
@@ -433,7 +453,10 @@ fn bad_calls_are_refused() {
     assert!(
         call(
             ConvShape {
-                input: [usize::MAX, 2],
+                window: Window {
+                    input: [usize::MAX, 2],
+                    ..l.shape.window
+                },
                 ..l.shape
             },
             0..n,
@@ -444,7 +467,10 @@ fn bad_calls_are_refused() {
         .is_err()
     );
     let huge = ConvShape {
-        output: [1 << 40, 1 << 40],
+        window: Window {
+            output: [1 << 40, 1 << 40],
+            ..l.shape.window
+        },
         ..l.shape
     };
     assert!(call(huge, 0..n, w, x, 0).is_err());
@@ -453,5 +479,5 @@ fn bad_calls_are_refused() {
 }
 
 fn output_elements(s: &ConvShape) -> usize {
-    s.batch * s.panels() * s.output[0] * s.output[1] * LANES
+    s.batch * s.panels() * s.window.output[0] * s.window.output[1] * LANES
 }

@@ -57,7 +57,7 @@ pub(super) struct Cut {
 
 impl Cut {
     pub fn new(isa: Isa, tile: Tile, form: WeightForm, shape: &ConvShape, workers: usize) -> Self {
-        let grid = [0, 1].map(|axis| shape.output[axis].div_ceil(tile.outputs()));
+        let grid = [0, 1].map(|axis| shape.window.output[axis].div_ceil(tile.outputs()));
         let tiles = grid[0].saturating_mul(grid[1]).saturating_mul(shape.batch);
         let (group_tiles, width) = (max_tiles(isa), max_panels(isa));
         let channel_blocks = shape.c_in.div_ceil(LANES);

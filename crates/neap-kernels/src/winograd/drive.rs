@@ -186,8 +186,9 @@ impl Call {
             for (r, tile) in tiles.enumerate() {
                 let (image, pixel) = self.place(block.first_tile + tile);
                 let at = Plane {
-                    size: s.input,
-                    corner: [0, 1].map(|axis| pixel[axis] as isize - s.pads_begin[axis] as isize),
+                    size: s.window.input,
+                    corner: [0, 1]
+                        .map(|axis| pixel[axis] as isize - s.window.pads_begin[axis] as isize),
                 };
                 let plane = (image * channel_blocks + channel_block) * plane_floats;
                 self.foresee(at, self.input.wrapping_add(plane));
@@ -386,12 +387,12 @@ impl Call {
             for (t, tile) in tiles.clone().enumerate() {
                 let (image, [y, x]) = self.place(block.first_tile + tile);
                 let plane = (image * s.panels() + panel) * plane_floats;
-                let pixel = plane + (y * s.output[1] + x) * LANES;
+                let pixel = plane + (y * s.window.output[1] + x) * LANES;
                 let next = self.output.wrapping_add(pixel + m * LANES);
                 for i in 0..m {
                     for j in 0..m {
                         // Pixels of the next tile, so that its stores find their lines in cache.
-                        prefetch(next.wrapping_add((i * s.output[1] + j) * LANES));
+                        prefetch(next.wrapping_add((i * s.window.output[1] + j) * LANES));
                     }
                 }
                 // SAFETY: tile and panel are among this task's; the pixel is in the image.
@@ -405,8 +406,8 @@ impl Call {
                         } else {
                             self.residual.add(pixel)
                         },
-                        row_floats: s.output[1] * LANES,
-                        size: [m.min(s.output[0] - y), m.min(s.output[1] - x)],
+                        row_floats: s.window.output[1] * LANES,
+                        size: [m.min(s.window.output[0] - y), m.min(s.window.output[1] - x)],
                         activation: self.activation,
                     };
                     transform_output(self.isa, self.tile, at);

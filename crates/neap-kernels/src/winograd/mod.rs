@@ -98,7 +98,7 @@ pub const fn prepared_panel_floats(tile: Tile, c_in: usize) -> usize {
 /// Products of a whole layer, each a multiply-add; tiles that stick out of the image count whole.
 #[must_use]
 pub fn multiply_adds(tile: Tile, shape: &ConvShape) -> u64 {
-    let tiles = |axis: usize| shape.output[axis].div_ceil(tile.outputs());
+    let tiles = |axis: usize| shape.window.output[axis].div_ceil(tile.outputs());
     [
         shape.batch,
         tiles(0),
@@ -250,14 +250,23 @@ fn panel_elements(k_per_channel: usize, c_in: usize, panels: usize) -> Option<us
 }
 
 fn check_shape(s: &ConvShape) -> Result<(), KernelError> {
-    if s.kernel != [3, 3] || s.strides != [1, 1] || s.dilations != [1, 1] || s.groups != 1 {
+    if s.window.kernel != [3, 3]
+        || s.window.strides != [1, 1]
+        || s.window.dilations != [1, 1]
+        || s.groups != 1
+    {
         return Err(KernelError::Unsupported(
             "Winograd convolution of another kernel than 3x3 with stride, dilation and groups of 1",
         ));
     }
     // Coordinates are signed and may lie a tile outside; sizes are multiplied by points and bytes.
     const MOST: usize = isize::MAX as usize >> 16;
-    let sizes = [s.input, s.output, s.pads_begin, [s.c_in, s.c_out]];
+    let sizes = [
+        s.window.input,
+        s.window.output,
+        s.window.pads_begin,
+        [s.c_in, s.c_out],
+    ];
     if sizes.as_flattened().iter().any(|&n| n > MOST) {
         return Err(KernelError::Invalid("a size overflows"));
     }

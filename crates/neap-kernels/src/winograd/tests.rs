@@ -5,6 +5,7 @@ use crate::epilogue::Activation;
 use crate::panel::{Affine, KOrder, pack_conv, panel_floats};
 use crate::parallel::Serial;
 use crate::testing::{Scrambled, affordable, numbers};
+use crate::window::Window;
 
 /// `(batch, c_in, c_out, input, output, pads_begin)`
 type Case = (usize, usize, usize, [usize; 2], [usize; 2], [usize; 2]);
@@ -39,12 +40,15 @@ fn shape(&(batch, c_in, c_out, input, output, pads_begin): &Case) -> ConvShape {
         c_in,
         c_out,
         groups: 1,
-        input,
-        output,
-        kernel: [3, 3],
-        strides: [1, 1],
-        dilations: [1, 1],
-        pads_begin,
+        window: Window {
+            input,
+            output,
+            kernel: [3, 3],
+            strides: [1, 1],
+            dilations: [1, 1],
+            pads_begin,
+            pads_end: [0; 2],
+        },
     }
 }
 
@@ -75,7 +79,10 @@ fn layer(shape: ConvShape, input: Vec<f32>) -> Layer {
     let s = shape;
     let weights = numbers(s.c_out * s.c_in * 9, 1);
     let bias = numbers(s.c_out, 2);
-    let (in_pixels, out_pixels) = (s.input[0] * s.input[1], s.output[0] * s.output[1]);
+    let (in_pixels, out_pixels) = (
+        s.window.input[0] * s.window.input[1],
+        s.window.output[0] * s.window.output[1],
+    );
     let residual = numbers(s.batch * s.c_out * out_pixels, 4);
     let mut raw = vec![f32::NAN; s.panels() * panel_floats(s.k())];
     let affine = Affine {
@@ -108,7 +115,7 @@ fn layer(shape: ConvShape, input: Vec<f32>) -> Layer {
 
 fn case_layer(case: &Case) -> Layer {
     let s = shape(case);
-    let input = numbers(s.batch * s.c_in * s.input[0] * s.input[1], 3);
+    let input = numbers(s.batch * s.c_in * s.window.input[0] * s.window.input[1], 3);
     layer(s, input)
 }
 
@@ -118,21 +125,22 @@ fn reference(l: &Layer, with_residual: bool) -> Vec<(f64, f64)> {
     let mut sums = Vec::new();
     for n in 0..s.batch {
         for oc in 0..s.c_out {
-            for oy in 0..s.output[0] {
-                for ox in 0..s.output[1] {
+            for oy in 0..s.window.output[0] {
+                for ox in 0..s.window.output[1] {
                     let mut sum = f64::from(l.bias[oc]);
                     if with_residual {
                         sum += f64::from(l.residual[sums.len()]);
                     }
                     let mut size = sum.abs();
                     for (tap, (ky, kx)) in (0..9).map(|tap| (tap, (tap / 3, tap % 3))) {
-                        let y = (oy + ky).wrapping_sub(s.pads_begin[0]);
-                        let x = (ox + kx).wrapping_sub(s.pads_begin[1]);
-                        if y >= s.input[0] || x >= s.input[1] {
+                        let y = (oy + ky).wrapping_sub(s.window.pads_begin[0]);
+                        let x = (ox + kx).wrapping_sub(s.window.pads_begin[1]);
+                        if y >= s.window.input[0] || x >= s.window.input[1] {
                             continue;
                         }
                         for c in 0..s.c_in {
-                            let at = ((n * s.c_in + c) * s.input[0] + y) * s.input[1] + x;
+                            let at =
+                                ((n * s.c_in + c) * s.window.input[0] + y) * s.window.input[1] + x;
                             let w = l.weights[(oc * s.c_in + c) * 9 + tap];
                             let term = f64::from(l.input[at]) * f64::from(w);
                             sum += term;
@@ -216,7 +224,7 @@ fn whole(panels: usize) -> Vec<Range<usize>> {
 
 /// Element `i` of the plain output.
 fn element(blocked: &[f32], s: &ConvShape, i: usize) -> f32 {
-    let pixels = s.output[0] * s.output[1];
+    let pixels = s.window.output[0] * s.window.output[1];
     let (n, c, p) = (i / pixels / s.c_out, i / pixels % s.c_out, i % pixels);
     blocked[((n * s.panels() + c / LANES) * pixels + p) * LANES + c % LANES]
 }
@@ -327,23 +335,32 @@ fn the_same_bits_however_the_work_is_cut() {
 fn run_in_bands(l: &Layer, how: How<'_>, tile_rows: usize) -> Vec<f32> {
     let s = &l.shape;
     let planes = s.whole_planes();
-    let (in_row, out_row) = (s.input[1] * LANES, s.output[1] * LANES);
+    let (in_row, out_row) = (s.window.input[1] * LANES, s.window.output[1] * LANES);
     let mut out = l.blocked_residual.clone();
     let mut first = 0;
-    while first < s.output[0] {
-        let rows = first..(first + tile_rows * how.tile.outputs()).min(s.output[0]);
-        let top = rows.start.saturating_sub(s.pads_begin[0]).min(s.input[0]);
-        let bottom = (rows.end + 2).saturating_sub(s.pads_begin[0]);
-        let bottom = bottom.clamp(top, s.input[0]);
+    while first < s.window.output[0] {
+        let rows = first..(first + tile_rows * how.tile.outputs()).min(s.window.output[0]);
+        let top = rows
+            .start
+            .saturating_sub(s.window.pads_begin[0])
+            .min(s.window.input[0]);
+        let bottom = (rows.end + 2).saturating_sub(s.window.pads_begin[0]);
+        let bottom = bottom.clamp(top, s.window.input[0]);
         let mut input = vec![f32::NAN; l.blocked_input.len()];
         for plane in (0..input.len()).step_by(planes.input) {
             let band = plane + top * in_row..plane + bottom * in_row;
             input[band.clone()].copy_from_slice(&l.blocked_input[band]);
         }
         let band = ConvShape {
-            input: [bottom - top, s.input[1]],
-            output: [rows.len(), s.output[1]],
-            pads_begin: [s.pads_begin[0].saturating_sub(rows.start), s.pads_begin[1]],
+            window: Window {
+                input: [bottom - top, s.window.input[1]],
+                output: [rows.len(), s.window.output[1]],
+                pads_begin: [
+                    s.window.pads_begin[0].saturating_sub(rows.start),
+                    s.window.pads_begin[1],
+                ],
+                ..s.window
+            },
             ..*s
         };
         let (panels, workers) = (s.panels(), how.parallel.workers());
@@ -433,7 +450,7 @@ fn errors_of_deep_layers_are_bounded() {
 fn nan_and_infinity_pass_through() {
     let s = shape(&CASES[0]);
     for poison in [f32::NAN, f32::INFINITY] {
-        let mut input = numbers(s.c_in * s.input[0] * s.input[1], 3);
+        let mut input = numbers(s.c_in * s.window.input[0] * s.window.input[1], 3);
         input[0] = poison;
         let l = layer(s, input);
         for tile in Tile::ALL {
@@ -491,24 +508,39 @@ fn bad_calls_are_refused() {
     }
     for other in [
         ConvShape {
-            kernel: [3, 1],
+            window: Window {
+                kernel: [3, 1],
+                ..s.window
+            },
             ..s
         },
         ConvShape {
-            strides: [2, 1],
+            window: Window {
+                strides: [2, 1],
+                ..s.window
+            },
             ..s
         },
         ConvShape {
-            dilations: [1, 2],
+            window: Window {
+                dilations: [1, 2],
+                ..s.window
+            },
             ..s
         },
         ConvShape { groups: 2, ..s },
         ConvShape {
-            input: [usize::MAX, 1],
+            window: Window {
+                input: [usize::MAX, 1],
+                ..s.window
+            },
             ..s
         },
         ConvShape {
-            output: [1 << 40, 1 << 40],
+            window: Window {
+                output: [1 << 40, 1 << 40],
+                ..s.window
+            },
             ..s
         },
         ConvShape {
@@ -520,7 +552,10 @@ fn bad_calls_are_refused() {
             ..s
         },
         ConvShape {
-            pads_begin: [usize::MAX, 0],
+            window: Window {
+                pads_begin: [usize::MAX, 0],
+                ..s.window
+            },
             ..s
         },
     ] {

@@ -3,6 +3,7 @@
 use neap_kernels::depthwise::{Depthwise, depthwise};
 use neap_kernels::epilogue::{Activation, Epilogue, Residual};
 use neap_kernels::parallel::Serial;
+use neap_kernels::window::Window;
 
 use crate::support::{
     Random, Threads, assert_close, assert_same_bits, from_blocked, isas, to_blocked,
@@ -34,29 +35,32 @@ fn case(sizes: [usize; 9], seed: u64) -> Case {
     let shape = Depthwise {
         batch,
         channels,
-        input: [in_h, in_w],
-        output: [out(in_h), out(in_w)],
-        kernel: [kernel; 2],
-        strides: [stride; 2],
-        dilations: [dilation; 2],
-        pads_begin: [pad; 2],
+        window: Window {
+            input: [in_h, in_w],
+            output: [out(in_h), out(in_w)],
+            kernel: [kernel; 2],
+            strides: [stride; 2],
+            dilations: [dilation; 2],
+            pads_begin: [pad; 2],
+            pads_end: [0; 2],
+        },
     };
     rectangular(shape, seed)
 }
 
 fn rectangular(shape: Depthwise, seed: u64) -> Case {
     let mut random = Random::new(seed);
-    let taps = shape.kernel[0] * shape.kernel[1];
+    let taps = shape.window.kernel[0] * shape.window.kernel[1];
     let (batch, channels) = (shape.batch, shape.channels);
     let input = random.vec(
-        batch * channels * shape.input[0] * shape.input[1],
+        batch * channels * shape.window.input[0] * shape.window.input[1],
         -1.0,
         1.0,
     );
     let weights = random.vec(channels * taps, -1.0, 1.0);
     let bias = random.vec(channels, -1.0, 1.0);
     let residual = random.vec(
-        batch * channels * shape.output[0] * shape.output[1],
+        batch * channels * shape.window.output[0] * shape.window.output[1],
         -1.0,
         1.0,
     );
@@ -84,27 +88,29 @@ fn reference(case: &Case, residual: bool, activation: impl Fn(f64) -> f64) -> Ve
     let mut out = Vec::new();
     for plane in 0..s.batch * s.channels {
         let c = plane % s.channels;
-        for y in 0..s.output[0] {
-            for x in 0..s.output[1] {
+        for y in 0..s.window.output[0] {
+            for x in 0..s.window.output[1] {
                 let mut sum = f64::from(case.bias[c]);
                 if residual {
                     sum += f64::from(case.residual[out.len()]);
                 }
-                for ky in 0..s.kernel[0] {
-                    for kx in 0..s.kernel[1] {
-                        let iy = (y * s.strides[0] + ky * s.dilations[0]) as isize
-                            - s.pads_begin[0] as isize;
-                        let ix = (x * s.strides[1] + kx * s.dilations[1]) as isize
-                            - s.pads_begin[1] as isize;
+                for ky in 0..s.window.kernel[0] {
+                    for kx in 0..s.window.kernel[1] {
+                        let iy = (y * s.window.strides[0] + ky * s.window.dilations[0]) as isize
+                            - s.window.pads_begin[0] as isize;
+                        let ix = (x * s.window.strides[1] + kx * s.window.dilations[1]) as isize
+                            - s.window.pads_begin[1] as isize;
                         if iy < 0
                             || ix < 0
-                            || iy as usize >= s.input[0]
-                            || ix as usize >= s.input[1]
+                            || iy as usize >= s.window.input[0]
+                            || ix as usize >= s.window.input[1]
                         {
                             continue;
                         }
-                        let at = (plane * s.input[0] + iy as usize) * s.input[1] + ix as usize;
-                        let w = case.weights[(c * s.kernel[0] + ky) * s.kernel[1] + kx];
+                        let at = (plane * s.window.input[0] + iy as usize) * s.window.input[1]
+                            + ix as usize;
+                        let w =
+                            case.weights[(c * s.window.kernel[0] + ky) * s.window.kernel[1] + kx];
                         sum += f64::from(case.input[at]) * f64::from(w);
                     }
                 }
@@ -149,12 +155,15 @@ fn cases() -> Vec<Case> {
         let shape = Depthwise {
             batch: 2,
             channels: 33,
-            input,
-            output,
-            kernel,
-            strides,
-            dilations,
-            pads_begin,
+            window: Window {
+                input,
+                output,
+                kernel,
+                strides,
+                dilations,
+                pads_begin,
+                pads_end: [0; 2],
+            },
         };
         cases.push(rectangular(shape, 100 + i as u64));
     }
@@ -169,8 +178,8 @@ fn run(
     activation: Activation,
 ) -> Vec<f32> {
     let s = &case.shape;
-    let in_hw = s.input[0] * s.input[1];
-    let out_hw = s.output[0] * s.output[1];
+    let in_hw = s.window.input[0] * s.window.input[1];
+    let out_hw = s.window.output[0] * s.window.output[1];
     let input = to_blocked(&case.input, s.batch, s.channels, in_hw, 3.25);
     let other = to_blocked(&case.residual, s.batch, s.channels, out_hw, 1.5);
     let mut out = if residual == 2 {
@@ -247,7 +256,10 @@ fn residuals_and_activations() {
 fn same_bits_however_it_is_cut() {
     for case in cases() {
         let s = &case.shape;
-        let (in_hw, out_hw) = (s.input[0] * s.input[1], s.output[0] * s.output[1]);
+        let (in_hw, out_hw) = (
+            s.window.input[0] * s.window.input[1],
+            s.window.output[0] * s.window.output[1],
+        );
         let input = to_blocked(&case.input, s.batch, s.channels, in_hw, 3.25);
         for isa in isas() {
             let what = format!("{isa:?} {s:?}");

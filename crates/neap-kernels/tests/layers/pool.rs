@@ -2,6 +2,7 @@
 
 use neap_kernels::parallel::Serial;
 use neap_kernels::pool::{Pool, average_pool, global_average, global_max, max_pool};
+use neap_kernels::window::Window;
 
 use crate::support::{Random, Threads, assert_close, assert_same_bits, isas};
 
@@ -9,27 +10,35 @@ use crate::support::{Random, Threads, assert_close, assert_same_bits, isas};
 fn reference(p: &Pool, src: &[f32], max: bool, count_pad: bool) -> Vec<f64> {
     let mut out = Vec::new();
     for plane in 0..p.planes {
-        for y in 0..p.output[0] {
-            for x in 0..p.output[1] {
+        for y in 0..p.window.output[0] {
+            for x in 0..p.window.output[1] {
                 for lane in 0..16 {
                     let (mut sum, mut best, mut real, mut padded) = (0.0, f64::NEG_INFINITY, 0, 0);
-                    for ky in 0..p.kernel[0] {
-                        for kx in 0..p.kernel[1] {
+                    for ky in 0..p.window.kernel[0] {
+                        for kx in 0..p.window.kernel[1] {
                             // Coordinates in the padded input.
-                            let py = y * p.strides[0] + ky * p.dilations[0];
-                            let px = x * p.strides[1] + kx * p.dilations[1];
-                            if py < p.input[0] + p.pads_begin[0] + p.pads_end[0]
-                                && px < p.input[1] + p.pads_begin[1] + p.pads_end[1]
+                            let py = y * p.window.strides[0] + ky * p.window.dilations[0];
+                            let px = x * p.window.strides[1] + kx * p.window.dilations[1];
+                            if py
+                                < p.window.input[0] + p.window.pads_begin[0] + p.window.pads_end[0]
+                                && px
+                                    < p.window.input[1]
+                                        + p.window.pads_begin[1]
+                                        + p.window.pads_end[1]
                             {
                                 padded += 1;
                             }
-                            if py < p.pads_begin[0] || px < p.pads_begin[1] {
+                            if py < p.window.pads_begin[0] || px < p.window.pads_begin[1] {
                                 continue;
                             }
-                            let (iy, ix) = (py - p.pads_begin[0], px - p.pads_begin[1]);
-                            if iy < p.input[0] && ix < p.input[1] {
+                            let (iy, ix) =
+                                (py - p.window.pads_begin[0], px - p.window.pads_begin[1]);
+                            if iy < p.window.input[0] && ix < p.window.input[1] {
                                 let v = f64::from(
-                                    src[((plane * p.input[0] + iy) * p.input[1] + ix) * 16 + lane],
+                                    src[((plane * p.window.input[0] + iy) * p.window.input[1]
+                                        + ix)
+                                        * 16
+                                        + lane],
                                 );
                                 sum += v;
                                 best = best.max(v);
@@ -53,13 +62,15 @@ fn reference(p: &Pool, src: &[f32], max: bool, count_pad: bool) -> Vec<f64> {
 fn pools() -> Vec<Pool> {
     let square = |planes, input, output, k, s, d, begin, end| Pool {
         planes,
-        input: [input; 2],
-        output: [output; 2],
-        kernel: [k; 2],
-        strides: [s; 2],
-        dilations: [d; 2],
-        pads_begin: [begin; 2],
-        pads_end: [end; 2],
+        window: Window {
+            input: [input; 2],
+            output: [output; 2],
+            kernel: [k; 2],
+            strides: [s; 2],
+            dilations: [d; 2],
+            pads_begin: [begin; 2],
+            pads_end: [end; 2],
+        },
     };
     vec![
         square(4, 112, 56, 3, 2, 1, 1, 1),
@@ -75,23 +86,27 @@ fn pools() -> Vec<Pool> {
         square(1, 3, 5, 3, 1, 1, 2, 2),
         Pool {
             planes: 3,
-            input: [1, 70],
-            output: [1, 34],
-            kernel: [1, 4],
-            strides: [1, 2],
-            dilations: [1, 1],
-            pads_begin: [0, 0],
-            pads_end: [0, 0],
+            window: Window {
+                input: [1, 70],
+                output: [1, 34],
+                kernel: [1, 4],
+                strides: [1, 2],
+                dilations: [1, 1],
+                pads_begin: [0, 0],
+                pads_end: [0, 0],
+            },
         },
         Pool {
             planes: 1,
-            input: [9, 40],
-            output: [10, 20],
-            kernel: [2, 3],
-            strides: [1, 2],
-            dilations: [1, 1],
-            pads_begin: [1, 0],
-            pads_end: [1, 1],
+            window: Window {
+                input: [9, 40],
+                output: [10, 20],
+                kernel: [2, 3],
+                strides: [1, 2],
+                dilations: [1, 1],
+                pads_begin: [1, 0],
+                pads_end: [1, 1],
+            },
         },
     ]
 }
@@ -100,8 +115,12 @@ fn pools() -> Vec<Pool> {
 fn windows() {
     let mut random = Random::new(11);
     for pool in pools() {
-        let src = random.vec(pool.planes * pool.input[0] * pool.input[1] * 16, -1.0, 1.0);
-        let len = pool.planes * pool.output[0] * pool.output[1] * 16;
+        let src = random.vec(
+            pool.planes * pool.window.input[0] * pool.window.input[1] * 16,
+            -1.0,
+            1.0,
+        );
+        let len = pool.planes * pool.window.output[0] * pool.window.output[1] * 16;
         for isa in isas() {
             let what = format!("{isa:?} {pool:?}");
             let (mut got, mut again) = (vec![f32::NAN; len], vec![f32::NAN; len]);
@@ -125,13 +144,15 @@ fn whole_planes() {
         let src = random.vec(planes * positions * 16, -1.0, 1.0);
         let pool = Pool {
             planes,
-            input: [1, positions],
-            output: [1, 1],
-            kernel: [1, positions],
-            strides: [1, 1],
-            dilations: [1, 1],
-            pads_begin: [0, 0],
-            pads_end: [0, 0],
+            window: Window {
+                input: [1, positions],
+                output: [1, 1],
+                kernel: [1, positions],
+                strides: [1, 1],
+                dilations: [1, 1],
+                pads_begin: [0, 0],
+                pads_end: [0, 0],
+            },
         };
         for isa in isas() {
             let what = format!("{isa:?} {planes} {positions}");

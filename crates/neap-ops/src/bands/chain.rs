@@ -1,12 +1,13 @@
 //! Sizes of a chain of layers that runs in row bands, and how many rows its line buffers hold.
 
 use crate::kernel::Kernel;
-use crate::layer::Window2d;
+use crate::window::over;
 use neap_ir::bands::{BandLayer, Bands, MAX_LAYERS};
 use neap_ir::graph::LANES;
 use neap_ir::infer::{Pads, conv_output_size};
 use neap_ir::panel::{ConvForm, PanelConv};
 use neap_kernels::conv::ConvShape;
+use neap_kernels::window::Window;
 use neap_kernels::winograd::{self, Tile};
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -37,18 +38,12 @@ pub(super) struct Chain {
     pub line_floats: usize,
 }
 
-/// One layer; `[height, width]` in all pairs.
+/// One layer.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Stage {
     pub c_in: usize,
     pub c_out: usize,
-    pub input: [usize; 2],
-    pub output: [usize; 2],
-    pub kernel: [usize; 2],
-    pub strides: [usize; 2],
-    pub dilations: [usize; 2],
-    pub pads_begin: [usize; 2],
-    pub pads_end: [usize; 2],
+    pub window: Window,
     /// Rows of its results that its line buffer holds; the last stage has none.
     pub buffer_rows: usize,
     /// Where the line buffer begins among all, in floats.
@@ -62,11 +57,10 @@ pub(super) struct Stage {
 
 impl Stage {
     fn of(layer: &BandLayer, c_in: usize, input: [usize; 2]) -> Option<Stage> {
-        let window = layer.window();
-        if window.kernel.len() != 2 {
+        if layer.window().kernel.len() != 2 {
             return None;
         }
-        let w = Window2d::of(window);
+        let mut w: Window = over(layer.window(), &input, &[]);
         let along = |axis: usize| {
             let pads = Pads {
                 begin: w.pads_begin[axis],
@@ -75,7 +69,7 @@ impl Stage {
             let (kernel, stride) = (w.kernel[axis], w.strides[axis]);
             conv_output_size(input[axis], kernel, stride, w.dilations[axis], pads)
         };
-        let output = match layer {
+        w.output = match layer {
             BandLayer::Pool { output_spatial, .. } => *output_spatial.first_chunk()?,
             _ => [along(0)?, along(1)?],
         };
@@ -85,13 +79,7 @@ impl Stage {
                 BandLayer::Conv(conv) => conv.c_out,
                 _ => c_in,
             },
-            input,
-            output,
-            kernel: w.kernel,
-            strides: w.strides,
-            dilations: w.dilations,
-            pads_begin: w.pads_begin,
-            pads_end: w.pads_end,
+            window: w,
             buffer_rows: 0,
             at: 0,
             most_rows: 0,
@@ -101,10 +89,10 @@ impl Stage {
         let reach = (w.kernel[0].checked_sub(1)?)
             .checked_mul(w.dilations[0])?
             .checked_add(1)?;
-        let last_top = output[0].checked_sub(1)?.checked_mul(w.strides[0])?;
-        let end = input[0].checked_add(w.pads_begin[0])?;
+        let last_top = w.output[0].checked_sub(1)?.checked_mul(w.strides[0])?;
+        let end = w.input[0].checked_add(w.pads_begin[0])?;
         let sound = w.strides[0] > 0
-            && output[1] > 0
+            && w.output[1] > 0
             && w.pads_begin[0] < reach
             && last_top < end
             && last_top.checked_add(reach)? <= isize::MAX as usize / 4
@@ -114,35 +102,36 @@ impl Stage {
 
     /// Rows from the first to the last tap.
     fn reach(&self) -> usize {
-        (self.kernel[0] - 1) * self.dilations[0] + 1
+        (self.window.kernel[0] - 1) * self.window.dilations[0] + 1
     }
 
     /// The first input row that results from row `row` on need.
     pub fn top(&self, row: usize) -> usize {
-        let top = (row * self.strides[0]).saturating_sub(self.pads_begin[0]);
-        top.min(self.input[0])
+        let top = (row * self.window.strides[0]).saturating_sub(self.window.pads_begin[0]);
+        top.min(self.window.input[0])
     }
 
     /// One past the last input row under the results before row `end`.
     pub fn bottom(&self, end: usize) -> usize {
-        let bottom = (end.max(1) - 1) * self.strides[0] + self.reach();
-        (bottom - self.pads_begin[0]).min(self.input[0])
+        let bottom = (end.max(1) - 1) * self.window.strides[0] + self.reach();
+        (bottom - self.window.pads_begin[0]).min(self.window.input[0])
     }
 
     /// Rows of padding above the first of the rows under results from `row` on.
     pub fn pad_above(&self, row: usize) -> usize {
-        self.pads_begin[0].saturating_sub(row * self.strides[0])
+        self.window.pads_begin[0].saturating_sub(row * self.window.strides[0])
     }
 
     /// Rows of padding after the input row before `end`, seen as if the rest were padding too: what
     /// an average that counts padding may count.
     pub fn pad_below(&self, end: usize) -> usize {
-        self.input[0] + self.pads_end[0] - end
+        self.window.input[0] + self.window.pads_end[0] - end
     }
 
     /// The end of whole tiles that hold rows before `end`.
     pub fn aligned(&self, end: usize) -> usize {
-        end.next_multiple_of(self.tile_rows()).min(self.output[0])
+        end.next_multiple_of(self.tile_rows())
+            .min(self.window.output[0])
     }
 
     /// Of its transformed weights; 0 where they are not.
@@ -163,12 +152,18 @@ impl Stage {
             c_in: conv.c_in,
             c_out: conv.c_out,
             groups: conv.groups,
-            input: self.input,
-            output: [rows.len(), self.output[1]],
-            kernel: self.kernel,
-            strides: self.strides,
-            dilations: self.dilations,
-            pads_begin: [self.pad_above(rows.start), self.pads_begin[1]],
+            window: self.band(self.window.input[0], rows),
+        }
+    }
+
+    /// The window of a band of rows, over an input of so many rows.
+    pub fn band(&self, input_rows: usize, rows: &Range<usize>) -> Window {
+        let w = &self.window;
+        Window {
+            input: [input_rows, w.input[1]],
+            output: [rows.len(), w.output[1]],
+            pads_begin: [self.pad_above(rows.start), w.pads_begin[1]],
+            ..*w
         }
     }
 
@@ -177,11 +172,11 @@ impl Stage {
         let BandLayer::Conv(conv) = layer else {
             return None;
         };
-        let shape = self.conv_shape(conv, &(0..self.output[0]));
+        let shape = self.conv_shape(conv, &(0..self.window.output[0]));
         let product = |sizes: [usize; 3]| sizes.iter().map(|&n| n as u128).product::<u128>();
-        let [tall, wide] = self.output.map(|n| n.div_ceil(TILE.outputs()));
+        let [tall, wide] = self.window.output.map(|n| n.div_ceil(TILE.outputs()));
         let winograd_products = product([TILE.points(), tall, wide]);
-        let direct_products = product([9, self.output[0], self.output[1]]);
+        let direct_products = product([9, self.window.output[0], self.window.output[1]]);
         let pays = conv.form == ConvForm::Blocked
             && conv.c_in >= LEAST_WINOGRAD_CHANNELS
             && conv.c_out >= LANES
@@ -196,7 +191,7 @@ impl Stage {
 
     /// Floats of a row of results.
     pub fn row_floats(&self) -> usize {
-        self.output[1] * LANES
+        self.window.output[1] * LANES
     }
 
     /// From channel block to channel block in the line buffer.
@@ -237,7 +232,7 @@ impl Chain {
             }
             let stage = Stage::of(layer, c_in, input)?;
             *chain.stages.get_mut(index)? = stage;
-            (c_in, input) = (stage.c_out, stage.output);
+            (c_in, input) = (stage.c_out, stage.window.output);
         }
         Some(chain)
     }
@@ -271,7 +266,9 @@ impl Chain {
 
     /// Of the last layer.
     fn rows(&self) -> usize {
-        self.stages().last().map_or(0, |stage| stage.output[0])
+        self.stages()
+            .last()
+            .map_or(0, |stage| stage.window.output[0])
     }
 
     pub fn stages(&self) -> &[Stage] {
@@ -290,16 +287,16 @@ impl Chain {
         let last = self.stages.get_mut(self.len.checked_sub(1)?)?;
         let mut first = last.aligned(self.first_rows);
         let mut step = self.band_rows.checked_next_multiple_of(last.tile_rows())?;
-        last.most_rows = first.max(step).min(last.output[0]);
+        last.most_rows = first.max(step).min(last.window.output[0]);
         // Whether all bands end equally far before the end of a tile.
         let mut even = true;
         let mut floats = 0usize;
         for index in (0..self.len - 1).rev() {
             let next = self.stages[index + 1];
             let stage = &mut self.stages[index];
-            let (stride, tile_rows) = (next.strides[0], stage.tile_rows());
+            let (stride, tile_rows) = (next.window.strides[0], stage.tile_rows());
             let under = |rows: usize| (rows - 1).checked_mul(stride)?.checked_add(next.reach());
-            let needed = under(first)? - next.pads_begin[0];
+            let needed = under(first)? - next.window.pads_begin[0];
             let kept = under(step)?;
             step = step.checked_mul(stride)?;
             even &= step.is_multiple_of(tile_rows);
@@ -307,8 +304,8 @@ impl Chain {
             let ahead = if even { first - needed } else { tile_rows - 1 };
             step = step.checked_next_multiple_of(tile_rows)?;
             let steady = kept.checked_add(ahead)?.max(step);
-            stage.buffer_rows = first.max(steady).min(stage.output[0]);
-            stage.most_rows = first.max(step).min(stage.output[0]);
+            stage.buffer_rows = first.max(steady).min(stage.window.output[0]);
+            stage.most_rows = first.max(step).min(stage.window.output[0]);
             let plane = stage.buffer_rows.checked_mul(stage.row_floats())?;
             floats = floats.checked_add(plane.checked_mul(stage.out_blocks())?)?;
         }
@@ -345,16 +342,17 @@ impl Chain {
         let [head, rest @ ..] = self.stages() else {
             return false;
         };
-        let same = self
-            .stages()
-            .iter()
-            .all(|s| s.strides[0] == 1 && s.input == head.input && s.output == head.input);
+        let same = self.stages().iter().all(|s| {
+            s.window.strides[0] == 1
+                && s.window.input == head.window.input
+                && s.window.output == head.window.input
+        });
         // How far the first stage is ahead of the last, and how far it looks back.
         let ahead: usize = rest
             .iter()
-            .map(|s| s.reach() - 1 - s.pads_begin[0].min(s.reach() - 1))
+            .map(|s| s.reach() - 1 - s.window.pads_begin[0].min(s.reach() - 1))
             .sum();
-        !rest.is_empty() && same && ahead >= head.pads_begin[0]
+        !rest.is_empty() && same && ahead >= head.window.pads_begin[0]
     }
 }
 

@@ -156,8 +156,8 @@ pub(crate) fn supported(bands: &Bands, x: &TensorType) -> bool {
         .all(|(layer, stage)| {
             let shape = |channels: usize, [h, w]: [usize; 2]| [chain.batch, channels, h, w];
             let (x, y) = (
-                shape(stage.c_in, stage.input),
-                shape(stage.c_out, stage.output),
+                shape(stage.c_in, stage.window.input),
+                shape(stage.c_out, stage.window.output),
             );
             match layer {
                 BandLayer::Conv(conv) => conv_supported(conv, &x, &y),
@@ -186,15 +186,20 @@ pub(crate) fn flops(bands: &Bands, x: &[usize], kernel: Kernel) -> u64 {
     layers.fold(0u64, |sum, (layer, stage)| {
         let each = match (layer, stage.tile) {
             (BandLayer::Conv(conv), Some(tile)) => {
-                let shape = stage.conv_shape(conv, &(0..stage.output[0]));
+                let shape = stage.conv_shape(conv, &(0..stage.window.output[0]));
                 let products = winograd::multiply_adds(tile, &shape);
                 return sum.saturating_add(products.saturating_mul(2 * chain.batch as u64));
             }
             (BandLayer::Conv(conv), None) => 2 * conv.k() as u64,
             (BandLayer::Depthwise(depthwise), _) => 2 * depthwise.k() as u64,
-            (BandLayer::Pool { .. }, _) => (stage.kernel[0] * stage.kernel[1]) as u64,
+            (BandLayer::Pool { .. }, _) => stage.window.taps() as u64,
         };
-        let results = [chain.batch, stage.c_out, stage.output[0], stage.output[1]];
+        let results = [
+            chain.batch,
+            stage.c_out,
+            stage.window.output[0],
+            stage.window.output[1],
+        ];
         let flops = results
             .iter()
             .fold(each, |n, &d| n.saturating_mul(d as u64));
@@ -209,7 +214,7 @@ pub(crate) fn inner_bytes(bands: &Bands, x: &[usize]) -> u64 {
     };
     let (_, inner) = chain.stages().split_last().unzip();
     inner.unwrap_or_default().iter().fold(0u64, |sum, stage| {
-        let floats = [chain.batch, stage.out_blocks(), stage.output[0]];
+        let floats = [chain.batch, stage.out_blocks(), stage.window.output[0]];
         let row_bytes = 2 * 4 * stage.row_floats() as u64;
         let bytes = floats
             .iter()
@@ -274,7 +279,7 @@ impl Run<'_, '_> {
         let last = stages.len() - 1;
         self.done = [0; MAX_LAYERS];
         self.base = [0; MAX_LAYERS];
-        while self.done[last] < stages[last].output[0] {
+        while self.done[last] < stages[last].window.output[0] {
             let mut needed = self.done;
             needed[last] = chain.band_end(self.done[last]);
             for index in (0..last).rev() {
@@ -302,7 +307,7 @@ impl Run<'_, '_> {
         let stage = &self.chain.stages()[index];
         let next = &self.chain.stages()[index + 1];
         let (base, done) = (self.base[index], self.done[index]);
-        let is_over = self.done[index + 1] == next.output[0];
+        let is_over = self.done[index + 1] == next.window.output[0];
         let from = if is_over {
             done
         } else {
@@ -341,8 +346,8 @@ impl Run<'_, '_> {
         let (before, own) = self.lines.split_at_mut(stage.at);
         let (input, in_plane) = if index == 0 {
             let lanes = if chain.plain { 1 } else { LANES };
-            let row = stage.input[1] * lanes;
-            let plane = stage.input[0] * row;
+            let row = stage.window.input[1] * lanes;
+            let plane = stage.window.input[0] * row;
             let planes = if chain.plain {
                 stage.c_in
             } else {
@@ -359,7 +364,7 @@ impl Run<'_, '_> {
         let row = stage.row_floats();
         let mut residual = Residual::None;
         let (output, out_plane) = if is_last {
-            let plane = stage.output[0] * row;
+            let plane = stage.window.output[0] * row;
             let image_floats = stage.out_blocks() * plane;
             let from = image * image_floats + rows.start * row;
             let to = (image + 1) * image_floats;
@@ -425,7 +430,7 @@ impl Call<'_> {
         match layer {
             BandLayer::Conv(conv) => {
                 let mut shape = stage.conv_shape(conv, &self.rows);
-                shape.input[0] = self.under.len();
+                shape.window.input[0] = self.under.len();
                 let (panels, epilogue) = (0..shape.panels(), epilogue(&conv.epilogue));
                 if let Some(tile) = stage.tile {
                     let weights = Weights::Prepared(weights);
@@ -451,12 +456,7 @@ impl Call<'_> {
                 let shape = Depthwise {
                     batch: 1,
                     channels: depthwise.channels,
-                    input: [self.under.len(), stage.input[1]],
-                    output: [self.rows.len(), stage.output[1]],
-                    kernel: stage.kernel,
-                    strides: stage.strides,
-                    dilations: stage.dilations,
-                    pads_begin: [stage.pad_above(self.rows.start), stage.pads_begin[1]],
+                    window: stage.band(self.under.len(), &self.rows),
                 };
                 let (panels, epilogue) = (0..stage.out_blocks(), epilogue(&depthwise.epilogue));
                 depthwise_band(
@@ -464,15 +464,11 @@ impl Call<'_> {
                 )
             }
             BandLayer::Pool { kind, .. } => {
+                let mut window = stage.band(self.under.len(), &self.rows);
+                window.pads_end[0] = stage.pad_below(self.under.end);
                 let shape = kernels::Pool {
                     planes: stage.out_blocks(),
-                    input: [self.under.len(), stage.input[1]],
-                    output: [self.rows.len(), stage.output[1]],
-                    kernel: stage.kernel,
-                    strides: stage.strides,
-                    dilations: stage.dilations,
-                    pads_begin: [stage.pad_above(self.rows.start), stage.pads_begin[1]],
-                    pads_end: [stage.pad_below(self.under.end), stage.pads_end[1]],
+                    window,
                 };
                 match *kind {
                     Pool::Max { .. } => max_pool_band(isa, par, &shape, planes, input, output),

@@ -9,6 +9,7 @@ use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;
 use crate::nd::{GRAIN, MAX_RANK, Ptr, Strides, split};
 use crate::scalar::{Num, with_numeric};
+use crate::window::{axes, spatial};
 use crate::{Context, OpError};
 use axis::{Axis, MAX_TAPS};
 use neap_ir::graph::LANES;
@@ -177,7 +178,7 @@ fn blocked(attrs: &ResizeAttrs, args: &Args, ctx: &mut Context) -> Result<(), Op
     let (x, y) = (args.input(0)?, args.output(0)?);
     args.require(blocks(attrs, x.shape()), "takes plain tensors in this mode")?;
     let planes = x.shape()[0] * x.shape()[1].div_ceil(LANES);
-    let input = crate::layer::spatial(x.shape());
+    let input = axes(spatial(x.shape()), 1);
     let mut scratch = Scratch::new(args.op, ctx.workspace);
     let mut tables = [Lines::HEIGHT_ONE; 2];
     for (i, &size) in x.shape()[2..].iter().rev().enumerate() {

@@ -85,9 +85,9 @@ fn forward<T: Num, S: Num + crate::args::Pod>(
     let (c_in, c_out) = (x.shape()[1], y.shape()[1]);
     let (group_in, group_out) = (c_in / groups, c_out / groups);
     let bias = args.opt_input(2);
-    let row = taps.output[2];
-    let [_, out_h, _] = taps.output;
-    let rows_per_plane = taps.output[0] * out_h;
+    let row = taps.window.output[2];
+    let [_, out_h, _] = taps.window.output;
+    let rows_per_plane = taps.window.output[0] * out_h;
     let (src, weights) = (Ptr::<T>::of(x.as_ptr()), Ptr::<T>::of(w.as_ptr()));
     let dst = Ptr::<T>(y.as_ptr().cast());
     let sums = Scratch::new(args.op, ctx.workspace).take::<S>(row * ctx.par.workers())?;
@@ -106,16 +106,16 @@ fn forward<T: Num, S: Num + crate::args::Pod>(
                 let in_plane = (image * c_in + in_channel) * taps.in_positions();
                 let w_plane = (channel * group_in + c) * taps.taps();
                 each_row(taps, z, r, |tap_row, in_row| {
-                    for k in 0..taps.kernel[2] {
+                    for k in 0..taps.window.kernel[2] {
                         // SAFETY: taps and rows are inside their tensors.
                         let weight: S = unsafe {
                             weights
-                                .read(w_plane + tap_row * taps.kernel[2] + k)
+                                .read(w_plane + tap_row * taps.window.kernel[2] + k)
                                 .convert()
                         };
                         let (inside, from) = inside(taps, k);
-                        let from = in_plane + in_row * taps.input[2] + from;
-                        let stride = taps.strides[2];
+                        let from = in_plane + in_row * taps.window.input[2] + from;
+                        let stride = taps.window.strides[2];
                         if stride == 1 {
                             // SAFETY: as above.
                             let values = unsafe { src.slice(from, inside.len()) };
@@ -150,13 +150,16 @@ fn start<T: Num, S: Num>(bias: Option<&TensorRef>, channel: usize) -> S {
 
 /// Calls `f(kernel row, input row)` for the rows under output row `(z, r)` that are inside.
 fn each_row(taps: &Taps, z: usize, r: usize, mut f: impl FnMut(usize, usize)) {
-    for d in 0..taps.kernel[0] {
+    for d in 0..taps.window.kernel[0] {
         let Some(in_z) = taps.source(0, z, d) else {
             continue;
         };
-        for k in 0..taps.kernel[1] {
+        for k in 0..taps.window.kernel[1] {
             if let Some(in_r) = taps.source(1, r, k) {
-                f(d * taps.kernel[1] + k, in_z * taps.input[1] + in_r);
+                f(
+                    d * taps.window.kernel[1] + k,
+                    in_z * taps.window.input[1] + in_r,
+                );
             }
         }
     }
@@ -164,11 +167,11 @@ fn each_row(taps: &Taps, z: usize, r: usize, mut f: impl FnMut(usize, usize)) {
 
 /// Outputs of a row for which tap `k` is inside, and the input column of the first.
 fn inside(taps: &Taps, k: usize) -> (std::ops::Range<usize>, usize) {
-    let (stride, shift) = (taps.strides[2], k * taps.dilations[2]);
-    let pad = taps.pads_begin[2];
+    let (stride, shift) = (taps.window.strides[2], k * taps.window.dilations[2]);
+    let pad = taps.window.pads_begin[2];
     let first = pad.saturating_sub(shift).div_ceil(stride);
-    let room = (taps.input[2] + pad).saturating_sub(shift);
-    let last = room.div_ceil(stride).min(taps.output[2]);
+    let room = (taps.window.input[2] + pad).saturating_sub(shift);
+    let last = room.div_ceil(stride).min(taps.window.output[2]);
     let first = first.min(last);
     let from = (first * stride + shift).saturating_sub(pad);
     (first..last, from)
@@ -210,10 +213,10 @@ fn backward<T: Num, S: Num + crate::args::Pod>(
     let (c_in, c_out) = (x.shape()[1], y.shape()[1]);
     let (group_in, group_out) = (c_in / groups, c_out / groups);
     let bias = args.opt_input(2);
-    // `taps.input` is this operator's output and the other way round.
-    let row = taps.input[2];
-    let out_h = taps.input[1];
-    let rows_per_plane = taps.input[0] * out_h;
+    // `taps.window.input` is this operator's output and the other way round.
+    let row = taps.window.input[2];
+    let out_h = taps.window.input[1];
+    let rows_per_plane = taps.window.input[0] * out_h;
     let (src, weights) = (Ptr::<T>::of(x.as_ptr()), Ptr::<T>::of(w.as_ptr()));
     let dst = Ptr::<T>(y.as_ptr().cast());
     let sums = Scratch::new(args.op, ctx.workspace).take::<S>(row * ctx.par.workers())?;
@@ -232,24 +235,26 @@ fn backward<T: Num, S: Num + crate::args::Pod>(
                 let in_channel = group * group_in + c;
                 let in_plane = (image * c_in + in_channel) * taps.out_positions();
                 let w_plane = (in_channel * group_out + in_group) * taps.taps();
-                for d in 0..taps.kernel[0] {
+                for d in 0..taps.window.kernel[0] {
                     let Some(in_z) = origin(taps, 0, z, d) else {
                         continue;
                     };
-                    for k in 0..taps.kernel[1] {
+                    for k in 0..taps.window.kernel[1] {
                         let Some(in_r) = origin(taps, 1, r, k) else {
                             continue;
                         };
-                        let from = in_plane + (in_z * taps.output[1] + in_r) * taps.output[2];
-                        let tap_row = w_plane + (d * taps.kernel[1] + k) * taps.kernel[2];
-                        for tap in 0..taps.kernel[2] {
+                        let from = in_plane
+                            + (in_z * taps.window.output[1] + in_r) * taps.window.output[2];
+                        let tap_row =
+                            w_plane + (d * taps.window.kernel[1] + k) * taps.window.kernel[2];
+                        for tap in 0..taps.window.kernel[2] {
                             // SAFETY: taps and rows are inside their tensors.
                             let weight: S = unsafe { weights.read(tap_row + tap).convert() };
                             let (inside, to) = inside(taps, tap);
                             for (n, i) in inside.enumerate() {
                                 // SAFETY: as above.
                                 let v: S = unsafe { src.read(from + i) }.convert();
-                                let sum = &mut sums[to + n * taps.strides[2]];
+                                let sum = &mut sums[to + n * taps.window.strides[2]];
                                 *sum = sum.add(weight.mul(v));
                             }
                         }
@@ -267,8 +272,9 @@ fn backward<T: Num, S: Num + crate::args::Pod>(
 
 /// The input coordinate whose tap `tap` lands on output coordinate `at`.
 fn origin(taps: &Taps, axis: usize, at: usize, tap: usize) -> Option<usize> {
-    let reach = (at + taps.pads_begin[axis]).checked_sub(tap * taps.dilations[axis])?;
-    let stride = taps.strides[axis];
+    let reach =
+        (at + taps.window.pads_begin[axis]).checked_sub(tap * taps.window.dilations[axis])?;
+    let stride = taps.window.strides[axis];
     let from = reach / stride;
-    (reach % stride == 0 && from < taps.output[axis]).then_some(from)
+    (reach % stride == 0 && from < taps.window.output[axis]).then_some(from)
 }

@@ -3,9 +3,9 @@
 //! f32 in blocked layout takes the vectorised kernels, everything else the loops here.
 
 use super::taps::Taps;
+use super::{over, spatial};
 use crate::args::Args;
 use crate::error::Named;
-use crate::layer::{Window2d, spatial};
 use crate::nd::{GRAIN, Ptr, split};
 use crate::scalar::{Float, Num, Scalar, with_float, with_numeric};
 use crate::{Context, OpError};
@@ -96,16 +96,9 @@ pub(crate) fn blocks(kind: Pool, outputs: usize) -> bool {
 
 fn blocked(kind: Pool, window: &Window, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
     let (x, y) = (args.input(0)?, args.output(0)?);
-    let window = Window2d::of(window);
     let shape = kernels::Pool {
         planes: x.shape()[0] * x.shape()[1].div_ceil(LANES),
-        input: spatial(x.shape()),
-        output: spatial(y.shape()),
-        kernel: window.kernel,
-        strides: window.strides,
-        dilations: window.dilations,
-        pads_begin: window.pads_begin,
-        pads_end: window.pads_end,
+        window: over(window, spatial(x.shape()), spatial(y.shape())),
     };
     // SAFETY: the output does not overlap the input.
     let out = unsafe { y.f32s_mut() };
@@ -163,7 +156,7 @@ fn max<T: Num>(
 
 /// The position counted with the first axis innermost.
 fn transposed(taps: &Taps, at: usize) -> usize {
-    let [d, h, w] = taps.input;
+    let [d, h, w] = taps.window.input;
     let (z, y, x) = (at / (h * w), at / w % h, at % w);
     (x * h + y) * d + z
 }

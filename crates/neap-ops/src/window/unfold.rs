@@ -156,7 +156,7 @@ fn unfold(
 }
 
 fn unfold_row(taps: &Taps, image: &[f32], tap: usize, first: usize, row: &mut [f32]) {
-    let [_, kernel_h, kernel_w] = taps.kernel;
+    let [_, kernel_h, kernel_w] = taps.window.kernel;
     let (d, k, c) = (
         tap / (kernel_h * kernel_w),
         tap / kernel_w % kernel_h,
@@ -165,14 +165,15 @@ fn unfold_row(taps: &Taps, image: &[f32], tap: usize, first: usize, row: &mut [f
     let mut done = 0;
     while done < row.len() {
         let [z, r, col] = taps.position(first + done);
-        let run = (taps.output[2] - col).min(row.len() - done);
+        let run = (taps.window.output[2] - col).min(row.len() - done);
         let part = &mut row[done..done + run];
         done += run;
         let (Some(z), Some(r)) = (taps.source(0, z, d), taps.source(1, r, k)) else {
             part.fill(0.0);
             continue;
         };
-        let line = &image[(z * taps.input[1] + r) * taps.input[2]..][..taps.input[2]];
+        let line =
+            &image[(z * taps.window.input[1] + r) * taps.window.input[2]..][..taps.window.input[2]];
         for (i, v) in part.iter_mut().enumerate() {
             *v = taps.source(2, col + i, c).map_or(0.0, |x| line[x]);
         }
