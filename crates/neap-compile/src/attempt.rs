@@ -8,7 +8,7 @@
 use crate::costs::Costs;
 use crate::kernels::Kernels;
 use crate::page_tables::{TABLE_BYTES, tables_of};
-use crate::planning::Request;
+use crate::request::Request;
 use crate::variants::Variants;
 use crate::workload::highest_beside_chains;
 use neap_plan::Workload;

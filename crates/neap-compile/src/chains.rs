@@ -7,7 +7,7 @@
 //! ```
 
 use crate::kernels::flops_by;
-use crate::options::Target;
+use crate::target::Target;
 use crate::times::StepTimes;
 use neap_ir::bands::Bands;
 use neap_ir::{Layout, Op, Program};

@@ -3,8 +3,8 @@
 
 use crate::chains::{self, Chain, Plain};
 use crate::kernels::Kernels;
-use crate::planning::Request;
-use crate::workload::operands;
+use crate::operands::operands;
+use crate::request::Request;
 use neap_ir::{Node, NodeId, Program};
 use neap_plan::{KernelId, StepSpec, Workload};
 use neap_sim::CostProfile;

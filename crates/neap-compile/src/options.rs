@@ -2,9 +2,9 @@
 
 use crate::kernels::Kernels;
 use crate::programs::BandMode;
+use crate::target::Target;
 use crate::workload::{keep_activations, workload};
 use neap_ir::Program;
-use neap_kernels::simd::Isa;
 use neap_plan::Workload;
 use neap_planner::{PlanOptions, Strategy};
 
@@ -39,13 +39,6 @@ impl From<Strategy> for StrategyChoice {
     fn from(strategy: Strategy) -> Self {
         Self::Only(strategy)
     }
-}
-
-/// The machine that computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Target {
-    pub threads: usize,
-    pub isa: Isa,
 }
 
 /// What a model is compiled for, except for the memory that it may take.

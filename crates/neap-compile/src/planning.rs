@@ -4,45 +4,18 @@ use crate::attempt::{Attempt, Candidate};
 use crate::costs::Costs;
 use crate::error::SearchError;
 use crate::kernels::Kernels;
-use crate::options::Options;
 use crate::page_tables::{tables_of, with_tables};
 use crate::preparing::{Planning, Preparing};
-use crate::programs::Programs;
-use crate::times::StepTimes;
+use crate::request::Request;
 use crate::variants::Variants;
 use neap_ir::Program;
 use neap_plan::{ExecutionPlan, Verdict, Workload};
-use neap_planner::{PlanError, PlanOptions, Planned, Planner, Strategy};
+use neap_planner::{PlanError, PlanOptions, Strategy};
 use neap_sim::{CostProfile, Prediction};
 use std::cell::OnceCell;
 use std::sync::Arc;
 
 type Result<T> = std::result::Result<T, SearchError>;
-
-/// What to search.
-#[derive(Clone, Copy)]
-pub struct Request<'a> {
-    pub programs: &'a Programs,
-    pub options: &'a Options,
-    /// With the times of the plain program's steps, by direct kernels, where they were measured.
-    pub costs: &'a CostProfile,
-    /// What is known of single steps.
-    pub times: &'a StepTimes,
-    /// How [`Strategy::Search`] searches.
-    pub refine: &'a dyn Refine,
-}
-
-/// Searches for a plan by [`Planner::search`] for as long as it is willing to.
-pub trait Refine {
-    /// # Errors
-    /// As [`Planner::search`].
-    fn refine(
-        &self,
-        planner: &Planner,
-        room_bytes: u64,
-        costs: &CostProfile,
-    ) -> std::result::Result<Planned, PlanError>;
-}
 
 /// A plan with what it is for and was made with.
 pub struct Compiled {
@@ -215,11 +188,5 @@ impl<'a> Search<'a> {
             tables_bytes,
             costs: best.costs,
         })
-    }
-}
-
-impl Request<'_> {
-    fn strategies(&self) -> &[Strategy] {
-        self.options.strategy.strategies()
     }
 }

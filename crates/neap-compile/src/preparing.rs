@@ -10,9 +10,10 @@
 //! bits of the result are the same.
 
 use crate::kernels;
-use crate::options::Target;
+use crate::operands::step_facts;
+use crate::target::Target;
 use crate::times::StepTimes;
-use crate::workload::{name_kernels, step_facts};
+use crate::workload::name_kernels;
 use neap_ir::Program;
 use neap_plan::{BLOCK_BYTES, ExecutionPlan, KernelId, PreparedPanels, StepId, StepSpec, Workload};
 use neap_planner::Planned;

@@ -2,7 +2,7 @@
 //! over the same weights. Encoding, and checks of what is read back.
 
 use crate::error::ProgramError;
-use crate::workload::operands;
+use crate::operands::operands;
 use neap_ir::{Graph, Op, Program, ValueId};
 use neap_plan::{BLOCK_BYTES, Workload};
 use neap_planner::layout::Layouts;

@@ -1,7 +1,7 @@
 //! What determines a step's time on one machine, as a number: equal layers of different models have
 //! equal keys, so that one model's measurements serve another.
 
-use crate::workload::operands;
+use crate::operands::operands;
 use neap_ir::{Node, Op, Program};
 use neap_ops::Choice;
 use neap_plan::{KernelId, Workload};

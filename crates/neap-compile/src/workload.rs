@@ -2,12 +2,13 @@
 
 use crate::chains::{self, Chain};
 use crate::kernels::{self, Kernels};
-use crate::options::Target;
+use crate::operands::{operands, step_facts};
+use crate::target::Target;
 use neap_ir::program::Storage;
 use neap_ir::recipe::{Packed, PackedForm};
 use neap_ir::{Const, Node, Op, PackedId, Program, ValueId};
 use neap_kernels::panel::preferred_panels;
-use neap_ops::{KernelFacts, Operand};
+use neap_ops::Operand;
 use neap_plan::{
     BLOCK_BYTES, BufferId, BufferSpec, Extent, KernelId, PanelSpec, RowTable, StepRange, StepSpec,
     Workload,
@@ -92,16 +93,6 @@ pub(crate) fn name_kernels(workload: &mut Workload, program: &Program) {
     workload.digest = digest;
 }
 
-/// The kernels that can compute a step, with what they need.
-pub(crate) fn step_facts(program: &Program, step: usize, target: Target) -> Vec<KernelFacts> {
-    let node = &program.graph.nodes[program.steps[step].index()];
-    let (inputs, outputs) = (
-        operands(program, &node.inputs),
-        operands(program, &node.outputs),
-    );
-    neap_ops::kernels(&node.op, &inputs, &outputs, target.threads, target.isa)
-}
-
 /// Every activation lives on to the end of the run and is kept; outputs are taken then, as ever.
 pub fn keep_activations(workload: &mut Workload, program: &Program) {
     let end = workload.steps.len() as u32;
@@ -117,18 +108,6 @@ pub fn keep_activations(workload: &mut Workload, program: &Program) {
             buffer.kept = true;
         }
     }
-}
-
-/// Operands of a node as the operator queries want them.
-pub fn operands<'a>(program: &'a Program, ids: &[Option<ValueId>]) -> Vec<Operand<'a>> {
-    ids.iter()
-        .map(|id| {
-            id.map(|id| {
-                let value = program.graph.value(id);
-                (&value.ty, value.layout)
-            })
-        })
-        .collect()
 }
 
 /// Buffers that hold any of these values, each once.
