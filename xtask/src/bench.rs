@@ -189,7 +189,7 @@ pub fn machine() -> Result<String> {
 }
 
 fn document(table: &str, options: &Options) -> Result<String> {
-    let machine = machine()?;
+    let machine = crate::setting::setting()?;
     Ok(format!(
         "# Benchmarks\n\n\
          Made by `cargo xtask bench --write`. Two threads on {machine}; medians of {} runs per engine,\n\

@@ -1,4 +1,4 @@
-//! Project automation: `cargo xtask tidy|test|conformance|bench`.
+//! Project automation: `cargo xtask tidy|test|conformance|bench|pages`.
 
 mod accuracy;
 mod bench;
@@ -9,10 +9,12 @@ mod conformance;
 mod flexnn;
 mod kept;
 mod models;
+mod pages;
 mod peer;
 mod planning;
 mod prediction;
 mod scaling;
+mod setting;
 mod sharing;
 mod storage;
 mod strategies;
@@ -59,6 +61,8 @@ enum Command {
         #[arg(long)]
         update: bool,
     },
+    /// Measure every page of figures in docs/ anew, in one sitting.
+    Pages(pages::PagesArgs),
     /// Measure side by side with onnxruntime.
     #[command(
         args_conflicts_with_subcommands = true,
@@ -90,6 +94,8 @@ enum Command {
         model: PathBuf,
         #[arg(long)]
         cache_dir: PathBuf,
+        #[arg(long)]
+        rounds: u32,
     },
     #[command(hide = true)]
     BenchWorker(worker::WorkerArgs),
@@ -115,6 +121,9 @@ enum Suite {
     Prediction {
         /// Only these models.
         only: Vec<String>,
+        /// Turns of each session.
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
         /// Write docs/prediction.md and its plot.
         #[arg(long)]
         write: bool,
@@ -124,6 +133,7 @@ enum Suite {
 fn main() -> Result<()> {
     match Args::parse().command {
         Command::Tidy => tidy::run(&root()),
+        Command::Pages(args) => pages::run(&root(), &args),
         Command::Test { target } => test::run(&root(), target.as_deref()),
         Command::Bench {
             suite: Some(Suite::Flexnn(args)),
@@ -154,14 +164,27 @@ fn main() -> Result<()> {
             ..
         } => swapnet::run(&root(), &args),
         Command::Bench {
-            suite: Some(Suite::Prediction { only, write }),
+            suite:
+                Some(Suite::Prediction {
+                    only,
+                    rounds,
+                    write,
+                }),
             ..
-        } => prediction::run(&root(), &prediction::Options { only, write }),
+        } => prediction::run(
+            &root(),
+            &prediction::Options {
+                only,
+                rounds,
+                write,
+            },
+        ),
         Command::PredictionWorker {
             name,
             model,
             cache_dir,
-        } => prediction::worker(&name, &model, &cache_dir),
+            rounds,
+        } => prediction::worker(&name, &model, &cache_dir, rounds),
         Command::Bench {
             suite: None,
             only,

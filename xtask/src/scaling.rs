@@ -11,7 +11,6 @@
 //! A model's figures are kept in `target/scaling`, so that a few can be measured at a time; the page is made of all that
 //! are there.
 
-use crate::bench::machine;
 use crate::kept::Kept;
 use crate::models;
 use crate::peer::{Peer, REST, median};
@@ -135,7 +134,7 @@ fn table(rows: &[Row]) -> String {
 }
 
 fn document(table: &str, rows: &[Row]) -> Result<String> {
-    let machine = machine()?;
+    let machine = crate::setting::setting()?;
     let runs = rows.iter().map(|row| row.runs);
     let (least, most) = (runs.clone().min(), runs.max());
     let runs = match (least.unwrap_or(0), most.unwrap_or(0)) {

@@ -238,7 +238,7 @@ fn predictions(results: &[ModelResult]) -> String {
 }
 
 pub fn document(results: &[ModelResult], options: &Options) -> Result<String> {
-    let machine = crate::bench::machine()?;
+    let machine = crate::setting::setting()?;
     let (rounds, runs) = (options.rounds, options.runs_per_round);
     let throttled: Vec<String> = PAPER_STORAGE
         .iter()

@@ -18,14 +18,14 @@ use std::time::Duration;
 
 pub struct Options {
     pub only: Vec<String>,
+    pub rounds: u32,
     pub write: bool,
 }
 
 /// Between the smallest feasible budget and that with everything resident.
 const SHARES: [f64; 5] = [0.0, 0.1, 0.25, 0.5, 0.75];
 
-/// Turns of each session, and how long one lasts; before each, the session that shows how fast steps are has one.
-const ROUNDS: usize = 20;
+/// How long a session's turn lasts; before each, the session that shows how fast steps are has one.
 const SLOT: Duration = Duration::from_millis(150);
 const REFERENCE: Duration = Duration::from_millis(80);
 
@@ -53,7 +53,10 @@ struct Point {
     /// measured in the turn.
     now_ms: f64,
     now_ratio: f64,
-    /// A turn's median as a prediction of the next one's: the median of how far off it is, without a sign.
+    /// Medians over turns of absolute errors: of what the costs of the same seconds predict, of what was predicted ahead,
+    /// and of a turn's median as a prediction of the next one's.
+    now_off: f64,
+    ahead_off: f64,
     drift: f64,
 }
 
@@ -69,6 +72,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
             .arg(&model)
             .arg("--cache-dir")
             .arg(root.join("target/models/packed"))
+            .args(["--rounds", &options.rounds.to_string()])
             .output()?;
         if !output.status.success() {
             bail!("{name}: {}", String::from_utf8_lossy(&output.stderr).trim());
@@ -84,13 +88,13 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     }
     println!("{}", report::table(&points));
     if options.write {
-        report::write(root, &points)?;
+        report::write(root, &points, options.rounds)?;
     }
     Ok(())
 }
 
 /// Measures one model and prints its points.
-pub fn worker(name: &str, path: &Path, cache: &Path) -> Result<()> {
+pub fn worker(name: &str, path: &Path, cache: &Path, rounds: u32) -> Result<()> {
     let open = OpenOptions {
         cache: Cache::Folder(cache.into()),
         ..OpenOptions::of_own_process()
@@ -130,7 +134,7 @@ pub fn worker(name: &str, path: &Path, cache: &Path) -> Result<()> {
         .collect::<Result<_>>()?;
     let resident = subjects.len() - 1;
     let mut turns = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         for at in 0..resident {
             turns.push(Turn::take(&mut subjects, resident, REFERENCE)?);
             turns.push(Turn::take(&mut subjects, at, SLOT)?);
@@ -191,6 +195,7 @@ fn point(name: &str, subjects: &[Subject], turns: &[Turn], at: usize) -> Point {
     }
     let all = |of: &dyn Fn(&Seen) -> f64| -> Vec<f64> { seen.iter().map(of).collect() };
     let measured = all(&|s| s.measured_ms);
+    let off = |predicted_ms: f64, s: &Seen| (predicted_ms / s.measured_ms - 1.0).abs();
     let ratios = all(&|s| s.predicted_ms / s.measured_ms);
     let predicted = all(&|s| s.predicted_ms);
     Point {
@@ -207,6 +212,8 @@ fn point(name: &str, subjects: &[Subject], turns: &[Turn], at: usize) -> Point {
         measured_ms: at_share(measured, 0.5),
         now_ms: at_share(predicted, 0.5),
         now_ratio: at_share(ratios, 0.5),
+        now_off: at_share(all(&|s| off(s.predicted_ms, s)), 0.5),
+        ahead_off: at_share(all(&|s| off(subject.planned_ms, s)), 0.5),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The table of predictions, and its page.
 
-use super::{GOOD, Point, ROUNDS, SHARES};
+use super::{GOOD, Point, SHARES};
 use crate::chart;
 use anyhow::Result;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use std::path::Path;
 pub(super) fn line(p: &Point) -> String {
     let mib = |bytes: u64| bytes as f64 / 1048576.0;
     format!(
-        "| {} | {} | {:.1} | {:.2} | {:.2}-{:.2} | {:.2} | {} | {:.2} | {} | {:.1} % | {} |",
+        "| {} | {} | {:.1} | {:.2} | {:.2}-{:.2} | {:.2} | {} | {:+.1} % | {:.2} | {} | {:.1} % | {} |",
         p.model,
         p.budget_bytes
             .map_or("none".into(), |b| format!("{:.1}", mib(b))),
@@ -18,31 +18,24 @@ pub(super) fn line(p: &Point) -> String {
         p.spread_ms.0,
         p.spread_ms.1,
         p.now_ms,
-        percent(now(p)),
+        percent(p.now_off),
+        (p.now_ratio - 1.0) * 100.0,
         p.ahead_ms,
-        percent(ahead(p)),
+        percent(p.ahead_off),
         p.drift * 100.0,
         p.turns,
     )
 }
 
-fn now(p: &Point) -> f64 {
-    p.now_ratio - 1.0
-}
-
-fn ahead(p: &Point) -> f64 {
-    p.ahead_ms / p.measured_ms - 1.0
-}
-
-fn percent(error: f64) -> String {
-    let mark = if error.abs() <= GOOD { "" } else { "**" };
-    format!("{mark}{:+.1} %{mark}", error * 100.0)
+fn percent(off: f64) -> String {
+    let mark = if off <= GOOD { "" } else { "**" };
+    format!("{mark}{:.1} %{mark}", off * 100.0)
 }
 
 pub(super) fn table(points: &[Point]) -> String {
     let mut text = String::from(
-        "| model | budget MiB | loaded MiB/run | measured ms | 80 % of turns | predicted ms, costs of the same seconds | off by | \
-         predicted ms, ahead | off by | next turn | turns |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+        "| model | budget MiB | loaded MiB/run | measured ms | 80 % of turns | predicted ms, costs of the same seconds | off by | bias | \
+         predicted ms, ahead | off by | next turn | turns |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     for point in points {
         let _ = writeln!(text, "{}", line(point));
@@ -50,7 +43,7 @@ pub(super) fn table(points: &[Point]) -> String {
     text.push('\n');
     let mut share = |of: &str, error: &dyn Fn(&Point) -> f64, keep: &dyn Fn(&Point) -> bool| {
         let errors = points.iter().filter(|p| keep(p)).map(error);
-        let mut errors: Vec<f64> = errors.map(f64::abs).collect();
+        let mut errors: Vec<f64> = errors.collect();
         errors.sort_by(f64::total_cmp);
         let good = errors.iter().filter(|e| **e <= GOOD).count();
         let _ = writeln!(
@@ -63,19 +56,22 @@ pub(super) fn table(points: &[Point]) -> String {
         );
     };
     let streams = |p: &Point| p.loaded_bytes > 0;
+    let (now, ahead, drift) = (
+        |p: &Point| p.now_off,
+        |p: &Point| p.ahead_off,
+        |p: &Point| p.drift,
+    );
     share("**Costs of the same seconds**", &now, &|_| true);
     share("Of those, plans that load weights", &now, &streams);
     share("Predicted ahead", &ahead, &|_| true);
     share("Of those, plans that load weights", &ahead, &streams);
-    share("A turn as a prediction of the next", &|p| p.drift, &|_| {
-        true
-    });
+    share("A turn as a prediction of the next", &drift, &|_| true);
     text
 }
 
-pub(super) fn write(root: &Path, points: &[Point]) -> Result<()> {
+pub(super) fn write(root: &Path, points: &[Point], rounds: u32) -> Result<()> {
     let path = root.join("docs/prediction.md");
-    std::fs::write(&path, page(&table(points))?)?;
+    std::fs::write(&path, page(&table(points), rounds)?)?;
     eprintln!("wrote {}", path.display());
     let path = root.join("docs/prediction.svg");
     let dots: Vec<chart::Dot> = points
@@ -91,27 +87,31 @@ pub(super) fn write(root: &Path, points: &[Point]) -> Result<()> {
     Ok(())
 }
 
-fn page(table: &str) -> Result<String> {
+fn page(table: &str, rounds: u32) -> Result<String> {
     Ok(format!(
         "# Predicted and measured latency\n\n\
-         Made by `cargo xtask bench prediction --write`. Two threads on {}. For each model one process\n\
-         [calibrates](calibration.md) in full, plans for the smallest feasible budget (and 1 MiB), {} of the way from there to\n\
-         that with everything resident, and none, and opens a session for each. The sessions run in turn, {ROUNDS} times.\n\n\
-         - *Measured*: the median over turns of each turn's median, and the range of the middle 80 % of turns.\n\
-         - *Turns* that count: around which the machine kept its speed: steps took the same before and after, within {:.0} % (all, where fewer than {} are such).\n\
-         - *Costs of the same seconds*: for each turn a plan is predicted again, with times of steps that a session with everything resident\n\
-         \x20 shows just before and after, and with rate and latency of storage as the loads of these very runs show them; what slices and\n\
-         \x20 loads cost computing comes from calibration. When what is computed, loaded and waited for is for the simulator to say: this is how\n\
-         \x20 good that is. Where nothing is loaded it says little but that two sessions are alike. *Off by* is the median of the turns' errors; the plot has these.\n\
-         - *Ahead*: what was predicted when the plan was made, from what calibration found some seconds before. The machine changes its speed, and that of\n\
-         \x20 its drive, for seconds and minutes: *next turn* says how far off a turn's median is as a prediction of the same session's next one, some seconds later.\n\n\
+         Made by `cargo xtask bench prediction --write`. Two threads on {}.\n\n\
+         One process per model [calibrates](calibration.md) in full. It plans for these budgets: the smallest feasible one and\n\
+         1 MiB; {} of the way from there to everything resident; none. It opens a session for each. The\n\
+         sessions run in turn, {} times.\n\n\
+         - *Measured*: the median over turns of each turn's median. The range holds the middle 80 % of turns.\n\
+         - *Turns*: those that count. The machine kept its speed around them: steps took the same before and after, within\n\
+         \x20 {:.0} %. Where fewer than {} turns are like that, all count.\n\
+         - *Costs of the same seconds*: each turn's plan is predicted again. Step times come from a session with everything\n\
+         \x20 resident that runs just before and after; rate and latency of storage come from the loads of these very runs. This\n\
+         \x20 shows how good the simulator is.\n\
+         - *Ahead*: the prediction when the plan was made, seconds before, from calibration.\n\
+         - *Off by*: the median over turns of the absolute error. *Bias* is the median of the signed error; the plot shows it.\n\
+         - *Next turn*: the same absolute error where a turn's median predicts the same session's next turn. No prediction made\n\
+         \x20 ahead can be better than the machine is steady.\n\n\
          ![Predicted and measured latency](prediction.svg)\n\n{table}",
-        crate::bench::machine()?,
+        crate::setting::setting()?,
         SHARES[1..]
             .iter()
             .map(|s| format!("{:.0} %", s * 100.0))
             .collect::<Vec<_>>()
             .join(", "),
+        rounds,
         super::STEADY * 100.0,
         super::LEAST_STEADY,
     ))

@@ -4,7 +4,6 @@ use super::fleet::{Served, Way};
 use super::latencies::{BUDGETS_MIB, Outcome as Cell, STRATEGIES, Table};
 use super::serve::{Figures, OWN_BYTES, Outcome, capacity, replay_ms};
 use super::{BATCHES, LOADS, MODEL, MODELS, Part, Place, SharingArgs, Tier};
-use crate::bench;
 use crate::swapadvisor::{Brief, Latency};
 use anyhow::Result;
 use std::fmt::Write as _;
@@ -305,7 +304,7 @@ pub fn page(tables: &str, args: &SharingArgs) -> Result<String> {
          measured together. `–`: more than the way can serve. *Reading* is what storage gives within the part, in the\n\
          engine's requests.\n\n\
          {tables}",
-        bench::machine()?,
+        crate::setting::setting()?,
         args.seed,
         args.seconds,
         mib(16 * OWN_BYTES),

@@ -3,8 +3,49 @@
 use super::{AUTO, Figures, Point, SINGLE};
 use crate::peer::median;
 
-/// Who is slower than the fastest by less than this share is as fast.
-pub const TIE: f64 = 0.02;
+/// Who is slower than the fastest by less than this share is as fast, however little noise there is.
+pub const LEAST_TIE: f64 = 0.02;
+
+/// What two measurements of one plan differ by. `auto` runs the plan of a single strategy in a process of its own: where both
+/// have the same prediction, they are such a pair.
+pub struct Noise {
+    pub pairs: usize,
+    pub median: f64,
+    /// Nine of ten pairs differ by no more.
+    pub usual: f64,
+    pub most: f64,
+}
+
+impl Noise {
+    pub fn of(points: &[Point]) -> Noise {
+        let difference = |point: &Point| {
+            let auto = point.figures(AUTO)?;
+            let single = SINGLE.into_iter().find(|s| *s == auto.chosen)?;
+            let own = point.figures(single)?;
+            let is_same = (own.predicted_ms / auto.predicted_ms - 1.0).abs() < 1e-3;
+            let (a, b) = (own.measured_ms, auto.measured_ms);
+            is_same.then(|| a.max(b) / a.min(b) - 1.0)
+        };
+        let mut found: Vec<f64> = points.iter().filter_map(difference).collect();
+        found.sort_by(f64::total_cmp);
+        let at = |share: f64| {
+            let last = found.len().saturating_sub(1) as f64;
+            let at = (last * share).round() as usize;
+            found.get(at).copied().unwrap_or(0.0)
+        };
+        Noise {
+            pairs: found.len(),
+            median: at(0.5),
+            usual: at(0.9),
+            most: at(1.0),
+        }
+    }
+
+    /// A smaller lead is none.
+    pub fn tie(&self) -> f64 {
+        self.usual.max(LEAST_TIE)
+    }
+}
 
 /// The fastest single strategy at a point, and the one that comes next.
 pub struct Win<'a> {
@@ -12,12 +53,14 @@ pub struct Win<'a> {
     pub strategy: &'static str,
     pub first: &'a Figures,
     pub next: Option<&'a Figures>,
+    /// [`Noise::tie`].
+    pub tie: f64,
 }
 
 impl Win<'_> {
     /// Nobody is as fast.
     pub fn is_clear(&self) -> bool {
-        let tied_ms = self.first.measured_ms * (1.0 + TIE);
+        let tied_ms = self.first.measured_ms * (1.0 + self.tie);
         self.next.is_some_and(|next| next.measured_ms > tied_ms)
     }
 
@@ -42,6 +85,7 @@ fn ranking(point: &Point) -> Vec<(&'static str, &Figures)> {
 
 /// The winner of each point.
 pub fn wins(points: &[Point]) -> Vec<Win<'_>> {
+    let tie = Noise::of(points).tie();
     let win = |point| {
         let ranking = ranking(point);
         let &(strategy, first) = ranking.first()?;
@@ -50,6 +94,7 @@ pub fn wins(points: &[Point]) -> Vec<Win<'_>> {
             strategy,
             first,
             next: ranking.get(1).map(|&(_, figures)| figures),
+            tie,
         })
     };
     points.iter().filter_map(win).collect()
@@ -175,6 +220,28 @@ pub mod tests {
         ])];
         assert!(!super::wins(&tied)[0].is_clear());
         assert_eq!(super::wins(&tied)[0].strategy, "blocks");
+    }
+
+    #[test]
+    fn leads_below_what_one_plan_differs_by_are_none() {
+        let same = |measured_ms| {
+            point(&[
+                ("preload", Ok(figures(10.0, 10.0, 1.0))),
+                ("blocks", Ok(figures(12.0, 11.0, 3.5))),
+                ("auto", Ok(figures(10.0, measured_ms, 1.0))),
+            ])
+        };
+        // Auto chose preload: the same plan, measured twice.
+        let calm = [same(10.1), same(9.95)];
+        let noise = Noise::of(&calm);
+        assert_eq!(noise.pairs, 2);
+        assert!((noise.most - 0.01).abs() < 1e-9 && noise.tie() == LEAST_TIE);
+        assert!(super::wins(&calm)[0].is_clear());
+        let noisy = [same(10.1), same(12.0)];
+        assert!((Noise::of(&noisy).tie() - 0.2).abs() < 1e-9);
+        assert!(!super::wins(&noisy)[0].is_clear(), "blocks are 10 % slower");
+        // Another prediction is another plan.
+        assert_eq!(Noise::of(&[three()]).pairs, 0);
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub struct StrategiesArgs {
     /// Two small models and two budgets, for a look.
     #[arg(long)]
     quick: bool,
+    /// Turns of each process.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
     /// Write docs/strategies.md.
     #[arg(long, conflicts_with = "quick")]
     write: bool,
@@ -65,7 +68,7 @@ struct Effort {
 
 impl Effort {
     fn of(args: &StrategiesArgs) -> Effort {
-        match args.quick {
+        let mut effort = match args.quick {
             true => Effort {
                 shares: &QUICK_SHARES,
                 rounds: 2,
@@ -76,7 +79,9 @@ impl Effort {
                 rounds: 3,
                 search_generations: 16,
             },
-        }
+        };
+        effort.rounds = args.rounds.map_or(effort.rounds, |n| n as usize);
+        effort
     }
 }
 

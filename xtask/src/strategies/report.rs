@@ -1,8 +1,7 @@
 //! Tables, what they say, and the page that holds them.
 
-use super::findings::{self, Errors, TIE, Win};
+use super::findings::{self, Errors, Noise, Win};
 use super::{AUTO, Effort, Figures, Point, RESIDENT, SINGLE};
-use crate::bench;
 use crate::peer::median;
 use anyhow::Result;
 use std::fmt::Write as _;
@@ -49,6 +48,7 @@ fn is_steady(cell: &super::Cell) -> bool {
 
 pub fn tables(points: &[Point]) -> String {
     let parts = [
+        noise(points),
         winners(points),
         distances(points),
         auto(points),
@@ -56,6 +56,26 @@ pub fn tables(points: &[Point]) -> String {
         details(points),
     ];
     parts.join("\n")
+}
+
+/// What one plan differs by from process to process.
+fn noise(points: &[Point]) -> String {
+    let noise = Noise::of(points);
+    format!(
+        "## Noise\n\n\
+         At {} of {} points *auto* chose a plan with the same prediction as the strategy's own process. Both run the same\n\
+         plan, so the difference between their measurements is noise.\n\n\
+         | pairs | median | nine of ten within | most |\n|--:|--:|--:|--:|\n\
+         | {} | {:.1} % | {:.1} % | {:.1} % |\n\n\
+         **A lead of less than {:.1} % is called none below.**\n",
+        noise.pairs,
+        points.len(),
+        noise.pairs,
+        percent(noise.median),
+        percent(noise.usual),
+        percent(noise.most),
+        percent(noise.tie())
+    )
 }
 
 /// Measured latency by strategy, and who is fastest by what.
@@ -98,7 +118,7 @@ fn lead(win: &Win) -> String {
         return "nobody else can".into();
     };
     if !win.is_clear() {
-        return "nothing: as fast as the next".into();
+        return "nothing: within the noise".into();
     }
     let less = |ms: f64| match ms < 0.0 {
         true => format!("{:.2} ms more", -ms),
@@ -161,10 +181,9 @@ fn sentence(strategy: &str, wins: &[&Win], points: &[Point]) -> String {
     let able = points.iter().filter_map(|p| p.figures(strategy)).count();
     let clear: Vec<&&Win> = wins.iter().filter(|w| w.is_clear()).collect();
     let mut text = format!(
-        "- *{strategy}* can do at {able} of {} points, is first at {} and by more than {:.0} % at {}",
+        "- *{strategy}* can run at {able} of {} points, is first at {} and beyond the noise at {}",
         points.len(),
         wins.len(),
-        percent(TIE),
         clear.len()
     );
     if clear.is_empty() {
@@ -249,8 +268,9 @@ fn auto(points: &[Point]) -> String {
     if let Some(worst) = ratios.last() {
         let _ = writeln!(
             text,
-            "Measured, it takes {:.2} × (median) to {worst:.2} × what the strategy takes that turns out to be fastest.",
-            median(&ratios)
+            "Measured, it takes {:.2} × (median) to {worst:.2} × the fastest strategy's latency; the noise alone is {:.2} ×.",
+            median(&ratios),
+            1.0 + Noise::of(points).usual
         );
     }
     let mut counts: Vec<(&str, usize)> = Vec::new();
@@ -357,16 +377,15 @@ fn details(points: &[Point]) -> String {
 pub fn page(tables: &str, effort: Effort) -> Result<String> {
     Ok(format!(
         "# Strategies\n\n\
-         Made by `cargo xtask bench strategies --write`. Two threads on {}; medians in milliseconds of\n\
-         runs taken in turn by processes that wait for each other ({} rounds; before each turn a rest and one run that is\n\
-         not counted). Each model is calibrated before its plans are made, and once more where the model with everything\n\
-         resident takes 5 % more or less time right after; searches take {} generations each.\n\n\
-         - *Budgets*: the smallest feasible one, and shares of what the model takes without a limit, where those are more.\n\
-         - *resident* runs beside them without a limit; within these budgets it cannot.\n\
-         - *Waiting* is time in which a run has nothing to compute because weights are on their way.\n\
-         - *~*: in no round was the machine as fast as right after it was calibrated (everything resident, the model took\n  \
-           5 % more or less time); where it was in some rounds, only those count.\n\n{tables}",
-        bench::machine()?,
+         Made by `cargo xtask bench strategies --write`. Two threads on {}.\n\n\
+         Medians in milliseconds. Processes take turns: {} rounds; each turn begins with a rest and one run that does not\n\
+         count. Each model is calibrated before its plans are made, and again where the resident model's time is off by\n\
+         5 % right after. A search has {} generations.\n\n\
+         - *Budgets*: the smallest feasible one, and larger shares of the unlimited footprint.\n\
+         - *resident* runs beside them without a limit.\n\
+         - *Waiting*: time in which a run has nothing to compute because weights are on their way.\n\
+         - *~*: the machine was never as fast as when it was calibrated. Where it was in some rounds, only those count.\n\n{tables}",
+        crate::setting::setting()?,
         effort.rounds,
         effort.search_generations,
     ))
@@ -398,7 +417,7 @@ mod tests {
         for part in [
             "| m | 25 % | 64.0 | **10.00** | - | 15.00 | - | - | 10.00 | 8.00 | 50 %: 3.00 ms less waiting, 2.00 ms less computing, 1.00 × the bytes",
             "| 25 % | 1.00 (1.00) | none | 1.50 (1.50) | none | none |",
-            "*preload* can do at 1 of 1 points, is first at 1 and by more than 2 % at 1 (m 25 %)",
+            "*preload* can run at 1 of 1 points, is first at 1 and beyond the noise at 1 (m 25 %)",
             "prediction: yes",
             "| m | 25 % | 9.000 | - | 9.000 (preload) |",
             "It took preload 1 ×.",

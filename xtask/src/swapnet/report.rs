@@ -2,7 +2,6 @@
 
 use super::measure::Overhead;
 use super::{APPLICATIONS, Measured, WAYS};
-use crate::bench;
 use anyhow::Result;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -202,6 +201,6 @@ pub fn page(tables: &str, seconds: f64) -> Result<String> {
          holds a copy in the page cache, and another for the GPU, so that its savings to it are larger. More models\n\
          than processors run here, and all share one storage device; predictions are of a model that is alone.\n\n\
          {tables}",
-        bench::machine()?,
+        crate::setting::setting()?,
     ))
 }
