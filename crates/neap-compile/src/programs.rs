@@ -88,6 +88,9 @@ impl Programs {
     }
 
     /// The table of contents: version, then the programs.
+    ///
+    /// # Errors
+    /// [`ProgramError`] where the program cannot be encoded.
     pub fn encode(&self) -> Result<Vec<u8>, ProgramError> {
         let toc = PROGRAM_VERSION.to_le_bytes().to_vec();
         let banded = self.banded.as_ref().map(|banded| Program {
@@ -99,6 +102,9 @@ impl Programs {
     }
 
     /// Reads and checks a table of contents whose weights lie in `data`.
+    ///
+    /// # Errors
+    /// What is wrong with the table of contents, in words.
     pub fn decode(toc: &[u8], data: Range<u64>) -> Result<Programs, String> {
         let (version, rest) = toc
             .split_first_chunk::<4>()
@@ -135,6 +141,9 @@ impl Programs {
 }
 
 /// Every program passes here before it is planned or run, as it is made and as it is read.
+///
+/// # Errors
+/// What is wrong with the program, in words.
 pub fn check(program: &Program, data: &Range<u64>) -> Result<(), String> {
     program.check().map_err(|e| e.to_string())?;
     for packed in &program.packed {
@@ -150,6 +159,9 @@ pub fn check(program: &Program, data: &Range<u64>) -> Result<(), String> {
 }
 
 /// Unsupported operators are found before anything is packed or run, and named with their node.
+///
+/// # Errors
+/// [`ProgramError`] names the node that cannot be computed.
 pub fn check_supported(program: &Program) -> Result<(), ProgramError> {
     for &step in &program.steps {
         let node = &program.graph.nodes[step.index()];

@@ -45,6 +45,9 @@ pub struct Buffer {
 
 impl Program {
     /// Checks that every index, size and type is right. A program read from disk passes here first.
+    ///
+    /// # Errors
+    /// [`GraphError`] names the first index, size or type that is wrong.
     pub fn check(&self) -> Result<(), GraphError> {
         self.graph.check()?;
         self.graph.check_types()?;

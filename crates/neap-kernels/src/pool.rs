@@ -35,6 +35,9 @@ const TILE: usize = 8;
 const TASK_READS: usize = 8 * 1024;
 
 /// Largest input under each window (padding never wins; an empty window gives -inf).
+///
+/// # Errors
+/// Sizes that contradict each other or exceed the slices.
 pub fn max_pool(
     isa: Isa,
     par: &dyn Parallel,
@@ -46,6 +49,9 @@ pub fn max_pool(
 }
 
 /// [`max_pool`] of a band of rows: planes as far apart as `planes` says, from the band's first row on.
+///
+/// # Errors
+/// As [`max_pool`], and planes that overlap.
 pub fn max_pool_band(
     isa: Isa,
     par: &dyn Parallel,
@@ -59,6 +65,9 @@ pub fn max_pool_band(
 
 /// Mean under each window. With `count_pad` the divisor counts padding positions, though never
 /// beyond `pads_end`; without, only real inputs (an empty window gives 0).
+///
+/// # Errors
+/// Sizes that contradict each other or exceed the slices.
 pub fn average_pool(
     isa: Isa,
     par: &dyn Parallel,
@@ -71,6 +80,9 @@ pub fn average_pool(
 }
 
 /// [`average_pool`] of a band of rows, as [`max_pool_band`].
+///
+/// # Errors
+/// As [`average_pool`], and planes that overlap.
 pub fn average_pool_band(
     isa: Isa,
     par: &dyn Parallel,
@@ -101,6 +113,9 @@ fn whole(pool: &Pool) -> Planes {
 }
 
 /// Mean over all positions: `[planes][positions][16]` to `[planes][16]`.
+///
+/// # Errors
+/// Slices shorter than the sizes say.
 pub fn global_average(
     isa: Isa,
     par: &dyn Parallel,
@@ -113,6 +128,9 @@ pub fn global_average(
 }
 
 /// Maximum over all positions: `[planes][positions][16]` to `[planes][16]`.
+///
+/// # Errors
+/// Slices shorter than the sizes say.
 pub fn global_max(
     isa: Isa,
     par: &dyn Parallel,

@@ -24,6 +24,9 @@ pub struct LinearAxis<'a> {
 const TASK_VECTORS: usize = 2 * 1024;
 
 /// `dst[y][x] = src[rows[y]][cols[x]]`; the output is `rows.len()` × `cols.len()`.
+///
+/// # Errors
+/// Slices shorter than the sizes say, and rows or columns outside the input.
 pub fn nearest(
     par: &dyn Parallel,
     planes: usize,
@@ -73,6 +76,9 @@ pub fn nearest(
 }
 
 /// Bilinear interpolation; the output is `rows.low.len()` × `cols.low.len()`.
+///
+/// # Errors
+/// Slices shorter than the sizes say, and rows or columns outside the input.
 pub fn bilinear(
     isa: Isa,
     par: &dyn Parallel,

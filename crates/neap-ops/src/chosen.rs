@@ -119,6 +119,9 @@ pub fn prepared_panel_bytes(op: &Op, kernel: Kernel) -> Option<usize> {
 }
 
 /// Brings whole panels from the packed form into the one in which the kernel takes them prepared.
+///
+/// # Errors
+/// [`OpError`] where the kernel has no prepared form, or memory is too short or not aligned.
 pub fn prepare_panels(
     op: &Op,
     kernel: Kernel,
@@ -142,6 +145,9 @@ pub fn prepare_panels(
 
 /// [`crate::execute`] with a chosen kernel, one of those that [`kernels`] names. `ctx.workspace` is
 /// as large as the kernel's facts say.
+///
+/// # Errors
+/// [`OpError`] where operands, workspace or kernel are not those that were planned.
 pub fn execute_with(
     op: &Op,
     choice: Choice,

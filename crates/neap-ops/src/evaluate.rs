@@ -6,11 +6,17 @@ use neap_kernels::parallel::Serial;
 use neap_kernels::simd::Isa;
 
 /// Infers, allocates and executes serially. Gives `outputs` results (most operators have one).
+///
+/// # Errors
+/// [`OpError`] where types do not fit, or the operator cannot be computed.
 pub fn evaluate(op: &Op, inputs: &[Option<&Literal>]) -> Result<Vec<Literal>, OpError> {
     evaluate_outputs(op, inputs, default_outputs(op))
 }
 
 /// [`evaluate`] with the number of results said: for optional trailing outputs.
+///
+/// # Errors
+/// As [`evaluate`].
 pub fn evaluate_outputs(
     op: &Op,
     inputs: &[Option<&Literal>],

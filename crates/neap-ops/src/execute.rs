@@ -17,6 +17,9 @@ use neap_ir::Op;
 ///
 /// Operands must have the types that [`neap_ir::infer::output_types`] and [`crate::supported`]
 /// accepted: shapes are not checked again.
+///
+/// # Errors
+/// [`OpError`] where an operand is missing, the workspace is too small, or the operator cannot be computed.
 pub fn execute(
     op: &Op,
     inputs: &[Option<TensorRef>],

@@ -67,6 +67,9 @@ pub fn workspace_bytes(
 }
 
 /// Whether [`crate::execute`] can compute this; an error says what it cannot.
+///
+/// # Errors
+/// [`OpError`] says what cannot be computed.
 pub fn supported(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Result<(), OpError> {
     let unsupported = |what: String| Err(OpError::unsupported(op.name(), what));
     for (ty, _) in inputs.iter().chain(outputs).flatten() {

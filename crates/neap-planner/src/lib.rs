@@ -206,6 +206,9 @@ impl<'a> Planner<'a> {
     }
 
     /// A plan whose arena is at most `budget_bytes`.
+    ///
+    /// # Errors
+    /// [`PlanError::Infeasible`] names the smallest arena for which this strategy has a plan.
     pub fn plan(
         &self,
         budget_bytes: u64,
@@ -221,6 +224,9 @@ impl<'a> Planner<'a> {
 
     /// [`Planner::plan`] where a plan is at hand that takes `limit_ns`: `None` when none is found that is
     /// predicted faster, which takes less time to find out.
+    ///
+    /// # Errors
+    /// As [`Planner::plan`].
     pub fn plan_below(
         &self,
         budget_bytes: u64,
@@ -286,6 +292,9 @@ impl<'a> Planner<'a> {
     /// A plan of [`Strategy::Search`]: `progress` hears of each generation and may end the search. For a seed
     /// and a number of generations it is the same however `parallel` works; it is never predicted slower
     /// than the plan of [`Strategy::Preload`].
+    ///
+    /// # Errors
+    /// As [`Planner::plan`].
     pub fn search(
         &self,
         budget_bytes: u64,
@@ -319,6 +328,9 @@ impl<'a> Planner<'a> {
 }
 
 /// See [`Planner::plan`].
+///
+/// # Errors
+/// [`PlanError::Infeasible`] names the smallest arena for which this strategy has a plan.
 pub fn plan(
     workload: &Workload,
     budget_bytes: u64,

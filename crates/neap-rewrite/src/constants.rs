@@ -8,6 +8,8 @@ use neap_ir::{Const, Graph, Literal, ValueId};
 
 /// Reads a constant whole, widened to its value's dtype. Only small constants are asked for.
 pub trait ConstReader {
+    /// # Errors
+    /// Why it cannot be read, in words.
     fn read(&mut self, graph: &Graph, value: ValueId) -> Result<Literal, String>;
 }
 

@@ -60,6 +60,9 @@ pub enum RewriteError {
 }
 
 /// Lowers a graph. `digest` identifies the source model and its bound shapes.
+///
+/// # Errors
+/// [`RewriteError`] where the graph is malformed or a constant cannot be read.
 pub fn lower(
     graph: Graph,
     digest: String,

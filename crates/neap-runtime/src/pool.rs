@@ -72,6 +72,9 @@ thread_local! {
 
 impl Pool {
     /// A pool of `workers` (at least 1), the caller included.
+    ///
+    /// # Errors
+    /// Those of starting threads.
     pub fn new(workers: usize) -> io::Result<Pool> {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(pack(0, CLOSED)),

@@ -113,6 +113,10 @@ impl Session<Monotonic> {
     /// Checks that `plan` is safe for `program` and gets everything ready for runs.
     ///
     /// `workload` is what the plan was made for.
+    ///
+    /// # Errors
+    /// [`RuntimeError`] where plan, program and packed file do not belong together, or memory, threads or storage
+    /// cannot be had.
     pub fn open(
         program: Arc<Program>,
         plan: ExecutionPlan,
@@ -127,6 +131,9 @@ impl Session<Monotonic> {
 
 impl<C: Clock> Session<C> {
     /// [`Session::open`] with a clock of the caller's.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
     pub fn open_with_clock(
         program: Arc<Program>,
         mut plan: ExecutionPlan,
@@ -181,6 +188,9 @@ impl<C: Clock> Session<C> {
 
     /// Runs the model once. `inputs` and `outputs` are in the graph's order; inputs are read where
     /// they lie.
+    ///
+    /// # Errors
+    /// [`RuntimeError`] where inputs or outputs do not fit the model, or loading or computing fails.
     pub fn run(
         &mut self,
         inputs: &[InputTensor],
@@ -234,6 +244,9 @@ impl<C: Clock> Session<C> {
     }
 
     /// [`Session::run`] with inputs in any order, by name.
+    ///
+    /// # Errors
+    /// As [`Session::run`], and for names that the model does not have.
     pub fn run_named(
         &mut self,
         inputs: &[(&str, InputTensor)],
@@ -257,6 +270,9 @@ impl<C: Clock> Session<C> {
     }
 
     /// Goes over to another plan of the same program; see [`Session::replace`].
+    ///
+    /// # Errors
+    /// [`RuntimeError`] where the plan is not one of this program, or memory cannot be had.
     pub fn replace_plan(
         &mut self,
         plan: ExecutionPlan,

@@ -38,6 +38,9 @@ impl Bandwidth {
 /// Reads up to `total_bytes` of the file at `path` in requests of `request_bytes`, `depth` of
 /// them at once, and tells the rate. Whole passes are made over files that are shorter. Takes memory for the
 /// requests, from 64 KiB on in whole large pages of [`LARGE_PAGE_BYTES`].
+///
+/// # Errors
+/// [`StoreError`] where the file cannot be opened or read, or the requests are not whole blocks.
 pub fn measure_bandwidth(
     path: &Path,
     mode: IoMode,
@@ -73,6 +76,9 @@ pub fn measure_bandwidth(
 }
 
 /// As [`measure_bandwidth`], over a source of a file of `file_len_bytes`. The source is idle.
+///
+/// # Errors
+/// As [`measure_bandwidth`].
 pub fn measure_source_bandwidth(
     source: &mut dyn Source,
     file_len_bytes: u64,
@@ -103,6 +109,10 @@ pub struct Reader {
 
 impl Reader {
     /// For `depth` requests at once, in a file of `file_len_bytes`.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidUse`] where requests are not whole blocks or do not fit the file, and where memory is
+    /// short.
     pub fn new(
         file_len_bytes: u64,
         request_bytes: usize,
@@ -144,6 +154,9 @@ impl Reader {
     }
 
     /// Reads `total_bytes`, in whole passes over a file that is shorter. The source is idle.
+    ///
+    /// # Errors
+    /// [`StoreError`] of the first read that fails.
     pub fn read(
         mut self,
         source: &mut dyn Source,

@@ -19,6 +19,9 @@ pub struct AlignedBuf {
 
 impl AlignedBuf {
     /// `len_bytes` of zeros, aligned to at least [`BLOCK`].
+    ///
+    /// # Errors
+    /// [`StoreError`] where memory is short.
     pub fn zeroed(len_bytes: usize) -> Result<AlignedBuf, StoreError> {
         let memory_error = |source: io::Error| StoreError::Memory {
             bytes: len_bytes,

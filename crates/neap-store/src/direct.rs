@@ -22,6 +22,9 @@ pub struct DirectFile {
 
 impl DirectFile {
     /// Opens `path`, with direct I/O if the filesystem has it for blocks of [`BLOCK`] bytes.
+    ///
+    /// # Errors
+    /// [`StoreError::File`] where the file cannot be opened.
     pub fn open(path: &Path) -> Result<DirectFile, StoreError> {
         let open = |flags: OFlags| {
             // Without NONBLOCK, opening a FIFO would wait for its writer.
@@ -148,6 +151,9 @@ impl DirectFile {
     }
 
     /// Fills `dst` from `offset`, both multiples of [`BLOCK`].
+    ///
+    /// # Errors
+    /// [`StoreError`] where the file is shorter or a read fails.
     pub fn read_exact_at(&self, offset: u64, dst: &mut [u8]) -> Result<(), StoreError> {
         check_aligned(offset, dst.as_ptr(), dst.len())?;
         let mut filled = 0;

@@ -85,6 +85,9 @@ impl Header {
 
     /// Reads and checks a header. Its numbers are consistent with each other and with the
     /// file's real length afterwards, so sums of them cannot overflow.
+    ///
+    /// # Errors
+    /// [`StoreError`] says what is wrong with the header.
     pub fn decode(block: &[u8], real_len_bytes: u64, path: &Path) -> Result<Header, StoreError> {
         let invalid = |reason| StoreError::Header {
             path: path.to_path_buf(),

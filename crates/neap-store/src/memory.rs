@@ -195,6 +195,9 @@ struct DeviceRead {
 
 impl MemorySource {
     /// A device that holds `data`, which is read from offset zero on, under `clock`.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidUse`] where the model of the device makes no sense.
     pub fn new(
         data: impl Into<Arc<[u8]>>,
         model: MemoryModel,
@@ -206,6 +209,9 @@ impl MemorySource {
 
     /// A device with room for `len_bytes` bytes, to be written and read back. Reads and writes share
     /// its bandwidth, and count together for `faults`.
+    ///
+    /// # Errors
+    /// As [`MemorySource::new`].
     pub fn spill(
         len_bytes: usize,
         model: MemoryModel,
@@ -239,6 +245,9 @@ impl MemorySource {
     }
 
     /// A device that holds a copy of the file at `path`.
+    ///
+    /// # Errors
+    /// As [`MemorySource::new`], and where the file cannot be read.
     pub fn from_file(
         path: &Path,
         model: MemoryModel,

@@ -59,6 +59,8 @@ struct State {
 }
 
 impl PreadSource {
+    /// # Errors
+    /// [`StoreError`] where the settings make no sense or threads cannot be had.
     pub fn new(file: Arc<DirectFile>, config: PreadConfig) -> Result<PreadSource, StoreError> {
         if config.workers == 0 || config.workers > 256 {
             return Err(StoreError::InvalidUse {

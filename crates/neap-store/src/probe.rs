@@ -36,6 +36,9 @@ pub struct Impression {
 
 /// Reads about 20 MiB of the file at `path` by io_uring. Files that are shorter than 2 MiB, or cannot be
 /// read so, are an error.
+///
+/// # Errors
+/// [`StoreError`] where the file is shorter than 2 MiB or cannot be read by io_uring.
 pub fn probe(path: &Path) -> Result<Impression, StoreError> {
     let file = Arc::new(DirectFile::open(path)?);
     let stretches = file.len_bytes() / (REQUESTS * REQUEST_BYTES) as u64;

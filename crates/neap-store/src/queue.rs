@@ -96,6 +96,9 @@ unsafe impl Send for LoadQueue {}
 impl LoadQueue {
     /// A queue of at most `max_loads` loads, cut into pieces of `piece_bytes`, a multiple of
     /// [`BLOCK`].
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidUse`] where a piece is not whole blocks, or no load may be queued.
     pub fn new(max_loads: usize, piece_bytes: usize) -> Result<LoadQueue, StoreError> {
         if max_loads == 0 || max_loads > u32::MAX as usize {
             return Err(StoreError::InvalidUse {
@@ -128,11 +131,17 @@ impl LoadQueue {
     }
 
     /// Adds a load, checked by the caller.
+    ///
+    /// # Errors
+    /// [`StoreError::TooManyLoads`] where the queue is full.
     pub fn push(&mut self, tag: LoadTag, read: RangeRead) -> Result<(), StoreError> {
         self.push_either(tag, read, false)
     }
 
     /// Adds a store from `read.dst`, checked by the caller.
+    ///
+    /// # Errors
+    /// [`StoreError::TooManyLoads`] where the queue is full.
     pub fn push_write(&mut self, tag: LoadTag, write: RangeRead) -> Result<(), StoreError> {
         self.push_either(tag, write, true)
     }
@@ -305,6 +314,9 @@ impl LoadQueue {
     }
 
     /// Reports finished loads, up to the first that failed.
+    ///
+    /// # Errors
+    /// That of the first load that failed.
     pub fn report(&mut self, done: &mut dyn FnMut(LoadTag)) -> Result<(), StoreError> {
         while let Some(load) = self.pop_finished() {
             match load.failure {

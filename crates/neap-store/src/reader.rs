@@ -23,6 +23,10 @@ pub struct PackedFile {
 impl PackedFile {
     /// Opens and checks `path`. Reads bypass the page cache where the filesystem allows it.
     /// The data region is not read; its blocks are checked as they are loaded.
+    ///
+    /// # Errors
+    /// [`StoreError`] where the file cannot be read, is no packed file, or its header or table of contents is
+    /// damaged.
     pub fn open(path: &Path) -> Result<PackedFile, StoreError> {
         let file = DirectFile::open(path)?;
         if file.len_bytes() < BLOCK_U64 {
@@ -63,6 +67,9 @@ impl PackedFile {
     }
 
     /// Gives the memory of the table of contents back to the system.
+    ///
+    /// # Errors
+    /// [`StoreError`] where the small buffer that replaces it cannot be had.
     pub fn drop_toc(&mut self) -> Result<(), StoreError> {
         self.toc = AlignedBuf::zeroed(0)?;
         Ok(())
@@ -93,11 +100,17 @@ impl PackedFile {
     }
 
     /// A source over this very file, even if the path names another one by now.
+    ///
+    /// # Errors
+    /// [`StoreError`] where no source of this mode can be had.
     pub fn open_source(&self, mode: IoMode) -> Result<Box<dyn Source>, StoreError> {
         source::open_source_of(self.file.clone(), mode)
     }
 
     /// The checksum table as a verifier. It can be taken once.
+    ///
+    /// # Errors
+    /// [`StoreError::Released`] when it was taken before.
     pub fn take_verifier(&mut self) -> Result<Verifier, StoreError> {
         let table = self.table.take().ok_or(StoreError::Released {
             what: "checksum table",
@@ -106,6 +119,9 @@ impl PackedFile {
     }
 
     /// Reads the whole data region through a small buffer and checks every block.
+    ///
+    /// # Errors
+    /// [`StoreError`] names the first block that is damaged or cannot be read.
     pub fn verify_all(&self) -> Result<(), StoreError> {
         let table = self.table.as_ref().ok_or(StoreError::Released {
             what: "checksum table",

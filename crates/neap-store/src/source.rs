@@ -77,6 +77,10 @@ pub trait Source: Send {
     unsafe fn read_ranges(&mut self, reads: &[RangeRead]) -> Result<(), StoreError>;
 
     /// Waits until nothing is in flight, forgetting results and errors of loads.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Broken`]: loads may still be in flight.
     fn drain(&mut self) -> Result<(), StoreError> {
         while self.in_flight() > 0 {
             match self.poll(true, &mut |_| {}) {
@@ -146,6 +150,9 @@ impl std::str::FromStr for IoMode {
 }
 
 /// Opens a source over the file at `path` with the usual settings.
+///
+/// # Errors
+/// [`StoreError`] where the file cannot be opened or no source of this mode can be had.
 pub fn open_source(path: &Path, mode: IoMode) -> Result<Box<dyn Source>, StoreError> {
     open_source_of(Arc::new(DirectFile::open(path)?), mode)
 }

@@ -67,6 +67,8 @@ enum Target {
 }
 
 impl UringSource {
+    /// # Errors
+    /// [`StoreError`] where the settings make no sense or the kernel gives no ring with reads and writes.
     pub fn new(file: Arc<DirectFile>, config: UringConfig) -> Result<UringSource, StoreError> {
         let slots = config.depth.saturating_add(config.batch_depth);
         if config.depth == 0 || config.batch_depth == 0 || slots > 4096 {

@@ -30,6 +30,9 @@ impl Verifier {
 
     /// A verifier of `data`, whole blocks at `data_offset`, which is taken to be right.
     /// For tests of what is loaded from memory.
+    ///
+    /// # Errors
+    /// [`StoreError`] where `data` is not whole blocks.
     pub fn from_data(data_offset: u64, data: &[u8]) -> Result<Verifier, StoreError> {
         check_range(data_offset, data.len())?;
         let blocks = data.len() / BLOCK;
@@ -44,6 +47,9 @@ impl Verifier {
 
     /// Checks those blocks of `bytes`, which were loaded from `file_offset`, that were not
     /// checked before. Whole blocks only. A block that fails stays unchecked.
+    ///
+    /// # Errors
+    /// [`StoreError`] names the first block whose checksum differs.
     pub fn verify(&mut self, file_offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
         let first = self.first_block(file_offset, bytes.len())?;
         if self.unchecked_blocks == 0 {

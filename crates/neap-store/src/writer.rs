@@ -39,6 +39,9 @@ pub struct PackWriter {
 
 impl PackWriter {
     /// Begins a file that will appear at `final_path` (replacing what is there) when finished.
+    ///
+    /// # Errors
+    /// [`StoreError::File`] where no file can be made beside `final_path`.
     pub fn create(final_path: &Path) -> Result<PackWriter, StoreError> {
         let (temporary, fd, direct) = Temporary::create_beside(final_path)?;
         Ok(PackWriter {
@@ -61,6 +64,9 @@ impl PackWriter {
     }
 
     /// Appends `bytes` to the data region and returns the file offset at which they begin.
+    ///
+    /// # Errors
+    /// [`StoreError::File`] where writing fails.
     pub fn append(&mut self, bytes: &[u8]) -> Result<u64, StoreError> {
         let offset = self.offset();
         self.put(bytes, true)?;
@@ -69,6 +75,9 @@ impl PackWriter {
 
     /// Pads the data region with zeros to a multiple of `multiple_bytes`, a power of two,
     /// and returns the offset reached.
+    ///
+    /// # Errors
+    /// As [`PackWriter::append`]; [`StoreError::InvalidUse`] for a multiple that is no power of two.
     pub fn align(&mut self, multiple_bytes: u64) -> Result<u64, StoreError> {
         if !multiple_bytes.is_power_of_two() {
             return Err(StoreError::InvalidUse {
@@ -81,6 +90,9 @@ impl PackWriter {
 
     /// Writes the table of contents and the checksums, makes the file durable and gives it
     /// its final name.
+    ///
+    /// # Errors
+    /// [`StoreError::File`] where writing, syncing or renaming fails. Nothing appears under the final name then.
     pub fn finish(mut self, toc: &[u8]) -> Result<(), StoreError> {
         if toc.len() as u64 > MAX_TOC_BYTES {
             return Err(StoreError::InvalidUse {

@@ -128,6 +128,9 @@ pub fn find(name: &str) -> Option<&'static ZooEntry> {
 
 /// Writes the network `name` to `path`, under a temporary name until it is complete.
 /// `progress` hears the bytes written and their total.
+///
+/// # Errors
+/// [`ZooError`] where there is no such network, an option does not apply to it, or the file cannot be written.
 pub fn write(
     name: &str,
     path: &Path,

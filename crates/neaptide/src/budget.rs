@@ -89,6 +89,9 @@ impl fmt::Display for Budget {
 }
 
 /// A size in bytes: a number with an optional `K`, `M`, `G` (also `KiB`, `KB`, ...; all base 2).
+///
+/// # Errors
+/// What to write instead.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let end = text

@@ -206,6 +206,9 @@ impl Model {
     }
 
     /// Checks every byte of the packed file against its checksums.
+    ///
+    /// # Errors
+    /// [`Error`] names the first block that is damaged or cannot be read.
     pub fn verify(&self) -> Result<()> {
         Ok(self.packed()?.1.verify_all()?)
     }
@@ -213,6 +216,9 @@ impl Model {
 
 /// Reads `model`, lowers it and writes the packed form to `target`, holding at most one layer's
 /// weights. Nothing is left under `target` when it fails.
+///
+/// # Errors
+/// [`Error::BadInput`] for anything wrong with the model; [`Error`] where the packed file cannot be written.
 pub fn pack(
     model: &Path,
     target: &Path,
@@ -229,6 +235,9 @@ pub fn pack(
 
 /// As [`pack`], of a graph that was built in memory or by another reader. Its shapes are bound, its
 /// constants lie in the graph or in the files it names.
+///
+/// # Errors
+/// As [`pack`].
 pub fn pack_graph(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
     if !pack::has_weights(&graph) {
         return Err(pack::no_weights(&graph.name));

@@ -492,6 +492,9 @@ impl Session {
     }
 
     /// BLAKE3 digest of a kept activation, in hexadecimal; see [`Session::read_kept`].
+    ///
+    /// # Errors
+    /// As [`Session::read_kept`].
     pub fn kept_digest(&mut self, index: usize) -> Result<String> {
         let mut hasher = blake3::Hasher::new();
         self.read_kept(index, &mut |piece| {

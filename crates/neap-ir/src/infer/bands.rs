@@ -6,6 +6,9 @@ use crate::{DType, TensorType};
 
 impl Bands {
     /// Output types of all layers for these inputs; an error says what does not fit.
+    ///
+    /// # Errors
+    /// What does not fit, in words.
     pub fn layer_types(&self, inputs: &[Option<TensorType>]) -> Result<Vec<TensorType>, String> {
         if !(1..=MAX_LAYERS).contains(&self.layers.len()) {
             return Err(format!("has {} layers", self.layers.len()));

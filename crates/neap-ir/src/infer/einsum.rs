@@ -19,6 +19,9 @@ const LETTERS: usize = 52;
 
 impl Einsum {
     /// Parses `equation` for operands of these shapes.
+    ///
+    /// # Errors
+    /// What is wrong with the equation or does not fit the shapes, in words.
     pub fn parse(equation: &str, shapes: &[&[usize]]) -> Result<Einsum, String> {
         let compact: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
         let (left, right) = match compact.split_once("->") {

@@ -32,6 +32,9 @@ pub struct InferError {
 type Inferred<T> = Result<T, InferError>;
 
 /// Types of `outputs` results of `op`. Trailing optional results are given when asked for.
+///
+/// # Errors
+/// [`InferError`] where operands, attributes or sizes are not what the operator takes.
 pub fn output_types(
     op: &Op,
     inputs: &[Option<TensorType>],

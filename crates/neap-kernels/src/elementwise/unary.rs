@@ -115,6 +115,9 @@ impl From<Activation> for Unary {
 }
 
 /// `dst[i] = op(src[i])`. Refuses slices of different lengths.
+///
+/// # Errors
+/// Slices of different lengths.
 pub fn unary(
     isa: Isa,
     par: &dyn Parallel,

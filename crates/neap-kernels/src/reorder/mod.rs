@@ -15,6 +15,9 @@ use crate::simd::{Isa, Kind, LANES};
 const TASK_ELEMENTS: usize = 8 * 1024;
 
 /// `[batch][channels][positions]` to `[batch][ceil(channels/16)][positions][16]`.
+///
+/// # Errors
+/// Slices shorter than the sizes say.
 pub fn plain_to_blocked(
     isa: Isa,
     par: &dyn Parallel,
@@ -67,6 +70,9 @@ pub fn plain_to_blocked(
 }
 
 /// `[batch][ceil(channels/16)][positions][16]` to `[batch][channels][positions]`.
+///
+/// # Errors
+/// Slices shorter than the sizes say.
 pub fn blocked_to_plain(
     isa: Isa,
     par: &dyn Parallel,
@@ -111,6 +117,9 @@ pub fn blocked_to_plain(
 }
 
 /// `[batch][rows][cols]` to `[batch][cols][rows]`.
+///
+/// # Errors
+/// Slices shorter than the sizes say.
 pub fn transpose(
     isa: Isa,
     par: &dyn Parallel,

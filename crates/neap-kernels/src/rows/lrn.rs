@@ -37,6 +37,9 @@ impl Lrn {
 }
 
 /// Of a plain `[batch][channels][positions]` tensor.
+///
+/// # Errors
+/// Slices shorter than the sizes say.
 pub fn lrn_plain(
     isa: Isa,
     par: &dyn Parallel,
@@ -64,6 +67,9 @@ pub fn lrn_plain(
 
 /// Of a blocked `[batch][ceil(channels/16)][positions][16]` tensor. Windows reach at most 16
 /// channels to either side.
+///
+/// # Errors
+/// Slices shorter than the sizes say, and windows that reach further.
 pub fn lrn_blocked(
     isa: Isa,
     par: &dyn Parallel,

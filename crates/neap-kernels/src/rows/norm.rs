@@ -22,6 +22,9 @@ pub enum Norm {
 
 /// `(x - mean) / sqrt(variance + epsilon) * scale + bias` along rows of `[rows][cols]`;
 /// `scale` and `bias` have `cols` elements.
+///
+/// # Errors
+/// Slices shorter than the sizes say.
 pub fn layer_norm(
     isa: Isa,
     par: &dyn Parallel,
@@ -37,6 +40,9 @@ pub fn layer_norm(
 }
 
 /// `x / sqrt(mean of squares + epsilon) * scale` along rows of `[rows][cols]`.
+///
+/// # Errors
+/// Slices shorter than the sizes say.
 pub fn rms_norm(
     isa: Isa,
     par: &dyn Parallel,
@@ -165,6 +171,9 @@ unsafe fn norm_rows_generic<S: Simd>(
 /// Group normalisation of a plain `[batch][channels][positions]` tensor: mean and variance over
 /// each of `groups` runs of channels, then `scale` and `bias` per channel (absent: 1 and 0).
 /// Instance normalisation is `groups == channels`.
+///
+/// # Errors
+/// Slices shorter than the sizes say, and groups that do not divide the channels.
 pub fn group_norm(
     isa: Isa,
     par: &dyn Parallel,
@@ -265,6 +274,9 @@ unsafe fn one_group_generic<S: Simd>(
 
 /// Instance normalisation of a blocked `[batch][blocks][positions][16]` tensor; `scale` and `bias`
 /// have `blocks * 16` elements (those of pad lanes do not matter).
+///
+/// # Errors
+/// Slices shorter than the sizes say.
 pub fn instance_norm_blocked(
     isa: Isa,
     par: &dyn Parallel,
@@ -357,6 +369,9 @@ unsafe fn one_plane_generic<S: Simd>(
 }
 
 /// `x / |x|` along the middle axis of `[outer][axis][inner]`; a zero row stays zero.
+///
+/// # Errors
+/// Slices shorter than the sizes say.
 pub fn lp_norm(
     isa: Isa,
     par: &dyn Parallel,

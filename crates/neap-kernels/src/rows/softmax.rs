@@ -21,6 +21,9 @@ pub enum Softmax {
 }
 
 /// Along contiguous rows: `[rows][cols]`.
+///
+/// # Errors
+/// Slices shorter than the sizes say.
 pub fn softmax(
     isa: Isa,
     par: &dyn Parallel,
@@ -46,6 +49,9 @@ pub fn softmax(
 }
 
 /// Along the middle axis of `[outer][axis][inner]`.
+///
+/// # Errors
+/// Slices shorter than the sizes say.
 pub fn softmax_axis(
     isa: Isa,
     par: &dyn Parallel,

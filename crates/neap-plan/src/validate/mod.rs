@@ -111,6 +111,9 @@ pub enum Violation {
 }
 
 /// Checks everything that [`crate::ExecutionPlan`] promises; see the module for what that is.
+///
+/// # Errors
+/// The first [`Violation`] found.
 pub fn validate(workload: &Workload, plan: &ExecutionPlan) -> Result<Verdict, Violation> {
     check_workload(workload)?;
     check_shape(workload, plan)?;

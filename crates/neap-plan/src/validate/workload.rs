@@ -4,6 +4,9 @@ use crate::{BLOCK_BYTES, StepSpec, Violation, Workload};
 
 /// Whether a workload's numbers make sense. Planners and `validate` may then use them without fear of
 /// overflow or of allocating what no real network needs, also when they come from a hostile file.
+///
+/// # Errors
+/// The first [`Violation`] found.
 pub fn check_workload(w: &Workload) -> Result<(), Violation> {
     const LIMIT: u64 = 1 << 44;
     const MOST_ITEMS: usize = 1 << 17;

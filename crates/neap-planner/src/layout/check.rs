@@ -30,6 +30,9 @@ pub enum Fault {
 
 /// Whether all blocks are aligned, end at or below the high-water mark, and none overlaps another while
 /// both are live. A block that is empty, or never live, lies anywhere.
+///
+/// # Errors
+/// The first [`Fault`] found.
 pub fn check(blocks: &[Block], layout: &Layout) -> Result<(), Fault> {
     if layout.offsets.len() != blocks.len() {
         return Err(Fault::Count {

@@ -56,6 +56,9 @@ const COLUMNS: [(Column, &[&str]); 6] = [
 ];
 
 /// Reads a problem.
+///
+/// # Errors
+/// [`Malformed`] names the line.
 pub fn read(text: &str) -> Result<Table, Malformed> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lines = (1..)
