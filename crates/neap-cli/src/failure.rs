@@ -9,6 +9,8 @@ pub enum Failure {
     BadInput(String),
     /// The budget cannot be met.
     Infeasible(String),
+    /// A cached packed model was damaged, and is removed.
+    DamagedCache(String),
     /// A defect of this program, or of the machine.
     Internal(String),
     /// A signal asked for the end.
@@ -29,7 +31,7 @@ pub fn bad(message: impl fmt::Display) -> Failure {
 impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
-            Failure::BadInput(_) => 2,
+            Failure::BadInput(_) | Failure::DamagedCache(_) => 2,
             Failure::Infeasible(_) => 3,
             Failure::Internal(_) => 70,
             Failure::Interrupted(signal) => 128u8.saturating_add(*signal as u8),
@@ -42,6 +44,9 @@ impl Failure {
     pub fn message(&self) -> Option<String> {
         match self {
             Failure::BadInput(text) | Failure::Infeasible(text) => Some(format!("error: {text}")),
+            Failure::DamagedCache(text) => Some(format!(
+                "error: {text}; it is removed, and the same command packs the model again"
+            )),
             Failure::Internal(text) => Some(format!("internal error: {text}")),
             Failure::Interrupted(_) => Some("interrupted".into()),
             Failure::ClosedPipe | Failure::Reported(_) => None,
@@ -55,6 +60,7 @@ impl From<neaptide::Error> for Failure {
         match error {
             Error::BadInput(text) | Error::Run(text) => Failure::BadInput(text),
             Error::Infeasible { .. } => Failure::Infeasible(error.to_string()),
+            Error::DamagedCache(text) => Failure::DamagedCache(text),
             Error::Defect(text) => Failure::Internal(text),
         }
     }

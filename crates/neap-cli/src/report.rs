@@ -26,6 +26,8 @@ pub struct Report {
     /// Where the planned peak goes, part by part.
     pub ledger: Ledger,
     pub resident_weight_bytes: u64,
+    /// Whether the packed model lies in memory that the budget does not count.
+    pub packed_in_memory: bool,
     /// Panels that are also kept in the form that kernels take; told to people only.
     #[serde(skip)]
     pub prepared_weight_bytes: u64,

@@ -33,9 +33,7 @@ pub use operands::operands;
 pub use options::{Options, StrategyChoice};
 pub use page_tables::tables_of;
 pub use planning::{Compiled, Search};
-pub use programs::{
-    BandCount, BandMode, PROGRAM_VERSION, Programs, StepOrder, check_supported, count_bands,
-};
+pub use programs::{BandCount, BandMode, Programs, StepOrder, check_supported, count_bands};
 pub use request::{Refine, Request};
 pub use target::Target;
 pub use times::{StepTimes, step_key};

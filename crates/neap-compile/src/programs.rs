@@ -12,9 +12,6 @@ use serde::Serialize;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Changes when the meaning of a packed program changes; part of every file and cache key.
-pub const PROGRAM_VERSION: u32 = 2;
-
 /// In which order a packed model's steps run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StepOrder {
@@ -87,12 +84,12 @@ impl Programs {
         Planner::knowing(workload, options, self.layouts.clone())
     }
 
-    /// The table of contents: version, then the programs.
+    /// The table of contents: the version of the code that made it, then the programs.
     ///
     /// # Errors
     /// [`ProgramError`] where the program cannot be encoded.
-    pub fn encode(&self) -> Result<Vec<u8>, ProgramError> {
-        let toc = PROGRAM_VERSION.to_le_bytes().to_vec();
+    pub fn encode(&self, version: u32) -> Result<Vec<u8>, ProgramError> {
+        let toc = version.to_le_bytes().to_vec();
         let banded = self.banded.as_ref().map(|banded| Program {
             packed: Vec::new(),
             ..Program::clone(banded)
@@ -101,19 +98,16 @@ impl Programs {
             .map_err(|e| ProgramError(format!("cannot encode the program: {e}")))
     }
 
-    /// Reads and checks a table of contents whose weights lie in `data`.
+    /// Reads and checks a table of contents that code of this `version` made, and whose weights lie in `data`.
     ///
     /// # Errors
     /// What is wrong with the table of contents, in words.
-    pub fn decode(toc: &[u8], data: Range<u64>) -> Result<Programs, String> {
-        let (version, rest) = toc
+    pub fn decode(toc: &[u8], version: u32, data: Range<u64>) -> Result<Programs, String> {
+        let (made_by, rest) = toc
             .split_first_chunk::<4>()
             .ok_or("the table of contents is empty")?;
-        let version = u32::from_le_bytes(*version);
-        if version != PROGRAM_VERSION {
-            return Err(format!(
-                "packed by another version (program format {version}, this build has {PROGRAM_VERSION}): pack it again"
-            ));
+        if *made_by != version.to_le_bytes() {
+            return Err("packed by another version of neaptide: pack it again".into());
         }
         let (plain, banded): (Program, Option<Program>) = postcard::from_bytes(rest)
             .map_err(|e| format!("the table of contents is not readable: {e}"))?;

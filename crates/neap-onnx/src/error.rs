@@ -15,6 +15,8 @@ pub enum OnnxError {
         path: String,
         source: std::io::Error,
     },
+    #[error("'{path}' changed while it was read: try again when nobody writes it")]
+    Changed { path: String },
     #[error("'{path}' is not a valid ONNX file: {reason} (at byte {offset})")]
     Malformed {
         path: String,

@@ -2,6 +2,7 @@
 
 use crate::error::{OnnxError, shown};
 use crate::extract::{Elsewhere, Extract, KeptFile, merged};
+use crate::open_file::OpenFile;
 use crate::source::Source;
 use neap_ir::{ByteRange, FileId, SourceFile};
 use std::collections::HashMap;
@@ -14,8 +15,8 @@ pub(crate) struct Files {
     folder: PathBuf,
     external: Vec<External>,
     by_location: HashMap<String, usize>,
-    /// Only one external file is open at a time: a model may have one file per tensor.
-    open: Option<(usize, Source)>,
+    /// The external file that was read last has a window.
+    window: Option<(usize, Source)>,
     /// External data were never written.
     is_bare: bool,
     /// What was read of external data.
@@ -33,11 +34,13 @@ struct External {
     /// `None` when it was never written.
     path: Option<PathBuf>,
     len: u64,
+    /// `None` when it was never written, or an extract stands for it.
+    file: Option<Arc<OpenFile>>,
 }
 
 impl Files {
     pub(crate) fn open(path: &Path) -> Result<Files, OnnxError> {
-        let model = Source::open(path)?;
+        let model = Source::of(Arc::new(OpenFile::open(path, 0)?));
         let canonical = path.canonicalize().map_err(|source| OnnxError::Open {
             path: path.display().to_string(),
             source,
@@ -48,7 +51,7 @@ impl Files {
             folder: folder.map(Path::to_path_buf).unwrap_or_default(),
             external: Vec::new(),
             by_location: HashMap::new(),
-            open: None,
+            window: None,
             is_bare: false,
             touched: Vec::new(),
             kept: None,
@@ -66,6 +69,7 @@ impl Files {
                 .map(|file| External {
                     path: Some(file.location.clone().into()),
                     len: file.len_bytes,
+                    file: None,
                 })
                 .collect(),
             by_location: external
@@ -73,7 +77,7 @@ impl Files {
                 .enumerate()
                 .map(|(index, file)| (file.location.clone(), index))
                 .collect(),
-            open: None,
+            window: None,
             is_bare: false,
             touched: Vec::new(),
             kept: Some(Kept { extract, elsewhere }),
@@ -125,6 +129,14 @@ impl Files {
             .collect()
     }
 
+    /// The open files, in the order of [`FileId`]; `None` for one that was never written, and for all of an extract.
+    pub(crate) fn open_files(&self) -> Vec<Option<Arc<OpenFile>>> {
+        let external = self.external.iter().map(|e| e.file.clone());
+        std::iter::once(self.model.file().cloned())
+            .chain(external)
+            .collect()
+    }
+
     pub(crate) fn read(&mut self, range: ByteRange, out: &mut [u8]) -> Result<(), OnnxError> {
         if let Some(kept) = &mut self.kept {
             return kept.read(range, out);
@@ -132,15 +144,15 @@ impl Files {
         let Some(index) = range.file.index().checked_sub(1) else {
             return self.model.read(range.offset, out);
         };
-        let Some(path) = &self.external[index].path else {
+        let Some(file) = &self.external[index].file else {
             out.fill(0);
             return Ok(());
         };
-        if self.open.as_ref().is_none_or(|(i, _)| *i != index) {
-            self.open = Some((index, Source::open(path)?));
+        if self.window.as_ref().is_none_or(|(i, _)| *i != index) {
+            self.window = Some((index, Source::of(file.clone())));
         }
         self.touched.push(range);
-        match &self.open {
+        match &self.window {
             Some((_, source)) => source.read(range.offset, out),
             None => Ok(()),
         }
@@ -208,9 +220,15 @@ impl Files {
             External {
                 path: None,
                 len: u64::MAX,
+                file: None,
             }
         } else {
-            self.find(location)?
+            let file = self.find(location)?;
+            External {
+                path: Some(file.path().to_path_buf()),
+                len: file.len_bytes(),
+                file: Some(Arc::new(file)),
+            }
         };
         self.external.push(found);
         let index = self.external.len() - 1;
@@ -218,7 +236,7 @@ impl Files {
         Ok(index)
     }
 
-    fn find(&self, location: &str) -> Result<External, String> {
+    fn find(&self, location: &str) -> Result<OpenFile, String> {
         let relative = Path::new(location);
         let inside = !location.is_empty()
             && !location.contains('\0')
@@ -236,16 +254,10 @@ impl Files {
         if !path.starts_with(&self.folder) {
             return Err("the path leaves the model's folder".into());
         }
-        let metadata = path
-            .metadata()
-            .map_err(|e| format!("the file cannot be opened: {e}"))?;
-        if !metadata.is_file() {
+        if !path.is_file() {
             return Err("it is not a regular file".into());
         }
-        Ok(External {
-            path: Some(path),
-            len: metadata.len(),
-        })
+        OpenFile::open(&path, self.external.len() + 1).map_err(|e| e.to_string())
     }
 }
 

@@ -27,6 +27,7 @@ mod files;
 mod import;
 mod inputs;
 mod node;
+mod open_file;
 mod ops;
 mod order;
 mod proto;
@@ -38,6 +39,7 @@ mod wire;
 pub use error::OnnxError;
 pub use extract::{Elsewhere, Extract, KeptFile, merged};
 pub use inputs::Inputs;
+pub use open_file::{FileIdentity, OpenFile};
 pub use skeleton::{Bound, Skeleton};
 
 use neap_ir::{Graph, Literal};

@@ -4,6 +4,7 @@ use crate::error::OnnxError;
 use crate::extract::{Elsewhere, Extract, KeptFile};
 use crate::files::Files;
 use crate::inputs::Inputs;
+use crate::open_file::OpenFile;
 use crate::proto::ModelProto;
 use crate::{OpenOptions, decode, import};
 use neap_ir::{ByteRange, Graph};
@@ -22,6 +23,10 @@ pub struct Bound {
     pub graph: Graph,
     /// In the order of `FileId`, as an [`Extract`] names them.
     pub files: Vec<KeptFile>,
+    /// The files themselves, in the same order; `None` for one that was never written, and for all of an extract.
+    /// Whoever reads constants through these reads the very files that the structure is from, whatever their paths
+    /// name by then.
+    pub open: Vec<Option<Arc<OpenFile>>>,
     /// In order: what an [`Extract`] needs, so that the model can be bound again.
     pub read: Vec<ByteRange>,
 }
@@ -74,6 +79,7 @@ impl Skeleton {
         Ok(Bound {
             graph,
             files: files.kept_files(),
+            open: files.open_files(),
             read: files.touched(),
         })
     }

@@ -6,11 +6,10 @@
 
 use crate::error::OnnxError;
 use crate::extract::{Extract, Touched};
+use crate::open_file::OpenFile;
 use neap_ir::{ByteRange, FileId};
-use rustix::fs::Advice;
 use std::cell::{Cell, RefCell};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+#[cfg(test)]
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,7 +29,7 @@ pub(crate) struct Source {
 }
 
 enum Backing {
-    File(File),
+    File(Arc<OpenFile>),
     /// Of the model itself.
     Extract(Arc<Extract>),
 }
@@ -43,21 +42,14 @@ struct Window {
 }
 
 impl Source {
+    #[cfg(test)]
     pub(crate) fn open(path: &Path) -> Result<Source, OnnxError> {
-        let name = path.display().to_string();
-        let failed = |source| OnnxError::Open {
-            path: name.clone(),
-            source,
-        };
-        // Opening a pipe would block until somebody writes to it, so look first.
-        let metadata = std::fs::metadata(path).map_err(failed)?;
-        if !metadata.is_file() {
-            return Err(failed(std::io::Error::other("not a regular file")));
-        }
-        let file = File::open(path).map_err(failed)?;
-        // Advice only: a file system that refuses it still reads correctly.
-        let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
-        Ok(Source::new(Backing::File(file), name, metadata.len()))
+        Ok(Source::of(Arc::new(OpenFile::open(path, 0)?)))
+    }
+
+    pub(crate) fn of(file: Arc<OpenFile>) -> Source {
+        let (name, len) = (file.path().display().to_string(), file.len_bytes());
+        Source::new(Backing::File(file), name, len)
     }
 
     /// The model itself, as far as an extract has it.
@@ -79,6 +71,14 @@ impl Source {
             }),
             since_drop: Cell::new(0),
             touched: RefCell::default(),
+        }
+    }
+
+    /// `None` for an extract.
+    pub(crate) fn file(&self) -> Option<&Arc<OpenFile>> {
+        match &self.backing {
+            Backing::File(file) => Some(file),
+            Backing::Extract(_) => None,
         }
     }
 
@@ -152,7 +152,7 @@ impl Source {
             MIN_WINDOW_BYTES
         };
         window.grow_to = (want * 2).min(MAX_WINDOW_BYTES);
-        let want = (want as u64).min(self.len.saturating_sub(offset)) as usize;
+        let want = (want as u64).min(self.len().saturating_sub(offset)) as usize;
         if want == 0 {
             return Err(self.malformed(offset, "it ends too early"));
         }
@@ -193,7 +193,7 @@ impl Source {
 
     fn drop_cache(&self) {
         if let Backing::File(file) = &self.backing {
-            let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
+            file.drop_cached(0, 0);
         }
         self.since_drop.set(0);
     }

@@ -11,6 +11,9 @@ use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
+/// File systems that keep files in memory (tmpfs, ramfs), by the kernel's magic numbers.
+pub(crate) const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
 /// A regular file open for reading, or a spill file, open for both.
 #[derive(Debug)]
 pub struct DirectFile {
@@ -24,11 +27,43 @@ impl DirectFile {
     /// Opens `path`, with direct I/O if the filesystem has it for blocks of [`BLOCK`] bytes.
     ///
     /// # Errors
-    /// [`StoreError::File`] where the file cannot be opened.
+    /// [`StoreError::File`] when it cannot be opened, [`StoreError::NotPacked`] for what is no regular file.
     pub fn open(path: &Path) -> Result<DirectFile, StoreError> {
+        DirectFile::open_with(path, OFlags::empty())
+    }
+
+    /// As [`open`](DirectFile::open), of a file that only this user and the administrator can have written.
+    ///
+    /// # Errors
+    /// [`StoreError::Untrusted`] for a symbolic link and for a file that others own or may write.
+    pub fn open_own(path: &Path) -> Result<DirectFile, StoreError> {
+        let untrusted = |reason| StoreError::Untrusted {
+            path: path.to_path_buf(),
+            reason,
+        };
+        let file = match DirectFile::open_with(path, OFlags::NOFOLLOW) {
+            Err(StoreError::File { source, .. })
+                if source.raw_os_error() == Some(Errno::LOOP.raw_os_error()) =>
+            {
+                return Err(untrusted("it is a symbolic link"));
+            }
+            opened => opened?,
+        };
+        let stat = rustix::fs::fstat(&file.fd).map_err(|e| StoreError::file("inspect", path, e))?;
+        match untrusted_because(
+            stat.st_uid,
+            stat.st_mode,
+            rustix::process::geteuid().as_raw(),
+        ) {
+            Some(reason) => Err(untrusted(reason)),
+            None => Ok(file),
+        }
+    }
+
+    fn open_with(path: &Path, more: OFlags) -> Result<DirectFile, StoreError> {
         let open = |flags: OFlags| {
             // Without NONBLOCK, opening a FIFO would wait for its writer.
-            let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            let flags = flags | more | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
             rustix::fs::open(path, flags, Mode::empty())
         };
         let fail = |e: Errno| StoreError::file("open", path, e);
@@ -113,6 +148,19 @@ impl DirectFile {
     /// The file's length when it was opened.
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes
+    }
+
+    /// Whether the path still names this file, and not another that took its place.
+    pub fn is_at_its_path(&self) -> bool {
+        let here = rustix::fs::fstat(&self.fd);
+        let there = rustix::fs::lstat(&self.path);
+        matches!((here, there), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+    }
+
+    /// Whether the file lies in memory that no process is charged for when it reads. Says no where the kernel does
+    /// not tell.
+    pub fn is_in_memory(&self) -> bool {
+        rustix::fs::fstatfs(&self.fd).is_ok_and(|stat| IN_MEMORY.contains(&(stat.f_type as u64)))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -210,6 +258,14 @@ pub(crate) fn check_aligned(
     Ok(())
 }
 
+/// Why a file of this owner and mode may hold what another user put there; `None` where it cannot.
+fn untrusted_because(owner: u32, mode: u32, user: u32) -> Option<&'static str> {
+    if owner != user && owner != 0 {
+        return Some("it belongs to another user");
+    }
+    (mode & 0o022 != 0).then_some("other users may write it")
+}
+
 /// Whether addresses, offsets and lengths in multiples of [`BLOCK`] are fit for direct I/O.
 fn block_suits_direct_io(fd: &OwnedFd) -> bool {
     let Ok(stat) = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
@@ -221,4 +277,19 @@ fn block_suits_direct_io(fd: &OwnedFd) -> bool {
     }
     let fits = |align: u32| BLOCK.checked_rem(align as usize) == Some(0);
     fits(stat.stx_dio_mem_align) && fits(stat.stx_dio_offset_align)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::untrusted_because;
+
+    #[test]
+    fn only_the_user_and_the_administrator_are_trusted() {
+        assert_eq!(untrusted_because(1000, 0o100_644, 1000), None);
+        assert_eq!(untrusted_because(0, 0o100_644, 1000), None);
+        assert!(untrusted_because(1001, 0o100_644, 1000).is_some());
+        assert!(untrusted_because(1000, 0o100_644, 0).is_some());
+        assert!(untrusted_because(1000, 0o100_664, 1000).is_some());
+        assert!(untrusted_because(1000, 0o100_646, 1000).is_some());
+    }
 }

@@ -32,6 +32,9 @@ pub enum StoreError {
         found_bytes: u64,
         stated_bytes: u64,
     },
+    /// Somebody else could have written the file, or could write it.
+    #[error("{} is not trusted: {reason}", path.display())]
+    Untrusted { path: PathBuf, reason: &'static str },
     /// The header contradicts itself.
     #[error("{} has an invalid header: {reason}", path.display())]
     Header { path: PathBuf, reason: &'static str },
@@ -102,6 +105,23 @@ impl StoreError {
             action,
             path: path.to_path_buf(),
             source: source.into(),
+        }
+    }
+
+    /// Whether the bytes of a packed file are not what was written, or cannot be read any more. Writing the file
+    /// again helps then.
+    pub fn is_damage(&self) -> bool {
+        use io::ErrorKind::UnexpectedEof;
+        match self {
+            StoreError::NotPacked { .. }
+            | StoreError::Length { .. }
+            | StoreError::Header { .. }
+            | StoreError::Corrupt { .. } => true,
+            StoreError::Read { source, .. } => {
+                source.kind() == UnexpectedEof
+                    || matches!(source.raw_os_error(), Some(libc::EIO | libc::EBADMSG))
+            }
+            _ => false,
         }
     }
 

@@ -5,7 +5,7 @@ use crate::{BLOCK, BLOCK_U64, StoreError, round_up_to_block};
 use std::path::Path;
 
 /// Version of the layout of the file. A reader accepts exactly its own.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// First bytes of every packed file. The first is no text and the line ends are both kinds, so that a copy which went
 /// through a text conversion is recognised.
@@ -56,8 +56,13 @@ impl Header {
         self.table_len_bytes().next_multiple_of(BLOCK_U64)
     }
 
-    pub fn file_len_bytes(&self) -> u64 {
+    /// Where the stamp lies, the file's last block.
+    pub fn stamp_offset(&self) -> u64 {
         self.table_offset() + self.table_padded_bytes()
+    }
+
+    pub fn file_len_bytes(&self) -> u64 {
+        self.stamp_offset() + BLOCK_U64
     }
 
     /// Writes the header into a zeroed block.
@@ -148,7 +153,8 @@ impl Header {
         if after(data_offset, data_len) != Some(toc_offset)
             || after(toc_offset, toc_len) != Some(table_offset)
             || table_len != data_len / BLOCK_U64 * CRC_BYTES
-            || after(table_offset, table_len) != Some(real_len_bytes)
+            || after(table_offset, table_len).and_then(|end| end.checked_add(BLOCK_U64))
+                != Some(real_len_bytes)
         {
             return Err(invalid("its parts do not fill the file"));
         }

@@ -2,6 +2,7 @@
 
 use crate::checksum::crc;
 use crate::header::{CRC_BYTES, Header};
+use crate::stamp::{self, Stamp};
 use crate::{
     AlignedBuf, BLOCK, BLOCK_U64, DirectFile, IoMode, Source, StoreError, Verifier, source,
 };
@@ -18,6 +19,7 @@ pub struct PackedFile {
     header: Header,
     toc: AlignedBuf,
     table: Option<AlignedBuf>,
+    stamp: Option<Stamp>,
 }
 
 impl PackedFile {
@@ -28,7 +30,27 @@ impl PackedFile {
     /// [`StoreError`] where the file cannot be read, is no packed file, or its header or table of contents is
     /// damaged.
     pub fn open(path: &Path) -> Result<PackedFile, StoreError> {
-        let file = DirectFile::open(path)?;
+        let packed = PackedFile::of(DirectFile::open(path)?)?;
+        match packed.stamp {
+            Some(_) => Ok(packed),
+            None => Err(StoreError::Corrupt {
+                what: "stamp",
+                offset: packed.header.stamp_offset(),
+            }),
+        }
+    }
+
+    /// As [`open`](PackedFile::open), of a file in a cache: only this user or the administrator can have written
+    /// it. A damaged stamp counts as none.
+    ///
+    /// # Errors
+    /// [`StoreError::Untrusted`] for a file that others could have written, and those of [`open`](PackedFile::open).
+    pub fn open_own(path: &Path) -> Result<PackedFile, StoreError> {
+        PackedFile::of(DirectFile::open_own(path)?)
+    }
+
+    fn of(file: DirectFile) -> Result<PackedFile, StoreError> {
+        let path = file.path();
         if file.len_bytes() < BLOCK_U64 {
             return Err(StoreError::NotPacked {
                 path: path.to_path_buf(),
@@ -52,12 +74,41 @@ impl PackedFile {
             header.table_len_bytes(),
             header.table_crc,
         )?;
+        file.read_exact_at(header.stamp_offset(), &mut block)?;
         Ok(PackedFile {
+            stamp: stamp::decode(&block),
             file: Arc::new(file),
             header,
             toc,
             table: Some(table),
         })
+    }
+
+    /// What [`PackWriter::set_stamp`](crate::PackWriter::set_stamp) or the last [`PackedFile::restamp`] wrote; `None`
+    /// when a write of it was cut short.
+    pub fn stamp(&self) -> Option<Stamp> {
+        self.stamp
+    }
+
+    /// Writes another stamp into the file, where it lies. Nothing else in the file changes: a write that is cut
+    /// short costs the stamp only.
+    ///
+    /// # Errors
+    /// [`StoreError::File`] when the file cannot be written, or its name is another file's by now.
+    pub fn restamp(&mut self, stamp: Stamp) -> Result<(), StoreError> {
+        stamp::write(&self.file, self.header.stamp_offset(), stamp)?;
+        self.stamp = Some(stamp);
+        Ok(())
+    }
+
+    /// Whether the file's path still names this file.
+    pub fn is_at_its_path(&self) -> bool {
+        self.file.is_at_its_path()
+    }
+
+    /// As [`DirectFile::is_in_memory`].
+    pub fn is_in_memory(&self) -> bool {
+        self.file.is_in_memory()
     }
 
     /// The table of contents; empty after [`drop_toc`](PackedFile::drop_toc).

@@ -4,6 +4,7 @@
 //! cache, which is the memory that spilling is to save; so a folder without direct I/O, or one that lies in
 //! memory itself, is refused.
 
+use crate::direct::IN_MEMORY;
 use crate::{
     AlignedBuf, BLOCK, BLOCK_U64, DirectFile, IoMode, PreadConfig, PreadSource, Spill, StoreError,
     UringConfig, UringSource, round_up_to_block,
@@ -13,9 +14,6 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
-
-/// File systems that keep files in memory, by the kernel's magic numbers.
-const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// Opens a file of `bytes` bytes (rounded up to whole blocks) in `folder`. It has no name: it is gone with
 /// the process, however that ends.

@@ -2,13 +2,14 @@
 
 use crate::checksum::crc;
 use crate::header::{Header, MAX_TOC_BYTES};
+use crate::stamp::{self, Stamp};
+use crate::temporary::Temporary;
 use crate::{AlignedBuf, BLOCK, BLOCK_U64, StoreError, is_whole_blocks};
 use rustix::fd::OwnedFd;
-use rustix::fs::{Advice, Mode, OFlags};
+use rustix::fs::Advice;
 use rustix::io::Errno;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes collected before they are written; a multiple of [`BLOCK`].
 const BUFFER_BYTES: usize = 1 << 20;
@@ -33,6 +34,7 @@ pub struct PackWriter {
     flushed_to: u64,
     /// One checksum per block of the data region, as it will be stored.
     table: Vec<u8>,
+    stamp: Stamp,
     /// Whether a write failed, after which the file can only be given up.
     failed: bool,
 }
@@ -54,8 +56,14 @@ impl PackWriter {
             written_to: Header::DATA_OFFSET,
             flushed_to: 0,
             table: Vec::new(),
+            stamp: Stamp::default(),
             failed: false,
         })
+    }
+
+    /// The file's stamp from the beginning; see [`PackedFile::restamp`](crate::PackedFile::restamp).
+    pub fn set_stamp(&mut self, stamp: Stamp) {
+        self.stamp = stamp;
     }
 
     /// File offset at which the next byte will lie.
@@ -110,12 +118,15 @@ impl PackWriter {
         header.toc_crc = self.put_part(toc)?;
         let table = std::mem::take(&mut self.table);
         header.table_crc = self.put_part(&table)?;
+        let mut block = [0; BLOCK];
+        stamp::encode(&self.stamp, &mut block);
+        self.put(&block, false)?;
         self.flush(false)?;
         self.buffer[..BLOCK].fill(0);
         header.encode(&mut self.buffer[..BLOCK]);
         self.write_buffer(0, BLOCK)?;
         rustix::fs::fsync(&self.fd).map_err(|e| self.error("write", e))?;
-        self.drop_cached(0, header.file_len_bytes());
+        self.drop_cached(0, header.file_len_bytes())?;
         self.temporary.rename_to(&self.final_path)
     }
 
@@ -170,7 +181,7 @@ impl PackWriter {
         self.written_to += self.filled as u64;
         self.filled = 0;
         if self.written_to - self.flushed_to >= FLUSH_WINDOW_BYTES {
-            self.drop_cached(self.flushed_to, self.written_to - self.flushed_to);
+            self.drop_cached(self.flushed_to, self.written_to - self.flushed_to)?;
             self.flushed_to = self.written_to;
         }
         Ok(())
@@ -195,19 +206,20 @@ impl PackWriter {
     }
 
     /// Keeps the page cache, which is charged to the process, from growing with the file.
-    fn drop_cached(&self, offset: u64, len_bytes: u64) {
+    fn drop_cached(&mut self, offset: u64, len_bytes: u64) -> Result<(), StoreError> {
         if self.direct {
-            return;
+            return Ok(());
         }
-        // Dirty pages cannot be dropped. Failure leaves pages that the kernel will reclaim;
-        // that the bytes are on the device is `fsync`'s word, at the end.
-        let _ = rustix::fs::fdatasync(&self.fd);
+        // Dirty pages cannot be dropped. The kernel tells of a failed write-back once: here, not at the end.
+        rustix::fs::fdatasync(&self.fd).map_err(|e| self.error("write", e))?;
+        // Advice: where it is refused the pages stay until the kernel reclaims them.
         let _ = rustix::fs::fadvise(
             &self.fd,
             offset,
             NonZeroU64::new(len_bytes),
             Advice::DontNeed,
         );
+        Ok(())
     }
 
     fn error(&mut self, action: &'static str, e: Errno) -> StoreError {
@@ -216,85 +228,25 @@ impl PackWriter {
     }
 }
 
-/// The temporary name of a file being written, removed when dropped.
-struct Temporary {
-    path: PathBuf,
-    renamed: bool,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{Mode, OFlags};
 
-impl Temporary {
-    /// A new file in the folder of `final_path`, with direct I/O if that can be had.
-    fn create_beside(final_path: &Path) -> Result<(Temporary, OwnedFd, bool), StoreError> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let fail = |e: Errno| StoreError::file("create", final_path, e);
-        let name = final_path.file_name().ok_or_else(|| fail(Errno::ISDIR))?;
-        if final_path.is_dir() {
-            return Err(fail(Errno::ISDIR));
-        }
-        // A few names are tried: another process may have died and left one behind.
-        for _ in 0..64 {
-            let mut hidden = std::ffi::OsString::from(".");
-            hidden.push(name);
-            hidden.push(format!(
-                ".{}-{}.part",
-                std::process::id(),
-                COUNTER.fetch_add(1, Ordering::Relaxed)
-            ));
-            let path = final_path.with_file_name(hidden);
-            let create = |flags: OFlags| {
-                let flags = flags | OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
-                rustix::fs::open(&path, flags, Mode::from_raw_mode(0o666))
-            };
-            match create(OFlags::EXCL | OFlags::DIRECT) {
-                Ok(fd) => {
-                    let temporary = Temporary {
-                        path,
-                        renamed: false,
-                    };
-                    return Ok((temporary, fd, true));
-                }
-                Err(Errno::EXIST) => continue,
-                Err(Errno::INVAL) => {
-                    // Without direct I/O the refusal may come after the file was made.
-                    let _ = rustix::fs::unlink(&path);
-                    let fd = create(OFlags::EXCL).map_err(fail)?;
-                    let temporary = Temporary {
-                        path,
-                        renamed: false,
-                    };
-                    return Ok((temporary, fd, false));
-                }
-                Err(e) => return Err(fail(e)),
-            }
-        }
-        Err(fail(Errno::EXIST))
-    }
-
-    fn rename_to(&mut self, final_path: &Path) -> Result<(), StoreError> {
-        let fail = |e: Errno| StoreError::file("create", final_path, e);
-        rustix::fs::rename(&self.path, final_path).map_err(fail)?;
-        self.renamed = true;
-        // The new name survives a power cut only when the folder is durable too. Not every
-        // filesystem can sync a folder, and the file is complete under either outcome.
-        let folder = match final_path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        if let Ok(fd) = rustix::fs::open(
-            folder,
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        ) {
-            let _ = rustix::fs::fsync(&fd);
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        if !self.renamed {
-            let _ = rustix::fs::unlink(&self.path);
-        }
+    /// The null device takes every write and refuses to make any durable.
+    #[test]
+    fn a_write_that_does_not_reach_the_drive_is_an_error() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("m.neap");
+        let mut writer = PackWriter::create(&path).expect("created");
+        writer.fd = rustix::fs::open("/dev/null", OFlags::WRONLY, Mode::empty()).expect("open");
+        writer.direct = false;
+        let piece = vec![1; 1 << 20];
+        let written =
+            (0..FLUSH_WINDOW_BYTES >> 20).try_for_each(|_| writer.append(&piece).map(drop));
+        let error = written.expect_err("told while writing");
+        assert!(matches!(error, StoreError::File { .. }), "{error}");
+        assert!(writer.finish(b"").is_err());
+        assert!(!path.exists());
     }
 }

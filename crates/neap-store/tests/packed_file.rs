@@ -123,7 +123,7 @@ fn every_corrupted_byte_is_detected() {
     // Padding behind the data, the table of contents and the checksums.
     let path = write_packed(folder.path(), &rng.bytes(BLOCK + 100), &rng.bytes(300));
     let good = std::fs::read(&path).unwrap();
-    assert_eq!(good.len(), 5 * BLOCK);
+    assert_eq!(good.len(), 6 * BLOCK);
     let tag = PackedFile::open(&path).unwrap().content_tag();
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     for at in 0..good.len() {
@@ -175,7 +175,9 @@ fn errors_name_what_is_wrong() {
     assert!(text.contains("table of contents"), "{text}");
     let text = outcome(&|b| b[5 * BLOCK] ^= 1).to_string();
     assert!(text.contains("checksum table"), "{text}");
-    let text = outcome(&|b| b.truncate(5 * BLOCK)).to_string();
+    let text = outcome(&|b| b[6 * BLOCK] ^= 1).to_string();
+    assert!(text.contains("stamp"), "{text}");
+    let text = outcome(&|b| b.truncate(6 * BLOCK)).to_string();
     assert!(text.contains("truncated"), "{text}");
     for text in [outcome(&|b| b.clear()), outcome(&|b| b.truncate(100))] {
         assert!(text.to_string().contains("shorter than a header"));
@@ -219,4 +221,83 @@ fn a_verifier_checks_each_block_once_and_refuses_what_it_does_not_know() {
         assert!(verifier.verify(offset, &data[..len]).is_err());
         assert!(!verifier.is_verified(offset, len));
     }
+}
+
+#[test]
+fn a_stamp_is_changed_in_place_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.neap");
+    let mut writer = PackWriter::create(&path).unwrap();
+    writer.append(&Rng(6).bytes(BLOCK)).unwrap();
+    writer.set_stamp([1; 32]);
+    writer.finish(b"toc").unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let mut file = PackedFile::open(&path).unwrap();
+    assert_eq!(file.stamp(), Some([1; 32]));
+    file.restamp([2; 32]).unwrap();
+    assert_eq!(file.stamp(), Some([2; 32]));
+    let after = std::fs::read(&path).unwrap();
+    assert_eq!(PackedFile::open(&path).unwrap().stamp(), Some([2; 32]));
+    let stamp_at = before.len() - BLOCK;
+    assert!(before[..stamp_at] == after[..stamp_at]);
+    read_all(&path).unwrap();
+
+    // A write that was cut short: a cache goes on without, a file that the user names is damaged.
+    std::fs::write(
+        &path,
+        [&after[..stamp_at + 16], &vec![0; BLOCK - 16]].concat(),
+    )
+    .unwrap();
+    assert_eq!(PackedFile::open_own(&path).unwrap().stamp(), None);
+    let error = PackedFile::open(&path).err().unwrap();
+    assert!(error.is_damage(), "{error}");
+
+    // Another file took the name: it keeps its own stamp.
+    write_packed(folder.path(), b"other", b"toc");
+    std::fs::rename(folder.path().join("model.neap"), &path).unwrap();
+    assert!(!file.is_at_its_path());
+    assert!(file.restamp([3; 32]).is_err());
+    assert_eq!(PackedFile::open(&path).unwrap().stamp(), Some([0; 32]));
+}
+
+#[test]
+fn a_cache_trusts_only_what_its_user_wrote() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_packed(folder.path(), b"data", b"toc");
+    PackedFile::open_own(&path).unwrap();
+    let untrusted = |path: &std::path::Path| {
+        matches!(
+            PackedFile::open_own(path),
+            Err(StoreError::Untrusted { .. })
+        )
+    };
+    let link = folder.path().join("link.neap");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert!(untrusted(&link));
+    PackedFile::open(&link).unwrap();
+    for mode in [0o664, 0o646, 0o666] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        assert!(untrusted(&path), "{mode:o}");
+    }
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    PackedFile::open_own(&path).unwrap();
+    // Only the administrator can give files away.
+    if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
+        assert!(untrusted(&path));
+    }
+}
+
+#[test]
+fn a_file_in_memory_says_so() {
+    let on_drive = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = write_packed(on_drive.path(), b"data", b"toc");
+    let on_drive = PackedFile::open(&path).unwrap();
+    let Ok(in_memory) = tempfile::tempdir_in("/dev/shm") else {
+        neap_testing::skip("there is no /dev/shm");
+        return;
+    };
+    let path = write_packed(in_memory.path(), b"data", b"toc");
+    assert!(PackedFile::open(&path).unwrap().is_in_memory());
+    assert!(!on_drive.is_in_memory());
 }

@@ -121,9 +121,10 @@ impl Session {
         let ledger = next.ledger;
         let replaced = self.larger_spill(&next).and_then(|spill| {
             let (program, execution) = (next.program, next.execution);
-            Ok(self
+            let replaced = self
                 .inner
-                .replace(program, execution, &next.workload, spill)?)
+                .replace(program, execution, &next.workload, spill);
+            replaced.map_err(|e| self.packed.told(e))
         });
         if replaced.is_ok() {
             self.standing.budget_bytes = adaptation.budget_bytes;

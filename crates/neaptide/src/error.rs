@@ -2,6 +2,8 @@
 
 use crate::budget::Bytes;
 use crate::ledger::Ledger;
+use neap_store::StoreError;
+use std::path::Path;
 use thiserror::Error;
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -27,6 +29,10 @@ pub enum Error {
     /// cannot be computed with, such as an index out of range.
     #[error("{0}")]
     Run(String),
+    /// A cached packed file turned out to be damaged while it ran, and was removed. Opening the model again packs it
+    /// anew.
+    #[error("{0}")]
+    DamagedCache(String),
     /// Something here does not work as it should.
     #[error("{0}")]
     Defect(String),
@@ -51,6 +57,16 @@ impl From<neap_runtime::RuntimeError> for Error {
             RuntimeError::Plan(_) | RuntimeError::Panicked { .. } => Error::Defect(text),
             _ => Error::Run(text),
         }
+    }
+}
+
+/// What is wrong with the packed file at `path`, in words that name it.
+pub(crate) fn packed_error(path: &Path, error: &StoreError) -> String {
+    match error {
+        StoreError::Corrupt { .. } | StoreError::Read { .. } => {
+            format!("{} is damaged ({error})", path.display())
+        }
+        _ => error.to_string(),
     }
 }
 

@@ -24,10 +24,13 @@
 
 mod adapt;
 mod budget;
+mod cache;
 mod calibrate;
 mod curve;
 mod error;
 mod host;
+mod identity;
+mod in_use;
 mod ledger;
 pub mod memory;
 mod model;
@@ -56,6 +59,6 @@ pub use neap_kernels::simd::Isa;
 pub use neap_plan::{Timeline, Workload};
 pub use neap_sim::CostProfile;
 pub use neap_store::{IoMode, measure_bandwidth};
-pub use pack::Progress;
+pub use pack::{Progress, Work};
 pub use session::{Bounds, Plan, PlanOptions, RunOptions, Session, Strategy};
 pub use strategy::SearchEffort;

@@ -1,10 +1,13 @@
 //! Opening a model: an `.onnx` is packed on first use into a cache, a `.neap` is opened as it is.
 
-use crate::error::{Error, Result};
+use crate::cache;
+use crate::error::{Error, Result, packed_error};
 use crate::host::{Embedded, Host, OwnProcess};
-use crate::pack::{self, Progress};
-use neap_compile::{BandCount, PROGRAM_VERSION, Programs, StepOrder, count_bands};
+use crate::pack::{self, CODE_VERSION, Progress};
+use crate::source_weights::SourceFiles;
+use neap_compile::{BandCount, Programs, StepOrder, count_bands};
 use neap_ir::{DType, Graph, Literal, Program, TensorType};
+use neap_onnx::Bound;
 use neap_store::PackedFile;
 use std::collections::BTreeMap;
 use std::fs;
@@ -64,7 +67,7 @@ impl Cache {
     /// The folder for what belongs to no model; `None` without a home directory.
     pub fn folder(&self) -> Option<PathBuf> {
         match self {
-            Cache::Auto => user_cache(),
+            Cache::Auto => cache::user_folder(),
             Cache::Folder(folder) => Some(folder.clone()),
         }
     }
@@ -75,12 +78,21 @@ impl Cache {
 pub struct Model {
     pub(crate) programs: Programs,
     /// The packed file; the `.onnx` where there are no weights to pack.
-    path: PathBuf,
+    packed: Packed,
     /// The open packed file.
     file: Option<PackedFile>,
     /// Where what is learnt of the machine is kept.
     pub(crate) cache: Cache,
     pub(crate) host: Arc<dyn Host>,
+    pub(crate) remarks: Vec<String>,
+}
+
+/// A packed file.
+#[derive(Debug, Clone)]
+pub(crate) struct Packed {
+    pub path: PathBuf,
+    /// It was packed into a cache, from which it can be removed: the source is at hand.
+    pub is_cached: bool,
 }
 
 /// An input or output of a model.
@@ -108,28 +120,38 @@ impl Model {
         options.host.trim_program();
         let path = path.as_ref();
         if is_packed(path)? {
-            let model = open_packed(path, options)?;
+            let model = open_packed(path, false, options)?;
             return check_shapes(model, options);
         }
-        // Hints matter only when shapes are open: most models have one packed form, whatever the hints.
-        let hinted = (!options.shape_hints.is_empty()).then(|| options.with_hints());
-        for options in std::iter::once(options).chain(&hinted) {
-            if let Ok(model) = open_packed(&cached_path(path, options)?, options) {
-                return Ok(model);
-            }
-        }
-        let (graph, options) = match (neap_onnx::open(path, &onnx_options(options)), &hinted) {
-            (Err(neap_onnx::OnnxError::DynamicInput { .. }), Some(hinted)) => {
-                (neap_onnx::open(path, &onnx_options(hinted))?, hinted)
-            }
-            (graph, _) => (graph?, options),
-        };
-        if !pack::has_weights(&graph) {
-            return open_bare(graph, path, options);
-        }
-        let target = cached_path(path, options)?;
-        pack_in_order(graph, &target, options, progress)?;
-        open_packed(&target, options)
+        cache::open(path, options, progress)
+    }
+
+    pub(crate) fn of(
+        programs: Programs,
+        packed: Packed,
+        mut file: PackedFile,
+        options: &OpenOptions,
+    ) -> Result<Model> {
+        file.drop_toc()?;
+        options.host.trim();
+        Ok(Model {
+            programs,
+            packed,
+            file: Some(file),
+            cache: options.cache.clone(),
+            host: options.host.clone(),
+            remarks: Vec::new(),
+        })
+    }
+
+    /// What the user should hear about opening the model, such as that its packed form was damaged.
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
+    }
+
+    /// Whether the packed file lies in memory (tmpfs), which no budget counts.
+    pub fn is_packed_in_memory(&self) -> bool {
+        self.file.as_ref().is_some_and(PackedFile::is_in_memory)
     }
 
     /// The plain program, without row bands.
@@ -150,7 +172,7 @@ impl Model {
 
     /// The packed file in use; `None` without weights.
     pub fn packed_path(&self) -> Option<&Path> {
-        self.file.as_ref().map(|_| self.path.as_path())
+        self.file.as_ref().map(|_| self.packed.path.as_path())
     }
 
     /// The packed file.
@@ -159,15 +181,16 @@ impl Model {
     /// [`Error::BadInput`] for a model without weights.
     pub(crate) fn packed(&self) -> Result<(&Path, &PackedFile)> {
         match &self.file {
-            Some(file) => Ok((&self.path, file)),
-            None => Err(pack::no_weights(&self.path.display())),
+            Some(file) => Ok((&self.packed.path, file)),
+            None => Err(pack::no_weights(&self.packed.path.display())),
         }
     }
 
     /// Takes the packed file away, as [`Model::packed`].
-    pub(crate) fn take_packed(&mut self) -> Result<PackedFile> {
+    pub(crate) fn take_packed(&mut self) -> Result<(Packed, PackedFile)> {
         let file = self.file.take();
-        file.ok_or_else(|| pack::no_weights(&self.path.display()))
+        let file = file.ok_or_else(|| pack::no_weights(&self.packed.path.display()))?;
+        Ok((self.packed.clone(), file))
     }
 
     /// Tells early that the model cannot run for want of weights.
@@ -180,7 +203,7 @@ impl Model {
 
     /// On the file system that weights are on, or would be.
     pub(crate) fn place(&self) -> &Path {
-        &self.path
+        &self.packed.path
     }
 
     pub fn name(&self) -> &str {
@@ -208,9 +231,11 @@ impl Model {
     /// Checks every byte of the packed file against its checksums.
     ///
     /// # Errors
-    /// [`Error`] names the first block that is damaged or cannot be read.
+    /// [`Error::BadInput`] names the file and the first block that is damaged or cannot be read.
     pub fn verify(&self) -> Result<()> {
-        Ok(self.packed()?.1.verify_all()?)
+        let (path, file) = self.packed()?;
+        file.verify_all()
+            .map_err(|e| Error::BadInput(packed_error(path, &e)))
     }
 }
 
@@ -226,11 +251,7 @@ pub fn pack(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {
     options.host.trim_program();
-    let graph = neap_onnx::open(model, &onnx_options(options))?;
-    if !pack::has_weights(&graph) {
-        return Err(pack::no_weights(&model.display()));
-    }
-    pack_in_order(graph, target, options, progress)
+    cache::pack_to(model, target, options, progress)
 }
 
 /// As [`pack`], of a graph that was built in memory or by another reader. Its shapes are bound, its
@@ -242,19 +263,15 @@ pub fn pack_graph(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progress
     if !pack::has_weights(&graph) {
         return Err(pack::no_weights(&graph.name));
     }
-    pack_in_order(graph, target, &OpenOptions::default(), progress)
-}
-
-fn pack_in_order(
-    graph: Graph,
-    target: &Path,
-    options: &OpenOptions,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<()> {
-    options.host.trim();
-    pack::write(graph, target, options, progress)?;
-    options.host.trim();
-    Ok(())
+    let files = SourceFiles::open(&graph)?;
+    pack::write(
+        graph,
+        files,
+        None,
+        target,
+        &OpenOptions::default(),
+        progress,
+    )
 }
 
 impl TensorInfo {
@@ -272,7 +289,7 @@ impl TensorInfo {
 
 impl OpenOptions {
     /// Hints taken as shapes.
-    fn with_hints(&self) -> OpenOptions {
+    pub(crate) fn with_hints(&self) -> OpenOptions {
         let mut shapes = self.shape_hints.clone();
         shapes.extend(self.shapes.clone());
         OpenOptions {
@@ -283,7 +300,7 @@ impl OpenOptions {
     }
 }
 
-fn onnx_options(options: &OpenOptions) -> neap_onnx::OpenOptions {
+pub(crate) fn onnx_options(options: &OpenOptions) -> neap_onnx::OpenOptions {
     neap_onnx::OpenOptions {
         shapes: options.shapes.clone(),
         bindings: options.bindings.clone(),
@@ -310,35 +327,34 @@ pub(crate) fn reopen(model: &Model) -> Result<Model> {
         host: model.host.clone(),
         ..OpenOptions::default()
     };
-    open_packed(model.packed()?.0, &options)
+    let (path, _) = model.packed()?;
+    open_packed(path, model.packed.is_cached, &options)
 }
 
-fn open_packed(path: &Path, options: &OpenOptions) -> Result<Model> {
-    let mut file = PackedFile::open(path)?;
-    let programs = Programs::decode(file.toc(), file.data_range())
+pub(crate) fn open_packed(path: &Path, is_cached: bool, options: &OpenOptions) -> Result<Model> {
+    let file = PackedFile::open(path).map_err(|e| Error::BadInput(packed_error(path, &e)))?;
+    let programs = Programs::decode(file.toc(), CODE_VERSION, file.data_range())
         .map_err(|reason| Error::BadInput(format!("{}: {reason}", path.display())))?;
-    file.drop_toc()?;
-    options.host.trim();
-    Ok(Model {
-        programs,
-        path: path.to_path_buf(),
-        file: Some(file),
-        cache: options.cache.clone(),
-        host: options.host.clone(),
-    })
+    let path = path.to_path_buf();
+    Model::of(programs, Packed { path, is_cached }, file, options)
 }
 
 /// A model that has shapes and no weights: lowered as it would be packed, and nothing written.
-fn open_bare(graph: Graph, path: &Path, options: &OpenOptions) -> Result<Model> {
+pub(crate) fn open_bare(opened: Bound, path: &Path, options: &OpenOptions) -> Result<Model> {
     options.host.trim();
-    let programs = pack::plan_only(graph, options)?;
+    let files = SourceFiles::of(opened.open);
+    let programs = pack::plan_only(opened.graph, files, options)?;
     options.host.trim();
     Ok(Model {
         programs,
-        path: path.to_path_buf(),
+        packed: Packed {
+            path: path.to_path_buf(),
+            is_cached: false,
+        },
         file: None,
         cache: options.cache.clone(),
         host: options.host.clone(),
+        remarks: Vec::new(),
     })
 }
 
@@ -351,7 +367,7 @@ fn check_shapes(model: Model, options: &OpenOptions) -> Result<Model> {
             Some(input) if input.ty.shape != *shape => {
                 return Err(Error::BadInput(format!(
                     "{} was packed for input '{name}' of shape {}, not {}: pack the .onnx again with that shape",
-                    model.path.display(),
+                    model.packed.path.display(),
                     shape_text(&input.ty.shape),
                     shape_text(shape)
                 )));
@@ -386,79 +402,4 @@ fn is_packed(path: &Path) -> Result<bool> {
         .and_then(|mut f| std::io::Read::read(&mut f, &mut magic))
         .map_err(|e| Error::BadInput(format!("cannot open {}: {e}", path.display())))?;
     Ok(read == 8 && magic == neap_store::MAGIC)
-}
-
-/// The key covers what the packed form depends on: the file's identity, the bound shapes, this build.
-fn cached_path(model: &Path, options: &OpenOptions) -> Result<PathBuf> {
-    let cannot =
-        |e: std::io::Error| Error::BadInput(format!("cannot open {}: {e}", model.display()));
-    let canonical = fs::canonicalize(model).map_err(cannot)?;
-    let meta = fs::metadata(&canonical).map_err(cannot)?;
-    if !meta.is_file() {
-        return Err(Error::BadInput(format!(
-            "{} is not a file",
-            model.display()
-        )));
-    }
-    let modified = meta
-        .modified()
-        .ok()
-        .and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok())
-        .map_or(0, |d| d.as_nanos());
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(format!("{}\0{}\0{modified}\0", PROGRAM_VERSION, meta.len()).as_bytes());
-    let (shapes, bindings, order) = (&options.shapes, &options.bindings, options.step_order);
-    hasher.update(format!("{shapes:?}\0{bindings:?}\0{order:?}").as_bytes());
-    let key = &hasher.finalize().to_hex()[..12];
-    let stem = canonical
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
-    let name = format!("{stem}.{key}.neap");
-
-    let folder = match &options.cache {
-        Cache::Folder(folder) => {
-            fs::create_dir_all(folder).map_err(|e| {
-                Error::BadInput(format!(
-                    "cannot create the cache folder {}: {e}",
-                    folder.display()
-                ))
-            })?;
-            folder.clone()
-        }
-        Cache::Auto => {
-            let beside = canonical.parent().unwrap_or(Path::new(".")).to_path_buf();
-            if beside.join(&name).exists() || writable(&beside) {
-                beside
-            } else {
-                // Two folders may hold models of one name and size.
-                let folder = user_cache().ok_or_else(|| {
-                    Error::BadInput(format!(
-                        "{} cannot be written and there is no home directory: give --cache-dir",
-                        beside.display()
-                    ))
-                })?;
-                let place = blake3::hash(canonical.as_os_str().as_encoded_bytes()).to_hex();
-                let folder = folder.join(&place[..12]);
-                fs::create_dir_all(&folder).map_err(|e| {
-                    Error::BadInput(format!("cannot create {}: {e}", folder.display()))
-                })?;
-                folder
-            }
-        }
-    };
-    Ok(folder.join(name))
-}
-
-fn writable(folder: &Path) -> bool {
-    rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok()
-}
-
-fn user_cache() -> Option<PathBuf> {
-    let base = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .filter(|p| p.is_absolute())
-        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))?;
-    Some(base.join("neaptide"))
 }

@@ -1,6 +1,7 @@
 //! Writing a packed model: recipes are followed one after another, a few megabytes at a time.
 
 use crate::error::{Error, Result};
+use crate::identity::Provenance;
 use crate::model::OpenOptions;
 use crate::source_weights::SourceFiles;
 use neap_compile::{Kernels, Programs, StepOrder, Target, check_supported, workload};
@@ -16,13 +17,29 @@ use neap_store::{BLOCK, PackWriter};
 use std::ops::Range;
 use std::path::Path;
 
+/// Changes with the code that makes what packed files hold, from which the build script derives it; part of every file.
+pub(crate) const CODE_VERSION: u32 = match u32::from_str_radix(env!("NEAPTIDE_CODE_VERSION"), 10) {
+    Ok(version) => version,
+    Err(_) => panic!("the build script gives a number"),
+};
+
 /// Source bytes held at once while packing: three buffers of this size fit into the smallest budgets
 /// under which models run.
 const CHUNK_BYTES: usize = 512 << 10;
 
-/// How far packing is.
+/// What opening a model can take time for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// Reading the source, to know whether it is what was packed.
+    Hashing,
+    /// Writing weights in the form in which they are streamed.
+    Packing,
+}
+
+/// How far one kind of work is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
+    pub work: Work,
     pub done_bytes: u64,
     pub total_bytes: u64,
 }
@@ -39,14 +56,18 @@ pub(crate) fn no_weights(model: &dyn std::fmt::Display) -> Error {
     ))
 }
 
-/// Lowers `graph` and writes it to `target`.
+/// Lowers `graph` and writes it to `target`, with what `provenance` says of its source.
+///
+/// # Errors
+/// [`Error::BadInput`] for what cannot be packed, read or written, and when the source changes meanwhile.
 pub(crate) fn write(
     graph: Graph,
+    mut files: SourceFiles,
+    provenance: Option<&Provenance>,
     target: &Path,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {
-    let mut files = SourceFiles::open(&graph).map_err(Error::BadInput)?;
     let Lowered {
         mut program,
         recipes,
@@ -65,6 +86,7 @@ pub(crate) fn write(
         panels: Vec::new(),
     };
     progress(Progress {
+        work: Work::Packing,
         done_bytes,
         total_bytes,
     });
@@ -73,21 +95,34 @@ pub(crate) fn write(
         packer.follow(recipe, &mut |bytes| {
             done_bytes += bytes;
             progress(Progress {
+                work: Work::Packing,
                 done_bytes,
                 total_bytes,
             });
         })?;
     }
     // Without the buffers, which would come on top of both programs.
-    let writer = packer.into_writer();
-    let programs = finished(program, options.step_order)?;
-    writer.finish(&programs.encode()?)?;
+    let mut writer = packer.into_writer();
+    let sealed = match provenance {
+        Some(provenance) => Some(provenance.seal(&files.present(), progress)?),
+        None => None,
+    };
+    let mut toc = finished(program, options.step_order)?.encode(CODE_VERSION)?;
+    if let Some((origin, stamp)) = sealed {
+        toc = origin.append_to(toc)?;
+        writer.set_stamp(stamp);
+    }
+    files.check_unchanged()?;
+    writer.finish(&toc)?;
     Ok(())
 }
 
 /// The programs that packing `graph` would give, with weights where they would lie; nothing is written.
-pub(crate) fn plan_only(graph: Graph, options: &OpenOptions) -> Result<Programs> {
-    let mut files = SourceFiles::open(&graph).map_err(Error::BadInput)?;
+pub(crate) fn plan_only(
+    graph: Graph,
+    mut files: SourceFiles,
+    options: &OpenOptions,
+) -> Result<Programs> {
     let mut program = lower(graph, &mut files)?.program;
     options.host.trim();
     let mut end = Some(BLOCK as u64);

@@ -4,6 +4,7 @@ use crate::budget::{Budget, Scope};
 use crate::calibrate::{Calibration, CostSource, Known};
 use crate::error::{Error, Result};
 use crate::host::Host;
+use crate::in_use::InUse;
 use crate::ledger::{self, Ledger};
 use crate::model::{Model, TensorInfo};
 use crate::prepared::Prepared;
@@ -360,7 +361,8 @@ impl Model {
     /// # Errors
     /// [`Error::BadInput`] for a model without weights, or when files cannot be opened or read.
     pub fn into_session(mut self, plan: Plan, options: &RunOptions) -> Result<Session> {
-        let mut file = self.take_packed()?;
+        let (packed, mut file) = self.take_packed()?;
+        let packed = InUse::new(packed, &file);
         let mut source = file.open_source(options.io)?;
         if let Some(rate) = options.throttle_bytes_per_second {
             source = Box::new(ThrottledSource::new(source, rate)?);
@@ -381,19 +383,16 @@ impl Model {
             verifier,
             spill: spill::open(&spill_folder, plan.verdict.spill_bytes, options)?,
         };
-        let inner = neap_runtime::Session::open(
-            program,
-            plan.execution,
-            &plan.workload,
-            storage,
-            settings,
-        )?;
+        let inner =
+            neap_runtime::Session::open(program, plan.execution, &plan.workload, storage, settings)
+                .map_err(|e| packed.told(e))?;
         drop(plan.workload);
         self.host.trim();
         Ok(Session {
             inner,
             inputs,
             outputs,
+            packed,
             standing: Standing {
                 programs: self.programs,
                 options: options.clone(),
@@ -415,6 +414,7 @@ pub struct Session {
     pub(crate) inner: neap_runtime::Session,
     inputs: Vec<TensorInfo>,
     outputs: Vec<TensorInfo>,
+    pub(crate) packed: InUse,
     pub(crate) standing: Standing,
 }
 
@@ -463,7 +463,8 @@ impl Session {
                 bytes,
             })
             .collect();
-        Ok(self.inner.run(&inputs, &mut outputs)?)
+        let run = self.inner.run(&inputs, &mut outputs);
+        run.map_err(|e| self.packed.told(e))
     }
 
     /// Waits until all resident weights are in memory, which the first run after opening or after a change of
@@ -472,7 +473,7 @@ impl Session {
     /// # Errors
     /// [`Error::Run`] when they cannot be read or are corrupted; the next run, or this, tries again.
     pub fn settle(&mut self) -> Result<()> {
-        Ok(self.inner.settle()?)
+        self.inner.settle().map_err(|e| self.packed.told(e))
     }
 
     /// Name and bytes of each activation that is kept after a run, under

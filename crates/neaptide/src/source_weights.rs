@@ -2,27 +2,42 @@
 
 use half::{bf16, f16};
 use neap_ir::{Const, DType, Graph, Literal, SourceFile, ValueId};
+use neap_onnx::{OnnxError, OpenFile};
 use neap_rewrite::ConstReader;
-use rustix::fs::{Advice, fadvise};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 /// Open source files, by `FileId`; `None` for one that was never written.
 pub(crate) struct SourceFiles {
-    files: Vec<Option<File>>,
+    files: Vec<Option<Arc<OpenFile>>>,
 }
 
 impl SourceFiles {
-    pub fn open(graph: &Graph) -> Result<SourceFiles, String> {
-        let open = |file: &SourceFile| match file {
+    /// Those that a graph was read from.
+    pub fn of(files: Vec<Option<Arc<OpenFile>>>) -> SourceFiles {
+        SourceFiles { files }
+    }
+
+    /// Those that a graph names.
+    pub fn open(graph: &Graph) -> Result<SourceFiles, OnnxError> {
+        let open = |(index, file): (usize, &SourceFile)| match file {
             SourceFile::Absent => Ok(None),
-            SourceFile::At(path) => File::open(path)
-                .map(Some)
-                .map_err(|e| format!("cannot open {path}: {e}")),
+            SourceFile::At(path) => OpenFile::open(path.as_ref(), index).map(|f| Some(f.into())),
         };
-        Ok(SourceFiles {
-            files: graph.files.iter().map(open).collect::<Result<_, _>>()?,
-        })
+        let files = graph.files.iter().enumerate().map(open);
+        Ok(SourceFiles::of(files.collect::<Result<_, _>>()?))
+    }
+
+    /// Those that were written.
+    pub fn present(&self) -> Vec<Arc<OpenFile>> {
+        self.files.iter().flatten().cloned().collect()
+    }
+
+    /// Whether what was read is of one state of each file.
+    pub fn check_unchanged(&self) -> Result<(), OnnxError> {
+        self.files
+            .iter()
+            .flatten()
+            .try_for_each(|f| f.check_unchanged())
     }
 
     /// Reads `elements` of the constant `value` from element `start` on, as little-endian bytes of
@@ -55,13 +70,7 @@ impl SourceFiles {
                 };
                 file.read_exact_at(raw, offset)
                     .map_err(|e| format!("cannot read weights: {e}"))?;
-                // Advice only: where it is refused the pages stay until they are reclaimed.
-                let _ = fadvise(
-                    file,
-                    offset,
-                    std::num::NonZeroU64::new(raw.len() as u64),
-                    Advice::DontNeed,
-                );
+                file.drop_cached(offset, raw.len() as u64);
                 Ok(*stored_dtype)
             }
             _ => Err("has no data".into()),

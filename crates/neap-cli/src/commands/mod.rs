@@ -12,20 +12,37 @@ pub mod zoo;
 
 use crate::failure::Outcome;
 use crate::interrupt;
-use crate::progress::Progress;
-use neaptide::{Model, OpenOptions};
+use crate::progress::{Progress, note};
+use neaptide::{Model, OpenOptions, Work};
 use std::path::Path;
 
 /// Opens a model, packing it with progress where need be.
 pub fn open(path: &Path, options: &OpenOptions, quiet: bool) -> Outcome<Model> {
     let _deferred = interrupt::defer();
     let mut progress = Progress::new(format!("packing {}", file_name(path)), quiet);
-    let model = Model::open(path, options, &mut |p| {
-        progress.at(p.done_bytes, p.total_bytes)
-    })?;
+    let model = Model::open(path, options, &mut |p| follow(&mut progress, p))?;
     progress.finish();
     interrupt::check()?;
+    model.remarks().iter().for_each(|remark| note(remark));
     Ok(model)
+}
+
+/// Shows how far packing is. Hashing takes a fraction of that, and is shown as nothing.
+fn follow(progress: &mut Progress, at: neaptide::Progress) {
+    match at.work {
+        Work::Packing => progress.at(at.done_bytes, at.total_bytes),
+        Work::Hashing => interrupt::unwind_if_asked(),
+    }
+}
+
+/// A line where the packed model lies in memory.
+pub fn note_memory(model: &Model) {
+    if let Some(path) = model.packed_path().filter(|_| model.is_packed_in_memory()) {
+        note(&format!(
+            "{} lies in memory (tmpfs), which the budget does not count",
+            path.display()
+        ));
+    }
 }
 
 /// Short enough for a line with a progress bar.

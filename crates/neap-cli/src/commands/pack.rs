@@ -38,12 +38,13 @@ pub fn run(args: &PackArgs, quiet: bool) -> Outcome {
         let mut progress =
             Progress::new(format!("packing {}", super::file_name(&args.model)), quiet);
         neaptide::pack(&args.model, &args.output, &options, &mut |p| {
-            progress.at(p.done_bytes, p.total_bytes)
+            super::follow(&mut progress, p)
         })?;
         progress.finish();
     }
     interrupt::check()?;
     let model = Model::open(&args.output, &options, &mut |_| {})?;
+    super::note_memory(&model);
     let mut text = format!(
         "{}: {} of weights\n",
         args.output.display(),

@@ -112,7 +112,7 @@ impl Made {
         let mut progress = Progress::new(format!("packing {NETWORK}"), quiet);
         let packed = made.model();
         neaptide::pack(&onnx, &packed, &OpenOptions::of_own_process(), &mut |p| {
-            progress.at(p.done_bytes, p.total_bytes);
+            super::follow(&mut progress, p);
         })?;
         progress.finish();
         Ok(made)

@@ -26,6 +26,7 @@ use clap::{ArgMatches, Args};
 use neaptide::{Budget, Model, OpenOptions, OwnProcess, RunOptions, memory};
 use std::ffi::OsString;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -125,12 +126,14 @@ pub fn run(args: &RunArgs, given: &ArgMatches, quiet: bool) -> Outcome {
             "--trace-events shows one plan: leave --budget-schedule and --follow away",
         ));
     }
-    if !args.enforce {
-        return here(args, args.first_budget(), false, quiet);
-    }
-    match supervise::own_limit_bytes() {
+    let ended = match supervise::own_limit_bytes().filter(|_| args.enforce) {
         Some(limit) => here(args, Budget::Bytes(limit), true, quiet),
-        None => enforced(args, quiet),
+        None if args.enforce => enforced(args, quiet),
+        None => here(args, args.first_budget(), false, quiet),
+    };
+    match ended {
+        Err(Failure::DamagedCache(damage)) => Err(again(damage)),
+        ended => ended,
     }
 }
 
@@ -140,6 +143,27 @@ pub(crate) fn carried_to_members(given: &ArgMatches) -> Vec<OsString> {
     let mut words = carried::words::<OpenArgs>(given);
     words.extend(carried::words::<EngineArgs>(given));
     words
+}
+
+/// Marks a process that has begun anew; its value says nothing.
+const BEGUN_ANEW: &str = "NEAPTIDE_BEGUN_ANEW";
+
+/// Begins anew in this process, once, with nothing left of what it had in memory: the cached file is removed, so the
+/// model is packed again. Returns only where that cannot be.
+fn again(damage: String) -> Failure {
+    if std::env::var_os(BEGUN_ANEW).is_some() {
+        return Failure::DamagedCache(damage);
+    }
+    note(&format!("{damage}: packing the model again"));
+    let mut command = std::process::Command::new("/proc/self/exe");
+    if let Some(name) = std::env::args_os().next() {
+        command.arg0(name);
+    }
+    let error = command
+        .args(std::env::args_os().skip(1))
+        .env(BEGUN_ANEW, "1")
+        .exec();
+    bad(format!("{damage}; the run cannot begin anew: {error}"))
 }
 
 impl RunArgs {
@@ -304,6 +328,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     if !quiet {
         inputs.remarks.iter().for_each(|remark| note(remark));
     }
+    super::note_memory(&model);
     interrupt::check()?;
     let measured_runs = args.measured_runs();
     let mut figures = Figures::new(measured_runs);
@@ -338,6 +363,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
         base_overhead_bytes: plan.base_overhead_bytes(),
         ledger: plan.ledger,
         resident_weight_bytes: plan.verdict.resident_bytes,
+        packed_in_memory: model.is_packed_in_memory(),
         prepared_weight_bytes: plan.execution.prepared_bytes(&plan.workload),
         loaded_bytes_per_run: 0,
         stored_bytes_per_run: plan.verdict.stored_bytes_per_run,

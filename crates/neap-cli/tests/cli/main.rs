@@ -3,6 +3,7 @@
 mod bare;
 mod blocks;
 mod budgets;
+mod caching;
 mod calibration;
 mod changes;
 mod commands;

@@ -75,6 +75,24 @@ impl Model {
         self
     }
 
+    /// An initializer of floats that are a whole file beside the model.
+    pub fn external_weights(mut self, name: &str, dims: &[u64], file: &str) -> Model {
+        let mut tensor = Message::default();
+        for &dim in dims {
+            tensor = tensor.number(1, dim);
+        }
+        let location = Message::default()
+            .bytes(1, b"location")
+            .bytes(2, file.as_bytes());
+        let tensor = tensor
+            .number(2, FLOAT)
+            .bytes(8, name.as_bytes())
+            .message(13, &location)
+            .number(14, 1);
+        self.0 = self.0.message(5, &tensor);
+        self
+    }
+
     /// Dimensions that are no numbers are dynamic.
     pub fn input(mut self, name: &str, dtype: u64, dims: &[&str]) -> Model {
         self.0 = self.0.message(11, &value(name, dtype, dims));

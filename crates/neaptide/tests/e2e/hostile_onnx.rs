@@ -1,7 +1,7 @@
 //! Damaged ONNX files through everything: opening, packing, planning, running.
 
 use crate::build::Random;
-use neaptide::{Budget, Cache, Error, Model, OpenOptions, RunOptions};
+use neaptide::{Budget, Cache, Error, Model, OpenOptions, RunOptions, Work};
 use std::path::Path;
 
 #[path = "../../../neap-onnx/tests/support/mod.rs"]
@@ -120,4 +120,42 @@ fn mutated_models_run_or_fail_cleanly() {
         }
     }
     assert!(ran > 300, "mutations reach the end: {ran}");
+}
+
+#[test]
+fn a_model_that_changes_while_it_is_packed_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (path, cache) = (folder.path().join("m.onnx"), folder.path().join("cache"));
+    std::fs::write(&path, model()).expect("written");
+    let open = OpenOptions {
+        cache: Cache::Folder(cache.clone()),
+        ..OpenOptions::default()
+    };
+    let names = || {
+        let entries = std::fs::read_dir(&cache).expect("readable");
+        entries.flatten().map(|e| e.file_name()).collect::<Vec<_>>()
+    };
+    let rewrite = || std::fs::write(&path, model()).expect("written");
+    let replace = || {
+        std::fs::write(folder.path().join("new"), model()).expect("written");
+        std::fs::rename(folder.path().join("new"), &path).expect("renamed");
+    };
+    for change in [&rewrite as &dyn Fn(), &replace] {
+        for work in [Work::Packing, Work::Hashing] {
+            let mut pending = Some(change);
+            let result = Model::open(&path, &open, &mut |p| {
+                if p.work == work
+                    && let Some(change) = pending.take()
+                {
+                    change();
+                }
+            });
+            let error = result.err().expect("refused").to_string();
+            assert!(error.contains("changed while"), "{error}");
+            assert!(error.contains("m.onnx"), "{error}");
+            assert_eq!(names(), [""; 0]);
+        }
+    }
+    Model::open(&path, &open, &mut |_| {}).expect("packed when it is left alone");
+    assert_eq!(names().len(), 1);
 }

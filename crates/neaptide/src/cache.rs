@@ -1,0 +1,271 @@
+//! The packed form of an `.onnx`, kept beside it or in a cache folder, and trusted only for the same content.
+//!
+//! ```text
+//!   packed file ── readable, this user's, of this build? ── no ──────────────────────► pack
+//!        │ yes
+//!   identity of the source as stamped? ── yes ── open
+//!        │ no
+//!   hash the source: digest as recorded? ── yes ── stamp anew, open
+//!        │ no
+//!        └───────────────────────────────────────────────────────────────────────────► pack
+//! ```
+
+use crate::error::{Error, Result, packed_error};
+use crate::identity::{self, Content, Digest, Home, Origin, Provenance};
+use crate::model::{Cache, Model, OpenOptions, Packed};
+use crate::pack::{self, CODE_VERSION, Progress};
+use crate::source_weights::SourceFiles;
+use neap_compile::Programs;
+use neap_onnx::{Bound, OnnxError};
+use neap_store::{PackedFile, StoreError};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Opens the packed form of the model at `path`, packing it where there is none that can be trusted.
+pub(crate) fn open(
+    path: &Path,
+    options: &OpenOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Model> {
+    // Hints matter only when shapes are open: most models have one packed form, whatever the hints.
+    let hinted = (!options.shape_hints.is_empty()).then(|| options.with_hints());
+    let mut lookup = Lookup {
+        home: Home::of(path)?,
+        content: None,
+        remarks: Vec::new(),
+    };
+    for options in std::iter::once(options).chain(&hinted) {
+        for candidate in lookup.candidates(options) {
+            if let Some(model) = lookup.find(&candidate, options, progress)? {
+                return Ok(lookup.told(model));
+            }
+        }
+    }
+    let (opened, options) = match (source(path, options), &hinted) {
+        (Err(OnnxError::DynamicInput { .. }), Some(hinted)) => (source(path, hinted)?, hinted),
+        (opened, _) => (opened?, options),
+    };
+    if !pack::has_weights(&opened.graph) {
+        return crate::model::open_bare(opened, path, options);
+    }
+    let target = lookup.target(options)?;
+    let provenance = Provenance {
+        home: lookup.home.clone(),
+        request: request(options),
+        content: lookup.content.take(),
+    };
+    write(opened, provenance, &target, options, progress)?;
+    let model = crate::model::open_packed(&target, true, options)?;
+    Ok(lookup.told(model))
+}
+
+/// Packs the model at `path` into a file that the user names.
+pub(crate) fn pack_to(
+    path: &Path,
+    target: &Path,
+    options: &OpenOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
+    let opened = source(path, options)?;
+    if !pack::has_weights(&opened.graph) {
+        return Err(pack::no_weights(&path.display()));
+    }
+    let provenance = Provenance {
+        home: Home::of(path)?,
+        request: request(options),
+        content: None,
+    };
+    write(opened, provenance, target, options, progress)
+}
+
+/// Of the user's cache directory.
+pub(crate) fn user_folder() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .filter(|p| p.is_absolute())
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))?;
+    Some(base.join("neaptide"))
+}
+
+/// Reads the model's structure, and leaves its files open.
+fn source(path: &Path, options: &OpenOptions) -> std::result::Result<Bound, OnnxError> {
+    let onnx = crate::model::onnx_options(options);
+    identity::settled(
+        || neap_onnx::Skeleton::open(path)?.bind(&onnx),
+        |opened| identity::fresh(opened.open.iter().flatten()),
+    )
+}
+
+fn write(
+    opened: Bound,
+    provenance: Provenance,
+    target: &Path,
+    options: &OpenOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
+    let files = SourceFiles::of(opened.open);
+    options.host.trim();
+    let provenance = Some(&provenance);
+    pack::write(opened.graph, files, provenance, target, options, progress)?;
+    options.host.trim();
+    Ok(())
+}
+
+/// Of all that a packed form depends on beside the source and the code.
+fn request(options: &OpenOptions) -> Digest {
+    let (shapes, bindings, order) = (&options.shapes, &options.bindings, options.step_order);
+    blake3::hash(format!("{shapes:?}\0{bindings:?}\0{order:?}").as_bytes()).into()
+}
+
+/// A search for a packed form of one model.
+struct Lookup {
+    home: Home,
+    /// The source is read at most once.
+    content: Option<Content>,
+    /// What the user should hear.
+    remarks: Vec<String>,
+}
+
+impl Lookup {
+    /// Where packed forms may lie, the preferred first.
+    fn candidates(&self, options: &OpenOptions) -> Vec<PathBuf> {
+        match &options.cache {
+            Cache::Folder(folder) => vec![folder.join(self.name(options, true))],
+            Cache::Auto => {
+                let user = user_folder().map(|folder| folder.join(self.name(options, true)));
+                let beside = self.home.folder.join(self.name(options, false));
+                std::iter::once(beside).chain(user).collect()
+            }
+        }
+    }
+
+    /// Where the packed form is to be written.
+    fn target(&self, options: &OpenOptions) -> Result<PathBuf> {
+        let make = |folder: &Path| {
+            fs::create_dir_all(folder)?;
+            Ok::<_, std::io::Error>(folder.join(self.name(options, true)))
+        };
+        let folder = match &options.cache {
+            Cache::Folder(folder) => {
+                return make(folder).map_err(|e| {
+                    let folder = folder.display();
+                    Error::BadInput(format!("cannot create the cache folder {folder}: {e}"))
+                });
+            }
+            Cache::Auto if is_writable(&self.home.folder) => {
+                return Ok(self.home.folder.join(self.name(options, false)));
+            }
+            Cache::Auto => user_folder(),
+        };
+        let beside = self.home.folder.display();
+        let Some(folder) = folder else {
+            return Err(Error::BadInput(format!(
+                "{beside} cannot be written and there is no home directory: give --cache-dir"
+            )));
+        };
+        make(&folder).map_err(|e| {
+            let folder = folder.display();
+            Error::BadInput(format!(
+                "{beside} cannot be written and {folder} cannot be made ({e}): give --cache-dir"
+            ))
+        })
+    }
+
+    /// A folder of its own holds one model of a name, other folders hold those of many paths.
+    fn name(&self, options: &OpenOptions, is_shared: bool) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&request(options));
+        if is_shared {
+            hasher.update(self.home.model.as_os_str().as_encoded_bytes());
+        }
+        let key = &hasher.finalize().to_hex()[..16];
+        let stem = self.home.model.file_name().unwrap_or_default();
+        format!("{}.{key}.neap", stem.to_string_lossy())
+    }
+
+    /// Opens `path` if it is a packed form of the model as it is now.
+    fn find(
+        &mut self,
+        path: &Path,
+        options: &OpenOptions,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Option<Model>> {
+        let mut file = match PackedFile::open_own(path) {
+            Ok(file) => file,
+            Err(StoreError::Version { .. }) => return Ok(None),
+            Err(StoreError::File { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                return Ok(None);
+            }
+            Err(error @ StoreError::Memory { .. }) => return Err(error.into()),
+            Err(error) => return Ok(self.again(packed_error(path, &error))),
+        };
+        if file.toc().first_chunk() != Some(&CODE_VERSION.to_le_bytes()) {
+            return Ok(None);
+        }
+        let Some(origin) = Origin::read(file.toc()) else {
+            return Ok(self.again(format!("{} does not say its origin", path.display())));
+        };
+        if origin.request != request(options) || !self.is_current(&mut file, &origin, progress) {
+            return Ok(None);
+        }
+        match Programs::decode(file.toc(), CODE_VERSION, file.data_range()) {
+            Ok(programs) => {
+                let packed = Packed {
+                    path: path.to_path_buf(),
+                    is_cached: true,
+                };
+                Model::of(programs, packed, file, options).map(Some)
+            }
+            Err(reason) => Ok(self.again(format!("{}: {reason}", path.display()))),
+        }
+    }
+
+    /// Whether a packed file with this origin is of the source as it is now. One that is, under another identity,
+    /// is stamped with that.
+    fn is_current(
+        &mut self,
+        file: &mut PackedFile,
+        origin: &Origin,
+        progress: &mut dyn FnMut(Progress),
+    ) -> bool {
+        if identity::is_trusted(file.stamp(), self.home.stamp(&origin.external)) {
+            return true;
+        }
+        if self
+            .content
+            .as_ref()
+            .is_none_or(|c| c.external != origin.external)
+        {
+            // Where the source cannot be read, packing says why.
+            self.content = self.home.content(&origin.external, progress).ok();
+        }
+        let Some(content) = self.content.as_ref().filter(|c| c.digest == origin.digest) else {
+            return false;
+        };
+        if file.stamp() != Some(content.stamp)
+            && let Err(error) = file.restamp(content.stamp)
+        {
+            self.remarks.push(format!(
+                "{error}: the model is hashed each time that it is opened; --cache-dir avoids that"
+            ));
+        }
+        true
+    }
+
+    fn again(&mut self, reason: String) -> Option<Model> {
+        self.remarks
+            .push(format!("{reason}: packing the model again"));
+        None
+    }
+
+    fn told(&mut self, mut model: Model) -> Model {
+        model.remarks = std::mem::take(&mut self.remarks);
+        model
+    }
+}
+
+fn is_writable(folder: &Path) -> bool {
+    rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok()
+}
