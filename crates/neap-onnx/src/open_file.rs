@@ -72,8 +72,8 @@ impl From<Stat> for FileIdentity {
     fn from(stat: Stat) -> FileIdentity {
         FileIdentity {
             size_bytes: stat.st_size as u64,
-            modified_ns: ns(stat.st_mtime as i64, stat.st_mtime_nsec as i64),
-            changed_ns: ns(stat.st_ctime as i64, stat.st_ctime_nsec as i64),
+            modified_ns: ns(stat.st_mtime, stat.st_mtime_nsec as i64),
+            changed_ns: ns(stat.st_ctime, stat.st_ctime_nsec as i64),
             inode: stat.st_ino,
             device: stat.st_dev,
         }

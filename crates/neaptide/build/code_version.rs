@@ -111,7 +111,7 @@ impl Default for Fnv {
 impl Fnv {
     /// Adds `bytes` and an end.
     fn add(&mut self, bytes: &[u8]) {
-        for &byte in bytes.iter().chain(&[b'\n']) {
+        for &byte in bytes.iter().chain(b"\n") {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
     }
