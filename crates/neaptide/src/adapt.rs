@@ -47,8 +47,8 @@ impl Adaptation {
 }
 
 impl Session {
-    /// Plans for budgets, in bytes, that may come, of the process or the engine as the first budget was: [`Session::set_budget`] to one of them then
-    /// needs no planning. The plans stay in memory, in at most `most_bytes`, which the caller reserves
+    /// Plans for budgets, in bytes, that may come, of the process or the engine as the first budget was:
+    /// [`Session::set_budget`] to one of them then needs no planning. The plans stay in memory, in at most `most_bytes`, which the caller reserves
     /// ([`RunOptions::reserve_bytes`](crate::RunOptions::reserve_bytes)); those of the first budgets are kept where
     /// not all fit, and infeasible ones are left out. Says how many there are.
     ///
@@ -84,7 +84,7 @@ impl Session {
         Ok(self.standing.prepared.len())
     }
 
-    /// Runs within another budget of the whole process from now on. Memory above it has been given
+    /// Runs within another budget from now on. Memory above it has been given
     /// back to the kernel when this returns. Nothing has been read: the next run does that, or begins with what
     /// [`Session::prefetch`] has begun.
     ///

@@ -266,7 +266,7 @@ impl Model {
     }
 
     /// The same options without a percentage, so that costs are found for as many bytes as are planned for.
-    fn in_bytes(&self, options: &RunOptions) -> RunOptions {
+    pub(crate) fn in_bytes(&self, options: &RunOptions) -> RunOptions {
         let budget = match options.budget {
             Budget::Percent(_) => (self.budget_bytes(options.budget, options))
                 .map_or(Budget::Unlimited, Budget::Bytes),

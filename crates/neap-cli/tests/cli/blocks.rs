@@ -15,8 +15,8 @@ fn blocks_keep_the_budget_and_the_bits() {
         .fails(3, &["smallest feasible budget"]);
     let smallest: u64 = refused
         .rsplit_once('(')
-        .and_then(|(_, rest)| rest.strip_suffix(" bytes)"))
-        .and_then(|bytes| bytes.parse().ok())
+        .and_then(|(_, rest)| rest.split_once(" bytes)"))
+        .and_then(|(bytes, _)| bytes.parse().ok())
         .unwrap_or_else(|| panic!("{refused}"));
     // What is named is feasible, in a process of its own.
     let report = bench.json(&format!(

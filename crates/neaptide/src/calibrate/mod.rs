@@ -182,6 +182,6 @@ impl Model {
     /// # Errors
     /// As planning and running the model. A profile that cannot be written is a remark of the report.
     pub fn calibrate(&self, options: &RunOptions) -> Result<CalibrationReport> {
-        study::study(self, options)
+        study::study(self, &self.in_bytes(options))
     }
 }
