@@ -1,7 +1,11 @@
 //! Tests of the pool: every task once, panics, nesting, sleepers, latency.
 
 use super::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::time::{Duration, Instant};
 
 fn runs_each_once(pool: &Pool, tasks: usize) {
     let counts: Vec<AtomicU8> = (0..tasks).map(|_| AtomicU8::new(0)).collect();
@@ -93,6 +97,27 @@ fn nested_and_concurrent_calls() {
         }
     });
     assert_eq!(total.load(Relaxed), 3 * 100 * 8 * 4);
+}
+
+/// Callers take turns, and a panic is that of the caller whose task it was in.
+#[test]
+fn a_panic_is_not_another_callers() {
+    let pool = Pool::new(2).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..2000 {
+                let ran = catch_unwind(AssertUnwindSafe(|| {
+                    pool.run(4, &|_, _| resume_unwind(Box::new("on purpose")))
+                }));
+                assert!(ran.is_err());
+            }
+        });
+        scope.spawn(|| {
+            for _ in 0..2000 {
+                runs_each_once(&pool, 4);
+            }
+        });
+    });
 }
 
 /// `cargo test --release -- --ignored --nocapture dispatch` prints the figure.
