@@ -1,7 +1,9 @@
 //! What tests of several crates share: skips that cannot be overlooked, and an allocator that counts.
 
 mod allocations;
+mod seed;
 mod skip;
 
 pub use allocations::{Allocations, Counting, counted};
+pub use seed::seed;
 pub use skip::{absent, skip};

@@ -39,6 +39,7 @@ fn blocked_graphs_share_memory_without_damage() {
 /// Some results of `build` become the graph's outputs.
 fn each(seeds: std::ops::Range<u64>, build: &dyn Fn(&mut Net) -> Vec<ValueId>) {
     for seed in seeds {
+        let seed = seed + neap_testing::seed();
         let run = std::panic::AssertUnwindSafe(|| {
             let mut net = Net::seeded(seed + 1);
             let pool = build(&mut net);

@@ -10,7 +10,7 @@ const GRAPHS: u64 = 24;
 #[test]
 fn faults_change_no_bits() {
     let (mut good, mut bad) = (0, 0);
-    for seed in 0..GRAPHS {
+    for seed in neap_testing::seed()..neap_testing::seed() + GRAPHS {
         let mut net = RandomNet::new(seed + 1000);
         let packed = Packed::new(net.net.graph.clone());
         let inputs = net.inputs();
