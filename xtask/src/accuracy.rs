@@ -37,7 +37,7 @@ pub fn run(root: &Path, only: &[String]) -> Result<()> {
     }
     let mut failed = Vec::new();
     for case in &cases {
-        match check(root, &neap, python.as_deref(), case) {
+        match check(root, &neap, python.as_deref(), case, &[]) {
             Ok(line) => println!("ok    {line}"),
             Err(error) => {
                 println!("WRONG {}: {error:#}", case.name);
@@ -56,7 +56,17 @@ pub fn run(root: &Path, only: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn check(root: &Path, neap: &Path, python: Option<&Path>, case: &Case) -> Result<String> {
+/// Runs a model with these options of `neap`, without a budget and at its smallest.
+///
+/// # Errors
+/// When something is wrong with its outputs or its memory.
+pub fn check(
+    root: &Path,
+    neap: &Path,
+    python: Option<&Path>,
+    case: &Case,
+    options: &[&str],
+) -> Result<String> {
     let work = root.join("target/accuracy").join(&case.name);
     fs::create_dir_all(&work)?;
     let cache = root.join("target/models/packed");
@@ -73,7 +83,8 @@ fn check(root: &Path, neap: &Path, python: Option<&Path>, case: &Case) -> Result
         command
             .arg("run")
             .arg(&case.model)
-            .args(["--threads", "2", "--memory-budget", budget]);
+            .args(["--threads", "2", "--memory-budget", budget])
+            .args(options);
         command
             .arg("--cache-dir")
             .arg(&cache)
@@ -106,6 +117,7 @@ fn check(root: &Path, neap: &Path, python: Option<&Path>, case: &Case) -> Result
         .arg("--cache-dir")
         .arg(&cache)
         .args(["--threads", "2", "-o", "json"])
+        .args(options)
         .output()?;
     let inspect: Value = serde_json::from_slice(&inspect.stdout).context("neap inspect -o json")?;
     let smallest = inspect["smallest_feasible_bytes"]
@@ -257,7 +269,7 @@ fn floats(path: &Path) -> Result<Vec<f64>> {
 }
 
 /// Memory cgroups can be made here.
-fn can_enforce() -> bool {
+pub fn can_enforce() -> bool {
     let probe =
         Path::new("/sys/fs/cgroup/memory").join(format!("neap-probe-{}", std::process::id()));
     let made = fs::create_dir(&probe).is_ok();

@@ -1,12 +1,15 @@
 //! Project automation: `cargo xtask tidy|test|conformance|bench|pages`.
 
 mod accuracy;
+mod arm;
 mod bench;
 mod beside;
 mod chart;
+mod checked;
 mod circles;
 mod conformance;
 mod flexnn;
+mod instruction_sets;
 mod kept;
 mod models;
 mod pages;
@@ -16,6 +19,7 @@ mod prediction;
 mod scaling;
 mod setting;
 mod sharing;
+mod skips;
 mod storage;
 mod strategies;
 mod survive;
@@ -44,6 +48,9 @@ enum Command {
     Test {
         #[arg(long)]
         target: Option<String>,
+        /// Only this part of the tests.
+        #[arg(long, conflicts_with = "target")]
+        part: Option<String>,
     },
     /// Compare every model with onnxruntime, without a budget and at the smallest feasible one.
     Accuracy {
@@ -134,7 +141,7 @@ fn main() -> Result<()> {
     match Args::parse().command {
         Command::Tidy => tidy::run(&root()),
         Command::Pages(args) => pages::run(&root(), &args),
-        Command::Test { target } => test::run(&root(), target.as_deref()),
+        Command::Test { target, part } => test::run(&root(), target.as_deref(), part.as_deref()),
         Command::Bench {
             suite: Some(Suite::Flexnn(args)),
             ..

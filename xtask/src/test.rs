@@ -1,47 +1,76 @@
-//! The whole test suite, or its Arm part.
+//! The whole test suite, or one of its parts.
 //!
 //! ```text
-//!   cargo xtask test                     unit, property and end-to-end tests; accuracy against
-//!                                        onnxruntime; ONNX's node tests; the Arm part where possible
+//!   cargo xtask test                     unit, property and end-to-end tests; ONNX's node tests; accuracy against
+//!                                        onnxruntime, with each instruction set; 64-bit Arm
+//!   cargo xtask test --part isa          only that part: tests, docs, conformance, accuracy, isa, arm
+//!   cargo xtask test --part checked      tests with overflow checks and a sanitizer, a build of its own
 //!   cargo xtask test --target aarch64    only the Arm part; an error where it is not possible
 //! ```
+//! What cannot be tested here is told at the end; with `NEAP_REQUIRE_ALL=1` it is a failure.
 
-use crate::{accuracy, conformance, models};
+use crate::skips::Skips;
+use crate::{accuracy, arm, checked, conformance, instruction_sets, models};
 use anyhow::{Context, Result, bail};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-const ARM: &str = "aarch64-unknown-linux-gnu";
+type Part = fn(&Path, &Skips) -> Result<()>;
 
-/// Runs an Arm program here. The library path keeps the cross tools' loader and C library together:
-/// another libc of this architecture may be installed, and a mixture of two hangs.
-const EMULATOR: &[&str] = &[
-    "qemu-aarch64-static",
-    "-L",
-    "/usr/aarch64-linux-gnu",
-    "-E",
-    "LD_LIBRARY_PATH=/usr/aarch64-linux-gnu/lib",
+/// Name, what it is, how it is run.
+const PARTS: &[(&str, &str, Part)] = &[
+    ("tests", "unit, property and end-to-end tests", tests),
+    ("docs", "documentation tests", documentation),
+    (
+        "checked",
+        "overflow checks and AddressSanitizer",
+        checked::run,
+    ),
+    ("conformance", "ONNX node tests", |root, _| {
+        conformance::run(root, None, false, None)
+    }),
+    ("accuracy", "accuracy against onnxruntime", accuracy_of_all),
+    (
+        "isa",
+        "all instruction sets against onnxruntime",
+        instruction_sets::run,
+    ),
+    ("arm", "64-bit Arm", arm_if_possible),
 ];
 
-/// Crates whose tests are run under emulation: the kernels' tables.
-const ARM_TESTED: &[&str] = &["neap-kernels"];
+/// Run only when named.
+const ON_REQUEST: &[&str] = &["checked"];
 
-pub fn run(root: &Path, target: Option<&str>) -> Result<()> {
+pub fn run(root: &Path, target: Option<&str>, part: Option<&str>) -> Result<()> {
     match target {
-        None => all(root),
-        Some("aarch64" | ARM) => {
-            if let Some(missing) = arm_missing() {
-                bail!("{missing} is missing: run scripts/install_arm.sh as root (Debian)");
-            }
-            arm(root)
-        }
+        None => parts(root, part),
+        Some("aarch64" | "aarch64-unknown-linux-gnu") => arm::run(root),
         Some(other) => bail!("unknown target {other}: only aarch64 is known"),
     }
 }
 
-fn all(root: &Path) -> Result<()> {
-    let mut clock = Clock(Instant::now());
+fn parts(root: &Path, only: Option<&str>) -> Result<()> {
+    let wanted = |name: &str| only.map_or(!ON_REQUEST.contains(&name), |only| only == name);
+    if only.is_some_and(|only| !PARTS.iter().any(|(name, ..)| *name == only)) {
+        let names: Vec<_> = PARTS.iter().map(|(name, ..)| *name).collect();
+        bail!("the parts are {}", names.join(", "));
+    }
+    let skips = Skips::collect(root)?;
+    for (name, what, part) in PARTS {
+        if !wanted(name) {
+            continue;
+        }
+        let started = Instant::now();
+        part(root, &skips)?;
+        println!("--- {what}: {:.0} s", started.elapsed().as_secs_f64());
+    }
+    skips.tell()?;
+    println!("all tests passed");
+    Ok(())
+}
+
+fn tests(root: &Path, skips: &Skips) -> Result<()> {
     // Tests that compare with the reference engine find its environment ready.
     models::python(root)?;
     let nextest = Command::new("cargo")
@@ -50,161 +79,45 @@ fn all(root: &Path) -> Result<()> {
         .is_ok_and(|o| o.status.success());
     let mut tests = Command::new(env!("CARGO"));
     if nextest {
-        tests.args([
-            "nextest",
-            "run",
-            "--release",
-            "--workspace",
-            "--no-fail-fast",
-            "--status-level",
-            "slow",
-        ]);
+        tests.args(["nextest", "run", "--release", "--workspace"]);
+        tests.args(["--no-fail-fast", "--status-level", "slow"]);
     } else {
-        tests.args([
-            "test",
-            "--release",
-            "--workspace",
-            "--lib",
-            "--bins",
-            "--tests",
-            "--quiet",
-        ]);
+        tests.args(["test", "--release", "--workspace", "--quiet"]);
+        tests.args(["--lib", "--bins", "--tests"]);
     }
-    check(tests.current_dir(root), "tests")?;
-    clock.tell("unit, property and end-to-end tests");
-    check(
-        Command::new(env!("CARGO"))
-            .args(["test", "--release", "--workspace", "--doc", "--quiet"])
-            .current_dir(root),
-        "documentation tests",
-    )?;
-    clock.tell("documentation tests");
-    conformance::run(root, None, false, None)?;
-    clock.tell("ONNX node tests");
-    accuracy::run(root, &[])?;
-    clock.tell("accuracy against onnxruntime");
-    match arm_missing() {
-        None => {
-            arm(root)?;
-            clock.tell("64-bit Arm");
-        }
-        Some(missing) => {
-            println!("SKIPPED: 64-bit Arm ({missing} is missing; see scripts/install_arm.sh)")
-        }
-    }
-    println!("all tests passed");
-    Ok(())
+    check(skips.watch(tests.current_dir(root)), "tests")
 }
 
-/// Cross-builds, runs the kernels' tests under emulation, and runs a model packed on this machine.
-fn arm(root: &Path) -> Result<()> {
-    let target_dir = root.join("target/arm");
-    let cargo = |arguments: &[&str]| {
-        let mut command = Command::new("/usr/bin/env");
-        command
-            .arg("cargo")
-            .args(arguments)
-            .args(["--release", "--target", ARM])
-            .current_dir(root)
-            .env_remove("RUSTUP_TOOLCHAIN")
-            .env("RUSTC", "/usr/bin/rustc")
-            .env("CARGO_TARGET_DIR", &target_dir)
-            .env(
-                "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
-                "aarch64-linux-gnu-gcc",
-            )
-            .env(
-                "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",
-                EMULATOR.join(" "),
-            )
-            // Emulation is hundreds of times slower: tests leave their large cases out.
-            .env("NEAP_EMULATED", "1")
-            .env("CC_aarch64_unknown_linux_gnu", "aarch64-linux-gnu-gcc");
-        command
-    };
-    for name in ARM_TESTED {
-        check(
-            &mut cargo(&["test", "--quiet", "--package", name, "--lib", "--tests"]),
-            name,
-        )?;
+fn documentation(root: &Path, _: &Skips) -> Result<()> {
+    let mut tests = Command::new(env!("CARGO"));
+    tests.args(["test", "--release", "--workspace", "--doc", "--quiet"]);
+    check(tests.current_dir(root), "documentation tests")
+}
+
+fn accuracy_of_all(root: &Path, skips: &Skips) -> Result<()> {
+    if models::python(root)?.is_none() {
+        skips.skip("comparison with onnxruntime: no Python environment")?;
     }
-    check(
-        &mut cargo(&["build", "--quiet", "--package", "neap-cli"]),
-        "neap for Arm",
-    )?;
-    end_to_end(root, &target_dir.join(ARM).join("release/neap"))
-}
-
-/// A `.neap` packed here runs on Arm unchanged, with the same outputs but for rounding.
-fn end_to_end(root: &Path, arm_neap: &Path) -> Result<()> {
-    let neap = models::neap(root)?;
-    let work = root.join("target/arm-run");
-    std::fs::create_dir_all(&work)?;
-    for name in ["squeezenet1_1", "mobilenet_v2"] {
-        let model = models::zoo_model(root, name)?;
-        let packed = work.join(format!("{name}.neap"));
-        check(
-            Command::new(&neap)
-                .arg("pack")
-                .arg(&model)
-                .arg("-o")
-                .arg(&packed),
-            "pack",
-        )?;
-        let run = |command: &mut Command, folder: &str| -> Result<PathBuf> {
-            let folder = work.join(name).join(folder);
-            let report = folder.with_extension("json");
-            std::fs::create_dir_all(&folder)?;
-            command.arg("run").arg(&packed).args([
-                "--memory-budget",
-                "none",
-                "--threads",
-                "2",
-                "--seed",
-                "1",
-            ]);
-            check(
-                command
-                    .arg("--output-dir")
-                    .arg(&folder)
-                    .arg("--json")
-                    .arg(&report),
-                "run",
-            )?;
-            let report: serde_json::Value =
-                serde_json::from_str(&std::fs::read_to_string(&report)?)?;
-            let file = report["outputs"][0]["file"]
-                .as_str()
-                .context("the report names no output")?;
-            Ok(PathBuf::from(file))
-        };
-        let here = run(&mut Command::new(&neap), "x86-64")?;
-        let mut emulated = Command::new(EMULATOR[0]);
-        let there = run(emulated.args(&EMULATOR[1..]).arg(arm_neap), "aarch64")?;
-        let error = accuracy::compare(&there, &here)?;
-        println!("ok    {name} packed on x86-64 runs on aarch64, error {error:.1e}");
+    if !accuracy::can_enforce() {
+        skips.skip("hard limits on memory: no right to make memory cgroups")?;
     }
-    Ok(())
+    accuracy::run(root, &[])
 }
 
-/// The first tool that cross-building needs and does not find.
-fn arm_missing() -> Option<&'static str> {
-    let needed = [
-        ("/usr/bin/rustc", "Debian's rustc"),
-        (
-            "/usr/lib/rustlib/aarch64-unknown-linux-gnu",
-            "the standard library for arm64",
-        ),
-        ("/usr/bin/aarch64-linux-gnu-gcc", "aarch64-linux-gnu-gcc"),
-        ("/usr/bin/qemu-aarch64-static", "qemu-aarch64-static"),
-    ];
-    needed
-        .iter()
-        .find(|(path, _)| !Path::new(path).exists())
-        .map(|(_, what)| *what)
+fn arm_if_possible(root: &Path, skips: &Skips) -> Result<()> {
+    match arm::missing() {
+        None => arm::run(root),
+        Some(missing) => skips.skip(&format!(
+            "64-bit Arm: {missing} is missing (see scripts/install_arm.sh)"
+        )),
+    }
 }
 
-fn check(command: &mut Command, what: &str) -> Result<()> {
+/// Runs a command to its end.
+///
+/// # Errors
+/// When it cannot be started or does not succeed.
+pub fn check(command: &mut Command, what: &str) -> Result<()> {
     let status = command
         .status()
         .with_context(|| format!("cannot start {what}"))?;
@@ -212,13 +125,4 @@ fn check(command: &mut Command, what: &str) -> Result<()> {
         bail!("{what} failed: {status}");
     }
     Ok(())
-}
-
-struct Clock(Instant);
-
-impl Clock {
-    fn tell(&mut self, what: &str) {
-        println!("--- {what}: {:.0} s", self.0.elapsed().as_secs_f64());
-        self.0 = Instant::now();
-    }
 }

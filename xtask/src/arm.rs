@@ -1,0 +1,189 @@
+//! The Arm part of the tests: kernels' tests and whole models under emulation.
+//!
+//! A process under emulation is charged the emulator's memory too, a good part of which is code that it
+//! translates as it goes. So plans are made for given budgets, with and without streaming, and what is judged is
+//! the outputs.
+
+use crate::{accuracy, models};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const ARM: &str = "aarch64-unknown-linux-gnu";
+
+/// Runs an Arm program here. The library path keeps the cross tools' loader and C library together:
+/// another libc of this architecture may be installed, and a mixture of two hangs.
+const EMULATOR: &[&str] = &[
+    "qemu-aarch64-static",
+    "-L",
+    "/usr/aarch64-linux-gnu",
+    "-E",
+    "LD_LIBRARY_PATH=/usr/aarch64-linux-gnu/lib",
+];
+
+/// Crates whose tests are run under emulation: the kernels' tables.
+const TESTED: &[&str] = &["neap-kernels"];
+
+const MODELS: [&str; 2] = ["squeezenet1_1", "mobilenet_v2"];
+
+/// Cross-builds, runs the kernels' tests under emulation, and runs models packed on this machine.
+pub fn run(root: &Path) -> Result<()> {
+    if let Some(missing) = missing() {
+        bail!("{missing} is missing: run scripts/install_arm.sh as root (Debian)");
+    }
+    let target_dir = root.join("target/arm");
+    let cargo = |arguments: &[&str]| -> Result<()> {
+        let mut command = Command::new("/usr/bin/env");
+        command
+            .arg("cargo")
+            .args(arguments)
+            .args(["--release", "--target", ARM])
+            .current_dir(root)
+            .env_remove("RUSTUP_TOOLCHAIN")
+            .env("RUSTC", "/usr/bin/rustc")
+            .env("CARGO_TARGET_DIR", &target_dir)
+            .env(
+                "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
+                "aarch64-linux-gnu-gcc",
+            )
+            .env(
+                "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",
+                EMULATOR.join(" "),
+            )
+            // Emulation is hundreds of times slower: tests leave their large cases out.
+            .env("NEAP_EMULATED", "1")
+            .env("CC_aarch64_unknown_linux_gnu", "aarch64-linux-gnu-gcc");
+        let status = command.status().context("cannot start cargo")?;
+        ensure!(status.success(), "cargo {}: {status}", arguments.join(" "));
+        Ok(())
+    };
+    for name in TESTED {
+        cargo(&["test", "--quiet", "--package", name, "--lib", "--tests"])?;
+    }
+    cargo(&["build", "--quiet", "--package", "neap-cli"])?;
+    let arm_neap = target_dir.join(ARM).join("release/neap");
+    let emulated = || {
+        let mut command = Command::new(EMULATOR[0]);
+        command.args(&EMULATOR[1..]).arg(&arm_neap);
+        command
+    };
+    end_to_end(root, &emulated)
+}
+
+/// The first tool that cross-building needs and does not find.
+pub fn missing() -> Option<&'static str> {
+    let needed = [
+        ("/usr/bin/rustc", "Debian's rustc"),
+        (
+            "/usr/lib/rustlib/aarch64-unknown-linux-gnu",
+            "the standard library for arm64",
+        ),
+        ("/usr/bin/aarch64-linux-gnu-gcc", "aarch64-linux-gnu-gcc"),
+        ("/usr/bin/qemu-aarch64-static", "qemu-aarch64-static"),
+    ];
+    needed
+        .iter()
+        .find(|(path, _)| !Path::new(path).exists())
+        .map(|(_, what)| *what)
+}
+
+/// A `.neap` packed here runs on Arm unchanged, with the same outputs but for rounding; and there under
+/// budgets, with the same bits.
+fn end_to_end(root: &Path, emulated: &dyn Fn() -> Command) -> Result<()> {
+    let neap = models::neap(root)?;
+    for name in MODELS {
+        let work = root.join("target/arm-run").join(name);
+        fs::create_dir_all(&work)?;
+        let packed = work.join("model.neap");
+        let model = models::zoo_model(root, name)?;
+        let pack = Command::new(&neap)
+            .arg("pack")
+            .arg(&model)
+            .arg("-o")
+            .arg(&packed)
+            .status()?;
+        ensure!(pack.success(), "packing {name}: {pack}");
+        let subject = Subject {
+            packed: &packed,
+            work: &work,
+        };
+        let here = subject.run(Command::new(&neap), "x86-64", "none")?;
+        let free = subject.run(emulated(), "aarch64", "none")?;
+        let error = accuracy::compare(&free.output, &here.output)?;
+        println!("ok    {name} packed on x86-64 runs on aarch64, error {error:.1e}");
+        let bits = fs::read(&free.output)?;
+        let (smallest, most) = subject.bounds(emulated())?;
+        // A third of the way, some weights are resident and others are not.
+        let named = smallest + most.saturating_sub(smallest) / 3;
+        for (what, budget) in [("named", named), ("smallest", smallest)] {
+            let small = subject.run(emulated(), what, &budget.to_string())?;
+            ensure!(
+                small.loaded_bytes > 0,
+                "{name}: nothing is streamed at {budget}"
+            );
+            ensure!(
+                fs::read(&small.output)? == bits,
+                "{name}: other bits on aarch64 at {budget}"
+            );
+            let mib = budget as f64 / 1048576.0;
+            println!("ok    {name} on aarch64 at its {what} budget, {mib:.2} MiB: the same bits");
+        }
+    }
+    Ok(())
+}
+
+struct Subject<'a> {
+    packed: &'a Path,
+    work: &'a Path,
+}
+
+struct Run {
+    output: PathBuf,
+    loaded_bytes: u64,
+}
+
+impl Subject<'_> {
+    const ALIKE: [&'static str; 5] = ["--threads", "2", "--exact", "--calibrate", "off"];
+
+    fn run(&self, mut neap: Command, folder: &str, budget: &str) -> Result<Run> {
+        let folder = self.work.join(folder);
+        let report = folder.with_extension("json");
+        fs::create_dir_all(&folder)?;
+        let ran = neap
+            .arg("run")
+            .arg(self.packed)
+            .args(Subject::ALIKE)
+            .args(["--seed", "1", "--memory-budget", budget])
+            .arg("--output-dir")
+            .arg(&folder)
+            .arg("--json")
+            .arg(&report)
+            .output()?;
+        let said = String::from_utf8_lossy(&ran.stderr);
+        ensure!(ran.status.success(), "run at {budget}: {}", said.trim());
+        let report: Value = serde_json::from_str(&fs::read_to_string(&report)?)?;
+        let file = report["outputs"][0]["file"].as_str();
+        Ok(Run {
+            output: PathBuf::from(file.context("the report names no output")?),
+            loaded_bytes: report["loaded_bytes_per_run"].as_u64().unwrap_or(0),
+        })
+    }
+
+    /// The smallest budget of the process, and what it takes without one.
+    fn bounds(&self, mut neap: Command) -> Result<(u64, u64)> {
+        let output = neap
+            .arg("inspect")
+            .arg(self.packed)
+            .args(Subject::ALIKE)
+            .args(["-o", "json"])
+            .output()?;
+        let facts: Value = serde_json::from_slice(&output.stdout).context("inspect -o json")?;
+        let bytes = |key: &str| facts[key].as_u64().with_context(|| format!("no '{key}'"));
+        Ok((
+            bytes("smallest_feasible_bytes")?,
+            bytes("unlimited_high_water_bytes")?,
+        ))
+    }
+}

@@ -1,0 +1,59 @@
+//! What a run of the tests could not test here: collected from all processes, and told at the end.
+
+use anyhow::{Result, bail};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Set to anything but `0` or nothing, a missing capability is a failure.
+const REQUIRE_ALL: &str = "NEAP_REQUIRE_ALL";
+
+/// A file to which tests append what they skip; `neap_testing::skip` does.
+pub struct Skips {
+    file: PathBuf,
+}
+
+impl Skips {
+    /// Begins an empty collection.
+    pub fn collect(root: &Path) -> Result<Skips> {
+        let file = root.join("target/skips.txt");
+        std::fs::create_dir_all(root.join("target"))?;
+        std::fs::write(&file, "")?;
+        Ok(Skips { file })
+    }
+
+    /// Has the tests of this command tell what they skip.
+    pub fn watch<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.env("NEAP_SKIPS", &self.file)
+    }
+
+    /// Notes a part of the tests that is left out as a whole.
+    ///
+    /// # Errors
+    /// Where everything is required.
+    pub fn skip(&self, what: &str) -> Result<()> {
+        if all_required() {
+            bail!("{what}; {REQUIRE_ALL} is set, so nothing may be skipped");
+        }
+        let mut text = std::fs::read_to_string(&self.file)?;
+        text += &format!("{what}\n");
+        Ok(std::fs::write(&self.file, text)?)
+    }
+
+    /// Prints each skip once.
+    pub fn tell(&self) -> Result<()> {
+        let text = std::fs::read_to_string(&self.file)?;
+        let lines: BTreeSet<&str> = text.lines().collect();
+        if lines.is_empty() {
+            println!("nothing was skipped");
+        }
+        for line in lines {
+            println!("SKIPPED: {line}");
+        }
+        Ok(())
+    }
+}
+
+pub fn all_required() -> bool {
+    std::env::var_os(REQUIRE_ALL).is_some_and(|value| !value.is_empty() && value != "0")
+}
