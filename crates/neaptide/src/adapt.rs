@@ -11,9 +11,10 @@
 use crate::budget::{Budget, Scope};
 use crate::error::{Error, Result};
 use crate::ledger::{self, Ledger};
+use crate::plan::Plan;
 use crate::prepared::{Next, Prepared};
 use crate::request::{self, Request};
-use crate::session::{Plan, Session};
+use crate::session::Session;
 use crate::spill;
 use neap_planner::Effort;
 use neap_store::Spill;

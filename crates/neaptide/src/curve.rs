@@ -5,7 +5,7 @@ use crate::calibrate;
 use crate::error::{Error, Result};
 use crate::ledger::Ledger;
 use crate::model::Model;
-use crate::session::RunOptions;
+use crate::options::RunOptions;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 

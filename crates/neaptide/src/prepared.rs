@@ -6,7 +6,7 @@
 //! ```
 
 use crate::ledger::Ledger;
-use crate::session::Plan;
+use crate::plan::Plan;
 use neap_ir::Program;
 use neap_plan::{ExecutionPlan, Verdict, Workload};
 use std::sync::Arc;

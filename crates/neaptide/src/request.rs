@@ -4,9 +4,11 @@ use crate::budget::{Budget, Scope};
 use crate::calibrate::Known;
 use crate::error::{Error, Result};
 use crate::ledger::{self, Ledger, Reserve, Whole};
-use crate::session::{Plan, RunOptions, Strategy};
+use crate::options::RunOptions;
+use crate::plan::Plan;
 use neap_compile::{Programs, Search, SearchError, StepTimes, tables_of};
 use neap_ir::ValueId;
+use neap_planner::Strategy;
 use neap_sim::CostProfile;
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! The spill file of a session: where it lies, and when there is one.
 
 use crate::error::Result;
-use crate::session::RunOptions;
+use crate::options::RunOptions;
 use neap_store::{Spill, ThrottledSource};
 use std::path::{Path, PathBuf};
 

@@ -28,7 +28,7 @@ pub use study::{CalibrationReport, MeasuredPoint};
 use crate::budget::Budget;
 use crate::error::Result;
 use crate::model::Model;
-use crate::session::RunOptions;
+use crate::options::RunOptions;
 use neap_compile::{Kernels, StepTimes, Target, workload};
 use neap_kernels::simd::Isa;
 use neap_sim::CostProfile;

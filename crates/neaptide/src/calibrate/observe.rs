@@ -4,9 +4,12 @@
 use super::delay::{BlockSeen, Blocks};
 use crate::error::Result;
 use crate::model::Model;
-use crate::session::{Plan, RunOptions, Session, Strategy};
+use crate::options::RunOptions;
+use crate::plan::Plan;
+use crate::session::Session;
 use neap_ir::{DType, TensorType};
 use neap_plan::{ExecutionPlan, Lane, Span, StepId, Timeline};
+use neap_planner::Strategy;
 use std::time::{Duration, Instant};
 
 /// Runs before the measured ones.

@@ -7,10 +7,12 @@ use super::{CostSource, Known, cache_path, cached, file, fit, machine, quick, st
 use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::model::{Model, reopen};
-use crate::session::{Plan, RunOptions, Strategy};
+use crate::options::RunOptions;
+use crate::plan::Plan;
 use neap_compile::{StepTimes, step_key};
 use neap_ir::Program;
 use neap_plan::Workload;
+use neap_planner::Strategy;
 use neap_sim::CostProfile;
 use serde::Serialize;
 use std::collections::BTreeMap;

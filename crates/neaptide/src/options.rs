@@ -1,0 +1,89 @@
+//! How a model is run.
+
+use crate::budget::Budget;
+use crate::calibrate::Calibration;
+use crate::strategy::SearchEffort;
+use neap_compile::{BandMode, StrategyChoice, Target};
+use neap_kernels::simd::Isa;
+use neap_planner::{PlanOptions, Strategy};
+use neap_sim::CostProfile;
+use neap_store::IoMode;
+use std::path::PathBuf;
+
+/// How to run a model.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    pub budget: Budget,
+    pub threads: usize,
+    /// Which vector instructions compute; anything but the default is for tests and comparison.
+    pub isa: Isa,
+    pub strategy: StrategyChoice,
+    /// For how long [`Strategy::Search`] searches, each time that it plans.
+    pub search: SearchEffort,
+    /// What the planner may do; anything but the default is for comparison.
+    pub planner: PlanOptions,
+    pub io: IoMode,
+    /// Storage as if it gave no more than so many bytes per second; for comparison.
+    pub throttle_bytes_per_second: Option<u64>,
+    /// Memory the caller will still take while the session lives, beside the inputs it already holds.
+    pub reserve_bytes: u64,
+    /// Costs to plan with; without them, those that `calibration` finds.
+    pub costs: Option<CostProfile>,
+    pub calibration: Calibration,
+    pub bands: BandMode,
+    /// The same kernels under every budget, so that outputs are the same bits too. Otherwise the
+    /// fastest kernels that fit; those of one layer differ in rounding only.
+    pub exact: bool,
+    /// Where memory is left over when everything is resident, panels are also kept in the form that kernels take. The
+    /// bits of the results are the same without.
+    pub prepared_weights: bool,
+    /// Where activations go that a plan stores; by default beside the packed model.
+    pub spill_dir: Option<PathBuf>,
+    /// All activations stay until they are read after the run ([`Session::kept`](crate::Session::kept)), in memory or in the
+    /// spill file, as a backward pass would need them. Those are the buffers as the program has them:
+    /// results that are computed in place of others are what is left of both. Row bands, which never
+    /// make whole activations, are off then.
+    pub keep_activations: bool,
+}
+
+impl Default for RunOptions {
+    fn default() -> RunOptions {
+        RunOptions {
+            budget: Budget::Unlimited,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            isa: Isa::detect(),
+            strategy: StrategyChoice::Only(Strategy::Preload),
+            search: SearchEffort::default(),
+            planner: PlanOptions::default(),
+            io: IoMode::Auto,
+            throttle_bytes_per_second: None,
+            reserve_bytes: 0,
+            costs: None,
+            calibration: Calibration::Auto,
+            bands: BandMode::Auto,
+            exact: false,
+            prepared_weights: true,
+            spill_dir: None,
+            keep_activations: false,
+        }
+    }
+}
+
+impl RunOptions {
+    /// What plans are sought with.
+    pub(crate) fn compiling(&self) -> neap_compile::Options {
+        neap_compile::Options {
+            target: Target {
+                threads: self.threads,
+                isa: self.isa,
+            },
+            strategy: self.strategy,
+            planner: self.planner,
+            bands: self.bands,
+            exact: self.exact,
+            prepared_weights: self.prepared_weights,
+            keep_activations: self.keep_activations,
+            tables_for_gaps: neap_runtime::tables_for_gaps,
+        }
+    }
+}

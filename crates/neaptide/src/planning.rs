@@ -1,0 +1,155 @@
+//! From a model and a budget to a plan.
+
+use crate::budget::{Budget, Scope};
+use crate::calibrate::{CostSource, Known};
+use crate::error::Result;
+use crate::ledger::{self, Ledger};
+use crate::model::Model;
+use crate::options::RunOptions;
+use crate::plan::{Bounds, Plan};
+use crate::request::{self, Request};
+use neap_compile::{BandMode, Kernels, StrategyChoice, Target, tables_of, workload};
+use neap_kernels::simd::Isa;
+use neap_plan::Workload;
+
+impl Model {
+    /// What must be planned on this machine with so many threads, without row bands and computed by
+    /// direct kernels.
+    pub fn workload(&self, threads: usize) -> Workload {
+        workload(self.program(), target(threads), Kernels::Direct)
+    }
+
+    /// The same of every program that may run, the preferred first.
+    pub fn workloads(&self, threads: usize, bands: BandMode) -> Vec<Workload> {
+        let programs = self.programs.of(bands);
+        programs
+            .map(|program| workload(program, target(threads), Kernels::Direct))
+            .collect()
+    }
+
+    /// The smallest feasible and the unlimited footprint: of the engine alone where the options' budget is
+    /// [`Budget::Engine`], else of the process.
+    pub fn bounds(&self, options: &RunOptions) -> Bounds {
+        let compiling = options.compiling();
+        let programs = self.programs.of(compiling.bands());
+        let workloads: Vec<Workload> = programs
+            .map(|program| compiling.workload(program, Kernels::Direct))
+            .collect();
+        let base = self.base(options);
+        let smallest = workloads.iter().map(|w| {
+            self.programs
+                .planner(w, options.planner)
+                .smallest_feasible_bytes()
+        });
+        let smallest = smallest.min().unwrap_or(u64::MAX);
+        drop(workloads);
+        Bounds {
+            smallest: base.with_arena(tables_of(smallest), smallest).named(),
+            whole: request::whole(&self.programs, options, options.budget.scope()),
+        }
+    }
+
+    /// A budget in bytes; `None` without a limit. A percentage is of [`Bounds::whole`], and so the same number of
+    /// bytes in every process.
+    pub fn budget_bytes(&self, budget: Budget, options: &RunOptions) -> Option<u64> {
+        budget.bytes(|| request::whole(&self.programs, options, Scope::Process).total_bytes())
+    }
+
+    /// The same options without a percentage, so that costs are found for as many bytes as are planned for.
+    pub(crate) fn in_bytes(&self, options: &RunOptions) -> RunOptions {
+        let budget = match options.budget {
+            Budget::Percent(_) => (self.budget_bytes(options.budget, options))
+                .map_or(Budget::Unlimited, Budget::Bytes),
+            budget => budget,
+        };
+        RunOptions {
+            budget,
+            ..options.clone()
+        }
+    }
+
+    /// Plans for the budget of `options`.
+    ///
+    /// # Errors
+    /// [`Error::Infeasible`] names the smallest budget that can be met.
+    pub fn plan(&self, options: &RunOptions) -> Result<Plan> {
+        let started = std::time::Instant::now();
+        let options = &self.in_bytes(options);
+        let known = crate::calibrate::known(self, options)?;
+        let started = match known.source {
+            // That is not planning.
+            CostSource::Measured => std::time::Instant::now(),
+            _ => started,
+        };
+        self.plan_knowing(&known, options, started)
+    }
+
+    /// A plan by each of these strategies instead of the one in `options`, to compare them: all count with the same
+    /// memory of this process and know the same of the machine.
+    ///
+    /// # Errors
+    /// As [`Model::plan`]: outside for what concerns all, inside for one strategy.
+    pub fn plans(
+        &self,
+        options: &RunOptions,
+        strategies: &[StrategyChoice],
+    ) -> Result<Vec<Result<Plan>>> {
+        let options = &self.in_bytes(options);
+        let known = crate::calibrate::known(self, options)?;
+        let mut base = None;
+        let plan = |&strategy: &StrategyChoice| {
+            let options = RunOptions {
+                strategy,
+                ..options.clone()
+            };
+            let request = Request {
+                programs: &self.programs,
+                budget: options.budget,
+                options: &options,
+                known: &known,
+            };
+            request.plan(std::time::Instant::now(), || {
+                *base.get_or_insert_with(|| self.base(&options))
+            })
+        };
+        Ok(strategies.iter().map(plan).collect())
+    }
+
+    /// [`Model::plan`] with what is known of this machine.
+    pub(crate) fn plan_knowing(
+        &self,
+        known: &Known,
+        options: &RunOptions,
+        started: std::time::Instant,
+    ) -> Result<Plan> {
+        let request = Request {
+            programs: &self.programs,
+            budget: options.budget,
+            options,
+            known,
+        };
+        request.plan(started, || self.base(options))
+    }
+
+    /// What is taken without an arena, once nothing is held that only planning needs.
+    fn base(&self, options: &RunOptions) -> Ledger {
+        let scope = options.budget.scope();
+        let process_bytes = match scope {
+            Scope::Process => {
+                self.host.trim();
+                self.host.charged_bytes()
+            }
+            Scope::Engine => ledger::engine_heap_bytes(&self.programs),
+        };
+        let reserve = request::reserve(&self.programs, options);
+        Ledger::before_arena(scope, process_bytes, &reserve)
+    }
+}
+
+/// This machine with so many threads.
+fn target(threads: usize) -> Target {
+    Target {
+        threads,
+        isa: Isa::detect(),
+    }
+}
