@@ -106,7 +106,8 @@ fn write(
     let files = SourceFiles::of(opened.open);
     options.host.trim();
     let provenance = Some(&provenance);
-    pack::write(opened.graph, files, provenance, target, options, progress)?;
+    let packing = options.packing();
+    pack::write(opened.graph, files, provenance, target, &packing, progress)?;
     options.host.trim();
     Ok(())
 }

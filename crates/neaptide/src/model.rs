@@ -3,7 +3,7 @@
 use crate::cache;
 use crate::error::{Error, Result, packed_error};
 use crate::host::{Embedded, Host, OwnProcess};
-use crate::pack::{self, CODE_VERSION, Progress};
+use crate::pack::{self, CODE_VERSION, Packing, Progress};
 use crate::source_weights::SourceFiles;
 use neap_compile::{BandCount, Programs, StepOrder, count_bands};
 use neap_ir::{DType, Graph, Literal, Program, TensorType};
@@ -269,7 +269,7 @@ pub fn pack_graph(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progress
         files,
         None,
         target,
-        &OpenOptions::default(),
+        &OpenOptions::default().packing(),
         progress,
     )
 }
@@ -288,6 +288,13 @@ impl TensorInfo {
 }
 
 impl OpenOptions {
+    pub(crate) fn packing(&self) -> Packing<'_> {
+        Packing {
+            order: self.step_order,
+            host: &*self.host,
+        }
+    }
+
     /// Hints taken as shapes.
     pub(crate) fn with_hints(&self) -> OpenOptions {
         let mut shapes = self.shape_hints.clone();
@@ -343,7 +350,7 @@ pub(crate) fn open_packed(path: &Path, is_cached: bool, options: &OpenOptions) -
 pub(crate) fn open_bare(opened: Bound, path: &Path, options: &OpenOptions) -> Result<Model> {
     options.host.trim();
     let files = SourceFiles::of(opened.open);
-    let programs = pack::plan_only(opened.graph, files, options)?;
+    let programs = pack::plan_only(opened.graph, files, &options.packing())?;
     options.host.trim();
     Ok(Model {
         programs,

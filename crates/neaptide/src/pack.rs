@@ -1,8 +1,8 @@
 //! Writing a packed model: recipes are followed one after another, a few megabytes at a time.
 
 use crate::error::{Error, Result};
+use crate::host::Host;
 use crate::identity::Provenance;
-use crate::model::OpenOptions;
 use crate::source_weights::SourceFiles;
 use neap_compile::{Kernels, Programs, StepOrder, Target, check_supported, workload};
 use neap_ir::graph::LANES;
@@ -56,6 +56,13 @@ pub(crate) fn no_weights(model: &dyn std::fmt::Display) -> Error {
     ))
 }
 
+/// How programs are packed.
+pub(crate) struct Packing<'a> {
+    pub order: StepOrder,
+    /// Gives back what lowering took, before weights are read.
+    pub host: &'a dyn Host,
+}
+
 /// Lowers `graph` and writes it to `target`, with what `provenance` says of its source.
 ///
 /// # Errors
@@ -65,7 +72,7 @@ pub(crate) fn write(
     mut files: SourceFiles,
     provenance: Option<&Provenance>,
     target: &Path,
-    options: &OpenOptions,
+    packing: &Packing,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {
     let Lowered {
@@ -73,7 +80,7 @@ pub(crate) fn write(
         recipes,
         source,
     } = lower(graph, &mut files)?;
-    options.host.trim();
+    packing.host.trim();
 
     let total_bytes = program.packed.iter().map(|p| p.bytes).sum();
     let mut done_bytes = 0;
@@ -107,7 +114,7 @@ pub(crate) fn write(
         Some(provenance) => Some(provenance.seal(&files.present(), progress)?),
         None => None,
     };
-    let mut toc = finished(program, options.step_order)?.encode(CODE_VERSION)?;
+    let mut toc = finished(program, packing.order)?.encode(CODE_VERSION)?;
     if let Some((origin, stamp)) = sealed {
         toc = origin.append_to(toc)?;
         writer.set_stamp(stamp);
@@ -121,10 +128,10 @@ pub(crate) fn write(
 pub(crate) fn plan_only(
     graph: Graph,
     mut files: SourceFiles,
-    options: &OpenOptions,
+    packing: &Packing,
 ) -> Result<Programs> {
     let mut program = lower(graph, &mut files)?.program;
-    options.host.trim();
+    packing.host.trim();
     let mut end = Some(BLOCK as u64);
     for packed in &mut program.packed {
         let offset = end.and_then(|end| end.checked_next_multiple_of(BLOCK as u64));
@@ -134,7 +141,7 @@ pub(crate) fn plan_only(
     if end.is_none() {
         return Err(Error::BadInput("its weights are impossibly large".into()));
     }
-    finished(program, options.step_order)
+    finished(program, packing.order)
 }
 
 fn lower(graph: Graph, files: &mut SourceFiles) -> Result<Lowered> {
