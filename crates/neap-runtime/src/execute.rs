@@ -345,6 +345,8 @@ impl<'a> Memory<'a> {
         let bytes = self.program.graph.value(operand.value).len_bytes() as u64;
         Ok(match operand.place {
             Place::Arena(offset) => self.arena(offset, bytes)?,
+            // The caller's pointer to nothing need not be aligned; operators' must be.
+            Place::Input(_) if bytes == 0 => std::ptr::dangling::<u64>().cast(),
             Place::Input(index) => self.inputs[index as usize].bytes.as_ptr(),
             Place::Inline(value) => literal(self.program, value)?.as_ptr(),
             Place::Extent { index, skip_bytes } => {
