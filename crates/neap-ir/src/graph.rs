@@ -18,6 +18,16 @@ pub struct Graph {
     pub outputs: Vec<ValueId>,
     /// Files that `Const::Stored` ranges point into; `files[0]` is the model itself.
     pub files: Vec<SourceFile>,
+    /// Inputs of the model whose values were given when it was opened, as values that decide shapes are: they
+    /// are no inputs of this graph.
+    pub bound: Vec<BoundInput>,
+}
+
+/// An input of the model that is a constant here.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BoundInput {
+    pub name: String,
+    pub value: Literal,
 }
 
 /// A file with constants.

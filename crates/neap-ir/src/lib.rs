@@ -25,7 +25,7 @@ pub mod recipe;
 mod tensor;
 
 pub use dtype::DType;
-pub use graph::{ByteRange, Const, Graph, GraphError, Node, SourceFile, Value};
+pub use graph::{BoundInput, ByteRange, Const, Graph, GraphError, Node, SourceFile, Value};
 pub use ids::{ConstId, FileId, NodeId, PackedId, ValueId};
 pub use literal::Literal;
 pub use op::Op;

@@ -10,6 +10,8 @@ use crate::{WEIGHTS_ABSENT, WEIGHTS_KEY};
 const MAX_DEPTH: usize = 16;
 /// Memory that the structure (names, nodes, attributes; not weights) may take.
 const MAX_STRUCTURE_BYTES: u64 = 192 << 20;
+/// What exporters call a dimension that has no name (Paddle: `?`). Two of them need not be equal.
+const ANONYMOUS_DIMS: [&str; 6] = ["", "?", "-1", "None", "unknown", "unk"];
 
 pub(crate) fn model(source: &Source) -> Result<ModelProto, OnnxError> {
     let mut decoder = Decoder { source, used: 0 };
@@ -342,7 +344,7 @@ impl<'a> Decoder<'a> {
                 (1, Field::Varint(v)) => dim = Dim::Fixed(v as i64),
                 (2, Field::Bytes(s)) => {
                     let name = self.string(s)?;
-                    dim = if name.is_empty() {
+                    dim = if ANONYMOUS_DIMS.contains(&name.as_str()) {
                         Dim::Unknown
                     } else {
                         Dim::Named(name)

@@ -104,11 +104,11 @@ impl fmt::Display for DynamicMessage<'_> {
             [] => f.write_str(", but it is computed from values that are not"),
             [one] => write!(
                 f,
-                "; it depends on input '{one}', so bind that input's value"
+                "; it depends on the value of input '{one}': give it when opening (--bind {one}=FILE.npy)"
             ),
             many => write!(
                 f,
-                "; it depends on inputs '{}', so bind those inputs' values",
+                "; it depends on the values of inputs '{}': give them when opening (--bind NAME=FILE.npy for each)",
                 many.join("', '")
             ),
         }
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "node 'n' (Reshape): the shape must be known when the model is opened; \
-             it depends on inputs 'a', 'b', so bind those inputs' values"
+             it depends on the values of inputs 'a', 'b': give them when opening (--bind NAME=FILE.npy for each)"
         );
     }
 }

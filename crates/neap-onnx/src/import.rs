@@ -9,7 +9,7 @@ use crate::proto::{
 };
 use crate::{OpenOptions, cleanup, inputs, ops, order, tensor};
 use neap_ir::op::Unary;
-use neap_ir::{Const, Graph, Op, TensorType, ValueId};
+use neap_ir::{BoundInput, Const, Graph, Op, TensorType, ValueId};
 use std::collections::{HashMap, HashSet};
 
 const OLDEST_OPSET: i64 = 7;
@@ -56,19 +56,13 @@ pub(crate) fn bind(
         let dtype = tensor::value_dtype(stored.dtype, options.widen_half);
         let ty = TensorType::new(dtype, &stored.shape);
         let id = match options.bindings.get(&input.name) {
-            Some(literal) if literal.dtype() == stored.dtype || literal.dtype() == dtype => {
-                let literal = tensor::converted(literal.clone(), dtype);
-                builder.constant(ty, Const::Inline(literal))
-            }
             Some(literal) => {
-                return Err(OnnxError::Input {
-                    input: shown(&input.name),
-                    reason: format!(
-                        "its bound value is {}, but the model wants {}",
-                        literal.dtype(),
-                        stored.dtype
-                    ),
+                let value = inputs::bound_value(&input.name, literal, stored.dtype, dtype)?;
+                builder.graph.bound.push(BoundInput {
+                    name: input.name.clone(),
+                    value: value.clone(),
                 });
+                builder.constant(ty, Const::Inline(value))
             }
             None => {
                 let id = builder.graph.add_value("", ty);

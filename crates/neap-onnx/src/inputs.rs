@@ -4,7 +4,7 @@ use crate::OpenOptions;
 use crate::error::{OnnxError, shown};
 use crate::proto::{Dim, ValueInfo, ValueType};
 use crate::tensor;
-use neap_ir::{DType, TensorType};
+use neap_ir::{DType, Literal, TensorType};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
@@ -59,19 +59,60 @@ pub(crate) fn bind(
         .collect();
     // First the inputs whose shapes are given: they say what named dimensions are.
     for input in inputs {
-        if let Some(given) = given_shape(input, options) {
+        if let Some(given) = given_shape(input, options)? {
             learn(input, given, &mut sizes)?;
         }
     }
     inputs
         .iter()
-        .map(|input| resolve(input, given_shape(input, options), &sizes))
+        .map(|input| resolve(input, given_shape(input, options)?, &sizes))
         .collect()
 }
 
-fn given_shape<'a>(input: &ValueInfo, options: &'a OpenOptions) -> Option<&'a [usize]> {
-    let bound = options.bindings.get(&input.name).map(|l| l.shape());
-    bound.or(options.shapes.get(&input.name).map(Vec::as_slice))
+/// The value given for an input, as the graph holds it. `stored` is the model's element type, `dtype` the graph's.
+/// Small integers are taken for the 64-bit ones that decide shapes.
+pub(crate) fn bound_value(
+    input: &str,
+    given: &Literal,
+    stored: DType,
+    dtype: DType,
+) -> Result<Literal, OnnxError> {
+    if given.dtype() == stored || given.dtype() == dtype {
+        return Ok(tensor::converted(given.clone(), dtype));
+    }
+    let whole = given.dtype() != DType::Bool && dtype == DType::I64;
+    let widened = given.to_i64_vec().filter(|_| whole);
+    widened
+        .filter(|_| given.dtype() != DType::U64)
+        .map(|values| Literal::from_i64(given.shape(), &values))
+        .ok_or_else(|| OnnxError::Input {
+            input: shown(input),
+            reason: format!(
+                "its bound value is {}, but the model wants {stored}",
+                given.dtype()
+            ),
+        })
+}
+
+fn given_shape<'a>(
+    input: &ValueInfo,
+    options: &'a OpenOptions,
+) -> Result<Option<&'a [usize]>, OnnxError> {
+    let shape = options.shapes.get(&input.name).map(Vec::as_slice);
+    let bound = options.bindings.get(&input.name).map(Literal::shape);
+    if let (Some(shape), Some(bound)) = (shape, bound)
+        && shape != bound
+    {
+        return Err(OnnxError::Input {
+            input: shown(&input.name),
+            reason: format!(
+                "its bound value has shape {}, but shape {} is given",
+                show_sizes(bound),
+                show_sizes(shape)
+            ),
+        });
+    }
+    Ok(bound.or(shape))
 }
 
 fn tensor_type(input: &ValueInfo) -> Result<(DType, Option<&[Dim]>), OnnxError> {
@@ -242,6 +283,32 @@ mod tests {
         let mut options = OpenOptions::default();
         options.dims.insert("batch".into(), 2);
         assert_eq!(bind(&[&x], &options).expect("bound")[0].shape, [2, 3, 224]);
+    }
+
+    #[test]
+    fn a_value_must_have_the_shape_that_is_given_beside_it() {
+        let x = input("x", &[named("n")]);
+        let mut options = OpenOptions::default();
+        options
+            .bindings
+            .insert("x".into(), Literal::from_f32(&[2], &[1.0, 2.0]));
+        assert_eq!(bind(&[&x], &options).expect("bound")[0].shape, [2]);
+        options.shapes.insert("x".into(), vec![3]);
+        let error = bind(&[&x], &options).expect_err("contradiction");
+        assert!(error.to_string().contains("shape 3 is given"), "{error}");
+    }
+
+    #[test]
+    fn small_integers_are_taken_for_large_ones() {
+        let bytes = (-2i32).to_le_bytes();
+        let small = Literal::from_bytes(DType::I32, &[1], &bytes).expect("fits");
+        let wide = bound_value("n", &small, DType::I64, DType::I64).expect("widened");
+        assert_eq!(wide, Literal::from_i64(&[1], &[-2]));
+        let error = bound_value("n", &small, DType::F32, DType::F32).expect_err("no float");
+        assert!(error.to_string().contains("int32"), "{error}");
+        let bits = u64::MAX.to_le_bytes();
+        let large = Literal::from_bytes(DType::U64, &[1], &bits).expect("fits");
+        assert!(bound_value("n", &large, DType::I64, DType::I64).is_err());
     }
 
     #[test]

@@ -137,6 +137,28 @@ fn dynamic_dimensions_are_bound_everywhere() {
 }
 
 #[test]
+fn dimensions_without_a_name_need_not_be_equal() {
+    for anonymous in ["?", "None", "-1", "unknown", ""] {
+        let model = Model::new(13)
+            .open_input("x", FLOAT, &[Err(anonymous), Ok(3), Err(anonymous)])
+            .open_input("z", FLOAT, &[Err(anonymous)])
+            .node("Add", &["x", "z"], &["y"], &[])
+            .output("y");
+        let mut options = OpenOptions::default();
+        options.shapes.insert("x".into(), vec![2, 3, 7]);
+        // That of the other input is not known from this one.
+        let error = model.open_with(&options).expect_err("open").to_string();
+        assert_eq!(
+            error,
+            "input 'z' has dynamic dimension '?' (axis 0): give --shape z=1"
+        );
+        options.shapes.insert("z".into(), vec![1]);
+        let graph = model.open_with(&options).expect("bound");
+        assert_eq!(output_shape(&graph), [2, 3, 7]);
+    }
+}
+
+#[test]
 fn initializers_among_the_inputs_are_no_inputs() {
     let graph = Model::new(13)
         .input("x", FLOAT, &[2])
