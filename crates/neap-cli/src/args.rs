@@ -1,6 +1,7 @@
 //! Options that several commands share.
 
 use crate::failure::{Outcome, bad};
+use crate::input;
 use clap::{Args, ValueEnum};
 use neaptide::{
     BandMode, Budget, Cache, Calibration, IoMode, Isa, OpenOptions, PlanOptions, RunOptions,
@@ -23,6 +24,10 @@ pub struct OpenArgs {
     /// Shape of an input with dynamic dimensions, such as x=1x3x224x224
     #[arg(long = "shape", value_name = "NAME=SHAPE", value_parser = parse_shape)]
     pub shapes: Vec<(String, Vec<usize>)>,
+    /// Value of an input that decides shapes; it is no input of the opened model. `neap run` takes such values
+    /// from --input by itself
+    #[arg(long = "bind", value_name = "NAME=FILE.npy", value_parser = parse_bind)]
+    pub bindings: Vec<(String, PathBuf)>,
     /// Pack steps in the order of the model file, though another needs less memory
     #[arg(long)]
     pub given_order: bool,
@@ -134,6 +139,7 @@ impl OpenArgs {
         }
         Ok(OpenOptions {
             shapes,
+            bindings: input::bindings(&self.bindings)?,
             step_order: match self.given_order {
                 true => StepOrder::Given,
                 false => StepOrder::LeastMemory,
@@ -249,6 +255,15 @@ fn parse_shape(text: &str) -> Result<(String, Vec<usize>), String> {
         })
         .collect::<Result<_, _>>()?;
     Ok((name.into(), shape))
+}
+
+/// `shape=shape.npy`.
+fn parse_bind(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, path) = text
+        .rsplit_once('=')
+        .filter(|(name, path)| !name.is_empty() && !path.is_empty())
+        .ok_or("write NAME=FILE.npy")?;
+    Ok((name.into(), path.into()))
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ pub(crate) fn open(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Model> {
     // Hints matter only when shapes are open: most models have one packed form, whatever the hints.
-    let hinted = (!options.shape_hints.is_empty()).then(|| options.with_hints());
+    let hinted = (!options.shape_hints.is_empty()).then(|| options.with_shape_hints());
     let mut lookup = Lookup {
         home: Home::of(path)?,
         content: None,
@@ -41,10 +41,15 @@ pub(crate) fn open(
             }
         }
     }
-    let (opened, options) = match (source(path, options), &hinted) {
-        (Err(OnnxError::DynamicInput { .. }), Some(hinted)) => (source(path, hinted)?, hinted),
-        (opened, _) => (opened?, options),
-    };
+    let (opened, believed) = source(path, options)?;
+    if believed.bindings.len() > options.bindings.len() {
+        for candidate in lookup.candidates(&believed) {
+            if let Some(model) = lookup.find(&candidate, &believed, progress)? {
+                return Ok(lookup.told(model));
+            }
+        }
+    }
+    let options = &believed;
     if !pack::has_weights(&opened.graph) {
         return crate::model::open_bare(opened, path, options);
     }
@@ -66,16 +71,16 @@ pub(crate) fn pack_to(
     options: &OpenOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {
-    let opened = source(path, options)?;
+    let (opened, options) = source(path, options)?;
     if !pack::has_weights(&opened.graph) {
         return Err(pack::no_weights(&path.display()));
     }
     let provenance = Provenance {
         home: Home::of(path)?,
-        request: request(options),
+        request: request(&options),
         content: None,
     };
-    write(opened, provenance, target, options, progress)
+    write(opened, provenance, target, &options, progress)
 }
 
 /// Of the user's cache directory.
@@ -87,8 +92,36 @@ pub(crate) fn user_folder() -> Option<PathBuf> {
     Some(base.join("neaptide"))
 }
 
-/// Reads the model's structure, and leaves its files open.
-fn source(path: &Path, options: &OpenOptions) -> std::result::Result<Bound, OnnxError> {
+/// Reads the model's structure, and leaves its files open. Says which hints had to be believed: shapes where
+/// dimensions are open, values where shapes depend on them.
+fn source(path: &Path, options: &OpenOptions) -> Result<(Bound, OpenOptions)> {
+    let mut believed = options.clone();
+    loop {
+        let error = match source_bound(path, &believed) {
+            Ok(opened) => return Ok((opened, believed)),
+            Err(error) => error,
+        };
+        match &error {
+            OnnxError::DynamicInput { .. } if !believed.shape_hints.is_empty() => {
+                believed = believed.with_shape_hints();
+            }
+            OnnxError::DynamicShape { inputs, .. } => {
+                let known = believed.bindings.len();
+                for name in inputs {
+                    if let Some(value) = believed.value_hints.remove(name) {
+                        believed.bindings.entry(name.clone()).or_insert(value);
+                    }
+                }
+                if believed.bindings.len() == known {
+                    return Err(error.into());
+                }
+            }
+            _ => return Err(error.into()),
+        }
+    }
+}
+
+fn source_bound(path: &Path, options: &OpenOptions) -> std::result::Result<Bound, OnnxError> {
     let onnx = crate::model::onnx_options(options);
     identity::settled(
         || neap_onnx::Skeleton::open(path)?.bind(&onnx),

@@ -57,7 +57,7 @@ pub use host::{Embedded, Host, OwnProcess};
 pub use ledger::Ledger;
 pub use model::{Cache, Model, OpenOptions, TensorInfo, pack, pack_graph, shape_text};
 pub use neap_compile::{BandCount, BandMode, Kernels, StepOrder, StrategyChoice};
-pub use neap_ir::{DType, Graph, Literal, TensorType};
+pub use neap_ir::{BoundInput, DType, Graph, Literal, TensorType};
 pub use neap_kernels::simd::Isa;
 pub use neap_plan::{Timeline, Workload};
 pub use neap_planner::{PlanOptions, Strategy};

@@ -6,7 +6,7 @@ use crate::host::{Embedded, Host, OwnProcess};
 use crate::pack::{self, CODE_VERSION, Packing, Progress};
 use crate::source_weights::SourceFiles;
 use neap_compile::{BandCount, Programs, StepOrder, count_bands};
-use neap_ir::{DType, Graph, Literal, Program, TensorType};
+use neap_ir::{BoundInput, DType, Graph, Literal, Program, TensorType};
 use neap_onnx::Bound;
 use neap_store::PackedFile;
 use std::collections::BTreeMap;
@@ -21,8 +21,11 @@ pub struct OpenOptions {
     pub shapes: BTreeMap<String, Vec<usize>>,
     /// Shapes of the data at hand, by input name: believed where `shapes` leaves dimensions open.
     pub shape_hints: BTreeMap<String, Vec<usize>>,
-    /// Inputs whose values are known now, such as those that determine shapes; they become constants.
+    /// Inputs whose values are known now, such as those that decide shapes; they become constants.
     pub bindings: BTreeMap<String, Literal>,
+    /// Values of the data at hand, by input name: bound where shapes depend on them, and only there. Which were
+    /// bound is known from [`Model::bound`].
+    pub value_hints: BTreeMap<String, Literal>,
     pub step_order: StepOrder,
     pub cache: Cache,
     /// The process that the model is opened in; sessions of the model ask and tell it, too.
@@ -36,6 +39,7 @@ impl Default for OpenOptions {
             shapes: BTreeMap::new(),
             shape_hints: BTreeMap::new(),
             bindings: BTreeMap::new(),
+            value_hints: BTreeMap::new(),
             step_order: StepOrder::default(),
             cache: Cache::default(),
             host: Arc::new(Embedded),
@@ -223,6 +227,12 @@ impl Model {
         infos(&self.program().graph, &self.program().graph.outputs)
     }
 
+    /// Inputs that were bound to a value when the model was opened or packed, and are none of
+    /// [`Model::inputs`]. For another value the model must be opened again.
+    pub fn bound(&self) -> &[BoundInput] {
+        &self.program().graph.bound
+    }
+
     /// Bytes of all packed weights.
     pub fn weight_bytes(&self) -> u64 {
         self.program().packed.iter().map(|p| p.bytes).sum()
@@ -296,7 +306,7 @@ impl OpenOptions {
     }
 
     /// Hints taken as shapes.
-    pub(crate) fn with_hints(&self) -> OpenOptions {
+    pub(crate) fn with_shape_hints(&self) -> OpenOptions {
         let mut shapes = self.shape_hints.clone();
         shapes.extend(self.shapes.clone());
         OpenOptions {
@@ -368,6 +378,19 @@ pub(crate) fn open_bare(opened: Bound, path: &Path, options: &OpenOptions) -> Re
 /// A packed model has its shapes; asking for others is a mistake worth a word.
 fn check_shapes(model: Model, options: &OpenOptions) -> Result<Model> {
     let inputs = model.inputs();
+    for (name, value) in &options.bindings {
+        let bound = model.bound().iter().find(|b| b.name == *name);
+        if bound.is_none_or(|b| b.value != *value) {
+            return Err(Error::BadInput(format!(
+                "{} was packed {} for input '{name}': pack the .onnx again with that value",
+                model.packed.path.display(),
+                match bound {
+                    Some(_) => "with another value",
+                    None => "without a value",
+                }
+            )));
+        }
+    }
     for (name, shape) in &options.shapes {
         match inputs.iter().find(|i| i.name == *name) {
             None => return Err(Error::BadInput(format!("the model has no input '{name}'"))),

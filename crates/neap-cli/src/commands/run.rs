@@ -86,7 +86,7 @@ pub struct RunArgs {
 }
 
 /// Options and groups of options that a task's file replaces, or that are for one model.
-const TASK_CONFLICTS: [&str; 12] = [
+const TASK_CONFLICTS: [&str; 13] = [
     "model",
     "memory_budget",
     "threads",
@@ -96,6 +96,7 @@ const TASK_CONFLICTS: [&str; 12] = [
     "iterations",
     "output_dir",
     "shapes",
+    "bindings",
     "trace_events",
     "ChangeArgs",
     "ImageOptions",
@@ -278,9 +279,11 @@ fn enforced(args: &RunArgs, quiet: bool) -> Outcome {
 }
 
 fn open(args: &RunArgs, own_cgroup: bool, quiet: bool) -> Outcome<Model> {
+    let hints = input::hints(&args.inputs);
     let options = OpenOptions {
         host: Arc::new(OwnProcess { own_cgroup }),
-        shape_hints: input::shape_hints(&args.inputs),
+        shape_hints: hints.shapes,
+        value_hints: hints.values,
         ..args.open.options()?
     };
     let model = super::open(args.model(), &options, quiet)?;
@@ -312,7 +315,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     let model = open(args, own_cgroup, quiet)?;
     memory::trim_heap();
     let inputs = input::load(
-        &model.inputs(),
+        &model,
         &input::Settings {
             given: &args.inputs,
             image: &args.image,

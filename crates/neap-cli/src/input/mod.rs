@@ -7,17 +7,18 @@
 //! ```
 
 mod convert;
+mod hints;
 mod image;
 mod npy;
 mod npz;
 mod random;
 mod resample;
 
+pub use hints::{bindings, hints};
 pub use image::ImageOptions;
 
 use crate::failure::{Outcome, bad};
-use neaptide::{TensorInfo, shape_text};
-use std::collections::BTreeMap;
+use neaptide::{BoundInput, Model, TensorInfo, shape_text};
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::os::fd::AsRawFd;
@@ -47,11 +48,21 @@ enum From {
     Member(PathBuf, String),
 }
 
-pub fn load(infos: &[TensorInfo], settings: &Settings) -> Outcome<Inputs> {
+/// The inputs of `model`. Files may be given for bound ones, too, and must then hold the value in force.
+pub fn load(model: &Model, settings: &Settings) -> Outcome<Inputs> {
+    let mut infos = model.inputs();
+    let free = infos.len();
+    infos.extend(model.bound().iter().map(bound_info));
     let mut sources: Vec<Option<From>> = infos.iter().map(|_| None).collect();
     for text in settings.given {
-        assign(text, infos, &mut sources)?;
+        assign(text, &infos, free, &mut sources)?;
     }
+    for (bound, source) in model.bound().iter().zip(sources.drain(free..)) {
+        if let Some(source) = source {
+            check_bound(bound, &source, settings)?;
+        }
+    }
+    infos.truncate(free);
     let mut inputs = Inputs {
         tensors: Vec::with_capacity(infos.len()),
         remarks: Vec::new(),
@@ -59,14 +70,7 @@ pub fn load(infos: &[TensorInfo], settings: &Settings) -> Outcome<Inputs> {
     for (index, (info, source)) in infos.iter().zip(&sources).enumerate() {
         let tensor = match source {
             None => random::tensor(info, settings.seed, index),
-            Some(source) => {
-                let (path, member) = match source {
-                    From::File(path) => (path, None),
-                    From::Member(path, member) => (path, Some(member.as_str())),
-                };
-                read(path, member, info, settings, &mut inputs.remarks)
-                    .map_err(|e| format!("{}: {e}", path.display()))
-            }
+            Some(source) => read(source, info, settings, &mut inputs.remarks),
         };
         let tensor = tensor.map_err(|e| bad(format!("input '{}': {e}", info.name)))?;
         inputs.tensors.push(tensor);
@@ -87,33 +91,29 @@ pub fn load(infos: &[TensorInfo], settings: &Settings) -> Outcome<Inputs> {
     Ok(inputs)
 }
 
-/// Shapes of the arrays that the options name, by input: what binds dimensions that a model leaves open.
-/// What cannot be read is left to [`load`], which says why.
-pub fn shape_hints(given: &[String]) -> BTreeMap<String, Vec<usize>> {
-    let mut hints = BTreeMap::new();
-    for text in given {
-        let (name, path) = match text.rsplit_once('=') {
-            Some((name, path)) => (Some(name), Path::new(path)),
-            None => (None, Path::new(text)),
-        };
-        if has_extension(path, &["npz"]) {
-            let shapes = npz::shapes(path).unwrap_or_default();
-            hints.extend(shapes.into_iter().filter(|(member, _)| {
-                // A named input takes the member of its name.
-                name.is_none_or(|name| name == member)
-            }));
-        } else if let (Some(name), true) = (name, has_extension(path, &["npy"]))
-            && let Ok(file) = File::open(path)
-            && let Ok(shape) = npy::shape(&mut BufReader::new(file))
-        {
-            hints.insert(name.to_string(), shape);
-        }
+fn bound_info(bound: &BoundInput) -> TensorInfo {
+    TensorInfo {
+        name: bound.name.clone(),
+        ty: bound.value.ty(),
     }
-    hints
 }
 
-/// Gives the file of one option to the input (or inputs) that it is for.
-fn assign(text: &str, infos: &[TensorInfo], sources: &mut [Option<From>]) -> Outcome {
+/// Whether a file holds the value that an input is bound to.
+fn check_bound(bound: &BoundInput, source: &From, settings: &Settings) -> Outcome {
+    let name = &bound.name;
+    let found = read(source, &bound_info(bound), settings, &mut Vec::new());
+    let found = found.map_err(|e| bad(format!("input '{name}', which is bound: {e}")))?;
+    if found != bound.value.bytes() {
+        return Err(bad(format!(
+            "input '{name}' was bound to another value when the model was packed: run the .onnx, or pack it \
+             again with --bind"
+        )));
+    }
+    Ok(())
+}
+
+/// Gives the file of one option to the input (or inputs) that it is for. The first `free` are not bound.
+fn assign(text: &str, infos: &[TensorInfo], free: usize, sources: &mut [Option<From>]) -> Outcome {
     // A name may contain '=', a path too: the longest known name wins.
     let named = infos
         .iter()
@@ -162,7 +162,7 @@ fn assign(text: &str, infos: &[TensorInfo], sources: &mut [Option<From>]) -> Out
         }
         return Ok(());
     }
-    if infos.len() != 1 {
+    if free != 1 {
         return Err(bad(format!(
             "--input {text} does not say for which input it is: write NAME={text}; the model has {}",
             names(infos)
@@ -172,6 +172,19 @@ fn assign(text: &str, infos: &[TensorInfo], sources: &mut [Option<From>]) -> Out
 }
 
 fn read(
+    source: &From,
+    info: &TensorInfo,
+    settings: &Settings,
+    remarks: &mut Vec<String>,
+) -> Result<Vec<u8>, String> {
+    let (path, member) = match source {
+        From::File(path) => (path, None),
+        From::Member(path, member) => (path, Some(member.as_str())),
+    };
+    read_file(path, member, info, settings, remarks).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn read_file(
     path: &Path,
     member: Option<&str>,
     info: &TensorInfo,

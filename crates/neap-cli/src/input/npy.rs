@@ -1,7 +1,8 @@
 //! Reading `.npy`: magic, version, a Python dictionary as text, elements.
 
 use super::convert::Converter;
-use neaptide::{DType, TensorInfo, shape_text};
+use super::hints::Glance;
+use neaptide::{DType, Literal, TensorInfo, shape_text};
 use std::io::Read;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
@@ -37,6 +38,41 @@ pub fn read(
     let converter = Converter::new(from, to, header.big_endian).ok_or_else(|| {
         format!("is {from}, the model wants {to}: convert it first, such as with numpy's astype")
     })?;
+    let tensor = elements(reader, &header, info, &converter)?;
+    let remark = converter
+        .widens()
+        .then(|| format!("{from} values were widened to {to}"));
+    Ok((tensor, remark))
+}
+
+/// The shape of an array, and its value where that has no more than `max_bytes`.
+pub fn glance(reader: &mut impl Read, max_bytes: usize) -> Result<Glance, String> {
+    let header = read_header(reader)?;
+    let elements_bytes =
+        (header.shape.iter()).try_fold(header.dtype.size_bytes(), |n, &d| n.checked_mul(d));
+    let value = if elements_bytes.is_some_and(|n| n <= max_bytes) {
+        let info = TensorInfo::new("", header.dtype, &header.shape);
+        let converter = Converter::new(header.dtype, header.dtype, header.big_endian)
+            .ok_or("cannot be read")?;
+        let bytes = elements(reader, &header, &info, &converter)?;
+        Literal::from_bytes(header.dtype, &header.shape, &bytes)
+    } else {
+        None
+    };
+    Ok(Glance {
+        shape: header.shape,
+        value,
+    })
+}
+
+/// What follows the header, row-major.
+fn elements(
+    reader: &mut impl Read,
+    header: &Header,
+    info: &TensorInfo,
+    converter: &Converter,
+) -> Result<Vec<u8>, String> {
+    let from = header.dtype;
     let mut left = info.ty.elements() * from.size_bytes();
     let mut tensor = Vec::with_capacity(info.len_bytes());
     let mut piece = vec![0; PIECE_BYTES];
@@ -54,17 +90,9 @@ pub fn read(
         return Err("is longer than its shape".into());
     }
     if header.fortran_order {
-        tensor = row_major(&tensor, &header.shape, to.size_bytes());
+        tensor = row_major(&tensor, &header.shape, info.ty.dtype.size_bytes());
     }
-    let remark = converter
-        .widens()
-        .then(|| format!("{from} values were widened to {to}"));
-    Ok((tensor, remark))
-}
-
-/// The shape of an array, from its header alone.
-pub fn shape(reader: &mut impl Read) -> Result<Vec<usize>, String> {
-    read_header(reader).map(|header| header.shape)
+    Ok(tensor)
 }
 
 fn read_header(reader: &mut impl Read) -> Result<Header, String> {

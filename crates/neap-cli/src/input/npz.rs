@@ -1,5 +1,6 @@
 //! Reading `.npz`: a zip archive of `.npy` files.
 
+use super::hints::Glance;
 use super::npy;
 use neaptide::TensorInfo;
 use std::fs::File;
@@ -23,18 +24,19 @@ pub fn members(path: &Path) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Names and shapes of the arrays.
-pub fn shapes(path: &Path) -> Result<Vec<(String, Vec<usize>)>, String> {
+/// Names and shapes of the arrays, and values of the small ones.
+pub fn glance(path: &Path, max_bytes: usize) -> Result<Vec<(String, Glance)>, String> {
     let names = members(path)?;
     let file = File::open(path).map_err(|e| e.to_string())?;
     let mut archive = open(&file)?;
-    let mut shapes = Vec::with_capacity(names.len());
+    let mut arrays = Vec::with_capacity(names.len());
     for name in names {
         let mut entry = entry(&mut archive, &name)?;
-        let shape = npy::shape(&mut entry).map_err(|e| format!("array '{name}' {e}"))?;
-        shapes.push((name, shape));
+        let array =
+            npy::glance(&mut entry, max_bytes).map_err(|e| format!("array '{name}' {e}"))?;
+        arrays.push((name, array));
     }
-    Ok(shapes)
+    Ok(arrays)
 }
 
 /// The array for the input `name`: the one of that name, or the only one.

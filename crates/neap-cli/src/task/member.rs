@@ -52,7 +52,7 @@ pub fn run(args: &MemberArgs) -> Outcome {
     let model = crate::commands::open(&args.model, &args.open.options()?, true)?;
     memory::trim_heap();
     let inputs = input::load(
-        &model.inputs(),
+        &model,
         &input::Settings {
             given: &[],
             image: &ImageOptions::default(),

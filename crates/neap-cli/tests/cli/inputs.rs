@@ -70,6 +70,89 @@ fn wrong_files() {
     fails(&bench, "--input x=.", &["folder"]);
 }
 
+/// `y` is `x`, reshaped as the input `shape` says.
+fn reshape() -> Bench {
+    let bench = Bench::with_model(
+        &Model::default()
+            .node("Reshape", &["x", "shape"], &["r"])
+            .node("Relu", &["r"], &["y"])
+            .input("x", FLOAT, &["2", "3"])
+            .input("shape", INT64, &["2"])
+            .output("y", FLOAT, &["rows", "columns"])
+            .finish(),
+    );
+    let data = f32_bytes(&[1., -2., 3., -4., 5., -6.]);
+    bench.write("x.npy", &npy("<f4", "(2, 3)", &data));
+    let shape = |values: [i64; 2]| values.map(i64::to_le_bytes).concat();
+    bench.write("tall.npy", &npy("<i8", "(2,)", &shape([6, 1])));
+    bench.write("wide.npy", &npy("<i8", "(2,)", &shape([1, -1])));
+    let narrow = [3i32, 2].map(i32::to_le_bytes).concat();
+    bench.write("narrow.npy", &npy("<i4", "(2,)", &narrow));
+    bench
+}
+
+#[test]
+fn inputs_that_decide_shapes_are_bound_from_the_data() {
+    let bench = reshape();
+    for (file, shape) in [("tall", "(6, 1)"), ("wide", "(1, 6)"), ("narrow", "(3, 2)")] {
+        // Each value has a packed form of its own: the second run finds it.
+        for _ in 0..2 {
+            bench
+                .neap(&format!(
+                    "run m.onnx --output-dir out --input x=x.npy --input shape={file}.npy"
+                ))
+                .ok();
+            let written = std::fs::read(bench.path("out/y.npy")).unwrap();
+            let header = String::from_utf8_lossy(&written[..128]).into_owned();
+            assert!(header.contains(shape), "{header}");
+            assert_eq!(read_f32(&bench.path("out/y.npy")), [1., 0., 3., 0., 5., 0.]);
+        }
+    }
+}
+
+#[test]
+fn inputs_that_decide_shapes_must_be_given() {
+    let bench = reshape();
+    fails(
+        &bench,
+        "--input x=x.npy",
+        &["Reshape", "'shape'", "--bind shape=FILE.npy"],
+    );
+    fails(
+        &bench,
+        "--input x=x.npy --input shape=x.npy",
+        &["'shape'", "2x3"],
+    );
+    bench.neap("inspect m.onnx").fails(2, &["--bind shape"]);
+    bench.neap("inspect m.onnx --bind shape=tall.npy").ok();
+    bench
+        .neap("inspect m.onnx --bind shape=absent.npy")
+        .fails(2, &["--bind shape", "absent.npy"]);
+    bench
+        .neap("inspect m.onnx --bind size=tall.npy")
+        .fails(2, &["no such input", "'shape'"]);
+}
+
+#[test]
+fn a_packed_model_keeps_its_bound_values() {
+    let bench = reshape();
+    bench
+        .neap("pack m.onnx -o m.neap --bind shape=tall.npy")
+        .ok();
+    for args in ["", "--input shape=tall.npy", "--bind shape=tall.npy"] {
+        bench
+            .neap(&format!("run m.neap --input x=x.npy {args}"))
+            .ok();
+    }
+    bench.neap("run m.neap --input x.npy").ok();
+    bench
+        .neap("run m.neap --input x=x.npy --input shape=wide.npy")
+        .fails(2, &["'shape'", "another value"]);
+    bench
+        .neap("run m.neap --input x=x.npy --bind shape=wide.npy")
+        .fails(2, &["'shape'", "another value"]);
+}
+
 #[test]
 fn two_inputs_from_one_archive() {
     let bench = Bench::with_model(

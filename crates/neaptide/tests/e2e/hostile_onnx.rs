@@ -5,7 +5,7 @@ use neaptide::{Budget, Cache, Error, Model, OpenOptions, RunOptions, Work};
 use std::path::Path;
 
 #[path = "../../../neap-onnx/tests/support/mod.rs"]
-mod support;
+pub mod support;
 
 use support::{Attr, FLOAT, INT64, f32_tensor};
 

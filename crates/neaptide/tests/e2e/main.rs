@@ -1,5 +1,6 @@
 //! From a graph to results through everything: packing, planning, streaming, computing.
 
+mod bindings;
 #[path = "../../../neap-rewrite/tests/rewrite/build.rs"]
 mod build;
 mod corruption;
