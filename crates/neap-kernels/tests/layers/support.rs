@@ -94,12 +94,14 @@ pub fn from_blocked(blocked: &[f32], n: usize, c: usize, hw: usize) -> Vec<f32> 
 }
 
 /// Fails where `got` differs from `want` by more than `relative * max(|want|, floor)`.
-/// Two NaNs are equal, and so are two equal infinities.
+/// What is not finite must be equal: two NaNs are, and two infinities of one sign.
 #[track_caller]
 pub fn assert_close(got: &[f32], want: &[f64], relative: f64, floor: f64, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}: lengths");
     for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
-        if f64::from(g) == w || (g.is_nan() && w.is_nan()) {
+        if !g.is_finite() || !w.is_finite() {
+            let same = f64::from(g) == w || (g.is_nan() && w.is_nan());
+            assert!(same, "{what}: element {i}: got {g}, want {w}");
             continue;
         }
         let error = (f64::from(g) - w).abs();

@@ -70,10 +70,11 @@ pub fn assert_close(found: &Literal, expected: &[f32], tolerance: f32) {
     let found = values(found);
     assert_eq!(found.len(), expected.len());
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {
-        let same = a == b || (a.is_nan() && b.is_nan());
-        assert!(
-            same || (a - b).abs() <= tolerance * b.abs().max(1.0),
-            "element {i}: {a} where {b} is expected"
-        );
+        let near = if a.is_finite() && b.is_finite() {
+            (a - b).abs() <= tolerance * b.abs().max(1.0)
+        } else {
+            a == b || (a.is_nan() && b.is_nan())
+        };
+        assert!(near, "element {i}: {a} where {b} is expected");
     }
 }

@@ -52,9 +52,14 @@ fn assert_close(what: &str, expected: &Literal, found: &Literal) {
         assert_eq!(expected.bytes(), found.bytes(), "{what}");
         return;
     };
-    let range = e.iter().fold(1e-3f32, |m, x| m.max(x.abs()));
+    let finite = e.iter().filter(|x| x.is_finite());
+    let range = finite.fold(1e-3f32, |m, x| m.max(x.abs()));
     for (i, (e, f)) in e.iter().zip(f).enumerate() {
-        let close = (e - f).abs() <= 1e-4 * range || e.is_nan() && f.is_nan();
+        let close = if e.is_finite() && f.is_finite() {
+            (e - f).abs() <= 1e-4 * range
+        } else {
+            e == f || e.is_nan() && f.is_nan()
+        };
         assert!(close, "{what}[{i}]: {e} expected, {f} found");
     }
 }
