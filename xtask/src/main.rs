@@ -105,6 +105,8 @@ enum Command {
         rounds: u32,
     },
     #[command(hide = true)]
+    ConformanceWorker { folder: PathBuf, scratch: PathBuf },
+    #[command(hide = true)]
     BenchWorker(worker::WorkerArgs),
 }
 
@@ -214,6 +216,7 @@ fn main() -> Result<()> {
             folder,
             update,
         } => conformance::run(&root(), folder.as_deref(), update, only.as_deref()),
+        Command::ConformanceWorker { folder, scratch } => conformance::serve(&folder, &scratch),
         Command::Accuracy { only } => accuracy::run(&root(), &only),
     }
 }

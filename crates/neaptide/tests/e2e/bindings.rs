@@ -39,7 +39,7 @@ fn run(path: &Path, open_options: &OpenOptions, inputs: &[&[u8]]) -> Vec<u8> {
             ..RunOptions::default()
         };
         if smallest {
-            options.budget = Budget::Bytes(model.bounds(&options).smallest_feasible_bytes);
+            options.budget = Budget::Bytes(model.bounds(&options).smallest_feasible_bytes());
         }
         let plan = model.plan(&options).expect("planned");
         let mut session = model.into_session(plan, &options).expect("a session");

@@ -1,0 +1,103 @@
+//! A session's output beside the standard's: as its own runner compares, and ±∞ and NaN exactly.
+
+use neaptide::{DType, Literal};
+
+/// Of the standard's runner. Integers and bools must be equal.
+const RTOL: f64 = 1e-3;
+const ATOL: f64 = 1e-7;
+
+/// What differs. Half floats are computed and returned as f32; they are compared as half floats.
+pub(super) fn compare(got: &Literal, expected: &Literal) -> Result<(), String> {
+    let widened = expected.dtype() == DType::F16 && got.dtype() == DType::F32;
+    if got.shape() != expected.shape() || (got.dtype() != expected.dtype() && !widened) {
+        return Err(format!(
+            "{}{:?} instead of {}{:?}",
+            got.dtype(),
+            got.shape(),
+            expected.dtype(),
+            expected.shape()
+        ));
+    }
+    if !got.dtype().is_float() {
+        let size = got.dtype().size_bytes();
+        let pairs = got.bytes().chunks(size).zip(expected.bytes().chunks(size));
+        let differing = pairs.enumerate().find(|(_, (a, b))| a != b);
+        return match differing {
+            Some((i, (a, b))) => Err(format!("element {i} has bytes {a:?} instead of {b:?}")),
+            None => Ok(()),
+        };
+    }
+    let mut found = floats(got);
+    if widened {
+        for x in &mut found {
+            *x = half::f16::from_f64(*x).to_f64();
+        }
+    }
+    let pairs = found.into_iter().zip(floats(expected));
+    match pairs.enumerate().find(|(_, (a, b))| !close(*a, *b)) {
+        Some((i, (a, b))) => Err(format!("element {i} is {a} instead of {b}")),
+        None => Ok(()),
+    }
+}
+
+fn close(got: f64, expected: f64) -> bool {
+    if got.is_finite() && expected.is_finite() {
+        (got - expected).abs() <= ATOL + RTOL * expected.abs()
+    } else {
+        got == expected || (got.is_nan() && expected.is_nan())
+    }
+}
+
+/// Elements of a floating-point tensor.
+pub(super) fn floats(literal: &Literal) -> Vec<f64> {
+    let bytes = literal.bytes();
+    match literal.dtype() {
+        DType::F64 => {
+            let words = bytes.as_chunks::<8>().0.iter();
+            words.map(|&b| f64::from_le_bytes(b)).collect()
+        }
+        DType::F16 => {
+            let words = bytes.as_chunks::<2>().0.iter();
+            words
+                .map(|&b| half::f16::from_le_bytes(b).to_f64())
+                .collect()
+        }
+        _ => {
+            let words = bytes.as_chunks::<4>().0.iter();
+            words.map(|&b| f32::from_le_bytes(b).into()).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn same(got: f32, expected: f32) -> bool {
+        let literal = |x| Literal::from_f32(&[1], &[x]);
+        compare(&literal(got), &literal(expected)).is_ok()
+    }
+
+    #[test]
+    fn what_is_not_finite_must_be_equal() {
+        let (inf, nan) = (f32::INFINITY, f32::NAN);
+        assert!(same(inf, inf) && same(-inf, -inf) && same(nan, nan));
+        for (got, expected) in [
+            (1.0, inf),
+            (inf, 1.0),
+            (-inf, inf),
+            (nan, inf),
+            (nan, 1.0),
+            (1.0, nan),
+            (f32::MAX, inf),
+        ] {
+            assert!(!same(got, expected), "{got} for {expected}");
+        }
+    }
+
+    #[test]
+    fn finite_values_may_differ_a_little() {
+        assert!(same(1000.5, 1000.0) && !same(1002.0, 1000.0));
+        assert!(!same(1e-6, 0.0));
+    }
+}
