@@ -6,14 +6,16 @@ mod code_version;
 use std::path::PathBuf;
 
 /// What makes or folds anything that a packed file stores: a crate, and a folder or file in it.
-const MAKERS: [(&str, &str); 8] = [
+const MAKERS: [(&str, &str); 10] = [
     ("neap-ir", "src"),
     ("neap-kernels", "src"),
     ("neap-ops", "src"),
     ("neap-onnx", "src"),
     ("neap-rewrite", "src"),
     ("neap-compile", "src/programs.rs"),
+    ("neaptide", "src/lowering.rs"),
     ("neaptide", "src/pack.rs"),
+    ("neaptide", "src/package"),
     ("neaptide", "src/source_weights.rs"),
 ];
 

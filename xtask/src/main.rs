@@ -4,6 +4,7 @@ mod accuracy;
 mod arm;
 mod bench;
 mod beside;
+mod bindings;
 mod chart;
 mod checked;
 mod circles;
@@ -118,6 +119,8 @@ enum Suite {
     Strategies(strategies::StrategiesArgs),
     /// Time that planning takes, and predicted latencies to compare planners by.
     Planning(planning::PlanningArgs),
+    /// Time that going over to other shapes takes, and what the packed file for all of them takes.
+    Bindings(bindings::BindingsArgs),
     /// Several models on one machine, one request at a time: memory divided, or the machine time-shared.
     Sharing(sharing::SharingArgs),
     /// SwapAdvisor's search on the paper's networks and device, in simulation.
@@ -148,6 +151,10 @@ fn main() -> Result<()> {
             suite: Some(Suite::Flexnn(args)),
             ..
         } => flexnn::run(&root(), &args),
+        Command::Bench {
+            suite: Some(Suite::Bindings(args)),
+            ..
+        } => bindings::run(&root(), &args),
         Command::Bench {
             suite: Some(Suite::Planning(args)),
             ..

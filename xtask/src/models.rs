@@ -25,12 +25,22 @@ pub fn zoo_names() -> Vec<&'static str> {
 
 /// Writes a zoo model unless it is there already.
 pub fn zoo_model(root: &Path, name: &str) -> Result<PathBuf> {
+    zoo_model_as(root, name, name, &neap_zoo::Options::default())
+}
+
+/// As [`zoo_model`], with options, under a file name that tells them.
+pub fn zoo_model_as(
+    root: &Path,
+    name: &str,
+    file_stem: &str,
+    options: &neap_zoo::Options,
+) -> Result<PathBuf> {
     let folder = root.join("target/models");
     std::fs::create_dir_all(&folder)?;
-    let path = folder.join(format!("{name}.onnx"));
+    let path = folder.join(format!("{file_stem}.onnx"));
     if !path.exists() {
         eprintln!("writing {}", path.display());
-        neap_zoo::write(name, &path, &neap_zoo::Options::default(), &mut |_, _| {})
+        neap_zoo::write(name, &path, options, &mut |_, _| {})
             .with_context(|| format!("cannot write {name}"))?;
     }
     Ok(path)

@@ -1,5 +1,5 @@
 //! The programs of a packed model: the plain one, and where it needs less memory, one with row bands
-//! over the same weights. Encoding, and checks of what is read back.
+//! over the same weights. Checks of what is read back.
 
 use crate::error::ProgramError;
 use crate::operands::operands;
@@ -45,7 +45,7 @@ pub struct BandCount {
 pub struct Programs {
     /// In an order that is not the model file's where that lowers the highest step.
     pub plain: Arc<Program>,
-    /// Encoded without the table of weights, which is the plain program's.
+    /// Over the same weights.
     pub banded: Option<Arc<Program>>,
     /// Layouts of their activations, for plans to come.
     pub layouts: Arc<Layouts>,
@@ -84,51 +84,26 @@ impl Programs {
         Planner::knowing(workload, options, self.layouts.clone())
     }
 
-    /// The table of contents: the version of the code that made it, then the programs.
+    /// Of programs that were read from a file whose weights lie in `data`: those that this makes of a graph, or
+    /// forgeries.
     ///
     /// # Errors
-    /// [`ProgramError`] where the program cannot be encoded.
-    pub fn encode(&self, version: u32) -> Result<Vec<u8>, ProgramError> {
-        let toc = version.to_le_bytes().to_vec();
-        let banded = self.banded.as_ref().map(|banded| Program {
-            packed: Vec::new(),
-            ..Program::clone(banded)
-        });
-        postcard::to_extend(&(&*self.plain, banded), toc)
-            .map_err(|e| ProgramError(format!("cannot encode the program: {e}")))
-    }
-
-    /// Reads and checks a table of contents that code of this `version` made, and whose weights lie in `data`.
-    ///
-    /// # Errors
-    /// What is wrong with the table of contents, in words.
-    pub fn decode(toc: &[u8], version: u32, data: Range<u64>) -> Result<Programs, String> {
-        let (made_by, rest) = toc
-            .split_first_chunk::<4>()
-            .ok_or("the table of contents is empty")?;
-        if *made_by != version.to_le_bytes() {
-            return Err("packed by another version of neaptide: pack it again".into());
-        }
-        let (plain, banded): (Program, Option<Program>) = postcard::from_bytes(rest)
-            .map_err(|e| format!("the table of contents is not readable: {e}"))?;
+    /// What is wrong with one of them.
+    pub fn checked(
+        plain: Program,
+        banded: Option<Program>,
+        data: Range<u64>,
+    ) -> Result<Programs, String> {
         check(&plain, &data)?;
-        let banded = match banded {
-            None => None,
-            Some(banded) => {
-                let banded = Program {
-                    packed: plain.packed.clone(),
-                    ..banded
-                };
-                check(&banded, &data)?;
-                if !same_border(&plain.graph, &banded.graph) || plain.digest == banded.digest {
-                    return Err("its two programs do not belong together".into());
-                }
-                Some(Arc::new(banded))
+        if let Some(banded) = &banded {
+            check(banded, &data)?;
+            if !same_border(&plain.graph, &banded.graph) || plain.digest == banded.digest {
+                return Err("its two programs do not belong together".into());
             }
-        };
+        }
         Ok(Programs {
             plain: Arc::new(plain),
-            banded,
+            banded: banded.map(Arc::new),
             layouts: Arc::default(),
         })
     }
@@ -138,7 +113,7 @@ impl Programs {
 ///
 /// # Errors
 /// What is wrong with the program, in words.
-pub fn check(program: &Program, data: &Range<u64>) -> Result<(), String> {
+fn check(program: &Program, data: &Range<u64>) -> Result<(), String> {
     program.check().map_err(|e| e.to_string())?;
     for packed in &program.packed {
         let end = packed.offset.checked_add(packed.bytes);

@@ -254,6 +254,7 @@ fn panel_spec(packed: &Packed, granule: u32) -> Option<PanelSpec> {
         PackedForm::Panels {
             panels,
             panel_bytes,
+            ..
         } => Some(PanelSpec {
             file_offset: packed.offset,
             panel_bytes,

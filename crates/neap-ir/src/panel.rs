@@ -75,7 +75,46 @@ pub fn panel_count(c_out: usize) -> usize {
     c_out.div_ceil(LANES)
 }
 
-/// Bytes of one panel with `k` inner steps, bias included.
+/// Bytes of one panel of `f32` weights with `k` inner steps, bias included.
 pub fn panel_bytes(k: usize) -> usize {
     (1 + k) * LANES * 4
+}
+
+/// How a panel holds its weights. Its bias is always `f32`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PanelFormat {
+    pub element: PanelElement,
+    pub scales: PanelScales,
+}
+
+/// Type of a stored weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum PanelElement {
+    #[default]
+    F32,
+}
+
+/// What stored weights are multiplied with to get the weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum PanelScales {
+    /// They are the weights.
+    #[default]
+    None,
+}
+
+impl PanelFormat {
+    /// Bytes of one panel with `k` inner steps; `None` for more than there can be.
+    pub fn panel_bytes(self, k: u128) -> Option<u64> {
+        let lanes = crate::graph::LANES as u128;
+        let bias_bytes = lanes * 4;
+        let step_bytes = match self.element {
+            PanelElement::F32 => lanes * 4,
+        };
+        let scale_bytes = match self.scales {
+            PanelScales::None => 0,
+        };
+        let steps_bytes = k.checked_mul(step_bytes)?;
+        let bytes = steps_bytes.checked_add(bias_bytes + scale_bytes)?;
+        u64::try_from(bytes).ok()
+    }
 }

@@ -176,13 +176,13 @@ impl Program {
                 Some(&PackedForm::Panels {
                     panels,
                     panel_bytes,
+                    format,
                 }),
                 Some(packed),
             ) => {
-                let row_bytes = crate::panel::panel_bytes(0) as u128;
                 panels > 0
                     && panels as usize == crate::panel::panel_count(n)
-                    && Some(u128::from(panel_bytes)) == k.saturating_add(1).checked_mul(row_bytes)
+                    && Some(panel_bytes) == format.panel_bytes(k)
                     && u128::from(packed.bytes) == u128::from(panel_bytes) * u128::from(panels)
             }
             _ => false,

@@ -3,8 +3,8 @@
 //! The rewriter writes recipes without reading weights; the packer follows them one layer at a
 //! time, holding at most one layer.
 
-use crate::panel::ConvForm;
-use crate::{DType, Literal, ValueId};
+use crate::panel::{ConvForm, PanelFormat};
+use crate::{DType, ValueId};
 use serde::{Deserialize, Serialize};
 
 /// Makes one extent. `PackedId(i)` is made by recipe `i`. Equal recipes make the same bytes.
@@ -83,14 +83,18 @@ pub struct Packed {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum PackedForm {
-    Panels { panels: u32, panel_bytes: u64 },
+    Panels {
+        panels: u32,
+        panel_bytes: u64,
+        format: PanelFormat,
+    },
     Raw,
 }
 
-/// A constant small enough to live in the table of contents.
-pub fn stays_inline(literal: &Literal) -> bool {
-    literal.len_bytes() <= INLINE_LIMIT_BYTES
-}
+/// Names what an extent is made of and how, whatever shapes the model is bound to: equal keys of one model's
+/// weights mean equal bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct WeightKey(pub [u8; 16]);
 
 /// Constants up to this size stay in memory for the whole session.
 pub const INLINE_LIMIT_BYTES: usize = 16 * 1024;

@@ -29,6 +29,17 @@ pub(crate) struct Builder {
     held_bytes: usize,
     /// Values that already carry a name from the model.
     named: Vec<bool>,
+    /// Constants that were left in the files, whole: not views of them.
+    stored: Vec<Stored>,
+}
+
+/// A constant of a model that is left in its file.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    pub name: String,
+    pub ty: TensorType,
+    pub range: ByteRange,
+    pub stored_dtype: DType,
 }
 
 /// Which ONNX node is being lowered, for names and messages.
@@ -65,7 +76,30 @@ impl Builder {
             folded_bytes: 0,
             held_bytes: 0,
             named: Vec::new(),
+            stored: Vec::new(),
         }
+    }
+
+    /// What the graph has of the model's constants, whole.
+    pub(crate) fn take_stored(&mut self) -> Vec<Stored> {
+        std::mem::take(&mut self.stored)
+    }
+
+    /// A constant that the model names.
+    pub(crate) fn initializer(&mut self, name: &str, ty: TensorType, data: Const) -> ValueId {
+        if let &Const::Stored {
+            range,
+            stored_dtype,
+        } = &data
+        {
+            self.stored.push(Stored {
+                name: name.to_string(),
+                ty: ty.clone(),
+                range,
+                stored_dtype,
+            });
+        }
+        self.constant(ty, data)
     }
 
     pub(crate) fn ty(&self, value: ValueId) -> &TensorType {
@@ -177,6 +211,9 @@ impl Builder {
         if let Some(values) = self.alias(&op, inputs, &results) {
             return Ok(values.into_iter().map(Some).collect());
         }
+        if let Some(value) = self.rows(&op, inputs, &results)? {
+            return Ok(vec![Some(value)]);
+        }
         if let Some(values) = self.fold(at, &op, inputs, &types, &results, wanted)? {
             return Ok(values);
         }
@@ -283,6 +320,48 @@ impl Builder {
         Some(values)
     }
 
+    /// Rows of a table in the file that follow each other, such as the positions of a text: part of the table, which
+    /// is not read for them.
+    fn rows(
+        &mut self,
+        op: &Op,
+        inputs: &[Option<ValueId>],
+        results: &[TensorType],
+    ) -> Result<Option<ValueId>, OnnxError> {
+        let (Op::Gather { axis: 0 }, &[Some(table), Some(indices)], [ty]) = (op, inputs, results)
+        else {
+            return Ok(None);
+        };
+        let Some(&Const::Stored {
+            range,
+            stored_dtype,
+        }) = self.graph.constant(table)
+        else {
+            return Ok(None);
+        };
+        let rows = self.ty(table).shape.first().copied().unwrap_or(0);
+        let indices = self.graph.literal(indices).and_then(Literal::to_i64_vec);
+        let Some(first) = indices.and_then(|indices| first_of_run(&indices, rows)) else {
+            return Ok(None);
+        };
+        let row_bytes = range.bytes / rows as u64;
+        let part = ByteRange {
+            offset: range.offset + first as u64 * row_bytes,
+            bytes: (ty.elements() * stored_dtype.size_bytes()) as u64,
+            ..range
+        };
+        let data = if ty.len_bytes() > INLINE_LIMIT_BYTES {
+            Const::Stored {
+                range: part,
+                stored_dtype,
+            }
+        } else {
+            let literal = tensor::read(&mut self.files, part, stored_dtype, &ty.shape)?;
+            Const::Inline(tensor::converted(literal, ty.dtype))
+        };
+        Ok(Some(self.constant(ty.clone(), data)))
+    }
+
     /// Evaluates a node whose inputs are all known, unless that would hold big weights in memory.
     fn fold(
         &mut self,
@@ -344,6 +423,14 @@ impl Builder {
                 .collect(),
         ))
     }
+}
+
+/// Where indices begin that follow each other within `count`; `None` for any others.
+fn first_of_run(indices: &[i64], count: usize) -> Option<usize> {
+    let first = usize::try_from(*indices.first()?).ok()?;
+    let is_inside = first.checked_add(indices.len())? <= count;
+    let mut places = indices.iter().zip(first..);
+    (is_inside && places.all(|(&i, place)| i == place as i64)).then_some(first)
 }
 
 /// A transpose that moves only axes of size one does not move elements.

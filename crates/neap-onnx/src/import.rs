@@ -1,6 +1,6 @@
 //! Walks the model: opens it, binds names to values, inlines branches and functions.
 
-use crate::builder::{At, Builder};
+use crate::builder::{At, Builder, Stored};
 use crate::error::{OnnxError, shown};
 use crate::files::Files;
 use crate::node::{Ctx, Outputs};
@@ -24,7 +24,7 @@ pub(crate) fn bind(
     model: &ModelProto,
     files: Files,
     options: &OpenOptions,
-) -> Result<(Graph, Files), OnnxError> {
+) -> Result<(Graph, Files, Vec<Stored>), OnnxError> {
     let path = files.model().name().to_string();
     let invalid = |reason: String| OnnxError::Model {
         path: path.clone(),
@@ -84,13 +84,14 @@ pub(crate) fn bind(
         Failure::Graph(reason) => invalid(reason),
     })?;
     importer.outputs(proto, &scope).map_err(invalid)?;
+    let stored = importer.builder.take_stored();
     let Builder {
         mut graph, files, ..
     } = importer.builder;
     graph.files = files.sources();
     let graph = cleanup::run(graph);
     graph.check()?;
-    Ok((graph, files))
+    Ok((graph, files, stored))
 }
 
 /// Without initializers, which files of early IR versions list among the inputs.
@@ -210,7 +211,7 @@ impl Importer<'_> {
                 continue;
             }
             let (ty, data) = tensor::load(&mut self.builder.files, initializer, widen)?;
-            let id = self.builder.constant(ty, data);
+            let id = self.builder.initializer(&initializer.name, ty, data);
             self.builder.check_memory().map_err(Failure::Graph)?;
             self.builder.name(id, &initializer.name);
             if scope

@@ -36,6 +36,7 @@ mod source;
 mod tensor;
 mod wire;
 
+pub use builder::Stored;
 pub use error::OnnxError;
 pub use extract::{Elsewhere, Extract, KeptFile, merged};
 pub use inputs::Inputs;

@@ -1,5 +1,6 @@
 //! A model before its dimensions are bound.
 
+use crate::builder::Stored;
 use crate::error::OnnxError;
 use crate::extract::{Elsewhere, Extract, KeptFile};
 use crate::files::Files;
@@ -21,6 +22,8 @@ pub struct Skeleton {
 /// A graph with static shapes, and what binding it looked at.
 pub struct Bound {
     pub graph: Graph,
+    /// Constants that are left in the files, each once and whole, also those that the graph takes apart.
+    pub stored: Vec<Stored>,
     /// In the order of `FileId`, as an [`Extract`] names them.
     pub files: Vec<KeptFile>,
     /// The files themselves, in the same order; `None` for one that was never written, and for all of an extract.
@@ -75,9 +78,10 @@ impl Skeleton {
     /// # Errors
     /// As [`crate::open`], for all but the structure itself.
     pub fn bind(self, options: &OpenOptions) -> Result<Bound, OnnxError> {
-        let (graph, files) = import::bind(&self.proto, self.files, options)?;
+        let (graph, files, stored) = import::bind(&self.proto, self.files, options)?;
         Ok(Bound {
             graph,
+            stored,
             files: files.kept_files(),
             open: files.open_files(),
             read: files.touched(),

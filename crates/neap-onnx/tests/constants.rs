@@ -159,6 +159,45 @@ fn views_of_big_weights_are_ranges() {
 }
 
 #[test]
+fn rows_of_a_big_table_that_follow_each_other_are_a_range() {
+    let model = |rows: &[i64]| {
+        let count = rows.len() as i64;
+        Model::new(13)
+            .input("x", FLOAT, &[1, count])
+            .constant(&big_weight("w"))
+            .ints("rows", rows)
+            .node("Gather", &["w", "rows"], &["part"], &[])
+            .node("MatMul", &["x", "part"], &["y"], &[])
+            .output("y")
+    };
+    let run: Vec<i64> = (3..43).collect();
+    let found = model(&run);
+    let graph = found.graph();
+    assert_eq!(operators(&graph), ["MatMul"]);
+    let (range, _) = weight_of(&graph);
+    assert_eq!(range.bytes, 40 * 128 * 4);
+    let first = &found.bytes()[range.offset as usize..][..4];
+    assert_eq!(first, (3.0 * 128.0f32).to_le_bytes());
+    // Others are looked up, and past the end there is nothing.
+    let jumps: Vec<i64> = (0..40).map(|i| i * 37 % 64).collect();
+    let graph = model(&jumps).graph();
+    let part = graph.literal(graph.nodes[0].inputs[1].expect("a weight"));
+    assert_eq!(
+        part.expect("folded").as_f32().expect("floats")[128],
+        37.0 * 128.0
+    );
+    let past: Vec<i64> = (30..70).collect();
+    assert!(!model(&past).error().is_empty());
+    let negative: Vec<i64> = (-40..0).collect();
+    let graph = model(&negative).graph();
+    let part = graph.literal(graph.nodes[0].inputs[1].expect("a weight"));
+    assert_eq!(
+        part.expect("folded").as_f32().expect("floats")[0],
+        24.0 * 128.0
+    );
+}
+
+#[test]
 fn transposes_of_big_weights_are_left_to_the_packer() {
     let graph = Model::new(13)
         .input("x", FLOAT, &[1, 128])

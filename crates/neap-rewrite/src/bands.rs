@@ -43,8 +43,9 @@ const LEAST_GAIN: u64 = 64;
 
 /// The program with row bands; `None` where they would not lower the memory it needs.
 pub fn with_bands(program: &Program, limits: &BandLimits) -> Option<Program> {
+    let bare = without_names(program);
     let search = Search {
-        program,
+        program: &bare,
         limits,
         lines: lines(&program.graph),
     };
@@ -71,7 +72,6 @@ pub fn with_bands(program: &Program, limits: &BandLimits) -> Option<Program> {
     if chains.is_empty() {
         return None;
     }
-    let mut best = search.program(&chains)?;
     for at in 0..chains.len() {
         let mut line_bytes = limits.most_line_bytes;
         while line_bytes > limits.least_line_bytes {
@@ -80,13 +80,22 @@ pub fn with_bands(program: &Program, limits: &BandLimits) -> Option<Program> {
             if let Some(made) = search.program(&taller)
                 && Profile::of(&made).peak_bytes() <= kept_bytes.max(limits.enough_bytes)
             {
-                (best, chains) = (made, taller);
+                chains = taller;
                 break;
             }
             line_bytes /= 2;
         }
     }
-    Some(best)
+    Search { program, ..search }.program(&chains)
+}
+
+/// The same program, which is copied again and again while chains are looked for.
+fn without_names(program: &Program) -> Program {
+    let mut bare = program.clone();
+    bare.graph.values.iter_mut().for_each(|v| v.name.clear());
+    bare.graph.nodes.iter_mut().for_each(|n| n.name.clear());
+    bare.packed.iter_mut().for_each(|p| p.name.clear());
+    bare
 }
 
 /// Layers `range` of a line.

@@ -2,8 +2,8 @@
 
 use crate::RewriteError;
 use crate::recipes::Recipes;
-use neap_ir::panel::{panel_bytes, panel_count};
-use neap_ir::recipe::{INLINE_LIMIT_BYTES, Packed, PackedForm, Recipe, stays_inline};
+use neap_ir::panel::{PanelFormat, panel_bytes, panel_count};
+use neap_ir::recipe::{INLINE_LIMIT_BYTES, Packed, PackedForm, Recipe};
 use neap_ir::{Const, Graph, Literal, ValueId};
 
 /// Reads a constant whole, widened to its value's dtype. Only small constants are asked for.
@@ -11,6 +11,11 @@ pub trait ConstReader {
     /// # Errors
     /// Why it cannot be read, in words.
     fn read(&mut self, graph: &Graph, value: ValueId) -> Result<Literal, String>;
+
+    /// Whether there is or will be an extent that the recipe makes. A constant that has none is kept in memory.
+    fn has_extent(&mut self, _graph: &Graph, _recipe: &Recipe) -> bool {
+        true
+    }
 }
 
 /// A constant's data, read if need be.
@@ -47,15 +52,15 @@ pub(crate) fn place(
             graph.values[index].constant = None;
             continue;
         }
-        let placed = if graph.ty(value).len_bytes() <= INLINE_LIMIT_BYTES {
+        let recipe = Recipe::Raw {
+            constant: value,
+            to: graph.ty(value).dtype,
+        };
+        let is_small = graph.ty(value).len_bytes() <= INLINE_LIMIT_BYTES;
+        let placed = if is_small || !reader.has_extent(graph, &recipe) {
             Const::Inline(fetch(graph, value, reader)?)
         } else {
-            debug_assert!(!graph.literal(value).is_some_and(stays_inline));
-            let to = graph.ty(value).dtype;
-            Const::Packed(recipes.add(Recipe::Raw {
-                constant: value,
-                to,
-            }))
+            Const::Packed(recipes.add(recipe))
         };
         graph.values[index].constant = Some(neap_ir::ConstId(consts.len() as u32));
         consts.push(placed);
@@ -66,7 +71,7 @@ pub(crate) fn place(
 }
 
 /// Size and form of the extent that a recipe makes.
-pub(crate) fn describe(source: &Graph, recipe: &Recipe) -> Packed {
+pub fn describe(source: &Graph, recipe: &Recipe) -> Packed {
     let panels = |value: ValueId, c_out: usize, k: usize| {
         let (panels, panel_bytes) = (panel_count(c_out), panel_bytes(k));
         Packed {
@@ -76,6 +81,7 @@ pub(crate) fn describe(source: &Graph, recipe: &Recipe) -> Packed {
             form: PackedForm::Panels {
                 panels: panels as u32,
                 panel_bytes: panel_bytes as u64,
+                format: PanelFormat::default(),
             },
         }
     };

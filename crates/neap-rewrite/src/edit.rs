@@ -24,21 +24,15 @@ impl Editor {
         editor
     }
 
-    /// Recomputes producers and users after an edit.
-    pub fn refresh(&mut self) {
+    /// Finds producers and users of all values.
+    fn refresh(&mut self) {
         let count = self.graph.values.len();
         self.producer = vec![None; count];
         self.users = vec![Vec::new(); count];
         self.is_output = vec![false; count];
-        for (i, node) in self.graph.nodes.iter().enumerate() {
-            if self.dead[i] {
-                continue;
-            }
-            for output in node.present_outputs() {
-                self.producer[output.index()] = Some(i);
-            }
-            for input in node.present_inputs() {
-                self.users[input.index()].push(i);
+        for at in 0..self.graph.nodes.len() {
+            if !self.dead[at] {
+                self.link(at);
             }
         }
         for output in &self.graph.outputs {
@@ -46,13 +40,38 @@ impl Editor {
         }
     }
 
+    /// Enters what the node at `at` makes and reads.
+    fn link(&mut self, at: usize) {
+        let count = self.graph.values.len();
+        self.producer.resize(count, None);
+        self.users.resize(count, Vec::new());
+        self.is_output.resize(count, false);
+        let node = &self.graph.nodes[at];
+        for output in node.present_outputs() {
+            self.producer[output.index()] = Some(at);
+        }
+        for input in node.present_inputs() {
+            self.users[input.index()].push(at);
+        }
+    }
+
+    /// Takes that back.
+    fn unlink(&mut self, at: usize) {
+        let node = &self.graph.nodes[at];
+        for output in node.present_outputs() {
+            let producer = &mut self.producer[output.index()];
+            *producer = producer.filter(|&p| p != at);
+        }
+        for input in node.present_inputs() {
+            self.users[input.index()].retain(|&user| user != at);
+        }
+    }
+
     /// Applies `rule` at every live node, again and again at the same place while it matches.
     pub fn each(&mut self, mut rule: impl FnMut(&mut Editor, usize) -> bool) {
         let mut at = 0;
         while at < self.graph.nodes.len() {
-            while !self.dead[at] && rule(self, at) {
-                self.refresh();
-            }
+            while !self.dead[at] && rule(self, at) {}
             at += 1;
         }
     }
@@ -67,12 +86,13 @@ impl Editor {
 
     /// The live node that makes `value`.
     pub fn producer(&self, value: ValueId) -> Option<usize> {
-        self.producer[value.index()]
+        self.producer.get(value.index()).copied().flatten()
     }
 
     /// The only reader of `value`, when it has exactly one use and is no graph output.
     pub fn sole_user(&self, value: ValueId) -> Option<usize> {
-        match self.users[value.index()][..] {
+        let users = self.users.get(value.index()).map_or(&[][..], Vec::as_slice);
+        match *users {
             [user] if !self.is_output[value.index()] => Some(user),
             _ => None,
         }
@@ -83,28 +103,34 @@ impl Editor {
     }
 
     pub fn kill(&mut self, at: usize) {
-        self.dead[at] = true;
+        if !std::mem::replace(&mut self.dead[at], true) {
+            self.unlink(at);
+        }
     }
 
     /// Puts `node` in place of the one at `at`; `absorbed` nodes die. Its outputs must be those
     /// of the node at `at`, so that order and producers stay right.
     pub fn replace(&mut self, at: usize, node: Node, absorbed: &[usize]) {
         for &dead in absorbed {
-            self.dead[dead] = true;
+            self.kill(dead);
         }
+        self.kill(at);
         self.dead[at] = false;
         self.graph.nodes[at] = node;
+        self.link(at);
     }
 
     /// Lets every reader of `old` read `new` instead. Graph outputs keep their value.
     pub fn redirect(&mut self, old: ValueId, new: ValueId) {
-        for node in &mut self.graph.nodes {
-            for input in &mut node.inputs {
+        let users = std::mem::take(&mut self.users[old.index()]);
+        for &at in &users {
+            for input in &mut self.graph.nodes[at].inputs {
                 if *input == Some(old) {
                     *input = Some(new);
                 }
             }
         }
+        self.users[new.index()].extend(users);
     }
 
     /// The single element of a small float constant.
@@ -122,23 +148,13 @@ impl Editor {
 
     /// Drops nodes nobody reads, and tombstones.
     pub fn remove_dead(&mut self) {
-        loop {
-            self.refresh();
-            let mut changed = false;
-            for at in (0..self.graph.nodes.len()).rev() {
-                if self.dead[at] {
-                    continue;
-                }
-                let unused = self.node(at).present_outputs().all(|output| {
-                    !self.is_output[output.index()] && self.users[output.index()].is_empty()
-                });
-                if unused {
-                    self.dead[at] = true;
-                    changed = true;
-                }
-            }
-            if !changed {
-                break;
+        // Readers come after what they read.
+        for at in (0..self.graph.nodes.len()).rev() {
+            let unused = self.node(at).present_outputs().all(|output| {
+                !self.is_output[output.index()] && self.users[output.index()].is_empty()
+            });
+            if unused {
+                self.kill(at);
             }
         }
         let dead = std::mem::take(&mut self.dead);

@@ -23,6 +23,7 @@ mod constants;
 mod content;
 mod edit;
 mod fuse;
+mod keys;
 mod layout;
 mod needs;
 mod norm;
@@ -33,7 +34,8 @@ mod simplify;
 mod weights;
 
 pub use bands::{BandLimits, with_bands};
-pub use constants::ConstReader;
+pub use constants::{ConstReader, describe};
+pub use keys::weight_key;
 pub use needs::step_bytes;
 pub use order::{OrderLimits, reordered, with_less_memory};
 

@@ -310,6 +310,7 @@ impl Resolver<'_> {
                 PackedForm::Panels {
                     panels,
                     panel_bytes,
+                    ..
                 } if (packed.offset, panels, panel_bytes)
                     == (spec.file_offset, spec.panels, spec.panel_bytes)
                     && panel_bytes.is_multiple_of(4)

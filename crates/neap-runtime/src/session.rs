@@ -12,7 +12,7 @@ use crate::recorder::Recorder;
 use crate::resolve::Tables;
 use crate::spill::SpillLane;
 use crate::tensors::{self, InputTensor, OutputTensor};
-use neap_ir::{Program, TensorType, ValueId};
+use neap_ir::{DType, Program, TensorType, ValueId};
 use neap_kernels::parallel::Parallel;
 use neap_kernels::simd::Isa;
 use neap_plan::{
@@ -282,7 +282,7 @@ impl<C: Clock> Session<C> {
     }
 
     /// Goes over to another plan between runs, for a changed budget: of the same program or of another
-    /// over the same packed file, with the same inputs and outputs. Resident weights of both plans stay in
+    /// over the same packed file, with the same inputs and outputs, maybe in other shapes. Resident weights of both plans stay in
     /// memory, moved where need be; the process never takes more than the larger plan. A `spill` file
     /// replaces the one that there is; a plan that stores activations needs one that is large enough. Nothing is read
     /// before the next run, or [`Session::wake`].
@@ -300,7 +300,7 @@ impl<C: Clock> Session<C> {
     ) -> Result<Replaced, RuntimeError> {
         if !Arc::ptr_eq(&program, self.program()) {
             program.check()?;
-            check_same_borders(self.program(), &program)?;
+            check_same_model(self.program(), &program)?;
         }
         let verdict = validate(workload, &plan)?;
         let room_bytes = match &spill {
@@ -478,12 +478,20 @@ fn check_spill_room(verdict: &Verdict, room_bytes: u64) -> Result<(), RuntimeErr
     })
 }
 
-/// Callers go on with the tensors that they have.
-fn check_same_borders(old: &Program, new: &Program) -> Result<(), RuntimeError> {
-    let types = |program: &Program, ids: &[ValueId]| -> Vec<TensorType> {
-        ids.iter().map(|&v| program.graph.ty(v).clone()).collect()
-    };
-    let borders = |p: &Program| (types(p, &p.graph.inputs), types(p, &p.graph.outputs));
+/// Of one model, whatever shapes it is bound to: the same tensors of the same types.
+fn check_same_model(old: &Program, new: &Program) -> Result<(), RuntimeError> {
+    type Tensors<'p> = Vec<(&'p str, DType)>;
+    fn tensors<'p>(program: &'p Program, ids: &[ValueId]) -> Tensors<'p> {
+        let values = ids.iter().map(|&id| program.graph.value(id));
+        values.map(|v| (v.name.as_str(), v.ty.dtype)).collect()
+    }
+    fn borders(program: &Program) -> (Tensors<'_>, Tensors<'_>) {
+        let graph = &program.graph;
+        (
+            tensors(program, &graph.inputs),
+            tensors(program, &graph.outputs),
+        )
+    }
     if borders(old) == borders(new) {
         return Ok(());
     }

@@ -34,6 +34,7 @@
 mod bandwidth;
 mod buffer;
 mod checksum;
+mod data_reader;
 mod direct;
 mod error;
 mod header;
@@ -57,6 +58,7 @@ pub use bandwidth::{
     measure_source_bandwidth,
 };
 pub use buffer::AlignedBuf;
+pub use data_reader::DataReader;
 pub use direct::DirectFile;
 pub use error::StoreError;
 pub use header::{FORMAT_VERSION, MAGIC};

@@ -1,6 +1,7 @@
 //! Opening a packed file: nothing in it is believed before it is checked.
 
 use crate::checksum::crc;
+use crate::data_reader::DataReader;
 use crate::header::{CRC_BYTES, Header};
 use crate::stamp::{self, Stamp};
 use crate::{
@@ -167,6 +168,42 @@ impl PackedFile {
             what: "checksum table",
         })?;
         Ok(Verifier::new(table, self.data_blocks()))
+    }
+
+    /// The table of contents, read and checked anew.
+    ///
+    /// # Errors
+    /// It cannot be read or is damaged.
+    pub fn read_toc(&self) -> Result<Vec<u8>, StoreError> {
+        let header = &self.header;
+        let part = read_part(
+            &self.file,
+            "table of contents",
+            header.toc_offset(),
+            header.toc_len_bytes,
+            header.toc_crc,
+        )?;
+        Ok(part[..header.toc_len_bytes as usize].to_vec())
+    }
+
+    /// For reads of the data region outside runs; reads the checksum table anew.
+    ///
+    /// # Errors
+    /// The checksum table cannot be read or is damaged.
+    pub fn data_reader(&self) -> Result<DataReader, StoreError> {
+        let header = &self.header;
+        let table = read_part(
+            &self.file,
+            "checksum table",
+            header.table_offset(),
+            header.table_len_bytes(),
+            header.table_crc,
+        )?;
+        Ok(DataReader::new(
+            self.file.clone(),
+            table,
+            header.toc_offset(),
+        ))
     }
 
     /// Reads the whole data region through a small buffer and checks every block.

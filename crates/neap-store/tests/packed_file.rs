@@ -44,6 +44,34 @@ fn round_trip_keeps_data_and_toc() {
 }
 
 #[test]
+fn any_bytes_of_the_data_are_read_and_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rng = Rng(3);
+    let data = rng.bytes((1 << 20) + 77);
+    let path = write_packed(folder.path(), &data, b"contents");
+    let file = PackedFile::open(&path).unwrap();
+    assert_eq!(file.read_toc().unwrap(), b"contents");
+    let reader = file.data_reader().unwrap();
+    let start = file.data_range().start;
+    for (skip, len) in [(0, 1), (5, 0), (4095, 2), (17, 700_000), (1 << 20, 77)] {
+        let mut read = vec![0; len];
+        reader.read(start + skip as u64, &mut read).unwrap();
+        assert!(read == data[skip..skip + len], "{skip} {len}");
+    }
+    let end = file.data_range().end;
+    for (offset, len) in [(0, 8), (end - 4, 8), (end, 1), (u64::MAX, 2)] {
+        let refused = reader.read(offset, &mut vec![0; len]);
+        assert!(matches!(refused, Err(StoreError::OutOfRange { .. })));
+    }
+    let raw = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    raw.write_all_at(&[data[9000] ^ 1], start + 9000).unwrap();
+    raw.sync_all().unwrap();
+    reader.read(start, &mut [0; 100]).unwrap();
+    let damaged = reader.read(start + 8200, &mut [0; 4]);
+    assert!(matches!(damaged, Err(StoreError::Corrupt { .. })));
+}
+
+#[test]
 fn appended_offsets_are_absolute_and_aligned_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.neap");

@@ -24,6 +24,8 @@ pub enum Batch {
 pub(crate) enum Dim {
     Fixed(i64),
     Batch,
+    /// Another one that is bound when the model is opened.
+    Named(&'static str),
 }
 
 /// Element types that appear in the zoo.
@@ -119,6 +121,8 @@ pub(crate) struct Graph {
     pub inputs: Vec<Port>,
     pub outputs: Vec<Port>,
     batch: Batch,
+    /// Image sizes and numbers of tokens are bound when the model is opened.
+    pub is_free: bool,
     /// How often each node path was asked for, so that repeated ones get a suffix.
     path_uses: HashMap<String, u32>,
     /// Values to rename when the graph is finished (graph outputs get their public names).
@@ -134,6 +138,7 @@ impl Graph {
             inputs: Vec::new(),
             outputs: Vec::new(),
             batch,
+            is_free: false,
             path_uses: HashMap::new(),
             renames: BTreeMap::new(),
         }
@@ -154,11 +159,47 @@ impl Graph {
         name.to_string()
     }
 
+    /// As [`Graph::input`]; the last dimensions have names and are bound later where sizes are free.
+    pub(crate) fn sized_input(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        dims: &[usize],
+        free: &[&'static str],
+    ) -> String {
+        let mut port = self.port(name, dtype, dims);
+        self.free_last(&mut port, free);
+        self.inputs.push(port);
+        name.to_string()
+    }
+
+    fn free_last(&self, port: &mut Port, free: &[&'static str]) {
+        if self.is_free {
+            let fixed = port.dims.len() - free.len();
+            port.dims.truncate(fixed);
+            port.dims.extend(free.iter().map(|&name| Dim::Named(name)));
+        }
+    }
+
     /// Declares `value`, of shape `[batch, dims...]`, as the graph output `name`.
     pub(crate) fn output(&mut self, value: &str, name: &str, dims: &[usize]) {
         let port = self.port(name, DType::F32, dims);
         self.outputs.push(port);
         self.renames.insert(value.to_string(), name.to_string());
+    }
+
+    /// As [`Graph::output`]; its second dimension has a name where sizes are free.
+    pub(crate) fn sized_output(
+        &mut self,
+        value: &str,
+        name: &str,
+        dims: &[usize],
+        free: &'static str,
+    ) {
+        self.output(value, name, dims);
+        if let Some(port) = self.outputs.last_mut().filter(|_| self.is_free) {
+            port.dims[1] = Dim::Named(free);
+        }
     }
 
     fn port(&self, name: &str, dtype: DType, dims: &[usize]) -> Port {

@@ -131,7 +131,8 @@ fn ints(values: &[usize]) -> Attr {
 
 /// Channel-major image input of the model.
 pub(crate) fn image_input(g: &mut Graph, size: usize) -> Signal {
-    let value = g.input("input", DType::F32, &[3, size, size]);
+    let free = ["height", "width"];
+    let value = g.sized_input("input", DType::F32, &[3, size, size], &free);
     let groups = vec![Group {
         channels: 3,
         mean: 0.0,

@@ -57,6 +57,9 @@ pub struct Options {
     pub seed: u64,
     /// Size of the first dimension of inputs and outputs.
     pub batch: Batch,
+    /// Leave the size of images, or the number of tokens, to whoever opens the model: named dimensions instead of
+    /// numbers. For networks that take any.
+    pub free_size: bool,
     /// For `gpt2`: end in the language-model head (as `gpt2_lm` always does).
     pub lm_head: bool,
     /// Put the weights into `<file name>.data` beside the model instead of into it.
@@ -71,6 +74,7 @@ impl Default for Options {
         Options {
             seed: 0,
             batch: Batch::Fixed(1),
+            free_size: false,
             lm_head: false,
             external_data: false,
             shapes_only: false,
@@ -100,6 +104,8 @@ pub enum ZooError {
     UnknownName { name: String },
     #[error("the language-model head is an option of gpt2, not of {name}")]
     NoLmHead { name: &'static str },
+    #[error("{name} takes inputs of one size only; those of any size are {}", FREE_SIZED.join(", "))]
+    NotFree { name: &'static str },
     #[error("{name} is for planning, and has {weight_bytes} bytes of weights: ask for shapes only")]
     ShapesOnly {
         name: &'static str,
@@ -172,7 +178,11 @@ fn build(name: &str, options: &Options) -> Result<Graph, ZooError> {
         (true, "gpt2") => |g: &mut Graph| nets::gpt2::gpt2(g, true),
         (true, name) => return Err(ZooError::NoLmHead { name }),
     };
+    if options.free_size && !FREE_SIZED.contains(&entry.name) {
+        return Err(ZooError::NotFree { name: entry.name });
+    }
     let mut graph = Graph::new(entry.name, options.batch);
+    graph.is_free = options.free_size;
     build(&mut graph);
     Ok(graph.finish())
 }
@@ -184,6 +194,20 @@ fn names() -> String {
         .collect::<Vec<_>>()
         .join(", ")
 }
+
+/// Networks whose weights serve inputs of any size.
+const FREE_SIZED: &[&str] = &[
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "resnext50",
+    "mobilenet_v2",
+    "squeezenet1_1",
+    "densenet121",
+    "inception_v3",
+    "gpt2",
+    "gpt2_lm",
+];
 
 const IMAGE_224: &[usize] = &[1, 3, 224, 224];
 

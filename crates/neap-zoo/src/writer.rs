@@ -359,6 +359,7 @@ fn encode_port(port: &Port) -> Vec<u8> {
         match dim {
             Dim::Fixed(v) => pb::int64(&mut d, 1, *v),
             Dim::Batch => pb::bytes(&mut d, 2, BATCH_PARAM.as_bytes()),
+            Dim::Named(name) => pb::bytes(&mut d, 2, name.as_bytes()),
         }
         pb::bytes(&mut shape, 1, &d);
     }

@@ -9,6 +9,7 @@
 //! At no moment does the process take more than the larger of the two budgets.
 
 use crate::budget::{Budget, Scope};
+use crate::calibrate::Known;
 use crate::error::{Error, Result};
 use crate::ledger::{self, Ledger};
 use crate::plan::Plan;
@@ -16,6 +17,7 @@ use crate::prepared::{Next, Prepared};
 use crate::request::{self, Request};
 use crate::session::Session;
 use crate::spill;
+use neap_compile::Programs;
 use neap_planner::Effort;
 use neap_store::Spill;
 use std::time::Instant;
@@ -161,7 +163,7 @@ impl Session {
     }
 
     /// A new spill file, where the one that there is would be too small.
-    fn larger_spill(&self, next: &Next) -> Result<Option<Box<dyn Spill>>> {
+    pub(crate) fn larger_spill(&self, next: &Next) -> Result<Option<Box<dyn Spill>>> {
         let bytes = next.verdict.spill_bytes;
         if bytes <= self.inner.spill_room_bytes() {
             return Ok(None);
@@ -170,13 +172,26 @@ impl Session {
     }
 
     fn plan_anew(&self, budget: Budget, started: Instant) -> Result<Plan> {
+        let (programs, known) = (&self.standing.programs, &self.standing.known);
+        self.plan_of(programs, known, budget, 0, started)
+    }
+
+    /// A plan for `programs` of this model; callers will hold `growth_bytes` more than now.
+    pub(crate) fn plan_of(
+        &self,
+        programs: &Programs,
+        known: &Known,
+        budget: Budget,
+        growth_bytes: u64,
+        started: Instant,
+    ) -> Result<Plan> {
         let mut options = self.standing.options.clone();
         options.planner.effort = Effort::Quick;
         let request = Request {
-            programs: &self.standing.programs,
+            programs,
             budget,
             options: &options,
-            known: &self.standing.known,
+            known,
         };
         request.plan(started, || {
             let host = &self.standing.host;
@@ -184,22 +199,31 @@ impl Session {
                 Scope::Process => host.trim(),
                 Scope::Engine => {}
             }
-            self.base(budget.scope())
+            self.base_of(programs, budget.scope(), growth_bytes)
         })
     }
 
     /// What is taken without an arena.
     fn base(&self, scope: Scope) -> Ledger {
+        self.base_of(&self.standing.programs, scope, 0)
+    }
+
+    /// The same with other programs, when the caller's tensors take `growth_bytes` more.
+    pub(crate) fn base_of(&self, programs: &Programs, scope: Scope, growth_bytes: u64) -> Ledger {
         let standing = &self.standing;
         match scope {
             Scope::Process => {
                 let all = standing.host.charged_bytes();
                 let now = all.saturating_sub(self.inner.held_bytes());
-                Ledger::between_runs(&standing.first_base, now)
+                let base = Ledger::between_runs(&standing.first_base, now);
+                Ledger {
+                    outputs_bytes: base.outputs_bytes.saturating_add(growth_bytes),
+                    ..base
+                }
             }
             Scope::Engine => {
-                let heap_bytes = ledger::engine_heap_bytes(&standing.programs);
-                let reserve = request::reserve(&standing.programs, &standing.options);
+                let heap_bytes = ledger::engine_heap_bytes(programs) + standing.recent.bytes();
+                let reserve = request::reserve(programs, &standing.options);
                 Ledger::before_arena(scope, heap_bytes, &reserve)
             }
         }

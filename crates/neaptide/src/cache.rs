@@ -11,37 +11,35 @@
 //! ```
 
 use crate::error::{Error, Result, packed_error};
-use crate::identity::{self, Content, Digest, Home, Origin, Provenance};
+use crate::identity::{self, Content, Home, Origin, Provenance};
+use crate::lowering::CODE_VERSION;
 use crate::model::{Cache, Model, OpenOptions, Packed};
-use crate::pack::{self, CODE_VERSION, Progress};
+use crate::pack::{self, Progress};
+use crate::package::{Binding, SkeletonSource};
 use crate::source_weights::SourceFiles;
-use neap_compile::Programs;
 use neap_onnx::{Bound, OnnxError};
 use neap_store::{PackedFile, StoreError};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Opens the packed form of the model at `path`, packing it where there is none that can be trusted.
+/// Opens the packed form of the model at `path`, packing it where there is none that can be trusted. One packed form
+/// serves all shapes.
 pub(crate) fn open(
     path: &Path,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Model> {
-    // Hints matter only when shapes are open: most models have one packed form, whatever the hints.
-    let hinted = (!options.shape_hints.is_empty()).then(|| options.with_shape_hints());
     let mut lookup = Lookup {
         home: Home::of(path)?,
         content: None,
         remarks: Vec::new(),
     };
-    for options in std::iter::once(options).chain(&hinted) {
-        for candidate in lookup.candidates(options) {
-            if let Some(model) = lookup.find(&candidate, options, progress)? {
-                return Ok(lookup.told(model));
-            }
+    for candidate in lookup.candidates(options) {
+        if let Some(model) = lookup.find(&candidate, options, progress)? {
+            return Ok(lookup.told(model));
         }
     }
-    let (opened, believed) = source(path, options)?;
+    let (source, believed) = source(path, options)?;
     if believed.bindings.len() > options.bindings.len() {
         for candidate in lookup.candidates(&believed) {
             if let Some(model) = lookup.find(&candidate, &believed, progress)? {
@@ -50,17 +48,18 @@ pub(crate) fn open(
         }
     }
     let options = &believed;
-    if !pack::has_weights(&opened.graph) {
-        return crate::model::open_bare(opened, path, options);
+    if !pack::has_weights(&source.graph) {
+        return crate::model::open_bare(source, path, options);
     }
     let target = lookup.target(options)?;
     let provenance = Provenance {
         home: lookup.home.clone(),
-        request: request(options),
         content: lookup.content.take(),
     };
-    write(opened, provenance, &target, options, progress)?;
-    let model = crate::model::open_packed(&target, true, options)?;
+    write(source, provenance, &target, options, progress)?;
+    let mut model = crate::model::open_packed(&target, true, options)?;
+    // Another process may have packed it meanwhile, for other shapes first.
+    model.bind_as(options, false)?;
     Ok(lookup.told(model))
 }
 
@@ -71,16 +70,15 @@ pub(crate) fn pack_to(
     options: &OpenOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {
-    let (opened, options) = source(path, options)?;
-    if !pack::has_weights(&opened.graph) {
+    let (source, options) = source(path, options)?;
+    if !pack::has_weights(&source.graph) {
         return Err(pack::no_weights(&path.display()));
     }
     let provenance = Provenance {
         home: Home::of(path)?,
-        request: request(&options),
         content: None,
     };
-    write(opened, provenance, target, &options, progress)
+    write(source, provenance, target, &options, progress)
 }
 
 /// Of the user's cache directory.
@@ -94,11 +92,11 @@ pub(crate) fn user_folder() -> Option<PathBuf> {
 
 /// Reads the model's structure, and leaves its files open. Says which hints had to be believed: shapes where
 /// dimensions are open, values where shapes depend on them.
-fn source(path: &Path, options: &OpenOptions) -> Result<(Bound, OpenOptions)> {
+fn source(path: &Path, options: &OpenOptions) -> Result<(pack::Source, OpenOptions)> {
     let mut believed = options.clone();
     loop {
         let error = match source_bound(path, &believed) {
-            Ok(opened) => return Ok((opened, believed)),
+            Ok(source) => return Ok((source, believed)),
             Err(error) => error,
         };
         match &error {
@@ -121,34 +119,48 @@ fn source(path: &Path, options: &OpenOptions) -> Result<(Bound, OpenOptions)> {
     }
 }
 
-fn source_bound(path: &Path, options: &OpenOptions) -> std::result::Result<Bound, OnnxError> {
+fn source_bound(
+    path: &Path,
+    options: &OpenOptions,
+) -> std::result::Result<pack::Source, OnnxError> {
     let onnx = crate::model::onnx_options(options);
-    identity::settled(
-        || neap_onnx::Skeleton::open(path)?.bind(&onnx),
-        |opened| identity::fresh(opened.open.iter().flatten()),
-    )
+    let bind = || {
+        let skeleton = neap_onnx::Skeleton::open(path)?;
+        let inputs = skeleton.inputs().clone();
+        let shapes = inputs.shapes(&onnx)?;
+        Ok((skeleton.bind(&onnx)?, inputs, shapes))
+    };
+    let (bound, inputs, shapes) = identity::settled(bind, |(bound, ..): &(Bound, _, _)| {
+        identity::fresh(bound.open.iter().flatten())
+    })?;
+    Ok(pack::Source {
+        graph: bound.graph,
+        files: SourceFiles::of(bound.open),
+        skeleton: Some(SkeletonSource {
+            inputs,
+            files: bound.files,
+            read: bound.read,
+            stored: bound.stored,
+        }),
+        binding: Binding {
+            shapes,
+            values: onnx.bindings,
+        },
+    })
 }
 
 fn write(
-    opened: Bound,
+    source: pack::Source,
     provenance: Provenance,
     target: &Path,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {
-    let files = SourceFiles::of(opened.open);
     options.host.trim();
-    let provenance = Some(&provenance);
     let packing = options.packing();
-    pack::write(opened.graph, files, provenance, target, &packing, progress)?;
+    pack::write(source, Some(&provenance), target, &packing, progress)?;
     options.host.trim();
     Ok(())
-}
-
-/// Of all that a packed form depends on beside the source and the code.
-fn request(options: &OpenOptions) -> Digest {
-    let (shapes, bindings, order) = (&options.shapes, &options.bindings, options.step_order);
-    blake3::hash(format!("{shapes:?}\0{bindings:?}\0{order:?}").as_bytes()).into()
 }
 
 /// A search for a packed form of one model.
@@ -164,10 +176,10 @@ impl Lookup {
     /// Where packed forms may lie, the preferred first.
     fn candidates(&self, options: &OpenOptions) -> Vec<PathBuf> {
         match &options.cache {
-            Cache::Folder(folder) => vec![folder.join(self.name(options, true))],
+            Cache::Folder(folder) => vec![folder.join(self.name(true))],
             Cache::Auto => {
-                let user = user_folder().map(|folder| folder.join(self.name(options, true)));
-                let beside = self.home.folder.join(self.name(options, false));
+                let user = user_folder().map(|folder| folder.join(self.name(true)));
+                let beside = self.home.folder.join(self.name(false));
                 std::iter::once(beside).chain(user).collect()
             }
         }
@@ -177,7 +189,7 @@ impl Lookup {
     fn target(&self, options: &OpenOptions) -> Result<PathBuf> {
         let make = |folder: &Path| {
             fs::create_dir_all(folder)?;
-            Ok::<_, std::io::Error>(folder.join(self.name(options, true)))
+            Ok::<_, std::io::Error>(folder.join(self.name(true)))
         };
         let folder = match &options.cache {
             Cache::Folder(folder) => {
@@ -187,7 +199,7 @@ impl Lookup {
                 });
             }
             Cache::Auto if is_writable(&self.home.folder) => {
-                return Ok(self.home.folder.join(self.name(options, false)));
+                return Ok(self.home.folder.join(self.name(false)));
             }
             Cache::Auto => user_folder(),
         };
@@ -206,15 +218,14 @@ impl Lookup {
     }
 
     /// A folder of its own holds one model of a name, other folders hold those of many paths.
-    fn name(&self, options: &OpenOptions, is_shared: bool) -> String {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&request(options));
-        if is_shared {
-            hasher.update(self.home.model.as_os_str().as_encoded_bytes());
-        }
-        let key = &hasher.finalize().to_hex()[..16];
+    fn name(&self, is_shared: bool) -> String {
         let stem = self.home.model.file_name().unwrap_or_default();
-        format!("{}.{key}.neap", stem.to_string_lossy())
+        let stem = stem.to_string_lossy();
+        if !is_shared {
+            return format!("{stem}.cached.neap");
+        }
+        let path = self.home.model.as_os_str().as_encoded_bytes();
+        format!("{stem}.{}.neap", &blake3::hash(path).to_hex()[..16])
     }
 
     /// Opens `path` if it is a packed form of the model as it is now.
@@ -241,18 +252,18 @@ impl Lookup {
         let Some(origin) = Origin::read(file.toc()) else {
             return Ok(self.again(format!("{} does not say its origin", path.display())));
         };
-        if origin.request != request(options) || !self.is_current(&mut file, &origin, progress) {
+        if !self.is_current(&mut file, &origin, progress) {
             return Ok(None);
         }
-        match Programs::decode(file.toc(), CODE_VERSION, file.data_range()) {
-            Ok(programs) => {
-                let packed = Packed {
-                    path: path.to_path_buf(),
-                    is_cached: true,
-                };
-                Model::of(programs, packed, file, options).map(Some)
-            }
-            Err(reason) => Ok(self.again(format!("{}: {reason}", path.display()))),
+        let packed = Packed {
+            path: path.to_path_buf(),
+            is_cached: true,
+        };
+        match Model::of(packed, file, options) {
+            // Shapes that it does not take, or needs more for, are a matter of the source.
+            Ok(mut model) => Ok(model.bind_as(options, false).is_ok().then_some(model)),
+            Err(Error::BadInput(reason)) => Ok(self.again(reason)),
+            Err(error) => Err(error),
         }
     }
 

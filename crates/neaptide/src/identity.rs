@@ -33,8 +33,6 @@ pub(crate) struct Origin {
     pub digest: Digest,
     /// Files with external data, as paths from the model's folder.
     pub external: Vec<Vec<u8>>,
-    /// Of all else that the packed form depends on.
-    pub request: Digest,
 }
 
 impl Origin {
@@ -152,7 +150,6 @@ impl Content {
 #[derive(Debug, Clone)]
 pub(crate) struct Provenance {
     pub home: Home,
-    pub request: Digest,
     /// Known where the source was read before.
     pub content: Option<Content>,
 }
@@ -178,7 +175,6 @@ impl Provenance {
         let origin = Origin {
             digest: content.digest,
             external: content.external,
-            request: self.request,
         };
         Ok((origin, content.stamp))
     }
@@ -287,7 +283,6 @@ mod tests {
         let origin = Origin {
             digest: [1; 32],
             external: vec![b"weights.bin".to_vec(), vec![0xff, b'/', b'x']],
-            request: [2; 32],
         };
         let toc = origin.append_to(b"programs".to_vec()).expect("encodes");
         assert_eq!(Origin::read(&toc), Some(origin));

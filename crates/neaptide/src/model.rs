@@ -3,11 +3,10 @@
 use crate::cache;
 use crate::error::{Error, Result, packed_error};
 use crate::host::{Embedded, Host, OwnProcess};
-use crate::pack::{self, CODE_VERSION, Packing, Progress};
-use crate::source_weights::SourceFiles;
+use crate::pack::{self, Packing, Progress};
+use crate::package::{self, Asked, Package};
 use neap_compile::{BandCount, Programs, StepOrder, count_bands};
 use neap_ir::{BoundInput, DType, Graph, Literal, Program, TensorType};
-use neap_onnx::Bound;
 use neap_store::PackedFile;
 use std::collections::BTreeMap;
 use std::fs;
@@ -81,6 +80,8 @@ impl Cache {
 /// simulated, and not run.
 pub struct Model {
     pub(crate) programs: Programs,
+    /// `None` without weights.
+    pub(crate) package: Option<Package>,
     /// The packed file; the `.onnx` where there are no weights to pack.
     packed: Packed,
     /// The open packed file.
@@ -124,22 +125,25 @@ impl Model {
         options.host.trim_program();
         let path = path.as_ref();
         if is_packed(path)? {
-            let model = open_packed(path, false, options)?;
-            return check_shapes(model, options);
+            let mut model = open_packed(path, false, options)?;
+            model.bind_as(options, true)?;
+            return Ok(model);
         }
         cache::open(path, options, progress)
     }
 
-    pub(crate) fn of(
-        programs: Programs,
-        packed: Packed,
-        mut file: PackedFile,
-        options: &OpenOptions,
-    ) -> Result<Model> {
+    /// Of an open packed file.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`], naming the file, when its table of contents is damaged.
+    pub(crate) fn of(packed: Packed, mut file: PackedFile, options: &OpenOptions) -> Result<Model> {
+        let (package, programs) = package::decode(file.toc(), file.data_range())
+            .map_err(|reason| Error::BadInput(format!("{}: {reason}", packed.path.display())))?;
         file.drop_toc()?;
         options.host.trim();
         Ok(Model {
             programs,
+            package: Some(package),
             packed,
             file: Some(file),
             cache: options.cache.clone(),
@@ -156,6 +160,47 @@ impl Model {
     /// Whether the packed file lies in memory (tmpfs), which no budget counts.
     pub fn is_packed_in_memory(&self) -> bool {
         self.file.as_ref().is_some_and(PackedFile::is_in_memory)
+    }
+
+    /// Binds the model to other shapes: of the inputs that are named, and of those that share dimensions with them;
+    /// the rest stay. Nothing is packed. The model is as it was when this fails.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] for shapes that the model does not take, and when the packed file is damaged or lacks
+    /// something that they need.
+    pub fn bind(&mut self, shapes: &BTreeMap<String, Vec<usize>>) -> Result<()> {
+        let options = OpenOptions {
+            shapes: shapes.clone(),
+            ..OpenOptions::default()
+        };
+        self.bind_as(&options, true)
+    }
+
+    /// Goes over to the programs of the binding that is asked for.
+    pub(crate) fn bind_as(&mut self, options: &OpenOptions, is_named: bool) -> Result<()> {
+        let (Some(package), Some(file)) = (&mut self.package, &self.file) else {
+            return Err(pack::no_weights(&self.packed.path.display()));
+        };
+        let asked = Asked {
+            shapes: &options.shapes,
+            hints: &options.shape_hints,
+            values: &options.bindings,
+        };
+        let wanted = package
+            .wanted(&asked, is_named)
+            .map_err(|e| Error::BadInput(format!("{}: {e}", self.packed.path.display())))?;
+        let order = match is_named {
+            true => package.order,
+            false => options.step_order,
+        };
+        if wanted == package.binding && order == package.order {
+            return Ok(());
+        }
+        self.programs = package::bind(file, &wanted, order)?;
+        package.binding = wanted;
+        package.order = order;
+        self.host.trim();
+        Ok(())
     }
 
     /// The plain program, without row bands.
@@ -191,10 +236,11 @@ impl Model {
     }
 
     /// Takes the packed file away, as [`Model::packed`].
-    pub(crate) fn take_packed(&mut self) -> Result<(Packed, PackedFile)> {
-        let file = self.file.take();
-        let file = file.ok_or_else(|| pack::no_weights(&self.packed.path.display()))?;
-        Ok((self.packed.clone(), file))
+    pub(crate) fn take_packed(&mut self) -> Result<(Packed, PackedFile, Package)> {
+        match self.file.take().zip(self.package.take()) {
+            Some((file, package)) => Ok((self.packed.clone(), file, package)),
+            None => Err(pack::no_weights(&self.packed.path.display())),
+        }
     }
 
     /// Tells early that the model cannot run for want of weights.
@@ -273,15 +319,9 @@ pub fn pack_graph(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progress
     if !pack::has_weights(&graph) {
         return Err(pack::no_weights(&graph.name));
     }
-    let files = SourceFiles::open(&graph)?;
-    pack::write(
-        graph,
-        files,
-        None,
-        target,
-        &OpenOptions::default().packing(),
-        progress,
-    )
+    let source = pack::Source::of_graph(graph)?;
+    let options = OpenOptions::default();
+    pack::write(source, None, target, &options.packing(), progress)
 }
 
 impl TensorInfo {
@@ -325,7 +365,7 @@ pub(crate) fn onnx_options(options: &OpenOptions) -> neap_onnx::OpenOptions {
     }
 }
 
-fn infos(graph: &Graph, ids: &[neap_ir::ValueId]) -> Vec<TensorInfo> {
+pub(crate) fn infos(graph: &Graph, ids: &[neap_ir::ValueId]) -> Vec<TensorInfo> {
     ids.iter()
         .map(|&id| {
             let value = graph.value(id);
@@ -345,25 +385,26 @@ pub(crate) fn reopen(model: &Model) -> Result<Model> {
         ..OpenOptions::default()
     };
     let (path, _) = model.packed()?;
-    open_packed(path, model.packed.is_cached, &options)
+    let mut again = open_packed(path, model.packed.is_cached, &options)?;
+    again.programs = model.programs.clone();
+    again.package.clone_from(&model.package);
+    Ok(again)
 }
 
 pub(crate) fn open_packed(path: &Path, is_cached: bool, options: &OpenOptions) -> Result<Model> {
     let file = PackedFile::open(path).map_err(|e| Error::BadInput(packed_error(path, &e)))?;
-    let programs = Programs::decode(file.toc(), CODE_VERSION, file.data_range())
-        .map_err(|reason| Error::BadInput(format!("{}: {reason}", path.display())))?;
     let path = path.to_path_buf();
-    Model::of(programs, Packed { path, is_cached }, file, options)
+    Model::of(Packed { path, is_cached }, file, options)
 }
 
 /// A model that has shapes and no weights: lowered as it would be packed, and nothing written.
-pub(crate) fn open_bare(opened: Bound, path: &Path, options: &OpenOptions) -> Result<Model> {
+pub(crate) fn open_bare(source: pack::Source, path: &Path, options: &OpenOptions) -> Result<Model> {
     options.host.trim();
-    let files = SourceFiles::of(opened.open);
-    let programs = pack::plan_only(opened.graph, files, &options.packing())?;
+    let programs = pack::plan_only(source.graph, source.files, &options.packing())?;
     options.host.trim();
     Ok(Model {
         programs,
+        package: None,
         packed: Packed {
             path: path.to_path_buf(),
             is_cached: false,
@@ -373,51 +414,6 @@ pub(crate) fn open_bare(opened: Bound, path: &Path, options: &OpenOptions) -> Re
         host: options.host.clone(),
         remarks: Vec::new(),
     })
-}
-
-/// A packed model has its shapes; asking for others is a mistake worth a word.
-fn check_shapes(model: Model, options: &OpenOptions) -> Result<Model> {
-    let inputs = model.inputs();
-    for (name, value) in &options.bindings {
-        let bound = model.bound().iter().find(|b| b.name == *name);
-        if bound.is_none_or(|b| b.value != *value) {
-            return Err(Error::BadInput(format!(
-                "{} was packed {} for input '{name}': pack the .onnx again with that value",
-                model.packed.path.display(),
-                match bound {
-                    Some(_) => "with another value",
-                    None => "without a value",
-                }
-            )));
-        }
-    }
-    for (name, shape) in &options.shapes {
-        match inputs.iter().find(|i| i.name == *name) {
-            None => return Err(Error::BadInput(format!("the model has no input '{name}'"))),
-            Some(input) if input.ty.shape != *shape => {
-                return Err(Error::BadInput(format!(
-                    "{} was packed for input '{name}' of shape {}, not {}: pack the .onnx again with that shape",
-                    model.packed.path.display(),
-                    shape_text(&input.ty.shape),
-                    shape_text(shape)
-                )));
-            }
-            Some(_) => {}
-        }
-    }
-    Ok(model)
-}
-
-/// `1x3x224x224`; `scalar` for rank 0.
-pub fn shape_text(shape: &[usize]) -> String {
-    if shape.is_empty() {
-        return "scalar".into();
-    }
-    shape
-        .iter()
-        .map(usize::to_string)
-        .collect::<Vec<_>>()
-        .join("x")
 }
 
 fn is_packed(path: &Path) -> Result<bool> {

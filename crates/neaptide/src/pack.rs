@@ -3,25 +3,20 @@
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::identity::Provenance;
+use crate::lowering::{finished, lower};
+use crate::package::{self, Binding, Cached, Contents, SkeletonSource, Table, Weight};
 use crate::source_weights::SourceFiles;
-use neap_compile::{Kernels, Programs, StepOrder, Target, check_supported, workload};
+use neap_compile::{Programs, StepOrder};
 use neap_ir::graph::LANES;
 use neap_ir::panel::{ConvForm, panel_bytes, panel_count};
 use neap_ir::recipe::{Affine, Recipe};
-use neap_ir::{Graph, Program, SourceFile, ValueId};
+use neap_ir::{ByteRange, Const, Graph, SourceFile, ValueId};
 use neap_kernels::error::KernelError;
 use neap_kernels::panel::{self, KOrder};
-use neap_kernels::simd::Isa;
 use neap_rewrite::Lowered;
 use neap_store::{BLOCK, PackWriter};
 use std::ops::Range;
 use std::path::Path;
-
-/// Changes with the code that makes what packed files hold, from which the build script derives it; part of every file.
-pub(crate) const CODE_VERSION: u32 = match u32::from_str_radix(env!("NEAPTIDE_CODE_VERSION"), 10) {
-    Ok(version) => version,
-    Err(_) => panic!("the build script gives a number"),
-};
 
 /// Source bytes held at once while packing: three buffers of this size fit into the smallest budgets
 /// under which models run.
@@ -63,26 +58,66 @@ pub(crate) struct Packing<'a> {
     pub host: &'a dyn Host,
 }
 
-/// Lowers `graph` and writes it to `target`, with what `provenance` says of its source.
+/// What is packed: a graph, the files that it was read from, and for a model that can be bound otherwise what its
+/// skeleton is made of.
+pub(crate) struct Source {
+    pub graph: Graph,
+    pub files: SourceFiles,
+    pub skeleton: Option<SkeletonSource>,
+    pub binding: Binding,
+}
+
+impl Source {
+    /// A graph with static shapes, and nothing else.
+    ///
+    /// # Errors
+    /// A file that the graph names cannot be opened.
+    pub fn of_graph(graph: Graph) -> Result<Source> {
+        let inputs = graph.inputs.iter().map(|&id| graph.value(id));
+        let shapes = inputs.map(|input| (input.name.clone(), input.ty.shape.clone()));
+        Ok(Source {
+            binding: Binding {
+                shapes: shapes.collect(),
+                ..Binding::default()
+            },
+            files: SourceFiles::open(&graph)?,
+            graph,
+            skeleton: None,
+        })
+    }
+}
+
+/// Lowers a model and writes it to `target`, with what `provenance` says of its source.
 ///
 /// # Errors
 /// [`Error::BadInput`] for what cannot be packed, read or written, and when the source changes meanwhile.
 pub(crate) fn write(
-    graph: Graph,
-    mut files: SourceFiles,
+    source: Source,
     provenance: Option<&Provenance>,
     target: &Path,
     packing: &Packing,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {
+    let Source {
+        graph,
+        mut files,
+        skeleton,
+        binding,
+    } = source;
     let Lowered {
         mut program,
         recipes,
-        source,
+        mut source,
     } = lower(graph, &mut files)?;
     packing.host.trim();
 
-    let total_bytes = program.packed.iter().map(|p| p.bytes).sum();
+    let read = match &skeleton {
+        Some(skeleton) => skeleton.read.iter().copied().chain(files.take_read()),
+        None => [].iter().copied().chain(Vec::new()),
+    };
+    let read = neap_onnx::merged(read.collect());
+    let extents = extents(skeleton.as_ref(), &mut source, &recipes, &read);
+    let total_bytes = extents.iter().map(|(_, weight)| weight.packed.bytes).sum();
     let mut done_bytes = 0;
     let mut packer = Packer {
         source: &source,
@@ -97,9 +132,10 @@ pub(crate) fn write(
         done_bytes,
         total_bytes,
     });
-    for (recipe, packed) in recipes.iter().zip(&mut program.packed) {
-        packed.offset = packer.writer.align(BLOCK as u64)?;
-        packer.follow(recipe, &mut |bytes| {
+    let mut weights = Vec::with_capacity(extents.len());
+    for (recipe, mut weight) in extents {
+        weight.packed.offset = packer.writer.align(BLOCK as u64)?;
+        packer.follow(&recipe, &mut |bytes| {
             done_bytes += bytes;
             progress(Progress {
                 work: Work::Packing,
@@ -107,14 +143,31 @@ pub(crate) fn write(
                 total_bytes,
             });
         })?;
+        weights.push(weight);
     }
     // Without the buffers, which would come on top of both programs.
     let mut writer = packer.into_writer();
+    let table = Table::new(weights);
+    for (recipe, packed) in recipes.iter().zip(&mut program.packed) {
+        let found = table.find(&source, recipe);
+        *packed = found.ok_or_else(|| Error::Defect("a weight was not packed".into()))?;
+    }
+    drop((recipes, source));
+    let skeleton = skeleton.map(|s| package::write_skeleton(s, read, &files, &mut writer));
+    let contents = Contents {
+        skeleton: skeleton.transpose()?,
+        weights: table.into_weights(),
+    };
     let sealed = match provenance {
         Some(provenance) => Some(provenance.seal(&files.present(), progress)?),
         None => None,
     };
-    let mut toc = finished(program, packing.order)?.encode(CODE_VERSION)?;
+    let cached = Cached {
+        programs: finished(program, packing.order)?,
+        binding,
+        order: packing.order,
+    };
+    let mut toc = package::encode(&contents, &cached)?;
     if let Some((origin, stamp)) = sealed {
         toc = origin.append_to(toc)?;
         writer.set_stamp(stamp);
@@ -122,6 +175,40 @@ pub(crate) fn write(
     files.check_unchanged()?;
     writer.finish(&toc)?;
     Ok(())
+}
+
+/// The extents to write, in order: those of the recipes, and what other bindings may need beside them. Recipes that make
+/// part of such an extent make none of their own.
+fn extents(
+    skeleton: Option<&SkeletonSource>,
+    source: &mut Graph,
+    recipes: &[Recipe],
+    read: &[ByteRange],
+) -> Vec<(Recipe, Weight)> {
+    let stored = skeleton.map_or(&[][..], |s| &s.stored);
+    let whole: Vec<(Recipe, Weight)> = package::uncovered(stored, source, recipes, read)
+        .into_iter()
+        .map(|constant| {
+            let to = constant.ty.dtype;
+            let data = Const::Stored {
+                range: constant.range,
+                stored_dtype: constant.stored_dtype,
+            };
+            let value = source.add_const(constant.name, constant.ty, data);
+            let recipe = Recipe::Raw {
+                constant: value,
+                to,
+            };
+            let weight = Weight::new(source, &recipe);
+            (recipe, weight)
+        })
+        .collect();
+    let later = Table::new(whole.iter().map(|(_, weight)| weight.clone()).collect());
+    let own = recipes
+        .iter()
+        .filter(|recipe| later.find(source, recipe).is_none());
+    let own = own.map(|recipe| (recipe.clone(), Weight::new(source, recipe)));
+    own.collect::<Vec<_>>().into_iter().chain(whole).collect()
 }
 
 /// The programs that packing `graph` would give, with weights where they would lie; nothing is written.
@@ -142,57 +229,6 @@ pub(crate) fn plan_only(
         return Err(Error::BadInput("its weights are impossibly large".into()));
     }
     finished(program, packing.order)
-}
-
-fn lower(graph: Graph, files: &mut SourceFiles) -> Result<Lowered> {
-    let digest = digest(&graph);
-    let lowered = neap_rewrite::lower(graph, digest, files)?;
-    check_supported(&lowered.program)?;
-    // Before hours are spent on weights that no plan could be made of.
-    let target = Target {
-        threads: 1,
-        isa: Isa::detect(),
-    };
-    let workload = workload(&lowered.program, target, Kernels::Direct);
-    neap_plan::check_workload(&workload)
-        .map_err(|reason| Error::BadInput(format!("the model cannot be planned: {reason}")))?;
-    drop(workload);
-    Ok(lowered)
-}
-
-/// Of a program whose weights have their offsets.
-fn finished(program: Program, order: StepOrder) -> Result<Programs> {
-    program.check()?;
-    let programs = Programs::new(program, order);
-    if let Some(banded) = &programs.banded {
-        banded.check()?;
-        check_supported(banded)?;
-    }
-    Ok(programs)
-}
-
-/// Of the graph and its shapes, wherever its files lie.
-fn digest(graph: &Graph) -> String {
-    struct Hash(blake3::Hasher);
-    impl std::io::Write for Hash {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.update(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let parts = (
-        &graph.values,
-        &graph.nodes,
-        &graph.consts,
-        &graph.inputs,
-        &graph.outputs,
-    );
-    let hash = postcard::to_io(&parts, Hash(blake3::Hasher::new())).expect("hashing cannot fail");
-    hash.0.finalize().to_hex()[..32].to_string()
 }
 
 /// Packs a range of panels from their rows.

@@ -30,6 +30,7 @@ struct Kept {
 }
 
 /// What a session goes over to.
+#[derive(Clone)]
 pub(crate) struct Next {
     pub program: Arc<Program>,
     pub workload: Arc<Workload>,
@@ -132,7 +133,7 @@ impl Kept {
     }
 }
 
-fn plan_heap_bytes(plan: &ExecutionPlan) -> usize {
+pub(crate) fn plan_heap_bytes(plan: &ExecutionPlan) -> usize {
     // A small allocation takes 32 bytes.
     let extents = plan.computes.iter().map(|c| &c.weights.extents);
     let extents = extents.filter(|e| !e.is_empty());
@@ -147,7 +148,7 @@ fn plan_heap_bytes(plan: &ExecutionPlan) -> usize {
         + size_of_val(plan.returns.as_slice())
 }
 
-fn workload_heap_bytes(workload: &Workload) -> usize {
+pub(crate) fn workload_heap_bytes(workload: &Workload) -> usize {
     let names = workload.steps.iter().map(|s| s.name.len());
     let names = names.chain(workload.buffers.iter().map(|b| b.name.len()));
     let steps = workload

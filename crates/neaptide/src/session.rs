@@ -7,13 +7,15 @@ use crate::in_use::InUse;
 use crate::ledger::Ledger;
 use crate::model::{Model, TensorInfo};
 use crate::options::RunOptions;
+use crate::package::Package;
 use crate::plan::Plan;
 use crate::prepared::Prepared;
+use crate::rebind::{Recent, total_bytes};
 use crate::spill;
 use neap_compile::Programs;
 use neap_plan::Timeline;
 use neap_runtime::{InputTensor, OutputTensor};
-use neap_store::ThrottledSource;
+use neap_store::{PackedFile, ThrottledSource};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,7 +26,7 @@ impl Model {
     /// # Errors
     /// [`Error::BadInput`] for a model without weights, or when files cannot be opened or read.
     pub fn into_session(mut self, plan: Plan, options: &RunOptions) -> Result<Session> {
-        let (packed, mut file) = self.take_packed()?;
+        let (packed, mut file, package) = self.take_packed()?;
         let packed = InUse::new(packed, &file);
         let mut source = file.open_source(options.io)?;
         if let Some(rate) = options.throttle_bytes_per_second {
@@ -53,10 +55,12 @@ impl Model {
         self.host.trim();
         Ok(Session {
             inner,
-            inputs,
-            outputs,
             packed,
             standing: Standing {
+                tensors_bytes: total_bytes(&inputs) + total_bytes(&outputs),
+                file,
+                package,
+                recent: Recent::default(),
                 programs: self.programs,
                 options: options.clone(),
                 spill_folder,
@@ -67,6 +71,8 @@ impl Model {
                 budget_bytes: plan.budget_bytes,
                 prepared: Prepared::default(),
             },
+            inputs,
+            outputs,
         })
     }
 }
@@ -75,8 +81,8 @@ impl Model {
 /// the two short lists of tensors.
 pub struct Session {
     pub(crate) inner: neap_runtime::Session,
-    inputs: Vec<TensorInfo>,
-    outputs: Vec<TensorInfo>,
+    pub(crate) inputs: Vec<TensorInfo>,
+    pub(crate) outputs: Vec<TensorInfo>,
     pub(crate) packed: InUse,
     pub(crate) standing: Standing,
 }
@@ -94,6 +100,12 @@ pub(crate) struct Standing {
     pub ledger: Ledger,
     pub budget_bytes: Option<u64>,
     pub prepared: Prepared,
+    /// For other shapes: the packed file, what is known of it, and the shapes in use.
+    pub file: PackedFile,
+    pub package: Package,
+    pub recent: Recent,
+    /// The most that inputs and outputs took so far; `base_bytes` counts with them.
+    pub tensors_bytes: u64,
 }
 
 impl Session {
@@ -216,7 +228,7 @@ fn check_sizes(
                 "{what} '{}' is {} {} ({} bytes), {size} bytes were given",
                 info.name,
                 info.ty.dtype,
-                crate::model::shape_text(&info.ty.shape),
+                crate::shapes::shape_text(&info.ty.shape),
                 info.len_bytes()
             )));
         }

@@ -1,7 +1,7 @@
 //! Reads constants of the source model: ranges of its files, widened to `f32` where halves are stored.
 
 use half::{bf16, f16};
-use neap_ir::{Const, DType, Graph, Literal, SourceFile, ValueId};
+use neap_ir::{ByteRange, Const, DType, FileId, Graph, Literal, SourceFile, TensorType, ValueId};
 use neap_onnx::{OnnxError, OpenFile};
 use neap_rewrite::ConstReader;
 use std::sync::Arc;
@@ -9,12 +9,17 @@ use std::sync::Arc;
 /// Open source files, by `FileId`; `None` for one that was never written.
 pub(crate) struct SourceFiles {
     files: Vec<Option<Arc<OpenFile>>>,
+    /// What the rewriter looked at.
+    read: Vec<ByteRange>,
 }
 
 impl SourceFiles {
     /// Those that a graph was read from.
     pub fn of(files: Vec<Option<Arc<OpenFile>>>) -> SourceFiles {
-        SourceFiles { files }
+        SourceFiles {
+            files,
+            read: Vec::new(),
+        }
     }
 
     /// Those that a graph names.
@@ -38,6 +43,23 @@ impl SourceFiles {
             .iter()
             .flatten()
             .try_for_each(|f| f.check_unchanged())
+    }
+
+    /// What the rewriter looked at.
+    pub fn take_read(&mut self) -> Vec<ByteRange> {
+        std::mem::take(&mut self.read)
+    }
+
+    /// Bytes of a file as they stand there; zeros of one that was never written.
+    pub fn read_range(&self, file: FileId, offset: u64, out: &mut [u8]) -> Result<(), String> {
+        let Some(Some(file)) = self.files.get(file.index()) else {
+            out.fill(0);
+            return Ok(());
+        };
+        file.read_exact_at(out, offset)
+            .map_err(|e| format!("cannot read weights: {e}"))?;
+        file.drop_cached(offset, out.len() as u64);
+        Ok(())
     }
 
     /// Reads `elements` of the constant `value` from element `start` on, as little-endian bytes of
@@ -64,13 +86,7 @@ impl SourceFiles {
                 if offset + raw.len() as u64 > range.offset + range.bytes {
                     return Err("constant is shorter than its shape".into());
                 }
-                let Some(file) = &self.files[range.file.index()] else {
-                    raw.fill(0);
-                    return Ok(*stored_dtype);
-                };
-                file.read_exact_at(raw, offset)
-                    .map_err(|e| format!("cannot read weights: {e}"))?;
-                file.drop_cached(offset, raw.len() as u64);
+                self.read_range(range.file, offset, raw)?;
                 Ok(*stored_dtype)
             }
             _ => Err("has no data".into()),
@@ -130,11 +146,28 @@ impl SourceFiles {
 
 impl ConstReader for SourceFiles {
     fn read(&mut self, graph: &Graph, value: ValueId) -> Result<Literal, String> {
+        if let Some(&Const::Stored { range, .. }) = graph.constant(value) {
+            self.read.push(range);
+        }
         let ty = graph.ty(value);
         let (mut raw, mut bytes) = (Vec::new(), Vec::new());
         self.read_bytes(graph, value, 0, ty.elements(), &mut raw, &mut bytes)?;
         Literal::from_bytes(ty.dtype, &ty.shape, &bytes).ok_or_else(|| "has the wrong size".into())
     }
+}
+
+/// A constant of type `ty` from its stored bytes.
+pub(crate) fn literal(stored: DType, raw: &[u8], ty: &TensorType) -> Result<Literal, String> {
+    let wrong_size = || "has the wrong size".to_string();
+    if stored == ty.dtype {
+        return Literal::from_bytes(ty.dtype, &ty.shape, raw).ok_or_else(wrong_size);
+    }
+    if ty.dtype != DType::F32 {
+        return Err(format!("stored as {stored}, wanted as {}", ty.dtype));
+    }
+    let mut floats = vec![0.0; ty.elements()];
+    widen(stored, raw, &mut floats)?;
+    Ok(Literal::from_f32(&ty.shape, &floats))
 }
 
 fn widen(stored: DType, raw: &[u8], out: &mut [f32]) -> Result<(), String> {

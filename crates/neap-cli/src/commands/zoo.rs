@@ -24,6 +24,9 @@ pub struct ZooArgs {
     /// Size of the first dimension of inputs and outputs, or 'dynamic'
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_batch)]
     batch: Batch,
+    /// Leave the size of images, or the number of tokens, to whoever opens the model
+    #[arg(long)]
+    free_size: bool,
     /// For gpt2: end in the language-model head
     #[arg(long)]
     lm_head: bool,
@@ -34,7 +37,7 @@ pub struct ZooArgs {
     #[arg(long)]
     shapes_only: bool,
     /// List the networks
-    #[arg(long, conflicts_with_all = ["output", "lm_head", "external_data", "shapes_only"])]
+    #[arg(long, conflicts_with_all = ["output", "free_size", "lm_head", "external_data", "shapes_only"])]
     list: bool,
 }
 
@@ -56,6 +59,7 @@ pub fn run(args: &ZooArgs, quiet: bool) -> Outcome {
     let options = Options {
         seed: args.seed,
         batch: args.batch,
+        free_size: args.free_size,
         lm_head: args.lm_head,
         external_data: args.external_data,
         shapes_only: args.shapes_only,

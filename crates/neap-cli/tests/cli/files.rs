@@ -124,11 +124,22 @@ fn places_that_cannot_be_written() {
 }
 
 #[test]
-fn shapes_of_a_packed_model_are_fixed() {
+fn a_packed_model_takes_every_shape_that_its_model_takes() {
     let bench = Bench::with_model(&relu("x", &["n", "3"], "y"));
     bench.neap("pack m.onnx -o m.neap --shape x=2x3").ok();
-    bench.neap("run m.neap --shape x=2x3").ok();
+    let before = fs::read(bench.path("m.neap")).unwrap();
+    for arguments in ["", " --shape x=2x3", " --shape x=4x3", " --shape x=1x3"] {
+        bench.neap(&format!("run m.neap{arguments}")).ok();
+    }
+    assert!(fs::read(bench.path("m.neap")).unwrap() == before);
     bench
+        .neap("run m.neap --shape x=4x5")
+        .fails(2, &["m.neap", "4x5", "nx3"]);
+    bench.neap("run m.neap --shape z=4x3").fails(2, &["'z'"]);
+
+    let fixed = Bench::with_model(&relu("x", &["2", "3"], "y"));
+    fixed.neap("pack m.onnx -o m.neap").ok();
+    fixed
         .neap("run m.neap --shape x=4x3")
-        .fails(2, &["2x3", "4x3"]);
+        .fails(2, &["m.neap", "4x3", "2x3"]);
 }

@@ -34,7 +34,8 @@ fn constant(c: &mut Ctx) -> Result<ValueId, OnnxError> {
         AttributeValue::Tensor(t) => {
             let widen = c.builder.widen;
             let (ty, data) = tensor::load(&mut c.builder.files, t, widen)?;
-            return Ok(c.builder.constant(ty, data));
+            let name = c.name;
+            return Ok(c.builder.initializer(name, ty, data));
         }
         AttributeValue::SparseTensor(t) => {
             let widen = c.builder.widen;

@@ -3,7 +3,8 @@
 use super::{Model, Random, floats, workload};
 use neap_ir::op::{Activation, Binary, Unary, Window};
 use neap_ir::panel::{
-    ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelLinear, panel_bytes, panel_count,
+    ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelFormat, PanelLinear, panel_bytes,
+    panel_count,
 };
 use neap_ir::program::{Buffer, Storage};
 use neap_ir::recipe::{Packed, PackedForm};
@@ -128,6 +129,7 @@ impl Builder {
         let form = PackedForm::Panels {
             panels: panel_count(n) as u32,
             panel_bytes: panel_bytes(k) as u64,
+            format: PanelFormat::default(),
         };
         self.extent("panels", bytes, form)
     }

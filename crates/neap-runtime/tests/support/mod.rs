@@ -76,6 +76,7 @@ fn workload(program: &Program) -> Workload {
             let PackedForm::Panels {
                 panels,
                 panel_bytes,
+                ..
             } = packed.form
             else {
                 panic!("panels");

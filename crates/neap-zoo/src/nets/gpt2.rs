@@ -15,18 +15,25 @@ pub(crate) const TOKENS: usize = 128;
 const EPSILON: f32 = 1e-5;
 
 pub(crate) fn gpt2(g: &mut Graph, lm_head: bool) {
-    let ids = g.input("input_ids", DType::I64, &[TOKENS]);
+    let ids = g.sized_input("input_ids", DType::I64, &[TOKENS], &["tokens"]);
     let table = Init::bell(VOCABULARY * WIDTH, 0.0, 0.1);
     let table = g.parameter("transformer.wte.weight", &[VOCABULARY, WIDTH], table);
     let positions = Init::bell(MAX_POSITIONS * WIDTH, 0.0, 0.05);
     let positions = g.parameter("transformer.wpe.weight", &[MAX_POSITIONS, WIDTH], positions);
-    let position_ids = Init::I64((0..TOKENS as i64).collect());
-    let position_ids = g.buffer("transformer.position_ids", &[1, TOKENS], position_ids);
-    let mask = g.buffer(
+    let tokens = if g.is_free { MAX_POSITIONS } else { TOKENS };
+    let position_ids = Init::I64((0..tokens as i64).collect());
+    let mut position_ids = g.buffer("transformer.position_ids", &[1, tokens], position_ids);
+    let mut mask = g.buffer(
         "transformer.causal_mask",
-        &[1, 1, TOKENS, TOKENS],
-        Init::CausalMask(TOKENS),
+        &[1, 1, tokens, tokens],
+        Init::CausalMask(tokens),
     );
+    if g.is_free {
+        let count = dimension(g, &ids, 1);
+        position_ids = first_along(g, &position_ids, &count, &[1]);
+        mask = first_along(g, &mask, &count, &[2]);
+        mask = first_along(g, &mask, &count, &[3]);
+    }
     // The most negative f32: masked scores vanish in the softmax.
     let masked = g.buffer("transformer.masked_score", &[], Init::F32(vec![f32::MIN]));
 
@@ -44,10 +51,25 @@ pub(crate) fn gpt2(g: &mut Graph, lm_head: bool) {
         // Tied to the embedding: the same initializer, transposed in the graph.
         let head = transpose(g, "lm_head", &table, &[1, 0]);
         let x = g.node("lm_head", "MatMul", &[&x, &head], vec![]);
-        g.output(&x, "output", &[TOKENS, VOCABULARY]);
+        g.sized_output(&x, "output", &[TOKENS, VOCABULARY], "tokens");
     } else {
-        g.output(&x, "output", &[TOKENS, WIDTH]);
+        g.sized_output(&x, "output", &[TOKENS, WIDTH], "tokens");
     }
+}
+
+/// A dimension of `x` as a one-element value, computed in the graph.
+fn dimension(g: &mut Graph, x: &str, axis: i64) -> String {
+    let shape = g.node("transformer", "Shape", &[x], vec![]);
+    let axis = g.constant("transformer", Small::I64s(vec![axis]));
+    let attrs = vec![("axis", Attr::Int(0))];
+    g.node("transformer", "Gather", &[&shape, &axis], attrs)
+}
+
+/// The first `count` of `x` along an axis.
+fn first_along(g: &mut Graph, x: &str, count: &str, axis: &[i64]) -> String {
+    let zero = g.constant("transformer", Small::I64s(vec![0]));
+    let axes = g.constant("transformer", Small::I64s(axis.to_vec()));
+    g.node("transformer", "Slice", &[x, &zero, count, &axes], vec![])
 }
 
 fn block(g: &mut Graph, scope: &str, input: &str, mask: &str, masked: &str) -> String {
@@ -77,7 +99,7 @@ fn block(g: &mut Graph, scope: &str, input: &str, mask: &str, masked: &str) -> S
 }
 
 fn attention(g: &mut Graph, scope: &str, x: &str, mask: &str, masked: &str) -> String {
-    let tokens = TOKENS as i64;
+    let tokens = if g.is_free { -1 } else { TOKENS as i64 };
     let x = linear(
         g,
         &format!("{scope}.c_attn"),

@@ -95,7 +95,7 @@ fn only_values_that_decide_shapes_are_bound() {
 }
 
 #[test]
-fn a_packed_model_is_refused_for_other_bound_values() {
+fn a_packed_model_takes_other_bound_values() {
     let folder = folder();
     let path = written(
         folder.path(),
@@ -113,9 +113,15 @@ fn a_packed_model_is_refused_for_other_bound_values() {
     };
     let packed = folder.path().join("m.neap");
     neaptide::pack(&path, &packed, &bound(6), &mut |_| {}).expect("packed");
-    assert!(open(&packed, &bound(6)).is_ok());
-    let error = open(&packed, &bound(-1)).err().expect("another value");
-    assert!(error.to_string().contains("another value"), "{error}");
+    let before = std::fs::read(&packed).expect("readable");
+    for value in [6, -1] {
+        let model = open(&packed, &bound(value)).expect("opened");
+        assert_eq!(model.bound()[0].value, Literal::from_i64(&[1], &[value]));
+        assert_eq!(model.outputs()[0].ty.shape, [6]);
+    }
+    let error = open(&packed, &bound(5)).err().expect("six elements");
+    assert!(error.to_string().contains("m.neap"), "{error}");
+    assert!(std::fs::read(&packed).expect("readable") == before);
 }
 
 #[test]

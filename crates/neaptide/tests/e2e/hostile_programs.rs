@@ -3,6 +3,7 @@
 use crate::build::Random;
 use crate::nets::RandomNet;
 use crate::sessions::{ANY_GAIN, Packed};
+use crate::toc::Toc;
 use neap_ir::bands::{BandLayer, Bands};
 use neap_ir::panel::ConvForm;
 use neap_ir::program::Storage;
@@ -145,12 +146,11 @@ fn twisted(x: u64, random: &mut Random) -> u64 {
 }
 
 fn changed_fields(table: &[u8], random: &mut Random) -> Vec<u8> {
-    let (mut plain, mut banded): (Program, Option<Program>) =
-        postcard::from_bytes(table).expect("the table is readable");
-    let is_banded = banded.is_some() && random.chance(50);
-    let program = match &mut banded {
+    let mut toc = Toc::read(table);
+    let is_banded = toc.banded.is_some() && random.chance(50);
+    let program = match &mut toc.banded {
         Some(banded) if is_banded => banded,
-        _ => &mut plain,
+        _ => &mut toc.plain,
     };
     for _ in 0..=random.below(2) {
         match random.below(8) {
@@ -163,7 +163,7 @@ fn changed_fields(table: &[u8], random: &mut Random) -> Vec<u8> {
             _ => change_lists(program, random),
         }
     }
-    postcard::to_allocvec(&(plain, banded)).expect("encodes")
+    toc.encode()
 }
 
 fn change_bands(program: &mut Program, random: &mut Random) {

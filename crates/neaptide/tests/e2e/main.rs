@@ -13,3 +13,4 @@ mod nets;
 mod random_graphs;
 mod sequences;
 mod sessions;
+mod toc;

@@ -1,6 +1,7 @@
 //! Packs a graph into a temporary file and opens sessions on it under plans of the test's choice.
 
 use crate::nets::RandomNet;
+use crate::toc::Toc;
 use neap_ir::{ByteRange, Const, ConstId, DType, FileId, Graph, Literal, Program, SourceFile};
 use neap_kernels::simd::Isa;
 use neap_plan::{ExecutionPlan, Workload};
@@ -218,24 +219,19 @@ fn change_programs(
 ) {
     let file = PackedFile::open(from).expect("opens");
     let (version, table) = file.toc().split_first_chunk::<4>().expect("a version");
-    let (program, banded): (Program, Option<Program>) =
-        postcard::from_bytes(table).expect("the table is readable");
-    let banded = banded.map(|banded| Program {
-        packed: program.packed.clone(),
+    let mut toc = Toc::read(table);
+    let banded = toc.banded.take().map(|banded| Program {
+        packed: toc.plain.packed.clone(),
         ..banded
     });
-    let (program, banded) = change(program, banded);
-    let banded = banded.map(|banded| Program {
-        packed: Vec::new(),
-        ..banded
-    });
+    (toc.plain, toc.banded) = change(toc.plain, banded);
     let range = file.data_range();
     let data = std::fs::read(from).expect("readable");
     let mut writer = PackWriter::create(to).expect("created");
     let weights = &data[range.start as usize..range.end as usize];
     writer.append(weights).expect("written");
     writer.align(BLOCK as u64).expect("written");
-    let toc = postcard::to_extend(&(program, banded), version.to_vec()).expect("encodes");
+    let toc = [&version[..], &toc.encode()].concat();
     writer.finish(&toc).expect("written");
 }
 
