@@ -74,8 +74,10 @@ pub fn check(dir: &Path, files: &[PathBuf], faults: &mut Vec<String>) -> Result<
 /// Without comments, texts and the tests at the end.
 fn code_of(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
-    for line in text.lines() {
-        if line.starts_with("#[cfg(test)]") {
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let next = lines.peek().copied().unwrap_or_default();
+        if line.starts_with("#[cfg(test)]") && next.ends_with('{') {
             break;
         }
         let mut in_text = false;
@@ -298,6 +300,10 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("a.rs, b.rs, c.rs, d.rs"), "{found:?}");
         assert!(ring("#[cfg(test)]\nmod tests { use super::a::A; }\n").is_empty());
+        assert_eq!(
+            ring("#[cfg(test)]\nmod tests;\nuse super::a::A;\n").len(),
+            1
+        );
         assert!(ring("use crate::c::C;\nconst A: &str = \"crate::a::A\";\n").is_empty());
     }
 

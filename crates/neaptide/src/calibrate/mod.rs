@@ -12,6 +12,7 @@
 mod delay;
 mod file;
 mod fit;
+mod known;
 mod machine;
 mod observe;
 mod profile;
@@ -22,6 +23,8 @@ mod study;
 mod tests;
 
 pub use delay::DelayFit;
+pub(crate) use known::Known;
+pub use known::{Calibration, CostSource};
 pub use profile::{ComputeRates, Machine, Profile, StoragePoint, StorageRates};
 pub use study::{CalibrationReport, MeasuredPoint};
 
@@ -29,65 +32,23 @@ use crate::budget::Budget;
 use crate::error::Result;
 use crate::model::Model;
 use crate::options::RunOptions;
-use neap_compile::{Kernels, StepTimes, Target, workload};
+use neap_compile::{Kernels, Target, workload};
 use neap_kernels::simd::Isa;
-use neap_sim::CostProfile;
 use neap_store::IoMode;
-use serde::Serialize;
 use std::path::PathBuf;
 
-/// How costs become known when a plan is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Calibration {
-    /// Built-in estimates; nothing is measured or read.
-    Off,
-    /// The cached profile of this machine if there is one, else an estimate that takes milliseconds.
-    #[default]
-    Auto,
-    /// This model is measured first, within the budget, and the profile is cached.
-    Full,
-}
-
-/// Where a plan's costs came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CostSource {
-    /// [`RunOptions::costs`].
-    Given,
-    #[default]
-    BuiltIn,
-    /// Estimated in milliseconds when the plan was made.
-    Estimated,
-    /// A profile that was measured before.
-    Cached,
-    /// A profile measured for this plan.
-    Measured,
-}
-
-/// Costs of a model on this machine.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Known {
-    /// With the times of the plain program's steps, by direct kernels, where they were measured.
-    pub costs: CostProfile,
-    pub times: StepTimes,
-    pub source: CostSource,
-    /// What the user should hear, such as that a cache file is damaged.
-    pub remark: Option<String>,
-}
-
-impl Known {
-    pub fn of(profile: Profile, model: &Model, source: CostSource, isa: Isa) -> Known {
-        let mut costs = profile.costs();
-        let threads = profile.machine.threads as usize;
-        let workload = workload(model.program(), Target { threads, isa }, Kernels::Direct);
-        let times = profile.times();
-        times.apply(model.program(), &workload, &mut costs);
-        Known {
-            costs,
-            times,
-            source,
-            remark: None,
-        }
+/// What a profile says of a model.
+fn of_profile(profile: Profile, model: &Model, source: CostSource, isa: Isa) -> Known {
+    let mut costs = profile.costs();
+    let threads = profile.machine.threads as usize;
+    let workload = workload(model.program(), Target { threads, isa }, Kernels::Direct);
+    let times = profile.times();
+    times.apply(model.program(), &workload, &mut costs);
+    Known {
+        costs,
+        times,
+        source,
+        remark: None,
     }
 }
 
@@ -124,7 +85,7 @@ fn known_of_storage(model: &Model, options: &RunOptions) -> Result<Known> {
         Calibration::Auto => Ok(cached_or_estimated(model, options)),
         Calibration::Full => {
             let report = study::study(model, options)?;
-            let mut known = Known::of(report.profile, model, CostSource::Measured, options.isa);
+            let mut known = of_profile(report.profile, model, CostSource::Measured, options.isa);
             known.remark = report.remark;
             Ok(known)
         }
@@ -134,7 +95,7 @@ fn known_of_storage(model: &Model, options: &RunOptions) -> Result<Known> {
 fn cached_or_estimated(model: &Model, options: &RunOptions) -> Known {
     let (profile, remark) = cached(model, options);
     let known = match profile {
-        Some(profile) => Known::of(profile, model, CostSource::Cached, options.isa),
+        Some(profile) => of_profile(profile, model, CostSource::Cached, options.isa),
         None => estimated(model, options),
     };
     Known { remark, ..known }

@@ -118,7 +118,7 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
             ..options.clone()
         };
         let opened = reopen(model)?;
-        let known = Known::of(profile.clone(), &opened, CostSource::Measured, options.isa);
+        let known = super::of_profile(profile.clone(), &opened, CostSource::Measured, options.isa);
         let plan = match plan_within(&opened, &known, options, most_bytes) {
             Ok((plan, with)) => {
                 options = with;
@@ -168,7 +168,7 @@ fn in_blocks(
     inputs: &[Vec<u8>],
 ) -> Result<Vec<BlockSeen>> {
     let mut seen = Vec::new();
-    let known = Known::of(profile.clone(), model, CostSource::Measured, options.isa);
+    let known = super::of_profile(profile.clone(), model, CostSource::Measured, options.isa);
     let plan = |bytes: u64| {
         let options = RunOptions {
             strategy: Strategy::Blocks.into(),
