@@ -157,7 +157,7 @@ impl<'a> Attempt<'a> {
             Strategy::Blocks | Strategy::Resident => 0,
             Strategy::Preload | Strategy::OnDemand | Strategy::OdSwap | Strategy::Search => {
                 let room_bytes = self.room_bytes;
-                let for_gaps = (self.request.options.tables_for_gaps)(room_bytes) * TABLE_BYTES;
+                let for_gaps = neap_planner::placement::tables_for_gaps(room_bytes) * TABLE_BYTES;
                 // Those of all weights, side by side, are enough for any part of them.
                 let enough = tables_of(self.whole_arena_bytes);
                 let spare_bytes = room_bytes.saturating_sub(planner.smallest_feasible_bytes());

@@ -56,8 +56,6 @@ pub struct Options {
     /// All activations live to the end of the run and are kept. There are no row bands then, as those never make
     /// whole activations.
     pub keep_activations: bool,
-    /// Page tables that resident weights of so many bytes may take because they lie apart.
-    pub tables_for_gaps: fn(u64) -> u64,
 }
 
 impl Options {

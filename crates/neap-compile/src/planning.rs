@@ -163,8 +163,8 @@ impl<'a> Search<'a> {
             costs: best.costs,
         };
         if options.prepared_weights {
-            let arena_bytes = best.planned.plan.arena_bytes;
-            let used = tables_bytes + arena_bytes;
+            let memory_bytes = best.planned.plan.memory_bytes();
+            let used = tables_bytes + memory_bytes;
             let spare = room_bytes.map_or(u64::MAX / 2, |room| room.saturating_sub(used));
             let spare = spare - tables_of(spare).min(spare);
             let preparing = Preparing {
@@ -173,7 +173,7 @@ impl<'a> Search<'a> {
                 times,
             };
             best = preparing.prepare(&best, spare).unwrap_or(best);
-            tables_bytes += tables_of(best.planned.plan.arena_bytes - arena_bytes);
+            tables_bytes += tables_of(best.planned.plan.memory_bytes() - memory_bytes);
         }
         let verdict =
             neap_plan::validate(&best.workload, &best.planned.plan).map_err(|violation| {

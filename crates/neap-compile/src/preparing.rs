@@ -15,8 +15,9 @@ use crate::target::Target;
 use crate::times::StepTimes;
 use crate::workload::name_kernels;
 use neap_ir::Program;
-use neap_plan::{BLOCK_BYTES, ExecutionPlan, KernelId, PreparedPanels, StepId, StepSpec, Workload};
+use neap_plan::{BLOCK_BYTES, KernelId, StepSpec, Workload};
 use neap_planner::Planned;
+use neap_planner::placement::with_prepared_panels;
 use neap_sim::CostProfile;
 
 /// A plan with what it is for and was made with.
@@ -75,7 +76,7 @@ impl Preparing<'_> {
         }
         chosen.sort_unstable();
         name_kernels(&mut workload, self.program);
-        let plan = with_places(plan, &workload, &chosen);
+        let plan = with_prepared_panels(plan, &workload, &chosen);
         let prediction = neap_sim::predict(&workload, &plan, &costs);
         let is_faster = prediction.latency_ns < old.planned.prediction.latency_ns;
         is_faster.then_some(Planning {
@@ -118,24 +119,4 @@ fn estimate_ns(costs: &CostProfile, stored_ns: u64, [stored, prepared]: [&StepSp
     let memory_ns = prepared.touched_bytes as f64 / costs.memory_bytes_per_second * 1e9;
     let by_operations = stored_ns as f64 * prepared.flops as f64 / stored.flops.max(1) as f64;
     by_operations.max(memory_ns) as u64
-}
-
-/// Places for the prepared panels of `steps`, behind everything else.
-fn with_places(plan: &ExecutionPlan, workload: &Workload, steps: &[usize]) -> ExecutionPlan {
-    let mut plan = ExecutionPlan {
-        digest: workload.digest.clone(),
-        ..plan.clone()
-    };
-    let mut end = plan.arena_bytes.next_multiple_of(BLOCK_BYTES);
-    for &step in steps {
-        plan.prepared.push(PreparedPanels {
-            step: StepId(step as u32),
-            offset: end,
-        });
-        end += workload.steps[step]
-            .prepared_bytes()
-            .next_multiple_of(BLOCK_BYTES);
-    }
-    plan.arena_bytes = end;
-    plan
 }

@@ -13,16 +13,21 @@
 mod interval;
 mod plan;
 pub mod render;
+pub mod sets;
+mod space;
 mod timeline;
+mod transition;
 mod validate;
 mod workload;
 
 pub use interval::{BufferId, ByteRange, KernelId, PanelRange, StepId, StepRange};
 pub use plan::{
-    AfterCompute, Compute, ExecutionPlan, KeptAt, Load, LoadFrom, PreparedPanels, ResidentLoad,
-    Return, Store, WeightsAt, whole_blocks,
+    AfterCompute, Compute, ExecutionPlan, Load, PreparedPanels, ResidentLoad, Return, Store,
+    WeightsAt, whole_blocks,
 };
+pub use space::{Area, Place, Space, SpaceId, SpaceKind};
 pub use timeline::{Lane, RunTiming, Span, Timeline};
+pub use transition::{Held, Home, Keep, Transition, validate_transition};
 pub use validate::{Verdict, Violation, check_workload, validate};
 pub use workload::{BufferSpec, Extent, PanelSpec, RowTable, StepSpec, Workload};
 

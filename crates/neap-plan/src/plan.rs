@@ -1,8 +1,10 @@
-//! `ExecutionPlan`: where everything lies in the arena and what may start when. Plain data.
+//! `ExecutionPlan`: where everything lies in which space, and what may start when. Plain data.
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BLOCK_BYTES, BufferId, ByteRange, PanelRange, StepId};
+use crate::{
+    Area, BLOCK_BYTES, BufferId, ByteRange, PanelRange, Place, Space, SpaceId, SpaceKind, StepId,
+};
 
 /// A cyclic plan: the same loads, stores and computes in every run, the tail of one run prefetching the head of
 /// the next.
@@ -19,13 +21,14 @@ pub struct ExecutionPlan {
     pub strategy: String,
     /// Digest of the workload that it is for.
     pub digest: String,
-    /// Size of the arena. Its base address is a multiple of [`crate::BLOCK_BYTES`].
-    pub arena_bytes: u64,
-    /// Arena offset of each buffer, by `BufferId`; where it lies until it returns elsewhere.
-    pub buffers: Vec<u64>,
-    /// Arena offset of each step's workspace, by `StepId` (0 where the workspace is empty).
-    pub workspaces: Vec<u64>,
-    /// Read once when a session opens, never overwritten.
+    /// What addresses are in, by [`SpaceId`].
+    pub spaces: Vec<Space>,
+    /// Where each buffer lies until it returns elsewhere, by `BufferId`.
+    pub buffers: Vec<Place>,
+    /// Where each step's workspace is, by `StepId` (anywhere where the workspace is empty).
+    pub workspaces: Vec<Place>,
+    /// Read once and never overwritten, in the order in which they are read: that of the computes that first
+    /// need them.
     pub resident: Vec<ResidentLoad>,
     /// Panels in the form that kernels take, sorted by step: one entry for each step that has them so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -52,12 +55,14 @@ pub struct ExecutionPlan {
     pub returns: Vec<Return>,
 }
 
-/// Whole blocks of the file, read once at open to `offset`.
+/// Whole blocks of the packed file, read once: before or beside the first run under the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResidentLoad {
-    pub file_offset: u64,
+    pub from: Place,
     pub bytes: u64,
-    pub offset: u64,
+    pub to: Place,
+    /// The first compute that waits for it.
+    pub first: u32,
 }
 
 /// Where a step keeps its panels in the form that its kernel takes
@@ -67,16 +72,17 @@ pub struct ResidentLoad {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreparedPanels {
     pub step: StepId,
-    pub offset: u64,
+    pub at: Place,
 }
 
-/// Whole blocks of a file, read in each run to `offset` in the arena. `file_offset`, `bytes` and
-/// `offset` are multiples of [`crate::BLOCK_BYTES`].
+/// Whole blocks of a file, read to memory in each run: weights, or from the spill file an activation that was stored
+/// there. Offsets and `bytes` are multiples of [`crate::BLOCK_BYTES`]. A load from the spill file has `run_back` 0
+/// and belongs to one [`Return`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Load {
-    pub file_offset: u64,
+    pub from: Place,
     pub bytes: u64,
-    pub offset: u64,
+    pub to: Place,
     /// The earliest moment at which it may start. Loads start in plan order, so a load also waits for
     /// those before it to have started.
     pub after: AfterCompute,
@@ -84,24 +90,10 @@ pub struct Load {
     /// empty the memory that it fills, and the one that wrote what it reads back.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stores: u32,
-    #[serde(default, skip_serializing_if = "LoadFrom::is_weights")]
-    pub from: LoadFrom,
 }
 
-/// Which file a load reads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LoadFrom {
-    /// The packed model.
-    #[default]
-    Weights,
-    /// The spill file, in which the session's stores put activations. Such a load has `run_back` 0 and
-    /// belongs to one [`Return`].
-    Spill,
-}
-
-/// A whole buffer, written to the spill file. `offset`, `bytes` and `spill_offset` are multiples of
-/// [`crate::BLOCK_BYTES`]: a buffer that is ever stored takes [`whole_blocks`] of the arena.
+/// A whole buffer, written to the spill file. Offsets and `bytes` are multiples of
+/// [`crate::BLOCK_BYTES`]: a buffer that is ever stored takes [`whole_blocks`] of memory.
 ///
 /// ```text
 ///   compute   │ writes b │ reads b │         │         │ reads b │
@@ -112,11 +104,11 @@ pub enum LoadFrom {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Store {
     pub buffer: BufferId,
-    /// Where the buffer lies in the arena at that time.
-    pub offset: u64,
+    /// Where the buffer lies in memory at that time.
+    pub from: Place,
     pub bytes: u64,
     /// Where it goes in the spill file.
-    pub spill_offset: u64,
+    pub to: Place,
     /// It may start when the first `after` computes of its run are done, and the stores before it have
     /// started.
     pub after: u32,
@@ -158,25 +150,16 @@ pub struct Compute {
     pub stores: u32,
 }
 
-/// Arena offsets of the first byte wanted of each of a compute's weights (of the weights, not of the
+/// Where the first byte wanted is of each of a compute's weights (of the weights, not of the
 /// block that they begin in).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightsAt {
     /// The slice's panels, contiguous. `None` for a step without panels.
-    pub panels: Option<u64>,
+    pub panels: Option<Place>,
     /// Each of the step's extents, in the step's order.
-    pub extents: Vec<u64>,
+    pub extents: Vec<Place>,
     /// The table, when it is loaded whole. `None` with a table: the step reads its rows from storage.
-    pub table: Option<u64>,
-}
-
-/// Where a kept buffer is between two runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeptAt {
-    /// Offset in the arena.
-    Arena(u64),
-    /// Offset in the spill file.
-    Spill(u64),
+    pub table: Option<Place>,
 }
 
 impl AfterCompute {
@@ -195,27 +178,23 @@ impl AfterCompute {
 
 impl Load {
     pub fn file_range(&self) -> ByteRange {
-        ByteRange::at(self.file_offset, self.bytes)
+        ByteRange::at(self.from.offset, self.bytes)
     }
 
-    pub fn arena_range(&self) -> ByteRange {
-        ByteRange::at(self.offset, self.bytes)
+    /// The memory that it fills.
+    pub fn area(&self) -> Area {
+        self.to.area(self.bytes)
     }
 }
 
 impl Store {
-    pub fn arena_range(&self) -> ByteRange {
-        ByteRange::at(self.offset, self.bytes)
+    /// The memory that it reads.
+    pub fn area(&self) -> Area {
+        self.from.area(self.bytes)
     }
 
     pub fn spill_range(&self) -> ByteRange {
-        ByteRange::at(self.spill_offset, self.bytes)
-    }
-}
-
-impl LoadFrom {
-    fn is_weights(&self) -> bool {
-        *self == LoadFrom::Weights
+        ByteRange::at(self.to.offset, self.bytes)
     }
 }
 
@@ -236,15 +215,31 @@ fn is_zero_bytes(bytes: &u64) -> bool {
 
 impl ResidentLoad {
     pub fn file_range(&self) -> ByteRange {
-        ByteRange::at(self.file_offset, self.bytes)
+        ByteRange::at(self.from.offset, self.bytes)
     }
 
-    pub fn arena_range(&self) -> ByteRange {
-        ByteRange::at(self.offset, self.bytes)
+    pub fn area(&self) -> Area {
+        self.to.area(self.bytes)
     }
 }
 
 impl ExecutionPlan {
+    pub fn space(&self, id: SpaceId) -> Option<&Space> {
+        self.spaces.get(id.index())
+    }
+
+    /// What kind of space it is; `None` if the plan lists no such space.
+    pub fn kind(&self, id: SpaceId) -> Option<SpaceKind> {
+        self.space(id).map(|space| space.kind)
+    }
+
+    /// The memory that is charged: all work memory, and what resident loads fill.
+    pub fn memory_bytes(&self) -> u64 {
+        let work = self.spaces.iter().filter(|s| s.kind == SpaceKind::Work);
+        let work_bytes = work.map(|s| s.bytes).fold(0, u64::saturating_add);
+        work_bytes.saturating_add(self.resident_bytes())
+    }
+
     pub fn resident_bytes(&self) -> u64 {
         self.resident
             .iter()
@@ -264,9 +259,9 @@ impl ExecutionPlan {
     }
 
     /// Where the step's panels are kept prepared, if they are.
-    pub fn prepared_at(&self, step: StepId) -> Option<u64> {
+    pub fn prepared_at(&self, step: StepId) -> Option<Place> {
         let found = self.prepared.binary_search_by_key(&step, |p| p.step).ok()?;
-        Some(self.prepared[found].offset)
+        Some(self.prepared[found].at)
     }
 
     pub fn loaded_bytes_per_run(&self) -> u64 {
@@ -291,7 +286,7 @@ impl ExecutionPlan {
 
     /// Where a kept buffer of a valid plan is when a run is over: in the spill file if it was stored after
     /// it was last written, else where it last lay.
-    pub fn kept_at(&self, workload: &crate::Workload, buffer: BufferId) -> KeptAt {
+    pub fn kept_at(&self, workload: &crate::Workload, buffer: BufferId) -> Place {
         let n = self.computes.len() as u32;
         let listed =
             |step: &crate::StepSpec| [&step.reads, &step.writes].map(|l| l.contains(&buffer));
@@ -302,10 +297,10 @@ impl ExecutionPlan {
         let last = self.stores.iter().rev();
         let mut last = last.filter(|s| s.buffer == buffer && (written..=n).contains(&s.after));
         match last.next() {
-            Some(store) => KeptAt::Spill(store.spill_offset),
+            Some(store) => store.to,
             None => {
                 let end = StepId(workload.steps.len() as u32);
-                KeptAt::Arena(self.buffer_offset(buffer, end).unwrap_or(0))
+                self.buffer_at(buffer, end).unwrap_or_default()
             }
         }
     }
@@ -317,12 +312,12 @@ impl ExecutionPlan {
         &self.returns[begin..begin + count]
     }
 
-    /// Arena offset of a buffer while a step computes; `None` if the plan is not valid and names no such
+    /// Where a buffer lies while a step computes; `None` if the plan is not valid and names no such
     /// buffer or load.
-    pub fn buffer_offset(&self, buffer: BufferId, step: StepId) -> Option<u64> {
+    pub fn buffer_at(&self, buffer: BufferId, step: StepId) -> Option<Place> {
         let returns = self.returns_of(buffer);
         match returns[..returns.partition_point(|r| r.step <= step)].last() {
-            Some(back) => self.loads.get(back.load as usize).map(|l| l.offset),
+            Some(back) => self.loads.get(back.load as usize).map(|l| l.to),
             None => self.buffers.get(buffer.index()).copied(),
         }
     }

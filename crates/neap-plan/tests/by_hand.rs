@@ -9,8 +9,8 @@
 
 use neap_plan::{
     AfterCompute, BufferSpec, Compute, ExecutionPlan, Extent, KernelId, Lane, Load, PanelRange,
-    PanelSpec, PreparedPanels, ResidentLoad, RunTiming, Span, StepId, StepRange, StepSpec,
-    Timeline, Verdict, Violation, WeightsAt, Workload, render, validate,
+    PanelSpec, Place, PreparedPanels, ResidentLoad, RunTiming, Space, Span, StepId, StepRange,
+    StepSpec, Timeline, Verdict, Violation, WeightsAt, Workload, render, validate,
 };
 
 const BLOCK: u64 = 4096;
@@ -59,26 +59,26 @@ fn plan() -> ExecutionPlan {
         step: StepId(step),
         panels,
         weights: WeightsAt {
-            panels: at,
-            extents: extents.to_vec(),
+            panels: at.map(Place::work),
+            extents: extents.iter().map(|&at| Place::work(at)).collect(),
             table: None,
         },
         needs,
         stores: 0,
     };
     let load = |file_block: u64, blocks: u64, at: u64, run_back, computes| Load {
-        file_offset: file_block * BLOCK,
+        from: Place::packed(file_block * BLOCK),
         bytes: blocks * BLOCK,
-        offset: at * BLOCK,
+        to: Place::work(at * BLOCK),
         after: AfterCompute { run_back, computes },
         ..Load::default()
     };
     ExecutionPlan {
         strategy: "by hand".into(),
         digest: "d".into(),
-        arena_bytes: 3 * BLOCK,
-        buffers: vec![0],
-        workspaces: vec![0, 1024],
+        spaces: Space::of_host(3 * BLOCK, 4 * BLOCK, 4 * BLOCK, 0),
+        buffers: vec![Place::work(0)],
+        workspaces: vec![Place::work(0), Place::work(1024)],
         resident: vec![],
         prepared: vec![],
         // a's weights may be loaded when the last panel's place is free: at the start of the next run.
@@ -153,10 +153,10 @@ fn what_the_next_run_prefetches_may_not_be_overwritten_either() {
     let overlap =
         |p: &ExecutionPlan| matches!(validate(&workload(), p), Err(Violation::Overlap { .. }));
     assert!(overlap(&p));
-    // … unless the arena is larger and they have a place of their own.
-    p.arena_bytes = 5 * BLOCK;
-    p.loads[0].offset = 3 * BLOCK;
-    p.computes[0].weights.extents[0] = 3 * BLOCK + BLOCK - 50;
+    // … unless memory is larger and they have a place of their own.
+    p.spaces[0].bytes = 5 * BLOCK;
+    p.loads[0].to = Place::work(3 * BLOCK);
+    p.computes[0].weights.extents[0] = Place::work(3 * BLOCK + BLOCK - 50);
     assert!(validate(&workload(), &p).is_ok());
     // Each run's are loaded when the run before has used its own, and no earlier.
     p.loads[0].after = AfterCompute {
@@ -175,25 +175,124 @@ fn what_the_next_run_prefetches_may_not_be_overwritten_either() {
 fn outputs_are_safe_until_the_next_run_begins() {
     // The buffer is an output: nothing may be loaded onto it before the next run's start.
     let mut p = plan();
-    p.arena_bytes = 4 * BLOCK;
-    p.resident = vec![ResidentLoad {
-        file_offset: 2 * BLOCK,
-        bytes: BLOCK,
-        offset: 0,
-    }];
+    p.spaces[0].bytes = 5 * BLOCK;
+    p.loads[0].to = Place::work(0);
+    p.computes[0].weights.extents[0] = Place::work(BLOCK - 50);
     assert!(matches!(
         validate(&workload(), &p),
         Err(Violation::Overlap { .. })
     ));
-    p.resident[0].offset = 3 * BLOCK;
+    p.loads[0].to = Place::work(3 * BLOCK);
+    p.computes[0].weights.extents[0] = Place::work(3 * BLOCK + BLOCK - 50);
     assert!(validate(&workload(), &p).is_ok());
+}
+
+/// All weights resident: b's panels in one load, then a's blocks in two, of which the second is needed first.
+fn resident() -> ExecutionPlan {
+    let load = |file_block: u64, blocks: u64, at: u64, first| ResidentLoad {
+        from: Place::packed(file_block * BLOCK),
+        bytes: blocks * BLOCK,
+        to: Place::resident(at * BLOCK),
+        first,
+    };
+    let mut p = plan();
+    p.loads.clear();
+    p.resident = vec![load(1, 1, 3, 0), load(0, 1, 2, 0), load(2, 2, 0, 1)];
+    for c in &mut p.computes {
+        c.needs = 0;
+    }
+    p.computes[0].weights.extents[0] = Place::resident(3 * BLOCK - 50);
+    p.computes[1].weights.panels = Some(Place::resident(0));
+    p.computes[2].weights.panels = Some(Place::resident(BLOCK));
+    p
+}
+
+#[test]
+fn resident_weights_are_there_when_computes_have_waited_for_them() {
+    let verdict = validate(&workload(), &resident()).unwrap();
+    assert_eq!(verdict.resident_bytes, 4 * BLOCK);
+    // Work memory is charged whole, that of residents as far as it is filled.
+    assert_eq!(verdict.high_water_bytes, 7 * BLOCK);
+    assert_eq!(verdict.lower_bound_bytes, 4 * BLOCK + 1000 + 64);
+    let refused = |change: &dyn Fn(&mut ExecutionPlan)| {
+        let mut p = resident();
+        change(&mut p);
+        validate(&workload(), &p).unwrap_err()
+    };
+    let missing = |v: Violation| matches!(v, Violation::WeightMissing { .. });
+    let out_of_order = |v: Violation| matches!(v, Violation::Resident { .. });
+    assert!(missing(refused(&|p| p.resident[2].first = 2)));
+    assert!(missing(refused(&|p| p.resident.truncate(2))));
+    assert!(missing(refused(&|p| p.resident[0].from = Place::packed(0))));
+    assert!(missing(refused(&|p| p.resident[0].first = 2)));
+    assert!(out_of_order(refused(&|p| p.resident.swap(0, 2))));
+    let overlap = refused(&|p| p.resident[2].to = Place::resident(BLOCK));
+    assert!(matches!(overlap, Violation::Overlap { .. }), "{overlap}");
+}
+
+#[test]
+fn everything_lies_in_a_space_of_its_kind() {
+    let wrong = |change: &dyn Fn(&mut ExecutionPlan)| {
+        let mut p = resident();
+        change(&mut p);
+        let found = validate(&workload(), &p).unwrap_err();
+        assert!(matches!(found, Violation::WrongSpace { .. }), "{found}");
+    };
+    wrong(&|p| p.buffers[0] = Place::resident(0));
+    wrong(&|p| p.workspaces[1] = Place::spill(0));
+    wrong(&|p| p.resident[0].to = Place::work(0));
+    wrong(&|p| p.resident[0].from = Place::spill(0));
+    wrong(&|p| p.buffers[0].space.0 = 9);
+    let mut p = plan();
+    p.loads[0].to = Place::resident(0);
+    p.computes[0].weights.extents[0] = Place::resident(BLOCK - 50);
+    assert!(validate(&workload(), &p).is_err());
+    // Past the end of the packed file, and spaces that make no sense.
+    let mut p = resident();
+    p.spaces[2].bytes = 3 * BLOCK;
+    let found = validate(&workload(), &p).unwrap_err();
+    assert!(matches!(found, Violation::OutsideSpace { .. }), "{found}");
+    for change in [
+        (|s: &mut Space| s.align = 3) as fn(&mut Space),
+        |s| s.align = 64,
+        |s| s.bytes = u64::MAX,
+    ] {
+        let mut p = plan();
+        change(&mut p.spaces[0]);
+        let found = validate(&workload(), &p).unwrap_err();
+        assert!(matches!(found, Violation::Spaces(_)), "{found}");
+    }
+}
+
+/// A second work memory, such as a device's, is a space like any other.
+#[test]
+fn a_plan_may_list_any_number_of_spaces() {
+    let mut p = plan();
+    p.spaces.push(Space {
+        name: "more".into(),
+        bytes: BLOCK,
+        ..p.spaces[0].clone()
+    });
+    let more = Place {
+        space: neap_plan::SpaceId(4),
+        offset: 0,
+    };
+    // Where x and b's workspace lay in the first one, nothing else meets them.
+    p.loads[2].to = more;
+    p.computes[2].weights.panels = Some(more);
+    let verdict = validate(&workload(), &p).unwrap();
+    assert_eq!(verdict.high_water_bytes, 4 * BLOCK);
+    p.loads[1].to = more;
+    p.computes[1].weights.panels = Some(more);
+    let found = validate(&workload(), &p).unwrap_err();
+    assert!(matches!(found, Violation::Overlap { .. }), "{found}");
 }
 
 #[test]
 fn a_hostile_plan_or_workload_is_refused_not_believed() {
     let w = workload();
     let mut p = plan();
-    p.loads[0].offset = u64::MAX - BLOCK + 1;
+    p.loads[0].to.offset = u64::MAX - BLOCK + 1;
     assert!(validate(&w, &p).is_err());
     let mut p = plan();
     p.computes[1].step = StepId(u32::MAX);
@@ -221,10 +320,10 @@ fn a_hostile_plan_or_workload_is_refused_not_believed() {
 fn prepared() -> (Workload, ExecutionPlan) {
     let (mut w, mut p) = (workload(), plan());
     w.steps[1].prepared_panel_bytes = 64;
-    p.arena_bytes = 4 * BLOCK;
+    p.spaces[0].bytes = 4 * BLOCK;
     p.prepared = vec![PreparedPanels {
         step: StepId(1),
-        offset: 3 * BLOCK,
+        at: Place::work(3 * BLOCK),
     }];
     (w, p)
 }
@@ -233,24 +332,24 @@ fn prepared() -> (Workload, ExecutionPlan) {
 fn prepared_panels_have_a_place_that_nothing_else_uses() {
     let (w, p) = prepared();
     let verdict = validate(&w, &p).unwrap();
-    assert_eq!(verdict.high_water_bytes, 3 * BLOCK + 128);
+    assert_eq!(verdict.high_water_bytes, 4 * BLOCK);
     assert_eq!(
         verdict.lower_bound_bytes,
         validate(&workload(), &plan()).unwrap().lower_bound_bytes + 128
     );
     let at = |offset| {
         let (w, mut p) = prepared();
-        p.prepared[0].offset = offset;
+        p.prepared[0].at = Place::work(offset);
         validate(&w, &p)
     };
     assert!(at(4 * BLOCK - 128).is_ok());
     assert!(matches!(
         at(4 * BLOCK - 64),
-        Err(Violation::OutsideArena { .. })
+        Err(Violation::OutsideSpace { .. })
     ));
     assert!(matches!(
         at(u64::MAX - 63),
-        Err(Violation::OutsideArena { .. })
+        Err(Violation::OutsideSpace { .. })
     ));
     assert!(matches!(
         at(3 * BLOCK + 4),
@@ -265,7 +364,7 @@ fn prepared_panels_have_a_place_that_nothing_else_uses() {
     let (mut w, mut p) = prepared();
     w.steps[1].workspace_bytes = 0;
     w.buffers[0].live = StepRange::new(0, 1);
-    p.prepared[0].offset = 0;
+    p.prepared[0].at = Place::work(0);
     assert!(matches!(validate(&w, &p), Err(Violation::Overlap { .. })));
 }
 
@@ -287,7 +386,7 @@ fn prepared_panels_are_listed_for_the_steps_that_take_them() {
     refused(|_, p| {
         let twice = PreparedPanels {
             step: StepId(1),
-            offset: 3 * BLOCK + 256,
+            at: Place::work(3 * BLOCK + 256),
         };
         p.prepared.push(twice);
     });

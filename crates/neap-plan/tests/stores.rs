@@ -9,9 +9,9 @@
 //! ```
 
 use neap_plan::{
-    AfterCompute, BLOCK_BYTES, BufferId, BufferSpec, Compute, ExecutionPlan, Lane, Load, LoadFrom,
-    PanelRange, Return, RunTiming, Span, StepId, StepRange, StepSpec, Store, Timeline, Violation,
-    WeightsAt, Workload, render, validate,
+    AfterCompute, BLOCK_BYTES, BufferId, BufferSpec, Compute, ExecutionPlan, Lane, Load,
+    PanelRange, Place, Return, RunTiming, Space, Span, StepId, StepRange, StepSpec, Store,
+    Timeline, Violation, WeightsAt, Workload, render, validate,
 };
 
 const BLOCK: u64 = BLOCK_BYTES;
@@ -60,22 +60,21 @@ fn plan() -> ExecutionPlan {
     ExecutionPlan {
         strategy: "by hand".into(),
         digest: "d".into(),
-        arena_bytes: 2 * BLOCK,
-        buffers: vec![0, BLOCK, 0],
-        workspaces: vec![0; 4],
+        spaces: Space::of_host(2 * BLOCK, 0, 0, 2 * BLOCK),
+        buffers: vec![0, BLOCK, 0].into_iter().map(Place::work).collect(),
+        workspaces: vec![Place::work(0); 4],
         resident: vec![],
         prepared: vec![],
         group_bytes: 0,
         loads: vec![Load {
-            file_offset: 0,
+            from: Place::spill(0),
             bytes: BLOCK,
-            offset: BLOCK,
+            to: Place::work(BLOCK),
             after: AfterCompute {
                 run_back: 0,
                 computes: 3,
             },
             stores: 1,
-            from: LoadFrom::Spill,
         }],
         computes: vec![
             compute(0, 0, 0),
@@ -85,9 +84,9 @@ fn plan() -> ExecutionPlan {
         ],
         stores: vec![Store {
             buffer: A,
-            offset: 0,
+            from: Place::work(0),
             bytes: BLOCK,
-            spill_offset: 0,
+            to: Place::spill(0),
             after: 1,
         }],
         returns: vec![Return {
@@ -134,7 +133,7 @@ fn what_comes_back_is_what_was_stored_before() {
     let found = changed(|p| p.loads[0].stores = 0);
     assert!(matches!(found, Violation::Return { .. }), "{found}");
     // It reads another place.
-    let found = changed(|p| p.loads[0].file_offset = BLOCK);
+    let found = changed(|p| p.loads[0].from.offset = BLOCK);
     assert!(matches!(found, Violation::Return { .. }), "{found}");
     // The step does not wait for the load.
     let found = changed(|p| p.computes[3].needs = 0);
@@ -175,10 +174,10 @@ fn what_is_written_after_the_store_is_not_lost() {
 #[test]
 fn stores_are_whole_blocks_from_where_the_buffer_lies() {
     for change in [
-        |s: &mut Store| s.offset = BLOCK,
+        |s: &mut Store| s.from.offset = BLOCK,
         |s: &mut Store| s.bytes = 2 * BLOCK,
         |s: &mut Store| s.bytes = BLOCK - 96,
-        |s: &mut Store| s.spill_offset = 512,
+        |s: &mut Store| s.to.offset = 512,
         |s: &mut Store| s.buffer = BufferId(7),
         |s: &mut Store| s.after = 0,
         |s: &mut Store| s.after = 5,
@@ -193,9 +192,9 @@ fn stores_are_whole_blocks_from_where_the_buffer_lies() {
         );
     }
     let found = changed(|p| {
-        p.arena_bytes += BLOCK;
-        p.buffers[0] = 64;
-        p.stores[0].offset = 64;
+        p.spaces[0].bytes += BLOCK;
+        p.buffers[0].offset = 64;
+        p.stores[0].from.offset = 64;
     });
     assert!(matches!(found, Violation::Misaligned { .. }), "{found}");
 }
@@ -220,9 +219,9 @@ fn nothing_waits_in_a_circle() {
 fn a_load_may_come_where_a_buffer_is_stored_from_if_it_waits_itself() {
     // a comes back to where it was, before any compute has waited for its store.
     let mut p = plan();
-    p.arena_bytes = 3 * BLOCK;
-    p.buffers[2] = 2 * BLOCK;
-    p.loads[0].offset = 0;
+    p.spaces[0].bytes = 3 * BLOCK;
+    p.buffers[2].offset = 2 * BLOCK;
+    p.loads[0].to.offset = 0;
     p.loads[0].after.computes = 2;
     p.computes[2].stores = 0;
     assert!(validate(&workload(), &p).is_ok());
@@ -239,19 +238,19 @@ fn the_spill_file_holds_what_is_still_to_be_read() {
     w.steps[3].reads.push(B);
     w.buffers[1].live.end = 4;
     let mut p = plan();
-    p.arena_bytes = 4 * BLOCK;
-    p.buffers = vec![0, BLOCK, 2 * BLOCK];
+    p.spaces[0].bytes = 4 * BLOCK;
+    p.buffers[2].offset = 2 * BLOCK;
     p.stores.push(Store {
         buffer: B,
-        offset: BLOCK,
+        from: Place::work(BLOCK),
         bytes: BLOCK,
-        spill_offset: BLOCK,
+        to: Place::spill(BLOCK),
         after: 2,
     });
-    p.loads[0].offset = 0;
+    p.loads[0].to.offset = 0;
     p.loads.push(Load {
-        file_offset: BLOCK,
-        offset: 3 * BLOCK,
+        from: Place::spill(BLOCK),
+        to: Place::work(3 * BLOCK),
         stores: 2,
         ..p.loads[0]
     });
@@ -262,8 +261,8 @@ fn the_spill_file_holds_what_is_still_to_be_read() {
     });
     p.computes[3].needs = 2;
     assert_eq!(validate(&w, &p).unwrap().spill_bytes, 2 * BLOCK);
-    p.stores[1].spill_offset = 0;
-    p.loads[1].file_offset = 0;
+    p.stores[1].to.offset = 0;
+    p.loads[1].from.offset = 0;
     let found = validate(&w, &p).expect_err("b lies over a");
     assert!(matches!(found, Violation::Overlap { .. }), "{found}");
     // One load is one buffer's.
@@ -285,9 +284,9 @@ fn a_kept_buffer_may_end_the_run_in_the_spill_file() {
     let mut p = plan();
     p.stores.push(Store {
         buffer: B,
-        offset: BLOCK,
+        from: Place::work(BLOCK),
         bytes: BLOCK,
-        spill_offset: BLOCK,
+        to: Place::spill(BLOCK),
         after: 2,
     });
     p.loads[0].stores = 2;
@@ -302,20 +301,14 @@ fn a_kept_buffer_may_end_the_run_in_the_spill_file() {
 }
 
 #[test]
-fn old_plans_and_workloads_are_read() {
+fn plans_are_read_as_they_are_written() {
     let text = serde_json::to_string(&(workload(), plan())).unwrap();
     let back: (Workload, ExecutionPlan) = serde_json::from_str(&text).unwrap();
     assert_eq!(back, (workload(), plan()));
-    let load = r#"{"file_offset":0,"bytes":4096,"offset":0,"after":{"run_back":1,"computes":2}}"#;
-    let load: Load = serde_json::from_str(load).unwrap();
-    assert_eq!((load.from, load.stores), (LoadFrom::Weights, 0));
-    assert_eq!(
-        serde_json::to_string(&load)
-            .unwrap()
-            .matches("spill")
-            .count(),
-        0
-    );
+    let text = r#"{"from":{"space":2,"offset":0},"bytes":4096,"to":{"space":0,"offset":0},"after":{"run_back":1,"computes":2}}"#;
+    let load: Load = serde_json::from_str(text).unwrap();
+    assert_eq!((load.from, load.stores), (Place::packed(0), 0));
+    assert_eq!(serde_json::to_string(&load).unwrap(), text);
 }
 
 #[test]

@@ -1,13 +1,12 @@
-//! From a played window to an [`ExecutionPlan`]: resident ranges, loads, computes with their weights' addresses.
+//! From a simulated window to an [`ExecutionPlan`]: resident weights, loads, computes with their weights' places.
 
-use neap_plan::{
-    BLOCK_BYTES, ByteRange, Compute, ExecutionPlan, Load, ResidentLoad, WeightsAt, Workload,
-};
+use neap_plan::{BLOCK_BYTES, Compute, ExecutionPlan, Load, Place, WeightsAt, Workload};
 
+use crate::placement::{Homes, resident_room_bytes, size_spaces};
 use crate::preload::residency::{Played, Window};
 use crate::schedule::{Kind, Schedule};
 
-/// Builds the plan; its arena ends where the last thing in it does.
+/// Builds the plan. Its memory is at most the window, and what is resident.
 pub fn assemble(
     strategy: &str,
     window: &Window,
@@ -20,18 +19,18 @@ pub fn assemble(
         schedule,
         ..
     } = *window;
-    let resident_loads = resident_ranges(
-        schedule,
-        resident,
-        window.window_bytes.next_multiple_of(BLOCK_BYTES),
-    );
+    let homes = homes(w, schedule, resident);
     let mut plan = ExecutionPlan {
         strategy: strategy.to_owned(),
         digest: w.digest.clone(),
-        arena_bytes: 0,
-        buffers: ground.buffers.clone(),
-        workspaces: ground.workspaces.clone(),
-        resident: resident_loads,
+        spaces: Vec::new(),
+        buffers: ground.buffers.iter().map(|&at| Place::work(at)).collect(),
+        workspaces: ground
+            .workspaces
+            .iter()
+            .map(|&at| Place::work(at))
+            .collect(),
+        resident: Vec::new(),
         prepared: Vec::new(),
         loads: Vec::with_capacity(played.streamed.len()),
         group_bytes: played.group_bytes,
@@ -43,44 +42,59 @@ pub fn assemble(
         let file = schedule.units[s.unit as usize].file;
         let offset = window.offsets[s.unit as usize];
         plan.loads.push(Load {
-            file_offset: file.begin,
+            from: Place::packed(file.begin),
             bytes: file.len(),
-            offset,
+            to: Place::work(offset),
             after,
             ..Load::default()
         });
     }
     for want in &schedule.wants {
         let unit = want.unit as usize;
-        let (from, at) = if resident[unit] {
-            // Sorted by file offset, and some range holds every resident unit.
-            let i = plan
-                .resident
-                .partition_point(|r| r.file_offset <= want.file.begin)
-                - 1;
-            (plan.resident[i].file_offset, plan.resident[i].offset)
-        } else {
-            (schedule.units[unit].file.begin, window.offsets[unit])
+        let at = match resident[unit] {
+            true => homes.of_byte(want.file.begin).unwrap_or_default(),
+            false => {
+                let skip_bytes = want.file.begin - schedule.units[unit].file.begin;
+                Place::work(window.offsets[unit] + skip_bytes)
+            }
         };
-        let offset = at + (want.file.begin - from);
         for c in played.merged_index[want.first as usize]..=played.merged_index[want.last as usize]
         {
             let weights = &mut plan.computes[c as usize].weights;
             match want.kind {
                 // A merged compute's panels begin where its first slice's do.
                 Kind::Panels => {
-                    weights.panels.get_or_insert(offset);
+                    weights.panels.get_or_insert(at);
                 }
-                Kind::Extent(i) => weights.extents[i as usize] = offset,
-                Kind::Table => weights.table = Some(offset),
+                Kind::Extent(i) => weights.extents[i as usize] = at,
+                Kind::Table => weights.table = Some(at),
             }
         }
     }
+    let resident_wants = schedule
+        .wants
+        .iter()
+        .filter(|want| resident[want.unit as usize]);
+    plan.resident = homes
+        .loads(resident_wants.map(|want| (want.file, played.merged_index[want.first as usize])));
     let ends = ground.fixed.iter().map(|f| f.arena.end);
-    let ends = ends.chain(plan.loads.iter().map(|l| l.offset + l.bytes));
-    let ends = ends.chain(plan.resident.iter().map(|r| r.offset + r.bytes));
-    plan.arena_bytes = ends.max().unwrap_or(0).next_multiple_of(BLOCK_BYTES);
+    let end = ends
+        .chain(plan.loads.iter().map(|l| l.area().range.end))
+        .max();
+    let window_bytes = match plan.resident.is_empty() {
+        true => end.unwrap_or(0),
+        false => window.window_bytes,
+    };
+    let limit_bytes = window_bytes.next_multiple_of(BLOCK_BYTES) + plan.resident_bytes();
+    size_spaces(w, &mut plan, limit_bytes);
     plan
+}
+
+/// Where the resident units lie.
+pub fn homes(w: &Workload, schedule: &Schedule, resident: &[bool]) -> Homes {
+    let units = schedule.units.iter().zip(resident);
+    let files = units.filter(|(_, r)| **r).map(|(u, _)| u.file);
+    Homes::of(files.collect(), resident_room_bytes(w))
 }
 
 fn empty_computes(w: &Workload, played: &Played) -> Vec<Compute> {
@@ -91,41 +105,11 @@ fn empty_computes(w: &Workload, played: &Played) -> Vec<Compute> {
             panels: slice.panels,
             weights: WeightsAt {
                 panels: None,
-                extents: vec![0; w.steps[slice.step as usize].extents.len()],
+                extents: vec![Place::default(); w.steps[slice.step as usize].extents.len()],
                 table: None,
             },
             needs,
             stores: 0,
         })
         .collect()
-}
-
-/// Resident units in file order, touching ones joined, one after the other from `offset` up.
-pub fn resident_ranges(
-    schedule: &Schedule,
-    resident: &[bool],
-    mut offset: u64,
-) -> Vec<ResidentLoad> {
-    let units = schedule.units.iter().zip(resident);
-    let mut files: Vec<ByteRange> = units.filter(|(_, r)| **r).map(|(u, _)| u.file).collect();
-    files.sort_unstable_by_key(|f| (f.begin, f.end));
-    let mut out: Vec<ResidentLoad> = Vec::new();
-    for f in files {
-        match out.last_mut() {
-            Some(last) if f.begin <= last.file_offset + last.bytes => {
-                let bytes = last.bytes.max(f.end - last.file_offset);
-                offset += bytes - last.bytes;
-                last.bytes = bytes;
-            }
-            _ => {
-                out.push(ResidentLoad {
-                    file_offset: f.begin,
-                    bytes: f.len(),
-                    offset,
-                });
-                offset += f.len();
-            }
-        }
-    }
-    out
 }

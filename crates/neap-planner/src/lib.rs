@@ -19,15 +19,18 @@ mod ground;
 pub mod layout;
 mod options;
 mod parallel;
+pub mod placement;
 mod preload;
 mod random;
 mod schedule;
 mod spill;
+mod transition;
 
 pub use options::{Effort, PlanOptions};
 pub use parallel::{Parallel, Serial, batch};
 pub use preload::{Generation, Grounds, RefineOptions};
 pub use random::Random;
+pub use transition::transition;
 
 use layout::Layouts;
 use neap_plan::{ExecutionPlan, Workload};

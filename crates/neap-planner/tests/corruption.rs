@@ -2,7 +2,7 @@
 
 mod shapes;
 
-use neap_plan::{AfterCompute, ExecutionPlan, Violation, Workload, validate};
+use neap_plan::{AfterCompute, ExecutionPlan, Place, SpaceId, Violation, Workload, validate};
 use neap_planner::{Planner, Strategy};
 use neap_sim::CostProfile;
 use proptest::strategy::{Strategy as _, ValueTree as _};
@@ -65,7 +65,7 @@ fn another_workload() {
     catches(
         "a workspace more",
         |_, p| {
-            p.workspaces.push(0);
+            p.workspaces.push(Place::work(0));
             true
         },
         |v| matches!(v, Violation::Count { .. }),
@@ -123,7 +123,7 @@ fn weights() {
         p.computes
             .iter_mut()
             .find_map(|c| c.weights.panels.as_mut())
-            .map(|at| *at += 1)
+            .map(|at| at.offset += 1)
             .is_some()
     };
     catches("weights looked for one byte off", moved, missing);
@@ -148,7 +148,7 @@ fn weights() {
     let lost = |_: &Workload, p: &mut ExecutionPlan| p.resident.pop().is_some();
     catches("a resident range lost", lost, missing);
     let elsewhere = |_: &Workload, p: &mut ExecutionPlan| {
-        p.loads.first_mut().map(|l| l.file_offset += 4096).is_some()
+        p.loads.first_mut().map(|l| l.from.offset += 4096).is_some()
     };
     catches("another part of the file", elsewhere, |v| {
         missing(v) || matches!(v, Violation::UnusedLoad { .. })
@@ -201,13 +201,13 @@ fn dependencies() {
         let copy = p.loads.first().copied();
         copy.map(|l| {
             p.loads.push(neap_plan::Load {
-                offset: p.arena_bytes,
+                to: Place::work(p.spaces[SpaceId::WORK.index()].bytes),
                 ..l
             })
         })
         .is_some()
             && {
-                p.arena_bytes *= 2;
+                p.spaces[SpaceId::WORK.index()].bytes *= 2;
                 true
             }
     };
@@ -219,12 +219,13 @@ fn dependencies() {
 #[test]
 fn memory() {
     let tight = |_: &Workload, p: &mut ExecutionPlan| {
-        p.arena_bytes > 0 && {
-            p.arena_bytes = p.arena_bytes.saturating_sub(4097);
+        let work = &mut p.spaces[SpaceId::WORK.index()];
+        work.bytes > 0 && {
+            work.bytes = work.bytes.saturating_sub(4097);
             true
         }
     };
-    let outside = |v: &Violation| matches!(v, Violation::OutsideArena { .. });
+    let outside = |v: &Violation| matches!(v, Violation::OutsideSpace { .. });
     catches("a smaller arena", tight, outside);
     let huge = |_: &Workload, p: &mut ExecutionPlan| {
         p.loads
@@ -240,12 +241,12 @@ fn memory() {
             .buffers
             .iter()
             .position(|b| b.align > 1 && b.bytes > 0 && !b.live.is_empty());
-        aligned.map(|i| p.buffers[i] += 1).is_some()
+        aligned.map(|i| p.buffers[i].offset += 1).is_some()
     };
     catches("a crooked buffer", crooked, |v| {
         matches!(
             v,
-            Violation::Misaligned { .. } | Violation::OutsideArena { .. }
+            Violation::Misaligned { .. } | Violation::OutsideSpace { .. }
         )
     });
     let on_top = |w: &Workload, p: &mut ExecutionPlan| {
@@ -258,8 +259,8 @@ fn memory() {
         pair.next()
             .map(|(i, j)| {
                 // Whole blocks, so that alignment cannot be what is wrong.
-                p.arena_bytes += 1 << 30;
-                (p.buffers[i], p.buffers[j]) = (1 << 29, 1 << 29);
+                p.spaces[SpaceId::WORK.index()].bytes += 1 << 30;
+                (p.buffers[i], p.buffers[j]) = (Place::work(1 << 29), Place::work(1 << 29));
             })
             .is_some()
     };

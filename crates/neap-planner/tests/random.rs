@@ -16,8 +16,8 @@ fn checked(
     costs: &CostProfile,
 ) -> Result<Verdict, TestCaseError> {
     let verdict = validate(w, &planned.plan).map_err(|e| TestCaseError::fail(e.to_string()))?;
-    prop_assert!(planned.plan.arena_bytes <= budget);
-    prop_assert!(verdict.high_water_bytes <= planned.plan.arena_bytes);
+    prop_assert!(planned.plan.memory_bytes() <= budget);
+    prop_assert_eq!(verdict.high_water_bytes, planned.plan.memory_bytes());
     prop_assert!(verdict.lower_bound_bytes <= verdict.high_water_bytes);
     prop_assert_eq!(predict(w, &planned.plan, costs), planned.prediction);
     Ok(verdict)
@@ -103,9 +103,9 @@ proptest! {
                 prop_assert!(cyclic || plan.loads.iter().all(|l| l.after.run_back == 0));
                 if !static_memory {
                     let ends = w.buffers.iter().zip(&plan.buffers);
-                    let ends = ends.filter(|(b, _)| b.bytes > 0 && !b.live.is_empty()).map(|(b, &at)| at + b.bytes);
+                    let ends = ends.filter(|(b, _)| b.bytes > 0 && !b.live.is_empty()).map(|(b, at)| at.offset + b.bytes);
                     let activations_end = ends.max().unwrap_or(0);
-                    prop_assert!(plan.loads.iter().all(|l| l.offset >= activations_end));
+                    prop_assert!(plan.loads.iter().all(|l| l.to.offset >= activations_end));
                 }
             }
         }

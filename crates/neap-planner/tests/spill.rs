@@ -1,7 +1,7 @@
 //! Plans that spill activations: valid at every budget that is named feasible, and smaller than without.
 
 use neap_plan::{
-    BufferId, BufferSpec, Extent, LoadFrom, PanelSpec, StepRange, StepSpec, Workload, validate,
+    BufferId, BufferSpec, Extent, PanelSpec, SpaceId, StepRange, StepSpec, Workload, validate,
 };
 use neap_planner::{PlanError, PlanOptions, Planner, Strategy};
 use neap_sim::CostProfile;
@@ -194,7 +194,7 @@ fn kept_activations_are_stored_once_and_not_loaded_back() {
     let back: u64 = plan
         .loads
         .iter()
-        .filter(|l| l.from == LoadFrom::Spill)
+        .filter(|l| l.from.space == SpaceId::SPILL)
         .map(|l| l.bytes)
         .sum();
     // Only the skip comes back, for the last step.

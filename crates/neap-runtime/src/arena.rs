@@ -1,16 +1,17 @@
-//! The arena: all memory that a session's activations, workspaces and weights live in.
+//! The arena: the memory spaces of a plan, in which a session's activations, workspaces and weights live.
 
 use crate::mapping::{Addresses, HUGE_PAGE_BYTES, Mapping};
-use crate::placement::{Placement, RESIDENT_BASE};
-use crate::residents::{Move, Residents};
-use neap_plan::ByteRange;
+use neap_plan::sets::{bytes_of, set_of};
+use neap_plan::{ByteRange, ExecutionPlan, Held, Home, Keep, Place, Space, SpaceId, SpaceKind};
 use std::io;
+use std::sync::Arc;
 
-/// What each run overwrites, and resident weights:
+/// One mapping for each space that takes memory:
 ///
 /// ```text
-///   offset    0 …                work_bytes      RESIDENT_BASE …
-///   memory    │░│▓▓▓▓▓▓▓▓ work ▓▓▓▓▓▓▓▓│         │▓▓▓▓▓▓▓▓▓▓ residents ▓▓▓▓▓▓▓▓▓│░│
+///   kind      work                               resident
+///   offset    0 …                                0 …
+///   memory    │░│▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓│         │▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓│░│
 ///                            2 MiB boundary ^    ^ 2 MiB boundary         ▓ huge pages
 /// ```
 /// So the small pages that a size brings which is no multiple of 2 MiB lie where loads go less often: at the
@@ -22,43 +23,79 @@ use std::io;
 /// parts in use at one time are disjoint is what [`neap_plan::validate`] proves of a plan.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    work: Mapping,
-    weights: Mapping,
-    /// What of `weights` is what of the file.
-    residents: Residents,
-    /// Whether all of `work` may be charged.
-    is_dense: bool,
-    /// Whether `work` may be written since it was mapped or given back.
+    spaces: Vec<Space>,
+    /// By space; none for files.
+    mappings: Vec<Option<Mapping>>,
+    map: ArenaMap,
+    /// Where resident weights lie, and what of the file is here of them, as a set.
+    homes: Vec<Home>,
+    read: Vec<ByteRange>,
+    /// The most that is charged.
+    memory_bytes: u64,
+    /// Whether work may be written since it was mapped or given back.
     is_ready: bool,
     /// No change of plans was left half done.
     is_whole: bool,
 }
 
-/// Tells addresses in an arena, which must live, as it is, for as long as they are used.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ArenaMap {
-    work: Addresses,
-    weights: Addresses,
+/// What a plan needs of an arena.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Needs {
+    pub spaces: Vec<Space>,
+    pub homes: Vec<Home>,
+    pub memory_bytes: u64,
 }
 
-impl ArenaMap {
-    /// Address of `[offset, offset + bytes)`; `None` when that leaves the arena.
-    pub(crate) fn at(self, offset: u64, bytes: u64) -> Option<*mut u8> {
-        match offset.checked_sub(RESIDENT_BASE) {
-            Some(at) => self.weights.at(at, bytes),
-            None => self.work.at(offset, bytes),
+impl Needs {
+    /// `plan` is valid.
+    pub(crate) fn of(plan: &ExecutionPlan) -> Needs {
+        Needs {
+            spaces: plan.spaces.clone(),
+            homes: Home::all_of(&plan.resident),
+            memory_bytes: plan.memory_bytes(),
         }
+    }
+
+    /// The parts of a space that resident weights fill, as a set.
+    fn parts(&self, space: SpaceId) -> Vec<ByteRange> {
+        parts(&self.homes, space)
+    }
+}
+
+/// Tells addresses in an arena, which must live, as it is, for as long as they are used.
+#[derive(Clone, Debug)]
+pub(crate) struct ArenaMap(Arc<[Option<Addresses>]>);
+
+impl ArenaMap {
+    /// Address of `bytes` at a place; `None` when that leaves the arena.
+    pub(crate) fn at(&self, at: Place, bytes: u64) -> Option<*mut u8> {
+        let memory = *self.0.get(at.space.index())?;
+        memory?.at(at.offset, bytes)
+    }
+
+    fn of(mappings: &[Option<Mapping>]) -> ArenaMap {
+        let addresses = mappings.iter().map(|m| m.as_ref().map(Mapping::addresses));
+        ArenaMap(addresses.collect())
     }
 }
 
 impl Arena {
     /// Nothing is charged yet.
-    pub(crate) fn new(placement: Placement) -> io::Result<Arena> {
+    pub(crate) fn new(needs: Needs) -> io::Result<Arena> {
+        let spaces = (0..).map(SpaceId).zip(&needs.spaces);
+        let mappings = spaces.map(|(id, space)| match space.kind {
+            SpaceKind::Work => work(space).map(Some),
+            SpaceKind::Resident => weights(space, &needs.parts(id)).map(Some),
+            SpaceKind::Spill | SpaceKind::Packed => Ok(None),
+        });
+        let mappings = mappings.collect::<io::Result<Vec<_>>>()?;
         Ok(Arena {
-            work: work(&placement)?,
-            weights: weights(&placement)?,
-            is_dense: placement.dense,
-            residents: placement.residents,
+            map: ArenaMap::of(&mappings),
+            mappings,
+            spaces: needs.spaces,
+            homes: needs.homes,
+            read: Vec::new(),
+            memory_bytes: needs.memory_bytes,
             is_ready: false,
             is_whole: true,
         })
@@ -70,31 +107,41 @@ impl Arena {
     }
 
     /// Where it is, for whoever computes addresses while the arena itself is in use.
-    pub(crate) fn map(&self) -> ArenaMap {
-        ArenaMap {
-            work: self.work.addresses(),
-            weights: self.weights.addresses(),
+    pub(crate) fn map(&self) -> &ArenaMap {
+        &self.map
+    }
+
+    /// The most that is charged.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    /// What another plan may go on with.
+    pub(crate) fn held(&self) -> Held {
+        let spaces = self.spaces.iter().zip(&self.mappings);
+        let spaces = spaces.map(|(space, mapping)| Space {
+            bytes: mapping
+                .as_ref()
+                .map_or(space.bytes, Mapping::reserved_bytes),
+            ..space.clone()
+        });
+        Held {
+            spaces: spaces.collect(),
+            memory_bytes: self.memory_bytes,
+            homes: self.homes.clone(),
+            read: self.read.clone(),
         }
     }
 
-    /// The most that is charged: work and resident weights.
-    pub(crate) fn len_bytes(&self) -> u64 {
-        self.work.len_bytes() + self.residents.bytes()
-    }
-
-    pub(crate) fn residents(&self) -> &Residents {
-        &self.residents
+    /// Bytes of resident weights that are here.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        bytes_of(&self.read)
     }
 
     /// The ranges of resident weights have been read and checked.
     pub(crate) fn hold(&mut self, ranges: impl IntoIterator<Item = ByteRange>) {
-        self.residents.hold(ranges);
-    }
-
-    /// The offset at which a resident weight lies, by its place in the file.
-    pub(crate) fn offset_of(&self, file_offset: u64) -> Option<u64> {
-        let at = self.residents.offset_of(file_offset)?;
-        Some(RESIDENT_BASE + at)
+        self.read.extend(ranges);
+        self.read = set_of(std::mem::take(&mut self.read));
     }
 
     /// Gives what runs overwrite back to the kernel; it comes again, zeroed, when it is touched.
@@ -103,8 +150,17 @@ impl Arena {
     /// Nothing reads or writes the arena, the storage device included.
     pub(crate) unsafe fn discard_work(&mut self) -> io::Result<()> {
         self.is_ready = false;
-        // SAFETY: passed on.
-        unsafe { self.work.discard() }
+        for work in self.work() {
+            // SAFETY: passed on.
+            unsafe { work.discard()? };
+        }
+        Ok(())
+    }
+
+    fn work(&mut self) -> impl Iterator<Item = &mut Mapping> {
+        let spaces = self.spaces.iter().zip(&mut self.mappings);
+        let work = spaces.filter(|(space, _)| space.kind == SpaceKind::Work);
+        work.filter_map(|(_, mapping)| mapping.as_mut())
     }
 
     /// Whether runs may write to it; if not, [`Arena::prepare`] comes first.
@@ -118,101 +174,146 @@ impl Arena {
     /// Nothing reads or writes the arena, the storage device included.
     pub(crate) unsafe fn prepare(&mut self, held_bytes: u64) {
         // A huge page is charged for a moment, of which the plan is to have room.
-        if self.is_dense && held_bytes.saturating_add(HUGE_PAGE_BYTES) <= self.len_bytes() {
-            // SAFETY: passed on.
-            unsafe { self.work.join_head() };
+        if held_bytes.saturating_add(HUGE_PAGE_BYTES) <= self.memory_bytes {
+            for work in self.work() {
+                // SAFETY: passed on.
+                unsafe { work.join_head() };
+            }
         }
         self.is_ready = true;
     }
 
-    /// Goes over to another plan's needs: resident weights that it keeps stay in memory, moved to
-    /// their new offsets; memory that it does not need is the kernel's. Says how many bytes of
+    /// Goes over to another plan's needs: what `keeps` keeps stays in memory, moved to its new places one by one; memory
+    /// that the plan does not need is the kernel's. `keeps` is of a transition that
+    /// [`neap_plan::validate_transition`] has accepted for what is held. Says how many bytes of
     /// resident weights went. After an error it is as it was, or not [`Arena::is_whole`].
     ///
     /// Never takes more than the larger of the two plans.
     ///
     /// # Safety
     /// Nothing reads or writes the arena, the storage device included.
-    pub(crate) unsafe fn reshape(&mut self, placement: Placement) -> io::Result<u64> {
-        let old_bytes = self.residents.held_bytes();
-        let bytes = placement.residents.span_bytes();
+    pub(crate) unsafe fn reshape(&mut self, needs: Needs, keeps: &[Keep]) -> io::Result<u64> {
+        let old_bytes = self.held_bytes();
         // What may fail comes first; nothing of it is charged yet.
-        let work = work(&placement)?;
-        if bytes > self.weights.reserved_bytes() {
-            *self = Arena {
-                work,
-                weights: weights(&placement)?,
-                is_dense: placement.dense,
-                residents: placement.residents,
-                is_ready: false,
-                is_whole: true,
-            };
-            return Ok(old_bytes);
+        let mut next = Vec::with_capacity(needs.spaces.len());
+        for (id, space) in (0..).map(SpaceId).zip(&needs.spaces) {
+            next.push(match space.kind {
+                SpaceKind::Work => Some(work(space)?),
+                SpaceKind::Resident if self.has_room(&needs, id) => None,
+                SpaceKind::Resident => Some(weights(space, &needs.parts(id))?),
+                SpaceKind::Spill | SpaceKind::Packed => None,
+            });
         }
-        let most_bytes = self.len_bytes().max(placement.bytes());
-        let mut residents = placement.residents;
-        let moves = residents.take_over(&self.residents, most_bytes);
-        let packed = residents.is_packed();
         self.is_whole = false;
-        if residents.held_bytes() == 0 {
-            // So that it comes in huge pages.
-            self.weights.resize(0, true)?;
+        for (id, mapping) in (0..).map(SpaceId).zip(&mut next) {
+            if let (None, true) = (&mapping, self.has_room(&needs, id)) {
+                *mapping = self.mappings[id.index()].take();
+                if let Some(weights) = mapping {
+                    grow(weights, &needs.parts(id), keeps.is_empty())?;
+                }
+            }
         }
-        // Both plans' weights must lie in it while they are moved.
-        let both_bytes = bytes.max(self.weights.len_bytes());
-        fit(&mut self.weights, both_bytes, &residents)?;
-        self.work = work;
-        self.is_dense = placement.dense;
+        // The old work memory, and weights that are mapped anew, are the kernel's.
+        self.mappings = next;
+        self.map = ArenaMap::of(&self.mappings);
         self.is_ready = false;
-        for m in moves {
+        for keep in keeps.iter().filter(|keep| keep.moves()) {
             // SAFETY: passed on.
-            unsafe { self.move_bytes(m)? };
+            unsafe { self.move_bytes(keep)? };
         }
-        self.residents = residents;
-        fit(&mut self.weights, bytes, &self.residents)?;
-        if !packed {
-            // SAFETY: passed on.
-            unsafe { self.weights.keep_only(&self.residents.parts())? };
+        for (id, space) in (0..).map(SpaceId).zip(&needs.spaces) {
+            if let (SpaceKind::Resident, Some(weights)) =
+                (space.kind, &mut self.mappings[id.index()])
+            {
+                let parts = needs.parts(id);
+                fit(weights, end_of(&parts), &parts)?;
+                if !is_packed(&parts) {
+                    // SAFETY: passed on.
+                    unsafe { weights.keep_only(&parts)? };
+                }
+            }
         }
+        self.map = ArenaMap::of(&self.mappings);
+        self.spaces = needs.spaces;
+        self.homes = needs.homes;
+        self.memory_bytes = needs.memory_bytes;
+        self.read = set_of(keeps.iter().map(Keep::file_range).collect());
         self.is_whole = true;
-        Ok(old_bytes - self.residents.held_bytes())
+        Ok(old_bytes - self.held_bytes())
+    }
+
+    /// Whether a space of resident weights is in memory and large enough for another plan's.
+    fn has_room(&self, needs: &Needs, id: SpaceId) -> bool {
+        let is_resident = |spaces: &[Space]| {
+            let space = spaces.get(id.index());
+            space.is_some_and(|space| space.kind == SpaceKind::Resident)
+        };
+        let mapping = self.mappings.get(id.index()).and_then(Option::as_ref);
+        is_resident(&self.spaces)
+            && is_resident(&needs.spaces)
+            && mapping.is_some_and(|m| end_of(&needs.parts(id)) <= m.reserved_bytes())
     }
 
     /// # Safety
     /// Nothing reads or writes the arena.
-    unsafe fn move_bytes(&mut self, m: Move) -> io::Result<()> {
-        let memory = self.weights.addresses();
-        let (Some(from), Some(to)) = (memory.at(m.from, m.bytes), memory.at(m.to, m.bytes)) else {
+    unsafe fn move_bytes(&mut self, keep: &Keep) -> io::Result<()> {
+        let places = [keep.from, keep.to].map(|at| self.map.at(at, keep.bytes));
+        let [Some(from), Some(to)] = places else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        // SAFETY: both ranges lie in the mapping, whose bytes are always initialised, and nobody
+        // SAFETY: both ranges lie in mappings, whose bytes are always initialised, and nobody
         // else uses them.
-        unsafe { std::ptr::copy(from, to, m.bytes as usize) };
+        unsafe { std::ptr::copy(from, to, keep.bytes as usize) };
         Ok(())
     }
 }
 
+fn parts(homes: &[Home], space: SpaceId) -> Vec<ByteRange> {
+    let homes = homes.iter().map(Home::area);
+    let homes = homes.filter(|area| area.space == space);
+    set_of(homes.map(|area| area.range).collect())
+}
+
+fn end_of(parts: &[ByteRange]) -> u64 {
+    parts.last().map_or(0, |part| part.end)
+}
+
+/// Whether there are no gaps.
+fn is_packed(parts: &[ByteRange]) -> bool {
+    end_of(parts) == bytes_of(parts)
+}
+
 /// Memory for what runs overwrite, its end at a boundary of huge pages.
-fn work(placement: &Placement) -> io::Result<Mapping> {
-    let mut work = Mapping::reserve(placement.work_bytes, placement.work_bytes)?;
-    work.resize(placement.work_bytes, placement.dense)?;
+fn work(space: &Space) -> io::Result<Mapping> {
+    let mut work = Mapping::reserve(space.bytes, space.bytes)?;
+    work.resize(space.bytes, true)?;
     Ok(work)
 }
 
 /// Memory for resident weights.
-fn weights(placement: &Placement) -> io::Result<Mapping> {
-    let residents = &placement.residents;
-    let mut weights = Mapping::reserve(placement.weight_bytes, 0)?;
-    fit(&mut weights, residents.span_bytes(), residents)?;
+fn weights(space: &Space, parts: &[ByteRange]) -> io::Result<Mapping> {
+    let mut weights = Mapping::reserve(space.bytes, 0)?;
+    fit(&mut weights, end_of(parts), parts)?;
     Ok(weights)
 }
 
-/// Puts that much of `weights` in use, in huge pages as far as `residents` will fill them.
-fn fit(weights: &mut Mapping, len_bytes: u64, residents: &Residents) -> io::Result<()> {
-    let packed = residents.is_packed();
+/// Makes room for another plan's weights beside those that are here, which may be nothing.
+fn grow(weights: &mut Mapping, parts: &[ByteRange], is_empty: bool) -> io::Result<()> {
+    if is_empty {
+        // So that it comes in huge pages.
+        weights.resize(0, true)?;
+    }
+    // Both plans' weights must lie in it while they are moved.
+    let both_bytes = end_of(parts).max(weights.len_bytes());
+    fit(weights, both_bytes, parts)
+}
+
+/// Puts that much of `weights` in use, in huge pages as far as `parts` will fill them.
+fn fit(weights: &mut Mapping, len_bytes: u64, parts: &[ByteRange]) -> io::Result<()> {
+    let packed = is_packed(parts);
     weights.resize(len_bytes, packed)?;
     if !packed {
-        weights.expect_only(&residents.parts());
+        weights.expect_only(parts);
     }
     Ok(())
 }
@@ -220,18 +321,41 @@ fn fit(weights: &mut Mapping, len_bytes: u64, residents: &Residents) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ranges::bytes_of;
+    use neap_plan::sets::difference;
+    use neap_planner::placement::Homes;
 
     const MIB: u64 = 1 << 20;
 
-    fn placement(work_bytes: u64, files: &[ByteRange]) -> Placement {
-        Placement {
-            work_bytes,
-            dense: true,
-            weight_bytes: bytes_of(files).max(100 * MIB),
-            residents: Residents::new(files.to_vec(), 100 * MIB),
-            uses: Vec::new(),
+    fn plan(work_bytes: u64, files: &[ByteRange]) -> ExecutionPlan {
+        let room_bytes = bytes_of(files).max(100 * MIB);
+        let homes = Homes::of(files.to_vec(), 100 * MIB);
+        ExecutionPlan {
+            spaces: Space::of_host(work_bytes, room_bytes, 0, 0),
+            resident: homes.loads(files.iter().map(|&file| (file, 0))),
+            ..ExecutionPlan::default()
         }
+    }
+
+    fn needs(work_bytes: u64, files: &[ByteRange]) -> Needs {
+        Needs::of(&plan(work_bytes, files))
+    }
+
+    fn reshape(arena: &mut Arena, work_bytes: u64, files: &[ByteRange]) -> u64 {
+        let plan = plan(work_bytes, files);
+        let change = neap_planner::transition(&arena.held(), &plan);
+        neap_plan::validate_transition(&arena.held(), &plan, &change).unwrap();
+        // SAFETY: nobody uses the arena.
+        unsafe { arena.reshape(Needs::of(&plan), &change.keeps).unwrap() }
+    }
+
+    /// What of the file is to come.
+    fn missing(arena: &Arena) -> Vec<ByteRange> {
+        let wanted = arena.homes.iter().map(|home| home.file);
+        difference(&set_of(wanted.collect()), &arena.read)
+    }
+
+    fn place_of(arena: &Arena, file_offset: u64) -> Option<Place> {
+        Some(Home::of_byte(&arena.homes, file_offset)?.0)
     }
 
     fn charged_bytes() -> u64 {
@@ -242,9 +366,9 @@ mod tests {
 
     /// Fills what is missing with the number of its MiB in the file.
     fn fill(arena: &mut Arena) {
-        for file in arena.residents().missing() {
+        for file in missing(arena) {
             for begin in (file.begin..file.end).step_by(4096) {
-                let at = arena.offset_of(begin).unwrap();
+                let at = place_of(arena, begin).unwrap();
                 // SAFETY: the range lies in the arena, which nobody else uses.
                 unsafe {
                     let start = arena.map().at(at, 4096).unwrap();
@@ -258,9 +382,15 @@ mod tests {
     fn check(arena: &Arena, files: &[ByteRange]) {
         for file in files {
             for begin in (file.begin..file.end).step_by(4096) {
-                let at = arena.offset_of(begin).unwrap();
+                let at = place_of(arena, begin).unwrap();
                 // SAFETY: as above.
-                let byte = unsafe { arena.map().at(at + 4095, 1).unwrap().read() };
+                let byte = unsafe {
+                    arena
+                        .map()
+                        .at(at.checked_add(4095).unwrap(), 1)
+                        .unwrap()
+                        .read()
+                };
                 assert_eq!(byte, (begin / MIB) as u8 + 1);
             }
         }
@@ -274,33 +404,29 @@ mod tests {
             .map(|i| ByteRange::at(4096 + i * 4 * MIB + MIB, 12288))
             .collect();
         let before = charged_bytes();
-        let mut arena = Arena::new(placement(4 * MIB, &all)).unwrap();
+        let mut arena = Arena::new(needs(4 * MIB, &all)).unwrap();
         fill(&mut arena);
         check(&arena, &all);
         assert!(charged_bytes() > before + 90 * MIB);
         // SAFETY: nobody uses the arena.
-        let released = unsafe {
-            arena.discard_work().unwrap();
-            arena.reshape(placement(2 * MIB, &few)).unwrap()
-        };
+        unsafe { arena.discard_work().unwrap() };
+        let released = reshape(&mut arena, 2 * MIB, &few);
         assert_eq!(released, 96 * MIB - 24 * 12288);
-        assert_eq!(arena.len_bytes(), 2 * MIB + 24 * 12288);
-        assert_eq!(arena.residents().missing(), []);
+        assert_eq!(arena.memory_bytes(), 2 * MIB + 24 * 12288);
+        assert_eq!(missing(&arena), []);
         check(&arena, &few);
         assert!(charged_bytes() < before + 8 * MIB);
-        // SAFETY: nobody uses the arena.
-        let released = unsafe { arena.reshape(placement(8 * MIB, &all)).unwrap() };
+        let released = reshape(&mut arena, 8 * MIB, &all);
         assert_eq!(released, 0);
-        assert_eq!(arena.residents().held_bytes(), 24 * 12288);
+        assert_eq!(arena.held_bytes(), 24 * 12288);
         check(&arena, &few);
         fill(&mut arena);
         check(&arena, &all);
         // More than is reserved: all anew.
         let more = [ByteRange::at(0, 120 * MIB)];
-        // SAFETY: nobody uses the arena.
-        let released = unsafe { arena.reshape(placement(8 * MIB, &more)).unwrap() };
+        let released = reshape(&mut arena, 8 * MIB, &more);
         assert_eq!(released, 96 * MIB);
-        assert_eq!(arena.residents().missing(), more);
+        assert_eq!(missing(&arena), more);
         assert!(charged_bytes() < before + 8 * MIB);
     }
 
@@ -312,33 +438,31 @@ mod tests {
             .map(|i| ByteRange::at(4096 + i * 24 * MIB + 12288, 20 * MIB))
             .collect();
         let few = [some[1]];
-        let mut arena = Arena::new(placement(4 * MIB, &all)).unwrap();
+        let mut arena = Arena::new(needs(4 * MIB, &all)).unwrap();
         fill(&mut arena);
-        let start = arena.offset_of(some[1].begin);
+        let start = place_of(&arena, some[1].begin);
         let full = charged_bytes();
-        // SAFETY: nobody uses the arena.
-        let reshape = |arena: &mut Arena, files: &[ByteRange]| unsafe {
-            arena.reshape(placement(4 * MIB, files)).unwrap()
-        };
+        let reshape = |arena: &mut Arena, files: &[ByteRange]| reshape(arena, 4 * MIB, files);
+        let is_packed = |arena: &Arena| is_packed(&parts(&arena.homes, SpaceId::RESIDENT));
         assert_eq!(reshape(&mut arena, &some), 16 * MIB);
-        assert!(!arena.residents().is_packed() && arena.is_whole());
-        assert_eq!(arena.offset_of(some[1].begin), start);
-        assert_eq!(arena.len_bytes(), 84 * MIB);
+        assert!(!is_packed(&arena) && arena.is_whole());
+        assert_eq!(place_of(&arena, some[1].begin), start);
+        assert_eq!(arena.memory_bytes(), 84 * MIB);
         assert!(charged_bytes() < full - 15 * MIB);
-        assert_eq!(arena.residents().missing(), []);
+        assert_eq!(missing(&arena), []);
         check(&arena, &some);
         assert_eq!(reshape(&mut arena, &all), 0);
-        assert_eq!(arena.residents().held_bytes(), 80 * MIB);
+        assert_eq!(arena.held_bytes(), 80 * MIB);
         assert!(charged_bytes() < full - 15 * MIB);
         fill(&mut arena);
         check(&arena, &all);
         // Few are moved together, and go apart again.
         assert_eq!(reshape(&mut arena, &few), 76 * MIB);
-        assert!(arena.residents().is_packed() && arena.residents().missing().is_empty());
+        assert!(is_packed(&arena) && missing(&arena).is_empty());
         assert!(charged_bytes() < full - 75 * MIB);
         check(&arena, &few);
         assert_eq!(reshape(&mut arena, &some), 0);
-        assert_eq!(arena.residents().held_bytes(), 20 * MIB);
+        assert_eq!(arena.held_bytes(), 20 * MIB);
         // Where they were others will come.
         assert!(charged_bytes() < full - 55 * MIB);
         check(&arena, &few);
@@ -348,15 +472,18 @@ mod tests {
     }
 
     #[test]
-    fn bounds_of_both_parts() {
-        let arena = Arena::new(placement(8192, &[ByteRange::at(1 << 20, 4096)])).unwrap();
+    fn bounds_of_each_space() {
+        let arena = Arena::new(needs(8192, &[ByteRange::at(1 << 20, 4096)])).unwrap();
         let map = arena.map();
-        let (start, end) = (RESIDENT_BASE, RESIDENT_BASE + 4096);
+        let (start, end) = (Place::resident(0), Place::resident(4096));
         assert!(map.at(start, 4096).is_some() && map.at(start, 4097).is_none());
         assert!(map.at(end, 0).is_some() && map.at(end, 1).is_none());
-        assert!(map.at(0, 8192).is_some() && map.at(4096, 4097).is_none());
-        assert!(map.at(u64::MAX, 2).is_none() && map.at(start, u64::MAX).is_none());
-        assert_eq!(arena.offset_of(1 << 20), Some(RESIDENT_BASE));
-        assert_eq!(arena.offset_of(0), None);
+        let work = Place::work;
+        assert!(map.at(work(0), 8192).is_some() && map.at(work(4096), 4097).is_none());
+        assert!(map.at(work(u64::MAX), 2).is_none() && map.at(start, u64::MAX).is_none());
+        assert!(map.at(Place::packed(0), 0).is_none() && map.at(Place::spill(0), 0).is_none());
+        assert!(map.at(Place::new(SpaceId(9), 0), 0).is_none());
+        assert_eq!(place_of(&arena, 1 << 20), Some(start));
+        assert_eq!(place_of(&arena, 0), None);
     }
 }

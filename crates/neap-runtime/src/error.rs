@@ -76,6 +76,12 @@ pub enum RuntimeError {
         op: &'static str,
         message: String,
     },
+    /// A device did not do what it was asked to.
+    #[error("device '{device}': {reason}")]
+    Device {
+        device: &'static str,
+        reason: String,
+    },
     /// An earlier error left loads that could not be drained.
     #[error("the session is unusable since its storage failed")]
     Unusable,

@@ -1,109 +1,137 @@
 //! The executor: one thread interprets all lanes of a plan, with the pool's help in kernels.
 //!
 //! ```text
-//!   for each compute:  note loads that have arrived
+//!   for each compute:  note loads that have arrived, and computes that are complete
 //!                      not all here that it needs?  start loads and stores, wait: a stall
-//!                      compute the step, or its slice of panels; meanwhile start what may start
+//!                      submit the step, or its slice of panels; meanwhile start what may start
 //! ```
 
 use crate::RuntimeError;
 use crate::arena::ArenaMap;
-use crate::beside::Beside;
 use crate::clock::Clock;
-use crate::lane::{LoadLane, address_in};
-use crate::pool::Pool;
+use crate::device::{Device, Job, JobError, Meanwhile, PreparedSlice};
+use crate::load_lane::{LoadLane, address_in};
 use crate::prepared::{Prepared, Slot};
 use crate::recorder::Recorder;
-use crate::resolve::{Operand, Place, Step, Tables};
+use crate::resolve::{Location, Operand, Step, Tables};
 use crate::rows::{Gather, RowBatch};
 use crate::tensors::{InputTensor, OutputTensor};
 use neap_ir::{Program, ValueId};
-use neap_kernels::simd::Isa;
-use neap_ops::{Context, PanelSlice, TensorMut, TensorRef};
-use neap_plan::Compute;
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use neap_ops::{PanelSlice, TensorMut, TensorRef};
+use neap_plan::{Compute, Place};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// What is computed: a program, by a plan.
+pub(crate) struct Work {
+    pub program: Arc<Program>,
+    pub tables: Tables,
+    pub computes: Box<[Compute]>,
+    pub prepared: Prepared,
+}
+
+impl Work {
+    fn step_of(&self, compute: usize) -> &Step {
+        &self.tables.steps[self.computes[compute].step.index()]
+    }
+
+    fn reads_rows(&self) -> bool {
+        self.computes
+            .iter()
+            .any(|c| self.tables.steps[c.step.index()].rows.is_some() && c.weights.table.is_none())
+    }
+}
+
 pub(crate) struct Executor {
-    program: Arc<Program>,
-    tables: Tables,
-    computes: Box<[Compute]>,
-    prepared: Prepared,
-    pool: Pool,
-    isa: Isa,
-    /// Operand lists of the step being computed; empty in between, kept for their memory.
+    work: Work,
+    device: Box<dyn Device>,
+    /// Computes that the device has, oldest first.
+    in_flight: VecDeque<Flight>,
+    /// What one poll of the device reported.
+    reported: Vec<(u64, Result<(), JobError>)>,
+    /// Operand lists of the step being submitted; empty in between, kept for their memory.
     inputs: Vec<Option<TensorRef<'static>>>,
     outputs: Vec<Option<TensorMut<'static>>>,
     batch: RowBatch,
 }
 
+/// A compute that the device has.
+#[derive(Clone, Copy)]
+struct Flight {
+    index: usize,
+    start_ns: u64,
+}
+
+/// What a run goes by, beside the executor itself.
+struct Run<'a, 'b, C> {
+    lane: &'a mut LoadLane,
+    clock: &'a mut C,
+    recorder: &'a mut Recorder,
+    inputs: &'a [InputTensor<'b>],
+    /// Its number, counted from the last (re)start.
+    number: u64,
+    /// When the compute lane turned to the next compute.
+    ready_ns: u64,
+}
+
+impl<C: Clock> Run<'_, '_, C> {
+    /// Notes what has arrived, and starts what may start; but nothing of the next run, whose loads may come over
+    /// outputs that are yet to be taken.
+    fn proceed(&mut self) -> Result<(), RuntimeError> {
+        self.lane.poll(self.clock, self.recorder)?;
+        match self.lane.run() == self.number {
+            true => self.lane.pump(self.clock, self.recorder),
+            false => Ok(()),
+        }
+    }
+}
+
 impl Executor {
-    pub(crate) fn new(
-        program: Arc<Program>,
-        tables: Tables,
-        (computes, prepared): (Vec<Compute>, Prepared),
-        pool: Pool,
-        isa: Isa,
-    ) -> Executor {
-        let reads_rows = reads_rows(&tables, &computes);
+    pub(crate) fn new(work: Work, device: Box<dyn Device>) -> Executor {
+        let most = device.most_in_flight().max(1);
         Executor {
-            inputs: Vec::with_capacity(tables.max_inputs),
-            outputs: Vec::with_capacity(tables.max_outputs),
-            batch: if reads_rows {
-                RowBatch::new()
-            } else {
-                RowBatch::default()
+            inputs: Vec::with_capacity(work.tables.max_inputs),
+            outputs: Vec::with_capacity(work.tables.max_outputs),
+            batch: match work.reads_rows() {
+                true => RowBatch::new(),
+                false => RowBatch::default(),
             },
-            program,
-            tables,
-            computes: computes.into_boxed_slice(),
-            prepared,
-            pool,
-            isa,
+            in_flight: VecDeque::with_capacity(most),
+            reported: Vec::with_capacity(most),
+            work,
+            device,
         }
     }
 
     /// Computes by another plan from now on, perhaps of another program.
-    pub(crate) fn replace(
-        &mut self,
-        program: Arc<Program>,
-        tables: Tables,
-        (computes, prepared): (Vec<Compute>, Prepared),
-    ) {
-        if reads_rows(&tables, &computes) && self.batch.is_empty() {
+    pub(crate) fn replace(&mut self, work: Work) {
+        if work.reads_rows() && self.batch.is_empty() {
             self.batch = RowBatch::new();
         }
-        self.inputs.reserve_exact(tables.max_inputs);
-        self.outputs.reserve_exact(tables.max_outputs);
-        self.program = program;
-        self.tables = tables;
-        self.computes = computes.into_boxed_slice();
-        self.prepared = prepared;
+        self.inputs.reserve_exact(work.tables.max_inputs);
+        self.outputs.reserve_exact(work.tables.max_outputs);
+        self.work = work;
     }
 
     /// Prepared panels are not in memory any more.
     pub(crate) fn forget_prepared(&mut self) {
-        self.prepared.forget();
+        self.work.prepared.forget();
     }
 
     pub(crate) fn program(&self) -> &Arc<Program> {
-        &self.program
+        &self.work.program
     }
 
-    pub(crate) fn isa(&self) -> Isa {
-        self.isa
-    }
-
-    pub(crate) fn pool(&self) -> &Pool {
-        &self.pool
+    pub(crate) fn device_name(&self) -> &'static str {
+        self.device.name()
     }
 
     pub(crate) fn computes(&self) -> usize {
-        self.computes.len()
+        self.work.computes.len()
     }
 
-    /// One run. `inputs` and `outputs` fit the graph.
+    /// One run. `inputs` and `outputs` fit the graph. After an error nothing is in flight on the device; where that
+    /// cannot be had, the lane is broken.
     pub(crate) fn run(
         &mut self,
         lane: &mut LoadLane,
@@ -114,29 +142,30 @@ impl Executor {
     ) -> Result<(), RuntimeError> {
         lane.prepare();
         recorder.run_begins(clock.now_ns());
-        let run = lane.run();
-        let mut ready_ns = recorder.moment(clock);
-        for index in 0..self.computes.len() {
-            lane.poll(clock, recorder)?;
-            let Compute { needs, stores, .. } = self.computes[index];
-            if !lane.has(needs, stores) {
-                let begin_ns = clock.now_ns();
-                lane.pump(clock, recorder)?;
-                lane.wait_for((needs, stores), clock, recorder)?;
-                recorder.stalled(clock.now_ns().saturating_sub(begin_ns));
+        let mut run = Run {
+            number: lane.run(),
+            ready_ns: recorder.moment(clock),
+            lane,
+            clock,
+            recorder,
+            inputs,
+        };
+        let computed = self.compute_all(&mut run);
+        if computed.is_err() {
+            self.in_flight.clear();
+            if !self.device.drain() {
+                run.lane.give_up();
             }
-            let start_ns = recorder.moment(clock);
-            self.compute(index, lane, inputs, clock, recorder)?;
-            while clock.passes(index) {
-                lane.proceed(clock, recorder)?;
-            }
-            let end_ns = recorder.moment(clock);
-            recorder.computed(run, index, [ready_ns, start_ns, end_ns]);
-            ready_ns = end_ns;
-            lane.compute_done();
         }
-        self.copy_outputs(lane, inputs, outputs)?;
-        if !lane.has(0, 0) {
+        computed?;
+        self.copy_outputs(run.lane, inputs, outputs)?;
+        let Run {
+            lane,
+            clock,
+            recorder,
+            ..
+        } = run;
+        if !lane.has_next(0, 0) {
             let begin_ns = clock.now_ns();
             lane.finish_stores(clock, recorder)?;
             recorder.stalled(clock.now_ns().saturating_sub(begin_ns));
@@ -145,97 +174,245 @@ impl Executor {
         Ok(())
     }
 
-    fn compute(
-        &mut self,
-        index: usize,
-        lane: &mut LoadLane,
-        inputs: &[InputTensor],
-        clock: &impl Clock,
-        recorder: &mut Recorder,
-    ) -> Result<(), RuntimeError> {
-        let compute = &self.computes[index];
-        let step = &self.tables.steps[compute.step.index()];
-        if step.rows.is_some() {
-            lane.pump(clock, recorder)?;
-            return self.gather_rows(index, lane, inputs, clock, recorder);
+    fn compute_all<C: Clock>(&mut self, run: &mut Run<C>) -> Result<(), RuntimeError> {
+        for index in 0..self.work.computes.len() {
+            self.note_complete(run, false)?;
+            run.lane.poll(run.clock, run.recorder)?;
+            self.wait_for(index, run)?;
+            self.start(index, run)?;
         }
-        let node = &self.program.graph.nodes[step.node.index()];
-        let memory = Memory {
-            program: &self.program,
-            arena: lane.map(),
-            compute,
-            inputs,
+        self.finish(run)
+    }
+
+    /// Waits until the compute may start.
+    fn wait_for<C: Clock>(&mut self, index: usize, run: &mut Run<C>) -> Result<(), RuntimeError> {
+        let compute = &self.work.computes[index];
+        let (needs, stores) = (compute.needs, compute.stores);
+        if self.reads_rows(index) {
+            // The executor itself looks at the results of computes before.
+            self.finish(run)?;
+        }
+        while self.in_flight.len() >= self.device.most_in_flight().max(1) {
+            self.note_complete(run, true)?;
+            run.proceed()?;
+        }
+        let number = run.number * self.work.computes.len() as u64 + index as u64;
+        // What it waits for may wait for computes that the device has.
+        while !self.in_flight.is_empty() && !run.lane.has(number, needs, stores) {
+            run.lane.pump(run.clock, run.recorder)?;
+            self.note_complete(run, true)?;
+            run.lane.poll(run.clock, run.recorder)?;
+        }
+        if !run.lane.has(number, needs, stores) {
+            let begin_ns = run.clock.now_ns();
+            run.lane.pump(run.clock, run.recorder)?;
+            run.lane
+                .wait_for(number, needs, stores, run.clock, run.recorder)?;
+            let waited_ns = run.clock.now_ns().saturating_sub(begin_ns);
+            run.recorder.stalled(waited_ns);
+        }
+        Ok(())
+    }
+
+    /// Waits until the device has nothing more to do.
+    fn finish<C: Clock>(&mut self, run: &mut Run<C>) -> Result<(), RuntimeError> {
+        while !self.in_flight.is_empty() {
+            self.note_complete(run, true)?;
+            run.proceed()?;
+        }
+        Ok(())
+    }
+
+    /// Hands the compute to the device, or gathers rows.
+    fn start<C: Clock>(&mut self, index: usize, run: &mut Run<C>) -> Result<(), RuntimeError> {
+        let flight = Flight {
+            index,
+            start_ns: run.recorder.moment(run.clock),
         };
-        let (workspace_offset, workspace_bytes) = step.workspace;
-        let workspace_start = memory.arena(workspace_offset, workspace_bytes)?;
+        if self.reads_rows(index) {
+            run.lane.pump(run.clock, run.recorder)?;
+            self.gather_rows(index, run.lane, run.inputs, run.clock, run.recorder)?;
+            return self.computed_here(flight, run);
+        }
+        self.submit(index, run)?;
+        self.in_flight.push_back(flight);
+        self.poll_device(false)?;
+        if !self.reported.is_empty() && self.in_flight.len() == 1 {
+            // It was computed by this thread, which this much time has passed for.
+            self.in_flight.pop_front();
+            let (_, result) = self.reported.remove(0);
+            self.ended(index, result)?;
+            return self.computed_here(flight, run);
+        }
+        self.take_reported(run)?;
+        run.proceed()
+    }
+
+    /// This thread has computed it.
+    fn computed_here<C: Clock>(
+        &mut self,
+        flight: Flight,
+        run: &mut Run<C>,
+    ) -> Result<(), RuntimeError> {
+        while run.clock.passes(flight.index) {
+            run.lane.proceed(run.clock, run.recorder)?;
+        }
+        self.complete(flight, run);
+        Ok(())
+    }
+
+    fn complete<C: Clock>(&mut self, flight: Flight, run: &mut Run<C>) {
+        let end_ns = run.recorder.moment(run.clock);
+        let start_ns = flight.start_ns.max(run.ready_ns);
+        let times_ns = [run.ready_ns, start_ns, end_ns];
+        run.recorder.computed(run.number, flight.index, times_ns);
+        run.ready_ns = end_ns;
+        run.lane.compute_done();
+    }
+
+    /// Notes which computes the device has ended; with `wait`, at least one if it has any.
+    fn note_complete<C: Clock>(
+        &mut self,
+        run: &mut Run<C>,
+        wait: bool,
+    ) -> Result<(), RuntimeError> {
+        if self.in_flight.is_empty() {
+            return Ok(());
+        }
+        self.poll_device(wait)?;
+        self.take_reported(run)
+    }
+
+    fn poll_device(&mut self, wait: bool) -> Result<(), RuntimeError> {
+        let reported = &mut self.reported;
+        reported.clear();
+        let most = reported.capacity();
+        let mut lost = false;
+        self.device.poll(wait, &mut |number, result| {
+            // A device reports no more than it has; a list that grew would allocate.
+            match reported.len() < most {
+                true => reported.push((number, result)),
+                false => lost = true,
+            }
+        });
+        let expected = self.in_flight.iter().map(|flight| flight.index as u64);
+        let as_expected = self.reported.iter().map(|(number, _)| *number);
+        let in_order = as_expected.zip(expected).all(|(found, due)| found == due);
+        if lost || !in_order || self.reported.len() > self.in_flight.len() {
+            return Err(RuntimeError::Device {
+                device: self.device.name(),
+                reason: "it reports computes that it does not have, or out of order".into(),
+            });
+        }
+        if wait && self.reported.is_empty() && !self.in_flight.is_empty() {
+            return Err(RuntimeError::Device {
+                device: self.device.name(),
+                reason: "it was waited for and reports nothing".into(),
+            });
+        }
+        Ok(())
+    }
+
+    fn take_reported<C: Clock>(&mut self, run: &mut Run<C>) -> Result<(), RuntimeError> {
+        for at in 0..self.reported.len() {
+            let result = std::mem::replace(&mut self.reported[at].1, Ok(()));
+            let Some(flight) = self.in_flight.pop_front() else {
+                break;
+            };
+            self.ended(flight.index, result)?;
+            self.complete(flight, run);
+        }
+        self.reported.clear();
+        Ok(())
+    }
+
+    /// A job has ended, well or with an error.
+    fn ended(&mut self, index: usize, result: Result<(), JobError>) -> Result<(), RuntimeError> {
+        let node = &self.work.program.graph.nodes[self.work.step_of(index).node.index()];
+        let name = || node.name.clone();
+        match result {
+            Ok(()) => {
+                self.work.prepared.made(index);
+                Ok(())
+            }
+            Err(JobError::Op(source)) => Err(RuntimeError::Op {
+                node: name(),
+                source,
+            }),
+            Err(JobError::Panicked(message)) => Err(RuntimeError::Panicked {
+                node: name(),
+                op: node.op.name(),
+                message,
+            }),
+            Err(JobError::Device(reason)) => Err(RuntimeError::Device {
+                device: self.device.name(),
+                reason: format!("node '{}': {reason}", node.name),
+            }),
+        }
+    }
+
+    fn submit<C: Clock>(&mut self, index: usize, run: &mut Run<C>) -> Result<(), RuntimeError> {
+        let compute = &self.work.computes[index];
+        let step = self.work.step_of(index);
+        let node = &self.work.program.graph.nodes[step.node.index()];
+        let map = run.lane.map();
+        let memory = Memory {
+            program: &self.work.program,
+            arena: &map,
+            compute,
+            inputs: run.inputs,
+        };
+        let (workspace_at, workspace_bytes) = step.workspace;
+        let workspace_start = memory.at(workspace_at, workspace_bytes)?;
         // SAFETY: the range lies in the arena, whose bytes are always initialised. The plan is
         // valid: while the step's computes run, its workspace overlaps nothing that is in use.
         let workspace =
             unsafe { std::slice::from_raw_parts_mut(workspace_start, workspace_bytes as usize) };
 
         let mut pumped = Ok(());
-        let looks = lane.is_grouped();
-        let may_start = lane.may_start();
+        let looks = run.lane.is_grouped();
+        let may_start = run.lane.may_start();
+        let (lane, clock, recorder) = (&mut *run.lane, &*run.clock, &mut *run.recorder);
         let mut pump = || {
             if pumped.is_ok() {
                 pumped = lane.proceed(clock, recorder);
             }
         };
-        let pump = (may_start || looks).then_some(&mut pump as &mut (dyn FnMut() + Send));
-        let par = Beside::new(&self.pool, pump, looks);
+        let meanwhile = Meanwhile {
+            work: (may_start || looks).then_some(&mut pump as &mut (dyn FnMut() + Send)),
+            repeats: looks,
+        };
 
         let mut refs = recycle_refs(std::mem::take(&mut self.inputs));
         let mut muts = recycle_muts(std::mem::take(&mut self.outputs));
-        let result = fill(&memory, &self.tables, step, &mut refs, &mut muts).and_then(|()| {
-            let mut panels = memory.panels(step)?;
-            let slot = self.prepared.slot(index);
-            let mut prepared = slot.map(|slot| memory.prepared(slot)).transpose()?;
-            let mut context = Context {
-                par: &par,
-                isa: self.isa,
+        let slot = self.work.prepared.slot(index);
+        let filled = fill(&memory, &self.work.tables, step, &mut refs, &mut muts).and_then(|()| {
+            let prepared = slot.map(|slot| memory.prepared(slot)).transpose()?;
+            Ok((memory.panels(step)?, prepared))
+        });
+        let submitted = filled.map(|(panels, prepared)| {
+            let job = Job {
+                node,
+                choice: step.choice,
+                inputs: &refs,
+                outputs: &muts,
+                panels,
+                prepared,
                 workspace,
             };
-            let run = || {
-                if let (Some(slot), Some(prepared), Some(stored)) =
-                    (slot, prepared.take(), &mut panels)
-                {
-                    let (op, choice) = (&node.op, step.choice);
-                    if !slot.is_made {
-                        let count = stored.range.len();
-                        neap_ops::prepare_panels(
-                            op,
-                            choice.kernel,
-                            count,
-                            stored.bytes,
-                            prepared,
-                            &par,
-                            self.isa,
-                        )?;
-                    }
-                    stored.bytes = prepared;
-                }
-                neap_ops::execute_with(&node.op, step.choice, &refs, panels, &muts, &mut context)
-            };
-            match catch_unwind(AssertUnwindSafe(run)) {
-                Ok(Ok(())) => {
-                    self.prepared.made(index);
-                    Ok(())
-                }
-                Ok(Err(source)) => Err(RuntimeError::Op {
-                    node: node.name.clone(),
-                    source,
-                }),
-                Err(payload) => Err(RuntimeError::Panicked {
-                    node: node.name.clone(),
-                    op: node.op.name(),
-                    message: panic_message(&*payload),
-                }),
-            }
+            // SAFETY: the job's memory lies in the arena, the caller's tensors or the program, which outlive the
+            // run, and a run that fails drains the device. The plan is valid: nothing else uses the memory in that way
+            // before the compute is complete, which it is for others when it was reported.
+            unsafe { self.device.submit(index as u64, job, meanwhile) };
         });
-        par.finish();
         self.inputs = recycle_refs(refs);
         self.outputs = recycle_muts(muts);
-        result.and(pumped)
+        submitted.and(pumped)
+    }
+
+    /// Whether this thread computes it, reading rows of a table.
+    fn reads_rows(&self, index: usize) -> bool {
+        self.work.step_of(index).rows.is_some()
     }
 
     fn gather_rows(
@@ -246,21 +423,22 @@ impl Executor {
         clock: &impl Clock,
         recorder: &mut Recorder,
     ) -> Result<(), RuntimeError> {
-        let compute = &self.computes[index];
-        let step = &self.tables.steps[compute.step.index()];
+        let compute = &self.work.computes[index];
+        let step = &self.work.tables.steps[compute.step.index()];
         let Some(rows) = step.rows else {
             return Ok(());
         };
-        let node = &self.program.graph.nodes[step.node.index()];
+        let node = &self.work.program.graph.nodes[step.node.index()];
+        let map = lane.map();
         let memory = Memory {
-            program: &self.program,
-            arena: lane.map(),
+            program: &self.work.program,
+            arena: &map,
             compute,
             inputs,
         };
-        let indices = &self.tables.operands[step.inputs.start as usize];
-        let output = &self.tables.operands[step.outputs.start as usize];
-        let index_type = &self.program.graph.ty(indices.value);
+        let indices = &self.work.tables.operands[step.inputs.start as usize];
+        let output = &self.work.tables.operands[step.outputs.start as usize];
+        let index_type = &self.work.program.graph.ty(indices.value);
         let gather = Gather {
             node: &node.name,
             table: rows.table,
@@ -273,14 +451,14 @@ impl Executor {
             return Ok(());
         }
         let table_bytes = (rows.table.rows * rows.table.row_bytes) as u64;
-        if let Some(offset) = compute.weights.table {
-            let table = memory.arena(offset, table_bytes)?;
+        if let Some(at) = compute.weights.table {
+            let table = memory.at(at, table_bytes)?;
             // SAFETY: operands were checked when the session opened to have the types that `Gather`
             // expects; the plan keeps their memory and the loaded table apart from all else.
             return unsafe { gather.copy_from_memory(table) };
         }
-        let (offset, bytes) = rows.window_space;
-        let space = memory.arena(offset, bytes)?;
+        let (at, bytes) = rows.window_space;
+        let space = memory.at(at, bytes)?;
         let begin_ns = clock.now_ns();
         // SAFETY: as above, and the windows' space is part of the step's workspace, at a multiple of
         // a block by the plan's validity.
@@ -297,23 +475,25 @@ impl Executor {
         inputs: &[InputTensor],
         outputs: &mut [OutputTensor],
     ) -> Result<(), RuntimeError> {
-        let graph = &self.program.graph;
+        let graph = &self.work.program.graph;
         for ((output, &place), &value) in outputs
             .iter_mut()
-            .zip(&self.tables.outputs)
+            .zip(&self.work.tables.outputs)
             .zip(&graph.outputs)
         {
             let from = match place {
-                Place::Arena(offset) => {
+                Location::Memory(at) => {
                     let len_bytes = output.bytes.len();
-                    let start = address_in(lane.map(), offset, len_bytes as u64)?;
+                    let start = address_in(&lane.map(), at, len_bytes as u64)?;
                     // SAFETY: the range lies in the arena, and outputs live until they are taken: no
                     // compute is running, and loads that may overwrite them start after this.
                     unsafe { std::slice::from_raw_parts(start, len_bytes) }
                 }
-                Place::Input(index) => inputs[index as usize].bytes,
-                Place::Inline(value) => literal(&self.program, value)?,
-                Place::Absent | Place::Extent { .. } => return Err(lost(&self.program, value)),
+                Location::Input(index) => inputs[index as usize].bytes,
+                Location::Inline(value) => literal(&self.work.program, value)?,
+                Location::Absent | Location::Extent { .. } => {
+                    return Err(lost(&self.work.program, value));
+                }
             };
             output.bytes.copy_from_slice(from);
         }
@@ -321,39 +501,34 @@ impl Executor {
     }
 }
 
-fn reads_rows(tables: &Tables, computes: &[Compute]) -> bool {
-    computes
-        .iter()
-        .any(|c| tables.steps[c.step.index()].rows.is_some() && c.weights.table.is_none())
-}
-
 /// What a compute's places mean just now.
 struct Memory<'a> {
     program: &'a Program,
-    arena: ArenaMap,
+    arena: &'a ArenaMap,
     compute: &'a Compute,
     inputs: &'a [InputTensor<'a>],
 }
 
 impl<'a> Memory<'a> {
-    fn arena(&self, offset: u64, bytes: u64) -> Result<*mut u8, RuntimeError> {
-        address_in(self.arena, offset, bytes)
+    fn at(&self, at: Place, bytes: u64) -> Result<*mut u8, RuntimeError> {
+        address_in(self.arena, at, bytes)
     }
 
     /// Address of an operand that is there, in full.
     fn read(&self, operand: &Operand) -> Result<*const u8, RuntimeError> {
         let bytes = self.program.graph.value(operand.value).len_bytes() as u64;
         Ok(match operand.place {
-            Place::Arena(offset) => self.arena(offset, bytes)?,
+            Location::Memory(at) => self.at(at, bytes)?,
             // The caller's pointer to nothing need not be aligned; operators' must be.
-            Place::Input(_) if bytes == 0 => std::ptr::dangling::<u64>().cast(),
-            Place::Input(index) => self.inputs[index as usize].bytes.as_ptr(),
-            Place::Inline(value) => literal(self.program, value)?.as_ptr(),
-            Place::Extent { index, skip_bytes } => {
-                let offset = self.compute.weights.extents[index as usize];
-                self.arena(offset.saturating_add(skip_bytes), bytes)?
+            Location::Input(_) if bytes == 0 => std::ptr::dangling::<u64>().cast(),
+            Location::Input(index) => self.inputs[index as usize].bytes.as_ptr(),
+            Location::Inline(value) => literal(self.program, value)?.as_ptr(),
+            Location::Extent { index, skip_bytes } => {
+                let extent = self.compute.weights.extents[index as usize];
+                let at = extent.checked_add(skip_bytes);
+                self.at(at.ok_or_else(|| lost(self.program, operand.value))?, bytes)?
             }
-            Place::Absent => return Err(lost(self.program, operand.value)),
+            Location::Absent => return Err(lost(self.program, operand.value)),
         })
     }
 
@@ -361,18 +536,18 @@ impl<'a> Memory<'a> {
     fn write(&self, operand: &Operand) -> Result<*mut u8, RuntimeError> {
         let bytes = self.program.graph.value(operand.value).len_bytes() as u64;
         match operand.place {
-            Place::Arena(offset) => self.arena(offset, bytes),
+            Location::Memory(at) => self.at(at, bytes),
             _ => Err(lost(self.program, operand.value)),
         }
     }
 
     fn panels(&self, step: &Step) -> Result<Option<PanelSlice<'a>>, RuntimeError> {
-        let Some(offset) = self.compute.weights.panels else {
+        let Some(at) = self.compute.weights.panels else {
             return Ok(None);
         };
         let range = self.compute.panels;
         let bytes = u64::from(range.len()) * step.panel_bytes;
-        let start = self.arena(offset, bytes)?;
+        let start = self.at(at, bytes)?;
         // SAFETY: the range lies in the arena. The loads that the compute needs have arrived, and the
         // plan is valid: they hold these panels, and nothing overwrites them before the compute ends.
         let bytes = unsafe { std::slice::from_raw_parts(start, bytes as usize) };
@@ -383,11 +558,15 @@ impl<'a> Memory<'a> {
     }
 
     /// Where the compute's panels are, or will be, in the form that its kernel takes.
-    fn prepared(&self, slot: Slot) -> Result<&'a mut [u8], RuntimeError> {
-        let start = self.arena(slot.offset, slot.bytes)?;
+    fn prepared(&self, slot: Slot) -> Result<PreparedSlice<'a>, RuntimeError> {
+        let start = self.at(slot.at, slot.bytes)?;
         // SAFETY: the range lies in the arena, whose bytes are always initialised. The plan is valid: nothing
         // but this compute uses it.
-        Ok(unsafe { std::slice::from_raw_parts_mut(start, slot.bytes as usize) })
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start, slot.bytes as usize) };
+        Ok(PreparedSlice {
+            bytes,
+            is_made: slot.is_made,
+        })
     }
 }
 
@@ -401,7 +580,7 @@ fn fill<'a>(
 ) -> Result<(), RuntimeError> {
     let graph = &memory.program.graph;
     for operand in &tables.operands[step.inputs.start as usize..step.inputs.end as usize] {
-        refs.push(if let Place::Absent = operand.place {
+        refs.push(if let Location::Absent = operand.place {
             None
         } else {
             let value = graph.value(operand.value);
@@ -413,7 +592,7 @@ fn fill<'a>(
         });
     }
     for operand in &tables.operands[step.outputs.start as usize..step.outputs.end as usize] {
-        muts.push(if let Place::Absent = operand.place {
+        muts.push(if let Location::Absent = operand.place {
             None
         } else {
             let value = graph.value(operand.value);
@@ -454,10 +633,4 @@ fn lost(program: &Program, value: ValueId) -> RuntimeError {
         what: "program",
         reason: format!("'{}' is nowhere in memory", program.graph.value(value).name),
     }
-}
-
-fn panic_message(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().map(|s| s.to_string());
-    text.or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "without a message".to_string())
 }

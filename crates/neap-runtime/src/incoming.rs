@@ -8,12 +8,8 @@
 //! So a session is ready as soon as its plan is, and a run never waits for weights that only a later layer uses.
 //! When all are here nothing of this is left to do. Only figures; the bytes are the load lane's.
 
-use crate::placement::ResidentUse;
-use neap_plan::{ByteRange, Compute};
+use neap_plan::{ByteRange, Compute, ResidentLoad};
 use neap_store::LoadTag;
-
-/// Weights are read in pieces, so that some are checked while others arrive.
-const PIECE_BYTES: u64 = 1 << 20;
 
 /// On their way at once, where loads are not handed over in groups: enough for any storage until the executor
 /// looks next, and little enough that a load which a compute needs sooner does not wait long behind them.
@@ -23,7 +19,7 @@ pub(crate) const MOST_PIECES: usize = 64;
 /// Tells these from the plan's loads, which are counted from 0.
 const TAG: u64 = 1 << 63;
 
-/// What no compute uses is not read.
+/// Of a load that no compute needs.
 const NEVER: u32 = u32::MAX;
 
 /// The resident weights that are still to come, with the loads of the plan that they share storage with.
@@ -45,43 +41,25 @@ pub(crate) struct Incoming {
 
 #[derive(Debug, Clone, Copy)]
 struct Piece {
-    file: ByteRange,
-    /// The first compute that uses it.
-    due: u32,
+    load: ResidentLoad,
     is_here: bool,
 }
 
 impl Incoming {
-    /// `missing` is what of the file is to come, `uses` says which compute uses what of it. `computes` and
-    /// `loads` are the plan's.
-    pub(crate) fn new(
-        missing: &[ByteRange],
-        uses: &[ResidentUse],
-        computes: &[Compute],
-        loads: usize,
-    ) -> Incoming {
-        let mut pieces: Vec<Piece> = missing.iter().flat_map(|&range| cut(range)).collect();
-        if pieces.is_empty() {
+    /// `reads` are to come, in this order. `computes` and `loads` are the plan's.
+    pub(crate) fn new(reads: &[ResidentLoad], computes: &[Compute], loads: usize) -> Incoming {
+        if reads.is_empty() {
             return Incoming::default();
         }
-        for used in uses {
-            let first = pieces.partition_point(|p| p.file.end <= used.file.begin);
-            let pieces = pieces[first..].iter_mut();
-            for piece in pieces.take_while(|p| p.file.begin < used.file.end) {
-                piece.due = piece.due.min(used.compute);
-            }
-        }
-        pieces.retain(|p| p.due != NEVER);
-        pieces.sort_by_key(|p| p.due);
+        let pieces = reads.iter().map(|&load| Piece {
+            load,
+            is_here: false,
+        });
         Incoming {
             load_due: first_needs(computes, loads),
-            pieces,
+            pieces: pieces.collect(),
             ..Incoming::default()
         }
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.pieces.iter().map(|p| p.file.len()).sum()
     }
 
     /// Whether all are here.
@@ -92,7 +70,7 @@ impl Incoming {
     /// Whether all are here that the first `computes` computes and the one after them use.
     pub(crate) fn serves(&self, computes: u64) -> bool {
         let next = self.pieces.get(self.prefix);
-        next.is_none_or(|p| u64::from(p.due) > computes)
+        next.is_none_or(|p| u64::from(p.load.first) > computes)
     }
 
     /// Whether the next to be handed over is needed before that load of run `run`, if there is one; and may be,
@@ -105,7 +83,7 @@ impl Incoming {
             run.saturating_mul(computes)
                 .saturating_add(self.load_due[load].into())
         });
-        load_due.is_none_or(|due| u64::from(piece.due) <= due)
+        load_due.is_none_or(|due| u64::from(piece.load.first) <= due)
     }
 
     /// Whether storage has all of them that it should have at once.
@@ -119,31 +97,31 @@ impl Incoming {
     }
 
     /// The next to be handed over, and by what name.
-    pub(crate) fn next(&self) -> Option<(LoadTag, ByteRange)> {
+    pub(crate) fn next(&self) -> Option<(LoadTag, ResidentLoad)> {
         let piece = self.pieces.get(self.next)?;
-        Some((LoadTag(TAG | self.next as u64), piece.file))
+        Some((LoadTag(TAG | self.next as u64), piece.load))
     }
 
     /// That one has been.
     pub(crate) fn sent(&mut self) {
         self.in_flight += 1;
-        self.in_flight_bytes += self.pieces[self.next].file.len();
+        self.in_flight_bytes += self.pieces[self.next].load.bytes;
         self.next += 1;
         self.skip();
     }
 
-    /// The range of the file that the read of that name brings.
-    pub(crate) fn range_of(&self, LoadTag(tag): LoadTag) -> ByteRange {
-        self.pieces[(tag & !TAG) as usize].file
+    /// The read of that name.
+    pub(crate) fn load_of(&self, LoadTag(tag): LoadTag) -> ResidentLoad {
+        self.pieces[(tag & !TAG) as usize].load
     }
 
     /// It is there, whole and as it should be.
     pub(crate) fn arrived(&mut self, LoadTag(tag): LoadTag) {
         let piece = &mut self.pieces[(tag & !TAG) as usize];
         piece.is_here = true;
-        self.here_bytes += piece.file.len();
+        self.here_bytes += piece.load.bytes;
         self.in_flight -= 1;
-        self.in_flight_bytes -= piece.file.len();
+        self.in_flight_bytes -= piece.load.bytes;
         while self.pieces.get(self.prefix).is_some_and(|p| p.is_here) {
             self.prefix += 1;
         }
@@ -176,22 +154,14 @@ impl Incoming {
 
     /// Those that are here.
     pub(crate) fn here(&self) -> impl Iterator<Item = ByteRange> {
-        self.pieces.iter().filter(|p| p.is_here).map(|p| p.file)
+        let here = self.pieces.iter().filter(|p| p.is_here);
+        here.map(|p| p.load.file_range())
     }
 }
 
 /// Whether a read is of resident weights, not a load of the plan.
 pub(crate) fn is_resident(LoadTag(tag): LoadTag) -> bool {
     tag & TAG != 0
-}
-
-fn cut(range: ByteRange) -> impl Iterator<Item = Piece> {
-    let begins = (range.begin..range.end).step_by(PIECE_BYTES as usize);
-    begins.map(move |begin| Piece {
-        file: ByteRange::new(begin, range.end.min(begin + PIECE_BYTES)),
-        due: NEVER,
-        is_here: false,
-    })
 }
 
 /// By load, the first compute that needs it.

@@ -18,32 +18,30 @@
 //! until the source reports it. Kernels' tasks write disjoint parts, and the pool orders their writes
 //! before the end of the call.
 
-mod apart;
 mod arena;
 mod arrived;
-mod beside;
+mod buffer_uses;
+mod caller_work;
 mod clock;
+mod device;
 mod error;
 mod execute;
 mod incoming;
-mod lane;
+mod load_lane;
 mod mapping;
-mod placement;
 mod pool;
 mod prepared;
-mod ranges;
 mod recorder;
-mod residents;
 mod resolve;
 mod rows;
 mod session;
 mod spill;
 mod tensors;
-mod uses;
+mod worker_affinity;
 
 pub use clock::{Clock, Monotonic};
+pub use device::{Device, Job, JobError, Meanwhile, PreparedSlice};
 pub use error::RuntimeError;
 pub use pool::Pool;
-pub use residents::tables_for_gaps;
 pub use session::{Kept, Options, Replaced, Session, Stats, Storage};
 pub use tensors::{InputTensor, OutputTensor};

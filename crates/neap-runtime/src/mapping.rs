@@ -21,6 +21,11 @@ pub(crate) struct Addresses {
     pub bytes: u64,
 }
 
+// SAFETY: it only tells where memory is. Who accesses it vouches for that.
+unsafe impl Send for Addresses {}
+// SAFETY: as above.
+unsafe impl Sync for Addresses {}
+
 impl Addresses {
     /// Address of `[offset, offset + bytes)`; `None` when that is not all here.
     pub(crate) fn at(self, offset: u64, bytes: u64) -> Option<*mut u8> {

@@ -7,7 +7,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-use crate::apart::Apart;
+use crate::worker_affinity::WorkerAffinity;
 use crew::{Body, Crew, TASK_LIMIT};
 use neap_kernels::parallel::Parallel;
 use rustix::thread::gettid;
@@ -24,7 +24,7 @@ const STACK_BYTES: usize = 512 * 1024;
 pub struct Pool {
     crew: Arc<Crew>,
     threads: Vec<JoinHandle<()>>,
-    apart: Apart,
+    affinity: WorkerAffinity,
     /// Held during a job, so that callers on two threads take turns.
     turn: Mutex<()>,
 }
@@ -43,7 +43,7 @@ impl Pool {
         let mut pool = Pool {
             crew: Arc::new(Crew::new()),
             threads: Vec::with_capacity(workers.saturating_sub(1)),
-            apart: Apart::new(Box::new([])),
+            affinity: WorkerAffinity::new(Box::new([])),
             turn: Mutex::new(()),
         };
         let ids: Arc<[OnceLock<_>]> = (1..workers).map(|_| OnceLock::new()).collect();
@@ -61,13 +61,14 @@ impl Pool {
             pool.threads.push(thread);
         }
         pool.crew.wait_until_started(pool.threads.len() as u32);
-        pool.apart = Apart::new(ids.iter().filter_map(|id| id.get().copied()).collect());
+        pool.affinity =
+            WorkerAffinity::new(ids.iter().filter_map(|id| id.get().copied()).collect());
         Ok(pool)
     }
 
     /// As [`Parallel::run`]; the caller does `aside` before each of its own tasks, the first time while the
     /// other workers have begun.
-    pub(crate) fn run_beside(&self, tasks: usize, body: Body<'_>, aside: &mut dyn FnMut()) {
+    pub(crate) fn run_with(&self, tasks: usize, body: Body<'_>, aside: &mut dyn FnMut()) {
         let current = WORKER.get();
         if tasks <= 1 || self.threads.is_empty() || current.is_some() || tasks >= TASK_LIMIT {
             let worker = current.unwrap_or(0);
@@ -78,7 +79,7 @@ impl Pool {
             return;
         }
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        self.apart.keep();
+        self.affinity.keep_off_caller();
         WORKER.set(Some(0));
         let ended = self.crew.run(tasks, body, aside);
         WORKER.set(None);
@@ -97,7 +98,7 @@ impl Parallel for Pool {
     /// A panic in a task reaches the caller once all running tasks have ended. A call from within a
     /// task runs on that task's worker alone.
     fn run(&self, tasks: usize, body: Body<'_>) {
-        self.run_beside(tasks, body, &mut || ());
+        self.run_with(tasks, body, &mut || ());
     }
 }
 

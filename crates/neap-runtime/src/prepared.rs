@@ -5,7 +5,7 @@
 //!   later runs                     ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓ ──► compute         and the session does not rest
 //! ```
 
-use neap_plan::{ExecutionPlan, Workload};
+use neap_plan::{ExecutionPlan, Place, Workload};
 
 /// By compute of a plan.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(crate) struct Prepared {
 /// The panels of one compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
-    pub offset: u64,
+    pub at: Place,
     pub bytes: u64,
     pub is_made: bool,
 }
@@ -32,7 +32,7 @@ impl Prepared {
             let panel_bytes = workload.steps[compute.step.index()].prepared_panel_bytes;
             let begin = plan.prepared_at(compute.step)?;
             Some(Slot {
-                offset: begin + u64::from(compute.panels.begin) * panel_bytes,
+                at: begin.checked_add(u64::from(compute.panels.begin) * panel_bytes)?,
                 bytes: u64::from(compute.panels.len()) * panel_bytes,
                 is_made: false,
             })

@@ -2,14 +2,14 @@
 //! running then relies on.
 
 use crate::RuntimeError;
+use crate::buffer_uses::check_uses;
 use crate::rows::Table;
-use crate::uses::check_uses;
 use neap_ir::program::Storage;
 use neap_ir::recipe::PackedForm;
 use neap_ir::{Const, DType, Layout, Node, NodeId, Op, Program, ValueId, infer};
 use neap_kernels::simd::Isa;
 use neap_ops::{Choice, Operand as OpOperand, WeightForm};
-use neap_plan::{BufferId, ByteRange, ExecutionPlan, StepId, StepSpec, Workload};
+use neap_plan::{Area, BufferId, ByteRange, ExecutionPlan, Place, StepId, StepSpec, Workload};
 use std::ops::Range;
 
 /// Operands of all steps.
@@ -18,7 +18,7 @@ pub(crate) struct Tables {
     /// Of all steps, inputs then outputs; a step's are ranges of it.
     pub operands: Vec<Operand>,
     /// Where each graph output is when a run ends.
-    pub outputs: Vec<Place>,
+    pub outputs: Vec<Location>,
     /// Most inputs and outputs of any one step.
     pub max_inputs: usize,
     pub max_outputs: usize,
@@ -30,8 +30,8 @@ pub(crate) struct Step {
     pub outputs: Range<u32>,
     pub panel_bytes: u64,
     pub choice: Choice,
-    /// Arena offset and bytes.
-    pub workspace: (u64, u64),
+    /// Where it is, and its bytes.
+    pub workspace: (Place, u64),
     pub rows: Option<RowStep>,
 }
 
@@ -39,23 +39,23 @@ pub(crate) struct Step {
 #[derive(Clone, Copy)]
 pub(crate) struct RowStep {
     pub table: Table,
-    /// Arena offset and bytes of the part of the workspace that windows are read to.
-    pub window_space: (u64, u64),
+    /// The part of the workspace that windows are read to, and its bytes.
+    pub window_space: (Place, u64),
 }
 
 #[derive(Clone, Copy)]
 pub(crate) struct Operand {
-    /// Meaningless when the place is [`Place::Absent`].
+    /// Meaningless when the place is [`Location::Absent`].
     pub value: ValueId,
-    pub place: Place,
+    pub place: Location,
 }
 
 #[derive(Clone, Copy)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     /// An optional operand that is left out.
     Absent,
-    /// Offset in the arena.
-    Arena(u64),
+    /// Memory of the plan.
+    Memory(Place),
     /// The caller's memory, by position.
     Input(u32),
     /// The graph's literal of that value.
@@ -261,14 +261,14 @@ impl Resolver<'_> {
         let Some(value) = value else {
             return Ok(Operand {
                 value: ValueId(0),
-                place: Place::Absent,
+                place: Location::Absent,
             });
         };
         let place = place_of(self.program, self.plan, value, Some(self))?;
         // A base address is a multiple of 4096, a literal's of 8.
         let offset = match place {
-            Place::Arena(offset) => offset,
-            Place::Extent { index, skip_bytes } => {
+            Location::Memory(at) => at.offset,
+            Location::Extent { index, skip_bytes } => {
                 skip_bytes + self.spec.extents[index as usize].file_offset
             }
             _ => 0,
@@ -284,7 +284,7 @@ impl Resolver<'_> {
     }
 
     /// The extent of the step that holds a packed value.
-    fn extent(&self, value: ValueId) -> Result<Place, RuntimeError> {
+    fn extent(&self, value: ValueId) -> Result<Location, RuntimeError> {
         let Some(&Const::Packed(id)) = self.program.graph.constant(value) else {
             return Err(self.mismatch(format!("'{}' is not packed", name(self.program, value))));
         };
@@ -294,7 +294,7 @@ impl Resolver<'_> {
             .extents
             .iter()
             .position(|e| e.file_range().holds(wanted))
-            .map(|index| Place::Extent {
+            .map(|index| Location::Extent {
                 index: index as u32,
                 skip_bytes: wanted.begin - self.spec.extents[index].file_offset,
             })
@@ -367,11 +367,11 @@ impl Resolver<'_> {
                 spec.rows_workspace_bytes
             )));
         }
-        let offset =
-            self.plan.workspaces[self.index].saturating_add(self.spec.rows_workspace_offset());
+        let workspace = self.plan.workspaces[self.index];
+        let at = workspace.checked_add(self.spec.rows_workspace_offset());
         Ok(Some(RowStep {
             table,
-            window_space: (offset, spec.rows_workspace_bytes),
+            window_space: (at.unwrap_or(workspace), spec.rows_workspace_bytes),
         }))
     }
 
@@ -402,7 +402,7 @@ fn place_of(
     plan: &ExecutionPlan,
     value: ValueId,
     step: Option<&Resolver>,
-) -> Result<Place, RuntimeError> {
+) -> Result<Location, RuntimeError> {
     let nowhere = || {
         mismatch(
             "program",
@@ -411,17 +411,17 @@ fn place_of(
     };
     match program.storage[value.index()] {
         Storage::None => Err(nowhere()),
-        Storage::Input(index) => Ok(Place::Input(index)),
-        Storage::Inline => Ok(Place::Inline(value)),
+        Storage::Input(index) => Ok(Location::Input(index)),
+        Storage::Inline => Ok(Location::Inline(value)),
         Storage::Packed => step.ok_or_else(nowhere)?.extent(value),
         Storage::Buffer {
             buffer,
             offset_bytes,
         } => {
             let at = step.map_or(StepId(u32::MAX), |step| StepId(step.index as u32));
-            plan.buffer_offset(BufferId(buffer), at)
-                .and_then(|offset| offset.checked_add(offset_bytes))
-                .map(Place::Arena)
+            plan.buffer_at(BufferId(buffer), at)
+                .and_then(|begin| begin.checked_add(offset_bytes))
+                .map(Location::Memory)
                 .ok_or_else(nowhere)
         }
     }
@@ -490,13 +490,12 @@ fn check_overlaps(
         step.node.op,
         Op::Concat { .. } | Op::Split { .. } | Op::Slice { .. } | Op::Reshape { .. }
     );
-    let range = |o: &Operand| match o.place {
-        Place::Arena(offset) => Some(ByteRange::at(
-            offset,
-            graph.value(o.value).len_bytes() as u64,
-        ))
-        .filter(|r| !r.is_empty()),
-        _ => None,
+    let range = |o: &Operand| -> Option<Area> {
+        let Location::Memory(at) = o.place else {
+            return None;
+        };
+        let area = at.area(graph.value(o.value).len_bytes() as u64);
+        (!area.range.is_empty()).then_some(area)
     };
     let overlap = |a: &Operand, b: &Operand| match (range(a), range(b)) {
         (Some(a), Some(b)) => a.overlaps(b),

@@ -9,7 +9,7 @@
 //! workspace, each checked against its checksums, and copied to the output.
 
 use crate::RuntimeError;
-use crate::lane::LoadLane;
+use crate::load_lane::LoadLane;
 use neap_ir::DType;
 use neap_store::{BLOCK, RangeRead};
 

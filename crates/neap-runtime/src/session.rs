@@ -1,22 +1,21 @@
 //! `Session`: a program, its plan, the memory and the threads to run it again and again.
 
 use crate::RuntimeError;
-use crate::arena::Arena;
+use crate::arena::{Arena, Needs};
 use crate::clock::{Clock, Monotonic};
-use crate::execute::Executor;
-use crate::lane::{LoadLane, window_of};
-use crate::placement::Placement;
+use crate::device::{Cpu, Device};
+use crate::execute::{Executor, Work};
+use crate::load_lane::{LoadLane, Moves};
 use crate::pool::Pool;
 use crate::prepared::Prepared;
 use crate::recorder::Recorder;
 use crate::resolve::Tables;
-use crate::spill::SpillLane;
 use crate::tensors::{self, InputTensor, OutputTensor};
 use neap_ir::{DType, Program, TensorType, ValueId};
-use neap_kernels::parallel::Parallel;
 use neap_kernels::simd::Isa;
 use neap_plan::{
-    BufferId, ExecutionPlan, KeptAt, RunTiming, Timeline, Verdict, Workload, validate,
+    BufferId, ExecutionPlan, Held, Place, RunTiming, Timeline, Transition, Verdict, Workload,
+    validate, validate_transition,
 };
 use neap_store::{Source, Spill, Verifier};
 use std::sync::Arc;
@@ -53,7 +52,7 @@ pub struct Storage {
 pub struct Kept {
     pub name: String,
     pub bytes: u64,
-    place: KeptAt,
+    place: Place,
 }
 
 /// Figures since the session opened.
@@ -98,9 +97,12 @@ pub struct Replaced {
 /// Nothing is allocated on the heap by a run that succeeds. After an error, everything in flight has
 /// been waited for and the next run starts like the first, unless storage failed for good.
 pub struct Session<C: Clock = Monotonic> {
-    // Dropped first: it waits for the loads in flight.
-    lane: LoadLane,
+    // Dropped first, with the device: it has nothing in flight between runs, unless storage or it failed for good.
     executor: Executor,
+    // Waits for the loads in flight.
+    lane: LoadLane,
+    threads: usize,
+    isa: Isa,
     recorder: Recorder,
     clock: C,
     verdict: Verdict,
@@ -136,6 +138,30 @@ impl<C: Clock> Session<C> {
     /// As [`Session::open`].
     pub fn open_with_clock(
         program: Arc<Program>,
+        plan: ExecutionPlan,
+        workload: &Workload,
+        storage: Storage,
+        options: Options,
+        clock: C,
+    ) -> Result<Session<C>, RuntimeError> {
+        let threads = options.threads.max(1);
+        let pool =
+            Pool::new(threads).map_err(|source| RuntimeError::Threads { threads, source })?;
+        let device = Box::new(Cpu::new(pool, options.isa));
+        Session::open_on(device, program, plan, workload, storage, options, clock)
+    }
+
+    /// [`Session::open_with_clock`] on a device of the caller's, whose kernels are those of `options`.
+    ///
+    /// # Errors
+    /// As [`Session::open`], but for threads.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "what a session is made of, each of its own type"
+    )]
+    pub fn open_on(
+        device: Box<dyn Device>,
+        program: Arc<Program>,
         mut plan: ExecutionPlan,
         workload: &Workload,
         storage: Storage,
@@ -148,34 +174,29 @@ impl<C: Clock> Session<C> {
         check_spill_room(&verdict, room_bytes)?;
         let threads = options.threads.max(1);
         let tables = Tables::new(&program, workload, &plan, threads, options.isa)?;
-        let pool =
-            Pool::new(threads).map_err(|source| RuntimeError::Threads { threads, source })?;
         let kept = kept_of(workload, &plan);
-        let mut placement = Placement::take_over(workload, &mut plan);
-        let uses = std::mem::take(&mut placement.uses);
-        let bytes = placement.bytes();
-        let arena =
-            Arena::new(placement).map_err(|source| RuntimeError::Arena { bytes, source })?;
-        let computes = plan.computes.len();
-        let prepared = Prepared::new(workload, &plan);
-        let spill = SpillLane::new(storage.spill, plan.stores, window_of(&plan.loads));
-        let mut lane = LoadLane::new(
-            (storage.source, spill),
-            storage.verifier,
-            arena,
-            (plan.loads, plan.group_bytes),
-            computes,
-        );
-        lane.expect(&uses, &plan.computes);
+        let bytes = plan.memory_bytes();
+        let arena = Arena::new(Needs::of(&plan));
+        let arena = arena.map_err(|source| RuntimeError::Arena { bytes, source })?;
+        let moves = Moves::take(&mut plan);
+        let Storage {
+            source,
+            verifier,
+            spill,
+        } = storage;
+        let mut lane = LoadLane::new(source, verifier, spill, arena, moves);
+        lane.expect(&plan.resident, &plan.computes);
+        let work = Work {
+            program,
+            tables,
+            prepared: Prepared::new(workload, &plan),
+            computes: plan.computes.into_boxed_slice(),
+        };
         let mut session = Session {
+            executor: Executor::new(work, device),
             lane,
-            executor: Executor::new(
-                program,
-                tables,
-                (plan.computes, prepared),
-                pool,
-                options.isa,
-            ),
+            threads,
+            isa: options.isa,
             recorder: Recorder::default(),
             clock,
             verdict,
@@ -269,33 +290,34 @@ impl<C: Clock> Session<C> {
         self.recorder.lane_restarted();
     }
 
-    /// Goes over to another plan of the same program; see [`Session::replace`].
+    /// What another plan may go on with: what is in memory of resident weights. Waits for loads in flight, which are
+    /// dropped; nothing is read until the next run, [`Session::replace`] or [`Session::wake`].
     ///
     /// # Errors
-    /// [`RuntimeError`] where the plan is not one of this program, or memory cannot be had.
-    pub fn replace_plan(
-        &mut self,
-        plan: ExecutionPlan,
-        workload: &Workload,
-    ) -> Result<Replaced, RuntimeError> {
-        self.replace(self.program().clone(), plan, workload, None)
+    /// [`RuntimeError::Unusable`] when storage has failed for good.
+    pub fn held(&mut self) -> Result<Held, RuntimeError> {
+        self.has_kept = false;
+        let held = self.lane.held();
+        self.recorder.lane_restarted();
+        held
     }
 
     /// Goes over to another plan between runs, for a changed budget: of the same program or of another
-    /// over the same packed file, with the same inputs and outputs, maybe in other shapes. Resident weights of both plans stay in
-    /// memory, moved where need be; the process never takes more than the larger plan. A `spill` file
+    /// over the same packed file, with the same inputs and outputs, maybe in other shapes. `transition` says what stays in memory of what is
+    /// [`Session::held`], and is checked for that: the process never takes more than the larger plan. A `spill` file
     /// replaces the one that there is; a plan that stores activations needs one that is large enough. Nothing is read
     /// before the next run, or [`Session::wake`].
     ///
     /// # Errors
     ///
-    /// When the plan is not valid for this session or its memory cannot be had, the old plan stays in
+    /// When the plan or the transition is not valid for this session or its memory cannot be had, the old plan stays in
     /// force.
     pub fn replace(
         &mut self,
         program: Arc<Program>,
         mut plan: ExecutionPlan,
         workload: &Workload,
+        transition: &Transition,
         spill: Option<Box<dyn Spill>>,
     ) -> Result<Replaced, RuntimeError> {
         if !Arc::ptr_eq(&program, self.program()) {
@@ -308,35 +330,27 @@ impl<C: Clock> Session<C> {
             None => self.lane.spill_room_bytes(),
         };
         check_spill_room(&verdict, room_bytes)?;
-        let tables = Tables::new(
-            &program,
-            workload,
-            &plan,
-            self.threads(),
-            self.executor.isa(),
-        )?;
+        let tables = Tables::new(&program, workload, &plan, self.threads, self.isa)?;
+        let held = self.held()?;
+        validate_transition(&held, &plan, transition)?;
         let kept = kept_of(workload, &plan);
-        let mut placement = Placement::take_over(workload, &mut plan);
-        let uses = std::mem::take(&mut placement.uses);
-        let resident_bytes = placement.residents.bytes();
-        let computes = plan.computes.len();
-        let prepared = Prepared::new(workload, &plan);
-        let spill = SpillLane::new(spill, plan.stores, window_of(&plan.loads));
-        self.has_kept = false;
-        let loads = (plan.loads, plan.group_bytes);
+        let needs = Needs::of(&plan);
+        let moves = Moves::take(&mut plan);
         self.executor.forget_prepared();
-        let released_bytes = self.lane.replace(placement, spill, loads, computes);
-        self.recorder.lane_restarted();
-        let released_bytes = released_bytes?;
-        let read_bytes = self.lane.expect(&uses, &plan.computes);
-        self.executor
-            .replace(program, tables, (plan.computes, prepared));
+        let released_bytes = self.lane.replace(needs, &transition.keeps, spill, moves)?;
+        self.lane.expect(&transition.reads, &plan.computes);
+        self.executor.replace(Work {
+            program,
+            tables,
+            prepared: Prepared::new(workload, &plan),
+            computes: plan.computes.into_boxed_slice(),
+        });
         self.verdict = verdict;
         self.kept = kept;
         Ok(Replaced {
-            kept_bytes: resident_bytes.saturating_sub(read_bytes),
+            kept_bytes: transition.kept_bytes(),
             released_bytes,
-            read_bytes,
+            read_bytes: transition.read_bytes(),
         })
     }
 
@@ -415,12 +429,17 @@ impl<C: Clock> Session<C> {
     }
 
     pub fn threads(&self) -> usize {
-        self.executor.pool().workers()
+        self.threads
     }
 
     /// Size of the spill file; 0 without one.
     pub fn spill_room_bytes(&self) -> u64 {
         self.lane.spill_room_bytes()
+    }
+
+    /// What computes: `cpu`.
+    pub fn device_name(&self) -> &'static str {
+        self.executor.device_name()
     }
 
     /// `uring`, `pread` or `memory`.

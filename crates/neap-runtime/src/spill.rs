@@ -8,7 +8,7 @@ use crate::RuntimeError;
 use crate::arena::ArenaMap;
 use crate::arrived::Arrived;
 use crate::clock::Clock;
-use crate::lane::address_in;
+use crate::load_lane::address_in;
 use crate::recorder::Recorder;
 use neap_plan::{Load, Store};
 use neap_store::{LoadTag, RangeRead, Spill, StoreError};
@@ -99,13 +99,13 @@ impl SpillLane {
     /// Starts every store that may start, in order.
     pub(crate) fn pump(
         &mut self,
-        arena: ArenaMap,
+        arena: &ArenaMap,
         (done_computes, computes): (u64, u64),
         clock: &impl Clock,
         recorder: &mut Recorder,
     ) -> Result<(), RuntimeError> {
         while let Some(store) = self.next(done_computes, computes) {
-            let src = address_in(arena, store.offset, store.bytes)?;
+            let src = address_in(arena, store.from, store.bytes)?;
             let Some(io) = &mut self.io else {
                 return Err(no_file());
             };
@@ -114,7 +114,7 @@ impl SpillLane {
             let submitted = unsafe {
                 io.submit_write(
                     LoadTag(STORE | self.submitted),
-                    store.spill_offset,
+                    store.to.offset,
                     src,
                     store.bytes as usize,
                 )
@@ -153,7 +153,7 @@ impl SpillLane {
             return Err(no_file());
         };
         // SAFETY: the caller's to vouch for.
-        match unsafe { io.submit(tag, load.file_offset, dst, load.bytes as usize) } {
+        match unsafe { io.submit(tag, load.from.offset, dst, load.bytes as usize) } {
             Ok(()) => Ok(true),
             Err(StoreError::TooManyLoads { .. }) if io.in_flight() > 0 => Ok(false),
             Err(e) => Err(e.into()),

@@ -167,8 +167,14 @@ fn plans_must_be_valid_and_fit() {
                 w.digest = "other".into();
             }),
         ),
-        ("exceeds the arena", Box::new(|p, _| p.arena_bytes -= 4096)),
-        ("invalid plan", Box::new(|p, _| p.loads[0].offset += 4096)),
+        (
+            "exceeds its space",
+            Box::new(|p, _| p.spaces[0].bytes -= 4096),
+        ),
+        (
+            "invalid plan",
+            Box::new(|p, _| p.loads[0].to.offset += 4096),
+        ),
         ("invalid plan", Box::new(|p, _| p.computes.truncate(2))),
         (
             "invalid plan",

@@ -8,7 +8,7 @@ use neap_store::{BLOCK, Fault, FaultScript, MemoryModel, RandomFaults, StoreErro
 use proptest::prelude::{ProptestConfig, proptest};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{Model, Random, image_model, mixed_model, within};
+use support::{Model, Random, ReplacePlan, image_model, mixed_model, within};
 
 const LIMIT: Duration = Duration::from_secs(120);
 

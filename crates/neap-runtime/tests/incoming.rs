@@ -10,7 +10,7 @@ use neap_runtime::RuntimeError;
 use neap_store::{Fault, FaultScript, MemoryModel, RandomFaults};
 use proptest::prelude::*;
 use std::time::Duration;
-use support::{Builder, Model, Random, image_model, mixed_model, within};
+use support::{Builder, Model, Random, ReplacePlan, image_model, mixed_model, within};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const COMPUTE_NS: u64 = 20_000;

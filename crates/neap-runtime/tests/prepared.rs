@@ -4,13 +4,11 @@
 mod support;
 
 use neap_ops::{Choice, Kernel, Tile, WeightForm};
-use neap_plan::{ExecutionPlan, KernelId, PreparedPanels, StepId, StepSpec, validate};
+use neap_plan::{ExecutionPlan, KernelId, StepSpec, validate};
 use neap_planner::Strategy;
 use neap_runtime::RuntimeError;
 use neap_store::{FaultScript, MemoryModel};
-use support::{MAX_WORKERS, Model, image_model};
-
-const BLOCK: u64 = 4096;
+use support::{MAX_WORKERS, Model, ReplacePlan, image_model};
 
 /// The model with every layer that can be on Winograd kernels; how many those are.
 fn with_winograd(mut model: Model, weights: WeightForm) -> (Model, usize) {
@@ -42,16 +40,11 @@ fn with_winograd(mut model: Model, weights: WeightForm) -> (Model, usize) {
 
 /// A plan with places for prepared panels behind everything else.
 fn plan(model: &Model, budget_bytes: u64) -> ExecutionPlan {
-    let mut plan = model.plan(budget_bytes, Strategy::Preload);
-    let mut end = plan.arena_bytes.next_multiple_of(BLOCK);
-    for (step, spec) in (0..).zip(&model.workload.steps) {
-        if spec.prepared_bytes() > 0 {
-            let step = StepId(step);
-            plan.prepared.push(PreparedPanels { step, offset: end });
-            end += spec.prepared_bytes().next_multiple_of(BLOCK);
-        }
-    }
-    plan.arena_bytes = end;
+    let plan = model.plan(budget_bytes, Strategy::Preload);
+    let specs = model.workload.steps.iter().enumerate();
+    let takes = specs.filter(|(_, spec)| spec.prepared_bytes() > 0);
+    let steps: Vec<usize> = takes.map(|(step, _)| step).collect();
+    let plan = neap_planner::placement::with_prepared_panels(&plan, &model.workload, &steps);
     validate(&model.workload, &plan).expect("valid");
     plan
 }
@@ -81,7 +74,7 @@ fn the_same_bits_run_after_run_and_plan_after_plan() {
             session
                 .replace_plan(next.clone(), &prepared.workload)
                 .expect("is replaced");
-            assert!(session.stats().arena_bytes <= next.arena_bytes);
+            assert!(session.stats().arena_bytes <= next.memory_bytes());
             for _ in 0..3 {
                 assert_eq!(prepared.run(&mut session).expect("runs"), expected);
             }

@@ -11,7 +11,9 @@ use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
 use proptest::strategy::Strategy as _;
 use std::ops::ControlFlow;
 use std::time::Duration;
-use support::{Builder, Model, Random, image_model, mixed_model, random_model, within};
+use support::{
+    Builder, Model, Random, ReplacePlan, image_model, mixed_model, random_model, within,
+};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -49,7 +51,7 @@ fn same_under_all_budgets(model: &Model, runs: usize) {
                 assert_eq!(strategy, Strategy::Blocks);
                 continue;
             };
-            assert!(plan.arena_bytes <= budget);
+            assert!(plan.memory_bytes() <= budget);
             for threads in [1, 2] {
                 let mut session = model
                     .open(&plan, threads, slow(), FaultScript::default())
@@ -263,7 +265,7 @@ fn another_plan_takes_over_between_runs() {
                 assert_eq!(model.run(&mut session).unwrap(), expected);
             }
             let mut wrong = plan;
-            wrong.arena_bytes = 0;
+            wrong.spaces[0].bytes = 0;
             session.replace_plan(wrong, &model.workload).unwrap_err();
             assert_eq!(
                 model.run(&mut session).unwrap(),
@@ -317,7 +319,7 @@ fn plans_follow_each_other_without_reading_twice() {
                 assert_eq!(found.kept_bytes, both);
                 assert_eq!(found.read_bytes, plan.resident_bytes() - both);
                 assert_eq!(found.released_bytes, before.resident_bytes() - both);
-                assert!(session.stats().arena_bytes <= plan.arena_bytes);
+                assert!(session.stats().arena_bytes <= plan.memory_bytes());
                 kept += found.kept_bytes;
                 read += found.read_bytes;
                 for _ in 0..2 {

@@ -10,7 +10,7 @@ use neap_store::{
 };
 use proptest::prelude::{ProptestConfig, proptest};
 use std::time::Duration;
-use support::{Model, image_model, mixed_model, skip_model, within};
+use support::{Model, ReplacePlan, image_model, mixed_model, skip_model, within};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -88,7 +88,7 @@ fn kept_activations_are_the_same_wherever_they_are() {
         let in_memory = kept_of(&mut session).unwrap();
         assert!(!in_memory.is_empty());
         let plan = smallest_plan(&model);
-        assert!(plan.arena_bytes < all.arena_bytes);
+        assert!(plan.memory_bytes() < all.memory_bytes());
         let mut session = open(&plan);
         for _ in 0..3 {
             assert!(model.run(&mut session).unwrap() == expected);
@@ -201,11 +201,13 @@ fn sessions_go_over_to_plans_that_store_and_back() {
     let time = VirtualClock::new();
     let spill = MemorySource::spill(bytes, device(), time, FaultScript::default()).unwrap();
     let program = session.program().clone();
+    let transition = neap_planner::transition(&session.held().unwrap(), &small);
     session
         .replace(
             program,
             small.clone(),
             &model.workload,
+            &transition,
             Some(Box::new(spill)),
         )
         .unwrap();

@@ -15,7 +15,7 @@
 
 use std::collections::VecDeque;
 
-use neap_plan::{ExecutionPlan, Lane, Load, LoadFrom, RunTiming, Span, Workload};
+use neap_plan::{ExecutionPlan, Lane, Load, RunTiming, SpaceKind, Span, Workload};
 
 use crate::{CostProfile, Prediction};
 
@@ -254,7 +254,7 @@ impl<'a> World<'a> {
             return true;
         }
         let load = &self.plan.loads[(self.loads.complete % self.loads.per_run) as usize];
-        load.from == LoadFrom::Spill || !self.admits(load, self.loads.complete / self.loads.per_run)
+        reads_spill(self.plan, load) || !self.admits(load, self.loads.complete / self.loads.per_run)
     }
 
     /// Everything that may start now, until nothing more may.
@@ -437,7 +437,7 @@ impl<'a> World<'a> {
             {
                 let (number, count) = (direction.complete, direction.per_run);
                 let is_spill = direction.lane == Lane::Store
-                    || self.plan.loads[(number % count) as usize].from == LoadFrom::Spill;
+                    || reads_spill(self.plan, &self.plan.loads[(number % count) as usize]);
                 direction.moved.extend(direction.in_flight.pop_front());
                 if !direction.is_grouped || direction.in_flight.is_empty() {
                     looks |= waits_for_spill == Some(is_spill);
@@ -461,4 +461,8 @@ impl<'a> World<'a> {
         }
         true
     }
+}
+
+fn reads_spill(plan: &ExecutionPlan, load: &Load) -> bool {
+    plan.kind(load.from.space) == Some(SpaceKind::Spill)
 }

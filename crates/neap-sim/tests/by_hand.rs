@@ -1,8 +1,8 @@
 //! Timelines small enough to be checked by hand: storage moves 1 byte per nanosecond, one load at a time.
 
 use neap_plan::{
-    AfterCompute, Compute, ExecutionPlan, Extent, Lane, Load, PanelRange, PanelSpec, RowTable,
-    StepId, StepSpec, WeightsAt, Workload,
+    AfterCompute, Compute, ExecutionPlan, Extent, Lane, Load, PanelRange, PanelSpec, Place,
+    RowTable, Space, StepId, StepSpec, WeightsAt, Workload,
 };
 use neap_sim::{CostProfile, predict, simulate};
 
@@ -32,8 +32,8 @@ fn chain(blocks: &[u64]) -> Workload {
 /// One load per weighted step at the given offset (in blocks) and dependency.
 fn plan(w: &Workload, loads: &[(u64, u32, u32)]) -> ExecutionPlan {
     let mut p = ExecutionPlan {
-        arena_bytes: 1 << 20,
-        workspaces: vec![0; w.steps.len()],
+        spaces: Space::of_host(1 << 20, 0, 1 << 20, 0),
+        workspaces: vec![Place::work(0); w.steps.len()],
         ..Default::default()
     };
     for (s, step) in w.steps.iter().enumerate() {
@@ -42,13 +42,13 @@ fn plan(w: &Workload, loads: &[(u64, u32, u32)]) -> ExecutionPlan {
             let (offset, run_back, computes) = loads[p.loads.len()];
             let after = AfterCompute { run_back, computes };
             p.loads.push(Load {
-                file_offset: e.file_offset,
+                from: Place::packed(e.file_offset),
                 bytes: e.bytes,
-                offset: offset * KB,
+                to: Place::work(offset * KB),
                 after,
                 ..Load::default()
             });
-            weights.extents.push(offset * KB);
+            weights.extents.push(Place::work(offset * KB));
         }
         let needs = p.loads.len() as u32;
         p.computes.push(Compute {

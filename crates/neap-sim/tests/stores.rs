@@ -1,8 +1,8 @@
 //! The store lane by hand: 4096 ns for each block, in either direction.
 
 use neap_plan::{
-    AfterCompute, BufferId, BufferSpec, Compute, ExecutionPlan, Lane, Load, LoadFrom, PanelRange,
-    Return, StepId, StepRange, StepSpec, Store, WeightsAt, Workload, validate,
+    AfterCompute, BufferId, BufferSpec, Compute, ExecutionPlan, Lane, Load, PanelRange, Place,
+    Return, Space, StepId, StepRange, StepSpec, Store, WeightsAt, Workload, validate,
 };
 use neap_sim::{CostProfile, predict, simulate};
 
@@ -35,26 +35,26 @@ fn stored(waits: bool) -> (Workload, ExecutionPlan) {
         stores: u32::from(waits && i == 1),
     });
     let p = ExecutionPlan {
-        arena_bytes: BLOCK,
-        buffers: vec![0],
-        workspaces: vec![0; 3],
+        spaces: Space::of_host(BLOCK, 0, 0, BLOCK),
+        buffers: vec![Place::work(0)],
+        workspaces: vec![Place::work(0); 3],
         computes: computes.collect(),
         group_bytes: 0,
         loads: vec![Load {
+            from: Place::spill(0),
             bytes: BLOCK,
             after: AfterCompute {
                 run_back: 0,
                 computes: 1,
             },
             stores: 1,
-            from: LoadFrom::Spill,
             ..Load::default()
         }],
         stores: vec![Store {
             buffer: a,
-            offset: 0,
+            from: Place::work(0),
             bytes: BLOCK,
-            spill_offset: 0,
+            to: Place::spill(0),
             after: 1,
         }],
         returns: vec![Return {

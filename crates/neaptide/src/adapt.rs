@@ -124,9 +124,11 @@ impl Session {
         let ledger = next.ledger;
         let replaced = self.larger_spill(&next).and_then(|spill| {
             let (program, execution) = (next.program, next.execution);
-            let replaced = self
-                .inner
-                .replace(program, execution, &next.workload, spill);
+            let held = self.inner.held().map_err(|e| self.packed.told(e))?;
+            let transition = neap_planner::transition(&held, &execution);
+            let replaced =
+                self.inner
+                    .replace(program, execution, &next.workload, &transition, spill);
             replaced.map_err(|e| self.packed.told(e))
         });
         if replaced.is_ok() {

@@ -83,7 +83,6 @@ impl RunOptions {
             exact: self.exact,
             prepared_weights: self.prepared_weights,
             keep_activations: self.keep_activations,
-            tables_for_gaps: neap_runtime::tables_for_gaps,
         }
     }
 }

@@ -133,9 +133,14 @@ impl Session {
         let next = plan.clone();
         let spill = self.larger_spill(&next)?;
         let (ledger, latency_ns) = (next.ledger, next.latency_ns);
-        let replaced = self
-            .inner
-            .replace(next.program, next.execution, &next.workload, spill)?;
+        let transition = neap_planner::transition(&self.inner.held()?, &next.execution);
+        let replaced = self.inner.replace(
+            next.program,
+            next.execution,
+            &next.workload,
+            &transition,
+            spill,
+        )?;
         let rebinding = Rebinding {
             was_kept,
             high_water_bytes: ledger.total_bytes(),

@@ -133,7 +133,7 @@ fn tightest(model: &Model, options: &RunOptions) -> Result<Plan> {
     let smallest = model.bounds(&within(0)).smallest;
     let needed_bytes = smallest.total_bytes() - smallest.slack_bytes;
     let plan = model.plan(&within(needed_bytes))?;
-    if plan.execution.arena_bytes > smallest.arena_bytes {
+    if plan.execution.memory_bytes() > smallest.arena_bytes {
         bail!("the arena is larger than the smallest");
     }
     Ok(plan)

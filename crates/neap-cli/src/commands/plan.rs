@@ -169,7 +169,7 @@ fn figures(args: &PlanArgs, model: &Model, plan: &Plan, options: &RunOptions) ->
         "lower_bound_bytes": plan.lower_bound_bytes(),
         "smallest_feasible_bytes": bounds.smallest_feasible_bytes(),
         "unlimited_high_water_bytes": bounds.unlimited_high_water_bytes(),
-        "arena_bytes": plan.execution.arena_bytes,
+        "arena_bytes": plan.execution.memory_bytes(),
         "base_overhead_bytes": plan.base_overhead_bytes(),
         "ledger": plan.ledger,
         "resident_weight_bytes": plan.verdict.resident_bytes,

@@ -362,7 +362,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
         peak_memory_source: memory::PeakSource::VmHwm,
         planned_high_water_bytes: plan.high_water_bytes(),
         lower_bound_bytes: plan.lower_bound_bytes(),
-        arena_bytes: plan.execution.arena_bytes,
+        arena_bytes: plan.execution.memory_bytes(),
         base_overhead_bytes: plan.base_overhead_bytes(),
         ledger: plan.ledger,
         resident_weight_bytes: plan.verdict.resident_bytes,

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::rects::{Kind, busy, first_computes, rects};
-use crate::{ExecutionPlan, Lane, Timeline, Verdict, Workload};
+use crate::{ExecutionPlan, Lane, Place, SpaceKind, Timeline, Verdict, Workload};
 
 /// Renders a valid plan. `verdict` is the validator's, `timeline` the simulator's or the executor's; its
 /// last run is shown.
@@ -121,7 +121,7 @@ fn data(
         "title": title,
         "digest": plan.digest,
         "strategy": plan.strategy,
-        "arena": plan.arena_bytes,
+        "arena": plan.memory_bytes(),
         "high_water": verdict.high_water_bytes,
         "lower_bound": verdict.lower_bound_bytes,
         "resident": verdict.resident_bytes,
@@ -141,11 +141,7 @@ fn data(
 
 /// Bytes of weights that these computes find in resident ranges.
 fn resident_bytes(w: &Workload, plan: &ExecutionPlan, computes: std::ops::Range<usize>) -> u64 {
-    let is_resident = |offset: u64| {
-        plan.resident
-            .iter()
-            .any(|r| (r.offset..r.offset + r.bytes).contains(&offset))
-    };
+    let is_resident = |at: Place| plan.kind(at.space) == Some(SpaceKind::Resident);
     let mut bytes = 0;
     for (i, c) in plan.computes[computes].iter().enumerate() {
         let step = &w.steps[c.step.index()];

@@ -1,6 +1,12 @@
 //! The rectangles of one run, address × computes, that the renderings draw.
+//!
+//! A picture has one axis of addresses: memory spaces one above the other, and of those that are charged in parts only
+//! what is charged.
 
-use crate::{BufferId, ByteRange, ExecutionPlan, Lane, LoadFrom, Timeline, Workload, whole_blocks};
+use crate::{
+    Area, BufferId, ByteRange, ExecutionPlan, Lane, Place, SpaceKind, Timeline, Workload, sets,
+    whole_blocks,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -15,8 +21,9 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Rect {
     pub kind: Kind,
-    /// Index of the buffer, step, load, resident range or step with prepared panels.
+    /// Index of the buffer, step, load, part of resident memory or step with prepared panels.
     pub index: usize,
+    /// In the picture.
     pub arena: ByteRange,
     pub begin: i64,
     pub end: i64,
@@ -45,11 +52,12 @@ pub fn uses(workload: &Workload, plan: &ExecutionPlan) -> Vec<Option<(usize, usi
         let extents = step.extents.iter().map(|e| e.file_range());
         let extents = extents.zip(c.weights.extents.iter().copied());
         let table = step.rows.map(|r| r.file_range()).zip(c.weights.table);
-        for (wanted, offset) in panels.into_iter().chain(extents).chain(table) {
+        for (wanted, at) in panels.into_iter().chain(extents).chain(table) {
             let brings = |l: &crate::Load| {
-                let delta = l.offset.wrapping_sub(l.file_offset);
-                l.from == LoadFrom::Weights
-                    && delta == offset.wrapping_sub(wanted.begin)
+                let delta = l.to.offset.wrapping_sub(l.from.offset);
+                plan.kind(l.from.space) == Some(SpaceKind::Packed)
+                    && l.to.space == at.space
+                    && delta == at.offset.wrapping_sub(wanted.begin)
                     && l.file_range().holds(wanted)
             };
             let known = &plan.loads[..plan.loads.len().min(c.needs as usize)];
@@ -62,17 +70,55 @@ pub fn uses(workload: &Workload, plan: &ExecutionPlan) -> Vec<Option<(usize, usi
     uses
 }
 
+/// Where the parts of memory are in a picture.
+struct Axis {
+    /// What is charged, by place, and where it begins in the picture.
+    parts: Vec<(Area, u64)>,
+}
+
+impl Axis {
+    fn new(plan: &ExecutionPlan) -> Axis {
+        let mut parts = Vec::new();
+        let mut end = 0;
+        for (id, space) in (0..).map(crate::SpaceId).zip(&plan.spaces) {
+            let charged = match space.kind {
+                SpaceKind::Work => vec![ByteRange::new(0, space.bytes)],
+                SpaceKind::Resident => {
+                    let resident = plan.resident.iter().filter(|r| r.to.space == id);
+                    sets::set_of(resident.map(|r| r.area().range).collect())
+                }
+                SpaceKind::Spill | SpaceKind::Packed => continue,
+            };
+            for range in charged {
+                parts.push((Area { space: id, range }, end));
+                end += range.len();
+            }
+        }
+        Axis { parts }
+    }
+
+    fn range(&self, at: Place, bytes: u64) -> ByteRange {
+        let known = |(area, _): &&(Area, u64)| {
+            area.space == at.space && (area.range.begin..=area.range.end).contains(&at.offset)
+        };
+        let part = self.parts.iter().rfind(known);
+        let begin = part.map_or(0, |(area, begin)| begin + (at.offset - area.range.begin));
+        ByteRange::at(begin, bytes)
+    }
+}
+
 /// All rectangles of one run of a valid plan.
 pub fn rects(workload: &Workload, plan: &ExecutionPlan) -> Vec<Rect> {
     let n = plan.computes.len() as i64;
     let first = first_computes(workload, plan);
+    let axis = Axis::new(plan);
     let mut out = Vec::new();
     for (index, b) in workload.buffers.iter().enumerate() {
         if b.bytes > 0 && !b.live.is_empty() {
-            stays(workload, plan, &first, index, &mut out);
+            stays(workload, plan, &first, &axis, index, &mut out);
         }
     }
-    for (index, (step, &offset)) in workload.steps.iter().zip(&plan.workspaces).enumerate() {
+    for (index, (step, &at)) in workload.steps.iter().zip(&plan.workspaces).enumerate() {
         let reads_rows = plan
             .computes
             .get(first[index])
@@ -80,7 +126,7 @@ pub fn rects(workload: &Workload, plan: &ExecutionPlan) -> Vec<Rect> {
         let bytes = step.workspace_rect_bytes(reads_rows);
         if bytes > 0 {
             let (begin, end) = (first[index] as i64, first[index + 1] as i64);
-            let arena = ByteRange::at(offset, bytes);
+            let arena = axis.range(at, bytes);
             out.push(Rect {
                 kind: Kind::Workspace,
                 index,
@@ -97,7 +143,7 @@ pub fn rects(workload: &Workload, plan: &ExecutionPlan) -> Vec<Rect> {
         };
         let begin = i64::from(load.after.computes) - i64::from(load.after.run_back) * n;
         let (used_from, end) = (first_use as i64, last_use as i64 + 1);
-        let arena = load.arena_range();
+        let arena = axis.range(load.to, load.bytes);
         out.push(Rect {
             kind: Kind::Load,
             index,
@@ -107,8 +153,10 @@ pub fn rects(workload: &Workload, plan: &ExecutionPlan) -> Vec<Rect> {
             used_from,
         });
     }
-    for (index, range) in plan.resident.iter().enumerate() {
-        let arena = range.arena_range();
+    let resident = |(area, _): &&(Area, u64)| plan.kind(area.space) == Some(SpaceKind::Resident);
+    let resident = axis.parts.iter().filter(resident);
+    let resident = resident.map(|&(area, begin)| ByteRange::at(begin, area.range.len()));
+    for (index, arena) in sets::set_of(resident.collect()).into_iter().enumerate() {
         out.push(Rect {
             kind: Kind::Resident,
             index,
@@ -124,7 +172,7 @@ pub fn rects(workload: &Workload, plan: &ExecutionPlan) -> Vec<Rect> {
         out.push(Rect {
             kind: Kind::Prepared,
             index,
-            arena: ByteRange::at(p.offset, bytes),
+            arena: axis.range(p.at, bytes),
             begin: 0,
             end: n,
             used_from: 0,
@@ -139,6 +187,7 @@ fn stays(
     workload: &Workload,
     plan: &ExecutionPlan,
     first: &[usize],
+    axis: &Axis,
     index: usize,
     out: &mut Vec<Rect>,
 ) {
@@ -171,12 +220,12 @@ fn stays(
         let load = i
             .checked_sub(1)
             .map(|i| &plan.loads[returns[i].load as usize]);
-        let offset = load.map_or(plan.buffers[index], |l| l.offset);
+        let at = load.map_or(plan.buffers[index], |l| l.to);
         let begin = load.map_or(first[from], |l| l.after.computes as usize);
         out.push(Rect {
             kind: Kind::Buffer,
             index,
-            arena: ByteRange::at(offset, bytes),
+            arena: axis.range(at, bytes),
             begin: begin as i64,
             end: end as i64,
             used_from: first[from] as i64,

@@ -35,7 +35,6 @@ pub fn ns_text(ns: u64) -> String {
 /// Renders a valid plan; the timeline's last run gives the lanes.
 pub fn text(workload: &Workload, plan: &ExecutionPlan, timeline: Option<&Timeline>) -> String {
     let rects = rects(workload, plan);
-    let high_water = rects.iter().map(|r| r.arena.end).max().unwrap_or(0);
     let mut out = String::new();
     let mut line = |text: &str| {
         out.push_str(text);
@@ -43,17 +42,13 @@ pub fn text(workload: &Workload, plan: &ExecutionPlan, timeline: Option<&Timelin
     };
     let loaded = plan.loaded_bytes_per_run();
     line(&format!("strategy    {}", plan.strategy));
-    line(&format!(
-        "arena       {} (high-water mark {})",
-        bytes_text(plan.arena_bytes),
-        bytes_text(high_water)
-    ));
+    line(&format!("memory      {}", bytes_text(plan.memory_bytes())));
     line(&format!(
         "weights     {}",
         bytes_text(workload.weight_bytes())
     ));
     line(&format!(
-        "  resident  {} in {} ranges",
+        "  resident  {} in {} reads",
         bytes_text(plan.resident_bytes()),
         plan.resident.len()
     ));
@@ -105,7 +100,7 @@ pub fn text(workload: &Workload, plan: &ExecutionPlan, timeline: Option<&Timelin
 fn map(plan: &ExecutionPlan, rects: &[Rect], line: &mut impl FnMut(&str)) {
     let n = plan.computes.len().max(1);
     let columns = n.min(COLUMNS);
-    let row_bytes = plan.arena_bytes.div_ceil(ROWS as u64).max(1);
+    let row_bytes = plan.memory_bytes().div_ceil(ROWS as u64).max(1);
     // A column shows the middle one of its computes.
     let shown: Vec<i64> = (0..columns)
         .map(|c| ((2 * c + 1) * n / (2 * columns)) as i64)

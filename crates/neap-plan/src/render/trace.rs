@@ -188,14 +188,13 @@ impl What<'_> {
         if span.lane == Lane::Store {
             let store = self.plan.stores.get(span.action as usize)?;
             let buffer = self.workload.buffers.get(store.buffer.index())?;
-            let args = json!({ "bytes": store.bytes, "offset": store.offset, "spill_offset": store.spill_offset });
+            let args = json!({ "bytes": store.bytes, "offset": store.from.offset, "spill_offset": store.to.offset });
             return Some((buffer.name.clone(), args));
         }
         let load = self.plan.loads.get(span.action as usize)?;
         let user = self.first_user.get(&span.action);
         let name = user.and_then(|&compute| self.compute_name(compute));
-        let args =
-            json!({ "bytes": load.bytes, "offset": load.offset, "file_offset": load.file_offset });
+        let args = json!({ "bytes": load.bytes, "offset": load.to.offset, "file_offset": load.from.offset });
         Some((
             name.unwrap_or_else(|| format!("load {}", span.action)),
             args,

@@ -1,7 +1,8 @@
 //! What is computed: every panel of every step once, in order, with its weights in memory by then.
 
 use crate::{
-    ByteRange, Compute, ExecutionPlan as Plan, LoadFrom, PanelRange, StepSpec, Violation, Workload,
+    ByteRange, Compute, ExecutionPlan as Plan, PanelRange, Place, SpaceId, SpaceKind, StepSpec,
+    Violation, Workload,
 };
 
 /// When each step computes: `times[s]` is the step's range of computes.
@@ -80,19 +81,42 @@ fn check_weight_list(compute: usize, step: &StepSpec, c: &Compute) -> Result<(),
     Ok(())
 }
 
-/// Finds, for each weight that a compute wants, the load that brings it. Returns the last use of each load.
+/// Byte `f` of the file goes to byte `f + delta` of the space: a weight that is wanted at a place lies in a load
+/// with the same key as its own.
+type Key = (SpaceId, u64);
+
+fn key(at: Place, file_offset: u64) -> Key {
+    (at.space, at.offset.wrapping_sub(file_offset))
+}
+
+/// What is brought of the file, by key and then by address.
+struct Brought<T>(Vec<(Key, ByteRange, T)>);
+
+impl<T: Copy> Brought<T> {
+    fn new(items: impl Iterator<Item = (Place, ByteRange, T)>) -> Self {
+        let mut items: Vec<_> = items
+            .map(|(to, file, what)| (key(to, file.begin), file, what))
+            .collect();
+        // Those of one key and address stay in their order.
+        items.sort_by_key(|&(key, file, _)| (key, file.begin));
+        Brought(items)
+    }
+
+    fn of(&self, key: Key) -> &[(Key, ByteRange, T)] {
+        let begin = self.0.partition_point(|&(k, ..)| k < key);
+        let end = self.0.partition_point(|&(k, ..)| k <= key);
+        &self.0[begin..end]
+    }
+}
+
+/// Finds, for each weight that a compute wants, what brings it: a load that is complete by then, or resident loads that
+/// the compute has waited for. Returns the last use of each load.
 pub(super) fn check_weights(w: &Workload, plan: &Plan) -> Result<Vec<Option<usize>>, Violation> {
-    // A load puts file byte f at arena byte f + delta; a wanted range lies in a load of the same delta.
-    let delta = |at: u64, file_offset: u64| at.wrapping_sub(file_offset);
-    let residents = plan.resident.iter();
-    let mut by_delta: Vec<(u64, ByteRange, Option<usize>)> = residents
-        .map(|r| (delta(r.offset, r.file_offset), r.file_range(), None))
-        .collect();
-    let loads = plan.loads.iter().enumerate();
-    let loads = loads.filter(|(_, l)| l.from == LoadFrom::Weights);
-    by_delta.extend(loads.map(|(i, l)| (delta(l.offset, l.file_offset), l.file_range(), Some(i))));
-    // Those of one delta stay in their order.
-    by_delta.sort_by_key(|&(delta, ..)| delta);
+    let from_packed = |from: Place| plan.kind(from.space) == Some(SpaceKind::Packed);
+    let loads = (0..).zip(&plan.loads).filter(|(_, l)| from_packed(l.from));
+    let loads: Brought<usize> = Brought::new(loads.map(|(i, l)| (l.to, l.file_range(), i)));
+    let resident = plan.resident.iter();
+    let resident = Brought::new(resident.map(|r| (r.to, r.file_range(), r.first)));
     let mut last_use = vec![None; plan.loads.len()];
     for (compute, c) in plan.computes.iter().enumerate() {
         if c.needs as usize > plan.loads.len() {
@@ -113,27 +137,38 @@ pub(super) fn check_weights(w: &Workload, plan: &Plan) -> Result<Vec<Option<usiz
             .map(|e| e.file_range())
             .zip(c.weights.extents.iter().copied());
         let table = step.rows.map(|r| r.file_range()).zip(c.weights.table);
-        for (k, (wanted, offset)) in panels.into_iter().chain(extents).chain(table).enumerate() {
-            let delta = delta(offset, wanted.begin);
-            let begin = by_delta.partition_point(|&(d, ..)| d < delta);
-            let end = by_delta.partition_point(|&(d, ..)| d <= delta);
-            let complete = |load: Option<usize>| load.is_none_or(|l| l < c.needs as usize);
-            let found = by_delta[begin..end]
-                .iter()
-                .rev()
-                .find(|(_, range, load)| range.holds(wanted) && complete(*load));
-            match found {
-                None => {
-                    return Err(Violation::WeightMissing {
-                        compute,
-                        what: format!("weight {k}"),
-                        offset,
-                    });
+        for (k, (wanted, at)) in panels.into_iter().chain(extents).chain(table).enumerate() {
+            let key = key(at, wanted.begin);
+            let missing = || Violation::WeightMissing {
+                compute,
+                what: format!("weight {k}"),
+                at,
+            };
+            if plan.kind(at.space) == Some(SpaceKind::Resident) {
+                if !holds_together(resident.of(key), wanted, compute) {
+                    return Err(missing());
                 }
-                Some((.., Some(load))) => last_use[*load] = Some(compute),
-                Some((.., None)) => {}
+                continue;
             }
+            let found = loads.of(key).iter();
+            let found =
+                found.filter(|(_, file, load)| file.holds(wanted) && *load < c.needs as usize);
+            let load = found.map(|&(.., load)| load).max().ok_or_else(missing)?;
+            last_use[load] = Some(compute);
         }
     }
     Ok(last_use)
+}
+
+/// Whether resident loads that the compute has waited for bring all of `wanted`, one beside the other.
+fn holds_together(resident: &[(Key, ByteRange, u32)], wanted: ByteRange, compute: usize) -> bool {
+    let first = resident.partition_point(|(_, file, _)| file.end <= wanted.begin);
+    let mut here = wanted.begin;
+    for (_, file, first) in &resident[first..] {
+        if here >= wanted.end || file.begin > here || *first as usize > compute {
+            break;
+        }
+        here = here.max(file.end);
+    }
+    here >= wanted.end
 }

@@ -3,7 +3,7 @@
 //! Each lane goes in order, so a circle shows in prefixes: an action waits for the first so many of another
 //! lane, and none of those may wait for the action itself or for what comes after it in its lane.
 
-use crate::{ExecutionPlan as Plan, LoadFrom, Violation};
+use crate::{ExecutionPlan as Plan, SpaceKind, Violation};
 
 /// Loads and stores in a form that can always make progress.
 pub(super) fn check_dependencies(plan: &Plan) -> Result<(), Violation> {
@@ -50,7 +50,7 @@ pub(super) fn check_dependencies(plan: &Plan) -> Result<(), Violation> {
                 }
                 continue;
             }
-            (1, _) if l.from == LoadFrom::Spill => {
+            (1, _) if plan.kind(l.from.space) == Some(SpaceKind::Spill) => {
                 "it reads what its own run stores, and may start in the run before".into()
             }
             (1, c) if c < n => continue,

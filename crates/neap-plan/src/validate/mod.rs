@@ -3,22 +3,24 @@
 //! it before it runs.
 //!
 //! It unrolls the cycle. Time is counted in computes: compute `i` of run `r` occupies `[r·n + i, r·n + i + 1)`.
-//! Everything in the arena is a rectangle, address × time, and two rectangles may not overlap:
+//! Everything in work memory is a rectangle, address × time, and two rectangles may not overlap:
 //!
 //! ```text
 //!   buffer      first compute of its first step  →  last compute of its last step, or until it is stored
 //!     returned  the `after` of the load that brings it back  →  the same
 //!   workspace   first → last compute of its step
 //!   load        its `after` → the last compute that uses it      (it may be in flight from `after` on)
-//!   resident    always
 //!   prepared    always
 //! ```
 //!
+//! Resident weights have memory of their own.
 //! A load lives less than two runs, so three consecutive runs show every meeting of two rectangles.
 
 mod computes;
 mod lanes;
 mod rects;
+mod residents;
+mod spaces;
 mod stays;
 mod workload;
 
@@ -26,12 +28,12 @@ pub use workload::check_workload;
 
 use thiserror::Error;
 
-use crate::{ExecutionPlan, ExecutionPlan as Plan, Workload};
+use crate::{ExecutionPlan, ExecutionPlan as Plan, Place, SpaceKind, Workload};
 
 /// What a valid plan uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// One past the highest arena byte that anything uses.
+    /// The memory that is charged: all work memory, and what resident loads fill.
     pub high_water_bytes: u64,
     /// Most bytes live at any one time: no layout of the same live ranges can do with fewer.
     pub lower_bound_bytes: u64,
@@ -61,20 +63,32 @@ pub enum Violation {
         offset: u64,
         align: u64,
     },
-    #[error("{what} at offset {offset} with {bytes} bytes exceeds the arena of {arena_bytes}")]
-    OutsideArena {
+    #[error("malformed spaces: {0}")]
+    Spaces(String),
+    #[error("{what} lies at {at}, which is not of the kind {kind:?}")]
+    WrongSpace {
         what: String,
-        offset: u64,
-        bytes: u64,
-        arena_bytes: u64,
+        at: Place,
+        kind: SpaceKind,
     },
+    #[error("{what} at {at} with {bytes} bytes exceeds its space of {space_bytes}")]
+    OutsideSpace {
+        what: String,
+        at: Place,
+        bytes: u64,
+        space_bytes: u64,
+    },
+    #[error("the change of plans: {0}")]
+    Transition(String),
+    #[error("resident load {load}: {why}")]
+    Resident { load: usize, why: &'static str },
     #[error("compute {compute}: {why}")]
     Coverage { compute: usize, why: String },
-    #[error("compute {compute}: no load that is complete by then puts {what} at offset {offset}")]
+    #[error("compute {compute}: no load that is complete by then puts {what} at {at}")]
     WeightMissing {
         compute: usize,
         what: String,
-        offset: u64,
+        at: Place,
     },
     #[error("load {load}: {why}")]
     Dependency { load: usize, why: String },
@@ -117,18 +131,22 @@ pub enum Violation {
 pub fn validate(workload: &Workload, plan: &ExecutionPlan) -> Result<Verdict, Violation> {
     check_workload(workload)?;
     check_shape(workload, plan)?;
+    spaces::check_spaces(plan)?;
+    residents::check_places(plan)?;
     let times = computes::check_coverage(workload, plan)?;
     let last_use = computes::check_weights(workload, plan)?;
+    residents::check_order(plan)?;
     lanes::check_dependencies(plan)?;
     let stays = stays::stays(workload, plan, &times)?;
     let rects = rects::rectangles(workload, plan, &times, &stays, &last_use)?;
-    let (high_water_bytes, lower_bound_bytes) = rects::check_overlaps(plan, &rects)?;
+    let most_live_bytes = rects::check_overlaps(plan, &rects)?;
+    let resident_bytes = plan.resident_bytes();
     Ok(Verdict {
-        high_water_bytes,
-        lower_bound_bytes,
+        high_water_bytes: plan.memory_bytes(),
+        lower_bound_bytes: most_live_bytes.saturating_add(resident_bytes),
         loaded_bytes_per_run: plan.loaded_bytes_per_run(),
         stored_bytes_per_run: plan.stored_bytes_per_run(),
-        resident_bytes: plan.resident_bytes(),
+        resident_bytes,
         spill_bytes: plan.spill_bytes(),
     })
 }

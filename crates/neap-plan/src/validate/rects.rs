@@ -1,9 +1,11 @@
-//! Everything in the arena as rectangles, address × time, and that no two of them overlap.
+//! Everything in work memory as rectangles, address × time, and that no two of them overlap.
 
 use super::computes::StepTimes;
+use super::spaces::{aligned, check_file_range, inside};
 use super::stays::Stay;
 use crate::{
-    BLOCK_BYTES, ByteRange, ExecutionPlan as Plan, LoadFrom, Violation, WORKSPACE_ALIGN, Workload,
+    Area, BLOCK_BYTES, ExecutionPlan as Plan, Place, SpaceKind, Violation, WORKSPACE_ALIGN,
+    Workload,
 };
 
 /// What a rectangle is, for messages.
@@ -12,7 +14,6 @@ enum Owner {
     Buffer(usize),
     Workspace(usize),
     Load(usize),
-    Resident(usize),
     Prepared(usize),
 }
 
@@ -22,7 +23,6 @@ impl Owner {
             Owner::Buffer(i) => format!("buffer {i} of run {run}"),
             Owner::Workspace(i) => format!("the workspace of step {i} of run {run}"),
             Owner::Load(i) => format!("load {i} of run {run}"),
-            Owner::Resident(i) => format!("resident load {i}"),
             Owner::Prepared(i) => format!("the prepared panels of step {i}"),
         }
     }
@@ -31,7 +31,7 @@ impl Owner {
 pub(super) struct Rect {
     owner: Owner,
     run: u64,
-    arena: ByteRange,
+    area: Area,
     begin: u64,
     /// No step uses it from then on; until `end` a store may still read it.
     used_until: u64,
@@ -43,7 +43,7 @@ pub(super) struct Rect {
 
 const RUNS: u64 = 3;
 
-/// All rectangles of [`RUNS`] consecutive runs, each inside the arena and aligned.
+/// All rectangles of [`RUNS`] consecutive runs, each inside its space and aligned.
 pub(super) fn rectangles(
     w: &Workload,
     plan: &Plan,
@@ -53,16 +53,16 @@ pub(super) fn rectangles(
 ) -> Result<Vec<Rect>, Violation> {
     let n = plan.computes.len() as u64;
     let items = stays.len() + w.steps.len() + plan.loads.len();
-    let mut rects = Vec::with_capacity(items * RUNS as usize + plan.resident.len());
+    let mut rects = Vec::with_capacity(items * RUNS as usize + plan.prepared.len());
     // Times are relative to run 1, where a load's start in the run before is not negative.
     for stay in stays {
         let rect = Rect {
             owner: Owner::Buffer(stay.buffer),
             run: 0,
-            arena: inside(
+            area: in_work(
                 plan,
                 Owner::Buffer(stay.buffer),
-                stay.offset,
+                stay.at,
                 stay.bytes,
                 stay.align,
             )?,
@@ -74,64 +74,57 @@ pub(super) fn rectangles(
         };
         rects.extend((0..RUNS).map(|run| rect.in_run(run, n)));
     }
-    for (i, (s, &offset)) in w.steps.iter().zip(&plan.workspaces).enumerate() {
+    for (i, (s, &at)) in w.steps.iter().zip(&plan.workspaces).enumerate() {
         let bytes = s.workspace_rect_bytes(times.reads_rows[i]);
         if bytes > 0 {
             let owner = Owner::Workspace(i);
-            let arena = inside(
+            let area = in_work(
                 plan,
                 owner,
-                offset,
+                at,
                 bytes,
                 s.workspace_align(times.reads_rows[i]),
             )?;
-            let rect = Rect::plain(owner, arena, n + times.first[i], n + times.first[i + 1]);
+            let rect = Rect::plain(owner, area, n + times.first[i], n + times.first[i + 1]);
             rects.extend((0..RUNS).map(|run| rect.in_run(run, n)));
         }
     }
     for (i, l) in plan.loads.iter().enumerate() {
-        check_blocks(|| format!("load {i}"), l.file_offset, l.bytes)?;
-        if l.from == LoadFrom::Spill {
+        if plan.kind(l.from.space) == Some(SpaceKind::Spill) {
             // The stay that it opens is its rectangle.
             continue;
         }
+        check_file_range(plan, || format!("load {i}"), l.from, l.bytes)?;
         let Some(last) = last_use[i] else {
             return Err(Violation::UnusedLoad { load: i });
         };
-        let arena = inside(plan, Owner::Load(i), l.offset, l.bytes, BLOCK_BYTES)?;
+        let area = in_work(plan, Owner::Load(i), l.to, l.bytes, BLOCK_BYTES)?;
         let rect = Rect {
             opened_by: Some(i as u32),
             ..Rect::plain(
                 Owner::Load(i),
-                arena,
+                area,
                 l.after.time(1, n),
                 n + last as u64 + 1,
             )
         };
         rects.extend((0..RUNS).map(|run| rect.in_run(run, n)));
     }
-    let always = |owner, arena| Rect::plain(owner, arena, 0, (RUNS + 1) * n.max(1));
-    for (i, r) in plan.resident.iter().enumerate() {
-        check_blocks(|| format!("resident load {i}"), r.file_offset, r.bytes)?;
-        let owner = Owner::Resident(i);
-        let arena = inside(plan, owner, r.offset, r.bytes, BLOCK_BYTES)?;
-        rects.push(always(owner, arena));
-    }
     for p in &plan.prepared {
         let owner = Owner::Prepared(p.step.index());
         let bytes = w.steps[p.step.index()].prepared_bytes();
-        let arena = inside(plan, owner, p.offset, bytes, WORKSPACE_ALIGN)?;
-        rects.push(always(owner, arena));
+        let area = in_work(plan, owner, p.at, bytes, WORKSPACE_ALIGN)?;
+        rects.push(Rect::plain(owner, area, 0, (RUNS + 1) * n.max(1)));
     }
     Ok(rects)
 }
 
 impl Rect {
-    fn plain(owner: Owner, arena: ByteRange, begin: u64, end: u64) -> Rect {
+    fn plain(owner: Owner, area: Area, begin: u64, end: u64) -> Rect {
         Rect {
             owner,
             run: 0,
-            arena,
+            area,
             begin,
             used_until: end,
             end,
@@ -151,30 +144,17 @@ impl Rect {
     }
 }
 
-fn inside(
+fn in_work(
     plan: &Plan,
     owner: Owner,
-    offset: u64,
+    at: Place,
     bytes: u64,
     align: u64,
-) -> Result<ByteRange, Violation> {
+) -> Result<Area, Violation> {
     let what = || owner.name(0);
-    if !offset.is_multiple_of(align) {
-        return Err(Violation::Misaligned {
-            what: what(),
-            offset,
-            align,
-        });
-    }
-    match offset.checked_add(bytes) {
-        Some(end) if end <= plan.arena_bytes => Ok(ByteRange::new(offset, end)),
-        _ => Err(Violation::OutsideArena {
-            what: what(),
-            offset,
-            bytes,
-            arena_bytes: plan.arena_bytes,
-        }),
-    }
+    aligned(what, at, align)?;
+    inside(plan, what, at, bytes, SpaceKind::Work)?;
+    Ok(at.area(bytes))
 }
 
 /// Whether `next`, which comes while a store may still read `held`, waits for that store by itself.
@@ -188,34 +168,11 @@ fn waits_for_store(plan: &Plan, held: &Rect, next: &Rect) -> bool {
         && load.stores > store
 }
 
-fn check_blocks(
-    what: impl FnOnce() -> String,
-    file_offset: u64,
-    bytes: u64,
-) -> Result<(), Violation> {
-    if !file_offset.is_multiple_of(BLOCK_BYTES) || !bytes.is_multiple_of(BLOCK_BYTES) || bytes == 0
-    {
-        let offset = if file_offset.is_multiple_of(BLOCK_BYTES) {
-            bytes
-        } else {
-            file_offset
-        };
-        return Err(Violation::Misaligned {
-            what: format!("the file range of {}", what()),
-            offset,
-            align: BLOCK_BYTES,
-        });
-    }
-    Ok(())
-}
-
-/// Sweeps time; every rectangle that begins is compared with all that are live. Returns the high-water
-/// mark and the most bytes live at once.
-pub(super) fn check_overlaps(plan: &Plan, rects: &[Rect]) -> Result<(u64, u64), Violation> {
+/// Sweeps time; every rectangle that begins is compared with all that are live. Returns the most bytes live at once.
+pub(super) fn check_overlaps(plan: &Plan, rects: &[Rect]) -> Result<u64, Violation> {
     let mut by_begin: Vec<(u64, usize)> = (0..).zip(rects).map(|(i, r)| (r.begin, i)).collect();
     by_begin.sort_unstable();
     let mut live: Vec<&Rect> = Vec::new();
-    let mut high_water = 0;
     let mut most_live = 0u64;
     for (_, index) in by_begin {
         let r = &rects[index];
@@ -228,7 +185,7 @@ pub(super) fn check_overlaps(plan: &Plan, rects: &[Rect]) -> Result<(u64, u64), 
         }
         live.retain(|other| other.end > r.begin);
         let meets =
-            |other: &&&Rect| other.arena.overlaps(r.arena) && !waits_for_store(plan, other, r);
+            |other: &&&Rect| other.area.overlaps(r.area) && !waits_for_store(plan, other, r);
         if let Some(other) = live.iter().find(meets) {
             let (a, b) = (other.owner.name(other.run), r.owner.name(r.run));
             return Err(Violation::Overlap {
@@ -238,10 +195,8 @@ pub(super) fn check_overlaps(plan: &Plan, rects: &[Rect]) -> Result<(u64, u64), 
             });
         }
         live.push(r);
-        high_water = high_water.max(r.arena.end);
         let used = live.iter().filter(|other| other.used_until > r.begin);
-        most_live = most_live.max(used.map(|r| r.arena.len()).sum());
+        most_live = most_live.max(used.map(|r| r.area.range.len()).sum());
     }
-    debug_assert!(high_water <= plan.arena_bytes);
-    Ok((high_water, most_live))
+    Ok(most_live)
 }

@@ -11,15 +11,16 @@
 //! itself may come as soon as `used_until`; for everything else it is over when some compute has waited.
 
 use super::computes::StepTimes;
+use super::spaces::inside;
 use crate::{
-    BLOCK_BYTES, BufferId, ByteRange, ExecutionPlan as Plan, LoadFrom, Return, Store, Violation,
+    Area, BLOCK_BYTES, BufferId, ExecutionPlan as Plan, Place, Return, SpaceKind, Store, Violation,
     Workload, whole_blocks,
 };
 
 /// A stretch of time in which a buffer lies at one place. Times count from the start of its run.
 pub(super) struct Stay {
     pub buffer: usize,
-    pub offset: u64,
+    pub at: Place,
     pub bytes: u64,
     pub align: u64,
     pub begin: u64,
@@ -42,7 +43,7 @@ pub(super) fn stays(w: &Workload, plan: &Plan, times: &StepTimes) -> Result<Vec<
         let Some(list) = stores_of.get_mut(s.buffer.index()) else {
             return Err(bad_store(store, "there is no such buffer"));
         };
-        check_blocks(store, s)?;
+        check_blocks(plan, store, s)?;
         list.push(store);
     }
     if let Some(back) = plan.returns.last()
@@ -62,7 +63,7 @@ pub(super) fn stays(w: &Workload, plan: &Plan, times: &StepTimes) -> Result<Vec<
     for (buffer, stores) in stores_of.iter().enumerate() {
         check.buffer(w, buffer, stores, &mut out)?;
     }
-    let from_spill = |load: &usize| plan.loads[*load].from == LoadFrom::Spill;
+    let from_spill = |load: &usize| is_spill(plan, plan.loads[*load].from);
     let unused = |load: &usize| from_spill(load) && !check.load_used[*load];
     if let Some(load) = (0..plan.loads.len()).find(unused) {
         return Err(Violation::UnusedLoad { load });
@@ -115,7 +116,7 @@ impl Check<'_> {
         let mut begins = vec![spec.live.begin];
         out.push(Stay {
             buffer,
-            offset: self.plan.buffers[buffer],
+            at: self.plan.buffers[buffer],
             bytes,
             align,
             begin: first(spec.live.begin),
@@ -133,7 +134,7 @@ impl Check<'_> {
             let Some(l) = self.plan.loads.get(load) else {
                 return Err(not_so(back, "there is no such load"));
             };
-            if l.from != LoadFrom::Spill || l.bytes != bytes || self.load_used[load] {
+            if !is_spill(self.plan, l.from) || l.bytes != bytes || self.load_used[load] {
                 return Err(not_so(back, "its load brings something else"));
             }
             if self.plan.computes[first(step) as usize].needs as usize <= load {
@@ -142,7 +143,7 @@ impl Check<'_> {
             self.load_used[load] = true;
             begins.push(step);
             out.push(Stay {
-                offset: l.offset,
+                at: l.to,
                 begin: u64::from(l.after.computes),
                 opened_by: Some(back.load),
                 ..*out.last().unwrap_or(&EMPTY)
@@ -163,8 +164,7 @@ impl Check<'_> {
         for back in returns {
             let l = &self.plan.loads[back.load as usize];
             let complete = stores.iter().rev().filter(|&&s| s < l.stores as usize);
-            let mut same_place =
-                complete.filter(|&&s| self.plan.stores[s].spill_offset == l.file_offset);
+            let mut same_place = complete.filter(|&&s| self.plan.stores[s].to == l.from);
             let Some(&store) = same_place.next() else {
                 return Err(not_so(back, "no store that is complete by then wrote it"));
             };
@@ -189,7 +189,7 @@ impl Check<'_> {
             let Some(stay) = stay.checked_sub(1).map(|i| &mut out[from + i]) else {
                 return Err(bad_store(store, "its buffer is not in memory yet"));
             };
-            if s.offset != stay.offset || s.bytes != bytes {
+            if s.from != stay.at || s.bytes != bytes {
                 return Err(bad_store(store, "its buffer lies elsewhere"));
             }
             stay.held_by = Some(store as u32);
@@ -204,7 +204,10 @@ impl Check<'_> {
 
 const EMPTY: Stay = Stay {
     buffer: 0,
-    offset: 0,
+    at: Place {
+        space: crate::SpaceId(0),
+        offset: 0,
+    },
     bytes: 0,
     align: 1,
     begin: 0,
@@ -229,11 +232,12 @@ fn bad_store(store: usize, why: &str) -> Violation {
     }
 }
 
-fn check_blocks(store: usize, s: &Store) -> Result<(), Violation> {
-    for (name, value) in [
-        ("bytes", s.bytes),
-        ("place in the spill file", s.spill_offset),
-    ] {
+fn is_spill(plan: &Plan, at: Place) -> bool {
+    plan.kind(at.space) == Some(SpaceKind::Spill)
+}
+
+fn check_blocks(plan: &Plan, store: usize, s: &Store) -> Result<(), Violation> {
+    for (name, value) in [("bytes", s.bytes), ("place in the spill file", s.to.offset)] {
         if !value.is_multiple_of(BLOCK_BYTES) || value >= 1 << 44 {
             return Err(bad_store(
                 store,
@@ -241,7 +245,13 @@ fn check_blocks(store: usize, s: &Store) -> Result<(), Violation> {
             ));
         }
     }
-    Ok(())
+    inside(
+        plan,
+        || format!("store {store}"),
+        s.to,
+        s.bytes,
+        SpaceKind::Spill,
+    )
 }
 
 /// A buffer that nobody lists may be used, and written, by every step of its live range.
@@ -282,18 +292,18 @@ fn complete_at(plan: &Plan) -> Vec<u64> {
 fn check_spill_file(plan: &Plan, read_until: &[u64]) -> Result<(), Violation> {
     let mut order: Vec<usize> = (0..plan.stores.len()).collect();
     order.sort_by_key(|&s| plan.stores[s].after);
-    let mut live: Vec<(ByteRange, usize)> = Vec::new();
+    let mut live: Vec<(Area, usize)> = Vec::new();
     for store in order {
         let s = &plan.stores[store];
         live.retain(|&(_, other)| read_until[other] > u64::from(s.after));
-        if let Some(&(_, a)) = live.iter().find(|(r, _)| r.overlaps(s.spill_range())) {
+        if let Some(&(_, a)) = live.iter().find(|(r, _)| r.overlaps(s.to.area(s.bytes))) {
             return Err(Violation::Overlap {
                 a: format!("what store {a} wrote"),
                 b: format!("what store {store} writes"),
                 time: s.after.into(),
             });
         }
-        live.push((s.spill_range(), store));
+        live.push((s.to.area(s.bytes), store));
     }
     Ok(())
 }

@@ -60,7 +60,7 @@ pub fn plan(
     let resident = vec![false; schedule.units.len()];
     let played = window.play(&resident, costs, sim);
     let plan = assemble("blocks", &window, &resident, &played);
-    (plan.arena_bytes <= base + most_bytes).then_some((plan, played.prediction))
+    (plan.memory_bytes() <= base + most_bytes).then_some((plan, played.prediction))
 }
 
 /// Where each block begins above the ground: in turn at the bottom and at the top. The last of an odd number

@@ -22,10 +22,11 @@ mod refine;
 pub mod residency;
 mod skyline;
 
+use neap_plan::sets::{bytes_of, set_of};
 use neap_plan::{BLOCK_BYTES, ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
 
-use crate::assemble::{assemble, resident_ranges};
+use crate::assemble::assemble;
 use crate::ground::{Ground, Memory, Reserve, Tables, prefers_rows};
 use crate::layout::Layouts;
 use crate::options::{Effort, PlanOptions};
@@ -480,11 +481,11 @@ pub fn all_resident_bytes(w: &Workload, grounds: &Grounds) -> u64 {
     resident_end(ground, &schedule, &resident)
 }
 
-/// One past the highest byte of resident units above the ground.
+/// What is charged for the ground and the resident units.
 fn resident_end(ground: &Ground, schedule: &Schedule, resident: &[bool]) -> u64 {
-    let begin = ground.fixed_bytes.next_multiple_of(BLOCK_BYTES);
-    let ranges = resident_ranges(schedule, resident, begin);
-    ranges.last().map_or(begin, |r| r.offset + r.bytes)
+    let units = schedule.units.iter().zip(resident);
+    let files = units.filter(|(_, r)| **r).map(|(u, _)| u.file);
+    ground.fixed_bytes.next_multiple_of(BLOCK_BYTES) + bytes_of(&set_of(files.collect()))
 }
 
 /// Everything resident, if that fits: no loads, every step in one piece.
@@ -512,5 +513,5 @@ pub fn all_resident(
     };
     let played: Played = window.play(&resident, costs, sim);
     let plan = assemble("resident", &window, &resident, &played);
-    (plan.arena_bytes <= budget_bytes).then_some((plan, played.prediction))
+    (plan.memory_bytes() <= budget_bytes).then_some((plan, played.prediction))
 }

@@ -9,15 +9,16 @@
 //! Whatever comes over memory that a store still reads waits for that store.
 
 use neap_plan::{
-    AfterCompute, BufferId, ByteRange, ExecutionPlan, Load, LoadFrom, Return, StepId, Store,
-    Workload,
+    AfterCompute, Area, BufferId, ExecutionPlan, Load, Place, Return, StepId, Store, Workload,
 };
+
+use crate::placement::size_spaces;
 
 use super::split::{Split, Stay, uses};
 
 /// Something in the arena, in computes of one run.
 struct Rect {
-    arena: ByteRange,
+    area: Area,
     begin: i64,
     end: i64,
     opens: Opens,
@@ -48,7 +49,7 @@ pub fn merge(w: &Workload, split: &Split, mut plan: ExecutionPlan) -> ExecutionP
     }
     let place = |stay: &Stay| {
         let bytes = split.workload.buffers[stay.part as usize].bytes;
-        ByteRange::at(plan.buffers[stay.part as usize], bytes)
+        plan.buffers[stay.part as usize].area(bytes)
     };
     let stores = stores(w, split, &first, place);
     let mut rects = rects(split, &plan, &first);
@@ -60,7 +61,7 @@ pub fn merge(w: &Workload, split: &Split, mut plan: ExecutionPlan) -> ExecutionP
     let mut computes_wait = vec![0u32; n];
     for (store, (s, used_until)) in stores.iter().enumerate() {
         let until = i64::from(*used_until);
-        for r in rects.iter().filter(|r| r.arena.overlaps(s.arena_range())) {
+        for r in rects.iter().filter(|r| r.area.overlaps(s.area())) {
             let wait = match r.opens {
                 Opens::Compute if r.begin >= until => computes_wait.get_mut(r.begin as usize),
                 // Loads of the next run, that begin in this one.
@@ -105,7 +106,7 @@ pub fn merge(w: &Workload, split: &Split, mut plan: ExecutionPlan) -> ExecutionP
             continue;
         }
         let stay = &split.stays[backs[i].stay];
-        let arena = place(stay);
+        let area = place(stay);
         // The last store of the buffer before it went.
         let left = stay.after.map_or(0, |absence| absence.last_use);
         let of_buffer = stores.iter().rposition(|(s, used_until)| {
@@ -113,15 +114,14 @@ pub fn merge(w: &Workload, split: &Split, mut plan: ExecutionPlan) -> ExecutionP
         });
         let source = of_buffer.unwrap_or(0);
         loads.push(Load {
-            file_offset: stores[source].0.spill_offset,
-            bytes: arena.len(),
-            offset: arena.begin,
+            from: stores[source].0.to,
+            bytes: area.range.len(),
+            to: Place::new(area.space, area.range.begin),
             after: AfterCompute {
                 run_back: 0,
                 computes: backs[i].begin,
             },
             stores: spill_wait[i].max(source as u32 + 1),
-            from: LoadFrom::Spill,
         });
         returns.push(Return {
             buffer: BufferId(stay.buffer),
@@ -143,6 +143,8 @@ pub fn merge(w: &Workload, split: &Split, mut plan: ExecutionPlan) -> ExecutionP
     plan.stores = stores.into_iter().map(|(store, _)| store).collect();
     plan.buffers.truncate(w.buffers.len());
     plan.digest.clone_from(&w.digest);
+    let limit_bytes = plan.memory_bytes();
+    size_spaces(w, &mut plan, limit_bytes);
     plan
 }
 
@@ -156,7 +158,7 @@ fn stores(
     w: &Workload,
     split: &Split,
     first: &[u32],
-    place: impl Fn(&Stay) -> ByteRange,
+    place: impl Fn(&Stay) -> Area,
 ) -> Vec<(Store, u32)> {
     let uses = uses(w);
     let mut spill_bytes = 0;
@@ -171,16 +173,17 @@ fn stores(
         let Some(&(step, _)) = written.next_back() else {
             continue;
         };
-        let arena = place(stay);
+        let area = place(stay);
+        let bytes = area.range.len();
         let spill_offset = *spill_offsets[stay.buffer as usize].get_or_insert_with(|| {
-            spill_bytes += arena.len();
-            spill_bytes - arena.len()
+            spill_bytes += bytes;
+            spill_bytes - bytes
         });
         let store = Store {
             buffer: BufferId(stay.buffer),
-            offset: arena.begin,
-            bytes: arena.len(),
-            spill_offset,
+            from: Place::new(area.space, area.range.begin),
+            bytes,
+            to: Place::spill(spill_offset),
             after: first[step as usize + 1],
         };
         out.push((store, first[leaves.last_use as usize + 1]));
@@ -198,17 +201,17 @@ fn rects(split: &Split, plan: &ExecutionPlan, first: &[u32]) -> Vec<Rect> {
         returned[stay.part as usize] = true;
     }
     let mut rects = Vec::new();
-    for (part, (b, &offset)) in split.workload.buffers.iter().zip(&plan.buffers).enumerate() {
+    for (part, (b, at)) in split.workload.buffers.iter().zip(&plan.buffers).enumerate() {
         if b.bytes > 0 && !b.live.is_empty() && !returned[part] {
             rects.push(Rect {
-                arena: ByteRange::at(offset, b.bytes),
+                area: at.area(b.bytes),
                 begin: i64::from(first[b.live.begin as usize]),
                 end: i64::from(first[b.live.end as usize]),
                 opens: Opens::Compute,
             });
         }
     }
-    for (s, (step, &offset)) in split
+    for (s, (step, at)) in split
         .workload
         .steps
         .iter()
@@ -219,7 +222,7 @@ fn rects(split: &Split, plan: &ExecutionPlan, first: &[u32]) -> Vec<Rect> {
         let bytes = step.workspace_rect_bytes(reads_rows);
         if bytes > 0 {
             rects.push(Rect {
-                arena: ByteRange::at(offset, bytes),
+                area: at.area(bytes),
                 begin: i64::from(first[s]),
                 end: i64::from(first[s + 1]),
                 opens: Opens::Compute,
@@ -236,10 +239,12 @@ fn rects(split: &Split, plan: &ExecutionPlan, first: &[u32]) -> Vec<Rect> {
         let extents = step.extents.iter().map(|e| e.file_range());
         let extents = extents.zip(c.weights.extents.iter().copied());
         let table = step.rows.map(|r| r.file_range()).zip(c.weights.table);
-        for (wanted, offset) in panels.into_iter().chain(extents).chain(table) {
+        for (wanted, at) in panels.into_iter().chain(extents).chain(table) {
             let brings = |l: &Load| {
                 l.file_range().holds(wanted)
-                    && l.offset.wrapping_sub(l.file_offset) == offset.wrapping_sub(wanted.begin)
+                    && l.to.space == at.space
+                    && l.to.offset.wrapping_sub(l.from.offset)
+                        == at.offset.wrapping_sub(wanted.begin)
             };
             if let Some(load) = plan.loads[..c.needs as usize].iter().rposition(brings) {
                 last_use[load] = i as i64 + 1;
@@ -248,7 +253,7 @@ fn rects(split: &Split, plan: &ExecutionPlan, first: &[u32]) -> Vec<Rect> {
     }
     for (i, l) in plan.loads.iter().enumerate() {
         rects.push(Rect {
-            arena: l.arena_range(),
+            area: l.area(),
             begin: i64::from(l.after.computes) - i64::from(l.after.run_back) * n,
             end: last_use[i],
             opens: Opens::Weights(i),
@@ -262,7 +267,7 @@ fn returns(
     split: &Split,
     first: &[u32],
     rects: &mut Vec<Rect>,
-    place: impl Fn(&Stay) -> ByteRange,
+    place: impl Fn(&Stay) -> Area,
 ) -> Vec<Back> {
     let mut order: Vec<usize> = (0..split.stays.len()).collect();
     order.retain(|&s| split.stays[s].after.is_some());
@@ -270,15 +275,15 @@ fn returns(
     let mut backs = Vec::with_capacity(order.len());
     for stay in order {
         let s = &split.stays[stay];
-        let arena = place(s);
+        let area = place(s);
         let live = split.workload.buffers[s.part as usize].live;
         let needed_at = i64::from(first[returned_at(s) as usize]);
         let before = rects
             .iter()
-            .filter(|r| r.begin < needed_at && r.arena.overlaps(arena));
+            .filter(|r| r.begin < needed_at && r.area.overlaps(area));
         let begin = before.map(|r| r.end).max().unwrap_or(0).clamp(0, needed_at);
         rects.push(Rect {
-            arena,
+            area,
             begin,
             end: i64::from(first[live.end as usize]),
             opens: Opens::Spill(backs.len()),

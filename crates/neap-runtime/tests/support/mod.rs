@@ -15,7 +15,7 @@ use neap_plan::{
     BufferId, BufferSpec, ExecutionPlan, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload,
 };
 use neap_runtime::{
-    Clock, InputTensor, Monotonic, Options, OutputTensor, RuntimeError, Session, Storage,
+    Clock, InputTensor, Monotonic, Options, OutputTensor, Replaced, RuntimeError, Session, Storage,
 };
 use neap_store::{
     BLOCK, FaultScript, MemoryModel, MemorySource, Source, Spill, Verifier, VirtualClock,
@@ -373,6 +373,26 @@ impl Model {
 
     pub fn unlimited_bytes(&self) -> u64 {
         neap_planner::unlimited_high_water_bytes(&self.workload)
+    }
+}
+
+/// Another plan of the same program, with the planner's transition.
+pub trait ReplacePlan {
+    fn replace_plan(
+        &mut self,
+        plan: ExecutionPlan,
+        workload: &Workload,
+    ) -> Result<Replaced, RuntimeError>;
+}
+
+impl<C: Clock> ReplacePlan for Session<C> {
+    fn replace_plan(
+        &mut self,
+        plan: ExecutionPlan,
+        workload: &Workload,
+    ) -> Result<Replaced, RuntimeError> {
+        let transition = neap_planner::transition(&self.held()?, &plan);
+        self.replace(self.program().clone(), plan, workload, &transition, None)
     }
 }
 

@@ -109,7 +109,7 @@ impl Packed {
         let planned = Planner::new(workload)
             .plan(setting.arena_bytes, setting.strategy, &costs)
             .ok()?;
-        assert!(planned.plan.arena_bytes <= setting.arena_bytes);
+        assert!(planned.plan.memory_bytes() <= setting.arena_bytes);
         Some(planned.plan)
     }
 

@@ -16,15 +16,39 @@
 mod resident;
 
 use crate::RuntimeError;
-use crate::arena::{Arena, ArenaMap};
+use crate::arena::{Arena, ArenaMap, Needs};
 use crate::arrived::Arrived;
 use crate::clock::Clock;
 use crate::incoming::{Incoming, MOST_PIECES, is_resident};
-use crate::placement::Placement;
 use crate::recorder::Recorder;
 use crate::spill::SpillLane;
-use neap_plan::{KeptAt, Load, LoadFrom, whole_blocks};
-use neap_store::{AlignedBuf, LoadTag, RangeRead, Source, StoreError, Verifier};
+use neap_plan::{ExecutionPlan, Held, Keep, Load, Place, SpaceKind, Store, whole_blocks};
+use neap_store::{AlignedBuf, LoadTag, RangeRead, Source, Spill, StoreError, Verifier};
+
+/// What the lanes need of a plan.
+pub(crate) struct Moves {
+    /// By space.
+    kinds: Box<[SpaceKind]>,
+    loads: Box<[Load]>,
+    stores: Vec<Store>,
+    /// See [`ExecutionPlan::group_bytes`].
+    group_bytes: u64,
+    /// How many computes a run has.
+    computes: u64,
+}
+
+impl Moves {
+    /// Takes loads and stores from the plan, which is valid.
+    pub(crate) fn take(plan: &mut ExecutionPlan) -> Moves {
+        Moves {
+            kinds: plan.spaces.iter().map(|space| space.kind).collect(),
+            loads: std::mem::take(&mut plan.loads).into_boxed_slice(),
+            stores: std::mem::take(&mut plan.stores),
+            group_bytes: plan.group_bytes,
+            computes: plan.computes.len() as u64,
+        }
+    }
+}
 
 /// Drops the source and the spill file first: that waits until the kernel leaves the arena alone.
 pub(crate) struct LoadLane {
@@ -32,6 +56,7 @@ pub(crate) struct LoadLane {
     spill: SpillLane,
     arena: Arena,
     verifier: Verifier,
+    kinds: Box<[SpaceKind]>,
     loads: Box<[Load]>,
     /// See [`ExecutionPlan::group_bytes`](neap_plan::ExecutionPlan::group_bytes).
     group_bytes: u64,
@@ -53,20 +78,21 @@ pub(crate) struct LoadLane {
 
 impl LoadLane {
     pub(crate) fn new(
-        (source, spill): (Box<dyn Source>, SpillLane),
+        source: Box<dyn Source>,
         verifier: Verifier,
+        spill: Option<Box<dyn Spill>>,
         arena: Arena,
-        (loads, group_bytes): (Vec<Load>, u64),
-        computes: usize,
+        moves: Moves,
     ) -> LoadLane {
-        let window = window_of(&loads);
+        let window = window_of(&moves.loads);
         LoadLane {
             source,
-            spill,
+            spill: SpillLane::new(spill, moves.stores, window),
             arena,
             verifier,
-            group_bytes,
-            computes: computes as u64,
+            kinds: moves.kinds,
+            group_bytes: moves.group_bytes,
+            computes: moves.computes,
             done_computes: 0,
             submitted: 0,
             prefix: 0,
@@ -74,40 +100,47 @@ impl LoadLane {
             arrived: Arrived::new(window),
             incoming: Incoming::default(),
             reported: Vec::with_capacity(window + MOST_PIECES),
-            loads: loads.into_boxed_slice(),
+            loads: moves.loads,
             loaded_bytes: 0,
             broken: false,
         }
     }
 
-    /// Goes over to another plan's loads and arena, with nothing in flight. Resident weights of both
-    /// plans stay in memory; what else is resident is to be announced by [`LoadLane::expect`].
-    /// Says how many bytes of resident weights went. After an error all is as it was, or nothing works any
-    /// more.
-    pub(crate) fn replace(
-        &mut self,
-        placement: Placement,
-        spill: SpillLane,
-        (loads, group_bytes): (Vec<Load>, u64),
-        computes: usize,
-    ) -> Result<u64, RuntimeError> {
+    /// What another plan may go on with. Waits for what is in flight.
+    pub(crate) fn held(&mut self) -> Result<Held, RuntimeError> {
         self.stop();
         if self.broken {
             return Err(RuntimeError::Unusable);
         }
         self.hold_residents();
-        let bytes = placement.bytes();
+        Ok(self.arena.held())
+    }
+
+    /// Goes over to another plan's loads and arena, with nothing in flight since [`LoadLane::held`]. `keeps` are of a
+    /// transition that is valid for that; what else is resident is to be announced by [`LoadLane::expect`].
+    /// Says how many bytes of resident weights went. After an error all is as it was, or nothing works any
+    /// more.
+    pub(crate) fn replace(
+        &mut self,
+        needs: Needs,
+        keeps: &[Keep],
+        spill: Option<Box<dyn Spill>>,
+        moves: Moves,
+    ) -> Result<u64, RuntimeError> {
+        let bytes = needs.memory_bytes;
         // SAFETY: nothing is in flight, and nothing computes while this is borrowed.
-        let reshaped = unsafe { self.arena.reshape(placement) };
+        let reshaped = unsafe { self.arena.reshape(needs, keeps) };
         self.broken = !self.arena.is_whole();
         let released_bytes = reshaped.map_err(|source| RuntimeError::Arena { bytes, source })?;
-        self.spill.succeed(spill);
-        let window = window_of(&loads);
+        let window = window_of(&moves.loads);
+        self.spill
+            .succeed(SpillLane::new(spill, moves.stores, window));
         self.arrived = Arrived::new(window);
         self.reported = Vec::with_capacity(window + MOST_PIECES);
-        self.loads = loads.into_boxed_slice();
-        self.group_bytes = group_bytes;
-        self.computes = computes as u64;
+        self.kinds = moves.kinds;
+        self.loads = moves.loads;
+        self.group_bytes = moves.group_bytes;
+        self.computes = moves.computes;
         Ok(released_bytes)
     }
 
@@ -135,7 +168,7 @@ impl LoadLane {
 
     /// Where the arena is.
     pub(crate) fn map(&self) -> ArenaMap {
-        self.arena.map()
+        self.arena.map().clone()
     }
 
     /// Whether [`LoadLane::pump`] would start a load.
@@ -177,11 +210,11 @@ impl LoadLane {
     }
 
     pub(crate) fn arena_bytes(&self) -> u64 {
-        self.arena.len_bytes()
+        self.arena.memory_bytes()
     }
 
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.arena.residents().held_bytes() + self.incoming.here_bytes()
+        self.arena.held_bytes() + self.incoming.here_bytes()
     }
 
     pub(crate) fn loads_per_run(&self) -> u64 {
@@ -215,25 +248,22 @@ impl LoadLane {
     /// Hands the bytes of a kept activation, after a run and before anything else is started, to `visit`.
     pub(crate) fn read_kept(
         &mut self,
-        place: KeptAt,
+        place: Place,
         bytes: u64,
         visit: &mut dyn FnMut(&[u8]),
     ) -> Result<(), RuntimeError> {
-        let spill_offset = match place {
-            KeptAt::Arena(offset) => {
-                // SAFETY: a kept buffer that is in the arena lives to the end of the run, and until the
-                // next one begins nothing is written there.
-                visit(unsafe { loaded(&self.arena, offset, bytes)? });
-                return Ok(());
-            }
-            KeptAt::Spill(offset) => offset,
-        };
+        if !self.is_spill(place) {
+            // SAFETY: a kept buffer that is in the arena lives to the end of the run, and until the
+            // next one begins nothing is written there.
+            visit(unsafe { loaded(&self.arena, place, bytes)? });
+            return Ok(());
+        }
         const PIECE_BYTES: u64 = 256 << 10;
         let mut piece = AlignedBuf::zeroed(PIECE_BYTES as usize)?;
         for at in (0..bytes).step_by(PIECE_BYTES as usize) {
             let len = PIECE_BYTES.min(bytes - at);
             let read = RangeRead {
-                file_offset: spill_offset + at,
+                file_offset: place.offset + at,
                 dst: piece.as_mut_ptr(),
                 len_bytes: whole_blocks(len) as usize,
             };
@@ -256,6 +286,11 @@ impl LoadLane {
 
     pub(crate) fn verifier_bytes(&self) -> usize {
         self.verifier.memory_bytes()
+    }
+
+    /// Something may go on in the arena that nobody can wait for.
+    pub(crate) fn give_up(&mut self) {
+        self.broken = true;
     }
 
     /// Whether storage has failed for good.
@@ -319,7 +354,7 @@ impl LoadLane {
                 return Ok(());
             }
             room = room.saturating_sub(load.bytes);
-            let dst = address(&self.arena, load.offset, load.bytes)?;
+            let dst = address_in(self.arena.map(), load.to, load.bytes)?;
             // SAFETY: the range lies in the arena. The plan is valid: from the moment that `after`
             // holds until the load's last compute, nothing else uses the range; before the load is
             // reported no compute runs that needs it. The arena outlives the source.
@@ -331,6 +366,11 @@ impl LoadLane {
             self.submitted += 1;
             self.in_flight += 1;
         }
+    }
+
+    /// Whether a place is in the spill file.
+    fn is_spill(&self, at: Place) -> bool {
+        self.kinds.get(at.space.index()) == Some(&SpaceKind::Spill)
     }
 
     /// Whether the source has taken a read; if not, it has all it can take just now.
@@ -348,14 +388,14 @@ impl LoadLane {
     /// As for [`Source::submit`].
     unsafe fn submit(&mut self, load: &Load, dst: *mut u8) -> Result<bool, RuntimeError> {
         let tag = LoadTag(self.submitted);
-        if load.from == LoadFrom::Spill {
+        if self.is_spill(load.from) {
             // SAFETY: the caller's to vouch for.
             return unsafe { self.spill.submit_load(tag, load, dst) };
         }
         // SAFETY: the caller's to vouch for.
         let submitted = unsafe {
             self.source
-                .submit(tag, load.file_offset, dst, load.bytes as usize)
+                .submit(tag, load.from.offset, dst, load.bytes as usize)
         };
         self.has_taken(submitted)
     }
@@ -428,8 +468,8 @@ impl LoadLane {
             let load = &self.loads[(number % count) as usize];
             // SAFETY: the load has been reported, and until the computes that need it are done
             // nothing else writes its range.
-            let bytes = unsafe { loaded(&self.arena, load.offset, load.bytes)? };
-            self.verifier.verify(load.file_offset, bytes)?;
+            let bytes = unsafe { loaded(&self.arena, load.to, load.bytes)? };
+            self.verifier.verify(load.from.offset, bytes)?;
             self.arrived.set(number);
             self.in_flight -= 1;
             self.loaded_bytes += load.bytes;
@@ -440,9 +480,14 @@ impl LoadLane {
     }
 
     /// Whether the first `needs` loads of the current run have arrived, its first `stores` stores are
-    /// complete, and the resident weights of the next compute are here.
-    pub(crate) fn has(&self, needs: u32, stores: u32) -> bool {
-        self.has_loads(needs) && self.spill.has(self.run(), stores) && self.has_residents()
+    /// complete, and the resident weights of the compute of that number, counted from the last (re)start, are here.
+    pub(crate) fn has(&self, compute: u64, needs: u32, stores: u32) -> bool {
+        self.has_loads(needs) && self.spill.has(self.run(), stores) && self.has_residents(compute)
+    }
+
+    /// [`LoadLane::has`] for the compute after those that are done.
+    pub(crate) fn has_next(&self, needs: u32, stores: u32) -> bool {
+        self.has(self.done_computes, needs, stores)
     }
 
     fn has_loads(&self, needs: u32) -> bool {
@@ -452,13 +497,15 @@ impl LoadLane {
     /// Waits for what [`LoadLane::has`] asks, starting others as they become possible.
     pub(crate) fn wait_for(
         &mut self,
-        (needs, stores): (u32, u32),
+        compute: u64,
+        needs: u32,
+        stores: u32,
         clock: &impl Clock,
         recorder: &mut Recorder,
     ) -> Result<(), RuntimeError> {
-        while !self.has(needs, stores) {
+        while !self.has(compute, needs, stores) {
             // With nothing in flight this fails instead of waiting for ever.
-            if self.waits_for_spill(needs) {
+            if self.waits_for_spill(compute, needs) {
                 self.poll_spill(true, clock, recorder)?;
                 self.poll_source(false, clock, recorder)?;
             } else {
@@ -466,7 +513,7 @@ impl LoadLane {
                 self.poll_spill(false, clock, recorder)?;
             }
             // What may start when all is there starts beside the compute, which need not wait for that.
-            if !self.has(needs, stores) {
+            if !self.has(compute, needs, stores) {
                 self.pump(clock, recorder)?;
             }
         }
@@ -475,8 +522,8 @@ impl LoadLane {
 
     /// Whether what is missing next is the spill file's to do: a load that reads it, a store that a load
     /// waits for, or a store that is itself waited for.
-    fn waits_for_spill(&self, needs: u32) -> bool {
-        if !self.has_residents() && self.source.in_flight() > 0 {
+    fn waits_for_spill(&self, compute: u64, needs: u32) -> bool {
+        if !self.has_residents(compute) && self.source.in_flight() > 0 {
             return false;
         }
         let count = self.loads.len() as u64;
@@ -484,7 +531,7 @@ impl LoadLane {
             return true;
         }
         let load = &self.loads[(self.prefix % count) as usize];
-        load.from == LoadFrom::Spill || !self.spill.admits(load, self.prefix / count)
+        self.is_spill(load.from) || !self.spill.admits(load, self.prefix / count)
     }
 
     /// At the end of a run: waits for all of its stores, starting no loads.
@@ -494,7 +541,7 @@ impl LoadLane {
         recorder: &mut Recorder,
     ) -> Result<(), RuntimeError> {
         let times = (self.done_computes, self.computes);
-        while !self.has(0, 0) {
+        while !self.has_next(0, 0) {
             self.spill.pump(self.arena.map(), times, clock, recorder)?;
             self.poll_spill(true, clock, recorder)?;
         }
@@ -540,26 +587,22 @@ impl LoadLane {
 
 /// As many loads as can be in flight: those of a run and of the two after it, of which the last can
 /// start at the boundary of runs.
-pub(crate) fn window_of(loads: &[Load]) -> usize {
+fn window_of(loads: &[Load]) -> usize {
     (loads.len() * 3).next_power_of_two().max(64)
 }
 
-fn address(arena: &Arena, offset: u64, bytes: u64) -> Result<*mut u8, RuntimeError> {
-    address_in(arena.map(), offset, bytes)
-}
-
 /// The plan was checked to stay in the arena, so this does not fail; it guards against a defect.
-pub(crate) fn address_in(map: ArenaMap, offset: u64, bytes: u64) -> Result<*mut u8, RuntimeError> {
-    map.at(offset, bytes).ok_or_else(|| RuntimeError::Mismatch {
+pub(crate) fn address_in(map: &ArenaMap, at: Place, bytes: u64) -> Result<*mut u8, RuntimeError> {
+    map.at(at, bytes).ok_or_else(|| RuntimeError::Mismatch {
         what: "plan",
-        reason: format!("{bytes} bytes at offset {offset} are outside of the arena"),
+        reason: format!("{bytes} bytes at {at} are outside of the arena"),
     })
 }
 
 /// # Safety
 /// Nothing writes the range while the slice is in use.
-unsafe fn loaded(arena: &Arena, offset: u64, bytes: u64) -> Result<&[u8], RuntimeError> {
-    let start = address(arena, offset, bytes)?;
+unsafe fn loaded(arena: &Arena, at: Place, bytes: u64) -> Result<&[u8], RuntimeError> {
+    let start = address_in(arena.map(), at, bytes)?;
     // SAFETY: the range lies in the arena, whose bytes are always initialised; the caller says that
     // nothing writes it.
     Ok(unsafe { std::slice::from_raw_parts(start, bytes as usize) })

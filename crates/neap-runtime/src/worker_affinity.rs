@@ -1,4 +1,4 @@
-//! `Apart`: keeps the workers off the processor that the caller runs on.
+//! `WorkerAffinity`: keeps the workers off the processor that the caller runs on.
 //!
 //! ```text
 //!   processor 0   │ caller │ caller │ caller          a sleeping worker is often woken where the waker runs, and
@@ -12,7 +12,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-pub(crate) struct Apart {
+pub(crate) struct WorkerAffinity {
     workers: Box<[Pid]>,
     /// The processor that the workers keep off, once there is one.
     from: AtomicUsize,
@@ -20,9 +20,9 @@ pub(crate) struct Apart {
 
 const NOWHERE: usize = usize::MAX;
 
-impl Apart {
-    pub(crate) fn new(workers: Box<[Pid]>) -> Apart {
-        Apart {
+impl WorkerAffinity {
+    pub(crate) fn new(workers: Box<[Pid]>) -> WorkerAffinity {
+        WorkerAffinity {
             workers,
             from: AtomicUsize::new(NOWHERE),
         }
@@ -31,7 +31,7 @@ impl Apart {
     /// Bars the workers from the processor that this thread runs on, of those that it may run on. Does
     /// nothing while it has not moved, or where the workers would have to share what is left. All this
     /// is a wish: where the kernel refuses, workers run where they may.
-    pub(crate) fn keep(&self) {
+    pub(crate) fn keep_off_caller(&self) {
         let here = sched_getcpu();
         // One caller at a time comes here; the order with anything else does not matter.
         if self.from.swap(here, Relaxed) == here {
@@ -57,7 +57,7 @@ mod tests {
     use rustix::thread::gettid;
     use std::sync::mpsc::channel;
 
-    /// What a sleeping thread may run on after workers were kept apart from this thread.
+    /// What a sleeping thread may run on after workers were kept off this thread's processor.
     #[test]
     fn workers_keep_off_the_callers_processor() {
         let (told, tid) = channel();
@@ -68,9 +68,9 @@ mod tests {
         });
         let tid = tid.recv().unwrap();
         let before = sched_getaffinity(None).unwrap();
-        let apart = Apart::new(Box::new([tid]));
-        apart.keep();
-        let from = apart.from.load(Relaxed);
+        let affinity = WorkerAffinity::new(Box::new([tid]));
+        affinity.keep_off_caller();
+        let from = affinity.from.load(Relaxed);
         let mut expected = before;
         if before.count() > 1 {
             expected.unset(from);
@@ -88,8 +88,8 @@ mod tests {
     #[test]
     fn more_workers_than_other_processors_stay_free() {
         let before = sched_getaffinity(None).unwrap();
-        let apart = Apart::new(vec![gettid(); before.count() as usize].into());
-        apart.keep();
+        let affinity = WorkerAffinity::new(vec![gettid(); before.count() as usize].into());
+        affinity.keep_off_caller();
         assert_eq!(sched_getaffinity(None).unwrap(), before);
     }
 }

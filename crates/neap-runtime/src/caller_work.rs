@@ -1,4 +1,4 @@
-//! `Beside`: the pool, with something for the caller to do while the workers compute.
+//! `CallerWork`: the pool, with something for the caller to do while the workers compute.
 //!
 //! ```text
 //!   caller   │ submit loads │ task │ look │ task │ look │ …
@@ -11,26 +11,26 @@ use crate::pool::Pool;
 use neap_kernels::parallel::Parallel;
 use std::sync::{Mutex, PoisonError};
 
-pub(crate) struct Beside<'a> {
+pub(crate) struct CallerWork<'a> {
     pool: &'a Pool,
     aside: Mutex<Aside<'a>>,
 }
 
 struct Aside<'a> {
-    /// What to do: in the first parallel section, or in [`Beside::finish`].
+    /// What to do: in the first parallel section, or in [`CallerWork::finish`].
     work: Option<&'a mut (dyn FnMut() + Send)>,
     is_done: bool,
     /// It is to be done again and again.
     repeats: bool,
 }
 
-impl<'a> Beside<'a> {
+impl<'a> CallerWork<'a> {
     pub(crate) fn new(
         pool: &'a Pool,
         work: Option<&'a mut (dyn FnMut() + Send)>,
         repeats: bool,
-    ) -> Beside<'a> {
-        Beside {
+    ) -> CallerWork<'a> {
+        CallerWork {
             pool,
             aside: Mutex::new(Aside {
                 work,
@@ -65,7 +65,7 @@ impl Aside<'_> {
     }
 }
 
-impl Parallel for Beside<'_> {
+impl Parallel for CallerWork<'_> {
     fn workers(&self) -> usize {
         self.pool.workers()
     }
@@ -73,7 +73,7 @@ impl Parallel for Beside<'_> {
     fn run(&self, tasks: usize, body: &(dyn Fn(usize, usize) + Sync)) {
         // Only the thread that computes the step starts sections; one within a task finds it taken.
         match self.aside.try_lock() {
-            Ok(mut aside) => self.pool.run_beside(tasks, body, &mut || aside.again()),
+            Ok(mut aside) => self.pool.run_with(tasks, body, &mut || aside.again()),
             Err(_) => self.pool.run(tasks, body),
         }
     }

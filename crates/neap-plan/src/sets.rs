@@ -1,9 +1,9 @@
 //! Sets of bytes as sorted, disjoint ranges that do not touch.
 
-use neap_plan::ByteRange;
+use crate::ByteRange;
 
 /// The set that covers exactly `ranges`, whatever their order.
-pub(crate) fn set_of(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
+pub fn set_of(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
     ranges.retain(|r| !r.is_empty());
     ranges.sort_unstable_by_key(|r| r.begin);
     let mut set: Vec<ByteRange> = Vec::with_capacity(ranges.len());
@@ -17,7 +17,7 @@ pub(crate) fn set_of(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
 }
 
 /// What is in `a` and not in `b`.
-pub(crate) fn difference(a: &[ByteRange], b: &[ByteRange]) -> Vec<ByteRange> {
+pub fn difference(a: &[ByteRange], b: &[ByteRange]) -> Vec<ByteRange> {
     let mut out = Vec::new();
     let mut next = 0;
     for r in a {
@@ -38,7 +38,7 @@ pub(crate) fn difference(a: &[ByteRange], b: &[ByteRange]) -> Vec<ByteRange> {
     out
 }
 
-pub(crate) fn bytes_of(set: &[ByteRange]) -> u64 {
+pub fn bytes_of(set: &[ByteRange]) -> u64 {
     set.iter().map(|r| r.len()).sum()
 }
 

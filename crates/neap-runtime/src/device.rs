@@ -1,0 +1,171 @@
+//! `Device`: what executes computes. The executor submits them in order and asks which are complete.
+//!
+//! ```text
+//!   executor   submit c0 │ submit c1 │ loads … │ poll: c0 │ submit c2 │ …
+//!   device                ├──── c0 ────────────┤├──── c1 ────┤├── c2 …          one after the other
+//! ```
+//! A plan's actions wait for computes that are complete, whoever executes them: so one executor serves a device that
+//! computes on the caller's thread and is done when it returns, such as the processor, and one that goes on by itself.
+
+use crate::caller_work::CallerWork;
+use crate::pool::Pool;
+use neap_ir::Node;
+use neap_kernels::simd::Isa;
+use neap_ops::{Choice, Context, OpError, PanelSlice, TensorMut, TensorRef};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// One compute: a step, or a slice of it, and where its operands are.
+pub struct Job<'a> {
+    pub node: &'a Node,
+    pub choice: Choice,
+    pub inputs: &'a [Option<TensorRef<'a>>],
+    pub outputs: &'a [Option<TensorMut<'a>>],
+    /// The slice, and its weights as they are stored.
+    pub panels: Option<PanelSlice<'a>>,
+    /// For a kernel that takes its panels prepared: where those of the slice are, or will be.
+    pub prepared: Option<PreparedSlice<'a>>,
+    pub workspace: &'a mut [u8],
+}
+
+/// Panels in the form that a kernel takes.
+pub struct PreparedSlice<'a> {
+    pub bytes: &'a mut [u8],
+    /// They are there. If not, the job makes them of the stored ones first.
+    pub is_made: bool,
+}
+
+/// What the caller does while a job is computed, such as handing over loads.
+pub struct Meanwhile<'a> {
+    pub work: Option<&'a mut (dyn FnMut() + Send)>,
+    /// It is to be done again and again.
+    pub repeats: bool,
+}
+
+/// Why a job failed.
+#[derive(Debug)]
+pub enum JobError {
+    /// What it computes has no result.
+    Op(OpError),
+    /// A defect in an operator.
+    Panicked(String),
+    /// The device could not execute it.
+    Device(String),
+}
+
+/// Executes jobs, one after the other in the order in which they are submitted.
+pub trait Device: Send {
+    fn name(&self) -> &'static str;
+
+    /// Most jobs that may be submitted and not reported; at least 1.
+    fn most_in_flight(&self) -> usize;
+
+    /// Starts a job, or queues it behind those before. A device that computes on the calling thread does `meanwhile`
+    /// beside it, at least once; another leaves it alone.
+    ///
+    /// # Safety
+    /// The memory that the job names stays mapped, and is neither written nor (where the job writes) read by anything
+    /// else, until the device reports the job, or is drained.
+    unsafe fn submit(&mut self, number: u64, job: Job<'_>, meanwhile: Meanwhile<'_>);
+
+    /// Tells `done` which jobs have ended since the last call, and how, in order. With `wait`, and jobs in flight,
+    /// blocks until there is one.
+    fn poll(&mut self, wait: bool, done: &mut dyn FnMut(u64, Result<(), JobError>));
+
+    /// Waits until nothing is in flight and forgets the results; false if the device cannot tell, so that memory must
+    /// be left alone for good.
+    fn drain(&mut self) -> bool;
+}
+
+/// The processor: this thread, with a pool of others.
+pub(crate) struct Cpu {
+    pool: Pool,
+    isa: Isa,
+    ended: Option<(u64, Result<(), JobError>)>,
+}
+
+impl Cpu {
+    pub(crate) fn new(pool: Pool, isa: Isa) -> Cpu {
+        Cpu {
+            pool,
+            isa,
+            ended: None,
+        }
+    }
+}
+
+impl Device for Cpu {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn most_in_flight(&self) -> usize {
+        1
+    }
+
+    unsafe fn submit(&mut self, number: u64, job: Job<'_>, meanwhile: Meanwhile<'_>) {
+        let Meanwhile { mut work, repeats } = meanwhile;
+        let is_some = work.is_some();
+        let mut once = || work.iter_mut().for_each(|work| work());
+        let once = is_some.then_some(&mut once as &mut (dyn FnMut() + Send));
+        let par = CallerWork::new(&self.pool, once, repeats);
+        let isa = self.isa;
+        let run = || execute(job, &par, isa);
+        let result = match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(result) => result.map_err(JobError::Op),
+            Err(payload) => Err(JobError::Panicked(panic_message(&*payload))),
+        };
+        par.finish();
+        self.ended = Some((number, result));
+    }
+
+    fn poll(&mut self, _wait: bool, done: &mut dyn FnMut(u64, Result<(), JobError>)) {
+        if let Some((number, result)) = self.ended.take() {
+            done(number, result);
+        }
+    }
+
+    fn drain(&mut self) -> bool {
+        self.ended = None;
+        true
+    }
+}
+
+/// Computes a job on this thread and `par`'s.
+fn execute(job: Job, par: &CallerWork, isa: Isa) -> Result<(), OpError> {
+    let Job {
+        node,
+        choice,
+        inputs,
+        outputs,
+        mut panels,
+        prepared,
+        workspace,
+    } = job;
+    if let (Some(prepared), Some(stored)) = (prepared, &mut panels) {
+        if !prepared.is_made {
+            neap_ops::prepare_panels(
+                &node.op,
+                choice.kernel,
+                stored.range.len(),
+                stored.bytes,
+                prepared.bytes,
+                par,
+                isa,
+            )?;
+        }
+        stored.bytes = prepared.bytes;
+    }
+    let mut context = Context {
+        par,
+        isa,
+        workspace,
+    };
+    neap_ops::execute_with(&node.op, choice, inputs, panels, outputs, &mut context)
+}
+
+fn panic_message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|s| s.to_string());
+    text.or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "without a message".to_string())
+}
