@@ -77,7 +77,7 @@ fn code_of(text: &str) -> String {
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
         let next = lines.peek().copied().unwrap_or_default();
-        if line.starts_with("#[cfg(test)]") && next.ends_with('{') {
+        if line.starts_with("#[cfg(test)]") && next.contains('{') {
             break;
         }
         let mut in_text = false;

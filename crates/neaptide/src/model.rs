@@ -311,16 +311,20 @@ pub fn pack(
 }
 
 /// As [`pack`], of a graph that was built in memory or by another reader. Its shapes are bound, its
-/// constants lie in the graph or in the files it names.
+/// constants lie in the graph or in the files it names. Of `options`, the order of steps and the host count.
 ///
 /// # Errors
 /// As [`pack`].
-pub fn pack_graph(graph: Graph, target: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
+pub fn pack_graph(
+    graph: Graph,
+    target: &Path,
+    options: &OpenOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
     if !pack::has_weights(&graph) {
         return Err(pack::no_weights(&graph.name));
     }
     let source = pack::Source::of_graph(graph)?;
-    let options = OpenOptions::default();
     pack::write(source, None, target, &options.packing(), progress)
 }
 

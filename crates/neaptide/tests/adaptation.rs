@@ -96,7 +96,13 @@ impl Bench {
 fn budgets_up_and_down() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("model.neap");
-    neaptide::pack_graph(graph(), &path, &mut |_| {}).expect("packs");
+    neaptide::pack_graph(
+        graph(),
+        &path,
+        &neaptide::OpenOptions::of_own_process(),
+        &mut |_| {},
+    )
+    .expect("packs");
     for io in [IoMode::Auto, IoMode::Pread] {
         let options = RunOptions {
             exact: true,
@@ -251,7 +257,7 @@ fn up_and_down(path: &Path, options: &RunOptions) {
         bounds.smallest_feasible_bytes(),
         bounds.unlimited_high_water_bytes(),
     );
-    assert!(most > least + (20 << 20), "{least} {most}");
+    assert!(most > least + (20 << 20), "{bounds:?}");
     let mut bench = Bench::open(path, options);
     bench.run();
     assert!(bench.session.stats().resident_bytes > 25 << 20);

@@ -55,7 +55,7 @@ fn graph() -> Graph {
 fn a_run_allocates_two_lists() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("model.neap");
-    neaptide::pack_graph(graph(), &path, &mut |_| {}).expect("packs");
+    neaptide::pack_graph(graph(), &path, &Default::default(), &mut |_| {}).expect("packs");
     let open = || {
         Model::open(&path, &neaptide::OpenOptions::of_own_process(), &mut |_| {}).expect("opens")
     };

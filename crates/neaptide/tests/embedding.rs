@@ -136,7 +136,7 @@ fn session(path: &Path, open: &OpenOptions, budget: Budget) -> Session {
 fn a_program_that_embeds_the_engine() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("model.neap");
-    neaptide::pack_graph(graph(), &path, &mut |_| {}).expect("packs");
+    neaptide::pack_graph(graph(), &path, &Default::default(), &mut |_| {}).expect("packs");
     the_engines_heap_is_accounted_for(folder.path());
     an_engine_budget_is_the_engines_alone(&path);
     nothing_of_the_program_is_touched(&path);

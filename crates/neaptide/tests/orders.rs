@@ -31,7 +31,7 @@ fn branches(stem_channels: usize) -> Graph {
 
 fn packed(graph: Graph, folder: &tempfile::TempDir) -> Model {
     let path = folder.path().join("model.neap");
-    neaptide::pack_graph(graph, &path, &mut |_| {}).expect("packs");
+    neaptide::pack_graph(graph, &path, &Default::default(), &mut |_| {}).expect("packs");
     Model::open(&path, &neaptide::OpenOptions::of_own_process(), &mut |_| {}).expect("opens")
 }
 

@@ -39,6 +39,7 @@ fn a_report_has_exactly_the_agreed_keys() {
             "memory_budget_bytes",
             "model",
             "outputs",
+            "packed_in_memory",
             "peak_memory_bytes",
             "peak_memory_source",
             "planned_high_water_bytes",

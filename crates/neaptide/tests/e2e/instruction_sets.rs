@@ -79,7 +79,7 @@ fn right_results_and_the_same_bits_under_every_budget() {
         let inputs = inputs_of(&graph);
         let expected = evaluate(&graph, &inputs);
         let path = folder.path().join("model.neap");
-        neaptide::pack_graph(graph, &path, &mut |_| {}).expect("packs");
+        neaptide::pack_graph(graph, &path, &Default::default(), &mut |_| {}).expect("packs");
         for isa in Isa::available() {
             for exact in [true, false] {
                 let options = RunOptions {

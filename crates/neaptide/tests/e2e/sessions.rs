@@ -49,7 +49,8 @@ impl Packed {
     pub fn new(graph: Graph) -> Packed {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("model.neap");
-        neaptide::pack_graph(graph, &path, &mut |_| {}).unwrap_or_else(|e| panic!("packing: {e}"));
+        neaptide::pack_graph(graph, &path, &Default::default(), &mut |_| {})
+            .unwrap_or_else(|e| panic!("packing: {e}"));
         add_bands(&path);
         Packed::of(path, folder)
     }
