@@ -10,6 +10,7 @@ mod checked;
 mod circles;
 mod conformance;
 mod flexnn;
+mod fuzz;
 mod instruction_sets;
 mod kept;
 mod models;
@@ -105,6 +106,8 @@ enum Command {
         #[arg(long)]
         rounds: u32,
     },
+    /// Look for inputs that break something, guided by coverage.
+    Fuzz(fuzz::FuzzArgs),
     #[command(hide = true)]
     ConformanceWorker { folder: PathBuf, scratch: PathBuf },
     #[command(hide = true)]
@@ -147,6 +150,7 @@ fn main() -> Result<()> {
         Command::Tidy => tidy::run(&root()),
         Command::Pages(args) => pages::run(&root(), &args),
         Command::Test { target, part } => test::run(&root(), target.as_deref(), part.as_deref()),
+        Command::Fuzz(args) => fuzz::run(&root(), &args),
         Command::Bench {
             suite: Some(Suite::Flexnn(args)),
             ..
