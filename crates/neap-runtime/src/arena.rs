@@ -27,6 +27,13 @@ pub(crate) struct Arena {
     /// By space; none for files.
     mappings: Vec<Option<Mapping>>,
     map: ArenaMap,
+    /// Work memory is lent by whoever shares it, for a run at a time.
+    borrows_work: bool,
+    is_lent: bool,
+    /// The last that was lent, with the map that it is in.
+    lent: Option<(Addresses, ArenaMap)>,
+    /// Without it.
+    unlent: ArenaMap,
     /// Where resident weights lie, and what of the file is here of them, as a set.
     homes: Vec<Home>,
     read: Vec<ByteRange>,
@@ -82,15 +89,30 @@ impl ArenaMap {
 impl Arena {
     /// Nothing is charged yet.
     pub(crate) fn new(needs: Needs) -> io::Result<Arena> {
+        Arena::with(needs, false)
+    }
+
+    /// One whose work memory is lent to it ([`Arena::lend`]).
+    pub(crate) fn borrowing(needs: Needs) -> io::Result<Arena> {
+        Arena::with(needs, true)
+    }
+
+    fn with(needs: Needs, borrows_work: bool) -> io::Result<Arena> {
         let spaces = (0..).map(SpaceId).zip(&needs.spaces);
         let mappings = spaces.map(|(id, space)| match space.kind {
+            SpaceKind::Work if borrows_work => Ok(None),
             SpaceKind::Work => work(space).map(Some),
             SpaceKind::Resident => weights(space, &needs.parts(id)).map(Some),
             SpaceKind::Spill | SpaceKind::Packed => Ok(None),
         });
         let mappings = mappings.collect::<io::Result<Vec<_>>>()?;
+        let map = ArenaMap::of(&mappings);
         Ok(Arena {
-            map: ArenaMap::of(&mappings),
+            unlent: map.clone(),
+            map,
+            borrows_work,
+            is_lent: false,
+            lent: None,
             mappings,
             spaces: needs.spaces,
             homes: needs.homes,
@@ -104,6 +126,47 @@ impl Arena {
     /// Whether it is as a plan wants it; if not, its contents mean nothing.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_whole
+    }
+
+    /// Bytes of work memory that are to be lent for a run; `None` if it has its own.
+    pub(crate) fn borrowed_bytes(&self) -> Option<u64> {
+        let work = self.spaces.iter().filter(|s| s.kind == SpaceKind::Work);
+        self.borrows_work.then(|| work.map(|s| s.bytes).sum())
+    }
+
+    /// Whether runs have memory to write to.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.borrows_work || self.is_lent
+    }
+
+    /// It has these addresses for work from now on, as many as [`Arena::borrowed_bytes`]; with `None`, none.
+    pub(crate) fn lend(&mut self, work: Option<Addresses>) {
+        self.is_lent = work.is_some();
+        let known = self.lent.as_ref().filter(|(at, _)| Some(*at) == work);
+        self.map = match (work, known) {
+            (None, _) => self.unlent.clone(),
+            (Some(_), Some((_, map))) => map.clone(),
+            (Some(at), None) => {
+                let map = self.map_with(at);
+                self.lent = Some((at, map.clone()));
+                map
+            }
+        };
+    }
+
+    /// Work spaces one after the other, beginning at that address.
+    fn map_with(&self, work: Addresses) -> ArenaMap {
+        let mut next = work;
+        let spaces = self.spaces.iter().zip(&self.mappings);
+        let addresses = spaces.map(|(space, mapping)| match space.kind {
+            SpaceKind::Work => {
+                let own = next.first(space.bytes);
+                next = next.from(space.bytes);
+                Some(own)
+            }
+            _ => mapping.as_ref().map(Mapping::addresses),
+        });
+        ArenaMap(addresses.collect())
     }
 
     /// Where it is, for whoever computes addresses while the arena itself is in use.
@@ -198,6 +261,7 @@ impl Arena {
         let mut next = Vec::with_capacity(needs.spaces.len());
         for (id, space) in (0..).map(SpaceId).zip(&needs.spaces) {
             next.push(match space.kind {
+                SpaceKind::Work if self.borrows_work => None,
                 SpaceKind::Work => Some(work(space)?),
                 SpaceKind::Resident if self.has_room(&needs, id) => None,
                 SpaceKind::Resident => Some(weights(space, &needs.parts(id))?),
@@ -215,6 +279,7 @@ impl Arena {
         }
         // The old work memory, and weights that are mapped anew, are the kernel's.
         self.mappings = next;
+        (self.lent, self.is_lent) = (None, false);
         self.map = ArenaMap::of(&self.mappings);
         self.is_ready = false;
         for keep in keeps.iter().filter(|keep| keep.moves()) {
@@ -234,6 +299,7 @@ impl Arena {
             }
         }
         self.map = ArenaMap::of(&self.mappings);
+        self.unlent = self.map.clone();
         self.spaces = needs.spaces;
         self.homes = needs.homes;
         self.memory_bytes = needs.memory_bytes;

@@ -14,6 +14,7 @@ use neap_kernels::simd::Isa;
 use neap_ops::{Choice, Context, OpError, PanelSlice, TensorMut, TensorRef};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 /// One compute: a step, or a slice of it, and where its operands are.
 pub struct Job<'a> {
@@ -79,13 +80,13 @@ pub trait Device: Send {
 
 /// The processor: this thread, with a pool of others.
 pub(crate) struct Cpu {
-    pool: Pool,
+    pool: Arc<Pool>,
     isa: Isa,
     ended: Option<(u64, Result<(), JobError>)>,
 }
 
 impl Cpu {
-    pub(crate) fn new(pool: Pool, isa: Isa) -> Cpu {
+    pub(crate) fn new(pool: Arc<Pool>, isa: Isa) -> Cpu {
         Cpu {
             pool,
             isa,

@@ -82,6 +82,9 @@ pub enum RuntimeError {
         device: &'static str,
         reason: String,
     },
+    /// The caller asked it to end ([`CancelToken`](crate::CancelToken)); the session stays usable.
+    #[error("the run was cancelled")]
+    Cancelled,
     /// An earlier error left loads that could not be drained.
     #[error("the session is unusable since its storage failed")]
     Unusable,

@@ -8,6 +8,7 @@
 
 use crate::RuntimeError;
 use crate::arena::ArenaMap;
+use crate::cancel::CancelToken;
 use crate::clock::Clock;
 use crate::device::{Device, Job, JobError, Meanwhile, PreparedSlice};
 use crate::load_lane::{LoadLane, address_in};
@@ -53,6 +54,7 @@ pub(crate) struct Executor {
     inputs: Vec<Option<TensorRef<'static>>>,
     outputs: Vec<Option<TensorMut<'static>>>,
     batch: RowBatch,
+    cancel: Option<CancelToken>,
 }
 
 /// A compute that the device has.
@@ -100,7 +102,13 @@ impl Executor {
             reported: Vec::with_capacity(most),
             work,
             device,
+            cancel: None,
         }
+    }
+
+    /// From now on runs end when this asks them to.
+    pub(crate) fn obey(&mut self, cancel: Option<CancelToken>) {
+        self.cancel = cancel;
     }
 
     /// Computes by another plan from now on, perhaps of another program.
@@ -176,6 +184,9 @@ impl Executor {
 
     fn compute_all<C: Clock>(&mut self, run: &mut Run<C>) -> Result<(), RuntimeError> {
         for index in 0..self.work.computes.len() {
+            if self.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
+                return Err(RuntimeError::Cancelled);
+            }
             self.note_complete(run, false)?;
             run.lane.poll(run.clock, run.recorder)?;
             self.wait_for(index, run)?;

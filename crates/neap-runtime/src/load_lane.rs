@@ -20,6 +20,7 @@ use crate::arena::{Arena, ArenaMap, Needs};
 use crate::arrived::Arrived;
 use crate::clock::Clock;
 use crate::incoming::{Incoming, MOST_PIECES, is_resident};
+use crate::mapping::Addresses;
 use crate::recorder::Recorder;
 use crate::spill::SpillLane;
 use neap_plan::{ExecutionPlan, Held, Keep, Load, Place, SpaceKind, Store, whole_blocks};
@@ -166,6 +167,28 @@ impl LoadLane {
         }
     }
 
+    /// Bytes of work memory that are to be lent for each run, see [`LoadLane::enter`]; `None` if there are some of its own.
+    pub(crate) fn borrowed_bytes(&self) -> Option<u64> {
+        self.arena.borrowed_bytes()
+    }
+
+    /// Work memory is lent for a run.
+    pub(crate) fn enter(&mut self, work: Addresses) {
+        self.arena.lend(Some(work));
+    }
+
+    /// Work memory goes back: nothing is in flight there unless storage has failed for good. Whether the next run starts
+    /// like the first.
+    pub(crate) fn leave(&mut self) -> bool {
+        // Loads of the next run, had any been started, would be lost; those of this one have all arrived.
+        let is_ahead = self.submitted > self.run() * self.loads.len() as u64;
+        if is_ahead {
+            self.stop();
+        }
+        self.arena.lend(None);
+        is_ahead
+    }
+
     /// Where the arena is.
     pub(crate) fn map(&self) -> ArenaMap {
         self.arena.map().clone()
@@ -201,7 +224,8 @@ impl LoadLane {
 
     fn may_load(&self) -> bool {
         let count = self.loads.len() as u64;
-        if count == 0 || self.submitted - self.prefix >= self.arrived.window() {
+        let is_full = self.submitted - self.prefix >= self.arrived.window();
+        if count == 0 || is_full || !self.arena.has_work() {
             return false;
         }
         let load = &self.loads[(self.submitted % count) as usize];

@@ -15,7 +15,7 @@ const PAGE_BYTES: u64 = 4096;
 pub(crate) const HUGE_PAGE_BYTES: u64 = 2 * 1024 * 1024;
 
 /// Where memory in use is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Addresses {
     pub start: NonNull<u8>,
     pub bytes: u64,
@@ -32,6 +32,24 @@ impl Addresses {
         let end = offset.checked_add(bytes)?;
         // So the address is inside or one past the end.
         (end <= self.bytes).then(|| self.start.as_ptr().wrapping_add(offset as usize))
+    }
+
+    /// The first `bytes`, or all if there are fewer.
+    pub(crate) fn first(self, bytes: u64) -> Addresses {
+        Addresses {
+            bytes: self.bytes.min(bytes),
+            ..self
+        }
+    }
+
+    /// What there is from `offset` on, which is at most all of it.
+    pub(crate) fn from(self, offset: u64) -> Addresses {
+        let offset = offset.min(self.bytes);
+        Addresses {
+            // SAFETY: the result is inside or one past the end.
+            start: unsafe { self.start.add(offset as usize) },
+            bytes: self.bytes - offset,
+        }
     }
 }
 

@@ -2,7 +2,9 @@
 
 use crate::RuntimeError;
 use crate::arena::{Arena, Needs};
+use crate::cancel::CancelToken;
 use crate::clock::{Clock, Monotonic};
+use crate::commons::{Commons, SharedWork};
 use crate::device::{Cpu, Device};
 use crate::execute::{Executor, Work};
 use crate::load_lane::{LoadLane, Moves};
@@ -12,6 +14,7 @@ use crate::recorder::Recorder;
 use crate::resolve::Tables;
 use crate::tensors::{self, InputTensor, OutputTensor};
 use neap_ir::{DType, Program, TensorType, ValueId};
+use neap_kernels::parallel::Parallel;
 use neap_kernels::simd::Isa;
 use neap_plan::{
     BufferId, ExecutionPlan, Held, Place, RunTiming, Timeline, Transition, Verdict, Workload,
@@ -92,6 +95,8 @@ pub struct Replaced {
 ///   run    check tensors ─► compute … compute ─► copy outputs ─► start the next run's loads
 ///                           (loads start and arrive in between)
 /// ```
+/// One that is opened with [`Session::open_in`] has work memory during runs only: no loads of the next run are started.
+///
 /// Resident weights come beside the first run, in the order in which it needs them; [`Session::settle`] waits
 /// for all of them.
 /// Nothing is allocated on the heap by a run that succeeds. After an error, everything in flight has
@@ -109,6 +114,8 @@ pub struct Session<C: Clock = Monotonic> {
     kept: Vec<Kept>,
     /// A run has left kept activations, which nothing has touched since.
     has_kept: bool,
+    /// Work memory is shared with others, and outlives the lane.
+    shared: Option<SharedWork>,
 }
 
 impl Session<Monotonic> {
@@ -129,6 +136,30 @@ impl Session<Monotonic> {
         let clock = Monotonic::default();
         Session::open_with_clock(program, plan, workload, storage, options, clock)
     }
+
+    /// [`Session::open`] with threads and work memory in common with other sessions, which may be opened, run and closed
+    /// on any threads: runs take turns. Nothing is read before the first run, and nothing between runs but
+    /// by [`Session::settle`]. Kept activations cannot be read, as others overwrite them.
+    ///
+    /// # Errors
+    /// As [`Session::open`], but for threads. A run fails where [`SharedWork::bytes`] is less than its plan needs.
+    pub fn open_in(
+        commons: &Commons,
+        program: Arc<Program>,
+        plan: ExecutionPlan,
+        workload: &Workload,
+        storage: Storage,
+        isa: Isa,
+    ) -> Result<Session, RuntimeError> {
+        let device = Box::new(Cpu::new(commons.pool.clone(), isa));
+        let threads = commons.pool.workers();
+        let options = Options { threads, isa };
+        let clock = Monotonic::default();
+        let shared = Some(commons.work.clone());
+        Session::open_as(
+            device, shared, program, plan, workload, storage, options, clock,
+        )
+    }
 }
 
 impl<C: Clock> Session<C> {
@@ -147,7 +178,7 @@ impl<C: Clock> Session<C> {
         let threads = options.threads.max(1);
         let pool =
             Pool::new(threads).map_err(|source| RuntimeError::Threads { threads, source })?;
-        let device = Box::new(Cpu::new(pool, options.isa));
+        let device = Box::new(Cpu::new(Arc::new(pool), options.isa));
         Session::open_on(device, program, plan, workload, storage, options, clock)
     }
 
@@ -161,6 +192,27 @@ impl<C: Clock> Session<C> {
     )]
     pub fn open_on(
         device: Box<dyn Device>,
+        program: Arc<Program>,
+        plan: ExecutionPlan,
+        workload: &Workload,
+        storage: Storage,
+        options: Options,
+        clock: C,
+    ) -> Result<Session<C>, RuntimeError> {
+        let mut session = Session::open_as(
+            device, None, program, plan, workload, storage, options, clock,
+        )?;
+        session.prefetch();
+        Ok(session)
+    }
+
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "what a session is made of, each of its own type"
+    )]
+    fn open_as(
+        device: Box<dyn Device>,
+        shared: Option<SharedWork>,
         program: Arc<Program>,
         mut plan: ExecutionPlan,
         workload: &Workload,
@@ -176,7 +228,10 @@ impl<C: Clock> Session<C> {
         let tables = Tables::new(&program, workload, &plan, threads, options.isa)?;
         let kept = kept_of(workload, &plan);
         let bytes = plan.memory_bytes();
-        let arena = Arena::new(Needs::of(&plan));
+        let arena = match shared {
+            None => Arena::new(Needs::of(&plan)),
+            Some(_) => Arena::borrowing(Needs::of(&plan)),
+        };
         let arena = arena.map_err(|source| RuntimeError::Arena { bytes, source })?;
         let moves = Moves::take(&mut plan);
         let Storage {
@@ -192,7 +247,7 @@ impl<C: Clock> Session<C> {
             prepared: Prepared::new(workload, &plan),
             computes: plan.computes.into_boxed_slice(),
         };
-        let mut session = Session {
+        Ok(Session {
             executor: Executor::new(work, device),
             lane,
             threads,
@@ -202,9 +257,8 @@ impl<C: Clock> Session<C> {
             verdict,
             kept,
             has_kept: false,
-        };
-        session.prefetch();
-        Ok(session)
+            shared,
+        })
     }
 
     /// Runs the model once. `inputs` and `outputs` are in the graph's order; inputs are read where
@@ -222,19 +276,70 @@ impl<C: Clock> Session<C> {
         if self.lane.is_broken() {
             return Err(RuntimeError::Unusable);
         }
-        let result = self.executor.run(
-            &mut self.lane,
-            &mut self.clock,
-            &mut self.recorder,
-            inputs,
-            outputs,
-        );
+        if let Some(bytes) = self.lane.borrowed_bytes() {
+            return self.run_in_shared(bytes, inputs, outputs);
+        }
+        let result = self.execute(inputs, outputs);
         self.has_kept = result.is_ok() && !self.kept.is_empty();
         match result {
             // Loads of the next run would come where kept activations are.
             Ok(()) if self.has_kept => {}
             Ok(()) => self.prefetch(),
             Err(_) => self.restart(),
+        }
+        result
+    }
+
+    /// [`Session::run`], which ends at the boundary of a compute when `cancel` asks it to.
+    ///
+    /// # Errors
+    /// As [`Session::run`], and [`RuntimeError::Cancelled`].
+    pub fn run_unless(
+        &mut self,
+        cancel: &CancelToken,
+        inputs: &[InputTensor],
+        outputs: &mut [OutputTensor],
+    ) -> Result<(), RuntimeError> {
+        self.executor.obey(Some(cancel.clone()));
+        let result = self.run(inputs, outputs);
+        self.executor.obey(None);
+        result
+    }
+
+    fn execute(
+        &mut self,
+        inputs: &[InputTensor],
+        outputs: &mut [OutputTensor],
+    ) -> Result<(), RuntimeError> {
+        self.executor.run(
+            &mut self.lane,
+            &mut self.clock,
+            &mut self.recorder,
+            inputs,
+            outputs,
+        )
+    }
+
+    /// A run in work memory that others use before and after it.
+    fn run_in_shared(
+        &mut self,
+        bytes: u64,
+        inputs: &[InputTensor],
+        outputs: &mut [OutputTensor],
+    ) -> Result<(), RuntimeError> {
+        let shared = self.shared.clone().ok_or(RuntimeError::Unusable)?;
+        let lease = shared.lease(bytes)?;
+        self.lane.enter(lease.addresses());
+        self.executor.forget_prepared();
+        let result = self.execute(inputs, outputs);
+        if result.is_err() {
+            self.restart();
+        }
+        if self.lane.leave() {
+            self.recorder.lane_restarted();
+        }
+        if self.lane.is_broken() {
+            lease.give_up();
         }
         result
     }

@@ -5,6 +5,7 @@ mod support;
 use neap_ir::op::Activation;
 use neap_plan::{ByteRange, ExecutionPlan, Lane, Timeline};
 use neap_planner::{Planned, Planner, RefineOptions, Serial, Strategy};
+use neap_runtime::{CancelToken, Clock, RuntimeError};
 use neap_sim::CostProfile;
 use neap_store::{FaultScript, MemoryModel};
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
@@ -403,4 +404,59 @@ proptest! {
             prop_assert_eq!(&run, &found.0);
         }
     }
+}
+
+/// Cancels the run at one of its computes.
+struct CancelClock {
+    time: neap_store::VirtualClock,
+    token: CancelToken,
+    at: usize,
+}
+
+impl Clock for CancelClock {
+    fn now_ns(&self) -> u64 {
+        self.time.now_ns()
+    }
+
+    fn passes(&mut self, compute: usize) -> bool {
+        self.time.advance_ns(20_000);
+        if compute == self.at {
+            self.token.cancel();
+        }
+        false
+    }
+}
+
+#[test]
+fn a_run_can_be_cancelled_at_every_boundary() {
+    within(LIMIT, || {
+        for model in [mixed_model(21), image_model(22)] {
+            let expected = model.expected();
+            for budget in [model.smallest_bytes(), model.unlimited_bytes()] {
+                let plan = model.plan(budget, Strategy::Preload);
+                let computes = plan.computes.len();
+                for at in 0..computes {
+                    let token = CancelToken::new();
+                    let time = neap_store::VirtualClock::new();
+                    let clock = CancelClock {
+                        time: time.clone(),
+                        token: token.clone(),
+                        at,
+                    };
+                    let mut session = model.open_at(&plan, time, clock).unwrap();
+                    let ended = model.run_unless(&mut session, &token);
+                    if at + 1 < computes {
+                        assert!(matches!(ended, Err(RuntimeError::Cancelled)), "{at}");
+                        assert_eq!(session.stats().runs, 0);
+                    } else {
+                        // There is no boundary after the last one.
+                        assert_eq!(ended.unwrap(), expected);
+                    }
+                    for _ in 0..2 {
+                        assert_eq!(model.run(&mut session).unwrap(), expected, "after {at}");
+                    }
+                }
+            }
+        }
+    });
 }

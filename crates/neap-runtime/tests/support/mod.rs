@@ -15,7 +15,8 @@ use neap_plan::{
     BufferId, BufferSpec, ExecutionPlan, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload,
 };
 use neap_runtime::{
-    Clock, InputTensor, Monotonic, Options, OutputTensor, Replaced, RuntimeError, Session, Storage,
+    CancelToken, Clock, InputTensor, Monotonic, Options, OutputTensor, Replaced, RuntimeError,
+    Session, Storage,
 };
 use neap_store::{
     BLOCK, FaultScript, MemoryModel, MemorySource, Source, Spill, Verifier, VirtualClock,
@@ -256,6 +257,31 @@ impl Model {
         )
     }
 
+    /// By a clock that goes by this time.
+    pub fn open_at<C: Clock>(
+        &self,
+        plan: &ExecutionPlan,
+        time: VirtualClock,
+        clock: C,
+    ) -> Result<Session<C>, RuntimeError> {
+        let (device, faults) = (MemoryModel::default(), FaultScript::default());
+        let spill_bytes = plan.spill_bytes() as usize;
+        let spill = MemorySource::spill(spill_bytes, device, time.clone(), faults.clone())?;
+        let source = MemorySource::new(self.file.clone(), device, time, faults)?;
+        Session::open_with_clock(
+            self.program.clone(),
+            plan.clone(),
+            &self.workload,
+            Storage {
+                source: Box::new(source),
+                verifier: self.verifier(),
+                spill: Some(Box::new(spill)),
+            },
+            options(2),
+            clock,
+        )
+    }
+
     pub fn open_source(
         &self,
         plan: &ExecutionPlan,
@@ -305,10 +331,29 @@ impl Model {
         self.run_on(session, &self.inputs)
     }
 
+    /// A run that may be cancelled.
+    pub fn run_unless<C: Clock>(
+        &self,
+        session: &mut Session<C>,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Vec<u8>>, RuntimeError> {
+        self.run_as(&self.inputs, |inputs, outputs| {
+            session.run_unless(cancel, inputs, outputs)
+        })
+    }
+
     pub fn run_on<C: Clock>(
         &self,
         session: &mut Session<C>,
         inputs: &[Vec<u8>],
+    ) -> Result<Vec<Vec<u8>>, RuntimeError> {
+        self.run_as(inputs, |inputs, outputs| session.run(inputs, outputs))
+    }
+
+    fn run_as(
+        &self,
+        inputs: &[Vec<u8>],
+        run: impl FnOnce(&[InputTensor], &mut [OutputTensor]) -> Result<(), RuntimeError>,
     ) -> Result<Vec<Vec<u8>>, RuntimeError> {
         let graph = &self.program.graph;
         let tensors: Vec<InputTensor> = graph
@@ -334,7 +379,7 @@ impl Model {
                 bytes,
             })
             .collect();
-        session.run(&tensors, &mut outputs)?;
+        run(&tensors, &mut outputs)?;
         Ok(results)
     }
 
