@@ -153,7 +153,7 @@ fn convolutions(bench: &Bench) {
                 &Serial,
                 &shape,
                 0..blocks,
-                &weights,
+                &*weights,
                 &input,
                 &mut output,
                 epilogue,

@@ -269,7 +269,7 @@ fn layer(
             };
             let seconds = measure(|run| {
                 let weights = match form {
-                    WeightForm::Raw => Weights::Raw(copy(&raw, floats, run)),
+                    WeightForm::Raw => Weights::Raw(copy(&raw, floats, run).into()),
                     WeightForm::Prepared => Weights::Prepared(copy(&prepared, floats, run)),
                 };
                 conv_winograd(

@@ -14,7 +14,9 @@ use std::ops::Range;
 
 use crate::elementwise::unary_run;
 use crate::epilogue::{Activation, Epilogue, Residual};
-use crate::error::{KernelError, check_len, checked_product};
+use crate::error::{KernelError, checked_product};
+use crate::panel::format::{Stored, by_format};
+use crate::panel::{Format, Panels};
 use crate::parallel::Parallel;
 use crate::planes::{Planes, check_planes};
 use crate::share::{Chunks, Dst, Src};
@@ -31,7 +33,7 @@ pub struct Depthwise {
 }
 
 impl Depthwise {
-    /// Floats in one panel.
+    /// Floats in one `f32` panel.
     #[must_use]
     pub fn panel_floats(&self) -> usize {
         (1 + self.window.taps()) * LANES
@@ -42,6 +44,9 @@ impl Depthwise {
     }
 }
 
+/// Most taps of panels that are not `f32`: a task widens a panel first, on its stack.
+pub const NARROW_TAPS: usize = 64;
+
 /// Tap-vectors that one task multiplies, about.
 const TASK_TAPS: usize = 8 * 1024;
 
@@ -51,12 +56,12 @@ const TASK_TAPS: usize = 8 * 1024;
 ///
 /// # Errors
 /// When a slice is shorter than the sizes say or the panel range lies outside the channels.
-pub fn depthwise(
+pub fn depthwise<'a>(
     isa: Isa,
     par: &dyn Parallel,
     shape: &Depthwise,
     panels: Range<usize>,
-    weights: &[f32],
+    weights: impl Into<Panels<'a>>,
     input: &[f32],
     output: &mut [f32],
     epilogue: Epilogue<'_>,
@@ -76,13 +81,13 @@ pub fn depthwise(
 ///
 /// # Errors
 /// As [`depthwise`], and planes that overlap.
-pub fn depthwise_band(
+pub fn depthwise_band<'a>(
     isa: Isa,
     par: &dyn Parallel,
     shape: &Depthwise,
     planes: Planes,
     panels: Range<usize>,
-    weights: &[f32],
+    weights: impl Into<Panels<'a>>,
     input: &[f32],
     output: &mut [f32],
     epilogue: Epilogue<'_>,
@@ -98,11 +103,16 @@ pub fn depthwise_band(
     if panels.start > panels.end || panels.end > blocks {
         return Err(KernelError::Invalid("panels outside the channels"));
     }
-    check_len(
-        "depthwise weights",
-        weights.len(),
-        checked_product(&[panels.len(), shape.panel_floats()]),
-    )?;
+    let weights: Panels = weights.into();
+    let taps = shape.window.taps();
+    weights.check(Some(taps), panels.len())?;
+    let format = weights.format();
+    if format != Format::F32 && taps > NARROW_TAPS {
+        return Err(KernelError::Unsupported(
+            "depthwise convolution with more than 64 taps and weights that are not f32",
+        ));
+    }
+    let panel_bytes = format.head_bytes() + taps * format.step_bytes();
     check_planes(
         "depthwise input",
         input.len(),
@@ -117,7 +127,11 @@ pub fn depthwise_band(
         planes.output,
         out_plane,
     )?;
-    let (weights, input, output) = (Src::new(weights), Src::new(input), Dst::new(output));
+    let (weights, input, output) = (
+        Src::new(weights.floats()),
+        Src::new(input),
+        Dst::new(output),
+    );
     let residual = match epilogue.residual {
         Residual::None => None,
         Residual::Separate(r) => {
@@ -135,7 +149,6 @@ pub fn depthwise_band(
     if shape.batch * panels.len() * out_h * out_w == 0 {
         return Ok(());
     }
-    let taps = shape.window.taps();
     let pieces = Chunks::new(out_h, (TASK_TAPS / (out_w * taps)).max(1));
     // Small planes come several to a task.
     let units = Chunks::new(
@@ -151,12 +164,19 @@ pub fn depthwise_band(
             unsafe {
                 let job = Job {
                     shape,
-                    panel: weights.at(panel * shape.panel_floats()),
+                    panel: weights.at(panel * panel_bytes / size_of::<f32>()),
+                    format,
                     input: input.at(block * planes.input),
                     output: output.at(block * planes.output),
                     residual: residual.map(|r| r.at(block * planes.output)),
                 };
-                plane_rows(isa, &job, epilogue.activation, rows.start, rows.end);
+                plane_rows(
+                    format.isa(isa),
+                    &job,
+                    epilogue.activation,
+                    rows.start,
+                    rows.end,
+                );
                 if !fused(epilogue.activation) {
                     // The rows just written are still in the nearest cache.
                     let at = job.output.add(rows.start * out_w * LANES);
@@ -182,10 +202,30 @@ fn fused(activation: Activation) -> bool {
     )
 }
 
+/// Writes a panel as `f32`, without scales.
+///
+/// # Safety
+/// The panel has `taps` taps, and `to` holds one vector more.
+#[inline(always)]
+unsafe fn widen<S: Simd>(s: S, format: Format, panel: *const f32, taps: usize, to: &mut [f32]) {
+    let weights = panel.wrapping_byte_add(format.head_bytes()).cast::<u8>();
+    // SAFETY: bias and taps lie in the panel; `to` has room for them.
+    unsafe {
+        s.store(to.as_mut_ptr(), s.load(panel));
+        for tap in 0..taps {
+            let at = weights.add(tap * format.step_bytes());
+            let w = by_format!(format, F => F::load(s, at, panel));
+            s.store(to.as_mut_ptr().add((1 + tap) * LANES), w);
+        }
+    }
+}
+
 /// One channel block of one image.
+#[derive(Clone, Copy)]
 struct Job<'a> {
     shape: &'a Depthwise,
     panel: *const f32,
+    format: Format,
     input: *const f32,
     output: *mut f32,
     residual: Option<*const f32>,
@@ -218,6 +258,18 @@ unsafe fn plane_rows_generic<S: Simd>(
     first: usize,
     end: usize,
 ) {
+    let mut widened = [0.0; (1 + NARROW_TAPS) * LANES];
+    let job = &match job.format {
+        Format::F32 => *job,
+        format => {
+            // SAFETY: the panel has these taps, and there are no more than the array holds.
+            unsafe { widen(s, format, job.panel, job.shape.window.taps(), &mut widened) };
+            Job {
+                panel: widened.as_ptr(),
+                ..*job
+            }
+        }
+    };
     let (vertical, horizontal) = (job.shape.window.axis(0), job.shape.window.axis(1));
     let out_w = job.shape.window.output[1];
     let (low, high) = match activation {

@@ -56,22 +56,22 @@ fn total<S: Simd>(s: S, floats: &[f32]) -> f32 {
 mod compiled {
     use neap_kernels::simd::{Avx2Fma, Avx512};
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     pub fn chains_avx512(rounds: usize) -> f32 {
         super::chains::<_, 24>(Avx512::new(), rounds)
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     pub fn total_avx512(floats: &[f32]) -> f32 {
         super::total(Avx512::new(), floats)
     }
 
-    #[target_feature(enable = "avx2,fma")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     pub fn chains_avx2(rounds: usize) -> f32 {
         super::chains::<_, 6>(Avx2Fma::new(), rounds)
     }
 
-    #[target_feature(enable = "avx2,fma")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     pub fn total_avx2(floats: &[f32]) -> f32 {
         super::total(Avx2Fma::new(), floats)
     }

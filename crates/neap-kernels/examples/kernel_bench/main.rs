@@ -221,7 +221,7 @@ impl Bench {
             };
             self.line(&work, |w| {
                 let weights = match form {
-                    WeightForm::Raw => Weights::Raw(w),
+                    WeightForm::Raw => Weights::Raw(w.into()),
                     WeightForm::Prepared => Weights::Prepared(w),
                 };
                 let (all, out) = (all.clone(), &mut output[..]);

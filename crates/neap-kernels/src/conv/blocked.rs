@@ -3,6 +3,7 @@
 use super::{ConvForm, ConvShape};
 use crate::epilogue::{Epilogue, Residual};
 use crate::error::KernelError;
+use crate::panel::Panels;
 use crate::parallel::Parallel;
 use crate::planes::Planes;
 use crate::simd::{Isa, LANES};
@@ -18,12 +19,12 @@ use std::ops::Range;
 ///
 /// # Errors
 /// Sizes that contradict each other or exceed the buffers; groups narrower than 16.
-pub fn conv_blocked(
+pub fn conv_blocked<'a>(
     isa: Isa,
     parallel: &dyn Parallel,
     shape: &ConvShape,
     panels: Range<usize>,
-    weights: &[f32],
+    weights: impl Into<Panels<'a>>,
     input: &[f32],
     output: &mut [f32],
     epilogue: Epilogue<'_>,
@@ -39,22 +40,23 @@ pub fn conv_blocked(
 ///
 /// # Errors
 /// As [`conv_blocked`], and planes that overlap.
-pub fn conv_blocked_band(
+pub fn conv_blocked_band<'a>(
     isa: Isa,
     parallel: &dyn Parallel,
     shape: &ConvShape,
     planes: Planes,
     panels: Range<usize>,
-    weights: &[f32],
+    weights: impl Into<Panels<'a>>,
     input: &[f32],
     output: &mut [f32],
     epilogue: Epilogue<'_>,
 ) -> Result<(), KernelError> {
+    let weights: Panels = weights.into();
     shape.check_call(
         ConvForm::Blocked,
         &planes,
         &panels,
-        weights,
+        &weights,
         output,
         &epilogue,
     )?;
@@ -76,6 +78,7 @@ pub fn conv_blocked_band(
             }
         },
         weights: weights.as_ptr(),
+        format: weights.format(),
         panels: panels.len(),
         ends_layer: false,
         images: shape.batch,

@@ -9,6 +9,7 @@
 use super::{ConvForm, ConvShape, plane_floats};
 use crate::epilogue::{Epilogue, Residual};
 use crate::error::{KernelError, check_len, checked_product};
+use crate::panel::{Format, Panels};
 use crate::parallel::{Parallel, Serial};
 use crate::planes::{Planes, check_planes};
 use crate::simd::{Isa, LANES};
@@ -34,12 +35,12 @@ pub fn conv_first_layer_scratch_bytes(shape: &ConvShape, workers: usize) -> usiz
 ///
 /// # Errors
 /// Sizes that contradict each other or exceed the buffers; groups; more than 16 channels.
-pub fn conv_first_layer(
+pub fn conv_first_layer<'a>(
     isa: Isa,
     parallel: &dyn Parallel,
     shape: &ConvShape,
     panels: Range<usize>,
-    weights: &[f32],
+    weights: impl Into<Panels<'a>>,
     input: &[f32],
     output: &mut [f32],
     epilogue: Epilogue<'_>,
@@ -59,23 +60,24 @@ pub fn conv_first_layer(
 ///
 /// # Errors
 /// As [`conv_first_layer`], and planes that overlap.
-pub fn conv_first_layer_band(
+pub fn conv_first_layer_band<'a>(
     isa: Isa,
     parallel: &dyn Parallel,
     shape: &ConvShape,
     planes: Planes,
     panels: Range<usize>,
-    weights: &[f32],
+    weights: impl Into<Panels<'a>>,
     input: &[f32],
     output: &mut [f32],
     epilogue: Epilogue<'_>,
     scratch: &mut [f32],
 ) -> Result<(), KernelError> {
+    let weights: Panels = weights.into();
     shape.check_call(
         ConvForm::FirstLayer,
         &planes,
         &panels,
-        weights,
+        &weights,
         output,
         &epilogue,
     )?;
@@ -96,6 +98,7 @@ pub fn conv_first_layer_band(
         shape: *shape,
         panels: panels.len(),
         weights: weights.as_ptr(),
+        format: weights.format(),
         input: input.as_ptr(),
         in_plane: planes.input,
         destination: Destination {
@@ -130,7 +133,8 @@ pub fn conv_first_layer_band(
 struct Call<'a> {
     shape: ConvShape,
     panels: usize,
-    weights: *const f32,
+    weights: *const u8,
+    format: Format,
     input: *const f32,
     /// From channel to channel of the input.
     in_plane: usize,
@@ -174,6 +178,7 @@ impl Call<'_> {
         let product = Product {
             form: Form::Dense,
             weights: self.weights,
+            format: self.format,
             panels: self.panels,
             ends_layer: false,
             images: 1,

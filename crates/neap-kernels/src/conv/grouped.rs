@@ -4,6 +4,7 @@ use super::blocked::Image;
 use super::{ConvForm, ConvShape};
 use crate::epilogue::{Epilogue, Residual};
 use crate::error::KernelError;
+use crate::panel::Panels;
 use crate::parallel::Parallel;
 use crate::planes::Planes;
 use crate::simd::{Isa, LANES};
@@ -19,12 +20,12 @@ use std::ops::Range;
 ///
 /// # Errors
 /// Sizes that contradict each other or exceed the buffers; other groups.
-pub fn conv_narrow_groups(
+pub fn conv_narrow_groups<'a>(
     isa: Isa,
     parallel: &dyn Parallel,
     shape: &ConvShape,
     panels: Range<usize>,
-    weights: &[f32],
+    weights: impl Into<Panels<'a>>,
     input: &[f32],
     output: &mut [f32],
     epilogue: Epilogue<'_>,
@@ -40,22 +41,23 @@ pub fn conv_narrow_groups(
 ///
 /// # Errors
 /// As [`conv_narrow_groups`], and planes that overlap.
-pub fn conv_narrow_groups_band(
+pub fn conv_narrow_groups_band<'a>(
     isa: Isa,
     parallel: &dyn Parallel,
     shape: &ConvShape,
     planes: Planes,
     panels: Range<usize>,
-    weights: &[f32],
+    weights: impl Into<Panels<'a>>,
     input: &[f32],
     output: &mut [f32],
     epilogue: Epilogue<'_>,
 ) -> Result<(), KernelError> {
+    let weights: Panels = weights.into();
     shape.check_call(
         ConvForm::NarrowGroups,
         &planes,
         &panels,
-        weights,
+        &weights,
         output,
         &epilogue,
     )?;
@@ -73,6 +75,7 @@ pub fn conv_narrow_groups_band(
             narrow: Some(width),
         },
         weights: weights.as_ptr(),
+        format: weights.format(),
         panels: panels.len(),
         ends_layer: false,
         images: shape.batch,

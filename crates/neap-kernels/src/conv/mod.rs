@@ -26,8 +26,8 @@ pub use first_layer::{conv_first_layer, conv_first_layer_band, conv_first_layer_
 pub use grouped::{conv_narrow_groups, conv_narrow_groups_band};
 
 use crate::epilogue::{Epilogue, Residual};
-use crate::error::{KernelError, check_len, checked_product};
-use crate::panel::panel_floats;
+use crate::error::{KernelError, checked_product};
+use crate::panel::Panels;
 use crate::planes::{Planes, check_planes};
 use crate::simd::LANES;
 use crate::window::Window;
@@ -149,7 +149,7 @@ impl ConvShape {
         form: ConvForm,
         planes: &Planes,
         panels: &Range<usize>,
-        weights: &[f32],
+        weights: &Panels<'_>,
         output: &[f32],
         epilogue: &Epilogue<'_>,
     ) -> Result<(), KernelError> {
@@ -163,11 +163,8 @@ impl ConvShape {
             self.window.kernel[0],
             self.window.kernel[1],
         ]);
-        let floats = k
-            .and_then(|k| k.checked_add(1))
-            .and_then(|rows| checked_product(&[rows, LANES, panels.len()]));
-        check_len("weights", weights.len(), floats)?;
-        debug_assert_eq!(floats, Some(panel_floats(self.k()) * panels.len()));
+        weights.check(k, panels.len())?;
+        debug_assert_eq!(k, Some(self.k()));
         self.check_blocked_output(planes, output, epilogue)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::epilogue::{Activation, Epilogue, Residual};
-use crate::panel::{Affine, KOrder, pack_conv};
+use crate::panel::{Affine, KOrder, pack_conv, panel_floats};
 use crate::parallel::{Parallel, Serial};
 use crate::simd::Isa;
 use crate::testing::{Scrambled, affordable, numbers};

@@ -12,7 +12,8 @@ mod tests;
 pub use product::{MatMulShape, matmul, matmul_scratch_bytes};
 
 use crate::epilogue::{Epilogue, Residual};
-use crate::error::{KernelError, check_len, checked_product};
+use crate::error::{KernelError, check_len};
+use crate::panel::{Format, Panels};
 use crate::parallel::Parallel;
 use crate::simd::{Isa, LANES};
 use crate::tile::{Destination, Form, Inputs, Product, Reduction, TapWriter, run};
@@ -68,19 +69,19 @@ pub(crate) fn matrix_elements(rows: usize, columns: usize, stride: usize) -> Opt
 
 /// `out[:, columns of the range] = activation(a * weights + bias + residual)`.
 ///
-/// * `weights`: the panels of the range, contiguous, each `[bias 16][k][16]`
+/// * `weights`: the panels of the range, contiguous, each `[bias 16][k][16]` or in another [`Format`]
 /// * `a`: `[m][k]`, rows `a_stride` apart
 /// * `out`, residual: `[m][n]`, rows `out_stride` apart; only columns
 ///   `16 * panels.start .. min(n, 16 * panels.end)` are touched
 ///
 /// # Errors
 /// Sizes that contradict each other or exceed the buffers.
-pub fn linear(
+pub fn linear<'a>(
     isa: Isa,
     parallel: &dyn Parallel,
     shape: &LinearShape,
     panels: Range<usize>,
-    weights: &[f32],
+    weights: impl Into<Panels<'a>>,
     a: &[f32],
     out: &mut [f32],
     epilogue: Epilogue<'_>,
@@ -89,9 +90,8 @@ pub fn linear(
     if panels.start > panels.end || panels.end > shape.panels() {
         return Err(KernelError::Invalid("panel range outside the layer"));
     }
-    let rows = shape.k.checked_add(1);
-    let floats = rows.and_then(|rows| checked_product(&[rows, LANES, panels.len()]));
-    check_len("weights", weights.len(), floats)?;
+    let weights: Panels = weights.into();
+    weights.check(Some(shape.k), panels.len())?;
     check_len(
         "a",
         a.len(),
@@ -113,6 +113,7 @@ pub fn linear(
         shape: *shape,
         panels,
         weights: weights.as_ptr(),
+        format: weights.format(),
         a: a.as_ptr(),
         out: first,
         residual,
@@ -128,7 +129,8 @@ pub(crate) struct RawLinear {
     pub shape: LinearShape,
     pub panels: Range<usize>,
     /// First panel of the range.
-    pub weights: *const f32,
+    pub weights: *const u8,
+    pub format: Format,
     pub a: *const f32,
     /// First column of the range.
     pub out: *mut f32,
@@ -145,6 +147,7 @@ impl RawLinear {
         let product = Product {
             form: Form::Dense,
             weights: self.weights,
+            format: self.format,
             panels: self.panels.len(),
             ends_layer: self.panels.end == s.panels(),
             images: 1,

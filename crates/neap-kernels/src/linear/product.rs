@@ -3,7 +3,7 @@
 use super::{LinearShape, RawLinear, matrix_elements};
 use crate::epilogue::Activation;
 use crate::error::{KernelError, check_len, checked_product};
-use crate::panel::panel_floats;
+use crate::panel::{Format, panel_floats};
 use crate::parallel::{Parallel, Serial};
 use crate::reorder::transpose_tile;
 use crate::simd::{Isa, LANES};
@@ -251,7 +251,9 @@ impl Call {
             weights: self
                 .scratch
                 .wrapping_add(slot * self.packed_floats)
-                .cast_const(),
+                .cast_const()
+                .cast(),
+            format: Format::F32,
             a: self.a.wrapping_add(item * s.a_batch_stride),
             out: self.out.wrapping_add(item * s.out_batch_stride),
             residual: std::ptr::null(),

@@ -3,7 +3,9 @@
 //! ```text
 //! panel p = output channels 16p .. 16p+16:   [bias 16][k = 0: 16 weights][k = 1: 16 weights] ...
 //! ```
-//! All panels of a layer have [`panel_floats`]`(k)` floats; output channels past the last are
+//! Weights may be stored in fewer bits: see [`Format`] and [`narrow`].
+//!
+//! All `f32` panels of a layer have [`panel_floats`]`(k)` floats; output channels past the last are
 //! zero, and a layer without bias has zeros there. The order of k depends on the kernel:
 //!
 //! | packed by | read by | k order |
@@ -19,8 +21,13 @@
 //! a weight whose first axis is the output channel, or (for `[k][n]`) all columns of some rows.
 //! An [`Affine`] (folded BatchNorm) scales output channels and gives the bias.
 
+pub(crate) mod format;
+mod narrow;
 #[cfg(test)]
 mod tests;
+
+pub use format::{Format, Panels};
+pub use narrow::{Scales, holds, narrow, to_bf16, to_f16, to_i8};
 
 use crate::error::{KernelError, check_len, checked_product};
 use crate::simd::{Isa, LANES};

@@ -3,7 +3,7 @@
 use super::Simd;
 use std::arch::x86_64::*;
 
-/// Proof that the processor has AVX2 and FMA.
+/// Proof that the processor has AVX2, FMA and F16C.
 #[derive(Debug, Clone, Copy)]
 pub struct Avx2Fma(());
 
@@ -12,7 +12,7 @@ impl Avx2Fma {
     /// Callable without `unsafe` only where the caller is compiled for these features;
     /// elsewhere the processor must have them.
     #[inline]
-    #[target_feature(enable = "avx2,fma")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     #[must_use]
     pub fn new() -> Self {
         Self(())
@@ -102,6 +102,30 @@ impl Simd for Avx2Fma {
             _mm256_maskstore_ps(p, first(n), v[0]);
             _mm256_maskstore_ps(p.wrapping_add(8), first(n.saturating_sub(8)), v[1]);
         })
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const u8) -> V {
+        has!([
+            _mm256_cvtph_ps(_mm_loadu_si128(p.cast())),
+            _mm256_cvtph_ps(_mm_loadu_si128(p.add(16).cast())),
+        ])
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const u8) -> V {
+        has!([p, p.add(16)].map(|p| {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }))
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const u8) -> V {
+        has!(
+            [p, p.add(8)]
+                .map(|p| { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) })
+        )
     }
 
     #[inline(always)]

@@ -12,7 +12,7 @@ impl Avx512 {
     /// Callable without `unsafe` only where the caller is compiled for these features;
     /// elsewhere the processor must have them.
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     #[must_use]
     pub fn new() -> Self {
         Self(())

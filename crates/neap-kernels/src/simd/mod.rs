@@ -106,6 +106,16 @@ impl Isa {
             .map_or("portable", |&(_, name)| name)
     }
 
+    /// The one whose kernels widen narrow weights: AVX2 in place of AVX-512.
+    #[must_use]
+    pub(crate) fn of_narrow_weights(self) -> Self {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => Isa(Kind::Avx2Fma),
+            kind => Isa(kind),
+        }
+    }
+
     #[doc(hidden)]
     #[must_use]
     pub fn kind(self) -> Kind {
@@ -130,6 +140,7 @@ fn has(kind: Kind) -> bool {
         Kind::Avx2Fma => {
             std::arch::is_x86_feature_detected!("avx2")
                 && std::arch::is_x86_feature_detected!("fma")
+                && std::arch::is_x86_feature_detected!("f16c")
         }
         #[cfg(target_arch = "x86_64")]
         Kind::Avx512 => {
@@ -225,6 +236,44 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Smallest lane (NaN lanes give an unspecified lane).
     fn reduce_min(self, v: Self::V) -> f32;
 
+    /// Loads 16 IEEE 754 half floats, exactly.
+    ///
+    /// # Safety
+    /// `p` is readable for 32 bytes.
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const u8) -> Self::V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            load_each(self, p.cast::<[u8; 2]>(), |b| {
+                f16_to_f32(u16::from_le_bytes(b))
+            })
+        }
+    }
+
+    /// Loads 16 bfloat16, exactly.
+    ///
+    /// # Safety
+    /// `p` is readable for 32 bytes.
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const u8) -> Self::V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            load_each(self, p.cast::<[u8; 2]>(), |b| {
+                f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16)
+            })
+        }
+    }
+
+    /// Loads 16 signed bytes, exactly.
+    ///
+    /// # Safety
+    /// `p` is readable for 16 bytes.
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const u8) -> Self::V {
+        // SAFETY: the caller's promise.
+        unsafe { load_each(self, p.cast::<i8>(), f32::from) }
+    }
+
     /// In every group of `width` lanes, broadcasts the group's lane `j` to the whole group.
     /// `width` is 2 or 4 and `j < width`; both must be constants after inlining.
     fn group_broadcast(self, v: Self::V, width: usize, j: usize) -> Self::V;
@@ -272,6 +321,36 @@ pub trait Simd: Copy + Send + Sync + 'static {
     }
 }
 
+/// Loads 16 elements one by one.
+///
+/// # Safety
+/// `p` is readable for 16 elements.
+#[inline(always)]
+unsafe fn load_each<S: Simd, T: Copy>(s: S, p: *const T, widen: impl Fn(T) -> f32) -> S::V {
+    let mut a = [0.0; LANES];
+    for (i, x) in a.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *x = widen(unsafe { p.add(i).read_unaligned() });
+    }
+    s.from_array(a)
+}
+
+/// An IEEE 754 half float, exactly: subnormal numbers, infinities and NaN too.
+#[inline(always)]
+#[must_use]
+pub fn f16_to_f32(half: u16) -> f32 {
+    /// From the exponent bias of half floats to that of `f32`.
+    const REBIAS: f32 = f32::from_bits((127 + 112) << 23);
+    let magnitude = u32::from(half & 0x7fff) << 13;
+    let finite = (f32::from_bits(magnitude) * REBIAS).to_bits();
+    let bits = if half & 0x7c00 == 0x7c00 {
+        magnitude | 0x7f80_0000
+    } else {
+        finite
+    };
+    f32::from_bits(bits | u32::from(half & 0x8000) << 16)
+}
+
 /// Hints that the cache line at `p` will be read soon. Never faults.
 #[inline(always)]
 pub fn prefetch(p: *const f32) {
@@ -315,7 +394,7 @@ macro_rules! simd_kernel {
                 $crate::simd::Kind::Portable => $generic($crate::simd::Portable, $($arg),*),
                 #[cfg(target_arch = "x86_64")]
                 $crate::simd::Kind::Avx2Fma => {
-                    #[target_feature(enable = "avx2,fma")]
+                    #[target_feature(enable = "avx2,fma,f16c")]
                     fn run($($arg: $ty),*) $(-> $ret)? {
                         $generic($crate::simd::Avx2Fma::new(), $($arg),*)
                     }
@@ -324,7 +403,7 @@ macro_rules! simd_kernel {
                 }
                 #[cfg(target_arch = "x86_64")]
                 $crate::simd::Kind::Avx512 => {
-                    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+                    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
                     fn run($($arg: $ty),*) $(-> $ret)? {
                         $generic($crate::simd::Avx512::new(), $($arg),*)
                     }
@@ -344,7 +423,7 @@ macro_rules! simd_kernel {
                 $crate::simd::Kind::Portable => unsafe { $generic($crate::simd::Portable, $($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 $crate::simd::Kind::Avx2Fma => {
-                    #[target_feature(enable = "avx2,fma")]
+                    #[target_feature(enable = "avx2,fma,f16c")]
                     unsafe fn run($($arg: $ty),*) $(-> $ret)? {
                         // SAFETY: the caller keeps the contract, which is the generic's own.
                         unsafe { $generic($crate::simd::Avx2Fma::new(), $($arg),*) }
@@ -354,7 +433,7 @@ macro_rules! simd_kernel {
                 }
                 #[cfg(target_arch = "x86_64")]
                 $crate::simd::Kind::Avx512 => {
-                    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+                    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
                     unsafe fn run($($arg: $ty),*) $(-> $ret)? {
                         // SAFETY: the caller keeps the contract, which is the generic's own.
                         unsafe { $generic($crate::simd::Avx512::new(), $($arg),*) }

@@ -77,6 +77,41 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    unsafe fn load_f16(self, p: *const u8) -> V {
+        each!(|I| {
+            let half = vmovl_u16(vld1_u16(p.add(8 * I).cast()));
+            let magnitude = vshlq_n_u32::<13>(vandq_u32(half, vdupq_n_u32(0x7fff)));
+            // From the exponent bias of half floats to that of f32.
+            let rebias = vreinterpretq_f32_u32(vdupq_n_u32((127 + 112) << 23));
+            let finite = vmulq_f32(vreinterpretq_f32_u32(magnitude), rebias);
+            let infinite = vorrq_u32(magnitude, vdupq_n_u32(0x7f80_0000));
+            let is_finite = vcltq_u32(magnitude, vdupq_n_u32(0x7c00 << 13));
+            let sign = vshlq_n_u32::<16>(vandq_u32(half, vdupq_n_u32(0x8000)));
+            let bits = vbslq_u32(is_finite, vreinterpretq_u32_f32(finite), infinite);
+            vreinterpretq_f32_u32(vorrq_u32(bits, sign))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const u8) -> V {
+        each!(|I| vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p.add(8 * I).cast()))))
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const u8) -> V {
+        has!({
+            let bytes = vld1q_s8(p.cast());
+            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_s8(vget_high_s8(bytes)));
+            [
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
+                vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+                vcvtq_f32_s32(vmovl_s16(vget_high_s16(high))),
+            ]
+        })
+    }
+
+    #[inline(always)]
     fn add(self, a: V, b: V) -> V {
         each!(|I| vaddq_f32(a[I], b[I]))
     }

@@ -301,6 +301,7 @@ mod tests {
         let product = Product {
             form: Form::Dense,
             weights: std::ptr::null(),
+            format: crate::panel::format::Format::F32,
             panels,
             ends_layer: false,
             images: 1,

@@ -5,6 +5,7 @@ use super::micro::Tile;
 use super::select::{Shapes, kernel};
 use super::taps::{Table, TapWriter};
 use crate::epilogue::{Activation, activate};
+use crate::panel::format::Format;
 use crate::parallel::Parallel;
 use crate::simd::{Isa, LANES};
 use std::ops::Range;
@@ -66,8 +67,9 @@ pub(crate) enum Form {
 /// A product to compute.
 pub(crate) struct Product {
     pub form: Form,
-    /// Bias of the first panel of the range.
-    pub weights: *const f32,
+    /// Where the first panel of the range begins.
+    pub weights: *const u8,
+    pub format: Format,
     /// Panels of the range, and whether its last is the layer's last.
     pub panels: usize,
     pub ends_layer: bool,
@@ -98,12 +100,13 @@ pub(crate) unsafe fn run(
     if product.panels == 0 || product.positions == 0 || product.images == 0 {
         return;
     }
+    let of_format = product.format.isa(isa);
     let shapes = match product.form {
         Form::Groups {
             narrow: Some(width),
             ..
-        } => Shapes::NarrowGroups(isa, width),
-        _ => Shapes::Dense(isa),
+        } => Shapes::NarrowGroups(of_format, width),
+        _ => Shapes::Dense(of_format),
     };
     let tasks = Tasks::new(product, shapes, parallel.workers());
     let (blocks, bands) = (tasks.blocks, tasks.bands());
@@ -152,7 +155,7 @@ struct Pass {
     is_first: bool,
     is_last: bool,
     /// First weights needed afterwards, and how many k of each panel a tile brings after each run.
-    ahead: *const f32,
+    ahead: *const u8,
     ahead_per_run: usize,
 }
 
@@ -214,7 +217,7 @@ impl Task<'_> {
             ahead: self
                 .product
                 .weights
-                .wrapping_add(next_panel * self.panel_floats() + (1 + next_k) * LANES),
+                .wrapping_add(next_panel * self.panel_bytes() + self.k_bytes(next_k)),
             ahead_per_run: if worth_it {
                 r.block_len.div_ceil(self.tiles.len())
             } else {
@@ -224,9 +227,15 @@ impl Task<'_> {
         }
     }
 
-    fn panel_floats(&self) -> usize {
+    fn panel_bytes(&self) -> usize {
         let r = &self.product.reduction;
-        (1 + r.taps * r.channels) * LANES
+        self.k_bytes(r.taps * r.channels)
+    }
+
+    /// Bytes of a panel before the weights of a k.
+    fn k_bytes(&self, k: usize) -> usize {
+        let format = self.product.format;
+        format.head_bytes() + k * format.step_bytes()
     }
 
     /// Bytes from the inputs of channel block 0 of the layer to those of a panel's group.
@@ -257,7 +266,7 @@ impl Task<'_> {
         taps_len: usize,
     ) {
         let (r, d) = (&self.product.reduction, &self.product.destination);
-        let panel_floats = self.panel_floats();
+        let panel_bytes = self.panel_bytes();
         let ends_layer = self.product.ends_layer && panels.end == self.product.panels;
         let last_lanes = if ends_layer { d.last_lanes } else { LANES };
         let offset =
@@ -267,7 +276,7 @@ impl Task<'_> {
         // SAFETY: offsets of a panel of the range and of a position are inside what `run`'s
         // contract names; the micro-kernel is one this processor has.
         unsafe {
-            let first_panel = self.product.weights.add(panels.start * panel_floats);
+            let first_panel = self.product.weights.add(panels.start * panel_bytes);
             let residual = if d.residual.is_null() {
                 d.residual
             } else {
@@ -275,9 +284,9 @@ impl Task<'_> {
             };
             let output = d.output.add(offset);
             let tile = Tile {
-                weights: first_panel.add((1 + pass.k) * LANES),
-                bias: first_panel,
-                panel_floats,
+                weights: first_panel.add(self.k_bytes(pass.k)),
+                head: first_panel.cast(),
+                panel_bytes,
                 corners: table.corners,
                 taps: table.taps(),
                 taps_len,
@@ -295,7 +304,9 @@ impl Task<'_> {
                 last_lanes,
                 is_first: pass.is_first,
                 is_last: pass.is_last,
-                ahead: pass.ahead.wrapping_add(brought * runs * LANES),
+                ahead: pass
+                    .ahead
+                    .wrapping_add(brought * runs * self.product.format.step_bytes()),
                 ahead_per_run: if brought < r.block_len {
                     pass.ahead_per_run
                 } else {
@@ -303,7 +314,7 @@ impl Task<'_> {
                 },
                 activation: self.product.activation,
             };
-            kernel(self.shapes, panels.len(), rows)(&tile);
+            kernel(self.shapes, self.product.format, panels.len(), rows)(&tile);
             if pass.is_last && !self.product.activation.is_light() {
                 for p in 0..panels.len() {
                     let lanes = if p + 1 == panels.len() {

@@ -2,7 +2,8 @@
 //! which permutes inside a register bring to it.
 
 use super::micro::{Tile, finish, start};
-use crate::simd::{LANES, Simd};
+use crate::panel::format::Stored;
+use crate::simd::Simd;
 
 /// Runs a tile of one panel times `R` positions; groups are `W` channels wide, and a tap's run is
 /// the 16 input channels of the panel.
@@ -10,13 +11,17 @@ use crate::simd::{LANES, Simd};
 /// # Safety
 /// As [`super::micro::micro`] with one panel, except that a tap's run is 16 inputs for `W` k.
 #[inline(always)]
-pub(super) unsafe fn micro_grouped<S: Simd, const W: usize, const R: usize>(s: S, tile: &Tile) {
+pub(super) unsafe fn micro_grouped<S: Simd, F: Stored, const W: usize, const R: usize>(
+    s: S,
+    tile: &Tile,
+) {
+    let step_bytes = const { F::FORMAT.step_bytes() };
     // SAFETY: all pointers stay inside what the contract names.
     unsafe {
         let mut acc = start::<S, 1, R>(s, tile);
         for t in 0..tile.taps_len {
             let tap = &*tile.taps.add(t);
-            let weights = tile.weights.add(tap.index * W * LANES);
+            let weights = tile.weights.add(tap.index * W * step_bytes);
             let runs = tap.runs::<R>(tile, tile.first_block_bytes);
             // Groups of eight in two parts: permutes inside four lanes are the cheap ones.
             let part_len = if W == 8 { 4 } else { W };
@@ -29,7 +34,8 @@ pub(super) unsafe fn micro_grouped<S: Simd, const W: usize, const R: usize>(s: S
                     }
                 }
                 for j in 0..part_len {
-                    let w = s.load(weights.add((part * part_len + j) * LANES));
+                    let at = weights.add((part * part_len + j) * step_bytes);
+                    let w = F::load(s, at, tile.head);
                     for r in 0..R {
                         let xv = if W == 1 {
                             x[r]

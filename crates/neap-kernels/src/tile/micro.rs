@@ -1,6 +1,7 @@
 //! The micro-kernel: one tile of `P` panels times `R` positions over one chunk of k.
 
 use crate::epilogue::Activation;
+use crate::panel::format::Stored;
 use crate::simd::{LANES, Simd, prefetch, prefetch_far};
 
 /// Most positions of a tile, for any instruction set.
@@ -48,11 +49,11 @@ impl Tap {
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
     /// First k of the chunk in the tile's first panel.
-    pub weights: *const f32,
-    /// Bias of the tile's first panel.
-    pub bias: *const f32,
-    /// From panel to panel, in weights and in bias.
-    pub panel_floats: usize,
+    pub weights: *const u8,
+    /// Where the tile's first panel begins, with its bias.
+    pub head: *const f32,
+    /// From panel to panel, in weights and in heads.
+    pub panel_bytes: usize,
     /// Input of each position that taps count from.
     pub corners: [*const f32; MAX_ROWS],
     pub taps: *const Tap,
@@ -80,7 +81,7 @@ pub(super) struct Tile {
     pub is_last: bool,
     /// Weights that a later chunk needs, in the tile's first panel: brought to the second-level
     /// cache meanwhile, this many k of every panel after each run. None where the count is zero.
-    pub ahead: *const f32,
+    pub ahead: *const u8,
     pub ahead_per_run: usize,
     pub activation: Activation,
 }
@@ -91,7 +92,8 @@ pub(super) struct Tile {
 /// `P` panels of weights and bias, every tap's runs for `R` positions, and `R × P` output (and
 /// residual) vectors are memory the caller may use so.
 #[inline(always)]
-pub(super) unsafe fn micro<S: Simd, const P: usize, const R: usize>(s: S, tile: &Tile) {
+pub(super) unsafe fn micro<S: Simd, W: Stored, const P: usize, const R: usize>(s: S, tile: &Tile) {
+    let step_bytes = const { W::FORMAT.step_bytes() };
     // SAFETY: all pointers stay inside what the contract names.
     unsafe {
         let mut acc = start::<S, P, R>(s, tile);
@@ -105,7 +107,7 @@ pub(super) unsafe fn micro<S: Simd, const P: usize, const R: usize>(s: S, tile: 
             let step = tile.first_block_bytes + block * tile.block_step_bytes;
             let block_weights = tile
                 .weights
-                .add(block * tile.block_len * tile.taps_total * LANES);
+                .add(block * tile.block_len * tile.taps_total * step_bytes);
             for t in 0..tile.taps_len {
                 let tap = &*tile.taps.add(t);
                 let x = tap.runs::<R>(tile, step);
@@ -115,16 +117,18 @@ pub(super) unsafe fn micro<S: Simd, const P: usize, const R: usize>(s: S, tile: 
                         prefetch(x[r].wrapping_byte_add(tile.block_step_bytes));
                     }
                 }
-                let mut w = [block_weights.add(tap.index * len * LANES); P];
+                let mut w = [block_weights.add(tap.index * len * step_bytes); P];
+                let mut heads = [tile.head; P];
                 for p in 1..P {
-                    w[p] = w[p - 1].add(tile.panel_floats);
+                    w[p] = w[p - 1].add(tile.panel_bytes);
+                    heads[p] = heads[p - 1].byte_add(tile.panel_bytes);
                 }
-                run::<S, P, R>(s, &mut acc, &x, &w, len);
+                run::<S, W, P, R>(s, &mut acc, &x, &w, &heads, len);
                 for _ in 0..tile.ahead_per_run {
                     for p in 0..P {
-                        prefetch_far(ahead.wrapping_add(p * tile.panel_floats));
+                        prefetch_far(ahead.wrapping_add(p * tile.panel_bytes).cast());
                     }
-                    ahead = ahead.wrapping_add(LANES);
+                    ahead = ahead.wrapping_add(step_bytes);
                 }
             }
         }
@@ -134,43 +138,45 @@ pub(super) unsafe fn micro<S: Simd, const P: usize, const R: usize>(s: S, tile: 
 
 /// The inner loop: `len` steps of k.
 #[inline(always)]
-unsafe fn run<S: Simd, const P: usize, const R: usize>(
+unsafe fn run<S: Simd, W: Stored, const P: usize, const R: usize>(
     s: S,
     acc: &mut [[S::V; P]; R],
     x: &[*const f32; R],
-    w: &[*const f32; P],
+    w: &[*const u8; P],
+    heads: &[*const f32; P],
     len: usize,
 ) {
     // SAFETY: the caller's runs and panels are `len` long.
     unsafe {
         let mut k = 0;
         while k + 4 <= len {
-            step::<S, P, R>(s, acc, x, w, k);
-            step::<S, P, R>(s, acc, x, w, k + 1);
-            step::<S, P, R>(s, acc, x, w, k + 2);
-            step::<S, P, R>(s, acc, x, w, k + 3);
+            step::<S, W, P, R>(s, acc, x, w, heads, k);
+            step::<S, W, P, R>(s, acc, x, w, heads, k + 1);
+            step::<S, W, P, R>(s, acc, x, w, heads, k + 2);
+            step::<S, W, P, R>(s, acc, x, w, heads, k + 3);
             k += 4;
         }
         while k < len {
-            step::<S, P, R>(s, acc, x, w, k);
+            step::<S, W, P, R>(s, acc, x, w, heads, k);
             k += 1;
         }
     }
 }
 
 #[inline(always)]
-unsafe fn step<S: Simd, const P: usize, const R: usize>(
+unsafe fn step<S: Simd, W: Stored, const P: usize, const R: usize>(
     s: S,
     acc: &mut [[S::V; P]; R],
     x: &[*const f32; R],
-    w: &[*const f32; P],
+    w: &[*const u8; P],
+    heads: &[*const f32; P],
     k: usize,
 ) {
     // SAFETY: `k` is inside the caller's runs and panels.
     unsafe {
         let mut wv = [s.zero(); P];
         for p in 0..P {
-            wv[p] = s.load(w[p].add(k * LANES));
+            wv[p] = W::load(s, w[p].add(k * W::FORMAT.step_bytes()), heads[p]);
         }
         for r in 0..R {
             let xv = s.splat(*x[r].add(k));
@@ -209,7 +215,7 @@ pub(super) unsafe fn start<S: Simd, const P: usize, const R: usize>(
         }
         if tile.is_first {
             for p in 0..P {
-                let bias = s.load(tile.bias.add(p * tile.panel_floats));
+                let bias = s.load(tile.head.byte_add(p * tile.panel_bytes));
                 for r in 0..R {
                     acc[r][p] = s.add(bias, acc[r][p]);
                 }

@@ -2,6 +2,7 @@
 
 use super::grouped::micro_grouped;
 use super::micro::{Tile, micro};
+use crate::panel::format::{F32, Format, Stored, by_format};
 #[cfg(target_arch = "aarch64")]
 use crate::simd::Neon;
 #[cfg(target_arch = "x86_64")]
@@ -56,66 +57,71 @@ impl Shapes {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 unsafe fn avx512<const P: usize, const R: usize>(tile: &Tile) {
     // SAFETY: the caller keeps `micro`'s contract.
-    unsafe { micro::<Avx512, P, R>(Avx512::new(), tile) }
+    unsafe { micro::<Avx512, F32, P, R>(Avx512::new(), tile) }
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 unsafe fn avx512_grouped<const W: usize, const R: usize>(tile: &Tile) {
     // SAFETY: the caller keeps `micro_grouped`'s contract.
-    unsafe { micro_grouped::<Avx512, W, R>(Avx512::new(), tile) }
+    unsafe { micro_grouped::<Avx512, F32, W, R>(Avx512::new(), tile) }
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn avx2<const P: usize, const R: usize>(tile: &Tile) {
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn avx2<F: Stored, const P: usize, const R: usize>(tile: &Tile) {
     // SAFETY: the caller keeps `micro`'s contract.
-    unsafe { micro::<Avx2Fma, P, R>(Avx2Fma::new(), tile) }
+    unsafe { micro::<Avx2Fma, F, P, R>(Avx2Fma::new(), tile) }
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn avx2_grouped<const W: usize, const R: usize>(tile: &Tile) {
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn avx2_grouped<F: Stored, const W: usize, const R: usize>(tile: &Tile) {
     // SAFETY: the caller keeps `micro_grouped`'s contract.
-    unsafe { micro_grouped::<Avx2Fma, W, R>(Avx2Fma::new(), tile) }
+    unsafe { micro_grouped::<Avx2Fma, F, W, R>(Avx2Fma::new(), tile) }
 }
 
 #[cfg(target_arch = "aarch64")]
-unsafe fn neon<const P: usize, const R: usize>(tile: &Tile) {
+unsafe fn neon<F: Stored, const P: usize, const R: usize>(tile: &Tile) {
     // SAFETY: the caller keeps `micro`'s contract.
-    unsafe { micro::<Neon, P, R>(Neon::new(), tile) }
+    unsafe { micro::<Neon, F, P, R>(Neon::new(), tile) }
 }
 
 #[cfg(target_arch = "aarch64")]
-unsafe fn neon_grouped<const W: usize, const R: usize>(tile: &Tile) {
+unsafe fn neon_grouped<F: Stored, const W: usize, const R: usize>(tile: &Tile) {
     // SAFETY: the caller keeps `micro_grouped`'s contract.
-    unsafe { micro_grouped::<Neon, W, R>(Neon::new(), tile) }
+    unsafe { micro_grouped::<Neon, F, W, R>(Neon::new(), tile) }
 }
 
-unsafe fn portable<const P: usize, const R: usize>(tile: &Tile) {
+unsafe fn portable<F: Stored, const P: usize, const R: usize>(tile: &Tile) {
     // SAFETY: the caller keeps `micro`'s contract.
-    unsafe { micro::<Portable, P, R>(Portable, tile) }
+    unsafe { micro::<Portable, F, P, R>(Portable, tile) }
 }
 
-unsafe fn portable_grouped<const W: usize, const R: usize>(tile: &Tile) {
+unsafe fn portable_grouped<F: Stored, const W: usize, const R: usize>(tile: &Tile) {
     // SAFETY: the caller keeps `micro_grouped`'s contract.
-    unsafe { micro_grouped::<Portable, W, R>(Portable, tile) }
+    unsafe { micro_grouped::<Portable, F, W, R>(Portable, tile) }
 }
 
-/// `shapes!(f, 4: 1 2 3)[r - 1]` is `f::<4, r>`.
+/// `shapes!(f, 4: 1 2 3)[r - 1]` is `f::<4, r>`; with a format, `shapes!(f, F, 4: 1 2 3)[r - 1]` is `f::<F, 4, r>`.
 macro_rules! shapes {
     ($f:ident, $p:literal: $($r:literal)*) => {{
         const KERNELS: &[MicroKernel] = &[$($f::<$p, $r> as MicroKernel),*];
         KERNELS
     }};
+    ($f:ident, $format:ident, $p:literal: $($r:literal)*) => {{
+        const KERNELS: &[MicroKernel] = &[$($f::<$format, $p, $r> as MicroKernel),*];
+        KERNELS
+    }};
 }
 
 /// The micro-kernel for a tile of `panels` (at most `max_panels`) times `rows` (at most
-/// `max_rows`). The processor has its instructions, as the [`Isa`] in `shapes` proves.
-pub(super) fn kernel(shapes: Shapes, panels: usize, rows: usize) -> MicroKernel {
+/// `max_rows`) with weights of a format whose kernels `shapes` names ([`Format::isa`]). The processor has its
+/// instructions, as the [`Isa`] in `shapes` proves.
+pub(super) fn kernel(shapes: Shapes, format: Format, panels: usize, rows: usize) -> MicroKernel {
     // Only AVX-512 has registers to choose with.
     let _ = panels;
     let of_rows = match shapes {
@@ -128,40 +134,39 @@ pub(super) fn kernel(shapes: Shapes, panels: usize, rows: usize) -> MicroKernel 
                 _ => shapes!(avx512, 4: 1 2 3 4 5 6),
             },
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2Fma => shapes!(avx2, 1: 1 2 3 4 5 6),
+            Kind::Avx2Fma => by_format!(format, F => shapes!(avx2, F, 1: 1 2 3 4 5 6)),
             #[cfg(target_arch = "aarch64")]
-            Kind::Neon => shapes!(neon, 1: 1 2 3 4 5),
-            Kind::Portable => shapes!(portable, 1: 1 2),
+            Kind::Neon => by_format!(format, F => shapes!(neon, F, 1: 1 2 3 4 5)),
+            Kind::Portable => by_format!(format, F => shapes!(portable, F, 1: 1 2)),
         },
-        Shapes::NarrowGroups(isa, width) => match (isa.kind(), width) {
+        Shapes::NarrowGroups(isa, width) => match isa.kind() {
             #[cfg(target_arch = "x86_64")]
-            (Kind::Avx512, 1) => shapes!(avx512_grouped, 1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+            Kind::Avx512 => match width {
+                1 => shapes!(avx512_grouped, 1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+                2 => shapes!(avx512_grouped, 2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+                4 => shapes!(avx512_grouped, 4: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+                _ => shapes!(avx512_grouped, 8: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+            },
             #[cfg(target_arch = "x86_64")]
-            (Kind::Avx512, 2) => shapes!(avx512_grouped, 2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
-            #[cfg(target_arch = "x86_64")]
-            (Kind::Avx512, 4) => shapes!(avx512_grouped, 4: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
-            #[cfg(target_arch = "x86_64")]
-            (Kind::Avx512, _) => shapes!(avx512_grouped, 8: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
-            #[cfg(target_arch = "x86_64")]
-            (Kind::Avx2Fma, 1) => shapes!(avx2_grouped, 1: 1 2 3),
-            #[cfg(target_arch = "x86_64")]
-            (Kind::Avx2Fma, 2) => shapes!(avx2_grouped, 2: 1 2 3),
-            #[cfg(target_arch = "x86_64")]
-            (Kind::Avx2Fma, 4) => shapes!(avx2_grouped, 4: 1 2 3),
-            #[cfg(target_arch = "x86_64")]
-            (Kind::Avx2Fma, _) => shapes!(avx2_grouped, 8: 1 2 3),
+            Kind::Avx2Fma => by_format!(format, F => match width {
+                1 => shapes!(avx2_grouped, F, 1: 1 2 3),
+                2 => shapes!(avx2_grouped, F, 2: 1 2 3),
+                4 => shapes!(avx2_grouped, F, 4: 1 2 3),
+                _ => shapes!(avx2_grouped, F, 8: 1 2 3),
+            }),
             #[cfg(target_arch = "aarch64")]
-            (Kind::Neon, 1) => shapes!(neon_grouped, 1: 1 2 3),
-            #[cfg(target_arch = "aarch64")]
-            (Kind::Neon, 2) => shapes!(neon_grouped, 2: 1 2 3),
-            #[cfg(target_arch = "aarch64")]
-            (Kind::Neon, 4) => shapes!(neon_grouped, 4: 1 2 3),
-            #[cfg(target_arch = "aarch64")]
-            (Kind::Neon, _) => shapes!(neon_grouped, 8: 1 2 3),
-            (Kind::Portable, 1) => shapes!(portable_grouped, 1: 1),
-            (Kind::Portable, 2) => shapes!(portable_grouped, 2: 1),
-            (Kind::Portable, 4) => shapes!(portable_grouped, 4: 1),
-            (Kind::Portable, _) => shapes!(portable_grouped, 8: 1),
+            Kind::Neon => by_format!(format, F => match width {
+                1 => shapes!(neon_grouped, F, 1: 1 2 3),
+                2 => shapes!(neon_grouped, F, 2: 1 2 3),
+                4 => shapes!(neon_grouped, F, 4: 1 2 3),
+                _ => shapes!(neon_grouped, F, 8: 1 2 3),
+            }),
+            Kind::Portable => by_format!(format, F => match width {
+                1 => shapes!(portable_grouped, F, 1: 1),
+                2 => shapes!(portable_grouped, F, 2: 1),
+                4 => shapes!(portable_grouped, F, 4: 1),
+                _ => shapes!(portable_grouped, F, 8: 1),
+            }),
         },
     };
     of_rows[rows - 1]

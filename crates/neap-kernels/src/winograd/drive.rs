@@ -8,6 +8,7 @@ use super::transform::{
 use super::{Tile, prepared_panel_floats};
 use crate::conv::ConvShape;
 use crate::epilogue::Activation;
+use crate::panel::{Format, Panels};
 use crate::parallel::Parallel;
 use crate::planes::Planes;
 use crate::simd::{Isa, LANES, prefetch};
@@ -20,8 +21,38 @@ const TASKS_PER_WORKER: usize = 4;
 /// The weights of a call's first panel.
 #[derive(Clone, Copy)]
 pub(super) enum Source {
-    Raw(*const f32),
+    Raw(RawPanels),
     Prepared(*const f32),
+}
+
+/// Panels as they are stored.
+#[derive(Clone, Copy)]
+pub(super) struct RawPanels {
+    first: *const u8,
+    format: Format,
+}
+
+impl From<Panels<'_>> for RawPanels {
+    fn from(panels: Panels<'_>) -> Self {
+        RawPanels {
+            first: panels.as_ptr(),
+            format: panels.format(),
+        }
+    }
+}
+
+impl RawPanels {
+    /// Where a panel of `9 * c_in` weights for each lane begins.
+    fn head(self, panel: usize, c_in: usize) -> *const f32 {
+        let bytes = self.format.head_bytes() + 9 * c_in * self.format.step_bytes();
+        self.first.wrapping_add(panel * bytes).cast()
+    }
+
+    /// The weights of a channel, the first of a block.
+    fn channel(self, panel: usize, c_in: usize, channel: usize) -> *const u8 {
+        let before = self.format.head_bytes() + 9 * channel * self.format.step_bytes();
+        self.head(panel, c_in).cast::<u8>().wrapping_add(before)
+    }
 }
 
 /// A call whose sizes have been checked.
@@ -283,13 +314,14 @@ impl Call {
                 }
             }
             Source::Raw(all) => {
-                let raw_floats = (1 + 9 * c_in) * LANES;
                 let panel_floats = self.cut.weights_panel_floats();
                 for (i, panel) in panels.clone().enumerate() {
                     // SAFETY: the panel is one of the call's, with these channels.
                     unsafe {
                         let part = PanelPart {
-                            weights: all.add(panel * raw_floats + (1 + 9 * first) * LANES),
+                            format: all.format,
+                            head: all.head(panel, c_in),
+                            weights: all.channel(panel, c_in, first),
                             channels: (part.end * LANES).min(c_in) - first,
                             to: arriving.add(i * panel_floats),
                             point_floats: self.cut.weights_point_floats(),
@@ -308,8 +340,9 @@ impl Call {
                     panel_floats,
                     point_floats: self.cut.weights_point_floats(),
                     ahead: Ahead::NextPart {
-                        first: all.wrapping_add(panel * raw_floats + (1 + 9 * channel) * LANES),
-                        panel_floats: raw_floats,
+                        first: all.channel(panel, c_in, channel).cast(),
+                        panel_floats: all.head(1, c_in).addr().wrapping_sub(all.first.addr())
+                            / size_of::<f32>(),
                     },
                 }
             }
@@ -379,9 +412,11 @@ impl Call {
         let plane_floats = self.planes.output;
         let product_floats = self.cut.product_floats();
         let tiles = block.groups.range(groups.start).start..block.groups.range(groups.end - 1).end;
-        let (weights, panel_floats) = match self.source {
-            Source::Raw(all) => (all, (1 + 9 * s.c_in) * LANES),
-            Source::Prepared(all) => (all, prepared_panel_floats(self.tile, s.c_in)),
+        let head = |panel: usize| match self.source {
+            Source::Raw(all) => all.head(panel, s.c_in),
+            Source::Prepared(all) => {
+                all.wrapping_add(panel * prepared_panel_floats(self.tile, s.c_in))
+            }
         };
         for (p, panel) in panels.clone().enumerate() {
             for (t, tile) in tiles.clone().enumerate() {
@@ -399,7 +434,7 @@ impl Call {
                 unsafe {
                     let at = OutputTile {
                         products: products.add((t * panels.len() + p) * product_floats),
-                        bias: weights.add(panel * panel_floats),
+                        bias: head(panel),
                         output: self.output.add(pixel),
                         residual: if self.residual.is_null() {
                             self.residual
@@ -473,7 +508,7 @@ impl PartWeights {
 /// Transforms whole panels, bias included.
 ///
 /// # Safety
-/// `raw` holds that many panels of `[bias 16][k][16]`, and `to` has room for as many of
+/// `raw` holds that many panels, and `to` has room for as many of
 /// `[bias 16][point][k][16]`.
 pub(super) unsafe fn prepare(
     isa: Isa,
@@ -481,10 +516,10 @@ pub(super) unsafe fn prepare(
     tile: Tile,
     c_in: usize,
     panels: usize,
-    raw: *const f32,
+    raw: RawPanels,
     to: *mut f32,
 ) {
-    struct Pointers(*const f32, *mut f32);
+    struct Pointers(RawPanels, *mut f32);
     // SAFETY: tasks read the raw panels and write disjoint parts of the others.
     unsafe impl Sync for Pointers {}
     let pointers = Pointers(raw, to);
@@ -504,13 +539,14 @@ pub(super) unsafe fn prepare(
             );
             // SAFETY: panel and channels are inside what the contract names.
             unsafe {
-                let raw = raw.add(panel * (1 + 9 * c_in) * LANES);
                 let to = to.add(panel * prepared_panel_floats(tile, c_in));
                 if first == 0 {
-                    std::ptr::copy_nonoverlapping(raw, to, LANES);
+                    std::ptr::copy_nonoverlapping(raw.head(panel, c_in), to, LANES);
                 }
                 let part = PanelPart {
-                    weights: raw.add((1 + 9 * first) * LANES),
+                    format: raw.format,
+                    head: raw.head(panel, c_in),
+                    weights: raw.channel(panel, c_in, first),
                     channels: (c_in - first).min(LANES),
                     to: to.add((1 + first) * LANES),
                     point_floats: c_in * LANES,

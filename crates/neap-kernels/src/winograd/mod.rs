@@ -11,7 +11,7 @@
 //!
 //! | form | panel | for |
 //! |---|---|---|
-//! | [`Weights::Raw`] | `[bias 16][k][16]`, as stored, k order of `conv_blocked` | weights that stream: transformed as they arrive |
+//! | [`Weights::Raw`] | as stored: `[bias 16][k][16]` or in another [`Format`](crate::panel::Format), k order of `conv_blocked` | weights that stream: transformed as they arrive |
 //! | [`Weights::Prepared`] | `[bias 16][point][k][16]`, made by [`prepare_panels`] | weights that stay in memory |
 //!
 //! Order of a sum: at each point one fused multiply-add for each channel in order; the transform
@@ -33,6 +33,7 @@ mod transform; // tiles in two dimensions
 use crate::conv::ConvShape;
 use crate::epilogue::{Epilogue, Residual};
 use crate::error::{KernelError, check_len, checked_product};
+use crate::panel::Panels;
 use crate::parallel::Parallel;
 use crate::planes::Planes;
 use crate::simd::{Isa, LANES};
@@ -72,7 +73,7 @@ impl Tile {
 /// The panels of a call, contiguous.
 #[derive(Debug, Clone, Copy)]
 pub enum Weights<'a> {
-    Raw(&'a [f32]),
+    Raw(Panels<'a>),
     Prepared(&'a [f32]),
 }
 
@@ -130,25 +131,26 @@ pub fn workspace_bytes(
         .saturating_mul(size_of::<f32>())
 }
 
-/// Transforms whole panels: from `[bias 16][k][16]` to `[bias 16][point][k][16]`.
+/// Transforms whole panels: from the stored form to `[bias 16][point][k][16]`.
 ///
 /// # Errors
 /// Buffers too short for `panels` panels.
-pub fn prepare_panels(
+pub fn prepare_panels<'a>(
     isa: Isa,
     parallel: &dyn Parallel,
     tile: Tile,
     c_in: usize,
     panels: usize,
-    raw: &[f32],
+    raw: impl Into<Panels<'a>>,
     prepared: &mut [f32],
 ) -> Result<(), KernelError> {
-    check_len("raw panels", raw.len(), panel_elements(9, c_in, panels))?;
+    let raw: Panels = raw.into();
+    raw.check(c_in.checked_mul(9), panels)?;
     let needed = panel_elements(tile.points(), c_in, panels);
     check_len("prepared panels", prepared.len(), needed)?;
-    let (from, to) = (raw.as_ptr(), prepared.as_mut_ptr());
+    let to = prepared.as_mut_ptr();
     // SAFETY: both hold that many panels, and the borrows keep them apart.
-    unsafe { drive::prepare(isa, parallel, tile, c_in, panels, from, to) };
+    unsafe { drive::prepare(isa, parallel, tile, c_in, panels, raw.into(), to) };
     Ok(())
 }
 
@@ -201,12 +203,17 @@ pub fn conv_winograd_band(
     if panels.start > panels.end || panels.end > shape.panels() {
         return Err(KernelError::Invalid("panel range outside the layer"));
     }
-    let (form, given, k_per_channel) = match weights {
-        Weights::Raw(raw) => (WeightForm::Raw, raw, 9),
-        Weights::Prepared(prepared) => (WeightForm::Prepared, prepared, tile.points()),
+    let (form, source) = match weights {
+        Weights::Raw(raw) => {
+            raw.check(shape.c_in.checked_mul(9), panels.len())?;
+            (WeightForm::Raw, Source::Raw(raw.into()))
+        }
+        Weights::Prepared(prepared) => {
+            let needed = panel_elements(tile.points(), shape.c_in, panels.len());
+            check_len("weights", prepared.len(), needed)?;
+            (WeightForm::Prepared, Source::Prepared(prepared.as_ptr()))
+        }
     };
-    let needed = panel_elements(k_per_channel, shape.c_in, panels.len());
-    check_len("weights", given.len(), needed)?;
     shape.check_blocked_input(&planes, input)?;
     shape.check_blocked_output(&planes, output, &epilogue)?;
     let cut = Cut::new(isa, tile, form, shape, parallel.workers());
@@ -225,10 +232,7 @@ pub fn conv_winograd_band(
         planes,
         cut,
         panels: panels.len(),
-        source: match form {
-            WeightForm::Raw => Source::Raw(given.as_ptr()),
-            WeightForm::Prepared => Source::Prepared(given.as_ptr()),
-        },
+        source,
         input: input.as_ptr(),
         output: out,
         residual: match epilogue.residual {

@@ -155,14 +155,14 @@ unsafe fn channel<S: Simd, const P: usize, const R: usize>(
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 unsafe fn avx512<const P: usize, const R: usize>(step: &Step) {
     // SAFETY: the caller keeps `micro`'s contract.
     unsafe { micro::<Avx512, P, R>(Avx512::new(), step) }
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn avx2<const P: usize, const R: usize>(step: &Step) {
     // SAFETY: the caller keeps `micro`'s contract.
     unsafe { micro::<Avx2Fma, P, R>(Avx2Fma::new(), step) }

@@ -204,7 +204,7 @@ fn run(l: &Layer, how: How<'_>, ranges: &[Range<usize>]) -> Vec<f32> {
             s,
             range.clone(),
             match how.form {
-                WeightForm::Raw => Weights::Raw(given),
+                WeightForm::Raw => Weights::Raw(given.into()),
                 WeightForm::Prepared => Weights::Prepared(given),
             },
             &l.blocked_input,
@@ -372,7 +372,7 @@ fn run_in_bands(l: &Layer, how: How<'_>, tile_rows: usize) -> Vec<f32> {
             &band,
             planes,
             0..panels,
-            Weights::Raw(&l.raw),
+            Weights::Raw((&l.raw).into()),
             &input[top * in_row..],
             &mut out[rows.start * out_row..],
             Epilogue {
@@ -491,7 +491,7 @@ fn bad_calls_are_refused() {
             tile,
             &s,
             range,
-            Weights::Raw(&l.raw[cuts[0]..]),
+            Weights::Raw((&l.raw[cuts[0]..]).into()),
             &l.blocked_input[cuts[1]..],
             &mut out[..len],
             Epilogue::default(),

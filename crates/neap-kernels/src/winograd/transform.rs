@@ -3,6 +3,7 @@
 use super::Tile;
 use super::points::{F2, F4, Points};
 use crate::epilogue::{Activation, activate};
+use crate::panel::format::{Format, Stored, by_format};
 use crate::simd::{Isa, LANES, Simd, prefetch, simd_kernel};
 
 /// Pixels outside the image count as zero: where the tiles of one plane lie.
@@ -70,8 +71,11 @@ unsafe fn input<S: Simd, T: Points<A, M>, const A: usize, const M: usize>(
 /// Where the weights of some channels of a panel lie, and where their values at the points go.
 #[derive(Clone, Copy)]
 pub(super) struct PanelPart {
+    pub format: Format,
+    /// Where the panel begins.
+    pub head: *const f32,
     /// First weight of the first channel block, taps in order.
-    pub weights: *const f32,
+    pub weights: *const u8,
     pub channels: usize,
     pub to: *mut f32,
     pub point_floats: usize,
@@ -80,6 +84,17 @@ pub(super) struct PanelPart {
 /// Transforms the 3x3 weights of some channels, which begin with a channel block.
 #[inline(always)]
 unsafe fn weights<S: Simd, T: Points<A, M>, const A: usize, const M: usize>(s: S, part: PanelPart) {
+    // SAFETY: the caller keeps the contract.
+    by_format!(part.format, F => unsafe { weights_in::<S, F, T, A, M>(s, part) })
+}
+
+/// [`weights`] of a format.
+#[inline(always)]
+unsafe fn weights_in<S: Simd, F: Stored, T: Points<A, M>, const A: usize, const M: usize>(
+    s: S,
+    part: PanelPart,
+) {
+    let step_bytes = const { F::FORMAT.step_bytes() };
     let (mut from, mut to, mut left) = (part.weights, part.to, part.channels);
     // SAFETY: the panel holds 9 weights for each channel; the values are the caller's promise.
     unsafe {
@@ -89,12 +104,16 @@ unsafe fn weights<S: Simd, T: Points<A, M>, const A: usize, const M: usize>(s: S
                 let mut rows = [[s.zero(); 3]; A];
                 for i in 0..9 {
                     // The next block, of which hardware would see nine short streams.
-                    prefetch(from.wrapping_add((9 * (block_len + c) + i) * LANES));
+                    prefetch(
+                        from.wrapping_add((9 * (block_len + c) + i) * step_bytes)
+                            .cast(),
+                    );
                 }
                 for j in 0..3 {
                     let mut column = [s.zero(); 3];
                     for i in 0..3 {
-                        column[i] = s.load(from.add(((i * 3 + j) * block_len + c) * LANES));
+                        let at = from.add(((i * 3 + j) * block_len + c) * step_bytes);
+                        column[i] = F::load(s, at, part.head);
                     }
                     let column = T::weight(s, column);
                     for i in 0..A {
@@ -109,7 +128,7 @@ unsafe fn weights<S: Simd, T: Points<A, M>, const A: usize, const M: usize>(s: S
                 }
                 to = to.add(LANES);
             }
-            from = from.add(9 * block_len * LANES);
+            from = from.add(9 * block_len * step_bytes);
             left -= block_len;
         }
     }
@@ -269,6 +288,7 @@ pub(super) unsafe fn transform_input(
 /// # Safety
 /// `part` names `9 * channels` readable vectors and, at every point, `channels` writable ones.
 pub(super) unsafe fn transform_weights(isa: Isa, tile: Tile, part: PanelPart) {
+    let isa = part.format.isa(isa);
     // SAFETY: the caller keeps the contract.
     unsafe {
         match tile {

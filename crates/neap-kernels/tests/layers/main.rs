@@ -5,6 +5,7 @@ mod support;
 mod attention;
 mod depthwise;
 mod elementwise;
+mod formats;
 mod pool;
 mod reorder;
 mod resize;
