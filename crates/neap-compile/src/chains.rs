@@ -10,6 +10,7 @@ use crate::kernels::flops_by;
 use crate::target::Target;
 use crate::times::StepTimes;
 use neap_ir::bands::Bands;
+use neap_ir::panel::PanelFormat;
 use neap_ir::{Layout, Op, Program};
 use neap_ops::{Choice, Kernel, KernelFacts, Operand, WeightForm};
 use neap_plan::{KernelId, StepSpec, Workload};
@@ -163,8 +164,9 @@ impl Chain<'_> {
                     let facts =
                         neap_ops::kernels(&op, &x, &y, self.target.threads, self.target.isa);
                     let facts = facts.iter().find(|f| f.kernel == kernel)?;
-                    let floats = layer.weight_shape()?.iter().product::<usize>();
-                    flops_by(facts, tile, (floats * size_of::<f32>()) as u64) as u64
+                    // As many are transformed in whatever format they are stored.
+                    let widened = layer.weight_type(PanelFormat::default())?;
+                    flops_by(facts, tile, widened.len_bytes() as u64) as u64
                 }
                 _ => neap_ops::flops(&op, &x, &y),
             };
@@ -235,10 +237,12 @@ mod tests {
                 residual: false,
             },
         });
-        let weights = TensorType::new(DType::F32, &layer.weight_shape().expect("has weights"));
+        let weights = layer.weight_type(PanelFormat::default());
+        let weights = weights.expect("has weights");
         let image = TensorType::new(DType::F32, &[1, channels, 112, 112]);
         let chain = Bands {
             layers: vec![layer; 2],
+            formats: vec![PanelFormat::default(); 2],
             first_rows: 2,
             band_rows: 4,
         };

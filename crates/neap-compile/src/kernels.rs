@@ -53,9 +53,10 @@ const FLOPS_PER_VALUE_BYTE: f64 = 4.2;
 /// Operations in whose time one byte of weights is transformed.
 const FLOPS_PER_TRANSFORMED_BYTE: f64 = 2.6;
 
-/// Operations of the direct kernel in whose time a Winograd kernel computes a step, transforming its weights.
-pub(crate) fn flops_by(facts: &KernelFacts, tile: Tile, stored_bytes: u64) -> f64 {
-    let transformed = stored_bytes as f64 * tile.points() as f64 / 9.0;
+/// Operations of the direct kernel in whose time a Winograd kernel computes a step, transforming its weights, which
+/// are so many bytes as `f32`.
+pub(crate) fn flops_by(facts: &KernelFacts, tile: Tile, widened_bytes: u64) -> f64 {
+    let transformed = widened_bytes as f64 * tile.points() as f64 / 9.0;
     facts.flops as f64 / PRODUCT_EFFICIENCY
         + transformed * FLOPS_PER_TRANSFORMED_BYTE
         + facts.raw.moved_slice_bytes as f64 * FLOPS_PER_VALUE_BYTE
@@ -79,8 +80,9 @@ pub(crate) fn fastest(direct: StepSpec, facts: &[KernelFacts], room_bytes: u64) 
         if workspace_bytes.saturating_add(panels.panel_bytes) > room_bytes {
             continue;
         }
-        let stored_bytes = panels.file_range(panels.all()).len();
-        let flops = flops_by(facts, tile, stored_bytes);
+        // As many are transformed in whatever format they are stored.
+        let widened_bytes = (facts.raw.panel_bytes as u64).saturating_mul(panels.panels.into());
+        let flops = flops_by(facts, tile, widened_bytes);
         if flops < least {
             least = flops;
             let choice = Choice {

@@ -45,8 +45,11 @@ pub fn step_key(program: &Program, node: &Node, kernel: KernelId) -> u64 {
     let _ = match &node.op {
         // Which table it is does not matter.
         Op::GatherRows {
-            rows, row_elements, ..
-        } => write!(hash, "rows {rows} {row_elements}"),
+            rows,
+            row_elements,
+            stored,
+            ..
+        } => write!(hash, "rows {rows} {row_elements} {stored}"),
         op => write!(hash, "{op:?}"),
     };
     for ids in [&node.inputs, &node.outputs] {

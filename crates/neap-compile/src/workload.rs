@@ -165,13 +165,17 @@ fn step(program: &Program, node: &Node, target: Target, room_bytes: Option<u64>)
         Op::GatherRows {
             table,
             row_elements,
+            stored,
             ..
         } => {
             let indices = inputs[0].map_or(0, |(ty, _)| ty.elements());
             Some(RowTable {
                 file_offset: packed(table).offset,
                 bytes: packed(table).bytes,
-                rows_workspace_bytes: rows_workspace_bytes(indices, row_elements * 4),
+                rows_workspace_bytes: rows_workspace_bytes(
+                    indices,
+                    row_elements * stored.size_bytes(),
+                ),
             })
         }
         _ => None,

@@ -14,11 +14,13 @@
 //! arithmetic is that of the layer by itself.
 //!
 //! Inputs of the operator: x, then the panels of each layer that has weights, in order, each a
-//! constant `[panels, 1 + k, 16]`; then the residual of the last layer if it has one.
+//! constant `[panels, 1 + k, 16]`, or bytes `[panels, bytes of a panel]` where they are not `f32`; then the residual of
+//! the last layer if it has one.
 
 use crate::attributes::{Pool, Window};
-use crate::panel::{PanelConv, PanelDepthwise, panel_count};
+use crate::panel::{PanelConv, PanelDepthwise, PanelFormat, panel_count};
 use crate::tensor::LANES;
+use crate::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
 /// Most layers of a chain: tables of them need no allocation.
@@ -27,6 +29,8 @@ pub const MAX_LAYERS: usize = 16;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bands {
     pub layers: Vec<BandLayer>,
+    /// Of the layers that have weights, in order.
+    pub formats: Vec<PanelFormat>,
     /// Rows of the last layer in the first band, which must look further ahead, and in the others.
     pub first_rows: usize,
     pub band_rows: usize,
@@ -65,8 +69,8 @@ impl BandLayer {
         !matches!(self, BandLayer::Pool { .. })
     }
 
-    /// Shape of the panels as a tensor; `None` where sizes overflow, and for a layer without any.
-    pub fn weight_shape(&self) -> Option<[usize; 3]> {
+    /// The panels as a tensor; `None` where sizes overflow, and for a layer without any.
+    pub fn weight_type(&self, format: PanelFormat) -> Option<TensorType> {
         let (channels, c_out) = match self {
             BandLayer::Conv(conv) => (conv.c_in.checked_div(conv.groups)?, conv.c_out),
             BandLayer::Depthwise(depthwise) => (1, depthwise.channels),
@@ -74,7 +78,16 @@ impl BandLayer {
         };
         let mut kernel = self.window().kernel.iter();
         let k = kernel.try_fold(channels, |k, &size| k.checked_mul(size))?;
-        Some([panel_count(c_out), k.checked_add(1)?, LANES])
+        let panels = panel_count(c_out);
+        if format == PanelFormat::default() {
+            return Some(TensorType::new(
+                DType::F32,
+                &[panels, k.checked_add(1)?, LANES],
+            ));
+        }
+        let bytes = usize::try_from(format.panel_bytes(k as u128)?).ok()?;
+        panels.checked_mul(bytes)?;
+        Some(TensorType::new(DType::U8, &[panels, bytes]))
     }
 }
 

@@ -229,11 +229,14 @@ pub enum Op {
     },
     /// Plain to blocked or back; direction is in the values' layouts.
     Reorder,
-    /// indices; rows of a table in the packed file are read from storage when they are needed.
+    /// indices; rows of a table in the packed file are read from storage when they are needed. Those of half floats
+    /// become `F32`.
     GatherRows {
         table: PackedId,
         rows: usize,
         row_elements: usize,
+        /// Of the table's elements.
+        stored: DType,
     },
 }
 

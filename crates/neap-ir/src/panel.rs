@@ -80,7 +80,16 @@ pub fn panel_bytes(k: usize) -> usize {
     (1 + k) * LANES * 4
 }
 
-/// How a panel holds its weights. Its bias is always `f32`.
+/// How a panel holds its weights. Its bias, scales and zero points are always `f32`.
+///
+/// | element | scales | a panel | a weight |
+/// |---|---|---|---|
+/// | `F32` | `None` | `[bias 16][k][16]` | as stored |
+/// | `F16`, `BF16` | `None` | `[bias 16][k][16]` | as stored |
+/// | `F16`, `BF16` | `PerChannel` | `[bias 16][scale 16][k][16]` | stored × scale |
+/// | `I8` | `PerChannelWithZero` | `[bias 16][scale 16][zero 16][k][16]` | (stored − zero) × scale |
+///
+/// There are no other combinations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PanelFormat {
     pub element: PanelElement,
@@ -92,6 +101,22 @@ pub struct PanelFormat {
 pub enum PanelElement {
     #[default]
     F32,
+    F16,
+    BF16,
+    /// Signed bytes. Unsigned ones are stored less 128, and so are their zero points.
+    I8,
+}
+
+impl PanelElement {
+    /// As reports name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PanelElement::F32 => "float32",
+            PanelElement::F16 => "float16",
+            PanelElement::BF16 => "bfloat16",
+            PanelElement::I8 => "int8",
+        }
+    }
 }
 
 /// What stored weights are multiplied with to get the weights.
@@ -100,6 +125,10 @@ pub enum PanelScales {
     /// They are the weights.
     #[default]
     None,
+    /// One for each output channel.
+    PerChannel,
+    /// A scale and a zero point for each output channel.
+    PerChannelWithZero,
 }
 
 impl PanelFormat {
@@ -109,12 +138,29 @@ impl PanelFormat {
         let bias_bytes = lanes * 4;
         let step_bytes = match self.element {
             PanelElement::F32 => lanes * 4,
+            PanelElement::F16 | PanelElement::BF16 => lanes * 2,
+            PanelElement::I8 => lanes,
         };
         let scale_bytes = match self.scales {
             PanelScales::None => 0,
+            PanelScales::PerChannel => lanes * 4,
+            PanelScales::PerChannelWithZero => lanes * 8,
         };
         let steps_bytes = k.checked_mul(step_bytes)?;
         let bytes = steps_bytes.checked_add(bias_bytes + scale_bytes)?;
         u64::try_from(bytes).ok()
+    }
+
+    /// Whether there is such a combination.
+    pub fn is_known(self) -> bool {
+        matches!(
+            (self.element, self.scales),
+            (PanelElement::F32, PanelScales::None)
+                | (
+                    PanelElement::F16 | PanelElement::BF16,
+                    PanelScales::None | PanelScales::PerChannel
+                )
+                | (PanelElement::I8, PanelScales::PerChannelWithZero)
+        )
     }
 }

@@ -182,6 +182,7 @@ impl Program {
             ) => {
                 panels > 0
                     && panels as usize == crate::panel::panel_count(n)
+                    && format.is_known()
                     && Some(panel_bytes) == format.panel_bytes(k)
                     && u128::from(packed.bytes) == u128::from(panel_bytes) * u128::from(panels)
             }
@@ -192,11 +193,13 @@ impl Program {
                 table,
                 rows,
                 row_elements,
+                stored,
             } => self.packed.get(table.index()).is_some_and(|p| {
                 let elements = (rows as u128).saturating_mul(row_elements as u128);
                 matches!(p.form, PackedForm::Raw)
                     && elements > 0
-                    && Some(u128::from(p.bytes)) == elements.checked_mul(4)
+                    && Some(u128::from(p.bytes))
+                        == elements.checked_mul(stored.size_bytes() as u128)
             }),
             _ => true,
         };

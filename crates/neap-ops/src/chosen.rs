@@ -5,7 +5,7 @@ use crate::error::Named;
 use crate::kernel::{Choice, FormFacts, Kernel, KernelFacts, Tile, WeightForm};
 use crate::query::Operand;
 use crate::{Context, OpError, PanelSlice, TensorMut, TensorRef, bands, layer, query};
-use neap_ir::panel::{ConvForm, PanelConv, panel_bytes, panel_count};
+use neap_ir::panel::{ConvForm, PanelConv, PanelFormat, panel_bytes, panel_count};
 use neap_ir::{Layout, Op};
 use neap_kernels::conv::ConvShape;
 use neap_kernels::parallel::Parallel;
@@ -126,6 +126,7 @@ pub fn prepare_panels(
     op: &Op,
     kernel: Kernel,
     panels: usize,
+    format: PanelFormat,
     raw: &[u8],
     prepared: &mut [u8],
     par: &dyn Parallel,
@@ -134,10 +135,8 @@ pub fn prepare_panels(
     let (Op::PanelConv(panel), Kernel::Winograd(tile)) = (op, kernel) else {
         return Err(OpError::unsupported(op.name(), "with prepared weights"));
     };
-    let (Ok(raw), Ok(prepared)) = (
-        bytemuck::try_cast_slice(raw),
-        bytemuck::try_cast_slice_mut(prepared),
-    ) else {
+    let raw = layer::stored(op.name(), format, raw)?;
+    let Ok(prepared) = bytemuck::try_cast_slice_mut(prepared) else {
         return Err(OpError::operand(op.name(), "weights are not aligned"));
     };
     winograd::prepare_panels(isa, par, tile, panel.c_in, panels, raw, prepared).named(op.name())
@@ -191,14 +190,20 @@ fn panel_winograd(
     let Some(shape) = winograd_shape(panel, x.shape(), y.shape()) else {
         return args.fail("cannot be computed by the chosen kernel");
     };
-    let (range, floats) = layer::weights(args, panels)?;
+    let Some(panels) = panels else {
+        return args.fail("weights are missing");
+    };
+    let range = panels.range.clone();
     let residual = layer::residual(args, &panel.epilogue, &y)?;
     let (isa, par) = (ctx.isa, ctx.par);
     let bytes = winograd::workspace_bytes(isa, tile, form, &shape, range.len(), par.workers());
     let scratch = Scratch::new(args.op, ctx.workspace).take(bytes / size_of::<f32>())?;
     let weights = match form {
-        WeightForm::Raw => Weights::Raw(floats),
-        WeightForm::Prepared => Weights::Prepared(floats),
+        WeightForm::Raw => Weights::Raw(layer::weights(args, Some(panels))?.1),
+        WeightForm::Prepared => match bytemuck::try_cast_slice(panels.bytes) {
+            Ok(floats) => Weights::Prepared(floats),
+            Err(_) => return args.fail("weights are not aligned"),
+        },
     };
     // SAFETY: the output does not overlap the input; the residual is read through it when it lies
     // there.

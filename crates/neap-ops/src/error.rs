@@ -43,12 +43,12 @@ impl OpError {
 }
 
 /// A kernel's refusal, in the name of the operator.
-pub(crate) trait Named {
-    fn named(self, op: &'static str) -> Result<(), OpError>;
+pub(crate) trait Named<T> {
+    fn named(self, op: &'static str) -> Result<T, OpError>;
 }
 
-impl Named for Result<(), KernelError> {
-    fn named(self, op: &'static str) -> Result<(), OpError> {
+impl<T> Named<T> for Result<T, KernelError> {
+    fn named(self, op: &'static str) -> Result<T, OpError> {
         self.map_err(|e| OpError::operand(op, e.to_string()))
     }
 }

@@ -125,7 +125,7 @@ pub struct KernelFacts {
 /// What a kernel needs with weights of one form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FormFacts {
-    /// Of one panel in this form.
+    /// Of one panel in this form, as `f32`.
     pub panel_bytes: usize,
     /// Workspace of a step is `workspace_bytes + panels * workspace_panel_bytes`, for the panels of its
     /// largest slice.

@@ -5,12 +5,16 @@ use crate::error::Named;
 use crate::window::{over, spatial};
 use crate::{Context, OpError, PanelSlice, TensorMut};
 use neap_ir::op::Activation;
-use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelLinear};
+use neap_ir::panel::{
+    ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelElement, PanelFormat, PanelLinear,
+    PanelScales,
+};
 use neap_ir::{DType, Layout};
 use neap_kernels::conv::{self, ConvShape, conv_blocked, conv_first_layer, conv_narrow_groups};
 use neap_kernels::depthwise::{Depthwise, depthwise};
 use neap_kernels::epilogue::{self, Residual};
 use neap_kernels::linear::{LinearShape, linear};
+use neap_kernels::panel::{Format, Panels};
 
 pub(crate) fn panel_conv(
     layer: &PanelConv,
@@ -145,17 +149,35 @@ pub(crate) fn panel_linear(
     .named(args.op)
 }
 
+/// A call's panel range, and those panels as packed.
 pub(crate) fn weights<'a>(
     args: &Args,
     panels: Option<PanelSlice<'a>>,
-) -> Result<(std::ops::Range<usize>, &'a [f32]), OpError> {
+) -> Result<(std::ops::Range<usize>, Panels<'a>), OpError> {
     let Some(panels) = panels else {
         return args.fail("weights are missing");
     };
-    match bytemuck::try_cast_slice(panels.bytes) {
-        Ok(floats) => Ok((panels.range, floats)),
-        Err(_) => args.fail("weights are not aligned"),
-    }
+    let packed = stored(args.op, panels.format, panels.bytes)?;
+    Ok((panels.range, packed))
+}
+
+/// Panels as packed, as kernels take them.
+pub(crate) fn stored<'a>(
+    op: &'static str,
+    format: PanelFormat,
+    bytes: &'a [u8],
+) -> Result<Panels<'a>, OpError> {
+    use PanelElement::{BF16, F16, F32, I8};
+    let format = match (format.element, format.scales) {
+        (F32, PanelScales::None) => Format::F32,
+        (F16, PanelScales::None) => Format::F16,
+        (F16, PanelScales::PerChannel) => Format::F16Scaled,
+        (BF16, PanelScales::None) => Format::Bf16,
+        (BF16, PanelScales::PerChannel) => Format::Bf16Scaled,
+        (I8, PanelScales::PerChannelWithZero) => Format::I8,
+        _ => return Err(OpError::operand(op, "weights are in no known format")),
+    };
+    Panels::new(format, bytes).named(op)
 }
 
 pub(crate) fn residual<'a>(

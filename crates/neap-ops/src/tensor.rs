@@ -3,6 +3,7 @@
 //! Views are raw because an output may lie on top of an input where
 //! [`crate::may_overwrite`] allows it.
 
+use neap_ir::panel::PanelFormat;
 use neap_ir::{DType, Layout, TensorType};
 use neap_kernels::parallel::Parallel;
 use neap_kernels::simd::Isa;
@@ -31,6 +32,8 @@ pub struct TensorMut<'a> {
 #[derive(Clone)]
 pub struct PanelSlice<'a> {
     pub range: Range<usize>,
+    /// Of panels as packed; prepared ones are `f32`.
+    pub format: PanelFormat,
     pub bytes: &'a [u8],
 }
 
@@ -146,6 +149,13 @@ impl<'a> TensorMut<'a> {
 }
 
 impl<'a> TensorRef<'a> {
+    /// The tensor as it lies in memory.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        // SAFETY: `new`'s caller vouches for the bytes and that only an output that may take this
+        // input's place writes them; operators then read through the output instead.
+        unsafe { std::slice::from_raw_parts(self.ptr, self.len_bytes()) }
+    }
+
     /// All elements, padding lanes included; empty for other types.
     pub(crate) fn f32s(&self) -> &'a [f32] {
         if self.ty.dtype != DType::F32 {

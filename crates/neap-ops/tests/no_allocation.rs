@@ -5,7 +5,7 @@
 
 use neap_ir::bands::{BandLayer, Bands};
 use neap_ir::op::*;
-use neap_ir::panel::{ConvForm, Epilogue, PanelConv};
+use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelFormat};
 use neap_ir::{DType, Layout, Literal, Op, TensorType, infer};
 use neap_kernels::parallel::Serial;
 use neap_kernels::simd::Isa;
@@ -502,6 +502,7 @@ fn chosen_kernels() {
             // SAFETY: as above, and nothing else uses the output.
             let y = unsafe { TensorMut::new(&ty, Layout::Blocked, output.as_mut_ptr().cast()) };
             let slice = PanelSlice {
+                format: PanelFormat::default(),
                 range: 0..2,
                 bytes: bytemuck::cast_slice(&panels),
             };
@@ -540,9 +541,11 @@ fn chains_in_row_bands() {
             residual: false,
         },
     });
-    let weights = TensorType::new(DType::F32, &layer.weight_shape().expect("has weights"));
+    let weights = layer.weight_type(PanelFormat::default());
+    let weights = weights.expect("has weights");
     let op = Op::Bands(Bands {
         layers: vec![layer; 3],
+        formats: vec![PanelFormat::default(); 3],
         first_rows: 2,
         band_rows: 4,
     });

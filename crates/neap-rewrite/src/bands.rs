@@ -10,7 +10,9 @@
 use crate::needs::step_bytes;
 use crate::place;
 use neap_ir::bands::{BandLayer, Bands, MAX_LAYERS};
-use neap_ir::{Const, DType, Graph, Layout, Node, Op, PackedId, Program, TensorType, ValueId};
+use neap_ir::panel::PanelFormat;
+use neap_ir::recipe::PackedForm;
+use neap_ir::{Const, Graph, Layout, Node, Op, PackedId, Program, ValueId};
 use std::cmp::Reverse;
 use std::ops::Range;
 
@@ -205,6 +207,7 @@ impl Search<'_> {
         let (first, last) = (&nodes[*members.first()?], &nodes[*members.last()?]);
         let mut bands = Bands {
             layers: Vec::with_capacity(members.len()),
+            formats: Vec::new(),
             first_rows: 1,
             band_rows: 1,
         };
@@ -213,7 +216,11 @@ impl Search<'_> {
         for &at in members {
             let layer = BandLayer::of(&nodes[at].op)?;
             if let Some(id) = nodes[at].panels {
-                inputs.push(Some(self.weights(graph, id, &layer)?));
+                let PackedForm::Panels { format, .. } = self.program.packed[id.index()].form else {
+                    return None;
+                };
+                inputs.push(Some(self.weights(graph, id, &layer, format)?));
+                bands.formats.push(format);
             }
             bands.layers.push(layer);
         }
@@ -230,8 +237,15 @@ impl Search<'_> {
         })
     }
 
-    fn weights(&self, graph: &mut Graph, id: PackedId, layer: &BandLayer) -> Option<ValueId> {
-        let ty = TensorType::new(DType::F32, &layer.weight_shape()?);
+    /// The panels of a layer as a tensor.
+    fn weights(
+        &self,
+        graph: &mut Graph,
+        id: PackedId,
+        layer: &BandLayer,
+        format: PanelFormat,
+    ) -> Option<ValueId> {
+        let ty = layer.weight_type(format)?;
         let name = format!("{}.panels", self.program.packed[id.index()].name);
         Some(graph.add_const(name, ty, Const::Packed(id)))
     }

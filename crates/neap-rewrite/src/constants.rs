@@ -2,9 +2,10 @@
 
 use crate::RewriteError;
 use crate::recipes::Recipes;
-use neap_ir::panel::{PanelFormat, panel_bytes, panel_count};
+use neap_ir::panel::{PanelElement, PanelFormat, PanelScales, panel_count};
 use neap_ir::recipe::{INLINE_LIMIT_BYTES, Packed, PackedForm, Recipe};
-use neap_ir::{Const, Graph, Literal, ValueId};
+use neap_ir::{Const, DType, Graph, Literal, ValueId};
+use neap_kernels::depthwise::NARROW_TAPS;
 
 /// Reads a constant whole, widened to its value's dtype. Only small constants are asked for.
 pub trait ConstReader {
@@ -70,18 +71,66 @@ pub(crate) fn place(
     Ok(())
 }
 
-/// Size and form of the extent that a recipe makes.
+/// The type in which a constant is stored.
+pub(crate) fn stored_type(graph: &Graph, constant: ValueId) -> DType {
+    match graph.constant(constant) {
+        Some(Const::Stored { stored_dtype, .. }) => *stored_dtype,
+        _ => graph.ty(constant).dtype,
+    }
+}
+
+/// The format of the panels that a recipe makes, from what the constant is stored as; `None` for a raw extent.
+pub fn stored_format(source: &Graph, recipe: &Recipe) -> Option<PanelFormat> {
+    let (weight, affine, taps) = match recipe {
+        Recipe::Conv { weight, affine, .. } | Recipe::Matrix { weight, affine, .. } => {
+            (*weight, affine, 0)
+        }
+        Recipe::Depthwise {
+            weight,
+            affine,
+            kernel,
+            ..
+        } => (*weight, affine, kernel[0] * kernel[1]),
+        Recipe::Raw { .. } => return None,
+    };
+    let element = match stored_type(source, weight) {
+        // The depthwise kernel widens as many taps at once.
+        _ if taps > NARROW_TAPS => PanelElement::F32,
+        DType::F16 => PanelElement::F16,
+        DType::BF16 => PanelElement::BF16,
+        _ => PanelElement::F32,
+    };
+    Some(PanelFormat {
+        element,
+        scales: match (element, &affine.scale) {
+            (PanelElement::F32, _) | (_, None) => PanelScales::None,
+            _ => PanelScales::PerChannel,
+        },
+    })
+}
+
+/// Size and form of the extent that a recipe makes. Panels are in the format in which the constant is stored.
 pub fn describe(source: &Graph, recipe: &Recipe) -> Packed {
+    describe_as(
+        source,
+        recipe,
+        stored_format(source, recipe).unwrap_or_default(),
+    )
+}
+
+/// Size and form of the extent that a recipe makes with panels of a format.
+pub fn describe_as(source: &Graph, recipe: &Recipe, format: PanelFormat) -> Packed {
     let panels = |value: ValueId, c_out: usize, k: usize| {
-        let (panels, panel_bytes) = (panel_count(c_out), panel_bytes(k));
+        let panels = panel_count(c_out);
+        let panel_bytes = format.panel_bytes(k as u128).unwrap_or(u64::MAX);
         Packed {
             name: source.value(value).name.clone(),
             offset: 0,
-            bytes: (panels * panel_bytes) as u64,
+            bytes: (panels as u64).saturating_mul(panel_bytes),
             form: PackedForm::Panels {
                 panels: panels as u32,
-                panel_bytes: panel_bytes as u64,
-                format: PanelFormat::default(),
+                panel_bytes,
+                format,
             },
         }
     };
@@ -100,10 +149,10 @@ pub fn describe(source: &Graph, recipe: &Recipe) -> Packed {
             ..
         } => panels(*weight, *channels, kernel[0] * kernel[1]),
         Recipe::Matrix { weight, k, n, .. } => panels(*weight, *n, *k),
-        Recipe::Raw { constant, .. } => Packed {
+        Recipe::Raw { constant, to } => Packed {
             name: source.value(*constant).name.clone(),
             offset: 0,
-            bytes: source.ty(*constant).len_bytes() as u64,
+            bytes: (source.ty(*constant).elements() * to.size_bytes()) as u64,
             form: PackedForm::Raw,
         },
     }

@@ -34,7 +34,7 @@ mod simplify;
 mod weights;
 
 pub use bands::{BandLimits, with_bands};
-pub use constants::{ConstReader, describe};
+pub use constants::{ConstReader, describe, describe_as, stored_format};
 pub use keys::weight_key;
 pub use needs::step_bytes;
 pub use order::{OrderLimits, reordered, with_less_memory};

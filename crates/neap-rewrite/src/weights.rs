@@ -8,7 +8,7 @@
 //! ```
 
 use crate::RewriteError;
-use crate::constants::{ConstReader, fetch};
+use crate::constants::{ConstReader, fetch, stored_type};
 use crate::edit::Editor;
 use crate::fuse::{operands, other};
 use crate::recipes::Recipes;
@@ -371,14 +371,19 @@ fn gather_rows(
         return Ok(false);
     }
     let (rows, row_elements) = (ty.shape[0], ty.shape[1]);
+    let stored = match stored_type(&editor.graph, table) {
+        half @ (DType::F16 | DType::BF16) => half,
+        _ => DType::F32,
+    };
     let packed = recipes.add(Recipe::Raw {
         constant: table,
-        to: DType::F32,
+        to: stored,
     });
     let op = Op::GatherRows {
         table: packed,
         rows,
         row_elements,
+        stored,
     };
     editor.replace(
         at,

@@ -149,6 +149,7 @@ fn execute(job: Job, par: &CallerWork, isa: Isa) -> Result<(), OpError> {
                 &node.op,
                 choice.kernel,
                 stored.range.len(),
+                stored.format,
                 stored.bytes,
                 prepared.bytes,
                 par,

@@ -563,6 +563,7 @@ impl<'a> Memory<'a> {
         // plan is valid: they hold these panels, and nothing overwrites them before the compute ends.
         let bytes = unsafe { std::slice::from_raw_parts(start, bytes as usize) };
         Ok(Some(PanelSlice {
+            format: step.panel_format,
             range: range.begin as usize..range.end as usize,
             bytes,
         }))

@@ -4,6 +4,7 @@
 use crate::RuntimeError;
 use crate::buffer_uses::check_uses;
 use crate::rows::Table;
+use neap_ir::panel::PanelFormat;
 use neap_ir::program::Storage;
 use neap_ir::recipe::PackedForm;
 use neap_ir::{Const, DType, Layout, Node, NodeId, Op, Program, ValueId, infer};
@@ -29,6 +30,7 @@ pub(crate) struct Step {
     pub inputs: Range<u32>,
     pub outputs: Range<u32>,
     pub panel_bytes: u64,
+    pub panel_format: PanelFormat,
     pub choice: Choice,
     /// Where it is, and its bytes.
     pub workspace: (Place, u64),
@@ -133,6 +135,7 @@ impl Tables {
             inputs: begin as u32..middle as u32,
             outputs: middle as u32..end as u32,
             panel_bytes: step.panel_bytes()?,
+            panel_format: step.panel_format(),
             choice: step.choice()?,
             workspace: (step.plan.workspaces[step.index], step.spec.workspace_bytes),
             rows: step.rows()?,
@@ -324,11 +327,24 @@ impl Resolver<'_> {
         }
     }
 
+    /// Of its panels; of no importance for a step without any.
+    fn panel_format(&self) -> PanelFormat {
+        let packed = self
+            .node
+            .panels
+            .map(|id| &self.program.packed[id.index()].form);
+        match packed {
+            Some(&PackedForm::Panels { format, .. }) => format,
+            _ => PanelFormat::default(),
+        }
+    }
+
     fn rows(&self) -> Result<Option<RowStep>, RuntimeError> {
         let Op::GatherRows {
             table,
             rows,
             row_elements,
+            stored,
         } = self.node.op
         else {
             return match self.spec.rows {
@@ -344,7 +360,7 @@ impl Resolver<'_> {
             return Err(self.mismatch("its table is elsewhere in the packed file"));
         }
         let table_bytes = row_elements
-            .checked_mul(4)
+            .checked_mul(stored.size_bytes())
             .and_then(|b| b.checked_mul(rows));
         if table_bytes.is_none_or(|b| b as u64 != packed.bytes) {
             return Err(self.mismatch("its table has another size"));
@@ -352,9 +368,10 @@ impl Resolver<'_> {
         let table = Table {
             file_offset: packed.offset,
             rows,
-            row_bytes: row_elements * 4,
+            row_bytes: row_elements * stored.size_bytes(),
+            stored,
         };
-        self.check_gather(row_elements)?;
+        self.check_gather(row_elements, stored)?;
         let from_storage = self
             .plan
             .computes
@@ -376,7 +393,7 @@ impl Resolver<'_> {
     }
 
     /// `GatherRows` is computed here and not by an operator, so its types are checked here too.
-    fn check_gather(&self, row_elements: usize) -> Result<(), RuntimeError> {
+    fn check_gather(&self, row_elements: usize, stored: DType) -> Result<(), RuntimeError> {
         let graph = &self.program.graph;
         let (&[Some(indices)], &[Some(output)]) = (&self.node.inputs[..], &self.node.outputs[..])
         else {
@@ -388,7 +405,7 @@ impl Resolver<'_> {
         let fits = matches!(indices.ty.dtype, DType::I32 | DType::I64)
             && indices.layout == Layout::Plain
             && output.layout == Layout::Plain
-            && output.ty.dtype == DType::F32
+            && output.ty.dtype == Table::row_type(stored)
             && output.ty.shape == shape;
         if fits {
             return Ok(());

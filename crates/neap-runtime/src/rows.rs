@@ -11,6 +11,7 @@
 use crate::RuntimeError;
 use crate::load_lane::LoadLane;
 use neap_ir::DType;
+use neap_kernels::simd::f16_to_f32;
 use neap_store::{BLOCK, RangeRead};
 
 /// Most windows in one batch.
@@ -22,6 +23,8 @@ pub(crate) struct Table {
     pub file_offset: u64,
     pub rows: usize,
     pub row_bytes: usize,
+    /// Half floats are widened as they are copied.
+    pub stored: DType,
 }
 
 /// Where a run of the step finds its indices and puts its rows.
@@ -35,6 +38,15 @@ pub(crate) struct Gather<'a> {
 }
 
 impl Table {
+    /// What the elements of a gathered row are.
+    pub(crate) fn row_type(stored: DType) -> DType {
+        if stored.is_float() {
+            DType::F32
+        } else {
+            stored
+        }
+    }
+
     /// Most bytes that the window of one row takes; `None` if that is absurd.
     pub(crate) fn window_bytes(&self) -> Option<usize> {
         let block = BLOCK as u64;
@@ -89,8 +101,24 @@ impl Gather<'_> {
     /// `row` holds a whole row, and the output holds `count` of them.
     unsafe fn put(&self, at: usize, row: *const u8) {
         let bytes = self.table.row_bytes;
-        // SAFETY: by the contract; the table is never in the output's memory.
-        unsafe { std::ptr::copy_nonoverlapping(row, self.output.add(at * bytes), bytes) };
+        let widen: fn(u16) -> f32 = match self.table.stored {
+            DType::F16 => f16_to_f32,
+            DType::BF16 => |half| f32::from_bits(u32::from(half) << 16),
+            _ => {
+                // SAFETY: by the contract; the table is never in the output's memory.
+                unsafe { std::ptr::copy_nonoverlapping(row, self.output.add(at * bytes), bytes) };
+                return;
+            }
+        };
+        let elements = bytes / size_of::<u16>();
+        for i in 0..elements {
+            // SAFETY: by the contract; an output element is twice as long as a stored one.
+            unsafe {
+                let half = row.cast::<u16>().add(i).read_unaligned();
+                let to = self.output.cast::<f32>().add(at * elements + i);
+                to.write_unaligned(widen(half));
+            }
+        }
     }
 
     /// Copies rows out of the table, which lies in memory at `table`.
@@ -209,6 +237,7 @@ mod tests {
                 file_offset: 8192,
                 rows: 500,
                 row_bytes,
+                stored: DType::F32,
             };
             for row in 0..table.rows {
                 let (offset, len_bytes, skip_bytes) = table.window(row);

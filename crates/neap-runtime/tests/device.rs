@@ -63,6 +63,7 @@ impl Later {
                     &job.node.op,
                     job.choice.kernel,
                     count,
+                    stored.format,
                     stored.bytes,
                     prepared.bytes,
                     &Serial,

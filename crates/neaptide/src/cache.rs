@@ -14,7 +14,7 @@ use crate::error::{Error, Result, packed_error};
 use crate::identity::{self, Content, Home, Origin, Provenance};
 use crate::lowering::CODE_VERSION;
 use crate::model::{Cache, Model, OpenOptions, Packed};
-use crate::pack::{self, Progress};
+use crate::pack::{self, Progress, WeightFormats};
 use crate::package::{Binding, SkeletonSource};
 use crate::source_weights::SourceFiles;
 use neap_onnx::{Bound, OnnxError};
@@ -56,7 +56,11 @@ pub(crate) fn open(
         home: lookup.home.clone(),
         content: lookup.content.take(),
     };
-    write(source, provenance, &target, options, progress)?;
+    let exact = OpenOptions {
+        weights: WeightFormats::Exact,
+        ..options.clone()
+    };
+    write(source, provenance, &target, &exact, progress)?;
     let mut model = crate::model::open_packed(&target, true, options)?;
     // Another process may have packed it meanwhile, for other shapes first.
     model.bind_as(options, false)?;

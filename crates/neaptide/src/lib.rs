@@ -68,7 +68,7 @@ pub use neap_planner::{PlanOptions, Strategy};
 pub use neap_sim::CostProfile;
 pub use neap_store::{IoMode, measure_bandwidth};
 pub use options::RunOptions;
-pub use pack::{Progress, Work};
+pub use pack::{Progress, WeightFormats, Work};
 pub use plan::{Bounds, Plan};
 pub use rebind::Rebinding;
 pub use session::Session;

@@ -3,7 +3,7 @@
 use crate::cache;
 use crate::error::{Error, Result, packed_error};
 use crate::host::{Embedded, Host, OwnProcess};
-use crate::pack::{self, Packing, Progress};
+use crate::pack::{self, Packing, Progress, WeightFormats};
 use crate::package::{self, Asked, Package};
 use neap_compile::{BandCount, Programs, StepOrder, count_bands};
 use neap_ir::{BoundInput, DType, Graph, Literal, Program, TensorType};
@@ -26,6 +26,8 @@ pub struct OpenOptions {
     /// bound is known from [`Model::bound`].
     pub value_hints: BTreeMap<String, Literal>,
     pub step_order: StepOrder,
+    /// Only [`pack`] and [`pack_graph`] look at this: what is packed into a cache has the model's own results.
+    pub weights: WeightFormats,
     pub cache: Cache,
     /// The process that the model is opened in; sessions of the model ask and tell it, too.
     pub host: Arc<dyn Host>,
@@ -40,6 +42,7 @@ impl Default for OpenOptions {
             bindings: BTreeMap::new(),
             value_hints: BTreeMap::new(),
             step_order: StepOrder::default(),
+            weights: WeightFormats::default(),
             cache: Cache::default(),
             host: Arc::new(Embedded),
         }
@@ -311,7 +314,8 @@ pub fn pack(
 }
 
 /// As [`pack`], of a graph that was built in memory or by another reader. Its shapes are bound, its
-/// constants lie in the graph or in the files it names. Of `options`, the order of steps and the host count.
+/// constants lie in the graph or in the files it names. Of `options`, the order of steps, the formats of weights and the
+/// host count.
 ///
 /// # Errors
 /// As [`pack`].
@@ -345,6 +349,7 @@ impl OpenOptions {
     pub(crate) fn packing(&self) -> Packing<'_> {
         Packing {
             order: self.step_order,
+            weights: self.weights,
             host: &*self.host,
         }
     }

@@ -8,15 +8,19 @@ use crate::package::{self, Binding, Cached, Contents, SkeletonSource, Table, Wei
 use crate::source_weights::SourceFiles;
 use neap_compile::{Programs, StepOrder};
 use neap_ir::graph::LANES;
-use neap_ir::panel::{ConvForm, panel_bytes, panel_count};
+use neap_ir::panel::{ConvForm, PanelFormat, PanelScales, panel_bytes, panel_count};
 use neap_ir::recipe::{Affine, Recipe};
-use neap_ir::{ByteRange, Const, Graph, SourceFile, ValueId};
+use neap_ir::{ByteRange, Const, DType, Graph, SourceFile, ValueId};
 use neap_kernels::error::KernelError;
 use neap_kernels::panel::{self, KOrder};
 use neap_rewrite::Lowered;
 use neap_store::{BLOCK, PackWriter};
 use std::ops::Range;
 use std::path::Path;
+
+mod formats;
+
+pub use formats::WeightFormats;
 
 /// Source bytes held at once while packing: three buffers of this size fit into the smallest budgets
 /// under which models run.
@@ -54,6 +58,7 @@ pub(crate) fn no_weights(model: &dyn std::fmt::Display) -> Error {
 /// How programs are packed.
 pub(crate) struct Packing<'a> {
     pub order: StepOrder,
+    pub weights: WeightFormats,
     /// Gives back what lowering took, before weights are read.
     pub host: &'a dyn Host,
 }
@@ -116,7 +121,8 @@ pub(crate) fn write(
         None => [].iter().copied().chain(Vec::new()),
     };
     let read = neap_onnx::merged(read.collect());
-    let extents = extents(skeleton.as_ref(), &mut source, &recipes, &read);
+    let mut extents = extents(skeleton.as_ref(), &mut source, &recipes, &read);
+    formats::choose(packing.weights, &source, &files, &mut extents)?;
     let total_bytes = extents.iter().map(|(_, weight)| weight.packed.bytes).sum();
     let mut done_bytes = 0;
     let mut packer = Packer {
@@ -126,6 +132,7 @@ pub(crate) fn write(
         raw: Vec::new(),
         floats: Vec::new(),
         panels: Vec::new(),
+        narrowed: Vec::new(),
     };
     progress(Progress {
         work: Work::Packing,
@@ -135,7 +142,7 @@ pub(crate) fn write(
     let mut weights = Vec::with_capacity(extents.len());
     for (recipe, mut weight) in extents {
         weight.packed.offset = packer.writer.align(BLOCK as u64)?;
-        packer.follow(&recipe, &mut |bytes| {
+        packer.follow(&recipe, weight.panel_format(), &mut |bytes| {
             done_bytes += bytes;
             progress(Progress {
                 work: Work::Packing,
@@ -243,6 +250,40 @@ struct Packer<'a> {
     raw: Vec<u8>,
     floats: Vec<f32>,
     panels: Vec<f32>,
+    /// Those in another format.
+    narrowed: Vec<u8>,
+}
+
+/// How the panels of a layer are made, whatever the order of its weights.
+#[derive(Clone, Copy)]
+struct Layer<'r> {
+    weight: ValueId,
+    c_out: usize,
+    k: usize,
+    affine: &'r Affine,
+    format: PanelFormat,
+}
+
+/// Packs a range of panels: finished ones if they are `f32`, unscaled ones otherwise.
+struct Piece<'p> {
+    range: Range<usize>,
+    c_out: usize,
+    k: usize,
+    format: PanelFormat,
+    affine: panel::Affine<'p>,
+}
+
+impl<'p> Piece<'p> {
+    /// What the `f32` panels are made with.
+    fn first_affine(&self) -> panel::Affine<'p> {
+        panel::Affine {
+            scale: match self.format.scales {
+                PanelScales::None => self.affine.scale,
+                _ => None,
+            },
+            ..self.affine
+        }
+    }
 }
 
 impl Packer<'_> {
@@ -250,7 +291,19 @@ impl Packer<'_> {
         self.writer
     }
 
-    fn follow(&mut self, recipe: &Recipe, advance: &mut dyn FnMut(u64)) -> Result<()> {
+    fn follow(
+        &mut self,
+        recipe: &Recipe,
+        format: PanelFormat,
+        advance: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        let layer = |weight: &ValueId, c_out: &usize, k: usize, affine| Layer {
+            weight: *weight,
+            c_out: *c_out,
+            k,
+            affine,
+            format,
+        };
         match recipe {
             Recipe::Conv {
                 weight,
@@ -267,10 +320,7 @@ impl Packer<'_> {
                     ConvForm::FirstLayer | ConvForm::NarrowGroups => KOrder::Taps,
                 };
                 self.by_rows(
-                    *weight,
-                    *c_out,
-                    k,
-                    affine,
+                    layer(weight, c_out, k, affine),
                     advance,
                     &|range, rows, affine, out| {
                         panel::pack_conv(
@@ -294,10 +344,7 @@ impl Packer<'_> {
             } => {
                 let taps = kernel[0] * kernel[1];
                 self.by_rows(
-                    *weight,
-                    *channels,
-                    taps,
-                    affine,
+                    layer(weight, channels, taps, affine),
                     advance,
                     &|range, rows, affine, out| {
                         panel::pack_depthwise(*channels, *kernel, range, rows, affine, out)
@@ -311,10 +358,7 @@ impl Packer<'_> {
                 transposed: true,
                 affine,
             } => self.by_rows(
-                *weight,
-                *n,
-                *k,
-                affine,
+                layer(weight, n, *k, affine),
                 advance,
                 &|range, rows, affine, out| panel::pack_rows(*n, *k, range, rows, affine, out),
             ),
@@ -324,21 +368,25 @@ impl Packer<'_> {
                 n,
                 transposed: false,
                 affine,
-            } => self.by_columns(*weight, *k, *n, affine, advance),
-            Recipe::Raw { constant, .. } => self.raw(*constant, advance),
+            } => self.by_columns(layer(weight, n, *k, affine), advance),
+            Recipe::Raw { constant, to } => self.raw(*constant, *to, advance),
         }
     }
 
     /// Sources whose rows are output channels: a panel's source is 16 consecutive rows.
     fn by_rows(
         &mut self,
-        weight: ValueId,
-        c_out: usize,
-        k: usize,
-        affine: &Affine,
+        layer: Layer,
         advance: &mut dyn FnMut(u64),
         pack: &PackRows,
     ) -> Result<()> {
+        let Layer {
+            weight,
+            c_out,
+            k,
+            affine,
+            format,
+        } = layer;
         let per_chunk = (CHUNK_BYTES / panel_bytes(k)).max(1);
         let count = panel_count(c_out);
         for first in (0..count).step_by(per_chunk) {
@@ -355,26 +403,33 @@ impl Packer<'_> {
                 )
                 .map_err(|e| self.broken(weight, &e))?;
             self.panels.resize(range.len() * panel_bytes(k) / 4, 0.0);
-            let affine = panel::Affine {
-                scale: affine.scale.as_deref(),
-                bias: affine.bias.as_deref(),
+            let piece = Piece {
+                range,
+                c_out,
+                k,
+                format,
+                affine: panel::Affine {
+                    scale: affine.scale.as_deref(),
+                    bias: affine.bias.as_deref(),
+                },
             };
-            pack(range, &self.floats, affine, &mut self.panels)
+            let range = piece.range.clone();
+            pack(range, &self.floats, piece.first_affine(), &mut self.panels)
                 .map_err(|e| self.broken(weight, &e.to_string()))?;
-            self.flush(advance)?;
+            self.flush(weight, &piece, advance)?;
         }
         Ok(())
     }
 
     /// `[k][n]` sources: a panel's source is 16 columns, gathered row by row.
-    fn by_columns(
-        &mut self,
-        weight: ValueId,
-        k: usize,
-        n: usize,
-        affine: &Affine,
-        advance: &mut dyn FnMut(u64),
-    ) -> Result<()> {
+    fn by_columns(&mut self, layer: Layer, advance: &mut dyn FnMut(u64)) -> Result<()> {
+        let Layer {
+            weight,
+            c_out: n,
+            k,
+            affine,
+            format,
+        } = layer;
         let count = panel_count(n);
         let per_chunk = (CHUNK_BYTES / panel_bytes(k)).max(1);
         let mut strip = Vec::new();
@@ -404,9 +459,15 @@ impl Packer<'_> {
             fn part<'v>(values: &'v Option<Vec<f32>>, columns: &Range<usize>) -> Option<&'v [f32]> {
                 values.as_deref().map(|v| &v[columns.clone()])
             }
-            let affine = panel::Affine {
-                scale: part(&affine.scale, &columns),
-                bias: part(&affine.bias, &columns),
+            let piece = Piece {
+                range: 0..range.len(),
+                c_out: columns.len(),
+                k,
+                format,
+                affine: panel::Affine {
+                    scale: part(&affine.scale, &columns),
+                    bias: part(&affine.bias, &columns),
+                },
             };
             panel::pack_band(
                 columns.len(),
@@ -414,18 +475,18 @@ impl Packer<'_> {
                 0..range.len(),
                 0..k,
                 &strip,
-                affine,
+                piece.first_affine(),
                 &mut self.panels,
             )
             .map_err(|e| self.broken(weight, &e.to_string()))?;
-            self.flush(advance)?;
+            self.flush(weight, &piece, advance)?;
         }
         Ok(())
     }
 
-    fn raw(&mut self, constant: ValueId, advance: &mut dyn FnMut(u64)) -> Result<()> {
+    fn raw(&mut self, constant: ValueId, to: DType, advance: &mut dyn FnMut(u64)) -> Result<()> {
         let ty = self.source.ty(constant);
-        let per_chunk = CHUNK_BYTES / ty.dtype.size_bytes();
+        let per_chunk = CHUNK_BYTES / to.size_bytes();
         let mut bytes = Vec::new();
         for first in (0..ty.elements()).step_by(per_chunk) {
             let elements = per_chunk.min(ty.elements() - first);
@@ -435,6 +496,7 @@ impl Packer<'_> {
                     constant,
                     first,
                     elements,
+                    to,
                     &mut self.raw,
                     &mut bytes,
                 )
@@ -445,9 +507,30 @@ impl Packer<'_> {
         Ok(())
     }
 
-    /// Writes the finished panels, little-endian.
-    fn flush(&mut self, advance: &mut dyn FnMut(u64)) -> Result<()> {
-        let bytes: &[u8] = bytemuck::cast_slice(&self.panels);
+    /// Writes the panels of a piece in their format, little-endian.
+    fn flush(
+        &mut self,
+        weight: ValueId,
+        piece: &Piece,
+        advance: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        let mut bytes: &[u8] = bytemuck::cast_slice(&self.panels);
+        if let Some(format) = formats::narrow_format(piece.format) {
+            let panel_bytes = piece.format.panel_bytes(piece.k as u128);
+            let panel_bytes = panel_bytes.and_then(|b| usize::try_from(b).ok());
+            let len = panel_bytes.and_then(|b| b.checked_mul(piece.range.len()));
+            let len = len.ok_or_else(|| Error::BadInput("its weights are too large".into()))?;
+            self.narrowed.resize(len, 0);
+            let scales = panel::Scales {
+                scale: piece.affine.scale,
+                zero: None,
+            };
+            let range = piece.range.clone();
+            let (from, to) = (&self.panels, &mut self.narrowed);
+            panel::narrow(format, piece.c_out, piece.k, range, from, scales, to)
+                .map_err(|e| self.broken(weight, &e.to_string()))?;
+            bytes = &self.narrowed;
+        }
         self.writer.append(bytes)?;
         advance(bytes.len() as u64);
         Ok(())

@@ -115,20 +115,18 @@ impl SourceFiles {
         widen(stored, raw, out)
     }
 
-    /// Elements as bytes of the value's own dtype.
+    /// Elements as bytes of type `wanted`: the stored type, or `F32` of floats.
     pub fn read_bytes(
         &self,
         graph: &Graph,
         value: ValueId,
         start: usize,
         elements: usize,
+        wanted: DType,
         raw: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) -> Result<(), String> {
-        let (stored, wanted) = (
-            SourceFiles::stored_dtype(graph, value),
-            graph.ty(value).dtype,
-        );
+        let stored = SourceFiles::stored_dtype(graph, value);
         out.clear();
         if stored == wanted {
             out.resize(elements * wanted.size_bytes(), 0);
@@ -151,7 +149,8 @@ impl ConstReader for SourceFiles {
         }
         let ty = graph.ty(value);
         let (mut raw, mut bytes) = (Vec::new(), Vec::new());
-        self.read_bytes(graph, value, 0, ty.elements(), &mut raw, &mut bytes)?;
+        let wanted = ty.dtype;
+        self.read_bytes(graph, value, 0, ty.elements(), wanted, &mut raw, &mut bytes)?;
         Literal::from_bytes(ty.dtype, &ty.shape, &bytes).ok_or_else(|| "has the wrong size".into())
     }
 }

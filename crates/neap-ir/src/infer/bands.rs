@@ -1,8 +1,8 @@
 //! Types of the layers of a chain in row bands.
 
 use super::output_types;
+use crate::TensorType;
 use crate::bands::{Bands, MAX_LAYERS};
-use crate::{DType, TensorType};
 
 impl Bands {
     /// Output types of all layers for these inputs; an error says what does not fit.
@@ -20,16 +20,19 @@ impl Bands {
         if x.shape.len() != 4 || x.shape.contains(&0) {
             return Err("takes images of rank 4 that are not empty".into());
         }
+        let mut formats = self.formats.iter();
         let mut types: Vec<TensorType> = Vec::with_capacity(self.layers.len());
         let mut next_input = 1;
         for (index, layer) in self.layers.iter().enumerate() {
             let mut operands = vec![Some(types.last().unwrap_or(x).clone())];
             if layer.has_weights() {
-                let shape = layer.weight_shape().ok_or("sizes overflow")?;
+                let format = formats.next().filter(|format| format.is_known());
+                let format = format.ok_or("a layer's panels have no format")?;
+                let wanted = layer.weight_type(*format).ok_or("sizes overflow")?;
                 let fits = inputs
                     .get(next_input)
                     .and_then(Option::as_ref)
-                    .is_some_and(|weights| weights.dtype == DType::F32 && weights.shape == shape);
+                    .is_some_and(|weights| *weights == wanted);
                 if !fits {
                     return Err(format!("the weights of layer {index} have another shape"));
                 }
@@ -50,6 +53,9 @@ impl Bands {
                 "has {} inputs where its layers need {next_input}",
                 inputs.len()
             ));
+        }
+        if formats.next().is_some() {
+            return Err("has more formats than panels".into());
         }
         let rows = types[last].shape[2];
         if types[last].shape.contains(&0) {

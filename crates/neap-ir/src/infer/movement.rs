@@ -139,12 +139,20 @@ pub(super) fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
             o.require(fits, "takes float32 of rank 3 or 4")?;
             dims.to_vec()
         }
-        Op::GatherRows { row_elements, .. } => {
+        Op::GatherRows {
+            row_elements,
+            stored,
+            ..
+        } => {
             require_indices(o, x)?;
             let mut shape = dims.to_vec();
             shape.push(*row_elements);
             return Ok(vec![TensorType {
-                dtype: DType::F32,
+                dtype: if stored.is_float() {
+                    DType::F32
+                } else {
+                    *stored
+                },
                 shape,
             }]);
         }

@@ -25,11 +25,11 @@ pub fn to_f16(x: f32) -> Option<u16> {
         _ if magnitude == 0 => (0, 0, 0),
         128 => (0x7c00, magnitude & 0x007f_ffff, 13),
         -14..=15 => ((exponent + 15) as u16 * 0x400, magnitude & 0x007f_ffff, 13),
-        -24..=-15 => (0, magnitude & 0x007f_ffff | 0x0080_0000, -exponent - 1),
+        -24..=-15 => (0, (magnitude & 0x007f_ffff) | 0x0080_0000, -exponent - 1),
         _ => return None,
     };
     let kept = significand >> dropped;
-    (kept << dropped == significand).then_some(sign | base + kept as u16)
+    (kept << dropped == significand).then_some(sign | (base + kept as u16))
 }
 
 /// The bfloat16 that is exactly `x`.

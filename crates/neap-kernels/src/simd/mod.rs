@@ -348,7 +348,7 @@ pub fn f16_to_f32(half: u16) -> f32 {
     } else {
         finite
     };
-    f32::from_bits(bits | u32::from(half & 0x8000) << 16)
+    f32::from_bits(bits | (u32::from(half & 0x8000) << 16))
 }
 
 /// Hints that the cache line at `p` will be read soon. Never faults.

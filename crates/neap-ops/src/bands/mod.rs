@@ -22,7 +22,7 @@ pub use chain::choose_heights;
 use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;
 use crate::kernel::Kernel;
-use crate::layer::{activation, conv_supported};
+use crate::layer::{activation, conv_supported, stored};
 use crate::nd::{GRAIN, Ptr, split};
 use crate::{Context, OpError, TensorMut, TensorRef};
 use chain::{Chain, Stage};
@@ -37,6 +37,7 @@ use neap_kernels::conv::{
 };
 use neap_kernels::depthwise::{Depthwise, depthwise_band};
 use neap_kernels::epilogue::{self, Residual};
+use neap_kernels::panel::Panels;
 use neap_kernels::parallel::Parallel;
 use neap_kernels::planes::Planes;
 use neap_kernels::pool::{self as kernels, average_pool_band, max_pool_band};
@@ -59,13 +60,12 @@ pub(crate) fn bands(
         y.layout == Layout::Blocked && (x.layout == Layout::Plain) == chain.plain,
         "operands have the wrong layout",
     )?;
-    let mut weights: [&[f32]; MAX_LAYERS] = [&[]; MAX_LAYERS];
-    let mut next_input = 1;
-    for (slot, layer) in weights.iter_mut().zip(&bands.layers) {
-        if layer.has_weights() {
-            *slot = args.input(next_input)?.f32s();
-            next_input += 1;
-        }
+    let mut weights = [LayerWeights::None; MAX_LAYERS];
+    let mut inputs = 1..;
+    let weighted = bands.layers.iter().zip(&mut weights);
+    let weighted = weighted.filter(|(layer, _)| layer.has_weights());
+    for ((_, slot), (format, input)) in weighted.zip(bands.formats.iter().zip(&mut inputs)) {
+        *slot = LayerWeights::Panels(stored(args.op, *format, args.input(input)?.bytes())?);
     }
     let residual = match bands.residual_input() {
         Some(index) => Some(args.input(index)?),
@@ -85,8 +85,11 @@ pub(crate) fn bands(
         if let (BandLayer::Conv(conv), Some(tile)) = (layer, stage.tile) {
             let (to, rest) = prepared.split_at_mut(stage.prepared_floats());
             let (panels, isa, par) = (stage.out_blocks(), ctx.isa, ctx.par);
-            winograd::prepare_panels(isa, par, tile, conv.c_in, panels, slot, to).named(args.op)?;
-            (*slot, prepared) = (to, rest);
+            let LayerWeights::Panels(raw) = *slot else {
+                return args.fail("a layer's weights are missing");
+            };
+            winograd::prepare_panels(isa, par, tile, conv.c_in, panels, raw, to).named(args.op)?;
+            (*slot, prepared) = (LayerWeights::Prepared(to), rest);
         }
     }
     let mut run = Run {
@@ -254,12 +257,20 @@ fn prepared_floats(chain: &Chain) -> usize {
     chain.stages().iter().map(Stage::prepared_floats).sum()
 }
 
+/// The weights of a layer, which is computed by a direct kernel or by Winograd.
+#[derive(Clone, Copy)]
+enum LayerWeights<'c> {
+    None,
+    Panels(Panels<'c>),
+    Prepared(&'c [f32]),
+}
+
 /// One call of the operator.
 struct Run<'c, 'a> {
     op: &'static str,
     chain: &'c Chain,
     layers: &'c [BandLayer],
-    weights: [&'c [f32]; MAX_LAYERS],
+    weights: [LayerWeights<'c>; MAX_LAYERS],
     x: TensorRef<'a>,
     y: TensorMut<'a>,
     residual: Option<TensorRef<'a>>,
@@ -406,7 +417,7 @@ struct Call<'c> {
     /// Input rows under them.
     under: Range<usize>,
     planes: Planes,
-    weights: &'c [f32],
+    weights: LayerWeights<'c>,
     residual: Residual<'c>,
     isa: Isa,
     par: &'c dyn Parallel,
@@ -421,7 +432,12 @@ impl Call<'_> {
         scratch: &mut [f32],
         op: &'static str,
     ) -> Result<(), OpError> {
-        let (isa, par, planes, weights) = (self.isa, self.par, self.planes, self.weights);
+        let (isa, par, planes) = (self.isa, self.par, self.planes);
+        let weights = match self.weights {
+            LayerWeights::Panels(panels) => panels,
+            LayerWeights::Prepared(floats) => floats.into(),
+            LayerWeights::None => (&[][..]).into(),
+        };
         let epilogue = |epilogue: &Epilogue| epilogue::Epilogue {
             activation: activation(epilogue.activation),
             residual: self.residual,
@@ -432,8 +448,8 @@ impl Call<'_> {
                 let mut shape = stage.conv_shape(conv, &self.rows);
                 shape.window.input[0] = self.under.len();
                 let (panels, epilogue) = (0..shape.panels(), epilogue(&conv.epilogue));
-                if let Some(tile) = stage.tile {
-                    let weights = Weights::Prepared(weights);
+                if let (Some(tile), LayerWeights::Prepared(floats)) = (stage.tile, self.weights) {
+                    let weights = Weights::Prepared(floats);
                     return winograd::conv_winograd_band(
                         isa, par, tile, &shape, planes, panels, weights, input, output, epilogue,
                         scratch,

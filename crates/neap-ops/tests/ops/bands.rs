@@ -5,8 +5,9 @@ use crate::blocked::{Tensor, Threads, run};
 use crate::support::noise;
 use neap_ir::bands::{BandLayer, Bands};
 use neap_ir::op::{Activation, Op, Pool, Window};
-use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelDepthwise};
-use neap_ir::{Layout, TensorType, infer};
+use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelElement, PanelFormat};
+use neap_ir::{Layout, Literal, TensorType, infer};
+use neap_kernels::panel::{Format, Scales, narrow};
 use neap_kernels::parallel::{Parallel, Serial};
 use neap_kernels::simd::Isa;
 use neap_ops::*;
@@ -158,6 +159,7 @@ fn alone(
         return None;
     }
     let panels = weights.map(|w| PanelSlice {
+        format: PanelFormat::default(),
         range: 0..w.ty.shape[0],
         bytes: &bytemuck::cast_slice(&w.data)[..w.ty.len_bytes()],
     });
@@ -229,6 +231,7 @@ fn start(random: &mut Random, plain: bool) -> Case {
     Case {
         bands: Bands {
             layers: vec![],
+            formats: vec![],
             first_rows: 1,
             band_rows: 1,
         },
@@ -264,19 +267,46 @@ fn chain(random: &mut Random) -> Option<Case> {
     Some(case)
 }
 
+/// Panels as bfloat16, which they are.
+fn narrowed(ty: &TensorType, weights: &Tensor) -> Tensor {
+    let (panels, k) = (ty.shape[0], weights.ty.shape[1] - 1);
+    let floats = bytemuck::cast_slice(&weights.data);
+    let mut bytes = vec![0; ty.len_bytes()];
+    let (format, all, scales) = (Format::Bf16, 0..panels, Scales::default());
+    narrow(format, 16 * panels, k, all, floats, scales, &mut bytes).expect("exact");
+    Tensor::of(&Literal::from_bytes(ty.dtype, &ty.shape, &bytes).expect("fits"))
+}
+
 impl Case {
     /// Adds a layer and computes it.
     fn push(&mut self, random: &mut Random, layer: BandLayer) -> Option<()> {
-        let weights = layer.weight_shape().map(|shape| {
-            let mut values = noise(&shape, random.below(1000) as u64);
+        let formats = [PanelElement::F32, PanelElement::BF16].map(|element| PanelFormat {
+            element,
+            ..PanelFormat::default()
+        });
+        let format = formats[random.below(2)];
+        let weights = layer.weight_type(PanelFormat::default()).map(|ty| {
+            let mut values = noise(&ty.shape, random.below(1000) as u64);
             let data: &mut [f32] = bytemuck::cast_slice_mut(values.bytes_mut());
-            data.iter_mut().for_each(|v| *v /= (shape[1] as f32).sqrt());
+            data.iter_mut().for_each(|v| {
+                *v /= (ty.shape[1] as f32).sqrt();
+                if format.element == PanelElement::BF16 {
+                    *v = f32::from_bits(v.to_bits() & 0xffff_0000);
+                }
+            });
             Tensor::of(&values)
         });
         let residual = self.residual.as_ref();
         self.expected = alone(&layer, &self.expected, weights.as_ref(), residual)?;
+        if let Some(weights) = weights {
+            self.bands.formats.push(format);
+            let stored = match format.element {
+                PanelElement::F32 => weights,
+                _ => narrowed(&layer.weight_type(format)?, &weights),
+            };
+            self.weights.push(stored);
+        }
         self.bands.layers.push(layer);
-        self.weights.extend(weights);
         Some(())
     }
 
@@ -307,6 +337,7 @@ impl Case {
     fn check(&self, first_rows: usize, band_rows: usize, par: &dyn Parallel) {
         let bands = Bands {
             layers: self.bands.layers.clone(),
+            formats: self.bands.formats.clone(),
             first_rows,
             band_rows,
         };

@@ -4,7 +4,7 @@ use crate::blocked::{Tensor, Threads, run_by};
 use crate::support::noise;
 use neap_ir::bands::{BandLayer, Bands};
 use neap_ir::op::{Activation, Op, Pool, Window};
-use neap_ir::panel::{ConvForm, Epilogue, PanelConv};
+use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelFormat};
 use neap_ir::{Layout, TensorType, infer};
 use neap_kernels::parallel::{Parallel, Serial};
 use neap_kernels::simd::Isa;
@@ -125,7 +125,7 @@ impl Case {
     fn weights(&self) -> Vec<Option<Tensor>> {
         let layers = self.layers.iter().zip(1..);
         let of = |(layer, seed): (&BandLayer, u64)| {
-            let shape = layer.weight_shape()?;
+            let shape = layer.weight_type(PanelFormat::default())?.shape;
             let mut values = noise(&shape, seed);
             let data: &mut [f32] = bytemuck::cast_slice_mut(values.bytes_mut());
             data.iter_mut().for_each(|v| *v /= (shape[1] as f32).sqrt());
@@ -147,6 +147,7 @@ impl Case {
                 .expect("fits")
                 .remove(0);
             let panels = weights.as_ref().map(|w| PanelSlice {
+                format: PanelFormat::default(),
                 range: 0..w.ty.shape[0],
                 bytes: &bytemuck::cast_slice(&w.data)[..w.ty.len_bytes()],
             });
@@ -173,6 +174,7 @@ impl Case {
     fn op(&self) -> Op {
         let mut bands = Bands {
             layers: self.layers.clone(),
+            formats: vec![PanelFormat::default(); self.weights().iter().flatten().count()],
             first_rows: 1,
             band_rows: 1,
         };

@@ -353,6 +353,7 @@ fn check_layer(
 ) {
     let panels = weights.len() / panel_floats;
     let slice = |range: std::ops::Range<usize>| PanelSlice {
+        format: PanelFormat::default(),
         bytes: bytemuck::cast_slice(&weights[range.start * panel_floats..range.end * panel_floats]),
         range,
     };

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use neap_ir::op::{Activation, Window};
-use neap_ir::panel::{ConvForm, Epilogue, PanelConv};
+use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelFormat};
 use neap_ir::{DType, Layout, Op, TensorType};
 use neap_kernels::panel::{Affine, KOrder, pack_conv, panel_floats};
 use neap_kernels::parallel::Serial;
@@ -99,7 +99,17 @@ fn run(l: &Layer, facts: &KernelFacts, form: WeightForm, step: usize) -> Vec<f32
             bytemuck::cast_slice(&l.weights),
             bytemuck::cast_slice_mut(&mut weights),
         );
-        prepare_panels(&l.op, facts.kernel, 3, raw, to, &Serial, isa).expect("prepares");
+        prepare_panels(
+            &l.op,
+            facts.kernel,
+            3,
+            PanelFormat::default(),
+            raw,
+            to,
+            &Serial,
+            isa,
+        )
+        .expect("prepares");
     }
     let mut out = vec![f32::NAN; l.y.layout_bytes(Layout::Blocked) / 4];
     // SAFETY: the memory is as large as its type says and is not written during the calls.
@@ -110,6 +120,7 @@ fn run(l: &Layer, facts: &KernelFacts, form: WeightForm, step: usize) -> Vec<f32
     for start in (0..3).step_by(step) {
         let range = start..(start + step).min(3);
         let slice = PanelSlice {
+            format: PanelFormat::default(),
             bytes: bytemuck::cast_slice(&weights[range.start * floats..range.end * floats]),
             range,
         };
@@ -215,7 +226,11 @@ fn wrong_choices_are_refused() {
     let bytes: &[u8] = bytemuck::cast_slice(&l.weights);
     let mut workspace = vec![0u8; 8 << 20];
     let mut call = |op: &Op, choice: Choice, bytes: &[u8], room: usize| {
-        let slice = PanelSlice { range: 0..3, bytes };
+        let slice = PanelSlice {
+            format: PanelFormat::default(),
+            range: 0..3,
+            bytes,
+        };
         let mut ctx = Context {
             par: &Serial,
             isa,
@@ -241,6 +256,30 @@ fn wrong_choices_are_refused() {
     let strided = Op::PanelConv(conv(3, 2, 1, [24, 40]));
     assert!(call(&strided, winograd, bytes, all).is_err());
     let mut to = vec![0u8; 64];
-    assert!(prepare_panels(&l.op, winograd.kernel, 3, bytes, &mut to, &Serial, isa).is_err());
-    assert!(prepare_panels(&l.op, Kernel::Direct, 3, bytes, &mut to, &Serial, isa).is_err());
+    assert!(
+        prepare_panels(
+            &l.op,
+            winograd.kernel,
+            3,
+            PanelFormat::default(),
+            bytes,
+            &mut to,
+            &Serial,
+            isa
+        )
+        .is_err()
+    );
+    assert!(
+        prepare_panels(
+            &l.op,
+            Kernel::Direct,
+            3,
+            PanelFormat::default(),
+            bytes,
+            &mut to,
+            &Serial,
+            isa
+        )
+        .is_err()
+    );
 }

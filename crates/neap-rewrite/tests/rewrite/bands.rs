@@ -4,6 +4,7 @@ use crate::build::{Net, square};
 use crate::lower::EAGER;
 use neap_ir::bands::Bands;
 use neap_ir::op::{Activation, Op, Pool};
+use neap_ir::panel::PanelFormat;
 use neap_ir::{Program, ValueId};
 use neap_rewrite::{BandLimits, with_bands};
 
@@ -108,9 +109,10 @@ fn weights_of_a_chain_are_limited() {
     };
     let banded = with_bands(&lowered.program, &limits).expect("two layers fit");
     for chain in chains(&banded) {
-        let floats = |shape: [usize; 3]| shape.iter().product::<usize>() as u64;
-        let weights = chain.layers.iter().filter_map(|l| l.weight_shape());
-        assert!(weights.map(floats).sum::<u64>() * 4 <= limits.weight_bytes);
+        let weights = chain.layers.iter();
+        let weights = weights.filter_map(|l| l.weight_type(PanelFormat::default()));
+        let bytes = weights.map(|ty| ty.len_bytes() as u64).sum::<u64>();
+        assert!(bytes <= limits.weight_bytes);
     }
 }
 

@@ -268,6 +268,7 @@ impl Builder {
         let mut shape = self.shape(indices);
         shape.push(row_elements);
         let op = Op::GatherRows {
+            stored: DType::F32,
             table,
             rows,
             row_elements,

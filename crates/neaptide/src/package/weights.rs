@@ -1,5 +1,6 @@
 //! The table of weights: which extents there are, what each is made of, and how.
 
+use neap_ir::panel::PanelFormat;
 use neap_ir::recipe::{Packed, PackedForm, Recipe, WeightKey};
 use neap_ir::{ByteRange, Const, DType, Graph};
 use neap_onnx::Stored;
@@ -40,6 +41,16 @@ impl Weight {
             packed: neap_rewrite::describe(source, recipe),
             key: weight_key(source, recipe),
             source: raw_source(source, recipe),
+        }
+    }
+}
+
+impl Weight {
+    /// Of its panels; of no importance for a raw extent.
+    pub fn panel_format(&self) -> PanelFormat {
+        match self.packed.form {
+            PackedForm::Panels { format, .. } => format,
+            PackedForm::Raw => PanelFormat::default(),
         }
     }
 }

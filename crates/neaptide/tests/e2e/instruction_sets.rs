@@ -44,7 +44,7 @@ fn sequence() -> Graph {
     net.graph
 }
 
-fn inputs_of(graph: &Graph) -> Vec<Literal> {
+pub fn inputs_of(graph: &Graph) -> Vec<Literal> {
     let mut random = Random::new(9);
     let one = |&v| {
         let ty = graph.ty(v);
@@ -55,7 +55,7 @@ fn inputs_of(graph: &Graph) -> Vec<Literal> {
 }
 
 /// Bytes of the outputs, and whether weights were read while steps ran.
-fn run(path: &Path, options: &RunOptions, inputs: &[Literal]) -> (Vec<Vec<u8>>, bool) {
+pub fn run(path: &Path, options: &RunOptions, inputs: &[Literal]) -> (Vec<Vec<u8>>, bool) {
     let model =
         Model::open(path, &neaptide::OpenOptions::of_own_process(), &mut |_| {}).expect("opens");
     let plan = model.plan(options).expect("feasible");

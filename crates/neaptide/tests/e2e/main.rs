@@ -5,6 +5,7 @@ mod bindings;
 mod build;
 mod corruption;
 mod faults;
+mod formats;
 mod hostile_onnx;
 mod hostile_programs;
 mod images;
