@@ -15,6 +15,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-testing", 0),
     ("neap-ops", 1),
     ("neap-sim", 1),
+    ("neap-autodiff", 1),
     ("neap-onnx", 2),
     ("neap-rewrite", 2),
     ("neap-planner", 2),
@@ -48,6 +49,7 @@ const PURE: &[&str] = &[
     "neap-planner",
     "neap-compile",
     "neap-studies",
+    "neap-autodiff",
 ];
 
 const IMPURE: &[&str] = &[

@@ -12,6 +12,7 @@ mod attributes;
 pub mod bands;
 mod check;
 pub mod dtype;
+pub mod gradient;
 pub mod graph;
 mod ids;
 pub mod infer;
@@ -25,6 +26,7 @@ pub mod recipe;
 mod tensor;
 
 pub use dtype::DType;
+pub use gradient::Gradient;
 pub use graph::{BoundInput, ByteRange, Const, Graph, GraphError, Node, SourceFile, Value};
 pub use ids::{ConstId, FileId, NodeId, PackedId, ValueId};
 pub use literal::Literal;

@@ -14,6 +14,7 @@ pub use crate::attributes::{
     ScatterReduction, SliceRange, Softmax, Unary, Window,
 };
 use crate::bands::{BandLayer, Bands};
+use crate::gradient::Gradient;
 use crate::ids::PackedId;
 use crate::panel::{PanelConv, PanelDepthwise, PanelLinear};
 use serde::{Deserialize, Serialize};
@@ -215,6 +216,14 @@ pub enum Op {
     // --- attention ---
     /// q, k, v, optional additive or boolean mask.
     Attention(AttentionAttrs),
+
+    // --- training ---
+    /// x, scale, bias `[C]` → y, the batch's mean and (biased) variance `[C]`; over axis 1.
+    BatchNormTraining {
+        epsilon: f32,
+    },
+    /// Of a backward pass; operands are listed there.
+    Gradient(Gradient),
 
     // --- made by the rewriter ---
     /// x, optional residual.

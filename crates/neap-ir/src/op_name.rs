@@ -78,6 +78,8 @@ impl Op {
             Op::Gru { .. } => "GRU",
             Op::Rnn(_) => "RNN",
             Op::Attention(_) => "Attention",
+            Op::BatchNormTraining { .. } => "BatchNormTraining",
+            Op::Gradient(gradient) => gradient.name(),
             Op::PanelConv(_) => "PanelConv",
             Op::PanelDepthwise(_) => "PanelDepthwise",
             Op::Bands(_) => "Bands",

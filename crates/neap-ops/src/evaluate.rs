@@ -22,22 +22,39 @@ pub fn evaluate_outputs(
     inputs: &[Option<&Literal>],
     outputs: usize,
 ) -> Result<Vec<Literal>, OpError> {
+    let results = evaluate_wanted(op, inputs, &vec![true; outputs])?;
+    Ok(results.into_iter().flatten().collect())
+}
+
+/// [`evaluate`] of the results that are wanted; the others are left out as a graph's node may.
+///
+/// # Errors
+/// As [`evaluate`].
+pub fn evaluate_wanted(
+    op: &Op,
+    inputs: &[Option<&Literal>],
+    wanted: &[bool],
+) -> Result<Vec<Option<Literal>>, OpError> {
     let types: Vec<Option<TensorType>> = inputs.iter().map(|l| l.map(Literal::ty)).collect();
-    let out_types = infer::output_types(op, &types, outputs)?;
+    let out_types = infer::output_types(op, &types, wanted.len())?;
 
     let in_operands: Vec<query::Operand> = types
         .iter()
         .map(|t| t.as_ref().map(|t| (t, Layout::Plain)))
         .collect();
-    let out_operands: Vec<query::Operand> =
-        out_types.iter().map(|t| Some((t, Layout::Plain))).collect();
+    let out_operands: Vec<query::Operand> = out_types
+        .iter()
+        .zip(wanted)
+        .map(|(t, &wanted)| wanted.then_some((t, Layout::Plain)))
+        .collect();
     query::supported(op, &in_operands, &out_operands)?;
     let isa = Isa::detect();
     let bytes = query::workspace_bytes(op, &in_operands, &out_operands, 1, isa);
 
-    let mut results: Vec<Literal> = out_types
+    let mut results: Vec<Option<Literal>> = out_types
         .iter()
-        .map(|t| Literal::zeros(t.dtype, &t.shape))
+        .zip(wanted)
+        .map(|(t, &wanted)| wanted.then(|| Literal::zeros(t.dtype, &t.shape)))
         .collect();
     let refs: Vec<Option<TensorRef>> = inputs
         .iter()
@@ -50,7 +67,10 @@ pub fn evaluate_outputs(
     let muts: Vec<Option<TensorMut>> = results
         .iter_mut()
         .zip(&out_types)
-        .map(|(l, t)| TensorMut::from_bytes(t, l.bytes_mut()))
+        .map(|(l, t)| {
+            l.as_mut()
+                .and_then(|l| TensorMut::from_bytes(t, l.bytes_mut()))
+        })
         .collect();
     let mut workspace = vec![0u64; bytes.div_ceil(8)];
     let mut ctx = Context {

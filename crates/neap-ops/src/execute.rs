@@ -9,7 +9,7 @@ use crate::product::{einsum, matmul};
 use crate::reduce::{arg, fold, topk};
 use crate::window::{conv, pool};
 use crate::{Context, OpError, PanelSlice, TensorMut, TensorRef};
-use crate::{attention, bands, layer, layout, recurrent, resize};
+use crate::{attention, bands, gradient, layer, layout, recurrent, resize};
 use neap_ir::Op;
 
 /// Computes `outputs` from `inputs`. `panels` is given for `Panel*` operators and selects the
@@ -122,6 +122,9 @@ pub fn execute(
         }
         Op::Pool { kind, window, .. } => pool::pool(*kind, window, args, ctx),
         Op::GlobalPool(kind) => pool::global_pool(*kind, args, ctx),
+
+        Op::BatchNormTraining { epsilon } => gradient::batch_norm_training(*epsilon, args, ctx),
+        Op::Gradient(backward) => gradient::gradient(backward, args, ctx),
 
         Op::PanelConv(panel) => layer::panel_conv(panel, panels, args, ctx),
         Op::PanelDepthwise(panel) => layer::panel_depthwise(panel, panels, args, ctx),

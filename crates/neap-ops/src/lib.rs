@@ -14,7 +14,9 @@ mod elementwise;
 mod error;
 mod evaluate;
 mod execute;
+mod gradient; // backward passes
 mod index; // index tensors
+mod interpret;
 mod kernel; // kernels by name, and what they cost
 mod layer; // operators with panel weights
 mod layout; // plain to blocked and back
@@ -33,8 +35,9 @@ mod window;
 pub use bands::{choose_heights, layer_kernels};
 pub use chosen::{execute_with, kernels, prepare_panels, prepared_panel_bytes};
 pub use error::OpError;
-pub use evaluate::{evaluate, evaluate_outputs};
+pub use evaluate::{evaluate, evaluate_outputs, evaluate_wanted};
 pub use execute::execute;
+pub use interpret::interpret;
 pub use kernel::{Choice, FormFacts, Kernel, KernelFacts, Tile, UnknownKernel, WeightForm};
 pub use query::{
     Operand, blocked_inputs, flops, inner_bytes, may_overwrite, supported, workspace_bytes,

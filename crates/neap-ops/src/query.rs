@@ -8,12 +8,12 @@ use crate::product::matmul::Product;
 use crate::product::{contraction, einsum, packed};
 use crate::reduce::topk;
 use crate::window::{conv, pool};
-use crate::{OpError, attention, bands, layer, recurrent, resize};
+use crate::{OpError, attention, bands, gradient, layer, recurrent, resize};
 use neap_ir::graph::LANES;
 use neap_ir::infer::{AttentionDims, Einsum};
 use neap_ir::op::ScatterReduction;
 use neap_ir::panel::ConvForm;
-use neap_ir::{DType, Layout, Op, TensorType};
+use neap_ir::{DType, Gradient, Layout, Op, TensorType};
 use neap_kernels::simd::Isa;
 
 /// An operand's type and layout; `None` where an optional one is left out.
@@ -61,6 +61,7 @@ pub fn workspace_bytes(
             .map_or(0, |dims| {
                 attention::workspace_bytes(attrs, &dims, x, workers)
             }),
+        Op::Gradient(backward) => gradient::workspace_bytes(backward, x, shape(1), workers),
         Op::TopK { axis, .. } => topk::workspace_bytes(x.shape[*axis], workers),
         _ => 0,
     }
@@ -126,6 +127,7 @@ pub fn supported(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Result<(),
             unsupported("in this shape or by its kernels".into())
         }
         Op::GatherRows { .. } => unsupported("here: the executor reads its rows".into()),
+        Op::Gradient(backward) => gradient::supported(backward, x).or_else(unsupported),
         Op::Resize(attrs) => resize::supported(attrs, x).or_else(unsupported),
         _ => Ok(()),
     }
@@ -177,6 +179,9 @@ pub fn may_overwrite(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Vec<us
         Op::InstanceNorm { .. } | Op::GroupNorm { .. } => 0..1,
         Op::ScatterElements { .. } | Op::ScatterNd { .. } | Op::Trilu { .. } => 0..1,
         Op::Binary(_) => 0..2,
+        Op::Gradient(Gradient::Unary { .. } | Gradient::Clip { .. } | Gradient::Softmax { .. }) => {
+            0..2
+        }
         Op::Where => 1..3,
         Op::PanelConv(_) | Op::PanelDepthwise(_) | Op::PanelLinear(_) => 1..2,
         _ => 0..0,
@@ -307,6 +312,11 @@ pub fn flops(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> u64 {
                 times(y, times(product(&terms), shapes.len() as u64))
             })
         }
+        Op::Gradient(Gradient::ConvWeight { .. }) => twice(
+            product(&input(1)),
+            product(shape(outputs, 0).get(1..).unwrap_or(&[])),
+        ),
+        Op::Gradient(_) | Op::BatchNormTraining { .. } => times(8, x),
         Op::Pool { window, .. } => {
             let taps: Vec<u64> = window.kernel.iter().map(|&k| k as u64).collect();
             times(y, product(&taps))

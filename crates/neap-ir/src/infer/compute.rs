@@ -151,6 +151,18 @@ pub(super) fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
     }
 }
 
+/// y, and mean and variance as far as they are asked for.
+pub(super) fn batch_norm_training(o: &Operands) -> Inferred<Vec<TensorType>> {
+    let x = channels(o)?;
+    (1..3).try_for_each(|i| {
+        o.get(i)?;
+        o.require_like(i, &x.shape[1..2])
+    })?;
+    let channels = TensorType::new(x.dtype, &x.shape[1..2]);
+    let types = [x.clone(), channels.clone(), channels];
+    Ok(types[..o.outputs.min(3)].to_vec())
+}
+
 fn channels<'a>(o: &Operands<'a>) -> Inferred<&'a TensorType> {
     let x = o.get(0)?;
     o.require_float(x)?;

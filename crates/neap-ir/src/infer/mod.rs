@@ -7,6 +7,7 @@ mod attention;
 mod bands;
 mod compute;
 mod einsum;
+mod gradient;
 mod movement;
 mod window;
 
@@ -131,6 +132,8 @@ fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
         | Op::Rnn(_)
         | Op::PanelLinear(_)
         | Op::ScaleShift { .. } => compute::infer(op, o),
+        Op::BatchNormTraining { .. } => compute::batch_norm_training(o),
+        Op::Gradient(gradient) => gradient::infer(gradient, o),
         Op::Attention(attrs) => one(attention::infer(attrs, o)?),
         Op::Concat { .. }
         | Op::Split { .. }

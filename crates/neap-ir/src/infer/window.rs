@@ -194,7 +194,7 @@ pub(super) fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
     }
 }
 
-fn check_window(o: &Operands, window: &Window, spatial: usize) -> Inferred<()> {
+pub(super) fn check_window(o: &Operands, window: &Window, spatial: usize) -> Inferred<()> {
     let lengths = [
         window.kernel.len(),
         window.strides.len(),

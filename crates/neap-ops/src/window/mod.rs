@@ -4,6 +4,9 @@ pub(crate) mod conv;
 pub(crate) mod pool;
 mod taps;
 mod unfold;
+pub(crate) mod weight_gradient;
+
+pub(crate) use taps::{MAX_SPATIAL, Taps};
 
 use neap_ir::op;
 use neap_kernels::window::Window;

@@ -128,7 +128,7 @@ pub(super) fn conv(
 }
 
 /// Rows of the unfolded image: for every channel and tap, the input under `range`'s positions.
-fn unfold(
+pub(super) fn unfold(
     taps: &Taps,
     image: &[f32],
     range: std::ops::Range<usize>,

@@ -1,0 +1,127 @@
+//! Normalisation by a batch's own statistics, forward and backward; over axis 1.
+
+use crate::args::Args;
+use crate::nd::{Ptr, split};
+use crate::scalar::{Float, with_float};
+use crate::{Context, OpError};
+use neap_kernels::parallel::Parallel;
+
+/// Where a channel's elements lie: `images` runs of `inner`, `channels * inner` apart.
+#[derive(Clone, Copy)]
+struct Channels {
+    images: usize,
+    channels: usize,
+    inner: usize,
+}
+
+impl Channels {
+    fn of(shape: &[usize]) -> Channels {
+        Channels {
+            images: shape[0],
+            channels: shape[1],
+            inner: shape[2..].iter().product(),
+        }
+    }
+
+    fn count(&self) -> f64 {
+        (self.images * self.inner) as f64
+    }
+
+    /// Calls `f` with the index of every element of a channel.
+    fn each(&self, channel: usize, mut f: impl FnMut(usize)) {
+        for image in 0..self.images {
+            let first = (image * self.channels + channel) * self.inner;
+            (first..first + self.inner).for_each(&mut f);
+        }
+    }
+
+    fn run(&self, par: &dyn Parallel, body: impl Fn(usize) + Sync) {
+        split(par, self.channels, 1, &|range, _| range.for_each(&body));
+    }
+}
+
+/// `y = (x - mean) / sqrt(variance + epsilon) * scale + bias`.
+pub(crate) fn batch_norm_training(
+    epsilon: f32,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
+    let dtype = args.input(0)?.dtype();
+    with_float!(args.op, dtype, T => forward::<T>(epsilon, args, ctx))
+}
+
+fn forward<T: Float>(epsilon: f32, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let input = |i: usize| Ok::<_, OpError>(Ptr::<T>::of(args.input(i)?.as_ptr()));
+    let (x, scale, bias) = (input(0)?, input(1)?, input(2)?);
+    let y = Ptr::<T>(args.output(0)?.as_ptr().cast());
+    let kept = |i: usize| args.opt_output(i).map(|t| Ptr::<T>(t.as_ptr().cast()));
+    let (mean_out, variance_out) = (kept(1), kept(2));
+    let channels = Channels::of(args.input(0)?.shape());
+    let n = channels.count();
+    if n == 0.0 {
+        return args.fail("has no elements to take statistics of");
+    }
+    channels.run(ctx.par, |channel| {
+        // SAFETY: elements are inside the tensors, and a channel belongs to one task.
+        unsafe {
+            let mut sum = 0.0;
+            channels.each(channel, |i| sum += x.read(i).to_f64());
+            let mean = sum / n;
+            let mut squares = 0.0;
+            channels.each(channel, |i| squares += (x.read(i).to_f64() - mean).powi(2));
+            let variance = squares / n;
+            let factor = scale.read(channel).to_f64() / (variance + f64::from(epsilon)).sqrt();
+            let bias = bias.read(channel).to_f64();
+            channels.each(channel, |i| {
+                let v = (x.read(i).to_f64() - mean) * factor + bias;
+                y.write(i, T::from_f64(v));
+            });
+            mean_out.inspect(|p| p.write(channel, T::from_f64(mean)));
+            variance_out.inspect(|p| p.write(channel, T::from_f64(variance)));
+        }
+    });
+    Ok(())
+}
+
+/// With `n = (x - mean) / deviation`: `dscale = Σ dy n`, `dbias = Σ dy`,
+/// `dx = scale / deviation (dy - mean(dy) - n mean(dy n))`.
+pub(super) fn batch_norm(epsilon: f32, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let dtype = args.input(0)?.dtype();
+    with_float!(args.op, dtype, T => backward::<T>(epsilon, args, ctx))
+}
+
+fn backward<T: Float>(epsilon: f32, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let input = |i: usize| Ok::<_, OpError>(Ptr::<T>::of(args.input(i)?.as_ptr()));
+    let (x, scale, mean, variance) = (input(0)?, input(1)?, input(2)?, input(3)?);
+    let dy = input(4)?;
+    let output = |i: usize| args.opt_output(i).map(|t| Ptr::<T>(t.as_ptr().cast()));
+    let (dx, dscale, dbias) = (output(0), output(1), output(2));
+    let channels = Channels::of(args.input(0)?.shape());
+    let n = channels.count();
+    channels.run(ctx.par, |channel| {
+        // SAFETY: elements are inside the tensors, and a channel belongs to one task.
+        unsafe {
+            let mean = mean.read(channel).to_f64();
+            let inverse = 1.0 / (variance.read(channel).to_f64() + f64::from(epsilon)).sqrt();
+            let normal = |i: usize| (x.read(i).to_f64() - mean) * inverse;
+            let (mut sum, mut along) = (0.0, 0.0);
+            channels.each(channel, |i| {
+                let dy = dy.read(i).to_f64();
+                sum += dy;
+                along += dy * normal(i);
+            });
+            dscale.inspect(|p| p.write(channel, T::from_f64(along)));
+            dbias.inspect(|p| p.write(channel, T::from_f64(sum)));
+            let Some(dx) = dx else {
+                return;
+            };
+            let factor = scale.read(channel).to_f64() * inverse;
+            let (sum, along) = (sum / n, along / n);
+            channels.each(channel, |i| {
+                let v = factor * (dy.read(i).to_f64() - sum - normal(i) * along);
+                dx.write(i, T::from_f64(v));
+            });
+        }
+    });
+    Ok(())
+}
