@@ -13,6 +13,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-store", 0),
     ("neap-zoo", 0),
     ("neap-testing", 0),
+    ("neap-realtime", 0),
     ("neap-ops", 1),
     ("neap-sim", 1),
     ("neap-autodiff", 1),
@@ -50,6 +51,7 @@ const PURE: &[&str] = &[
     "neap-compile",
     "neap-studies",
     "neap-autodiff",
+    "neap-realtime",
 ];
 
 const IMPURE: &[&str] = &[
