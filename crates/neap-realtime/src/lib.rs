@@ -7,12 +7,16 @@
 //! ```text
 //!   task, volumes       the paper's model, and how much of each task is swapped     (RT-Swap, RTSS 2024, Section V)
 //!   theorem             the paper's test
+//!   budgets             ours: budgets of tasks that stream, chosen together with admission
 //!   demand, response    ours: processor demand with holds; bounds of responses
 //!   simulate, hunt      the policy itself, and an adversary who looks for a miss
 //!   sets                random systems at the edge of what a test admits
 //! ```
 //! Times are whole nanoseconds, memory is bytes or chunks.
 
+#![forbid(unsafe_code)]
+
+pub mod budgets;
 pub mod demand;
 pub mod hunt;
 mod random;

@@ -9,6 +9,7 @@
 //! ```
 //! What the solver finds counts only if the equations hold in whole numbers, too.
 
+use crate::demand;
 use crate::task::{SwapCost, System};
 use crate::theorem::{self, recurrence_ns};
 use microlp::{ComparisonOp, OptimizationDirection, Problem};
@@ -90,4 +91,37 @@ pub fn smallest_for_chunk(system: &System) -> Option<Vec<u64>> {
         .map(|&x| solution.var_value(x).round().max(0.0) as u64)
         .collect();
     theorem::admits(system, &chunks).then_some(chunks)
+}
+
+/// Volumes that processor demand admits ([`crate::demand`]), where Theorem 1 admits none: of all that give the largest volume of
+/// one task the same bound, those that burden the shortest periods least. Found step by step, so a set may be refused
+/// though other volumes would do; what is returned was tested.
+pub fn by_demand(system: &System) -> Option<Vec<u64>> {
+    let count = system.tasks.len();
+    let footprint: u64 = (0..count).map(|i| system.footprint_chunks(i)).sum();
+    let overflow = footprint.saturating_sub(system.memory_chunks());
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse(recurrence_ns(&system.tasks[i])));
+    let most = (0..count).map(|i| system.swappable_chunks(i)).max()?;
+    let mut before = None;
+    for largest in 0..=most {
+        // Without the largest the others must make room (1c).
+        let mut left = match overflow {
+            0 => 0,
+            _ => overflow + largest,
+        };
+        let mut chunks = vec![0; count];
+        for &i in &order {
+            chunks[i] = system.swappable_chunks(i).min(largest).min(left);
+            left -= chunks[i];
+        }
+        if left > 0 || !system.volumes_fit(&chunks) || before.as_ref() == Some(&chunks) {
+            continue;
+        }
+        if demand::check(&demand::of_swapping(system, &chunks)).is_admitted() {
+            return Some(chunks);
+        }
+        before = Some(chunks);
+    }
+    None
 }

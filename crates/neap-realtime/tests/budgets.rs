@@ -1,0 +1,107 @@
+//! Budgets chosen with admission, against every combination of points.
+
+use neap_realtime::budgets::{
+    Chosen, Point, Streaming, chosen, least_memory, most_slack, slack_permille,
+};
+use neap_realtime::{Random, demand};
+
+fn draw(random: &mut Random) -> Vec<Streaming> {
+    let count = 1 + random.index(4);
+    let tightness = random.between(2, 8);
+    (0..count)
+        .map(|_| {
+            let period_ns = random.between(100, 1000);
+            let deadline_ns = random.between(period_ns / 2, period_ns + period_ns / 2);
+            let (mut bytes, mut work) = (
+                random.between(1, 50),
+                random.between(20, 80) * 10 / tightness,
+            );
+            let points = (0..1 + random.index(5)).map(|_| {
+                let point = Point {
+                    budget_bytes: bytes,
+                    work_ns: work,
+                    hold_ns: match random.chance(30) {
+                        true => work.div_ceil(4),
+                        false => work,
+                    },
+                };
+                bytes += random.between(1, 40);
+                work = (work * random.between(60, 99) / 100).max(1);
+                point
+            });
+            Streaming {
+                period_ns,
+                deadline_ns,
+                points: points.collect(),
+            }
+        })
+        .collect()
+}
+
+fn every(tasks: &[Streaming]) -> Vec<Chosen> {
+    let mut all = vec![Vec::new()];
+    for task in tasks {
+        let longer = all.iter().flat_map(|picks: &Vec<usize>| {
+            (0..task.points.len()).map(move |p| [picks.as_slice(), &[p]].concat())
+        });
+        all = longer.collect();
+    }
+    all.iter().map(|picks| chosen(tasks, picks)).collect()
+}
+
+#[test]
+fn the_least_memory_is_that_of_the_best_combination() {
+    let mut random = Random::new(1, 0);
+    let (mut admitted, mut refused, mut learnt) = (0, 0, 0);
+    for _ in 0..1500 {
+        let tasks = draw(&mut random);
+        let fit = every(&tasks).into_iter();
+        let fit = fit.filter(|c| demand::check(&c.work).is_admitted());
+        let best = fit.map(|c| c.total_bytes).min();
+        let found = least_memory(&tasks);
+        assert_eq!(found.as_ref().map(|c| c.total_bytes), best, "{tasks:?}");
+        match found {
+            None => refused += 1,
+            Some(c) => {
+                admitted += 1;
+                let least: u64 = tasks.iter().map(|t| t.points[0].budget_bytes).sum();
+                learnt += u32::from(c.total_bytes > least);
+            }
+        }
+    }
+    assert!(
+        admitted > 200 && refused > 200 && learnt > 100,
+        "{admitted} {refused} {learnt}"
+    );
+}
+
+#[test]
+fn the_most_slack_is_that_of_the_best_combination() {
+    let mut random = Random::new(2, 0);
+    let (mut admitted, mut refused) = (0, 0);
+    for _ in 0..120 {
+        let tasks = draw(&mut random);
+        let memory = random.between(10, 400);
+        let fit = every(&tasks)
+            .into_iter()
+            .filter(|c| c.total_bytes <= memory);
+        let best = fit.map(|c| slack_permille(&c.work)).max();
+        let best = best.filter(|&permille| permille >= 1000);
+        let found = most_slack(&tasks, memory);
+        assert_eq!(
+            found.as_ref().map(|(permille, _)| *permille),
+            best,
+            "{tasks:?}"
+        );
+        if let Some((permille, c)) = &found {
+            assert!(c.total_bytes <= memory);
+            assert_eq!(slack_permille(&c.work), *permille);
+        }
+        *(if found.is_some() {
+            &mut admitted
+        } else {
+            &mut refused
+        }) += 1;
+    }
+    assert!(admitted > 20 && refused > 20, "{admitted} {refused}");
+}
