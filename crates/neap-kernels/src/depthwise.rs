@@ -441,9 +441,15 @@ unsafe fn tile_of<S: Simd, const T: usize, const STRIDE: usize>(
             }
         }
         let tap_step = shape.window.dilations[1] * LANES;
-        let col = x * shape.window.strides[1] + run.kx.start * shape.window.dilations[1]
-            - shape.window.pads_begin[1];
-        for ky in run.ky.clone() {
+        // Where no tap lies on the input there is no address either.
+        let taps_y = if run.kx.is_empty() {
+            0..0
+        } else {
+            run.ky.clone()
+        };
+        for ky in taps_y {
+            let col = x * shape.window.strides[1] + run.kx.start * shape.window.dilations[1]
+                - shape.window.pads_begin[1];
             let row = y * shape.window.strides[0] + ky * shape.window.dilations[0]
                 - shape.window.pads_begin[0];
             let mut input = job.input.add((row * in_w + col) * LANES);

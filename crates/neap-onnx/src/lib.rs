@@ -40,7 +40,7 @@ pub use builder::Stored;
 pub use error::OnnxError;
 pub use extract::{Elsewhere, Extract, KeptFile, merged};
 pub use inputs::Inputs;
-pub use open_file::{FileIdentity, OpenFile};
+pub use open_file::OpenFile;
 pub use skeleton::{Bound, Skeleton};
 
 use neap_ir::{Graph, Literal};

@@ -1,8 +1,8 @@
 //! A file of a model: opened once, and known again by what the kernel says of it.
 
 use crate::error::OnnxError;
-use rustix::fs::{Advice, Stat};
-use rustix::time::ClockId;
+use neap_store::{FileIdentity, Sighting};
+use rustix::fs::Advice;
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
@@ -11,10 +11,6 @@ use std::path::{Path, PathBuf};
 
 /// Files beyond so many have no descriptor of their own: a model may have one file per tensor.
 const KEPT_OPEN: usize = 256;
-
-/// Where change times are whole seconds, or two of them.
-const COARSE_NS: i128 = 2 * SECOND_NS;
-const SECOND_NS: i128 = 1_000_000_000;
 
 /// File systems whose change times say nothing of a file's content: images that are mounted as they are (squashfs,
 /// erofs, cramfs, romfs, ISO 9660, UDF), and FAT and exFAT.
@@ -28,57 +24,6 @@ const WITHOUT_CHANGE_TIMES: [u64; 8] = [
     0x4d44,
     0x2011_bab0,
 ];
-
-/// What changes whenever a file is written to or another takes its place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileIdentity {
-    pub size_bytes: u64,
-    pub modified_ns: i128,
-    /// The kernel sets this one; no program can set it back.
-    pub changed_ns: i128,
-    pub inode: u64,
-    pub device: u64,
-}
-
-impl FileIdentity {
-    /// Of the file that `path` names.
-    ///
-    /// # Errors
-    /// The kernel's, such as that there is none.
-    pub fn of(path: &Path) -> io::Result<FileIdentity> {
-        Ok(FileIdentity::from(rustix::fs::stat(path)?))
-    }
-
-    /// Whether the next write could leave the identity as it is, because the clock that times it stands still in
-    /// between.
-    fn is_fresh(&self) -> bool {
-        let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
-        let age_ns = ns(now.tv_sec, now.tv_nsec) - self.changed_ns;
-        let oldest_ns = if self.changed_ns % SECOND_NS == 0 {
-            COARSE_NS
-        } else {
-            0
-        };
-        // What was written in a far future was written before the clock was set back.
-        (-COARSE_NS..=oldest_ns).contains(&age_ns)
-    }
-}
-
-fn ns(seconds: i64, ns: i64) -> i128 {
-    i128::from(seconds) * SECOND_NS + i128::from(ns)
-}
-
-impl From<Stat> for FileIdentity {
-    fn from(stat: Stat) -> FileIdentity {
-        FileIdentity {
-            size_bytes: stat.st_size as u64,
-            modified_ns: ns(stat.st_mtime, stat.st_mtime_nsec as i64),
-            changed_ns: ns(stat.st_ctime, stat.st_ctime_nsec as i64),
-            inode: stat.st_ino,
-            device: stat.st_dev,
-        }
-    }
-}
 
 /// A regular file, open for reading. What is read can be trusted to be of one state of the file when
 /// [`check_unchanged`](OpenFile::check_unchanged) says so afterwards.
@@ -112,15 +57,14 @@ impl OpenFile {
         is_file(&file.metadata().map_err(failed)?).map_err(failed)?;
         // Advice only: a file system that refuses it still reads correctly.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
-        let stat = rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?;
-        let identity = FileIdentity::from(stat);
+        let seen = Sighting::of(&file).map_err(failed)?;
         let system = rustix::fs::fstatfs(&file).map_err(|e| failed(e.into()))?;
         Ok(OpenFile {
             path: path.to_path_buf(),
             file: (index < KEPT_OPEN).then_some(file),
-            was_fresh: identity.is_fresh(),
+            was_fresh: seen.is_fresh,
             has_change_times: !WITHOUT_CHANGE_TIMES.contains(&(system.f_type as u64 & 0xffff_ffff)),
-            identity,
+            identity: seen.identity,
         })
     }
 

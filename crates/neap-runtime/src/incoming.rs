@@ -35,6 +35,8 @@ pub(crate) struct Incoming {
     in_flight_bytes: u64,
     /// Of those that are here, what has not been taken note of elsewhere.
     here_bytes: u64,
+    /// Of those that are here, how many may be of another state of the file than their checksums.
+    unsure: usize,
     /// By load of the plan, the first compute that needs it.
     load_due: Vec<u32>,
 }
@@ -43,6 +45,7 @@ pub(crate) struct Incoming {
 struct Piece {
     load: ResidentLoad,
     is_here: bool,
+    is_sure: bool,
 }
 
 impl Incoming {
@@ -54,6 +57,7 @@ impl Incoming {
         let pieces = reads.iter().map(|&load| Piece {
             load,
             is_here: false,
+            is_sure: false,
         });
         Incoming {
             load_due: first_needs(computes, loads),
@@ -119,6 +123,7 @@ impl Incoming {
     pub(crate) fn arrived(&mut self, LoadTag(tag): LoadTag) {
         let piece = &mut self.pieces[(tag & !TAG) as usize];
         piece.is_here = true;
+        self.unsure += 1;
         self.here_bytes += piece.load.bytes;
         self.in_flight -= 1;
         self.in_flight_bytes -= piece.load.bytes;
@@ -134,6 +139,28 @@ impl Incoming {
         self.skip();
         self.in_flight = 0;
         self.in_flight_bytes = 0;
+    }
+
+    /// The file is as it was when those came that are here.
+    pub(crate) fn confirm(&mut self) {
+        if self.unsure > 0 {
+            self.unsure = 0;
+            for piece in &mut self.pieces {
+                piece.is_sure = piece.is_here;
+            }
+        }
+    }
+
+    /// The file may have changed while those came that were not confirmed: they are to be read again.
+    pub(crate) fn doubt(&mut self) {
+        self.unsure = 0;
+        for (index, piece) in self.pieces.iter_mut().enumerate() {
+            if piece.is_here && !piece.is_sure {
+                piece.is_here = false;
+                self.here_bytes -= piece.load.bytes;
+                self.prefix = self.prefix.min(index);
+            }
+        }
     }
 
     fn skip(&mut self) {

@@ -20,7 +20,7 @@ use neap_plan::{
     BufferId, ExecutionPlan, Held, Place, RunTiming, Timeline, Transition, Verdict, Workload,
     validate, validate_transition,
 };
-use neap_store::{Source, Spill, Verifier};
+use neap_store::{Source, Spill, StoreError, Verifier};
 use std::sync::Arc;
 
 /// How a session computes. The default is one thread and the best instruction set there is.
@@ -265,7 +265,8 @@ impl<C: Clock> Session<C> {
     /// they lie.
     ///
     /// # Errors
-    /// [`RuntimeError`] where inputs or outputs do not fit the model, or loading or computing fails.
+    /// [`RuntimeError`] where inputs or outputs do not fit the model, or loading or computing fails;
+    /// [`StoreError::Changed`] where somebody wrote to the packed file meanwhile, and the same run again may end well.
     pub fn run(
         &mut self,
         inputs: &[InputTensor],
@@ -311,13 +312,16 @@ impl<C: Clock> Session<C> {
         inputs: &[InputTensor],
         outputs: &mut [OutputTensor],
     ) -> Result<(), RuntimeError> {
-        self.executor.run(
+        self.forget_stale()?;
+        let result = self.executor.run(
             &mut self.lane,
             &mut self.clock,
             &mut self.recorder,
             inputs,
             outputs,
-        )
+        );
+        // Where the file changed meanwhile, that is why other things failed.
+        self.check_file().and(result)
     }
 
     /// A run in work memory that others use before and after it.
@@ -342,6 +346,25 @@ impl<C: Clock> Session<C> {
             lease.give_up();
         }
         result
+    }
+
+    /// Looks whether somebody wrote to the packed file since the last look. What was read since then is forgotten if
+    /// it may be wrong, and this is an error.
+    fn check_file(&mut self) -> Result<(), RuntimeError> {
+        let stands = self.lane.check_file();
+        if stands.is_err() {
+            self.executor.forget_prepared();
+            self.recorder.lane_restarted();
+        }
+        stands
+    }
+
+    /// As [`Session::check_file`], before anything was computed with what was read.
+    fn forget_stale(&mut self) -> Result<(), RuntimeError> {
+        match self.check_file() {
+            Err(RuntimeError::Store(StoreError::Changed { .. })) => Ok(()),
+            checked => checked,
+        }
     }
 
     /// The activations that stay to be read after each run, in the order of the program's buffers.
@@ -402,6 +425,7 @@ impl<C: Clock> Session<C> {
     /// [`RuntimeError::Unusable`] when storage has failed for good.
     pub fn held(&mut self) -> Result<Held, RuntimeError> {
         self.has_kept = false;
+        self.forget_stale()?;
         let held = self.lane.held();
         self.recorder.lane_restarted();
         held
@@ -470,8 +494,10 @@ impl<C: Clock> Session<C> {
         if self.lane.is_broken() {
             return Err(RuntimeError::Unusable);
         }
+        self.forget_stale()?;
         self.lane.prepare();
         let result = self.lane.settle(&self.clock, &mut self.recorder);
+        let result = self.check_file().and(result);
         if result.is_err() {
             self.restart();
         }

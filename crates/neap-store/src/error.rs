@@ -41,6 +41,12 @@ pub enum StoreError {
     /// Bytes do not match their checksum.
     #[error("corrupted {what} at file offset {offset}: the checksum does not match")]
     Corrupt { what: &'static str, offset: u64 },
+    /// Somebody wrote to the open file while it was read. What was read may be of either state.
+    #[error("{} changed while it was read", path.display())]
+    Changed { path: PathBuf },
+    /// The open file holds something else than it did, and what is needed of it was never read or is in memory no more.
+    #[error("{} was overwritten while it was in use", path.display())]
+    Overwritten { path: PathBuf },
     /// Memory for a table or buffer could not be had.
     #[error("cannot allocate {bytes} bytes: {source}")]
     Memory { bytes: usize, source: io::Error },
@@ -116,7 +122,8 @@ impl StoreError {
             StoreError::NotPacked { .. }
             | StoreError::Length { .. }
             | StoreError::Header { .. }
-            | StoreError::Corrupt { .. } => true,
+            | StoreError::Corrupt { .. }
+            | StoreError::Overwritten { .. } => true,
             StoreError::Read { source, .. } => {
                 source.kind() == UnexpectedEof
                     || matches!(source.raw_os_error(), Some(libc::EIO | libc::EBADMSG))

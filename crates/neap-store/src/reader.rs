@@ -4,6 +4,7 @@ use crate::checksum::crc;
 use crate::data_reader::DataReader;
 use crate::header::{CRC_BYTES, Header};
 use crate::stamp::{self, Stamp};
+use crate::verify::Origin;
 use crate::{
     AlignedBuf, BLOCK, BLOCK_U64, DirectFile, IoMode, Source, StoreError, Verifier, source,
 };
@@ -162,12 +163,13 @@ impl PackedFile {
     /// The checksum table as a verifier. It can be taken once.
     ///
     /// # Errors
-    /// [`StoreError::Released`] when it was taken before.
+    /// [`StoreError::Released`] when it was taken before, [`StoreError::File`] when the kernel says nothing of the file.
     pub fn take_verifier(&mut self) -> Result<Verifier, StoreError> {
         let table = self.table.take().ok_or(StoreError::Released {
             what: "checksum table",
         })?;
-        Ok(Verifier::new(table, self.data_blocks()))
+        let origin = Origin::new(self.file.clone(), self.header)?;
+        Ok(Verifier::of_file(table, self.data_blocks(), origin))
     }
 
     /// The table of contents, read and checked anew.
@@ -240,7 +242,7 @@ impl PackedFile {
 }
 
 /// Reads a part that lies within the file, and checks it and the zeros that pad it.
-fn read_part(
+pub(crate) fn read_part(
     file: &DirectFile,
     what: &'static str,
     offset: u64,

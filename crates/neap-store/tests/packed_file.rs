@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Rng, fast_folder, names_in, write_packed};
+use common::{Rng, fast_folder, names_in, settle, write_packed};
 use neap_store::{AlignedBuf, BLOCK, PackWriter, PackedFile, StoreError};
 use std::os::unix::fs::FileExt;
 
@@ -217,6 +217,7 @@ fn a_verifier_checks_each_block_once_and_refuses_what_it_does_not_know() {
     let folder = tempfile::tempdir().unwrap();
     let data = Rng(5).bytes(4 * BLOCK);
     let path = write_packed(folder.path(), &data, b"");
+    settle(&path);
     let mut verifier = PackedFile::open(&path).unwrap().take_verifier().unwrap();
     let at = |block: usize| ((block + 1) * BLOCK) as u64;
     let mut loaded = data.clone();
@@ -249,6 +250,48 @@ fn a_verifier_checks_each_block_once_and_refuses_what_it_does_not_know() {
         assert!(verifier.verify(offset, &data[..len]).is_err());
         assert!(!verifier.is_verified(offset, len));
     }
+}
+
+#[test]
+fn blocks_of_a_file_that_was_written_to_are_checked_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = Rng(7).bytes(4 * BLOCK);
+    let path = write_packed(folder.path(), &data, b"contents");
+    settle(&path);
+    let mut verifier = PackedFile::open(&path).unwrap().take_verifier().unwrap();
+    let at = BLOCK as u64;
+    let rewrite = |bytes: &[u8], offset: u64| {
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(bytes, offset).unwrap();
+    };
+    let mut wrong = data.clone();
+    wrong[BLOCK] ^= 1;
+    verifier.verify(at, &data).unwrap();
+    verifier.check_file().unwrap();
+    // Passed without looking, and told once the file is looked at.
+    verifier.verify(at, &wrong).unwrap();
+    rewrite(&wrong, at);
+    let error = verifier.check_file().unwrap_err();
+    assert!(matches!(error, StoreError::Changed { .. }), "{error}");
+    verifier.check_file().unwrap();
+    let error = verifier.verify(at, &wrong).unwrap_err();
+    assert!(matches!(error, StoreError::Overwritten { .. }), "{error}");
+    // So shortly after a write, each block is looked at each time.
+    verifier.verify(at, &data).unwrap();
+    let is_fresh = verifier.verify(at, &wrong).is_err();
+    settle(&path);
+    verifier.check_file().unwrap();
+    assert_eq!(verifier.unchecked_blocks(), if is_fresh { 4 } else { 0 });
+    verifier.verify(at, &data).unwrap();
+    verifier.check_file().unwrap();
+    verifier.verify(at, &wrong).unwrap();
+
+    // Without its table nothing can be checked.
+    let table_at = 2 * BLOCK as u64 + data.len() as u64;
+    rewrite(&[0xAA; 4], table_at);
+    verifier.check_file().unwrap_err();
+    let error = verifier.verify(at, &data).unwrap_err();
+    assert!(matches!(error, StoreError::Overwritten { .. }), "{error}");
 }
 
 #[test]

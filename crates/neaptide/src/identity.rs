@@ -5,8 +5,8 @@
 
 use crate::error::{Error, Result};
 use crate::pack::{Progress, Work};
-use neap_onnx::{FileIdentity, OnnxError, OpenFile};
-use neap_store::Stamp;
+use neap_onnx::{OnnxError, OpenFile};
+use neap_store::{FileIdentity, Stamp};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

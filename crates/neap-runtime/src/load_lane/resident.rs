@@ -40,6 +40,20 @@ impl LoadLane {
         Ok(())
     }
 
+    /// Looks whether somebody wrote to the packed file since the last look. After an error nothing is in flight any
+    /// more, and what came since then is forgotten, resident weights included.
+    pub(crate) fn check_file(&mut self) -> Result<(), RuntimeError> {
+        let stands = self.verifier.check_file();
+        match stands {
+            Ok(()) => self.incoming.confirm(),
+            Err(_) => {
+                self.incoming.doubt();
+                self.stop();
+            }
+        }
+        Ok(stands?)
+    }
+
     /// Whether those are here that the compute of that number uses, and those before it.
     pub(super) fn has_residents(&self, compute: u64) -> bool {
         self.incoming.serves(compute)

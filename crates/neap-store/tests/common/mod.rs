@@ -1,7 +1,7 @@
 //! What the tests share: seeded bytes and small packed files.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
-use neap_store::PackWriter;
+use neap_store::{PackWriter, Sighting};
 use std::path::{Path, PathBuf};
 
 /// SplitMix64: seeded, with no dependency.
@@ -34,6 +34,14 @@ pub fn write_packed(folder: &Path, data: &[u8], toc: &[u8]) -> PathBuf {
     }
     writer.finish(toc).expect("finish");
     path
+}
+
+/// Waits until a later write to the file would be told from those before it.
+pub fn settle(path: &Path) {
+    let file = std::fs::File::open(path).expect("opens");
+    while Sighting::of(&file).expect("is told").is_fresh {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }
 
 /// A folder in memory where there is one: tests that change a file thousands of times would
