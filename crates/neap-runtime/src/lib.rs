@@ -28,6 +28,7 @@ mod commons;
 mod device;
 mod error;
 mod execute;
+mod fit;
 mod incoming;
 mod load_lane;
 mod mapping;

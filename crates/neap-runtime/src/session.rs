@@ -7,13 +7,14 @@ use crate::clock::{Clock, Monotonic};
 use crate::commons::{Commons, SharedWork};
 use crate::device::{Cpu, Device};
 use crate::execute::{Executor, Work};
+use crate::fit::{check_same_model, check_spill_room};
 use crate::load_lane::{LoadLane, Moves};
 use crate::pool::Pool;
 use crate::prepared::Prepared;
 use crate::recorder::Recorder;
 use crate::resolve::Tables;
 use crate::tensors::{self, InputTensor, OutputTensor};
-use neap_ir::{DType, Program, TensorType, ValueId};
+use neap_ir::{Program, TensorType};
 use neap_kernels::parallel::Parallel;
 use neap_kernels::simd::Isa;
 use neap_plan::{
@@ -615,40 +616,6 @@ fn kept_of(workload: &Workload, plan: &ExecutionPlan) -> Vec<Kept> {
         place: plan.kept_at(workload, BufferId(i as u32)),
     })
     .collect()
-}
-
-fn check_spill_room(verdict: &Verdict, room_bytes: u64) -> Result<(), RuntimeError> {
-    let bytes = verdict.spill_bytes;
-    if bytes <= room_bytes {
-        return Ok(());
-    }
-    Err(RuntimeError::Mismatch {
-        what: "plan",
-        reason: format!("it stores activations in {bytes} bytes, the spill file has {room_bytes}"),
-    })
-}
-
-/// Of one model, whatever shapes it is bound to: the same tensors of the same types.
-fn check_same_model(old: &Program, new: &Program) -> Result<(), RuntimeError> {
-    type Tensors<'p> = Vec<(&'p str, DType)>;
-    fn tensors<'p>(program: &'p Program, ids: &[ValueId]) -> Tensors<'p> {
-        let values = ids.iter().map(|&id| program.graph.value(id));
-        values.map(|v| (v.name.as_str(), v.ty.dtype)).collect()
-    }
-    fn borders(program: &Program) -> (Tensors<'_>, Tensors<'_>) {
-        let graph = &program.graph;
-        (
-            tensors(program, &graph.inputs),
-            tensors(program, &graph.outputs),
-        )
-    }
-    if borders(old) == borders(new) {
-        return Ok(());
-    }
-    Err(RuntimeError::Mismatch {
-        what: "new program",
-        reason: "its inputs or outputs differ from those of the old one".into(),
-    })
 }
 
 #[cfg(test)]
