@@ -51,12 +51,18 @@ pub fn offer_seeds(make: impl FnOnce() -> Vec<Vec<u8>>) {
     std::process::exit(0);
 }
 
-/// A folder in memory for the life of the process.
+/// Names a folder for files of a moment, which is removed by who set it.
+const SCRATCH: &str = "NEAP_FUZZ_SCRATCH";
+
+/// A folder for the life of the process; without [`SCRATCH`] one in memory, which stays.
 ///
 /// # Panics
 /// Where there is none.
 pub fn scratch() -> PathBuf {
-    let made = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    let made = match std::env::var_os(SCRATCH) {
+        Some(folder) => tempfile::tempdir_in(folder),
+        None => tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()),
+    };
     made.expect("a temporary folder").keep()
 }
 

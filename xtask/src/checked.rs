@@ -17,8 +17,11 @@ pub const SANITIZE: &str = "-Zsanitizer=address";
 /// Their unsafe code is elsewhere, or there is none.
 const LEFT_OUT: &[&str] = &["neap-cli", "neap-zoo", "xtask"];
 
-/// Tests that count this process's memory, of which the sanitizer takes most.
-const COUNT_MEMORY: &str = "not (package(neaptide) & binary(adaptation))";
+/// Without tests that count this process's memory, of which the sanitizer takes most, and without searches and
+/// optima that take minutes in such a build and have no unsafe code.
+const FILTER: &str = "not ((package(neaptide) & binary(adaptation)) \
+    | (package(neap-onnx) & test(opening_half_a_gigabyte_costs_little)) \
+    | (package(neap-planner) & (binary(random) | binary(layout) | binary(corruption))))";
 
 pub fn run(root: &Path, skips: &Skips) -> Result<()> {
     let mut command = Command::new(env!("CARGO"));
@@ -26,7 +29,7 @@ pub fn run(root: &Path, skips: &Skips) -> Result<()> {
         .args(["nextest", "run", "--cargo-profile", "checked"])
         .args(["--workspace", "--no-fail-fast", "--status-level", "slow"])
         .args(LEFT_OUT.iter().map(|name| format!("--exclude={name}")))
-        .args(["--filterset", COUNT_MEMORY])
+        .args(["--filterset", FILTER])
         .current_dir(root)
         .env("CARGO_TARGET_DIR", root.join("target/checked"));
     if has_sanitizer(root)? {

@@ -11,9 +11,11 @@ mod circles;
 mod conformance;
 mod flexnn;
 mod fuzz;
+mod fuzz_lock;
 mod instruction_sets;
 mod kept;
 mod models;
+mod nightly;
 mod pages;
 mod peer;
 mod planning;
@@ -106,6 +108,8 @@ enum Command {
         #[arg(long)]
         rounds: u32,
     },
+    /// Run the tests with new seeds, and several models for long under changing budgets.
+    Nightly(nightly::NightlyArgs),
     /// Look for inputs that break something, guided by coverage.
     Fuzz(fuzz::FuzzArgs),
     #[command(hide = true)]
@@ -150,6 +154,7 @@ fn main() -> Result<()> {
         Command::Tidy => tidy::run(&root()),
         Command::Pages(args) => pages::run(&root(), &args),
         Command::Test { target, part } => test::run(&root(), target.as_deref(), part.as_deref()),
+        Command::Nightly(args) => nightly::run(&root(), &args),
         Command::Fuzz(args) => fuzz::run(&root(), &args),
         Command::Bench {
             suite: Some(Suite::Flexnn(args)),

@@ -107,7 +107,7 @@ impl Subject<'_> {
     fn survive(&self, runs: usize) -> Outcome {
         let mut lines = Vec::new();
         let result = (|| {
-            let free = self.outputs(self.run(2, None)?)?;
+            let free = outputs(&self.run(2, None)?)?;
             let mut budgets = [0; THREADS.len()];
             let mut peaks = [0; THREADS.len()];
             for (budget, threads) in budgets.iter_mut().zip(THREADS) {
@@ -122,7 +122,7 @@ impl Subject<'_> {
                 let peak = number(&report, "peak_memory_bytes")?;
                 peaks[which] = peaks[which].max(peak);
                 ensure!(peak <= budget, "{}: peak {peak}", context());
-                ensure!(self.outputs(report)? == free, "{}: other bits", context());
+                ensure!(outputs(&report)? == free, "{}: other bits", context());
                 done += 1;
                 Ok(())
             });
@@ -188,18 +188,19 @@ impl Subject<'_> {
         );
         serde_json::from_str(&fs::read_to_string(&report)?).context("the report")
     }
-
-    fn outputs(&self, report: Value) -> Result<Vec<Vec<u8>>> {
-        let outputs = report["outputs"].as_array().context("no outputs")?;
-        let read = |output: &Value| {
-            let file = output["file"].as_str().context("an output has no file")?;
-            fs::read(file).with_context(|| format!("cannot read {file}"))
-        };
-        outputs.iter().map(read).collect()
-    }
 }
 
-fn number(facts: &Value, key: &str) -> Result<u64> {
+/// The files of outputs that a report of `neap run` names.
+pub fn outputs(report: &Value) -> Result<Vec<Vec<u8>>> {
+    let outputs = report["outputs"].as_array().context("no outputs")?;
+    let read = |output: &Value| {
+        let file = output["file"].as_str().context("an output has no file")?;
+        fs::read(file).with_context(|| format!("cannot read {file}"))
+    };
+    outputs.iter().map(read).collect()
+}
+
+pub fn number(facts: &Value, key: &str) -> Result<u64> {
     facts[key]
         .as_u64()
         .with_context(|| format!("no number '{key}'"))

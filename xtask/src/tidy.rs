@@ -1,6 +1,6 @@
 //! The house rules that a machine can check; ARCHITECTURE.md explains them.
 
-use crate::circles;
+use crate::{circles, fuzz_lock};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -84,6 +84,7 @@ pub fn run(root: &Path) -> Result<()> {
     for dir in &crates {
         check_crate(dir, &mut faults)?;
     }
+    fuzz_lock::check(root, &mut faults)?;
     for fault in &faults {
         eprintln!("tidy: {fault}");
     }

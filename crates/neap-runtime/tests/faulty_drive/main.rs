@@ -178,6 +178,38 @@ fn wrong_bits_are_noticed_when_a_block_is_first_read() {
     });
 }
 
+/// The kernel's own ENOSPC, on its way through direct writes: one line, and the session goes on when there is room.
+#[test]
+fn a_drive_without_room_for_the_spill_file_is_an_error_until_there_is_room() {
+    within(LIMIT, || {
+        for io in [IoMode::Uring, IoMode::Pread] {
+            let Some(mut bench) = Bench::new(skip_model(50), io) else {
+                return;
+            };
+            bench.run().unwrap();
+            assert!(bench.session.stats().stored_bytes > 0, "nothing is stored");
+            bench.control.set(Faults {
+                seed: 1,
+                full_per_mille: 1000,
+                ..Faults::default()
+            });
+            for _ in 0..3 {
+                let Err(RuntimeError::Store(error)) = bench.run() else {
+                    panic!("{io:?}: no store failed");
+                };
+                assert!(error.is_disk_full(), "{error}");
+                assert!(!error.is_damage(), "the packed file is not at fault");
+                let text = error.to_string();
+                assert!(
+                    text.contains("spill file") && !text.contains('\n'),
+                    "{text}"
+                );
+            }
+            bench.heals();
+        }
+    });
+}
+
 #[test]
 fn a_file_that_becomes_short_is_an_error_until_it_is_whole_again() {
     within(LIMIT, || {
