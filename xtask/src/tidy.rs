@@ -24,8 +24,9 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-compile", 3),
     ("neap-studies", 3),
     ("neaptide", 4),
-    ("neap-cli", 5),
-    ("xtask", 6),
+    ("neap-serve", 5),
+    ("neap-cli", 6),
+    ("xtask", 7),
 ];
 
 /// Where `unsafe` may appear; every other crate forbids it.

@@ -14,6 +14,7 @@ Examples:
   neap run m.onnx --input image=cat.jpg --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 \\
            --memory-budget 32M --enforce --output-dir out --json report.json
   neap run --task drive.toml --enforce             several models at once, one total of memory
+  neap serve models --memory-budget 256MiB --enforce
   neap plan m.onnx --memory-budget 25% -o plan.html
   neap bench m.onnx --memory-budget none,64MiB,25% -o md
   neap inspect m.onnx
@@ -42,6 +43,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a model, within a memory budget if one is given
     Run(Box<commands::run::RunArgs>),
+    /// Serve a folder of models over the network, within one memory budget
+    Serve(Box<commands::serve::ServeArgs>),
     /// Pack a model into a .neap file, from which weights are streamed
     Pack(commands::pack::PackArgs),
     /// Show how a model would run within a memory budget
@@ -82,6 +85,7 @@ pub fn dispatch() -> Outcome {
 fn obey(cli: Cli, given: &ArgMatches) -> Outcome {
     match cli.command {
         Command::Run(args) => commands::run::run(&args, given, cli.quiet),
+        Command::Serve(args) => commands::serve::run(&args, cli.quiet),
         Command::Pack(args) => commands::pack::run(&args, cli.quiet),
         Command::Plan(args) => commands::plan::run(&args, cli.quiet),
         Command::Bench(args) => commands::bench::run(&args, given, cli.quiet),

@@ -8,6 +8,7 @@ pub mod pack;
 pub mod plan;
 pub mod profile;
 pub mod run;
+pub mod serve;
 pub mod zoo;
 
 use crate::failure::Outcome;

@@ -14,6 +14,7 @@ mod inputs;
 mod layout;
 mod ledgers;
 mod onnx;
+mod serving;
 mod signals;
 mod spilling;
 mod support;

@@ -1,0 +1,146 @@
+//! `neap serve`: a folder of models over the network, within one budget.
+
+use crate::args::EngineArgs;
+use crate::cgroup::supervise::{self, Ended};
+use crate::failure::{Failure, Outcome, bad};
+use crate::interrupt;
+use crate::progress::note;
+use clap::Args;
+use neap_serve::{Limits, Options, ServeError};
+use neaptide::{Budget, Cache, parse_bytes};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Args)]
+pub struct ServeArgs {
+    /// Folder with NAME.onnx or NAME/1/model.onnx, each with an optional NAME.toml
+    folder: PathBuf,
+    /// Memory that the whole process may take: 256MiB, 256M, bytes, or none
+    #[arg(long, value_name = "SIZE", default_value = "none")]
+    memory_budget: Budget,
+    /// Let the kernel enforce the budget: run in a memory cgroup with it as hard limit
+    #[arg(long)]
+    enforce: bool,
+    /// Where clients ask over HTTP; port 0 is any free one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8000")]
+    http: SocketAddr,
+    /// Of the budget, what requests may take together [default: an eighth of it]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    request_memory: Option<u64>,
+    /// The largest body of a request
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_bytes)]
+    max_body: u64,
+    /// Clients that may be connected at once
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    max_connections: u16,
+    /// Requests that may wait for their run; more are refused at once
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    max_waiting: u16,
+    /// How long a client may take to send a request, or to take any part of an answer
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = neap_serve::parse_duration)]
+    client_timeout: Duration,
+    /// How long an answer may take
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = neap_serve::parse_duration)]
+    answer_timeout: Duration,
+    /// How long requests under way may take when the server is asked to end
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = neap_serve::parse_duration)]
+    drain_timeout: Duration,
+    /// Keep packed models here instead of beside the model or in the user's cache folder
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+pub fn run(args: &ServeArgs, quiet: bool) -> Outcome {
+    if args.engine.keep_activations {
+        return Err(bad("--keep-activations is for `neap run`"));
+    }
+    let budget_bytes = match args.memory_budget {
+        Budget::Unlimited => None,
+        Budget::Bytes(bytes) => Some(bytes),
+        budget => {
+            return Err(bad(format!(
+                "--memory-budget {budget}: a percentage is of one model; give a size"
+            )));
+        }
+    };
+    match (
+        supervise::own_limit_bytes().filter(|_| args.enforce),
+        budget_bytes,
+    ) {
+        (Some(limit), _) => here(args, Some(limit), true, quiet),
+        (None, Some(limit)) if args.enforce => enforced(limit),
+        (None, None) if args.enforce => {
+            Err(bad("--enforce needs a limit: give --memory-budget SIZE"))
+        }
+        (None, budget) => here(args, budget, false, quiet),
+    }
+}
+
+/// Has this command run in a cgroup of its own.
+fn enforced(limit_bytes: u64) -> Outcome {
+    match supervise::run_again(limit_bytes) {
+        Ok(Ended::Well) => Ok(()),
+        Ok(Ended::OutOfMemory) => Err(Failure::Internal(supervise::out_of_memory(limit_bytes))),
+        // A signal is how a server is told to end.
+        Err(Failure::Interrupted(_)) => Ok(()),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn here(args: &ServeArgs, budget_bytes: Option<u64>, own_cgroup: bool, quiet: bool) -> Outcome {
+    let options = Options {
+        folder: args.folder.clone(),
+        budget_bytes,
+        request_bytes: args.request_memory,
+        own_cgroup,
+        http: args.http,
+        run: args.engine.options(Budget::Unlimited),
+        cache: args.cache_dir.clone().map_or(Cache::Auto, Cache::Folder),
+        limits: Limits {
+            body_bytes: args.max_body,
+            connections: usize::from(args.max_connections),
+            waiting: usize::from(args.max_waiting),
+            arriving: args.client_timeout,
+            answering: args.answer_timeout,
+            ending: args.drain_timeout,
+        },
+    };
+    let _deferred = interrupt::defer();
+    let ended = neap_serve::serve(
+        &options,
+        &mut |ready| {
+            // Whoever starts servers waits for this line, so it is not progress.
+            note(&format!(
+                "serving {} models on http://{}",
+                ready.models.len(),
+                ready.http
+            ));
+        },
+        &|| interrupt::noted().is_some(),
+    )?;
+    if ended.cut_off > 0 {
+        note(&format!("{} connections were cut off", ended.cut_off));
+    } else if !quiet {
+        note("ended");
+    }
+    Ok(())
+}
+
+impl From<ServeError> for Failure {
+    fn from(error: ServeError) -> Failure {
+        let text = error.to_string();
+        match error {
+            ServeError::BadInput(_) => Failure::BadInput(text),
+            ServeError::Infeasible(_) => Failure::Infeasible(text),
+            ServeError::Defect(_) => Failure::Internal(text),
+            ServeError::Model { error, .. } => match Failure::from(error) {
+                Failure::Infeasible(_) => Failure::Infeasible(text),
+                Failure::Internal(_) => Failure::Internal(text),
+                _ => Failure::BadInput(text),
+            },
+        }
+    }
+}

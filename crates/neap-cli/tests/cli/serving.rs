@@ -1,0 +1,529 @@
+//! `neap serve` as clients meet it: the real program, a port of its own, bytes over TCP.
+
+use super::onnx::{layers, relu};
+use super::support::{Bench, can_enforce, f32_bytes, npy, read_f32};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A running server; killed when the test ends.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+struct Answer {
+    status: u16,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Server {
+    fn start(bench: &Bench, options: &str) -> Server {
+        let mut child = bench
+            .command(&format!("serve models --http 127.0.0.1:0 {options}"))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = child.stderr.take().unwrap();
+        let mut said = String::new();
+        let mut lines = BufReader::new(stderr);
+        let address = loop {
+            let mut line = String::new();
+            assert!(lines.read_line(&mut line).unwrap() > 0, "it ended: {said}");
+            if let Some((_, address)) = line.trim().split_once("on http://") {
+                break address.to_string();
+            }
+            said += &line;
+        };
+        // What it says later is of no interest, but must not fill the pipe.
+        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        Server { child, address }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        let patience = Some(Duration::from_secs(60));
+        stream.set_read_timeout(patience).unwrap();
+        stream
+    }
+
+    /// Sends bytes as they are, and reads to the end.
+    fn raw(&self, bytes: &[u8]) -> Answer {
+        let mut stream = self.connect();
+        // It may have answered and closed before it has read everything.
+        let _ = stream.write_all(bytes);
+        read_answer(&mut stream)
+    }
+
+    fn ask(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+        let mut bytes = format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n{headers}\r\n",
+            body.len()
+        )
+        .into_bytes();
+        bytes.extend(body);
+        self.raw(&bytes)
+    }
+
+    fn get(&self, path: &str) -> Answer {
+        self.ask("GET", path, "", b"")
+    }
+
+    fn infer(&self, model: &str, request: &Value) -> Answer {
+        let path = format!("/v2/models/{model}/infer");
+        self.ask("POST", &path, "", request.to_string().as_bytes())
+    }
+
+    fn signal(&self, number: i32) {
+        // SAFETY: the child has not been waited for.
+        unsafe { libc::kill(self.child.id() as i32, number) };
+    }
+
+    /// Waits, but not forever.
+    fn wait(&mut self) -> ExitStatus {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(started.elapsed() < Duration::from_secs(60), "it goes on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read_answer(stream: &mut TcpStream) -> Answer {
+    let mut all = Vec::new();
+    let _ = stream.read_to_end(&mut all);
+    let end = all.windows(4).position(|w| w == b"\r\n\r\n");
+    let end = end.unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(&all)));
+    let head = String::from_utf8(all[..end].to_vec()).unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Answer {
+        status,
+        head: head.to_ascii_lowercase(),
+        body: all[end + 4..].to_vec(),
+    }
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&self.body)))
+    }
+
+    fn ok(self) -> Answer {
+        let text = String::from_utf8_lossy(&self.body);
+        assert_eq!(self.status, 200, "{text}");
+        self
+    }
+
+    /// Refused with this status and one line that says `part`.
+    fn refused(&self, status: u16, part: &str) {
+        let text = String::from_utf8_lossy(&self.body);
+        assert_eq!(self.status, status, "{text}");
+        let error = self.json()["error"].as_str().unwrap_or("").to_string();
+        assert!(error.contains(part) && !error.contains('\n'), "{error}");
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.head
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+}
+
+/// A folder `models` with these files.
+fn bench_with(files: &[(&str, &[u8])]) -> Bench {
+    let bench = Bench::new();
+    for (name, bytes) in files {
+        let path = bench.path("models").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+    bench
+}
+
+fn floats(seed: u32, count: usize) -> Vec<f32> {
+    let value = |i: usize| ((i as u32).wrapping_mul(2_654_435_761) ^ seed) as f32 / 2e9 - 1.0;
+    (0..count).map(value).collect()
+}
+
+/// What `neap run` gives for the three layers.
+fn expected(bench: &Bench, x: &[f32]) -> Vec<u8> {
+    bench.write("x.npy", &npy("<f4", "(4, 1024)", &f32_bytes(x)));
+    let run = "run models/layers.onnx --exact --input x=x.npy --output-dir out -q";
+    bench.neap(run).ok();
+    let file = std::fs::read_dir(bench.path("out")).unwrap().next();
+    f32_bytes(&read_f32(&file.unwrap().unwrap().path()))
+}
+
+fn layers_request(x: &[f32]) -> Value {
+    json!({
+        "id": "seven",
+        "inputs": [{ "name": "x", "datatype": "FP32", "shape": [4, 1024], "data": x }],
+    })
+}
+
+/// JSON and tensors, and the header that says where they meet.
+fn binary(request: &Value, tensors: &[u8]) -> (String, Vec<u8>) {
+    let mut body = request.to_string().into_bytes();
+    let header = format!("inference-header-content-length: {}\r\n", body.len());
+    body.extend(tensors);
+    (header, body)
+}
+
+#[test]
+fn answers_are_those_of_neap_run() {
+    let bench = bench_with(&[("layers.onnx", &layers())]);
+    let x = floats(1, 4096);
+    let wanted = expected(&bench, &x);
+    let server = Server::start(&bench, "--memory-budget 40MiB --exact");
+
+    let answer = server.infer("layers", &layers_request(&x)).ok().json();
+    assert_eq!(answer["model_name"], "layers");
+    assert_eq!(answer["id"], "seven");
+    let output = &answer["outputs"][0];
+    assert_eq!(output["name"], "out/put:0");
+    assert_eq!(output["datatype"], "FP32");
+    assert_eq!(output["shape"], json!([4, 1024]));
+    let data: Vec<f32> = serde_json::from_value(output["data"].clone()).unwrap();
+    assert_eq!(f32_bytes(&data), wanted);
+
+    // The same as bytes, after JSON texts of every length modulo eight.
+    for id in ["", "1", "12", "123", "1234", "12345", "123456", "1234567"] {
+        let request = json!({
+            "id": id,
+            "inputs": [{ "name": "x", "datatype": "FP32", "shape": [4, 1024],
+                         "parameters": { "binary_data_size": 16384 } }],
+            "outputs": [{ "name": "out/put:0", "parameters": { "binary_data": true } }],
+        });
+        let (header, body) = binary(&request, &f32_bytes(&x));
+        let path = "/v2/models/layers/versions/1/infer";
+        let answer = server.ask("POST", path, &header, &body).ok();
+        let json_bytes: usize = answer
+            .header("inference-header-content-length")
+            .unwrap()
+            .parse()
+            .unwrap();
+        let (text, tensor) = answer.body.split_at(json_bytes);
+        assert!(tensor == wanted, "other bits");
+        let text: Value = serde_json::from_slice(text).unwrap();
+        let parameters = &text["outputs"][0]["parameters"];
+        assert_eq!(parameters["binary_data_size"], 16384);
+        assert!(text["outputs"][0].get("data").is_none());
+    }
+}
+
+#[test]
+fn models_are_listed_loaded_and_unloaded() {
+    let bench = bench_with(&[
+        ("a.onnx", &relu("x", &["2", "3"], "y")),
+        ("b/1/model.onnx", &relu("x", &["4"], "y")),
+    ]);
+    let server = Server::start(&bench, "--memory-budget 64MiB");
+    assert_eq!(server.get("/v2/health/live").status, 200);
+    assert_eq!(server.get("/v2/health/ready").status, 200);
+    let about = server.get("/v2").ok().json();
+    assert_eq!(about["extensions"][0], "binary_tensor_data");
+    let model = server.get("/v2/models/a").ok().json();
+    let expected = json!({
+        "name": "a", "versions": ["1"], "platform": "onnx_neaptide",
+        "inputs": [{ "name": "x", "datatype": "FP32", "shape": [2, 3] }],
+        "outputs": [{ "name": "y", "datatype": "FP32", "shape": [2, 3] }],
+    });
+    assert_eq!(model, expected);
+    let index = |server: &Server| {
+        let path = "/v2/repository/index";
+        let listed = server.ask("POST", path, "", b"{}").ok().json();
+        let states = listed.as_array().unwrap().iter();
+        states
+            .map(|m| {
+                format!(
+                    "{}:{}",
+                    m["name"].as_str().unwrap(),
+                    m["state"].as_str().unwrap_or("")
+                )
+            })
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(index(&server), "a:READY b:READY");
+
+    let post = |path: &str| server.ask("POST", path, "", b"");
+    post("/v2/repository/models/b/unload").ok();
+    assert_eq!(index(&server), "a:READY b:UNAVAILABLE");
+    server.get("/v2/models/b/ready").refused(503, "not loaded");
+    post("/v2/repository/models/b/load").ok();
+    assert_eq!(server.get("/v2/models/b/versions/1/ready").status, 200);
+    server
+        .get("/v2/models/b/versions/7")
+        .refused(404, "version");
+
+    // One that comes later, one that is broken, one that is not there.
+    std::fs::write(bench.path("models/c.onnx"), relu("x", &["5"], "y")).unwrap();
+    assert_eq!(index(&server), "a:READY b:READY c:");
+    post("/v2/repository/models/c/load").ok();
+    std::fs::write(bench.path("models/d.onnx"), b"rubbish").unwrap();
+    post("/v2/repository/models/d/load").refused(400, "d.onnx");
+    post("/v2/repository/models/e/load").refused(404, "'e'");
+    let request = json!({ "inputs": [
+        { "name": "x", "datatype": "FP32", "shape": [5], "data": [-1, 2, -3, 4, -5] },
+    ] });
+    let answer = server.infer("c", &request).ok().json();
+    assert_eq!(
+        answer["outputs"][0]["data"],
+        json!([0.0, 2.0, 0.0, 4.0, 0.0])
+    );
+}
+
+#[test]
+fn what_is_malformed_is_refused_on_one_line() {
+    let bench = bench_with(&[("a.onnx", &relu("x", &["2", "3"], "y"))]);
+    let server = Server::start(
+        &bench,
+        "--memory-budget 64MiB --max-body 100KB --client-timeout 1s",
+    );
+    let x = |change: &dyn Fn(&mut Value)| {
+        let mut request = json!({ "inputs": [
+            { "name": "x", "datatype": "FP32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6] },
+        ] });
+        change(&mut request);
+        server.infer("a", &request)
+    };
+    x(&|_| ()).ok();
+    let input = |key: &'static str, value: Value| x(&move |r| r["inputs"][0][key] = value.clone());
+    input("name", json!("z")).refused(400, "no such input");
+    input("datatype", json!("INT8")).refused(400, "FP32");
+    input("datatype", json!("BYTES")).refused(400, "FP32");
+    input("shape", json!([3, 2])).refused(400, "[2, 3]");
+    input("shape", json!([-2, 3])).refused(400, "JSON");
+    input("shape", json!([2, 3, 1])).refused(400, "shape");
+    input("shape", json!([18_446_744_073_709_551_615u64, 3])).refused(400, "shape");
+    input("shape", json!(vec![1; 5000])).refused(400, "more than");
+    input("data", json!([1, 2, 3])).refused(400, "fewer");
+    input("data", json!(vec![1; 700])).refused(400, "more");
+    input("data", json!([1, 2, 3, 4, 5, "six"])).refused(400, "string");
+    input("data", json!({})).refused(400, "FP32");
+    input("parameters", json!({ "binary_data_size": 24 })).refused(400, "too short");
+    input("parameters", json!({ "shared_memory_region": "r" })).refused(400, "shared memory");
+    x(&|r| r["inputs"] = json!([])).refused(400, "missing");
+    x(&|r| {
+        let again = r["inputs"][0].clone();
+        r["inputs"].as_array_mut().unwrap().push(again);
+    })
+    .refused(400, "twice");
+    x(&|r| r["outputs"] = json!([{ "name": "q" }])).refused(400, "no such output");
+    x(&|r| r["inputs"] = json!(7)).refused(400, "JSON");
+    server
+        .infer("nothing", &json!({}))
+        .refused(404, "'nothing'");
+
+    let path = "/v2/models/a/infer";
+    server
+        .ask("POST", path, "", b"{\"inputs\": [")
+        .refused(400, "JSON");
+    server
+        .ask("POST", path, "", &[0xff; 100])
+        .refused(400, "JSON");
+    let deep = "[".repeat(50_000);
+    server
+        .ask("POST", path, "", deep.as_bytes())
+        .refused(400, "JSON");
+    let encoded = "content-encoding: gzip\r\n";
+    server
+        .ask("POST", path, encoded, b"")
+        .refused(415, "compressed");
+    for (length, part) in [("999", "larger"), ("-1", "no number"), ("x", "no number")] {
+        let header = format!("inference-header-content-length: {length}\r\n");
+        server.ask("POST", path, &header, b"{}").refused(400, part);
+    }
+    server
+        .ask("POST", path, "", &[b' '; 200_000])
+        .refused(413, "102400");
+    server.get(path).refused(405, "GET");
+    server.get("/").refused(404, "nothing");
+    server
+        .get("/v2/models/..%2f..%2fetc")
+        .refused(404, "no model");
+
+    let chunked = b"POST /v2/models/a/infer HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+    server.raw(chunked).refused(411, "Content-Length");
+    // A body that never comes, and a head that never ends.
+    let half = b"POST /v2/models/a/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n\r\n{";
+    server.raw(half).refused(408, "1s");
+    let mut endless = server.connect();
+    endless.write_all(b"GET /v2 HTTP/1.1\r\nhost:").unwrap();
+    let mut rest = Vec::new();
+    let _ = endless.read_to_end(&mut rest);
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(100_000));
+    let answer = server.raw(long.as_bytes());
+    assert!((400..500).contains(&answer.status), "{}", answer.status);
+    assert_eq!(server.raw(b"rubbish\r\n\r\n").status, 400);
+    x(&|_| ()).ok();
+}
+
+#[test]
+fn overload_is_refused_at_once() {
+    let bench = bench_with(&[("layers.onnx", &layers())]);
+    // Room for one request, not for two.
+    let server = Server::start(
+        &bench,
+        "--memory-budget 40MiB --request-memory 60KB --max-connections 3",
+    );
+    let head = b"POST /v2/models/layers/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 20000\r\ninference-header-content-length: 100\r\n\r\n";
+    let mut slow = server.connect();
+    slow.write_all(head).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let request = json!({ "inputs": [
+        { "name": "x", "datatype": "FP32", "shape": [4, 1024], "parameters": { "binary_data_size": 16384 } },
+    ], "parameters": { "binary_data_output": true } });
+    let (header, body) = binary(&request, &f32_bytes(&floats(2, 4096)));
+    let path = "/v2/models/layers/infer";
+    let started = Instant::now();
+    let refused = server.ask("POST", path, &header, &body);
+    refused.refused(429, "they may");
+    assert!(refused.header("retry-after").is_some());
+    assert!(started.elapsed() < Duration::from_secs(5));
+    drop(slow);
+    // Its memory is free again as soon as the server sees that it is gone.
+    let started = Instant::now();
+    while server.ask("POST", path, &header, &body).status != 200 {
+        assert!(started.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // More than all memory is not a matter of time.
+    let huge = layers_request(&floats(3, 4096));
+    server.infer("layers", &huge).refused(413, "61440");
+    let _idle: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
+    std::thread::sleep(Duration::from_millis(200));
+    server.raw(b"").refused(429, "connected");
+}
+
+#[test]
+fn requests_that_wait_run_together() {
+    let settings = b"[shapes]\nx = [1, 4]\n[batch]\nmost = 4\nwait = '200ms'\n";
+    let bench = bench_with(&[
+        ("rows.onnx", &relu("x", &["n", "4"], "y")),
+        ("rows.toml", settings),
+    ]);
+    let server = Server::start(&bench, "--memory-budget 64MiB");
+    let model = server.get("/v2/models/rows").ok().json();
+    assert_eq!(model["inputs"][0]["shape"], json!([-1, 4]));
+    std::thread::scope(|scope| {
+        for client in 0..8 {
+            let server = &server;
+            scope.spawn(move || {
+                let rows = 1 + client % 3;
+                let x: Vec<i64> = (0..rows * 4).map(|i| i - client).collect();
+                let request = json!({ "inputs": [
+                    { "name": "x", "datatype": "FP32", "shape": [rows, 4], "data": x },
+                ] });
+                let answer = server.infer("rows", &request).ok().json();
+                let output = &answer["outputs"][0];
+                assert_eq!(output["shape"], json!([rows, 4]));
+                let expected: Vec<f64> = x.iter().map(|&v| v.max(0) as f64).collect();
+                assert_eq!(output["data"], json!(expected), "client {client}");
+            });
+        }
+    });
+    let many = json!({ "inputs": [
+        { "name": "x", "datatype": "FP32", "shape": [5, 4], "data": vec![0; 20] },
+    ] });
+    server.infer("rows", &many).refused(400, "4 at most");
+}
+
+#[test]
+fn a_server_that_is_asked_to_end_answers_first() {
+    let bench = bench_with(&[("layers.onnx", &layers())]);
+    let mut server = Server::start(&bench, "--memory-budget 40MiB");
+    let x = f32_bytes(&floats(4, 4096));
+    let request = json!({ "inputs": [
+        { "name": "x", "datatype": "FP32", "shape": [4, 1024], "parameters": { "binary_data_size": 16384 } },
+    ], "parameters": { "binary_data_output": true } });
+    let (header, body) = binary(&request, &x);
+    let mut stream = server.connect();
+    let head = format!(
+        "POST /v2/models/layers/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n{header}\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(&body[..100]).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    server.signal(libc::SIGTERM);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(
+        TcpStream::connect(&server.address).is_err(),
+        "it still listens"
+    );
+    stream.write_all(&body[100..]).unwrap();
+    let answer = read_answer(&mut stream);
+    assert_eq!(answer.status, 200);
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_hard_limit_holds_while_clients_ask() {
+    let bench = bench_with(&[("layers.onnx", &layers())]);
+    if !can_enforce(&bench) {
+        return;
+    }
+    let mut server = Server::start(
+        &bench,
+        "--memory-budget 32MiB --request-memory 2MiB --enforce",
+    );
+    let x = floats(5, 4096);
+    let first = server.infer("layers", &layers_request(&x)).ok().body;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let (server, x, first) = (&server, &x, &first);
+            scope.spawn(move || {
+                let mut answered = 0;
+                for _ in 0..20 {
+                    let answer = server.infer("layers", &layers_request(x));
+                    match answer.status {
+                        200 => {
+                            assert!(answer.body == *first, "another answer");
+                            answered += 1;
+                        }
+                        status => assert_eq!(status, 429),
+                    }
+                }
+                assert!(answered > 0);
+            });
+        }
+    });
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn what_cannot_be_served_is_one_line() {
+    let bench = bench_with(&[("a.onnx", b"rubbish")]);
+    let neap = |args: &str| bench.neap(&format!("serve {args} --http 127.0.0.1:0"));
+    neap("nowhere").fails(2, &["nowhere"]);
+    neap("models").fails(2, &["'a'"]);
+    neap("models --memory-budget 25%").fails(2, &["give a size"]);
+    neap("models --enforce").fails(2, &["--memory-budget"]);
+    neap("models --memory-budget 4MiB").fails(3, &["without models"]);
+    bench
+        .neap("serve models --http nowhere")
+        .fails(2, &["--http"]);
+    std::fs::remove_file(bench.path("models/a.onnx")).unwrap();
+    std::fs::write(bench.path("models/b.onnx"), layers()).unwrap();
+    neap("models --memory-budget 40MiB --request-memory 1KB").fails(2, &["--request-memory"]);
+    std::fs::write(bench.path("models/b.toml"), "urgency = 'high'").unwrap();
+    neap("models").fails(2, &["b.toml", "line 1"]);
+    std::fs::write(bench.path("models/b.toml"), "[batch]\nmost = 4").unwrap();
+    neap("models").fails(2, &["batches"]);
+}

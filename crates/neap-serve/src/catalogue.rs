@@ -1,0 +1,164 @@
+//! Which models there are, as clients see them.
+
+use crate::datatype;
+use crate::refusal::{Refusal, Why};
+use crate::settings::Settings;
+use neaptide::TensorInfo;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A model that can be asked.
+#[derive(Debug)]
+pub struct Served {
+    pub name: Arc<str>,
+    pub version: String,
+    pub inputs: Arc<[TensorInfo]>,
+    pub outputs: Arc<[TensorInfo]>,
+    /// Requests may have several rows, and run together.
+    pub takes_rows: bool,
+    pub settings: Settings,
+}
+
+/// What became of a model.
+#[derive(Debug, Clone)]
+pub enum State {
+    Loading,
+    Ready(Arc<Served>),
+    Unloading,
+    /// And why, if not because a client wanted it.
+    Unloaded(String),
+}
+
+/// The state of every model, by name.
+#[derive(Debug, Default)]
+pub struct Catalogue {
+    models: Mutex<BTreeMap<String, State>>,
+}
+
+impl Served {
+    /// Rows of one run, at most.
+    pub fn most_rows(&self) -> usize {
+        match &self.settings.batch {
+            Some(batch) if self.takes_rows => batch.most_rows,
+            _ => 1,
+        }
+    }
+
+    /// A shape as clients are told it: -1 where any number of rows will do.
+    pub fn told_shape(&self, info: &TensorInfo) -> Vec<i64> {
+        let mut shape: Vec<i64> = info.ty.shape.iter().map(|&d| d as i64).collect();
+        if let Some(first) = shape.first_mut().filter(|_| self.takes_rows) {
+            *first = -1;
+        }
+        shape
+    }
+
+    /// Whether a client's tensor is what the model takes as `info`: the number of its rows.
+    ///
+    /// # Errors
+    /// [`Why::Malformed`] says what it should be.
+    pub fn rows_of(&self, info: &TensorInfo, given: &str, shape: &[u64]) -> Result<usize, Refusal> {
+        let wanted = datatype::name(info.ty.dtype);
+        if given != wanted {
+            return Err(Refusal::malformed(format!(
+                "input '{}' is {wanted}, not {}",
+                info.name,
+                shown(given)
+            )));
+        }
+        let expected: Vec<u64> = info.ty.shape.iter().map(|&d| d as u64).collect();
+        if !self.takes_rows {
+            return match shape == expected {
+                true => Ok(1),
+                false => Err(self.other_shape(info, shape)),
+            };
+        }
+        match shape.split_first() {
+            Some((&rows, rest)) if rest == &expected[1..] && rows > 0 => {
+                match usize::try_from(rows)
+                    .ok()
+                    .filter(|&r| r <= self.most_rows())
+                {
+                    Some(rows) => Ok(rows),
+                    None => Err(Refusal::malformed(format!(
+                        "input '{}' has {rows} rows, and the model takes {} at most",
+                        info.name,
+                        self.most_rows()
+                    ))),
+                }
+            }
+            _ => Err(self.other_shape(info, shape)),
+        }
+    }
+
+    fn other_shape(&self, info: &TensorInfo, shape: &[u64]) -> Refusal {
+        Refusal::malformed(format!(
+            "input '{}' has shape {:?}, not {shape:?}",
+            info.name,
+            self.told_shape(info)
+        ))
+    }
+}
+
+impl Catalogue {
+    /// # Errors
+    /// [`Why::NotFound`] for a name that is not known, [`Why::NotReady`] for a model that cannot be asked now.
+    pub fn ready(&self, name: &str, version: Option<&str>) -> Result<Arc<Served>, Refusal> {
+        match self.models().get(name) {
+            None => Err(unknown(name)),
+            Some(State::Ready(served)) => match version {
+                Some(version) if version != served.version => Err(Refusal::new(
+                    Why::NotFound,
+                    format!(
+                        "'{name}' has version {}, not {}",
+                        served.version,
+                        shown(version)
+                    ),
+                )),
+                _ => Ok(served.clone()),
+            },
+            Some(state) => Err(Refusal::new(
+                Why::NotReady,
+                format!("the model '{name}' is {}", state.told()),
+            )),
+        }
+    }
+
+    pub fn set(&self, name: &str, state: State) {
+        self.models().insert(name.into(), state);
+    }
+
+    /// Every model that was ever loaded, or tried to.
+    pub fn all(&self) -> BTreeMap<String, State> {
+        self.models().clone()
+    }
+
+    fn models(&self) -> MutexGuard<'_, BTreeMap<String, State>> {
+        self.models.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn told(&self) -> &'static str {
+        match self {
+            State::Loading => "being loaded",
+            State::Ready(_) => "ready",
+            State::Unloading => "being unloaded",
+            State::Unloaded(_) => "not loaded",
+        }
+    }
+}
+
+pub fn unknown(name: &str) -> Refusal {
+    Refusal::new(Why::NotFound, format!("there is no model {}", shown(name)))
+}
+
+/// What a client sent, short and on one line.
+pub fn shown(text: &str) -> String {
+    const MOST: usize = 64;
+    let mut short: String = text.chars().take(MOST).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    format!("'{}'", short.escape_debug())
+}

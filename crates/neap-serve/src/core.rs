@@ -1,0 +1,405 @@
+//! What the server does, whichever way it is asked: answer requests, load and unload models.
+//!
+//! ```text
+//!   HTTP ─┐                ┌─ catalogue   which models there are
+//!         ├─► Core::infer ─┼─ pool        whether there is memory
+//!   gRPC ─┘                └─ executor    runs, and answers
+//! ```
+
+use crate::buffer::Tensor;
+use crate::catalogue::{Catalogue, Served, State, shown, unknown};
+use crate::executor::{Done, Executor, Job};
+use crate::fleet::Engine;
+use crate::options::{Limits, Options};
+use crate::pool::{Held, Pool};
+use crate::queue::{Batching, Waiting};
+use crate::refusal::{Refusal, Why};
+use crate::repository::{Entry, Repository};
+use neaptide::TensorInfo;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// Everything that requests share.
+pub struct Core {
+    /// Of the whole process; `None` without a limit.
+    pub budget_bytes: Option<u64>,
+    own_cgroup: bool,
+    pub limits: Limits,
+    pub pool: Arc<Pool>,
+    pub catalogue: Catalogue,
+    pub executor: Executor,
+    pub repository: Repository,
+    pub engine: Engine,
+    /// One model is loaded or unloaded at a time.
+    changing: tokio::sync::Mutex<()>,
+    is_ending: AtomicBool,
+}
+
+/// A tensor as a client sent it.
+#[derive(Debug)]
+pub struct Given {
+    pub name: String,
+    pub datatype: String,
+    pub shape: Vec<u64>,
+    pub data: Tensor,
+}
+
+/// A model as the repository's index tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    pub name: String,
+    pub version: String,
+    /// `READY`, `LOADING`, `UNLOADING`, `UNAVAILABLE`, or nothing for one that nobody asked for.
+    pub state: &'static str,
+    pub reason: String,
+}
+
+impl Core {
+    pub fn new(
+        options: &Options,
+        pool: Arc<Pool>,
+        executor: Executor,
+        repository: Repository,
+        engine: Engine,
+    ) -> Core {
+        Core {
+            budget_bytes: options.budget_bytes,
+            own_cgroup: options.own_cgroup,
+            limits: options.limits.clone(),
+            pool,
+            catalogue: Catalogue::default(),
+            executor,
+            repository,
+            engine,
+            changing: tokio::sync::Mutex::new(()),
+            is_ending: AtomicBool::new(false),
+        }
+    }
+
+    /// What the kernel charges now.
+    pub fn process_bytes(&self) -> u64 {
+        neaptide::memory::counted_bytes(self.own_cgroup)
+    }
+
+    /// Whether requests are taken: the server does not end, and no model is on its way.
+    pub fn is_ready(&self) -> bool {
+        let models = self.catalogue.all();
+        !self.is_ending() && !models.values().any(|state| matches!(state, State::Loading))
+    }
+
+    pub fn is_ending(&self) -> bool {
+        self.is_ending.load(Relaxed)
+    }
+
+    /// No new requests from now on.
+    pub fn end(&self) {
+        self.is_ending.store(true, Relaxed);
+    }
+
+    /// Memory for a request.
+    ///
+    /// # Errors
+    /// [`Why::TooLarge`] when so much will never be there, [`Why::Busy`] when it is not there now.
+    pub fn hold(&self, bytes: u64) -> Result<Held, Refusal> {
+        self.pool.take(bytes).ok_or_else(|| self.no_room(bytes))
+    }
+
+    /// As [`Core::hold`], more for the same request.
+    ///
+    /// # Errors
+    /// As [`Core::hold`].
+    pub fn hold_more(&self, held: &mut Held, bytes: u64) -> Result<(), Refusal> {
+        match held.grow(bytes) {
+            true => Ok(()),
+            false => Err(self.no_room(bytes)),
+        }
+    }
+
+    fn no_room(&self, bytes: u64) -> Refusal {
+        let limit = self.pool.limit_bytes();
+        if bytes > limit {
+            return Refusal::new(
+                Why::TooLarge,
+                format!("it takes {bytes} bytes, and all requests together may take {limit}"),
+            );
+        }
+        Refusal::busy(
+            format!("requests take the {limit} bytes that they may"),
+            self.executor.retry_after(self.executor.waiting()),
+        )
+    }
+
+    /// Runs a model for a client. `held` is the memory of the given tensors.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn infer(
+        &self,
+        model: &Served,
+        given: Vec<Given>,
+        mut held: Held,
+    ) -> Result<Done, Refusal> {
+        let arrived = Instant::now();
+        let (inputs, rows) = arranged(model, given)?;
+        let input_bytes: u64 = inputs.iter().map(|t| t.bytes().len() as u64).sum();
+        let output_bytes: u64 = model.outputs.iter().map(|t| t.len_bytes() as u64).sum();
+        // Inputs are copied where several run together.
+        let copied_bytes = if model.most_rows() > 1 {
+            input_bytes
+        } else {
+            0
+        };
+        self.hold_more(&mut held, output_bytes * rows as u64 + copied_bytes)?;
+        let (reply, answer) = oneshot::channel();
+        self.executor.submit(Waiting {
+            key: model.name.clone(),
+            rows,
+            batching: batching(model),
+            arrived_ns: self.executor.time_ns(arrived),
+            due_ns: (model.settings.deadline)
+                .map_or(u64::MAX, |after| self.executor.time_ns(arrived + after)),
+            job: Job {
+                model: model.name.clone(),
+                inputs,
+                rows,
+                shapes: model.inputs.clone(),
+                outputs: model.outputs.clone(),
+                takes_rows: model.takes_rows,
+                arrived,
+                reply,
+                held,
+            },
+        })?;
+        match tokio::time::timeout(self.limits.answering, answer).await {
+            Ok(Ok(done)) => done,
+            Ok(Err(_)) => Err(Refusal::new(Why::Internal, "the request was lost")),
+            Err(_) => Err(Refusal::new(
+                Why::TooLate,
+                format!("no answer within {:?}", self.limits.answering),
+            )),
+        }
+    }
+
+    /// Loads a model that is in the folder; again, where it is loaded.
+    ///
+    /// # Errors
+    /// [`Why::NotFound`] for one that is not there, [`Why::Malformed`] for one that cannot be loaded, [`Why::Busy`]
+    /// where its memory cannot be had.
+    pub async fn load(&self, name: &str) -> Result<(), Refusal> {
+        if self.is_ending() {
+            return Err(Refusal::new(Why::NotReady, "the server ends"));
+        }
+        let _one = self.change()?;
+        let entries = self.entries()?;
+        let entry = entries.get(name).ok_or_else(|| unknown(name))?;
+        self.load_entry(name, entry).await.map_err(|error| {
+            let message = format!("cannot load '{name}': {error}");
+            match error {
+                neaptide::Error::Infeasible { .. } => {
+                    Refusal::busy(message, Duration::from_secs(1))
+                }
+                neaptide::Error::Defect(_) => Refusal::new(Why::Internal, message),
+                _ => Refusal::malformed(message),
+            }
+        })
+    }
+
+    /// Loads a model. On failure it is unloaded, and its state says why.
+    ///
+    /// # Errors
+    /// Those of opening it and of memory.
+    pub async fn load_entry(&self, name: &str, entry: &Entry) -> neaptide::Result<()> {
+        let was_loaded = matches!(self.catalogue.all().get(name), Some(State::Ready(_)));
+        let result = self.open_and_add(name, entry, was_loaded).await;
+        if let Err(error) = &result {
+            // One that was loaded before, and is whole, stays.
+            let is_there = matches!(self.catalogue.all().get(name), Some(State::Ready(_)));
+            if !is_there {
+                self.catalogue.set(name, State::Unloaded(error.to_string()));
+            }
+        }
+        result
+    }
+
+    async fn open_and_add(
+        &self,
+        name: &str,
+        entry: &Entry,
+        was_loaded: bool,
+    ) -> neaptide::Result<()> {
+        let settings = entry.settings().map_err(neaptide::Error::BadInput)?;
+        if !was_loaded {
+            self.catalogue.set(name, State::Loading);
+        }
+        let (engine, path) = (self.engine.clone(), entry.path.clone());
+        let its = settings.clone();
+        let opened = tokio::task::spawn_blocking(move || engine.open(&path, &its)).await;
+        let opened = opened.map_err(|_| {
+            neaptide::Error::Defect("opening the model ended with a panic".into())
+        })??;
+        self.check_request_bytes(&opened.inputs, &opened.outputs)?;
+        let served = Served {
+            name: name.into(),
+            version: entry.version.clone(),
+            inputs: opened.inputs.clone().into(),
+            outputs: opened.outputs.clone().into(),
+            takes_rows: opened.takes_rows,
+            settings,
+        };
+        if was_loaded {
+            self.catalogue.set(name, State::Loading);
+            self.executor.remove(name).await?;
+        }
+        self.executor.add(name, opened).await?;
+        self.catalogue.set(name, State::Ready(Arc::new(served)));
+        Ok(())
+    }
+
+    /// A model whose every request would be refused is a mistake.
+    fn check_request_bytes(
+        &self,
+        inputs: &[TensorInfo],
+        outputs: &[TensorInfo],
+    ) -> neaptide::Result<()> {
+        let tensors = inputs.iter().chain(outputs);
+        let needed: u64 = tensors.map(|t| t.len_bytes() as u64).sum();
+        let limit = self.pool.limit_bytes();
+        if needed > limit {
+            return Err(neaptide::Error::BadInput(format!(
+                "one request takes {needed} bytes, and all together may take {limit}: give \
+                 --request-memory"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Unloads a model when the requests for it that wait have run.
+    ///
+    /// # Errors
+    /// [`Why::NotFound`] for one that is not loaded.
+    pub async fn unload(&self, name: &str) -> Result<(), Refusal> {
+        let _one = self.change()?;
+        match self.catalogue.all().get(name) {
+            Some(State::Ready(_)) => {}
+            Some(_) => return Ok(()),
+            None if self.entries()?.contains_key(name) => return Ok(()),
+            None => return Err(unknown(name)),
+        }
+        self.catalogue.set(name, State::Unloading);
+        let removed = self.executor.remove(name).await;
+        self.catalogue.set(name, State::Unloaded(String::new()));
+        removed.map_err(|error| {
+            Refusal::new(
+                Why::Internal,
+                format!("after '{name}' was unloaded: {error}"),
+            )
+        })
+    }
+
+    fn change(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Refusal> {
+        self.changing.try_lock().map_err(|_| {
+            Refusal::busy(
+                "another model is being loaded or unloaded",
+                Duration::from_secs(1),
+            )
+        })
+    }
+
+    fn entries(&self) -> Result<BTreeMap<String, Entry>, Refusal> {
+        let entries = self.repository.entries();
+        entries.map_err(|reason| Refusal::new(Why::Internal, reason))
+    }
+
+    /// Every model in the folder, and every one that was loaded from it.
+    ///
+    /// # Errors
+    /// [`Why::Internal`] when the folder cannot be read.
+    pub fn index(&self) -> Result<Vec<Listed>, Refusal> {
+        let entries = self.entries()?;
+        let states = self.catalogue.all();
+        let mut names: Vec<&String> = entries.keys().chain(states.keys()).collect();
+        names.sort();
+        names.dedup();
+        let listed = names.into_iter().map(|name| {
+            let version = entries.get(name).map(|e| e.version.clone());
+            let (state, reason) = match states.get(name) {
+                None => ("", String::new()),
+                Some(State::Ready(_)) => ("READY", String::new()),
+                Some(State::Loading) => ("LOADING", String::new()),
+                Some(State::Unloading) => ("UNLOADING", String::new()),
+                Some(State::Unloaded(reason)) if reason.is_empty() => {
+                    ("UNAVAILABLE", "unloaded".into())
+                }
+                Some(State::Unloaded(reason)) => ("UNAVAILABLE", reason.clone()),
+            };
+            Listed {
+                name: name.clone(),
+                version: version.unwrap_or_else(|| "1".into()),
+                state,
+                reason,
+            }
+        });
+        Ok(listed.collect())
+    }
+}
+
+fn batching(model: &Served) -> Batching {
+    match model.settings.batch {
+        Some(batch) if model.takes_rows => Batching {
+            most_rows: batch.most_rows,
+            window_ns: batch.wait.as_nanos() as u64,
+        },
+        _ => Batching {
+            most_rows: 1,
+            window_ns: 0,
+        },
+    }
+}
+
+/// The given tensors in the model's order, and the number of their rows.
+fn arranged(model: &Served, given: Vec<Given>) -> Result<(Vec<Tensor>, usize), Refusal> {
+    let mut places: Vec<Option<Tensor>> = vec![None; model.inputs.len()];
+    let mut rows = None;
+    for tensor in given {
+        let Some(at) = model.inputs.iter().position(|i| i.name == tensor.name) else {
+            let names: Vec<&str> = model.inputs.iter().map(|i| i.name.as_str()).collect();
+            return Err(Refusal::malformed(format!(
+                "the model has no input {}; it has '{}'",
+                shown(&tensor.name),
+                names.join("', '")
+            )));
+        };
+        let info = &model.inputs[at];
+        let its_rows = model.rows_of(info, &tensor.datatype, &tensor.shape)?;
+        if *rows.get_or_insert(its_rows) != its_rows {
+            return Err(Refusal::malformed(
+                "the inputs differ in their numbers of rows",
+            ));
+        }
+        let expected_bytes = info.len_bytes() * its_rows;
+        if tensor.data.bytes().len() != expected_bytes {
+            return Err(Refusal::malformed(format!(
+                "input '{}' has {} bytes of data, and its shape {expected_bytes}",
+                info.name,
+                tensor.data.bytes().len()
+            )));
+        }
+        if places[at].replace(tensor.data).is_some() {
+            return Err(Refusal::malformed(format!(
+                "input '{}' is given twice",
+                info.name
+            )));
+        }
+    }
+    let missing = places.iter().position(Option::is_none);
+    if let Some(at) = missing {
+        return Err(Refusal::malformed(format!(
+            "input '{}' is missing",
+            model.inputs[at].name
+        )));
+    }
+    Ok((places.into_iter().flatten().collect(), rows.unwrap_or(1)))
+}

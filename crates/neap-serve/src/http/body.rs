@@ -1,0 +1,117 @@
+//! Bodies of requests, read into memory that was held before.
+
+use crate::buffer::Buffer;
+use crate::core::Core;
+use crate::pool::Held;
+use crate::refusal::{Refusal, Why};
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header;
+use http_body_util::BodyExt;
+
+/// A body where nothing large is expected.
+const SMALL_BYTES: u64 = 16 << 10;
+
+/// A body whose byte `aligned` lies at a multiple of eight, with its memory and `more_bytes` beside it.
+///
+/// # Errors
+/// A body without or with another length than was said, that is too large, too slow, or for which there is no memory.
+pub async fn read(
+    core: &Core,
+    request: Request,
+    aligned: usize,
+    more_bytes: u64,
+) -> Result<(Buffer, Held), Refusal> {
+    let len = content_length(&request)?
+        .ok_or_else(|| Refusal::new(Why::NoLength, "say the length of the body: Content-Length"))?;
+    if len > core.limits.body_bytes {
+        return Err(too_large(core.limits.body_bytes));
+    }
+    let mut body = request.into_body();
+    let held = match core.hold(len + more_bytes) {
+        Ok(held) => held,
+        Err(refusal) => {
+            // A client that is still sending would not see the answer.
+            let _ = within(core, skip(&mut body)).await;
+            return Err(refusal);
+        }
+    };
+    let mut buffer = Buffer::aligned_at(len as usize, aligned);
+    within(core, fill(&mut body, buffer.bytes_mut())).await?;
+    Ok((buffer, held))
+}
+
+/// A body that is small, or none.
+///
+/// # Errors
+/// As [`read`].
+pub async fn read_small(core: &Core, request: Request) -> Result<Vec<u8>, Refusal> {
+    let len = match content_length(&request)? {
+        Some(len) if len > SMALL_BYTES => return Err(too_large(SMALL_BYTES)),
+        len => len,
+    };
+    let mut body = http_body_util::Limited::new(request.into_body(), SMALL_BYTES as usize);
+    let all = async {
+        let mut all = Vec::with_capacity(len.unwrap_or(0) as usize);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|e| Refusal::malformed(format!("the body: {e}")))?;
+            all.extend_from_slice(frame.data_ref().map_or(&[][..], |d| d));
+        }
+        Ok(all)
+    };
+    within(core, all).await
+}
+
+fn too_large(limit: u64) -> Refusal {
+    let message = format!("the body is larger than {limit} bytes");
+    Refusal::new(Why::TooLarge, message)
+}
+
+fn content_length(request: &Request) -> Result<Option<u64>, Refusal> {
+    let Some(value) = request.headers().get(header::CONTENT_LENGTH) else {
+        return Ok(None);
+    };
+    let number = value.to_str().ok().and_then(|text| text.parse().ok());
+    number
+        .map(Some)
+        .ok_or_else(|| Refusal::malformed("Content-Length is no number"))
+}
+
+/// What `work` gives, or a refusal when that takes too long.
+async fn within<T>(
+    core: &Core,
+    work: impl Future<Output = Result<T, Refusal>>,
+) -> Result<T, Refusal> {
+    let limit = core.limits.arriving;
+    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+        let message = format!("the body did not arrive within {limit:?}");
+        Err(Refusal::new(Why::TooSlow, message))
+    })
+}
+
+async fn fill(body: &mut Body, mut rest: &mut [u8]) -> Result<(), Refusal> {
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Refusal::malformed("the body ends early"))?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        let (place, behind) = rest
+            .split_at_mut_checked(data.len())
+            .ok_or_else(|| Refusal::malformed("the body is longer than was said"))?;
+        place.copy_from_slice(&data);
+        rest = behind;
+    }
+    match rest.is_empty() {
+        true => Ok(()),
+        false => Err(Refusal::malformed("the body ends early")),
+    }
+}
+
+async fn skip(body: &mut Body) -> Result<(), Refusal> {
+    while let Some(frame) = body.frame().await {
+        if frame.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}

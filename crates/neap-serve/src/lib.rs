@@ -1,0 +1,210 @@
+//! Serves models over the network, within one memory budget.
+//!
+//! ```text
+//!   budget  = the process               measured before models are loaded
+//!           + connections               their number × what one may keep
+//!           + requests                  bodies, tensors, answers: `Pool`
+//!           + a reserve                 opening a model, and what allocators waver
+//!           + models                    the rest: `Fleet`
+//! ```
+//! Whatever a client sends costs bounded memory and bounded time: what does not fit is refused at once.
+//!
+//! Sources: Open Inference Protocol (KServe), Triton's extensions for binary tensors and model repositories.
+
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod catalogue;
+mod core;
+mod datatype;
+mod executor;
+mod fleet;
+mod http;
+mod options;
+mod pool;
+mod queue;
+mod refusal;
+mod repository;
+mod settings;
+mod v2;
+
+pub use crate::options::{Limits, Options};
+pub use crate::settings::parse_duration;
+
+use crate::core::Core;
+use crate::executor::Executor;
+use crate::fleet::{Engine, Fleet};
+use crate::http::listener::{self, CONNECTION_BYTES};
+use crate::pool::Pool;
+use crate::repository::Repository;
+use neaptide::{OwnProcess, memory};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::net::TcpListener;
+
+/// Of the budget, for opening and packing models beside those that run, and for what allocators and the kernel charge
+/// in batches.
+const RESERVE_BYTES: u64 = 8 << 20;
+
+/// Requests may take this part of the budget, if nothing else is said.
+const REQUEST_SHARE: u64 = 8;
+
+/// How often is looked whether the server is to end.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Why nothing is served any more.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// Something given is wrong, or an address is taken.
+    #[error("{0}")]
+    BadInput(String),
+    /// A model of the folder cannot be loaded.
+    #[error("model '{name}': {error}")]
+    Model {
+        name: String,
+        error: neaptide::Error,
+    },
+    /// The budget is too small for the server alone.
+    #[error("{0}")]
+    Infeasible(String),
+    /// Something here does not work as it should.
+    #[error("{0}")]
+    Defect(String),
+}
+
+/// What has been begun when the server is ready.
+#[derive(Debug, Clone)]
+pub struct Ready {
+    pub http: SocketAddr,
+    /// Models that are loaded.
+    pub models: Vec<String>,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Connections that did not end in time, and were cut off.
+    pub cut_off: usize,
+}
+
+/// Loads every model of the folder, and serves until `is_over` says so; then answers what is under way. `on_ready` is
+/// told when the models are loaded.
+///
+/// # Errors
+/// [`ServeError`], before anything was served.
+pub fn serve(
+    options: &Options,
+    on_ready: &mut dyn FnMut(&Ready),
+    is_over: &dyn Fn() -> bool,
+) -> Result<Ended, ServeError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(2)
+        .build()
+        .map_err(|e| ServeError::Defect(format!("no runtime can be made: {e}")))?;
+    runtime.block_on(serve_on(options, on_ready, is_over))
+}
+
+async fn serve_on(
+    options: &Options,
+    on_ready: &mut dyn FnMut(&Ready),
+    is_over: &dyn Fn() -> bool,
+) -> Result<Ended, ServeError> {
+    let repository = Repository::open(&options.folder).map_err(ServeError::BadInput)?;
+    let bound = |what: &str, at: SocketAddr| {
+        let what = what.to_string();
+        async move {
+            let listener = TcpListener::bind(at).await;
+            listener.map_err(|e| ServeError::BadInput(format!("cannot serve {what} on {at}: {e}")))
+        }
+    };
+    let http = bound("HTTP", options.http).await?;
+    let address = |listener: &TcpListener| {
+        let address = listener.local_addr();
+        address.map_err(|e| ServeError::Defect(format!("a socket has no address: {e}")))
+    };
+    let http_address = address(&http)?;
+    let core = Arc::new(begin(options, repository)?);
+    let loaded = load_all(&core, is_over).await?;
+    on_ready(&Ready {
+        http: http_address,
+        models: loaded,
+    });
+    let (end, ended) = tokio::sync::watch::channel(false);
+    let when_ended = |mut ended: tokio::sync::watch::Receiver<bool>| async move {
+        // An error means that the sender is gone, which is the end, too.
+        let _ = ended.wait_for(|&is_over| is_over).await;
+    };
+    let watch = async {
+        while !is_over() {
+            tokio::time::sleep(LOOK).await;
+        }
+        core.end();
+        let _ = end.send(true);
+    };
+    let router = http::router(core.clone());
+    let serving = listener::serve(http, router, core.limits.clone(), when_ended(ended));
+    let (cut_off, ()) = tokio::join!(serving, watch);
+    core.executor.close();
+    Ok(Ended { cut_off })
+}
+
+/// Divides the budget, and starts the thread that runs models.
+fn begin(options: &Options, repository: Repository) -> Result<Core, ServeError> {
+    let limits = &options.limits;
+    let request_bytes = options.request_bytes.unwrap_or_else(|| {
+        let budget = options.budget_bytes;
+        budget.map_or(1 << 30, |bytes| bytes / REQUEST_SHARE)
+    });
+    memory::trim();
+    let beside = [
+        ("the process", memory::current_bytes(options.own_cgroup)),
+        ("connections", limits.connections as u64 * CONNECTION_BYTES),
+        ("requests", request_bytes),
+        ("a reserve", RESERVE_BYTES),
+    ];
+    let beside_bytes: u64 = beside.iter().map(|(_, bytes)| bytes).sum();
+    let models_bytes = match options.budget_bytes {
+        None => None,
+        Some(budget) => Some(budget.checked_sub(beside_bytes).ok_or_else(|| {
+            let parts = beside.map(|(name, bytes)| format!("{name} {}", neaptide::Bytes(bytes)));
+            ServeError::Infeasible(format!(
+                "the budget of {} is too small for a server without models: {}",
+                neaptide::Bytes(budget),
+                parts.join(" + ")
+            ))
+        })?),
+    };
+    let engine = Engine {
+        run: options.run.clone(),
+        cache: options.cache.clone(),
+        host: Arc::new(OwnProcess {
+            own_cgroup: options.own_cgroup,
+        }),
+    };
+    let fleet = Fleet::new(models_bytes, engine.clone());
+    let executor = Executor::start(fleet, limits.waiting)
+        .map_err(|e| ServeError::Defect(format!("no thread can be started: {e}")))?;
+    let pool = Pool::new(request_bytes);
+    Ok(Core::new(options, pool, executor, repository, engine))
+}
+
+/// Loads every model of the folder, by name.
+async fn load_all(core: &Core, is_over: &dyn Fn() -> bool) -> Result<Vec<String>, ServeError> {
+    let entries = core.repository.entries().map_err(ServeError::BadInput)?;
+    let mut loaded = Vec::new();
+    for (name, entry) in entries {
+        if is_over() {
+            break;
+        }
+        let result = core.load_entry(&name, &entry).await;
+        result.map_err(|error| ServeError::Model {
+            name: name.clone(),
+            error,
+        })?;
+        loaded.push(name);
+    }
+    Ok(loaded)
+}

@@ -1,0 +1,53 @@
+//! What is served, and what clients may cost.
+
+use neaptide::{Cache, RunOptions};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What is served, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub folder: PathBuf,
+    /// Of the whole process; `None` without a limit.
+    pub budget_bytes: Option<u64>,
+    /// Of it, what requests may take together [default: an eighth, or a gibibyte without a limit].
+    pub request_bytes: Option<u64>,
+    /// This process is alone in a memory cgroup.
+    pub own_cgroup: bool,
+    pub http: SocketAddr,
+    /// Threads, kernels and the like; its budget is not looked at.
+    pub run: RunOptions,
+    pub cache: Cache,
+    pub limits: Limits,
+}
+
+/// Bounds on what one client may cost.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Of the body of one request.
+    pub body_bytes: u64,
+    /// Connections at once, each way of asking.
+    pub connections: usize,
+    /// Requests that wait for their run.
+    pub waiting: usize,
+    /// For a request's head, then for its body, to arrive.
+    pub arriving: Duration,
+    /// For an answer to be ready.
+    pub answering: Duration,
+    /// For requests that run when the server is asked to end.
+    pub ending: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            body_bytes: 64 << 20,
+            connections: 64,
+            waiting: 64,
+            arriving: Duration::from_secs(10),
+            answering: Duration::from_secs(60),
+            ending: Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The folder of models.
+//!
+//! ```text
+//!   FOLDER/NAME.onnx  FOLDER/NAME.neap      a model
+//!   FOLDER/NAME/1/model.onnx                the same as Triton lays it out; of several versions the highest
+//!   FOLDER/NAME.toml  FOLDER/NAME/NAME.toml its settings, if any
+//! ```
+//! A packed `NAME.neap` is used where there is no `NAME.onnx`. What was packed on first use of another is no model.
+
+use crate::settings::Settings;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What is packed on first use is named `NAME.onnx.cached.neap`, or the like.
+const CACHED: &str = ".cached";
+
+/// A folder that holds models.
+#[derive(Debug, Clone)]
+pub struct Repository {
+    folder: PathBuf,
+}
+
+/// A model in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub path: PathBuf,
+    /// `1` but for folders of versions.
+    pub version: String,
+    settings: PathBuf,
+}
+
+impl Repository {
+    /// # Errors
+    /// One line, when it is no folder.
+    pub fn open(folder: &Path) -> Result<Repository, String> {
+        match folder.metadata() {
+            Ok(metadata) if metadata.is_dir() => Ok(Repository {
+                folder: folder.to_path_buf(),
+            }),
+            Ok(_) => Err(format!("{} is no folder of models", folder.display())),
+            Err(error) => Err(format!("cannot open {}: {error}", folder.display())),
+        }
+    }
+
+    /// Every model, by name, as the folder is now.
+    ///
+    /// # Errors
+    /// One line, when the folder cannot be read.
+    pub fn entries(&self) -> Result<BTreeMap<String, Entry>, String> {
+        let cannot = |error| format!("cannot read {}: {error}", self.folder.display());
+        let mut found: BTreeMap<String, Entry> = BTreeMap::new();
+        for file in std::fs::read_dir(&self.folder).map_err(cannot)? {
+            let path = file.map_err(cannot)?.path();
+            let Some((name, entry)) = entry(&self.folder, &path) else {
+                continue;
+            };
+            let is_source = |entry: &Entry| entry.path.extension().is_some_and(|e| e == "onnx");
+            if found.get(&name).is_none_or(|known| !is_source(known)) {
+                found.insert(name, entry);
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Entry {
+    /// # Errors
+    /// As [`Settings::read`].
+    pub fn settings(&self) -> Result<Settings, String> {
+        Settings::read(&self.settings)
+    }
+}
+
+/// The model at `path`, if it is one with a name that can be asked for.
+fn entry(folder: &Path, path: &Path) -> Option<(String, Entry)> {
+    if path.is_dir() {
+        let name = path.file_name()?.to_str().filter(|n| is_name(n))?;
+        let (version, path_of_model) = newest(path)?;
+        let entry = Entry {
+            path: path_of_model,
+            version: version.to_string(),
+            settings: path.join(format!("{name}.toml")),
+        };
+        return Some((name.to_string(), entry));
+    }
+    let extension = path.extension()?.to_str()?;
+    if !["onnx", "neap"].contains(&extension) || !path.is_file() {
+        return None;
+    }
+    let name = path.file_stem()?.to_str().filter(|n| is_name(n))?;
+    if name.ends_with(CACHED) {
+        return None;
+    }
+    let entry = Entry {
+        path: path.to_path_buf(),
+        version: "1".into(),
+        settings: folder.join(format!("{name}.toml")),
+    };
+    Some((name.to_string(), entry))
+}
+
+/// The highest version with a model in it.
+fn newest(folder: &Path) -> Option<(u64, PathBuf)> {
+    let versions = std::fs::read_dir(folder).ok()?.flatten();
+    let versions = versions.filter_map(|e| e.file_name().to_str()?.parse::<u64>().ok());
+    let models = versions.filter_map(|version| {
+        let at = folder.join(version.to_string());
+        let names = ["model.onnx", "model.neap"];
+        let path = names.iter().map(|n| at.join(n)).find(|p| p.is_file())?;
+        Some((version, path))
+    });
+    models.max()
+}
+
+/// Letters, digits, `_`, `-` and `.`, not first.
+fn is_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    name.len() <= 128 && !name.starts_with('.') && name.chars().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn both_layouts_are_found_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for path in [
+            "a.onnx",
+            "a.neap",
+            "a.onnx.cached.neap",
+            "b.neap",
+            "c.txt",
+            ".hidden.onnx",
+            "white space.onnx",
+            "d/1/model.onnx",
+            "d/2/model.onnx",
+            "d/10/other.onnx",
+            "e/model.onnx",
+            "f.onnx.1",
+        ] {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        fs::write(root.join("d/d.toml"), "urgency = 3.0").unwrap();
+        let entries = Repository::open(root).unwrap().entries().unwrap();
+        let names: Vec<&str> = entries.keys().map(String::as_str).collect();
+        assert_eq!(names, ["a", "b", "d"]);
+        assert_eq!(entries["a"].path, root.join("a.onnx"));
+        assert_eq!(entries["d"].path, root.join("d/2/model.onnx"));
+        assert_eq!(entries["d"].version, "2");
+        assert_eq!(entries["d"].settings().unwrap().urgency, 3.0);
+        assert_eq!(entries["a"].settings(), Ok(Settings::default()));
+        assert!(Repository::open(&root.join("a.onnx")).is_err());
+        assert!(Repository::open(&root.join("nothing")).is_err());
+    }
+}

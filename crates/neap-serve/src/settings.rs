@@ -1,0 +1,196 @@
+//! `NAME.toml` beside a model: what the model file does not say.
+//!
+//! ```toml
+//! urgency = 2.0                 # how much its latency matters when memory is divided
+//! deadline = "50ms"             # an answer later than this after the request is counted as missed
+//!
+//! [shapes]                      # of inputs with dynamic dimensions
+//! image = [1, 3, 224, 224]
+//!
+//! [batch]                       # requests that wait together run together
+//! most = 8                      # rows of one run
+//! wait = "2ms"                  # for how long a request waits for others [default: not at all]
+//! ```
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+/// Checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    pub urgency: f64,
+    pub deadline: Option<Duration>,
+    pub shapes: BTreeMap<String, Vec<usize>>,
+    pub batch: Option<Batch>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch {
+    pub most_rows: usize,
+    pub wait: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            urgency: 1.0,
+            deadline: None,
+            shapes: BTreeMap::new(),
+            batch: None,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    urgency: Option<f64>,
+    deadline: Option<String>,
+    #[serde(default)]
+    shapes: BTreeMap<String, Vec<usize>>,
+    batch: Option<RawBatch>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawBatch {
+    most: usize,
+    wait: Option<String>,
+}
+
+/// More rows than this are no batch for a machine with little memory.
+const MOST_ROWS: usize = 1024;
+
+/// Larger settings are a mistake.
+const MOST_FILE_BYTES: u64 = 64 << 10;
+
+impl Settings {
+    /// Of a file, or the defaults where there is none.
+    ///
+    /// # Errors
+    /// One line that names the file, and the line in it.
+    pub fn read(path: &Path) -> Result<Settings, String> {
+        let bytes = match std::fs::metadata(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Settings::default());
+            }
+            Err(error) => return Err(format!("cannot read {}: {error}", path.display())),
+            Ok(metadata) => metadata.len(),
+        };
+        if bytes > MOST_FILE_BYTES {
+            return Err(format!("{} is too large for settings", path.display()));
+        }
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        Settings::parse(&text).map_err(|reason| format!("{}: {reason}", path.display()))
+    }
+
+    fn parse(text: &str) -> Result<Settings, String> {
+        let raw: Raw = toml::from_str(text).map_err(|error| {
+            let line = error
+                .span()
+                .map(|span| 1 + text[..span.start].matches('\n').count());
+            let place = line.map_or(String::new(), |line| format!("line {line}: "));
+            format!("{place}{}", error.message())
+        })?;
+        let time = |key: &str, text: Option<String>| match text {
+            None => Ok(None),
+            Some(text) => parse_duration(&text)
+                .map(Some)
+                .map_err(|reason| format!("{key}: {reason}")),
+        };
+        let urgency = raw.urgency.unwrap_or(1.0);
+        if !(urgency > 0.0 && urgency.is_finite()) {
+            return Err(format!("urgency: {urgency} is not above zero"));
+        }
+        let batch = match raw.batch {
+            None => None,
+            Some(batch) if !(1..=MOST_ROWS).contains(&batch.most) => {
+                return Err(format!("batch.most: write from 1 to {MOST_ROWS}"));
+            }
+            Some(batch) => Some(Batch {
+                most_rows: batch.most,
+                wait: time("batch.wait", batch.wait)?.unwrap_or_default(),
+            }),
+        };
+        let deadline = time("deadline", raw.deadline)?;
+        if deadline == Some(Duration::ZERO) {
+            return Err("deadline: nothing is done in no time".into());
+        }
+        Ok(Settings {
+            urgency,
+            deadline,
+            shapes: raw.shapes,
+            batch,
+        })
+    }
+}
+
+/// `50ms`, `2s`, `1.5s`, `500us`; up to a day.
+///
+/// # Errors
+/// What to write instead.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let unit_s = match unit.trim() {
+        "s" => 1.0,
+        "ms" => 1e-3,
+        "us" => 1e-6,
+        _ => return Err(format!("'{text}' is no time: write 50ms, 2s or 500us")),
+    };
+    let number: f64 = number
+        .parse()
+        .map_err(|_| format!("'{text}' is no time: write 50ms, 2s or 500us"))?;
+    let seconds = number * unit_s;
+    if seconds > 86_400.0 {
+        return Err(format!("'{text}' is longer than a day"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_keys() {
+        let text = "urgency = 2.5\ndeadline = '1.5s'\n[shapes]\nx = [1, 3]\n[batch]\nmost = 8\nwait = '500us'\n";
+        let expected = Settings {
+            urgency: 2.5,
+            deadline: Some(Duration::from_millis(1500)),
+            shapes: [("x".to_string(), vec![1, 3])].into(),
+            batch: Some(Batch {
+                most_rows: 8,
+                wait: Duration::from_micros(500),
+            }),
+        };
+        assert_eq!(Settings::parse(text), Ok(expected));
+        assert_eq!(Settings::parse(""), Ok(Settings::default()));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, part) in [
+            ("urgency = 0", "urgency"),
+            ("urgency = nan", "urgency"),
+            ("deadline = '5'", "deadline"),
+            ("deadline = '0s'", "deadline"),
+            ("deadline = '2days'", "deadline"),
+            ("\n[batch]\nmost = 0", "batch.most"),
+            ("[batch]\nwait = '1s'", "most"),
+            ("\nspeed = 1", "line 2"),
+            ("[shapes]\nx = [-1]", "line 2"),
+        ] {
+            let error = Settings::parse(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        let missing = Settings::read(Path::new("/nowhere/at/all.toml"));
+        assert_eq!(missing, Ok(Settings::default()));
+    }
+}
