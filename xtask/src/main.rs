@@ -20,6 +20,7 @@ mod pages;
 mod peer;
 mod planning;
 mod prediction;
+mod python;
 mod scaling;
 mod setting;
 mod sharing;

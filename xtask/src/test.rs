@@ -2,15 +2,16 @@
 //!
 //! ```text
 //!   cargo xtask test                     unit, property and end-to-end tests; ONNX's node tests; accuracy against
-//!                                        onnxruntime, with each instruction set; 64-bit Arm
-//!   cargo xtask test --part isa          only that part: tests, docs, conformance, accuracy, isa, arm
+//!                                        onnxruntime, with each instruction set; the Python package; 64-bit Arm
+//!   cargo xtask test --part isa          only that part: tests, docs, conformance, accuracy, isa, python,
+//!                                        arm
 //!   cargo xtask test --part checked      tests with overflow checks and a sanitizer, a build of its own
 //!   cargo xtask test --target aarch64    only the Arm part; an error where it is not possible
 //! ```
 //! What cannot be tested here is told at the end; with `NEAP_REQUIRE_ALL=1` it is a failure.
 
 use crate::skips::Skips;
-use crate::{accuracy, arm, checked, conformance, instruction_sets, models};
+use crate::{accuracy, arm, checked, conformance, instruction_sets, models, python};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::Command;
@@ -36,6 +37,7 @@ const PARTS: &[(&str, &str, Part)] = &[
         "all instruction sets against onnxruntime",
         instruction_sets::run,
     ),
+    ("python", "the Python package", python::run),
     ("arm", "64-bit Arm", arm_if_possible),
 ];
 

@@ -26,6 +26,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("neaptide", 4),
     ("neap-serve", 5),
     ("neap-cli", 6),
+    ("neap-py", 6),
     ("xtask", 7),
 ];
 
@@ -38,6 +39,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "neap-testing",
     "neaptide",
     "neap-cli",
+    "neap-py",
 ];
 
 /// Crates that compute only: no files, clocks, environment, threads.

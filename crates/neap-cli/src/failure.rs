@@ -58,7 +58,10 @@ impl From<neaptide::Error> for Failure {
     fn from(error: neaptide::Error) -> Failure {
         use neaptide::Error;
         match error {
-            Error::BadInput(text) | Error::Run(text) => Failure::BadInput(text),
+            Error::BadInput(text)
+            | Error::Unsupported(text)
+            | Error::Unbound(text)
+            | Error::Run(text) => Failure::BadInput(text),
             Error::Infeasible { .. } => Failure::Infeasible(error.to_string()),
             Error::DamagedCache(text) => Failure::DamagedCache(text),
             Error::Defect(text) => Failure::Internal(text),

@@ -14,7 +14,7 @@ const MAX_STRUCTURE_BYTES: u64 = 192 << 20;
 const ANONYMOUS_DIMS: [&str; 6] = ["", "?", "-1", "None", "unknown", "unk"];
 
 pub(crate) fn model(source: &Source) -> Result<ModelProto, OnnxError> {
-    let mut decoder = Decoder { source, used: 0 };
+    let mut decoder = Decoder::new(source);
     let mut model = ModelProto::default();
     let mut message = Message::whole(source);
     while let Some((number, field)) = message.next()? {
@@ -35,12 +35,16 @@ pub(crate) fn model(source: &Source) -> Result<ModelProto, OnnxError> {
     Ok(model)
 }
 
-struct Decoder<'a> {
+pub(crate) struct Decoder<'a> {
     source: &'a Source,
     used: u64,
 }
 
 impl<'a> Decoder<'a> {
+    pub(crate) fn new(source: &'a Source) -> Decoder<'a> {
+        Decoder { source, used: 0 }
+    }
+
     fn message(&self, span: Span) -> Message<'a> {
         Message::new(self.source, span)
     }
@@ -63,13 +67,13 @@ impl<'a> Decoder<'a> {
         Ok(bytes)
     }
 
-    fn string(&mut self, span: Span) -> Result<String, OnnxError> {
+    pub(crate) fn string(&mut self, span: Span) -> Result<String, OnnxError> {
         String::from_utf8(self.bytes(span)?)
             .map_err(|_| self.source.malformed(span.offset, "a name is not UTF-8"))
     }
 
     /// A key and its value.
-    fn entry(&mut self, span: Span) -> Result<(String, String), OnnxError> {
+    pub(crate) fn entry(&mut self, span: Span) -> Result<(String, String), OnnxError> {
         let (mut key, mut value) = (String::new(), String::new());
         let mut entry = self.message(span);
         while let Some((number, field)) = entry.next()? {
@@ -210,7 +214,7 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    fn tensor(&mut self, span: Span) -> Result<TensorProto, OnnxError> {
+    pub(crate) fn tensor(&mut self, span: Span) -> Result<TensorProto, OnnxError> {
         self.charge(size_of::<TensorProto>() as u64, span.offset)?;
         let mut tensor = TensorProto::default();
         let mut message = self.message(span);
@@ -265,7 +269,7 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    fn sparse(&mut self, span: Span) -> Result<SparseTensorProto, OnnxError> {
+    pub(crate) fn sparse(&mut self, span: Span) -> Result<SparseTensorProto, OnnxError> {
         let mut sparse = SparseTensorProto::default();
         let mut message = self.message(span);
         while let Some((number, field)) = message.next()? {
@@ -283,7 +287,7 @@ impl<'a> Decoder<'a> {
         Ok(sparse)
     }
 
-    fn value_info(&mut self, span: Span) -> Result<ValueInfo, OnnxError> {
+    pub(crate) fn value_info(&mut self, span: Span) -> Result<ValueInfo, OnnxError> {
         self.charge(size_of::<ValueInfo>() as u64, span.offset)?;
         let mut info = ValueInfo::default();
         let mut message = self.message(span);

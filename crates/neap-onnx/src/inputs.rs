@@ -30,6 +30,10 @@ impl Inputs {
             .collect())
     }
 
+    pub(crate) fn values(&self) -> &[ValueInfo] {
+        &self.0
+    }
+
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|input| input.name.as_str())
     }

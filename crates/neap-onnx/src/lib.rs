@@ -31,6 +31,7 @@ mod open_file;
 mod ops;
 mod order;
 mod proto;
+mod signature;
 mod skeleton;
 mod source;
 mod tensor;
@@ -41,6 +42,9 @@ pub use error::OnnxError;
 pub use extract::{Elsewhere, Extract, KeptFile, merged};
 pub use inputs::Inputs;
 pub use open_file::OpenFile;
+pub use signature::{
+    About, Declared, DeclaredDim, Signature, declared_inputs, signature, type_text,
+};
 pub use skeleton::{Bound, Skeleton};
 
 use neap_ir::{Graph, Literal};

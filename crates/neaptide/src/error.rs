@@ -2,6 +2,7 @@
 
 use crate::budget::Bytes;
 use crate::ledger::Ledger;
+use neap_onnx::OnnxError;
 use neap_store::StoreError;
 use std::path::Path;
 use thiserror::Error;
@@ -14,6 +15,14 @@ pub enum Error {
     /// The model or an input is not what it should be, or the file cannot be read or written.
     #[error("{0}")]
     BadInput(String),
+    /// The model uses an operator, an element type or an operator set that the engine does not have, or sizes that are
+    /// known only while it runs.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The model's shapes depend on the values of inputs: opened with those
+    /// ([`OpenOptions::value_hints`](crate::OpenOptions::value_hints)) it may run.
+    #[error("{0}")]
+    Unbound(String),
     /// The model cannot run in this much memory. `parts` adds up to `smallest_bytes`, the smallest budget that can be
     /// met.
     #[error(
@@ -60,6 +69,20 @@ impl From<neap_runtime::RuntimeError> for Error {
     }
 }
 
+impl From<OnnxError> for Error {
+    fn from(error: OnnxError) -> Error {
+        let text = error.to_string();
+        match error {
+            OnnxError::UnsupportedOp { .. }
+            | OnnxError::Unsupported { .. }
+            | OnnxError::Opset { .. } => Error::Unsupported(text),
+            OnnxError::DynamicShape { inputs, .. } if inputs.is_empty() => Error::Unsupported(text),
+            OnnxError::DynamicShape { .. } => Error::Unbound(text),
+            _ => Error::BadInput(text),
+        }
+    }
+}
+
 /// What is wrong with the packed file at `path`, in words that name it.
 pub(crate) fn packed_error(path: &Path, error: &StoreError) -> String {
     match error {
@@ -82,7 +105,6 @@ macro_rules! bad_input {
 
 bad_input!(
     neap_compile::ProgramError,
-    neap_onnx::OnnxError,
     neap_rewrite::RewriteError,
     neap_ir::GraphError,
     neap_store::StoreError,

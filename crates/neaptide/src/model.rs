@@ -425,7 +425,7 @@ pub(crate) fn open_bare(source: pack::Source, path: &Path, options: &OpenOptions
     })
 }
 
-fn is_packed(path: &Path) -> Result<bool> {
+pub(crate) fn is_packed(path: &Path) -> Result<bool> {
     if path
         .extension()
         .is_some_and(|e| e.eq_ignore_ascii_case("neap"))

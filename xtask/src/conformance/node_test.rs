@@ -47,7 +47,9 @@ pub(super) fn run(folder: &Path, scratch: &Path) -> Outcome {
     let path = folder.join("model.onnx");
     let first = match Model::open(&path, &options, &mut |_| {}) {
         Ok(model) => model,
-        Err(error @ Error::BadInput(_)) => return Outcome::Refused(error.to_string()),
+        Err(error @ (Error::BadInput(_) | Error::Unsupported(_) | Error::Unbound(_))) => {
+            return Outcome::Refused(error.to_string());
+        }
         Err(error) => return Outcome::Wrong(error.to_string()),
     };
     let run = |which: &str, model: Result<Model, Error>, smallest| {

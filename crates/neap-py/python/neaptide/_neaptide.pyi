@@ -1,0 +1,36 @@
+"""The native half of the package."""
+
+import os
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+__version__: str
+
+_Path = Union[str, "os.PathLike[str]"]
+_Declared = Tuple[str, str, Optional[List[Union[int, str, None]]]]
+_Signature = Tuple[List[_Declared], List[_Declared], Dict[str, Any]]
+
+def signature(path: _Path) -> _Signature: ...
+def kept_model(model: bytes, cache_dir: Optional[_Path] = None) -> str: ...
+
+class Session:
+    def __init__(
+        self,
+        path: _Path,
+        *,
+        memory_budget: Optional[str] = None,
+        threads: int = 0,
+        cache_dir: Optional[_Path] = None,
+        exact: bool = False,
+        shapes: Optional[Mapping[str, Sequence[int]]] = None,
+        progress: Optional[Callable[[str, int, int], object]] = None,
+    ) -> None: ...
+    def signature(self) -> _Signature: ...
+    def bound_outputs(self) -> Optional[List[Tuple[str, List[int]]]]: ...
+    def ledger(self) -> Optional[Dict[str, Any]]: ...
+    def set_budget(self, memory_budget: Optional[str]) -> None: ...
+    def run(
+        self,
+        names: Optional[Sequence[str]],
+        feed: Mapping[str, Any],
+        places: Optional[Sequence[Optional[Any]]] = None,
+    ) -> List[Any]: ...

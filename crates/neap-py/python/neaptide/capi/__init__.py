@@ -1,0 +1,1 @@
+"""Where onnxruntime keeps its native module; programs import their exceptions from here."""

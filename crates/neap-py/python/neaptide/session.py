@@ -1,0 +1,210 @@
+"""Sessions: a model that is open, and runs on numpy's arrays."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from neaptide import _neaptide, report
+from neaptide.capi.onnxruntime_pybind11_state import InvalidArgument, NoSuchFile
+from neaptide.info import PROVIDER, get_available_providers
+from neaptide.options import BUDGET_VARIABLE, CACHE_VARIABLE, Budget, RunOptions, SessionOptions, budget_text, choose
+from neaptide.progress import Bar
+
+Shape = List[Union[int, str, None]]
+
+
+class NodeArg:
+    """An input or output of a model: ``name``, ``type`` such as ``tensor(float)``, and ``shape``.
+
+    A dimension is a number, a name, or ``None`` where the model leaves it open.
+    """
+
+    def __init__(self, name: str, type: str, shape: Shape) -> None:
+        self.name = name
+        self.type = type
+        self.shape = shape
+
+    def __repr__(self) -> str:
+        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape!r})"
+
+
+class ModelMetadata:
+    """What the model's maker wrote into it."""
+
+    def __init__(self, about: Mapping[str, Any]) -> None:
+        self.producer_name: str = about["producer_name"]
+        self.graph_name: str = about["graph_name"]
+        self.domain: str = about["domain"]
+        self.description: str = about["description"]
+        self.graph_description: str = about["graph_description"]
+        self.version: int = about["version"]
+        self.custom_metadata_map: Dict[str, str] = dict(about["custom_metadata_map"])
+
+
+class InferenceSession:
+    """A model that is open.
+
+    ``path_or_bytes``
+        An ``.onnx`` (with external data beside it, if it has any), a ``.neap``, or the bytes of either. Bytes are
+        kept as a file in the cache folder, because weights are read from there while the model runs.
+    ``sess_options``
+        Among them the memory budget.
+    ``providers``, ``provider_options``
+        ``("NeaptideExecutionProvider", {"memory_budget": "64MiB"})`` gives a budget, too. Others are said to be
+        unknown, and passed over.
+
+    The model is packed when it is opened for the first time, or, where its inputs have open dimensions, when it
+    runs for the first time. Later runs may have other shapes: nothing is packed again.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: Union[str, bytes, "os.PathLike[str]"],
+        sess_options: Optional[SessionOptions] = None,
+        providers: Optional[Sequence[Union[str, Tuple[str, Dict[Any, Any]]]]] = None,
+        provider_options: Optional[Sequence[Dict[Any, Any]]] = None,
+        **kwargs: Any,
+    ) -> None:
+        self._sess_options = sess_options if sess_options is not None else SessionOptions()
+        self._provider_options = _provider_options(providers, provider_options)
+        self._budget = choose(
+            self._sess_options.memory_budget, self._provider_options.get("memory_budget"), BUDGET_VARIABLE
+        )
+        cache_dir = choose(self._sess_options.cache_dir, self._provider_options.get("cache_dir"), CACHE_VARIABLE)
+        if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
+            path = _neaptide.kept_model(bytes(path_or_bytes), cache_dir)
+        else:
+            path = os.fspath(path_or_bytes)
+            if not os.path.exists(path):
+                raise NoSuchFile(f"Load model from {path} failed: File doesn't exist")
+        self._path = os.fspath(path)
+        self._native = self._open(cache_dir)
+        inputs, outputs, about = self._signature
+        self._inputs = [NodeArg(name, type, shape or []) for name, type, shape in inputs]
+        bound = dict(self._native.bound_outputs() or [])
+        self._outputs = [
+            NodeArg(name, type, _refined(shape, bound.get(name))) for name, type, shape in outputs
+        ]
+        self._meta = ModelMetadata(about)
+        report.note(self)
+
+    def _open(self, cache_dir: Optional[str]) -> "_neaptide.Session":
+        # What is no model says so here, by its own class of error.
+        is_packed = self._path.endswith(".neap")
+        declared = None if is_packed else _neaptide.signature(self._path)
+        shapes = {}
+        for name, _, shape in declared[0] if declared else []:
+            sizes = [self._sess_options._free_dimensions.get(d, d) if isinstance(d, str) else d for d in shape or [None]]
+            if sizes != shape and all(isinstance(size, int) for size in sizes):
+                shapes[name] = sizes
+        native = _neaptide.Session(
+            self._path,
+            memory_budget=budget_text(self._budget),
+            threads=self._sess_options.intra_op_num_threads,
+            cache_dir=cache_dir,
+            exact=self._sess_options.exact or self._sess_options.use_deterministic_compute,
+            shapes=shapes,
+            progress=Bar(os.path.basename(self._path)),
+        )
+        self._signature = declared or native.signature()
+        return native
+
+    def run(
+        self,
+        output_names: Optional[Sequence[str]],
+        input_feed: Mapping[str, Any],
+        run_options: Optional[RunOptions] = None,
+    ) -> List[Any]:
+        """Runs the model.
+
+        ``output_names`` are the outputs that are wanted, in that order; ``None`` or nothing means all.
+        ``input_feed`` has an array for each input, by name. Arrays that are row-major are read where they lie.
+        """
+        return self._native.run(output_names, input_feed)
+
+    def get_inputs(self) -> List[NodeArg]:
+        """Inputs that a caller gives, as the model declares them."""
+        return self._inputs
+
+    def get_outputs(self) -> List[NodeArg]:
+        """Outputs, as the model declares them; with sizes where the inputs' shapes are fixed."""
+        return self._outputs
+
+    def get_overridable_initializers(self) -> List[NodeArg]:
+        """None: weights cannot be replaced by inputs."""
+        return []
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model's maker wrote into it."""
+        return self._meta
+
+    def get_providers(self) -> List[str]:
+        """The same for every session."""
+        return get_available_providers()
+
+    def get_provider_options(self) -> Dict[str, Dict[str, str]]:
+        """Options in force, by provider."""
+        options = {} if self._budget is None else {"memory_budget": str(self._budget)}
+        return {PROVIDER: options, "CPUExecutionProvider": {}}
+
+    def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
+        """Changes the budget, if the options give one. There are no other providers."""
+        budget = _provider_options(providers, provider_options).get("memory_budget")
+        if budget is not None:
+            self.set_memory_budget(budget)
+
+    def get_session_options(self) -> SessionOptions:
+        """The options that the session was opened with."""
+        return self._sess_options
+
+    def disable_fallback(self) -> None:
+        """Does nothing: there is nothing to fall back to."""
+
+    def enable_fallback(self) -> None:
+        """Does nothing: there is nothing to fall back to."""
+
+    def set_memory_budget(self, memory_budget: Budget) -> None:
+        """Runs within another budget from now on. Memory above it is given back before this returns."""
+        self._native.set_budget(budget_text(memory_budget))
+        self._budget = memory_budget
+
+    def memory(self) -> Optional[Dict[str, Any]]:
+        """Where the planned peak goes, in bytes by part, with ``total_bytes`` and ``budget_bytes``.
+
+        ``None`` before the shapes of the inputs are known.
+        """
+        return self._native.ledger()
+
+
+def _refined(declared: Optional[Shape], bound: Optional[List[int]]) -> Shape:
+    """A declared shape, or what it is bound to where the model says less."""
+    if bound is not None and (declared is None or None in declared):
+        return list(bound)
+    return declared or []
+
+
+def _provider_options(providers: Any, provider_options: Any) -> Dict[Any, Any]:
+    """Options that are given to this engine, under either of its names. Warns of providers that are unknown."""
+    found: Dict[Any, Any] = {}
+    names = list(providers or [])
+    given = list(provider_options or [])
+    if given and len(given) != len(names):
+        raise ValueError("provider_options and providers must be of the same length")
+    for index, provider in enumerate(names):
+        options = given[index] if given else {}
+        if isinstance(provider, (tuple, list)):
+            if len(provider) != 2:
+                raise InvalidArgument(f"{provider!r} is no provider: give a name, or a name and a dict of options")
+            provider, options = provider
+        if provider not in get_available_providers():
+            known = ", ".join(get_available_providers())
+            warnings.warn(
+                f"Specified provider '{provider}' is not in available provider names. Available providers: '{known}'",
+                UserWarning,
+                stacklevel=3,
+            )
+        else:
+            found.update(options or {})
+    return found

@@ -1,0 +1,36 @@
+//! The native half of the Python package `neaptide`. The other half, in `python/neaptide`, has the names and habits of
+//! onnxruntime; this one has sessions.
+//!
+//! ```text
+//!   arrays    numpy arrays as tensors of the engine, without a copy; places for outputs
+//!   failure   the engine's errors as Python's exceptions
+//!   options   how a session is opened
+//!   session   opens and runs, without the interpreter's lock
+//!   listener  tells Python how far packing is
+//! ```
+
+mod arrays;
+mod failure;
+mod listener;
+mod options;
+mod session;
+mod signature;
+
+use pyo3::prelude::*;
+
+/// Sessions of Neaptide; use the package `neaptide`.
+#[pymodule(gil_used = true)]
+mod _neaptide {
+    #[pymodule_export]
+    use crate::options::kept_model;
+    #[pymodule_export]
+    use crate::session::Session;
+    #[pymodule_export]
+    use crate::signature::signature;
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,114 @@
+//! The Python package: its wheel is built, installed into a fresh environment, and tested there.
+//!
+//! ```text
+//!   target/python/tools    maturin, pytest and the reference engine: made once for a list of requirements
+//!   target/python/wheels   the wheel of this build
+//!   target/python/fresh    an environment with nothing but the wheel; tests find their tools in the other one
+//! ```
+
+use crate::skips::Skips;
+use crate::test::check;
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const REQUIREMENTS: &str = "scripts/requirements-python.txt";
+
+/// Builds, installs and tests the package.
+///
+/// # Errors
+/// When anything of that fails; without Python it is skipped.
+pub fn run(root: &Path, skips: &Skips) -> Result<()> {
+    let Some(tools) = tools(root)? else {
+        return skips.skip("the Python package: no Python environment can be made");
+    };
+    let wheel = wheel(root, &tools)?;
+    let python = install(root, &tools, &wheel)?;
+    let mut tests = Command::new(python);
+    tests.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]);
+    check(tests.current_dir(root), "tests of the Python package")
+}
+
+/// The folder of an environment with what building and testing needs; `None` where it cannot be had.
+fn tools(root: &Path) -> Result<Option<PathBuf>> {
+    let folder = root.join("target/python/tools");
+    let (wanted, marker) = (root.join(REQUIREMENTS), folder.join("requirements.txt"));
+    let text = fs::read_to_string(&wanted).context(REQUIREMENTS)?;
+    if fs::read_to_string(&marker).is_ok_and(|made| made == text) {
+        return Ok(Some(folder));
+    }
+    let mut make = Command::new("python3");
+    make.args(["-m", "venv", "--clear"]).arg(&folder);
+    let mut fill = Command::new(folder.join("bin/python"));
+    fill.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "-r",
+    ]);
+    for command in [&mut make, fill.arg(&wanted)] {
+        if !command.status().is_ok_and(|status| status.success()) {
+            return Ok(None);
+        }
+    }
+    fs::write(marker, text)?;
+    Ok(Some(folder))
+}
+
+/// Builds the wheel for this machine.
+fn wheel(root: &Path, tools: &Path) -> Result<PathBuf> {
+    let folder = root.join("target/python/wheels");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    let mut build = Command::new(tools.join("bin/maturin"));
+    build.args(["build", "--release", "--locked", "--quiet", "--out"]);
+    build.arg(&folder).current_dir(root);
+    // What cargo tells its own programs would have the engine built anew.
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CARGO_")) {
+        if name != "CARGO_HOME" && name != "CARGO_TARGET_DIR" {
+            build.env_remove(name);
+        }
+    }
+    check(&mut build, "building the wheel")?;
+    let mut files = fs::read_dir(&folder)?;
+    match (files.next(), files.next()) {
+        (Some(wheel), None) => Ok(wheel?.path()),
+        _ => bail!("{} does not hold one wheel", folder.display()),
+    }
+}
+
+/// Makes an environment with nothing but the wheel, and gives its Python. Packages of the other environment come after
+/// its own.
+fn install(root: &Path, tools: &Path, wheel: &Path) -> Result<PathBuf> {
+    let folder = root.join("target/python/fresh");
+    let mut make = Command::new(tools.join("bin/python"));
+    make.args(["-m", "venv", "--clear", "--without-pip"])
+        .arg(&folder);
+    check(&mut make, "making a Python environment")?;
+    let python = folder.join("bin/python");
+    let mut install = Command::new(tools.join("bin/python"));
+    install.args(["-m", "pip", "--disable-pip-version-check", "--python"]);
+    install
+        .arg(&python)
+        .args(["install", "--quiet", "--no-deps"]);
+    check(install.arg(wheel), "installing the wheel")?;
+    let packages = packages(&folder)?;
+    fs::write(
+        packages.join("tools.pth"),
+        format!("{}\n", self::packages(tools)?.display()),
+    )?;
+    Ok(python)
+}
+
+/// Where an environment keeps its packages.
+fn packages(environment: &Path) -> Result<PathBuf> {
+    let mut versions = fs::read_dir(environment.join("lib"))?;
+    let version = versions
+        .next()
+        .context("an environment without packages")??;
+    Ok(version.path().join("site-packages"))
+}
