@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod interval;
+mod lane;
 mod plan;
 pub mod render;
 pub mod sets;
@@ -21,12 +22,13 @@ mod validate;
 mod workload;
 
 pub use interval::{BufferId, ByteRange, KernelId, PanelRange, StepId, StepRange};
+pub use lane::{Lane, LaneId, LaneKind, Lanes, LinkId, MOST_WAITS, Turn, Wait};
 pub use plan::{
     AfterCompute, Compute, ExecutionPlan, Load, PreparedPanels, ResidentLoad, Return, Store,
     WeightsAt, whole_blocks,
 };
 pub use space::{Area, Place, Space, SpaceId, SpaceKind};
-pub use timeline::{Lane, RunTiming, Span, Timeline};
+pub use timeline::{RunTiming, Span, Timeline};
 pub use transition::{Held, Home, Keep, Transition, validate_transition};
 pub use validate::{Verdict, Violation, check_workload, validate};
 pub use workload::{BufferSpec, Extent, PanelSpec, RowTable, StepSpec, Workload};

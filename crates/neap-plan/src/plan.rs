@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Area, BLOCK_BYTES, BufferId, ByteRange, PanelRange, Place, Space, SpaceId, SpaceKind, StepId,
+    Area, BLOCK_BYTES, BufferId, ByteRange, LaneId, Lanes, PanelRange, Place, Space, SpaceId,
+    SpaceKind, StepId, Turn, Wait,
 };
 
 /// A cyclic plan: the same loads, stores and computes in every run, the tail of one run prefetching the head of
@@ -23,6 +24,9 @@ pub struct ExecutionPlan {
     pub digest: String,
     /// What addresses are in, by [`SpaceId`].
     pub spaces: Vec<Space>,
+    /// What goes on at the same time, by [`LaneId`].
+    #[serde(default)]
+    pub lanes: Lanes,
     /// Where each buffer lies until it returns elsewhere, by `BufferId`.
     pub buffers: Vec<Place>,
     /// Where each step's workspace is, by `StepId` (anywhere where the workspace is empty).
@@ -33,7 +37,7 @@ pub struct ExecutionPlan {
     /// Panels in the form that kernels take, sorted by step: one entry for each step that has them so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prepared: Vec<PreparedPanels>,
-    /// Loads of one run, in the order in which the load lane starts them.
+    /// Loads of one run. Those of a lane are in the order in which it starts them; so are computes and stores.
     pub loads: Vec<Load>,
     /// Loads are handed to storage in groups: when all before have arrived, as many as may start then and
     /// have together at most so many bytes, but at least one. For storage that reports no read before all
@@ -45,9 +49,9 @@ pub struct ExecutionPlan {
     /// ```
     #[serde(default, skip_serializing_if = "is_zero_bytes")]
     pub group_bytes: u64,
-    /// Computes of one run, in order.
+    /// Computes of one run, in order of steps.
     pub computes: Vec<Compute>,
-    /// Stores of one run, in the order in which the store lane starts them.
+    /// Stores of one run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stores: Vec<Store>,
     /// Buffers that come back after they were stored, sorted by buffer, then by step.
@@ -76,20 +80,17 @@ pub struct PreparedPanels {
 }
 
 /// Whole blocks of a file, read to memory in each run: weights, or from the spill file an activation that was stored
-/// there. Offsets and `bytes` are multiples of [`crate::BLOCK_BYTES`]. A load from the spill file has `run_back` 0
-/// and belongs to one [`Return`].
+/// there. Offsets and `bytes` are multiples of [`crate::BLOCK_BYTES`]. A load from the spill file waits for nothing of the
+/// run before and belongs to one [`Return`].
+///
+/// It waits for the computes that use the memory which it fills, and for the stores that empty it, or wrote what it reads
+/// back. Only a load may wait for the run before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Load {
     pub from: Place,
     pub bytes: u64,
     pub to: Place,
-    /// The earliest moment at which it may start. Loads start in plan order, so a load also waits for
-    /// those before it to have started.
-    pub after: AfterCompute,
-    /// It also waits for the first `stores` stores of run `r − after.run_back` to be complete: those that
-    /// empty the memory that it fills, and the one that wrote what it reads back.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub stores: u32,
+    pub turn: Turn,
 }
 
 /// A whole buffer, written to the spill file. Offsets and `bytes` are multiples of
@@ -109,9 +110,8 @@ pub struct Store {
     pub bytes: u64,
     /// Where it goes in the spill file.
     pub to: Place,
-    /// It may start when the first `after` computes of its run are done, and the stores before it have
-    /// started.
-    pub after: u32,
+    /// It waits for the computes that write what it stores, one at least.
+    pub turn: Turn,
 }
 
 /// From `step` on, `buffer` lies where the load of that index puts it. Between its last use before
@@ -123,13 +123,13 @@ pub struct Return {
     pub load: u32,
 }
 
-/// "When `computes` computes of run `r − run_back` are done", for a load of run `r`.
+/// "When `computes` computes of run `r − run_back` are done", for a load of run `r`: what a [`Turn`] waits for of one
+/// compute lane, as a moment of that lane.
 ///
 /// `run_back` is 0 or 1. With 1, `computes` is less than the number of computes: "after all of the
-/// previous run" is written [`AfterCompute::START`], which also waits for that run's stores to be complete
+/// previous run" is [`AfterCompute::START`], which also waits for that run's stores to be complete
 /// and its outputs to be taken.
-/// Before the first run, dependencies on the run before it hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AfterCompute {
     pub run_back: u32,
     pub computes: u32,
@@ -142,12 +142,8 @@ pub struct Compute {
     /// The panels that this slice computes; [`PanelRange::NONE`] for a step without panels.
     pub panels: PanelRange,
     pub weights: WeightsAt,
-    /// It may start when the first `needs` loads of this run are complete.
-    pub needs: u32,
-    /// It also waits for the first `stores` stores of this run to be complete: those that empty the
-    /// memory that it writes to.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub stores: u32,
+    /// It waits for the loads that bring its weights, and for the stores that empty the memory which it writes to.
+    pub turn: Turn,
 }
 
 /// Where the first byte wanted is of each of a compute's weights (of the weights, not of the
@@ -157,7 +153,7 @@ pub struct WeightsAt {
     /// The slice's panels, contiguous. `None` for a step without panels.
     pub panels: Option<Place>,
     /// Each of the step's extents, in the step's order.
-    pub extents: Vec<Place>,
+    pub extents: Box<[Place]>,
     /// The table, when it is loaded whole. `None` with a table: the step reads its rows from storage.
     pub table: Option<Place>,
 }
@@ -168,6 +164,39 @@ impl AfterCompute {
         run_back: 0,
         computes: 0,
     };
+
+    /// The earliest moment of a compute lane at which an action with that turn may start.
+    pub fn of(turn: Turn, lane: LaneId) -> AfterCompute {
+        match turn.wait_for(lane) {
+            Some(wait) => AfterCompute {
+                run_back: wait.run_back.into(),
+                computes: wait.count,
+            },
+            None => AfterCompute {
+                run_back: turn.run_back().into(),
+                computes: 0,
+            },
+        }
+    }
+
+    /// The turn of a load of [`LaneId::LOAD`] that waits for this in [`LaneId::COMPUTE`], and for so many stores of the
+    /// same run.
+    ///
+    /// # Panics
+    /// If `run_back` is more than 1.
+    pub fn load(self, stores: u32) -> Turn {
+        let run_back = u8::try_from(self.run_back).unwrap_or(u8::MAX);
+        let wait = |lane, count| Wait {
+            lane,
+            count,
+            run_back,
+        };
+        let turn = Turn::of(LaneId::LOAD).wait(wait(LaneId::COMPUTE, self.computes));
+        match stores {
+            0 => turn,
+            _ => turn.wait(wait(LaneId::STORE, stores)),
+        }
+    }
 
     /// Unrolled time, in computes, for a load of run `run` when a run has `n` computes. Saturates at 0,
     /// the time at which a session opens.
@@ -185,9 +214,26 @@ impl Load {
     pub fn area(&self) -> Area {
         self.to.area(self.bytes)
     }
+
+    /// The earliest moment of the compute lane at which it may start, on a machine with the default lanes.
+    pub fn after(&self) -> AfterCompute {
+        AfterCompute::of(self.turn, LaneId::COMPUTE)
+    }
+}
+
+impl Compute {
+    /// So many loads of its run it waits for, on a machine with the default lanes.
+    pub fn needs(&self) -> u32 {
+        self.turn.count(LaneId::LOAD)
+    }
 }
 
 impl Store {
+    /// So many computes of its run it waits for, on a machine with the default lanes.
+    pub fn after(&self) -> u32 {
+        self.turn.count(LaneId::COMPUTE)
+    }
+
     /// The memory that it reads.
     pub fn area(&self) -> Area {
         self.from.area(self.bytes)
@@ -201,11 +247,6 @@ impl Store {
 /// Bytes that a buffer takes when it is ever stored: direct I/O moves whole blocks.
 pub fn whole_blocks(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES)
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref)]
-fn is_zero(count: &u32) -> bool {
-    *count == 0
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)]
@@ -295,7 +336,7 @@ impl ExecutionPlan {
         let written = self.computes.iter().rposition(writes);
         let written = written.map_or(0, |compute| compute as u32 + 1);
         let last = self.stores.iter().rev();
-        let mut last = last.filter(|s| s.buffer == buffer && (written..=n).contains(&s.after));
+        let mut last = last.filter(|s| s.buffer == buffer && (written..=n).contains(&s.after()));
         match last.next() {
             Some(store) => store.to,
             None => {

@@ -2,14 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The three lanes of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Lane {
-    Load,
-    Compute,
-    Store,
-}
+use crate::LaneId;
 
 /// One action on one lane.
 ///
@@ -21,9 +14,9 @@ pub enum Lane {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
-    pub lane: Lane,
+    pub lane: LaneId,
     pub run: u32,
-    /// Index into the plan's loads, computes or stores.
+    /// Index into the plan's loads, computes or stores, whichever the lane's actions are.
     pub action: u32,
     /// When the lane turned to it: for a compute, when the one before it ended (or the run began);
     /// `start_ns - ready_ns` is its stall. For a load or store, when its dependency held.
@@ -75,7 +68,7 @@ impl Timeline {
         self.runs.last()
     }
 
-    pub fn spans_of(&self, lane: Lane, run: u32) -> impl Iterator<Item = &Span> {
+    pub fn spans_of(&self, lane: LaneId, run: u32) -> impl Iterator<Item = &Span> {
         self.spans
             .iter()
             .filter(move |s| s.lane == lane && s.run == run)

@@ -8,9 +8,9 @@
 //! ```
 
 use neap_plan::{
-    AfterCompute, BufferSpec, Compute, ExecutionPlan, Extent, KernelId, Lane, Load, PanelRange,
-    PanelSpec, Place, PreparedPanels, ResidentLoad, RunTiming, Space, Span, StepId, StepRange,
-    StepSpec, Timeline, Verdict, Violation, WeightsAt, Workload, render, validate,
+    AfterCompute, BufferSpec, Compute, ExecutionPlan, Extent, KernelId, LaneId, Lanes, Load,
+    PanelRange, PanelSpec, Place, PreparedPanels, ResidentLoad, RunTiming, Space, Span, StepId,
+    StepRange, StepSpec, Timeline, Turn, Verdict, Violation, WeightsAt, Workload, render, validate,
 };
 
 const BLOCK: u64 = 4096;
@@ -63,20 +63,19 @@ fn plan() -> ExecutionPlan {
             extents: extents.iter().map(|&at| Place::work(at)).collect(),
             table: None,
         },
-        needs,
-        stores: 0,
+        turn: Turn::of(LaneId::COMPUTE).after(LaneId::LOAD, needs),
     };
     let load = |file_block: u64, blocks: u64, at: u64, run_back, computes| Load {
         from: Place::packed(file_block * BLOCK),
         bytes: blocks * BLOCK,
         to: Place::work(at * BLOCK),
-        after: AfterCompute { run_back, computes },
-        ..Load::default()
+        turn: AfterCompute { run_back, computes }.load(0),
     };
     ExecutionPlan {
         strategy: "by hand".into(),
         digest: "d".into(),
         spaces: Space::of_host(3 * BLOCK, 4 * BLOCK, 4 * BLOCK, 0),
+        lanes: Lanes::default(),
         buffers: vec![Place::work(0)],
         workspaces: vec![Place::work(0), Place::work(1024)],
         resident: vec![],
@@ -110,12 +109,12 @@ fn timeline() -> Timeline {
     };
     Timeline {
         spans: vec![
-            span(Lane::Load, 0, 0, 0, 80),
-            span(Lane::Compute, 0, 0, 80, 100),
-            span(Lane::Load, 1, 100, 100, 140),
-            span(Lane::Load, 2, 100, 100, 180),
-            span(Lane::Compute, 1, 100, 140, 160),
-            span(Lane::Compute, 2, 160, 180, 200),
+            span(LaneId::LOAD, 0, 0, 0, 80),
+            span(LaneId::COMPUTE, 0, 0, 80, 100),
+            span(LaneId::LOAD, 1, 100, 100, 140),
+            span(LaneId::LOAD, 2, 100, 100, 180),
+            span(LaneId::COMPUTE, 1, 100, 140, 160),
+            span(LaneId::COMPUTE, 2, 160, 180, 200),
         ],
         runs: vec![RunTiming {
             start_ns: 0,
@@ -146,10 +145,11 @@ fn the_plan_is_valid_and_its_verdict_known() {
 fn what_the_next_run_prefetches_may_not_be_overwritten_either() {
     // Loaded in the tail of the run before, a's weights would lie on b's panels …
     let mut p = plan();
-    p.loads[0].after = AfterCompute {
+    p.loads[0].turn = AfterCompute {
         run_back: 1,
         computes: 2,
-    };
+    }
+    .load(0);
     let overlap =
         |p: &ExecutionPlan| matches!(validate(&workload(), p), Err(Violation::Overlap { .. }));
     assert!(overlap(&p));
@@ -159,15 +159,17 @@ fn what_the_next_run_prefetches_may_not_be_overwritten_either() {
     p.computes[0].weights.extents[0] = Place::work(3 * BLOCK + BLOCK - 50);
     assert!(validate(&workload(), &p).is_ok());
     // Each run's are loaded when the run before has used its own, and no earlier.
-    p.loads[0].after = AfterCompute {
+    p.loads[0].turn = AfterCompute {
         run_back: 1,
         computes: 1,
-    };
+    }
+    .load(0);
     assert!(validate(&workload(), &p).is_ok());
-    p.loads[0].after = AfterCompute {
+    p.loads[0].turn = AfterCompute {
         run_back: 1,
         computes: 0,
-    };
+    }
+    .load(0);
     assert!(overlap(&p));
 }
 
@@ -199,7 +201,7 @@ fn resident() -> ExecutionPlan {
     p.loads.clear();
     p.resident = vec![load(1, 1, 3, 0), load(0, 1, 2, 0), load(2, 2, 0, 1)];
     for c in &mut p.computes {
-        c.needs = 0;
+        c.turn = Turn::of(LaneId::COMPUTE);
     }
     p.computes[0].weights.extents[0] = Place::resident(3 * BLOCK - 50);
     p.computes[1].weights.panels = Some(Place::resident(0));

@@ -9,9 +9,9 @@
 //! ```
 
 use neap_plan::{
-    AfterCompute, BLOCK_BYTES, BufferId, BufferSpec, Compute, ExecutionPlan, Lane, Load,
+    AfterCompute, BLOCK_BYTES, BufferId, BufferSpec, Compute, ExecutionPlan, LaneId, Lanes, Load,
     PanelRange, Place, Return, RunTiming, Space, Span, StepId, StepRange, StepSpec, Store,
-    Timeline, Violation, WeightsAt, Workload, render, validate,
+    Timeline, Turn, Violation, Wait, WeightsAt, Workload, render, validate,
 };
 
 const BLOCK: u64 = BLOCK_BYTES;
@@ -54,13 +54,15 @@ fn plan() -> ExecutionPlan {
         step: StepId(step),
         panels: PanelRange::NONE,
         weights: WeightsAt::default(),
-        needs,
-        stores,
+        turn: Turn::of(LaneId::COMPUTE)
+            .after(LaneId::LOAD, needs)
+            .after(LaneId::STORE, stores),
     };
     ExecutionPlan {
         strategy: "by hand".into(),
         digest: "d".into(),
         spaces: Space::of_host(2 * BLOCK, 0, 0, 2 * BLOCK),
+        lanes: Lanes::default(),
         buffers: vec![0, BLOCK, 0].into_iter().map(Place::work).collect(),
         workspaces: vec![Place::work(0); 4],
         resident: vec![],
@@ -70,11 +72,7 @@ fn plan() -> ExecutionPlan {
             from: Place::spill(0),
             bytes: BLOCK,
             to: Place::work(BLOCK),
-            after: AfterCompute {
-                run_back: 0,
-                computes: 3,
-            },
-            stores: 1,
+            turn: after(3).load(1),
         }],
         computes: vec![
             compute(0, 0, 0),
@@ -87,7 +85,7 @@ fn plan() -> ExecutionPlan {
             from: Place::work(0),
             bytes: BLOCK,
             to: Place::spill(0),
-            after: 1,
+            turn: stored_after(1),
         }],
         returns: vec![Return {
             buffer: A,
@@ -95,6 +93,21 @@ fn plan() -> ExecutionPlan {
             load: 0,
         }],
     }
+}
+
+fn after(computes: u32) -> AfterCompute {
+    AfterCompute {
+        run_back: 0,
+        computes,
+    }
+}
+
+fn stored_after(computes: u32) -> Turn {
+    Turn::of(LaneId::STORE).after(LaneId::COMPUTE, computes)
+}
+
+fn waits(turn: &mut Turn, lane: LaneId, count: u32) {
+    *turn = turn.after(lane, count);
 }
 
 /// What `validate` finds when the plan is changed.
@@ -117,26 +130,26 @@ fn the_plan_is_valid_and_needs_less_than_all_at_once() {
 #[test]
 fn memory_is_reused_only_when_the_store_is_complete() {
     // Compute 2 writes c where a lay, without waiting.
-    let found = changed(|p| p.computes[2].stores = 0);
+    let found = changed(|p| waits(&mut p.computes[2].turn, LaneId::STORE, 0));
     assert!(matches!(found, Violation::Overlap { .. }), "{found}");
     // If an earlier compute waits, a later one need not.
     let mut p = plan();
-    p.stores[0].after = 1;
-    p.computes[1].stores = 1;
-    p.computes[2].stores = 0;
+    p.stores[0].turn = stored_after(1);
+    waits(&mut p.computes[1].turn, LaneId::STORE, 1);
+    waits(&mut p.computes[2].turn, LaneId::STORE, 0);
     assert!(validate(&workload(), &p).is_ok());
 }
 
 #[test]
 fn what_comes_back_is_what_was_stored_before() {
     // The load does not wait for the store.
-    let found = changed(|p| p.loads[0].stores = 0);
+    let found = changed(|p| waits(&mut p.loads[0].turn, LaneId::STORE, 0));
     assert!(matches!(found, Violation::Return { .. }), "{found}");
     // It reads another place.
     let found = changed(|p| p.loads[0].from.offset = BLOCK);
     assert!(matches!(found, Violation::Return { .. }), "{found}");
     // The step does not wait for the load.
-    let found = changed(|p| p.computes[3].needs = 0);
+    let found = changed(|p| waits(&mut p.computes[3].turn, LaneId::LOAD, 0));
     assert!(matches!(found, Violation::Return { .. }), "{found}");
     // Without the return, a lies under c.
     let found = changed(|p| p.returns.clear());
@@ -144,7 +157,7 @@ fn what_comes_back_is_what_was_stored_before() {
     let found = changed(|p| {
         p.returns.clear();
         p.loads.clear();
-        p.computes[3].needs = 0;
+        waits(&mut p.computes[3].turn, LaneId::LOAD, 0);
     });
     assert!(matches!(found, Violation::Store { .. }), "{found}");
     // It comes a step later than it is read.
@@ -161,7 +174,7 @@ fn what_is_written_after_the_store_is_not_lost() {
     let found = validate(&w, &plan()).expect_err("compute 1 writes a after its store may start");
     assert!(matches!(found, Violation::Return { .. }), "{found}");
     let mut p = plan();
-    p.stores[0].after = 2;
+    p.stores[0].turn = stored_after(2);
     assert!(validate(&w, &p).is_ok());
     // Nobody says which steps use a: each may.
     for step in &mut w.steps {
@@ -179,15 +192,14 @@ fn stores_are_whole_blocks_from_where_the_buffer_lies() {
         |s: &mut Store| s.bytes = BLOCK - 96,
         |s: &mut Store| s.to.offset = 512,
         |s: &mut Store| s.buffer = BufferId(7),
-        |s: &mut Store| s.after = 0,
-        |s: &mut Store| s.after = 5,
+        |s: &mut Store| s.turn = Turn::of(LaneId::STORE),
+        |s: &mut Store| s.turn = stored_after(5),
+        |s: &mut Store| s.turn.lane = LaneId::LOAD,
+        |s: &mut Store| s.turn.lane = LaneId(3),
     ] {
         let found = changed(|p| change(&mut p.stores[0]));
         assert!(
-            matches!(
-                found,
-                Violation::Store { .. } | Violation::StoreNeeded { .. }
-            ),
+            matches!(found, Violation::Store { .. } | Violation::Wait { .. }),
             "{found}"
         );
     }
@@ -202,17 +214,45 @@ fn stores_are_whole_blocks_from_where_the_buffer_lies() {
 #[test]
 fn nothing_waits_in_a_circle() {
     // Compute 2 waits for a store that waits for it.
-    let found = changed(|p| p.stores[0].after = 3);
-    assert!(matches!(found, Violation::StoreNeeded { .. }), "{found}");
-    // The load waits for the compute that needs it.
-    let found = changed(|p| p.loads[0].after.computes = 4);
+    let found = changed(|p| p.stores[0].turn = stored_after(3));
     assert!(matches!(found, Violation::Deadlock { .. }), "{found}");
-    let found = changed(|p| p.computes[3].stores = 2);
-    assert!(matches!(found, Violation::StoreNeeded { .. }), "{found}");
-    let found = changed(|p| p.loads[0].stores = 2);
-    assert!(matches!(found, Violation::StoreNeeded { .. }), "{found}");
-    let found = changed(|p| p.loads[0].after.run_back = 1);
-    assert!(matches!(found, Violation::Dependency { .. }), "{found}");
+    // The load waits for the compute that needs it.
+    let found = changed(|p| p.loads[0].turn = after(4).load(1));
+    assert!(matches!(found, Violation::Deadlock { .. }), "{found}");
+    let found = changed(|p| waits(&mut p.computes[3].turn, LaneId::STORE, 2));
+    assert!(matches!(found, Violation::Wait { .. }), "{found}");
+    let found = changed(|p| waits(&mut p.loads[0].turn, LaneId::STORE, 2));
+    assert!(matches!(found, Violation::Wait { .. }), "{found}");
+    let a_run_back = |lane, count| Wait {
+        lane,
+        count,
+        run_back: 1,
+    };
+    let found = changed(|p| {
+        p.loads[0].turn = Turn::of(LaneId::LOAD).wait(a_run_back(LaneId::COMPUTE, 3));
+    });
+    assert!(matches!(found, Violation::Wait { .. }), "{found}");
+    // Waits that the executor would not follow.
+    for wait in [
+        a_run_back(LaneId::LOAD, 1),
+        a_run_back(LaneId::STORE, 0),
+        Wait {
+            run_back: 0,
+            ..a_run_back(LaneId(3), 1)
+        },
+        Wait {
+            run_back: 0,
+            ..a_run_back(LaneId::COMPUTE, 1)
+        },
+    ] {
+        let found = changed(|p| p.computes[3].turn = p.computes[3].turn.wait(wait));
+        assert!(matches!(found, Violation::Wait { .. }), "{found}");
+    }
+    let found = changed(|p| {
+        let turn = Turn::of(LaneId::STORE).wait(a_run_back(LaneId::COMPUTE, 1));
+        p.stores[0].turn = turn;
+    });
+    assert!(matches!(found, Violation::Wait { .. }), "{found}");
 }
 
 #[test]
@@ -222,11 +262,11 @@ fn a_load_may_come_where_a_buffer_is_stored_from_if_it_waits_itself() {
     p.spaces[0].bytes = 3 * BLOCK;
     p.buffers[2].offset = 2 * BLOCK;
     p.loads[0].to.offset = 0;
-    p.loads[0].after.computes = 2;
-    p.computes[2].stores = 0;
+    p.loads[0].turn = after(2).load(1);
+    waits(&mut p.computes[2].turn, LaneId::STORE, 0);
     assert!(validate(&workload(), &p).is_ok());
     // While it is still read there, it may not.
-    p.loads[0].after.computes = 1;
+    p.loads[0].turn = after(1).load(1);
     let found = validate(&workload(), &p).expect_err("a is read by compute 1");
     assert!(matches!(found, Violation::Overlap { .. }), "{found}");
 }
@@ -245,13 +285,13 @@ fn the_spill_file_holds_what_is_still_to_be_read() {
         from: Place::work(BLOCK),
         bytes: BLOCK,
         to: Place::spill(BLOCK),
-        after: 2,
+        turn: stored_after(2),
     });
     p.loads[0].to.offset = 0;
     p.loads.push(Load {
         from: Place::spill(BLOCK),
         to: Place::work(3 * BLOCK),
-        stores: 2,
+        turn: p.loads[0].turn.after(LaneId::STORE, 2),
         ..p.loads[0]
     });
     p.returns.push(Return {
@@ -259,7 +299,7 @@ fn the_spill_file_holds_what_is_still_to_be_read() {
         step: StepId(3),
         load: 1,
     });
-    p.computes[3].needs = 2;
+    waits(&mut p.computes[3].turn, LaneId::LOAD, 2);
     assert_eq!(validate(&w, &p).unwrap().spill_bytes, 2 * BLOCK);
     p.stores[1].to.offset = 0;
     p.loads[1].from.offset = 0;
@@ -287,9 +327,9 @@ fn a_kept_buffer_may_end_the_run_in_the_spill_file() {
         from: Place::work(BLOCK),
         bytes: BLOCK,
         to: Place::spill(BLOCK),
-        after: 2,
+        turn: stored_after(2),
     });
-    p.loads[0].stores = 2;
+    waits(&mut p.loads[0].turn, LaneId::STORE, 2);
     assert_eq!(validate(&w, &p).unwrap().stored_bytes_per_run, 2 * BLOCK);
     // Not if it is written again later.
     w.steps[2].writes.push(B);
@@ -305,9 +345,9 @@ fn plans_are_read_as_they_are_written() {
     let text = serde_json::to_string(&(workload(), plan())).unwrap();
     let back: (Workload, ExecutionPlan) = serde_json::from_str(&text).unwrap();
     assert_eq!(back, (workload(), plan()));
-    let text = r#"{"from":{"space":2,"offset":0},"bytes":4096,"to":{"space":0,"offset":0},"after":{"run_back":1,"computes":2}}"#;
+    let text = r#"{"from":{"space":2,"offset":0},"bytes":4096,"to":{"space":0,"offset":0},"turn":{"lane":0,"waits":[{"lane":1,"count":2,"run_back":1}]}}"#;
     let load: Load = serde_json::from_str(text).unwrap();
-    assert_eq!((load.from, load.stores), (Place::packed(0), 0));
+    assert_eq!((load.from, load.after().computes), (Place::packed(0), 2));
     assert_eq!(serde_json::to_string(&load).unwrap(), text);
 }
 
@@ -324,15 +364,15 @@ fn pictures_show_the_store_lane_and_both_places() {
     let mut spans: Vec<_> = (0..4)
         .map(|i| {
             span(
-                Lane::Compute,
+                LaneId::COMPUTE,
                 i,
                 u64::from(i) * 100,
                 u64::from(i) * 100 + 100,
             )
         })
         .collect();
-    spans.push(span(Lane::Store, 0, 100, 200));
-    spans.push(span(Lane::Load, 0, 300, 300));
+    spans.push(span(LaneId::STORE, 0, 100, 200));
+    spans.push(span(LaneId::LOAD, 0, 300, 300));
     let timeline = Timeline {
         spans,
         runs: vec![RunTiming {

@@ -1,6 +1,8 @@
 //! From a simulated window to an [`ExecutionPlan`]: resident weights, loads, computes with their weights' places.
 
-use neap_plan::{BLOCK_BYTES, Compute, ExecutionPlan, Load, Place, WeightsAt, Workload};
+use neap_plan::{
+    BLOCK_BYTES, Compute, ExecutionPlan, LaneId, Lanes, Load, Place, Turn, WeightsAt, Workload,
+};
 
 use crate::placement::{Homes, resident_room_bytes, size_spaces};
 use crate::preload::residency::{Played, Window};
@@ -24,6 +26,7 @@ pub fn assemble(
         strategy: strategy.to_owned(),
         digest: w.digest.clone(),
         spaces: Vec::new(),
+        lanes: Lanes::default(),
         buffers: ground.buffers.iter().map(|&at| Place::work(at)).collect(),
         workspaces: ground
             .workspaces
@@ -45,8 +48,7 @@ pub fn assemble(
             from: Place::packed(file.begin),
             bytes: file.len(),
             to: Place::work(offset),
-            after,
-            ..Load::default()
+            turn: after.load(0),
         });
     }
     for want in &schedule.wants {
@@ -105,11 +107,10 @@ fn empty_computes(w: &Workload, played: &Played) -> Vec<Compute> {
             panels: slice.panels,
             weights: WeightsAt {
                 panels: None,
-                extents: vec![Place::default(); w.steps[slice.step as usize].extents.len()],
+                extents: vec![Place::default(); w.steps[slice.step as usize].extents.len()].into(),
                 table: None,
             },
-            needs,
-            stores: 0,
+            turn: Turn::of(LaneId::COMPUTE).after(LaneId::LOAD, needs),
         })
         .collect()
 }

@@ -103,7 +103,7 @@ fn reads(resident: &[ResidentLoad], stays: &[ByteRange]) -> Vec<ResidentLoad> {
 mod tests {
     use super::*;
     use crate::placement::Homes;
-    use neap_plan::{BLOCK_BYTES, Compute, PanelRange, Space, StepId, WeightsAt};
+    use neap_plan::{BLOCK_BYTES, Compute, LaneId, PanelRange, Space, StepId, Turn, WeightsAt};
     use neap_plan::{Violation, validate_transition};
     use proptest::prelude::*;
 
@@ -135,8 +135,7 @@ mod tests {
                 step: StepId(0),
                 panels: PanelRange::NONE,
                 weights: WeightsAt::default(),
-                needs: 0,
-                stores: 0,
+                turn: Turn::of(LaneId::COMPUTE),
             }],
             ..ExecutionPlan::default()
         }

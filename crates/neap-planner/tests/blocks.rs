@@ -167,7 +167,7 @@ fn blocks_come_in_whole() {
         .plan(smallest + (32 << 20), Strategy::Blocks, &costs)
         .unwrap()
         .plan;
-    let mut needs: Vec<u32> = plan.computes.iter().map(|c| c.needs).collect();
+    let mut needs: Vec<u32> = plan.computes.iter().map(|c| c.needs()).collect();
     needs.dedup();
     assert_eq!(needs.last().copied(), Some(plan.loads.len() as u32));
     let layers = get_layers(&w, &costs);

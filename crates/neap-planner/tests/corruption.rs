@@ -2,7 +2,9 @@
 
 mod shapes;
 
-use neap_plan::{AfterCompute, ExecutionPlan, Place, SpaceId, Violation, Workload, validate};
+use neap_plan::{
+    AfterCompute, ExecutionPlan, LaneId, Place, SpaceId, Turn, Violation, Wait, Workload, validate,
+};
 use neap_planner::{Planner, Strategy};
 use neap_sim::CostProfile;
 use proptest::strategy::{Strategy as _, ValueTree as _};
@@ -130,8 +132,8 @@ fn weights() {
     let early = |_: &Workload, p: &mut ExecutionPlan| {
         p.computes
             .iter_mut()
-            .find(|c| c.needs > 0)
-            .map(|c| c.needs = 0)
+            .find(|c| c.needs() > 0)
+            .map(|c| c.turn = Turn::of(LaneId::COMPUTE))
             .is_some()
     };
     catches("a compute that does not wait", early, missing);
@@ -157,20 +159,40 @@ fn weights() {
 
 #[test]
 fn dependencies() {
-    let far = |_: &Workload, p: &mut ExecutionPlan| {
-        p.loads.first_mut().map(|l| l.after.run_back = 2).is_some()
+    let dependency = |v: &Violation| matches!(v, Violation::Wait { .. });
+    let nowhere = |_: &Workload, p: &mut ExecutionPlan| {
+        let load = p.loads.first_mut();
+        load.map(|l| l.turn = l.turn.after(LaneId(3), 1)).is_some()
     };
-    let dependency = |v: &Violation| matches!(v, Violation::Dependency { .. });
-    catches("two runs back", far, dependency);
+    catches("a lane that there is not", nowhere, dependency);
+    let own = |_: &Workload, p: &mut ExecutionPlan| {
+        let load = p.loads.first_mut();
+        load.map(|l| l.turn = l.turn.after(LaneId::LOAD, 1))
+            .is_some()
+    };
+    catches("its own lane", own, dependency);
+    let back = |_: &Workload, p: &mut ExecutionPlan| {
+        let wait = Wait {
+            lane: LaneId::LOAD,
+            count: 1,
+            run_back: 1,
+        };
+        let user = p.computes.iter_mut().find(|c| c.needs() > 0);
+        user.map(|c| c.turn = c.turn.wait(wait)).is_some()
+    };
+    catches("a compute that waits for the run before", back, |v| {
+        matches!(v, Violation::Wait { .. })
+    });
     let whole = |_: &Workload, p: &mut ExecutionPlan| {
         let computes = p.computes.len() as u32;
         p.loads
             .first_mut()
             .map(|l| {
-                l.after = AfterCompute {
+                l.turn = AfterCompute {
                     run_back: 1,
                     computes,
                 }
+                .load(0)
             })
             .is_some()
     };
@@ -180,22 +202,23 @@ fn dependencies() {
         p.loads
             .first_mut()
             .map(|l| {
-                l.after = AfterCompute {
+                l.turn = AfterCompute {
                     run_back: 0,
                     computes,
                 }
+                .load(0)
             })
             .is_some()
     };
-    let stuck =
-        |v: &Violation| matches!(v, Violation::Deadlock { .. } | Violation::Dependency { .. });
+    let stuck = |v: &Violation| matches!(v, Violation::Deadlock { .. } | Violation::Wait { .. });
     catches("a load that waits for its user", never, stuck);
     let many = |_: &Workload, p: &mut ExecutionPlan| {
-        p.computes[0].needs = p.loads.len() as u32 + 1;
+        let loads = p.loads.len() as u32;
+        p.computes[0].turn = Turn::of(LaneId::COMPUTE).after(LaneId::LOAD, loads + 1);
         true
     };
     catches("more loads than there are", many, |v| {
-        matches!(v, Violation::Needs { .. })
+        matches!(v, Violation::Wait { .. })
     });
     let unused = |_: &Workload, p: &mut ExecutionPlan| {
         let copy = p.loads.first().copied();
@@ -277,12 +300,13 @@ fn overwriting() {
         let late = p
             .loads
             .iter_mut()
-            .find(|l| l.after.run_back == 0 && l.after.computes > 0);
+            .find(|l| l.after().run_back == 0 && l.after().computes > 0);
         late.map(|l| {
-            l.after = AfterCompute {
+            l.turn = AfterCompute {
                 run_back: 1,
                 computes: 0,
             }
+            .load(0)
         })
         .is_some()
             && n > 1
@@ -311,8 +335,7 @@ fn every_start_is_the_earliest_possible_at_its_address() {
         let n = plan.computes.len() as u32;
         for load in 0..plan.loads.len() {
             let mut earlier = plan.clone();
-            let after = &mut earlier.loads[load].after;
-            *after = match *after {
+            let after = match earlier.loads[load].after() {
                 AfterCompute {
                     run_back: 0,
                     computes: 0,
@@ -326,6 +349,7 @@ fn every_start_is_the_earliest_possible_at_its_address() {
                     computes: computes - 1,
                 },
             };
+            earlier.loads[load].turn = after.load(0);
             assert!(matches!(refused(&w, &earlier), Violation::Overlap { .. }));
             checked += 1;
         }

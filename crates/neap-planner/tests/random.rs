@@ -100,7 +100,7 @@ proptest! {
                 let planned = planner.plan(budget, strategy, &costs).unwrap();
                 checked(&w, &planned, budget, &costs)?;
                 let plan = &planned.plan;
-                prop_assert!(cyclic || plan.loads.iter().all(|l| l.after.run_back == 0));
+                prop_assert!(cyclic || plan.loads.iter().all(|l| l.after().run_back == 0));
                 if !static_memory {
                     let ends = w.buffers.iter().zip(&plan.buffers);
                     let ends = ends.filter(|(b, _)| b.bytes > 0 && !b.live.is_empty()).map(|(b, at)| at.offset + b.bytes);

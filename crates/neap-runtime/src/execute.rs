@@ -6,20 +6,22 @@
 //!                      submit the step, or its slice of panels; meanwhile start what may start
 //! ```
 
+mod operands;
+
 use crate::RuntimeError;
-use crate::arena::ArenaMap;
 use crate::cancel::CancelToken;
 use crate::clock::Clock;
-use crate::device::{Device, Job, JobError, Meanwhile, PreparedSlice};
+use crate::device::{Device, Job, JobError, Meanwhile};
 use crate::load_lane::{LoadLane, address_in};
-use crate::prepared::{Prepared, Slot};
+use crate::prepared::Prepared;
 use crate::recorder::Recorder;
-use crate::resolve::{Location, Operand, Step, Tables};
+use crate::resolve::{Location, Step, Tables};
 use crate::rows::{Gather, RowBatch};
 use crate::tensors::{InputTensor, OutputTensor};
-use neap_ir::{Program, ValueId};
-use neap_ops::{PanelSlice, TensorMut, TensorRef};
-use neap_plan::{Compute, Place};
+use neap_ir::Program;
+use neap_ops::{TensorMut, TensorRef};
+use neap_plan::Compute;
+use operands::{Memory, fill, literal, lost, recycle_muts, recycle_refs};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -173,7 +175,7 @@ impl Executor {
             recorder,
             ..
         } = run;
-        if !lane.has_next(0, 0) {
+        if !lane.has_stored() {
             let begin_ns = clock.now_ns();
             lane.finish_stores(clock, recorder)?;
             recorder.stalled(clock.now_ns().saturating_sub(begin_ns));
@@ -197,8 +199,7 @@ impl Executor {
 
     /// Waits until the compute may start.
     fn wait_for<C: Clock>(&mut self, index: usize, run: &mut Run<C>) -> Result<(), RuntimeError> {
-        let compute = &self.work.computes[index];
-        let (needs, stores) = (compute.needs, compute.stores);
+        let turn = self.work.computes[index].turn;
         if self.reads_rows(index) {
             // The executor itself looks at the results of computes before.
             self.finish(run)?;
@@ -209,16 +210,15 @@ impl Executor {
         }
         let number = run.number * self.work.computes.len() as u64 + index as u64;
         // What it waits for may wait for computes that the device has.
-        while !self.in_flight.is_empty() && !run.lane.has(number, needs, stores) {
+        while !self.in_flight.is_empty() && !run.lane.has(number, turn) {
             run.lane.pump(run.clock, run.recorder)?;
             self.note_complete(run, true)?;
             run.lane.poll(run.clock, run.recorder)?;
         }
-        if !run.lane.has(number, needs, stores) {
+        if !run.lane.has(number, turn) {
             let begin_ns = run.clock.now_ns();
             run.lane.pump(run.clock, run.recorder)?;
-            run.lane
-                .wait_for(number, needs, stores, run.clock, run.recorder)?;
+            run.lane.wait_for(number, turn, run.clock, run.recorder)?;
             let waited_ns = run.clock.now_ns().saturating_sub(begin_ns);
             run.recorder.stalled(waited_ns);
         }
@@ -509,140 +509,5 @@ impl Executor {
             output.bytes.copy_from_slice(from);
         }
         Ok(())
-    }
-}
-
-/// What a compute's places mean just now.
-struct Memory<'a> {
-    program: &'a Program,
-    arena: &'a ArenaMap,
-    compute: &'a Compute,
-    inputs: &'a [InputTensor<'a>],
-}
-
-impl<'a> Memory<'a> {
-    fn at(&self, at: Place, bytes: u64) -> Result<*mut u8, RuntimeError> {
-        address_in(self.arena, at, bytes)
-    }
-
-    /// Address of an operand that is there, in full.
-    fn read(&self, operand: &Operand) -> Result<*const u8, RuntimeError> {
-        let bytes = self.program.graph.value(operand.value).len_bytes() as u64;
-        Ok(match operand.place {
-            Location::Memory(at) => self.at(at, bytes)?,
-            // The caller's pointer to nothing need not be aligned; operators' must be.
-            Location::Input(_) if bytes == 0 => std::ptr::dangling::<u64>().cast(),
-            Location::Input(index) => self.inputs[index as usize].bytes.as_ptr(),
-            Location::Inline(value) => literal(self.program, value)?.as_ptr(),
-            Location::Extent { index, skip_bytes } => {
-                let extent = self.compute.weights.extents[index as usize];
-                let at = extent.checked_add(skip_bytes);
-                self.at(at.ok_or_else(|| lost(self.program, operand.value))?, bytes)?
-            }
-            Location::Absent => return Err(lost(self.program, operand.value)),
-        })
-    }
-
-    /// Address of a result; those are always in the arena.
-    fn write(&self, operand: &Operand) -> Result<*mut u8, RuntimeError> {
-        let bytes = self.program.graph.value(operand.value).len_bytes() as u64;
-        match operand.place {
-            Location::Memory(at) => self.at(at, bytes),
-            _ => Err(lost(self.program, operand.value)),
-        }
-    }
-
-    fn panels(&self, step: &Step) -> Result<Option<PanelSlice<'a>>, RuntimeError> {
-        let Some(at) = self.compute.weights.panels else {
-            return Ok(None);
-        };
-        let range = self.compute.panels;
-        let bytes = u64::from(range.len()) * step.panel_bytes;
-        let start = self.at(at, bytes)?;
-        // SAFETY: the range lies in the arena. The loads that the compute needs have arrived, and the
-        // plan is valid: they hold these panels, and nothing overwrites them before the compute ends.
-        let bytes = unsafe { std::slice::from_raw_parts(start, bytes as usize) };
-        Ok(Some(PanelSlice {
-            format: step.panel_format,
-            range: range.begin as usize..range.end as usize,
-            bytes,
-        }))
-    }
-
-    /// Where the compute's panels are, or will be, in the form that its kernel takes.
-    fn prepared(&self, slot: Slot) -> Result<PreparedSlice<'a>, RuntimeError> {
-        let start = self.at(slot.at, slot.bytes)?;
-        // SAFETY: the range lies in the arena, whose bytes are always initialised. The plan is valid: nothing
-        // but this compute uses it.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(start, slot.bytes as usize) };
-        Ok(PreparedSlice {
-            bytes,
-            is_made: slot.is_made,
-        })
-    }
-}
-
-/// Lists a step's operands for its operator.
-fn fill<'a>(
-    memory: &Memory<'a>,
-    tables: &Tables,
-    step: &Step,
-    refs: &mut Vec<Option<TensorRef<'a>>>,
-    muts: &mut Vec<Option<TensorMut<'a>>>,
-) -> Result<(), RuntimeError> {
-    let graph = &memory.program.graph;
-    for operand in &tables.operands[step.inputs.start as usize..step.inputs.end as usize] {
-        refs.push(if let Location::Absent = operand.place {
-            None
-        } else {
-            let value = graph.value(operand.value);
-            let start = memory.read(operand)?;
-            // SAFETY: `read` gives memory of the value's size, and alignment was checked when the
-            // session opened (for the caller's memory, when the run began). The plan is valid: while
-            // the step runs, only its own outputs may lie there, and only as its operator allows.
-            Some(unsafe { TensorRef::new(&value.ty, value.layout, start) })
-        });
-    }
-    for operand in &tables.operands[step.outputs.start as usize..step.outputs.end as usize] {
-        muts.push(if let Location::Absent = operand.place {
-            None
-        } else {
-            let value = graph.value(operand.value);
-            let start = memory.write(operand)?;
-            // SAFETY: as above; outputs were checked not to overlap each other.
-            Some(unsafe { TensorMut::new(&value.ty, value.layout, start) })
-        });
-    }
-    Ok(())
-}
-
-/// The memory of a list, emptied, for a list of another lifetime.
-fn recycle_refs<'a>(mut list: Vec<Option<TensorRef<'_>>>) -> Vec<Option<TensorRef<'a>>> {
-    list.clear();
-    let mut list = std::mem::ManuallyDrop::new(list);
-    // SAFETY: the allocation is a vector's of the same element but for its lifetime, which has no
-    // part in size or alignment; there are no elements.
-    unsafe { Vec::from_raw_parts(list.as_mut_ptr().cast(), 0, list.capacity()) }
-}
-
-/// As [`recycle_refs`].
-fn recycle_muts<'a>(mut list: Vec<Option<TensorMut<'_>>>) -> Vec<Option<TensorMut<'a>>> {
-    list.clear();
-    let mut list = std::mem::ManuallyDrop::new(list);
-    // SAFETY: as in `recycle_refs`.
-    unsafe { Vec::from_raw_parts(list.as_mut_ptr().cast(), 0, list.capacity()) }
-}
-
-fn literal(program: &Program, value: ValueId) -> Result<&[u8], RuntimeError> {
-    let literal = program.graph.literal(value);
-    literal
-        .map(|l| l.bytes())
-        .ok_or_else(|| lost(program, value))
-}
-
-fn lost(program: &Program, value: ValueId) -> RuntimeError {
-    RuntimeError::Mismatch {
-        what: "program",
-        reason: format!("'{}' is nowhere in memory", program.graph.value(value).name),
     }
 }

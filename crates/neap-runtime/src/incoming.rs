@@ -196,7 +196,7 @@ fn first_needs(computes: &[Compute], loads: usize) -> Vec<u32> {
     let mut due = Vec::with_capacity(loads);
     for (index, compute) in computes.iter().enumerate() {
         due.resize(
-            due.len().max((compute.needs as usize).min(loads)),
+            due.len().max((compute.needs() as usize).min(loads)),
             index as u32,
         );
     }

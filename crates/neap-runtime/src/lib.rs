@@ -32,6 +32,7 @@ mod fit;
 mod incoming;
 mod load_lane;
 mod mapping;
+mod moves;
 mod pool;
 mod prepared;
 mod recorder;

@@ -13,7 +13,9 @@
 //! [`LoadLane::wait_for`], [`LoadLane::settle`], [`LoadLane::finish_stores`] and [`LoadLane::stop`]. The store
 //! lane goes along: what one starts or notes, so does the other. So do resident weights that are yet to come.
 
+mod reads;
 mod resident;
+mod waits;
 
 use crate::RuntimeError;
 use crate::arena::{Arena, ArenaMap, Needs};
@@ -21,35 +23,11 @@ use crate::arrived::Arrived;
 use crate::clock::Clock;
 use crate::incoming::{Incoming, MOST_PIECES, is_resident};
 use crate::mapping::Addresses;
+use crate::moves::Moves;
 use crate::recorder::Recorder;
 use crate::spill::SpillLane;
-use neap_plan::{ExecutionPlan, Held, Keep, Load, Place, SpaceKind, Store, whole_blocks};
-use neap_store::{AlignedBuf, LoadTag, RangeRead, Source, Spill, StoreError, Verifier};
-
-/// What the lanes need of a plan.
-pub(crate) struct Moves {
-    /// By space.
-    kinds: Box<[SpaceKind]>,
-    loads: Box<[Load]>,
-    stores: Vec<Store>,
-    /// See [`ExecutionPlan::group_bytes`].
-    group_bytes: u64,
-    /// How many computes a run has.
-    computes: u64,
-}
-
-impl Moves {
-    /// Takes loads and stores from the plan, which is valid.
-    pub(crate) fn take(plan: &mut ExecutionPlan) -> Moves {
-        Moves {
-            kinds: plan.spaces.iter().map(|space| space.kind).collect(),
-            loads: std::mem::take(&mut plan.loads).into_boxed_slice(),
-            stores: std::mem::take(&mut plan.stores),
-            group_bytes: plan.group_bytes,
-            computes: plan.computes.len() as u64,
-        }
-    }
-}
+use neap_plan::{Held, Keep, Load, Place, SpaceKind};
+use neap_store::{LoadTag, Source, Spill, StoreError, Verifier};
 
 /// Drops the source and the spill file first: that waits until the kernel leaves the arena alone.
 pub(crate) struct LoadLane {
@@ -196,7 +174,7 @@ impl LoadLane {
 
     /// Whether [`LoadLane::pump`] would start a load.
     pub(crate) fn may_start(&self) -> bool {
-        self.spill.may_start(self.done_computes, self.computes)
+        self.spill.may_start(self.progress())
             || self.may_begin_group() && (self.may_load() || !self.incoming.is_over())
     }
 
@@ -220,17 +198,6 @@ impl LoadLane {
 
     fn may_begin_group(&self) -> bool {
         self.group_bytes == 0 || self.in_flight == 0
-    }
-
-    fn may_load(&self) -> bool {
-        let count = self.loads.len() as u64;
-        let is_full = self.submitted - self.prefix >= self.arrived.window();
-        if count == 0 || is_full || !self.arena.has_work() {
-            return false;
-        }
-        let load = &self.loads[(self.submitted % count) as usize];
-        let run = self.submitted / count;
-        load.after.time(run, self.computes) <= self.done_computes && self.spill.admits(load, run)
     }
 
     pub(crate) fn arena_bytes(&self) -> u64 {
@@ -269,41 +236,6 @@ impl LoadLane {
         self.spill.per_run()
     }
 
-    /// Hands the bytes of a kept activation, after a run and before anything else is started, to `visit`.
-    pub(crate) fn read_kept(
-        &mut self,
-        place: Place,
-        bytes: u64,
-        visit: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), RuntimeError> {
-        if !self.is_spill(place) {
-            // SAFETY: a kept buffer that is in the arena lives to the end of the run, and until the
-            // next one begins nothing is written there.
-            visit(unsafe { loaded(&self.arena, place, bytes)? });
-            return Ok(());
-        }
-        const PIECE_BYTES: u64 = 256 << 10;
-        let mut piece = AlignedBuf::zeroed(PIECE_BYTES as usize)?;
-        for at in (0..bytes).step_by(PIECE_BYTES as usize) {
-            let len = PIECE_BYTES.min(bytes - at);
-            let read = RangeRead {
-                file_offset: place.offset + at,
-                dst: piece.as_mut_ptr(),
-                len_bytes: whole_blocks(len) as usize,
-            };
-            // SAFETY: `piece` is ours alone; where the file breaks, it is not freed.
-            let result = unsafe { self.spill.read(read) };
-            if let Err(RuntimeError::Store(StoreError::Broken { .. })) = &result {
-                self.broken = true;
-                std::mem::forget(piece);
-                return result;
-            }
-            result?;
-            visit(&piece[..len as usize]);
-        }
-        Ok(())
-    }
-
     pub(crate) fn source_name(&self) -> &'static str {
         self.source.name()
     }
@@ -337,8 +269,9 @@ impl LoadLane {
         clock: &impl Clock,
         recorder: &mut Recorder,
     ) -> Result<(), RuntimeError> {
-        let times = (self.done_computes, self.computes);
-        self.spill.pump(self.arena.map(), times, clock, recorder)?;
+        let progress = self.progress();
+        self.spill
+            .pump(self.arena.map(), progress, clock, recorder)?;
         let started = self.start_loads(clock, recorder);
         // One call for all of them, of both files.
         self.source.flush();
@@ -501,96 +434,6 @@ impl LoadLane {
         }
         self.advance();
         Ok(result?)
-    }
-
-    /// Whether the first `needs` loads of the current run have arrived, its first `stores` stores are
-    /// complete, and the resident weights of the compute of that number, counted from the last (re)start, are here.
-    pub(crate) fn has(&self, compute: u64, needs: u32, stores: u32) -> bool {
-        self.has_loads(needs) && self.spill.has(self.run(), stores) && self.has_residents(compute)
-    }
-
-    /// [`LoadLane::has`] for the compute after those that are done.
-    pub(crate) fn has_next(&self, needs: u32, stores: u32) -> bool {
-        self.has(self.done_computes, needs, stores)
-    }
-
-    fn has_loads(&self, needs: u32) -> bool {
-        self.prefix >= self.run() * self.loads.len() as u64 + u64::from(needs)
-    }
-
-    /// Waits for what [`LoadLane::has`] asks, starting others as they become possible.
-    pub(crate) fn wait_for(
-        &mut self,
-        compute: u64,
-        needs: u32,
-        stores: u32,
-        clock: &impl Clock,
-        recorder: &mut Recorder,
-    ) -> Result<(), RuntimeError> {
-        while !self.has(compute, needs, stores) {
-            // With nothing in flight this fails instead of waiting for ever.
-            if self.waits_for_spill(compute, needs) {
-                self.poll_spill(true, clock, recorder)?;
-                self.poll_source(false, clock, recorder)?;
-            } else {
-                self.poll_source(true, clock, recorder)?;
-                self.poll_spill(false, clock, recorder)?;
-            }
-            // What may start when all is there starts beside the compute, which need not wait for that.
-            if !self.has(compute, needs, stores) {
-                self.pump(clock, recorder)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether what is missing next is the spill file's to do: a load that reads it, a store that a load
-    /// waits for, or a store that is itself waited for.
-    fn waits_for_spill(&self, compute: u64, needs: u32) -> bool {
-        if !self.has_residents(compute) && self.source.in_flight() > 0 {
-            return false;
-        }
-        let count = self.loads.len() as u64;
-        if self.has_loads(needs) || count == 0 {
-            return true;
-        }
-        let load = &self.loads[(self.prefix % count) as usize];
-        self.is_spill(load.from) || !self.spill.admits(load, self.prefix / count)
-    }
-
-    /// At the end of a run: waits for all of its stores, starting no loads.
-    pub(crate) fn finish_stores(
-        &mut self,
-        clock: &impl Clock,
-        recorder: &mut Recorder,
-    ) -> Result<(), RuntimeError> {
-        let times = (self.done_computes, self.computes);
-        while !self.has_next(0, 0) {
-            self.spill.pump(self.arena.map(), times, clock, recorder)?;
-            self.poll_spill(true, clock, recorder)?;
-        }
-        Ok(())
-    }
-
-    /// Reads and checks a batch of ranges at once, while loads go on.
-    ///
-    /// # Safety
-    /// The destinations lie in the arena, and are used by nothing else.
-    pub(crate) unsafe fn read_now(&mut self, windows: &[RangeRead]) -> Result<(), RuntimeError> {
-        // SAFETY: destinations are the caller's to vouch for; the call returns when all reads are
-        // complete, or the source is broken and is dropped before the arena.
-        let result = unsafe { self.source.read_ranges(windows) };
-        if matches!(result, Err(StoreError::Broken { .. })) {
-            self.broken = true;
-        }
-        result?;
-        for window in windows {
-            // SAFETY: the read is complete; the destination is the caller's.
-            let bytes = unsafe { std::slice::from_raw_parts(window.dst, window.len_bytes) };
-            self.verifier.verify(window.file_offset, bytes)?;
-            self.loaded_bytes += window.len_bytes as u64;
-        }
-        Ok(())
     }
 
     /// After an error: waits for all that is in flight and forgets it, so that the next run starts

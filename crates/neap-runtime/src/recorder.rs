@@ -1,7 +1,7 @@
 //! Counts stalls always, and records a timeline when asked, in memory set aside beforehand.
 
 use crate::clock::Clock;
-use neap_plan::{Lane, RunTiming, Span, Timeline};
+use neap_plan::{LaneId, RunTiming, Span, Timeline};
 
 /// A submission time that was not recorded.
 const UNSEEN: u64 = u64::MAX;
@@ -88,7 +88,7 @@ impl Recorder {
         // One that was in flight when recording began has no start to show.
         if start_ns != UNSEEN && run >= 0 {
             timeline.record(Span {
-                lane: Lane::Load,
+                lane: LaneId::LOAD,
                 run: run as u32,
                 action: (number % loads_per_run) as u32,
                 ready_ns: start_ns,
@@ -115,7 +115,7 @@ impl Recorder {
         let run = (number / stores_per_run) as i64 + self.run_offset;
         if start_ns != UNSEEN && run >= 0 {
             timeline.record(Span {
-                lane: Lane::Store,
+                lane: LaneId::STORE,
                 run: run as u32,
                 action: action as u32,
                 ready_ns: start_ns,
@@ -143,7 +143,7 @@ impl Recorder {
         if let Some(timeline) = &mut self.timeline {
             let [ready_ns, start_ns, end_ns] = times_ns;
             timeline.record(Span {
-                lane: Lane::Compute,
+                lane: LaneId::COMPUTE,
                 run: (run as i64 + self.run_offset) as u32,
                 action: compute as u32,
                 ready_ns,

@@ -8,7 +8,8 @@ use crate::commons::{Commons, SharedWork};
 use crate::device::{Cpu, Device};
 use crate::execute::{Executor, Work};
 use crate::fit::{check_same_model, check_spill_room};
-use crate::load_lane::{LoadLane, Moves};
+use crate::load_lane::LoadLane;
+use crate::moves::{self, Moves};
 use crate::pool::Pool;
 use crate::prepared::Prepared;
 use crate::recorder::Recorder;
@@ -223,6 +224,7 @@ impl<C: Clock> Session<C> {
     ) -> Result<Session<C>, RuntimeError> {
         program.check()?;
         let verdict = validate(workload, &plan)?;
+        moves::check_lanes(&plan)?;
         let room_bytes = storage.spill.as_ref().map_or(0, |spill| spill.len_bytes());
         check_spill_room(&verdict, room_bytes)?;
         let threads = options.threads.max(1);
@@ -455,6 +457,7 @@ impl<C: Clock> Session<C> {
             check_same_model(self.program(), &program)?;
         }
         let verdict = validate(workload, &plan)?;
+        moves::check_lanes(&plan)?;
         let room_bytes = match &spill {
             Some(spill) => spill.len_bytes(),
             None => self.lane.spill_room_bytes(),

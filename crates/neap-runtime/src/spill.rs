@@ -9,6 +9,7 @@ use crate::arena::ArenaMap;
 use crate::arrived::Arrived;
 use crate::clock::Clock;
 use crate::load_lane::address_in;
+use crate::moves::Progress;
 use crate::recorder::Recorder;
 use neap_plan::{Load, Store};
 use neap_store::{LoadTag, RangeRead, Spill, StoreError};
@@ -73,38 +74,33 @@ impl SpillLane {
         self.prefix >= run * self.per_run() + u64::from(stores)
     }
 
-    /// Whether what a load of that run waits for is complete, as far as it is stores.
-    pub(crate) fn admits(&self, load: &Load, run: u64) -> bool {
-        match run.checked_sub(u64::from(load.after.run_back)) {
-            Some(run) => self.has(run, load.stores),
-            None => true,
-        }
-    }
-
     /// Whether [`SpillLane::pump`] would start a store.
-    pub(crate) fn may_start(&self, done_computes: u64, computes: u64) -> bool {
-        self.next(done_computes, computes).is_some()
+    pub(crate) fn may_start(&self, progress: Progress) -> bool {
+        self.next(progress).is_some()
     }
 
-    /// The next store, if its computes are done.
-    fn next(&self, done_computes: u64, computes: u64) -> Option<Store> {
+    /// The next store, if what it waits for holds.
+    fn next(&self, progress: Progress) -> Option<Store> {
         let count = self.per_run();
         let store = self
             .stores
             .get(self.submitted.checked_rem(count)? as usize)?;
         let run = self.submitted / count;
-        (run * computes + u64::from(store.after) <= done_computes).then_some(*store)
+        let mut waits = store.turn.waits();
+        waits
+            .all(|wait| progress.holds(wait, run))
+            .then_some(*store)
     }
 
     /// Starts every store that may start, in order.
     pub(crate) fn pump(
         &mut self,
         arena: &ArenaMap,
-        (done_computes, computes): (u64, u64),
+        progress: Progress,
         clock: &impl Clock,
         recorder: &mut Recorder,
     ) -> Result<(), RuntimeError> {
-        while let Some(store) = self.next(done_computes, computes) {
+        while let Some(store) = self.next(progress) {
             let src = address_in(arena, store.from, store.bytes)?;
             let Some(io) = &mut self.io else {
                 return Err(no_file());

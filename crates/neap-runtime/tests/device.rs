@@ -220,7 +220,7 @@ fn computes_that_complete_later_give_the_same_bits() {
                     }
                     let timeline = session.take_timeline().expect("a timeline");
                     let computes = timeline.spans.iter();
-                    let computes = computes.filter(|s| s.lane == neap_plan::Lane::Compute);
+                    let computes = computes.filter(|s| s.lane == neap_plan::LaneId::COMPUTE);
                     let mut end_ns = 0;
                     for span in computes {
                         assert!(end_ns <= span.start_ns && span.start_ns <= span.end_ns);

@@ -3,7 +3,7 @@
 mod support;
 
 use neap_ir::{DType, TensorType};
-use neap_plan::{BufferId, ExecutionPlan, Workload};
+use neap_plan::{BufferId, ExecutionPlan, Lane, LaneId, Lanes, Turn, Workload};
 use neap_planner::Strategy;
 use neap_runtime::{InputTensor, OutputTensor, RuntimeError, Session};
 use neap_store::{FaultScript, MemoryModel};
@@ -175,12 +175,23 @@ fn plans_must_be_valid_and_fit() {
             "invalid plan",
             Box::new(|p, _| p.loads[0].to.offset += 4096),
         ),
+        (
+            "other lanes",
+            Box::new(|p, _| {
+                let lanes = p.lanes.iter().map(|(_, lane)| lane.clone());
+                let second = Lane {
+                    name: "a second drive".into(),
+                    ..lanes.clone().next().unwrap()
+                };
+                p.lanes = Lanes::from(lanes.chain([second]).collect::<Vec<_>>());
+            }),
+        ),
         ("invalid plan", Box::new(|p, _| p.computes.truncate(2))),
         (
             "invalid plan",
             Box::new(|p, _| {
                 let streamed = p.computes.iter_mut().find(|c| c.weights.panels.is_some());
-                streamed.unwrap().needs = 0;
+                streamed.unwrap().turn = Turn::of(LaneId::COMPUTE);
             }),
         ),
     ];

@@ -4,7 +4,7 @@
 mod support;
 
 use neap_ir::op::Activation;
-use neap_plan::{ExecutionPlan, Lane};
+use neap_plan::{ExecutionPlan, LaneId};
 use neap_planner::Strategy;
 use neap_runtime::RuntimeError;
 use neap_store::{Fault, FaultScript, MemoryModel, RandomFaults};
@@ -82,7 +82,7 @@ fn the_first_run_begins_when_its_first_weights_are_there() {
             first.latency_ns() - second.latency_ns(),
             "what is not computing is a stall"
         );
-        let begun = timeline.spans.iter().find(|s| s.lane == Lane::Compute);
+        let begun = timeline.spans.iter().find(|s| s.lane == LaneId::COMPUTE);
         assert!(begun.unwrap().start_ns < reading_ns / 2);
     }
 }
@@ -99,7 +99,7 @@ fn a_compute_waits_for_its_own_weights_only() {
     session.record_timeline(1);
     assert_eq!(model.run(&mut session).unwrap(), model.expected());
     let timeline = session.take_timeline().unwrap();
-    let computes = timeline.spans.iter().filter(|s| s.lane == Lane::Compute);
+    let computes = timeline.spans.iter().filter(|s| s.lane == LaneId::COMPUTE);
     let starts: Vec<u64> = computes.map(|s| s.start_ns).collect();
     let (last, before) = starts.split_last().unwrap();
     assert!(before.iter().all(|&ns| ns < LATE_NS) && *last > LATE_NS);

@@ -3,7 +3,7 @@
 mod support;
 
 use neap_ir::op::Activation;
-use neap_plan::{ByteRange, ExecutionPlan, Lane, Timeline};
+use neap_plan::{ByteRange, ExecutionPlan, LaneId, Timeline};
 use neap_planner::{Planned, Planner, RefineOptions, Serial, Strategy};
 use neap_runtime::{CancelToken, Clock, RuntimeError};
 use neap_sim::CostProfile;
@@ -352,7 +352,7 @@ fn a_timeline_accounts_for_every_action() {
         assert_eq!(timeline.runs.len(), 3);
         assert!(stats.stall_ns > stalls_before);
         for (run, timing) in timeline.runs.iter().enumerate() {
-            let computes: Vec<_> = timeline.spans_of(Lane::Compute, run as u32).collect();
+            let computes: Vec<_> = timeline.spans_of(LaneId::COMPUTE, run as u32).collect();
             assert_eq!(computes.len(), plan.computes.len());
             for (i, span) in computes.iter().enumerate() {
                 assert_eq!(span.action as usize, i);
@@ -369,7 +369,7 @@ fn a_timeline_accounts_for_every_action() {
             let busy_ns = 20_000 * computes.len() as u64;
             assert_eq!(timing.latency_ns(), timing.stall_ns + busy_ns);
             if run > 0 {
-                let loads = timeline.spans_of(Lane::Load, run as u32).count();
+                let loads = timeline.spans_of(LaneId::LOAD, run as u32).count();
                 assert_eq!(loads, plan.loads.len());
             }
         }

@@ -16,7 +16,7 @@
 
 mod support;
 
-use neap_plan::{ExecutionPlan, Lane, Span, Timeline};
+use neap_plan::{ExecutionPlan, LaneId, Span, Timeline};
 use neap_planner::{PlanOptions, Planner, Strategy as Planning};
 use neap_runtime::{Clock, Session, Storage};
 use neap_sim::{CostProfile, simulate};
@@ -140,12 +140,12 @@ fn seen(simulated: &Timeline, in_groups: bool) -> Timeline {
             .iter()
             .filter(move |s: &&Span| s.lane == lane)
     };
-    let computes: Vec<Span> = of(Lane::Compute)
+    let computes: Vec<Span> = of(LaneId::COMPUTE)
         .filter(|s| s.run < RUNS)
         .copied()
         .collect();
     let mut handed_over_ns = 0;
-    let loads = of(Lane::Load).filter_map(|load| {
+    let loads = of(LaneId::LOAD).filter_map(|load| {
         handed_over_ns = match in_groups {
             true => load.start_ns,
             false => load.ready_ns.max(handed_over_ns),
@@ -171,10 +171,12 @@ fn seen(simulated: &Timeline, in_groups: bool) -> Timeline {
         })
     });
     let loads: Vec<Span> = loads.collect();
-    let stores = of(Lane::Store).filter(|s| s.run < RUNS).map(|store| Span {
-        start_ns: store.ready_ns,
-        ..*store
-    });
+    let stores = of(LaneId::STORE)
+        .filter(|s| s.run < RUNS)
+        .map(|store| Span {
+            start_ns: store.ready_ns,
+            ..*store
+        });
     let stores: Vec<Span> = stores.collect();
     Timeline {
         spans: computes.into_iter().chain(loads).chain(stores).collect(),
@@ -183,9 +185,14 @@ fn seen(simulated: &Timeline, in_groups: bool) -> Timeline {
 }
 
 fn in_order(mut timeline: Timeline) -> Timeline {
-    timeline
-        .spans
-        .sort_by_key(|s| (s.lane == Lane::Load, s.lane == Lane::Store, s.run, s.action));
+    timeline.spans.sort_by_key(|s| {
+        (
+            s.lane == LaneId::LOAD,
+            s.lane == LaneId::STORE,
+            s.run,
+            s.action,
+        )
+    });
     timeline
 }
 
@@ -207,8 +214,8 @@ fn same_events(model: &Model, plan: &ExecutionPlan, costs: &CostProfile, threads
     let handed_over = |timeline: &Timeline| -> Vec<Span> {
         let spans = timeline.spans.iter().filter(|s| s.run < RUNS);
         let times = spans.map(|span| match span.lane {
-            Lane::Compute => *span,
-            Lane::Load | Lane::Store => Span { end_ns: 0, ..*span },
+            LaneId::COMPUTE => *span,
+            _ => Span { end_ns: 0, ..*span },
         });
         times.collect()
     };

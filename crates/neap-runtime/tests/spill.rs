@@ -2,7 +2,7 @@
 
 mod support;
 
-use neap_plan::{ExecutionPlan, Lane};
+use neap_plan::{ExecutionPlan, LaneId};
 use neap_planner::{PlanOptions, Planner, Strategy};
 use neap_runtime::{Clock, RuntimeError, Session};
 use neap_store::{
@@ -236,16 +236,16 @@ fn the_timeline_shows_every_store_between_its_writer_and_what_comes_over_it() {
     }
     let timeline = session.take_timeline().unwrap();
     for run in 0..3 {
-        let computes: Vec<_> = timeline.spans_of(Lane::Compute, run).collect();
+        let computes: Vec<_> = timeline.spans_of(LaneId::COMPUTE, run).collect();
         assert_eq!(computes.len(), plan.computes.len());
-        let stores: Vec<_> = timeline.spans_of(Lane::Store, run).collect();
+        let stores: Vec<_> = timeline.spans_of(LaneId::STORE, run).collect();
         assert_eq!(stores.len(), plan.stores.len());
         for s in &stores {
             let store = &plan.stores[s.action as usize];
-            assert!(s.start_ns >= computes[store.after as usize - 1].end_ns);
+            assert!(s.start_ns >= computes[store.after() as usize - 1].end_ns);
             assert!(s.end_ns <= timeline.runs[run as usize].end_ns);
             for (c, compute) in plan.computes.iter().zip(&computes) {
-                assert!(c.stores <= s.action || compute.start_ns >= s.end_ns);
+                assert!(c.turn.count(LaneId::STORE) <= s.action || compute.start_ns >= s.end_ns);
             }
         }
     }

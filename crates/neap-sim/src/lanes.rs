@@ -1,4 +1,4 @@
-//! Three lanes, for plans that store activations: loads and stores share the link to storage.
+//! Any number of lanes, event by event: lanes of computes, and lanes that move bytes over links that they may share.
 //!
 //! ```text
 //!   load    ├── l0 ──┤├─────── l1 ───────┤           slower while s0 moves too, if the link cannot carry
@@ -7,17 +7,46 @@
 //! ```
 //! Lanes go in order, as in [`crate::Simulator`], but how long a transfer takes depends on what else moves
 //! meanwhile. So events are played in the order in which they happen: each either completes something or
-//! lets something start. A run of a plan without stores is the same here and there.
+//! lets something start. A run of a plan with one lane of loads and one of computes is the same here and there.
 //!
 //! The thread that computes is also the one that notices a store to be complete and hands over the loads that
 //! waited for it: before each compute, and while it waits itself, when the file that it waits for has
-//! moved something.
+//! moved something. That is how the executor of the default lanes goes about it; with others every completion is noticed
+//! at once.
 
-use std::collections::VecDeque;
+mod transfers;
 
-use neap_plan::{ExecutionPlan, Lane, Load, RunTiming, SpaceKind, Span, Workload};
+use neap_plan::{
+    Compute, ExecutionPlan, LaneId, LaneKind, Lanes, Load, RunTiming, SpaceKind, Span, Timeline,
+    Turn, Wait, Workload,
+};
 
 use crate::{CostProfile, Prediction};
+use transfers::{Computes, Transfers};
+
+/// Plays `runs` runs of a plan with any lanes, whose waits are in order, and keeps everything that happened.
+///
+/// `costs` are what each lane goes by, by [`LaneId`]: those of the processor or device for a lane of computes, those of
+/// the link and of what is behind it for one that moves bytes. Lanes that share a link share its bandwidth:
+/// those that move the same way equally, those that move both ways as
+/// [`CostProfile::both_ways_rate`] says. A run's stall is the sum over the lanes of computes of the time in which they
+/// wait, also for each other.
+///
+/// # Panics
+/// If there are fewer costs than lanes.
+pub fn simulate_lanes(
+    workload: &Workload,
+    plan: &ExecutionPlan,
+    costs: &[&CostProfile],
+    runs: u32,
+) -> Timeline {
+    let actions = plan.loads.len() + plan.computes.len() + plan.stores.len();
+    let mut timeline = Timeline::with_capacity(actions * runs as usize, runs as usize);
+    let mut record = |span| timeline.record(span);
+    let (_, runs) = play(workload, plan, costs, runs, &mut record);
+    timeline.runs.extend(runs);
+    timeline
+}
 
 /// Plays `runs` runs of a valid plan back to back and hands every span to `span`.
 ///
@@ -25,17 +54,12 @@ use crate::{CostProfile, Prediction};
 pub(crate) fn play(
     workload: &Workload,
     plan: &ExecutionPlan,
-    costs: &CostProfile,
+    costs: &[&CostProfile],
     runs: u32,
     span: &mut dyn FnMut(Span),
 ) -> (Prediction, Vec<RunTiming>) {
-    let compute_ns: Vec<u64> = plan
-        .computes
-        .iter()
-        .map(|c| costs.compute_ns(workload, c))
-        .collect();
-    let total_ns = compute_ns.iter().sum();
-    let mut world = World::new(plan, costs, compute_ns);
+    let mut world = World::new(workload, plan, costs);
+    let compute_ns = world.computes.iter().flat_map(|lane| &lane.ns).sum();
     while world.timings.len() < runs as usize {
         world.start_what_can(runs, span);
         if world.timings.len() == runs as usize || !world.advance(span) {
@@ -47,166 +71,74 @@ pub(crate) fn play(
     let prediction = Prediction {
         latency_ns: last.map_or(if runs == 0 { 0 } else { u64::MAX }, RunTiming::latency_ns),
         stall_ns: last.map_or(if runs == 0 { 0 } else { u64::MAX }, |run| run.stall_ns),
-        compute_ns: total_ns,
+        compute_ns,
     };
     (prediction, world.timings)
 }
 
-/// Loads on their way, or stores.
-struct Direction {
-    lane: Lane,
-    ns_per_byte: f64,
-    /// Started and not complete, oldest first; the oldest one moves when its latency is over.
-    in_flight: VecDeque<Transfer>,
-    /// In groups, what has moved waits for the rest of its group.
-    is_grouped: bool,
-    moved: Vec<Transfer>,
-    /// Counted over all runs.
-    started: u64,
-    complete: u64,
-    per_run: u64,
-    /// When those of the last two runs and of the next one were.
-    complete_ns: Vec<u64>,
-}
-
-struct Transfer {
-    /// When the dependency held, and when it was started.
-    ready_ns: u64,
-    start_ns: u64,
-    first_byte_ns: u64,
-    /// What is left to move, in nanoseconds at the full rate.
-    left: f64,
+/// Where a lane is: in [`World::moves`] or in [`World::computes`].
+#[derive(Clone, Copy)]
+enum At {
+    Moves(usize),
+    Computes(usize),
 }
 
 struct World<'a> {
     plan: &'a ExecutionPlan,
-    costs: &'a CostProfile,
-    compute_ns: Vec<u64>,
+    /// What is complete is noticed at once.
+    always_looks: bool,
+    /// By lane.
+    at: Vec<At>,
+    /// Stores first: where both could start, they do first.
+    moves: Vec<Transfers<'a>>,
+    computes: Vec<Computes<'a>>,
     now: u64,
-    loads: Direction,
-    stores: Direction,
-    /// Stores that were noticed to be complete, and when those of the last two runs were.
-    noticed: u64,
-    noticed_ns: Vec<u64>,
-    /// Rate of either direction while both move, as a share of its full one.
-    both_ways: f64,
-    /// Computes done, over all runs, and when those of the last two runs were.
-    done: u64,
-    ends: Vec<u64>,
-    /// What computes now: when it ends.
-    computing: Option<u64>,
-    /// When the compute lane turned to the next compute, and when it has handled what came before it.
-    ready_ns: u64,
-    free_ns: u64,
-    /// Loads whose handling the compute lane has paid for.
-    handled: u64,
-    /// The next compute's handling is part of `free_ns`.
-    is_paid: bool,
     run: RunTiming,
     run_begins: [u64; 2],
     timings: Vec<RunTiming>,
 }
 
-impl Direction {
-    fn new(lane: Lane, ns_per_byte: f64, per_run: usize, is_grouped: bool) -> Direction {
-        Direction {
-            lane,
-            ns_per_byte,
-            in_flight: VecDeque::new(),
-            is_grouped,
-            moved: Vec::new(),
-            started: 0,
-            complete: 0,
-            per_run: per_run as u64,
-            complete_ns: vec![0; 3 * per_run],
-        }
-    }
-
-    fn start(&mut self, now: u64, ready_ns: u64, latency_ns: u64, bytes: u64) {
-        self.in_flight.push_back(Transfer {
-            ready_ns,
-            start_ns: now,
-            first_byte_ns: now + latency_ns,
-            left: (bytes as f64 * self.ns_per_byte).round(),
-        });
-        self.started += 1;
-    }
-
-    /// What moves at a time.
-    fn moving(&mut self, now: u64) -> Option<&mut Transfer> {
-        self.in_flight
-            .front_mut()
-            .filter(|t| t.first_byte_ns <= now)
-    }
-
-    /// When something happens next at this rate, if nothing else changes.
-    fn next_event(&mut self, now: u64, rate: f64) -> Option<u64> {
-        let head = self.in_flight.front()?;
-        Some(match head.first_byte_ns {
-            later if later > now => later,
-            _ => now + (head.left / rate).ceil() as u64,
-        })
-    }
-
-    /// What has moved is complete.
-    fn arrive(&mut self, now: u64, span: &mut dyn FnMut(Span)) {
-        for t in self.moved.drain(..) {
-            let (number, count) = (self.complete, self.per_run);
-            span(Span {
-                lane: self.lane,
-                run: (number / count) as u32,
-                action: (number % count) as u32,
-                ready_ns: t.ready_ns,
-                start_ns: t.start_ns,
-                end_ns: now,
-            });
-            let at = number % self.complete_ns.len() as u64;
-            self.complete_ns[at as usize] = now;
-            self.complete += 1;
-        }
-    }
-}
-
 impl<'a> World<'a> {
-    fn new(plan: &'a ExecutionPlan, costs: &'a CostProfile, compute_ns: Vec<u64>) -> Self {
-        let load_rate = costs.storage_bytes_per_second;
-        let store_rate = costs.store_rate();
-        let both = costs.both_ways_rate() / (load_rate + store_rate);
-        let rate = |bytes_per_second: f64| 1e9 / bytes_per_second;
+    fn new(workload: &Workload, plan: &'a ExecutionPlan, costs: &[&'a CostProfile]) -> Self {
+        let of_lane = |id: LaneId, kind| -> Vec<u32> {
+            let mine = |turns: &mut dyn Iterator<Item = Turn>| {
+                let mine = (0..).zip(turns).filter(|(_, turn)| turn.lane == id);
+                mine.map(|(index, _)| index).collect()
+            };
+            match kind {
+                LaneKind::Load => mine(&mut plan.loads.iter().map(|l| l.turn)),
+                LaneKind::Compute => mine(&mut plan.computes.iter().map(|c| c.turn)),
+                LaneKind::Store => mine(&mut plan.stores.iter().map(|s| s.turn)),
+            }
+        };
+        let mut at = vec![At::Moves(0); plan.lanes.len()];
+        let (mut moves, mut computes) = (Vec::new(), Vec::new());
+        for kind in [LaneKind::Store, LaneKind::Load, LaneKind::Compute] {
+            for (id, lane) in plan.lanes.iter().filter(|(_, lane)| lane.kind == kind) {
+                let (actions, costs) = (of_lane(id, kind), costs[id.index()]);
+                if kind == LaneKind::Compute {
+                    let ns = |&c: &u32| costs.compute_ns(workload, &plan.computes[c as usize]);
+                    let ns = actions.iter().map(ns).collect();
+                    at[id.index()] = At::Computes(computes.len());
+                    computes.push(Computes::new(id, actions, ns, costs));
+                } else {
+                    at[id.index()] = At::Moves(moves.len());
+                    let is_grouped = plan.group_bytes > 0;
+                    moves.push(Transfers::new((id, lane), actions, costs, is_grouped));
+                }
+            }
+        }
         World {
-            loads: Direction::new(
-                Lane::Load,
-                rate(load_rate),
-                plan.loads.len(),
-                plan.group_bytes > 0,
-            ),
-            stores: Direction::new(Lane::Store, rate(store_rate), plan.stores.len(), false),
-            noticed: 0,
-            noticed_ns: vec![0; 2 * plan.stores.len()],
-            both_ways: if both.is_finite() {
-                both.clamp(1e-6, 1.0)
-            } else {
-                1.0
-            },
+            always_looks: plan.lanes != Lanes::default(),
+            plan,
+            at,
+            moves,
+            computes,
             now: 0,
-            done: 0,
-            ends: vec![0; 2 * plan.computes.len()],
-            computing: None,
-            ready_ns: 0,
-            free_ns: 0,
-            handled: 0,
-            is_paid: false,
             run: RunTiming::default(),
             run_begins: [0; 2],
             timings: Vec::new(),
-            compute_ns,
-            plan,
-            costs,
         }
-    }
-
-    fn n(&self) -> u64 {
-        self.compute_ns.len() as u64
     }
 
     /// The run that computes are done for.
@@ -214,55 +146,98 @@ impl<'a> World<'a> {
         self.timings.len() as u64
     }
 
-    /// When the first `computes` computes of a run were done; for none, when it began.
-    fn done_at(&self, run: u64, computes: u64) -> u64 {
-        match computes {
-            0 => self.run_begins[(run % 2) as usize],
-            _ => self.ends[((run * self.n() + computes - 1) as usize) % self.ends.len()],
+    /// Since when a wait of an action of that run has held; `None` if it does not.
+    fn held_since(&self, wait: Wait, run: u64) -> Option<u64> {
+        let Some(run) = run.checked_sub(wait.run_back.into()) else {
+            return Some(0);
+        };
+        let count = u64::from(wait.count);
+        if run > self.run() {
+            return None;
+        }
+        match self.at[wait.lane.index()] {
+            At::Moves(lane) => {
+                let lane = &self.moves[lane];
+                let holds = lane.known() >= run * lane.per_run() + count;
+                holds.then(|| lane.known_at(run, count))
+            }
+            At::Computes(_) if count == 0 => Some(self.run_begins[(run % 2) as usize]),
+            At::Computes(lane) => {
+                let lane = &self.computes[lane];
+                let holds = lane.done >= run * lane.n() + count;
+                holds.then(|| lane.done_at(run, count))
+            }
         }
     }
 
-    /// When the first `stores` stores of a run were noticed to be complete, 0 for none; they are.
-    fn noticed_at(&self, run: u64, stores: u64) -> u64 {
-        match (run * self.stores.per_run + stores).checked_sub(1) {
-            Some(number) if stores > 0 => self.noticed_ns[number as usize % self.noticed_ns.len()],
-            _ => 0,
+    /// Since when an action of that run might have started, but for its lane; `None` if it may not.
+    fn ready_since(&self, turn: Turn, run: u64) -> Option<u64> {
+        let mut since = 0;
+        if let Some(begun) = run.checked_sub(turn.run_back().into()) {
+            if begun > self.run() {
+                return None;
+            }
+            since = self.run_begins[(begun % 2) as usize];
         }
-    }
-
-    /// The thread that computes looks what is complete.
-    fn look(&mut self) {
-        while self.noticed < self.stores.complete {
-            let at = self.noticed as usize % self.noticed_ns.len();
-            self.noticed_ns[at] = self.now;
-            self.noticed += 1;
+        for wait in turn.waits() {
+            since = since.max(self.held_since(wait, run)?);
         }
+        Some(since)
     }
 
     /// Whether the stores that a load of that run waits for are complete, as far as is known.
     fn admits(&self, load: &Load, run: u64) -> bool {
-        match run.checked_sub(load.after.run_back.into()) {
-            Some(run) => run * self.stores.per_run + u64::from(load.stores) <= self.noticed,
-            None => true,
-        }
+        let is_store = |wait: &Wait| self.plan.lanes.kind(wait.lane) == Some(LaneKind::Store);
+        let mut waits = load.turn.waits().filter(is_store);
+        waits.all(|wait| self.held_since(wait, run).is_some())
+    }
+
+    /// Waits of a compute for lanes of loads: the lane's place, and how many over all runs.
+    fn loads_of(&self, compute: &Compute) -> impl Iterator<Item = (usize, u64)> {
+        compute.turn.waits().filter_map(|wait| {
+            let At::Moves(lane) = self.at[wait.lane.index()] else {
+                return None;
+            };
+            let moves = &self.moves[lane];
+            let number = self.run() * moves.per_run() + u64::from(wait.count);
+            (moves.kind == LaneKind::Load).then_some((lane, number))
+        })
     }
 
     /// Which file the next compute waits for: that of activations, or that of weights.
-    fn waits_for_spill(&self, needs: u32) -> bool {
-        let wanted = self.run() * self.loads.per_run + u64::from(needs);
-        if self.loads.complete >= wanted || self.loads.per_run == 0 {
-            return true;
+    fn waits_for_spill(&self, compute: &Compute) -> bool {
+        let missing = self.loads_of(compute);
+        let mut missing = missing.filter(|&(lane, number)| self.moves[lane].complete < number);
+        let next = missing.next().and_then(|(lane, _)| {
+            let moves = &self.moves[lane];
+            moves.action(moves.complete)
+        });
+        next.is_none_or(|(run, load)| {
+            let load = &self.plan.loads[load];
+            reads_spill(self.plan, load) || !self.admits(load, run)
+        })
+    }
+
+    /// The thread that computes looks what is complete.
+    fn look(&mut self) {
+        for lane in &mut self.moves {
+            lane.look(self.now);
         }
-        let load = &self.plan.loads[(self.loads.complete % self.loads.per_run) as usize];
-        reads_spill(self.plan, load) || !self.admits(load, self.loads.complete / self.loads.per_run)
     }
 
     /// Everything that may start now, until nothing more may.
     fn start_what_can(&mut self, runs: u32, span: &mut dyn FnMut(Span)) {
         loop {
-            let mut any = self.start_stores();
-            any |= self.start_loads(runs);
-            any |= self.start_compute(span);
+            let mut any = false;
+            for lane in 0..self.moves.len() {
+                any |= match self.moves[lane].kind {
+                    LaneKind::Store => self.start_stores(lane),
+                    _ => self.start_loads(lane, runs),
+                };
+            }
+            for lane in 0..self.computes.len() {
+                any |= self.start_compute(lane, span);
+            }
             any |= self.end_run(runs);
             if !any || self.run() == u64::from(runs) {
                 return;
@@ -270,125 +245,133 @@ impl<'a> World<'a> {
         }
     }
 
-    /// When the first `needs` loads of the run have been there for long enough, of those that are complete.
-    fn awake_ns(&self, needs: u32) -> u64 {
-        let number = self.run() * self.loads.per_run + u64::from(needs);
-        if needs == 0 || self.loads.complete < number {
-            return 0;
-        }
-        let times = &self.loads.complete_ns;
-        times[((number - 1) % times.len() as u64) as usize] + self.costs.wake_ns
+    /// When the loads that it waits for have been there for long enough, of those that are complete.
+    fn awake_ns(&self, lane: &Computes, compute: &Compute) -> u64 {
+        let there = self.loads_of(compute).filter_map(|(moves, number)| {
+            let moves = &self.moves[moves];
+            let in_run = number - self.run() * moves.per_run();
+            let is_there = in_run > 0 && moves.complete >= number;
+            is_there.then(|| moves.known_at(self.run(), in_run) + lane.costs.wake_ns)
+        });
+        there.max().unwrap_or(0)
     }
 
-    fn depth(&self) -> usize {
-        self.costs.queue_depth.max(1) as usize
-    }
-
-    fn start_stores(&mut self) -> bool {
+    fn start_stores(&mut self, lane: usize) -> bool {
         let mut any = false;
-        while let Some(index) = self.stores.started.checked_rem(self.stores.per_run)
-            && self.stores.in_flight.len() < self.depth()
+        while let Some((run, index)) = self.moves[lane].action(self.moves[lane].started)
+            && self.moves[lane].has_room()
         {
-            let store = &self.plan.stores[index as usize];
-            let run = self.stores.started / self.stores.per_run;
-            if run > self.run() || run * self.n() + u64::from(store.after) > self.done {
+            let store = &self.plan.stores[index];
+            let Some(ready_ns) = self.ready_since(store.turn, run) else {
                 break;
-            }
-            let ready = self.done_at(run, store.after.into());
-            let latency = self.costs.request_latency_ns;
-            self.stores.start(self.now, ready, latency, store.bytes);
+            };
+            self.moves[lane].start(self.now, ready_ns, store.bytes);
             any = true;
         }
         any
     }
 
-    fn start_loads(&mut self, runs: u32) -> bool {
+    fn start_loads(&mut self, lane: usize, runs: u32) -> bool {
         let mut any = false;
         let mut room = self.plan.group_bytes;
-        if self.loads.is_grouped && !self.loads.in_flight.is_empty() {
+        if self.moves[lane].is_grouped && !self.moves[lane].in_flight.is_empty() {
             return false;
         }
-        while let Some(index) = self.loads.started.checked_rem(self.loads.per_run)
-            && (self.loads.is_grouped || self.loads.in_flight.len() < self.depth())
+        while let Some((run, index)) = self.moves[lane].action(self.moves[lane].started)
+            && (self.moves[lane].is_grouped || self.moves[lane].has_room())
         {
-            let load = &self.plan.loads[index as usize];
-            if self.loads.is_grouped && any && load.bytes > room {
+            let load = &self.plan.loads[index];
+            if self.moves[lane].is_grouped && any && load.bytes > room {
                 break;
             }
             room = room.saturating_sub(load.bytes);
-            let run = self.loads.started / self.loads.per_run;
-            let of_run = run.checked_sub(load.after.run_back.into());
-            let computes = u64::from(load.after.computes);
-            let mut ready = 0;
-            if let Some(of_run) = of_run {
-                if of_run > self.run()
-                    || of_run * self.n() + computes > self.done
-                    || !self.admits(load, run)
-                {
-                    break;
-                }
-                ready = self.done_at(of_run, computes);
-                ready = ready.max(self.noticed_at(of_run, load.stores.into()));
-            }
+            let Some(ready_ns) = self.ready_since(load.turn, run) else {
+                break;
+            };
             if run >= u64::from(runs) {
                 break;
             }
-            let latency = self.costs.request_latency_ns;
-            self.loads.start(self.now, ready, latency, load.bytes);
+            self.moves[lane].start(self.now, ready_ns, load.bytes);
             any = true;
         }
         any
     }
 
-    fn start_compute(&mut self, span: &mut dyn FnMut(Span)) -> bool {
-        let at = (self.done - self.run() * self.n()) as usize;
-        if self.computing.is_some() || at >= self.compute_ns.len() {
+    /// What is handled before a compute takes of its lane: loads that nobody needed yet, and stores that follow the
+    /// compute before it.
+    fn pay(&mut self, lane: usize, at: usize) {
+        let plan = self.plan;
+        let compute = &plan.computes[self.computes[lane].actions[at] as usize];
+        let costs = self.computes[lane].costs;
+        let wanted: Vec<_> = self.loads_of(compute).collect();
+        let mut ns = 0;
+        for (moves, number) in wanted {
+            let first = self.run() * self.moves[moves].per_run();
+            let moves = &mut self.moves[moves];
+            let from = moves.handled.max(first);
+            for load in (from..number).filter_map(|number| moves.action(number)) {
+                ns += costs.load_ns(plan.loads[load.1].bytes);
+            }
+            moves.handled = from.max(number);
+        }
+        let here = self.computes[lane].lane;
+        let stores = plan.stores.iter();
+        let stores = stores.filter(|s| s.turn.count(here) as usize == at && at > 0);
+        ns += stores.map(|s| costs.load_ns(s.bytes)).sum::<u64>();
+        self.computes[lane].free_ns += ns;
+        self.computes[lane].is_paid = true;
+    }
+
+    fn start_compute(&mut self, lane: usize, span: &mut dyn FnMut(Span)) -> bool {
+        let run = self.run();
+        let Some(at) = self.computes[lane].next(run) else {
+            return false;
+        };
+        if !self.computes[lane].is_paid {
+            self.pay(lane, at);
+        }
+        let this = &self.computes[lane];
+        let action = this.actions[at];
+        let compute = &self.plan.computes[action as usize];
+        if self.ready_since(compute.turn, run).is_none()
+            || self.now < this.free_ns.max(self.awake_ns(this, compute))
+        {
             return false;
         }
-        let c = &self.plan.computes[at];
-        if !self.is_paid {
-            let first = self.run() * self.loads.per_run;
-            let handled = self.handled.saturating_sub(first) as usize;
-            let loads = self.plan.loads.get(handled..c.needs as usize);
-            let loads = loads.unwrap_or_default().iter().map(|l| l.bytes);
-            let stores = self.plan.stores.iter();
-            let stores = stores.filter(|s| s.after as usize == at && at > 0);
-            let moved = loads.chain(stores.map(|s| s.bytes));
-            self.free_ns += moved.map(|bytes| self.costs.load_ns(bytes)).sum::<u64>();
-            self.handled = self.handled.max(first + u64::from(c.needs));
-            self.is_paid = true;
-        }
-        let loaded = self.loads.complete >= self.run() * self.loads.per_run + u64::from(c.needs);
-        let stored = self.noticed >= self.run() * self.stores.per_run + u64::from(c.stores);
-        if !loaded || !stored || self.now < self.free_ns.max(self.awake_ns(c.needs)) {
-            return false;
-        }
-        let start_ns = self.now;
-        self.run.stall_ns += start_ns - self.free_ns;
-        let end_ns = start_ns + self.compute_ns[at];
+        let this = &mut self.computes[lane];
+        self.run.stall_ns += self.now - this.free_ns;
+        let end_ns = self.now + this.ns[at];
         span(Span {
-            lane: Lane::Compute,
-            run: self.run() as u32,
-            action: at as u32,
-            ready_ns: self.ready_ns,
-            start_ns,
+            lane: this.lane,
+            run: run as u32,
+            action,
+            ready_ns: this.ready_ns,
+            start_ns: self.now,
             end_ns,
         });
-        self.computing = Some(end_ns);
+        this.computing = Some(end_ns);
         true
     }
 
     /// A run is over when its computes are done and its stores complete.
     fn end_run(&mut self, runs: u32) -> bool {
         let next = self.run() + 1;
+        let computed = self.computes.iter().all(|c| c.done >= next * c.n());
+        let mut stores = self.moves.iter().filter(|m| m.kind == LaneKind::Store);
         if self.run() >= u64::from(runs)
-            || self.done < next * self.n()
-            || self.stores.complete < next * self.stores.per_run
+            || !computed
+            || !stores.all(|s| s.complete >= next * s.per_run())
         {
             return false;
         }
         self.run.end_ns = self.now;
-        self.run.stall_ns += self.now.saturating_sub(self.free_ns);
+        for lane in self.computes.iter_mut() {
+            if lane.n() > 0 {
+                self.run.stall_ns += self.now.saturating_sub(lane.free_ns);
+            }
+            lane.ready_ns = self.now;
+            lane.free_ns = self.now;
+        }
         self.timings.push(self.run);
         self.run = RunTiming {
             start_ns: self.now,
@@ -396,67 +379,75 @@ impl<'a> World<'a> {
             stall_ns: 0,
         };
         self.run_begins[(next % 2) as usize] = self.now;
-        self.ready_ns = self.now;
-        self.free_ns = self.now;
         self.look();
         true
     }
 
+    /// How fast a lane moves now, as a share of its full rate.
+    fn rate(&self, lane: usize) -> f64 {
+        let this = &self.moves[lane];
+        let others = self.moves.iter().filter(|m| m.link == this.link);
+        let (mut same_way, mut other_way) = (0u32, 0u32);
+        for other in others.filter(|m| m.is_moving(self.now)) {
+            match other.kind == this.kind {
+                true => same_way += 1,
+                false => other_way += 1,
+            }
+        }
+        let is_shared = other_way > 0 && same_way > 0;
+        let share = if is_shared { this.both_ways } else { 1.0 };
+        share / f64::from(same_way.max(1))
+    }
+
     /// Goes on to the next thing that happens; false if nothing will.
     fn advance(&mut self, span: &mut dyn FnMut(Span)) -> bool {
-        let now = self.now;
-        let both = self.loads.moving(now).is_some() && self.stores.moving(now).is_some();
-        let rate = if both { self.both_ways } else { 1.0 };
-        let at = (self.done - self.run() * self.n()) as usize;
-        let next = self.plan.computes.get(at);
-        let awake_ns = next.map(|compute| self.awake_ns(compute.needs));
-        let pays = self.is_paid && self.computing.is_none() && self.free_ns > now;
-        let events = [
-            self.computing,
-            (pays && at < self.compute_ns.len()).then_some(self.free_ns),
-            awake_ns.filter(|&awake_ns| self.computing.is_none() && awake_ns > now),
-            self.loads.next_event(now, rate),
-            self.stores.next_event(now, rate),
-        ];
-        let Some(next) = events.into_iter().flatten().min() else {
+        let (now, run) = (self.now, self.run());
+        let rates: Vec<f64> = (0..self.moves.len()).map(|lane| self.rate(lane)).collect();
+        let mut next = None;
+        let mut happens = |at: Option<u64>| next = next.into_iter().chain(at).min();
+        // What waits: when its lane is free, and for which file.
+        let mut waiting = Vec::with_capacity(self.computes.len());
+        for lane in &self.computes {
+            happens(lane.computing);
+            let Some(at) = lane.next(run) else { continue };
+            let compute = &self.plan.computes[lane.actions[at] as usize];
+            happens(Some(lane.free_ns).filter(|&free_ns| lane.is_paid && free_ns > now));
+            happens(Some(self.awake_ns(lane, compute)).filter(|&awake_ns| awake_ns > now));
+            waiting.push((lane.free_ns, self.waits_for_spill(compute)));
+        }
+        for (lane, &rate) in self.moves.iter().zip(&rates) {
+            happens(lane.next_event(now, rate));
+        }
+        let Some(next) = next else {
             return false;
         };
-        let passed = (next - now) as f64 * rate;
-        let waits_for_spill = match self.plan.computes.get(at) {
-            Some(compute) if self.computing.is_none() => Some(self.waits_for_spill(compute.needs)),
-            _ => None,
-        };
-        let mut looks = waits_for_spill.is_some() && next == self.free_ns;
+        let mut looks = waiting.iter().any(|&(free_ns, _)| free_ns == next);
         self.now = next;
-        for direction in [&mut self.loads, &mut self.stores] {
-            if let Some(t) = direction.moving(now) {
-                t.left -= passed;
-            }
-            while let Some(t) = direction.moving(next)
-                && t.left <= 1e-6
-            {
-                let (number, count) = (direction.complete, direction.per_run);
-                let is_spill = direction.lane == Lane::Store
-                    || reads_spill(self.plan, &self.plan.loads[(number % count) as usize]);
-                direction.moved.extend(direction.in_flight.pop_front());
-                if !direction.is_grouped || direction.in_flight.is_empty() {
-                    looks |= waits_for_spill == Some(is_spill);
-                    direction.arrive(next, span);
+        // Loads before stores, where both are complete.
+        for (lane, rate) in self.moves.iter_mut().zip(rates).rev() {
+            lane.pass(now, (next - now) as f64 * rate);
+            while lane.take_moved(next) {
+                let load = lane
+                    .action(lane.complete)
+                    .filter(|_| lane.kind == LaneKind::Load);
+                let is_spill =
+                    load.is_none_or(|(_, load)| reads_spill(self.plan, &self.plan.loads[load]));
+                if !lane.is_grouped || lane.in_flight.is_empty() {
+                    looks |= waiting.iter().any(|&(_, for_spill)| for_spill == is_spill);
+                    lane.arrive(next, span);
                 }
             }
         }
-        if self.computing == Some(next) {
-            self.computing = None;
-            let at = self.done as usize % self.ends.len();
-            self.ends[at] = next;
-            self.done += 1;
-            self.ready_ns = next;
-            self.free_ns = next;
-            self.is_paid = false;
-            // After the last one it looks when the next run begins.
-            looks = !self.done.is_multiple_of(self.n());
+        let mut ended = None;
+        for lane in &mut self.computes {
+            if lane.computing == Some(next) {
+                lane.end(next);
+                // After the last one it looks when the next run begins.
+                let more = !lane.done.is_multiple_of(lane.n());
+                ended = Some(ended.unwrap_or(false) || more);
+            }
         }
-        if looks {
+        if ended.unwrap_or(looks) || self.always_looks {
             self.look();
         }
         true

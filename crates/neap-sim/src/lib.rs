@@ -9,4 +9,5 @@ mod lanes;
 mod simulate;
 
 pub use cost::{BlockDelays, CostProfile};
+pub use lanes::simulate_lanes;
 pub use simulate::{LoadCost, Prediction, STEADY_RUNS, Simulator, Work, predict, simulate};

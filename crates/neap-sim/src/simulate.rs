@@ -1,5 +1,5 @@
-//! The discrete-event simulation: two lanes with the executor's rules; plans that store activations have a
-//! third one and are played by [`crate::lanes`].
+//! The discrete-event simulation: two lanes with the executor's rules; plans that store activations or name other
+//! lanes are played by [`crate::lanes`].
 //!
 //! ```text
 //!   load lane      in plan order; load j starts when its `after` holds, those before it have started,
@@ -18,7 +18,7 @@
 
 use std::collections::VecDeque;
 
-use neap_plan::{Compute, ExecutionPlan, Lane, RunTiming, Span, Timeline, Workload};
+use neap_plan::{Compute, ExecutionPlan, LaneId, Lanes, RunTiming, Span, Timeline, Workload};
 
 use crate::cost::rounded_ns;
 use crate::{CostProfile, lanes};
@@ -269,7 +269,7 @@ impl Simulator {
                     self.load_done[next_load] = end_ns;
                     clock += cost.handling_ns(bytes);
                     span(Span {
-                        lane: Lane::Load,
+                        lane: LaneId::LOAD,
                         run,
                         action: next_load as u32,
                         ready_ns: ready,
@@ -298,7 +298,7 @@ impl Simulator {
                 self.stalls[i] = start_ns - clock;
                 stall_ns += start_ns - clock;
                 span(Span {
-                    lane: Lane::Compute,
+                    lane: LaneId::COMPUTE,
                     run,
                     action: i as u32,
                     ready_ns,
@@ -343,11 +343,8 @@ pub fn simulate(
     let (loads, computes) = numbers(workload, plan, costs);
     let spans = (loads.len() + computes.len() + plan.stores.len()) * runs as usize;
     let mut timeline = Timeline::with_capacity(spans, runs as usize);
-    if !plan.stores.is_empty() {
-        let mut record = |span| timeline.record(span);
-        let (_, runs) = lanes::play(workload, plan, costs, runs, &mut record);
-        timeline.runs.extend(runs);
-        return timeline;
+    if !is_simple(plan) {
+        return lanes::simulate_lanes(workload, plan, &vec![costs; plan.lanes.len()], runs);
     }
     let mut simulator = Simulator::default();
     simulator.play(load_cost(plan, costs), &loads, &computes, runs, |span| {
@@ -359,8 +356,9 @@ pub fn simulate(
 
 /// The steady state of a valid plan, without keeping spans.
 pub fn predict(workload: &Workload, plan: &ExecutionPlan, costs: &CostProfile) -> Prediction {
-    if !plan.stores.is_empty() {
-        return lanes::play(workload, plan, costs, STEADY_RUNS, &mut |_| {}).0;
+    if !is_simple(plan) {
+        let costs = vec![costs; plan.lanes.len()];
+        return lanes::play(workload, plan, &costs, STEADY_RUNS, &mut |_| {}).0;
     }
     let (loads, computes) = numbers(workload, plan, costs);
     Simulator::default().play(
@@ -370,6 +368,11 @@ pub fn predict(workload: &Workload, plan: &ExecutionPlan, costs: &CostProfile) -
         STEADY_RUNS,
         |_| {},
     )
+}
+
+/// One lane of loads and one of computes, which [`Simulator`] plays faster.
+fn is_simple(plan: &ExecutionPlan) -> bool {
+    plan.stores.is_empty() && plan.lanes == Lanes::default()
 }
 
 /// How loads are handed over is the plan's to say.
@@ -393,14 +396,14 @@ fn numbers(workload: &Workload, plan: &ExecutionPlan, costs: &CostProfile) -> Nu
     let loads = plan
         .loads
         .iter()
-        .map(|l| (l.bytes, l.after.run_back, l.after.computes))
+        .map(|l| (l.bytes, l.after().run_back, l.after().computes))
         .collect();
     let computes = plan
         .computes
         .iter()
         .map(|c| Work {
             ns: costs.compute_ns(workload, c),
-            needs: c.needs,
+            needs: c.needs(),
             reads: reads_rows(workload, c),
         })
         .collect();

@@ -1,8 +1,8 @@
 //! Timelines small enough to be checked by hand: storage moves 1 byte per nanosecond, one load at a time.
 
 use neap_plan::{
-    AfterCompute, Compute, ExecutionPlan, Extent, Lane, Load, PanelRange, PanelSpec, Place,
-    RowTable, Space, StepId, StepSpec, WeightsAt, Workload,
+    AfterCompute, Compute, ExecutionPlan, Extent, LaneId, Load, PanelRange, PanelSpec, Place,
+    RowTable, Space, StepId, StepSpec, Turn, WeightsAt, Workload,
 };
 use neap_sim::{CostProfile, predict, simulate};
 
@@ -37,26 +37,28 @@ fn plan(w: &Workload, loads: &[(u64, u32, u32)]) -> ExecutionPlan {
         ..Default::default()
     };
     for (s, step) in w.steps.iter().enumerate() {
-        let mut weights = WeightsAt::default();
+        let mut extents = Vec::new();
         for e in &step.extents {
             let (offset, run_back, computes) = loads[p.loads.len()];
-            let after = AfterCompute { run_back, computes };
+            let turn = AfterCompute { run_back, computes }.load(0);
             p.loads.push(Load {
                 from: Place::packed(e.file_offset),
                 bytes: e.bytes,
                 to: Place::work(offset * KB),
-                after,
-                ..Load::default()
+                turn,
             });
-            weights.extents.push(Place::work(offset * KB));
+            extents.push(Place::work(offset * KB));
         }
         let needs = p.loads.len() as u32;
+        let weights = WeightsAt {
+            extents: extents.into(),
+            ..WeightsAt::default()
+        };
         p.computes.push(Compute {
             step: StepId(s as u32),
             panels: PanelRange::NONE,
             weights,
-            needs,
-            stores: 0,
+            turn: Turn::of(LaneId::COMPUTE).after(LaneId::LOAD, needs),
         });
     }
     p
@@ -94,7 +96,7 @@ fn the_first_run_waits_and_the_second_finds_its_head_prefetched() {
     // Run 0 loads from 0 to 8192, computes to 9192 and 18192. The load of run 1 starts at 9192.
     assert_eq!(t.runs[0].latency_ns(), 2 * KB + 10_000);
     assert_eq!(t.runs[1].latency_ns(), 10_000);
-    let load = t.spans_of(Lane::Load, 1).next().unwrap();
+    let load = t.spans_of(LaneId::LOAD, 1).next().unwrap();
     assert_eq!(
         (load.ready_ns, load.start_ns, load.end_ns),
         (9192, 9192, 9192 + 2 * KB)
@@ -135,7 +137,7 @@ fn a_group_is_what_may_start_when_the_one_before_is_complete() {
     costs.request_latency_ns = 1000;
     let spans = |p: &ExecutionPlan| {
         let t = simulate(&w, p, &costs, 1);
-        let loads: Vec<_> = t.spans_of(Lane::Load, 0).cloned().collect();
+        let loads: Vec<_> = t.spans_of(LaneId::LOAD, 0).cloned().collect();
         loads
             .iter()
             .map(|s| (s.start_ns, s.end_ns))
@@ -154,15 +156,16 @@ fn a_group_is_what_may_start_when_the_one_before_is_complete() {
     let last = (second.1 + 10_000, second.1 + 11_000 + KB);
     assert_eq!(spans(&p), [first, second, third, last]);
     // In one run the next run's loads are not known; in a cycle they join.
-    p.loads[0].after = AfterCompute {
+    p.loads[0].turn = AfterCompute {
         run_back: 1,
         computes: 2,
-    };
+    }
+    .load(0);
     p.group_bytes = 1 << 20;
     let t = simulate(&w, &p, &costs, 2);
     let ends: Vec<u64> = (0..2)
         .flat_map(|r| {
-            t.spans_of(Lane::Load, r)
+            t.spans_of(LaneId::LOAD, r)
                 .map(|s| s.end_ns)
                 .collect::<Vec<_>>()
         })
@@ -196,7 +199,7 @@ fn loads_keep_their_order() {
     let p = plan(&w, &[(0, 0, 1), (1, 0, 0)]);
     let t = simulate(&w, &p, &CostProfile::byte_per_ns(vec![5000, 1, 1]), 1);
     let loads: Vec<_> = t
-        .spans_of(Lane::Load, 0)
+        .spans_of(LaneId::LOAD, 0)
         .map(|s| (s.start_ns, s.end_ns))
         .collect();
     assert_eq!(loads, [(5000, 5000 + KB), (5000 + KB, 5000 + 2 * KB)]);

@@ -1,8 +1,8 @@
 //! The store lane by hand: 4096 ns for each block, in either direction.
 
 use neap_plan::{
-    AfterCompute, BufferId, BufferSpec, Compute, ExecutionPlan, Lane, Load, PanelRange, Place,
-    Return, Space, StepId, StepRange, StepSpec, Store, WeightsAt, Workload, validate,
+    AfterCompute, BufferId, BufferSpec, Compute, ExecutionPlan, LaneId, Load, PanelRange, Place,
+    Return, Space, StepId, StepRange, StepSpec, Store, Turn, WeightsAt, Workload, validate,
 };
 use neap_sim::{CostProfile, predict, simulate};
 
@@ -31,8 +31,9 @@ fn stored(waits: bool) -> (Workload, ExecutionPlan) {
         step: StepId(i),
         panels: PanelRange::NONE,
         weights: WeightsAt::default(),
-        needs: u32::from(i == 2),
-        stores: u32::from(waits && i == 1),
+        turn: Turn::of(LaneId::COMPUTE)
+            .after(LaneId::LOAD, u32::from(i == 2))
+            .after(LaneId::STORE, u32::from(waits && i == 1)),
     });
     let p = ExecutionPlan {
         spaces: Space::of_host(BLOCK, 0, 0, BLOCK),
@@ -43,11 +44,11 @@ fn stored(waits: bool) -> (Workload, ExecutionPlan) {
         loads: vec![Load {
             from: Place::spill(0),
             bytes: BLOCK,
-            after: AfterCompute {
+            turn: AfterCompute {
                 run_back: 0,
                 computes: 1,
-            },
-            stores: 1,
+            }
+            .load(1),
             ..Load::default()
         }],
         stores: vec![Store {
@@ -55,7 +56,7 @@ fn stored(waits: bool) -> (Workload, ExecutionPlan) {
             from: Place::work(0),
             bytes: BLOCK,
             to: Place::spill(0),
-            after: 1,
+            turn: Turn::of(LaneId::STORE).after(LaneId::COMPUTE, 1),
         }],
         returns: vec![Return {
             buffer: a,
@@ -77,9 +78,9 @@ fn a_load_waits_for_the_store_and_the_step_for_the_load() {
     assert_eq!(got.latency_ns, 1000 + 2 * BLOCK + 3000);
     assert_eq!(got.stall_ns, 2 * BLOCK - 1500);
     let t = simulate(&w, &p, &costs, 2);
-    let store = t.spans_of(Lane::Store, 0).next().unwrap();
+    let store = t.spans_of(LaneId::STORE, 0).next().unwrap();
     assert_eq!((store.start_ns, store.end_ns), (1000, 1000 + BLOCK));
-    let load = t.spans_of(Lane::Load, 0).next().unwrap();
+    let load = t.spans_of(LaneId::LOAD, 0).next().unwrap();
     assert_eq!(
         (load.start_ns, load.end_ns),
         (1000 + BLOCK, 1000 + 2 * BLOCK)
@@ -92,9 +93,9 @@ fn a_store_that_ends_while_a_step_computes_is_noticed_after_it() {
     let (w, p) = stored(false);
     let costs = CostProfile::byte_per_ns(vec![1000, 5000, 3000]);
     let t = simulate(&w, &p, &costs, 2);
-    let store = t.spans_of(Lane::Store, 0).next().unwrap();
+    let store = t.spans_of(LaneId::STORE, 0).next().unwrap();
     assert_eq!(store.end_ns, 1000 + BLOCK);
-    let load = t.spans_of(Lane::Load, 0).next().unwrap();
+    let load = t.spans_of(LaneId::LOAD, 0).next().unwrap();
     assert_eq!(
         (load.ready_ns, load.start_ns, load.end_ns),
         (6000, 6000, 6000 + BLOCK)

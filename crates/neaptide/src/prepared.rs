@@ -137,7 +137,7 @@ pub(crate) fn plan_heap_bytes(plan: &ExecutionPlan) -> usize {
     // A small allocation takes 32 bytes.
     let extents = plan.computes.iter().map(|c| &c.weights.extents);
     let extents = extents.filter(|e| !e.is_empty());
-    let extents: usize = extents.map(|e| size_of_val(e.as_slice()).max(32)).sum();
+    let extents: usize = extents.map(|e| size_of_val(&**e).max(32)).sum();
     extents
         + size_of_val(plan.buffers.as_slice())
         + size_of_val(plan.workspaces.as_slice())

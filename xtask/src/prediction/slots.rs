@@ -3,7 +3,7 @@
 use super::rates::Moved;
 use crate::worker::sample;
 use anyhow::{Context, Result};
-use neap_plan::{ExecutionPlan, Lane, Timeline, Workload};
+use neap_plan::{ExecutionPlan, LaneId, Timeline, Workload};
 use neap_sim::CostProfile;
 use neaptide::{Model, OpenOptions, Plan, RunOptions, Session};
 use std::path::Path;
@@ -119,7 +119,7 @@ impl Subject {
     fn step_times(&self, timeline: &Timeline) -> Vec<u64> {
         let runs = timeline.runs.len();
         let mut times = vec![vec![0; runs]; self.workload.steps.len()];
-        for span in timeline.spans.iter().filter(|s| s.lane == Lane::Compute) {
+        for span in timeline.spans.iter().filter(|s| s.lane == LaneId::COMPUTE) {
             let step = self.execution.computes[span.action as usize].step;
             times[step.index()][span.run as usize] += span.end_ns - span.start_ns;
         }
@@ -139,7 +139,7 @@ impl Subject {
             return Vec::new();
         }
         let mut groups: Vec<(u64, u64, u64)> = Vec::new();
-        let loads = timeline.spans.iter().filter(|s| s.lane == Lane::Load);
+        let loads = timeline.spans.iter().filter(|s| s.lane == LaneId::LOAD);
         for load in loads.filter(|s| s.run > 0) {
             let bytes = self.execution.loads[load.action as usize].bytes;
             match groups.last_mut() {

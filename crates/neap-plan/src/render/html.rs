@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::rects::{Kind, busy, first_computes, rects};
-use crate::{ExecutionPlan, Lane, Place, SpaceKind, Timeline, Verdict, Workload};
+use crate::{ExecutionPlan, LaneId, Place, SpaceKind, Timeline, Verdict, Workload};
 
 /// Renders a valid plan. `verdict` is the validator's, `timeline` the simulator's or the executor's; its
 /// last run is shown.
@@ -44,7 +44,7 @@ fn data(
     let mut computes: Vec<Value> = Vec::with_capacity(plan.computes.len());
     let mut stall_of_step = vec![0u64; w.steps.len()];
     let mut time_of_step = vec![0u64; w.steps.len()];
-    for s in timeline.spans_of(Lane::Compute, last) {
+    for s in timeline.spans_of(LaneId::COMPUTE, last) {
         let Some(c) = plan.computes.get(s.action as usize) else {
             continue;
         };
@@ -61,7 +61,7 @@ fn data(
         ]));
     }
     let mut load_times = vec![(0i64, 0i64); plan.loads.len()];
-    for s in timeline.spans_of(Lane::Load, last) {
+    for s in timeline.spans_of(LaneId::LOAD, last) {
         if let Some(times) = load_times.get_mut(s.action as usize) {
             *times = (relative(s.start_ns), relative(s.end_ns));
         }
@@ -134,8 +134,8 @@ fn data(
         "computes": computes,
         "rects": drawn,
         "stored": verdict.stored_bytes_per_run,
-        "load_busy": busy(timeline, Lane::Load),
-        "store_busy": busy(timeline, Lane::Store),
+        "load_busy": busy(timeline, LaneId::LOAD),
+        "store_busy": busy(timeline, LaneId::STORE),
     })
 }
 

@@ -4,7 +4,7 @@
 //! what is charged.
 
 use crate::{
-    Area, BufferId, ByteRange, ExecutionPlan, Lane, Place, SpaceKind, Timeline, Workload, sets,
+    Area, BufferId, ByteRange, ExecutionPlan, LaneId, Place, SpaceKind, Timeline, Workload, sets,
     whole_blocks,
 };
 
@@ -60,7 +60,7 @@ pub fn uses(workload: &Workload, plan: &ExecutionPlan) -> Vec<Option<(usize, usi
                     && delta == at.offset.wrapping_sub(wanted.begin)
                     && l.file_range().holds(wanted)
             };
-            let known = &plan.loads[..plan.loads.len().min(c.needs as usize)];
+            let known = &plan.loads[..plan.loads.len().min(c.needs() as usize)];
             if let Some(load) = known.iter().rposition(brings) {
                 let first = uses[load].map_or(i, |u| u.0);
                 uses[load] = Some((first, i));
@@ -141,7 +141,7 @@ pub fn rects(workload: &Workload, plan: &ExecutionPlan) -> Vec<Rect> {
         let Some((first_use, last_use)) = uses else {
             continue;
         };
-        let begin = i64::from(load.after.computes) - i64::from(load.after.run_back) * n;
+        let begin = i64::from(load.after().computes) - i64::from(load.after().run_back) * n;
         let (used_from, end) = (first_use as i64, last_use as i64 + 1);
         let arena = axis.range(load.to, load.bytes);
         out.push(Rect {
@@ -221,7 +221,7 @@ fn stays(
             .checked_sub(1)
             .map(|i| &plan.loads[returns[i].load as usize]);
         let at = load.map_or(plan.buffers[index], |l| l.to);
-        let begin = load.map_or(first[from], |l| l.after.computes as usize);
+        let begin = load.map_or(first[from], |l| l.after().computes as usize);
         out.push(Rect {
             kind: Kind::Buffer,
             index,
@@ -236,7 +236,7 @@ fn stays(
 /// When a lane was busy in the last run, in nanoseconds from the run's start, in order and apart: loads
 /// in flight together share the storage, so each counts from the end of the one before. What happened in
 /// the tail of the run before is shown in the tail of this one, as the cycle repeats.
-pub fn busy(timeline: &Timeline, lane: Lane) -> Vec<(u64, u64)> {
+pub fn busy(timeline: &Timeline, lane: LaneId) -> Vec<(u64, u64)> {
     let Some(run) = timeline.last_run() else {
         return Vec::new();
     };

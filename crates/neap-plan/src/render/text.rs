@@ -1,7 +1,7 @@
 //! A plan as text: a summary, the memory map (address × computes), and the lanes if a timeline is given.
 
 use super::rects::{Kind, Rect, rects};
-use crate::{ExecutionPlan, Lane, Timeline, Workload};
+use crate::{ExecutionPlan, LaneKind, Timeline, Workload};
 
 const COLUMNS: usize = 96;
 const ROWS: usize = 24;
@@ -91,7 +91,7 @@ pub fn text(workload: &Workload, plan: &ExecutionPlan, timeline: Option<&Timelin
     map(plan, &rects, &mut line);
     if let Some(timeline) = timeline {
         line("");
-        lanes(timeline, &mut line);
+        lanes(plan, timeline, &mut line);
     }
     out
 }
@@ -149,14 +149,14 @@ fn map(plan: &ExecutionPlan, rects: &[Rect], line: &mut impl FnMut(&str)) {
     line(&format!("{:>10} └{}", "", "─".repeat(columns)));
 }
 
-/// Two bars over the time of the last run: where each lane was busy.
-fn lanes(timeline: &Timeline, line: &mut impl FnMut(&str)) {
+/// A bar for each lane over the time of the last run: where it was busy.
+fn lanes(plan: &ExecutionPlan, timeline: &Timeline, line: &mut impl FnMut(&str)) {
     let Some(run) = timeline.last_run() else {
         return;
     };
     let latency = run.latency_ns();
-    for lane in [Lane::Load, Lane::Compute, Lane::Store] {
-        if lane == Lane::Store && !timeline.spans.iter().any(|s| s.lane == lane) {
+    for (lane, what) in plan.lanes.iter() {
+        if what.kind == LaneKind::Store && !timeline.spans.iter().any(|s| s.lane == lane) {
             continue;
         }
         let mut busy = [0f64; COLUMNS];
@@ -174,11 +174,7 @@ fn lanes(timeline: &Timeline, line: &mut impl FnMut(&str)) {
             ..0.90 => '▓',
             _ => '█',
         });
-        let name = match lane {
-            Lane::Load => "load",
-            Lane::Compute => "compute",
-            Lane::Store => "store",
-        };
+        let name = &what.name;
         line(&format!("{name:>10} │{}│", bar.iter().collect::<String>()));
     }
     line(&format!(

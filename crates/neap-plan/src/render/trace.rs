@@ -13,7 +13,7 @@ use std::io;
 
 use serde_json::{Value, json};
 
-use crate::{ExecutionPlan, KernelId, Lane, PanelRange, Span, Timeline, Workload};
+use crate::{ExecutionPlan, KernelId, LaneId, PanelRange, Span, Timeline, Workload};
 
 /// Rows ("threads") of the trace. Loads and stores take as many as are under way at once.
 const RUNS: u64 = 1;
@@ -75,7 +75,7 @@ fn events(
             args,
         ))?;
     }
-    for span in of(timeline, Lane::Compute) {
+    for span in of(timeline, LaneId::COMPUTE) {
         if let Some((name, mut args)) = what.compute(span, kernel) {
             args["run"] = json!(span.run);
             if span.start_ns > span.ready_ns {
@@ -92,7 +92,10 @@ fn events(
             ))?;
         }
     }
-    for (lane, first_row, label) in [(Lane::Load, LOADS, "load"), (Lane::Store, STORES, "store")] {
+    for (lane, first_row, label) in [
+        (LaneId::LOAD, LOADS, "load"),
+        (LaneId::STORE, STORES, "store"),
+    ] {
         let mut rows = Rows::default();
         for span in of(timeline, lane) {
             let Some((name, mut args)) = what.moved(span) else {
@@ -121,7 +124,7 @@ fn events(
 }
 
 /// Spans of a lane by their start.
-fn of(timeline: &Timeline, lane: Lane) -> Vec<&Span> {
+fn of(timeline: &Timeline, lane: LaneId) -> Vec<&Span> {
     let mut spans: Vec<&Span> = timeline.spans.iter().filter(|s| s.lane == lane).collect();
     spans.sort_by_key(|s| (s.start_ns, s.run, s.action));
     spans
@@ -168,7 +171,7 @@ impl What<'_> {
             "bytes": step.touched_bytes,
             "flops": step.flops,
             "workspace_bytes": step.workspace_bytes,
-            "needs_loads": compute.needs,
+            "needs_loads": compute.needs(),
         });
         Some((self.compute_name(span.action as usize)?, args))
     }
@@ -185,7 +188,7 @@ impl What<'_> {
     }
 
     fn moved(&self, span: &Span) -> Option<(String, Value)> {
-        if span.lane == Lane::Store {
+        if span.lane == LaneId::STORE {
             let store = self.plan.stores.get(span.action as usize)?;
             let buffer = self.workload.buffers.get(store.buffer.index())?;
             let args = json!({ "bytes": store.bytes, "offset": store.from.offset, "spill_offset": store.to.offset });
@@ -206,10 +209,10 @@ fn first_users(plan: &ExecutionPlan) -> HashMap<u32, usize> {
     let mut next = 0;
     let mut users = HashMap::new();
     for (index, compute) in plan.computes.iter().enumerate() {
-        for load in next..compute.needs {
+        for load in next..compute.needs() {
             users.insert(load, index);
         }
-        next = next.max(compute.needs);
+        next = next.max(compute.needs());
     }
     users
 }

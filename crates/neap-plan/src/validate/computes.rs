@@ -1,5 +1,6 @@
 //! What is computed: every panel of every step once, in order, with its weights in memory by then.
 
+use super::lanes::ranks;
 use crate::{
     ByteRange, Compute, ExecutionPlan as Plan, PanelRange, Place, SpaceId, SpaceKind, StepSpec,
     Violation, Workload,
@@ -117,15 +118,11 @@ pub(super) fn check_weights(w: &Workload, plan: &Plan) -> Result<Vec<Option<usiz
     let loads: Brought<usize> = Brought::new(loads.map(|(i, l)| (l.to, l.file_range(), i)));
     let resident = plan.resident.iter();
     let resident = Brought::new(resident.map(|r| (r.to, r.file_range(), r.first)));
+    let ranks = ranks(plan, plan.loads.iter().map(|l| l.turn));
+    let is_complete =
+        |load: usize, c: &Compute| ranks[load] < c.turn.count(plan.loads[load].turn.lane);
     let mut last_use = vec![None; plan.loads.len()];
     for (compute, c) in plan.computes.iter().enumerate() {
-        if c.needs as usize > plan.loads.len() {
-            return Err(Violation::Needs {
-                compute,
-                needs: c.needs,
-                loads: plan.loads.len(),
-            });
-        }
         let step = &w.steps[c.step.index()];
         let panels = step
             .panels
@@ -151,8 +148,7 @@ pub(super) fn check_weights(w: &Workload, plan: &Plan) -> Result<Vec<Option<usiz
                 continue;
             }
             let found = loads.of(key).iter();
-            let found =
-                found.filter(|(_, file, load)| file.holds(wanted) && *load < c.needs as usize);
+            let found = found.filter(|(_, file, load)| file.holds(wanted) && is_complete(*load, c));
             let load = found.map(|&(.., load)| load).max().ok_or_else(missing)?;
             last_use[load] = Some(compute);
         }

@@ -92,26 +92,16 @@ pub enum Violation {
     },
     #[error("load {load}: {why}")]
     Dependency { load: usize, why: String },
+    #[error("malformed lanes: {0}")]
+    Lanes(String),
+    #[error("{action}: {why}")]
+    Wait { action: String, why: String },
+    #[error("{action} can never start: it waits for {other}, which waits for it")]
+    Deadlock { action: String, other: String },
     #[error("load {load} is used by no compute")]
     UnusedLoad { load: usize },
-    #[error(
-        "load {load} can never start: it waits for compute {compute}, which needs {needs} loads"
-    )]
-    Deadlock {
-        load: usize,
-        compute: usize,
-        needs: u32,
-    },
-    #[error("compute {compute} needs {needs} of {loads} loads")]
-    Needs {
-        compute: usize,
-        needs: u32,
-        loads: usize,
-    },
     #[error("store {store}: {why}")]
     Store { store: usize, why: String },
-    #[error("{what} waits for {stores} stores, which is more than there can be by then")]
-    StoreNeeded { what: String, stores: u32 },
     #[error("the return of buffer {buffer} at step {step}: {why}")]
     Return {
         buffer: u32,
@@ -134,11 +124,12 @@ pub fn validate(workload: &Workload, plan: &ExecutionPlan) -> Result<Verdict, Vi
     spaces::check_spaces(plan)?;
     residents::check_places(plan)?;
     let times = computes::check_coverage(workload, plan)?;
+    lanes::check_lanes(plan)?;
+    let compute_lane = lanes::compute_lane(plan)?;
     let last_use = computes::check_weights(workload, plan)?;
     residents::check_order(plan)?;
-    lanes::check_dependencies(plan)?;
-    let stays = stays::stays(workload, plan, &times)?;
-    let rects = rects::rectangles(workload, plan, &times, &stays, &last_use)?;
+    let stays = stays::stays(workload, plan, &times, compute_lane)?;
+    let rects = rects::rectangles(workload, plan, (&times, compute_lane), &stays, &last_use)?;
     let most_live_bytes = rects::check_overlaps(plan, &rects)?;
     let resident_bytes = plan.resident_bytes();
     Ok(Verdict {

@@ -4,8 +4,8 @@ use super::computes::StepTimes;
 use super::spaces::{aligned, check_file_range, inside};
 use super::stays::Stay;
 use crate::{
-    Area, BLOCK_BYTES, ExecutionPlan as Plan, Place, SpaceKind, Violation, WORKSPACE_ALIGN,
-    Workload,
+    AfterCompute, Area, BLOCK_BYTES, ExecutionPlan as Plan, LaneId, Place, SpaceKind, Violation,
+    WORKSPACE_ALIGN, Workload,
 };
 
 /// What a rectangle is, for messages.
@@ -47,7 +47,7 @@ const RUNS: u64 = 3;
 pub(super) fn rectangles(
     w: &Workload,
     plan: &Plan,
-    times: &StepTimes,
+    (times, compute_lane): (&StepTimes, LaneId),
     stays: &[Stay],
     last_use: &[Option<usize>],
 ) -> Result<Vec<Rect>, Violation> {
@@ -104,7 +104,7 @@ pub(super) fn rectangles(
             ..Rect::plain(
                 Owner::Load(i),
                 area,
-                l.after.time(1, n),
+                AfterCompute::of(l.turn, compute_lane).time(1, n),
                 n + last as u64 + 1,
             )
         };
@@ -162,10 +162,15 @@ fn waits_for_store(plan: &Plan, held: &Rect, next: &Rect) -> bool {
     let (Some(store), Some(load)) = (held.held_by, next.opened_by) else {
         return false;
     };
-    let load = &plan.loads[load as usize];
+    let stored_in = plan.stores[store as usize].turn.lane;
+    let of_lane = plan.stores.iter().map(|s| s.turn.lane);
+    let rank = of_lane.take(store as usize).filter(|l| *l == stored_in);
+    let Some(wait) = plan.loads[load as usize].turn.wait_for(stored_in) else {
+        return false;
+    };
     held.used_until <= next.begin
-        && held.run + u64::from(load.after.run_back) == next.run
-        && load.stores > store
+        && held.run + u64::from(wait.run_back) == next.run
+        && wait.count as usize > rank.count()
 }
 
 /// Sweeps time; every rectangle that begins is compared with all that are live. Returns the most bytes live at once.

@@ -11,10 +11,11 @@
 //! itself may come as soon as `used_until`; for everything else it is over when some compute has waited.
 
 use super::computes::StepTimes;
+use super::lanes::ranks;
 use super::spaces::inside;
 use crate::{
-    Area, BLOCK_BYTES, BufferId, ExecutionPlan as Plan, Place, Return, SpaceKind, Store, Violation,
-    Workload, whole_blocks,
+    AfterCompute, Area, BLOCK_BYTES, BufferId, ExecutionPlan as Plan, LaneId, Place, Return,
+    SpaceKind, Store, Turn, Violation, Workload, whole_blocks,
 };
 
 /// A stretch of time in which a buffer lies at one place. Times count from the start of its run.
@@ -33,7 +34,12 @@ pub(super) struct Stay {
 }
 
 /// All stays of a run, in order of buffers.
-pub(super) fn stays(w: &Workload, plan: &Plan, times: &StepTimes) -> Result<Vec<Stay>, Violation> {
+pub(super) fn stays(
+    w: &Workload,
+    plan: &Plan,
+    times: &StepTimes,
+    compute_lane: LaneId,
+) -> Result<Vec<Stay>, Violation> {
     let in_order = |a: &Return, b: &Return| (a.buffer, a.step) < (b.buffer, b.step);
     if let Some(pair) = plan.returns.windows(2).find(|p| !in_order(&p[0], &p[1])) {
         return Err(not_so(&pair[1], "returns are not in order"));
@@ -51,11 +57,15 @@ pub(super) fn stays(w: &Workload, plan: &Plan, times: &StepTimes) -> Result<Vec<
     {
         return Err(not_so(back, "there is no such buffer"));
     }
+    let store_ranks = ranks(plan, plan.stores.iter().map(|s| s.turn));
     let mut check = Check {
         plan,
         times,
+        compute_lane,
         uses: uses(w),
-        complete_at: complete_at(plan),
+        complete_at: complete_at(plan, &store_ranks),
+        store_ranks,
+        load_ranks: ranks(plan, plan.loads.iter().map(|l| l.turn)),
         load_used: vec![false; plan.loads.len()],
         read_until: vec![0; plan.stores.len()],
     };
@@ -71,13 +81,17 @@ pub(super) fn stays(w: &Workload, plan: &Plan, times: &StepTimes) -> Result<Vec<
     if let Some(store) = check.read_until.iter().position(|&end| end == 0) {
         return Err(bad_store(store, "nothing reads what it writes"));
     }
-    check_spill_file(plan, &check.read_until)?;
+    check_spill_file(plan, compute_lane, &check.read_until)?;
     Ok(out)
 }
 
 struct Check<'a> {
     plan: &'a Plan,
     times: &'a StepTimes,
+    compute_lane: LaneId,
+    /// By store and load: how many of its lane come before it.
+    store_ranks: Vec<u32>,
+    load_ranks: Vec<u32>,
     /// By buffer: the steps that use it, in order, and whether they write it.
     uses: Vec<Vec<(u32, bool)>>,
     /// By store: the compute before which it is complete, whatever the lanes do.
@@ -89,6 +103,21 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
+    /// Whether an action with that turn waits for the store.
+    fn waits_for_store(&self, turn: Turn, store: usize) -> bool {
+        self.store_ranks[store] < turn.count(self.plan.stores[store].turn.lane)
+    }
+
+    fn waits_for_load(&self, turn: Turn, load: usize) -> bool {
+        self.load_ranks[load] < turn.count(self.plan.loads[load].turn.lane)
+    }
+
+    /// So many computes are done when the store may start.
+    fn stored_after(&self, store: usize) -> u64 {
+        let turn = self.plan.stores[store].turn;
+        turn.count(self.compute_lane).into()
+    }
+
     fn buffer(
         &mut self,
         w: &Workload,
@@ -137,14 +166,15 @@ impl Check<'_> {
             if !is_spill(self.plan, l.from) || l.bytes != bytes || self.load_used[load] {
                 return Err(not_so(back, "its load brings something else"));
             }
-            if self.plan.computes[first(step) as usize].needs as usize <= load {
+            let turn = self.plan.computes[first(step) as usize].turn;
+            if !self.waits_for_load(turn, load) {
                 return Err(not_so(back, "the step does not wait for its load"));
             }
             self.load_used[load] = true;
             begins.push(step);
             out.push(Stay {
                 at: l.to,
-                begin: u64::from(l.after.computes),
+                begin: AfterCompute::of(l.turn, self.compute_lane).computes.into(),
                 opened_by: Some(back.load),
                 ..*out.last().unwrap_or(&EMPTY)
             });
@@ -163,21 +193,23 @@ impl Check<'_> {
         };
         for back in returns {
             let l = &self.plan.loads[back.load as usize];
-            let complete = stores.iter().rev().filter(|&&s| s < l.stores as usize);
+            let complete = |s: &&usize| self.waits_for_store(l.turn, **s);
+            let complete = stores.iter().rev().filter(complete);
             let mut same_place = complete.filter(|&&s| self.plan.stores[s].to == l.from);
             let Some(&store) = same_place.next() else {
                 return Err(not_so(back, "no store that is complete by then wrote it"));
             };
-            if written_after(u64::from(self.plan.stores[store].after), back.step.0) {
+            if written_after(self.stored_after(store), back.step.0) {
                 return Err(not_so(back, "it is written after it was stored"));
             }
             let until = &mut self.read_until[store];
             *until = (*until).max(first(back.step.0) + 1);
         }
         if let Some(last) = out.last_mut() {
-            let kept_by = stores.iter().rev().find(|&&s| {
-                spec.kept && !written_after(u64::from(self.plan.stores[s].after), u32::MAX)
-            });
+            let kept_by = stores
+                .iter()
+                .rev()
+                .find(|&&s| spec.kept && !written_after(self.stored_after(s), u32::MAX));
             match kept_by {
                 Some(&store) => self.read_until[store] = u64::MAX,
                 None => last.used_until = first(spec.live.end),
@@ -185,7 +217,7 @@ impl Check<'_> {
         }
         for &store in stores {
             let s = &self.plan.stores[store];
-            let stay = begins.partition_point(|&step| first(step) < u64::from(s.after));
+            let stay = begins.partition_point(|&step| first(step) < self.stored_after(store));
             let Some(stay) = stay.checked_sub(1).map(|i| &mut out[from + i]) else {
                 return Err(bad_store(store, "its buffer is not in memory yet"));
             };
@@ -278,29 +310,48 @@ fn uses(w: &Workload) -> Vec<Vec<(u32, bool)>> {
 }
 
 /// By store: the first compute that waits for it, or the end of the run.
-fn complete_at(plan: &Plan) -> Vec<u64> {
-    let mut at = Vec::with_capacity(plan.stores.len());
-    for (compute, c) in plan.computes.iter().enumerate() {
-        let count = at.len().max(c.stores as usize);
-        at.resize(count, compute as u64);
+fn complete_at(plan: &Plan, ranks: &[u32]) -> Vec<u64> {
+    let n = plan.computes.len() as u64;
+    let mut at = vec![n; plan.stores.len()];
+    // By lane: its stores, in order, and how many of them some compute has waited for.
+    let mut of_lane = vec![Vec::new(); plan.lanes.len()];
+    for (store, s) in plan.stores.iter().enumerate() {
+        debug_assert_eq!(ranks[store] as usize, of_lane[s.turn.lane.index()].len());
+        of_lane[s.turn.lane.index()].push(store);
     }
-    at.resize(plan.stores.len(), plan.computes.len() as u64);
+    let mut complete = vec![0usize; plan.lanes.len()];
+    for (compute, c) in (0..).zip(&plan.computes) {
+        for wait in c.turn.waits() {
+            let lane = wait.lane.index();
+            while let Some(&store) = of_lane[lane].get(complete[lane])
+                && complete[lane] < wait.count as usize
+            {
+                at[store] = compute;
+                complete[lane] += 1;
+            }
+        }
+    }
     at
 }
 
 /// Nothing is written in the spill file over what is still to be read there.
-fn check_spill_file(plan: &Plan, read_until: &[u64]) -> Result<(), Violation> {
+fn check_spill_file(
+    plan: &Plan,
+    compute_lane: LaneId,
+    read_until: &[u64],
+) -> Result<(), Violation> {
+    let after = |store: usize| plan.stores[store].turn.count(compute_lane);
     let mut order: Vec<usize> = (0..plan.stores.len()).collect();
-    order.sort_by_key(|&s| plan.stores[s].after);
+    order.sort_by_key(|&s| after(s));
     let mut live: Vec<(Area, usize)> = Vec::new();
     for store in order {
         let s = &plan.stores[store];
-        live.retain(|&(_, other)| read_until[other] > u64::from(s.after));
+        live.retain(|&(_, other)| read_until[other] > u64::from(after(store)));
         if let Some(&(_, a)) = live.iter().find(|(r, _)| r.overlaps(s.to.area(s.bytes))) {
             return Err(Violation::Overlap {
                 a: format!("what store {a} wrote"),
                 b: format!("what store {store} writes"),
-                time: s.after.into(),
+                time: after(store).into(),
             });
         }
         live.push((s.to.area(s.bytes), store));

@@ -9,7 +9,8 @@
 //! Whatever comes over memory that a store still reads waits for that store.
 
 use neap_plan::{
-    AfterCompute, Area, BufferId, ExecutionPlan, Load, Place, Return, StepId, Store, Workload,
+    AfterCompute, Area, BufferId, ExecutionPlan, LaneId, Load, Place, Return, StepId, Store, Turn,
+    Workload,
 };
 
 use crate::placement::size_spaces;
@@ -82,10 +83,11 @@ pub fn merge(w: &Workload, split: &Split, mut plan: ExecutionPlan) -> ExecutionP
     let mut needed_at = vec![n as u32; plan.loads.len()];
     let mut known = 0;
     for (i, c) in plan.computes.iter().enumerate() {
-        for at in &mut needed_at[known.min(c.needs as usize)..c.needs as usize] {
+        let needs = c.needs() as usize;
+        for at in &mut needed_at[known.min(needs)..needs] {
             *at = i as u32;
         }
-        known = known.max(c.needs as usize);
+        known = known.max(needs);
     }
     let mut lane: Vec<(u32, bool, usize)> = (0..plan.loads.len())
         .map(|i| (needed_at[i], false, i))
@@ -100,7 +102,7 @@ pub fn merge(w: &Workload, split: &Split, mut plan: ExecutionPlan) -> ExecutionP
     for (index, &(_, is_back, i)) in lane.iter().enumerate() {
         if !is_back {
             loads.push(Load {
-                stores: weights_wait[i],
+                turn: plan.loads[i].after().load(weights_wait[i]),
                 ..plan.loads[i]
             });
             continue;
@@ -117,11 +119,11 @@ pub fn merge(w: &Workload, split: &Split, mut plan: ExecutionPlan) -> ExecutionP
             from: stores[source].0.to,
             bytes: area.range.len(),
             to: Place::new(area.space, area.range.begin),
-            after: AfterCompute {
+            turn: AfterCompute {
                 run_back: 0,
                 computes: backs[i].begin,
-            },
-            stores: spill_wait[i].max(source as u32 + 1),
+            }
+            .load(spill_wait[i].max(source as u32 + 1)),
         });
         returns.push(Return {
             buffer: BufferId(stay.buffer),
@@ -134,8 +136,9 @@ pub fn merge(w: &Workload, split: &Split, mut plan: ExecutionPlan) -> ExecutionP
         while lane.get(needs).is_some_and(|l| l.0 as usize <= i) {
             needs += 1;
         }
-        c.needs = needs as u32;
-        c.stores = computes_wait[i];
+        c.turn = Turn::of(LaneId::COMPUTE)
+            .after(LaneId::LOAD, needs as u32)
+            .after(LaneId::STORE, computes_wait[i]);
     }
     returns.sort_by_key(|r| (r.buffer, r.step));
     plan.loads = loads;
@@ -184,11 +187,11 @@ fn stores(
             from: Place::new(area.space, area.range.begin),
             bytes,
             to: Place::spill(spill_offset),
-            after: first[step as usize + 1],
+            turn: Turn::of(LaneId::STORE).after(LaneId::COMPUTE, first[step as usize + 1]),
         };
         out.push((store, first[leaves.last_use as usize + 1]));
     }
-    out.sort_by_key(|(s, used_until)| (s.after, *used_until, s.buffer));
+    out.sort_by_key(|(s, used_until)| (s.after(), *used_until, s.buffer));
     out
 }
 
@@ -246,7 +249,7 @@ fn rects(split: &Split, plan: &ExecutionPlan, first: &[u32]) -> Vec<Rect> {
                     && l.to.offset.wrapping_sub(l.from.offset)
                         == at.offset.wrapping_sub(wanted.begin)
             };
-            if let Some(load) = plan.loads[..c.needs as usize].iter().rposition(brings) {
+            if let Some(load) = plan.loads[..c.needs() as usize].iter().rposition(brings) {
                 last_use[load] = i as i64 + 1;
             }
         }
@@ -254,7 +257,7 @@ fn rects(split: &Split, plan: &ExecutionPlan, first: &[u32]) -> Vec<Rect> {
     for (i, l) in plan.loads.iter().enumerate() {
         rects.push(Rect {
             area: l.area(),
-            begin: i64::from(l.after.computes) - i64::from(l.after.run_back) * n,
+            begin: i64::from(l.after().computes) - i64::from(l.after().run_back) * n,
             end: last_use[i],
             opens: Opens::Weights(i),
         });

@@ -7,7 +7,7 @@
 //! ```
 
 use super::observe::median;
-use neap_plan::{ExecutionPlan, Lane, Timeline, Workload};
+use neap_plan::{ExecutionPlan, LaneId, Timeline, Workload};
 use neap_sim::BlockDelays;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -73,7 +73,7 @@ impl Blocks {
     pub fn of(plan: &ExecutionPlan, workload: &Workload) -> Blocks {
         let mut blocks: Vec<Block> = Vec::new();
         for (i, compute) in plan.computes.iter().enumerate() {
-            let needs = compute.needs as usize;
+            let needs = compute.needs() as usize;
             let step = &workload.steps[compute.step.index()];
             let before = blocks.last().map_or(0, |b| b.loads.end);
             if blocks.is_empty() || needs != before {
@@ -117,8 +117,8 @@ impl Blocks {
             let mut compute = vec![None; computes];
             for span in timeline.spans.iter().filter(|s| s.run == run) {
                 let list = match span.lane {
-                    Lane::Load => &mut load,
-                    Lane::Compute => &mut compute,
+                    LaneId::LOAD => &mut load,
+                    LaneId::COMPUTE => &mut compute,
                     _ => continue,
                 };
                 if let Some(slot) = list.get_mut(span.action as usize) {

@@ -8,7 +8,7 @@ use crate::options::RunOptions;
 use crate::plan::Plan;
 use crate::session::Session;
 use neap_ir::{DType, TensorType};
-use neap_plan::{ExecutionPlan, Lane, Span, StepId, Timeline};
+use neap_plan::{ExecutionPlan, LaneId, Span, StepId, Timeline};
 use neap_planner::Strategy;
 use std::time::{Duration, Instant};
 
@@ -181,7 +181,7 @@ impl Collected {
         let computes: Vec<&Span> = timeline
             .spans
             .iter()
-            .filter(|s| s.lane == Lane::Compute && s.run > 0)
+            .filter(|s| s.lane == LaneId::COMPUTE && s.run > 0)
             .collect();
         for (run, timing) in timeline.runs.iter().enumerate().skip(1) {
             let spans = computes.iter().filter(|s| s.run as usize == run);
@@ -206,7 +206,7 @@ impl Collected {
         };
         let mut busy_until_ns = begin_ns;
         let mut group: Option<(u64, Moved)> = None;
-        for load in timeline.spans.iter().filter(|s| s.lane == Lane::Load) {
+        for load in timeline.spans.iter().filter(|s| s.lane == LaneId::LOAD) {
             let Some(bytes) = plan.loads.get(load.action as usize).map(|l| l.bytes) else {
                 continue;
             };
