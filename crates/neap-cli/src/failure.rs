@@ -63,6 +63,7 @@ impl From<neaptide::Error> for Failure {
             | Error::Unbound(text)
             | Error::Run(text) => Failure::BadInput(text),
             Error::Infeasible { .. } => Failure::Infeasible(error.to_string()),
+            Error::Cancelled => Failure::BadInput(error.to_string()),
             Error::DamagedCache(text) => Failure::DamagedCache(text),
             Error::Defect(text) => Failure::Internal(text),
         }

@@ -57,10 +57,13 @@ impl Refusal {
     pub fn of_run(error: neaptide::Error) -> Refusal {
         use neaptide::Error;
         let why = match &error {
-            Error::BadInput(_) | Error::Run(_) => Why::Malformed,
+            Error::BadInput(_) | Error::Unsupported(_) | Error::Unbound(_) | Error::Run(_) => {
+                Why::Malformed
+            }
             // Shapes that need more memory than there is.
             Error::Infeasible { .. } => Why::TooLarge,
-            Error::DamagedCache(_) | Error::Defect(_) => Why::Internal,
+            // Nobody cancels runs but a server that ends.
+            Error::Cancelled | Error::DamagedCache(_) | Error::Defect(_) => Why::Internal,
         };
         Refusal::new(why, error.to_string())
     }

@@ -19,6 +19,7 @@ use crate::session::Session;
 use crate::spill;
 use neap_compile::Programs;
 use neap_planner::Effort;
+use neap_runtime::Replaced;
 use neap_store::Spill;
 use std::time::Instant;
 
@@ -122,20 +123,11 @@ impl Session {
             ..Adaptation::default()
         };
         let ledger = next.ledger;
-        let replaced = self.larger_spill(&next).and_then(|spill| {
-            let (program, execution) = (next.program, next.execution);
-            let held = self.inner.held().map_err(|e| self.packed.told(e))?;
-            let transition = neap_planner::transition(&held, &execution);
-            let replaced =
-                self.inner
-                    .replace(program, execution, &next.workload, &transition, spill);
-            replaced.map_err(|e| self.packed.told(e))
-        });
+        let replaced = self.adopt(next);
         if replaced.is_ok() {
             self.standing.budget_bytes = adaptation.budget_bytes;
             self.standing.ledger = ledger;
         }
-        drop(next.workload);
         self.standing.host.trim_heap();
         let replaced = replaced?;
         Ok(Adaptation {
@@ -145,6 +137,21 @@ impl Session {
             total_ns: started.elapsed().as_nanos() as u64,
             ..adaptation
         })
+    }
+
+    /// Goes over to another plan.
+    ///
+    /// # Errors
+    /// As [`Session::set_budget`], but for budgets.
+    pub(crate) fn adopt(&mut self, next: Next) -> Result<Replaced> {
+        let spill = self.larger_spill(&next)?;
+        let held = self.inner.held().map_err(|e| self.packed.told(e))?;
+        let transition = neap_planner::transition(&held, &next.execution);
+        let (program, execution) = (next.program, next.execution);
+        let replaced = self
+            .inner
+            .replace(program, execution, &next.workload, &transition, spill);
+        replaced.map_err(|e| self.packed.told(e))
     }
 
     /// Begins to read what the next run needs, as far as there is room; a run does so by itself. For time that

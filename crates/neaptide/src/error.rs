@@ -42,6 +42,9 @@ pub enum Error {
     /// anew.
     #[error("{0}")]
     DamagedCache(String),
+    /// The caller asked a run to end early ([`CancelToken`](crate::CancelToken)).
+    #[error("the run was cancelled")]
+    Cancelled,
     /// Something here does not work as it should.
     #[error("{0}")]
     Defect(String),
@@ -63,6 +66,7 @@ impl From<neap_runtime::RuntimeError> for Error {
         use neap_runtime::RuntimeError;
         let text = error.to_string();
         match error {
+            RuntimeError::Cancelled => Error::Cancelled,
             RuntimeError::Plan(_) | RuntimeError::Panicked { .. } => Error::Defect(text),
             _ => Error::Run(text),
         }

@@ -134,6 +134,21 @@ impl Ledger {
         }
     }
 
+    /// A process or an engine with several sessions in common work memory, `unopened` of which are still to be opened
+    /// beside the first.
+    pub(crate) fn of_several(
+        scope: Scope,
+        process_bytes: u64,
+        reserve: &Reserve,
+        unopened: u64,
+    ) -> Ledger {
+        let first = Ledger::before_arena(scope, process_bytes, reserve);
+        Ledger {
+            fixed_bytes: FIXED_BYTES + unopened * FIXED_AGAIN_BYTES,
+            ..first
+        }
+    }
+
     /// A process whose session exists, so that what was set aside for it is mostly charged; `process_bytes` is without
     /// the arena. Never less than `first`, with which the session was opened: a session may give memory back and take
     /// it again.

@@ -27,6 +27,7 @@ mod budget;
 mod cache;
 mod calibrate;
 mod curve;
+mod engine;
 mod error;
 mod from_bytes;
 mod host;
@@ -58,6 +59,10 @@ pub use calibrate::{
     Profile, StoragePoint, StorageRates,
 };
 pub use curve::{CurvePoint, LatencyCurve};
+pub use engine::{
+    Engine, EngineLedger, EngineOptions, LoadOptions, LoadedModel, ModelStatus, RunReport,
+    RunRequest,
+};
 pub use error::{Error, Result};
 pub use from_bytes::kept_model;
 pub use host::{Embedded, Host, OwnProcess};
@@ -69,6 +74,7 @@ pub use neap_kernels::simd::Isa;
 pub use neap_onnx::{About, Declared, DeclaredDim, OnnxError, Signature, signature};
 pub use neap_plan::{Timeline, Workload};
 pub use neap_planner::{PlanOptions, Strategy};
+pub use neap_runtime::CancelToken;
 pub use neap_sim::CostProfile;
 pub use neap_store::{IoMode, measure_bandwidth};
 pub use options::RunOptions;

@@ -14,7 +14,7 @@ use crate::rebind::{Recent, total_bytes};
 use crate::spill;
 use neap_compile::Programs;
 use neap_plan::Timeline;
-use neap_runtime::{InputTensor, OutputTensor};
+use neap_runtime::{CancelToken, Commons, InputTensor, OutputTensor};
 use neap_store::{PackedFile, ThrottledSource};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +25,17 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::BadInput`] for a model without weights, or when files cannot be opened or read.
-    pub fn into_session(mut self, plan: Plan, options: &RunOptions) -> Result<Session> {
+    pub fn into_session(self, plan: Plan, options: &RunOptions) -> Result<Session> {
+        self.into_session_in(None, plan, options)
+    }
+
+    /// The same, with threads and work memory in common with others.
+    pub(crate) fn into_session_in(
+        mut self,
+        commons: Option<&Commons>,
+        plan: Plan,
+        options: &RunOptions,
+    ) -> Result<Session> {
         let (packed, mut file, package) = self.take_packed()?;
         let packed = InUse::new(packed, &file);
         let mut source = file.open_source(options.io)?;
@@ -48,9 +58,19 @@ impl Model {
             verifier,
             spill: spill::open(&spill_folder, plan.verdict.spill_bytes, options)?,
         };
-        let inner =
-            neap_runtime::Session::open(program, plan.execution, &plan.workload, storage, settings)
-                .map_err(|e| packed.told(e))?;
+        let (execution, workload) = (plan.execution, &plan.workload);
+        let inner = match commons {
+            None => neap_runtime::Session::open(program, execution, workload, storage, settings),
+            Some(commons) => neap_runtime::Session::open_in(
+                commons,
+                program,
+                execution,
+                workload,
+                storage,
+                options.isa,
+            ),
+        };
+        let inner = inner.map_err(|e| packed.told(e))?;
         drop(plan.workload);
         self.host.trim();
         Ok(Session {
@@ -124,6 +144,28 @@ impl Session {
     /// [`Error::BadInput`] for a wrong number or size of tensors, [`Error::Run`] when reading
     /// weights fails or they are corrupted.
     pub fn run(&mut self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
+        self.run_as(None, inputs, outputs)
+    }
+
+    /// [`Session::run`], which ends at the boundary of a compute when `cancel` asks it to. The session can run again.
+    ///
+    /// # Errors
+    /// As [`Session::run`], and [`Error::Cancelled`].
+    pub fn run_unless(
+        &mut self,
+        cancel: &CancelToken,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<()> {
+        self.run_as(Some(cancel), inputs, outputs)
+    }
+
+    fn run_as(
+        &mut self,
+        cancel: Option<&CancelToken>,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<()> {
         check_sizes("input", &self.inputs, inputs.iter().map(|b| b.len()))?;
         check_sizes("output", &self.outputs, outputs.iter().map(|b| b.len()))?;
         let inputs: Vec<InputTensor> = (self.inputs.iter().zip(inputs))
@@ -138,7 +180,10 @@ impl Session {
                 bytes,
             })
             .collect();
-        let run = self.inner.run(&inputs, &mut outputs);
+        let run = match cancel {
+            None => self.inner.run(&inputs, &mut outputs),
+            Some(cancel) => self.inner.run_unless(cancel, &inputs, &mut outputs),
+        };
         run.map_err(|e| self.packed.told(e))
     }
 
@@ -210,7 +255,9 @@ impl Session {
     }
 }
 
-fn check_sizes(
+/// # Errors
+/// [`Error::BadInput`] for a wrong number of tensors, and for one that has not its size.
+pub(crate) fn check_sizes(
     what: &str,
     infos: &[TensorInfo],
     sizes: impl ExactSizeIterator<Item = usize>,

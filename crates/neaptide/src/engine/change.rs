@@ -1,0 +1,368 @@
+//! Models come and go, and the budget changes.
+//!
+//! ```text
+//!   caller's thread   open ─► candidates ─► division ─► plans │ a turn │
+//!   runs              … run, run, run, run, run, run, run …   │        │ run …
+//!                                                             ^ those that give memory up, work memory, those that get some
+//! ```
+//! Nothing is read in a change: each model reads what its new plan adds beside its next run.
+
+use super::candidates::{Planning, Prospects};
+use super::core::{Engine, Known, Standing, budget_bytes, not_loaded};
+use super::division::{Candidate, Claim, Division, TooLittle, divide};
+use super::member::{Figures, LoadedModel, Member, lock};
+use super::options::{LoadOptions, check_budget};
+use crate::budget::{Budget, Scope};
+use crate::calibrate;
+use crate::error::{Error, Result};
+use crate::ledger::{self, Ledger, Reserve};
+use crate::model::{Model, OpenOptions};
+use crate::options::RunOptions;
+use crate::pack::Progress;
+use crate::plan::Plan;
+use crate::prepared::Next;
+use crate::session::Session;
+use neap_compile::Compiled;
+use neap_runtime::Stats;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// Without a limit there is more than anything needs.
+const ENDLESS_BYTES: u64 = u64::MAX / 4;
+
+/// What is divided: models that are loaded, and perhaps one that is to be.
+struct Parties {
+    members: Vec<Arc<Member>>,
+    entrant: Option<Arc<Member>>,
+}
+
+impl Parties {
+    fn all(&self) -> impl Iterator<Item = &Arc<Member>> {
+        self.members.iter().chain(&self.entrant)
+    }
+}
+
+/// A member and the plan that it goes over to.
+struct Move {
+    member: Arc<Member>,
+    share: Candidate,
+    next: Next,
+}
+
+impl Engine {
+    /// Loads a model under a name, and divides the memory among all. Packs an `.onnx` first where no packed form of it is
+    /// cached, of which `progress` hears. Nothing of its weights is read before its first run, or [`Engine::settle`].
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] for a name that is taken, and as [`Model::open`]; [`Error::Infeasible`] when the budget is too
+    /// small for one more: then all is as it was. See [`Engine::set_budget`] for the rest.
+    pub fn load(
+        &self,
+        name: &str,
+        path: impl AsRef<Path>,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<LoadedModel> {
+        let mut known = lock(&self.changes);
+        if self.model(name).is_some() {
+            return Err(Error::BadInput(format!(
+                "a model '{name}' is already loaded"
+            )));
+        }
+        check_weight(options.weight)?;
+        let open = OpenOptions {
+            host: self.options.host.clone(),
+            ..options.open.clone()
+        };
+        let mut model = Model::open(path, &open, progress)?;
+        model.check_weights()?;
+        let prospects = self.prospects(&mut known, &mut model)?;
+        let least = prospects.candidates[0];
+        let member = Arc::new(Member {
+            name: name.to_owned(),
+            inputs: model.inputs(),
+            outputs: model.outputs(),
+            weight: options.weight,
+            least_bytes: options.least_bytes,
+            programs: model.programs.clone(),
+            prospects,
+            session: Mutex::new(None),
+            figures: Mutex::new(Figures {
+                share: least,
+                held_bytes: 0,
+                stats: Stats::default(),
+                cancelled: 0,
+                failed: 0,
+            }),
+        });
+        let budget = lock(&self.standing).budget;
+        self.divide(budget, Some((member.clone(), model)))?;
+        Ok(LoadedModel(member))
+    }
+
+    /// Unloads a model when no run has its turn, and divides its memory among the others. Runs of it that wait fail.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] when it is not loaded. See [`Engine::set_budget`] for the rest: it is unloaded all the same.
+    pub fn unload(&self, model: &LoadedModel) -> Result<()> {
+        let _known = lock(&self.changes);
+        self.take_out(&model.0)?;
+        let budget = lock(&self.standing).budget;
+        self.divide(budget, None)
+    }
+
+    /// Divides another budget among the models. When this returns, memory above it has been given back.
+    ///
+    /// # Errors
+    /// [`Error::Infeasible`] when it is too small for the models that are loaded, and [`Error::BadInput`] for a percentage:
+    /// then all is as it was. [`Error::Run`] when a model could not go over to its new plan: that model is unloaded, so
+    /// that the budget is kept.
+    pub fn set_budget(&self, budget: Budget) -> Result<()> {
+        check_budget(budget)?;
+        let _known = lock(&self.changes);
+        self.divide(budget, None)
+    }
+
+    /// What a model can do with how much memory; the same for models that differ in weights only.
+    fn prospects(&self, known: &mut Known, model: &mut Model) -> Result<Prospects> {
+        let options = &self.options.run;
+        let nothing = calibrate::Known::default();
+        let key = Planning {
+            programs: &model.programs,
+            options,
+            known: &nothing,
+        };
+        let key = *key.key()?.as_bytes();
+        if let Some((prospects, layouts)) = known.0.get(&key) {
+            model.programs.layouts = layouts.clone();
+            return Ok(prospects.clone());
+        }
+        let costs = calibrate::known(model, options)?;
+        let planning = Planning {
+            programs: &model.programs,
+            options,
+            known: &costs,
+        };
+        let prospects = Prospects {
+            candidates: planning.candidates(self.options.points)?,
+            known: Arc::new(costs),
+        };
+        let layouts = model.programs.layouts.clone();
+        known.0.insert(key, (prospects.clone(), layouts));
+        self.options.host.trim_heap();
+        Ok(prospects)
+    }
+
+    /// Divides `budget` among those that are loaded and an entrant, and puts that in force.
+    fn divide(&self, budget: Budget, entrant: Option<(Arc<Member>, Model)>) -> Result<()> {
+        let parties = Parties {
+            members: lock(&self.standing).members.values().cloned().collect(),
+            entrant: entrant.as_ref().map(|(member, _)| member.clone()),
+        };
+        let base = self.base(budget, &parties)?;
+        let division = divided(budget, &base, &parties)?;
+        let mut shares = division.shares.iter();
+        let mut moves = Vec::new();
+        for (member, &share) in parties.members.iter().zip(&mut shares) {
+            if member.share() != share {
+                moves.push(self.move_to(member, share)?);
+            }
+        }
+        let entering = match entrant.zip(shares.next()) {
+            Some(((member, model), &share)) => {
+                let session = self.open(&member, model, &share)?;
+                Some((member, share, session))
+            }
+            None => None,
+        };
+        // What planning took is not charged beside arenas.
+        self.options.host.trim_heap();
+        self.put_in_force(budget, base, division.work_bytes, moves, entering)
+    }
+
+    fn move_to(&self, member: &Arc<Member>, share: Candidate) -> Result<Move> {
+        let compiled = planning(member, &self.options.run).plan(&share)?;
+        Ok(Move {
+            member: member.clone(),
+            share,
+            next: Next::from(self.plan_of(member, compiled)),
+        })
+    }
+
+    fn open(&self, member: &Member, model: Model, share: &Candidate) -> Result<Session> {
+        let compiled = planning(member, &self.options.run).plan(share)?;
+        let plan = self.plan_of(member, compiled);
+        model.into_session_in(Some(&self.commons), plan, &self.options.run)
+    }
+
+    fn plan_of(&self, member: &Member, compiled: Compiled) -> Plan {
+        Plan {
+            program: compiled.program,
+            workload: compiled.workload,
+            execution: compiled.execution,
+            prediction: compiled.prediction,
+            verdict: compiled.verdict,
+            budget_bytes: None,
+            ledger: Ledger::default(),
+            costs: compiled.costs,
+            known: (*member.prospects.known).clone(),
+            planning_ns: 0,
+        }
+    }
+
+    /// The only part that runs wait for.
+    fn put_in_force(
+        &self,
+        budget: Budget,
+        base: Ledger,
+        work_bytes: u64,
+        mut moves: Vec<Move>,
+        entering: Option<(Arc<Member>, Candidate, Session)>,
+    ) -> Result<()> {
+        // Memory is given up before any is taken.
+        moves.sort_by_key(|m| {
+            i128::from(m.share.own_bytes) - i128::from(m.member.share().own_bytes)
+        });
+        let turn = self.turns.of_change();
+        let mut failed = None;
+        for Move {
+            member,
+            share,
+            next,
+        } in moves
+        {
+            let mut session = lock(&member.session);
+            let adopted = session.as_mut().map(|session| session.adopt(next));
+            match adopted {
+                Some(Ok(_)) => lock(&member.figures).share = share,
+                // It would keep memory that is others' now.
+                Some(Err(error)) => {
+                    *session = None;
+                    lock(&self.standing).members.remove(&member.name);
+                    failed = Some(gone(&member.name, &error));
+                }
+                None => {}
+            }
+        }
+        self.commons.work.resize(work_bytes)?;
+        let mut standing = lock(&self.standing);
+        if let Some((member, share, session)) = entering {
+            lock(&member.figures).share = share;
+            *lock(&member.session) = Some(session);
+            standing.members.insert(member.name.clone(), member);
+        }
+        *standing = Standing {
+            budget,
+            base,
+            work_bytes,
+            members: std::mem::take(&mut standing.members),
+        };
+        drop(standing);
+        drop(turn);
+        self.options.host.trim_heap();
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Unloads a model, whose memory is the kernel's then.
+    fn take_out(&self, member: &Arc<Member>) -> Result<()> {
+        let mut standing = lock(&self.standing);
+        let loaded = standing.members.get(&member.name);
+        if !loaded.is_some_and(|loaded| Arc::ptr_eq(loaded, member)) {
+            return Err(not_loaded(&member.name));
+        }
+        standing.members.remove(&member.name);
+        drop(standing);
+        let turn = self.turns.of_change();
+        let session = lock(&member.session).take();
+        drop(session);
+        drop(turn);
+        Ok(())
+    }
+
+    /// What is taken without arenas.
+    fn base(&self, budget: Budget, parties: &Parties) -> Result<Ledger> {
+        let options = &self.options;
+        let scope = budget.scope();
+        let outputs = parties.all().map(|m| m.outputs_bytes());
+        let loading_bytes = match budget {
+            Budget::Bytes(_) => options.loading_bytes,
+            _ => 0,
+        };
+        let reserve = Reserve {
+            threads: options.run.threads,
+            outputs_bytes: outputs.sum(),
+            keeps_activations: false,
+            caller_bytes: options.run.reserve_bytes.saturating_add(loading_bytes),
+        };
+        let (process_bytes, unopened) = match scope {
+            Scope::Process => (self.charged_bytes(parties)?, 0),
+            Scope::Engine => {
+                let heaps = parties
+                    .all()
+                    .map(|m| ledger::engine_heap_bytes(&m.programs));
+                let others = parties.all().count().saturating_sub(1);
+                (heaps.sum(), others as u64)
+            }
+        };
+        Ok(Ledger::of_several(scope, process_bytes, &reserve, unopened))
+    }
+
+    /// What the process is charged without arenas. Takes a turn, so that the work memory can be given back.
+    fn charged_bytes(&self, parties: &Parties) -> Result<u64> {
+        let _turn = self.turns.of_change();
+        self.commons.work.discard()?;
+        self.options.host.trim();
+        let held = parties.members.iter().map(|member| {
+            let session = lock(&member.session);
+            session.as_ref().map_or(0, |s| s.inner.held_bytes())
+        });
+        let held: u64 = held.sum();
+        Ok(self.options.host.charged_bytes().saturating_sub(held))
+    }
+}
+
+fn planning<'a>(member: &'a Member, options: &'a RunOptions) -> Planning<'a> {
+    Planning {
+        programs: &member.programs,
+        options,
+        known: &member.prospects.known,
+    }
+}
+
+/// # Errors
+/// [`Error::Infeasible`] names the smallest budget.
+fn divided(budget: Budget, base: &Ledger, parties: &Parties) -> Result<Division> {
+    let claims: Vec<Claim> = parties.all().map(|m| m.claim()).collect();
+    let most_bytes = budget_bytes(budget);
+    let room_bytes = most_bytes.map_or(ENDLESS_BYTES, |bytes| {
+        bytes.saturating_sub(base.total_bytes())
+    });
+    let is_too_small = most_bytes.is_some_and(|bytes| bytes < base.total_bytes());
+    let found = divide(&claims, room_bytes);
+    match found {
+        Ok(division) if !is_too_small || claims.is_empty() => Ok(division),
+        found => {
+            let least_bytes = match found {
+                Err(TooLittle { least_bytes }) => least_bytes,
+                Ok(division) => division.bytes(),
+            };
+            let smallest = base.with_arena(0, least_bytes).named();
+            Err(Error::infeasible(most_bytes.unwrap_or(u64::MAX), smallest))
+        }
+    }
+}
+
+fn check_weight(weight: f64) -> Result<()> {
+    match weight > 0.0 && weight.is_finite() {
+        true => Ok(()),
+        false => Err(Error::BadInput(format!(
+            "a model's weight is a number above zero, not {weight}"
+        ))),
+    }
+}
+
+fn gone(name: &str, error: &Error) -> Error {
+    Error::Run(format!(
+        "the model '{name}' is unloaded: it could not go over to its new plan: {error}"
+    ))
+}
