@@ -12,10 +12,12 @@ pub struct CodeVersion {
 }
 
 /// Of `makers`, which are crates and paths in them, and of the versions of `libraries`. The crate in `here` has the
-/// name and version `own`, and the others lie beside it.
+/// name and version `own`, and the others lie beside it. Where not all of them do, as when a registry's packages are
+/// unpacked one by one, it is of the version `own` alone: all crates of a release have the same, and the code of a
+/// release does not change.
 ///
 /// # Errors
-/// Says what cannot be found or read.
+/// Says what cannot be read, and what is missing of a crate that is there.
 pub fn find(
     here: &Path,
     own: (&str, &str),
@@ -24,8 +26,20 @@ pub fn find(
 ) -> Result<CodeVersion, String> {
     let mut hash = Fnv::default();
     let mut read = Vec::new();
+    if makers
+        .iter()
+        .any(|(maker, _)| locate(here, own, maker).is_none())
+    {
+        hash.add(b"release");
+        hash.add(own.1.as_bytes());
+        let version = hash.folded();
+        return Ok(CodeVersion { version, read });
+    }
     for (maker, inside) in makers {
-        let path = locate(here, own, maker)?.join(inside);
+        let Some(folder) = locate(here, own, maker) else {
+            continue;
+        };
+        let path = folder.join(inside);
         hash.add(maker.as_bytes());
         hash.add(inside.as_bytes());
         add(&path, &path, &mut hash)?;
@@ -47,18 +61,17 @@ pub fn find(
 }
 
 /// Crates lie side by side in the repository and when vendored, and with their version in a registry's folder.
-fn locate(here: &Path, own: (&str, &str), maker: &str) -> Result<PathBuf, String> {
+fn locate(here: &Path, own: (&str, &str), maker: &str) -> Option<PathBuf> {
     let (name, version) = own;
     if maker == name {
-        return Ok(here.to_path_buf());
+        return Some(here.to_path_buf());
     }
     let beside = here.parent().unwrap_or(here);
     let places = [
         beside.join(maker),
         beside.join(format!("{maker}-{version}")),
     ];
-    let found = places.into_iter().find(|path| path.is_dir());
-    found.ok_or_else(|| format!("there is no {maker} beside {}", here.display()))
+    places.into_iter().find(|path| path.is_dir())
 }
 
 /// Adds a file, or all of a folder in the order of names.

@@ -16,9 +16,13 @@ fn write(root: &Path, path: &str, text: &str) {
 }
 
 fn version(root: &Path) -> Result<u32, String> {
+    version_of(root, "0.1.0")
+}
+
+fn version_of(root: &Path, release: &str) -> Result<u32, String> {
     let makers = [("maker", "src"), ("facade", "src/pack.rs")];
     let here = root.join("crates/facade");
-    let found = code_version::find(&here, ("facade", "0.1.0"), &makers, &["half"])?;
+    let found = code_version::find(&here, ("facade", release), &makers, &["half"])?;
     assert!(found.read.iter().all(|path| path.exists()));
     Ok(found.version)
 }
@@ -71,9 +75,17 @@ fn it_is_the_same_where_crates_lie_as_a_registry_has_them() {
 }
 
 #[test]
-fn a_maker_that_is_missing_is_an_error() {
+fn where_crates_are_not_together_it_is_that_of_the_release() {
     let folder = tempfile::tempdir().expect("a folder");
-    write(folder.path(), "crates/facade/src/pack.rs", "fn pack() {}\n");
-    let error = version(folder.path()).expect_err("no maker");
-    assert!(error.contains("maker"), "{error}");
+    let root = folder.path();
+    write(root, "crates/facade/src/pack.rs", "fn pack() {}\n");
+    let alone = version(root).expect("the release's");
+    assert_ne!(version_of(root, "0.1.1"), Ok(alone));
+    write(root, "crates/maker/src/lib.rs", "fn f() {}\n");
+    write(root, "Cargo.lock", LOCK);
+    assert_ne!(version(root), Ok(alone));
+    // A crate that is there and lacks a part is none of a release.
+    std::fs::remove_file(root.join("crates/facade/src/pack.rs")).expect("removed");
+    let error = version(root).expect_err("no part");
+    assert!(error.contains("pack.rs"), "{error}");
 }
