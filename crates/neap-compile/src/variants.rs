@@ -6,7 +6,7 @@ use crate::options::Options;
 use crate::programs::Programs;
 use neap_ir::Program;
 use neap_plan::{KernelId, Workload};
-use neap_planner::{Grounds, PlanOptions, Planner};
+use neap_planner::{BaseLayouts, PlanOptions, Planner};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ struct Variant {
     kernels: Kernels,
     workload: Rc<Workload>,
     /// Of the planner that was made first.
-    grounds: Option<Rc<Grounds>>,
+    base_layouts: Option<Rc<BaseLayouts>>,
 }
 
 impl<'a> Variants<'a> {
@@ -48,7 +48,7 @@ impl<'a> Variants<'a> {
         made.push(Variant {
             kernels,
             workload: workload.clone(),
-            grounds: None,
+            base_layouts: None,
         });
         workload
     }
@@ -66,11 +66,16 @@ impl<'a> Variants<'a> {
         let Some(variant) = variants.find(|v| Rc::ptr_eq(&v.workload, workload)) else {
             return programs.planner(workload, options);
         };
-        if let Some(grounds) = variant.grounds.clone() {
-            return Planner::on(Some(grounds), workload, options, programs.layouts.clone());
+        if let Some(base_layouts) = variant.base_layouts.clone() {
+            return Planner::on(
+                Some(base_layouts),
+                workload,
+                options,
+                programs.layouts.clone(),
+            );
         }
         let planner = programs.planner(workload, options);
-        variant.grounds = planner.grounds();
+        variant.base_layouts = planner.base_layouts();
         planner
     }
 

@@ -5,7 +5,7 @@ use neap_plan::{
 };
 
 use crate::placement::{Homes, resident_room_bytes, size_spaces};
-use crate::preload::residency::{Played, Window};
+use crate::preload::residency::{Simulated, Window};
 use crate::schedule::{Kind, Schedule};
 
 /// Builds the plan. Its memory is at most the window, and what is resident.
@@ -13,11 +13,11 @@ pub fn assemble(
     strategy: &str,
     window: &Window,
     resident: &[bool],
-    played: &Played,
+    simulated: &Simulated,
 ) -> ExecutionPlan {
     let Window {
         w,
-        ground,
+        base_layout: ground,
         schedule,
         ..
     } = *window;
@@ -35,13 +35,13 @@ pub fn assemble(
             .collect(),
         resident: Vec::new(),
         prepared: Vec::new(),
-        loads: Vec::with_capacity(played.streamed.len()),
-        group_bytes: played.group_bytes,
-        computes: empty_computes(w, played),
+        loads: Vec::with_capacity(simulated.streamed.len()),
+        group_bytes: simulated.group_bytes,
+        computes: empty_computes(w, simulated),
         stores: Vec::new(),
         returns: Vec::new(),
     };
-    for (s, &after) in played.streamed.iter().zip(&played.after) {
+    for (s, &after) in simulated.streamed.iter().zip(&simulated.after) {
         let file = schedule.units[s.unit as usize].file;
         let offset = window.offsets[s.unit as usize];
         plan.loads.push(Load {
@@ -60,7 +60,8 @@ pub fn assemble(
                 Place::work(window.offsets[unit] + skip_bytes)
             }
         };
-        for c in played.merged_index[want.first as usize]..=played.merged_index[want.last as usize]
+        for c in
+            simulated.merged_index[want.first as usize]..=simulated.merged_index[want.last as usize]
         {
             let weights = &mut plan.computes[c as usize].weights;
             match want.kind {
@@ -78,7 +79,7 @@ pub fn assemble(
         .iter()
         .filter(|want| resident[want.unit as usize]);
     plan.resident = homes
-        .loads(resident_wants.map(|want| (want.file, played.merged_index[want.first as usize])));
+        .loads(resident_wants.map(|want| (want.file, simulated.merged_index[want.first as usize])));
     let ends = ground.fixed.iter().map(|f| f.arena.end);
     let end = ends
         .chain(plan.loads.iter().map(|l| l.area().range.end))
@@ -99,8 +100,8 @@ pub fn homes(w: &Workload, schedule: &Schedule, resident: &[bool]) -> Homes {
     Homes::of(files.collect(), resident_room_bytes(w))
 }
 
-fn empty_computes(w: &Workload, played: &Played) -> Vec<Compute> {
-    let slices = played.slices.iter().zip(&played.needs);
+fn empty_computes(w: &Workload, simulated: &Simulated) -> Vec<Compute> {
+    let slices = simulated.slices.iter().zip(&simulated.needs);
     slices
         .map(|(slice, &needs)| Compute {
             step: slice.id(),

@@ -5,8 +5,8 @@ use neap_plan::{AfterCompute, BLOCK_BYTES, ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator, predict};
 
 use crate::assemble::assemble;
-use crate::ground::Ground;
-use crate::preload::Grounds;
+use crate::base_layout::BaseLayout;
+use crate::preload::BaseLayouts;
 use crate::preload::place::addresses;
 use crate::preload::residency::Window;
 use crate::schedule::{Schedule, Slicing};
@@ -14,27 +14,27 @@ use crate::schedule::{Schedule, Slicing};
 /// Loads only when needed: no load overlaps with any compute. Slices as large as fit.
 pub fn ondemand(
     w: &Workload,
-    grounds: &Grounds,
+    base_layouts: &BaseLayouts,
     budget_bytes: u64,
     costs: &CostProfile,
 ) -> Option<(ExecutionPlan, Prediction)> {
-    streamed(w, grounds, budget_bytes, costs, false)
+    streamed(w, base_layouts, budget_bytes, costs, false)
 }
 
 /// SwapAdvisor's baseline for weights: in a cycle, what was used longest ago is what is needed next, so that
 /// nothing stays. From the second run on it is known what will be needed, and loaded as early as memory allows.
 pub fn odswap(
     w: &Workload,
-    grounds: &Grounds,
+    base_layouts: &BaseLayouts,
     budget_bytes: u64,
     costs: &CostProfile,
 ) -> Option<(ExecutionPlan, Prediction)> {
-    streamed(w, grounds, budget_bytes, costs, true)
+    streamed(w, base_layouts, budget_bytes, costs, true)
 }
 
 fn streamed(
     w: &Workload,
-    grounds: &Grounds,
+    base_layouts: &BaseLayouts,
     budget_bytes: u64,
     costs: &CostProfile,
     prefetches: bool,
@@ -45,31 +45,31 @@ fn streamed(
         in_gap: 1,
         gather_bytes: 0,
     };
-    let on = |ground: &Ground| {
-        let schedule = Schedule::new(w, ground, arena_bytes, slicing, usize::MAX)?;
-        let offsets = addresses(&schedule, ground, arena_bytes)?;
+    let on = |base_layout: &BaseLayout| {
+        let schedule = Schedule::new(w, base_layout, arena_bytes, slicing, usize::MAX)?;
+        let offsets = addresses(&schedule, base_layout, arena_bytes)?;
         let window = Window {
             w,
-            ground,
+            base_layout,
             schedule: &schedule,
             offsets: &offsets,
             window_bytes: arena_bytes,
-            cyclic: grounds.options.cyclic && !prefetches,
+            cyclic: base_layouts.options.cyclic && !prefetches,
         };
         let resident = vec![false; schedule.units.len()];
-        let mut played = window.play(&resident, costs, &mut Simulator::default());
+        let mut simulated = window.simulate(&resident, costs, &mut Simulator::default());
         if !prefetches {
-            for (s, after) in played.streamed.iter().zip(&mut played.after) {
+            for (s, after) in simulated.streamed.iter().zip(&mut simulated.after) {
                 *after = AfterCompute {
                     run_back: 0,
                     computes: s.first,
                 };
             }
         }
-        Some(assemble("ondemand", &window, &resident, &played))
+        Some(assemble("ondemand", &window, &resident, &simulated))
     };
-    let fits = |ground: &Ground| ground.needed_bytes <= arena_bytes;
-    let candidates = [&grounds.loose, &grounds.tight]
+    let fits = |base_layout: &BaseLayout| base_layout.needed_bytes <= arena_bytes;
+    let candidates = [&base_layouts.loose, &base_layouts.tight]
         .into_iter()
         .filter(|g| fits(g))
         .filter_map(on);

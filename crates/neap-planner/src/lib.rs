@@ -4,7 +4,7 @@
 //! [`neap_plan::validate`] accepts:
 //!
 //! ```text
-//!   Workload ──► Ground (what lies still) ──► Schedule (slices, units) ──► addresses, starts ──► plan
+//!   Workload ──► BaseLayout (what lies still) ──► Schedule (slices, units) ──► addresses, starts ──► plan
 //!                layout/                                                   preload/, baselines
 //! ```
 //!
@@ -13,9 +13,9 @@
 
 pub mod allocate;
 mod assemble;
+mod base_layout;
 mod baselines;
 pub mod blocks;
-mod ground;
 pub mod layout;
 mod options;
 mod parallel;
@@ -28,7 +28,7 @@ mod transition;
 
 pub use options::{Effort, PlanOptions};
 pub use parallel::{Parallel, Serial, batch};
-pub use preload::{Generation, Grounds, RefineOptions};
+pub use preload::{BaseLayouts, Generation, RefineOptions};
 pub use random::Random;
 pub use transition::transition;
 
@@ -115,7 +115,7 @@ impl std::str::FromStr for Strategy {
 pub struct Planner<'a> {
     workload: &'a Workload,
     /// `None` when the workload is malformed.
-    grounds: Option<Rc<Grounds>>,
+    base_layouts: Option<Rc<BaseLayouts>>,
     options: PlanOptions,
     layouts: Arc<Layouts>,
     /// Worked out when they are first asked for.
@@ -135,22 +135,22 @@ impl<'a> Planner<'a> {
 
     /// A planner that knows layouts from others before it, and they from it.
     pub fn knowing(workload: &'a Workload, options: PlanOptions, layouts: Arc<Layouts>) -> Self {
-        let grounds = neap_plan::check_workload(workload)
+        let base_layouts = neap_plan::check_workload(workload)
             .is_ok()
-            .then(|| Rc::new(Grounds::new(workload, options, &layouts)));
-        Self::on(grounds, workload, options, layouts)
+            .then(|| Rc::new(BaseLayouts::new(workload, options, &layouts)));
+        Self::on(base_layouts, workload, options, layouts)
     }
 
-    /// A planner on the grounds of another one, for the same workload and options but for whether to spill.
+    /// A planner on the base layouts of another one, for the same workload and options but for whether to spill.
     pub fn on(
-        grounds: Option<Rc<Grounds>>,
+        base_layouts: Option<Rc<BaseLayouts>>,
         workload: &'a Workload,
         options: PlanOptions,
         layouts: Arc<Layouts>,
     ) -> Self {
         Self {
             workload,
-            grounds,
+            base_layouts,
             options,
             layouts,
             smallest_bytes: OnceCell::new(),
@@ -159,8 +159,8 @@ impl<'a> Planner<'a> {
     }
 
     /// What its plans stand on; `None` when the workload is malformed.
-    pub fn grounds(&self) -> Option<Rc<Grounds>> {
-        self.grounds.clone()
+    pub fn base_layouts(&self) -> Option<Rc<BaseLayouts>> {
+        self.base_layouts.clone()
     }
 
     /// The smallest arena for which a streaming plan exists: one panel per slice where need be, and
@@ -170,7 +170,7 @@ impl<'a> Planner<'a> {
     }
 
     fn smallest(&self) -> u64 {
-        let spilled = match &self.grounds {
+        let spilled = match &self.base_layouts {
             Some(_) if self.options.spill => {
                 spill::smallest_bytes(self.workload, self.options, &self.layouts)
             }
@@ -180,18 +180,18 @@ impl<'a> Planner<'a> {
     }
 
     fn smallest_without_spilling(&self) -> u64 {
-        let grounds = self.grounds.as_ref();
-        let streamed = grounds.map_or(u64::MAX, |g| g.smallest_bytes());
+        let base_layouts = self.base_layouts.as_ref();
+        let streamed = base_layouts.map_or(u64::MAX, |g| g.smallest_bytes());
         streamed.min(self.unlimited_high_water_bytes())
     }
 
     /// The smallest arena for which this strategy has a plan.
     pub fn smallest_bytes_of(&self, strategy: Strategy) -> u64 {
         let unlimited = self.unlimited_high_water_bytes();
-        match (strategy, &self.grounds) {
+        match (strategy, &self.base_layouts) {
             (Strategy::Resident, _) | (_, None) => unlimited,
-            (Strategy::Blocks, Some(grounds)) => {
-                unlimited.min(blocks::smallest_bytes(self.workload, grounds))
+            (Strategy::Blocks, Some(base_layouts)) => {
+                unlimited.min(blocks::smallest_bytes(self.workload, base_layouts))
             }
             (Strategy::Preload, _) => self.smallest_feasible_bytes(),
             (Strategy::OnDemand | Strategy::OdSwap | Strategy::Search, _) => {
@@ -203,8 +203,8 @@ impl<'a> Planner<'a> {
     /// The arena in which everything is resident.
     pub fn unlimited_high_water_bytes(&self) -> u64 {
         *self.unlimited_bytes.get_or_init(|| {
-            let grounds = self.grounds.as_ref();
-            grounds.map_or(u64::MAX, |g| preload::all_resident_bytes(self.workload, g))
+            let base_layouts = self.base_layouts.as_ref();
+            base_layouts.map_or(u64::MAX, |g| preload::all_resident_bytes(self.workload, g))
         })
     }
 
@@ -238,7 +238,7 @@ impl<'a> Planner<'a> {
         limit_ns: u64,
     ) -> Result<Option<Planned>, PlanError> {
         let infeasible = |smallest_bytes| PlanError::Infeasible { smallest_bytes };
-        let Some(grounds) = &self.grounds else {
+        let Some(base_layouts) = &self.base_layouts else {
             return Err(infeasible(u64::MAX));
         };
         let w = self.workload;
@@ -247,10 +247,10 @@ impl<'a> Planner<'a> {
         let found = match strategy {
             Strategy::Resident => resident(),
             Strategy::Blocks => {
-                let blocks = || blocks::plan(w, grounds, budget_bytes, costs).map(planned);
+                let blocks = || blocks::plan(w, base_layouts, budget_bytes, costs).map(planned);
                 resident().or_else(blocks)
             }
-            Strategy::Preload if budget_bytes < grounds.smallest_bytes() => {
+            Strategy::Preload if budget_bytes < base_layouts.smallest_bytes() => {
                 let found = resident().or_else(|| self.spilling(budget_bytes, costs, limit_ns));
                 let is_feasible = || budget_bytes >= self.smallest_feasible_bytes();
                 if found.is_none() && limit_ns < u64::MAX && is_feasible() {
@@ -258,16 +258,21 @@ impl<'a> Planner<'a> {
                 }
                 found
             }
-            _ if budget_bytes < grounds.smallest_bytes() => resident(),
+            _ if budget_bytes < base_layouts.smallest_bytes() => resident(),
             Strategy::Preload => {
-                let found = preload::plan(w, grounds, budget_bytes, costs, limit_ns).map(planned);
+                let found =
+                    preload::plan(w, base_layouts, budget_bytes, costs, limit_ns).map(planned);
                 if found.is_none() && limit_ns < u64::MAX {
                     return Ok(None);
                 }
                 found
             }
-            Strategy::OnDemand => baselines::ondemand(w, grounds, budget_bytes, costs).map(planned),
-            Strategy::OdSwap => baselines::odswap(w, grounds, budget_bytes, costs).map(planned),
+            Strategy::OnDemand => {
+                baselines::ondemand(w, base_layouts, budget_bytes, costs).map(planned)
+            }
+            Strategy::OdSwap => {
+                baselines::odswap(w, base_layouts, budget_bytes, costs).map(planned)
+            }
             Strategy::Search => {
                 let options = RefineOptions {
                     seed: 0,
@@ -309,13 +314,21 @@ impl<'a> Planner<'a> {
         let infeasible = || PlanError::Infeasible {
             smallest_bytes: self.smallest_bytes_of(Strategy::Search),
         };
-        let grounds = self.grounds.as_ref().ok_or_else(infeasible)?;
-        let found = if budget_bytes < grounds.smallest_bytes() {
+        let base_layouts = self.base_layouts.as_ref().ok_or_else(infeasible)?;
+        let found = if budget_bytes < base_layouts.smallest_bytes() {
             self.all_resident(budget_bytes, costs)
         } else {
             let w = self.workload;
-            preload::refine(w, grounds, budget_bytes, costs, options, parallel, progress)
-                .map(|(plan, prediction)| Planned { plan, prediction })
+            preload::refine(
+                w,
+                base_layouts,
+                budget_bytes,
+                costs,
+                options,
+                parallel,
+                progress,
+            )
+            .map(|(plan, prediction)| Planned { plan, prediction })
         };
         let mut planned = found.ok_or_else(infeasible)?;
         planned.plan.strategy = Strategy::Search.name().to_owned();
@@ -323,9 +336,9 @@ impl<'a> Planner<'a> {
     }
 
     fn all_resident(&self, budget_bytes: u64, costs: &CostProfile) -> Option<Planned> {
-        let grounds = self.grounds.as_ref()?;
+        let base_layouts = self.base_layouts.as_ref()?;
         let mut sim = Simulator::default();
-        let all = preload::all_resident(self.workload, grounds, budget_bytes, costs, &mut sim);
+        let all = preload::all_resident(self.workload, base_layouts, budget_bytes, costs, &mut sim);
         all.map(|(plan, prediction)| Planned { plan, prediction })
     }
 }

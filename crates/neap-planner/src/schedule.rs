@@ -8,7 +8,7 @@
 
 use neap_plan::{BLOCK_BYTES, ByteRange, PanelRange, StepId, Workload};
 
-use crate::ground::{Ground, Tables, prefers_rows, whole_weights};
+use crate::base_layout::{BaseLayout, Tables, prefers_rows, whole_weights};
 
 /// One slice of a step (or the whole of it).
 #[derive(Clone, Copy, Debug)]
@@ -93,17 +93,17 @@ impl Slicing {
 }
 
 impl Schedule {
-    /// Cuts the steps so that every slice fits in the arena beside the ground. `None` when some step
+    /// Cuts the steps so that every slice fits in the arena beside the base layout. `None` when some step
     /// does not fit even one panel at a time, or more than `most_slices` would come of it.
     pub fn new(
         w: &Workload,
-        ground: &Ground,
+        base_layout: &BaseLayout,
         arena_bytes: u64,
         slicing: Slicing,
         most_slices: usize,
     ) -> Option<Self> {
         let mut schedule = Schedule::default();
-        let fits = schedule.renew(w, ground, arena_bytes, slicing, most_slices);
+        let fits = schedule.renew(w, base_layout, arena_bytes, slicing, most_slices);
         fits.then_some(schedule)
     }
 
@@ -111,7 +111,7 @@ impl Schedule {
     pub fn renew(
         &mut self,
         w: &Workload,
-        ground: &Ground,
+        base_layout: &BaseLayout,
         arena_bytes: u64,
         slicing: Slicing,
         most_slices: usize,
@@ -122,7 +122,7 @@ impl Schedule {
         self.step_first.clear();
         let mut builder = Builder {
             w,
-            ground,
+            base_layout,
             slicing,
             out: std::mem::take(self),
             gaps: Vec::new(),
@@ -134,12 +134,12 @@ impl Schedule {
         *self = builder.out;
         self.step_first.push(self.slices.len() as u32);
         if fits {
-            self.find_twins(ground);
+            self.find_twins(base_layout);
         }
         fits
     }
 
-    fn find_twins(&mut self, ground: &Ground) {
+    fn find_twins(&mut self, base_layout: &BaseLayout) {
         let Twins {
             next,
             repeats,
@@ -147,7 +147,7 @@ impl Schedule {
         } = &mut self.twins;
         next.clear();
         repeats.clear();
-        if !ground.shares_weights {
+        if !base_layout.shares_weights {
             return;
         }
         let units = &self.units;
@@ -188,10 +188,10 @@ impl Schedule {
     }
 
     /// The schedule in which nothing is cut, for plans whose weights are all resident.
-    pub fn whole(w: &Workload, ground: &Ground) -> Self {
+    pub fn whole(w: &Workload, base_layout: &BaseLayout) -> Self {
         let mut builder = Builder {
             w,
-            ground,
+            base_layout,
             slicing: Slicing::WHOLE,
             out: Schedule::default(),
             gaps: Vec::new(),
@@ -203,14 +203,14 @@ impl Schedule {
         }
         let mut out = builder.out;
         out.step_first.push(out.slices.len() as u32);
-        out.find_twins(ground);
+        out.find_twins(base_layout);
         out
     }
 }
 
 struct Builder<'a> {
     w: &'a Workload,
-    ground: &'a Ground,
+    base_layout: &'a BaseLayout,
     slicing: Slicing,
     out: Schedule,
     gaps: Vec<ByteRange>,
@@ -221,14 +221,18 @@ struct Builder<'a> {
 impl Builder<'_> {
     fn step(&mut self, step: usize, arena_bytes: u64) -> Option<()> {
         let spec = &self.w.steps[step];
-        let whole: Vec<ByteRange> =
-            whole_weights(spec, self.ground.reads_rows[step], self.ground.tables).collect();
+        let whole: Vec<ByteRange> = whole_weights(
+            spec,
+            self.base_layout.reads_rows[step],
+            self.base_layout.tables,
+        )
+        .collect();
         if whole.is_empty() && spec.panels.is_none() {
             self.emit(step, 1, &[], &[]);
             return Some(());
         }
         self.gaps.clear();
-        self.gaps.extend(self.ground.gaps(step, arena_bytes));
+        self.gaps.extend(self.base_layout.gaps(step, arena_bytes));
         let fallback = self.place_whole(&whole);
         let room = self.gaps.iter().copied().max_by_key(|g| g.len());
         if let Some(fallback) = fallback {
@@ -247,7 +251,7 @@ impl Builder<'_> {
             }
         }
         // Only the reserved place is left: weights needed whole first, then one panel at a time.
-        let mut at = self.ground.reserved.as_ref()?[step];
+        let mut at = self.base_layout.reserved.as_ref()?[step];
         let mut pinned = Vec::with_capacity(whole.len() + 1);
         for range in &whole {
             pinned.push(at);
@@ -337,7 +341,11 @@ impl Builder<'_> {
             }
         }
         let last = self.out.slices.len() as u32 - 1;
-        let whole = whole_weights(spec, self.ground.reads_rows[step], self.ground.tables);
+        let whole = whole_weights(
+            spec,
+            self.base_layout.reads_rows[step],
+            self.base_layout.tables,
+        );
         for (i, file) in whole.enumerate() {
             let kind = if i < spec.extents.len() {
                 Kind::Extent(i as u32)
@@ -351,7 +359,7 @@ impl Builder<'_> {
             };
             self.want(kind, file, unit);
         }
-        if self.ground.tables == Tables::Resident
+        if self.base_layout.tables == Tables::Resident
             && prefers_rows(spec)
             && let Some(table) = spec.rows
         {

@@ -15,7 +15,7 @@ use neap_plan::{PanelRange, StepId, Workload};
 use neap_sim::CostProfile;
 
 use super::delay::DelayModel;
-use crate::ground::{Ground, whole_weights};
+use crate::base_layout::{BaseLayout, whole_weights};
 
 /// One row of the model information table: what a layer adds to any block that holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,17 +35,17 @@ pub struct Layer {
 /// Neighbouring layers that are in memory together; sums of their rows.
 pub type Block = Layer;
 
-/// All layers of a network, on the ground on which it will run.
+/// All layers of a network, on the base layout on which it will run.
 pub(crate) fn get_layers(
     w: &Workload,
-    ground: &Ground,
+    base_layout: &BaseLayout,
     model: &DelayModel,
     costs: &CostProfile,
 ) -> Vec<Layer> {
     let mut layers: Vec<Layer> = Vec::new();
     for (index, step) in w.steps.iter().enumerate() {
-        let reads_rows = ground.reads_rows[index];
-        let weights = whole_weights(step, reads_rows, ground.tables)
+        let reads_rows = base_layout.reads_rows[index];
+        let weights = whole_weights(step, reads_rows, base_layout.tables)
             .chain(step.panels.map(|p| p.file_range(p.all())));
         let sizes: Vec<u64> = weights.map(|r| r.to_blocks().len()).collect();
         let (bytes, tensors) = (sizes.iter().sum(), sizes.len() as u32);

@@ -24,8 +24,8 @@ pub use partition::{Partition, best, dynamic, exhaustive};
 use neap_plan::{BLOCK_BYTES, ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
 
-use crate::ground::Ground;
-use crate::preload::Grounds;
+use crate::base_layout::BaseLayout;
+use crate::preload::BaseLayouts;
 use layers::coarsened;
 
 /// Blocks in memory at a time: m in the paper.
@@ -77,12 +77,12 @@ impl LookupTable {
 
 /// The model information table of a workload whose activations lie as all planners here place them.
 pub fn get_layers(w: &Workload, costs: &CostProfile) -> Vec<Layer> {
-    let grounds = Grounds::new(w, crate::PlanOptions::default(), &Default::default());
-    layers_of(w, &grounds.loose, costs)
+    let base_layouts = BaseLayouts::new(w, crate::PlanOptions::default(), &Default::default());
+    layers_of(w, &base_layouts.loose, costs)
 }
 
-fn layers_of(w: &Workload, ground: &Ground, costs: &CostProfile) -> Vec<Layer> {
-    layers::get_layers(w, ground, &DelayModel::of(costs), costs)
+fn layers_of(w: &Workload, base_layout: &BaseLayout, costs: &CostProfile) -> Vec<Layer> {
+    layers::get_layers(w, base_layout, &DelayModel::of(costs), costs)
 }
 
 /// The least in which any two neighbouring layers fit together: no partition does with less.
@@ -92,32 +92,32 @@ fn two_fit_bytes(layers: &[Layer]) -> u64 {
     pairs.chain(single).max().unwrap_or(0)
 }
 
-fn base_bytes(ground: &Ground) -> u64 {
-    ground.fixed_bytes.next_multiple_of(BLOCK_BYTES)
+fn base_bytes(base_layout: &BaseLayout) -> u64 {
+    base_layout.fixed_bytes.next_multiple_of(BLOCK_BYTES)
 }
 
 /// The smallest arena for which there is a partition: every layer a block.
-pub(crate) fn smallest_bytes(w: &Workload, grounds: &Grounds) -> u64 {
-    let layers = layers_of(w, &grounds.loose, &CostProfile::default());
-    base_bytes(&grounds.loose).saturating_add(two_fit_bytes(&layers))
+pub(crate) fn smallest_bytes(w: &Workload, base_layouts: &BaseLayouts) -> u64 {
+    let layers = layers_of(w, &base_layouts.loose, &CostProfile::default());
+    base_bytes(&base_layouts.loose).saturating_add(two_fit_bytes(&layers))
 }
 
 /// The plan of the best partition: of those with the least delay by the paper's objectives, the one that the
 /// simulator finds fastest. `None` when two neighbouring layers do not fit.
 pub(crate) fn plan(
     w: &Workload,
-    grounds: &Grounds,
+    base_layouts: &BaseLayouts,
     budget_bytes: u64,
     costs: &CostProfile,
 ) -> Option<(ExecutionPlan, Prediction)> {
-    let ground = &grounds.loose;
+    let base_layout = &base_layouts.loose;
     let arena_bytes = budget_bytes / BLOCK_BYTES * BLOCK_BYTES;
-    let room_bytes = arena_bytes.checked_sub(base_bytes(ground))?;
-    let table = LookupTable::new(layers_of(w, ground, costs), room_bytes);
+    let room_bytes = arena_bytes.checked_sub(base_bytes(base_layout))?;
+    let table = LookupTable::new(layers_of(w, base_layout, costs), room_bytes);
     let mut sim = Simulator::default();
     let plans = table.rows.iter().filter_map(|row| {
         let blocks = create_blocks(&row.points, &table.layers);
-        place::plan(w, grounds, &blocks, row.most_bytes, costs, &mut sim)
+        place::plan(w, base_layouts, &blocks, row.most_bytes, costs, &mut sim)
     });
     plans.min_by_key(|(_, prediction)| prediction.latency_ns)
 }

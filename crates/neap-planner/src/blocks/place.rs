@@ -5,27 +5,27 @@ use neap_sim::{CostProfile, Prediction, Simulator};
 
 use super::layers::Block;
 use crate::assemble::assemble;
-use crate::preload::Grounds;
+use crate::preload::BaseLayouts;
 use crate::preload::residency::Window;
 use crate::schedule::{Schedule, Unit, Want};
 
 /// Weights that lie together in the file are read together up to this size; larger ones come in one load.
 const LOAD_BYTES: u64 = 4 << 20;
 
-/// Two neighbouring blocks never take more than `most_bytes` above the ground.
+/// Two neighbouring blocks never take more than `most_bytes` above the base layout.
 pub fn plan(
     w: &Workload,
-    grounds: &Grounds,
+    base_layouts: &BaseLayouts,
     blocks: &[Block],
     most_bytes: u64,
     costs: &CostProfile,
     sim: &mut Simulator,
 ) -> Option<(ExecutionPlan, Prediction)> {
-    let ground = &grounds.loose;
-    let mut schedule = Schedule::whole(w, ground);
+    let base_layout = &base_layouts.loose;
+    let mut schedule = Schedule::whole(w, base_layout);
     let mut wants = std::mem::take(&mut schedule.wants);
     schedule.units.clear();
-    let base = super::base_bytes(ground);
+    let base = super::base_bytes(base_layout);
     let mut offsets = Vec::new();
     let mut from = 0;
     let begins = begins(blocks, most_bytes);
@@ -51,19 +51,19 @@ pub fn plan(
     schedule.wants = wants;
     let window = Window {
         w,
-        ground,
+        base_layout,
         schedule: &schedule,
         offsets: &offsets,
         window_bytes: base + most_bytes,
-        cyclic: grounds.options.cyclic,
+        cyclic: base_layouts.options.cyclic,
     };
     let resident = vec![false; schedule.units.len()];
-    let played = window.play(&resident, costs, sim);
-    let plan = assemble("blocks", &window, &resident, &played);
-    (plan.memory_bytes() <= base + most_bytes).then_some((plan, played.prediction))
+    let simulated = window.simulate(&resident, costs, sim);
+    let plan = assemble("blocks", &window, &resident, &simulated);
+    (plan.memory_bytes() <= base + most_bytes).then_some((plan, simulated.prediction))
 }
 
-/// Where each block begins above the ground: in turn at the bottom and at the top. The last of an odd number
+/// Where each block begins above the base layout: in turn at the bottom and at the top. The last of an odd number
 /// meets the first of the next run at the bottom; where there is room it lies between that and its
 /// predecessor.
 fn begins(blocks: &[Block], most_bytes: u64) -> Vec<u64> {

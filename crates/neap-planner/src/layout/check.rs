@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Block, Layout};
+use super::{Block, StaticLayout};
 use thiserror::Error;
 
 /// What is wrong with a layout.
@@ -33,7 +33,7 @@ pub enum Fault {
 ///
 /// # Errors
 /// The first [`Fault`] found.
-pub fn check(blocks: &[Block], layout: &Layout) -> Result<(), Fault> {
+pub fn check(blocks: &[Block], layout: &StaticLayout) -> Result<(), Fault> {
     if layout.offsets.len() != blocks.len() {
         return Err(Fault::Count {
             offsets: layout.offsets.len(),
@@ -107,7 +107,7 @@ mod tests {
         let offsets = offsets.to_vec();
         check(
             blocks,
-            &Layout {
+            &StaticLayout {
                 offsets,
                 high_water_bytes,
             },

@@ -7,7 +7,7 @@
 //!
 //! `offset`, in what is read, is ignored; what is written has the same buffers in the same order with theirs.
 
-use super::{Block, Layout};
+use super::{Block, StaticLayout};
 use neap_plan::StepRange;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -136,7 +136,7 @@ pub fn read(text: &str) -> Result<Table, Malformed> {
 }
 
 /// The problem with the offsets of a layout.
-pub fn write(table: &Table, layout: &Layout) -> String {
+pub fn write(table: &Table, layout: &StaticLayout) -> String {
     let mut text = String::from("id,lower,upper,size");
     text.push_str(if table.aligned {
         ",alignment,offset\n"
@@ -246,7 +246,7 @@ mod tests {
         for header in ["id,lower,upper,size", "id,lower,upper,size,alignment"] {
             let end = if header.ends_with('t') { ",8" } else { "" };
             let table = read(&format!("{header}\nx y,-5,3,4{end}\nb,3,9,8{end}")).unwrap();
-            let layout = Layout {
+            let layout = StaticLayout {
                 offsets: vec![8, 0],
                 high_water_bytes: 12,
             };

@@ -1,6 +1,6 @@
 //! Greedy placement: blocks one by one, each into a gap between those already placed that live with it.
 
-use super::{Block, Fit, Layout};
+use super::{Block, Fit, StaticLayout};
 
 /// For each block, the blocks that are live together with it.
 pub struct Conflicts {
@@ -44,7 +44,12 @@ impl Conflicts {
 }
 
 /// Places every block in the given order.
-pub fn place_in_order(blocks: &[Block], conflicts: &Conflicts, order: &[u32], fit: Fit) -> Layout {
+pub fn place_in_order(
+    blocks: &[Block],
+    conflicts: &Conflicts,
+    order: &[u32],
+    fit: Fit,
+) -> StaticLayout {
     const UNPLACED: u64 = u64::MAX;
     let mut offsets = vec![UNPLACED; blocks.len()];
     let mut high_water_bytes = 0;
@@ -67,7 +72,7 @@ pub fn place_in_order(blocks: &[Block], conflicts: &Conflicts, order: &[u32], fi
         offsets[i as usize] = offset;
         high_water_bytes = high_water_bytes.max(offset + block.bytes);
     }
-    Layout {
+    StaticLayout {
         offsets,
         high_water_bytes,
     }

@@ -7,7 +7,7 @@
 //!                      └────► search, keep while there is room
 //! ```
 
-use super::{Block, Layout, lay_out};
+use super::{Block, StaticLayout, lay_out};
 use std::sync::{Mutex, PoisonError};
 
 /// What all of it may take: some networks' choices of kernels, for plain steps and row bands.
@@ -38,7 +38,7 @@ struct Known {
 
 impl Layouts {
     /// What [`lay_out`](super::lay_out) finds, or found before for the same blocks.
-    pub fn lay_out(&self, blocks: &[Block]) -> Layout {
+    pub fn lay_out(&self, blocks: &[Block]) -> StaticLayout {
         let key = key(blocks);
         let known = self.get(key).filter(|l| l.offsets.len() == blocks.len());
         if let Some(layout) = known {
@@ -49,18 +49,18 @@ impl Layouts {
         layout
     }
 
-    fn get(&self, key: [u64; 2]) -> Option<Layout> {
+    fn get(&self, key: [u64; 2]) -> Option<StaticLayout> {
         // A layout is kept whole or not at all.
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let known = found.layouts.iter().find(|known| known.key == key)?;
         let offsets = known.offsets.iter();
-        Some(Layout {
+        Some(StaticLayout {
             offsets: offsets.map(|&o| u64::from(o) * UNIT_BYTES).collect(),
             high_water_bytes: known.high_water_bytes,
         })
     }
 
-    fn keep(&self, key: [u64; 2], layout: &Layout) {
+    fn keep(&self, key: [u64; 2], layout: &StaticLayout) {
         let units = |&offset: &u64| {
             let whole = offset.is_multiple_of(UNIT_BYTES);
             whole.then(|| u32::try_from(offset / UNIT_BYTES).ok())?

@@ -51,7 +51,7 @@ impl Block {
 
 /// Offsets by block, and one past the highest byte used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
+pub struct StaticLayout {
     pub offsets: Vec<u64>,
     pub high_water_bytes: u64,
 }
@@ -86,7 +86,7 @@ pub fn lower_bound_bytes(blocks: &[Block]) -> u64 {
 }
 
 /// The lowest layout found. Deterministic.
-pub fn lay_out(blocks: &[Block]) -> Layout {
+pub fn lay_out(blocks: &[Block]) -> StaticLayout {
     // Many steps have no workspace, or no weights.
     let used = || blocks.iter().enumerate().filter(|(_, b)| b.is_used());
     let those: Vec<Block> = used().map(|(_, b)| *b).collect();
@@ -97,17 +97,17 @@ pub fn lay_out(blocks: &[Block]) -> Layout {
     for ((i, _), offset) in used().zip(found.offsets) {
         offsets[i] = offset;
     }
-    Layout {
+    StaticLayout {
         offsets,
         high_water_bytes: found.high_water_bytes,
     }
 }
 
 /// [`lay_out`] where every block takes a place. `rounds` are of improving.
-fn lay_out_used(blocks: &[Block], rounds: usize) -> Layout {
+fn lay_out_used(blocks: &[Block], rounds: usize) -> StaticLayout {
     let conflicts = Conflicts::new(blocks);
     let bound = lower_bound_bytes(blocks);
-    let mut best: Option<(Layout, Vec<u32>, Fit)> = None;
+    let mut best: Option<(StaticLayout, Vec<u32>, Fit)> = None;
     for order in ORDERS {
         let order = order(blocks);
         for fit in [Fit::Lowest, Fit::Tightest] {
@@ -124,7 +124,7 @@ fn lay_out_used(blocks: &[Block], rounds: usize) -> Layout {
         }
     }
     let Some((layout, order, fit)) = best else {
-        return Layout::default();
+        return StaticLayout::default();
     };
     let layout = improve(blocks, &conflicts, bound, layout, order, fit, rounds);
     if layout.high_water_bytes <= bound {
@@ -140,7 +140,7 @@ fn lay_out_used(blocks: &[Block], rounds: usize) -> Layout {
 }
 
 /// What an allocator arrives at that takes the lowest free place for each block as its live range begins.
-pub fn allocate(blocks: &[Block]) -> Layout {
+pub fn allocate(blocks: &[Block]) -> StaticLayout {
     let mut order: Vec<u32> = (0..blocks.len() as u32).collect();
     order.sort_by_key(|&i| blocks[i as usize].live.begin);
     place_in_order(blocks, &Conflicts::new(blocks), &order, Fit::Lowest)
@@ -209,11 +209,11 @@ fn improve(
     blocks: &[Block],
     conflicts: &Conflicts,
     bound: u64,
-    mut best: Layout,
+    mut best: StaticLayout,
     mut order: Vec<u32>,
     fit: Fit,
     rounds: usize,
-) -> Layout {
+) -> StaticLayout {
     let mut current = best.clone();
     for _ in 0..rounds {
         if best.high_water_bytes <= bound {
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    fn check(blocks: &[Block], layout: &Layout) {
+    fn check(blocks: &[Block], layout: &StaticLayout) {
         for (i, a) in blocks.iter().enumerate() {
             assert_eq!(layout.offsets[i] % a.align, 0);
             assert!(

@@ -4,7 +4,7 @@ use super::effort::Effort;
 use super::exact::{Found, Search};
 use super::sections::{Part, parts};
 use super::valley::Filler;
-use super::{Block, Layout, lower_bound_bytes};
+use super::{Block, StaticLayout, lower_bound_bytes};
 
 /// Work of a part's first turn; later ones get more.
 const FIRST_TURN: u64 = 20_000_000;
@@ -22,7 +22,7 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Solved {
     /// The lowest layout found: passes [`super::check`]. `None` if the effort was too small for any.
-    pub layout: Option<Layout>,
+    pub layout: Option<StaticLayout>,
     /// Most bytes live at once.
     pub lower_bound_bytes: u64,
     /// No layout is lower than this: the lower bound, or more where the search has proven more.
@@ -88,7 +88,7 @@ pub fn solve(blocks: &[Block], request: Request, effort: &mut Effort<'_>) -> Sol
         .zip(&offsets)
         .filter(|(b, _)| b.bytes > 0 && !b.live.is_empty());
     let high_water_bytes = ends.map(|(b, offset)| b.bytes + offset).max().unwrap_or(0);
-    let layout = Layout {
+    let layout = StaticLayout {
         offsets,
         high_water_bytes,
     };

@@ -45,7 +45,7 @@ pub struct Filler {
     /// By section, and at the end: the step of its first beginning; an item is no longer than the difference.
     steps: Vec<u32>,
     blame: Blame,
-    best: Option<(Layout, Measure, Blame)>,
+    best: Option<(Filled, Measure, Blame)>,
     rounds: u32,
     since_best: u32,
 }
@@ -60,7 +60,7 @@ struct Blame {
 
 /// Offsets by item, and their height.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct Filled {
     pub offsets: Vec<u64>,
     pub height_bytes: u64,
 }
@@ -92,7 +92,7 @@ impl Filler {
         }
     }
 
-    pub fn best(&self) -> Option<&Layout> {
+    pub fn best(&self) -> Option<&Filled> {
         self.best.as_ref().map(|b| &b.0)
     }
 
@@ -165,7 +165,7 @@ impl Filler {
     }
 
     /// `None` when the effort is spent.
-    fn fill(&self, part: &Part, measure: Measure, effort: &mut Effort<'_>) -> Option<Layout> {
+    fn fill(&self, part: &Part, measure: Measure, effort: &mut Effort<'_>) -> Option<Filled> {
         let items = &part.items;
         let mut waiting = Waiting::new(self);
         let mut to_come: Vec<u64> = self
@@ -275,7 +275,7 @@ impl Filler {
                 valleys.push(Reverse((level, first)));
             }
         }
-        Some(Layout {
+        Some(Filled {
             offsets,
             height_bytes,
         })

@@ -195,7 +195,7 @@ mod tests {
     use super::super::phase::tests::chain;
     use super::super::place::addresses;
     use super::super::residency::Window;
-    use super::super::{Grounds, THOROUGH, slicing};
+    use super::super::{BaseLayouts, THOROUGH, slicing};
     use super::*;
     use crate::layout::Layouts;
     use crate::options::PlanOptions;
@@ -210,9 +210,9 @@ mod tests {
         let w = chain(&[4, 4, 600]);
         let costs = CostProfile::byte_per_ns(vec![300 * KIB, 300 * KIB, KIB]);
         let phase = Phase::new(&w, &costs, 200 * KIB);
-        let grounds = Grounds::new(&w, PlanOptions::default(), &Layouts::default());
+        let base_layouts = BaseLayouts::new(&w, PlanOptions::default(), &Layouts::default());
         let apart = slicing(u64::MAX, 1, 0);
-        let schedule = Schedule::new(&w, &grounds.loose, u64::MAX / 2, apart, 3);
+        let schedule = Schedule::new(&w, &base_layouts.loose, u64::MAX / 2, apart, 3);
         let schedule = schedule.expect("three slices");
         let mut bound = Bound::default();
         bound.renew(&w, &schedule, &costs, &phase);
@@ -240,19 +240,19 @@ mod tests {
                 true => CostProfile { step_ns, group_bytes: group * 64 * KIB, ..CostProfile::default() },
                 false => CostProfile::byte_per_ns(step_ns),
             };
-            let grounds = Grounds::new(&w, PlanOptions::default(), &Layouts::default());
-            let window_bytes = grounds.smallest_bytes() + spare * 4 * KIB;
+            let base_layouts = BaseLayouts::new(&w, PlanOptions::default(), &Layouts::default());
+            let window_bytes = base_layouts.smallest_bytes() + spare * 4 * KIB;
             let room_bytes = room * 4 * KIB;
             let phase = Phase::new(&w, &costs, window_bytes + room_bytes);
             let mut bound = Bound::default();
             for &slicing in THOROUGH {
-                let ground = &grounds.loose;
-                let schedule = Schedule::new(&w, ground, window_bytes, slicing, usize::MAX);
+                let base_layout = &base_layouts.loose;
+                let schedule = Schedule::new(&w, base_layout, window_bytes, slicing, usize::MAX);
                 let Some(schedule) = schedule else { continue };
-                let Some(offsets) = addresses(&schedule, ground, window_bytes) else { continue };
+                let Some(offsets) = addresses(&schedule, base_layout, window_bytes) else { continue };
                 let window = Window {
                     w: &w,
-                    ground,
+                    base_layout,
                     schedule: &schedule,
                     offsets: &offsets,
                     window_bytes,
@@ -261,9 +261,9 @@ mod tests {
                 bound.renew(&w, &schedule, &costs, &phase);
                 let least_ns = bound.at_least_ns(&costs, &phase, window_bytes, room_bytes);
                 let found = window.fill(room_bytes, &costs, &mut Simulator::default());
-                let Some((_, mut played)) = found else { continue };
-                window.regroup(&mut played, &costs, &mut Simulator::default());
-                prop_assert!(played.prediction.latency_ns >= least_ns, "{} < {least_ns}", played.prediction.latency_ns);
+                let Some((_, mut simulated)) = found else { continue };
+                window.regroup(&mut simulated, &costs, &mut Simulator::default());
+                prop_assert!(simulated.prediction.latency_ns >= least_ns, "{} < {least_ns}", simulated.prediction.latency_ns);
             }
         }
     }

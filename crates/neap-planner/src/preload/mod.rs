@@ -10,7 +10,7 @@
 //!         0 └──────────────────────────────┘ ► time, cyclic
 //! ```
 //!
-//! How large the window is and how finely it is sliced is decided by playing candidates, the most promising windows
+//! How large the window is and how finely it is sliced is decided by simulating candidates, the most promising windows
 //! first. The candidates depend on the workload alone, each is the better the more memory lies above its window, and a
 //! larger budget tries all that a smaller one does, but for those that are known to be slower: more memory never predicts
 //! slower (but for the half percent within which the search is content).
@@ -27,7 +27,7 @@ use neap_plan::{BLOCK_BYTES, ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
 
 use crate::assemble::assemble;
-use crate::ground::{Ground, Memory, Reserve, Tables, prefers_rows};
+use crate::base_layout::{BaseLayout, Memory, Reserve, Tables, prefers_rows};
 use crate::layout::Layouts;
 use crate::options::{Effort, PlanOptions};
 use crate::schedule::{Schedule, Slicing};
@@ -35,7 +35,7 @@ use bound::Bound;
 use phase::Phase;
 use place::addresses_in;
 pub use refine::{Generation, RefineOptions, refine};
-use residency::{Played, Window};
+use residency::{Simulated, Window};
 
 /// Slicings to try. The last takes all the room that a step leaves: where nothing can be prefetched, the
 /// fewest slices are best.
@@ -75,7 +75,7 @@ const FINE_IN_GAP: u64 = 4;
 /// When planning is to be quick, a fine slicing that is slower than others by more than this part of its time in one
 /// window is not tried in those that follow. (Coarse ones take little time, and may lose in small windows and win in
 /// large ones.)
-const HOPELESS: u64 = 24;
+const SLOWER_PART: u64 = 24;
 
 pub fn slicings(effort: Effort) -> &'static [Slicing] {
     match effort {
@@ -84,45 +84,46 @@ pub fn slicings(effort: Effort) -> &'static [Slicing] {
     }
 }
 
-/// The grounds that plans of a workload stand on.
-pub struct Grounds {
-    /// Tightest: a plan exists in [`Ground::needed_bytes`].
-    pub(crate) tight: Ground,
+/// The base layouts that plans of a workload stand on.
+pub struct BaseLayouts {
+    /// Tightest: a plan exists in [`BaseLayout::needed_bytes`].
+    pub(crate) tight: BaseLayout,
     /// Buffers and workspaces laid out by themselves.
-    pub(crate) loose: Ground,
+    pub(crate) loose: BaseLayout,
     /// Buffers and workspaces lie in the same places on both.
     same_places: bool,
     /// The same with tables in memory, for workloads that have such.
-    pub(crate) tables: Option<Ground>,
+    pub(crate) tables: Option<BaseLayout>,
     pub(crate) options: PlanOptions,
 }
 
-impl Grounds {
+impl BaseLayouts {
     pub(crate) fn new(w: &Workload, options: PlanOptions, layouts: &Layouts) -> Self {
         Self::beside(tight(w, options, layouts), w, options, layouts)
     }
 
     /// The others beside the tight one.
     pub(crate) fn beside(
-        tight: Ground,
+        tight: BaseLayout,
         w: &Workload,
         options: PlanOptions,
         layouts: &Layouts,
     ) -> Self {
         let any_tables = w.steps.iter().any(prefers_rows);
-        let ground = |tables| Ground::new(w, tables, Reserve::Nothing, memory(options), layouts);
-        let loose = ground(Tables::Rows);
+        let base_layout =
+            |tables| BaseLayout::new(w, tables, Reserve::Nothing, memory(options), layouts);
+        let loose = base_layout(Tables::Rows);
         Self {
             same_places: tight.buffers == loose.buffers && tight.workspaces == loose.workspaces,
             tight,
             loose,
-            tables: any_tables.then(|| ground(Tables::Resident)),
+            tables: any_tables.then(|| base_layout(Tables::Resident)),
             options,
         }
     }
 
-    /// The ground on which everything is resident.
-    pub(crate) fn resident(&self) -> &Ground {
+    /// The base layout on which everything is resident.
+    pub(crate) fn resident(&self) -> &BaseLayout {
         self.tables.as_ref().unwrap_or(&self.loose)
     }
 
@@ -131,14 +132,14 @@ impl Grounds {
     }
 }
 
-/// The ground on which the smallest plan stands.
-pub fn tight(w: &Workload, options: PlanOptions, layouts: &Layouts) -> Ground {
+/// The base layout on which the smallest plan stands.
+pub fn tight(w: &Workload, options: PlanOptions, layouts: &Layouts) -> BaseLayout {
     let (tables, reserve) = (Tables::Rows, Reserve::SmallestSlices);
-    Ground::new(w, tables, reserve, memory(options), layouts)
+    BaseLayout::new(w, tables, reserve, memory(options), layouts)
 }
 
-/// The smallest arena for a tight ground.
-pub fn smallest_on(tight: &Ground) -> u64 {
+/// The smallest arena for a tight base layout.
+pub fn smallest_on(tight: &BaseLayout) -> u64 {
     tight.needed_bytes.next_multiple_of(BLOCK_BYTES)
 }
 
@@ -150,22 +151,22 @@ fn memory(options: PlanOptions) -> Memory {
     }
 }
 
-/// The fastest plan found within `budget_bytes`, which is at least [`Grounds::smallest_bytes`], if it is faster
+/// The fastest plan found within `budget_bytes`, which is at least [`BaseLayouts::smallest_bytes`], if it is faster
 /// than `limit_ns`.
 pub fn plan(
     w: &Workload,
-    grounds: &Grounds,
+    base_layouts: &BaseLayouts,
     budget_bytes: u64,
     costs: &CostProfile,
     limit_ns: u64,
 ) -> Option<(ExecutionPlan, Prediction)> {
     let mut sim = Simulator::default();
-    if let Some(all) = all_resident(w, grounds, budget_bytes, costs, &mut sim) {
+    if let Some(all) = all_resident(w, base_layouts, budget_bytes, costs, &mut sim) {
         return Some(all);
     }
     let mut search = Search {
         w,
-        cyclic: grounds.options.cyclic,
+        cyclic: base_layouts.options.cyclic,
         budget_bytes,
         costs,
         phase: Phase::new(w, costs, budget_bytes),
@@ -173,17 +174,17 @@ pub fn plan(
         sim,
         limit_ns,
         best: None,
-        played_ns: None,
+        simulated_ns: None,
         tried: Vec::new(),
         schedule: Schedule::default(),
         offsets: Vec::new(),
         bound: Bound::default(),
     };
-    search.find_coarsest(&grounds.loose);
-    let effort = grounds.options.effort;
+    search.find_coarsest(&base_layouts.loose);
+    let effort = base_layouts.options.effort;
     let table_bytes = largest_table_bytes(w);
     let mut slicings = slicings(effort).to_vec();
-    for window_bytes in search.by_promise(grounds) {
+    for window_bytes in search.by_promise(base_layouts) {
         // A larger window leaves less to residents: what is enough for this one is for those that are larger.
         let enough_ns = search.enough_ns(window_bytes);
         let mut window = InWindow {
@@ -191,12 +192,12 @@ pub fn plan(
             holds_tables: table_bytes <= budget_bytes - window_bytes,
             fastest_ns: u64::MAX,
         };
-        let is_wide = window_bytes - grounds.smallest_bytes() > FINE_WITHIN_BYTES;
+        let is_wide = window_bytes - base_layouts.smallest_bytes() > FINE_WITHIN_BYTES;
         slicings.retain(|&slicing| {
             let is_left_out = is_wide && slicing.in_gap == FINE_IN_GAP;
             is_left_out
                 || search.best_ns() <= enough_ns
-                || search.is_promising(grounds, &mut window, slicing)
+                || search.is_promising(base_layouts, &mut window, slicing)
         });
     }
     search.best
@@ -239,9 +240,9 @@ struct Search<'a> {
     /// Slower plans are of no use.
     limit_ns: u64,
     best: Option<(ExecutionPlan, Prediction)>,
-    /// The fastest that was played of one slicing in one window.
-    played_ns: Option<u64>,
-    /// Digests of what was played, and in which windows: to play the same in one that is as large or larger, and
+    /// The fastest that was simulated of one slicing in one window.
+    simulated_ns: Option<u64>,
+    /// Digests of what was simulated, and in which windows: to simulate the same in one that is as large or larger, and
     /// leaves less to residents, finds nothing better.
     tried: Vec<(u64, u64)>,
     /// Of the candidate at hand; kept for their memory.
@@ -255,7 +256,7 @@ struct InWindow {
     bytes: u64,
     /// Beside it there is room for tables.
     holds_tables: bool,
-    /// Of the candidates that were played in it.
+    /// Of the candidates that were simulated in it.
     fastest_ns: u64,
 }
 
@@ -277,11 +278,11 @@ impl Search<'_> {
         best_ns.min(self.limit_ns)
     }
 
-    fn find_coarsest(&mut self, ground: &Ground) {
+    fn find_coarsest(&mut self, base_layout: &BaseLayout) {
         let slicing = slicing(u64::MAX, 1, COARSEST_GATHER_BYTES);
         let arena_bytes = u64::MAX / 2;
         self.schedule
-            .renew(self.w, ground, arena_bytes, slicing, usize::MAX);
+            .renew(self.w, base_layout, arena_bytes, slicing, usize::MAX);
         self.coarsest
             .renew(self.w, &self.schedule, self.costs, &self.phase);
     }
@@ -298,15 +299,16 @@ impl Search<'_> {
     }
 
     /// Windows that the budget has room for, those first in which the coarsest slicing may be fastest: the better what
-    /// is found early, the less of what follows needs to be played.
-    fn by_promise(&mut self, grounds: &Grounds) -> Vec<u64> {
-        let effort = grounds.options.effort;
-        let windows = windows(effort, grounds.smallest_bytes(), self.w.weight_bytes());
+    /// is found early, the less of what follows needs to be simulated.
+    fn by_promise(&mut self, base_layouts: &BaseLayouts) -> Vec<u64> {
+        let effort = base_layouts.options.effort;
+        let windows = windows(effort, base_layouts.smallest_bytes(), self.w.weight_bytes());
         let windows = windows.take_while(|&bytes| bytes <= self.budget_bytes);
         let mut promises: Vec<(u64, u64)> = windows.map(|bytes| (0, bytes)).collect();
         if promises.len() > 1 {
             for (least_ns, window_bytes) in &mut promises {
-                *least_ns = self.promise_ns(&grounds.loose, *window_bytes, slicings(effort)[0]);
+                *least_ns =
+                    self.promise_ns(&base_layouts.loose, *window_bytes, slicings(effort)[0]);
             }
             promises.sort_unstable();
         }
@@ -314,10 +316,10 @@ impl Search<'_> {
     }
 
     /// Least that plans take with this window and slicing; the most there is where it gives no schedule.
-    fn promise_ns(&mut self, ground: &Ground, window_bytes: u64, slicing: Slicing) -> u64 {
+    fn promise_ns(&mut self, base_layout: &BaseLayout, window_bytes: u64, slicing: Slicing) -> u64 {
         let most = most_slices(self.w);
         let schedule = &mut self.schedule;
-        if !schedule.renew(self.w, ground, window_bytes, slicing, most) {
+        if !schedule.renew(self.w, base_layout, window_bytes, slicing, most) {
             return u64::MAX;
         }
         let room_bytes = self.budget_bytes - window_bytes;
@@ -327,40 +329,52 @@ impl Search<'_> {
             .at_least_ns(self.costs, &self.phase, window_bytes, room_bytes)
     }
 
-    /// Tries a slicing on all grounds; false where it need not be tried in other windows.
-    fn is_promising(&mut self, grounds: &Grounds, window: &mut InWindow, slicing: Slicing) -> bool {
+    /// Tries a slicing on all base layouts; false where it need not be tried in other windows.
+    fn is_promising(
+        &mut self,
+        base_layouts: &BaseLayouts,
+        window: &mut InWindow,
+        slicing: Slicing,
+    ) -> bool {
         let (bytes, fastest_ns) = (window.bytes, window.fastest_ns);
-        let is_thorough = grounds.options.effort == Effort::Thorough;
-        let is_near = |ns: u64| is_thorough || ns - ns / HOPELESS <= fastest_ns;
-        self.played_ns = None;
-        if let Some(tables) = grounds.tables.as_ref().filter(|_| window.holds_tables) {
+        let is_thorough = base_layouts.options.effort == Effort::Thorough;
+        let is_near = |ns: u64| is_thorough || ns - ns / SLOWER_PART <= fastest_ns;
+        self.simulated_ns = None;
+        if let Some(tables) = base_layouts.tables.as_ref().filter(|_| window.holds_tables) {
             self.candidate(tables, bytes, slicing);
         }
-        // The tight ground leaves worse gaps; it is for windows in which the loose one may have none.
-        let loose = self.candidate(&grounds.loose, bytes, slicing);
+        // The tight base layout leaves worse gaps; it is for windows in which the loose one may have none.
+        let loose = self.candidate(&base_layouts.loose, bytes, slicing);
         let may_gain = match loose {
             Tried::Impossible => true,
             Tried::Waits => {
-                let is_smallest = bytes == grounds.smallest_bytes();
-                is_smallest && !grounds.same_places && self.played_ns.is_none_or(is_near)
+                let is_smallest = bytes == base_layouts.smallest_bytes();
+                is_smallest && !base_layouts.same_places && self.simulated_ns.is_none_or(is_near)
             }
             Tried::Smooth => false,
         };
         if may_gain {
-            self.candidate(&grounds.tight, bytes, slicing);
+            self.candidate(&base_layouts.tight, bytes, slicing);
         }
-        window.fastest_ns = self.played_ns.map_or(fastest_ns, |ns| ns.min(fastest_ns));
-        slicing.in_gap != FINE_IN_GAP || self.played_ns.is_none_or(is_near)
+        window.fastest_ns = self
+            .simulated_ns
+            .map_or(fastest_ns, |ns| ns.min(fastest_ns));
+        slicing.in_gap != FINE_IN_GAP || self.simulated_ns.is_none_or(is_near)
     }
 
     /// Plays the best plan with this window and slicing.
-    fn candidate(&mut self, ground: &Ground, window_bytes: u64, slicing: Slicing) -> Tried {
-        let placed = self.place(ground, window_bytes, slicing);
+    fn candidate(
+        &mut self,
+        base_layout: &BaseLayout,
+        window_bytes: u64,
+        slicing: Slicing,
+    ) -> Tried {
+        let placed = self.place(base_layout, window_bytes, slicing);
         if placed != Tried::Waits {
             return placed;
         }
         let room_bytes = self.budget_bytes - window_bytes;
-        let digest = self.digest(ground);
+        let digest = self.digest(base_layout);
         let is_same = |&(tried, bytes): &(u64, u64)| tried == digest && bytes <= window_bytes;
         if self.tried.iter().any(is_same) {
             return Tried::Smooth;
@@ -368,28 +382,31 @@ impl Search<'_> {
         self.tried.push((digest, window_bytes));
         let window = Window {
             w: self.w,
-            ground,
+            base_layout,
             schedule: &self.schedule,
             offsets: &self.offsets,
             window_bytes,
             cyclic: self.cyclic,
         };
-        let Some((resident, mut played)) = window.fill(room_bytes, self.costs, &mut self.sim)
+        let Some((resident, mut simulated)) = window.fill(room_bytes, self.costs, &mut self.sim)
         else {
             return Tried::Waits;
         };
-        let played_ns = played.prediction.latency_ns;
-        self.played_ns = Some(self.played_ns.map_or(played_ns, |ns| ns.min(played_ns)));
-        if self.regrouped_at_least_ns(&played) < self.best_ns() {
-            window.regroup(&mut played, self.costs, &mut self.sim);
+        let simulated_ns = simulated.prediction.latency_ns;
+        self.simulated_ns = Some(
+            self.simulated_ns
+                .map_or(simulated_ns, |ns| ns.min(simulated_ns)),
+        );
+        if self.regrouped_at_least_ns(&simulated) < self.best_ns() {
+            window.regroup(&mut simulated, self.costs, &mut self.sim);
         }
-        if played.prediction.latency_ns < self.best_ns() {
+        if simulated.prediction.latency_ns < self.best_ns() {
             self.best = Some((
-                assemble("preload", &window, &resident, &played),
-                played.prediction,
+                assemble("preload", &window, &resident, &simulated),
+                simulated.prediction,
             ));
         }
-        match played.prediction.stall_ns {
+        match simulated.prediction.stall_ns {
             0 => Tried::Smooth,
             _ => Tried::Waits,
         }
@@ -397,7 +414,7 @@ impl Search<'_> {
 
     /// What a plan takes with larger groups of loads: those save latencies, of which there is one for each
     /// group, mostly more than half full.
-    fn regrouped_at_least_ns(&self, played: &Played) -> u64 {
+    fn regrouped_at_least_ns(&self, simulated: &Simulated) -> u64 {
         let latency_ns = self.costs.request_latency_ns as f64;
         let moving_ns = self.costs.transfer_ns(self.costs.group_bytes / 2) as f64;
         let moving_share = moving_ns / (latency_ns + moving_ns).max(1.0);
@@ -405,15 +422,15 @@ impl Search<'_> {
             latency_ns,
             stall_ns,
             ..
-        } = played.prediction;
+        } = simulated.prediction;
         let computing_ns = latency_ns - stall_ns.min(latency_ns);
         computing_ns.max((latency_ns as f64 * moving_share) as u64)
     }
 
-    /// A schedule with addresses, still to be played ([`Tried::Waits`]); weights of small steps gathered where that
+    /// A schedule with addresses, still to be simulated ([`Tried::Waits`]); weights of small steps gathered where that
     /// can be placed.
-    fn place(&mut self, ground: &Ground, window_bytes: u64, slicing: Slicing) -> Tried {
-        if ground.needed_bytes > window_bytes {
+    fn place(&mut self, base_layout: &BaseLayout, window_bytes: u64, slicing: Slicing) -> Tried {
+        if base_layout.needed_bytes > window_bytes {
             return Tried::Impossible;
         }
         // Very fine slicing costs planning time; it is for windows that allow no other.
@@ -430,7 +447,7 @@ impl Search<'_> {
         let room_bytes = self.budget_bytes - window_bytes;
         for slicing in [slicing, apart] {
             let schedule = &mut self.schedule;
-            if !schedule.renew(self.w, ground, window_bytes, slicing, most_slices) {
+            if !schedule.renew(self.w, base_layout, window_bytes, slicing, most_slices) {
                 continue;
             }
             let (costs, phase) = (self.costs, &self.phase);
@@ -442,17 +459,21 @@ impl Search<'_> {
                 // In more parts it takes no less.
                 return Tried::Smooth;
             }
-            if addresses_in(&mut self.offsets, &self.schedule, ground, window_bytes) {
+            if addresses_in(&mut self.offsets, &self.schedule, base_layout, window_bytes) {
                 return Tried::Waits;
             }
         }
         Tried::Impossible
     }
 
-    /// Of all that decides how the candidate plays: the files of its units say how it is sliced.
-    fn digest(&self, ground: &Ground) -> u64 {
-        let lying = ground.buffers.iter().chain(&ground.workspaces).copied();
-        let reading = ground.reads_rows.iter().map(|&reads| u64::from(reads));
+    /// Of all that decides how the candidate runs: the files of its units say how it is sliced.
+    fn digest(&self, base_layout: &BaseLayout) -> u64 {
+        let lying = base_layout
+            .buffers
+            .iter()
+            .chain(&base_layout.workspaces)
+            .copied();
+        let reading = base_layout.reads_rows.iter().map(|&reads| u64::from(reads));
         let units = self.schedule.units.iter().zip(&self.offsets);
         let units = units.flat_map(|(u, &offset)| [u.file.begin, u.file.end, offset]);
         let all = lying.chain(reading).chain(units);
@@ -474,44 +495,44 @@ pub fn most_slices(w: &Workload) -> usize {
 }
 
 /// The arena in which everything is resident.
-pub fn all_resident_bytes(w: &Workload, grounds: &Grounds) -> u64 {
-    let ground = grounds.resident();
-    let schedule = Schedule::whole(w, ground);
+pub fn all_resident_bytes(w: &Workload, base_layouts: &BaseLayouts) -> u64 {
+    let base_layout = base_layouts.resident();
+    let schedule = Schedule::whole(w, base_layout);
     let resident = vec![true; schedule.units.len()];
-    resident_end(ground, &schedule, &resident)
+    resident_end(base_layout, &schedule, &resident)
 }
 
-/// What is charged for the ground and the resident units.
-fn resident_end(ground: &Ground, schedule: &Schedule, resident: &[bool]) -> u64 {
+/// What is charged for the base layout and the resident units.
+fn resident_end(base_layout: &BaseLayout, schedule: &Schedule, resident: &[bool]) -> u64 {
     let units = schedule.units.iter().zip(resident);
     let files = units.filter(|(_, r)| **r).map(|(u, _)| u.file);
-    ground.fixed_bytes.next_multiple_of(BLOCK_BYTES) + bytes_of(&set_of(files.collect()))
+    base_layout.fixed_bytes.next_multiple_of(BLOCK_BYTES) + bytes_of(&set_of(files.collect()))
 }
 
 /// Everything resident, if that fits: no loads, every step in one piece.
 pub fn all_resident(
     w: &Workload,
-    grounds: &Grounds,
+    base_layouts: &BaseLayouts,
     budget_bytes: u64,
     costs: &CostProfile,
     sim: &mut Simulator,
 ) -> Option<(ExecutionPlan, Prediction)> {
-    let ground = grounds.resident();
-    let schedule = Schedule::whole(w, ground);
+    let base_layout = base_layouts.resident();
+    let schedule = Schedule::whole(w, base_layout);
     let resident = vec![true; schedule.units.len()];
-    if resident_end(ground, &schedule, &resident) > budget_bytes {
+    if resident_end(base_layout, &schedule, &resident) > budget_bytes {
         return None;
     }
     let offsets = vec![0; schedule.units.len()];
     let window = Window {
         w,
-        ground,
+        base_layout,
         schedule: &schedule,
         offsets: &offsets,
-        window_bytes: ground.fixed_bytes,
-        cyclic: grounds.options.cyclic,
+        window_bytes: base_layout.fixed_bytes,
+        cyclic: base_layouts.options.cyclic,
     };
-    let played: Played = window.play(&resident, costs, sim);
-    let plan = assemble("resident", &window, &resident, &played);
-    (plan.memory_bytes() <= budget_bytes).then_some((plan, played.prediction))
+    let simulated: Simulated = window.simulate(&resident, costs, sim);
+    let plan = assemble("resident", &window, &resident, &simulated);
+    (plan.memory_bytes() <= budget_bytes).then_some((plan, simulated.prediction))
 }

@@ -11,7 +11,7 @@
 use neap_plan::{AfterCompute, ByteRange};
 
 use super::skyline::Skyline;
-use crate::ground::Ground;
+use crate::base_layout::BaseLayout;
 use crate::schedule::{Schedule, Unit};
 
 /// A fixed rectangle in computes, over two laps.
@@ -24,16 +24,16 @@ struct Wall {
 
 /// Where the steps of a schedule begin, in computes: `step_first` of the schedule, or of one in which
 /// slices were merged.
-fn walls(ground: &Ground, step_first: &[u32]) -> Vec<Wall> {
+fn walls(base_layout: &BaseLayout, step_first: &[u32]) -> Vec<Wall> {
     let n = step_first[step_first.len() - 1];
     let lap = |k: u32| {
-        ground.fixed.iter().map(move |f| Wall {
+        base_layout.fixed.iter().map(move |f| Wall {
             arena: f.arena,
             begin: k * n + step_first[f.live.begin as usize],
             end: k * n + step_first[f.live.end as usize],
         })
     };
-    // Sorted, since `Ground::fixed` is by begin.
+    // Sorted, since `BaseLayout::fixed` is by begin.
     lap(0).chain(lap(1)).collect()
 }
 
@@ -60,31 +60,35 @@ impl<'a> Front<'a> {
 }
 
 /// Pass 1. `None` if some step fits neither way (its gathered units are too large together).
-pub fn addresses(schedule: &Schedule, ground: &Ground, arena_bytes: u64) -> Option<Vec<u64>> {
+pub fn addresses(
+    schedule: &Schedule,
+    base_layout: &BaseLayout,
+    arena_bytes: u64,
+) -> Option<Vec<u64>> {
     let mut offsets = Vec::new();
-    addresses_in(&mut offsets, schedule, ground, arena_bytes).then_some(offsets)
+    addresses_in(&mut offsets, schedule, base_layout, arena_bytes).then_some(offsets)
 }
 
 /// [`addresses`] in the memory of others; false where there are none.
 pub fn addresses_in(
     offsets: &mut Vec<u64>,
     schedule: &Schedule,
-    ground: &Ground,
+    base_layout: &BaseLayout,
     arena_bytes: u64,
 ) -> bool {
     offsets.clear();
     offsets.resize(schedule.units.len(), 0);
-    fill_in(offsets, schedule, ground, arena_bytes).is_some()
+    fill_in(offsets, schedule, base_layout, arena_bytes).is_some()
 }
 
 fn fill_in(
     offsets: &mut [u64],
     schedule: &Schedule,
-    ground: &Ground,
+    base_layout: &BaseLayout,
     arena_bytes: u64,
 ) -> Option<()> {
     let n = schedule.slices.len() as u32;
-    let walls = walls(ground, &schedule.step_first);
+    let walls = walls(base_layout, &schedule.step_first);
     let mut front = Front::new(arena_bytes, &walls);
     let mut backup = Skyline::new(arena_bytes);
     // The load lane goes in order of use: no load starts before the one placed last does.
@@ -189,7 +193,7 @@ pub struct Streamed {
 /// Pass 2: for each streamed unit, when its load may start; unless `cyclic`, not before its run does.
 pub fn starts(
     schedule: &Schedule,
-    ground: &Ground,
+    base_layout: &BaseLayout,
     arena_bytes: u64,
     offsets: &[u64],
     streamed: &[Streamed],
@@ -197,7 +201,7 @@ pub fn starts(
     cyclic: bool,
 ) -> Vec<AfterCompute> {
     let n = step_first[step_first.len() - 1];
-    let walls = walls(ground, step_first);
+    let walls = walls(base_layout, step_first);
     let mut front = Front::new(arena_bytes, &walls);
     let mut after = Vec::with_capacity(streamed.len());
     for lap in 0..2 {

@@ -9,10 +9,10 @@ use neap_plan::{BLOCK_BYTES, ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
 
 use super::place::addresses;
-use super::residency::{Played, Window};
-use super::{Grounds, all_resident, most_slices, slicings, windows};
+use super::residency::{Simulated, Window};
+use super::{BaseLayouts, all_resident, most_slices, slicings, windows};
 use crate::assemble::assemble;
-use crate::ground::Ground;
+use crate::base_layout::BaseLayout;
 use crate::parallel::{Parallel, batch};
 use crate::random::Random;
 use crate::schedule::{Schedule, Slicing};
@@ -42,7 +42,7 @@ const SMALLEST_SLICE_BYTES: f64 = 64.0 * 1024.0;
 
 #[derive(Clone)]
 struct Individual<'a> {
-    ground: &'a Ground,
+    base_layout: &'a BaseLayout,
     window_bytes: u64,
     schedule: Schedule,
     offsets: Vec<u64>,
@@ -52,7 +52,7 @@ struct Individual<'a> {
 
 struct Setting<'a> {
     w: &'a Workload,
-    grounds: &'a Grounds,
+    base_layouts: &'a BaseLayouts,
     budget_bytes: u64,
     costs: &'a CostProfile,
 }
@@ -61,32 +61,32 @@ impl<'a> Setting<'a> {
     fn window<'i>(&'i self, i: &'i Individual<'a>) -> Window<'i> {
         Window {
             w: self.w,
-            ground: i.ground,
+            base_layout: i.base_layout,
             schedule: &i.schedule,
             offsets: &i.offsets,
             window_bytes: i.window_bytes,
-            cyclic: self.grounds.options.cyclic,
+            cyclic: self.base_layouts.options.cyclic,
         }
     }
 
-    fn played(&self, i: &Individual<'a>) -> Played {
+    fn simulated(&self, i: &Individual<'a>) -> Simulated {
         self.window(i)
-            .play(&i.resident, self.costs, &mut Simulator::default())
+            .simulate(&i.resident, self.costs, &mut Simulator::default())
     }
 
     /// Weights resident as the preload planner would have it. Slices fit a window of `cut_for_bytes`, which is no larger
     /// than the window: more of them are in it at once.
     fn filled(
         &self,
-        ground: &'a Ground,
+        base_layout: &'a BaseLayout,
         cut_for_bytes: u64,
         window_bytes: u64,
         slicing: Slicing,
     ) -> Option<Individual<'a>> {
         let room_bytes = self.budget_bytes.checked_sub(window_bytes)?;
-        let (schedule, offsets) = place(self.w, ground, cut_for_bytes, window_bytes, slicing)?;
+        let (schedule, offsets) = place(self.w, base_layout, cut_for_bytes, window_bytes, slicing)?;
         let mut individual = Individual {
-            ground,
+            base_layout,
             window_bytes,
             schedule,
             offsets,
@@ -97,20 +97,20 @@ impl<'a> Setting<'a> {
         let filled = self
             .window(&individual)
             .fill(room_bytes, self.costs, &mut sim);
-        let (resident, played) = filled?;
+        let (resident, simulated) = filled?;
         individual.resident = resident;
-        individual.latency_ns = played.prediction.latency_ns;
+        individual.latency_ns = simulated.prediction.latency_ns;
         Some(individual)
     }
 
     /// A window and a slicing drawn at random, sizes evenly by their logarithms.
     fn drawn(&self, random: &mut Random) -> Option<Individual<'a>> {
-        let grounds: Vec<&Ground> = [&self.grounds.loose, &self.grounds.tight]
+        let base_layouts: Vec<&BaseLayout> = [&self.base_layouts.loose, &self.base_layouts.tight]
             .into_iter()
-            .chain(&self.grounds.tables)
+            .chain(&self.base_layouts.tables)
             .collect();
-        let ground = grounds[random.below(grounds.len())];
-        let least = self.grounds.smallest_bytes();
+        let base_layout = base_layouts[random.below(base_layouts.len())];
+        let least = self.base_layouts.smallest_bytes();
         let spare = self.budget_bytes.saturating_sub(least) as f64;
         let more = (spare + 1.0).powf(random.unit()) as u64;
         let window_bytes = least + more / 4096 * 4096;
@@ -120,7 +120,7 @@ impl<'a> Setting<'a> {
             in_gap: 1 + random.below(6) as u64,
             gather_bytes: (cap / 8.0) as u64,
         };
-        self.filled(ground, window_bytes, window_bytes, slicing)
+        self.filled(base_layout, window_bytes, window_bytes, slicing)
     }
 
     /// Some resident weights exchanged for others that fit.
@@ -149,7 +149,7 @@ impl<'a> Setting<'a> {
                 room -= units[i].file.len();
             }
         }
-        child.latency_ns = self.played(&child).prediction.latency_ns;
+        child.latency_ns = self.simulated(&child).prediction.latency_ns;
         child
     }
 }
@@ -158,40 +158,46 @@ impl<'a> Setting<'a> {
 /// considers; `progress` may end the search.
 pub fn refine(
     w: &Workload,
-    grounds: &Grounds,
+    base_layouts: &BaseLayouts,
     budget_bytes: u64,
     costs: &CostProfile,
     options: &RefineOptions,
     parallel: &dyn Parallel,
     progress: &mut dyn FnMut(&Generation) -> ControlFlow<()>,
 ) -> Option<(ExecutionPlan, Prediction)> {
-    if let Some(all) = all_resident(w, grounds, budget_bytes, costs, &mut Simulator::default()) {
+    if let Some(all) = all_resident(
+        w,
+        base_layouts,
+        budget_bytes,
+        costs,
+        &mut Simulator::default(),
+    ) {
         return Some(all);
     }
-    let preloaded = super::plan(w, grounds, budget_bytes, costs, u64::MAX);
+    let preloaded = super::plan(w, base_layouts, budget_bytes, costs, u64::MAX);
     let setting = Setting {
         w,
-        grounds,
+        base_layouts,
         budget_bytes,
         costs,
     };
-    let effort = grounds.options.effort;
+    let effort = base_layouts.options.effort;
     let all_bytes = budget_bytes / BLOCK_BYTES * BLOCK_BYTES;
-    let mut starts: Vec<(&Ground, u64, u64, Slicing)> = Vec::new();
-    for window_bytes in windows(effort, grounds.smallest_bytes(), w.weight_bytes())
+    let mut starts: Vec<(&BaseLayout, u64, u64, Slicing)> = Vec::new();
+    for window_bytes in windows(effort, base_layouts.smallest_bytes(), w.weight_bytes())
         .take_while(|&bytes| bytes <= budget_bytes)
     {
         for &slicing in slicings(effort) {
-            let some = [&grounds.loose, &grounds.tight].into_iter();
-            let all = some.clone().chain(&grounds.tables);
+            let some = [&base_layouts.loose, &base_layouts.tight].into_iter();
+            let all = some.clone().chain(&base_layouts.tables);
             starts.extend(all.map(|g| (g, window_bytes, window_bytes, slicing)));
             starts.extend(some.map(|g| (g, window_bytes, all_bytes, slicing)));
         }
     }
     let first = batch(parallel, starts.len(), &|i| {
-        let (ground, cut_for_bytes, window_bytes, slicing) = starts[i];
+        let (base_layout, cut_for_bytes, window_bytes, slicing) = starts[i];
         setting
-            .filled(ground, cut_for_bytes, window_bytes, slicing)
+            .filled(base_layout, cut_for_bytes, window_bytes, slicing)
             .into_iter()
             .collect()
     });
@@ -226,9 +232,9 @@ pub fn refine(
         population = fittest(population);
     }
     let found = population.first().map(|best| {
-        let played = setting.played(best);
-        let plan = assemble("search", &setting.window(best), &best.resident, &played);
-        (plan, played.prediction)
+        let simulated = setting.simulated(best);
+        let plan = assemble("search", &setting.window(best), &best.resident, &simulated);
+        (plan, simulated.prediction)
     });
     let both = found.into_iter().chain(preloaded);
     both.min_by_key(|(_, prediction)| prediction.latency_ns)
@@ -237,12 +243,12 @@ pub fn refine(
 /// A schedule with addresses; weights of small steps gathered where that can be placed.
 fn place(
     w: &Workload,
-    ground: &Ground,
+    base_layout: &BaseLayout,
     cut_for_bytes: u64,
     window_bytes: u64,
     slicing: Slicing,
 ) -> Option<(Schedule, Vec<u64>)> {
-    if ground.needed_bytes > cut_for_bytes {
+    if base_layout.needed_bytes > cut_for_bytes {
         return None;
     }
     let apart = Slicing {
@@ -250,8 +256,8 @@ fn place(
         ..slicing
     };
     [slicing, apart].into_iter().find_map(|slicing| {
-        let schedule = Schedule::new(w, ground, cut_for_bytes, slicing, most_slices(w))?;
-        let offsets = addresses(&schedule, ground, window_bytes)?;
+        let schedule = Schedule::new(w, base_layout, cut_for_bytes, slicing, most_slices(w))?;
+        let offsets = addresses(&schedule, base_layout, window_bytes)?;
         Some((schedule, offsets))
     })
 }

@@ -1,7 +1,7 @@
 //! Which units stay in memory for the whole cycle, and how fast the plan is then.
 //!
 //! The units whose loads are waited for longest per byte go first, then those that arrive just in time,
-//! which leaves the rest more slack; a share of all bytes at a time, with the plan played anew in between.
+//! which leaves the rest more slack; a share of all bytes at a time, with the plan simulated anew in between.
 //! The order does not depend on how much memory there is: more memory keeps a superset, and since fewer
 //! loads never make a plan slower, more memory never predicts slower.
 
@@ -11,7 +11,7 @@ use neap_plan::{AfterCompute, Workload};
 use neap_sim::{CostProfile, LoadCost, Prediction, STEADY_RUNS, Simulator, Work};
 
 use super::place::{Streamed, starts};
-use crate::ground::Ground;
+use crate::base_layout::BaseLayout;
 use crate::schedule::{Kind, Schedule, Slice};
 
 /// Rounds of choosing that bring all units into order.
@@ -27,7 +27,7 @@ pub const LARGER_GROUPS: [u64; 2] = [2, 4];
 /// A schedule with addresses, in a window of the arena; what is resident lies above the window.
 pub struct Window<'a> {
     pub w: &'a Workload,
-    pub ground: &'a Ground,
+    pub base_layout: &'a BaseLayout,
     pub schedule: &'a Schedule,
     pub offsets: &'a [u64],
     pub window_bytes: u64,
@@ -37,7 +37,7 @@ pub struct Window<'a> {
 
 /// A window's plan for one set of resident units.
 #[derive(Clone, Debug, Default)]
-pub struct Played {
+pub struct Simulated {
     pub prediction: Prediction,
     /// Slices, neighbours with resident weights merged.
     pub slices: Vec<Slice>,
@@ -63,22 +63,22 @@ impl Window<'_> {
         (sum(false), sum(true))
     }
 
-    /// The best set of resident units within `room_bytes`, played. `None` if those that must be
+    /// The best set of resident units within `room_bytes`, simulated. `None` if those that must be
     /// resident do not fit.
     pub fn fill(
         &self,
         room_bytes: u64,
         costs: &CostProfile,
         sim: &mut Simulator,
-    ) -> Option<(Vec<bool>, Played)> {
+    ) -> Option<(Vec<bool>, Simulated)> {
         let (all_bytes, forced_bytes) = self.unit_bytes();
         let mut room = room_bytes.checked_sub(forced_bytes)?;
         let mut resident: Vec<bool> = self.schedule.units.iter().map(|u| u.resident).collect();
-        let mut played = self.play(&resident, costs, sim);
+        let mut simulated = self.simulate(&resident, costs, sim);
         let share = all_bytes.div_ceil(ROUNDS).max(1);
         let mut ranked: Vec<(Reverse<u128>, u64, u32)> = Vec::new();
         loop {
-            self.rank(&played, sim, &mut ranked);
+            self.rank(&simulated, sim, &mut ranked);
             let mut taken = 0;
             for &(.., unit) in &ranked {
                 if resident[unit as usize] {
@@ -89,9 +89,9 @@ impl Window<'_> {
                 if bytes > room {
                     // To go on with smaller ones would keep a set that more memory does not.
                     if taken > 0 {
-                        played = self.play(&resident, costs, sim);
+                        simulated = self.simulate(&resident, costs, sim);
                     }
-                    return Some((resident, played));
+                    return Some((resident, simulated));
                 }
                 resident[unit as usize] = true;
                 for twin in self.schedule.twins(unit) {
@@ -104,26 +104,31 @@ impl Window<'_> {
                 }
             }
             if taken == 0 {
-                return Some((resident, played));
+                return Some((resident, simulated));
             }
-            played = self.play(&resident, costs, sim);
+            simulated = self.simulate(&resident, costs, sim);
         }
     }
 
     /// Streamed units in the order in which they should become resident: `(stall, slack, unit)`. Neighbours of one step go
     /// together in large steps, up to one of [`MOST_PARTS`].
-    fn rank(&self, played: &Played, sim: &Simulator, ranked: &mut Vec<(Reverse<u128>, u64, u32)>) {
+    fn rank(
+        &self,
+        simulated: &Simulated,
+        sim: &Simulator,
+        ranked: &mut Vec<(Reverse<u128>, u64, u32)>,
+    ) {
         ranked.clear();
         let place = |s: &Streamed| {
             let file = self.schedule.units[s.unit as usize].file;
-            let step = played.slices[s.first as usize].step;
+            let step = simulated.slices[s.first as usize].step;
             let panels = &self.w.steps[step as usize].panels;
             let all = panels.map_or(file, |p| p.file_range(p.all()));
             let part_bytes = (all.len() / MOST_PARTS).max(1);
             (step, file.begin.saturating_sub(all.begin) / part_bytes)
         };
         let mut load = 0;
-        for together in played.streamed.chunk_by(|a, b| place(a) == place(b)) {
+        for together in simulated.streamed.chunk_by(|a, b| place(a) == place(b)) {
             let (mut bytes, mut stall_ns, mut slack_ns) = (0, 0, u64::MAX);
             for (load, s) in (load..).zip(together) {
                 bytes += self.schedule.units[s.unit as usize].file.len();
@@ -139,7 +144,12 @@ impl Window<'_> {
     }
 
     /// Dependencies and predicted time with the given units resident.
-    pub fn play(&self, resident: &[bool], costs: &CostProfile, sim: &mut Simulator) -> Played {
+    pub fn simulate(
+        &self,
+        resident: &[bool],
+        costs: &CostProfile,
+        sim: &mut Simulator,
+    ) -> Simulated {
         let mut out = self.merge(resident);
         let n = out.slices.len();
         let step_first: Vec<u32> = self
@@ -168,7 +178,7 @@ impl Window<'_> {
             .collect();
         out.after = starts(
             self.schedule,
-            self.ground,
+            self.base_layout,
             self.window_bytes,
             self.offsets,
             &out.streamed,
@@ -194,36 +204,36 @@ impl Window<'_> {
 
     /// The same with loads handed over in larger groups, where that is faster: the larger, the less the
     /// storage's latency is felt, and the longer the first load of a group waits for its last.
-    pub fn regroup(&self, played: &mut Played, costs: &CostProfile, sim: &mut Simulator) {
-        if costs.group_bytes == 0 || played.prediction.stall_ns == 0 {
+    pub fn regroup(&self, simulated: &mut Simulated, costs: &CostProfile, sim: &mut Simulator) {
+        if costs.group_bytes == 0 || simulated.prediction.stall_ns == 0 {
             return;
         }
         for times in LARGER_GROUPS {
             let group_bytes = costs.group_bytes.saturating_mul(times);
-            let before = std::mem::replace(&mut played.group_bytes, group_bytes);
-            let found = self.time(played, costs, sim);
-            if found.latency_ns < played.prediction.latency_ns {
-                played.prediction = found;
+            let before = std::mem::replace(&mut simulated.group_bytes, group_bytes);
+            let found = self.time(simulated, costs, sim);
+            if found.latency_ns < simulated.prediction.latency_ns {
+                simulated.prediction = found;
             } else {
-                played.group_bytes = before;
+                simulated.group_bytes = before;
             }
         }
     }
 
-    fn time(&self, played: &Played, costs: &CostProfile, sim: &mut Simulator) -> Prediction {
+    fn time(&self, simulated: &Simulated, costs: &CostProfile, sim: &mut Simulator) -> Prediction {
         let bytes = |s: &Streamed| self.schedule.units[s.unit as usize].file.len();
-        let loads: Vec<_> = played
+        let loads: Vec<_> = simulated
             .streamed
             .iter()
-            .zip(&played.after)
+            .zip(&simulated.after)
             .map(|(s, a)| (bytes(s), a.run_back, a.computes))
             .collect();
-        let computes: Vec<_> = played
+        let computes: Vec<_> = simulated
             .slices
             .iter()
-            .zip(&played.needs)
+            .zip(&simulated.needs)
             .map(|(s, &needs)| {
-                let reads_rows = self.ground.reads_rows[s.step as usize];
+                let reads_rows = self.base_layout.reads_rows[s.step as usize];
                 Work {
                     ns: costs.slice_ns(self.w, s.id(), s.panels, reads_rows),
                     needs,
@@ -232,14 +242,14 @@ impl Window<'_> {
             })
             .collect();
         let cost = LoadCost {
-            group_bytes: played.group_bytes,
+            group_bytes: simulated.group_bytes,
             ..LoadCost::from(costs)
         };
         sim.play(cost, &loads, &computes, STEADY_RUNS, |_| {})
     }
 
     /// Neighbouring slices of one step whose panels are resident become one compute.
-    fn merge(&self, resident: &[bool]) -> Played {
+    fn merge(&self, resident: &[bool]) -> Simulated {
         const NONE: u32 = u32::MAX;
         let mut panels_unit = vec![NONE; self.schedule.slices.len()];
         for want in self
@@ -251,7 +261,7 @@ impl Window<'_> {
             panels_unit[want.first as usize] = want.unit;
         }
         let is_resident = |c: usize| panels_unit[c] != NONE && resident[panels_unit[c] as usize];
-        let mut out = Played::default();
+        let mut out = Simulated::default();
         for (c, slice) in self.schedule.slices.iter().enumerate() {
             match out.slices.last_mut() {
                 Some(last) if last.step == slice.step && is_resident(c) && is_resident(c - 1) => {

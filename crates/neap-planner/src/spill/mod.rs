@@ -17,7 +17,7 @@ use neap_sim::{CostProfile, Prediction, predict};
 
 use crate::layout::Layouts;
 use crate::options::{Effort, PlanOptions};
-use crate::preload::{self, Grounds, smallest_on, tight};
+use crate::preload::{self, BaseLayouts, smallest_on, tight};
 use split::{Split, Traffic};
 
 /// How often a split is tightened until its layout fits.
@@ -43,7 +43,7 @@ pub fn plan(
     let mut tried = Vec::new();
     for share in shares {
         let room = budget_bytes / 100 * share;
-        let Some((split, grounds)) = fitting(w, &traffic, options, room, budget_bytes) else {
+        let Some((split, base_layouts)) = fitting(w, &traffic, options, room, budget_bytes) else {
             continue;
         };
         if tried.contains(&split.absences) {
@@ -51,7 +51,7 @@ pub fn plan(
         }
         // Stores make none faster.
         let best_ns = best.as_ref().map_or(limit_ns, |(_, p)| p.latency_ns);
-        let found = preload::plan(&split.workload, &grounds, budget_bytes, costs, best_ns);
+        let found = preload::plan(&split.workload, &base_layouts, budget_bytes, costs, best_ns);
         if let Some((plan, _)) = found {
             let plan = merge::merge(w, &split, plan);
             let prediction = predict(w, &plan, costs);
@@ -78,7 +78,7 @@ fn fitting(
     options: PlanOptions,
     room_bytes: u64,
     budget_bytes: u64,
-) -> Option<(Split, Grounds)> {
+) -> Option<(Split, BaseLayouts)> {
     // Another budget has another split.
     let once = Layouts::default();
     let mut target = room_bytes / BLOCK_BYTES * BLOCK_BYTES;
@@ -91,8 +91,8 @@ fn fitting(
         let tight = tight(&split.workload, options, &once);
         let needed = smallest_on(&tight);
         if needed <= room_bytes || (attempt == TRIES && needed <= budget_bytes) {
-            let grounds = Grounds::beside(tight, &split.workload, options, &once);
-            return Some((split, grounds));
+            let base_layouts = BaseLayouts::beside(tight, &split.workload, options, &once);
+            return Some((split, base_layouts));
         }
         // What layout loses to fragmentation, and a little, is taken off.
         let over = needed - room_bytes;

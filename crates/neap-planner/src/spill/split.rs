@@ -12,7 +12,7 @@
 
 use neap_plan::{BLOCK_BYTES, BufferSpec, StepRange, Workload, whole_blocks};
 
-use crate::ground::{Tables, prefers_rows, smallest_weights_bytes};
+use crate::base_layout::{Tables, prefers_rows, smallest_weights_bytes};
 
 /// A buffer that is in the arena no longer after `last_use`, until `next_use`; without a next use it is
 /// wanted only after the run.

@@ -1,10 +1,10 @@
-//! `Ground`: what lies still. Buffers and workspaces at static offsets, and what they leave free in each step.
+//! `BaseLayout`: what lies still. Buffers and workspaces at static offsets, and what they leave free in each step.
 //!
 //! ```text
 //!   address
 //!     ▲   gap  gap ┌──┐ gap        weights go into the gaps, block-aligned
 //!     │ ┌────┐     │w1│ ┌──────┐
-//!     │ │ w0 ├─────┴──┤ │  b2  │   reserved (▒, tight ground only): a place for the
+//!     │ │ w0 ├─────┴──┤ │  b2  │   reserved (▒, tight base layout only): a place for the
 //!     │ ├────┘ b1     ├─┴──┬───┤   smallest slice of each step, so that a plan exists
 //!     │ │▒▒▒▒└────────┤▒▒▒▒│▒▒▒│
 //!     └─┴─────────────┴────┴───┴─► step
@@ -14,9 +14,9 @@ use std::collections::HashSet;
 
 use neap_plan::{BLOCK_BYTES, ByteRange, PanelRange, StepRange, StepSpec, Workload};
 
-use crate::layout::{Block, Layout, Layouts, allocate};
+use crate::layout::{Block, Layouts, StaticLayout, allocate};
 
-/// What a tight ground keeps free for weights.
+/// What a tight base layout keeps free for weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserve {
     Nothing,
@@ -41,7 +41,7 @@ pub enum Memory {
     Allocated,
 }
 
-/// A rectangle that every plan on this ground has, in steps.
+/// A rectangle that every plan on this base layout has, in steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed {
     pub arena: ByteRange,
@@ -49,7 +49,7 @@ pub struct Fixed {
 }
 
 #[derive(Clone, Debug)]
-pub struct Ground {
+pub struct BaseLayout {
     pub tables: Tables,
     /// By step: the step reads table rows from storage.
     pub reads_rows: Vec<bool>,
@@ -114,7 +114,7 @@ fn largest_panel_bytes(step: &StepSpec) -> u64 {
     }
 }
 
-impl Ground {
+impl BaseLayout {
     pub fn new(
         w: &Workload,
         tables: Tables,
@@ -205,7 +205,7 @@ fn shares_weights(w: &Workload) -> bool {
 
 /// The first blocks where an allocator puts them; above all of those the rest, places for weights of
 /// which only one is in use at a time.
-fn allocated(blocks: &[Block], fixed_blocks: usize) -> Layout {
+fn allocated(blocks: &[Block], fixed_blocks: usize) -> StaticLayout {
     let (fixed, spots) = blocks.split_at(fixed_blocks);
     let mut layout = allocate(fixed);
     let above = layout.high_water_bytes.next_multiple_of(BLOCK_BYTES);
