@@ -1,4 +1,4 @@
-"""Each Python snippet of docs/python.md, run in order, in one program."""
+"""Each Python snippet of README and docs/python.md, run in order, in one program."""
 
 import re
 import shutil
@@ -9,9 +9,9 @@ from .conftest import ROOT
 
 
 def test_every_snippet_runs(tmp_path, monkeypatch, capsys, trained):
-    text = (ROOT / "docs" / "python.md").read_text()
-    snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(snippets) >= 5
+    pages = [ROOT / "README.md", ROOT / "docs" / "python.md"]
+    snippets = [s for page in pages for s in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)]
+    assert len(snippets) >= 7
     model = "mobilenet_v2_imagenet.onnx"
     shutil.copy(trained / model, tmp_path / model)
     monkeypatch.chdir(tmp_path)
@@ -21,7 +21,7 @@ def test_every_snippet_runs(tmp_path, monkeypatch, capsys, trained):
     names = {"model": model, "image": image}
     exec("import os", names)
     for snippet in snippets:
-        exec(compile(snippet, "docs/python.md", "exec"), names)
+        exec(compile(snippet, snippet, "exec"), names)
     best, planned = capsys.readouterr().out.split()
     expected = np.load(trained / "mobilenet_v2_imagenet.chelsea.out.npy")
     assert int(best) == expected.argmax()

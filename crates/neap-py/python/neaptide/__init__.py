@@ -28,15 +28,19 @@ from neaptide.info import (
 )
 from neaptide.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
 from neaptide.session import InferenceSession, ModelMetadata, NodeArg
+from neaptide.values import IOBinding, OrtDevice, OrtValue
 
 __all__ = [
     "BudgetError",
     "ExecutionMode",
     "ExecutionOrder",
     "GraphOptimizationLevel",
+    "IOBinding",
     "InferenceSession",
     "ModelMetadata",
     "NodeArg",
+    "OrtDevice",
+    "OrtValue",
     "RunOptions",
     "SessionOptions",
     "__version__",

@@ -11,6 +11,7 @@ from neaptide.capi.onnxruntime_pybind11_state import InvalidArgument, NoSuchFile
 from neaptide.info import PROVIDER, get_available_providers
 from neaptide.options import BUDGET_VARIABLE, CACHE_VARIABLE, Budget, RunOptions, SessionOptions, budget_text, choose
 from neaptide.progress import Bar
+from neaptide.values import IOBinding, OrtValue
 
 Shape = List[Union[int, str, None]]
 
@@ -123,6 +124,24 @@ class InferenceSession:
         ``input_feed`` has an array for each input, by name. Arrays that are row-major are read where they lie.
         """
         return self._native.run(output_names, input_feed)
+
+    def run_with_ort_values(
+        self,
+        output_names: Optional[Sequence[str]],
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: Optional[RunOptions] = None,
+    ) -> List[OrtValue]:
+        """As :meth:`run`, with values that share the memory of other libraries' tensors."""
+        feed = {name: value.numpy() for name, value in input_dict_ort_values.items()}
+        return [OrtValue(result) for result in self.run(output_names, feed, run_options)]
+
+    def io_binding(self) -> IOBinding:
+        """For inputs and outputs that stay where they are from run to run."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: Optional[RunOptions] = None) -> None:
+        """Runs on what is bound."""
+        iobinding._run()
 
     def get_inputs(self) -> List[NodeArg]:
         """Inputs that a caller gives, as the model declares them."""
