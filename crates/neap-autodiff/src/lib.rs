@@ -6,9 +6,12 @@
 //!
 //! ```text
 //! Graph from the reader
+//!   | add_loss        compared with a target
 //!   | differentiate   the loss's backward pass is appended
 //!   v
-//! Graph: forward, backward
+//! Graph: forward, loss, backward
+//!
+//! training_step does both and adds an update for each parameter: a graph whose inputs and outputs are the parameters
 //! ```
 
 #![forbid(unsafe_code)]
@@ -16,8 +19,19 @@
 mod backward;
 mod emit;
 mod error;
+mod loss;
+mod parameters;
 mod rules;
+mod schedule;
+mod statistics;
 mod step;
+mod training;
 
 pub use backward::differentiate;
 pub use error::AutodiffError;
+pub use loss::{Loss, add_loss};
+pub use parameters::parameters;
+pub use schedule::{Decay, Schedule};
+pub use training::{
+    BatchNorm, Clip, Pass, Role, Start, State, Training, TrainingSpec, training_step,
+};

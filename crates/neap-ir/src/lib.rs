@@ -24,6 +24,7 @@ pub mod print;
 pub mod program;
 pub mod recipe;
 mod tensor;
+pub mod update;
 
 pub use dtype::DType;
 pub use gradient::Gradient;

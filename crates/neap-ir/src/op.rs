@@ -17,6 +17,7 @@ use crate::bands::{BandLayer, Bands};
 use crate::gradient::Gradient;
 use crate::ids::PackedId;
 use crate::panel::{PanelConv, PanelDepthwise, PanelLinear};
+use crate::update::Update;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -222,6 +223,14 @@ pub enum Op {
     BatchNormTraining {
         epsilon: f32,
     },
+    /// x, seed (one int64) → y, optionally what was kept (bool). Elements are dropped with probability `ratio`, the others
+    /// scaled by `1 / (1 - ratio)`; which ones follows from seed and stream alone, forward and backward.
+    Dropout {
+        ratio: f32,
+        stream: u64,
+    },
+    /// An optimiser's step for one parameter; operands are listed there.
+    Update(Update),
     /// Of a backward pass; operands are listed there.
     Gradient(Gradient),
 

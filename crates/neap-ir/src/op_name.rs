@@ -79,6 +79,8 @@ impl Op {
             Op::Rnn(_) => "RNN",
             Op::Attention(_) => "Attention",
             Op::BatchNormTraining { .. } => "BatchNormTraining",
+            Op::Dropout { .. } => "Dropout",
+            Op::Update(update) => update.name(),
             Op::Gradient(gradient) => gradient.name(),
             Op::PanelConv(_) => "PanelConv",
             Op::PanelDepthwise(_) => "PanelDepthwise",

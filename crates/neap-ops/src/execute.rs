@@ -124,6 +124,8 @@ pub fn execute(
         Op::GlobalPool(kind) => pool::global_pool(*kind, args, ctx),
 
         Op::BatchNormTraining { epsilon } => gradient::batch_norm_training(*epsilon, args, ctx),
+        Op::Dropout { ratio, stream } => gradient::dropout(*ratio, *stream, args, ctx),
+        Op::Update(update) => gradient::update(*update, args, ctx),
         Op::Gradient(backward) => gradient::gradient(backward, args, ctx),
 
         Op::PanelConv(panel) => layer::panel_conv(panel, panels, args, ctx),

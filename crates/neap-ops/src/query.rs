@@ -178,6 +178,7 @@ pub fn may_overwrite(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Vec<us
         Op::LayerNorm { .. } | Op::RmsNorm { .. } => 0..1,
         Op::InstanceNorm { .. } | Op::GroupNorm { .. } => 0..1,
         Op::ScatterElements { .. } | Op::ScatterNd { .. } | Op::Trilu { .. } => 0..1,
+        Op::Update(_) | Op::Dropout { .. } => 0..1,
         Op::Binary(_) => 0..2,
         Op::Gradient(Gradient::Unary { .. } | Gradient::Clip { .. } | Gradient::Softmax { .. }) => {
             0..2

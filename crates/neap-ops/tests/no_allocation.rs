@@ -113,6 +113,63 @@ fn counting_works() {
 }
 
 #[test]
+fn training() {
+    use neap_ir::gradient::{Gradient, Saved};
+    use neap_ir::update::Update;
+    let (image, c) = (x(&[2, 18, 6, 6]), x(&[18]));
+    let seed = Literal::from_i64(&[], &[3]);
+    let unary = |unary, saved| Op::Gradient(Gradient::Unary { unary, saved });
+    let pair = [image.clone(), image.clone()];
+    check(unary(Unary::Tanh, Saved::Result), &pair, 1);
+    check(unary(Unary::Erf, Saved::Operand), &pair, 1);
+    let (low, high) = (Some(0.0), Some(6.0));
+    check(Op::Gradient(Gradient::Clip { low, high }), &pair, 1);
+    let softmax = Gradient::Softmax {
+        axis: 1,
+        log: false,
+    };
+    check(Op::Gradient(softmax), &pair, 1);
+    let epsilon = 1e-5;
+    let rows = [image.clone(), x(&[6]), image.clone()];
+    let norm = Gradient::LayerNorm { axis: 3, epsilon };
+    check(Op::Gradient(norm), &rows, 3);
+    let norm = Gradient::RmsNorm { axis: 3, epsilon };
+    check(Op::Gradient(norm), &rows, 2);
+    let of_channels = [image.clone(), c.clone(), c.clone()];
+    check(Op::BatchNormTraining { epsilon }, &of_channels, 3);
+    let operands = [&of_channels[..], &[c.clone(), image.clone()]].concat();
+    let norm = Gradient::BatchNorm { epsilon };
+    check(Op::Gradient(norm), &operands, 3);
+    for groups in [1, 18] {
+        let window = window(3);
+        let op = Op::Gradient(Gradient::ConvWeight { window, groups });
+        check(op, &[image.clone(), x(&[2, 36, 4, 4])], 1);
+    }
+    let pooled = x(&[2, 18, 4, 4]);
+    let max = Gradient::MaxPool { window: window(3) };
+    check(Op::Gradient(max), &[image.clone(), pooled.clone()], 1);
+    let average = Gradient::AveragePool {
+        window: window(3),
+        count_include_pad: false,
+        input_spatial: vec![6, 6],
+    };
+    check(Op::Gradient(average), &[pooled], 1);
+    let dropout = Op::Dropout {
+        ratio: 0.5,
+        stream: 1,
+    };
+    check(dropout, &[image.clone(), seed.clone()], 2);
+    let adam = Update::AdamW {
+        beta1: 0.9,
+        beta2: 0.999,
+        epsilon: 1e-8,
+        decay: 0.01,
+    };
+    let operands = [c.clone(), c.clone(), x(&[]), seed, c.clone(), c];
+    check(Op::Update(adam), &operands, 3);
+}
+
+#[test]
 fn element_wise_and_products() {
     let image = x(&[1, 18, 6, 6]);
     check(Op::Unary(Unary::Erf), &[image.clone()], 1);

@@ -88,7 +88,9 @@ pub(crate) fn backward(step: &mut Step) -> Derivatives {
             column_row_depth,
         } => movement::depth_to_space(*block, *column_row_depth, step),
         Op::SpaceToDepth { block } => movement::space_to_depth(*block, step),
-        Op::Trilu { .. } | Op::ReverseSequence { .. } => movement::itself(step),
+        Op::Trilu { .. } | Op::ReverseSequence { .. } | Op::Dropout { .. } => {
+            movement::itself(step)
+        }
 
         Op::Gather { axis } => indexing::gather(*axis, step),
         Op::GatherElements { axis } => indexing::gather_elements(*axis, step),

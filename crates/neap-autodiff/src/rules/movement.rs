@@ -192,7 +192,7 @@ pub(super) fn space_to_depth(block: usize, step: &mut Step) -> Derivatives {
     step.one(dx)
 }
 
-/// Operators that move the derivative as they move the data: they are their own inverse, or keep elements in place.
+/// Operators that do with the derivative what they do with the data: they are their own inverse, or keep elements in place.
 pub(super) fn itself(step: &mut Step) -> Derivatives {
     let dy = step.dy()?;
     let mut inputs = vec![dy];

@@ -1,10 +1,13 @@
-//! Derivatives against finite differences in f64, and f32 against f64.
+//! Derivatives against finite differences in f64, and f32 against f64; losses, updates and whole steps of training.
 
 mod difference;
 mod elementwise;
+mod losses;
 mod movement;
 mod normalisations;
 mod products;
+mod steps;
+mod updates;
 mod windows;
 
 mod networks;

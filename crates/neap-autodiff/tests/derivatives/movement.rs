@@ -1,6 +1,6 @@
 //! Data movement.
 
-use crate::difference::{check, check_outputs, frozen, noise};
+use crate::difference::{check, check_outputs, frozen, index, noise};
 use neap_ir::Op;
 use neap_ir::op::{PadMode, SliceRange};
 
@@ -66,6 +66,16 @@ fn shapes_and_axes() {
     for upper in [false, true] {
         check(Op::Trilu { upper, diagonal: 1 }, &[noise(&[2, 3, 4])]);
     }
+}
+
+#[test]
+fn sequences_reversed() {
+    let lengths = index(&[3], &[2, 4, 1]);
+    let op = Op::ReverseSequence {
+        batch_axis: 1,
+        time_axis: 0,
+    };
+    check(op, &[noise(&[4, 3, 2]), lengths]);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod compute;
 mod einsum;
 mod gradient;
 mod movement;
+mod update;
 mod window;
 
 pub use attention::AttentionDims;
@@ -133,6 +134,8 @@ fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
         | Op::PanelLinear(_)
         | Op::ScaleShift { .. } => compute::infer(op, o),
         Op::BatchNormTraining { .. } => compute::batch_norm_training(o),
+        Op::Dropout { ratio, .. } => update::dropout(*ratio, o),
+        Op::Update(of) => update::update(*of, o),
         Op::Gradient(gradient) => gradient::infer(gradient, o),
         Op::Attention(attrs) => one(attention::infer(attrs, o)?),
         Op::Concat { .. }

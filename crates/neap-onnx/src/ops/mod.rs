@@ -15,6 +15,7 @@ mod recurrent;
 mod reduce;
 mod resize;
 mod slicing;
+mod training;
 
 use crate::error::{OnnxError, shown};
 use crate::node::{Ctx, Outputs};
@@ -46,6 +47,11 @@ pub(crate) fn lower(c: &mut Ctx, domain: &str) -> Outputs {
     // Exporters have put some of these into the default domain.
     if (domain.is_empty() || domain == "com.microsoft")
         && let Some(outputs) = contrib::lower(c, op)
+    {
+        return outputs;
+    }
+    if domain == training::DOMAIN
+        && let Some(outputs) = training::lower(c, op)
     {
         return outputs;
     }

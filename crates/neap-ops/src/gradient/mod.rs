@@ -1,14 +1,18 @@
-//! Operators of backward passes. All take plain tensors.
+//! Operators of training: backward passes, updates, dropout. All take plain tensors.
 //!
 //! Any float type is computed in f64, and f32 weights of convolutions in matrix products. Sums over rows or images
 //! are added by one task each, so that results do not depend on the number of workers.
 
 mod channel;
+mod dropout;
 mod elementwise;
 mod pool;
 mod rows;
+mod update;
 
 pub(crate) use channel::batch_norm_training;
+pub(crate) use dropout::dropout;
+pub(crate) use update::update;
 
 use crate::args::{Args, scratch_bytes};
 use crate::window::weight_gradient;
