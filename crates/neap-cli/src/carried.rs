@@ -51,7 +51,7 @@ mod tests {
     use clap::error::ErrorKind;
 
     /// What a task itself reads.
-    const OF_THE_TASK: [&str; 4] = ["task", "allocate", "enforce", "json"];
+    const OF_THE_TASK: [&str; 5] = ["task", "allocate", "one_process", "enforce", "json"];
 
     /// Values that some option takes, tried in turn.
     const VALUES: [&str; 9] = [

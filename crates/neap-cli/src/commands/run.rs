@@ -49,6 +49,9 @@ pub struct RunArgs {
     /// With --task, who gets how much [default: as the file says, or curves]
     #[arg(long, value_name = "POLICY")]
     allocate: Option<task::Policy>,
+    /// With --task, all models in this process, in turns: they share the memory that runs overwrite
+    #[arg(long)]
+    one_process: bool,
     /// Memory that the whole process may take: 64MiB, 64M, bytes, 25% of what no limit takes, or none
     #[arg(long, value_name = "SIZE", default_value = "none")]
     pub memory_budget: Budget,
@@ -109,12 +112,17 @@ pub fn run(args: &RunArgs, given: &ArgMatches, quiet: bool) -> Outcome {
             file,
             allocate: args.allocate,
             enforce: args.enforce,
+            one_process: args.one_process,
+            engine: &args.engine,
             json: args.json.as_deref(),
             open: &args.open,
             members: carried_to_members(given),
             keeps_activations: args.engine.keep_activations,
             quiet,
         });
+    }
+    if args.one_process {
+        return Err(bad("--one-process is for several models: give --task"));
     }
     if args.allocate.is_some() {
         return Err(bad("--allocate is for several models: give --task"));

@@ -4,6 +4,7 @@
 //! total = "843MiB"              # memory of all models' processes together
 //! allocate = "curves"           # or slowdown, paper, equal, direct
 //! duration = "5s"               # or runs = 20, for each model
+//! one_process = true            # in turns, instead of a process for each model
 //!
 //! [[model]]
 //! path = "yolov3.onnx"          # from this file's folder
@@ -50,10 +51,12 @@ pub struct Task {
     pub warmup: u32,
     /// Totals over time.
     pub schedule: Option<Schedule>,
+    /// All in one process, in turns.
+    pub one_process: bool,
     pub members: Vec<Member>,
 }
 
-/// A model in a process of its own.
+/// A model, in a process of its own or one of several in this one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
     pub name: String,
@@ -77,6 +80,8 @@ struct RawTask {
     #[serde(default)]
     warmup: u32,
     total_schedule: Option<Parsed<Totals>>,
+    #[serde(default)]
+    one_process: bool,
     #[serde(rename = "model")]
     models: Vec<RawModel>,
 }
@@ -243,6 +248,7 @@ fn parse(text: &str, folder: &Path, processors: usize) -> Result<Task, String> {
         duration: duration.or(lasts.filter(|_| runs.is_none())),
         warmup: raw.warmup,
         schedule,
+        one_process: raw.one_process,
         members,
     })
 }

@@ -16,12 +16,14 @@
 //!                  ◄──────── done: figures
 //!     report
 //! ```
-//! With `--enforce` all members are in one memory cgroup with the total as hard limit.
+//! With `--enforce` all members are in one memory cgroup with the total as hard limit. With `--one-process` there are no
+//! members: the models take turns in this process (`one`).
 
 mod file;
 mod fleet;
 mod member;
 mod message;
+mod one;
 mod report;
 mod run;
 

@@ -3,8 +3,9 @@
 use super::file::{self, Member, Policy, Task};
 use super::fleet::Fleet;
 use super::message::{Done, Opened, Order, Said};
+use super::one;
 use super::report::{Largest, ModelReport, TaskReport, TotalChange};
-use crate::args::OpenArgs;
+use crate::args::{EngineArgs, OpenArgs};
 use crate::cgroup::{self, Group};
 use crate::failure::{Failure, Outcome, bad};
 use crate::progress::note;
@@ -23,6 +24,9 @@ pub struct Settings<'a> {
     pub file: &'a Path,
     pub allocate: Option<Policy>,
     pub enforce: bool,
+    /// Models take turns in this process instead of having one each.
+    pub one_process: bool,
+    pub engine: &'a EngineArgs,
     pub json: Option<&'a Path>,
     pub open: &'a OpenArgs,
     /// Options of the command line that are every member's, as words.
@@ -33,6 +37,9 @@ pub struct Settings<'a> {
 
 pub fn run(settings: &Settings) -> Outcome {
     let task = file::read(settings.file)?;
+    if settings.one_process || task.one_process {
+        return one::run(settings, &task);
+    }
     let policy = settings.allocate.unwrap_or(task.policy);
     if settings.enforce && policy == Policy::Direct {
         return Err(bad(

@@ -210,3 +210,74 @@ fn tasks_that_cannot_be() {
         .neap("run m.onnx --allocate paper")
         .fails(2, &["--task"]);
 }
+
+/// Digest of the data of the one `.npy` file in a folder.
+fn digest(bench: &Bench, folder: &str) -> String {
+    let files = std::fs::read_dir(bench.path(folder)).unwrap();
+    let files: Vec<_> = files.map(|f| f.unwrap().path()).collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    let file = std::fs::read(&files[0]).unwrap();
+    let header = 10 + usize::from(u16::from_le_bytes([file[8], file[9]]));
+    blake3::hash(&file[header..]).to_hex().to_string()
+}
+
+#[test]
+fn models_of_one_process_take_turns_in_one_memory() {
+    let bench = Bench::with_model(&layers());
+    let expected: Vec<String> = (0..2)
+        .map(|seed| {
+            let folder = format!("out{seed}");
+            bench
+                .neap(&format!(
+                    "run m.onnx --exact --seed {seed} --output-dir {folder}"
+                ))
+                .ok();
+            digest(&bench, &folder)
+        })
+        .collect();
+    assert_ne!(expected[0], expected[1]);
+    let total = 48 << 20;
+    let enforce = if can_enforce(&bench) { "--enforce" } else { "" };
+    for more in [
+        "runs = 3\nwarmup = 1".to_owned(),
+        format!(
+            "duration = '600ms'\ntotal_schedule = '200ms:{},400ms:{total}'",
+            40 << 20
+        ),
+    ] {
+        task(&bench, total, &more);
+        let line = format!("run --task task.toml --one-process --exact {enforce} --json -");
+        let report = bench.json(&line);
+        assert!(bytes(&report, "peak_memory_bytes") <= total, "{report}");
+        let ledger = &report["ledger"];
+        assert!(bytes(&ledger["parts"], "total_bytes") <= total, "{ledger}");
+        let models = report["models"].as_array().unwrap();
+        let digests: Vec<&Value> = models.iter().map(|m| &m["outputs_blake3"]).collect();
+        assert_eq!(
+            digests,
+            [&expected[0], &expected[0], &expected[1]],
+            "{report}"
+        );
+        let works = ledger["models"].as_array().unwrap().iter();
+        let works: Vec<u64> = works.map(|m| bytes(m, "work_bytes")).collect();
+        assert_eq!(works.iter().max(), Some(&bytes(ledger, "shared_bytes")));
+        for model in models {
+            assert_eq!(model["is_steady"], true, "{model}");
+            assert!(bytes(&model["latency_ms"], "runs") > 0, "{model}");
+        }
+        let changes = report["adaptations"].as_array().unwrap();
+        assert_eq!(changes.len(), if more.contains("schedule") { 2 } else { 0 });
+    }
+    task(&bench, 1 << 20, "runs = 1\none_process = true");
+    bench
+        .neap("run --task task.toml")
+        .fails(3, &["smallest feasible"]);
+    bench
+        .neap("run --task task.toml --allocate equal")
+        .fails(2, &["one process", "curves"]);
+    bench
+        .neap("run --task task.toml --keep-activations")
+        .fails(2, &["--keep-activations"]);
+    bench.neap("run m.onnx --one-process").fails(2, &["--task"]);
+    assert_eq!(bench.leftovers(), [] as [&str; 0]);
+}
