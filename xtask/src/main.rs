@@ -22,6 +22,7 @@ mod planning;
 mod prediction;
 mod python;
 mod scaling;
+mod serving;
 mod setting;
 mod sharing;
 mod skips;

@@ -77,6 +77,15 @@ impl Tensor {
     }
 }
 
+/// A tensor as bytes that are sent from where they lie.
+pub struct Sent(pub Tensor);
+
+impl AsRef<[u8]> for Sent {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

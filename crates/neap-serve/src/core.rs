@@ -10,6 +10,7 @@ use crate::buffer::Tensor;
 use crate::catalogue::{Catalogue, Served, State, shown, unknown};
 use crate::executor::{Done, Executor, Job};
 use crate::fleet::Engine;
+use crate::metrics::Metrics;
 use crate::options::{Limits, Options};
 use crate::pool::{Held, Pool};
 use crate::queue::{Batching, Waiting};
@@ -33,6 +34,7 @@ pub struct Core {
     pub executor: Executor,
     pub repository: Repository,
     pub engine: Engine,
+    pub metrics: Metrics,
     /// One model is loaded or unloaded at a time.
     changing: tokio::sync::Mutex<()>,
     is_ending: AtomicBool,
@@ -74,6 +76,7 @@ impl Core {
             executor,
             repository,
             engine,
+            metrics: Metrics::default(),
             changing: tokio::sync::Mutex::new(()),
             is_ending: AtomicBool::new(false),
         }
@@ -82,6 +85,11 @@ impl Core {
     /// What the kernel charges now.
     pub fn process_bytes(&self) -> u64 {
         neaptide::memory::counted_bytes(self.own_cgroup)
+    }
+
+    /// The most that it ever charged.
+    pub fn process_most_bytes(&self) -> u64 {
+        neaptide::memory::peak(self.own_cgroup).bytes
     }
 
     /// Whether requests are taken: the server does not end, and no model is on its way.
@@ -174,12 +182,34 @@ impl Core {
             },
         })?;
         match tokio::time::timeout(self.limits.answering, answer).await {
-            Ok(Ok(done)) => done,
+            Ok(Ok(done)) => {
+                let done = done?;
+                let latency = arrived.elapsed();
+                self.metrics.answered(&model.name, &done, rows, latency);
+                if let Some(deadline) = model.settings.deadline {
+                    self.metrics.deadline(&model.name, latency <= deadline);
+                }
+                Ok(done)
+            }
             Ok(Err(_)) => Err(Refusal::new(Why::Internal, "the request was lost")),
             Err(_) => Err(Refusal::new(
                 Why::TooLate,
                 format!("no answer within {:?}", self.limits.answering),
             )),
+        }
+    }
+
+    /// Counts a request that was refused.
+    pub fn note_refusal(&self, name: &str, refusal: &Refusal) {
+        let Ok(model) = self.catalogue.ready(name, None) else {
+            self.metrics.refused("", refusal.why);
+            return;
+        };
+        self.metrics.refused(&model.name, refusal.why);
+        // What the client did wrong is no deadline of ours.
+        let is_ours = matches!(refusal.why, Why::Busy { .. } | Why::TooLate | Why::Internal);
+        if is_ours && model.settings.deadline.is_some() {
+            self.metrics.deadline(&model.name, false);
         }
     }
 

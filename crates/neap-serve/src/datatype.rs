@@ -160,7 +160,9 @@ impl<'a> Elements<'a> {
             DType::F64 => value.is_finite(),
             _ => false,
         };
-        if !is_finite {
+        // Infinities and NaN, which JSON does not have, are what they are.
+        let is_kept = self.dtype.is_float() && !value.is_finite();
+        if !is_finite && !is_kept {
             return Err(format!(
                 "{value} is not in the range of {}",
                 name(self.dtype)

@@ -41,6 +41,8 @@ pub struct Fleet {
 struct Member {
     session: Session,
     need: Need,
+    /// As it was opened: what its need is of.
+    inputs: Vec<TensorInfo>,
 }
 
 /// What a model asks of memory.
@@ -137,6 +139,7 @@ impl Fleet {
     /// [`Error::Infeasible`] when not all can run in the memory there is.
     pub fn add(&mut self, name: &str, opened: Opened) -> Result<()> {
         let need = self.need(&opened);
+        let inputs = opened.inputs.clone();
         let others: Vec<Need> = self.members.values().map(|m| m.need).collect();
         let shares = match self.budget_bytes {
             None => None,
@@ -161,7 +164,12 @@ impl Fleet {
             .and_then(|(plan, model)| model.into_session(plan, &options));
         match session {
             Ok(session) => {
-                self.members.insert(name.into(), Member { session, need });
+                let member = Member {
+                    session,
+                    need,
+                    inputs,
+                };
+                self.members.insert(name.into(), member);
                 Ok(())
             }
             Err(error) => {
@@ -250,6 +258,9 @@ impl Fleet {
         for (member, budget) in moves {
             let now = member.session.budget_bytes().map(Budget::Engine);
             if now != Some(budget) && budget != Budget::Unlimited {
+                if member.session.inputs() != member.inputs {
+                    member.session.bind(&shapes(&member.inputs))?;
+                }
                 member.session.set_budget(budget)?;
             }
         }

@@ -19,7 +19,9 @@ mod core;
 mod datatype;
 mod executor;
 mod fleet;
+mod grpc;
 mod http;
+mod metrics;
 mod options;
 mod pool;
 mod queue;
@@ -34,7 +36,7 @@ pub use crate::settings::parse_duration;
 use crate::core::Core;
 use crate::executor::Executor;
 use crate::fleet::{Engine, Fleet};
-use crate::http::listener::{self, CONNECTION_BYTES};
+use crate::http::listener::{self, Protocol};
 use crate::pool::Pool;
 use crate::repository::Repository;
 use neaptide::{OwnProcess, memory};
@@ -78,6 +80,8 @@ pub enum ServeError {
 #[derive(Debug, Clone)]
 pub struct Ready {
     pub http: SocketAddr,
+    pub grpc: Option<SocketAddr>,
+    pub metrics: Option<SocketAddr>,
     /// Models that are loaded.
     pub models: Vec<String>,
 }
@@ -113,24 +117,16 @@ async fn serve_on(
     is_over: &dyn Fn() -> bool,
 ) -> Result<Ended, ServeError> {
     let repository = Repository::open(&options.folder).map_err(ServeError::BadInput)?;
-    let bound = |what: &str, at: SocketAddr| {
-        let what = what.to_string();
-        async move {
-            let listener = TcpListener::bind(at).await;
-            listener.map_err(|e| ServeError::BadInput(format!("cannot serve {what} on {at}: {e}")))
-        }
-    };
     let http = bound("HTTP", options.http).await?;
-    let address = |listener: &TcpListener| {
-        let address = listener.local_addr();
-        address.map_err(|e| ServeError::Defect(format!("a socket has no address: {e}")))
-    };
-    let http_address = address(&http)?;
+    let grpc = bound_if("gRPC", options.grpc).await?;
+    let metrics = bound_if("metrics", options.metrics).await?;
     let core = Arc::new(begin(options, repository)?);
-    let loaded = load_all(&core, is_over).await?;
+    let models = load_all(&core, is_over).await?;
     on_ready(&Ready {
-        http: http_address,
-        models: loaded,
+        http: http.1,
+        grpc: grpc.as_ref().map(|(_, at)| *at),
+        metrics: metrics.as_ref().map(|(_, at)| *at),
+        models,
     });
     let (end, ended) = tokio::sync::watch::channel(false);
     let when_ended = |mut ended: tokio::sync::watch::Receiver<bool>| async move {
@@ -144,11 +140,50 @@ async fn serve_on(
         core.end();
         let _ = end.send(true);
     };
-    let router = http::router(core.clone());
-    let serving = listener::serve(http, router, core.limits.clone(), when_ended(ended));
-    let (cut_off, ()) = tokio::join!(serving, watch);
+    let limits = &core.limits;
+    let on = async |listener: Option<(TcpListener, SocketAddr)>, router, protocol| match listener {
+        Some((listener, _)) => {
+            let end = when_ended(ended.clone());
+            listener::serve(listener, router, limits.clone(), protocol, end).await
+        }
+        None => 0,
+    };
+    let (over_http, over_grpc, of_metrics, ()) = tokio::join!(
+        on(Some(http), http::router(core.clone()), Protocol::Http1),
+        on(grpc, grpc::router(core.clone()), Protocol::Http2),
+        on(metrics, http::metrics_router(core.clone()), Protocol::Http1),
+        watch
+    );
+    let cut_off = over_http + over_grpc + of_metrics;
     core.executor.close();
     Ok(Ended { cut_off })
+}
+
+/// A socket that listens, and where.
+async fn bound(what: &str, at: SocketAddr) -> Result<(TcpListener, SocketAddr), ServeError> {
+    let cannot = |error| ServeError::BadInput(format!("cannot serve {what} on {at}: {error}"));
+    let listener = TcpListener::bind(at).await.map_err(cannot)?;
+    let address = listener.local_addr().map_err(cannot)?;
+    Ok((listener, address))
+}
+
+async fn bound_if(
+    what: &str,
+    at: Option<SocketAddr>,
+) -> Result<Option<(TcpListener, SocketAddr)>, ServeError> {
+    match at {
+        Some(at) => bound(what, at).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// What all connections may keep.
+fn connections_bytes(options: &Options) -> u64 {
+    let http1 = 1 + u64::from(options.metrics.is_some());
+    let http2 = u64::from(options.grpc.is_some());
+    let one =
+        http1 * Protocol::Http1.connection_bytes() + http2 * Protocol::Http2.connection_bytes();
+    options.limits.connections as u64 * one
 }
 
 /// Divides the budget, and starts the thread that runs models.
@@ -161,7 +196,7 @@ fn begin(options: &Options, repository: Repository) -> Result<Core, ServeError> 
     memory::trim();
     let beside = [
         ("the process", memory::current_bytes(options.own_cgroup)),
-        ("connections", limits.connections as u64 * CONNECTION_BYTES),
+        ("connections", connections_bytes(options)),
         ("requests", request_bytes),
         ("a reserve", RESERVE_BYTES),
     ];

@@ -16,6 +16,9 @@ pub struct Options {
     /// This process is alone in a memory cgroup.
     pub own_cgroup: bool,
     pub http: SocketAddr,
+    pub grpc: Option<SocketAddr>,
+    /// Where Prometheus asks.
+    pub metrics: Option<SocketAddr>,
     /// Threads, kernels and the like; its budget is not looked at.
     pub run: RunOptions,
     pub cache: Cache,
@@ -27,7 +30,7 @@ pub struct Options {
 pub struct Limits {
     /// Of the body of one request.
     pub body_bytes: u64,
-    /// Connections at once, each way of asking.
+    /// Connections at once, for each address.
     pub connections: usize,
     /// Requests that wait for their run.
     pub waiting: usize,
@@ -43,7 +46,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             body_bytes: 64 << 20,
-            connections: 64,
+            connections: 32,
             waiting: 64,
             arriving: Duration::from_secs(10),
             answering: Duration::from_secs(60),

@@ -70,6 +70,22 @@ impl Refusal {
 }
 
 impl Why {
+    /// As metrics have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Why::Malformed => "malformed",
+            Why::NotFound => "not_found",
+            Why::NoLength => "no_length",
+            Why::TooLarge => "too_large",
+            Why::MediaType => "media_type",
+            Why::TooSlow => "too_slow",
+            Why::Busy { .. } => "busy",
+            Why::NotReady => "not_ready",
+            Why::TooLate => "too_late",
+            Why::Internal => "internal",
+        }
+    }
+
     /// The status of an HTTP response.
     pub fn status(self) -> u16 {
         match self {

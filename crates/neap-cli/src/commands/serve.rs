@@ -25,6 +25,12 @@ pub struct ServeArgs {
     /// Where clients ask over HTTP; port 0 is any free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8000")]
     http: SocketAddr,
+    /// Where clients ask over gRPC [default: nowhere]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    grpc: Option<SocketAddr>,
+    /// Where Prometheus finds /metrics [default: nowhere]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
     /// Of the budget, what requests may take together [default: an eighth of it]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     request_memory: Option<u64>,
@@ -97,6 +103,8 @@ fn here(args: &ServeArgs, budget_bytes: Option<u64>, own_cgroup: bool, quiet: bo
         request_bytes: args.request_memory,
         own_cgroup,
         http: args.http,
+        grpc: args.grpc,
+        metrics: args.metrics,
         run: args.engine.options(Budget::Unlimited),
         cache: args.cache_dir.clone().map_or(Cache::Auto, Cache::Folder),
         limits: Limits {
@@ -113,10 +121,15 @@ fn here(args: &ServeArgs, budget_bytes: Option<u64>, own_cgroup: bool, quiet: bo
         &options,
         &mut |ready| {
             // Whoever starts servers waits for this line, so it is not progress.
+            let also = |kind: &str, at: Option<SocketAddr>| {
+                at.map_or(String::new(), |at| format!(", {kind}://{at}"))
+            };
             note(&format!(
-                "serving {} models on http://{}",
+                "serving {} models on http://{}{}{}",
                 ready.models.len(),
-                ready.http
+                ready.http,
+                also("grpc", ready.grpc),
+                also("metrics http", ready.metrics)
             ));
         },
         &|| interrupt::noted().is_some(),

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 struct Server {
     child: Child,
     address: String,
+    /// Where `/metrics` is, if anywhere.
+    metrics: Option<String>,
 }
 
 struct Answer {
@@ -30,17 +32,25 @@ impl Server {
         let stderr = child.stderr.take().unwrap();
         let mut said = String::new();
         let mut lines = BufReader::new(stderr);
-        let address = loop {
+        let (address, metrics) = loop {
             let mut line = String::new();
             assert!(lines.read_line(&mut line).unwrap() > 0, "it ended: {said}");
-            if let Some((_, address)) = line.trim().split_once("on http://") {
-                break address.to_string();
+            let behind = |mark: &str| {
+                let (_, rest) = line.trim().split_once(mark)?;
+                rest.split(',').next().map(str::to_string)
+            };
+            if let Some(address) = behind("on http://") {
+                break (address, behind("metrics http://"));
             }
             said += &line;
         };
         // What it says later is of no interest, but must not fill the pipe.
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
-        Server { child, address }
+        Server {
+            child,
+            address,
+            metrics,
+        }
     }
 
     fn connect(&self) -> TcpStream {
@@ -270,6 +280,26 @@ fn models_are_listed_loaded_and_unloaded() {
         .get("/v2/models/b/versions/7")
         .refused(404, "version");
 
+    // A refusal leaves the connection of a large request in use.
+    let head = |path: &str, close: &str| {
+        let len = 4_000_000;
+        format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len}\r\n{close}\r\n")
+    };
+    let mut stream = server.connect();
+    let mut writer = stream.try_clone().unwrap();
+    let sender = std::thread::spawn(move || {
+        for close in ["", "connection: close\r\n"] {
+            writer.write_all(head("/v2/models/nothing/infer", close).as_bytes())?;
+            writer.write_all(&vec![b' '; 4_000_000])?;
+        }
+        std::io::Result::Ok(())
+    });
+    let mut both = Vec::new();
+    stream.read_to_end(&mut both).unwrap();
+    sender.join().unwrap().unwrap();
+    let both = String::from_utf8(both).unwrap();
+    assert_eq!(both.matches("HTTP/1.1 404").count(), 2, "{both}");
+
     // One that comes later, one that is broken, one that is not there.
     std::fs::write(bench.path("models/c.onnx"), relu("x", &["5"], "y")).unwrap();
     assert_eq!(index(&server), "a:READY b:READY c:");
@@ -441,6 +471,52 @@ fn requests_that_wait_run_together() {
         { "name": "x", "datatype": "FP32", "shape": [5, 4], "data": vec![0; 20] },
     ] });
     server.infer("rows", &many).refused(400, "4 at most");
+}
+
+#[test]
+fn what_happens_is_counted() {
+    let bench = bench_with(&[
+        ("early.onnx", &relu("x", &["2"], "y")),
+        ("early.toml", b"deadline = '60s'"),
+        ("late.onnx", &relu("x", &["2"], "y")),
+        ("late.toml", b"deadline = '0.001us'"),
+    ]);
+    let mut server = Server::start(&bench, "--memory-budget 64MiB --metrics 127.0.0.1:0");
+    let request = json!({ "inputs": [
+        { "name": "x", "datatype": "FP32", "shape": [2], "data": [1, -1] },
+    ] });
+    for _ in 0..3 {
+        server.infer("early", &request).ok();
+    }
+    server.infer("late", &request).ok();
+    server.infer("late", &json!({})).refused(400, "inputs");
+    server.infer("made-up", &request).refused(404, "made-up");
+    server.address = server.metrics.clone().unwrap();
+    let text = String::from_utf8(server.get("/metrics").ok().body).unwrap();
+    let value = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("no {name} in {text}"));
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    assert_eq!(value("neap_requests_total{model=\"early\"}"), 3.0);
+    assert_eq!(value("neap_latency_seconds_count{model=\"early\"}"), 3.0);
+    assert_eq!(value("neap_deadlines_met_total{model=\"early\"}"), 3.0);
+    assert_eq!(value("neap_deadlines_missed_total{model=\"late\"}"), 1.0);
+    assert_eq!(
+        value("neap_refusals_total{model=\"late\",why=\"malformed\"}"),
+        1.0
+    );
+    assert_eq!(
+        value("neap_refusals_total{model=\"\",why=\"not_found\"}"),
+        1.0
+    );
+    assert_eq!(
+        value("neap_memory_bytes{kind=\"budget\"}"),
+        f64::from(64 << 20)
+    );
+    assert!(value("neap_memory_bytes{kind=\"process\"}") < f64::from(64 << 20));
+    assert!(value("neap_memory_bytes{kind=\"model:early\"}") > 0.0);
+    assert!(!text.contains("made-up"));
 }
 
 #[test]

@@ -31,7 +31,6 @@ pub async fn read(
     let held = match core.hold(len + more_bytes) {
         Ok(held) => held,
         Err(refusal) => {
-            // A client that is still sending would not see the answer.
             let _ = within(core, skip(&mut body)).await;
             return Err(refusal);
         }
@@ -39,6 +38,18 @@ pub async fn read(
     let mut buffer = Buffer::aligned_at(len as usize, aligned);
     within(core, fill(&mut body, buffer.bytes_mut())).await?;
     Ok((buffer, held))
+}
+
+/// Reads a body that nobody needs, and forgets it: a client that is still sending would not see the answer, and its
+/// connection could not be used again.
+pub async fn discard(core: &Core, request: Request) {
+    let is_fair = content_length(&request).is_ok_and(|len| {
+        let len = len.unwrap_or(0);
+        len <= core.limits.body_bytes
+    });
+    if is_fair {
+        let _ = within(core, skip(&mut request.into_body())).await;
+    }
 }
 
 /// A body that is small, or none.

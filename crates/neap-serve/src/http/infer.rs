@@ -2,7 +2,7 @@
 
 use super::answer::{refused, with_json};
 use super::body;
-use crate::buffer::{Buffer, Tensor};
+use crate::buffer::{Buffer, Sent, Tensor};
 use crate::catalogue::{Served, shown};
 use crate::core::{Core, Given};
 use crate::datatype;
@@ -44,7 +44,10 @@ pub async fn answer(
 ) -> Response {
     match answered(core, name, version, request).await {
         Ok(response) => response,
-        Err(refusal) => refused(&refusal),
+        Err(refusal) => {
+            core.note_refusal(name, &refusal);
+            refused(&refusal)
+        }
     }
 }
 
@@ -54,11 +57,13 @@ async fn answered(
     version: Option<&str>,
     request: Request,
 ) -> Result<Response, Refusal> {
-    if core.is_ending() {
-        return Err(Refusal::new(Why::NotReady, "the server ends"));
-    }
-    let model = core.catalogue.ready(name, version)?;
-    let json_bytes = json_bytes(request.headers())?;
+    let (model, json_bytes) = match begun(core, name, version, request.headers()) {
+        Ok(begun) => begun,
+        Err(refusal) => {
+            body::discard(core, request).await;
+            return Err(refusal);
+        }
+    };
     // Tensors of JSON are made beside it; names and shapes are copied.
     let made_bytes = match json_bytes {
         Some(_) => 0,
@@ -94,6 +99,20 @@ async fn answered(
         return elsewhere(move || written(&model, id, &wanted, done)).await;
     }
     written(&model, id, &wanted, done)
+}
+
+/// What is known before the body is read: the model, and how long the JSON text is.
+fn begun(
+    core: &Core,
+    name: &str,
+    version: Option<&str>,
+    headers: &HeaderMap,
+) -> Result<(Arc<Served>, Option<usize>), Refusal> {
+    if core.is_ending() {
+        return Err(Refusal::new(Why::NotReady, "the server ends"));
+    }
+    let model = core.catalogue.ready(name, version)?;
+    Ok((model, json_bytes(headers)?))
 }
 
 /// Work that takes a while, beside the thread that serves all clients.
@@ -360,15 +379,6 @@ fn as_json(info: &TensorInfo, tensor: &Tensor) -> Result<Box<RawValue>, Refusal>
 struct Pieces {
     rest: VecDeque<Bytes>,
     _held: Held,
-}
-
-/// A tensor as bytes that are sent.
-struct Sent(Tensor);
-
-impl AsRef<[u8]> for Sent {
-    fn as_ref(&self) -> &[u8] {
-        self.0.bytes()
-    }
 }
 
 impl hyper::body::Body for Pieces {

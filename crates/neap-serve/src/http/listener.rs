@@ -2,8 +2,8 @@
 
 use crate::options::Limits;
 use axum::Router;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use std::io;
@@ -22,8 +22,30 @@ const HEAD_BYTES: usize = 32 << 10;
 /// A request has no more headers.
 const MOST_HEADERS: usize = 64;
 
-/// For one connection: its buffers, its task.
-pub const CONNECTION_BYTES: u64 = 2 * HEAD_BYTES as u64 + (16 << 10);
+/// What a client of gRPC may send before it is read.
+const WINDOW_BYTES: u32 = 64 << 10;
+
+/// Requests of one such client at once.
+const MOST_STREAMS: u32 = 16;
+
+/// How clients talk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    Http1,
+    /// As gRPC does.
+    Http2,
+}
+
+impl Protocol {
+    /// For one connection: its buffers, its task.
+    pub fn connection_bytes(self) -> u64 {
+        let buffers = match self {
+            Protocol::Http1 => 2 * HEAD_BYTES as u64,
+            Protocol::Http2 => u64::from(WINDOW_BYTES) + HEAD_BYTES as u64,
+        };
+        buffers + (16 << 10)
+    }
+}
 
 /// What a client hears when too many are connected.
 const FULL: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nconnection: close\r\n\
@@ -35,6 +57,7 @@ pub async fn serve(
     listener: TcpListener,
     router: Router,
     limits: Limits,
+    protocol: Protocol,
     end: impl Future<Output = ()>,
 ) -> usize {
     let places = Arc::new(Semaphore::new(limits.connections));
@@ -51,25 +74,34 @@ pub async fn serve(
             continue;
         };
         let Ok(place) = places.clone().try_acquire_owned() else {
-            let _ = stream.try_write(FULL);
+            if protocol == Protocol::Http1 {
+                let _ = stream.try_write(FULL);
+            }
             continue;
         };
         // Small answers are sent at once.
         let _ = stream.set_nodelay(true);
         let io = TokioIo::new(Patient::new(stream, limits.arriving));
         let service = TowerToHyperService::new(router.clone());
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(limits.arriving)
-            .max_buf_size(HEAD_BYTES)
-            .max_headers(MOST_HEADERS)
-            .serve_connection(io, service);
-        let connection = graceful.watch(connection);
-        tokio::spawn(async move {
-            // Clients that vanish or send rubbish are no concern of others.
-            let _ = connection.await;
-            drop(place);
-        });
+        // Clients that vanish or send rubbish are no concern of others.
+        match protocol {
+            Protocol::Http1 => {
+                let connection = http1(&limits).serve_connection(io, service);
+                let connection = graceful.watch(connection);
+                tokio::spawn(async move {
+                    let _ = connection.await;
+                    drop(place);
+                });
+            }
+            Protocol::Http2 => {
+                let connection = http2(&limits).serve_connection(io, service);
+                let connection = graceful.watch(connection);
+                tokio::spawn(async move {
+                    let _ = connection.await;
+                    drop(place);
+                });
+            }
+        }
     }
     drop(listener);
     let open = graceful.count();
@@ -77,6 +109,31 @@ pub async fn serve(
         Ok(()) => 0,
         Err(_) => open,
     }
+}
+
+fn http1(limits: &Limits) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.arriving)
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(MOST_HEADERS);
+    builder
+}
+
+fn http2(limits: &Limits) -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MOST_STREAMS)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .max_header_list_size(HEAD_BYTES as u32)
+        .max_send_buf_size(WINDOW_BYTES as usize)
+        // A client that is gone without a word is noticed.
+        .keep_alive_interval(limits.arriving)
+        .keep_alive_timeout(limits.arriving);
+    builder
 }
 
 /// A connection on which a client that takes nothing of an answer for too long is cut off.

@@ -22,7 +22,7 @@ use crate::refusal::{Refusal, Why};
 use answer::{json, refused};
 use axum::Router;
 use axum::extract::{Path, Request, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Deserialize;
@@ -55,6 +55,21 @@ pub fn router(core: Arc<Core>) -> Router {
         .fallback(no_page)
         .method_not_allowed_fallback(no_method)
         .with_state(core)
+}
+
+/// The page of metrics alone.
+pub fn metrics_router(core: Arc<Core>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .fallback(no_page)
+        .with_state(core)
+}
+
+async fn metrics(State(core): State<Arc<Core>>) -> Answered {
+    let text = core.metrics.text(&core);
+    let text = text.map_err(|e| Refusal::new(Why::Internal, e.to_string()))?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
 impl IntoResponse for Refusal {
@@ -178,6 +193,7 @@ async fn memory(State(core): State<Arc<Core>>) -> Response {
     json(&json!({
         "budget_bytes": core.budget_bytes,
         "process_bytes": core.process_bytes(),
+        "process_most_bytes": core.process_most_bytes(),
         "requests": {
             "used_bytes": pool.used_bytes(),
             "most_bytes": pool.most_bytes(),

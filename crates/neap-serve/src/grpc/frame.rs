@@ -1,0 +1,242 @@
+//! One message each way, as gRPC lays it over HTTP/2.
+//!
+//! ```text
+//!   body   is compressed: 1 byte | length: 4 bytes, big-endian | message
+//!   end    trailers: grpc-status, grpc-message
+//! ```
+//! A message's memory is held before it is read, which is why no framework reads it. Source: "gRPC over HTTP2".
+
+use crate::core::Core;
+use crate::pool::Held;
+use crate::refusal::{Refusal, Why};
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
+use http_body_util::BodyExt;
+use hyper::body::Frame;
+use prost::Message;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+const PREFIX: usize = 5;
+
+/// A message where nothing large is expected.
+const SMALL_BYTES: u64 = 16 << 10;
+
+/// A message takes its bytes; raw tensors are copied to where they are aligned.
+const COPIES: u64 = 2;
+
+/// Beside the message itself.
+const FIXED_BYTES: u64 = 8 << 10;
+
+/// Reads the one message of a request, which is small.
+///
+/// # Errors
+/// As [`read_large`].
+pub async fn read<M: Message + Default>(core: &Core, request: Request) -> Result<M, Refusal> {
+    let limit = SMALL_BYTES.min(core.limits.body_bytes);
+    let (bytes, _held) = in_time(core, request, limit).await?;
+    decoded(bytes)
+}
+
+/// Reads the one message of a request, with its memory. `decoded_bytes` says what it takes once it is decoded, beside its
+/// bytes.
+///
+/// # Errors
+/// A message that is too large, too slow, or no such message; no memory for it.
+pub async fn read_large<M: Message + Default>(
+    core: &Core,
+    request: Request,
+    decoded_bytes: impl FnOnce(&[u8]) -> Result<u64, Refusal>,
+) -> Result<(M, Held), Refusal> {
+    let (bytes, mut held) = in_time(core, request, core.limits.body_bytes).await?;
+    core.hold_more(&mut held, decoded_bytes(&bytes)?)?;
+    Ok((decoded(bytes)?, held))
+}
+
+fn decoded<M: Message + Default>(bytes: Bytes) -> Result<M, Refusal> {
+    M::decode(bytes)
+        .map_err(|e| Refusal::malformed(format!("the message is not what is expected: {e}")))
+}
+
+async fn in_time(core: &Core, request: Request, limit: u64) -> Result<(Bytes, Held), Refusal> {
+    let patience = core.limits.arriving;
+    let read = tokio::time::timeout(patience, bytes(core, request.into_body(), limit)).await;
+    read.unwrap_or_else(|_| {
+        let message = format!("the message did not arrive within {patience:?}");
+        Err(Refusal::new(Why::TooSlow, message))
+    })
+}
+
+async fn bytes(core: &Core, mut body: Body, limit: u64) -> Result<(Bytes, Held), Refusal> {
+    let mut prefix = Vec::with_capacity(PREFIX);
+    let mut message: Option<(Vec<u8>, usize, Held)> = None;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Refusal::malformed("the message ends early"))?;
+        let Ok(mut data) = frame.into_data() else {
+            continue;
+        };
+        if message.is_none() {
+            let more = (PREFIX - prefix.len()).min(data.len());
+            prefix.extend_from_slice(&data.split_to(more));
+            if let &[compressed, a, b, c, d] = prefix.as_slice() {
+                let len = u32::from_be_bytes([a, b, c, d]);
+                let held = held_for(core, compressed, len, limit)?;
+                message = Some((Vec::with_capacity(len as usize), len as usize, held));
+            }
+        }
+        if let Some((bytes, len, _)) = &mut message {
+            if bytes.len() + data.len() > *len {
+                return Err(Refusal::malformed("more than one message is sent"));
+            }
+            bytes.extend_from_slice(&data);
+        }
+    }
+    match message {
+        Some((bytes, len, held)) if bytes.len() == len => Ok((bytes.into(), held)),
+        _ => Err(Refusal::malformed("the message ends early")),
+    }
+}
+
+fn held_for(core: &Core, compressed: u8, len: u32, limit: u64) -> Result<Held, Refusal> {
+    if compressed != 0 {
+        let message = "compressed messages are not read here";
+        return Err(Refusal::new(Why::MediaType, message));
+    }
+    if u64::from(len) > limit {
+        let message = format!("the message is larger than {limit} bytes");
+        return Err(Refusal::new(Why::TooLarge, message));
+    }
+    core.hold(u64::from(len) * COPIES + FIXED_BYTES)
+}
+
+/// A response with one message; `held` is given back when it is sent.
+pub fn answer(message: &impl Message, held: Option<Held>) -> Response {
+    let len = message.encoded_len();
+    let Ok(len_bytes) = u32::try_from(len).map(u32::to_be_bytes) else {
+        return refused(&Refusal::new(
+            Why::TooLarge,
+            "the answer is too large for gRPC",
+        ));
+    };
+    let mut bytes = Vec::with_capacity(PREFIX + len);
+    bytes.push(0);
+    bytes.extend(len_bytes);
+    // A vector takes everything.
+    let _ = message.encode(&mut bytes);
+    respond(Sending {
+        message: Some(bytes.into()),
+        trailers: Some(trailers(0, "")),
+        _held: held,
+    })
+}
+
+/// A response without a message: its status, in trailers.
+pub fn refused(refusal: &Refusal) -> Response {
+    let mut all = trailers(code(refusal.why), &refusal.message);
+    if let Why::Busy { retry_after } = refusal.why {
+        // What clients that retry look for.
+        let ms = retry_after.as_millis() as u64;
+        all.insert("grpc-retry-pushback-ms", HeaderValue::from(ms));
+    }
+    respond(Sending {
+        message: None,
+        trailers: Some(all),
+        _held: None,
+    })
+}
+
+fn respond(sending: Sending) -> Response {
+    let mut response = Response::new(Body::new(sending));
+    let kind = HeaderValue::from_static("application/grpc");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// The status code of a refusal.
+fn code(why: Why) -> u16 {
+    match why {
+        // INVALID_ARGUMENT
+        Why::Malformed | Why::NoLength => 3,
+        // DEADLINE_EXCEEDED
+        Why::TooSlow | Why::TooLate => 4,
+        // NOT_FOUND
+        Why::NotFound => 5,
+        // RESOURCE_EXHAUSTED
+        Why::TooLarge | Why::Busy { .. } => 8,
+        // UNIMPLEMENTED
+        Why::MediaType => 12,
+        // INTERNAL
+        Why::Internal => 13,
+        // UNAVAILABLE
+        Why::NotReady => 14,
+    }
+}
+
+/// `grpc-status: 12`: there is no such method.
+pub fn no_method(path: &str) -> Response {
+    let message = format!("there is no method {}", crate::catalogue::shown(path));
+    refused(&Refusal::new(Why::MediaType, message))
+}
+
+fn trailers(code: u16, message: &str) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", HeaderValue::from(code));
+    if !message.is_empty()
+        && let Ok(message) = HeaderValue::from_str(&percent(message))
+    {
+        trailers.insert("grpc-message", message);
+    }
+    trailers
+}
+
+/// Printable ASCII as it is, other bytes as `%XX`.
+fn percent(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'%' => out += "%25",
+            b' '..=b'~' => out.push(char::from(byte)),
+            _ => out += &format!("%{byte:02X}"),
+        }
+    }
+    out
+}
+
+/// A message, then trailers.
+struct Sending {
+    message: Option<Bytes>,
+    trailers: Option<HeaderMap>,
+    _held: Option<Held>,
+}
+
+impl hyper::body::Body for Sending {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(message) = self.message.take() {
+            return Poll::Ready(Some(Ok(Frame::data(message))));
+        }
+        let trailers = self.trailers.take();
+        Poll::Ready(trailers.map(|all| Ok(Frame::trailers(all))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_printable() {
+        assert_eq!(percent("50% of 'ä'\n"), "50%25 of '%C3%A4'%0A");
+        let all = trailers(3, "a\u{0}b");
+        assert_eq!(all["grpc-message"], "a%00b");
+        assert_eq!(all["grpc-status"], "3");
+    }
+}

@@ -1,0 +1,45 @@
+//! The server asked by clients as they come from PyPI: `tritonclient`, over HTTP and gRPC.
+
+use crate::models;
+use crate::skips::Skips;
+use crate::test::check;
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Zoo models that are served: one that fits into the budget, and one that does not.
+const SERVED: [&str; 2] = ["mobilenet_v2", "resnet50"];
+
+pub fn run(root: &Path, skips: &Skips) -> Result<()> {
+    let Some(python) = python(root)? else {
+        return skips.skip("clients of the server: no Python environment with tritonclient");
+    };
+    let neap = models::neap(root)?;
+    let folder = root.join("target/models/served");
+    std::fs::create_dir_all(&folder)?;
+    for name in SERVED {
+        let model = models::zoo_model(root, name)?;
+        let link = folder.join(format!("{name}.onnx"));
+        if !link.exists() {
+            std::os::unix::fs::symlink(&model, &link)
+                .with_context(|| format!("cannot link {}", link.display()))?;
+        }
+    }
+    let mut clients = Command::new(python);
+    clients.arg(root.join("scripts/serve_clients.py")).args([
+        &neap,
+        &folder,
+        &root.join("target/models/packed"),
+    ]);
+    check(&mut clients, "clients of the server")
+}
+
+/// The Python with the clients; `None`, with the reason on stderr, when it cannot be had.
+fn python(root: &Path) -> Result<Option<PathBuf>> {
+    let output = Command::new("sh")
+        .arg(root.join("scripts/clients.sh"))
+        .stderr(Stdio::inherit())
+        .output()?;
+    let path = String::from_utf8(output.stdout)?.trim().to_string();
+    Ok((!path.is_empty()).then(|| PathBuf::from(path)))
+}
