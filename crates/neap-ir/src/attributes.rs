@@ -92,6 +92,14 @@ pub enum Activation {
         beta: f32,
     },
     HardSwish,
+    /// To the nearest of the steps that few bits can hold, and back:
+    /// `(clip(round(x / scale) + zero, low, high) - zero) * scale`.
+    Requantize {
+        scale: f32,
+        zero: f32,
+        low: f32,
+        high: f32,
+    },
     Tanh,
 }
 

@@ -58,6 +58,16 @@ pub enum Op {
     Cast {
         to: DType,
     },
+    /// x, scale, optional zero point of type `to`: `saturate(round(x / scale) + zero)`. Scale and zero point have one
+    /// element, or one for each place along `axis`.
+    Quantize {
+        axis: usize,
+        to: DType,
+    },
+    /// x, scale, optional zero point of the type of x: `(x - zero) * scale` as `F32`; otherwise as `Quantize`.
+    Dequantize {
+        axis: usize,
+    },
 
     // --- reductions ---
     Reduce {

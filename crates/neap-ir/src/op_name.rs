@@ -16,6 +16,8 @@ impl Op {
             Op::Clip { .. } => "Clip",
             Op::Where => "Where",
             Op::Cast { .. } => "Cast",
+            Op::Quantize { .. } => "QuantizeLinear",
+            Op::Dequantize { .. } => "DequantizeLinear",
             Op::Reduce { kind, .. } => match kind {
                 Reduce::Sum => "ReduceSum",
                 Reduce::Mean => "ReduceMean",
@@ -150,6 +152,7 @@ impl Activation {
             Activation::GeluTanh => "GeluTanh",
             Activation::HardSigmoid { .. } => "HardSigmoid",
             Activation::HardSwish => "HardSwish",
+            Activation::Requantize { .. } => "Requantize",
             Activation::Tanh => "Tanh",
         }
     }

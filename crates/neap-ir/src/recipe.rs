@@ -39,11 +39,13 @@ pub enum Recipe {
     Raw { constant: ValueId, to: DType },
 }
 
-/// Per output channel: `w * scale`, then `+ bias`; `None` is 1 and 0.
+/// Per output channel: `(w - zero) * scale`, then `+ bias`; `None` is 1 and 0.
 #[derive(Debug, Clone, Default)]
 pub struct Affine {
     pub scale: Option<Vec<f32>>,
     pub bias: Option<Vec<f32>>,
+    /// Of quantised weights.
+    pub zero: Option<Vec<f32>>,
 }
 
 impl Recipe {
@@ -67,7 +69,9 @@ impl PartialEq for Affine {
         fn same(a: &Option<Vec<f32>>, b: &Option<Vec<f32>>) -> bool {
             a.is_some() == b.is_some() && bits(a).eq(bits(b))
         }
-        same(&self.scale, &other.scale) && same(&self.bias, &other.bias)
+        same(&self.scale, &other.scale)
+            && same(&self.bias, &other.bias)
+            && same(&self.zero, &other.zero)
     }
 }
 

@@ -50,6 +50,13 @@ pub enum Activation {
     },
     /// `x * hard_sigmoid(x)` with alpha 1/6 and beta 1/2
     HardSwish,
+    /// `(clip(round(x / scale) + zero, low, high) - zero) * scale`
+    Requantize {
+        scale: f32,
+        zero: f32,
+        low: f32,
+        high: f32,
+    },
 }
 
 impl Activation {
@@ -89,6 +96,17 @@ impl Activation {
             Activation::GeluTanh => math::gelu_tanh(s, x),
             Activation::HardSigmoid { alpha, beta } => hard_sigmoid(s, x, alpha, beta),
             Activation::HardSwish => s.mul(x, hard_sigmoid(s, x, 1.0 / 6.0, 0.5)),
+            Activation::Requantize {
+                scale,
+                zero,
+                low,
+                high,
+            } => {
+                let (scale, zero) = (s.splat(scale), s.splat(zero));
+                let step = s.add(s.round(s.div(x, scale)), zero);
+                let step = s.clamp(step, s.splat(low), s.splat(high));
+                s.mul(s.sub(step, zero), scale)
+            }
             light => light.apply_light(s, x),
         }
     }

@@ -387,6 +387,8 @@ impl Builder {
             || self.folded_bytes + kept_bytes > FOLDED_TOTAL_BYTES
             // The rewriter lets the packer transpose weights.
             || (kept_bytes > 0 && matches!(op, Op::Transpose { .. }))
+            // And the kernels dequantise them.
+            || (kept_bytes > 0 && widens_steps(op, types))
         {
             return Ok(None);
         }
@@ -423,6 +425,13 @@ impl Builder {
                 .collect(),
         ))
     }
+}
+
+/// Whether 8-bit weights become four times as large.
+fn widens_steps(op: &Op, types: &[Option<TensorType>]) -> bool {
+    let stored = types.first().and_then(Option::as_ref).map(|ty| ty.dtype);
+    matches!(stored, Some(DType::I8 | DType::U8))
+        && matches!(op, Op::Dequantize { .. } | Op::Cast { to: DType::F32 })
 }
 
 /// Where indices begin that follow each other within `count`; `None` for any others.

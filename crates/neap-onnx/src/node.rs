@@ -71,6 +71,12 @@ impl<'a> Ctx<'a> {
         self.ty(value).shape.clone()
     }
 
+    /// Whether it is a constant that is left in the model's file.
+    pub(crate) fn is_stored(&self, value: ValueId) -> bool {
+        let data = self.builder.graph.constant(value);
+        matches!(data, Some(neap_ir::Const::Stored { .. }))
+    }
+
     pub(crate) fn rank(&self, value: ValueId) -> usize {
         self.ty(value).shape.len()
     }

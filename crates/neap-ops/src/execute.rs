@@ -1,7 +1,7 @@
 //! Runs an operator: picks the implementation for its operands.
 
 use crate::args::Args;
-use crate::elementwise::{binary, cast, select, unary};
+use crate::elementwise::{binary, cast, quantize, select, unary};
 use crate::kernel::Kernel;
 use crate::movement::{gather, join, make, pad, scatter, view};
 use crate::norm::{channel, lines};
@@ -38,6 +38,8 @@ pub fn execute(
         Op::Clip { low, high } => unary::clip(*low, *high, args, ctx),
         Op::Where => select::select(args, ctx),
         Op::Cast { .. } => cast::cast(args, ctx),
+        Op::Quantize { axis, .. } => quantize::quantize(*axis, args, ctx),
+        Op::Dequantize { axis } => quantize::dequantize(*axis, args, ctx),
 
         Op::MatMul => matmul::matmul(args, ctx),
         Op::Gemm {

@@ -216,6 +216,17 @@ pub(crate) fn activation(activation: Activation) -> epilogue::Activation {
         Activation::GeluTanh => Kernel::GeluTanh,
         Activation::HardSigmoid { alpha, beta } => Kernel::HardSigmoid { alpha, beta },
         Activation::HardSwish => Kernel::HardSwish,
+        Activation::Requantize {
+            scale,
+            zero,
+            low,
+            high,
+        } => Kernel::Requantize {
+            scale,
+            zero,
+            low,
+            high,
+        },
         Activation::Tanh => Kernel::Tanh,
     }
 }

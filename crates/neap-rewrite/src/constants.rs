@@ -98,11 +98,13 @@ pub fn stored_format(source: &Graph, recipe: &Recipe) -> Option<PanelFormat> {
         _ if taps > NARROW_TAPS => PanelElement::F32,
         DType::F16 => PanelElement::F16,
         DType::BF16 => PanelElement::BF16,
+        DType::I8 | DType::U8 => PanelElement::I8,
         _ => PanelElement::F32,
     };
     Some(PanelFormat {
         element,
         scales: match (element, &affine.scale) {
+            (PanelElement::I8, _) => PanelScales::PerChannelWithZero,
             (PanelElement::F32, _) | (_, None) => PanelScales::None,
             _ => PanelScales::PerChannel,
         },

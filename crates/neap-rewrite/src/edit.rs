@@ -120,6 +120,18 @@ impl Editor {
         self.link(at);
     }
 
+    /// Puts a node before the one at `at`, which moves on by one place.
+    pub fn insert(&mut self, at: usize, node: Node) {
+        self.graph.nodes.insert(at, node);
+        self.dead.insert(at, false);
+        self.refresh();
+    }
+
+    /// The live nodes that read `value`, once for each use.
+    pub fn users(&self, value: ValueId) -> &[usize] {
+        self.users.get(value.index()).map_or(&[][..], Vec::as_slice)
+    }
+
     /// Lets every reader of `old` read `new` instead. Graph outputs keep their value.
     pub fn redirect(&mut self, old: ValueId, new: ValueId) {
         let users = std::mem::take(&mut self.users[old.index()]);

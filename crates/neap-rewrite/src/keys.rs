@@ -89,7 +89,7 @@ impl Hash {
     }
 
     fn affine(&mut self, affine: &Affine) {
-        for values in [&affine.scale, &affine.bias] {
+        for values in [&affine.scale, &affine.bias, &affine.zero] {
             self.numbers(&[values.as_ref().map_or(usize::MAX, Vec::len)]);
             let bytes = values.iter().flatten().map(|value| value.to_le_bytes());
             self.0.update(bytes.collect::<Vec<_>>().as_flattened());
@@ -120,7 +120,10 @@ mod tests {
             k: 2,
             n: 3,
             transposed: false,
-            affine: Affine { scale: None, bias },
+            affine: Affine {
+                bias,
+                ..Affine::default()
+            },
         }
     }
 

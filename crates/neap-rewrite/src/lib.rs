@@ -3,6 +3,7 @@
 //! ```text
 //! Graph from the reader
 //!   | simplify   drop identities, fold transposes together, name activations
+//!   | quantized  weights behind casts and scales, steps between layers
 //!   | fuse       gelu, silu, layer norm, attention
 //!   | weights    conv + bn + residual + activation, linear + bias + ..., embeddings -> Panel* ops
 //!   | layout     channel-blocked where kernels want it, Reorder in between
@@ -29,8 +30,10 @@ mod needs;
 mod norm;
 mod order;
 mod place;
+mod quantized;
 mod recipes;
 mod simplify;
+mod stored;
 mod weights;
 
 pub use bands::{BandLimits, with_bands};
@@ -72,6 +75,7 @@ pub fn lower(
 ) -> Result<Lowered, RewriteError> {
     let mut editor = Editor::new(graph);
     simplify::run(&mut editor);
+    quantized::run(&mut editor);
     fuse::run(&mut editor);
     norm::run(&mut editor);
     attention::run(&mut editor);

@@ -44,8 +44,8 @@ mod tests {
             n: 1,
             transposed: false,
             affine: Affine {
-                scale: None,
                 bias: bias.map(|b| vec![b]),
+                ..Affine::default()
             },
         }
     }

@@ -8,10 +8,11 @@
 //! ```
 
 use crate::RewriteError;
-use crate::constants::{ConstReader, fetch, stored_type};
+use crate::constants::{ConstReader, stored_type};
 use crate::edit::Editor;
 use crate::fuse::{operands, other};
 use crate::recipes::Recipes;
+use crate::stored::{StoredWeight, dequantize_rows, floats, stored_weight};
 use neap_ir::graph::LANES;
 use neap_ir::op::{Activation, Binary, Op, PadMode, Unary, Window};
 use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelLinear};
@@ -83,12 +84,14 @@ fn conv(
     };
     let bias = node.input(2);
     let rank = editor.ty(x).shape.len();
-    let consts = is_const_f32(editor, weight) && bias.is_none_or(|b| is_const_f32(editor, b));
-    if !consts || !(3..=4).contains(&rank) {
+    if bias.is_some_and(|b| !is_const_f32(editor, b)) || !(3..=4).contains(&rank) {
         return Ok(false);
     }
     let shape = editor.ty(weight).shape.clone();
     let (c_out, c_in_per_group) = (shape[0], shape[1]);
+    let Some(stored) = stored_weight(editor, weight, 0, reader)?.filter(|w| !w.transposed) else {
+        return Ok(false);
+    };
     let c_in = c_in_per_group * groups;
     let out_per_group = c_out / groups;
     let depthwise = groups > 1 && c_in_per_group == 1 && out_per_group == 1;
@@ -107,7 +110,7 @@ fn conv(
     let window = as_2d(window);
     let kernel = [window.kernel[0], window.kernel[1]];
 
-    let mut affine = Affine::default();
+    let (weight, mut affine) = (stored.constant, stored.affine);
     if let Some(bias) = bias {
         affine.bias = Some(floats(editor, bias, reader)?);
     }
@@ -212,17 +215,19 @@ fn matmul(
     let (Some(x), Some(w)) = (node.input(0), node.input(1)) else {
         return Ok(false);
     };
-    let (weight, transposed) = peel_transpose(editor, w);
     let x_rank = editor.ty(x).shape.len();
-    if !is_const_f32(editor, weight)
-        || editor.is_const(x)
-        || x_rank < 2
-        || editor.ty(weight).shape.len() != 2
-    {
+    if editor.is_const(x) || x_rank < 2 || editor.ty(w).shape.len() != 2 {
         return Ok(false);
     }
+    let Some(stored) = stored_weight(editor, w, 1, reader)? else {
+        return Ok(false);
+    };
     let (k, n) = (editor.ty(w).shape[0], editor.ty(w).shape[1]);
-    let mut affine = Affine::default();
+    let StoredWeight {
+        constant: weight,
+        transposed,
+        mut affine,
+    } = stored;
     let last = absorb_bias(editor, at, n, &mut affine, reader)?;
     let tail = absorb_epilogue(editor, last);
     let op = Op::PanelLinear(PanelLinear {
@@ -260,19 +265,22 @@ fn gemm(
     let (Some(x), Some(w)) = (node.input(0), node.input(1)) else {
         return Ok(false);
     };
-    let (weight, behind_transpose) = peel_transpose(editor, w);
-    if !is_const_f32(editor, weight) || editor.is_const(x) || editor.ty(x).dtype != DType::F32 {
+    if editor.is_const(x) || editor.ty(x).dtype != DType::F32 {
         return Ok(false);
     }
+    let Some(stored) = stored_weight(editor, w, usize::from(!trans_b), reader)? else {
+        return Ok(false);
+    };
     let shape = &editor.ty(w).shape;
     let (k, n) = if trans_b {
         (shape[1], shape[0])
     } else {
         (shape[0], shape[1])
     };
-    let mut affine = Affine::default();
+    let (weight, mut affine) = (stored.constant, stored.affine);
     if alpha != 1.0 {
-        affine.scale = Some(vec![alpha; n]);
+        let scale = affine.scale.get_or_insert_with(|| vec![1.0; n]);
+        scale.iter_mut().for_each(|s| *s *= alpha);
     }
     if let Some(c) = node.input(2) {
         let row = matches!(editor.ty(c).shape[..], [] | [1] | [1, 1])
@@ -294,7 +302,7 @@ fn gemm(
         n,
         epilogue: tail.epilogue,
     });
-    let transposed = trans_b != behind_transpose;
+    let transposed = trans_b != stored.transposed;
     let recipe = Recipe::Matrix {
         weight,
         k,
@@ -360,9 +368,14 @@ fn gather_rows(
     let (Some(table), Some(indices)) = (node.input(0), node.input(1)) else {
         return Ok(false);
     };
+    if dequantize_rows(editor, at) {
+        return Ok(true);
+    }
     let ty = editor.ty(table);
     let integers = matches!(editor.ty(indices).dtype, DType::I64 | DType::I32);
-    if !is_const_f32(editor, table)
+    let is_table = matches!(ty.dtype, DType::F32 | DType::I8 | DType::U8);
+    if !editor.is_const(table)
+        || !is_table
         || editor.is_const(indices)
         || !integers
         || ty.shape.len() != 2
@@ -372,8 +385,8 @@ fn gather_rows(
     }
     let (rows, row_elements) = (ty.shape[0], ty.shape[1]);
     let stored = match stored_type(&editor.graph, table) {
-        half @ (DType::F16 | DType::BF16) => half,
-        _ => DType::F32,
+        DType::F64 => DType::F32,
+        stored => stored,
     };
     let packed = recipes.add(Recipe::Raw {
         constant: table,
@@ -515,35 +528,6 @@ fn emit(
             .expect("the chain was followed before");
     }
     editor.replace(tail.last, node, &absorbed);
-}
-
-/// A constant behind a 2-D transpose, and whether there was one.
-fn peel_transpose(editor: &Editor, value: ValueId) -> (ValueId, bool) {
-    let source = editor
-        .producer(value)
-        .and_then(|at| match &editor.node(at).op {
-            Op::Transpose { perm } if perm[..] == [1, 0] => editor.node(at).input(0),
-            _ => None,
-        });
-    match source {
-        Some(source) if editor.is_const(source) => (source, true),
-        _ => (value, false),
-    }
-}
-
-fn floats(
-    editor: &Editor,
-    value: ValueId,
-    reader: &mut dyn ConstReader,
-) -> Result<Vec<f32>, RewriteError> {
-    let literal = fetch(&editor.graph, value, reader)?;
-    literal
-        .as_f32()
-        .map(<[f32]>::to_vec)
-        .ok_or_else(|| RewriteError::Constant {
-            name: editor.graph.value(value).name.clone(),
-            reason: format!("expected float32, found {}", literal.dtype()),
-        })
 }
 
 /// One of each per channel.

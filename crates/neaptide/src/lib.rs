@@ -50,6 +50,7 @@ mod session;
 mod shapes;
 mod source_weights;
 mod spill;
+mod stored;
 mod strategy;
 
 pub use adapt::Adaptation;

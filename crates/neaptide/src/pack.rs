@@ -8,7 +8,7 @@ use crate::package::{self, Binding, Cached, Contents, SkeletonSource, Table, Wei
 use crate::source_weights::SourceFiles;
 use neap_compile::{Programs, StepOrder};
 use neap_ir::graph::LANES;
-use neap_ir::panel::{ConvForm, PanelFormat, PanelScales, panel_bytes, panel_count};
+use neap_ir::panel::{ConvForm, PanelElement, PanelFormat, PanelScales, panel_bytes, panel_count};
 use neap_ir::recipe::{Affine, Recipe};
 use neap_ir::{ByteRange, Const, DType, Graph, SourceFile, ValueId};
 use neap_kernels::error::KernelError;
@@ -271,6 +271,13 @@ struct Piece<'p> {
     k: usize,
     format: PanelFormat,
     affine: panel::Affine<'p>,
+    /// Of 8-bit weights as panels hold them.
+    zero: Option<&'p [f32]>,
+}
+
+/// Zero points of weights from which `shift` was taken.
+fn shifted(zero: &[f32], shift: f32) -> Vec<f32> {
+    zero.iter().map(|zero| zero - shift).collect()
 }
 
 impl<'p> Piece<'p> {
@@ -403,6 +410,18 @@ impl Packer<'_> {
                 )
                 .map_err(|e| self.broken(weight, &e))?;
             self.panels.resize(range.len() * panel_bytes(k) / 4, 0.0);
+            let shift = self.shift(weight);
+            self.floats.iter_mut().for_each(|w| *w -= shift);
+            let zero: Option<Vec<f32>> = affine.zero.as_ref().map(|zero| shifted(zero, shift));
+            if let (PanelElement::F32, Some(zero)) = (format.element, &zero) {
+                for (row, zero) in self
+                    .floats
+                    .chunks_exact_mut(k.max(1))
+                    .zip(&zero[rows.clone()])
+                {
+                    row.iter_mut().for_each(|w| *w -= zero);
+                }
+            }
             let piece = Piece {
                 range,
                 c_out,
@@ -412,6 +431,7 @@ impl Packer<'_> {
                     scale: affine.scale.as_deref(),
                     bias: affine.bias.as_deref(),
                 },
+                zero: zero.as_deref(),
             };
             let range = piece.range.clone();
             pack(range, &self.floats, piece.first_affine(), &mut self.panels)
@@ -430,6 +450,9 @@ impl Packer<'_> {
             affine,
             format,
         } = layer;
+        fn part<'v>(values: &'v Option<Vec<f32>>, columns: &Range<usize>) -> Option<&'v [f32]> {
+            values.as_deref().map(|v| &v[columns.clone()])
+        }
         let count = panel_count(n);
         let per_chunk = (CHUNK_BYTES / panel_bytes(k)).max(1);
         let mut strip = Vec::new();
@@ -454,11 +477,16 @@ impl Packer<'_> {
                         .map_err(|e| self.broken(weight, &e))?;
                 }
             }
+            let shift = self.shift(weight);
+            strip.iter_mut().for_each(|w| *w -= shift);
+            let zero = part(&affine.zero, &columns).map(|zero| shifted(zero, shift));
+            if let (PanelElement::F32, Some(zero)) = (format.element, &zero) {
+                for row in strip.chunks_exact_mut(columns.len()) {
+                    row.iter_mut().zip(zero).for_each(|(w, zero)| *w -= zero);
+                }
+            }
             self.panels.resize(range.len() * panel_bytes(k) / 4, 0.0);
             // The strip is a matrix of its own, with its own part of scale and bias.
-            fn part<'v>(values: &'v Option<Vec<f32>>, columns: &Range<usize>) -> Option<&'v [f32]> {
-                values.as_deref().map(|v| &v[columns.clone()])
-            }
             let piece = Piece {
                 range: 0..range.len(),
                 c_out: columns.len(),
@@ -468,6 +496,7 @@ impl Packer<'_> {
                     scale: part(&affine.scale, &columns),
                     bias: part(&affine.bias, &columns),
                 },
+                zero: zero.as_deref(),
             };
             panel::pack_band(
                 columns.len(),
@@ -523,7 +552,7 @@ impl Packer<'_> {
             self.narrowed.resize(len, 0);
             let scales = panel::Scales {
                 scale: piece.affine.scale,
-                zero: None,
+                zero: piece.zero,
             };
             let range = piece.range.clone();
             let (from, to) = (&self.panels, &mut self.narrowed);
@@ -534,6 +563,14 @@ impl Packer<'_> {
         self.writer.append(bytes)?;
         advance(bytes.len() as u64);
         Ok(())
+    }
+
+    /// What is taken from stored weights: panels hold signed bytes.
+    fn shift(&self, weight: ValueId) -> f32 {
+        match SourceFiles::stored_dtype(self.source, weight) {
+            DType::U8 => 128.0,
+            _ => 0.0,
+        }
     }
 
     fn broken(&self, constant: ValueId, reason: &str) -> Error {

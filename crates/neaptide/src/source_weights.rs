@@ -191,6 +191,16 @@ fn widen(stored: DType, raw: &[u8], out: &mut [f32]) -> Result<(), String> {
                 *x = f64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]) as f32;
             }
         }
+        DType::I8 => {
+            for (x, &b) in out.iter_mut().zip(raw) {
+                *x = f32::from(b as i8);
+            }
+        }
+        DType::U8 => {
+            for (x, &b) in out.iter_mut().zip(raw) {
+                *x = f32::from(b);
+            }
+        }
         other => {
             return Err(format!(
                 "weights of type {other} cannot be widened to float32"

@@ -80,6 +80,10 @@ struct Layer {
     name: String,
     operator: &'static str,
     weight_bytes: u64,
+    /// In which type weights are stored, streamed and kept in memory.
+    stored: &'static str,
+    /// In which type they are multiplied, after widening in registers.
+    computed: &'static str,
     /// Pieces in which the weights may be loaded.
     panels: u32,
 }
@@ -119,6 +123,8 @@ fn gather(args: &InspectArgs, model: &Model) -> Facts {
             name: step.name.clone(),
             operator: program.graph.nodes[node.index()].op.name(),
             weight_bytes: step.weight_bytes(),
+            stored: model.stored_type(*node),
+            computed: "float32",
             panels: step.panels.map_or(1, |p| p.panels),
         })
         .filter(|layer| layer.weight_bytes > 0)
@@ -248,13 +254,17 @@ fn text(facts: &Facts) -> String {
     );
     line("", format!("  = {}", facts.unlimited_ledger));
     if !facts.largest_layers.is_empty() {
-        let _ = writeln!(text, "\nlargest layers");
+        let _ = writeln!(
+            text,
+            "\nlargest layers, their weights as stored, streamed and kept; computed in float32"
+        );
     }
     for layer in &facts.largest_layers {
         let _ = writeln!(
             text,
-            "{:>13}  {:<14} {:>5} piece{}  {}",
+            "{:>13} {:<8} {:<14} {:>5} piece{}  {}",
             Bytes(layer.weight_bytes).to_string(),
+            layer.stored,
             layer.operator,
             layer.panels,
             if layer.panels == 1 { " " } else { "s" },

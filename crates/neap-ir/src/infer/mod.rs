@@ -103,6 +103,11 @@ fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
             })
         }
         Op::Cast { to } => one(TensorType::new(*to, &o.get(0)?.shape)),
+        Op::Quantize { axis, to } => {
+            o.require(o.get(0)?.dtype == DType::F32, "takes float32")?;
+            one(quantized_type(o, *axis, *to, *to)?)
+        }
+        Op::Dequantize { axis } => one(quantized_type(o, *axis, o.get(0)?.dtype, DType::F32)?),
         Op::Conv(..)
         | Op::ConvTranspose { .. }
         | Op::Pool { .. }
@@ -161,6 +166,28 @@ fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
         | Op::Reorder
         | Op::GatherRows { .. } => movement::infer(op, o),
     }
+}
+
+/// Of a quantised tensor of type `stored`, or what is made of it.
+fn quantized_type(o: &Operands, axis: usize, stored: DType, to: DType) -> Inferred<TensorType> {
+    let (x, scale) = (o.get(0)?, o.get(1)?);
+    o.require(scale.dtype == DType::F32, "takes a float32 scale")?;
+    let is_known = matches!(
+        stored,
+        DType::I8 | DType::U8 | DType::I16 | DType::U16 | DType::I32
+    );
+    o.require(is_known, "takes integers of 8, 16 or 32 bits")?;
+    let along = |ty: &TensorType| {
+        ty.shape.len() <= 1 && (ty.elements() == 1 || Some(&ty.elements()) == x.shape.get(axis))
+    };
+    o.require(along(scale), "has a scale of another shape")?;
+    if let Some(Some(zero)) = o.inputs.get(2) {
+        o.require(
+            zero.dtype == stored && zero.elements() == scale.elements() && along(zero),
+            "has a zero point of another type or shape",
+        )?;
+    }
+    Ok(TensorType::new(to, &x.shape))
 }
 
 fn unary_type(unary: Unary, o: &Operands) -> Inferred<TensorType> {

@@ -5,6 +5,7 @@
 //! into pieces of about 64 KB; small tensors are one piece.
 
 mod binary;
+pub mod quantize; // to steps of a scale and back
 mod unary;
 
 pub use binary::{Binary, Operand, affine, binary};

@@ -59,6 +59,13 @@ pub enum Unary {
     },
     /// `x * clip(x/6 + 1/2, 0, 1)`
     HardSwish,
+    /// `(clip(round(x / scale) + zero, low, high) - zero) * scale`
+    Requantize {
+        scale: f32,
+        zero: f32,
+        low: f32,
+        high: f32,
+    },
     /// `x * tanh(softplus(x))`
     Mish,
     /// `ln(1 + e^x)`
@@ -110,6 +117,17 @@ impl From<Activation> for Unary {
             Activation::GeluTanh => Unary::GeluTanh,
             Activation::HardSigmoid { alpha, beta } => Unary::HardSigmoid { alpha, beta },
             Activation::HardSwish => Unary::HardSwish,
+            Activation::Requantize {
+                scale,
+                zero,
+                low,
+                high,
+            } => Unary::Requantize {
+                scale,
+                zero,
+                low,
+                high,
+            },
         }
     }
 }
@@ -260,6 +278,19 @@ unsafe fn unary_generic<S: Simd>(s: S, op: Unary, src: *const f32, dst: *mut f32
             let (sixth, half) = (s.splat(1.0 / 6.0), s.splat(0.5));
             each!(s, src, dst, len, |x| s
                 .mul(x, s.clamp(s.fma(sixth, x, half), zero, one)));
+        }
+        Unary::Requantize {
+            scale,
+            zero,
+            low,
+            high,
+        } => {
+            let (scale, zero) = (s.splat(scale), s.splat(zero));
+            let (low, high) = (s.splat(low), s.splat(high));
+            each!(s, src, dst, len, |x| {
+                let step = s.add(s.round(s.div(x, scale)), zero);
+                s.mul(s.sub(s.clamp(step, low, high), zero), scale)
+            });
         }
         Unary::Mish => each!(s, src, dst, len, |x| mish(s, x)),
         Unary::Softplus => each!(s, src, dst, len, |x| softplus(s, x)),

@@ -76,6 +76,15 @@ fn formula(op: Unary, x: f64) -> f64 {
         }
         Unary::HardSigmoid { alpha, beta } => (f(alpha) * x + f(beta)).clamp(0.0, 1.0),
         Unary::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
+        Unary::Requantize {
+            scale,
+            zero,
+            low,
+            high,
+        } => {
+            let step = (x / f(scale)).round_ties_even() + f(zero);
+            (step.clamp(f(low), f(high)) - f(zero)) * f(scale)
+        }
         Unary::Mish => x * softplus(x).tanh(),
         Unary::Softplus => softplus(x),
         Unary::Softsign => x / (1.0 + x.abs()),

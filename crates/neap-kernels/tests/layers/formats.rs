@@ -430,3 +430,46 @@ fn panels_that_do_not_fit_are_refused() {
         assert_eq!(done.is_ok(), fits);
     }
 }
+
+#[test]
+fn steps_of_numbers_and_back() {
+    use neap_kernels::elementwise::quantize::{
+        dequantize_i8, dequantize_u8, quantize_i8, quantize_u8,
+    };
+    use neap_kernels::elementwise::{Unary, unary};
+    let (scale, ends) = (0.037f32, [1e9, -1e9, 0.0, 0.0185, 0.0555, -0.0185]);
+    for len in [1, 15, 16, 17, 100] {
+        let x: Vec<f32> = numbers(len, 7)
+            .iter()
+            .map(|x| x * 8.0)
+            .chain(ends)
+            .collect();
+        for isa in isas() {
+            let step = |x: f32, zero: f32| (x / scale).round_ties_even() + zero;
+            let (mut unsigned, mut signed) = (vec![0u8; x.len()], vec![0i8; x.len()]);
+            quantize_u8(isa, &x, scale, 131.0, &mut unsigned);
+            quantize_i8(isa, &x, scale, -5.0, &mut signed);
+            let (mut from_u8, mut from_i8) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+            dequantize_u8(isa, &unsigned, scale, 131.0, &mut from_u8);
+            dequantize_i8(isa, &signed, scale, -5.0, &mut from_i8);
+            for (i, &x) in x.iter().enumerate() {
+                let want = step(x, 131.0).clamp(0.0, 255.0);
+                assert_eq!(f32::from(unsigned[i]), want, "{isa:?} {x}");
+                assert_eq!(from_u8[i].to_bits(), ((want - 131.0) * scale).to_bits());
+                let want = step(x, -5.0).clamp(-128.0, 127.0);
+                assert_eq!(f32::from(signed[i]), want, "{isa:?} {x}");
+                assert_eq!(from_i8[i].to_bits(), ((want + 5.0) * scale).to_bits());
+            }
+            let mut through = vec![0.0; x.len()];
+            let rounding = Unary::Requantize {
+                scale,
+                zero: 131.0,
+                low: 0.0,
+                high: 255.0,
+            };
+            unary(isa, &Threads(2), rounding, &x, &mut through).unwrap();
+            let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&through), bits(&from_u8), "{isa:?}");
+        }
+    }
+}

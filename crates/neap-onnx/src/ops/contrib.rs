@@ -1,5 +1,6 @@
 //! A few fused operators of onnxruntime that exporters write.
 
+use super::{qoperator, quantize};
 use crate::error::OnnxError;
 use crate::node::{Ctx, Outputs, one};
 use neap_ir::op::{Activation, Binary, Unary};
@@ -15,7 +16,10 @@ pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
         "Gelu" => one(c
             .input(0)
             .and_then(|x| c.unary(Unary::Activation(Activation::Gelu), x))),
-        _ => return None,
+        // Written in onnxruntime's domain for models of before the operators' opsets.
+        "QuantizeLinear" | "DequantizeLinear" => return quantize::lower(c, op),
+        "QLinearConv" => return qoperator::lower(c, op),
+        _ => return qoperator::contrib(c, op),
     })
 }
 

@@ -10,6 +10,7 @@ mod loss;
 mod movement;
 mod norm;
 mod pool;
+mod qoperator;
 mod quantize;
 mod recurrent;
 mod reduce;
@@ -37,6 +38,7 @@ pub(crate) fn lower(c: &mut Ctx, domain: &str) -> Outputs {
             attention::lower,
             recurrent::lower,
             quantize::lower,
+            qoperator::lower,
             loss::lower,
         ] {
             if let Some(outputs) = family(c, op) {

@@ -109,35 +109,179 @@ fn to_quantized(
     c.cast(result, dtype)
 }
 
+/// An axis, and scale and zero point along it.
+type AlongAxis = (usize, Vec<Option<ValueId>>);
+
+/// Scale and zero point as the typed operators take them: one element, or one for each place along the axis;
+/// `None` for blocks.
+fn along_axis(
+    c: &mut Ctx,
+    x: ValueId,
+    parameters: [Option<ValueId>; 2],
+) -> Result<Option<AlongAxis>, OnnxError> {
+    if c.size("block_size", 0)? > 0 {
+        return Ok(None);
+    }
+    let rank = c.rank(x);
+    let own_axis = c.int("axis", 1)?;
+    let mut axis = 0;
+    let mut flat = Vec::new();
+    for parameter in parameters {
+        let Some(parameter) = parameter else {
+            continue;
+        };
+        let own = c.shape(parameter);
+        if c.ty(parameter).elements() == 1 && own.len() <= 1 {
+            flat.push(Some(c.reshape(parameter, &[])?));
+            continue;
+        }
+        axis = c.axis(own_axis, rank)?;
+        if own != [c.shape(x)[axis]] {
+            let shape = c.shape(x);
+            return Err(c.bad(format!(
+                "a scale or zero point of shape {own:?} does not fit axis {axis} of {shape:?}"
+            )));
+        }
+        flat.push(Some(parameter));
+    }
+    Ok(Some((axis, flat)))
+}
+
 fn quantize(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let (x, scale) = (c.input(0)?, c.input(1)?);
-    let scale = per_axis(c, scale, x)?;
-    let zero_point = match c.optional(2) {
-        Some(zero_point) => Some(per_axis(c, zero_point, x)?),
-        None => None,
-    };
+    let zero_point = c.optional(2);
     let dtype = match (zero_point, c.int("output_dtype", 0)?) {
         (Some(zero_point), _) => c.dtype(zero_point),
         (None, 0) => DType::U8,
         (None, number) => c.element_type(number)?,
+    };
+    limits(c, dtype)?;
+    if let Some((axis, parameters)) = along_axis(c, x, [Some(scale), zero_point])? {
+        return quantize_along(c, x, axis, &parameters, dtype);
+    }
+    let scale = per_axis(c, scale, x)?;
+    let zero_point = match zero_point {
+        Some(zero_point) => Some(per_axis(c, zero_point, x)?),
+        None => None,
     };
     let x = c.cast(x, DType::F32)?;
     let scale = c.cast(scale, DType::F32)?;
     to_quantized(c, x, scale, zero_point, dtype)
 }
 
+/// QuantizeLinear with scale and zero point as [`along_axis`] gives them.
+fn quantize_along(
+    c: &mut Ctx,
+    x: ValueId,
+    axis: usize,
+    parameters: &[Option<ValueId>],
+    to: DType,
+) -> Result<ValueId, OnnxError> {
+    let mut inputs = vec![Some(c.cast(x, DType::F32)?)];
+    inputs.extend_from_slice(parameters);
+    if let Some(scale) = parameters[0] {
+        inputs[1] = Some(c.cast(scale, DType::F32)?);
+    }
+    c.emit_optional(Op::Quantize { axis, to }, &inputs)
+}
+
+/// Whether the typed operator takes integers of that type.
+fn is_step(dtype: DType) -> bool {
+    matches!(
+        dtype,
+        DType::I8 | DType::U8 | DType::I16 | DType::U16 | DType::I32
+    )
+}
+
 fn dequantize(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let (x, scale) = (c.input(0)?, c.input(1)?);
     let dtype = c.dtype(scale);
+    let zero_point = c.optional(2);
+    let typed = is_step(c.dtype(x)) && zero_point.is_none_or(|z| c.dtype(z) == c.dtype(x));
+    if typed && let Some((axis, parameters)) = along_axis(c, x, [Some(scale), zero_point])? {
+        let value = dequantize_along(c, x, axis, &parameters)?;
+        return c.cast(value, dtype);
+    }
     let scale = per_axis(c, scale, x)?;
     let scale = c.cast(scale, DType::F32)?;
-    let zero_point = match c.optional(2) {
+    let zero_point = match zero_point {
         Some(zero_point) => Some(per_axis(c, zero_point, x)?),
         None => None,
     };
     let value = centred(c, x, zero_point, DType::F32)?;
     let result = c.binary(Binary::Mul, value, scale)?;
     c.cast(result, dtype)
+}
+
+/// DequantizeLinear with scale and zero point as [`along_axis`] gives them.
+fn dequantize_along(
+    c: &mut Ctx,
+    x: ValueId,
+    axis: usize,
+    parameters: &[Option<ValueId>],
+) -> Result<ValueId, OnnxError> {
+    let mut inputs = vec![Some(x)];
+    inputs.extend_from_slice(parameters);
+    if let Some(scale) = parameters[0] {
+        inputs[1] = Some(c.cast(scale, DType::F32)?);
+    }
+    c.emit_optional(Op::Dequantize { axis }, &inputs)
+}
+
+/// A tensor and its steps, each one number or one for each place along `axis`.
+#[derive(Clone, Copy)]
+pub(super) struct Quantized {
+    pub x: ValueId,
+    pub scale: ValueId,
+    pub zero: Option<ValueId>,
+    pub axis: usize,
+}
+
+impl Quantized {
+    /// The tensor as `f32`.
+    pub(super) fn value(self, c: &mut Ctx) -> Result<ValueId, OnnxError> {
+        let (axis, parameters) = self.parameters(c, self.x)?;
+        dequantize_along(c, self.x, axis, &parameters)
+    }
+
+    /// `y` in these steps; `x` is not looked at.
+    pub(super) fn steps_of(self, c: &mut Ctx, y: ValueId) -> Result<ValueId, OnnxError> {
+        let to = self.zero.map_or(DType::U8, |zero| c.dtype(zero));
+        limits(c, to)?;
+        let (axis, parameters) = self.parameters(c, y)?;
+        quantize_along(c, y, axis, &parameters, to)
+    }
+
+    fn parameters(self, c: &mut Ctx, of: ValueId) -> Result<AlongAxis, OnnxError> {
+        let shape = c.shape(of);
+        let count = shape.get(self.axis).copied().unwrap_or(1);
+        let mut parameters = Vec::new();
+        let given = [Some(self.scale), self.zero];
+        let longest = given.iter().flatten().map(|&v| c.ty(v).elements()).max();
+        for value in given.into_iter().flatten() {
+            let elements = c.ty(value).elements();
+            if elements != 1 && elements != count {
+                return Err(c.bad(format!(
+                    "{elements} scales or zero points do not fit axis {} of {shape:?}",
+                    self.axis
+                )));
+            }
+            // A zero point may serve all scales.
+            let wanted = if longest == Some(1) {
+                vec![]
+            } else {
+                vec![count]
+            };
+            let flat = if elements == 1 {
+                vec![]
+            } else {
+                vec![elements]
+            };
+            let value = c.reshape(value, &flat)?;
+            parameters.push(Some(c.expand(value, &wanted)?));
+        }
+        Ok((self.axis, parameters))
+    }
 }
 
 /// `x - zero_point` in a wider type. The difference of int32 values is taken before rounding to f32.
@@ -156,9 +300,14 @@ fn centred(
     c.cast(difference, to)
 }
 
-/// Scale and zero point from the tensor's own range, as the operator's definition spells it out.
 fn dynamic_quantize(c: &mut Ctx) -> Outputs {
     let x = c.input(0)?;
+    let y = dynamic_steps(c, x)?;
+    Ok(vec![Some(y.x), Some(y.scale), y.zero])
+}
+
+/// Scale and zero point from the tensor's own range, as the operator's definition spells it out.
+pub(super) fn dynamic_steps(c: &mut Ctx, x: ValueId) -> Result<Quantized, OnnxError> {
     let zero = c.scalar(DType::F32, 0.0)?;
     let steps = c.scalar(DType::F32, 255.0)?;
     let axes: Vec<usize> = (0..c.rank(x)).collect();
@@ -187,8 +336,14 @@ fn dynamic_quantize(c: &mut Ctx) -> Outputs {
     let offset = c.emit(clip, &[offset])?;
     let offset = c.unary(Unary::Round, offset)?;
     let zero_point = c.cast(offset, DType::U8)?;
-    let y = to_quantized(c, x, scale, Some(zero_point), DType::U8)?;
-    Ok(vec![Some(y), Some(scale), Some(zero_point)])
+    let parameters = [Some(scale), Some(zero_point)];
+    let y = quantize_along(c, x, 0, &parameters, DType::U8)?;
+    Ok(Quantized {
+        x: y,
+        scale,
+        zero: Some(zero_point),
+        axis: 0,
+    })
 }
 
 /// A zero point of a matrix: one number, or one per row (`a`) or column (`b`).
@@ -223,31 +378,67 @@ fn integer_product(
     c.emit(Op::MatMul, &[a, b])
 }
 
+/// Products of 8-bit integers whose sums an `f32` holds exactly, whatever the integers.
+const EXACT_PRODUCTS: usize = (1 << 24) / (255 * 255);
+
+/// Whether a product of integers may be computed in `f32`: its sums are exact there, or it is one of a large matrix in the
+/// model's file, which is to stay as it is stored. Sums beyond 2^24 are then rounded as their cast to `f32` would round
+/// them, or a few times so.
+pub(super) fn in_floats(c: &Ctx, terms: usize, weights: ValueId) -> bool {
+    terms <= EXACT_PRODUCTS || c.is_stored(weights)
+}
+
 fn matmul_integer(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let (a, b) = (c.input(0)?, c.input(1)?);
+    let (a_zero, b_zero) = (c.optional(2), c.optional(3));
+    let terms = c.shape(a).last().copied().unwrap_or(1);
+    let single = |c: &Ctx, v: Option<ValueId>| v.is_none_or(|v| c.ty(v).elements() == 1);
+    let b_rank = c.rank(b);
+    let columns = b_zero.is_none_or(|v| c.ty(v).elements() == 1 || c.rank(v) == 1);
+    if single(c, a_zero) && columns && b_rank >= 2 && in_floats(c, terms, b) {
+        let scale = c.scalar(DType::F32, 1.0)?;
+        let whole = |x, zero, axis| Quantized {
+            x,
+            scale,
+            zero,
+            axis,
+        };
+        let a = whole(a, a_zero, 0).value(c)?;
+        let b = whole(b, b_zero, b_rank - 1).value(c)?;
+        let product = c.emit(Op::MatMul, &[a, b])?;
+        return c.cast(product, DType::I32);
+    }
     integer_product(c, (a, c.optional(2)), (b, c.optional(3)))
 }
 
 fn qlinear_matmul(c: &mut Ctx) -> Result<ValueId, OnnxError> {
-    let (a, a_scale, a_zero) = (c.input(0)?, c.input(1)?, c.input(2)?);
-    let (b, b_scale, b_zero) = (c.input(3)?, c.input(4)?, c.input(5)?);
-    let (y_scale, y_zero) = (c.input(6)?, c.input(7)?);
-    for scale in [a_scale, b_scale, y_scale, y_zero] {
-        if c.ty(scale).elements() != 1 {
-            return Err(c.unsupported("a scale per row or column"));
+    let quantized = |c: &Ctx, at: usize, axis: usize| -> Result<Quantized, OnnxError> {
+        Ok(Quantized {
+            x: c.input(at)?,
+            scale: c.input(at + 1)?,
+            zero: Some(c.input(at + 2)?),
+            axis,
+        })
+    };
+    let (a, b) = (c.input(0)?, c.input(3)?);
+    let (a_rank, b_rank) = (c.rank(a), c.rank(b));
+    let a = quantized(c, 0, a_rank.saturating_sub(2))?;
+    let b = quantized(c, 3, b_rank.saturating_sub(1))?;
+    for scale in [a.scale, b.scale] {
+        if c.rank(scale) > 1 {
+            return Err(c.unsupported("scales of more than one dimension"));
         }
     }
-    let product = integer_product(c, (a, Some(a_zero)), (b, Some(b_zero)))?;
-    let product = c.cast(product, DType::F32)?;
-    let mut scales = [a_scale, b_scale, y_scale, y_zero];
-    for scale in &mut scales {
-        *scale = c.reshape(*scale, &[])?;
+    let y = Quantized {
+        x: a.x,
+        scale: c.input(6)?,
+        zero: Some(c.input(7)?),
+        axis: 0,
+    };
+    if c.ty(y.scale).elements() != 1 {
+        return Err(c.unsupported("a scale per row or column"));
     }
-    let [a_scale, b_scale, y_scale, y_zero] = scales;
-    let (a_scale, b_scale) = (c.cast(a_scale, DType::F32)?, c.cast(b_scale, DType::F32)?);
-    let y_scale = c.cast(y_scale, DType::F32)?;
-    let scale = c.binary(Binary::Mul, a_scale, b_scale)?;
-    let value = c.binary(Binary::Mul, product, scale)?;
-    let dtype = c.dtype(y_zero);
-    to_quantized(c, value, y_scale, Some(y_zero), dtype)
+    let (a, b) = (a.value(c)?, b.value(c)?);
+    let product = c.emit(Op::MatMul, &[a, b])?;
+    y.steps_of(c, product)
 }

@@ -3,6 +3,7 @@
 pub(crate) mod binary;
 pub(crate) mod cast;
 pub(crate) mod math;
+pub(crate) mod quantize;
 pub(crate) mod select;
 pub(crate) mod unary;
 pub(crate) mod vector;

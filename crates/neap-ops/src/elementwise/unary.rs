@@ -176,6 +176,16 @@ pub(crate) fn activate(activation: Activation, x: f64) -> f64 {
         }
         Activation::HardSigmoid { alpha, beta } => relu_like(x, alpha, beta),
         Activation::HardSwish => x * clamp(x / 6.0 + 0.5, 0.0, 1.0),
+        Activation::Requantize {
+            scale,
+            zero,
+            low,
+            high,
+        } => {
+            let (scale, zero) = (f64::from(scale), f64::from(zero));
+            let step = (x / scale).round_ties_even() + zero;
+            (clamp(step, low.into(), high.into()) - zero) * scale
+        }
         Activation::Tanh => x.tanh(),
     }
 }

@@ -169,12 +169,12 @@ fn reference(
             return Some(one(Op::Gather { axis: 0 }, &[constant(rows), x]));
         }
         (Op::PanelConv(conv), Some(Recipe::Conv { weight, affine, .. })) => {
-            let w = constant(weight);
+            let w = &centred(constant(weight), affine, 0);
             let y = convolve(x, w, &conv.window, conv.groups, affine);
             (y, conv.epilogue)
         }
         (Op::PanelDepthwise(conv), Some(Recipe::Depthwise { weight, affine, .. })) => {
-            let w = constant(weight);
+            let w = &centred(constant(weight), affine, 0);
             let y = convolve(x, w, &conv.window, conv.channels, affine);
             (y, conv.epilogue)
         }
@@ -187,7 +187,7 @@ fn reference(
                 ..
             }),
         ) => {
-            let mut w = constant(weight).clone();
+            let mut w = centred(constant(weight), affine, usize::from(!transposed));
             if *transposed {
                 w = one(Op::Transpose { perm: vec![1, 0] }, &[&w]);
             }
@@ -220,11 +220,23 @@ fn chain(
         let recipe = layer.has_weights().then(|| weights.next().expect("there"));
         let (result, epilogue) = match (layer, recipe) {
             (BandLayer::Conv(conv), Some(Recipe::Conv { weight, affine, .. })) => (
-                convolve(&y, constant(weight), &conv.window, conv.groups, affine),
+                convolve(
+                    &y,
+                    &centred(constant(weight), affine, 0),
+                    &conv.window,
+                    conv.groups,
+                    affine,
+                ),
                 conv.epilogue,
             ),
             (BandLayer::Depthwise(conv), Some(Recipe::Depthwise { weight, affine, .. })) => (
-                convolve(&y, constant(weight), &conv.window, conv.channels, affine),
+                convolve(
+                    &y,
+                    &centred(constant(weight), affine, 0),
+                    &conv.window,
+                    conv.channels,
+                    affine,
+                ),
                 conv.epilogue,
             ),
             (BandLayer::Pool { .. }, None) => {
@@ -240,6 +252,19 @@ fn chain(
         y = finish(result, epilogue, residual);
     }
     y
+}
+
+/// Weights as `f32`, less the zero points of their output channels, which lie along `axis`.
+fn centred(weights: &Literal, affine: &Affine, axis: usize) -> Literal {
+    let Some(zero) = &affine.zero else {
+        return weights.clone();
+    };
+    let inner: usize = weights.shape()[axis + 1..].iter().product();
+    let steps = weights.to_i64_vec().expect("integers");
+    let data: Vec<f32> = (steps.iter().enumerate())
+        .map(|(i, &step)| step as f32 - zero[i / inner % zero.len()])
+        .collect();
+    Literal::from_f32(weights.shape(), &data)
 }
 
 fn convolve(

@@ -9,4 +9,5 @@ mod fusions;
 mod interpret;
 mod lower;
 mod order;
+mod quantized;
 mod random;

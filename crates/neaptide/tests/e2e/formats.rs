@@ -2,9 +2,12 @@
 
 use crate::build::{Net, square};
 use crate::instruction_sets::{inputs_of, run};
+use crate::nets::{difference, evaluate};
 use half::{bf16, f16};
 use neap_ir::op::{Activation, Op};
-use neap_ir::{ByteRange, Const, ConstId, DType, FileId, Graph, Literal, SourceFile, TensorType};
+use neap_ir::{
+    ByteRange, Const, ConstId, DType, FileId, Graph, Literal, Node, SourceFile, TensorType, ValueId,
+};
 use neap_kernels::simd::Isa;
 use neaptide::{Budget, Model, OpenOptions, RunOptions, WeightFormats};
 use std::path::{Path, PathBuf};
@@ -92,6 +95,158 @@ fn rounded(mut graph: Graph, half: DType, stored: DType, path: PathBuf) -> Graph
     std::fs::write(&path, file).expect("written");
     graph.files = vec![SourceFile::At(path.display().to_string())];
     graph
+}
+
+/// The graph with its large weights in 8 bits, signed with a scale for each output channel or unsigned with one scale
+/// and zero point for all, stored in a file behind a DequantizeLinear.
+fn quantized(mut graph: Graph, path: PathBuf) -> Graph {
+    let mut file = Vec::new();
+    for value in (0..graph.values.len() as u32).map(ValueId) {
+        let Some(Const::Inline(literal)) = graph.constant(value).cloned() else {
+            continue;
+        };
+        let Some(floats) = literal.as_f32().filter(|f| f.len() > 1000) else {
+            continue;
+        };
+        let reader = graph.nodes.iter().find(|n| n.inputs.contains(&Some(value)));
+        let axis = match &reader.expect("weights are read").op {
+            Op::MatMul => Some(1),
+            Op::Gather { .. } => None,
+            // One scale for all.
+            Op::Conv(_, groups) if *groups > 1 => None,
+            _ => Some(0),
+        };
+        let shape = literal.shape().to_vec();
+        let inner: usize = axis.map_or(1, |axis| shape[axis + 1..].iter().product());
+        let channels = axis.map_or(1, |axis| shape[axis]);
+        let channel = |i: usize| i / inner % channels;
+        let mut scales = vec![0f32; channels];
+        for (i, x) in floats.iter().enumerate() {
+            let scale = &mut scales[channel(i)];
+            *scale = scale.max(x.abs() / 127.0);
+        }
+        let (dtype, zero) = if axis.is_some() {
+            (DType::I8, 0)
+        } else {
+            (DType::U8, 131)
+        };
+        let offset = file.len() as u64;
+        file.extend(floats.iter().enumerate().map(|(i, x)| {
+            let step = (x / scales[channel(i)]).round() as i32 + zero;
+            if dtype == DType::I8 {
+                step as i8 as u8
+            } else {
+                step.clamp(0, 255) as u8
+            }
+        }));
+        let data = Const::Stored {
+            range: ByteRange {
+                file: FileId(0),
+                offset,
+                bytes: floats.len() as u64,
+            },
+            stored_dtype: dtype,
+        };
+        let steps = graph.add_const("steps", TensorType::new(dtype, &shape), data);
+        let scale = graph.add_literal("scale", Literal::from_f32(&[channels], &scales));
+        let mut inputs = vec![Some(steps), Some(scale)];
+        if dtype == DType::U8 {
+            let zero = Literal::from_bytes(dtype, &[1], &[zero as u8]).expect("one byte");
+            inputs.push(Some(graph.add_literal("zero", zero)));
+        }
+        graph.values[value.index()].constant = None;
+        let node = Node {
+            name: format!("dequantize {}", value.0),
+            op: Op::Dequantize {
+                axis: axis.unwrap_or(0),
+            },
+            inputs,
+            outputs: vec![Some(value)],
+            panels: None,
+        };
+        graph.nodes.insert(0, node);
+    }
+    std::fs::write(&path, file).expect("written");
+    graph.files = vec![SourceFile::At(path.display().to_string())];
+    graph
+}
+
+/// The graph with the constants of its files in memory.
+fn with_constants_read(mut graph: Graph) -> Graph {
+    let SourceFile::At(path) = &graph.files[0] else {
+        panic!("a file")
+    };
+    let file = std::fs::read(path).expect("readable");
+    for value in (0..graph.values.len() as u32).map(ValueId) {
+        let Some(ConstId(index)) = graph.value(value).constant else {
+            continue;
+        };
+        if let Const::Stored { range, .. } = &graph.consts[index as usize] {
+            let bytes = &file[range.offset as usize..][..range.bytes as usize];
+            let ty = graph.ty(value);
+            let literal = Literal::from_bytes(ty.dtype, &ty.shape, bytes).expect("fits");
+            graph.consts[index as usize] = Const::Inline(literal);
+        }
+    }
+    graph
+}
+
+fn packed(graph: &Graph, path: PathBuf, weights: WeightFormats) -> PathBuf {
+    let options = OpenOptions {
+        weights,
+        ..OpenOptions::default()
+    };
+    neaptide::pack_graph(graph.clone(), &path, &options, &mut |_| {}).expect("packs");
+    path
+}
+
+#[test]
+fn eight_bits_stay_eight_bits_and_give_the_results_of_their_numbers() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for graph in [images(), sequence()] {
+        let graph = quantized(graph, folder.path().join("steps.bin"));
+        graph.check().expect("sound");
+        let inputs = match graph.ty(graph.inputs[0]).dtype {
+            DType::I64 => vec![Literal::from_i64(
+                &[10],
+                &[0, 5, -1, 7, 2999, 4, 4, 1, -3000, 2],
+            )],
+            _ => inputs_of(&graph),
+        };
+        let want = evaluate(&with_constants_read(graph.clone()), &inputs);
+        let at = |name: &str| folder.path().join(name);
+        let stored = packed(&graph, at("stored.neap"), WeightFormats::Exact);
+        let widened = packed(&graph, at("widened.neap"), WeightFormats::Widened);
+        for isa in Isa::available() {
+            let options = RunOptions {
+                isa,
+                exact: true,
+                threads: 2,
+                ..RunOptions::default()
+            };
+            let (expected, _) = run(&widened, &options, &inputs);
+            let off = difference(&want, &expected);
+            assert!(off <= 1e-4, "{isa:?}: off by {off} of the outputs' range");
+            let [file, resident, smallest] = sizes(&stored, &options);
+            let [wide_file, wide_resident, wide_smallest] = sizes(&widened, &options);
+            assert!(file * 5 < wide_file * 3, "{file} of {wide_file}");
+            assert!(
+                resident * 3 < wide_resident * 2,
+                "{resident} {wide_resident}"
+            );
+            // Where rows of a table need most, both tables have 8 bits.
+            assert!(smallest <= wide_smallest, "{smallest} {wide_smallest}");
+            let small = RunOptions {
+                budget: Budget::Bytes(smallest_budget(&stored, &options) + (1 << 18)),
+                ..options.clone()
+            };
+            let (free, _) = run(&stored, &options, &inputs);
+            let (small, streams) = run(&stored, &small, &inputs);
+            assert!(streams, "the budget is too large to test anything");
+            assert!(free == expected, "{isa:?}: other bits");
+            assert!(small == expected, "{isa:?}: other bits in a small budget");
+        }
+    }
 }
 
 /// What a packed model takes: its file, and the plan's memory with everything resident and in the smallest budget.

@@ -1,0 +1,201 @@
+//! Quantised models: weights stay in 8 bits, and steps between layers need no tensors of their own.
+
+use crate::build::{Net, square};
+use crate::lower::{nodes, steps};
+use neap_ir::op::{Activation, Binary, Op, Pool, Unary};
+use neap_ir::panel::{PanelElement, PanelScales};
+use neap_ir::recipe::PackedForm;
+use neap_ir::{DType, Literal, ValueId};
+use neap_rewrite::Lowered;
+
+fn bytes(net: &mut Net, dtype: DType, shape: &[usize]) -> ValueId {
+    let count = shape.iter().product();
+    let data: Vec<u8> = (0..count).map(|_| net.random.below(256) as u8).collect();
+    let literal = Literal::from_bytes(dtype, shape, &data).expect("fits");
+    net.graph.add_literal("steps", literal)
+}
+
+fn byte(net: &mut Net, dtype: DType, step: u8) -> ValueId {
+    let literal = Literal::from_bytes(dtype, &[], &[step]).expect("fits");
+    net.graph.add_literal("zero", literal)
+}
+
+fn dequantize(net: &mut Net, axis: usize, inputs: &[ValueId]) -> ValueId {
+    net.op(Op::Dequantize { axis }, inputs)
+}
+
+/// To 0.05-wide steps of unsigned bytes around 120, `between`, and back.
+fn through_steps(
+    net: &mut Net,
+    x: ValueId,
+    between: impl Fn(&mut Net, ValueId) -> ValueId,
+) -> ValueId {
+    let (scale, zero) = (net.scalar(0.05), byte(net, DType::U8, 120));
+    let to = DType::U8;
+    let q = net.op(Op::Quantize { axis: 0, to }, &[x, scale, zero]);
+    let moved = between(net, q);
+    dequantize(net, 0, &[moved, scale, zero])
+}
+
+fn elements(lowered: &Lowered) -> Vec<(PanelElement, PanelScales)> {
+    let packed = lowered.program.packed.iter();
+    packed
+        .filter_map(|p| match p.form {
+            PackedForm::Panels { format, .. } => Some((format.element, format.scales)),
+            PackedForm::Raw => None,
+        })
+        .collect()
+}
+
+const EIGHT_BITS: (PanelElement, PanelScales) = (PanelElement::I8, PanelScales::PerChannelWithZero);
+
+#[test]
+fn dequantised_weights_stay_as_they_are_stored() {
+    let mut net = Net::new();
+    let x = net.input(&[1, 16, 6, 6]);
+    let w = bytes(&mut net, DType::I8, &[20, 16, 3, 3]);
+    let scales = net.weight(&[20], 0.01);
+    let w = dequantize(&mut net, 0, &[w, scales]);
+    let y = net.op(Op::Conv(square(3, 1), 1), &[x, w]);
+    let y = net.batch_norm(y);
+    let y = net.reshape(y, &[20, 36]);
+    // One scale for all, behind a transpose.
+    let w = bytes(&mut net, DType::U8, &[24, 36]);
+    let (scale, zero) = (net.scalar(0.02), byte(&mut net, DType::U8, 99));
+    let w = dequantize(&mut net, 0, &[w, scale, zero]);
+    let w = net.transpose(w, &[1, 0]);
+    let y = net.op(Op::MatMul, &[y, w]);
+    net.output(y);
+    let lowered = net.lower();
+    assert_eq!(elements(&lowered), [EIGHT_BITS; 2]);
+    assert!(!nodes(&lowered).contains(&"DequantizeLinear"));
+}
+
+#[test]
+fn scales_along_sums_are_left_to_the_operator() {
+    let mut net = Net::new();
+    let x = net.input(&[4, 24]);
+    let w = bytes(&mut net, DType::I8, &[24, 20]);
+    let scales = net.weight(&[24], 0.01);
+    let w = dequantize(&mut net, 0, &[w, scales]);
+    let y = net.op(Op::MatMul, &[x, w]);
+    net.output(y);
+    let lowered = net.lower();
+    assert_eq!(steps(&lowered), ["DequantizeLinear", "MatMul"]);
+}
+
+#[test]
+fn casts_times_scales_are_weights_too() {
+    for zero in [None, Some(7.0)] {
+        let mut net = Net::new();
+        let x = net.input(&[4, 24]);
+        let w = bytes(&mut net, DType::I8, &[24, 20]);
+        let mut w = net.op(Op::Cast { to: DType::F32 }, &[w]);
+        if let Some(zero) = zero {
+            let zero = net.floats(&[20], &[zero; 20]);
+            w = net.binary(Binary::Sub, w, zero);
+        }
+        let scales = net.weight(&[1, 20], 0.01);
+        let w = net.mul(w, scales);
+        let y = net.op(Op::MatMul, &[x, w]);
+        net.output(y);
+        let lowered = net.lower();
+        assert_eq!(elements(&lowered), [EIGHT_BITS]);
+        assert_eq!(steps(&lowered), ["PanelLinear"]);
+    }
+}
+
+#[test]
+fn steps_between_layers_are_an_activation() {
+    let mut net = Net::new();
+    let x = net.input(&[1, 16, 8, 8]);
+    let y = net.conv(x, 16, 3, 1);
+    let y = net.relu(y);
+    let y = through_steps(&mut net, y, |net, q| {
+        let kind = Pool::Max {
+            column_major: false,
+        };
+        let pool = Op::Pool {
+            kind,
+            window: square(2, 2),
+            output_spatial: vec![4, 4],
+        };
+        net.op(pool, &[q])
+    });
+    let y = net.conv(y, 32, 1, 1);
+    net.output(y);
+    let lowered = net.lower();
+    let names = steps(&lowered);
+    assert_eq!(
+        names[1..4],
+        ["PanelConv", "MaxPool", "PanelConv"],
+        "{names:?}"
+    );
+    let conv = lowered
+        .program
+        .graph
+        .nodes
+        .iter()
+        .find_map(|n| match &n.op {
+            Op::PanelConv(conv) => Some(conv.epilogue.activation),
+            _ => None,
+        });
+    // Relu keeps the steps from the zero point on.
+    let expected = Activation::Requantize {
+        scale: 0.05,
+        zero: 120.0,
+        low: 120.0,
+        high: 255.0,
+    };
+    assert_eq!(conv, Some(expected));
+}
+
+#[test]
+fn other_readers_of_steps_keep_them() {
+    // Another scale behind, an output between, and a function of the steps.
+    for case in 0..3 {
+        let mut net = Net::new();
+        let x = net.input(&[1, 16, 4, 4]);
+        let (scale, zero) = (net.scalar(0.05), byte(&mut net, DType::U8, 120));
+        let to = DType::U8;
+        let q = net.op(Op::Quantize { axis: 0, to }, &[x, scale, zero]);
+        let behind = if case == 0 { net.scalar(0.1) } else { scale };
+        let y = dequantize(&mut net, 0, &[q, behind, zero]);
+        if case == 1 {
+            net.output(q);
+        }
+        if case == 2 {
+            let other = net.op(Op::Cast { to: DType::F32 }, &[q]);
+            net.output(other);
+        }
+        let y = net.unary(Unary::Abs, y);
+        net.output(y);
+        let lowered = net.lower();
+        assert!(nodes(&lowered).contains(&"QuantizeLinear"), "case {case}");
+    }
+}
+
+#[test]
+fn sums_of_integers_are_not_cast_to_and_fro() {
+    let mut net = Net::new();
+    let x = net.input(&[4, 24]);
+    let (scale, zero, one) = (
+        net.scalar(0.05),
+        byte(&mut net, DType::U8, 120),
+        net.scalar(1.0),
+    );
+    let to = DType::U8;
+    let q = net.op(Op::Quantize { axis: 0, to }, &[x, scale, zero]);
+    let a = dequantize(&mut net, 0, &[q, one, zero]);
+    let w = bytes(&mut net, DType::I8, &[24, 20]);
+    let w = dequantize(&mut net, 0, &[w, one]);
+    let y = net.op(Op::MatMul, &[a, w]);
+    let y = net.op(Op::Cast { to: DType::I32 }, &[y]);
+    let y = net.op(Op::Cast { to: DType::F32 }, &[y]);
+    let y = net.mul(y, scale);
+    net.output(y);
+    let lowered = net.lower();
+    let expected = ["QuantizeLinear", "DequantizeLinear", "PanelLinear", "Mul"];
+    assert_eq!(steps(&lowered), expected);
+    assert_eq!(elements(&lowered), [EIGHT_BITS]);
+}
