@@ -15,6 +15,7 @@ use std::collections::HashSet;
 use neap_plan::{BLOCK_BYTES, ByteRange, PanelRange, StepRange, StepSpec, Workload};
 
 use crate::layout::{Block, Layouts, StaticLayout, allocate};
+use crate::shared::Stay;
 
 /// What a tight base layout keeps free for weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,8 @@ pub struct BaseLayout {
     pub reserved: Option<Vec<u64>>,
     /// Buffers and workspaces, by begin.
     pub fixed: Vec<Fixed>,
+    /// Shared weights that stay for part of a run, and so lie still, too.
+    pub stays: Vec<Stay>,
     /// Some steps compute with the same panels.
     pub shares_weights: bool,
     /// One past the highest byte of buffers and workspaces.
@@ -181,11 +184,26 @@ impl BaseLayout {
             buffers: buffers.to_vec(),
             workspaces: workspaces.to_vec(),
             reserved: (reserve == Reserve::SmallestSlices).then(|| spots.to_vec()),
+            stays: Vec::new(),
             shares_weights: shares_weights(w),
             fixed_bytes,
             needed_bytes: layout.high_water_bytes.max(fixed_bytes),
             gaps: gaps(w.steps.len(), &fixed),
             fixed,
+        }
+    }
+
+    /// The same with weights that stay for part of a run, which overlap nothing on it.
+    pub fn with_stays(&self, steps: usize, stays: Vec<Stay>) -> BaseLayout {
+        let mut still: Vec<Fixed> = self.fixed.clone();
+        still.extend(stays.iter().map(Stay::rectangle));
+        still.sort_by_key(|f| f.live.begin);
+        BaseLayout {
+            gaps: gaps(steps, &still),
+            stays,
+            // Places for the smallest slices may be taken.
+            reserved: None,
+            ..self.clone()
         }
     }
 

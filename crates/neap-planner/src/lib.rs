@@ -23,6 +23,7 @@ pub mod placement;
 mod preload;
 mod random;
 mod schedule;
+mod shared;
 mod spill;
 mod transition;
 

@@ -9,6 +9,7 @@
 use neap_plan::{BLOCK_BYTES, ByteRange, PanelRange, StepId, Workload};
 
 use crate::base_layout::{BaseLayout, Tables, prefers_rows, whole_weights};
+use crate::shared::Stay;
 
 /// One slice of a step (or the whole of it).
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,8 @@ pub struct Unit {
     pub fallback: Option<u64>,
     /// It is resident in every plan (a table under [`Tables::Resident`]).
     pub resident: bool,
+    /// It stays for part of a run, at this offset ([`BaseLayout::stays`]).
+    pub stays_at: Option<u64>,
 }
 
 /// Which of a step's weights a [`Want`] is.
@@ -127,6 +130,7 @@ impl Schedule {
             out: std::mem::take(self),
             gaps: Vec::new(),
             gathers: false,
+            stays: vec![None; base_layout.stays.len()],
         };
         let fits = (0..w.steps.len()).all(|step| {
             builder.step(step, arena_bytes).is_some() && builder.out.slices.len() <= most_slices
@@ -196,6 +200,7 @@ impl Schedule {
             out: Schedule::default(),
             gaps: Vec::new(),
             gathers: false,
+            stays: vec![None; base_layout.stays.len()],
         };
         for step in 0..w.steps.len() {
             let panels = w.steps[step].panels.map_or(0, |p| p.panels);
@@ -216,17 +221,30 @@ struct Builder<'a> {
     gaps: Vec<ByteRange>,
     /// The last unit belongs to steps in one piece, so that more may travel with it.
     gathers: bool,
+    /// By stay of the base_layout: the unit, once there is one.
+    stays: Vec<Option<u32>>,
 }
 
 impl Builder<'_> {
     fn step(&mut self, step: usize, arena_bytes: u64) -> Option<()> {
         let spec = &self.w.steps[step];
-        let whole: Vec<ByteRange> = whole_weights(
+        let mut whole: Vec<ByteRange> = whole_weights(
             spec,
             self.base_layout.reads_rows[step],
             self.base_layout.tables,
         )
         .collect();
+        if !self.base_layout.stays.is_empty() {
+            // Those that stay need no place of the step's.
+            for range in &mut whole {
+                if self.stay_of(step, *range).is_some() {
+                    *range = ByteRange::new(0, 0);
+                }
+            }
+        }
+        let panels = spec
+            .panels
+            .filter(|p| self.stay_of(step, p.file_range(p.all())).is_none());
         if whole.is_empty() && spec.panels.is_none() {
             self.emit(step, 1, &[], &[]);
             return Some(());
@@ -236,9 +254,10 @@ impl Builder<'_> {
         let fallback = self.place_whole(&whole);
         let room = self.gaps.iter().copied().max_by_key(|g| g.len());
         if let Some(fallback) = fallback {
-            match (spec.panels, room) {
+            match (panels, room) {
                 (None, _) => {
-                    self.emit(step, 1, &fallback, &[]);
+                    let all = spec.panels.map_or(1, |p| p.panels);
+                    self.emit(step, all, &fallback, &[]);
                     return Some(());
                 }
                 (Some(p), Some(room)) => {
@@ -389,8 +408,49 @@ impl Builder<'_> {
         }
     }
 
+    /// Which of the ground's stays the weights are.
+    fn stay_of(&self, step: usize, file: ByteRange) -> Option<usize> {
+        let blocks = file.to_blocks();
+        let is_there = |stay: &Stay| stay.file == blocks && stay.live.contains(step as u32);
+        self.base_layout.stays.iter().position(is_there)
+    }
+
+    /// Adds a want for weights that stay: to their unit, from its first use to its last.
+    fn want_stay(&mut self, stay: usize, kind: Kind, file: ByteRange, new: Unit) {
+        let (first, last) = (new.first, new.last);
+        let unit = match self.stays[stay] {
+            Some(unit) => {
+                self.out.units[unit as usize].last = last;
+                unit
+            }
+            None => {
+                let unit = self.out.units.len() as u32;
+                self.stays[stay] = Some(unit);
+                self.gathers = false;
+                self.out.units.push(Unit {
+                    stays_at: Some(self.base_layout.stays[stay].offset),
+                    pinned: None,
+                    fallback: None,
+                    ..new
+                });
+                unit
+            }
+        };
+        self.out.wants.push(Want {
+            kind,
+            first,
+            last,
+            file,
+            unit,
+        });
+    }
+
     /// Adds a want, to the last unit where it continues that unit's bytes, to a new one otherwise.
     fn want(&mut self, kind: Kind, file: ByteRange, new: Unit) {
+        let step = self.out.slices[new.first as usize].step;
+        if let Some(stay) = self.stay_of(step as usize, file) {
+            return self.want_stay(stay, kind, file, new);
+        }
         let (first, last) = (new.first, new.last);
         let may_gather = first == last && new.pinned.is_none() && !new.resident && {
             let step = self.out.slices[first as usize].step;
@@ -429,6 +489,7 @@ fn unit(file: ByteRange, first: u32, last: u32) -> Unit {
         pinned: None,
         fallback: None,
         resident: false,
+        stays_at: None,
     }
 }
 

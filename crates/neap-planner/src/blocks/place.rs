@@ -42,6 +42,7 @@ pub fn plan(
                 pinned: None,
                 fallback: None,
                 resident: false,
+                stays_at: None,
             });
             offsets.push(at);
             at += file.len();

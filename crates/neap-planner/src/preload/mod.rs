@@ -23,7 +23,7 @@ pub mod residency;
 mod skyline;
 
 use neap_plan::sets::{bytes_of, set_of};
-use neap_plan::{BLOCK_BYTES, ExecutionPlan, Workload};
+use neap_plan::{BLOCK_BYTES, ByteRange, ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
 
 use crate::assemble::assemble;
@@ -31,6 +31,7 @@ use crate::base_layout::{BaseLayout, Memory, Reserve, Tables, prefers_rows};
 use crate::layout::Layouts;
 use crate::options::{Effort, PlanOptions};
 use crate::schedule::{Schedule, Slicing};
+use crate::shared::with_stays;
 use bound::Bound;
 use phase::Phase;
 use place::addresses_in;
@@ -53,6 +54,9 @@ const QUICK: &[Slicing] = &[
     slicing(512 << 10, FINE_IN_GAP, 64 << 10),
     slicing(u64::MAX, 1, 0),
 ];
+
+/// Shares of a window, in quarters, that shared weights may stay in.
+const STAYS: [u64; 3] = [4, 3, 2];
 
 /// Windows above which small steps up are left out when planning is to be quick.
 const QUICK_SMALL_BYTES: u64 = 16 << 20;
@@ -199,6 +203,9 @@ pub fn plan(
                 || search.best_ns() <= enough_ns
                 || search.is_promising(base_layouts, &mut window, slicing)
         });
+        if search.best_ns() > enough_ns && base_layouts.loose.shares_weights {
+            search.with_stays(base_layouts, window_bytes);
+        }
     }
     search.best
 }
@@ -360,6 +367,23 @@ impl Search<'_> {
             .simulated_ns
             .map_or(fastest_ns, |ns| ns.min(fastest_ns));
         slicing.in_gap != FINE_IN_GAP || self.simulated_ns.is_none_or(is_near)
+    }
+
+    /// Tries to let shared weights stay for part of a run, in so much of the window that is left beside the base layout.
+    fn with_stays(&mut self, base_layouts: &BaseLayouts, window_bytes: u64) {
+        let loose = &base_layouts.loose;
+        let free_bytes = window_bytes.saturating_sub(loose.fixed_bytes);
+        let slicings = slicings(base_layouts.options.effort);
+        for for_stays in STAYS {
+            let bytes = free_bytes / 4 * for_stays;
+            let room = ByteRange::new(window_bytes - bytes, window_bytes);
+            let Some(base_layout) = with_stays(self.w, loose, room) else {
+                return;
+            };
+            for &slicing in slicings.first().into_iter().chain(slicings.last()) {
+                self.candidate(&base_layout, window_bytes, slicing);
+            }
+        }
     }
 
     /// Plays the best plan with this window and slicing.

@@ -37,6 +37,23 @@ fn walls(base_layout: &BaseLayout, step_first: &[u32]) -> Vec<Wall> {
     lap(0).chain(lap(1)).collect()
 }
 
+/// The same with weights that stay for part of a run: nothing else may lie there meanwhile.
+fn walls_and_stays(base_layout: &BaseLayout, step_first: &[u32]) -> Vec<Wall> {
+    let mut walls = walls(base_layout, step_first);
+    if !base_layout.stays.is_empty() {
+        let n = step_first[step_first.len() - 1];
+        for lap in [0, n] {
+            walls.extend(base_layout.stays.iter().map(|stay| Wall {
+                arena: stay.rectangle().arena,
+                begin: lap + step_first[stay.live.begin as usize],
+                end: lap + step_first[stay.live.end as usize],
+            }));
+        }
+        walls.sort_by_key(|wall| wall.begin);
+    }
+    walls
+}
+
 /// Paints the walls as time goes on.
 struct Front<'a> {
     skyline: Skyline,
@@ -88,7 +105,7 @@ fn fill_in(
     arena_bytes: u64,
 ) -> Option<()> {
     let n = schedule.slices.len() as u32;
-    let walls = walls(base_layout, &schedule.step_first);
+    let walls = walls_and_stays(base_layout, &schedule.step_first);
     let mut front = Front::new(arena_bytes, &walls);
     let mut backup = Skyline::new(arena_bytes);
     // The load lane goes in order of use: no load starts before the one placed last does.
@@ -110,6 +127,7 @@ fn fill_in(
             // Gathered units live on in later steps; what lies still there counts too.
             let end = schedule.units[range.clone()]
                 .iter()
+                .filter(|u| u.stays_at.is_none())
                 .map(|u| u.last + 1)
                 .max()
                 .unwrap_or(0)
@@ -164,6 +182,10 @@ fn place_step(
         if unit.resident {
             continue;
         }
+        if let Some(offset) = unit.stays_at {
+            offsets[i] = offset;
+            continue;
+        }
         let (needed_at, done_at) = (lap_start + unit.first, lap_start + unit.last + 1);
         let bytes = unit.file.len();
         let given = unit.pinned.or(unit.fallback.filter(|_| use_fallback));
@@ -207,7 +229,9 @@ pub fn starts(
     for lap in 0..2 {
         for s in streamed {
             let (needed_at, done_at) = (lap * n + s.first, lap * n + s.last + 1);
-            front.advance(done_at);
+            let stays = schedule.units[s.unit as usize].stays_at.is_some();
+            // What comes while it stays lies elsewhere, by the base layout.
+            front.advance(if stays { needed_at + 1 } else { done_at });
             let offset = offsets[s.unit as usize];
             let end = offset + schedule.units[s.unit as usize].file.len();
             if lap == 1 {
