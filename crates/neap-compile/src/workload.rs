@@ -73,6 +73,7 @@ pub fn workload(program: &Program, target: Target, kernels: Kernels) -> Workload
         steps,
         buffers,
         constants_bytes,
+        states: Vec::new(),
     };
     name_kernels(&mut workload, program);
     workload

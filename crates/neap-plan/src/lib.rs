@@ -12,6 +12,7 @@
 
 mod interval;
 mod lane;
+mod object;
 mod plan;
 pub mod render;
 pub mod sets;
@@ -23,8 +24,9 @@ mod workload;
 
 pub use interval::{BufferId, ByteRange, KernelId, PanelRange, StepId, StepRange};
 pub use lane::{Lane, LaneId, LaneKind, Lanes, LinkId, MOST_WAITS, Turn, Wait};
+pub use object::{Lifetime, Object, ObjectId, objects};
 pub use plan::{
-    AfterCompute, Compute, ExecutionPlan, Load, PreparedPanels, ResidentLoad, Return, Store,
+    AfterCompute, Compute, ExecutionPlan, Load, PreparedPanels, ResidentLoad, Return, State, Store,
     WeightsAt, whole_blocks,
 };
 pub use space::{Area, Place, Space, SpaceId, SpaceKind};

@@ -57,6 +57,17 @@ pub struct ExecutionPlan {
     /// Buffers that come back after they were stored, sorted by buffer, then by step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub returns: Vec<Return>,
+    /// Where each of the workload's states is kept while its memory is given back, in order of buffers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<State>,
+}
+
+/// The home of a buffer that survives runs ([`crate::Workload::states`]): whole blocks of a space of kind
+/// [`SpaceKind::State`]. In memory it lies where every buffer does, and never leaves during a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    pub buffer: BufferId,
+    pub home: Place,
 }
 
 /// Whole blocks of the packed file, read once: before or beside the first run under the plan.
@@ -322,6 +333,46 @@ impl ExecutionPlan {
     /// Size of the spill file that the plan needs; 0 when it stores nothing.
     pub fn spill_bytes(&self) -> u64 {
         let ends = self.stores.iter().map(|s| s.spill_range().end);
+        ends.max().unwrap_or(0)
+    }
+
+    /// Which load brings a weight to which compute, for each weight from the packed file that does not stay.
+    pub fn uses(&self, workload: &crate::Workload) -> Vec<(usize, usize)> {
+        let mut uses = Vec::with_capacity(self.computes.len());
+        for (i, c) in self.computes.iter().enumerate() {
+            let step = &workload.steps[c.step.index()];
+            let panels = step.panels.map(|p| p.file_range(c.panels));
+            let panels = panels.into_iter().zip(c.weights.panels);
+            let extents = step.extents.iter().map(|e| e.file_range());
+            let extents = extents.zip(c.weights.extents.iter().copied());
+            let table = step.rows.map(|r| r.file_range()).zip(c.weights.table);
+            for (wanted, at) in panels.chain(extents).chain(table) {
+                let brings = |l: &Load| {
+                    let delta = l.to.offset.wrapping_sub(l.from.offset);
+                    self.kind(l.from.space) == Some(SpaceKind::Packed)
+                        && l.to.space == at.space
+                        && delta == at.offset.wrapping_sub(wanted.begin)
+                        && l.file_range().holds(wanted)
+                };
+                let known = self.loads.len().min(c.needs() as usize);
+                uses.extend(
+                    self.loads[..known]
+                        .iter()
+                        .rposition(brings)
+                        .map(|load| (i, load)),
+                );
+            }
+        }
+        uses
+    }
+
+    /// Size of the state file that the plan needs; 0 without states.
+    pub fn state_bytes(&self, workload: &crate::Workload) -> u64 {
+        let bytes = |s: &State| workload.buffers[s.buffer.index()].bytes;
+        let ends = self
+            .states
+            .iter()
+            .map(|s| s.home.offset.saturating_add(bytes(s)));
         ends.max().unwrap_or(0)
     }
 

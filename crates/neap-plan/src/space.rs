@@ -35,6 +35,8 @@ pub enum SpaceKind {
     Spill,
     /// The packed model, which is only read.
     Packed,
+    /// A file that holds what survives runs while its memory is given back.
+    State,
 }
 
 /// An address.

@@ -14,6 +14,10 @@ pub struct Workload {
     pub buffers: Vec<BufferSpec>,
     /// Small constants, always in memory outside the arena; reported, not planned.
     pub constants_bytes: u64,
+    /// Buffers that survive runs, in order: a run finds in them what the run before left. Each takes whole blocks, at a
+    /// multiple of them, and lives in all steps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<BufferId>,
 }
 
 /// One step of the schedule: an operator (or a fused group) that runs start to end.

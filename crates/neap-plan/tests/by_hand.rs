@@ -50,6 +50,7 @@ fn workload() -> Workload {
         steps,
         buffers,
         constants_bytes: 0,
+        states: vec![],
     }
 }
 
@@ -95,6 +96,7 @@ fn plan() -> ExecutionPlan {
         ],
         stores: vec![],
         returns: vec![],
+        states: vec![],
     }
 }
 

@@ -61,6 +61,13 @@ fn plan(steps: u64, more: impl Fn(u8, Turn) -> Turn) -> ExecutionPlan {
     }
 }
 
+/// A plan is counted in the budget.
+#[test]
+fn actions_are_small() {
+    assert!(size_of::<Load>() <= 56, "{}", size_of::<Load>());
+    assert!(size_of::<Compute>() <= 96, "{}", size_of::<Compute>());
+}
+
 #[test]
 fn a_plan_may_have_many_lanes_of_loads() {
     for lanes in [1, 2, 5, 60] {

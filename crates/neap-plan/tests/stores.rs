@@ -46,6 +46,7 @@ fn workload() -> Workload {
             buffer("c", BLOCK, 2, 4),
         ],
         constants_bytes: 0,
+        states: vec![],
     }
 }
 
@@ -92,6 +93,7 @@ fn plan() -> ExecutionPlan {
             step: StepId(3),
             load: 0,
         }],
+        states: vec![],
     }
 }
 

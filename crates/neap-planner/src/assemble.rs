@@ -40,6 +40,7 @@ pub fn assemble(
         computes: empty_computes(w, simulated),
         stores: Vec::new(),
         returns: Vec::new(),
+        states: Vec::new(),
     };
     for (s, &after) in simulated.streamed.iter().zip(&simulated.after) {
         let file = schedule.units[s.unit as usize].file;

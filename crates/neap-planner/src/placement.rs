@@ -11,8 +11,8 @@
 
 use neap_plan::sets::{bytes_of, set_of};
 use neap_plan::{
-    BLOCK_BYTES, ByteRange, ExecutionPlan, Place, PreparedPanels, ResidentLoad, Space, StepId,
-    Workload, whole_blocks,
+    BLOCK_BYTES, ByteRange, ExecutionPlan, Place, PreparedPanels, ResidentLoad, Space, SpaceId,
+    SpaceKind, State, StepId, Workload, whole_blocks,
 };
 
 /// What is charged at once where memory is used from end to end.
@@ -176,6 +176,27 @@ pub fn size_spaces(workload: &Workload, plan: &mut ExecutionPlan, limit_bytes: u
         packed_bytes.unwrap_or(0),
         plan.spill_bytes(),
     );
+    place_states(workload, plan);
+}
+
+/// One home after the other in the state file.
+fn place_states(workload: &Workload, plan: &mut ExecutionPlan) {
+    let mut end = 0;
+    let space = SpaceId(plan.spaces.len() as u8);
+    plan.states = Vec::with_capacity(workload.states.len());
+    for &buffer in &workload.states {
+        let home = Place::new(space, end);
+        plan.states.push(State { buffer, home });
+        end += workload.buffers[buffer.index()].bytes;
+    }
+    if end > 0 {
+        plan.spaces.push(Space {
+            name: "state".into(),
+            kind: SpaceKind::State,
+            bytes: end,
+            align: BLOCK_BYTES,
+        });
+    }
 }
 
 /// One past the last byte of work memory that anything uses.

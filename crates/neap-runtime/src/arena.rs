@@ -103,7 +103,7 @@ impl Arena {
             SpaceKind::Work if borrows_work => Ok(None),
             SpaceKind::Work => work(space).map(Some),
             SpaceKind::Resident => weights(space, &needs.parts(id)).map(Some),
-            SpaceKind::Spill | SpaceKind::Packed => Ok(None),
+            SpaceKind::Spill | SpaceKind::Packed | SpaceKind::State => Ok(None),
         });
         let mappings = mappings.collect::<io::Result<Vec<_>>>()?;
         let map = ArenaMap::of(&mappings);
@@ -265,7 +265,7 @@ impl Arena {
                 SpaceKind::Work => Some(work(space)?),
                 SpaceKind::Resident if self.has_room(&needs, id) => None,
                 SpaceKind::Resident => Some(weights(space, &needs.parts(id))?),
-                SpaceKind::Spill | SpaceKind::Packed => None,
+                SpaceKind::Spill | SpaceKind::Packed | SpaceKind::State => None,
             });
         }
         self.is_whole = false;

@@ -49,5 +49,5 @@ pub use commons::{Commons, SharedWork};
 pub use device::{Device, Job, JobError, Meanwhile, PreparedSlice};
 pub use error::RuntimeError;
 pub use pool::Pool;
-pub use session::{Kept, Options, Replaced, Session, Stats, Storage};
+pub use session::{Kept, Options, Replaced, Session, StateInfo, Stats, Storage};
 pub use tensors::{InputTensor, OutputTensor};

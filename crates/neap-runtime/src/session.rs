@@ -1,5 +1,8 @@
 //! `Session`: a program, its plan, the memory and the threads to run it again and again.
 
+mod kept;
+mod states;
+
 use crate::RuntimeError;
 use crate::arena::{Arena, Needs};
 use crate::cancel::CancelToken;
@@ -15,14 +18,18 @@ use crate::prepared::Prepared;
 use crate::recorder::Recorder;
 use crate::resolve::Tables;
 use crate::tensors::{self, InputTensor, OutputTensor};
+pub use kept::Kept;
+use kept::kept_of;
 use neap_ir::{Program, TensorType};
 use neap_kernels::parallel::Parallel;
 use neap_kernels::simd::Isa;
 use neap_plan::{
-    BufferId, ExecutionPlan, Held, Place, RunTiming, Timeline, Transition, Verdict, Workload,
-    validate, validate_transition,
+    ExecutionPlan, Held, RunTiming, Timeline, Transition, Verdict, Workload, validate,
+    validate_transition,
 };
 use neap_store::{Source, Spill, StoreError, Verifier};
+pub use states::StateInfo;
+use states::States;
 use std::sync::Arc;
 
 /// How a session computes. The default is one thread and the best instruction set there is.
@@ -50,14 +57,6 @@ pub struct Storage {
     pub verifier: Verifier,
     /// For plans that store activations: at least [`ExecutionPlan::spill_bytes`] large.
     pub spill: Option<Box<dyn Spill>>,
-}
-
-/// An activation that the workload keeps after the run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
-    pub name: String,
-    pub bytes: u64,
-    place: Place,
 }
 
 /// Figures since the session opened.
@@ -106,6 +105,8 @@ pub struct Replaced {
 pub struct Session<C: Clock = Monotonic> {
     // Dropped first, with the device: it has nothing in flight between runs, unless storage or it failed for good.
     executor: Executor,
+    // Waits for its file, before the memory goes.
+    states: States,
     // Waits for the loads in flight.
     lane: LoadLane,
     threads: usize,
@@ -230,6 +231,13 @@ impl<C: Clock> Session<C> {
         let threads = options.threads.max(1);
         let tables = Tables::new(&program, workload, &plan, threads, options.isa)?;
         let kept = kept_of(workload, &plan);
+        let states = States::of(workload, &plan);
+        if shared.is_some() && !states.is_empty() {
+            return Err(RuntimeError::Mismatch {
+                what: "plan",
+                reason: "work memory that is shared keeps no states".into(),
+            });
+        }
         let bytes = plan.memory_bytes();
         let arena = match shared {
             None => Arena::new(Needs::of(&plan)),
@@ -252,6 +260,7 @@ impl<C: Clock> Session<C> {
         };
         Ok(Session {
             executor: Executor::new(work, device),
+            states,
             lane,
             threads,
             isa: options.isa,
@@ -283,7 +292,11 @@ impl<C: Clock> Session<C> {
         if let Some(bytes) = self.lane.borrowed_bytes() {
             return self.run_in_shared(bytes, inputs, outputs);
         }
+        self.bring_states()?;
         let result = self.execute(inputs, outputs);
+        if result.is_err() {
+            self.states.lose();
+        }
         self.has_kept = result.is_ok() && !self.kept.is_empty();
         match result {
             // Loads of the next run would come where kept activations are.
@@ -370,31 +383,6 @@ impl<C: Clock> Session<C> {
         }
     }
 
-    /// The activations that stay to be read after each run, in the order of the program's buffers.
-    pub fn kept(&self) -> &[Kept] {
-        &self.kept
-    }
-
-    /// Hands the bytes that the last run left in a kept activation to `visit`, in order and in pieces:
-    /// raw, in the layout in which the program holds them.
-    ///
-    /// # Errors
-    ///
-    /// [`RuntimeError::Mismatch`] when no run has ended well since the session was opened, went over to
-    /// another plan or rested; [`RuntimeError::Store`] when the spill file cannot be read.
-    pub fn read_kept(
-        &mut self,
-        index: usize,
-        visit: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), RuntimeError> {
-        let kept = self.kept.get(index).filter(|_| self.has_kept);
-        let kept = kept.ok_or_else(|| RuntimeError::Mismatch {
-            what: "session",
-            reason: format!("there is no kept activation {index}"),
-        })?;
-        self.lane.read_kept(kept.place, kept.bytes, visit)
-    }
-
     /// [`Session::run`] with inputs in any order, by name.
     ///
     /// # Errors
@@ -467,6 +455,8 @@ impl<C: Clock> Session<C> {
         let held = self.held()?;
         validate_transition(&held, &plan, transition)?;
         let kept = kept_of(workload, &plan);
+        let states = States::of(workload, &plan);
+        self.states.leave(&states, &self.lane)?;
         let needs = Needs::of(&plan);
         let moves = Moves::take(&mut plan);
         self.executor.forget_prepared();
@@ -480,6 +470,7 @@ impl<C: Clock> Session<C> {
         });
         self.verdict = verdict;
         self.kept = kept;
+        self.states.succeed(states);
         Ok(Replaced {
             kept_bytes: transition.kept_bytes(),
             released_bytes,
@@ -509,10 +500,14 @@ impl<C: Clock> Session<C> {
     }
 
     /// Waits for loads in flight, and gives the memory of everything but resident weights back to the
-    /// kernel until the next run or plan takes it again.
+    /// kernel until the next run or plan takes it again. States go to their file; where that fails they are lost, as the
+    /// next run says.
     pub fn rest(&mut self) {
         self.has_kept = false;
         self.executor.forget_prepared();
+        if self.states.save(&self.lane).is_err() {
+            self.states.lose();
+        }
         self.lane.rest();
         self.recorder.lane_restarted();
     }
@@ -608,17 +603,6 @@ impl<C: Clock> Session<C> {
     pub fn take_timeline(&mut self) -> Option<Timeline> {
         self.recorder.take()
     }
-}
-
-fn kept_of(workload: &Workload, plan: &ExecutionPlan) -> Vec<Kept> {
-    let buffers = workload.buffers.iter().enumerate();
-    let kept = buffers.filter(|(_, b)| b.kept && b.bytes > 0 && !b.live.is_empty());
-    kept.map(|(i, b)| Kept {
-        name: b.name.clone(),
-        bytes: b.bytes,
-        place: plan.kept_at(workload, BufferId(i as u32)),
-    })
-    .collect()
 }
 
 #[cfg(test)]

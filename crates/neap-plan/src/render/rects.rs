@@ -43,29 +43,9 @@ pub fn first_computes(workload: &Workload, plan: &ExecutionPlan) -> Vec<usize> {
 /// By load: first and last compute that use it. For a valid plan, every load of weights has some.
 pub fn uses(workload: &Workload, plan: &ExecutionPlan) -> Vec<Option<(usize, usize)>> {
     let mut uses: Vec<Option<(usize, usize)>> = vec![None; plan.loads.len()];
-    for (i, c) in plan.computes.iter().enumerate() {
-        let step = &workload.steps[c.step.index()];
-        let panels = step
-            .panels
-            .map(|p| p.file_range(c.panels))
-            .zip(c.weights.panels);
-        let extents = step.extents.iter().map(|e| e.file_range());
-        let extents = extents.zip(c.weights.extents.iter().copied());
-        let table = step.rows.map(|r| r.file_range()).zip(c.weights.table);
-        for (wanted, at) in panels.into_iter().chain(extents).chain(table) {
-            let brings = |l: &crate::Load| {
-                let delta = l.to.offset.wrapping_sub(l.from.offset);
-                plan.kind(l.from.space) == Some(SpaceKind::Packed)
-                    && l.to.space == at.space
-                    && delta == at.offset.wrapping_sub(wanted.begin)
-                    && l.file_range().holds(wanted)
-            };
-            let known = &plan.loads[..plan.loads.len().min(c.needs() as usize)];
-            if let Some(load) = known.iter().rposition(brings) {
-                let first = uses[load].map_or(i, |u| u.0);
-                uses[load] = Some((first, i));
-            }
-        }
+    for (compute, load) in plan.uses(workload) {
+        let first = uses[load].map_or(compute, |u| u.0);
+        uses[load] = Some((first, compute));
     }
     uses
 }
@@ -87,7 +67,7 @@ impl Axis {
                     let resident = plan.resident.iter().filter(|r| r.to.space == id);
                     sets::set_of(resident.map(|r| r.area().range).collect())
                 }
-                SpaceKind::Spill | SpaceKind::Packed => continue,
+                SpaceKind::Spill | SpaceKind::Packed | SpaceKind::State => continue,
             };
             for range in charged {
                 parts.push((Area { space: id, range }, end));

@@ -21,6 +21,7 @@ mod lanes;
 mod rects;
 mod residents;
 mod spaces;
+mod states;
 mod stays;
 mod workload;
 
@@ -108,6 +109,8 @@ pub enum Violation {
         step: u32,
         why: &'static str,
     },
+    #[error("the state in buffer {buffer}: {why}")]
+    State { buffer: u32, why: &'static str },
     #[error("the prepared panels of step {step}: {why}")]
     Prepared { step: u32, why: &'static str },
     #[error("{a} and {b} overlap at time {time}")]
@@ -123,6 +126,7 @@ pub fn validate(workload: &Workload, plan: &ExecutionPlan) -> Result<Verdict, Vi
     check_shape(workload, plan)?;
     spaces::check_spaces(plan)?;
     residents::check_places(plan)?;
+    states::check_states(workload, plan)?;
     let times = computes::check_coverage(workload, plan)?;
     lanes::check_lanes(plan)?;
     let compute_lane = lanes::compute_lane(plan)?;

@@ -4,32 +4,19 @@ use super::computes::StepTimes;
 use super::spaces::{aligned, check_file_range, inside};
 use super::stays::Stay;
 use crate::{
-    AfterCompute, Area, BLOCK_BYTES, ExecutionPlan as Plan, LaneId, Place, SpaceKind, Violation,
-    WORKSPACE_ALIGN, Workload,
+    AfterCompute, Area, BLOCK_BYTES, BufferId, ExecutionPlan as Plan, LaneId, ObjectId, Place,
+    SpaceKind, StepId, Violation, WORKSPACE_ALIGN, Workload,
 };
 
-/// What a rectangle is, for messages.
-#[derive(Clone, Copy)]
-enum Owner {
-    Buffer(usize),
-    Workspace(usize),
-    Load(usize),
-    Prepared(usize),
-}
-
-impl Owner {
-    fn name(self, run: u64) -> String {
-        match self {
-            Owner::Buffer(i) => format!("buffer {i} of run {run}"),
-            Owner::Workspace(i) => format!("the workspace of step {i} of run {run}"),
-            Owner::Load(i) => format!("load {i} of run {run}"),
-            Owner::Prepared(i) => format!("the prepared panels of step {i}"),
-        }
+fn name(of: ObjectId, run: u64) -> String {
+    match of {
+        ObjectId::Prepared(_) => of.to_string(),
+        _ => format!("{of} of run {run}"),
     }
 }
 
 pub(super) struct Rect {
-    owner: Owner,
+    owner: ObjectId,
     run: u64,
     area: Area,
     begin: u64,
@@ -56,16 +43,11 @@ pub(super) fn rectangles(
     let mut rects = Vec::with_capacity(items * RUNS as usize + plan.prepared.len());
     // Times are relative to run 1, where a load's start in the run before is not negative.
     for stay in stays {
+        let owner = ObjectId::Buffer(BufferId(stay.buffer as u32));
         let rect = Rect {
-            owner: Owner::Buffer(stay.buffer),
+            owner,
             run: 0,
-            area: in_work(
-                plan,
-                Owner::Buffer(stay.buffer),
-                stay.at,
-                stay.bytes,
-                stay.align,
-            )?,
+            area: in_work(plan, owner, stay.at, stay.bytes, stay.align)?,
             begin: n + stay.begin,
             used_until: n + stay.used_until,
             end: n + stay.end,
@@ -77,7 +59,7 @@ pub(super) fn rectangles(
     for (i, (s, &at)) in w.steps.iter().zip(&plan.workspaces).enumerate() {
         let bytes = s.workspace_rect_bytes(times.reads_rows[i]);
         if bytes > 0 {
-            let owner = Owner::Workspace(i);
+            let owner = ObjectId::Workspace(StepId(i as u32));
             let area = in_work(
                 plan,
                 owner,
@@ -98,11 +80,11 @@ pub(super) fn rectangles(
         let Some(last) = last_use[i] else {
             return Err(Violation::UnusedLoad { load: i });
         };
-        let area = in_work(plan, Owner::Load(i), l.to, l.bytes, BLOCK_BYTES)?;
+        let area = in_work(plan, ObjectId::Load(i as u32), l.to, l.bytes, BLOCK_BYTES)?;
         let rect = Rect {
             opened_by: Some(i as u32),
             ..Rect::plain(
-                Owner::Load(i),
+                ObjectId::Load(i as u32),
                 area,
                 AfterCompute::of(l.turn, compute_lane).time(1, n),
                 n + last as u64 + 1,
@@ -111,7 +93,7 @@ pub(super) fn rectangles(
         rects.extend((0..RUNS).map(|run| rect.in_run(run, n)));
     }
     for p in &plan.prepared {
-        let owner = Owner::Prepared(p.step.index());
+        let owner = ObjectId::Prepared(p.step);
         let bytes = w.steps[p.step.index()].prepared_bytes();
         let area = in_work(plan, owner, p.at, bytes, WORKSPACE_ALIGN)?;
         rects.push(Rect::plain(owner, area, 0, (RUNS + 1) * n.max(1)));
@@ -120,7 +102,7 @@ pub(super) fn rectangles(
 }
 
 impl Rect {
-    fn plain(owner: Owner, area: Area, begin: u64, end: u64) -> Rect {
+    fn plain(owner: ObjectId, area: Area, begin: u64, end: u64) -> Rect {
         Rect {
             owner,
             run: 0,
@@ -146,12 +128,12 @@ impl Rect {
 
 fn in_work(
     plan: &Plan,
-    owner: Owner,
+    owner: ObjectId,
     at: Place,
     bytes: u64,
     align: u64,
 ) -> Result<Area, Violation> {
-    let what = || owner.name(0);
+    let what = || name(owner, 0);
     aligned(what, at, align)?;
     inside(plan, what, at, bytes, SpaceKind::Work)?;
     Ok(at.area(bytes))
@@ -192,7 +174,7 @@ pub(super) fn check_overlaps(plan: &Plan, rects: &[Rect]) -> Result<u64, Violati
         let meets =
             |other: &&&Rect| other.area.overlaps(r.area) && !waits_for_store(plan, other, r);
         if let Some(other) = live.iter().find(meets) {
-            let (a, b) = (other.owner.name(other.run), r.owner.name(r.run));
+            let (a, b) = (name(other.owner, other.run), name(r.owner, r.run));
             return Err(Violation::Overlap {
                 a,
                 b,

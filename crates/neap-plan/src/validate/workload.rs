@@ -69,11 +69,27 @@ pub fn check_workload(w: &Workload) -> Result<(), Violation> {
             return bad(format!("the workspace of step {i} is too large"));
         }
     }
+    let in_order = w.states.windows(2).all(|pair| pair[0] < pair[1]);
+    if !in_order
+        || w.states
+            .last()
+            .is_some_and(|s| s.index() >= w.buffers.len())
+    {
+        return bad("its states are not in order, or no buffers".into());
+    }
     for (i, b) in w.buffers.iter().enumerate() {
         if !b.align.is_power_of_two() || b.align > BLOCK_BYTES || b.bytes >= LIMIT {
             return bad(format!(
                 "buffer {i} has {} bytes aligned to {}",
                 b.bytes, b.align
+            ));
+        }
+        let is_state = w.states.contains(&crate::BufferId(i as u32));
+        let is_whole = b.align == BLOCK_BYTES && b.bytes.is_multiple_of(BLOCK_BYTES) && b.bytes > 0;
+        let always = crate::StepRange::new(0, w.steps.len() as u32);
+        if is_state && (!is_whole || b.live != always || b.kept) {
+            return bad(format!(
+                "buffer {i} is a state, and not whole blocks that live in all steps"
             ));
         }
         if b.kept && b.live.end as usize != w.steps.len() {

@@ -10,7 +10,7 @@
 //! ```
 //! On a schedule that is known this is Belady's rule, furthest next use first, with sizes taken into account.
 
-use neap_plan::{BLOCK_BYTES, BufferSpec, StepRange, Workload, whole_blocks};
+use neap_plan::{BLOCK_BYTES, BufferId, BufferSpec, StepRange, Workload, whole_blocks};
 
 use crate::base_layout::{Tables, prefers_rows, smallest_weights_bytes};
 
@@ -60,7 +60,8 @@ impl<'a> Traffic<'a> {
         let uses = uses(w);
         let mut gaps = Vec::new();
         for (b, (spec, uses)) in w.buffers.iter().zip(&uses).enumerate() {
-            if spec.bytes == 0 {
+            // A state never leaves memory during a run.
+            if spec.bytes == 0 || w.states.contains(&BufferId(b as u32)) {
                 continue;
             }
             for pair in uses.windows(2) {

@@ -85,5 +85,6 @@ fn build(raw: Vec<RawStep>, buffers: Vec<(u64, u32, u32, u32)>, gap: u64) -> Wor
         steps,
         buffers,
         constants_bytes: 0,
+        states: Vec::new(),
     }
 }

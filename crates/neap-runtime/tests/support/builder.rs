@@ -11,6 +11,7 @@ use neap_ir::recipe::{Packed, PackedForm};
 use neap_ir::{
     Const, DType, Layout, Literal, Node, NodeId, Op, PackedId, Program, TensorType, ValueId,
 };
+use neap_plan::BufferId;
 use neap_store::BLOCK;
 use std::sync::Arc;
 
@@ -20,6 +21,8 @@ pub struct Builder {
     file: Vec<u8>,
     inputs: Vec<Vec<u8>>,
     random: Random,
+    /// Buffers that survive runs.
+    states: Vec<BufferId>,
 }
 
 impl Builder {
@@ -35,6 +38,7 @@ impl Builder {
             },
             file: vec![0; BLOCK],
             inputs: Vec::new(),
+            states: Vec::new(),
             random: Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
         }
     }
@@ -94,6 +98,22 @@ impl Builder {
         let id = graph.add_const("constant", ty, Const::Packed(packed));
         self.program.storage.push(Storage::Packed);
         id
+    }
+
+    /// A value of zeros in a buffer that survives runs.
+    pub fn state(&mut self, shape: &[usize]) -> ValueId {
+        let literal = Literal::zeros(DType::F32, shape);
+        let buffer = self.program.buffers.len() as u32;
+        self.program.buffers.push(Buffer {
+            bytes: literal.len_bytes().next_multiple_of(BLOCK) as u64,
+            live: 0..1,
+        });
+        self.program.storage.push(Storage::Buffer {
+            buffer,
+            offset_bytes: 0,
+        });
+        self.states.push(BufferId(buffer));
+        self.program.graph.add_literal("state", literal)
     }
 
     fn extent(&mut self, name: &str, bytes: Vec<u8>, form: PackedForm) -> PackedId {
@@ -336,9 +356,17 @@ impl Builder {
         for output in self.program.graph.outputs.clone() {
             self.keep(output, steps);
         }
+        for state in &self.states {
+            self.program.buffers[state.index()].live = 0..steps;
+        }
         self.program.check().expect("a sound program");
+        let mut workload = workload(&self.program);
+        for state in &self.states {
+            workload.buffers[state.index()].align = BLOCK as u64;
+        }
+        workload.states = self.states;
         Model {
-            workload: workload(&self.program),
+            workload,
             program: Arc::new(self.program),
             file: self.file.into(),
             inputs: self.inputs,

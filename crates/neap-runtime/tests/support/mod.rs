@@ -148,6 +148,7 @@ fn workload(program: &Program) -> Workload {
             })
             .collect(),
         constants_bytes: 0,
+        states: Vec::new(),
     }
 }
 

@@ -1,0 +1,189 @@
+//! Buffers that survive runs: what is refused of them, and of their homes; and objects of a plan.
+
+use neap_plan::{
+    AfterCompute, BLOCK_BYTES, BufferId, BufferSpec, Compute, ExecutionPlan, Extent, LaneId,
+    Lifetime, Load, ObjectId, PanelRange, Place, Return, Space, SpaceId, SpaceKind, State, StepId,
+    StepRange, StepSpec, Store, Turn, Violation, WeightsAt, Workload, objects, validate,
+};
+
+const BLOCK: u64 = BLOCK_BYTES;
+const S: BufferId = BufferId(0);
+const STATE: SpaceId = SpaceId(4);
+
+/// Step 0 writes s, step 1 reads it and some weights.
+fn workload() -> Workload {
+    let spec = |writes: &[BufferId], reads: &[BufferId], weights: &[u64]| StepSpec {
+        reads: reads.to_vec(),
+        writes: writes.to_vec(),
+        extents: weights
+            .iter()
+            .map(|&block| Extent {
+                file_offset: block * BLOCK,
+                bytes: BLOCK,
+            })
+            .collect(),
+        workspace_bytes: 64,
+        ..StepSpec::default()
+    };
+    Workload {
+        steps: vec![spec(&[S], &[S], &[]), spec(&[], &[S], &[1])],
+        buffers: vec![BufferSpec {
+            name: "s".into(),
+            bytes: BLOCK,
+            align: BLOCK,
+            live: StepRange::new(0, 2),
+            kept: false,
+        }],
+        states: vec![S],
+        ..Workload::default()
+    }
+}
+
+fn plan() -> ExecutionPlan {
+    let mut spaces = Space::of_host(3 * BLOCK, 0, 2 * BLOCK, BLOCK);
+    spaces.push(Space {
+        name: "state".into(),
+        kind: SpaceKind::State,
+        bytes: BLOCK,
+        align: BLOCK,
+    });
+    let compute = |step, extents: &[u64], loads| Compute {
+        step: StepId(step),
+        panels: PanelRange::NONE,
+        weights: WeightsAt {
+            extents: extents.iter().map(|&at| Place::work(at)).collect(),
+            ..WeightsAt::default()
+        },
+        turn: Turn::of(LaneId::COMPUTE).after(LaneId::LOAD, loads),
+    };
+    ExecutionPlan {
+        spaces,
+        buffers: vec![Place::work(0)],
+        workspaces: vec![Place::work(2 * BLOCK); 2],
+        loads: vec![Load {
+            from: Place::packed(BLOCK),
+            bytes: BLOCK,
+            to: Place::work(BLOCK),
+            turn: Turn::default(),
+        }],
+        computes: vec![compute(0, &[], 0), compute(1, &[BLOCK], 1)],
+        states: vec![State {
+            buffer: S,
+            home: Place::new(STATE, 0),
+        }],
+        ..ExecutionPlan::default()
+    }
+}
+
+fn refused(change: impl FnOnce(&mut Workload, &mut ExecutionPlan)) -> Violation {
+    let (mut w, mut p) = (workload(), plan());
+    change(&mut w, &mut p);
+    validate(&w, &p).expect_err("it was accepted")
+}
+
+#[test]
+fn a_state_has_a_home_of_its_own() {
+    assert_eq!(
+        validate(&workload(), &plan()).unwrap().high_water_bytes,
+        3 * BLOCK
+    );
+    assert_eq!(plan().state_bytes(&workload()), BLOCK);
+    let state = |v: Violation| assert!(matches!(v, Violation::State { .. }), "{v}");
+    state(refused(|_, p| p.states.clear()));
+    state(refused(|w, _| w.states.clear()));
+    state(refused(|_, p| p.states.push(p.states[0])));
+    let found = refused(|_, p| p.states[0].home = Place::spill(0));
+    assert!(matches!(found, Violation::WrongSpace { .. }), "{found}");
+    let found = refused(|_, p| p.states[0].home.offset = BLOCK);
+    assert!(matches!(found, Violation::OutsideSpace { .. }), "{found}");
+    let found = refused(|_, p| p.states[0].home.offset = 64);
+    assert!(matches!(found, Violation::Misaligned { .. }), "{found}");
+    // Two states in one home.
+    state(refused(|w, p| {
+        w.buffers.push(w.buffers[0].clone());
+        w.states.push(BufferId(1));
+        p.spaces[0].bytes += BLOCK;
+        p.buffers.push(Place::work(3 * BLOCK));
+        p.states.push(State {
+            buffer: BufferId(1),
+            ..p.states[0]
+        });
+    }));
+}
+
+#[test]
+fn a_state_is_whole_blocks_that_live_always() {
+    let workload = |v: Violation| assert!(matches!(v, Violation::Workload(_)), "{v}");
+    workload(refused(|w, _| w.buffers[0].bytes -= 1));
+    workload(refused(|w, _| w.buffers[0].align = 64));
+    workload(refused(|w, _| w.buffers[0].live.end = 1));
+    workload(refused(|w, _| w.buffers[0].kept = true));
+    workload(refused(|w, _| w.states.push(BufferId(1))));
+    workload(refused(|w, _| w.states.push(S)));
+}
+
+#[test]
+fn nobody_else_is_where_a_state_is_and_it_never_leaves() {
+    // A load of the next run, too.
+    for turn in [
+        Turn::default(),
+        AfterCompute {
+            run_back: 1,
+            computes: 1,
+        }
+        .load(0),
+    ] {
+        let found = refused(|_, p| {
+            p.loads[0].to = Place::work(0);
+            p.loads[0].turn = turn;
+            p.computes[1].weights.extents[0] = Place::work(0);
+        });
+        assert!(matches!(found, Violation::Overlap { .. }), "{found}");
+    }
+    let found = refused(|_, p| {
+        p.stores.push(Store {
+            buffer: S,
+            from: Place::work(0),
+            bytes: BLOCK,
+            to: Place::spill(0),
+            turn: Turn::of(LaneId::STORE).after(LaneId::COMPUTE, 1),
+        });
+        p.returns.push(Return {
+            buffer: S,
+            step: StepId(1),
+            load: 0,
+        });
+    });
+    assert!(matches!(found, Violation::State { .. }), "{found}");
+}
+
+#[test]
+fn objects_of_a_plan() {
+    let (w, p) = (workload(), plan());
+    let objects = objects(&w, &p);
+    let ids: Vec<String> = objects.iter().map(|o| o.id.to_string()).collect();
+    assert_eq!(
+        ids,
+        [
+            "buffer 0",
+            "the workspace of step 0",
+            "the workspace of step 1",
+            "load 0"
+        ]
+    );
+    let state = objects[0];
+    assert_eq!(
+        (state.id, state.lifetime),
+        (ObjectId::Buffer(S), Lifetime::Session)
+    );
+    assert_eq!(
+        (state.home, state.is_writable),
+        (Some(Place::new(STATE, 0)), true)
+    );
+    let load = objects[3];
+    assert_eq!(load.lifetime, Lifetime::Steps(StepRange::new(1, 2)));
+    assert_eq!(
+        (load.home, load.is_writable),
+        (Some(Place::packed(BLOCK)), false)
+    );
+}
