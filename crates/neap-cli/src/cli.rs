@@ -1,5 +1,6 @@
 //! The command line: what can be asked for, and who does it.
 
+use crate::admit;
 use crate::commands;
 use crate::failure::{Failure, Outcome, bad, one_line};
 use crate::task;
@@ -15,6 +16,7 @@ Examples:
            --memory-budget 32M --enforce --output-dir out --json report.json
   neap run --task drive.toml --enforce             several models at once, one total of memory
   neap serve models --memory-budget 256MiB --enforce
+  neap admit tasks.toml -o gantt.svg               do models with periods meet their deadlines?
   neap plan m.onnx --memory-budget 25% -o plan.html
   neap bench m.onnx --memory-budget none,64MiB,25% -o md
   neap inspect m.onnx
@@ -25,7 +27,7 @@ Exit codes:
   0   success
   2   something given is wrong: an option, a model, an input, a file that cannot be read or written
   3   the memory budget cannot be met; the message names the smallest one that can. Of layout: no layout
-      within the capacity; the message says whether that is proven
+      within the capacity; the message says whether that is proven. Of admit: a deadline could be missed
   70  internal error";
 
 /// Runs ONNX models inside a memory budget that holds for the whole process.
@@ -49,6 +51,8 @@ pub enum Command {
     Pack(commands::pack::PackArgs),
     /// Show how a model would run within a memory budget
     Plan(commands::plan::PlanArgs),
+    /// Say whether models that run again and again meet their deadlines in the memory there is
+    Admit(Box<admit::AdmitArgs>),
     /// Measure models under several memory budgets, each run in its own process
     Bench(commands::bench::BenchArgs),
     /// Show what is in a model and how much memory it needs
@@ -88,6 +92,7 @@ fn obey(cli: Cli, given: &ArgMatches) -> Outcome {
         Command::Serve(args) => commands::serve::run(&args, cli.quiet),
         Command::Pack(args) => commands::pack::run(&args, cli.quiet),
         Command::Plan(args) => commands::plan::run(&args, cli.quiet),
+        Command::Admit(args) => admit::run(&args, cli.quiet),
         Command::Bench(args) => commands::bench::run(&args, given, cli.quiet),
         Command::Inspect(args) => commands::inspect::run(&args, cli.quiet),
         Command::Zoo(args) => commands::zoo::run(&args, cli.quiet),

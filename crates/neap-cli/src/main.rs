@@ -1,5 +1,6 @@
 //! The `neap` command: runs neural networks inside an enforced memory budget.
 
+mod admit;
 mod args;
 mod atomic;
 mod budgets;
@@ -12,6 +13,7 @@ mod device;
 mod failure;
 mod input;
 mod interrupt;
+mod meaning;
 mod output;
 mod progress;
 mod report;

@@ -14,7 +14,7 @@
 //! Every set of budgets that is admitted satisfies all of these, so the first solution that is admitted is the least.
 
 use crate::demand::{self, Verdict, Work};
-use microlp::{ComparisonOp, OptimizationDirection, Problem, Variable};
+use microlp::{ComparisonOp, OptimizationDirection, Problem, SolveOptions, Variable};
 
 /// A budget, and what a job then takes at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,13 +132,18 @@ fn most_permille<T>(mut admits: impl FnMut(u64) -> Option<T>) -> Option<(u64, T)
 
 /// The least memory with which all deadlines hold; `None` when no choice is admitted.
 pub fn least_memory(tasks: &[Streaming]) -> Option<Chosen> {
+    nearly_least_memory(tasks, 0.0)
+}
+
+/// [`least_memory`], or up to `gap` more: 0.01 is 1 %. For many tasks with many points the last per cent takes long to prove.
+pub fn nearly_least_memory(tasks: &[Streaming], gap: f64) -> Option<Chosen> {
     let fastest: Vec<usize> = tasks.iter().map(|t| fastest(&t.points)).collect();
     if !demand::check(&chosen(tasks, &fastest).work).is_admitted() && is_monotone(tasks) {
         return None;
     }
     let mut program = Program::new(tasks);
     for _ in 0..MOST_ROUNDS {
-        let points = program.solve()?;
+        let points = program.solve(gap)?;
         let found = chosen(tasks, &points);
         match demand::check(&found.work) {
             Verdict::Admitted => return Some(found),
@@ -153,11 +158,12 @@ pub fn least_memory(tasks: &[Streaming]) -> Option<Chosen> {
     None
 }
 
-/// The choice within that memory whose times may grow most, and how many thousandths they may be.
-pub fn most_slack(tasks: &[Streaming], memory_bytes: u64) -> Option<(u64, Chosen)> {
+/// The choice within that memory whose times may grow most, and how many thousandths they may be. With a `gap`, of those that
+/// need that much less than the memory; 0 is exact.
+pub fn most_slack(tasks: &[Streaming], memory_bytes: u64, gap: f64) -> Option<(u64, Chosen)> {
     let (permille, found) = most_permille(|permille| {
         let slowed: Vec<Streaming> = tasks.iter().map(|t| t.slowed(permille)).collect();
-        least_memory(&slowed).filter(|c| c.total_bytes <= memory_bytes)
+        nearly_least_memory(&slowed, gap).filter(|c| c.total_bytes <= memory_bytes)
     })?;
     (permille >= 1000).then(|| (permille, chosen(tasks, &found.points)))
 }
@@ -224,8 +230,11 @@ impl<'a> Program<'a> {
     }
 
     /// The cheapest points that satisfy what was learnt.
-    fn solve(&self) -> Option<Vec<usize>> {
-        let solution = self.problem.solve().ok()?.into_solution().ok()?;
+    fn solve(&self, gap: f64) -> Option<Vec<usize>> {
+        let mut options = SolveOptions::default();
+        options.mip_gap = gap;
+        let solved = self.problem.solve_with(options).ok()?;
+        let solution = solved.into_solution().ok()?;
         let picks = self.variables.iter().map(|own| {
             let value = |v: &(Variable, usize)| solution.var_value(v.0);
             let most = own.iter().max_by(|a, b| value(a).total_cmp(&value(b)));

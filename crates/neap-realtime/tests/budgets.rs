@@ -87,7 +87,7 @@ fn the_most_slack_is_that_of_the_best_combination() {
             .filter(|c| c.total_bytes <= memory);
         let best = fit.map(|c| slack_permille(&c.work)).max();
         let best = best.filter(|&permille| permille >= 1000);
-        let found = most_slack(&tasks, memory);
+        let found = most_slack(&tasks, memory, 0.0);
         assert_eq!(
             found.as_ref().map(|(permille, _)| *permille),
             best,

@@ -15,9 +15,10 @@
 //! copies = 2                    # so many processes of it
 //! ```
 
-use crate::budgets::schedule::{Schedule, parse_time};
+use crate::budgets::schedule::Schedule;
 use crate::failure::{Outcome, bad, one_line};
-use neaptide::{Budget, Strategy, parse_bytes};
+use crate::meaning::{Meaning, Parsed, Size, Time, at};
+use neaptide::{Budget, Strategy};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -100,39 +101,8 @@ struct RawModel {
     seed: u64,
 }
 
-/// Text in a string that means something.
-#[derive(Deserialize)]
-#[serde(try_from = "String", bound(deserialize = "T: Meaning"))]
-struct Parsed<T>(T);
-
-trait Meaning: Sized {
-    fn parse(text: &str) -> Result<Self, String>;
-}
-
-struct Size(u64);
-struct Time(Duration);
 struct Totals(Schedule);
 struct StrategyName(Strategy);
-
-impl<T: Meaning> TryFrom<String> for Parsed<T> {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Parsed<T>, String> {
-        T::parse(&text).map(Parsed)
-    }
-}
-
-impl Meaning for Size {
-    fn parse(text: &str) -> Result<Size, String> {
-        parse_bytes(text).map(Size)
-    }
-}
-
-impl Meaning for Time {
-    fn parse(text: &str) -> Result<Time, String> {
-        parse_time(text).map(Time)
-    }
-}
 
 impl Meaning for Totals {
     fn parse(text: &str) -> Result<Totals, String> {
@@ -268,18 +238,6 @@ fn checked<T: Clone + std::fmt::Debug>(
         return Ok(value.clone());
     }
     Err(at(text, spanned.span().start, &format!("{value:?} {what}")))
-}
-
-/// `line 3, threads: …`
-fn at(text: &str, offset: usize, what: &str) -> String {
-    let offset = offset.min(text.len());
-    let before = text.get(..offset).unwrap_or(text);
-    let line = before.matches('\n').count() + 1;
-    let written = text.lines().nth(line - 1).unwrap_or_default();
-    match written.split_once('=') {
-        Some((key, _)) => format!("line {line}, {}: {what}", key.trim()),
-        None => format!("line {line}: {what}"),
-    }
 }
 
 #[cfg(test)]

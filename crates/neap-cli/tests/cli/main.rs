@@ -1,5 +1,6 @@
 //! The binary as a user meets it: options, files, exit codes, reports, limits, signals.
 
+mod admit;
 mod bare;
 mod blocks;
 mod budgets;
