@@ -1,4 +1,4 @@
-//! A plot of pairs that should agree, as SVG: two logarithmic axes, the diagonal, a band around it.
+//! Plots as SVG: pairs that should agree, over two logarithmic axes with the diagonal and a band around it; and lines.
 
 use std::fmt::Write as _;
 
@@ -108,6 +108,78 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
         .collect()
 }
 
+/// A series of points that are joined.
+pub struct Line<'a> {
+    pub name: &'a str,
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Lines over two linear axes; that of y begins at 0.
+pub fn lines(x_label: &str, y_label: &str, lines: &[Line]) -> String {
+    let all = || lines.iter().flat_map(|l| &l.points);
+    let low = all().map(|p| p.0).fold(f64::MAX, f64::min);
+    let high = all().map(|p| p.0).fold(low + 1e-9, f64::max);
+    let top = all().map(|p| p.1).fold(1e-9, f64::max);
+    let (wide, tall) = (SIZE * 1.3, SIZE * 0.7);
+    let x = |v: f64| LEFT + (v - low) / (high - low) * wide;
+    let y = |v: f64| TOP + tall - v / top * tall;
+    let (width, height) = (LEFT + wide + 150.0, TOP + tall + 50.0);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n"
+    );
+    // Writing to a string cannot fail.
+    let mut put = |text: String| {
+        let _ = writeln!(svg, "{text}");
+    };
+    for i in 0..=5 {
+        let (at_x, at_y) = (
+            low + (high - low) * f64::from(i) / 5.0,
+            top * f64::from(i) / 5.0,
+        );
+        put(format!(
+            "<path d=\"M{LEFT} {:.1}H{:.1}\" stroke=\"#dddddd\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{at_y:.0}</text>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{at_x:.1}</text>",
+            y(at_y),
+            LEFT + wide,
+            LEFT - 6.0,
+            y(at_y) + 4.0,
+            x(at_x),
+            TOP + tall + 16.0
+        ));
+    }
+    put(format!(
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{x_label}</text>\
+         <text transform=\"translate(16 {:.1}) rotate(-90)\" text-anchor=\"middle\">{y_label}</text>",
+        LEFT + wide / 2.0,
+        TOP + tall + 38.0,
+        TOP + tall / 2.0
+    ));
+    for (index, line) in lines.iter().enumerate() {
+        let colour = COLOURS[index % COLOURS.len()];
+        let path: Vec<String> = (line.points.iter())
+            .map(|&(a, b)| format!("{:.1},{:.1}", x(a), y(b)))
+            .collect();
+        put(format!(
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+            path.join(" ")
+        ));
+        let at = TOP + 12.0 + 20.0 * index as f64;
+        put(format!(
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"12\" height=\"3\" fill=\"{colour}\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            LEFT + wide + 12.0,
+            at - 2.0,
+            LEFT + wide + 30.0,
+            at + 4.0,
+            line.name
+        ));
+    }
+    svg + "</svg>\n"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,6 +198,20 @@ mod tests {
         assert!((cx - LEFT - (TOP + SIZE - cy)).abs() < 0.2, "{cx} {cy}");
         assert!(svg.ends_with("</svg>\n"));
         assert!(agreement(&[], 0.05).contains("svg"));
+    }
+
+    #[test]
+    fn lines_go_from_corner_to_corner() {
+        let points = vec![(4.0, 100.0), (13.0, 0.0)];
+        let svg = lines("n", "sets", &[Line { name: "m", points }]);
+        let line = svg.lines().find(|l| l.starts_with("<polyline")).unwrap();
+        let end = format!(
+            "{LEFT:.1},{TOP:.1} {:.1},{:.1}",
+            LEFT + SIZE * 1.3,
+            TOP + SIZE * 0.7
+        );
+        assert!(line.contains(&end), "{line}");
+        assert!(lines("n", "sets", &[]).ends_with("</svg>\n"));
     }
 
     #[test]

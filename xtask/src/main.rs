@@ -21,6 +21,7 @@ mod peer;
 mod planning;
 mod prediction;
 mod python;
+mod rtswap;
 mod scaling;
 mod serving;
 mod setting;
@@ -134,6 +135,8 @@ enum Suite {
     Sharing(sharing::SharingArgs),
     /// SwapAdvisor's search on the paper's networks and device, in simulation.
     Swapadvisor(swapadvisor::SwapadvisorArgs),
+    /// RT-Swap's study of schedulability, ours beside it, and a hunt for missed deadlines; nothing is measured.
+    Rtswap(rtswap::RtswapArgs),
     /// SwapNet's three applications: several models in one total of memory.
     Swapnet(swapnet::SwapnetArgs),
     /// One thread against two, with no budget.
@@ -186,6 +189,10 @@ fn main() -> Result<()> {
             suite: Some(Suite::Swapadvisor(args)),
             ..
         } => swapadvisor::run(&root(), &args),
+        Command::Bench {
+            suite: Some(Suite::Rtswap(args)),
+            ..
+        } => rtswap::run(&root(), &args),
         Command::Bench {
             suite: Some(Suite::Swapnet(args)),
             ..

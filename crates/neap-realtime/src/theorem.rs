@@ -4,7 +4,7 @@
 //! applied with the deadline in place of the period, which asks for more and so is still sound.
 
 use crate::ratio::Share;
-use crate::task::System;
+use crate::task::{System, Task};
 
 /// B_max: the longest that a job waits for jobs of later deadlines (Lemma 1, Equation 2).
 pub fn blocking_ns(system: &System, volumes: &[u64]) -> u64 {
@@ -45,7 +45,7 @@ pub fn admits(system: &System, volumes: &[u64]) -> bool {
 }
 
 /// The period, or the deadline where that is shorter.
-pub(crate) fn recurrence_ns(task: &crate::Task) -> u64 {
+pub(crate) fn recurrence_ns(task: &Task) -> u64 {
     task.period_ns.min(task.deadline_ns)
 }
 
