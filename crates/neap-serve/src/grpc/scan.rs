@@ -67,11 +67,11 @@ pub fn decoded_bytes(message: &[u8]) -> Result<u64, Refusal> {
     Ok(bytes)
 }
 
+/// Hears of a field: its number, and its bytes where it has a length.
+type Visit<'a> = dyn FnMut(u32, Option<&[u8]>) -> Result<(), String> + 'a;
+
 /// Calls `visit` with the number of each field, and its bytes where it has a length.
-fn each_field(
-    mut message: &[u8],
-    visit: &mut dyn FnMut(u32, Option<&[u8]>) -> Result<(), String>,
-) -> Result<(), String> {
+fn each_field(mut message: &[u8], visit: &mut Visit) -> Result<(), String> {
     while message.has_remaining() {
         let (tag, wire) = decode_key(&mut message).map_err(|e| e.to_string())?;
         if wire != WireType::LengthDelimited {
