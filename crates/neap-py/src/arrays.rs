@@ -45,10 +45,10 @@ impl<'py> Array<'py> {
         wanted: Option<DType>,
     ) -> PyResult<Array<'py>> {
         let py = value.py();
-        if let Ok(array) = value.cast::<PyUntypedArray>() {
-            if let Some(array) = Array::as_it_is(array) {
-                return Ok(array);
-            }
+        if let Ok(array) = value.cast::<PyUntypedArray>()
+            && let Some(array) = Array::as_it_is(array)
+        {
+            return Ok(array);
         }
         let given = value.clone();
         // A value of this package: its array.

@@ -20,6 +20,9 @@ use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+/// Name and shape of an output.
+type NamedShape = (String, Vec<usize>);
+
 /// An open model.
 #[pyclass(frozen, module = "neaptide._neaptide")]
 pub struct Session {
@@ -69,8 +72,8 @@ impl Session {
         in_python(py, runner.signature())
     }
 
-    /// Type and shape of each output for the shapes that ran last; `None` before they are known.
-    fn bound_outputs(&self, py: Python<'_>) -> PyResult<Option<Vec<(String, Vec<usize>)>>> {
+    /// Name and shape of each output for the shapes that ran last; `None` before they are known.
+    fn bound_outputs(&self, py: Python<'_>) -> PyResult<Option<Vec<NamedShape>>> {
         let runner = self.lock(py)?;
         let session = runner.session();
         Ok(session.map(|session| {

@@ -39,8 +39,11 @@ fn tensor<'a>(dtype: DType, shape: &'a [usize], bytes: &'a [u8]) -> Tensor<'a> {
     }
 }
 
-/// Shapes and bytes of all outputs.
-fn run(runner: &mut Runner, inputs: &[Tensor]) -> Result<Vec<(Vec<usize>, Vec<u8>)>, Error> {
+/// Shape and bytes.
+type Output = (Vec<usize>, Vec<u8>);
+
+/// All outputs.
+fn run(runner: &mut Runner, inputs: &[Tensor]) -> Result<Vec<Output>, Error> {
     let infos = runner.ready(inputs, &mut |_| {})?.to_vec();
     assert!(runner.is_ready(inputs));
     let mut outputs: Vec<Vec<u8>> = infos.iter().map(|i| vec![0xa5; i.len_bytes()]).collect();
