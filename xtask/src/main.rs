@@ -9,6 +9,7 @@ mod chart;
 mod checked;
 mod circles;
 mod conformance;
+mod engine;
 mod flexnn;
 mod fuzz;
 mod fuzz_lock;
@@ -133,6 +134,8 @@ enum Suite {
     Bindings(bindings::BindingsArgs),
     /// Several models on one machine, one request at a time: memory divided, or the machine time-shared.
     Sharing(sharing::SharingArgs),
+    /// Many models in one process and one hard limit, beside a process for each.
+    Engine(engine::EngineArgs),
     /// SwapAdvisor's search on the paper's networks and device, in simulation.
     Swapadvisor(swapadvisor::SwapadvisorArgs),
     /// RT-Swap's study of schedulability, ours beside it, and a hunt for missed deadlines; nothing is measured.
@@ -181,6 +184,10 @@ fn main() -> Result<()> {
             suite: Some(Suite::Sharing(args)),
             ..
         } => sharing::run(&root(), &args),
+        Command::Bench {
+            suite: Some(Suite::Engine(args)),
+            ..
+        } => engine::run(&root(), &args),
         Command::Bench {
             suite: Some(Suite::Scaling(args)),
             ..

@@ -48,8 +48,8 @@ fn mobilenet_v2() {
     });
 }
 
-/// With SiLU for ReLU. Among a layer's 1e5 operands of ReLU some lie within f32's rounding of 0, and are on its other side in
-/// f64. One of them changes about `1 / sqrt(1e5)` of the layer's gradient: 1.5e-3 was seen, which would hide errors.
+/// With SiLU for ReLU, with which 1.5e-3 was seen, which would hide errors. Probably some of a layer's 1e5 operands of ReLU lie
+/// within f32's rounding of 0, and are on its other side in f64: one of them changes about `1 / sqrt(1e5)` of the layer's gradient.
 #[test]
 fn resnet50() {
     check(&Network {
