@@ -6,11 +6,13 @@
 //!   failure   the engine's errors as Python's exceptions
 //!   options   how a session is opened
 //!   session   opens and runs, without the interpreter's lock
+//!   interrupt ends runs early: on request, and on Ctrl-C
 //!   listener  tells Python how far packing is
 //! ```
 
 mod arrays;
 mod failure;
+mod interrupt;
 mod listener;
 mod options;
 mod session;
@@ -21,6 +23,8 @@ use pyo3::prelude::*;
 /// Sessions of Neaptide; use the package `neaptide`.
 #[pymodule(gil_used = true)]
 mod _neaptide {
+    #[pymodule_export]
+    use crate::interrupt::Cancel;
     #[pymodule_export]
     use crate::options::kept_model;
     #[pymodule_export]

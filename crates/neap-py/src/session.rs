@@ -8,6 +8,7 @@
 
 use crate::arrays::Array;
 use crate::failure::{self, Stage, invalid};
+use crate::interrupt::{Cancel, Interrupt};
 use crate::listener::Listener;
 use crate::options::{self, Options, options};
 use crate::signature::in_python;
@@ -107,15 +108,18 @@ impl Session {
     }
 
     /// Runs the model. `names` are the outputs that are wanted, all where there are none; `feed` has an array for each
-    /// input; `places`, if given, has an array or `None` for each output of the model, in its order.
-    #[pyo3(signature = (names, feed, places=None))]
+    /// input; `places`, if given, has an array or `None` for each output of the model, in its order. `cancel` ends it early, and so
+    /// does a signal whose handler raises.
+    #[pyo3(signature = (names, feed, places=None, cancel=None))]
     fn run<'py>(
         &self,
         py: Python<'py>,
         names: Option<Vec<Bound<'py, PyString>>>,
         feed: &Bound<'py, PyDict>,
         places: Option<Vec<Option<Bound<'py, PyAny>>>>,
+        cancel: Option<Bound<'py, Cancel>>,
     ) -> PyResult<Bound<'py, PyList>> {
+        let interrupt = Interrupt::new(cancel.as_ref().map(Bound::get));
         let wanted = self.wanted(py, names)?;
         let inputs = self.fed(py, feed)?;
         // SAFETY: the arrays live until the function ends. They are the caller's, who must not write them while they
@@ -145,8 +149,14 @@ impl Session {
                 .iter()
                 .map(|place| unsafe { place.bytes_mut() })
                 .collect();
-            let run = py.detach(|| runner.run(&tensors, &mut bytes, &mut |p| listener.hear(p)));
-            run.map_err(|e| failure::of_engine(py, e, Stage::Running))?;
+            let cancel = interrupt.token();
+            let run = py.detach(|| {
+                runner.run_unless(cancel, &tensors, &mut bytes, &mut |p| listener.hear(p))
+            });
+            run.map_err(|e| match interrupt.raised() {
+                Some(raised) => raised,
+                None => failure::of_engine(py, e, Stage::Running),
+            })?;
         }
         listener.end()?;
         let arrays: Vec<_> = outputs.into_iter().map(Array::into_any).collect();

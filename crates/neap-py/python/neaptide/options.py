@@ -6,6 +6,7 @@ import enum
 import os
 from typing import Any, Dict, Optional, Union
 
+from neaptide import _neaptide
 from neaptide.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
 
 #: A size: ``"64MiB"``, a number of bytes, ``"25%"`` of what the engine takes with everything resident, or ``"none"``.
@@ -124,6 +125,19 @@ class RunOptions:
         self.only_execute_path_to_fetches = False
         self.training_mode = False
         self._entries: Dict[str, str] = {}
+        self._cancel = _neaptide.Cancel()
+
+    @property
+    def terminate(self) -> bool:
+        """Whether runs with these options are to end early. Another thread may set it while one runs."""
+        return self._cancel.is_cancelled()
+
+    @terminate.setter
+    def terminate(self, value: bool) -> None:
+        if value:
+            self._cancel.cancel()
+        elif self._cancel.is_cancelled():
+            self._cancel = _neaptide.Cancel()
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Keeps an entry. None has a meaning here."""

@@ -123,7 +123,7 @@ class InferenceSession:
         ``output_names`` are the outputs that are wanted, in that order; ``None`` or nothing means all.
         ``input_feed`` has an array for each input, by name. Arrays that are row-major are read where they lie.
         """
-        return self._native.run(output_names, input_feed)
+        return self._native.run(output_names, input_feed, None, None if run_options is None else run_options._cancel)
 
     def run_with_ort_values(
         self,
@@ -141,7 +141,7 @@ class InferenceSession:
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Optional[RunOptions] = None) -> None:
         """Runs on what is bound."""
-        iobinding._run()
+        iobinding._run(run_options)
 
     def get_inputs(self) -> List[NodeArg]:
         """Inputs that a caller gives, as the model declares them."""

@@ -208,12 +208,13 @@ class IOBinding:
         """The same as arrays. They are there already."""
         return list(self._results)
 
-    def _run(self) -> None:
+    def _run(self, run_options: Any = None) -> None:
         names = list(self._outputs)
         if not names:
             raise InvalidArgument("no output is bound")
         places = [self._outputs.get(output.name) for output in self._session.get_outputs()]
-        self._results = self._session._native.run(names, self._inputs, places)
+        cancel = None if run_options is None else run_options._cancel
+        self._results = self._session._native.run(names, self._inputs, places, cancel)
 
     def _known(self, name: str, known: Any) -> str:
         if all(name != value.name for value in known):

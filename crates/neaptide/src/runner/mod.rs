@@ -24,6 +24,7 @@ use crate::session::Session;
 use declared::{is_fixed, shapes_of, signature_of};
 use neap_ir::Literal;
 use neap_onnx::Signature;
+use neap_runtime::CancelToken;
 use opened::{Opened, Standing, of_engine};
 use std::path::{Path, PathBuf};
 
@@ -163,18 +164,37 @@ impl Runner {
         outputs: &mut [&mut [u8]],
         progress: &mut dyn FnMut(Progress),
     ) -> Result<()> {
-        match self.run_once(inputs, outputs) {
+        self.run_unless(&CancelToken::new(), inputs, outputs, progress)
+    }
+
+    /// [`Runner::run`], which ends at the boundary of a compute when `cancel` asks it to. It can run again.
+    ///
+    /// # Errors
+    /// As [`Runner::run`], and [`Error::Cancelled`].
+    pub fn run_unless(
+        &mut self,
+        cancel: &CancelToken,
+        inputs: &[Tensor],
+        outputs: &mut [&mut [u8]],
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<()> {
+        match self.run_once(cancel, inputs, outputs) {
             Err(Error::DamagedCache(_)) => {
                 self.reopen(inputs, progress)?;
-                self.run_once(inputs, outputs)
+                self.run_once(cancel, inputs, outputs)
             }
             ended => ended,
         }
     }
 
-    fn run_once(&mut self, inputs: &[Tensor], outputs: &mut [&mut [u8]]) -> Result<()> {
+    fn run_once(
+        &mut self,
+        cancel: &CancelToken,
+        inputs: &[Tensor],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<()> {
         match &mut self.opened {
-            Some(opened) => opened.run(inputs, outputs),
+            Some(opened) => opened.run(cancel, inputs, outputs),
             None => Err(Error::BadInput("the model is not ready to run".into())),
         }
     }

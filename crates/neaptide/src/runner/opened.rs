@@ -11,6 +11,7 @@ use crate::session::Session;
 use neap_compile::Programs;
 use neap_ir::DType;
 use neap_onnx::{Declared, Signature};
+use neap_runtime::CancelToken;
 
 pub(super) struct Opened {
     session: Session,
@@ -148,9 +149,14 @@ impl Opened {
         }
     }
 
-    pub fn run(&mut self, inputs: &[Tensor], outputs: &mut [&mut [u8]]) -> Result<()> {
+    pub fn run(
+        &mut self,
+        cancel: &CancelToken,
+        inputs: &[Tensor],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<()> {
         if self.widened.is_some() {
-            return self.run_widened(inputs, outputs);
+            return self.run_widened(cancel, inputs, outputs);
         }
         let mut given: Vec<&[u8]> = vec![&[]; self.session.inputs().len()];
         for (role, tensor) in self.inputs.iter().zip(inputs) {
@@ -158,11 +164,16 @@ impl Opened {
                 given[*at] = tensor.bytes;
             }
         }
-        self.session.run(&given, outputs)
+        self.session.run_unless(cancel, &given, outputs)
     }
 
     /// The same by way of f32 where the caller has half floats.
-    fn run_widened(&mut self, inputs: &[Tensor], outputs: &mut [&mut [u8]]) -> Result<()> {
+    fn run_widened(
+        &mut self,
+        cancel: &CancelToken,
+        inputs: &[Tensor],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<()> {
         if outputs.len() != self.outputs.len() {
             let (has, given) = (self.outputs.len(), outputs.len());
             let what = format!("the model has {has} outputs, {given} were given");
@@ -201,7 +212,7 @@ impl Opened {
                 taken.push(wide);
             }
         }
-        session.run(&given, &mut taken)?;
+        session.run_unless(cancel, &given, &mut taken)?;
         for (index, (info, give)) in self.outputs.iter().zip(&gives).enumerate() {
             if info.ty.dtype != give.ty.dtype {
                 half::narrow(
