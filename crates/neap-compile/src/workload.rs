@@ -11,7 +11,7 @@ use neap_kernels::panel::preferred_panels;
 use neap_ops::Operand;
 use neap_plan::{
     BLOCK_BYTES, BufferId, BufferSpec, Extent, KernelId, PanelSpec, RowTable, StepRange, StepSpec,
-    Workload,
+    Workload, whole_blocks,
 };
 
 /// Rows of a table read from storage at once: enough to keep the device busy.
@@ -47,7 +47,7 @@ pub fn workload(program: &Program, target: Target, kernels: Kernels) -> Workload
         };
         *spec = chain.fastest(spec.clone(), &facts, room);
     }
-    let buffers = program
+    let mut buffers: Vec<BufferSpec> = program
         .buffers
         .iter()
         .zip(buffer_names(program))
@@ -59,6 +59,7 @@ pub fn workload(program: &Program, target: Target, kernels: Kernels) -> Workload
             kept: false,
         })
         .collect();
+    let states = states(program, &mut buffers);
     let constants_bytes = program
         .graph
         .consts
@@ -73,10 +74,27 @@ pub fn workload(program: &Program, target: Target, kernels: Kernels) -> Workload
         steps,
         buffers,
         constants_bytes,
-        states: Vec::new(),
+        states,
     };
     name_kernels(&mut workload, program);
     workload
+}
+
+/// The buffers that survive runs, which take whole blocks.
+fn states(program: &Program, buffers: &mut [BufferSpec]) -> Vec<BufferId> {
+    let mut states = Vec::with_capacity(program.graph.states.len());
+    for state in &program.graph.states {
+        let Some(id) = program.buffer_of(state) else {
+            continue;
+        };
+        let spec = &mut buffers[id as usize];
+        spec.name.clone_from(&program.graph.value(state.value).name);
+        spec.bytes = whole_blocks(spec.bytes.max(1));
+        spec.align = BLOCK_BYTES;
+        states.push(BufferId(id));
+    }
+    states.sort_unstable();
+    states
 }
 
 /// Puts the kernels of its steps into a workload's digest: plans for others need other workspaces.

@@ -50,6 +50,12 @@ impl Graph {
             }
             ready[input.index()] = true;
         }
+        for state in &self.states {
+            match ready.get_mut(state.value.index()) {
+                Some(ready) if !*ready => *ready = true,
+                _ => return malformed(format!("state {} is something else too", state.value.0)),
+            }
+        }
         for node in &self.nodes {
             for input in node.present_inputs() {
                 if !ready.get(input.index()).copied().unwrap_or(false) {
@@ -74,6 +80,26 @@ impl Graph {
         for &output in &self.outputs {
             if !ready.get(output.index()).copied().unwrap_or(false) {
                 return malformed(format!("output {} is never computed", output.0));
+            }
+        }
+        self.check_states()
+    }
+
+    /// What replaces a state is the result of a node, and of no other state, and has its type.
+    fn check_states(&self) -> Result<(), GraphError> {
+        let mut computed = vec![false; self.values.len()];
+        for node in &self.nodes {
+            let results = node.present_outputs();
+            results.for_each(|v| computed[v.index()] = true);
+        }
+        for state in &self.states {
+            let Some(next) = state.next else { continue };
+            let is_computed = computed.get_mut(next.index()).map(std::mem::take);
+            if is_computed != Some(true) || self.value(next).ty != self.value(state.value).ty {
+                let name = &self.value(state.value).name;
+                return Err(GraphError::Malformed(format!(
+                    "state '{name}' is replaced by what cannot replace it"
+                )));
             }
         }
         Ok(())

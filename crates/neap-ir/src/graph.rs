@@ -21,6 +21,17 @@ pub struct Graph {
     /// Inputs of the model whose values were given when it was opened, as values that decide shapes are: they
     /// are no inputs of this graph.
     pub bound: Vec<BoundInput>,
+    /// Tensors that survive runs, such as the parameters of a training step. They are no inputs and no outputs.
+    pub states: Vec<State>,
+}
+
+/// A tensor that survives runs: a run finds in `value` what the run before left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// There before the first node, as an input is.
+    pub value: ValueId,
+    /// What replaces it, of the same type; `None` where it stays as it is.
+    pub next: Option<ValueId>,
 }
 
 /// An input of the model that is a constant here.

@@ -1,7 +1,7 @@
 //! A lowered model: what the packed file's table of contents holds and the runtime interprets.
 
 use crate::recipe::{Packed, PackedForm};
-use crate::{Const, Graph, GraphError, NodeId, Op, ValueId};
+use crate::{Const, Graph, GraphError, NodeId, Op, State, ValueId};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -125,6 +125,7 @@ impl Program {
                 _ => {}
             }
         }
+        self.check_states()?;
         for (i, &step) in self.steps.iter().enumerate() {
             let node = &self.graph.nodes[step.index()];
             for id in node.present_inputs().chain(node.present_outputs()) {
@@ -149,6 +150,44 @@ impl Program {
                 }
             }
             self.check_weights(node)?;
+        }
+        Ok(())
+    }
+
+    /// The buffer of a state of the graph; `None` where it has none.
+    pub fn buffer_of(&self, state: &State) -> Option<u32> {
+        match self.storage[state.value.index()] {
+            Storage::Buffer { buffer, .. } => Some(buffer),
+            _ => None,
+        }
+    }
+
+    /// Each state has a buffer of its own that lives always, and what replaces it ends up there.
+    fn check_states(&self) -> Result<(), GraphError> {
+        let steps = self.steps.len() as u32;
+        let mut taken = vec![false; self.buffers.len()];
+        for state in &self.graph.states {
+            let at = self.storage[state.value.index()];
+            let stays = state
+                .next
+                .is_none_or(|next| self.storage[next.index()] == at);
+            let fits = match at {
+                Storage::Buffer {
+                    buffer,
+                    offset_bytes: 0,
+                } => {
+                    let spec = &self.buffers[buffer as usize];
+                    let is_alone = !std::mem::replace(&mut taken[buffer as usize], true);
+                    is_alone && spec.live == (0..steps)
+                }
+                _ => false,
+            };
+            if !fits || !stays {
+                let name = &self.graph.value(state.value).name;
+                return Err(GraphError::Malformed(format!(
+                    "state '{name}' has no place of its own"
+                )));
+            }
         }
         Ok(())
     }

@@ -40,6 +40,7 @@ pub use execute::execute;
 pub use interpret::interpret;
 pub use kernel::{Choice, FormFacts, Kernel, KernelFacts, Tile, UnknownKernel, WeightForm};
 pub use query::{
-    Operand, blocked_inputs, flops, inner_bytes, may_overwrite, supported, workspace_bytes,
+    Operand, blocked_inputs, flops, inner_bytes, may_be_overwritten_by, may_overwrite, supported,
+    workspace_bytes,
 };
 pub use tensor::{Context, PanelSlice, TensorMut, TensorRef};

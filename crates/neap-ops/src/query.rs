@@ -154,6 +154,30 @@ fn check_layouts(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Result<(),
     Err(OpError::unsupported(op.name(), "in this mix of layouts"))
 }
 
+/// Inputs whose memory the output at `index` may take over, by position.
+pub fn may_be_overwritten_by(
+    op: &Op,
+    index: usize,
+    inputs: &[Operand],
+    outputs: &[Operand],
+) -> Vec<usize> {
+    match (op, index) {
+        (_, 0) => may_overwrite(op, inputs, outputs),
+        // A moment takes its own place.
+        (Op::Update(_), moment) => {
+            let own = MOMENTS_FROM + moment - 1;
+            (inputs.get(own) == outputs.get(moment))
+                .then_some(own)
+                .into_iter()
+                .collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The first moment among the inputs of [`Op::Update`].
+const MOMENTS_FROM: usize = 4;
+
 /// Inputs whose memory output 0 may take over, by position.
 pub fn may_overwrite(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Vec<usize> {
     let Some(&Some((y, layout))) = outputs.first() else {

@@ -30,6 +30,7 @@ mod needs;
 mod norm;
 mod order;
 mod place;
+mod plainly;
 mod quantized;
 mod recipes;
 mod simplify;
@@ -41,6 +42,7 @@ pub use constants::{ConstReader, describe, describe_as, stored_format};
 pub use keys::weight_key;
 pub use needs::step_bytes;
 pub use order::{OrderLimits, reordered, with_less_memory};
+pub use plainly::lower_plainly;
 
 use edit::Editor;
 use neap_ir::recipe::Recipe;
@@ -62,6 +64,8 @@ pub enum RewriteError {
     Graph(#[from] GraphError),
     #[error("constant '{name}': {reason}")]
     Constant { name: String, reason: String },
+    #[error("'{name}' cannot be updated where it lies")]
+    State { name: String },
 }
 
 /// Lowers a graph. `digest` identifies the source model and its bound shapes.

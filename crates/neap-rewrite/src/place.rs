@@ -7,6 +7,7 @@
 //! view      reshape, contiguous slice/split, trivial reorder    output = part of input's bytes
 //! concat    contiguous concat                                   inputs = parts of output's bytes
 //! in place  element-wise, residual sums                         output overwrites a dead input
+//! state     a parameter and what replaces it                    output overwrites a state
 //! ```
 //! Two values may share a byte if both hold the same element there (a view and what it is a view
 //! of), or if they are never alive together. Every merge checks that for all pairs of values, and is
@@ -16,11 +17,14 @@ use crate::content::Contents;
 use neap_ir::graph::LANES;
 use neap_ir::op::{Op, Unary};
 use neap_ir::program::{Buffer, Storage};
-use neap_ir::{Const, Graph, Layout, Node, NodeId, Program, TensorType, ValueId};
+use neap_ir::{Const, Graph, Layout, Node, NodeId, Program, State, TensorType, ValueId};
 use neap_ops::Operand;
 
 pub(crate) fn run(graph: Graph, digest: String) -> Program {
     let mut classes = Classes::new(&graph);
+    for state in &graph.states {
+        update_in_place(&graph, state, &mut classes);
+    }
     for (at, node) in graph.nodes.iter().enumerate() {
         if !share_views(&graph, node, &mut classes) {
             share_in_place(&graph, node, at, &mut classes);
@@ -193,6 +197,29 @@ fn share_in_place(graph: &Graph, node: &Node, at: usize, classes: &mut Classes) 
     }
 }
 
+/// What replaces a state is computed where it lies, if that is possible: nothing reads the state later, and what
+/// computes its successor may overwrite it.
+fn update_in_place(graph: &Graph, state: &State, classes: &mut Classes) {
+    let Some(next) = state.next else { return };
+    let at = classes.def[next.index()];
+    let reads = |n: &Node| n.present_inputs().any(|v| v == state.value);
+    let may_overwrite = |node: &Node| {
+        let inputs = operands(graph, &node.inputs);
+        let outputs = operands(graph, &node.outputs);
+        let index = node.outputs.iter().position(|v| *v == Some(next));
+        let own = |i: &usize| node.input(*i) == Some(state.value);
+        index.is_some_and(|index| {
+            let allowed = neap_ops::may_be_overwritten_by(&node.op, index, &inputs, &outputs);
+            let read = (0..node.inputs.len()).filter(own);
+            read.into_iter().all(|i| allowed.contains(&i))
+        })
+    };
+    let node = &graph.nodes[at];
+    if views(graph, node).is_none() && (!reads(node) || may_overwrite(node)) {
+        classes.merge(next, state.value, 0, Merge::Overwrite { at });
+    }
+}
+
 /// Every view of the node came about, so nothing is left to do.
 fn only_renames(graph: &Graph, node: &Node, classes: &mut Classes) -> bool {
     views(graph, node).is_some_and(|found| {
@@ -226,6 +253,9 @@ struct Classes {
     last: Vec<usize>,
     /// Inputs and constants live elsewhere.
     placeable: Vec<bool>,
+    /// By class: the state whose memory it is, which has exactly as many bytes.
+    state: Vec<Option<usize>>,
+    is_state: Vec<bool>,
 }
 
 impl Classes {
@@ -247,7 +277,16 @@ impl Classes {
         for output in &graph.outputs {
             last[output.index()] = graph.nodes.len();
         }
+        let mut is_state = vec![false; count];
+        for state in &graph.states {
+            let value = state.value.index();
+            (placeable[value], is_state[value]) = (true, true);
+            // What the next run finds.
+            last[state.next.map_or(value, ValueId::index)] = graph.nodes.len();
+        }
         Classes {
+            state: (0..count).map(|v| is_state[v].then_some(v)).collect(),
+            is_state,
             class: (0..count).collect(),
             offset: vec![0; count],
             members: (0..count)
@@ -297,6 +336,9 @@ impl Classes {
             // Overwriting needs the liveness check below, which a shared class has not passed.
             return shift == 0 && matches!(kind, Merge::SameData);
         }
+        if !self.keeps_states_apart(moving, staying, shift) {
+            return false;
+        }
         for a in &self.members[moving] {
             for b in &self.members[staying] {
                 if self.clash(a, b, shift, i, &kind) {
@@ -304,6 +346,7 @@ impl Classes {
                 }
             }
         }
+        self.state[staying] = self.state[staying].or(self.state[moving]);
         let moved = std::mem::take(&mut self.members[moving]);
         for mut member in moved {
             member.offset += shift;
@@ -312,6 +355,22 @@ impl Classes {
             self.members[staying].push(member);
         }
         true
+    }
+
+    /// Whether at most one class is a state's, and all members of the other lie within that state.
+    fn keeps_states_apart(&self, moving: usize, staying: usize, shift: i64) -> bool {
+        let (state, other, to_state) = match (self.state[moving], self.state[staying]) {
+            (None, None) => return true,
+            (Some(_), Some(_)) => return false,
+            (Some(state), None) => (state, staying, -shift),
+            (None, Some(state)) => (state, moving, shift),
+        };
+        let begin = self.offset[state];
+        let end = begin + self.bytes[state];
+        self.members[other].iter().all(|m| {
+            let at = m.offset + to_state;
+            begin <= at && at + self.bytes[m.value.index()] <= end
+        })
     }
 
     /// Whether `a`, moved by `shift`, and `b` would destroy each other.
@@ -329,7 +388,7 @@ impl Classes {
         }
         if let Merge::Overwrite { at } = *kind
             && va == inner
-            && self.def[vb] < at
+            && (self.def[vb] < at || self.is_state[vb])
             && self.last[vb] <= at
         {
             // It ends in the very node that writes the output, and is read where it is overwritten.
@@ -372,10 +431,13 @@ fn finish(graph: Graph, digest: String, classes: Classes, elided: &[bool]) -> Pr
             .iter()
             .map(|m| end_of(classes.last[m.value.index()]))
             .max();
-        let (start, last) = (
+        let (mut start, mut last) = (
             start.expect("class has members"),
             last.expect("class has members"),
         );
+        if used.iter().any(|m| classes.is_state[m.value.index()]) {
+            (start, last) = (0, steps.len() as u32);
+        }
         for member in &used {
             storage[member.value.index()] = Storage::Buffer {
                 buffer: buffers.len() as u32,

@@ -518,11 +518,11 @@ fn check_overlaps(
         (Some(a), Some(b)) => a.overlaps(b),
         _ => false,
     };
-    let mut allowed: Option<Vec<usize>> = None;
     for (o, output) in outputs.iter().enumerate() {
         if outputs[..o].iter().any(|other| overlap(output, other)) {
             return Err(step.mismatch("two of its outputs overlap"));
         }
+        let mut allowed: Option<Vec<usize>> = None;
         for (i, input) in inputs.iter().enumerate() {
             if moves || !overlap(output, input) {
                 continue;
@@ -533,9 +533,9 @@ fn check_overlaps(
                 };
                 let ins: Vec<_> = step.node.inputs.iter().map(describe).collect();
                 let outs: Vec<_> = step.node.outputs.iter().map(describe).collect();
-                neap_ops::may_overwrite(&step.node.op, &ins, &outs)
+                neap_ops::may_be_overwritten_by(&step.node.op, o, &ins, &outs)
             });
-            if o != 0 || !allowed.contains(&i) || range(output) != range(input) {
+            if !allowed.contains(&i) || range(output) != range(input) {
                 return Err(step.mismatch("an output lies on an input that it may not overwrite"));
             }
         }

@@ -36,6 +36,7 @@ mod buffer;
 mod checksum;
 mod data_reader;
 mod direct;
+mod empty;
 mod error;
 mod header;
 mod identity;
@@ -61,6 +62,7 @@ pub use bandwidth::{
 pub use buffer::AlignedBuf;
 pub use data_reader::DataReader;
 pub use direct::DirectFile;
+pub use empty::EmptySource;
 pub use error::StoreError;
 pub use header::{FORMAT_VERSION, MAGIC};
 pub use identity::{FileIdentity, Sighting};

@@ -97,6 +97,18 @@ pub(crate) fn packed_error(path: &Path, error: &StoreError) -> String {
     }
 }
 
+impl From<neap_autodiff::AutodiffError> for Error {
+    fn from(error: neap_autodiff::AutodiffError) -> Error {
+        use neap_autodiff::AutodiffError;
+        let text = error.to_string();
+        match error {
+            AutodiffError::NoDerivative { .. } => Error::Unsupported(text),
+            AutodiffError::Request(_) => Error::BadInput(text),
+            AutodiffError::Infer(_) | AutodiffError::Graph(_) => Error::Defect(text),
+        }
+    }
+}
+
 macro_rules! bad_input {
     ($($type:ty),*) => {$(
         impl From<$type> for Error {

@@ -10,6 +10,7 @@
 
 use crate::budget::{Bytes, Scope};
 use neap_compile::Programs;
+use neap_ir::{Const, Program};
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
@@ -65,6 +66,16 @@ pub(crate) fn engine_heap_bytes(programs: &Programs) -> u64 {
     let banded = programs.banded.iter().map(|p| p.steps.len());
     let steps: usize = banded.chain([programs.plain.steps.len()]).sum();
     steps as u64 * ENGINE_STEP_BYTES + checksums_bytes(programs)
+}
+
+/// Heap of a trainer: of its program, and of the constants that are part of it.
+pub(crate) fn training_heap_bytes(program: &Program) -> u64 {
+    let inline = |c: &Const| match c {
+        Const::Inline(literal) => literal.len_bytes() as u64,
+        _ => 0,
+    };
+    let constants: u64 = program.graph.consts.iter().map(inline).sum();
+    program.steps.len() as u64 * ENGINE_STEP_BYTES + constants
 }
 
 fn checksums_bytes(programs: &Programs) -> u64 {

@@ -43,9 +43,17 @@ pub(crate) fn finished(program: Program, order: StepOrder) -> Result<Programs> {
 }
 
 /// Of the graph and its shapes, wherever its files lie.
-fn digest(graph: &Graph) -> String {
+pub(crate) fn digest(graph: &Graph) -> String {
     let mut hasher = blake3::Hasher::new();
-    let parts = (&graph.values, &graph.nodes, &graph.inputs, &graph.outputs);
+    let Graph {
+        values,
+        nodes,
+        inputs,
+        outputs,
+        states,
+        ..
+    } = graph;
+    let parts = (values, nodes, inputs, outputs, states);
     let mut encoded = postcard::to_allocvec(&parts).expect("encoding into memory cannot fail");
     for data in &graph.consts {
         match data {

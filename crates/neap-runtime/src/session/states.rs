@@ -131,9 +131,6 @@ impl States {
             return Ok(());
         }
         let map = lane.map();
-        let Some(file) = &mut self.file else {
-            return Err(no_file());
-        };
         for state in &self.list {
             let dst = address_in(&map, state.place, state.bytes)?;
             let len_bytes = state.bytes as usize;
@@ -146,6 +143,7 @@ impl States {
                         dst,
                         len_bytes,
                     };
+                    let file = self.file.as_mut().ok_or_else(no_file)?;
                     // SAFETY: as above; the call returns when the read is complete, or the file is broken, and then
                     // it is dropped before the arena.
                     unsafe { file.read_ranges(&[read]) }?;
@@ -171,7 +169,8 @@ impl<C: Clock> Session<C> {
     }
 
     /// The file that states are in while their memory is given back: at least
-    /// [`ExecutionPlan::state_bytes`] large, and nobody else's. A session with states runs only with one.
+    /// [`ExecutionPlan::state_bytes`] large, and nobody else's. Without one, a session cannot go over to
+    /// another plan, and loses its states when it rests.
     ///
     /// # Errors
     /// [`RuntimeError::Mismatch`] when the file is too small, or states are in another one.
@@ -231,6 +230,28 @@ impl<C: Clock> Session<C> {
         let state = unsafe { std::slice::from_raw_parts_mut(start, len) };
         state[..bytes.len()].copy_from_slice(bytes);
         state[bytes.len()..].fill(0);
+        Ok(())
+    }
+
+    /// Sets some bytes of a state for the next run, from `offset` on.
+    ///
+    /// # Errors
+    /// As [`Session::write_state`].
+    pub fn write_state_at(
+        &mut self,
+        index: usize,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), RuntimeError> {
+        let (start, len) = self.state_at(index)?;
+        let begin = usize::try_from(offset).unwrap_or(usize::MAX);
+        if begin.checked_add(bytes.len()).is_none_or(|end| end > len) {
+            let reason = format!("state {index} has {len} bytes");
+            return Err(mismatch("session", &reason));
+        }
+        // SAFETY: as above; the range lies in the state.
+        unsafe { std::slice::from_raw_parts_mut(start.add(begin), bytes.len()) }
+            .copy_from_slice(bytes);
         Ok(())
     }
 

@@ -1,0 +1,59 @@
+//! What is trained, by what, and in how much memory.
+
+use crate::budget::Budget;
+use neap_autodiff::{BatchNorm, Clip, Loss};
+use neap_kernels::simd::Isa;
+use neap_store::IoMode;
+use std::path::PathBuf;
+
+/// How a model is trained, but for which of its parameters are.
+#[derive(Debug, Clone)]
+pub struct TrainOptions {
+    /// Which of the model's outputs the loss compares with the target.
+    pub result: usize,
+    pub loss: Loss,
+    pub batch_norm: BatchNorm,
+    pub clip: Option<Clip>,
+    /// Whether each step hands the result out too ([`Trainer::result`](crate::Trainer::result)).
+    pub keep_result: bool,
+    /// Draws of dropouts: the same for the same seed and step.
+    pub seed: u64,
+    /// Of the process or of the engine, as for [`RunOptions::budget`](crate::RunOptions::budget). A percentage is of what
+    /// the same training takes without a limit.
+    pub budget: Budget,
+    pub threads: usize,
+    /// Which vector instructions compute; anything but the default is for tests and comparison.
+    pub isa: Isa,
+    pub io: IoMode,
+    /// Storage as if it gave no more than so many bytes per second; for comparison.
+    pub throttle_bytes_per_second: Option<u64>,
+    /// Memory the caller will still take while the trainer lives, beside what the process holds already.
+    pub reserve_bytes: u64,
+    /// Where parameters, moments and activations go that are not in memory; by default beside the model.
+    pub state_dir: Option<PathBuf>,
+}
+
+impl Default for TrainOptions {
+    /// Cross-entropy over axis 1 of the first output, the model's statistics in batch normalisations, no limit.
+    fn default() -> TrainOptions {
+        TrainOptions {
+            result: 0,
+            loss: Loss::CrossEntropy {
+                class_axis: 1,
+                label_smoothing: 0.0,
+                ignore_index: None,
+            },
+            batch_norm: BatchNorm::Given,
+            clip: None,
+            keep_result: false,
+            seed: 0,
+            budget: Budget::Unlimited,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            isa: Isa::detect(),
+            io: IoMode::Auto,
+            throttle_bytes_per_second: None,
+            reserve_bytes: 0,
+            state_dir: None,
+        }
+    }
+}

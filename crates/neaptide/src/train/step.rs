@@ -1,0 +1,132 @@
+//! From a model's graph to the program of one training step.
+
+use crate::error::{Error, Result};
+use crate::lowering;
+use crate::train::TrainOptions;
+use neap_autodiff::{Pass, Role, Start, TrainingSpec, parameters, training_step};
+use neap_compile::check_supported;
+use neap_ir::update::Update;
+use neap_ir::{Const, Graph, Program, State, TensorType, ValueId};
+
+/// The program of a step, and what its inputs and states are.
+pub(super) struct Step {
+    pub program: Program,
+    /// The model's own inputs, which come first.
+    pub inputs: usize,
+    /// Whether the last input is a seed.
+    pub is_seeded: bool,
+    /// In the order of `program.graph.states`.
+    pub states: Vec<StepState>,
+}
+
+/// A tensor that survives steps.
+pub(super) struct StepState {
+    pub name: String,
+    pub role: StateRole,
+    pub ty: TensorType,
+    /// The model's constant that it begins as; zeros without one.
+    pub begins_as: Option<ValueId>,
+}
+
+/// What a tensor that survives steps is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateRole {
+    /// A constant of the model that steps update.
+    Parameter,
+    /// A constant of the model that stays as it is.
+    Frozen,
+    /// Of the optimiser.
+    Moment,
+    /// Mean or variance of a batch normalisation.
+    RunningStatistic,
+}
+
+/// `update_of` says by name and type how a parameter is trained; `None` where it is frozen.
+pub(super) fn step_of(
+    model: Graph,
+    options: &TrainOptions,
+    update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
+) -> Result<Step> {
+    let inputs = model.inputs.len();
+    let trained: Vec<(ValueId, Update)> = parameters(&model)
+        .into_iter()
+        .filter_map(|v| update_of(&model.value(v).name, model.ty(v)).map(|update| (v, update)))
+        .collect();
+    if trained.is_empty() {
+        return Err(Error::BadInput(
+            "no parameter of the model is trained".into(),
+        ));
+    }
+    let spec = TrainingSpec {
+        result: options.result,
+        loss: options.loss,
+        trained,
+        batch_norm: options.batch_norm,
+        clip: options.clip,
+        pass: Pass::Whole,
+        report_result: options.keep_result,
+    };
+    let training = training_step(model, &spec)?;
+    let mut graph = training.graph;
+    let mut states = Vec::new();
+    graph.outputs.truncate(1 + usize::from(options.keep_result));
+    for state in training.state {
+        graph.inputs.retain(|&v| v != state.input);
+        let role = match (state.role, state.output) {
+            (Role::Parameter, None) => StateRole::Frozen,
+            (Role::Parameter, Some(_)) => StateRole::Parameter,
+            (Role::RunningStatistic, _) => StateRole::RunningStatistic,
+            (Role::Moment, _) => StateRole::Moment,
+            (Role::Sum, _) => {
+                return Err(Error::Defect("a whole batch needs no sums".into()));
+            }
+        };
+        graph.states.push(State {
+            value: state.input,
+            next: state.output,
+        });
+        states.push(StepState {
+            name: state.name,
+            role,
+            ty: graph.ty(state.input).clone(),
+            begins_as: matches!(state.start, Start::Constant(_)).then_some(state.input),
+        });
+    }
+    freeze_stored(&mut graph, &mut states);
+    let digest = lowering::digest(&graph);
+    let program = neap_rewrite::lower_plainly(graph, digest)?;
+    check_supported(&program)?;
+    Ok(Step {
+        program,
+        inputs,
+        is_seeded: training.seed.is_some(),
+        states,
+    })
+}
+
+/// Constants that are left in the model's files become states that nothing replaces.
+fn freeze_stored(graph: &mut Graph, states: &mut Vec<StepState>) {
+    let mut is_read = vec![false; graph.values.len()];
+    for node in &graph.nodes {
+        node.present_inputs()
+            .for_each(|v| is_read[v.index()] = true);
+    }
+    for id in (0..graph.values.len() as u32).map(ValueId) {
+        let is_stored = matches!(graph.constant(id), Some(Const::Stored { .. }));
+        if !is_stored || !is_read[id.index()] {
+            continue;
+        }
+        let value = &mut graph.values[id.index()];
+        value.constant = None;
+        states.push(StepState {
+            name: value.name.clone(),
+            role: StateRole::Frozen,
+            ty: value.ty.clone(),
+            begins_as: Some(id),
+        });
+        graph.states.push(State {
+            value: id,
+            next: None,
+        });
+    }
+}

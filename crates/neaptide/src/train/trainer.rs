@@ -1,0 +1,413 @@
+//! `Trainer`: a model, its loss and its optimiser, ready to take steps inside a budget.
+
+use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::ledger::Ledger;
+use crate::model::{OpenOptions, TensorInfo, infos, onnx_options};
+use crate::session::check_sizes;
+use crate::source_weights::SourceFiles;
+use crate::train::TrainOptions;
+use crate::train::planning::{StepPlan, plan};
+use crate::train::start::first_bytes;
+use crate::train::step::{StateRole, Step, step_of};
+use neap_autodiff::Loss;
+use neap_ir::update::Update;
+use neap_ir::{DType, Graph, TensorType};
+use neap_runtime::{InputTensor, OutputTensor, Stats, Storage};
+use neap_store::{EmptySource, Spill, ThrottledSource, Verifier};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A model that is trained, step by step, inside its budget.
+///
+/// ```no_run
+/// use neaptide::{OpenOptions, TrainOptions, Trainer, Update};
+///
+/// let sgd = Update::Sgd { momentum: 0.9, nesterov: false, decay: 0.0 };
+/// let all = |_: &str, _: &neaptide::TensorType| Some(sgd);
+/// let mut trainer = Trainer::open("lenet.onnx", &OpenOptions::default(), &TrainOptions::default(), &all)?;
+/// let images = vec![0u8; trainer.inputs()[0].len_bytes()]; // f32, 64x1x28x28
+/// let labels = vec![0u8; trainer.target().len_bytes()]; // i64, 64
+/// let loss = trainer.step(&[&images], &labels, 0.01)?;
+/// # Ok::<(), neaptide::Error>(())
+/// ```
+/// Results are the same bits under every budget, and the same as [`neap_ops::interpret`] gives for the step's graph.
+pub struct Trainer {
+    session: neap_runtime::Session,
+    /// The model's, then target, rate, step and perhaps seed.
+    inputs: Vec<TensorInfo>,
+    own_inputs: usize,
+    is_seeded: bool,
+    outputs: Vec<TensorInfo>,
+    states: Vec<TrainState>,
+    /// By state: its number in the session.
+    at: Vec<usize>,
+    classes: Option<Classes>,
+    seed: u64,
+    steps: u64,
+    loss: [u8; 8],
+    result: Vec<u8>,
+    ledger: Ledger,
+    budget_bytes: Option<u64>,
+    stored_bytes_per_step: u64,
+    loaded_bytes_per_step: u64,
+}
+
+/// A tensor that survives steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrainState {
+    /// The model's for parameters, frozen constants and statistics; `NAME/moment0` and so on for those of a parameter.
+    pub name: String,
+    pub role: StateRole,
+    pub ty: TensorType,
+}
+
+/// What class numbers may be.
+struct Classes {
+    count: usize,
+    ignored: Option<i64>,
+}
+
+impl Trainer {
+    /// Opens an `.onnx` and plans its training. `update_of` says for each parameter, by name and type, how it is updated;
+    /// `None` freezes it, which costs no gradient.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] for anything wrong with the file, its shapes or the request; [`Error::Unsupported`] for an
+    /// operator without a derivative; [`Error::Infeasible`] names the smallest budget that can be met.
+    pub fn open(
+        path: impl AsRef<Path>,
+        open: &OpenOptions,
+        options: &TrainOptions,
+        update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
+    ) -> Result<Trainer> {
+        let path = path.as_ref();
+        let bound = neap_onnx::Skeleton::open(path)?.bind(&onnx_options(open))?;
+        let files = SourceFiles::of(bound.open);
+        let beside = path.parent().map(Path::to_path_buf);
+        let folder = options.state_dir.clone().or(beside);
+        let model = Model {
+            graph: bound.graph,
+            files,
+            folder: folder.unwrap_or_default(),
+            host: open.host.clone(),
+        };
+        model.trainer(options, update_of)
+    }
+
+    /// The same of a graph whose constants are all inline.
+    ///
+    /// # Errors
+    /// As [`Trainer::open`].
+    pub fn of_graph(
+        graph: Graph,
+        options: &TrainOptions,
+        update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
+    ) -> Result<Trainer> {
+        let model = Model {
+            files: SourceFiles::open(&graph)?,
+            graph,
+            folder: options.state_dir.clone().unwrap_or_default(),
+            host: OpenOptions::default().host,
+        };
+        model.trainer(options, update_of)
+    }
+
+    /// The model's inputs.
+    pub fn inputs(&self) -> &[TensorInfo] {
+        &self.inputs[..self.own_inputs]
+    }
+
+    /// What the result is compared with.
+    pub fn target(&self) -> &TensorInfo {
+        &self.inputs[self.own_inputs]
+    }
+
+    /// Takes a step at this learning rate and gives the loss before it. `inputs` are in the model's order; all are row-major
+    /// little-endian bytes of exactly the tensors' sizes.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] for a wrong number or size of tensors, and for a class that there is not: then nothing has
+    /// changed. [`Error::Run`] when storage fails or a value cannot be computed with: then the states are lost, and must be
+    /// written anew.
+    pub fn step(&mut self, inputs: &[&[u8]], target: &[u8], rate: f64) -> Result<f64> {
+        let sizes = inputs.iter().map(|b| b.len());
+        check_sizes("input", self.inputs(), sizes)?;
+        check_sizes(
+            "target",
+            &self.inputs[self.own_inputs..][..1],
+            [target.len()].into_iter(),
+        )?;
+        self.check_classes(target)?;
+        let rate = match self.inputs[self.own_inputs + 1].ty.dtype {
+            DType::F64 => rate.to_le_bytes().to_vec(),
+            _ => (rate as f32).to_le_bytes().to_vec(),
+        };
+        let step = (self.steps + 1).to_le_bytes();
+        let seed = dropout_seed(self.seed, self.steps + 1).to_le_bytes();
+        let mut all: Vec<&[u8]> = inputs.to_vec();
+        all.extend([target, &rate, &step]);
+        all.extend(self.is_seeded.then_some(&seed[..]));
+        let tensors: Vec<InputTensor> = (self.inputs.iter().zip(&all))
+            .map(|(info, &bytes)| InputTensor {
+                ty: &info.ty,
+                bytes,
+            })
+            .collect();
+        let loss_bytes = self.outputs[0].len_bytes();
+        let memory = [&mut self.loss[..loss_bytes], &mut self.result];
+        let mut outputs: Vec<OutputTensor> = (self.outputs.iter().zip(memory))
+            .map(|(info, bytes)| OutputTensor {
+                ty: &info.ty,
+                bytes,
+            })
+            .collect();
+        self.session.run(&tensors, &mut outputs)?;
+        self.steps += 1;
+        Ok(self.last_loss())
+    }
+
+    /// Of the last step.
+    fn last_loss(&self) -> f64 {
+        match self.outputs[0].ty.dtype {
+            DType::F64 => f64::from_le_bytes(self.loss),
+            _ => {
+                let [a, b, c, d, ..] = self.loss;
+                f32::from_le_bytes([a, b, c, d]).into()
+            }
+        }
+    }
+
+    /// The model's result in the last step, before its update, under [`TrainOptions::keep_result`]; empty otherwise.
+    pub fn result(&self) -> &[u8] {
+        &self.result
+    }
+
+    /// Steps that have been taken: the number that the optimiser counts by.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Goes on as after so many steps, for a checkpoint.
+    pub fn set_steps(&mut self, steps: u64) {
+        self.steps = steps;
+    }
+
+    /// What survives steps, in an order that the model and the options determine.
+    pub fn states(&self) -> &[TrainState] {
+        &self.states
+    }
+
+    /// Hands the bytes of a state to `visit`, as the last step left them: row-major, little-endian, in order, in one piece or
+    /// several.
+    ///
+    /// # Errors
+    /// [`Error::Run`] when there is no such state, a step failed, or it cannot be read.
+    pub fn read(&mut self, state: usize, visit: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let info = self.states.get(state).ok_or_else(|| no_state(state))?;
+        let mut left = info.ty.len_bytes();
+        let at = self.at[state];
+        Ok(self.session.read_state(at, &mut |piece| {
+            // States take whole blocks.
+            let piece = &piece[..left.min(piece.len())];
+            left -= piece.len();
+            visit(piece);
+        })?)
+    }
+
+    /// Sets some of a state's bytes, from `offset` on, for the next step.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] when there is no such state or it has not so many bytes; [`Error::Run`] when they cannot be
+    /// written.
+    pub fn write(&mut self, state: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        let info = self.states.get(state).ok_or_else(|| no_state(state))?;
+        let end = offset.checked_add(bytes.len() as u64);
+        if end.is_none_or(|end| end > info.ty.len_bytes() as u64) {
+            return Err(Error::BadInput(format!(
+                "'{}' has {} bytes, {} were given for byte {offset} on",
+                info.name,
+                info.ty.len_bytes(),
+                bytes.len()
+            )));
+        }
+        Ok(self.session.write_state_at(self.at[state], offset, bytes)?)
+    }
+
+    /// Planned peak of the whole process, or of the engine.
+    pub fn high_water_bytes(&self) -> u64 {
+        self.ledger.total_bytes()
+    }
+
+    /// Where that goes, part by part.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Budget in force; `None` without a limit.
+    pub fn budget_bytes(&self) -> Option<u64> {
+        self.budget_bytes
+    }
+
+    /// Bytes that each step writes to storage and reads back.
+    pub fn traffic_bytes(&self) -> (u64, u64) {
+        (self.stored_bytes_per_step, self.loaded_bytes_per_step)
+    }
+
+    /// Counters since the trainer was opened.
+    pub fn stats(&self) -> Stats {
+        self.session.stats()
+    }
+
+    fn check_classes(&self, target: &[u8]) -> Result<()> {
+        let Some(classes) = &self.classes else {
+            return Ok(());
+        };
+        for (index, bytes) in target.chunks_exact(8).enumerate() {
+            let class = i64::from_le_bytes(bytes.try_into().unwrap_or_default());
+            let is_class = usize::try_from(class).is_ok_and(|class| class < classes.count);
+            if !is_class && Some(class) != classes.ignored {
+                return Err(Error::BadInput(format!(
+                    "target {index} is class {class}, the model has classes 0 to {}",
+                    classes.count.saturating_sub(1)
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What dropouts draw from in a step: another number for each (splitmix64).
+pub fn dropout_seed(seed: u64, step: u64) -> i64 {
+    let z = seed.wrapping_add(step.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    (z ^ (z >> 31)) as i64
+}
+
+fn no_state(state: usize) -> Error {
+    Error::BadInput(format!("there is no state {state}"))
+}
+
+/// A model before it is made into a step.
+struct Model {
+    graph: Graph,
+    files: SourceFiles,
+    folder: PathBuf,
+    host: Arc<dyn Host>,
+}
+
+impl Model {
+    fn trainer(
+        self,
+        options: &TrainOptions,
+        update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
+    ) -> Result<Trainer> {
+        let step = step_of(self.graph.clone(), options, update_of)?;
+        let plan = plan(&step.program, options, &*self.host)?;
+        let mut trainer = self.opened(step, plan, options)?;
+        self.files.check_unchanged()?;
+        trainer.classes = match options.loss {
+            Loss::CrossEntropy {
+                class_axis,
+                ignore_index,
+                ..
+            } => {
+                let result = self.graph.outputs.get(options.result);
+                let shape = result.map(|&v| &self.graph.ty(v).shape);
+                let count = shape.and_then(|s| s.get(class_axis)).copied();
+                count.map(|count| Classes {
+                    count,
+                    ignored: ignore_index,
+                })
+            }
+            _ => None,
+        };
+        Ok(trainer)
+    }
+
+    fn opened(&self, step: Step, plan: StepPlan, options: &TrainOptions) -> Result<Trainer> {
+        let graph = &step.program.graph;
+        let (inputs, outputs) = (infos(graph, &graph.inputs), infos(graph, &graph.outputs));
+        let at = numbers(&step, &plan);
+        let storage = Storage {
+            source: Box::new(EmptySource),
+            verifier: Verifier::from_data(0, &[])?,
+            spill: self.file(plan.verdict.spill_bytes, options)?,
+        };
+        let (stored_bytes, loaded_bytes) = (
+            plan.execution.stored_bytes_per_run(),
+            plan.execution.loaded_bytes_per_run(),
+        );
+        let settings = neap_runtime::Options {
+            threads: options.threads,
+            isa: options.isa,
+        };
+        self.host.trim();
+        let mut session = neap_runtime::Session::open(
+            Arc::new(step.program),
+            plan.execution,
+            &plan.workload,
+            storage,
+            settings,
+        )?;
+        for (state, &at) in step.states.iter().zip(&at) {
+            first_bytes(&self.graph, &self.files, state, &mut |offset, bytes| {
+                Ok(session.write_state_at(at, offset, bytes)?)
+            })?;
+        }
+        let result_bytes = outputs.get(1).map_or(0, TensorInfo::len_bytes);
+        let states = step.states.into_iter();
+        Ok(Trainer {
+            session,
+            own_inputs: step.inputs,
+            is_seeded: step.is_seeded,
+            states: states
+                .map(|s| TrainState {
+                    name: s.name,
+                    role: s.role,
+                    ty: s.ty,
+                })
+                .collect(),
+            at,
+            classes: None,
+            seed: options.seed,
+            steps: 0,
+            loss: [0; 8],
+            result: vec![0; result_bytes],
+            ledger: plan.ledger,
+            budget_bytes: plan.budget_bytes,
+            stored_bytes_per_step: stored_bytes,
+            loaded_bytes_per_step: loaded_bytes,
+            inputs,
+            outputs,
+        })
+    }
+
+    /// Room on the drive for what is not in memory; `None` where everything is.
+    fn file(&self, bytes: u64, options: &TrainOptions) -> Result<Option<Box<dyn Spill>>> {
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let folder = match self.folder.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => &self.folder,
+        };
+        let spill = neap_store::open_spill(folder, bytes, options.io)?;
+        Ok(Some(match options.throttle_bytes_per_second {
+            Some(rate) => Box::new(ThrottledSource::new(spill, rate)?),
+            None => spill,
+        }))
+    }
+}
+
+/// The number of each state among those of the plan, which are in the order of their buffers.
+fn numbers(step: &Step, plan: &StepPlan) -> Vec<usize> {
+    let states = step.program.graph.states.iter();
+    let buffers = states.map(|state| step.program.buffer_of(state));
+    let number = |buffer: Option<u32>| {
+        let all = &plan.workload.states;
+        all.partition_point(|b| Some(b.0) < buffer)
+    };
+    buffers.map(number).collect()
+}

@@ -1,0 +1,8 @@
+//! Training steps through plans: the bits of the interpreter, under every budget and with every number of threads.
+
+mod models;
+mod reference;
+
+mod bits;
+mod budgets;
+mod refusals;
