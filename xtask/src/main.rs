@@ -10,6 +10,7 @@ mod checked;
 mod circles;
 mod conformance;
 mod engine;
+mod features;
 mod flexnn;
 mod fuzz;
 mod fuzz_lock;

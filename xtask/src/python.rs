@@ -67,9 +67,10 @@ fn wheel(root: &Path, tools: &Path) -> Result<PathBuf> {
     let mut build = Command::new(tools.join("bin/maturin"));
     build.args(["build", "--release", "--locked", "--quiet", "--out"]);
     build.arg(&folder).current_dir(root);
-    // What cargo tells its own programs would have the engine built anew.
+    // What cargo tells its own programs would have the engine built anew; what is told to cargo stays.
+    let settings = ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_INCREMENTAL"];
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CARGO_")) {
-        if name != "CARGO_HOME" && name != "CARGO_TARGET_DIR" {
+        if !settings.contains(&name.as_str()) && !name.starts_with("CARGO_PROFILE_") {
             build.env_remove(name);
         }
     }

@@ -1,6 +1,6 @@
 //! The house rules that a machine can check; ARCHITECTURE.md explains them.
 
-use crate::{circles, fuzz_lock};
+use crate::{circles, features, fuzz_lock};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-store", 0),
     ("neap-zoo", 0),
     ("neap-testing", 0),
+    ("neap-features", 0),
     ("neap-realtime", 0),
     ("neap-ops", 1),
     ("neap-sim", 1),
@@ -88,6 +89,7 @@ pub fn run(root: &Path) -> Result<()> {
         check_crate(dir, &mut faults)?;
     }
     fuzz_lock::check(root, &mut faults)?;
+    features::check(root, &mut faults)?;
     for fault in &faults {
         eprintln!("tidy: {fault}");
     }
