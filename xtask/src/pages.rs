@@ -34,11 +34,24 @@ struct Page {
 }
 
 /// The quick ones first: what they take longer is shared by all that follow.
-const PAGES: [Page; 9] = [
+const PAGES: [Page; 11] = [
     Page {
         name: "kernels",
         minutes: 2.0,
         commands: |_| Vec::new(),
+    },
+    Page {
+        name: "realtime",
+        minutes: 3.0,
+        commands: |share| match share < LEAST_WHOLE {
+            true => vec!["rtswap --write".into()],
+            false => vec!["rtswap --long --write".into()],
+        },
+    },
+    Page {
+        name: "engine",
+        minutes: 5.0,
+        commands: |share| vec![format!("engine --runs {} --write", rounds(3, share))],
     },
     Page {
         name: "scaling",
@@ -81,23 +94,23 @@ const PAGES: [Page; 9] = [
     },
     Page {
         name: "sharing",
-        minutes: 14.0,
+        minutes: 10.0,
         commands: |share| {
-            let measure = format!("sharing --seconds {:.2}", seconds(6.0, share));
+            let measure = format!("sharing --seconds {:.2}", seconds(4.0, share));
             vec![measure, "sharing --write".into()]
         },
     },
     Page {
         name: "flexnn",
-        minutes: 26.0,
+        minutes: 22.0,
         commands: |share| match share < LEAST_WHOLE {
             true => vec!["flexnn --quick --write".into()],
-            false => vec![format!("flexnn --rounds {} --write", rounds(5, share))],
+            false => vec![format!("flexnn --rounds {} --write", rounds(4, share))],
         },
     },
 ];
 
-/// Below this share of its rounds the longest page leaves out parts.
+/// Below this share of its rounds a page that takes long leaves out parts.
 const LEAST_WHOLE: f64 = 0.4;
 
 fn rounds(usual: usize, share: f64) -> usize {
@@ -206,6 +219,6 @@ mod tests {
         assert!((share_of(9.0, &pages) - 0.1).abs() < 1e-9);
         assert_eq!(share_of(-1.0, &pages), 0.0);
         assert_eq!((rounds(20, 0.1), rounds(4, 0.0), rounds(3, 1.0)), (2, 1, 3));
-        assert_eq!((seconds(6.0, 0.5), seconds(2.5, 0.0)), (3.0, 0.5));
+        assert_eq!((seconds(4.0, 0.5), seconds(2.5, 0.0)), (2.0, 0.5));
     }
 }
