@@ -26,10 +26,6 @@ const RUNS_OF_ONE: u64 = 100;
 const CHANGES: u64 = 12;
 const MOST_HELD_MS: u64 = 400;
 
-/// A process that runs checks budgets of its schedule against what it names smallest itself, which is a little more than
-/// what `neap inspect` names: it holds inputs, and slack is added again.
-const SPARE_BYTES: u64 = 512 << 10;
-
 /// Seeds of tests are shifted up (`neap_testing::seed`).
 const SEED_MASK: u64 = (1 << 40) - 1;
 
@@ -226,7 +222,7 @@ impl<'a> Subject<'a> {
             let facts = finished(inspect.args(["--threads", threads, "-o", "json"]))?;
             let facts: Value = serde_json::from_slice(&facts).context("inspect -o json")?;
             let bytes = survive::number(&facts, "smallest_feasible_bytes")?;
-            subject.smallest_bytes = subject.smallest_bytes.max(bytes + SPARE_BYTES);
+            subject.smallest_bytes = subject.smallest_bytes.max(bytes);
         }
         ensure!(
             subject.smallest_bytes < subject.largest_bytes,

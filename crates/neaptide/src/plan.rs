@@ -97,6 +97,9 @@ impl Plan {
 pub struct Bounds {
     /// The smallest budget that will be accepted, with slack for a later process.
     pub smallest: Ledger,
+    /// What this process needs, without slack: the smallest budget that it accepts itself. A size that another process
+    /// named has its slack already.
+    pub needed: Ledger,
     /// Everything resident: what `100%` means. The same in every process, and without what the caller sets aside.
     pub whole: Ledger,
 }

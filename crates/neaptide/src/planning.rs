@@ -43,8 +43,10 @@ impl Model {
         });
         let smallest = smallest.min().unwrap_or(u64::MAX);
         drop(workloads);
+        let needed = base.with_arena(tables_of(smallest), smallest);
         Bounds {
-            smallest: base.with_arena(tables_of(smallest), smallest).named(),
+            smallest: needed.named(),
+            needed,
             whole: request::whole(&self.programs, options, options.budget.scope()),
         }
     }

@@ -36,4 +36,13 @@ impl ChangeArgs {
     pub fn any(&self) -> bool {
         self.budget_schedule.is_some() || self.follow.is_some()
     }
+
+    /// The budget changes no more often, where that is known.
+    pub fn most_changes(&self) -> usize {
+        match (&self.budget_schedule, self.follow) {
+            (Some(schedule), _) => schedule.budgets().count(),
+            (None, Some(_)) => usize::MAX,
+            (None, None) => 0,
+        }
+    }
 }

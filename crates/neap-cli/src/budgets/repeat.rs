@@ -34,7 +34,7 @@ pub struct End {
 }
 
 /// Latencies are kept of so many runs, the last ones.
-const KEPT_RUNS: usize = 8192;
+const KEPT_RUNS: usize = 4096;
 
 /// Adaptations are told one by one up to so many.
 const TOLD_ADAPTATIONS: usize = 1024;
@@ -50,13 +50,14 @@ pub struct Figures {
     pub loaded_bytes: Vec<u64>,
     pub adaptations: Vec<Adapted>,
     most: usize,
+    most_adaptations: usize,
     /// All measured runs, those whose figures are not kept included.
     pub runs: usize,
 }
 
 impl Figures {
-    /// For so many measured runs, if that is known.
-    pub fn new(runs: Option<u32>) -> Figures {
+    /// For so many measured runs, if that is known, and changes of the budget.
+    pub fn new(runs: Option<u32>, adaptations: usize) -> Figures {
         let most = runs.map_or(KEPT_RUNS, |n| n as usize);
         Figures {
             first_ns: 0,
@@ -65,13 +66,14 @@ impl Figures {
             loaded_bytes: Vec::with_capacity(most),
             adaptations: Vec::new(),
             most,
+            most_adaptations: adaptations.min(TOLD_ADAPTATIONS),
             runs: 0,
         }
     }
 
     /// Bytes that will be touched as figures come in.
-    pub fn reserve_bytes(&self, changing: bool) -> u64 {
-        let adapted = if changing { TOLD_ADAPTATIONS } else { 0 } * size_of::<Adapted>();
+    pub fn reserve_bytes(&self) -> u64 {
+        let adapted = self.most_adaptations * size_of::<Adapted>();
         (3 * self.most * size_of::<u64>() + adapted) as u64
     }
 
@@ -109,9 +111,8 @@ impl Repeat<'_> {
     pub fn run(mut self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Outcome {
         let open_ended = self.end.runs.is_none() && self.end.after.is_none();
         let _deferred = open_ended.then(interrupt::defer);
-        if !matches!(self.budgets, Budgets::Fixed) {
-            self.figures.adaptations.reserve_exact(TOLD_ADAPTATIONS);
-        }
+        let adaptations = self.figures.most_adaptations;
+        self.figures.adaptations.reserve_exact(adaptations);
         let began = Instant::now();
         let mut looked = None;
         let mut memory_bytes = 0;
@@ -227,7 +228,7 @@ impl Repeat<'_> {
         }
         let adapted = Adapted::new(now.as_secs_f64(), &done, self.peak.take());
         let total_ms = adapted.total_ms;
-        if self.figures.adaptations.len() < TOLD_ADAPTATIONS {
+        if self.figures.adaptations.len() < self.figures.most_adaptations {
             self.figures.adaptations.push(adapted);
         }
         Ok(total_ms)

@@ -203,9 +203,10 @@ fn budgets(args: &RunArgs, model: &Model, options: &mut RunOptions) -> Outcome<B
         return Ok(Budgets::Fixed);
     }
     let bounds = model.bounds(options);
-    let smallest_bytes = bounds.smallest_feasible_bytes();
+    // Without slack: the size may be one that another process named, with slack of its own.
+    let needed_bytes = bounds.needed.total_bytes();
     let check = |budget_bytes: u64, what: &dyn std::fmt::Display| {
-        if budget_bytes >= smallest_bytes {
+        if budget_bytes >= needed_bytes {
             return Ok(());
         }
         let error = neaptide::Error::infeasible(budget_bytes, bounds.smallest);
@@ -225,7 +226,10 @@ fn budgets(args: &RunArgs, model: &Model, options: &mut RunOptions) -> Outcome<B
         bounds.unlimited_high_water_bytes() + options.reserve_bytes,
     );
     check(most_bytes, &"--follow")?;
-    let least_bytes = args.change.min_budget.unwrap_or(0).max(smallest_bytes);
+    let least_bytes = match args.change.min_budget {
+        Some(bytes) if bytes >= needed_bytes => bytes,
+        _ => bounds.smallest_feasible_bytes().min(most_bytes),
+    };
     if least_bytes > most_bytes {
         return Err(bad("--min-budget is above --memory-budget"));
     }
@@ -342,11 +346,11 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     super::note_memory(&model);
     interrupt::check()?;
     let measured_runs = args.measured_runs();
-    let mut figures = Figures::new(measured_runs);
+    let mut figures = Figures::new(measured_runs, args.change.most_changes());
     let traced_steps = (args.trace_events.is_some()).then(|| model.program().steps.len() as u64);
     let tracing_bytes = traced_steps.map_or(0, |n| TRACED_BYTES + n * TRACED_STEP_BYTES);
     let mut options = RunOptions {
-        reserve_bytes: figures.reserve_bytes(args.change.any()) + tracing_bytes,
+        reserve_bytes: figures.reserve_bytes() + tracing_bytes,
         ..args.engine.options(budget)
     };
     let own = if own_cgroup {

@@ -10,7 +10,7 @@ fn bounds(bench: &Bench) -> (u64, u64) {
     let facts = bench.json("inspect m.onnx --threads 2 -o json");
     let least = facts["smallest_feasible_bytes"].as_u64().unwrap();
     let most = facts["unlimited_high_water_bytes"].as_u64().unwrap();
-    (least + (1 << 20), most + (1 << 20))
+    (least, most + (1 << 20))
 }
 
 /// Each change took memory within the larger budget, and the runs after it within the new one.
@@ -85,6 +85,30 @@ fn the_kernels_limit_follows_the_schedule() {
     bench
         .neap("run m.onnx --enforce --budget-schedule 0s:64MiB,1s:none")
         .fails(2, &["--budget-schedule", "none"]);
+}
+
+/// What `inspect` names has slack for the process that runs, which does not ask for slack again.
+#[test]
+fn a_budget_moves_to_the_smallest_that_inspect_names() {
+    let bench = Bench::with_model(&layers());
+    let (_, most) = bounds(&bench);
+    for threads in [1, 2] {
+        let facts = bench.json(&format!("inspect m.onnx --threads {threads} -o json"));
+        let least = facts["smallest_feasible_bytes"].as_u64().unwrap();
+        let run = format!("run m.onnx --exact --threads {threads} --json -");
+        for options in [
+            format!("--budget-schedule 0s:{least}"),
+            format!("--budget-schedule 0s:{most},60ms:{least},120ms:{most},180ms:{least}"),
+            format!("--iterations 500 --budget-schedule 0s:{least},20ms:{most},40ms:{least}"),
+        ] {
+            let report = bench.json(&format!("{run} {options}"));
+            let peak = report["peak_memory_bytes"].as_u64().unwrap();
+            assert!(peak <= most, "{options}: {peak}");
+            let last = report["adaptations"].as_array().unwrap().last().cloned();
+            let last = last.map_or(least, |a| a["budget_bytes"].as_u64().unwrap());
+            assert_eq!(last, least, "{options}");
+        }
+    }
 }
 
 #[test]
