@@ -12,6 +12,7 @@ use crate::budget::{Budget, Scope};
 use crate::calibrate::Known;
 use crate::error::{Error, Result};
 use crate::ledger::{self, Ledger};
+use crate::model::TensorInfo;
 use crate::plan::Plan;
 use crate::prepared::{Next, Prepared};
 use crate::request::{self, Request};
@@ -152,6 +153,24 @@ impl Session {
             .inner
             .replace(program, execution, &next.workload, &transition, spill);
         replaced.map_err(|e| self.packed.told(e))
+    }
+
+    /// Goes over to a plan for inputs and outputs of other shapes.
+    ///
+    /// # Errors
+    /// As [`Session::adopt`]: all is as it was.
+    pub(crate) fn adopt_as(
+        &mut self,
+        next: Next,
+        inputs: &[TensorInfo],
+        outputs: &[TensorInfo],
+    ) -> Result<()> {
+        self.adopt(next)?;
+        self.inputs.clear();
+        self.inputs.extend_from_slice(inputs);
+        self.outputs.clear();
+        self.outputs.extend_from_slice(outputs);
+        Ok(())
     }
 
     /// Begins to read what the next run needs, as far as there is room; a run does so by itself. For time that

@@ -63,9 +63,14 @@ pub(crate) fn nominal_process_bytes(programs: &Programs) -> u64 {
 
 /// Heap of an open model and its session, beside what is set aside for every session.
 pub(crate) fn engine_heap_bytes(programs: &Programs) -> u64 {
+    program_heap_bytes(programs) + checksums_bytes(programs)
+}
+
+/// Heap of programs, their plan, and what a session makes of both.
+pub(crate) fn program_heap_bytes(programs: &Programs) -> u64 {
     let banded = programs.banded.iter().map(|p| p.steps.len());
     let steps: usize = banded.chain([programs.plain.steps.len()]).sum();
-    steps as u64 * ENGINE_STEP_BYTES + checksums_bytes(programs)
+    steps as u64 * ENGINE_STEP_BYTES
 }
 
 /// Heap of a trainer: of its program, and of the constants that are part of it.

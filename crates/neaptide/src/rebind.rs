@@ -14,7 +14,7 @@ use crate::model::{TensorInfo, infos};
 use crate::package::{self, Asked, Binding};
 use crate::prepared::{Next, Prepared, plan_heap_bytes, workload_heap_bytes};
 use crate::session::Session;
-use neap_compile::{Kernels, Programs};
+use neap_compile::Programs;
 use neap_ir::{Const, Program};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -177,16 +177,7 @@ impl Session {
     fn lowered(&self, wanted: &Binding) -> Result<Bound> {
         let standing = &self.standing;
         let programs = package::bind(&standing.file, wanted, standing.package.order)?;
-        let mut known = standing.known.clone();
-        // Those were of steps of other sizes.
-        known.costs.step_ns.clear();
-        if !known.times.0.is_empty() {
-            let compiling = standing.options.compiling();
-            let direct = compiling.workload(&programs.plain, Kernels::Direct);
-            known
-                .times
-                .apply(&programs.plain, &direct, &mut known.costs);
-        }
+        let known = (standing.known).of_other_shapes(&programs, &standing.options);
         Ok(Bound {
             binding: wanted.clone(),
             programs,
@@ -246,10 +237,12 @@ impl Recent {
 }
 
 fn plan_bytes(plan: &Option<Next>) -> u64 {
-    let bytes = |next: &Next| {
-        (plan_heap_bytes(&next.execution) + workload_heap_bytes(&next.workload)) as u64
-    };
-    plan.as_ref().map_or(0, bytes)
+    plan.as_ref().map_or(0, kept_plan_bytes)
+}
+
+/// Nearly what a plan takes on the heap.
+pub(crate) fn kept_plan_bytes(next: &Next) -> u64 {
+    (plan_heap_bytes(&next.execution) + workload_heap_bytes(&next.workload)) as u64
 }
 
 fn tensors(programs: &Programs) -> (Vec<TensorInfo>, Vec<TensorInfo>) {
@@ -263,7 +256,7 @@ pub(crate) fn total_bytes(tensors: &[TensorInfo]) -> u64 {
 }
 
 /// Nearly what programs take on the heap.
-fn programs_bytes(programs: &Programs) -> u64 {
+pub(crate) fn programs_bytes(programs: &Programs) -> u64 {
     let all = std::iter::once(&programs.plain).chain(&programs.banded);
     all.map(|program| program_bytes(program)).sum()
 }

@@ -276,6 +276,7 @@ fn whatever_happens_meanwhile_bits_are_right_and_the_budget_is_kept() {
                     let how = RunRequest {
                         rank: turn as u64 % 5,
                         cancel: (turn % 4 == 0).then(|| token.clone()),
+                        shapes: None,
                     };
                     let ours = token.clone();
                     let stopper = std::thread::spawn(move || {

@@ -1,6 +1,7 @@
 //! What is known of a machine when a plan is made, and where that came from.
 
-use neap_compile::StepTimes;
+use crate::options::RunOptions;
+use neap_compile::{Kernels, Programs, StepTimes};
 use neap_sim::CostProfile;
 use serde::Serialize;
 
@@ -41,4 +42,19 @@ pub(crate) struct Known {
     pub source: CostSource,
     /// What the user should hear, such as that a cache file is damaged.
     pub remark: Option<String>,
+}
+
+impl Known {
+    /// The same of steps of other sizes: `programs` of the model for other shapes.
+    pub fn of_other_shapes(&self, programs: &Programs, options: &RunOptions) -> Known {
+        let mut known = self.clone();
+        known.costs.step_ns.clear();
+        if !known.times.0.is_empty() {
+            let direct = (options.compiling()).workload(&programs.plain, Kernels::Direct);
+            known
+                .times
+                .apply(&programs.plain, &direct, &mut known.costs);
+        }
+        known
+    }
 }

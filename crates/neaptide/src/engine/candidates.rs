@@ -22,32 +22,94 @@ pub(super) struct Planning<'a> {
     pub known: &'a Known,
 }
 
+/// Figures of plans for `points` sizes of memory, from the smallest to that in which everything stays. Of several
+/// bindings of one model, each can run within any of them; the latency is the first one's.
+///
+/// # Errors
+/// [`Error::Defect`] when a planner contradicts itself.
+pub(super) fn candidates(bindings: &[Planning], points: usize) -> Result<Arc<[Candidate]>> {
+    let (mut least, mut most) = (0, 0);
+    for binding in bindings {
+        let (its_least, its_most) = binding.bounds()?;
+        least = least.max(its_least);
+        most = most.max(its_most);
+    }
+    let rooms = rooms(least, most.max(least), points);
+    let mut all: Vec<Option<Candidate>> = Vec::new();
+    for binding in bindings {
+        let own = binding.with_search(|search| {
+            let figures = rooms.iter().map(|&room| figures_of(search, room));
+            figures.collect::<Result<Vec<_>>>()
+        })?;
+        all = match all.is_empty() {
+            true => own,
+            false => all.into_iter().zip(own).map(both).collect(),
+        };
+    }
+    let found: Arc<[Candidate]> = all.into_iter().flatten().collect();
+    match found.is_empty() {
+        false => Ok(found),
+        true => Err(Error::Defect("no smallest plan was found".into())),
+    }
+}
+
+/// As many sizes, each the same factor larger than the one before.
+fn rooms(least: u64, most: u64, points: usize) -> Vec<u64> {
+    let ratio = most as f64 / least.max(1) as f64;
+    let steps = points.saturating_sub(1).max(1);
+    let room = |step: usize| match step {
+        0 => least,
+        _ if step == steps => most,
+        _ => (least as f64 * ratio.powf(step as f64 / steps as f64)) as u64,
+    };
+    (0..=steps).map(room).collect()
+}
+
+/// What is enough for either of two bindings.
+fn both((first, second): (Option<Candidate>, Option<Candidate>)) -> Option<Candidate> {
+    let (first, second) = first.zip(second)?;
+    Some(Candidate {
+        work_bytes: first.work_bytes.max(second.work_bytes),
+        own_bytes: first.own_bytes.max(second.own_bytes),
+        ..first
+    })
+}
+
 impl Planning<'_> {
-    /// Figures of plans for `points` sizes of memory, from the smallest to that in which everything stays.
+    /// The least room that there is a plan for, and that in which everything stays.
+    fn bounds(&self) -> Result<(u64, u64)> {
+        self.with_search(|search| {
+            let whole = search.whole_arena_bytes();
+            let most = whole.saturating_add(tables_of(whole));
+            Ok((smallest(search)?, most))
+        })
+    }
+
+    /// The first of the plans for these rooms that takes no more than a share has; of none, the least room that there
+    /// is a plan for.
     ///
     /// # Errors
     /// [`Error::Defect`] when a planner contradicts itself.
-    pub fn candidates(&self, points: usize) -> Result<Arc<[Candidate]>> {
+    pub fn within(
+        &self,
+        share: &Candidate,
+        rooms: impl Iterator<Item = u64>,
+    ) -> Result<std::result::Result<Compiled, u64>> {
         self.with_search(|search| {
-            let (least, first) = smallest(search)?;
-            let whole = search.whole_arena_bytes();
-            let most = whole.saturating_add(tables_of(whole)).max(least);
-            let ratio = most as f64 / least.max(1) as f64;
-            let steps = points.saturating_sub(1).max(1);
-            let mut found = vec![figures(least, &first)];
-            for step in 1..=steps {
-                let share = step as f64 / steps as f64;
-                let room = match step == steps {
-                    true => most,
-                    false => (least as f64 * ratio.powf(share)) as u64,
-                };
+            let least = smallest(search)?;
+            for room in rooms.chain([least]) {
                 match search.run(Some(room)) {
-                    Ok(compiled) => found.push(figures(room, &compiled)),
+                    Ok(found) => {
+                        let its = figures(room, &found);
+                        if its.work_bytes <= share.work_bytes && its.own_bytes <= share.own_bytes {
+                            return Ok(Ok(found));
+                        }
+                    }
                     Err(SearchError::Infeasible { .. }) => {}
                     Err(SearchError::Defect(what)) => return Err(Error::Defect(what)),
                 }
             }
-            Ok(found.into())
+            Ok(Err(least))
         })
     }
 
@@ -70,13 +132,12 @@ impl Planning<'_> {
         Ok(found)
     }
 
-    /// Names what plans depend on but for weights: models of the same key have the same plans.
+    /// Hashes what plans depend on but for weights: models of the same hash have the same plans.
     ///
     /// # Errors
     /// [`Error::Defect`] when it cannot be written.
-    pub fn key(&self) -> Result<blake3::Hash> {
+    pub fn key(&self, hasher: &mut blake3::Hasher) -> Result<()> {
         let compiling = self.options.compiling();
-        let mut hasher = blake3::Hasher::new();
         for program in self.programs.of(compiling.bands()) {
             let workload = Workload {
                 digest: String::new(),
@@ -86,7 +147,7 @@ impl Planning<'_> {
                 .map_err(|e| Error::Defect(format!("a workload cannot be written: {e}")))?;
             hasher.update(&bytes);
         }
-        Ok(hasher.finalize())
+        Ok(())
     }
 
     fn with_search<T>(&self, look: impl FnOnce(&Search) -> Result<T>) -> Result<T> {
@@ -101,13 +162,13 @@ impl Planning<'_> {
     }
 }
 
-/// The plan that takes least, and the room that it needs.
-fn smallest(search: &Search) -> Result<(u64, Compiled)> {
+/// The least room that there is a plan for.
+fn smallest(search: &Search) -> Result<u64> {
     let mut room = 0;
     // A size that is named may leave out page tables.
     for _ in 0..4 {
         match search.run(Some(room)) {
-            Ok(compiled) => return Ok((room, compiled)),
+            Ok(_) => return Ok(room),
             Err(SearchError::Infeasible { smallest_bytes }) => {
                 room = smallest_bytes
                     .saturating_add(tables_of(smallest_bytes))
@@ -117,6 +178,15 @@ fn smallest(search: &Search) -> Result<(u64, Compiled)> {
         }
     }
     Err(Error::Defect("no smallest plan was found".into()))
+}
+
+/// `None` where there is no plan for that room.
+fn figures_of(search: &Search, room_bytes: u64) -> Result<Option<Candidate>> {
+    match search.run(Some(room_bytes)) {
+        Ok(compiled) => Ok(Some(figures(room_bytes, &compiled))),
+        Err(SearchError::Infeasible { .. }) => Ok(None),
+        Err(SearchError::Defect(what)) => Err(Error::Defect(what)),
+    }
 }
 
 fn figures(room_bytes: u64, compiled: &Compiled) -> Candidate {

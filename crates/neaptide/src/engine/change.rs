@@ -7,17 +7,17 @@
 //! ```
 //! Nothing is read in a change: each model reads what its new plan adds beside its next run.
 
-use super::candidates::{Planning, Prospects};
+use super::bindings::{Bound, Lowered, Others};
+use super::candidates::{Planning, Prospects, candidates};
 use super::core::{Engine, Known, Standing, budget_bytes, not_loaded};
 use super::division::{Candidate, Claim, Division, TooLittle, divide};
-use super::member::{Figures, LoadedModel, Member, lock};
+use super::member::{Figures, LoadedModel, Member, Seat, lock};
 use super::options::{LoadOptions, check_budget};
 use crate::budget::{Budget, Scope};
 use crate::calibrate;
 use crate::error::{Error, Result};
 use crate::ledger::{self, Ledger, Reserve};
 use crate::model::{Model, OpenOptions};
-use crate::options::RunOptions;
 use crate::pack::Progress;
 use crate::plan::Plan;
 use crate::prepared::Next;
@@ -63,30 +63,50 @@ impl Engine {
         options: &LoadOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<LoadedModel> {
-        let mut known = lock(&self.changes);
-        if self.model(name).is_some() {
-            return Err(Error::BadInput(format!(
-                "a model '{name}' is already loaded"
-            )));
-        }
-        check_weight(options.weight)?;
         let open = OpenOptions {
             host: self.options.host.clone(),
             ..options.open.clone()
         };
-        let mut model = Model::open(path, &open, progress)?;
+        self.check_name(name)?;
+        let model = Model::open(path, &open, progress)?;
+        self.load_opened(name, model, options)
+    }
+
+    /// [`Engine::load`] of a model that is open; [`LoadOptions::open`] is not looked at.
+    ///
+    /// # Errors
+    /// As [`Engine::load`]; [`Error::BadInput`] for [`LoadOptions::other_shapes`] that the model does not take.
+    pub fn load_opened(
+        &self,
+        name: &str,
+        mut model: Model,
+        options: &LoadOptions,
+    ) -> Result<LoadedModel> {
+        let mut known = lock(&self.changes);
+        self.check_name(name)?;
+        check_weight(options.weight)?;
         model.check_weights()?;
-        let prospects = self.prospects(&mut known, &mut model)?;
+        let mut others = None;
+        let mut lowered = Vec::new();
+        if !options.other_shapes.is_empty() {
+            let its = others.insert(Others::new(&model)?);
+            for shapes in &options.other_shapes {
+                lowered.extend(its.lowered(shapes)?);
+            }
+        }
+        let prospects = self.prospects(&mut known, &mut model, &lowered)?;
+        if let Some(others) = &mut others {
+            others.name(lowered, &prospects.known, &self.options.run);
+        }
         let least = prospects.candidates[0];
         let member = Arc::new(Member {
             name: name.to_owned(),
-            inputs: model.inputs(),
-            outputs: model.outputs(),
             weight: options.weight,
             least_bytes: options.least_bytes,
-            programs: model.programs.clone(),
+            home: Arc::new(Bound::new(model.programs.clone(), prospects.known.clone())),
+            others,
             prospects,
-            session: Mutex::new(None),
+            seat: Mutex::new(None),
             figures: Mutex::new(Figures {
                 share: least,
                 held_bytes: 0,
@@ -98,6 +118,15 @@ impl Engine {
         let budget = lock(&self.standing).budget;
         self.divide(budget, Some((member.clone(), model)))?;
         Ok(LoadedModel(member))
+    }
+
+    fn check_name(&self, name: &str) -> Result<()> {
+        match self.model(name) {
+            None => Ok(()),
+            Some(_) => Err(Error::BadInput(format!(
+                "a model '{name}' is already loaded"
+            ))),
+        }
     }
 
     /// Unloads a model when no run has its turn, and divides its memory among the others. Runs of it that wait fail.
@@ -123,29 +152,48 @@ impl Engine {
         self.divide(budget, None)
     }
 
-    /// What a model can do with how much memory; the same for models that differ in weights only.
-    fn prospects(&self, known: &mut Known, model: &mut Model) -> Result<Prospects> {
+    /// What a model can do with how much memory; the same for models that differ in weights only. `others` are for other
+    /// shapes that it is to run in.
+    fn prospects(
+        &self,
+        known: &mut Known,
+        model: &mut Model,
+        others: &[Lowered],
+    ) -> Result<Prospects> {
         let options = &self.options.run;
         let nothing = calibrate::Known::default();
-        let key = Planning {
-            programs: &model.programs,
-            options,
-            known: &nothing,
-        };
-        let key = *key.key()?.as_bytes();
+        let mut hasher = blake3::Hasher::new();
+        let programs = others.iter().map(|(_, programs)| programs);
+        for programs in std::iter::once(&model.programs).chain(programs) {
+            let planning = Planning {
+                programs,
+                options,
+                known: &nothing,
+            };
+            planning.key(&mut hasher)?;
+        }
+        let key = *hasher.finalize().as_bytes();
         if let Some((prospects, layouts)) = known.0.get(&key) {
             model.programs.layouts = layouts.clone();
             return Ok(prospects.clone());
         }
-        let costs = calibrate::known(model, options)?;
-        let planning = Planning {
+        let costs = Arc::new(calibrate::known(model, options)?);
+        let others: Vec<Bound> = others
+            .iter()
+            .map(|(_, programs)| Bound::other(programs.clone(), &costs, options))
+            .collect();
+        let home = Planning {
             programs: &model.programs,
             options,
             known: &costs,
         };
+        let all = others.iter().map(|bound| bound.planning(options));
+        let all: Vec<Planning> = std::iter::once(home).chain(all).collect();
+        let candidates = candidates(&all, self.options.points)?;
+        drop(all);
         let prospects = Prospects {
-            candidates: planning.candidates(self.options.points)?,
-            known: Arc::new(costs),
+            candidates,
+            known: costs,
         };
         let layouts = model.programs.layouts.clone();
         known.0.insert(key, (prospects.clone(), layouts));
@@ -181,7 +229,7 @@ impl Engine {
     }
 
     fn move_to(&self, member: &Arc<Member>, share: Candidate) -> Result<Move> {
-        let compiled = planning(member, &self.options.run).plan(&share)?;
+        let compiled = member.home.planning(&self.options.run).plan(&share)?;
         Ok(Move {
             member: member.clone(),
             share,
@@ -190,7 +238,7 @@ impl Engine {
     }
 
     fn open(&self, member: &Member, model: Model, share: &Candidate) -> Result<Session> {
-        let compiled = planning(member, &self.options.run).plan(share)?;
+        let compiled = member.home.planning(&self.options.run).plan(share)?;
         let plan = self.plan_of(member, compiled);
         model.into_session_in(Some(&self.commons), plan, &self.options.run)
     }
@@ -231,13 +279,13 @@ impl Engine {
             next,
         } in moves
         {
-            let mut session = lock(&member.session);
-            let adopted = session.as_mut().map(|session| session.adopt(next));
+            let mut seat = lock(&member.seat);
+            let adopted = seat.as_mut().map(|seat| seat.go_over(next, &member.home));
             match adopted {
-                Some(Ok(_)) => lock(&member.figures).share = share,
+                Some(Ok(())) => lock(&member.figures).share = share,
                 // It would keep memory that is others' now.
                 Some(Err(error)) => {
-                    *session = None;
+                    *seat = None;
                     lock(&self.standing).members.remove(&member.name);
                     failed = Some(gone(&member.name, &error));
                 }
@@ -248,7 +296,10 @@ impl Engine {
         let mut standing = lock(&self.standing);
         if let Some((member, share, session)) = entering {
             lock(&member.figures).share = share;
-            *lock(&member.session) = Some(session);
+            *lock(&member.seat) = Some(Seat {
+                session,
+                bound: member.home.clone(),
+            });
             standing.members.insert(member.name.clone(), member);
         }
         *standing = Standing {
@@ -273,8 +324,8 @@ impl Engine {
         standing.members.remove(&member.name);
         drop(standing);
         let turn = self.turns.of_change();
-        let session = lock(&member.session).take();
-        drop(session);
+        let seat = lock(&member.seat).take();
+        drop(seat);
         drop(turn);
         Ok(())
     }
@@ -284,6 +335,7 @@ impl Engine {
         let options = &self.options;
         let scope = budget.scope();
         let outputs = parties.all().map(|m| m.outputs_bytes());
+        let others = parties.all().map(|m| m.others_bytes());
         let loading_bytes = match budget {
             Budget::Bytes(_) => options.loading_bytes,
             _ => 0,
@@ -292,14 +344,16 @@ impl Engine {
             threads: options.run.threads,
             outputs_bytes: outputs.sum(),
             keeps_activations: false,
-            caller_bytes: options.run.reserve_bytes.saturating_add(loading_bytes),
+            caller_bytes: (options.run.reserve_bytes)
+                .saturating_add(loading_bytes)
+                .saturating_add(others.sum()),
         };
         let (process_bytes, unopened) = match scope {
             Scope::Process => (self.charged_bytes(parties)?, 0),
             Scope::Engine => {
                 let heaps = parties
                     .all()
-                    .map(|m| ledger::engine_heap_bytes(&m.programs));
+                    .map(|m| ledger::engine_heap_bytes(&m.home.programs));
                 let others = parties.all().count().saturating_sub(1);
                 (heaps.sum(), others as u64)
             }
@@ -313,19 +367,11 @@ impl Engine {
         self.commons.work.discard()?;
         self.options.host.trim();
         let held = parties.members.iter().map(|member| {
-            let session = lock(&member.session);
-            session.as_ref().map_or(0, |s| s.inner.held_bytes())
+            let seat = lock(&member.seat);
+            seat.as_ref().map_or(0, |s| s.session.inner.held_bytes())
         });
         let held: u64 = held.sum();
         Ok(self.options.host.charged_bytes().saturating_sub(held))
-    }
-}
-
-fn planning<'a>(member: &'a Member, options: &'a RunOptions) -> Planning<'a> {
-    Planning {
-        programs: &member.programs,
-        options,
-        known: &member.prospects.known,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The engine: runs models, one at a time, in memory that they share.
 
+use super::bindings::Bound;
 use super::candidates::Prospects;
 use super::member::{Figures, LoadedModel, Member, lock};
 use super::options::{EngineOptions, RunRequest};
@@ -98,10 +99,11 @@ impl Engine {
         self.run_as(&RunRequest::default(), model, inputs, outputs)
     }
 
-    /// [`Engine::run`] in another order, or one that may be cancelled.
+    /// [`Engine::run`] in another order, in other shapes, or one that may be cancelled.
     ///
     /// # Errors
-    /// As [`Engine::run`], and [`Error::Cancelled`].
+    /// As [`Engine::run`], and [`Error::Cancelled`]; [`Error::Infeasible`] for other shapes that need more memory than the
+    /// model has.
     pub fn run_as(
         &self,
         request: &RunRequest,
@@ -110,10 +112,11 @@ impl Engine {
         outputs: &mut [&mut [u8]],
     ) -> Result<RunReport> {
         let member = &*model.0;
-        check_sizes("input", &member.inputs, inputs.iter().map(|b| b.len()))?;
-        check_sizes("output", &member.outputs, outputs.iter().map(|b| b.len()))?;
+        let bound = member.bound(request.shapes.as_ref(), &self.options.run)?;
+        check_sizes("input", &bound.inputs, inputs.iter().map(|b| b.len()))?;
+        check_sizes("output", &bound.outputs, outputs.iter().map(|b| b.len()))?;
         let cancel = request.cancel.as_ref();
-        self.in_turn(request, member, |session| match cancel {
+        self.in_turn(request, member, &bound, |session| match cancel {
             None => session.run(inputs, outputs),
             Some(cancel) => session.run_unless(cancel, inputs, outputs),
         })
@@ -124,29 +127,49 @@ impl Engine {
     /// # Errors
     /// As [`Engine::run`].
     pub fn settle(&self, model: &LoadedModel) -> Result<RunReport> {
-        self.in_turn(&RunRequest::default(), &model.0, Session::settle)
+        let member = &*model.0;
+        self.in_turn(
+            &RunRequest::default(),
+            member,
+            &member.home,
+            Session::settle,
+        )
     }
 
     fn in_turn(
         &self,
         request: &RunRequest,
         member: &Member,
+        bound: &Arc<Bound>,
         run: impl FnOnce(&mut Session) -> Result<()>,
     ) -> Result<RunReport> {
         let asked = Instant::now();
-        let turn = self.turns.of_run(request.rank, request.cancel.as_ref());
-        let _turn = turn.map_err(|Cancelled| {
-            lock(&member.figures).cancelled += 1;
-            Error::Cancelled
-        })?;
+        // Planning is no reason for others to wait. It is done again if memory is divided anew meanwhile.
+        let (_turn, next) = loop {
+            member.prepare(bound, &self.options.run)?;
+            let turn = self.turns.of_run(request.rank, request.cancel.as_ref());
+            let turn = turn.map_err(|Cancelled| {
+                lock(&member.figures).cancelled += 1;
+                Error::Cancelled
+            })?;
+            let seat = lock(&member.seat);
+            let seat = seat.as_ref().ok_or_else(|| not_loaded(&member.name))?;
+            if Arc::ptr_eq(&seat.bound, bound) {
+                break (turn, None);
+            }
+            if let Some(next) = bound.planned(member.share()) {
+                break (turn, Some(next));
+            }
+        };
         let began = Instant::now();
-        let mut session = lock(&member.session);
-        let session = session.as_mut().ok_or_else(|| not_loaded(&member.name))?;
+        let mut seat = lock(&member.seat);
+        let seat = seat.as_mut().ok_or_else(|| not_loaded(&member.name))?;
         if let Some(byte) = self.options.overwrite {
             self.commons.work.overwrite(byte)?;
         }
-        let result = run(session);
-        lock(&member.figures).note(session, &result);
+        let gone_over = next.map_or(Ok(()), |next| seat.go_over(next, bound));
+        let result = gone_over.and_then(|()| run(&mut seat.session));
+        lock(&member.figures).note(&seat.session, &result);
         result?;
         Ok(RunReport {
             waited_ns: (began - asked).as_nanos() as u64,

@@ -1,10 +1,15 @@
 //! A model in an engine.
 
+use super::bindings::{Bound, Others};
 use super::candidates::Prospects;
 use super::division::{Candidate, Claim};
+use crate::error::{Error, Result};
 use crate::model::TensorInfo;
+use crate::options::RunOptions;
+use crate::prepared::Next;
+use crate::rebind::total_bytes;
 use crate::session::Session;
-use neap_compile::Programs;
+use crate::shapes::Shapes;
 use neap_runtime::Stats;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,15 +20,22 @@ pub struct LoadedModel(pub(super) Arc<Member>);
 
 pub(super) struct Member {
     pub name: String,
-    pub inputs: Vec<TensorInfo>,
-    pub outputs: Vec<TensorInfo>,
     pub weight: f64,
     pub least_bytes: u64,
-    pub programs: Programs,
     pub prospects: Prospects,
+    /// The shapes that it was loaded with.
+    pub home: Arc<Bound>,
+    /// If it may run in others.
+    pub others: Option<Others>,
     /// Only who has a turn looks into it; `None` once it is unloaded.
-    pub session: Mutex<Option<Session>>,
+    pub seat: Mutex<Option<Seat>>,
     pub figures: Mutex<Figures>,
+}
+
+/// A session, and the shapes that it is in.
+pub(super) struct Seat {
+    pub session: Session,
+    pub bound: Arc<Bound>,
 }
 
 /// What is told of a model.
@@ -50,11 +62,23 @@ impl LoadedModel {
     }
 
     pub fn inputs(&self) -> &[TensorInfo] {
-        &self.0.inputs
+        &self.0.home.inputs
     }
 
     pub fn outputs(&self) -> &[TensorInfo] {
-        &self.0.outputs
+        &self.0.home.outputs
+    }
+}
+
+impl Seat {
+    /// Goes over to the shapes of `bound`, by a plan for them.
+    ///
+    /// # Errors
+    /// [`Error::Run`] when that fails: it is as it was.
+    pub fn go_over(&mut self, next: Next, bound: &Arc<Bound>) -> Result<()> {
+        self.session.adopt_as(next, &bound.inputs, &bound.outputs)?;
+        self.bound = bound.clone();
+        Ok(())
     }
 }
 
@@ -71,8 +95,53 @@ impl Member {
         lock(&self.figures).share
     }
 
+    /// Of the largest shapes that it is to run in.
     pub fn outputs_bytes(&self) -> u64 {
-        self.outputs.iter().map(|t| t.len_bytes() as u64).sum()
+        let named = self.others.iter().flat_map(|others| &others.named);
+        let all = named.chain([&self.home]);
+        all.map(|bound| total_bytes(&bound.outputs))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Heap for programs and plans of other shapes.
+    pub fn others_bytes(&self) -> u64 {
+        self.others.as_ref().map_or(0, |others| others.most_bytes)
+    }
+
+    /// The shapes that a run is in.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] for shapes that it does not take.
+    pub fn bound(&self, shapes: Option<&Shapes>, options: &RunOptions) -> Result<Arc<Bound>> {
+        let Some(shapes) = shapes else {
+            return Ok(self.home.clone());
+        };
+        let others = self.others.as_ref().ok_or_else(|| {
+            Error::BadInput(format!(
+                "the model '{}' was loaded for its own shapes",
+                self.name
+            ))
+        })?;
+        let bound = others.bound(shapes, &self.prospects.known, options)?;
+        Ok(bound.unwrap_or_else(|| self.home.clone()))
+    }
+
+    /// Makes a plan for these shapes and the share of now, where there is none.
+    ///
+    /// # Errors
+    /// [`Error::Infeasible`] when they need more than the share.
+    pub fn prepare(&self, bound: &Bound, options: &RunOptions) -> Result<()> {
+        // It stays in its own shapes.
+        if self.others.is_none() {
+            return Ok(());
+        }
+        let share = self.share();
+        let rooms = self.prospects.candidates.iter().rev();
+        let rooms = rooms
+            .map(|c| c.room_bytes)
+            .filter(|&room| room <= share.room_bytes);
+        bound.prepare(options, share, rooms)
     }
 }
 

@@ -9,9 +9,11 @@
 //!
 //! ```text
 //!   run      turns ─► the model whose turn it is, in the shared work memory
+//!   shapes   a run in other shapes: programs, a plan within the model's share ─► turns ─► the model goes over, and runs
 //!   load     open, candidates ─► division ─► plans ─► a turn: those that give memory up, those that get some
 //! ```
 
+mod bindings;
 mod candidates;
 mod change;
 mod core;

@@ -9,6 +9,7 @@ use crate::options::RunOptions;
 use neap_compile::StrategyChoice;
 use neap_planner::{Effort, PlanOptions, Strategy};
 use neap_runtime::CancelToken;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How an engine runs its models.
@@ -100,6 +101,9 @@ pub struct LoadOptions {
     pub weight: f64,
     /// Its plan is at least as good as one that has so many bytes for itself, work memory included. 0 is the smallest.
     pub least_bytes: u64,
+    /// Shapes that it is to run in, too, such as those of its largest batch: memory is divided so that it can. Then
+    /// [`RunRequest::shapes`] may be any that need no more memory. Empty for a model that runs in its own shapes only.
+    pub other_shapes: Vec<BTreeMap<String, Vec<usize>>>,
 }
 
 impl Default for LoadOptions {
@@ -108,6 +112,7 @@ impl Default for LoadOptions {
             open: OpenOptions::default(),
             weight: 1.0,
             least_bytes: 0,
+            other_shapes: Vec::new(),
         }
     }
 }
@@ -120,4 +125,7 @@ pub struct RunRequest {
     pub rank: u64,
     /// Ends the run early, also while it waits.
     pub cancel: Option<CancelToken>,
+    /// Of inputs, by name, for a model that was loaded with [`LoadOptions::other_shapes`]: these, and of inputs that share
+    /// dimensions with them; the rest are as when it was loaded. `None` is the model's own shapes.
+    pub shapes: Option<BTreeMap<String, Vec<usize>>>,
 }
