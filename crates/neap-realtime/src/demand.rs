@@ -25,7 +25,7 @@
 
 use crate::ratio::Share;
 use crate::simulate::Actor;
-use crate::task::System;
+use crate::task::{LONGEST_NS, System};
 
 /// One task, as the test sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,10 +141,18 @@ pub fn utilisation(work: &[Work]) -> Share {
 
 /// Whether no job can miss its deadline.
 pub fn check(work: &[Work]) -> Verdict {
+    check_beside(work, 0)
+}
+
+/// Whether no job can miss its deadline beside work without deadlines, which begins only where no job is pending, and
+/// nothing of which keeps a job waiting for longer than `others_hold_ns`.
+///
+/// Such work is a task whose deadline is after all others': it has no part in demand, and holds up every interval.
+pub fn check_beside(work: &[Work], others_hold_ns: u64) -> Verdict {
     if utilisation(work) > Share::ONE {
         return Verdict::Overloaded;
     }
-    let Some(limit_ns) = longest_interval_ns(work) else {
+    let Some(limit_ns) = longest_interval_beside(work, others_hold_ns) else {
         return Verdict::Undecided;
     };
     // B(L) changes at deadlines only.
@@ -155,7 +163,12 @@ pub fn check(work: &[Work]) -> Verdict {
     let mut steps = 0;
     for range in edges.windows(2) {
         let (low, high) = (range[0], range[1].min(limit_ns));
-        let (hold_ns, holder) = hold(work, low);
+        let (hold_ns, holder) = match hold(work, low) {
+            (hold_ns, _) if hold_ns < others_hold_ns.saturating_sub(1) => {
+                (others_hold_ns - 1, None)
+            }
+            longest => longest,
+        };
         let mut at = last_deadline_before(work, high);
         while let Some(interval_ns) = at.filter(|&l| l >= low) {
             steps += 1;
@@ -181,6 +194,26 @@ pub fn check(work: &[Work]) -> Verdict {
     Verdict::Admitted
 }
 
+/// The longest that work without deadlines may keep a job waiting ([`check_beside`]); `None` when deadlines are missed
+/// without it.
+pub fn most_beside_ns(work: &[Work]) -> Option<u64> {
+    let admits = |hold_ns: u64| check_beside(work, hold_ns).is_admitted();
+    if !admits(0) {
+        return None;
+    }
+    // Whoever waits for so long is late.
+    let shortest = work.iter().map(|w| w.deadline_ns).min();
+    let (mut low, mut high) = (0, shortest.unwrap_or(LONGEST_NS).saturating_add(2));
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        match admits(middle) {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    Some(low)
+}
+
 /// The latest deadline of any job before that instant, when all are released at once.
 fn last_deadline_before(work: &[Work], before_ns: u64) -> Option<u64> {
     let each = work.iter().filter_map(|w| {
@@ -192,8 +225,12 @@ fn last_deadline_before(work: &[Work], before_ns: u64) -> Option<u64> {
 
 /// No miss ends a longer interval than this; `None` where it is not found in reasonable time.
 pub fn longest_interval_ns(work: &[Work]) -> Option<u64> {
-    let hold_ns = work.iter().map(|w| w.hold_ns).max().unwrap_or(0);
-    let busy = busy_period_ns(work);
+    longest_interval_beside(work, 0)
+}
+
+fn longest_interval_beside(work: &[Work], others_hold_ns: u64) -> Option<u64> {
+    let hold_ns = longest_hold_ns(work).max(others_hold_ns);
+    let busy = busy_period_beside(work, others_hold_ns);
     // Demand is at most U · L + Σ (Tᵢ − Dᵢ)⁺ · eᵢ / Tᵢ.
     let used = utilisation(work).as_f64();
     let early: f64 = work
@@ -227,7 +264,15 @@ pub fn hyperperiod_ns(work: &[Work]) -> Option<u64> {
 
 /// How long the system can be busy without a pause; `None` as for [`longest_interval_ns`].
 pub fn busy_period_ns(work: &[Work]) -> Option<u64> {
-    let hold_ns = work.iter().map(|w| w.hold_ns).max().unwrap_or(0);
+    busy_period_beside(work, 0)
+}
+
+fn longest_hold_ns(work: &[Work]) -> u64 {
+    work.iter().map(|w| w.hold_ns).max().unwrap_or(0)
+}
+
+fn busy_period_beside(work: &[Work], others_hold_ns: u64) -> Option<u64> {
+    let hold_ns = longest_hold_ns(work).max(others_hold_ns);
     let mut length = hold_ns.saturating_add(work.iter().map(|w| w.work_ns).sum());
     for _ in 0..MOST_STEPS {
         let jobs = work.iter().map(|w| {
@@ -262,13 +307,29 @@ mod tests {
     }
 
     /// Every length one after another, as far as any could matter.
-    fn check_slowly(work: &[Work]) -> bool {
+    fn check_slowly(work: &[Work], others_hold_ns: u64) -> bool {
         let limit = 2 * 3 * 4 * 5 * 7 * 6;
+        let held = |l| hold(work, l).0.max(others_hold_ns.saturating_sub(1));
         utilisation(work) <= Share::ONE
             && (0..limit).all(|l| match demand_ns(work, l) {
                 0 => true,
-                demand => demand + hold(work, l).0 <= l,
+                demand => demand + held(l) <= l,
             })
+    }
+
+    #[test]
+    fn others_may_hold_as_long_as_there_is_slack() {
+        // 3 in 6 has 3 left; that one waits for 4 before it begins is 3 of waiting.
+        assert_eq!(most_beside_ns(&[plain(3, 6, 6)]), Some(4));
+        assert_eq!(most_beside_ns(&[plain(7, 6, 6)]), None);
+        let two = [plain(1, 4, 4), plain(2, 8, 8)];
+        assert_eq!(most_beside_ns(&two), Some(4));
+        assert!(check_beside(&two, 4).is_admitted());
+        assert!(matches!(
+            check_beside(&two, 5),
+            Verdict::Misses { holder: None, .. }
+        ));
+        assert!(most_beside_ns(&[]).is_some());
     }
 
     #[test]
@@ -305,8 +366,15 @@ mod tests {
                     w
                 })
                 .collect();
-            let slow = check_slowly(&work);
-            assert_eq!(check(&work).is_admitted(), slow, "{work:?}");
+            let others = random.below(4);
+            let slow = check_slowly(&work, others);
+            let leaping = check_beside(&work, others).is_admitted();
+            assert_eq!(leaping, slow, "{others} beside {work:?}");
+            if slow {
+                let most = most_beside_ns(&work).expect("admitted with some");
+                assert!(most >= others && check_slowly(&work, most));
+                assert!(!check_slowly(&work, most + 1), "{most} beside {work:?}");
+            }
             *(if slow { &mut admitted } else { &mut refused }) += 1;
         }
         assert!(admitted > 300 && refused > 300, "{admitted} {refused}");

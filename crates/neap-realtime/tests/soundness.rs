@@ -45,6 +45,49 @@ fn sets_that_demand_admits_miss_no_deadline() {
     });
 }
 
+/// Work without deadlines that would fill all time, and holds as long as it may: no task is late.
+#[test]
+fn work_without_deadlines_fills_gaps_and_breaks_nothing() {
+    let mut random = Random::new(8, 0);
+    let (mut played, mut sets_played, mut tight) = (0, 0, 0);
+    while played < 400_000 {
+        let (system, _) = sets::draw(&mut random, true);
+        let none = vec![0; system.tasks.len()];
+        let system = System {
+            memory_bytes: 1 << 20,
+            ..sets::stretched(&system, random.between(150, 600))
+        };
+        if system.check().is_err() {
+            continue;
+        }
+        let work = of_swapping(&system, &none);
+        let Some(most_ns) = demand::most_beside_ns(&work).filter(|&most| most > 1) else {
+            continue;
+        };
+        let mut late = |hold_ns: u64| {
+            let mut actors = Scene::of_swapping(&system, &none).actors;
+            actors.push(Actor {
+                period_ns: hold_ns,
+                deadline_ns: neap_realtime::LONGEST_NS,
+                wcet_ns: hold_ns,
+                step_ns: hold_ns,
+                resume_ns: 0,
+                volume_chunks: 0,
+            });
+            let hunt = hunt(&Scene::of_actors(actors), 20, 200, random.bits());
+            played += hunt.jobs;
+            (hunt.misses, hunt.found)
+        };
+        let (misses, found) = late(most_ns);
+        assert_eq!(misses, 0, "{found:?}\n{system:?}\n{most_ns}");
+        tight += u32::from(late(most_ns + most_ns / 4 + 2).0 > 0);
+        sets_played += 1;
+    }
+    assert!(sets_played > 50, "only {sets_played} sets");
+    // What is refused is often late indeed.
+    assert!(tight * 3 > sets_played, "{tight} of {sets_played}");
+}
+
 #[test]
 fn demand_admits_whatever_theorem_1_admits() {
     let mut random = Random::new(3, 0);

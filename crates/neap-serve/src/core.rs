@@ -9,7 +9,7 @@
 use crate::buffer::Tensor;
 use crate::catalogue::{Catalogue, Served, State, shown, unknown};
 use crate::executor::{Done, Executor, Job};
-use crate::fleet::Engine;
+use crate::fleet::Opening;
 use crate::metrics::Metrics;
 use crate::options::{Limits, Options};
 use crate::pool::{Held, Pool};
@@ -33,7 +33,7 @@ pub struct Core {
     pub catalogue: Catalogue,
     pub executor: Executor,
     pub repository: Repository,
-    pub engine: Engine,
+    pub opening: Opening,
     pub metrics: Metrics,
     /// One model is loaded or unloaded at a time.
     changing: tokio::sync::Mutex<()>,
@@ -59,13 +59,23 @@ pub struct Listed {
     pub reason: String,
 }
 
+/// Whoever waits for an answer; when it is dropped, as with a connection that ends, nobody does.
+#[derive(Default)]
+struct Interest(Arc<AtomicBool>);
+
+impl Drop for Interest {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 impl Core {
     pub fn new(
         options: &Options,
         pool: Arc<Pool>,
         executor: Executor,
         repository: Repository,
-        engine: Engine,
+        opening: Opening,
     ) -> Core {
         Core {
             budget_bytes: options.budget_bytes,
@@ -75,7 +85,7 @@ impl Core {
             catalogue: Catalogue::default(),
             executor,
             repository,
-            engine,
+            opening,
             metrics: Metrics::default(),
             changing: tokio::sync::Mutex::new(()),
             is_ending: AtomicBool::new(false),
@@ -162,6 +172,7 @@ impl Core {
         };
         self.hold_more(&mut held, output_bytes * rows as u64 + copied_bytes)?;
         let (reply, answer) = oneshot::channel();
+        let interest = Interest::default();
         self.executor.submit(Waiting {
             key: model.name.clone(),
             rows,
@@ -178,6 +189,7 @@ impl Core {
                 takes_rows: model.takes_rows,
                 arrived,
                 reply,
+                gone: interest.0.clone(),
                 held,
             },
         })?;
@@ -264,9 +276,9 @@ impl Core {
         if !was_loaded {
             self.catalogue.set(name, State::Loading);
         }
-        let (engine, path) = (self.engine.clone(), entry.path.clone());
+        let (opening, path) = (self.opening.clone(), entry.path.clone());
         let its = settings.clone();
-        let opened = tokio::task::spawn_blocking(move || engine.open(&path, &its)).await;
+        let opened = tokio::task::spawn_blocking(move || opening.open(&path, &its)).await;
         let opened = opened.map_err(|_| {
             neaptide::Error::Defect("opening the model ended with a panic".into())
         })??;

@@ -1,21 +1,19 @@
 //! One thread that runs models, one after the other.
 //!
 //! ```text
-//!   requests ─► queue ─┐
-//!                      ├─► executor ─► answers, each through a channel of its own
-//!   load, unload ──────┘
+//!   requests ─► queue ─► executor ─► answers, each through a channel of its own
+//!   load, unload ─► the engine, on a thread of their own
 //! ```
-//! A model is loaded or unloaded between two runs.
+//! A run that nobody waits for any more ends at the boundary of a compute.
 
 use crate::buffer::{Buffer, Tensor};
-use crate::fleet::{Fleet, Opened, with_rows};
+use crate::fleet::{Asked, Fleet, Opened, with_rows};
 use crate::pool::Held;
 use crate::queue::{Next, Queue, Waiting};
 use crate::refusal::{Refusal, Why};
-use neaptide::{Ledger, TensorInfo};
-use std::collections::{BTreeMap, VecDeque};
+use neaptide::{CancelToken, EngineLedger, TensorInfo};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -34,6 +32,8 @@ pub struct Job {
     pub takes_rows: bool,
     pub arrived: Instant,
     pub reply: oneshot::Sender<Result<Done, Refusal>>,
+    /// Set when nobody waits for the answer any more.
+    pub gone: Arc<AtomicBool>,
     /// The memory of inputs and outputs.
     pub held: Held,
 }
@@ -49,25 +49,22 @@ pub struct Done {
     pub held: Held,
 }
 
-/// What is done between runs.
-enum Order {
-    Add(String, Box<Opened>, oneshot::Sender<neaptide::Result<()>>),
-    Remove(String, oneshot::Sender<neaptide::Result<()>>),
-}
-
 #[derive(Default)]
 struct State {
-    orders: VecDeque<Order>,
     is_closing: bool,
+    /// The model that runs.
+    running: Option<Arc<str>>,
 }
 
 struct Shared {
+    fleet: Fleet,
     state: Mutex<(State, Queue<Job>)>,
     changed: Condvar,
     began: Instant,
     /// How long a run takes, of late.
     run_ns: AtomicU64,
-    ledgers: Mutex<BTreeMap<String, Ledger>>,
+    /// Nobody waits for anything any more.
+    is_cut_off: Arc<AtomicBool>,
 }
 
 /// The thread, and the way to it.
@@ -81,16 +78,17 @@ impl Executor {
     /// When no thread can be started.
     pub fn start(fleet: Fleet, capacity: usize) -> std::io::Result<Executor> {
         let shared = Arc::new(Shared {
+            fleet,
             state: Mutex::new((State::default(), Queue::new(capacity))),
             changed: Condvar::new(),
             began: Instant::now(),
             run_ns: AtomicU64::new(0),
-            ledgers: Mutex::new(BTreeMap::new()),
+            is_cut_off: Arc::default(),
         });
         let its = shared.clone();
         let thread = std::thread::Builder::new()
             .name("models".into())
-            .spawn(move || its.work(fleet))?;
+            .spawn(move || its.work())?;
         Ok(Executor {
             shared,
             thread: Mutex::new(Some(thread)),
@@ -112,7 +110,7 @@ impl Executor {
             Refusal::busy(message, self.retry_after(waiting))
         })?;
         drop(state);
-        self.shared.changed.notify_one();
+        self.shared.changed.notify_all();
         Ok(())
     }
 
@@ -127,9 +125,9 @@ impl Executor {
         lock(&self.shared.state).1.len()
     }
 
-    /// Where each model's memory goes.
-    pub fn ledgers(&self) -> BTreeMap<String, Ledger> {
-        lock(&self.shared.ledgers).clone()
+    /// Where the models' memory goes.
+    pub fn ledger(&self) -> EngineLedger {
+        self.shared.fleet.ledger()
     }
 
     /// The time of a moment, as the queue counts it.
@@ -137,14 +135,13 @@ impl Executor {
         self.shared.time_ns(moment)
     }
 
-    /// Takes a model in.
+    /// Takes a model in, beside the runs of others.
     ///
     /// # Errors
     /// As [`Fleet::add`].
     pub async fn add(&self, name: &str, opened: Opened) -> neaptide::Result<()> {
-        let (reply, answer) = oneshot::channel();
-        self.order(Order::Add(name.into(), Box::new(opened), reply));
-        answer.await.unwrap_or_else(|_| Err(ended()))
+        let (shared, name) = (self.shared.clone(), name.to_string());
+        elsewhere(move || guarded(|| shared.fleet.add(&name, opened))).await
     }
 
     /// Lets a model go when the requests for it that wait have run.
@@ -152,20 +149,19 @@ impl Executor {
     /// # Errors
     /// As [`Fleet::remove`].
     pub async fn remove(&self, name: &str) -> neaptide::Result<()> {
-        let (reply, answer) = oneshot::channel();
-        self.order(Order::Remove(name.into(), reply));
-        answer.await.unwrap_or_else(|_| Err(ended()))
+        let (shared, name) = (self.shared.clone(), name.to_string());
+        elsewhere(move || {
+            shared.wait_until_idle(&name);
+            guarded(|| shared.fleet.remove(&name))
+        })
+        .await
     }
 
-    fn order(&self, order: Order) {
-        lock(&self.shared.state).0.orders.push_back(order);
-        self.shared.changed.notify_one();
-    }
-
-    /// Ends the thread when everything that waits has run.
-    pub fn close(&self) {
+    /// Ends the thread when everything that somebody waits for has run, or at once if `is_cut_off`.
+    pub fn close(&self, is_cut_off: bool) {
+        self.shared.is_cut_off.store(is_cut_off, Relaxed);
         lock(&self.shared.state).0.is_closing = true;
-        self.shared.changed.notify_one();
+        self.shared.changed.notify_all();
         if let Some(thread) = lock(&self.thread).take() {
             // What it panicked with was told to whoever waited.
             let _ = thread.join();
@@ -173,13 +169,14 @@ impl Executor {
     }
 }
 
-fn ended() -> neaptide::Error {
-    neaptide::Error::Defect("the thread that runs models has ended".into())
-}
-
-enum Work {
-    Run(Vec<Job>),
-    Obey(Order),
+async fn elsewhere(
+    change: impl FnOnce() -> neaptide::Result<()> + Send + 'static,
+) -> neaptide::Result<()> {
+    let changed = tokio::task::spawn_blocking(change).await;
+    changed.unwrap_or_else(|_| {
+        let text = "a change of the models ended with a panic".to_string();
+        Err(neaptide::Error::Defect(text))
+    })
 }
 
 impl Shared {
@@ -187,53 +184,69 @@ impl Shared {
         moment.saturating_duration_since(self.began).as_nanos() as u64
     }
 
-    fn work(&self, mut fleet: Fleet) {
-        while let Some(work) = self.next() {
-            match work {
-                Work::Run(jobs) => self.run(&mut fleet, jobs),
-                Work::Obey(Order::Add(name, opened, reply)) => {
-                    let added = guarded(|| fleet.add(&name, *opened));
-                    *lock(&self.ledgers) = fleet.ledgers();
-                    let _ = reply.send(added);
-                }
-                Work::Obey(Order::Remove(name, reply)) => {
-                    let last = lock(&self.state).1.take_all(|job| *job.model == *name);
-                    last.into_iter()
-                        .for_each(|job| self.run(&mut fleet, vec![job]));
-                    let removed = guarded(|| fleet.remove(&name));
-                    *lock(&self.ledgers) = fleet.ledgers();
-                    let _ = reply.send(removed);
-                }
-            }
+    fn work(&self) {
+        while let Some(jobs) = self.next() {
+            self.run(jobs);
+            lock(&self.state).0.running = None;
+            self.changed.notify_all();
         }
     }
 
-    /// Waits for something to do; `None` at the end.
-    fn next(&self) -> Option<Work> {
+    /// Waits for something to run; `None` at the end.
+    fn next(&self) -> Option<Vec<Job>> {
         let mut state = lock(&self.state);
         loop {
-            if let Some(order) = state.0.orders.pop_front() {
-                return Some(Work::Obey(order));
-            }
             let now_ns = self.time_ns(Instant::now());
             let wait = match state.1.next(now_ns) {
-                Next::Run(jobs) => return Some(Work::Run(jobs)),
+                Next::Run(jobs) => {
+                    state.0.running = jobs.first().map(|job| job.model.clone());
+                    return Some(jobs);
+                }
                 Next::Wait(until_ns) => Duration::from_nanos(until_ns - now_ns),
                 Next::Empty if state.0.is_closing => return None,
                 Next::Empty => Duration::from_secs(60),
             };
-            let waited = self.changed.wait_timeout(state, wait);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.wait(state, wait);
         }
     }
 
+    /// Until no request for the model waits or runs.
+    fn wait_until_idle(&self, name: &str) {
+        let mut state = lock(&self.state);
+        loop {
+            let runs = state.0.running.as_deref() == Some(name);
+            if !runs && !state.1.has(|job| *job.model == *name) {
+                return;
+            }
+            state = self.wait(state, Duration::from_secs(60));
+        }
+    }
+
+    fn wait<'a>(&self, state: Locked<'a>, at_most: Duration) -> Locked<'a> {
+        let waited = self.changed.wait_timeout(state, at_most);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// A request to end the run early when all that wait for these answers are gone.
+    fn cancel_of(&self, jobs: &[Job]) -> CancelToken {
+        let gone: Vec<Arc<AtomicBool>> = jobs.iter().map(|job| job.gone.clone()).collect();
+        let is_cut_off = self.is_cut_off.clone();
+        CancelToken::new()
+            .or_when(move || is_cut_off.load(Relaxed) || gone.iter().all(|gone| gone.load(Relaxed)))
+    }
+
     /// Runs requests together, and answers them.
-    fn run(&self, fleet: &mut Fleet, mut jobs: Vec<Job>) {
+    fn run(&self, mut jobs: Vec<Job>) {
         // Nobody waits for those.
-        jobs.retain(|job| !job.reply.is_closed());
+        jobs.retain(|job| !job.gone.load(Relaxed) && !self.is_cut_off.load(Relaxed));
         let Some(first) = jobs.first() else {
             return;
         };
+        if !self.fleet.has(&first.model) {
+            let message = format!("the model '{}' is not loaded", first.model);
+            let refusal = Refusal::new(Why::NotReady, message);
+            return answer_all(jobs, &refusal);
+        }
         let began = Instant::now();
         let rows: usize = jobs.iter().map(|job| job.rows).sum();
         let (shapes, infos) = match first.takes_rows {
@@ -249,12 +262,18 @@ impl Shared {
             .map(|info| Buffer::zeroed(info.len_bytes()))
             .collect();
         let mut places: Vec<&mut [u8]> = outputs.iter_mut().map(Buffer::bytes_mut).collect();
-        let result = guarded(|| fleet.run(&first.model, &shapes, &inputs, &mut places));
+        let asked = Asked {
+            model: &first.model,
+            shapes: &shapes,
+            tensors: &inputs,
+            cancel: self.cancel_of(&jobs),
+        };
+        let result = guarded(|| self.fleet.run(&asked, &mut places));
         let ran = began.elapsed();
         self.run_ns.store(ran.as_nanos() as u64, Relaxed);
         let outputs: Vec<Arc<Buffer>> = outputs.into_iter().map(Arc::new).collect();
         match result {
-            Ok(()) => {
+            Ok(_) => {
                 let mut row = 0;
                 for job in jobs {
                     let parts = job_outputs(&job, row, rows, &outputs);
@@ -270,16 +289,15 @@ impl Shared {
                 }
             }
             // One of them may be at fault: each alone.
-            Err(_) if jobs.len() > 1 => {
-                jobs.into_iter().for_each(|job| self.run(fleet, vec![job]));
-            }
-            Err(error) => {
-                let refusal = Refusal::of_run(error);
-                for job in jobs {
-                    let _ = job.reply.send(Err(refusal.clone()));
-                }
-            }
+            Err(_) if jobs.len() > 1 => jobs.into_iter().for_each(|job| self.run(vec![job])),
+            Err(error) => answer_all(jobs, &Refusal::of_run(error)),
         }
+    }
+}
+
+fn answer_all(jobs: Vec<Job>, refusal: &Refusal) {
+    for job in jobs {
+        let _ = job.reply.send(Err(refusal.clone()));
     }
 }
 
@@ -331,6 +349,8 @@ fn job_outputs(
     });
     parts.collect()
 }
+
+type Locked<'a> = MutexGuard<'a, (State, Queue<Job>)>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

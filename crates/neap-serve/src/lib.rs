@@ -35,7 +35,7 @@ pub use crate::settings::parse_duration;
 
 use crate::core::Core;
 use crate::executor::Executor;
-use crate::fleet::{Engine, Fleet};
+use crate::fleet::{Fleet, Opening};
 use crate::http::listener::{self, Protocol};
 use crate::pool::Pool;
 use crate::repository::Repository;
@@ -155,7 +155,7 @@ async fn serve_on(
         watch
     );
     let cut_off = over_http + over_grpc + of_metrics;
-    core.executor.close();
+    core.executor.close(cut_off > 0);
     Ok(Ended { cut_off })
 }
 
@@ -212,18 +212,19 @@ fn begin(options: &Options, repository: Repository) -> Result<Core, ServeError> 
             ))
         })?),
     };
-    let engine = Engine {
+    let opening = Opening {
         run: options.run.clone(),
         cache: options.cache.clone(),
         host: Arc::new(OwnProcess {
             own_cgroup: options.own_cgroup,
         }),
     };
-    let fleet = Fleet::new(models_bytes, engine.clone());
+    let fleet = Fleet::new(models_bytes, beside_bytes, &opening)
+        .map_err(|e| ServeError::Defect(format!("no engine can be made: {e}")))?;
     let executor = Executor::start(fleet, limits.waiting)
         .map_err(|e| ServeError::Defect(format!("no thread can be started: {e}")))?;
     let pool = Pool::new(request_bytes);
-    Ok(Core::new(options, pool, executor, repository, engine))
+    Ok(Core::new(options, pool, executor, repository, opening))
 }
 
 /// Loads every model of the folder, by name.

@@ -156,8 +156,11 @@ impl Metrics {
         kind("requests", core.pool.used_bytes());
         kind("requests_limit", core.pool.limit_bytes());
         kind("requests_most", core.pool.most_bytes());
-        for (name, ledger) in core.executor.ledgers() {
-            kind(&format!("model:{name}"), ledger.total_bytes());
+        let ledger = core.executor.ledger();
+        kind("engine", ledger.parts.base_bytes());
+        kind("work", ledger.shared_bytes);
+        for model in ledger.models {
+            kind(&format!("model:{}", model.name), model.resident_bytes);
         }
         self.waiting.set(core.executor.waiting() as i64);
         let mut text = String::new();

@@ -99,11 +99,9 @@ impl<T> Queue<T> {
         again_ns.map_or(Next::Empty, Next::Wait)
     }
 
-    /// Takes every request that is meant, in the order in which they came.
-    pub fn take_all(&mut self, mut is_meant: impl FnMut(&T) -> bool) -> Vec<T> {
-        let meant = (0..self.waiting.len()).filter(|&i| is_meant(&self.waiting[i].job));
-        let meant = meant.collect();
-        self.take(meant)
+    /// Whether a request waits that is meant.
+    pub fn has(&self, mut is_meant: impl FnMut(&T) -> bool) -> bool {
+        self.waiting.iter().any(|waiting| is_meant(&waiting.job))
     }
 
     /// The request at `first`, and those that share its run.

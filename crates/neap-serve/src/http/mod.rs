@@ -199,7 +199,7 @@ async fn memory(State(core): State<Arc<Core>>) -> Response {
             "most_bytes": pool.most_bytes(),
             "limit_bytes": pool.limit_bytes(),
         },
-        "models": core.executor.ledgers(),
+        "models": core.executor.ledger(),
     }))
 }
 
