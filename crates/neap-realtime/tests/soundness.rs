@@ -50,7 +50,7 @@ fn sets_that_demand_admits_miss_no_deadline() {
 fn work_without_deadlines_fills_gaps_and_breaks_nothing() {
     let mut random = Random::new(8, 0);
     let (mut played, mut sets_played, mut tight) = (0, 0, 0);
-    while played < 400_000 {
+    while played < 700_000 {
         let (system, _) = sets::draw(&mut random, true);
         let none = vec![0; system.tasks.len()];
         let system = System {
@@ -194,7 +194,7 @@ fn the_hunter_finds_what_a_forgotten_part_of_the_hold_does() {
 fn sets_admitted_with_steps_miss_no_deadline() {
     let mut random = Random::new(8, 0);
     let (mut played, mut better) = (0, 0);
-    while played < 400_000 {
+    while played < 700_000 {
         let (system, _) = sets::draw(&mut random, true);
         let none = vec![0; system.tasks.len()];
         let steps = random.between(2, 6);
