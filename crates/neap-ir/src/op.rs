@@ -68,6 +68,19 @@ pub enum Op {
     Dequantize {
         axis: usize,
     },
+    /// x, scale, optional zero point of the type of x: as `Dequantize`, with a scale and a zero point for each `block`
+    /// places along `axis`. They have the shape of x, with one place for each block, or the zero point is a scalar; the last block may be
+    /// shorter.
+    DequantizeBlocks {
+        axis: usize,
+        block: usize,
+    },
+    /// Four-bit integers from bytes, whatever the shape of those: element `2i` of the result is the low half of byte `i`,
+    /// element `2i + 1` its high half. `I8` if `signed`, else `U8`.
+    Nibbles {
+        shape: Vec<usize>,
+        signed: bool,
+    },
 
     // --- reductions ---
     Reduce {

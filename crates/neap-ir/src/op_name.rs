@@ -17,7 +17,8 @@ impl Op {
             Op::Where => "Where",
             Op::Cast { .. } => "Cast",
             Op::Quantize { .. } => "QuantizeLinear",
-            Op::Dequantize { .. } => "DequantizeLinear",
+            Op::Dequantize { .. } | Op::DequantizeBlocks { .. } => "DequantizeLinear",
+            Op::Nibbles { .. } => "Nibbles",
             Op::Reduce { kind, .. } => match kind {
                 Reduce::Sum => "ReduceSum",
                 Reduce::Mean => "ReduceMean",

@@ -80,7 +80,7 @@ pub fn panel_bytes(k: usize) -> usize {
     (1 + k) * LANES * 4
 }
 
-/// How a panel holds its weights. Its bias, scales and zero points are always `f32`.
+/// How a panel holds its weights. Its bias, scales and zero points are `f32` where nothing else is said.
 ///
 /// | element | scales | a panel | a weight |
 /// |---|---|---|---|
@@ -88,8 +88,10 @@ pub fn panel_bytes(k: usize) -> usize {
 /// | `F16`, `BF16` | `None` | `[bias 16][k][16]` | as stored |
 /// | `F16`, `BF16` | `PerChannel` | `[bias 16][scale 16][k][16]` | stored × scale |
 /// | `I8` | `PerChannelWithZero` | `[bias 16][scale 16][zero 16][k][16]` | (stored − zero) × scale |
+/// | `I4`, `I8` | `Blocks` | `[bias 16]`, for each block `[scale 16][zero 16][k of the block][16]` | (stored − zero) × scale |
 ///
-/// There are no other combinations.
+/// There are no other combinations. In blocks, zero points are signed bytes and scales may be half floats; only
+/// [`PanelLinear`] has weights in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PanelFormat {
     pub element: PanelElement,
@@ -105,6 +107,8 @@ pub enum PanelElement {
     BF16,
     /// Signed bytes. Unsigned ones are stored less 128, and so are their zero points.
     I8,
+    /// 0 to 15, two in a byte. Signed ones are stored plus 8, and so are their zero points.
+    I4,
 }
 
 impl PanelElement {
@@ -115,6 +119,7 @@ impl PanelElement {
             PanelElement::F16 => "float16",
             PanelElement::BF16 => "bfloat16",
             PanelElement::I8 => "int8",
+            PanelElement::I4 => "int4",
         }
     }
 }
@@ -129,7 +134,12 @@ pub enum PanelScales {
     PerChannel,
     /// A scale and a zero point for each output channel.
     PerChannelWithZero,
+    /// A scale and a zero point for each output channel and each `len` steps of k; scales are half floats or `f32`.
+    Blocks { len: u16, half: bool },
 }
+
+/// Lengths of blocks that there are.
+pub const BLOCK_LENS: [usize; 5] = [16, 32, 64, 128, 256];
 
 impl PanelFormat {
     /// Bytes of one panel with `k` inner steps; `None` for more than there can be.
@@ -140,19 +150,36 @@ impl PanelFormat {
             PanelElement::F32 => lanes * 4,
             PanelElement::F16 | PanelElement::BF16 => lanes * 2,
             PanelElement::I8 => lanes,
+            PanelElement::I4 => lanes / 2,
         };
         let scale_bytes = match self.scales {
             PanelScales::None => 0,
             PanelScales::PerChannel => lanes * 4,
             PanelScales::PerChannelWithZero => lanes * 8,
+            PanelScales::Blocks { len, half } => {
+                let block_bytes = if half { lanes * 3 } else { lanes * 5 };
+                k.div_ceil(u128::from(len.max(1)))
+                    .checked_mul(block_bytes)?
+            }
         };
         let steps_bytes = k.checked_mul(step_bytes)?;
-        let bytes = steps_bytes.checked_add(bias_bytes + scale_bytes)?;
+        let bytes = steps_bytes
+            .checked_add(scale_bytes)?
+            .checked_add(bias_bytes)?;
         u64::try_from(bytes).ok()
+    }
+
+    /// Whether it has weights in blocks.
+    pub fn has_blocks(self) -> bool {
+        matches!(self.scales, PanelScales::Blocks { .. })
     }
 
     /// Whether there is such a combination.
     pub fn is_known(self) -> bool {
+        if let PanelScales::Blocks { len, .. } = self.scales {
+            return matches!(self.element, PanelElement::I4 | PanelElement::I8)
+                && BLOCK_LENS.contains(&usize::from(len));
+        }
         matches!(
             (self.element, self.scales),
             (PanelElement::F32, PanelScales::None)

@@ -222,6 +222,7 @@ impl Program {
                 panels > 0
                     && panels as usize == crate::panel::panel_count(n)
                     && format.is_known()
+                    && (!format.has_blocks() || matches!(node.op, Op::PanelLinear(_)))
                     && Some(panel_bytes) == format.panel_bytes(k)
                     && u128::from(packed.bytes) == u128::from(panel_bytes) * u128::from(panels)
             }

@@ -35,8 +35,33 @@ pub enum Recipe {
         transposed: bool,
         affine: Affine,
     },
+    /// Panels in blocks of a matrix: `weight` has rows of output channels when `transposed`, else rows of k.
+    Blocks {
+        weight: Steps,
+        /// One element, one for each output channel, or `[n, blocks]` when `transposed` and else `[blocks, n]`.
+        scale: ValueId,
+        /// As many as scales; rows may be longer.
+        zero: Option<Steps>,
+        k: usize,
+        n: usize,
+        /// Steps of k that share a scale.
+        block: usize,
+        transposed: bool,
+        bias: Affine,
+    },
     /// Row-major elements of a constant, widened to `to`.
     Raw { constant: ValueId, to: DType },
+}
+
+/// Where integers of 4 or 8 bits are stored, in rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Steps {
+    /// Bytes; with four bits two integers in each, the first in its low half.
+    pub constant: ValueId,
+    pub has_four_bits: bool,
+    pub is_signed: bool,
+    /// Integers from row to row; even with four bits.
+    pub row: usize,
 }
 
 /// Per output channel: `(w - zero) * scale`, then `+ bias`; `None` is 1 and 0.
@@ -49,14 +74,24 @@ pub struct Affine {
 }
 
 impl Recipe {
-    /// The weights; what `affine` holds has been read.
+    /// The weights; what an `affine` holds has been read.
     pub fn constant(&self) -> ValueId {
         match *self {
             Recipe::Conv { weight, .. }
             | Recipe::Depthwise { weight, .. }
             | Recipe::Matrix { weight, .. } => weight,
+            Recipe::Blocks { weight, .. } => weight.constant,
             Recipe::Raw { constant, .. } => constant,
         }
+    }
+
+    /// All constants that are read to follow it.
+    pub fn constants(&self) -> impl Iterator<Item = ValueId> {
+        let beside = match self {
+            Recipe::Blocks { scale, zero, .. } => [Some(*scale), zero.map(|zero| zero.constant)],
+            _ => [None; 2],
+        };
+        std::iter::once(self.constant()).chain(beside.into_iter().flatten())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::error::{OnnxError, shown};
 use crate::files::Files;
+use crate::proto::TensorProto;
 use crate::tensor;
 use neap_ir::recipe::INLINE_LIMIT_BYTES;
 use neap_ir::{
@@ -85,8 +86,30 @@ impl Builder {
         std::mem::take(&mut self.stored)
     }
 
+    /// The constant of the model that a tensor describes.
+    pub(crate) fn tensor(
+        &mut self,
+        name: &str,
+        tensor: &TensorProto,
+    ) -> Result<ValueId, OnnxError> {
+        let nibbles = tensor::nibbles(tensor)?;
+        let held = nibbles.as_ref().map_or(tensor, |(bytes, ..)| bytes);
+        let (ty, data) = tensor::load(&mut self.files, held, self.widen)?;
+        let id = self.initializer(name, ty, data);
+        let Some((_, shape, signed)) = nibbles else {
+            return Ok(id);
+        };
+        let at = At {
+            node: name,
+            op: "tensor of four-bit integers",
+        };
+        let op = Op::Nibbles { shape, signed };
+        let values = self.emit(at, op, &[Some(id)], &[true])?;
+        values[0].ok_or_else(|| at.bad("it has no elements"))
+    }
+
     /// A constant that the model names.
-    pub(crate) fn initializer(&mut self, name: &str, ty: TensorType, data: Const) -> ValueId {
+    fn initializer(&mut self, name: &str, ty: TensorType, data: Const) -> ValueId {
         if let &Const::Stored {
             range,
             stored_dtype,
@@ -427,11 +450,17 @@ impl Builder {
     }
 }
 
-/// Whether 8-bit weights become four times as large.
+/// Whether weights of 8 or 4 bits become larger.
 fn widens_steps(op: &Op, types: &[Option<TensorType>]) -> bool {
     let stored = types.first().and_then(Option::as_ref).map(|ty| ty.dtype);
     matches!(stored, Some(DType::I8 | DType::U8))
-        && matches!(op, Op::Dequantize { .. } | Op::Cast { to: DType::F32 })
+        && matches!(
+            op,
+            Op::Dequantize { .. }
+                | Op::DequantizeBlocks { .. }
+                | Op::Nibbles { .. }
+                | Op::Cast { to: DType::F32 }
+        )
 }
 
 /// Where indices begin that follow each other within `count`; `None` for any others.

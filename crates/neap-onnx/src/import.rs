@@ -210,8 +210,7 @@ impl Importer<'_> {
             if !used.contains(initializer.name.as_str()) {
                 continue;
             }
-            let (ty, data) = tensor::load(&mut self.builder.files, initializer, widen)?;
-            let id = self.builder.initializer(&initializer.name, ty, data);
+            let id = self.builder.tensor(&initializer.name, initializer)?;
             self.builder.check_memory().map_err(Failure::Graph)?;
             self.builder.name(id, &initializer.name);
             if scope

@@ -13,6 +13,11 @@ use neap_ir::{ByteRange, Const, DType, FileId, Literal, TensorType};
 const MAX_DECODED_BYTES: u64 = 64 << 20;
 pub(crate) const MAX_RANK: usize = 32;
 
+/// Numbers of element types.
+const UINT8: i64 = 2;
+const UINT4: i64 = 21;
+const INT4: i64 = 22;
+
 /// The element type, or what is wrong with it.
 pub(crate) fn dtype(data_type: i64) -> Result<DType, String> {
     Ok(match data_type {
@@ -73,6 +78,29 @@ pub(crate) fn value_dtype(stored: DType, widen: bool) -> DType {
         DType::F16 | DType::BF16 if widen => DType::F32,
         other => other,
     }
+}
+
+/// A tensor of four-bit integers as the bytes that hold them, the shape of the integers and whether they are signed;
+/// `None` for any other.
+pub(crate) fn nibbles(
+    tensor: &TensorProto,
+) -> Result<Option<(TensorProto, Vec<usize>, bool)>, OnnxError> {
+    let signed = match tensor.data_type {
+        UINT4 => false,
+        INT4 => true,
+        _ => return Ok(None),
+    };
+    let shape = shape(&tensor.dims).map_err(|reason| OnnxError::Initializer {
+        name: shown(&tensor.name),
+        reason,
+    })?;
+    let bytes = shape.iter().product::<usize>().div_ceil(2);
+    let held = TensorProto {
+        data_type: UINT8,
+        dims: vec![bytes as i64],
+        ..tensor.clone()
+    };
+    Ok(Some((held, shape, signed)))
 }
 
 /// The constant that `tensor` describes. Its value has the given type.

@@ -40,6 +40,10 @@ pub fn execute(
         Op::Cast { .. } => cast::cast(args, ctx),
         Op::Quantize { axis, .. } => quantize::quantize(*axis, args, ctx),
         Op::Dequantize { axis } => quantize::dequantize(*axis, args, ctx),
+        Op::DequantizeBlocks { axis, block } => {
+            quantize::dequantize_blocks(*axis, *block, args, ctx)
+        }
+        Op::Nibbles { signed, .. } => quantize::nibbles(*signed, args, ctx),
 
         Op::MatMul => matmul::matmul(args, ctx),
         Op::Gemm {

@@ -14,7 +14,7 @@ use neap_kernels::conv::{self, ConvShape, conv_blocked, conv_first_layer, conv_n
 use neap_kernels::depthwise::{Depthwise, depthwise};
 use neap_kernels::epilogue::{self, Residual};
 use neap_kernels::linear::{LinearShape, linear};
-use neap_kernels::panel::{Format, Panels};
+use neap_kernels::panel::{Bits, BlockFormat, Format, Panels};
 
 pub(crate) fn panel_conv(
     layer: &PanelConv,
@@ -167,7 +167,7 @@ pub(crate) fn stored<'a>(
     format: PanelFormat,
     bytes: &'a [u8],
 ) -> Result<Panels<'a>, OpError> {
-    use PanelElement::{BF16, F16, F32, I8};
+    use PanelElement::{BF16, F16, F32, I4, I8};
     let format = match (format.element, format.scales) {
         (F32, PanelScales::None) => Format::F32,
         (F16, PanelScales::None) => Format::F16,
@@ -175,6 +175,15 @@ pub(crate) fn stored<'a>(
         (BF16, PanelScales::None) => Format::Bf16,
         (BF16, PanelScales::PerChannel) => Format::Bf16Scaled,
         (I8, PanelScales::PerChannelWithZero) => Format::I8,
+        (I4 | I8, PanelScales::Blocks { len, half }) => Format::Blocks(BlockFormat {
+            bits: if format.element == I4 {
+                Bits::Four
+            } else {
+                Bits::Eight
+            },
+            has_half_scales: half,
+            len: len.into(),
+        }),
         _ => return Err(OpError::operand(op, "weights are in no known format")),
     };
     Panels::new(format, bytes).named(op)

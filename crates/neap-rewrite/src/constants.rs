@@ -91,6 +91,24 @@ pub fn stored_format(source: &Graph, recipe: &Recipe) -> Option<PanelFormat> {
             kernel,
             ..
         } => (*weight, affine, kernel[0] * kernel[1]),
+        &Recipe::Blocks {
+            weight,
+            scale,
+            block,
+            ..
+        } => {
+            return Some(PanelFormat {
+                element: if weight.has_four_bits {
+                    PanelElement::I4
+                } else {
+                    PanelElement::I8
+                },
+                scales: PanelScales::Blocks {
+                    len: block as u16,
+                    half: stored_type(source, scale) == DType::F16,
+                },
+            });
+        }
         Recipe::Raw { .. } => return None,
     };
     let element = match stored_type(source, weight) {
@@ -151,6 +169,7 @@ pub fn describe_as(source: &Graph, recipe: &Recipe, format: PanelFormat) -> Pack
             ..
         } => panels(*weight, *channels, kernel[0] * kernel[1]),
         Recipe::Matrix { weight, k, n, .. } => panels(*weight, *n, *k),
+        Recipe::Blocks { weight, k, n, .. } => panels(weight.constant, *n, *k),
         Recipe::Raw { constant, to } => Packed {
             name: source.value(*constant).name.clone(),
             offset: 0,

@@ -1,6 +1,6 @@
 //! Names of extents that do not depend on the shapes a model is bound to.
 
-use neap_ir::recipe::{Affine, Recipe, WeightKey};
+use neap_ir::recipe::{Affine, Recipe, Steps, WeightKey};
 use neap_ir::{Const, DType, Graph, ValueId};
 
 /// Key of the extent that a recipe makes of the constants of `source`. A constant in a file is named by its place
@@ -44,6 +44,25 @@ pub fn weight_key(source: &Graph, recipe: &Recipe) -> WeightKey {
             key.constant(source, *weight);
             key.affine(affine);
         }
+        Recipe::Blocks {
+            weight,
+            scale,
+            zero,
+            k,
+            n,
+            block,
+            transposed,
+            bias,
+        } => {
+            key.numbers(&[4, *k, *n, *block, usize::from(*transposed)]);
+            key.steps(source, *weight);
+            key.constant(source, *scale);
+            key.numbers(&[usize::from(zero.is_some())]);
+            if let Some(zero) = zero {
+                key.steps(source, *zero);
+            }
+            key.affine(bias);
+        }
         Recipe::Raw { constant, to } => {
             key.numbers(&[3]);
             key.dtype(*to);
@@ -86,6 +105,13 @@ impl Hash {
             Some(Const::Packed(id)) => self.numbers(&[2, id.index()]),
             None => self.numbers(&[3]),
         }
+    }
+
+    fn steps(&mut self, source: &Graph, steps: Steps) {
+        let kind = [steps.has_four_bits, steps.is_signed].map(usize::from);
+        self.numbers(&kind);
+        self.numbers(&[steps.row]);
+        self.constant(source, steps.constant);
     }
 
     fn affine(&mut self, affine: &Affine) {

@@ -20,6 +20,7 @@
 
 mod attention;
 mod bands;
+mod block_weights;
 mod constants;
 mod content;
 mod edit;

@@ -75,7 +75,7 @@ pub(crate) fn stored_weight(
 }
 
 /// A constant behind a 2-D transpose, and whether there was one; otherwise the value behind it.
-fn peel_transpose(editor: &Editor, value: ValueId) -> (ValueId, bool) {
+pub(crate) fn peel_transpose(editor: &Editor, value: ValueId) -> (ValueId, bool) {
     let source = editor
         .producer(value)
         .and_then(|at| match &editor.node(at).op {

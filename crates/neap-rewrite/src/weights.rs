@@ -8,6 +8,7 @@
 //! ```
 
 use crate::RewriteError;
+use crate::block_weights::{block_linear, block_recipe, gather_first};
 use crate::constants::{ConstReader, stored_type};
 use crate::edit::Editor;
 use crate::fuse::{operands, other};
@@ -219,6 +220,10 @@ fn matmul(
     if editor.is_const(x) || x_rank < 2 || editor.ty(w).shape.len() != 2 {
         return Ok(false);
     }
+    if let Some(recipe) = block_recipe(editor, w, 1) {
+        block_linear(editor, at, x, recipe, Affine::default(), reader, recipes)?;
+        return Ok(true);
+    }
     let Some(stored) = stored_weight(editor, w, 1, reader)? else {
         return Ok(false);
     };
@@ -267,6 +272,13 @@ fn gemm(
     };
     if editor.is_const(x) || editor.ty(x).dtype != DType::F32 {
         return Ok(false);
+    }
+    if alpha == 1.0
+        && node.input(2).is_none()
+        && let Some(recipe) = block_recipe(editor, w, usize::from(!trans_b))
+    {
+        block_linear(editor, at, x, recipe, Affine::default(), reader, recipes)?;
+        return Ok(true);
     }
     let Some(stored) = stored_weight(editor, w, usize::from(!trans_b), reader)? else {
         return Ok(false);
@@ -368,7 +380,7 @@ fn gather_rows(
     let (Some(table), Some(indices)) = (node.input(0), node.input(1)) else {
         return Ok(false);
     };
-    if dequantize_rows(editor, at) {
+    if dequantize_rows(editor, at) || gather_first(editor, at) {
         return Ok(true);
     }
     let ty = editor.ty(table);
@@ -411,13 +423,13 @@ fn gather_rows(
 }
 
 /// Residual and activation found after a weighted node.
-struct Tail {
+pub(crate) struct Tail {
     last: usize,
     residual: Option<ValueId>,
-    epilogue: Epilogue,
+    pub(crate) epilogue: Epilogue,
 }
 
-fn absorb_epilogue(editor: &Editor, from: usize) -> Tail {
+pub(crate) fn absorb_epilogue(editor: &Editor, from: usize) -> Tail {
     let mut tail = Tail {
         last: from,
         residual: None,
@@ -471,7 +483,7 @@ fn activation_after(editor: &Editor, at: usize) -> Option<(usize, Activation)> {
 }
 
 /// `Add` of a constant row after a matrix product.
-fn absorb_bias(
+pub(crate) fn absorb_bias(
     editor: &Editor,
     at: usize,
     n: usize,
@@ -499,7 +511,7 @@ fn absorb_bias(
 }
 
 /// Puts the panel node where the chain ended and drops the chain.
-fn emit(
+pub(crate) fn emit(
     editor: &mut Editor,
     at: usize,
     x: ValueId,

@@ -18,6 +18,7 @@ use neap_store::{BLOCK, PackWriter};
 use std::ops::Range;
 use std::path::Path;
 
+mod blocks;
 mod formats;
 
 pub use formats::WeightFormats;
@@ -376,6 +377,7 @@ impl Packer<'_> {
                 transposed: false,
                 affine,
             } => self.by_columns(layer(weight, n, *k, affine), advance),
+            Recipe::Blocks { .. } => self.blocks(recipe, format, advance),
             Recipe::Raw { constant, to } => self.raw(*constant, *to, advance),
         }
     }

@@ -26,7 +26,9 @@ impl Bands {
         for (index, layer) in self.layers.iter().enumerate() {
             let mut operands = vec![Some(types.last().unwrap_or(x).clone())];
             if layer.has_weights() {
-                let format = formats.next().filter(|format| format.is_known());
+                let format = formats
+                    .next()
+                    .filter(|format| format.is_known() && !format.has_blocks());
                 let format = format.ok_or("a layer's panels have no format")?;
                 let wanted = layer.weight_type(*format).ok_or("sizes overflow")?;
                 let fits = inputs

@@ -108,6 +108,18 @@ fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
             one(quantized_type(o, *axis, *to, *to)?)
         }
         Op::Dequantize { axis } => one(quantized_type(o, *axis, o.get(0)?.dtype, DType::F32)?),
+        Op::DequantizeBlocks { axis, block } => one(in_blocks(o, *axis, *block)?),
+        Op::Nibbles { shape, signed } => {
+            let bytes = o.get(0)?;
+            let elements = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+            let fits = elements.is_some_and(|n| n.div_ceil(2) == bytes.elements());
+            o.require(
+                bytes.dtype == DType::U8 && fits,
+                "takes a byte for each two integers",
+            )?;
+            let to = if *signed { DType::I8 } else { DType::U8 };
+            one(TensorType::new(to, shape))
+        }
         Op::Conv(..)
         | Op::ConvTranspose { .. }
         | Op::Pool { .. }
@@ -188,6 +200,31 @@ fn quantized_type(o: &Operands, axis: usize, stored: DType, to: DType) -> Inferr
         )?;
     }
     Ok(TensorType::new(to, &x.shape))
+}
+
+/// Of a tensor quantised in blocks, when it is dequantised.
+fn in_blocks(o: &Operands, axis: usize, block: usize) -> Inferred<TensorType> {
+    let (x, scale) = (o.get(0)?, o.get(1)?);
+    let is_known = matches!(
+        x.dtype,
+        DType::I8 | DType::U8 | DType::I16 | DType::U16 | DType::I32
+    );
+    o.require(is_known, "takes integers of 8, 16 or 32 bits")?;
+    o.require(scale.dtype == DType::F32, "takes a float32 scale")?;
+    o.require(
+        block > 0 && axis < x.shape.len(),
+        "has blocks along no axis",
+    )?;
+    let mut blocks = x.shape.clone();
+    blocks[axis] = blocks[axis].div_ceil(block);
+    o.require(scale.shape == blocks, "has a scale of another shape")?;
+    if let Some(Some(zero)) = o.inputs.get(2) {
+        o.require(
+            zero.dtype == x.dtype && (zero.shape == blocks || zero.shape.is_empty()),
+            "has a zero point of another type or shape",
+        )?;
+    }
+    Ok(TensorType::new(DType::F32, &x.shape))
 }
 
 fn unary_type(unary: Unary, o: &Operands) -> Inferred<TensorType> {

@@ -91,7 +91,7 @@ pub fn linear<'a>(
         return Err(KernelError::Invalid("panel range outside the layer"));
     }
     let weights: Panels = weights.into();
-    weights.check(Some(shape.k), panels.len())?;
+    weights.check_any(Some(shape.k), panels.len())?;
     check_len(
         "a",
         a.len(),
@@ -144,6 +144,10 @@ impl RawLinear {
     /// The pointers reach all that the shape says, and no one else uses the range's columns of `out`.
     pub(crate) unsafe fn run(&self, isa: Isa, parallel: &dyn Parallel) {
         let s = &self.shape;
+        let run_len = match self.format {
+            Format::Blocks(blocks) => blocks.len,
+            _ => RUN,
+        };
         let product = Product {
             form: Form::Dense,
             weights: self.weights,
@@ -155,8 +159,8 @@ impl RawLinear {
             reduction: Reduction {
                 taps: 1,
                 channels: s.k,
-                block_len: RUN,
-                block_step_bytes: RUN * size_of::<f32>(),
+                block_len: run_len,
+                block_step_bytes: run_len * size_of::<f32>(),
             },
             destination: Destination {
                 output: self.out,

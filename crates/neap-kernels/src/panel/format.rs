@@ -4,6 +4,7 @@
 //!   f32, f16, bf16           [bias 16][k][16]                          the weight
 //!   f16, bf16 with scales    [bias 16][scale 16][k][16]                weight * scale
 //!   8-bit integers           [bias 16][scale 16][zero 16][k][16]       (weight - zero) * scale
+//!   blocks                   [bias 16] and for each block [scale 16][zero 16][k of the block][16]
 //! ```
 //! Bias, scales and zero points are `f32`, one for each lane. A weight becomes an `f32` by exact steps and at most one
 //! rounded multiplication, so a layer has the bits that it would have if its panels held that `f32`.
@@ -23,9 +24,50 @@ pub enum Format {
     Bf16Scaled,
     /// Signed bytes with a scale and a zero point for each output channel.
     I8,
+    /// Integers with a scale and a zero point for each output channel and each run of k. Only [`crate::linear`] takes
+    /// them.
+    Blocks(BlockFormat),
+}
+
+/// Blocks of integers along k: `len` steps of k share a scale and a zero point, the last block may be shorter.
+///
+/// Scales are `f32` or half floats, zero points signed bytes. Four-bit integers are 0 to 15, two in a byte: of the 16
+/// lanes of a step, lane `i` is in the low half of byte `i`, lane `i + 8` in its high half.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BlockFormat {
+    pub bits: Bits,
+    pub has_half_scales: bool,
+    /// Steps of k in a block.
+    pub len: usize,
+}
+
+/// Bits of an integer in a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Bits {
+    Four,
+    Eight,
+}
+
+impl BlockFormat {
+    /// Bytes of a block before its integers: scales and zero points.
+    #[must_use]
+    pub const fn head_bytes(self) -> usize {
+        let scale_bytes = if self.has_half_scales { 2 } else { 4 };
+        (scale_bytes + 1) * LANES
+    }
+
+    /// Bytes of one k: 16 integers.
+    #[must_use]
+    pub const fn step_bytes(self) -> usize {
+        match self.bits {
+            Bits::Four => LANES / 2,
+            Bits::Eight => LANES,
+        }
+    }
 }
 
 impl Format {
+    /// Those that all layers take.
     pub const ALL: [Format; 6] = [
         Format::F32,
         Format::F16,
@@ -35,11 +77,11 @@ impl Format {
         Format::I8,
     ];
 
-    /// Bytes before the first weight: bias, scales, zero points.
+    /// Bytes before the first weight, or the first block: bias, scales, zero points.
     #[must_use]
     pub const fn head_bytes(self) -> usize {
         let vectors = match self {
-            Format::F32 | Format::F16 | Format::Bf16 => 1,
+            Format::F32 | Format::F16 | Format::Bf16 | Format::Blocks(_) => 1,
             Format::F16Scaled | Format::Bf16Scaled => 2,
             Format::I8 => 3,
         };
@@ -53,14 +95,28 @@ impl Format {
             Format::F32 => 4,
             Format::F16 | Format::F16Scaled | Format::Bf16 | Format::Bf16Scaled => 2,
             Format::I8 => 1,
+            Format::Blocks(blocks) => return blocks.step_bytes(),
         };
         element * LANES
+    }
+
+    /// Bytes of what stands before the steps of each run of k that is one block.
+    pub(crate) const fn run_head_bytes(self) -> usize {
+        match self {
+            Format::Blocks(blocks) => blocks.head_bytes(),
+            _ => 0,
+        }
     }
 
     /// Bytes of a panel with `k` inner steps; `None` for more than there can be.
     #[must_use]
     pub fn panel_bytes(self, k: usize) -> Option<usize> {
+        let blocks = match self {
+            Format::Blocks(blocks) => k.div_ceil(blocks.len.max(1)),
+            _ => 0,
+        };
         k.checked_mul(self.step_bytes())?
+            .checked_add(blocks.checked_mul(self.run_head_bytes())?)?
             .checked_add(self.head_bytes())
     }
 
@@ -108,8 +164,19 @@ impl<'a> Panels<'a> {
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<f32>()) }
     }
 
-    /// Refuses fewer than `panels` panels with `k` inner steps; `None` is a count that overflowed.
+    /// Refuses blocks, and fewer than `panels` panels with `k` inner steps; `None` is a count that overflowed.
     pub(crate) fn check(&self, k: Option<usize>, panels: usize) -> Result<(), KernelError> {
+        if matches!(self.format, Format::Blocks(_)) {
+            return Err(KernelError::Unsupported("weights in blocks"));
+        }
+        self.check_any(k, panels)
+    }
+
+    /// As [`Panels::check`], for a layer that takes blocks too.
+    pub(crate) fn check_any(&self, k: Option<usize>, panels: usize) -> Result<(), KernelError> {
+        if let Format::Blocks(BlockFormat { len: 0, .. }) = self.format {
+            return Err(KernelError::Invalid("blocks of no weights"));
+        }
         let each = k.and_then(|k| self.format.panel_bytes(k));
         let needed = each.and_then(|bytes| bytes.checked_mul(panels));
         check_len("weights", self.bytes.len(), needed)
@@ -137,12 +204,15 @@ impl<'a> From<&'a Vec<f32>> for Panels<'a> {
 
 /// A format as kernels are compiled for it.
 pub(crate) trait Stored: Copy + 'static {
-    const FORMAT: Format;
+    /// Bytes of one k.
+    const STEP_BYTES: usize;
+    /// Bytes before the steps of each run: 0 where a panel has one head for all.
+    const RUN_HEAD_BYTES: usize;
 
-    /// The weights of one k, at `at`, of the panel that begins at `head`.
+    /// The weights of one k, at `at`, of the panel or, where runs have heads, of the run that begins at `head`.
     ///
     /// # Safety
-    /// `at` is readable for `FORMAT.step_bytes()` bytes and `head` for `FORMAT.head_bytes()`.
+    /// `at` is readable for `STEP_BYTES` and `head` for the head of the panel or run.
     unsafe fn load<S: Simd>(s: S, at: *const u8, head: *const f32) -> S::V;
 }
 
@@ -152,7 +222,8 @@ macro_rules! stored {
         pub(crate) struct $name;
 
         impl Stored for $name {
-            const FORMAT: Format = Format::$name;
+            const STEP_BYTES: usize = Format::$name.step_bytes();
+            const RUN_HEAD_BYTES: usize = 0;
 
             #[inline(always)]
             unsafe fn load<S: Simd>($s: S, $at: *const u8, $head: *const f32) -> S::V {
@@ -174,6 +245,40 @@ stored!(I8, |s, at, head| {
     let centred = s.sub(s.load_i8(at), s.load(head.add(2 * LANES)));
     s.mul(centred, s.load(head.add(LANES)))
 });
+
+macro_rules! stored_blocks {
+    ($name:ident, $bits:ident, half: $half:literal, $load:ident, $scale:ident) => {
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name;
+
+        impl $name {
+            const BLOCKS: BlockFormat = BlockFormat {
+                bits: Bits::$bits,
+                has_half_scales: $half,
+                len: 0,
+            };
+        }
+
+        impl Stored for $name {
+            const STEP_BYTES: usize = Self::BLOCKS.step_bytes();
+            const RUN_HEAD_BYTES: usize = Self::BLOCKS.head_bytes();
+
+            #[inline(always)]
+            unsafe fn load<S: Simd>(s: S, at: *const u8, head: *const f32) -> S::V {
+                // SAFETY: the caller's promise; zero points stand behind the scales.
+                unsafe {
+                    let zero = head.cast::<u8>().add(Self::RUN_HEAD_BYTES - LANES);
+                    let centred = s.sub(s.$load(at), s.load_i8(zero));
+                    s.mul(centred, s.$scale(head.cast()))
+                }
+            }
+        }
+    };
+}
+stored_blocks!(Four, Four, half: false, load_u4, load);
+stored_blocks!(FourHalf, Four, half: true, load_u4, load_f16);
+stored_blocks!(Eight, Eight, half: false, load_i8, load);
+stored_blocks!(EightHalf, Eight, half: true, load_i8, load_f16);
 
 /// Calls `$f::<W>` with the type `W` of a format: `by_format!(format, W => call::<W>())`.
 macro_rules! by_format {
@@ -204,7 +309,38 @@ macro_rules! by_format {
                 type $w = stored::I8;
                 $call
             }
+            // `Panels::check` refused them.
+            stored::Format::Blocks(_) => unreachable!("blocks in a layer that takes none"),
         }
     }};
 }
 pub(crate) use by_format;
+
+/// As [`by_format`], with blocks.
+macro_rules! by_any_format {
+    ($format:expr, $w:ident => $call:expr) => {{
+        use $crate::panel::format as stored;
+        match $format {
+            stored::Format::Blocks(blocks) => match (blocks.bits, blocks.has_half_scales) {
+                (stored::Bits::Four, false) => {
+                    type $w = stored::Four;
+                    $call
+                }
+                (stored::Bits::Four, true) => {
+                    type $w = stored::FourHalf;
+                    $call
+                }
+                (stored::Bits::Eight, false) => {
+                    type $w = stored::Eight;
+                    $call
+                }
+                (stored::Bits::Eight, true) => {
+                    type $w = stored::EightHalf;
+                    $call
+                }
+            },
+            format => stored::by_format!(format, $w => $call),
+        }
+    }};
+}
+pub(crate) use by_any_format;

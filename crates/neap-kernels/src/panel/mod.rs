@@ -21,12 +21,14 @@
 //! a weight whose first axis is the output channel, or (for `[k][n]`) all columns of some rows.
 //! An [`Affine`] (folded BatchNorm) scales output channels and gives the bias.
 
+mod blocks;
 pub(crate) mod format;
 mod narrow;
 #[cfg(test)]
 mod tests;
 
-pub use format::{Format, Panels};
+pub use blocks::{BlockSteps, pack_block_panel};
+pub use format::{Bits, BlockFormat, Format, Panels};
 pub use narrow::{Scales, holds, narrow, to_bf16, to_f16, to_i8};
 
 use crate::error::{KernelError, check_len, checked_product};

@@ -54,6 +54,7 @@ pub fn holds(format: Format, weights: &[f32]) -> bool {
         Format::F16 | Format::F16Scaled => weights.iter().all(|&w| to_f16(w).is_some()),
         Format::Bf16 | Format::Bf16Scaled => weights.iter().all(|&w| to_bf16(w).is_some()),
         Format::I8 => weights.iter().all(|&w| to_i8(w).is_some()),
+        Format::Blocks(_) => false,
     }
 }
 
@@ -135,6 +136,8 @@ fn store(format: Format, weights: &[f32], to: &mut [u8]) -> bool {
             each(weights, to, |w| to_bf16(w).map(u16::to_le_bytes))
         }
         Format::I8 => each(weights, to, |w| to_i8(w).map(i8::to_le_bytes)),
+        // `super::pack_block_panel` makes those.
+        Format::Blocks(_) => false,
     }
 }
 

@@ -129,6 +129,15 @@ impl Simd for Avx2Fma {
     }
 
     #[inline(always)]
+    unsafe fn load_u4(self, p: *const u8) -> V {
+        has!({
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+            let low = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
+            [low, _mm256_srli_epi32::<4>(bytes)].map(|v| _mm256_cvtepi32_ps(v))
+        })
+    }
+
+    #[inline(always)]
     fn add(self, a: V, b: V) -> V {
         both!(_mm256_add_ps, a, b)
     }

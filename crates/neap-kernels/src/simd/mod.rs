@@ -274,6 +274,23 @@ pub trait Simd: Copy + Send + Sync + 'static {
         unsafe { load_each(self, p.cast::<i8>(), f32::from) }
     }
 
+    /// Loads 16 integers of 0 to 15 from 8 bytes: lane `i` from the low half of byte `i`, lane `i + 8` from its high
+    /// half.
+    ///
+    /// # Safety
+    /// `p` is readable for 8 bytes.
+    #[inline(always)]
+    unsafe fn load_u4(self, p: *const u8) -> Self::V {
+        let mut a = [0.0; LANES];
+        for i in 0..LANES / 2 {
+            // SAFETY: the caller's promise.
+            let byte = unsafe { *p.add(i) };
+            a[i] = f32::from(byte & 15);
+            a[i + LANES / 2] = f32::from(byte >> 4);
+        }
+        self.from_array(a)
+    }
+
     /// In every group of `width` lanes, broadcasts the group's lane `j` to the whole group.
     /// `width` is 2 or 4 and `j < width`; both must be constants after inlining.
     fn group_broadcast(self, v: Self::V, width: usize, j: usize) -> Self::V;

@@ -112,6 +112,23 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    unsafe fn load_u4(self, p: *const u8) -> V {
+        has!({
+            let bytes = vld1_u8(p);
+            let (low, high) = (
+                vmovl_u8(vand_u8(bytes, vdup_n_u8(15))),
+                vmovl_u8(vshr_n_u8::<4>(bytes)),
+            );
+            [
+                vcvtq_f32_u32(vmovl_u16(vget_low_u16(low))),
+                vcvtq_f32_u32(vmovl_u16(vget_high_u16(low))),
+                vcvtq_f32_u32(vmovl_u16(vget_low_u16(high))),
+                vcvtq_f32_u32(vmovl_u16(vget_high_u16(high))),
+            ]
+        })
+    }
+
+    #[inline(always)]
     fn add(self, a: V, b: V) -> V {
         each!(|I| vaddq_f32(a[I], b[I]))
     }

@@ -232,10 +232,10 @@ impl Task<'_> {
         self.k_bytes(r.taps * r.channels)
     }
 
-    /// Bytes of a panel before the weights of a k.
+    /// Bytes of a panel before the weights of a k; before the block of a k with which one begins.
     fn k_bytes(&self, k: usize) -> usize {
-        let format = self.product.format;
-        format.head_bytes() + k * format.step_bytes()
+        // What there is was checked to have a size.
+        self.product.format.panel_bytes(k).unwrap_or(0)
     }
 
     /// Bytes from the inputs of channel block 0 of the layer to those of a panel's group.
@@ -290,8 +290,9 @@ impl Task<'_> {
                 corners: table.corners,
                 taps: table.taps(),
                 taps_len,
-                taps_total: pass.chunk.taps.len(),
                 blocks: pass.chunk.blocks.len(),
+                block_bytes: self.product.format.run_head_bytes()
+                    + r.block_len * pass.chunk.taps.len() * self.product.format.step_bytes(),
                 block_len: r.block_len,
                 last_len: pass.last_len,
                 block_step_bytes: r.block_step_bytes,

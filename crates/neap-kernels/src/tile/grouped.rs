@@ -15,7 +15,7 @@ pub(super) unsafe fn micro_grouped<S: Simd, F: Stored, const W: usize, const R: 
     s: S,
     tile: &Tile,
 ) {
-    let step_bytes = const { F::FORMAT.step_bytes() };
+    let step_bytes = F::STEP_BYTES;
     // SAFETY: all pointers stay inside what the contract names.
     unsafe {
         let mut acc = start::<S, 1, R>(s, tile);

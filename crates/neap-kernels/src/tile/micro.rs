@@ -58,10 +58,10 @@ pub(super) struct Tile {
     pub corners: [*const f32; MAX_ROWS],
     pub taps: *const Tap,
     pub taps_len: usize,
-    /// Taps of the chunk, skipped ones included.
-    pub taps_total: usize,
     /// Channel blocks of the chunk.
     pub blocks: usize,
+    /// From block to block in the weights of a panel.
+    pub block_bytes: usize,
     /// k of a tap in one block, and in the last.
     pub block_len: usize,
     pub last_len: usize,
@@ -93,7 +93,7 @@ pub(super) struct Tile {
 /// residual) vectors are memory the caller may use so.
 #[inline(always)]
 pub(super) unsafe fn micro<S: Simd, W: Stored, const P: usize, const R: usize>(s: S, tile: &Tile) {
-    let step_bytes = const { W::FORMAT.step_bytes() };
+    let step_bytes = W::STEP_BYTES;
     // SAFETY: all pointers stay inside what the contract names.
     unsafe {
         let mut acc = start::<S, P, R>(s, tile);
@@ -105,9 +105,7 @@ pub(super) unsafe fn micro<S: Simd, W: Stored, const P: usize, const R: usize>(s
                 tile.block_len
             };
             let step = tile.first_block_bytes + block * tile.block_step_bytes;
-            let block_weights = tile
-                .weights
-                .add(block * tile.block_len * tile.taps_total * step_bytes);
+            let block_weights = tile.weights.add(block * tile.block_bytes);
             for t in 0..tile.taps_len {
                 let tap = &*tile.taps.add(t);
                 let x = tap.runs::<R>(tile, step);
@@ -117,8 +115,12 @@ pub(super) unsafe fn micro<S: Simd, W: Stored, const P: usize, const R: usize>(s
                         prefetch(x[r].wrapping_byte_add(tile.block_step_bytes));
                     }
                 }
-                let mut w = [block_weights.add(tap.index * len * step_bytes); P];
+                let first = W::RUN_HEAD_BYTES + tap.index * len * step_bytes;
+                let mut w = [block_weights.add(first); P];
                 let mut heads = [tile.head; P];
+                if W::RUN_HEAD_BYTES > 0 {
+                    heads[0] = block_weights.cast();
+                }
                 for p in 1..P {
                     w[p] = w[p - 1].add(tile.panel_bytes);
                     heads[p] = heads[p - 1].byte_add(tile.panel_bytes);
@@ -176,7 +178,7 @@ unsafe fn step<S: Simd, W: Stored, const P: usize, const R: usize>(
     unsafe {
         let mut wv = [s.zero(); P];
         for p in 0..P {
-            wv[p] = W::load(s, w[p].add(k * W::FORMAT.step_bytes()), heads[p]);
+            wv[p] = W::load(s, w[p].add(k * W::STEP_BYTES), heads[p]);
         }
         for r in 0..R {
             let xv = s.splat(*x[r].add(k));

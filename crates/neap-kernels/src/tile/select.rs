@@ -2,7 +2,7 @@
 
 use super::grouped::micro_grouped;
 use super::micro::{Tile, micro};
-use crate::panel::format::{F32, Format, Stored, by_format};
+use crate::panel::format::{F32, Format, Stored, by_any_format, by_format};
 #[cfg(target_arch = "aarch64")]
 use crate::simd::Neon;
 #[cfg(target_arch = "x86_64")]
@@ -134,10 +134,10 @@ pub(super) fn kernel(shapes: Shapes, format: Format, panels: usize, rows: usize)
                 _ => shapes!(avx512, 4: 1 2 3 4 5 6),
             },
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2Fma => by_format!(format, F => shapes!(avx2, F, 1: 1 2 3 4 5 6)),
+            Kind::Avx2Fma => by_any_format!(format, F => shapes!(avx2, F, 1: 1 2 3 4 5 6)),
             #[cfg(target_arch = "aarch64")]
-            Kind::Neon => by_format!(format, F => shapes!(neon, F, 1: 1 2 3 4 5)),
-            Kind::Portable => by_format!(format, F => shapes!(portable, F, 1: 1 2)),
+            Kind::Neon => by_any_format!(format, F => shapes!(neon, F, 1: 1 2 3 4 5)),
+            Kind::Portable => by_any_format!(format, F => shapes!(portable, F, 1: 1 2)),
         },
         Shapes::NarrowGroups(isa, width) => match isa.kind() {
             #[cfg(target_arch = "x86_64")]

@@ -94,7 +94,7 @@ unsafe fn weights_in<S: Simd, F: Stored, T: Points<A, M>, const A: usize, const 
     s: S,
     part: PanelPart,
 ) {
-    let step_bytes = const { F::FORMAT.step_bytes() };
+    let step_bytes = F::STEP_BYTES;
     let (mut from, mut to, mut left) = (part.weights, part.to, part.channels);
     // SAFETY: the panel holds 9 weights for each channel; the values are the caller's promise.
     unsafe {

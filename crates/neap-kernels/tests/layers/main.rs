@@ -3,6 +3,7 @@
 mod support;
 
 mod attention;
+mod blocks;
 mod depthwise;
 mod elementwise;
 mod formats;

@@ -83,6 +83,22 @@ fn attention(c: &mut Ctx) -> Outputs {
 /// Pairs of features turned by position-dependent angles.
 fn rotary(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let x = c.input(0)?;
+    let tables = [c.input(1)?, c.input(2)?];
+    let turned_width = c.size("rotary_embedding_dim", 0)?;
+    let interleaved = c.flag("interleaved", false)?;
+    turned(c, x, tables, c.optional(3), turned_width, interleaved)
+}
+
+/// Heads as [`heads`] finds them, turned by the tables of cosines and sines: all of their features, or the first
+/// `turned_width`. With `positions` `[B, S]` the tables have a row for each position, else one for each of `[B, S]`.
+pub(super) fn turned(
+    c: &mut Ctx,
+    x: ValueId,
+    [mut cos, mut sin]: [ValueId; 2],
+    positions: Option<ValueId>,
+    turned_width: usize,
+    interleaved: bool,
+) -> Result<ValueId, OnnxError> {
     let original = c.shape(x);
     let layout = heads(c, x, "num_heads")?;
     let batch = original[0];
@@ -94,7 +110,7 @@ fn rotary(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     } else {
         c.reshape(x, &rows_first)?
     };
-    let turned = match c.size("rotary_embedding_dim", 0)? {
+    let turned = match turned_width {
         0 => layout.width,
         width => width,
     };
@@ -102,15 +118,13 @@ fn rotary(c: &mut Ctx) -> Result<ValueId, OnnxError> {
         return Err(c.bad(format!("it turns {turned} of {} features", layout.width)));
     }
     let half = turned / 2;
-    let (mut cos, mut sin) = (c.input(1)?, c.input(2)?);
     for table in [&mut cos, &mut sin] {
-        if let Some(positions) = c.optional(3) {
+        if let Some(positions) = positions {
             let positions = c.cast(positions, DType::I64)?;
             *table = c.emit(Op::Gather { axis: 0 }, &[*table, positions])?;
         }
         *table = c.reshape(*table, &[batch, layout.rows, 1, half])?;
     }
-    let interleaved = c.flag("interleaved", false)?;
     let take = |c: &mut Ctx, start: usize, step: isize, len: usize| {
         let mut ranges: Vec<SliceRange> = rows_first
             .iter()

@@ -32,10 +32,7 @@ fn constant(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     };
     let literal = match &attribute.value {
         AttributeValue::Tensor(t) => {
-            let widen = c.builder.widen;
-            let (ty, data) = tensor::load(&mut c.builder.files, t, widen)?;
-            let name = c.name;
-            return Ok(c.builder.initializer(name, ty, data));
+            return c.builder.tensor(c.name, t);
         }
         AttributeValue::SparseTensor(t) => {
             let widen = c.builder.widen;

@@ -1,7 +1,9 @@
 //! Each ONNX operator as typed operators, with what differs between opset versions resolved.
 
 mod attention;
+mod blocks;
 mod contrib;
+mod contrib_attention;
 mod conv;
 mod elementwise;
 mod generate;

@@ -58,7 +58,7 @@ fn result(c: &Ctx, at: usize) -> Result<Quantized, OnnxError> {
 }
 
 /// Lowers the node as another operator with other inputs, in the form of an opset.
-fn as_operator(
+pub(super) fn as_operator(
     c: &mut Ctx,
     inputs: Vec<Option<ValueId>>,
     version: i64,

@@ -202,6 +202,12 @@ fn dequantize(c: &mut Ctx) -> Result<ValueId, OnnxError> {
         let value = dequantize_along(c, x, axis, &parameters)?;
         return c.cast(value, dtype);
     }
+    let block = c.size("block_size", 0)?;
+    if typed && block > 0 && c.rank(x) == c.rank(scale) {
+        let axis = c.axis(c.int("axis", 1)?, c.rank(x))?;
+        let value = dequantize_blocks(c, axis, block, [Some(x), Some(scale), zero_point])?;
+        return c.cast(value, dtype);
+    }
     let scale = per_axis(c, scale, x)?;
     let scale = c.cast(scale, DType::F32)?;
     let zero_point = match zero_point {
@@ -211,6 +217,22 @@ fn dequantize(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let value = centred(c, x, zero_point, DType::F32)?;
     let result = c.binary(Binary::Mul, value, scale)?;
     c.cast(result, dtype)
+}
+
+/// A tensor, its scales and its zero points, in blocks along `axis`, as `f32`.
+pub(super) fn dequantize_blocks(
+    c: &mut Ctx,
+    axis: usize,
+    block: usize,
+    [x, scale, zero]: [Option<ValueId>; 3],
+) -> Result<ValueId, OnnxError> {
+    let scale = match scale {
+        Some(scale) => Some(c.cast(scale, DType::F32)?),
+        None => None,
+    };
+    let inputs: &[Option<ValueId>] = &[x, scale, zero];
+    let given = 2 + usize::from(zero.is_some());
+    c.emit_optional(Op::DequantizeBlocks { axis, block }, &inputs[..given])
 }
 
 /// DequantizeLinear with scale and zero point as [`along_axis`] gives them.

@@ -1,4 +1,4 @@
-//! QuantizeLinear and DequantizeLinear.
+//! QuantizeLinear and DequantizeLinear, and four-bit integers.
 
 use crate::args::Args;
 use crate::nd::{GRAIN, Ptr, split};
@@ -28,20 +28,8 @@ impl<'a> Steps<'a> {
     }
 
     fn zero(&self, at: usize) -> i64 {
-        let Some(zero) = self.zero else {
-            return 0;
-        };
-        let from = zero.as_ptr();
         // SAFETY: the zero point has as many elements as there are scales.
-        unsafe {
-            match zero.dtype() {
-                DType::I8 => i64::from(*from.cast::<i8>().add(at)),
-                DType::U8 => i64::from(*from.add(at)),
-                DType::I16 => i64::from(from.cast::<i16>().add(at).read_unaligned()),
-                DType::U16 => i64::from(from.cast::<u16>().add(at).read_unaligned()),
-                _ => i64::from(from.cast::<i32>().add(at).read_unaligned()),
-            }
-        }
+        self.zero.map_or(0, |zero| unsafe { step(&zero, at) })
     }
 
     /// Calls `body` with pieces of `elements` elements that have one scale: first element, elements, scale and zero
@@ -152,5 +140,71 @@ pub(crate) fn dequantize(axis: usize, args: &Args, ctx: &mut Context) -> Result<
         }),
         other => return args.fail(format!("cannot take {other}")),
     }
+    Ok(())
+}
+
+/// The integer at `at`, as a number.
+///
+/// # Safety
+/// The tensor has such an element.
+unsafe fn step(x: &TensorRef, at: usize) -> i64 {
+    let from = x.as_ptr();
+    // SAFETY: the caller's promise.
+    unsafe {
+        match x.dtype() {
+            DType::I8 => i64::from(*from.cast::<i8>().add(at)),
+            DType::U8 => i64::from(*from.add(at)),
+            DType::I16 => i64::from(from.cast::<i16>().add(at).read_unaligned()),
+            DType::U16 => i64::from(from.cast::<u16>().add(at).read_unaligned()),
+            _ => i64::from(from.cast::<i32>().add(at).read_unaligned()),
+        }
+    }
+}
+
+pub(crate) fn dequantize_blocks(
+    axis: usize,
+    block: usize,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    let (scales, zero) = (args.input(1)?.f32s(), args.opt_input(2));
+    let (along, inner) = (
+        x.shape()[axis],
+        x.shape()[axis + 1..].iter().product::<usize>(),
+    );
+    let blocks = along.div_ceil(block.max(1));
+    let to = Ptr::<f32>(y.as_ptr().cast());
+    split(ctx.par, y.elements(), GRAIN, &|range, _| {
+        for at in range {
+            let (outer, place, within) = (at / inner / along, at / inner % along, at % inner);
+            let index = (outer * blocks + place / block) * inner + within;
+            // SAFETY: pieces do not overlap; the zero point has one element, or as many as there are scales.
+            unsafe {
+                let zero = zero.as_ref().map_or(0, |zero| {
+                    step(zero, if zero.elements() == 1 { 0 } else { index })
+                });
+                // The difference is taken before it is rounded.
+                let centred = step(&x, at) - zero;
+                to.slice_mut(at, 1)[0] = centred as f32 * scales[index];
+            }
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn nibbles(signed: bool, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    let (from, to) = (Ptr::<u8>::of(x.as_ptr()), Ptr::<u8>(y.as_ptr().cast()));
+    split(ctx.par, y.elements(), GRAIN, &|range, _| {
+        for at in range {
+            // SAFETY: pieces do not overlap; there is a byte for each two elements.
+            unsafe {
+                let nibble = *from.get().add(at / 2) >> (4 * (at % 2)) & 15;
+                let negative = signed && nibble >= 8;
+                to.slice_mut(at, 1)[0] = if negative { nibble | 0xf0 } else { nibble };
+            }
+        }
+    });
     Ok(())
 }

@@ -8,7 +8,7 @@ use neap_ir::panel::{PanelElement, PanelFormat, PanelScales};
 use neap_ir::recipe::{Affine, PackedForm, Recipe};
 use neap_ir::{DType, Graph};
 use neap_kernels::depthwise::NARROW_TAPS;
-use neap_kernels::panel::{Format, holds};
+use neap_kernels::panel::{Bits, BlockFormat, Format, holds};
 
 /// Layers with fewer bytes of weights stay as they are: there is nothing to gain.
 const LEAST_BYTES: u64 = 64 << 10;
@@ -32,6 +32,16 @@ pub enum WeightFormats {
 /// As the kernels' packer names a format; `None` for `f32`.
 pub(super) fn narrow_format(format: PanelFormat) -> Option<Format> {
     let scaled = format.scales == PanelScales::PerChannel;
+    if let PanelScales::Blocks { len, half } = format.scales {
+        return Some(Format::Blocks(BlockFormat {
+            bits: match format.element {
+                PanelElement::I4 => Bits::Four,
+                _ => Bits::Eight,
+            },
+            has_half_scales: half,
+            len: len.into(),
+        }));
+    }
     match format.element {
         PanelElement::F32 => None,
         PanelElement::F16 if scaled => Some(Format::F16Scaled),
@@ -39,6 +49,7 @@ pub(super) fn narrow_format(format: PanelFormat) -> Option<Format> {
         PanelElement::BF16 if scaled => Some(Format::Bf16Scaled),
         PanelElement::BF16 => Some(Format::Bf16),
         PanelElement::I8 => Some(Format::I8),
+        PanelElement::I4 => None,
     }
 }
 
@@ -92,7 +103,7 @@ fn narrowable(recipe: &Recipe) -> Option<&Affine> {
         Recipe::Depthwise { affine, kernel, .. } => {
             (kernel[0] * kernel[1] <= NARROW_TAPS).then_some(affine)
         }
-        Recipe::Raw { .. } => None,
+        Recipe::Blocks { .. } | Recipe::Raw { .. } => None,
     }
 }
 

@@ -145,7 +145,8 @@ pub(crate) fn uncovered(
 ) -> Vec<Stored> {
     let packed = recipes
         .iter()
-        .filter_map(|recipe| match source.constant(recipe.constant()) {
+        .flat_map(Recipe::constants)
+        .filter_map(|constant| match source.constant(constant) {
             Some(&Const::Stored { range, .. }) => Some(range),
             _ => None,
         });

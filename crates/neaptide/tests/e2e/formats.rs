@@ -172,7 +172,7 @@ fn quantized(mut graph: Graph, path: PathBuf) -> Graph {
 }
 
 /// The graph with the constants of its files in memory.
-fn with_constants_read(mut graph: Graph) -> Graph {
+pub fn with_constants_read(mut graph: Graph) -> Graph {
     let SourceFile::At(path) = &graph.files[0] else {
         panic!("a file")
     };
@@ -181,17 +181,26 @@ fn with_constants_read(mut graph: Graph) -> Graph {
         let Some(ConstId(index)) = graph.value(value).constant else {
             continue;
         };
-        if let Const::Stored { range, .. } = &graph.consts[index as usize] {
-            let bytes = &file[range.offset as usize..][..range.bytes as usize];
+        if let Const::Stored {
+            range,
+            stored_dtype,
+        } = &graph.consts[index as usize]
+        {
+            let mut bytes = file[range.offset as usize..][..range.bytes as usize].to_vec();
             let ty = graph.ty(value);
-            let literal = Literal::from_bytes(ty.dtype, &ty.shape, bytes).expect("fits");
+            if (*stored_dtype, ty.dtype) == (DType::F16, DType::F32) {
+                let halves = bytes.as_chunks::<2>().0.iter();
+                let wide = halves.flat_map(|&b| f16::from_le_bytes(b).to_f32().to_le_bytes());
+                bytes = wide.collect();
+            }
+            let literal = Literal::from_bytes(ty.dtype, &ty.shape, &bytes).expect("fits");
             graph.consts[index as usize] = Const::Inline(literal);
         }
     }
     graph
 }
 
-fn packed(graph: &Graph, path: PathBuf, weights: WeightFormats) -> PathBuf {
+pub fn packed(graph: &Graph, path: PathBuf, weights: WeightFormats) -> PathBuf {
     let options = OpenOptions {
         weights,
         ..OpenOptions::default()
@@ -250,7 +259,7 @@ fn eight_bits_stay_eight_bits_and_give_the_results_of_their_numbers() {
 }
 
 /// What a packed model takes: its file, and the plan's memory with everything resident and in the smallest budget.
-fn sizes(path: &Path, options: &RunOptions) -> [u64; 3] {
+pub fn sizes(path: &Path, options: &RunOptions) -> [u64; 3] {
     let file = std::fs::metadata(path).expect("there").len();
     let open = OpenOptions::of_own_process();
     let model = Model::open(path, &open, &mut |_| {}).expect("opens");
@@ -259,7 +268,7 @@ fn sizes(path: &Path, options: &RunOptions) -> [u64; 3] {
     [file, resident.memory_bytes(), smallest]
 }
 
-fn smallest_budget(path: &Path, options: &RunOptions) -> u64 {
+pub fn smallest_budget(path: &Path, options: &RunOptions) -> u64 {
     let open = OpenOptions::of_own_process();
     let model = Model::open(path, &open, &mut |_| {}).expect("opens");
     model.bounds(options).smallest_feasible_bytes()

@@ -1,6 +1,7 @@
 //! From a graph to results through everything: packing, planning, streaming, computing.
 
 mod bindings;
+mod blocks;
 #[path = "../../../neap-rewrite/tests/rewrite/build.rs"]
 mod build;
 mod corruption;
