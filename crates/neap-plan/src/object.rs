@@ -8,7 +8,7 @@
 //!   session      ├──────────────────── s ─────────────┤ ··file·· ├── s ──►  states
 //! ```
 //! Weights can be had again from the packed file, which is their *home*. An activation that is stored has one in the spill
-//! file, a state in the state file. What has none is lost when its time is over.
+//! file, a state in either file. What has none is lost when its time is over.
 
 use crate::{
     BLOCK_BYTES, BufferId, ExecutionPlan, Place, SpaceKind, StepId, StepRange, WORKSPACE_ALIGN,
@@ -114,7 +114,7 @@ fn buffers(workload: &Workload, plan: &ExecutionPlan) -> Vec<Object> {
             },
             align: if moves { BLOCK_BYTES } else { spec.align },
             at,
-            home: store.map(|s| s.to).or(state.map(|s| s.home)),
+            home: state.map(|s| s.home).or(store.map(|s| s.to)),
             lifetime: match state {
                 Some(_) => Lifetime::Session,
                 None => Lifetime::Steps(spec.live),

@@ -62,8 +62,16 @@ pub struct ExecutionPlan {
     pub states: Vec<State>,
 }
 
-/// The home of a buffer that survives runs ([`crate::Workload::states`]): whole blocks of a space of kind
-/// [`SpaceKind::State`]. In memory it lies where every buffer does, and never leaves during a run.
+/// The home of a buffer that survives runs ([`crate::Workload::states`]): whole blocks of a file. The kind of the home's
+/// space says where the state is between runs.
+///
+/// ```text
+///   home in          run r                          run r + 1
+///   SpaceKind::State ├────────── in memory ─────────┼──────────── …       home: while memory is given back
+///   SpaceKind::Spill   ├ load ─ use ┤   ├ use ─ store ┤   ├ load …        home: whenever it is not in use
+/// ```
+/// One whose home is in the spill file *streams*: each run loads it before it first uses it, may drop it and load it again,
+/// and stores it after it was last written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     pub buffer: BufferId,
@@ -330,10 +338,20 @@ impl ExecutionPlan {
             .fold(0, u64::saturating_add)
     }
 
-    /// Size of the spill file that the plan needs; 0 when it stores nothing.
+    /// Size of the spill file that the plan needs; 0 when it stores nothing and no state streams.
     pub fn spill_bytes(&self) -> u64 {
-        let ends = self.stores.iter().map(|s| s.spill_range().end);
-        ends.max().unwrap_or(0)
+        let stored = self.stores.iter().map(|s| s.spill_range().end);
+        let is_back = |l: &&Load| self.kind(l.from.space) == Some(SpaceKind::Spill);
+        let loaded = self.loads.iter().filter(is_back);
+        let loaded = loaded.map(|l| l.file_range().end);
+        stored.chain(loaded).max().unwrap_or(0)
+    }
+
+    /// The home of a state that is in memory only while it is used.
+    pub fn streaming_home(&self, buffer: BufferId) -> Option<Place> {
+        let found = self.states.binary_search_by_key(&buffer, |s| s.buffer);
+        let home = self.states[found.ok()?].home;
+        (self.kind(home.space) == Some(SpaceKind::Spill)).then_some(home)
     }
 
     /// Which load brings a weight to which compute, for each weight from the packed file that does not stay.
@@ -366,12 +384,14 @@ impl ExecutionPlan {
         uses
     }
 
-    /// Size of the state file that the plan needs; 0 without states.
+    /// Size of the state file that the plan needs; 0 without states that stay in memory.
     pub fn state_bytes(&self, workload: &crate::Workload) -> u64 {
         let bytes = |s: &State| workload.buffers[s.buffer.index()].bytes;
+        let stays = |s: &&State| self.kind(s.home.space) == Some(SpaceKind::State);
         let ends = self
             .states
             .iter()
+            .filter(stays)
             .map(|s| s.home.offset.saturating_add(bytes(s)));
         ends.max().unwrap_or(0)
     }

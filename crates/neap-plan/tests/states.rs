@@ -92,7 +92,7 @@ fn a_state_has_a_home_of_its_own() {
     state(refused(|_, p| p.states.clear()));
     state(refused(|w, _| w.states.clear()));
     state(refused(|_, p| p.states.push(p.states[0])));
-    let found = refused(|_, p| p.states[0].home = Place::spill(0));
+    let found = refused(|_, p| p.states[0].home = Place::packed(0));
     assert!(matches!(found, Violation::WrongSpace { .. }), "{found}");
     let found = refused(|_, p| p.states[0].home.offset = BLOCK);
     assert!(matches!(found, Violation::OutsideSpace { .. }), "{found}");
@@ -155,6 +155,122 @@ fn nobody_else_is_where_a_state_is_and_it_never_leaves() {
         });
     });
     assert!(matches!(found, Violation::State { .. }), "{found}");
+}
+
+/// The state comes before step 0, which writes it, and is stored after that.
+fn streaming() -> ExecutionPlan {
+    let mut plan = plan();
+    plan.states[0].home = Place::spill(0);
+    plan.spaces[4].bytes = 0;
+    plan.loads.insert(
+        0,
+        Load {
+            from: Place::spill(0),
+            bytes: BLOCK,
+            to: Place::work(0),
+            turn: AfterCompute::START.load(0),
+        },
+    );
+    plan.loads[1].turn = AfterCompute::START.load(0);
+    for (compute, loads) in plan.computes.iter_mut().zip([1, 2]) {
+        compute.turn = Turn::of(LaneId::COMPUTE).after(LaneId::LOAD, loads);
+    }
+    plan.returns = vec![Return {
+        buffer: S,
+        step: StepId(0),
+        load: 0,
+    }];
+    plan.stores = vec![Store {
+        buffer: S,
+        from: Place::work(0),
+        bytes: BLOCK,
+        to: Place::spill(0),
+        turn: Turn::of(LaneId::STORE).after(LaneId::COMPUTE, 1),
+    }];
+    plan
+}
+
+fn refused_streaming(change: impl FnOnce(&mut Workload, &mut ExecutionPlan)) -> Violation {
+    let (mut w, mut p) = (workload(), streaming());
+    change(&mut w, &mut p);
+    validate(&w, &p).expect_err("it was accepted")
+}
+
+#[test]
+fn a_state_that_streams_is_loaded_before_it_is_used_and_stored_after_it_was_written() {
+    let verdict = validate(&workload(), &streaming()).unwrap();
+    assert_eq!(
+        (verdict.spill_bytes, verdict.stored_bytes_per_run),
+        (BLOCK, BLOCK)
+    );
+    assert_eq!(streaming().state_bytes(&workload()), 0);
+    let state = |v: Violation| assert!(matches!(v, Violation::State { .. }), "{v}");
+    // Never stored, or before the last write.
+    state(refused_streaming(|_, p| p.stores.clear()));
+    state(refused_streaming(|w, _| w.steps[1].writes.push(S)));
+    let is_return = |v: Violation| assert!(matches!(v, Violation::Return { .. }), "{v}");
+    is_return(refused_streaming(|_, p| p.returns[0].step = StepId(1)));
+    is_return(refused_streaming(|_, p| {
+        p.computes[0].turn = Turn::of(LaneId::COMPUTE)
+    }));
+    let more = |p: &mut ExecutionPlan| p.spaces[3].bytes = 2 * BLOCK;
+    is_return(refused_streaming(|_, p| {
+        more(p);
+        p.loads[0].from = Place::spill(BLOCK);
+    }));
+    state(refused_streaming(|_, p| {
+        more(p);
+        p.stores[0].to = Place::spill(BLOCK);
+    }));
+    // Without a load it is nowhere.
+    state(refused_streaming(|_, p| {
+        p.returns.clear();
+        p.loads.remove(0);
+        p.computes[1].turn = Turn::of(LaneId::COMPUTE).after(LaneId::LOAD, 1);
+    }));
+    // What the run before stores is there when that is over, and no earlier.
+    let back = AfterCompute {
+        run_back: 1,
+        computes: 1,
+    };
+    let found = refused_streaming(|_, p| p.loads[0].turn = back.load(0));
+    assert!(matches!(found, Violation::Wait { .. }), "{found}");
+    // Another buffer is stored in its home.
+    state(refused_streaming(|w, p| {
+        w.buffers.push(w.buffers[0].clone());
+        w.buffers[1].live = StepRange::new(0, 1);
+        w.steps[0].writes.push(BufferId(1));
+        p.buffers.push(Place::work(2 * BLOCK));
+        let other = Store {
+            buffer: BufferId(1),
+            ..p.stores[0]
+        };
+        p.stores.push(other);
+    }));
+}
+
+#[test]
+fn a_state_that_is_only_read_is_loaded_again_and_never_stored() {
+    let (mut w, mut p) = (workload(), streaming());
+    w.steps[0].writes.clear();
+    p.stores.clear();
+    validate(&w, &p).unwrap();
+    // And again for step 1, elsewhere.
+    p.spaces[0].bytes = 4 * BLOCK;
+    p.loads.push(Load {
+        to: Place::work(3 * BLOCK),
+        ..p.loads[0]
+    });
+    p.returns.push(Return {
+        buffer: S,
+        step: StepId(1),
+        load: 2,
+    });
+    p.computes[1].turn = Turn::of(LaneId::COMPUTE).after(LaneId::LOAD, 3);
+    validate(&w, &p).unwrap();
+    // Not once it has been written.
+    w.steps[0].writes.push(S);
+    assert!(validate(&w, &p).is_err());
 }
 
 #[test]

@@ -179,16 +179,20 @@ pub fn size_spaces(workload: &Workload, plan: &mut ExecutionPlan, limit_bytes: u
     place_states(workload, plan);
 }
 
-/// One home after the other in the state file.
+/// One home after the other in the state file, for states that do not stream.
 fn place_states(workload: &Workload, plan: &mut ExecutionPlan) {
     let mut end = 0;
     let space = SpaceId(plan.spaces.len() as u8);
-    plan.states = Vec::with_capacity(workload.states.len());
+    let mut states = Vec::with_capacity(workload.states.len());
     for &buffer in &workload.states {
-        let home = Place::new(space, end);
-        plan.states.push(State { buffer, home });
-        end += workload.buffers[buffer.index()].bytes;
+        let streams = plan.streaming_home(buffer);
+        let home = streams.unwrap_or(Place::new(space, end));
+        states.push(State { buffer, home });
+        if streams.is_none() {
+            end += workload.buffers[buffer.index()].bytes;
+        }
     }
+    plan.states = states;
     if end > 0 {
         plan.spaces.push(Space {
             name: "state".into(),

@@ -1,7 +1,8 @@
 //! Plans that spill activations: valid at every budget that is named feasible, and smaller than without.
 
 use neap_plan::{
-    BufferId, BufferSpec, Extent, PanelSpec, SpaceId, StepRange, StepSpec, Workload, validate,
+    BLOCK_BYTES, BufferId, BufferSpec, Extent, PanelSpec, SpaceId, StepRange, StepSpec, Workload,
+    validate, whole_blocks,
 };
 use neap_planner::{PlanError, PlanOptions, Planner, Strategy};
 use neap_sim::CostProfile;
@@ -25,6 +26,7 @@ struct Node {
     weights: u64,
     panels: u32,
     kept: bool,
+    state: bool,
     workspace: u64,
 }
 
@@ -36,16 +38,18 @@ fn node() -> impl prop::strategy::Strategy<Value = Node> {
         0u64..30_000,
         panels,
         any::<bool>(),
+        prop::bool::weighted(0.3),
         0u64..5_000,
     );
     (1u64..60_000, reads, rest).prop_map(
-        |(bytes, reads, (in_place, weights, panels, kept, workspace))| Node {
+        |(bytes, reads, (in_place, weights, panels, kept, state, workspace))| Node {
             bytes,
             reads,
             in_place,
             weights,
             panels,
             kept,
+            state,
             workspace,
         },
     )
@@ -114,6 +118,14 @@ fn network(nodes: &[Node], keep: bool) -> Workload {
             buffer.live.end = n;
         }
     }
+    for (i, (buffer, node)) in (0..).zip(w.buffers.iter_mut().zip(nodes)) {
+        if node.state && !buffer.kept {
+            buffer.bytes = whole_blocks(buffer.bytes);
+            buffer.align = BLOCK_BYTES;
+            buffer.live = StepRange::new(0, n);
+            w.states.push(BufferId(i));
+        }
+    }
     w
 }
 
@@ -127,6 +139,7 @@ fn long_skip(kept: bool) -> Workload {
         weights: 1000,
         panels: 2,
         kept,
+        state: false,
         workspace: 100,
     };
     let mut nodes = vec![node(4 * MIB, &[])];
@@ -200,6 +213,52 @@ fn kept_activations_are_stored_once_and_not_loaded_back() {
     // Only the skip comes back, for the last step.
     assert!(back <= 4 << 20, "{back}");
     assert!(plan.stored_bytes_per_run() >= 8 << 20);
+}
+
+/// Two uses of each of ten states far apart: as in a training step, forward and backward.
+#[test]
+fn states_stream_where_they_do_not_fit() {
+    const KIB: u64 = 1 << 10;
+    let mut w = Workload::default();
+    let n = 20u32;
+    for i in 0..n / 2 {
+        w.buffers.push(BufferSpec {
+            name: format!("state {i}"),
+            bytes: 64 * KIB,
+            align: BLOCK_BYTES,
+            live: StepRange::new(0, n),
+            kept: false,
+        });
+        w.states.push(BufferId(i));
+    }
+    for step in 0..n {
+        let state = BufferId(step.min(n - 1 - step));
+        w.steps.push(StepSpec {
+            name: format!("step {step}"),
+            flops: 1_000_000,
+            reads: vec![state],
+            writes: if step < n / 2 { vec![] } else { vec![state] },
+            ..StepSpec::default()
+        });
+    }
+    let planner = Planner::new(&w);
+    assert_eq!(planner.unlimited_high_water_bytes(), 640 * KIB);
+    assert_eq!(planner.smallest_feasible_bytes(), 64 * KIB);
+    let costs = CostProfile::default();
+    for budget in [64 * KIB, 128 * KIB, 400 * KIB] {
+        let plan = planner
+            .plan(budget, Strategy::Preload, &costs)
+            .unwrap()
+            .plan;
+        assert!(validate(&w, &plan).unwrap().high_water_bytes <= budget);
+        let streaming = w.states.iter();
+        let streaming = streaming.filter(|&&b| plan.streaming_home(b).is_some());
+        let streaming = streaming.count() as u64;
+        // Each is written once; the last one is in use from step to step.
+        assert_eq!(plan.stored_bytes_per_run(), streaming * 64 * KIB);
+        assert!(plan.loaded_bytes_per_run() < 2 * streaming * 64 * KIB);
+        assert!(streaming >= 10 - budget / (64 * KIB));
+    }
 }
 
 proptest! {

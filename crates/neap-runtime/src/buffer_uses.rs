@@ -5,7 +5,7 @@ use neap_ir::program::Storage;
 use neap_ir::{Program, ValueId};
 use neap_plan::{BufferId, ExecutionPlan, Workload};
 
-/// Checks steps' operands against `reads` and `writes` of the workload, for buffers that the plan stores.
+/// Checks steps' operands against `reads` and `writes` of the workload, for buffers that the plan stores or loads.
 /// A buffer that no step lists is taken to be in use always, so nothing can be missing there.
 pub(crate) fn check_uses(
     program: &Program,
@@ -15,6 +15,9 @@ pub(crate) fn check_uses(
     let mut moves = vec![false; workload.buffers.len()];
     for store in &plan.stores {
         moves[store.buffer.index()] = true;
+    }
+    for back in &plan.returns {
+        moves[back.buffer.index()] = true;
     }
     let mut is_listed = vec![false; workload.buffers.len()];
     for buffer in workload

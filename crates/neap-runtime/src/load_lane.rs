@@ -64,9 +64,10 @@ impl LoadLane {
         moves: Moves,
     ) -> LoadLane {
         let window = window_of(&moves.loads);
+        let reads = moves.reads_spill();
         LoadLane {
             source,
-            spill: SpillLane::new(spill, moves.stores, window),
+            spill: SpillLane::new(spill, moves.stores, window, reads),
             arena,
             verifier,
             kinds: moves.kinds,
@@ -112,8 +113,9 @@ impl LoadLane {
         self.broken = !self.arena.is_whole();
         let released_bytes = reshaped.map_err(|source| RuntimeError::Arena { bytes, source })?;
         let window = window_of(&moves.loads);
+        let reads = moves.reads_spill();
         self.spill
-            .succeed(SpillLane::new(spill, moves.stores, window));
+            .succeed(SpillLane::new(spill, moves.stores, window, reads));
         self.arrived = Arrived::new(window);
         self.reported = Vec::with_capacity(window + MOST_PIECES);
         self.kinds = moves.kinds;

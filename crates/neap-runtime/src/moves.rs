@@ -16,6 +16,13 @@ pub(crate) struct Moves {
 }
 
 impl Moves {
+    /// Whether some loads are from the spill file.
+    pub(crate) fn reads_spill(&self) -> bool {
+        let kind = |load: &Load| self.kinds.get(load.from.space.index());
+        let mut loads = self.loads.iter();
+        loads.any(|load| kind(load) == Some(&SpaceKind::Spill))
+    }
+
     /// Takes loads and stores from the plan, which is valid.
     pub(crate) fn take(plan: &mut ExecutionPlan) -> Moves {
         Moves {

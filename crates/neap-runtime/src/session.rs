@@ -55,7 +55,8 @@ pub struct Storage {
     pub source: Box<dyn Source>,
     /// Holds its checksums.
     pub verifier: Verifier,
-    /// For plans that store activations: at least [`ExecutionPlan::spill_bytes`] large.
+    /// For plans that store activations: at least [`ExecutionPlan::spill_bytes`] large. Where states stream it is new, so
+    /// that it reads as zeros.
     pub spill: Option<Box<dyn Spill>>,
 }
 
@@ -293,6 +294,7 @@ impl<C: Clock> Session<C> {
             return self.run_in_shared(bytes, inputs, outputs);
         }
         self.bring_states()?;
+        self.states.begin_run();
         let result = self.execute(inputs, outputs);
         if result.is_err() {
             self.states.lose();

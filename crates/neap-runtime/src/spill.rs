@@ -31,11 +31,17 @@ pub(crate) struct SpillLane {
 }
 
 impl SpillLane {
-    /// For a valid plan's stores, which fit in the file. `loads` is the most loads in flight at once.
-    pub(crate) fn new(io: Option<Box<dyn Spill>>, stores: Vec<Store>, loads: usize) -> SpillLane {
+    /// For a valid plan's stores, which fit in the file. `loads` is the most loads in flight at once; `reads`: some are
+    /// from the file.
+    pub(crate) fn new(
+        io: Option<Box<dyn Spill>>,
+        stores: Vec<Store>,
+        loads: usize,
+        reads: bool,
+    ) -> SpillLane {
         // Of a run only: the next one's begin when all of these are complete.
         let window = stores.len().next_power_of_two().max(64);
-        let any = !stores.is_empty();
+        let any = reads || !stores.is_empty();
         SpillLane {
             io: io.filter(|_| any),
             submitted: 0,
@@ -49,7 +55,7 @@ impl SpillLane {
 
     /// Another plan's lane over the same file, unless it brings its own.
     pub(crate) fn succeed(&mut self, mut next: SpillLane) {
-        if !next.stores.is_empty() {
+        if next.arrived.is_some() {
             next.io = next.io.or_else(|| self.io.take());
         }
         next.stored_bytes = self.stored_bytes;
@@ -210,6 +216,28 @@ impl SpillLane {
         };
         // SAFETY: the caller's to vouch for.
         Ok(unsafe { io.read_ranges(&[read]) }?)
+    }
+
+    /// Writes at once; nothing else is in flight.
+    ///
+    /// # Safety
+    /// As for [`Spill::submit_write`], until this returns; after [`StoreError::Broken`], until the file is dropped.
+    pub(crate) unsafe fn write(
+        &mut self,
+        file_offset: u64,
+        src: *const u8,
+        len_bytes: usize,
+    ) -> Result<(), RuntimeError> {
+        let Some(io) = &mut self.io else {
+            return Err(no_file());
+        };
+        // SAFETY: the caller's to vouch for.
+        unsafe { io.submit_write(LoadTag(STORE), file_offset, src, len_bytes) }?;
+        io.flush();
+        while io.in_flight() > 0 {
+            io.poll(true, &mut |_| {})?;
+        }
+        Ok(())
     }
 
     /// Waits for all that is in flight and forgets it; false if the file failed for good.

@@ -1,5 +1,6 @@
-//! States: buffers that survive runs. Each has a home in a state file, is in memory from the beginning of each run to its
-//! end, and nobody else is there, or in its home.
+//! States: buffers that survive runs. Each has a home in a file, and nobody else is there. One whose home is in a state file
+//! is in memory from the beginning of each run to its end; one whose home is in the spill file comes and goes, which
+//! [`super::stays`] proves.
 
 use super::spaces::{aligned, inside};
 use crate::{
@@ -26,10 +27,31 @@ pub(super) fn check_states(w: &Workload, plan: &Plan) -> Result<(), Violation> {
     for state in &plan.states {
         let what = || format!("the home of buffer {}", state.buffer.0);
         aligned(what, state.home, BLOCK_BYTES)?;
-        inside(plan, what, state.home, bytes_of(w, state), SpaceKind::State)?;
-        let is_stored = plan.stores.iter().any(|s| s.buffer == state.buffer);
-        if is_stored || !plan.returns_of(state.buffer).is_empty() {
-            return wrong(state.buffer, "it leaves memory during a run");
+        let streams = plan.streaming_home(state.buffer).is_some();
+        let kind = match streams {
+            true => SpaceKind::Spill,
+            false => SpaceKind::State,
+        };
+        inside(plan, what, state.home, bytes_of(w, state), kind)?;
+        let mut stores = plan.stores.iter().filter(|s| s.buffer == state.buffer);
+        match streams {
+            true if stores.any(|s| s.to != state.home) => {
+                return wrong(state.buffer, "it is stored elsewhere than in its home");
+            }
+            true => {}
+            false if stores.next().is_some() || !plan.returns_of(state.buffer).is_empty() => {
+                return wrong(state.buffer, "it leaves memory during a run");
+            }
+            false => {}
+        }
+    }
+    let streaming = plan.states.iter();
+    let streaming = streaming.filter(|s| plan.streaming_home(s.buffer).is_some());
+    for state in streaming {
+        let home = state.home.area(bytes_of(w, state));
+        let mut others = plan.stores.iter().filter(|s| s.buffer != state.buffer);
+        if others.any(|s| s.to.area(s.bytes).overlaps(home)) {
+            return wrong(state.buffer, "something else is stored in its home");
         }
     }
     let mut homes: Vec<(Area, BufferId)> = Vec::with_capacity(plan.states.len());

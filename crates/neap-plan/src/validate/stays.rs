@@ -7,6 +7,8 @@
 //!   store               └──── b ────┘      │
 //!   load                                   └─ b ─┘
 //! ```
+//! A state that streams has no first stay: each run loads it from its home, where the run before left it.
+//!
 //! Between `used_until` and `end` the store may still read the memory. A load that waits for that store
 //! itself may come as soon as `used_until`; for everything else it is over when some compute has waited.
 
@@ -19,6 +21,7 @@ use crate::{
 };
 
 /// A stretch of time in which a buffer lies at one place. Times count from the start of its run.
+#[derive(Clone, Copy)]
 pub(super) struct Stay {
     pub buffer: usize,
     pub at: Place,
@@ -142,8 +145,9 @@ impl Check<'_> {
         };
         let first = |step: u32| self.times.first[step as usize];
         let from = out.len();
-        let mut begins = vec![spec.live.begin];
-        out.push(Stay {
+        let home = self.plan.streaming_home(BufferId(buffer as u32));
+        let mut begins = Vec::with_capacity(1 + returns.len());
+        let whole = Stay {
             buffer,
             at: self.plan.buffers[buffer],
             bytes,
@@ -153,10 +157,29 @@ impl Check<'_> {
             end: 0,
             opened_by: None,
             held_by: None,
-        });
+        };
+        match (home, returns.first()) {
+            (None, _) => {
+                begins.push(spec.live.begin);
+                out.push(whole);
+            }
+            (Some(_), Some(back)) => {
+                let mut uses = self.uses[buffer].iter();
+                if uses.any(|&(step, _)| step < back.step.0) {
+                    return Err(not_so(back, "the state is used before it is loaded"));
+                }
+            }
+            (Some(_), None) => {
+                return Err(Violation::State {
+                    buffer: buffer as u32,
+                    why: "it is never loaded",
+                });
+            }
+        }
         for back in returns {
             let step = back.step.0;
-            if step <= spec.live.begin || step >= spec.live.end {
+            let begins_before = spec.live.begin < step || home.is_some();
+            if !begins_before || step >= spec.live.end {
                 return Err(not_so(back, "the buffer does not live then"));
             }
             let load = back.load as usize;
@@ -176,7 +199,7 @@ impl Check<'_> {
                 at: l.to,
                 begin: AfterCompute::of(l.turn, self.compute_lane).computes.into(),
                 opened_by: Some(back.load),
-                ..*out.last().unwrap_or(&EMPTY)
+                ..whole
             });
         }
         // Each stay is used up to the last use before the next one.
@@ -195,6 +218,10 @@ impl Check<'_> {
             let l = &self.plan.loads[back.load as usize];
             let complete = |s: &&usize| self.waits_for_store(l.turn, **s);
             let complete = stores.iter().rev().filter(complete);
+            if home == Some(l.from) && !written_after(0, back.step.0) {
+                // What the run before left.
+                continue;
+            }
             let mut same_place = complete.filter(|&&s| self.plan.stores[s].to == l.from);
             let Some(&store) = same_place.next() else {
                 return Err(not_so(back, "no store that is complete by then wrote it"));
@@ -209,10 +236,18 @@ impl Check<'_> {
             let kept_by = stores
                 .iter()
                 .rev()
-                .find(|&&s| spec.kept && !written_after(self.stored_after(s), u32::MAX));
+                .find(|&&s| !written_after(self.stored_after(s), u32::MAX))
+                .filter(|_| spec.kept || home.is_some());
             match kept_by {
                 Some(&store) => self.read_until[store] = u64::MAX,
-                None => last.used_until = first(spec.live.end),
+                None if home.is_none() => last.used_until = first(spec.live.end),
+                None if written_after(0, u32::MAX) => {
+                    return Err(Violation::State {
+                        buffer: buffer as u32,
+                        why: "what is written last is not stored",
+                    });
+                }
+                None => {}
             }
         }
         for &store in stores {
@@ -233,21 +268,6 @@ impl Check<'_> {
         Ok(())
     }
 }
-
-const EMPTY: Stay = Stay {
-    buffer: 0,
-    at: Place {
-        space: crate::SpaceId(0),
-        offset: 0,
-    },
-    bytes: 0,
-    align: 1,
-    begin: 0,
-    used_until: 0,
-    end: 0,
-    opened_by: None,
-    held_by: None,
-};
 
 fn not_so(back: &Return, why: &'static str) -> Violation {
     Violation::Return {

@@ -9,8 +9,8 @@
 //! Whatever comes over memory that a store still reads waits for that store.
 
 use neap_plan::{
-    AfterCompute, Area, BufferId, ExecutionPlan, LaneId, Load, Place, Return, StepId, Store, Turn,
-    Workload,
+    AfterCompute, Area, BufferId, ExecutionPlan, LaneId, Load, Place, Return, State, StepId, Store,
+    Turn, Workload,
 };
 
 use crate::placement::size_spaces;
@@ -52,7 +52,8 @@ pub fn merge(w: &Workload, split: &Split, mut plan: ExecutionPlan) -> ExecutionP
         let bytes = split.workload.buffers[stay.part as usize].bytes;
         plan.buffers[stay.part as usize].area(bytes)
     };
-    let stores = stores(w, split, &first, place);
+    let homes = Homes::of(w, split);
+    let stores = stores(w, split, &first, &homes, place);
     let mut rects = rects(split, &plan, &first);
     let backs = returns(split, &first, &mut rects, place);
 
@@ -109,21 +110,23 @@ pub fn merge(w: &Workload, split: &Split, mut plan: ExecutionPlan) -> ExecutionP
         }
         let stay = &split.stays[backs[i].stay];
         let area = place(stay);
-        // The last store of the buffer before it went.
-        let left = stay.after.map_or(0, |absence| absence.last_use);
-        let of_buffer = stores.iter().rposition(|(s, used_until)| {
-            s.buffer.0 == stay.buffer && *used_until <= first[left as usize + 1]
+        // The last store of the buffer before it went; a state may be as the run before left it.
+        let left = stay.after.and_then(|absence| absence.last_use);
+        let source = left.and_then(|left| {
+            stores.iter().rposition(|(s, used_until)| {
+                s.buffer.0 == stay.buffer && *used_until <= first[left as usize + 1]
+            })
         });
-        let source = of_buffer.unwrap_or(0);
+        let stored = source.map_or(0, |source| source as u32 + 1);
         loads.push(Load {
-            from: stores[source].0.to,
+            from: Place::spill(homes.of_buffer(stay.buffer)),
             bytes: area.range.len(),
             to: Place::new(area.space, area.range.begin),
             turn: AfterCompute {
                 run_back: 0,
                 computes: backs[i].begin,
             }
-            .load(spill_wait[i].max(source as u32 + 1)),
+            .load(spill_wait[i].max(stored)),
         });
         returns.push(Return {
             buffer: BufferId(stay.buffer),
@@ -146,6 +149,7 @@ pub fn merge(w: &Workload, split: &Split, mut plan: ExecutionPlan) -> ExecutionP
     plan.stores = stores.into_iter().map(|(store, _)| store).collect();
     plan.buffers.truncate(w.buffers.len());
     plan.digest.clone_from(&w.digest);
+    plan.states = homes.states(w, split);
     let limit_bytes = plan.memory_bytes();
     size_spaces(w, &mut plan, limit_bytes);
     plan
@@ -155,41 +159,71 @@ fn returned_at(stay: &Stay) -> u32 {
     stay.after.and_then(|absence| absence.next_use).unwrap_or(0)
 }
 
+/// Where each buffer that is ever away lies in the spill file.
+struct Homes(Vec<Option<u64>>);
+
+impl Homes {
+    fn of(w: &Workload, split: &Split) -> Homes {
+        let mut end = 0;
+        let mut offsets = vec![None; w.buffers.len()];
+        for stay in &split.stays {
+            offsets[stay.buffer as usize].get_or_insert_with(|| {
+                let offset = end;
+                end += split.workload.buffers[stay.part as usize].bytes;
+                offset
+            });
+        }
+        Homes(offsets)
+    }
+
+    fn of_buffer(&self, buffer: u32) -> u64 {
+        self.0[buffer as usize].unwrap_or(0)
+    }
+
+    /// The states that stream.
+    fn states(&self, w: &Workload, split: &Split) -> Vec<State> {
+        let streams = w.states.iter();
+        let streams = streams.filter(|&b| split.stays.iter().any(|s| s.buffer == b.0));
+        let home = |&buffer: &BufferId| State {
+            buffer,
+            home: Place::spill(self.of_buffer(buffer.0)),
+        };
+        streams.map(home).collect()
+    }
+}
+
 /// One store for each stay in which its buffer is written and behind which it is away, as early as it can
 /// be, in that order; and when the buffer is used for the last time in that stay.
 fn stores(
     w: &Workload,
     split: &Split,
     first: &[u32],
+    homes: &Homes,
     place: impl Fn(&Stay) -> Area,
 ) -> Vec<(Store, u32)> {
     let uses = uses(w);
-    let mut spill_bytes = 0;
-    let mut spill_offsets = vec![None; w.buffers.len()];
     let mut out = Vec::new();
     for stay in &split.stays {
-        let Some(leaves) = stay.before else { continue };
+        let Some(last_use) = stay.before.and_then(|absence| absence.last_use) else {
+            continue;
+        };
         let from = stay.after.map_or(0, |_| returned_at(stay));
         let mut written = uses[stay.buffer as usize]
             .iter()
-            .filter(|(step, writes)| *writes && (from..=leaves.last_use).contains(step));
+            .filter(|(step, writes)| *writes && (from..=last_use).contains(step));
         let Some(&(step, _)) = written.next_back() else {
             continue;
         };
         let area = place(stay);
         let bytes = area.range.len();
-        let spill_offset = *spill_offsets[stay.buffer as usize].get_or_insert_with(|| {
-            spill_bytes += bytes;
-            spill_bytes - bytes
-        });
         let store = Store {
             buffer: BufferId(stay.buffer),
             from: Place::new(area.space, area.range.begin),
             bytes,
-            to: Place::spill(spill_offset),
+            to: Place::spill(homes.of_buffer(stay.buffer)),
             turn: Turn::of(LaneId::STORE).after(LaneId::COMPUTE, first[step as usize + 1]),
         };
-        out.push((store, first[leaves.last_use as usize + 1]));
+        out.push((store, first[last_use as usize + 1]));
     }
     out.sort_by_key(|(s, used_until)| (s.after(), *used_until, s.buffer));
     out

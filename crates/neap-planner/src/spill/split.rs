@@ -9,17 +9,20 @@
 //!     └──────────────────► steps
 //! ```
 //! On a schedule that is known this is Belady's rule, furthest next use first, with sizes taken into account.
+//!
+//! A state is idle before its first use and after its last one, too. If it leaves at all it streams: it is in its home from
+//! the last use in one run to the first in the next, and may be so between other uses.
 
 use neap_plan::{BLOCK_BYTES, BufferId, BufferSpec, StepRange, Workload, whole_blocks};
 
 use crate::base_layout::{Tables, prefers_rows, smallest_weights_bytes};
 
-/// A buffer that is in the arena no longer after `last_use`, until `next_use`; without a next use it is
-/// wanted only after the run.
+/// A buffer that is in the arena no longer after `last_use`, until `next_use`. Without a last use it is a state that the
+/// run has not loaded yet; without a next use it is wanted only after the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Absence {
     pub buffer: u32,
-    pub last_use: u32,
+    pub last_use: Option<u32>,
     pub next_use: Option<u32>,
 }
 
@@ -60,28 +63,30 @@ impl<'a> Traffic<'a> {
         let uses = uses(w);
         let mut gaps = Vec::new();
         for (b, (spec, uses)) in w.buffers.iter().zip(&uses).enumerate() {
-            // A state never leaves memory during a run.
-            if spec.bytes == 0 || w.states.contains(&BufferId(b as u32)) {
+            let is_state = is_state(w, b);
+            let (Some(&(first_use, _)), Some(&(last_use, _))) = (uses.first(), uses.last()) else {
+                continue;
+            };
+            if spec.bytes == 0 {
                 continue;
             }
-            for pair in uses.windows(2) {
-                if pair[1].0 > pair[0].0 + 1 {
-                    gaps.push(Absence {
-                        buffer: b as u32,
-                        last_use: pair[0].0,
-                        next_use: Some(pair[1].0),
-                    });
-                }
-            }
-            if let Some(&(last_use, _)) = uses.last()
-                && spec.kept
-                && last_use + 1 < spec.live.end
-            {
+            let mut gap = |last_use, next_use| {
                 gaps.push(Absence {
                     buffer: b as u32,
                     last_use,
-                    next_use: None,
+                    next_use,
                 });
+            };
+            if is_state {
+                gap(None, Some(first_use));
+            }
+            for pair in uses.windows(2) {
+                if pair[1].0 > pair[0].0 + 1 {
+                    gap(Some(pair[0].0), Some(pair[1].0));
+                }
+            }
+            if is_state || spec.kept && last_use + 1 < spec.live.end {
+                gap(Some(last_use), None);
             }
         }
         let mut demand: Vec<u64> = w
@@ -126,24 +131,43 @@ impl<'a> Traffic<'a> {
     /// The steps in which an absence frees memory.
     fn freed(&self, gap: &Absence) -> std::ops::Range<usize> {
         let end = gap.next_use.unwrap_or(self.w.steps.len() as u32);
-        gap.last_use as usize + 1..end as usize
+        gap.last_use.map_or(0, |last| last as usize + 1)..end as usize
     }
 
-    /// Whether the buffer must be written out when it leaves then: it was written since it was last stored.
+    /// The gap, and those that it makes a state be away in too.
+    fn with(&self, gap: usize, chosen: &[bool], of_buffer: &[usize]) -> Vec<usize> {
+        let is_wrap = |g: &usize| {
+            let gap = &self.gaps[*g];
+            gap.last_use.is_none() || gap.next_use.is_none()
+        };
+        let mut all = vec![gap];
+        if is_state(self.w, self.gaps[gap].buffer as usize) {
+            let others = of_buffer.iter().copied();
+            all.extend(others.filter(|&g| g != gap && !chosen[g] && is_wrap(&g)));
+        }
+        all
+    }
+
+    /// Whether the buffer must be written out when it leaves then: it was written since it was last stored, or for a state
+    /// since it was loaded from its home.
     fn is_dirty(&self, gap: &Absence, stored: Option<u32>) -> bool {
         let mut written = self.uses[gap.buffer as usize].iter().rev();
-        let last = written.find(|(step, writes)| *writes && *step <= gap.last_use);
-        stored.is_none_or(|stored| last.is_some_and(|&(step, _)| step > stored))
+        let last = written.find(|(step, writes)| *writes && Some(*step) <= gap.last_use);
+        match stored {
+            None => !is_state(self.w, gap.buffer as usize) || last.is_some(),
+            Some(stored) => last.is_some_and(|&(step, _)| step > stored),
+        }
     }
 
     /// Bytes moved for an absence beside those that were chosen already.
     fn moved_bytes(&self, gap: &Absence, chosen: &[bool], of_buffer: &[usize]) -> u64 {
         let earlier = of_buffer.iter().filter(|&&g| chosen[g]);
         let earlier = earlier
-            .map(|&g| self.gaps[g].last_use)
-            .filter(|&u| u < gap.last_use);
+            .filter_map(|&g| self.gaps[g].last_use)
+            .filter(|&u| Some(u) < gap.last_use);
         let bytes = whole_blocks(self.w.buffers[gap.buffer as usize].bytes);
-        let store = u64::from(self.is_dirty(gap, earlier.max()));
+        let leaves = gap.last_use.is_some();
+        let store = u64::from(leaves && self.is_dirty(gap, earlier.max()));
         bytes * (store + u64::from(gap.next_use.is_some()))
     }
 
@@ -168,14 +192,17 @@ impl<'a> Traffic<'a> {
                 let over = demand[steps].iter().map(|d| d.saturating_sub(target_bytes));
                 over.map(|over| u128::from(over.min(bytes))).sum()
             };
+            let of = |g: usize| &of_buffer[self.gaps[g].buffer as usize];
             let candidates = (0..self.gaps.len())
                 .filter(|&g| !chosen[g] && self.freed(&self.gaps[g]).contains(&fullest));
             let best = candidates.max_by_key(|&g| {
-                let gap = &self.gaps[g];
-                let moved = self.moved_bytes(gap, &chosen, &of_buffer[gap.buffer as usize]);
+                let all = self.with(g, &chosen, of(g));
+                let moved = |&g: &usize| self.moved_bytes(&self.gaps[g], &chosen, of(g));
+                let moved: u64 = all.iter().map(moved).sum();
+                let relief: u128 = all.iter().map(|&g| relief(g)).sum();
                 // Relief per byte moved, in fractions that keep the order the same on every machine.
                 (
-                    (relief(g) << 20) / u128::from(moved.max(1)),
+                    (relief << 20) / u128::from(moved.max(1)),
                     std::cmp::Reverse(g),
                 )
             });
@@ -192,11 +219,12 @@ impl<'a> Traffic<'a> {
                     .iter_mut()
                     .for_each(|d| *d += more);
             }
-            chosen[best] = true;
             let bytes = whole_blocks(spec.bytes);
-            demand[self.freed(&self.gaps[best])]
-                .iter_mut()
-                .for_each(|d| *d -= bytes);
+            for gap in self.with(best, &chosen, &of_buffer[buffer]) {
+                chosen[gap] = true;
+                let freed = self.freed(&self.gaps[gap]);
+                demand[freed].iter_mut().for_each(|d| *d -= bytes);
+            }
         }
         self.leave_for_free(&mut chosen, &of_buffer);
         let absences = self.gaps.iter().zip(&chosen);
@@ -226,14 +254,18 @@ impl<'a> Traffic<'a> {
         let mut rest = &absences[..];
         while let Some(first) = rest.first() {
             let count = rest.iter().take_while(|a| a.buffer == first.buffer).count();
-            let (mine, later) = rest.split_at(count);
+            let (mut mine, later) = rest.split_at(count);
             rest = later;
             let spec = self.w.buffers[first.buffer as usize].clone();
             let mut begin = spec.live.begin;
             let mut after = None;
+            if let (None, Some(first_use)) = (first.last_use, first.next_use) {
+                (after, begin, mine) = (Some(*first), first_use, &mine[1..]);
+            }
             for i in 0..=mine.len() {
                 let before = mine.get(i).copied();
-                let end = before.map_or(spec.live.end, |absence| absence.last_use + 1);
+                let last_use = before.and_then(|absence| absence.last_use);
+                let end = last_use.map_or(spec.live.end, |last_use| last_use + 1);
                 let stay = BufferSpec {
                     name: spec.name.clone(),
                     bytes: whole_blocks(spec.bytes),
@@ -269,12 +301,18 @@ impl<'a> Traffic<'a> {
         for buffer in &mut workload.buffers {
             buffer.kept = false;
         }
+        let streams = |b: &BufferId| stays.iter().any(|s| s.buffer == b.0);
+        workload.states.retain(|b| !streams(b));
         Split {
             workload,
             absences,
             stays,
         }
     }
+}
+
+fn is_state(w: &Workload, buffer: usize) -> bool {
+    w.states.binary_search(&BufferId(buffer as u32)).is_ok()
 }
 
 /// By buffer, the steps at which it must be in the arena, in order, and whether they write it: those that
@@ -292,7 +330,7 @@ pub fn uses(w: &Workload) -> Vec<Vec<(u32, bool)>> {
             }
         }
     }
-    for (of, spec) in uses.iter_mut().zip(&w.buffers) {
+    for (b, (of, spec)) in uses.iter_mut().zip(&w.buffers).enumerate() {
         let live = spec.live;
         if live.is_empty() {
             of.clear();
@@ -300,6 +338,10 @@ pub fn uses(w: &Workload) -> Vec<Vec<(u32, bool)>> {
         }
         if of.is_empty() {
             of.extend((live.begin..live.end).map(|step| (step, true)));
+        }
+        if is_state(w, b) {
+            // Its life has no ends.
+            continue;
         }
         if of.first().is_none_or(|first| first.0 > live.begin) {
             of.insert(0, (live.begin, true));

@@ -1,9 +1,12 @@
-//! Reads beside the plan's loads: rows of tables, and kept activations after a run.
+//! Reads beside the plan's loads: rows of tables, and after a run kept activations and states in the spill file.
 
 use super::{LoadLane, loaded};
 use crate::RuntimeError;
 use neap_plan::{Place, whole_blocks};
 use neap_store::{AlignedBuf, RangeRead, StoreError};
+
+/// What is read or written at once.
+const PIECE_BYTES: u64 = 256 << 10;
 
 impl LoadLane {
     /// Hands the bytes of a kept activation, after a run and before anything else is started, to `visit`.
@@ -19,7 +22,6 @@ impl LoadLane {
             visit(unsafe { loaded(&self.arena, place, bytes)? });
             return Ok(());
         }
-        const PIECE_BYTES: u64 = 256 << 10;
         let mut piece = AlignedBuf::zeroed(PIECE_BYTES as usize)?;
         for at in (0..bytes).step_by(PIECE_BYTES as usize) {
             let len = PIECE_BYTES.min(bytes - at);
@@ -37,6 +39,44 @@ impl LoadLane {
             }
             result?;
             visit(&piece[..len as usize]);
+        }
+        Ok(())
+    }
+
+    /// Writes `len` bytes, which `fill` makes piece by piece, to the spill file from `place` on, between two runs. What was
+    /// loaded for the next run is forgotten. `fill` gets a piece's offset and what lies there now.
+    pub(crate) fn write_spilled(
+        &mut self,
+        place: Place,
+        len: u64,
+        fill: &mut dyn FnMut(u64, &mut [u8]),
+    ) -> Result<(), RuntimeError> {
+        self.stop();
+        if self.broken {
+            return Err(RuntimeError::Unusable);
+        }
+        let mut piece = AlignedBuf::zeroed(PIECE_BYTES as usize)?;
+        for at in (0..len).step_by(PIECE_BYTES as usize) {
+            let len_bytes = whole_blocks(PIECE_BYTES.min(len - at)) as usize;
+            let file_offset = place.offset + at;
+            let read = RangeRead {
+                file_offset,
+                dst: piece.as_mut_ptr(),
+                len_bytes,
+            };
+            // SAFETY: `piece` is ours alone; where the file breaks, it is not freed.
+            let mut moved = unsafe { self.spill.read(read) };
+            if moved.is_ok() {
+                fill(at, &mut piece[..len_bytes]);
+                // SAFETY: as above.
+                moved = unsafe { self.spill.write(file_offset, piece.as_ptr(), len_bytes) };
+            }
+            if let Err(RuntimeError::Store(StoreError::Broken { .. })) = &moved {
+                self.broken = true;
+                std::mem::forget(piece);
+                return moved;
+            }
+            moved?;
         }
         Ok(())
     }

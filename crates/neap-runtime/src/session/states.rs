@@ -4,13 +4,15 @@
 //!   run │ run │ rest or another plan        │ run │
 //!   ────┴─────┤ save ├─ state file ─┤ load ├┴─────      memory is the plan's: it is given back meanwhile
 //! ```
+//! A state that streams is in the spill file between runs, and in memory while steps use it; each run loads and stores it.
+//!
 //! They are zero until they are set. After a run that failed nobody knows what is in them, so they must be set anew.
 
 use super::Session;
 use crate::RuntimeError;
 use crate::clock::Clock;
 use crate::load_lane::{LoadLane, address_in};
-use neap_plan::{ExecutionPlan, Place, Workload};
+use neap_plan::{BLOCK_BYTES, ExecutionPlan, Place, Workload};
 use neap_store::{LoadTag, RangeRead, Spill};
 
 /// A buffer that survives runs.
@@ -19,7 +21,9 @@ pub struct StateInfo {
     pub name: String,
     pub bytes: u64,
     place: Place,
-    home: u64,
+    home: Place,
+    /// Its home is in the spill file.
+    streams: bool,
 }
 
 /// Where the bytes of all states are.
@@ -39,6 +43,8 @@ pub(super) struct States {
     list: Vec<StateInfo>,
     file: Option<Box<dyn Spill>>,
     held: Held,
+    /// The spill file may hold something of those that stream.
+    is_written: bool,
 }
 
 impl States {
@@ -50,7 +56,8 @@ impl States {
                 name: buffer.name.clone(),
                 bytes: buffer.bytes,
                 place: plan.buffers[state.buffer.index()],
-                home: state.home.offset,
+                home: state.home,
+                streams: plan.streaming_home(state.buffer).is_some(),
             }
         });
         States {
@@ -71,6 +78,12 @@ impl States {
 
     /// Before another plan comes into force: its states must be these, and their bytes go to the file.
     pub fn leave(&mut self, next: &States, lane: &LoadLane) -> Result<(), RuntimeError> {
+        if self.list.iter().chain(&next.list).any(|s| s.streams) {
+            return Err(mismatch(
+                "new plan",
+                "some states are in the spill file, which belongs to one plan",
+            ));
+        }
         if !self.fit(next) {
             return Err(mismatch(
                 "new plan",
@@ -90,15 +103,14 @@ impl States {
         if self.held != Held::Memory || self.is_empty() {
             return Ok(());
         }
-        let Some(file) = &mut self.file else {
-            return Err(no_file());
-        };
-        for (tag, state) in (0..).zip(&self.list) {
+        for (tag, state) in (0..).zip(self.list.iter().filter(|s| !s.streams)) {
+            let file = self.file.as_mut().ok_or_else(no_file)?;
             let src = address_in(&lane.map(), state.place, state.bytes)?;
             // SAFETY: the range lies in the arena. The plan is valid: loads in flight lie elsewhere, and between runs
             // nothing computes. The loop below, or draining, ends the write.
-            let sent =
-                unsafe { file.submit_write(LoadTag(tag), state.home, src, state.bytes as usize) };
+            let sent = unsafe {
+                file.submit_write(LoadTag(tag), state.home.offset, src, state.bytes as usize)
+            };
             let written = sent.and_then(|()| {
                 file.flush();
                 while file.in_flight() > 0 {
@@ -118,6 +130,11 @@ impl States {
         Ok(())
     }
 
+    /// A run begins.
+    pub fn begin_run(&mut self) {
+        self.is_written = true;
+    }
+
     /// Memory that holds them is given back without having been saved.
     pub fn lose(&mut self) {
         if self.held == Held::Memory {
@@ -125,13 +142,20 @@ impl States {
         }
     }
 
-    /// Before a run: they are in memory, which is ready.
-    fn bring(&mut self, lane: &LoadLane) -> Result<(), RuntimeError> {
+    /// Before a run: they are in memory, which is ready, or where runs load them from.
+    fn bring(&mut self, lane: &mut LoadLane) -> Result<(), RuntimeError> {
         if self.is_empty() || self.held == Held::Memory {
             return Ok(());
         }
+        let must_clear = self.held == Held::Zero && self.is_written;
+        for state in self.list.iter().filter(|s| s.streams && must_clear) {
+            lane.write_spilled(state.home, state.bytes, &mut |_, piece| piece.fill(0))?;
+        }
         let map = lane.map();
         for state in &self.list {
+            if state.streams && self.held != Held::Lost {
+                continue;
+            }
             let dst = address_in(&map, state.place, state.bytes)?;
             let len_bytes = state.bytes as usize;
             match self.held {
@@ -139,7 +163,7 @@ impl States {
                 Held::Zero => unsafe { dst.write_bytes(0, len_bytes) },
                 Held::File => {
                     let read = RangeRead {
-                        file_offset: state.home,
+                        file_offset: state.home.offset,
                         dst,
                         len_bytes,
                     };
@@ -175,11 +199,8 @@ impl<C: Clock> Session<C> {
     /// # Errors
     /// [`RuntimeError::Mismatch`] when the file is too small, or states are in another one.
     pub fn keep_states_in(&mut self, file: Box<dyn Spill>) -> Result<(), RuntimeError> {
-        let ends = self
-            .states
-            .list
-            .iter()
-            .map(|s| s.home.saturating_add(s.bytes));
+        let resident = self.states.list.iter().filter(|s| !s.streams);
+        let ends = resident.map(|s| s.home.offset.saturating_add(s.bytes));
         let bytes = ends.max().unwrap_or(0);
         if file.len_bytes() < bytes {
             let reason = format!(
@@ -210,6 +231,9 @@ impl<C: Clock> Session<C> {
         index: usize,
         visit: &mut dyn FnMut(&[u8]),
     ) -> Result<(), RuntimeError> {
+        if let Some((home, bytes)) = self.streaming(index)? {
+            return self.lane.read_kept(home, bytes, visit);
+        }
         let (start, len) = self.state_at(index)?;
         // SAFETY: the range lies in the arena, whose bytes are initialised. Between runs nothing writes there.
         visit(unsafe { std::slice::from_raw_parts(start, len) });
@@ -221,6 +245,12 @@ impl<C: Clock> Session<C> {
     /// # Errors
     /// As [`Session::read_state`], and when there are more bytes than the state has.
     pub fn write_state(&mut self, index: usize, bytes: &[u8]) -> Result<(), RuntimeError> {
+        if let Some((_, len)) = self.streaming(index)?
+            && bytes.len() as u64 <= len
+        {
+            self.stream_to(index, 0, &vec![0; len as usize])?;
+            return self.stream_to(index, 0, bytes);
+        }
         let (start, len) = self.state_at(index)?;
         if bytes.len() > len {
             let reason = format!("state {index} has {len} bytes, not {}", bytes.len());
@@ -243,6 +273,13 @@ impl<C: Clock> Session<C> {
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), RuntimeError> {
+        if let Some((_, len)) = self.streaming(index)?
+            && offset
+                .checked_add(bytes.len() as u64)
+                .is_some_and(|end| end <= len)
+        {
+            return self.stream_to(index, offset, bytes);
+        }
         let (start, len) = self.state_at(index)?;
         let begin = usize::try_from(offset).unwrap_or(usize::MAX);
         if begin.checked_add(bytes.len()).is_none_or(|end| end > len) {
@@ -253,6 +290,34 @@ impl<C: Clock> Session<C> {
         unsafe { std::slice::from_raw_parts_mut(start.add(begin), bytes.len()) }
             .copy_from_slice(bytes);
         Ok(())
+    }
+
+    /// Home and bytes of a state that streams; `None` for one that stays in memory.
+    fn streaming(&mut self, index: usize) -> Result<Option<(Place, u64)>, RuntimeError> {
+        self.bring_states()?;
+        let state = self.states.list.get(index);
+        Ok(state.filter(|s| s.streams).map(|s| (s.home, s.bytes)))
+    }
+
+    /// Writes bytes of a state that streams, which has so many.
+    fn stream_to(&mut self, index: usize, offset: u64, bytes: &[u8]) -> Result<(), RuntimeError> {
+        let home = self.states.list[index].home;
+        let begin = offset / BLOCK_BYTES * BLOCK_BYTES;
+        let skip = (offset - begin) as usize;
+        let first = Place::new(home.space, home.offset + begin);
+        self.states.is_written = true;
+        let len = skip as u64 + bytes.len() as u64;
+        let written = self.lane.write_spilled(first, len, &mut |at, piece| {
+            // `bytes` begin `skip` bytes behind the first piece's first byte.
+            let at = at as usize;
+            let from = skip.max(at);
+            let until = (skip + bytes.len()).min(at + piece.len());
+            if from < until {
+                piece[from - at..until - at].copy_from_slice(&bytes[from - skip..until - skip]);
+            }
+        });
+        self.recorder.lane_restarted();
+        written
     }
 
     fn state_at(&mut self, index: usize) -> Result<(*mut u8, usize), RuntimeError> {
@@ -273,8 +338,13 @@ impl<C: Clock> Session<C> {
         if self.lane.is_broken() {
             return Err(RuntimeError::Unusable);
         }
+        let restarts = self.states.held == Held::Zero && self.states.is_written;
         self.lane.prepare();
-        self.states.bring(&self.lane)
+        let brought = self.states.bring(&mut self.lane);
+        if restarts {
+            self.recorder.lane_restarted();
+        }
+        brought
     }
 }
 

@@ -234,6 +234,11 @@ impl Trainer {
         Ok(self.session.write_state_at(self.at[state], offset, bytes)?)
     }
 
+    /// Sets all states to zero, also after a step that failed: what is not zero is to be written then.
+    pub fn clear(&mut self) {
+        self.session.clear_states();
+    }
+
     /// Planned peak of the whole process, or of the engine.
     pub fn high_water_bytes(&self) -> u64 {
         self.ledger.total_bytes()

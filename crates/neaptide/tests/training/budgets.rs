@@ -1,8 +1,9 @@
 //! Smaller budgets move more bytes and change none.
 
-use crate::models::cnn;
-use crate::reference::{ADAMW, continued, interpreted, options, trainer};
-use neaptide::{BatchNorm, Budget, Error, TrainOptions};
+use crate::models::{cnn, deep};
+use crate::reference::{ADAMW, continued, interpreted, options, states, trainer};
+use neap_ir::Graph;
+use neaptide::{BatchNorm, Budget, Error, TrainOptions, Trainer};
 
 #[test]
 fn every_budget_gives_the_same_bits() {
@@ -19,11 +20,7 @@ fn every_budget_gives_the_same_bits() {
     let whole = trainer(&model, &with(1 << 40), ADAMW, &[]).unwrap();
     assert_eq!(whole.traffic_bytes(), (0, 0));
     let whole_bytes = whole.high_water_bytes();
-    let Err(Error::Infeasible { smallest_bytes, .. }) =
-        trainer(&model, &with(1), ADAMW, &[]).map(|_| ())
-    else {
-        panic!("no plan takes a byte");
-    };
+    let smallest_bytes = smallest(&model, &options);
     assert!(smallest_bytes < whole_bytes);
     for share in 0..4 {
         let bytes = smallest_bytes + (whole_bytes - smallest_bytes) * share / 4;
@@ -36,4 +33,68 @@ fn every_budget_gives_the_same_bits() {
         let stats = trainer.stats();
         assert_eq!(stats.stored_bytes, 3 * moved.0);
     }
+}
+
+fn smallest(model: &Graph, options: &TrainOptions) -> u64 {
+    let options = TrainOptions {
+        budget: Budget::Engine(1),
+        ..options.clone()
+    };
+    match trainer(model, &options, ADAMW, &[]).map(|_| ()) {
+        Err(Error::Infeasible { smallest_bytes, .. }) => smallest_bytes,
+        other => panic!("no plan takes a byte: {other:?}"),
+    }
+}
+
+fn states_bytes(trainer: &Trainer) -> usize {
+    trainer.states().iter().map(|s| s.ty.len_bytes()).sum()
+}
+
+#[test]
+fn parameters_and_moments_need_not_fit() {
+    let model = deep();
+    let expected = interpreted(&model, &options(1), ADAMW, &[], 4);
+    let tight = TrainOptions {
+        budget: Budget::Engine(smallest(&model, &options(2))),
+        ..options(2)
+    };
+    let mut trainer = trainer(&model, &tight, ADAMW, &[]).unwrap();
+    let memory_bytes = trainer.ledger().arena_bytes as usize;
+    let states = states_bytes(&trainer);
+    assert!(memory_bytes < states * 3 / 4, "{memory_bytes} of {states}");
+    assert!(continued(&mut trainer, 0, 4) == expected);
+}
+
+#[test]
+fn a_checkpoint_of_states_that_stream_goes_on_with_the_same_bits() {
+    let model = deep();
+    let expected = interpreted(&model, &options(1), ADAMW, &[], 5);
+    let tight = TrainOptions {
+        budget: Budget::Engine(smallest(&model, &options(1))),
+        ..options(1)
+    };
+    let open = || trainer(&model, &tight, ADAMW, &[]).unwrap();
+    let mut first = open();
+    continued(&mut first, 0, 2);
+    let kept = states(&mut first);
+    // A trainer that has been elsewhere meanwhile.
+    let mut second = open();
+    continued(&mut second, 3, 2);
+    second.clear();
+    assert!(
+        states(&mut second)
+            .iter()
+            .all(|(_, b)| b.iter().all(|&b| b == 0))
+    );
+    for (i, (_, bytes)) in kept.iter().enumerate() {
+        // In odd pieces.
+        for (n, piece) in bytes.chunks(50_003).enumerate() {
+            second.write(i, n as u64 * 50_003, piece).unwrap();
+        }
+    }
+    assert!(states(&mut second) == kept);
+    second.set_steps(2);
+    let found = continued(&mut second, 2, 3);
+    assert_eq!(found.losses, expected.losses[2..]);
+    assert!(found.states == expected.states);
 }

@@ -181,6 +181,15 @@ pub fn mlp() -> Graph {
         .done()
 }
 
+/// More bytes of states than of anything else.
+pub fn deep() -> Graph {
+    let mut layers = Layers::new(3).flat().linear("first", 160).relu();
+    for i in 0..12 {
+        layers = layers.linear(&format!("layer{i}"), 160).relu();
+    }
+    layers.linear("scores", CLASSES).done()
+}
+
 /// Convolutions (one depthwise), batch normalisations, a residual sum, dropout.
 pub fn cnn() -> Graph {
     let stem = Layers::new(2).conv("stem", 16, 1, 1).norm("stem.bn").relu();
