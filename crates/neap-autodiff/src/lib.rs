@@ -11,6 +11,7 @@
 //!   v
 //! Graph: forward, loss, backward
 //!
+//! recompute_cheap: activations that are cheap to compute again are not kept for the backward pass
 //! training_step does both and adds an update for each parameter: a graph whose inputs and outputs are the parameters
 //! ```
 
@@ -21,6 +22,7 @@ mod emit;
 mod error;
 mod loss;
 mod parameters;
+mod recompute;
 mod rules;
 mod schedule;
 mod statistics;
@@ -31,6 +33,7 @@ pub use backward::differentiate;
 pub use error::AutodiffError;
 pub use loss::{Loss, add_loss};
 pub use parameters::parameters;
+pub use recompute::recompute_cheap;
 pub use schedule::{Decay, Schedule};
 pub use training::{
     BatchNorm, Clip, Pass, Role, Start, State, Training, TrainingSpec, training_step,

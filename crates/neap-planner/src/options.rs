@@ -17,6 +17,8 @@ pub struct PlanOptions {
     pub cyclic: bool,
     /// Where a budget is too small otherwise, activations are stored to a spill file and loaded back.
     pub spill: bool,
+    /// States may be among those, and then come and go in each run. A plan with such states cannot be followed by another.
+    pub stream_states: bool,
 }
 
 impl Default for PlanOptions {
@@ -26,6 +28,7 @@ impl Default for PlanOptions {
             static_memory: true,
             cyclic: true,
             spill: true,
+            stream_states: false,
         }
     }
 }

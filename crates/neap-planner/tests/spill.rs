@@ -14,6 +14,13 @@ const WITHOUT: PlanOptions = PlanOptions {
     static_memory: true,
     cyclic: true,
     spill: false,
+    stream_states: false,
+};
+
+const STREAMING: PlanOptions = PlanOptions {
+    spill: true,
+    stream_states: true,
+    ..WITHOUT
 };
 
 /// One step of a random network.
@@ -241,7 +248,9 @@ fn states_stream_where_they_do_not_fit() {
             ..StepSpec::default()
         });
     }
-    let planner = Planner::new(&w);
+    // Unless they may, they are in memory always.
+    assert_eq!(Planner::new(&w).smallest_feasible_bytes(), 640 * KIB);
+    let planner = Planner::with_options(&w, STREAMING);
     assert_eq!(planner.unlimited_high_water_bytes(), 640 * KIB);
     assert_eq!(planner.smallest_feasible_bytes(), 64 * KIB);
     let costs = CostProfile::default();
@@ -268,10 +277,11 @@ proptest! {
     fn every_budget_from_the_smallest_up_has_a_valid_plan(
         nodes in prop::collection::vec(node(), 2..24),
         keep in any::<bool>(),
+        stream_states in any::<bool>(),
         share in 0u64..=100,
     ) {
         let w = network(&nodes, keep);
-        let planner = Planner::new(&w);
+        let planner = Planner::with_options(&w, PlanOptions { stream_states, ..STREAMING });
         let (least, most) = (planner.smallest_feasible_bytes(), planner.unlimited_high_water_bytes());
         let without = Planner::with_options(&w, WITHOUT).smallest_feasible_bytes();
         prop_assert!(least <= without);

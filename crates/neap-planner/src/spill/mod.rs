@@ -34,7 +34,7 @@ pub fn plan(
     costs: &CostProfile,
     limit_ns: u64,
 ) -> Option<(ExecutionPlan, Prediction)> {
-    let traffic = Traffic::new(w);
+    let traffic = Traffic::new(w, options.stream_states);
     let shares = match options.effort {
         Effort::Thorough => SHARES,
         Effort::Quick => &SHARES[..1],
@@ -66,7 +66,7 @@ pub fn plan(
 
 /// The smallest arena in which [`plan`] finds one.
 pub fn smallest_bytes(w: &Workload, options: PlanOptions, layouts: &Layouts) -> u64 {
-    let traffic = Traffic::new(w);
+    let traffic = Traffic::new(w, options.stream_states);
     let tightest = traffic.split(traffic.floor_bytes());
     smallest_on(&tight(&tightest.workload, options, layouts))
 }

@@ -59,7 +59,7 @@ pub struct Traffic<'a> {
 }
 
 impl<'a> Traffic<'a> {
-    pub fn new(w: &'a Workload) -> Self {
+    pub fn new(w: &'a Workload, stream_states: bool) -> Self {
         let uses = uses(w);
         let mut gaps = Vec::new();
         for (b, (spec, uses)) in w.buffers.iter().zip(&uses).enumerate() {
@@ -67,7 +67,7 @@ impl<'a> Traffic<'a> {
             let (Some(&(first_use, _)), Some(&(last_use, _))) = (uses.first(), uses.last()) else {
                 continue;
             };
-            if spec.bytes == 0 {
+            if spec.bytes == 0 || is_state && !stream_states {
                 continue;
             }
             let mut gap = |last_use, next_use| {

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::lowering;
 use crate::train::TrainOptions;
-use neap_autodiff::{Pass, Role, Start, TrainingSpec, parameters, training_step};
+use neap_autodiff::{Pass, Role, Start, TrainingSpec, parameters, recompute_cheap, training_step};
 use neap_compile::check_supported;
 use neap_ir::update::Update;
 use neap_ir::{Const, Graph, Program, State, TensorType, ValueId};
@@ -11,11 +11,13 @@ use neap_ir::{Const, Graph, Program, State, TensorType, ValueId};
 /// The program of a step, and what its inputs and states are.
 pub(super) struct Step {
     pub program: Program,
+    /// The same step with cheap activations computed again in the backward pass: other memory, the same bits.
+    pub recomputing: Program,
     /// The model's own inputs, which come first.
     pub inputs: usize,
     /// Whether the last input is a seed.
     pub is_seeded: bool,
-    /// In the order of `program.graph.states`.
+    /// In the order of the graphs' states.
     pub states: Vec<StepState>,
 }
 
@@ -93,15 +95,21 @@ pub(super) fn step_of(
         });
     }
     freeze_stored(&mut graph, &mut states);
-    let digest = lowering::digest(&graph);
-    let program = neap_rewrite::lower_plainly(graph, digest)?;
-    check_supported(&program)?;
+    let recomputing = recompute_cheap(&graph, graph.outputs[0]);
     Ok(Step {
-        program,
+        program: lowered(graph)?,
+        recomputing: lowered(recomputing)?,
         inputs,
         is_seeded: training.seed.is_some(),
         states,
     })
+}
+
+fn lowered(graph: Graph) -> Result<Program> {
+    let digest = lowering::digest(&graph);
+    let program = neap_rewrite::lower_plainly(graph, digest)?;
+    check_supported(&program)?;
+    Ok(program)
 }
 
 /// Constants that are left in the model's files become states that nothing replaces.

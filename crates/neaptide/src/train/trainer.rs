@@ -12,7 +12,8 @@ use crate::train::start::first_bytes;
 use crate::train::step::{StateRole, Step, step_of};
 use neap_autodiff::Loss;
 use neap_ir::update::Update;
-use neap_ir::{DType, Graph, TensorType};
+use neap_ir::{DType, Graph, Program, TensorType};
+use neap_plan::{Timeline, Workload};
 use neap_runtime::{InputTensor, OutputTensor, Stats, Storage};
 use neap_store::{EmptySource, Spill, ThrottledSource, Verifier};
 use std::path::{Path, PathBuf};
@@ -49,6 +50,7 @@ pub struct Trainer {
     result: Vec<u8>,
     ledger: Ledger,
     budget_bytes: Option<u64>,
+    recomputes: bool,
     stored_bytes_per_step: u64,
     loaded_bytes_per_step: u64,
 }
@@ -259,6 +261,28 @@ impl Trainer {
         (self.stored_bytes_per_step, self.loaded_bytes_per_step)
     }
 
+    /// Whether the backward pass computes cheap activations again, as the plan has it.
+    pub fn recomputes(&self) -> bool {
+        self.recomputes
+    }
+
+    /// Records what happens in the next `steps` steps.
+    pub fn record_timeline(&mut self, steps: usize) {
+        self.session.record_timeline(steps);
+    }
+
+    /// Spans of the recorded steps, when recording was switched on.
+    pub fn timeline(&self) -> Option<&Timeline> {
+        self.session.timeline()
+    }
+
+    /// The operator of each of the plan's steps.
+    pub fn operators(&self) -> impl Iterator<Item = &'static str> {
+        let program = self.session.program();
+        let nodes = program.steps.iter();
+        nodes.map(|step| program.graph.nodes[step.index()].op.name())
+    }
+
     /// Counters since the trainer was opened.
     pub fn stats(&self) -> Stats {
         self.session.stats()
@@ -309,7 +333,7 @@ impl Model {
         update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
     ) -> Result<Trainer> {
         let step = step_of(self.graph.clone(), options, update_of)?;
-        let plan = plan(&step.program, options, &*self.host)?;
+        let plan = plan(&step, options, &*self.host)?;
         let mut trainer = self.opened(step, plan, options)?;
         self.files.check_unchanged()?;
         trainer.classes = match options.loss {
@@ -332,9 +356,13 @@ impl Model {
     }
 
     fn opened(&self, step: Step, plan: StepPlan, options: &TrainOptions) -> Result<Trainer> {
-        let graph = &step.program.graph;
+        let program = match plan.recomputes {
+            true => step.recomputing,
+            false => step.program,
+        };
+        let graph = &program.graph;
         let (inputs, outputs) = (infos(graph, &graph.inputs), infos(graph, &graph.outputs));
-        let at = numbers(&step, &plan);
+        let at = numbers(&program, &plan.workload);
         let storage = Storage {
             source: Box::new(EmptySource),
             verifier: Verifier::from_data(0, &[])?,
@@ -350,7 +378,7 @@ impl Model {
         };
         self.host.trim();
         let mut session = neap_runtime::Session::open(
-            Arc::new(step.program),
+            Arc::new(program),
             plan.execution,
             &plan.workload,
             storage,
@@ -382,6 +410,7 @@ impl Model {
             result: vec![0; result_bytes],
             ledger: plan.ledger,
             budget_bytes: plan.budget_bytes,
+            recomputes: plan.recomputes,
             stored_bytes_per_step: stored_bytes,
             loaded_bytes_per_step: loaded_bytes,
             inputs,
@@ -407,12 +436,9 @@ impl Model {
 }
 
 /// The number of each state among those of the plan, which are in the order of their buffers.
-fn numbers(step: &Step, plan: &StepPlan) -> Vec<usize> {
-    let states = step.program.graph.states.iter();
-    let buffers = states.map(|state| step.program.buffer_of(state));
-    let number = |buffer: Option<u32>| {
-        let all = &plan.workload.states;
-        all.partition_point(|b| Some(b.0) < buffer)
-    };
+fn numbers(program: &Program, workload: &Workload) -> Vec<usize> {
+    let states = program.graph.states.iter();
+    let buffers = states.map(|state| program.buffer_of(state));
+    let number = |buffer| workload.states.partition_point(|b| Some(b.0) < buffer);
     buffers.map(number).collect()
 }

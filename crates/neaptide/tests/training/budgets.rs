@@ -1,7 +1,7 @@
 //! Smaller budgets move more bytes and change none.
 
 use crate::models::{cnn, deep};
-use crate::reference::{ADAMW, continued, interpreted, options, states, trainer};
+use crate::reference::{ADAMW, SGD, continued, interpreted, options, states, trainer};
 use neap_ir::Graph;
 use neaptide::{BatchNorm, Budget, Error, TrainOptions, Trainer};
 
@@ -48,6 +48,32 @@ fn smallest(model: &Graph, options: &TrainOptions) -> u64 {
 
 fn states_bytes(trainer: &Trainer) -> usize {
     trainer.states().iter().map(|s| s.ty.len_bytes()).sum()
+}
+
+#[test]
+fn cheap_activations_are_computed_again_where_that_is_faster() {
+    let model = cnn();
+    let options = TrainOptions {
+        batch_norm: BatchNorm::Batch { momentum: 0.1 },
+        ..options(1)
+    };
+    let expected = interpreted(&model, &options, SGD, &[], 3);
+    let whole = trainer(&model, &options, SGD, &[]).unwrap();
+    assert!(!whole.recomputes());
+    // A little less than everything.
+    let mut trainer = trainer(
+        &model,
+        &TrainOptions {
+            budget: Budget::Engine(whole.ledger().total_bytes() - (1 << 20)),
+            ..options
+        },
+        SGD,
+        &[],
+    )
+    .unwrap();
+    assert!(trainer.recomputes());
+    assert_eq!(trainer.traffic_bytes(), (0, 0));
+    assert!(continued(&mut trainer, 0, 3) == expected);
 }
 
 #[test]

@@ -1,0 +1,138 @@
+//! What steps of training take: planned and real peak of the process, bytes moved, seconds.
+//!
+//! ```text
+//! cargo run --release -p neaptide --example training_peak -- MODEL BATCH BUDGET [STEPS]
+//! ```
+//! `MODEL` is an image classifier of the zoo, or `gpt2_lm` with 64 tokens for each sample; `BUDGET` as for `neap run`. AdamW for
+//! `gpt2_lm`, else SGD with momentum; batch normalisation by the batch. Inputs are noise, the same in each step.
+
+use neap_plan::LaneId;
+use neaptide::memory;
+use neaptide::{BatchNorm, Budget, Loss, OpenOptions, TensorType, TrainOptions, Trainer, Update};
+use std::error::Error;
+use std::time::Instant;
+
+const TOKENS: usize = 64;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [name, batch, budget, rest @ ..] = &arguments[..] else {
+        return Err("usage: training_peak MODEL BATCH BUDGET [STEPS]".into());
+    };
+    let batch: usize = batch.parse()?;
+    let budget: Budget = budget.parse()?;
+    let steps: usize = rest.first().map_or(Ok(3), |s| s.parse())?;
+    let is_text = name.starts_with("gpt2");
+    let folder = std::env::temp_dir().join("training_peak");
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join(format!("{name}-{batch}.onnx"));
+    let mut open = OpenOptions::of_own_process();
+    let zoo = neap_zoo::Options {
+        free_size: is_text,
+        batch: neap_zoo::Batch::Fixed(batch as u32),
+        ..neap_zoo::Options::default()
+    };
+    if !path.exists() {
+        neap_zoo::write(name, &path, &zoo, &mut |_, _| {})?;
+    }
+    if is_text {
+        open.shapes.insert("input_ids".into(), vec![batch, TOKENS]);
+    }
+    let (adamw, sgd) = (
+        Update::AdamW {
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            decay: 0.01,
+        },
+        Update::Sgd {
+            momentum: 0.9,
+            nesterov: false,
+            decay: 0.0,
+        },
+    );
+    let update = if is_text { adamw } else { sgd };
+    let options = TrainOptions {
+        budget,
+        loss: Loss::CrossEntropy {
+            class_axis: if is_text { 2 } else { 1 },
+            label_smoothing: 0.0,
+            ignore_index: None,
+        },
+        batch_norm: match is_text {
+            true => BatchNorm::Given,
+            false => BatchNorm::Batch { momentum: 0.1 },
+        },
+        // The inputs, which are made when the trainer is open.
+        reserve_bytes: match is_text {
+            true => 1 << 20,
+            false => (batch as u64 + 1) * 3 * 299 * 299 * 4,
+        },
+        state_dir: Some(folder),
+        ..TrainOptions::default()
+    };
+    let started = Instant::now();
+    let update_of = |_: &str, _: &TensorType| Some(update);
+    let mut trainer = Trainer::open(&path, &open, &options, &update_of)?;
+    let states: usize = trainer.states().iter().map(|s| s.ty.len_bytes()).sum();
+    let mib = |bytes: u64| bytes as f64 / (1u64 << 20) as f64;
+    let (stored, loaded) = trainer.traffic_bytes();
+    println!(
+        "{name}, batch {batch}: states {:.1} MiB; planned {:.1} MiB ({}); a step stores {:.1} MiB and loads {:.1} MiB{}; \
+         opened in {:.1} s",
+        mib(states as u64),
+        mib(trainer.high_water_bytes()),
+        trainer.ledger(),
+        mib(stored),
+        mib(loaded),
+        if trainer.recomputes() {
+            ", recomputes"
+        } else {
+            ""
+        },
+        started.elapsed().as_secs_f64()
+    );
+    let input = &trainer.inputs()[0];
+    let count = input.ty.elements();
+    let data: Vec<u8> = match is_text {
+        true => (0..count)
+            .flat_map(|i| (i as i64 * 977 % 50_000).to_le_bytes())
+            .collect(),
+        false => (0..count)
+            .flat_map(|i| ((i as f32 * 0.37).sin()).to_le_bytes())
+            .collect(),
+    };
+    let labels: Vec<u8> = (0..trainer.target().ty.elements())
+        .flat_map(|i| (i as i64 * 37 % 1000).to_le_bytes())
+        .collect();
+    trainer.record_timeline(steps);
+    for _ in 0..steps {
+        let started = Instant::now();
+        let loss = trainer.step(&[&data], &labels, 1e-3)?;
+        println!("loss {loss:.6}, {:.2} s", started.elapsed().as_secs_f64());
+    }
+    println!("peak {:.1} MiB", mib(memory::peak(false).bytes));
+    tell_operators(&trainer);
+    Ok(())
+}
+
+/// Where the last step's time went, by operator; the most first.
+fn tell_operators(trainer: &Trainer) {
+    let operators: Vec<&str> = trainer.operators().collect();
+    let mut of: std::collections::BTreeMap<&str, (u64, u64)> = Default::default();
+    let Some(timeline) = trainer.timeline() else {
+        return;
+    };
+    // Without panels each step is one compute.
+    let last = timeline.runs.len().saturating_sub(1) as u32;
+    for span in timeline.spans_of(LaneId::COMPUTE, last) {
+        let (ns, count) = of.entry(operators[span.action as usize]).or_default();
+        *ns += span.end_ns - span.start_ns;
+        *count += 1;
+    }
+    let mut of: Vec<_> = of.into_iter().collect();
+    of.sort_by_key(|(_, (ns, _))| std::cmp::Reverse(*ns));
+    for (operator, (ns, count)) in of.iter().take(12) {
+        println!("{operator:24} {count:5} {:9.1} ms", *ns as f64 / 1e6);
+    }
+}
