@@ -8,7 +8,9 @@
 
 use neap_plan::LaneId;
 use neaptide::memory;
-use neaptide::{BatchNorm, Budget, Loss, OpenOptions, TensorType, TrainOptions, Trainer, Update};
+use neaptide::{
+    BatchNorm, Budget, DType, Loss, OpenOptions, TensorType, TrainOptions, Trainer, Update,
+};
 use std::error::Error;
 use std::time::Instant;
 
@@ -92,9 +94,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         },
         started.elapsed().as_secs_f64()
     );
+    take(&mut trainer, steps)?;
+    println!("peak {:.1} MiB", mib(memory::peak(false).bytes));
+    tell_operators(&trainer);
+    Ok(())
+}
+
+/// So many steps by the same noise.
+fn take(trainer: &mut Trainer, steps: usize) -> Result<(), Box<dyn Error>> {
     let input = &trainer.inputs()[0];
     let count = input.ty.elements();
-    let data: Vec<u8> = match is_text {
+    let data: Vec<u8> = match input.ty.dtype == DType::I64 {
         true => (0..count)
             .flat_map(|i| (i as i64 * 977 % 50_000).to_le_bytes())
             .collect(),
@@ -111,8 +121,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         let loss = trainer.step(&[&data], &labels, 1e-3)?;
         println!("loss {loss:.6}, {:.2} s", started.elapsed().as_secs_f64());
     }
-    println!("peak {:.1} MiB", mib(memory::peak(false).bytes));
-    tell_operators(&trainer);
     Ok(())
 }
 
