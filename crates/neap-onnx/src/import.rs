@@ -12,7 +12,7 @@ use neap_ir::op::Unary;
 use neap_ir::{BoundInput, Const, Graph, Op, TensorType, ValueId};
 use std::collections::{HashMap, HashSet};
 
-const OLDEST_OPSET: i64 = 7;
+const OLDEST_OPSET: i64 = 1;
 const NEWEST_OPSET: i64 = 23;
 /// Functions that call each other, and branches inside branches, end here.
 const MAX_NESTING: usize = 32;
@@ -116,7 +116,7 @@ fn opsets(imports: &[(String, i64)]) -> Result<Opsets, OnnxError> {
             return Err(OnnxError::Opset {
                 domain: "ai.onnx".into(),
                 version: *version,
-                supported: "7 to 23 are",
+                supported: "1 to 23 are",
             });
         }
         opsets.insert(domain.to_string(), *version);

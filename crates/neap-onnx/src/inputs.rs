@@ -39,6 +39,10 @@ impl Inputs {
     }
 }
 
+/// What named dimensions are. `None` for a name that exporters gave to dimensions of several sizes: it says nothing
+/// about inputs whose shapes are not given.
+type Sizes<'a> = HashMap<&'a str, Option<usize>>;
+
 /// Types of all inputs, in order. Dtypes are as stored (half floats not widened).
 pub(crate) fn bind(
     inputs: &[&ValueInfo],
@@ -56,10 +60,10 @@ pub(crate) fn bind(
             });
         }
     }
-    let mut sizes: HashMap<&str, usize> = options
+    let mut sizes: Sizes = options
         .dims
         .iter()
-        .map(|(name, &size)| (name.as_str(), size))
+        .map(|(name, &size)| (name.as_str(), Some(size)))
         .collect();
     // First the inputs whose shapes are given: they say what named dimensions are.
     for input in inputs {
@@ -137,7 +141,7 @@ fn tensor_type(input: &ValueInfo) -> Result<(DType, Option<&[Dim]>), OnnxError> 
 fn learn<'a>(
     input: &'a ValueInfo,
     given: &[usize],
-    sizes: &mut HashMap<&'a str, usize>,
+    sizes: &mut Sizes<'a>,
 ) -> Result<(), OnnxError> {
     let (_, declared) = tensor_type(input)?;
     let Some(declared) = declared else {
@@ -158,15 +162,9 @@ fn learn<'a>(
         match dim {
             Dim::Fixed(d) if *d >= 0 && *d as usize != size => return Err(mismatch()),
             Dim::Named(name) => {
-                let known = *sizes.entry(name).or_insert(size);
-                if known != size {
-                    return Err(OnnxError::Input {
-                        input: shown(&input.name),
-                        reason: format!(
-                            "dimension '{}' is {size} here but {known} elsewhere",
-                            shown(name)
-                        ),
-                    });
+                let known = sizes.entry(name).or_insert(Some(size));
+                if *known != Some(size) {
+                    *known = None;
                 }
             }
             _ => {}
@@ -178,7 +176,7 @@ fn learn<'a>(
 fn resolve(
     input: &ValueInfo,
     given: Option<&[usize]>,
-    sizes: &HashMap<&str, usize>,
+    sizes: &Sizes,
 ) -> Result<TensorType, OnnxError> {
     let (dtype, declared) = tensor_type(input)?;
     let shape = match (given, declared) {
@@ -194,7 +192,7 @@ fn resolve(
         (None, Some(dims)) => {
             let size = |dim: &Dim| match dim {
                 Dim::Fixed(d) => usize::try_from(*d).ok(),
-                Dim::Named(name) => sizes.get(name.as_str()).copied(),
+                Dim::Named(name) => sizes.get(name.as_str()).copied().flatten(),
                 Dim::Unknown => None,
             };
             let shape: Vec<Option<usize>> = dims.iter().map(size).collect();
@@ -316,14 +314,23 @@ mod tests {
     }
 
     #[test]
+    fn a_name_of_several_sizes_decides_nothing() {
+        let inputs = ["a", "b", "c"].map(|name| input(name, &[named("n"), Dim::Fixed(2)]));
+        let [a, b, c] = &inputs;
+        let mut options = OpenOptions::default();
+        options.shapes.insert("a".into(), vec![1, 2]);
+        options.shapes.insert("b".into(), vec![5, 2]);
+        let types = bind(&[a, b], &options).expect("each has the shape that is given");
+        assert_eq!((&types[0].shape[..], &types[1].shape[..]), (&[1, 2][..], &[5, 2][..]));
+        let error = bind(&[a, b, c], &options).expect_err("which of them?").to_string();
+        assert!(error.contains("input 'c' has dynamic dimension 'n'"), "{error}");
+    }
+
+    #[test]
     fn contradictions_are_errors() {
         let a = input("a", &[named("n")]);
         let b = input("b", &[named("n"), Dim::Fixed(2)]);
         for (shapes, expected) in [
-            (
-                vec![("a", vec![1]), ("b", vec![2, 2])],
-                "dimension 'n' is 2 here but 1 elsewhere",
-            ),
             (
                 vec![("a", vec![1]), ("b", vec![1, 3])],
                 "shape 1x3 does not fit the model's nx2",

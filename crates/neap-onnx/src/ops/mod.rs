@@ -5,6 +5,7 @@ mod blocks;
 mod contrib;
 mod contrib_attention;
 mod conv;
+mod early;
 mod elementwise;
 mod generate;
 mod indexing;
@@ -26,6 +27,7 @@ use crate::node::{Ctx, Outputs};
 pub(crate) fn lower(c: &mut Ctx, domain: &str) -> Outputs {
     let op = c.node.op_type.as_str();
     if domain.is_empty() {
+        early::modernise(c, op)?;
         for family in [
             elementwise::lower,
             movement::lower,
