@@ -28,6 +28,10 @@ pub struct OpenArgs {
     /// from --input by itself
     #[arg(long = "bind", value_name = "NAME=FILE.npy", value_parser = parse_bind)]
     pub bindings: Vec<(String, PathBuf)>,
+    /// The most that a size can be that is known only when running, and that nothing in the model bounds: NAME is the
+    /// output of the node that makes it, as the refusal says
+    #[arg(long = "bound", value_name = "NAME=N", value_parser = parse_size_bound)]
+    pub size_bounds: Vec<(String, usize)>,
     /// Pack steps in the order of the model file, though another needs less memory
     #[arg(long)]
     pub given_order: bool,
@@ -140,6 +144,7 @@ impl OpenArgs {
         Ok(OpenOptions {
             shapes,
             bindings: input::bindings(&self.bindings)?,
+            size_bounds: self.size_bounds.iter().cloned().collect(),
             step_order: match self.given_order {
                 true => StepOrder::Given,
                 false => StepOrder::LeastMemory,
@@ -258,6 +263,15 @@ fn parse_shape(text: &str) -> Result<(String, Vec<usize>), String> {
 }
 
 /// `shape=shape.npy`.
+fn parse_size_bound(text: &str) -> Result<(String, usize), String> {
+    let (name, most) = text
+        .rsplit_once('=')
+        .filter(|(name, _)| !name.is_empty())
+        .ok_or("write NAME=N")?;
+    let most = most.parse().map_err(|_| format!("'{most}' is no size"))?;
+    Ok((name.into(), most))
+}
+
 fn parse_bind(text: &str) -> Result<(String, PathBuf), String> {
     let (name, path) = text
         .rsplit_once('=')

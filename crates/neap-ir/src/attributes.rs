@@ -175,6 +175,39 @@ pub struct SliceRange {
     pub len: usize,
 }
 
+impl SliceRange {
+    /// Python's slice of an axis: negative positions count from the end, those outside are clamped. `None` for a step of 0.
+    pub fn of(start: i64, end: i64, step: i64, size: i64) -> Option<SliceRange> {
+        let from_front = |p: i64| if p < 0 { p.saturating_add(size) } else { p };
+        let (start, end) = (from_front(start), from_front(end));
+        let (start, len) = match step {
+            0 => return None,
+            1.. => {
+                let start = start.clamp(0, size);
+                let end = end.clamp(0, size);
+                (
+                    start,
+                    (end - start).max(0).div_euclid(step)
+                        + i64::from((end - start).max(0) % step != 0),
+                )
+            }
+            _ => {
+                let start = start.clamp(-1, size - 1);
+                let end = end.clamp(-1, size - 1);
+                let back = step.checked_neg().unwrap_or(i64::MAX);
+                let distance = (start - end).max(0);
+                (start, distance / back + i64::from(distance % back != 0))
+            }
+        };
+        Some(SliceRange {
+            start: start.max(0) as usize,
+            // A step longer than the axis takes one element, whatever it is exactly.
+            step: step.clamp(-(1 << 40), 1 << 40) as isize,
+            len: len as usize,
+        })
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PadMode {
     Constant,
@@ -295,4 +328,35 @@ pub enum HeadLayout {
     HeadMajorTransposed,
     /// `[B, S, H*D]` columns `offset..offset+H*D` of a wider row of `row` elements (packed qkv).
     Packed { row: usize, offset: usize },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_pythons() {
+        // start, end, step, size -> first, length
+        for (start, end, step, size, first, len) in [
+            (0, 10, 1, 10, 0, 10),
+            (2, i64::MAX, 3, 10, 2, 3),
+            (-3, -1, 1, 10, 7, 2),
+            (5, 2, 1, 10, 5, 0),
+            (20, 30, 1, 10, 10, 0),
+            (-1, i64::MIN, -1, 10, 9, 10),
+            (9, 0, -4, 10, 9, 3),
+            (i64::MAX, -5, -1, 4, 3, 4),
+            (0, 1, i64::MAX, 4, 0, 1),
+            (3, i64::MIN, i64::MIN, 4, 3, 1),
+            (0, 0, -1, 0, 0, 0),
+        ] {
+            let r = SliceRange::of(start, end, step, size).expect("step is not zero");
+            assert_eq!(
+                (r.start, r.len),
+                (first, len),
+                "[{start}:{end}:{step}] of {size}"
+            );
+        }
+        assert!(SliceRange::of(0, 1, 0, 4).is_none());
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::graph::{Const, Graph, GraphError};
 use crate::infer::output_types;
-use crate::{DType, Layout};
+use crate::{DType, Layout, Op};
 
 impl Graph {
     /// Checks ids, single producers and schedule order.
@@ -110,12 +110,17 @@ impl Graph {
     /// # Errors
     /// [`GraphError::BadNode`] names the first node that does not.
     pub fn check_types(&self) -> Result<(), GraphError> {
+        let late = self.late_values();
         for node in &self.nodes {
             let bad = |reason: String| GraphError::BadNode {
                 node: node.name.clone(),
                 op: node.op.name(),
                 reason,
             };
+            let mut inputs = node.present_inputs();
+            if !matches!(node.op, Op::Late(_)) && inputs.any(|v| late.contains_key(&v)) {
+                return Err(bad("it reads a value whose size is known late".into()));
+            }
             let count = node.outputs.len();
             let inferred = output_types(&node.op, &self.input_types(node), count)
                 .map_err(|e| bad(e.reason))?;

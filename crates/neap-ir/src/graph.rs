@@ -1,10 +1,12 @@
 //! The graph: values, nodes in schedule order, constants.
 
 use crate::ids::{ConstId, FileId, NodeId, PackedId, ValueId};
+use crate::late::Bound;
 pub use crate::tensor::LANES;
 use crate::tensor::{Layout, TensorType};
 use crate::{DType, Literal, Op};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use thiserror::Error;
 
 /// Nodes in a valid schedule (topological order) over values that each have one producer.
@@ -192,6 +194,20 @@ impl Graph {
             counts[output.index()] += 1;
         }
         counts
+    }
+
+    /// Values with late axes, and their bounds.
+    pub fn late_values(&self) -> HashMap<ValueId, &Bound> {
+        let mut late = HashMap::new();
+        for node in &self.nodes {
+            let Op::Late(of) = &node.op else { continue };
+            let results = node.outputs.iter().zip(&of.bounds);
+            late.extend(results.filter_map(|(output, bound)| {
+                let output = (*output)?;
+                bound.is_late().then_some((output, bound))
+            }));
+        }
+        late
     }
 
     /// Types of a node's inputs, for shape inference and workspace queries.

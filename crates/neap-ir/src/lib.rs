@@ -16,6 +16,7 @@ pub mod gradient;
 pub mod graph;
 mod ids;
 pub mod infer;
+pub mod late;
 pub mod literal;
 pub mod op;
 mod op_name;

@@ -16,6 +16,7 @@ pub use crate::attributes::{
 use crate::bands::{BandLayer, Bands};
 use crate::gradient::Gradient;
 use crate::ids::PackedId;
+pub use crate::late::{Bound, Late, LateOp};
 use crate::panel::{PanelConv, PanelDepthwise, PanelLinear};
 use crate::update::Update;
 use serde::{Deserialize, Serialize};
@@ -240,6 +241,10 @@ pub enum Op {
     // --- attention ---
     /// q, k, v, optional additive or boolean mask.
     Attention(AttentionAttrs),
+
+    // --- sizes that are known when running ---
+    /// Reads or makes late values; operands are listed there.
+    Late(Box<Late>),
 
     // --- training ---
     /// x, scale, bias `[C]` → y, the batch's mean and (biased) variance `[C]`; over axis 1.

@@ -81,6 +81,7 @@ impl Op {
             Op::Gru { .. } => "GRU",
             Op::Rnn(_) => "RNN",
             Op::Attention(_) => "Attention",
+            Op::Late(late) => late.op.name(),
             Op::BatchNormTraining { .. } => "BatchNormTraining",
             Op::Dropout { .. } => "Dropout",
             Op::Update(update) => update.name(),

@@ -2,6 +2,7 @@
 
 use crate::error::{OnnxError, shown};
 use crate::files::Files;
+use crate::late::LateSizes;
 use crate::proto::TensorProto;
 use crate::tensor;
 use neap_ir::recipe::INLINE_LIMIT_BYTES;
@@ -32,6 +33,7 @@ pub(crate) struct Builder {
     named: Vec<bool>,
     /// Constants that were left in the files, whole: not views of them.
     stored: Vec<Stored>,
+    pub(crate) late: LateSizes,
 }
 
 /// A constant of a model that is left in its file.
@@ -78,6 +80,7 @@ impl Builder {
             held_bytes: 0,
             named: Vec::new(),
             stored: Vec::new(),
+            late: LateSizes::default(),
         }
     }
 
@@ -184,8 +187,14 @@ impl Builder {
         }
     }
 
-    /// Graph inputs that decide the value.
+    /// Names of graph inputs that decide the value.
     pub(crate) fn roots(&self, value: ValueId) -> Vec<String> {
+        let inputs = self.root_values(value).into_iter();
+        inputs.map(|i| shown(&self.graph.value(i).name)).collect()
+    }
+
+    /// Graph inputs that decide the value.
+    pub(crate) fn root_values(&self, value: ValueId) -> Vec<ValueId> {
         let producers = self.graph.producers();
         let mut seen = vec![false; self.graph.values.len()];
         let mut stack = vec![value];
@@ -198,10 +207,7 @@ impl Builder {
             }
         }
         let inputs = self.graph.inputs.iter();
-        inputs
-            .filter(|i| seen[i.index()])
-            .map(|&i| shown(&self.graph.value(i).name))
-            .collect()
+        inputs.filter(|i| seen[i.index()]).copied().collect()
     }
 
     /// Appends a node, or finds its results without one. `wanted[i]` says whether output `i` is used.
@@ -212,6 +218,9 @@ impl Builder {
         inputs: &[Option<ValueId>],
         wanted: &[bool],
     ) -> Result<Vec<Option<ValueId>>, OnnxError> {
+        if inputs.iter().flatten().any(|&v| self.is_late(v)) {
+            return self.emit_over(at, op, inputs, wanted);
+        }
         let types: Vec<Option<TensorType>> = inputs
             .iter()
             .map(|i| i.map(|v| self.ty(v).clone()))
@@ -248,6 +257,7 @@ impl Builder {
         for output in outputs.iter().flatten() {
             self.graph.values[output.index()].name = format!("{}:{}", at.node, output.0);
         }
+        self.pass_ranges(&op, inputs, &outputs)?;
         self.graph.nodes.push(Node {
             name: at.node.to_string(),
             op,

@@ -59,6 +59,16 @@ pub enum OnnxError {
         /// Graph inputs whose values decide it; binding them makes the model loadable.
         inputs: Vec<String>,
     },
+    /// A size is computed while the model runs, and nothing says what it is at most.
+    #[error(
+        "node '{node}' ({op}): a size of its result '{name}' is known only when running: give the most that it can be (--bound {name}=N)"
+    )]
+    Unbounded {
+        node: String,
+        op: String,
+        /// Of its first result.
+        name: String,
+    },
     #[error("input '{input}' has dynamic dimension '{dim}' (axis {axis}): give --shape {example}")]
     DynamicInput {
         input: String,

@@ -47,6 +47,7 @@ pub(crate) fn bind(
         lowered: 0,
     };
     let builder = &mut importer.builder;
+    builder.late.bounds = options.size_bounds.clone();
     builder.graph.name = proto.name.clone();
     let mut scope = Scope::root(&opsets);
 
@@ -408,7 +409,7 @@ impl Importer<'_> {
             let shared = graph.value(value).constant.is_some()
                 || graph.inputs.contains(&value)
                 || graph.outputs.contains(&value);
-            let own = if shared { self.copy(value) } else { value };
+            let own = if shared { self.copy(value)? } else { value };
             self.builder.rename(own, name);
             self.builder.graph.outputs.push(own);
         }
@@ -416,7 +417,18 @@ impl Importer<'_> {
     }
 
     /// A value of its own with the same elements; not folded, since outputs are computed.
-    fn copy(&mut self, value: ValueId) -> ValueId {
+    fn copy(&mut self, value: ValueId) -> Result<ValueId, String> {
+        if self.builder.is_late(value) {
+            let name = self.builder.graph.value(value).name.clone();
+            let at = At {
+                node: &format!("copy of {name}"),
+                op: "Identity",
+            };
+            let op = Op::Unary(Unary::Identity);
+            let copies = self.builder.emit(at, op, &[Some(value)], &[true]);
+            let copies = copies.map_err(|e| e.to_string())?;
+            return copies[0].ok_or_else(|| format!("output '{name}' has no value"));
+        }
         let graph = &mut self.builder.graph;
         let id = graph.add_value("", graph.ty(value).clone());
         graph.nodes.push(neap_ir::Node {
@@ -426,7 +438,7 @@ impl Importer<'_> {
             outputs: vec![Some(id)],
             panels: None,
         });
-        id
+        Ok(id)
     }
 }
 

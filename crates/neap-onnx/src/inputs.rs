@@ -321,9 +321,17 @@ mod tests {
         options.shapes.insert("a".into(), vec![1, 2]);
         options.shapes.insert("b".into(), vec![5, 2]);
         let types = bind(&[a, b], &options).expect("each has the shape that is given");
-        assert_eq!((&types[0].shape[..], &types[1].shape[..]), (&[1, 2][..], &[5, 2][..]));
-        let error = bind(&[a, b, c], &options).expect_err("which of them?").to_string();
-        assert!(error.contains("input 'c' has dynamic dimension 'n'"), "{error}");
+        assert_eq!(
+            (&types[0].shape[..], &types[1].shape[..]),
+            (&[1, 2][..], &[5, 2][..])
+        );
+        let error = bind(&[a, b, c], &options)
+            .expect_err("which of them?")
+            .to_string();
+        assert!(
+            error.contains("input 'c' has dynamic dimension 'n'"),
+            "{error}"
+        );
     }
 
     #[test]

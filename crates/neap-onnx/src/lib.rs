@@ -26,6 +26,7 @@ mod extract;
 mod files;
 mod import;
 mod inputs;
+mod late;
 mod node;
 mod open_file;
 mod ops;
@@ -66,6 +67,9 @@ pub struct OpenOptions {
     /// Inputs whose value is known when the model is opened; they become constants and are no
     /// inputs of the graph. Needed for inputs that decide shapes.
     pub bindings: BTreeMap<String, Literal>,
+    /// For sizes that are known only when running, where nothing in the model bounds them: by the name of a node's first
+    /// output, the most that each such size of it can be.
+    pub size_bounds: BTreeMap<String, usize>,
     /// Half-float values (f16, bf16) are typed and computed as f32; their weights widen when packed.
     pub widen_half: bool,
 }
@@ -76,6 +80,7 @@ impl Default for OpenOptions {
             shapes: BTreeMap::new(),
             dims: BTreeMap::new(),
             bindings: BTreeMap::new(),
+            size_bounds: BTreeMap::new(),
             widen_half: true,
         }
     }

@@ -40,6 +40,15 @@ impl<'a> Ctx<'a> {
         self.at().unsupported(reason)
     }
 
+    /// Nothing says how large the node's result may become.
+    pub(crate) fn unbounded(&self, name: &str) -> OnnxError {
+        OnnxError::Unbounded {
+            node: crate::error::shown(self.name),
+            op: crate::error::shown(&self.node.op_type),
+            name: crate::error::shown(name),
+        }
+    }
+
     // --- operands ---
 
     pub(crate) fn input(&self, index: usize) -> Result<ValueId, OnnxError> {

@@ -1,6 +1,6 @@
 //! Runs an operator on literals: constant folding and tests.
 
-use crate::{Context, OpError, TensorMut, TensorRef, execute, query};
+use crate::{Context, OpError, TensorMut, TensorRef, execute, execute_late, query};
 use neap_ir::{Layout, Literal, Op, TensorType, infer};
 use neap_kernels::parallel::Serial;
 use neap_kernels::simd::Isa;
@@ -36,7 +36,8 @@ pub fn evaluate_wanted(
     wanted: &[bool],
 ) -> Result<Vec<Option<Literal>>, OpError> {
     let types: Vec<Option<TensorType>> = inputs.iter().map(|l| l.map(Literal::ty)).collect();
-    let out_types = infer::output_types(op, &types, wanted.len())?;
+    // Of late results these are the most that there can be.
+    let mut out_types = infer::output_types(op, &types, wanted.len())?;
 
     let in_operands: Vec<query::Operand> = types
         .iter()
@@ -64,9 +65,10 @@ pub fn evaluate_wanted(
                 .and_then(|(l, t)| TensorRef::from_bytes(t, l.bytes()))
         })
         .collect();
+    let bounds = out_types.clone();
     let muts: Vec<Option<TensorMut>> = results
         .iter_mut()
-        .zip(&out_types)
+        .zip(&bounds)
         .map(|(l, t)| {
             l.as_mut()
                 .and_then(|l| TensorMut::from_bytes(t, l.bytes_mut()))
@@ -78,8 +80,23 @@ pub fn evaluate_wanted(
         isa,
         workspace: bytemuck::cast_slice_mut(&mut workspace),
     };
-    execute(op, &refs, None, &muts, &mut ctx)?;
-    Ok(results)
+    match op {
+        Op::Late(of) => execute_late(of, &refs, &muts, &mut out_types, &mut ctx)?,
+        _ => execute(op, &refs, None, &muts, &mut ctx)?,
+    }
+    let actual = results.into_iter().zip(&out_types);
+    Ok(actual
+        .map(|(literal, ty)| literal.and_then(|l| of_type(l, ty)))
+        .collect())
+}
+
+/// The beginning of a result whose actual type is known.
+fn of_type(literal: Literal, ty: &TensorType) -> Option<Literal> {
+    if literal.shape() == ty.shape {
+        return Some(literal);
+    }
+    let bytes = literal.bytes().get(..ty.len_bytes())?;
+    Literal::from_bytes(ty.dtype, &ty.shape, bytes)
 }
 
 /// Outputs that are always there.

@@ -141,6 +141,9 @@ pub fn execute(
         Op::Resize(attrs) => resize::resize(attrs, args, ctx),
         Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => recurrent::recurrent(op, args, ctx),
         Op::Attention(attrs) => attention::attention(attrs, args, ctx),
+        Op::Late(_) => {
+            args.fail("has results of sizes that are known late: run it by `execute_late`")
+        }
         Op::Reorder => layout::reorder(args, ctx),
         Op::GatherRows { .. } => args.fail("is the executor's to run"),
     }

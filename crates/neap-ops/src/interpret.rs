@@ -17,6 +17,7 @@ pub fn interpret(
         let (given, taken) = (inputs.len(), graph.inputs.len());
         return bad(format!("{given} inputs are given, it takes {taken}"));
     }
+    let late = graph.late_values();
     let mut left = graph.use_counts();
     let mut values: Vec<Option<Literal>> = vec![None; graph.values.len()];
     for (&id, literal) in graph.inputs.iter().zip(inputs) {
@@ -31,6 +32,7 @@ pub fn interpret(
         }
         match &values[id.index()] {
             Some(literal) if literal.ty() == *graph.ty(id) => Ok(()),
+            Some(literal) if late.get(&id).is_some_and(|b| b.admits(&literal.ty())) => Ok(()),
             _ => bad(format!("'{}' is not known", graph.value(id).name)),
         }
     };

@@ -18,6 +18,7 @@ mod gradient; // backward passes
 mod index; // index tensors
 mod interpret;
 mod kernel; // kernels by name, and what they cost
+mod late; // sizes known when running
 mod layer; // operators with panel weights
 mod layout; // plain to blocked and back
 mod movement;
@@ -39,6 +40,7 @@ pub use evaluate::{evaluate, evaluate_outputs, evaluate_wanted};
 pub use execute::execute;
 pub use interpret::interpret;
 pub use kernel::{Choice, FormFacts, Kernel, KernelFacts, Tile, UnknownKernel, WeightForm};
+pub use late::execute_late;
 pub use query::{
     Operand, blocked_inputs, flops, inner_bytes, may_be_overwritten_by, may_overwrite, supported,
     workspace_bytes,

@@ -8,10 +8,10 @@ use crate::product::matmul::Product;
 use crate::product::{contraction, einsum, packed};
 use crate::reduce::topk;
 use crate::window::{conv, pool};
-use crate::{OpError, attention, bands, gradient, layer, recurrent, resize};
+use crate::{OpError, attention, bands, gradient, late, layer, recurrent, resize};
 use neap_ir::graph::LANES;
 use neap_ir::infer::{AttentionDims, Einsum};
-use neap_ir::op::ScatterReduction;
+use neap_ir::op::{LateOp, ScatterReduction};
 use neap_ir::panel::ConvForm;
 use neap_ir::{DType, Gradient, Layout, Op, TensorType};
 use neap_kernels::simd::Isa;
@@ -27,6 +27,9 @@ pub fn workspace_bytes(
     workers: usize,
     isa: Isa,
 ) -> usize {
+    if let Op::Late(of) = op {
+        return late::workspace_bytes(of, inputs, outputs, workers, isa);
+    }
     let first = outputs.iter().flatten().next();
     let (Some(&Some((x, _))), Some(&(y, layout))) = (inputs.first(), first) else {
         return 0;
@@ -81,6 +84,9 @@ pub fn supported(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Result<(),
     let Some(&Some((x, _))) = inputs.first() else {
         return unsupported("without its first input".into());
     };
+    if let Op::Late(of) = op {
+        return late::supported(of, inputs, outputs);
+    }
     check_layouts(op, inputs, outputs)?;
     match op {
         Op::Unary(unary) if !unary::supports(*unary, x.dtype) => {
@@ -323,6 +329,13 @@ pub fn flops(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> u64 {
             let x = inputs.first().copied().flatten();
             x.map_or(0, |(ty, _)| bands::flops(chain, &ty.shape, Kernel::Direct))
         }
+        Op::Late(of) => match &of.op {
+            LateOp::Over(op) => flops(op, inputs, outputs),
+            // Each score is compared, and each box with those chosen.
+            LateOp::NonMaxSuppression { .. } => times(64, product(&input(1))),
+            LateOp::Unique { .. } => times(64, x),
+            _ => times(2, x),
+        },
         Op::MatMul => twice(y, input(0).last().copied().unwrap_or(1)),
         Op::Gemm { trans_a, .. } => {
             let k = input(0).get(usize::from(!trans_a)).copied();

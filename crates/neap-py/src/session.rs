@@ -15,7 +15,7 @@ use crate::signature::in_python;
 use neaptide::{DType, Ledger, Runner, TensorInfo};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyDict, PyList, PySlice, PyString, PyTuple};
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
@@ -133,6 +133,9 @@ impl Session {
             let ready = py.detach(|| runner.ready(&tensors, &mut |p| listener.hear(p)).map(drop));
             ready.map_err(|e| failure::of_engine(py, e, Stage::Running))?;
         }
+        let places_were_given = places
+            .as_ref()
+            .is_some_and(|p| p.iter().any(Option::is_some));
         let outputs = places_for(py, runner.outputs(), places)?;
         if let Some((index, _)) = outputs.iter().enumerate().find(|(index, place)| {
             let others = inputs.iter().chain(&outputs[..*index]);
@@ -159,7 +162,15 @@ impl Session {
             })?;
         }
         listener.end()?;
-        let arrays: Vec<_> = outputs.into_iter().map(Array::into_any).collect();
+        let mut arrays: Vec<_> = outputs.into_iter().map(Array::into_any).collect();
+        for (index, array) in arrays.iter_mut().enumerate().filter(|_| !places_were_given) {
+            let actual = runner
+                .session()
+                .map(|s| (s.output_type(index), &s.outputs()[index].ty));
+            if let Some((actual, _)) = actual.filter(|(actual, most)| actual != most) {
+                *array = beginning(array, &actual.shape)?;
+            }
+        }
         match wanted {
             None => PyList::new(py, arrays),
             Some(indices) => PyList::new(py, indices.into_iter().map(|index| &arrays[index])),
@@ -273,6 +284,16 @@ fn places_for<'py>(
         None => Array::empty(py, info),
     })
     .collect()
+}
+
+/// An array's first elements, in another shape: of an output whose size is known only when the model runs.
+fn beginning<'py>(array: &Bound<'py, PyAny>, shape: &[usize]) -> PyResult<Bound<'py, PyAny>> {
+    let py = array.py();
+    let count: usize = shape.iter().product();
+    let flat = array.call_method1("reshape", (-1,))?;
+    let part = flat.get_item(PySlice::new(py, 0, count as isize, 1))?;
+    let part = part.call_method1("reshape", (PyTuple::new(py, shape)?,))?;
+    part.call_method0("copy")
 }
 
 fn shown<'py>(

@@ -9,7 +9,7 @@
 
 use crate::caller_work::CallerWork;
 use crate::pool::Pool;
-use neap_ir::Node;
+use neap_ir::{Node, Op, TensorType};
 use neap_kernels::simd::Isa;
 use neap_ops::{Choice, Context, OpError, PanelSlice, TensorMut, TensorRef};
 use std::any::Any;
@@ -27,6 +27,8 @@ pub struct Job<'a> {
     /// For a kernel that takes its panels prepared: where those of the slice are, or will be.
     pub prepared: Option<PreparedSlice<'a>>,
     pub workspace: &'a mut [u8],
+    /// Of an operator with late results, by output: becomes their actual types, before the job is reported.
+    pub actual: &'a mut [TensorType],
 }
 
 /// Panels in the form that a kernel takes.
@@ -142,6 +144,7 @@ fn execute(job: Job, par: &CallerWork, isa: Isa) -> Result<(), OpError> {
         mut panels,
         prepared,
         workspace,
+        actual,
     } = job;
     if let (Some(prepared), Some(stored)) = (prepared, &mut panels) {
         if !prepared.is_made {
@@ -163,6 +166,9 @@ fn execute(job: Job, par: &CallerWork, isa: Isa) -> Result<(), OpError> {
         isa,
         workspace,
     };
+    if let Op::Late(late) = &node.op {
+        return neap_ops::execute_late(late, inputs, outputs, actual, &mut context);
+    }
     neap_ops::execute_with(&node.op, choice, inputs, panels, outputs, &mut context)
 }
 

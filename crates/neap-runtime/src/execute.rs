@@ -12,13 +12,14 @@ use crate::RuntimeError;
 use crate::cancel::CancelToken;
 use crate::clock::Clock;
 use crate::device::{Device, Job, JobError, Meanwhile};
+use crate::late::LateTypes;
 use crate::load_lane::{LoadLane, address_in};
 use crate::prepared::Prepared;
 use crate::recorder::Recorder;
 use crate::resolve::{Location, Step, Tables};
 use crate::rows::{Gather, RowBatch};
 use crate::tensors::{InputTensor, OutputTensor};
-use neap_ir::Program;
+use neap_ir::{Program, TensorType};
 use neap_ops::{TensorMut, TensorRef};
 use neap_plan::Compute;
 use operands::{Memory, fill, literal, lost, recycle_muts, recycle_refs};
@@ -57,6 +58,7 @@ pub(crate) struct Executor {
     outputs: Vec<Option<TensorMut<'static>>>,
     batch: RowBatch,
     cancel: Option<CancelToken>,
+    late: LateTypes,
 }
 
 /// A compute that the device has.
@@ -102,6 +104,7 @@ impl Executor {
             },
             in_flight: VecDeque::with_capacity(most),
             reported: Vec::with_capacity(most),
+            late: LateTypes::of(&work.program),
             work,
             device,
             cancel: None,
@@ -120,6 +123,7 @@ impl Executor {
         }
         self.inputs.reserve_exact(work.tables.max_inputs);
         self.outputs.reserve_exact(work.tables.max_outputs);
+        self.late = LateTypes::of(&work.program);
         self.work = work;
     }
 
@@ -200,8 +204,8 @@ impl Executor {
     /// Waits until the compute may start.
     fn wait_for<C: Clock>(&mut self, index: usize, run: &mut Run<C>) -> Result<(), RuntimeError> {
         let turn = self.work.computes[index].turn;
-        if self.reads_rows(index) {
-            // The executor itself looks at the results of computes before.
+        if self.reads_rows(index) || self.is_late(index) {
+            // The executor itself looks at the results of computes before, or at their sizes.
             self.finish(run)?;
         }
         while self.in_flight.len() >= self.device.most_in_flight().max(1) {
@@ -245,7 +249,10 @@ impl Executor {
             self.gather_rows(index, run.lane, run.inputs, run.clock, run.recorder)?;
             return self.computed_here(flight, run);
         }
-        self.submit(index, run)?;
+        if self.is_late(index) {
+            return self.run_late(flight, run);
+        }
+        self.submit(index, run, &mut [])?;
         self.in_flight.push_back(flight);
         self.poll_device(false)?;
         if !self.reported.is_empty() && self.in_flight.len() == 1 {
@@ -257,6 +264,31 @@ impl Executor {
         }
         self.take_reported(run)?;
         run.proceed()
+    }
+
+    /// A compute whose results have sizes that the steps after it must know.
+    fn run_late<C: Clock>(&mut self, flight: Flight, run: &mut Run<C>) -> Result<(), RuntimeError> {
+        let step = self.work.computes[flight.index].step.index();
+        let mut actual = self.late.lend(step);
+        let submitted = self.submit(flight.index, run, &mut actual);
+        if submitted.is_ok() {
+            self.in_flight.push_back(flight);
+        }
+        // The types stay where they are until the device has written them.
+        let mut ended = submitted.and_then(|()| self.finish(run));
+        if ended.is_err() && !self.in_flight.is_empty() {
+            self.in_flight.clear();
+            if !self.device.drain() {
+                run.lane.give_up();
+                std::mem::forget(actual);
+                return ended;
+            }
+        }
+        self.late.give_back(step, actual);
+        if ended.is_ok() {
+            ended = run.proceed();
+        }
+        ended
     }
 
     /// This thread has computed it.
@@ -362,7 +394,13 @@ impl Executor {
         }
     }
 
-    fn submit<C: Clock>(&mut self, index: usize, run: &mut Run<C>) -> Result<(), RuntimeError> {
+    /// `actual` becomes the types of a late step's results.
+    fn submit<C: Clock>(
+        &mut self,
+        index: usize,
+        run: &mut Run<C>,
+        actual: &mut [TensorType],
+    ) -> Result<(), RuntimeError> {
         let compute = &self.work.computes[index];
         let step = self.work.step_of(index);
         let node = &self.work.program.graph.nodes[step.node.index()];
@@ -372,6 +410,7 @@ impl Executor {
             arena: &map,
             compute,
             inputs: run.inputs,
+            late: &self.late,
         };
         let (workspace_at, workspace_bytes) = step.workspace;
         let workspace_start = memory.at(workspace_at, workspace_bytes)?;
@@ -410,6 +449,7 @@ impl Executor {
                 panels,
                 prepared,
                 workspace,
+                actual,
             };
             // SAFETY: the job's memory lies in the arena, the caller's tensors or the program, which outlive the
             // run, and a run that fails drains the device. The plan is valid: nothing else uses the memory in that way
@@ -419,6 +459,16 @@ impl Executor {
         self.inputs = recycle_refs(refs);
         self.outputs = recycle_muts(muts);
         submitted.and(pumped)
+    }
+
+    fn is_late(&self, index: usize) -> bool {
+        self.late.has_step(self.work.computes[index].step.index())
+    }
+
+    /// The actual type of an output with late axes, since the last run.
+    pub(crate) fn actual_output(&self, index: usize) -> Option<&TensorType> {
+        let output = self.work.program.graph.outputs.get(index)?;
+        self.late.actual(*output)
     }
 
     /// Whether this thread computes it, reading rows of a table.
@@ -446,6 +496,7 @@ impl Executor {
             arena: &map,
             compute,
             inputs,
+            late: &self.late,
         };
         let indices = &self.work.tables.operands[step.inputs.start as usize];
         let output = &self.work.tables.operands[step.outputs.start as usize];
@@ -506,7 +557,11 @@ impl Executor {
                     return Err(lost(&self.work.program, value));
                 }
             };
-            output.bytes.copy_from_slice(from);
+            let len_bytes = match self.late.actual(value) {
+                Some(ty) => ty.len_bytes().min(from.len()),
+                None => from.len(),
+            };
+            output.bytes[..len_bytes].copy_from_slice(&from[..len_bytes]);
         }
         Ok(())
     }

@@ -30,6 +30,7 @@ mod error;
 mod execute;
 mod fit;
 mod incoming;
+mod late;
 mod load_lane;
 mod mapping;
 mod moves;

@@ -398,6 +398,12 @@ impl<C: Clock> Session<C> {
         self.run(&ordered, outputs)
     }
 
+    /// What an output is after a run: `None` where its type is the graph's. One with a size that is known late fills only
+    /// the beginning of the caller's memory.
+    pub fn actual_output(&self, index: usize) -> Option<&TensorType> {
+        self.executor.actual_output(index)
+    }
+
     /// Starts loads of the next run. An error is left to the run that needs them.
     fn prefetch(&mut self) {
         self.lane.prepare();

@@ -149,6 +149,7 @@ fn source_bound(
         binding: Binding {
             shapes,
             values: onnx.bindings,
+            size_bounds: onnx.size_bounds,
         },
     })
 }

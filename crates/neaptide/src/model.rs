@@ -25,6 +25,9 @@ pub struct OpenOptions {
     /// Values of the data at hand, by input name: bound where shapes depend on them, and only there. Which were
     /// bound is known from [`Model::bound`].
     pub value_hints: BTreeMap<String, Literal>,
+    /// The most that a size can be that is known only when the model runs, where nothing in the model says it: by the
+    /// name of the first output of the node that makes it.
+    pub size_bounds: BTreeMap<String, usize>,
     pub step_order: StepOrder,
     /// Only [`pack`] and [`pack_graph`] look at this: what is packed into a cache has the model's own results.
     pub weights: WeightFormats,
@@ -41,6 +44,7 @@ impl Default for OpenOptions {
             shape_hints: BTreeMap::new(),
             bindings: BTreeMap::new(),
             value_hints: BTreeMap::new(),
+            size_bounds: BTreeMap::new(),
             step_order: StepOrder::default(),
             weights: WeightFormats::default(),
             cache: Cache::default(),
@@ -188,6 +192,7 @@ impl Model {
             shapes: &options.shapes,
             hints: &options.shape_hints,
             values: &options.bindings,
+            size_bounds: &options.size_bounds,
         };
         let wanted = package
             .wanted(&asked, is_named)
@@ -274,6 +279,15 @@ impl Model {
 
     pub fn outputs(&self) -> Vec<TensorInfo> {
         infos(&self.program().graph, &self.program().graph.outputs)
+    }
+
+    /// Outputs with a size that is known only when the model runs: [`Model::outputs`] has the most that it can be, and
+    /// [`Session::output_type`](crate::Session::output_type) what it was.
+    pub fn late_outputs(&self) -> Vec<String> {
+        let graph = &self.program().graph;
+        let late = graph.late_values();
+        let outputs = graph.outputs.iter().filter(|id| late.contains_key(id));
+        outputs.map(|&id| graph.value(id).name.clone()).collect()
     }
 
     /// Inputs that were bound to a value when the model was opened or packed, and are none of
@@ -370,6 +384,7 @@ pub(crate) fn onnx_options(options: &OpenOptions) -> neap_onnx::OpenOptions {
     neap_onnx::OpenOptions {
         shapes: options.shapes.clone(),
         bindings: options.bindings.clone(),
+        size_bounds: options.size_bounds.clone(),
         ..Default::default()
     }
 }

@@ -78,6 +78,7 @@ impl Session {
             shapes,
             hints: &BTreeMap::new(),
             values: &BTreeMap::new(),
+            size_bounds: &BTreeMap::new(),
         };
         let wanted = self.standing.package.wanted(&asked, true)?;
         if wanted == self.standing.package.binding {

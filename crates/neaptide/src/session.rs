@@ -13,6 +13,7 @@ use crate::prepared::Prepared;
 use crate::rebind::{Recent, total_bytes};
 use crate::spill;
 use neap_compile::Programs;
+use neap_ir::TensorType;
 use neap_plan::Timeline;
 use neap_runtime::{CancelToken, Commons, InputTensor, OutputTensor};
 use neap_store::{PackedFile, ThrottledSource};
@@ -185,6 +186,13 @@ impl Session {
             Some(cancel) => self.inner.run_unless(cancel, &inputs, &mut outputs),
         };
         run.map_err(|e| self.packed.told(e))
+    }
+
+    /// An output's type after a run. Where the model gives a size only when it runs, [`Session::outputs`] has the most that
+    /// there can be, and this what there is: the output is the beginning of the caller's memory.
+    pub fn output_type(&self, index: usize) -> &TensorType {
+        let actual = self.inner.actual_output(index);
+        actual.unwrap_or(&self.outputs[index].ty)
     }
 
     /// Waits until all resident weights are in memory, which the first run after opening or after a change of

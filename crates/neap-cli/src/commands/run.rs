@@ -23,7 +23,7 @@ use crate::progress::note;
 use crate::report::{Kept, Latency, Report, median_ms, ms};
 use crate::{atomic, carried, interrupt, stdout, task};
 use clap::{ArgMatches, Args};
-use neaptide::{Budget, Model, OpenOptions, OwnProcess, RunOptions, memory};
+use neaptide::{Budget, Model, OpenOptions, OwnProcess, RunOptions, TensorInfo, memory};
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -89,7 +89,7 @@ pub struct RunArgs {
 }
 
 /// Options and groups of options that a task's file replaces, or that are for one model.
-const TASK_CONFLICTS: [&str; 13] = [
+const TASK_CONFLICTS: [&str; 14] = [
     "model",
     "memory_budget",
     "threads",
@@ -100,6 +100,7 @@ const TASK_CONFLICTS: [&str; 13] = [
     "output_dir",
     "shapes",
     "bindings",
+    "size_bounds",
     "trace_events",
     "ChangeArgs",
     "ImageOptions",
@@ -427,6 +428,16 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
         report.activations = Some(Kept::all(&mut session)?);
     }
     let recorded = session.timeline().filter(|_| traced.is_some()).cloned();
+    // Sizes that are known only now.
+    let infos: Vec<TensorInfo> = (infos.into_iter().enumerate())
+        .map(|(index, info)| TensorInfo {
+            name: info.name,
+            ty: session.output_type(index).clone(),
+        })
+        .collect();
+    for (info, output) in infos.iter().zip(&mut outputs) {
+        output.truncate(info.len_bytes());
+    }
     drop((session, given));
     drop(inputs);
 

@@ -8,6 +8,7 @@ mod bands;
 mod compute;
 mod einsum;
 mod gradient;
+mod late;
 mod movement;
 mod update;
 mod window;
@@ -154,6 +155,7 @@ fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
         Op::Dropout { ratio, .. } => update::dropout(*ratio, o),
         Op::Update(of) => update::update(*of, o),
         Op::Gradient(gradient) => gradient::infer(gradient, o),
+        Op::Late(of) => late::infer(of, o),
         Op::Attention(attrs) => one(attention::infer(attrs, o)?),
         Op::Concat { .. }
         | Op::Split { .. }

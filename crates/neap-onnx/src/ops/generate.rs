@@ -63,17 +63,20 @@ fn constant_of_shape(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let target = c.input(0)?;
     let target = c.known_i64(target, "its shape")?;
     let shape = tensor::shape(&target).map_err(|e| c.bad(e))?;
-    let value = match c.tensor("value")? {
-        Some(t) => {
-            let widen = c.builder.widen;
-            match tensor::load(&mut c.builder.files, t, widen)? {
-                (ty, Const::Inline(literal)) if ty.elements() == 1 => literal,
-                _ => return Err(c.bad("attribute 'value' must have one element")),
-            }
-        }
-        None => scalar(DType::F32, 0.0),
-    };
+    let value = fill_value(c)?;
     c.filled(value, &shape)
+}
+
+/// What `ConstantOfShape` fills with.
+pub(in crate::ops) fn fill_value(c: &mut Ctx) -> Result<Literal, OnnxError> {
+    let Some(t) = c.tensor("value")? else {
+        return Ok(scalar(DType::F32, 0.0));
+    };
+    let widen = c.builder.widen;
+    match tensor::load(&mut c.builder.files, t, widen)? {
+        (ty, Const::Inline(literal)) if ty.elements() == 1 => Ok(literal),
+        _ => Err(c.bad("attribute 'value' must have one element")),
+    }
 }
 
 fn shape(c: &mut Ctx) -> Result<ValueId, OnnxError> {

@@ -9,6 +9,7 @@ mod early;
 mod elementwise;
 mod generate;
 mod indexing;
+mod late;
 mod loss;
 mod movement;
 mod norm;
@@ -28,6 +29,9 @@ pub(crate) fn lower(c: &mut Ctx, domain: &str) -> Outputs {
     let op = c.node.op_type.as_str();
     if domain.is_empty() {
         early::modernise(c, op)?;
+        if let Some(outputs) = late::lower(c, op)? {
+            return Ok(outputs);
+        }
         for family in [
             elementwise::lower,
             movement::lower,

@@ -42,7 +42,7 @@ fn slice(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let mut ranges: Vec<SliceRange> = shape.iter().map(|&d| whole(d)).collect();
     for i in 0..count {
         let size = shape[axes[i]] as i64;
-        ranges[axes[i]] = range(starts[i], ends[i], steps[i], size)
+        ranges[axes[i]] = SliceRange::of(starts[i], ends[i], steps[i], size)
             .ok_or_else(|| c.bad("one of its steps is zero"))?;
     }
     c.emit(Op::Slice { ranges }, &[x])
@@ -54,36 +54,6 @@ fn whole(size: usize) -> SliceRange {
         step: 1,
         len: size,
     }
-}
-
-/// Python's slice: negative positions count from the end, those outside are clamped.
-fn range(start: i64, end: i64, step: i64, size: i64) -> Option<SliceRange> {
-    let from_front = |p: i64| if p < 0 { p.saturating_add(size) } else { p };
-    let (start, end) = (from_front(start), from_front(end));
-    let (start, len) = match step {
-        0 => return None,
-        1.. => {
-            let start = start.clamp(0, size);
-            let end = end.clamp(0, size);
-            (
-                start,
-                (end - start).max(0).div_euclid(step) + i64::from((end - start).max(0) % step != 0),
-            )
-        }
-        _ => {
-            let start = start.clamp(-1, size - 1);
-            let end = end.clamp(-1, size - 1);
-            let back = step.checked_neg().unwrap_or(i64::MAX);
-            let distance = (start - end).max(0);
-            (start, distance / back + i64::from(distance % back != 0))
-        }
-    };
-    Some(SliceRange {
-        start: start.max(0) as usize,
-        // A step longer than the axis takes one element, whatever it is exactly.
-        step: step.clamp(-(1 << 40), 1 << 40) as isize,
-        len: len as usize,
-    })
 }
 
 fn split(c: &mut Ctx) -> Outputs {
@@ -154,35 +124,4 @@ fn center_crop_pad(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let cropped = c.emit(Op::Slice { ranges }, &[x])?;
     let mode = PadMode::Constant;
     c.emit(Op::Pad { mode, pads }, &[cropped])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_are_pythons() {
-        // start, end, step, size -> first, length
-        for (start, end, step, size, first, len) in [
-            (0, 10, 1, 10, 0, 10),
-            (2, i64::MAX, 3, 10, 2, 3),
-            (-3, -1, 1, 10, 7, 2),
-            (5, 2, 1, 10, 5, 0),
-            (20, 30, 1, 10, 10, 0),
-            (-1, i64::MIN, -1, 10, 9, 10),
-            (9, 0, -4, 10, 9, 3),
-            (i64::MAX, -5, -1, 4, 3, 4),
-            (0, 1, i64::MAX, 4, 0, 1),
-            (3, i64::MIN, i64::MIN, 4, 3, 1),
-            (0, 0, -1, 0, 0, 0),
-        ] {
-            let r = range(start, end, step, size).expect("step is not zero");
-            assert_eq!(
-                (r.start, r.len),
-                (first, len),
-                "[{start}:{end}:{step}] of {size}"
-            );
-        }
-        assert!(range(0, 1, 0, 4).is_none());
-    }
 }

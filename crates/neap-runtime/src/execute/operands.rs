@@ -3,6 +3,7 @@
 use crate::RuntimeError;
 use crate::arena::ArenaMap;
 use crate::device::PreparedSlice;
+use crate::late::LateTypes;
 use crate::load_lane::address_in;
 use crate::prepared::Slot;
 use crate::resolve::{Location, Operand, Step, Tables};
@@ -17,6 +18,7 @@ pub(super) struct Memory<'a> {
     pub arena: &'a ArenaMap,
     pub compute: &'a Compute,
     pub inputs: &'a [InputTensor<'a>],
+    pub late: &'a LateTypes,
 }
 
 impl<'a> Memory<'a> {
@@ -96,10 +98,11 @@ pub(super) fn fill<'a>(
         } else {
             let value = graph.value(operand.value);
             let start = memory.read(operand)?;
-            // SAFETY: `read` gives memory of the value's size, and alignment was checked when the
+            let ty = memory.late.actual(operand.value).unwrap_or(&value.ty);
+            // SAFETY: `read` gives memory of the value's size, which is the most that a late one has, and alignment was checked when the
             // session opened (for the caller's memory, when the run began). The plan is valid: while
             // the step runs, only its own outputs may lie there, and only as its operator allows.
-            Some(unsafe { TensorRef::new(&value.ty, value.layout, start) })
+            Some(unsafe { TensorRef::new(ty, value.layout, start) })
         });
     }
     for operand in &tables.operands[step.outputs.start as usize..step.outputs.end as usize] {

@@ -41,6 +41,7 @@ pub(crate) fn bind(file: &PackedFile, wanted: &Binding, order: StepOrder) -> Res
     let options = neap_onnx::OpenOptions {
         shapes: wanted.shapes.clone(),
         bindings: wanted.values.clone(),
+        size_bounds: wanted.size_bounds.clone(),
         ..Default::default()
     };
     let model = Skeleton::from_extract(extract, Box::new(Pieces(kept.clone())));

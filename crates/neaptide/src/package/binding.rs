@@ -16,6 +16,8 @@ pub(crate) struct Binding {
     pub shapes: Shapes,
     /// Of the inputs that are constants.
     pub values: BTreeMap<String, Literal>,
+    /// Of sizes that are known only when running.
+    pub size_bounds: BTreeMap<String, usize>,
 }
 
 /// What a user says of a binding.
@@ -25,6 +27,8 @@ pub(crate) struct Asked<'a> {
     pub hints: &'a Shapes,
     /// Inputs that are constants.
     pub values: &'a BTreeMap<String, Literal>,
+    /// Of sizes that are known only when running.
+    pub size_bounds: &'a BTreeMap<String, usize>,
 }
 
 /// What an open model knows of its packed file. The rest is read again when the model is bound anew.
@@ -50,12 +54,14 @@ impl Package {
             let onnx = neap_onnx::OpenOptions {
                 shapes,
                 bindings: self.values(asked, keep_open),
+                size_bounds: self.size_bounds(asked, keep_open),
                 ..Default::default()
             };
             let shapes = skeleton.inputs.shapes(&onnx)?;
             Ok::<_, OnnxError>(Binding {
                 shapes,
                 values: onnx.bindings,
+                size_bounds: onnx.size_bounds,
             })
         };
         // Of what is known, the surest first; an input has its shape from the first that knows it.
@@ -81,6 +87,13 @@ impl Package {
             self.binding.values.clone()
         } else {
             asked.values.clone()
+        }
+    }
+
+    fn size_bounds(&self, asked: &Asked, keep_open: bool) -> BTreeMap<String, usize> {
+        match keep_open && asked.size_bounds.is_empty() {
+            true => self.binding.size_bounds.clone(),
+            false => asked.size_bounds.clone(),
         }
     }
 

@@ -1,0 +1,131 @@
+//! Late values: tensors with a size that is known only when running.
+//!
+//! A graph is static over *bounds*: the type of a late value is the largest that it can have, and memory is planned for
+//! that. Some of its axes are late: in a run they may be shorter. Every operator that reads or makes a late value is an
+//! [`Op::Late`]. No pass of the rewriter knows what such an operator computes, so none can rely on its sizes. When it
+//! runs, its operands have their actual shapes, and so has what it computes: elements lie row-major, one after another,
+//! at the beginning of the place that is planned for the bound.
+
+use crate::attributes::PadMode;
+use crate::{Op, TensorType};
+use serde::{Deserialize, Serialize};
+
+/// An operator over actual sizes, and the bounds of its results.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Late {
+    pub op: LateOp,
+    /// Of all its results.
+    pub bounds: Vec<Bound>,
+}
+
+/// The largest type that a result can have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bound {
+    pub ty: TensorType,
+    /// Of each axis, whether a run may give it fewer.
+    pub late: Vec<bool>,
+}
+
+/// What is computed. Operands that decide sizes are inputs here, unlike in other operators.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum LateOp {
+    /// An operator whose attributes hold no sizes.
+    Over(Op),
+
+    // --- sizes that the data decide ---
+    /// x → `[rank, count]` int64.
+    NonZero,
+    /// x, condition (bool, one axis). Without an axis, x is taken flat.
+    Compress { axis: Option<usize> },
+    /// x → distinct values, first places, inverse, counts (int64). Without an axis, x is taken flat.
+    Unique { axis: Option<usize>, sorted: bool },
+    /// boxes `[batch, n, 4]`, scores `[batch, classes, n]`, most per class (int64), least overlap, least score (f32);
+    /// the last three optional → `[count, 3]` int64.
+    NonMaxSuppression { center_point_box: bool },
+
+    // --- sizes as data ---
+    /// x → sizes of the axes `start..end`, int64.
+    Shape { start: usize, end: usize },
+    /// x → the number of its elements, int64.
+    Size,
+
+    // --- sizes that operands give ---
+    /// x, shape: one may be -1; 0 is the size of x there unless `allow_zero`.
+    Reshape { allow_zero: bool },
+    /// x → two axes, those before `axis` and the rest.
+    Flatten { axis: usize },
+    /// x → without these axes, which have one element.
+    Squeeze { axes: Vec<usize> },
+    /// x → with these axes (of the result) of one element.
+    Unsqueeze { axes: Vec<usize> },
+    /// x, shape; numpy broadcast of both.
+    Expand,
+    /// x, starts, ends, optional steps; one for each of `axes`.
+    Slice { axes: Vec<usize> },
+    /// start, limit, delta.
+    Range,
+    /// shape, value of one element → that value everywhere.
+    Fill,
+    /// x, repeats.
+    Tile,
+    /// x, pads (begins, then ends, of `axes`), optional fill value.
+    Pad { mode: PadMode, axes: Vec<usize> },
+    /// x, k.
+    TopK {
+        axis: usize,
+        largest: bool,
+        sorted: bool,
+    },
+    /// indices, depth, values.
+    OneHot { axis: usize },
+}
+
+impl Bound {
+    /// A result whose sizes are all known.
+    pub fn fixed(ty: TensorType) -> Bound {
+        let late = vec![false; ty.shape.len()];
+        Bound { ty, late }
+    }
+
+    pub fn is_late(&self) -> bool {
+        self.late.contains(&true)
+    }
+
+    /// Whether a run may give it this type.
+    pub fn admits(&self, ty: &TensorType) -> bool {
+        let axes = || self.ty.shape.iter().zip(&self.late).zip(&ty.shape);
+        ty.dtype == self.ty.dtype
+            && ty.shape.len() == self.ty.shape.len()
+            && axes().all(|((&most, &late), &size)| size == most || (late && size < most))
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.late.len() == self.ty.shape.len()
+    }
+}
+
+impl LateOp {
+    pub fn name(&self) -> &'static str {
+        match self {
+            LateOp::Over(op) => op.name(),
+            LateOp::NonZero => "NonZero",
+            LateOp::Compress { .. } => "Compress",
+            LateOp::Unique { .. } => "Unique",
+            LateOp::NonMaxSuppression { .. } => "NonMaxSuppression",
+            LateOp::Shape { .. } => "Shape",
+            LateOp::Size => "Size",
+            LateOp::Reshape { .. } => "Reshape",
+            LateOp::Flatten { .. } => "Flatten",
+            LateOp::Squeeze { .. } => "Squeeze",
+            LateOp::Unsqueeze { .. } => "Unsqueeze",
+            LateOp::Expand => "Expand",
+            LateOp::Slice { .. } => "Slice",
+            LateOp::Range => "Range",
+            LateOp::Fill => "ConstantOfShape",
+            LateOp::Tile => "Tile",
+            LateOp::Pad { .. } => "Pad",
+            LateOp::TopK { .. } => "TopK",
+            LateOp::OneHot { .. } => "OneHot",
+        }
+    }
+}

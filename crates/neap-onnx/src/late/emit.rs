@@ -1,0 +1,253 @@
+//! Appends operators over late sizes, with bounds for what they give.
+
+use super::{Axis, Symbol};
+use crate::builder::{At, Builder};
+use crate::error::OnnxError;
+use crate::tensor;
+use neap_ir::late::{Bound, Late, LateOp};
+use neap_ir::{DType, Literal, Node, Op, TensorType, ValueId, infer};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Sizes of symbols other than their bounds.
+type Sizes = BTreeMap<Symbol, usize>;
+
+impl Builder {
+    pub(crate) fn is_late(&self, value: ValueId) -> bool {
+        self.late.is_late(value)
+    }
+
+    /// The axes of a value.
+    pub(crate) fn axes(&self, value: ValueId) -> Vec<Axis> {
+        let shape = self.ty(value).shape.iter().enumerate();
+        shape
+            .map(|(axis, &most)| Axis {
+                most,
+                symbol: self.late.symbol(value, axis),
+            })
+            .collect()
+    }
+
+    /// Appends a late operator whose results have these types. Evaluates it at once where all operands are known.
+    pub(crate) fn emit_late(
+        &mut self,
+        at: At,
+        op: LateOp,
+        inputs: &[Option<ValueId>],
+        results: Vec<(DType, Vec<Axis>)>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<ValueId>>, OnnxError> {
+        let bounds: Vec<Bound> = results
+            .iter()
+            .map(|(dtype, axes)| Bound {
+                ty: TensorType {
+                    dtype: *dtype,
+                    shape: axes.iter().map(|a| a.most).collect(),
+                },
+                late: axes.iter().map(|a| a.symbol.is_some()).collect(),
+            })
+            .collect();
+        for bound in &bounds {
+            if bound.ty.shape.len() > tensor::MAX_RANK || tensor::is_huge(&bound.ty.shape) {
+                let shape = &bound.ty.shape;
+                return Err(at.bad(format!("its output {shape:?} may be impossibly large")));
+            }
+        }
+        let op = Op::Late(Box::new(Late { op, bounds }));
+        if let Some(known) = self.evaluated(&op, inputs, wanted)? {
+            return Ok(known);
+        }
+        let mut outputs = Vec::new();
+        for ((dtype, axes), &wanted) in results.into_iter().zip(wanted) {
+            let shape: Vec<usize> = axes.iter().map(|a| a.most).collect();
+            let output = wanted.then(|| self.graph.add_value("", TensorType::new(dtype, &shape)));
+            if let Some(output) = output {
+                self.graph.values[output.index()].name = format!("{}:{}", at.node, output.0);
+                if axes.iter().any(|a| a.symbol.is_some()) {
+                    let symbols = axes.iter().map(|a| a.symbol).collect();
+                    self.late.axes.insert(output, symbols);
+                }
+            }
+            outputs.push(output);
+        }
+        self.graph.nodes.push(Node {
+            name: at.node.to_string(),
+            op,
+            inputs: inputs.to_vec(),
+            outputs: outputs.clone(),
+            panels: None,
+        });
+        Ok(outputs)
+    }
+
+    fn evaluated(
+        &mut self,
+        op: &Op,
+        inputs: &[Option<ValueId>],
+        wanted: &[bool],
+    ) -> Result<Option<Vec<Option<ValueId>>>, OnnxError> {
+        let mut literals: Vec<Option<Literal>> = Vec::new();
+        for input in inputs {
+            literals.push(match input {
+                Some(value) => match self.known(*value)? {
+                    Some(literal) => Some(literal),
+                    None => return Ok(None),
+                },
+                None => None,
+            });
+        }
+        let operands: Vec<Option<&Literal>> = literals.iter().map(Option::as_ref).collect();
+        let Ok(values) = neap_ops::evaluate_wanted(op, &operands, wanted) else {
+            return Ok(None);
+        };
+        let values = values.into_iter();
+        Ok(Some(values.map(|v| v.map(|v| self.literal(v))).collect()))
+    }
+
+    /// Appends an ordinary operator that reads late values.
+    pub(crate) fn emit_over(
+        &mut self,
+        at: At,
+        op: Op,
+        inputs: &[Option<ValueId>],
+        wanted: &[bool],
+    ) -> Result<Vec<Option<ValueId>>, OnnxError> {
+        if !holds_no_sizes(&op, self, inputs) {
+            return Err(at.unsupported("a size that is known only when running"));
+        }
+        let results = self.bounds_over(at, &op, inputs, wanted.len())?;
+        self.emit_late(at, LateOp::Over(op), inputs, results, wanted)
+    }
+
+    /// Bounds of an operator's results: its types over the bounds of its operands. Axes that follow a symbol are found
+    /// by making the symbol larger.
+    fn bounds_over(
+        &mut self,
+        at: At,
+        op: &Op,
+        inputs: &[Option<ValueId>],
+        outputs: usize,
+    ) -> Result<Vec<(DType, Vec<Axis>)>, OnnxError> {
+        let infer = |sizes: &Sizes| {
+            let types: Vec<Option<TensorType>> = inputs
+                .iter()
+                .map(|v| v.map(|v| self.with_sizes(v, sizes)))
+                .collect();
+            infer::output_types(op, &types, outputs)
+        };
+        let symbols: BTreeSet<Symbol> = (inputs.iter().flatten())
+            .flat_map(|&v| self.axes(v))
+            .filter_map(|axis| axis.symbol)
+            .collect();
+        let most = |s: Symbol| self.late.most[s.0 as usize];
+        // A late axis beside one of a known size has that size, or none that fits.
+        let mut pinned = Sizes::new();
+        let base = match infer(&pinned) {
+            Ok(base) => base,
+            Err(error) => {
+                let shapes = inputs.iter().flatten().map(|&v| &self.ty(v).shape);
+                let sizes: BTreeSet<usize> = shapes.flatten().copied().collect();
+                let tries = symbols
+                    .iter()
+                    .flat_map(|&s| sizes.iter().map(move |&d| (s, d)));
+                let found = tries.filter(|&(s, d)| d < most(s)).find_map(|(s, d)| {
+                    let sizes = Sizes::from([(s, d)]);
+                    infer(&sizes).ok().map(|base| (sizes, base))
+                });
+                let (sizes, base) = found.ok_or_else(|| at.bad(error.reason))?;
+                pinned = sizes;
+                base
+            }
+        };
+        let mut axes: Vec<(DType, Vec<Vec<Symbol>>)> = (base.iter())
+            .map(|ty| (ty.dtype, vec![Vec::new(); ty.shape.len()]))
+            .collect();
+        let mut mixed = BTreeSet::new();
+        for &symbol in symbols.iter().filter(|s| !pinned.contains_key(s)) {
+            let mut sizes = pinned.clone();
+            sizes.insert(symbol, most(symbol) + 1);
+            let Ok(larger) = infer(&sizes) else {
+                mixed.insert(symbol);
+                continue;
+            };
+            for ((from, to), (_, axes)) in base.iter().zip(&larger).zip(&mut axes) {
+                let changed = from.shape.iter().zip(&to.shape).zip(axes);
+                for ((_, _), axis) in changed.filter(|((a, b), _)| a != b) {
+                    axis.push(symbol);
+                }
+            }
+        }
+        // Symbols that go together only, such as two lengths that must be equal.
+        let mut together = pinned.clone();
+        together.extend(mixed.iter().map(|&s| (s, most(s) + 1)));
+        let together = (!mixed.is_empty()).then(|| infer(&together).ok()).flatten();
+        let mut results = Vec::new();
+        for (index, (dtype, symbols)) in axes.into_iter().enumerate() {
+            let mut given = Vec::new();
+            for (axis, symbols) in symbols.into_iter().enumerate() {
+                let size = base[index].shape[axis];
+                let moves = |ty: &Vec<TensorType>| ty[index].shape[axis] != size;
+                given.push(match symbols[..] {
+                    [symbol] if size == self.late.most[symbol.0 as usize] => Axis {
+                        most: size,
+                        symbol: Some(symbol),
+                    },
+                    [] if !together.as_ref().is_some_and(moves) => Axis::known(size),
+                    _ => self.late.fresh(size),
+                });
+            }
+            results.push((dtype, given));
+        }
+        Ok(results)
+    }
+
+    fn with_sizes(&self, value: ValueId, sizes: &Sizes) -> TensorType {
+        let axes = self.axes(value).into_iter();
+        let size = |axis: Axis| {
+            let size = axis.symbol.and_then(|s| sizes.get(&s).copied());
+            size.unwrap_or(axis.most)
+        };
+        TensorType {
+            dtype: self.ty(value).dtype,
+            shape: axes.map(size).collect(),
+        }
+    }
+}
+
+/// Whether an operator means the same over other sizes of the late axes.
+fn holds_no_sizes(op: &Op, builder: &Builder, inputs: &[Option<ValueId>]) -> bool {
+    let axes = |v: &ValueId| builder.axes(*v).into_iter().enumerate();
+    let late = |from: usize| {
+        let mut all = inputs.iter().flatten().flat_map(axes);
+        all.any(|(axis, a)| axis >= from && a.symbol.is_some())
+    };
+    match op {
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Clip { .. }
+        | Op::Where
+        | Op::Cast { .. }
+        | Op::Quantize { .. }
+        | Op::Dequantize { .. }
+        | Op::MatMul
+        | Op::Gemm { .. }
+        | Op::Einsum { .. }
+        | Op::Reduce { .. }
+        | Op::ArgReduce { .. }
+        | Op::CumSum { .. }
+        | Op::Softmax { .. }
+        | Op::LayerNorm { .. }
+        | Op::RmsNorm { .. }
+        | Op::LpNorm { .. }
+        | Op::Concat { .. }
+        | Op::Transpose { .. }
+        | Op::Gather { .. }
+        | Op::GatherElements { .. }
+        | Op::GatherNd { .. }
+        | Op::ScatterElements { .. }
+        | Op::ScatterNd { .. }
+        | Op::Trilu { .. } => true,
+        // Over spatial axes their attributes are of the bound.
+        Op::Conv(..) | Op::BatchNorm { .. } | Op::GlobalPool(_) | Op::Pool { .. } => !late(1),
+        _ => false,
+    }
+}
