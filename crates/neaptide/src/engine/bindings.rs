@@ -188,6 +188,7 @@ impl Others {
             shapes,
             hints: &Shapes::new(),
             values: &BTreeMap::new(),
+            size_bounds: &BTreeMap::new(),
         };
         self.package.wanted(&asked, true)
     }

@@ -23,7 +23,7 @@ const MOST_SIZES: usize = 1024;
 const MOST_NUMBERS: usize = 8;
 
 /// Operators whose lowering looks at the number of axes and not at their sizes.
-const OVER_ANY_SIZE: [&str; 92] = [
+const OVER_ANY_SIZE: [&str; 90] = [
     "Abs",
     "Acos",
     "Acosh",
@@ -51,7 +51,6 @@ const OVER_ANY_SIZE: [&str; 92] = [
     "Cos",
     "Cosh",
     "CumSum",
-    "DequantizeLinear",
     "Div",
     "Einsum",
     "Elu",
@@ -89,7 +88,6 @@ const OVER_ANY_SIZE: [&str; 92] = [
     "Or",
     "PRelu",
     "Pow",
-    "QuantizeLinear",
     "Reciprocal",
     "ReduceL1",
     "ReduceL2",
