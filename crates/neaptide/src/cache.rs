@@ -12,10 +12,9 @@
 
 use crate::error::{Error, Result, packed_error};
 use crate::identity::{self, Content, Home, Origin, Provenance};
-use crate::lowering::CODE_VERSION;
 use crate::model::{Cache, Model, OpenOptions, Packed};
 use crate::pack::{self, Progress, WeightFormats};
-use crate::package::{Binding, SkeletonSource};
+use crate::package::{self, Binding, SkeletonSource};
 use crate::source_weights::SourceFiles;
 use neap_onnx::{Bound, OnnxError};
 use neap_store::{PackedFile, StoreError};
@@ -251,7 +250,7 @@ impl Lookup {
             Err(error @ StoreError::Memory { .. }) => return Err(error.into()),
             Err(error) => return Ok(self.again(packed_error(path, &error))),
         };
-        if file.toc().first_chunk() != Some(&CODE_VERSION.to_le_bytes()) {
+        if !package::is_of_this_build(file.toc()) {
             return Ok(None);
         }
         let Some(origin) = Origin::read(file.toc()) else {

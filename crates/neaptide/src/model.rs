@@ -147,6 +147,17 @@ impl Model {
         let (package, programs) = package::decode(file.toc(), file.data_range())
             .map_err(|reason| Error::BadInput(format!("{}: {reason}", packed.path.display())))?;
         file.drop_toc()?;
+        let mut remarks = Vec::new();
+        let programs = match programs {
+            Some(programs) => programs,
+            None => {
+                remarks.push(format!(
+                    "{}: packed by another version of neaptide, so its programs are made anew whenever it is opened: pack it again to avoid that",
+                    packed.path.display()
+                ));
+                package::bind(&file, &package.binding, package.order)?
+            }
+        };
         options.host.trim();
         Ok(Model {
             programs,
@@ -155,7 +166,7 @@ impl Model {
             file: Some(file),
             cache: options.cache.clone(),
             host: options.host.clone(),
-            remarks: Vec::new(),
+            remarks,
         })
     }
 

@@ -318,7 +318,7 @@ fn forged_skeletons_and_tables_do_no_harm() {
         for _ in 0..=below(2) {
             let (place, at) = match below(2) {
                 0 => {
-                    let at = 4 + below(shared);
+                    let at = 8 + below(shared);
                     (&mut toc, at)
                 }
                 _ => {

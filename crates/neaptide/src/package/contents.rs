@@ -1,14 +1,16 @@
 //! The table of contents of a packed file.
 //!
 //! ```text
-//!   version | weights | skeleton's place and inputs | programs of the first binding
+//!   versions | weights | skeleton's place and inputs | first binding | programs of it
 //! ```
+//! There are two versions: of the code that makes programs, and of that which makes the rest. Where only the first is
+//! another, programs are made anew.
 
 use super::binding::{Binding, Package};
 use super::skeleton::SkeletonAt;
 use super::weights::Weight;
 use crate::error::{Error, Result};
-use crate::lowering::CODE_VERSION;
+use crate::lowering::{CODE_VERSION, WEIGHTS_VERSION};
 use neap_compile::{Programs, StepOrder};
 use neap_ir::Program;
 use neap_ir::recipe::{Packed, PackedForm};
@@ -30,11 +32,16 @@ pub(crate) struct Cached {
     pub order: StepOrder,
 }
 
-/// As they are stored: the programs have no weights of their own.
+/// What a user asked for when the model was packed.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct First {
     binding: Binding,
     keeps_order: bool,
+}
+
+/// Programs as they are stored: without weights of their own.
+#[derive(Serialize, Deserialize)]
+struct Stored {
     /// The programs' weights, in their order.
     parts: Vec<Part>,
     plain: Program,
@@ -46,6 +53,19 @@ struct Stored {
 struct Part {
     weight: u32,
     piece: Option<(u64, u64)>,
+}
+
+/// Of programs, and of everything else.
+const VERSIONS: [u8; 8] = {
+    let (code, weights) = (CODE_VERSION.to_le_bytes(), WEIGHTS_VERSION.to_le_bytes());
+    [
+        code[0], code[1], code[2], code[3], weights[0], weights[1], weights[2], weights[3],
+    ]
+};
+
+/// Whether all of it was made by code like this build's.
+pub(crate) fn is_of_this_build(toc: &[u8]) -> bool {
+    toc.starts_with(&VERSIONS)
 }
 
 /// Encodes the table of contents.
@@ -62,15 +82,16 @@ pub(crate) fn encode(contents: &Contents, cached: &Cached) -> Result<Vec<u8>> {
         packed: Vec::new(),
         ..program.clone()
     };
-    let stored = Stored {
+    let first = First {
         binding: cached.binding.clone(),
         keeps_order: cached.order == StepOrder::Given,
+    };
+    let stored = Stored {
         parts,
         plain: bare(&programs.plain),
         banded: programs.banded.as_deref().map(bare),
     };
-    let toc = CODE_VERSION.to_le_bytes().to_vec();
-    postcard::to_extend(&(contents, stored), toc)
+    postcard::to_extend(&(contents, first, stored), VERSIONS.to_vec())
         .map_err(|e| Error::Defect(format!("cannot encode the table of contents: {e}")))
 }
 
@@ -86,28 +107,48 @@ pub(crate) fn decode_contents(
     Ok((contents, rest.to_vec()))
 }
 
-/// Reads and checks a table of contents whose weights lie in `data`.
+/// Reads and checks a table of contents whose weights lie in `data`. There are no programs where those stored were made
+/// by another build; [`super::bind`] makes them.
 ///
 /// # Errors
 /// A reason.
 pub(crate) fn decode(
     toc: &[u8],
     data: Range<u64>,
-) -> std::result::Result<(Package, Programs), String> {
+) -> std::result::Result<(Package, Option<Programs>), String> {
     let (contents, rest) = split(toc, &data)?;
-    let stored: Stored = postcard::from_bytes(rest).map_err(unreadable)?;
-    if !stored
-        .binding
-        .values
-        .values()
-        .all(neap_ir::Literal::is_whole)
-    {
+    let (first, rest) = postcard::take_from_bytes::<First>(rest).map_err(unreadable)?;
+    let mut values = first.binding.values.values();
+    if !values.all(neap_ir::Literal::is_whole) {
         return Err("an input's value has not as much data as its shape says".into());
     }
-    let weights = stored
-        .parts
-        .iter()
-        .map(|part| whole(part, &contents.weights));
+    let programs = match is_of_this_build(toc) {
+        true => Some(programs(rest, &contents.weights, data)?),
+        false if contents.skeleton.is_some() => None,
+        // A graph that was packed from memory is nowhere else.
+        false => return Err(OTHER_BUILD.into()),
+    };
+    let package = Package {
+        skeleton: contents.skeleton,
+        binding: first.binding,
+        order: match first.keeps_order {
+            true => StepOrder::Given,
+            false => StepOrder::LeastMemory,
+        },
+    };
+    Ok((package, programs))
+}
+
+const OTHER_BUILD: &str = "packed by another version of neaptide: pack it again";
+
+/// Reads and checks the programs.
+fn programs(
+    stored: &[u8],
+    table: &[Weight],
+    data: Range<u64>,
+) -> std::result::Result<Programs, String> {
+    let stored: Stored = postcard::from_bytes(stored).map_err(unreadable)?;
+    let weights = stored.parts.iter().map(|part| whole(part, table));
     let weights = weights.collect::<Option<Vec<Packed>>>();
     let weights = weights.ok_or("a program's weights are not in the table")?;
     let with_weights = |program: Program| Program {
@@ -115,16 +156,7 @@ pub(crate) fn decode(
         ..program
     };
     let banded = stored.banded.map(with_weights);
-    let programs = Programs::checked(with_weights(stored.plain), banded, data)?;
-    let package = Package {
-        skeleton: contents.skeleton,
-        binding: stored.binding,
-        order: match stored.keeps_order {
-            true => StepOrder::Given,
-            false => StepOrder::LeastMemory,
-        },
-    };
-    Ok((package, programs))
+    Programs::checked(with_weights(stored.plain), banded, data)
 }
 
 fn unreadable(e: postcard::Error) -> String {
@@ -135,11 +167,11 @@ fn split<'t>(
     toc: &'t [u8],
     data: &Range<u64>,
 ) -> std::result::Result<(Contents, &'t [u8]), String> {
-    let (version, rest) = toc
-        .split_first_chunk::<4>()
+    let (versions, rest) = toc
+        .split_first_chunk::<8>()
         .ok_or("the table of contents is empty")?;
-    if *version != CODE_VERSION.to_le_bytes() {
-        return Err("packed by another version of neaptide: pack it again".into());
+    if versions[4..] != VERSIONS[4..] {
+        return Err(OTHER_BUILD.into());
     }
     let (contents, rest) = postcard::take_from_bytes::<Contents>(rest).map_err(unreadable)?;
     let is_inside = |offset: u64, bytes: u64| {

@@ -18,6 +18,6 @@ mod weights;
 
 pub(crate) use bind::bind;
 pub(crate) use binding::{Asked, Binding, Package};
-pub(crate) use contents::{Cached, Contents, decode, encode};
+pub(crate) use contents::{Cached, Contents, decode, encode, is_of_this_build};
 pub(crate) use skeleton::{SkeletonSource, write_skeleton};
 pub(crate) use weights::{Table, Weight, uncovered};

@@ -44,7 +44,7 @@ fn open_and_run(path: &Path, bands: BandMode) -> Result<(), Error> {
 }
 
 struct Original {
-    version: [u8; 4],
+    versions: [u8; 8],
     table: Vec<u8>,
     data: Vec<u8>,
 }
@@ -53,11 +53,11 @@ impl Original {
     fn new(seed: u64) -> Original {
         let packed = Packed::new(RandomNet::new(seed).net.graph);
         let file = PackedFile::open(&packed.path).expect("opens");
-        let (version, table) = file.toc().split_first_chunk::<4>().expect("a version");
+        let (versions, table) = file.toc().split_first_chunk::<8>().expect("versions");
         let bytes = std::fs::read(&packed.path).expect("readable");
         let range = file.data_range();
         Original {
-            version: *version,
+            versions: *versions,
             table: table.to_vec(),
             data: bytes[range.start as usize..range.end as usize].to_vec(),
         }
@@ -68,7 +68,7 @@ impl Original {
         let mut writer = PackWriter::create(path).expect("created");
         writer.append(&self.data).expect("written");
         writer.align(BLOCK as u64).expect("written");
-        let toc = [&self.version[..], table].concat();
+        let toc = [&self.versions[..], table].concat();
         writer.finish(&toc).expect("written");
     }
 }

@@ -6,6 +6,7 @@ mod blocks;
 mod build;
 mod corruption;
 mod faults;
+mod files;
 mod formats;
 mod hostile_onnx;
 mod hostile_programs;

@@ -219,7 +219,7 @@ fn change_programs(
     change: impl FnOnce(Program, Option<Program>) -> (Program, Option<Program>),
 ) {
     let file = PackedFile::open(from).expect("opens");
-    let (version, table) = file.toc().split_first_chunk::<4>().expect("a version");
+    let (versions, table) = file.toc().split_first_chunk::<8>().expect("versions");
     let mut toc = Toc::read(table);
     let banded = toc.banded.take().map(|banded| Program {
         packed: toc.plain.packed.clone(),
@@ -232,7 +232,7 @@ fn change_programs(
     let weights = &data[range.start as usize..range.end as usize];
     writer.append(weights).expect("written");
     writer.align(BLOCK as u64).expect("written");
-    let toc = [&version[..], &toc.encode()].concat();
+    let toc = [&versions[..], &toc.encode()].concat();
     writer.finish(&toc).expect("written");
 }
 

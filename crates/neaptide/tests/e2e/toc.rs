@@ -6,7 +6,7 @@ use neap_onnx::Inputs;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Fields in the order of the file, after its version.
+/// Fields in the order of the file, after its versions.
 #[derive(Serialize, Deserialize)]
 pub struct Toc {
     pub weights: Vec<Weight>,
@@ -40,7 +40,7 @@ pub struct Part {
 }
 
 impl Toc {
-    /// Of the bytes after the version; the plain program gets its weights.
+    /// Of the bytes after the versions; the plain program gets its weights.
     pub fn read(table: &[u8]) -> Toc {
         let mut toc: Toc = postcard::from_bytes(table).expect("the table is readable");
         let weights = toc.parts.iter().map(|part| {
