@@ -1,7 +1,9 @@
 //! The engine in a program with other work: what is the program's stays as it is, and budgets can be the engine's own.
 
-use neap_ir::op::{Activation, Op, Unary, Window};
-use neap_ir::{DType, Graph, Literal, Node, TensorType, ValueId, infer};
+mod graphs;
+
+use graphs::Layers;
+use neap_ir::Graph;
 use neaptide::{Budget, Error, Model, OpenOptions, RunOptions, Scope, Session, memory};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
@@ -37,44 +39,13 @@ fn live_bytes() -> u64 {
 
 /// Convolutions: 30 MB of weights.
 fn graph() -> Graph {
-    let mut graph = Graph::default();
-    let x = graph.add_value("x", TensorType::new(DType::F32, &[1, 16, 10, 10]));
-    graph.inputs.push(x);
-    let window = Window {
-        kernel: vec![3, 3],
-        strides: vec![1, 1],
-        dilations: vec![1, 1],
-        pads_begin: vec![1, 1],
-        pads_end: vec![1, 1],
-    };
-    let mut y = x;
-    for (layer, pair) in [16, 272, 512, 480, 512, 368, 16].windows(2).enumerate() {
-        let (c_in, c_out) = (pair[0], pair[1]);
-        let data: Vec<f32> = (0..c_out * c_in * 9)
-            .map(|i| ((i * 7 + layer) % 13) as f32 * 1e-3 - 5e-3)
-            .collect();
-        let w = Literal::from_f32(&[c_out, c_in, 3, 3], &data);
-        let w = graph.add_literal(format!("w{layer}"), w);
-        y = add(&mut graph, Op::Conv(window.clone(), 1), &[y, w]);
-        let relu = Op::Unary(Unary::Activation(Activation::Relu));
-        y = add(&mut graph, relu, &[y]);
-    }
-    graph.outputs.push(y);
-    graph
-}
-
-fn add(graph: &mut Graph, op: Op, inputs: &[ValueId]) -> ValueId {
-    let types: Vec<_> = inputs.iter().map(|&v| Some(graph.ty(v).clone())).collect();
-    let ty = infer::output_types(&op, &types, 1).expect("fits").remove(0);
-    let output = graph.add_value(format!("v{}", graph.values.len()), ty);
-    graph.nodes.push(Node {
-        name: format!("node {}", graph.nodes.len()),
-        op,
-        inputs: inputs.iter().copied().map(Some).collect(),
-        outputs: vec![Some(output)],
-        panels: None,
-    });
-    output
+    graphs::conv_chain(&Layers {
+        channels: vec![16, 272, 512, 480, 512, 368, 16],
+        side: 10,
+        seed: 0,
+        gain: 1e-3,
+        last: None,
+    })
 }
 
 /// Anonymous pages of the process and all its page tables.

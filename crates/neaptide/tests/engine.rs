@@ -51,11 +51,15 @@ impl Example {
             channels: vec![16, 96, 128, 112, 64, 16],
             side: 12,
             seed,
+            gain: 1e-2,
+            last: None,
         });
         let other = Layers {
             channels: vec![16, 48, 160, 32],
             side: 20,
             seed: 9,
+            gain: 1e-2,
+            last: None,
         };
         let layers = twins.chain([other]);
         let named = layers.zip(["a", "b", "c", "d"]);

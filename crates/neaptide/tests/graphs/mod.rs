@@ -11,6 +11,10 @@ pub struct Layers {
     pub side: usize,
     /// Decides the weights.
     pub seed: usize,
+    /// Weights are small whole numbers times this.
+    pub gain: f32,
+    /// After the last layer.
+    pub last: Option<Unary>,
 }
 
 /// One image to one image.
@@ -30,13 +34,16 @@ pub fn conv_chain(layers: &Layers) -> Graph {
     for (layer, pair) in layers.channels.windows(2).enumerate() {
         let (c_in, c_out) = (pair[0], pair[1]);
         let data: Vec<f32> = (0..c_out * c_in * 9)
-            .map(|i| ((i * 7 + layer + layers.seed * 5) % 13) as f32 * 1e-2 - 5e-2)
+            .map(|i| (((i * 7 + layer + layers.seed * 5) % 13) as f32 - 5.0) * layers.gain)
             .collect();
         let w = Literal::from_f32(&[c_out, c_in, 3, 3], &data);
         let w = graph.add_literal(format!("w{layer}"), w);
         y = add(&mut graph, Op::Conv(window.clone(), 1), &[y, w]);
         let relu = Op::Unary(Unary::Activation(Activation::Relu));
         y = add(&mut graph, relu, &[y]);
+    }
+    if let Some(last) = layers.last {
+        y = add(&mut graph, Op::Unary(last), &[y]);
     }
     graph.outputs.push(y);
     graph
