@@ -2,6 +2,7 @@
 
 use neap_plan::StepRange;
 use neap_planner::layout::{Block, Effort, Request, Solved, check, csv, lower_bound_bytes, solve};
+use neap_testing::cases;
 use proptest::prelude::*;
 use std::path::PathBuf;
 
@@ -55,7 +56,7 @@ fn blocks(largest: u64, most_align: u32, count: usize) -> impl Strategy<Value = 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(cases(150)))]
 
     #[test]
     fn the_optimum_is_that_of_brute_force(blocks in blocks(5, 0, 7)) {

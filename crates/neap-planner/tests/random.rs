@@ -5,6 +5,7 @@ mod shapes;
 use neap_plan::{Verdict, Workload, validate};
 use neap_planner::{PlanError, PlanOptions, Planned, Planner, Strategy};
 use neap_sim::{CostProfile, predict};
+use neap_testing::cases;
 use proptest::prelude::*;
 use proptest::strategy::Strategy as _;
 use shapes::random::workload;
@@ -36,7 +37,7 @@ fn costs() -> impl proptest::strategy::Strategy<Value = CostProfile> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 250, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(250), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_strategy_is_valid_at_every_budget(w in workload(24), costs in costs(), share in 0u64..=110) {
