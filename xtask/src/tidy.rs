@@ -26,6 +26,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-studies", 3),
     ("neaptide", 4),
     ("neap-serve", 5),
+    ("neap-train", 5),
     ("neap-cli", 6),
     ("neap-py", 6),
     ("xtask", 7),

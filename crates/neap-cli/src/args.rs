@@ -243,7 +243,7 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 }
 
 /// `x=1x3x224x224`; `,` is as good as `x` between numbers, and `x=scalar` has no dimensions.
-fn parse_shape(text: &str) -> Result<(String, Vec<usize>), String> {
+pub fn parse_shape(text: &str) -> Result<(String, Vec<usize>), String> {
     let (name, dims) = text
         .rsplit_once('=')
         .filter(|(name, _)| !name.is_empty())

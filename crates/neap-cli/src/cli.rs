@@ -17,6 +17,7 @@ Examples:
   neap run --task drive.toml --enforce             several models at once, one total of memory
   neap serve models --memory-budget 256MiB --enforce
   neap admit tasks.toml -o gantt.svg               do models with periods meet their deadlines?
+  neap train m.onnx --data DIR --epochs 5 --memory-budget 300MiB -o trained.onnx
   neap plan m.onnx --memory-budget 25% -o plan.html
   neap bench m.onnx --memory-budget none,64MiB,25% -o md
   neap inspect m.onnx
@@ -45,6 +46,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a model, within a memory budget if one is given
     Run(Box<commands::run::RunArgs>),
+    /// Train a model on data, within a memory budget if one is given
+    Train(Box<commands::train::TrainArgs>),
     /// Serve a folder of models over the network, within one memory budget
     Serve(Box<commands::serve::ServeArgs>),
     /// Pack a model into a .neap file, from which weights are streamed
@@ -89,6 +92,7 @@ pub fn dispatch() -> Outcome {
 fn obey(cli: Cli, given: &ArgMatches) -> Outcome {
     match cli.command {
         Command::Run(args) => commands::run::run(&args, given, cli.quiet),
+        Command::Train(args) => commands::train::run(&args, cli.quiet),
         Command::Serve(args) => commands::serve::run(&args, cli.quiet),
         Command::Pack(args) => commands::pack::run(&args, cli.quiet),
         Command::Plan(args) => commands::plan::run(&args, cli.quiet),

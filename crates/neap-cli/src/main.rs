@@ -20,6 +20,7 @@ mod report;
 mod startup;
 mod stdout;
 mod task;
+mod training;
 
 use std::process::ExitCode;
 

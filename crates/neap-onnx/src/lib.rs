@@ -32,6 +32,7 @@ mod open_file;
 mod ops;
 mod order;
 mod proto;
+mod replace;
 mod signature;
 mod skeleton;
 mod source;
@@ -43,6 +44,7 @@ pub use error::OnnxError;
 pub use extract::{Elsewhere, Extract, KeptFile, merged};
 pub use inputs::Inputs;
 pub use open_file::OpenFile;
+pub use replace::{Initializer, ReplaceError, Replaceable};
 pub use signature::{
     About, Declared, DeclaredDim, Signature, declared_inputs, signature, type_text,
 };

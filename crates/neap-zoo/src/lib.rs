@@ -290,6 +290,20 @@ static ENTRIES: &[ZooEntry] = &[
         |g| nets::nasnet::nasnet_a(g, 7),
         "NASNet-A large with 3 x 7 normal cells, image classifier found by search"
     ),
+    entry!(
+        "mlp_28",
+        101_770,
+        "input" & [1, 1, 28, 28],
+        nets::small::mlp,
+        "One hidden layer for pictures of 28 x 28, to be trained"
+    ),
+    entry!(
+        "cnn_28",
+        421_642,
+        "input" & [1, 1, 28, 28],
+        nets::small::cnn,
+        "Two convolutions for pictures of 28 x 28, to be trained"
+    ),
     entry!(shapes "inception_v4_w4", 663_661_672, "input" & [1, 3, 299, 299], |g| nets::inception_v4::inception_v4(g, 4),
         "Inception v4, four times as wide"),
     entry!(shapes "nasnet_a_large_r25", 340_480_654, "input" & [1, 3, 331, 331], |g| nets::nasnet::nasnet_a(g, 25),

@@ -9,6 +9,7 @@ pub mod plan;
 pub mod profile;
 pub mod run;
 pub mod serve;
+pub mod train;
 pub mod zoo;
 
 use crate::failure::Outcome;

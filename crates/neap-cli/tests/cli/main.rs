@@ -20,3 +20,4 @@ mod signals;
 mod spilling;
 mod support;
 mod tasks;
+mod training;

@@ -8,6 +8,7 @@ pub(crate) mod mobilenet;
 pub(crate) mod nasnet;
 pub(crate) mod recurrent;
 pub(crate) mod resnet;
+pub(crate) mod small;
 pub(crate) mod squeezenet;
 pub(crate) mod transformer;
 pub(crate) mod vgg;

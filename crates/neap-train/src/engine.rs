@@ -1,0 +1,106 @@
+//! The model at work: a trainer for steps, and a session for validation, each with all of the memory.
+
+use crate::error::{Result, TrainError, bad};
+use crate::recipe::Recipe;
+use neaptide::{
+    Budget, Cache, Host, Model, OpenOptions, RunOptions, Session, TrainOptions, TrainState, Trainer,
+};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How a recipe's model works.
+#[derive(Clone)]
+pub struct Engine {
+    pub recipe: Recipe,
+    pub budget: Budget,
+    pub threads: usize,
+    /// The process around, for a budget of all of it.
+    pub host: Arc<dyn Host>,
+    /// Of dropouts.
+    pub seed: u64,
+    /// What else takes memory meanwhile: batches and decoding.
+    pub reserve_bytes: u64,
+    /// Where parameters and activations go that are not in memory.
+    pub folder: PathBuf,
+}
+
+impl Engine {
+    /// With the model's own parameters, and moments of zero.
+    ///
+    /// # Errors
+    /// The model cannot be trained, or not within the budget.
+    pub fn trainer(&self) -> Result<Trainer> {
+        let recipe = &self.recipe;
+        let options = TrainOptions {
+            loss: recipe.loss,
+            batch_norm: recipe.batch_norm,
+            clip: recipe.clip,
+            keep_result: true,
+            seed: self.seed,
+            budget: self.budget,
+            threads: self.threads,
+            reserve_bytes: self.reserve_bytes,
+            state_dir: Some(self.folder.clone()),
+            ..TrainOptions::default()
+        };
+        let update_of = |name: &str, _: &neaptide::TensorType| recipe.trained.get(name).copied();
+        Ok(Trainer::open(
+            &recipe.model,
+            &self.open(),
+            &options,
+            &update_of,
+        )?)
+    }
+
+    /// A session of the recipe's model with other weights, of the file `model`. Its results have the same bits under every
+    /// budget.
+    ///
+    /// # Errors
+    /// It cannot be opened, or not within the budget.
+    pub fn session(&self, model: &Path) -> Result<Session> {
+        let open = OpenOptions {
+            cache: Cache::Folder(self.folder.clone()),
+            ..self.open()
+        };
+        let model = Model::open(model, &open, &mut |_| {})?;
+        let options = RunOptions {
+            budget: self.budget,
+            threads: self.threads,
+            exact: true,
+            reserve_bytes: self.reserve_bytes,
+            spill_dir: Some(self.folder.clone()),
+            ..RunOptions::default()
+        };
+        let plan = model.plan(&options)?;
+        Ok(model.into_session(plan, &options)?)
+    }
+
+    fn open(&self) -> OpenOptions {
+        OpenOptions {
+            shapes: self.recipe.shapes.clone(),
+            host: self.host.clone(),
+            ..OpenOptions::default()
+        }
+    }
+}
+
+/// All of a state's bytes.
+///
+/// # Errors
+/// As [`Trainer::read`].
+pub fn bytes_of(trainer: &mut Trainer, state: usize) -> Result<Vec<u8>> {
+    let info: &TrainState = &trainer.states()[state];
+    let mut bytes = Vec::with_capacity(info.ty.len_bytes());
+    trainer.read(state, &mut |piece| bytes.extend_from_slice(piece))?;
+    Ok(bytes)
+}
+
+impl From<neaptide::Error> for TrainError {
+    fn from(error: neaptide::Error) -> TrainError {
+        match error {
+            neaptide::Error::Infeasible { .. } => TrainError::Infeasible(error.to_string()),
+            neaptide::Error::Defect(text) => TrainError::Defect(text),
+            error => bad(error),
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Trains models on data: from files of samples to a file of trained weights, epoch by epoch.
+//!
+//! ```text
+//! data       IDX, npz, tokens, folders of pictures, drawn digits ─► batches, on a thread of its own
+//! recipe     a model file ─► what is trained, by what, against which loss
+//! engine     a trainer within the budget, or a session to validate with; never both at once
+//! run        the loop: order, steps, checkpoints, validation, early end ─► log, page
+//! export     the model with trained weights as ONNX; the weights as safetensors
+//! ```
+//! Every choice at random is a function of the seed, the epoch and the sample, so a training that was killed and taken up from its
+//! checkpoint has the bits of one that was not.
+
+#![forbid(unsafe_code)]
+
+mod checkpoint;
+mod data;
+mod engine;
+mod error;
+mod export;
+mod history;
+mod log;
+mod metrics;
+mod options;
+mod page;
+mod random;
+mod recipe;
+mod run;
+mod tensors;
+mod watch;
+mod whole;
+
+pub use data::{
+    Augment, Augmentation, Batch, DataOptions, DataSet, Normalisation, SampleType, Samples,
+    are_tokens, digits, memory_bytes, open as open_data,
+};
+pub use engine::Engine;
+pub use error::{Result, TrainError};
+pub use history::{Epoch, History, Point};
+pub use options::{RateDecay, TrainOptions};
+pub use recipe::{LossKind, ModelOptions, Recipe};
+pub use run::{Summary, train};
+pub use watch::{Event, StepFigures, Watch};

@@ -1,0 +1,6 @@
+//! Trainings from data to files, with the interpreter.
+
+mod data;
+mod ends;
+mod resuming;
+mod support;
