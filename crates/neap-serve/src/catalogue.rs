@@ -139,12 +139,13 @@ impl Catalogue {
 }
 
 impl State {
-    fn told(&self) -> &'static str {
+    fn told(&self) -> String {
         match self {
-            State::Loading => "being loaded",
-            State::Ready(_) => "ready",
-            State::Unloading => "being unloaded",
-            State::Unloaded(_) => "not loaded",
+            State::Loading => "being loaded".into(),
+            State::Ready(_) => "ready".into(),
+            State::Unloading => "being unloaded".into(),
+            State::Unloaded(reason) if reason.is_empty() => "not loaded".into(),
+            State::Unloaded(reason) => format!("not loaded: {reason}"),
         }
     }
 }

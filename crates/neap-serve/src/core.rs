@@ -8,7 +8,7 @@
 
 use crate::buffer::Tensor;
 use crate::catalogue::{Catalogue, Served, State, shown, unknown};
-use crate::executor::{Done, Executor, Job};
+use crate::executor::{Candidate, Done, Executor, Job};
 use crate::fleet::Opening;
 use crate::metrics::Metrics;
 use crate::options::{Limits, Options};
@@ -16,6 +16,8 @@ use crate::pool::{Held, Pool};
 use crate::queue::{Batching, Waiting};
 use crate::refusal::{Refusal, Why};
 use crate::repository::{Entry, Repository};
+use crate::token::Token;
+use axum::http::HeaderMap;
 use neaptide::TensorInfo;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,9 +37,13 @@ pub struct Core {
     pub repository: Repository,
     pub opening: Opening,
     pub metrics: Metrics,
+    /// Whoever does not show it is refused.
+    token: Option<Token>,
     /// One model is loaded or unloaded at a time.
     changing: tokio::sync::Mutex<()>,
     is_ending: AtomicBool,
+    /// The models of the folder are loaded.
+    is_begun: AtomicBool,
 }
 
 /// A tensor as a client sent it.
@@ -87,9 +93,19 @@ impl Core {
             repository,
             opening,
             metrics: Metrics::default(),
+            token: options.token.clone(),
             changing: tokio::sync::Mutex::new(()),
             is_ending: AtomicBool::new(false),
+            is_begun: AtomicBool::new(false),
         }
+    }
+
+    /// # Errors
+    /// [`Why::Unknown`] for a request that does not show the token, where there is one.
+    pub fn check_token(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        self.token
+            .as_ref()
+            .map_or(Ok(()), |token| token.check(headers))
     }
 
     /// What the kernel charges now.
@@ -162,6 +178,7 @@ impl Core {
     ) -> Result<Done, Refusal> {
         let arrived = Instant::now();
         let (inputs, rows) = arranged(model, given)?;
+        let released = self.executor.release(&model.name, arrived)?;
         let input_bytes: u64 = inputs.iter().map(|t| t.bytes().len() as u64).sum();
         let output_bytes: u64 = model.outputs.iter().map(|t| t.len_bytes() as u64).sum();
         // Inputs are copied where several run together.
@@ -173,13 +190,18 @@ impl Core {
         self.hold_more(&mut held, output_bytes * rows as u64 + copied_bytes)?;
         let (reply, answer) = oneshot::channel();
         let interest = Interest::default();
+        let due_ns = match (released, model.settings.deadline) {
+            (Some(released), _) => released.due_ns,
+            (None, Some(after)) => self.executor.time_ns(arrived + after),
+            (None, None) => u64::MAX,
+        };
         self.executor.submit(Waiting {
             key: model.name.clone(),
             rows,
             batching: batching(model),
             arrived_ns: self.executor.time_ns(arrived),
-            due_ns: (model.settings.deadline)
-                .map_or(u64::MAX, |after| self.executor.time_ns(arrived + after)),
+            due_ns,
+            released_ns: released.map(|released| released.at_ns),
             job: Job {
                 model: model.name.clone(),
                 inputs,
@@ -198,8 +220,9 @@ impl Core {
                 let done = done?;
                 let latency = arrived.elapsed();
                 self.metrics.answered(&model.name, &done, rows, latency);
-                if let Some(deadline) = model.settings.deadline {
-                    self.metrics.deadline(&model.name, latency <= deadline);
+                if model.settings.deadline.is_some() {
+                    let is_met = self.executor.time_ns(Instant::now()) <= due_ns;
+                    self.metrics.deadline(&model.name, is_met);
                 }
                 Ok(done)
             }
@@ -296,8 +319,51 @@ impl Core {
             self.executor.remove(name).await?;
         }
         self.executor.add(name, opened).await?;
+        if self.is_begun.load(Relaxed) {
+            let candidates = self.candidates(&served);
+            let refused = self.executor.promise(candidates).await;
+            self.let_go(&refused, name);
+            if let Some((_, reason)) = refused.into_iter().find(|(other, _)| other == name) {
+                return Err(neaptide::Error::BadInput(reason));
+            }
+        }
         self.catalogue.set(name, State::Ready(Arc::new(served)));
         Ok(())
+    }
+
+    /// Every model of the folder is loaded: makes their promises, and from now on those of others as they are loaded. Says
+    /// which models are not served, and why.
+    pub async fn begin(&self) -> Vec<(String, String)> {
+        self.is_begun.store(true, Relaxed);
+        let models = self.catalogue.all().into_values();
+        let ready = models.filter_map(|state| match state {
+            State::Ready(served) => Some(candidate(&served)),
+            _ => None,
+        });
+        let refused = self.executor.promise(ready.collect()).await;
+        self.let_go(&refused, "");
+        refused
+    }
+
+    /// A model that is new, and those without a promise, whose share of memory is another one now.
+    fn candidates(&self, new: &Served) -> Vec<Candidate> {
+        let mut all = vec![candidate(new)];
+        for state in self.catalogue.all().into_values() {
+            if let State::Ready(served) = state
+                && !self.executor.is_promised(&served.name)
+                && served.name != new.name
+            {
+                all.push(candidate(&served));
+            }
+        }
+        all
+    }
+
+    /// Models that are not there any more; the state of the `new` one is told elsewhere.
+    fn let_go(&self, refused: &[(String, String)], new: &str) {
+        for (name, reason) in refused.iter().filter(|(name, _)| name != new) {
+            self.catalogue.set(name, State::Unloaded(reason.clone()));
+        }
     }
 
     /// A model whose every request would be refused is a mistake.
@@ -385,6 +451,17 @@ impl Core {
             }
         });
         Ok(listed.collect())
+    }
+}
+
+fn candidate(model: &Served) -> Candidate {
+    Candidate {
+        name: model.name.to_string(),
+        promise: model.settings.promise(),
+        urgency: model.settings.urgency,
+        inputs: model.inputs.clone(),
+        outputs: model.outputs.clone(),
+        most_rows: model.most_rows(),
     }
 }
 

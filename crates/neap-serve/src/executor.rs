@@ -4,14 +4,18 @@
 //!   requests ─► queue ─► executor ─► answers, each through a channel of its own
 //!   load, unload ─► the engine, on a thread of their own
 //! ```
-//! A run that nobody waits for any more ends at the boundary of a compute.
+//! A run that nobody waits for any more ends at the boundary of a compute. So does one without a promise when a
+//! request comes whose deadline is promised, unless there is time for both ([`crate::admission`]); it runs again.
 
+use crate::admission::{Admission, Measured, Promise, Released, Told};
 use crate::buffer::{Buffer, Tensor};
 use crate::fleet::{Asked, Fleet, Opened, with_rows};
-use crate::pool::Held;
+use crate::measuring::Subject;
+use crate::pool::{Held, Pool};
 use crate::queue::{Next, Queue, Waiting};
 use crate::refusal::{Refusal, Why};
 use neaptide::{CancelToken, EngineLedger, TensorInfo};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -65,6 +69,25 @@ struct Shared {
     run_ns: AtomicU64,
     /// Nobody waits for anything any more.
     is_cut_off: Arc<AtomicBool>,
+    admission: Admission,
+    /// For how long runs without a promise may keep others waiting; `u64::MAX` when nothing is promised.
+    room_ns: AtomicU64,
+    /// When the next promised request that waits is to run.
+    promised_ns: Arc<AtomicU64>,
+    /// Runs that made way for a promised request.
+    made_way: AtomicU64,
+    /// For what is measured.
+    pool: Arc<Pool>,
+}
+
+/// A model that is loaded, and may be promised its deadlines.
+pub struct Candidate {
+    pub name: String,
+    pub promise: Option<Promise>,
+    pub urgency: f64,
+    pub inputs: Arc<[TensorInfo]>,
+    pub outputs: Arc<[TensorInfo]>,
+    pub most_rows: usize,
 }
 
 /// The thread, and the way to it.
@@ -76,7 +99,12 @@ pub struct Executor {
 impl Executor {
     /// # Errors
     /// When no thread can be started.
-    pub fn start(fleet: Fleet, capacity: usize) -> std::io::Result<Executor> {
+    pub fn start(
+        fleet: Fleet,
+        capacity: usize,
+        margin: f64,
+        pool: Arc<Pool>,
+    ) -> std::io::Result<Executor> {
         let shared = Arc::new(Shared {
             fleet,
             state: Mutex::new((State::default(), Queue::new(capacity))),
@@ -84,6 +112,11 @@ impl Executor {
             began: Instant::now(),
             run_ns: AtomicU64::new(0),
             is_cut_off: Arc::default(),
+            admission: Admission::new(margin),
+            room_ns: AtomicU64::new(u64::MAX),
+            promised_ns: Arc::new(AtomicU64::new(u64::MAX)),
+            made_way: AtomicU64::new(0),
+            pool,
         });
         let its = shared.clone();
         let thread = std::thread::Builder::new()
@@ -109,6 +142,7 @@ impl Executor {
             let message = format!("{waiting} requests wait already");
             Refusal::busy(message, self.retry_after(waiting))
         })?;
+        self.shared.note_promised(&state);
         drop(state);
         self.shared.changed.notify_all();
         Ok(())
@@ -141,7 +175,56 @@ impl Executor {
     /// As [`Fleet::add`].
     pub async fn add(&self, name: &str, opened: Opened) -> neaptide::Result<()> {
         let (shared, name) = (self.shared.clone(), name.to_string());
-        elsewhere(move || guarded(|| shared.fleet.add(&name, opened))).await
+        elsewhere(move || {
+            let added = guarded(|| shared.fleet.add(&name, opened));
+            shared.admission.forget_runs();
+            added
+        })
+        .await
+    }
+
+    /// Measures models where that is needed, and makes their promises as far as they can be kept. Those that cannot be
+    /// served beside promises are let go: their names, and why.
+    pub async fn promise(&self, models: Vec<Candidate>) -> Vec<(String, String)> {
+        let shared = self.shared.clone();
+        let asked: Vec<String> = models.iter().map(|m| m.name.clone()).collect();
+        let promised = tokio::task::spawn_blocking(move || shared.promise(models)).await;
+        promised.unwrap_or_else(|_| {
+            let reason = "measuring ended with a panic".to_string();
+            asked
+                .into_iter()
+                .map(|name| (name, reason.clone()))
+                .collect()
+        })
+    }
+
+    /// When a request of a model counts as come, if its deadline is promised.
+    ///
+    /// # Errors
+    /// [`Why::TooOften`].
+    pub fn release(&self, model: &str, arrived: Instant) -> Result<Option<Released>, Refusal> {
+        match self.shared.admission.release(model, self.time_ns(arrived)) {
+            None => Ok(None),
+            Some(Ok(released)) => Ok(Some(released)),
+            Some(Err(retry_after)) => Err(Refusal::new(
+                Why::TooOften { retry_after },
+                format!("requests of '{model}' come more often than its period allows"),
+            )),
+        }
+    }
+
+    pub fn is_promised(&self, model: &str) -> bool {
+        self.shared.admission.is_promised(model)
+    }
+
+    /// Every promise, by model.
+    pub fn promises(&self) -> BTreeMap<String, Told> {
+        self.shared.admission.told()
+    }
+
+    /// Runs that made way for a promised request.
+    pub fn made_way(&self) -> u64 {
+        self.shared.made_way.load(Relaxed)
     }
 
     /// Lets a model go when the requests for it that wait have run.
@@ -152,6 +235,7 @@ impl Executor {
         let (shared, name) = (self.shared.clone(), name.to_string());
         elsewhere(move || {
             shared.wait_until_idle(&name);
+            shared.forget(&name);
             guarded(|| shared.fleet.remove(&name))
         })
         .await
@@ -185,22 +269,23 @@ impl Shared {
     }
 
     fn work(&self) {
-        while let Some(jobs) = self.next() {
-            self.run(jobs);
+        while let Some(requests) = self.next() {
+            self.run(requests);
             lock(&self.state).0.running = None;
             self.changed.notify_all();
         }
     }
 
     /// Waits for something to run; `None` at the end.
-    fn next(&self) -> Option<Vec<Job>> {
+    fn next(&self) -> Option<Vec<Waiting<Job>>> {
         let mut state = lock(&self.state);
         loop {
             let now_ns = self.time_ns(Instant::now());
             let wait = match state.1.next(now_ns) {
-                Next::Run(jobs) => {
-                    state.0.running = jobs.first().map(|job| job.model.clone());
-                    return Some(jobs);
+                Next::Run(requests) => {
+                    state.0.running = requests.first().map(|r| r.job.model.clone());
+                    self.note_promised(&state);
+                    return Some(requests);
                 }
                 Next::Wait(until_ns) => Duration::from_nanos(until_ns - now_ns),
                 Next::Empty if state.0.is_closing => return None,
@@ -210,12 +295,99 @@ impl Shared {
         }
     }
 
+    fn note_promised(&self, state: &Locked) {
+        self.promised_ns.store(state.1.promised_ns(), Relaxed);
+    }
+
+    /// Whether a promised request is to run now.
+    fn is_promised(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let (promised_ns, began) = (self.promised_ns.clone(), self.began);
+        move || {
+            let at_ns = promised_ns.load(Relaxed);
+            at_ns < u64::MAX && began.elapsed().as_nanos() as u64 >= at_ns
+        }
+    }
+
+    fn promise(&self, models: Vec<Candidate>) -> Vec<(String, String)> {
+        let has_promise = models.iter().any(|m| m.promise.is_some());
+        if !has_promise && !self.admission.promises() {
+            return Vec::new();
+        }
+        let mut refused = Vec::new();
+        let mut measured = Vec::new();
+        // What is measured must not change any more.
+        for model in models.iter().filter(|m| m.promise.is_some()) {
+            if let Err(error) = self.fleet.pin(&model.name) {
+                refused.push((model.name.clone(), error.to_string()));
+            }
+        }
+        for model in models {
+            if refused.iter().any(|(name, _)| *name == model.name) {
+                continue;
+            }
+            match guarded(|| self.measured(&model)) {
+                Ok(figures) => measured.push((model, figures)),
+                Err(error) => {
+                    let reason = format!("its runs cannot be measured: {error}");
+                    refused.push((model.name, reason));
+                }
+            }
+        }
+        // Those without a promise first, then by urgency.
+        measured.sort_by(|(a, _), (b, _)| {
+            let order = a.promise.is_some().cmp(&b.promise.is_some());
+            order.then(b.urgency.total_cmp(&a.urgency))
+        });
+        for (model, figures) in measured {
+            let change_ns = self.fleet.ledger().longest_change_ns;
+            let name = &model.name;
+            let admitted = self
+                .admission
+                .admit(name, model.promise, figures, change_ns);
+            if let Err(reason) = admitted {
+                refused.push((model.name, reason));
+            }
+        }
+        for (name, reason) in &mut refused {
+            if let Err(error) = guarded(|| self.fleet.remove(name)) {
+                *reason = format!("{reason}; {error}");
+            }
+        }
+        self.note_room();
+        refused
+    }
+
+    fn measured(&self, model: &Candidate) -> neaptide::Result<Measured> {
+        let subject = Subject {
+            name: &model.name,
+            inputs: &model.inputs,
+            outputs: &model.outputs,
+            most_rows: model.most_rows,
+        };
+        let _held = self
+            .pool
+            .take(subject.bytes())
+            .ok_or_else(|| neaptide::Error::Run("requests leave no memory for it".into()))?;
+        let makes_way: Arc<dyn Fn() -> bool + Send + Sync> = Arc::new(self.is_promised());
+        subject.measure(&self.fleet, &makes_way)
+    }
+
+    fn note_room(&self) {
+        let room_ns = self.admission.room_ns().unwrap_or(u64::MAX);
+        self.room_ns.store(room_ns, Relaxed);
+    }
+
+    fn forget(&self, name: &str) {
+        self.admission.forget(name);
+        self.note_room();
+    }
+
     /// Until no request for the model waits or runs.
     fn wait_until_idle(&self, name: &str) {
         let mut state = lock(&self.state);
         loop {
-            let runs = state.0.running.as_deref() == Some(name);
-            if !runs && !state.1.has(|job| *job.model == *name) {
+            let is_running = state.0.running.as_deref() == Some(name);
+            if !is_running && !state.1.has(|job| *job.model == *name) {
                 return;
             }
             state = self.wait(state, Duration::from_secs(60));
@@ -227,28 +399,48 @@ impl Shared {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// A request to end the run early when all that wait for these answers are gone.
-    fn cancel_of(&self, jobs: &[Job]) -> CancelToken {
-        let gone: Vec<Arc<AtomicBool>> = jobs.iter().map(|job| job.gone.clone()).collect();
+    /// A request to end the run early: when all that wait for these answers are gone, and when it is to make way.
+    fn cancel_of(&self, requests: &[Waiting<Job>], makes_way: bool) -> CancelToken {
+        let gone = requests.iter().map(|r| r.job.gone.clone());
+        let gone: Vec<Arc<AtomicBool>> = gone.collect();
         let is_cut_off = self.is_cut_off.clone();
-        CancelToken::new()
-            .or_when(move || is_cut_off.load(Relaxed) || gone.iter().all(|gone| gone.load(Relaxed)))
+        let is_promised = self.is_promised();
+        CancelToken::new().or_when(move || {
+            is_cut_off.load(Relaxed)
+                || gone.iter().all(|gone| gone.load(Relaxed))
+                || (makes_way && is_promised())
+        })
+    }
+
+    /// Whether a run of these ends early when a promised request comes.
+    fn makes_way(&self, first: &Waiting<Job>) -> bool {
+        let room_ns = Some(self.room_ns.load(Relaxed)).filter(|&ns| ns < u64::MAX);
+        first.released_ns.is_none() && !self.admission.may_go_on(&first.job.model, room_ns)
+    }
+
+    /// Puts requests back whose run made way.
+    fn put_back(&self, requests: Vec<Waiting<Job>>) {
+        self.made_way.fetch_add(1, Relaxed);
+        lock(&self.state).1.put_back(requests);
     }
 
     /// Runs requests together, and answers them.
-    fn run(&self, mut jobs: Vec<Job>) {
+    fn run(&self, mut requests: Vec<Waiting<Job>>) {
         // Nobody waits for those.
-        jobs.retain(|job| !job.gone.load(Relaxed) && !self.is_cut_off.load(Relaxed));
-        let Some(first) = jobs.first() else {
+        requests.retain(|r| !r.job.gone.load(Relaxed) && !self.is_cut_off.load(Relaxed));
+        let Some(first) = requests.first() else {
             return;
         };
+        let makes_way = self.makes_way(first);
+        let cancel = self.cancel_of(&requests, makes_way);
+        let first = &first.job;
         if !self.fleet.has(&first.model) {
             let message = format!("the model '{}' is not loaded", first.model);
             let refusal = Refusal::new(Why::NotReady, message);
-            return answer_all(jobs, &refusal);
+            return answer_all(requests, &refusal);
         }
         let began = Instant::now();
-        let rows: usize = jobs.iter().map(|job| job.rows).sum();
+        let rows: usize = requests.iter().map(|r| r.job.rows).sum();
         let (shapes, infos) = match first.takes_rows {
             true => (
                 with_rows(&first.shapes, rows),
@@ -256,7 +448,7 @@ impl Shared {
             ),
             false => (first.shapes.to_vec(), first.outputs.to_vec()),
         };
-        let inputs = together(&jobs, shapes.len());
+        let inputs = together(&requests, shapes.len());
         let mut outputs: Vec<Buffer> = infos
             .iter()
             .map(|info| Buffer::zeroed(info.len_bytes()))
@@ -266,16 +458,19 @@ impl Shared {
             model: &first.model,
             shapes: &shapes,
             tensors: &inputs,
-            cancel: self.cancel_of(&jobs),
+            rank: 0,
+            cancel,
         };
         let result = guarded(|| self.fleet.run(&asked, &mut places));
         let ran = began.elapsed();
-        self.run_ns.store(ran.as_nanos() as u64, Relaxed);
+        if result.is_ok() {
+            self.run_ns.store(ran.as_nanos() as u64, Relaxed);
+        }
         let outputs: Vec<Arc<Buffer>> = outputs.into_iter().map(Arc::new).collect();
         match result {
             Ok(_) => {
                 let mut row = 0;
-                for job in jobs {
+                for Waiting { job, .. } in requests {
                     let parts = job_outputs(&job, row, rows, &outputs);
                     row += job.rows;
                     let done = Done {
@@ -288,15 +483,17 @@ impl Shared {
                     let _ = job.reply.send(Ok(done));
                 }
             }
+            // Those that are gone are left out then.
+            Err(neaptide::Error::Cancelled) if makes_way => self.put_back(requests),
             // One of them may be at fault: each alone.
-            Err(_) if jobs.len() > 1 => jobs.into_iter().for_each(|job| self.run(vec![job])),
-            Err(error) => answer_all(jobs, &Refusal::of_run(error)),
+            Err(_) if requests.len() > 1 => requests.into_iter().for_each(|r| self.run(vec![r])),
+            Err(error) => answer_all(requests, &Refusal::of_run(error)),
         }
     }
 }
 
-fn answer_all(jobs: Vec<Job>, refusal: &Refusal) {
-    for job in jobs {
+fn answer_all(requests: Vec<Waiting<Job>>, refusal: &Refusal) {
+    for Waiting { job, .. } in requests {
         let _ = job.reply.send(Err(refusal.clone()));
     }
 }
@@ -310,12 +507,12 @@ fn guarded<T>(work: impl FnOnce() -> neaptide::Result<T>) -> neaptide::Result<T>
 }
 
 /// Inputs of all requests, one behind the other.
-fn together(jobs: &[Job], inputs: usize) -> Vec<Tensor> {
-    if let [job] = jobs {
-        return job.inputs.clone();
+fn together(requests: &[Waiting<Job>], inputs: usize) -> Vec<Tensor> {
+    if let [only] = requests {
+        return only.job.inputs.clone();
     }
     let join = |index: usize| {
-        let parts = jobs.iter().map(|job| job.inputs[index].bytes());
+        let parts = requests.iter().map(|r| r.job.inputs[index].bytes());
         let mut buffer = Buffer::zeroed(parts.clone().map(<[u8]>::len).sum());
         let mut rest = buffer.bytes_mut();
         for part in parts {

@@ -3,8 +3,9 @@
 use crate::buffer::Tensor;
 use crate::settings::Settings;
 use neaptide::{
-    Budget, Cache, CancelToken, Engine, EngineLedger, EngineOptions, Error, LoadOptions, Model,
-    OpenOptions, PlanOptions, Result, RunOptions, RunReport, RunRequest, TensorInfo,
+    Budget, Cache, CancelToken, Engine, EngineLedger, EngineOptions, Error, LoadOptions,
+    LoadedModel, Model, OpenOptions, PlanOptions, Result, RunOptions, RunReport, RunRequest,
+    TensorInfo,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -43,6 +44,8 @@ pub struct Asked<'a> {
     /// Of the inputs; as the model was opened, but for rows.
     pub shapes: &'a [TensorInfo],
     pub tensors: &'a [Tensor],
+    /// Of runs that wait for their turn, the lowest goes first.
+    pub rank: u64,
     pub cancel: CancelToken,
 }
 
@@ -174,19 +177,37 @@ impl Fleet {
         self.engine.model(name).is_some()
     }
 
+    /// The model keeps the memory and the plan that it has.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] when there is no such model.
+    pub fn pin(&self, name: &str) -> Result<()> {
+        self.engine.pin(&self.loaded(name)?)
+    }
+
+    /// Reads all that stays in memory of a model.
+    ///
+    /// # Errors
+    /// As [`Engine::settle`].
+    pub fn settle(&self, name: &str) -> Result<()> {
+        self.engine.settle(&self.loaded(name)?).map(|_| ())
+    }
+
+    fn loaded(&self, name: &str) -> Result<LoadedModel> {
+        let loaded = self.engine.model(name);
+        loaded.ok_or_else(|| Error::BadInput(format!("the model '{name}' is not loaded")))
+    }
+
     /// Runs a model.
     ///
     /// # Errors
     /// As [`Engine::run_as`]; [`Error::BadInput`] when there is no such model.
     pub fn run(&self, asked: &Asked, outputs: &mut [&mut [u8]]) -> Result<RunReport> {
-        let model = self
-            .engine
-            .model(asked.model)
-            .ok_or_else(|| Error::BadInput(format!("the model '{}' is not loaded", asked.model)))?;
+        let model = self.loaded(asked.model)?;
         let request = RunRequest {
+            rank: asked.rank,
             cancel: Some(asked.cancel.clone()),
             shapes: (model.inputs() != asked.shapes).then(|| shapes(asked.shapes)),
-            ..RunRequest::default()
         };
         let tensors: Vec<&[u8]> = asked.tensors.iter().map(Tensor::bytes).collect();
         self.engine.run_as(&request, &model, &tensors, outputs)

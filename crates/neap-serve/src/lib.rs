@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod buffer;
 mod catalogue;
 mod core;
@@ -21,6 +22,7 @@ mod executor;
 mod fleet;
 mod grpc;
 mod http;
+mod measuring;
 mod metrics;
 mod options;
 mod pool;
@@ -28,10 +30,12 @@ mod queue;
 mod refusal;
 mod repository;
 mod settings;
+mod token;
 mod v2;
 
 pub use crate::options::{Limits, Options};
 pub use crate::settings::parse_duration;
+pub use crate::token::Token;
 
 use crate::core::Core;
 use crate::executor::Executor;
@@ -84,6 +88,8 @@ pub struct Ready {
     pub metrics: Option<SocketAddr>,
     /// Models that are loaded.
     pub models: Vec<String>,
+    /// Models that cannot be served beside promised deadlines, and why.
+    pub refused: Vec<(String, String)>,
 }
 
 /// How it ended.
@@ -121,12 +127,15 @@ async fn serve_on(
     let grpc = bound_if("gRPC", options.grpc).await?;
     let metrics = bound_if("metrics", options.metrics).await?;
     let core = Arc::new(begin(options, repository)?);
-    let models = load_all(&core, is_over).await?;
+    let mut models = load_all(&core, is_over).await?;
+    let refused = core.begin().await;
+    models.retain(|name| !refused.iter().any(|(other, _)| other == name));
     on_ready(&Ready {
         http: http.1,
         grpc: grpc.as_ref().map(|(_, at)| *at),
         metrics: metrics.as_ref().map(|(_, at)| *at),
         models,
+        refused,
     });
     let (end, ended) = tokio::sync::watch::channel(false);
     let when_ended = |mut ended: tokio::sync::watch::Receiver<bool>| async move {
@@ -221,9 +230,9 @@ fn begin(options: &Options, repository: Repository) -> Result<Core, ServeError> 
     };
     let fleet = Fleet::new(models_bytes, beside_bytes, &opening)
         .map_err(|e| ServeError::Defect(format!("no engine can be made: {e}")))?;
-    let executor = Executor::start(fleet, limits.waiting)
-        .map_err(|e| ServeError::Defect(format!("no thread can be started: {e}")))?;
     let pool = Pool::new(request_bytes);
+    let executor = Executor::start(fleet, limits.waiting, options.margin, pool.clone())
+        .map_err(|e| ServeError::Defect(format!("no thread can be started: {e}")))?;
     Ok(Core::new(options, pool, executor, repository, opening))
 }
 

@@ -8,6 +8,7 @@
 //! | `neap_run_seconds_total{model}`, `neap_rows_total{model}` | a request's part of the time that runs took, and its rows |
 //! | `neap_deadlines_met_total{model}`, `neap_deadlines_missed_total{model}` | a request that found no room, or no answer in time, missed its deadline |
 //! | `neap_memory_bytes{kind}` | the budget, what the process is charged, requests, models |
+//! | `neap_made_way` | runs that ended early for a request whose deadline is promised; they ran again |
 //! | `neap_waiting` | requests that wait for their run |
 
 use crate::core::Core;
@@ -39,6 +40,7 @@ pub struct Metrics {
     missed: Family<OfModel, Counter>,
     memory: Family<OfKind, Gauge>,
     waiting: Gauge,
+    made_way: Gauge,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -71,6 +73,7 @@ impl Default for Metrics {
             missed: Family::default(),
             memory: Family::default(),
             waiting: Gauge::default(),
+            made_way: Gauge::default(),
         };
         let r = &mut metrics.registry;
         r.register(
@@ -100,6 +103,11 @@ impl Default for Metrics {
         );
         let memory = metrics.memory.clone();
         r.register_with_unit("memory", "Where the budget goes", Unit::Bytes, memory);
+        r.register(
+            "made_way",
+            "Runs that ended early for a promised deadline",
+            metrics.made_way.clone(),
+        );
         r.register("waiting", "Requests that wait", metrics.waiting.clone());
         metrics
     }
@@ -163,6 +171,7 @@ impl Metrics {
             kind(&format!("model:{}", model.name), model.resident_bytes);
         }
         self.waiting.set(core.executor.waiting() as i64);
+        self.made_way.set(core.executor.made_way() as i64);
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)

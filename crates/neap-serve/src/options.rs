@@ -1,5 +1,6 @@
 //! What is served, and what clients may cost.
 
+use crate::token::Token;
 use neaptide::{Cache, RunOptions};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,7 +23,11 @@ pub struct Options {
     /// Threads, kernels and the like; its budget is not looked at.
     pub run: RunOptions,
     pub cache: Cache,
+    /// How much longer than measured runs are taken to be where deadlines are promised: 0.5 is half.
+    pub margin: f64,
     pub limits: Limits,
+    /// What clients must show to be answered.
+    pub token: Option<Token>,
 }
 
 /// Bounds on what one client may cost.

@@ -1,6 +1,7 @@
 //! Which requests run next: the one whose deadline comes first, together with those that can share its run.
 //!
 //! ```text
+//!   promised  by deadline, each from its release on, before all others; one at a time
 //!   order     by deadline; those without one come after all that have one, in the order in which they came
 //!   batch     the first, and others of the same model and shapes, up to the model's most rows
 //!   waiting   where the batch is not full, the first waits for others until its window is over, unless another
@@ -29,14 +30,16 @@ pub struct Waiting<T> {
     pub arrived_ns: u64,
     /// `u64::MAX` without a deadline.
     pub due_ns: u64,
+    /// Of a request whose deadline is promised: it runs from now on, before all that are not.
+    pub released_ns: Option<u64>,
     pub job: T,
 }
 
 /// What is to be done now.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Next<T> {
     /// These run together; there is one at least.
-    Run(Vec<T>),
+    Run(Vec<Waiting<T>>),
     /// Look again at this time, or when something is added.
     Wait(u64),
     Empty,
@@ -62,22 +65,48 @@ impl<T> Queue<T> {
         self.waiting.len()
     }
 
+    /// Promised requests have their place: how many wait is bounded by their periods.
+    ///
     /// # Errors
     /// The request, when as many wait already as may.
     pub fn push(&mut self, request: Waiting<T>) -> Result<(), T> {
-        if self.waiting.len() >= self.capacity {
+        if request.released_ns.is_none() && self.waiting.len() >= self.capacity {
             return Err(request.job);
         }
         self.waiting.push(request);
         Ok(())
     }
 
+    /// Puts requests back whose run was ended early: before those that came after them.
+    pub fn put_back(&mut self, requests: Vec<Waiting<T>>) {
+        for request in requests {
+            let at =
+                (self.waiting).partition_point(|waiting| waiting.arrived_ns <= request.arrived_ns);
+            self.waiting.insert(at, request);
+        }
+    }
+
+    /// When the next promised request runs, at the earliest; `u64::MAX` when none waits.
+    pub fn promised_ns(&self) -> u64 {
+        let releases = self
+            .waiting
+            .iter()
+            .filter_map(|waiting| waiting.released_ns);
+        releases.min().unwrap_or(u64::MAX)
+    }
+
     /// Takes what runs next.
     pub fn next(&mut self, now_ns: u64) -> Next<T> {
+        let released = (0..self.waiting.len())
+            .filter(|&i| self.waiting[i].released_ns.is_some_and(|at| at <= now_ns));
+        if let Some(first) = released.min_by_key(|&i| self.waiting[i].due_ns) {
+            return Next::Run(self.take(vec![first]));
+        }
         // Stable, so that equal deadlines keep their order.
         let mut order: Vec<usize> = (0..self.waiting.len()).collect();
+        order.retain(|&index| self.waiting[index].released_ns.is_none());
         order.sort_by_key(|&index| self.waiting[index].due_ns);
-        let mut again_ns: Option<u64> = None;
+        let mut again_ns = Some(self.promised_ns()).filter(|&at| at < u64::MAX);
         let mut seen: Vec<&str> = Vec::new();
         for &first in &order {
             let head = &self.waiting[first];
@@ -120,12 +149,12 @@ impl<T> Queue<T> {
         batch
     }
 
-    fn take(&mut self, mut indices: Vec<usize>) -> Vec<T> {
+    fn take(&mut self, mut indices: Vec<usize>) -> Vec<Waiting<T>> {
         let places = indices.clone();
         indices.sort_unstable();
-        let mut taken: Vec<(usize, T)> = Vec::with_capacity(indices.len());
+        let mut taken: Vec<(usize, Waiting<T>)> = Vec::with_capacity(indices.len());
         for &index in indices.iter().rev() {
-            taken.push((index, self.waiting.remove(index).job));
+            taken.push((index, self.waiting.remove(index)));
         }
         let place = |index: usize| places.iter().position(|&i| i == index);
         taken.sort_by_key(|&(index, _)| place(index));
@@ -150,7 +179,17 @@ mod tests {
             },
             arrived_ns: u64::from(job),
             due_ns,
+            released_ns: None,
             job,
+        }
+    }
+
+    /// Jobs that run now, and when to look again.
+    fn next(queue: &mut Queue<u32>, now_ns: u64) -> (Vec<u32>, Option<u64>) {
+        match queue.next(now_ns) {
+            Next::Run(requests) => (requests.iter().map(|r| r.job).collect(), None),
+            Next::Wait(until_ns) => (Vec::new(), Some(until_ns)),
+            Next::Empty => (Vec::new(), None),
         }
     }
 
@@ -172,9 +211,9 @@ mod tests {
             waiting("a", 5, NEVER, (1, 0)),
         ]);
         for job in [4, 3, 1, 2, 5] {
-            assert_eq!(queue.next(10), Next::Run(vec![job]));
+            assert_eq!(next(&mut queue, 10), (vec![job], None));
         }
-        assert_eq!(queue.next(10), Next::Empty);
+        assert_eq!(next(&mut queue, 10), (vec![], None));
     }
 
     #[test]
@@ -194,9 +233,9 @@ mod tests {
             one(4),
             one(5),
         ]);
-        assert_eq!(queue.next(10), Next::Run(vec![1, 3, 4]));
-        assert_eq!(queue.next(10), Next::Run(vec![2]));
-        assert_eq!(queue.next(10), Next::Run(vec![5]));
+        assert_eq!(next(&mut queue, 10), (vec![1, 3, 4], None));
+        assert_eq!(next(&mut queue, 10), (vec![2], None));
+        assert_eq!(next(&mut queue, 10), (vec![5], None));
     }
 
     #[test]
@@ -206,23 +245,61 @@ mod tests {
         let mut bigger = waiting("a", 2, NEVER, (4, 0));
         bigger.rows = 2;
         let mut queue = queue([big, bigger, waiting("a", 3, NEVER, (4, 0))]);
-        assert_eq!(queue.next(10), Next::Run(vec![1, 3]));
-        assert_eq!(queue.next(10), Next::Run(vec![2]));
+        assert_eq!(next(&mut queue, 10), (vec![1, 3], None));
+        assert_eq!(next(&mut queue, 10), (vec![2], None));
     }
 
     #[test]
     fn a_batch_is_waited_for_within_its_window() {
         let one = |job| waiting("a", job, NEVER, (2, 50));
         let mut queue = queue([one(1)]);
-        assert_eq!(queue.next(20), Next::Wait(51));
+        assert_eq!(next(&mut queue, 20), (vec![], Some(51)));
         queue.push(waiting("b", 2, NEVER, (1, 0))).unwrap();
         // Others do not wait for it.
-        assert_eq!(queue.next(20), Next::Run(vec![2]));
+        assert_eq!(next(&mut queue, 20), (vec![2], None));
         queue.push(one(3)).unwrap();
-        assert_eq!(queue.next(20), Next::Run(vec![1, 3]));
+        assert_eq!(next(&mut queue, 20), (vec![1, 3], None));
         queue.push(one(4)).unwrap();
-        assert_eq!(queue.next(53), Next::Wait(54));
-        assert_eq!(queue.next(54), Next::Run(vec![4]));
+        assert_eq!(next(&mut queue, 53), (vec![], Some(54)));
+        assert_eq!(next(&mut queue, 54), (vec![4], None));
+    }
+
+    #[test]
+    fn promised_requests_go_first_from_their_release_on() {
+        let promised = |job, released_ns, due_ns| Waiting {
+            released_ns: Some(released_ns),
+            ..waiting("p", job, due_ns, (1, 0))
+        };
+        let mut queue = queue([
+            waiting("a", 1, 5, (1, 0)),
+            promised(2, 10, 90),
+            promised(3, 10, 80),
+            promised(4, 60, 70),
+        ]);
+        assert_eq!(queue.promised_ns(), 10);
+        assert_eq!(next(&mut queue, 12), (vec![3], None));
+        assert_eq!(next(&mut queue, 12), (vec![2], None));
+        assert_eq!(next(&mut queue, 12), (vec![1], None));
+        assert_eq!(next(&mut queue, 12), (vec![], Some(60)));
+        assert_eq!(next(&mut queue, 60), (vec![4], None));
+        assert_eq!(queue.promised_ns(), u64::MAX);
+        // A full queue has room for them.
+        let mut full = Queue::new(0);
+        assert_eq!(full.push(waiting("a", 1, NEVER, (1, 0))), Err(1));
+        assert_eq!(full.push(promised(2, 0, 9)), Ok(()));
+    }
+
+    #[test]
+    fn what_was_put_back_keeps_its_place() {
+        let one = |job| waiting("a", job, NEVER, (2, 0));
+        let mut queue = queue([one(1), one(3), one(4)]);
+        let Next::Run(first) = queue.next(10) else {
+            panic!("nothing runs");
+        };
+        queue.push(one(6)).unwrap();
+        queue.put_back(first);
+        assert_eq!(next(&mut queue, 10), (vec![1, 3], None));
+        assert_eq!(next(&mut queue, 10), (vec![4, 6], None));
     }
 
     proptest! {
@@ -239,6 +316,7 @@ mod tests {
                     batching: Batching { most_rows: 4, window_ns: 7 },
                     arrived_ns: job as u64,
                     due_ns: if has_deadline { due } else { NEVER },
+                    released_ns: None,
                     job,
                 };
                 queue.push(request).unwrap();
@@ -248,6 +326,7 @@ mod tests {
             loop {
                 match queue.next(now) {
                     Next::Run(batch) => {
+                        let batch: Vec<usize> = batch.into_iter().map(|r| r.job).collect();
                         let rows: usize = batch.iter().map(|&j| requests[j].1).sum();
                         prop_assert!(rows <= 4);
                         prop_assert!(batch.iter().all(|&j| requests[j].0 == requests[batch[0]].0));

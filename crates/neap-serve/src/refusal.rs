@@ -14,6 +14,8 @@ pub struct Refusal {
 pub enum Why {
     /// The request is not what it should be.
     Malformed,
+    /// Who asks does not show the token.
+    Unknown,
     /// There is no such model or page.
     NotFound,
     /// The body's length must be said beforehand.
@@ -27,6 +29,11 @@ pub enum Why {
     /// Memory or queue are full now.
     Busy {
         /// After so long it may be worth trying again.
+        retry_after: Duration,
+    },
+    /// Requests of a model that is promised its deadline come more often than they may.
+    TooOften {
+        /// After so long the next may come.
         retry_after: Duration,
     },
     /// The model is there, but not loaded; or the server ends.
@@ -62,7 +69,7 @@ impl Refusal {
             }
             // Shapes that need more memory than there is.
             Error::Infeasible { .. } => Why::TooLarge,
-            // Nobody cancels runs but a server that ends.
+            // Runs are cancelled when nobody waits for them, or the server ends.
             Error::Cancelled | Error::DamagedCache(_) | Error::Defect(_) => Why::Internal,
         };
         Refusal::new(why, error.to_string())
@@ -74,12 +81,14 @@ impl Why {
     pub fn name(self) -> &'static str {
         match self {
             Why::Malformed => "malformed",
+            Why::Unknown => "unknown",
             Why::NotFound => "not_found",
             Why::NoLength => "no_length",
             Why::TooLarge => "too_large",
             Why::MediaType => "media_type",
             Why::TooSlow => "too_slow",
             Why::Busy { .. } => "busy",
+            Why::TooOften { .. } => "too_often",
             Why::NotReady => "not_ready",
             Why::TooLate => "too_late",
             Why::Internal => "internal",
@@ -90,12 +99,13 @@ impl Why {
     pub fn status(self) -> u16 {
         match self {
             Why::Malformed => 400,
+            Why::Unknown => 401,
             Why::NotFound => 404,
             Why::TooSlow => 408,
             Why::NoLength => 411,
             Why::TooLarge => 413,
             Why::MediaType => 415,
-            Why::Busy { .. } => 429,
+            Why::Busy { .. } | Why::TooOften { .. } => 429,
             Why::Internal => 500,
             Why::NotReady => 503,
             Why::TooLate => 504,

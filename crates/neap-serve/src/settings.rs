@@ -3,6 +3,7 @@
 //! ```toml
 //! urgency = 2.0                 # how much its latency matters when memory is divided
 //! deadline = "50ms"             # an answer later than this after the request is counted as missed
+//! period = "100ms"              # requests come at most so often: their deadlines are promised [deadline: the period]
 //!
 //! [shapes]                      # of inputs with dynamic dimensions
 //! image = [1, 3, 224, 224]
@@ -12,6 +13,7 @@
 //! wait = "2ms"                  # for how long a request waits for others [default: not at all]
 //! ```
 
+use crate::admission::Promise;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,6 +24,8 @@ use std::time::Duration;
 pub struct Settings {
     pub urgency: f64,
     pub deadline: Option<Duration>,
+    /// Of a model whose deadlines are promised.
+    pub period: Option<Duration>,
     pub shapes: BTreeMap<String, Vec<usize>>,
     pub batch: Option<Batch>,
 }
@@ -37,6 +41,7 @@ impl Default for Settings {
         Settings {
             urgency: 1.0,
             deadline: None,
+            period: None,
             shapes: BTreeMap::new(),
             batch: None,
         }
@@ -48,6 +53,7 @@ impl Default for Settings {
 struct Raw {
     urgency: Option<f64>,
     deadline: Option<String>,
+    period: Option<String>,
     #[serde(default)]
     shapes: BTreeMap<String, Vec<usize>>,
     batch: Option<RawBatch>,
@@ -67,6 +73,12 @@ const MOST_ROWS: usize = 1024;
 const MOST_FILE_BYTES: u64 = 64 << 10;
 
 impl Settings {
+    /// What is promised to the model's requests, if anything.
+    pub fn promise(&self) -> Option<Promise> {
+        let (period, deadline) = self.period.zip(self.deadline)?;
+        Some(Promise { period, deadline })
+    }
+
     /// Of a file, or the defaults where there is none.
     ///
     /// # Errors
@@ -119,9 +131,19 @@ impl Settings {
         if deadline == Some(Duration::ZERO) {
             return Err("deadline: nothing is done in no time".into());
         }
+        let period = time("period", raw.period)?;
+        if period == Some(Duration::ZERO) {
+            return Err("period: nothing comes so often".into());
+        }
+        if period.is_some() && batch.is_some() {
+            return Err(
+                "period: requests with a promised deadline run alone, without [batch]".into(),
+            );
+        }
         Ok(Settings {
             urgency,
-            deadline,
+            deadline: deadline.or(period),
+            period,
             shapes: raw.shapes,
             batch,
         })
@@ -164,6 +186,7 @@ mod tests {
         let expected = Settings {
             urgency: 2.5,
             deadline: Some(Duration::from_millis(1500)),
+            period: None,
             shapes: [("x".to_string(), vec![1, 3])].into(),
             batch: Some(Batch {
                 most_rows: 8,
@@ -172,6 +195,13 @@ mod tests {
         };
         assert_eq!(Settings::parse(text), Ok(expected));
         assert_eq!(Settings::parse(""), Ok(Settings::default()));
+        let often = Settings::parse("period = '20ms'").unwrap();
+        let time = Duration::from_millis(20);
+        let promise = Promise {
+            period: time,
+            deadline: time,
+        };
+        assert_eq!(often.promise(), Some(promise));
     }
 
     #[test]
@@ -182,6 +212,8 @@ mod tests {
             ("deadline = '5'", "deadline"),
             ("deadline = '0s'", "deadline"),
             ("deadline = '2days'", "deadline"),
+            ("period = '0s'", "period"),
+            ("period = '1s'\n[batch]\nmost = 2", "[batch]"),
             ("\n[batch]\nmost = 0", "batch.most"),
             ("[batch]\nwait = '1s'", "most"),
             ("\nspeed = 1", "line 2"),

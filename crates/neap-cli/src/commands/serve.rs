@@ -6,7 +6,7 @@ use crate::failure::{Failure, Outcome, bad};
 use crate::interrupt;
 use crate::progress::note;
 use clap::Args;
-use neap_serve::{Limits, Options, ServeError};
+use neap_serve::{Limits, Options, ServeError, Token};
 use neaptide::{Budget, Cache, parse_bytes};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -52,6 +52,12 @@ pub struct ServeArgs {
     /// How long requests under way may take when the server is asked to end
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = neap_serve::parse_duration)]
     drain_timeout: Duration,
+    /// Where deadlines are promised: runs are taken to be so many per cent longer than measured
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    margin: u16,
+    /// Answer only those who show the token in this file: `Authorization: Bearer TOKEN`
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Keep packed models here instead of beside the model or in the user's cache folder
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
@@ -107,6 +113,7 @@ fn here(args: &ServeArgs, budget_bytes: Option<u64>, own_cgroup: bool, quiet: bo
         metrics: args.metrics,
         run: args.engine.options(Budget::Unlimited),
         cache: args.cache_dir.clone().map_or(Cache::Auto, Cache::Folder),
+        margin: f64::from(args.margin) / 100.0,
         limits: Limits {
             body_bytes: args.max_body,
             connections: usize::from(args.max_connections),
@@ -115,11 +122,18 @@ fn here(args: &ServeArgs, budget_bytes: Option<u64>, own_cgroup: bool, quiet: bo
             answering: args.answer_timeout,
             ending: args.drain_timeout,
         },
+        token: match &args.token_file {
+            Some(path) => Some(Token::read(path).map_err(bad)?),
+            None => None,
+        },
     };
     let _deferred = interrupt::defer();
     let ended = neap_serve::serve(
         &options,
         &mut |ready| {
+            for (name, reason) in &ready.refused {
+                note(&format!("'{name}' is not served: {reason}"));
+            }
             // Whoever starts servers waits for this line, so it is not progress.
             let also = |kind: &str, at: Option<SocketAddr>| {
                 at.map_or(String::new(), |at| format!(", {kind}://{at}"))

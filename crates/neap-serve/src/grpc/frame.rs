@@ -136,7 +136,7 @@ pub fn answer(message: &impl Message, held: Option<Held>) -> Response {
 /// A response without a message: its status, in trailers.
 pub fn refused(refusal: &Refusal) -> Response {
     let mut all = trailers(code(refusal.why), &refusal.message);
-    if let Why::Busy { retry_after } = refusal.why {
+    if let Why::Busy { retry_after } | Why::TooOften { retry_after } = refusal.why {
         // What clients that retry look for.
         let ms = retry_after.as_millis() as u64;
         all.insert("grpc-retry-pushback-ms", HeaderValue::from(ms));
@@ -165,13 +165,15 @@ fn code(why: Why) -> u16 {
         // NOT_FOUND
         Why::NotFound => 5,
         // RESOURCE_EXHAUSTED
-        Why::TooLarge | Why::Busy { .. } => 8,
+        Why::TooLarge | Why::Busy { .. } | Why::TooOften { .. } => 8,
         // UNIMPLEMENTED
         Why::MediaType => 12,
         // INTERNAL
         Why::Internal => 13,
         // UNAVAILABLE
         Why::NotReady => 14,
+        // UNAUTHENTICATED
+        Why::Unknown => 16,
     }
 }
 

@@ -16,6 +16,7 @@ use crate::datatype;
 use crate::refusal::Refusal;
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::post;
 use frame::{answer, read, refused};
@@ -41,7 +42,16 @@ pub fn router(core: Arc<Core>) -> Router {
         .route(&at("RepositoryModelLoad"), post(load))
         .route(&at("RepositoryModelUnload"), post(unload))
         .fallback(async |request: Request| frame::no_method(request.uri().path()))
+        .layer(from_fn_with_state(core.clone(), only_known))
         .with_state(core)
+}
+
+/// Lets those through who show the token, where there is one.
+async fn only_known(State(core): State<Arc<Core>>, request: Request, next: Next) -> Response {
+    match core.check_token(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refused(&refusal),
+    }
 }
 
 fn told(answered: Answered) -> Response {

@@ -20,10 +20,15 @@ pub fn refused(refusal: &Refusal) -> Response {
     let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let text = serde_json::json!({ "error": refusal.message }).to_string();
     let mut response = with_json(status, Body::from(text));
-    if let Why::Busy { retry_after } = refusal.why {
+    if let Why::Busy { retry_after } | Why::TooOften { retry_after } = refusal.why {
         let seconds = retry_after.as_secs_f64().ceil() as u64;
         let headers = response.headers_mut();
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+    }
+    if refusal.why == Why::Unknown {
+        let scheme = HeaderValue::from_static("Bearer");
+        let headers = response.headers_mut();
+        headers.insert(header::WWW_AUTHENTICATE, scheme);
     }
     response
 }

@@ -23,10 +23,12 @@ use answer::{json, refused};
 use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Deserialize;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What [`json`] and others answer with where the request is at fault.
@@ -54,6 +56,7 @@ pub fn router(core: Arc<Core>) -> Router {
         .route("/memory", get(memory))
         .fallback(no_page)
         .method_not_allowed_fallback(no_method)
+        .layer(from_fn_with_state(core.clone(), only_known))
         .with_state(core)
 }
 
@@ -62,7 +65,20 @@ pub fn metrics_router(core: Arc<Core>) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .fallback(no_page)
+        .layer(from_fn_with_state(core.clone(), only_known))
         .with_state(core)
+}
+
+/// Lets those through who show the token, where there is one, and those who only ask whether the server lives.
+async fn only_known(State(core): State<Arc<Core>>, request: Request, next: Next) -> Response {
+    let is_open = request.uri().path().starts_with("/v2/health/");
+    match core.check_token(request.headers()) {
+        Err(refusal) if !is_open => {
+            body::discard(&core, request).await;
+            refused(&refusal)
+        }
+        _ => next.run(request).await,
+    }
 }
 
 async fn metrics(State(core): State<Arc<Core>>) -> Answered {
@@ -190,6 +206,16 @@ async fn unload(
 
 async fn memory(State(core): State<Arc<Core>>) -> Response {
     let pool = &core.pool;
+    let promises: BTreeMap<String, serde_json::Value> = (core.executor.promises().into_iter())
+        .map(|(name, told)| {
+            let told = json!({
+                "period_ms": told.promise.period.as_secs_f64() * 1e3,
+                "deadline_ms": told.promise.deadline.as_secs_f64() * 1e3,
+                "longest_run_ms": told.work_ns as f64 / 1e6,
+            });
+            (name, told)
+        })
+        .collect();
     json(&json!({
         "budget_bytes": core.budget_bytes,
         "process_bytes": core.process_bytes(),
@@ -200,6 +226,7 @@ async fn memory(State(core): State<Arc<Core>>) -> Response {
             "limit_bytes": pool.limit_bytes(),
         },
         "models": core.executor.ledger(),
+        "promises": promises,
     }))
 }
 

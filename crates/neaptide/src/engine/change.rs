@@ -25,7 +25,9 @@ use crate::session::Session;
 use neap_compile::Compiled;
 use neap_runtime::Stats;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 /// Without a limit there is more than anything needs.
 const ENDLESS_BYTES: u64 = u64::MAX / 4;
@@ -119,10 +121,28 @@ impl Engine {
                 cancelled: 0,
                 failed: 0,
             }),
+            is_pinned: AtomicBool::new(false),
         });
         let budget = lock(&self.standing).budget;
         self.divide(budget, Some((member.clone(), model)))?;
         Ok(LoadedModel(member))
+    }
+
+    /// From now on the model keeps the memory and the plan that it has, whatever comes and goes: a model more, or a
+    /// smaller budget, is refused where there is too little beside it. Its runs go on taking as long as they do.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] when it is not loaded.
+    pub fn pin(&self, model: &LoadedModel) -> Result<()> {
+        let _known = lock(&self.changes);
+        let name = &model.0.name;
+        match self.model(name) {
+            Some(loaded) if Arc::ptr_eq(&loaded.0, &model.0) => {
+                model.0.is_pinned.store(true, Relaxed);
+                Ok(())
+            }
+            _ => Err(not_loaded(name)),
+        }
     }
 
     fn check_name(&self, name: &str) -> Result<()> {
@@ -277,6 +297,7 @@ impl Engine {
             i128::from(m.share.own_bytes) - i128::from(m.member.share().own_bytes)
         });
         let turn = self.turns.of_change();
+        let began = Instant::now();
         let mut failed = None;
         for Move {
             member,
@@ -311,6 +332,7 @@ impl Engine {
             budget,
             base,
             work_bytes,
+            longest_change_ns: (standing.longest_change_ns).max(began.elapsed().as_nanos() as u64),
             members: std::mem::take(&mut standing.members),
         };
         drop(standing);

@@ -53,6 +53,8 @@ pub(super) struct Standing {
     /// Without arenas.
     pub base: Ledger,
     pub work_bytes: u64,
+    /// For which runs waited.
+    pub longest_change_ns: u64,
     pub members: BTreeMap<String, Arc<Member>>,
 }
 
@@ -77,6 +79,7 @@ impl Engine {
                     ..Ledger::default()
                 },
                 work_bytes: 0,
+                longest_change_ns: 0,
                 members: BTreeMap::new(),
             }),
             changes: Mutex::default(),
@@ -210,6 +213,7 @@ impl Engine {
             budget_bytes: budget_bytes(standing.budget),
             shared_bytes: standing.work_bytes,
             resident_bytes,
+            longest_change_ns: standing.longest_change_ns,
             models,
         }
     }

@@ -7,7 +7,8 @@
 //!   for each size of work    what every model can do within it, by its resident weights  ─► allocate::curves
 //! ```
 //! For each size of work memory the division is exact ([`neap_planner::allocate::curves`]): the largest weighted latency is
-//! as small as it can be with these candidates. The best of all sizes is taken.
+//! as small as it can be with these candidates. What is left then makes others faster, the slowest first, one candidate at a
+//! time. The best of all sizes is taken.
 
 use neap_planner::allocate::{self, Curve};
 use std::cmp::Ordering;
@@ -70,6 +71,17 @@ impl<'a> Claim<'a> {
         Curve::new(points.collect(), self.weight)
     }
 
+    /// The candidate within both that is faster than another, and of those takes least memory.
+    fn next_faster(&self, than: &Candidate, work_bytes: u64, own_bytes: u64) -> Option<Candidate> {
+        let within = self
+            .admissible()
+            .filter(|c| c.work_bytes <= work_bytes && c.own_bytes <= own_bytes);
+        within
+            .filter(|c| c.latency_ns < than.latency_ns)
+            .min_by_key(|c| (c.own_bytes, c.latency_ns, c.work_bytes))
+            .copied()
+    }
+
     /// The fastest candidate within both; of those, the one with least memory.
     fn fastest(&self, work_bytes: u64, own_bytes: u64) -> Option<Candidate> {
         let within = self
@@ -103,9 +115,10 @@ pub(super) fn divide(claims: &[Claim], total_bytes: u64) -> Result<Division, Too
         };
         let shares = claims.iter().zip(&budgets);
         let shares = shares.map(|(claim, &own)| claim.fastest(work_bytes, own));
-        let Some(shares) = shares.collect::<Option<Vec<_>>>() else {
+        let Some(mut shares) = shares.collect::<Option<Vec<_>>>() else {
             continue;
         };
+        spend(claims, &mut shares, work_bytes, room_bytes);
         let found = Division {
             work_bytes: shares.iter().map(|s| s.work_bytes).max().unwrap_or(0),
             shares,
@@ -126,6 +139,29 @@ pub(super) fn divide(claims: &[Claim], total_bytes: u64) -> Result<Division, Too
             shares: Vec::new(),
         }),
         (None, false) => Err(TooLittle { least_bytes }),
+    }
+}
+
+/// Gives what is left of `room_bytes` to whom it makes faster: the slowest of those that it can goes over to its next
+/// faster candidate, again and again.
+fn spend(claims: &[Claim], shares: &mut [Candidate], work_bytes: u64, room_bytes: u64) {
+    let used = sum(shares.iter().map(|s| s.own_bytes));
+    let mut left = room_bytes.saturating_sub(used);
+    loop {
+        let next = |at: usize| {
+            let share = shares[at];
+            claims[at].next_faster(&share, work_bytes, share.own_bytes.saturating_add(left))
+        };
+        let faster = (0..claims.len()).filter_map(|at| Some((at, next(at)?)));
+        let time = |at: usize| claims[at].weight * shares[at].latency_ns as f64;
+        // Of equally slow ones the first.
+        let slowest = faster.max_by(|(a, _), (b, _)| time(*a).total_cmp(&time(*b)).then(b.cmp(a)));
+        let Some((at, faster)) = slowest else {
+            return;
+        };
+        // It may take less than before.
+        left = (left.saturating_add(shares[at].own_bytes)).saturating_sub(faster.own_bytes);
+        shares[at] = faster;
     }
 }
 
@@ -276,6 +312,21 @@ mod tests {
         assert_eq!((small.work_bytes, small.shares[0].latency_ns), (10, 100));
         let large = divide(&claims, 70).expect("feasible");
         assert_eq!((large.work_bytes, large.shares[1].latency_ns), (50, 30));
+    }
+
+    /// The second step is too large for all of four, so two of them take it.
+    #[test]
+    fn what_is_left_makes_some_faster() {
+        let candidates = [candidate(10, 0, 100), candidate(10, 30, 40)];
+        let four = [claim(&candidates); 4];
+        let found = divide(&four, 10 + 2 * 30 + 29).expect("feasible");
+        let times: Vec<u64> = found.shares.iter().map(|s| s.latency_ns).collect();
+        assert_eq!(times, [40, 40, 100, 100]);
+        assert_eq!(found.bytes(), 70);
+        let mut urgent = four;
+        urgent[3].weight = 2.0;
+        let found = divide(&urgent, 10 + 30).expect("feasible");
+        assert_eq!(found.shares[3].latency_ns, 40);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::session::Session;
 use crate::shapes::Shapes;
 use neap_runtime::Stats;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A model that an engine runs; clones are of the same one.
@@ -30,6 +31,8 @@ pub(super) struct Member {
     /// Only who has a turn looks into it; `None` once it is unloaded.
     pub seat: Mutex<Option<Seat>>,
     pub figures: Mutex<Figures>,
+    /// It keeps the plan that it has, whatever comes and goes.
+    pub is_pinned: AtomicBool,
 }
 
 /// A session, and the shapes that it is in.
@@ -84,8 +87,12 @@ impl Seat {
 
 impl Member {
     pub fn claim(&self) -> Claim<'_> {
+        let all = &*self.prospects.candidates;
+        let share = self.share();
+        let own = all.iter().position(|&candidate| candidate == share);
+        let pinned = own.filter(|_| self.is_pinned.load(Relaxed));
         Claim {
-            candidates: &self.prospects.candidates,
+            candidates: pinned.map_or(all, |at| &all[at..=at]),
             weight: self.weight,
             least_bytes: self.least_bytes,
         }

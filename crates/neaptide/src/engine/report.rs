@@ -14,6 +14,8 @@ pub struct EngineLedger {
     pub shared_bytes: u64,
     /// Resident weights of all models, and their page tables.
     pub resident_bytes: u64,
+    /// The longest that runs waited for a change of who has how much.
+    pub longest_change_ns: u64,
     pub models: Vec<ModelStatus>,
 }
 
