@@ -1,10 +1,15 @@
 //! Normalisation by a batch's own statistics, forward and backward; over axis 1.
+//!
+//! Sums are of [`LANES`] parts, each of every so-manyth element of a run: a single one would wait for its last addition each
+//! time.
 
 use crate::args::Args;
 use crate::nd::{Ptr, split};
 use crate::scalar::{Float, with_float};
 use crate::{Context, OpError};
 use neap_kernels::parallel::Parallel;
+
+const LANES: usize = 8;
 
 /// Where a channel's elements lie: `images` runs of `inner`, `channels * inner` apart.
 #[derive(Clone, Copy)]
@@ -33,6 +38,27 @@ impl Channels {
             let first = (image * self.channels + channel) * self.inner;
             (first..first + self.inner).for_each(&mut f);
         }
+    }
+
+    /// The sum of `N` terms of each element of a channel.
+    fn sums<const N: usize>(&self, channel: usize, term: impl Fn(usize) -> [f64; N]) -> [f64; N] {
+        let mut lanes = [[0.0; LANES]; N];
+        for image in 0..self.images {
+            let first = (image * self.channels + channel) * self.inner;
+            let end = first + self.inner;
+            let whole = first + self.inner / LANES * LANES;
+            for base in (first..whole).step_by(LANES) {
+                for lane in 0..LANES {
+                    let terms = term(base + lane);
+                    (0..N).for_each(|n| lanes[n][lane] += terms[n]);
+                }
+            }
+            for (lane, i) in (whole..end).enumerate() {
+                let terms = term(i);
+                (0..N).for_each(|n| lanes[n][lane] += terms[n]);
+            }
+        }
+        lanes.map(|parts| parts.iter().sum())
     }
 
     fn run(&self, par: &dyn Parallel, body: impl Fn(usize) + Sync) {
@@ -64,11 +90,9 @@ fn forward<T: Float>(epsilon: f32, args: &Args, ctx: &mut Context) -> Result<(),
     channels.run(ctx.par, |channel| {
         // SAFETY: elements are inside the tensors, and a channel belongs to one task.
         unsafe {
-            let mut sum = 0.0;
-            channels.each(channel, |i| sum += x.read(i).to_f64());
+            let [sum] = channels.sums(channel, |i| [x.read(i).to_f64()]);
             let mean = sum / n;
-            let mut squares = 0.0;
-            channels.each(channel, |i| squares += (x.read(i).to_f64() - mean).powi(2));
+            let [squares] = channels.sums(channel, |i| [(x.read(i).to_f64() - mean).powi(2)]);
             let variance = squares / n;
             let factor = scale.read(channel).to_f64() / (variance + f64::from(epsilon)).sqrt();
             let bias = bias.read(channel).to_f64();
@@ -104,11 +128,9 @@ fn backward<T: Float>(epsilon: f32, args: &Args, ctx: &mut Context) -> Result<()
             let mean = mean.read(channel).to_f64();
             let inverse = 1.0 / (variance.read(channel).to_f64() + f64::from(epsilon)).sqrt();
             let normal = |i: usize| (x.read(i).to_f64() - mean) * inverse;
-            let (mut sum, mut along) = (0.0, 0.0);
-            channels.each(channel, |i| {
+            let [sum, along] = channels.sums(channel, |i| {
                 let dy = dy.read(i).to_f64();
-                sum += dy;
-                along += dy * normal(i);
+                [dy, dy * normal(i)]
             });
             dscale.inspect(|p| p.write(channel, T::from_f64(along)));
             dbias.inspect(|p| p.write(channel, T::from_f64(sum)));

@@ -166,7 +166,7 @@ fn each_row(taps: &Taps, z: usize, r: usize, mut f: impl FnMut(usize, usize)) {
 }
 
 /// Outputs of a row for which tap `k` is inside, and the input column of the first.
-fn inside(taps: &Taps, k: usize) -> (std::ops::Range<usize>, usize) {
+pub(super) fn inside(taps: &Taps, k: usize) -> (std::ops::Range<usize>, usize) {
     let (stride, shift) = (taps.window.strides[2], k * taps.window.dilations[2]);
     let pad = taps.window.pads_begin[2];
     let first = pad.saturating_sub(shift).div_ceil(stride);

@@ -4,8 +4,10 @@
 //! dW [c_out][c_in·taps]  =  Σ over images and pieces   dY [c_out][some positions]  ×  unfoldedᵀ
 //! ```
 //! f32 with enough channels goes through matrix products, a bounded piece of the unfolded image at a time. Pieces
-//! follow from the shape alone. Otherwise each weight is summed by itself in f64.
+//! follow from the shape alone. Otherwise each weight is summed by itself in f64, row by row, in [`LANES`] sums of every
+//! so-manyth column: a single one would wait for its last addition each time.
 
+use super::conv;
 use super::taps::Taps;
 use super::unfold::{Group, unfold};
 use crate::args::{Args, Scratch, scratch_bytes};
@@ -133,6 +135,31 @@ fn products(
     Ok(())
 }
 
+/// Adds the products of `count` columns; `x`'s are `stride` apart.
+///
+/// # Safety
+/// The columns are inside the tensors.
+#[inline(always)]
+unsafe fn add_row<T: Float>(
+    lanes: &mut [f64; LANES],
+    (x, from, stride): (Ptr<T>, usize, usize),
+    (dy, to): (Ptr<T>, usize),
+    count: usize,
+) {
+    // SAFETY: the caller's to vouch for.
+    let product =
+        |i: usize| unsafe { x.read(from + i * stride).to_f64() * dy.read(to + i).to_f64() };
+    let whole = count / LANES * LANES;
+    for base in (0..whole).step_by(LANES) {
+        for (lane, sum) in lanes.iter_mut().enumerate() {
+            *sum += product(base + lane);
+        }
+    }
+    for (lane, i) in (whole..count).enumerate() {
+        lanes[lane] += product(i);
+    }
+}
+
 fn sums<T: Float>(
     taps: &Taps,
     group: &Group,
@@ -157,24 +184,26 @@ fn sums<T: Float>(
                 tap / kernel_w % kernel_h,
                 tap % kernel_w,
             ];
-            let mut sum = 0.0;
+            let (columns, first) = conv::inside(taps, tap[2]);
+            let stride = taps.window.strides[2];
+            let mut lanes = [0.0; LANES];
             for image in 0..images {
                 let x_plane = (image * c_in + source) * inside;
                 let dy_plane = (image * c_out + channel) * outside;
-                for position in 0..outside {
-                    let at = taps.position(position);
-                    let along = |axis: usize| taps.source(axis, at[axis], tap[axis]);
-                    let (Some(z), Some(r), Some(c)) = (along(0), along(1), along(2)) else {
+                for row in 0..taps.window.output[0] * taps.window.output[1] {
+                    let (z, r) = (row / taps.window.output[1], row % taps.window.output[1]);
+                    let sources = (taps.source(0, z, tap[0]), taps.source(1, r, tap[1]));
+                    let (Some(in_z), Some(in_r)) = sources else {
                         continue;
                     };
-                    let from = (z * taps.window.input[1] + r) * taps.window.input[2] + c;
-                    // SAFETY: both positions are inside their planes.
-                    unsafe {
-                        sum +=
-                            x.read(x_plane + from).to_f64() * dy.read(dy_plane + position).to_f64();
-                    }
+                    let in_row = in_z * taps.window.input[1] + in_r;
+                    let from = x_plane + in_row * taps.window.input[2] + first;
+                    let to = dy_plane + row * taps.window.output[2] + columns.start;
+                    // SAFETY: the columns are inside both rows.
+                    unsafe { add_row(&mut lanes, (x, from, stride), (dy, to), columns.len()) };
                 }
             }
+            let sum: f64 = lanes.iter().sum();
             // SAFETY: each weight belongs to one task.
             unsafe { dw.write(weight, T::from_f64(sum)) };
         }

@@ -81,8 +81,9 @@ pub(super) fn plan(step: &Step, options: &TrainOptions, host: &dyn Host) -> Resu
     })
 }
 
+/// A thorough planner tries how weights would best be sliced, and here are none.
 const PLANNING: PlanOptions = PlanOptions {
-    effort: neap_planner::Effort::Thorough,
+    effort: neap_planner::Effort::Quick,
     static_memory: true,
     cyclic: true,
     spill: true,
