@@ -16,6 +16,7 @@ mod norm;
 mod pool;
 mod qoperator;
 mod quantize;
+mod rare;
 mod recurrent;
 mod reduce;
 mod resize;
@@ -48,6 +49,7 @@ pub(crate) fn lower(c: &mut Ctx, domain: &str) -> Outputs {
             quantize::lower,
             qoperator::lower,
             loss::lower,
+            rare::lower,
         ] {
             if let Some(outputs) = family(c, op) {
                 return outputs;
