@@ -353,7 +353,10 @@ impl Core {
                 && !self.executor.is_promised(&served.name)
                 && served.name != new.name
             {
-                all.push(candidate(&served));
+                all.push(Candidate {
+                    is_served: true,
+                    ..candidate(&served)
+                });
             }
         }
         all
@@ -458,6 +461,7 @@ fn candidate(model: &Served) -> Candidate {
     Candidate {
         name: model.name.to_string(),
         promise: model.settings.promise(),
+        is_served: false,
         urgency: model.settings.urgency,
         inputs: model.inputs.clone(),
         outputs: model.outputs.clone(),

@@ -84,6 +84,8 @@ struct Shared {
 pub struct Candidate {
     pub name: String,
     pub promise: Option<Promise>,
+    /// It is served already: one that is loaded now is refused rather than this.
+    pub is_served: bool,
     pub urgency: f64,
     pub inputs: Arc<[TensorInfo]>,
     pub outputs: Arc<[TensorInfo]>,
@@ -313,6 +315,9 @@ impl Shared {
         if !has_promise && !self.admission.promises() {
             return Vec::new();
         }
+        let (served, new): (Vec<_>, Vec<_>) = models.iter().partition(|m| m.is_served);
+        let names = |models: Vec<&Candidate>| models.into_iter().map(|m| m.name.clone()).collect();
+        let (served, new): (Vec<String>, Vec<String>) = (names(served), names(new));
         let mut refused = Vec::new();
         let mut measured = Vec::new();
         // What is measured must not change any more.
@@ -348,7 +353,17 @@ impl Shared {
                 refused.push((model.name, reason));
             }
         }
+        let (kept, mut refused): (Vec<_>, Vec<_>) =
+            (refused.into_iter()).partition(|(name, _)| served.contains(name));
+        if let Some((_, reason)) = kept.into_iter().next() {
+            let others = new
+                .into_iter()
+                .filter(|new| refused.iter().all(|(r, _)| r != new));
+            let others: Vec<String> = others.collect();
+            refused.extend(others.into_iter().map(|new| (new, reason.clone())));
+        }
         for (name, reason) in &mut refused {
+            self.admission.forget(name);
             if let Err(error) = guarded(|| self.fleet.remove(name)) {
                 *reason = format!("{reason}; {error}");
             }
