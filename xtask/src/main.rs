@@ -25,6 +25,7 @@ mod prediction;
 mod python;
 mod rtswap;
 mod scaling;
+mod serve;
 mod serving;
 mod setting;
 mod sharing;
@@ -137,6 +138,8 @@ enum Suite {
     Sharing(sharing::SharingArgs),
     /// Many models in one process and one hard limit, beside a process for each.
     Engine(engine::EngineArgs),
+    /// The server: batches under a quarter of a model's memory, and mixed requests at saturation with every answer checked.
+    Serve(serve::ServeArgs),
     /// SwapAdvisor's search on the paper's networks and device, in simulation.
     Swapadvisor(swapadvisor::SwapadvisorArgs),
     /// RT-Swap's study of schedulability, ours beside it, and a hunt for missed deadlines; nothing is measured.
@@ -189,6 +192,10 @@ fn main() -> Result<()> {
             suite: Some(Suite::Engine(args)),
             ..
         } => engine::run(&root(), &args),
+        Command::Bench {
+            suite: Some(Suite::Serve(args)),
+            ..
+        } => serve::run(&root(), &args),
         Command::Bench {
             suite: Some(Suite::Scaling(args)),
             ..
