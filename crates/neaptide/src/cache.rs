@@ -13,7 +13,7 @@
 use crate::error::{Error, Result, packed_error};
 use crate::identity::{self, Content, Home, Origin, Provenance};
 use crate::model::{Cache, Model, OpenOptions, Packed};
-use crate::pack::{self, Progress, WeightFormats};
+use crate::pack::{self, Progress, WeightError, WeightFormats};
 use crate::package::{self, Binding, SkeletonSource};
 use crate::source_weights::SourceFiles;
 use neap_onnx::{Bound, OnnxError};
@@ -72,7 +72,7 @@ pub(crate) fn pack_to(
     target: &Path,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Progress),
-) -> Result<()> {
+) -> Result<Vec<WeightError>> {
     let (source, options) = source(path, options)?;
     if !pack::has_weights(&source.graph) {
         return Err(pack::no_weights(&path.display()));
@@ -159,12 +159,12 @@ fn write(
     target: &Path,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Progress),
-) -> Result<()> {
+) -> Result<Vec<WeightError>> {
     options.host.trim();
     let packing = options.packing();
-    pack::write(source, Some(&provenance), target, &packing, progress)?;
+    let errors = pack::write(source, Some(&provenance), target, &packing, progress)?;
     options.host.trim();
-    Ok(())
+    Ok(errors)
 }
 
 /// A search for a packed form of one model.

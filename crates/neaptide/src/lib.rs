@@ -82,7 +82,7 @@ pub use neap_runtime::CancelToken;
 pub use neap_sim::CostProfile;
 pub use neap_store::{IoMode, measure_bandwidth};
 pub use options::RunOptions;
-pub use pack::{Progress, WeightFormats, Work};
+pub use pack::{Progress, WeightError, WeightFormats, Work};
 pub use plan::{Bounds, Plan};
 pub use rebind::Rebinding;
 pub use runner::{Runner, Tensor};

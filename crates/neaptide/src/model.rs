@@ -3,7 +3,7 @@
 use crate::cache;
 use crate::error::{Error, Result, packed_error};
 use crate::host::{Embedded, Host, OwnProcess};
-use crate::pack::{self, Packing, Progress, WeightFormats};
+use crate::pack::{self, Packing, Progress, WeightError, WeightFormats};
 use crate::package::{self, Asked, Package};
 use neap_compile::{BandCount, Programs, StepOrder, count_bands};
 use neap_ir::{BoundInput, DType, Graph, Literal, Program, TensorType};
@@ -324,16 +324,18 @@ impl Model {
 }
 
 /// Reads `model`, lowers it and writes the packed form to `target`, holding at most one layer's
-/// weights. Nothing is left under `target` when it fails.
+/// weights. Nothing is left under `target` when it fails. The result is what rounding did to each layer, where weights
+/// are rounded.
 ///
 /// # Errors
-/// [`Error::BadInput`] for anything wrong with the model; [`Error`] where the packed file cannot be written.
+/// [`Error::BadInput`] for anything wrong with the model, or for weights that cannot be rounded as
+/// [`OpenOptions::weights`] says; [`Error`] where the packed file cannot be written.
 pub fn pack(
     model: &Path,
     target: &Path,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Progress),
-) -> Result<()> {
+) -> Result<Vec<WeightError>> {
     options.host.trim_program();
     cache::pack_to(model, target, options, progress)
 }
@@ -349,7 +351,7 @@ pub fn pack_graph(
     target: &Path,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Progress),
-) -> Result<()> {
+) -> Result<Vec<WeightError>> {
     if !pack::has_weights(&graph) {
         return Err(pack::no_weights(&graph.name));
     }

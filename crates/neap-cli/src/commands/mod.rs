@@ -7,6 +7,7 @@ pub mod layout;
 pub mod pack;
 pub mod plan;
 pub mod profile;
+mod rounding;
 pub mod run;
 pub mod serve;
 pub mod train;

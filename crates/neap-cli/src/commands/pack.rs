@@ -1,12 +1,14 @@
 //! `neap pack`: writes the packed form of a model to a file of the user's choice.
 
+use super::rounding;
 use crate::args::OpenArgs;
 use crate::failure::{Outcome, bad};
+use crate::input::ImageOptions;
 use crate::interrupt;
 use crate::progress::Progress;
 use crate::stdout;
-use clap::Args;
-use neaptide::{Bytes, Model, shape_text};
+use clap::{Args, ValueEnum};
+use neaptide::{Bytes, Model, OpenOptions, WeightFormats, shape_text};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -17,8 +19,46 @@ pub struct PackArgs {
     /// The packed model to write
     #[arg(long, short, value_name = "FILE.neap")]
     output: PathBuf,
+    /// In how many bits float weights are packed. Fewer than the model has are rounded: what that changes is printed,
+    /// layer by layer and at the outputs. Tables of which rows are read stay as they are
+    #[arg(long, value_name = "FORMAT", default_value = "exact")]
+    weights: WeightsArg,
+    /// With --weights, an input for which outputs are compared, as `neap run` takes it [default: random values]
+    #[arg(long = "input", value_name = "NAME=FILE")]
+    inputs: Vec<String>,
+    /// Seed of random inputs
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    image: ImageOptions,
     #[command(flatten)]
     open: OpenArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum WeightsArg {
+    /// As in the model: the same results
+    Exact,
+    /// Half floats
+    F16,
+    /// Half floats with the exponents of f32
+    Bf16,
+    /// 8-bit integers, a scale for each output channel
+    Int8,
+    /// 4-bit integers in blocks of 32 for matrices, else int8
+    Int4,
+}
+
+impl WeightsArg {
+    fn formats(self) -> WeightFormats {
+        match self {
+            WeightsArg::Exact => WeightFormats::Exact,
+            WeightsArg::F16 => WeightFormats::F16,
+            WeightsArg::Bf16 => WeightFormats::Bf16,
+            WeightsArg::Int8 => WeightFormats::Int8,
+            WeightsArg::Int4 => WeightFormats::Int4,
+        }
+    }
 }
 
 pub fn run(args: &PackArgs, quiet: bool) -> Outcome {
@@ -32,16 +72,20 @@ pub fn run(args: &PackArgs, quiet: bool) -> Outcome {
             args.output.display()
         )));
     }
-    let options = args.open.options()?;
-    {
+    let options = OpenOptions {
+        weights: args.weights.formats(),
+        ..args.open.options()?
+    };
+    let errors = {
         let _deferred = interrupt::defer();
         let mut progress =
             Progress::new(format!("packing {}", super::file_name(&args.model)), quiet);
-        neaptide::pack(&args.model, &args.output, &options, &mut |p| {
+        let errors = neaptide::pack(&args.model, &args.output, &options, &mut |p| {
             super::follow(&mut progress, p)
         })?;
         progress.finish();
-    }
+        errors
+    };
     interrupt::check()?;
     let model = Model::open(&args.output, &options, &mut |_| {})?;
     super::note_memory(&model);
@@ -56,6 +100,15 @@ pub fn run(args: &PackArgs, quiet: bool) -> Outcome {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "  {what}  {}  {dtype} {shape}", info.name);
         }
+    }
+    if args.weights != WeightsArg::Exact {
+        text.push_str(&rounding::layers(&errors));
+        let inputs = rounding::Inputs {
+            given: &args.inputs,
+            seed: args.seed,
+            image: &args.image,
+        };
+        text.push_str(&rounding::outputs(&args.model, model, &options, &inputs)?);
     }
     stdout::print(&text)
 }

@@ -15,6 +15,7 @@ mod inputs;
 mod layout;
 mod ledgers;
 mod onnx;
+mod rounding;
 mod serving;
 mod signals;
 mod spilling;

@@ -1,6 +1,7 @@
 //! In which format the panels of a layer are packed: that of the stored weights, or one in fewer bits that holds them
 //! exactly.
 
+use super::rounding::wanted_format;
 use crate::error::{Error, Result};
 use crate::package::Weight;
 use crate::source_weights::SourceFiles;
@@ -27,6 +28,13 @@ pub enum WeightFormats {
     Exact,
     /// All as `f32`, which takes more memory and gives the same results; for comparison.
     Widened,
+    /// Floats as half floats, the nearest.
+    F16,
+    Bf16,
+    /// Floats as 8-bit integers with a scale for each output channel.
+    Int8,
+    /// Floats of matrices as 4-bit integers in blocks of 32, others as `Int8`.
+    Int4,
 }
 
 /// As the kernels' packer names a format; `None` for `f32`.
@@ -60,11 +68,23 @@ pub(super) fn choose(
     files: &SourceFiles,
     extents: &mut [(Recipe, Weight)],
 ) -> Result<()> {
-    if formats == WeightFormats::Exact {
-        return narrow(source, files, extents);
+    match formats {
+        WeightFormats::Exact => return narrow(source, files, extents),
+        WeightFormats::Widened => {
+            for (recipe, weight) in extents {
+                weight.packed = neap_rewrite::describe_as(source, recipe, PanelFormat::default());
+            }
+            return Ok(());
+        }
+        _ => {}
     }
-    for (recipe, weight) in extents {
-        weight.packed = neap_rewrite::describe_as(source, recipe, PanelFormat::default());
+    for (recipe, weight) in extents.iter_mut() {
+        if weight.packed.bytes < LEAST_BYTES {
+            continue;
+        }
+        if let Some(format) = wanted_format(formats, source, recipe, &weight.packed.form) {
+            weight.packed = neap_rewrite::describe_as(source, recipe, format);
+        }
     }
     Ok(())
 }
@@ -97,7 +117,7 @@ fn narrow(source: &Graph, files: &SourceFiles, extents: &mut [(Recipe, Weight)])
 }
 
 /// What weights are multiplied with, if kernels take the layer's panels in other formats.
-fn narrowable(recipe: &Recipe) -> Option<&Affine> {
+pub(super) fn narrowable(recipe: &Recipe) -> Option<&Affine> {
     match recipe {
         Recipe::Conv { affine, .. } | Recipe::Matrix { affine, .. } => Some(affine),
         Recipe::Depthwise { affine, kernel, .. } => {

@@ -50,6 +50,11 @@ impl Change {
         self.changes += off * off;
     }
 
+    /// Whether any weights were looked at.
+    pub fn is_any(self) -> bool {
+        self.squares > 0.0
+    }
+
     pub fn relative(self) -> f64 {
         match self.squares {
             0.0 => 0.0,
@@ -82,28 +87,39 @@ impl Rounding {
 
     /// Rounds weights in place. Channel `channel(i)` of `count` is that of weight `i`. For integers the weights become
     /// steps, and the result is what they are multiplied with, for each channel.
+    ///
+    /// # Errors
+    /// Weights that are too large or not finite.
     pub fn round(
         self,
         weights: &mut [f32],
         count: usize,
         channel: impl Fn(usize) -> usize,
         change: &mut Change,
-    ) -> Option<Vec<f32>> {
+    ) -> std::result::Result<Option<Vec<f32>>, String> {
+        let too_large = || Err(format!("they are too large, or not finite, for {self:?}"));
         if self != Rounding::Int8 {
             for w in weights {
                 let rounded = match self {
                     Rounding::F16 => f16::from_f32(*w).to_f32(),
                     _ => bf16::from_f32(*w).to_f32(),
                 };
+                if !rounded.is_finite() {
+                    return too_large();
+                }
                 change.add(*w, rounded);
                 *w = rounded;
             }
-            return None;
+            return Ok(None);
         }
         let mut scales = vec![0f32; count];
         for (i, w) in weights.iter().enumerate() {
             let scale = &mut scales[channel(i)];
             *scale = scale.max(w.abs() / INT8_MOST);
+        }
+        // The largest of some numbers and NaN is a number.
+        if !weights.iter().all(|w| w.is_finite()) {
+            return too_large();
         }
         for (i, w) in weights.iter_mut().enumerate() {
             let scale = scales[channel(i)];
@@ -116,15 +132,12 @@ impl Rounding {
             change.add(*w, step * scale);
             *w = step;
         }
-        Some(scales)
+        Ok(Some(scales))
     }
 }
 
-pub(super) fn is_float(stored: DType) -> bool {
-    matches!(
-        stored,
-        DType::F32 | DType::F64 | DType::F16 | DType::BF16
-    )
+fn is_float(stored: DType) -> bool {
+    matches!(stored, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
 }
 
 /// The format that a layer of floats gets when the user asks for fewer bits; `None` where it keeps its own.
@@ -258,7 +271,8 @@ impl Packer<'_> {
             let (mut scale_of, mut zero_of) = ([0.0; LANES], [0i8; LANES]);
             for lane in 0..LANES {
                 let values = block.iter().map(|w| w[lane]);
-                let (low, high) = values.fold((0f32, 0f32), |(low, high), w| (low.min(w), high.max(w)));
+                let (low, high) =
+                    values.fold((0f32, 0f32), |(low, high), w| (low.min(w), high.max(w)));
                 let scale = f16::from_f32((high - low) / INT4_MOST).to_f32();
                 if !scale.is_finite() {
                     return Err("they are too large, or not finite, for 4 bits".into());
@@ -274,7 +288,9 @@ impl Packer<'_> {
                     let (scale, zero) = (scale_of[lane], f32::from(zero_of[lane]));
                     let step = match scale {
                         0.0 => zero,
-                        _ => ((weights[lane] / scale).round_ties_even() + zero).clamp(0.0, INT4_MOST),
+                        _ => {
+                            ((weights[lane] / scale).round_ties_even() + zero).clamp(0.0, INT4_MOST)
+                        }
                     };
                     self.change.add(weights[lane], (step - zero) * scale);
                     step_of[lane] = step as i8;
@@ -300,19 +316,27 @@ mod tests {
 
     #[test]
     fn integers_are_at_most_half_a_step_off() {
-        let mut weights: Vec<f32> = (0..60).map(|i| ((i * 37 % 61) as f32 - 30.0) / 7.0).collect();
+        let mut weights: Vec<f32> = (0..60)
+            .map(|i| ((i * 37 % 61) as f32 - 30.0) / 7.0)
+            .collect();
         weights[0] = -0.0;
         // A channel of zeros.
         weights[40..].fill(0.0);
         let before = weights.clone();
         let mut change = Change::default();
         let scales = Rounding::Int8.round(&mut weights, 3, |i| i / 20, &mut change);
-        let scales = scales.expect("there");
+        let scales = scales.expect("finite").expect("there");
         assert_eq!(scales[2], 0.0);
         for (i, (before, step)) in before.iter().zip(&weights).enumerate() {
             let scale = scales[i / 20];
-            assert_eq!((step.round().to_bits(), step.abs() <= 127.0), (step.to_bits(), true));
-            assert!((before - step * scale).abs() <= scale * 0.5001, "{before} {step}");
+            assert_eq!(
+                (step.round().to_bits(), step.abs() <= 127.0),
+                (step.to_bits(), true)
+            );
+            assert!(
+                (before - step * scale).abs() <= scale * 0.5001,
+                "{before} {step}"
+            );
         }
         assert!(change.relative() > 0.0 && change.relative() < 0.01);
     }
@@ -323,11 +347,21 @@ mod tests {
             let mut weights = vec![1.0, 1.0 + 1.0 / 4096.0, -3.3, 0.1];
             let before = weights.clone();
             let mut change = Change::default();
-            assert!(rounding.round(&mut weights, 1, |_| 0, &mut change).is_none());
+            let scales = rounding.round(&mut weights, 1, |_| 0, &mut change);
+            assert_eq!(scales, Ok(None));
             for (before, after) in before.iter().zip(&weights) {
                 assert!((before - after).abs() <= most * before.abs());
             }
             assert!(change.relative() <= most.into());
         }
+        let mut large = [1e6];
+        let round = |rounding: Rounding, weights: &mut [f32]| {
+            rounding
+                .round(weights, 1, |_| 0, &mut Change::default())
+                .is_ok()
+        };
+        assert!(!round(Rounding::F16, &mut large));
+        assert!(round(Rounding::Bf16, &mut large) && round(Rounding::Int8, &mut large));
+        assert!(!round(Rounding::Int8, &mut [f32::NAN]));
     }
 }

@@ -13,7 +13,7 @@ use neaptide::{Budget, Model, OpenOptions, RunOptions, WeightFormats};
 use std::path::{Path, PathBuf};
 
 /// Convolutions of all kinds, some with a normalisation that scales their weights.
-fn images() -> Graph {
+pub fn images() -> Graph {
     let mut net = Net::seeded(50);
     let x = net.input(&[1, 3, 40, 40]);
     let first = net.conv(x, 64, 5, 2);
@@ -35,7 +35,7 @@ fn images() -> Graph {
 }
 
 /// Rows of a table, and products either way round.
-fn sequence() -> Graph {
+pub fn sequence() -> Graph {
     let mut net = Net::seeded(51);
     let ids = net
         .graph

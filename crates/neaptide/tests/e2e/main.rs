@@ -14,6 +14,7 @@ mod images;
 mod instruction_sets;
 mod nets;
 mod random_graphs;
+mod rounding;
 mod sequences;
 mod sessions;
 mod toc;
