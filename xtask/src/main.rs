@@ -5,6 +5,7 @@ mod arm;
 mod bench;
 mod beside;
 mod bindings;
+mod c_library;
 mod chart;
 mod checked;
 mod circles;

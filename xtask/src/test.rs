@@ -3,7 +3,7 @@
 //! ```text
 //!   cargo xtask test                     unit, property and end-to-end tests; ONNX's node tests; accuracy against
 //!                                        onnxruntime, with each instruction set; the Python package; 64-bit Arm
-//!   cargo xtask test --part isa          only that part: tests, docs, conformance, accuracy, isa, python,
+//!   cargo xtask test --part isa          only that part: tests, docs, conformance, accuracy, isa, python, c,
 //!                                        serve, arm
 //!   cargo xtask test --part checked      tests with overflow checks and a sanitizer, a build of its own
 //!   cargo xtask test --target aarch64    only the Arm part; an error where it is not possible
@@ -11,7 +11,9 @@
 //! What cannot be tested here is told at the end; with `NEAP_REQUIRE_ALL=1` it is a failure.
 
 use crate::skips::Skips;
-use crate::{accuracy, arm, checked, conformance, instruction_sets, models, python, serving};
+use crate::{
+    accuracy, arm, c_library, checked, conformance, instruction_sets, models, python, serving,
+};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::Command;
@@ -38,6 +40,7 @@ const PARTS: &[(&str, &str, Part)] = &[
         instruction_sets::run,
     ),
     ("python", "the Python package", python::run),
+    ("c", "the C library", c_library::run),
     ("serve", "the server, asked by real clients", serving::run),
     ("arm", "64-bit Arm", arm_if_possible),
 ];

@@ -29,6 +29,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-train", 5),
     ("neap-cli", 6),
     ("neap-py", 6),
+    ("neap-c", 6),
     ("xtask", 7),
 ];
 
@@ -42,6 +43,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "neaptide",
     "neap-cli",
     "neap-py",
+    "neap-c",
 ];
 
 /// Crates that compute only: no files, clocks, environment, threads.
