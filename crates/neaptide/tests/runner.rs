@@ -117,6 +117,32 @@ fn values_that_decide_shapes_come_with_each_run() {
 }
 
 #[test]
+fn a_budget_that_is_too_small_leaves_the_old_one() {
+    let model = onnx::Model::new(13)
+        .input("x", FLOAT, &[2])
+        .node("Relu", &["x"], &["y"], &[])
+        .output("y");
+    let x = floats(&[-1.0, 2.0]);
+    for first in [Budget::Unlimited, Budget::Bytes(8 << 20)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut runner = open(&model, folder.path(), first);
+        let refused = runner.set_budget(Budget::Bytes(1 << 10));
+        assert!(
+            matches!(refused, Err(Error::Infeasible { .. })),
+            "{refused:?}"
+        );
+        let got = run(&mut runner, &[tensor(DType::F32, &[2], &x)]).expect("runs");
+        assert_eq!(got[0].1, floats(&[0.0, 2.0]));
+
+        runner.set_budget(Budget::Bytes(4 << 20)).expect("set");
+        let got = run(&mut runner, &[tensor(DType::F32, &[2], &x)]).expect("runs");
+        assert_eq!(got[0].1, floats(&[0.0, 2.0]));
+        let session = runner.session().expect("open");
+        assert_eq!(session.budget_bytes(), Some(4 << 20));
+    }
+}
+
+#[test]
 fn half_floats_stay_half_floats_to_the_caller() {
     let mut model = onnx::Model::new(13)
         .open_input("x", FLOAT16, &[Err("n")])

@@ -109,7 +109,10 @@ impl Runner {
         match &mut self.opened {
             Some(opened) if opened.scope() == Scope::Engine => opened.set_budget(budget)?,
             // It was planned as if it had no limit. The next run opens the model anew.
-            Some(_) => self.opened = None,
+            Some(opened) => {
+                opened.check_feasible(budget)?;
+                self.opened = None;
+            }
             None => {}
         }
         self.options.budget = budget;

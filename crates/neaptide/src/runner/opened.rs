@@ -4,14 +4,16 @@ use super::declared::{Tensor, check_shapes, outputs_of, shapes_of};
 use super::half;
 use crate::budget::{Budget, Scope};
 use crate::error::{Error, Result};
+use crate::ledger::{self, Ledger};
 use crate::model::TensorInfo;
 use crate::options::RunOptions;
-use crate::request;
+use crate::request::{self, Request};
 use crate::session::Session;
 use neap_compile::Programs;
 use neap_ir::DType;
 use neap_onnx::{Declared, Signature};
 use neap_runtime::CancelToken;
+use std::time::Instant;
 
 pub(super) struct Opened {
     session: Session,
@@ -101,6 +103,34 @@ impl Opened {
         let budget = of_engine(budget, &standing.programs, &standing.options);
         self.session.set_budget(budget)?;
         Ok(())
+    }
+
+    /// Whether the model could be opened anew within this budget of the engine, for the same shapes.
+    ///
+    /// # Errors
+    /// [`Error::Infeasible`], as opening it would.
+    pub fn check_feasible(&self, budget: Budget) -> Result<()> {
+        let standing = &self.session.standing;
+        let programs = &standing.programs;
+        let options = RunOptions {
+            budget: of_engine(budget, programs, &standing.options),
+            ..standing.options.clone()
+        };
+        let request = Request {
+            programs,
+            budget: options.budget,
+            options: &options,
+            known: &standing.known,
+        };
+        let base = || {
+            let heap_bytes = ledger::engine_heap_bytes(programs);
+            Ledger::before_arena(
+                Scope::Engine,
+                heap_bytes,
+                &request::reserve(programs, &options),
+            )
+        };
+        request.plan(Instant::now(), base).map(drop)
     }
 
     /// How these tensors stand to those that it is bound to, of which there are as many.
