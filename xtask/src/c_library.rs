@@ -1,8 +1,8 @@
 //! The C library: installed as a user installs it, its examples built with sanitizers and run.
 
+use crate::check::check;
 use crate::models;
 use crate::skips::Skips;
-use crate::test::check;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -7,6 +7,7 @@ mod beside;
 mod bindings;
 mod c_library;
 mod chart;
+mod check;
 mod checked;
 mod circles;
 mod conformance;

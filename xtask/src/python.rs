@@ -6,8 +6,8 @@
 //!   target/python/fresh    an environment with nothing but the wheel; tests find their tools in the other one
 //! ```
 
+use crate::check::check;
 use crate::skips::Skips;
-use crate::test::check;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! The server asked by clients as they come from PyPI: `tritonclient`, over HTTP and gRPC.
 
+use crate::check::check;
 use crate::models;
 use crate::skips::Skips;
-use crate::test::check;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

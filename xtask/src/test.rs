@@ -10,11 +10,12 @@
 //! ```
 //! What cannot be tested here is told at the end; with `NEAP_REQUIRE_ALL=1` it is a failure.
 
+use crate::check::check;
 use crate::skips::Skips;
 use crate::{
     accuracy, arm, c_library, checked, conformance, instruction_sets, models, python, serving,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -117,18 +118,4 @@ fn arm_if_possible(root: &Path, skips: &Skips) -> Result<()> {
             "64-bit Arm: {missing} is missing (see scripts/install_arm.sh)"
         )),
     }
-}
-
-/// Runs a command to its end.
-///
-/// # Errors
-/// When it cannot be started or does not succeed.
-pub fn check(command: &mut Command, what: &str) -> Result<()> {
-    let status = command
-        .status()
-        .with_context(|| format!("cannot start {what}"))?;
-    if !status.success() {
-        bail!("{what} failed: {status}");
-    }
-    Ok(())
 }
