@@ -13,6 +13,7 @@ pub struct Toc {
     pub skeleton: Option<Skeleton>,
     pub shapes: BTreeMap<String, Vec<usize>>,
     pub values: BTreeMap<String, Literal>,
+    pub size_bounds: BTreeMap<String, usize>,
     pub keeps_order: bool,
     pub parts: Vec<Part>,
     pub plain: Program,
