@@ -7,8 +7,8 @@
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let target = |what: &str| std::env::var(format!("CARGO_CFG_TARGET_{what}")).unwrap_or_default();
-    // Elsewhere programs are linked in other ways.
-    if target("OS") == "linux" && target("ENV") == "gnu" {
+    // Elsewhere it was not measured, and programs are linked in other ways.
+    if target("ARCH") == "x86_64" && target("OS") == "linux" && target("ENV") == "gnu" {
         println!("cargo:rustc-link-arg-bins=-no-pie");
     }
 }

@@ -145,11 +145,9 @@ fn the_kernel_enforces_the_smallest_budget() {
     assert!(text.contains("enforced by the kernel"), "{text}");
 }
 
-/// Also the smallest model there is, and as a copy of the program: what the page cache holds of a file that was just copied lies in larger pieces than
-/// what a linker left, and the kernel maps more of them at a touch.
 /// A program that may lie anywhere has its tables of pointers written when it starts, and every budget pays for them.
 #[test]
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 fn the_program_lies_where_it_was_linked() {
     const FIXED_ADDRESS: [u8; 2] = [2, 0];
     let program = fs::read(NEAP).unwrap();
@@ -157,6 +155,8 @@ fn the_program_lies_where_it_was_linked() {
     assert_eq!(program[16..18], FIXED_ADDRESS, "the type of the ELF file");
 }
 
+/// Also the smallest model there is, and as a copy of the program: what the page cache holds of a file that was just copied lies in larger pieces than
+/// what a linker left, and the kernel maps more of them at a touch.
 #[test]
 fn packing_obeys_the_budget_too() {
     for model in [layers(), relu("x", &["4"], "y")] {

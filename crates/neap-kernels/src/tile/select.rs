@@ -2,7 +2,9 @@
 
 use super::grouped::micro_grouped;
 use super::micro::{Tile, micro};
-use crate::panel::format::{F32, Format, Stored, by_any_format, by_format};
+#[cfg(target_arch = "x86_64")]
+use crate::panel::format::F32;
+use crate::panel::format::{Format, Stored, by_any_format, by_format};
 #[cfg(target_arch = "aarch64")]
 use crate::simd::Neon;
 #[cfg(target_arch = "x86_64")]
