@@ -147,12 +147,9 @@ fn strategies_are_compared() {
     };
     let single = ["preload", "ondemand", "odswap", "search"].map(predicted);
     assert!(single[3] <= single[0], "{single:?}");
-    let fastest = single.iter().copied().fold(f64::MAX, f64::min);
-    // What a search finds in its time differs a little.
-    assert!(
-        predicted("auto") <= single[0].min(fastest * 1.05),
-        "{single:?}"
-    );
+    // What a search finds in its time depends on the machine; the others are the same everywhere.
+    let fastest = single[..3].iter().copied().fold(f64::MAX, f64::min);
+    assert!(predicted("auto") <= fastest, "{single:?}");
     let read = |strategy: &str| {
         let run = format!("run m.onnx {budget} --strategy {strategy} --search-time 0.1");
         bench.neap(&format!("{run} --output-dir {strategy}")).ok();
