@@ -3,7 +3,7 @@
 use crate::nets::RandomNet;
 use neap_ir::{Literal, Program};
 use neap_plan::{ExecutionPlan, Workload, validate};
-use neap_runtime::{Clock, InputTensor, Options, OutputTensor, RuntimeError, Session, Storage};
+use neap_runtime::{Clock, InputTensor, Options, OutputTensor, RuntimeError, Session, BackingStore};
 use neap_sim::CostProfile;
 use neap_store::{FaultScript, MemoryModel, MemorySource, PackedFile, VirtualClock};
 use neaptide::{Isa, Model, RunOptions, Strategy};
@@ -122,7 +122,7 @@ impl Subject {
             faults(),
         )?;
         let source = MemorySource::new(self.file.clone(), device, time.clone(), faults())?;
-        let storage = Storage {
+        let storage = BackingStore {
             source: Box::new(source),
             verifier,
             spill: Some(Box::new(spill)),

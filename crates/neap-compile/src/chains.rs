@@ -12,7 +12,7 @@ use crate::times::StepTimes;
 use neap_ir::bands::Bands;
 use neap_ir::panel::PanelFormat;
 use neap_ir::{Layout, Op, Program};
-use neap_ops::{Choice, Kernel, KernelFacts, Operand, WeightForm};
+use neap_ops::{Choice, Kernel, KernelFacts, OperandForm, WeightForm};
 use neap_plan::{KernelId, StepSpec, Workload};
 use neap_sim::CostProfile;
 
@@ -67,7 +67,7 @@ pub(crate) struct Plain<'a> {
 /// A chain with its inputs, on a machine.
 pub(crate) struct Chain<'a> {
     pub bands: &'a Bands,
-    pub inputs: &'a [Operand<'a>],
+    pub inputs: &'a [OperandForm<'a>],
     pub target: Target,
 }
 

@@ -2,10 +2,10 @@
 
 use crate::target::Target;
 use neap_ir::{Program, ValueId};
-use neap_ops::{KernelFacts, Operand};
+use neap_ops::{KernelFacts, OperandForm};
 
 /// Operands of a node as the operator queries want them.
-pub fn operands<'a>(program: &'a Program, ids: &[Option<ValueId>]) -> Vec<Operand<'a>> {
+pub fn operands<'a>(program: &'a Program, ids: &[Option<ValueId>]) -> Vec<OperandForm<'a>> {
     ids.iter()
         .map(|id| {
             id.map(|id| {

@@ -8,7 +8,7 @@ use neap_ir::program::Storage;
 use neap_ir::recipe::{Packed, PackedForm};
 use neap_ir::{Const, Node, Op, PackedId, Program, ValueId};
 use neap_kernels::panel::preferred_panels;
-use neap_ops::Operand;
+use neap_ops::OperandForm;
 use neap_plan::{
     BLOCK_BYTES, BufferId, BufferSpec, Extent, KernelId, PanelSpec, RowTable, StepRange, StepSpec,
     Workload, whole_blocks,
@@ -199,7 +199,7 @@ fn step(program: &Program, node: &Node, target: Target, room_bytes: Option<u64>)
         }
         _ => None,
     };
-    let bytes = |operands: &[Operand]| -> u64 {
+    let bytes = |operands: &[OperandForm]| -> u64 {
         operands
             .iter()
             .flatten()

@@ -79,7 +79,7 @@ pub enum Const {
     Inline(Literal),
     /// Unread bytes in one of [`Graph::files`], row-major little-endian of `stored_dtype`.
     Stored {
-        range: ByteRange,
+        range: FileRange,
         stored_dtype: DType,
     },
     /// An extent of the packed file, row-major in the value's own dtype.
@@ -87,7 +87,7 @@ pub enum Const {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ByteRange {
+pub struct FileRange {
     pub file: FileId,
     pub offset: u64,
     pub bytes: u64,

@@ -29,7 +29,7 @@ pub mod update;
 
 pub use dtype::DType;
 pub use gradient::Gradient;
-pub use graph::{BoundInput, ByteRange, Const, Graph, GraphError, Node, SourceFile, State, Value};
+pub use graph::{BoundInput, Const, FileRange, Graph, GraphError, Node, SourceFile, State, Value};
 pub use ids::{ConstId, FileId, NodeId, PackedId, ValueId};
 pub use literal::Literal;
 pub use op::Op;

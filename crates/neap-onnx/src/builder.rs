@@ -7,7 +7,7 @@ use crate::proto::TensorProto;
 use crate::tensor;
 use neap_ir::recipe::INLINE_LIMIT_BYTES;
 use neap_ir::{
-    ByteRange, Const, DType, Graph, Layout, Literal, Node, Op, TensorType, ValueId, infer,
+    Const, DType, FileRange, Graph, Layout, Literal, Node, Op, TensorType, ValueId, infer,
 };
 use neap_ops::OpError;
 
@@ -41,7 +41,7 @@ pub(crate) struct Builder {
 pub struct Stored {
     pub name: String,
     pub ty: TensorType,
-    pub range: ByteRange,
+    pub range: FileRange,
     pub stored_dtype: DType,
 }
 
@@ -341,7 +341,7 @@ impl Builder {
         let mut values = Vec::new();
         for (start, ty) in view.into_iter().zip(results) {
             let data = Const::Stored {
-                range: ByteRange {
+                range: FileRange {
                     file: range.file,
                     offset: range.offset + (start * size) as u64,
                     bytes: (ty.elements() * size) as u64,
@@ -378,7 +378,7 @@ impl Builder {
             return Ok(None);
         };
         let row_bytes = range.bytes / rows as u64;
-        let part = ByteRange {
+        let part = FileRange {
             offset: range.offset + first as u64 * row_bytes,
             bytes: (ty.elements() * stored_dtype.size_bytes()) as u64,
             ..range

@@ -7,7 +7,7 @@
 //! An extract is read by the code that reads the files themselves, so a model that is bound to other shapes
 //! from its extract is the model that would have been read from its files.
 
-use neap_ir::{ByteRange, FileId};
+use neap_ir::{FileId, FileRange};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub struct Extract {
     files: Vec<KeptFile>,
     /// For each piece, by file and offset, where in `bytes` it begins.
     starts: Vec<usize>,
-    pieces: Vec<ByteRange>,
+    pieces: Vec<FileRange>,
     bytes: Vec<u8>,
 }
 
@@ -32,7 +32,7 @@ pub struct KeptFile {
 impl Extract {
     /// Of pieces in order of file and offset, which do not overlap, and their bytes one after another.
     /// `None` when they are anything else.
-    pub fn new(files: Vec<KeptFile>, pieces: Vec<ByteRange>, bytes: Vec<u8>) -> Option<Extract> {
+    pub fn new(files: Vec<KeptFile>, pieces: Vec<FileRange>, bytes: Vec<u8>) -> Option<Extract> {
         let mut starts = Vec::with_capacity(pieces.len());
         let mut start = 0usize;
         let mut before = (FileId(0), 0);
@@ -60,7 +60,7 @@ impl Extract {
     }
 
     /// Where in the files the bytes lie.
-    pub fn pieces(&self) -> &[ByteRange] {
+    pub fn pieces(&self) -> &[FileRange] {
         &self.pieces
     }
 
@@ -86,7 +86,7 @@ impl Extract {
     }
 
     /// Copies a range out; whether the extract has all of it.
-    pub fn read(&self, range: ByteRange, out: &mut [u8]) -> bool {
+    pub fn read(&self, range: FileRange, out: &mut [u8]) -> bool {
         if out.is_empty() {
             return true;
         }
@@ -105,7 +105,7 @@ pub trait Elsewhere {
     ///
     /// # Errors
     /// They are there and cannot be read.
-    fn read(&mut self, range: ByteRange, out: &mut [u8]) -> std::io::Result<bool>;
+    fn read(&mut self, range: FileRange, out: &mut [u8]) -> std::io::Result<bool>;
 }
 
 /// Ranges of one file that were read, in order of reading.
@@ -121,8 +121,8 @@ impl Touched {
         }
     }
 
-    pub fn ranges(&self, file: FileId) -> impl Iterator<Item = ByteRange> + '_ {
-        self.0.iter().map(move |range| ByteRange {
+    pub fn ranges(&self, file: FileId) -> impl Iterator<Item = FileRange> + '_ {
+        self.0.iter().map(move |range| FileRange {
             file,
             offset: range.start,
             bytes: range.end - range.start,
@@ -131,11 +131,11 @@ impl Touched {
 }
 
 /// Ranges in order, without gaps of a few bytes and overlaps: such gaps cost less than a piece does.
-pub fn merged(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
+pub fn merged(mut ranges: Vec<FileRange>) -> Vec<FileRange> {
     const SMALL_GAP_BYTES: u64 = 16;
     ranges.retain(|range| range.bytes > 0);
     ranges.sort_by_key(|range| (range.file, range.offset));
-    let mut found: Vec<ByteRange> = Vec::new();
+    let mut found: Vec<FileRange> = Vec::new();
     for range in ranges {
         match found.last_mut() {
             Some(last)
@@ -155,8 +155,8 @@ pub fn merged(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
 mod tests {
     use super::*;
 
-    fn range(file: u32, offset: u64, bytes: u64) -> ByteRange {
-        ByteRange {
+    fn range(file: u32, offset: u64, bytes: u64) -> FileRange {
+        FileRange {
             file: FileId(file),
             offset,
             bytes,

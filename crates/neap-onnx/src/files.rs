@@ -4,7 +4,7 @@ use crate::error::{OnnxError, shown};
 use crate::extract::{Elsewhere, Extract, KeptFile, merged};
 use crate::open_file::OpenFile;
 use crate::source::Source;
-use neap_ir::{ByteRange, FileId, SourceFile};
+use neap_ir::{FileId, FileRange, SourceFile};
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct Files {
     /// External data were never written.
     is_bare: bool,
     /// What was read of external data.
-    touched: Vec<ByteRange>,
+    touched: Vec<FileRange>,
     /// In place of files.
     kept: Option<Kept>,
 }
@@ -103,7 +103,7 @@ impl Files {
     }
 
     /// All that has been read.
-    pub(crate) fn touched(&self) -> Vec<ByteRange> {
+    pub(crate) fn touched(&self) -> Vec<FileRange> {
         let mut all = self.model.touched(FileId(0));
         all.extend(&self.touched);
         merged(all)
@@ -137,7 +137,7 @@ impl Files {
             .collect()
     }
 
-    pub(crate) fn read(&mut self, range: ByteRange, out: &mut [u8]) -> Result<(), OnnxError> {
+    pub(crate) fn read(&mut self, range: FileRange, out: &mut [u8]) -> Result<(), OnnxError> {
         if let Some(kept) = &mut self.kept {
             return kept.read(range, out);
         }
@@ -164,7 +164,7 @@ impl Files {
         tensor: &str,
         entries: &[(String, String)],
         expected_bytes: u64,
-    ) -> Result<ByteRange, OnnxError> {
+    ) -> Result<FileRange, OnnxError> {
         let get = |key: &str| {
             entries
                 .iter()
@@ -202,7 +202,7 @@ impl Files {
                 "the file is too short ({len} bytes, {expected_bytes} are needed from {offset})"
             )));
         }
-        Ok(ByteRange {
+        Ok(FileRange {
             file: FileId(index as u32 + 1),
             offset,
             bytes: expected_bytes,
@@ -262,7 +262,7 @@ impl Files {
 }
 
 impl Kept {
-    fn read(&mut self, range: ByteRange, out: &mut [u8]) -> Result<(), OnnxError> {
+    fn read(&mut self, range: FileRange, out: &mut [u8]) -> Result<(), OnnxError> {
         if self.extract.read(range, out) {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use crate::files::Files;
 use crate::proto::TensorProto;
 use crate::tensor;
 use crate::wire::{Field, Message, Span};
-use neap_ir::{ByteRange, DType, FileId, TensorType};
+use neap_ir::{DType, FileId, FileRange, TensorType};
 use std::io::{self, Write};
 use std::path::Path;
 use thiserror::Error;
@@ -236,7 +236,7 @@ fn external(
     proto: &TensorProto,
 ) -> Result<Vec<u8>, OnnxError> {
     let bytes = known.ty.len_bytes();
-    let range: ByteRange = files.external(&proto.name, &proto.external, bytes as u64)?;
+    let range: FileRange = files.external(&proto.name, &proto.external, bytes as u64)?;
     debug_assert_ne!(range.file, FileId(0));
     let mut data = vec![0; bytes];
     files.read(range, &mut data)?;

@@ -8,7 +8,7 @@ use crate::inputs::Inputs;
 use crate::open_file::OpenFile;
 use crate::proto::ModelProto;
 use crate::{OpenOptions, decode, import};
-use neap_ir::{ByteRange, Graph};
+use neap_ir::{FileRange, Graph};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub struct Bound {
     /// name by then.
     pub open: Vec<Option<Arc<OpenFile>>>,
     /// In order: what an [`Extract`] needs, so that the model can be bound again.
-    pub read: Vec<ByteRange>,
+    pub read: Vec<FileRange>,
 }
 
 impl Skeleton {

@@ -7,7 +7,7 @@
 use crate::error::OnnxError;
 use crate::extract::{Extract, Touched};
 use crate::open_file::OpenFile;
-use neap_ir::{ByteRange, FileId};
+use neap_ir::{FileId, FileRange};
 use std::cell::{Cell, RefCell};
 #[cfg(test)]
 use std::path::Path;
@@ -83,7 +83,7 @@ impl Source {
     }
 
     /// What has been read so far.
-    pub(crate) fn touched(&self, file: FileId) -> Vec<ByteRange> {
+    pub(crate) fn touched(&self, file: FileId) -> Vec<FileRange> {
         self.touched.borrow().ranges(file).collect()
     }
 
@@ -124,7 +124,7 @@ impl Source {
                 self.count(out.len() as u64);
             }
             Backing::Extract(extract) => {
-                let range = ByteRange {
+                let range = FileRange {
                     file: FileId(0),
                     offset,
                     bytes: out.len() as u64,

@@ -7,7 +7,7 @@ use crate::proto::{Chunk, ChunkData, DataField, SparseTensorProto, TensorProto};
 use crate::wire::{Message, Span};
 use half::{bf16, f16};
 use neap_ir::recipe::INLINE_LIMIT_BYTES;
-use neap_ir::{ByteRange, Const, DType, FileId, Literal, TensorType};
+use neap_ir::{Const, DType, FileId, FileRange, Literal, TensorType};
 
 /// A tensor that must be decoded (not raw little-endian bytes) is held in memory; no more than this.
 const MAX_DECODED_BYTES: u64 = 64 << 20;
@@ -124,7 +124,7 @@ pub(crate) fn load(
     } else {
         in_place(tensor, stored_dtype, expected)
             .map_err(bad)?
-            .map(|span| ByteRange {
+            .map(|span| FileRange {
                 file: FileId(0),
                 offset: span.offset,
                 bytes: span.len,
@@ -154,7 +154,7 @@ pub(crate) fn load(
 /// Bytes of a stored constant, in its stored type.
 pub(crate) fn read(
     files: &mut Files,
-    range: ByteRange,
+    range: FileRange,
     dtype: DType,
     shape: &[usize],
 ) -> Result<Literal, OnnxError> {

@@ -2,7 +2,7 @@
 
 mod support;
 
-use neap_ir::{ByteRange, Const, DType, FileId, Literal, Op, SourceFile};
+use neap_ir::{Const, DType, FileId, FileRange, Literal, Op, SourceFile};
 use neap_onnx::{OpenOptions, open};
 use support::*;
 
@@ -14,7 +14,7 @@ fn big_weight(name: &str) -> Bytes {
     tensor(name, FLOAT, &[64, 128], &raw)
 }
 
-fn weight_of(graph: &neap_ir::Graph) -> (ByteRange, DType) {
+fn weight_of(graph: &neap_ir::Graph) -> (FileRange, DType) {
     let weight = graph.nodes[0].input(1).expect("a weight");
     match graph.constant(weight) {
         Some(Const::Stored {

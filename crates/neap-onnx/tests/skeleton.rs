@@ -2,7 +2,7 @@
 
 mod support;
 
-use neap_ir::{ByteRange, Const, Graph};
+use neap_ir::{Const, FileRange, Graph};
 use neap_onnx::{Bound, Elsewhere, Extract, OnnxError, OpenOptions, Skeleton};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -16,7 +16,7 @@ use support::*;
 struct Nothing;
 
 impl Elsewhere for Nothing {
-    fn read(&mut self, _: ByteRange, _: &mut [u8]) -> std::io::Result<bool> {
+    fn read(&mut self, _: FileRange, _: &mut [u8]) -> std::io::Result<bool> {
         Ok(false)
     }
 }

@@ -6,7 +6,7 @@ use neap_ir::op::*;
 use neap_ir::{Layout, Literal, Op, TensorType, infer};
 use neap_kernels::parallel::Serial;
 use neap_kernels::simd::Isa;
-use neap_ops::{Context, Operand, TensorMut, TensorRef, execute, workspace_bytes};
+use neap_ops::{Context, OperandForm, TensorMut, TensorRef, execute, workspace_bytes};
 use std::time::{Duration, Instant};
 
 fn x(shape: &[usize]) -> Literal {
@@ -18,12 +18,12 @@ fn x(shape: &[usize]) -> Literal {
 fn bench(what: &str, op: Op, inputs: &[&Literal]) {
     let types: Vec<Option<TensorType>> = inputs.iter().map(|l| Some(l.ty())).collect();
     let out_types = infer::output_types(&op, &types, 1).expect("infers");
-    let ins: Vec<Operand> = types
+    let ins: Vec<OperandForm> = types
         .iter()
         .flatten()
         .map(|t| Some((t, Layout::Plain)))
         .collect();
-    let outs: Vec<Operand> = out_types.iter().map(|t| Some((t, Layout::Plain))).collect();
+    let outs: Vec<OperandForm> = out_types.iter().map(|t| Some((t, Layout::Plain))).collect();
     let isa = Isa::detect();
     let mut workspace = vec![0u8; workspace_bytes(&op, &ins, &outs, 1, isa)];
     let mut result = Literal::zeros(out_types[0].dtype, &out_types[0].shape);

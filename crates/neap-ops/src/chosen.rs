@@ -3,7 +3,7 @@
 use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;
 use crate::kernel::{Choice, FormFacts, Kernel, KernelFacts, Tile, WeightForm};
-use crate::query::Operand;
+use crate::query::OperandForm;
 use crate::{Context, OpError, PanelSlice, TensorMut, TensorRef, bands, layer, query};
 use neap_ir::panel::{ConvForm, PanelConv, PanelFormat, panel_bytes, panel_count};
 use neap_ir::{Layout, Op};
@@ -15,8 +15,8 @@ use neap_kernels::winograd::{self, Weights};
 /// The kernels that can compute this, direct first. Operators without panels have only that one.
 pub fn kernels(
     op: &Op,
-    inputs: &[Operand],
-    outputs: &[Operand],
+    inputs: &[OperandForm],
+    outputs: &[OperandForm],
     workers: usize,
     isa: Isa,
 ) -> Vec<KernelFacts> {

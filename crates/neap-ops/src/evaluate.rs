@@ -39,11 +39,11 @@ pub fn evaluate_wanted(
     // Of late results these are the most that there can be.
     let mut out_types = infer::output_types(op, &types, wanted.len())?;
 
-    let in_operands: Vec<query::Operand> = types
+    let in_operands: Vec<query::OperandForm> = types
         .iter()
         .map(|t| t.as_ref().map(|t| (t, Layout::Plain)))
         .collect();
-    let out_operands: Vec<query::Operand> = out_types
+    let out_operands: Vec<query::OperandForm> = out_types
         .iter()
         .zip(wanted)
         .map(|(t, &wanted)| wanted.then_some((t, Layout::Plain)))

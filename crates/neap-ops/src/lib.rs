@@ -42,7 +42,7 @@ pub use interpret::interpret;
 pub use kernel::{Choice, FormFacts, Kernel, KernelFacts, Tile, UnknownKernel, WeightForm};
 pub use late::execute_late;
 pub use query::{
-    Operand, blocked_inputs, flops, inner_bytes, may_be_overwritten_by, may_overwrite, supported,
-    workspace_bytes,
+    OperandForm, blocked_inputs, flops, inner_bytes, may_be_overwritten_by, may_overwrite,
+    supported, workspace_bytes,
 };
 pub use tensor::{Context, PanelSlice, TensorMut, TensorRef};

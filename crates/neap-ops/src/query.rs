@@ -17,13 +17,13 @@ use neap_ir::{DType, Gradient, Layout, Op, TensorType};
 use neap_kernels::simd::Isa;
 
 /// An operand's type and layout; `None` where an optional one is left out.
-pub type Operand<'a> = Option<(&'a TensorType, Layout)>;
+pub type OperandForm<'a> = Option<(&'a TensorType, Layout)>;
 
 /// Bytes of scratch that [`crate::execute`] needs for these operands with that many workers.
 pub fn workspace_bytes(
     op: &Op,
-    inputs: &[Operand],
-    outputs: &[Operand],
+    inputs: &[OperandForm],
+    outputs: &[OperandForm],
     workers: usize,
     isa: Isa,
 ) -> usize {
@@ -74,7 +74,7 @@ pub fn workspace_bytes(
 ///
 /// # Errors
 /// [`OpError`] says what cannot be computed.
-pub fn supported(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Result<(), OpError> {
+pub fn supported(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> Result<(), OpError> {
     let unsupported = |what: String| Err(OpError::unsupported(op.name(), what));
     for (ty, _) in inputs.iter().chain(outputs).flatten() {
         if ty.shape.len() > MAX_RANK {
@@ -140,7 +140,7 @@ pub fn supported(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Result<(),
 }
 
 /// Blocked operands only where the operator takes them so.
-fn check_layouts(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Result<(), OpError> {
+fn check_layouts(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> Result<(), OpError> {
     let is_blocked = |operand: &(&TensorType, Layout)| operand.1 == Layout::Blocked;
     let any = inputs.iter().chain(outputs).flatten().any(is_blocked);
     let needed = matches!(op, Op::PanelConv(_) | Op::PanelDepthwise(_) | Op::Bands(_));
@@ -164,8 +164,8 @@ fn check_layouts(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Result<(),
 pub fn may_be_overwritten_by(
     op: &Op,
     index: usize,
-    inputs: &[Operand],
-    outputs: &[Operand],
+    inputs: &[OperandForm],
+    outputs: &[OperandForm],
 ) -> Vec<usize> {
     match (op, index) {
         (_, 0) => may_overwrite(op, inputs, outputs),
@@ -185,7 +185,7 @@ pub fn may_be_overwritten_by(
 const MOMENTS_FROM: usize = 4;
 
 /// Inputs whose memory output 0 may take over, by position.
-pub fn may_overwrite(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> Vec<usize> {
+pub fn may_overwrite(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> Vec<usize> {
     let Some(&Some((y, layout))) = outputs.first() else {
         return Vec::new();
     };
@@ -308,8 +308,8 @@ fn residual_layouts(x: Layout, inputs: usize) -> Vec<Layout> {
 }
 
 /// Floating-point operations, about; a multiply-add counts as two.
-pub fn flops(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> u64 {
-    let shape = |operands: &[Operand], index: usize| -> Vec<u64> {
+pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
+    let shape = |operands: &[OperandForm], index: usize| -> Vec<u64> {
         let operand = operands.get(index).copied().flatten();
         operand.map_or(vec![], |(ty, _)| {
             ty.shape.iter().map(|&d| d as u64).collect()
@@ -383,7 +383,7 @@ pub fn flops(op: &Op, inputs: &[Operand], outputs: &[Operand]) -> u64 {
 }
 
 /// Bytes of tensors inside the operator, once written and once read; 0 but for chains in row bands.
-pub fn inner_bytes(op: &Op, inputs: &[Operand]) -> u64 {
+pub fn inner_bytes(op: &Op, inputs: &[OperandForm]) -> u64 {
     match (op, inputs.first().copied().flatten()) {
         (Op::Bands(chain), Some((x, _))) => bands::inner_bytes(chain, &x.shape),
         _ => 0,

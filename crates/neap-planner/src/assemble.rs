@@ -17,7 +17,7 @@ pub fn assemble(
 ) -> ExecutionPlan {
     let Window {
         w,
-        base_layout: ground,
+        base_layout: base,
         schedule,
         ..
     } = *window;
@@ -27,12 +27,8 @@ pub fn assemble(
         digest: w.digest.clone(),
         spaces: Vec::new(),
         lanes: Lanes::default(),
-        buffers: ground.buffers.iter().map(|&at| Place::work(at)).collect(),
-        workspaces: ground
-            .workspaces
-            .iter()
-            .map(|&at| Place::work(at))
-            .collect(),
+        buffers: base.buffers.iter().map(|&at| Place::work(at)).collect(),
+        workspaces: base.workspaces.iter().map(|&at| Place::work(at)).collect(),
         resident: Vec::new(),
         prepared: Vec::new(),
         loads: Vec::with_capacity(simulated.streamed.len()),
@@ -81,7 +77,7 @@ pub fn assemble(
         .filter(|want| resident[want.unit as usize]);
     plan.resident = homes
         .loads(resident_wants.map(|want| (want.file, simulated.merged_index[want.first as usize])));
-    let ends = ground.fixed.iter().map(|f| f.arena.end);
+    let ends = base.fixed.iter().map(|f| f.arena.end);
     let end = ends
         .chain(plan.loads.iter().map(|l| l.area().range.end))
         .max();

@@ -408,7 +408,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Which of the ground's stays the weights are.
+    /// Which of the base layout's stays the weights are.
     fn stay_of(&self, step: usize, file: ByteRange) -> Option<usize> {
         let blocks = file.to_blocks();
         let is_there = |stay: &Stay| stay.file == blocks && stay.live.contains(step as u32);

@@ -33,7 +33,7 @@ struct Shared {
     uses: u32,
 }
 
-/// A ground on which shared weights stay for part of a run, at addresses of `room`, as many as find a place there: those first
+/// A base layout in which shared weights stay for part of a run, at addresses of `room`, as many as find a place there: those first
 /// that save most reading for the memory and the time that they take. `None` if there are none.
 pub fn with_stays(w: &Workload, base_layout: &BaseLayout, room: ByteRange) -> Option<BaseLayout> {
     let mut stays: Vec<Stay> = Vec::new();

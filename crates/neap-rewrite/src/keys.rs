@@ -126,11 +126,11 @@ impl Hash {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use neap_ir::{ByteRange, FileId, Literal, TensorType};
+    use neap_ir::{FileId, FileRange, Literal, TensorType};
 
     fn stored(graph: &mut Graph, offset: u64) -> ValueId {
         let data = Const::Stored {
-            range: ByteRange {
+            range: FileRange {
                 file: FileId(0),
                 offset,
                 bytes: 24,

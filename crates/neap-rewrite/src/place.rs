@@ -18,7 +18,7 @@ use neap_ir::graph::LANES;
 use neap_ir::op::{Op, Unary};
 use neap_ir::program::{Buffer, Storage};
 use neap_ir::{Const, Graph, Layout, Node, NodeId, Program, State, TensorType, ValueId};
-use neap_ops::Operand;
+use neap_ops::OperandForm;
 
 pub(crate) fn run(graph: Graph, digest: String) -> Program {
     let mut classes = Classes::new(&graph);
@@ -39,7 +39,7 @@ pub(crate) fn run(graph: Graph, digest: String) -> Program {
 }
 
 /// Operands of a node as the operator queries want them.
-pub(crate) fn operands<'a>(graph: &'a Graph, ids: &[Option<ValueId>]) -> Vec<Operand<'a>> {
+pub(crate) fn operands<'a>(graph: &'a Graph, ids: &[Option<ValueId>]) -> Vec<OperandForm<'a>> {
     let operand = |v: ValueId| (graph.ty(v), graph.value(v).layout);
     ids.iter().map(|id| id.map(operand)).collect()
 }

@@ -50,5 +50,5 @@ pub use commons::{Commons, SharedWork};
 pub use device::{Device, Job, JobError, Meanwhile, PreparedSlice};
 pub use error::RuntimeError;
 pub use pool::Pool;
-pub use session::{Kept, Options, Replaced, Session, StateInfo, Stats, Storage};
+pub use session::{BackingStore, Kept, Options, Replaced, Session, StateInfo, Stats};
 pub use tensors::{InputTensor, OutputTensor};

@@ -9,7 +9,7 @@ use neap_ir::program::Storage;
 use neap_ir::recipe::PackedForm;
 use neap_ir::{Const, DType, Layout, Node, NodeId, Op, Program, ValueId, infer};
 use neap_kernels::simd::Isa;
-use neap_ops::{Choice, Operand as OpOperand, WeightForm};
+use neap_ops::{Choice, OperandForm, WeightForm};
 use neap_plan::{Area, BufferId, ByteRange, ExecutionPlan, Place, StepId, StepSpec, Workload};
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use std::ops::Range;
 pub(crate) struct Tables {
     pub steps: Vec<Step>,
     /// Of all steps, inputs then outputs; a step's are ranges of it.
-    pub operands: Vec<Operand>,
+    pub operands: Vec<PlacedOperand>,
     /// Where each graph output is when a run ends.
     pub outputs: Vec<Location>,
     /// Most inputs and outputs of any one step.
@@ -46,7 +46,7 @@ pub(crate) struct RowStep {
 }
 
 #[derive(Clone, Copy)]
-pub(crate) struct Operand {
+pub(crate) struct PlacedOperand {
     /// Meaningless when the place is [`Location::Absent`].
     pub value: ValueId,
     pub place: Location,
@@ -164,7 +164,7 @@ impl Resolver<'_> {
             return Ok(());
         }
         let graph = &self.program.graph;
-        let describe = |v: &Option<ValueId>| -> OpOperand<'_> {
+        let describe = |v: &Option<ValueId>| -> OperandForm<'_> {
             v.map(|v| (graph.ty(v), graph.value(v).layout))
         };
         let inputs: Vec<_> = self.node.inputs.iter().map(describe).collect();
@@ -211,8 +211,8 @@ impl Resolver<'_> {
     /// What the chosen kernel needs for the largest slice of the plan.
     fn workspace_bytes(
         &self,
-        inputs: &[OpOperand],
-        outputs: &[OpOperand],
+        inputs: &[OperandForm],
+        outputs: &[OperandForm],
         workers: usize,
         isa: Isa,
     ) -> Result<usize, RuntimeError> {
@@ -260,9 +260,9 @@ impl Resolver<'_> {
         Ok(())
     }
 
-    fn operand(&self, value: Option<ValueId>) -> Result<Operand, RuntimeError> {
+    fn operand(&self, value: Option<ValueId>) -> Result<PlacedOperand, RuntimeError> {
         let Some(value) = value else {
-            return Ok(Operand {
+            return Ok(PlacedOperand {
                 value: ValueId(0),
                 place: Location::Absent,
             });
@@ -283,7 +283,7 @@ impl Resolver<'_> {
                 name(self.program, value)
             )));
         }
-        Ok(Operand { value, place })
+        Ok(PlacedOperand { value, place })
     }
 
     /// The extent of the step that holds a packed value.
@@ -499,22 +499,22 @@ fn check_buffers(program: &Program, workload: &Workload) -> Result<(), RuntimeEr
 /// data (a part of a concatenation that is in place already).
 fn check_overlaps(
     step: &Resolver,
-    inputs: &[Operand],
-    outputs: &[Operand],
+    inputs: &[PlacedOperand],
+    outputs: &[PlacedOperand],
 ) -> Result<(), RuntimeError> {
     let graph = &step.program.graph;
     let moves = matches!(
         step.node.op,
         Op::Concat { .. } | Op::Split { .. } | Op::Slice { .. } | Op::Reshape { .. }
     );
-    let range = |o: &Operand| -> Option<Area> {
+    let range = |o: &PlacedOperand| -> Option<Area> {
         let Location::Memory(at) = o.place else {
             return None;
         };
         let area = at.area(graph.value(o.value).len_bytes() as u64);
         (!area.range.is_empty()).then_some(area)
     };
-    let overlap = |a: &Operand, b: &Operand| match (range(a), range(b)) {
+    let overlap = |a: &PlacedOperand, b: &PlacedOperand| match (range(a), range(b)) {
         (Some(a), Some(b)) => a.overlaps(b),
         _ => false,
     };
@@ -528,7 +528,7 @@ fn check_overlaps(
                 continue;
             }
             let allowed = allowed.get_or_insert_with(|| {
-                let describe = |v: &Option<ValueId>| -> OpOperand<'_> {
+                let describe = |v: &Option<ValueId>| -> OperandForm<'_> {
                     v.map(|v| (graph.ty(v), graph.value(v).layout))
                 };
                 let ins: Vec<_> = step.node.inputs.iter().map(describe).collect();

@@ -50,7 +50,7 @@ impl Default for Options {
 }
 
 /// Where a session's bytes come from, and where they go meanwhile.
-pub struct Storage {
+pub struct BackingStore {
     /// Reads the packed file that the program describes.
     pub source: Box<dyn Source>,
     /// Holds its checksums.
@@ -134,7 +134,7 @@ impl Session<Monotonic> {
         program: Arc<Program>,
         plan: ExecutionPlan,
         workload: &Workload,
-        storage: Storage,
+        storage: BackingStore,
         options: Options,
     ) -> Result<Session, RuntimeError> {
         let clock = Monotonic::default();
@@ -152,7 +152,7 @@ impl Session<Monotonic> {
         program: Arc<Program>,
         plan: ExecutionPlan,
         workload: &Workload,
-        storage: Storage,
+        storage: BackingStore,
         isa: Isa,
     ) -> Result<Session, RuntimeError> {
         let device = Box::new(Cpu::new(commons.pool.clone(), isa));
@@ -175,7 +175,7 @@ impl<C: Clock> Session<C> {
         program: Arc<Program>,
         plan: ExecutionPlan,
         workload: &Workload,
-        storage: Storage,
+        storage: BackingStore,
         options: Options,
         clock: C,
     ) -> Result<Session<C>, RuntimeError> {
@@ -199,7 +199,7 @@ impl<C: Clock> Session<C> {
         program: Arc<Program>,
         plan: ExecutionPlan,
         workload: &Workload,
-        storage: Storage,
+        storage: BackingStore,
         options: Options,
         clock: C,
     ) -> Result<Session<C>, RuntimeError> {
@@ -220,7 +220,7 @@ impl<C: Clock> Session<C> {
         program: Arc<Program>,
         mut plan: ExecutionPlan,
         workload: &Workload,
-        storage: Storage,
+        storage: BackingStore,
         options: Options,
         clock: C,
     ) -> Result<Session<C>, RuntimeError> {
@@ -246,7 +246,7 @@ impl<C: Clock> Session<C> {
         };
         let arena = arena.map_err(|source| RuntimeError::Arena { bytes, source })?;
         let moves = Moves::take(&mut plan);
-        let Storage {
+        let BackingStore {
             source,
             verifier,
             spill,

@@ -4,7 +4,7 @@ mod support;
 
 use neap_plan::ExecutionPlan;
 use neap_planner::Strategy;
-use neap_runtime::{Clock, InputTensor, OutputTensor, Session, Storage};
+use neap_runtime::{BackingStore, Clock, InputTensor, OutputTensor, Session};
 use neap_store::{
     FaultScript, IoMode, MemoryModel, PackWriter, PackedFile, StoreError, open_spill,
 };
@@ -49,7 +49,7 @@ fn allocations_of_runs<C: Clock>(model: &Model, session: &mut Session<C>) -> All
 }
 
 /// A way to read the model's file, and to store activations; `None`, said aloud, where it cannot be had.
-fn storage(folder: &Path, file: &Path, plan: &ExecutionPlan, mode: IoMode) -> Option<Storage> {
+fn storage(folder: &Path, file: &Path, plan: &ExecutionPlan, mode: IoMode) -> Option<BackingStore> {
     let mut file = PackedFile::open(file).unwrap();
     let verifier = file.take_verifier().unwrap();
     let source = match file.open_source(mode) {
@@ -69,7 +69,7 @@ fn storage(folder: &Path, file: &Path, plan: &ExecutionPlan, mode: IoMode) -> Op
             opened => Some(opened.unwrap()),
         },
     };
-    Some(Storage {
+    Some(BackingStore {
         source,
         verifier,
         spill,

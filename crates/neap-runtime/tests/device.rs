@@ -11,7 +11,7 @@ use neap_ops::{Choice, Context, PanelSlice, TensorMut, TensorRef};
 use neap_plan::ExecutionPlan;
 use neap_planner::Strategy;
 use neap_runtime::{
-    Device, Job, JobError, Meanwhile, PreparedSlice, RuntimeError, Session, Storage,
+    BackingStore, Device, Job, JobError, Meanwhile, PreparedSlice, RuntimeError, Session,
 };
 use neap_store::{
     FaultScript, MemoryModel, MemorySource, RandomFaults, Spill, StoreError, VirtualClock,
@@ -177,7 +177,7 @@ fn open(
     let spill = MemorySource::spill(spill_bytes, storage_model(), time.clone(), faults.clone());
     let file = model.file.clone();
     let source = MemorySource::new(file, storage_model(), time.clone(), faults);
-    let storage = Storage {
+    let storage = BackingStore {
         source: Box::new(source.expect("a source")),
         verifier: model.verifier(),
         spill: Some(Box::new(spill.expect("a spill file")) as Box<dyn Spill>),

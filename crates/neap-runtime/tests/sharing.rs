@@ -5,7 +5,7 @@ mod support;
 use neap_kernels::simd::Isa;
 use neap_plan::ExecutionPlan;
 use neap_planner::Strategy;
-use neap_runtime::{CancelToken, Commons, RuntimeError, Session, Storage};
+use neap_runtime::{BackingStore, CancelToken, Commons, RuntimeError, Session};
 use neap_store::{BLOCK, IoMode, PackWriter, PackedFile};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,7 +53,7 @@ impl Packed {
     fn open(&self, plan: &ExecutionPlan, commons: &Commons) -> Result<Session, RuntimeError> {
         let mut file = PackedFile::open(&self.path)?;
         let verifier = file.take_verifier()?;
-        let storage = Storage {
+        let storage = BackingStore {
             source: file.open_source(IoMode::Auto)?,
             verifier,
             spill: None,

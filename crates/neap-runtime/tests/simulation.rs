@@ -18,7 +18,7 @@ mod support;
 
 use neap_plan::{ExecutionPlan, LaneId, Span, Timeline};
 use neap_planner::{PlanOptions, Planner, Strategy as Planning};
-use neap_runtime::{Clock, Session, Storage};
+use neap_runtime::{BackingStore, Clock, Session};
 use neap_sim::{CostProfile, simulate};
 use neap_store::{Spill, VirtualClock};
 use proptest::prelude::*;
@@ -100,7 +100,7 @@ fn executed(model: &Model, plan: &ExecutionPlan, costs: &CostProfile, threads: u
         model.program.clone(),
         plan.clone(),
         &model.workload,
-        Storage {
+        BackingStore {
             source: Box::new(weights),
             verifier: model.verifier(),
             spill: (!plan.stores.is_empty()).then(|| Box::new(spill) as Box<dyn Spill>),

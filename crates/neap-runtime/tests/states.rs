@@ -7,7 +7,7 @@ use neap_ir::op::{Activation, Binary};
 use neap_ir::{Layout, TensorType};
 use neap_plan::ExecutionPlan;
 use neap_planner::Strategy;
-use neap_runtime::{Commons, RuntimeError, Session, Storage};
+use neap_runtime::{BackingStore, Commons, RuntimeError, Session};
 use neap_store::{Fault, FaultScript, MemoryModel, MemorySource, VirtualClock};
 use support::{Builder, Model, ReplacePlan, TestClock, options};
 
@@ -217,7 +217,7 @@ fn plans_for_other_states_are_refused() {
         time,
         FaultScript::default(),
     );
-    let storage = Storage {
+    let storage = BackingStore {
         source: Box::new(source.unwrap()),
         verifier: model.verifier(),
         spill: None,

@@ -5,7 +5,7 @@ use crate::dataflow::{
     Dataflow, DataflowError, DataflowSpec, Operator, Tensor, TensorId, TensorKind,
 };
 use neap_ir::{Graph, ValueId};
-use neap_ops::Operand;
+use neap_ops::OperandForm;
 use neap_plan::StepSpec;
 use neap_sim::CostProfile;
 
@@ -38,7 +38,7 @@ pub fn of_graph(
         tensor_of[input.index()] = Some(add(input, TensorKind::Input, &mut spec));
     }
     for (index, node) in graph.nodes.iter().enumerate() {
-        let operands = |ids: &[Option<ValueId>]| -> Vec<Operand> {
+        let operands = |ids: &[Option<ValueId>]| -> Vec<OperandForm> {
             let one = |id: ValueId| (graph.ty(id), graph.value(id).layout);
             ids.iter().map(|id| id.map(one)).collect()
         };
@@ -73,7 +73,7 @@ pub fn of_graph(
             tensor_of[output.index()] = Some(tensor);
             writes.push(tensor);
         }
-        let bytes = |operands: &[Operand]| -> u64 {
+        let bytes = |operands: &[OperandForm]| -> u64 {
             let each = operands.iter().flatten();
             each.map(|(ty, layout)| ty.layout_bytes(*layout) as u64)
                 .sum()

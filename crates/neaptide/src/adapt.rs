@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::ledger::{self, Ledger};
 use crate::model::TensorInfo;
 use crate::plan::Plan;
-use crate::prepared::{Next, Prepared};
+use crate::plans_ahead::{Next, PlansAhead};
 use crate::request::{self, Request};
 use crate::session::Session;
 use crate::spill;
@@ -62,7 +62,7 @@ impl Session {
     pub fn prepare(&mut self, budgets: &[u64], most_bytes: u64) -> Result<usize> {
         self.inner.rest();
         let scope = self.standing.first_base.scope;
-        let mut prepared = Prepared::default();
+        let mut prepared = PlansAhead::default();
         for &bytes in budgets {
             // What the process takes beside its arena wavers.
             let nearly = Budget::of(scope, bytes.saturating_sub(ledger::WAVER_BYTES));
@@ -83,10 +83,10 @@ impl Session {
                 break;
             }
         }
-        self.standing.prepared = prepared;
+        self.standing.plans_ahead = prepared;
         self.standing.host.trim();
         self.inner.wake();
-        Ok(self.standing.prepared.len())
+        Ok(self.standing.plans_ahead.len())
     }
 
     /// Runs within another budget from now on. Memory above it has been given
@@ -185,7 +185,7 @@ impl Session {
             return None;
         };
         (budget.scope() == self.standing.first_base.scope).then_some(())?;
-        let prepared = &self.standing.prepared;
+        let prepared = &self.standing.plans_ahead;
         (!prepared.is_empty()).then_some(())?;
         prepared.find(bytes, &self.base(budget.scope()))
     }

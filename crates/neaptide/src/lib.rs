@@ -42,7 +42,7 @@ mod pack;
 mod package;
 mod plan;
 mod planning;
-mod prepared;
+mod plans_ahead;
 mod rebind;
 mod request;
 mod runner;

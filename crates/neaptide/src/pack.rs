@@ -8,7 +8,7 @@ use crate::package::{self, Binding, Cached, Contents, SkeletonSource, Table, Wei
 use crate::source_weights::SourceFiles;
 use neap_compile::{Programs, StepOrder};
 use neap_ir::recipe::Recipe;
-use neap_ir::{ByteRange, Const, Graph, SourceFile};
+use neap_ir::{Const, FileRange, Graph, SourceFile};
 use neap_rewrite::Lowered;
 use neap_store::{BLOCK, PackWriter};
 use packer::Packer;
@@ -196,7 +196,7 @@ fn extents(
     skeleton: Option<&SkeletonSource>,
     source: &mut Graph,
     recipes: &[Recipe],
-    read: &[ByteRange],
+    read: &[FileRange],
 ) -> Vec<(Recipe, Weight)> {
     let stored = skeleton.map_or(&[][..], |s| &s.stored);
     let whole: Vec<(Recipe, Weight)> = package::uncovered(stored, source, recipes, read)

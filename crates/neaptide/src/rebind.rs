@@ -12,7 +12,7 @@ use crate::calibrate::Known;
 use crate::error::{Error, Result};
 use crate::model::{TensorInfo, infos};
 use crate::package::{self, Asked, Binding};
-use crate::prepared::{Next, Prepared, plan_heap_bytes, workload_heap_bytes};
+use crate::plans_ahead::{Next, PlansAhead, plan_heap_bytes, workload_heap_bytes};
 use crate::session::Session;
 use neap_compile::Programs;
 use neap_ir::{Const, Program};
@@ -162,7 +162,7 @@ impl Session {
             standing.first_base.outputs_bytes += growth_bytes;
         }
         standing.ledger = ledger;
-        standing.prepared = Prepared::default();
+        standing.plans_ahead = PlansAhead::default();
         let old = Bound {
             binding: std::mem::replace(&mut standing.package.binding, bound.binding),
             programs: std::mem::replace(&mut standing.programs, bound.programs),

@@ -9,7 +9,7 @@ use crate::model::{Model, TensorInfo};
 use crate::options::RunOptions;
 use crate::package::Package;
 use crate::plan::Plan;
-use crate::prepared::Prepared;
+use crate::plans_ahead::PlansAhead;
 use crate::rebind::{Recent, total_bytes};
 use crate::spill;
 use neap_compile::Programs;
@@ -54,7 +54,7 @@ impl Model {
         // What planning took is not charged beside the arena.
         self.host.trim();
         let spill_folder = spill::folder(options, self.place());
-        let storage = neap_runtime::Storage {
+        let storage = neap_runtime::BackingStore {
             source,
             verifier,
             spill: spill::open(&spill_folder, plan.verdict.spill_bytes, options)?,
@@ -90,7 +90,7 @@ impl Model {
                 first_base: plan.ledger.with_arena(0, 0),
                 ledger: plan.ledger,
                 budget_bytes: plan.budget_bytes,
-                prepared: Prepared::default(),
+                plans_ahead: PlansAhead::default(),
             },
             inputs,
             outputs,
@@ -120,7 +120,7 @@ pub(crate) struct Standing {
     /// Of the plan in force.
     pub ledger: Ledger,
     pub budget_bytes: Option<u64>,
-    pub prepared: Prepared,
+    pub plans_ahead: PlansAhead,
     /// For other shapes: the packed file, what is known of it, and the shapes in use.
     pub file: PackedFile,
     pub package: Package,

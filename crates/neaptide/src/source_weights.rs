@@ -1,7 +1,7 @@
 //! Reads constants of the source model: ranges of its files, widened to `f32` where halves are stored.
 
 use half::{bf16, f16};
-use neap_ir::{ByteRange, Const, DType, FileId, Graph, Literal, SourceFile, TensorType, ValueId};
+use neap_ir::{Const, DType, FileId, FileRange, Graph, Literal, SourceFile, TensorType, ValueId};
 use neap_onnx::{OnnxError, OpenFile};
 use neap_rewrite::ConstReader;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub(crate) struct SourceFiles {
     files: Vec<Option<Arc<OpenFile>>>,
     /// What the rewriter looked at.
-    read: Vec<ByteRange>,
+    read: Vec<FileRange>,
 }
 
 impl SourceFiles {
@@ -46,7 +46,7 @@ impl SourceFiles {
     }
 
     /// What the rewriter looked at.
-    pub fn take_read(&mut self) -> Vec<ByteRange> {
+    pub fn take_read(&mut self) -> Vec<FileRange> {
         std::mem::take(&mut self.read)
     }
 

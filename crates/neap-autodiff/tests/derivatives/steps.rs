@@ -7,7 +7,7 @@ use neap_autodiff::{
 };
 use neap_ir::op::{Activation, Pool, Unary, Window};
 use neap_ir::update::Update;
-use neap_ir::{ByteRange, Const, DType, FileId, Graph, Literal, Op, TensorType, ValueId};
+use neap_ir::{Const, DType, FileId, FileRange, Graph, Literal, Op, TensorType, ValueId};
 use neap_ops::interpret;
 
 const IMAGES: usize = 8;
@@ -401,7 +401,7 @@ fn data_of_two_constants_are_not_trained() {
     let x = graph.add_value("x", TensorType::new(DType::F32, &[2, 3]));
     graph.inputs = vec![x];
     let mut stored = |name: &str, offset: u64| {
-        let range = ByteRange {
+        let range = FileRange {
             file: FileId(0),
             offset,
             bytes: 36,

@@ -16,7 +16,7 @@ use crate::{Context, OpError, TensorMut, TensorRef, execute, query};
 use neap_ir::late::{Bound, Late, LateOp};
 use neap_ir::{Layout, Op, TensorType, infer};
 use neap_kernels::simd::Isa;
-use query::Operand;
+use query::OperandForm;
 
 /// Computes `outputs`, whose places are as large as the operator's bounds, from `inputs` of actual types.
 /// `actual` has an entry for each output of the node, and becomes what the results are: they lie at the beginning of their places.
@@ -89,9 +89,9 @@ impl<'a> Call<'_, 'a> {
             // SAFETY: the place holds the bound, which admits the type.
             places.push(place.map(|p| unsafe { TensorMut::new(ty, Layout::Plain, p.as_ptr()) }));
         }
-        let operands: Vec<Operand> = types.iter().map(|t| t.as_ref().map(plain)).collect();
+        let operands: Vec<OperandForm> = types.iter().map(|t| t.as_ref().map(plain)).collect();
         let wanted = results.iter().zip(&places);
-        let wanted: Vec<Operand> = wanted.map(|(t, p)| p.map(|_| plain(t))).collect();
+        let wanted: Vec<OperandForm> = wanted.map(|(t, p)| p.map(|_| plain(t))).collect();
         query::supported(op, &operands, &wanted)?;
         execute(op, inputs, None, &places, ctx)
     }
@@ -150,8 +150,8 @@ fn plain(ty: &TensorType) -> (&TensorType, Layout) {
 /// Scratch that any actual sizes need, from the operands' bounds.
 pub(crate) fn workspace_bytes(
     late: &Late,
-    inputs: &[Operand],
-    outputs: &[Operand],
+    inputs: &[OperandForm],
+    outputs: &[OperandForm],
     workers: usize,
     isa: Isa,
 ) -> usize {
@@ -180,8 +180,8 @@ pub(crate) fn workspace_bytes(
 /// Whether it can be computed, as far as bounds tell. Each run asks again for its actual sizes.
 pub(crate) fn supported(
     late: &Late,
-    inputs: &[Operand],
-    outputs: &[Operand],
+    inputs: &[OperandForm],
+    outputs: &[OperandForm],
 ) -> Result<(), OpError> {
     let operands = || inputs.iter().chain(outputs).flatten();
     if operands().any(|(_, layout)| *layout != Layout::Plain) {

@@ -6,7 +6,7 @@ use crate::device::PreparedSlice;
 use crate::late::LateTypes;
 use crate::load_lane::address_in;
 use crate::prepared::Slot;
-use crate::resolve::{Location, Operand, Step, Tables};
+use crate::resolve::{Location, PlacedOperand, Step, Tables};
 use crate::tensors::InputTensor;
 use neap_ir::{Program, ValueId};
 use neap_ops::{PanelSlice, TensorMut, TensorRef};
@@ -27,7 +27,7 @@ impl<'a> Memory<'a> {
     }
 
     /// Address of an operand that is there, in full.
-    pub(super) fn read(&self, operand: &Operand) -> Result<*const u8, RuntimeError> {
+    pub(super) fn read(&self, operand: &PlacedOperand) -> Result<*const u8, RuntimeError> {
         let bytes = self.program.graph.value(operand.value).len_bytes() as u64;
         Ok(match operand.place {
             Location::Memory(at) => self.at(at, bytes)?,
@@ -45,7 +45,7 @@ impl<'a> Memory<'a> {
     }
 
     /// Address of a result; those are always in the arena.
-    pub(super) fn write(&self, operand: &Operand) -> Result<*mut u8, RuntimeError> {
+    pub(super) fn write(&self, operand: &PlacedOperand) -> Result<*mut u8, RuntimeError> {
         let bytes = self.program.graph.value(operand.value).len_bytes() as u64;
         match operand.place {
             Location::Memory(at) => self.at(at, bytes),

@@ -9,7 +9,7 @@ mod support;
 
 use drive::{Control, Faults, mount};
 use neap_planner::Strategy;
-use neap_runtime::{RuntimeError, Session, Storage};
+use neap_runtime::{BackingStore, RuntimeError, Session};
 use neap_store::{BLOCK, IoMode, PackWriter, PackedFile, StoreError, open_spill};
 use std::path::Path;
 use std::time::Duration;
@@ -101,7 +101,7 @@ fn open(model: &Model, path: &Path, io: IoMode) -> Option<Session> {
     };
     let spill = (plan.spill_bytes() > 0)
         .then(|| open_spill(path.parent().unwrap(), plan.spill_bytes(), io).unwrap());
-    let storage = Storage {
+    let storage = BackingStore {
         source,
         verifier: file.take_verifier().unwrap(),
         spill,

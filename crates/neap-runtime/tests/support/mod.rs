@@ -15,8 +15,8 @@ use neap_plan::{
     BufferId, BufferSpec, ExecutionPlan, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload,
 };
 use neap_runtime::{
-    CancelToken, Clock, InputTensor, Monotonic, Options, OutputTensor, Replaced, RuntimeError,
-    Session, Storage,
+    BackingStore, CancelToken, Clock, InputTensor, Monotonic, Options, OutputTensor, Replaced,
+    RuntimeError, Session,
 };
 use neap_store::{
     BLOCK, FaultScript, MemoryModel, MemorySource, Source, Spill, Verifier, VirtualClock,
@@ -220,7 +220,7 @@ impl Model {
             self.program.clone(),
             plan.clone(),
             &self.workload,
-            Storage {
+            BackingStore {
                 source: Box::new(source),
                 verifier: self.verifier(),
                 spill: Some(Box::new(spill)),
@@ -245,7 +245,7 @@ impl Model {
             self.program.clone(),
             plan.clone(),
             &self.workload,
-            Storage {
+            BackingStore {
                 source: Box::new(source),
                 verifier: self.verifier(),
                 spill: spill.map(|spill| Box::new(spill) as Box<dyn Spill>),
@@ -273,7 +273,7 @@ impl Model {
             self.program.clone(),
             plan.clone(),
             &self.workload,
-            Storage {
+            BackingStore {
                 source: Box::new(source),
                 verifier: self.verifier(),
                 spill: Some(Box::new(spill)),
@@ -290,7 +290,7 @@ impl Model {
         source: Box<dyn Source>,
         verifier: Verifier,
     ) -> Result<Session<Monotonic>, RuntimeError> {
-        let storage = Storage {
+        let storage = BackingStore {
             source,
             verifier,
             spill: None,
@@ -302,7 +302,7 @@ impl Model {
         &self,
         plan: &ExecutionPlan,
         threads: usize,
-        storage: Storage,
+        storage: BackingStore,
     ) -> Result<Session<Monotonic>, RuntimeError> {
         Session::open(
             self.program.clone(),

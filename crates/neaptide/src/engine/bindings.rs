@@ -17,7 +17,7 @@ use crate::ledger::{self, Ledger};
 use crate::model::{self, Model, TensorInfo, infos};
 use crate::options::RunOptions;
 use crate::package::{self, Asked, Binding, Package};
-use crate::prepared::Next;
+use crate::plans_ahead::Next;
 use crate::rebind::{kept_plan_bytes, programs_bytes};
 use crate::shapes::Shapes;
 use neap_compile::{Compiled, Programs};

@@ -20,7 +20,7 @@ use crate::ledger::{self, Ledger, Reserve};
 use crate::model::{Model, OpenOptions};
 use crate::pack::Progress;
 use crate::plan::Plan;
-use crate::prepared::Next;
+use crate::plans_ahead::Next;
 use crate::session::Session;
 use neap_compile::Compiled;
 use neap_runtime::Stats;

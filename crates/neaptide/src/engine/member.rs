@@ -6,7 +6,7 @@ use super::division::{Candidate, Claim};
 use crate::error::{Error, Result};
 use crate::model::TensorInfo;
 use crate::options::RunOptions;
-use crate::prepared::Next;
+use crate::plans_ahead::Next;
 use crate::rebind::total_bytes;
 use crate::session::Session;
 use crate::shapes::Shapes;

@@ -8,7 +8,7 @@ use crate::lowering;
 use crate::source_weights;
 use neap_compile::{Programs, StepOrder};
 use neap_ir::recipe::{Packed, Recipe};
-use neap_ir::{ByteRange, Const, Graph, Literal, ValueId};
+use neap_ir::{Const, FileRange, Graph, Literal, ValueId};
 use neap_onnx::{Elsewhere, Extract, Skeleton};
 use neap_rewrite::{ConstReader, Lowered};
 use neap_store::{DataReader, PackedFile};
@@ -81,7 +81,7 @@ struct Kept {
 
 impl Kept {
     /// Bytes of the model's files; whether they are there.
-    fn read(&self, range: ByteRange, out: &mut [u8]) -> std::io::Result<bool> {
+    fn read(&self, range: FileRange, out: &mut [u8]) -> std::io::Result<bool> {
         if self.extract.read(range, out) {
             return Ok(true);
         }
@@ -99,7 +99,7 @@ impl Kept {
 struct Pieces(Arc<Kept>);
 
 impl Elsewhere for Pieces {
-    fn read(&mut self, range: ByteRange, out: &mut [u8]) -> std::io::Result<bool> {
+    fn read(&mut self, range: FileRange, out: &mut [u8]) -> std::io::Result<bool> {
         self.0.read(range, out)
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::error::{Error, Result};
 use crate::source_weights::SourceFiles;
-use neap_ir::ByteRange;
+use neap_ir::FileRange;
 use neap_onnx::{Extract, Inputs, KeptFile, Stored};
 use neap_store::{BLOCK, DataReader, PackWriter};
 use serde::{Deserialize, Serialize};
@@ -30,14 +30,14 @@ pub(crate) struct SkeletonAt {
 pub(crate) struct SkeletonSource {
     pub inputs: Inputs,
     pub files: Vec<KeptFile>,
-    pub read: Vec<ByteRange>,
+    pub read: Vec<FileRange>,
     pub stored: Vec<Stored>,
 }
 
 /// Copies the pieces `read` of the model's files into the packed file.
 pub(crate) fn write_skeleton(
     source: SkeletonSource,
-    read: Vec<ByteRange>,
+    read: Vec<FileRange>,
     files: &SourceFiles,
     writer: &mut PackWriter,
 ) -> Result<SkeletonAt> {
@@ -79,7 +79,7 @@ pub(super) fn read(at: &SkeletonAt, data: &DataReader) -> std::result::Result<Ex
     let (len, rest) = all.split_first_chunk::<8>().ok_or_else(damaged)?;
     let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| damaged())?;
     let head = rest.get(..len).ok_or_else(damaged)?;
-    let (files, pieces): (Vec<KeptFile>, Vec<ByteRange>) =
+    let (files, pieces): (Vec<KeptFile>, Vec<FileRange>) =
         postcard::from_bytes(head).map_err(|_| damaged())?;
     all.drain(..8 + len);
     Extract::new(files, pieces, all).ok_or_else(damaged)

@@ -2,7 +2,7 @@
 
 use neap_ir::panel::PanelFormat;
 use neap_ir::recipe::{Packed, PackedForm, Recipe, WeightKey};
-use neap_ir::{ByteRange, Const, DType, Graph};
+use neap_ir::{Const, DType, FileRange, Graph};
 use neap_onnx::Stored;
 use neap_rewrite::weight_key;
 use neap_store::BLOCK;
@@ -21,7 +21,7 @@ pub(crate) struct Weight {
 /// Where a constant stands in the model's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SourceRange {
-    pub range: ByteRange,
+    pub range: FileRange,
     pub dtype: DType,
     /// Of the elements in the packed file.
     pub packed_dtype: DType,
@@ -107,7 +107,7 @@ impl Table {
     }
 
     /// Where in the packed file bytes of the model's files stand as they are.
-    pub fn place_of(&self, range: ByteRange) -> Option<u64> {
+    pub fn place_of(&self, range: FileRange) -> Option<u64> {
         self.weights.iter().find_map(|weight| {
             let source = weight.source.filter(|s| s.dtype == s.packed_dtype)?;
             let skip = range.offset.checked_sub(source.range.offset)?;
@@ -141,7 +141,7 @@ pub(crate) fn uncovered(
     stored: &[Stored],
     source: &Graph,
     recipes: &[Recipe],
-    read: &[ByteRange],
+    read: &[FileRange],
 ) -> Vec<Stored> {
     let packed = recipes
         .iter()
@@ -180,8 +180,8 @@ mod tests {
         graph.add_const(format!("at {offset}"), ty, data)
     }
 
-    fn range(offset: u64, bytes: u64) -> ByteRange {
-        ByteRange {
+    fn range(offset: u64, bytes: u64) -> FileRange {
+        FileRange {
             file: FileId(0),
             offset,
             bytes,

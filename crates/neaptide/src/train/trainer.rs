@@ -14,7 +14,7 @@ use neap_autodiff::Loss;
 use neap_ir::update::Update;
 use neap_ir::{DType, Graph, Program, TensorType};
 use neap_plan::{Timeline, Workload};
-use neap_runtime::{InputTensor, OutputTensor, Stats, Storage};
+use neap_runtime::{BackingStore, InputTensor, OutputTensor, Stats};
 use neap_store::{EmptySource, Spill, ThrottledSource, Verifier};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -363,7 +363,7 @@ impl Model {
         let graph = &program.graph;
         let (inputs, outputs) = (infos(graph, &graph.inputs), infos(graph, &graph.outputs));
         let at = numbers(&program, &plan.workload);
-        let storage = Storage {
+        let storage = BackingStore {
             source: Box::new(EmptySource),
             verifier: Verifier::from_data(0, &[])?,
             spill: self.file(plan.verdict.spill_bytes, options)?,

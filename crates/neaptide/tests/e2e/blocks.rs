@@ -8,7 +8,7 @@ use half::f16;
 use neap_ir::op::{Activation, Op};
 use neap_ir::panel::{PanelElement, PanelScales};
 use neap_ir::recipe::PackedForm;
-use neap_ir::{ByteRange, Const, DType, FileId, Literal, SourceFile, TensorType, ValueId};
+use neap_ir::{Const, DType, FileId, FileRange, Literal, SourceFile, TensorType, ValueId};
 use neap_kernels::simd::Isa;
 use neaptide::{Budget, Model, OpenOptions, RunOptions, WeightFormats};
 use std::path::Path;
@@ -34,7 +34,7 @@ struct Maker {
 
 impl Maker {
     fn stored(&mut self, dtype: DType, stored: DType, shape: &[usize], bytes: &[u8]) -> ValueId {
-        let range = ByteRange {
+        let range = FileRange {
             file: FileId(0),
             offset: self.file.len() as u64,
             bytes: bytes.len() as u64,

@@ -6,7 +6,7 @@ use crate::nets::{difference, evaluate};
 use half::{bf16, f16};
 use neap_ir::op::{Activation, Op};
 use neap_ir::{
-    ByteRange, Const, ConstId, DType, FileId, Graph, Literal, Node, SourceFile, TensorType, ValueId,
+    Const, ConstId, DType, FileId, FileRange, Graph, Literal, Node, SourceFile, TensorType, ValueId,
 };
 use neap_kernels::simd::Isa;
 use neaptide::{Budget, Model, OpenOptions, RunOptions, WeightFormats};
@@ -84,7 +84,7 @@ fn rounded(mut graph: Graph, half: DType, stored: DType, path: PathBuf) -> Graph
         }
         let bytes = file.len() as u64 - offset;
         graph.consts[index as usize] = Const::Stored {
-            range: ByteRange {
+            range: FileRange {
                 file: FileId(0),
                 offset,
                 bytes,
@@ -140,7 +140,7 @@ fn quantized(mut graph: Graph, path: PathBuf) -> Graph {
             }
         }));
         let data = Const::Stored {
-            range: ByteRange {
+            range: FileRange {
                 file: FileId(0),
                 offset,
                 bytes: floats.len() as u64,

@@ -2,12 +2,14 @@
 
 use crate::nets::RandomNet;
 use crate::toc::Toc;
-use neap_ir::{ByteRange, Const, ConstId, DType, FileId, Graph, Literal, Program, SourceFile};
+use neap_ir::{Const, ConstId, DType, FileId, FileRange, Graph, Literal, Program, SourceFile};
 use neap_kernels::simd::Isa;
 use neap_plan::{ExecutionPlan, Workload};
 use neap_planner::{Planner, Strategy};
 use neap_rewrite::{BandLimits, OrderLimits};
-use neap_runtime::{Clock, InputTensor, Options, OutputTensor, RuntimeError, Session, Storage};
+use neap_runtime::{
+    BackingStore, Clock, InputTensor, Options, OutputTensor, RuntimeError, Session,
+};
 use neap_sim::CostProfile;
 use neap_store::{
     BLOCK, FaultScript, IoMode, MemoryModel, MemorySource, PackWriter, PackedFile, Spill,
@@ -134,7 +136,7 @@ impl Packed {
             program,
             plan,
             &workload,
-            Storage {
+            BackingStore {
                 source,
                 verifier,
                 spill,
@@ -187,7 +189,7 @@ impl Packed {
             self.program(setting.banded),
             plan,
             &workload,
-            Storage {
+            BackingStore {
                 source: Box::new(source),
                 verifier,
                 spill: Some(Box::new(spill)),
@@ -322,7 +324,7 @@ pub fn with_stored_constants(net: &mut RandomNet, folder: &std::path::Path) -> G
         let offset = bytes.len() as u64;
         bytes.extend_from_slice(literal.bytes());
         graph.consts[index as usize] = Const::Stored {
-            range: ByteRange {
+            range: FileRange {
                 file: FileId(0),
                 offset,
                 bytes: literal.len_bytes() as u64,

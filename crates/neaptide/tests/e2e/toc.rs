@@ -1,7 +1,7 @@
 //! The table of contents of a packed file, taken apart and put together, so that tests can change it.
 
 use neap_ir::recipe::{Packed, WeightKey};
-use neap_ir::{ByteRange, DType, Literal, Program};
+use neap_ir::{DType, FileRange, Literal, Program};
 use neap_onnx::Inputs;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub struct Toc {
 pub struct Weight {
     pub packed: Packed,
     pub key: WeightKey,
-    pub source: Option<(ByteRange, DType, DType)>,
+    pub source: Option<(FileRange, DType, DType)>,
 }
 
 #[derive(Serialize, Deserialize)]

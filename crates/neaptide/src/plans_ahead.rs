@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Plans for some budgets of the whole process; workloads that several are for are there once.
 #[derive(Default)]
-pub(crate) struct Prepared {
+pub(crate) struct PlansAhead {
     workloads: Vec<(Arc<Program>, Arc<Workload>)>,
     plans: Vec<Kept>,
     /// What all of it takes, nearly.
@@ -55,7 +55,7 @@ impl From<Plan> for Next {
     }
 }
 
-impl Prepared {
+impl PlansAhead {
     /// What keeping the plan takes beside what there is.
     fn added_bytes(&self, plan: &Plan) -> u64 {
         let plan_bytes = size_of::<Kept>() + plan_heap_bytes(&plan.execution);
