@@ -10,8 +10,8 @@ use neap_ir::{DType, Layout, Literal, Op, TensorType, infer};
 use neap_kernels::parallel::Serial;
 use neap_kernels::simd::Isa;
 use neap_ops::{
-    Choice, Context, Operand, PanelSlice, TensorMut, TensorRef, WeightForm, execute, execute_with,
-    kernels, supported, workspace_bytes,
+    Choice, Context, OperandForm, PanelSlice, TensorMut, TensorRef, WeightForm, execute,
+    execute_with, kernels, supported, workspace_bytes,
 };
 use std::alloc::{GlobalAlloc, Layout as Block, System};
 use std::cell::Cell;
@@ -59,12 +59,12 @@ fn x(shape: &[usize]) -> Literal {
 fn check(op: Op, inputs: &[Literal], outputs: usize) {
     let types: Vec<Option<TensorType>> = inputs.iter().map(|l| Some(l.ty())).collect();
     let out_types = infer::output_types(&op, &types, outputs).unwrap_or_else(|e| panic!("{e}"));
-    let ins: Vec<Operand> = types
+    let ins: Vec<OperandForm> = types
         .iter()
         .flatten()
         .map(|t| Some((t, Layout::Plain)))
         .collect();
-    let outs: Vec<Operand> = out_types.iter().map(|t| Some((t, Layout::Plain))).collect();
+    let outs: Vec<OperandForm> = out_types.iter().map(|t| Some((t, Layout::Plain))).collect();
     supported(&op, &ins, &outs).unwrap_or_else(|e| panic!("{e}"));
     let isa = Isa::detect();
     let mut workspace = vec![0u8; workspace_bytes(&op, &ins, &outs, 1, isa)];
@@ -121,7 +121,7 @@ fn training() {
     let unary = |unary, saved| Op::Gradient(Gradient::Unary { unary, saved });
     let pair = [image.clone(), image.clone()];
     check(unary(Unary::Tanh, Saved::Result), &pair, 1);
-    check(unary(Unary::Erf, Saved::Operand), &pair, 1);
+    check(unary(Unary::Erf, Saved::OperandForm), &pair, 1);
     let (low, high) = (Some(0.0), Some(6.0));
     check(Op::Gradient(Gradient::Clip { low, high }), &pair, 1);
     let softmax = Gradient::Softmax {
