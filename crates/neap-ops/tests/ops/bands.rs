@@ -163,7 +163,7 @@ fn alone(
         range: 0..w.ty.shape[0],
         bytes: &bytemuck::cast_slice(&w.data)[..w.ty.len_bytes()],
     });
-    let ins: Vec<Operand> = inputs.iter().map(|t| Some((&t.ty, t.layout))).collect();
+    let ins: Vec<OperandForm> = inputs.iter().map(|t| Some((&t.ty, t.layout))).collect();
     supported(&layer.op(), &ins, &[Some((&ty, Layout::Blocked))]).ok()?;
     let y = Tensor::new(&ty, Layout::Blocked);
     Some(run(&layer.op(), &inputs, panels, vec![y], &Serial).remove(0))
@@ -323,13 +323,13 @@ impl Case {
         let op = Op::Bands(self.bands.clone());
         let found = infer::output_types(&op, &types, 1).expect("the layers fit each other");
         assert_eq!(found[0], self.expected.ty);
-        let ins: Vec<Operand> = inputs.iter().map(|t| Some((&t.ty, t.layout))).collect();
+        let ins: Vec<OperandForm> = inputs.iter().map(|t| Some((&t.ty, t.layout))).collect();
         supported(&op, &ins, &[Some((&self.expected.ty, Layout::Blocked))]).is_ok()
     }
 
     fn overwrites_input(&self) -> bool {
         let inputs = self.inputs();
-        let ins: Vec<Operand> = inputs.iter().map(|t| Some((&t.ty, t.layout))).collect();
+        let ins: Vec<OperandForm> = inputs.iter().map(|t| Some((&t.ty, t.layout))).collect();
         let outs = [Some((&self.expected.ty, Layout::Blocked))];
         may_overwrite(&Op::Bands(self.bands.clone()), &ins, &outs).contains(&0)
     }
@@ -368,7 +368,7 @@ impl Case {
         }
         let layouts: Vec<(TensorType, Layout)> =
             inputs.iter().map(|t| (t.ty.clone(), t.layout)).collect();
-        let ins: Vec<Operand> = layouts.iter().map(|(ty, l)| Some((ty, *l))).collect();
+        let ins: Vec<OperandForm> = layouts.iter().map(|(ty, l)| Some((ty, *l))).collect();
         let out = [Some((&self.expected.ty, Layout::Blocked))];
         let isa = Isa::detect();
         let mut workspace = vec![0xA5u8; workspace_bytes(op, &ins, &out, par.workers(), isa)];

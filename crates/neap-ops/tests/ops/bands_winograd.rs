@@ -183,7 +183,7 @@ impl Case {
     }
 }
 
-fn operands(tensors: &[Tensor]) -> Vec<Operand<'_>> {
+fn operands(tensors: &[Tensor]) -> Vec<OperandForm<'_>> {
     tensors.iter().map(|t| Some((&t.ty, t.layout))).collect()
 }
 

@@ -96,8 +96,8 @@ pub fn run_by(
     par: &dyn Parallel,
 ) -> Vec<Tensor> {
     let types: Vec<TensorType> = outputs.iter().map(|t| t.ty.clone()).collect();
-    let ins: Vec<Operand> = inputs.iter().map(|t| Some((&t.ty, t.layout))).collect();
-    let outs: Vec<Operand> = outputs
+    let ins: Vec<OperandForm> = inputs.iter().map(|t| Some((&t.ty, t.layout))).collect();
+    let outs: Vec<OperandForm> = outputs
         .iter()
         .zip(&types)
         .map(|(t, ty)| Some((ty, t.layout)))
@@ -338,7 +338,7 @@ fn what_does_not_block_says_so() {
         kind: Softmax::Softmax,
     };
     assert_eq!(blocked_inputs(&softmax, &[Some(&x)], &[Some(&out)]), None);
-    let blocked: Operand = Some((&x, Layout::Blocked));
+    let blocked: OperandForm = Some((&x, Layout::Blocked));
     assert!(supported(&softmax, &[blocked], &[blocked]).is_err());
 }
 

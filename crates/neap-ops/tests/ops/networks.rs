@@ -321,7 +321,7 @@ fn outputs_nobody_reads_may_be_left_out() {
         let ty = neap_ir::infer::output_types(op, &optional, 2)
             .expect("infers")
             .remove(1);
-        let ins: Vec<Operand> = types.iter().map(|t| Some((t, Layout::Plain))).collect();
+        let ins: Vec<OperandForm> = types.iter().map(|t| Some((t, Layout::Plain))).collect();
         let outs = [None, Some((&ty, Layout::Plain))];
         supported(op, &ins, &outs).expect("supported");
         let isa = Isa::detect();
