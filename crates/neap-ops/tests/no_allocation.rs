@@ -121,7 +121,7 @@ fn training() {
     let unary = |unary, saved| Op::Gradient(Gradient::Unary { unary, saved });
     let pair = [image.clone(), image.clone()];
     check(unary(Unary::Tanh, Saved::Result), &pair, 1);
-    check(unary(Unary::Erf, Saved::OperandForm), &pair, 1);
+    check(unary(Unary::Erf, Saved::Operand), &pair, 1);
     let (low, high) = (Some(0.0), Some(6.0));
     check(Op::Gradient(Gradient::Clip { low, high }), &pair, 1);
     let softmax = Gradient::Softmax {
