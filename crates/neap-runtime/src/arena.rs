@@ -201,6 +201,15 @@ impl Arena {
         bytes_of(&self.read)
     }
 
+    /// What the kernel charges for resident weights: also pages that a load touched before it arrived, and those that
+    /// came with one in a huge page. `None` where it does not tell.
+    pub(crate) fn residents_bytes(&self) -> Option<u64> {
+        let spaces = self.spaces.iter().zip(&self.mappings);
+        let weights = spaces.filter(|(space, _)| space.kind == SpaceKind::Resident);
+        let charged = weights.filter_map(|(_, mapping)| mapping.as_ref());
+        charged.map(|weights| weights.charged_bytes().ok()).sum()
+    }
+
     /// The ranges of resident weights have been read and checked.
     pub(crate) fn hold(&mut self, ranges: impl IntoIterator<Item = ByteRange>) {
         self.read.extend(ranges);

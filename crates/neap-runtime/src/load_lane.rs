@@ -210,6 +210,11 @@ impl LoadLane {
         self.arena.held_bytes() + self.incoming.here_bytes()
     }
 
+    pub(crate) fn residents_bytes(&self) -> u64 {
+        let told = self.arena.residents_bytes();
+        told.unwrap_or_else(|| self.held_bytes())
+    }
+
     pub(crate) fn loads_per_run(&self) -> u64 {
         self.loads.len() as u64
     }

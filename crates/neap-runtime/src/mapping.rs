@@ -299,6 +299,27 @@ impl Mapping {
         self.reserved_bytes
     }
 
+    /// Of what is in use, what the kernel charges: pages that were touched, and of huge pages the rest, too.
+    pub(crate) fn charged_bytes(&self) -> io::Result<u64> {
+        const PAGES: usize = 4096;
+        let mut is_here = [0u8; PAGES];
+        let mut pages = 0u64;
+        let mut offset = 0;
+        while offset < self.len_bytes {
+            let bytes = (self.len_bytes - offset).min(PAGES as u64 * PAGE_BYTES);
+            let count = bytes.div_ceil(PAGE_BYTES) as usize;
+            let start = self.start.as_ptr().wrapping_add(offset as usize);
+            // SAFETY: the range lies in the mapping, at a page's beginning, and there is a byte for each of its pages.
+            let told = unsafe { libc::mincore(start.cast(), bytes as usize, is_here.as_mut_ptr()) };
+            if told != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            pages += is_here[..count].iter().filter(|&&b| b & 1 == 1).count() as u64;
+            offset += bytes;
+        }
+        Ok(pages * PAGE_BYTES)
+    }
+
     /// What is in use, in whole pages.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.len_bytes

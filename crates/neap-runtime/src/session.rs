@@ -561,6 +561,12 @@ impl<C: Clock> Session<C> {
         self.lane.held_bytes()
     }
 
+    /// What the kernel charges for resident weights. Until the first run has read all of them that is more than
+    /// [`Session::held_bytes`]: pages are there before loads have arrived in them.
+    pub fn residents_bytes(&self) -> u64 {
+        self.lane.residents_bytes()
+    }
+
     /// What the plan was found to use.
     pub fn verdict(&self) -> &Verdict {
         &self.verdict

@@ -242,7 +242,7 @@ impl Session {
         match scope {
             Scope::Process => {
                 let all = standing.host.charged_bytes();
-                let now = all.saturating_sub(self.inner.held_bytes());
+                let now = all.saturating_sub(self.inner.residents_bytes());
                 let base = Ledger::between_runs(&standing.first_base, now);
                 Ledger {
                     outputs_bytes: base.outputs_bytes.saturating_add(growth_bytes),

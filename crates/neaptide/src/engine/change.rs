@@ -393,12 +393,13 @@ impl Engine {
         let _turn = self.turns.of_change();
         self.commons.work.discard()?;
         self.options.host.trim();
-        let held = parties.members.iter().map(|member| {
+        let residents = parties.members.iter().map(|member| {
             let seat = lock(&member.seat);
-            seat.as_ref().map_or(0, |s| s.session.inner.held_bytes())
+            seat.as_ref()
+                .map_or(0, |s| s.session.inner.residents_bytes())
         });
-        let held: u64 = held.sum();
-        Ok(self.options.host.charged_bytes().saturating_sub(held))
+        let residents: u64 = residents.sum();
+        Ok(self.options.host.charged_bytes().saturating_sub(residents))
     }
 }
 
