@@ -9,7 +9,8 @@
 //! ```
 //! A model with a period is *promised* its deadline. Its requests are released at least a period apart: one that comes
 //! early counts from when it should have come, and one that comes earlier than that is refused. A promised model
-//! keeps its memory and its plan, so that what was measured stays true. Nothing here looks at a clock.
+//! keeps its memory and its plan, so that what was measured stays true. Others have another share of memory when models
+//! come and go: what was measured counts for the share that it was measured with. Nothing here looks at a clock.
 //!
 //! Source: processor demand with holds, as `neap_realtime::demand` has it.
 
@@ -27,6 +28,15 @@ pub struct Promise {
     pub deadline: Duration,
 }
 
+impl Promise {
+    /// So many requests are there at once at most: between a period before their release and their deadline. With
+    /// deadlines of many periods that is more than ever come together, as they are answered earlier.
+    pub fn most_at_once(self) -> u64 {
+        let all = (ns(self.deadline) / ns(self.period).max(1)).saturating_add(2);
+        all.min(MOST_AT_ONCE)
+    }
+}
+
 /// What was measured of a model's runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Measured {
@@ -36,14 +46,57 @@ pub struct Measured {
     pub step_ns: u64,
 }
 
+/// What a model's plan follows from, when everything else stays as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Share {
+    pub resident_bytes: u64,
+    pub work_bytes: u64,
+    pub latency_ns: u64,
+}
+
+/// Memory is set aside for so many requests of a model at most.
+const MOST_AT_ONCE: u64 = 8;
+
+/// So many shares of a model are remembered.
+const MOST_SHARES: usize = 8;
+
 /// A request is taken from its connection, handed over to the thread that runs models, and its answer is handed back.
 const HAND_OVER_NS: u64 = 1_000_000;
 
 struct Standing {
     promise: Option<Promise>,
-    measured: Measured,
+    /// The last one at the end.
+    known: Vec<(Share, Measured)>,
+    /// The share of now; `None` while that is being changed.
+    share: Option<Share>,
     /// Before this no request is released.
     next_ns: u64,
+}
+
+impl Standing {
+    /// With the share of now.
+    fn measured(&self) -> Option<Measured> {
+        let share = self.share?;
+        let found = self.known.iter().find(|(known, _)| *known == share);
+        found.map(|&(_, measured)| measured)
+    }
+
+    fn learn(&mut self, share: Share, measured: Measured) {
+        self.known.retain(|(known, _)| *known != share);
+        self.known.push((share, measured));
+        if self.known.len() > MOST_SHARES {
+            self.known.remove(0);
+        }
+    }
+
+    /// The longest step that was ever seen, where that of now is not known.
+    fn step_ns(&self) -> u64 {
+        let steps = self.known.iter().map(|(_, measured)| measured.step_ns);
+        match self.measured() {
+            Some(measured) => measured.step_ns,
+            None => steps.max().unwrap_or(0),
+        }
+    }
 }
 
 /// All models that were measured.
@@ -93,16 +146,19 @@ impl Admission {
         &self,
         name: &str,
         promise: Option<Promise>,
-        measured: Measured,
+        (share, measured): (Share, Measured),
         others_ns: u64,
     ) -> Result<(), String> {
         let mut models = self.models();
-        let standing = Standing {
+        let was = models.remove(name);
+        let mut standing = Standing {
             promise,
-            measured,
-            next_ns: 0,
+            known: was.as_ref().map_or(Vec::new(), |was| was.known.clone()),
+            share: Some(share),
+            next_ns: was.as_ref().map_or(0, |was| was.next_ns),
         };
-        let was = models.insert(name.into(), standing);
+        standing.learn(share, measured);
+        models.insert(name.into(), standing);
         let checked = self.check(&models, others_ns);
         if checked.is_err() {
             match was {
@@ -113,11 +169,28 @@ impl Admission {
         checked
     }
 
-    /// Memory is divided anew: nobody knows how long runs without a promise are, until they are measured again.
-    pub fn forget_runs(&self) {
+    /// What was measured of a model that has this share.
+    pub fn known(&self, name: &str, share: Share) -> Option<Measured> {
+        let models = self.models();
+        let mut known = models.get(name)?.known.iter();
+        let found = known.find(|(other, _)| *other == share);
+        found.map(|&(_, measured)| measured)
+    }
+
+    /// Memory is about to be divided anew: nobody knows how long runs without a promise are, until shares are noted.
+    pub fn doubt(&self) {
         let mut models = self.models();
         let others = models.values_mut().filter(|m| m.promise.is_none());
-        others.for_each(|m| m.measured.run_ns = u64::MAX);
+        others.for_each(|m| m.share = None);
+    }
+
+    /// The share of each model from now on.
+    pub fn note_shares(&self, shares: &BTreeMap<String, Share>) {
+        for (name, standing) in &mut *self.models() {
+            if standing.promise.is_none() {
+                standing.share = shares.get(name).copied();
+            }
+        }
     }
 
     /// A model is gone.
@@ -141,8 +214,8 @@ impl Admission {
             return true;
         };
         let models = self.models();
-        let measured = models.get(name).map(|m| m.measured.run_ns);
-        measured.is_some_and(|ns| self.bound_ns(ns) <= room_ns)
+        let measured = models.get(name).and_then(Standing::measured);
+        measured.is_some_and(|measured| self.bound_ns(measured.run_ns) <= room_ns)
     }
 
     /// When a request of a promised model counts as come; `None` for models without a promise.
@@ -189,7 +262,7 @@ impl Admission {
             return Err(self.why(models, &work));
         };
         let others = models.iter().filter(|(_, m)| m.promise.is_none());
-        let others = others.map(|(name, m)| (format!("a step of '{name}'"), m.measured.step_ns));
+        let others = others.map(|(name, m)| (format!("a step of '{name}'"), m.step_ns()));
         let all = others.chain([("a change of memory".to_string(), others_ns)]);
         for (what, step_ns) in all {
             let hold_ns = self.bound_ns(step_ns);
@@ -236,7 +309,7 @@ impl Admission {
     fn work(&self, models: &BTreeMap<String, Standing>) -> Vec<Work> {
         let promised = models
             .values()
-            .filter_map(|m| Some((m.promise?, m.measured)));
+            .filter_map(|m| Some((m.promise?, m.measured()?)));
         let work = promised.map(|(promise, measured)| {
             let work_ns = self.bound_ns(measured.run_ns);
             Work {
@@ -289,62 +362,124 @@ mod tests {
         }
     }
 
+    const SHARE: Share = Share {
+        resident_bytes: 1,
+        work_bytes: 2,
+        latency_ns: 3,
+    };
+
+    fn with_share(run_ms: u64, step_ms: u64) -> (Share, Measured) {
+        (SHARE, measured(run_ms, step_ms))
+    }
+
+    /// A model's figures are those of the share that it has.
+    #[test]
+    fn what_was_measured_belongs_to_a_share() {
+        let all = Admission::new(0.0);
+        let other = Share {
+            work_bytes: 9,
+            ..SHARE
+        };
+        let shares = |share| BTreeMap::from([("b".to_string(), share), ("a".to_string(), share)]);
+        all.admit("a", promise(50, 50), with_share(9, 1), 0)
+            .unwrap();
+        all.admit("b", None, with_share(20, 5), 0).unwrap();
+        let may_go_on = || all.may_go_on("b", all.room_ns());
+        assert!(may_go_on());
+        all.doubt();
+        assert!(!may_go_on());
+        all.note_shares(&shares(other));
+        assert!(!may_go_on());
+        assert_eq!(all.known("b", other), None);
+        // With that share its steps are too long, and it stays as it was with the first.
+        let refused = all.admit("b", None, (other, measured(90, 45)), 0);
+        assert!(refused.is_err() && !may_go_on());
+        all.note_shares(&shares(SHARE));
+        assert!(may_go_on());
+        assert_eq!(all.known("b", SHARE), Some(measured(20, 5)));
+        all.admit("b", None, (other, measured(90, 5)), 0).unwrap();
+        assert!(!may_go_on());
+        assert_eq!(all.known("b", SHARE), Some(measured(20, 5)));
+        // A promised model keeps its plan.
+        assert_eq!(all.told()["a"].work_ns, 10 * MS);
+        for at in 0..2 * MOST_SHARES as u64 {
+            let share = Share {
+                latency_ns: at,
+                ..SHARE
+            };
+            all.admit("b", None, (share, measured(20, 5)), 0).unwrap();
+        }
+        assert_eq!(all.known("b", SHARE), None);
+    }
+
     #[test]
     fn promises_that_cannot_be_kept_are_not_made() {
         let all = Admission::new(0.0);
         assert_eq!(all.room_ns(), None);
         assert!(all.may_go_on("any", None));
-        all.admit("a", promise(50, 50), measured(9, 1), 0).unwrap();
+        all.admit("a", promise(50, 50), with_share(9, 1), 0)
+            .unwrap();
         // 10 of 50: others may hold for 40 and one.
         assert_eq!(all.room_ns(), Some(40 * MS + 1));
-        all.admit("slow", None, measured(500, 30), 0).unwrap();
-        all.admit("fast", None, measured(20, 5), 0).unwrap();
+        all.admit("slow", None, with_share(500, 30), 0).unwrap();
+        all.admit("fast", None, with_share(20, 5), 0).unwrap();
         let room = all.room_ns();
         assert!(all.may_go_on("fast", room) && !all.may_go_on("slow", room));
         assert!(!all.may_go_on("unknown", room));
-        all.forget_runs();
+        all.doubt();
         assert!(!all.may_go_on("fast", room) && all.may_go_on("fast", None));
-        let refused = all.admit("coarse", None, measured(90, 45), 0).unwrap_err();
+        let refused = all
+            .admit("coarse", None, with_share(90, 45), 0)
+            .unwrap_err();
         assert!(
             refused.contains("'coarse'") && refused.contains("46.0 ms"),
             "{refused}"
         );
         let refused = all
-            .admit("b", promise(100, 15), measured(9, 1), 0)
+            .admit("b", promise(100, 15), with_share(9, 1), 0)
             .unwrap_err();
         assert!(
             refused.contains("'a' takes up to 10.0 ms every 50ms"),
             "{refused}"
         );
         let refused = all
-            .admit("b", promise(40, 40), measured(35, 1), 0)
+            .admit("b", promise(40, 40), with_share(35, 1), 0)
             .unwrap_err();
         assert!(refused.contains("more work than time"), "{refused}");
         // What was refused left nothing.
         assert_eq!(all.room_ns(), Some(40 * MS + 1));
         assert_eq!(all.told()["a"].work_ns, 10 * MS);
         assert_eq!(all.told().len(), 1);
-        let refused = all.admit("c", None, measured(1, 1), 60 * MS).unwrap_err();
+        let refused = all.admit("c", None, with_share(1, 1), 60 * MS).unwrap_err();
         assert!(refused.contains("change of memory"), "{refused}");
         all.forget("a");
         assert!(!all.promises());
-        all.admit("coarse", None, measured(90, 45), 0).unwrap();
+        all.admit("coarse", None, with_share(90, 45), 0).unwrap();
     }
 
     #[test]
     fn a_margin_counts() {
         let all = Admission::new(0.5);
-        all.admit("a", promise(30, 30), measured(20, 1), 0)
+        all.admit("a", promise(30, 30), with_share(20, 1), 0)
             .unwrap_err();
-        all.admit("a", promise(32, 32), measured(20, 1), 0).unwrap();
+        all.admit("a", promise(32, 32), with_share(20, 1), 0)
+            .unwrap();
         assert_eq!(all.told()["a"].work_ns, 31 * MS);
+    }
+
+    #[test]
+    fn so_many_requests_at_once() {
+        let most = |period, deadline| promise(period, deadline).unwrap().most_at_once();
+        assert_eq!((most(50, 50), most(50, 49), most(50, 120)), (3, 2, 4));
+        assert_eq!(most(1, 5000), MOST_AT_ONCE);
     }
 
     #[test]
     fn requests_are_released_a_period_apart() {
         let all = Admission::new(0.0);
-        all.admit("a", promise(50, 20), measured(5, 1), 0).unwrap();
-        all.admit("b", None, measured(5, 1), 0).unwrap();
+        all.admit("a", promise(50, 20), with_share(5, 1), 0)
+            .unwrap();
+        all.admit("b", None, with_share(5, 1), 0).unwrap();
         let at = |now_ms: u64| {
             let released = all.release("a", now_ms * MS).expect("promised");
             released.map(|r| (r.at_ns / MS, r.due_ns / MS))

@@ -133,12 +133,13 @@ impl Core {
         self.is_ending.store(true, Relaxed);
     }
 
-    /// Memory for a request.
+    /// Memory for a request, of that model if it is known.
     ///
     /// # Errors
     /// [`Why::TooLarge`] when so much will never be there, [`Why::Busy`] when it is not there now.
-    pub fn hold(&self, bytes: u64) -> Result<Held, Refusal> {
-        self.pool.take(bytes).ok_or_else(|| self.no_room(bytes))
+    pub fn hold(&self, model: Option<&str>, bytes: u64) -> Result<Held, Refusal> {
+        let held = self.pool.take(model, bytes);
+        held.ok_or_else(|| self.no_room(model, bytes))
     }
 
     /// As [`Core::hold`], more for the same request.
@@ -148,12 +149,12 @@ impl Core {
     pub fn hold_more(&self, held: &mut Held, bytes: u64) -> Result<(), Refusal> {
         match held.grow(bytes) {
             true => Ok(()),
-            false => Err(self.no_room(bytes)),
+            false => Err(self.no_room(held.model(), bytes)),
         }
     }
 
-    fn no_room(&self, bytes: u64) -> Refusal {
-        let limit = self.pool.limit_bytes();
+    fn no_room(&self, model: Option<&str>, bytes: u64) -> Refusal {
+        let limit = self.pool.most_for(model);
         if bytes > limit {
             return Refusal::new(
                 Why::TooLarge,
@@ -324,6 +325,7 @@ impl Core {
             let refused = self.executor.promise(candidates).await;
             self.let_go(&refused, name);
             if let Some((_, reason)) = refused.into_iter().find(|(other, _)| other == name) {
+                self.measure_again().await;
                 return Err(neaptide::Error::BadInput(reason));
             }
         }
@@ -342,24 +344,52 @@ impl Core {
         });
         let refused = self.executor.promise(ready.collect()).await;
         self.let_go(&refused, "");
+        if !refused.is_empty() {
+            self.measure_again().await;
+        }
         refused
     }
 
-    /// A model that is new, and those without a promise, whose share of memory is another one now.
+    /// A model that is new, and those without a promise, whose share of memory may be another one now.
     fn candidates(&self, new: &Served) -> Vec<Candidate> {
-        let mut all = vec![candidate(new)];
-        for state in self.catalogue.all().into_values() {
-            if let State::Ready(served) = state
-                && !self.executor.is_promised(&served.name)
-                && served.name != new.name
-            {
-                all.push(Candidate {
-                    is_served: true,
-                    ..candidate(&served)
-                });
+        let others = self.unpromised().into_iter();
+        let others = others.filter(|served| served.name != new.name);
+        let others = others.map(|served| Candidate {
+            is_served: true,
+            ..candidate(&served)
+        });
+        std::iter::once(candidate(new)).chain(others).collect()
+    }
+
+    /// Models that are served without a promise.
+    fn unpromised(&self) -> Vec<Arc<Served>> {
+        let models = self.catalogue.all().into_values();
+        let ready = models.filter_map(|state| match state {
+            State::Ready(served) => Some(served),
+            _ => None,
+        });
+        ready
+            .filter(|served| !self.executor.is_promised(&served.name))
+            .collect()
+    }
+
+    /// A model is gone: measures those that have a share of memory now with which they were never measured. One whose
+    /// steps are too long for promises with it goes, too.
+    async fn measure_again(&self) {
+        // Each that goes changes the shares of the others.
+        loop {
+            let models = self.unpromised().into_iter();
+            let unknown = models.filter(|served| !self.executor.is_known(&served.name));
+            let unknown: Vec<Candidate> = unknown.map(|served| candidate(&served)).collect();
+            if unknown.is_empty() {
+                return;
+            }
+            let refused = self.executor.promise(unknown).await;
+            self.let_go(&refused, "");
+            if refused.is_empty() {
+                return;
             }
         }
-        all
     }
 
     /// Models that are not there any more; the state of the `new` one is told elsewhere.
@@ -377,7 +407,7 @@ impl Core {
     ) -> neaptide::Result<()> {
         let tensors = inputs.iter().chain(outputs);
         let needed: u64 = tensors.map(|t| t.len_bytes() as u64).sum();
-        let limit = self.pool.limit_bytes();
+        let limit = self.pool.most_for(None);
         if needed > limit {
             return Err(neaptide::Error::BadInput(format!(
                 "one request takes {needed} bytes, and all together may take {limit}: give \
@@ -402,6 +432,7 @@ impl Core {
         self.catalogue.set(name, State::Unloading);
         let removed = self.executor.remove(name).await;
         self.catalogue.set(name, State::Unloaded(String::new()));
+        self.measure_again().await;
         removed.map_err(|error| {
             Refusal::new(
                 Why::Internal,

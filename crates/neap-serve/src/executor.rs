@@ -7,10 +7,13 @@
 //! A run that nobody waits for any more ends at the boundary of a compute. So does one without a promise when a
 //! request comes whose deadline is promised, unless there is time for both ([`crate::admission`]); it runs again.
 
-use crate::admission::{Admission, Measured, Promise, Released, Told};
+mod promising;
+
+pub use promising::Candidate;
+
+use crate::admission::{Admission, Released, Told};
 use crate::buffer::{Buffer, Tensor};
 use crate::fleet::{Asked, Fleet, Opened, with_rows};
-use crate::measuring::Subject;
 use crate::pool::{Held, Pool};
 use crate::queue::{Next, Queue, Waiting};
 use crate::refusal::{Refusal, Why};
@@ -78,18 +81,6 @@ struct Shared {
     made_way: AtomicU64,
     /// For what is measured.
     pool: Arc<Pool>,
-}
-
-/// A model that is loaded, and may be promised its deadlines.
-pub struct Candidate {
-    pub name: String,
-    pub promise: Option<Promise>,
-    /// It is served already: one that is loaded now is refused rather than this.
-    pub is_served: bool,
-    pub urgency: f64,
-    pub inputs: Arc<[TensorInfo]>,
-    pub outputs: Arc<[TensorInfo]>,
-    pub most_rows: usize,
 }
 
 /// The thread, and the way to it.
@@ -177,12 +168,7 @@ impl Executor {
     /// As [`Fleet::add`].
     pub async fn add(&self, name: &str, opened: Opened) -> neaptide::Result<()> {
         let (shared, name) = (self.shared.clone(), name.to_string());
-        elsewhere(move || {
-            let added = guarded(|| shared.fleet.add(&name, opened));
-            shared.admission.forget_runs();
-            added
-        })
-        .await
+        elsewhere(move || shared.change(|fleet| fleet.add(&name, opened))).await
     }
 
     /// Measures models where that is needed, and makes their promises as far as they can be kept. Those that cannot be
@@ -215,6 +201,13 @@ impl Executor {
         }
     }
 
+    /// Whether it is known how long a model's runs are, or nobody needs to know.
+    pub fn is_known(&self, model: &str) -> bool {
+        let share = self.shared.fleet.shares().get(model).copied();
+        let known = share.and_then(|share| self.shared.admission.known(model, share));
+        known.is_some() || !self.shared.admission.promises()
+    }
+
     pub fn is_promised(&self, model: &str) -> bool {
         self.shared.admission.is_promised(model)
     }
@@ -238,7 +231,7 @@ impl Executor {
         elsewhere(move || {
             shared.wait_until_idle(&name);
             shared.forget(&name);
-            guarded(|| shared.fleet.remove(&name))
+            shared.change(|fleet| fleet.remove(&name))
         })
         .await
     }
@@ -299,102 +292,6 @@ impl Shared {
 
     fn note_promised(&self, state: &Locked) {
         self.promised_ns.store(state.1.promised_ns(), Relaxed);
-    }
-
-    /// Whether a promised request is to run now.
-    fn is_promised(&self) -> impl Fn() -> bool + Send + Sync + use<> {
-        let (promised_ns, began) = (self.promised_ns.clone(), self.began);
-        move || {
-            let at_ns = promised_ns.load(Relaxed);
-            at_ns < u64::MAX && began.elapsed().as_nanos() as u64 >= at_ns
-        }
-    }
-
-    fn promise(&self, models: Vec<Candidate>) -> Vec<(String, String)> {
-        let has_promise = models.iter().any(|m| m.promise.is_some());
-        if !has_promise && !self.admission.promises() {
-            return Vec::new();
-        }
-        let (served, new): (Vec<_>, Vec<_>) = models.iter().partition(|m| m.is_served);
-        let names = |models: Vec<&Candidate>| models.into_iter().map(|m| m.name.clone()).collect();
-        let (served, new): (Vec<String>, Vec<String>) = (names(served), names(new));
-        let mut refused = Vec::new();
-        let mut measured = Vec::new();
-        // What is measured must not change any more.
-        for model in models.iter().filter(|m| m.promise.is_some()) {
-            if let Err(error) = self.fleet.pin(&model.name) {
-                refused.push((model.name.clone(), error.to_string()));
-            }
-        }
-        for model in models {
-            if refused.iter().any(|(name, _)| *name == model.name) {
-                continue;
-            }
-            match guarded(|| self.measured(&model)) {
-                Ok(figures) => measured.push((model, figures)),
-                Err(error) => {
-                    let reason = format!("its runs cannot be measured: {error}");
-                    refused.push((model.name, reason));
-                }
-            }
-        }
-        // Those without a promise first, then by urgency.
-        measured.sort_by(|(a, _), (b, _)| {
-            let order = a.promise.is_some().cmp(&b.promise.is_some());
-            order.then(b.urgency.total_cmp(&a.urgency))
-        });
-        for (model, figures) in measured {
-            let change_ns = self.fleet.ledger().longest_change_ns;
-            let name = &model.name;
-            let admitted = self
-                .admission
-                .admit(name, model.promise, figures, change_ns);
-            if let Err(reason) = admitted {
-                refused.push((model.name, reason));
-            }
-        }
-        let (kept, mut refused): (Vec<_>, Vec<_>) =
-            (refused.into_iter()).partition(|(name, _)| served.contains(name));
-        if let Some((_, reason)) = kept.into_iter().next() {
-            let others = new
-                .into_iter()
-                .filter(|new| refused.iter().all(|(r, _)| r != new));
-            let others: Vec<String> = others.collect();
-            refused.extend(others.into_iter().map(|new| (new, reason.clone())));
-        }
-        for (name, reason) in &mut refused {
-            self.admission.forget(name);
-            if let Err(error) = guarded(|| self.fleet.remove(name)) {
-                *reason = format!("{reason}; {error}");
-            }
-        }
-        self.note_room();
-        refused
-    }
-
-    fn measured(&self, model: &Candidate) -> neaptide::Result<Measured> {
-        let subject = Subject {
-            name: &model.name,
-            inputs: &model.inputs,
-            outputs: &model.outputs,
-            most_rows: model.most_rows,
-        };
-        let _held = self
-            .pool
-            .take(subject.bytes())
-            .ok_or_else(|| neaptide::Error::Run("requests leave no memory for it".into()))?;
-        let makes_way: Arc<dyn Fn() -> bool + Send + Sync> = Arc::new(self.is_promised());
-        subject.measure(&self.fleet, &makes_way)
-    }
-
-    fn note_room(&self) {
-        let room_ns = self.admission.room_ns().unwrap_or(u64::MAX);
-        self.room_ns.store(room_ns, Relaxed);
-    }
-
-    fn forget(&self, name: &str) {
-        self.admission.forget(name);
-        self.note_room();
     }
 
     /// Until no request for the model waits or runs.

@@ -1,5 +1,6 @@
 //! The models that are loaded: in one engine, whose work memory they use in turn.
 
+use crate::admission::Share;
 use crate::buffer::Tensor;
 use crate::settings::Settings;
 use neaptide::{
@@ -211,6 +212,20 @@ impl Fleet {
         };
         let tensors: Vec<&[u8]> = asked.tensors.iter().map(Tensor::bytes).collect();
         self.engine.run_as(&request, &model, &tensors, outputs)
+    }
+
+    /// How much memory each model has.
+    pub fn shares(&self) -> BTreeMap<String, Share> {
+        let models = self.engine.ledger().models.into_iter();
+        let shares = models.map(|m| {
+            let share = Share {
+                resident_bytes: m.resident_bytes,
+                work_bytes: m.work_bytes,
+                latency_ns: m.predicted_latency_ns,
+            };
+            (m.name, share)
+        });
+        shares.collect()
     }
 
     /// Where the memory goes.

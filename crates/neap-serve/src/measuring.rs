@@ -11,7 +11,7 @@ use crate::fleet::{Asked, Fleet, with_rows};
 use neaptide::{CancelToken, Error, Result, TensorInfo};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Runs of each number of rows, from their beginning to their end.
 const WHOLE_RUNS: usize = 6;
@@ -19,8 +19,14 @@ const WHOLE_RUNS: usize = 6;
 /// Runs that are ended early, at different steps.
 const ENDED_RUNS: u64 = 4;
 
-/// A run that has to make way so often is not measured.
-const MOST_TRIES: usize = 200;
+/// Names, shapes and the like of one request.
+const NAMES_BYTES: u64 = 16 << 10;
+
+/// A run that has to make way for so long is not measured.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often one that makes way looks whether it may go on.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// The model that is measured.
 pub struct Subject<'a> {
@@ -39,10 +45,16 @@ impl Subject<'_> {
         one * self.most_rows as u64
     }
 
+    /// What a request whose tensors are bytes takes at most, over HTTP or gRPC, to its answer.
+    pub fn request_bytes(&self) -> u64 {
+        // A message is copied to where its tensors are aligned, and an answer is made of its tensors.
+        2 * (self.bytes() + NAMES_BYTES)
+    }
+
     /// Runs the model on zeros. Whenever `makes_way` says so, a run ends and is tried again.
     ///
     /// # Errors
-    /// Those of a run; [`Error::Run`] when it has to make way again and again.
+    /// Those of a run; [`Error::Run`] when it has to make way for too long.
     pub fn measure(
         &self,
         fleet: &Fleet,
@@ -84,7 +96,12 @@ impl Subject<'_> {
         let zeros = |info: &TensorInfo| Buffer::zeroed(info.len_bytes());
         let tensors: Vec<Tensor> = inputs.iter().map(|i| Tensor::new(zeros(i))).collect();
         let mut buffers: Vec<Buffer> = outputs.iter().map(zeros).collect();
-        for _ in 0..MOST_TRIES {
+        let first = Instant::now();
+        while first.elapsed() < PATIENCE {
+            if makes_way() {
+                std::thread::sleep(LOOK);
+                continue;
+            }
             let watch = Arc::new(Watch::new(until));
             let (its, makes_way) = (watch.clone(), makes_way.clone());
             let asked = Asked {

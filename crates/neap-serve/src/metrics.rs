@@ -164,6 +164,7 @@ impl Metrics {
         kind("requests", core.pool.used_bytes());
         kind("requests_limit", core.pool.limit_bytes());
         kind("requests_most", core.pool.most_bytes());
+        kind("requests_promised", core.pool.promised_bytes());
         let ledger = core.executor.ledger();
         kind("engine", ledger.parts.base_bytes());
         kind("work", ledger.shared_bytes);

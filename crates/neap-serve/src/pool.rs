@@ -1,32 +1,68 @@
 //! The memory that requests may take together: bodies, tensors, answers.
 //!
+//! ```text
+//!   all requests     │ a promised model's │ another's │          common           │
+//!                      its requests only                any request, theirs too
+//! ```
 //! Whoever needs bytes takes them first, and gives them back by dropping what it [`Held`]. Nobody waits: where there is
 //! not enough, the request is refused at once.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// So many bytes, and how many are taken.
 #[derive(Debug)]
 pub struct Pool {
     limit_bytes: u64,
-    used_bytes: AtomicU64,
-    most_bytes: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Of the common part.
+    used_bytes: u64,
+    /// Of all parts together, ever.
+    most_bytes: u64,
+    parts: BTreeMap<String, Part>,
+    next_number: u64,
+}
+
+/// Bytes that only requests of one model may take.
+#[derive(Debug)]
+struct Part {
+    /// Tells it from one that the same model had before.
+    number: u64,
+    bytes: u64,
+    used_bytes: u64,
 }
 
 /// Bytes of a [`Pool`] until this is dropped.
 #[derive(Debug)]
 pub struct Held {
     pool: Arc<Pool>,
-    bytes: u64,
+    /// For requests of which model, if that was said.
+    model: Option<String>,
+    /// Of which part, and how much of it.
+    own: Option<(u64, u64)>,
+    common_bytes: u64,
+}
+
+impl State {
+    fn parts_bytes(&self) -> u64 {
+        self.parts.values().map(|part| part.bytes).sum()
+    }
+
+    fn used_bytes(&self) -> u64 {
+        let parts = self.parts.values().map(|part| part.used_bytes);
+        self.used_bytes + parts.sum::<u64>()
+    }
 }
 
 impl Pool {
     pub fn new(limit_bytes: u64) -> Arc<Pool> {
         Arc::new(Pool {
             limit_bytes,
-            used_bytes: AtomicU64::new(0),
-            most_bytes: AtomicU64::new(0),
+            state: Mutex::default(),
         })
     }
 
@@ -35,44 +71,120 @@ impl Pool {
     }
 
     pub fn used_bytes(&self) -> u64 {
-        self.used_bytes.load(Relaxed)
+        self.state().used_bytes()
     }
 
     /// The most that was ever taken at once.
     pub fn most_bytes(&self) -> u64 {
-        self.most_bytes.load(Relaxed)
+        self.state().most_bytes
     }
 
-    /// `None` when not so many are left.
-    pub fn take(self: &Arc<Pool>, bytes: u64) -> Option<Held> {
+    /// What promised models have for their requests alone.
+    pub fn promised_bytes(&self) -> u64 {
+        self.state().parts_bytes()
+    }
+
+    /// What requests of a model can have when there are no others.
+    pub fn most_for(&self, model: Option<&str>) -> u64 {
+        let state = self.state();
+        let own = model.and_then(|model| state.parts.get(model));
+        let common = self.limit_bytes - state.parts_bytes();
+        common + own.map_or(0, |part| part.bytes)
+    }
+
+    /// `None` when not so many are left, for requests of that model if one is said.
+    pub fn take(self: &Arc<Pool>, model: Option<&str>, bytes: u64) -> Option<Held> {
         let mut held = Held {
             pool: self.clone(),
-            bytes: 0,
+            model: model.map(str::to_string),
+            own: None,
+            common_bytes: 0,
         };
         held.grow(bytes).then_some(held)
+    }
+
+    /// From now on so many are for requests of that model only; `false`, and the model has none, when fewer
+    /// than `common_bytes` would be left for all. Until [`Pool::is_free`] the common part may be in use still.
+    pub fn reserve(&self, model: &str, bytes: u64, common_bytes: u64) -> bool {
+        self.release(model);
+        let mut state = self.state();
+        let all = state.parts_bytes().checked_add(bytes);
+        let needed = all.and_then(|all| all.checked_add(common_bytes));
+        if needed.is_none_or(|needed| needed > self.limit_bytes) {
+            return false;
+        }
+        let part = Part {
+            number: state.next_number,
+            bytes,
+            used_bytes: 0,
+        };
+        state.next_number += 1;
+        state.parts.insert(model.into(), part);
+        true
+    }
+
+    /// Whether no request has memory any more that was reserved since.
+    pub fn is_free(&self) -> bool {
+        let state = self.state();
+        state.used_bytes + state.parts_bytes() <= self.limit_bytes
+    }
+
+    /// What the model had for itself is everybody's.
+    pub fn release(&self, model: &str) {
+        let mut state = self.state();
+        if let Some(part) = state.parts.remove(model) {
+            state.used_bytes += part.used_bytes;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Held {
-    /// Takes more; `false`, and nothing taken, when not so many are left.
+    pub fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
+    /// Takes more, the model's own first; `false`, and nothing taken, when not so many are left.
     pub fn grow(&mut self, more_bytes: u64) -> bool {
-        let pool = &self.pool;
-        let grown = pool.used_bytes.fetch_update(Relaxed, Relaxed, |used| {
-            used.checked_add(more_bytes)
-                .filter(|&sum| sum <= pool.limit_bytes)
+        let mut state = self.pool.state();
+        let room = self.pool.limit_bytes.saturating_sub(state.parts_bytes());
+        let free_bytes = room.saturating_sub(state.used_bytes);
+        let part = self.model.as_ref().and_then(|m| state.parts.get_mut(m));
+        // One that came after this was begun is of no use to it.
+        let part = part.filter(|part| self.own.is_none_or(|(number, _)| number == part.number));
+        let own_bytes = part.as_ref().map_or(0, |part| {
+            more_bytes.min(part.bytes.saturating_sub(part.used_bytes))
         });
-        let Ok(before) = grown else {
+        let common_bytes = more_bytes - own_bytes;
+        if common_bytes > free_bytes {
             return false;
-        };
-        pool.most_bytes.fetch_max(before + more_bytes, Relaxed);
-        self.bytes += more_bytes;
+        }
+        if let Some(part) = part {
+            part.used_bytes += own_bytes;
+            let (_, before) = self.own.unwrap_or((part.number, 0));
+            self.own = Some((part.number, before + own_bytes));
+        }
+        state.used_bytes += common_bytes;
+        self.common_bytes += common_bytes;
+        state.most_bytes = state.most_bytes.max(state.used_bytes());
         true
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.pool.used_bytes.fetch_sub(self.bytes, Relaxed);
+        let mut state = self.pool.state();
+        state.used_bytes -= self.common_bytes;
+        if let Some((number, bytes)) = self.own {
+            let mut parts = state.parts.values_mut();
+            match parts.find(|part| part.number == number) {
+                Some(part) => part.used_bytes -= bytes,
+                None => state.used_bytes -= bytes,
+            }
+        }
     }
 }
 
@@ -83,9 +195,9 @@ mod tests {
     #[test]
     fn no_more_is_taken_than_there_is() {
         let pool = Pool::new(100);
-        let mut first = pool.take(60).unwrap();
-        assert!(pool.take(41).is_none());
-        let second = pool.take(40).unwrap();
+        let mut first = pool.take(None, 60).unwrap();
+        assert!(pool.take(None, 41).is_none());
+        let second = pool.take(Some("a"), 40).unwrap();
         assert!(!first.grow(1));
         drop(second);
         assert!(first.grow(40));
@@ -93,5 +205,51 @@ mod tests {
         assert_eq!((pool.used_bytes(), pool.most_bytes()), (100, 100));
         drop(first);
         assert_eq!((pool.used_bytes(), pool.most_bytes()), (0, 100));
+    }
+
+    #[test]
+    fn what_is_reserved_is_there_when_all_else_is_taken() {
+        let pool = Pool::new(100);
+        let greedy = pool.take(None, 90).unwrap();
+        assert!(!pool.reserve("p", 70, 40), "too little for all");
+        assert!(pool.reserve("p", 30, 40));
+        assert!(!pool.is_free());
+        assert!(pool.take(None, 1).is_none());
+        drop(greedy);
+        assert!(pool.is_free());
+        let others = pool.take(None, 70).unwrap();
+        assert!(pool.take(None, 1).is_none() && pool.take(Some("q"), 1).is_none());
+        let mut its = pool.take(Some("p"), 20).unwrap();
+        assert!(its.grow(10));
+        assert!(!its.grow(1) && pool.take(Some("p"), 1).is_none());
+        assert_eq!((pool.used_bytes(), pool.promised_bytes()), (100, 30));
+        drop(others);
+        // The model may take what is everybody's, too.
+        assert!(its.grow(70));
+        assert_eq!(
+            (pool.most_for(Some("p")), pool.most_for(Some("q"))),
+            (100, 70)
+        );
+        drop(its);
+        assert_eq!((pool.used_bytes(), pool.most_bytes()), (0, 100));
+    }
+
+    #[test]
+    fn a_promise_that_ends_leaves_nothing_behind() {
+        let pool = Pool::new(100);
+        assert!(pool.reserve("p", 50, 0));
+        let mut before = pool.take(Some("p"), 40).unwrap();
+        pool.release("p");
+        assert_eq!((pool.used_bytes(), pool.promised_bytes()), (40, 0));
+        assert!(pool.reserve("p", 30, 0));
+        assert!(pool.take(None, 31).is_none());
+        // Not of the new part.
+        assert!(before.grow(30) && !before.grow(1));
+        let after = pool.take(Some("p"), 30).unwrap();
+        assert_eq!(pool.used_bytes(), 100);
+        drop(before);
+        assert_eq!(pool.used_bytes(), 30);
+        drop(after);
+        assert_eq!(pool.used_bytes(), 0);
     }
 }

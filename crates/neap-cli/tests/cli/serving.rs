@@ -1,11 +1,12 @@
 //! `neap serve` as clients meet it: the real program, a port of its own, bytes over TCP.
 
+mod promises;
 mod server;
 
 use super::onnx::{layers, relu};
 use super::support::{can_enforce, f32_bytes};
 use serde_json::{Value, json};
-use server::{Answer, Server, bench_with, binary, expected, floats, layers_request, read_answer};
+use server::{Server, bench_with, binary, expected, floats, layers_request, read_answer};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -334,95 +335,6 @@ fn what_happens_is_counted() {
     assert!(value("neap_memory_bytes{kind=\"process\"}") < f64::from(64 << 20));
     assert!(value("neap_memory_bytes{kind=\"model:early\"}") > 0.0);
     assert!(!text.contains("made-up"));
-}
-
-/// Deadlines are promised where that can be kept, beside clients that ask for another model as fast as they can.
-#[test]
-fn promised_requests_go_first_and_promises_have_bounds() {
-    let bench = bench_with(&[
-        ("promised.onnx", &layers()),
-        ("promised.toml", b"period = '2s'\ndeadline = '30s'"),
-        ("impossible.onnx", &layers()),
-        ("impossible.toml", b"period = '10us'"),
-        ("other.onnx", &layers()),
-    ]);
-    let mut server = Server::start(
-        &bench,
-        "--memory-budget 64MiB --exact --metrics 127.0.0.1:0",
-    );
-    let listed = server.ask("POST", "/v2/repository/index", "", b"{}").ok();
-    let listed = listed.json();
-    assert_eq!(listed[0]["name"], "impossible");
-    let reason = listed[0]["reason"].as_str().unwrap();
-    assert!(reason.contains("more work than time"), "{reason}");
-    let x = layers_request(&floats(6, 4096));
-    let first = server.infer("other", &x).ok().json();
-    server
-        .infer("impossible", &x)
-        .refused(503, "more work than time");
-    let told = server.get("/memory").ok().json();
-    assert_eq!(told["promises"]["promised"]["deadline_ms"], 30_000.0);
-    let run_ms = told["promises"]["promised"]["longest_run_ms"].as_f64();
-    assert!(run_ms.unwrap() > 1.0, "{told}");
-    std::thread::scope(|scope| {
-        for _ in 0..3 {
-            let (server, x, first) = (&server, &x, &first);
-            scope.spawn(move || {
-                for _ in 0..30 {
-                    let answer = server.infer("other", x).ok().json();
-                    assert_eq!(answer["outputs"], first["outputs"]);
-                }
-            });
-        }
-        // The first runs at once, the second a period later, and a third would be too early.
-        for _ in 0..2 {
-            let answer = server.infer("promised", &x).ok().json();
-            assert_eq!(answer["outputs"], first["outputs"]);
-        }
-        let again = server.infer("promised", &x).ok().json();
-        assert_eq!(again["outputs"], first["outputs"]);
-    });
-    std::thread::scope(|scope| {
-        let answers: Vec<_> = (0..4)
-            .map(|_| {
-                let (server, x) = (&server, &x);
-                scope.spawn(move || server.infer("promised", x))
-            })
-            .collect();
-        let answers: Vec<Answer> = answers.into_iter().map(|a| a.join().unwrap()).collect();
-        let refused = answers.iter().filter(|a| a.status == 429).count();
-        assert!(refused >= 1, "nobody comes too often");
-        for answer in answers {
-            match answer.status {
-                200 => assert_eq!(answer.json()["outputs"], first["outputs"]),
-                _ => {
-                    answer.refused(429, "more often");
-                    assert!(answer.header("retry-after").is_some());
-                }
-            }
-        }
-    });
-    // A promise that comes later is made, or not, too.
-    let post = |path: &str| server.ask("POST", path, "", b"");
-    post("/v2/repository/models/impossible/load").refused(400, "more work than time");
-    std::fs::write(bench.path("models/impossible.toml"), "period = '60s'").unwrap();
-    post("/v2/repository/models/impossible/load").ok();
-    server.infer("impossible", &x).ok();
-    post("/v2/repository/models/promised/unload").ok();
-    let told = server.get("/memory").ok().json();
-    assert_eq!(told["promises"].as_object().unwrap().len(), 1);
-    server.infer("other", &x).ok();
-    server.address = server.metrics.clone().unwrap();
-    let text = String::from_utf8(server.get("/metrics").ok().body).unwrap();
-    assert!(
-        text.contains("neap_deadlines_met_total{model=\"promised\"}"),
-        "{text}"
-    );
-    assert!(text.contains("neap_refusals_total{model=\"promised\",why=\"too_often\"}"));
-    assert!(
-        !text.contains("neap_deadlines_missed_total{model=\"promised\"}"),
-        "{text}"
-    );
 }
 
 #[test]

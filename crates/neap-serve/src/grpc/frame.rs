@@ -6,6 +6,7 @@
 //! ```
 //! A message's memory is held before it is read, which is why no framework reads it. Source: "gRPC over HTTP2".
 
+use super::scan;
 use crate::core::Core;
 use crate::pool::Held;
 use crate::refusal::{Refusal, Why};
@@ -37,21 +38,22 @@ const FIXED_BYTES: u64 = 8 << 10;
 /// As [`read_large`].
 pub async fn read<M: Message + Default>(core: &Core, request: Request) -> Result<M, Refusal> {
     let limit = SMALL_BYTES.min(core.limits.body_bytes);
-    let (bytes, _held) = in_time(core, request, limit).await?;
+    let (bytes, _held) = in_time(core, request, limit, &mut None).await?;
     decoded(bytes)
 }
 
-/// Reads the one message of a request, with its memory. `decoded_bytes` says what it takes once it is decoded, beside its
-/// bytes.
+/// Reads the one message of a request for tensors, with its memory. `decoded_bytes` says what it takes once it is decoded,
+/// beside its bytes. `model` is told as soon as it is seen, as a promised one has memory of its own.
 ///
 /// # Errors
 /// A message that is too large, too slow, or no such message; no memory for it.
 pub async fn read_large<M: Message + Default>(
     core: &Core,
     request: Request,
+    model: &mut Option<String>,
     decoded_bytes: impl FnOnce(&[u8]) -> Result<u64, Refusal>,
 ) -> Result<(M, Held), Refusal> {
-    let (bytes, mut held) = in_time(core, request, core.limits.body_bytes).await?;
+    let (bytes, mut held) = in_time(core, request, core.limits.body_bytes, model).await?;
     core.hold_more(&mut held, decoded_bytes(&bytes)?)?;
     Ok((decoded(bytes)?, held))
 }
@@ -61,16 +63,27 @@ fn decoded<M: Message + Default>(bytes: Bytes) -> Result<M, Refusal> {
         .map_err(|e| Refusal::malformed(format!("the message is not what is expected: {e}")))
 }
 
-async fn in_time(core: &Core, request: Request, limit: u64) -> Result<(Bytes, Held), Refusal> {
+async fn in_time(
+    core: &Core,
+    request: Request,
+    limit: u64,
+    model: &mut Option<String>,
+) -> Result<(Bytes, Held), Refusal> {
     let patience = core.limits.arriving;
-    let read = tokio::time::timeout(patience, bytes(core, request.into_body(), limit)).await;
+    let read = bytes(core, request.into_body(), limit, model);
+    let read = tokio::time::timeout(patience, read).await;
     read.unwrap_or_else(|_| {
         let message = format!("the message did not arrive within {patience:?}");
         Err(Refusal::new(Why::TooSlow, message))
     })
 }
 
-async fn bytes(core: &Core, mut body: Body, limit: u64) -> Result<(Bytes, Held), Refusal> {
+async fn bytes(
+    core: &Core,
+    mut body: Body,
+    limit: u64,
+    model: &mut Option<String>,
+) -> Result<(Bytes, Held), Refusal> {
     let mut prefix = Vec::with_capacity(PREFIX);
     let mut message: Option<(Vec<u8>, usize, Held)> = None;
     while let Some(frame) = body.frame().await {
@@ -83,7 +96,8 @@ async fn bytes(core: &Core, mut body: Body, limit: u64) -> Result<(Bytes, Held),
             prefix.extend_from_slice(&data.split_to(more));
             if let &[compressed, a, b, c, d] = prefix.as_slice() {
                 let len = u32::from_be_bytes([a, b, c, d]);
-                let held = held_for(core, compressed, len, limit)?;
+                *model = scan::model_name(&data).map(str::to_string);
+                let held = held_for(core, model.as_deref(), compressed, len, limit)?;
                 message = Some((Vec::with_capacity(len as usize), len as usize, held));
             }
         }
@@ -100,7 +114,13 @@ async fn bytes(core: &Core, mut body: Body, limit: u64) -> Result<(Bytes, Held),
     }
 }
 
-fn held_for(core: &Core, compressed: u8, len: u32, limit: u64) -> Result<Held, Refusal> {
+fn held_for(
+    core: &Core,
+    model: Option<&str>,
+    compressed: u8,
+    len: u32,
+    limit: u64,
+) -> Result<Held, Refusal> {
     if compressed != 0 {
         let message = "compressed messages are not read here";
         return Err(Refusal::new(Why::MediaType, message));
@@ -109,7 +129,7 @@ fn held_for(core: &Core, compressed: u8, len: u32, limit: u64) -> Result<Held, R
         let message = format!("the message is larger than {limit} bytes");
         return Err(Refusal::new(Why::TooLarge, message));
     }
-    core.hold(u64::from(len) * COPIES + FIXED_BYTES)
+    core.hold(model, u64::from(len) * COPIES + FIXED_BYTES)
 }
 
 /// A response with one message; `held` is given back when it is sent.

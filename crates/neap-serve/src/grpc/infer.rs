@@ -20,15 +20,16 @@ use prost::bytes::Bytes;
 /// # Errors
 /// Why there is no answer.
 pub async fn answered(core: &Core, request: Request) -> Result<Response, Refusal> {
+    let mut name = None;
     let read = async {
         if core.is_ending() {
             return Err(Refusal::new(Why::NotReady, "the server ends"));
         }
-        read_large::<InferRequest>(core, request, scan::decoded_bytes).await
+        read_large::<InferRequest>(core, request, &mut name, scan::decoded_bytes).await
     };
-    let (request, held) = read
-        .await
-        .inspect_err(|refusal| core.note_refusal("", refusal))?;
+    let read = read.await;
+    let (request, held) =
+        read.inspect_err(|refusal| core.note_refusal(name.as_deref().unwrap_or(""), refusal))?;
     let name = request.model_name.clone();
     let answered = answered_of(core, request, held).await;
     answered.inspect_err(|refusal| core.note_refusal(&name, refusal))

@@ -15,6 +15,9 @@ const MOST_PARAMETERS: usize = 64;
 /// An element of one byte on the wire is at most so many as a value. Lists that grow take twice that for a moment.
 const GROWTH: u64 = 3 * 8;
 
+/// The key of a request's first field, its model's name, on the wire.
+const NAME_KEY: u8 = 0x0a;
+
 /// Fields of a request, and of an input or output that is asked for.
 const INPUTS: u32 = 5;
 const OUTPUTS: u32 = 6;
@@ -67,6 +70,17 @@ pub fn decoded_bytes(message: &[u8]) -> Result<u64, Refusal> {
     Ok(bytes)
 }
 
+/// The name of the model, which clients send first; `None` where that is not so, or not all of it is there. `start` is the
+/// beginning of an `InferRequest`.
+pub fn model_name(start: &[u8]) -> Option<&str> {
+    let &[NAME_KEY, len, ref rest @ ..] = start else {
+        return None;
+    };
+    // A longer one is no name.
+    let name = rest.get(..usize::from(len)).filter(|_| len < 0x80)?;
+    std::str::from_utf8(name).ok()
+}
+
 /// Hears of a field: its number, and its bytes where it has a length.
 type Visit<'a> = dyn FnMut(u32, Option<&[u8]>) -> Result<(), String> + 'a;
 
@@ -114,6 +128,22 @@ mod tests {
         });
         let charged = decoded_bytes(&request.encode_to_vec()).unwrap();
         assert!(charged >= 2 * 8 * 100, "{charged}");
+    }
+
+    #[test]
+    fn the_name_is_seen_in_the_first_bytes() {
+        let request = InferRequest {
+            model_name: "a-model".into(),
+            model_version: "1".into(),
+            ..InferRequest::default()
+        };
+        let message = request.encode_to_vec();
+        assert_eq!(model_name(&message), Some("a-model"));
+        assert_eq!(model_name(&message[..9]), Some("a-model"));
+        for start in [&message[..8], &message[9..], &[], &[0x0a], &[0x0a, 0x80, 1]] {
+            assert_eq!(model_name(start), None, "{start:?}");
+        }
+        assert_eq!(model_name(&[0x0a, 1, 0xff]), None);
     }
 
     #[test]

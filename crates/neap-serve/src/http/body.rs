@@ -12,12 +12,13 @@ use http_body_util::BodyExt;
 /// A body where nothing large is expected.
 const SMALL_BYTES: u64 = 16 << 10;
 
-/// A body whose byte `aligned` lies at a multiple of eight, with its memory and `more_bytes` beside it.
+/// A body for a model, whose byte `aligned` lies at a multiple of eight, with its memory and `more_bytes` beside it.
 ///
 /// # Errors
 /// A body without or with another length than was said, that is too large, too slow, or for which there is no memory.
 pub async fn read(
     core: &Core,
+    model: &str,
     request: Request,
     aligned: usize,
     more_bytes: u64,
@@ -28,7 +29,7 @@ pub async fn read(
         return Err(too_large(core.limits.body_bytes));
     }
     let mut body = request.into_body();
-    let held = match core.hold(len + more_bytes) {
+    let held = match core.hold(Some(model), len + more_bytes) {
         Ok(held) => held,
         Err(refusal) => {
             let _ = within(core, skip(&mut body)).await;

@@ -78,6 +78,7 @@ async fn answered(
     };
     let (buffer, held) = body::read(
         core,
+        &model.name,
         request,
         json_bytes.unwrap_or(0),
         made_bytes + FIXED_BYTES,

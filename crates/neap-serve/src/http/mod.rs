@@ -224,6 +224,7 @@ async fn memory(State(core): State<Arc<Core>>) -> Response {
             "used_bytes": pool.used_bytes(),
             "most_bytes": pool.most_bytes(),
             "limit_bytes": pool.limit_bytes(),
+            "promised_bytes": pool.promised_bytes(),
         },
         "models": core.executor.ledger(),
         "promises": promises,
