@@ -1,10 +1,11 @@
 //! Numpy's arrays as tensors of the engine. Inputs are read where they lie, outputs are written where they stay.
 
-use crate::failure::invalid;
+use crate::failure::{invalid, raise};
 use neaptide::{DType, Tensor, TensorInfo};
 use numpy::npyffi::{NPY_TYPES, PY_ARRAY_API};
 use numpy::prelude::*;
 use numpy::{PyArrayDescr, PyArrayDyn, PyUntypedArray};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyString};
 use std::slice;
@@ -50,21 +51,41 @@ impl<'py> Array<'py> {
         {
             return Ok(array);
         }
-        let given = value.clone();
         // A value of this package: its array.
-        let given = match given.getattr_opt("_array")? {
+        let given = match value.getattr_opt("_array")? {
             Some(array) => array,
-            None => given,
+            None => value.clone(),
         };
+        let made = Array::made(&given, wanted).map_err(|e| {
+            match e.is_instance_of::<PyValueError>(py) {
+                true => invalid(py, format!("input '{name}': {}", e.value(py))),
+                false => e,
+            }
+        })?;
+        Array::as_it_is(&made).ok_or_else(|| {
+            let dtype = made.dtype();
+            invalid(
+                py,
+                format!("input '{name}': element type {dtype} is not supported"),
+            )
+        })
+    }
+
+    /// A row-major array of this machine's byte order.
+    fn made(
+        given: &Bound<'py, PyAny>,
+        wanted: Option<DType>,
+    ) -> PyResult<Bound<'py, PyUntypedArray>> {
+        let py = given.py();
         let numpy = py.import("numpy")?;
         let dtype = wanted.filter(|_| !given.is_instance_of::<PyUntypedArray>());
         let made = match dtype {
             // Numbers and lists have no type of their own.
             Some(dtype) if given.getattr_opt("dtype")?.is_none() => {
                 let kwargs = [("dtype", dtype.name())].into_py_dict(py)?;
-                numpy.call_method("ascontiguousarray", (&given,), Some(&kwargs))?
+                numpy.call_method("ascontiguousarray", (given,), Some(&kwargs))?
             }
-            _ => numpy.call_method1("ascontiguousarray", (&given,))?,
+            _ => numpy.call_method1("ascontiguousarray", (given,))?,
         };
         // It makes a row of a scalar.
         let made = match given.getattr_opt("shape")? {
@@ -74,13 +95,7 @@ impl<'py> Array<'py> {
         let dtype = made.getattr("dtype")?;
         let native = dtype.call_method1("newbyteorder", ("=",))?;
         let made = made.call_method1("astype", (native,))?;
-        let array = made.cast_into::<PyUntypedArray>()?;
-        Array::as_it_is(&array).ok_or_else(|| {
-            invalid(
-                py,
-                format!("input '{name}': element type {dtype} is not supported"),
-            )
-        })
+        Ok(made.cast_into::<PyUntypedArray>()?)
     }
 
     /// A place for an output that is of this type and shape, and may be written.
@@ -128,7 +143,13 @@ impl<'py> Array<'py> {
                 Bound::from_owned_ptr_or_err(py, descr.cast())?.cast_into::<PyArrayDescr>()?
             },
             None => {
-                py.import("ml_dtypes")?;
+                py.import("ml_dtypes").map_err(|_| {
+                    let (name, dtype) = (&info.name, info.ty.dtype);
+                    let what = format!(
+                        "output '{name}' is {dtype}, for which numpy needs the package ml_dtypes"
+                    );
+                    raise(py, "NotImplemented", what)
+                })?;
                 PyArrayDescr::new(py, dtype.name())?
             }
         };

@@ -12,7 +12,7 @@ use crate::interrupt::{Cancel, Interrupt};
 use crate::listener::Listener;
 use crate::options::{self, Options, options};
 use crate::signature::in_python;
-use neaptide::{DType, Ledger, Runner, TensorInfo};
+use neaptide::{DType, Ledger, Plan, Runner, TensorInfo};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySlice, PyString, PyTuple};
@@ -23,6 +23,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Name and shape of an output.
 type NamedShape = (String, Vec<usize>);
+
+/// Runs that are predicted for a picture: the last is in the steady state.
+const DRAWN_RUNS: u32 = 3;
 
 /// An open model.
 #[pyclass(frozen, module = "neaptide._neaptide")]
@@ -38,7 +41,7 @@ pub struct Session {
 #[pymethods]
 impl Session {
     #[new]
-    #[pyo3(signature = (path, *, memory_budget=None, threads=0, cache_dir=None, exact=false, shapes=None, progress=None))]
+    #[pyo3(signature = (path, *, memory_budget=None, threads=0, cache_dir=None, exact=false, shapes=None, progress=None, profile=None))]
     fn new(
         py: Python<'_>,
         path: PathBuf,
@@ -48,13 +51,20 @@ impl Session {
         exact: bool,
         shapes: Option<BTreeMap<String, Vec<usize>>>,
         progress: Option<Py<PyAny>>,
+        profile: Option<PathBuf>,
     ) -> PyResult<Session> {
         let shapes = shapes.unwrap_or_default();
-        let Options { open, run } = options(py, memory_budget, threads, cache_dir, exact, shapes)?;
+        let Options { open, mut run } =
+            options(py, memory_budget, threads, cache_dir, exact, shapes)?;
+        run.keep_plan = profile.is_some();
         let mut listener = Listener::new(progress.as_ref());
         let opened = py.detach(|| Runner::open(&path, &open, &run, &mut |p| listener.hear(p)));
         listener.end()?;
-        let runner = opened.map_err(|e| failure::of_engine(py, e, Stage::Opening))?;
+        let mut runner = opened.map_err(|e| failure::of_engine(py, e, Stage::Opening))?;
+        if let Some(path) = profile {
+            let begun = runner.profile(&path);
+            begun.map_err(|e| failure::of_engine(py, e, Stage::Opening))?;
+        }
         let signature = runner.signature();
         let name = |name: &str| PyString::new(py, name).unbind();
         let inputs = signature.inputs.iter().map(|i| (name(&i.name), i.dtype));
@@ -95,6 +105,32 @@ impl Session {
         found
             .map(|(ledger, budget_bytes)| shown(py, &ledger, budget_bytes))
             .transpose()
+    }
+
+    /// How it would run within another budget, or within its own: the figures of the plan, and the page that draws it;
+    /// `None` before shapes are known.
+    #[pyo3(signature = (title, memory_budget=None))]
+    fn plan<'py>(
+        &self,
+        py: Python<'py>,
+        title: &str,
+        memory_budget: Option<&str>,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let budget = memory_budget.map(|text| options::parsed(py, Some(text)));
+        let budget = budget.transpose()?;
+        let mut runner = self.lock(py)?;
+        let runner: &mut Runner = &mut runner;
+        let plan = py.detach(move || runner.plan(budget));
+        let plan = plan.map_err(|e| failure::of_engine(py, e, Stage::Running))?;
+        plan.map(|plan| drawn(py, title, &plan)).transpose()
+    }
+
+    /// Ends the profile, and says which file it is; `None` when there is none.
+    fn end_profile(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
+        let mut runner = self.lock(py)?;
+        let runner: &mut Runner = &mut runner;
+        let ended = py.detach(|| runner.end_profile());
+        ended.map_err(|e| failure::of_engine(py, e, Stage::Opening))
     }
 
     /// Runs within another budget from now on.
@@ -308,6 +344,18 @@ fn shown<'py>(
         parts.set_item(format!("{name}_bytes"), bytes)?;
     }
     Ok(parts)
+}
+
+fn drawn<'py>(py: Python<'py>, title: &str, plan: &Plan) -> PyResult<Bound<'py, PyDict>> {
+    let figures = PyDict::new(py);
+    let page = py.detach(|| plan.page(title, &plan.simulate(DRAWN_RUNS)));
+    figures.set_item("page", page)?;
+    figures.set_item("memory", shown(py, &plan.ledger, plan.budget_bytes)?)?;
+    figures.set_item("latency_ms", plan.prediction.latency_ns as f64 / 1e6)?;
+    figures.set_item("stall_ms", plan.prediction.stall_ns as f64 / 1e6)?;
+    figures.set_item("resident_bytes", plan.verdict.resident_bytes)?;
+    figures.set_item("loaded_bytes_per_run", plan.verdict.loaded_bytes_per_run)?;
+    Ok(figures)
 }
 
 impl Drop for Session {

@@ -22,7 +22,9 @@ def test_every_snippet_runs(tmp_path, monkeypatch, capsys, trained):
     exec("import os", names)
     for snippet in snippets:
         exec(compile(snippet, snippet, "exec"), names)
-    best, planned = capsys.readouterr().out.split()
+    best, planned, plan = capsys.readouterr().out.split(maxsplit=2)
     expected = np.load(trained / "mobilenet_v2_imagenet.chelsea.out.npy")
     assert int(best) == expected.argmax()
     assert int(planned) <= 6 << 20
+    assert plan.startswith("Plan(a budget of 5.0 MiB")
+    assert (tmp_path / "plan.html").exists()

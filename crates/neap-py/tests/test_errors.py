@@ -38,6 +38,11 @@ def test_what_is_no_model(tmp_path):
     assert "junk.onnx" in text
 
 
+def test_a_list_that_is_no_array(mlp):
+    with pytest.raises(ours.InvalidArgument, match="input 'x': "):
+        ort.InferenceSession(mlp).run(None, {"x": [[1.0, 2.0], [3.0]]})
+
+
 def test_feeds_that_do_not_fit(mlp):
     x = rows(2)
     feeds = [

@@ -55,6 +55,16 @@ impl Recorder {
         self.timeline.take()
     }
 
+    /// Hands out what has been recorded, and goes on: the run after the last of it is the first of what comes.
+    pub(crate) fn drain(&mut self, read: impl FnOnce(&Timeline)) {
+        if let Some(timeline) = &mut self.timeline {
+            read(timeline);
+            self.run_offset -= timeline.runs.len() as i64;
+            timeline.spans.clear();
+            timeline.runs.clear();
+        }
+    }
+
     pub(crate) fn timeline(&self) -> Option<&Timeline> {
         self.timeline.as_ref()
     }

@@ -613,6 +613,16 @@ impl<C: Clock> Session<C> {
         self.recorder.timeline()
     }
 
+    /// Hands out what has been recorded, and records as many runs again.
+    pub fn drain_timeline(&mut self, read: impl FnOnce(&Timeline)) {
+        self.recorder.drain(read);
+    }
+
+    /// The time on the timeline's clock.
+    pub fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
     /// Ends recording.
     pub fn take_timeline(&mut self) -> Option<Timeline> {
         self.recorder.take()

@@ -148,11 +148,14 @@ impl Session {
         let spill = self.larger_spill(&next)?;
         let held = self.inner.held().map_err(|e| self.packed.told(e))?;
         let transition = neap_planner::transition(&held, &next.execution);
+        let kept = self.standing.options.keep_plan.then(|| next.clone());
         let (program, execution) = (next.program, next.execution);
         let replaced = self
             .inner
             .replace(program, execution, &next.workload, &transition, spill);
-        replaced.map_err(|e| self.packed.told(e))
+        let replaced = replaced.map_err(|e| self.packed.told(e))?;
+        self.standing.in_force = kept;
+        Ok(replaced)
     }
 
     /// Goes over to a plan for inputs and outputs of other shapes.

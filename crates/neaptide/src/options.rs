@@ -44,6 +44,9 @@ pub struct RunOptions {
     /// results that are computed in place of others are what is left of both. Row bands, which never
     /// make whole activations, are off then.
     pub keep_activations: bool,
+    /// The plan in force stays in memory, so that what runs do can be written as a trace
+    /// ([`Runner::profile`](crate::Runner::profile)). Memory for both is set aside within the budget.
+    pub keep_plan: bool,
 }
 
 impl Default for RunOptions {
@@ -65,6 +68,7 @@ impl Default for RunOptions {
             prepared_weights: true,
             spill_dir: None,
             keep_activations: false,
+            keep_plan: false,
         }
     }
 }

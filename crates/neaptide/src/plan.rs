@@ -86,6 +86,13 @@ impl Plan {
         neap_plan::render::write_trace(out, title, workload, plan, timeline, kernel)
     }
 
+    /// Draws it as one page for a browser, which needs nothing else; `timeline` is [`Plan::simulate`]'s or a session's, and its
+    /// last run is shown.
+    pub fn page(&self, title: &str, timeline: &Timeline) -> String {
+        let (workload, plan) = (&self.workload, &self.execution);
+        neap_plan::render::html(title, workload, plan, &self.verdict, timeline)
+    }
+
     /// What is predicted to happen in `runs` runs, the first from a standing start.
     pub fn simulate(&self, runs: u32) -> Timeline {
         neap_sim::simulate(&self.workload, &self.execution, &self.costs, runs)

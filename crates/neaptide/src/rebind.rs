@@ -135,6 +135,7 @@ impl Session {
         let spill = self.larger_spill(&next)?;
         let (ledger, latency_ns) = (next.ledger, next.latency_ns);
         let transition = neap_planner::transition(&self.inner.held()?, &next.execution);
+        let in_force = self.standing.options.keep_plan.then(|| next.clone());
         let replaced = self.inner.replace(
             next.program,
             next.execution,
@@ -157,6 +158,7 @@ impl Session {
         self.inputs = inputs;
         self.outputs = outputs;
         let standing = &mut self.standing;
+        standing.in_force = in_force;
         standing.tensors_bytes += growth_bytes;
         if scope == Scope::Process {
             standing.first_base.outputs_bytes += growth_bytes;

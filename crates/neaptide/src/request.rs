@@ -12,6 +12,9 @@ use neap_planner::Strategy;
 use neap_sim::CostProfile;
 use std::time::Instant;
 
+/// What spans of runs may take before they are written.
+pub(crate) const RECORDED_BYTES: u64 = 512 << 10;
+
 /// What to plan for; the budget of `options` is not looked at.
 pub(crate) struct Request<'a> {
     pub programs: &'a Programs,
@@ -64,7 +67,17 @@ pub(crate) fn reserve(programs: &Programs, options: &RunOptions) -> Reserve {
         threads: options.threads,
         outputs_bytes: tensors_bytes(programs, &programs.plain.graph.outputs),
         keeps_activations: options.keep_activations,
-        caller_bytes: options.reserve_bytes,
+        caller_bytes: options.reserve_bytes + tracing_bytes(programs, options),
+    }
+}
+
+/// What a kept plan takes, and what is recorded before it is written.
+fn tracing_bytes(programs: &Programs, options: &RunOptions) -> u64 {
+    const STEP_BYTES: u64 = 1024;
+    let steps = programs.plain.steps.len() as u64;
+    match options.keep_plan {
+        true => 2 * RECORDED_BYTES + steps * STEP_BYTES,
+        false => 0,
     }
 }
 

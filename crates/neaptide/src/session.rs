@@ -9,7 +9,7 @@ use crate::model::{Model, TensorInfo};
 use crate::options::RunOptions;
 use crate::package::Package;
 use crate::plan::Plan;
-use crate::plans_ahead::PlansAhead;
+use crate::plans_ahead::{Next, PlansAhead};
 use crate::rebind::{Recent, total_bytes};
 use crate::spill;
 use neap_compile::Programs;
@@ -37,6 +37,7 @@ impl Model {
         plan: Plan,
         options: &RunOptions,
     ) -> Result<Session> {
+        let in_force = options.keep_plan.then(|| Next::from(plan.clone()));
         let (packed, mut file, package) = self.take_packed()?;
         let packed = InUse::new(packed, &file);
         let mut source = file.open_source(options.io)?;
@@ -84,6 +85,7 @@ impl Model {
                 recent: Recent::default(),
                 programs: self.programs,
                 options: options.clone(),
+                in_force,
                 spill_folder,
                 known: plan.known,
                 host: self.host,
@@ -112,6 +114,8 @@ pub struct Session {
 pub(crate) struct Standing {
     pub programs: Programs,
     pub options: RunOptions,
+    /// The plan, under [`RunOptions::keep_plan`].
+    pub in_force: Option<Next>,
     pub spill_folder: PathBuf,
     pub known: Known,
     pub host: Arc<dyn Host>,

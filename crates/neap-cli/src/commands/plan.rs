@@ -76,13 +76,7 @@ pub fn run(args: &PlanArgs, quiet: bool) -> Outcome {
         Format::Page(path) => {
             let title = title();
             let timeline = plan.simulate(RUNS);
-            let page = render::html(
-                &title,
-                &plan.workload,
-                &plan.execution,
-                &plan.verdict,
-                &timeline,
-            );
+            let page = plan.page(&title, &timeline);
             atomic::write(path, |file| file.write_all(page.as_bytes()))?;
             stdout::print(&format!("{}: {title}\n", path.display()))
         }

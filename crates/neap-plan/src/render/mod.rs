@@ -7,4 +7,4 @@ mod trace;
 
 pub use html::html;
 pub use text::{bytes_text, ns_text, text};
-pub use trace::write_trace;
+pub use trace::{TracePart, write_trace, write_trace_events};

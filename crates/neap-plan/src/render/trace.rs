@@ -23,6 +23,20 @@ const STORES: u64 = 10_000;
 
 const PROCESS: u64 = 1;
 
+/// A timeline of a plan, as a process of a trace.
+pub struct TracePart<'a> {
+    /// Parts with the same number are one process.
+    pub process: u64,
+    /// Its name.
+    pub title: &'a str,
+    pub workload: &'a Workload,
+    pub plan: &'a ExecutionPlan,
+    pub timeline: &'a Timeline,
+    /// Number of the timeline's first run, and when its clock began.
+    pub first_run: usize,
+    pub began_ns: i64,
+}
+
 /// Writes a timeline of this plan as one JSON object, an event a line: times in microseconds, one complete event
 /// (`"ph": "X"`), a nanosecond short, per run, compute, wait, load and store. `kernel` names
 /// kernels. Spans that do not belong to the plan are left out.
@@ -37,38 +51,65 @@ pub fn write_trace(
     timeline: &Timeline,
     kernel: impl Fn(KernelId) -> String,
 ) -> io::Result<()> {
+    let part = TracePart {
+        process: PROCESS,
+        title,
+        workload,
+        plan,
+        timeline,
+        first_run: 0,
+        began_ns: 0,
+    };
     write!(out, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
-    let mut separator = "\n";
+    write_trace_events(out, &part, true, kernel)?;
+    writeln!(out, "\n]}}")
+}
+
+/// Writes the same events alone, with commas between them, for a list that the caller begins and ends; `is_first` says
+/// whether they are its first.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_trace_events(
+    out: &mut impl io::Write,
+    part: &TracePart,
+    is_first: bool,
+    kernel: impl Fn(KernelId) -> String,
+) -> io::Result<()> {
+    let mut separator = if is_first { "\n" } else { ",\n" };
     let mut emit = |event: Value| {
         write!(out, "{separator}{event}")?;
         separator = ",\n";
         Ok::<(), io::Error>(())
     };
-    events(title, workload, plan, timeline, &kernel, &mut emit)?;
-    writeln!(out, "\n]}}")
+    events(part, &kernel, &mut emit)
 }
 
 fn events(
-    title: &str,
-    workload: &Workload,
-    plan: &ExecutionPlan,
-    timeline: &Timeline,
+    part: &TracePart,
     kernel: &impl Fn(KernelId) -> String,
     emit: &mut impl FnMut(Value) -> io::Result<()>,
 ) -> io::Result<()> {
+    let TracePart {
+        workload,
+        plan,
+        timeline,
+        first_run,
+        ..
+    } = *part;
     let what = What {
         workload,
         plan,
         first_user: first_users(plan),
     };
-    emit(meta("process_name", PROCESS, 0, json!(title)))?;
-    emit(meta("thread_name", PROCESS, RUNS, json!("runs")))?;
-    emit(meta("thread_name", PROCESS, COMPUTE, json!("compute")))?;
+    emit(part.meta("process_name", 0, part.title))?;
+    emit(part.meta("thread_name", RUNS, "runs"))?;
+    emit(part.meta("thread_name", COMPUTE, "compute"))?;
     for (i, run) in timeline.runs.iter().enumerate() {
-        let args =
-            json!({ "run": i, "latency_us": us(run.latency_ns()), "stall_us": us(run.stall_ns) });
-        emit(complete(
-            &format!("run {i}"),
+        let number = first_run + i;
+        let args = json!({ "run": number, "latency_us": us(run.latency_ns()), "stall_us": us(run.stall_ns) });
+        emit(part.complete(
+            &format!("run {number}"),
             "run",
             RUNS,
             (run.start_ns, run.end_ns),
@@ -77,13 +118,13 @@ fn events(
     }
     for span in of(timeline, LaneId::COMPUTE) {
         if let Some((name, mut args)) = what.compute(span, kernel) {
-            args["run"] = json!(span.run);
+            args["run"] = json!(first_run + span.run as usize);
             if span.start_ns > span.ready_ns {
-                let wait = json!({ "run": span.run, "for": name });
+                let wait = json!({ "run": first_run + span.run as usize, "for": name });
                 let times = (span.ready_ns, span.start_ns);
-                emit(complete("wait", "stall", COMPUTE, times, wait))?;
+                emit(part.complete("wait", "stall", COMPUTE, times, wait))?;
             }
-            emit(complete(
+            emit(part.complete(
                 &name,
                 "compute",
                 COMPUTE,
@@ -101,23 +142,17 @@ fn events(
             let Some((name, mut args)) = what.moved(span) else {
                 continue;
             };
-            args["run"] = json!(span.run);
+            args["run"] = json!(first_run + span.run as usize);
             args["waited_us"] = json!(us(span.start_ns.saturating_sub(span.ready_ns)));
             let row = first_row + rows.take(span);
-            emit(complete(
-                &name,
-                label,
-                row,
-                (span.start_ns, span.end_ns),
-                args,
-            ))?;
+            emit(part.complete(&name, label, row, (span.start_ns, span.end_ns), args))?;
         }
         for row in 0..rows.free_at_ns.len() as u64 {
             let name = match row {
                 0 => label.to_owned(),
                 _ => format!("{label} {}", row + 1),
             };
-            emit(meta("thread_name", PROCESS, first_row + row, json!(name)))?;
+            emit(part.meta("thread_name", first_row + row, &name))?;
         }
     }
     Ok(())
@@ -217,23 +252,33 @@ fn first_users(plan: &ExecutionPlan) -> HashMap<u32, usize> {
     users
 }
 
-fn meta(name: &str, process: u64, row: u64, value: Value) -> Value {
-    json!({ "name": name, "ph": "M", "pid": process, "tid": row, "args": { "name": value } })
-}
+impl TracePart<'_> {
+    fn meta(&self, name: &str, row: u64, value: &str) -> Value {
+        json!({ "name": name, "ph": "M", "pid": self.process, "tid": row, "args": { "name": value } })
+    }
 
-fn complete(name: &str, category: &str, row: u64, times_ns: (u64, u64), args: Value) -> Value {
-    json!({
-        "name": name,
-        "cat": category,
-        "ph": "X",
-        "pid": PROCESS,
-        "tid": row,
-        "ts": us(times_ns.0),
-        // Viewers drop what overlaps another event of its row, and may cut the last nanosecond off when they
-        // read a fraction: neighbours leave one between them.
-        "dur": us(times_ns.1.saturating_sub(times_ns.0).saturating_sub(1)),
-        "args": args,
-    })
+    fn complete(
+        &self,
+        name: &str,
+        category: &str,
+        row: u64,
+        times_ns: (u64, u64),
+        args: Value,
+    ) -> Value {
+        let starts_ns = (times_ns.0 as i64 + self.began_ns).max(0) as u64;
+        json!({
+            "name": name,
+            "cat": category,
+            "ph": "X",
+            "pid": self.process,
+            "tid": row,
+            "ts": us(starts_ns),
+            // Viewers drop what overlaps another event of its row, and may cut the last nanosecond off when they
+            // read a fraction: neighbours leave one between them.
+            "dur": us(times_ns.1.saturating_sub(times_ns.0).saturating_sub(1)),
+            "args": args,
+        })
+    }
 }
 
 fn us(ns: u64) -> f64 {

@@ -27,6 +27,7 @@ from neaptide.info import (
     set_seed,
 )
 from neaptide.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
+from neaptide.plan import Plan
 from neaptide.session import InferenceSession, ModelMetadata, NodeArg
 from neaptide.values import IOBinding, OrtDevice, OrtValue
 
@@ -41,6 +42,7 @@ __all__ = [
     "NodeArg",
     "OrtDevice",
     "OrtValue",
+    "Plan",
     "RunOptions",
     "SessionOptions",
     "__version__",

@@ -57,7 +57,9 @@ class SessionOptions:
     ``exact``
         The same bits under every budget.
 
-    ``intra_op_num_threads`` is the number of threads; 0 means all processors. The rest of onnxruntime's options are
+    ``intra_op_num_threads`` is the number of threads; 0 means all processors. ``enable_profiling`` writes a trace of what
+    runs do, to a file that begins with ``profile_file_prefix``; the plan and the trace take up to 1 MiB of the budget, and
+    1 KiB for each step of the model. The rest of onnxruntime's options are
     taken, and have nothing to change here.
     """
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import itertools
 import os
+import time
 import warnings
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -10,6 +13,7 @@ from neaptide import _neaptide, report
 from neaptide.capi.onnxruntime_pybind11_state import InvalidArgument, NoSuchFile
 from neaptide.info import PROVIDER, get_available_providers
 from neaptide.options import BUDGET_VARIABLE, CACHE_VARIABLE, Budget, RunOptions, SessionOptions, budget_text, choose
+from neaptide.plan import Plan
 from neaptide.progress import Bar
 from neaptide.values import IOBinding, OrtValue
 
@@ -81,6 +85,7 @@ class InferenceSession:
             if not os.path.exists(path):
                 raise NoSuchFile(f"Load model from {path} failed: File doesn't exist")
         self._path = os.fspath(path)
+        self._profile_began_ns = 0
         self._native = self._open(cache_dir)
         inputs, outputs, about = self._signature
         self._inputs = [NodeArg(name, type, shape or []) for name, type, shape in inputs]
@@ -90,6 +95,14 @@ class InferenceSession:
         ]
         self._meta = ModelMetadata(about)
         report.note(self)
+
+    def _profile_path(self) -> Optional[str]:
+        if not self._sess_options.enable_profiling:
+            return None
+        self._profile_began_ns = time.time_ns()
+        stem = f"{self._sess_options.profile_file_prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+        names = itertools.chain([stem], (f"{stem}_{number}" for number in itertools.count(2)))
+        return next(f"{name}.json" for name in names if not os.path.exists(f"{name}.json"))
 
     def _open(self, cache_dir: Optional[str]) -> "_neaptide.Session":
         # What is no model says so here, by its own class of error.
@@ -108,6 +121,7 @@ class InferenceSession:
             exact=self._sess_options.exact or self._sess_options.use_deterministic_compute,
             shapes=shapes,
             progress=Bar(os.path.basename(self._path)),
+            profile=self._profile_path(),
         )
         self._signature = declared or native.signature()
         return native
@@ -188,6 +202,36 @@ class InferenceSession:
         """Runs within another budget from now on. Memory above it is given back before this returns."""
         self._native.set_budget(budget_text(memory_budget))
         self._budget = memory_budget
+
+    def end_profiling(self) -> str:
+        """Ends what ``SessionOptions.enable_profiling`` began, and gives the name of the file.
+
+        It is a list of trace events for Perfetto or ``chrome://tracing``: runs, computes, waits, loads and stores.
+        """
+        path = self._native.end_profile()
+        return "" if path is None else os.fspath(path)
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began, by the clock of :func:`time.time_ns`; 0 without profiling."""
+        return self._profile_began_ns
+
+    def plan(self, memory_budget: Budget = None) -> Optional[Plan]:
+        """How the session runs within its budget, or would within another. Nothing is changed.
+
+        ``None`` before the shapes of the inputs are known.
+        """
+        name = os.path.basename(self._path)
+        within = budget_text(memory_budget if memory_budget is not None else self._budget)
+        limit = "without a budget" if within in (None, "none") else f"within {within}"
+        figures = self._native.plan(f"{name} {limit}", budget_text(memory_budget))
+        return None if figures is None else Plan(figures)
+
+    def _repr_html_(self) -> str:
+        plan = self.plan()
+        if plan is None:
+            name = html.escape(os.path.basename(self._path))
+            return f"<p>{name}: it is planned when it runs, because its inputs have open dimensions.</p>"
+        return plan._repr_html_()
 
     def memory(self) -> Optional[Dict[str, Any]]:
         """Where the planned peak goes, in bytes by part, with ``total_bytes`` and ``budget_bytes``.

@@ -12,6 +12,7 @@
 mod declared;
 mod half;
 mod opened;
+mod profile;
 
 pub use declared::Tensor;
 
@@ -20,12 +21,14 @@ use crate::error::{Error, Result};
 use crate::model::{self, Model, OpenOptions, TensorInfo};
 use crate::options::RunOptions;
 use crate::pack::Progress;
+use crate::plan::Plan;
 use crate::session::Session;
 use declared::{is_fixed, shapes_of, signature_of};
 use neap_ir::Literal;
 use neap_onnx::Signature;
 use neap_runtime::CancelToken;
 use opened::{Opened, Standing, of_engine};
+use profile::Profile;
 use std::path::{Path, PathBuf};
 
 /// What decides shapes is small. Larger inputs are not looked at.
@@ -42,6 +45,7 @@ pub struct Runner {
     options: RunOptions,
     signature: Signature,
     opened: Option<Opened>,
+    profile: Option<Profile>,
 }
 
 impl Runner {
@@ -66,6 +70,7 @@ impl Runner {
             options: options.clone(),
             signature: Signature::default(),
             opened: None,
+            profile: None,
         };
         if model::is_packed(path)? {
             let model = Model::open(path, open, progress)?;
@@ -107,16 +112,28 @@ impl Runner {
     /// As [`Session::set_budget`]; the old budget stays in force.
     pub fn set_budget(&mut self, budget: Budget) -> Result<()> {
         match &mut self.opened {
-            Some(opened) if opened.scope() == Scope::Engine => opened.set_budget(budget)?,
+            Some(opened) if opened.scope() == Scope::Engine => {
+                self.changed(|opened, _| opened.set_budget(budget))?;
+            }
             // It was planned as if it had no limit. The next run opens the model anew.
             Some(opened) => {
-                opened.check_feasible(budget)?;
+                opened.plan(Some(budget))?;
+                self.pause();
                 self.opened = None;
             }
             None => {}
         }
         self.options.budget = budget;
         Ok(())
+    }
+
+    /// How the model would run within a budget of the engine, in the shapes that came last; without one, within the
+    /// budget in force. `None` before shapes are known. Nothing is changed.
+    ///
+    /// # Errors
+    /// As [`Model::plan`].
+    pub fn plan(&self, budget: Option<Budget>) -> Result<Option<Plan>> {
+        self.opened.as_ref().map(|o| o.plan(budget)).transpose()
     }
 
     /// Whether it can run on tensors of these shapes and values now.
@@ -142,8 +159,9 @@ impl Runner {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<&[TensorInfo]> {
         declared::check_types(&self.signature, inputs)?;
-        let is_ready = match &mut self.opened {
-            Some(opened) => opened.bind(&self.signature, inputs)?,
+        let is_ready = match self.opened.as_ref().map(|opened| opened.standing(inputs)) {
+            Some(Standing::Same) => true,
+            Some(_) => self.changed(|opened, signature| opened.bind(signature, inputs))?,
             None => false,
         };
         if !is_ready {
@@ -196,15 +214,34 @@ impl Runner {
         inputs: &[Tensor],
         outputs: &mut [&mut [u8]],
     ) -> Result<()> {
-        match &mut self.opened {
-            Some(opened) => opened.run(cancel, inputs, outputs),
-            None => Err(Error::BadInput("the model is not ready to run".into())),
+        let Some(opened) = &mut self.opened else {
+            return Err(Error::BadInput("the model is not ready to run".into()));
+        };
+        let ended = opened.run(cancel, inputs, outputs);
+        if let Some(profile) = &mut self.profile {
+            profile.after_run(opened.session_mut(), &self.path);
         }
+        ended
+    }
+
+    /// Changes the session's plan, if there is one.
+    fn changed<T: Default>(
+        &mut self,
+        change: impl FnOnce(&mut Opened, &Signature) -> Result<T>,
+    ) -> Result<T> {
+        self.pause();
+        let changed = match &mut self.opened {
+            Some(opened) => change(opened, &self.signature),
+            None => Ok(T::default()),
+        };
+        self.record();
+        changed
     }
 
     /// With these shapes, and with the values that shapes depend on.
     fn reopen(&mut self, inputs: &[Tensor], progress: &mut dyn FnMut(Progress)) -> Result<()> {
         // There is memory for one of them.
+        self.pause();
         self.opened = None;
         let given = self.signature.inputs.iter().zip(inputs);
         let small = given.filter(|(_, tensor)| tensor.bytes.len() <= MOST_VALUE_BYTES);
@@ -221,6 +258,45 @@ impl Runner {
         self.take(model, inputs)
     }
 
+    /// Writes what runs from now on do to a file, as a list of trace events: a row for runs, one for computes, and one for
+    /// each load and store that is under way at a time. Needs [`RunOptions::keep_plan`].
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] when the file cannot be made, or plans are not kept.
+    pub fn profile(&mut self, path: &Path) -> Result<()> {
+        if !self.options.keep_plan {
+            let what = "a model is profiled when it was opened for it";
+            return Err(Error::BadInput(what.into()));
+        }
+        self.end_profile()?;
+        self.profile = Some(Profile::create(path)?);
+        self.record();
+        Ok(())
+    }
+
+    /// Ends [`Runner::profile`], and says where the file is; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`Error::BadInput`] when the file could not be written.
+    pub fn end_profile(&mut self) -> Result<Option<PathBuf>> {
+        self.pause();
+        self.profile.take().map(Profile::finish).transpose()
+    }
+
+    /// Before another plan comes.
+    fn pause(&mut self) {
+        if let (Some(profile), Some(opened)) = (&mut self.profile, &mut self.opened) {
+            profile.stop(opened.session_mut(), &self.path);
+        }
+    }
+
+    /// When it is there, or the old one stays.
+    fn record(&mut self) {
+        if let (Some(profile), Some(opened)) = (&mut self.profile, &mut self.opened) {
+            profile.start(opened.session_mut());
+        }
+    }
+
     /// Makes a session of the model; `inputs` are what it was opened for.
     fn take(&mut self, model: Model, inputs: &[Tensor]) -> Result<()> {
         let mut options = self.options.clone();
@@ -228,6 +304,15 @@ impl Runner {
         let plan = model.plan(&options)?;
         let session = model.into_session(plan, &options)?;
         self.opened = Some(Opened::new(session, &self.signature, inputs)?);
+        self.record();
         Ok(())
+    }
+}
+
+impl Drop for Runner {
+    /// A profile that nobody ended.
+    fn drop(&mut self) {
+        // Nobody is there to hear of an error.
+        let _ = self.end_profile();
     }
 }

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::ledger::{self, Ledger};
 use crate::model::TensorInfo;
 use crate::options::RunOptions;
+use crate::plan::Plan;
 use crate::request::{self, Request};
 use crate::session::Session;
 use neap_compile::Programs;
@@ -105,11 +106,14 @@ impl Opened {
         Ok(())
     }
 
-    /// Whether the model could be opened anew within this budget of the engine, for the same shapes.
+    /// A plan as if the model were opened anew within this budget of the engine, for the same shapes; without one, within
+    /// the budget in force.
     ///
     /// # Errors
     /// [`Error::Infeasible`], as opening it would.
-    pub fn check_feasible(&self, budget: Budget) -> Result<()> {
+    pub fn plan(&self, budget: Option<Budget>) -> Result<Plan> {
+        let in_force = || (self.session.budget_bytes()).map_or(Budget::Unlimited, Budget::Engine);
+        let budget = budget.unwrap_or_else(in_force);
         let standing = &self.session.standing;
         let programs = &standing.programs;
         let options = RunOptions {
@@ -130,7 +134,7 @@ impl Opened {
                 &request::reserve(programs, &options),
             )
         };
-        request.plan(Instant::now(), base).map(drop)
+        request.plan(Instant::now(), base)
     }
 
     /// How these tensors stand to those that it is bound to, of which there are as many.

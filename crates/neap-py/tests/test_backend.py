@@ -1,0 +1,150 @@
+"""The backend interface, and the ONNX project's own tests through it."""
+
+import os
+import tempfile
+import unittest
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.backend.test import BackendTest
+
+import neaptide
+from neaptide import backend
+
+from .conftest import ROOT, close, rows, tensor
+
+#: What `cargo xtask conformance` holds: tests that pass, and tests whose data contradict the operator's definition.
+PASSING = set((ROOT / "xtask/conformance-passing.txt").read_text().split())
+CONTRADICTING = {line.split(":")[0] for line in (ROOT / "xtask/conformance-contradicting.txt").read_text().splitlines()}
+
+#: Tests of whole models, as trained ones that would be downloaded.
+DOWNLOADED = "OnnxBackendRealModelTest"
+
+
+class Refused(unittest.SkipTest):
+    """The engine does not run the model, and says so before anything is computed."""
+
+
+class Counted(backend.NeaptideBackend):
+    """Tells refusals from failures: to the ONNX project's runner all exceptions are failures."""
+
+    @classmethod
+    def is_compatible(cls, model, device="CPU", **kwargs):
+        return True
+
+    @classmethod
+    def prepare(cls, model, device="CPU", **kwargs):
+        try:
+            return CountedRep(super().prepare(model, device, intra_op_num_threads=2, **kwargs).session)
+        except backend.REFUSALS as error:
+            raise Refused(str(error)) from None
+
+
+class CountedRep(backend.NeaptideBackendRep):
+    def run(self, inputs, **kwargs):
+        try:
+            return super().run(inputs, **kwargs)
+        except backend.REFUSALS as error:
+            raise Refused(str(error)) from None
+
+
+class Outcomes(unittest.TestResult):
+    """Names of tests by what became of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.passed, self.refused, self.wrong = set(), {}, {}
+
+    def addSuccess(self, test):
+        self.passed.add(name_of(test))
+
+    def addSkip(self, test, reason):
+        if "doesn't support device" not in reason:
+            self.refused[name_of(test)] = reason
+
+    def addFailure(self, test, error):
+        self.wrong[name_of(test)] = str(error[1])
+
+    addError = addFailure
+
+
+def name_of(test):
+    return test.id().rsplit(".", 1)[1].removesuffix("_cpu")
+
+
+def outcomes_of(case):
+    outcomes = Outcomes()
+    with warnings.catch_warnings():
+        # Of numpy, where the tests compare values that are not finite.
+        warnings.simplefilter("ignore")
+        unittest.defaultTestLoader.loadTestsFromTestCase(case).run(outcomes)
+    return outcomes
+
+
+@pytest.fixture(autouse=True)
+def quick_cache(monkeypatch):
+    """Hundreds of models are packed: in memory that takes half the time, where there is such a folder."""
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        monkeypatch.setenv("NEAPTIDE_CACHE_DIR", folder)
+        yield
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return BackendTest(Counted, __name__).test_cases
+
+
+def test_node_tests_have_the_outcomes_of_the_native_run(cases):
+    outcomes = outcomes_of(cases["OnnxBackendNodeModelTest"])
+    unknown = {name: why for name, why in outcomes.wrong.items() if name not in CONTRADICTING}
+    assert not unknown
+    assert outcomes.passed == PASSING
+    assert set(outcomes.wrong) == CONTRADICTING
+    assert all(outcomes.refused.values())
+
+
+def test_other_tests_pass_or_are_refused(cases):
+    names = [name for name in cases if name != DOWNLOADED and "Node" not in name]
+    assert len(names) == 3
+    all_of_them = [outcomes_of(cases[name]) for name in names]
+    assert not {name: why for outcomes in all_of_them for name, why in outcomes.wrong.items()}
+    assert sum(len(outcomes.passed) for outcomes in all_of_them) >= 118
+
+
+def test_a_prepared_model_runs_on_lists_and_dicts(mlp):
+    x = rows(3)
+    prepared = backend.prepare(onnx.load(mlp), "CPU", memory_budget="6MiB")
+    by_list, by_name, alone = prepared.run([x]), prepared.run({"x": x}), prepared.run(x)
+    assert by_list.y is by_list[0]
+    assert by_list["mean"].shape == (3,)
+    (expected, _) = neaptide.InferenceSession(mlp).run(None, {"x": x})
+    for outputs in (by_list, by_name, alone, backend.run_model(onnx.load(mlp), [x])):
+        close(outputs.y, expected)
+    assert prepared.session.memory()["budget_bytes"] == 6 << 20
+
+
+def test_one_node_runs():
+    x = np.array([[-1, 2]], np.float32)
+    (y,) = backend.run_node(helper.make_node("Relu", ["x"], ["y"]), [x])
+    assert y.tolist() == [[0, 2]]
+    node = helper.make_node("Clip", ["x", "", "most"], ["y"])
+    (y,) = backend.run_node(node, [x, np.float32(1)], outputs_info=[(np.float32, (1, 2))], opset_version=13)
+    assert y.tolist() == [[-1, 1]]
+
+
+def test_what_cannot_be_done_is_refused():
+    assert backend.supports_device("CPU") and backend.supports_device("CPU:0") and not backend.supports_device("CUDA")
+    text = tensor("x", TensorProto.STRING, [2])
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [text], [tensor("y", TensorProto.STRING, [2])])
+    model = helper.make_model(graph)
+    assert not backend.is_compatible(model)
+    with pytest.raises(backend.REFUSALS):
+        backend.prepare(model)
+    with pytest.raises(neaptide.capi.onnxruntime_pybind11_state.InvalidArgument, match="CUDA"):
+        backend.prepare(model, "CUDA")
+    with pytest.raises(neaptide.capi.onnxruntime_pybind11_state.InvalidArgument, match="no_option"):
+        backend.prepare(model, no_option=1)
