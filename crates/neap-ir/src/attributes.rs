@@ -278,6 +278,9 @@ pub struct Recurrent {
     pub couple_input_forget: bool,
     /// ONNX's layout = 1: `[batch, seq, ...]`.
     pub batch_first: bool,
+    /// LSTM's state is rounded to 8 bits before it meets its weights, with steps of its own in each step of the
+    /// sequence: onnxruntime's DynamicQuantizeLSTM.
+    pub rounds_state: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

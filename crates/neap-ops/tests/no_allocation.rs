@@ -486,6 +486,7 @@ fn recurrent_and_attention() {
         clip: Some(3.0),
         couple_input_forget: false,
         batch_first: false,
+        rounds_state: false,
     };
     let (sigmoid, tanh) = (RecurrentActivation::Sigmoid, RecurrentActivation::Tanh);
     let operands = |gates: usize| {

@@ -240,7 +240,29 @@ def attentions():
     yield Case("group_query_past", [made], one, total | tables, ["y", "nk", "nv"])
 
 
-CASES = [case for cases in (matmul_nbits, dequantize, gather, activations, norms, attentions) for case in cases()]
+def dynamic_lstms():
+    for directions, each, batch in [(1, False, 1), (2, False, 1), (1, False, 3), (1, True, 1), (2, True, 1)]:
+        steps, width, hidden = 7, 20, 24
+        rows = 4 * hidden
+        scales = (directions, rows) if each else (directions,)
+        constants = {
+            "w": whole(directions, width, rows, high=255, seed=1),
+            "r": whole(directions, hidden, rows, high=255, seed=2),
+            "b": array(directions, 2 * rows, seed=3, scale=0.1),
+            "ws": np.abs(array(*scales, seed=4, scale=0.01)),
+            "wz": np.full(scales, 127, np.uint8),
+            "rs": np.abs(array(*scales, seed=5, scale=0.01)),
+            "rz": np.full(scales, 127, np.uint8),
+        }
+        names = ["x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"]
+        direction = "bidirectional" if directions == 2 else "forward"
+        made = node("DynamicQuantizeLSTM", names, ["y", "h", "c"], hidden_size=hidden, direction=direction)
+        name = f"lstm_{directions}_{'rows' if each else 'whole'}_{batch}"
+        # A value that lies between two steps may be rounded to either.
+        yield Case(name, [made], {"x": array(steps, batch, width)}, constants, ["y", "h", "c"], tolerance=1e-2)
+
+
+CASES = [case for cases in (matmul_nbits, dequantize, gather, activations, norms, attentions, dynamic_lstms) for case in cases()]
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)

@@ -1,6 +1,6 @@
 //! A few fused operators of onnxruntime that exporters write.
 
-use super::{blocks, contrib_attention, conv, qoperator, quantize};
+use super::{blocks, contrib_attention, conv, qoperator, quantize, recurrent};
 use crate::error::OnnxError;
 use crate::node::{Ctx, Outputs, one};
 use neap_ir::op::{Activation, Binary, Reduce, Unary};
@@ -27,6 +27,7 @@ pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
         "QuantizeLinear" | "DequantizeLinear" => return quantize::lower(c, op),
         "MatMulNBits" => one(blocks::matmul(c)),
         "GatherBlockQuantized" => one(blocks::gather(c)),
+        "DynamicQuantizeLSTM" => recurrent::dynamic_quantize_lstm(c),
         "QLinearConv" => return qoperator::lower(c, op),
         _ => return qoperator::contrib(c, op),
     })

@@ -217,6 +217,7 @@ fn run<T: Num, S: Num + Pod>(
             sizes,
             direction,
             reverse,
+            rounds_state: recurrent.rounds_state,
             lengths: lengths.as_ref().map(Indices::of),
             projected: Ptr(projected.as_mut_ptr()),
             h: [Ptr(h.as_mut_ptr()), Ptr(next.as_mut_ptr())],
@@ -320,12 +321,13 @@ struct Pass<S> {
     sizes: Sizes,
     direction: usize,
     reverse: bool,
+    rounds_state: bool,
     lengths: Option<Indices>,
     projected: Ptr<S>,
     /// Previous and next state, changing roles at every step.
     h: [Ptr<S>; 2],
     c: Ptr<S>,
-    /// A GRU's gates between its phases.
+    /// A GRU's gates between its phases; `reset` also holds an LSTM's rounded state.
     update: Ptr<S>,
     reset: Ptr<S>,
 }
@@ -338,6 +340,16 @@ impl<S: Num + Pod> Pass<S> {
         let per_task = GRAIN / (sizes.gates * sizes.hidden);
         for step in 0..sizes.steps {
             let (h, next) = (self.h[step % 2], self.h[(step + 1) % 2]);
+            let seen = if self.rounds_state && cell == Cell::Lstm {
+                for first in (0..units).step_by(sizes.hidden) {
+                    let rounded = Ptr(self.reset.0.wrapping_add(first));
+                    // SAFETY: between two steps nobody else looks at the states; both buffers have an element for each unit.
+                    unsafe { round_state(h.slice(first, sizes.hidden), rounded) };
+                }
+                self.reset
+            } else {
+                h
+            };
             if let Cell::Gru { .. } = cell {
                 split(par, units, per_task, &|range, _| {
                     for at in range {
@@ -371,7 +383,7 @@ impl<S: Num + Pod> Pass<S> {
                             continue;
                         };
                         let first = sequence * sizes.hidden;
-                        let old = h.slice(first, sizes.hidden);
+                        let old = seen.slice(first, sizes.hidden);
                         let x = self.row(time, sequence);
                         let new = match cell {
                             Cell::Lstm => {
@@ -445,5 +457,33 @@ impl<S: Num + Pod> Pass<S> {
                 }
             }
         }
+    }
+}
+
+/// The state of a sequence in 256 steps between its least and its greatest value, as DynamicQuantizeLinear makes them.
+/// Each sequence has steps of its own, so that no result depends on what else is in the batch.
+///
+/// # Safety
+/// `rounded` has as many elements, which nobody else looks at.
+unsafe fn round_state<S: Num>(state: &[S], rounded: Ptr<S>) {
+    let (low, high) = state.iter().fold((0.0f32, 0.0f32), |(low, high), v| {
+        let v = v.to_f64() as f32;
+        (low.min(v), high.max(v))
+    });
+    let scale = (high - low) / 255.0;
+    let zero = match scale {
+        0.0 => 0.0,
+        scale => (-low / scale).round_ties_even().clamp(0.0, 255.0),
+    };
+    for (at, v) in state.iter().enumerate() {
+        let value = match scale {
+            0.0 => 0.0,
+            scale => {
+                let step = (v.to_f64() as f32 / scale).round_ties_even() + zero;
+                (step.clamp(0.0, 255.0) - zero) * scale
+            }
+        };
+        // SAFETY: as the caller says.
+        unsafe { rounded.write(at, S::from_f64(value.into())) };
     }
 }

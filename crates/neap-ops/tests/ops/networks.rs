@@ -77,6 +77,7 @@ fn recurrent(hidden: usize, activations: &[RecurrentActivation]) -> Recurrent {
         clip: None,
         couple_input_forget: false,
         batch_first: false,
+        rounds_state: false,
     }
 }
 
