@@ -24,16 +24,16 @@ BUDGET = "96MiB"
 class Server:
     """A server on ports of its own, until the block ends."""
 
-    def __init__(self, neap, folder, cache):
+    def __init__(self, neap, folder, cache, more=()):
         self.command = [neap, "serve", folder, "--cache-dir", cache, "--exact", "--memory-budget", BUDGET]
-        self.command += ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+        self.command += ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", "127.0.0.1:0", *more]
 
     def __enter__(self):
         self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True)
         said = []
         for line in self.process.stderr:
             said.append(line)
-            found = re.search(r"on http://(\S+), grpc://(\S+), metrics http://(\S+)", line)
+            found = re.search(r"on https?://(\S+), grpcs?://(\S+), metrics https?://(\S+)", line)
             if found:
                 self.http, self.grpc, self.metrics = found.groups()
                 break
@@ -140,6 +140,22 @@ def check_repository(client, names, kind):
     print(f"load and unload over {kind}")
 
 
+def check_tls(neap, folder, cache, name):
+    """The same clients through TLS, with a certificate that was signed by itself."""
+    with tempfile.TemporaryDirectory() as own:
+        certificate, key = f"{own}/cert.pem", f"{own}/key.pem"
+        make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+        make = [*make.split(), "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-out", certificate, "-keyout", key]
+        subprocess.run(make, check=True, stderr=subprocess.DEVNULL)
+        with Server(neap, folder, cache, ["--tls-cert", certificate, "--tls-key", key]) as server:
+            over_http = http.InferenceServerClient(server.http, ssl=True, ssl_options={"ca_certs": certificate})
+            over_grpc = grpc.InferenceServerClient(server.grpc, ssl=True, root_certificates=certificate)
+            check_model((over_http, over_grpc), neap, folder, cache, name)
+            over_http.close()
+            over_grpc.close()
+    print("the same through TLS")
+
+
 def main():
     neap, folder, cache = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
     names = sorted(path.stem for path in folder.glob("*.onnx"))
@@ -158,6 +174,7 @@ def main():
         check_repository(over_grpc, names, "gRPC")
         over_http.close()
         over_grpc.close()
+    check_tls(neap, folder, cache, names[0])
     print(f"{len(names)} models: all answers are those of neap run")
 
 

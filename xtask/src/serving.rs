@@ -1,4 +1,4 @@
-//! The server asked by clients as they come from PyPI: `tritonclient`, over HTTP and gRPC.
+//! The server asked by clients as they come from PyPI: `tritonclient`, over HTTP and gRPC; and its page in a browser.
 
 use crate::check::check;
 use crate::models;
@@ -25,13 +25,32 @@ pub fn run(root: &Path, skips: &Skips) -> Result<()> {
                 .with_context(|| format!("cannot link {}", link.display()))?;
         }
     }
-    let mut clients = Command::new(python);
+    let mut clients = Command::new(&python);
     clients.arg(root.join("scripts/serve_clients.py")).args([
         &neap,
         &folder,
         &root.join("target/models/packed"),
     ]);
-    check(&mut clients, "clients of the server")
+    check(&mut clients, "clients of the server")?;
+    let Some(chromium) = chromium() else {
+        return skips.skip("the server's page: no Chromium");
+    };
+    let mut page = Command::new(python);
+    page.arg(root.join("scripts/serve_page.py")).args([
+        &neap,
+        &folder,
+        &root.join("target/models/packed"),
+        &chromium,
+    ]);
+    check(&mut page, "the server's page in a browser")
+}
+
+/// The browser, where it is installed.
+fn chromium() -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH")?;
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let mut all = std::env::split_paths(&folders).flat_map(|f| names.map(|name| f.join(name)));
+    all.find(|path| path.is_file())
 }
 
 /// The Python with the clients; `None`, with the reason on stderr, when it cannot be had.

@@ -33,6 +33,7 @@ mod settings;
 mod token;
 mod v2;
 
+pub use crate::http::tls::Tls;
 pub use crate::options::{Limits, Options};
 pub use crate::settings::parse_duration;
 pub use crate::token::Token;
@@ -41,6 +42,7 @@ use crate::core::Core;
 use crate::executor::Executor;
 use crate::fleet::{Fleet, Opening};
 use crate::http::listener::{self, Protocol};
+use crate::http::tls;
 use crate::pool::Pool;
 use crate::repository::Repository;
 use neaptide::{OwnProcess, memory};
@@ -122,6 +124,11 @@ async fn serve_on(
     on_ready: &mut dyn FnMut(&Ready),
     is_over: &dyn Fn() -> bool,
 ) -> Result<Ended, ServeError> {
+    let hiding = |protocol| options.tls.as_ref().map(|tls| tls.acceptor(protocol));
+    let tls1 = hiding(Protocol::Http1).transpose();
+    let tls1 = tls1.map_err(ServeError::BadInput)?;
+    let tls2 = hiding(Protocol::Http2).transpose();
+    let tls2 = tls2.map_err(ServeError::BadInput)?;
     let repository = Repository::open(&options.folder).map_err(ServeError::BadInput)?;
     let http = bound("HTTP", options.http).await?;
     let grpc = bound_if("gRPC", options.grpc).await?;
@@ -153,7 +160,11 @@ async fn serve_on(
     let on = async |listener: Option<(TcpListener, SocketAddr)>, router, protocol| match listener {
         Some((listener, _)) => {
             let end = when_ended(ended.clone());
-            listener::serve(listener, router, limits.clone(), protocol, end).await
+            let tls = match protocol {
+                Protocol::Http1 => tls1.clone(),
+                Protocol::Http2 => tls2.clone(),
+            };
+            listener::serve(listener, tls, router, limits.clone(), protocol, end).await
         }
         None => 0,
     };
@@ -190,9 +201,10 @@ async fn bound_if(
 fn connections_bytes(options: &Options) -> u64 {
     let http1 = 1 + u64::from(options.metrics.is_some());
     let http2 = u64::from(options.grpc.is_some());
-    let one =
-        http1 * Protocol::Http1.connection_bytes() + http2 * Protocol::Http2.connection_bytes();
-    options.limits.connections as u64 * one
+    let tls_bytes = options.tls.as_ref().map_or(0, |_| tls::CONNECTION_BYTES);
+    let one = |protocol: Protocol| protocol.connection_bytes() + tls_bytes;
+    options.limits.connections as u64
+        * (http1 * one(Protocol::Http1) + http2 * one(Protocol::Http2))
 }
 
 /// Divides the budget, and starts the thread that runs models.

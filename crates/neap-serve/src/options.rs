@@ -1,5 +1,6 @@
 //! What is served, and what clients may cost.
 
+use crate::http::tls::Tls;
 use crate::token::Token;
 use neaptide::{Cache, RunOptions};
 use std::net::SocketAddr;
@@ -26,6 +27,8 @@ pub struct Options {
     /// How much longer than measured runs are taken to be where deadlines are promised: 0.5 is half.
     pub margin: f64,
     pub limits: Limits,
+    /// Without it, who listens on the way reads along.
+    pub tls: Option<Tls>,
     /// What clients must show to be answered.
     pub token: Option<Token>,
 }

@@ -6,7 +6,7 @@ use crate::failure::{Failure, Outcome, bad};
 use crate::interrupt;
 use crate::progress::note;
 use clap::Args;
-use neap_serve::{Limits, Options, ServeError, Token};
+use neap_serve::{Limits, Options, ServeError, Tls, Token};
 use neaptide::{Budget, Cache, parse_bytes};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -58,6 +58,12 @@ pub struct ServeArgs {
     /// Answer only those who show the token in this file: `Authorization: Bearer TOKEN`
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Speak TLS everywhere, with the certificate in this file (PEM, and those between it and one that clients know)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Keep packed models here instead of beside the model or in the user's cache folder
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
@@ -122,6 +128,8 @@ fn here(args: &ServeArgs, budget_bytes: Option<u64>, own_cgroup: bool, quiet: bo
             answering: args.answer_timeout,
             ending: args.drain_timeout,
         },
+        tls: (args.tls_cert.clone().zip(args.tls_key.clone()))
+            .map(|(certificate, key)| Tls { certificate, key }),
         token: match &args.token_file {
             Some(path) => Some(Token::read(path).map_err(bad)?),
             None => None,
@@ -138,12 +146,13 @@ fn here(args: &ServeArgs, budget_bytes: Option<u64>, own_cgroup: bool, quiet: bo
             let also = |kind: &str, at: Option<SocketAddr>| {
                 at.map_or(String::new(), |at| format!(", {kind}://{at}"))
             };
+            let s = if options.tls.is_some() { "s" } else { "" };
             note(&format!(
-                "serving {} models on http://{}{}{}",
+                "serving {} models on http{s}://{}{}{}",
                 ready.models.len(),
                 ready.http,
-                also("grpc", ready.grpc),
-                also("metrics http", ready.metrics)
+                also(&format!("grpc{s}"), ready.grpc),
+                also(&format!("metrics http{s}"), ready.metrics)
             ));
         },
         &|| interrupt::noted().is_some(),

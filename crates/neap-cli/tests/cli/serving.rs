@@ -2,6 +2,7 @@
 
 mod promises;
 mod server;
+mod tls;
 
 use super::onnx::{layers, relu};
 use super::support::{can_enforce, f32_bytes};
@@ -200,7 +201,14 @@ fn what_is_malformed_is_refused_on_one_line() {
         .ask("POST", path, "", &[b' '; 200_000])
         .refused(413, "102400");
     server.get(path).refused(405, "GET");
-    server.get("/").refused(404, "nothing");
+    server.get("/nowhere").refused(404, "nothing");
+    let page = server.get("/").ok();
+    assert_eq!(
+        page.header("content-type"),
+        Some("text/html; charset=utf-8")
+    );
+    assert!(page.header("content-security-policy").is_some());
+    assert!(page.body.starts_with(b"<!doctype html>"));
     server
         .get("/v2/models/..%2f..%2fetc")
         .refused(404, "no model");
@@ -358,11 +366,13 @@ fn only_those_who_show_the_token_are_answered() {
         server
             .ask("GET", "/nowhere", wrong, b"")
             .refused(401, "token");
-        // Whether it lives is no secret.
-        assert_eq!(
-            server.ask("GET", "/v2/health/ready", wrong, b"").status,
-            200
-        );
+        // Whether it lives is no secret, and the page asks for the token itself.
+        for open in ["/v2/health/ready", "/"] {
+            assert_eq!(server.ask("GET", open, wrong, b"").status, 200);
+        }
+        server
+            .ask("GET", "/metrics", wrong, b"")
+            .refused(401, "token");
     }
     server.address = server.metrics.clone().unwrap();
     server.get("/metrics").refused(401, "token");

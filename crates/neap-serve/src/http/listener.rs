@@ -1,5 +1,6 @@
 //! Connections: how many at once, how long each may take, and how they end.
 
+use super::tls::SENDING_BYTES;
 use crate::options::Limits;
 use axum::Router;
 use hyper::server::conn::{http1, http2};
@@ -15,6 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 /// What a connection keeps of a request's head, at most.
 const HEAD_BYTES: usize = 32 << 10;
@@ -51,10 +54,11 @@ impl Protocol {
 const FULL: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nconnection: close\r\n\
     content-type: application/json\r\ncontent-length: 44\r\n\r\n{\"error\":\"too many clients are connected\"}  ";
 
-/// Serves `router` on connections of `listener` until `end` is ready; then lets those that are under way finish, for as
+/// Serves `router` on connections of `listener`, with TLS if there is an acceptor for it, until `end` is ready; then lets those that are under way finish, for as
 /// long as the limits say. The number of those that were cut off.
 pub async fn serve(
     listener: TcpListener,
+    tls: Option<TlsAcceptor>,
     router: Router,
     limits: Limits,
     protocol: Protocol,
@@ -74,34 +78,33 @@ pub async fn serve(
             continue;
         };
         let Ok(place) = places.clone().try_acquire_owned() else {
-            if protocol == Protocol::Http1 {
+            if protocol == Protocol::Http1 && tls.is_none() {
                 let _ = stream.try_write(FULL);
             }
             continue;
         };
         // Small answers are sent at once.
         let _ = stream.set_nodelay(true);
-        let io = TokioIo::new(Patient::new(stream, limits.arriving));
+        let stream = Patient::new(stream, limits.arriving);
         let service = TowerToHyperService::new(router.clone());
-        // Clients that vanish or send rubbish are no concern of others.
-        match protocol {
-            Protocol::Http1 => {
-                let connection = http1(&limits).serve_connection(io, service);
-                let connection = graceful.watch(connection);
-                tokio::spawn(async move {
-                    let _ = connection.await;
-                    drop(place);
-                });
+        let (watcher, tls, limits) = (graceful.watcher(), tls.clone(), limits.clone());
+        tokio::spawn(async move {
+            // Clients that vanish or send rubbish are no concern of others.
+            if let Some(stream) = opened(stream, tls, limits.arriving).await {
+                let io = TokioIo::new(stream);
+                match protocol {
+                    Protocol::Http1 => {
+                        let connection = http1(&limits).serve_connection(io, service);
+                        let _ = watcher.watch(connection).await;
+                    }
+                    Protocol::Http2 => {
+                        let connection = http2(&limits).serve_connection(io, service);
+                        let _ = watcher.watch(connection).await;
+                    }
+                }
             }
-            Protocol::Http2 => {
-                let connection = http2(&limits).serve_connection(io, service);
-                let connection = graceful.watch(connection);
-                tokio::spawn(async move {
-                    let _ = connection.await;
-                    drop(place);
-                });
-            }
-        }
+            drop(place);
+        });
     }
     drop(listener);
     let open = graceful.count();
@@ -134,6 +137,85 @@ fn http2(limits: &Limits) -> http2::Builder<TokioExecutor> {
         .keep_alive_interval(limits.arriving)
         .keep_alive_timeout(limits.arriving);
     builder
+}
+
+/// A connection that requests come on; `None` where the client does not agree on how to hide them, or not in time.
+async fn opened(
+    stream: Patient,
+    tls: Option<TlsAcceptor>,
+    patience: Duration,
+) -> Option<Connection> {
+    let Some(tls) = tls else {
+        return Some(Connection::Plain(stream));
+    };
+    let opening = tls.accept_with(stream, |session| {
+        session.set_buffer_limit(Some(SENDING_BYTES));
+    });
+    let opened = tokio::time::timeout(patience, opening).await.ok()?.ok()?;
+    Some(Connection::Tls(Box::new(opened)))
+}
+
+enum Connection {
+    Plain(Patient),
+    Tls(Box<TlsStream<Patient>>),
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Connection::Plain(stream) => Pin::new(stream).poll_read(context, into),
+            Connection::Tls(stream) => Pin::new(stream).poll_read(context, into),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Connection::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Connection::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Connection::Plain(stream) => Pin::new(stream).poll_write_vectored(context, pieces),
+            Connection::Tls(stream) => Pin::new(stream).poll_write_vectored(context, pieces),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Connection::Plain(stream) => stream.is_write_vectored(),
+            Connection::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Connection::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Connection::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Connection::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Connection::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
 }
 
 /// A connection on which a client that takes nothing of an answer for too long is cut off.

@@ -10,11 +10,14 @@
 //! | `POST /v2/repository/index` | every model and its state |
 //! | `POST /v2/repository/models/NAME/load`, `…/unload` | |
 //! | `GET /memory` | not of the protocol: where the budget goes |
+//! | `GET /metrics` | the same: Prometheus' text |
+//! | `GET /` | the same: a page that shows all this in a browser |
 
 mod answer;
 mod body;
 mod infer;
 pub mod listener;
+pub mod tls;
 
 use crate::core::Core;
 use crate::datatype;
@@ -54,6 +57,8 @@ pub fn router(core: Arc<Core>) -> Router {
         .route("/v2/repository/models/{name}/load", post(load))
         .route("/v2/repository/models/{name}/unload", post(unload))
         .route("/memory", get(memory))
+        .route("/metrics", get(metrics))
+        .route("/", get(page))
         .fallback(no_page)
         .method_not_allowed_fallback(no_method)
         .layer(from_fn_with_state(core.clone(), only_known))
@@ -69,9 +74,11 @@ pub fn metrics_router(core: Arc<Core>) -> Router {
         .with_state(core)
 }
 
-/// Lets those through who show the token, where there is one, and those who only ask whether the server lives.
+/// Lets those through who show the token, where there is one, and those who only ask whether the server lives, or for the
+/// page, which asks for the token itself.
 async fn only_known(State(core): State<Arc<Core>>, request: Request, next: Next) -> Response {
-    let is_open = request.uri().path().starts_with("/v2/health/");
+    let path = request.uri().path();
+    let is_open = path == "/" || path.starts_with("/v2/health/");
     match core.check_token(request.headers()) {
         Err(refusal) if !is_open => {
             body::discard(&core, request).await;
@@ -79,6 +86,20 @@ async fn only_known(State(core): State<Arc<Core>>, request: Request, next: Next)
         }
         _ => next.run(request).await,
     }
+}
+
+/// It loads nothing, and asks nobody but this server.
+const PAGE: &str = include_str!("page.html");
+const PAGE_MAY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
+    img-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+async fn page() -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, PAGE_MAY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (headers, PAGE).into_response()
 }
 
 async fn metrics(State(core): State<Arc<Core>>) -> Answered {

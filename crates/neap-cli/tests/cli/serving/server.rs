@@ -35,10 +35,11 @@ impl Server {
             assert!(lines.read_line(&mut line).unwrap() > 0, "it ended: {said}");
             let behind = |mark: &str| {
                 let (_, rest) = line.trim().split_once(mark)?;
+                let (_, rest) = rest.split_once("://")?;
                 rest.split(',').next().map(str::to_string)
             };
-            if let Some(address) = behind("on http://") {
-                break (address, behind("metrics http://"));
+            if let Some(address) = behind(" on http") {
+                break (address, behind("metrics http"));
             }
             said += &line;
         };
@@ -113,8 +114,12 @@ impl Drop for Server {
 pub fn read_answer(stream: &mut TcpStream) -> Answer {
     let mut all = Vec::new();
     let _ = stream.read_to_end(&mut all);
+    answer_of(&all)
+}
+
+pub fn answer_of(all: &[u8]) -> Answer {
     let end = all.windows(4).position(|w| w == b"\r\n\r\n");
-    let end = end.unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(&all)));
+    let end = end.unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(all)));
     let head = String::from_utf8(all[..end].to_vec()).unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     Answer {
