@@ -4,11 +4,12 @@
 //!   tests   the suite, once, with new seeds of its random tests
 //!   soak    --runs N in all, of several models in turn; each process under a hard limit of the kernel's, while its
 //!           budget goes up and down at random; at the end of each, the same bits as without a budget
+//!   torch   the Python package with PyTorch
 //! ```
 //! Everything is drawn from one number, which is printed first and with whatever fails:
 //! `cargo xtask nightly --seed N` does the same again.
 
-use crate::{accuracy, models, survive};
+use crate::{accuracy, models, python, survive};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::fs;
@@ -18,6 +19,8 @@ use std::time::SystemTime;
 
 /// With convolutions of all kinds, concatenations in place, and Winograd.
 const MODELS: [&str; 4] = ["squeezenet1_1", "mobilenet_v2", "densenet121", "resnet50"];
+
+const PARTS: [&str; 3] = ["tests", "soak", "torch"];
 
 /// Runs of one process.
 const RUNS_OF_ONE: u64 = 100;
@@ -37,15 +40,18 @@ pub struct NightlyArgs {
     /// What everything is drawn from [default: the time]
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Only this part: tests or soak
+    /// Only this part: tests, soak or torch
     #[arg(long)]
     pub part: Option<String>,
 }
 
 pub fn run(root: &Path, args: &NightlyArgs) -> Result<()> {
     let part = args.part.as_deref();
-    if let Some(unknown) = part.filter(|part| !["tests", "soak"].contains(part)) {
-        bail!("there is no part '{unknown}': the parts are tests, soak");
+    if let Some(unknown) = part.filter(|part| !PARTS.contains(part)) {
+        bail!(
+            "there is no part '{unknown}': the parts are {}",
+            PARTS.join(", ")
+        );
     }
     let seed = match args.seed {
         Some(seed) => seed,
@@ -57,12 +63,16 @@ pub fn run(root: &Path, args: &NightlyArgs) -> Result<()> {
     println!("seed {seed}");
     let again =
         |part: &str| format!("cargo xtask nightly --part {part} --seed {seed} does it again");
-    if part != Some("soak") {
+    let wanted = |name: &str| part.is_none_or(|part| part == name);
+    if wanted("tests") {
         tests(root, seed).with_context(|| again("tests"))?;
     }
-    if part != Some("tests") {
+    if wanted("soak") {
         let runs = format!("{} --runs {}", again("soak"), args.runs);
         soak(root, seed, args.runs).with_context(|| runs)?;
+    }
+    if wanted("torch") {
+        python::torch(root)?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! ```text
 //!   target/python/tools    maturin, pytest and the reference engine: made once for a list of requirements
 //!   target/python/wheels   the wheel of this build
+//!   target/python/torch    PyTorch, in the nightly tests only
 //!   target/python/fresh    an environment with nothing but the wheel; tests find their tools in the other one
 //! ```
 
@@ -15,12 +16,33 @@ use std::process::Command;
 
 const REQUIREMENTS: &str = "scripts/requirements-python.txt";
 
+const WITH_TORCH: &str = "scripts/requirements-torch.txt";
+
+/// Tests the package with PyTorch, which takes gigabytes.
+///
+/// # Errors
+/// When anything of that fails, or PyTorch cannot be had.
+pub fn torch(root: &Path) -> Result<()> {
+    let tools = environment(root, "tools", REQUIREMENTS)?.context("no Python environment")?;
+    let torch = environment(root, "torch", WITH_TORCH)?.context("PyTorch cannot be installed")?;
+    let wheel = wheel(root, &tools)?;
+    let python = torch.join("bin/python");
+    let mut install = Command::new(&python);
+    install.args(["-m", "pip", "--disable-pip-version-check", "install"]);
+    install.args(["--quiet", "--no-deps", "--force-reinstall"]);
+    check(install.arg(wheel), "installing the wheel")?;
+    let mut tests = Command::new(python);
+    tests.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]);
+    tests.arg("crates/neap-py/tests/test_torch.py");
+    check(tests.current_dir(root), "tests with PyTorch")
+}
+
 /// Builds, installs and tests the package.
 ///
 /// # Errors
 /// When anything of that fails; without Python it is skipped.
 pub fn run(root: &Path, skips: &Skips) -> Result<()> {
-    let Some(tools) = tools(root)? else {
+    let Some(tools) = environment(root, "tools", REQUIREMENTS)? else {
         return skips.skip("the Python package: no Python environment can be made");
     };
     let wheel = wheel(root, &tools)?;
@@ -30,11 +52,11 @@ pub fn run(root: &Path, skips: &Skips) -> Result<()> {
     check(tests.current_dir(root), "tests of the Python package")
 }
 
-/// The folder of an environment with what building and testing needs; `None` where it cannot be had.
-fn tools(root: &Path) -> Result<Option<PathBuf>> {
-    let folder = root.join("target/python/tools");
-    let (wanted, marker) = (root.join(REQUIREMENTS), folder.join("requirements.txt"));
-    let text = fs::read_to_string(&wanted).context(REQUIREMENTS)?;
+/// The folder of an environment with what a list names; `None` where it cannot be had.
+fn environment(root: &Path, name: &str, list: &'static str) -> Result<Option<PathBuf>> {
+    let folder = root.join("target/python").join(name);
+    let (wanted, marker) = (root.join(list), folder.join("requirements.txt"));
+    let text = fs::read_to_string(&wanted).context(list)?;
     if fs::read_to_string(&marker).is_ok_and(|made| made == text) {
         return Ok(Some(folder));
     }

@@ -73,6 +73,11 @@ pub enum Command {
     Member(Box<task::MemberArgs>),
 }
 
+/// What can be asked for.
+pub fn definitions() -> clap::Command {
+    Cli::command()
+}
+
 /// Reads the command line and does what it says.
 pub fn dispatch() -> Outcome {
     let parsed = Cli::command().try_get_matches().and_then(|matches| {

@@ -1,0 +1,36 @@
+//! The `neap` command, as a library: what makes manual pages reads the same definitions.
+
+mod admit;
+mod args;
+mod atomic;
+mod budgets;
+mod carried;
+mod cgroup;
+mod child;
+mod cli;
+mod commands;
+mod device;
+mod failure;
+mod input;
+mod interrupt;
+mod meaning;
+mod output;
+mod progress;
+mod report;
+mod startup;
+mod stdout;
+mod task;
+mod training;
+
+use std::process::ExitCode;
+
+/// Reads the command line of this process and does what it says.
+pub fn run() -> ExitCode {
+    startup::prepare();
+    startup::guarded(cli::dispatch)
+}
+
+/// The definitions of the command line.
+pub fn command() -> clap::Command {
+    cli::definitions()
+}
