@@ -49,7 +49,18 @@ pub fn run(root: &Path, skips: &Skips) -> Result<()> {
     let python = install(root, &tools, &wheel)?;
     let mut tests = Command::new(python);
     tests.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]);
+    tests.env("NEAPTIDE_EP", provider(root)?);
     check(tests.current_dir(root), "tests of the Python package")
+}
+
+/// Builds the execution provider for onnxruntime.
+fn provider(root: &Path) -> Result<PathBuf> {
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--release", "--quiet", "-p", "neap-ep"]);
+    check(build.current_dir(root), "building the execution provider")?;
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    let target = target.map_or_else(|| root.join("target"), PathBuf::from);
+    Ok(target.join("release/libneaptide_ep.so"))
 }
 
 /// The folder of an environment with what a list names; `None` where it cannot be had.

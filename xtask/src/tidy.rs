@@ -30,6 +30,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-cli", 6),
     ("neap-py", 6),
     ("neap-c", 6),
+    ("neap-ep", 6),
     ("xtask", 7),
 ];
 
@@ -44,6 +45,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "neap-cli",
     "neap-py",
     "neap-c",
+    "neap-ep",
 ];
 
 /// Crates that compute only: no files, clocks, environment, threads.
