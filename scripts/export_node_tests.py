@@ -9,8 +9,10 @@ makes OUTDIR/index.json and, per test, OUTDIR/NAME/ with `model.onnx`, `input_I.
      "inputs":  [{"name": ..., "dtype": "float32", "shape": [...], "file": "input_0.npy"}],
      "outputs": [...]}
 
-A test whose data cannot be stored so (sequences, optionals, strings, bfloat16, float8, int4)
-has `supported` false with the reason, and entries without a file. `index.json` holds the
+bfloat16 is stored as the bits, in uint16; 8-bit floats as float32, and 4-bit integers as int8 or uint8, which hold
+them exactly: `dtype` is "bfloat16", "float32", "int8" or "uint8".
+A test whose data cannot be stored so (sequences, optionals, strings) has `supported` false with the
+reason, and entries without a file. `index.json` holds the
 tolerances, the package's version and all manifests.
 """
 
@@ -43,6 +45,19 @@ STORABLE = {
     TensorProto.BOOL,
 }
 
+FLOAT8 = {
+    TensorProto.FLOAT8E4M3FN,
+    TensorProto.FLOAT8E4M3FNUZ,
+    TensorProto.FLOAT8E5M2,
+    TensorProto.FLOAT8E5M2FNUZ,
+}
+
+# Types of fewer bits and those that hold them.
+CARRIERS = {TensorProto.INT4: np.int8, TensorProto.UINT4: np.uint8} | {kind: np.float32 for kind in FLOAT8}
+
+# Raised when what is written changes, so that it is written anew.
+FORMAT = 2
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -52,7 +67,7 @@ def main():
     source = os.path.join(os.path.dirname(onnx.__file__), "backend", "test", "data", "node")
     names = sorted(n for n in os.listdir(source) if os.path.isfile(os.path.join(source, n, "model.onnx")))
     tests = [export(os.path.join(source, n), os.path.join(arguments.outdir, n), n) for n in names]
-    index = {"onnx_version": onnx.__version__, "rtol": RTOL, "atol": ATOL, "tests": tests}
+    index = {"format": FORMAT, "onnx_version": onnx.__version__, "rtol": RTOL, "atol": ATOL, "tests": tests}
     write_json(os.path.join(arguments.outdir, "index.json"), index)
     print(json.dumps({"tests": len(tests), "supported": sum(t["supported"] for t in tests)}))
 
@@ -92,16 +107,22 @@ def convert(source, target, file, port):
     tensor = TensorProto()
     with open(source, "rb") as serialized:
         tensor.ParseFromString(serialized.read())
-    if tensor.data_type not in STORABLE:
-        return {"name": port.name, "unsupported": TensorProto.DataType.Name(tensor.data_type).lower()}
     declared = port.type.tensor_type.elem_type
-    if tensor.data_type != declared:
-        # Data stored in a stand-in type (bfloat16 as uint16, say) is not what the model takes.
+    # The bits of bfloat16 are stored as those of another type.
+    bits = declared == TensorProto.BFLOAT16 and tensor.data_type == TensorProto.UINT16
+    if tensor.data_type not in STORABLE and tensor.data_type not in CARRIERS:
+        return {"name": port.name, "unsupported": TensorProto.DataType.Name(tensor.data_type).lower()}
+    if tensor.data_type != declared and not bits:
+        # Data stored in a stand-in type is not what the model takes.
         return {"name": port.name, "unsupported": TensorProto.DataType.Name(declared).lower()}
+    array = numpy_helper.to_array(tensor)
+    if tensor.data_type in CARRIERS:
+        array = array.astype(CARRIERS[tensor.data_type])
     # `ascontiguousarray` would turn a scalar into a vector.
-    array = np.asarray(numpy_helper.to_array(tensor), order="C")
+    array = np.asarray(array, order="C")
     np.save(os.path.join(target, file), array, allow_pickle=False)
-    return {"name": port.name, "dtype": array.dtype.name, "shape": list(array.shape), "file": file}
+    dtype = "bfloat16" if bits else array.dtype.name
+    return {"name": port.name, "dtype": dtype, "shape": list(array.shape), "file": file}
 
 
 def write_json(path, value):

@@ -14,10 +14,14 @@ pub use crate::attributes::{
     ScatterReduction, SliceRange, Softmax, Unary, Window,
 };
 use crate::bands::{BandLayer, Bands};
+use crate::float8::Float8;
 use crate::gradient::Gradient;
 use crate::ids::PackedId;
 pub use crate::late::{Bound, Late, LateOp};
+use crate::learned::{TfIdf, Trees};
 use crate::panel::{PanelConv, PanelDepthwise, PanelLinear};
+use crate::sampling::Sampling;
+use crate::spectrum::{Dft, Stft};
 use crate::update::Update;
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +48,10 @@ pub enum Op {
     Einsum {
         equation: String,
     },
+    /// Of each matrix that the last two axes hold.
+    Det,
+    Dft(Dft),
+    Stft(Stft),
 
     // --- element-wise ---
     Unary(Unary),
@@ -81,6 +89,15 @@ pub enum Op {
     Nibbles {
         shape: Vec<usize>,
         signed: bool,
+    },
+    /// Numbers of 8 bits from bytes, as `F32`.
+    Float8s {
+        kind: Float8,
+    },
+    /// x (`F32`) to the nearest number that 8 bits hold.
+    RoundToFloat8 {
+        kind: Float8,
+        saturate: bool,
     },
 
     // --- reductions ---
@@ -211,6 +228,8 @@ pub enum Op {
         block: usize,
     },
     Resize(ResizeAttrs),
+    /// At places that data say; operands are listed there.
+    Sampling(Sampling),
     /// indices, values `[off, on]`.
     OneHot {
         axis: usize,
@@ -241,6 +260,10 @@ pub enum Op {
     // --- attention ---
     /// q, k, v, optional additive or boolean mask.
     Attention(AttentionAttrs),
+
+    // --- classical models ---
+    TfIdf(Box<TfIdf>),
+    Trees(Box<Trees>),
 
     // --- sizes that are known when running ---
     /// Reads or makes late values; operands are listed there.

@@ -3,13 +3,15 @@
 use crate::error::{OnnxError, shown};
 use crate::files::Files;
 use crate::late::LateSizes;
+use crate::narrow::Narrow;
 use crate::proto::TensorProto;
 use crate::tensor;
 use neap_ir::recipe::INLINE_LIMIT_BYTES;
 use neap_ir::{
-    Const, DType, FileRange, Graph, Layout, Literal, Node, Op, TensorType, ValueId, infer,
+    Const, DType, FileRange, Float8, Graph, Layout, Literal, Node, Op, TensorType, ValueId, infer,
 };
 use neap_ops::OpError;
+use std::collections::HashMap;
 
 /// A node whose operands and results are larger is not folded: weights stay in the file.
 const FOLD_BYTES: usize = 8 << 20;
@@ -34,6 +36,7 @@ pub(crate) struct Builder {
     /// Constants that were left in the files, whole: not views of them.
     stored: Vec<Stored>,
     pub(crate) late: LateSizes,
+    narrow: HashMap<ValueId, Narrow>,
 }
 
 /// A constant of a model that is left in its file.
@@ -81,6 +84,7 @@ impl Builder {
             named: Vec::new(),
             stored: Vec::new(),
             late: LateSizes::default(),
+            narrow: HashMap::new(),
         }
     }
 
@@ -95,6 +99,9 @@ impl Builder {
         name: &str,
         tensor: &TensorProto,
     ) -> Result<ValueId, OnnxError> {
+        if let Some(kind) = Narrow::float8(tensor) {
+            return self.float8s(name, tensor, kind);
+        }
         let nibbles = tensor::nibbles(tensor)?;
         let held = nibbles.as_ref().map_or(tensor, |(bytes, ..)| bytes);
         let (ty, data) = tensor::load(&mut self.files, held, self.widen)?;
@@ -108,7 +115,39 @@ impl Builder {
         };
         let op = Op::Nibbles { shape, signed };
         let values = self.emit(at, op, &[Some(id)], &[true])?;
-        values[0].ok_or_else(|| at.bad("it has no elements"))
+        let values = values[0].ok_or_else(|| at.bad("it has no elements"))?;
+        let narrow = if signed { Narrow::Int4 } else { Narrow::Uint4 };
+        self.set_narrow(values, narrow);
+        Ok(values)
+    }
+
+    /// A tensor of 8-bit floats: its bytes, which are left in the file where they are many, and what they stand for.
+    fn float8s(
+        &mut self,
+        name: &str,
+        tensor: &TensorProto,
+        kind: Float8,
+    ) -> Result<ValueId, OnnxError> {
+        let held = tensor::as_bytes(tensor);
+        let (ty, data) = tensor::load(&mut self.files, &held, self.widen)?;
+        let id = self.initializer(name, ty, data);
+        let at = At {
+            node: name,
+            op: "tensor of 8-bit floats",
+        };
+        let values = self.emit(at, Op::Float8s { kind }, &[Some(id)], &[true])?;
+        let values = values[0].ok_or_else(|| at.bad("it has no elements"))?;
+        self.set_narrow(values, Narrow::Float8(kind));
+        Ok(values)
+    }
+
+    /// What the value is in the model, where its type in the graph is wider.
+    pub(crate) fn narrow(&self, value: ValueId) -> Option<Narrow> {
+        self.narrow.get(&value).copied()
+    }
+
+    pub(crate) fn set_narrow(&mut self, value: ValueId, narrow: Narrow) {
+        self.narrow.insert(value, narrow);
     }
 
     /// A constant that the model names.
@@ -405,6 +444,10 @@ impl Builder {
         results: &[TensorType],
         wanted: &[bool],
     ) -> Result<Option<Vec<Option<ValueId>>>, OnnxError> {
+        // What the data say decides how long these take.
+        if matches!(op, Op::Sampling(_) | Op::TfIdf(_) | Op::Trees(_)) {
+            return Ok(None);
+        }
         let constant = |v: &ValueId| self.graph.constant(*v).is_some();
         if inputs.is_empty() || !inputs.iter().flatten().all(constant) {
             return Ok(None);
@@ -469,6 +512,7 @@ fn widens_steps(op: &Op, types: &[Option<TensorType>]) -> bool {
             Op::Dequantize { .. }
                 | Op::DequantizeBlocks { .. }
                 | Op::Nibbles { .. }
+                | Op::Float8s { .. }
                 | Op::Cast { to: DType::F32 }
         )
 }

@@ -1,11 +1,15 @@
 //! Walks the model: opens it, binds names to values, inlines branches and functions.
 
+mod unroll;
+
 use crate::builder::{At, Builder, Stored};
 use crate::error::{OnnxError, shown};
 use crate::files::Files;
+use crate::narrow::Narrow;
 use crate::node::{Ctx, Outputs};
 use crate::proto::{
     AttributeProto, AttributeValue, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfo,
+    ValueType,
 };
 use crate::{OpenOptions, cleanup, inputs, ops, order, tensor};
 use neap_ir::op::Unary;
@@ -71,6 +75,11 @@ pub(crate) fn bind(
                 id
             }
         };
+        if let ValueType::Tensor { elem_type, .. } = input.ty
+            && let Some(narrow) = Narrow::of(elem_type)
+        {
+            builder.set_narrow(id, narrow);
+        }
         builder.name(id, &input.name);
         if scope.names.insert(input.name.clone(), Some(id)).is_some() {
             return Err(invalid(format!(
@@ -150,6 +159,11 @@ impl<'p> Scope<'p> {
         }
     }
 
+    /// The version of the default domain.
+    fn opset(&self) -> Option<i64> {
+        self.opsets.get("").copied()
+    }
+
     fn find(&self, name: &str) -> Option<Option<ValueId>> {
         let mut scope = Some(self);
         while let Some(s) = scope {
@@ -198,6 +212,20 @@ impl Importer<'_> {
         scope: &mut Scope,
         depth: usize,
     ) -> Result<(), Failure> {
+        let order = self.initializers(proto, scope)?;
+        for i in order {
+            self.node(&proto.nodes[i], scope, depth)?;
+        }
+        Ok(())
+    }
+
+    /// Initializers of a graph or branch, as far as its outputs need them. Gives its nodes, as far as they are needed, in
+    /// order.
+    fn initializers(
+        &mut self,
+        proto: &GraphProto,
+        scope: &mut Scope,
+    ) -> Result<Vec<usize>, Failure> {
         let outputs = || proto.outputs.iter().map(|o| o.name.as_str());
         let order = order::live_nodes(&proto.nodes, outputs()).map_err(Failure::Graph)?;
         let mut used: HashSet<&str> = outputs().collect();
@@ -235,10 +263,7 @@ impl Importer<'_> {
                 return Err(twice(name));
             }
         }
-        for i in order {
-            self.node(&proto.nodes[i], scope, depth)?;
-        }
-        Ok(())
+        Ok(order)
     }
 
     fn node(&mut self, node: &NodeProto, scope: &mut Scope, depth: usize) -> Result<(), Failure> {
@@ -283,6 +308,10 @@ impl Importer<'_> {
             self.call(function, node, at, inputs, depth)?
         } else if domain.is_empty() && node.op_type == "If" {
             self.branch(node, at, inputs, scope, depth)?
+        } else if domain.is_empty() && node.op_type == "Loop" {
+            self.unroll_loop(node, at, &inputs, scope, depth)?
+        } else if domain.is_empty() && node.op_type == "Scan" && scope.opset() >= Some(9) {
+            self.unroll_scan(node, at, &inputs, scope, depth)?
         } else {
             let version = match scope.opsets.get(domain) {
                 Some(&version) => version,

@@ -130,7 +130,7 @@ fn tensor_type(input: &ValueInfo) -> Result<(DType, Option<&[Dim]>), OnnxError> 
     };
     match &input.ty {
         ValueType::Tensor { elem_type, shape } => {
-            let dtype = tensor::dtype(*elem_type).map_err(bad)?;
+            let dtype = tensor::carrier(*elem_type).map_err(bad)?;
             Ok((dtype, shape.as_deref()))
         }
         ValueType::Other(kind) => Err(bad(format!("it is {kind}, which is not supported"))),

@@ -27,6 +27,7 @@ mod files;
 mod import;
 mod inputs;
 mod late;
+mod narrow;
 mod node;
 mod open_file;
 mod ops;

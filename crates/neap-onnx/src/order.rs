@@ -82,10 +82,22 @@ pub(crate) fn used_names<'a>(node: &'a NodeProto, names: &mut HashSet<&'a str>) 
     );
     for attribute in &node.attributes {
         if let AttributeValue::Graph(graph) = &attribute.value {
+            let mut inside = HashSet::new();
             for inner in &graph.nodes {
-                used_names(inner, names);
+                used_names(inner, &mut inside);
             }
-            names.extend(graph.outputs.iter().map(|o| o.name.as_str()));
+            inside.extend(graph.outputs.iter().map(|o| o.name.as_str()));
+            // Names of its own are not those around it.
+            let inputs = graph.inputs.iter().map(|i| i.name.as_str());
+            let initializers = graph.initializers.iter().map(|t| t.name.as_str());
+            let computed = graph.nodes.iter().flat_map(|n| &n.outputs);
+            let own = inputs
+                .chain(initializers)
+                .chain(computed.map(String::as_str));
+            for name in own {
+                inside.remove(name);
+            }
+            names.extend(inside);
         }
     }
 }

@@ -131,7 +131,7 @@ fn declared(value: &ValueInfo) -> Declared {
     let (dtype, type_text, dims) = match &value.ty {
         ValueType::Tensor { elem_type, shape } => {
             let text = format!("tensor({})", element_name(*elem_type));
-            (tensor::dtype(*elem_type).ok(), text, shape.as_ref())
+            (tensor::carrier(*elem_type).ok(), text, shape.as_ref())
         }
         ValueType::Other(kind) => (None, kind.clone(), None),
         ValueType::Unknown => (None, "undefined".into(), None),

@@ -3,6 +3,7 @@
 
 use crate::error::{OnnxError, shown};
 use crate::files::Files;
+use crate::narrow::Narrow;
 use crate::proto::{Chunk, ChunkData, DataField, SparseTensorProto, TensorProto};
 use crate::wire::{Message, Span};
 use half::{bf16, f16};
@@ -77,6 +78,22 @@ pub(crate) fn value_dtype(stored: DType, widen: bool) -> DType {
     match stored {
         DType::F16 | DType::BF16 if widen => DType::F32,
         other => other,
+    }
+}
+
+/// The element type of values in the graph: for types of fewer bits the one that carries them.
+pub(crate) fn carrier(data_type: i64) -> Result<DType, String> {
+    match Narrow::of(data_type) {
+        Some(narrow) => Ok(narrow.carrier()),
+        None => dtype(data_type),
+    }
+}
+
+/// A tensor of elements of one byte as those bytes.
+pub(crate) fn as_bytes(tensor: &TensorProto) -> TensorProto {
+    TensorProto {
+        data_type: UINT8,
+        ..tensor.clone()
     }
 }
 

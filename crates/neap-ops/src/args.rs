@@ -42,6 +42,7 @@ impl<'a> Args<'_, 'a> {
 pub(crate) trait Pod: Copy {}
 impl Pod for f32 {}
 impl Pod for f64 {}
+impl Pod for [f64; 2] {}
 impl Pod for u8 {}
 impl Pod for u32 {}
 impl Pod for i32 {}

@@ -1,15 +1,17 @@
 //! Runs an operator: picks the implementation for its operands.
 
 use crate::args::Args;
-use crate::elementwise::{binary, cast, quantize, select, unary};
+use crate::elementwise::{binary, cast, float8, quantize, select, unary};
 use crate::kernel::Kernel;
 use crate::movement::{gather, join, make, pad, scatter, view};
 use crate::norm::{channel, lines};
-use crate::product::{einsum, matmul};
+use crate::product::{det, einsum, matmul};
 use crate::reduce::{arg, fold, topk};
 use crate::window::{conv, pool};
 use crate::{Context, OpError, PanelSlice, TensorMut, TensorRef};
-use crate::{attention, bands, gradient, layer, layout, recurrent, resize};
+use crate::{
+    attention, bands, gradient, layer, layout, learned, recurrent, resize, sampling, spectrum,
+};
 use neap_ir::Op;
 
 /// Computes `outputs` from `inputs`. `panels` is given for `Panel*` operators and selects the
@@ -44,6 +46,8 @@ pub fn execute(
             quantize::dequantize_blocks(*axis, *block, args, ctx)
         }
         Op::Nibbles { signed, .. } => quantize::nibbles(*signed, args, ctx),
+        Op::Float8s { kind } => float8::widen(*kind, args, ctx),
+        Op::RoundToFloat8 { kind, saturate } => float8::round(*kind, *saturate, args, ctx),
 
         Op::MatMul => matmul::matmul(args, ctx),
         Op::Gemm {
@@ -53,6 +57,9 @@ pub fn execute(
             trans_b,
         } => matmul::gemm(*alpha, *beta, [*trans_a, *trans_b], args, ctx),
         Op::Einsum { equation } => einsum::einsum(equation, args, ctx),
+        Op::Det => det::det(args, ctx),
+        Op::Dft(dft) => spectrum::dft(dft, args, ctx),
+        Op::Stft(stft) => spectrum::stft(stft, args, ctx),
 
         Op::Reduce { kind, axes, .. } => fold::reduce(*kind, axes, args, ctx),
         Op::ArgReduce {
@@ -139,6 +146,9 @@ pub fn execute(
         Op::PanelLinear(panel) => layer::panel_linear(panel, panels, args, ctx),
         Op::Bands(chain) => bands::bands(chain, Kernel::Direct, args, ctx),
         Op::Resize(attrs) => resize::resize(attrs, args, ctx),
+        Op::Sampling(of) => sampling::sampling(of, args, ctx),
+        Op::TfIdf(of) => learned::tf_idf(of, args, ctx),
+        Op::Trees(of) => learned::trees(of, args, ctx),
         Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => recurrent::recurrent(op, args, ctx),
         Op::Attention(attrs) => attention::attention(attrs, args, ctx),
         Op::Late(_) => {

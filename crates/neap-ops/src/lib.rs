@@ -21,6 +21,7 @@ mod kernel; // kernels by name, and what they cost
 mod late; // sizes known when running
 mod layer; // operators with panel weights
 mod layout; // plain to blocked and back
+mod learned; // n-grams, decision trees
 mod movement;
 mod nd; // loops over strided operands
 mod norm;
@@ -29,7 +30,9 @@ mod query;
 mod recurrent;
 mod reduce;
 mod resize;
+mod sampling; // between elements
 mod scalar; // element types
+mod spectrum; // Fourier transforms
 mod tensor;
 mod window;
 

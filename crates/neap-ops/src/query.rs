@@ -5,10 +5,12 @@ use crate::kernel::Kernel;
 use crate::movement::view::channel_slice;
 use crate::nd::MAX_RANK;
 use crate::product::matmul::Product;
-use crate::product::{contraction, einsum, packed};
+use crate::product::{contraction, det, einsum, packed};
 use crate::reduce::topk;
 use crate::window::{conv, pool};
-use crate::{OpError, attention, bands, gradient, late, layer, recurrent, resize};
+use crate::{
+    OpError, attention, bands, gradient, late, layer, recurrent, resize, sampling, spectrum,
+};
 use neap_ir::graph::LANES;
 use neap_ir::infer::{AttentionDims, Einsum};
 use neap_ir::op::{LateOp, ScatterReduction};
@@ -66,6 +68,10 @@ pub fn workspace_bytes(
             }),
         Op::Gradient(backward) => gradient::workspace_bytes(backward, x, shape(1), workers),
         Op::TopK { axis, .. } => topk::workspace_bytes(x.shape[*axis], workers),
+        Op::Sampling(of) => sampling::workspace_bytes(of, x, workers),
+        Op::Det => det::workspace_bytes(x, workers),
+        Op::Dft(dft) => spectrum::workspace_bytes(dft.length, workers),
+        Op::Stft(stft) => spectrum::workspace_bytes(stft.frame, workers),
         _ => 0,
     }
 }
@@ -135,6 +141,13 @@ pub fn supported(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> Re
         Op::GatherRows { .. } => unsupported("here: the executor reads its rows".into()),
         Op::Gradient(backward) => gradient::supported(backward, x).or_else(unsupported),
         Op::Resize(attrs) => resize::supported(attrs, x).or_else(unsupported),
+        Op::Sampling(of) => sampling::supported(of, x).or_else(unsupported),
+        Op::Dft(neap_ir::spectrum::Dft { length, .. })
+        | Op::Stft(neap_ir::spectrum::Stft { frame: length, .. })
+            if *length > spectrum::MAX_LENGTH =>
+        {
+            unsupported("for so long a transform".into())
+        }
         _ => Ok(()),
     }
 }
@@ -204,6 +217,7 @@ pub fn may_overwrite(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -
     }
     let candidates = match op {
         Op::Unary(_) | Op::Clip { .. } | Op::CumSum { .. } | Op::ScaleShift { .. } => 0..1,
+        Op::RoundToFloat8 { .. } => 0..1,
         Op::Softmax { .. } | Op::LpNorm { .. } | Op::BatchNorm { .. } => 0..1,
         Op::LayerNorm { .. } | Op::RmsNorm { .. } => 0..1,
         Op::InstanceNorm { .. } | Op::GroupNorm { .. } => 0..1,
@@ -372,6 +386,20 @@ pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
         Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => {
             let steps = input(0).iter().take(2).fold(1, |n, &d| times(n, d));
             twice(steps, product(&input(1)).saturating_add(product(&input(2))))
+        }
+        Op::Det => times(x, input(0).last().copied().unwrap_or(1)),
+        Op::Dft(dft) => times(y, spectrum::flops_per_element(dft.length)),
+        Op::Stft(stft) => times(y, spectrum::flops_per_element(stft.frame)),
+        Op::Sampling(of) => {
+            let x = inputs.first().copied().flatten();
+            x.map_or(0, |(ty, _)| twice(y, sampling::taps(of, ty)))
+        }
+        Op::Trees(of) => {
+            let rows = input(0).first().copied().unwrap_or(1);
+            times(
+                times(rows, 16),
+                times(of.roots.len() as u64, of.targets as u64),
+            )
         }
         Op::Softmax { .. } | Op::GroupNorm { .. } | Op::Lrn { .. } => times(8, y),
         Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::InstanceNorm { .. } => times(6, y),

@@ -5,10 +5,13 @@ use neaptide::{DType, Literal};
 /// Of the standard's runner. Integers and bools must be equal.
 const RTOL: f64 = 1e-3;
 const ATOL: f64 = 1e-7;
+/// The expected data in bfloat16 are cut off where they should be rounded, so one step more or less is right; the standard's
+/// runner compares their bits as numbers, within a thousandth.
+const BFLOAT16_RTOL: f64 = 1.0 / 128.0;
 
 /// What differs. Half floats are computed and returned as f32; they are compared as half floats.
 pub(super) fn compare(got: &Literal, expected: &Literal) -> Result<(), String> {
-    let widened = expected.dtype() == DType::F16 && got.dtype() == DType::F32;
+    let widened = matches!(expected.dtype(), DType::F16 | DType::BF16) && got.dtype() == DType::F32;
     if got.shape() != expected.shape() || (got.dtype() != expected.dtype() && !widened) {
         return Err(format!(
             "{}{:?} instead of {}{:?}",
@@ -30,19 +33,26 @@ pub(super) fn compare(got: &Literal, expected: &Literal) -> Result<(), String> {
     let mut found = floats(got);
     if widened {
         for x in &mut found {
-            *x = half::f16::from_f64(*x).to_f64();
+            *x = match expected.dtype() {
+                DType::F16 => half::f16::from_f64(*x).to_f64(),
+                _ => half::bf16::from_f64(*x).to_f64(),
+            };
         }
     }
+    let rtol = match expected.dtype() {
+        DType::BF16 => BFLOAT16_RTOL,
+        _ => RTOL,
+    };
     let pairs = found.into_iter().zip(floats(expected));
-    match pairs.enumerate().find(|(_, (a, b))| !close(*a, *b)) {
+    match pairs.enumerate().find(|(_, (a, b))| !close(*a, *b, rtol)) {
         Some((i, (a, b))) => Err(format!("element {i} is {a} instead of {b}")),
         None => Ok(()),
     }
 }
 
-fn close(got: f64, expected: f64) -> bool {
+fn close(got: f64, expected: f64, rtol: f64) -> bool {
     if got.is_finite() && expected.is_finite() {
-        (got - expected).abs() <= ATOL + RTOL * expected.abs()
+        (got - expected).abs() <= ATOL + rtol * expected.abs()
     } else {
         got == expected || (got.is_nan() && expected.is_nan())
     }
@@ -60,6 +70,12 @@ pub(super) fn floats(literal: &Literal) -> Vec<f64> {
             let words = bytes.as_chunks::<2>().0.iter();
             words
                 .map(|&b| half::f16::from_le_bytes(b).to_f64())
+                .collect()
+        }
+        DType::BF16 => {
+            let words = bytes.as_chunks::<2>().0.iter();
+            words
+                .map(|&b| half::bf16::from_le_bytes(b).to_f64())
                 .collect()
         }
         _ => {

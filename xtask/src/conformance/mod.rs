@@ -62,10 +62,19 @@ pub fn run(root: &Path, folder: Option<&Path>, update: bool, only: Option<&str>)
     report(root, &outcomes, update, only.is_some())
 }
 
+/// Of exported tests, as `scripts/export_node_tests.py` writes it.
+const FORMAT: u64 = 2;
+
+fn format_of(folder: &Path) -> Option<u64> {
+    let index = std::fs::read(folder.join("index.json")).ok()?;
+    let index: serde_json::Value = serde_json::from_slice(&index).ok()?;
+    index["format"].as_u64()
+}
+
 /// The tests from the Python package, exported once into `target/node-tests`.
 fn export(root: &Path) -> Result<Option<PathBuf>> {
     let folder = root.join("target/node-tests");
-    if folder.join("index.json").is_file() {
+    if format_of(&folder) == Some(FORMAT) {
         return Ok(Some(folder));
     }
     let Some(python) = crate::models::python(root)? else {

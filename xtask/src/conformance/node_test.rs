@@ -178,6 +178,7 @@ fn load(folder: &Path, port: &Port) -> Result<Literal> {
         DType::F32,
         DType::F64,
         DType::F16,
+        DType::BF16,
         DType::I8,
         DType::I16,
         DType::I32,
@@ -205,7 +206,7 @@ fn as_wanted(literal: &Literal, wanted: DType) -> Result<Vec<u8>> {
     if literal.dtype() == wanted {
         return Ok(literal.bytes().to_vec());
     }
-    if (literal.dtype(), wanted) != (DType::F16, DType::F32) {
+    if !matches!(literal.dtype(), DType::F16 | DType::BF16) || wanted != DType::F32 {
         bail!("an input is {}, the model wants {wanted}", literal.dtype());
     }
     let values = floats(literal).into_iter();

@@ -9,7 +9,10 @@ mod compute;
 mod einsum;
 mod gradient;
 mod late;
+mod learned;
 mod movement;
+mod sampling;
+mod spectrum;
 mod update;
 mod window;
 
@@ -121,6 +124,21 @@ fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
             let to = if *signed { DType::I8 } else { DType::U8 };
             one(TensorType::new(to, shape))
         }
+        Op::Float8s { .. } => {
+            let bytes = o.get(0)?;
+            o.require(bytes.dtype == DType::U8, "takes bytes")?;
+            one(TensorType::new(DType::F32, &bytes.shape))
+        }
+        Op::RoundToFloat8 { .. } => {
+            o.require(o.get(0)?.dtype == DType::F32, "takes float32")?;
+            one(o.get(0)?.clone())
+        }
+        Op::Det => spectrum::det(o),
+        Op::Dft(dft) => spectrum::dft(dft, o),
+        Op::Stft(stft) => spectrum::stft(stft, o),
+        Op::Sampling(of) => sampling::infer(of, o),
+        Op::TfIdf(of) => learned::tf_idf(of, o),
+        Op::Trees(of) => learned::trees(of, o),
         Op::Conv(..)
         | Op::ConvTranspose { .. }
         | Op::Pool { .. }

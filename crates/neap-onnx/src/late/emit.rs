@@ -245,7 +245,12 @@ fn holds_no_sizes(op: &Op, builder: &Builder, inputs: &[Option<ValueId>]) -> boo
         | Op::GatherNd { .. }
         | Op::ScatterElements { .. }
         | Op::ScatterNd { .. }
-        | Op::Trilu { .. } => true,
+        | Op::Trilu { .. }
+        | Op::RoundToFloat8 { .. }
+        | Op::Det
+        | Op::Sampling(_)
+        | Op::TfIdf(_)
+        | Op::Trees(_) => true,
         // Over spatial axes their attributes are of the bound.
         Op::Conv(..) | Op::BatchNorm { .. } | Op::GlobalPool(_) | Op::Pool { .. } => !late(1),
         _ => false,

@@ -103,7 +103,11 @@ pub(super) fn apply_same(window: &mut Window, spatial: &[usize], upper: bool) {
 }
 
 /// Spatial sizes of x, and the kernel's sizes, which the attribute may repeat.
-fn kernel_of(c: &Ctx, x: ValueId, w: ValueId) -> Result<(Vec<usize>, Vec<usize>), OnnxError> {
+pub(super) fn kernel_of(
+    c: &Ctx,
+    x: ValueId,
+    w: ValueId,
+) -> Result<(Vec<usize>, Vec<usize>), OnnxError> {
     let shape = c.shape_of_rank(x, 3)?;
     let weights = c.shape_of_rank(w, 3)?;
     if weights.len() != shape.len() {

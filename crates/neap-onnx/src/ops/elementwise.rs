@@ -1,5 +1,6 @@
 //! Element-wise operators: arithmetic, comparison, logic, activations, casts.
 
+use super::cast;
 use crate::error::OnnxError;
 use crate::node::{Ctx, Outputs, one, scalar, to_f64_vec};
 use neap_ir::op::{Activation, Binary, Unary};
@@ -32,7 +33,7 @@ pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
         "Mean" => one(mean(c)),
         "Clip" => one(clip(c)),
         "Where" => one(where_(c)),
-        "Cast" => one(cast(c)),
+        "Cast" => one(cast_to(c)),
         "CastLike" => one(cast_like(c)),
         "Identity" => one(c.input(0)),
         "Dropout" => dropout(c),
@@ -286,18 +287,17 @@ fn where_(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     c.emit(Op::Where, &inputs)
 }
 
-fn cast(c: &mut Ctx) -> Result<ValueId, OnnxError> {
+fn cast_to(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let x = c.input(0)?;
     let to = c
         .optional_int("to")?
         .ok_or_else(|| c.bad("attribute 'to' is missing"))?;
-    let to = c.element_type(to)?;
-    c.cast(x, to)
+    cast::cast(c, x, to)
 }
 
 fn cast_like(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let (x, like) = (c.input(0)?, c.input(1)?);
-    c.cast(x, c.dtype(like))
+    cast::cast_like(c, x, like)
 }
 
 /// Inference: the input, and a mask that keeps everything.

@@ -100,7 +100,11 @@ fn size(c: &mut Ctx) -> Result<ValueId, OnnxError> {
 }
 
 /// Literal of a type from the f64 or i64 that each element is computed as.
-fn literal_of(dtype: DType, shape: &[usize], values: impl Iterator<Item = f64>) -> Literal {
+pub(super) fn literal_of(
+    dtype: DType,
+    shape: &[usize],
+    values: impl Iterator<Item = f64>,
+) -> Literal {
     let mut literal = Literal::zeros(dtype, shape);
     let size = dtype.size_bytes();
     let slots = literal.bytes_mut().chunks_exact_mut(size);

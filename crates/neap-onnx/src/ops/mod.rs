@@ -2,6 +2,7 @@
 
 mod attention;
 mod blocks;
+mod cast;
 mod contrib;
 mod contrib_attention;
 mod conv;
@@ -10,6 +11,7 @@ mod elementwise;
 mod generate;
 mod indexing;
 mod late;
+mod learned;
 mod loss;
 mod movement;
 mod norm;
@@ -20,7 +22,9 @@ mod rare;
 mod recurrent;
 mod reduce;
 mod resize;
+mod sampling;
 mod slicing;
+mod spectrum;
 mod training;
 
 use crate::error::{OnnxError, shown};
@@ -50,8 +54,12 @@ pub(crate) fn lower(c: &mut Ctx, domain: &str) -> Outputs {
             qoperator::lower,
             loss::lower,
             rare::lower,
+            sampling::lower,
+            spectrum::lower,
+            learned::lower,
         ] {
             if let Some(outputs) = family(c, op) {
+                cast::pass_on(c, op, &outputs);
                 return outputs;
             }
         }
@@ -59,6 +67,11 @@ pub(crate) fn lower(c: &mut Ctx, domain: &str) -> Outputs {
     // Exporters have put some of these into the default domain.
     if (domain.is_empty() || domain == "com.microsoft")
         && let Some(outputs) = contrib::lower(c, op)
+    {
+        return outputs;
+    }
+    if domain == learned::DOMAIN
+        && let Some(outputs) = learned::lower_classical(c, op)
     {
         return outputs;
     }

@@ -1,6 +1,8 @@
 //! Quantised operators, spelled out in arithmetic on wider types.
 
+use super::cast;
 use crate::error::OnnxError;
+use crate::narrow::Narrow;
 use crate::node::{Ctx, Outputs, one};
 use neap_ir::op::{Binary, Reduce, SliceRange, Unary};
 use neap_ir::{DType, Op, ValueId};
@@ -93,6 +95,7 @@ fn to_quantized(
     scale: ValueId,
     zero_point: Option<ValueId>,
     dtype: DType,
+    (low, high): (f64, f64),
 ) -> Result<ValueId, OnnxError> {
     let scaled = c.binary(Binary::Div, x, scale)?;
     let mut result = c.unary(Unary::Round, scaled)?;
@@ -100,7 +103,6 @@ fn to_quantized(
         let zero_point = c.cast(zero_point, DType::F32)?;
         result = c.binary(Binary::Add, result, zero_point)?;
     }
-    let (low, high) = limits(c, dtype)?;
     let op = Op::Clip {
         low: Some(low),
         high: Some(high),
@@ -150,12 +152,20 @@ fn along_axis(
 fn quantize(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let (x, scale) = (c.input(0)?, c.input(1)?);
     let zero_point = c.optional(2);
-    let dtype = match (zero_point, c.int("output_dtype", 0)?) {
+    let number = c.int("output_dtype", 0)?;
+    let narrow = match zero_point {
+        Some(zero_point) => c.builder.narrow(zero_point),
+        None => Narrow::of(number),
+    };
+    if let Some(narrow) = narrow {
+        return quantize_narrowly(c, x, scale, zero_point, narrow);
+    }
+    let dtype = match (zero_point, number) {
         (Some(zero_point), _) => c.dtype(zero_point),
         (None, 0) => DType::U8,
         (None, number) => c.element_type(number)?,
     };
-    limits(c, dtype)?;
+    let limits = limits(c, dtype)?;
     if let Some((axis, parameters)) = along_axis(c, x, [Some(scale), zero_point])? {
         return quantize_along(c, x, axis, &parameters, dtype);
     }
@@ -166,7 +176,39 @@ fn quantize(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     };
     let x = c.cast(x, DType::F32)?;
     let scale = c.cast(scale, DType::F32)?;
-    to_quantized(c, x, scale, zero_point, dtype)
+    to_quantized(c, x, scale, zero_point, dtype, limits)
+}
+
+/// QuantizeLinear to types of fewer bits than the typed operator makes.
+fn quantize_narrowly(
+    c: &mut Ctx,
+    x: ValueId,
+    scale: ValueId,
+    zero_point: Option<ValueId>,
+    to: Narrow,
+) -> Result<ValueId, OnnxError> {
+    let scale = per_axis(c, scale, x)?;
+    let zero_point = match zero_point {
+        Some(zero_point) => Some(per_axis(c, zero_point, x)?),
+        None => None,
+    };
+    let x = c.cast(x, DType::F32)?;
+    let scale = c.cast(scale, DType::F32)?;
+    let y = match to {
+        Narrow::Float8(kind) => {
+            let mut scaled = c.binary(Binary::Div, x, scale)?;
+            if let Some(zero_point) = zero_point {
+                scaled = c.binary(Binary::Add, scaled, zero_point)?;
+            }
+            cast::round_to_float8(c, scaled, kind)?
+        }
+        Narrow::Uint4 | Narrow::Int4 => {
+            let limits = cast::limits(to == Narrow::Int4);
+            to_quantized(c, x, scale, zero_point, to.carrier(), limits)?
+        }
+    };
+    c.builder.set_narrow(y, to);
+    Ok(y)
 }
 
 /// QuantizeLinear with scale and zero point as [`along_axis`] gives them.
@@ -214,7 +256,12 @@ fn dequantize(c: &mut Ctx) -> Result<ValueId, OnnxError> {
         Some(zero_point) => Some(per_axis(c, zero_point, x)?),
         None => None,
     };
-    let value = centred(c, x, zero_point, DType::F32)?;
+    // 8-bit floats are carried by f32.
+    let value = match (c.dtype(x).is_float(), zero_point) {
+        (true, Some(zero_point)) => c.binary(Binary::Sub, x, zero_point)?,
+        (true, None) => x,
+        (false, _) => centred(c, x, zero_point, DType::F32)?,
+    };
     let result = c.binary(Binary::Mul, value, scale)?;
     c.cast(result, dtype)
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod binary;
 pub(crate) mod cast;
+pub(crate) mod float8;
 pub(crate) mod math;
 pub(crate) mod quantize;
 pub(crate) mod select;

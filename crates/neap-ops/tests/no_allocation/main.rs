@@ -3,6 +3,8 @@
 // Lists of operands read better alike.
 #![allow(clippy::cloned_ref_to_slice_refs)]
 
+mod sampling;
+
 use neap_ir::bands::{BandLayer, Bands};
 use neap_ir::op::*;
 use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelFormat};

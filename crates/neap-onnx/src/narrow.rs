@@ -1,0 +1,44 @@
+//! Element types of fewer bits than any of ours: 4-bit integers and 8-bit floats. Their values are carried by wider types,
+//! which hold them exactly. The builder keeps which values are such, for operators whose result has the type of an operand.
+
+use crate::proto::TensorProto;
+use neap_ir::{DType, Float8};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Narrow {
+    Uint4,
+    Int4,
+    Float8(Float8),
+}
+
+impl Narrow {
+    /// Of ONNX's number of an element type.
+    pub(crate) fn of(data_type: i64) -> Option<Narrow> {
+        Some(match data_type {
+            17 => Narrow::Float8(Float8::E4M3Fn),
+            18 => Narrow::Float8(Float8::E4M3FnUz),
+            19 => Narrow::Float8(Float8::E5M2),
+            20 => Narrow::Float8(Float8::E5M2FnUz),
+            21 => Narrow::Uint4,
+            22 => Narrow::Int4,
+            _ => return None,
+        })
+    }
+
+    /// The type of its values in the graph.
+    pub(crate) fn carrier(self) -> DType {
+        match self {
+            Narrow::Uint4 => DType::U8,
+            Narrow::Int4 => DType::I8,
+            Narrow::Float8(_) => DType::F32,
+        }
+    }
+
+    /// The kind of 8-bit float that a tensor in the model has.
+    pub(crate) fn float8(tensor: &TensorProto) -> Option<Float8> {
+        match Narrow::of(tensor.data_type) {
+            Some(Narrow::Float8(kind)) => Some(kind),
+            _ => None,
+        }
+    }
+}
