@@ -1,5 +1,6 @@
 //! The arena: the memory spaces of a plan, in which a session's activations, workspaces and weights live.
 
+use crate::device::MemoryRange;
 use crate::mapping::{Addresses, HUGE_PAGE_BYTES, Mapping};
 use neap_plan::sets::{bytes_of, set_of};
 use neap_plan::{ByteRange, ExecutionPlan, Held, Home, Keep, Place, Space, SpaceId, SpaceKind};
@@ -172,6 +173,28 @@ impl Arena {
     /// Where it is, for whoever computes addresses while the arena itself is in use.
     pub(crate) fn map(&self) -> &ArenaMap {
         &self.map
+    }
+
+    /// What of it runs touch: work memory whole, and where resident weights lie.
+    pub(crate) fn touched(&self) -> Vec<MemoryRange> {
+        let mut all = Vec::new();
+        for (id, mapping) in (0..).map(SpaceId).zip(&self.mappings) {
+            let Some(memory) = mapping.as_ref().map(Mapping::addresses) else {
+                continue;
+            };
+            let whole = [ByteRange::new(0, memory.bytes)];
+            let ranges = match self.spaces[id.index()].kind {
+                SpaceKind::Resident => parts(&self.homes, id),
+                _ => whole.to_vec(),
+            };
+            let in_use = ranges.iter().filter(|range| !range.is_empty());
+            all.extend(in_use.filter_map(|range| {
+                let start = memory.at(range.begin, range.len())?;
+                let bytes = range.len();
+                Some(MemoryRange { start, bytes })
+            }));
+        }
+        all
     }
 
     /// The most that is charged.

@@ -56,6 +56,13 @@ pub enum JobError {
     Device(String),
 }
 
+/// Memory of the process, in whole pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryRange {
+    pub start: *mut u8,
+    pub bytes: u64,
+}
+
 /// Executes jobs, one after the other in the order in which they are submitted.
 pub trait Device: Send {
     fn name(&self) -> &'static str;
@@ -78,17 +85,48 @@ pub trait Device: Send {
     /// Waits until nothing is in flight and forgets the results; false if the device cannot tell, so that memory must
     /// be left alone for good.
     fn drain(&mut self) -> bool;
+
+    /// Whether it must be told where memory is.
+    fn imports_memory(&self) -> bool {
+        false
+    }
+
+    /// Where the plan's memory is, of which jobs' operands are parts, but for callers' tensors and literals. Called before the
+    /// first job, and again after [`Device::detach`], for a device that [`Device::imports_memory`].
+    ///
+    /// # Errors
+    /// Why the device cannot see it.
+    ///
+    /// # Safety
+    /// The ranges stay mapped as they are until the device is detached or dropped.
+    unsafe fn attach(&mut self, memory: &[MemoryRange]) -> Result<(), String> {
+        let _ = memory;
+        Ok(())
+    }
+
+    /// With nothing in flight: the memory is about to change, and the device must not hold it any more.
+    fn detach(&mut self) {}
+}
+
+/// Makes devices for sessions.
+pub trait Accelerator: std::fmt::Debug + Send + Sync {
+    /// A device for one session; `cpu` computes what it cannot. What it takes of the process's memory it has taken before, so
+    /// that a plan made before this counts with it.
+    ///
+    /// # Errors
+    /// Why there is none, in one line.
+    fn device(&self, cpu: Cpu) -> Result<Box<dyn Device>, String>;
 }
 
 /// The processor: this thread, with a pool of others.
-pub(crate) struct Cpu {
+pub struct Cpu {
     pool: Arc<Pool>,
     isa: Isa,
     ended: Option<(u64, Result<(), JobError>)>,
 }
 
 impl Cpu {
-    pub(crate) fn new(pool: Arc<Pool>, isa: Isa) -> Cpu {
+    pub fn new(pool: Arc<Pool>, isa: Isa) -> Cpu {
         Cpu {
             pool,
             isa,

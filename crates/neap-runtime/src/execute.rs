@@ -49,6 +49,8 @@ impl Work {
 pub(crate) struct Executor {
     work: Work,
     device: Box<dyn Device>,
+    /// The device knows where the memory is.
+    is_attached: bool,
     /// Computes that the device has, oldest first.
     in_flight: VecDeque<Flight>,
     /// What one poll of the device reported.
@@ -107,6 +109,7 @@ impl Executor {
             late: LateTypes::of(&work.program),
             work,
             device,
+            is_attached: false,
             cancel: None,
         }
     }
@@ -155,6 +158,7 @@ impl Executor {
         outputs: &mut [OutputTensor],
     ) -> Result<(), RuntimeError> {
         lane.prepare();
+        self.attach(lane)?;
         recorder.run_begins(clock.now_ns());
         let mut run = Run {
             number: lane.run(),
@@ -186,6 +190,28 @@ impl Executor {
         }
         recorder.run_ends(clock.now_ns());
         Ok(())
+    }
+
+    fn attach(&mut self, lane: &LoadLane) -> Result<(), RuntimeError> {
+        if self.is_attached || !self.device.imports_memory() {
+            return Ok(());
+        }
+        // SAFETY: the lane's arena stays as it is until it rests or is given another plan, before which the device is
+        // detached; and the device is dropped before the lane.
+        let attached = unsafe { self.device.attach(&lane.memory()) };
+        attached.map_err(|reason| RuntimeError::Device {
+            device: self.device.name(),
+            reason,
+        })?;
+        self.is_attached = true;
+        Ok(())
+    }
+
+    /// The memory is about to change.
+    pub(crate) fn detach(&mut self) {
+        if std::mem::take(&mut self.is_attached) {
+            self.device.detach();
+        }
     }
 
     fn compute_all<C: Clock>(&mut self, run: &mut Run<C>) -> Result<(), RuntimeError> {

@@ -21,6 +21,7 @@ use crate::RuntimeError;
 use crate::arena::{Arena, ArenaMap, Needs};
 use crate::arrived::Arrived;
 use crate::clock::Clock;
+use crate::device::MemoryRange;
 use crate::incoming::{Incoming, MOST_PIECES, is_resident};
 use crate::mapping::Addresses;
 use crate::moves::Moves;
@@ -200,6 +201,11 @@ impl LoadLane {
 
     fn may_begin_group(&self) -> bool {
         self.group_bytes == 0 || self.in_flight == 0
+    }
+
+    /// The memory that runs touch.
+    pub(crate) fn memory(&self) -> Vec<MemoryRange> {
+        self.arena.touched()
     }
 
     pub(crate) fn arena_bytes(&self) -> u64 {

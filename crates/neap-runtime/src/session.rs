@@ -424,6 +424,7 @@ impl<C: Clock> Session<C> {
     /// [`RuntimeError::Unusable`] when storage has failed for good.
     pub fn held(&mut self) -> Result<Held, RuntimeError> {
         self.has_kept = false;
+        self.executor.detach();
         self.forget_stale()?;
         let held = self.lane.held();
         self.recorder.lane_restarted();
@@ -512,6 +513,7 @@ impl<C: Clock> Session<C> {
     /// next run says.
     pub fn rest(&mut self) {
         self.has_kept = false;
+        self.executor.detach();
         self.executor.forget_prepared();
         if self.states.save(&self.lane).is_err() {
             self.states.lose();
