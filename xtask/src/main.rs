@@ -39,6 +39,7 @@ mod swapadvisor;
 mod swapnet;
 mod test;
 mod tidy;
+mod vulkan;
 mod worker;
 
 use anyhow::Result;

@@ -4,7 +4,7 @@
 //!   cargo xtask test                     unit, property and end-to-end tests; ONNX's node tests; accuracy against
 //!                                        onnxruntime, with each instruction set; the Python package; 64-bit Arm
 //!   cargo xtask test --part isa          only that part: tests, docs, conformance, accuracy, isa, python, c,
-//!                                        serve, arm
+//!                                        serve, vulkan, arm
 //!   cargo xtask test --part checked      tests with overflow checks and a sanitizer, a build of its own
 //!   cargo xtask test --target aarch64    only the Arm part; an error where it is not possible
 //! ```
@@ -14,6 +14,7 @@ use crate::check::check;
 use crate::skips::Skips;
 use crate::{
     accuracy, arm, c_library, checked, conformance, instruction_sets, models, python, serving,
+    vulkan,
 };
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -43,6 +44,7 @@ const PARTS: &[(&str, &str, Part)] = &[
     ("python", "the Python package", python::run),
     ("c", "the C library", c_library::run),
     ("serve", "the server, asked by real clients", serving::run),
+    ("vulkan", "steps on Vulkan", vulkan::run),
     ("arm", "64-bit Arm", arm_if_possible),
 ];
 

@@ -9,6 +9,7 @@ mod cgroup;
 mod child;
 mod cli;
 mod commands;
+mod compute;
 mod device;
 mod failure;
 mod input;

@@ -78,7 +78,7 @@ pub use neap_kernels::simd::Isa;
 pub use neap_onnx::{About, Declared, DeclaredDim, OnnxError, Signature, signature};
 pub use neap_plan::{Timeline, Workload};
 pub use neap_planner::{PlanOptions, Strategy};
-pub use neap_runtime::CancelToken;
+pub use neap_runtime::{Accelerator, CancelToken};
 pub use neap_sim::CostProfile;
 pub use neap_store::{IoMode, measure_bandwidth};
 pub use options::RunOptions;

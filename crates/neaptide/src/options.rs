@@ -6,9 +6,11 @@ use crate::strategy::SearchEffort;
 use neap_compile::{BandMode, StrategyChoice, Target};
 use neap_kernels::simd::Isa;
 use neap_planner::{PlanOptions, Strategy};
+use neap_runtime::Accelerator;
 use neap_sim::CostProfile;
 use neap_store::IoMode;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// How to run a model.
 #[derive(Debug, Clone)]
@@ -47,6 +49,9 @@ pub struct RunOptions {
     /// The plan in force stays in memory, so that what runs do can be written as a trace
     /// ([`Runner::profile`](crate::Runner::profile)). Memory for both is set aside within the budget.
     pub keep_plan: bool,
+    /// Computes instead of the processor, which takes over what it cannot compute. Kernels are then the direct ones, without
+    /// row bands, under every budget.
+    pub accelerator: Option<Arc<dyn Accelerator>>,
 }
 
 impl Default for RunOptions {
@@ -69,6 +74,7 @@ impl Default for RunOptions {
             spill_dir: None,
             keep_activations: false,
             keep_plan: false,
+            accelerator: None,
         }
     }
 }
@@ -76,6 +82,7 @@ impl Default for RunOptions {
 impl RunOptions {
     /// What plans are sought with.
     pub(crate) fn compiling(&self) -> neap_compile::Options {
+        let is_cpu = self.accelerator.is_none();
         neap_compile::Options {
             target: Target {
                 threads: self.threads,
@@ -83,9 +90,9 @@ impl RunOptions {
             },
             strategy: self.strategy,
             planner: self.planner,
-            bands: self.bands,
-            exact: self.exact,
-            prepared_weights: self.prepared_weights,
+            bands: if is_cpu { self.bands } else { BandMode::Off },
+            exact: self.exact || !is_cpu,
+            prepared_weights: self.prepared_weights && is_cpu,
             keep_activations: self.keep_activations,
         }
     }

@@ -15,7 +15,10 @@ use crate::spill;
 use neap_compile::Programs;
 use neap_ir::TensorType;
 use neap_plan::Timeline;
-use neap_runtime::{CancelToken, Commons, InputTensor, OutputTensor};
+use neap_runtime::{
+    Accelerator, CancelToken, Commons, Cpu, Device, InputTensor, Monotonic, OutputTensor, Pool,
+    RuntimeError,
+};
 use neap_store::{PackedFile, ThrottledSource};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -61,9 +64,22 @@ impl Model {
             spill: spill::open(&spill_folder, plan.verdict.spill_bytes, options)?,
         };
         let (execution, workload) = (plan.execution, &plan.workload);
-        let inner = match commons {
-            None => neap_runtime::Session::open(program, execution, workload, storage, settings),
-            Some(commons) => neap_runtime::Session::open_in(
+        let inner = match (commons, &options.accelerator) {
+            (Some(_), Some(_)) => {
+                let what = "several models in one engine are computed by the processor only";
+                return Err(Error::BadInput(what.into()));
+            }
+            (None, Some(accelerator)) => {
+                let device = device(accelerator.as_ref(), options)?;
+                let clock = Monotonic::default();
+                neap_runtime::Session::open_on(
+                    device, program, execution, workload, storage, settings, clock,
+                )
+            }
+            (None, None) => {
+                neap_runtime::Session::open(program, execution, workload, storage, settings)
+            }
+            (Some(commons), None) => neap_runtime::Session::open_in(
                 commons,
                 program,
                 execution,
@@ -265,6 +281,14 @@ impl Session {
     pub fn timeline(&self) -> Option<&Timeline> {
         self.inner.timeline()
     }
+}
+
+/// With threads of the processor for what the device leaves to it.
+fn device(accelerator: &dyn Accelerator, options: &RunOptions) -> Result<Box<dyn Device>> {
+    let threads = options.threads.max(1);
+    let pool = Pool::new(threads).map_err(|source| RuntimeError::Threads { threads, source })?;
+    let cpu = Cpu::new(Arc::new(pool), options.isa);
+    accelerator.device(cpu).map_err(Error::BadInput)
 }
 
 /// # Errors

@@ -16,6 +16,7 @@ use crate::budgets::schedule::Schedule;
 use crate::budgets::trace::Trace;
 use crate::cgroup;
 use crate::cgroup::supervise::{self, Ended};
+use crate::compute::Compute;
 use crate::failure::{Failure, Outcome, bad};
 use crate::input::{self, ImageOptions};
 use crate::output;
@@ -23,7 +24,9 @@ use crate::progress::note;
 use crate::report::{Kept, Latency, Report, median_ms, ms};
 use crate::{atomic, carried, interrupt, stdout, task};
 use clap::{ArgMatches, Args};
-use neaptide::{Budget, Model, OpenOptions, OwnProcess, RunOptions, TensorInfo, memory};
+use neaptide::{
+    Accelerator, Budget, Model, OpenOptions, OwnProcess, RunOptions, TensorInfo, memory,
+};
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -60,6 +63,9 @@ pub struct RunArgs {
     pub enforce: bool,
     #[command(flatten)]
     pub engine: EngineArgs,
+    /// Compute on a device instead of the processor: vulkan, or vulkan:N for the one that vulkaninfo calls GPU N
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<Compute>,
     /// File for an input: .npy, .npz, .bin, .jpg or .png; NAME may be left out where there is one input,
     /// and for .npz with arrays of the inputs' names [default: random values]
     #[arg(long = "input", value_name = "NAME=FILE")]
@@ -89,10 +95,11 @@ pub struct RunArgs {
 }
 
 /// Options and groups of options that a task's file replaces, or that are for one model.
-const TASK_CONFLICTS: [&str; 14] = [
+const TASK_CONFLICTS: [&str; 15] = [
     "model",
     "memory_budget",
     "threads",
+    "device",
     "inputs",
     "seed",
     "warmup",
@@ -188,6 +195,11 @@ impl RunArgs {
         scheduled
             .and_then(Schedule::at_start)
             .unwrap_or(self.memory_budget)
+    }
+
+    /// The device, with all that it takes of this process's memory.
+    fn accelerator(&self) -> Outcome<Option<Arc<dyn Accelerator>>> {
+        self.device.map(Compute::open).transpose()
     }
 
     /// `None` when something else says how long to run.
@@ -286,6 +298,13 @@ fn enforced(args: &RunArgs, quiet: bool) -> Outcome {
             if limit_bytes < smallest.total_bytes() {
                 return Err(neaptide::Error::infeasible(limit_bytes, smallest).into());
             }
+            // Drivers take much memory to compile kernels the first time, and keep what they have compiled: this process,
+            // which has no limit, has just had that done.
+            if args.device.is_some()
+                && let Ended::Well = supervise::run_again(limit_bytes)?
+            {
+                return Ok(());
+            }
             Err(Failure::Internal(supervise::out_of_memory(limit_bytes)))
         }
     }
@@ -310,6 +329,7 @@ fn opened(args: &RunArgs, quiet: bool) -> Outcome<(Model, RunOptions)> {
     let inputs = model.inputs().iter().map(|i| i.len_bytes() as u64).sum();
     let options = RunOptions {
         reserve_bytes: inputs,
+        accelerator: args.accelerator()?,
         ..args.engine.options(Budget::Unlimited)
     };
     Ok((model, options))
@@ -352,6 +372,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     let tracing_bytes = traced_steps.map_or(0, |n| TRACED_BYTES + n * TRACED_STEP_BYTES);
     let mut options = RunOptions {
         reserve_bytes: figures.reserve_bytes() + tracing_bytes,
+        accelerator: args.accelerator()?,
         ..args.engine.options(budget)
     };
     let own = if own_cgroup {

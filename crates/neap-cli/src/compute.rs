@@ -1,0 +1,64 @@
+//! `--device` of `neap run`: what computes.
+
+use crate::failure::{Outcome, bad};
+use neaptide::Accelerator;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// `vulkan`, or `vulkan:N`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compute {
+    number: Option<usize>,
+}
+
+impl FromStr for Compute {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Compute, &'static str> {
+        const HOW: &str = "write vulkan, or vulkan:N";
+        let number = match text.split_once(':') {
+            None if text == "vulkan" => None,
+            Some(("vulkan", number)) => Some(number.parse().map_err(|_| HOW)?),
+            _ => return Err(HOW),
+        };
+        Ok(Compute { number })
+    }
+}
+
+impl Compute {
+    /// Opens the device, and takes what it will take of this process's memory.
+    #[cfg(feature = "vulkan")]
+    pub fn open(self) -> Outcome<Arc<dyn Accelerator>> {
+        let options = neap_vulkan::Options {
+            number: self.number,
+            ..neap_vulkan::Options::default()
+        };
+        match neap_vulkan::Vulkan::open(&options) {
+            Ok(vulkan) => Ok(Arc::new(vulkan)),
+            Err(e) => Err(bad(format!("--device vulkan: {e}"))),
+        }
+    }
+
+    /// This program was built without.
+    #[cfg(not(feature = "vulkan"))]
+    pub fn open(self) -> Outcome<Arc<dyn Accelerator>> {
+        Err(bad(
+            "--device vulkan: build neap with it, cargo build --release --features vulkan",
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_as_people_write_them() {
+        let number = |text: &str| text.parse::<Compute>().map(|c| c.number);
+        assert_eq!(number("vulkan"), Ok(None));
+        assert_eq!(number("vulkan:2"), Ok(Some(2)));
+        for wrong in ["", "cuda", "vulkan:", "vulkan:x", "vulkan:-1", "cuda:0"] {
+            assert!(number(wrong).is_err(), "{wrong}");
+        }
+    }
+}

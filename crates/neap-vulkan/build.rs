@@ -1,0 +1,54 @@
+//! Kernels from WGSL to SPIR-V.
+
+use naga::back::spv;
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// Each with the parts that come before it.
+const KERNELS: &[(&str, &[&str])] = &[
+    ("conv", &["window", "common"]),
+    ("first", &["window", "common"]),
+    ("narrow", &["window", "common"]),
+    ("pool", &["window", "common"]),
+    ("linear", &["common"]),
+    ("linear_row", &["common"]),
+    ("element", &["common"]),
+    ("reorder", &["common"]),
+    ("rows", &["common"]),
+    ("copy", &["common"]),
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=src/shaders");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    for (name, parts) in KERNELS {
+        let mut text = String::new();
+        for part in parts.iter().chain([name]) {
+            text += &fs::read_to_string(Path::new("src/shaders").join(format!("{part}.wgsl")))?;
+        }
+        let words = compile(&text).map_err(|e| format!("{name}.wgsl: {e}"))?;
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        fs::write(out.join(format!("{name}.spv")), bytes)?;
+    }
+    Ok(())
+}
+
+fn compile(text: &str) -> Result<Vec<u32>, String> {
+    let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
+    let info = Validator::new(ValidationFlags::all(), Capabilities::empty())
+        .validate(&module)
+        .map_err(|e| e.emit_to_string(text))?;
+    let options = spv::Options {
+        lang_version: (1, 3),
+        // Software drivers compile a loop over all of it, for minutes. Kernels write before they read.
+        zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
+        flags: spv::WriterFlags::empty(),
+        // Kernels stay inside their operands, whose sizes are checked before.
+        bounds_check_policies: naga::proc::BoundsCheckPolicies::default(),
+        force_loop_bounding: false,
+        ..spv::Options::default()
+    };
+    spv::write_vec(&module, &info, &options, None).map_err(|e| e.to_string())
+}

@@ -1,0 +1,111 @@
+//! Which device of those that there are, and what it lacks if it cannot be used.
+
+use crate::error::{Tried, VulkanError};
+use crate::instance::Instance;
+use ash::{ext::external_memory_host, vk};
+
+pub(crate) struct Chosen {
+    pub raw: vk::PhysicalDevice,
+    pub queue_family: u32,
+    pub name: String,
+    pub limits: vk::PhysicalDeviceLimits,
+    pub allocation_bytes: u64,
+    pub import_align: u64,
+}
+
+/// The device of that number, or the best one that can be used: those that share the host's memory first.
+pub(crate) fn choose(instance: &Instance, number: Option<usize>) -> Result<Chosen, VulkanError> {
+    // SAFETY: the instance lives.
+    let all = unsafe { instance.raw.enumerate_physical_devices() };
+    let all = all.tried("cannot be listed")?;
+    if let Some(number) = number {
+        let device = all.get(number).ok_or_else(|| {
+            VulkanError::NoDevice(format!("there is no number {number} of {}", all.len()))
+        })?;
+        return look(instance, *device).map(|(_, chosen)| chosen);
+    }
+    let mut lacks = Vec::new();
+    let mut best: Option<(u32, Chosen)> = None;
+    for device in all {
+        match look(instance, device) {
+            Ok(found) if best.as_ref().is_none_or(|best| found.0 < best.0) => best = Some(found),
+            Ok(_) => {}
+            Err(e) => lacks.push(e.to_string()),
+        }
+    }
+    best.map(|(_, chosen)| chosen).ok_or_else(|| {
+        VulkanError::NoDevice(match lacks.is_empty() {
+            true => "there is none".into(),
+            false => lacks.join("; "),
+        })
+    })
+}
+
+/// Its rank, the lower the better.
+fn look(instance: &Instance, device: vk::PhysicalDevice) -> Result<(u32, Chosen), VulkanError> {
+    let mut host = vk::PhysicalDeviceExternalMemoryHostPropertiesEXT::default();
+    let mut maintenance = vk::PhysicalDeviceMaintenance3Properties::default();
+    let mut properties = vk::PhysicalDeviceProperties2::default()
+        .push_next(&mut host)
+        .push_next(&mut maintenance);
+    let mut timeline = vk::PhysicalDeviceTimelineSemaphoreFeatures::default();
+    let mut features = vk::PhysicalDeviceFeatures2::default().push_next(&mut timeline);
+    // SAFETY: the device is one of the instance's; what is filled lives.
+    let (families, extensions) = unsafe {
+        instance
+            .raw
+            .get_physical_device_properties2(device, &mut properties);
+        instance
+            .raw
+            .get_physical_device_features2(device, &mut features);
+        let families = instance
+            .raw
+            .get_physical_device_queue_family_properties(device);
+        let extensions = instance.raw.enumerate_device_extension_properties(device);
+        (families, extensions.tried("lists no extensions")?)
+    };
+    let properties = properties.properties;
+    let name = properties.device_name_as_c_str().unwrap_or(c"unnamed");
+    let name = name.to_string_lossy().into_owned();
+    let lacks = |what: &str| Err(VulkanError::NoDevice(format!("{name} lacks {what}")));
+    let queue_family =
+        (families.iter()).position(|f| f.queue_flags.contains(vk::QueueFlags::COMPUTE));
+    let has_import = extensions.iter().any(|e| {
+        e.extension_name_as_c_str()
+            .is_ok_and(|n| n == external_memory_host::NAME)
+    });
+    let limits = properties.limits;
+    if properties.api_version < vk::API_VERSION_1_2 {
+        return lacks("Vulkan 1.2");
+    }
+    if !has_import {
+        return lacks("VK_EXT_external_memory_host");
+    }
+    if timeline.timeline_semaphore == vk::FALSE {
+        return lacks("timeline semaphores");
+    }
+    if limits.max_per_stage_descriptor_storage_buffers < 4
+        || limits.max_compute_work_group_invocations < 64
+    {
+        return lacks("bindings or invocations");
+    }
+    let Some(queue_family) = queue_family else {
+        return lacks("a queue that computes");
+    };
+    let rank = match properties.device_type {
+        vk::PhysicalDeviceType::INTEGRATED_GPU => 0,
+        vk::PhysicalDeviceType::DISCRETE_GPU => 1,
+        vk::PhysicalDeviceType::VIRTUAL_GPU => 2,
+        vk::PhysicalDeviceType::CPU => 3,
+        _ => 4,
+    };
+    let chosen = Chosen {
+        raw: device,
+        queue_family: queue_family as u32,
+        name,
+        limits,
+        allocation_bytes: maintenance.max_memory_allocation_size,
+        import_align: host.min_imported_host_pointer_alignment,
+    };
+    Ok((rank, chosen))
+}

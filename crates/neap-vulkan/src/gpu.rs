@@ -1,0 +1,253 @@
+//! An open device with its queue and pipelines.
+
+use crate::choose::{Chosen, choose};
+use crate::error::{Tried, VulkanError};
+use crate::instance::Instance;
+use crate::kernel::Kernel;
+use ash::{ext::external_memory_host, vk};
+use std::ffi::CStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Which device, and how it is used.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// As `vulkaninfo --summary` counts; by default the best one.
+    pub number: Option<usize>,
+    /// With the validation layer, which must be installed: [`Gpu::messages`] has what it says.
+    pub validate: bool,
+    /// As if the device had no more than these; where it has less, that.
+    pub limits: Option<Limits>,
+}
+
+/// What a device can take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Of one import.
+    pub allocation_bytes: u64,
+    /// Of one binding.
+    pub binding_bytes: u64,
+    /// A binding begins at a multiple of that.
+    pub binding_align: u64,
+    /// An import begins and ends at a multiple of that.
+    pub import_align: u64,
+    pub groups: [u32; 3],
+}
+
+impl Limits {
+    /// Operands up to this size can be bound wherever they lie: some import holds them, and rounding their beginning down to
+    /// where a binding may begin leaves them within its size.
+    pub(crate) fn operand_bytes(&self) -> u64 {
+        let binding_bytes = self.binding_bytes.saturating_sub(self.binding_align);
+        binding_bytes.min(self.import_stride())
+    }
+
+    /// Imports begin that far apart, and are twice as long.
+    pub(crate) fn import_stride(&self) -> u64 {
+        self.allocation_bytes / 2 / self.import_align * self.import_align
+    }
+
+    fn least(self, other: Limits) -> Limits {
+        let groups = [0, 1, 2].map(|i| self.groups[i].min(other.groups[i]));
+        Limits {
+            allocation_bytes: self.allocation_bytes.min(other.allocation_bytes),
+            binding_bytes: self.binding_bytes.min(other.binding_bytes),
+            binding_align: self.binding_align.max(other.binding_align),
+            import_align: self.import_align.max(other.import_align),
+            groups,
+        }
+    }
+}
+
+/// A Vulkan device, ready to compute. Sessions on it take turns.
+pub struct Gpu {
+    pub(crate) functions: ash::Device,
+    pub(crate) import: external_memory_host::Device,
+    pub(crate) queue: vk::Queue,
+    pub(crate) queue_family: u32,
+    pub(crate) memory_types: vk::PhysicalDeviceMemoryProperties,
+    pub(crate) limits: Limits,
+    pub(crate) bindings: vk::DescriptorSetLayout,
+    pub(crate) layout: vk::PipelineLayout,
+    pipelines: Vec<vk::Pipeline>,
+    name: String,
+    /// A queue is told by one thread at a time.
+    turn: Mutex<()>,
+    // Goes last.
+    instance: Instance,
+}
+
+impl std::fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Gpu").field(&self.name).finish()
+    }
+}
+
+impl Gpu {
+    /// Loads Vulkan, opens the device, and makes every pipeline.
+    ///
+    /// # Errors
+    /// [`VulkanError`] in one line where there is no such device, or it lacks something.
+    pub fn open(options: &Options) -> Result<Arc<Gpu>, VulkanError> {
+        let instance = Instance::new(options.validate)?;
+        let chosen = choose(&instance, options.number)?;
+        let functions = device(&instance, &chosen)?;
+        let own = Limits {
+            allocation_bytes: chosen.allocation_bytes,
+            binding_bytes: u64::from(chosen.limits.max_storage_buffer_range),
+            binding_align: (chosen.limits.min_storage_buffer_offset_alignment).max(16),
+            import_align: chosen.import_align.max(4096),
+            groups: chosen.limits.max_compute_work_group_count,
+        };
+        // SAFETY: the device is one of the instance's, and the queue was asked for.
+        let (memory_types, queue) = unsafe {
+            let types = instance
+                .raw
+                .get_physical_device_memory_properties(chosen.raw);
+            (types, functions.get_device_queue(chosen.queue_family, 0))
+        };
+        let mut gpu = Gpu {
+            import: external_memory_host::Device::new(&instance.raw, &functions),
+            functions,
+            queue,
+            queue_family: chosen.queue_family,
+            memory_types,
+            limits: options.limits.map_or(own, |limits| limits.least(own)),
+            bindings: vk::DescriptorSetLayout::null(),
+            layout: vk::PipelineLayout::null(),
+            pipelines: Vec::with_capacity(Kernel::ALL.len()),
+            name: chosen.name,
+            turn: Mutex::new(()),
+            instance,
+        };
+        gpu.make_layout()?;
+        for kernel in Kernel::ALL {
+            let pipeline = gpu.pipeline_of(kernel)?;
+            gpu.pipelines.push(pipeline);
+        }
+        Ok(Arc::new(gpu))
+    }
+
+    /// As the driver calls it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What validation has said so far; always nothing without it.
+    pub fn messages(&self) -> Vec<String> {
+        self.instance.messages()
+    }
+
+    pub(crate) fn pipeline(&self, kernel: Kernel) -> vk::Pipeline {
+        self.pipelines[kernel as usize]
+    }
+
+    pub(crate) fn submit(&self, info: &vk::SubmitInfo) -> Result<(), VulkanError> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: what the information points to lives, and no other thread uses the queue meanwhile.
+        let submitted =
+            unsafe { (self.functions).queue_submit(self.queue, &[*info], vk::Fence::null()) };
+        submitted.tried("takes no work")
+    }
+
+    /// A type of memory among `allowed` that the host sees as it is, cached if there is such.
+    pub(crate) fn memory_type(&self, allowed: u32) -> Option<u32> {
+        let coherent =
+            vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
+        let cached = coherent | vk::MemoryPropertyFlags::HOST_CACHED;
+        let types = self.memory_types.memory_types_as_slice();
+        let with = |flags| {
+            (0..).zip(types).find_map(|(i, ty): (u32, _)| {
+                (allowed & (1 << i) != 0 && ty.property_flags.contains(flags)).then_some(i)
+            })
+        };
+        with(cached).or_else(|| with(coherent))
+    }
+
+    fn make_layout(&mut self) -> Result<(), VulkanError> {
+        let binding = |(number, ty)| {
+            vk::DescriptorSetLayoutBinding::default()
+                .binding(number)
+                .descriptor_type(ty)
+                .descriptor_count(1)
+                .stage_flags(vk::ShaderStageFlags::COMPUTE)
+        };
+        let storage = vk::DescriptorType::STORAGE_BUFFER;
+        let bindings = [
+            (0, vk::DescriptorType::UNIFORM_BUFFER),
+            (1, storage),
+            (2, storage),
+            (3, storage),
+            (4, storage),
+        ]
+        .map(binding);
+        let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
+        // SAFETY: what the information points to lives.
+        let set = unsafe { self.functions.create_descriptor_set_layout(&info, None) };
+        self.bindings = set.tried("makes no layout")?;
+        let sets = [self.bindings];
+        let info = vk::PipelineLayoutCreateInfo::default().set_layouts(&sets);
+        // SAFETY: as above.
+        let layout = unsafe { self.functions.create_pipeline_layout(&info, None) };
+        self.layout = layout.tried("makes no layout")?;
+        Ok(())
+    }
+
+    fn pipeline_of(&self, kernel: Kernel) -> Result<vk::Pipeline, VulkanError> {
+        const MAIN: &CStr = c"main";
+        let words: Vec<u32> = (kernel.spirv().chunks_exact(4))
+            .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect();
+        let info = vk::ShaderModuleCreateInfo::default().code(&words);
+        // SAFETY: valid SPIR-V from the build, and what the information points to lives. The module may go when
+        // the pipeline is made.
+        unsafe {
+            let module = self.functions.create_shader_module(&info, None);
+            let module = module.tried("takes no kernel")?;
+            let stage = vk::PipelineShaderStageCreateInfo::default()
+                .stage(vk::ShaderStageFlags::COMPUTE)
+                .module(module)
+                .name(MAIN);
+            let info = vk::ComputePipelineCreateInfo::default()
+                .stage(stage)
+                .layout(self.layout);
+            let made =
+                self.functions
+                    .create_compute_pipelines(vk::PipelineCache::null(), &[info], None);
+            self.functions.destroy_shader_module(module, None);
+            let made = made.map_err(|(_, result)| result);
+            Ok(made.tried("compiles no kernel")?[0])
+        }
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // SAFETY: everything that was made with it is gone, as that keeps it alive.
+        unsafe {
+            for &pipeline in &self.pipelines {
+                self.functions.destroy_pipeline(pipeline, None);
+            }
+            self.functions.destroy_pipeline_layout(self.layout, None);
+            self.functions
+                .destroy_descriptor_set_layout(self.bindings, None);
+            self.functions.destroy_device(None);
+        }
+    }
+}
+
+fn device(instance: &Instance, chosen: &Chosen) -> Result<ash::Device, VulkanError> {
+    let priorities = [1.0];
+    let queues = [vk::DeviceQueueCreateInfo::default()
+        .queue_family_index(chosen.queue_family)
+        .queue_priorities(&priorities)];
+    let extensions = [external_memory_host::NAME.as_ptr()];
+    let mut timeline =
+        vk::PhysicalDeviceTimelineSemaphoreFeatures::default().timeline_semaphore(true);
+    let info = vk::DeviceCreateInfo::default()
+        .queue_create_infos(&queues)
+        .enabled_extension_names(&extensions)
+        .push_next(&mut timeline);
+    // SAFETY: what the information points to lives.
+    let device = unsafe { instance.raw.create_device(chosen.raw, &info, None) };
+    device.tried("cannot be opened")
+}

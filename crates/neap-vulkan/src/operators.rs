@@ -1,0 +1,95 @@
+//! Which dispatches compute a job: what each operator means to the kernels.
+
+mod element;
+mod layer;
+mod movement;
+
+use crate::dispatch::{Dispatch, Span};
+use crate::gpu::Limits;
+use neap_ir::{DType, Layout, Op};
+use neap_ops::{Choice, PanelSlice, TensorMut, TensorRef};
+
+/// A job, as far as dispatches follow from it.
+#[derive(Clone)]
+pub(crate) struct Call<'a> {
+    pub op: &'a Op,
+    pub inputs: &'a [Option<TensorRef<'a>>],
+    pub outputs: &'a [Option<TensorMut<'a>>],
+    pub panels: Option<PanelSlice<'a>>,
+    pub limits: &'a Limits,
+}
+
+/// Lists the dispatches that compute a job, one after the other; `None`, and no meaning of the list, where the processor
+/// must. None of them are needed where results are in their place already.
+pub(crate) fn dispatches(call: &Call, choice: Choice, out: &mut Vec<Dispatch>) -> Option<()> {
+    out.clear();
+    if choice != Choice::default() {
+        return None;
+    }
+    match call.op {
+        Op::PanelConv(conv) => layer::conv(conv, call, out),
+        Op::PanelDepthwise(depthwise) => layer::depthwise(depthwise, call, out),
+        Op::PanelLinear(linear) => layer::linear(linear, call, out),
+        Op::Pool { kind, window, .. } => layer::pool(*kind, Some(window), call, out),
+        Op::GlobalPool(kind) => layer::pool(*kind, None, call, out),
+        Op::Unary(unary) => element::unary(*unary, call, out),
+        Op::Clip { low, high } => element::clip(*low, *high, call, out),
+        Op::Binary(binary) => element::binary(*binary, call, out),
+        Op::ScaleShift { activation } => element::scale_shift(*activation, call, out),
+        Op::Softmax { axis, kind } => element::softmax(*axis, *kind, call, out),
+        Op::LayerNorm { axis, epsilon } => element::norm(*axis, *epsilon, true, call, out),
+        Op::RmsNorm { axis, epsilon } => element::norm(*axis, *epsilon, false, call, out),
+        Op::Reorder => movement::reorder(call, out),
+        Op::Concat { axis } => movement::concat(*axis, call, out),
+        Op::Split { axis, sizes } => movement::split(*axis, sizes, call, out),
+        _ => None,
+    }
+}
+
+impl<'a> Call<'a> {
+    fn input(&self, index: usize) -> Option<TensorRef<'a>> {
+        self.inputs.get(index).copied().flatten()
+    }
+
+    /// An input of floats.
+    fn floats(&self, index: usize) -> Option<TensorRef<'a>> {
+        self.input(index).filter(|t| t.dtype() == DType::F32)
+    }
+
+    /// The only output, of floats.
+    fn result(&self) -> Option<TensorMut<'a>> {
+        let more = self.outputs.iter().skip(1).flatten().count();
+        let first = self.outputs.first().copied().flatten();
+        first.filter(|t| more == 0 && t.dtype() == DType::F32)
+    }
+
+    fn push(&self, dispatch: Dispatch, out: &mut Vec<Dispatch>) -> Option<()> {
+        dispatch.fits(self.limits).then(|| out.push(dispatch))
+    }
+}
+
+fn is_at(output: &TensorMut, input: &TensorRef) -> bool {
+    std::ptr::eq(output.as_ptr().cast_const(), input.as_ptr())
+}
+
+fn blocked(tensor: Layout) -> bool {
+    tensor == Layout::Blocked
+}
+
+/// A residual, and how the kernels are told of it.
+fn residual(call: &Call, wanted: bool, y: &TensorMut) -> Option<(Option<Span>, u32)> {
+    if !wanted {
+        return Some((None, 0));
+    }
+    let residual = call.floats(1)?;
+    let fits = residual.layout == y.layout && residual.len_bytes() == y.len_bytes();
+    fits.then(|| match is_at(y, &residual) {
+        true => (None, 2),
+        false => (Some(Span::of(&residual)), 1),
+    })
+}
+
+/// Groups of 64 for so many invocations, no more than kernels with a loop need.
+fn strided_groups(invocations: usize) -> u32 {
+    invocations.div_ceil(64).min(32_768) as u32
+}

@@ -1,0 +1,217 @@
+//! Layers with weights, and pooling.
+
+use super::{Call, blocked, residual};
+use crate::dispatch::{Dispatch, Span, by_panels};
+use crate::kernel::Kernel;
+use crate::words::{Words, activation};
+use neap_ir::op::{Pool, Window};
+use neap_ir::panel::{
+    ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelElement, PanelLinear, PanelScales,
+};
+use neap_ops::{PanelSlice, TensorMut, TensorRef};
+
+/// Where the shape of a window names the first panel, and that of a product.
+const WINDOW_FIRST_PANEL: usize = 18;
+const LINEAR_FIRST_PANEL: usize = 3;
+/// From so many rows on a product is computed four rows at a time.
+const MANY_ROWS: usize = 8;
+
+pub(super) fn conv(conv: &PanelConv, call: &Call, out: &mut Vec<Dispatch>) -> Option<()> {
+    let (x, y) = (call.floats(0)?, call.result()?);
+    let positions: usize = y.shape().get(2..)?.iter().product();
+    let (kernel, invocations) = match conv.form {
+        ConvForm::Blocked => (Kernel::Conv, positions.div_ceil(4)),
+        ConvForm::FirstLayer => (Kernel::First, positions),
+        ConvForm::NarrowGroups => (Kernel::Narrow, positions * 4),
+    };
+    if blocked(x.layout) == (conv.form == ConvForm::FirstLayer) {
+        return None;
+    }
+    let channels = [conv.c_in, conv.c_out, conv.groups];
+    let layer = Windowed {
+        kernel,
+        invocations,
+        window: &conv.window,
+        channels,
+        epilogue: &conv.epilogue,
+    };
+    layer.dispatch(&x, &y, call, out)
+}
+
+pub(super) fn depthwise(
+    depthwise: &PanelDepthwise,
+    call: &Call,
+    out: &mut Vec<Dispatch>,
+) -> Option<()> {
+    let (x, y) = (call.floats(0)?, call.result()?);
+    let positions: usize = y.shape().get(2..)?.iter().product();
+    if !blocked(x.layout) {
+        return None;
+    }
+    let layer = Windowed {
+        kernel: Kernel::Narrow,
+        invocations: positions * 4,
+        window: &depthwise.window,
+        channels: [depthwise.channels; 3],
+        epilogue: &depthwise.epilogue,
+    };
+    layer.dispatch(&x, &y, call, out)
+}
+
+/// A layer whose panels slide over its input.
+struct Windowed<'a> {
+    kernel: Kernel,
+    /// For each panel and image.
+    invocations: usize,
+    window: &'a Window,
+    /// In, out, groups.
+    channels: [usize; 3],
+    epilogue: &'a Epilogue,
+}
+
+impl Windowed<'_> {
+    fn dispatch(
+        &self,
+        x: &TensorRef,
+        y: &TensorMut,
+        call: &Call,
+        out: &mut Vec<Dispatch>,
+    ) -> Option<()> {
+        if !blocked(y.layout) {
+            return None;
+        }
+        let panels = f32_panels(call)?;
+        let (added, residual) = residual(call, self.epilogue.residual, y)?;
+        let [c_in, c_out, groups] = self.channels;
+        let sizes = [x.shape()[0], c_in, c_out, groups];
+        let mut words = window_words(sizes, self.window, x.shape(), y.shape(), 0)?;
+        activation(self.epilogue.activation)?;
+        words.activation = self.epilogue.activation;
+        words.residual = residual;
+        let one = Dispatch {
+            kernel: self.kernel,
+            words,
+            groups: [self.invocations.div_ceil(64) as u32, 0, x.shape()[0] as u32],
+            reads: [Some(Span::of(x)), None, added],
+            writes: Span::of_mut(y),
+        };
+        let (range, bytes) = (panels.range, panels.bytes);
+        by_panels(&one, WINDOW_FIRST_PANEL, range, bytes, call.limits, out)
+    }
+}
+
+/// The slice, if its weights are as the kernels take them.
+fn f32_panels<'a>(call: &Call<'a>) -> Option<PanelSlice<'a>> {
+    let panels = call.panels.clone()?;
+    let is_plain =
+        panels.format.element == PanelElement::F32 && panels.format.scales == PanelScales::None;
+    is_plain.then_some(panels)
+}
+
+pub(super) fn linear(linear: &PanelLinear, call: &Call, out: &mut Vec<Dispatch>) -> Option<()> {
+    let (x, y) = (call.floats(0)?, call.result()?);
+    if blocked(x.layout) || blocked(y.layout) {
+        return None;
+    }
+    let panels = f32_panels(call)?;
+    let (added, residual) = residual(call, linear.epilogue.residual, &y)?;
+    let rows: usize = x.shape().iter().rev().skip(1).product();
+    let mut words = Words::new(&[rows as u32, linear.k as u32, linear.n as u32, 0]);
+    activation(linear.epilogue.activation)?;
+    words.activation = linear.epilogue.activation;
+    words.residual = residual;
+    let (kernel, groups) = match rows {
+        MANY_ROWS.. => (Kernel::Linear, rows.div_ceil(4 * 64)),
+        _ => (Kernel::LinearRow, rows),
+    };
+    let one = Dispatch {
+        kernel,
+        words,
+        groups: [groups as u32, 0, 1],
+        reads: [Some(Span::of(&x)), None, added],
+        writes: Span::of_mut(&y),
+    };
+    let (range, bytes) = (panels.range, panels.bytes);
+    by_panels(&one, LINEAR_FIRST_PANEL, range, bytes, call.limits, out)
+}
+
+/// A sliding window, or one over everything.
+pub(super) fn pool(
+    kind: Pool,
+    window: Option<&Window>,
+    call: &Call,
+    out: &mut Vec<Dispatch>,
+) -> Option<()> {
+    let (x, y) = (call.floats(0)?, call.result()?);
+    if !blocked(x.layout) || !blocked(y.layout) {
+        return None;
+    }
+    let kind = match kind {
+        Pool::Max { .. } => 0,
+        Pool::Average { count_include_pad } => 1 + u32::from(count_include_pad),
+        Pool::Lp { .. } => return None,
+    };
+    let whole = Window {
+        kernel: x.shape().get(2..)?.to_vec(),
+        strides: vec![1; x.shape().len() - 2],
+        dilations: vec![1; x.shape().len() - 2],
+        pads_begin: vec![0; x.shape().len() - 2],
+        pads_end: vec![0; x.shape().len() - 2],
+    };
+    let window = window.unwrap_or(&whole);
+    let planes = x.shape()[0] * x.shape()[1].div_ceil(16);
+    let positions: usize = y.shape()[2..].iter().product();
+    let words = window_words([1, planes, planes, 1], window, x.shape(), y.shape(), kind)?;
+    let dispatch = Dispatch {
+        kernel: Kernel::Pool,
+        words,
+        groups: [(positions * 4).div_ceil(64) as u32, planes as u32, 1],
+        reads: [Some(Span::of(&x)), None, None],
+        writes: Span::of_mut(&y),
+    };
+    call.push(dispatch, out)
+}
+
+/// `Shape` of `window.wgsl`. `sizes` are batch, channels in and out, groups.
+fn window_words(
+    sizes: [usize; 4],
+    window: &Window,
+    x: &[usize],
+    y: &[usize],
+    kind: u32,
+) -> Option<Words> {
+    let input = plane(x.get(2..)?, 1)?;
+    let output = plane(y.get(2..)?, 1)?;
+    let kernel = plane(&window.kernel, 1)?;
+    let strides = plane(&window.strides, 1)?;
+    let dilations = plane(&window.dilations, 1)?;
+    let pads = plane(&window.pads_begin, 0)?;
+    let after = plane(&window.pads_end, 0)?;
+    let padded = [0, 1].map(|i| input[i] + pads[i] + after[i]);
+    let mut words = [0; WINDOW_FIRST_PANEL + 2];
+
+    let all = sizes
+        .iter()
+        .chain(&input)
+        .chain(&output)
+        .chain(&kernel)
+        .chain(&strides)
+        .chain(&dilations)
+        .chain(&pads)
+        .chain(&padded);
+    for (word, &size) in words.iter_mut().zip(all) {
+        // Coordinates are signed in shaders.
+        *word = u32::try_from(size).ok().filter(|&n| n < 1 << 28)?;
+    }
+    words[WINDOW_FIRST_PANEL + 1] = kind;
+    Some(Words::new(&words))
+}
+
+/// Two axes; one alone is the width.
+fn plane(sizes: &[usize], absent: usize) -> Option<[usize; 2]> {
+    match *sizes {
+        [w] => Some([absent, w]),
+        [h, w] => Some([h, w]),
+        _ => None,
+    }
+}

@@ -1,0 +1,65 @@
+// Element by element: a binary operator or none, scale and shift, then the activation.
+// The result is seen as `[images][planes][run]`; an operand is full, one number, or one run for each image or for each plane.
+
+struct Shape {
+    elements: u32,
+    // 0: x alone, 1: x + w, 2: x - w, 3: x * w, 4: x / w, 5: minimum, 6: maximum, 7: x * w + r
+    does: u32,
+    // How each operand is found: 0 full, 1 one number, 2 by channel and image, 3 by channel, 4 where the result goes.
+    x_form: u32,
+    w_form: u32,
+    // Elements of a channel plane, and lanes that it holds of one block: 16, or 1 if plain.
+    plane: u32,
+    lanes: u32,
+    // Channels, in whole blocks if blocked.
+    channels: u32,
+    // The last elements of x and w. Lanes past the last channel take what is there: they are never read.
+    x_last: u32,
+    w_last: u32,
+}
+
+@group(0) @binding(1) var<storage, read> x: array<f32>;
+@group(0) @binding(2) var<storage, read> w: array<f32>;
+@group(0) @binding(3) var<storage, read> r: array<f32>;
+@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+
+fn place(i: u32, form: u32) -> u32 {
+    let s = params.shape;
+    switch form {
+        case 0u: { return i; }
+        case 1u: { return 0u; }
+        default: {
+            let block = i / s.plane;
+            let channel = block * s.lanes + i % s.lanes;
+            return select(channel % s.channels, channel, form == 2u);
+        }
+    }
+}
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+    let s = params.shape;
+    for (var i = id.x; i < s.elements; i += groups.x * 64u) {
+        let own = y[params.call.y_at + i];
+        var value = own;
+        if s.x_form != 4u {
+            value = x[params.call.x_at + min(place(i, s.x_form), s.x_last)];
+        }
+        if s.does != 0u {
+            var other = own;
+            if s.w_form != 4u {
+                other = w[params.call.w_at + min(place(i, s.w_form), s.w_last)];
+            }
+            switch s.does {
+                case 1u: { value += other; }
+                case 2u: { value -= other; }
+                case 3u: { value *= other; }
+                case 4u: { value /= other; }
+                case 5u: { value = min(value, other); }
+                case 6u: { value = max(value, other); }
+                default: { value = value * other + r[params.call.r_at + min(place(i, s.w_form), s.w_last)]; }
+            }
+        }
+        y[params.call.y_at + i] = activate(vec4<f32>(value)).x;
+    }
+}

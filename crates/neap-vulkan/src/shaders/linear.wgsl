@@ -1,0 +1,79 @@
+// Rows times panels, plain in and out. One invocation: the 16 columns of a panel for four rows.
+
+struct Shape {
+    rows: u32,
+    k: u32,
+    n: u32,
+    first_panel: u32,
+}
+
+@group(0) @binding(1) var<storage, read> x: array<f32>;
+@group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read> r: array<f32>;
+@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let s = params.shape;
+    let first = id.x * 4u;
+    if first >= s.rows {
+        return;
+    }
+    let column = (s.first_panel + id.y) * 16u;
+    var w_at = params.call.w_at + id.y * (1u + s.k) * 4u;
+    var x_at: array<u32, 4>;
+    var y_at: array<u32, 4>;
+    var sums: array<array<vec4<f32>, 4>, 4>;
+    for (var p = 0u; p < 4u; p++) {
+        let row = min(first + p, s.rows - 1u);
+        x_at[p] = params.call.x_at + row * s.k;
+        y_at[p] = row * s.n + column;
+        for (var j = 0u; j < 4u; j++) {
+            sums[p][j] = w[w_at + j];
+            for (var lane = 0u; lane < 4u; lane++) {
+                let at = j * 4u + lane;
+                if column + at < s.n {
+                    if params.call.residual == 1u {
+                        sums[p][j][lane] += r[params.call.r_at + y_at[p] + at];
+                    } else if params.call.residual == 2u {
+                        sums[p][j][lane] += y[params.call.y_at + y_at[p] + at];
+                    }
+                }
+            }
+        }
+    }
+    w_at += 4u;
+    for (var k = 0u; k < s.k; k++) {
+        let x0 = x[x_at[0] + k];
+        let x1 = x[x_at[1] + k];
+        let x2 = x[x_at[2] + k];
+        let x3 = x[x_at[3] + k];
+        for (var j = 0u; j < 4u; j++) {
+            let weights = w[w_at + j];
+            sums[0][j] += x0 * weights;
+            sums[1][j] += x1 * weights;
+            sums[2][j] += x2 * weights;
+            sums[3][j] += x3 * weights;
+        }
+        w_at += 4u;
+    }
+    for (var p = 0u; p < min(4u, s.rows - first); p++) {
+        for (var j = 0u; j < 4u; j++) {
+            let result = bound(sums[p][j]);
+            for (var lane = 0u; lane < 4u; lane++) {
+                let at = j * 4u + lane;
+                if column + at < s.n {
+                    y[params.call.y_at + y_at[p] + at] = result[lane];
+                }
+            }
+        }
+    }
+    if is_bound() {
+        return;
+    }
+    let columns = min(16u, s.n - column);
+    for (var i = 0u; i < min(4u, s.rows - first) * columns; i++) {
+        let at = params.call.y_at + (first + i / columns) * s.n + column + i % columns;
+        y[at] = activate(vec4<f32>(y[at])).x;
+    }
+}

@@ -1,0 +1,55 @@
+// As `linear`, for few rows: one workgroup for each panel and row, whose invocations share the products among them.
+
+struct Shape {
+    rows: u32,
+    k: u32,
+    n: u32,
+    first_panel: u32,
+}
+
+@group(0) @binding(1) var<storage, read> x: array<f32>;
+@group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read> r: array<f32>;
+@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+
+var<workgroup> parts: array<vec4<f32>, 64>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) group: vec3<u32>) {
+    let s = params.shape;
+    let j = local % 4u;
+    let column = (s.first_panel + group.y) * 16u;
+    let w_first = params.call.w_at + group.y * (1u + s.k) * 4u + j;
+    let x_first = params.call.x_at + group.x * s.k;
+    var sum = vec4<f32>(0.0);
+    for (var k = local / 4u; k < s.k; k += 16u) {
+        sum += x[x_first + k] * w[w_first + 4u + k * 4u];
+    }
+    parts[local] = sum;
+    workgroupBarrier();
+    for (var apart = 32u; apart >= 4u; apart /= 2u) {
+        if local < apart {
+            parts[local] += parts[local + apart];
+        }
+        workgroupBarrier();
+    }
+    if local < 4u {
+        var total = w[w_first] + parts[local];
+        let y_at = group.x * s.n + column + j * 4u;
+        for (var lane = 0u; lane < 4u; lane++) {
+            if column + j * 4u + lane < s.n {
+                if params.call.residual == 1u {
+                    total[lane] += r[params.call.r_at + y_at + lane];
+                } else if params.call.residual == 2u {
+                    total[lane] += y[params.call.y_at + y_at + lane];
+                }
+            }
+        }
+        total = activate(total);
+        for (var lane = 0u; lane < 4u; lane++) {
+            if column + j * 4u + lane < s.n {
+                y[params.call.y_at + y_at + lane] = total[lane];
+            }
+        }
+    }
+}

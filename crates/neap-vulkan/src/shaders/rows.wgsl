@@ -1,0 +1,101 @@
+// Rows of `k` neighbouring elements: softmax, layer norm, norm by root mean square. One workgroup for each row.
+
+struct Shape {
+    rows: u32,
+    k: u32,
+    // 0: softmax, 1: layer norm, 2: norm by root mean square
+    kind: u32,
+    has_shift: u32,
+    epsilon: f32,
+    in_place: u32,
+}
+
+@group(0) @binding(1) var<storage, read> x: array<f32>;
+@group(0) @binding(2) var<storage, read> w: array<f32>;
+@group(0) @binding(3) var<storage, read> r: array<f32>;
+@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+
+var<workgroup> parts: array<f32, 64>;
+
+fn value(i: u32) -> f32 {
+    if params.shape.in_place == 1u {
+        return y[params.call.y_at + i];
+    }
+    return x[params.call.x_at + i];
+}
+
+fn sum_of_all(local: u32, own: f32) -> f32 {
+    workgroupBarrier();
+    parts[local] = own;
+    workgroupBarrier();
+    for (var apart = 32u; apart > 0u; apart /= 2u) {
+        if local < apart {
+            parts[local] += parts[local + apart];
+        }
+        workgroupBarrier();
+    }
+    return parts[0];
+}
+
+fn most_of_all(local: u32, own: f32) -> f32 {
+    workgroupBarrier();
+    parts[local] = own;
+    workgroupBarrier();
+    for (var apart = 32u; apart > 0u; apart /= 2u) {
+        if local < apart {
+            parts[local] = max(parts[local], parts[local + apart]);
+        }
+        workgroupBarrier();
+    }
+    return parts[0];
+}
+
+@compute @workgroup_size(64)
+fn main(
+    @builtin(local_invocation_index) local: u32,
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+) {
+    let s = params.shape;
+    for (var row = group.x; row < s.rows; row += groups.x) {
+        let first = row * s.k;
+        if s.kind == 0u {
+            var most = -3.402823466e38;
+            for (var i = local; i < s.k; i += 64u) {
+                most = max(most, value(first + i));
+            }
+            most = most_of_all(local, most);
+            var sum = 0.0;
+            for (var i = local; i < s.k; i += 64u) {
+                sum += exp(value(first + i) - most);
+            }
+            sum = sum_of_all(local, sum);
+            for (var i = local; i < s.k; i += 64u) {
+                y[params.call.y_at + first + i] = exp(value(first + i) - most) / sum;
+            }
+        } else {
+            var mean = 0.0;
+            if s.kind == 1u {
+                var sum = 0.0;
+                for (var i = local; i < s.k; i += 64u) {
+                    sum += value(first + i);
+                }
+                mean = sum_of_all(local, sum) / f32(s.k);
+            }
+            var squares = 0.0;
+            for (var i = local; i < s.k; i += 64u) {
+                let off = value(first + i) - mean;
+                squares += off * off;
+            }
+            let deviation = sqrt(sum_of_all(local, squares) / f32(s.k) + s.epsilon);
+            for (var i = local; i < s.k; i += 64u) {
+                var result = (value(first + i) - mean) / deviation * w[params.call.w_at + i];
+                if s.has_shift == 1u {
+                    result += r[params.call.r_at + i];
+                }
+                y[params.call.y_at + first + i] = result;
+            }
+        }
+        workgroupBarrier();
+    }
+}

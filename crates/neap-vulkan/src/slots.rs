@@ -1,0 +1,424 @@
+//! `Slots`: what a dispatch needs while the device has it, for so many at a time, made once.
+//!
+//! ```text
+//!   slot    commands │ bindings │ 256 bytes of words │ a piece of memory for small operands from elsewhere
+//!   value   n, which the timeline reaches when the slot is free again
+//! ```
+
+use crate::dispatch::{Dispatch, Span};
+use crate::error::{Tried, VulkanError};
+use crate::gpu::Gpu;
+use crate::imports::{Found, Imports};
+use crate::kernel::Kernel;
+use crate::words::PARAMS_BYTES;
+use ash::vk;
+use std::sync::Arc;
+
+/// Most dispatches at a time.
+pub(crate) const SLOTS: usize = 16;
+/// Operands outside of the plan's memory are copied up to this size: literals, single rows.
+const ASIDE_BYTES: usize = 16 << 10;
+const SLOT_BYTES: usize = PARAMS_BYTES + ASIDE_BYTES;
+
+pub(crate) struct Slots {
+    commands: vk::CommandPool,
+    buffers: Vec<vk::CommandBuffer>,
+    sets: vk::DescriptorPool,
+    bindings: Vec<vk::DescriptorSet>,
+    buffer: vk::Buffer,
+    memory: vk::DeviceMemory,
+    mapped: *mut u8,
+    timeline: vk::Semaphore,
+    /// Of the last dispatch.
+    value: u64,
+    gpu: Arc<Gpu>,
+}
+
+impl std::fmt::Debug for Slots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slots").field("value", &self.value).finish()
+    }
+}
+
+// SAFETY: everything in it belongs to this value alone, the mapped memory included.
+unsafe impl Send for Slots {}
+
+impl Slots {
+    pub(crate) fn new(gpu: Arc<Gpu>) -> Result<Slots, VulkanError> {
+        let mut slots = Slots {
+            commands: vk::CommandPool::null(),
+            buffers: Vec::new(),
+            sets: vk::DescriptorPool::null(),
+            bindings: Vec::new(),
+            buffer: vk::Buffer::null(),
+            memory: vk::DeviceMemory::null(),
+            mapped: std::ptr::null_mut(),
+            timeline: vk::Semaphore::null(),
+            value: 0,
+            gpu,
+        };
+        slots.make_commands()?;
+        slots.make_bindings()?;
+        slots.make_memory()?;
+        Ok(slots)
+    }
+
+    fn make_commands(&mut self) -> Result<(), VulkanError> {
+        let functions = &self.gpu.functions;
+        let info = vk::CommandPoolCreateInfo::default()
+            .queue_family_index(self.gpu.queue_family)
+            .flags(vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER);
+        // SAFETY: what the information points to lives, here and below.
+        unsafe {
+            let pool = functions.create_command_pool(&info, None);
+            self.commands = pool.tried("makes no commands")?;
+            let info = vk::CommandBufferAllocateInfo::default()
+                .command_pool(self.commands)
+                .level(vk::CommandBufferLevel::PRIMARY)
+                .command_buffer_count(SLOTS as u32);
+            let buffers = functions.allocate_command_buffers(&info);
+            self.buffers = buffers.tried("makes no commands")?;
+            let mut ty = vk::SemaphoreTypeCreateInfo::default()
+                .semaphore_type(vk::SemaphoreType::TIMELINE)
+                .initial_value(0);
+            let info = vk::SemaphoreCreateInfo::default().push_next(&mut ty);
+            let timeline = functions.create_semaphore(&info, None);
+            self.timeline = timeline.tried("makes no semaphore")?;
+        }
+        Ok(())
+    }
+
+    fn make_bindings(&mut self) -> Result<(), VulkanError> {
+        let functions = &self.gpu.functions;
+        let sizes = [
+            (vk::DescriptorType::UNIFORM_BUFFER, SLOTS),
+            (vk::DescriptorType::STORAGE_BUFFER, 4 * SLOTS),
+        ]
+        .map(|(ty, count)| {
+            vk::DescriptorPoolSize::default()
+                .ty(ty)
+                .descriptor_count(count as u32)
+        });
+        let info = vk::DescriptorPoolCreateInfo::default()
+            .max_sets(SLOTS as u32)
+            .pool_sizes(&sizes);
+        let layouts = [self.gpu.bindings; SLOTS];
+        // SAFETY: what the information points to lives.
+        unsafe {
+            let pool = functions.create_descriptor_pool(&info, None);
+            self.sets = pool.tried("makes no bindings")?;
+            let info = vk::DescriptorSetAllocateInfo::default()
+                .descriptor_pool(self.sets)
+                .set_layouts(&layouts);
+            let sets = functions.allocate_descriptor_sets(&info);
+            self.bindings = sets.tried("makes no bindings")?;
+        }
+        Ok(())
+    }
+
+    fn make_memory(&mut self) -> Result<(), VulkanError> {
+        let functions = &self.gpu.functions;
+        let bytes = (SLOTS * SLOT_BYTES) as u64;
+        let usage = vk::BufferUsageFlags::STORAGE_BUFFER | vk::BufferUsageFlags::UNIFORM_BUFFER;
+        let info = vk::BufferCreateInfo::default().size(bytes).usage(usage);
+        // SAFETY: what the information points to lives.
+        unsafe {
+            let buffer = functions.create_buffer(&info, None);
+            self.buffer = buffer.tried("makes no buffer")?;
+            let needs = functions.get_buffer_memory_requirements(self.buffer);
+            let ty = self.gpu.memory_type(needs.memory_type_bits);
+            let ty = ty.ok_or_else(|| VulkanError::NoDevice("no memory is shared".into()))?;
+            let info = vk::MemoryAllocateInfo::default()
+                .allocation_size(needs.size)
+                .memory_type_index(ty);
+            let memory = functions.allocate_memory(&info, None);
+            self.memory = memory.tried("has no memory")?;
+            let bound = functions.bind_buffer_memory(self.buffer, self.memory, 0);
+            bound.tried("binds no memory")?;
+            let mapped =
+                functions.map_memory(self.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty());
+            self.mapped = mapped.tried("maps no memory")?.cast();
+            // So that all of it is charged from the beginning.
+            self.mapped.write_bytes(0, bytes as usize);
+        }
+        Ok(())
+    }
+
+    /// The value that the timeline reaches when all dispatches so far are complete.
+    pub(crate) fn last(&self) -> u64 {
+        self.value
+    }
+
+    /// The value that the timeline has reached.
+    pub(crate) fn reached(&self) -> Result<u64, VulkanError> {
+        // SAFETY: the semaphore lives.
+        let value = unsafe { (self.gpu.functions).get_semaphore_counter_value(self.timeline) };
+        value.tried("is lost")
+    }
+
+    pub(crate) fn wait_for(&self, value: u64) -> Result<(), VulkanError> {
+        let (semaphores, values) = ([self.timeline], [value]);
+        let info = vk::SemaphoreWaitInfo::default()
+            .semaphores(&semaphores)
+            .values(&values);
+        // SAFETY: the semaphore lives.
+        let waited = unsafe { self.gpu.functions.wait_semaphores(&info, u64::MAX) };
+        waited.tried("is lost")
+    }
+
+    /// Queues a dispatch behind those before.
+    ///
+    /// # Safety
+    /// The memory that it names is as [`neap_runtime::Device::submit`] asks, until the timeline has reached
+    /// [`Slots::last`].
+    pub(crate) unsafe fn dispatch(
+        &mut self,
+        dispatch: &Dispatch,
+        imports: &mut Imports,
+    ) -> Result<(), VulkanError> {
+        let next = self.value + 1;
+        let slot = (next % SLOTS as u64) as usize;
+        if let Some(before) = next.checked_sub(SLOTS as u64) {
+            self.wait_for(before)?;
+        }
+        // SAFETY: passed on.
+        unsafe { self.bind(slot, dispatch, imports)? };
+        self.record(slot, dispatch)?;
+        self.submit(slot, next)?;
+        self.value = next;
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`Slots::dispatch`], and the slot is free.
+    unsafe fn bind(
+        &mut self,
+        slot: usize,
+        dispatch: &Dispatch,
+        imports: &mut Imports,
+    ) -> Result<(), VulkanError> {
+        let params_at = slot * SLOT_BYTES;
+        let mut aside_at = params_at + PARAMS_BYTES;
+        let [x, w, r] = dispatch.reads;
+        let mut found = [Binding::default(); 4];
+        for (i, span) in [x, w, r, Some(dispatch.writes)].iter().enumerate() {
+            let Some(span) = span else {
+                continue;
+            };
+            let element_bytes = dispatch.kernel.element_bytes()[i];
+            // SAFETY: passed on.
+            let at = unsafe { self.locate(span, i == 3, &mut aside_at, slot, imports)? };
+            found[i] = Binding::of(at, span.bytes, element_bytes, &self.gpu)?;
+        }
+        // What is absent is not looked at, but something must be bound.
+        let there = found[3];
+        let found = found.map(|b| if b.bytes == 0 { there } else { b });
+        // SAFETY: the slot is free, its memory is mapped.
+        let params =
+            unsafe { std::slice::from_raw_parts_mut(self.mapped.add(params_at), PARAMS_BYTES) };
+        dispatch.words.write(found.map(|b| b.first), params);
+        self.update(slot, found);
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`Slots::dispatch`].
+    unsafe fn locate(
+        &self,
+        span: &Span,
+        is_written: bool,
+        aside_at: &mut usize,
+        slot: usize,
+        imports: &mut Imports,
+    ) -> Result<Found, VulkanError> {
+        let (start, bytes) = (span.start.addr(), span.bytes);
+        if let Some(found) = imports.standing(start, bytes) {
+            return Ok(found);
+        }
+        let end = aside_at.checked_add(bytes as usize);
+        let has_room = end.is_some_and(|end| end <= (slot + 1) * SLOT_BYTES);
+        if has_room && !is_written {
+            // SAFETY: the slot is free, and the piece lies in it; the span is readable.
+            unsafe {
+                let to = self.mapped.add(*aside_at);
+                std::ptr::copy_nonoverlapping(span.start, to, bytes as usize);
+            }
+            let found = Found {
+                buffer: self.buffer,
+                offset: *aside_at as u64,
+            };
+            *aside_at = (*aside_at + bytes as usize).next_multiple_of(256);
+            return Ok(found);
+        }
+        // SAFETY: passed on.
+        unsafe { imports.find(&self.gpu, span.start, bytes) }
+    }
+
+    fn update(&self, slot: usize, found: [Binding; 4]) {
+        let set = self.bindings[slot];
+        let info = |buffer, offset, bytes| {
+            vk::DescriptorBufferInfo::default()
+                .buffer(buffer)
+                .offset(offset)
+                .range(bytes)
+        };
+        let params = [info(
+            self.buffer,
+            (slot * SLOT_BYTES) as u64,
+            PARAMS_BYTES as u64,
+        )];
+        let operands = found.map(|b| info(b.buffer, b.offset, b.bytes));
+        let write = |number, ty| {
+            vk::WriteDescriptorSet::default()
+                .dst_set(set)
+                .dst_binding(number)
+                .descriptor_type(ty)
+        };
+        let writes = [
+            write(0, vk::DescriptorType::UNIFORM_BUFFER).buffer_info(&params),
+            write(1, vk::DescriptorType::STORAGE_BUFFER).buffer_info(&operands),
+        ];
+        let [params, mut operands] = writes;
+        // Bindings 1 to 4, one after the other.
+        operands.descriptor_count = 4;
+        // SAFETY: the slot is free, so nothing uses its bindings; what is written lives.
+        unsafe { (self.gpu.functions).update_descriptor_sets(&[params, operands], &[]) };
+    }
+
+    fn record(&self, slot: usize, dispatch: &Dispatch) -> Result<(), VulkanError> {
+        let functions = &self.gpu.functions;
+        let commands = self.buffers[slot];
+        let begin = vk::CommandBufferBeginInfo::default()
+            .flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
+        let shaders = vk::PipelineStageFlags::COMPUTE_SHADER;
+        let both = vk::AccessFlags::SHADER_READ | vk::AccessFlags::SHADER_WRITE;
+        // What dispatches before have written is seen, and what this one writes is seen by the host.
+        let before = [vk::MemoryBarrier::default()
+            .src_access_mask(vk::AccessFlags::SHADER_WRITE)
+            .dst_access_mask(both)];
+        let after = [vk::MemoryBarrier::default()
+            .src_access_mask(vk::AccessFlags::SHADER_WRITE)
+            .dst_access_mask(vk::AccessFlags::HOST_READ | vk::AccessFlags::HOST_WRITE)];
+        let none = vk::DependencyFlags::empty();
+        let [x, y, z] = dispatch.groups;
+        let sets = [self.bindings[slot]];
+        // SAFETY: the slot is free, and what is recorded lives.
+        unsafe {
+            let begun = functions.begin_command_buffer(commands, &begin);
+            begun.tried("takes no commands")?;
+            functions.cmd_pipeline_barrier(commands, shaders, shaders, none, &before, &[], &[]);
+            functions.cmd_bind_pipeline(
+                commands,
+                vk::PipelineBindPoint::COMPUTE,
+                self.gpu.pipeline(dispatch.kernel),
+            );
+            functions.cmd_bind_descriptor_sets(
+                commands,
+                vk::PipelineBindPoint::COMPUTE,
+                self.gpu.layout,
+                0,
+                &sets,
+                &[],
+            );
+            functions.cmd_dispatch(commands, x, y, z);
+            functions.cmd_pipeline_barrier(
+                commands,
+                shaders,
+                vk::PipelineStageFlags::HOST,
+                none,
+                &after,
+                &[],
+                &[],
+            );
+            let ended = functions.end_command_buffer(commands);
+            ended.tried("takes no commands")
+        }
+    }
+
+    fn submit(&self, slot: usize, value: u64) -> Result<(), VulkanError> {
+        let (values, semaphores) = ([value], [self.timeline]);
+        let commands = [self.buffers[slot]];
+        let mut timeline =
+            vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
+        let info = vk::SubmitInfo::default()
+            .command_buffers(&commands)
+            .signal_semaphores(&semaphores)
+            .push_next(&mut timeline);
+        self.gpu.submit(&info)
+    }
+
+    /// Dispatches every kernel over nothing, so that whatever the driver makes at the first use is there.
+    pub(crate) fn use_all(&mut self) -> Result<(), VulkanError> {
+        let nothing = Span {
+            start: self.mapped.cast_const(),
+            bytes: 0,
+        };
+        for kernel in Kernel::ALL {
+            let next = self.value + 1;
+            let slot = (next % SLOTS as u64) as usize;
+            let dispatch = Dispatch {
+                kernel,
+                words: crate::words::Words::new(&[0; 20]),
+                groups: [1; 3],
+                reads: [None; 3],
+                writes: nothing,
+            };
+            let own = Binding {
+                buffer: self.buffer,
+                offset: (slot * SLOT_BYTES + PARAMS_BYTES) as u64,
+                bytes: ASIDE_BYTES as u64,
+                first: 0,
+            };
+            self.update(slot, [own; 4]);
+            self.record(slot, &dispatch)?;
+            self.submit(slot, next)?;
+            self.value = next;
+            self.wait_for(next)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        let functions = &self.gpu.functions;
+        if self.value > 0 && self.wait_for(self.value).is_err() {
+            // Lost: it may still use all of this.
+            return;
+        }
+        // SAFETY: nothing is in flight. What was never made is null, which these take.
+        unsafe {
+            functions.destroy_semaphore(self.timeline, None);
+            functions.destroy_buffer(self.buffer, None);
+            functions.free_memory(self.memory, None);
+            functions.destroy_descriptor_pool(self.sets, None);
+            functions.destroy_command_pool(self.commands, None);
+        }
+    }
+}
+
+/// A range of a buffer, as shaders see it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Binding {
+    buffer: vk::Buffer,
+    offset: u64,
+    bytes: u64,
+    /// The operand's first element.
+    first: u32,
+}
+
+impl Binding {
+    fn of(at: Found, bytes: u64, element_bytes: u32, gpu: &Gpu) -> Result<Binding, VulkanError> {
+        let skip = at.offset % gpu.limits.binding_align;
+        if !skip.is_multiple_of(u64::from(element_bytes)) {
+            let what = "an operand is not aligned to 16 bytes";
+            return Err(VulkanError::NoDevice(what.into()));
+        }
+        Ok(Binding {
+            buffer: at.buffer,
+            offset: at.offset - skip,
+            bytes: bytes + skip,
+            first: (skip / u64::from(element_bytes)) as u32,
+        })
+    }
+}

@@ -1,0 +1,434 @@
+//! Every kernel against the processor's, over shapes with tails; with validation, which says nothing.
+
+mod support;
+
+use neap_ir::Layout::{Blocked, Plain};
+use neap_ir::Op;
+use neap_ir::op::{Activation, Binary, Pool, Softmax, Unary, Window};
+use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelLinear};
+use support::{Bench, Case, gpu, small};
+
+fn window(kernel: usize, stride: usize, dilation: usize, pad: usize) -> Window {
+    Window {
+        kernel: vec![kernel; 2],
+        strides: vec![stride; 2],
+        dilations: vec![dilation; 2],
+        pads_begin: vec![pad; 2],
+        pads_end: vec![pad; 2],
+    }
+}
+
+fn out_size(input: usize, kernel: usize, stride: usize, dilation: usize, pad: usize) -> usize {
+    (input + 2 * pad - (kernel - 1) * dilation - 1) / stride + 1
+}
+
+const ACTIVATIONS: [Activation; 11] = [
+    Activation::None,
+    Activation::Relu,
+    Activation::Clip {
+        low: 0.0,
+        high: 0.5,
+    },
+    Activation::LeakyRelu { alpha: 0.1 },
+    Activation::Sigmoid,
+    Activation::Silu,
+    Activation::Gelu,
+    Activation::GeluTanh,
+    Activation::HardSigmoid {
+        alpha: 0.2,
+        beta: 0.5,
+    },
+    Activation::HardSwish,
+    Activation::Tanh,
+];
+
+/// Form, channels in and out, groups, image, kernel, stride, dilation, padding.
+fn conv(
+    form: ConvForm,
+    [c_in, c_out, groups]: [usize; 3],
+    [height, width]: [usize; 2],
+    [kernel, stride, dilation, pad]: [usize; 4],
+    epilogue: Epilogue,
+) -> Case {
+    let op = Op::PanelConv(PanelConv {
+        form,
+        window: window(kernel, stride, dilation, pad),
+        groups,
+        c_in,
+        c_out,
+        epilogue,
+    });
+    let out = |size| out_size(size, kernel, stride, dilation, pad);
+    let y = [2, c_out, out(height), out(width)];
+    let x = [2, c_in, height, width];
+    let layout = match form {
+        ConvForm::FirstLayer => Plain,
+        _ => Blocked,
+    };
+    let mut inputs: Vec<(&[usize], _)> = vec![(&x, layout)];
+    if epilogue.residual {
+        inputs.push((&y, Blocked));
+    }
+    let k = c_in / groups * kernel * kernel;
+    Case::new(op, &inputs, (&y, Blocked)).panels(k, 0..c_out.div_ceil(16))
+}
+
+fn convolutions() -> Vec<Case> {
+    let none = Epilogue::default();
+    let mut cases = Vec::new();
+    for shape in [
+        ([16, 16, 1], [8, 8], [1, 1, 1, 0]),
+        ([19, 21, 1], [7, 9], [3, 1, 1, 1]),
+        ([3, 40, 1], [11, 5], [3, 2, 1, 1]),
+        ([33, 16, 1], [13, 13], [5, 1, 1, 2]),
+        ([16, 32, 1], [9, 9], [3, 1, 2, 2]),
+        ([64, 64, 2], [7, 7], [3, 1, 1, 1]),
+        ([48, 48, 3], [6, 5], [1, 2, 1, 0]),
+        ([17, 7, 1], [1, 1], [1, 1, 1, 0]),
+    ] {
+        let (channels, image, taps) = shape;
+        cases.push(conv(ConvForm::Blocked, channels, image, taps, none));
+    }
+    for (channels, image, taps) in [
+        ([3, 20, 1], [19, 17], [7, 2, 1, 3]),
+        ([1, 16, 1], [8, 8], [3, 1, 1, 1]),
+        ([16, 5, 1], [6, 7], [3, 2, 1, 0]),
+    ] {
+        cases.push(conv(ConvForm::FirstLayer, channels, image, taps, none));
+    }
+    for (channels, image, taps) in [
+        ([32, 32, 8], [7, 7], [3, 1, 1, 1]),
+        ([24, 24, 12], [9, 4], [3, 2, 1, 1]),
+        ([40, 40, 5], [5, 5], [1, 1, 1, 0]),
+    ] {
+        cases.push(conv(ConvForm::NarrowGroups, channels, image, taps, none));
+    }
+    for activation in ACTIVATIONS {
+        for residual in [false, true] {
+            let epilogue = Epilogue {
+                activation,
+                residual,
+            };
+            let case = || {
+                let (channels, image, taps) = ([20, 24, 1], [5, 6], [3, 1, 1, 1]);
+                conv(ConvForm::Blocked, channels, image, taps, epilogue)
+            };
+            cases.push(case());
+            if residual {
+                cases.push(case().in_place(1));
+            }
+        }
+    }
+    // A slice, whose neighbours stay as they are.
+    let case = conv(ConvForm::Blocked, [20, 70, 1], [6, 6], [3, 1, 1, 1], none);
+    cases.push(case.panels(180, 2..4));
+    cases
+}
+
+fn depthwise() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (channels, height, width, [kernel, stride, pad]) in [
+        (16, 7, 7, [3, 1, 1]),
+        (24, 9, 5, [3, 2, 1]),
+        (5, 11, 12, [5, 2, 2]),
+        (33, 4, 4, [1, 1, 0]),
+    ] {
+        for residual in [false, true] {
+            let op = Op::PanelDepthwise(PanelDepthwise {
+                window: window(kernel, stride, 1, pad),
+                channels,
+                epilogue: Epilogue {
+                    activation: Activation::Relu,
+                    residual,
+                },
+            });
+            let out = |size| out_size(size, kernel, stride, 1, pad);
+            let (x, y) = (
+                [2, channels, height, width],
+                [2, channels, out(height), out(width)],
+            );
+            let mut inputs: Vec<(&[usize], _)> = vec![(&x, Blocked)];
+            if residual {
+                inputs.push((&y, Blocked));
+            }
+            let all = 0..channels.div_ceil(16);
+            cases.push(Case::new(op, &inputs, (&y, Blocked)).panels(kernel * kernel, all));
+        }
+    }
+    cases
+}
+
+fn products() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (rows, k, n) in [
+        (1, 7, 5),
+        (1, 64, 100),
+        (3, 33, 16),
+        (7, 20, 40),
+        (8, 16, 16),
+        (9, 19, 33),
+        (130, 40, 70),
+    ] {
+        for residual in [false, true] {
+            let op = Op::PanelLinear(PanelLinear {
+                k,
+                n,
+                epilogue: Epilogue {
+                    activation: Activation::Gelu,
+                    residual,
+                },
+            });
+            let (x, y) = ([rows, k], [rows, n]);
+            let mut inputs: Vec<(&[usize], _)> = vec![(&x, Plain)];
+            if residual {
+                inputs.push((&y, Plain));
+            }
+            let case = || {
+                let all = 0..n.div_ceil(16);
+                Case::new(op.clone(), &inputs, (&y, Plain)).panels(k, all)
+            };
+            cases.push(case());
+            if residual {
+                cases.push(case().in_place(1));
+            } else {
+                cases.push(case().elsewhere(&[0]));
+            }
+        }
+    }
+    cases
+}
+
+fn pools() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let max = Pool::Max {
+        column_major: false,
+    };
+    let mean = |count_include_pad| Pool::Average { count_include_pad };
+    for (channels, size, kernel, stride, pad) in [
+        (16, 8, 2, 2, 0),
+        (20, 9, 3, 2, 1),
+        (3, 7, 3, 1, 1),
+        (35, 5, 5, 1, 2),
+    ] {
+        for kind in [max, mean(false), mean(true)] {
+            let out = out_size(size, kernel, stride, 1, pad);
+            let op = Op::Pool {
+                kind,
+                window: window(kernel, stride, 1, pad),
+                output_spatial: vec![out; 2],
+            };
+            let (x, y) = ([2, channels, size, size], [2, channels, out, out]);
+            cases.push(Case::new(op, &[(&x, Blocked)], (&y, Blocked)));
+        }
+    }
+    for kind in [max, mean(false)] {
+        for (channels, size) in [(16, 7), (45, 3)] {
+            let (x, y) = ([2, channels, size, size], [2, channels, 1, 1]);
+            cases.push(Case::new(
+                Op::GlobalPool(kind),
+                &[(&x, Blocked)],
+                (&y, Blocked),
+            ));
+        }
+    }
+    cases
+}
+
+fn elements() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let all = [2, 21, 5, 3];
+    for binary in [
+        Binary::Add,
+        Binary::Sub,
+        Binary::Mul,
+        Binary::Min,
+        Binary::Max,
+    ] {
+        let op = Op::Binary(binary);
+        for layout in [Plain, Blocked] {
+            let full = || {
+                Case::new(
+                    op.clone(),
+                    &[(&all, layout), (&all, layout)],
+                    (&all, layout),
+                )
+            };
+            cases.extend([full(), full().in_place(0), full().in_place(1)]);
+            let one = [(&all[..], layout), (&[][..], Plain)];
+            cases.push(Case::new(op.clone(), &one, (&all, layout)).elsewhere(&[1]));
+        }
+        for other in [&[2, 21, 1, 1][..], &[1, 21, 1, 1]] {
+            let inputs = [(&all[..], Blocked), (other, Blocked)];
+            cases.push(Case::new(op.clone(), &inputs, (&all, Blocked)));
+        }
+        let inputs = [(&[21, 1, 1][..], Plain), (&all[..], Blocked)];
+        cases.push(Case::new(op.clone(), &inputs, (&all, Blocked)));
+        for other in [&[3][..], &[5, 3], &[21, 1, 1], &[2, 1, 1, 1]] {
+            let inputs = [(&all[..], Plain), (other, Plain)];
+            cases.push(Case::new(op.clone(), &inputs, (&all, Plain)));
+        }
+    }
+    for activation in ACTIVATIONS {
+        let op = Op::Unary(Unary::Activation(activation));
+        let case = || Case::new(op.clone(), &[(&all, Blocked)], (&all, Blocked));
+        cases.extend([case(), case().in_place(0)]);
+        let op = Op::ScaleShift { activation };
+        for layout in [Plain, Blocked] {
+            let inputs = [(&all[..], layout), (&[21][..], Plain), (&[21][..], Plain)];
+            let case = || Case::new(op.clone(), &inputs, (&all, layout));
+            cases.extend([case(), case().elsewhere(&[1, 2])]);
+        }
+    }
+    let clip = Op::Clip {
+        low: Some(-0.25),
+        high: None,
+    };
+    cases.push(Case::new(clip, &[(&[77], Plain)], (&[77], Plain)));
+    cases
+}
+
+fn rows() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for shape in [[3, 5, 7], [1, 2, 64], [2, 3, 197], [1, 1, 1]] {
+        let x = (&shape[..], Plain);
+        let softmax = Op::Softmax {
+            axis: 2,
+            kind: Softmax::Softmax,
+        };
+        let case = || Case::new(softmax.clone(), &[x], x);
+        cases.extend([case(), case().in_place(0)]);
+        if shape[2] == 1 {
+            continue;
+        }
+        let scale = (&shape[2..], Plain);
+        let layer = Op::LayerNorm {
+            axis: 2,
+            epsilon: 1e-5,
+        };
+        cases.push(Case::new(layer.clone(), &[x, scale, scale], x));
+        cases.push(Case::new(layer, &[x, scale], x).in_place(0));
+        let rms = Op::RmsNorm {
+            axis: 2,
+            epsilon: 1e-5,
+        };
+        cases.push(Case::new(rms, &[x, scale], x));
+    }
+    cases
+}
+
+fn movement() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for shape in [[2, 21, 5, 3], [1, 16, 4, 4], [3, 1, 1, 7]] {
+        for (from, to) in [(Plain, Blocked), (Blocked, Plain)] {
+            cases.push(Case::new(Op::Reorder, &[(&shape, from)], (&shape, to)));
+        }
+    }
+    for (layout, parts, axis) in [
+        (Blocked, [16, 32, 5], 1),
+        (Plain, [3, 1, 7], 1),
+        (Plain, [3, 1, 7], 0),
+        (Plain, [2, 2, 3], 3),
+    ] {
+        let mut whole = [2, 4, 3, 5];
+        whole[axis] = parts.iter().sum();
+        let shapes = parts.map(|part| {
+            let mut shape = whole;
+            shape[axis] = part;
+            shape
+        });
+        let inputs: Vec<(&[usize], _)> = shapes.iter().map(|s| (&s[..], layout)).collect();
+        cases.push(Case::new(Op::Concat { axis }, &inputs, (&whole, layout)));
+    }
+    cases
+}
+
+/// As the device is: every case is computed there.
+fn on_device(cases: &[Case]) {
+    let Some(gpu) = gpu(None) else {
+        return;
+    };
+    let mut bench = Bench::new(&gpu);
+    for case in cases {
+        assert!(
+            bench.check(case),
+            "{} is left to the processor",
+            case.op.name()
+        );
+    }
+    assert_eq!(bench.gpu.messages(), Vec::<String>::new());
+}
+
+#[test]
+fn convolutions_agree_with_the_processor() {
+    on_device(&convolutions());
+    on_device(&depthwise());
+}
+
+#[test]
+fn products_agree_with_the_processor() {
+    on_device(&products());
+}
+
+#[test]
+fn pools_agree_with_the_processor() {
+    on_device(&pools());
+}
+
+#[test]
+fn elements_agree_with_the_processor() {
+    on_device(&elements());
+}
+
+#[test]
+fn rows_and_movement_agree_with_the_processor() {
+    on_device(&rows());
+    on_device(&movement());
+}
+
+#[test]
+fn a_small_device_agrees_with_the_processor() {
+    let Some(gpu) = gpu(Some(small())) else {
+        return;
+    };
+    let mut bench = Bench::new(&gpu);
+    let all = [
+        convolutions(),
+        depthwise(),
+        products(),
+        pools(),
+        elements(),
+        rows(),
+        movement(),
+    ];
+    let mut here = 0;
+    for case in all.iter().flatten() {
+        here += usize::from(bench.check(case));
+    }
+    // Most are small enough, also where their operands lie across imports.
+    assert!(here > 100, "{here}");
+    assert_eq!(bench.gpu.messages(), Vec::<String>::new());
+}
+
+#[test]
+fn slices_and_small_bindings_change_no_bits() {
+    let (Some(large), Some(small)) = (gpu(None), gpu(Some(small()))) else {
+        return;
+    };
+    // 41 panels of 4 KiB, of which a small binding holds seven.
+    let op = Op::PanelLinear(PanelLinear {
+        k: 63,
+        n: 650,
+        epilogue: Epilogue::default(),
+    });
+    for rows in [1, 11] {
+        let (x, y) = ([rows, 63], [rows, 650]);
+        let case = Case::new(op.clone(), &[(&x, Plain)], (&y, Plain)).panels(63, 0..41);
+        let expected = Bench::new(&large).bits(&case);
+        let mut bench = Bench::new(&small);
+        assert!(rows > 1 || bench.check(&case));
+        if rows == 1 {
+            assert_eq!(bench.bits(&case), expected);
+        }
+    }
+    assert_eq!(small.messages(), Vec::<String>::new());
+}

@@ -1,0 +1,108 @@
+//! Steps on Vulkan: the device's tests, and `neap run --device vulkan` under hard limits.
+
+use crate::check::check;
+use crate::skips::Skips;
+use crate::{accuracy, models};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Model, and the smallest budget in MiB that it is run in. The driver takes 30 MiB of it, and others may take more.
+const MODEL: &str = "resnet50";
+const SMALL_MIB: u64 = 60;
+
+/// # Errors
+/// When a test fails; without a driver it is skipped.
+pub fn run(root: &Path, skips: &Skips) -> Result<()> {
+    if !has_driver() {
+        return skips.skip("Vulkan: there is no driver (see scripts/install_vulkan.sh)");
+    }
+    let mut tests = Command::new(env!("CARGO"));
+    tests.args(["test", "--release", "--quiet", "--tests"]);
+    tests.args(["--package", "neap-vulkan", "--package", "neap-features"]);
+    check(skips.watch(tests.current_dir(root)), "tests on Vulkan")?;
+    let neap = neap_with_vulkan(root)?;
+    let model = models::zoo_model(root, MODEL)?;
+    refuses(&models::neap(root)?, &model, "vulkan", "--features vulkan")?;
+    refuses(&neap, &model, "vulkan:99", "no number 99")?;
+    let folder = root.join("target/vulkan");
+    let whole = outputs(&neap, &model, &folder.join("whole"), None)?;
+    if !accuracy::can_enforce() {
+        return skips.skip("hard limits on memory: no right to make memory cgroups");
+    }
+    let small = outputs(&neap, &model, &folder.join("small"), Some(SMALL_MIB))?;
+    ensure!(whole == small, "other bits within {SMALL_MIB} MiB");
+    Ok(())
+}
+
+fn has_driver() -> bool {
+    let folders = ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d"];
+    let has_some =
+        |folder: &&str| fs::read_dir(folder).is_ok_and(|mut files| files.next().is_some());
+    folders.iter().any(has_some)
+}
+
+/// The program with the feature, beside the one without, which is built again if need be.
+fn neap_with_vulkan(root: &Path) -> Result<PathBuf> {
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--release", "--quiet", "--package", "neap-cli"]);
+    build.args(["--package", "neap-features"]);
+    build.args(["--features", "neap-cli/vulkan"]);
+    check(build.current_dir(root), "neap with Vulkan")?;
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    let target = target.map_or_else(|| root.join("target"), PathBuf::from);
+    let folder = root.join("target/vulkan");
+    fs::create_dir_all(&folder)?;
+    let kept = folder.join("neap");
+    // Not over a program that may be running.
+    let _ = fs::remove_file(&kept);
+    fs::copy(target.join("release/neap"), &kept)?;
+    Ok(kept)
+}
+
+/// One line, and the exit code for bad input.
+fn refuses(neap: &Path, model: &Path, device: &str, says: &str) -> Result<()> {
+    let Output { status, stderr, .. } = Command::new(neap)
+        .args(["run", "--quiet", "--device", device])
+        .arg(model)
+        .output()?;
+    let told = String::from_utf8_lossy(&stderr).into_owned();
+    let lines = told.lines().filter(|line| line.contains("error")).count();
+    ensure!(
+        status.code() == Some(2) && lines == 1 && told.contains(says),
+        "--device {device} ended with {status}: {told}"
+    );
+    Ok(())
+}
+
+/// Runs the model and reads the outputs' bytes; with a budget under a hard limit.
+fn outputs(neap: &Path, model: &Path, folder: &Path, mib: Option<u64>) -> Result<Vec<Vec<u8>>> {
+    let mut command = Command::new(neap);
+    command
+        .args(["run", "--quiet", "--device", "vulkan", "--json", "-"])
+        .arg("--output-dir")
+        .arg(folder)
+        .arg(model);
+    if let Some(mib) = mib {
+        command.args(["--enforce", "--memory-budget", &format!("{mib}MiB")]);
+    }
+    let output = command.output()?;
+    if !output.status.success() {
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        bail!("neap run --device vulkan: {told}");
+    }
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    let peak = report["peak_memory_bytes"].as_u64();
+    let peak = peak.context("the report names no peak")?;
+    ensure!(
+        mib.is_none_or(|mib| peak <= mib << 20),
+        "{peak} bytes taken"
+    );
+    let files = fs::read_dir(folder)?.map(|file| Ok(file?.path()));
+    let mut files: Vec<PathBuf> = files.collect::<Result<_>>()?;
+    files.sort();
+    ensure!(!files.is_empty(), "no outputs");
+    files.iter().map(|file| Ok(fs::read(file)?)).collect()
+}
