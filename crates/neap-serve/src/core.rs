@@ -21,14 +21,16 @@ use axum::http::HeaderMap;
 use neaptide::TensorInfo;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Everything that requests share.
 pub struct Core {
-    /// Of the whole process; `None` without a limit.
-    pub budget_bytes: Option<u64>,
+    /// Of the whole process; `None` without a limit. It is never more than this.
+    most_budget_bytes: Option<u64>,
+    /// What is in force.
+    budget_bytes: AtomicU64,
     own_cgroup: bool,
     pub limits: Limits,
     pub pool: Arc<Pool>,
@@ -84,7 +86,8 @@ impl Core {
         opening: Opening,
     ) -> Core {
         Core {
-            budget_bytes: options.budget_bytes,
+            most_budget_bytes: options.budget_bytes,
+            budget_bytes: AtomicU64::new(options.budget_bytes.unwrap_or(0)),
             own_cgroup: options.own_cgroup,
             limits: options.limits.clone(),
             pool,
@@ -106,6 +109,33 @@ impl Core {
         self.token
             .as_ref()
             .map_or(Ok(()), |token| token.check(headers))
+    }
+
+    /// Of the whole process; `None` without a limit.
+    pub fn budget_bytes(&self) -> Option<u64> {
+        let in_force = self.budget_bytes.load(Relaxed);
+        self.most_budget_bytes.map(|_| in_force)
+    }
+
+    /// Runs within less memory than the server began with, or again with as much. What models give up is the kernel's when
+    /// this returns.
+    ///
+    /// # Errors
+    /// [`Why::Malformed`] for more than there was, [`Why::Busy`] for less than the models need.
+    pub async fn set_budget(&self, bytes: u64) -> Result<(), Refusal> {
+        let Some(most) = self.most_budget_bytes else {
+            return Err(Refusal::malformed("the server has no budget"));
+        };
+        if bytes > most {
+            let message = format!("the server began with a budget of {most} bytes");
+            return Err(Refusal::malformed(message));
+        }
+        let _one = self.change()?;
+        let changed = self.executor.set_budget(bytes).await;
+        changed.map_err(|error| refused_change("cannot change the budget", error))?;
+        self.budget_bytes.store(bytes, Relaxed);
+        self.measure_again().await;
+        Ok(())
     }
 
     /// What the kernel charges now.
@@ -261,16 +291,8 @@ impl Core {
         let _one = self.change()?;
         let entries = self.entries()?;
         let entry = entries.get(name).ok_or_else(|| unknown(name))?;
-        self.load_entry(name, entry).await.map_err(|error| {
-            let message = format!("cannot load '{name}': {error}");
-            match error {
-                neaptide::Error::Infeasible { .. } => {
-                    Refusal::busy(message, Duration::from_secs(1))
-                }
-                neaptide::Error::Defect(_) => Refusal::new(Why::Internal, message),
-                _ => Refusal::malformed(message),
-            }
-        })
+        let loaded = self.load_entry(name, entry).await;
+        loaded.map_err(|error| refused_change(&format!("cannot load '{name}'"), error))
     }
 
     /// Loads a model. On failure it is unloaded, and its state says why.
@@ -373,7 +395,7 @@ impl Core {
             .collect()
     }
 
-    /// A model is gone: measures those that have a share of memory now with which they were never measured. One whose
+    /// A model is gone, or the budget is another one: measures those that have a share of memory now with which they were never measured. One whose
     /// steps are too long for promises with it goes, too.
     async fn measure_again(&self) {
         // Each that goes changes the shares of the others.
@@ -485,6 +507,15 @@ impl Core {
             }
         });
         Ok(listed.collect())
+    }
+}
+
+fn refused_change(what: &str, error: neaptide::Error) -> Refusal {
+    let message = format!("{what}: {error}");
+    match error {
+        neaptide::Error::Infeasible { .. } => Refusal::busy(message, Duration::from_secs(1)),
+        neaptide::Error::Defect(_) => Refusal::new(Why::Internal, message),
+        _ => Refusal::malformed(message),
     }
 }
 

@@ -236,6 +236,15 @@ impl Executor {
         .await
     }
 
+    /// Gives the models more or less memory, beside their runs.
+    ///
+    /// # Errors
+    /// As [`Fleet::set_budget`].
+    pub async fn set_budget(&self, bytes: u64) -> neaptide::Result<()> {
+        let shared = self.shared.clone();
+        elsewhere(move || shared.change(|fleet| fleet.set_budget(bytes))).await
+    }
+
     /// Ends the thread when everything that somebody waits for has run, or at once if `is_cut_off`.
     pub fn close(&self, is_cut_off: bool) {
         self.shared.is_cut_off.store(is_cut_off, Relaxed);

@@ -174,6 +174,18 @@ impl Fleet {
         }
     }
 
+    /// Divides another budget of the whole process among the models, while they run.
+    ///
+    /// # Errors
+    /// [`Error::Infeasible`] when it is too small for them: all is as it was.
+    pub fn set_budget(&self, budget_bytes: u64) -> Result<()> {
+        let models_bytes = budget_bytes.saturating_sub(self.beside_bytes);
+        let budget = Budget::Engine(models_bytes);
+        self.engine
+            .set_budget(budget)
+            .map_err(|error| self.told(error))
+    }
+
     pub fn has(&self, name: &str) -> bool {
         self.engine.model(name).is_some()
     }

@@ -157,7 +157,7 @@ impl Metrics {
             self.memory.get_or_create(&of).set(bytes as i64);
         };
         self.memory.clear();
-        if let Some(budget) = core.budget_bytes {
+        if let Some(budget) = core.budget_bytes() {
             kind("budget", budget);
         }
         kind("process", core.process_bytes());

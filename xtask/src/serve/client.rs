@@ -79,14 +79,14 @@ impl Server {
         Ok(self.child.wait()?)
     }
 
-    /// Sends a request without a body, or with an empty one.
-    pub fn ask(&self, method: &str, path: &str) -> Result<(u16, Vec<u8>)> {
-        one_shot(&self.http, method, path)
+    /// Sends a request with a small body, or an empty one.
+    pub fn ask(&self, method: &str, path: &str, body: &str) -> Result<(u16, Vec<u8>)> {
+        one_shot(&self.http, method, path, body)
     }
 
     /// A figure of `/metrics`; 0 where it is not there.
     pub fn metric(&self, name: &str) -> Result<f64> {
-        let (_, text) = one_shot(&self.metrics, "GET", "/metrics")?;
+        let (_, text) = one_shot(&self.metrics, "GET", "/metrics", "")?;
         let text = String::from_utf8(text)?;
         let line = text.lines().find(|line| line.starts_with(name));
         let value = line.and_then(|line| line.rsplit(' ').next());
@@ -103,9 +103,11 @@ impl Drop for Server {
     }
 }
 
-fn one_shot(address: &str, method: &str, path: &str) -> Result<(u16, Vec<u8>)> {
+fn one_shot(address: &str, method: &str, path: &str, body: &str) -> Result<(u16, Vec<u8>)> {
     let mut client = Client::connect(address)?;
-    let request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
+    let length = body.len();
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}");
     client.stream.get_mut().write_all(request.as_bytes())?;
     let (status, _, body) = client.read()?;
     Ok((status, body))

@@ -3,7 +3,7 @@
 //! ```text
 //!   promised   a request every period, its deadline promised          batched   several clients, up to four rows
 //!   large      streams its weights: several clients                    guest     loaded and unloaded all the time
-//!   vanishing  clients that go away before their answer
+//!   vanishing  clients that go away before their answer         storm      a second guest, and budgets that change
 //! ```
 
 use super::client::{Answer, Client, Server, request};
@@ -61,6 +61,8 @@ struct Shared<'a> {
     vanished: AtomicU64,
     loads: AtomicU64,
     loads_refused: AtomicU64,
+    budgets: AtomicU64,
+    budgets_refused: AtomicU64,
 }
 
 pub fn run(root: &Path, place: &Place, args: &ServeArgs) -> Result<String> {
@@ -78,8 +80,13 @@ pub fn run(root: &Path, place: &Place, args: &ServeArgs) -> Result<String> {
     link(&folder, "batched", &batched, &rows)?;
     link(&folder, "large", &zoo("resnet50")?, "")?;
     link(&folder, "guest", &zoo("mobilenet_v2")?, "")?;
+    let mut names = vec!["promised", "batched", "large", "guest"];
+    if args.storm {
+        link(&folder, "second", &zoo("squeezenet1_1")?, "")?;
+        names.push("second");
+    }
     let mut examples = BTreeMap::new();
-    for name in ["promised", "batched", "large", "guest"] {
+    for name in names {
         examples.insert(name, example(place, &folder, name)?);
     }
     let options = [
@@ -101,6 +108,8 @@ pub fn run(root: &Path, place: &Place, args: &ServeArgs) -> Result<String> {
         vanished: AtomicU64::new(0),
         loads: AtomicU64::new(0),
         loads_refused: AtomicU64::new(0),
+        budgets: AtomicU64::new(0),
+        budgets_refused: AtomicU64::new(0),
     };
     let told = play(&shared, args)?;
     let Shared {
@@ -108,6 +117,8 @@ pub fn run(root: &Path, place: &Place, args: &ServeArgs) -> Result<String> {
         vanished,
         loads,
         loads_refused,
+        budgets,
+        budgets_refused,
         ..
     } = shared;
     let seen = seen
@@ -155,12 +166,15 @@ pub fn run(root: &Path, place: &Place, args: &ServeArgs) -> Result<String> {
         "\n| | |\n|---|--:|\n| server ended by the kernel for want of memory | {} |\n| peak of its memory, MiB | {:.1} |\n\
          | promised deadlines met | {met} |\n| promised deadlines missed | {missed} |\n\
          | runs that made way for a promised request | {made_way} |\n| clients that went away before their answer | {} |\n\
-         | loads of `guest`, each unloaded again | {} |\n| loads that were refused | {} |",
+         | loads of models that come and go | {} |\n| loads that were refused | {} |\n\
+         | changes of the budget | {} |\n| budgets that were refused | {} |",
         u8::from(!status.success()),
         most as f64 / f64::from(1 << 20),
         vanished.into_inner(),
         loads.into_inner(),
         loads_refused.into_inner(),
+        budgets.into_inner(),
+        budgets_refused.into_inner(),
     )?;
     for (name, seen) in &seen {
         if let Some(fault) = &seen.first_fault {
@@ -175,7 +189,11 @@ pub fn run(root: &Path, place: &Place, args: &ServeArgs) -> Result<String> {
 /// All clients at once; what `/memory` tells at the end.
 fn play(shared: &Shared, args: &ServeArgs) -> Result<Value> {
     std::thread::scope(|scope| {
-        let clients = [
+        let pause = match args.storm {
+            true => Duration::from_millis(5),
+            false => Duration::from_millis(300),
+        };
+        let mut clients = vec![
             scope.spawn(|| shared.promised(Duration::from_millis(args.period))),
             scope.spawn(|| shared.ask_on("batched", 1)),
             scope.spawn(|| shared.ask_on("batched", 2)),
@@ -185,10 +203,15 @@ fn play(shared: &Shared, args: &ServeArgs) -> Result<Value> {
             scope.spawn(|| shared.ask_on("large", 6)),
             scope.spawn(|| shared.ask_on("guest", 7)),
             scope.spawn(|| shared.vanish()),
-            scope.spawn(|| shared.come_and_go()),
+            scope.spawn(move || shared.come_and_go("guest", pause)),
         ];
+        if args.storm {
+            clients.push(scope.spawn(|| shared.ask_on("second", 8)));
+            clients.push(scope.spawn(move || shared.come_and_go("second", pause)));
+            clients.push(scope.spawn(|| shared.change_budgets(args.budget << 20)));
+        }
         std::thread::sleep(Duration::from_secs_f64(args.minutes * 60.0));
-        let told = shared.server.ask("GET", "/memory");
+        let told = shared.server.ask("GET", "/memory", "");
         shared.is_over.store(true, Relaxed);
         for client in clients {
             client
@@ -279,20 +302,45 @@ impl Shared<'_> {
     }
 
     /// A model that is loaded and unloaded all the time.
-    fn come_and_go(&self) -> Result<()> {
+    fn come_and_go(&self, name: &str, pause: Duration) -> Result<()> {
         while !self.is_over.load(Relaxed) {
             for what in ["unload", "load"] {
-                let path = format!("/v2/repository/models/guest/{what}");
-                let (status, body) = self.server.ask("POST", &path)?;
+                let path = format!("/v2/repository/models/{name}/{what}");
+                let (status, body) = self.server.ask("POST", &path, "")?;
                 match (what, status) {
+                    // Another change is on its way.
+                    ("unload", 429) => 0,
                     ("load", 200) => self.loads.fetch_add(1, Relaxed),
                     // No memory, or steps that would take too long beside the promise.
                     ("load", 429 | 400) => self.loads_refused.fetch_add(1, Relaxed),
                     (_, 200) => 0,
                     _ => bail!("{what}: {status} {}", String::from_utf8_lossy(&body)),
                 };
-                std::thread::sleep(Duration::from_millis(300));
+                std::thread::sleep(pause);
             }
+        }
+        Ok(())
+    }
+
+    /// Budgets from three quarters of the first on.
+    fn change_budgets(&self, most_bytes: u64) -> Result<()> {
+        for turn in 0u64.. {
+            if self.is_over.load(Relaxed) {
+                break;
+            }
+            let bytes = most_bytes - most_bytes / 4 * (turn * 37 % 100) / 100;
+            let body = format!("{{\"budget_bytes\": {bytes}}}");
+            let (status, told) = self.server.ask("POST", "/memory", &body)?;
+            match status {
+                200 => self.budgets.fetch_add(1, Relaxed),
+                // Too small for the models of now, or another change is on its way.
+                429 => self.budgets_refused.fetch_add(1, Relaxed),
+                _ => bail!(
+                    "budget {bytes}: {status} {}",
+                    String::from_utf8_lossy(&told)
+                ),
+            };
+            std::thread::sleep(Duration::from_millis(100));
         }
         Ok(())
     }
@@ -318,7 +366,7 @@ impl Seen {
                 }
             }
             429 => self.refused += 1,
-            503 if name == "guest" => self.not_ready += 1,
+            503 if name == "guest" || name == "second" => self.not_ready += 1,
             status => {
                 self.lost += 1;
                 self.first_fault

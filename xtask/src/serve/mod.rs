@@ -25,6 +25,9 @@ pub struct ServeArgs {
     /// Largest batch
     #[arg(long, default_value_t = 8)]
     most_rows: usize,
+    /// Two models come and go without a pause, and the budget goes down and up all the time
+    #[arg(long)]
+    storm: bool,
     /// Leave the batches out
     #[arg(long)]
     no_batches: bool,

@@ -230,6 +230,46 @@ fn what_is_malformed_is_refused_on_one_line() {
 }
 
 #[test]
+fn the_budget_changes_while_clients_ask() {
+    let bench = bench_with(&[("layers.onnx", &layers()), ("more.onnx", &layers())]);
+    let server = Server::start(&bench, "--memory-budget 64MiB --exact");
+    let x = layers_request(&floats(9, 4096));
+    let first = server.infer("layers", &x).ok().json();
+    let change = |bytes: u64| {
+        let body = json!({ "budget_bytes": bytes }).to_string();
+        server.ask("POST", "/memory", "", body.as_bytes())
+    };
+    let told = server.get("/memory").ok().json();
+    let planned = |told: &Value| told["models"]["parts"]["total_bytes"].as_u64().unwrap();
+    let most = planned(&told);
+    let beside = (64 << 20) - told["models"]["budget_bytes"].as_u64().unwrap();
+    change(beside).refused(429, "budget");
+    let mut changed = 0;
+    for part in [2, 4, 3, 8, 1, 6, 8] {
+        let budget = beside + most * part / 8 + (512 << 10);
+        let told = change(budget);
+        if told.status == 429 {
+            // A small part may be too little for two models.
+            continue;
+        }
+        let told = told.ok().json();
+        assert_eq!(told["budget_bytes"], budget);
+        assert!(planned(&told) <= budget - beside, "{told}");
+        changed += 1;
+        for model in ["layers", "more"] {
+            let answer = server.infer(model, &x).ok().json();
+            assert_eq!(answer["outputs"], first["outputs"]);
+        }
+    }
+    assert!(changed > 2);
+    change(65 << 20).refused(400, "began with");
+    server
+        .ask("POST", "/memory", "", b"{}")
+        .refused(400, "budget_bytes");
+    assert_eq!(change(64 << 20).ok().json()["budget_bytes"], 64 << 20);
+}
+
+#[test]
 fn overload_is_refused_at_once() {
     let bench = bench_with(&[("layers.onnx", &layers())]);
     // Room for one request, not for two.

@@ -10,6 +10,7 @@
 //! | `POST /v2/repository/index` | every model and its state |
 //! | `POST /v2/repository/models/NAME/load`, `…/unload` | |
 //! | `GET /memory` | not of the protocol: where the budget goes |
+//! | `POST /memory` | the same: another budget, `{"budget_bytes": N}` |
 //! | `GET /metrics` | the same: Prometheus' text |
 //! | `GET /` | the same: a page that shows all this in a browser |
 
@@ -56,7 +57,7 @@ pub fn router(core: Arc<Core>) -> Router {
         .route("/v2/repository/index", post(index))
         .route("/v2/repository/models/{name}/load", post(load))
         .route("/v2/repository/models/{name}/unload", post(unload))
-        .route("/memory", get(memory))
+        .route("/memory", get(memory).post(change_memory))
         .route("/metrics", get(metrics))
         .route("/", get(page))
         .fallback(no_page)
@@ -238,7 +239,7 @@ async fn memory(State(core): State<Arc<Core>>) -> Response {
         })
         .collect();
     json(&json!({
-        "budget_bytes": core.budget_bytes,
+        "budget_bytes": core.budget_bytes(),
         "process_bytes": core.process_bytes(),
         "process_most_bytes": core.process_most_bytes(),
         "requests": {
@@ -250,6 +251,19 @@ async fn memory(State(core): State<Arc<Core>>) -> Response {
         "models": core.executor.ledger(),
         "promises": promises,
     }))
+}
+
+async fn change_memory(State(core): State<Arc<Core>>, request: Request) -> Answered {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Asked {
+        budget_bytes: u64,
+    }
+    let body = body::read_small(&core, request).await?;
+    let asked: Asked = serde_json::from_slice(&body)
+        .map_err(|e| Refusal::malformed(format!("the body is not {{\"budget_bytes\": N}}: {e}")))?;
+    core.set_budget(asked.budget_bytes).await?;
+    Ok(memory(State(core)).await)
 }
 
 async fn no_page(request: Request) -> Refusal {
