@@ -3,9 +3,9 @@
 //! ```text
 //!   cargo xtask test                     unit, property and end-to-end tests; ONNX's node tests; accuracy against
 //!                                        onnxruntime, with each instruction set; the Python package; 64-bit Arm
-//!   cargo xtask test --part isa          only that part: tests, docs, conformance, accuracy, isa, python, c,
-//!                                        serve, vulkan, arm
-//!   cargo xtask test --part checked      tests with overflow checks and a sanitizer, a build of its own
+//!   cargo xtask test --part isa          only that part: tests, docs, checked, conformance, accuracy, isa,
+//!                                        python, c, serve, vulkan, arm
+//!   cargo xtask test --part checked-whole    all tests with overflow checks and a sanitizer
 //!   cargo xtask test --target aarch64    only the Arm part; an error where it is not possible
 //! ```
 //! What cannot be tested here is told at the end; with `NEAP_REQUIRE_ALL=1` it is a failure.
@@ -29,8 +29,13 @@ const PARTS: &[(&str, &str, Part)] = &[
     ("docs", "documentation tests", documentation),
     (
         "checked",
-        "overflow checks and AddressSanitizer",
-        checked::run,
+        "quick tests with overflow checks and AddressSanitizer",
+        checked::quick,
+    ),
+    (
+        "checked-whole",
+        "all tests with overflow checks and AddressSanitizer",
+        checked::whole,
     ),
     ("conformance", "ONNX node tests", |root, _| {
         conformance::run(root, None, false, None)
@@ -49,7 +54,7 @@ const PARTS: &[(&str, &str, Part)] = &[
 ];
 
 /// Run only when named.
-const ON_REQUEST: &[&str] = &["checked"];
+const ON_REQUEST: &[&str] = &["checked-whole"];
 
 pub fn run(root: &Path, target: Option<&str>, part: Option<&str>) -> Result<()> {
     match target {
