@@ -9,6 +9,7 @@ pub mod depthwise;
 pub mod elementwise;
 pub mod epilogue; // bias, residual and activation applied while results are still in registers
 pub mod error; // why a kernel refuses a call
+pub mod integer; // 8-bit steps x 8-bit panels, summed in 32 bits
 pub mod linear; // row-major activations x panels, batched matrix product
 pub mod panel; // the panel weight format and packing into it
 pub mod parallel; // how kernels ask for threads

@@ -4,7 +4,7 @@
 //! accumulator 0; the four are joined as `(0 1) (2 3)`, and the lanes in the tree that
 //! [`crate::simd`] documents.
 
-use crate::simd::{LANES, Simd};
+use crate::simd::{Isa, LANES, Simd, simd_kernel};
 
 /// The mask of the first `n` lanes.
 #[inline(always)]
@@ -70,6 +70,40 @@ pub(super) unsafe fn sum_squares<S: Simd>(s: S, p: *const f32, n: usize, center:
 #[inline(always)]
 pub(crate) unsafe fn max<S: Simd>(s: S, p: *const f32, n: usize) -> f32 {
     s.reduce_max(fold!(s, p, n, s.splat(f32::NEG_INFINITY), max, |x| x))
+}
+
+/// Smallest and largest; unspecified where there are NaN, of which the third tells: it is zero where all are finite.
+#[inline(always)]
+fn extremes_generic<S: Simd>(s: S, x: &[f32]) -> [f32; 3] {
+    let (p, n) = (x.as_ptr(), x.len());
+    [
+        s.reduce_min(fold!(s, p, n, s.splat(f32::INFINITY), min, |x| x)),
+        s.reduce_max(fold!(s, p, n, s.splat(f32::NEG_INFINITY), max, |x| x)),
+        s.reduce_sum(fold!(s, p, n, s.zero(), add, |x| s.sub(x, x))),
+    ]
+}
+simd_kernel! {
+    /// As the generic.
+    fn extremes_of(x: &[f32]) -> [f32; 3] = extremes_generic;
+}
+
+/// Smallest and largest number; `None` where not all are finite, and of no numbers.
+#[must_use]
+pub fn extremes(isa: Isa, x: &[f32]) -> Option<[f32; 2]> {
+    /// What stays in the first-level cache while it is looked at three times.
+    const PIECE: usize = 4096;
+    let mut all: Option<[f32; 2]> = None;
+    for piece in x.chunks(PIECE) {
+        let [low, high, nothing] = extremes_of(isa, piece);
+        if nothing != 0.0 {
+            return None;
+        }
+        all = Some(match all {
+            Some([least, most]) => [least.min(low), most.max(high)],
+            None => [low, high],
+        });
+    }
+    all
 }
 
 /// Applies a vector expression to every element `$x` of a row of `$n`. `$i` is the vector's column

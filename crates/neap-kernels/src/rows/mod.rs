@@ -10,6 +10,7 @@ mod lrn;
 mod norm;
 mod softmax;
 
+pub use fold::extremes;
 pub(crate) use fold::max as row_max;
 pub use lrn::{Lrn, lrn_blocked, lrn_plain};
 pub use norm::{Norm, group_norm, instance_norm_blocked, layer_norm, lp_norm, rms_norm};

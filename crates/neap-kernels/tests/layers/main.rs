@@ -7,6 +7,7 @@ mod blocks;
 mod depthwise;
 mod elementwise;
 mod formats;
+mod integers;
 mod pool;
 mod reorder;
 mod resize;

@@ -406,3 +406,22 @@ fn local_response() {
         }
     }
 }
+
+#[test]
+fn extremes_are_those_of_a_loop() {
+    for n in [1, 15, 16, 17, 63, 64, 100, 4096, 9001] {
+        let mut x = Random::new(n as u64).vec(n, -3.0, 5.0);
+        let low = x.iter().copied().fold(f32::INFINITY, f32::min);
+        let high = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        for isa in isas() {
+            assert_eq!(neap_kernels::rows::extremes(isa, &x), Some([low, high]));
+        }
+        for odd in [f32::NAN, f32::INFINITY] {
+            x[n - 1] = odd;
+            for isa in isas() {
+                assert_eq!(neap_kernels::rows::extremes(isa, &x), None);
+            }
+        }
+    }
+    assert_eq!(neap_kernels::rows::extremes(isas()[0], &[]), None);
+}

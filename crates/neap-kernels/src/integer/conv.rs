@@ -1,0 +1,170 @@
+//! Convolution of blocked steps.
+
+use super::drive::{Call, Inputs, MAX_TAPS, Reduction, scratch_bytes};
+use super::tile::{MAX_ROWS, Tap};
+use super::{Finish, MOST_K, Results, Steps};
+use crate::conv::{ConvForm, ConvShape, supports};
+use crate::error::{KernelError, check_len, checked_product};
+use crate::panel::{Format, Panels};
+use crate::parallel::Parallel;
+use crate::simd::{Isa, LANES};
+use std::ops::Range;
+
+fn reduction(shape: &ConvShape) -> Reduction {
+    let channels = shape.c_in / shape.groups.max(1);
+    let blocks = channels.div_ceil(LANES).max(1);
+    Reduction {
+        taps: shape.window.taps(),
+        blocks,
+        block_len: LANES,
+        last_len: channels.saturating_sub((blocks - 1) * LANES),
+        block_step: plane(shape.window.input),
+    }
+}
+
+fn plane([height, width]: [usize; 2]) -> usize {
+    checked_product(&[height, width, LANES]).unwrap_or(usize::MAX)
+}
+
+/// Whether [`integer_conv`] takes a shape.
+#[must_use]
+pub fn takes_conv(shape: &ConvShape) -> bool {
+    supports(ConvForm::Blocked, shape) && shape.window.taps() <= MAX_TAPS && shape.k() <= MOST_K
+}
+
+fn rows(shape: &ConvShape) -> usize {
+    checked_product(&[shape.batch, shape.window.output[0], shape.window.output[1]])
+        .unwrap_or(usize::MAX)
+}
+
+/// Bytes of scratch of [`integer_conv`], aligned to 64.
+#[must_use]
+pub fn conv_scratch_bytes(shape: &ConvShape, workers: usize) -> usize {
+    scratch_bytes(&reduction(shape), rows(shape), workers)
+}
+
+/// As [`crate::conv::conv_blocked`], of blocked steps. What lies outside the input is zero.
+///
+/// # Errors
+/// Sizes that contradict each other or exceed the buffers, other formats, what [`takes_conv`] refuses, and zero points of
+/// weights in a layer of groups.
+pub fn integer_conv(
+    isa: Isa,
+    parallel: &dyn Parallel,
+    shape: &ConvShape,
+    panels: Range<usize>,
+    weights: Panels<'_>,
+    input: &[u8],
+    steps: Steps,
+    mut results: Results<'_>,
+    finish: Finish<'_>,
+    scratch: &mut [u8],
+) -> Result<(), KernelError> {
+    if !takes_conv(shape) || weights.format() != Format::I8 {
+        return Err(KernelError::Unsupported("integers of this format or size"));
+    }
+    if panels.start > panels.end || panels.end > shape.panels() {
+        return Err(KernelError::Invalid("panel range outside the layer"));
+    }
+    weights.check(Some(shape.k()), panels.len())?;
+    let (in_plane, out_plane) = (plane(shape.window.input), plane(shape.window.output));
+    let blocks = shape.c_in.div_ceil(LANES);
+    let needed = checked_product(&[shape.batch, blocks, in_plane]);
+    check_len("input", input.len(), needed)?;
+    let elements = checked_product(&[shape.batch, shape.panels(), out_plane]);
+    let target = results.target(&finish, elements, LANES, out_plane)?;
+    if rows(shape) == 0 || panels.is_empty() {
+        return Ok(());
+    }
+    let inputs = Pixels {
+        shape: *shape,
+        input: input.as_ptr(),
+        image_bytes: blocks * in_plane,
+        group_bytes: shape.c_in / shape.groups / LANES * in_plane,
+        positions: shape.window.output[0] * shape.window.output[1],
+        image_elements: shape.panels() * out_plane,
+    };
+    let call = Call {
+        rows: rows(shape),
+        reduction: reduction(shape),
+        steps,
+        weights,
+        panels,
+        group_panels: match shape.groups {
+            1 => shape.panels(),
+            groups => shape.c_out / groups / LANES,
+        },
+        last_lanes: LANES,
+        layer_panels: shape.panels(),
+        target,
+        inputs: &inputs,
+    };
+    // SAFETY: lengths were checked against the shape; taps are inside only where the pixel is in the image.
+    unsafe { call.run(isa, parallel, scratch) }
+}
+
+struct Pixels {
+    shape: ConvShape,
+    input: *const u8,
+    image_bytes: usize,
+    group_bytes: usize,
+    /// Of an image.
+    positions: usize,
+    image_elements: usize,
+}
+
+// SAFETY: only addresses are computed here.
+unsafe impl Sync for Pixels {}
+
+impl Inputs for Pixels {
+    fn fill(
+        &self,
+        group: usize,
+        first: usize,
+        rows: usize,
+        corners: &mut [*const u8; MAX_ROWS],
+        taps: &mut [Tap],
+    ) {
+        let w = &self.shape.window;
+        let [height, width] = w.input;
+        let (image, position) = (first / self.positions, first % self.positions);
+        let from = image * self.image_bytes + group * self.group_bytes;
+        let pixels = self.input.wrapping_add(from);
+        // Top left input pixel of each position; in the padding coordinates wrap to huge ones.
+        let mut tops = [(0usize, 0usize); MAX_ROWS];
+        let (mut y, mut x) = (position / w.output[1], position % w.output[1]);
+        for (corner, at) in corners.iter_mut().zip(&mut tops).take(rows) {
+            let top = (y * w.strides[0]).wrapping_sub(w.pads_begin[0]);
+            let left = (x * w.strides[1]).wrapping_sub(w.pads_begin[1]);
+            *at = (top, left);
+            let pixel = top.wrapping_mul(width).wrapping_add(left);
+            *corner = pixels.wrapping_add(pixel.wrapping_mul(LANES));
+            x += 1;
+            if x == w.output[1] {
+                (x, y) = (0, y + 1);
+            }
+        }
+        for (index, tap) in taps.iter_mut().enumerate() {
+            let dy = index / w.kernel[1] * w.dilations[0];
+            let dx = index % w.kernel[1] * w.dilations[1];
+            let mut inside = 0;
+            for (row, &(top, left)) in tops[..rows].iter().enumerate() {
+                let is_inside = top.wrapping_add(dy) < height && left.wrapping_add(dx) < width;
+                inside |= u32::from(is_inside) << row;
+            }
+            *tap = Tap {
+                offset: (dy * width + dx) * LANES,
+                inside,
+            };
+        }
+    }
+
+    fn row_begins(&self, row: usize) -> usize {
+        let (image, position) = (row / self.positions, row % self.positions);
+        image * self.image_elements + position * LANES
+    }
+
+    fn rows_together(&self, row: usize) -> usize {
+        self.positions - row % self.positions
+    }
+}

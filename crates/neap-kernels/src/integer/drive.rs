@@ -1,0 +1,529 @@
+//! How a layer is cut into tiles, and what each task prepares.
+
+use super::Steps;
+use super::dot::{Dot, QUAD};
+use super::tile::{Head, MAX_PANELS, MAX_ROWS, Reads, Tap, Target, add_up, finish};
+use crate::error::{KernelError, check_len, checked_product};
+use crate::panel::{Format, Panels};
+use crate::parallel::Parallel;
+use crate::simd::{Isa, Kind, LANES, Portable, Simd};
+use std::ops::Range;
+
+/// Most taps of a kernel window.
+pub(super) const MAX_TAPS: usize = 128;
+
+/// k of a layer, in the order of its panels.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reduction {
+    pub taps: usize,
+    pub blocks: usize,
+    pub block_len: usize,
+    pub last_len: usize,
+    /// From block to block in the input, in bytes.
+    pub block_step: usize,
+}
+
+impl Reduction {
+    pub(super) fn k(&self) -> Option<usize> {
+        let whole = self.blocks.checked_sub(1)?.checked_mul(self.block_len)?;
+        whole.checked_add(self.last_len)?.checked_mul(self.taps)
+    }
+
+    fn quads(&self) -> Option<usize> {
+        let whole = (self.blocks.checked_sub(1)?).checked_mul(self.block_len.div_ceil(QUAD))?;
+        whole
+            .checked_add(self.last_len.div_ceil(QUAD))?
+            .checked_mul(self.taps)
+    }
+}
+
+/// Finds what a tile reads.
+pub(super) trait Inputs: Sync {
+    /// Corners and taps of `rows` rows from `first` on, for panels of group `group`.
+    fn fill(
+        &self,
+        group: usize,
+        first: usize,
+        rows: usize,
+        corners: &mut [*const u8; MAX_ROWS],
+        taps: &mut [Tap],
+    );
+    /// Where a row's results begin, in elements of the output.
+    fn row_begins(&self, row: usize) -> usize;
+    /// Rows that lie one after the other in the output, from `row` on.
+    fn rows_together(&self, row: usize) -> usize;
+}
+
+pub(super) struct Call<'a, I> {
+    pub rows: usize,
+    pub reduction: Reduction,
+    pub steps: Steps,
+    pub weights: Panels<'a>,
+    /// Of the layer.
+    pub panels: Range<usize>,
+    /// Panels of a group.
+    pub group_panels: usize,
+    /// Channels of the layer's last panel.
+    pub last_lanes: usize,
+    pub layer_panels: usize,
+    /// `out` and `residual` are at the layer's first panel.
+    pub target: Target,
+    pub inputs: &'a I,
+}
+
+// SAFETY: tasks read shared memory and write disjoint results and scratch.
+unsafe impl<I: Sync> Sync for Call<'_, I> {}
+
+/// Where scratch is.
+#[derive(Clone, Copy)]
+struct Scratch {
+    /// Sums of rows, `rows` of them; null where none are needed.
+    row_sums: *mut i32,
+    /// Each worker's quads.
+    quads: *mut u8,
+    worker_bytes: usize,
+}
+
+// SAFETY: workers write their own.
+unsafe impl Sync for Scratch {}
+
+impl Scratch {
+    fn quads(&self, worker: usize) -> *mut u8 {
+        self.quads.wrapping_add(worker * self.worker_bytes)
+    }
+
+    fn row_sums(&self) -> *mut i32 {
+        self.row_sums
+    }
+}
+
+/// Of the widest instruction set, so that one size serves all.
+const QUAD_BYTES: usize = 2 * QUAD * LANES;
+
+fn panel_bytes(reduction: &Reduction) -> Option<usize> {
+    reduction.quads()?.checked_mul(QUAD_BYTES)
+}
+
+/// Bytes of scratch, aligned to 64.
+pub(super) fn scratch_bytes(reduction: &Reduction, rows: usize, workers: usize) -> usize {
+    let quads =
+        panel_bytes(reduction).and_then(|bytes| checked_product(&[bytes, MAX_PANELS, workers]));
+    row_sum_bytes(rows)
+        .zip(quads)
+        .and_then(|(a, b)| a.checked_add(b))
+        .unwrap_or(usize::MAX)
+}
+
+fn row_sum_bytes(rows: usize) -> Option<usize> {
+    rows.checked_mul(size_of::<i32>())?
+        .checked_next_multiple_of(64)
+}
+
+/// Rows of a task at least: more tasks bring more panels into order.
+const TASK_ROWS: usize = 4 * MAX_ROWS;
+
+impl<I: Inputs> Call<'_, I> {
+    /// # Safety
+    /// Reads of every row, the weights of the range, and the target's results are memory that the call may use so.
+    pub(super) unsafe fn run(
+        &self,
+        isa: Isa,
+        parallel: &dyn Parallel,
+        scratch: &mut [u8],
+    ) -> Result<(), KernelError> {
+        let needed = scratch_bytes(&self.reduction, self.rows, parallel.workers());
+        check_len("scratch", scratch.len(), Some(needed))?;
+        if !scratch.as_ptr().addr().is_multiple_of(64) {
+            return Err(KernelError::Invalid("scratch is not aligned"));
+        }
+        let begin = scratch.as_mut_ptr();
+        let all = self.has_zero_points();
+        if all && self.group_panels < self.layer_panels {
+            return Err(KernelError::Unsupported("zero points of weights in groups"));
+        }
+        let space = Scratch {
+            row_sums: if all {
+                begin.cast()
+            } else {
+                std::ptr::null_mut()
+            },
+            quads: begin.wrapping_add(row_sum_bytes(self.rows).unwrap_or(0)),
+            worker_bytes: panel_bytes(&self.reduction).unwrap_or(0) * MAX_PANELS,
+        };
+        if all {
+            let tiles = self.rows.div_ceil(TASK_ROWS);
+            parallel.run(tiles, &|task, _| {
+                let first = task * TASK_ROWS;
+                // SAFETY: tasks differ in rows.
+                unsafe { self.sum_rows(first..(first + TASK_ROWS).min(self.rows), space) };
+            });
+        }
+        let pair = Kernel::of(isa).panels();
+        // Pairs that do not cross groups.
+        let units = self.units(pair);
+        let splits = match units >= 4 * parallel.workers() || parallel.workers() == 1 {
+            true => 1,
+            false => (4 * parallel.workers())
+                .div_ceil(units.max(1))
+                .min(self.rows.div_ceil(TASK_ROWS))
+                .max(1),
+        };
+        let part = self.rows.div_ceil(splits).next_multiple_of(MAX_ROWS);
+        parallel.run(units * splits, &|task, worker| {
+            let (unit, split) = (task / splits, task % splits);
+            let rows = (split * part).min(self.rows)..((split + 1) * part).min(self.rows);
+            let part = Part {
+                panels: self.unit(unit, pair),
+                rows,
+                quads: space.quads(worker),
+                row_sums: space.row_sums(),
+            };
+            // SAFETY: tasks differ in panels or rows, and have their worker's scratch.
+            unsafe { compute(isa, self, &part) };
+        });
+        Ok(())
+    }
+
+    /// Panels of a group in the range, from the range's first: how many units they make.
+    fn units(&self, pair: usize) -> usize {
+        let (mut panel, mut units) = (self.panels.start, 0);
+        while panel < self.panels.end {
+            panel += self.unit_len(panel, pair);
+            units += 1;
+        }
+        units
+    }
+
+    fn unit_len(&self, panel: usize, pair: usize) -> usize {
+        let group_ends = (panel / self.group_panels + 1) * self.group_panels;
+        pair.min(group_ends - panel).min(self.panels.end - panel)
+    }
+
+    fn unit(&self, index: usize, pair: usize) -> Range<usize> {
+        let mut panel = self.panels.start;
+        if self.group_panels >= self.layer_panels {
+            panel += index * pair;
+        } else {
+            for _ in 0..index {
+                panel += self.unit_len(panel, pair);
+            }
+        }
+        panel..panel + self.unit_len(panel, pair)
+    }
+
+    fn panel(&self, panel: usize) -> *const u8 {
+        let k = self.reduction.k().unwrap_or(0);
+        let bytes = Format::I8.panel_bytes(k).unwrap_or(0);
+        let index = panel - self.panels.start;
+        self.weights.as_ptr().wrapping_add(index * bytes)
+    }
+
+    /// The `index`-th vector of a panel's head: bias, scales, zero points.
+    ///
+    /// # Safety
+    /// The panel is in the range.
+    unsafe fn head(&self, panel: usize, index: usize) -> [f32; LANES] {
+        // SAFETY: panels are checked and aligned, and begin with three vectors.
+        unsafe {
+            self.panel(panel)
+                .cast::<[f32; LANES]>()
+                .add(index)
+                .read_unaligned()
+        }
+    }
+
+    fn has_zero_points(&self) -> bool {
+        let mut panels = self.panels.clone();
+        // SAFETY: panels of the range.
+        panels.any(|panel| unsafe { self.head(panel, 2) } != [0.0; LANES])
+    }
+
+    fn reads<'t>(&self, taps: &'t mut [Tap], outside: *const u8) -> Reads<'t> {
+        let r = &self.reduction;
+        Reads {
+            corners: [std::ptr::null(); MAX_ROWS],
+            taps,
+            blocks: r.blocks,
+            block_step: r.block_step,
+            block_len: r.block_len,
+            last_len: r.last_len,
+            outside,
+        }
+    }
+
+    /// Sums of activations, of a layer without groups.
+    ///
+    /// # Safety
+    /// As [`Call::run`], and row sums are there.
+    unsafe fn sum_rows(&self, rows: Range<usize>, space: Scratch) {
+        let outside = [self.steps.zero; LANES];
+        let mut taps = [Tap::default(); MAX_TAPS];
+        let mut corners = [std::ptr::null(); MAX_ROWS];
+        for row in rows {
+            let taps = &mut taps[..self.reduction.taps];
+            self.inputs.fill(0, row, 1, &mut corners, taps);
+            let mut reads = self.reads(taps, outside.as_ptr());
+            reads.corners = corners;
+            let mut sum = 0u32;
+            for block in 0..reads.blocks {
+                for tap in reads.taps {
+                    let from = reads.run(tap, 0, block * reads.block_step);
+                    // SAFETY: the caller's promise.
+                    let run = unsafe { std::slice::from_raw_parts(from, reads.len(block)) };
+                    sum += run.iter().map(|&x| u32::from(x)).sum::<u32>();
+                }
+            }
+            // SAFETY: as many as there are rows.
+            unsafe { *space.row_sums().add(row) = sum as i32 };
+        }
+    }
+}
+
+/// What a task computes, and its scratch.
+struct Part {
+    panels: Range<usize>,
+    rows: Range<usize>,
+    quads: *mut u8,
+    row_sums: *const i32,
+}
+
+/// What computes on an instruction set: without VNNI, AVX2 does.
+enum Kernel {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Vnni,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+}
+
+impl Kernel {
+    fn of(isa: Isa) -> Kernel {
+        match isa.kind() {
+            Kind::Portable => Kernel::Portable,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2Fma => Kernel::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => match std::arch::is_x86_feature_detected!("avx512vnni") {
+                true => Kernel::Vnni,
+                false => Kernel::Avx2,
+            },
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => Kernel::Neon,
+        }
+    }
+
+    fn panels(&self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Vnni => <crate::simd::Avx512 as Dot>::PANELS,
+            _ => 1,
+        }
+    }
+}
+
+/// # Safety
+/// As [`Call::run`]; no one else writes the part's results and scratch.
+unsafe fn compute<I: Inputs>(isa: Isa, call: &Call<'_, I>, part: &Part) {
+    // SAFETY: the caller's promise; the processor has the instructions.
+    unsafe {
+        match Kernel::of(isa) {
+            Kernel::Portable => compute_with(Portable, call, part),
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Avx2 => {
+                #[target_feature(enable = "avx2,fma,f16c")]
+                unsafe fn run<I: Inputs>(call: &Call<'_, I>, part: &Part) {
+                    // SAFETY: as the function around.
+                    unsafe { compute_with(crate::simd::Avx2Fma::new(), call, part) }
+                }
+                run(call, part);
+            }
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Vnni => {
+                #[target_feature(
+                    enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
+                )]
+                unsafe fn run<I: Inputs>(call: &Call<'_, I>, part: &Part) {
+                    // SAFETY: as the function around.
+                    unsafe { compute_with(crate::simd::Avx512::new(), call, part) }
+                }
+                run(call, part);
+            }
+            #[cfg(target_arch = "aarch64")]
+            Kernel::Neon => compute_with(crate::simd::Neon::new(), call, part),
+        }
+    }
+}
+
+/// The sums of a tile.
+#[repr(align(64))]
+struct Sums([i32; MAX_ROWS * MAX_PANELS * LANES]);
+
+#[inline(always)]
+unsafe fn compute_with<D: Dot, I: Inputs>(d: D, call: &Call<'_, I>, part: &Part) {
+    let count = part.panels.len();
+    let r = &call.reduction;
+    let panel_bytes = r.quads().unwrap_or(0) * D::QUAD_BYTES;
+    let mut heads = [Head {
+        bias: [0.0; LANES],
+        scale: [0.0; LANES],
+        offset: [0; LANES],
+        zero: [0; LANES],
+    }; MAX_PANELS];
+    for (i, panel) in part.panels.clone().enumerate() {
+        let to = part.quads.wrapping_add(i * panel_bytes);
+        // SAFETY: a panel of the range; scratch holds `MAX_PANELS` of any instruction set.
+        heads[i] = unsafe { order(d, call, panel, to) };
+    }
+    let group = part.panels.start / call.group_panels;
+    let last_lanes = if part.panels.end == call.layer_panels {
+        call.last_lanes
+    } else {
+        LANES
+    };
+    let outside = [call.steps.zero; LANES];
+    let mut taps = [Tap::default(); MAX_TAPS];
+    let mut corners = [std::ptr::null(); MAX_ROWS];
+    let mut sums = Sums([0; MAX_ROWS * MAX_PANELS * LANES]);
+    let panels_begin = part.panels.start * call.target.panel_elements;
+    let mut row = part.rows.start;
+    while row < part.rows.end {
+        let together = (part.rows.end - row).min(call.inputs.rows_together(row));
+        // Tiles of about equal height.
+        let rows = together.div_ceil(together.div_ceil(D::ROWS));
+        let taps = &mut taps[..r.taps];
+        call.inputs.fill(group, row, rows, &mut corners, taps);
+        let mut reads = call.reads(taps, outside.as_ptr());
+        reads.corners = corners;
+        let first = call.inputs.row_begins(row) + panels_begin;
+        let row_sums = if part.row_sums.is_null() {
+            std::ptr::null()
+        } else {
+            part.row_sums.wrapping_add(row)
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            tile(
+                d,
+                count,
+                rows,
+                &reads,
+                part.quads,
+                panel_bytes,
+                sums.0.as_mut_ptr(),
+            );
+            let heads = &heads[..count];
+            let sums = sums.0.as_ptr();
+            finish(
+                d,
+                &call.target,
+                heads,
+                first,
+                rows,
+                last_lanes,
+                sums,
+                row_sums,
+            );
+        }
+        row += rows;
+    }
+}
+
+/// # Safety
+/// As [`add_up`].
+#[inline(always)]
+unsafe fn tile<D: Dot>(
+    d: D,
+    panels: usize,
+    rows: usize,
+    reads: &Reads<'_>,
+    quads: *const u8,
+    panel_bytes: usize,
+    sums: *mut i32,
+) {
+    macro_rules! of {
+        ($p:literal: $($r:literal)*) => {
+            match rows {
+                // SAFETY: the caller's promise.
+                $($r if $r <= D::ROWS => unsafe {
+                    add_up::<D, $p, $r>(d, reads, quads, panel_bytes, sums)
+                },)*
+                _ => {}
+            }
+        };
+    }
+    if panels == 2 && D::PANELS >= 2 {
+        of!(2: 1 2 3 4 5 6 7 8 9 10 11 12);
+    } else {
+        of!(1: 1 2 3 4 5 6 7 8 9 10 11 12);
+    }
+}
+
+/// Brings a panel into order, and says what makes numbers of its sums.
+///
+/// # Safety
+/// The panel is in the range, and `to` writable for its quads.
+#[inline(always)]
+unsafe fn order<D: Dot, I: Inputs>(d: D, call: &Call<'_, I>, panel: usize, to: *mut u8) -> Head {
+    let r = &call.reduction;
+    let mut from = call.panel(panel).wrapping_add(Format::I8.head_bytes());
+    let mut to = to;
+    let mut sums = d.no_sums();
+    for block in 0..r.blocks {
+        let len = if block + 1 == r.blocks {
+            r.last_len
+        } else {
+            r.block_len
+        };
+        for _ in 0..r.taps {
+            // SAFETY: the panel's k; the last, fewer than four, are copied out.
+            unsafe {
+                let mut k = 0;
+                while k < len {
+                    if k + QUAD <= len {
+                        d.order(from, to);
+                    } else {
+                        let mut rest = [0; QUAD * LANES];
+                        let bytes = (len - k) * LANES;
+                        std::ptr::copy_nonoverlapping(from, rest.as_mut_ptr(), bytes);
+                        d.order(rest.as_ptr(), to);
+                    }
+                    sums = d.dot(sums, 0x0101_0101, d.load_quad(to));
+                    from = from.add(QUAD.min(len - k) * LANES);
+                    to = to.add(D::QUAD_BYTES);
+                    k += QUAD;
+                }
+            }
+        }
+    }
+    let mut columns = [0; LANES];
+    // SAFETY: 16 integers; the panel's head.
+    let (bias, mut scale, zeros) = unsafe {
+        d.store_sums(columns.as_mut_ptr(), sums);
+        (
+            call.head(panel, 0),
+            call.head(panel, 1),
+            call.head(panel, 2),
+        )
+    };
+    let (k, own) = (r.k().unwrap_or(0) as i32, i32::from(call.steps.zero));
+    let mut head = Head {
+        bias,
+        scale,
+        offset: [0; LANES],
+        zero: zeros.map(|zero| zero as i32),
+    };
+    for i in 0..LANES {
+        let both = head.zero[i].wrapping_mul(own).wrapping_mul(k);
+        head.offset[i] = own.wrapping_mul(columns[i]).wrapping_sub(both);
+        scale[i] *= call.steps.scale;
+    }
+    head.scale = scale;
+    head
+}
+
+/// The scratch's place for the rows' sums and the workers' quads is counted for any instruction set.
+const _: () = assert!(
+    <Portable as Dot>::QUAD_BYTES <= QUAD_BYTES && <Portable as Simd>::VECTOR_REGISTERS > 0
+);
