@@ -235,6 +235,7 @@ mod tests {
             epilogue: Epilogue {
                 activation: Activation::Relu,
                 residual: false,
+                ..Epilogue::default()
             },
         });
         let weights = layer.weight_type(PanelFormat::default());

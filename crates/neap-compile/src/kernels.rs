@@ -9,6 +9,7 @@
 //! Weights stay as they are packed: a panel is transformed as it is used, into workspace, so that a
 //! streamed layer loads no more than its stored bytes. Where memory is left over, panels are kept transformed, *prepared*.
 
+use neap_kernels::simd::Isa;
 use neap_ops::{Choice, Kernel, KernelFacts, Tile, WeightForm};
 use neap_plan::StepSpec;
 
@@ -60,6 +61,15 @@ pub(crate) fn flops_by(facts: &KernelFacts, tile: Tile, widened_bytes: u64) -> f
     facts.flops as f64 / PRODUCT_EFFICIENCY
         + transformed * FLOPS_PER_TRANSFORMED_BYTE
         + facts.raw.moved_slice_bytes as f64 * FLOPS_PER_VALUE_BYTE
+}
+
+/// Operations of a layer in floats in whose time one in integers computes so many. An estimate: an instruction of VNNI
+/// multiplies four times as many numbers, and what becomes of the sums takes as long as ever. Calibrating measures it.
+pub(crate) fn of_integers(flops: u64, isa: Isa) -> u64 {
+    match isa.name() {
+        "avx512" => flops / 3,
+        _ => flops,
+    }
 }
 
 /// A kernel must promise to be this much faster than the direct one: the promise is an estimate.

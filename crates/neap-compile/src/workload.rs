@@ -207,7 +207,10 @@ fn step(program: &Program, node: &Node, target: Target, room_bytes: Option<u64>)
             .sum()
     };
     let weights = panels.map_or(0, |p| p.panel_bytes * u64::from(p.panels));
-    let flops = neap_ops::flops(&node.op, &inputs, &outputs);
+    let mut flops = neap_ops::flops(&node.op, &inputs, &outputs);
+    if node.op.is_in_integers() {
+        flops = kernels::of_integers(flops, target.isa);
+    }
     let mut touched_bytes = bytes(&inputs) + bytes(&outputs) + weights;
     let is_chain = chains::of(&node.op).is_some();
     if is_chain {

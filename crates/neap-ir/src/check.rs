@@ -32,7 +32,8 @@ impl Graph {
                 return malformed(format!("value '{}' is impossibly large", value.name));
             }
             if value.layout == Layout::Blocked
-                && (!(3..=4).contains(&value.ty.shape.len()) || value.ty.dtype != DType::F32)
+                && (!(3..=4).contains(&value.ty.shape.len())
+                    || !matches!(value.ty.dtype, DType::F32 | DType::U8))
             {
                 return malformed(format!("value '{}' cannot be channel-blocked", value.name));
             }

@@ -311,11 +311,25 @@ pub enum Op {
 
 pub type Groups = usize;
 
+impl Op {
+    /// Whether it is a layer that is computed in integers.
+    pub fn is_in_integers(&self) -> bool {
+        let epilogue = match self {
+            Op::PanelConv(conv) => &conv.epilogue,
+            Op::PanelLinear(linear) => &linear.epilogue,
+            _ => return false,
+        };
+        epilogue.integers.is_some()
+    }
+}
+
 impl BandLayer {
     /// Of an operator that can be a layer of a chain.
     pub fn of(op: &Op) -> Option<BandLayer> {
         Some(match op {
-            Op::PanelConv(conv) => BandLayer::Conv(conv.clone()),
+            Op::PanelConv(conv) if conv.epilogue.integers.is_none() => {
+                BandLayer::Conv(conv.clone())
+            }
             Op::PanelDepthwise(depthwise) => BandLayer::Depthwise(depthwise.clone()),
             Op::Pool {
                 kind,

@@ -9,6 +9,7 @@
 //! All panels of a layer have the same size; output channels past the last are zero. A slice is a
 //! range of panels, and its results go to output channels `16 * panels.start .. 16 * panels.end`.
 
+use crate::DType;
 use crate::attributes::{Activation, Window};
 use crate::tensor::LANES;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,55 @@ pub struct Epilogue {
     pub activation: Activation,
     /// The node's second input is added before the activation.
     pub residual: bool,
+    /// For a layer that is computed in integers.
+    pub integers: Option<Integers>,
+}
+
+/// Of a [`PanelConv`] with blocked input or a [`PanelLinear`] whose input is unsigned bytes and whose panels are `I8`.
+///
+/// Its third and fourth inputs are the scale (`F32`) and the zero point (`U8`) of the input's steps, one element each. The second
+/// is the residual, if there is one.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Integers {
+    /// Nothing, or a rounding that comes before the residual is added.
+    pub before_residual: Activation,
+    /// The residual is unsigned bytes, steps of this size.
+    pub residual_steps: Option<StepSize>,
+    /// The output is the unsigned bytes that the activation rounds to.
+    pub gives_steps: bool,
+}
+
+/// A step stands for `(step - zero) * scale`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StepSize {
+    pub scale: f32,
+    pub zero: u8,
+}
+
+impl Epilogue {
+    /// Type of a layer's input.
+    pub fn input_type(&self) -> DType {
+        match self.integers {
+            Some(_) => DType::U8,
+            None => DType::F32,
+        }
+    }
+
+    /// Type of its residual.
+    pub fn residual_type(&self) -> DType {
+        match self.integers.and_then(|integers| integers.residual_steps) {
+            Some(_) => DType::U8,
+            None => DType::F32,
+        }
+    }
+
+    /// Type of its output.
+    pub fn output_type(&self) -> DType {
+        match self.integers {
+            Some(integers) if integers.gives_steps => DType::U8,
+            _ => DType::F32,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

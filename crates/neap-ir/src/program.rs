@@ -1,5 +1,6 @@
 //! A lowered model: what the packed file's table of contents holds and the runtime interprets.
 
+use crate::panel::PanelElement;
 use crate::recipe::{Packed, PackedForm};
 use crate::{Const, Graph, GraphError, NodeId, Op, State, ValueId};
 use serde::{Deserialize, Serialize};
@@ -223,6 +224,8 @@ impl Program {
                     && panels as usize == crate::panel::panel_count(n)
                     && format.is_known()
                     && (!format.has_blocks() || matches!(node.op, Op::PanelLinear(_)))
+                    && (format.element == PanelElement::I8 && !format.has_blocks()
+                        || !node.op.is_in_integers())
                     && Some(panel_bytes) == format.panel_bytes(k)
                     && u128::from(packed.bytes) == u128::from(panel_bytes) * u128::from(panels)
             }

@@ -47,7 +47,8 @@ impl TensorType {
             Layout::Plain => self.len_bytes(),
             Layout::Blocked => {
                 let spatial: usize = self.shape[2..].iter().product();
-                self.shape[0] * self.shape[1].div_ceil(LANES) * spatial * LANES * 4
+                let blocks = self.shape[0] * self.shape[1].div_ceil(LANES);
+                blocks * spatial * LANES * self.dtype.size_bytes()
             }
         }
     }

@@ -64,7 +64,8 @@ pub fn kernels(
 /// The sizes of a layer that the Winograd kernels take.
 fn winograd_shape(panel: &PanelConv, x: &[usize], y: &[usize]) -> Option<ConvShape> {
     let shape = layer::conv_shape(panel, x, y);
-    (panel.form == ConvForm::Blocked && winograd::supports(&shape)).then_some(shape)
+    let in_floats = panel.epilogue.integers.is_none();
+    (in_floats && panel.form == ConvForm::Blocked && winograd::supports(&shape)).then_some(shape)
 }
 
 fn winograd_facts(tile: Tile, shape: &ConvShape, workers: usize, isa: Isa) -> KernelFacts {

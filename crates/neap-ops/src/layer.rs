@@ -3,7 +3,7 @@
 use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;
 use crate::window::{over, spatial};
-use crate::{Context, OpError, PanelSlice, TensorMut};
+use crate::{Context, OpError, PanelSlice, TensorMut, integer};
 use neap_ir::op::Activation;
 use neap_ir::panel::{
     ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelElement, PanelFormat, PanelLinear,
@@ -13,6 +13,7 @@ use neap_ir::{DType, Layout};
 use neap_kernels::conv::{self, ConvShape, conv_blocked, conv_first_layer, conv_narrow_groups};
 use neap_kernels::depthwise::{Depthwise, depthwise};
 use neap_kernels::epilogue::{self, Residual};
+use neap_kernels::integer::takes_conv;
 use neap_kernels::linear::{LinearShape, linear};
 use neap_kernels::panel::{Bits, BlockFormat, Format, Panels};
 
@@ -22,6 +23,9 @@ pub(crate) fn panel_conv(
     args: &Args,
     ctx: &mut Context,
 ) -> Result<(), OpError> {
+    if layer.epilogue.integers.is_some() {
+        return integer::panel_conv(layer, panels, args, ctx);
+    }
     let (x, y) = (args.input(0)?, args.output(0)?);
     let plain = layer.form == ConvForm::FirstLayer;
     args.require(
@@ -58,6 +62,9 @@ pub(crate) fn conv_workspace_bytes(
     workers: usize,
 ) -> usize {
     match layer.form {
+        _ if layer.epilogue.integers.is_some() => {
+            integer::conv_workspace_bytes(&conv_shape(layer, x, y), workers)
+        }
         ConvForm::FirstLayer => {
             let shape = conv_shape(layer, x, y);
             let bytes = conv::conv_first_layer_scratch_bytes(&shape, workers);
@@ -73,7 +80,11 @@ pub(crate) fn conv_supported(layer: &PanelConv, x: &[usize], y: &[usize]) -> boo
         ConvForm::FirstLayer => conv::ConvForm::FirstLayer,
         ConvForm::NarrowGroups => conv::ConvForm::NarrowGroups,
     };
-    conv::supports(form, &conv_shape(layer, x, y))
+    let shape = conv_shape(layer, x, y);
+    match layer.epilogue.integers {
+        Some(_) => takes_conv(&shape),
+        None => conv::supports(form, &shape),
+    }
 }
 
 pub(crate) fn conv_shape(layer: &PanelConv, x: &[usize], y: &[usize]) -> ConvShape {
@@ -125,6 +136,9 @@ pub(crate) fn panel_linear(
     args: &Args,
     ctx: &mut Context,
 ) -> Result<(), OpError> {
+    if layer.epilogue.integers.is_some() {
+        return integer::panel_linear(layer, panels, args, ctx);
+    }
     let (x, y) = (args.input(0)?, args.output(0)?);
     args.require(
         x.layout == Layout::Plain && y.layout == Layout::Plain,

@@ -15,7 +15,8 @@ mod error;
 mod evaluate;
 mod execute;
 mod gradient; // backward passes
-mod index; // index tensors
+mod index;
+mod integer; // index tensors
 mod interpret;
 mod kernel; // kernels by name, and what they cost
 mod late; // sizes known when running

@@ -9,7 +9,7 @@ use crate::product::{contraction, det, einsum, packed};
 use crate::reduce::topk;
 use crate::window::{conv, pool};
 use crate::{
-    OpError, attention, bands, gradient, late, layer, recurrent, resize, sampling, spectrum,
+    OpError, attention, bands, gradient, integer, late, layer, recurrent, resize, sampling, spectrum,
 };
 use neap_ir::graph::LANES;
 use neap_ir::infer::{AttentionDims, Einsum};
@@ -48,6 +48,7 @@ pub fn workspace_bytes(
             conv::workspace_bytes(window, *groups, true, x, y, workers)
         }
         Op::PanelConv(panel) => layer::conv_workspace_bytes(panel, &x.shape, &y.shape, workers),
+        Op::PanelLinear(panel) => integer::linear_workspace_bytes(panel, &x.shape, workers),
         Op::Bands(chain) => bands::workspace_bytes(chain, &x.shape, Kernel::Direct, workers, isa),
         Op::MatMul if y.dtype == DType::F32 => Product::of(shape(0), shape(1))
             .map_or(0, |product| packed::workspace_bytes(&product, workers)),
@@ -245,7 +246,12 @@ pub fn blocked_inputs(
     outputs: &[Option<&TensorType>],
 ) -> Option<Vec<Layout>> {
     let y = outputs.first().copied().flatten()?;
-    let blockable = |ty: &TensorType| (3..=4).contains(&ty.shape.len()) && ty.dtype == DType::F32;
+    let takes_steps =
+        op.is_in_integers() || matches!(op, Op::Quantize { .. } | Op::Dequantize { .. });
+    let blockable = |ty: &TensorType| {
+        let fits = ty.dtype == DType::F32 || ty.dtype == DType::U8 && takes_steps;
+        (3..=4).contains(&ty.shape.len()) && fits
+    };
     if !blockable(y) {
         return None;
     }
@@ -263,7 +269,16 @@ pub fn blocked_inputs(
                 ConvForm::FirstLayer => Layout::Plain,
                 ConvForm::Blocked | ConvForm::NarrowGroups => Layout::Blocked,
             };
-            Some(residual_layouts(x, inputs.len()))
+            let mut layouts = residual_layouts(x, inputs.len());
+            // Scale and zero point.
+            layouts.iter_mut().skip(2).for_each(|l| *l = Layout::Plain);
+            Some(layouts)
+        }
+        Op::Quantize { .. } | Op::Dequantize { .. } => {
+            let one = inputs[1..].iter().flatten().all(|ty| ty.elements() == 1);
+            let mut layouts = vec![Layout::Plain; inputs.len()];
+            layouts[0] = Layout::Blocked;
+            (one && blocked(inputs.first()?.as_ref())).then_some(layouts)
         }
         Op::PanelDepthwise(_) => Some(residual_layouts(Layout::Blocked, inputs.len())),
         Op::Bands(chain) => {

@@ -182,6 +182,21 @@ impl<'a> TensorMut<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.ptr.cast(), self.len_bytes() / 4) }
     }
 
+    /// The tensor as it lies in memory.
+    ///
+    /// # Safety
+    /// As [`TensorMut::f32s_mut`].
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn bytes_mut(&self) -> &'a mut [u8] {
+        // SAFETY: as the caller and `new`'s caller vouch.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len_bytes()) }
+    }
+
+    /// Elements as they lie in memory, padding lanes included.
+    pub(crate) fn layout_elements(&self) -> usize {
+        self.len_bytes() / self.ty.dtype.size_bytes()
+    }
+
     /// Whether this output takes the input's place.
     pub(crate) fn is_at(&self, input: &TensorRef) -> bool {
         std::ptr::eq(self.ptr.cast_const(), input.ptr)

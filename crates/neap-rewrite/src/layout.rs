@@ -138,5 +138,5 @@ impl Pass<'_> {
 }
 
 fn can_block(ty: &TensorType) -> bool {
-    ty.dtype == DType::F32 && (3..=4).contains(&ty.shape.len())
+    matches!(ty.dtype, DType::F32 | DType::U8) && (3..=4).contains(&ty.shape.len())
 }

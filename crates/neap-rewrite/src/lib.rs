@@ -6,6 +6,7 @@
 //!   | quantized  weights behind casts and scales, steps between layers
 //!   | fuse       gelu, silu, layer norm, attention
 //!   | weights    conv + bn + residual + activation, linear + bias + ..., embeddings -> Panel* ops
+//!   | integers 8-bit layers between roundings to steps compute in integers
 //!   | layout     channel-blocked where kernels want it, Reorder in between
 //!   | place      which values share memory; nodes that only rename memory become no steps
 //!   v
@@ -20,11 +21,13 @@
 
 mod attention;
 mod bands;
+mod batch_norm;
 mod block_weights;
 mod constants;
 mod content;
 mod edit;
 mod fuse;
+mod integers;
 mod keys;
 mod layout;
 mod needs;
@@ -35,6 +38,7 @@ mod plainly;
 mod quantized;
 mod recipes;
 mod simplify;
+mod steps;
 mod stored;
 mod weights;
 
@@ -85,6 +89,8 @@ pub fn lower(
     norm::run(&mut editor);
     attention::run(&mut editor);
     let mut recipes = weights::run(&mut editor, reader)?;
+    editor.remove_dead();
+    integers::run(&mut editor, &recipes);
     editor.remove_dead();
     layout::run(&mut editor);
     let source = editor.graph.clone();

@@ -153,7 +153,7 @@ impl Steps {
 }
 
 /// What may lie between Quantize and Dequantize: it only moves elements, or picks the largest.
-fn keeps_steps(node: &Node, input: ValueId) -> bool {
+pub(crate) fn keeps_steps(node: &Node, input: ValueId) -> bool {
     let moves = matches!(
         node.op,
         Op::Reshape { .. }

@@ -26,6 +26,10 @@ impl Recipes {
         id
     }
 
+    pub fn get(&self, id: PackedId) -> &Recipe {
+        &self.list[id.index()]
+    }
+
     pub fn into_list(self) -> Vec<Recipe> {
         self.list
     }

@@ -8,15 +8,17 @@
 //! ```
 
 use crate::RewriteError;
+use crate::batch_norm::{batch_norm, bn_affine, compose};
 use crate::block_weights::{block_linear, block_recipe, gather_first};
 use crate::constants::{ConstReader, stored_type};
 use crate::edit::Editor;
 use crate::fuse::{operands, other};
 use crate::recipes::Recipes;
+use crate::steps::{StepsSource, absorb_scale, steps_before};
 use crate::stored::{StoredWeight, dequantize_rows, floats, stored_weight};
 use neap_ir::graph::LANES;
 use neap_ir::op::{Activation, Binary, Op, PadMode, Unary, Window};
-use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelLinear};
+use neap_ir::panel::{ConvForm, Epilogue, Integers, PanelConv, PanelDepthwise, PanelLinear};
 use neap_ir::recipe::{Affine, Recipe};
 use neap_ir::{DType, Node, ValueId};
 
@@ -63,11 +65,11 @@ fn lower_node(
     }
 }
 
-fn is_const_f32(editor: &Editor, value: ValueId) -> bool {
+pub(crate) fn is_const_f32(editor: &Editor, value: ValueId) -> bool {
     editor.is_const(value) && editor.ty(value).dtype == DType::F32
 }
 
-fn output(editor: &Editor, at: usize) -> ValueId {
+pub(crate) fn output(editor: &Editor, at: usize) -> ValueId {
     editor.node(at).outputs[0].expect("compute nodes have a first output")
 }
 
@@ -228,13 +230,19 @@ fn matmul(
         return Ok(false);
     };
     let (k, n) = (editor.ty(w).shape[0], editor.ty(w).shape[1]);
+    let mut source = steps_before(editor, x, &stored, k);
     let StoredWeight {
         constant: weight,
         transposed,
         mut affine,
     } = stored;
-    let last = absorb_bias(editor, at, n, &mut affine, reader)?;
-    let tail = absorb_epilogue(editor, last);
+    let mut last = at;
+    if let Some(source) = &mut source {
+        last = absorb_scale(editor, at, n, &mut affine, source, reader)?;
+    }
+    let last = absorb_bias(editor, last, n, &mut affine, reader)?;
+    let mut tail = absorb_epilogue(editor, last);
+    tail.of_steps(source);
     let op = Op::PanelLinear(PanelLinear {
         k,
         n,
@@ -289,6 +297,7 @@ fn gemm(
     } else {
         (shape[0], shape[1])
     };
+    let source = steps_before(editor, x, &stored, k);
     let (weight, mut affine) = (stored.constant, stored.affine);
     if alpha != 1.0 {
         let scale = affine.scale.get_or_insert_with(|| vec![1.0; n]);
@@ -308,7 +317,8 @@ fn gemm(
         affine.bias = Some(bias);
     }
     let last = absorb_bias(editor, at, n, &mut affine, reader)?;
-    let tail = absorb_epilogue(editor, last);
+    let mut tail = absorb_epilogue(editor, last);
+    tail.of_steps(source);
     let op = Op::PanelLinear(PanelLinear {
         k,
         n,
@@ -323,51 +333,6 @@ fn gemm(
         affine,
     };
     emit(editor, at, x, op, recipe, tail, recipes);
-    Ok(true)
-}
-
-/// BatchNorm that follows no convolution: a per-channel scale and shift.
-fn batch_norm(
-    editor: &mut Editor,
-    at: usize,
-    reader: &mut dyn ConstReader,
-) -> Result<bool, RewriteError> {
-    let Op::BatchNorm { epsilon } = editor.node(at).op else {
-        return Ok(false);
-    };
-    let Some(x) = editor.node(at).input(0) else {
-        return Ok(false);
-    };
-    if editor.ty(x).dtype != DType::F32 || editor.ty(x).shape.len() < 2 {
-        return Ok(false);
-    }
-    // A convolution before it may still absorb it; convolutions come first in the schedule.
-    let Some((scale, shift)) = bn_affine(editor, at, epsilon, reader)? else {
-        return Ok(false);
-    };
-    let mut last = at;
-    let mut activation = Activation::None;
-    if let Some((next, found)) = activation_after(editor, at) {
-        last = next;
-        activation = found;
-    }
-    let name = editor.node(at).name.clone();
-    let literal = |data: &[f32]| neap_ir::Literal::from_f32(&[data.len()], data);
-    let scale = editor
-        .graph
-        .add_literal(format!("{name}.scale"), literal(&scale));
-    let shift = editor
-        .graph
-        .add_literal(format!("{name}.shift"), literal(&shift));
-    let node = Node {
-        name,
-        op: Op::ScaleShift { activation },
-        inputs: vec![Some(x), Some(scale), Some(shift)],
-        outputs: editor.node(last).outputs.clone(),
-        panels: None,
-    };
-    let absorbed: &[usize] = if last == at { &[] } else { &[at] };
-    editor.replace(last, node, absorbed);
     Ok(true)
 }
 
@@ -426,13 +391,23 @@ fn gather_rows(
 pub(crate) struct Tail {
     last: usize,
     residual: Option<ValueId>,
+    /// What the layer reads instead, where it is computed in integers.
+    source: Option<StepsSource>,
     pub(crate) epilogue: Epilogue,
+}
+
+impl Tail {
+    fn of_steps(&mut self, source: Option<StepsSource>) {
+        self.epilogue.integers = source.map(|_| Integers::default());
+        self.source = source;
+    }
 }
 
 pub(crate) fn absorb_epilogue(editor: &Editor, from: usize) -> Tail {
     let mut tail = Tail {
         last: from,
         residual: None,
+        source: None,
         epilogue: Epilogue::default(),
     };
     if let Some((next, residual)) = residual_after(editor, from) {
@@ -474,7 +449,7 @@ fn residual_after(editor: &Editor, at: usize) -> Option<(usize, ValueId)> {
     }
 }
 
-fn activation_after(editor: &Editor, at: usize) -> Option<(usize, Activation)> {
+pub(crate) fn activation_after(editor: &Editor, at: usize) -> Option<(usize, Activation)> {
     let next = editor.sole_user(output(editor, at))?;
     match editor.node(next).op {
         Op::Unary(Unary::Activation(activation)) => Some((next, activation)),
@@ -521,8 +496,18 @@ pub(crate) fn emit(
     recipes: &mut Recipes,
 ) {
     let packed = recipes.add(recipe);
-    let mut inputs = vec![Some(x)];
-    inputs.extend(tail.residual.map(Some));
+    let inputs = match tail.source {
+        None => [Some(x)]
+            .into_iter()
+            .chain(tail.residual.map(Some))
+            .collect(),
+        Some(source) => vec![
+            Some(source.x),
+            tail.residual,
+            Some(source.scale),
+            Some(source.zero),
+        ],
+    };
     let node = Node {
         name: editor.node(at).name.clone(),
         op,
@@ -540,52 +525,4 @@ pub(crate) fn emit(
             .expect("the chain was followed before");
     }
     editor.replace(tail.last, node, &absorbed);
-}
-
-/// One of each per channel.
-type ScaleAndShift = (Vec<f32>, Vec<f32>);
-
-/// Scale and shift of a BatchNorm whose statistics are constants.
-fn bn_affine(
-    editor: &Editor,
-    at: usize,
-    epsilon: f32,
-    reader: &mut dyn ConstReader,
-) -> Result<Option<ScaleAndShift>, RewriteError> {
-    let node = editor.node(at);
-    let statistics: Option<Vec<ValueId>> = (1..5).map(|i| node.input(i)).collect();
-    let Some(statistics) = statistics else {
-        return Ok(None);
-    };
-    if !statistics.iter().all(|&v| is_const_f32(editor, v)) {
-        return Ok(None);
-    }
-    let mut read = |i: usize| floats(editor, statistics[i], reader);
-    let (gamma, beta, mean, var) = (read(0)?, read(1)?, read(2)?, read(3)?);
-    // In f64: folding must not lose what the unfused operator keeps.
-    let mut scale = Vec::with_capacity(gamma.len());
-    let mut shift = Vec::with_capacity(gamma.len());
-    for c in 0..gamma.len() {
-        let s = f64::from(gamma[c]) / (f64::from(var[c]) + f64::from(epsilon)).sqrt();
-        scale.push(s as f32);
-        shift.push((f64::from(beta[c]) - f64::from(mean[c]) * s) as f32);
-    }
-    Ok(Some((scale, shift)))
-}
-
-/// `y = (w*scale) x + bias`, then `scale * y + shift`.
-fn compose(affine: &mut Affine, scale: &[f32], shift: &[f32]) {
-    let bias = match affine.bias.take() {
-        Some(bias) => bias
-            .iter()
-            .zip(scale.iter().zip(shift))
-            .map(|(b, (s, t))| b * s + t)
-            .collect(),
-        None => shift.to_vec(),
-    };
-    affine.bias = Some(bias);
-    affine.scale = Some(match affine.scale.take() {
-        Some(before) => before.iter().zip(scale).map(|(a, b)| a * b).collect(),
-        None => scale.to_vec(),
-    });
 }

@@ -124,7 +124,11 @@ pub(crate) fn write(
     };
     let read = neap_onnx::merged(read.collect());
     let mut extents = extents(skeleton.as_ref(), &mut source, &recipes, &read);
-    formats::choose(packing.weights, &source, &files, &mut extents)?;
+    let nodes = program.graph.nodes.iter();
+    let in_integers = nodes.filter(|node| node.op.is_in_integers());
+    let in_integers = in_integers.filter_map(|node| recipes.get(node.panels?.index()));
+    let in_integers = in_integers.map(Recipe::constant).collect();
+    formats::choose(packing.weights, &source, &files, &mut extents, &in_integers)?;
     let total_bytes = extents.iter().map(|(_, weight)| weight.packed.bytes).sum();
     let mut done_bytes = 0;
     let mut packer = Packer {

@@ -82,7 +82,7 @@ struct Layer {
     weight_bytes: u64,
     /// In which type weights are stored, streamed and kept in memory.
     stored: &'static str,
-    /// In which type they are multiplied, after widening in registers.
+    /// In which type they are multiplied: integers with activations in 8 bits, or widened in registers.
     computed: &'static str,
     /// Pieces in which the weights may be loaded.
     panels: u32,
@@ -124,7 +124,10 @@ fn gather(args: &InspectArgs, model: &Model) -> Facts {
             operator: program.graph.nodes[node.index()].op.name(),
             weight_bytes: step.weight_bytes(),
             stored: model.stored_type(*node),
-            computed: "float32",
+            computed: match program.graph.nodes[node.index()].op.is_in_integers() {
+                true => "int8",
+                false => "float32",
+            },
             panels: step.panels.map_or(1, |p| p.panels),
         })
         .filter(|layer| layer.weight_bytes > 0)
@@ -256,15 +259,16 @@ fn text(facts: &Facts) -> String {
     if !facts.largest_layers.is_empty() {
         let _ = writeln!(
             text,
-            "\nlargest layers, their weights as stored, streamed and kept; computed in float32"
+            "\nlargest layers, their weights as stored, streamed and kept, and as what they are computed"
         );
     }
     for layer in &facts.largest_layers {
         let _ = writeln!(
             text,
-            "{:>13} {:<8} {:<14} {:>5} piece{}  {}",
+            "{:>13} {:<8} {:<8} {:<14} {:>5} piece{}  {}",
             Bytes(layer.weight_bytes).to_string(),
             layer.stored,
+            layer.computed,
             layer.operator,
             layer.panels,
             if layer.panels == 1 { " " } else { "s" },

@@ -1,7 +1,8 @@
 //! Products, reductions, normalisations and recurrent operators.
 
 use super::{Inferred, Operands, broadcasts_to, einsum, is_numeric};
-use crate::op::{Direction, Recurrent, Reduce};
+use crate::op::{Activation, Direction, Recurrent, Reduce};
+use crate::panel::Epilogue;
 use crate::{DType, Op, TensorType};
 
 pub(super) fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
@@ -124,7 +125,7 @@ pub(super) fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
         }
         Op::PanelLinear(linear) => {
             let x = o.get(0)?;
-            o.require(x.dtype == DType::F32, "takes float32")?;
+            panel_inputs(o, &linear.epilogue)?;
             o.require(
                 x.shape.last() == Some(&linear.k),
                 "the input's last axis is not k",
@@ -133,10 +134,9 @@ pub(super) fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
             if let Some(last) = shape.last_mut() {
                 *last = linear.n;
             }
-            let ty = TensorType::new(DType::F32, &shape);
+            let ty = TensorType::new(linear.epilogue.output_type(), &shape);
             if linear.epilogue.residual {
                 let residual = o.get(1)?;
-                o.require(residual.dtype == DType::F32, "takes float32")?;
                 o.require(
                     residual.elements() == o.product(&shape)?,
                     "the residual has another size",
@@ -335,4 +335,35 @@ fn recurrent_types(
         types.push(TensorType::new(x.dtype, &state));
     }
     Ok(types)
+}
+
+/// Types of a panel layer's inputs, and steps that it can give.
+pub(super) fn panel_inputs(o: &Operands, epilogue: &Epilogue) -> Inferred<()> {
+    let has_type = |index: usize, dtype: DType| Ok(o.get(index)?.dtype == dtype);
+    o.require(
+        has_type(0, epilogue.input_type())?
+            && (!epilogue.residual || has_type(1, epilogue.residual_type())?),
+        "takes float32, or steps where it is computed in integers",
+    )?;
+    let Some(integers) = epilogue.integers else {
+        return Ok(());
+    };
+    let one = |index: usize, dtype: DType| {
+        let ty = o.get(index)?;
+        Ok(ty.dtype == dtype && ty.elements() == 1)
+    };
+    o.require(
+        one(2, DType::F32)? && one(3, DType::U8)?,
+        "needs a scale and a zero point of its input",
+    )?;
+    let is_rounding = |activation: Activation| {
+        let is_byte = |x: f32| (0.0..=255.0).contains(&x);
+        matches!(activation, Activation::Requantize { low, high, .. } if is_byte(low) && is_byte(high))
+    };
+    let before = integers.before_residual;
+    o.require(
+        (matches!(before, Activation::None | Activation::Requantize { .. }))
+            && (!integers.gives_steps || is_rounding(epilogue.activation)),
+        "gives steps of no rounding to bytes",
+    )
 }

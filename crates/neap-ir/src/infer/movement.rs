@@ -135,8 +135,8 @@ pub(super) fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
             return Ok(vec![TensorType::new(*dtype, dims)]);
         }
         Op::Reorder => {
-            let fits = (3..=4).contains(&dims.len()) && x.dtype == DType::F32;
-            o.require(fits, "takes float32 of rank 3 or 4")?;
+            let fits = (3..=4).contains(&dims.len()) && matches!(x.dtype, DType::F32 | DType::U8);
+            o.require(fits, "takes float32 or bytes of rank 3 or 4")?;
             dims.to_vec()
         }
         Op::GatherRows {

@@ -1,7 +1,9 @@
 //! Sliding windows: convolution and pooling output sizes, automatic padding.
 
+use super::compute::panel_inputs;
 use super::{Inferred, Operands};
 use crate::op::{Pool, Window};
+use crate::panel::{ConvForm, Epilogue};
 use crate::{DType, Op, TensorType};
 
 /// ONNX's `auto_pad`, except `NOTSET`.
@@ -175,20 +177,22 @@ pub(super) fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
                 && conv.c_in.is_multiple_of(conv.groups)
                 && conv.c_out.is_multiple_of(conv.groups);
             o.require(fits, "groups do not divide the channels")?;
-            panel(
-                o,
-                &conv.window,
-                conv.c_in,
-                conv.c_out,
-                conv.epilogue.residual,
-            )
+            let blocked = conv.form == ConvForm::Blocked;
+            o.require(
+                blocked || conv.epilogue.integers.is_none(),
+                "is not computed in integers",
+            )?;
+            panel(o, &conv.window, conv.c_in, conv.c_out, &conv.epilogue)
+        }
+        Op::PanelDepthwise(depthwise) if depthwise.epilogue.integers.is_some() => {
+            o.fail("is not computed in integers")
         }
         Op::PanelDepthwise(depthwise) => panel(
             o,
             &depthwise.window,
             depthwise.channels,
             depthwise.channels,
-            depthwise.epilogue.residual,
+            &depthwise.epilogue,
         ),
         _ => o.fail("is no windowed operator"),
     }
@@ -375,10 +379,10 @@ fn panel(
     window: &Window,
     c_in: usize,
     c_out: usize,
-    residual: bool,
+    epilogue: &Epilogue,
 ) -> Inferred<Vec<TensorType>> {
     let x = o.get(0)?;
-    o.require(x.dtype == DType::F32, "takes float32")?;
+    panel_inputs(o, epilogue)?;
     o.require(
         (3..=4).contains(&x.shape.len()) && x.shape[1] == c_in,
         "takes an input of rank 3 or 4 with its channels",
@@ -394,10 +398,10 @@ fn panel(
     };
     let mut shape = vec![x.shape[0], c_out];
     shape.extend(sizes);
-    let ty = TensorType::new(DType::F32, &shape);
-    if residual {
+    let ty = TensorType::new(epilogue.output_type(), &shape);
+    if epilogue.residual {
         o.get(1)?;
-        o.require_like(1, &ty.shape)?;
+        o.require_shape(1, &ty.shape)?;
     }
     Ok(vec![ty])
 }

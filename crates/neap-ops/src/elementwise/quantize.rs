@@ -58,7 +58,7 @@ pub(crate) fn quantize(axis: usize, args: &Args, ctx: &mut Context) -> Result<()
     macro_rules! run {
         ($t:ident, $kernel:ident) => {{
             let to = Ptr::<$t>(to.cast());
-            steps.each(y.elements(), ctx, &|at, count, scale, zero| {
+            steps.each(y.layout_elements(), ctx, &|at, count, scale, zero| {
                 // SAFETY: pieces do not overlap and lie in the output, which overlaps no input.
                 let out = unsafe { to.slice_mut(at, count) };
                 kernels::$kernel(isa, &from[at..at + count], scale, zero as f32, out);
@@ -83,7 +83,7 @@ pub(crate) fn dequantize(axis: usize, args: &Args, ctx: &mut Context) -> Result<
     macro_rules! run {
         ($t:ident, |$from:ident, $scale:ident, $zero:ident, $out:ident| $body:expr) => {{
             let from = Ptr::<$t>::of(x.as_ptr());
-            steps.each(y.elements(), ctx, &|at, count, $scale, $zero| {
+            steps.each(y.layout_elements(), ctx, &|at, count, $scale, $zero| {
                 // SAFETY: pieces do not overlap and lie in both tensors, which do not overlap each other.
                 let ($from, $out) = unsafe {
                     (

@@ -10,6 +10,8 @@ use crate::scalar::{Num, Scalar, with_numeric};
 use crate::{Context, OpError};
 use neap_ir::DType;
 use neap_ir::op::Reduce;
+use neap_kernels::rows::extremes;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// Partial results of a contiguous run, and elements handled together where the run is kept.
 const LANES: usize = 16;
@@ -23,6 +25,13 @@ pub(crate) fn reduce(
     let (x, y) = (args.input(0)?, args.output(0)?);
     let plan = Plan::of(x.shape(), axes);
     let (src, dst) = (x.as_ptr(), y.as_ptr());
+    if let (Reduce::Max | Reduce::Min, 1) = (kind, y.elements())
+        && let Some(extreme) = extreme(kind, x.f32s(), ctx)
+    {
+        // SAFETY: the output is one float, and overlaps no input.
+        unsafe { dst.cast::<f32>().write(extreme) };
+        return Ok(());
+    }
     if x.dtype() == DType::Bool {
         // As bytes of 0 and 1.
         match kind {
@@ -48,6 +57,31 @@ pub(crate) fn reduce(
         }
         Ok(())
     })
+}
+
+/// The extreme of floats; `None` where some are not finite, or it is a zero, whose sign depends on the order.
+fn extreme(kind: Reduce, x: &[f32], ctx: &Context) -> Option<f32> {
+    let (found, undecided) = (AtomicI32::new(i32::MIN), AtomicBool::new(x.is_empty()));
+    let sign = if kind == Reduce::Max { 1.0 } else { -1.0 };
+    split(
+        ctx.par,
+        x.len(),
+        GRAIN,
+        &|range, _| match extremes(ctx.isa, &x[range]) {
+            Some([low, high]) => {
+                let own = if kind == Reduce::Max { high } else { -low };
+                found.fetch_max(in_order(own.to_bits() as i32), Ordering::Relaxed);
+            }
+            None => undecided.store(true, Ordering::Relaxed),
+        },
+    );
+    let most = f32::from_bits(in_order(found.into_inner()) as u32);
+    (!undecided.into_inner() && most != 0.0).then_some(sign * most)
+}
+
+/// Integers in the order of the floats that have these bits, and back.
+fn in_order(bits: i32) -> i32 {
+    bits ^ (bits >> 31 & i32::MAX)
 }
 
 fn float<T: Num>(kind: Reduce, plan: &Plan, src: *const u8, dst: *mut u8, ctx: &mut Context) {

@@ -543,6 +543,7 @@ fn chosen_kernels() {
         epilogue: Epilogue {
             activation: Activation::Gelu,
             residual: false,
+            ..Epilogue::default()
         },
     });
     let ty = TensorType::new(DType::F32, &[1, 32, 30, 30]);
@@ -599,6 +600,7 @@ fn chains_in_row_bands() {
         epilogue: Epilogue {
             activation: Activation::Silu,
             residual: false,
+            ..Epilogue::default()
         },
     });
     let weights = layer.weight_type(PanelFormat::default());

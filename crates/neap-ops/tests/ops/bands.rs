@@ -80,6 +80,7 @@ fn layer(random: &mut Random, x: &TensorType, layout: Layout) -> BandLayer {
     let epilogue = Epilogue {
         activation: activation(random),
         residual: false,
+        ..Epilogue::default()
     };
     let conv = |form, groups, c_out, window| {
         BandLayer::Conv(PanelConv {
@@ -186,6 +187,7 @@ fn residual_block(random: &mut Random) -> Option<Case> {
         let epilogue = Epilogue {
             activation: activation(random),
             residual: is_last,
+            ..Epilogue::default()
         };
         let c_in = case.expected.ty.shape[1];
         let layer = if index == 1 {

@@ -30,6 +30,7 @@ fn conv(c_in: usize, c_out: usize, window: Window, form: ConvForm) -> BandLayer 
         epilogue: Epilogue {
             activation: Activation::Relu,
             residual: false,
+            ..Epilogue::default()
         },
     })
 }

@@ -371,6 +371,7 @@ fn epilogue(residual: bool) -> Epilogue {
     Epilogue {
         activation: Activation::Relu,
         residual,
+        ..Epilogue::default()
     }
 }
 

@@ -26,6 +26,7 @@ fn conv(kernel: usize, stride: usize, groups: usize, channels: [usize; 2]) -> Pa
         epilogue: Epilogue {
             activation: Activation::Relu,
             residual: false,
+            ..Epilogue::default()
         },
     }
 }

@@ -25,6 +25,7 @@ fn with(activation: Activation, residual: bool) -> Epilogue {
     Epilogue {
         activation,
         residual,
+        ..Epilogue::default()
     }
 }
 

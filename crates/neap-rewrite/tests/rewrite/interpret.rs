@@ -7,7 +7,7 @@ use crate::build::Random;
 use neap_ir::bands::{BandLayer, Bands};
 use neap_ir::graph::LANES;
 use neap_ir::op::{Activation, Binary, Op, Unary};
-use neap_ir::panel::Epilogue;
+use neap_ir::panel::{Epilogue, Integers};
 use neap_ir::program::Storage;
 use neap_ir::recipe::{Affine, Recipe};
 use neap_ir::{Const, DType, Graph, Layout, Literal, Node, NodeId, Program, ValueId};
@@ -159,7 +159,11 @@ fn reference(
     };
     let recipe = node.panels.map(|id| &lowered.recipes[id.index()]);
     let constant = |v: &ValueId| lowered.source.literal(*v).expect("constants are inline");
-    let x = of(0)?;
+    let in_integers = node.op.is_in_integers();
+    let x = &match of(0)? {
+        x if in_integers => one(Op::Dequantize { axis: 0 }, &[x, of(2)?, of(3)?]),
+        x => x.clone(),
+    };
     let (result, epilogue) = match (&node.op, recipe) {
         (Op::Reorder, _) => return Some(x.clone()),
         (Op::GatherRows { table, .. }, _) => {
@@ -195,7 +199,10 @@ fn reference(
         }
         _ => return None,
     };
-    Some(finish(result, epilogue, of(1)))
+    Some(match epilogue.integers {
+        Some(integers) => finish_integers(result, epilogue, integers, of(1)),
+        None => finish(result, epilogue, of(1)),
+    })
 }
 
 /// The layers of a chain one after another.
@@ -302,6 +309,41 @@ fn per_channel(mut y: Literal, shape: &[usize], affine: &Affine) -> Literal {
         }
     }
     y
+}
+
+/// A result of a layer in integers, in floats until it is stored.
+fn finish_integers(
+    mut y: Literal,
+    mut epilogue: Epilogue,
+    integers: Integers,
+    residual: Option<&Literal>,
+) -> Literal {
+    let steps_of = |scale: f32, zero: u8| {
+        let zero = Literal::from_bytes(DType::U8, &[], &[zero]).expect("one byte");
+        [Literal::from_f32(&[], &[scale]), zero]
+    };
+    if integers.before_residual != Activation::None {
+        let rounding = Op::Unary(Unary::Activation(integers.before_residual));
+        y = one(rounding, &[&y]);
+    }
+    let residual = residual.map(|residual| match integers.residual_steps {
+        Some(size) => {
+            let [scale, zero] = steps_of(size.scale, size.zero);
+            one(Op::Dequantize { axis: 0 }, &[residual, &scale, &zero])
+        }
+        None => residual.clone(),
+    });
+    epilogue.integers = None;
+    y = finish(y, epilogue, residual.as_ref());
+    if !integers.gives_steps {
+        return y;
+    }
+    let Activation::Requantize { scale, zero, .. } = epilogue.activation else {
+        panic!("steps of a rounding");
+    };
+    let [scale, zero] = steps_of(scale, zero as u8);
+    let to = DType::U8;
+    one(Op::Quantize { axis: 0, to }, &[&y, &scale, &zero])
 }
 
 fn finish(mut y: Literal, epilogue: Epilogue, residual: Option<&Literal>) -> Literal {

@@ -195,7 +195,102 @@ fn sums_of_integers_are_not_cast_to_and_fro() {
     let y = net.mul(y, scale);
     net.output(y);
     let lowered = net.lower();
-    let expected = ["QuantizeLinear", "DequantizeLinear", "PanelLinear", "Mul"];
-    assert_eq!(steps(&lowered), expected);
+    assert_eq!(steps(&lowered), ["QuantizeLinear", "PanelLinear"]);
     assert_eq!(elements(&lowered), [EIGHT_BITS]);
+}
+
+#[test]
+fn products_of_dynamic_steps_are_computed_in_integers_with_what_follows() {
+    let mut net = Net::new();
+    let x = net.input(&[4, 24]);
+    // A scale that is known when running.
+    let scale = net.input(&[]);
+    let scale = net.unary(Unary::Abs, scale);
+    let tiny = net.scalar(0.05);
+    let scale = net.binary(Binary::Max, scale, tiny);
+    let (zero, one) = (byte(&mut net, DType::U8, 120), net.scalar(1.0));
+    let to = DType::U8;
+    let q = net.op(Op::Quantize { axis: 0, to }, &[x, scale, zero]);
+    let a = dequantize(&mut net, 0, &[q, one, zero]);
+    let w = bytes(&mut net, DType::I8, &[24, 20]);
+    let zeros = bytes(&mut net, DType::I8, &[20]);
+    let ones = net.floats(&[20], &[1.0; 20]);
+    let w = dequantize(&mut net, 1, &[w, ones, zeros]);
+    let y = net.op(Op::MatMul, &[a, w]);
+    let columns = net.weight(&[20], 0.01);
+    let factor = net.mul(scale, columns);
+    let y = net.mul(y, factor);
+    let bias = net.weight(&[20], 1.0);
+    let y = net.add(y, bias);
+    let y = net.relu(y);
+    net.output(y);
+    let lowered = net.lower();
+    let names = steps(&lowered);
+    assert_eq!(names.last(), Some(&"PanelLinear"), "{names:?}");
+    assert!(!names.contains(&"DequantizeLinear"), "{names:?}");
+    assert!(
+        !names.contains(&"Mul") && !names.contains(&"Add"),
+        "{names:?}"
+    );
+    assert_eq!(in_integers(&lowered), 1);
+}
+
+fn in_integers(lowered: &Lowered) -> usize {
+    let nodes = lowered.program.graph.nodes.iter();
+    nodes.filter(|node| node.op.is_in_integers()).count()
+}
+
+/// A convolution of 8-bit weights.
+fn quantised_conv(net: &mut Net, x: ValueId, channels: [usize; 2], kernel: usize) -> ValueId {
+    let w = bytes(net, DType::I8, &[channels[1], channels[0], kernel, kernel]);
+    let scales = net.weight(&[channels[1]], 0.01);
+    let w = dequantize(net, 0, &[w, scales]);
+    net.op(Op::Conv(square(kernel, 1), 1), &[x, w])
+}
+
+#[test]
+fn layers_between_steps_are_computed_in_integers_and_hand_on_bytes() {
+    let mut net = Net::new();
+    let x = net.input(&[1, 16, 6, 6]);
+    let own = |_: &mut Net, q: ValueId| q;
+    let x = through_steps(&mut net, x, own);
+    // A block with a residual that is a layer itself, then one whose residual is the block's result.
+    let a = quantised_conv(&mut net, x, [16, 24], 1);
+    let a = net.relu(a);
+    let a = through_steps(&mut net, a, own);
+    let a = quantised_conv(&mut net, a, [24, 32], 1);
+    let a = through_steps(&mut net, a, own);
+    let side = quantised_conv(&mut net, x, [16, 32], 1);
+    let side = through_steps(&mut net, side, own);
+    let sum = net.add(a, side);
+    let sum = net.relu(sum);
+    let sum = through_steps(&mut net, sum, own);
+    let b = quantised_conv(&mut net, sum, [32, 32], 1);
+    let b = through_steps(&mut net, b, own);
+    let y = net.add(b, sum);
+    let y = net.relu(y);
+    let y = through_steps(&mut net, y, own);
+    // Readers in integers, directly and behind a pooling, and one in floats.
+    let z = quantised_conv(&mut net, y, [32, 16], 1);
+    net.output(z);
+    let kind = Pool::Max {
+        column_major: false,
+    };
+    let pool = Op::Pool {
+        kind,
+        window: square(2, 2),
+        output_spatial: vec![3, 3],
+    };
+    let pooled = net.op(pool, &[y]);
+    let z = quantised_conv(&mut net, pooled, [32, 16], 1);
+    net.output(z);
+    let y = net.unary(Unary::Abs, y);
+    net.output(y);
+    let lowered = net.lower();
+    let names = steps(&lowered);
+    assert_eq!(in_integers(&lowered), 6, "{names:?}");
+    assert!(!names.contains(&"Add"), "{names:?}");
+    let count = |name: &str| names.iter().filter(|&&n| n == name).count();
+    assert_eq!(count("QuantizeLinear"), 2, "{names:?}");
+    assert_eq!(count("DequantizeLinear"), 1, "{names:?}");
 }

@@ -220,6 +220,7 @@ impl Builder {
             epilogue: Epilogue {
                 activation,
                 residual: residual.is_some(),
+                ..Epilogue::default()
             },
         });
         let mut inputs = vec![x];
@@ -314,6 +315,7 @@ impl Builder {
             epilogue: Epilogue {
                 activation: Activation::Relu,
                 residual: false,
+                ..Epilogue::default()
             },
         };
         let panels = self.panels(conv.k(), c_out);

@@ -7,9 +7,10 @@ use crate::package::Weight;
 use crate::source_weights::SourceFiles;
 use neap_ir::panel::{PanelElement, PanelFormat, PanelScales};
 use neap_ir::recipe::{Affine, PackedForm, Recipe};
-use neap_ir::{DType, Graph};
+use neap_ir::{DType, Graph, ValueId};
 use neap_kernels::depthwise::NARROW_TAPS;
 use neap_kernels::panel::{Bits, BlockFormat, Format, holds};
+use std::collections::HashSet;
 
 /// Layers with fewer bytes of weights stay as they are: there is nothing to gain.
 const LEAST_BYTES: u64 = 64 << 10;
@@ -26,7 +27,7 @@ pub enum WeightFormats {
     /// As they are stored, or in fewer bits that hold them exactly.
     #[default]
     Exact,
-    /// All as `f32`, which takes more memory and gives the same results; for comparison.
+    /// All that are not computed in integers as `f32`, which takes more memory and gives the same results; for comparison.
     Widened,
     /// Floats as half floats, the nearest.
     F16,
@@ -61,17 +62,21 @@ pub(super) fn narrow_format(format: PanelFormat) -> Option<Format> {
     }
 }
 
-/// Gives the extents of layers their formats.
+/// Gives the extents of layers their formats. Layers in integers keep theirs, made of these constants.
 pub(super) fn choose(
     formats: WeightFormats,
     source: &Graph,
     files: &SourceFiles,
     extents: &mut [(Recipe, Weight)],
+    in_integers: &HashSet<ValueId>,
 ) -> Result<()> {
     match formats {
         WeightFormats::Exact => return narrow(source, files, extents),
         WeightFormats::Widened => {
             for (recipe, weight) in extents {
+                if in_integers.contains(&recipe.constant()) {
+                    continue;
+                }
                 weight.packed = neap_rewrite::describe_as(source, recipe, PanelFormat::default());
             }
             return Ok(());

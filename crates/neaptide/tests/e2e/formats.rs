@@ -99,7 +99,7 @@ fn rounded(mut graph: Graph, half: DType, stored: DType, path: PathBuf) -> Graph
 
 /// The graph with its large weights in 8 bits, signed with a scale for each output channel or unsigned with one scale
 /// and zero point for all, stored in a file behind a DequantizeLinear.
-fn quantized(mut graph: Graph, path: PathBuf) -> Graph {
+pub fn quantized(mut graph: Graph, path: PathBuf) -> Graph {
     let mut file = Vec::new();
     for value in (0..graph.values.len() as u32).map(ValueId) {
         let Some(Const::Inline(literal)) = graph.constant(value).cloned() else {

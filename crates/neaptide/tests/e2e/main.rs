@@ -12,6 +12,7 @@ mod hostile_onnx;
 mod hostile_programs;
 mod images;
 mod instruction_sets;
+mod integers;
 mod nets;
 mod random_graphs;
 mod rounding;

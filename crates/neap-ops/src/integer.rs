@@ -1,0 +1,164 @@
+//! Layers with panel weights that are computed in integers.
+
+use crate::args::{Args, Scratch, scratch_bytes};
+use crate::error::Named;
+use crate::layer::{activation, conv_shape, weights};
+use crate::{Context, OpError, PanelSlice, TensorMut};
+use neap_ir::op::Activation;
+use neap_ir::panel::{Epilogue, PanelConv, PanelLinear};
+use neap_ir::{DType, Layout};
+use neap_kernels::conv::ConvShape;
+use neap_kernels::integer::{
+    Added, Finish, Results, Rounding, Steps, conv_scratch_bytes, integer_conv, integer_linear,
+    linear_scratch_bytes,
+};
+use neap_kernels::linear::LinearShape;
+
+pub(crate) fn panel_conv(
+    layer: &PanelConv,
+    panels: Option<PanelSlice>,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    args.require(
+        x.layout == Layout::Blocked && y.layout == Layout::Blocked,
+        "operands have the wrong layout",
+    )?;
+    let shape = conv_shape(layer, x.shape(), y.shape());
+    let (panels, weights) = weights(args, panels)?;
+    let (finish, steps) = (finish(args, &layer.epilogue, &y)?, steps(args)?);
+    let bytes = conv_scratch_bytes(&shape, ctx.par.workers());
+    let scratch = Scratch::new(args.op, ctx.workspace).take(bytes)?;
+    // SAFETY: the output does not overlap the input; the residual is read through it when it lies there.
+    let out = unsafe { results(&y) };
+    let (isa, par) = (ctx.isa, ctx.par);
+    integer_conv(
+        isa,
+        par,
+        &shape,
+        panels,
+        weights,
+        x.bytes(),
+        steps,
+        out,
+        finish,
+        scratch,
+    )
+    .named(args.op)
+}
+
+pub(crate) fn conv_workspace_bytes(shape: &ConvShape, workers: usize) -> usize {
+    scratch_bytes::<u8>(conv_scratch_bytes(shape, workers))
+}
+
+pub(crate) fn panel_linear(
+    layer: &PanelLinear,
+    panels: Option<PanelSlice>,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    args.require(
+        x.layout == Layout::Plain && y.layout == Layout::Plain,
+        "operands have the wrong layout",
+    )?;
+    let shape = linear_shape(layer, x.shape());
+    let (panels, weights) = weights(args, panels)?;
+    let (finish, steps) = (finish(args, &layer.epilogue, &y)?, steps(args)?);
+    let bytes = linear_scratch_bytes(&shape, ctx.par.workers());
+    let scratch = Scratch::new(args.op, ctx.workspace).take(bytes)?;
+    // SAFETY: as in `panel_conv`.
+    let out = unsafe { results(&y) };
+    let (isa, par) = (ctx.isa, ctx.par);
+    integer_linear(
+        isa,
+        par,
+        &shape,
+        panels,
+        weights,
+        x.bytes(),
+        steps,
+        out,
+        finish,
+        scratch,
+    )
+    .named(args.op)
+}
+
+pub(crate) fn linear_workspace_bytes(layer: &PanelLinear, x: &[usize], workers: usize) -> usize {
+    match layer.epilogue.integers {
+        Some(_) => scratch_bytes::<u8>(linear_scratch_bytes(&linear_shape(layer, x), workers)),
+        None => 0,
+    }
+}
+
+fn linear_shape(layer: &PanelLinear, x: &[usize]) -> LinearShape {
+    let rows = x.iter().rev().skip(1).product();
+    LinearShape::dense(rows, layer.k, layer.n)
+}
+
+/// Those of the input.
+fn steps(args: &Args) -> Result<Steps, OpError> {
+    let (scale, zero) = (args.input(2)?, args.input(3)?);
+    let (Some(&scale), Some(&zero)) = (scale.f32s().first(), zero.bytes().first()) else {
+        return args.fail("its input has no scale or zero point");
+    };
+    Ok(Steps { scale, zero })
+}
+
+/// # Safety
+/// No one else uses the output's memory, except a residual that lies there.
+unsafe fn results<'a>(y: &TensorMut<'a>) -> Results<'a> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match y.ty.dtype {
+            DType::U8 => Results::Steps(y.bytes_mut()),
+            _ => Results::Floats(y.f32s_mut()),
+        }
+    }
+}
+
+fn finish<'a>(
+    args: &Args<'_, 'a>,
+    epilogue: &Epilogue,
+    y: &TensorMut,
+) -> Result<Finish<'a>, OpError> {
+    let Some(integers) = epilogue.integers else {
+        return args.fail("is not computed in integers");
+    };
+    let before = match integers.before_residual {
+        Activation::Requantize {
+            scale,
+            zero,
+            low,
+            high,
+        } => Some(Rounding {
+            scale,
+            zero,
+            low,
+            high,
+        }),
+        _ => None,
+    };
+    let mut added = Added::None;
+    if epilogue.residual {
+        let residual = args.input(1)?;
+        let fits = residual.layout == y.layout && residual.dtype() == epilogue.residual_type();
+        args.require(fits, "the residual has the wrong layout")?;
+        let steps = integers.residual_steps.map(|steps| Steps {
+            scale: steps.scale,
+            zero: steps.zero,
+        });
+        added = match steps {
+            steps if y.is_at(&residual) => Added::InPlace(steps),
+            Some(steps) => Added::Steps(residual.bytes(), steps),
+            None => Added::Floats(residual.f32s()),
+        };
+    }
+    Ok(Finish {
+        before,
+        residual: added,
+        activation: activation(epilogue.activation),
+    })
+}
