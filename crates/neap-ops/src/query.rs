@@ -9,7 +9,8 @@ use crate::product::{contraction, det, einsum, packed};
 use crate::reduce::topk;
 use crate::window::{conv, pool};
 use crate::{
-    OpError, attention, bands, gradient, integer, late, layer, recurrent, resize, sampling, spectrum,
+    OpError, attention, bands, gradient, integer, late, layer, recurrent, resize, sampling,
+    spectrum,
 };
 use neap_ir::graph::LANES;
 use neap_ir::infer::{AttentionDims, Einsum};

@@ -43,8 +43,10 @@ struct Layer {
     panels: Vec<u8>,
 }
 
+type PackRows<'p> = &'p dyn Fn(&[f32], Affine<'_>, &mut [f32]);
+
 impl Layer {
-    fn new(n: usize, k: usize, has_zeros: bool, pack: &dyn Fn(&[f32], Affine, &mut [f32])) -> Self {
+    fn new(n: usize, k: usize, has_zeros: bool, pack: PackRows<'_>) -> Self {
         let weights: Vec<i8> = bytes(n * k, 7).into_iter().map(|b| b as i8).collect();
         let bias = floats(n, 8);
         let scale: Vec<f32> = floats(n, 9)
