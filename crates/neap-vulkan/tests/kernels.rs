@@ -108,6 +108,7 @@ fn convolutions() -> Vec<Case> {
             let epilogue = Epilogue {
                 activation,
                 residual,
+                ..Epilogue::default()
             };
             let case = || {
                 let (channels, image, taps) = ([20, 24, 1], [5, 6], [3, 1, 1, 1]);
@@ -140,6 +141,7 @@ fn depthwise() -> Vec<Case> {
                 epilogue: Epilogue {
                     activation: Activation::Relu,
                     residual,
+                    ..Epilogue::default()
                 },
             });
             let out = |size| out_size(size, kernel, stride, 1, pad);
@@ -176,6 +178,7 @@ fn products() -> Vec<Case> {
                 epilogue: Epilogue {
                     activation: Activation::Gelu,
                     residual,
+                    ..Epilogue::default()
                 },
             });
             let (x, y) = ([rows, k], [rows, n]);
