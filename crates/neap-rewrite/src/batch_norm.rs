@@ -2,9 +2,9 @@
 
 use crate::RewriteError;
 use crate::constants::ConstReader;
-use crate::edit::Editor;
+use crate::edit::{Editor, is_const_f32};
 use crate::stored::floats;
-use crate::weights::{activation_after, is_const_f32};
+use crate::tail::activation_after;
 use neap_ir::op::{Activation, Op};
 use neap_ir::recipe::Affine;
 use neap_ir::{DType, Node, ValueId};

@@ -12,7 +12,7 @@ use crate::constants::{ConstReader, stored_type};
 use crate::edit::Editor;
 use crate::recipes::Recipes;
 use crate::stored::peel_transpose;
-use crate::weights::{absorb_bias, absorb_epilogue, emit};
+use crate::tail::{absorb_bias, absorb_epilogue, emit};
 use neap_ir::op::Op;
 use neap_ir::panel::{BLOCK_LENS, PanelLinear};
 use neap_ir::recipe::{Affine, Recipe, Steps};

@@ -1,6 +1,6 @@
 //! A graph under edit: who makes and who reads each value, and tombstones for fused nodes.
 
-use neap_ir::{Graph, Node, TensorType, ValueId};
+use neap_ir::{DType, Graph, Node, TensorType, ValueId};
 
 pub(crate) struct Editor {
     pub graph: Graph,
@@ -178,4 +178,12 @@ impl Editor {
         self.dead = vec![false; self.graph.nodes.len()];
         self.refresh();
     }
+}
+
+pub(crate) fn is_const_f32(editor: &Editor, value: ValueId) -> bool {
+    editor.is_const(value) && editor.ty(value).dtype == DType::F32
+}
+
+pub(crate) fn output(editor: &Editor, at: usize) -> ValueId {
+    editor.node(at).outputs[0].expect("compute nodes have a first output")
 }

@@ -40,6 +40,7 @@ mod recipes;
 mod simplify;
 mod steps;
 mod stored;
+mod tail;
 mod weights;
 
 pub use bands::{BandLimits, with_bands};

@@ -6,10 +6,9 @@
 
 use crate::RewriteError;
 use crate::constants::ConstReader;
-use crate::edit::Editor;
+use crate::edit::{Editor, is_const_f32, output};
 use crate::fuse::{operands, other};
 use crate::stored::{StoredWeight, floats};
-use crate::weights::{is_const_f32, output};
 use neap_ir::op::{Binary, Op};
 use neap_ir::recipe::Affine;
 use neap_ir::{DType, Literal, ValueId};

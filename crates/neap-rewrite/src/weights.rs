@@ -11,14 +11,14 @@ use crate::RewriteError;
 use crate::batch_norm::{batch_norm, bn_affine, compose};
 use crate::block_weights::{block_linear, block_recipe, gather_first};
 use crate::constants::{ConstReader, stored_type};
-use crate::edit::Editor;
-use crate::fuse::{operands, other};
+use crate::edit::{Editor, is_const_f32, output};
 use crate::recipes::Recipes;
-use crate::steps::{StepsSource, absorb_scale, steps_before};
+use crate::steps::{absorb_scale, steps_before};
 use crate::stored::{StoredWeight, dequantize_rows, floats, stored_weight};
+use crate::tail::{absorb_bias, absorb_epilogue, emit};
 use neap_ir::graph::LANES;
-use neap_ir::op::{Activation, Binary, Op, PadMode, Unary, Window};
-use neap_ir::panel::{ConvForm, Epilogue, Integers, PanelConv, PanelDepthwise, PanelLinear};
+use neap_ir::op::{Op, PadMode, Window};
+use neap_ir::panel::{ConvForm, PanelConv, PanelDepthwise, PanelLinear};
 use neap_ir::recipe::{Affine, Recipe};
 use neap_ir::{DType, Node, ValueId};
 
@@ -63,14 +63,6 @@ fn lower_node(
         Op::Gather { axis: 0 } => gather_rows(editor, at, recipes),
         _ => Ok(false),
     }
-}
-
-pub(crate) fn is_const_f32(editor: &Editor, value: ValueId) -> bool {
-    editor.is_const(value) && editor.ty(value).dtype == DType::F32
-}
-
-pub(crate) fn output(editor: &Editor, at: usize) -> ValueId {
-    editor.node(at).outputs[0].expect("compute nodes have a first output")
 }
 
 fn conv(
@@ -385,144 +377,4 @@ fn gather_rows(
         &[],
     );
     Ok(true)
-}
-
-/// Residual and activation found after a weighted node.
-pub(crate) struct Tail {
-    last: usize,
-    residual: Option<ValueId>,
-    /// What the layer reads instead, where it is computed in integers.
-    source: Option<StepsSource>,
-    pub(crate) epilogue: Epilogue,
-}
-
-impl Tail {
-    fn of_steps(&mut self, source: Option<StepsSource>) {
-        self.epilogue.integers = source.map(|_| Integers::default());
-        self.source = source;
-    }
-}
-
-pub(crate) fn absorb_epilogue(editor: &Editor, from: usize) -> Tail {
-    let mut tail = Tail {
-        last: from,
-        residual: None,
-        source: None,
-        epilogue: Epilogue::default(),
-    };
-    if let Some((next, residual)) = residual_after(editor, from) {
-        tail.last = next;
-        tail.residual = Some(residual);
-        tail.epilogue.residual = true;
-    }
-    if let Some((next, activation)) = activation_after(editor, tail.last) {
-        tail.last = next;
-        tail.epilogue.activation = activation;
-    }
-    tail
-}
-
-/// `Add` of this result and another of the same type that is ready by then. Of two candidates the
-/// later producer absorbs the sum, since the node moves to the place of the `Add`.
-fn residual_after(editor: &Editor, at: usize) -> Option<(usize, ValueId)> {
-    let sum = output(editor, at);
-    let add = editor.sole_user(sum)?;
-    let residual = other(operands(editor, add, Binary::Add)?, sum)?;
-    if residual == sum
-        || editor.is_const(residual)
-        || editor.ty(residual) != editor.ty(sum)
-        || editor.ty(residual) != editor.ty(output(editor, add))
-    {
-        return None;
-    }
-    let competitor = editor.producer(residual).filter(|&p| {
-        p > at
-            && editor.sole_user(residual) == Some(add)
-            && matches!(
-                editor.node(p).op,
-                Op::Conv(..) | Op::MatMul | Op::Gemm { .. } | Op::BatchNorm { .. }
-            )
-    });
-    match competitor {
-        Some(_) => None,
-        None => Some((add, residual)),
-    }
-}
-
-pub(crate) fn activation_after(editor: &Editor, at: usize) -> Option<(usize, Activation)> {
-    let next = editor.sole_user(output(editor, at))?;
-    match editor.node(next).op {
-        Op::Unary(Unary::Activation(activation)) => Some((next, activation)),
-        _ => None,
-    }
-}
-
-/// `Add` of a constant row after a matrix product.
-pub(crate) fn absorb_bias(
-    editor: &Editor,
-    at: usize,
-    n: usize,
-    affine: &mut Affine,
-    reader: &mut dyn ConstReader,
-) -> Result<usize, RewriteError> {
-    if affine.bias.is_some() {
-        return Ok(at);
-    }
-    let product = output(editor, at);
-    let Some(add) = editor.sole_user(product) else {
-        return Ok(at);
-    };
-    let Some(row) = operands(editor, add, Binary::Add).and_then(|pair| other(pair, product)) else {
-        return Ok(at);
-    };
-    let shape = &editor.ty(row).shape;
-    let is_row = shape.last() == Some(&n) && editor.ty(row).elements() == n;
-    if !is_row || !is_const_f32(editor, row) || editor.ty(output(editor, add)) != editor.ty(product)
-    {
-        return Ok(at);
-    }
-    affine.bias = Some(floats(editor, row, reader)?);
-    Ok(add)
-}
-
-/// Puts the panel node where the chain ended and drops the chain.
-pub(crate) fn emit(
-    editor: &mut Editor,
-    at: usize,
-    x: ValueId,
-    op: Op,
-    recipe: Recipe,
-    tail: Tail,
-    recipes: &mut Recipes,
-) {
-    let packed = recipes.add(recipe);
-    let inputs = match tail.source {
-        None => [Some(x)]
-            .into_iter()
-            .chain(tail.residual.map(Some))
-            .collect(),
-        Some(source) => vec![
-            Some(source.x),
-            tail.residual,
-            Some(source.scale),
-            Some(source.zero),
-        ],
-    };
-    let node = Node {
-        name: editor.node(at).name.clone(),
-        op,
-        inputs,
-        outputs: vec![Some(output(editor, tail.last))],
-        panels: Some(packed),
-    };
-    // Nodes between `at` and the end of the chain have no other readers.
-    let mut absorbed = Vec::new();
-    let mut step = at;
-    while step != tail.last {
-        absorbed.push(step);
-        step = editor
-            .sole_user(output(editor, step))
-            .expect("the chain was followed before");
-    }
-    editor.replace(tail.last, node, &absorbed);
 }
