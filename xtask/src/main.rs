@@ -14,6 +14,7 @@ mod conformance;
 mod engine;
 mod features;
 mod flexnn;
+mod formats;
 mod fuzz;
 mod fuzz_lock;
 mod instruction_sets;
@@ -151,6 +152,8 @@ enum Suite {
     Swapnet(swapnet::SwapnetArgs),
     /// One thread against two, with no budget.
     Scaling(scaling::ScalingArgs),
+    /// Models in few bits beside onnxruntime: memory, and time with one and two threads.
+    Formats(formats::FormatsArgs),
     /// Predicted against measured latency.
     Prediction {
         /// Only these models.
@@ -203,6 +206,10 @@ fn main() -> Result<()> {
             suite: Some(Suite::Scaling(args)),
             ..
         } => scaling::run(&root(), &args),
+        Command::Bench {
+            suite: Some(Suite::Formats(args)),
+            ..
+        } => formats::run(&root(), &args),
         Command::Bench {
             suite: Some(Suite::Swapadvisor(args)),
             ..

@@ -34,7 +34,7 @@ struct Page {
 }
 
 /// The quick ones first: what they take longer is shared by all that follow.
-const PAGES: [Page; 11] = [
+const PAGES: [Page; 12] = [
     Page {
         name: "kernels",
         minutes: 2.0,
@@ -59,6 +59,14 @@ const PAGES: [Page; 11] = [
         commands: |share| {
             let measure = format!("scaling --rounds {}", rounds(6, share));
             vec![measure, "scaling --write".into()]
+        },
+    },
+    Page {
+        name: "formats",
+        minutes: 6.0,
+        commands: |share| {
+            let measure = format!("formats --rounds {}", rounds(6, share));
+            vec![measure, "formats --write".into()]
         },
     },
     Page {

@@ -1,0 +1,228 @@
+//! Models in few bits beside onnxruntime: memory against their own size, time in one interleaved run.
+//!
+//! ```text
+//!   zoo model ─► scripts/quantize.py (onnxruntime's own tools) ─► NAME.FORM.onnx
+//!   onnxruntime   | run |     |     | run |     |  ...        with 1 and with 2 threads
+//!   no budget     |     | run |     |     | run |
+//! ```
+//! Figures are kept in `target/formats`, so that a few models can be measured at a time; `--write` writes docs/formats.md from all
+//! that are there.
+
+use crate::check::check;
+use crate::kept::Kept;
+use crate::peer::{Peer, median};
+use crate::{models, setting, worker};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[derive(Args)]
+pub struct FormatsArgs {
+    /// Only these, as the table names them, are measured anew; figures of others are taken as they are.
+    only: Vec<String>,
+    #[arg(long, default_value_t = 6)]
+    rounds: u32,
+    #[arg(long, default_value_t = 4)]
+    runs_per_round: u32,
+    /// Write docs/formats.md from the figures that are there.
+    #[arg(long)]
+    write: bool,
+}
+
+/// Zoo models and the forms in which they are measured.
+const CASES: [(&str, &str); 5] = [
+    ("resnet50", "qdq"),
+    ("resnet50", "qoperator"),
+    ("vit_b_16", "dynamic"),
+    ("gpt2", "dynamic"),
+    ("gpt2", "int4"),
+];
+
+const THREADS: [usize; 2] = [1, 2];
+
+const REQUIREMENTS: &str = "scripts/requirements-formats.txt";
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    model: String,
+    file_bytes: u64,
+    smallest_bytes: u64,
+    /// Of the same network in 32 bits.
+    wide_smallest_bytes: u64,
+    resident_bytes: u64,
+    activations_bytes: u64,
+    /// Milliseconds with one thread and with two.
+    own_ms: [f64; 2],
+    ort_ms: [f64; 2],
+    predicted_ms: [f64; 2],
+    runs: u32,
+}
+
+pub fn run(root: &Path, args: &FormatsArgs) -> Result<()> {
+    let names = CASES.map(|(model, form)| format!("{model}.{form}"));
+    if let Some(name) = args.only.iter().find(|o| !names.contains(o)) {
+        bail!("no such model: {name}; there are {}", names.join(", "));
+    }
+    let kept = Kept::of(root, "formats")?;
+    let mut rows: Vec<Row> = Vec::new();
+    for ((model, form), name) in CASES.into_iter().zip(&names) {
+        let wanted = match args.only.is_empty() {
+            true => !args.write,
+            false => args.only.contains(name),
+        };
+        if wanted {
+            let row = measure(root, model, form, args).with_context(|| name.clone())?;
+            eprintln!("{}", line(&row));
+            kept.write(name, &row)?;
+        }
+        rows.extend(kept.read::<Row>(name)?);
+    }
+    let table = table(&rows);
+    println!("{table}");
+    if args.write {
+        let path = root.join("docs/formats.md");
+        std::fs::write(&path, page(&table, &rows)?)?;
+        eprintln!("wrote {}", path.display());
+    }
+    Ok(())
+}
+
+fn measure(root: &Path, model: &str, form: &str, args: &FormatsArgs) -> Result<Row> {
+    let Some(python) = models::python(root)? else {
+        bail!("onnxruntime is not to be had here")
+    };
+    let wide = models::zoo_model(root, model)?;
+    let path = quantised(root, &python, &wide, model, form)?;
+    let cache = root.join("target/models/packed");
+    let smallest = |path: &Path| -> Result<u64> {
+        let peer = worker::start(path, &cache, &["--budget", "none"])?;
+        worker::number(&peer.ready, "smallest_feasible_bytes")
+    };
+    let mut row = Row {
+        model: format!("{model}.{form}"),
+        file_bytes: std::fs::metadata(&path)?.len(),
+        smallest_bytes: smallest(&path)?,
+        wide_smallest_bytes: smallest(&wide)?,
+        resident_bytes: 0,
+        activations_bytes: activations_bytes(root, &path, &cache)?,
+        own_ms: [0.0; 2],
+        ort_ms: [0.0; 2],
+        predicted_ms: [0.0; 2],
+        runs: args.rounds * args.runs_per_round,
+    };
+    for (at, threads) in THREADS.into_iter().enumerate() {
+        let threads = threads.to_string();
+        let arguments = ["--budget", "none", "--threads", &threads];
+        let mut own = worker::start(&path, &cache, &arguments)?;
+        let mut ort = Peer::start(
+            Command::new(&python)
+                .arg(root.join("scripts/ort_bench.py"))
+                .arg(&path)
+                .args(["--serve", "--threads", &threads]),
+        )?;
+        own.run(3)?;
+        ort.run(3)?;
+        let (mut own_ms, mut ort_ms) = (Vec::new(), Vec::new());
+        for _ in 0..args.rounds {
+            ort_ms.extend(ort.turn(args.runs_per_round as usize)?);
+            own_ms.extend(own.turn(args.runs_per_round as usize)?);
+        }
+        row.own_ms[at] = median(&own_ms);
+        row.ort_ms[at] = median(&ort_ms);
+        row.predicted_ms[at] = own.ready["predicted_latency_ms"].as_f64().unwrap_or(0.0);
+        row.resident_bytes = own.peak_bytes()?;
+    }
+    Ok(row)
+}
+
+/// The model in few bits, made unless it is there.
+fn quantised(root: &Path, python: &Path, wide: &Path, model: &str, form: &str) -> Result<PathBuf> {
+    let path = root.join(format!("target/models/{model}.{form}.onnx"));
+    if path.exists() {
+        return Ok(path);
+    }
+    eprintln!("writing {}", path.display());
+    let tools = root.join("target/formats/python");
+    if !tools.exists() {
+        let mut install = Command::new(python);
+        install.args(["-m", "pip", "install", "--quiet"]);
+        install.args(["--disable-pip-version-check", "--no-deps", "-r"]);
+        install.arg(root.join(REQUIREMENTS)).arg("--target");
+        check(install.arg(&tools), "installing what quantising needs")?;
+    }
+    let part = path.with_extension("part");
+    let mut make = Command::new(python);
+    make.env("PYTHONPATH", &tools);
+    make.arg(root.join("scripts/quantize.py")).arg(wide);
+    make.arg(&part).args(["--form", form]);
+    check(&mut make, "quantising")?;
+    std::fs::rename(&part, &path)?;
+    Ok(path)
+}
+
+fn activations_bytes(root: &Path, path: &Path, cache: &Path) -> Result<u64> {
+    let mut inspect = Command::new(models::neap(root)?);
+    inspect.args(["--quiet", "inspect", "--output", "json"]);
+    let output = inspect.arg("--cache-dir").arg(cache).arg(path).output()?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let facts: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    worker::number(&facts, "activations_peak_bytes")
+}
+
+fn line(row: &Row) -> String {
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let sum = row.file_bytes + row.activations_bytes;
+    let mut text = format!(
+        "| {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.2} |",
+        row.model,
+        mib(row.file_bytes),
+        mib(row.smallest_bytes),
+        mib(row.wide_smallest_bytes),
+        mib(row.resident_bytes),
+        row.resident_bytes as f64 / sum as f64,
+    );
+    for at in 0..THREADS.len() {
+        let _ = write!(
+            text,
+            " {:.2} | {:.2} | **{:.2}** | {:.2} |",
+            row.ort_ms[at],
+            row.own_ms[at],
+            row.own_ms[at] / row.ort_ms[at],
+            row.predicted_ms[at],
+        );
+    }
+    text
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "| model | file MiB | smallest MiB | smallest of f32 MiB | resident MiB | × (file + activations) | onnxruntime ms, 1 thread | ms | ratio | predicted ms | onnxruntime ms, 2 threads | ms | ratio | predicted ms |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+    );
+    for row in rows {
+        let _ = writeln!(text, "{}", line(row));
+    }
+    text
+}
+
+fn page(table: &str, rows: &[Row]) -> Result<String> {
+    let runs = rows.iter().map(|row| row.runs).min().unwrap_or(0);
+    Ok(format!(
+        "# Models in few bits\n\n\
+         How much memory and time do quantised models take? This table has networks of the zoo as onnxruntime's own tools\n\
+         quantise them, beside onnxruntime on the same file.\n\n{table}\n\
+         - *Smallest*: the smallest budget of the file, and that of the same network in 32 bits.\n\
+         - *Resident*: peak memory of the process with no budget, and as a multiple of the file and the most activations at once.\n\
+         - *ms*: medians of at least {runs} runs with no budget. The engines take turns; the first run of a turn is not counted.\n\
+         - *Predicted*: by the plan, with nothing calibrated.\n\
+         - *qdq*, *qoperator*: 8 bits, a scale for each channel of weights. *dynamic*: weights in 8 bits, activations\n\
+         quantised when they are known. *int4*: weights in 4 bits, blocks of 32.\n\n\
+         Made by `cargo xtask bench formats`, then `cargo xtask bench formats --write`, on {}.\n",
+        setting::setting()?,
+    ))
+}
