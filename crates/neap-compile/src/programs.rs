@@ -121,7 +121,8 @@ fn check(program: &Program, data: &Range<u64>) -> Result<(), String> {
             || !packed.offset.is_multiple_of(BLOCK_BYTES)
             || end.is_none_or(|end| end > data.end)
         {
-            return Err(format!("weights of '{}' lie outside the file", packed.name));
+            let name = packed.name.escape_debug();
+            return Err(format!("weights of '{name}' lie outside the file"));
         }
     }
     check_supported(program).map_err(|e| e.to_string())

@@ -194,7 +194,8 @@ fn split<'t>(
                 && bytes == Some(packed.bytes)
         });
         if !is_inside(packed.offset, packed.bytes) || !raw_fits {
-            return Err(format!("weights of '{}' lie outside the file", packed.name));
+            let name = packed.name.escape_debug();
+            return Err(format!("weights of '{name}' lie outside the file"));
         }
     }
     if let Some(skeleton) = &contents.skeleton
