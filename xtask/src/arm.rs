@@ -63,7 +63,17 @@ pub fn run(root: &Path) -> Result<()> {
         Ok(())
     };
     for name in TESTED {
-        cargo(&["test", "--quiet", "--package", name, "--lib", "--tests"])?;
+        // One at a time: the emulator has crashed once where tests ran side by side.
+        cargo(&[
+            "test",
+            "--quiet",
+            "--package",
+            name,
+            "--lib",
+            "--tests",
+            "--",
+            "--test-threads=1",
+        ])?;
     }
     cargo(&["build", "--quiet", "--package", "neap-cli"])?;
     let arm_neap = target_dir.join(ARM).join("release/neap");
