@@ -63,11 +63,11 @@ pub(crate) fn flops_by(facts: &KernelFacts, tile: Tile, widened_bytes: u64) -> f
         + facts.raw.moved_slice_bytes as f64 * FLOPS_PER_VALUE_BYTE
 }
 
-/// Operations of a layer in floats in whose time one in integers computes so many. An estimate: an instruction of VNNI
-/// multiplies four times as many numbers, and what becomes of the sums takes as long as ever. Calibrating measures it.
+/// Operations of a layer in floats in whose time one in integers computes so many: as measured with VNNI (docs/formats.md).
+/// An estimate elsewhere. Calibrating measures it.
 pub(crate) fn of_integers(flops: u64, isa: Isa) -> u64 {
     match isa.name() {
-        "avx512" => flops / 3,
+        "avx512" => flops / 3 * 2,
         _ => flops,
     }
 }

@@ -8,8 +8,8 @@ use crate::proto::{AttributeValue, GraphProto, NodeProto};
 use neap_ir::op::SliceRange;
 use neap_ir::{DType, Literal, Op, ValueId};
 
-/// Nodes that one loop may become.
-const MAX_UNROLLED: usize = 20_000;
+/// Nodes that one loop may become. More take more memory while a model is opened than small budgets have.
+const MAX_UNROLLED: usize = 1_000;
 
 /// A loop that is being unrolled.
 struct Body<'a> {
