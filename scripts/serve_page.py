@@ -178,15 +178,23 @@ def main():
     neap, folder, cache, chromium, *screenshot = sys.argv[1:]
     names = sorted(path.stem for path in pathlib.Path(folder).glob("*.onnx"))
     server = Server(neap, folder, cache)
+    try:
+        look(server.url, names, chromium, screenshot)
+    finally:
+        server.end()
+
+
+def look(url, names, chromium, screenshots):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as own:
         browser = Browser(chromium, pathlib.Path(own) / "profile")
-        check_page(browser, server.url, names, own)
-        for path in screenshot:
-            browser.wait("the image", "document.getElementById('say').textContent === ''")
-            picture = browser.send("Page.captureScreenshot", captureBeyondViewport=True)["data"]
-            pathlib.Path(path).write_bytes(b64decode(picture))
-        browser.end()
-    server.end()
+        try:
+            check_page(browser, url, names, own)
+            for path in screenshots:
+                browser.wait("the image", "document.getElementById('say').textContent === ''")
+                picture = browser.send("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+                pathlib.Path(path).write_bytes(b64decode(picture))
+        finally:
+            browser.end()
 
 
 main()
