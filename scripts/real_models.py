@@ -285,8 +285,8 @@ PREFACE = """# Models as PyPI packages carry them
 budget, within half of what it takes with everything resident, and within its smallest budget, the last two under a hard
 limit of the kernel's. *Error* is the largest difference from onnxruntime's outputs, over their range; beside it, how far
 onnxruntime with all of its optimisations differs from onnxruntime with none. Models of 8 bits round values between layers, and a
-value between two steps may go to either: they are right within 5e-2 if the greatest value of each row is the same. Times are over onnxruntime's, two threads,
-medians of processes in turn.
+value between two steps may go to either: they are right within 5e-2 if the greatest value of each row is the same. Times are over
+onnxruntime's, two threads, medians of processes in turn.
 
 | model | what | file, MB | smallest budget, MiB | peak within it, MiB | all resident, MiB | outputs, error | time, no budget | time, smallest |
 |---|---|--:|--:|--:|--:|---|--:|--:|"""
