@@ -131,7 +131,7 @@ fn loops_within_loops_end() {
         inner = graph(
             &["i", "on", "y"],
             &["on", "z"],
-            &[i64_tensor("many", &[], &[20_000])],
+            &[i64_tensor("many", &[], &[1_000])],
             &[node(
                 "Loop",
                 &["many", "on", "y"],
@@ -142,7 +142,7 @@ fn loops_within_loops_end() {
     }
     let error = Model::new(13)
         .input("x", FLOAT, &[2])
-        .ints("many", &[20_000])
+        .ints("many", &[1_000])
         .node(
             "Loop",
             &["many", "", "x"],
