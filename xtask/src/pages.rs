@@ -63,7 +63,7 @@ const PAGES: [Page; 12] = [
     },
     Page {
         name: "formats",
-        minutes: 6.0,
+        minutes: 2.0,
         commands: |share| {
             let measure = format!("formats --rounds {}", rounds(6, share));
             vec![measure, "formats --write".into()]
@@ -110,7 +110,7 @@ const PAGES: [Page; 12] = [
     },
     Page {
         name: "flexnn",
-        minutes: 22.0,
+        minutes: 20.0,
         commands: |share| match share < LEAST_WHOLE {
             true => vec!["flexnn --quick --write".into()],
             false => vec![format!("flexnn --rounds {} --write", rounds(4, share))],
