@@ -258,8 +258,9 @@ def dynamic_lstms():
         direction = "bidirectional" if directions == 2 else "forward"
         made = node("DynamicQuantizeLSTM", names, ["y", "h", "c"], hidden_size=hidden, direction=direction)
         name = f"lstm_{directions}_{'rows' if each else 'whole'}_{batch}"
-        # A value that lies between two steps may be rounded to either.
-        yield Case(name, [made], {"x": array(steps, batch, width)}, constants, ["y", "h", "c"], tolerance=1e-2)
+        # Of several sequences onnxruntime rounds some states together, which depends on its threads.
+        tolerance = 1e-5 if batch == 1 else 1e-2
+        yield Case(name, [made], {"x": array(steps, batch, width)}, constants, ["y", "h", "c"], tolerance)
 
 
 CASES = [case for cases in (matmul_nbits, dequantize, gather, activations, norms, attentions, dynamic_lstms) for case in cases()]
