@@ -132,11 +132,15 @@ impl Inputs for Pixels {
         let pixels = self.input.wrapping_add(from);
         // Top left input pixel of each position; in the padding coordinates wrap to huge ones.
         let mut tops = [(0usize, 0usize); MAX_ROWS];
+        let reach = [0, 1].map(|axis| (w.kernel[axis] - 1) * w.dilations[axis]);
+        let mut all_inside = true;
         let (mut y, mut x) = (position / w.output[1], position % w.output[1]);
         for (corner, at) in corners.iter_mut().zip(&mut tops).take(rows) {
             let top = (y * w.strides[0]).wrapping_sub(w.pads_begin[0]);
             let left = (x * w.strides[1]).wrapping_sub(w.pads_begin[1]);
             *at = (top, left);
+            all_inside &= top < height && top + reach[0] < height;
+            all_inside &= left < width && left + reach[1] < width;
             let pixel = top.wrapping_mul(width).wrapping_add(left);
             *corner = pixels.wrapping_add(pixel.wrapping_mul(LANES));
             x += 1;
@@ -144,18 +148,24 @@ impl Inputs for Pixels {
                 (x, y) = (0, y + 1);
             }
         }
-        for (index, tap) in taps.iter_mut().enumerate() {
-            let dy = index / w.kernel[1] * w.dilations[0];
-            let dx = index % w.kernel[1] * w.dilations[1];
-            let mut inside = 0;
-            for (row, &(top, left)) in tops[..rows].iter().enumerate() {
-                let is_inside = top.wrapping_add(dy) < height && left.wrapping_add(dx) < width;
-                inside |= u32::from(is_inside) << row;
+        for (ky, taps) in taps.chunks_mut(w.kernel[1]).enumerate() {
+            let dy = ky * w.dilations[0];
+            for (kx, tap) in taps.iter_mut().enumerate() {
+                let dx = kx * w.dilations[1];
+                let mut inside = u32::MAX;
+                if !all_inside {
+                    inside = 0;
+                    for (row, &(top, left)) in tops[..rows].iter().enumerate() {
+                        let is_inside =
+                            top.wrapping_add(dy) < height && left.wrapping_add(dx) < width;
+                        inside |= u32::from(is_inside) << row;
+                    }
+                }
+                *tap = Tap {
+                    offset: (dy * width + dx) * LANES,
+                    inside,
+                };
             }
-            *tap = Tap {
-                offset: (dy * width + dx) * LANES,
-                inside,
-            };
         }
     }
 

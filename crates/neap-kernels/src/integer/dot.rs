@@ -7,6 +7,7 @@
 //! Sums are exact, so all instruction sets give the same. Panels hold the 16 channels of one k after the other; each
 //! set brings four k at a time into the order that its instructions want.
 
+use super::tile::MAX_PANELS;
 use crate::simd::{LANES, Portable, Simd};
 
 /// Steps of k that are computed at once.
@@ -21,9 +22,9 @@ pub(super) trait Dot: Simd {
 
     /// Bytes of four k in order.
     const QUAD_BYTES: usize;
-    /// Most rows and panels of a tile.
-    const ROWS: usize;
+    /// Most panels of a tile, and most rows of a tile of one panel, of two, and so on.
     const PANELS: usize;
+    const ROWS: [usize; MAX_PANELS];
 
     fn no_sums(self) -> Self::Sums;
     /// Brings four k, 16 channels each, into order.
@@ -31,6 +32,11 @@ pub(super) trait Dot: Simd {
     /// # Safety
     /// `from` is readable for 64 bytes, `to` writable for `QUAD_BYTES`.
     unsafe fn order(self, from: *const u8, to: *mut u8);
+    /// As [`Dot::order`], and loads them.
+    ///
+    /// # Safety
+    /// `from` is readable for 64 bytes.
+    unsafe fn in_order(self, from: *const u8) -> Self::Quad;
     /// # Safety
     /// `at` is readable for `QUAD_BYTES`.
     unsafe fn load_quad(self, at: *const u8) -> Self::Quad;
@@ -39,11 +45,20 @@ pub(super) trait Dot: Simd {
     /// # Safety
     /// `p` is writable for 16 integers.
     unsafe fn store_sums(self, p: *mut i32, sums: Self::Sums);
+    /// The integers `sums - offset`, wrapping, as floats.
+    ///
+    /// # Safety
+    /// `sums` and `offset` are readable for 16 integers.
+    unsafe fn centred(self, sums: *const i32, offset: *const i32) -> Self::V {
+        const NONE: [i32; LANES] = [0; LANES];
+        // SAFETY: the caller's promise.
+        unsafe { self.centred_by(sums, offset, NONE.as_ptr(), 0) }
+    }
     /// The integers `sums - offset - zero * row`, wrapping, as floats.
     ///
     /// # Safety
     /// `sums`, `offset` and `zero` are readable for 16 integers.
-    unsafe fn centred(
+    unsafe fn centred_by(
         self,
         sums: *const i32,
         offset: *const i32,
@@ -55,6 +70,17 @@ pub(super) trait Dot: Simd {
     /// # Safety
     /// `p` is writable for 16 bytes.
     unsafe fn store_bytes(self, p: *mut u8, v: Self::V);
+    /// Four times [`Dot::store_bytes`], one after the other.
+    ///
+    /// # Safety
+    /// `p` is writable for 64 bytes.
+    #[inline(always)]
+    unsafe fn store_bytes_of_four(self, p: *mut u8, four: [Self::V; 4]) {
+        for (i, v) in four.into_iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { self.store_bytes(p.add(i * LANES), v) };
+        }
+    }
     /// # Safety
     /// `p` is readable for 16 bytes.
     unsafe fn load_bytes(self, p: *const u8) -> Self::V;
@@ -65,8 +91,8 @@ impl Dot for Portable {
     type Quad = [[i8; LANES]; QUAD];
 
     const QUAD_BYTES: usize = QUAD * LANES;
-    const ROWS: usize = 2;
     const PANELS: usize = 1;
+    const ROWS: [usize; MAX_PANELS] = [2; MAX_PANELS];
 
     #[inline(always)]
     fn no_sums(self) -> Self::Sums {
@@ -77,6 +103,12 @@ impl Dot for Portable {
     unsafe fn order(self, from: *const u8, to: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(from, to, Self::QUAD_BYTES) };
+    }
+
+    #[inline(always)]
+    unsafe fn in_order(self, from: *const u8) -> Self::Quad {
+        // SAFETY: the caller's promise.
+        unsafe { self.load_quad(from) }
     }
 
     #[inline(always)]
@@ -102,7 +134,7 @@ impl Dot for Portable {
     }
 
     #[inline(always)]
-    unsafe fn centred(
+    unsafe fn centred_by(
         self,
         sums: *const i32,
         offset: *const i32,
@@ -141,7 +173,7 @@ impl Dot for Portable {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Dot, QUAD};
+    use super::{Dot, MAX_PANELS, QUAD};
     use crate::simd::{Avx2Fma, Avx512, LANES};
     use std::arch::x86_64::*;
 
@@ -159,8 +191,8 @@ mod x86 {
         type Quad = __m512i;
 
         const QUAD_BYTES: usize = QUAD * LANES;
-        const ROWS: usize = 12;
-        const PANELS: usize = 2;
+        const PANELS: usize = 4;
+        const ROWS: [usize; MAX_PANELS] = [12, 12, 8, 6];
 
         #[inline(always)]
         fn no_sums(self) -> __m512i {
@@ -169,13 +201,17 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn order(self, from: *const u8, to: *mut u8) {
+            has!(_mm512_storeu_si512(to.cast(), self.in_order(from)));
+        }
+
+        #[inline(always)]
+        unsafe fn in_order(self, from: *const u8) -> __m512i {
             has! {{
                 let rows = _mm512_loadu_si512(from.cast());
                 let lanes = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
                 let quarters = _mm512_permutexvar_epi32(lanes, rows);
                 let bytes = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-                let turned = _mm512_shuffle_epi8(quarters, _mm512_broadcast_i32x4(bytes));
-                _mm512_storeu_si512(to.cast(), turned);
+                _mm512_shuffle_epi8(quarters, _mm512_broadcast_i32x4(bytes))
             }}
         }
 
@@ -195,7 +231,18 @@ mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn centred(
+        unsafe fn centred(self, sums: *const i32, offset: *const i32) -> __m512 {
+            has! {{
+                let (sums, offset) = (
+                    _mm512_loadu_si512(sums.cast()),
+                    _mm512_loadu_si512(offset.cast()),
+                );
+                _mm512_cvtepi32_ps(_mm512_sub_epi32(sums, offset))
+            }}
+        }
+
+        #[inline(always)]
+        unsafe fn centred_by(
             self,
             sums: *const i32,
             offset: *const i32,
@@ -216,10 +263,25 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn store_bytes(self, p: *mut u8, v: __m512) {
-            has!(_mm_storeu_si128(
-                p.cast(),
-                _mm512_cvtusepi32_epi8(_mm512_cvttps_epi32(v))
-            ))
+            // Some processors take long to narrow into memory in one instruction.
+            has! {{
+                let words = _mm512_packus_epi32(_mm512_cvttps_epi32(v), _mm512_setzero_si512());
+                let bytes = _mm512_packus_epi16(words, words);
+                let lanes = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+                let bytes = _mm512_permutexvar_epi32(lanes, bytes);
+                _mm_storeu_si128(p.cast(), _mm512_castsi512_si128(bytes));
+            }}
+        }
+
+        #[inline(always)]
+        unsafe fn store_bytes_of_four(self, p: *mut u8, four: [__m512; 4]) {
+            has! {{
+                let [a, b, c, d] = four.map(|v| _mm512_cvttps_epi32(v));
+                let bytes = _mm512_packus_epi16(_mm512_packus_epi32(a, b), _mm512_packus_epi32(c, d));
+                // Each quarter holds four channels of every vector.
+                let lanes = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+                _mm512_storeu_si512(p.cast(), _mm512_permutexvar_epi32(lanes, bytes));
+            }}
         }
 
         #[inline(always)]
@@ -236,8 +298,8 @@ mod x86 {
         type Quad = [__m256i; 4];
 
         const QUAD_BYTES: usize = 2 * QUAD * LANES;
-        const ROWS: usize = 4;
         const PANELS: usize = 1;
+        const ROWS: [usize; MAX_PANELS] = [4; MAX_PANELS];
 
         #[inline(always)]
         fn no_sums(self) -> Self::Sums {
@@ -247,14 +309,23 @@ mod x86 {
         #[inline(always)]
         unsafe fn order(self, from: *const u8, to: *mut u8) {
             has! {{
+                for (i, part) in self.in_order(from).into_iter().enumerate() {
+                    _mm256_storeu_si256(to.add(32 * i).cast(), part);
+                }
+            }}
+        }
+
+        #[inline(always)]
+        unsafe fn in_order(self, from: *const u8) -> Self::Quad {
+            has! {{
+                let mut quad = [_mm256_setzero_si256(); 4];
                 for pair in 0..2 {
                     let first = _mm_loadu_si128(from.add(2 * pair * LANES).cast());
                     let second = _mm_loadu_si128(from.add((2 * pair + 1) * LANES).cast());
-                    let low = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(first, second));
-                    let high = _mm256_cvtepi8_epi16(_mm_unpackhi_epi8(first, second));
-                    _mm256_storeu_si256(to.add(64 * pair).cast(), low);
-                    _mm256_storeu_si256(to.add(64 * pair + 32).cast(), high);
+                    quad[2 * pair] = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(first, second));
+                    quad[2 * pair + 1] = _mm256_cvtepi8_epi16(_mm_unpackhi_epi8(first, second));
                 }
+                quad
             }}
         }
 
@@ -295,7 +366,7 @@ mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn centred(
+        unsafe fn centred_by(
             self,
             sums: *const i32,
             offset: *const i32,
@@ -352,7 +423,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    use super::{Dot, QUAD};
+    use super::{Dot, MAX_PANELS, QUAD};
     use crate::simd::{LANES, Neon, Simd};
     use std::arch::aarch64::*;
 
@@ -369,8 +440,8 @@ mod arm {
         type Quad = [int16x8_t; 8];
 
         const QUAD_BYTES: usize = QUAD * LANES;
-        const ROWS: usize = 4;
         const PANELS: usize = 1;
+        const ROWS: [usize; MAX_PANELS] = [4; MAX_PANELS];
 
         #[inline(always)]
         fn no_sums(self) -> Self::Sums {
@@ -380,6 +451,11 @@ mod arm {
         #[inline(always)]
         unsafe fn order(self, from: *const u8, to: *mut u8) {
             has!(std::ptr::copy_nonoverlapping(from, to, Self::QUAD_BYTES));
+        }
+
+        #[inline(always)]
+        unsafe fn in_order(self, from: *const u8) -> Self::Quad {
+            has!(self.load_quad(from))
         }
 
         #[inline(always)]
@@ -418,7 +494,7 @@ mod arm {
         }
 
         #[inline(always)]
-        unsafe fn centred(
+        unsafe fn centred_by(
             self,
             sums: *const i32,
             offset: *const i32,

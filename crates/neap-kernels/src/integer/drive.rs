@@ -2,11 +2,13 @@
 
 use super::Steps;
 use super::dot::{Dot, QUAD};
-use super::tile::{Head, MAX_PANELS, MAX_ROWS, Reads, Tap, Target, add_up, finish};
-use crate::error::{KernelError, check_len, checked_product};
+use super::tile::{
+    FEW_ROWS, Head, MAX_PANELS, MAX_ROWS, Reads, Tap, Target, add_up, add_up_few, finish,
+};
+use crate::error::{KernelError, check_len};
 use crate::panel::{Format, Panels};
 use crate::parallel::Parallel;
-use crate::simd::{Isa, Kind, LANES, Portable, Simd};
+use crate::simd::{Isa, Kind, LANES, Portable, prefetch_far};
 use std::ops::Range;
 
 /// Most taps of a kernel window.
@@ -97,17 +99,16 @@ impl Scratch {
     }
 }
 
-/// Of the widest instruction set, so that one size serves all.
-const QUAD_BYTES: usize = 2 * QUAD * LANES;
+/// Four k of a task's panels, for any instruction set, so that one size serves all.
+const UNIT_QUAD_BYTES: usize = 4 * QUAD * LANES;
 
-fn panel_bytes(reduction: &Reduction) -> Option<usize> {
-    reduction.quads()?.checked_mul(QUAD_BYTES)
+fn unit_bytes(reduction: &Reduction) -> Option<usize> {
+    reduction.quads()?.checked_mul(UNIT_QUAD_BYTES)
 }
 
 /// Bytes of scratch, aligned to 64.
 pub(super) fn scratch_bytes(reduction: &Reduction, rows: usize, workers: usize) -> usize {
-    let quads =
-        panel_bytes(reduction).and_then(|bytes| checked_product(&[bytes, MAX_PANELS, workers]));
+    let quads = unit_bytes(reduction).and_then(|bytes| bytes.checked_mul(workers));
     row_sum_bytes(rows)
         .zip(quads)
         .and_then(|(a, b)| a.checked_add(b))
@@ -148,7 +149,7 @@ impl<I: Inputs> Call<'_, I> {
                 std::ptr::null_mut()
             },
             quads: begin.wrapping_add(row_sum_bytes(self.rows).unwrap_or(0)),
-            worker_bytes: panel_bytes(&self.reduction).unwrap_or(0) * MAX_PANELS,
+            worker_bytes: unit_bytes(&self.reduction).unwrap_or(0),
         };
         if all {
             let tiles = self.rows.div_ceil(TASK_ROWS);
@@ -158,9 +159,9 @@ impl<I: Inputs> Call<'_, I> {
                 unsafe { self.sum_rows(first..(first + TASK_ROWS).min(self.rows), space) };
             });
         }
-        let pair = Kernel::of(isa).panels();
-        // Pairs that do not cross groups.
-        let units = self.units(pair);
+        let most = Kernel::of(isa).panels();
+        // As many panels as a tile takes, within a group.
+        let units = self.units(most);
         let splits = match units >= 4 * parallel.workers() || parallel.workers() == 1 {
             true => 1,
             false => (4 * parallel.workers())
@@ -173,7 +174,7 @@ impl<I: Inputs> Call<'_, I> {
             let (unit, split) = (task / splits, task % splits);
             let rows = (split * part).min(self.rows)..((split + 1) * part).min(self.rows);
             let part = Part {
-                panels: self.unit(unit, pair),
+                panels: self.unit(unit, most),
                 rows,
                 quads: space.quads(worker),
                 row_sums: space.row_sums(),
@@ -185,32 +186,34 @@ impl<I: Inputs> Call<'_, I> {
     }
 
     /// Panels of a group in the range, from the range's first: how many units they make.
-    fn units(&self, pair: usize) -> usize {
+    fn units(&self, most: usize) -> usize {
         let (mut panel, mut units) = (self.panels.start, 0);
         while panel < self.panels.end {
-            panel += self.unit_len(panel, pair);
+            panel += self.unit_len(panel, most);
             units += 1;
         }
         units
     }
 
-    fn unit_len(&self, panel: usize, pair: usize) -> usize {
+    fn unit_len(&self, panel: usize, most: usize) -> usize {
         let group_ends = (panel / self.group_panels + 1) * self.group_panels;
-        pair.min(group_ends - panel).min(self.panels.end - panel)
+        most.min(group_ends - panel).min(self.panels.end - panel)
     }
 
-    fn unit(&self, index: usize, pair: usize) -> Range<usize> {
+    fn unit(&self, index: usize, most: usize) -> Range<usize> {
         let mut panel = self.panels.start;
         if self.group_panels >= self.layer_panels {
-            panel += index * pair;
+            panel += index * most;
         } else {
             for _ in 0..index {
-                panel += self.unit_len(panel, pair);
+                panel += self.unit_len(panel, most);
             }
         }
-        panel..panel + self.unit_len(panel, pair)
+        panel..panel + self.unit_len(panel, most)
     }
+}
 
+impl<I> Call<'_, I> {
     fn panel(&self, panel: usize) -> *const u8 {
         let k = self.reduction.k().unwrap_or(0);
         let bytes = Format::I8.panel_bytes(k).unwrap_or(0);
@@ -250,7 +253,9 @@ impl<I: Inputs> Call<'_, I> {
             outside,
         }
     }
+}
 
+impl<I: Inputs> Call<'_, I> {
     /// Sums of activations, of a layer without groups.
     ///
     /// # Safety
@@ -364,17 +369,19 @@ struct Sums([i32; MAX_ROWS * MAX_PANELS * LANES]);
 unsafe fn compute_with<D: Dot, I: Inputs>(d: D, call: &Call<'_, I>, part: &Part) {
     let count = part.panels.len();
     let r = &call.reduction;
-    let panel_bytes = r.quads().unwrap_or(0) * D::QUAD_BYTES;
-    let mut heads = [Head {
-        bias: [0.0; LANES],
-        scale: [0.0; LANES],
-        offset: [0; LANES],
-        zero: [0; LANES],
-    }; MAX_PANELS];
+    let mut heads = [Head::NONE; MAX_PANELS];
+    let mut packed = [std::ptr::null(); MAX_PANELS];
+    let few = part.rows.len() <= FEW_ROWS;
     for (i, panel) in part.panels.clone().enumerate() {
-        let to = part.quads.wrapping_add(i * panel_bytes);
-        // SAFETY: a panel of the range; scratch holds `MAX_PANELS` of any instruction set.
-        heads[i] = unsafe { order(d, call, panel, to) };
+        packed[i] = call.panel(panel).wrapping_add(Format::I8.head_bytes());
+        if !few {
+            let to = part.quads.wrapping_add(i * D::QUAD_BYTES);
+            // SAFETY: a panel of the range; scratch holds a unit of any instruction set.
+            heads[i] = unsafe {
+                let columns = order(d, r, packed[i], to, count * D::QUAD_BYTES);
+                call.make_head(panel, &columns)
+            };
+        }
     }
     let group = part.panels.start / call.group_panels;
     let last_lanes = if part.panels.end == call.layer_panels {
@@ -384,15 +391,19 @@ unsafe fn compute_with<D: Dot, I: Inputs>(d: D, call: &Call<'_, I>, part: &Part)
     };
     let outside = [call.steps.zero; LANES];
     let mut taps = [Tap::default(); MAX_TAPS];
+    let taps = &mut taps[..r.taps];
     let mut corners = [std::ptr::null(); MAX_ROWS];
     let mut sums = Sums([0; MAX_ROWS * MAX_PANELS * LANES]);
     let panels_begin = part.panels.start * call.target.panel_elements;
+    let most_rows = match few {
+        true => D::ROWS[count - 1].min(FEW_ROWS),
+        false => D::ROWS[count - 1],
+    };
     let mut row = part.rows.start;
     while row < part.rows.end {
         let together = (part.rows.end - row).min(call.inputs.rows_together(row));
         // Tiles of about equal height.
-        let rows = together.div_ceil(together.div_ceil(D::ROWS));
-        let taps = &mut taps[..r.taps];
+        let rows = together.div_ceil(together.div_ceil(most_rows));
         call.inputs.fill(group, row, rows, &mut corners, taps);
         let mut reads = call.reads(taps, outside.as_ptr());
         reads.corners = corners;
@@ -402,19 +413,20 @@ unsafe fn compute_with<D: Dot, I: Inputs>(d: D, call: &Call<'_, I>, part: &Part)
         } else {
             part.row_sums.wrapping_add(row)
         };
+        let to = sums.0.as_mut_ptr();
         // SAFETY: the caller's promise.
         unsafe {
-            tile(
-                d,
-                count,
-                rows,
-                &reads,
-                part.quads,
-                panel_bytes,
-                sums.0.as_mut_ptr(),
-            );
-            let heads = &heads[..count];
-            let sums = sums.0.as_ptr();
+            if few {
+                let mut columns = [[0; LANES]; MAX_PANELS];
+                let at = columns.as_mut_ptr().cast();
+                few_rows(d, count, rows, &reads, &packed, to, at);
+                for (i, panel) in part.panels.clone().enumerate() {
+                    heads[i] = call.make_head(panel, &columns[i]);
+                }
+            } else {
+                tile(d, count, rows, &reads, part.quads, to);
+            }
+            let (heads, sums) = (&heads[..count], sums.0.as_ptr());
             finish(
                 d,
                 &call.target,
@@ -430,6 +442,20 @@ unsafe fn compute_with<D: Dot, I: Inputs>(d: D, call: &Call<'_, I>, part: &Part)
     }
 }
 
+/// Calls `$add` for as many panels and rows as there are.
+macro_rules! by_size {
+    ($panels:expr, $rows:expr, $add:ident $arguments:tt,
+        $($p:literal: $($r:literal)*;)*) => {
+        match ($panels, $rows) {
+            // SAFETY: the caller's promise.
+            $($(($p, $r) if const { $p <= D::PANELS && $r <= D::ROWS[$p - 1] } => unsafe {
+                $add::<D, $p, $r> $arguments
+            },)*)*
+            _ => unreachable!("no tile is larger than the instruction set's"),
+        }
+    };
+}
+
 /// # Safety
 /// As [`add_up`].
 #[inline(always)]
@@ -439,37 +465,52 @@ unsafe fn tile<D: Dot>(
     rows: usize,
     reads: &Reads<'_>,
     quads: *const u8,
-    panel_bytes: usize,
     sums: *mut i32,
 ) {
-    macro_rules! of {
-        ($p:literal: $($r:literal)*) => {
-            match rows {
-                // SAFETY: the caller's promise.
-                $($r if $r <= D::ROWS => unsafe {
-                    add_up::<D, $p, $r>(d, reads, quads, panel_bytes, sums)
-                },)*
-                _ => {}
-            }
-        };
-    }
-    if panels == 2 && D::PANELS >= 2 {
-        of!(2: 1 2 3 4 5 6 7 8 9 10 11 12);
-    } else {
-        of!(1: 1 2 3 4 5 6 7 8 9 10 11 12);
-    }
+    by_size!(panels, rows, add_up(d, reads, quads, sums),
+        1: 1 2 3 4 5 6 7 8 9 10 11 12;
+        2: 1 2 3 4 5 6 7 8 9 10 11 12;
+        3: 1 2 3 4 5 6 7 8;
+        4: 1 2 3 4 5 6;
+    );
 }
 
-/// Brings a panel into order, and says what makes numbers of its sums.
+/// # Safety
+/// As [`add_up_few`].
+#[inline(always)]
+unsafe fn few_rows<D: Dot>(
+    d: D,
+    panels: usize,
+    rows: usize,
+    reads: &Reads<'_>,
+    packed: &[*const u8; MAX_PANELS],
+    sums: *mut i32,
+    columns: *mut i32,
+) {
+    by_size!(panels, rows, add_up_few(d, reads, packed, sums, columns),
+        1: 1 2 3 4;
+        2: 1 2 3 4;
+        3: 1 2 3 4;
+        4: 1 2 3 4;
+    );
+}
+
+/// Brings a panel into order, its quads `step` bytes apart, and adds up the weights of each channel.
 ///
 /// # Safety
-/// The panel is in the range, and `to` writable for its quads.
+/// `from` is readable for the panel's k, and `to` writable for its quads.
 #[inline(always)]
-unsafe fn order<D: Dot, I: Inputs>(d: D, call: &Call<'_, I>, panel: usize, to: *mut u8) -> Head {
-    let r = &call.reduction;
-    let mut from = call.panel(panel).wrapping_add(Format::I8.head_bytes());
-    let mut to = to;
+unsafe fn order<D: Dot>(
+    d: D,
+    r: &Reduction,
+    from: *const u8,
+    to: *mut u8,
+    step: usize,
+) -> [i32; LANES] {
+    const AHEAD: usize = 1024;
+    let (mut from, mut to) = (from, to);
     let mut sums = d.no_sums();
+    let ones = 0x0101_0101;
     for block in 0..r.blocks {
         let len = if block + 1 == r.blocks {
             r.last_len
@@ -477,53 +518,69 @@ unsafe fn order<D: Dot, I: Inputs>(d: D, call: &Call<'_, I>, panel: usize, to: *
             r.block_len
         };
         for _ in 0..r.taps {
-            // SAFETY: the panel's k; the last, fewer than four, are copied out.
+            // SAFETY: the panel's k.
             unsafe {
                 let mut k = 0;
-                while k < len {
-                    if k + QUAD <= len {
-                        d.order(from, to);
-                    } else {
-                        let mut rest = [0; QUAD * LANES];
-                        let bytes = (len - k) * LANES;
-                        std::ptr::copy_nonoverlapping(from, rest.as_mut_ptr(), bytes);
-                        d.order(rest.as_ptr(), to);
-                    }
-                    sums = d.dot(sums, 0x0101_0101, d.load_quad(to));
-                    from = from.add(QUAD.min(len - k) * LANES);
-                    to = to.add(D::QUAD_BYTES);
+                while k + QUAD <= len {
+                    prefetch_far(from.wrapping_add(AHEAD).cast());
+                    sums = d.dot(sums, ones, d.in_order(from));
+                    d.order(from, to);
+                    from = from.add(QUAD * LANES);
+                    to = to.wrapping_add(step);
                     k += QUAD;
+                }
+                if k < len {
+                    let mut rest = [0; QUAD * LANES];
+                    let bytes = (len - k) * LANES;
+                    std::ptr::copy_nonoverlapping(from, rest.as_mut_ptr(), bytes);
+                    d.order(rest.as_ptr(), to);
+                    sums = d.dot(sums, ones, d.load_quad(to));
+                    from = from.add(bytes);
+                    to = to.wrapping_add(step);
                 }
             }
         }
     }
     let mut columns = [0; LANES];
-    // SAFETY: 16 integers; the panel's head.
-    let (bias, mut scale, zeros) = unsafe {
-        d.store_sums(columns.as_mut_ptr(), sums);
-        (
-            call.head(panel, 0),
-            call.head(panel, 1),
-            call.head(panel, 2),
-        )
-    };
-    let (k, own) = (r.k().unwrap_or(0) as i32, i32::from(call.steps.zero));
-    let mut head = Head {
-        bias,
-        scale,
-        offset: [0; LANES],
-        zero: zeros.map(|zero| zero as i32),
-    };
-    for i in 0..LANES {
-        let both = head.zero[i].wrapping_mul(own).wrapping_mul(k);
-        head.offset[i] = own.wrapping_mul(columns[i]).wrapping_sub(both);
-        scale[i] *= call.steps.scale;
-    }
-    head.scale = scale;
-    head
+    // SAFETY: 16 integers.
+    unsafe { d.store_sums(columns.as_mut_ptr(), sums) };
+    columns
 }
 
-/// The scratch's place for the rows' sums and the workers' quads is counted for any instruction set.
-const _: () = assert!(
-    <Portable as Dot>::QUAD_BYTES <= QUAD_BYTES && <Portable as Simd>::VECTOR_REGISTERS > 0
-);
+impl<I> Call<'_, I> {
+    /// What makes numbers of a panel's sums, by the sums of its weights.
+    ///
+    /// # Safety
+    /// The panel is in the range.
+    #[inline(always)]
+    unsafe fn make_head(&self, panel: usize, columns: &[i32; LANES]) -> Head {
+        // SAFETY: the caller's promise.
+        let [bias, mut scale, zeros] = unsafe { [0, 1, 2].map(|i| self.head(panel, i)) };
+        let k = self.reduction.k().unwrap_or(0) as i32;
+        let own = i32::from(self.steps.zero);
+        let mut head = Head {
+            bias,
+            zero: zeros.map(|zero| zero as i32),
+            ..Head::NONE
+        };
+        for i in 0..LANES {
+            let both = head.zero[i].wrapping_mul(own).wrapping_mul(k);
+            head.offset[i] = own.wrapping_mul(columns[i]).wrapping_sub(both);
+            scale[i] *= self.steps.scale;
+        }
+        head.scale = scale;
+        head
+    }
+}
+
+const fn fits<D: Dot>() -> bool {
+    D::PANELS * D::QUAD_BYTES <= UNIT_QUAD_BYTES && D::PANELS <= MAX_PANELS
+}
+
+const _: () = {
+    assert!(fits::<Portable>());
+    #[cfg(target_arch = "x86_64")]
+    assert!(fits::<crate::simd::Avx512>() && fits::<crate::simd::Avx2Fma>());
+    #[cfg(target_arch = "aarch64")]
+    assert!(fits::<crate::simd::Neon>());
+};
