@@ -34,6 +34,16 @@ impl Emit {
         wanted: &[bool],
     ) -> Result<Vec<Option<ValueId>>, AutodiffError> {
         let inputs: Vec<Option<ValueId>> = inputs.iter().map(|&v| Some(v)).collect();
+        self.node(op, inputs, wanted)
+    }
+
+    /// As [`Emit::outputs`], for an operator whose inputs may be left out.
+    pub fn node(
+        &mut self,
+        op: Op,
+        inputs: Vec<Option<ValueId>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<ValueId>>, AutodiffError> {
         let types: Vec<_> = inputs
             .iter()
             .map(|i| i.map(|v| self.ty(v).clone()))
@@ -159,6 +169,14 @@ impl Emit {
         };
         let name = format!("{}/constant.{}", self.prefix, self.graph.values.len());
         Ok(self.graph.add_literal(name, literal))
+    }
+
+    /// `x`, with 1 where it is 0: a divisor of what is 0 there.
+    pub fn nonzero(&mut self, x: ValueId) -> Made {
+        let zero = self.scalar(self.dtype(x), 0.0)?;
+        let one = self.scalar(self.dtype(x), 1.0)?;
+        let vanishes = self.binary(Binary::Equal, x, zero)?;
+        self.op(Op::Where, &[vanishes, one, x])
     }
 
     pub fn indices(&mut self, shape: &[usize], data: &[i64]) -> ValueId {

@@ -3,7 +3,7 @@
 //! Written `dy` is the derivative of the loss with respect to a forward operator's result, `dx` that with
 //! respect to its operand. Every operator computes `dx` from `dy` and what it names of the forward pass.
 
-use crate::op::{Activation, Unary, Window};
+use crate::op::{Activation, AttentionAttrs, Recurrent, ResizeAttrs, Unary, Window};
 use serde::{Deserialize, Serialize};
 
 /// A backward operator. Inputs and outputs are listed in order; a left-out output is not computed.
@@ -32,6 +32,34 @@ pub enum Gradient {
         count_include_pad: bool,
         input_spatial: Vec<usize>,
     },
+    /// projected, r, bias, lengths, initial h, initial c, peepholes, dY, dY_h, dY_c → dprojected, h, dh, c, dc, dpeepholes.
+    /// Only projected and r are always there; results from dh on may be left out, but not c.
+    ///
+    /// `projected` is x times w, of all directions: `[T,N,D*4*H]`, or `[N,T,..]` as x is. `dprojected` is the derivative by
+    /// that, so by each gate's sum of terms. `h` is the state that each step began with, `c` the cell that it ended with:
+    /// `[T,N,D*H]`. All are zero past a sequence's end. Derivatives of weights are products of these over all steps.
+    Lstm(Recurrent),
+    /// The same without cells and peepholes: operands are at the same places, those left out. Results are dprojected, h, dh, reset.
+    /// `reset` `[T,N,D*H]` meets the third gate's rows of r: with `linear_before_reset` it is the derivative by their product
+    /// with h, otherwise the state after its reset.
+    Gru {
+        recurrent: Recurrent,
+        linear_before_reset: bool,
+    },
+    /// As a GRU's, without `reset`.
+    Rnn(Recurrent),
+    /// q, k, v, optional mask, dy → dq, dk, dv, and the derivative by all scores `[B,H,Q,K]`, which a mask's is a sum of.
+    /// Operands have the forward operator's layouts, derivatives those of what they belong to; columns of a packed row that are
+    /// another operand's are 0.
+    Attention(AttentionAttrs),
+    /// dy → dx, of a resize along one axis, which had so many elements before.
+    Resize {
+        attrs: ResizeAttrs,
+        axis: usize,
+        input: usize,
+    },
+    /// x `[rows,n]`, dy `[rows]` → dx, of each row's product.
+    Product,
 }
 
 /// What of the forward pass a derivative is computed from.
@@ -54,6 +82,12 @@ impl Gradient {
             Gradient::ConvWeight { .. } => "ConvWeightGradient",
             Gradient::MaxPool { .. } => "MaxPoolGradient",
             Gradient::AveragePool { .. } => "AveragePoolGradient",
+            Gradient::Lstm(_) => "LSTMGradient",
+            Gradient::Gru { .. } => "GRUGradient",
+            Gradient::Rnn(_) => "RNNGradient",
+            Gradient::Attention(_) => "AttentionGradient",
+            Gradient::Resize { .. } => "ResizeGradient",
+            Gradient::Product => "ProductGradient",
         }
     }
 }

@@ -54,7 +54,7 @@ impl Steps {
         }
     }
 
-    fn at(&self, batch: usize, head: usize, row: usize) -> usize {
+    pub fn at(&self, batch: usize, head: usize, row: usize) -> usize {
         self.offset + batch * self.batch + head * self.head + row * self.row
     }
 }

@@ -68,7 +68,7 @@ pub fn workspace_bytes(
             .map_or(0, |dims| {
                 attention::workspace_bytes(attrs, &dims, x, workers)
             }),
-        Op::Gradient(backward) => gradient::workspace_bytes(backward, x, shape(1), workers),
+        Op::Gradient(backward) => gradient::workspace_bytes(backward, x, &shape, workers),
         Op::TopK { axis, .. } => topk::workspace_bytes(x.shape[*axis], workers),
         Op::Sampling(of) => sampling::workspace_bytes(of, x, workers),
         Op::Det => det::workspace_bytes(x, workers),
@@ -229,6 +229,7 @@ pub fn may_overwrite(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -
         Op::Gradient(Gradient::Unary { .. } | Gradient::Clip { .. } | Gradient::Softmax { .. }) => {
             0..2
         }
+        Op::Gradient(Gradient::Lstm(_) | Gradient::Gru { .. } | Gradient::Rnn(_)) => 0..1,
         Op::Where => 1..3,
         Op::PanelConv(_) | Op::PanelDepthwise(_) | Op::PanelLinear(_) => 1..2,
         _ => 0..0,
@@ -384,6 +385,15 @@ pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
             product(&input(1)),
             product(shape(outputs, 0).get(1..).unwrap_or(&[])),
         ),
+        Op::Gradient(Gradient::Lstm(_) | Gradient::Gru { .. } | Gradient::Rnn(_)) => {
+            // Each weight twice: for the gates, and for the derivative of the state.
+            let steps = input(0).iter().take(2).fold(1, |n, &d| times(n, d));
+            times(2, twice(steps, product(&input(1))))
+        }
+        Op::Gradient(Gradient::Attention(attrs)) => {
+            // Scores again, and four products with them.
+            times(3, flops(&Op::Attention(attrs.clone()), inputs, outputs))
+        }
         Op::Gradient(_) | Op::BatchNormTraining { .. } => times(8, x),
         Op::Pool { window, .. } => {
             let taps: Vec<u64> = window.kernel.iter().map(|&k| k as u64).collect();

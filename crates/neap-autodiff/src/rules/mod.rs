@@ -1,11 +1,14 @@
 //! For each operator, how the derivatives of its operands follow from those of its results.
 
+mod attention;
 mod elementwise;
 mod indexing;
 mod movement;
 mod norm;
 mod product;
+mod recurrent;
 mod reduce;
+mod resize;
 mod window;
 
 use crate::error::AutodiffError;
@@ -59,6 +62,13 @@ pub(crate) fn backward(step: &mut Step) -> Derivatives {
         Op::TopK { axis, .. } => indexing::top_k(*axis, step),
 
         Op::Softmax { axis, kind } => norm::softmax(*axis, *kind, step),
+        Op::LpNorm { axis, p } => norm::lp_norm(*axis, *p, step),
+        Op::Lrn {
+            alpha,
+            beta,
+            bias,
+            size,
+        } => norm::lrn([*alpha, *beta, *bias], *size, step),
         Op::LayerNorm { axis, epsilon } => norm::layer_norm(*axis, *epsilon, step),
         Op::RmsNorm { axis, epsilon } => norm::rms_norm(*axis, *epsilon, step),
         Op::BatchNorm { epsilon } => norm::batch_norm(*epsilon, step),
@@ -91,6 +101,11 @@ pub(crate) fn backward(step: &mut Step) -> Derivatives {
         Op::Trilu { .. } | Op::ReverseSequence { .. } | Op::Dropout { .. } => {
             movement::itself(step)
         }
+
+        Op::Resize(attrs) => resize::resize(attrs, step),
+
+        Op::Attention(attrs) => attention::attention(attrs, step),
+        Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => recurrent::recurrent(step),
 
         Op::Gather { axis } => indexing::gather(*axis, step),
         Op::GatherElements { axis } => indexing::gather_elements(*axis, step),

@@ -3,7 +3,7 @@
 use crate::emit::{Emit, Made};
 use crate::error::AutodiffError;
 use crate::step::{Derivatives, Step};
-use neap_ir::op::{Binary, Reduce, Softmax, Unary};
+use neap_ir::op::{Binary, Pool, Reduce, Softmax, Unary, Window};
 use neap_ir::{Gradient, Op, ValueId};
 
 pub(super) fn softmax(axis: usize, kind: Softmax, step: &mut Step) -> Derivatives {
@@ -12,6 +12,76 @@ pub(super) fn softmax(axis: usize, kind: Softmax, step: &mut Step) -> Derivative
     let op = Op::Gradient(Gradient::Softmax { axis, log });
     let dx = step.emit.op(op, &[y, dy])?;
     step.one(dx)
+}
+
+/// With the norm n along the axis: `dx = (dy - s Σ y dy) / n`, where s is y for p = 2 and the sign of x for p = 1. Where n is 0
+/// y does not follow x, and dx is 0.
+pub(super) fn lp_norm(axis: usize, p: u32, step: &mut Step) -> Derivatives {
+    let (x, y, dy) = (step.input(0)?, step.output(0)?, step.dy()?);
+    let emit = &mut *step.emit;
+    let kind = if p == 1 { Reduce::L1 } else { Reduce::L2 };
+    let norm = emit.reduce(kind, x, &[axis], true)?;
+    let products = emit.mul(y, dy)?;
+    let along = emit.reduce(Reduce::Sum, products, &[axis], true)?;
+    let slope = match p {
+        1 => emit.unary(Unary::Sign, x)?,
+        _ => y,
+    };
+    let part = emit.mul(slope, along)?;
+    let rest = emit.binary(Binary::Sub, dy, part)?;
+    let divisor = emit.nonzero(norm)?;
+    let dx = emit.binary(Binary::Div, rest, divisor)?;
+    let zero = emit.scalar(emit.dtype(x), 0.0)?;
+    let vanishes = emit.binary(Binary::Equal, norm, zero)?;
+    let dx = emit.op(Op::Where, &[vanishes, zero, dx])?;
+    step.one(dx)
+}
+
+/// `y = x b^-beta` with `b = bias + alpha mean(x²)` over a window of channels, padded with zeros. So
+/// `dx = dy b^-beta - 2 alpha beta x mean'(dy y / b)`, where the mean is over the channels whose windows one is in.
+pub(super) fn lrn([alpha, beta, bias]: [f32; 3], size: usize, step: &mut Step) -> Derivatives {
+    let (x, y, dy) = (step.input(0)?, step.output(0)?, step.dy()?);
+    let emit = &mut *step.emit;
+    let dtype = emit.dtype(x);
+    let (before, after) = ((size - 1) / 2, size / 2);
+    let square = emit.mul(x, x)?;
+    let mean = channel_mean(emit, square, [before, after])?;
+    let scaled = emit.scale(mean, alpha.into())?;
+    let bias = emit.scalar(dtype, bias.into())?;
+    let base = emit.add(scaled, bias)?;
+    let exponent = emit.scalar(dtype, -f64::from(beta))?;
+    let factor = emit.binary(Binary::Pow, base, exponent)?;
+    let direct = emit.mul(dy, factor)?;
+    let share = emit.binary(Binary::Div, y, base)?;
+    let share = emit.mul(share, dy)?;
+    let mean = channel_mean(emit, share, [after, before])?;
+    let part = emit.mul(x, mean)?;
+    let part = emit.scale(part, 2.0 * f64::from(alpha) * f64::from(beta))?;
+    let dx = emit.binary(Binary::Sub, direct, part)?;
+    step.one(dx)
+}
+
+/// Over so many channels before and after each.
+fn channel_mean(emit: &mut Emit, x: ValueId, [before, after]: [usize; 2]) -> Made {
+    let shape = emit.shape(x);
+    let positions: usize = shape[2..].iter().product();
+    let plane = emit.reshape(x, &[shape[0], 1, shape[1], positions])?;
+    let window = Window {
+        kernel: vec![before + after + 1, 1],
+        strides: vec![1, 1],
+        dilations: vec![1, 1],
+        pads_begin: vec![before, 0],
+        pads_end: vec![after, 0],
+    };
+    let op = Op::Pool {
+        kind: Pool::Average {
+            count_include_pad: true,
+        },
+        window,
+        output_spatial: vec![shape[1], positions],
+    };
+    let mean = emit.op(op, &[plane])?;
+    emit.reshape(mean, &shape)
 }
 
 pub(super) fn layer_norm(axis: usize, epsilon: f32, step: &mut Step) -> Derivatives {

@@ -72,7 +72,7 @@ fn turned(emit: &mut Emit, x: ValueId) -> Made {
     emit.transpose(x, &perm)
 }
 
-fn gemm_op(alpha: f32, trans_a: bool, trans_b: bool) -> Op {
+pub(super) fn gemm_op(alpha: f32, trans_a: bool, trans_b: bool) -> Op {
     Op::Gemm {
         alpha,
         beta: 0.0,

@@ -3,10 +3,13 @@
 use crate::emit::{Emit, Made};
 use crate::step::{Derivatives, Step};
 use neap_ir::op::{Binary, Reduce, Unary};
-use neap_ir::{Op, ValueId};
+use neap_ir::{Gradient, Op, ValueId};
 
 pub(super) fn reduce(kind: Reduce, axes: &[usize], step: &mut Step) -> Derivatives {
     let (x, y, dy) = (step.input(0)?, step.output(0)?, step.dy()?);
+    if kind == Reduce::Prod {
+        return product(axes, step);
+    }
     let emit = &mut *step.emit;
     let shape = emit.shape(x);
     let mut kept = shape.clone();
@@ -26,10 +29,7 @@ pub(super) fn reduce(kind: Reduce, axes: &[usize], step: &mut Step) -> Derivativ
         }
         Reduce::L2 => {
             // 0 where the norm is: there x is 0, and y need only not divide by 0.
-            let zero = emit.scalar(emit.dtype(y), 0.0)?;
-            let one = emit.scalar(emit.dtype(y), 1.0)?;
-            let vanishes = emit.binary(Binary::Equal, y, zero)?;
-            let divisor = emit.op(Op::Where, &[vanishes, one, y])?;
+            let divisor = emit.nonzero(y)?;
             let factor = emit.binary(Binary::Div, dy, divisor)?;
             emit.mul(x, factor)?
         }
@@ -49,6 +49,27 @@ pub(super) fn reduce(kind: Reduce, axes: &[usize], step: &mut Step) -> Derivativ
         Reduce::Prod => return Err(step.fail("its derivative is not known".into())),
     };
     let dx = step.emit.expand(dx, &shape)?;
+    step.one(dx)
+}
+
+/// Each element's is the product of the others: of rows, which the reduced axes are brought to the end for.
+fn product(axes: &[usize], step: &mut Step) -> Derivatives {
+    let (x, dy) = (step.input(0)?, step.dy()?);
+    let emit = &mut *step.emit;
+    let shape = emit.shape(x);
+    let mut perm: Vec<usize> = (0..shape.len()).filter(|i| !axes.contains(i)).collect();
+    let rows: usize = perm.iter().map(|&axis| shape[axis]).product();
+    let columns: usize = axes.iter().map(|&axis| shape[axis]).product();
+    perm.extend(axes);
+    let mut back = vec![0; perm.len()];
+    perm.iter().enumerate().for_each(|(i, &p)| back[p] = i);
+    let turned = emit.transpose(x, &perm)?;
+    let turned_shape = emit.shape(turned);
+    let flat = emit.reshape(turned, &[rows, columns])?;
+    let dy = emit.reshape(dy, &[rows])?;
+    let dx = emit.op(Op::Gradient(Gradient::Product), &[flat, dy])?;
+    let dx = emit.reshape(dx, &turned_shape)?;
+    let dx = emit.transpose(dx, &back)?;
     step.one(dx)
 }
 

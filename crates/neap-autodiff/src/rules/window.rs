@@ -1,8 +1,9 @@
 //! Convolutions and poolings.
 
+use crate::emit::{Emit, Made};
 use crate::error::AutodiffError;
 use crate::step::{Derivatives, Step};
-use neap_ir::op::{Pool, Reduce, Window};
+use neap_ir::op::{Binary, Pool, Reduce, Unary, Window};
 use neap_ir::{Gradient, Op, ValueId};
 
 /// The input's derivative is the transposed convolution of the result's with the same weights (Dumoulin & Visin, *A guide
@@ -84,9 +85,45 @@ pub(super) fn pool(kind: Pool, window: &Window, step: &mut Step) -> Derivatives 
             });
             step.emit.op(op, &[dy])?
         }
-        Pool::Lp { .. } => return Err(step.fail("its derivative is not known".into())),
+        Pool::Lp { p } => {
+            // Each result's derivative goes to all elements of its window: a transposed convolution with ones.
+            let share = norm_share(p, step)?;
+            let emit = &mut *step.emit;
+            let shape = emit.shape(x);
+            let one = emit.scalar(emit.dtype(x), 1.0)?;
+            let mut kernel = vec![shape[1], 1];
+            kernel.extend(&window.kernel);
+            let ones = emit.expand(one, &kernel)?;
+            let op = Op::ConvTranspose {
+                window,
+                groups: shape[1],
+                output_spatial: shape[2..].to_vec(),
+            };
+            let spread = emit.op(op, &[share, ones])?;
+            by_element(emit, p, x, spread)?
+        }
     };
     step.one(dx)
+}
+
+/// `dy y^(1 - p)`, and 0 where the norm y is.
+fn norm_share(p: u32, step: &mut Step) -> Made {
+    let (y, dy) = (step.output(0)?, step.dy()?);
+    let emit = &mut *step.emit;
+    let divisor = emit.nonzero(y)?;
+    let exponent = emit.scalar(emit.dtype(y), 1.0 - f64::from(p))?;
+    let factor = emit.binary(Binary::Pow, divisor, exponent)?;
+    emit.mul(dy, factor)
+}
+
+/// What a norm's derivative has of each element: `share |x|^(p - 1) sign(x)`, which is 0 where x is.
+fn by_element(emit: &mut Emit, p: u32, x: ValueId, share: ValueId) -> Made {
+    let sign = emit.unary(Unary::Sign, x)?;
+    let size = emit.unary(Unary::Abs, x)?;
+    let exponent = emit.scalar(emit.dtype(x), f64::from(p) - 1.0)?;
+    let power = emit.binary(Binary::Pow, size, exponent)?;
+    let slope = emit.mul(sign, power)?;
+    emit.mul(slope, share)
 }
 
 pub(super) fn global_pool(kind: Pool, step: &mut Step) -> Derivatives {
@@ -114,7 +151,10 @@ pub(super) fn global_pool(kind: Pool, step: &mut Step) -> Derivatives {
             let dx = step.emit.op(op, &[flat, dy])?;
             step.emit.reshape(dx, &shape)?
         }
-        Pool::Lp { .. } => return Err(step.fail("its derivative is not known".into())),
+        Pool::Lp { p } => {
+            let share = norm_share(p, step)?;
+            by_element(step.emit, p, x, share)?
+        }
     };
     step.one(dx)
 }

@@ -233,6 +233,28 @@ fn reductions() {
 }
 
 #[test]
+fn products_of_elements() {
+    for axes in [&[0][..], &[1], &[2], &[0, 2], &[0, 1, 2]] {
+        for keep_dims in [false, true] {
+            let op = Op::Reduce {
+                kind: Reduce::Prod,
+                axes: axes.to_vec(),
+                keep_dims,
+            };
+            check(op, &[noise(&[2, 3, 4])]);
+        }
+    }
+    // No zero, one, two: a product without one of them is not a quotient.
+    let rows = vec![2.0, -0.5, 1.5, 2.0, 0.0, 1.5, 0.0, -0.5, 0.0];
+    let op = Op::Reduce {
+        kind: Reduce::Prod,
+        axes: vec![1],
+        keep_dims: false,
+    };
+    check(op, &[Operand::Given(vec![3, 3], rows)]);
+}
+
+#[test]
 fn running_sums_run_back() {
     for axis in [0, 1] {
         for exclusive in [false, true] {

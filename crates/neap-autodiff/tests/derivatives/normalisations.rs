@@ -21,6 +21,53 @@ fn softmax_along_any_axis() {
 }
 
 #[test]
+fn lengths_of_lines() {
+    for p in [1, 2] {
+        for axis in 0..3 {
+            check(Op::LpNorm { axis, p }, &[noise(&[2, 3, 4])]);
+        }
+        check(Op::LpNorm { axis: 0, p }, &[noise(&[19])]);
+    }
+}
+
+/// At zeros the forward pass jumps, so nothing is compared with differences.
+#[test]
+fn a_line_of_zeros_has_no_length() {
+    use crate::difference::{derivatives, literal, one, weighted_sum};
+    use neap_ir::{DType, Graph, TensorType};
+    for p in [1, 2] {
+        let mut graph = Graph::default();
+        let x = graph.add_value("x", TensorType::new(DType::F64, &[2, 2]));
+        graph.inputs = vec![x];
+        let y = one(&mut graph, Op::LpNorm { axis: 1, p }, &[x]);
+        graph.outputs = vec![weighted_sum(&mut graph, y, 3)];
+        let data = literal(DType::F64, &[2, 2], &[0.0, 0.0, 3.0, -4.0]);
+        let found = derivatives(&graph, &[data], &[x]);
+        assert_eq!(found[0][..2], [0.0, 0.0]);
+        assert!(found[0][2..].iter().all(|v| v.is_finite() && *v != 0.0));
+    }
+}
+
+#[test]
+fn responses_of_neighbouring_channels() {
+    for (shape, size) in [
+        (&[2, 5, 3][..], 3),
+        (&[1, 6, 2, 3], 4),
+        (&[2, 3, 2, 2], 5),
+        (&[1, 4, 2], 1),
+        (&[1, 7, 2, 1, 2], 2),
+    ] {
+        let op = Op::Lrn {
+            alpha: 0.6,
+            beta: 0.75,
+            bias: 1.5,
+            size,
+        };
+        check(op, &[noise(shape)]);
+    }
+}
+
+#[test]
 fn layer_norms() {
     let epsilon = 1e-5;
     for (shape, axis) in [

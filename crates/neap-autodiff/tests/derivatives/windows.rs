@@ -210,6 +210,9 @@ fn poolings() {
             for count_include_pad in [false, true] {
                 check(op(Pool::Average { count_include_pad }), &[noise(&x)]);
             }
+            for p in [1, 2, 3] {
+                check(op(Pool::Lp { p }), &[noise(&x)]);
+            }
         }
     }
     for x in [&[2, 3, 5][..], &[2, 2, 3, 4]] {
@@ -221,6 +224,9 @@ fn poolings() {
             count_include_pad: false,
         };
         check(Op::GlobalPool(average), &[noise(x)]);
+        for p in [1, 2, 3] {
+            check(Op::GlobalPool(Pool::Lp { p }), &[noise(x)]);
+        }
     }
 }
 

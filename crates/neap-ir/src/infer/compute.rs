@@ -285,6 +285,48 @@ fn recurrent_types(
     let &[first, second, input] = x.shape.as_slice() else {
         return o.fail("takes an input of rank 3");
     };
+    let sizes = recurrent_sizes(o, recurrent, gates, [first, second])?;
+    let (directions, rows, h) = (sizes.directions, sizes.rows, recurrent.hidden);
+    o.get(1)?;
+    o.get(2)?;
+    o.require_like(1, &[directions, rows, input])?;
+    o.require_like(2, &[directions, rows, h])?;
+    o.require_like(3, &[directions, o.mul(2, rows)?])?;
+    if let Some(lengths) = o.opt(4) {
+        o.require(lengths.dtype == DType::I32, "takes int32 sequence lengths")?;
+        o.require_shape(4, &[sizes.batch])?;
+    }
+    o.require_like(5, &sizes.state)?;
+    if gates == 4 {
+        o.require_like(6, &sizes.state)?;
+        o.require_like(7, &[directions, o.mul(3, h)?])?;
+    }
+    let mut types = vec![TensorType::new(x.dtype, &sizes.all)];
+    for _ in 1..o.outputs.min(max_outputs) {
+        types.push(TensorType::new(x.dtype, &sizes.state));
+    }
+    Ok(types)
+}
+
+/// Sizes of a recurrent operator and of its backward pass.
+pub(super) struct RecurrentSizes {
+    pub directions: usize,
+    pub batch: usize,
+    /// Of one direction's weights.
+    pub rows: usize,
+    /// Shape of the states of all steps.
+    pub all: [usize; 4],
+    /// Shape of an initial or final state.
+    pub state: [usize; 3],
+}
+
+/// Sizes for an input whose first two axes are given.
+pub(super) fn recurrent_sizes(
+    o: &Operands,
+    recurrent: &Recurrent,
+    gates: usize,
+    [first, second]: [usize; 2],
+) -> Inferred<RecurrentSizes> {
     let (steps, batch) = if recurrent.batch_first {
         (second, first)
     } else {
@@ -311,30 +353,18 @@ fn recurrent_types(
     } else {
         [directions, batch, h]
     };
-    o.get(1)?;
-    o.get(2)?;
-    o.require_like(1, &[directions, rows, input])?;
-    o.require_like(2, &[directions, rows, h])?;
-    o.require_like(3, &[directions, o.mul(2, rows)?])?;
-    if let Some(lengths) = o.opt(4) {
-        o.require(lengths.dtype == DType::I32, "takes int32 sequence lengths")?;
-        o.require_shape(4, &[batch])?;
-    }
-    o.require_like(5, &state)?;
-    if gates == 4 {
-        o.require_like(6, &state)?;
-        o.require_like(7, &[directions, o.mul(3, h)?])?;
-    }
     let all = if recurrent.batch_first {
         [batch, steps, directions, h]
     } else {
         [steps, directions, batch, h]
     };
-    let mut types = vec![TensorType::new(x.dtype, &all)];
-    for _ in 1..o.outputs.min(max_outputs) {
-        types.push(TensorType::new(x.dtype, &state));
-    }
-    Ok(types)
+    Ok(RecurrentSizes {
+        directions,
+        batch,
+        rows,
+        all,
+        state,
+    })
 }
 
 /// Types of a panel layer's inputs, and steps that it can give.

@@ -1,10 +1,10 @@
 //! Types of backward operators.
 
 use super::window::check_window;
-use super::{Inferred, Operands, Pads, conv_output_size, pool_output_size};
-use crate::TensorType;
+use super::{AttentionDims, Inferred, Operands, Pads, conv_output_size, pool_output_size};
 use crate::gradient::Gradient;
-use crate::op::Window;
+use crate::op::{AttentionAttrs, Recurrent, Window};
+use crate::{DType, TensorType};
 
 pub(super) fn infer(gradient: &Gradient, o: &Operands) -> Inferred<Vec<TensorType>> {
     let x = o.get(0)?;
@@ -61,7 +61,98 @@ pub(super) fn infer(gradient: &Gradient, o: &Operands) -> Inferred<Vec<TensorTyp
             pooled(o, window, &shape, &x.shape)?;
             Ok(vec![TensorType::new(x.dtype, &shape)])
         }
+        Gradient::Lstm(recurrent) => recurrent_types(o, recurrent, 4),
+        Gradient::Gru { recurrent, .. } => recurrent_types(o, recurrent, 3),
+        Gradient::Rnn(recurrent) => recurrent_types(o, recurrent, 1),
+        Gradient::Attention(attrs) => attention(o, attrs),
+        Gradient::Resize { attrs, axis, input } => {
+            let rank = x.shape.len();
+            o.require_axis(*axis, rank)?;
+            o.require(
+                attrs.output_shape.len() == rank && attrs.scales.len() == rank,
+                "has another rank than its resize",
+            )?;
+            o.require(
+                attrs.output_shape[*axis] == x.shape[*axis] && *input > 0,
+                "has another size than its resize",
+            )?;
+            let mut shape = x.shape.clone();
+            shape[*axis] = *input;
+            Ok(vec![TensorType::new(x.dtype, &shape)])
+        }
+        Gradient::Product => {
+            o.require(x.shape.len() == 2, "takes rows")?;
+            o.get(1)?;
+            o.require_like(1, &x.shape[..1])?;
+            Ok(vec![x.clone()])
+        }
     }
+}
+
+fn attention(o: &Operands, attrs: &AttentionAttrs) -> Inferred<Vec<TensorType>> {
+    let forward = Operands {
+        op: o.op,
+        inputs: &o.inputs[..o.inputs.len().min(4)],
+        outputs: 1,
+    };
+    let y = super::attention::infer(attrs, &forward)?;
+    o.get(4)?;
+    o.require_like(4, &y.shape)?;
+    let (q, k, v) = (o.get(0)?, o.get(1)?, o.get(2)?);
+    let Some(dims) = AttentionDims::of(attrs, &q.shape, &k.shape, &v.shape) else {
+        return o.fail("operands do not fit");
+    };
+    let scores = [dims.batch, dims.heads, dims.queries, dims.keys];
+    let scores = TensorType::new(q.dtype, &scores);
+    let types = [q.clone(), k.clone(), v.clone(), scores];
+    Ok(types[..o.outputs.min(4)].to_vec())
+}
+
+fn recurrent_types(o: &Operands, recurrent: &Recurrent, gates: usize) -> Inferred<Vec<TensorType>> {
+    let projected = o.get(0)?;
+    let &[first, second, width] = projected.shape.as_slice() else {
+        return o.fail("takes an input of rank 3");
+    };
+    let sizes = super::compute::recurrent_sizes(o, recurrent, gates, [first, second])?;
+    let (directions, h) = (sizes.directions, recurrent.hidden);
+    o.require(
+        !recurrent.rounds_state,
+        "has no derivative of a rounded state",
+    )?;
+    o.require(
+        width == o.mul(directions, sizes.rows)?,
+        "takes projections of all gates",
+    )?;
+    o.get(1)?;
+    o.require_like(1, &[directions, sizes.rows, h])?;
+    o.require_like(2, &[directions, o.mul(2, sizes.rows)?])?;
+    if let Some(lengths) = o.opt(3) {
+        o.require(lengths.dtype == DType::I32, "takes int32 sequence lengths")?;
+        o.require_shape(3, &[sizes.batch])?;
+    }
+    let peepholes = [directions, o.mul(3, h)?];
+    o.require_like(4, &sizes.state)?;
+    o.require_like(5, &sizes.state)?;
+    o.require_like(6, &peepholes)?;
+    o.require_like(7, &sizes.all)?;
+    o.require_like(8, &sizes.state)?;
+    o.require_like(9, &sizes.state)?;
+    let of = |shape: &[usize]| TensorType::new(projected.dtype, shape);
+    let kept = of(&[first, second, o.mul(directions, h)?]);
+    let types = [
+        projected.clone(),
+        kept.clone(),
+        of(&sizes.state),
+        kept,
+        of(&sizes.state),
+        of(&peepholes),
+    ];
+    let most = match gates {
+        4 => 6,
+        3 => 4,
+        _ => 3,
+    };
+    Ok(types[..o.outputs.min(most)].to_vec())
 }
 
 /// Of a normalisation over the axes `axis..` with a scale (and a bias) of their shape.

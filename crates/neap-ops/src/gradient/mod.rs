@@ -3,6 +3,7 @@
 //! Any float type is computed in f64, and f32 weights of convolutions in matrix products. Sums over rows or images
 //! are added by one task each, so that results do not depend on the number of workers.
 
+mod attention;
 mod channel;
 mod dropout;
 mod elementwise;
@@ -16,7 +17,8 @@ pub(crate) use update::update;
 
 use crate::args::{Args, scratch_bytes};
 use crate::window::weight_gradient;
-use crate::{Context, OpError};
+use crate::{Context, OpError, recurrent, resize};
+use neap_ir::infer::AttentionDims;
 use neap_ir::{Gradient, TensorType};
 
 pub(crate) fn gradient(gradient: &Gradient, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
@@ -36,14 +38,22 @@ pub(crate) fn gradient(gradient: &Gradient, args: &Args, ctx: &mut Context) -> R
             count_include_pad,
             ..
         } => pool::average(window, *count_include_pad, args, ctx),
+        Gradient::Lstm(_) | Gradient::Gru { .. } | Gradient::Rnn(_) => {
+            recurrent::backward(gradient, args, ctx)
+        }
+        Gradient::Attention(attrs) => attention::attention(attrs, args, ctx),
+        Gradient::Resize { attrs, axis, input } => {
+            resize::backward(attrs, *axis, *input, args, ctx)
+        }
+        Gradient::Product => rows::product(args, ctx),
     }
 }
 
-/// Scratch for `x`, the first input, and `dy`, the second where there is one.
-pub(crate) fn workspace_bytes(
+/// Scratch for operands of these shapes, of which `x` is the first.
+pub(crate) fn workspace_bytes<'a>(
     gradient: &Gradient,
     x: &TensorType,
-    dy: &[usize],
+    shape: &dyn Fn(usize) -> &'a [usize],
     workers: usize,
 ) -> usize {
     match gradient {
@@ -52,7 +62,15 @@ pub(crate) fn workspace_bytes(
             scratch_bytes::<f64>(rows.saturating_mul(rows::STATISTICS))
         }
         Gradient::ConvWeight { window, groups } => {
-            weight_gradient::workspace_bytes(window, *groups, x, dy, workers)
+            weight_gradient::workspace_bytes(window, *groups, x, shape(1), workers)
+        }
+        Gradient::Lstm(_) | Gradient::Gru { .. } | Gradient::Rnn(_) => {
+            recurrent::backward_workspace_bytes(gradient, x)
+        }
+        Gradient::Attention(attrs) => AttentionDims::of(attrs, shape(0), shape(1), shape(2))
+            .map_or(0, |dims| attention::workspace_bytes(&dims, workers)),
+        Gradient::Resize { attrs, axis, input } => {
+            resize::backward_workspace_bytes(attrs, *axis, *input, workers)
         }
         _ => 0,
     }
@@ -68,6 +86,7 @@ pub(crate) fn supported(gradient: &Gradient, x: &TensorType) -> Result<(), Strin
         {
             Err(format!("for rank {}", x.shape.len()))
         }
+        Gradient::Resize { attrs, axis, input } => resize::backward_supported(attrs, *axis, *input),
         _ => Ok(()),
     }
 }

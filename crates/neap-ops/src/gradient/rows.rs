@@ -154,3 +154,34 @@ fn norm_of<T: Float>(
     });
     Ok(())
 }
+
+/// `dx_i = dy Π x_j` over the other elements of a row, also where one of them is 0.
+pub(super) fn product(args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let (x, dy, dx) = (args.input(0)?, args.input(1)?, args.output(0)?);
+    let (rows, columns) = (x.shape()[0], x.shape()[1]);
+    with_float!(args.op, x.dtype(), T => {
+        let (x, dy) = (Ptr::<T>::of(x.as_ptr()), Ptr::<T>::of(dy.as_ptr()));
+        let dx = Ptr::<T>(dx.as_ptr().cast());
+        split(ctx.par, rows, GRAIN / 4 / columns.max(1), &|range, _| {
+            for row in range {
+                // SAFETY: rows are inside the tensors, and each belongs to one task.
+                unsafe {
+                    let x = x.slice(row * columns, columns);
+                    let dx = dx.slice_mut(row * columns, columns);
+                    let zeros = x.iter().filter(|v| v.to_f64() == 0.0).count();
+                    let others = x.iter().map(|v| v.to_f64()).filter(|v| *v != 0.0);
+                    let product = dy.read(row).to_f64() * others.product::<f64>();
+                    for (x, out) in x.iter().zip(dx) {
+                        let v = match (zeros, x.to_f64()) {
+                            (0, x) => product / x,
+                            (1, 0.0) => product,
+                            _ => 0.0,
+                        };
+                        *out = T::from_f64(v);
+                    }
+                }
+            }
+        });
+        Ok(())
+    })
+}

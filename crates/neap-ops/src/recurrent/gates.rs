@@ -26,7 +26,7 @@ const LANES: usize = 16;
 
 impl<T: Num, S: Num> Unit<'_, T, S> {
     /// Product of the state with row `j` of a gate's recurrent weights.
-    fn state(&self, gate: usize, j: usize, h: &[S]) -> f64 {
+    pub fn state<H: Num>(&self, gate: usize, j: usize, h: &[H]) -> f64 {
         // SAFETY: the weights have a row of `hidden` elements for each unit of each gate.
         let row = unsafe {
             self.weights
@@ -37,23 +37,23 @@ impl<T: Num, S: Num> Unit<'_, T, S> {
         let (states, state_tail) = h.as_chunks::<LANES>();
         for (w, h) in rows.iter().zip(states) {
             for lane in 0..LANES {
-                sums[lane] = sums[lane].add(w[lane].convert::<S>().mul(h[lane]));
+                sums[lane] = sums[lane].add(w[lane].convert::<S>().mul(h[lane].convert()));
             }
         }
         for (lane, (w, h)) in row_tail.iter().zip(state_tail).enumerate() {
-            sums[lane] = sums[lane].add(w.convert::<S>().mul(*h));
+            sums[lane] = sums[lane].add(w.convert::<S>().mul(h.convert()));
         }
         sums.iter().map(|s| s.to_f64()).sum()
     }
 
     /// Bias of the input (`part` 0) or the state (1).
-    fn bias(&self, part: usize, gate: usize, j: usize) -> f64 {
+    pub fn bias(&self, part: usize, gate: usize, j: usize) -> f64 {
         let at = (part * self.gates + gate) * self.hidden + j;
         // SAFETY: there are two biases for each unit of each gate.
         self.bias.map_or(0.0, |b| unsafe { b.read(at) }.to_f64())
     }
 
-    fn peephole(&self, which: usize, j: usize) -> f64 {
+    pub fn peephole(&self, which: usize, j: usize) -> f64 {
         // SAFETY: there are three peepholes for each unit.
         self.peepholes
             .map_or(0.0, |p| unsafe { p.read(which * self.hidden + j) }.to_f64())
@@ -68,11 +68,26 @@ impl<T: Num, S: Num> Unit<'_, T, S> {
     }
 
     fn activate(&self, which: usize, v: f64) -> f64 {
-        let v = match self.clip {
+        apply(self.activations[which], self.clipped(v))
+    }
+
+    pub fn clipped(&self, v: f64) -> f64 {
+        match self.clip {
             Some(limit) => v.max(-limit.abs()).min(limit.abs()),
             None => v,
+        }
+    }
+
+    /// An activation of a clipped sum, and its derivative by the sum as it was before: 0 at the limits.
+    pub fn with_slope(&self, which: usize, clipped: f64) -> [f64; 2] {
+        let activation = self.activations[which];
+        let inside = self.clip.is_none_or(|limit| clipped.abs() < limit.abs());
+        let slope = if inside {
+            slope(activation, clipped)
+        } else {
+            0.0
         };
-        apply(self.activations[which], v)
+        [apply(activation, clipped), slope]
     }
 }
 
@@ -161,6 +176,30 @@ fn apply(activation: RecurrentActivation, x: f64) -> f64 {
         RecurrentActivation::Affine(alpha, beta) => f64::from(alpha) * x + f64::from(beta),
         RecurrentActivation::ScaledTanh(alpha, beta) => {
             f64::from(alpha) * (f64::from(beta) * x).tanh()
+        }
+    }
+}
+
+/// The derivative of [`apply`]. At a kink it is that of the side which the operand's own case belongs to.
+fn slope(activation: RecurrentActivation, x: f64) -> f64 {
+    let y = apply(activation, x);
+    match activation {
+        RecurrentActivation::Sigmoid => y * (1.0 - y),
+        RecurrentActivation::Tanh => 1.0 - y * y,
+        RecurrentActivation::Relu => f64::from(u8::from(x > 0.0)),
+        RecurrentActivation::LeakyRelu(alpha) if x < 0.0 => f64::from(alpha),
+        RecurrentActivation::LeakyRelu(_) => 1.0,
+        RecurrentActivation::ThresholdedRelu(alpha) => f64::from(u8::from(x > f64::from(alpha))),
+        RecurrentActivation::Elu(alpha) if x < 0.0 => y + f64::from(alpha),
+        RecurrentActivation::Elu(_) => 1.0,
+        RecurrentActivation::HardSigmoid(alpha, _) if 0.0 < y && y < 1.0 => f64::from(alpha),
+        RecurrentActivation::HardSigmoid(..) => 0.0,
+        RecurrentActivation::Softsign => 1.0 / (1.0 + x.abs()).powi(2),
+        RecurrentActivation::Softplus => sigmoid(x),
+        RecurrentActivation::Affine(alpha, _) => f64::from(alpha),
+        RecurrentActivation::ScaledTanh(alpha, beta) => {
+            let tanh = (f64::from(beta) * x).tanh();
+            f64::from(alpha) * f64::from(beta) * (1.0 - tanh * tanh)
         }
     }
 }

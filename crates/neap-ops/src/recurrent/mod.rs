@@ -4,7 +4,10 @@
 //! each sequence is one unit of work: it reads the whole previous state and writes its own place
 //! of the next. f32 computes in f32, the other types in f64.
 
+mod backward;
 mod gates;
+
+pub(crate) use backward::{backward, backward_workspace_bytes};
 
 use crate::args::{Args, Pod, Scratch, scratch_bytes};
 use crate::error::Named;
@@ -14,7 +17,7 @@ use crate::scalar::{Num, with_float};
 use crate::{Context, OpError, TensorRef};
 use gates::{Unit, gru, gru_gates, lstm, rnn};
 use neap_ir::op::{Direction, Op, Recurrent};
-use neap_ir::{DType, TensorType};
+use neap_ir::{DType, Gradient, TensorType};
 use neap_kernels::linear::{MatMulShape, matmul, matmul_scratch_bytes};
 use neap_kernels::parallel::Parallel;
 use neap_kernels::simd::Isa;
@@ -42,6 +45,24 @@ impl Cell {
                 recurrent,
             )),
             Op::Rnn(recurrent) => Some((Cell::Rnn, recurrent)),
+            _ => None,
+        }
+    }
+
+    /// Of a recurrent operator's backward pass.
+    pub fn of_gradient(gradient: &Gradient) -> Option<(Cell, &Recurrent)> {
+        match gradient {
+            Gradient::Lstm(recurrent) => Some((Cell::Lstm, recurrent)),
+            Gradient::Gru {
+                recurrent,
+                linear_before_reset,
+            } => Some((
+                Cell::Gru {
+                    linear_before_reset: *linear_before_reset,
+                },
+                recurrent,
+            )),
+            Gradient::Rnn(recurrent) => Some((Cell::Rnn, recurrent)),
             _ => None,
         }
     }
@@ -208,17 +229,11 @@ fn run<T: Num, S: Num + Pod>(
             gates: sizes.gates,
             _sum: std::marker::PhantomData,
         };
-        let reverse = match recurrent.direction {
-            Direction::Forward => false,
-            Direction::Reverse => true,
-            Direction::Bidirectional => direction == 1,
-        };
         let pass = Pass {
             sizes,
             direction,
-            reverse,
+            times: Times::of(&sizes, recurrent, direction, lengths.as_ref()),
             rounds_state: recurrent.rounds_state,
-            lengths: lengths.as_ref().map(Indices::of),
             projected: Ptr(projected.as_mut_ptr()),
             h: [Ptr(h.as_mut_ptr()), Ptr(next.as_mut_ptr())],
             c: Ptr(c.as_mut_ptr()),
@@ -316,13 +331,55 @@ fn start<T: Num, S: Num>(
     }
 }
 
+/// Where the sequences of one direction are, step by step.
+struct Times {
+    steps: usize,
+    reverse: bool,
+    lengths: Option<Indices>,
+}
+
+impl Times {
+    /// Lengths were checked.
+    fn of(
+        sizes: &Sizes,
+        recurrent: &Recurrent,
+        direction: usize,
+        lengths: Option<&TensorRef>,
+    ) -> Times {
+        Times {
+            steps: sizes.steps,
+            reverse: match recurrent.direction {
+                Direction::Forward => false,
+                Direction::Reverse => true,
+                Direction::Bidirectional => direction == 1,
+            },
+            lengths: lengths.map(Indices::of),
+        }
+    }
+
+    /// The place in a sequence where a step is; `None` past its end.
+    fn at(&self, step: usize, sequence: usize) -> Option<usize> {
+        let length = match &self.lengths {
+            // SAFETY: there is one length for each sequence; they were checked.
+            Some(lengths) => unsafe { lengths.get(sequence) as usize },
+            None => self.steps,
+        };
+        (step < length).then(|| {
+            if self.reverse {
+                length - 1 - step
+            } else {
+                step
+            }
+        })
+    }
+}
+
 /// One direction over all steps.
 struct Pass<S> {
     sizes: Sizes,
     direction: usize,
-    reverse: bool,
+    times: Times,
     rounds_state: bool,
-    lengths: Option<Indices>,
     projected: Ptr<S>,
     /// Previous and next state, changing roles at every step.
     h: [Ptr<S>; 2],
@@ -354,7 +411,7 @@ impl<S: Num + Pod> Pass<S> {
                 split(par, units, per_task, &|range, _| {
                     for at in range {
                         let (sequence, j) = (at / sizes.hidden, at % sizes.hidden);
-                        let Some(time) = self.time(step, sequence) else {
+                        let Some(time) = self.times.at(step, sequence) else {
                             continue;
                         };
                         // SAFETY: the previous state is only read in this step; gates of a unit
@@ -374,7 +431,7 @@ impl<S: Num + Pod> Pass<S> {
                     let (sequence, j) = (at / sizes.hidden, at % sizes.hidden);
                     // SAFETY: as above; next state, cell and outputs of a unit belong to one task.
                     unsafe {
-                        let Some(time) = self.time(step, sequence) else {
+                        let Some(time) = self.times.at(step, sequence) else {
                             next.write(at, h.read(at));
                             if let Some(y) = y {
                                 let to = sizes.output(step, self.direction, sequence);
@@ -410,22 +467,6 @@ impl<S: Num + Pod> Pass<S> {
             });
         }
         self.finish::<T>(args);
-    }
-
-    /// The step that a sequence is at; `None` past its end.
-    fn time(&self, step: usize, sequence: usize) -> Option<usize> {
-        let length = match &self.lengths {
-            // SAFETY: there is one length for each sequence; they were checked.
-            Some(lengths) => unsafe { lengths.get(sequence) as usize },
-            None => self.sizes.steps,
-        };
-        (step < length).then(|| {
-            if self.reverse {
-                length - 1 - step
-            } else {
-                step
-            }
-        })
     }
 
     /// # Safety

@@ -4,6 +4,9 @@
 //! axes. Channel-blocked images take the vectorised kernels.
 
 mod axis;
+mod backward;
+
+pub(crate) use backward::{backward, backward_supported, backward_workspace_bytes};
 
 use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;

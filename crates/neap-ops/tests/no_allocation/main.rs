@@ -3,6 +3,7 @@
 // Lists of operands read better alike.
 #![allow(clippy::cloned_ref_to_slice_refs)]
 
+mod gradients;
 mod sampling;
 
 use neap_ir::bands::{BandLayer, Bands};
