@@ -8,6 +8,7 @@
 
 use crate::buffer::Tensor;
 use crate::catalogue::{Catalogue, Served, State, shown, unknown};
+use crate::changes::Changes;
 use crate::executor::{Candidate, Done, Executor, Job};
 use crate::fleet::Opening;
 use crate::metrics::Metrics;
@@ -42,7 +43,7 @@ pub struct Core {
     /// Whoever does not show it is refused.
     token: Option<Token>,
     /// One model is loaded or unloaded at a time.
-    changing: tokio::sync::Mutex<()>,
+    changes: Changes,
     is_ending: AtomicBool,
     /// The models of the folder are loaded.
     is_begun: AtomicBool,
@@ -97,7 +98,7 @@ impl Core {
             opening,
             metrics: Metrics::default(),
             token: options.token.clone(),
-            changing: tokio::sync::Mutex::new(()),
+            changes: Changes::default(),
             is_ending: AtomicBool::new(false),
             is_begun: AtomicBool::new(false),
         }
@@ -130,7 +131,7 @@ impl Core {
             let message = format!("the server began with a budget of {most} bytes");
             return Err(Refusal::malformed(message));
         }
-        let _one = self.change()?;
+        let _one = self.changes.turn().await?;
         let changed = self.executor.set_budget(bytes).await;
         changed.map_err(|error| refused_change("cannot change the budget", error))?;
         self.budget_bytes.store(bytes, Relaxed);
@@ -285,10 +286,10 @@ impl Core {
     /// [`Why::NotFound`] for one that is not there, [`Why::Malformed`] for one that cannot be loaded, [`Why::Busy`]
     /// where its memory cannot be had.
     pub async fn load(&self, name: &str) -> Result<(), Refusal> {
+        let _one = self.changes.turn().await?;
         if self.is_ending() {
             return Err(Refusal::new(Why::NotReady, "the server ends"));
         }
-        let _one = self.change()?;
         let entries = self.entries()?;
         let entry = entries.get(name).ok_or_else(|| unknown(name))?;
         let loaded = self.load_entry(name, entry).await;
@@ -442,9 +443,9 @@ impl Core {
     /// Unloads a model when the requests for it that wait have run.
     ///
     /// # Errors
-    /// [`Why::NotFound`] for one that is not loaded.
+    /// [`Why::NotFound`] for one that is not loaded, [`Why::Busy`] when too many changes wait.
     pub async fn unload(&self, name: &str) -> Result<(), Refusal> {
-        let _one = self.change()?;
+        let _one = self.changes.turn().await?;
         match self.catalogue.all().get(name) {
             Some(State::Ready(_)) => {}
             Some(_) => return Ok(()),
@@ -459,15 +460,6 @@ impl Core {
             Refusal::new(
                 Why::Internal,
                 format!("after '{name}' was unloaded: {error}"),
-            )
-        })
-    }
-
-    fn change(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Refusal> {
-        self.changing.try_lock().map_err(|_| {
-            Refusal::busy(
-                "another model is being loaded or unloaded",
-                Duration::from_secs(1),
             )
         })
     }

@@ -16,6 +16,7 @@
 mod admission;
 mod buffer;
 mod catalogue;
+mod changes;
 mod core;
 mod datatype;
 mod executor;

@@ -270,6 +270,41 @@ fn the_budget_changes_while_clients_ask() {
 }
 
 #[test]
+fn changes_that_come_at_once_wait_for_each_other() {
+    let bench = bench_with(&[
+        ("a.onnx", &relu("x", &["2", "3"], "y")),
+        ("b.onnx", &relu("x", &["4"], "y")),
+        ("c.onnx", &relu("x", &["5"], "y")),
+    ]);
+    let server = Server::start(&bench, "--memory-budget 64MiB");
+    let budget = json!({ "budget_bytes": 64 << 20 }).to_string();
+    let paths = [
+        "/v2/repository/models/a/unload",
+        "/v2/repository/models/b/load",
+        "/memory",
+        "/v2/repository/models/c/unload",
+        "/v2/repository/models/a/load",
+        "/v2/repository/models/c/load",
+    ];
+    std::thread::scope(|scope| {
+        for path in paths {
+            let (server, budget) = (&server, &budget);
+            scope.spawn(move || {
+                for _ in 0..4 {
+                    let body = if path == "/memory" { budget } else { "" };
+                    server.ask("POST", path, "", body.as_bytes()).ok();
+                }
+            });
+        }
+    });
+    for path in ["a", "b", "c"] {
+        let path = format!("/v2/repository/models/{path}/load");
+        server.ask("POST", &path, "", b"").ok();
+    }
+    assert_eq!(server.get("/v2/health/ready").status, 200);
+}
+
+#[test]
 fn overload_is_refused_at_once() {
     let bench = bench_with(&[("layers.onnx", &layers())]);
     // Room for one request, not for two.
