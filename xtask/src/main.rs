@@ -27,6 +27,7 @@ mod planning;
 mod prediction;
 mod python;
 mod rtswap;
+mod runtime;
 mod scaling;
 mod serve;
 mod serving;
@@ -126,6 +127,8 @@ enum Command {
     ConformanceWorker { folder: PathBuf, scratch: PathBuf },
     #[command(hide = true)]
     BenchWorker(worker::WorkerArgs),
+    #[command(hide = true)]
+    RuntimeWorker(runtime::WorkerArgs),
 }
 
 #[derive(Subcommand)]
@@ -148,6 +151,8 @@ enum Suite {
     Swapadvisor(swapadvisor::SwapadvisorArgs),
     /// RT-Swap's study of schedulability, ours beside it, and a hunt for missed deadlines; nothing is measured.
     Rtswap(rtswap::RtswapArgs),
+    /// RT-Swap's runtime experiment: six tasks by the clock within a hard limit, ours, the kernel's paging, whole models.
+    Runtime(runtime::RuntimeArgs),
     /// SwapNet's three applications: several models in one total of memory.
     Swapnet(swapnet::SwapnetArgs),
     /// One thread against two, with no budget.
@@ -219,6 +224,10 @@ fn main() -> Result<()> {
             ..
         } => rtswap::run(&root(), &args),
         Command::Bench {
+            suite: Some(Suite::Runtime(args)),
+            ..
+        } => runtime::run(&root(), &args),
+        Command::Bench {
             suite: Some(Suite::Swapnet(args)),
             ..
         } => swapnet::run(&root(), &args),
@@ -261,6 +270,7 @@ fn main() -> Result<()> {
         ),
         Command::Survive { only, runs } => survive::run(&root(), &survive::Options { only, runs }),
         Command::BenchWorker(args) => worker::run(&args),
+        Command::RuntimeWorker(args) => runtime::work(&args),
         Command::Conformance {
             only,
             folder,
