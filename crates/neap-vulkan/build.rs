@@ -18,6 +18,11 @@ const KERNELS: &[(&str, &[&str])] = &[
     ("reorder", &["common"]),
     ("rows", &["common"]),
     ("copy", &["common"]),
+    ("move", &["common"]),
+    ("product", &["common"]),
+    ("attention", &["common"]),
+    ("fold", &["common"]),
+    ("resize", &["common"]),
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

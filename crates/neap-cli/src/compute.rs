@@ -2,6 +2,7 @@
 
 use crate::failure::{Outcome, bad};
 use neaptide::Accelerator;
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -22,6 +23,15 @@ impl FromStr for Compute {
             _ => return Err(HOW),
         };
         Ok(Compute { number })
+    }
+}
+
+impl fmt::Display for Compute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.number {
+            None => f.write_str("vulkan"),
+            Some(number) => write!(f, "vulkan:{number}"),
+        }
     }
 }
 
@@ -57,6 +67,9 @@ mod tests {
         let number = |text: &str| text.parse::<Compute>().map(|c| c.number);
         assert_eq!(number("vulkan"), Ok(None));
         assert_eq!(number("vulkan:2"), Ok(Some(2)));
+        for text in ["vulkan", "vulkan:2"] {
+            assert_eq!(text.parse::<Compute>().expect("right").to_string(), text);
+        }
         for wrong in ["", "cuda", "vulkan:", "vulkan:x", "vulkan:-1", "cuda:0"] {
             assert!(number(wrong).is_err(), "{wrong}");
         }

@@ -3,7 +3,7 @@
 use crate::failure::Outcome;
 use crate::output::Written;
 use neaptide::memory::PeakSource;
-use neaptide::{Adaptation, BandCount, Bytes, Ledger, Session, shape_text};
+use neaptide::{Accelerator, Adaptation, BandCount, Bytes, Ledger, Model, Session, shape_text};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -38,6 +38,9 @@ pub struct Report {
     pub kernels: BTreeMap<&'static str, usize>,
     /// Chains of layers that run in row bands.
     pub bands: BandCount,
+    /// What computes beside the processor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<OnDevice>,
     /// Median per run.
     pub stall_ms: f64,
     pub predicted_latency_ms: f64,
@@ -49,6 +52,53 @@ pub struct Report {
     /// Changes of the budget, in order; absent where it could not change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adaptations: Option<Vec<Adapted>>,
+}
+
+/// Where steps are computed.
+#[derive(Debug, Clone, Serialize)]
+pub struct OnDevice {
+    pub name: String,
+    /// How many steps it computes.
+    pub steps: usize,
+    /// Those that the processor computes, by operator.
+    pub steps_on_processor: BTreeMap<&'static str, usize>,
+}
+
+impl OnDevice {
+    pub fn of(device: &dyn Accelerator, model: &Model) -> OnDevice {
+        let program = model.program();
+        let is_here = device.computes(program);
+        let mut steps_on_processor = BTreeMap::new();
+        for (step, _) in program
+            .steps
+            .iter()
+            .zip(&is_here)
+            .filter(|(_, here)| !**here)
+        {
+            let name = program.graph.nodes[step.index()].op.name();
+            *steps_on_processor.entry(name).or_default() += 1;
+        }
+        OnDevice {
+            name: device.name(),
+            steps: is_here.iter().filter(|here| **here).count(),
+            steps_on_processor,
+        }
+    }
+
+    fn text(&self) -> String {
+        let others: Vec<String> = (self.steps_on_processor.iter())
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        match others.is_empty() {
+            true => format!("{}, all {} steps", self.name, self.steps),
+            false => format!(
+                "{}, {} steps; on the processor {}",
+                self.name,
+                self.steps,
+                others.join(", ")
+            ),
+        }
+    }
 }
 
 /// An activation that was kept after the run, as the program has it.
@@ -245,6 +295,9 @@ impl Report {
         }
         if self.kernels.len() > 1 {
             line("kernels", kernels_text(&self.kernels));
+        }
+        if let Some(device) = &self.device {
+            line("device", device.text());
         }
         if self.bands.chains > 0 {
             line("row bands", bands_text(self.bands));

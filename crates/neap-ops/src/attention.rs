@@ -13,9 +13,9 @@ use neap_ir::op::{AttentionAttrs, HeadLayout};
 use neap_ir::{DType, TensorType};
 use neap_kernels::attention as kernels;
 
-/// Element steps of one operand.
+/// Element steps of one operand of an attention.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Steps {
+pub struct Steps {
     pub batch: usize,
     pub head: usize,
     pub row: usize,

@@ -37,6 +37,7 @@ mod spectrum; // Fourier transforms
 mod tensor;
 mod window;
 
+pub use attention::Steps as HeadSteps;
 pub use bands::{choose_heights, layer_kernels};
 pub use chosen::{execute_with, kernels, prepare_panels, prepared_panel_bytes};
 pub use error::OpError;
@@ -49,4 +50,5 @@ pub use query::{
     OperandForm, blocked_inputs, flops, inner_bytes, may_be_overwritten_by, may_overwrite,
     supported, workspace_bytes,
 };
+pub use resize::resize_pair;
 pub use tensor::{Context, PanelSlice, TensorMut, TensorRef};

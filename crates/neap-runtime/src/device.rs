@@ -9,7 +9,7 @@
 
 use crate::caller_work::CallerWork;
 use crate::pool::Pool;
-use neap_ir::{Node, Op, TensorType};
+use neap_ir::{Node, Op, Program, TensorType};
 use neap_kernels::simd::Isa;
 use neap_ops::{Choice, Context, OpError, PanelSlice, TensorMut, TensorRef};
 use std::any::Any;
@@ -108,8 +108,28 @@ pub trait Device: Send {
     fn detach(&mut self) {}
 }
 
+/// What computing costs on a device, as measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DeviceRates {
+    pub flops_per_second: f64,
+    pub memory_bytes_per_second: f64,
+    /// Of a job that computes next to nothing, one after the other.
+    pub job_overhead_ns: u64,
+}
+
 /// Makes devices for sessions.
 pub trait Accelerator: std::fmt::Debug + Send + Sync {
+    /// Which device it is. What is measured on one holds for no other.
+    fn name(&self) -> String;
+
+    /// Which steps of a program it computes; the processor computes the others.
+    fn computes(&self, program: &Program) -> Vec<bool>;
+
+    /// What computing on it costs, if it was measured.
+    fn rates(&self) -> Option<DeviceRates> {
+        None
+    }
+
     /// A device for one session; `cpu` computes what it cannot. What it takes of the process's memory it has taken before, so
     /// that a plan made before this counts with it.
     ///

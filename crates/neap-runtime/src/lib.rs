@@ -47,7 +47,9 @@ mod worker_affinity;
 pub use cancel::CancelToken;
 pub use clock::{Clock, Monotonic};
 pub use commons::{Commons, SharedWork};
-pub use device::{Accelerator, Cpu, Device, Job, JobError, Meanwhile, MemoryRange, PreparedSlice};
+pub use device::{
+    Accelerator, Cpu, Device, DeviceRates, Job, JobError, Meanwhile, MemoryRange, PreparedSlice,
+};
 pub use error::RuntimeError;
 pub use pool::Pool;
 pub use session::{BackingStore, Kept, Options, Replaced, Session, StateInfo, Stats};

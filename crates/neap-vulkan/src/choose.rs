@@ -84,7 +84,7 @@ fn look(instance: &Instance, device: vk::PhysicalDevice) -> Result<(u32, Chosen)
     if timeline.timeline_semaphore == vk::FALSE {
         return lacks("timeline semaphores");
     }
-    if limits.max_per_stage_descriptor_storage_buffers < 4
+    if limits.max_per_stage_descriptor_storage_buffers < 5
         || limits.max_compute_work_group_invocations < 64
     {
         return lacks("bindings or invocations");

@@ -4,9 +4,10 @@ use crate::dispatch::Dispatch;
 use crate::error::VulkanError;
 use crate::gpu::Gpu;
 use crate::imports::Imports;
-use crate::operators::{Call, dispatches};
-use crate::slots::{SLOTS, Slots};
+use crate::operators::{Call, Panels, dispatches};
+use crate::slots::{ASIDE_BYTES, SLOTS, Slots};
 use neap_runtime::{Cpu, Device, Job, JobError, Meanwhile, MemoryRange};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -20,6 +21,8 @@ pub struct VulkanDevice {
     jobs: VecDeque<(u64, State)>,
     /// Of the job being submitted; empty in between, kept for its memory.
     dispatches: Vec<Dispatch>,
+    /// Of the job being submitted.
+    table: RefCell<Vec<u32>>,
     is_lost: bool,
     computed: Computed,
 }
@@ -58,6 +61,7 @@ impl VulkanDevice {
             cpu,
             jobs: VecDeque::with_capacity(SLOTS),
             dispatches: Vec::with_capacity(SLOTS),
+            table: RefCell::new(Vec::with_capacity(ASIDE_BYTES / 4)),
             is_lost: false,
             computed: Computed::default(),
         }
@@ -122,8 +126,9 @@ impl Device for VulkanDevice {
             op: &job.node.op,
             inputs: job.inputs,
             outputs: job.outputs,
-            panels: job.panels.clone(),
+            panels: job.panels.as_ref().map(Panels::of),
             limits: &self.gpu.limits,
+            table: &self.table,
         };
         let is_here = dispatches(&call, job.choice, &mut self.dispatches).is_some();
         let state = if is_here {

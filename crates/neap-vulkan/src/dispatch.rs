@@ -2,6 +2,7 @@
 
 use crate::gpu::Limits;
 use crate::kernel::Kernel;
+use crate::operators::Panels;
 use crate::words::Words;
 use neap_ops::{TensorMut, TensorRef};
 
@@ -36,12 +37,15 @@ pub(crate) struct Dispatch {
     /// x, w, r.
     pub reads: [Option<Span>; 3],
     pub writes: Span,
+    /// Of attention alone.
+    pub mask: Option<Span>,
 }
 
 impl Dispatch {
     /// Whether every operand can be bound on any device with these limits, wherever it lies.
     pub(crate) fn fits(&self, limits: &Limits) -> bool {
-        let spans = self.reads.iter().flatten().chain([&self.writes]);
+        let spans = self.reads.iter().flatten().chain(&self.mask);
+        let spans = spans.chain([&self.writes]);
         let spans_fit = { spans }.all(|s| s.bytes > 0 && s.bytes <= limits.operand_bytes());
         let grid = self.groups.iter().zip(&limits.groups);
         spans_fit && { grid }.all(|(n, most)| n <= most)
@@ -53,12 +57,12 @@ impl Dispatch {
 pub(crate) fn by_panels(
     one: &Dispatch,
     first_at: usize,
-    panels: std::ops::Range<usize>,
-    weights: &[u8],
+    weights: &Panels,
     limits: &Limits,
     out: &mut Vec<Dispatch>,
 ) -> Option<()> {
-    let panel_bytes = (weights.len() / panels.len().max(1)) as u64;
+    let panels = weights.range.clone();
+    let panel_bytes = weights.all.bytes / panels.len().max(1) as u64;
     let most = (limits.operand_bytes() / panel_bytes.max(1)).min(u64::from(limits.groups[1]));
     if most == 0 {
         return None;
@@ -69,7 +73,7 @@ pub(crate) fn by_panels(
         let skip = (first - panels.start) * panel_bytes as usize;
         let mut part = *one;
         part.reads[1] = Some(Span {
-            start: weights.get(skip..)?.as_ptr(),
+            start: weights.all.start.wrapping_add(skip),
             bytes: panel_bytes * count as u64,
         });
         part.groups[1] = count as u32;

@@ -178,6 +178,7 @@ impl Gpu {
             (2, storage),
             (3, storage),
             (4, storage),
+            (5, storage),
         ]
         .map(binding);
         let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);

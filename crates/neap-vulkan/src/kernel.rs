@@ -12,6 +12,11 @@ pub(crate) enum Kernel {
     Reorder,
     Rows,
     Copy,
+    Move,
+    Product,
+    Attention,
+    Fold,
+    Resize,
 }
 
 macro_rules! spirv {
@@ -21,7 +26,7 @@ macro_rules! spirv {
 }
 
 impl Kernel {
-    pub(crate) const ALL: [Kernel; 10] = [
+    pub(crate) const ALL: [Kernel; 15] = [
         Kernel::Conv,
         Kernel::First,
         Kernel::Narrow,
@@ -32,6 +37,11 @@ impl Kernel {
         Kernel::Reorder,
         Kernel::Rows,
         Kernel::Copy,
+        Kernel::Move,
+        Kernel::Product,
+        Kernel::Attention,
+        Kernel::Fold,
+        Kernel::Resize,
     ];
 
     pub(crate) fn spirv(self) -> &'static [u8] {
@@ -46,16 +56,21 @@ impl Kernel {
             Kernel::Reorder => spirv!("reorder"),
             Kernel::Rows => spirv!("rows"),
             Kernel::Copy => spirv!("copy"),
+            Kernel::Move => spirv!("move"),
+            Kernel::Product => spirv!("product"),
+            Kernel::Attention => spirv!("attention"),
+            Kernel::Fold => spirv!("fold"),
+            Kernel::Resize => spirv!("resize"),
         }
     }
 
-    /// Bytes of an element of each binding: x, w, r, y.
-    pub(crate) fn element_bytes(self) -> [u32; 4] {
+    /// Bytes of an element of each binding: x, w, r, y, mask.
+    pub(crate) fn element_bytes(self) -> [u32; 5] {
         match self {
-            Kernel::Conv | Kernel::Pool => [16; 4],
-            Kernel::First | Kernel::Narrow => [4, 16, 16, 16],
-            Kernel::Linear | Kernel::LinearRow => [4, 16, 4, 4],
-            Kernel::Element | Kernel::Reorder | Kernel::Rows | Kernel::Copy => [4; 4],
+            Kernel::Conv | Kernel::Pool => [16; 5],
+            Kernel::First | Kernel::Narrow => [4, 16, 16, 16, 4],
+            Kernel::Linear | Kernel::LinearRow => [4, 16, 4, 4, 4],
+            _ => [4; 5],
         }
     }
 }

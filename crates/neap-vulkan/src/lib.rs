@@ -22,8 +22,10 @@ mod imports;
 mod instance;
 mod kernel;
 mod operators;
+mod rates;
 mod ready;
 mod slots;
+mod steps;
 mod words;
 
 pub use device::VulkanDevice;

@@ -1,13 +1,41 @@
 //! Which dispatches compute a job: what each operator means to the kernels.
 
 mod element;
+mod fold;
 mod layer;
 mod movement;
+mod product;
+mod resize;
+mod strided;
 
 use crate::dispatch::{Dispatch, Span};
 use crate::gpu::Limits;
+use neap_ir::panel::PanelFormat;
 use neap_ir::{DType, Layout, Op};
 use neap_ops::{Choice, PanelSlice, TensorMut, TensorRef};
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// A slice of a layer's weights.
+#[derive(Debug, Clone)]
+pub(crate) struct Panels {
+    pub range: Range<usize>,
+    pub format: PanelFormat,
+    pub all: Span,
+}
+
+impl Panels {
+    pub(crate) fn of(slice: &PanelSlice) -> Panels {
+        Panels {
+            range: slice.range.clone(),
+            format: slice.format,
+            all: Span {
+                start: slice.bytes.as_ptr(),
+                bytes: slice.bytes.len() as u64,
+            },
+        }
+    }
+}
 
 /// A job, as far as dispatches follow from it.
 #[derive(Clone)]
@@ -15,8 +43,10 @@ pub(crate) struct Call<'a> {
     pub op: &'a Op,
     pub inputs: &'a [Option<TensorRef<'a>>],
     pub outputs: &'a [Option<TensorMut<'a>>],
-    pub panels: Option<PanelSlice<'a>>,
+    pub panels: Option<Panels>,
     pub limits: &'a Limits,
+    /// Room for a table that a dispatch reads, until the call's dispatches are queued.
+    pub table: &'a RefCell<Vec<u32>>,
 }
 
 /// Lists the dispatches that compute a job, one after the other; `None`, and no meaning of the list, where the processor
@@ -39,6 +69,33 @@ pub(crate) fn dispatches(call: &Call, choice: Choice, out: &mut Vec<Dispatch>) -
         Op::Softmax { axis, kind } => element::softmax(*axis, *kind, call, out),
         Op::LayerNorm { axis, epsilon } => element::norm(*axis, *epsilon, true, call, out),
         Op::RmsNorm { axis, epsilon } => element::norm(*axis, *epsilon, false, call, out),
+        Op::InstanceNorm { epsilon } => element::instance_norm(*epsilon, call, out),
+        Op::GroupNorm {
+            groups,
+            epsilon,
+            per_group,
+        } => element::group_norm(*groups, *epsilon, *per_group, call, out),
+        Op::Reduce { kind, axes, .. } => fold::reduce(*kind, axes, call, out),
+        Op::MatMul => product::matmul(call, out),
+        Op::Gemm {
+            alpha,
+            beta,
+            trans_a,
+            trans_b,
+        } => product::gemm([*alpha, *beta], [*trans_a, *trans_b], call, out),
+        Op::Attention(attrs) => product::attention(attrs, call, out),
+        Op::Resize(attrs) => resize::resize(attrs, call, out),
+        Op::Reshape { .. } => strided::reshape(call, out),
+        Op::Transpose { perm } => strided::transpose(perm, call, out),
+        Op::Slice { ranges } => strided::slice(ranges, call, out),
+        Op::Expand { .. } => strided::expand(call, out),
+        Op::Tile { repeats } => strided::tile(repeats, call, out),
+        Op::Pad { mode, pads } => strided::pad(*mode, pads, call, out),
+        Op::DepthToSpace {
+            block,
+            column_row_depth,
+        } => strided::depth_to_space(*block, *column_row_depth, call, out),
+        Op::SpaceToDepth { block } => strided::space_to_depth(*block, call, out),
         Op::Reorder => movement::reorder(call, out),
         Op::Concat { axis } => movement::concat(*axis, call, out),
         Op::Split { axis, sizes } => movement::split(*axis, sizes, call, out),

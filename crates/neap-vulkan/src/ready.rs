@@ -3,8 +3,11 @@
 use crate::device::VulkanDevice;
 use crate::error::VulkanError;
 use crate::gpu::{Gpu, Options};
+use crate::rates::measure;
 use crate::slots::Slots;
-use neap_runtime::{Accelerator, Cpu, Device};
+use crate::steps::computed_here;
+use neap_ir::Program;
+use neap_runtime::{Accelerator, Cpu, Device, DeviceRates};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// An open device whose pipelines were all used once, with what the first session needs of it: so nothing more of the
@@ -12,12 +15,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug)]
 pub struct Vulkan {
     gpu: Arc<Gpu>,
+    rates: DeviceRates,
     /// For the next session.
     slots: Mutex<Option<Slots>>,
 }
 
 impl Vulkan {
-    /// Opens the device and warms it up.
+    /// Opens the device, warms it up and measures how fast it is, which takes some tens of milliseconds.
     ///
     /// # Errors
     /// As [`Gpu::open`].
@@ -25,8 +29,10 @@ impl Vulkan {
         let gpu = Gpu::open(options)?;
         let mut slots = Slots::new(gpu.clone())?;
         slots.use_all()?;
+        let rates = measure(&gpu, &mut slots)?;
         Ok(Vulkan {
             gpu,
+            rates,
             slots: Mutex::new(Some(slots)),
         })
     }
@@ -37,6 +43,18 @@ impl Vulkan {
 }
 
 impl Accelerator for Vulkan {
+    fn name(&self) -> String {
+        format!("vulkan: {}", self.gpu.name())
+    }
+
+    fn computes(&self, program: &Program) -> Vec<bool> {
+        computed_here(program, &self.gpu.limits)
+    }
+
+    fn rates(&self) -> Option<DeviceRates> {
+        Some(self.rates)
+    }
+
     fn device(&self, cpu: Cpu) -> Result<Box<dyn Device>, String> {
         let ready = (self.slots.lock().unwrap_or_else(PoisonError::into_inner)).take();
         let slots = ready.map_or_else(|| Slots::new(self.gpu.clone()), Ok);

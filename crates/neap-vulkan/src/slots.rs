@@ -16,8 +16,10 @@ use std::sync::Arc;
 
 /// Most dispatches at a time.
 pub(crate) const SLOTS: usize = 16;
+/// Bindings of a dispatch: x, w, r, y, mask.
+pub(crate) const OPERANDS: usize = 5;
 /// Operands outside of the plan's memory are copied up to this size: literals, single rows.
-const ASIDE_BYTES: usize = 16 << 10;
+pub(crate) const ASIDE_BYTES: usize = 16 << 10;
 const SLOT_BYTES: usize = PARAMS_BYTES + ASIDE_BYTES;
 
 pub(crate) struct Slots {
@@ -92,7 +94,7 @@ impl Slots {
         let functions = &self.gpu.functions;
         let sizes = [
             (vk::DescriptorType::UNIFORM_BUFFER, SLOTS),
-            (vk::DescriptorType::STORAGE_BUFFER, 4 * SLOTS),
+            (vk::DescriptorType::STORAGE_BUFFER, OPERANDS * SLOTS),
         ]
         .map(|(ty, count)| {
             vk::DescriptorPoolSize::default()
@@ -200,8 +202,9 @@ impl Slots {
         let params_at = slot * SLOT_BYTES;
         let mut aside_at = params_at + PARAMS_BYTES;
         let [x, w, r] = dispatch.reads;
-        let mut found = [Binding::default(); 4];
-        for (i, span) in [x, w, r, Some(dispatch.writes)].iter().enumerate() {
+        let mut found = [Binding::default(); OPERANDS];
+        let spans = [x, w, r, Some(dispatch.writes), dispatch.mask];
+        for (i, span) in spans.iter().enumerate() {
             let Some(span) = span else {
                 continue;
             };
@@ -254,7 +257,7 @@ impl Slots {
         unsafe { imports.find(&self.gpu, span.start, bytes) }
     }
 
-    fn update(&self, slot: usize, found: [Binding; 4]) {
+    fn update(&self, slot: usize, found: [Binding; OPERANDS]) {
         let set = self.bindings[slot];
         let info = |buffer, offset, bytes| {
             vk::DescriptorBufferInfo::default()
@@ -279,8 +282,8 @@ impl Slots {
             write(1, vk::DescriptorType::STORAGE_BUFFER).buffer_info(&operands),
         ];
         let [params, mut operands] = writes;
-        // Bindings 1 to 4, one after the other.
-        operands.descriptor_count = 4;
+        // Bindings 1 to 5, one after the other.
+        operands.descriptor_count = OPERANDS as u32;
         // SAFETY: the slot is free, so nothing uses its bindings; what is written lives.
         unsafe { (self.gpu.functions).update_descriptor_sets(&[params, operands], &[]) };
     }
@@ -358,10 +361,11 @@ impl Slots {
             let slot = (next % SLOTS as u64) as usize;
             let dispatch = Dispatch {
                 kernel,
-                words: crate::words::Words::new(&[0; 20]),
+                words: crate::words::Words::new(&[0; 40]),
                 groups: [1; 3],
                 reads: [None; 3],
                 writes: nothing,
+                mask: None,
             };
             let own = Binding {
                 buffer: self.buffer,
@@ -369,7 +373,7 @@ impl Slots {
                 bytes: ASIDE_BYTES as u64,
                 first: 0,
             };
-            self.update(slot, [own; 4]);
+            self.update(slot, [own; OPERANDS]);
             self.record(slot, &dispatch)?;
             self.submit(slot, next)?;
             self.value = next;

@@ -34,7 +34,7 @@ impl Words {
     }
 
     /// With where operands begin in their bindings.
-    pub(crate) fn write(&self, at: [u32; 4], out: &mut [u8]) {
+    pub(crate) fn write(&self, at: [u32; 5], out: &mut [u8]) {
         let (number, [a, b, c, d]) = activation(self.activation).unwrap_or_default();
         let call = [
             at[0],
@@ -47,7 +47,7 @@ impl Words {
             c.to_bits(),
             d.to_bits(),
             self.residual,
-            0,
+            at[4],
             0,
         ];
         let words = call.iter().chain(&self.shape[..self.len]);

@@ -6,6 +6,9 @@ use neap_ir::Layout::{Blocked, Plain};
 use neap_ir::Op;
 use neap_ir::op::{Activation, Binary, Pool, Softmax, Unary, Window};
 use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelLinear};
+use support::without_weights::{
+    attentions, curves, folds, other_rows, products_of_two, resizes, strided,
+};
 use support::{Bench, Case, gpu, small};
 
 fn window(kernel: usize, stride: usize, dilation: usize, pad: usize) -> Window {
@@ -389,6 +392,25 @@ fn rows_and_movement_agree_with_the_processor() {
 }
 
 #[test]
+fn other_rows_and_folds_agree_with_the_processor() {
+    on_device(&other_rows());
+    on_device(&curves());
+    on_device(&folds());
+}
+
+#[test]
+fn products_of_activations_agree_with_the_processor() {
+    on_device(&products_of_two());
+    on_device(&attentions());
+}
+
+#[test]
+fn strided_copies_and_resizes_agree_with_the_processor() {
+    on_device(&strided());
+    on_device(&resizes());
+}
+
+#[test]
 fn a_small_device_agrees_with_the_processor() {
     let Some(gpu) = gpu(Some(small())) else {
         return;
@@ -402,13 +424,20 @@ fn a_small_device_agrees_with_the_processor() {
         elements(),
         rows(),
         movement(),
+        other_rows(),
+        curves(),
+        folds(),
+        products_of_two(),
+        attentions(),
+        strided(),
+        resizes(),
     ];
     let mut here = 0;
     for case in all.iter().flatten() {
         here += usize::from(bench.check(case));
     }
     // Most are small enough, also where their operands lie across imports.
-    assert!(here > 100, "{here}");
+    assert!(here > 250, "{here}");
     assert_eq!(bench.gpu.messages(), Vec::<String>::new());
 }
 

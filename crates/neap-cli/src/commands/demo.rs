@@ -1,9 +1,10 @@
-//! `neap demo`: ResNet-152 from the zoo, with unlimited memory and under a hard 40 MiB, side by side.
+//! `neap demo`: ResNet-152 from the zoo, with unlimited memory and under a hard 40 MiB, side by side. On a device ResNet-50.
 
 use crate::args::EngineArgs;
 use crate::carried;
 use crate::cgroup::supervise;
 use crate::child::{self, Figures};
+use crate::compute::Compute;
 use crate::failure::{Failure, Outcome, bad};
 use crate::interrupt;
 use crate::progress::{Progress, note};
@@ -29,19 +30,27 @@ pub struct DemoArgs {
     iterations: u32,
     #[command(flatten)]
     engine: EngineArgs,
+    /// Compute on a device, with ResNet-50 and a hard 64 MiB, of which its driver takes a part: vulkan, or vulkan:N
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<Compute>,
 }
 
-const NETWORK: &str = "resnet152";
-const BUDGET: &str = "40MiB";
+/// What is run, and the budget.
+const ON_PROCESSOR: (&str, &str) = ("resnet152", "40MiB");
+const ON_DEVICE: (&str, &str) = ("resnet50", "64MiB");
 const WARMUP: &str = "2";
 
 /// `given` holds the options as they were written.
 pub fn run(args: &DemoArgs, given: &ArgMatches, quiet: bool) -> Outcome {
     let _deferred = interrupt::defer();
+    let (network, budget) = match args.device {
+        None => ON_PROCESSOR,
+        Some(_) => ON_DEVICE,
+    };
     let folder = Folder::create(args)?;
-    let model = folder.path.join(format!("{NETWORK}.onnx"));
-    let mut progress = Progress::new(format!("making {NETWORK}"), quiet);
-    let written = neap_zoo::write(NETWORK, &model, &Options::default(), &mut |done, total| {
+    let model = folder.path.join(format!("{network}.onnx"));
+    let mut progress = Progress::new(format!("making {network}"), quiet);
+    let written = neap_zoo::write(network, &model, &Options::default(), &mut |done, total| {
         progress.at(done, total)
     })?;
     progress.finish();
@@ -71,6 +80,7 @@ pub fn run(args: &DemoArgs, given: &ArgMatches, quiet: bool) -> Outcome {
         option("--cache-dir", folder.path.clone().into());
         option("--output-dir", results.into());
         list.extend(carried::words::<EngineArgs>(given));
+        list.extend((args.device).map(|device| format!("--device={device}").into()));
         // Bits are compared.
         list.extend((!args.engine.exact).then(|| "--exact".into()));
         list.extend(enforce.then(|| "--enforce".into()));
@@ -78,11 +88,11 @@ pub fn run(args: &DemoArgs, given: &ArgMatches, quiet: bool) -> Outcome {
         child::run(&list, false)?.map_err(|ended| ended.failure)
     };
     let free = measure("none", false)?;
-    let tight = measure(BUDGET, enforce)?;
+    let tight = measure(budget, enforce)?;
     let same = outputs_equal(&free, &tight)?;
     interrupt::check()?;
     stdout::print(&format!(
-        "{NETWORK}, {} of weights, {} threads, medians of {} runs\n{}\n",
+        "{network}, {} of weights, {} threads, medians of {} runs\n{}\n",
         Bytes(written.weight_bytes),
         args.engine.threads(),
         args.iterations,

@@ -21,7 +21,7 @@ use crate::failure::{Failure, Outcome, bad};
 use crate::input::{self, ImageOptions};
 use crate::output;
 use crate::progress::note;
-use crate::report::{Kept, Latency, Report, median_ms, ms};
+use crate::report::{Kept, Latency, OnDevice, Report, median_ms, ms};
 use crate::{atomic, carried, interrupt, stdout, task};
 use clap::{ArgMatches, Args};
 use neaptide::{
@@ -406,6 +406,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
         stored_bytes_per_run: plan.verdict.stored_bytes_per_run,
         kernels: plan.kernels(),
         bands: plan.bands(),
+        device: (options.accelerator.as_deref()).map(|device| OnDevice::of(device, &model)),
         stall_ms: 0.0,
         predicted_latency_ms: ms(plan.prediction.latency_ns),
         latency_ms: Latency::default(),

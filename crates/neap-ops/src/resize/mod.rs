@@ -32,6 +32,19 @@ pub(crate) fn supported(attrs: &ResizeAttrs, x: &TensorType) -> Result<(), Strin
     Ok(())
 }
 
+/// The two inputs that output `at` of an axis of that size is made of, and how much of each: of the nearest, or of the linear mode
+/// without a wider filter.
+pub fn resize_pair(attrs: &ResizeAttrs, axis: usize, input: usize, at: usize) -> [(u32, f64); 2] {
+    let axis = Axis::of(attrs, axis, input);
+    let taps = axis.taps().min(2);
+    let (mut indices, mut weights) = ([0; 2], [0.0; 2]);
+    axis.fill(at, &mut indices[..taps], &mut weights[..taps]);
+    [
+        (indices[0], weights[0]),
+        (indices[taps - 1], if taps == 2 { weights[1] } else { 0.0 }),
+    ]
+}
+
 /// Whether the blocked kernels take it.
 pub(crate) fn blocks(attrs: &ResizeAttrs, x: &[usize]) -> bool {
     let kernel = match attrs.mode {

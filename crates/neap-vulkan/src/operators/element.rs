@@ -19,9 +19,33 @@ pub(super) fn unary(unary: Unary, call: &Call, out: &mut Vec<Dispatch>) -> Optio
         Unary::Activation(activation) => activation,
         Unary::Tanh => Activation::Tanh,
         Unary::Identity => Activation::None,
-        _ => return None,
+        _ => return curve(unary, call, out),
     };
     alone(does, call, out)
+}
+
+/// Those that are no activations.
+fn curve(unary: Unary, call: &Call, out: &mut Vec<Dispatch>) -> Option<()> {
+    let does = match unary {
+        Unary::Sqrt => 16,
+        Unary::Exp => 17,
+        Unary::Log => 18,
+        Unary::Neg => 19,
+        Unary::Abs => 20,
+        Unary::Reciprocal => 21,
+        Unary::Erf => 22,
+        Unary::Softplus => 23,
+        Unary::Floor => 24,
+        Unary::Ceil => 25,
+        Unary::Round => 26,
+        Unary::Sign => 27,
+        Unary::Sin => 28,
+        Unary::Cos => 29,
+        Unary::Softsign => 30,
+        Unary::Mish => 31,
+        _ => return None,
+    };
+    each(does, Activation::None, call, out)
 }
 
 pub(super) fn clip(
@@ -37,12 +61,16 @@ pub(super) fn clip(
     alone(does, call, out)
 }
 
-fn alone(does: Activation, call: &Call, out: &mut Vec<Dispatch>) -> Option<()> {
+fn alone(last: Activation, call: &Call, out: &mut Vec<Dispatch>) -> Option<()> {
+    each(0, last, call, out)
+}
+
+fn each(does: u32, last: Activation, call: &Call, out: &mut Vec<Dispatch>) -> Option<()> {
     let (x, y) = (call.floats(0)?, call.result()?);
     let full = x.layout == y.layout && x.len_bytes() == y.len_bytes();
     let grid = Grid::of(&y, 1, 1);
     full.then_some(())?;
-    grid.dispatch(0, does, [Some((x, FULL)), None, None], &y, call, out)
+    grid.dispatch(does, last, [Some((x, FULL)), None, None], &y, call, out)
 }
 
 pub(super) fn binary(binary: Binary, call: &Call, out: &mut Vec<Dispatch>) -> Option<()> {
@@ -156,6 +184,7 @@ impl Grid {
             groups: [strided_groups(elements), 1, 1],
             reads,
             writes: Span::of_mut(y),
+            mask: None,
         };
         call.push(dispatch, out)
     }
@@ -201,9 +230,18 @@ pub(super) fn softmax(
     out: &mut Vec<Dispatch>,
 ) -> Option<()> {
     let x = call.floats(0)?;
-    let is_last = axis + 1 == x.shape().len();
-    (kind == Softmax::Softmax && is_last).then_some(())?;
-    rows(axis, 0, 0.0, call, out)
+    let kind = match kind {
+        Softmax::Softmax => 0,
+        Softmax::LogSoftmax => 3,
+        Softmax::Hardmax => return None,
+    };
+    let (&k, inner) = x.shape().get(axis..)?.split_first()?;
+    let rows = Rows {
+        step: inner.iter().product(),
+        ..Rows::of(x.elements().checked_div(k)?, k, kind)
+    };
+    (!blocked(x.layout)).then_some(())?;
+    rows.dispatch(call, out)
 }
 
 pub(super) fn norm(
@@ -213,45 +251,136 @@ pub(super) fn norm(
     call: &Call,
     out: &mut Vec<Dispatch>,
 ) -> Option<()> {
-    rows(axis, if centred { 1 } else { 2 }, epsilon, call, out)
+    let x = call.floats(0)?;
+    let k: usize = x.shape().get(axis..)?.iter().product();
+    let rows = Rows {
+        epsilon,
+        scales: k,
+        ..Rows::of(x.elements().checked_div(k)?, k, if centred { 1 } else { 2 })
+    };
+    (!blocked(x.layout)).then_some(())?;
+    rows.dispatch(call, out)
 }
 
-fn rows(axis: usize, kind: u32, epsilon: f32, call: &Call, out: &mut Vec<Dispatch>) -> Option<()> {
-    let (x, y) = (call.floats(0)?, call.result()?);
-    if blocked(x.layout) || blocked(y.layout) {
+pub(super) fn instance_norm(epsilon: f32, call: &Call, out: &mut Vec<Dispatch>) -> Option<()> {
+    let x = call.floats(0)?;
+    let &[images, channels, ref positions @ ..] = x.shape() else {
         return None;
+    };
+    if !blocked(x.layout) {
+        return group_norm(channels, epsilon, false, call, out);
     }
-    let k: usize = x.shape().get(axis..)?.iter().product();
-    let rows: usize = x.shape()[..axis].iter().product();
-    let (scale, shift) = match kind {
-        0 => (None, None),
-        _ => (Some(call.floats(1)?), call.input(2)),
+    // Each lane of a block is a row; those past the last channel take its scale, and are never read.
+    let lanes = channels.next_multiple_of(16);
+    let k = positions.iter().product();
+    let rows = Rows {
+        epsilon,
+        step: 16,
+        scales: channels,
+        scale_period: lanes,
+        scale_width: 1,
+        scale_inner: k,
+        ..Rows::of(images * lanes, k, 1)
     };
-    let fits = |tensor: &TensorRef| tensor.elements() == k && tensor.dtype() == x.dtype();
-    [&scale, &shift]
-        .into_iter()
-        .flatten()
-        .all(fits)
-        .then_some(())?;
-    let in_place = is_at(&y, &x);
-    let words = Words::new(&[
-        rows as u32,
-        k as u32,
-        kind,
-        u32::from(shift.is_some()),
-        epsilon.to_bits(),
-        u32::from(in_place),
-    ]);
-    let dispatch = Dispatch {
-        kernel: Kernel::Rows,
-        words,
-        groups: [rows.min(32_768) as u32, 1, 1],
-        reads: [
-            (!in_place).then(|| Span::of(&x)),
-            scale.as_ref().map(Span::of),
-            shift.as_ref().map(Span::of),
-        ],
-        writes: Span::of_mut(&y),
+    rows.dispatch(call, out)
+}
+
+pub(super) fn group_norm(
+    groups: usize,
+    epsilon: f32,
+    per_group: bool,
+    call: &Call,
+    out: &mut Vec<Dispatch>,
+) -> Option<()> {
+    let x = call.floats(0)?;
+    let &[images, channels, ref positions @ ..] = x.shape() else {
+        return None;
     };
-    call.push(dispatch, out)
+    let width = channels.checked_div(groups)?;
+    let positions: usize = positions.iter().product();
+    let k = width * positions;
+    let rows = Rows {
+        epsilon,
+        scales: if per_group { groups } else { channels },
+        scale_period: groups,
+        scale_width: if per_group { 1 } else { width },
+        scale_inner: if per_group { k } else { positions },
+        ..Rows::of(images * groups, k, 1)
+    };
+    (!blocked(x.layout)).then_some(())?;
+    rows.dispatch(call, out)
+}
+
+/// What `rows.wgsl` is told.
+struct Rows {
+    rows: usize,
+    k: usize,
+    kind: u32,
+    epsilon: f32,
+    step: usize,
+    /// Of a norm, how many scales there are, and how an element finds its own.
+    scales: usize,
+    scale_period: usize,
+    scale_width: usize,
+    scale_inner: usize,
+}
+
+impl Rows {
+    /// Rows of neighbouring elements, with a scale for each of a row.
+    fn of(rows: usize, k: usize, kind: u32) -> Rows {
+        Rows {
+            rows,
+            k,
+            kind,
+            epsilon: 0.0,
+            step: 1,
+            scales: 0,
+            scale_period: 1,
+            scale_width: 0,
+            scale_inner: 1,
+        }
+    }
+
+    fn dispatch(&self, call: &Call, out: &mut Vec<Dispatch>) -> Option<()> {
+        let (x, y) = (call.floats(0)?, call.result()?);
+        (x.layout == y.layout && self.k > 0 && self.step > 0).then_some(())?;
+        let (scale, shift) = match self.scales {
+            0 => (None, None),
+            _ => (Some(call.floats(1)?), call.input(2)),
+        };
+        let fits = |tensor: &TensorRef| {
+            tensor.elements() == self.scales
+                && tensor.dtype() == x.dtype()
+                && !blocked(tensor.layout)
+        };
+        let mut operands = [&scale, &shift].into_iter().flatten();
+        operands.all(fits).then_some(())?;
+        let in_place = is_at(&y, &x);
+        let words = Words::new(&[
+            self.rows as u32,
+            self.k as u32,
+            self.kind,
+            u32::from(shift.is_some()),
+            self.epsilon.to_bits(),
+            u32::from(in_place),
+            self.step as u32,
+            self.scale_period as u32,
+            self.scale_width as u32,
+            self.scale_inner.max(1) as u32,
+            self.scales.saturating_sub(1) as u32,
+        ]);
+        let dispatch = Dispatch {
+            kernel: Kernel::Rows,
+            words,
+            groups: [self.rows.min(32_768) as u32, 1, 1],
+            reads: [
+                (!in_place).then(|| Span::of(&x)),
+                scale.as_ref().map(Span::of),
+                shift.as_ref().map(Span::of),
+            ],
+            writes: Span::of_mut(&y),
+            mask: None,
+        };
+        call.push(dispatch, out)
+    }
 }

@@ -1,6 +1,6 @@
 //! Layers with weights, and pooling.
 
-use super::{Call, blocked, residual};
+use super::{Call, Panels, blocked, residual};
 use crate::dispatch::{Dispatch, Span, by_panels};
 use crate::kernel::Kernel;
 use crate::words::{Words, activation};
@@ -8,7 +8,7 @@ use neap_ir::op::{Pool, Window};
 use neap_ir::panel::{
     ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelElement, PanelLinear, PanelScales,
 };
-use neap_ops::{PanelSlice, TensorMut, TensorRef};
+use neap_ops::{TensorMut, TensorRef};
 
 /// Where the shape of a window names the first panel, and that of a product.
 const WINDOW_FIRST_PANEL: usize = 18;
@@ -94,14 +94,14 @@ impl Windowed<'_> {
             groups: [self.invocations.div_ceil(64) as u32, 0, x.shape()[0] as u32],
             reads: [Some(Span::of(x)), None, added],
             writes: Span::of_mut(y),
+            mask: None,
         };
-        let (range, bytes) = (panels.range, panels.bytes);
-        by_panels(&one, WINDOW_FIRST_PANEL, range, bytes, call.limits, out)
+        by_panels(&one, WINDOW_FIRST_PANEL, &panels, call.limits, out)
     }
 }
 
 /// The slice, if its weights are as the kernels take them.
-fn f32_panels<'a>(call: &Call<'a>) -> Option<PanelSlice<'a>> {
+fn f32_panels(call: &Call) -> Option<Panels> {
     let panels = call.panels.clone()?;
     let is_plain =
         panels.format.element == PanelElement::F32 && panels.format.scales == PanelScales::None;
@@ -130,9 +130,9 @@ pub(super) fn linear(linear: &PanelLinear, call: &Call, out: &mut Vec<Dispatch>)
         groups: [groups as u32, 0, 1],
         reads: [Some(Span::of(&x)), None, added],
         writes: Span::of_mut(&y),
+        mask: None,
     };
-    let (range, bytes) = (panels.range, panels.bytes);
-    by_panels(&one, LINEAR_FIRST_PANEL, range, bytes, call.limits, out)
+    by_panels(&one, LINEAR_FIRST_PANEL, &panels, call.limits, out)
 }
 
 /// A sliding window, or one over everything.
@@ -168,6 +168,7 @@ pub(super) fn pool(
         groups: [(positions * 4).div_ceil(64) as u32, planes as u32, 1],
         reads: [Some(Span::of(&x)), None, None],
         writes: Span::of_mut(&y),
+        mask: None,
     };
     call.push(dispatch, out)
 }

@@ -27,6 +27,7 @@ pub(super) fn reorder(call: &Call, out: &mut Vec<Dispatch>) -> Option<()> {
         groups: [strided_groups(y.len_bytes() / 4), 1, 1],
         reads: [Some(Span::of(&x)), None, None],
         writes: Span::of_mut(&y),
+        mask: None,
     };
     call.push(dispatch, out)
 }
@@ -122,6 +123,7 @@ impl Axis {
             groups: [strided_groups(self.outer * part.run), 1, 1],
             reads: [Some(x), None, None],
             writes: y,
+            mask: None,
         }
     }
 }

@@ -14,8 +14,8 @@ struct Call {
     d: f32,
     // 0: none, 1: in the binding `r`, 2: where the result goes.
     residual: u32,
-    spare_0: u32,
-    spare_1: u32,
+    m_at: u32,
+    spare: u32,
 }
 
 struct Params {

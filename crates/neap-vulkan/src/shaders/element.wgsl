@@ -3,7 +3,7 @@
 
 struct Shape {
     elements: u32,
-    // 0: x alone, 1: x + w, 2: x - w, 3: x * w, 4: x / w, 5: minimum, 6: maximum, 7: x * w + r
+    // From 16 on a function of x: see `curve`. 0: x alone, 1: x + w, 2: x - w, 3: x * w, 4: x / w, 5: minimum, 6: maximum, 7: x * w + r
     does: u32,
     // How each operand is found: 0 full, 1 one number, 2 by channel and image, 3 by channel, 4 where the result goes.
     x_form: u32,
@@ -36,6 +36,33 @@ fn place(i: u32, form: u32) -> u32 {
     }
 }
 
+// With no logarithm of a large number's exponential.
+fn softplus(x: f32) -> f32 {
+    return max(x, 0.0) + log(1.0 + exp(-abs(x)));
+}
+
+fn curve(which: u32, x: f32) -> f32 {
+    switch which {
+        case 16u: { return sqrt(x); }
+        case 17u: { return exp(x); }
+        case 18u: { return log(x); }
+        case 19u: { return -x; }
+        case 20u: { return abs(x); }
+        case 21u: { return 1.0 / x; }
+        case 22u: { return erf4(vec4<f32>(x)).x; }
+        case 23u: { return softplus(x); }
+        case 24u: { return floor(x); }
+        case 25u: { return ceil(x); }
+        case 26u: { return round(x); }
+        case 27u: { return sign(x); }
+        case 28u: { return sin(x); }
+        case 29u: { return cos(x); }
+        case 30u: { return x / (1.0 + abs(x)); }
+        case 31u: { return x * tanh4(vec4<f32>(softplus(x))).x; }
+        default: { return x; }
+    }
+}
+
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
     let s = params.shape;
@@ -45,7 +72,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         if s.x_form != 4u {
             value = x[params.call.x_at + min(place(i, s.x_form), s.x_last)];
         }
-        if s.does != 0u {
+        if s.does >= 16u {
+            value = curve(s.does, value);
+        } else if s.does != 0u {
             var other = own;
             if s.w_form != 4u {
                 other = w[params.call.w_at + min(place(i, s.w_form), s.w_last)];

@@ -1,13 +1,20 @@
-// Rows of `k` neighbouring elements: softmax, layer norm, norm by root mean square. One workgroup for each row.
+// Rows of `k` elements: softmax, its logarithm, layer norm, norm by root mean square. One workgroup for each row.
 
 struct Shape {
     rows: u32,
     k: u32,
-    // 0: softmax, 1: layer norm, 2: norm by root mean square
+    // 0: softmax, 1: layer norm, 2: norm by root mean square, 3: logarithm of softmax
     kind: u32,
     has_shift: u32,
     epsilon: f32,
     in_place: u32,
+    // From element to element, which is how many rows lie inside each other.
+    step: u32,
+    // How a row and an element find their scale: `(row % period) * width + element / inner`, and no further than the last.
+    scale_period: u32,
+    scale_width: u32,
+    scale_inner: u32,
+    scale_last: u32,
 }
 
 @group(0) @binding(1) var<storage, read> x: array<f32>;
@@ -58,42 +65,44 @@ fn main(
 ) {
     let s = params.shape;
     for (var row = group.x; row < s.rows; row += groups.x) {
-        let first = row * s.k;
-        if s.kind == 0u {
+        let first = row / s.step * s.k * s.step + row % s.step;
+        if s.kind == 0u || s.kind == 3u {
             var most = -3.402823466e38;
             for (var i = local; i < s.k; i += 64u) {
-                most = max(most, value(first + i));
+                most = max(most, value(first + i * s.step));
             }
             most = most_of_all(local, most);
             var sum = 0.0;
             for (var i = local; i < s.k; i += 64u) {
-                sum += exp(value(first + i) - most);
+                sum += exp(value(first + i * s.step) - most);
             }
             sum = sum_of_all(local, sum);
             for (var i = local; i < s.k; i += 64u) {
-                y[params.call.y_at + first + i] = exp(value(first + i) - most) / sum;
+                let off = value(first + i * s.step) - most;
+                y[params.call.y_at + first + i * s.step] = select(exp(off) / sum, off - log(sum), s.kind == 3u);
             }
         } else {
             var mean = 0.0;
             if s.kind == 1u {
                 var sum = 0.0;
                 for (var i = local; i < s.k; i += 64u) {
-                    sum += value(first + i);
+                    sum += value(first + i * s.step);
                 }
                 mean = sum_of_all(local, sum) / f32(s.k);
             }
             var squares = 0.0;
             for (var i = local; i < s.k; i += 64u) {
-                let off = value(first + i) - mean;
+                let off = value(first + i * s.step) - mean;
                 squares += off * off;
             }
             let deviation = sqrt(sum_of_all(local, squares) / f32(s.k) + s.epsilon);
             for (var i = local; i < s.k; i += 64u) {
-                var result = (value(first + i) - mean) / deviation * w[params.call.w_at + i];
+                let scale = min(row % s.scale_period * s.scale_width + i / s.scale_inner, s.scale_last);
+                var result = (value(first + i * s.step) - mean) / deviation * w[params.call.w_at + scale];
                 if s.has_shift == 1u {
-                    result += r[params.call.r_at + i];
+                    result += r[params.call.r_at + scale];
                 }
-                y[params.call.y_at + first + i] = result;
+                y[params.call.y_at + first + i * s.step] = result;
             }
         }
         workgroupBarrier();

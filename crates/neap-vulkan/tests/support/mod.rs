@@ -1,5 +1,7 @@
 //! One job on the device and on the processor, in memory with the same contents.
 
+pub mod without_weights;
+
 use neap_ir::{DType, Layout, Node, Op, TensorType};
 use neap_kernels::simd::Isa;
 use neap_ops::{Choice, PanelSlice, TensorMut, TensorRef};

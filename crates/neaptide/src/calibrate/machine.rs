@@ -1,18 +1,21 @@
 //! Which machine this is, as far as costs depend on it.
 
 use super::profile::Machine;
-use neap_kernels::simd::Isa;
+use crate::options::RunOptions;
 use std::path::Path;
 
-/// The longest processor name that is kept.
+/// The longest name that is kept.
 const MOST_NAME_BYTES: usize = 200;
 
-/// This machine with so many threads and that instruction set, and the file system of `packed`.
-pub(super) fn here(packed: &Path, threads: usize, isa: Isa) -> Machine {
+/// This machine with what computes for these options, and the file system of `packed`.
+pub(super) fn here(packed: &Path, options: &RunOptions) -> Machine {
+    let accelerator = options.accelerator.as_ref().map(|a| a.name());
+    let name = accelerator.into_iter().chain([cpu_name()]);
+    let name = name.collect::<Vec<_>>().join(", ");
     Machine {
-        cpu: cpu_name(),
-        isa: format!("{isa:?}"),
-        threads: threads.try_into().unwrap_or(u32::MAX),
+        cpu: name.chars().take(MOST_NAME_BYTES).collect(),
+        isa: format!("{:?}", options.isa),
+        threads: options.threads.try_into().unwrap_or(u32::MAX),
         device: rustix::fs::stat(packed).map_or(0, |stat| stat.st_dev),
     }
 }
@@ -40,6 +43,5 @@ fn cpu_name() -> String {
     if fields.is_empty() {
         return std::env::consts::ARCH.into();
     }
-    let name = fields.join(" ");
-    name.chars().take(MOST_NAME_BYTES).collect()
+    fields.join(" ")
 }

@@ -115,7 +115,7 @@ fn estimated(model: &Model, options: &RunOptions) -> Known {
     let packed = model.packed_path().filter(|_| streams);
     let packed = packed.map(|path| (path, options.io));
     Known {
-        costs: quick::estimate(options.threads, options.isa, packed),
+        costs: quick::estimate(options, packed),
         source: CostSource::Estimated,
         ..Known::default()
     }
@@ -126,7 +126,7 @@ fn cached(model: &Model, options: &RunOptions) -> (Option<Profile>, Option<Strin
     let Some(path) = cache_path(model) else {
         return (None, None);
     };
-    let machine = machine::here(model.place(), options.threads, options.isa);
+    let machine = machine::here(model.place(), options);
     let cached = file::read(&path);
     (file::find(cached.profiles, &machine), cached.remark)
 }

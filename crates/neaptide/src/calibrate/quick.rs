@@ -1,10 +1,12 @@
 //! Estimates in milliseconds: the rate of one product in cache, a short read of the packed file, and
 //! experience for the rest.
 
+use crate::options::RunOptions;
 use neap_kernels::epilogue::Epilogue;
 use neap_kernels::linear::{LinearShape, linear};
 use neap_kernels::parallel::Serial;
 use neap_kernels::simd::Isa;
+use neap_runtime::DeviceRates;
 use neap_sim::CostProfile;
 use neap_store::{IoMode, measure_bandwidth, probe};
 use std::path::Path;
@@ -37,18 +39,36 @@ pub(super) const GROUP_BYTES: u64 = 4 << 20;
 
 /// Takes a few milliseconds, and memory that is gone when it returns: a few hundred KiB, or
 /// [`neap_store::PROBE_MEMORY_BYTES`] with `packed`, the file that weights would be read from.
-pub(super) fn estimate(threads: usize, isa: Isa, packed: Option<(&Path, IoMode)>) -> CostProfile {
-    let threads = threads as f64;
-    let mut costs = CostProfile {
-        flops_per_second: flops_per_core(isa) * LAYER_EFFICIENCY * threads,
-        memory_bytes_per_second: STREAM_BYTES_PER_SECOND * threads.sqrt(),
-        ..CostProfile::default()
+pub(super) fn estimate(options: &RunOptions, packed: Option<(&Path, IoMode)>) -> CostProfile {
+    let device = options.accelerator.as_ref().and_then(|a| a.rates());
+    let mut costs = match device {
+        Some(rates) => of_device(&rates),
+        None => of_processor(options.threads as f64, options.isa),
     };
     // A file too short to measure is not worth an error: it is read in no time.
     if let Some((path, io)) = packed {
         storage(&mut costs, path, io);
     }
     costs
+}
+
+fn of_processor(threads: f64, isa: Isa) -> CostProfile {
+    CostProfile {
+        flops_per_second: flops_per_core(isa) * LAYER_EFFICIENCY * threads,
+        memory_bytes_per_second: STREAM_BYTES_PER_SECOND * threads.sqrt(),
+        ..CostProfile::default()
+    }
+}
+
+fn of_device(rates: &DeviceRates) -> CostProfile {
+    CostProfile {
+        flops_per_second: rates.flops_per_second,
+        memory_bytes_per_second: rates.memory_bytes_per_second,
+        compute_overhead_ns: rates.job_overhead_ns,
+        // A slice is one job more, and its threads wait for no others of the session's.
+        slice_overhead_ns: 0,
+        ..CostProfile::default()
+    }
 }
 
 /// A file too short to measure is not worth an error: it is read in no time.

@@ -83,11 +83,11 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
     };
     let storage = storage::measure(packed, options.io, STORAGE_BYTES.min(room_bytes))?;
     let rates = before.as_ref().map_or_else(
-        || first_rates(&quick::estimate(options.threads, options.isa, None)),
+        || first_rates(&quick::estimate(options, None)),
         |p| p.compute,
     );
     let mut profile = Profile {
-        machine: machine::here(packed, options.threads, options.isa),
+        machine: machine::here(packed, options),
         compute: rates,
         storage,
         blocks: before.as_ref().and_then(|p| p.blocks),

@@ -1,0 +1,131 @@
+// softmax(scale * q kT + mask) v, by strides. One workgroup for each query: 64 keys at a time, whose scores stay in it.
+
+struct Shape {
+    keys: u32,
+    depth: u32,
+    value_depth: u32,
+    // Query heads that share a head of keys.
+    shared_by: u32,
+    scale: f32,
+    causal: u32,
+    has_mask: u32,
+    q_batch: u32,
+    q_head: u32,
+    q_row: u32,
+    q_depth: u32,
+    k_batch: u32,
+    k_head: u32,
+    k_row: u32,
+    k_depth: u32,
+    v_batch: u32,
+    v_head: u32,
+    v_row: u32,
+    v_depth: u32,
+    y_batch: u32,
+    y_head: u32,
+    y_row: u32,
+    y_depth: u32,
+    mask_batch: u32,
+    mask_head: u32,
+    mask_row: u32,
+    mask_col: u32,
+    // Where operands begin in their tensors.
+    q_first: u32,
+    k_first: u32,
+    v_first: u32,
+}
+
+@group(0) @binding(1) var<storage, read> x: array<f32>;
+@group(0) @binding(2) var<storage, read> w: array<f32>;
+@group(0) @binding(3) var<storage, read> r: array<f32>;
+@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+@group(0) @binding(5) var<storage, read> m: array<f32>;
+
+var<workgroup> parts: array<f32, 64>;
+var<workgroup> weights: array<f32, 64>;
+
+const LOWEST: f32 = -3.402823466e38;
+
+fn sum_of_all(local: u32, own: f32) -> f32 {
+    workgroupBarrier();
+    parts[local] = own;
+    workgroupBarrier();
+    for (var apart = 32u; apart > 0u; apart /= 2u) {
+        if local < apart {
+            parts[local] += parts[local + apart];
+        }
+        workgroupBarrier();
+    }
+    return parts[0];
+}
+
+fn most_of_all(local: u32, own: f32) -> f32 {
+    workgroupBarrier();
+    parts[local] = own;
+    workgroupBarrier();
+    for (var apart = 32u; apart > 0u; apart /= 2u) {
+        if local < apart {
+            parts[local] = max(parts[local], parts[local + apart]);
+        }
+        workgroupBarrier();
+    }
+    return parts[0];
+}
+
+@compute @workgroup_size(64)
+fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) group: vec3<u32>) {
+    let s = params.shape;
+    let row = group.x;
+    let head = group.y;
+    let batch = group.z;
+    let shared_head = head / s.shared_by;
+    let q_first = params.call.x_at + s.q_first + batch * s.q_batch + head * s.q_head + row * s.q_row;
+    let k_first = params.call.w_at + s.k_first + batch * s.k_batch + shared_head * s.k_head;
+    let v_first = params.call.r_at + s.v_first + batch * s.v_batch + shared_head * s.v_head;
+    let m_first = params.call.m_at + batch * s.mask_batch + head * s.mask_head + row * s.mask_row;
+    var sums = array<f32, 4>(0.0, 0.0, 0.0, 0.0);
+    var most = LOWEST;
+    var total = 0.0;
+    for (var first = 0u; first < s.keys; first += 64u) {
+        let key = first + local;
+        var score = LOWEST;
+        if key < s.keys {
+            var product = 0.0;
+            let k_at = k_first + key * s.k_row;
+            for (var d = 0u; d < s.depth; d++) {
+                product += x[q_first + d * s.q_depth] * w[k_at + d * s.k_depth];
+            }
+            score = product * s.scale;
+            if s.has_mask == 1u {
+                score += m[m_first + key * s.mask_col];
+            }
+        }
+        let is_seen = key < s.keys && (s.causal == 0u || key <= row);
+        let next = max(most, most_of_all(local, select(LOWEST, score, is_seen)));
+        let weight = select(0.0, exp(score - next), is_seen);
+        weights[local] = weight;
+        let faded = exp(most - next);
+        total = total * faded + sum_of_all(local, weight);
+        most = next;
+        let count = min(64u, s.keys - first);
+        for (var part = 0u; part < 4u; part++) {
+            let d = part * 64u + local;
+            if d < s.value_depth {
+                var sum = sums[part] * faded;
+                var v_at = v_first + first * s.v_row + d * s.v_depth;
+                for (var i = 0u; i < count; i++) {
+                    sum += weights[i] * r[v_at];
+                    v_at += s.v_row;
+                }
+                sums[part] = sum;
+            }
+        }
+    }
+    let y_first = params.call.y_at + batch * s.y_batch + head * s.y_head + row * s.y_row;
+    for (var part = 0u; part < 4u; part++) {
+        let d = part * 64u + local;
+        if d < s.value_depth {
+            y[y_first + d * s.y_depth] = sums[part] / total;
+        }
+    }
+}
