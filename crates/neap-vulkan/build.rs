@@ -6,14 +6,14 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Each with the parts that come before it.
+/// Each with the parts that come before it. Where one of them is `weights`, there is another kernel `_bits` for weights of fewer bits.
 const KERNELS: &[(&str, &[&str])] = &[
-    ("conv", &["window", "common"]),
-    ("first", &["window", "common"]),
-    ("narrow", &["window", "common"]),
+    ("conv", &["window", "weights", "common"]),
+    ("first", &["window", "weights", "common"]),
+    ("narrow", &["window", "weights", "common"]),
     ("pool", &["window", "common"]),
-    ("linear", &["common"]),
-    ("linear_row", &["common"]),
+    ("linear", &["weights", "common"]),
+    ("linear_row", &["weights", "common"]),
     ("element", &["common"]),
     ("reorder", &["common"]),
     ("rows", &["common"]),
@@ -29,20 +29,35 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=src/shaders");
     let out = PathBuf::from(env::var("OUT_DIR")?);
     for (name, parts) in KERNELS {
-        let mut text = String::new();
-        for part in parts.iter().chain([name]) {
-            text += &fs::read_to_string(Path::new("src/shaders").join(format!("{part}.wgsl")))?;
+        write(&out, name, name, parts)?;
+        if parts.contains(&"weights") {
+            let others = |part: &&'static str| match *part {
+                "weights" => "weights_bits",
+                part => part,
+            };
+            let parts: Vec<&str> = parts.iter().map(others).collect();
+            write(&out, &format!("{name}_bits"), name, &parts)?;
         }
-        let words = compile(&text).map_err(|e| format!("{name}.wgsl: {e}"))?;
-        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        fs::write(out.join(format!("{name}.spv")), bytes)?;
     }
+    Ok(())
+}
+
+fn write(out: &Path, to: &str, name: &str, parts: &[&str]) -> Result<(), Box<dyn Error>> {
+    let mut text = String::new();
+    for part in parts.iter().chain([&name]) {
+        text += &fs::read_to_string(Path::new("src/shaders").join(format!("{part}.wgsl")))?;
+    }
+    let words = compile(&text).map_err(|e| format!("{to}.wgsl: {e}"))?;
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    fs::write(out.join(format!("{to}.spv")), bytes)?;
     Ok(())
 }
 
 fn compile(text: &str) -> Result<Vec<u32>, String> {
     let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
-    let info = Validator::new(ValidationFlags::all(), Capabilities::empty())
+    // Half floats are only unpacked, which every device does.
+    let capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let info = Validator::new(ValidationFlags::all(), capabilities)
         .validate(&module)
         .map_err(|e| e.emit_to_string(text))?;
     let options = spv::Options {

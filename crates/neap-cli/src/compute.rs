@@ -1,7 +1,7 @@
 //! `--device` of `neap run`: what computes.
 
 use crate::failure::{Outcome, bad};
-use neaptide::Accelerator;
+use neaptide::{Accelerator, Model};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -36,11 +36,12 @@ impl fmt::Display for Compute {
 }
 
 impl Compute {
-    /// Opens the device, and takes what it will take of this process's memory.
+    /// Opens the device for a model, and takes what it will take of this process's memory.
     #[cfg(feature = "vulkan")]
-    pub fn open(self) -> Outcome<Arc<dyn Accelerator>> {
+    pub fn open(self, model: &Model) -> Outcome<Arc<dyn Accelerator>> {
         let options = neap_vulkan::Options {
             number: self.number,
+            f32_only: model.has_f32_panels_only(),
             ..neap_vulkan::Options::default()
         };
         match neap_vulkan::Vulkan::open(&options) {
@@ -51,7 +52,7 @@ impl Compute {
 
     /// This program was built without.
     #[cfg(not(feature = "vulkan"))]
-    pub fn open(self) -> Outcome<Arc<dyn Accelerator>> {
+    pub fn open(self, _: &Model) -> Outcome<Arc<dyn Accelerator>> {
         Err(bad(
             "--device vulkan: build neap with it, cargo build --release --features vulkan",
         ))

@@ -128,6 +128,7 @@ impl Device for VulkanDevice {
             outputs: job.outputs,
             panels: job.panels.as_ref().map(Panels::of),
             limits: &self.gpu.limits,
+            f32_only: self.gpu.f32_only(),
             table: &self.table,
         };
         let is_here = dispatches(&call, job.choice, &mut self.dispatches).is_some();

@@ -15,6 +15,8 @@ pub struct Options {
     pub number: Option<usize>,
     /// With the validation layer, which must be installed: [`Gpu::messages`] has what it says.
     pub validate: bool,
+    /// Layers whose weights have fewer bits go to the processor, and no memory to kernels for them.
+    pub f32_only: bool,
     /// As if the device had no more than these; where it has less, that.
     pub limits: Option<Limits>,
 }
@@ -70,6 +72,7 @@ pub struct Gpu {
     pub(crate) layout: vk::PipelineLayout,
     pipelines: Vec<vk::Pipeline>,
     name: String,
+    f32_only: bool,
     /// A queue is told by one thread at a time.
     turn: Mutex<()>,
     // Goes last.
@@ -116,12 +119,16 @@ impl Gpu {
             layout: vk::PipelineLayout::null(),
             pipelines: Vec::with_capacity(Kernel::ALL.len()),
             name: chosen.name,
+            f32_only: options.f32_only,
             turn: Mutex::new(()),
             instance,
         };
         gpu.make_layout()?;
         for kernel in Kernel::ALL {
-            let pipeline = gpu.pipeline_of(kernel)?;
+            let pipeline = match gpu.has(kernel) {
+                true => gpu.pipeline_of(kernel)?,
+                false => vk::Pipeline::null(),
+            };
             gpu.pipelines.push(pipeline);
         }
         Ok(Arc::new(gpu))
@@ -135,6 +142,15 @@ impl Gpu {
     /// What validation has said so far; always nothing without it.
     pub fn messages(&self) -> Vec<String> {
         self.instance.messages()
+    }
+
+    pub(crate) fn f32_only(&self) -> bool {
+        self.f32_only
+    }
+
+    /// Whether there is such a pipeline.
+    pub(crate) fn has(&self, kernel: Kernel) -> bool {
+        !self.f32_only || !kernel.is_of_bits()
     }
 
     pub(crate) fn pipeline(&self, kernel: Kernel) -> vk::Pipeline {

@@ -17,6 +17,12 @@ pub(crate) enum Kernel {
     Attention,
     Fold,
     Resize,
+    // Of weights of fewer bits.
+    ConvBits,
+    FirstBits,
+    NarrowBits,
+    LinearBits,
+    LinearRowBits,
 }
 
 macro_rules! spirv {
@@ -26,7 +32,7 @@ macro_rules! spirv {
 }
 
 impl Kernel {
-    pub(crate) const ALL: [Kernel; 15] = [
+    pub(crate) const ALL: [Kernel; 20] = [
         Kernel::Conv,
         Kernel::First,
         Kernel::Narrow,
@@ -42,6 +48,11 @@ impl Kernel {
         Kernel::Attention,
         Kernel::Fold,
         Kernel::Resize,
+        Kernel::ConvBits,
+        Kernel::FirstBits,
+        Kernel::NarrowBits,
+        Kernel::LinearBits,
+        Kernel::LinearRowBits,
     ];
 
     pub(crate) fn spirv(self) -> &'static [u8] {
@@ -61,15 +72,40 @@ impl Kernel {
             Kernel::Attention => spirv!("attention"),
             Kernel::Fold => spirv!("fold"),
             Kernel::Resize => spirv!("resize"),
+            Kernel::ConvBits => spirv!("conv_bits"),
+            Kernel::FirstBits => spirv!("first_bits"),
+            Kernel::NarrowBits => spirv!("narrow_bits"),
+            Kernel::LinearBits => spirv!("linear_bits"),
+            Kernel::LinearRowBits => spirv!("linear_row_bits"),
         }
+    }
+
+    /// The same for weights of fewer bits.
+    pub(crate) fn of_bits(self) -> Option<Kernel> {
+        match self {
+            Kernel::Conv => Some(Kernel::ConvBits),
+            Kernel::First => Some(Kernel::FirstBits),
+            Kernel::Narrow => Some(Kernel::NarrowBits),
+            Kernel::Linear => Some(Kernel::LinearBits),
+            Kernel::LinearRow => Some(Kernel::LinearRowBits),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_of_bits(self) -> bool {
+        Kernel::ALL.iter().any(|of| of.of_bits() == Some(self))
     }
 
     /// Bytes of an element of each binding: x, w, r, y, mask.
     pub(crate) fn element_bytes(self) -> [u32; 5] {
         match self {
-            Kernel::Conv | Kernel::Pool => [16; 5],
-            Kernel::First | Kernel::Narrow => [4, 16, 16, 16, 4],
-            Kernel::Linear | Kernel::LinearRow => [4, 16, 4, 4, 4],
+            Kernel::Conv | Kernel::ConvBits | Kernel::Pool => [16; 5],
+            Kernel::First | Kernel::FirstBits | Kernel::Narrow | Kernel::NarrowBits => {
+                [4, 16, 16, 16, 4]
+            }
+            Kernel::Linear | Kernel::LinearBits | Kernel::LinearRow | Kernel::LinearRowBits => {
+                [4, 16, 4, 4, 4]
+            }
             _ => [4; 5],
         }
     }

@@ -45,6 +45,8 @@ pub(crate) struct Call<'a> {
     pub outputs: &'a [Option<TensorMut<'a>>],
     pub panels: Option<Panels>,
     pub limits: &'a Limits,
+    /// There are no kernels for weights of fewer bits.
+    pub f32_only: bool,
     /// Room for a table that a dispatch reads, until the call's dispatches are queued.
     pub table: &'a RefCell<Vec<u32>>,
 }

@@ -48,7 +48,7 @@ impl Accelerator for Vulkan {
     }
 
     fn computes(&self, program: &Program) -> Vec<bool> {
-        computed_here(program, &self.gpu.limits)
+        computed_here(program, &self.gpu)
     }
 
     fn rates(&self) -> Option<DeviceRates> {

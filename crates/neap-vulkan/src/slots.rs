@@ -352,11 +352,12 @@ impl Slots {
 
     /// Dispatches every kernel over nothing, so that whatever the driver makes at the first use is there.
     pub(crate) fn use_all(&mut self) -> Result<(), VulkanError> {
+        let gpu = self.gpu.clone();
         let nothing = Span {
             start: self.mapped.cast_const(),
             bytes: 0,
         };
-        for kernel in Kernel::ALL {
+        for kernel in Kernel::ALL.into_iter().filter(|&kernel| gpu.has(kernel)) {
             let next = self.value + 1;
             let slot = (next % SLOTS as u64) as usize;
             let dispatch = Dispatch {

@@ -1,7 +1,7 @@
 //! Which steps of a program the device computes.
 
-use crate::dispatch::Span;
-use crate::gpu::Limits;
+use crate::dispatch::{Dispatch, Span};
+use crate::gpu::Gpu;
 use crate::operators::{Call, Panels, dispatches};
 use neap_ir::program::Storage;
 use neap_ir::recipe::PackedForm;
@@ -10,21 +10,21 @@ use neap_ops::{Choice, TensorMut, TensorRef};
 use std::cell::RefCell;
 
 /// By step. It follows from operators, types and sizes, so operands are anywhere here: buffers far apart.
-pub(crate) fn computed_here(program: &Program, limits: &Limits) -> Vec<bool> {
+pub(crate) fn computed_here(program: &Program, gpu: &Gpu) -> Vec<bool> {
     let table = RefCell::new(Vec::new());
     let mut out = Vec::new();
     let steps = program.steps.iter();
     steps
-        .map(|&step| is_here(program, step, limits, &table, &mut out).is_some())
+        .map(|&step| is_here(program, step, gpu, &table, &mut out).is_some())
         .collect()
 }
 
 fn is_here(
     program: &Program,
     step: NodeId,
-    limits: &Limits,
+    gpu: &Gpu,
     table: &RefCell<Vec<u32>>,
-    out: &mut Vec<crate::dispatch::Dispatch>,
+    out: &mut Vec<Dispatch>,
 ) -> Option<()> {
     let node = &program.graph.nodes[step.index()];
     if matches!(node.op, Op::GatherRows { .. } | Op::Late(_)) {
@@ -64,7 +64,8 @@ fn is_here(
         inputs: &inputs,
         outputs: &outputs,
         panels,
-        limits,
+        limits: &gpu.limits,
+        f32_only: gpu.f32_only(),
         table,
     };
     dispatches(&call, Choice::default(), out)

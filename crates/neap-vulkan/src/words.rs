@@ -12,6 +12,8 @@ pub(crate) struct Words {
     pub activation: Activation,
     /// 0: none, 1: in its own binding, 2: where the result goes.
     pub residual: u32,
+    /// How panels hold weights of fewer bits: as `weights_bits.wgsl` has it.
+    pub format: u32,
     shape: [u32; SHAPE_WORDS],
     len: usize,
 }
@@ -24,6 +26,7 @@ impl Words {
         Words {
             activation: Activation::None,
             residual: 0,
+            format: 0,
             shape: words,
             len,
         }
@@ -48,7 +51,7 @@ impl Words {
             d.to_bits(),
             self.residual,
             at[4],
-            0,
+            self.format,
         ];
         let words = call.iter().chain(&self.shape[..self.len]);
         for (bytes, word) in out.chunks_exact_mut(4).zip(words) {

@@ -5,7 +5,9 @@ mod support;
 use neap_ir::Layout::{Blocked, Plain};
 use neap_ir::Op;
 use neap_ir::op::{Activation, Binary, Pool, Softmax, Unary, Window};
-use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelLinear};
+use neap_ir::panel::{
+    ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelElement, PanelFormat, PanelLinear, PanelScales,
+};
 use support::without_weights::{
     attentions, curves, folds, other_rows, products_of_two, resizes, strided,
 };
@@ -348,6 +350,25 @@ fn movement() -> Vec<Case> {
     cases
 }
 
+/// Layers whose weights have fewer bits.
+fn fewer_bits() -> Vec<Case> {
+    let format = |element, scales| PanelFormat { element, scales };
+    let formats = [
+        format(PanelElement::F16, PanelScales::None),
+        format(PanelElement::BF16, PanelScales::None),
+        format(PanelElement::F16, PanelScales::PerChannel),
+        format(PanelElement::BF16, PanelScales::PerChannel),
+        format(PanelElement::I8, PanelScales::PerChannelWithZero),
+    ];
+    let mut cases = Vec::new();
+    for format in formats {
+        let layers = convolutions().into_iter().take(14);
+        let layers = layers.chain(depthwise()).chain(products());
+        cases.extend(layers.map(|case| case.format(format)));
+    }
+    cases
+}
+
 /// As the device is: every case is computed there.
 fn on_device(cases: &[Case]) {
     let Some(gpu) = gpu(None) else {
@@ -373,6 +394,11 @@ fn convolutions_agree_with_the_processor() {
 #[test]
 fn products_agree_with_the_processor() {
     on_device(&products());
+}
+
+#[test]
+fn weights_of_fewer_bits_agree_with_the_processor() {
+    on_device(&fewer_bits());
 }
 
 #[test]

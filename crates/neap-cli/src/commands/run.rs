@@ -198,8 +198,8 @@ impl RunArgs {
     }
 
     /// The device, with all that it takes of this process's memory.
-    fn accelerator(&self) -> Outcome<Option<Arc<dyn Accelerator>>> {
-        self.device.map(Compute::open).transpose()
+    fn accelerator(&self, model: &Model) -> Outcome<Option<Arc<dyn Accelerator>>> {
+        self.device.map(|device| device.open(model)).transpose()
     }
 
     /// `None` when something else says how long to run.
@@ -329,7 +329,7 @@ fn opened(args: &RunArgs, quiet: bool) -> Outcome<(Model, RunOptions)> {
     let inputs = model.inputs().iter().map(|i| i.len_bytes() as u64).sum();
     let options = RunOptions {
         reserve_bytes: inputs,
-        accelerator: args.accelerator()?,
+        accelerator: args.accelerator(&model)?,
         ..args.engine.options(Budget::Unlimited)
     };
     Ok((model, options))
@@ -372,7 +372,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     let tracing_bytes = traced_steps.map_or(0, |n| TRACED_BYTES + n * TRACED_STEP_BYTES);
     let mut options = RunOptions {
         reserve_bytes: figures.reserve_bytes() + tracing_bytes,
-        accelerator: args.accelerator()?,
+        accelerator: args.accelerator(&model)?,
         ..args.engine.options(budget)
     };
     let own = if own_cgroup {

@@ -80,7 +80,8 @@ impl Windowed<'_> {
         if !blocked(y.layout) {
             return None;
         }
-        let panels = f32_panels(call)?;
+        (self.epilogue.integers.is_none()).then_some(())?;
+        let (panels, kernel, format) = panels(self.kernel, call)?;
         let (added, residual) = residual(call, self.epilogue.residual, y)?;
         let [c_in, c_out, groups] = self.channels;
         let sizes = [x.shape()[0], c_in, c_out, groups];
@@ -88,8 +89,9 @@ impl Windowed<'_> {
         activation(self.epilogue.activation)?;
         words.activation = self.epilogue.activation;
         words.residual = residual;
+        words.format = format;
         let one = Dispatch {
-            kernel: self.kernel,
+            kernel,
             words,
             groups: [self.invocations.div_ceil(64) as u32, 0, x.shape()[0] as u32],
             reads: [Some(Span::of(x)), None, added],
@@ -100,12 +102,28 @@ impl Windowed<'_> {
     }
 }
 
-/// The slice, if its weights are as the kernels take them.
-fn f32_panels(call: &Call) -> Option<Panels> {
+/// The slice, the kernel that takes its weights, and how that is told of their format.
+fn panels(kernel: Kernel, call: &Call) -> Option<(Panels, Kernel, u32)> {
     let panels = call.panels.clone()?;
-    let is_plain =
-        panels.format.element == PanelElement::F32 && panels.format.scales == PanelScales::None;
-    is_plain.then_some(panels)
+    let element = match panels.format.element {
+        PanelElement::F32 => 0,
+        PanelElement::F16 => 1,
+        PanelElement::BF16 => 2,
+        PanelElement::I8 => 3,
+        PanelElement::I4 => return None,
+    };
+    let scales = match panels.format.scales {
+        PanelScales::None => 0,
+        PanelScales::PerChannel => 1,
+        PanelScales::PerChannelWithZero => 2,
+        PanelScales::Blocks { .. } => return None,
+    };
+    let kernel = match (element, call.f32_only) {
+        (0, _) => kernel,
+        (_, false) => kernel.of_bits()?,
+        (_, true) => return None,
+    };
+    Some((panels, kernel, element + 4 * scales))
 }
 
 pub(super) fn linear(linear: &PanelLinear, call: &Call, out: &mut Vec<Dispatch>) -> Option<()> {
@@ -113,7 +131,7 @@ pub(super) fn linear(linear: &PanelLinear, call: &Call, out: &mut Vec<Dispatch>)
     if blocked(x.layout) || blocked(y.layout) {
         return None;
     }
-    let panels = f32_panels(call)?;
+    (linear.epilogue.integers.is_none()).then_some(())?;
     let (added, residual) = residual(call, linear.epilogue.residual, &y)?;
     let rows: usize = x.shape().iter().rev().skip(1).product();
     let mut words = Words::new(&[rows as u32, linear.k as u32, linear.n as u32, 0]);
@@ -124,6 +142,8 @@ pub(super) fn linear(linear: &PanelLinear, call: &Call, out: &mut Vec<Dispatch>)
         MANY_ROWS.. => (Kernel::Linear, rows.div_ceil(4 * 64)),
         _ => (Kernel::LinearRow, rows),
     };
+    let (panels, kernel, format) = panels(kernel, call)?;
+    words.format = format;
     let one = Dispatch {
         kernel,
         words,

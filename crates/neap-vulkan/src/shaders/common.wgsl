@@ -15,7 +15,8 @@ struct Call {
     // 0: none, 1: in the binding `r`, 2: where the result goes.
     residual: u32,
     m_at: u32,
-    spare: u32,
+    // How panels hold weights of fewer bits; 0 for f32.
+    format: u32,
 }
 
 struct Params {

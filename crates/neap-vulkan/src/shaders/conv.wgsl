@@ -1,7 +1,6 @@
 // Convolution over panels, blocked in and out. One invocation: the 16 channels of a panel at four neighbouring outputs.
 
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> r: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;
 
@@ -24,7 +23,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let planes_out = (s.c_out + 15u) / 16u;
     let plane = s.in_h * s.in_w * 4u;
     let x_first = params.call.x_at + (image * planes_in + group * channels / 16u) * plane;
-    var w_at = params.call.w_at + id.y * (1u + channels * taps) * 4u;
+    let w_panel = params.call.w_at + id.y * panel_fours(channels * taps);
+    begin_panel(w_panel);
     let y_first = ((image * planes_out + panel) * positions + first) * 4u;
 
     // Where each output's window begins; one past the last is computed like the last and not stored.
@@ -35,7 +35,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         rows[p] = i32(at / s.out_w * s.stride_h) - i32(s.pad_h);
         cols[p] = i32(at % s.out_w * s.stride_w) - i32(s.pad_w);
         for (var j = 0u; j < 4u; j++) {
-            var start = w[w_at + j];
+            var start = bias(w_panel, j);
             let origin = y_first + min(p, positions - 1u - first) * 4u + j;
             if params.call.residual == 1u {
                 start += r[params.call.r_at + origin];
@@ -45,7 +45,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
             sums[p][j] = start;
         }
     }
-    w_at += 4u;
+    var w_at = steps_at(w_panel);
+    let step = step_fours();
     var block = 0u;
     for (var done = 0u; done < channels; done += 16u) {
         let width = min(16u, channels - done);
@@ -69,25 +70,25 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
                     let x2 = select(vec4<f32>(0.0), x[origin[2] + at], inside[2] != 0.0);
                     let x3 = select(vec4<f32>(0.0), x[origin[3] + at], inside[3] != 0.0);
                     for (var j = 0u; j < 4u; j++) {
-                        let w0 = w[w_at + j];
-                        let w1 = w[w_at + 4u + j];
-                        let w2 = w[w_at + 8u + j];
-                        let w3 = w[w_at + 12u + j];
+                        let w0 = weight(w_at, j);
+                        let w1 = weight(w_at + step, j);
+                        let w2 = weight(w_at + 2u * step, j);
+                        let w3 = weight(w_at + 3u * step, j);
                         sums[0][j] += x0.x * w0; sums[0][j] += x0.y * w1; sums[0][j] += x0.z * w2; sums[0][j] += x0.w * w3;
                         sums[1][j] += x1.x * w0; sums[1][j] += x1.y * w1; sums[1][j] += x1.z * w2; sums[1][j] += x1.w * w3;
                         sums[2][j] += x2.x * w0; sums[2][j] += x2.y * w1; sums[2][j] += x2.z * w2; sums[2][j] += x2.w * w3;
                         sums[3][j] += x3.x * w0; sums[3][j] += x3.y * w1; sums[3][j] += x3.z * w2; sums[3][j] += x3.w * w3;
                     }
-                    w_at += 16u;
+                    w_at += 4u * step;
                 }
                 for (; c < width; c++) {
                     for (var p = 0u; p < 4u; p++) {
                         let value = select(0.0, x[origin[p] + c / 4u][c % 4u], inside[p] != 0.0);
                         for (var j = 0u; j < 4u; j++) {
-                            sums[p][j] += value * w[w_at + j];
+                            sums[p][j] += value * weight(w_at, j);
                         }
                     }
-                    w_at += 4u;
+                    w_at += step;
                 }
             }
         }

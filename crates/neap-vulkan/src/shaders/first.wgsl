@@ -1,7 +1,6 @@
 // Convolution of a plain image with few channels, blocked out. One invocation: the 16 channels of a panel at one output.
 
 @group(0) @binding(1) var<storage, read> x: array<f32>;
-@group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> r: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;
 
@@ -17,18 +16,20 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let x_first = params.call.x_at + id.z * s.c_in * plane;
     let planes_out = (s.c_out + 15u) / 16u;
     let y_first = ((id.z * planes_out + panel) * positions + id.x) * 4u;
-    var w_at = params.call.w_at + id.y * (1u + s.c_in * s.kernel_h * s.kernel_w) * 4u;
+    let w_panel = params.call.w_at + id.y * panel_fours(s.c_in * s.kernel_h * s.kernel_w);
+    begin_panel(w_panel);
 
     var sums: array<vec4<f32>, 4>;
     for (var j = 0u; j < 4u; j++) {
-        sums[j] = w[w_at + j];
+        sums[j] = bias(w_panel, j);
         if params.call.residual == 1u {
             sums[j] += r[params.call.r_at + y_first + j];
         } else if params.call.residual == 2u {
             sums[j] += y[params.call.y_at + y_first + j];
         }
     }
-    w_at += 4u;
+    var w_at = steps_at(w_panel);
+    let step = step_fours();
     let first_row = i32(id.x / s.out_w * s.stride_h) - i32(s.pad_h);
     let first_col = i32(id.x % s.out_w * s.stride_w) - i32(s.pad_w);
     for (var ky = 0u; ky < s.kernel_h; ky++) {
@@ -40,9 +41,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
             for (var c = 0u; c < s.c_in; c++) {
                 let value = select(0.0, x[origin + c * plane], is_inside);
                 for (var j = 0u; j < 4u; j++) {
-                    sums[j] += value * w[w_at + j];
+                    sums[j] += value * weight(w_at, j);
                 }
-                w_at += 4u;
+                w_at += step;
             }
         }
     }

@@ -8,7 +8,6 @@ struct Shape {
 }
 
 @group(0) @binding(1) var<storage, read> x: array<f32>;
-@group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> r: array<f32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
@@ -20,7 +19,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         return;
     }
     let column = (s.first_panel + id.y) * 16u;
-    var w_at = params.call.w_at + id.y * (1u + s.k) * 4u;
+    let w_panel = params.call.w_at + id.y * panel_fours(s.k);
+    begin_panel(w_panel);
     var x_at: array<u32, 4>;
     var y_at: array<u32, 4>;
     var sums: array<array<vec4<f32>, 4>, 4>;
@@ -29,7 +29,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         x_at[p] = params.call.x_at + row * s.k;
         y_at[p] = row * s.n + column;
         for (var j = 0u; j < 4u; j++) {
-            sums[p][j] = w[w_at + j];
+            sums[p][j] = bias(w_panel, j);
             for (var lane = 0u; lane < 4u; lane++) {
                 let at = j * 4u + lane;
                 if column + at < s.n {
@@ -42,20 +42,21 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
             }
         }
     }
-    w_at += 4u;
+    var w_at = steps_at(w_panel);
+    let step = step_fours();
     for (var k = 0u; k < s.k; k++) {
         let x0 = x[x_at[0] + k];
         let x1 = x[x_at[1] + k];
         let x2 = x[x_at[2] + k];
         let x3 = x[x_at[3] + k];
         for (var j = 0u; j < 4u; j++) {
-            let weights = w[w_at + j];
+            let weights = weight(w_at, j);
             sums[0][j] += x0 * weights;
             sums[1][j] += x1 * weights;
             sums[2][j] += x2 * weights;
             sums[3][j] += x3 * weights;
         }
-        w_at += 4u;
+        w_at += step;
     }
     for (var p = 0u; p < min(4u, s.rows - first); p++) {
         for (var j = 0u; j < 4u; j++) {

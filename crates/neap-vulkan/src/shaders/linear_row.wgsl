@@ -8,7 +8,6 @@ struct Shape {
 }
 
 @group(0) @binding(1) var<storage, read> x: array<f32>;
-@group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> r: array<f32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
@@ -19,11 +18,14 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) grou
     let s = params.shape;
     let j = local % 4u;
     let column = (s.first_panel + group.y) * 16u;
-    let w_first = params.call.w_at + group.y * (1u + s.k) * 4u + j;
+    let w_panel = params.call.w_at + group.y * panel_fours(s.k);
+    begin_panel(w_panel);
+    let w_first = steps_at(w_panel);
+    let step = step_fours();
     let x_first = params.call.x_at + group.x * s.k;
     var sum = vec4<f32>(0.0);
     for (var k = local / 4u; k < s.k; k += 16u) {
-        sum += x[x_first + k] * w[w_first + 4u + k * 4u];
+        sum += x[x_first + k] * weight(w_first + k * step, j);
     }
     parts[local] = sum;
     workgroupBarrier();
@@ -34,7 +36,7 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) grou
         workgroupBarrier();
     }
     if local < 4u {
-        var total = w[w_first] + parts[local];
+        var total = bias(w_panel, j) + parts[local];
         let y_at = group.x * s.n + column + j * 4u;
         for (var lane = 0u; lane < 4u; lane++) {
             if column + j * 4u + lane < s.n {

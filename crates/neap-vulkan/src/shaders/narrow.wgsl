@@ -2,7 +2,6 @@
 // One invocation: four neighbouring channels at one output.
 
 @group(0) @binding(1) var<storage, read> x: array<f32>;
-@group(0) @binding(2) var<storage, read> w: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> r: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;
 
@@ -20,15 +19,17 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let planes = (s.c_in + 15u) / 16u;
     let x_first = params.call.x_at + (id.z * planes + panel) * s.in_h * s.in_w * 16u;
     let y_at = ((id.z * planes + panel) * positions + position) * 4u + j;
-    var w_at = params.call.w_at + id.y * (1u + width * s.kernel_h * s.kernel_w) * 4u + j;
+    let w_panel = params.call.w_at + id.y * panel_fours(width * s.kernel_h * s.kernel_w);
+    begin_panel(w_panel);
 
-    var sum = w[w_at];
+    var sum = bias(w_panel, j);
     if params.call.residual == 1u {
         sum += r[params.call.r_at + y_at];
     } else if params.call.residual == 2u {
         sum += y[params.call.y_at + y_at];
     }
-    w_at += 4u;
+    var w_at = steps_at(w_panel);
+    let step = step_fours();
     // The first channel of each lane's group, within the block.
     let group = (vec4<u32>(j * 4u) + vec4<u32>(0u, 1u, 2u, 3u)) / width * width;
     let first_row = i32(position / s.out_w * s.stride_h) - i32(s.pad_h);
@@ -42,8 +43,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
             for (var c = 0u; c < width; c++) {
                 let at = vec4<u32>(origin + c) + group;
                 let values = vec4<f32>(x[at.x], x[at.y], x[at.z], x[at.w]);
-                sum += select(vec4<f32>(0.0), values, is_inside) * w[w_at];
-                w_at += 4u;
+                sum += select(vec4<f32>(0.0), values, is_inside) * weight(w_at, j);
+                w_at += step;
             }
         }
     }

@@ -2,6 +2,7 @@
 
 pub mod without_weights;
 
+use neap_ir::panel::{PanelElement, PanelFormat, PanelScales};
 use neap_ir::{DType, Layout, Node, Op, TensorType};
 use neap_kernels::simd::Isa;
 use neap_ops::{Choice, PanelSlice, TensorMut, TensorRef};
@@ -79,6 +80,8 @@ pub struct Case {
     pub output: (Vec<usize>, Layout),
     /// Inner length of a panel, and the slice.
     pub panels: Option<(usize, std::ops::Range<usize>)>,
+    /// How the panels hold their weights.
+    pub format: PanelFormat,
     /// The input whose place the output takes.
     pub in_place: Option<usize>,
     /// Inputs that lie outside of the attached memory.
@@ -92,6 +95,7 @@ impl Case {
             inputs: inputs.iter().map(|(s, l)| (s.to_vec(), *l)).collect(),
             output: (output.0.to_vec(), output.1),
             panels: None,
+            format: PanelFormat::default(),
             in_place: None,
             elsewhere: Vec::new(),
         }
@@ -102,6 +106,10 @@ impl Case {
             panels: Some((k, panels)),
             ..self
         }
+    }
+
+    pub fn format(self, format: PanelFormat) -> Case {
+        Case { format, ..self }
     }
 
     pub fn in_place(self, input: usize) -> Case {
@@ -161,6 +169,31 @@ impl Bench {
     }
 }
 
+/// Weights in steps that are numbers of the panel's type: those that are f32 already stay.
+///
+/// # Safety
+/// The bytes are writable.
+unsafe fn fill_panel(start: *mut u8, bytes: usize, format: PanelFormat) {
+    let head = match format.scales {
+        PanelScales::PerChannelWithZero => 192,
+        PanelScales::PerChannel => 128,
+        _ => 64,
+    };
+    for at in head..bytes {
+        // From -1 to 1 in halves of either kind; small numbers in bytes.
+        let number = ((at * 37) % 61) as u8;
+        let byte = match (format.element, at % 2) {
+            (PanelElement::F32 | PanelElement::I4, _) => continue,
+            (PanelElement::I8, _) => number.wrapping_sub(30),
+            (PanelElement::F16, 1) => 0x34 + number % 8 + (number & 1) * 0x80,
+            (PanelElement::BF16, 1) => 0x3e + number % 2 + (number & 4) * 0x20,
+            _ => number,
+        };
+        // SAFETY: passed on.
+        unsafe { start.add(at).write(byte) };
+    }
+}
+
 /// The output's elements, without padding lanes.
 fn compute(device: &mut dyn Device, case: &Case) -> Vec<f32> {
     let mut bytes = 64;
@@ -176,7 +209,8 @@ fn compute(device: &mut dyn Device, case: &Case) -> Vec<f32> {
         .map(|(ty, (_, layout))| ty.layout_bytes(*layout))
         .collect();
     let inputs_at: Vec<usize> = lens.iter().map(|&len| place(len)).collect();
-    let panels_len = (case.panels.as_ref()).map_or(0, |(k, p)| (1 + k) * 64 * p.len());
+    let panel_bytes = |k: usize| case.format.panel_bytes(k as u128).expect("a size") as usize;
+    let panels_len = (case.panels.as_ref()).map_or(0, |(k, p)| panel_bytes(*k) * p.len());
     let panels_at = place(panels_len);
     let out_at = match case.in_place {
         Some(input) => inputs_at[input],
@@ -193,6 +227,13 @@ fn compute(device: &mut dyn Device, case: &Case) -> Vec<f32> {
     // SAFETY: the memory lives until the device is detached, below.
     unsafe { device.attach(&[range]) }.expect("the device sees the memory");
     let at = |offset: usize| memory.start.wrapping_add(offset);
+    if let Some((k, range)) = &case.panels {
+        for panel in 0..range.len() {
+            let start = at(panels_at + panel * panel_bytes(*k));
+            // SAFETY: the panel lies in the memory.
+            unsafe { fill_panel(start, panel_bytes(*k), case.format) };
+        }
+    }
     let inputs: Vec<Option<TensorRef>> = (0..types.len())
         .map(|i| {
             let start = match case.elsewhere.contains(&i) {
@@ -209,7 +250,7 @@ fn compute(device: &mut dyn Device, case: &Case) -> Vec<f32> {
     let outputs = [Some(output)];
     let panels = case.panels.as_ref().map(|(_, range)| PanelSlice {
         range: range.clone(),
-        format: Default::default(),
+        format: case.format,
         // SAFETY: as above.
         bytes: unsafe { std::slice::from_raw_parts(at(panels_at), panels_len) },
     });
