@@ -6,7 +6,8 @@ use neap_ir::Layout::{Blocked, Plain};
 use neap_ir::Op;
 use neap_ir::op::{Activation, Binary, Pool, Softmax, Unary, Window};
 use neap_ir::panel::{
-    ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelElement, PanelFormat, PanelLinear, PanelScales,
+    ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelElement, PanelFormat, PanelLinear,
+    PanelScales,
 };
 use support::without_weights::{
     attentions, curves, folds, other_rows, products_of_two, resizes, strided,
