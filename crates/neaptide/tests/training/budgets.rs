@@ -35,7 +35,7 @@ fn every_budget_gives_the_same_bits() {
     }
 }
 
-fn smallest(model: &Graph, options: &TrainOptions) -> u64 {
+pub fn smallest(model: &Graph, options: &TrainOptions) -> u64 {
     let options = TrainOptions {
         budget: Budget::Engine(1),
         ..options.clone()

@@ -6,3 +6,4 @@ mod reference;
 mod bits;
 mod budgets;
 mod refusals;
+mod text;

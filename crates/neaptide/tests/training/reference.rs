@@ -38,6 +38,17 @@ pub fn interpreted(
     frozen: &[&str],
     steps: usize,
 ) -> Outcome {
+    interpreted_on(model, options, update, frozen, batches(7, steps))
+}
+
+/// The same on given inputs and targets.
+pub fn interpreted_on(
+    model: &Graph,
+    options: &TrainOptions,
+    update: Update,
+    frozen: &[&str],
+    batches: Vec<(Literal, Literal)>,
+) -> Outcome {
     let trained = parameters(model);
     let trained = (trained.into_iter())
         .filter(|&v| is_trained(frozen, &model.value(v).name))
@@ -63,7 +74,7 @@ pub fn interpreted(
         })
         .collect();
     let mut losses = Vec::new();
-    for (number, (images, classes)) in (1..).zip(batches(7, steps)) {
+    for (number, (images, classes)) in (1..).zip(batches) {
         let mut inputs = vec![images, classes, Literal::from_f32(&[], &[RATE as f32])];
         inputs.push(Literal::from_i64(&[], &[number]));
         if training.seed.is_some() {
@@ -102,7 +113,12 @@ pub fn trainer(
 /// What a trainer makes of so many steps from its `first` on.
 pub fn continued(trainer: &mut Trainer, first: usize, steps: usize) -> Outcome {
     let all = batches(7, first + steps);
-    let losses = (all[first..].iter())
+    continued_on(trainer, &all[first..])
+}
+
+/// The same on given inputs and targets.
+pub fn continued_on(trainer: &mut Trainer, batches: &[(Literal, Literal)]) -> Outcome {
+    let losses = (batches.iter())
         .map(|(images, classes)| {
             trainer
                 .step(&[images.bytes()], classes.bytes(), RATE)
