@@ -28,9 +28,10 @@ mod serving;
 mod swap;
 #[cfg(test)]
 mod testing;
+mod training;
 
 pub use allocation::{Allocation, Classes, Pools};
-pub use baselines::odswap;
+pub use baselines::{odswap, resident_parameters};
 pub use dataflow::{
     Dataflow, DataflowError, DataflowSpec, OpId, Operator, Tensor, TensorId, TensorKind, Touch,
 };
@@ -47,3 +48,4 @@ pub use swap::{
     Addresses, After, Eviction, Memory, Needs, PlaceRules, Rules, Side, Stay, SwapIn, SwapOut,
     SwapPlan, SwapPlanner, SwapTask,
 };
+pub use training::{TrainingError, TrainingFlow, of_training};

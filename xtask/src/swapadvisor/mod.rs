@@ -7,9 +7,11 @@
 
 mod report;
 mod studies;
+mod training;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use neap_ir::Graph;
 use neap_studies::{Dataflow, Device, Parallel};
 use neap_zoo::Batch;
 use neaptide::CostProfile;
@@ -22,7 +24,7 @@ pub struct SwapadvisorArgs {
     /// Millions of operators that each search scans: 4 are 8,000 genomes of a network of 500 operators
     #[arg(long, default_value_t = 4)]
     effort: u64,
-    /// Only these parts: networks, table2, figure8, large, ablations
+    /// Only these parts: networks, large, figure7, ablations, table2, figure8
     #[arg(long)]
     only: Vec<String>,
     /// Write docs/swapadvisor.md
@@ -43,6 +45,9 @@ pub fn v100() -> CostProfile {
 }
 
 pub const LINK: Device = Device::V100;
+
+/// Plot of what searches have found over time.
+const CONVERGENCE: &str = "docs/swapadvisor-search.svg";
 
 /// Two threads, as many as the machine has cores.
 pub struct Threads(pub usize);
@@ -66,22 +71,26 @@ impl Parallel for Threads {
     }
 }
 
-/// A zoo network without weights, as a dataflow on the paper's device.
-pub fn network(root: &Path, name: &str, batch: u32, keep_activations: bool) -> Result<Dataflow> {
+/// A zoo network without weights.
+fn opened(root: &Path, name: &str, batch: u32) -> Result<Graph> {
     let folder = root.join("target/swapadvisor");
     std::fs::create_dir_all(&folder)?;
     let path = folder.join(format!("{name}.b{batch}.onnx"));
-    if !path.exists() {
-        let options = neap_zoo::Options {
-            batch: Batch::Fixed(batch),
-            shapes_only: true,
-            ..neap_zoo::Options::default()
-        };
-        neap_zoo::write(name, &path, &options, &mut |_, _| {})
-            .with_context(|| format!("cannot write {name}"))?;
-    }
-    let graph = neap_onnx::open(&path, &neap_onnx::OpenOptions::default())?;
-    neap_studies::of_graph(&graph, keep_activations, &v100()).with_context(|| name.to_owned())
+    // Written each time: there are no weights to write.
+    let options = neap_zoo::Options {
+        batch: Batch::Fixed(batch),
+        shapes_only: true,
+        ..neap_zoo::Options::default()
+    };
+    neap_zoo::write(name, &path, &options, &mut |_, _| {})
+        .with_context(|| format!("cannot write {name}"))?;
+    Ok(neap_onnx::open(&path, &neap_onnx::OpenOptions::default())?)
+}
+
+/// A zoo network's inference, as a dataflow on the paper's device.
+pub fn network(root: &Path, name: &str, batch: u32) -> Result<Dataflow> {
+    let graph = opened(root, name, batch)?;
+    neap_studies::of_graph(&graph, &v100()).with_context(|| name.to_owned())
 }
 
 /// What other pages show of this one, found with less effort.
@@ -155,19 +164,26 @@ pub fn run(root: &Path, args: &SwapadvisorArgs) -> Result<()> {
     let wants = |part: &str| args.only.is_empty() || args.only.iter().any(|p| p == part);
     report::head(&mut text, args.effort);
     if wants("networks") {
-        report::networks(&mut text, &studies::networks(root)?);
+        report::networks(&mut text, &training::networks(root)?);
+    }
+    if wants("large") {
+        let rows = training::large(root, effort)?;
+        report::large(&mut text, &rows);
+        if args.write {
+            std::fs::write(root.join(CONVERGENCE), report::convergence(&rows))?;
+        }
+    }
+    if wants("ablations") {
+        report::ablations(&mut text, &training::ablations(root, effort)?);
+    }
+    if wants("figure7") {
+        report::figure_7(&mut text, &training::figure_7(root, effort)?);
     }
     if wants("table2") {
         report::table_2(&mut text, &studies::table_2(root, effort)?);
     }
     if wants("figure8") {
         report::figure_8(&mut text, &studies::figure_8(root, effort)?);
-    }
-    if wants("large") {
-        report::large(&mut text, &studies::large(root, effort)?);
-    }
-    if wants("ablations") {
-        report::ablations(&mut text, &studies::ablations(root, effort)?);
     }
     if args.write {
         std::fs::write(root.join("docs/swapadvisor.md"), text)?;

@@ -1,6 +1,9 @@
 //! What was found, as `docs/swapadvisor.md`.
 
-use super::studies::{Ablation, Cell, Figure8, Large, NetworkRow};
+use super::LINK;
+use super::studies::{Cell, Figure8, Progress};
+use super::training::{Ablation, Large, NetworkRow, Resident};
+use crate::chart;
 use std::fmt::Write;
 
 /// Writing to a string cannot fail.
@@ -31,11 +34,13 @@ pub fn head(text: &mut String, millions: u64) {
          device: a V100 with 12 GB/s one way and 20 GB/s both ways over PCIe. Operators take the longer of their\n\
          arithmetic at 20 TFLOP/s and their bytes at 900 GB/s, and 29.5 µs each; this is fitted to the paper's own\n\
          times of ResNet-152 without swapping (Table 2). Networks are those of the zoo, written with\n\
-         `--shapes-only`; no weight is ever read. Each search scans {millions} million operators ({} genomes of\n\
-         ResNet-152, {} of RNN-8-8K), on two threads (the paper: 30 minutes on 72 cores).\n\n\
+         `--shapes-only`; no weight is ever read. Training is a step of stochastic gradient descent as the engine\n\
+         would train: forward pass, loss, derivatives, and an update of each parameter where it lies. Each search scans\n\
+         {millions} million operators ({} genomes of ResNet-152's inference, {} of RNN-8-8K's training), on two threads (the\n\
+         paper: 30 minutes on 72 cores). The load of the machine changes seconds of search, and nothing else here.\n\n\
          - *pools*: the paper's search: schedule, size classes and counts, Belady within a class. A population\n\
          \x20 of 144, P = 10 %; survivors are drawn by the paper's softmax over a temperature of 0.05, and the best\n\
-         \x20 always survives (the last table has what the softmax does as printed).\n\
+         \x20 always survives (*What each dimension is worth* has what the softmax does as printed).\n\
          - *placed*: without size classes. Planning the swaps of a genome gives every tensor an address; what lies\n\
          \x20 where a tensor is to go is sent away together, where that is cheapest. Small steps beside crossover,\n\
          \x20 from heuristic schedules and from what pools have found, with as many genomes again; *alone* is\n\
@@ -48,7 +53,7 @@ pub fn head(text: &mut String, millions: u64) {
          more than 1 % at one; a second order of steps was predicted up to 2.7 % faster for two networks, which no measurement could tell\n\
          from noise.\n",
         millions * 1_000_000 / 515,
-        millions * 1_000_000 / 8570
+        millions * 1_000_000 / 8519
     );
 }
 
@@ -56,28 +61,28 @@ pub fn networks(text: &mut String, rows: &[NetworkRow]) {
     line!(
         text,
         "## Networks (Table 1)\n\n\
-         The paper counts a training step, which also has operators and tensors of the backward pass; ours are\n\
-         forward passes. RNN steps are chosen to have as many operators.\n\n\
-         | network | batch | operators | tensor sizes | of activations | parameters | needs | all activations kept | the paper's network | memory | operators | sizes |\n\
-         |---|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|--:|"
+         Operators of a step: of the network, of its loss and derivatives, and updates of parameters. *Needs* is the most\n\
+         memory that is in use at once when nothing ever has to leave and dead tensors' memory is used again; *all tensors*\n\
+         is without using memory again.\n\n\
+         | network | batch | operators | sizes | parameters | needs | all tensors | the paper's network | memory | operators | sizes |\n\
+         |---|--:|--:|--:|--:|--:|--:|---|--:|--:|--:|"
     );
     for r in rows {
-        let paper = r.paper.map_or("| | | |".into(), |(name, gb, ops, sizes)| {
-            format!("| {name} | {gb} GB | {ops} | {sizes} |")
-        });
+        let (name, paper_gb, operators, sizes) = r.paper;
+        let [forward, backward, updates] = r.operators;
         line!(
             text,
-            "| {} | {} | {} | {} | {} | {} GB | {} GB | {} GB {paper}",
+            "| {} | {} | {forward} + {backward} + {updates} = {} | {} | {} GB | {} GB | {} GB | {name} | {paper_gb} GB | {operators} | {sizes} |",
             r.name,
             r.batch,
-            r.operators,
+            forward + backward + updates,
             r.sizes,
-            r.activations_sizes,
             gb(r.parameter_bytes),
             gb(r.needed_bytes),
-            gb(r.kept_bytes)
+            gb(r.total_bytes),
         );
     }
+    line!(text, "{NETWORKS_NOTE}");
 }
 
 pub fn table_2(text: &mut String, cells: &[Cell]) {
@@ -147,12 +152,11 @@ pub fn figure_8(text: &mut String, f: &Figure8) {
 pub fn large(text: &mut String, rows: &[Large]) {
     line!(
         text,
-        "\n## Large networks in 16 GB (Figure 6)\n\n\
-         The forward pass with all activations kept, as a training step needs them: what leaves is written to host\n\
-         memory. Throughput as a share of ideal. The paper's figures (ODSwap, SwapAdvisor) are for whole training\n\
-         steps, at the largest batch it shows; they say what kind of network is hard, not what ours should reach.\n\n\
-         | network | batch | operators | needs | ideal | ODSwap, given order | ODSwap, random order | pools | placed alone | placed | best heuristic, unsearched | the paper |\n\
-         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"
+        "\n## Training in 16 GB (Figure 6)\n\n\
+         Throughput as a share of ideal. *Random order*: ODSwap with operators in a random topological order, which is what the\n\
+         paper says of MXNet's. The paper's figures are those that its text gives.\n\n\
+         | network | batch | operators | needs | ideal | ODSwap, graph's order | ODSwap, random order | the paper's ODSwap | pools | the paper's search | placed | best heuristic, unsearched |\n\
+         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
     );
     for r in rows {
         let share = |ns| percent(r.ideal_ns, ns);
@@ -166,39 +170,64 @@ pub fn large(text: &mut String, rows: &[Large]) {
             seconds(Some(r.ideal_ns)),
             share(r.odswap_ns),
             share(r.odswap_random_ns),
+            r.paper[0],
             share(r.both.pooled_ns()),
-            share(r.both.alone_ns()),
+            r.paper[1],
             share(r.both.placed_ns()),
             share(r.both.placed.as_ref().map(|(p, _)| p.heuristic_ns)),
-            r.paper
         );
-    }
-    if let Some(r) = rows.first() {
-        line!(text, "\nMemory: {} GB for each.", gb(r.capacity_bytes));
     }
     line!(
         text,
-        "\n### Convergence on two threads (Figure 9)\n\n\
-         Best time found after so many seconds; *settled* is when it came within 2 % of the last. *Genome* is what\n\
-         planning the swaps of one genome (a random schedule) and playing it takes; *play* the simulation alone.\n\n\
-         | network | back end | genomes | 1 s | 5 s | 15 s | 30 s | end | settled | mean, worst at the end | genome | play |\n\
-         |---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+        "\n| network | batch | loaded, placed | stored, placed | of a step, the link takes at least |\n|---|--:|--:|--:|--:|"
     );
     for r in rows {
-        let ends = [
-            ("pools", r.both.pooled.as_ref().map(|(_, p)| p), 0),
-            ("placed alone", r.both.alone.as_ref().map(|(_, p)| p), 1),
-            ("placed", r.both.placed.as_ref().map(|(_, p)| p), 1),
-        ];
-        for (name, progress, back_end) in ends {
+        if let Some((p, _)) = &r.both.placed {
+            let o = p.outcome;
+            let most = o.loaded_bytes.max(o.stored_bytes) as f64;
+            let both_ways = (o.loaded_bytes + o.stored_bytes) as f64;
+            let link_s = (most / LINK.one_way_bytes_per_second)
+                .max(both_ways / LINK.both_ways_bytes_per_second);
+            line!(
+                text,
+                "| {} | {} | {} GB | {} GB | {link_s:.2} s of {} |",
+                r.name,
+                r.batch,
+                gb(o.loaded_bytes),
+                gb(o.stored_bytes),
+                seconds(Some(o.total_ns))
+            );
+        }
+    }
+    line!(text, "{LARGE_NOTE}");
+    searches(text, rows);
+}
+
+/// How long searches took.
+fn searches(text: &mut String, rows: &[Large]) {
+    line!(
+        text,
+        "\n### Convergence on two threads (Figure 9)\n\n\
+         ![Share of ideal by seconds of search](swapadvisor-search.svg)\n\n\
+         Best time of a step found after so many seconds; *settled* is when it came within 2 % of the last. *Genome* is what\n\
+         planning the swaps of one genome (a random schedule) and playing it takes; *play* the simulation alone. What is found\n\
+         depends on the number of genomes only; seconds depend on the machine and on what else it does.\n\n\
+         | network | batch | back end | genomes | 1 s | 5 s | 15 s | 30 s | end | settled | took | mean, worst at the end | genome | play |\n\
+         |---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+    );
+    for r in rows {
+        for (back_end, progress) in back_ends(r).into_iter().enumerate() {
             let Some((progress, last)) = progress.and_then(|p| Some((p, p.last()?))) else {
                 continue;
             };
             let at = |s| seconds(Some(progress.best_at(s)));
+            let took = progress.heard.last().map_or(0.0, |(s, _)| *s);
             line!(
                 text,
-                "| {} | {name} | {} | {} | {} | {} | {} | {} | {:.1} s | {}, {} | {:.1} ms | {:.2} ms |",
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.1} s | {took:.0} s | {}, {} | {:.1} ms | {:.2} ms |",
                 r.name,
+                r.batch,
+                BACK_ENDS[back_end],
                 last.timed,
                 at(1.0),
                 at(5.0),
@@ -213,25 +242,81 @@ pub fn large(text: &mut String, rows: &[Large]) {
             );
         }
     }
+}
+
+const BACK_ENDS: [&str; 2] = ["pools", "placed"];
+
+fn back_ends(row: &Large) -> [Option<&Progress>; 2] {
+    let both = &row.both;
+    let pooled = both.pooled.as_ref().map(|(_, p)| p);
+    [pooled, both.placed.as_ref().map(|(_, p)| p)]
+}
+
+/// Share of ideal by seconds of search, of each network at its largest batch but one as an SVG.
+pub fn convergence(rows: &[Large]) -> String {
+    let is_largest = |r: &&Large| !rows.iter().any(|o| o.name == r.name && o.batch > r.batch);
+    let names: Vec<(String, &Large, &Progress)> = rows
+        .iter()
+        .filter(is_largest)
+        .flat_map(|r| {
+            let each = back_ends(r).into_iter().zip(BACK_ENDS);
+            each.filter_map(move |(p, back_end)| Some((format!("{}, {back_end}", r.name), r, p?)))
+        })
+        .collect();
+    let lines = names.iter().map(|(name, r, progress)| chart::Line {
+        name,
+        points: (progress.heard.iter())
+            .map(|(s, g)| (*s, 100.0 * r.ideal_ns / g.best_ns))
+            .collect(),
+    });
+    let lines: Vec<chart::Line> = lines.collect();
+    chart::lines("seconds of search", "share of ideal, %", &lines)
+}
+
+pub fn figure_7(text: &mut String, rows: &[Resident]) {
+    let Some(first) = rows.first() else { return };
+    let ahead: Vec<String> = (first.resident_ns.iter())
+        .map(|(ahead, _)| format!("resident parameters, {ahead} ahead"))
+        .collect();
+    line!(
+        text,
+        "\n## Where parameters stay (Figure 7)\n\n\
+         WResNet-152-4 in 16 GB. *Resident parameters* is like TFLMS: parameters never leave; of activations the one used\n\
+         longest ago goes, and its load begins as many operators before the one that wants it. The networks of Figure 6 with\n\
+         more than 16 GB of parameters cannot run that way. The paper: SwapAdvisor at least 3 times as fast as TFLMS, ODSwap at\n\
+         least 2 times. Throughput as a share of ideal.\n\n\
+         | batch | ideal | {} | ODSwap | pools | placed | placed is faster than the best with resident parameters |\n|--:|--:|{}--:|--:|--:|--:|",
+        ahead.join(" | "),
+        "--:|".repeat(ahead.len())
+    );
     for r in rows {
-        if let Some((p, _)) = &r.both.placed {
-            line!(
-                text,
-                "\n{}, placed: {} GB loaded and {} GB stored in a run.",
-                r.name,
-                gb(p.outcome.loaded_bytes),
-                gb(p.outcome.stored_bytes)
-            );
-        }
+        let share = |ns| percent(r.ideal_ns, ns);
+        let resident: Vec<String> = r.resident_ns.iter().map(|(_, ns)| share(*ns)).collect();
+        let best = (r.resident_ns.iter()).filter_map(|(_, ns)| *ns);
+        let best = best.min_by(f64::total_cmp);
+        let times = best
+            .zip(r.both.placed_ns())
+            .map_or("N/A".into(), |(a, b)| format!("{:.1} times", a / b));
+        line!(
+            text,
+            "| {} | {} | {} | {} | {} | {} | {times} |",
+            r.batch,
+            seconds(Some(r.ideal_ns)),
+            resident.join(" | "),
+            share(r.odswap_ns),
+            share(r.both.pooled_ns()),
+            share(r.both.placed_ns()),
+        );
     }
+    line!(text, "{RESIDENT_NOTE}");
 }
 
 pub fn ablations(text: &mut String, rows: &[Ablation]) {
     line!(
         text,
         "\n## What each dimension is worth (Figures 9 and 10)\n\n\
-         Pools, 16 GB, all activations kept; share of ideal throughput. *Allocation only* runs operators in the order in\n\
-         which the zoo gives them, which is no random one; the paper's is MXNet's.\n\n\
+         Training, pools, 16 GB; share of ideal throughput. *Allocation only* keeps one order of operators: the graph's, or a\n\
+         random one as MXNet's.\n\n\
          | network | searched | best | mean at the end | worst at the end |\n|---|---|--:|--:|--:|"
     );
     for r in rows {
@@ -246,4 +331,10 @@ pub fn ablations(text: &mut String, rows: &[Ablation]) {
             share(Some(r.worst_ns))
         );
     }
+    line!(text, "{ABLATIONS_NOTE}");
 }
+
+const NETWORKS_NOTE: &str = "";
+const LARGE_NOTE: &str = "";
+const RESIDENT_NOTE: &str = "";
+const ABLATIONS_NOTE: &str = "";

@@ -2,6 +2,7 @@
 
 mod placed;
 mod support;
+mod training;
 
 use std::ops::ControlFlow;
 
