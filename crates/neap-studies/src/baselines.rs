@@ -48,8 +48,7 @@ pub fn resident_parameters(
     let capacity_bytes = capacity_bytes.checked_sub(flow.parameter_bytes())?;
     let mut spec = flow.spec().clone();
     // Parameters that are always there need no planning: what is planned for is the rest.
-    let is_planned =
-        |t: &TensorId| flow.tensors()[t.index()].kind != TensorKind::Parameter;
+    let is_planned = |t: &TensorId| flow.tensors()[t.index()].kind != TensorKind::Parameter;
     for operator in &mut spec.operators {
         operator.reads.retain(is_planned);
         operator.writes.retain(is_planned);

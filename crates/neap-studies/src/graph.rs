@@ -15,10 +15,7 @@ use neap_sim::CostProfile;
 ///
 /// # Errors
 /// [`DataflowError`] where the graph's nodes are in no order that can be run.
-pub fn of_graph(
-    graph: &Graph,
-    costs: &CostProfile,
-) -> Result<Dataflow, DataflowError> {
+pub fn of_graph(graph: &Graph, costs: &CostProfile) -> Result<Dataflow, DataflowError> {
     let form = Form {
         replaces: &[],
         is_training: false,

@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Args)]
 pub struct SwapadvisorArgs {
-    /// Millions of operators that each search scans: 4 are 8,000 genomes of a network of 500 operators
+    /// Millions of operators that each search over inference scans: 4 are 8,000 genomes of a network of 500 operators;
+    /// searches over training scan a quarter
     #[arg(long, default_value_t = 4)]
     effort: u64,
     /// Only these parts: networks, large, figure7, ablations, table2, figure8
@@ -167,17 +168,17 @@ pub fn run(root: &Path, args: &SwapadvisorArgs) -> Result<()> {
         report::networks(&mut text, &training::networks(root)?);
     }
     if wants("large") {
-        let rows = training::large(root, effort)?;
+        let rows = training::large(root, effort.of_training())?;
         report::large(&mut text, &rows);
         if args.write {
             std::fs::write(root.join(CONVERGENCE), report::convergence(&rows))?;
         }
     }
     if wants("ablations") {
-        report::ablations(&mut text, &training::ablations(root, effort)?);
+        report::ablations(&mut text, &training::ablations(root, effort.of_training())?);
     }
     if wants("figure7") {
-        report::figure_7(&mut text, &training::figure_7(root, effort)?);
+        report::figure_7(&mut text, &training::figure_7(root, effort.of_training())?);
     }
     if wants("table2") {
         report::table_2(&mut text, &studies::table_2(root, effort)?);

@@ -51,6 +51,13 @@ pub struct Effort {
 }
 
 impl Effort {
+    /// Of searches over training, whose graphs are larger and whose genomes take longer.
+    pub fn of_training(self) -> Self {
+        Self {
+            operators: self.operators / 4,
+        }
+    }
+
     /// Genomes of a network of so many operators.
     pub fn genomes(self, flow: &Dataflow) -> u64 {
         self.operators / flow.operators().len().max(1) as u64
@@ -93,10 +100,10 @@ pub fn pooled(
 pub fn placed(
     flow: &Dataflow,
     bytes: u64,
-    effort: Effort,
+    genomes: u64,
     pooled: Option<&Found>,
 ) -> Option<(Placed, Progress)> {
-    let (found, progress) = counted(effort.genomes(flow), |progress| {
+    let (found, progress) = counted(genomes, |progress| {
         let options = PlacedOptions::default();
         improve(
             flow,
@@ -121,13 +128,26 @@ pub struct Both {
 }
 
 impl Both {
-    /// From heuristics alone only if `is_alone_too`.
-    pub fn search(flow: &Dataflow, bytes: u64, effort: Effort, is_alone_too: bool) -> Self {
+    pub fn search(flow: &Dataflow, bytes: u64, effort: Effort) -> Self {
         let pooled = pooled(flow, bytes, effort, &SearchOptions::default());
         let found = pooled.as_ref().map(|(found, _)| found);
+        let genomes = effort.genomes(flow);
         Self {
-            alone: (is_alone_too.then(|| placed(flow, bytes, effort, None))).flatten(),
-            placed: placed(flow, bytes, effort, found),
+            alone: placed(flow, bytes, genomes, None),
+            placed: placed(flow, bytes, genomes, found),
+            pooled,
+        }
+    }
+
+    /// Over training: an eighth as many genomes with places, which take so much longer, and none from heuristics alone.
+    pub fn of_training(flow: &Dataflow, bytes: u64, effort: Effort) -> Self {
+        const LEAST: u64 = 64;
+        let pooled = pooled(flow, bytes, effort, &SearchOptions::default());
+        let found = pooled.as_ref().map(|(found, _)| found);
+        let genomes = (effort.genomes(flow) / 8).max(LEAST);
+        Self {
+            alone: None,
+            placed: placed(flow, bytes, genomes, found),
             pooled,
         }
     }
@@ -185,7 +205,7 @@ pub fn table_2(root: &Path, effort: Effort) -> Result<Vec<Cell>> {
                 megabytes,
                 paper_s: paper[column],
                 ideal_ns: flow.ideal_ns() as f64,
-                both: Both::search(&flow, bytes, effort, true),
+                both: Both::search(&flow, bytes, effort),
                 odswap_ns: odswap(&flow, &LINK, bytes).map(|(_, o)| o.total_ns),
             };
             cell.both
@@ -230,7 +250,7 @@ pub fn figure_8_at(
     let ideal_ns = flow.ideal_ns() as f64;
     let loads = loads(f64::from(BATCH) * 1e9 / ideal_ns);
     let bytes = EACH_MEGABYTES << 20;
-    let both = Both::search(&flow, bytes, effort, true);
+    let both = Both::search(&flow, bytes, effort);
     let switch_ns = LINK.transfer_ns(flow.parameter_bytes());
     let mut services = vec![("not shared", 1, ideal_ns, 0.0)];
     for models in [4, 16] {

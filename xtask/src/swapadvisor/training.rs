@@ -54,7 +54,6 @@ fn needed_bytes(flow: &Dataflow) -> u64 {
     most.max().unwrap_or(0) as u64
 }
 
-
 /// The paper's row of Table 1: name, gigabytes, operators, sizes of memory.
 type PaperRow = (&'static str, u32, u32, u32);
 
@@ -128,7 +127,7 @@ pub fn large(root: &Path, effort: Effort) -> Result<Vec<Large>> {
         let flow = training(root, name, batch)?.flow;
         let order = random_order(&flow, &mut Random::new(1, 0, 0));
         let (genome_ms, simulation_ms) = one_genome(&flow, &order, CAPACITY);
-        let both = Both::search(&flow, CAPACITY, effort, false);
+        let both = Both::of_training(&flow, CAPACITY, effort);
         both.tell(&format!("Figure 6: {name}, batch {batch}"));
         Ok(Large {
             name,
@@ -165,7 +164,7 @@ const AHEAD: [u32; 3] = [1, 4, 16];
 pub fn figure_7(root: &Path, effort: Effort) -> Result<Vec<Resident>> {
     let study = |batch: u32| {
         let flow = training(root, "wide_resnet152_w4", batch)?.flow;
-        let both = Both::search(&flow, CAPACITY, effort, false);
+        let both = Both::of_training(&flow, CAPACITY, effort);
         both.tell(&format!("Figure 7: batch {batch}"));
         let resident = |ahead| resident_parameters(&flow, &LINK, CAPACITY, ahead);
         Ok(Resident {

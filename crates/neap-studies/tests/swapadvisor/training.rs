@@ -125,7 +125,10 @@ fn updated_parameters_are_stored_where_they_do_not_stay() {
         if tensor.kind != TensorKind::Parameter {
             continue;
         }
-        let last = plan.stays.iter().rfind(|s| s.tensor.index() == t && s.to > 0);
+        let last = plan
+            .stays
+            .iter()
+            .rfind(|s| s.tensor.index() == t && s.to > 0);
         let last = last.unwrap();
         assert!(last.initial || last.store.is_some(), "tensor {t}");
     }
