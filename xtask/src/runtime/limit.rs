@@ -52,7 +52,9 @@ impl Group {
 
     /// How often something was refused at first, as the limit was reached.
     pub fn reached(&self) -> Result<u64> {
-        self.number("memory.failcnt")
+        // With both limits the same, that of memory and swap together is met first.
+        let both = self.number("memory.memsw.failcnt").unwrap_or(0);
+        Ok(both + self.number("memory.failcnt")?)
     }
 
     /// How many processes the kernel ended for lack of memory.
