@@ -1,15 +1,15 @@
-//! Speed of layers in integers, on the shapes of well-known networks, on one core.
+//! Speed of layers in integers, and of 4-bit weights times floats, on the shapes of well-known networks, on one core.
 //!
 //! `cargo run --release -p neap-kernels --example integer_bench [-- [ISA] [FILTER]]` prints a line for each shape: the best
 //! run's multiply-adds a second, in units of 1e9, and as a share of what VNNI gives at best where there is any.
 
 use neap_kernels::conv::ConvShape;
-use neap_kernels::epilogue::Activation;
+use neap_kernels::epilogue::{Activation, Epilogue};
 use neap_kernels::integer::{
     Finish, Results, Steps, conv_scratch_bytes, integer_conv, integer_linear, linear_scratch_bytes,
 };
-use neap_kernels::linear::LinearShape;
-use neap_kernels::panel::{Format, Panels};
+use neap_kernels::linear::{LinearShape, linear};
+use neap_kernels::panel::{Bits, BlockFormat, Format, Panels};
 use neap_kernels::parallel::Serial;
 use neap_kernels::simd::Isa;
 use neap_kernels::window::Window;
@@ -55,6 +55,16 @@ const LINEARS: &[(&str, [usize; 3], usize)] = &[
     ("gpt2", [64, 3072, 768], 12),
     ("gpt2", [64, 768, 50257], 1),
     ("row", [1, 2048, 2048], 1),
+];
+
+/// The same, of 4-bit weights in blocks of 32.
+#[rustfmt::skip]
+const BLOCKS: &[(&str, [usize; 3], usize)] = &[
+    ("gpt2.int4", [128, 768, 768], 12),
+    ("gpt2.int4", [128, 768, 2304], 12),
+    ("gpt2.int4", [128, 768, 3072], 12),
+    ("gpt2.int4", [128, 3072, 768], 12),
+    ("row.int4", [1, 2048, 2048], 1),
 ];
 
 /// Bytes that begin on a cache line.
@@ -172,6 +182,7 @@ fn main() {
     };
     convolutions(&mut bench);
     linears(&mut bench);
+    blocks(&mut bench);
     for (net, seconds, ideal) in &bench.totals {
         println!(
             "{net}: {:.2} ms, at the peak {:.2}",
@@ -275,6 +286,30 @@ fn linears(bench: &mut Bench) {
                 isa, &Serial, &shape, all, panels, a, STEPS, results, finish, scratch,
             )
             .unwrap();
+        });
+    }
+}
+
+fn blocks(bench: &mut Bench) {
+    let format = Format::Blocks(BlockFormat {
+        bits: Bits::Four,
+        has_half_scales: false,
+        len: 32,
+    });
+    for &(net, [m, k, n], times) in BLOCKS {
+        let shape = LinearShape::dense(m, k, n);
+        let (a, mut out) = (vec![0.5; m * k], vec![0.0; m * n]);
+        // Weights of zero and one, scales and biases that are small numbers.
+        let bytes = shape.panels() * format.panel_bytes(k).unwrap();
+        let mut weights = Aligned::new(bytes, |i| [0, 0, 0x10, 0x10][i % 4]);
+        let weights = weights.get();
+        let isa = bench.isa;
+        let name = format!("{m} x {k} x {n}");
+        bench.line(net, &name, times, m * k * n, &mut || {
+            let panels = Panels::new(format, weights).unwrap();
+            let (all, serial) = (0..shape.panels(), &Serial);
+            let epilogue = Epilogue::default();
+            linear(isa, serial, &shape, all, panels, &a, &mut out, epilogue).unwrap();
         });
     }
 }

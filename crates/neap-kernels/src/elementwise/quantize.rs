@@ -13,6 +13,7 @@ pub trait Step: Copy {
     const LOW: f32;
     const HIGH: f32;
 
+    /// Saturating; what is no number becomes 0.
     fn of(x: f32) -> Self;
     fn widened(self) -> f32;
 }
@@ -25,7 +26,12 @@ macro_rules! steps {
 
             #[inline(always)]
             fn of(x: f32) -> Self {
-                x as $t
+                // By way of 32 bits and without the checks of `as`, so that it is computed in vectors.
+                let x = if x.is_nan() { 0.0 } else { x };
+                let x = if x > Self::LOW { x } else { Self::LOW };
+                let x = if x < Self::HIGH { x } else { Self::HIGH };
+                // SAFETY: a number that 32 bits hold.
+                unsafe { x.to_int_unchecked::<i32>() as $t }
             }
 
             #[inline(always)]
@@ -39,31 +45,58 @@ steps!(i8 u8 i16 u16);
 
 #[inline(always)]
 fn quantize_generic<S: Simd, T: Step>(s: S, x: &[f32], scale: f32, zero: f32, out: &mut [T]) {
-    let (scale, zero) = (s.splat(scale), s.splat(zero));
-    let (low, high) = (s.splat(T::LOW), s.splat(T::HIGH));
-    for (x, out) in x.chunks(LANES).zip(out.chunks_mut(LANES)) {
-        // SAFETY: as many floats as the chunk has.
-        let x = unsafe { s.load_partial(x.as_ptr(), x.len()) };
-        let step = s.add(s.round(s.div(x, scale)), zero);
-        let steps = s.to_array(s.clamp(step, low, high));
-        for (out, step) in out.iter_mut().zip(steps) {
-            *out = T::of(step);
-        }
+    let len = x.len().min(out.len());
+    let mut blocks = x[..len].chunks_exact(LANES);
+    let mut out_blocks = out[..len].chunks_exact_mut(LANES);
+    for (x, out) in (&mut blocks).zip(&mut out_blocks) {
+        // SAFETY: a block is 16 floats.
+        let steps = steps_of::<S, T>(s, unsafe { s.load(x.as_ptr()) }, scale, zero);
+        out.copy_from_slice(&steps);
     }
+    let (x, out) = (blocks.remainder(), out_blocks.into_remainder());
+    // SAFETY: as many floats as are left.
+    let x = unsafe { s.load_partial(x.as_ptr(), x.len()) };
+    let steps = steps_of::<S, T>(s, x, scale, zero);
+    out.copy_from_slice(&steps[..out.len()]);
+}
+
+#[inline(always)]
+fn steps_of<S: Simd, T: Step>(s: S, x: S::V, scale: f32, zero: f32) -> [T; LANES] {
+    let step = s.add(s.round(s.div(x, s.splat(scale))), s.splat(zero));
+    let floats = s.to_array(s.clamp(step, s.splat(T::LOW), s.splat(T::HIGH)));
+    let mut steps = [T::of(0.0); LANES];
+    for i in 0..LANES {
+        steps[i] = T::of(floats[i]);
+    }
+    steps
 }
 
 #[inline(always)]
 fn dequantize_generic<S: Simd, T: Step>(s: S, x: &[T], scale: f32, zero: f32, out: &mut [f32]) {
-    let (scale, zero) = (s.splat(scale), s.splat(zero));
-    for (x, out) in x.chunks(LANES).zip(out.chunks_mut(LANES)) {
-        let mut steps = [0.0; LANES];
-        for (step, x) in steps.iter_mut().zip(x) {
-            *step = x.widened();
-        }
-        let value = s.mul(s.sub(s.from_array(steps), zero), scale);
-        // SAFETY: as many floats as the chunk has.
-        unsafe { s.store_partial(out.as_mut_ptr(), out.len(), value) };
+    let len = x.len().min(out.len());
+    let mut blocks = x[..len].chunks_exact(LANES);
+    let mut out_blocks = out[..len].chunks_exact_mut(LANES);
+    for (x, out) in (&mut blocks).zip(&mut out_blocks) {
+        let mut steps = [T::of(0.0); LANES];
+        steps.copy_from_slice(x);
+        // SAFETY: a block is 16 floats.
+        unsafe { s.store(out.as_mut_ptr(), value_of(s, steps, scale, zero)) };
     }
+    let (x, out) = (blocks.remainder(), out_blocks.into_remainder());
+    let mut steps = [T::of(0.0); LANES];
+    steps[..x.len()].copy_from_slice(x);
+    let value = value_of(s, steps, scale, zero);
+    // SAFETY: as many floats as are left.
+    unsafe { s.store_partial(out.as_mut_ptr(), out.len(), value) };
+}
+
+#[inline(always)]
+fn value_of<S: Simd, T: Step>(s: S, steps: [T; LANES], scale: f32, zero: f32) -> S::V {
+    let mut floats = [0.0; LANES];
+    for i in 0..LANES {
+        floats[i] = steps[i].widened();
+    }
+    s.mul(s.sub(s.from_array(floats), s.splat(zero)), s.splat(scale))
 }
 
 macro_rules! kernels {

@@ -122,7 +122,8 @@ impl Format {
 
     /// The instruction set whose kernels take this format.
     ///
-    /// On a processor with AVX-512 formats other than `f32` are computed with AVX2.
+    /// On a processor with AVX-512 formats other than `f32` are computed with AVX2 where few rows use the weights. Many
+    /// rows have them widened first, and are computed as `f32` are.
     pub(crate) fn isa(self, isa: Isa) -> Isa {
         match self {
             Format::F32 => isa,

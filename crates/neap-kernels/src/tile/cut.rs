@@ -8,9 +8,6 @@ use super::taps::TABLE_TAPS;
 use crate::simd::LANES;
 use std::ops::Range;
 
-/// Weights of a tile's chunk: half of a small second-level cache.
-const CHUNK_BYTES: usize = 256 * 1024;
-
 /// Weights that a task may pass for every tile, so that the tile's taps are looked up once for all
 /// their panels: they must stay in the second-level cache beside inputs and outputs.
 const SHARED_TAPS_BYTES: usize = 160 * 1024;
@@ -163,7 +160,9 @@ impl Tasks {
         columns: Columns,
     ) -> Option<Self> {
         let r = &product.reduction;
-        if Chunks::new(r, columns.width()).count() != 1 {
+        // A task widens one column.
+        let is_widened = matches!(shapes, Shapes::Widened(_));
+        if is_widened || Chunks::new(r, shapes.chunk_k(columns.width())).count() != 1 {
             return None;
         }
         let bytes = product.panels * (1 + r.taps * r.channels) * LANES * size_of::<f32>();
@@ -253,10 +252,9 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    /// Chunks whose weights stay in cache in a tile of `panels` panels.
-    pub fn new(r: &Reduction, panels: usize) -> Self {
+    /// Chunks of so many k where that is possible.
+    pub fn new(r: &Reduction, k_most: usize) -> Self {
         let blocks = r.channels.div_ceil(r.block_len);
-        let k_most = CHUNK_BYTES / (panels * LANES * size_of::<f32>());
         let block_k = r.taps * r.block_len;
         if r.taps <= TABLE_TAPS && (block_k <= k_most || r.taps == 1) {
             let taps = Split {
@@ -280,6 +278,12 @@ impl Chunks {
 
     pub fn count(&self) -> usize {
         self.blocks.parts * self.taps.parts
+    }
+
+    /// Most k of any of them.
+    pub fn longest(&self, r: &Reduction) -> usize {
+        // The first parts of a split are the longest.
+        self.blocks.range(0).len() * self.taps.range(0).len() * r.block_len
     }
 
     pub fn get(&self, i: usize) -> Chunk {

@@ -4,6 +4,7 @@ use super::cut::{Chunk, Chunks, Columns, Split, Tasks};
 use super::micro::Tile;
 use super::select::{Shapes, kernel};
 use super::taps::{Table, TapWriter};
+use super::widen::{Narrow, Wide, most_k, widen};
 use crate::epilogue::{Activation, activate};
 use crate::panel::format::Format;
 use crate::parallel::Parallel;
@@ -13,6 +14,12 @@ use std::ops::Range;
 /// From so many tiles on, each brings a part of the next weights into cache. With fewer that
 /// would be bursts, and the hardware follows a plain stream well enough.
 const LOOK_AHEAD_TILES: usize = 4;
+
+/// From so many tiles on, widening weights for all of them is faster than for each.
+const WIDENED_TILES: usize = 2;
+
+/// Bytes of a widened k, and of a bias.
+const WIDE_STEP: usize = LANES * size_of::<f32>();
 
 /// Where the inputs of a tile are found.
 pub(crate) trait Inputs: Sync {
@@ -106,6 +113,7 @@ pub(crate) unsafe fn run(
             narrow: Some(width),
             ..
         } => Shapes::NarrowGroups(of_format, width),
+        _ if pays_to_widen(isa, product) => Shapes::Widened(isa),
         _ => Shapes::Dense(of_format),
     };
     let tasks = Tasks::new(product, shapes, parallel.workers());
@@ -128,6 +136,15 @@ pub(crate) unsafe fn run(
         // SAFETY: tasks differ in image, positions or panels, so they write disjoint outputs.
         unsafe { work.run() };
     });
+}
+
+/// Whether tasks widen their weights once for many tiles, to compute with the kernels of `f32`.
+fn pays_to_widen(isa: Isa, product: &Product) -> bool {
+    let (shapes, r) = (Shapes::Widened(isa), &product.reduction);
+    let panels = shapes.max_panels();
+    product.format != Format::F32
+        && product.positions >= WIDENED_TILES * shapes.max_rows(panels)
+        && Chunks::new(r, shapes.chunk_k(panels)).longest(r) <= most_k(panels)
 }
 
 /// All of k for some positions and some columns.
@@ -157,17 +174,36 @@ struct Pass {
     /// First weights needed afterwards, and how many k of each panel a tile brings after each run.
     ahead: *const u8,
     ahead_per_run: usize,
+    /// The task's only column, widened: its first panel with its bias, and bytes from panel to panel.
+    wide: Option<(*const u8, usize)>,
 }
 
 impl Task<'_> {
     /// # Safety
     /// As [`run`], for this task's positions and panels.
     unsafe fn run(&self) {
+        if let Shapes::Widened(_) = self.shapes {
+            let mut wide = Wide::NONE;
+            // SAFETY: the caller's promise.
+            return unsafe { self.run_chunks(Some(&mut wide)) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.run_chunks(None) };
+    }
+
+    /// # Safety
+    /// As [`run`], for this task's positions and panels.
+    unsafe fn run_chunks(&self, mut wide: Option<&mut Wide>) {
         let r = &self.product.reduction;
-        let chunks = Chunks::new(r, self.columns.width());
+        let chunks = Chunks::new(r, self.shapes.chunk_k(self.columns.width()));
         let mut table = Table::new();
         for c in 0..chunks.count() {
-            let pass = self.pass(chunks.get(c), c == 0, c + 1 == chunks.count());
+            let mut pass = self.pass(chunks.get(c), c == 0, c + 1 == chunks.count());
+            if let Some(wide) = &mut wide {
+                // SAFETY: the chunk is no longer than fits, as was asked before; the rest is the caller's promise.
+                pass.wide = Some(unsafe { self.widened(&pass, wide) });
+                pass.ahead_per_run = 0;
+            }
             for (t, tile) in self.tiles.clone().enumerate() {
                 let rows = self.rows.range(tile);
                 let position = rows.start;
@@ -224,7 +260,34 @@ impl Task<'_> {
                 0
             },
             chunk,
+            wide: None,
         }
+    }
+
+    /// Widens the chunk's weights of the task's column.
+    ///
+    /// # Safety
+    /// As [`run`], and the chunk fits.
+    unsafe fn widened(&self, pass: &Pass, wide: &mut Wide) -> (*const u8, usize) {
+        let r = &self.product.reduction;
+        let panels = self.columns.panels(self.band.start);
+        let (blocks, taps) = (pass.chunk.blocks.len(), pass.chunk.taps.len());
+        let first = self
+            .product
+            .weights
+            .wrapping_add(panels.start * self.panel_bytes());
+        let narrow = Narrow {
+            format: self.product.format,
+            head: first,
+            weights: first.wrapping_add(self.k_bytes(pass.k)),
+            panels: panels.len(),
+            panel_bytes: self.panel_bytes(),
+            k: (blocks.saturating_sub(1) * r.block_len + pass.last_len) * taps,
+            block_len: r.block_len,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { widen(self.product.format.isa(self.isa), narrow, wide) };
+        (std::ptr::from_ref(wide).cast(), narrow.wide_panel_bytes())
     }
 
     fn panel_bytes(&self) -> usize {
@@ -283,16 +346,26 @@ impl Task<'_> {
                 d.residual.add(offset)
             };
             let output = d.output.add(offset);
+            let format = self.product.format;
+            let (first_panel, panel_bytes, skipped, run_head, step) = match pass.wide {
+                Some((wide, bytes)) => (wide, bytes, WIDE_STEP, 0, WIDE_STEP),
+                None => (
+                    first_panel,
+                    panel_bytes,
+                    self.k_bytes(pass.k),
+                    format.run_head_bytes(),
+                    format.step_bytes(),
+                ),
+            };
             let tile = Tile {
-                weights: first_panel.add(self.k_bytes(pass.k)),
+                weights: first_panel.add(skipped),
                 head: first_panel.cast(),
                 panel_bytes,
                 corners: table.corners,
                 taps: table.taps(),
                 taps_len,
                 blocks: pass.chunk.blocks.len(),
-                block_bytes: self.product.format.run_head_bytes()
-                    + r.block_len * pass.chunk.taps.len() * self.product.format.step_bytes(),
+                block_bytes: run_head + r.block_len * pass.chunk.taps.len() * step,
                 block_len: r.block_len,
                 last_len: pass.last_len,
                 block_step_bytes: r.block_step_bytes,
@@ -307,7 +380,7 @@ impl Task<'_> {
                 is_last: pass.is_last,
                 ahead: pass
                     .ahead
-                    .wrapping_add(brought * runs * self.product.format.step_bytes()),
+                    .wrapping_add(brought * runs * format.step_bytes()),
                 ahead_per_run: if brought < r.block_len {
                     pass.ahead_per_run
                 } else {
@@ -315,7 +388,7 @@ impl Task<'_> {
                 },
                 activation: self.product.activation,
             };
-            kernel(self.shapes, self.product.format, panels.len(), rows)(&tile);
+            kernel(self.shapes, format, panels.len(), rows)(&tile);
             if pass.is_last && !self.product.activation.is_light() {
                 for p in 0..panels.len() {
                     let lanes = if p + 1 == panels.len() {

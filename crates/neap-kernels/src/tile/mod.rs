@@ -22,6 +22,7 @@ mod grouped;
 mod micro;
 mod select;
 mod taps;
+mod widen;
 
 pub(crate) use cut::Split;
 pub(crate) use drive::{Destination, Form, Inputs, Product, Reduction, run};

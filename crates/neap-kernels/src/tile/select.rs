@@ -2,6 +2,7 @@
 
 use super::grouped::micro_grouped;
 use super::micro::{Tile, micro};
+use super::widen::most_k;
 #[cfg(target_arch = "x86_64")]
 use crate::panel::format::F32;
 use crate::panel::format::{Format, Stored, by_any_format, by_format};
@@ -9,7 +10,10 @@ use crate::panel::format::{Format, Stored, by_any_format, by_format};
 use crate::simd::Neon;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2Fma, Avx512};
-use crate::simd::{Isa, Kind, Portable};
+use crate::simd::{Isa, Kind, LANES, Portable};
+
+/// Weights of a tile's chunk: half of a small second-level cache.
+const CHUNK_BYTES: usize = 256 * 1024;
 
 /// A micro-kernel of a given shape; see [`micro`] and [`micro_grouped`] for what they ask.
 pub(super) type MicroKernel = unsafe fn(&Tile);
@@ -18,6 +22,8 @@ pub(super) type MicroKernel = unsafe fn(&Tile);
 #[derive(Clone, Copy)]
 pub(super) enum Shapes {
     Dense(Isa),
+    /// The same on weights that a task has widened.
+    Widened(Isa),
     /// With the groups' width: 1, 2, 4 or 8.
     NarrowGroups(Isa, usize),
 }
@@ -28,7 +34,17 @@ impl Shapes {
         match self {
             #[cfg(target_arch = "x86_64")]
             Shapes::Dense(isa) if isa.kind() == Kind::Avx512 => 4,
+            #[cfg(target_arch = "x86_64")]
+            Shapes::Widened(isa) if isa.kind() == Kind::Avx512 => 2,
             _ => 1,
+        }
+    }
+
+    /// Most k of a chunk whose weights stay in cache in a tile of `panels` panels.
+    pub(super) fn chunk_k(self, panels: usize) -> usize {
+        match self {
+            Shapes::Widened(_) => most_k(panels),
+            _ => CHUNK_BYTES / (panels * LANES * size_of::<f32>()),
         }
     }
 
@@ -37,7 +53,7 @@ impl Shapes {
         // Only AVX-512 has registers to choose with.
         let _ = panels;
         match self {
-            Shapes::Dense(isa) => match isa.kind() {
+            Shapes::Dense(isa) | Shapes::Widened(isa) => match isa.kind() {
                 #[cfg(target_arch = "x86_64")]
                 Kind::Avx512 => [12, 14, 8, 6][panels.clamp(1, 4) - 1],
                 #[cfg(target_arch = "x86_64")]
@@ -124,10 +140,14 @@ macro_rules! shapes {
 /// `max_rows`) with weights of a format whose kernels `shapes` names ([`Format::isa`]). The processor has its
 /// instructions, as the [`Isa`] in `shapes` proves.
 pub(super) fn kernel(shapes: Shapes, format: Format, panels: usize, rows: usize) -> MicroKernel {
+    let format = match shapes {
+        Shapes::Widened(_) => Format::F32,
+        _ => format,
+    };
     // Only AVX-512 has registers to choose with.
     let _ = panels;
     let of_rows = match shapes {
-        Shapes::Dense(isa) => match isa.kind() {
+        Shapes::Dense(isa) | Shapes::Widened(isa) => match isa.kind() {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => match panels {
                 1 => shapes!(avx512, 1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),

@@ -122,6 +122,8 @@ fn linear_layers_in_blocks() {
         (5, 129, 16),
         (17, 1100, 50),
         (2, 4500, 17),
+        (29, 300, 50),
+        (61, 1100, 18),
     ];
     for (format, (m, k, n)) in formats().flat_map(|f| shapes.map(|s| (f, s))) {
         let shape = LinearShape::dense(m, k, n);

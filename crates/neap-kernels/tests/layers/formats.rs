@@ -140,6 +140,9 @@ fn linear_layers() {
             (5, 129, 16),
             (17, 1100, 50),
             (4, 0, 20),
+            (31, 0, 20),
+            (29, 300, 50),
+            (61, 1100, 18),
         ] {
             let shape = LinearShape::dense(m, k, n);
             let pack: PackRows = &|rows, affine, out| {
@@ -229,6 +232,8 @@ fn blocked_convolutions() {
         conv_shape(35, 40, 1, window([7, 9], [3, 3], 1, 1)),
         conv_shape(16, 33, 1, window([8, 8], [1, 1], 2, 0)),
         conv_shape(64, 32, 2, window([5, 6], [3, 1], 1, 0)),
+        conv_shape(64, 64, 2, window([7, 9], [3, 3], 1, 1)),
+        conv_shape(35, 40, 1, window([9, 9], [5, 5], 1, 2)),
     ];
     for (format, s) in narrow_formats().flat_map(|f| shapes.map(|s| (f, s))) {
         let layer = conv_layer(format, KOrder::Blocked, &s);
