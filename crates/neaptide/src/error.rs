@@ -4,6 +4,7 @@ use crate::budget::Bytes;
 use crate::ledger::Ledger;
 use neap_onnx::OnnxError;
 use neap_store::StoreError;
+use std::fmt::{self, Write};
 use std::path::Path;
 use thiserror::Error;
 
@@ -13,15 +14,15 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, Error)]
 pub enum Error {
     /// The model or an input is not what it should be, or the file cannot be read or written.
-    #[error("{0}")]
+    #[error("{}", OneLine(.0))]
     BadInput(String),
     /// The model uses an operator, an element type or an operator set that the engine does not have, or sizes that are
     /// known only while it runs.
-    #[error("{0}")]
+    #[error("{}", OneLine(.0))]
     Unsupported(String),
     /// The model's shapes depend on the values of inputs: opened with those
     /// ([`OpenOptions::value_hints`](crate::OpenOptions::value_hints)) it may run.
-    #[error("{0}")]
+    #[error("{}", OneLine(.0))]
     Unbound(String),
     /// The model cannot run in this much memory. `parts` adds up to `smallest_bytes`, the smallest budget that can be
     /// met.
@@ -36,18 +37,33 @@ pub enum Error {
     },
     /// A run failed after it had begun: its file could not be read or is corrupted, or its values
     /// cannot be computed with, such as an index out of range.
-    #[error("{0}")]
+    #[error("{}", OneLine(.0))]
     Run(String),
     /// A cached packed file turned out to be damaged while it ran, and was removed. Opening the model again packs it
     /// anew.
-    #[error("{0}")]
+    #[error("{}", OneLine(.0))]
     DamagedCache(String),
     /// The caller asked a run to end early ([`CancelToken`](crate::CancelToken)).
     #[error("the run was cancelled")]
     Cancelled,
     /// Something here does not work as it should.
-    #[error("{0}")]
+    #[error("{}", OneLine(.0))]
     Defect(String),
+}
+
+/// A reason as it is told: names that it cites come from files, and may hold line breaks.
+struct OneLine<'a>(&'a str);
+
+impl fmt::Display for OneLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
+                true => write!(f, "{}", c.escape_default())?,
+                false => f.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Error {

@@ -117,6 +117,50 @@ fn forged_tables_do_no_harm() {
     assert!(ran > 100 && refused > 1000, "{ran} ran, {refused} refused");
 }
 
+/// Whoever reads the messages of many files reads one for each line.
+#[test]
+fn names_with_line_breaks_stay_on_one_line() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("forged.neap");
+    let original = Original::new(0);
+    let refused = |change: &dyn Fn(&mut Toc)| -> String {
+        let mut toc = Toc::read(&original.table);
+        for program in std::iter::once(&mut toc.plain).chain(&mut toc.banded) {
+            let graph = &mut program.graph;
+            graph.values.iter_mut().for_each(|v| v.name.push_str(BREAKS));
+            graph.nodes.iter_mut().for_each(|n| n.name.push_str(BREAKS));
+            let weights = program.packed.iter_mut();
+            weights.for_each(|p| p.name.push_str(BREAKS));
+        }
+        change(&mut toc);
+        original.write(&toc.encode(), &path);
+        let error = open_and_run(&path, BandMode::Off).expect_err("refused");
+        error.to_string()
+    };
+    let outside = refused(&|toc| toc.plain.packed[0].offset = 1 << 40);
+    let homeless = refused(&|toc| {
+        let mut places = toc.plain.storage.iter_mut();
+        let place = places.find(|s| matches!(s, Storage::Buffer { .. }));
+        *place.expect("a value in a buffer") = Storage::Packed;
+    });
+    let without_operands = refused(&|toc| {
+        let steps = &toc.plain.steps;
+        toc.plain.graph.nodes[steps[0].index()].inputs.clear();
+    });
+    for (text, part) in [
+        (outside, "lie outside the file"),
+        (homeless, "is not packed"),
+        (without_operands, "node '"),
+    ] {
+        assert!(text.contains(part) && text.contains("forged.neap"), "{text:?}");
+        assert!(!text.contains(char::is_control), "{text:?}");
+        // The name is there all the same.
+        assert!(text.contains("\\n") && text.contains("neap: ok"), "{text:?}");
+    }
+}
+
+const BREAKS: &str = "\nneap: ok\r\u{1b}[2K";
+
 fn changed_bytes(table: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = table.to_vec();
     for _ in 0..=random.below(2) {
