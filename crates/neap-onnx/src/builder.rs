@@ -1,5 +1,6 @@
 //! Appends nodes to the graph, inferring types and folding constants as it goes.
 
+use crate::OpenOptions;
 use crate::error::{OnnxError, shown};
 use crate::files::Files;
 use crate::late::LateSizes;
@@ -27,6 +28,8 @@ pub(crate) struct Builder {
     pub(crate) files: Files,
     /// Half floats are computed as f32.
     pub(crate) widen: bool,
+    /// Weights of layers stay in the files.
+    leaves_weights: bool,
     /// Large results held by folding so far.
     folded_bytes: usize,
     /// All constants in memory so far.
@@ -74,11 +77,12 @@ impl At<'_> {
 }
 
 impl Builder {
-    pub(crate) fn new(files: Files, widen: bool) -> Builder {
+    pub(crate) fn new(files: Files, options: &OpenOptions) -> Builder {
         Builder {
             graph: Graph::default(),
             files,
-            widen,
+            widen: options.widen_half,
+            leaves_weights: options.leave_weights,
             folded_bytes: 0,
             held_bytes: 0,
             named: Vec::new(),
@@ -99,12 +103,25 @@ impl Builder {
         name: &str,
         tensor: &TensorProto,
     ) -> Result<ValueId, OnnxError> {
+        self.tensor_of(name, tensor, false)
+    }
+
+    /// The same; `is_weights` of a layer, and nothing else.
+    pub(crate) fn tensor_of(
+        &mut self,
+        name: &str,
+        tensor: &TensorProto,
+        is_weights: bool,
+    ) -> Result<ValueId, OnnxError> {
         if let Some(kind) = Narrow::float8(tensor) {
             return self.float8s(name, tensor, kind);
         }
         let nibbles = tensor::nibbles(tensor)?;
         let held = nibbles.as_ref().map_or(tensor, |(bytes, ..)| bytes);
-        let (ty, data) = tensor::load(&mut self.files, held, self.widen)?;
+        let (ty, data) = match is_weights && self.leaves_weights {
+            true => tensor::load_weights(&mut self.files, held, self.widen)?,
+            false => tensor::load(&mut self.files, held, self.widen)?,
+        };
         let id = self.initializer(name, ty, data);
         let Some((_, shape, signed)) = nibbles else {
             return Ok(id);

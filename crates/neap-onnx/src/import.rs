@@ -46,7 +46,7 @@ pub(crate) fn bind(
         .collect();
 
     let mut importer = Importer {
-        builder: Builder::new(files, options.widen_half),
+        builder: Builder::new(files, options),
         functions,
         lowered: 0,
     };
@@ -234,12 +234,15 @@ impl Importer<'_> {
         }
         let twice =
             |name: &str| Failure::Graph(format!("value '{}' is defined twice", shown(name)));
+        let weights = order::weight_names(order.iter().map(|&i| &proto.nodes[i]), outputs());
         let widen = self.builder.widen;
         for initializer in &proto.initializers {
-            if !used.contains(initializer.name.as_str()) {
+            let name = initializer.name.as_str();
+            if !used.contains(name) {
                 continue;
             }
-            let id = self.builder.tensor(&initializer.name, initializer)?;
+            let is_weights = weights.contains(name);
+            let id = self.builder.tensor_of(name, initializer, is_weights)?;
             self.builder.check_memory().map_err(Failure::Graph)?;
             self.builder.name(id, &initializer.name);
             if scope

@@ -75,6 +75,9 @@ pub struct OpenOptions {
     pub size_bounds: BTreeMap<String, usize>,
     /// Half-float values (f16, bf16) are typed and computed as f32; their weights widen when packed.
     pub widen_half: bool,
+    /// Weights of convolutions and products stay in the file however small they are: for whoever packs them from there,
+    /// and has no use for them in memory.
+    pub leave_weights: bool,
 }
 
 impl Default for OpenOptions {
@@ -85,6 +88,7 @@ impl Default for OpenOptions {
             bindings: BTreeMap::new(),
             size_bounds: BTreeMap::new(),
             widen_half: true,
+            leave_weights: false,
         }
     }
 }

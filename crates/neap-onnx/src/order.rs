@@ -102,6 +102,29 @@ pub(crate) fn used_names<'a>(node: &'a NodeProto, names: &mut HashSet<&'a str>) 
     }
 }
 
+/// Names that nodes read as weights of a layer and as nothing else: second operands of convolutions and products.
+pub(crate) fn weight_names<'a>(
+    nodes: impl Iterator<Item = &'a NodeProto>,
+    outputs: impl Iterator<Item = &'a str>,
+) -> HashSet<&'a str> {
+    let mut weights = HashSet::new();
+    let mut others: HashSet<&str> = outputs.collect();
+    for node in nodes {
+        let is_layer = matches!(node.domain.as_str(), "" | "ai.onnx")
+            && matches!(node.op_type.as_str(), "Conv" | "MatMul" | "Gemm");
+        match &node.inputs[..] {
+            [first, second, rest @ ..] if is_layer => {
+                weights.insert(second.as_str());
+                others.insert(first);
+                others.extend(rest.iter().map(String::as_str));
+            }
+            _ => used_names(node, &mut others),
+        }
+    }
+    weights.retain(|name| !others.contains(name));
+    weights
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,5 +164,27 @@ mod tests {
         assert!(live_nodes(&circle, ["a"].into_iter()).is_err());
         let twice = [node(&["x"], &["a"]), node(&["x"], &["a"])];
         assert!(live_nodes(&twice, ["a"].into_iter()).is_err());
+    }
+
+    #[test]
+    fn weights_are_what_only_layers_multiply_with() {
+        let layer = |op: &str, inputs: &[&str]| NodeProto {
+            op_type: op.into(),
+            ..node(inputs, &["y"])
+        };
+        let nodes = [
+            layer("Conv", &["x", "a", "b"]),
+            layer("MatMul", &["c", "d"]),
+            layer("Gemm", &["x", "d"]),
+            layer("Gemm", &["x", "e"]),
+            layer("Add", &["x", "e"]),
+            layer("MatMul", &["x", "f"]),
+            NodeProto {
+                domain: "other".into(),
+                ..layer("Conv", &["x", "g"])
+            },
+        ];
+        let names = weight_names(nodes.iter(), ["f"].into_iter());
+        assert_eq!(names, HashSet::from(["a", "d"]));
     }
 }

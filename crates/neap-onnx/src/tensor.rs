@@ -97,6 +97,9 @@ pub(crate) fn as_bytes(tensor: &TensorProto) -> TensorProto {
     }
 }
 
+/// To say where so many bytes of weights lie takes nearly as many.
+const LEAST_WEIGHTS_BYTES: usize = 128;
+
 /// A tensor of four-bit integers as the bytes that hold them, the shape of the integers and whether they are signed;
 /// `None` for any other.
 pub(crate) fn nibbles(
@@ -126,6 +129,30 @@ pub(crate) fn load(
     tensor: &TensorProto,
     widen: bool,
 ) -> Result<(TensorType, Const), OnnxError> {
+    load_within(files, tensor, widen, INLINE_LIMIT_BYTES)
+}
+
+/// The same of the weights of a layer, which no fold and no shape needs: `f32` of more than a few bytes stays in the
+/// file.
+pub(crate) fn load_weights(
+    files: &mut Files,
+    tensor: &TensorProto,
+    widen: bool,
+) -> Result<(TensorType, Const), OnnxError> {
+    // Others are widened as they are read, and small ones are then packed as what they became.
+    let limit_bytes = match dtype(tensor.data_type) {
+        Ok(DType::F32) => LEAST_WEIGHTS_BYTES,
+        _ => INLINE_LIMIT_BYTES,
+    };
+    load_within(files, tensor, widen, limit_bytes)
+}
+
+fn load_within(
+    files: &mut Files,
+    tensor: &TensorProto,
+    widen: bool,
+    limit_bytes: usize,
+) -> Result<(TensorType, Const), OnnxError> {
     let bad = |reason: String| OnnxError::Initializer {
         name: shown(&tensor.name),
         reason,
@@ -148,7 +175,7 @@ pub(crate) fn load(
             })
     };
     if let Some(range) = range
-        && expected > INLINE_LIMIT_BYTES as u64
+        && expected > limit_bytes as u64
     {
         return Ok((
             ty,

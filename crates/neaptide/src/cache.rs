@@ -126,7 +126,10 @@ fn source_bound(
     path: &Path,
     options: &OpenOptions,
 ) -> std::result::Result<pack::Source, OnnxError> {
-    let onnx = crate::model::onnx_options(options);
+    let onnx = neap_onnx::OpenOptions {
+        leave_weights: true,
+        ..crate::model::onnx_options(options)
+    };
     let bind = || {
         let skeleton = neap_onnx::Skeleton::open(path)?;
         let inputs = skeleton.inputs().clone();

@@ -42,6 +42,7 @@ pub(crate) fn bind(file: &PackedFile, wanted: &Binding, order: StepOrder) -> Res
         shapes: wanted.shapes.clone(),
         bindings: wanted.values.clone(),
         size_bounds: wanted.size_bounds.clone(),
+        leave_weights: true,
         ..Default::default()
     };
     let model = Skeleton::from_extract(extract, Box::new(Pieces(kept.clone())));

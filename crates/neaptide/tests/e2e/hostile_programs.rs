@@ -127,7 +127,10 @@ fn names_with_line_breaks_stay_on_one_line() {
         let mut toc = Toc::read(&original.table);
         for program in std::iter::once(&mut toc.plain).chain(&mut toc.banded) {
             let graph = &mut program.graph;
-            graph.values.iter_mut().for_each(|v| v.name.push_str(BREAKS));
+            graph
+                .values
+                .iter_mut()
+                .for_each(|v| v.name.push_str(BREAKS));
             graph.nodes.iter_mut().for_each(|n| n.name.push_str(BREAKS));
             let weights = program.packed.iter_mut();
             weights.for_each(|p| p.name.push_str(BREAKS));
@@ -152,10 +155,16 @@ fn names_with_line_breaks_stay_on_one_line() {
         (homeless, "is not packed"),
         (without_operands, "node '"),
     ] {
-        assert!(text.contains(part) && text.contains("forged.neap"), "{text:?}");
+        assert!(
+            text.contains(part) && text.contains("forged.neap"),
+            "{text:?}"
+        );
         assert!(!text.contains(char::is_control), "{text:?}");
         // The name is there all the same.
-        assert!(text.contains("\\n") && text.contains("neap: ok"), "{text:?}");
+        assert!(
+            text.contains("\\n") && text.contains("neap: ok"),
+            "{text:?}"
+        );
     }
 }
 
