@@ -7,11 +7,12 @@ pub(crate) fn run(mut graph: Graph) -> Graph {
     for &id in &graph.outputs {
         used[id.index()] = true;
     }
-    let mut kept = Vec::new();
-    for mut node in std::mem::take(&mut graph.nodes).into_iter().rev() {
+    let mut keeps = vec![false; graph.nodes.len()];
+    for (node, keep) in graph.nodes.iter_mut().zip(&mut keeps).rev() {
         if !node.present_outputs().any(|o| used[o.index()]) {
             continue;
         }
+        *keep = true;
         for input in node.present_inputs() {
             used[input.index()] = true;
         }
@@ -27,10 +28,10 @@ pub(crate) fn run(mut graph: Graph) -> Graph {
         for output in node.present_outputs() {
             used[output.index()] = true;
         }
-        kept.push(node);
     }
-    kept.reverse();
-    graph.nodes = kept;
+    let mut keeps = keeps.into_iter();
+    graph.nodes.retain(|_| keeps.next() == Some(true));
+    graph.nodes.shrink_to_fit();
     for &id in &graph.inputs {
         used[id.index()] = true;
     }

@@ -11,7 +11,7 @@ use crate::proto::{
     AttributeProto, AttributeValue, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfo,
     ValueType,
 };
-use crate::{OpenOptions, cleanup, inputs, ops, order, tensor};
+use crate::{OpenOptions, inputs, ops, order, tensor};
 use neap_ir::op::Unary;
 use neap_ir::{BoundInput, Const, Graph, Op, TensorType, ValueId};
 use std::collections::{HashMap, HashSet};
@@ -23,7 +23,7 @@ const MAX_NESTING: usize = 32;
 /// Inlined functions can multiply; no real model comes near.
 const MAX_NODES: usize = 2_000_000;
 
-/// The graph of a decoded model with its dimensions bound, and the files with what was read of them.
+/// The graph of a decoded model with its dimensions bound, with what its outputs do not need, and the files with what was read of them.
 pub(crate) fn bind(
     model: &ModelProto,
     files: Files,
@@ -99,8 +99,6 @@ pub(crate) fn bind(
         mut graph, files, ..
     } = importer.builder;
     graph.files = files.sources();
-    let graph = cleanup::run(graph);
-    graph.check()?;
     Ok((graph, files, stored))
 }
 

@@ -7,7 +7,7 @@ use crate::files::Files;
 use crate::inputs::Inputs;
 use crate::open_file::OpenFile;
 use crate::proto::ModelProto;
-use crate::{OpenOptions, decode, import};
+use crate::{OpenOptions, cleanup, decode, import};
 use neap_ir::{FileRange, Graph};
 use std::path::Path;
 use std::sync::Arc;
@@ -78,7 +78,12 @@ impl Skeleton {
     /// # Errors
     /// As [`crate::open`], for all but the structure itself.
     pub fn bind(self, options: &OpenOptions) -> Result<Bound, OnnxError> {
-        let (graph, files, stored) = import::bind(&self.proto, self.files, options)?;
+        let Skeleton { proto, files, .. } = self;
+        let (graph, files, stored) = import::bind(&proto, files, options)?;
+        // As large as the graph, where nodes are many.
+        drop(proto);
+        let graph = cleanup::run(graph);
+        graph.check()?;
         Ok(Bound {
             graph,
             stored,

@@ -5,7 +5,7 @@ use crate::{BLOCK, BLOCK_U64, StoreError, round_up_to_block};
 use std::path::Path;
 
 /// Version of the layout of the file. A reader accepts exactly its own.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// First bytes of every packed file. The first is no text and the line ends are both kinds, so that a copy which went
 /// through a text conversion is recognised.

@@ -223,6 +223,7 @@ impl Session {
             budget,
             options: &options,
             known,
+            opening_bytes: 0,
         };
         request.plan(started, || {
             let host = &self.standing.host;

@@ -10,7 +10,7 @@
 
 use crate::budget::{Bytes, Scope};
 use neap_compile::Programs;
-use neap_ir::{Const, Program};
+use neap_ir::{Const, Graph, Program};
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
@@ -21,6 +21,11 @@ const THREAD_BYTES: u64 = 64 * 1024;
 /// What a session allocates after its plan is made (operand tables, I/O rings), and what the kernel charges in
 /// batches: 32 pages for each processor that a process has run on.
 const FIXED_BYTES: u64 = 768 * 1024;
+
+/// Of that for each step of a program: the plan and the search for it, operand tables. Programs of fewer steps find room in
+/// [`FIXED_BYTES`].
+const PLANNED_STEP_BYTES: u64 = 512;
+const STEPS_IN_FIXED: u64 = 1000;
 
 /// The same when a plan is replaced: most of the first plan's part is in use by then, and is charged.
 const FIXED_AGAIN_BYTES: u64 = 256 * 1024;
@@ -42,6 +47,11 @@ const NAMED_UNIT_BYTES: u64 = 64 * 1024;
 /// Reading, packing and planning any model takes so much of a process, however small its arena: a run packs the model
 /// first, within the same budget (the CLI's test `packing_obeys_the_budget_too`).
 const LEAST_NAMED_BYTES: u64 = 6 << 20;
+
+/// The same of a model of many nodes: what any model takes, and its graph so many halves: as it is read, as it is lowered, and as
+/// programs that are encoded. Measured with 2,000 to 6,500 nodes, whose packing took 1.3 to 1.4 KiB for each.
+const LEAST_OPENING_BYTES: u64 = 4 << 20;
+const GRAPH_HALVES: u64 = 5;
 
 /// What a process is taken to need beside its arena when everything is resident: program text, stacks and heap, then
 /// graph and plan of each step, then one checksum of 4 bytes for each 4 KiB of weights. Real processes differ by some
@@ -73,6 +83,26 @@ pub(crate) fn program_heap_bytes(programs: &Programs) -> u64 {
     steps as u64 * ENGINE_STEP_BYTES
 }
 
+/// What a process that packs a model takes at the most before anything is planned, from what its graph takes on the heap.
+pub(crate) fn opening_bytes(graph: &Graph) -> u64 {
+    LEAST_OPENING_BYTES + graph_heap_bytes(graph) / 2 * GRAPH_HALVES
+}
+
+/// Nearly what a graph takes on the heap.
+pub(crate) fn graph_heap_bytes(graph: &Graph) -> u64 {
+    // Names and lists are allocations of their own.
+    const SMALL_BYTES: usize = 32;
+    let values = graph.values.iter();
+    let values = values.map(|v| size_of_val(v) + v.name.len() + 2 * SMALL_BYTES);
+    let nodes = graph.nodes.iter();
+    let nodes = nodes.map(|n| size_of_val(n) + n.name.len() + 4 * SMALL_BYTES);
+    let consts = graph.consts.iter().map(|data| match data {
+        Const::Inline(literal) => size_of_val(data) + literal.len_bytes() + SMALL_BYTES,
+        _ => size_of_val(data),
+    });
+    (values.sum::<usize>() + nodes.sum::<usize>() + consts.sum::<usize>()) as u64
+}
+
 /// Heap of a trainer: of its program, and of the constants that are part of it.
 pub(crate) fn training_heap_bytes(program: &Program) -> u64 {
     let inline = |c: &Const| match c {
@@ -81,6 +111,10 @@ pub(crate) fn training_heap_bytes(program: &Program) -> u64 {
     };
     let constants: u64 = program.graph.consts.iter().map(inline).sum();
     program.steps.len() as u64 * ENGINE_STEP_BYTES + constants
+}
+
+fn planned_bytes(steps: usize) -> u64 {
+    (steps as u64).saturating_sub(STEPS_IN_FIXED) * PLANNED_STEP_BYTES
 }
 
 fn checksums_bytes(programs: &Programs) -> u64 {
@@ -118,6 +152,8 @@ pub struct Ledger {
 /// What must be set aside for a session.
 pub(crate) struct Reserve {
     pub threads: usize,
+    /// Of its longest program.
+    pub steps: usize,
     pub outputs_bytes: u64,
     pub keeps_activations: bool,
     pub caller_bytes: u64,
@@ -138,7 +174,12 @@ impl Ledger {
             scope,
             process_bytes,
             threads_bytes: reserve.threads as u64 * THREAD_BYTES,
-            fixed_bytes: FIXED_BYTES,
+            fixed_bytes: FIXED_BYTES
+                + match scope {
+                    Scope::Process => planned_bytes(reserve.steps),
+                    // It counts for each step already.
+                    Scope::Engine => 0,
+                },
             outputs_bytes: match scope {
                 Scope::Process => reserve.outputs_bytes,
                 // They are the caller's.
@@ -160,7 +201,7 @@ impl Ledger {
     ) -> Ledger {
         let first = Ledger::before_arena(scope, process_bytes, reserve);
         Ledger {
-            fixed_bytes: FIXED_BYTES + unopened * FIXED_AGAIN_BYTES,
+            fixed_bytes: first.fixed_bytes + unopened * FIXED_AGAIN_BYTES,
             ..first
         }
     }
@@ -201,11 +242,12 @@ impl Ledger {
         }
     }
 
-    /// The same as it is named to people, for a later process: with slack, which page tables of the arena are part of.
-    pub(crate) fn named(self) -> Ledger {
+    /// The same as it is named to people, for a later process: with slack, which page tables of the arena are part of. That
+    /// process may have to pack the model first, which takes `opening_bytes`.
+    pub(crate) fn named(self, opening_bytes: u64) -> Ledger {
         let needed = self.total_bytes() - self.tables_bytes;
         let least_bytes = match self.scope {
-            Scope::Process => LEAST_NAMED_BYTES,
+            Scope::Process => LEAST_NAMED_BYTES.max(opening_bytes),
             // Packing is not the engine's lasting memory.
             Scope::Engine => 0,
         };
@@ -330,6 +372,7 @@ mod tests {
 
     const RESERVE: Reserve = Reserve {
         threads: 2,
+        steps: 900,
         outputs_bytes: 4000,
         keeps_activations: true,
         caller_bytes: 9000,
@@ -353,22 +396,38 @@ mod tests {
 
     #[test]
     fn a_named_size_has_slack_and_no_more_for_page_tables() {
-        let without = example().with_arena(0, 5 << 20).named();
-        let with = example().named();
+        let without = example().with_arena(0, 5 << 20).named(0);
+        let with = example().named(0);
         assert_eq!(with.total_bytes(), without.total_bytes());
         assert_eq!(with.total_bytes() % NAMED_UNIT_BYTES, 0);
         assert_eq!(with.tables_bytes, 8192);
         assert_eq!(with.slack_bytes + 8192, without.slack_bytes);
         assert!(without.slack_bytes >= SLACK_BYTES);
-        let small = Ledger::before_arena(Scope::Process, 1 << 20, &RESERVE).named();
+        let small = Ledger::before_arena(Scope::Process, 1 << 20, &RESERVE).named(0);
         assert_eq!(small.total_bytes(), LEAST_NAMED_BYTES);
-        let endless = example().with_arena(0, u64::MAX).named();
+        let endless = example().with_arena(0, u64::MAX).named(0);
         assert_eq!(endless.total_bytes(), u64::MAX);
     }
 
     #[test]
+    fn many_steps_and_nodes_are_counted() {
+        let of = |steps| {
+            let reserve = Reserve { steps, ..RESERVE };
+            Ledger::before_arena(Scope::Process, 3 << 20, &reserve)
+        };
+        let few = of(STEPS_IN_FIXED as usize);
+        assert_eq!(few, of(1));
+        let many = of(STEPS_IN_FIXED as usize + 5000);
+        assert_eq!(many.fixed_bytes, FIXED_BYTES + 5000 * PLANNED_STEP_BYTES);
+        assert_eq!(few.named(1 << 20), few.named(0));
+        let opening = few.named(20 << 20);
+        assert_eq!(opening.total_bytes(), 20 << 20);
+        assert_eq!(opening.base_bytes(), few.base_bytes());
+    }
+
+    #[test]
     fn every_part_is_written_and_read_again() {
-        let ledger = example().named();
+        let ledger = example().named(0);
         let bytes = serde_json::to_value(ledger).unwrap();
         let names: Vec<String> = ledger
             .parts()

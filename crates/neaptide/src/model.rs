@@ -182,6 +182,11 @@ impl Model {
         self.file.as_ref().is_some_and(PackedFile::is_in_memory)
     }
 
+    /// Whether it was packed into a cache.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.packed.is_cached
+    }
+
     /// Binds the model to other shapes: of the inputs that are named, and of those that share dimensions with them;
     /// the rest stay. Nothing is packed. The model is as it was when this fails.
     ///

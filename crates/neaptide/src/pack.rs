@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::identity::Provenance;
+use crate::ledger;
 use crate::lowering::{finished, lower};
 use crate::package::{self, Binding, Cached, Contents, SkeletonSource, Table, Weight};
 use crate::source_weights::SourceFiles;
@@ -111,6 +112,7 @@ pub(crate) fn write(
         skeleton,
         binding,
     } = source;
+    let opening_bytes = ledger::opening_bytes(&graph);
     let Lowered {
         mut program,
         recipes,
@@ -183,6 +185,7 @@ pub(crate) fn write(
         programs: finished(program, packing.order)?,
         binding,
         order: packing.order,
+        opening_bytes,
     };
     let mut toc = package::encode(&contents, &cached)?;
     if let Some((origin, stamp)) = sealed {

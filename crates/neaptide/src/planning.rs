@@ -45,7 +45,7 @@ impl Model {
         drop(workloads);
         let needed = base.with_arena(tables_of(smallest), smallest);
         Bounds {
-            smallest: needed.named(),
+            smallest: needed.named(self.opening_bytes()),
             needed,
             whole: request::whole(&self.programs, options, options.budget.scope()),
         }
@@ -109,6 +109,7 @@ impl Model {
                 budget: options.budget,
                 options: &options,
                 known: &known,
+                opening_bytes: self.opening_bytes(),
             };
             request.plan(std::time::Instant::now(), || {
                 *base.get_or_insert_with(|| self.base(&options))
@@ -129,8 +130,15 @@ impl Model {
             budget: options.budget,
             options,
             known,
+            opening_bytes: self.opening_bytes(),
         };
         request.plan(started, || self.base(options))
+    }
+
+    /// What a later process takes while it opens the model: it may have to pack it.
+    fn opening_bytes(&self) -> u64 {
+        let package = self.package.as_ref().filter(|_| self.is_cached());
+        package.map_or(0, |package| package.opening_bytes)
     }
 
     /// What is taken without an arena, once nothing is held that only planning needs.

@@ -10,12 +10,13 @@
 use crate::budget::{Budget, Scope};
 use crate::calibrate::Known;
 use crate::error::{Error, Result};
+use crate::ledger;
 use crate::model::{TensorInfo, infos};
 use crate::package::{self, Asked, Binding};
 use crate::plans_ahead::{Next, PlansAhead, plan_heap_bytes, workload_heap_bytes};
 use crate::session::Session;
 use neap_compile::Programs;
-use neap_ir::{Const, Program};
+use neap_ir::Program;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -265,25 +266,11 @@ pub(crate) fn programs_bytes(programs: &Programs) -> u64 {
 }
 
 fn program_bytes(program: &Program) -> u64 {
-    // Names and lists are allocations of their own.
-    const SMALL_BYTES: usize = 32;
-    let graph = &program.graph;
-    let values = graph.values.iter();
-    let values = values.map(|v| size_of_val(v) + v.name.len() + 2 * SMALL_BYTES);
-    let nodes = graph.nodes.iter();
-    let nodes = nodes.map(|n| size_of_val(n) + n.name.len() + 4 * SMALL_BYTES);
-    let consts = graph.consts.iter().map(|data| match data {
-        Const::Inline(literal) => size_of_val(data) + literal.len_bytes() + SMALL_BYTES,
-        _ => size_of_val(data),
-    });
     let packed = program.packed.iter();
-    let packed = packed.map(|p| size_of_val(p) + p.name.len() + SMALL_BYTES);
+    // A name is an allocation of its own.
+    let packed = packed.map(|p| size_of_val(p) + p.name.len() + 32);
     let lists = size_of_val(program.steps.as_slice())
         + size_of_val(program.storage.as_slice())
         + size_of_val(program.buffers.as_slice());
-    (values.sum::<usize>()
-        + nodes.sum::<usize>()
-        + consts.sum::<usize>()
-        + packed.sum::<usize>()
-        + lists) as u64
+    ledger::graph_heap_bytes(&program.graph) + (packed.sum::<usize>() + lists) as u64
 }

@@ -21,6 +21,8 @@ pub(crate) struct Request<'a> {
     pub budget: Budget,
     pub options: &'a RunOptions,
     pub known: &'a Known,
+    /// What a later process takes while it opens the model.
+    pub opening_bytes: u64,
 }
 
 impl Request<'_> {
@@ -42,7 +44,7 @@ impl Request<'_> {
             SearchError::Infeasible { smallest_bytes } => Error::infeasible(
                 budget_bytes.unwrap_or(u64::MAX),
                 base.with_arena(tables_of(smallest_bytes), smallest_bytes)
-                    .named(),
+                    .named(self.opening_bytes),
             ),
             SearchError::Defect(what) => Error::Defect(what),
         })?;
@@ -65,10 +67,17 @@ impl Request<'_> {
 pub(crate) fn reserve(programs: &Programs, options: &RunOptions) -> Reserve {
     Reserve {
         threads: options.threads,
+        steps: most_steps(programs),
         outputs_bytes: tensors_bytes(programs, &programs.plain.graph.outputs),
         keeps_activations: options.keep_activations,
         caller_bytes: options.reserve_bytes + tracing_bytes(programs, options),
     }
+}
+
+/// Of the longest program.
+pub(crate) fn most_steps(programs: &Programs) -> usize {
+    let banded = programs.banded.as_ref().map_or(0, |p| p.steps.len());
+    banded.max(programs.plain.steps.len())
 }
 
 /// What a kept plan takes, and what is recorded before it is written.
@@ -113,7 +122,12 @@ fn whole_of(programs: &Programs, options: &RunOptions, scope: Scope, search: &Se
         tables_bytes: tables_of(arena_bytes),
         arena_bytes,
     };
-    Ledger::whole(scope, &reserve(programs, options), &whole)
+    let reserve = Reserve {
+        // The nominal process counts them.
+        steps: 0,
+        ..reserve(programs, options)
+    };
+    Ledger::whole(scope, &reserve, &whole)
 }
 
 fn tensors_bytes(programs: &Programs, values: &[ValueId]) -> u64 {

@@ -1,6 +1,6 @@
 //! Budgets: refused, kept, enforced; outputs never depend on them.
 
-use super::onnx::{layers, relu};
+use super::onnx::{layers, relu, unrolled};
 use super::support::{Bench, NEAP, can_enforce};
 use serde_json::Value;
 use std::fs;
@@ -143,6 +143,29 @@ fn the_kernel_enforces_the_smallest_budget() {
         .ok()
         .stdout;
     assert!(text.contains("enforced by the kernel"), "{text}");
+}
+
+/// Nearly nothing but nodes: what they take while the model is read, packed and planned is part of the smallest budget.
+#[test]
+fn thousands_of_nodes_are_part_of_the_smallest_budget() {
+    let bench = Bench::with_model(&unrolled(1600));
+    if !can_enforce(&bench) {
+        return;
+    }
+    let run = |budget: u64, cache: &str| {
+        bench.neap(&format!(
+            "run m.onnx --threads 2 --memory-budget {budget} --enforce --cache-dir {cache} --json -"
+        ))
+    };
+    let smallest = smallest(&bench);
+    for cache in ["fresh", "fresh"] {
+        let report: Value = serde_json::from_str(&run(smallest, cache).ok().stdout).unwrap();
+        let peak = report["peak_memory_bytes"].as_u64().unwrap();
+        assert!(peak <= smallest, "{peak} of {smallest}");
+    }
+    // Not even packing fits: it is refused, and not killed.
+    run(7 << 20, "other").fails(3, &["cannot be met", "smallest feasible budget"]);
+    run(7 << 20, "other").fails(3, &["cannot be met", "smallest feasible budget"]);
 }
 
 /// A program that may lie anywhere has its tables of pointers written when it starts, and every budget pays for them.

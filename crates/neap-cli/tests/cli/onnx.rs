@@ -137,6 +137,27 @@ pub fn relu(input: &str, dims: &[&str], output: &str) -> Vec<u8> {
         .finish()
 }
 
+/// A recurrent layer that was unrolled: `passes` times four nodes over weights that all passes share.
+pub fn unrolled(passes: usize) -> Vec<u8> {
+    let mut model = Model::default();
+    let mut state = "x".to_string();
+    for pass in 0..passes {
+        let [of_state, of_input, sum] = ["s", "i", "a"].map(|name| format!("{name}{pass}"));
+        let next = format!("state{pass}");
+        model = model
+            .node("MatMul", &[&state, "w"], &[&of_state])
+            .node("Mul", &["x", &of_state], &[&of_input])
+            .node("Add", &[&of_state, &of_input], &[&sum])
+            .node("Tanh", &[&sum], &[&next]);
+        state = next;
+    }
+    model
+        .weights("w", &[64, 64], 1)
+        .input("x", FLOAT, &["1", "64"])
+        .output(&state, FLOAT, &["1", "64"])
+        .finish()
+}
+
 /// Three layers with 12 MiB of weights, which a budget can stream.
 pub fn layers() -> Vec<u8> {
     Model::default()

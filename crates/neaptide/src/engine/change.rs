@@ -21,6 +21,7 @@ use crate::model::{Model, OpenOptions};
 use crate::pack::Progress;
 use crate::plan::Plan;
 use crate::plans_ahead::Next;
+use crate::request;
 use crate::session::Session;
 use neap_compile::Compiled;
 use neap_runtime::Stats;
@@ -363,12 +364,15 @@ impl Engine {
         let scope = budget.scope();
         let outputs = parties.all().map(|m| m.outputs_bytes());
         let others = parties.all().map(|m| m.others_bytes());
+        let steps = parties.all().map(|m| request::most_steps(&m.home.programs));
         let loading_bytes = match budget {
             Budget::Bytes(_) => options.loading_bytes,
             _ => 0,
         };
         let reserve = Reserve {
             threads: options.run.threads,
+            // They are planned one after another.
+            steps: steps.max().unwrap_or(0),
             outputs_bytes: outputs.sum(),
             keeps_activations: false,
             caller_bytes: (options.run.reserve_bytes)
@@ -420,7 +424,7 @@ fn divided(budget: Budget, base: &Ledger, parties: &Parties) -> Result<Division>
                 Err(TooLittle { least_bytes }) => least_bytes,
                 Ok(division) => division.bytes(),
             };
-            let smallest = base.with_arena(0, least_bytes).named();
+            let smallest = base.with_arena(0, least_bytes).named(0);
             Err(Error::infeasible(most_bytes.unwrap_or(u64::MAX), smallest))
         }
     }

@@ -39,6 +39,8 @@ pub(crate) struct Package {
     /// Of the programs in use.
     pub binding: Binding,
     pub order: StepOrder,
+    /// What packing it took of memory.
+    pub opening_bytes: u64,
 }
 
 impl Package {

@@ -30,6 +30,8 @@ pub(crate) struct Cached {
     pub programs: Programs,
     pub binding: Binding,
     pub order: StepOrder,
+    /// What packing takes of memory, nearly.
+    pub opening_bytes: u64,
 }
 
 /// What a user asked for when the model was packed.
@@ -37,6 +39,7 @@ pub(crate) struct Cached {
 struct First {
     binding: Binding,
     keeps_order: bool,
+    opening_bytes: u64,
 }
 
 /// Programs as they are stored: without weights of their own.
@@ -85,6 +88,7 @@ pub(crate) fn encode(contents: &Contents, cached: &Cached) -> Result<Vec<u8>> {
     let first = First {
         binding: cached.binding.clone(),
         keeps_order: cached.order == StepOrder::Given,
+        opening_bytes: cached.opening_bytes,
     };
     let stored = Stored {
         parts,
@@ -135,9 +139,13 @@ pub(crate) fn decode(
             true => StepOrder::Given,
             false => StepOrder::LeastMemory,
         },
+        opening_bytes: first.opening_bytes.min(MOST_OPENING_BYTES),
     };
     Ok((package, programs))
 }
+
+/// No model comes near.
+const MOST_OPENING_BYTES: u64 = 1 << 40;
 
 const OTHER_BUILD: &str = "packed by another version of neaptide: pack it again";
 

@@ -125,6 +125,7 @@ impl Opened {
             budget: options.budget,
             options: &options,
             known: &standing.known,
+            opening_bytes: 0,
         };
         let base = || {
             let heap_bytes = ledger::engine_heap_bytes(programs);

@@ -64,7 +64,7 @@ pub(super) fn plan(step: &Step, options: &TrainOptions, host: &dyn Host) -> Resu
     let planned = planned.map_err(|PlanError::Infeasible { smallest_bytes }| {
         Error::infeasible(
             budget_bytes.unwrap_or(u64::MAX),
-            with_arena(smallest_bytes).named(),
+            with_arena(smallest_bytes).named(0),
         )
     })?;
     let recomputes = recomputing.is_some();
@@ -122,6 +122,8 @@ fn base(program: &Program, options: &TrainOptions, host: &dyn Host) -> Ledger {
     let outputs = graph.outputs.iter();
     let reserve = Reserve {
         threads: options.threads,
+        // A trainer's heap counts them.
+        steps: 0,
         outputs_bytes: outputs.map(|&v| graph.value(v).len_bytes() as u64).sum(),
         keeps_activations: false,
         caller_bytes: options.reserve_bytes,

@@ -15,6 +15,7 @@ pub struct Toc {
     pub values: BTreeMap<String, Literal>,
     pub size_bounds: BTreeMap<String, usize>,
     pub keeps_order: bool,
+    pub opening_bytes: u64,
     pub parts: Vec<Part>,
     pub plain: Program,
     pub banded: Option<Program>,
