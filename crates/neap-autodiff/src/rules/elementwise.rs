@@ -77,6 +77,15 @@ pub(super) fn binary(binary: Binary, step: &mut Step) -> Derivatives {
                 let part = emit.binary(Binary::Div, part, b)?;
                 emit.unary(Unary::Neg, part)?
             }
+            Binary::Mod { .. } if first => dy,
+            Binary::Mod { .. } => {
+                // How often the divisor fits, which the function does not change along.
+                let multiple = emit.binary(Binary::Sub, a, y)?;
+                let times = emit.binary(Binary::Div, multiple, b)?;
+                let times = emit.unary(Unary::Round, times)?;
+                let part = emit.mul(dy, times)?;
+                emit.unary(Unary::Neg, part)?
+            }
             Binary::Pow if first => by_base(emit, a, b, dy)?,
             Binary::Pow => by_exponent(emit, a, b, y, dy)?,
             Binary::Min | Binary::Max => {

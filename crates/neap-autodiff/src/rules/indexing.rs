@@ -3,7 +3,7 @@
 use crate::emit::{Emit, Made};
 use crate::step::{Derivatives, Step};
 use neap_ir::op::ScatterReduction;
-use neap_ir::{Op, ValueId};
+use neap_ir::{DType, Op, ValueId};
 
 /// Adds slices of `x` along `axis` into zeros of `size` there, at `places` (rank 1, as many as slices).
 pub(super) fn scatter_axis(
@@ -73,17 +73,31 @@ pub(super) fn top_k(axis: usize, step: &mut Step) -> Derivatives {
     step.one(dx)
 }
 
+/// Batch axes become one, whose place is a first index.
 pub(super) fn gather_nd(batch_dims: usize, step: &mut Step) -> Derivatives {
+    let (data, mut indices, mut dy) = (step.input(0)?, step.input(1)?, step.dy()?);
+    let emit = &mut *step.emit;
+    let shape = emit.shape(data);
+    let mut flat = shape.clone();
     if batch_dims > 0 {
-        return Err(step.fail("its derivative with batch axes is not known".into()));
+        let batch: usize = shape[..batch_dims].iter().product();
+        let rest = &shape[batch_dims..];
+        flat = [&[batch], rest].concat();
+        let places = emit.shape(indices);
+        let count: usize = places[batch_dims..places.len() - 1].iter().product();
+        let width = places[places.len() - 1];
+        indices = emit.op(Op::Cast { to: DType::I64 }, &[indices])?;
+        indices = emit.reshape(indices, &[batch, count, width])?;
+        let own: Vec<i64> = (0..batch as i64).collect();
+        let own = emit.indices(&[batch, 1, 1], &own);
+        let own = emit.expand(own, &[batch, count, 1])?;
+        indices = emit.op(Op::Concat { axis: 2 }, &[own, indices])?;
+        dy = emit.reshape(dy, &[&[batch, count], &rest[width..]].concat())?;
     }
-    let (data, indices, dy) = (step.input(0)?, step.input(1)?, step.dy()?);
-    let shape = step.emit.shape(data);
-    let zeros = step.emit.zeros(step.emit.dtype(data), &shape)?;
+    let zeros = emit.zeros(emit.dtype(data), &flat)?;
     let reduction = ScatterReduction::Add;
-    let dx = step
-        .emit
-        .op(Op::ScatterNd { reduction }, &[zeros, indices, dy])?;
+    let dx = emit.op(Op::ScatterNd { reduction }, &[zeros, indices, dy])?;
+    let dx = emit.reshape(dx, &shape)?;
     Ok(vec![Some(dx), None])
 }
 

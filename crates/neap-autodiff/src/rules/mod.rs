@@ -14,7 +14,7 @@ mod window;
 use crate::error::AutodiffError;
 use crate::step::{Derivatives, Step};
 use neap_ir::gradient::Saved;
-use neap_ir::op::{Binary, Softmax};
+use neap_ir::op::Softmax;
 use neap_ir::{Op, ValueId};
 
 /// Inputs that a derivative may go to. None of operators whose derivative is 0 wherever it exists.
@@ -38,7 +38,6 @@ pub(crate) fn backward(step: &mut Step) -> Derivatives {
     let op = &step.node.op;
     match op {
         Op::Unary(unary) => elementwise::unary(*unary, step),
-        Op::Binary(Binary::Mod { .. }) => Err(unknown(step)),
         Op::Binary(binary) => elementwise::binary(*binary, step),
         Op::Clip { low, high } => elementwise::clip(*low, *high, step),
         Op::Where => elementwise::select(step),

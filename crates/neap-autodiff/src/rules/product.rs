@@ -115,36 +115,64 @@ pub(super) fn einsum(equation: &str, step: &mut Step) -> Derivatives {
         operands.push(step.input(index)?);
     }
     let shapes: Vec<Vec<usize>> = operands.iter().map(|&v| step.emit.shape(v)).collect();
-    let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
-    let compact: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
-    let named = compact.split_once("->").filter(|_| !compact.contains('.'));
-    let (Some((left, right)), true) = (named, Einsum::parse(equation, &shapes).is_ok()) else {
-        return Err(step.fail(format!("no derivative of equation '{equation}' is known")));
+    let borrowed: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+    let refused =
+        |step: &Step| step.fail(format!("no derivative of equation '{equation}' is known"));
+    let Ok(parsed) = Einsum::parse(equation, &borrowed) else {
+        return Err(refused(step));
     };
-    let terms: Vec<&str> = left.split(',').collect();
     let mut derivatives = vec![None; operands.len()];
     for index in 0..operands.len() {
         if !step.wants(index) {
             continue;
         }
-        let own = terms[index];
-        let mut others = terms.clone();
-        let mut inputs = operands.clone();
-        others[index] = right;
-        inputs[index] = dy;
-        let elsewhere = others.concat();
-        let repeats = own.chars().enumerate().any(|(i, c)| own[..i].contains(c));
-        // A letter of size 1 may stand for a broadcast, whose sum this equation would lack.
-        let broadcast = own.chars().zip(shapes[index]).any(|(c, &size)| {
-            let sizes = terms.iter().zip(&shapes);
-            let mut sizes = sizes.flat_map(|(t, s)| t.chars().zip(s.iter()));
-            sizes.any(|(other, &n)| other == c && n != size)
-        });
-        if repeats || broadcast || !own.chars().all(|c| elsewhere.contains(c)) {
-            return Err(step.fail(format!("no derivative of equation '{equation}' is known")));
+        let own = &parsed.inputs[index];
+        if (1..own.len()).any(|i| own[..i].contains(&own[i])) {
+            return Err(refused(step));
         }
-        let equation = format!("{}->{own}", others.join(","));
-        derivatives[index] = Some(step.emit.op(Op::Einsum { equation }, &inputs)?);
+        let mut terms = parsed.inputs.clone();
+        terms[index] = parsed.output.clone();
+        let mut inputs = operands.clone();
+        inputs[index] = dy;
+        let dims: Vec<Vec<usize>> = inputs.iter().map(|&v| step.emit.shape(v)).collect();
+        // What an axis has in all but the operand itself; none where only the operand has it.
+        let elsewhere = |label: usize| {
+            let axes = terms.iter().zip(&dims).flat_map(|(t, d)| t.iter().zip(d));
+            axes.filter(|(l, _)| **l == label).map(|(_, &n)| n).max()
+        };
+        // An axis of the operand that was repeated is summed over; one that only the operand has is repeated.
+        let pairs = || own.iter().zip(&shapes[index]);
+        let stays = |(label, size): &(&usize, &usize)| {
+            elsewhere(**label).is_some_and(|n| n == 1 || n == **size)
+        };
+        let target: Vec<usize> = pairs().filter(stays).map(|(&label, _)| label).collect();
+        let sizes = pairs().map(|pair| match elsewhere(*pair.0) {
+            Some(n) if stays(&pair) => n,
+            _ => 1,
+        });
+        let sizes: Vec<usize> = sizes.collect();
+        let Some(equation) = spelled(&terms, &target) else {
+            return Err(refused(step));
+        };
+        let part = step.emit.op(Op::Einsum { equation }, &inputs)?;
+        let part = step.emit.reshape(part, &sizes)?;
+        derivatives[index] = Some(step.emit.expand(part, &shapes[index])?);
     }
     Ok(derivatives)
+}
+
+/// An equation with a letter for each label; `None` if there are too few letters.
+fn spelled(inputs: &[Vec<usize>], output: &[usize]) -> Option<String> {
+    let mut labels: Vec<usize> = inputs.concat();
+    labels.sort_unstable();
+    labels.dedup();
+    let term = |term: &[usize]| -> Option<String> {
+        let letters = term.iter().map(|label| {
+            let at = labels.binary_search(label).ok()?;
+            ('a'..='z').chain('A'..='Z').nth(at)
+        });
+        letters.collect()
+    };
+    let inputs: Option<Vec<String>> = inputs.iter().map(|labels| term(labels)).collect();
+    Some(format!("{}->{}", inputs?.join(","), term(output)?))
 }

@@ -233,6 +233,16 @@ fn reductions() {
 }
 
 #[test]
+fn remainders() {
+    for fmod in [false, true] {
+        let op = Op::Binary(Binary::Mod { fmod });
+        let a = between(&[2, 3, 4], -5.0, 5.0);
+        check(op.clone(), &[a.clone(), between(&[3, 1], 0.6, 1.4)]);
+        check(op, &[a, between(&[4], -1.4, -0.6)]);
+    }
+}
+
+#[test]
 fn products_of_elements() {
     for axes in [&[0][..], &[1], &[2], &[0, 2], &[0, 1, 2]] {
         for keep_dims in [false, true] {
@@ -301,6 +311,14 @@ fn elements_by_index_add_up() {
     check(Op::GatherElements { axis: 1 }, &[noise(&[2, 3]), places]);
     let places = index(&[3, 2], &[0, 1, 1, -1, 0, 1]);
     check(Op::GatherNd { batch_dims: 0 }, &[noise(&[2, 3, 2]), places]);
+    let places = index(&[2, 3, 1], &[0, 2, -1, 1, 1, 0]);
+    check(Op::GatherNd { batch_dims: 1 }, &[noise(&[2, 3, 2]), places]);
+    let places = index(&[2, 2, 2], &[0, 1, 2, 0, 1, -1, 1, 1]);
+    let op = Op::GatherNd { batch_dims: 1 };
+    check(op, &[noise(&[2, 3, 2, 2]), places]);
+    let places = index(&[2, 3, 1], &[0, 2, -1, 1, 1, 0]);
+    let op = Op::GatherNd { batch_dims: 2 };
+    check(op, &[noise(&[2, 3, 4, 2]), places]);
 }
 
 #[test]

@@ -48,16 +48,32 @@ fn gemm_in_every_form() {
 
 #[test]
 fn contractions() {
-    let table: [(&str, &[&[usize]]); 5] = [
+    let table: [(&str, &[&[usize]]); 16] = [
         ("ij,jk->ik", &[&[2, 3], &[3, 4]]),
         ("bhqd,bhkd->bhqk", &[&[2, 2, 3, 4], &[2, 2, 5, 4]]),
         ("ij,ij->ij", &[&[2, 3], &[2, 3]]),
         ("ij->ji", &[&[2, 3]]),
         ("i,j,k->kij", &[&[2], &[3], &[4]]),
+        // Axes that are only summed.
+        ("ij->i", &[&[2, 3]]),
+        ("ij->", &[&[2, 3]]),
+        ("ij,kl->k", &[&[2, 3], &[4, 2]]),
+        // Axes of one element that stand for many.
+        ("ij,jk->ik", &[&[2, 1], &[3, 4]]),
+        ("ij,ij->ij", &[&[2, 1], &[1, 3]]),
+        ("ij,ij->i", &[&[2, 1], &[2, 3]]),
+        ("ij,ij->", &[&[1, 1], &[2, 3]]),
+        // Axes without letters.
+        ("...ij,...jk->...ik", &[&[2, 2, 3], &[2, 3, 2]]),
+        ("...i,i...->...", &[&[2, 3, 4], &[4, 3]]),
+        ("i...,ij", &[&[2, 3, 1], &[2, 4]]),
+        ("Zb, bA", &[&[2, 3], &[3, 2]]),
     ];
     for (equation, shapes) in table {
         let operands: Vec<_> = shapes.iter().map(|s| noise(s)).collect();
         let equation = equation.to_string();
         check(Op::Einsum { equation }, &operands);
     }
+    let equation = "ii,ij->ij".to_string();
+    check(Op::Einsum { equation }, &[frozen(&[3, 3]), noise(&[3, 2])]);
 }
