@@ -356,7 +356,7 @@ Why the paper's own methods get other figures here:
 
 const RESIDENT_NOTE: &str = "
 The paper's factor is not reproduced. Parameters of WResNet-152-4 take a fifth of the memory, and leaving them there costs about
-that. This baseline is kinder than TFLMS: its memory does not fragment, it swaps only what it must, and all else is equal, where the paper compares
+a tenth of the throughput. This baseline is kinder than TFLMS: its memory does not fragment, it swaps only what it must, and all else is equal, where the paper compares
 TensorFlow with MXNet.";
 
 const ABLATIONS_NOTE: &str = "
