@@ -1,11 +1,12 @@
 //! `VulkanDevice`: jobs on the queue, and those without a kernel on the processor.
 
-use crate::dispatch::Dispatch;
+use crate::dispatch::{Dispatch, Panels};
 use crate::error::VulkanError;
 use crate::gpu::Gpu;
 use crate::imports::Imports;
-use crate::operators::{Call, Panels, dispatches};
-use crate::slots::{ASIDE_BYTES, SLOTS, Slots};
+use crate::operators::{Call, dispatches};
+use crate::slots::{SLOTS, Slots};
+use crate::words::ASIDE_BYTES;
 use neap_runtime::{Cpu, Device, Job, JobError, Meanwhile, MemoryRange};
 use std::cell::RefCell;
 use std::collections::VecDeque;

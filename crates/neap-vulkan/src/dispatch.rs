@@ -2,9 +2,10 @@
 
 use crate::gpu::Limits;
 use crate::kernel::Kernel;
-use crate::operators::Panels;
 use crate::words::Words;
-use neap_ops::{TensorMut, TensorRef};
+use neap_ir::panel::PanelFormat;
+use neap_ops::{PanelSlice, TensorMut, TensorRef};
+use std::ops::Range;
 
 /// Memory of one operand.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +26,27 @@ impl Span {
         Span {
             start: tensor.as_ptr().cast_const(),
             bytes: tensor.len_bytes() as u64,
+        }
+    }
+}
+
+/// A slice of a layer's weights.
+#[derive(Debug, Clone)]
+pub(crate) struct Panels {
+    pub range: Range<usize>,
+    pub format: PanelFormat,
+    pub all: Span,
+}
+
+impl Panels {
+    pub(crate) fn of(slice: &PanelSlice) -> Panels {
+        Panels {
+            range: slice.range.clone(),
+            format: slice.format,
+            all: Span {
+                start: slice.bytes.as_ptr(),
+                bytes: slice.bytes.len() as u64,
+            },
         }
     }
 }

@@ -8,34 +8,11 @@ mod product;
 mod resize;
 mod strided;
 
-use crate::dispatch::{Dispatch, Span};
+use crate::dispatch::{Dispatch, Panels, Span};
 use crate::gpu::Limits;
-use neap_ir::panel::PanelFormat;
 use neap_ir::{DType, Layout, Op};
-use neap_ops::{Choice, PanelSlice, TensorMut, TensorRef};
+use neap_ops::{Choice, TensorMut, TensorRef};
 use std::cell::RefCell;
-use std::ops::Range;
-
-/// A slice of a layer's weights.
-#[derive(Debug, Clone)]
-pub(crate) struct Panels {
-    pub range: Range<usize>,
-    pub format: PanelFormat,
-    pub all: Span,
-}
-
-impl Panels {
-    pub(crate) fn of(slice: &PanelSlice) -> Panels {
-        Panels {
-            range: slice.range.clone(),
-            format: slice.format,
-            all: Span {
-                start: slice.bytes.as_ptr(),
-                bytes: slice.bytes.len() as u64,
-            },
-        }
-    }
-}
 
 /// A job, as far as dispatches follow from it.
 #[derive(Clone)]

@@ -10,7 +10,7 @@ use crate::error::{Tried, VulkanError};
 use crate::gpu::Gpu;
 use crate::imports::{Found, Imports};
 use crate::kernel::Kernel;
-use crate::words::PARAMS_BYTES;
+use crate::words::{ASIDE_BYTES, PARAMS_BYTES};
 use ash::vk;
 use std::sync::Arc;
 
@@ -18,8 +18,6 @@ use std::sync::Arc;
 pub(crate) const SLOTS: usize = 16;
 /// Bindings of a dispatch: x, w, r, y, mask.
 pub(crate) const OPERANDS: usize = 5;
-/// Operands outside of the plan's memory are copied up to this size: literals, single rows.
-pub(crate) const ASIDE_BYTES: usize = 16 << 10;
 const SLOT_BYTES: usize = PARAMS_BYTES + ASIDE_BYTES;
 
 pub(crate) struct Slots {
@@ -204,8 +202,9 @@ impl Slots {
         let [x, w, r] = dispatch.reads;
         let mut found = [Binding::default(); OPERANDS];
         let spans = [x, w, r, Some(dispatch.writes), dispatch.mask];
-        for (i, span) in spans.iter().enumerate() {
-            let Some(span) = span else {
+        // Tables first: they have room beside the words, and are written again when the next job is listed.
+        for i in [1, 0, 2, 3, 4] {
+            let Some(span) = &spans[i] else {
                 continue;
             };
             let element_bytes = dispatch.kernel.element_bytes()[i];

@@ -1,8 +1,8 @@
 //! Which steps of a program the device computes.
 
-use crate::dispatch::{Dispatch, Span};
+use crate::dispatch::{Dispatch, Panels, Span};
 use crate::gpu::Gpu;
-use crate::operators::{Call, Panels, dispatches};
+use crate::operators::{Call, dispatches};
 use neap_ir::program::Storage;
 use neap_ir::recipe::PackedForm;
 use neap_ir::{NodeId, Op, Program, ValueId};

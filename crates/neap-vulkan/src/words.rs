@@ -4,6 +4,8 @@ use neap_ir::op::Activation;
 
 /// Bytes that a dispatch may tell: a multiple of every device's alignment of uniform bindings.
 pub(crate) const PARAMS_BYTES: usize = 256;
+/// Operands outside of the plan's memory are copied beside them up to this size: literals, single rows, tables.
+pub(crate) const ASIDE_BYTES: usize = 16 << 10;
 const CALL_WORDS: usize = 12;
 const SHAPE_WORDS: usize = PARAMS_BYTES / 4 - CALL_WORDS;
 

@@ -1,7 +1,7 @@
 //! Layers with weights, and pooling.
 
-use super::{Call, Panels, blocked, residual};
-use crate::dispatch::{Dispatch, Span, by_panels};
+use super::{Call, blocked, residual};
+use crate::dispatch::{Dispatch, Panels, Span, by_panels};
 use crate::kernel::Kernel;
 use crate::words::{Words, activation};
 use neap_ir::op::{Pool, Window};

@@ -3,8 +3,7 @@
 use super::{Call, blocked, strided_groups};
 use crate::dispatch::{Dispatch, Span};
 use crate::kernel::Kernel;
-use crate::slots::ASIDE_BYTES;
-use crate::words::Words;
+use crate::words::{ASIDE_BYTES, Words};
 use neap_ir::op::{CoordinateTransform, ResizeAttrs, ResizeMode};
 use neap_ops::resize_pair;
 
