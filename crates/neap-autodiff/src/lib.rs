@@ -12,16 +12,20 @@
 //! Graph: forward, loss, backward
 //!
 //! recompute_cheap: activations that are cheap to compute again are not kept for the backward pass
+//! cut_updates: large parameters are updated a range of rows after the other
+//! training_step_in_parts: the batch is seen in parts, whose gradients are summed
 //! training_step does both and adds an update for each parameter: a graph whose inputs and outputs are the parameters
 //! ```
 
 #![forbid(unsafe_code)]
 
 mod backward;
+mod cut;
 mod emit;
 mod error;
 mod loss;
 mod parameters;
+mod parts;
 mod recompute;
 mod rules;
 mod schedule;
@@ -30,9 +34,11 @@ mod step;
 mod training;
 
 pub use backward::differentiate;
+pub use cut::{Cut, cut_updates};
 pub use error::AutodiffError;
 pub use loss::{Loss, add_loss};
 pub use parameters::parameters;
+pub use parts::training_step_in_parts;
 pub use recompute::recompute_cheap;
 pub use schedule::{Decay, Schedule};
 pub use training::{

@@ -399,10 +399,12 @@ fn seed_dropout(graph: &mut Graph) -> Option<ValueId> {
     Some(seed)
 }
 
-/// Drops nodes that no output needs.
-fn drop_unused(graph: &mut Graph) {
+/// Drops nodes that no output and no state needs.
+pub(crate) fn drop_unused(graph: &mut Graph) {
     let mut used = vec![false; graph.values.len()];
-    graph.outputs.iter().for_each(|v| used[v.index()] = true);
+    let states = graph.states.iter().filter_map(|s| s.next);
+    let needed = graph.outputs.iter().copied().chain(states);
+    needed.for_each(|v| used[v.index()] = true);
     let mut kept = Vec::new();
     for node in std::mem::take(&mut graph.nodes).into_iter().rev() {
         if node.present_outputs().any(|v| used[v.index()]) {

@@ -212,6 +212,7 @@ fn step(program: &Program, node: &Node, target: Target, room_bytes: Option<u64>)
         flops = kernels::of_integers(flops, target.isa);
     }
     let mut touched_bytes = bytes(&inputs) + bytes(&outputs) + weights;
+    touched_bytes -= neap_ops::untouched_bytes(&node.op, &inputs).min(touched_bytes);
     let is_chain = chains::of(&node.op).is_some();
     if is_chain {
         touched_bytes = touched_bytes.saturating_add(neap_ops::inner_bytes(&node.op, &inputs));

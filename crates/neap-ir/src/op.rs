@@ -282,6 +282,12 @@ pub enum Op {
     },
     /// An optimiser's step for one parameter; operands are listed there.
     Update(Update),
+    /// The same of the parameter's elements from `start` on, as many as the gradient and the moments have; the others stay
+    /// as they are. The first result is the whole parameter.
+    UpdatePart {
+        update: Update,
+        start: usize,
+    },
     /// Of a backward pass; operands are listed there.
     Gradient(Gradient),
 

@@ -92,7 +92,7 @@ impl Op {
             Op::Late(late) => late.op.name(),
             Op::BatchNormTraining { .. } => "BatchNormTraining",
             Op::Dropout { .. } => "Dropout",
-            Op::Update(update) => update.name(),
+            Op::Update(update) | Op::UpdatePart { update, .. } => update.name(),
             Op::Gradient(gradient) => gradient.name(),
             Op::PanelConv(_) => "PanelConv",
             Op::PanelDepthwise(_) => "PanelDepthwise",

@@ -138,7 +138,8 @@ pub fn execute(
 
         Op::BatchNormTraining { epsilon } => gradient::batch_norm_training(*epsilon, args, ctx),
         Op::Dropout { ratio, stream } => gradient::dropout(*ratio, *stream, args, ctx),
-        Op::Update(update) => gradient::update(*update, args, ctx),
+        Op::Update(update) => gradient::update(*update, 0, args, ctx),
+        Op::UpdatePart { update, start } => gradient::update(*update, *start, args, ctx),
         Op::Gradient(backward) => gradient::gradient(backward, args, ctx),
 
         Op::PanelConv(panel) => layer::panel_conv(panel, panels, args, ctx),

@@ -48,7 +48,7 @@ pub use kernel::{Choice, FormFacts, Kernel, KernelFacts, Tile, UnknownKernel, We
 pub use late::execute_late;
 pub use query::{
     OperandForm, blocked_inputs, flops, inner_bytes, may_be_overwritten_by, may_overwrite,
-    supported, workspace_bytes,
+    supported, untouched_bytes, workspace_bytes,
 };
 pub use resize::resize_pair;
 pub use tensor::{Context, PanelSlice, TensorMut, TensorRef};

@@ -185,7 +185,7 @@ pub fn may_be_overwritten_by(
     match (op, index) {
         (_, 0) => may_overwrite(op, inputs, outputs),
         // A moment takes its own place.
-        (Op::Update(_), moment) => {
+        (Op::Update(_) | Op::UpdatePart { .. }, moment) => {
             let own = MOMENTS_FROM + moment - 1;
             (inputs.get(own) == outputs.get(moment))
                 .then_some(own)
@@ -224,7 +224,7 @@ pub fn may_overwrite(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -
         Op::LayerNorm { .. } | Op::RmsNorm { .. } => 0..1,
         Op::InstanceNorm { .. } | Op::GroupNorm { .. } => 0..1,
         Op::ScatterElements { .. } | Op::ScatterNd { .. } | Op::Trilu { .. } => 0..1,
-        Op::Update(_) | Op::Dropout { .. } => 0..1,
+        Op::Update(_) | Op::UpdatePart { .. } | Op::Dropout { .. } => 0..1,
         Op::Binary(_) => 0..2,
         Op::Gradient(Gradient::Unary { .. } | Gradient::Clip { .. } | Gradient::Softmax { .. }) => {
             0..2
@@ -427,6 +427,7 @@ pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
                 times(of.roots.len() as u64, of.targets as u64),
             )
         }
+        Op::UpdatePart { .. } => product(&input(1)),
         Op::Softmax { .. } | Op::GroupNorm { .. } | Op::Lrn { .. } => times(8, y),
         Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::InstanceNorm { .. } => times(6, y),
         Op::Reduce { .. } | Op::ArgReduce { .. } | Op::GlobalPool(_) => x,
@@ -440,6 +441,16 @@ pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
 pub fn inner_bytes(op: &Op, inputs: &[OperandForm]) -> u64 {
     match (op, inputs.first().copied().flatten()) {
         (Op::Bands(chain), Some((x, _))) => bands::inner_bytes(chain, &x.shape),
+        _ => 0,
+    }
+}
+
+/// Bytes of operands that the operator does not touch, where it runs in place.
+pub fn untouched_bytes(op: &Op, inputs: &[OperandForm]) -> u64 {
+    match (op, inputs) {
+        (Op::UpdatePart { .. }, [Some((w, _)), Some((g, _)), ..]) => {
+            2 * w.len_bytes().saturating_sub(g.len_bytes()) as u64
+        }
         _ => 0,
     }
 }

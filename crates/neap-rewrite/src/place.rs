@@ -198,16 +198,32 @@ fn share_in_place(graph: &Graph, node: &Node, at: usize, classes: &mut Classes) 
 }
 
 /// What replaces a state is computed where it lies, if that is possible: nothing reads the state later, and what
-/// computes its successor may overwrite it.
+/// computes its successor may overwrite it. A parameter that is updated part by part has a successor for each part.
 fn update_in_place(graph: &Graph, state: &State, classes: &mut Classes) {
     let Some(next) = state.next else { return };
+    let before = |next: ValueId| {
+        let node = &graph.nodes[classes.def[next.index()]];
+        let is_whole = node.outputs.first() == Some(&Some(next));
+        let before = node.input(0).filter(|v| classes.is_made[v.index()]);
+        before.filter(|_| is_whole && matches!(node.op, Op::UpdatePart { .. }))
+    };
+    let successors: Vec<ValueId> = std::iter::successors(Some(next), |&v| before(v)).collect();
+    let mut current = state.value;
+    for next in successors.into_iter().rev() {
+        succeed(graph, current, next, classes);
+        current = next;
+    }
+}
+
+/// Lets `next` take the place of `current`, if it may.
+fn succeed(graph: &Graph, current: ValueId, next: ValueId, classes: &mut Classes) {
     let at = classes.def[next.index()];
-    let reads = |n: &Node| n.present_inputs().any(|v| v == state.value);
+    let reads = |n: &Node| n.present_inputs().any(|v| v == current);
     let may_overwrite = |node: &Node| {
         let inputs = operands(graph, &node.inputs);
         let outputs = operands(graph, &node.outputs);
         let index = node.outputs.iter().position(|v| *v == Some(next));
-        let own = |i: &usize| node.input(*i) == Some(state.value);
+        let own = |i: &usize| node.input(*i) == Some(current);
         index.is_some_and(|index| {
             let allowed = neap_ops::may_be_overwritten_by(&node.op, index, &inputs, &outputs);
             let read = (0..node.inputs.len()).filter(own);
@@ -216,7 +232,7 @@ fn update_in_place(graph: &Graph, state: &State, classes: &mut Classes) {
     };
     let node = &graph.nodes[at];
     if views(graph, node).is_none() && (!reads(node) || may_overwrite(node)) {
-        classes.merge(next, state.value, 0, Merge::Overwrite { at });
+        classes.merge(next, current, 0, Merge::Overwrite { at });
     }
 }
 
@@ -253,6 +269,8 @@ struct Classes {
     last: Vec<usize>,
     /// Inputs and constants live elsewhere.
     placeable: Vec<bool>,
+    /// Nodes give it.
+    is_made: Vec<bool>,
     /// By class: the state whose memory it is, which has exactly as many bytes.
     state: Vec<Option<usize>>,
     is_state: Vec<bool>,
@@ -277,6 +295,7 @@ impl Classes {
         for output in &graph.outputs {
             last[output.index()] = graph.nodes.len();
         }
+        let is_made = placeable.clone();
         let mut is_state = vec![false; count];
         for state in &graph.states {
             let value = state.value.index();
@@ -287,6 +306,7 @@ impl Classes {
         Classes {
             state: (0..count).map(|v| is_state[v].then_some(v)).collect(),
             is_state,
+            is_made,
             class: (0..count).collect(),
             offset: vec![0; count],
             members: (0..count)

@@ -3,7 +3,8 @@
 use crate::error::{Result, TrainError, bad};
 use crate::recipe::Recipe;
 use neaptide::{
-    Budget, Cache, Host, Model, OpenOptions, RunOptions, Session, TrainOptions, TrainState, Trainer,
+    Budget, Cache, Host, MicroBatch, Model, OpenOptions, RunOptions, Session, TrainOptions,
+    TrainState, Trainer,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use std::sync::Arc;
 pub struct Engine {
     pub recipe: Recipe,
     pub budget: Budget,
+    /// How many samples of a batch go through the model at a time.
+    pub micro_batch: MicroBatch,
     pub threads: usize,
     /// The process around, for a budget of all of it.
     pub host: Arc<dyn Host>,
@@ -35,6 +38,7 @@ impl Engine {
             loss: recipe.loss,
             batch_norm: recipe.batch_norm,
             clip: recipe.clip,
+            micro_batch: self.micro_batch,
             keep_result: true,
             seed: self.seed,
             budget: self.budget,
@@ -50,6 +54,22 @@ impl Engine {
             &options,
             &update_of,
         )?)
+    }
+
+    /// The same with as many samples at a time as the budget has room for, where that was left open: the bits of a training
+    /// depend on it.
+    ///
+    /// # Errors
+    /// As [`Engine::trainer`].
+    pub fn resolved(&self) -> Result<Engine> {
+        let mut engine = self.clone();
+        if self.micro_batch == MicroBatch::Auto {
+            engine.micro_batch = match self.trainer()?.parts() {
+                1 => MicroBatch::Whole,
+                parts => MicroBatch::Samples(self.recipe.batch / parts),
+            };
+        }
+        Ok(engine)
     }
 
     /// A session of the recipe's model with other weights, of the file `model`. Its results have the same bits under every

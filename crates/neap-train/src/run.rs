@@ -24,7 +24,7 @@ use crate::tensors::Tensors;
 use crate::watch::{EpochLine, Event, StepFigures, Watch};
 use neap_autodiff::Schedule;
 use neap_ir::DType;
-use neaptide::{Session, Trainer};
+use neaptide::{MicroBatch, Session, Trainer};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -62,7 +62,11 @@ pub fn train(
     if options.epochs == 0 {
         return Err(bad("no epochs are asked for"));
     }
-    let settings = settings(recipe, data, options)?;
+    let engine = &engine.resolved()?;
+    let mut settings = settings(recipe, data, options)?;
+    if let MicroBatch::Samples(samples) = engine.micro_batch {
+        settings.insert("--micro-batch".into(), samples.to_string());
+    }
     let (progress, is_resumed) = begin(options, settings)?;
     let from = is_resumed.then_some(progress.step);
     let log = options.log.as_deref();

@@ -40,6 +40,46 @@ fn steps(update: Update, rule: impl Fn(&mut f64, f64, &mut [f64; 2], f64, i32)) 
     }
 }
 
+/// Updates of parts, one after the other, have the bits of the whole update.
+#[test]
+fn parts() {
+    let mut random = Random(3);
+    let mut drawn = |count| literal(DType::F32, &[count], &random.between(0.1, 1.0, count));
+    let (w, g, m, v) = (drawn(COUNT), drawn(COUNT), drawn(COUNT), drawn(COUNT));
+    let rate = literal(DType::F32, &[], &[0.01]);
+    let step = Literal::from_i64(&[], &[3]);
+    let update = Update::AdamW {
+        beta1: 0.9,
+        beta2: 0.99,
+        epsilon: 1e-8,
+        decay: 0.1,
+    };
+    let run = |op: &Op, tensors: [&Literal; 4]| {
+        let [w, g, m, v] = tensors.map(Some);
+        let inputs = [w, g, Some(&rate), Some(&step), m, v];
+        evaluate_outputs(op, &inputs, 3).expect("runs")
+    };
+    let whole = run(&Op::Update(update), [&w, &g, &m, &v]);
+    let mut current = w;
+    let mut moments = [Vec::new(), Vec::new()];
+    for (start, length) in [(0, 5), (5, 31), (36, 1)] {
+        let of = |all: &Literal| {
+            let part = &all.bytes()[4 * start..][..4 * length];
+            Literal::from_bytes(DType::F32, &[length], part).expect("whole numbers")
+        };
+        let part = [&of(&g), &of(&m), &of(&v)];
+        let op = Op::UpdatePart { update, start };
+        let results = run(&op, [&current, part[0], part[1], part[2]]);
+        for (all, result) in moments.iter_mut().zip(&results[1..]) {
+            all.extend_from_slice(result.bytes());
+        }
+        current = results.into_iter().next().expect("a parameter");
+    }
+    assert_eq!(current.bytes(), whole[0].bytes());
+    assert_eq!(moments[0], whole[1].bytes());
+    assert_eq!(moments[1], whole[2].bytes());
+}
+
 #[test]
 fn sgd() {
     for (momentum, nesterov, decay) in [

@@ -131,6 +131,7 @@ fn here(args: &TrainArgs, own_cgroup: bool, quiet: bool) -> Outcome {
         reserve_bytes: memory_bytes(&recipe.sample, batch) + data.decoding_bytes,
         recipe,
         budget: args.memory_budget,
+        micro_batch: args.learning.micro_batch(),
         threads: args.threads.map_or_else(
             || std::thread::available_parallelism().map_or(1, usize::from),
             usize::from,

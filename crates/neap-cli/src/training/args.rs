@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use neap_train::{
     Augmentation, DataOptions, LossKind, ModelOptions, Normalisation, RateDecay, TrainOptions,
 };
-use neaptide::{BatchNorm, Clip, Update};
+use neaptide::{BatchNorm, Clip, MicroBatch, Update};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -42,6 +42,10 @@ pub struct LearningArgs {
     /// Samples of a step
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub batch: u32,
+    /// Samples of a step that go through the model at a time, of which the batch is a multiple; or auto: as many as the
+    /// budget has room for [default: the batch]
+    #[arg(long, value_name = "N", value_parser = parse_micro_batch)]
+    micro_batch: Option<MicroBatch>,
     /// Passes over the data
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     epochs: u32,
@@ -268,7 +272,26 @@ impl LearningArgs {
         })
     }
 
+    pub fn micro_batch(&self) -> MicroBatch {
+        match self.micro_batch {
+            Some(MicroBatch::Samples(samples)) if samples == self.batch as usize => {
+                MicroBatch::Whole
+            }
+            wanted => wanted.unwrap_or_default(),
+        }
+    }
+
     pub fn seed(&self) -> u64 {
         self.seed
+    }
+}
+
+fn parse_micro_batch(text: &str) -> Result<MicroBatch, String> {
+    match text {
+        "auto" => Ok(MicroBatch::Auto),
+        _ => match text.parse() {
+            Ok(samples) if samples > 0 => Ok(MicroBatch::Samples(samples)),
+            _ => Err("a micro-batch is a number from 1, or auto".into()),
+        },
     }
 }

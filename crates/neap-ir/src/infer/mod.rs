@@ -172,6 +172,7 @@ fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
         Op::BatchNormTraining { .. } => compute::batch_norm_training(o),
         Op::Dropout { ratio, .. } => update::dropout(*ratio, o),
         Op::Update(of) => update::update(*of, o),
+        Op::UpdatePart { update, start } => update::update_part(*update, *start, o),
         Op::Gradient(gradient) => gradient::infer(gradient, o),
         Op::Late(of) => late::infer(of, o),
         Op::Attention(attrs) => one(attention::infer(attrs, o)?),

@@ -7,6 +7,10 @@ use crate::panel::{Format, panel_floats};
 use crate::parallel::{Parallel, Serial};
 use crate::reorder::transpose_tile;
 use crate::simd::{Isa, LANES};
+use std::ops::Range;
+
+/// Floats of panels that a product has in its scratch at a time, if not every worker needs more: 16 MiB.
+const GROUP_FLOATS: usize = 4 << 20;
 
 /// Sizes of a batch of products `out[i] = alpha * a[i] * b[i]`, all row-major, in elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,8 +56,10 @@ impl MatMulShape {
         self.n.div_ceil(LANES)
     }
 
-    fn packed_floats(&self) -> Option<usize> {
-        checked_product(&[self.k.checked_add(1)?, LANES, self.panels()])
+    /// Panels that are packed at a time where the tasks share a product: all of them, unless they are many bytes.
+    fn group(&self, workers: usize) -> usize {
+        let most = GROUP_FLOATS / panel_floats(self.k).max(1);
+        most.max(workers).max(1).min(self.panels())
     }
 
     /// True where each task does a whole product, packing into its worker's scratch.
@@ -71,8 +77,11 @@ pub fn matmul_scratch_bytes(shape: &MatMulShape, workers: usize) -> usize {
 }
 
 fn scratch_floats(shape: &MatMulShape, workers: usize) -> Option<usize> {
-    let copies = if shape.by_batch(workers) { workers } else { 1 };
-    shape.packed_floats()?.checked_mul(copies)
+    let panels = match shape.by_batch(workers) {
+        true => shape.panels().checked_mul(workers)?,
+        false => shape.group(workers),
+    };
+    checked_product(&[shape.k.checked_add(1)?, LANES, panels])
 }
 
 /// `out[i] = alpha * a[i] * b[i]` for every product of the batch.
@@ -148,23 +157,28 @@ pub fn matmul(
         parallel.run(s.batch, &|item, worker| {
             // SAFETY: tasks differ in product and have their worker's own scratch; lengths were checked.
             unsafe {
+                let start = worker * call.packed_floats;
                 for panel in 0..s.panels() {
-                    call.pack(isa, item, panel, worker);
+                    call.pack(isa, item, panel, start + panel * panel_floats(s.k));
                 }
-                call.multiply(item, worker, isa, &Serial);
+                call.multiply(item, 0..s.panels(), start, isa, &Serial);
             }
         });
         return Ok(());
     }
+    let group = s.group(parallel.workers()).max(1);
     for item in 0..s.batch {
-        if item == 0 || s.b_batch_stride != 0 {
-            // SAFETY: tasks differ in panel; lengths were checked.
-            parallel.run(s.panels(), &|panel, _| unsafe {
-                call.pack(isa, item, panel, 0)
-            });
+        for first in (0..s.panels()).step_by(group) {
+            let panels = first..(first + group).min(s.panels());
+            if item == 0 || s.b_batch_stride != 0 || group < s.panels() {
+                // SAFETY: tasks differ in panel; lengths were checked.
+                parallel.run(panels.len(), &|at, _| unsafe {
+                    call.pack(isa, item, first + at, at * panel_floats(s.k));
+                });
+            }
+            // SAFETY: the panels are packed; lengths were checked.
+            unsafe { call.multiply(item, panels, 0, isa, parallel) };
         }
-        // SAFETY: the panels are packed; lengths were checked.
-        unsafe { call.multiply(item, 0, isa, parallel) };
     }
     Ok(())
 }
@@ -184,19 +198,16 @@ struct Call {
 unsafe impl Sync for Call {}
 
 impl Call {
-    /// Packs one panel of one right-hand matrix into the scratch of `slot`, times alpha.
+    /// Packs one panel of one right-hand matrix into the scratch from float `start` on, times alpha.
     ///
     /// # Safety
-    /// The buffers were checked, and no one else uses this panel of this slot meanwhile.
-    unsafe fn pack(&self, isa: Isa, item: usize, panel: usize, slot: usize) {
+    /// The buffers were checked, and no one else uses this part of the scratch meanwhile.
+    unsafe fn pack(&self, isa: Isa, item: usize, panel: usize, start: usize) {
         let s = &self.shape;
         let floats = panel_floats(s.k);
         let lanes = (s.n - panel * LANES).min(LANES);
-        // SAFETY: inside the scratch, which holds all panels of every slot.
-        let to = unsafe {
-            let start = self.scratch.add(slot * self.packed_floats + panel * floats);
-            std::slice::from_raw_parts_mut(start, floats)
-        };
+        // SAFETY: inside the scratch, which holds all panels that are packed at a time.
+        let to = unsafe { std::slice::from_raw_parts_mut(self.scratch.add(start), floats) };
         let b = self.b.wrapping_add(item * s.b_batch_stride);
         to[..LANES].fill(0.0);
         let to = &mut to[LANES..];
@@ -239,23 +250,27 @@ impl Call {
         }
     }
 
-    /// Multiplies with the panels in the scratch of `slot`.
+    /// Computes the columns of these panels, which lie in the scratch from float `start` on.
     ///
     /// # Safety
     /// The buffers were checked, the panels are packed, and no one else writes this product.
-    unsafe fn multiply(&self, item: usize, slot: usize, isa: Isa, parallel: &dyn Parallel) {
+    unsafe fn multiply(
+        &self,
+        item: usize,
+        panels: Range<usize>,
+        start: usize,
+        isa: Isa,
+        parallel: &dyn Parallel,
+    ) {
         let s = &self.shape;
+        let column = panels.start * LANES;
         let call = RawLinear {
             shape: self.linear,
-            panels: 0..s.panels(),
-            weights: self
-                .scratch
-                .wrapping_add(slot * self.packed_floats)
-                .cast_const()
-                .cast(),
+            panels,
+            weights: self.scratch.wrapping_add(start).cast_const().cast(),
             format: Format::F32,
             a: self.a.wrapping_add(item * s.a_batch_stride),
-            out: self.out.wrapping_add(item * s.out_batch_stride),
+            out: self.out.wrapping_add(item * s.out_batch_stride + column),
             residual: std::ptr::null(),
             activation: Activation::None,
         };

@@ -264,6 +264,48 @@ fn products_of_activations_are_right() {
     }
 }
 
+/// A right-hand matrix of 29 MB is packed in groups of panels: the same bits as columns by themselves.
+#[test]
+fn large_products_go_in_groups_of_panels() {
+    let (m, k, n) = (3, 60_000, 7 * LANES + 5);
+    let (a, b) = (numbers(m * k, 5), numbers(k * n, 6));
+    let product = |s: &MatMulShape, b: &[f32], workers: usize| {
+        let mut out = vec![f32::NAN; m * s.n];
+        let mut scratch = vec![f32::NAN; matmul_scratch_bytes(s, workers) / 4];
+        let isa = Isa::detect();
+        matmul(isa, &Scrambled(workers), s, &a, b, &mut out, &mut scratch).unwrap();
+        out
+    };
+    for workers in [1, 6] {
+        let whole = MatMulShape::dense(1, m, k, n);
+        assert!(matmul_scratch_bytes(&whole, workers) < k * n * 4);
+        let found = product(&whole, &b, workers);
+        for column in (0..n).step_by(LANES) {
+            let columns = LANES.min(n - column);
+            let own = MatMulShape {
+                b_stride: n,
+                ..MatMulShape::dense(1, m, k, columns)
+            };
+            let by_itself = product(&own, &b[column..], 1);
+            for row in 0..m {
+                let bits = |row: &[f32]| row.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                let found = bits(&found[row * n + column..][..columns]);
+                assert_eq!(found, bits(&by_itself[row * columns..][..columns]));
+            }
+        }
+        let mut turned = vec![0.0; k * n];
+        for (at, &value) in b.iter().enumerate() {
+            turned[at % n * k + at / n] = value;
+        }
+        let turned_shape = MatMulShape {
+            b_transposed: true,
+            b_stride: k,
+            ..whole
+        };
+        assert_eq!(product(&turned_shape, &turned, workers), found);
+    }
+}
+
 #[test]
 fn bad_calls_are_refused() {
     let l = layer(&(5, 40, 30), 0);

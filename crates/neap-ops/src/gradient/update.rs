@@ -10,15 +10,26 @@ use neap_ir::update::Update;
 /// Most tensors that are kept besides the parameter.
 const MOMENTS: usize = 2;
 
-pub(crate) fn update(update: Update, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+/// Of the parameter's elements from `start` on, as many as the gradient has.
+pub(crate) fn update(
+    update: Update,
+    start: usize,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
     match args.input(0)?.dtype() {
-        DType::F32 => step::<f32, f32>(update, args, ctx),
-        dtype => with_float!(args.op, dtype, T => step::<T, f64>(update, args, ctx)),
+        DType::F32 => step::<f32, f32>(update, start, args, ctx),
+        dtype => with_float!(args.op, dtype, T => step::<T, f64>(update, start, args, ctx)),
     }
 }
 
 /// `T` is stored, `S` computed with.
-fn step<T: Float, S: Real>(update: Update, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+fn step<T: Float, S: Real>(
+    update: Update,
+    start: usize,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
     let input = |i: usize| Ok::<_, OpError>(Ptr::<T>::of(args.input(i)?.as_ptr()));
     let output = |i: usize| Ok::<_, OpError>(Ptr::<T>(args.output(i)?.as_ptr().cast()));
     let (w, g, w_out) = (input(0)?, input(1)?, output(0)?);
@@ -34,17 +45,35 @@ fn step<T: Float, S: Real>(update: Update, args: &Args, ctx: &mut Context) -> Re
         kept_out[i] = output(1 + i)?;
     }
     let rule = Rule::<S>::of(update, rate, t);
-    split(ctx.par, args.output(0)?.elements(), GRAIN, &|range, _| {
+    let (whole, part) = (args.output(0)?.elements(), args.input(1)?.elements());
+    args.require(
+        start <= whole && part <= whole - start,
+        "has a part beyond its parameter",
+    )?;
+    if part < whole && w.get() != w_out.get() {
+        // Not where the parameter lies: the other elements come along.
+        split(ctx.par, whole, GRAIN, &|range, _| {
+            // SAFETY: both have so many elements, and a task's are its own.
+            unsafe {
+                let from = w.slice(range.start, range.len());
+                w_out
+                    .slice_mut(range.start, range.len())
+                    .copy_from_slice(from);
+            }
+        });
+    }
+    split(ctx.par, part, GRAIN, &|range, _| {
         for i in range {
-            // SAFETY: all tensors have as many elements; each is written by one task, after it was read.
+            // SAFETY: gradient and moments have as many elements, the parameter from `start` on; each is written by one
+            // task, after it was read.
             unsafe {
                 let mut moments = [S::of(0.0); MOMENTS];
                 for k in 0..count {
                     moments[k] = S::of(kept[k].read(i).to_f64());
                 }
-                let (w, g) = (w.read(i).to_f64(), g.read(i).to_f64());
+                let (w, g) = (w.read(start + i).to_f64(), g.read(i).to_f64());
                 let moved = rule.apply(S::of(w), S::of(g), &mut moments);
-                w_out.write(i, T::from_f64(moved.wide()));
+                w_out.write(start + i, T::from_f64(moved.wide()));
                 for k in 0..count {
                     kept_out[k].write(i, T::from_f64(moments[k].wide()));
                 }

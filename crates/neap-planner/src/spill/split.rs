@@ -16,6 +16,8 @@
 use neap_plan::{BLOCK_BYTES, BufferId, BufferSpec, StepRange, Workload, whole_blocks};
 
 use crate::base_layout::{Tables, prefers_rows, smallest_weights_bytes};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 /// A buffer that is in the arena no longer after `last_use`, until `next_use`. Without a last use it is a state that the
 /// run has not loaded yet; without a next use it is wanted only after the run.
@@ -179,6 +181,9 @@ impl<'a> Traffic<'a> {
             of_buffer[gap.buffer as usize].push(g);
         }
         let mut demand = self.demand.clone();
+        // By gap: what it was worth when that was last asked. The less is too much, the less others relieve, so few need be
+        // asked again for the best to be known.
+        let mut at_most = vec![u128::MAX; self.gaps.len()];
         // Steps that stay too full whatever leaves.
         let mut given_up = vec![false; demand.len()];
         loop {
@@ -193,24 +198,38 @@ impl<'a> Traffic<'a> {
                 over.map(|over| u128::from(over.min(bytes))).sum()
             };
             let of = |g: usize| &of_buffer[self.gaps[g].buffer as usize];
-            let candidates = (0..self.gaps.len())
-                .filter(|&g| !chosen[g] && self.freed(&self.gaps[g]).contains(&fullest));
-            let best = candidates.max_by_key(|&g| {
+            let worth = |g: usize| {
                 let all = self.with(g, &chosen, of(g));
                 let moved = |&g: &usize| self.moved_bytes(&self.gaps[g], &chosen, of(g));
                 let moved: u64 = all.iter().map(moved).sum();
                 let relief: u128 = all.iter().map(|&g| relief(g)).sum();
                 // Relief per byte moved, in fractions that keep the order the same on every machine.
-                (
-                    (relief << 20) / u128::from(moved.max(1)),
-                    std::cmp::Reverse(g),
-                )
-            });
+                (relief << 20) / u128::from(moved.max(1))
+            };
+            let candidates = (0..self.gaps.len())
+                .filter(|&g| !chosen[g] && self.freed(&self.gaps[g]).contains(&fullest));
+            let mut candidates: BinaryHeap<(u128, Reverse<usize>, bool)> = candidates
+                .map(|g| (at_most[g], Reverse(g), false))
+                .collect();
+            let best = loop {
+                match candidates.pop() {
+                    Some((_, Reverse(g), true)) => break Some(g),
+                    Some((_, Reverse(g), false)) => {
+                        at_most[g] = worth(g);
+                        candidates.push((at_most[g], Reverse(g), true));
+                    }
+                    None => break None,
+                }
+            };
             let Some(best) = best else {
                 given_up[fullest] = true;
                 continue;
             };
             let buffer = self.gaps[best].buffer as usize;
+            // What else of this buffer leaves moves fewer bytes now.
+            of_buffer[buffer]
+                .iter()
+                .for_each(|&g| at_most[g] = u128::MAX);
             let spec = &self.w.buffers[buffer];
             if !of_buffer[buffer].iter().any(|&g| chosen[g]) {
                 // From now on it takes whole blocks.

@@ -79,6 +79,7 @@ pub fn engine(recipe: &Recipe, folder: &Path) -> Engine {
     Engine {
         recipe: recipe.clone(),
         budget: neaptide::Budget::Unlimited,
+        micro_batch: neaptide::MicroBatch::Whole,
         threads: 1,
         host: std::sync::Arc::new(neaptide::Embedded),
         seed: 0,

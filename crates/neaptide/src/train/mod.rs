@@ -7,12 +7,13 @@
 //! What survives steps are *states*: buffers that the program updates where they lie. A trainer begins with the model's
 //! parameters and with moments of zero; [`Trainer::read`] and [`Trainer::write`] are for checkpoints.
 
+mod micro;
 mod options;
 mod planning;
 mod start;
 mod step;
 mod trainer;
 
-pub use options::TrainOptions;
+pub use options::{MicroBatch, TrainOptions};
 pub use step::StateRole;
 pub use trainer::{TrainState, Trainer, dropout_seed};

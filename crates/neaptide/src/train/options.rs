@@ -14,6 +14,8 @@ pub struct TrainOptions {
     pub loss: Loss,
     pub batch_norm: BatchNorm,
     pub clip: Option<Clip>,
+    /// How many samples of a batch go through the model at a time.
+    pub micro_batch: MicroBatch,
     /// Whether each step hands the result out too ([`Trainer::result`](crate::Trainer::result)).
     pub keep_result: bool,
     /// Draws of dropouts: the same for the same seed and step.
@@ -33,6 +35,20 @@ pub struct TrainOptions {
     pub state_dir: Option<PathBuf>,
 }
 
+/// A batch may be seen in parts, one after the other, whose gradients are added; parameters are updated once, by the mean
+/// over the parts. Batch normalisations go by the statistics of each part. Results have the same bits for parts of the
+/// same size, under every budget.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum MicroBatch {
+    /// All at a time.
+    #[default]
+    Whole,
+    /// So many, of which the batch is a multiple.
+    Samples(usize),
+    /// As many as the budget has room for.
+    Auto,
+}
+
 impl Default for TrainOptions {
     /// Cross-entropy over axis 1 of the first output, the model's statistics in batch normalisations, no limit.
     fn default() -> TrainOptions {
@@ -45,6 +61,7 @@ impl Default for TrainOptions {
             },
             batch_norm: BatchNorm::Given,
             clip: None,
+            micro_batch: MicroBatch::Whole,
             keep_result: false,
             seed: 0,
             budget: Budget::Unlimited,

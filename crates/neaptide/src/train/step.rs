@@ -3,10 +3,17 @@
 use crate::error::{Error, Result};
 use crate::lowering;
 use crate::train::TrainOptions;
-use neap_autodiff::{Pass, Role, Start, TrainingSpec, parameters, recompute_cheap, training_step};
+use neap_autodiff::{
+    Pass, Role, Start, Training, TrainingSpec, cut_updates, parameters, recompute_cheap,
+    training_step, training_step_in_parts,
+};
 use neap_compile::check_supported;
 use neap_ir::update::Update;
 use neap_ir::{Const, Graph, Program, State, TensorType, ValueId};
+use std::ops::Range;
+
+/// Parameters of four of these and more are updated in pieces of about so many bytes.
+const PIECE_BYTES: usize = 4 << 20;
 
 /// The program of a step, and what its inputs and states are.
 pub(super) struct Step {
@@ -17,7 +24,7 @@ pub(super) struct Step {
     pub inputs: usize,
     /// Whether the last input is a seed.
     pub is_seeded: bool,
-    /// In the order of the graphs' states.
+    /// In the order of the graphs' states, of which each is one or several.
     pub states: Vec<StepState>,
 }
 
@@ -28,6 +35,8 @@ pub(super) struct StepState {
     pub ty: TensorType,
     /// The model's constant that it begins as; zeros without one.
     pub begins_as: Option<ValueId>,
+    /// The graphs' states that hold it, one after the other.
+    pub pieces: Range<usize>,
 }
 
 /// What a tensor that survives steps is.
@@ -43,9 +52,11 @@ pub enum StateRole {
     RunningStatistic,
 }
 
-/// `update_of` says by name and type how a parameter is trained; `None` where it is frozen.
+/// `update_of` says by name and type how a parameter is trained; `None` where it is frozen. The batch is `parts` times the
+/// model's.
 pub(super) fn step_of(
     model: Graph,
+    parts: usize,
     options: &TrainOptions,
     update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
 ) -> Result<Step> {
@@ -68,41 +79,70 @@ pub(super) fn step_of(
         pass: Pass::Whole,
         report_result: options.keep_result,
     };
-    let training = training_step(model, &spec)?;
-    let mut graph = training.graph;
-    let mut states = Vec::new();
-    graph.outputs.truncate(1 + usize::from(options.keep_result));
-    for state in training.state {
-        graph.inputs.retain(|&v| v != state.input);
-        let role = match (state.role, state.output) {
-            (Role::Parameter, None) => StateRole::Frozen,
-            (Role::Parameter, Some(_)) => StateRole::Parameter,
-            (Role::RunningStatistic, _) => StateRole::RunningStatistic,
-            (Role::Moment, _) => StateRole::Moment,
-            (Role::Sum, _) => {
-                return Err(Error::Defect("a whole batch needs no sums".into()));
-            }
-        };
-        graph.states.push(State {
-            value: state.input,
-            next: state.output,
-        });
-        states.push(StepState {
-            name: state.name,
-            role,
-            ty: graph.ty(state.input).clone(),
-            begins_as: matches!(state.start, Start::Constant(_)).then_some(state.input),
-        });
-    }
-    freeze_stored(&mut graph, &mut states);
-    let recomputing = recompute_cheap(&graph, graph.outputs[0]);
+    let training = |recomputes| match parts {
+        1 => training_step(model.clone(), &spec),
+        _ => training_step_in_parts(&model, &spec, parts, recomputes),
+    };
+    let plain = WithStates::of(training(false)?, options.keep_result)?;
+    let recomputing = match parts {
+        1 => recompute_cheap(&plain.graph, plain.graph.outputs[0]),
+        _ => WithStates::of(training(true)?, options.keep_result)?.graph,
+    };
     Ok(Step {
-        program: lowered(graph)?,
+        program: lowered(plain.graph)?,
         recomputing: lowered(recomputing)?,
         inputs,
-        is_seeded: training.seed.is_some(),
-        states,
+        is_seeded: plain.is_seeded,
+        states: plain.states,
     })
+}
+
+/// A step whose parameters, moments and so on are states.
+struct WithStates {
+    graph: Graph,
+    states: Vec<StepState>,
+    is_seeded: bool,
+}
+
+impl WithStates {
+    fn of(training: Training, keeps_result: bool) -> Result<WithStates> {
+        let mut graph = training.graph;
+        let mut states = Vec::new();
+        graph.outputs.truncate(1 + usize::from(keeps_result));
+        for state in training.state {
+            graph.inputs.retain(|&v| v != state.input);
+            let role = match (state.role, state.output) {
+                (Role::Parameter, None) => StateRole::Frozen,
+                (Role::Parameter, Some(_)) => StateRole::Parameter,
+                (Role::RunningStatistic, _) => StateRole::RunningStatistic,
+                (Role::Moment, _) => StateRole::Moment,
+                (Role::Sum, _) => {
+                    return Err(Error::Defect("a whole batch needs no sums".into()));
+                }
+            };
+            graph.states.push(State {
+                value: state.input,
+                next: state.output,
+            });
+            states.push(StepState {
+                name: state.name,
+                role,
+                ty: graph.ty(state.input).clone(),
+                begins_as: matches!(state.start, Start::Constant(_)).then_some(state.input),
+                pieces: 0..0,
+            });
+        }
+        freeze_stored(&mut graph, &mut states);
+        let cut = cut_updates(graph, PIECE_BYTES)?;
+        for (state, pieces) in states.iter_mut().zip(cut.states) {
+            state.pieces = pieces;
+        }
+        Ok(WithStates {
+            graph: cut.graph,
+            states,
+            is_seeded: training.seed.is_some(),
+        })
+    }
 }
 
 fn lowered(graph: Graph) -> Result<Program> {
@@ -131,6 +171,7 @@ fn freeze_stored(graph: &mut Graph, states: &mut Vec<StepState>) {
             role: StateRole::Frozen,
             ty: value.ty.clone(),
             begins_as: Some(id),
+            pieces: 0..0,
         });
         graph.states.push(State {
             value: id,

@@ -6,13 +6,13 @@ use crate::ledger::Ledger;
 use crate::model::{OpenOptions, TensorInfo, infos, onnx_options};
 use crate::session::check_sizes;
 use crate::source_weights::SourceFiles;
-use crate::train::TrainOptions;
 use crate::train::planning::{StepPlan, plan};
 use crate::train::start::first_bytes;
-use crate::train::step::{StateRole, Step, step_of};
+use crate::train::step::{StateRole, Step, StepState, step_of};
+use crate::train::{MicroBatch, TrainOptions, micro};
 use neap_autodiff::Loss;
 use neap_ir::update::Update;
-use neap_ir::{DType, Graph, Program, TensorType};
+use neap_ir::{DType, Graph, Program, State, TensorType};
 use neap_plan::{Timeline, Workload};
 use neap_runtime::{BackingStore, InputTensor, OutputTensor, Stats};
 use neap_store::{EmptySource, Spill, ThrottledSource, Verifier};
@@ -41,8 +41,10 @@ pub struct Trainer {
     is_seeded: bool,
     outputs: Vec<TensorInfo>,
     states: Vec<TrainState>,
-    /// By state: its number in the session.
-    at: Vec<usize>,
+    /// By state: where its bytes are.
+    at: Vec<Vec<Piece>>,
+    /// In which a batch is seen.
+    parts: usize,
     classes: Option<Classes>,
     seed: u64,
     steps: u64,
@@ -64,6 +66,13 @@ pub struct TrainState {
     pub ty: TensorType,
 }
 
+/// A part of a state: a state of the session.
+#[derive(Clone, Copy)]
+struct Piece {
+    number: usize,
+    bytes: usize,
+}
+
 /// What class numbers may be.
 struct Classes {
     count: usize,
@@ -83,21 +92,10 @@ impl Trainer {
         options: &TrainOptions,
         update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
     ) -> Result<Trainer> {
-        let path = path.as_ref();
-        let bound = neap_onnx::Skeleton::open(path)?.bind(&onnx_options(open))?;
-        let files = SourceFiles::of(bound.open);
-        let beside = path.parent().map(Path::to_path_buf);
-        let folder = options.state_dir.clone().or(beside);
-        let model = Model {
-            graph: bound.graph,
-            files,
-            folder: folder.unwrap_or_default(),
-            host: open.host.clone(),
-        };
-        model.trainer(options, update_of)
+        micro::open(path.as_ref(), open, options, update_of)
     }
 
-    /// The same of a graph whose constants are all inline.
+    /// The same of a graph whose constants are all inline, whose batch is seen whole.
     ///
     /// # Errors
     /// As [`Trainer::open`].
@@ -112,7 +110,12 @@ impl Trainer {
             folder: options.state_dir.clone().unwrap_or_default(),
             host: OpenOptions::default().host,
         };
-        model.trainer(options, update_of)
+        if options.micro_batch != MicroBatch::Whole {
+            return Err(Error::BadInput(
+                "a graph is trained by whole batches".into(),
+            ));
+        }
+        model.trainer(1, options, update_of)
     }
 
     /// The model's inputs.
@@ -206,15 +209,17 @@ impl Trainer {
     /// # Errors
     /// [`Error::Run`] when there is no such state, a step failed, or it cannot be read.
     pub fn read(&mut self, state: usize, visit: &mut dyn FnMut(&[u8])) -> Result<()> {
-        let info = self.states.get(state).ok_or_else(|| no_state(state))?;
-        let mut left = info.ty.len_bytes();
-        let at = self.at[state];
-        Ok(self.session.read_state(at, &mut |piece| {
-            // States take whole blocks.
-            let piece = &piece[..left.min(piece.len())];
-            left -= piece.len();
-            visit(piece);
-        })?)
+        let pieces = self.at.get(state).ok_or_else(|| no_state(state))?;
+        for piece in pieces {
+            let mut left = piece.bytes;
+            self.session.read_state(piece.number, &mut |bytes| {
+                // States take whole blocks.
+                let bytes = &bytes[..left.min(bytes.len())];
+                left -= bytes.len();
+                visit(bytes);
+            })?;
+        }
+        Ok(())
     }
 
     /// Sets some of a state's bytes, from `offset` on, for the next step.
@@ -233,7 +238,7 @@ impl Trainer {
                 bytes.len()
             )));
         }
-        Ok(self.session.write_state_at(self.at[state], offset, bytes)?)
+        write_pieces(&mut self.session, &self.at[state], offset, bytes)
     }
 
     /// Sets all states to zero, also after a step that failed: what is not zero is to be written then.
@@ -259,6 +264,11 @@ impl Trainer {
     /// Bytes that each step writes to storage and reads back.
     pub fn traffic_bytes(&self) -> (u64, u64) {
         (self.stored_bytes_per_step, self.loaded_bytes_per_step)
+    }
+
+    /// In how many parts each batch is seen ([`MicroBatch`]).
+    pub fn parts(&self) -> usize {
+        self.parts
     }
 
     /// Whether the backward pass computes cheap activations again, as the plan has it.
@@ -319,22 +329,38 @@ fn no_state(state: usize) -> Error {
 }
 
 /// A model before it is made into a step.
-struct Model {
-    graph: Graph,
+pub(super) struct Model {
+    pub graph: Graph,
     files: SourceFiles,
     folder: PathBuf,
     host: Arc<dyn Host>,
 }
 
 impl Model {
-    fn trainer(
+    pub fn open(path: &Path, open: &OpenOptions, options: &TrainOptions) -> Result<Model> {
+        let bound = neap_onnx::Skeleton::open(path)?.bind(&onnx_options(open))?;
+        let files = SourceFiles::of(bound.open);
+        let beside = path.parent().map(Path::to_path_buf);
+        let folder = options.state_dir.clone().or(beside);
+        Ok(Model {
+            graph: bound.graph,
+            files,
+            folder: folder.unwrap_or_default(),
+            host: open.host.clone(),
+        })
+    }
+
+    /// For batches of `parts` times the graph's.
+    pub fn trainer(
         self,
+        parts: usize,
         options: &TrainOptions,
         update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
     ) -> Result<Trainer> {
-        let step = step_of(self.graph.clone(), options, update_of)?;
+        let step = step_of(self.graph.clone(), parts, options, update_of)?;
         let plan = plan(&step, options, &*self.host)?;
         let mut trainer = self.opened(step, plan, options)?;
+        trainer.parts = parts;
         self.files.check_unchanged()?;
         trainer.classes = match options.loss {
             Loss::CrossEntropy {
@@ -362,7 +388,7 @@ impl Model {
         };
         let graph = &program.graph;
         let (inputs, outputs) = (infos(graph, &graph.inputs), infos(graph, &graph.outputs));
-        let at = numbers(&program, &plan.workload);
+        let at = numbers(&program, &plan.workload, &step.states);
         let storage = BackingStore {
             source: Box::new(EmptySource),
             verifier: Verifier::from_data(0, &[])?,
@@ -384,9 +410,9 @@ impl Model {
             storage,
             settings,
         )?;
-        for (state, &at) in step.states.iter().zip(&at) {
+        for (state, at) in step.states.iter().zip(&at) {
             first_bytes(&self.graph, &self.files, state, &mut |offset, bytes| {
-                Ok(session.write_state_at(at, offset, bytes)?)
+                write_pieces(&mut session, at, offset, bytes)
             })?;
         }
         let result_bytes = outputs.get(1).map_or(0, TensorInfo::len_bytes);
@@ -403,6 +429,7 @@ impl Model {
                 })
                 .collect(),
             at,
+            parts: 1,
             classes: None,
             seed: options.seed,
             steps: 0,
@@ -435,10 +462,42 @@ impl Model {
     }
 }
 
-/// The number of each state among those of the plan, which are in the order of their buffers.
-fn numbers(program: &Program, workload: &Workload) -> Vec<usize> {
-    let states = program.graph.states.iter();
-    let buffers = states.map(|state| program.buffer_of(state));
-    let number = |buffer| workload.states.partition_point(|b| Some(b.0) < buffer);
-    buffers.map(number).collect()
+/// Where the bytes of each state are: states of a plan are in the order of their buffers.
+fn numbers(program: &Program, workload: &Workload, states: &[StepState]) -> Vec<Vec<Piece>> {
+    let of_graph = &program.graph.states;
+    let pieces = |state: &StepState| {
+        let own = of_graph.get(state.pieces.clone()).unwrap_or_default();
+        let piece = |state: &State| {
+            let buffer = program.buffer_of(state);
+            Piece {
+                number: workload.states.partition_point(|b| Some(b.0) < buffer),
+                bytes: program.graph.ty(state.value).len_bytes(),
+            }
+        };
+        own.iter().map(piece).collect()
+    };
+    states.iter().map(pieces).collect()
+}
+
+/// Sets some of a state's bytes, wherever they are.
+fn write_pieces(
+    session: &mut neap_runtime::Session,
+    pieces: &[Piece],
+    offset: u64,
+    mut bytes: &[u8],
+) -> Result<()> {
+    let mut skipped = offset as usize;
+    for piece in pieces {
+        if bytes.is_empty() {
+            break;
+        }
+        let at = skipped.min(piece.bytes);
+        skipped -= at;
+        let (own, rest) = bytes.split_at(bytes.len().min(piece.bytes - at));
+        if !own.is_empty() {
+            session.write_state_at(piece.number, at as u64, own)?;
+        }
+        bytes = rest;
+    }
+    Ok(())
 }

@@ -1,9 +1,9 @@
 //! Smaller budgets move more bytes and change none.
 
-use crate::models::{cnn, deep};
+use crate::models::{cnn, deep, tied};
 use crate::reference::{ADAMW, SGD, continued, interpreted, options, states, trainer};
 use neap_ir::Graph;
-use neaptide::{BatchNorm, Budget, Error, TrainOptions, Trainer};
+use neaptide::{BatchNorm, Budget, Error, TrainOptions, Trainer, Update};
 
 #[test]
 fn every_budget_gives_the_same_bits() {
@@ -36,11 +36,15 @@ fn every_budget_gives_the_same_bits() {
 }
 
 pub fn smallest(model: &Graph, options: &TrainOptions) -> u64 {
+    smallest_of(model, options, ADAMW)
+}
+
+fn smallest_of(model: &Graph, options: &TrainOptions, update: Update) -> u64 {
     let options = TrainOptions {
         budget: Budget::Engine(1),
         ..options.clone()
     };
-    match trainer(model, &options, ADAMW, &[]).map(|_| ()) {
+    match trainer(model, &options, update, &[]).map(|_| ()) {
         Err(Error::Infeasible { smallest_bytes, .. }) => smallest_bytes,
         other => panic!("no plan takes a byte: {other:?}"),
     }
@@ -120,6 +124,59 @@ fn a_checkpoint_of_states_that_stream_goes_on_with_the_same_bits() {
     assert!(states(&mut second) == kept);
     second.set_steps(2);
     let found = continued(&mut second, 2, 3);
+    assert_eq!(found.losses, expected.losses[2..]);
+    assert!(found.states == expected.states);
+}
+
+/// A table that is looked up in and multiplied with is updated a range of rows after the other: parameter, gradient and both
+/// moments whole would take four times its size.
+#[test]
+fn a_large_table_is_updated_in_pieces() {
+    let model = tied();
+    let table_bytes = 60_000 * 150 * 4;
+    let expected = interpreted(&model, &options(1), ADAMW, &[], 3);
+    let whole = trainer(&model, &options(2), ADAMW, &[]).unwrap();
+    assert_eq!(whole.traffic_bytes(), (0, 0));
+    let smallest_bytes = smallest(&model, &options(2));
+    let sgd = smallest_of(&model, &options(2), SGD);
+    assert!(sgd <= smallest_bytes, "{sgd}");
+    for budget in [Budget::Unlimited, Budget::Engine(smallest_bytes)] {
+        let options = TrainOptions {
+            budget,
+            ..options(2)
+        };
+        let mut trainer = trainer(&model, &options, ADAMW, &[]).unwrap();
+        let arena_bytes = trainer.ledger().arena_bytes;
+        let limit = if budget == Budget::Unlimited { 5 } else { 2 };
+        assert!(
+            arena_bytes < limit * table_bytes,
+            "{arena_bytes} of {table_bytes}"
+        );
+        let found = continued(&mut trainer, 0, 3);
+        assert_eq!(found.losses, expected.losses);
+        for (found, expected) in found.states.iter().zip(&expected.states) {
+            assert!(found == expected, "{} differs", found.0);
+        }
+        assert_eq!(found.states.len(), expected.states.len());
+    }
+}
+
+#[test]
+fn a_checkpoint_of_pieces_goes_on_with_the_same_bits() {
+    let model = tied();
+    let expected = interpreted(&model, &options(1), ADAMW, &[], 3);
+    let mut first = trainer(&model, &options(2), ADAMW, &[]).unwrap();
+    continued(&mut first, 0, 2);
+    let kept = states(&mut first);
+    let mut second = trainer(&model, &options(2), ADAMW, &[]).unwrap();
+    for (i, (_, bytes)) in kept.iter().enumerate() {
+        // Across the pieces' borders.
+        for (n, piece) in bytes.chunks(5_000_003).enumerate() {
+            second.write(i, n as u64 * 5_000_003, piece).unwrap();
+        }
+    }
+    second.set_steps(2);
+    let found = continued(&mut second, 2, 1);
     assert_eq!(found.losses, expected.losses[2..]);
     assert!(found.states == expected.states);
 }

@@ -5,5 +5,6 @@ mod reference;
 
 mod bits;
 mod budgets;
+mod parts;
 mod refusals;
 mod text;

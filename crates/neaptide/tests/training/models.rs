@@ -210,3 +210,27 @@ pub fn cnn() -> Graph {
         .averaged();
     end.dropout().linear("scores", CLASSES).done()
 }
+
+/// Tokens, a table of 36 MB that is looked up in (from the end, too) and multiplied with, and classes of what it gives.
+pub fn tied() -> Graph {
+    const ROWS: usize = 60_000;
+    const WIDTH: usize = 150;
+    let mut layers = Layers::new(4).flat().linear("first", WIDTH).relu();
+    let span = 1.0 / (WIDTH as f32).sqrt();
+    let table = layers.constant("table", &[ROWS, WIDTH], 0.0, span);
+    let graph = &mut layers.graph;
+    let rows: Vec<i64> = (0..BATCH as i64).map(|i| i * 4_999 - 17_000).collect();
+    let rows = graph.add_literal("rows", Literal::from_i64(&[BATCH], &rows));
+    let images = std::mem::replace(&mut layers.last, table);
+    let layers = layers.push(Op::Gather { axis: 0 }, &[rows]).plus(images);
+    let hidden = layers.here();
+    let mut layers = layers;
+    layers.last = table;
+    let perm = vec![1, 0];
+    let mut layers = layers.push(Op::Transpose { perm }, &[]);
+    let turned = std::mem::replace(&mut layers.last, hidden);
+    layers
+        .push(Op::MatMul, &[turned])
+        .linear("scores", CLASSES)
+        .done()
+}
