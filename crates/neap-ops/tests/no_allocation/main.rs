@@ -170,9 +170,7 @@ fn training() {
     };
     let operands = [c.clone(), c.clone(), x(&[]), seed, c.clone(), c];
     check(Op::Update(adam), &operands, 3);
-    let mut part = operands.clone();
-    part[0] = x(&[30]);
-    let update = adam;
+    let (update, part) = (adam, [&[x(&[30])], &operands[1..]].concat());
     check(Op::UpdatePart { update, start: 7 }, &part, 3);
 }
 
