@@ -132,7 +132,7 @@ fn check(program: &Program, data: &Range<u64>) -> Result<(), String> {
 ///
 /// # Errors
 /// [`ProgramError`] names the node that cannot be computed.
-pub fn check_supported(program: &Program) -> Result<(), ProgramError> {
+pub(crate) fn check_supported(program: &Program) -> Result<(), ProgramError> {
     for &step in &program.steps {
         let node = &program.graph.nodes[step.index()];
         let inputs = operands(program, &node.inputs);

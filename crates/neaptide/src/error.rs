@@ -137,6 +137,7 @@ macro_rules! bad_input {
 }
 
 bad_input!(
+    neap_compile::LowerError,
     neap_compile::ProgramError,
     neap_rewrite::RewriteError,
     neap_ir::GraphError,

@@ -34,7 +34,6 @@ mod host;
 mod identity;
 mod in_use;
 mod ledger;
-mod lowering;
 pub mod memory;
 mod model;
 mod options;
@@ -53,6 +52,7 @@ mod spill;
 mod stored;
 mod strategy;
 mod train;
+mod versions;
 
 pub use adapt::Adaptation;
 pub use budget::{Budget, Bytes, Scope, parse_bytes};

@@ -4,10 +4,9 @@ use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::identity::Provenance;
 use crate::ledger;
-use crate::lowering::{finished, lower};
 use crate::package::{self, Binding, Cached, Contents, SkeletonSource, Table, Weight};
 use crate::source_weights::SourceFiles;
-use neap_compile::{Programs, StepOrder};
+use neap_compile::{Programs, StepOrder, finished, lower};
 use neap_ir::recipe::Recipe;
 use neap_ir::{Const, FileRange, Graph, SourceFile};
 use neap_rewrite::Lowered;
@@ -248,5 +247,5 @@ pub(crate) fn plan_only(
     if end.is_none() {
         return Err(Error::BadInput("its weights are impossibly large".into()));
     }
-    finished(program, packing.order)
+    Ok(finished(program, packing.order)?)
 }

@@ -4,7 +4,6 @@ use super::binding::Binding;
 use super::weights::Table;
 use super::{contents, skeleton};
 use crate::error::{Error, Result};
-use crate::lowering;
 use crate::source_weights;
 use neap_compile::{Programs, StepOrder};
 use neap_ir::recipe::{Packed, Recipe};
@@ -56,14 +55,14 @@ pub(crate) fn bind(file: &PackedFile, wanted: &Binding, order: StepOrder) -> Res
         mut program,
         recipes,
         source,
-    } = lowering::lower(bound.graph, &mut constants)?;
+    } = neap_compile::lower(bound.graph, &mut constants)?;
     for (recipe, packed) in recipes.iter().zip(&mut program.packed) {
         let found = constants.kept.table.find(&source, recipe);
         *packed = found.ok_or_else(|| missing(&named, packed))?;
     }
     drop((recipes, source, constants));
     // Where weights lie was checked with the table.
-    lowering::finished(program, order)
+    Ok(neap_compile::finished(program, order)?)
 }
 
 fn missing(named: &impl Fn(String) -> Error, packed: &Packed) -> Error {

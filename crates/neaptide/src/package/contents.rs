@@ -10,7 +10,7 @@ use super::binding::{Binding, Package};
 use super::skeleton::SkeletonAt;
 use super::weights::Weight;
 use crate::error::{Error, Result};
-use crate::lowering::{CODE_VERSION, WEIGHTS_VERSION};
+use crate::versions::{CODE_VERSION, WEIGHTS_VERSION};
 use neap_compile::{Programs, StepOrder};
 use neap_ir::Program;
 use neap_ir::recipe::{Packed, PackedForm};

@@ -1,13 +1,12 @@
 //! From a model's graph to the program of one training step.
 
 use crate::error::{Error, Result};
-use crate::lowering;
 use crate::train::TrainOptions;
 use neap_autodiff::{
     Pass, Role, Start, Training, TrainingSpec, cut_updates, parameters, recompute_cheap,
     training_step, training_step_in_parts,
 };
-use neap_compile::check_supported;
+use neap_compile::lower_plainly;
 use neap_ir::update::Update;
 use neap_ir::{Const, Graph, Program, State, TensorType, ValueId};
 use std::ops::Range;
@@ -89,8 +88,8 @@ pub(super) fn step_of(
         _ => WithStates::of(training(true)?, options.keep_result)?.graph,
     };
     Ok(Step {
-        program: lowered(plain.graph)?,
-        recomputing: lowered(recomputing)?,
+        program: lower_plainly(plain.graph)?,
+        recomputing: lower_plainly(recomputing)?,
         inputs,
         is_seeded: plain.is_seeded,
         states: plain.states,
@@ -143,13 +142,6 @@ impl WithStates {
             is_seeded: training.seed.is_some(),
         })
     }
-}
-
-fn lowered(graph: Graph) -> Result<Program> {
-    let digest = lowering::digest(&graph);
-    let program = neap_rewrite::lower_plainly(graph, digest)?;
-    check_supported(&program)?;
-    Ok(program)
 }
 
 /// Constants that are left in the model's files become states that nothing replaces.

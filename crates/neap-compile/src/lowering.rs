@@ -1,29 +1,17 @@
-//! From a graph to programs, for whoever packs weights and whoever finds them packed.
+//! From a graph to programs.
 
-use crate::error::{Error, Result};
-use neap_compile::{Kernels, Programs, StepOrder, Target, check_supported, workload};
+use crate::error::LowerError;
+use crate::programs::{Programs, StepOrder, check_supported};
+use crate::{Kernels, Target, workload};
 use neap_ir::{Const, Graph, Program};
 use neap_kernels::simd::Isa;
 use neap_rewrite::{ConstReader, Lowered};
 
-/// Changes with the code that makes what packed files hold, from which the build script derives it; part of every file.
-pub(crate) const CODE_VERSION: u32 = number(env!("NEAPTIDE_CODE_VERSION"));
-
-/// The same of weights, their table and the skeleton alone. Programs can be made of these in another build too.
-pub(crate) const WEIGHTS_VERSION: u32 = number(env!("NEAPTIDE_WEIGHTS_VERSION"));
-
-const fn number(text: &str) -> u32 {
-    match u32::from_str_radix(text, 10) {
-        Ok(version) => version,
-        Err(_) => panic!("the build script gives a number"),
-    }
-}
-
 /// Lowers a graph whose constants `constants` reads; its weights have no offsets yet.
 ///
 /// # Errors
-/// [`Error::BadInput`] for what is not supported or cannot be read.
-pub(crate) fn lower(graph: Graph, constants: &mut dyn ConstReader) -> Result<Lowered> {
+/// For what is not supported, cannot be read or could never be planned.
+pub fn lower(graph: Graph, constants: &mut dyn ConstReader) -> Result<Lowered, LowerError> {
     let digest = digest(&graph);
     let lowered = neap_rewrite::lower(graph, digest, constants)?;
     check_supported(&lowered.program)?;
@@ -34,12 +22,26 @@ pub(crate) fn lower(graph: Graph, constants: &mut dyn ConstReader) -> Result<Low
     };
     let workload = workload(&lowered.program, target, Kernels::Direct);
     neap_plan::check_workload(&workload)
-        .map_err(|reason| Error::BadInput(format!("the model cannot be planned: {reason}")))?;
+        .map_err(|reason| LowerError::Unplannable(reason.to_string()))?;
     Ok(lowered)
 }
 
+/// Lowers a graph as it is: nothing fused, constants in the model's own layout.
+///
+/// # Errors
+/// For what is not supported.
+pub fn lower_plainly(graph: Graph) -> Result<Program, LowerError> {
+    let digest = digest(&graph);
+    let program = neap_rewrite::lower_plainly(graph, digest)?;
+    check_supported(&program)?;
+    Ok(program)
+}
+
 /// Of a program whose weights have their offsets.
-pub(crate) fn finished(program: Program, order: StepOrder) -> Result<Programs> {
+///
+/// # Errors
+/// For a program that does not hold together, or one of whose variants is not supported.
+pub fn finished(program: Program, order: StepOrder) -> Result<Programs, LowerError> {
     program.check()?;
     let programs = Programs::new(program, order);
     if let Some(banded) = &programs.banded {
@@ -50,7 +52,7 @@ pub(crate) fn finished(program: Program, order: StepOrder) -> Result<Programs> {
 }
 
 /// Of the graph and its shapes, wherever its files lie.
-pub(crate) fn digest(graph: &Graph) -> String {
+fn digest(graph: &Graph) -> String {
     let mut hasher = blake3::Hasher::new();
     let Graph {
         values,
