@@ -64,10 +64,21 @@ pub fn run(root: &Path) -> Result<()> {
         ensure!(status.success(), "cargo {}: {status}", arguments.join(" "));
         Ok(())
     };
-    for name in TESTED {
-        cargo(&["test", "--quiet", "--package", name, "--lib", "--tests"])?;
-    }
-    cargo(&["build", "--quiet", "--package", "neap-cli"])?;
+    let tests = |more: &[&str]| -> Result<()> {
+        TESTED.iter().try_for_each(|name| {
+            let test = ["test", "--quiet", "--package", name, "--lib", "--tests"];
+            cargo(&[&test[..], more].concat())
+        })
+    };
+    tests(&["--no-run"])?;
+    // The emulator keeps one processor busy; the others build meanwhile.
+    std::thread::scope(|scope| {
+        let emulated = scope.spawn(|| tests(&[]));
+        let built = cargo(&["build", "--quiet", "--package", "neap-cli"]);
+        let emulated = emulated.join();
+        built?;
+        emulated.expect("a test's failure is an error, no panic")
+    })?;
     let arm_neap = target_dir.join(ARM).join("release/neap");
     let emulated = || {
         let mut command = Command::new(EMULATOR[0]);
