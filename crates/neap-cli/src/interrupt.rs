@@ -2,14 +2,19 @@
 //!
 //! By default a signal ends the process as always. While a [`Deferred`] lives it is only noted:
 //! long work calls [`unwind_if_asked`], everything on the way cleans up after itself, and the process ends
-//! then. A second signal ends it at once. While a child runs ([`with_child`]) signals are passed on to it.
+//! then. A second signal ends it at once; one that comes within a quarter of a second is the same one, which a sender to the
+//! whole process group and a parent that passes it on both delivered. While a child runs ([`with_child`]) signals are passed on to it.
 
 use crate::failure::{Failure, Outcome};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering::SeqCst};
 
 static DEFERRED: AtomicU32 = AtomicU32::new(0);
 static NOTED: AtomicI32 = AtomicI32::new(0);
 static CHILD: AtomicI32 = AtomicI32::new(0);
+/// When the noted one came.
+static NOTED_MS: AtomicI64 = AtomicI64::new(0);
+
+const SAME_MS: i64 = 250;
 
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
@@ -100,8 +105,22 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut
         // SAFETY: the child is waited for only after `CHILD` is reset, or is a zombie.
         unsafe { libc::kill(child, signal) };
     }
-    let again = NOTED.swap(signal, SeqCst) != 0;
+    let now = now_ms();
+    let first = match NOTED_MS.compare_exchange(0, now, SeqCst, SeqCst) {
+        Ok(_) => now,
+        Err(first) => first,
+    };
+    let again = NOTED.swap(signal, SeqCst) != 0 && now - first > SAME_MS;
     if DEFERRED.load(SeqCst) == 0 || (again && child == 0) {
         die_of(signal);
+    }
+}
+
+fn now_ms() -> i64 {
+    // SAFETY: the structure is plain data, and the call is allowed in handlers.
+    unsafe {
+        let mut now: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now);
+        now.tv_sec * 1000 + now.tv_nsec / 1_000_000
     }
 }

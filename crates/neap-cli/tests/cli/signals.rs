@@ -2,7 +2,7 @@
 
 use super::onnx::layers;
 use super::support::{Bench, can_enforce};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -116,4 +116,30 @@ fn a_supervised_run_ends_with_its_supervisor() {
         }
         assert!(!bench.path(&mark).exists());
     }
+}
+
+/// A sender to the whole group reaches the child too, to which its supervisor passes the signal on: that is one signal.
+#[test]
+fn an_interrupted_group_leaves_a_checkpoint() {
+    let bench = Bench::new();
+    if !can_enforce(&Bench::with_model(&layers())) {
+        return;
+    }
+    let mut child = bench
+        .command("train --demo --memory-budget 64MiB --enforce --epochs 1000 --log log.jsonl")
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    while std::fs::metadata(bench.path("log.jsonl")).map_or(0, |file| file.len()) == 0 {
+        assert!(started.elapsed() < Duration::from_secs(60), "no step");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // SAFETY: the group is the child's own, and it has not been waited for.
+    unsafe { libc::kill(-(child.id() as i32), libc::SIGINT) };
+    let status = wait(&mut child);
+    assert_eq!(status.signal(), Some(libc::SIGINT), "{status}");
+    assert!(bench.path("digits.onnx.checkpoint").exists());
 }
