@@ -304,7 +304,9 @@ pub fn plots(_: &Prepared, cells: &[Cell]) -> Vec<(String, String)> {
         let mut names = Vec::new();
         for percent in PLOTTED_PERCENTS {
             for cell in cells.iter().filter(|cell| cell.percent == percent) {
-                let name = format!("{}, {percent} %", title(cell.way));
+                // A legend has little room.
+                let way = title(cell.way).trim_start_matches("the ");
+                let name = format!("{way}, {percent} %");
                 names.push((name, distribution(&cell.tasks[at], PLOTTED_DEADLINES)));
             }
         }
@@ -329,13 +331,17 @@ pub fn page(prepared: &Prepared, cells: &[Cell]) -> Result<String> {
     let windows: Vec<f64> = cells.iter().map(|cell| cell.window_s).collect();
     let longest = windows.iter().copied().fold(0.0, f64::max);
     let shortest = windows.iter().copied().fold(longest, f64::min);
+    let mut released = format!("{longest:.0}");
+    if format!("{shortest:.0}") != released {
+        released = format!("{shortest:.0} to {released}");
+    }
     let mut scheduled: Vec<&str> = cells.iter().map(|cell| cell.scheduled.as_str()).collect();
     scheduled.sort_unstable();
     scheduled.dedup();
     let mut text = format!(
         "# Deadlines beyond memory, run for real\n\n\
-         Made by `cargo xtask bench runtime`, then with `--write`. {}; {THREADS} threads; {}. Each row had jobs released for {shortest:.0} to \
-         {longest:.0} s. Source: the runtime experiment of Kang et al., *RT-Swap*, RTSS 2024 (Table IV, Figures 8 and 9, Table V). Whether deadlines hold by theory is \
+         Made by `cargo xtask bench runtime`, then with `--write`. {}; {THREADS} threads; {}. Each row had jobs released for {released} s. \
+         Source: the runtime experiment of Kang et al., *RT-Swap*, RTSS 2024 (Table IV, Figures 8 and 9, Table V). Whether deadlines hold by theory is \
          on [another page](realtime.md).\n\n\
          Six tasks release a job (one inference) every period; a job must be done by the next release. All take turns in one process, the earliest deadline first, and a \
          job runs to its end. All tasks release their first job at once. The models need more memory than there is. The budget is for all models together. The hard limit of the memory cgroup is \
