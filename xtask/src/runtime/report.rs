@@ -18,7 +18,7 @@ const PLOTTED_DEADLINES: f64 = 3.0;
 /// Outputs of two ways differ by rounding only.
 const MOST_DIFFERENCE: f64 = 1e-3;
 
-fn mib(bytes: u64) -> f64 {
+pub fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
@@ -30,7 +30,7 @@ fn title(way: Way) -> &'static str {
     }
 }
 
-fn outcome(cell: &Cell) -> String {
+pub fn outcome(cell: &Cell) -> String {
     match &cell.outcome {
         Outcome::Ended => "ended".into(),
         Outcome::Killed => "killed by the kernel".into(),
@@ -103,7 +103,7 @@ fn tasks(prepared: &Prepared) -> String {
 }
 
 /// The worst response of all jobs, in deadlines of their tasks.
-fn worst_part(cell: &Cell) -> f64 {
+pub fn worst_part(cell: &Cell) -> f64 {
     let each = cell.tasks.iter().flat_map(|task| {
         let parts = task.response_ms.iter();
         parts.map(|ms| ms / task.deadline_ms)
@@ -194,7 +194,7 @@ fn responses(cells: &[Cell]) -> String {
     text
 }
 
-fn or_none(ms: Option<f64>) -> String {
+pub fn or_none(ms: Option<f64>) -> String {
     ms.map_or("–".into(), |ms| format!("{ms:.1}"))
 }
 
@@ -300,6 +300,9 @@ fn overheads(cells: &[Cell]) -> String {
 
 /// Figure 9.
 pub fn plots(_: &Prepared, cells: &[Cell]) -> Vec<(String, String)> {
+    if cells.is_empty() {
+        return Vec::new();
+    }
     let plot = |at: usize| {
         let mut names = Vec::new();
         for percent in PLOTTED_PERCENTS {
@@ -365,12 +368,12 @@ pub fn page(prepared: &Prepared, cells: &[Cell]) -> Result<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::super::figures::Start;
     use super::super::tasks::tests::prepared;
     use super::*;
 
-    fn cell(way: Way, response_ms: f64, outcome: Outcome) -> Cell {
+    pub fn cell(way: Way, response_ms: f64, outcome: Outcome) -> Cell {
         let deadlines = prepared().deadlines_ns();
         let task = |&ns: &u64| TaskFigures {
             deadline_ms: ns as f64 / 1e6,

@@ -1,5 +1,6 @@
 //! One cell: a process in a group of its own, and what it says line by line.
 
+use super::Place;
 use super::clock::{Done, Runs, drive};
 use super::figures::{Cell, Outcome, Spread, Start, TaskFigures};
 use super::limit::{Command, Group};
@@ -7,7 +8,6 @@ use super::pages::Pages;
 use super::prepare::Models;
 use super::tasks::{Prepared, TASKS, Way};
 use super::ways::{Ours, Tells, Whole};
-use super::{Place, cell_name};
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -251,11 +251,10 @@ pub fn listen(
 /// Measures one cell.
 pub fn cell(
     place: &Place,
-    models: &Models,
-    prepared: &Prepared,
+    (models, prepared, command): (&Models, &Prepared, &Command),
     (way, percent): (Way, u32),
     seconds: f64,
-    command: &Command,
+    name: &str,
 ) -> Result<Cell> {
     let deadlines_ns = prepared.deadlines_ns();
     let window_ns = (seconds * 1e9) as u64;
@@ -267,8 +266,7 @@ pub fn cell(
         window_ns: Some(window_ns),
         ..models.spec(place, way)
     };
-    let name = cell_name((way, percent));
-    let heard = listen(place, command, Some(limit_bytes), spec, &name)?;
+    let heard = listen(place, command, Some(limit_bytes), spec, name)?;
     let last_ns = heard.jobs.iter().map(|done| done.ended_ns).max();
     let until_ns = last_ns.unwrap_or(0).min(window_ns);
     let released = |task: usize, period_ns: u64| match &heard.released {
