@@ -19,6 +19,7 @@ mod fuzz;
 mod fuzz_lock;
 mod instruction_sets;
 mod kept;
+mod layering;
 mod models;
 mod nightly;
 mod pages;
@@ -157,6 +158,8 @@ enum Suite {
     Swapnet(swapnet::SwapnetArgs),
     /// One thread against two, with no budget.
     Scaling(scaling::ScalingArgs),
+    /// Memory against delay, beside layers that are read one after the other.
+    Layering(layering::LayeringArgs),
     /// Models in few bits beside onnxruntime: memory, and time with one and two threads.
     Formats(formats::FormatsArgs),
     /// Predicted against measured latency.
@@ -211,6 +214,10 @@ fn main() -> Result<()> {
             suite: Some(Suite::Scaling(args)),
             ..
         } => scaling::run(&root(), &args),
+        Command::Bench {
+            suite: Some(Suite::Layering(args)),
+            ..
+        } => layering::run(&root(), &args),
         Command::Bench {
             suite: Some(Suite::Formats(args)),
             ..
