@@ -43,6 +43,7 @@ mod swapnet;
 mod test;
 mod tidy;
 mod vulkan;
+mod watch;
 mod worker;
 
 use anyhow::Result;

@@ -19,6 +19,10 @@ pub struct Done {
     pub ended_ns: u64,
     /// Of it, what went before its execution: memory given up and weights read.
     pub swap_ns: u64,
+    /// Of it, while nothing was computed as weights were on their way.
+    pub drive_ns: u64,
+    /// Time of processors that the host gave to others meanwhile.
+    pub stolen_ns: u64,
     /// From when the processor was free to when the job was handed over: releases, the choice of the job, and of victims.
     pub choosing_ns: u64,
     /// The clock woke up so much later than the release; 0 for a job that found the processor busy.
@@ -31,6 +35,7 @@ pub struct Done {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ran {
     pub swap_ns: u64,
+    pub drive_ns: u64,
     pub choosing_ns: u64,
 }
 
@@ -134,6 +139,7 @@ pub fn drive(
                 break;
             }
             let next_ns = table.next_of_each();
+            let stolen_ns = stolen_ns();
             let handed_ns = clock();
             let ran = runs.run(job.task, &next_ns)?;
             let ended_ns = clock();
@@ -143,6 +149,8 @@ pub fn drive(
                 began_ns: handed_ns,
                 ended_ns,
                 swap_ns: ran.swap_ns,
+                drive_ns: ran.drive_ns,
+                stolen_ns: self::stolen_ns().saturating_sub(stolen_ns),
                 choosing_ns: handed_ns - free_ns + ran.choosing_ns,
                 late_ns: match woken_for.take() == Some(job.release_ns) {
                     true => free_ns - job.release_ns,
@@ -160,6 +168,22 @@ pub fn drive(
     // Those after the window are not counted, whenever it was noticed.
     table.release(u64::MAX - 1);
     Ok(table.released)
+}
+
+/// Since the machine began, of all processors, as the kernel counts it; 0 where it does not.
+fn stolen_ns() -> u64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    stolen_ticks(&stat) * TICK_NS
+}
+
+/// `USER_HZ`, which programs see, is 100 on every Linux that this runs on.
+const TICK_NS: u64 = 10_000_000;
+
+/// The eighth number of the line of all processors.
+fn stolen_ticks(stat: &str) -> u64 {
+    let all = stat.lines().find(|line| line.starts_with("cpu "));
+    let steal = all.and_then(|line| line.split_whitespace().nth(8));
+    steal.and_then(|ticks| ticks.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -187,6 +211,14 @@ mod tests {
         table.release(1000);
         assert_eq!(table.take(), None);
         assert_eq!(table.released, [2, 3, 3]);
+    }
+
+    #[test]
+    fn stolen_time_is_the_eighth_number() {
+        let stat =
+            "cpu  221582 1419 39240 113965 34198 0 824 1313 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
+        assert_eq!(stolen_ticks(stat), 1313);
+        assert_eq!(stolen_ticks(""), 0);
     }
 
     struct Instantly(Vec<usize>);

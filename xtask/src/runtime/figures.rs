@@ -64,6 +64,12 @@ pub struct TaskFigures {
     /// From where they were handed over to their end, swapping included.
     pub latency_ms: Vec<f64>,
     pub swap_ms: Vec<f64>,
+    /// Of the latency, while nothing was computed as weights were on their way. Empty where that was not noted.
+    #[serde(default)]
+    pub drive_ms: Vec<f64>,
+    /// Time of processors that the host gave to others meanwhile.
+    #[serde(default)]
+    pub stolen_ms: Vec<f64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -98,6 +104,8 @@ impl TaskFigures {
             response_ms: ms(&|d| d.ended_ns - d.release_ns),
             latency_ms: ms(&|d| d.ended_ns - d.began_ns),
             swap_ms: ms(&|d| d.swap_ns),
+            drive_ms: ms(&|d| d.drive_ns),
+            stolen_ms: ms(&|d| d.stolen_ns),
         }
     }
 
@@ -204,6 +212,8 @@ mod tests {
             began_ns,
             ended_ns,
             swap_ns: 0,
+            drive_ns: 0,
+            stolen_ns: 0,
             choosing_ns: 0,
             late_ns: 0,
             is_same: true,

@@ -31,6 +31,11 @@ const PROCESS_BYTES: u64 = 64 << 20;
 const WAVER_BYTES: u64 = 8 << 20;
 
 impl Models {
+    /// One that the drive can be watched by.
+    pub fn on_drive(&self) -> Option<&Path> {
+        self.packed.last().map(PathBuf::as_path)
+    }
+
     /// What a worker is told in any case.
     pub fn spec(&self, place: &Place, way: Way) -> Spec {
         let mapped = self.mapped.as_ref().ok();

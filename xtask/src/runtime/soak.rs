@@ -5,9 +5,10 @@
 //! ```
 
 use super::figures::{Cell, Spread};
-use super::report::{mib, or_none, outcome, progress, worst_part};
+use super::report::{LONGEST, longest_row, mib, or_none, outcome, progress, worst_part};
 use super::tasks::{PERCENTS, TASKS, Way};
 use super::{Place, RuntimeArgs, limit, prepare, prepared, worker};
+use crate::watch::{Watch, Watched};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -21,6 +22,7 @@ pub struct Soaked {
     setting: String,
     models_bytes: u64,
     cell: Cell,
+    watched: Option<Watched>,
 }
 
 fn name(percent: u32) -> String {
@@ -45,7 +47,9 @@ pub fn measure(place: &Place, args: &RuntimeArgs, minutes: f64) -> Result<()> {
     eprintln!("{name}: {minutes} minutes");
     let which = (Way::Ours, args.percent);
     let all = (&models, &prepared, &command);
+    let watch = models.on_drive().map(Watch::start).transpose()?;
     let cell = worker::cell(place, all, which, minutes * 60.0, &name)?;
+    let watched = watch.map(Watch::stop).transpose()?;
     eprintln!("{}", progress(&prepared, &cell));
     let soaked = Soaked {
         minutes,
@@ -53,6 +57,7 @@ pub fn measure(place: &Place, args: &RuntimeArgs, minutes: f64) -> Result<()> {
         setting,
         models_bytes: prepared.models_bytes(args.percent),
         cell,
+        watched,
     };
     place.kept.write(&name, &soaked)?;
     println!("{}", soaked.section());
@@ -120,7 +125,11 @@ impl Soaked {
                 Spread::of(&task.latency_ms).average,
             );
         }
-        text
+        let watched = self.watched.as_ref().map(Watched::told);
+        text + "\n"
+            + LONGEST
+            + &longest_row(cell)
+            + &watched.map_or(String::new(), |told| format!("\n{told}\n"))
     }
 }
 
@@ -177,6 +186,7 @@ mod tests {
             setting: "a machine".into(),
             models_bytes: prepared().models_bytes(96),
             cell,
+            watched: None,
         }
     }
 

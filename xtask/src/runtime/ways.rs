@@ -177,6 +177,7 @@ impl Runs for Ours {
             self.tensors[task].with(|inputs, outputs| engine.run(model, inputs, outputs))?;
         Ok(Ran {
             swap_ns: 0,
+            drive_ns: report.stall_ns,
             // Nobody else runs: what the engine takes to give the turn.
             choosing_ns: report.waited_ns,
         })
@@ -398,15 +399,18 @@ impl Runs for Whole {
             seat.in_force_bytes = seat.least_bytes;
         }
         let seat = &mut self.seats[task];
+        let reading = Instant::now();
         if seat.in_force_bytes < seat.whole_bytes {
             seat.session.set_budget(Budget::Engine(seat.whole_bytes))?;
             seat.in_force_bytes = seat.whole_bytes;
         }
         seat.session.settle()?;
+        let drive_ns = reading.elapsed().as_nanos() as u64;
         let swap_ns = began.elapsed().as_nanos() as u64 - choosing_ns;
         seat.execute()?;
         Ok(Ran {
             swap_ns,
+            drive_ns,
             choosing_ns,
         })
     }

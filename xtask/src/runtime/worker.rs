@@ -155,6 +155,8 @@ fn jobs(spec: &Spec, way: &mut dyn Runs) -> Result<Vec<u64>> {
                             began_ns: 0,
                             ended_ns: began.elapsed().as_nanos() as u64,
                             swap_ns: ran.swap_ns,
+                            drive_ns: ran.drive_ns,
+                            stolen_ns: 0,
                             choosing_ns: ran.choosing_ns,
                             late_ns: 0,
                             is_same: way.is_same(task)?,

@@ -9,6 +9,7 @@
 use super::client::{Answer, Client, Server, request};
 use super::{Place, ServeArgs, image, link};
 use crate::models;
+use crate::watch::Watch;
 use anyhow::{Context, Result, bail, ensure};
 use neap_zoo::Batch;
 use neaptide::{Cache, Model, OpenOptions, RunOptions};
@@ -111,7 +112,9 @@ pub fn run(root: &Path, place: &Place, args: &ServeArgs) -> Result<String> {
         budgets: AtomicU64::new(0),
         budgets_refused: AtomicU64::new(0),
     };
+    let watch = Watch::start(&zoo("resnet50")?)?;
     let told = play(&shared, args)?;
+    let watched = watch.stop()?;
     let Shared {
         seen,
         vanished,
@@ -176,6 +179,7 @@ pub fn run(root: &Path, place: &Place, args: &ServeArgs) -> Result<String> {
         budgets.into_inner(),
         budgets_refused.into_inner(),
     )?;
+    writeln!(text, "\n{}", watched.told())?;
     for (name, seen) in &seen {
         if let Some(fault) = &seen.first_fault {
             eprintln!("{text}");

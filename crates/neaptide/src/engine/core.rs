@@ -171,12 +171,14 @@ impl Engine {
             self.commons.work.overwrite(byte)?;
         }
         let gone_over = next.map_or(Ok(()), |next| seat.go_over(next, bound));
+        let stalled_ns = seat.session.stats().stall_ns;
         let result = gone_over.and_then(|()| run(&mut seat.session));
         lock(&member.figures).note(&seat.session, &result);
         result?;
         Ok(RunReport {
             waited_ns: (began - asked).as_nanos() as u64,
             ran_ns: began.elapsed().as_nanos() as u64,
+            stall_ns: seat.session.stats().stall_ns.saturating_sub(stalled_ns),
         })
     }
 

@@ -48,4 +48,6 @@ pub struct RunReport {
     /// Until its turn came.
     pub waited_ns: u64,
     pub ran_ns: u64,
+    /// Of it, while nothing could be computed as weights were on their way.
+    pub stall_ns: u64,
 }
