@@ -1,5 +1,6 @@
 //! Sources allocate when they are made, and never after. One test: the count is global.
 
+#[path = "store/common.rs"]
 mod common;
 
 use common::{Rng, write_packed};

@@ -14,3 +14,4 @@ mod updates;
 mod windows;
 
 mod networks;
+mod zoo;

@@ -1,0 +1,212 @@
+//! Loops and scans whose passes are known when a model is read.
+
+use crate::support::*;
+use neap_ir::Literal;
+
+fn graph(inputs: &[&str], outputs: &[&str], initializers: &[Bytes], nodes: &[Bytes]) -> Bytes {
+    let named = |name: &&str| Bytes::default().string(1, name);
+    let mut g = Bytes::default().string(2, "body");
+    for node in nodes {
+        g = g.message(1, node);
+    }
+    for tensor in initializers {
+        g = g.message(5, tensor);
+    }
+    for input in inputs {
+        g = g.message(11, &named(input));
+    }
+    for output in outputs {
+        g = g.message(12, &named(output));
+    }
+    g
+}
+
+/// `y = y * w + i`; the third result says whether to go on: while `i < most`.
+fn body(most: i64) -> Bytes {
+    graph(
+        &["i", "on", "y"],
+        &["again", "next", "seen"],
+        &[
+            f32_tensor("w", &[], &[2.0]),
+            i64_tensor("most", &[], &[most]),
+        ],
+        &[
+            node("Mul", &["y", "w"], &["scaled"], &[]),
+            node("Cast", &["i"], &["step"], &[("to", Attr::Int(1))]),
+            node("Add", &["scaled", "step"], &["next"], &[]),
+            node("Identity", &["next"], &["seen"], &[]),
+            node("Less", &["i", "most"], &["again"], &[]),
+        ],
+    )
+}
+
+fn loop_model(trips: Option<i64>, most: i64) -> Model {
+    let mut model = Model::new(13).input("x", FLOAT, &[2]);
+    if let Some(trips) = trips {
+        model = model.constant(&i64_tensor("trips", &[], &[trips]));
+    }
+    let first = if trips.is_some() { "trips" } else { "" };
+    let attributes = [("body", Attr::Graph(body(most)))];
+    let model = model.node("Loop", &[first, "", "x"], &["y", "all"], &attributes);
+    model.output("y").output("all")
+}
+
+fn run(model: &Model, inputs: &[Literal]) -> Vec<Literal> {
+    neap_ops::interpret(&model.graph(), inputs, &|_| None).expect("computes")
+}
+
+#[test]
+fn a_loop_ends_by_its_count_or_its_condition() {
+    for (trips, most, passes) in [(Some(3), 100, 3), (Some(100), 4, 5), (None, 2, 3)] {
+        let mut y = [1.0f32, -1.0];
+        let mut all = Vec::new();
+        for i in 0..passes {
+            y = y.map(|y| y * 2.0 + i as f32);
+            all.extend(y);
+        }
+        let x = Literal::from_f32(&[2], &[1.0, -1.0]);
+        let results = run(&loop_model(trips, most), &[x]);
+        assert_eq!(results[0].as_f32(), Some(&y[..]));
+        assert_eq!(results[1].as_f32(), Some(&all[..]));
+        assert_eq!(results[1].shape(), [passes, 2]);
+    }
+}
+
+#[test]
+fn loops_that_cannot_be_unrolled_are_refused() {
+    let endless = loop_model(None, i64::MAX).error();
+    assert!(endless.contains("so many passes"), "{endless}");
+    let none = loop_model(Some(0), 9).error();
+    assert!(none.contains("no passes"), "{none}");
+    let open = Model::new(13)
+        .input("x", FLOAT, &[2])
+        .input("trips", INT64, &[])
+        .node(
+            "Loop",
+            &["trips", "", "x"],
+            &["y"],
+            &[("body", Attr::Graph(body(5)))],
+        )
+        .output("y");
+    let error = open.error();
+    assert!(
+        error.contains("'trips'") && error.contains("trip count"),
+        "{error}"
+    );
+    let unknown = graph(
+        &["i", "on", "y"],
+        &["again", "next"],
+        &[f32_tensor("zero", &[], &[0.0])],
+        &[
+            node(
+                "ReduceMax",
+                &["y"],
+                &["largest"],
+                &[("keepdims", Attr::Int(0))],
+            ),
+            node("Less", &["largest", "zero"], &["again"], &[]),
+            node("Abs", &["y"], &["next"], &[]),
+        ],
+    );
+    let model = Model::new(13)
+        .input("x", FLOAT, &[2])
+        .ints("trips", &[3])
+        .node(
+            "Loop",
+            &["trips", "", "x"],
+            &["y"],
+            &[("body", Attr::Graph(unknown))],
+        )
+        .output("y");
+    let error = model.error();
+    assert!(error.contains("known only when running"), "{error}");
+}
+
+#[test]
+fn loops_within_loops_end() {
+    let mut inner = graph(&["i", "on", "y"], &["on", "y"], &[], &[]);
+    for _ in 0..3 {
+        inner = graph(
+            &["i", "on", "y"],
+            &["on", "z"],
+            &[i64_tensor("many", &[], &[1_000])],
+            &[node(
+                "Loop",
+                &["many", "on", "y"],
+                &["z"],
+                &[("body", Attr::Graph(inner))],
+            )],
+        );
+    }
+    let error = Model::new(13)
+        .input("x", FLOAT, &[2])
+        .ints("many", &[1_000])
+        .node(
+            "Loop",
+            &["many", "", "x"],
+            &["y"],
+            &[("body", Attr::Graph(inner))],
+        )
+        .output("y")
+        .error();
+    assert!(
+        error.contains("too many nodes") || error.contains("too much memory"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_scan_goes_along_its_axes() {
+    // The sum of the columns so far, from the last one; results become columns, the last first.
+    let body = graph(
+        &["sum", "column"],
+        &["next", "seen"],
+        &[],
+        &[
+            node("Add", &["sum", "column"], &["next"], &[]),
+            node("Neg", &["next"], &["seen"], &[]),
+        ],
+    );
+    let model = |axis: i64| {
+        let attributes = [
+            ("body", Attr::Graph(body.clone())),
+            ("num_scan_inputs", Attr::Int(1)),
+            ("scan_input_axes", Attr::Ints(&[axis])),
+            ("scan_input_directions", Attr::Ints(&[1])),
+            ("scan_output_axes", Attr::Ints(&[axis])),
+            ("scan_output_directions", Attr::Ints(&[1])),
+        ];
+        Model::new(13)
+            .input("start", FLOAT, &[2])
+            .input("x", FLOAT, &[2, 3])
+            .node("Scan", &["start", "x"], &["y", "all"], &attributes)
+            .output("y")
+            .output("all")
+    };
+    let start = Literal::from_f32(&[2], &[10.0, 20.0]);
+    let x = Literal::from_f32(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    for axis in [1, -1] {
+        let results = run(&model(axis), &[start.clone(), x.clone()]);
+        assert_eq!(results[0].as_f32(), Some(&[16.0, 35.0][..]));
+        let all = [-16.0, -15.0, -13.0, -35.0, -31.0, -26.0];
+        assert_eq!(results[1].as_f32(), Some(&all[..]));
+        assert_eq!(results[1].shape(), [2, 3]);
+    }
+    let error = model(2).error();
+    assert!(error.contains("axis 2"), "{error}");
+}
+
+#[test]
+fn a_scan_of_opset_8_is_refused() {
+    let body = graph(&["x"], &["x"], &[], &[]);
+    let attributes = [
+        ("body", Attr::Graph(body)),
+        ("num_scan_inputs", Attr::Int(1)),
+    ];
+    let error = Model::new(8)
+        .input("x", FLOAT, &[1, 2])
+        .node("Scan", &["", "x"], &["y"], &attributes)
+        .output("y")
+        .error();
+    assert!(error.contains("opset 8"), "{error}");
+}

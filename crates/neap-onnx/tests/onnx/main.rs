@@ -1,0 +1,17 @@
+//! What is read from ONNX files: operators, shapes, constants, and files that are wrong.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod classical;
+mod constants;
+mod early_opsets;
+mod hostile;
+mod loops;
+mod narrow;
+mod operators;
+mod rare;
+mod signature;
+mod skeleton;
+mod structure;
+mod training;

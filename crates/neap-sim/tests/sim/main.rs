@@ -1,0 +1,5 @@
+//! Timelines that can be checked by hand.
+
+mod by_hand;
+mod lanes;
+mod stores;
