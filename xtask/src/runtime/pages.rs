@@ -2,19 +2,12 @@
 
 use super::clock::{Ran, Runs};
 use super::tasks::THREADS;
+use crate::peer::Peer;
 use anyhow::{Context, Result};
-use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 
-pub struct Pages {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-    /// What it said when all models were open.
-    pub ready: Value,
-}
+pub struct Pages(Peer);
 
 impl Pages {
     /// Opens models, each with the bytes of its input.
@@ -29,58 +22,34 @@ impl Pages {
         for (model, input) in models.iter().zip(inputs) {
             command.args([model.as_ref(), input.as_ref()]);
         }
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let stdin = child.stdin.take().context("stdin")?;
-        let stdout = BufReader::new(child.stdout.take().context("stdout")?);
-        let mut pages = Pages {
-            child,
-            stdin,
-            stdout,
-            ready: Value::Null,
-        };
-        pages.ready = pages.answer()?;
-        Ok(pages)
+        Ok(Pages(Peer::start(&mut command)?))
     }
 
-    pub fn ask(&mut self, question: &str) -> Result<Value> {
-        writeln!(self.stdin, "{question}")?;
-        self.answer()
+    /// What the process takes with all models open, where it said so.
+    pub fn own_bytes(&self) -> Option<u64> {
+        self.0.ready["own_bytes"].as_u64()
     }
 
-    fn answer(&mut self) -> Result<Value> {
-        let mut line = String::new();
-        if self.stdout.read_line(&mut line)? == 0 {
-            anyhow::bail!("onnxruntime ended: {}", self.child.wait()?);
-        }
-        Ok(serde_json::from_str(&line)?)
+    /// Of the process so far.
+    pub fn major_faults(&mut self) -> Result<Option<u64>> {
+        Ok(self.0.ask("stats")?["major_faults"].as_u64())
     }
 
     /// The first values of a task's outputs.
     pub fn outputs(&mut self, task: usize) -> Result<Vec<f32>> {
-        let answer = self.ask(&format!("outputs {task}"))?;
+        let answer = self.0.ask(&format!("outputs {task}"))?;
         Ok(serde_json::from_value(answer)?)
     }
 }
 
 impl Runs for Pages {
     fn run(&mut self, task: usize, _: &[u64]) -> Result<Ran> {
-        self.ask(&format!("run {task}"))?;
+        self.0.ask(&format!("run {task}"))?;
         Ok(Ran::default())
     }
 
     fn is_same(&mut self, task: usize) -> Result<bool> {
-        let answer = self.ask(&format!("same {task}"))?;
+        let answer = self.0.ask(&format!("same {task}"))?;
         answer.as_bool().context("a yes or no")
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -101,7 +101,7 @@ fn work(spec: &Spec) -> Result<()> {
             let mut pages = Pages::start(python, &spec.script, &spec.models, &spec.inputs)?;
             let start = Start {
                 start_ms: spec.running_ms(),
-                beside_bytes: pages.ready["own_bytes"].as_u64(),
+                beside_bytes: pages.own_bytes(),
                 ..Start::default()
             };
             say(&Line::Start(start));
@@ -111,8 +111,8 @@ fn work(spec: &Spec) -> Result<()> {
                 pages.is_same(task)?;
             }
             let released = jobs(spec, &mut pages)?;
-            let stats = pages.ask("stats")?;
-            end(&mut pages, released, stats["major_faults"].as_u64())
+            let major_faults = pages.major_faults()?;
+            end(&mut pages, released, major_faults)
         }
     }
 }
