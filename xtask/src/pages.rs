@@ -92,7 +92,7 @@ const PAGES: [Page; 12] = [
     },
     Page {
         name: "swapadvisor",
-        minutes: 8.0,
+        minutes: 12.0,
         commands: |share| vec![format!("swapadvisor --effort {} --write", rounds(4, share))],
     },
     Page {
@@ -110,7 +110,7 @@ const PAGES: [Page; 12] = [
     },
     Page {
         name: "flexnn",
-        minutes: 20.0,
+        minutes: 16.0,
         commands: |share| match share < LEAST_WHOLE {
             true => vec!["flexnn --quick --write".into()],
             false => vec![format!("flexnn --rounds {} --write", rounds(4, share))],
