@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod arm;
+mod background;
 mod bench;
 mod beside;
 mod bindings;
