@@ -34,7 +34,7 @@ struct Page {
 }
 
 /// The quick ones first: what they take longer is shared by all that follow.
-const PAGES: [Page; 12] = [
+const PAGES: [Page; 13] = [
     Page {
         name: "kernels",
         minutes: 2.0,
@@ -91,6 +91,11 @@ const PAGES: [Page; 12] = [
         },
     },
     Page {
+        name: "layering",
+        minutes: 3.0,
+        commands: |share| vec![format!("layering --rounds {} --write", rounds(3, share))],
+    },
+    Page {
         name: "swapadvisor",
         minutes: 12.0,
         commands: |share| vec![format!("swapadvisor --effort {} --write", rounds(4, share))],
@@ -110,7 +115,7 @@ const PAGES: [Page; 12] = [
     },
     Page {
         name: "flexnn",
-        minutes: 16.0,
+        minutes: 13.0,
         commands: |share| match share < LEAST_WHOLE {
             true => vec!["flexnn --quick --write".into()],
             false => vec![format!("flexnn --rounds {} --write", rounds(4, share))],
