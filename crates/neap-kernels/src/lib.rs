@@ -24,6 +24,3 @@ pub mod winograd; // 3x3 convolution with fewer multiplications
 
 mod share; // what the tasks of one call share, and how work is cut
 mod tile; // the micro-kernels of all products, and how layers are cut into tiles
-
-#[cfg(test)]
-mod testing;

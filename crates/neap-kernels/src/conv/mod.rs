@@ -18,8 +18,6 @@
 mod blocked;
 mod first_layer;
 mod grouped;
-#[cfg(test)]
-mod tests;
 
 pub use blocked::{conv_blocked, conv_blocked_band};
 pub use first_layer::{conv_first_layer, conv_first_layer_band, conv_first_layer_scratch_bytes};

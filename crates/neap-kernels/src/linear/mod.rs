@@ -6,8 +6,6 @@
 //! caller's scratch ([`matmul_scratch_bytes`]) and runs the same micro-kernels.
 
 mod product;
-#[cfg(test)]
-mod tests;
 
 pub use product::{MatMulShape, matmul, matmul_scratch_bytes};
 

@@ -24,8 +24,6 @@
 mod blocks;
 pub(crate) mod format;
 mod narrow;
-#[cfg(test)]
-mod tests;
 
 pub use blocks::{BlockSteps, pack_block_panel};
 pub use format::{Bits, BlockFormat, Format, Panels};

@@ -26,8 +26,6 @@ mod cut; // into what pieces a call is cut
 mod drive; // runs the pieces
 mod points; // the tile sizes, in one dimension
 mod product; // the micro-kernel
-#[cfg(test)]
-mod tests;
 mod transform; // tiles in two dimensions
 
 use crate::conv::ConvShape;

@@ -1,6 +1,6 @@
 //! Layers with weights in blocks have the bits of the same layers with the widened weights as `f32`.
 
-use crate::support::{Threads, isas};
+use crate::support::{Threads, isas, numbers};
 use neap_kernels::conv::{ConvShape, conv_blocked};
 use neap_kernels::epilogue::{Activation, Epilogue, Residual};
 use neap_kernels::linear::{LinearShape, linear};
@@ -11,17 +11,6 @@ use neap_kernels::panel::{
 use neap_kernels::simd::{Isa, LANES};
 use neap_kernels::window::Window;
 use std::ops::Range;
-
-fn numbers(n: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..n).map(|_| next()).collect()
-}
 
 fn formats() -> impl Iterator<Item = BlockFormat> {
     let bits = [Bits::Four, Bits::Eight].into_iter();

@@ -1,6 +1,6 @@
 //! Layers with narrow weights have the bits of the same layers with the widened weights as `f32`.
 
-use crate::support::{Threads, isas};
+use crate::support::{Threads, isas, numbers};
 use neap_kernels::conv::{
     ConvShape, conv_blocked, conv_first_layer, conv_first_layer_scratch_bytes, conv_narrow_groups,
 };
@@ -15,17 +15,6 @@ use neap_kernels::simd::{Isa, f16_to_f32};
 use neap_kernels::window::Window;
 use neap_kernels::winograd::{self, Tile, WeightForm, Weights};
 use std::ops::Range;
-
-fn numbers(n: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..n).map(|_| next()).collect()
-}
 
 /// A weight that the format holds exactly; among them subnormal half floats and both zeros.
 fn stored(format: Format, x: f32) -> f32 {

@@ -1,14 +1,18 @@
-//! Tables of shapes for the kernels that are not matrix products, each against a naive reference in f64.
+//! Tables of shapes for all kernels, each against a naive reference in f64.
 
 mod support;
 
 mod attention;
 mod blocks;
+mod conv;
 mod depthwise;
 mod elementwise;
 mod formats;
 mod integers;
+mod linear;
+mod panels;
 mod pool;
 mod reorder;
 mod resize;
 mod rows;
+mod winograd;

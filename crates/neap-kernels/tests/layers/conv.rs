@@ -1,12 +1,16 @@
 //! Convolutions against a plain reference in f64, and the same bits however the work is cut.
 
-use super::*;
-use crate::epilogue::{Activation, Epilogue, Residual};
-use crate::panel::{Affine, KOrder, pack_conv, panel_floats};
-use crate::parallel::{Parallel, Serial};
-use crate::simd::Isa;
-use crate::testing::{Scrambled, affordable, numbers};
-use crate::window::Window;
+use crate::support::{Scrambled, affordable, numbers};
+use neap_kernels::conv::{
+    ConvForm, ConvShape, conv_blocked, conv_first_layer, conv_first_layer_scratch_bytes,
+    conv_narrow_groups, supports,
+};
+use neap_kernels::epilogue::{Activation, Epilogue, Residual};
+use neap_kernels::panel::{Affine, KOrder, pack_conv, panel_floats};
+use neap_kernels::parallel::{Parallel, Serial};
+use neap_kernels::simd::{Isa, LANES};
+use neap_kernels::window::Window;
+use std::ops::Range;
 
 /// `(form, batch, c_in, c_out, groups, input, output, kernel, strides, dilations, pads_begin)`
 type Case = (

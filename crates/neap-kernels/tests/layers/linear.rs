@@ -1,10 +1,12 @@
 //! Matrix products against a plain reference in f64, and the same bits however the work is cut.
 
-use super::*;
-use crate::epilogue::Activation;
-use crate::panel::{Affine, pack_rows, panel_floats};
-use crate::parallel::Serial;
-use crate::testing::{Scrambled, affordable, numbers};
+use crate::support::{Scrambled, affordable, numbers};
+use neap_kernels::epilogue::{Activation, Epilogue, Residual};
+use neap_kernels::linear::{LinearShape, MatMulShape, linear, matmul, matmul_scratch_bytes};
+use neap_kernels::panel::{Affine, pack_rows, panel_floats};
+use neap_kernels::parallel::{Parallel, Serial};
+use neap_kernels::simd::{Isa, LANES};
+use std::ops::Range;
 
 /// `(m, k, n)`
 const CASES: &[(usize, usize, usize)] = &[

@@ -1,6 +1,10 @@
 //! Packed panels against the format's definition, whole and in pieces.
 
-use super::*;
+use neap_kernels::panel::{
+    Affine, KOrder, channels_of, pack_band, pack_conv, pack_depthwise, pack_rows, panel_count,
+    panel_floats,
+};
+use neap_kernels::simd::LANES;
 
 fn numbers(n: usize) -> Vec<f32> {
     (0..n).map(|i| (i * 7 % 1009) as f32 - 500.0).collect()

@@ -1,11 +1,18 @@
 //! Winograd convolutions against a plain reference in f64, and the same bits however the work is cut.
 
-use super::*;
-use crate::epilogue::Activation;
-use crate::panel::{Affine, KOrder, pack_conv, panel_floats};
-use crate::parallel::Serial;
-use crate::testing::{Scrambled, affordable, numbers};
-use crate::window::Window;
+use crate::support::{Scrambled, affordable, numbers};
+use neap_kernels::conv::ConvShape;
+use neap_kernels::epilogue::{Activation, Epilogue, Residual};
+use neap_kernels::panel::{Affine, KOrder, pack_conv, panel_floats};
+use neap_kernels::parallel::{Parallel, Serial};
+use neap_kernels::planes::Planes;
+use neap_kernels::simd::{Isa, LANES};
+use neap_kernels::window::Window;
+use neap_kernels::winograd::{
+    Tile, WeightForm, Weights, conv_winograd, conv_winograd_band, prepare_panels,
+    prepared_panel_floats, supports, workspace_bytes,
+};
+use std::ops::Range;
 
 /// `(batch, c_in, c_out, input, output, pads_begin)`
 type Case = (usize, usize, usize, [usize; 2], [usize; 2], [usize; 2]);
@@ -334,8 +341,11 @@ fn the_same_bits_however_the_work_is_cut() {
 /// The layer in bands of so many tile rows; what a band does not need is not a number.
 fn run_in_bands(l: &Layer, how: How<'_>, tile_rows: usize) -> Vec<f32> {
     let s = &l.shape;
-    let planes = s.whole_planes();
     let (in_row, out_row) = (s.window.input[1] * LANES, s.window.output[1] * LANES);
+    let planes = Planes {
+        input: s.window.input[0] * in_row,
+        output: s.window.output[0] * out_row,
+    };
     let mut out = l.blocked_residual.clone();
     let mut first = 0;
     while first < s.window.output[0] {
