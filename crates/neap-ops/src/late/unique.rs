@@ -74,7 +74,7 @@ pub(super) fn unique(
         for (i, o) in order.iter_mut().enumerate() {
             *o = i as u32;
         }
-        order.sort_unstable_by(|&a, &b| compare(a as usize, b as usize).then(a.cmp(&b)));
+        sort(order, &|a, b| compare(a as usize, b as usize).then(a.cmp(&b)));
         let mut groups = 0;
         for i in 0..parts.count {
             let part = order[i];
@@ -91,7 +91,7 @@ pub(super) fn unique(
             *o = i as u32;
         }
         if !sorted {
-            order.sort_unstable_by_key(|&g| first[g as usize]);
+            sort(order, &|g, h| first[g as usize].cmp(&first[h as usize]));
         }
         for (i, &g) in order.iter().enumerate() {
             rank[g as usize] = i as u32;
@@ -126,6 +126,11 @@ pub(super) fn unique(
         }
         Ok(())
     })
+}
+
+/// One function for all types of elements: sorting is much code.
+fn sort(order: &mut [u32], before: &dyn Fn(u32, u32) -> Ordering) {
+    order.sort_unstable_by(|&a, &b| before(a, b));
 }
 
 /// What has no order, such as NaN, comes last.

@@ -42,26 +42,14 @@ pub(crate) fn top_k(
                 let out = line / inner * k * inner + line % inner;
                 // SAFETY: the line is inside the input.
                 let at = |i: u32| unsafe { src.read(base + i as usize * inner) };
-                let before = |&i: &u32, &j: &u32| {
-                    let by_value = if largest {
-                        compare(at(j), at(i))
-                    } else {
-                        compare(at(i), at(j))
-                    };
-                    by_value.then(i.cmp(&j))
+                let by_value = |i: u32, j: u32| match largest {
+                    true => compare(at(j), at(i)),
+                    false => compare(at(i), at(j)),
                 };
                 for (i, o) in order.iter_mut().enumerate() {
                     *o = i as u32;
                 }
-                if k < length {
-                    order.select_nth_unstable_by(k - 1, before);
-                }
-                let top = &mut order[..k];
-                if sorted {
-                    top.sort_unstable_by(before);
-                } else {
-                    top.sort_unstable();
-                }
+                let top = first(order, k, sorted, &by_value);
                 for (rank, &i) in top.iter().enumerate() {
                     // SAFETY: results of a line belong to one task.
                     unsafe {
@@ -77,6 +65,26 @@ pub(crate) fn top_k(
         });
         Ok(())
     })
+}
+
+/// The first `k` by value, ties to the lower index: in that order, or by index. One function for all types of elements:
+/// sorting is much code.
+fn first<'a>(
+    order: &'a mut [u32],
+    k: usize,
+    sorted: bool,
+    by_value: &dyn Fn(u32, u32) -> Ordering,
+) -> &'a mut [u32] {
+    let before = |&i: &u32, &j: &u32| by_value(i, j).then(i.cmp(&j));
+    if k < order.len() {
+        order.select_nth_unstable_by(k - 1, before);
+    }
+    let top = &mut order[..k];
+    match sorted {
+        true => top.sort_unstable_by(before),
+        false => top.sort_unstable(),
+    }
+    top
 }
 
 /// NaN counts as the largest.
