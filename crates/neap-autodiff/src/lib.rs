@@ -42,5 +42,5 @@ pub use parts::training_step_in_parts;
 pub use recompute::recompute_cheap;
 pub use schedule::{Decay, Schedule};
 pub use training::{
-    BatchNorm, Clip, Pass, Role, Start, State, Training, TrainingSpec, training_step,
+    BatchNorm, Clip, Pass, Role, Start, State, Training, TrainingSpec, drop_unused, training_step,
 };

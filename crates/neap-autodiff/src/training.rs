@@ -400,7 +400,7 @@ fn seed_dropout(graph: &mut Graph) -> Option<ValueId> {
 }
 
 /// Drops nodes that no output and no state needs.
-pub(crate) fn drop_unused(graph: &mut Graph) {
+pub fn drop_unused(graph: &mut Graph) {
     let mut used = vec![false; graph.values.len()];
     let states = graph.states.iter().filter_map(|s| s.next);
     let needed = graph.outputs.iter().copied().chain(states);

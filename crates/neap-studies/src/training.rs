@@ -9,7 +9,8 @@
 use crate::dataflow::{Dataflow, DataflowError};
 use crate::graph::{Form, flow_of};
 use neap_autodiff::{
-    AutodiffError, BatchNorm, Loss, Pass, Role, TrainingSpec, parameters, training_step,
+    AutodiffError, BatchNorm, Loss, Pass, Role, TrainingSpec, drop_unused, parameters,
+    training_step,
 };
 use neap_ir::update::Update;
 use neap_ir::{Graph, Op, ValueId};
@@ -93,19 +94,4 @@ pub fn of_training(graph: Graph, costs: &CostProfile) -> Result<TrainingFlow, Tr
         updates,
         flow,
     })
-}
-
-/// Drops nodes that no output needs.
-fn drop_unused(graph: &mut Graph) {
-    let mut used = vec![false; graph.values.len()];
-    graph.outputs.iter().for_each(|v| used[v.index()] = true);
-    let mut kept = Vec::new();
-    for node in std::mem::take(&mut graph.nodes).into_iter().rev() {
-        if node.present_outputs().any(|v| used[v.index()]) {
-            node.present_inputs().for_each(|v| used[v.index()] = true);
-            kept.push(node);
-        }
-    }
-    kept.reverse();
-    graph.nodes = kept;
 }
