@@ -27,13 +27,15 @@ pub enum Error {
     /// The model cannot run in this much memory. `parts` adds up to `smallest_bytes`, the smallest budget that can be
     /// met.
     #[error(
-        "the budget of {} cannot be met: the smallest feasible budget is {} ({} bytes): {parts}",
-        Bytes(*budget_bytes), Bytes(*smallest_bytes), smallest_bytes
+        "the budget of {} cannot be met: the smallest feasible budget is {} ({} bytes): {parts}{}",
+        Bytes(*budget_bytes), Bytes(*smallest_bytes), smallest_bytes, ByMicroBatches(*micro_batch)
     )]
     Infeasible {
         budget_bytes: u64,
         smallest_bytes: u64,
         parts: Box<Ledger>,
+        /// Of a training that sees its batches in parts: samples of a part within the smallest budget.
+        micro_batch: Option<usize>,
     },
     /// A run failed after it had begun: its file could not be read or is corrupted, or its values
     /// cannot be computed with, such as an index out of range.
@@ -66,6 +68,18 @@ impl fmt::Display for OneLine<'_> {
     }
 }
 
+/// What a refusal adds where batches are seen in parts.
+struct ByMicroBatches(Option<usize>);
+
+impl fmt::Display for ByMicroBatches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(samples) => write!(f, ", by micro-batches of {samples}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Error {
     /// [`Error::Infeasible`]; `smallest` is named.
     pub fn infeasible(budget_bytes: u64, smallest: Ledger) -> Error {
@@ -73,6 +87,7 @@ impl Error {
             budget_bytes,
             smallest_bytes: smallest.total_bytes(),
             parts: Box::new(smallest),
+            micro_batch: None,
         }
     }
 }

@@ -147,8 +147,6 @@ pub struct Ledger {
     pub arena_bytes: u64,
     /// In sizes that are named for another process: what it may take more than this one.
     pub slack_bytes: u64,
-    /// Of a training that sees its batches in parts: samples of a part. 0 otherwise; in JSON only where there are parts.
-    pub micro_batch: u64,
 }
 
 /// What must be set aside for a session.
@@ -169,14 +167,6 @@ pub(crate) struct Whole {
 }
 
 impl Ledger {
-    /// Of a training by parts of so many samples.
-    pub(crate) fn with_micro_batch(self, samples: usize) -> Ledger {
-        Ledger {
-            micro_batch: samples as u64,
-            ..self
-        }
-    }
-
     /// A process or an engine that takes `process_bytes` now, before its arena is there.
     pub(crate) fn before_arena(scope: Scope, process_bytes: u64, reserve: &Reserve) -> Ledger {
         let kept_pieces = u64::from(reserve.keeps_activations) * KEPT_PIECE_BYTES;
@@ -331,7 +321,6 @@ impl Ledger {
             tables_bytes: sum(|l| l.tables_bytes),
             arena_bytes: sum(|l| l.arena_bytes),
             slack_bytes: sum(|l| l.slack_bytes),
-            micro_batch: 0,
         }
     }
 }
@@ -355,17 +344,13 @@ impl fmt::Display for Ledger {
             write!(f, "{between}{name} {}", Bytes(bytes))?;
             between = " + ";
         }
-        if self.micro_batch > 0 {
-            write!(f, ", by micro-batches of {}", self.micro_batch)?;
-        }
         Ok(())
     }
 }
 
 impl Serialize for Ledger {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut out =
-            serializer.serialize_struct("Ledger", 11 + usize::from(self.micro_batch > 0))?;
+        let mut out = serializer.serialize_struct("Ledger", 11)?;
         out.serialize_field("scope", &self.scope)?;
         out.serialize_field("process_bytes", &self.process_bytes)?;
         out.serialize_field("threads_bytes", &self.threads_bytes)?;
@@ -377,9 +362,6 @@ impl Serialize for Ledger {
         out.serialize_field("arena_bytes", &self.arena_bytes)?;
         out.serialize_field("slack_bytes", &self.slack_bytes)?;
         out.serialize_field("total_bytes", &self.total_bytes())?;
-        if self.micro_batch > 0 {
-            out.serialize_field("micro_batch", &self.micro_batch)?;
-        }
         out.end()
     }
 }

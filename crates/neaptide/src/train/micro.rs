@@ -41,22 +41,24 @@ pub(super) fn open(
             smallest_bytes,
             parts,
             budget_bytes,
+            ..
         }) = found
         else {
             return found;
         };
-        let is_less = |(least, ..): &(u64, _, _)| smallest_bytes < *least;
+        let is_less = |(least, _): &(u64, _)| smallest_bytes < *least;
         if smallest.as_ref().is_none_or(is_less) {
-            let parts = Box::new(parts.with_micro_batch(samples));
-            smallest = Some((smallest_bytes, parts, budget_bytes));
+            let refusal = Error::Infeasible {
+                budget_bytes,
+                smallest_bytes,
+                parts,
+                micro_batch: Some(samples),
+            };
+            smallest = Some((smallest_bytes, refusal));
         }
     }
     Err(match smallest {
-        Some((smallest_bytes, parts, budget_bytes)) => Error::Infeasible {
-            budget_bytes,
-            smallest_bytes,
-            parts,
-        },
+        Some((_, refusal)) => refusal,
         None => Error::BadInput("a batch of no samples".into()),
     })
 }
