@@ -21,13 +21,22 @@ use std::path::Path;
 
 /// Opens a model, packing it with progress where need be.
 pub fn open(path: &Path, options: &OpenOptions, quiet: bool) -> Outcome<Model> {
+    Ok(open_or_pack(path, options, quiet)?.0)
+}
+
+/// The same, and whether it had to be packed.
+pub fn open_or_pack(path: &Path, options: &OpenOptions, quiet: bool) -> Outcome<(Model, bool)> {
     let _deferred = interrupt::defer();
     let mut progress = Progress::new(format!("packing {}", file_name(path)), quiet);
-    let model = Model::open(path, options, &mut |p| follow(&mut progress, p))?;
+    let mut was_packed = false;
+    let model = Model::open(path, options, &mut |p| {
+        was_packed |= p.work == Work::Packing;
+        follow(&mut progress, p);
+    })?;
     progress.finish();
     interrupt::check()?;
     model.remarks().iter().for_each(|remark| note(remark));
-    Ok(model)
+    Ok((model, was_packed))
 }
 
 /// Shows how far packing is. Hashing takes a fraction of that, and is shown as nothing.

@@ -162,25 +162,30 @@ pub(crate) fn carried_to_members(given: &ArgMatches) -> Vec<OsString> {
     words
 }
 
-/// Marks a process that has begun anew; its value says nothing.
+/// Mark a process that has begun anew, and why; their values say nothing.
 const BEGUN_ANEW: &str = "NEAPTIDE_BEGUN_ANEW";
+const HAS_PACKED: &str = "NEAPTIDE_HAS_PACKED";
 
-/// Begins anew in this process, once, with nothing left of what it had in memory: the cached file is removed, so the
-/// model is packed again. Returns only where that cannot be.
+/// Begins anew as the damaged cached file is removed, so the model is packed again. Returns only where that cannot be.
 fn again(damage: String) -> Failure {
     if std::env::var_os(BEGUN_ANEW).is_some() {
         return Failure::DamagedCache(damage);
     }
     note(&format!("{damage}: packing the model again"));
+    let error = begin_anew(BEGUN_ANEW);
+    bad(format!("{damage}; the run cannot begin anew: {error}"))
+}
+
+/// Begins anew in this process, with nothing left of what it had in memory, and with a mark. Returns only where that cannot be.
+fn begin_anew(mark: &str) -> std::io::Error {
     let mut command = std::process::Command::new("/proc/self/exe");
     if let Some(name) = std::env::args_os().next() {
         command.arg0(name);
     }
-    let error = command
+    command
         .args(std::env::args_os().skip(1))
-        .env(BEGUN_ANEW, "1")
-        .exec();
-    bad(format!("{damage}; the run cannot begin anew: {error}"))
+        .env(mark, "1")
+        .exec()
 }
 
 impl RunArgs {
@@ -282,7 +287,7 @@ fn enforced(args: &RunArgs, quiet: bool) -> Outcome {
     let limit_bytes = match args.first_budget() {
         Budget::Bytes(bytes) => Some(bytes),
         budget => {
-            let (model, options) = opened(args, quiet)?;
+            let (model, options, _) = opened(args, quiet)?;
             model.budget_bytes(budget, &options)
         }
     };
@@ -291,26 +296,34 @@ fn enforced(args: &RunArgs, quiet: bool) -> Outcome {
     };
     match supervise::run_again(limit_bytes)? {
         Ended::Well => Ok(()),
-        Ended::OutOfMemory => {
-            // A budget so small that not even the refusal fits into it.
-            let (model, options) = opened(args, quiet)?;
-            let smallest = model.bounds(&options).smallest;
-            if limit_bytes < smallest.total_bytes() {
-                return Err(neaptide::Error::infeasible(limit_bytes, smallest).into());
-            }
-            // Drivers take much memory to compile kernels the first time, and keep what they have compiled: this process,
-            // which has no limit, has just had that done.
-            if args.device.is_some()
-                && let Ended::Well = supervise::run_again(limit_bytes)?
-            {
-                return Ok(());
-            }
-            Err(Failure::Internal(supervise::out_of_memory(limit_bytes)))
-        }
+        Ended::OutOfMemory => out_of_memory(args, limit_bytes, quiet),
     }
 }
 
-fn open(args: &RunArgs, own_cgroup: bool, quiet: bool) -> Outcome<Model> {
+/// After the kernel ended the run. This process has no limit: what takes much memory the first time only is done here, and the run
+/// begins again, as it would if it were asked for once more.
+fn out_of_memory(args: &RunArgs, limit_bytes: u64, quiet: bool) -> Outcome {
+    let (model, options, was_packed) = opened(args, quiet)?;
+    if was_packed && let Ended::Well = supervise::run_again(limit_bytes)? {
+        return Ok(());
+    }
+    // A budget so small that not even the refusal fits into it.
+    let smallest = model.bounds(&options).smallest;
+    if limit_bytes < smallest.total_bytes() {
+        return Err(neaptide::Error::infeasible(limit_bytes, smallest).into());
+    }
+    // Drivers take much memory to compile kernels the first time, and keep what they have compiled.
+    if args.device.is_some()
+        && !was_packed
+        && let Ended::Well = supervise::run_again(limit_bytes)?
+    {
+        return Ok(());
+    }
+    Err(Failure::Internal(supervise::out_of_memory(limit_bytes)))
+}
+
+/// The model, and whether it had to be packed.
+fn open(args: &RunArgs, own_cgroup: bool, quiet: bool) -> Outcome<(Model, bool)> {
     let hints = input::hints(&args.inputs);
     let options = OpenOptions {
         host: Arc::new(OwnProcess { own_cgroup }),
@@ -318,21 +331,21 @@ fn open(args: &RunArgs, own_cgroup: bool, quiet: bool) -> Outcome<Model> {
         value_hints: hints.values,
         ..args.open.options()?
     };
-    let model = super::open(args.model(), &options, quiet)?;
+    let (model, was_packed) = super::open_or_pack(args.model(), &options, quiet)?;
     model.check_weights()?;
-    Ok(model)
+    Ok((model, was_packed))
 }
 
-/// The model and its options before anything is loaded.
-fn opened(args: &RunArgs, quiet: bool) -> Outcome<(Model, RunOptions)> {
-    let model = open(args, false, quiet)?;
+/// The model and its options before anything is loaded, and whether it had to be packed.
+fn opened(args: &RunArgs, quiet: bool) -> Outcome<(Model, RunOptions, bool)> {
+    let (model, was_packed) = open(args, false, quiet)?;
     let inputs = model.inputs().iter().map(|i| i.len_bytes() as u64).sum();
     let options = RunOptions {
         reserve_bytes: inputs,
         accelerator: args.accelerator(&model)?,
         ..args.engine.options(Budget::Unlimited)
     };
-    Ok((model, options))
+    Ok((model, options, was_packed))
 }
 
 /// Runs in this process.
@@ -345,7 +358,13 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
             "--keep-activations is for one budget: leave out --budget-schedule and --follow",
         ));
     }
-    let model = open(args, own_cgroup, quiet)?;
+    let (model, was_packed) = open(args, own_cgroup, quiet)?;
+    // What packing leaves of the process would be counted with the run, and not in the next one.
+    if own_cgroup && was_packed && std::env::var_os(HAS_PACKED).is_none() {
+        drop(model);
+        let error = begin_anew(HAS_PACKED);
+        return Err(bad(format!("the run cannot begin anew: {error}")));
+    }
     memory::trim_heap();
     let inputs = input::load(
         &model,
