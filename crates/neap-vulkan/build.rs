@@ -6,7 +6,8 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Each with the parts that come before it. Where one of them is `weights`, there is another kernel `_bits` for weights of fewer bits.
+/// Each with the parts that come before it. Where one of them is `weights`, there is another kernel `_bits` for weights of fewer bits,
+/// and of matrices `_blocks` for weights in blocks.
 const KERNELS: &[(&str, &[&str])] = &[
     ("conv", &["window", "weights", "common"]),
     ("first", &["window", "weights", "common"]),
@@ -23,6 +24,7 @@ const KERNELS: &[(&str, &[&str])] = &[
     ("attention", &["common"]),
     ("fold", &["common"]),
     ("resize", &["common"]),
+    ("mixed", &["common"]),
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -30,13 +32,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     for (name, parts) in KERNELS {
         write(&out, name, name, parts)?;
-        if parts.contains(&"weights") {
-            let others = |part: &&'static str| match *part {
-                "weights" => "weights_bits",
-                part => part,
-            };
-            let parts: Vec<&str> = parts.iter().map(others).collect();
-            write(&out, &format!("{name}_bits"), name, &parts)?;
+        for (kind, weights) in [("bits", "weights_bits"), ("blocks", "weights_blocks")] {
+            // Only matrices are in blocks.
+            let is_there = parts.contains(&"weights") && (kind == "bits" || parts[0] == "weights");
+            if is_there {
+                let others = |part: &&'static str| match *part {
+                    "weights" => weights,
+                    part => part,
+                };
+                let parts: Vec<&str> = parts.iter().map(others).collect();
+                write(&out, &format!("{name}_{kind}"), name, &parts)?;
+            }
         }
     }
     Ok(())

@@ -44,6 +44,7 @@ mod swapnet;
 mod test;
 mod tidy;
 mod vulkan;
+mod vulkan_steps;
 mod watch;
 mod worker;
 
@@ -162,6 +163,8 @@ enum Suite {
     Scaling(scaling::ScalingArgs),
     /// Memory against delay, beside layers that are read one after the other.
     Layering(layering::LayeringArgs),
+    /// Which steps --device vulkan leaves to the processor.
+    VulkanSteps(vulkan_steps::VulkanStepsArgs),
     /// Models in few bits beside onnxruntime: memory, and time with one and two threads.
     Formats(formats::FormatsArgs),
     /// Predicted against measured latency.
@@ -224,6 +227,10 @@ fn main() -> Result<()> {
             suite: Some(Suite::Formats(args)),
             ..
         } => formats::run(&root(), &args),
+        Command::Bench {
+            suite: Some(Suite::VulkanSteps(args)),
+            ..
+        } => vulkan_steps::run(&root(), &args),
         Command::Bench {
             suite: Some(Suite::Swapadvisor(args)),
             ..

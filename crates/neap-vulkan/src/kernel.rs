@@ -17,12 +17,16 @@ pub(crate) enum Kernel {
     Attention,
     Fold,
     Resize,
+    Mixed,
     // Of weights of fewer bits.
     ConvBits,
     FirstBits,
     NarrowBits,
     LinearBits,
     LinearRowBits,
+    // In blocks.
+    LinearBlocks,
+    LinearRowBlocks,
 }
 
 macro_rules! spirv {
@@ -32,7 +36,7 @@ macro_rules! spirv {
 }
 
 impl Kernel {
-    pub(crate) const ALL: [Kernel; 20] = [
+    pub(crate) const ALL: [Kernel; 23] = [
         Kernel::Conv,
         Kernel::First,
         Kernel::Narrow,
@@ -48,11 +52,14 @@ impl Kernel {
         Kernel::Attention,
         Kernel::Fold,
         Kernel::Resize,
+        Kernel::Mixed,
         Kernel::ConvBits,
         Kernel::FirstBits,
         Kernel::NarrowBits,
         Kernel::LinearBits,
         Kernel::LinearRowBits,
+        Kernel::LinearBlocks,
+        Kernel::LinearRowBlocks,
     ];
 
     pub(crate) fn spirv(self) -> &'static [u8] {
@@ -72,11 +79,14 @@ impl Kernel {
             Kernel::Attention => spirv!("attention"),
             Kernel::Fold => spirv!("fold"),
             Kernel::Resize => spirv!("resize"),
+            Kernel::Mixed => spirv!("mixed"),
             Kernel::ConvBits => spirv!("conv_bits"),
             Kernel::FirstBits => spirv!("first_bits"),
             Kernel::NarrowBits => spirv!("narrow_bits"),
             Kernel::LinearBits => spirv!("linear_bits"),
             Kernel::LinearRowBits => spirv!("linear_row_bits"),
+            Kernel::LinearBlocks => spirv!("linear_blocks"),
+            Kernel::LinearRowBlocks => spirv!("linear_row_blocks"),
         }
     }
 
@@ -92,8 +102,19 @@ impl Kernel {
         }
     }
 
+    /// The same for weights in blocks.
+    pub(crate) fn of_blocks(self) -> Option<Kernel> {
+        match self {
+            Kernel::Linear => Some(Kernel::LinearBlocks),
+            Kernel::LinearRow => Some(Kernel::LinearRowBlocks),
+            _ => None,
+        }
+    }
+
+    /// Only for models that have such weights.
     pub(crate) fn is_of_bits(self) -> bool {
-        Kernel::ALL.iter().any(|of| of.of_bits() == Some(self))
+        let has = |of: &Kernel| of.of_bits() == Some(self) || of.of_blocks() == Some(self);
+        Kernel::ALL.iter().any(has)
     }
 
     /// Bytes of an element of each binding: x, w, r, y, mask.

@@ -3,6 +3,7 @@
 mod element;
 mod fold;
 mod layer;
+mod mixed;
 mod movement;
 mod product;
 mod resize;
@@ -10,6 +11,7 @@ mod strided;
 
 use crate::dispatch::{Dispatch, Panels, Span};
 use crate::gpu::Limits;
+use neap_ir::op::Unary;
 use neap_ir::{DType, Layout, Op};
 use neap_ops::{Choice, TensorMut, TensorRef};
 use std::cell::RefCell;
@@ -41,9 +43,14 @@ pub(crate) fn dispatches(call: &Call, choice: Choice, out: &mut Vec<Dispatch>) -
         Op::PanelLinear(linear) => layer::linear(linear, call, out),
         Op::Pool { kind, window, .. } => layer::pool(*kind, Some(window), call, out),
         Op::GlobalPool(kind) => layer::pool(*kind, None, call, out),
+        Op::Cast { to } => mixed::cast(*to, call, out),
+        Op::Where => mixed::select(call, out),
+        Op::Unary(Unary::Not) => mixed::not(call, out),
         Op::Unary(unary) => element::unary(*unary, call, out),
         Op::Clip { low, high } => element::clip(*low, *high, call, out),
-        Op::Binary(binary) => element::binary(*binary, call, out),
+        Op::Binary(binary) => {
+            element::binary(*binary, call, out).or_else(|| mixed::told(*binary, call, out))
+        }
         Op::ScaleShift { activation } => element::scale_shift(*activation, call, out),
         Op::Softmax { axis, kind } => element::softmax(*axis, *kind, call, out),
         Op::LayerNorm { axis, epsilon } => element::norm(*axis, *epsilon, true, call, out),
@@ -106,6 +113,15 @@ impl<'a> Call<'a> {
 
 fn is_at(output: &TensorMut, input: &TensorRef) -> bool {
     std::ptr::eq(output.as_ptr().cast_const(), input.as_ptr())
+}
+
+/// Shaders see words only. Tensors of bytes lie anywhere where they are parts of others.
+fn is_whole(tensor: &TensorRef) -> bool {
+    is_in_words(tensor.len_bytes(), tensor.as_ptr())
+}
+
+fn is_in_words(bytes: usize, start: *const u8) -> bool {
+    bytes.is_multiple_of(4) && start.addr().is_multiple_of(4)
 }
 
 fn blocked(tensor: Layout) -> bool {

@@ -14,7 +14,7 @@ pub(crate) struct Words {
     pub activation: Activation,
     /// 0: none, 1: in its own binding, 2: where the result goes.
     pub residual: u32,
-    /// How panels hold weights of fewer bits: as `weights_bits.wgsl` has it.
+    /// How panels hold weights of fewer bits: as `weights_bits.wgsl` has it, or `weights_blocks.wgsl`.
     pub format: u32,
     shape: [u32; SHAPE_WORDS],
     len: usize,

@@ -10,7 +10,8 @@ use neap_ir::panel::{
     PanelScales,
 };
 use support::without_weights::{
-    attentions, curves, folds, other_rows, products_of_two, resizes, strided,
+    attentions, curves, folds, mixed, other_rows, products_of_two, resizes,
+    resizes_with_large_tables, strided,
 };
 use support::{Bench, Case, gpu, small};
 
@@ -367,6 +368,15 @@ fn fewer_bits() -> Vec<Case> {
         let layers = layers.chain(depthwise()).chain(products());
         cases.extend(layers.map(|case| case.format(format)));
     }
+    for (element, len, half) in [
+        (PanelElement::I4, 16, true),
+        (PanelElement::I4, 32, false),
+        (PanelElement::I8, 16, false),
+        (PanelElement::I8, 32, true),
+    ] {
+        let format = format(element, PanelScales::Blocks { len, half });
+        cases.extend(products().into_iter().map(|case| case.format(format)));
+    }
     cases
 }
 
@@ -438,6 +448,26 @@ fn strided_copies_and_resizes_agree_with_the_processor() {
 }
 
 #[test]
+fn numbers_and_masks_agree_with_the_processor() {
+    on_device(&mixed());
+}
+
+/// A resize's table is in memory that the next job's table comes to.
+#[test]
+fn resizes_in_flight_keep_their_tables() {
+    let Some(gpu) = gpu(None) else {
+        return;
+    };
+    let mut bench = Bench::new(&gpu);
+    let mut cases = resizes_with_large_tables();
+    for _ in 0..4 {
+        bench.check_at_once(&cases.iter().collect::<Vec<_>>());
+        cases.rotate_left(3);
+    }
+    assert_eq!(bench.gpu.messages(), Vec::<String>::new());
+}
+
+#[test]
 fn a_small_device_agrees_with_the_processor() {
     let Some(gpu) = gpu(Some(small())) else {
         return;
@@ -458,6 +488,7 @@ fn a_small_device_agrees_with_the_processor() {
         attentions(),
         strided(),
         resizes(),
+        mixed(),
     ];
     let mut here = 0;
     for case in all.iter().flatten() {

@@ -6,7 +6,8 @@ use crate::kernel::Kernel;
 use crate::words::{Words, activation};
 use neap_ir::op::{Pool, Window};
 use neap_ir::panel::{
-    ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelElement, PanelLinear, PanelScales,
+    ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelElement, PanelFormat, PanelLinear,
+    PanelScales,
 };
 use neap_ops::{TensorMut, TensorRef};
 
@@ -105,14 +106,25 @@ impl Windowed<'_> {
 /// The slice, the kernel that takes its weights, and how that is told of their format.
 fn panels(kernel: Kernel, call: &Call) -> Option<(Panels, Kernel, u32)> {
     let panels = call.panels.clone()?;
-    let element = match panels.format.element {
+    let PanelFormat { element, scales } = panels.format;
+    if let PanelScales::Blocks { len, half } = scales {
+        let bits = match element {
+            PanelElement::I4 => 1,
+            PanelElement::I8 => 0,
+            _ => return None,
+        };
+        (!call.f32_only).then_some(())?;
+        let format = bits + 2 * u32::from(half) + (u32::from(len) << 8);
+        return Some((panels, kernel.of_blocks()?, format));
+    }
+    let element = match element {
         PanelElement::F32 => 0,
         PanelElement::F16 => 1,
         PanelElement::BF16 => 2,
         PanelElement::I8 => 3,
         PanelElement::I4 => return None,
     };
-    let scales = match panels.format.scales {
+    let scales = match scales {
         PanelScales::None => 0,
         PanelScales::PerChannel => 1,
         PanelScales::PerChannelWithZero => 2,

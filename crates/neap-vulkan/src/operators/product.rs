@@ -1,10 +1,11 @@
 //! Products of two activations, and attention.
 
 use super::strided::Axes;
-use super::{Call, blocked};
+use super::{Call, blocked, is_whole};
 use crate::dispatch::{Dispatch, Span};
 use crate::kernel::Kernel;
 use crate::words::Words;
+use neap_ir::DType;
 use neap_ir::infer::AttentionDims;
 use neap_ir::op::AttentionAttrs;
 use neap_ops::{HeadSteps, TensorRef};
@@ -187,9 +188,12 @@ pub(super) fn attention(
     let is_plain = [&q, &k, &v].iter().all(|t| !blocked(t.layout)) && !blocked(y.layout);
     let fits = dims.keys > 0 && dims.depth > 0 && (1..=MOST_DEPTH).contains(&dims.value_depth);
     (is_plain && fits).then_some(())?;
-    let mask = match call.input(3) {
-        Some(_) => Some(call.floats(3)?),
-        None => None,
+    let mask = call.input(3);
+    let mask_kind = match mask.map(|mask| (mask.dtype(), is_whole(&mask))) {
+        None => 0,
+        Some((DType::F32, _)) => 1,
+        Some((DType::Bool, true)) => 2,
+        Some(_) => return None,
     };
     let operands = [
         HeadSteps::of(attrs.q, dims.heads, dims.queries, dims.depth),
@@ -209,7 +213,7 @@ pub(super) fn attention(
         dims.heads / dims.kv_heads,
         attrs.scale.to_bits() as usize,
         usize::from(attrs.causal),
-        usize::from(mask.is_some()),
+        mask_kind,
     ];
     let steps = operands.map(|of| [of.batch, of.head, of.row, of.depth]);
     let firsts = [operands[0].offset, operands[1].offset, operands[2].offset];

@@ -8,6 +8,7 @@ struct Shape {
     shared_by: u32,
     scale: f32,
     causal: u32,
+    // 1: it is added, 2: bytes, of which zeros hide their key
     has_mask: u32,
     q_batch: u32,
     q_head: u32,
@@ -82,7 +83,7 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) grou
     let q_first = params.call.x_at + s.q_first + batch * s.q_batch + head * s.q_head + row * s.q_row;
     let k_first = params.call.w_at + s.k_first + batch * s.k_batch + shared_head * s.k_head;
     let v_first = params.call.r_at + s.v_first + batch * s.v_batch + shared_head * s.v_head;
-    let m_first = params.call.m_at + batch * s.mask_batch + head * s.mask_head + row * s.mask_row;
+    let m_first = batch * s.mask_batch + head * s.mask_head + row * s.mask_row;
     var sums = array<f32, 4>(0.0, 0.0, 0.0, 0.0);
     var most = LOWEST;
     var total = 0.0;
@@ -97,10 +98,15 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) grou
             }
             score = product * s.scale;
             if s.has_mask == 1u {
-                score += m[m_first + key * s.mask_col];
+                score += m[params.call.m_at + m_first + key * s.mask_col];
             }
         }
-        let is_seen = key < s.keys && (s.causal == 0u || key <= row);
+        var is_seen = key < s.keys && (s.causal == 0u || key <= row);
+        if is_seen && s.has_mask == 2u {
+            let at = m_first + key * s.mask_col;
+            let word = bitcast<u32>(m[params.call.m_at + at / 4u]);
+            is_seen = ((word >> (at % 4u * 8u)) & 255u) != 0u;
+        }
         let next = max(most, most_of_all(local, select(LOWEST, score, is_seen)));
         let weight = select(0.0, exp(score - next), is_seen);
         weights[local] = weight;

@@ -86,6 +86,8 @@ pub struct Case {
     pub in_place: Option<usize>,
     /// Inputs that lie outside of the attached memory.
     pub elsewhere: Vec<usize>,
+    /// Of the inputs, and of the output.
+    pub types: (Vec<DType>, DType),
 }
 
 impl Case {
@@ -98,6 +100,15 @@ impl Case {
             format: PanelFormat::default(),
             in_place: None,
             elsewhere: Vec::new(),
+            types: (vec![DType::F32; inputs.len()], DType::F32),
+        }
+    }
+
+    /// With elements that are no floats.
+    pub fn types(self, inputs: &[DType], output: DType) -> Case {
+        Case {
+            types: (inputs.to_vec(), output),
+            ..self
         }
     }
 
@@ -148,18 +159,21 @@ impl Bench {
         let before = self.device.computed();
         let expected = compute(&mut self.cpu, case);
         let found = compute(&mut self.device, case);
-        let scale = expected.iter().fold(1.0f32, |m, v| m.max(v.abs()));
-        for (i, (e, f)) in expected.iter().zip(&found).enumerate() {
-            let off = (e - f).abs() / scale;
-            assert!(
-                off <= 1e-4,
-                "{}: element {i} is {f}, not {e}",
-                case.op.name()
-            );
-        }
+        agree(&expected, &found, case);
         let after = self.device.computed();
         assert_eq!(before.0 + before.1 + 1, after.0 + after.1);
         after.0 > before.0
+    }
+
+    /// Cases that the device computes while all of them are in flight.
+    pub fn check_at_once(&mut self, cases: &[&Case]) {
+        let before = self.device.computed().0;
+        let expected = compute_all(&mut self.cpu, cases, false);
+        let found = compute_all(&mut self.device, cases, true);
+        for (case, (expected, found)) in cases.iter().zip(expected.iter().zip(&found)) {
+            agree(expected, found, case);
+        }
+        assert_eq!(self.device.computed().0 - before, cases.len() as u64);
     }
 
     /// The bits that the device computes.
@@ -169,11 +183,25 @@ impl Bench {
     }
 }
 
+fn agree(expected: &[f32], found: &[f32], case: &Case) {
+    assert_eq!(expected.len(), found.len());
+    let scale = expected.iter().fold(1.0f32, |m, v| m.max(v.abs()));
+    for (i, (e, f)) in expected.iter().zip(found).enumerate() {
+        let off = (e - f).abs() / scale;
+        let name = case.op.name();
+        assert!(off <= 1e-4, "{name}: element {i} is {f}, not {e}");
+    }
+}
+
 /// Weights in steps that are numbers of the panel's type: those that are f32 already stay.
 ///
 /// # Safety
 /// The bytes are writable.
 unsafe fn fill_panel(start: *mut u8, bytes: usize, format: PanelFormat) {
+    if let PanelScales::Blocks { len, half } = format.scales {
+        // SAFETY: passed on.
+        return unsafe { fill_blocks(start, bytes, format.element, (len.into(), half)) };
+    }
     let head = match format.scales {
         PanelScales::PerChannelWithZero => 192,
         PanelScales::PerChannel => 128,
@@ -196,63 +224,215 @@ unsafe fn fill_panel(start: *mut u8, bytes: usize, format: PanelFormat) {
 
 /// The output's elements, without padding lanes.
 fn compute(device: &mut dyn Device, case: &Case) -> Vec<f32> {
+    compute_all(device, &[case], false).remove(0)
+}
+
+/// The same of a panel in blocks.
+///
+/// # Safety
+/// The bytes are writable.
+unsafe fn fill_blocks(
+    start: *mut u8,
+    bytes: usize,
+    element: PanelElement,
+    (len, half): (usize, bool),
+) {
+    let step_bytes = if element == PanelElement::I4 { 8 } else { 16 };
+    let scale_bytes = if half { 32 } else { 64 };
+    let mut at = 64;
+    while at < bytes {
+        let integers = at + scale_bytes + 16;
+        let end = bytes.min(integers + len * step_bytes);
+        for i in at..end {
+            let number = (i * 37 % 61) as u8;
+            let byte = match (i < at + scale_bytes, half) {
+                (true, true) if i % 2 == 1 => 0x2c + number % 4,
+                (true, true) => number,
+                // Those that are there are floats.
+                (true, false) => continue,
+                (false, _) if i < integers => number % 8,
+                _ => number.wrapping_mul(5),
+            };
+            // SAFETY: passed on.
+            unsafe { start.add(i).write(byte) };
+        }
+        at = end;
+    }
+}
+
+/// Where the operands of a case begin, and what they are.
+struct Placed {
+    types: Vec<TensorType>,
+    out_type: TensorType,
+    inputs_at: Vec<usize>,
+    panels_at: usize,
+    panels_len: usize,
+    out_at: usize,
+}
+
+fn placed(case: &Case, place: &mut dyn FnMut(usize) -> usize) -> Placed {
+    let types = case.inputs.iter().zip(&case.types.0);
+    let types: Vec<TensorType> = types
+        .map(|((shape, _), &dtype)| TensorType::new(dtype, shape))
+        .collect();
+    let out_type = TensorType::new(case.types.1, &case.output.0);
+    let inputs_at: Vec<usize> = (types.iter().zip(&case.inputs))
+        .map(|(ty, (_, layout))| place(ty.layout_bytes(*layout)))
+        .collect();
+    let panels_len = (case.panels.as_ref()).map_or(0, |(k, p)| panel_bytes(case, *k) * p.len());
+    let panels_at = place(panels_len);
+    let out_at = match case.in_place {
+        Some(input) => inputs_at[input],
+        None => place(out_type.layout_bytes(case.output.1)),
+    };
+    Placed {
+        types,
+        out_type,
+        inputs_at,
+        panels_at,
+        panels_len,
+        out_at,
+    }
+}
+
+fn panel_bytes(case: &Case, k: usize) -> usize {
+    case.format.panel_bytes(k as u128).expect("a size") as usize
+}
+
+/// Small numbers of any other type than floats, of both signs where it has them.
+///
+/// # Safety
+/// So many elements lie there.
+unsafe fn fill_numbers(start: *mut u8, ty: &TensorType) {
+    for i in 0..ty.elements() {
+        let number = (i * 37 % 61) as i64 - 30;
+        // SAFETY: passed on.
+        unsafe {
+            match ty.dtype {
+                DType::F32 => return,
+                DType::I64 => start.cast::<i64>().add(i).write_unaligned(number),
+                DType::I32 => start.cast::<i32>().add(i).write_unaligned(number as i32),
+                DType::Bool => start.add(i).write(u8::from(number % 3 == 0)),
+                DType::U8 => start.add(i).write(number as u8),
+                other => panic!("no numbers of {other:?}"),
+            }
+        }
+    }
+}
+
+/// Elements as floats.
+///
+/// # Safety
+/// So many elements lie there.
+unsafe fn floats(start: *const u8, dtype: DType, count: usize) -> Vec<f32> {
+    let at = |i: usize| {
+        // SAFETY: passed on.
+        unsafe {
+            match dtype {
+                DType::F32 => start.cast::<f32>().add(i).read(),
+                DType::I64 => start.cast::<i64>().add(i).read() as f32,
+                DType::I32 => start.cast::<i32>().add(i).read() as f32,
+                DType::Bool | DType::U8 => start.add(i).read().into(),
+                other => panic!("no numbers of {other:?}"),
+            }
+        }
+    };
+    (0..count).map(at).collect()
+}
+
+/// The outputs of cases in one memory, one after the other or all in flight at once.
+fn compute_all(device: &mut dyn Device, cases: &[&Case], at_once: bool) -> Vec<Vec<f32>> {
     let mut bytes = 64;
     let mut place = |len: usize| {
         let at = bytes;
         bytes = (bytes + len).next_multiple_of(64);
         at
     };
-    let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
-    let types: Vec<TensorType> = case.inputs.iter().map(|(s, _)| ty(s)).collect();
-    let out_type = ty(&case.output.0);
-    let lens: Vec<usize> = (types.iter().zip(&case.inputs))
-        .map(|(ty, (_, layout))| ty.layout_bytes(*layout))
-        .collect();
-    let inputs_at: Vec<usize> = lens.iter().map(|&len| place(len)).collect();
-    let panel_bytes = |k: usize| case.format.panel_bytes(k as u128).expect("a size") as usize;
-    let panels_len = (case.panels.as_ref()).map_or(0, |(k, p)| panel_bytes(*k) * p.len());
-    let panels_at = place(panels_len);
-    let out_at = match case.in_place {
-        Some(input) => inputs_at[input],
-        None => place(out_type.layout_bytes(case.output.1)),
-    };
+    let all: Vec<Placed> = cases.iter().map(|case| placed(case, &mut place)).collect();
     let memory = Memory::new(bytes);
     memory.fill(7);
-    let others: Vec<Memory> = lens.iter().map(|&len| Memory::new(len + 4096)).collect();
-    others.iter().for_each(|other| other.fill(8));
     let range = MemoryRange {
         start: memory.start,
         bytes: memory.layout.size() as u64,
     };
     // SAFETY: the memory lives until the device is detached, below.
     unsafe { device.attach(&[range]) }.expect("the device sees the memory");
+    let mut ended = Vec::new();
+    let mut kept = Kept::default();
+    for (number, (case, placed)) in cases.iter().zip(&all).enumerate() {
+        // SAFETY: everything lives until the job is reported.
+        unsafe { submit(device, number as u64, case, placed, &memory, &mut kept) };
+        if !at_once {
+            device.poll(true, &mut |number, result| ended.push((number, result)));
+        }
+    }
+    while ended.len() < cases.len() {
+        device.poll(true, &mut |number, result| ended.push((number, result)));
+    }
+    for (expected, (number, result)) in ended.into_iter().enumerate() {
+        assert_eq!(number, expected as u64);
+        result.expect("the job ends well");
+    }
+    device.detach();
+    let results = cases.iter().zip(&all);
+    results
+        .map(|(case, placed)| outcome(case, placed, &memory))
+        .collect()
+}
+
+/// What jobs have beside their memory, until they are reported.
+#[derive(Default)]
+struct Kept {
+    others: Vec<Memory>,
+    workspaces: Vec<Vec<u8>>,
+}
+
+/// # Safety
+/// As [`Device::submit`]; `memory` and what is kept live as long.
+unsafe fn submit(
+    device: &mut dyn Device,
+    number: u64,
+    case: &Case,
+    placed: &Placed,
+    memory: &Memory,
+    kept: &mut Kept,
+) {
     let at = |offset: usize| memory.start.wrapping_add(offset);
     if let Some((k, range)) = &case.panels {
         for panel in 0..range.len() {
-            let start = at(panels_at + panel * panel_bytes(*k));
+            let start = at(placed.panels_at + panel * panel_bytes(case, *k));
             // SAFETY: the panel lies in the memory.
-            unsafe { fill_panel(start, panel_bytes(*k), case.format) };
+            unsafe { fill_panel(start, panel_bytes(case, *k), case.format) };
         }
     }
-    let inputs: Vec<Option<TensorRef>> = (0..types.len())
-        .map(|i| {
+    let inputs: Vec<Option<TensorRef>> = (placed.types.iter().enumerate())
+        .map(|(i, ty)| {
+            let layout = case.inputs[i].1;
             let start = match case.elsewhere.contains(&i) {
                 // Not at the beginning of a page.
-                true => others[i].start.wrapping_add(36),
-                false => at(inputs_at[i]),
+                true => {
+                    let other = Memory::new(ty.layout_bytes(layout) + 4096);
+                    other.fill(8);
+                    let start = other.start.wrapping_add(40);
+                    kept.others.push(other);
+                    start
+                }
+                false => at(placed.inputs_at[i]),
             };
             // SAFETY: the tensor lies in memory that lives.
-            Some(unsafe { TensorRef::new(&types[i], case.inputs[i].1, start) })
+            Some(unsafe {
+                fill_numbers(start, ty);
+                TensorRef::new(ty, layout, start)
+            })
         })
         .collect();
     // SAFETY: as above.
-    let output = unsafe { TensorMut::new(&out_type, case.output.1, at(out_at)) };
-    let outputs = [Some(output)];
+    let output = unsafe { TensorMut::new(&placed.out_type, case.output.1, at(placed.out_at)) };
     let panels = case.panels.as_ref().map(|(_, range)| PanelSlice {
         range: range.clone(),
         format: case.format,
         // SAFETY: as above.
-        bytes: unsafe { std::slice::from_raw_parts(at(panels_at), panels_len) },
+        bytes: unsafe { std::slice::from_raw_parts(at(placed.panels_at), placed.panels_len) },
     });
     let node = Node {
         name: "job".into(),
@@ -261,32 +441,32 @@ fn compute(device: &mut dyn Device, case: &Case) -> Vec<f32> {
         outputs: Vec::new(),
         panels: None,
     };
-    let mut workspace = vec![0; 1 << 20];
+    kept.workspaces.push(vec![0; 1 << 20]);
+    let workspace = kept.workspaces.last_mut().expect("it was pushed");
     let job = Job {
         node: &node,
         choice: Choice::default(),
         inputs: &inputs,
-        outputs: &outputs,
+        outputs: &[Some(output)],
         panels,
         prepared: None,
-        workspace: &mut workspace,
+        workspace,
         actual: &mut [],
     };
     let meanwhile = Meanwhile {
         work: None,
         repeats: false,
     };
-    let mut ended = Vec::new();
-    // SAFETY: everything lives until the job is reported.
-    unsafe { device.submit(0, job, meanwhile) };
-    device.poll(true, &mut |number, result| ended.push((number, result)));
-    assert_eq!(ended.len(), 1);
-    let (_, result) = ended.remove(0);
-    result.expect("the job ends well");
-    device.detach();
-    let len = out_type.layout_bytes(case.output.1) / 4;
+    // SAFETY: passed on.
+    unsafe { device.submit(number, job, meanwhile) };
+}
+
+/// The output's elements, without padding lanes.
+fn outcome(case: &Case, placed: &Placed, memory: &Memory) -> Vec<f32> {
+    let dtype = placed.out_type.dtype;
+    let len = placed.out_type.layout_bytes(case.output.1) / dtype.size_bytes();
     // SAFETY: the output lies in the memory, and nothing writes it any more.
-    let all = unsafe { std::slice::from_raw_parts(at(out_at).cast::<f32>(), len) };
+    let all = unsafe { floats(memory.start.wrapping_add(placed.out_at), dtype, len) };
     let channels = case.output.0.get(1).copied().unwrap_or(1);
     let positions: usize = case.output.0.iter().skip(2).product();
     let is_real = |i: usize| match case.output.1 {

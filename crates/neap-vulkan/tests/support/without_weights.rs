@@ -1,11 +1,12 @@
 //! Cases of operators that have no weights of their own.
 
 use super::Case;
-use neap_ir::Layout::{Blocked, Plain};
+use neap_ir::DType;
+use neap_ir::Layout::{self, Blocked, Plain};
 use neap_ir::Op;
 use neap_ir::op::{
-    AttentionAttrs, CoordinateTransform, HeadLayout, NearestMode, PadMode, Reduce, ResizeAttrs,
-    ResizeMode, SliceRange, Softmax, Unary,
+    AttentionAttrs, Binary, CoordinateTransform, HeadLayout, NearestMode, PadMode, Reduce,
+    ResizeAttrs, ResizeMode, SliceRange, Softmax, Unary,
 };
 
 pub fn other_rows() -> Vec<Case> {
@@ -184,7 +185,27 @@ fn attention(
 pub fn attentions() -> Vec<Case> {
     use HeadLayout::{HeadMajor, HeadMajorTransposed, Packed, RowMajor};
     let packed = |offset| Packed { row: 72, offset };
+    // Keys that are seen or not.
+    let seen = |case: Case| {
+        let mut types = vec![DType::F32; 3];
+        types.push(DType::Bool);
+        case.types(&types, DType::F32)
+    };
     vec![
+        seen(attention(
+            [5, 200, 6, 9],
+            [3, 3],
+            [HeadMajor; 4],
+            false,
+            Some(&[2, 1, 1, 200]),
+        )),
+        seen(attention(
+            [3, 68, 5, 5],
+            [2, 2],
+            [HeadMajor; 4],
+            false,
+            Some(&[3, 68]),
+        )),
         attention([5, 7, 6, 9], [3, 3], [HeadMajor; 4], false, None),
         attention([65, 130, 8, 8], [2, 2], [RowMajor; 4], false, None),
         attention([9, 9, 16, 70], [4, 2], [HeadMajor; 4], true, None),
@@ -228,25 +249,50 @@ pub fn resizes() -> Vec<Case> {
                 CoordinateTransform::AlignCorners,
                 CoordinateTransform::Asymmetric,
             ] {
-                let scale = |i: usize| output[i] as f32 / input[i] as f32;
-                let op = Op::Resize(ResizeAttrs {
-                    output_shape: vec![2, 21, output[0], output[1]],
-                    scales: vec![1.0, 1.0, scale(0), scale(1)],
-                    mode,
-                    coordinates,
-                    nearest: NearestMode::RoundPreferFloor,
-                    cubic_a: -0.75,
-                    exclude_outside: false,
-                    extrapolation: 0.0,
-                    antialias: false,
-                    roi: Vec::new(),
-                });
-                let (x, y) = ([2, 21, input[0], input[1]], [2, 21, output[0], output[1]]);
                 for layout in [Plain, Blocked] {
-                    cases.push(Case::new(op.clone(), &[(&x, layout)], (&y, layout)));
+                    let kind = (mode, coordinates, layout);
+                    cases.push(resize([2, 21], input, output, kind));
                 }
             }
         }
+    }
+    cases
+}
+
+fn resize(
+    [images, channels]: [usize; 2],
+    input: [usize; 2],
+    output: [usize; 2],
+    (mode, coordinates, layout): (ResizeMode, CoordinateTransform, Layout),
+) -> Case {
+    let scale = |i: usize| output[i] as f32 / input[i] as f32;
+    let op = Op::Resize(ResizeAttrs {
+        output_shape: vec![images, channels, output[0], output[1]],
+        scales: vec![1.0, 1.0, scale(0), scale(1)],
+        mode,
+        coordinates,
+        nearest: NearestMode::RoundPreferFloor,
+        cubic_a: -0.75,
+        exclude_outside: false,
+        extrapolation: 0.0,
+        antialias: false,
+        roi: Vec::new(),
+    });
+    let x = [images, channels, input[0], input[1]];
+    let y = [images, channels, output[0], output[1]];
+    Case::new(op, &[(&x, layout)], (&y, layout))
+}
+
+/// Of different scales, each with the largest table that there is room for, or a small one, and images that lie elsewhere and could have that
+/// room, too.
+pub fn resizes_with_large_tables() -> Vec<Case> {
+    let kind = |layout| (ResizeMode::Linear, CoordinateTransform::HalfPixel, layout);
+    let mut cases = Vec::new();
+    for i in 0..8 {
+        let large = ([3 + i, 40 + 7 * i], [24 - i, 1000 + i]);
+        let small = ([4, 5 + i], [9 + 2 * i, 31 + i]);
+        cases.push(resize([1, 5], large.0, large.1, kind(Plain)).elsewhere(&[0]));
+        cases.push(resize([2, 3], small.0, small.1, kind(Blocked)).elsewhere(&[0]));
     }
     cases
 }
@@ -331,6 +377,78 @@ pub fn strided() -> Vec<Case> {
             inputs.push((&[], Plain));
         }
         cases.push(Case::new(op, &inputs, (&[3, 7, 5, 4], Plain)));
+    }
+    cases
+}
+
+/// Elements that are no floats: in bytes only by fours.
+pub fn mixed() -> Vec<Case> {
+    use neap_ir::DType::{Bool, F32, I32, I64, U8};
+    let mut cases = Vec::new();
+    let all = (&[3, 5, 4][..], Plain);
+    for (from, to) in [
+        (Bool, F32),
+        (Bool, I32),
+        (Bool, I64),
+        (U8, F32),
+        (U8, I64),
+        (I32, F32),
+        (I32, I64),
+        (I32, Bool),
+        (I64, F32),
+        (I64, I32),
+        (I64, Bool),
+        (F32, Bool),
+    ] {
+        let case = || Case::new(Op::Cast { to }, &[all], all).types(&[from], to);
+        cases.extend([case(), case().elsewhere(&[0])]);
+    }
+    for dtype in [F32, I32, I64, Bool, U8] {
+        for shapes in [
+            [&[3, 5, 4][..], &[3, 5, 4], &[3, 5, 4]],
+            [&[5, 4], &[3, 1, 4], &[3, 5, 1]],
+            [&[1, 1, 4], &[3, 5, 4], &[5, 4]],
+        ] {
+            // Bytes are whole words of them.
+            let is_whole = shapes.iter().all(|s| s.iter().product::<usize>() % 4 == 0);
+            if dtype.size_bytes() == 1 && !is_whole {
+                continue;
+            }
+            let inputs = shapes.map(|shape| (shape, Plain));
+            let types = [Bool, dtype, dtype];
+            let case = || Case::new(Op::Where, &inputs, all).types(&types, dtype);
+            cases.push(case());
+            for input in [1, 2] {
+                if shapes[input] == all.0 {
+                    cases.push(case().in_place(input));
+                }
+            }
+        }
+    }
+    for binary in [Binary::And, Binary::Or, Binary::Xor] {
+        let op = Op::Binary(binary);
+        for other in [&[3, 5, 4][..], &[5, 4], &[4], &[1, 1, 4]] {
+            let inputs = [all, (other, Plain)];
+            let case = || Case::new(op.clone(), &inputs, all).types(&[Bool; 2], Bool);
+            cases.extend([case(), case().in_place(0)]);
+        }
+    }
+    let not = || Case::new(Op::Unary(Unary::Not), &[all], all).types(&[Bool], Bool);
+    cases.extend([not(), not().in_place(0)]);
+    for binary in [
+        Binary::Equal,
+        Binary::Less,
+        Binary::LessOrEqual,
+        Binary::Greater,
+        Binary::GreaterOrEqual,
+    ] {
+        for dtype in [F32, I32, I64] {
+            for other in [&[3, 5, 4][..], &[5, 1], &[3, 1, 1], &[]] {
+                let inputs = [all, (other, Plain)];
+                let case = Case::new(Op::Binary(binary), &inputs, all);
+                cases.push(case.types(&[dtype; 2], Bool));
+            }
+        }
     }
     cases
 }
