@@ -53,6 +53,9 @@ const LEAST_NAMED_BYTES: u64 = 6 << 20;
 const LEAST_OPENING_BYTES: u64 = 4 << 20;
 const GRAPH_HALVES: u64 = 5;
 
+/// Of a training, each of the step's graphs so many halves of times.
+const TRAINING_HALVES: u64 = 5;
+
 /// What a process is taken to need beside its arena when everything is resident: program text, stacks and heap, then
 /// graph and plan of each step, then one checksum of 4 bytes for each 4 KiB of weights. Real processes differ by some
 /// pages from run to run; percentages must not.
@@ -86,6 +89,18 @@ pub(crate) fn program_heap_bytes(programs: &Programs) -> u64 {
 /// What a process that packs a model takes at the most before anything is planned, from what its graph takes on the heap.
 pub(crate) fn opening_bytes(graph: &Graph) -> u64 {
     LEAST_OPENING_BYTES + graph_heap_bytes(graph) / 2 * GRAPH_HALVES
+}
+
+/// The same of a process that trains: its model, the step's two graphs as they are derived and lowered, and a plan for each.
+pub(crate) fn training_opening_bytes(model: &Graph, steps: [&Program; 2]) -> u64 {
+    let graphs = steps.map(|program| graph_heap_bytes(&program.graph) / 2 * TRAINING_HALVES);
+    LEAST_OPENING_BYTES + graph_heap_bytes(model) + graphs.iter().sum::<u64>()
+}
+
+/// What opening a model takes beside what a process has in any case and beside the open model, for a process with other
+/// models in memory.
+pub(crate) fn opening_beside_bytes(opening_bytes: u64) -> u64 {
+    opening_bytes.saturating_sub(LEAST_OPENING_BYTES)
 }
 
 /// Nearly what a graph takes on the heap.

@@ -136,7 +136,7 @@ impl Model {
     }
 
     /// What a later process takes while it opens the model: it may have to pack it.
-    fn opening_bytes(&self) -> u64 {
+    pub(crate) fn opening_bytes(&self) -> u64 {
         let package = self.package.as_ref().filter(|_| self.is_cached());
         package.map_or(0, |package| package.opening_bytes)
     }

@@ -7,7 +7,7 @@ use crate::progress::note;
 use crate::stdout;
 use crate::training::{Follower, LearningArgs};
 use clap::Args;
-use neap_train::{DataSet, Engine, Recipe, Summary, TrainError, memory_bytes};
+use neap_train::{DataSet, Engine, Recipe, Summary, TrainError, TrainOptions, memory_bytes};
 use neap_zoo::Batch;
 use neaptide::{Budget, Bytes, OwnProcess, memory};
 use std::collections::BTreeMap;
@@ -73,14 +73,25 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Outcome {
         }
         (None, Some(limit)) if args.enforce => match supervise::run_again(limit)? {
             Ended::Well => Ok(()),
-            Ended::OutOfMemory => Err(Failure::Internal(supervise::out_of_memory(limit))),
+            Ended::OutOfMemory => {
+                // A budget so small that not even the refusal fits into it: this process has no limit.
+                begun(args, false, true)?.engine.trainer()?;
+                Err(Failure::Internal(supervise::out_of_memory(limit)))
+            }
         },
         (own, _) => here(args, own.is_some(), quiet),
     }
 }
 
-fn here(args: &TrainArgs, own_cgroup: bool, quiet: bool) -> Outcome {
-    let _deferred = interrupt::defer();
+/// All that a training begins with.
+struct Begun<'a> {
+    output: &'a Path,
+    engine: Engine,
+    data: DataSet,
+    training: TrainOptions,
+}
+
+fn begun(args: &TrainArgs, own_cgroup: bool, quiet: bool) -> Outcome<Begun<'_>> {
     let output = args.output.as_deref().unwrap_or(Path::new("digits.onnx"));
     let is_onnx = |p: &Path| {
         p.extension()
@@ -140,6 +151,22 @@ fn here(args: &TrainArgs, own_cgroup: bool, quiet: bool) -> Outcome {
         seed: args.learning.seed(),
         folder: args.state_dir.clone().unwrap_or(folder.into()),
     };
+    Ok(Begun {
+        output,
+        engine,
+        data,
+        training,
+    })
+}
+
+fn here(args: &TrainArgs, own_cgroup: bool, quiet: bool) -> Outcome {
+    let _deferred = interrupt::defer();
+    let Begun {
+        output,
+        engine,
+        data,
+        training,
+    } = begun(args, own_cgroup, quiet)?;
     let mut follower = Follower::new(quiet, own_cgroup);
     let ended = neap_train::train(&engine, &data, &training, &mut follower);
     let summary = match ended {

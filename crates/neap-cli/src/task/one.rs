@@ -144,12 +144,42 @@ fn enforced(settings: &Settings, task: &Task, limit_bytes: u64) -> Outcome {
     }
     match supervise::run_again(limit_bytes)? {
         Ended::Well => Ok(()),
-        Ended::OutOfMemory => Err(Failure::Internal(supervise::out_of_memory(limit_bytes))),
+        Ended::OutOfMemory => {
+            // A total so small that not even the refusal fits into it: this process has no limit.
+            loaded(settings, task, false)?;
+            Err(Failure::Internal(supervise::out_of_memory(limit_bytes)))
+        }
     }
 }
 
 fn here(settings: &Settings, task: &Task, own_cgroup: bool) -> Outcome {
     let _deferred = interrupt::defer();
+    let (engine, jobs, loading_ms) = loaded(settings, task, own_cgroup)?;
+    let (drove, adaptations) = work(&engine, task, &jobs, kept_runs(task))?;
+    interrupt::check()?;
+    let peak = memory::peak(own_cgroup);
+    tell(
+        settings,
+        &OneReport {
+            task: settings.file.display().to_string(),
+            total_bytes: first_total(task),
+            one_process: true,
+            peak_memory_bytes: peak.bytes,
+            peak_memory_source: peak.source,
+            loading_ms,
+            ledger: engine.ledger(),
+            models: jobs.iter().zip(drove).map(|(j, d)| told(j, d)).collect(),
+            adaptations,
+        },
+    )
+}
+
+/// An engine with all models, what they are run with, and how long loading took.
+fn loaded<'a>(
+    settings: &Settings,
+    task: &'a Task,
+    own_cgroup: bool,
+) -> Outcome<(Engine, Vec<Job<'a>>, f64)> {
     let total_bytes = first_total(task);
     let host = Arc::new(OwnProcess { own_cgroup });
     let open = OpenOptions {
@@ -161,8 +191,7 @@ fn here(settings: &Settings, task: &Task, own_cgroup: bool) -> Outcome {
     let inputs = inputs.collect::<Outcome<Vec<_>>>()?;
     memory::trim_heap();
     let threads = task.members.iter().map(|m| usize::from(m.threads)).max();
-    let kept = task.runs.map_or(KEPT_RUNS, |n| n as usize).min(KEPT_RUNS);
-    let each_bytes = THREAD_BYTES + (2 * kept * size_of::<u64>()) as u64;
+    let each_bytes = THREAD_BYTES + (2 * kept_runs(task) * size_of::<u64>()) as u64;
     let default = EngineOptions::default();
     let given = settings.engine.options(Budget::Bytes(total_bytes));
     let engine = Engine::new(EngineOptions {
@@ -193,24 +222,11 @@ fn here(settings: &Settings, task: &Task, own_cgroup: bool) -> Outcome {
             inputs,
         });
     }
-    let loading_ms = ms(began.elapsed().as_nanos() as u64);
-    let (drove, adaptations) = work(&engine, task, &jobs, kept)?;
-    interrupt::check()?;
-    let peak = memory::peak(own_cgroup);
-    tell(
-        settings,
-        &OneReport {
-            task: settings.file.display().to_string(),
-            total_bytes,
-            one_process: true,
-            peak_memory_bytes: peak.bytes,
-            peak_memory_source: peak.source,
-            loading_ms,
-            ledger: engine.ledger(),
-            models: jobs.iter().zip(drove).map(|(j, d)| told(j, d)).collect(),
-            adaptations,
-        },
-    )
+    Ok((engine, jobs, ms(began.elapsed().as_nanos() as u64)))
+}
+
+fn kept_runs(task: &Task) -> usize {
+    task.runs.map_or(KEPT_RUNS, |n| n as usize).min(KEPT_RUNS)
 }
 
 fn inputs(member: &Member, open: &OpenOptions, settings: &Settings) -> Outcome<Vec<Vec<u8>>> {

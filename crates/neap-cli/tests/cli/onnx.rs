@@ -158,6 +158,33 @@ pub fn unrolled(passes: usize) -> Vec<u8> {
         .finish()
 }
 
+/// The same, to learn pictures of 28 x 28: three nodes for each pass.
+pub fn unrolled_classifier(passes: usize) -> Vec<u8> {
+    let mut model = Model::default().node("Flatten", &["x"], &["flat"]).node(
+        "MatMul",
+        &["flat", "first"],
+        &["state"],
+    );
+    let mut state = "state".to_string();
+    for pass in 0..passes {
+        let [of_state, sum, next] = ["s", "a", "state"].map(|name| format!("{name}{pass}"));
+        model = model
+            .node("MatMul", &[&state, "w"], &[&of_state])
+            .node("Add", &[&of_state, "b"], &[&sum])
+            .node("Tanh", &[&sum], &[&next]);
+        state = next;
+    }
+    model
+        .node("MatMul", &[&state, "last"], &["y"])
+        .weights("first", &[784, 16], 1)
+        .weights("w", &[16, 16], 2)
+        .weights("b", &[16], 3)
+        .weights("last", &[16, 10], 4)
+        .input("x", FLOAT, &["n", "1", "28", "28"])
+        .output("y", FLOAT, &["n", "10"])
+        .finish()
+}
+
 /// Three layers with 12 MiB of weights, which a budget can stream.
 pub fn layers() -> Vec<u8> {
     Model::default()

@@ -1,6 +1,6 @@
 //! `neap run --task`: several models, one total of memory.
 
-use super::onnx::layers;
+use super::onnx::{layers, unrolled};
 use super::support::{Bench, can_enforce};
 use serde_json::Value;
 
@@ -280,4 +280,34 @@ fn models_of_one_process_take_turns_in_one_memory() {
         .fails(2, &["--keep-activations"]);
     bench.neap("run m.onnx --one-process").fails(2, &["--task"]);
     assert_eq!(bench.leftovers(), [] as [&str; 0]);
+}
+
+/// What thousands of nodes take while a model is opened beside another is part of the smallest total.
+#[test]
+fn many_nodes_in_one_process_fit_the_smallest_total_that_is_named() {
+    let bench = Bench::with_model(&unrolled(1600));
+    if !can_enforce(&bench) {
+        return;
+    }
+    let run = |total: u64| {
+        let text = format!("total = '{total}'\nruns = 2\n[[model]]\npath = 'm.onnx'\ncopies = 2\n");
+        bench.write("task.toml", text.as_bytes());
+        bench.neap("run --task task.toml --one-process --enforce --json -")
+    };
+    // Models are loaded one after the other, and the first that lacks room names what it needs. The first total is too little even for
+    // the refusal.
+    let mut smallest = 4 << 20;
+    let ran = loop {
+        let ran = run(smallest);
+        if ran.code == 0 {
+            break ran;
+        }
+        let line = ran.fails(3, &["smallest feasible budget"]);
+        let (_, rest) = line.rsplit_once('(').unwrap();
+        let named: u64 = rest.split_once(" bytes").unwrap().0.parse().unwrap();
+        assert!(named > smallest, "{line}");
+        smallest = named;
+    };
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert!(bytes(&report, "peak_memory_bytes") <= smallest, "{report}");
 }

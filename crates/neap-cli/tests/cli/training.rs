@@ -1,5 +1,6 @@
 //! `neap train`: as a user types it, killed, and with everything wrong that can be.
 
+use crate::onnx::unrolled_classifier;
 use crate::support::*;
 use std::fs;
 use std::path::Path;
@@ -253,6 +254,32 @@ fn a_full_drive_leaves_the_last_checkpoint() {
     );
     assert!(fs::read(bench.path("t.onnx.checkpoint")).unwrap() == before);
     bench.neap(&format!("{train} --epochs 2 --resume")).ok();
+}
+
+/// What thousands of nodes take until the step is planned is part of the smallest budget.
+#[test]
+fn many_nodes_are_trained_in_the_smallest_budget_that_is_named() {
+    let bench = Bench::with_model(&unrolled_classifier(600));
+    if !can_enforce(&bench) {
+        return;
+    }
+    data(&bench);
+    let train = |budget: u64| {
+        bench.neap(&format!(
+            "train m.onnx --data data --batch 20 --epochs 1 --validation 0 --threads 1 --lr 0.001 -o t.onnx \
+             --memory-budget {budget} --enforce"
+        ))
+    };
+    // Too little for the refusal, and too little for the training.
+    let named = |line: String| -> u64 {
+        let (_, rest) = line.rsplit_once('(').unwrap();
+        rest.split_once(" bytes").unwrap().0.parse().unwrap()
+    };
+    let smallest = named(train(3 << 20).fails(3, &["smallest feasible budget"]));
+    assert!(smallest > 8 << 20, "{smallest}");
+    let again = named(train(smallest - (1 << 20)).fails(3, &["smallest feasible budget"]));
+    assert!(again.abs_diff(smallest) <= 512 << 10, "{again}, {smallest}");
+    train(smallest).ok();
 }
 
 #[test]

@@ -2,44 +2,71 @@
 
 use super::{Block, Fit, StaticLayout};
 
-/// For each block, the blocks that are live together with it.
-pub struct Conflicts {
+/// For each block, the blocks that are live together with it. Where those are most of all, as in a step of training, whose
+/// activations all live in its middle, they are not listed but looked for: lists would grow with the square.
+pub struct Conflicts(Option<Lists>);
+
+struct Lists {
     start: Vec<u32>,
     others: Vec<u32>,
 }
 
+/// So many are listed in any case.
+const FEW_LISTED: u64 = 1 << 18;
+/// More are only listed where they are less than this part of all pairs.
+const DENSE_PART: u64 = 8;
+
 impl Conflicts {
     pub fn new(blocks: &[Block]) -> Self {
-        let used = |i: u32| blocks[i as usize].bytes > 0 && !blocks[i as usize].live.is_empty();
-        let mut by_begin: Vec<u32> = (0..blocks.len() as u32).filter(|&i| used(i)).collect();
-        by_begin.sort_by_key(|&i| blocks[i as usize].live.begin);
-        let mut live: Vec<u32> = Vec::new();
-        let mut pairs: Vec<(u32, u32)> = Vec::new();
-        for &i in &by_begin {
-            live.retain(|&j| blocks[j as usize].live.end > blocks[i as usize].live.begin);
-            for &j in &live {
-                pairs.extend([(i, j), (j, i)]);
-            }
-            live.push(i);
-        }
+        let mut counts = vec![0u32; blocks.len()];
+        for_each_pair(blocks, |i, j| {
+            counts[i as usize] += 1;
+            counts[j as usize] += 1;
+        });
+        let listed: u64 = counts.iter().map(|&n| u64::from(n)).sum();
+        let all = (blocks.len() as u64).pow(2);
+        let is_dense = listed > FEW_LISTED && listed >= all / DENSE_PART;
+        let is_listed = !is_dense && u32::try_from(listed).is_ok();
+        Self(is_listed.then(|| Lists::new(blocks, &counts)))
+    }
+}
+
+impl Lists {
+    fn new(blocks: &[Block], counts: &[u32]) -> Self {
         let mut start = vec![0u32; blocks.len() + 1];
-        for &(i, _) in &pairs {
-            start[i as usize + 1] += 1;
-        }
-        for i in 0..blocks.len() {
-            start[i + 1] += start[i];
+        for (i, count) in counts.iter().enumerate() {
+            start[i + 1] = start[i] + count;
         }
         let mut next = start.clone();
-        let mut others = vec![0; pairs.len()];
-        for &(i, j) in &pairs {
-            others[next[i as usize] as usize] = j;
-            next[i as usize] += 1;
-        }
+        let mut others = vec![0; start[blocks.len()] as usize];
+        for_each_pair(blocks, |i, j| {
+            for (of, other) in [(i, j), (j, i)] {
+                others[next[of as usize] as usize] = other;
+                next[of as usize] += 1;
+            }
+        });
         Self { start, others }
     }
 
     fn of(&self, i: u32) -> &[u32] {
         &self.others[self.start[i as usize] as usize..self.start[i as usize + 1] as usize]
+    }
+}
+
+fn is_used(block: &Block) -> bool {
+    block.bytes > 0 && !block.live.is_empty()
+}
+
+/// Pairs of blocks that are live together.
+fn for_each_pair(blocks: &[Block], mut visit: impl FnMut(u32, u32)) {
+    let all = 0..blocks.len() as u32;
+    let mut by_begin: Vec<u32> = all.filter(|&i| is_used(&blocks[i as usize])).collect();
+    by_begin.sort_by_key(|&i| blocks[i as usize].live.begin);
+    let mut live: Vec<u32> = Vec::new();
+    for &i in &by_begin {
+        live.retain(|&j| blocks[j as usize].live.end > blocks[i as usize].live.begin);
+        live.iter().for_each(|&j| visit(i, j));
+        live.push(i);
     }
 }
 
@@ -54,17 +81,30 @@ pub fn place_in_order(
     let mut offsets = vec![UNPLACED; blocks.len()];
     let mut high_water_bytes = 0;
     let mut taken: Vec<(u64, u64)> = Vec::new();
-    for &i in order {
+    for (placed, &i) in order.iter().enumerate() {
         let block = &blocks[i as usize];
-        if block.bytes == 0 || block.live.is_empty() {
+        if !is_used(block) {
             offsets[i as usize] = 0;
             continue;
         }
         taken.clear();
-        for &j in conflicts.of(i) {
+        let mut take = |j: u32| {
             let at = offsets[j as usize];
             if at != UNPLACED {
                 taken.push((at, at + blocks[j as usize].bytes));
+            }
+        };
+        match &conflicts.0 {
+            Some(lists) => lists.of(i).iter().for_each(|&j| take(j)),
+            None => {
+                for &j in &order[..placed] {
+                    let other = &blocks[j as usize];
+                    let meets =
+                        other.live.begin < block.live.end && block.live.begin < other.live.end;
+                    if meets && is_used(other) {
+                        take(j);
+                    }
+                }
             }
         }
         taken.sort_unstable();
@@ -96,4 +136,45 @@ pub fn find_gap(taken: &[(u64, u64)], bytes: u64, align: u64, fit: Fit) -> u64 {
         free_from = free_from.max(end);
     }
     best.map_or(free_from.next_multiple_of(align), |(_, at)| at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use neap_plan::StepRange;
+
+    #[test]
+    fn what_is_looked_for_is_what_would_be_listed() {
+        let mut state = 1u64;
+        let mut random = |most: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % most
+        };
+        let blocks: Vec<Block> = (0..1000)
+            .map(|_| {
+                let begin = random(40) as u32;
+                Block {
+                    bytes: random(5) * 100,
+                    align: 64,
+                    live: StepRange::new(begin, begin + random(60) as u32),
+                }
+            })
+            .collect();
+        let looked_for = Conflicts::new(&blocks);
+        assert!(looked_for.0.is_none(), "they are most of all");
+        let mut counts = vec![0; blocks.len()];
+        for_each_pair(&blocks, |i, j| {
+            counts[i as usize] += 1;
+            counts[j as usize] += 1;
+        });
+        let listed = Conflicts(Some(Lists::new(&blocks, &counts)));
+        let order: Vec<u32> = (0..blocks.len() as u32).rev().collect();
+        for fit in [Fit::Lowest, Fit::Tightest] {
+            let one = place_in_order(&blocks, &looked_for, &order, fit);
+            let other = place_in_order(&blocks, &listed, &order, fit);
+            assert_eq!(one.offsets, other.offsets);
+        }
+    }
 }

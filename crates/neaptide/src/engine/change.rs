@@ -111,6 +111,7 @@ impl Engine {
             name: name.to_owned(),
             weight: options.weight,
             least_bytes: options.least_bytes,
+            opening_bytes: model.opening_bytes(),
             home: Arc::new(Bound::new(model.programs.clone(), prospects.known.clone())),
             others,
             prospects,
@@ -365,8 +366,11 @@ impl Engine {
         let outputs = parties.all().map(|m| m.outputs_bytes());
         let others = parties.all().map(|m| m.others_bytes());
         let steps = parties.all().map(|m| request::most_steps(&m.home.programs));
+        // Each of them was opened beside the others, or may be again.
+        let opening = parties.all().map(|m| m.opening_bytes);
+        let opening = opening.max().map_or(0, ledger::opening_beside_bytes);
         let loading_bytes = match budget {
-            Budget::Bytes(_) => options.loading_bytes,
+            Budget::Bytes(_) => options.loading_bytes.max(opening),
             _ => 0,
         };
         let reserve = Reserve {

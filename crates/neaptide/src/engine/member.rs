@@ -23,6 +23,8 @@ pub(super) struct Member {
     pub name: String,
     pub weight: f64,
     pub least_bytes: u64,
+    /// What a process takes while it opens the model.
+    pub opening_bytes: u64,
     pub prospects: Prospects,
     /// The shapes that it was loaded with.
     pub home: Arc<Bound>,

@@ -24,8 +24,9 @@ pub struct EngineOptions {
     /// For how many sizes of memory each model's latency is predicted, at least 2. More of them divide memory better
     /// and take longer to load.
     pub points: usize,
-    /// Of a budget of the whole process, what opening and planning a model may take for a while, beside the models that
-    /// run. Large models, and packing, take more.
+    /// Of a budget of the whole process, what opening, packing and planning a model may take for a while, beside the models that
+    /// run. It is more where a model is loaded whose nodes are so many that opening it again would take more; the first such
+    /// model is opened before that is known.
     pub loading_bytes: u64,
     /// Before each run all work memory is filled with this byte: a test of whether runs rely on what others left.
     pub overwrite: Option<u8>,

@@ -41,6 +41,15 @@ pub(super) fn plan(step: &Step, options: &TrainOptions, host: &dyn Host) -> Resu
     let with_arena = |bytes: u64| base.with_arena(tables_of(bytes), bytes);
     let whole = || with_arena(whole_bytes).total_bytes();
     let budget_bytes = options.budget.bytes(whole);
+    let opening_bytes = step.opening_bytes;
+    let refused = |smallest_bytes: u64| {
+        let smallest = with_arena(smallest_bytes).named(opening_bytes);
+        Error::infeasible(budget_bytes.unwrap_or(u64::MAX), smallest)
+    };
+    let is_of_process = options.budget.scope() == Scope::Process;
+    if is_of_process && budget_bytes.is_some_and(|bytes| bytes < opening_bytes) {
+        return Err(refused(planner.smallest_feasible_bytes()));
+    }
     let room_bytes = budget_bytes.map(|bytes| {
         let room = bytes.saturating_sub(base.total_bytes());
         room - tables_of(room).min(room)
@@ -61,12 +70,8 @@ pub(super) fn plan(step: &Step, options: &TrainOptions, host: &dyn Host) -> Resu
         }
     };
     drop(planner);
-    let planned = planned.map_err(|PlanError::Infeasible { smallest_bytes }| {
-        Error::infeasible(
-            budget_bytes.unwrap_or(u64::MAX),
-            with_arena(smallest_bytes).named(0),
-        )
-    })?;
+    let planned =
+        planned.map_err(|PlanError::Infeasible { smallest_bytes }| refused(smallest_bytes))?;
     let recomputes = recomputing.is_some();
     let workload = recomputing.unwrap_or(kept);
     let verdict = validate(&workload, &planned.plan)

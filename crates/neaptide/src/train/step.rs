@@ -1,6 +1,7 @@
 //! From a model's graph to the program of one training step.
 
 use crate::error::{Error, Result};
+use crate::ledger::training_opening_bytes;
 use crate::train::TrainOptions;
 use neap_autodiff::{
     Pass, Role, Start, Training, TrainingSpec, cut_updates, parameters, recompute_cheap,
@@ -19,6 +20,8 @@ pub(super) struct Step {
     pub program: Program,
     /// The same step with cheap activations computed again in the backward pass: other memory, the same bits.
     pub recomputing: Program,
+    /// What a process takes while it comes to be and is planned.
+    pub opening_bytes: u64,
     /// The model's own inputs, which come first.
     pub inputs: usize,
     /// Whether the last input is a seed.
@@ -87,9 +90,12 @@ pub(super) fn step_of(
         1 => recompute_cheap(&plain.graph, plain.graph.outputs[0]),
         _ => WithStates::of(training(true)?, options.keep_result)?.graph,
     };
+    let program = lower_plainly(plain.graph)?;
+    let recomputing = lower_plainly(recomputing)?;
     Ok(Step {
-        program: lower_plainly(plain.graph)?,
-        recomputing: lower_plainly(recomputing)?,
+        opening_bytes: training_opening_bytes(&model, [&program, &recomputing]),
+        program,
+        recomputing,
         inputs,
         is_seeded: plain.is_seeded,
         states: plain.states,
