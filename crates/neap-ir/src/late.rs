@@ -5,6 +5,10 @@
 //! [`Op::Late`]. No pass of the rewriter knows what such an operator computes, so none can rely on its sizes. When it
 //! runs, its operands have their actual shapes, and so has what it computes: elements lie row-major, one after another,
 //! at the beginning of the place that is planned for the bound.
+//!
+//! Branches that the data decide use the same operators. One is computed only where its *guard* says so: a bool that
+//! another operator made before ([`LateOp::Gate`]). What reads its results is behind the same guard, or chooses among them
+//! by it ([`LateOp::Select`]), so nobody looks at what was not computed.
 
 use crate::attributes::PadMode;
 use crate::{Op, TensorType};
@@ -16,6 +20,8 @@ pub struct Late {
     pub op: LateOp,
     /// Of all its results.
     pub bounds: Vec<Bound>,
+    /// Behind its operands it has one more, a bool of one element: it is computed only where that is true.
+    pub is_guarded: bool,
 }
 
 /// The largest type that a result can have.
@@ -78,6 +84,30 @@ pub enum LateOp {
     },
     /// indices, depth, values.
     OneHot { axis: usize },
+
+    // --- branches and passes that the data decide ---
+    /// condition, optional guard around it (bools of one element) → whether both hold; the condition turned around with
+    /// `not`. Where the guard around it does not hold, the condition may be anything.
+    Gate { not: bool },
+    /// condition, a, b → a where it holds, else b.
+    Select,
+    /// bools of one element each → how many hold, `[1]` int64.
+    Count,
+    /// whether one more pass would follow, x → x. An error where one would: memory is planned for `passes`.
+    Ended { passes: usize },
+}
+
+impl Late {
+    /// A node's operands, without the guard.
+    pub fn operands<'a, T>(&self, inputs: &'a [T]) -> &'a [T] {
+        let count = inputs.len().saturating_sub(self.is_guarded.into());
+        &inputs[..count]
+    }
+
+    /// A node's guard.
+    pub fn guard<'a, T>(&self, inputs: &'a [T]) -> Option<&'a T> {
+        inputs.last().filter(|_| self.is_guarded)
+    }
 }
 
 impl Bound {
@@ -126,6 +156,8 @@ impl LateOp {
             LateOp::Pad { .. } => "Pad",
             LateOp::TopK { .. } => "TopK",
             LateOp::OneHot { .. } => "OneHot",
+            LateOp::Gate { .. } | LateOp::Select => "If",
+            LateOp::Count | LateOp::Ended { .. } => "Loop",
         }
     }
 }

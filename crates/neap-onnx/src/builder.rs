@@ -1,12 +1,14 @@
 //! Appends nodes to the graph, inferring types and folding constants as it goes.
 
 use crate::OpenOptions;
+use crate::containers::{Container, Containers};
 use crate::error::{OnnxError, shown};
 use crate::files::Files;
 use crate::late::LateSizes;
 use crate::narrow::Narrow;
 use crate::proto::TensorProto;
 use crate::tensor;
+use neap_ir::late::{Bound, LateOp};
 use neap_ir::recipe::INLINE_LIMIT_BYTES;
 use neap_ir::{
     Const, DType, FileRange, Float8, Graph, Layout, Literal, Node, Op, TensorType, ValueId, infer,
@@ -40,6 +42,9 @@ pub(crate) struct Builder {
     stored: Vec<Stored>,
     pub(crate) late: LateSizes,
     narrow: HashMap<ValueId, Narrow>,
+    /// Nodes are of a branch that the data decide: they are computed where this holds.
+    pub(crate) guard: Option<ValueId>,
+    pub(crate) containers: Containers,
 }
 
 /// A constant of a model that is left in its file.
@@ -89,6 +94,8 @@ impl Builder {
             stored: Vec::new(),
             late: LateSizes::default(),
             narrow: HashMap::new(),
+            guard: None,
+            containers: Containers::default(),
         }
     }
 
@@ -274,6 +281,7 @@ impl Builder {
         inputs: &[Option<ValueId>],
         wanted: &[bool],
     ) -> Result<Vec<Option<ValueId>>, OnnxError> {
+        self.check_tensors(at, inputs)?;
         if inputs.iter().flatten().any(|&v| self.is_late(v)) {
             return self.emit_over(at, op, inputs, wanted);
         }
@@ -305,23 +313,59 @@ impl Builder {
         if let Some(values) = self.fold(at, &op, inputs, &types, &results, wanted)? {
             return Ok(values);
         }
-        let outputs: Vec<Option<ValueId>> = results
-            .into_iter()
-            .zip(wanted)
-            .map(|(ty, &wanted)| wanted.then(|| self.graph.add_value("", ty)))
+        let outputs: Vec<Option<ValueId>> = (results.iter().zip(wanted))
+            .map(|(ty, &wanted)| wanted.then(|| self.graph.add_value("", ty.clone())))
             .collect();
         for output in outputs.iter().flatten() {
             self.graph.values[output.index()].name = format!("{}:{}", at.node, output.0);
         }
         self.pass_ranges(&op, inputs, &outputs)?;
+        match self.guard {
+            Some(_) => {
+                let bounds = results.into_iter().map(Bound::fixed).collect();
+                self.push_late(at, LateOp::Over(op), bounds, inputs, &outputs);
+            }
+            None => self.push(at, op, inputs.to_vec(), &outputs),
+        }
+        Ok(outputs)
+    }
+
+    /// A value that stands for a sequence or an optional.
+    pub(crate) fn container(&mut self, container: Container) -> ValueId {
+        let nothing = TensorType::new(DType::Bool, &[0]);
+        let marker = self.graph.add_value("", nothing);
+        self.containers.insert(marker, container);
+        marker
+    }
+
+    /// # Errors
+    /// A value stands for something else.
+    pub(crate) fn check_tensors(
+        &self,
+        at: At,
+        values: &[Option<ValueId>],
+    ) -> Result<(), OnnxError> {
+        let mut values = values.iter().flatten();
+        match values.find_map(|&v| self.containers.get(v)) {
+            Some(other) => Err(at.unsupported(format!("{} as its operand", other.name()))),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn push(
+        &mut self,
+        at: At,
+        op: Op,
+        inputs: Vec<Option<ValueId>>,
+        outputs: &[Option<ValueId>],
+    ) {
         self.graph.nodes.push(Node {
             name: at.node.to_string(),
             op,
-            inputs: inputs.to_vec(),
-            outputs: outputs.clone(),
+            inputs,
+            outputs: outputs.to_vec(),
             panels: None,
         });
-        Ok(outputs)
     }
 
     /// Results that are the input under another type: no-ops, and new views of stored bytes.

@@ -1,5 +1,6 @@
 //! Drops what the outputs do not need: nodes, optional results, values and constants.
 
+use neap_ir::late::LateOp;
 use neap_ir::{ConstId, Graph, Op, ValueId};
 
 pub(crate) fn run(mut graph: Graph) -> Graph {
@@ -20,7 +21,7 @@ pub(crate) fn run(mut graph: Graph) -> Graph {
         for output in node.outputs.iter_mut().skip(1) {
             *output = output.filter(|o| used[o.index()]);
         }
-        if !matches!(node.op, Op::Split { .. } | Op::TopK { .. }) {
+        if !has_all_outputs(&node.op) {
             while node.outputs.last() == Some(&None) {
                 node.outputs.pop();
             }
@@ -37,6 +38,19 @@ pub(crate) fn run(mut graph: Graph) -> Graph {
     }
     renumber(&mut graph, &used);
     graph
+}
+
+/// Whether inference wants to hear of all outputs.
+fn has_all_outputs(op: &Op) -> bool {
+    match op {
+        Op::Split { .. } | Op::TopK { .. } => true,
+        Op::Late(late) => match &late.op {
+            LateOp::Over(op) => has_all_outputs(op),
+            LateOp::TopK { .. } => true,
+            _ => false,
+        },
+        _ => false,
+    }
 }
 
 fn renumber(graph: &mut Graph, used: &[bool]) {

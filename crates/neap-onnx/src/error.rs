@@ -69,6 +69,15 @@ pub enum OnnxError {
         /// Of its first result.
         name: String,
     },
+    /// The data decide how often a loop goes round, and nothing says how often at most.
+    #[error(
+        "node '{node}' (Loop): how often it goes round is known only when running: give the most passes that it can take (--bound {name}=N)"
+    )]
+    Endless {
+        node: String,
+        /// Of its first result.
+        name: String,
+    },
     #[error("input '{input}' has dynamic dimension '{dim}' (axis {axis}): give --shape {example}")]
     DynamicInput {
         input: String,

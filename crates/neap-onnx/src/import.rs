@@ -1,5 +1,7 @@
 //! Walks the model: opens it, binds names to values, inlines branches and functions.
 
+mod branch;
+mod repeat;
 mod unroll;
 
 use crate::builder::{At, Builder, Stored};
@@ -310,9 +312,13 @@ impl Importer<'_> {
         } else if domain.is_empty() && node.op_type == "If" {
             self.branch(node, at, inputs, scope, depth)?
         } else if domain.is_empty() && node.op_type == "Loop" {
-            self.unroll_loop(node, at, &inputs, scope, depth)?
+            self.repeat(node, at, &inputs, scope, depth)?
         } else if domain.is_empty() && node.op_type == "Scan" && scope.opset() >= Some(9) {
             self.unroll_scan(node, at, &inputs, scope, depth)?
+        } else if domain.is_empty() && node.op_type == "Scan" {
+            self.unroll_batched_scan(node, at, &inputs, scope, depth)?
+        } else if domain.is_empty() && node.op_type == "SequenceMap" {
+            self.map_sequence(node, at, &inputs, scope, depth)?
         } else {
             let version = match scope.opsets.get(domain) {
                 Some(&version) => version,
@@ -346,46 +352,6 @@ impl Importer<'_> {
             }
         }
         Ok(())
-    }
-
-    /// `If` whose condition is known: the branch that is taken.
-    fn branch(
-        &mut self,
-        node: &NodeProto,
-        at: At,
-        inputs: Vec<Option<ValueId>>,
-        scope: &Scope,
-        depth: usize,
-    ) -> Outputs {
-        if depth >= MAX_NESTING {
-            return Err(at.bad("branches are nested too deeply"));
-        }
-        let mut ctx = Ctx {
-            builder: &mut self.builder,
-            node,
-            name: at.node,
-            version: 0,
-            inputs,
-        };
-        let condition = ctx.input(0)?;
-        let taken = match ctx.known_i64(condition, "its condition")?[..] {
-            [value] => value != 0,
-            _ => return Err(at.bad("its condition must have one element")),
-        };
-        let which = if taken { "then_branch" } else { "else_branch" };
-        let attribute = node.attributes.iter().find(|a| a.name == which);
-        let Some(AttributeValue::Graph(graph)) = attribute.map(|a| &a.value) else {
-            return Err(at.bad(format!("attribute '{which}' is missing")));
-        };
-        let mut inner = Scope::inside(scope);
-        self.graph(graph, &mut inner, depth + 1)
-            .map_err(|e| e.at(at))?;
-        let outputs = graph.outputs.iter().map(|o| {
-            inner
-                .find(&o.name)
-                .ok_or_else(|| at.bad(format!("nothing computes '{}'", shown(&o.name))))
-        });
-        outputs.collect()
     }
 
     /// A model-local function, inlined.
@@ -435,6 +401,10 @@ impl Importer<'_> {
             let Some(Some(value)) = scope.find(name) else {
                 return Err(format!("nothing computes output '{}'", shown(name)));
             };
+            if let Some(other) = self.builder.containers.get(value) {
+                let (name, what) = (shown(name), other.name());
+                return Err(format!("output '{name}' is {what}, which is not supported"));
+            }
             let graph = &self.builder.graph;
             let shared = graph.value(value).constant.is_some()
                 || graph.inputs.contains(&value)

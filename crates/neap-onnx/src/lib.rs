@@ -20,6 +20,7 @@
 
 mod builder;
 mod cleanup;
+mod containers;
 mod decode;
 mod error;
 mod extract;

@@ -361,7 +361,7 @@ pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
             x.map_or(0, |(ty, _)| bands::flops(chain, &ty.shape, Kernel::Direct))
         }
         Op::Late(of) => match &of.op {
-            LateOp::Over(op) => flops(op, inputs, outputs),
+            LateOp::Over(op) => flops(op, of.operands(inputs), outputs),
             // Each score is compared, and each box with those chosen.
             LateOp::NonMaxSuppression { .. } => times(64, product(&input(1))),
             LateOp::Unique { .. } => times(64, x),

@@ -12,6 +12,7 @@ use crate::RuntimeError;
 use crate::cancel::CancelToken;
 use crate::clock::Clock;
 use crate::device::{Device, Job, JobError, Meanwhile};
+use crate::gates::Gates;
 use crate::late::LateTypes;
 use crate::load_lane::{LoadLane, address_in};
 use crate::prepared::Prepared;
@@ -32,6 +33,7 @@ pub(crate) struct Work {
     pub tables: Tables,
     pub computes: Box<[Compute]>,
     pub prepared: Prepared,
+    pub gates: Gates,
 }
 
 impl Work {
@@ -301,7 +303,7 @@ impl Executor {
             self.in_flight.push_back(flight);
         }
         // The types stay where they are until the device has written them.
-        let mut ended = submitted.and_then(|()| self.finish(run));
+        let ended = submitted.and_then(|()| self.finish(run));
         if ended.is_err() && !self.in_flight.is_empty() {
             self.in_flight.clear();
             if !self.device.drain() {
@@ -311,10 +313,29 @@ impl Executor {
             }
         }
         self.late.give_back(step, actual);
-        if ended.is_ok() {
-            ended = run.proceed();
+        ended?;
+        if let Some(gate) = self.work.gates.made_by(step)
+            && !self.is_open(flight.index, run)?
+        {
+            run.lane.shut(gate, run.number);
         }
-        ended
+        run.proceed()
+    }
+
+    /// What a gate was found to be.
+    fn is_open<C: Clock>(&self, index: usize, run: &Run<C>) -> Result<bool, RuntimeError> {
+        let memory = Memory {
+            program: &self.work.program,
+            arena: &run.lane.map(),
+            compute: &self.work.computes[index],
+            inputs: run.inputs,
+            late: &self.late,
+        };
+        let outputs = &self.work.step_of(index).outputs;
+        let place = memory.read(&self.work.tables.operands[outputs.start as usize])?;
+        // SAFETY: the place holds a bool, which the step has written, and nothing writes it until all that read it are
+        // done.
+        Ok(unsafe { place.read() } != 0)
     }
 
     /// This thread has computed it.

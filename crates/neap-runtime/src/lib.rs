@@ -29,6 +29,7 @@ mod device;
 mod error;
 mod execute;
 mod fit;
+mod gates;
 mod incoming;
 mod late;
 mod load_lane;

@@ -22,6 +22,7 @@ use crate::arena::{Arena, ArenaMap, Needs};
 use crate::arrived::Arrived;
 use crate::clock::Clock;
 use crate::device::MemoryRange;
+use crate::gates::GatedLoads;
 use crate::incoming::{Incoming, MOST_PIECES, is_resident};
 use crate::mapping::Addresses;
 use crate::moves::Moves;
@@ -49,6 +50,7 @@ pub(crate) struct LoadLane {
     in_flight: u64,
     arrived: Arrived,
     incoming: Incoming,
+    gated: GatedLoads,
     /// Tags reported by one poll; its capacity covers all loads that can be in flight.
     reported: Vec<LoadTag>,
     loaded_bytes: u64,
@@ -80,11 +82,22 @@ impl LoadLane {
             in_flight: 0,
             arrived: Arrived::new(window),
             incoming: Incoming::default(),
+            gated: GatedLoads::default(),
             reported: Vec::with_capacity(window + MOST_PIECES),
             loads: moves.loads,
             loaded_bytes: 0,
             broken: false,
         }
+    }
+
+    /// After [`LoadLane::new`] or [`LoadLane::replace`]: loads that need not begin in every run.
+    pub(crate) fn gate(&mut self, gated: GatedLoads) {
+        self.gated = gated;
+    }
+
+    /// Steps behind this gate are not computed in that run.
+    pub(crate) fn shut(&mut self, gate: u32, run: u64) {
+        self.gated.shut(gate, run);
     }
 
     /// What another plan may go on with. Waits for what is in flight.
@@ -316,9 +329,15 @@ impl LoadLane {
                 }
                 continue;
             }
-            let Some((_, index)) = load else {
+            let Some((run, index)) = load else {
                 return Ok(());
             };
+            if self.gated.is_idle(index, run) {
+                self.submitted += 1;
+                self.arrived.set(number);
+                self.advance();
+                continue;
+            }
             let load = self.loads[index];
             if self.group_bytes > 0 && self.in_flight > 0 && load.bytes > room {
                 return Ok(());
@@ -462,6 +481,7 @@ impl LoadLane {
         self.in_flight = 0;
         self.arrived.clear();
         self.incoming.restart();
+        self.gated.restart();
     }
 }
 

@@ -11,6 +11,7 @@ use crate::commons::{Commons, SharedWork};
 use crate::device::{Cpu, Device};
 use crate::execute::{Executor, Work};
 use crate::fit::{check_same_model, check_spill_room};
+use crate::gates;
 use crate::load_lane::LoadLane;
 use crate::moves::{self, Moves};
 use crate::pool::Pool;
@@ -245,6 +246,7 @@ impl<C: Clock> Session<C> {
             Some(_) => Arena::borrowing(Needs::of(&plan)),
         };
         let arena = arena.map_err(|source| RuntimeError::Arena { bytes, source })?;
+        let (gates, gated) = gates::find(&program, workload, &plan);
         let moves = Moves::take(&mut plan);
         let BackingStore {
             source,
@@ -253,11 +255,13 @@ impl<C: Clock> Session<C> {
         } = storage;
         let mut lane = LoadLane::new(source, verifier, spill, arena, moves);
         lane.expect(&plan.resident, &plan.computes);
+        lane.gate(gated);
         let work = Work {
             program,
             tables,
             prepared: Prepared::new(workload, &plan),
             computes: plan.computes.into_boxed_slice(),
+            gates,
         };
         Ok(Session {
             executor: Executor::new(work, device),
@@ -467,15 +471,18 @@ impl<C: Clock> Session<C> {
         let states = States::of(workload, &plan);
         self.states.leave(&states, &self.lane)?;
         let needs = Needs::of(&plan);
+        let (gates, gated) = gates::find(&program, workload, &plan);
         let moves = Moves::take(&mut plan);
         self.executor.forget_prepared();
         let released_bytes = self.lane.replace(needs, &transition.keeps, spill, moves)?;
         self.lane.expect(&transition.reads, &plan.computes);
+        self.lane.gate(gated);
         self.executor.replace(Work {
             program,
             tables,
             prepared: Prepared::new(workload, &plan),
             computes: plan.computes.into_boxed_slice(),
+            gates,
         });
         self.verdict = verdict;
         self.kept = kept;

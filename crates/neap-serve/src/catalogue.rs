@@ -14,6 +14,8 @@ pub struct Served {
     pub version: String,
     pub inputs: Arc<[TensorInfo]>,
     pub outputs: Arc<[TensorInfo]>,
+    /// Of each output the axes whose sizes the data decide; `outputs` has the most that they can be.
+    pub late_axes: Vec<Vec<bool>>,
     /// Requests may have several rows, and run together.
     pub takes_rows: bool,
     pub settings: Settings,
@@ -49,6 +51,16 @@ impl Served {
         let mut shape: Vec<i64> = info.ty.shape.iter().map(|&d| d as i64).collect();
         if let Some(first) = shape.first_mut().filter(|_| self.takes_rows) {
             *first = -1;
+        }
+        shape
+    }
+
+    /// An output's shape as clients are told it: -1 also where the data decide the size.
+    pub fn told_output_shape(&self, index: usize) -> Vec<i64> {
+        let mut shape = self.told_shape(&self.outputs[index]);
+        let late = self.late_axes.get(index).into_iter().flatten();
+        for (size, _) in shape.iter_mut().zip(late).filter(|(_, late)| **late) {
+            *size = -1;
         }
         shape
     }

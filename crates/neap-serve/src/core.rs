@@ -335,6 +335,7 @@ impl Core {
             version: entry.version.clone(),
             inputs: opened.inputs.clone().into(),
             outputs: opened.outputs.clone().into(),
+            late_axes: opened.late_axes.clone(),
             takes_rows: opened.takes_rows,
             settings,
         };

@@ -17,7 +17,7 @@ use crate::fleet::{Asked, Fleet, Opened, with_rows};
 use crate::pool::{Held, Pool};
 use crate::queue::{Next, Queue, Waiting};
 use crate::refusal::{Refusal, Why};
-use neaptide::{CancelToken, EngineLedger, TensorInfo};
+use neaptide::{CancelToken, EngineLedger, TensorInfo, TensorType};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -389,10 +389,13 @@ impl Shared {
         }
         let outputs: Vec<Arc<Buffer>> = outputs.into_iter().map(Arc::new).collect();
         match result {
-            Ok(_) => {
+            Ok(report) => {
                 let mut row = 0;
                 for Waiting { job, .. } in requests {
-                    let parts = job_outputs(&job, row, rows, &outputs);
+                    let parts = match report.outputs.is_empty() {
+                        true => job_outputs(&job, row, rows, &outputs),
+                        false => decided_outputs(&job, &report.outputs, &outputs),
+                    };
                     row += job.rows;
                     let done = Done {
                         outputs: parts,
@@ -463,6 +466,24 @@ fn job_outputs(
             true => row * row_bytes..(row + job.rows) * row_bytes,
             false => 0..buffer.bytes().len(),
         };
+        (info, Tensor::within(buffer, range))
+    });
+    parts.collect()
+}
+
+/// The outputs of a request that runs alone, whose sizes the data decided: the beginning of each place.
+fn decided_outputs(
+    job: &Job,
+    types: &[TensorType],
+    outputs: &[Arc<Buffer>],
+) -> Vec<(TensorInfo, Tensor)> {
+    let all = job.outputs.iter().zip(types).zip(outputs);
+    let parts = all.map(|((info, ty), buffer)| {
+        let info = TensorInfo {
+            name: info.name.clone(),
+            ty: ty.clone(),
+        };
+        let range = 0..info.len_bytes();
         (info, Tensor::within(buffer, range))
     });
     parts.collect()

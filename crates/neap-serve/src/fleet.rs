@@ -28,6 +28,8 @@ pub struct Opened {
     most_rows: usize,
     pub inputs: Vec<TensorInfo>,
     pub outputs: Vec<TensorInfo>,
+    /// Of each output the axes whose sizes the data decide; `outputs` has the most that they can be.
+    pub late_axes: Vec<Vec<bool>>,
     /// Its outputs have as many rows as its inputs, whatever their number.
     pub takes_rows: bool,
 }
@@ -59,13 +61,20 @@ impl Opening {
     pub fn open(&self, path: &Path, settings: &Settings) -> Result<Opened> {
         let options = OpenOptions {
             shapes: settings.shapes.clone(),
+            bindings: settings.values.clone(),
+            size_bounds: settings.bounds.clone(),
             cache: self.cache.clone(),
             host: self.host.clone(),
             ..OpenOptions::default()
         };
         let mut model = Model::open(path, &options, &mut |_| {})?;
         model.check_weights()?;
+        if settings.promise().is_some() && model.is_decided_by_data() {
+            let what = "the data decide sizes or branches in it, and so how long a run takes: its deadline cannot be promised, leave out 'period'";
+            return Err(Error::BadInput(what.into()));
+        }
         let (inputs, outputs) = (model.inputs(), model.outputs());
+        let late_axes = model.late_axes();
         if settings.batch.is_some() {
             check_rows(&mut model, &inputs, &outputs)?;
         }
@@ -75,6 +84,7 @@ impl Opening {
             most_rows: settings.batch.map_or(1, |batch| batch.most_rows),
             inputs,
             outputs,
+            late_axes,
             takes_rows: settings.batch.is_some(),
         })
     }
@@ -94,6 +104,11 @@ pub fn with_rows(tensors: &[TensorInfo], rows: usize) -> Vec<TensorInfo> {
 /// Binds the model to other numbers of rows, and back.
 fn check_rows(model: &mut Model, inputs: &[TensorInfo], outputs: &[TensorInfo]) -> Result<()> {
     let cannot = |reason: String| Error::BadInput(format!("it cannot run in batches: {reason}"));
+    let late = model.late_axes();
+    if let Some(at) = late.iter().position(|axes| axes.contains(&true)) {
+        let reason = format!("the data decide the size of '{}'", outputs[at].name);
+        return Err(cannot(reason));
+    }
     if let Some(bad) = (inputs.iter().chain(outputs)).find(|t| t.ty.shape.first() != Some(&1)) {
         let shape = neaptide::shape_text(&bad.ty.shape);
         let reason = format!("'{}' is {shape}, and has not one row", bad.name);

@@ -8,12 +8,19 @@
 //! [shapes]                      # of inputs with dynamic dimensions
 //! image = [1, 3, 224, 224]
 //!
+//! [values]                      # of inputs that decide shapes or branches: they are no inputs any more
+//! sr = 16000
+//!
+//! [bounds]                      # of sizes that the data decide, where the model says no bound: by its message
+//! boxes = 100
+//!
 //! [batch]                       # requests that wait together run together
 //! most = 8                      # rows of one run
 //! wait = "2ms"                  # for how long a request waits for others [default: not at all]
 //! ```
 
 use crate::admission::Promise;
+use neaptide::{DType, Literal};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,6 +34,10 @@ pub struct Settings {
     /// Of a model whose deadlines are promised.
     pub period: Option<Duration>,
     pub shapes: BTreeMap<String, Vec<usize>>,
+    /// See [`neaptide::OpenOptions::bindings`].
+    pub values: BTreeMap<String, Literal>,
+    /// See [`neaptide::OpenOptions::size_bounds`].
+    pub bounds: BTreeMap<String, usize>,
     pub batch: Option<Batch>,
 }
 
@@ -43,6 +54,8 @@ impl Default for Settings {
             deadline: None,
             period: None,
             shapes: BTreeMap::new(),
+            values: BTreeMap::new(),
+            bounds: BTreeMap::new(),
             batch: None,
         }
     }
@@ -56,7 +69,42 @@ struct Raw {
     period: Option<String>,
     #[serde(default)]
     shapes: BTreeMap<String, Vec<usize>>,
+    #[serde(default)]
+    values: BTreeMap<String, RawValue>,
+    #[serde(default)]
+    bounds: BTreeMap<String, usize>,
     batch: Option<RawBatch>,
+}
+
+/// A number, or a list of them.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "write a number, true, false, or a list of them")]
+enum RawValue {
+    Flag(bool),
+    Integer(i64),
+    Float(f32),
+    Flags(Vec<bool>),
+    Integers(Vec<i64>),
+    Floats(Vec<f32>),
+}
+
+impl RawValue {
+    fn literal(self) -> Literal {
+        let flags = |shape: &[usize], flags: &[bool]| {
+            let mut literal = Literal::zeros(DType::Bool, shape);
+            let bytes = literal.bytes_mut().iter_mut().zip(flags);
+            bytes.for_each(|(byte, &flag)| *byte = flag.into());
+            literal
+        };
+        match self {
+            RawValue::Flag(value) => flags(&[], &[value]),
+            RawValue::Integer(value) => Literal::from_i64(&[], &[value]),
+            RawValue::Float(value) => Literal::from_f32(&[], &[value]),
+            RawValue::Flags(values) => flags(&[values.len()], &values),
+            RawValue::Integers(values) => Literal::from_i64(&[values.len()], &values),
+            RawValue::Floats(values) => Literal::from_f32(&[values.len()], &values),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -140,11 +188,15 @@ impl Settings {
                 "period: requests with a promised deadline run alone, without [batch]".into(),
             );
         }
+        let values = raw.values.into_iter();
+        let values = values.map(|(name, value)| (name, value.literal()));
         Ok(Settings {
+            values: values.collect(),
             urgency,
             deadline: deadline.or(period),
             period,
             shapes: raw.shapes,
+            bounds: raw.bounds,
             batch,
         })
     }
@@ -182,12 +234,20 @@ mod tests {
 
     #[test]
     fn all_keys() {
-        let text = "urgency = 2.5\ndeadline = '1.5s'\n[shapes]\nx = [1, 3]\n[batch]\nmost = 8\nwait = '500us'\n";
+        let text = "urgency = 2.5\ndeadline = '1.5s'\n[shapes]\nx = [1, 3]\n[values]\nsr = 9\nk = [0.5]\non = true\n[bounds]\nboxes = 9\n[batch]\nmost = 8\nwait = '500us'\n";
         let expected = Settings {
             urgency: 2.5,
             deadline: Some(Duration::from_millis(1500)),
             period: None,
             shapes: [("x".to_string(), vec![1, 3])].into(),
+            values: [
+                ("k", Literal::from_f32(&[1], &[0.5])),
+                ("on", RawValue::Flag(true).literal()),
+                ("sr", Literal::from_i64(&[], &[9])),
+            ]
+            .map(|(name, value)| (name.to_string(), value))
+            .into(),
+            bounds: [("boxes".to_string(), 9)].into(),
             batch: Some(Batch {
                 most_rows: 8,
                 wait: Duration::from_micros(500),
@@ -218,6 +278,7 @@ mod tests {
             ("[batch]\nwait = '1s'", "most"),
             ("\nspeed = 1", "line 2"),
             ("[shapes]\nx = [-1]", "line 2"),
+            ("[values]\nx = 'many'", "line 2"),
         ] {
             let error = Settings::parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");

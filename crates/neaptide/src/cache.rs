@@ -55,11 +55,7 @@ pub(crate) fn open(
         home: lookup.home.clone(),
         content: lookup.content.take(),
     };
-    let exact = OpenOptions {
-        weights: WeightFormats::Exact,
-        ..options.clone()
-    };
-    write(source, provenance, &target, &exact, progress)?;
+    write(source, provenance, &target, options, progress)?;
     let mut model = crate::model::open_packed(&target, true, options)?;
     // Another process may have packed it meanwhile, for other shapes first.
     model.bind_as(options, false)?;
@@ -183,10 +179,10 @@ impl Lookup {
     /// Where packed forms may lie, the preferred first.
     fn candidates(&self, options: &OpenOptions) -> Vec<PathBuf> {
         match &options.cache {
-            Cache::Folder(folder) => vec![folder.join(self.name(true))],
+            Cache::Folder(folder) => vec![folder.join(self.name(options, true))],
             Cache::Auto => {
-                let user = user_folder().map(|folder| folder.join(self.name(true)));
-                let beside = self.home.folder.join(self.name(false));
+                let user = user_folder().map(|folder| folder.join(self.name(options, true)));
+                let beside = self.home.folder.join(self.name(options, false));
                 std::iter::once(beside).chain(user).collect()
             }
         }
@@ -196,7 +192,7 @@ impl Lookup {
     fn target(&self, options: &OpenOptions) -> Result<PathBuf> {
         let make = |folder: &Path| {
             fs::create_dir_all(folder)?;
-            Ok::<_, std::io::Error>(folder.join(self.name(true)))
+            Ok::<_, std::io::Error>(folder.join(self.name(options, true)))
         };
         let folder = match &options.cache {
             Cache::Folder(folder) => {
@@ -206,7 +202,7 @@ impl Lookup {
                 });
             }
             Cache::Auto if is_writable(&self.home.folder) => {
-                return Ok(self.home.folder.join(self.name(false)));
+                return Ok(self.home.folder.join(self.name(options, false)));
             }
             Cache::Auto => user_folder(),
         };
@@ -224,10 +220,14 @@ impl Lookup {
         })
     }
 
-    /// A folder of its own holds one model of a name, other folders hold those of many paths.
-    fn name(&self, is_shared: bool) -> String {
+    /// A folder of its own holds one model of a name, other folders hold those of many paths. Rounded weights are another
+    /// file.
+    fn name(&self, options: &OpenOptions, is_shared: bool) -> String {
         let stem = self.home.model.file_name().unwrap_or_default();
-        let stem = stem.to_string_lossy();
+        let mut stem = stem.to_string_lossy().into_owned();
+        if options.weights != WeightFormats::Exact {
+            stem = format!("{stem}.{}", options.weights);
+        }
         if !is_shared {
             return format!("{stem}.cached.neap");
         }

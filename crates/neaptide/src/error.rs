@@ -111,7 +111,7 @@ impl From<OnnxError> for Error {
             OnnxError::UnsupportedOp { .. }
             | OnnxError::Unsupported { .. }
             | OnnxError::Opset { .. } => Error::Unsupported(text),
-            OnnxError::Unbounded { .. } => Error::Unbound(text),
+            OnnxError::Unbounded { .. } | OnnxError::Endless { .. } => Error::Unbound(text),
             OnnxError::DynamicShape { inputs, .. } if inputs.is_empty() => Error::Unsupported(text),
             OnnxError::DynamicShape { .. } => Error::Unbound(text),
             _ => Error::BadInput(text),

@@ -8,7 +8,7 @@ use crate::package::{self, Asked, Package};
 use neap_compile::{BandCount, Programs, StepOrder, count_bands};
 use neap_ir::panel::PanelFormat;
 use neap_ir::recipe::PackedForm;
-use neap_ir::{BoundInput, DType, Graph, Literal, Program, TensorType};
+use neap_ir::{BoundInput, DType, Graph, Literal, Op, Program, TensorType};
 use neap_store::PackedFile;
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +31,7 @@ pub struct OpenOptions {
     /// name of the first output of the node that makes it.
     pub size_bounds: BTreeMap<String, usize>,
     pub step_order: StepOrder,
-    /// Only [`pack`] and [`pack_graph`] look at this: what is packed into a cache has the model's own results.
+    /// In how many bits weights are packed. A cache has a file for each form; what is packed already stays as it is.
     pub weights: WeightFormats,
     pub cache: Cache,
     /// The process that the model is opened in; sessions of the model ask and tell it, too.
@@ -310,13 +310,22 @@ impl Model {
         infos(&self.program().graph, &self.program().graph.outputs)
     }
 
-    /// Outputs with a size that is known only when the model runs: [`Model::outputs`] has the most that it can be, and
-    /// [`Session::output_type`](crate::Session::output_type) what it was.
-    pub fn late_outputs(&self) -> Vec<String> {
+    /// Of each output the axes whose sizes are known only when the model runs: [`Model::outputs`] has the most that they can
+    /// be, and [`Session::output_type`](crate::Session::output_type) what they were.
+    pub fn late_axes(&self) -> Vec<Vec<bool>> {
         let graph = &self.program().graph;
         let late = graph.late_values();
-        let outputs = graph.outputs.iter().filter(|id| late.contains_key(id));
-        outputs.map(|&id| graph.value(id).name.clone()).collect()
+        let axes = graph.outputs.iter().map(|id| match late.get(id) {
+            Some(bound) => bound.late.clone(),
+            None => vec![false; graph.ty(*id).shape.len()],
+        });
+        axes.collect()
+    }
+
+    /// Whether sizes, branches or loops depend on what a run is given. How long runs take then does, too.
+    pub fn is_decided_by_data(&self) -> bool {
+        let mut nodes = self.program().graph.nodes.iter();
+        nodes.any(|node| matches!(node.op, Op::Late(_)))
     }
 
     /// Inputs that were bound to a value when the model was opened or packed, and are none of

@@ -215,6 +215,18 @@ impl Session {
         actual.unwrap_or(&self.outputs[index].ty)
     }
 
+    /// [`Session::output_type`] of each output, where the data decide the size of one; else nothing.
+    pub(crate) fn decided_outputs(&self) -> Vec<TensorType> {
+        let outputs = 0..self.outputs.len();
+        match outputs
+            .clone()
+            .any(|i| self.inner.actual_output(i).is_some())
+        {
+            true => outputs.map(|i| self.output_type(i).clone()).collect(),
+            false => Vec::new(),
+        }
+    }
+
     /// Waits until all resident weights are in memory, which the first run after opening or after a change of
     /// the budget does by itself: it reads them as it needs them, and so takes longer.
     ///

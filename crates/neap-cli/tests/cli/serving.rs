@@ -4,7 +4,7 @@ mod promises;
 mod server;
 mod tls;
 
-use super::onnx::{layers, relu};
+use super::onnx::{FLOAT, INT64, Model, layers, relu};
 use super::support::{can_enforce, f32_bytes};
 use serde_json::{Value, json};
 use server::{Server, bench_with, binary, expected, floats, layers_request, read_answer};
@@ -51,6 +51,88 @@ fn answers_are_those_of_neap_run() {
         let parameters = &text["outputs"][0]["parameters"];
         assert_eq!(parameters["binary_data_size"], 16384);
         assert!(text["outputs"][0].get("data").is_none());
+    }
+}
+
+#[test]
+fn answers_have_the_sizes_that_the_data_decide() {
+    let shape = ["2", "4"];
+    let places = Model::default()
+        .input("x", FLOAT, &shape)
+        .node("NonZero", &["x"], &["places"])
+        .node("Relu", &["x"], &["y"])
+        .output("places", INT64, &["2", "n"])
+        .output("y", FLOAT, &shape)
+        .finish();
+    let shaped = Model::default()
+        .input("x", FLOAT, &shape)
+        .input("target", INT64, &["2"])
+        .node("Reshape", &["x", "target"], &["y"])
+        .output("y", FLOAT, &["a", "b"])
+        .finish();
+    let bench = bench_with(&[
+        ("shaped.onnx", &shaped),
+        ("shaped.toml", b"[values]\ntarget = [4, -1]\n"),
+        ("places.onnx", &places),
+    ]);
+    let server = Server::start(&bench, "--memory-budget 40MiB");
+    let outputs = &server.get("/v2/models/places").ok().json()["outputs"];
+    assert_eq!(outputs[0]["shape"], json!([2, -1]));
+    assert_eq!(outputs[1]["shape"], json!([2, 4]));
+    for (x, found) in [
+        ([0.0f32, 1.0, 0.0, 2.0, 3.0, 0.0, 0.0, 4.0], 4),
+        ([0.0; 8], 0),
+        ([5.0; 8], 8),
+    ] {
+        let places = |axis: usize| {
+            let all = (0..8i64).filter(|&i| x[i as usize] != 0.0);
+            all.map(move |i| [i / 4, i % 4][axis])
+        };
+        let expected: Vec<i64> = places(0).chain(places(1)).collect();
+        let request = json!({
+            "inputs": [{ "name": "x", "datatype": "FP32", "shape": [2, 4], "data": x }],
+        });
+        let output = &server.infer("places", &request).ok().json()["outputs"][0];
+        assert_eq!(output["datatype"], "INT64");
+        assert_eq!(output["shape"], json!([2, found]));
+        assert_eq!(output["data"], json!(expected));
+
+        // The same as bytes.
+        let request = json!({
+            "inputs": [{ "name": "x", "datatype": "FP32", "shape": [2, 4], "data": x }],
+            "parameters": { "binary_data_output": true },
+        });
+        let answer = server.infer("places", &request).ok();
+        let at = answer.header("inference-header-content-length").unwrap();
+        let (text, tensors) = answer.body.split_at(at.parse().unwrap());
+        let text: Value = serde_json::from_slice(text).unwrap();
+        assert_eq!(text["outputs"][0]["shape"], json!([2, found]));
+        let own_bytes = 16 * found;
+        let told = &text["outputs"][0]["parameters"]["binary_data_size"];
+        assert_eq!(*told, own_bytes);
+        let (own, rest) = tensors.split_at(own_bytes);
+        let expected: Vec<u8> = expected.iter().flat_map(|v| v.to_le_bytes()).collect();
+        assert_eq!(own, expected);
+        assert_eq!(rest, f32_bytes(&x));
+    }
+    let shaped = server.get("/v2/models/shaped").ok().json();
+    assert_eq!(shaped["inputs"].as_array().unwrap().len(), 1);
+    assert_eq!(shaped["outputs"][0]["shape"], json!([4, 2]));
+    for (name, settings, reason) in [
+        (
+            "rows",
+            "[batch]\nmost = 4\n",
+            "the data decide the size of 'places'",
+        ),
+        ("often", "period = '1s'\n", "cannot be promised"),
+    ] {
+        let write = |ending: &str, bytes: &[u8]| {
+            std::fs::write(bench.path(&format!("models/{name}.{ending}")), bytes).unwrap();
+        };
+        write("onnx", &places);
+        write("toml", settings.as_bytes());
+        let path = format!("/v2/repository/models/{name}/load");
+        server.ask("POST", &path, "", b"").refused(400, reason);
     }
 }
 

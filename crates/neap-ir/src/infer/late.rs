@@ -2,9 +2,9 @@
 //! compares them with its actual types.
 
 use super::{Inferred, Operands};
-use crate::TensorType;
 use crate::late::{Late, LateOp};
 use crate::op::Op;
+use crate::{DType, TensorType};
 
 pub(super) fn infer(late: &Late, o: &Operands) -> Inferred<Vec<TensorType>> {
     o.require(
@@ -17,6 +17,15 @@ pub(super) fn infer(late: &Late, o: &Operands) -> Inferred<Vec<TensorType>> {
     )?;
     let nested = matches!(&late.op, LateOp::Over(Op::Late(_)));
     o.require(!nested, "is late twice")?;
+    o.require(
+        !late.is_guarded || o.inputs.last().is_some_and(is_flag),
+        "has no guard",
+    )?;
     let bounds = late.bounds.iter().take(o.outputs);
     Ok(bounds.map(|bound| bound.ty.clone()).collect())
+}
+
+fn is_flag(operand: &Option<TensorType>) -> bool {
+    let ty = operand.as_ref();
+    ty.is_some_and(|ty| ty.dtype == DType::Bool && ty.elements() == 1)
 }

@@ -1,7 +1,8 @@
-//! Loops whose number of passes is known when a model is read: their bodies, one after another.
+//! Loops as the passes of their bodies, one after another.
 
 use super::{Failure, Importer, MAX_NESTING, MAX_NODES, Scope};
 use crate::builder::At;
+use crate::containers::Container;
 use crate::error::{OnnxError, shown};
 use crate::node::{Ctx, Outputs};
 use crate::proto::{AttributeValue, GraphProto, NodeProto};
@@ -9,26 +10,34 @@ use neap_ir::op::SliceRange;
 use neap_ir::{DType, Literal, Op, ValueId};
 
 /// Nodes that one loop may become. More take more memory while a model is opened than small budgets have.
-const MAX_UNROLLED: usize = 1_000;
+pub(super) const MAX_UNROLLED: usize = 1_000;
 
 /// A loop that is being unrolled.
-struct Body<'a> {
-    at: At<'a>,
-    node: &'a NodeProto,
-    graph: &'a GraphProto,
+pub(super) struct Body<'a> {
+    pub(super) at: At<'a>,
+    pub(super) node: &'a NodeProto,
+    pub(super) graph: &'a GraphProto,
     /// Of the body's graph, as far as they are needed.
-    order: Vec<usize>,
+    pub(super) order: Vec<usize>,
 }
 
 /// Along which axis results of all passes are put together, and whether the last comes first.
-struct Joined {
-    values: Vec<ValueId>,
-    axis: i64,
-    reversed: bool,
+pub(super) struct Joined {
+    pub(super) values: Vec<ValueId>,
+    pub(super) axis: i64,
+    pub(super) reversed: bool,
+}
+
+/// How a scan goes: an axis for each input and each result, and whether from its end.
+struct Along {
+    /// The first scanned input, and the first scanned result; what is before is carried from pass to pass.
+    first: usize,
+    from: Vec<(i64, bool)>,
+    to: Vec<(i64, bool)>,
 }
 
 impl Importer<'_> {
-    fn body<'a>(
+    pub(super) fn body<'a>(
         &mut self,
         node: &'a NodeProto,
         at: At<'a>,
@@ -52,7 +61,7 @@ impl Importer<'_> {
     }
 
     /// One pass, with these inputs of the body.
-    fn pass(
+    pub(super) fn pass(
         &mut self,
         body: &Body,
         outer: &Scope,
@@ -84,7 +93,7 @@ impl Importer<'_> {
         outputs.collect()
     }
 
-    fn ctx<'a>(&'a mut self, body: &Body<'a>, inputs: &[Option<ValueId>]) -> Ctx<'a> {
+    pub(super) fn ctx<'a>(&'a mut self, body: &Body<'a>, inputs: &[Option<ValueId>]) -> Ctx<'a> {
         Ctx {
             builder: &mut self.builder,
             node: body.node,
@@ -92,72 +101,6 @@ impl Importer<'_> {
             version: 0,
             inputs: inputs.to_vec(),
         }
-    }
-
-    /// `Loop` whose trip count and conditions are known.
-    pub(super) fn unroll_loop(
-        &mut self,
-        node: &NodeProto,
-        at: At,
-        inputs: &[Option<ValueId>],
-        scope: &Scope,
-        depth: usize,
-    ) -> Outputs {
-        let mut outer = Scope::inside(scope);
-        let body = self.body(node, at, &mut outer, depth)?;
-        let mut ctx = self.ctx(&body, inputs);
-        let trips = ctx.known_scalar(0, "its trip count")?.unwrap_or(i64::MAX);
-        let mut going = match ctx.optional(1) {
-            Some(condition) => ctx.known(condition, "its condition")?.bytes() == [1],
-            None => true,
-        };
-        let mut states = inputs.get(2..).unwrap_or_default().to_vec();
-        let scans = node.outputs.len().max(states.len()) - states.len();
-        let results = body.graph.outputs.len();
-        if results < 1 + states.len() || results - 1 - states.len() < scans {
-            return Err(at.bad("its body has another number of outputs"));
-        }
-        let mut scanned: Vec<Joined> = (0..results - 1 - states.len())
-            .map(|_| Joined {
-                values: Vec::new(),
-                axis: 0,
-                reversed: false,
-            })
-            .collect();
-        let mut trip = 0;
-        while going && trip < trips {
-            if trip as usize * body.order.len().max(1) > MAX_UNROLLED {
-                return Err(at.unsupported("so many passes"));
-            }
-            let builder = &mut self.builder;
-            let mut given = vec![
-                Some(builder.literal(Literal::from_i64(&[], &[trip]))),
-                Some(builder.literal(boolean(true))),
-            ];
-            given.extend(&states);
-            let made = self.pass(&body, &outer, &given, depth)?;
-            let (condition, made) = made.split_first().ok_or_else(|| at.bad("no outputs"))?;
-            let known = match condition {
-                Some(condition) => self.builder.known(*condition)?,
-                None => None,
-            };
-            let Some(known) = known else {
-                return Err(at.unsupported("a condition that is known only when running"));
-            };
-            going = known.bytes() == [1];
-            let (next, scans) = made.split_at(states.len());
-            states = next.to_vec();
-            for (scanned, &value) in scanned.iter_mut().zip(scans) {
-                scanned.values.extend(value);
-            }
-            trip += 1;
-        }
-        let mut outputs = states;
-        let mut ctx = self.ctx(&body, inputs);
-        for scanned in scanned.iter().take(scans) {
-            outputs.push(Some(joined(&mut ctx, scanned)?));
-        }
-        Ok(outputs)
     }
 
     /// `Scan` since opset 9: as many passes as its inputs are long.
@@ -179,35 +122,100 @@ impl Importer<'_> {
         if results < first {
             return Err(at.bad("its body has another number of outputs"));
         }
-        let each = |name: &str, count: usize| {
-            let given = ctx.ints(name)?.unwrap_or_else(|| vec![0; count]);
-            match given.len() == count {
-                true => Ok(given),
-                false => Err(at.bad(format!("attribute '{name}' has another length"))),
-            }
+        let along = Along {
+            first,
+            from: directed(&ctx, count, "scan_input_axes", "scan_input_directions")?,
+            to: directed(
+                &ctx,
+                results - first,
+                "scan_output_axes",
+                "scan_output_directions",
+            )?,
         };
-        let (axes, back) = (
-            each("scan_input_axes", count)?,
-            each("scan_input_directions", count)?,
-        );
-        let (to_axes, to_back) = (
-            each("scan_output_axes", results - first)?,
-            each("scan_output_directions", results - first)?,
-        );
-        let mut scanned: Vec<Joined> = (to_axes.into_iter().zip(to_back))
-            .map(|(axis, back)| Joined {
-                values: Vec::new(),
-                axis,
-                reversed: back != 0,
-            })
-            .collect();
+        self.scan(&body, &outer, inputs, &along, depth)
+    }
+
+    /// `Scan` of opset 8, by each element of a batch. Lengths of its own for each are not given.
+    pub(super) fn unroll_batched_scan(
+        &mut self,
+        node: &NodeProto,
+        at: At,
+        inputs: &[Option<ValueId>],
+        scope: &Scope,
+        depth: usize,
+    ) -> Outputs {
+        let mut outer = Scope::inside(scope);
+        let body = self.body(node, at, &mut outer, depth)?;
+        let Some((None, inputs)) = inputs.split_first() else {
+            return Err(at.unsupported("lengths of sequences as its operand"));
+        };
+        let ctx = self.ctx(&body, inputs);
+        let count = ctx.size("num_scan_inputs", 0)?;
+        let first = inputs.len().checked_sub(count).filter(|_| count > 0);
+        let first = first.ok_or_else(|| at.bad("its num_scan_inputs does not fit its inputs"))?;
+        let results = body.graph.outputs.len();
+        if results < first {
+            return Err(at.bad("its body has another number of outputs"));
+        }
+        let along = Along {
+            first,
+            from: directed(&ctx, count, "", "directions")?,
+            to: vec![(0, false); results - first],
+        };
+        let x = ctx.input(first)?;
+        let batch = ctx.shape_of_rank(x, 2)?[0];
+        if batch.saturating_mul(body.order.len().max(1)) > MAX_UNROLLED {
+            return Err(at.unsupported("so many passes"));
+        }
+        let mut all = vec![Vec::new(); results];
+        for place in 0..batch {
+            let mut given = Vec::new();
+            for index in 0..inputs.len() {
+                let mut ctx = self.ctx(&body, inputs);
+                let x = ctx.input(index)?;
+                ctx.builder.check_tensors(at, &[Some(x)])?;
+                if ctx.builder.is_late(x) || ctx.shape_of_rank(x, 1)?[0] != batch {
+                    return Err(at.bad("its inputs have different batches"));
+                }
+                given.push(Some(taken(&mut ctx, x, 0, place)?));
+            }
+            let made = self.scan(&body, &outer, &given, &along, depth)?;
+            for (all, value) in all.iter_mut().zip(made) {
+                all.extend(value);
+            }
+        }
+        let mut ctx = self.ctx(&body, inputs);
+        let outputs = all.into_iter().enumerate().map(|(index, values)| {
+            let scanned = Joined {
+                values,
+                axis: 0,
+                reversed: false,
+            };
+            let wanted = ctx.wants(index);
+            wanted.then(|| joined(&mut ctx, &scanned)).transpose()
+        });
+        outputs.collect()
+    }
+
+    /// A pass for each place of the scanned inputs.
+    fn scan(
+        &mut self,
+        body: &Body,
+        outer: &Scope,
+        inputs: &[Option<ValueId>],
+        along: &Along,
+        depth: usize,
+    ) -> Outputs {
+        let (at, first) = (body.at, along.first);
+        let ctx = self.ctx(body, inputs);
         let mut sources = Vec::new();
-        for (i, &axis) in axes.iter().enumerate() {
+        for (i, &(axis, back)) in along.from.iter().enumerate() {
             let x = ctx.input(first + i)?;
+            ctx.builder.check_tensors(at, &[Some(x)])?;
             if ctx.builder.is_late(x) {
                 return Err(at.unsupported("an input whose size is known only when running"));
             }
-            sources.push((x, ctx.axis(axis, ctx.rank(x))?, back[i] != 0));
+            sources.push((x, ctx.axis(axis, ctx.rank(x))?, back));
         }
         let lengths = sources.iter().map(|&(x, axis, _)| ctx.shape(x)[axis]);
         let lengths: Vec<usize> = lengths.collect();
@@ -218,35 +226,106 @@ impl Importer<'_> {
         if length.saturating_mul(body.order.len().max(1)) > MAX_UNROLLED {
             return Err(at.unsupported("so many passes"));
         }
+        let mut scanned = vec![Vec::new(); along.to.len()];
         let mut states = inputs[..first].to_vec();
         for trip in 0..length {
             let mut given = states;
-            let mut ctx = self.ctx(&body, inputs);
+            let mut ctx = self.ctx(body, inputs);
             for &(x, axis, back) in &sources {
                 let place = if back { length - 1 - trip } else { trip };
                 given.push(Some(taken(&mut ctx, x, axis, place)?));
             }
-            let made = self.pass(&body, &outer, &given, depth)?;
+            let made = self.pass(body, outer, &given, depth)?;
             let (next, scans) = made.split_at(first);
             states = next.to_vec();
             for (scanned, &value) in scanned.iter_mut().zip(scans) {
-                scanned.values.extend(value);
+                scanned.extend(value);
             }
         }
         let mut outputs = states;
-        let mut ctx = self.ctx(&body, inputs);
-        for (i, scanned) in scanned.iter().enumerate() {
+        let mut ctx = self.ctx(body, inputs);
+        for (i, (values, &(axis, reversed))) in scanned.into_iter().zip(&along.to).enumerate() {
+            let scanned = Joined {
+                values,
+                axis,
+                reversed,
+            };
             let wanted = ctx.wants(first + i);
             outputs.push(match wanted {
-                true => Some(joined(&mut ctx, scanned)?),
+                true => Some(joined(&mut ctx, &scanned)?),
                 false => None,
             });
         }
         Ok(outputs)
     }
+
+    /// `SequenceMap`: a pass for each element.
+    pub(super) fn map_sequence(
+        &mut self,
+        node: &NodeProto,
+        at: At,
+        inputs: &[Option<ValueId>],
+        scope: &Scope,
+        depth: usize,
+    ) -> Outputs {
+        let mut outer = Scope::inside(scope);
+        let body = self.body(node, at, &mut outer, depth)?;
+        let first = self.ctx(&body, inputs).input(0)?;
+        let Some(Container::Sequence(elements)) = self.builder.containers.get(first) else {
+            return Err(at.bad("its first input is no sequence"));
+        };
+        let length = elements.len();
+        if length.saturating_mul(body.order.len().max(1)) > MAX_UNROLLED {
+            return Err(at.unsupported("so many passes"));
+        }
+        let mut results = vec![Vec::new(); body.graph.outputs.len()];
+        for place in 0..length {
+            let mut given = Vec::with_capacity(inputs.len());
+            for &input in inputs {
+                let container = input.and_then(|v| self.builder.containers.get(v));
+                given.push(match container {
+                    Some(Container::Sequence(elements)) => {
+                        let element = elements.get(place).copied();
+                        Some(
+                            element
+                                .ok_or_else(|| at.bad("its sequences have different lengths"))?,
+                        )
+                    }
+                    _ => input,
+                });
+            }
+            let made = self.pass(&body, &outer, &given, depth)?;
+            self.builder.check_tensors(at, &made)?;
+            for (result, value) in results.iter_mut().zip(made) {
+                result.push(value.ok_or_else(|| at.bad("its body leaves a result out"))?);
+            }
+        }
+        let sequences = results.into_iter().map(Container::Sequence);
+        Ok(sequences
+            .map(|sequence| Some(self.builder.container(sequence)))
+            .collect())
+    }
 }
 
-fn boolean(value: bool) -> Literal {
+/// An axis and a direction for each, of two attributes that may be left out.
+fn directed(
+    c: &Ctx,
+    count: usize,
+    axes: &str,
+    directions: &str,
+) -> Result<Vec<(i64, bool)>, OnnxError> {
+    let each = |name: &str| {
+        let given = c.ints(name)?.unwrap_or_else(|| vec![0; count]);
+        match given.len() == count {
+            true => Ok(given),
+            false => Err(c.bad(format!("attribute '{name}' has another length"))),
+        }
+    };
+    let back = each(directions)?.into_iter().map(|back| back != 0);
+    Ok(each(axes)?.into_iter().zip(back).collect())
+}
+
+pub(super) fn boolean(value: bool) -> Literal {
     let mut literal = Literal::zeros(DType::Bool, &[]);
     literal.bytes_mut()[0] = value.into();
     literal
@@ -267,7 +346,7 @@ fn taken(c: &mut Ctx, x: ValueId, axis: usize, place: usize) -> Result<ValueId, 
 }
 
 /// What all passes gave, along an axis of its own.
-fn joined(c: &mut Ctx, scanned: &Joined) -> Result<ValueId, OnnxError> {
+pub(super) fn joined(c: &mut Ctx, scanned: &Joined) -> Result<ValueId, OnnxError> {
     let Some(&first) = scanned.values.first() else {
         return Err(c.unsupported("no passes: the shape of its results is not known"));
     };

@@ -5,7 +5,7 @@ use crate::builder::{At, Builder};
 use crate::error::OnnxError;
 use crate::tensor;
 use neap_ir::late::{Bound, Late, LateOp};
-use neap_ir::{DType, Literal, Node, Op, TensorType, ValueId, infer};
+use neap_ir::{DType, Literal, Op, TensorType, ValueId, infer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Sizes of symbols other than their bounds.
@@ -36,6 +36,7 @@ impl Builder {
         results: Vec<(DType, Vec<Axis>)>,
         wanted: &[bool],
     ) -> Result<Vec<Option<ValueId>>, OnnxError> {
+        self.check_tensors(at, inputs)?;
         let bounds: Vec<Bound> = results
             .iter()
             .map(|(dtype, axes)| Bound {
@@ -52,8 +53,7 @@ impl Builder {
                 return Err(at.bad(format!("its output {shape:?} may be impossibly large")));
             }
         }
-        let op = Op::Late(Box::new(Late { op, bounds }));
-        if let Some(known) = self.evaluated(&op, inputs, wanted)? {
+        if let Some(known) = self.evaluated(&op, &bounds, inputs, wanted)? {
             return Ok(known);
         }
         let mut outputs = Vec::new();
@@ -69,19 +69,33 @@ impl Builder {
             }
             outputs.push(output);
         }
-        self.graph.nodes.push(Node {
-            name: at.node.to_string(),
-            op,
-            inputs: inputs.to_vec(),
-            outputs: outputs.clone(),
-            panels: None,
-        });
+        self.push_late(at, op, bounds, inputs, &outputs);
         Ok(outputs)
+    }
+
+    /// Appends a late node, behind the guard of the branch that it is of.
+    pub(crate) fn push_late(
+        &mut self,
+        at: At,
+        op: LateOp,
+        bounds: Vec<Bound>,
+        inputs: &[Option<ValueId>],
+        outputs: &[Option<ValueId>],
+    ) {
+        let mut inputs = inputs.to_vec();
+        inputs.extend(self.guard.map(Some));
+        let late = Late {
+            op,
+            bounds,
+            is_guarded: self.guard.is_some(),
+        };
+        self.push(at, Op::Late(Box::new(late)), inputs, outputs);
     }
 
     fn evaluated(
         &mut self,
-        op: &Op,
+        op: &LateOp,
+        bounds: &[Bound],
         inputs: &[Option<ValueId>],
         wanted: &[bool],
     ) -> Result<Option<Vec<Option<ValueId>>>, OnnxError> {
@@ -96,7 +110,12 @@ impl Builder {
             });
         }
         let operands: Vec<Option<&Literal>> = literals.iter().map(Option::as_ref).collect();
-        let Ok(values) = neap_ops::evaluate_wanted(op, &operands, wanted) else {
+        let op = Op::Late(Box::new(Late {
+            op: op.clone(),
+            bounds: bounds.to_vec(),
+            is_guarded: false,
+        }));
+        let Ok(values) = neap_ops::evaluate_wanted(&op, &operands, wanted) else {
             return Ok(None);
         };
         let values = values.into_iter();

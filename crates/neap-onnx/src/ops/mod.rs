@@ -10,7 +10,7 @@ mod early;
 mod elementwise;
 mod generate;
 mod indexing;
-mod late;
+pub(crate) mod late;
 mod learned;
 mod loss;
 mod movement;
@@ -23,6 +23,7 @@ mod recurrent;
 mod reduce;
 mod resize;
 mod sampling;
+mod sequences;
 mod slicing;
 mod spectrum;
 mod training;
@@ -32,8 +33,12 @@ use crate::node::{Ctx, Outputs};
 
 pub(crate) fn lower(c: &mut Ctx, domain: &str) -> Outputs {
     let op = c.node.op_type.as_str();
+    sequences::check_operands(c, op, domain)?;
     if domain.is_empty() {
         early::modernise(c, op)?;
+        if let Some(outputs) = sequences::lower(c, op) {
+            return outputs;
+        }
         if let Some(outputs) = late::lower(c, op)? {
             return Ok(outputs);
         }

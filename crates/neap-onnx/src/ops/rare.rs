@@ -13,12 +13,6 @@ pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
         "AffineGrid" => one(affine_grid(c)),
         "Col2Im" => one(col2im(c)),
         "MaxUnpool" => one(max_unpool(c)),
-        // What is given is a tensor, as other optionals are refused.
-        "OptionalGetElement" => one(c.input(0)),
-        "OptionalHasElement" => {
-            let has = f64::from(u8::from(c.optional(0).is_some()));
-            one(c.scalar(DType::Bool, has))
-        }
         _ => return None,
     })
 }

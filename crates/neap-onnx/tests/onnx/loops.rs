@@ -1,4 +1,6 @@
-//! Loops and scans whose passes are known when a model is read.
+//! Loops and scans, as their passes; sequences, which they often carry.
+
+mod sequences;
 
 use crate::support::*;
 use neap_ir::Literal;
@@ -93,33 +95,46 @@ fn loops_that_cannot_be_unrolled_are_refused() {
         error.contains("'trips'") && error.contains("trip count"),
         "{error}"
     );
-    let unknown = graph(
+}
+
+#[test]
+fn a_condition_of_computed_values_ends_a_loop() {
+    // Negates y while it is positive.
+    let body = graph(
         &["i", "on", "y"],
-        &["again", "next"],
+        &["again", "next", "seen"],
         &[f32_tensor("zero", &[], &[0.0])],
         &[
+            node("Neg", &["y"], &["next"], &[]),
+            node("Identity", &["next"], &["seen"], &[]),
             node(
                 "ReduceMax",
-                &["y"],
+                &["next"],
                 &["largest"],
                 &[("keepdims", Attr::Int(0))],
             ),
-            node("Less", &["largest", "zero"], &["again"], &[]),
-            node("Abs", &["y"], &["next"], &[]),
+            node("Greater", &["largest", "zero"], &["again"], &[]),
         ],
     );
     let model = Model::new(13)
         .input("x", FLOAT, &[2])
-        .ints("trips", &[3])
+        .ints("trips", &[4])
         .node(
             "Loop",
             &["trips", "", "x"],
-            &["y"],
-            &[("body", Attr::Graph(unknown))],
+            &["y", "all"],
+            &[("body", Attr::Graph(body))],
         )
-        .output("y");
-    let error = model.error();
-    assert!(error.contains("known only when running"), "{error}");
+        .output("y")
+        .output("all");
+    for (x, passes) in [([-3.0f32, -1.0], 2), ([3.0, 1.0], 1), ([-1.0, 1.0], 4)] {
+        let results = run(&model, &[Literal::from_f32(&[2], &x)]);
+        let after = |pass: usize| x.map(|x| if pass.is_multiple_of(2) { -x } else { x });
+        let all: Vec<f32> = (0..passes).flat_map(after).collect();
+        assert_eq!(results[0].as_f32(), Some(&after(passes - 1)[..]));
+        assert_eq!(results[1].as_f32(), Some(&all[..]));
+        assert_eq!(results[1].shape(), [passes, 2]);
+    }
 }
 
 #[test]
@@ -197,16 +212,38 @@ fn a_scan_goes_along_its_axes() {
 }
 
 #[test]
-fn a_scan_of_opset_8_is_refused() {
-    let body = graph(&["x"], &["x"], &[], &[]);
-    let attributes = [
-        ("body", Attr::Graph(body)),
-        ("num_scan_inputs", Attr::Int(1)),
-    ];
-    let error = Model::new(8)
-        .input("x", FLOAT, &[1, 2])
-        .node("Scan", &["", "x"], &["y"], &attributes)
-        .output("y")
-        .error();
-    assert!(error.contains("opset 8"), "{error}");
+fn a_scan_of_opset_8_goes_along_each_sequence_of_a_batch() {
+    let body = graph(
+        &["sum", "element"],
+        &["next", "seen"],
+        &[],
+        &[
+            node("Add", &["sum", "element"], &["next"], &[]),
+            node("Neg", &["next"], &["seen"], &[]),
+        ],
+    );
+    let model = |first: &str| {
+        let attributes = [
+            ("body", Attr::Graph(body.clone())),
+            ("num_scan_inputs", Attr::Int(1)),
+            ("directions", Attr::Ints(&[1])),
+        ];
+        Model::new(8)
+            .input("start", FLOAT, &[2, 1])
+            .input("x", FLOAT, &[2, 3, 1])
+            .ints("lengths", &[3, 2])
+            .node("Scan", &[first, "start", "x"], &["y", "all"], &attributes)
+            .output("y")
+            .output("all")
+    };
+    let start = Literal::from_f32(&[2, 1], &[10.0, 20.0]);
+    let x = Literal::from_f32(&[2, 3, 1], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let results = run(&model(""), &[start, x]);
+    assert_eq!(results[0].as_f32(), Some(&[16.0, 35.0][..]));
+    assert_eq!(results[0].shape(), [2, 1]);
+    let all = [-13.0, -15.0, -16.0, -26.0, -31.0, -35.0];
+    assert_eq!(results[1].as_f32(), Some(&all[..]));
+    assert_eq!(results[1].shape(), [2, 3, 1]);
+    let error = model("lengths").error();
+    assert!(error.contains("lengths of sequences"), "{error}");
 }

@@ -4,8 +4,10 @@
 //!   operands of actual types ─► sizes: the operator with its attributes ─► inference ─► within bounds? ─► execute
 //!                               find:  what the data decide                            types of the results
 //! ```
+//! One whose guard does not hold is passed over: its late sizes are none.
 //! Types of a step's operands are copied while it is resolved: a few hundred bytes, given back before it ends.
 
+mod branch;
 mod find;
 mod range;
 mod sizes;
@@ -34,12 +36,17 @@ pub fn execute_late(
     let mut call = Call {
         args: Args {
             op: late.op.name(),
-            inputs,
+            inputs: late.operands(inputs),
             outputs,
         },
         bounds: &late.bounds,
         actual,
     };
+    if !branch::is_due(late, inputs)? {
+        call.pass_over();
+        return Ok(());
+    }
+    let inputs = call.args.inputs;
     match &late.op {
         LateOp::Over(op) => call.run(op, inputs, ctx),
         LateOp::NonZero => find::non_zero(&mut call),
@@ -58,6 +65,10 @@ pub fn execute_late(
             call.indices(0, &[], std::iter::once(elements))
         }
         LateOp::Range => range::range(&mut call),
+        LateOp::Gate { not } => branch::gate(*not, &mut call),
+        LateOp::Select => branch::select(&mut call),
+        LateOp::Count => branch::count(&mut call),
+        LateOp::Ended { passes } => branch::ended(*passes, &mut call),
         of => {
             let resolved = sizes::resolve(of, &call.args)?;
             call.run(&resolved.op, &resolved.inputs, ctx)
@@ -123,6 +134,17 @@ impl<'a> Call<'_, 'a> {
         Ok(self.args.opt_output(index))
     }
 
+    /// Nobody reads the results: those of late sizes are empty.
+    fn pass_over(&mut self) {
+        for (bound, actual) in self.bounds.iter().zip(&mut *self.actual) {
+            actual.dtype = bound.ty.dtype;
+            actual.shape.clear();
+            let sizes = bound.ty.shape.iter().zip(&bound.late);
+            let sizes = sizes.map(|(&most, &late)| if late { 0 } else { most });
+            actual.shape.extend(sizes);
+        }
+    }
+
     /// A result of int64, if it is wanted.
     pub fn indices(
         &mut self,
@@ -155,6 +177,7 @@ pub(crate) fn workspace_bytes(
     workers: usize,
     isa: Isa,
 ) -> usize {
+    let inputs = late.operands(inputs);
     let shape = |index: usize| -> &[usize] {
         let operand = inputs.get(index).copied().flatten();
         operand.map_or(&[], |(ty, _)| &ty.shape)
@@ -191,7 +214,7 @@ pub(crate) fn supported(
         ));
     }
     match &late.op {
-        LateOp::Over(op) => query::supported(op, inputs, outputs),
+        LateOp::Over(op) => query::supported(op, late.operands(inputs), outputs),
         _ => Ok(()),
     }
 }

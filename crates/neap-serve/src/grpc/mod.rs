@@ -94,20 +94,21 @@ async fn model(State(core): State<Arc<Core>>, request: Request) -> Response {
     let asked = async {
         let asked = read::<NamedModel>(&core, request).await?;
         let model = core.catalogue.ready(&asked.name, version(&asked.version))?;
-        let tensors = |infos: &[neaptide::TensorInfo]| {
-            let told = infos.iter().map(|info| TensorMetadata {
-                name: info.name.clone(),
-                datatype: datatype::name(info.ty.dtype).into(),
-                shape: model.told_shape(info),
-            });
-            told.collect()
+        let tensor = |info: &neaptide::TensorInfo, shape: Vec<i64>| TensorMetadata {
+            name: info.name.clone(),
+            datatype: datatype::name(info.ty.dtype).into(),
+            shape,
         };
+        let inputs = model.inputs.iter();
+        let inputs = inputs.map(|info| tensor(info, model.told_shape(info)));
+        let outputs = model.outputs.iter().enumerate();
+        let outputs = outputs.map(|(at, info)| tensor(info, model.told_output_shape(at)));
         let metadata = ModelMetadata {
             name: model.name.to_string(),
             versions: vec![model.version.clone()],
             platform: "onnx_neaptide".into(),
-            inputs: tensors(&model.inputs),
-            outputs: tensors(&model.outputs),
+            inputs: inputs.collect(),
+            outputs: outputs.collect(),
         };
         Ok(answer(&metadata, None))
     };

@@ -145,22 +145,23 @@ async fn model(State(core): State<Arc<Core>>, Path(named): Path<Named>) -> Answe
     let model = core
         .catalogue
         .ready(&named.name, named.version.as_deref())?;
-    let tensors = |infos: &[neaptide::TensorInfo]| {
-        let told = infos.iter().map(|info| {
-            json!({
-                "name": info.name,
-                "datatype": datatype::name(info.ty.dtype),
-                "shape": model.told_shape(info),
-            })
-        });
-        told.collect::<Vec<_>>()
+    let tensor = |info: &neaptide::TensorInfo, shape: Vec<i64>| {
+        json!({
+            "name": info.name,
+            "datatype": datatype::name(info.ty.dtype),
+            "shape": shape,
+        })
     };
+    let inputs = model.inputs.iter();
+    let inputs = inputs.map(|info| tensor(info, model.told_shape(info)));
+    let outputs = model.outputs.iter().enumerate();
+    let outputs = outputs.map(|(at, info)| tensor(info, model.told_output_shape(at)));
     Ok(json(&json!({
         "name": &*model.name,
         "versions": [model.version],
         "platform": "onnx_neaptide",
-        "inputs": tensors(&model.inputs),
-        "outputs": tensors(&model.outputs),
+        "inputs": inputs.collect::<Vec<_>>(),
+        "outputs": outputs.collect::<Vec<_>>(),
     })))
 }
 

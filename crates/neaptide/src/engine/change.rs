@@ -89,11 +89,6 @@ impl Engine {
         self.check_name(name)?;
         check_weight(options.weight)?;
         model.check_weights()?;
-        if let Some(name) = model.late_outputs().first() {
-            return Err(Error::Unsupported(format!(
-                "output '{name}' has a size that is known only when the model runs: an engine of several models does not tell it"
-            )));
-        }
         let mut others = None;
         let mut lowered = Vec::new();
         if !options.other_shapes.is_empty() {

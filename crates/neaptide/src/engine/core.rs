@@ -10,6 +10,7 @@ use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::ledger::Ledger;
 use crate::session::{Session, check_sizes};
+use neap_ir::TensorType;
 use neap_planner::layout::Layouts;
 use neap_runtime::Commons;
 use std::collections::BTreeMap;
@@ -88,7 +89,8 @@ impl Engine {
     }
 
     /// Runs a model once, when its turn comes. `inputs` and `outputs` are in the model's order, row-major little-endian
-    /// bytes of exactly the tensors' sizes; inputs are read where they lie.
+    /// bytes of exactly the tensors' sizes; inputs are read where they lie. Where the data decide an output's size, its place
+    /// is as large as it can be, and [`RunReport::outputs`] says what it was.
     ///
     /// # Errors
     /// [`Error::BadInput`] for a model that is not loaded, and a wrong number or size of tensors; [`Error::Run`] when
@@ -119,9 +121,12 @@ impl Engine {
         check_sizes("input", &bound.inputs, inputs.iter().map(|b| b.len()))?;
         check_sizes("output", &bound.outputs, outputs.iter().map(|b| b.len()))?;
         let cancel = request.cancel.as_ref();
-        self.in_turn(request, member, &bound, |session| match cancel {
-            None => session.run(inputs, outputs),
-            Some(cancel) => session.run_unless(cancel, inputs, outputs),
+        self.in_turn(request, member, &bound, |session| {
+            match cancel {
+                None => session.run(inputs, outputs)?,
+                Some(cancel) => session.run_unless(cancel, inputs, outputs)?,
+            }
+            Ok(session.decided_outputs())
         })
     }
 
@@ -131,12 +136,9 @@ impl Engine {
     /// As [`Engine::run`].
     pub fn settle(&self, model: &LoadedModel) -> Result<RunReport> {
         let member = &*model.0;
-        self.in_turn(
-            &RunRequest::default(),
-            member,
-            &member.home,
-            Session::settle,
-        )
+        self.in_turn(&RunRequest::default(), member, &member.home, |session| {
+            session.settle().map(|()| Vec::new())
+        })
     }
 
     fn in_turn(
@@ -144,7 +146,7 @@ impl Engine {
         request: &RunRequest,
         member: &Member,
         bound: &Arc<Bound>,
-        run: impl FnOnce(&mut Session) -> Result<()>,
+        run: impl FnOnce(&mut Session) -> Result<Vec<TensorType>>,
     ) -> Result<RunReport> {
         let asked = Instant::now();
         // Planning is no reason for others to wait. It is done again if memory is divided anew meanwhile.
@@ -173,9 +175,9 @@ impl Engine {
         let gone_over = next.map_or(Ok(()), |next| seat.go_over(next, bound));
         let stalled_ns = seat.session.stats().stall_ns;
         let result = gone_over.and_then(|()| run(&mut seat.session));
-        lock(&member.figures).note(&seat.session, &result);
-        result?;
+        lock(&member.figures).note(&seat.session, result.as_ref().err());
         Ok(RunReport {
+            outputs: result?,
             waited_ns: (began - asked).as_nanos() as u64,
             ran_ns: began.elapsed().as_nanos() as u64,
             stall_ns: seat.session.stats().stall_ns.saturating_sub(stalled_ns),
@@ -222,13 +224,13 @@ impl Engine {
 }
 
 impl Figures {
-    fn note(&mut self, session: &Session, result: &Result<()>) {
+    fn note(&mut self, session: &Session, error: Option<&Error>) {
         self.held_bytes = session.inner.held_bytes();
         self.stats = session.stats();
-        match result {
-            Ok(()) => {}
-            Err(Error::Cancelled) => self.cancelled += 1,
-            Err(_) => self.failed += 1,
+        match error {
+            None => {}
+            Some(Error::Cancelled) => self.cancelled += 1,
+            Some(_) => self.failed += 1,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What an engine tells of itself.
 
 use crate::ledger::Ledger;
+use neap_ir::TensorType;
 use serde::Serialize;
 
 /// An engine's memory, part by part.
@@ -43,11 +44,14 @@ pub struct ModelStatus {
 }
 
 /// How a run went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RunReport {
     /// Until its turn came.
     pub waited_ns: u64,
     pub ran_ns: u64,
     /// Of it, while nothing could be computed as weights were on their way.
     pub stall_ns: u64,
+    /// Of a model with outputs whose sizes the data decide, what each output is: it lies at the beginning of its place.
+    /// Empty for other models, whose outputs are as [`LoadedModel::outputs`](super::LoadedModel::outputs) says.
+    pub outputs: Vec<TensorType>,
 }

@@ -11,6 +11,8 @@ use neap_ir::{DType, Graph, ValueId};
 use neap_kernels::depthwise::NARROW_TAPS;
 use neap_kernels::panel::{Bits, BlockFormat, Format, holds};
 use std::collections::HashSet;
+use std::fmt;
+use std::str::FromStr;
 
 /// Layers with fewer bytes of weights stay as they are: there is nothing to gain.
 const LEAST_BYTES: u64 = 64 << 10;
@@ -36,6 +38,34 @@ pub enum WeightFormats {
     Int8,
     /// Floats of matrices as 4-bit integers in blocks of 32, others as `Int8`.
     Int4,
+}
+
+/// Their names.
+const NAMES: [(&str, WeightFormats); 6] = [
+    ("exact", WeightFormats::Exact),
+    ("widened", WeightFormats::Widened),
+    ("f16", WeightFormats::F16),
+    ("bf16", WeightFormats::Bf16),
+    ("int8", WeightFormats::Int8),
+    ("int4", WeightFormats::Int4),
+];
+
+impl fmt::Display for WeightFormats {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let name = NAMES.iter().find(|(_, formats)| formats == self);
+        f.write_str(name.map_or("", |(name, _)| name))
+    }
+}
+
+impl FromStr for WeightFormats {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<WeightFormats, String> {
+        let named = NAMES.iter().find(|(name, _)| *name == text);
+        named.map(|(_, formats)| *formats).ok_or_else(|| {
+            format!("'{text}' is no form of weights: write exact, f16, bf16, int8 or int4")
+        })
+    }
 }
 
 /// As the kernels' packer names a format; `None` for `f32`.

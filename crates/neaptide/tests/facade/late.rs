@@ -1,5 +1,8 @@
 //! Sizes that are known only when a model runs: planned for a bound, given as they are.
 
+mod branches;
+mod engine;
+
 use crate::onnx::{self, Attr, FLOAT, INT64, f32_tensor};
 use neaptide::{Budget, Cache, DType, Error, Model, OpenOptions, RunOptions, Session};
 use std::path::Path;

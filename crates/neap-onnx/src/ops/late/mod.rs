@@ -172,7 +172,7 @@ fn is_known(c: &mut Ctx, value: ValueId) -> Result<bool, OnnxError> {
 
 /// Whether sizes come from data: from late sizes, or from inputs that hold more than a few integers. Else the
 /// model's inputs give them, and their values are asked for.
-fn is_of_data(c: &mut Ctx, value: ValueId) -> Result<bool, OnnxError> {
+pub(crate) fn is_of_data(c: &mut Ctx, value: ValueId) -> Result<bool, OnnxError> {
     if c.builder.is_late(value) || c.builder.range(value)?.is_some() {
         return Ok(true);
     }
