@@ -20,7 +20,10 @@ pub fn options(
     cache_dir: Option<PathBuf>,
     exact: bool,
     shapes: BTreeMap<String, Vec<usize>>,
+    weights: Option<&str>,
 ) -> PyResult<Options> {
+    let weights = weights.map(str::parse).transpose();
+    let weights = weights.map_err(|e: String| invalid(py, format!("weights: {e}")))?;
     let mut run = RunOptions {
         budget: parsed(py, budget)?,
         exact,
@@ -32,6 +35,7 @@ pub fn options(
     Ok(Options {
         open: OpenOptions {
             shapes,
+            weights: weights.unwrap_or_default(),
             cache: cache_dir.map_or(Cache::Auto, Cache::Folder),
             ..OpenOptions::default()
         },

@@ -41,7 +41,7 @@ pub struct Session {
 #[pymethods]
 impl Session {
     #[new]
-    #[pyo3(signature = (path, *, memory_budget=None, threads=0, cache_dir=None, exact=false, shapes=None, progress=None, profile=None))]
+    #[pyo3(signature = (path, *, memory_budget=None, threads=0, cache_dir=None, exact=false, shapes=None, weights=None, progress=None, profile=None))]
     fn new(
         py: Python<'_>,
         path: PathBuf,
@@ -50,12 +50,20 @@ impl Session {
         cache_dir: Option<PathBuf>,
         exact: bool,
         shapes: Option<BTreeMap<String, Vec<usize>>>,
+        weights: Option<&str>,
         progress: Option<Py<PyAny>>,
         profile: Option<PathBuf>,
     ) -> PyResult<Session> {
         let shapes = shapes.unwrap_or_default();
-        let Options { open, mut run } =
-            options(py, memory_budget, threads, cache_dir, exact, shapes)?;
+        let Options { open, mut run } = options(
+            py,
+            memory_budget,
+            threads,
+            cache_dir,
+            exact,
+            shapes,
+            weights,
+        )?;
         run.keep_plan = profile.is_some();
         let mut listener = Listener::new(progress.as_ref());
         let opened = py.detach(|| Runner::open(&path, &open, &run, &mut |p| listener.hear(p)));

@@ -220,3 +220,98 @@ def test_sentences(trained):
         feed = dict(np.load(trained / f"minilm_l6_v2.sentence{sample}.in.npz"))
         for got, expected in zip(ours.run(None, feed), theirs.run(None, feed)):
             close(got, expected, 1e-4)
+
+
+def test_branches_and_loops_that_the_data_decide(tmp_path):
+    def graph(name, nodes, inputs, outputs):
+        values = [tensor(n, kind, shape) for n, kind, shape in inputs], [tensor(n, kind, shape) for n, kind, shape in outputs]
+        return helper.make_graph(nodes, name, *values)
+
+    f, i, b = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+    # Three products where the sum of x is positive, else the positive rows of x, twice.
+    then = graph("then", [helper.make_node("MatMul", ["x", "w"], ["a"])], [], [("a", f, ["n", 64])])
+    otherwise = graph(
+        "else",
+        [
+            helper.make_node("ReduceMax", ["x"], ["largest"], axes=[1], keepdims=0),
+            helper.make_node("Greater", ["largest", "zero"], ["keeps"]),
+            helper.make_node("Compress", ["x", "keeps"], ["kept"], axis=0),
+            helper.make_node("SequenceConstruct", ["kept", "kept"], ["pair"]),
+            helper.make_node("ConcatFromSequence", ["pair"], ["b"], axis=0),
+        ],
+        [],
+        [("b", f, ["n", 64])],
+    )
+    # Halved until the sum of squares is at most 1, eight times at most.
+    body = graph(
+        "body",
+        [
+            helper.make_node("Mul", ["y", "half"], ["next"]),
+            helper.make_node("ReduceSumSquare", ["next"], ["left"], keepdims=0),
+            helper.make_node("Greater", ["left", "one"], ["again"]),
+            helper.make_node("Identity", ["left"], ["seen"]),
+        ],
+        [("pass", i, []), ("on", b, []), ("y", f, [5, 64])],
+        [("again", b, []), ("next", f, [5, 64]), ("seen", f, [])],
+    )
+    path = save(
+        tmp_path,
+        "decided",
+        [
+            helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+            helper.make_node("Greater", ["sum", "zero"], ["positive"]),
+            helper.make_node("If", ["positive"], ["chosen"], then_branch=then, else_branch=otherwise),
+            helper.make_node("Loop", ["most", "positive", "x"], ["halved", "sums"], body=body),
+        ],
+        [tensor("x", f, [5, 64])],
+        [tensor("chosen", f, ["n", 64]), tensor("halved", f, [5, 64]), tensor("sums", f, ["passes"])],
+        [
+            ("w", np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)),
+            ("zero", np.array(0, np.float32)),
+            ("half", np.array(0.5, np.float32)),
+            ("one", np.array(1, np.float32)),
+            ("most", np.array(8, np.int64)),
+        ],
+        opset=12,
+    )
+    ours, theirs = both(path)
+    counts = set()
+    for shift, scale in ((1, 1), (-1, 1), (0.1, 0.01), (-0.1, 2), (3, 1000)):
+        x = (np.random.default_rng(7).standard_normal((5, 64)) * scale + shift).astype(np.float32)
+        got, expected = ours.run(None, {"x": x}), theirs.run(None, {"x": x})
+        for ours_one, theirs_one in zip(got, expected):
+            close(ours_one, theirs_one)
+        counts.add((got[0].shape[0], got[2].shape[0]))
+    assert len(counts) > 2
+
+
+def test_weights_are_packed_in_fewer_bits(mlp, tmp_path):
+    x = rows(3)
+    exact, theirs = both(mlp)
+    expected = theirs.run(["y"], {"x": x})[0]
+    close(exact.run(["y"], {"x": x})[0], expected)
+    sizes = {None: packed_bytes(tmp_path)}
+    for weights, tolerance in (("f16", 1e-3), ("int8", 2e-2), ("int4", 2e-1)):
+        known = set((tmp_path / "cache").iterdir())
+        session = ort.InferenceSession(mlp, ort.SessionOptions(weights=weights))
+        got = session.run(["y"], {"x": x})[0]
+        close(got, expected, tolerance)
+        assert not np.array_equal(got, exact.run(["y"], {"x": x})[0])
+        sizes[weights] = packed_bytes(tmp_path, known)
+    assert sizes[None] > 1.9 * sizes["f16"]
+    assert sizes["f16"] > 1.8 * sizes["int8"]
+    assert sizes["int8"] > 1.2 * sizes["int4"]
+    # The exact form is still there, and still exact.
+    again = ort.InferenceSession(mlp, ort.SessionOptions(weights="exact"))
+    assert np.array_equal(again.run(["y"], {"x": x})[0], exact.run(["y"], {"x": x})[0])
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="'int7' is no form of weights"):
+        ort.InferenceSession(mlp, ort.SessionOptions(weights="int7"))
+    packed = next(path for path in (tmp_path / "cache").iterdir() if path.suffix == ".neap")
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match="packed already"):
+        ort.InferenceSession(str(packed), ort.SessionOptions(weights="int8"))
+
+
+def packed_bytes(folder, known=()):
+    """Of the packed models in the cache that were not there before."""
+    new = [path for path in (folder / "cache").iterdir() if path not in known and path.suffix == ".neap"]
+    return sum(path.stat().st_size for path in new)

@@ -27,6 +27,7 @@ class Session:
         cache_dir: Optional[_Path] = None,
         exact: bool = False,
         shapes: Optional[Mapping[str, Sequence[int]]] = None,
+        weights: Optional[str] = None,
         progress: Optional[Callable[[str, int, int], object]] = None,
         profile: Optional[_Path] = None,
     ) -> None: ...

@@ -56,6 +56,9 @@ class SessionOptions:
         the model's own folder, or the user's cache folder where that cannot be written.
     ``exact``
         The same bits under every budget.
+    ``weights``
+        In how many bits weights are packed, as for ``neap pack --weights``: ``"exact"``, ``"f16"``, ``"bf16"``, ``"int8"`` or
+        ``"int4"``. Fewer than the model has are rounded, and results change. Each form is packed to a file of its own.
 
     ``intra_op_num_threads`` is the number of threads; 0 means all processors. ``enable_profiling`` writes a trace of what
     runs do, to a file that begins with ``profile_file_prefix``; the plan and the trace take up to 1 MiB of the budget, and
@@ -63,10 +66,18 @@ class SessionOptions:
     taken, and have nothing to change here.
     """
 
-    def __init__(self, *, memory_budget: Budget = None, cache_dir: Optional[str] = None, exact: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        memory_budget: Budget = None,
+        cache_dir: Optional[str] = None,
+        exact: bool = False,
+        weights: Optional[str] = None,
+    ) -> None:
         self.memory_budget = memory_budget
         self.cache_dir = cache_dir
         self.exact = exact
+        self.weights = weights
         self.intra_op_num_threads = 0
         self.inter_op_num_threads = 0
         self.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL

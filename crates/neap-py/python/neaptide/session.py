@@ -107,6 +107,9 @@ class InferenceSession:
     def _open(self, cache_dir: Optional[str]) -> "_neaptide.Session":
         # What is no model says so here, by its own class of error.
         is_packed = self._path.endswith(".neap")
+        weights = self._sess_options.weights
+        if is_packed and weights not in (None, "exact"):
+            raise InvalidArgument(f"weights: {self._path} is packed already, and keeps its weights as they are")
         declared = None if is_packed else _neaptide.signature(self._path)
         shapes = {}
         for name, _, shape in declared[0] if declared else []:
@@ -120,6 +123,7 @@ class InferenceSession:
             cache_dir=cache_dir,
             exact=self._sess_options.exact or self._sess_options.use_deterministic_compute,
             shapes=shapes,
+            weights=weights,
             progress=Bar(os.path.basename(self._path)),
             profile=self._profile_path(),
         )
