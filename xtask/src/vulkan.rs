@@ -29,11 +29,52 @@ pub fn run(root: &Path, skips: &Skips) -> Result<()> {
     refuses(&neap, &model, "vulkan:99", "no number 99")?;
     let folder = root.join("target/vulkan");
     let whole = outputs(&neap, &model, &folder.join("whole"), None)?;
+    own_memory(&neap, &model, &folder.join("own"), &whole)?;
     if !accuracy::can_enforce() {
         return skips.skip("hard limits on memory: no right to make memory cgroups");
     }
     let small = outputs(&neap, &model, &folder.join("small"), Some(SMALL_MIB))?;
     ensure!(whole == small, "other bits within {SMALL_MIB} MiB");
+    Ok(())
+}
+
+/// Plans in the device's own memory: the same bits, within both budgets. The processor as a device has its memory in the
+/// process's, so the process's peak says nothing here.
+fn own_memory(neap: &Path, model: &Path, folder: &Path, whole: &[Vec<u8>]) -> Result<()> {
+    for (host, device_mib) in [("none", 24u64), ("80MiB", 12), ("200MiB", 12)] {
+        let device = format!("{device_mib}MiB");
+        let budgets = ["--memory-budget", host, "--device-budget", &device];
+        let (found, report) = outputs_and_report(neap, model, &folder.join(host), &budgets)?;
+        ensure!(found == whole, "other bits within {budgets:?}");
+        let memory = &report["device"]["memory"];
+        let peak = memory["peak_bytes"].as_u64();
+        let peak = peak.context("the report names no peak of the device")?;
+        ensure!(
+            peak <= device_mib << 20,
+            "{peak} bytes of the device taken within {device}"
+        );
+        ensure!(
+            memory["budget_bytes"] == device_mib << 20,
+            "the report names another budget"
+        );
+    }
+    let refused = Command::new(neap)
+        .args([
+            "run",
+            "--quiet",
+            "--device",
+            "vulkan",
+            "--device-budget",
+            "64KiB",
+        ])
+        .arg(model)
+        .output()?;
+    let told = String::from_utf8_lossy(&refused.stderr);
+    ensure!(
+        refused.status.code() == Some(3) && told.contains("smallest feasible pair"),
+        "a device's budget that is too small ended with {}: {told}",
+        refused.status
+    );
     Ok(())
 }
 
@@ -79,30 +120,44 @@ fn refuses(neap: &Path, model: &Path, device: &str, says: &str) -> Result<()> {
 
 /// Runs the model and reads the outputs' bytes; with a budget under a hard limit.
 fn outputs(neap: &Path, model: &Path, folder: &Path, mib: Option<u64>) -> Result<Vec<Vec<u8>>> {
-    let mut command = Command::new(neap);
-    command
-        .args(["run", "--quiet", "--device", "vulkan", "--json", "-"])
-        .arg("--output-dir")
-        .arg(folder)
-        .arg(model);
-    if let Some(mib) = mib {
-        command.args(["--enforce", "--memory-budget", &format!("{mib}MiB")]);
-    }
-    let output = command.output()?;
-    if !output.status.success() {
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        bail!("neap run --device vulkan: {told}");
-    }
-    let report: Value = serde_json::from_slice(&output.stdout)?;
+    let size = mib.map(|mib| format!("{mib}MiB"));
+    let options: Vec<&str> = match &size {
+        Some(size) => vec!["--enforce", "--memory-budget", size],
+        None => Vec::new(),
+    };
+    let (outputs, report) = outputs_and_report(neap, model, folder, &options)?;
     let peak = report["peak_memory_bytes"].as_u64();
     let peak = peak.context("the report names no peak")?;
     ensure!(
         mib.is_none_or(|mib| peak <= mib << 20),
         "{peak} bytes taken"
     );
+    Ok(outputs)
+}
+
+fn outputs_and_report(
+    neap: &Path,
+    model: &Path,
+    folder: &Path,
+    options: &[&str],
+) -> Result<(Vec<Vec<u8>>, Value)> {
+    let mut command = Command::new(neap);
+    command
+        .args(["run", "--quiet", "--device", "vulkan", "--json", "-"])
+        .arg("--output-dir")
+        .arg(folder)
+        .arg(model)
+        .args(options);
+    let output = command.output()?;
+    if !output.status.success() {
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        bail!("neap run --device vulkan: {told}");
+    }
+    let report: Value = serde_json::from_slice(&output.stdout)?;
     let files = fs::read_dir(folder)?.map(|file| Ok(file?.path()));
     let mut files: Vec<PathBuf> = files.collect::<Result<_>>()?;
     files.sort();
     ensure!(!files.is_empty(), "no outputs");
-    files.iter().map(|file| Ok(fs::read(file)?)).collect()
+    let outputs = files.iter().map(|file| Ok(fs::read(file)?));
+    Ok((outputs.collect::<Result<_>>()?, report))
 }

@@ -12,6 +12,15 @@ pub struct Compute {
     number: Option<usize>,
 }
 
+/// Where plans on a device are.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Memory {
+    /// In the device's own memory, not in the host's.
+    pub own: bool,
+    /// Its link as if it were no faster.
+    pub link_bytes_per_second: Option<f64>,
+}
+
 impl FromStr for Compute {
     type Err = &'static str;
 
@@ -36,12 +45,15 @@ impl fmt::Display for Compute {
 }
 
 impl Compute {
-    /// Opens the device for a model, and takes what it will take of this process's memory.
+    /// Opens the device for a model, and takes what it will take of this process's memory. Plans are in
+    /// `memory`.
     #[cfg(feature = "vulkan")]
-    pub fn open(self, model: &Model) -> Outcome<Arc<dyn Accelerator>> {
+    pub fn open(self, model: &Model, memory: Memory) -> Outcome<Arc<dyn Accelerator>> {
         let options = neap_vulkan::Options {
             number: self.number,
             f32_only: model.has_f32_panels_only(),
+            own_memory: memory.own,
+            link_bytes_per_second: memory.link_bytes_per_second,
             ..neap_vulkan::Options::default()
         };
         match neap_vulkan::Vulkan::open(&options) {
@@ -52,7 +64,7 @@ impl Compute {
 
     /// This program was built without.
     #[cfg(not(feature = "vulkan"))]
-    pub fn open(self, _: &Model) -> Outcome<Arc<dyn Accelerator>> {
+    pub fn open(self, _: &Model, _: Memory) -> Outcome<Arc<dyn Accelerator>> {
         Err(bad(
             "--device vulkan: build neap with it, cargo build --release --features vulkan",
         ))

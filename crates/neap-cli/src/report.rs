@@ -62,6 +62,43 @@ pub struct OnDevice {
     pub steps: usize,
     /// Those that the processor computes, by operator.
     pub steps_on_processor: BTreeMap<&'static str, usize>,
+    /// Of the device itself, where plans are in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<OwnMemory>,
+    /// Moved to the device's memory from what the host's keeps, on the average of all runs.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub copied_bytes_per_run: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
+/// A device's own memory.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct OwnMemory {
+    /// `None` without a limit.
+    pub budget_bytes: Option<u64>,
+    /// What this process took there at the most: the driver, as measured, and the plan's memory.
+    pub peak_bytes: u64,
+    pub planned_bytes: u64,
+}
+
+impl OwnMemory {
+    /// After the runs; `None` where plans are in the host's memory.
+    pub fn of(
+        device: &dyn Accelerator,
+        budget_bytes: Option<u64>,
+        ledger: &Ledger,
+    ) -> Option<OwnMemory> {
+        let figures = device.own_memory()?;
+        Some(OwnMemory {
+            budget_bytes,
+            peak_bytes: figures.reserve_bytes + figures.peak_bytes,
+            planned_bytes: ledger.device.map_or(0, |device| device.total_bytes()),
+        })
+    }
 }
 
 impl OnDevice {
@@ -82,6 +119,8 @@ impl OnDevice {
             name: device.name(),
             steps: is_here.iter().filter(|here| **here).count(),
             steps_on_processor,
+            memory: None,
+            copied_bytes_per_run: 0,
         }
     }
 
@@ -98,6 +137,21 @@ impl OnDevice {
                 others.join(", ")
             ),
         }
+    }
+}
+
+impl OwnMemory {
+    fn text(&self, copied_bytes_per_run: u64) -> String {
+        let budget = match self.budget_bytes {
+            None => "no budget".into(),
+            Some(bytes) => format!("budget {}", Bytes(bytes)),
+        };
+        format!(
+            "its memory: {budget}, peak {}, planned {}; {} a run from the host's",
+            Bytes(self.peak_bytes),
+            Bytes(self.planned_bytes),
+            Bytes(copied_bytes_per_run)
+        )
     }
 }
 
@@ -298,6 +352,9 @@ impl Report {
         }
         if let Some(device) = &self.device {
             line("device", device.text());
+            if let Some(memory) = &device.memory {
+                line("", memory.text(device.copied_bytes_per_run));
+            }
         }
         if self.bands.chains > 0 {
             line("row bands", bands_text(self.bands));

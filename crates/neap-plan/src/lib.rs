@@ -10,6 +10,7 @@
 //! The whole semantics, with drawings, is in `docs/plan-semantics.md`.
 #![forbid(unsafe_code)]
 
+mod copies;
 mod interval;
 mod lane;
 mod object;
@@ -22,6 +23,7 @@ mod transition;
 mod validate;
 mod workload;
 
+pub use copies::HostCopy;
 pub use interval::{BufferId, ByteRange, KernelId, PanelRange, StepId, StepRange};
 pub use lane::{Lane, LaneId, LaneKind, Lanes, LinkId, MOST_WAITS, Turn, Wait};
 pub use object::{Lifetime, Object, ObjectId, objects};

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Area, BLOCK_BYTES, BufferId, ByteRange, LaneId, Lanes, PanelRange, Place, Space, SpaceId,
-    SpaceKind, StepId, Turn, Wait,
+    Area, BLOCK_BYTES, BufferId, ByteRange, HostCopy, LaneId, Lanes, PanelRange, Place, Space,
+    SpaceId, SpaceKind, StepId, Turn, Wait,
 };
 
 /// A cyclic plan: the same loads, stores and computes in every run, the tail of one run prefetching the head of
@@ -57,6 +57,12 @@ pub struct ExecutionPlan {
     /// Buffers that come back after they were stored, sorted by buffer, then by step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub returns: Vec<Return>,
+    /// Parts of the packed file that the host keeps beside a device's memory, in order of the file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<HostCopy>,
+    /// The spill space is memory of the host, beside a device's, and no file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spills_to_host: bool,
     /// Where each of the workload's states is kept while its memory is given back, in order of buffers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub states: Vec<State>,

@@ -35,6 +35,9 @@ pub enum SpaceKind {
     Spill,
     /// The packed model, which is only read.
     Packed,
+    /// Memory of the host, where the plan's other memory is a device's: it holds copies of parts of the packed file. All of it
+    /// is charged to the host.
+    Host,
     /// A file that holds what survives runs while its memory is given back.
     State,
 }

@@ -36,6 +36,8 @@ pub fn assemble(
         computes: empty_computes(w, simulated),
         stores: Vec::new(),
         returns: Vec::new(),
+        copies: Vec::new(),
+        spills_to_host: false,
         states: Vec::new(),
     };
     for (s, &after) in simulated.streamed.iter().zip(&simulated.after) {

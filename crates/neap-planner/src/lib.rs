@@ -18,6 +18,7 @@ mod baselines;
 pub mod blocks;
 pub mod layout;
 mod options;
+mod own_memory;
 mod parallel;
 pub mod placement;
 mod preload;
@@ -28,6 +29,7 @@ mod spill;
 mod transition;
 
 pub use options::{Effort, PlanOptions};
+pub use own_memory::{with_copies, with_packed_residents};
 pub use parallel::{Parallel, Serial, batch};
 pub use preload::{BaseLayouts, Generation, RefineOptions};
 pub use random::Random;

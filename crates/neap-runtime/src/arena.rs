@@ -2,9 +2,11 @@
 
 use crate::device::MemoryRange;
 use crate::mapping::{Addresses, HUGE_PAGE_BYTES, Mapping};
+use crate::own_memory::{Block, OwnMemory};
 use neap_plan::sets::{bytes_of, set_of};
 use neap_plan::{ByteRange, ExecutionPlan, Held, Home, Keep, Place, Space, SpaceId, SpaceKind};
 use std::io;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// One mapping for each space that takes memory:
@@ -27,6 +29,8 @@ pub(crate) struct Arena {
     spaces: Vec<Space>,
     /// By space; none for files.
     mappings: Vec<Option<Mapping>>,
+    /// The same of a device's own memory: instead of mappings, for good.
+    blocks: Vec<Option<Box<dyn Block>>>,
     map: ArenaMap,
     /// Work memory is lent by whoever shares it, for a run at a time.
     borrows_work: bool,
@@ -104,7 +108,7 @@ impl Arena {
             SpaceKind::Work if borrows_work => Ok(None),
             SpaceKind::Work => work(space).map(Some),
             SpaceKind::Resident => weights(space, &needs.parts(id)).map(Some),
-            SpaceKind::Spill | SpaceKind::Packed | SpaceKind::State => Ok(None),
+            SpaceKind::Spill | SpaceKind::Packed | SpaceKind::Host | SpaceKind::State => Ok(None),
         });
         let mappings = mappings.collect::<io::Result<Vec<_>>>()?;
         let map = ArenaMap::of(&mappings);
@@ -115,6 +119,45 @@ impl Arena {
             is_lent: false,
             lent: None,
             mappings,
+            blocks: Vec::new(),
+            spaces: needs.spaces,
+            homes: needs.homes,
+            read: Vec::new(),
+            memory_bytes: needs.memory_bytes,
+            is_ready: false,
+            is_whole: true,
+        })
+    }
+
+    /// One in a device's memory, for one plan.
+    pub(crate) fn on_device(needs: Needs, device: &mut dyn OwnMemory) -> Result<Arena, String> {
+        let mut blocks = Vec::with_capacity(needs.spaces.len());
+        for (id, space) in (0..).map(SpaceId).zip(&needs.spaces) {
+            let bytes = match space.kind {
+                SpaceKind::Work => space.bytes,
+                SpaceKind::Resident => end_of(&needs.parts(id)),
+                SpaceKind::Spill | SpaceKind::Packed | SpaceKind::Host | SpaceKind::State => 0,
+            };
+            blocks.push(match bytes {
+                0 => None,
+                bytes => Some(device.block(bytes)?),
+            });
+        }
+        let addresses = blocks.iter().map(|block: &Option<Box<dyn Block>>| {
+            let range = block.as_ref()?.range();
+            let start = NonNull::new(range.start)?;
+            let bytes = range.bytes;
+            Some(Addresses { start, bytes })
+        });
+        let map = ArenaMap(addresses.collect());
+        Ok(Arena {
+            unlent: map.clone(),
+            map,
+            borrows_work: false,
+            is_lent: false,
+            lent: None,
+            mappings: needs.spaces.iter().map(|_| None).collect(),
+            blocks,
             spaces: needs.spaces,
             homes: needs.homes,
             read: Vec::new(),
@@ -177,7 +220,8 @@ impl Arena {
 
     /// What of it runs touch: work memory whole, and where resident weights lie.
     pub(crate) fn touched(&self) -> Vec<MemoryRange> {
-        let mut all = Vec::new();
+        let blocks = self.blocks.iter().flatten();
+        let mut all: Vec<MemoryRange> = blocks.map(|block| block.range()).collect();
         for (id, mapping) in (0..).map(SpaceId).zip(&self.mappings) {
             let Some(memory) = mapping.as_ref().map(Mapping::addresses) else {
                 continue;
@@ -227,6 +271,9 @@ impl Arena {
     /// What the kernel charges for resident weights: also pages that a load touched before it arrived, and those that
     /// came with one in a huge page. `None` where it does not tell.
     pub(crate) fn residents_bytes(&self) -> Option<u64> {
+        if !self.blocks.is_empty() {
+            return None;
+        }
         let spaces = self.spaces.iter().zip(&self.mappings);
         let weights = spaces.filter(|(space, _)| space.kind == SpaceKind::Resident);
         let charged = weights.filter_map(|(_, mapping)| mapping.as_ref());
@@ -297,7 +344,7 @@ impl Arena {
                 SpaceKind::Work => Some(work(space)?),
                 SpaceKind::Resident if self.has_room(&needs, id) => None,
                 SpaceKind::Resident => Some(weights(space, &needs.parts(id))?),
-                SpaceKind::Spill | SpaceKind::Packed | SpaceKind::State => None,
+                SpaceKind::Spill | SpaceKind::Packed | SpaceKind::Host | SpaceKind::State => None,
             });
         }
         self.is_whole = false;

@@ -8,6 +8,7 @@
 //! computes on the caller's thread and is done when it returns, such as the processor, and one that goes on by itself.
 
 use crate::caller_work::CallerWork;
+use crate::own_memory::{OwnMemory, OwnMemoryFigures};
 use crate::pool::Pool;
 use neap_ir::{Node, Op, Program, TensorType};
 use neap_kernels::simd::Isa;
@@ -106,6 +107,12 @@ pub trait Device: Send {
 
     /// With nothing in flight: the memory is about to change, and the device must not hold it any more.
     fn detach(&mut self) {}
+
+    /// Where the plan's memory is to be, if it is to be the device's own. Then it is told of that, too, by
+    /// [`Device::attach`].
+    fn own_memory(&mut self) -> Option<&mut dyn OwnMemory> {
+        None
+    }
 }
 
 /// What computing costs on a device, as measured.
@@ -115,6 +122,17 @@ pub struct DeviceRates {
     pub memory_bytes_per_second: f64,
     /// Of a job that computes next to nothing, one after the other.
     pub job_overhead_ns: u64,
+    /// For a device with memory of its own.
+    pub link: Option<LinkRates>,
+}
+
+/// What moving bytes between the host's memory and a device's costs, each way alone.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LinkRates {
+    pub to_device_bytes_per_second: f64,
+    pub to_host_bytes_per_second: f64,
+    /// Of a copy of next to nothing, until it is known to be complete.
+    pub latency_ns: u64,
 }
 
 /// Makes devices for sessions.
@@ -127,6 +145,12 @@ pub trait Accelerator: std::fmt::Debug + Send + Sync {
 
     /// What computing on it costs, if it was measured.
     fn rates(&self) -> Option<DeviceRates> {
+        None
+    }
+
+    /// Figures of its own memory, if plans' memory is there: then a plan's budget is the device's. `None` for one that
+    /// computes in the host's.
+    fn own_memory(&self) -> Option<OwnMemoryFigures> {
         None
     }
 

@@ -580,7 +580,7 @@ impl Executor {
     /// Results from where they are to the caller's memory, before anything may overwrite them.
     fn copy_outputs(
         &self,
-        lane: &LoadLane,
+        lane: &mut LoadLane,
         inputs: &[InputTensor],
         outputs: &mut [OutputTensor],
     ) -> Result<(), RuntimeError> {
@@ -590,13 +590,18 @@ impl Executor {
             .zip(&self.work.tables.outputs)
             .zip(&graph.outputs)
         {
+            let len_bytes = match self.late.actual(value) {
+                Some(ty) => ty.len_bytes().min(output.bytes.len()),
+                None => output.bytes.len(),
+            };
+            let output = &mut output.bytes[..len_bytes];
             let from = match place {
                 Location::Memory(at) => {
-                    let len_bytes = output.bytes.len();
                     let start = address_in(&lane.map(), at, len_bytes as u64)?;
                     // SAFETY: the range lies in the arena, and outputs live until they are taken: no
                     // compute is running, and loads that may overwrite them start after this.
-                    unsafe { std::slice::from_raw_parts(start, len_bytes) }
+                    unsafe { lane.fetch(start, output)? };
+                    continue;
                 }
                 Location::Input(index) => inputs[index as usize].bytes,
                 Location::Inline(value) => literal(&self.work.program, value)?,
@@ -604,11 +609,8 @@ impl Executor {
                     return Err(lost(&self.work.program, value));
                 }
             };
-            let len_bytes = match self.late.actual(value) {
-                Some(ty) => ty.len_bytes().min(from.len()),
-                None => from.len(),
-            };
-            output.bytes[..len_bytes].copy_from_slice(&from[..len_bytes]);
+            let len_bytes = len_bytes.min(from.len());
+            output[..len_bytes].copy_from_slice(&from[..len_bytes]);
         }
         Ok(())
     }

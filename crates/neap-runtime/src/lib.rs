@@ -30,11 +30,13 @@ mod error;
 mod execute;
 mod fit;
 mod gates;
+mod host_spill;
 mod incoming;
 mod late;
 mod load_lane;
 mod mapping;
 mod moves;
+mod own_memory;
 mod pool;
 mod prepared;
 mod recorder;
@@ -42,6 +44,7 @@ mod resolve;
 mod rows;
 mod session;
 mod spill;
+mod staged;
 mod tensors;
 mod worker_affinity;
 
@@ -49,9 +52,12 @@ pub use cancel::CancelToken;
 pub use clock::{Clock, Monotonic};
 pub use commons::{Commons, SharedWork};
 pub use device::{
-    Accelerator, Cpu, Device, DeviceRates, Job, JobError, Meanwhile, MemoryRange, PreparedSlice,
+    Accelerator, Cpu, Device, DeviceRates, Job, JobError, LinkRates, Meanwhile, MemoryRange,
+    PreparedSlice,
 };
 pub use error::RuntimeError;
+pub use own_memory::{Block, Link, OwnMemory, OwnMemoryFigures, Transfer};
 pub use pool::Pool;
 pub use session::{BackingStore, Kept, Options, Replaced, Session, StateInfo, Stats};
+pub use staged::STAGING_BYTES;
 pub use tensors::{InputTensor, OutputTensor};

@@ -13,6 +13,7 @@
 //! [`LoadLane::wait_for`], [`LoadLane::settle`], [`LoadLane::finish_stores`] and [`LoadLane::stop`]. The store
 //! lane goes along: what one starts or notes, so does the other. So do resident weights that are yet to come.
 
+mod intake;
 mod reads;
 mod resident;
 mod waits;
@@ -28,12 +29,13 @@ use crate::mapping::Addresses;
 use crate::moves::Moves;
 use crate::recorder::Recorder;
 use crate::spill::SpillLane;
+pub(crate) use intake::Intake;
 use neap_plan::{Held, Keep, Load, Place, SpaceKind};
-use neap_store::{LoadTag, Source, Spill, StoreError, Verifier};
+use neap_store::{LoadTag, Spill, StoreError, Verifier};
 
 /// Drops the source and the spill file first: that waits until the kernel leaves the arena alone.
 pub(crate) struct LoadLane {
-    source: Box<dyn Source>,
+    source: Intake,
     spill: SpillLane,
     arena: Arena,
     verifier: Verifier,
@@ -60,7 +62,7 @@ pub(crate) struct LoadLane {
 
 impl LoadLane {
     pub(crate) fn new(
-        source: Box<dyn Source>,
+        source: Intake,
         verifier: Verifier,
         spill: Option<Box<dyn Spill>>,
         arena: Arena,
@@ -183,6 +185,35 @@ impl LoadLane {
         is_ahead
     }
 
+    /// Whether the memory is a device's own.
+    pub(crate) fn is_on_device(&self) -> bool {
+        matches!(self.source, Intake::Staged(_))
+    }
+
+    /// Copies from the arena while nothing is computed and nothing loaded there.
+    ///
+    /// # Safety
+    /// `from` is so many bytes of the arena, which nothing writes.
+    pub(crate) unsafe fn fetch(
+        &mut self,
+        from: *const u8,
+        to: &mut [u8],
+    ) -> Result<(), RuntimeError> {
+        match &mut self.source {
+            Intake::Straight(_) => {
+                // SAFETY: the range is as the caller says, and its bytes are always initialised.
+                to.copy_from_slice(unsafe { std::slice::from_raw_parts(from, to.len()) });
+                Ok(())
+            }
+            Intake::Staged(staged) => {
+                // SAFETY: passed on.
+                let fetched = unsafe { staged.fetch(from, to) };
+                self.broken |= fetched.is_err();
+                Ok(fetched?)
+            }
+        }
+    }
+
     /// Where the arena is.
     pub(crate) fn map(&self) -> ArenaMap {
         self.arena.map().clone()
@@ -243,9 +274,14 @@ impl LoadLane {
         self.arrived.window() as usize
     }
 
-    /// Bytes that have arrived for computes since the session opened.
+    /// Bytes that have arrived from storage for computes since the session opened.
     pub(crate) fn loaded_bytes(&self) -> u64 {
-        self.loaded_bytes
+        self.loaded_bytes.saturating_sub(self.copied_bytes())
+    }
+
+    /// The same from copies in the host's memory.
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.source.copied_bytes()
     }
 
     /// Bytes written to the spill file since the session opened.
@@ -374,7 +410,7 @@ impl LoadLane {
     /// Starts the next load; false when its file can take no more just now.
     ///
     /// # Safety
-    /// As for [`Source::submit`].
+    /// As for [`neap_store::Source::submit`].
     unsafe fn submit(&mut self, load: &Load, dst: *mut u8) -> Result<bool, RuntimeError> {
         let tag = LoadTag(self.submitted);
         if self.is_spill(load.from) {
@@ -443,22 +479,31 @@ impl LoadLane {
         }
         let count = self.loads.len() as u64;
         let Self {
-            source, reported, ..
+            source,
+            reported,
+            verifier,
+            ..
         } = self;
         reported.clear();
-        let result = source.poll(wait, &mut |tag| reported.push(tag));
+        let result = source.poll(wait, verifier, &mut |tag| reported.push(tag));
+        let is_checked = source.checks();
         for &tag in reported.iter() {
             if is_resident(tag) {
-                resident::arrived(&self.arena, &mut self.verifier, &mut self.incoming, tag)?;
+                if !is_checked {
+                    resident::check(&self.arena, verifier, &self.incoming, tag)?;
+                }
+                self.incoming.arrived(tag);
                 self.in_flight -= 1;
                 continue;
             }
             let LoadTag(number) = tag;
             let load = &self.loads[(number % count) as usize];
-            // SAFETY: the load has been reported, and until the computes that need it are done
-            // nothing else writes its range.
-            let bytes = unsafe { loaded(&self.arena, load.to, load.bytes)? };
-            self.verifier.verify(load.from.offset, bytes)?;
+            if !is_checked {
+                // SAFETY: the load has been reported, and until the computes that need it are done
+                // nothing else writes its range.
+                let bytes = unsafe { loaded(&self.arena, load.to, load.bytes)? };
+                verifier.verify(load.from.offset, bytes)?;
+            }
             self.arrived.set(number);
             self.in_flight -= 1;
             self.loaded_bytes += load.bytes;

@@ -1,10 +1,12 @@
 //! `Session`: a program, its plan, the memory and the threads to run it again and again.
 
 mod kept;
+mod memory;
+mod recording;
 mod states;
 
 use crate::RuntimeError;
-use crate::arena::{Arena, Needs};
+use crate::arena::Needs;
 use crate::cancel::CancelToken;
 use crate::clock::{Clock, Monotonic};
 use crate::commons::{Commons, SharedWork};
@@ -21,12 +23,12 @@ use crate::resolve::Tables;
 use crate::tensors::{self, InputTensor, OutputTensor};
 pub use kept::Kept;
 use kept::kept_of;
+use memory::Memory;
 use neap_ir::{Program, TensorType};
 use neap_kernels::parallel::Parallel;
 use neap_kernels::simd::Isa;
 use neap_plan::{
-    ExecutionPlan, Held, RunTiming, Timeline, Transition, Verdict, Workload, validate,
-    validate_transition,
+    ExecutionPlan, Held, RunTiming, Transition, Verdict, Workload, validate, validate_transition,
 };
 use neap_store::{Source, Spill, StoreError, Verifier};
 pub use states::StateInfo;
@@ -70,6 +72,8 @@ pub struct Stats {
     pub stall_ns: u64,
     /// Bytes read from storage for computes, table rows included, resident weights not.
     pub loaded_bytes: u64,
+    /// Bytes moved for computes to a device's memory from what the host's keeps.
+    pub copied_bytes: u64,
     /// Bytes of activations written to the spill file.
     pub stored_bytes: u64,
     /// Read once, beside the first run of a plan.
@@ -216,7 +220,7 @@ impl<C: Clock> Session<C> {
         reason = "what a session is made of, each of its own type"
     )]
     fn open_as(
-        device: Box<dyn Device>,
+        mut device: Box<dyn Device>,
         shared: Option<SharedWork>,
         program: Arc<Program>,
         mut plan: ExecutionPlan,
@@ -228,7 +232,7 @@ impl<C: Clock> Session<C> {
         program.check()?;
         let verdict = validate(workload, &plan)?;
         moves::check_lanes(&plan)?;
-        let room_bytes = storage.spill.as_ref().map_or(0, |spill| spill.len_bytes());
+        let room_bytes = memory::spill_room_bytes(&plan, &storage);
         check_spill_room(&verdict, room_bytes)?;
         let threads = options.threads.max(1);
         let tables = Tables::new(&program, workload, &plan, threads, options.isa)?;
@@ -240,19 +244,15 @@ impl<C: Clock> Session<C> {
                 reason: "work memory that is shared keeps no states".into(),
             });
         }
-        let bytes = plan.memory_bytes();
-        let arena = match shared {
-            None => Arena::new(Needs::of(&plan)),
-            Some(_) => Arena::borrowing(Needs::of(&plan)),
-        };
-        let arena = arena.map_err(|source| RuntimeError::Arena { bytes, source })?;
         let (gates, gated) = gates::find(&program, workload, &plan);
+        let memory = Memory::of(&mut *device, shared.is_some(), &plan, &states, storage)?;
         let moves = Moves::take(&mut plan);
-        let BackingStore {
+        let Memory {
+            arena,
             source,
             verifier,
             spill,
-        } = storage;
+        } = memory;
         let mut lane = LoadLane::new(source, verifier, spill, arena, moves);
         lane.expect(&plan.resident, &plan.computes);
         lane.gate(gated);
@@ -453,6 +453,12 @@ impl<C: Clock> Session<C> {
         transition: &Transition,
         spill: Option<Box<dyn Spill>>,
     ) -> Result<Replaced, RuntimeError> {
+        if self.lane.is_on_device() {
+            return Err(RuntimeError::Mismatch {
+                what: "new plan",
+                reason: "a device's own memory is for one plan".into(),
+            });
+        }
         if !Arc::ptr_eq(&program, self.program()) {
             program.check()?;
             check_same_model(self.program(), &program)?;
@@ -558,6 +564,7 @@ impl<C: Clock> Session<C> {
             runs: self.recorder.runs(),
             stall_ns: self.recorder.stall_ns(),
             loaded_bytes: self.lane.loaded_bytes(),
+            copied_bytes: self.lane.copied_bytes(),
             stored_bytes: self.lane.stored_bytes(),
             resident_bytes: self.verdict.resident_bytes,
             arena_bytes: self.lane.arena_bytes(),
@@ -603,38 +610,6 @@ impl<C: Clock> Session<C> {
     /// Bytes that checksums take until all weights have been checked.
     pub fn verifier_bytes(&self) -> usize {
         self.lane.verifier_bytes()
-    }
-
-    /// Records the next `runs` runs; memory for that is set aside now.
-    pub fn record_timeline(&mut self, runs: usize) {
-        let loads = self.lane.loads_per_run() as usize;
-        let stores = self.lane.stores_per_run() as usize;
-        // Loads of the run after the last may be seen to arrive too.
-        let spans = runs
-            .saturating_mul(self.executor.computes() + loads + stores)
-            .saturating_add(2 * loads);
-        self.recorder
-            .start(spans, runs, (self.lane.window(), stores), self.lane.run());
-    }
-
-    /// What has been recorded so far.
-    pub fn timeline(&self) -> Option<&Timeline> {
-        self.recorder.timeline()
-    }
-
-    /// Hands out what has been recorded, and records as many runs again.
-    pub fn drain_timeline(&mut self, read: impl FnOnce(&Timeline)) {
-        self.recorder.drain(read);
-    }
-
-    /// The time on the timeline's clock.
-    pub fn now_ns(&self) -> u64 {
-        self.clock.now_ns()
-    }
-
-    /// Ends recording.
-    pub fn take_timeline(&mut self) -> Option<Timeline> {
-        self.recorder.take()
     }
 }
 

@@ -1,6 +1,6 @@
 //! `CostProfile`: how long a step computes and how long a load takes on one machine.
 
-use neap_plan::{Compute, PanelRange, StepId, StepSpec, Workload};
+use neap_plan::{Compute, ExecutionPlan, Load, PanelRange, StepId, StepSpec, Store, Workload};
 use serde::{Deserialize, Serialize};
 
 /// Measured or estimated costs. Rates are per second, all threads of the session together.
@@ -11,6 +11,10 @@ pub struct CostProfile {
     /// Fixed cost of starting one compute (dispatch, waking of workers).
     pub compute_overhead_ns: u64,
     pub storage_bytes_per_second: f64,
+    /// Between the host's memory and a device's, for what plans keep in the host
+    /// ([`ExecutionPlan::copies`](neap_plan::ExecutionPlan::copies)); 0 where plans keep nothing there.
+    #[serde(default)]
+    pub link_bytes_per_second: f64,
     /// Stores to the spill file alone; 0 where it was not measured: as fast as loads.
     #[serde(default)]
     pub store_bytes_per_second: f64,
@@ -64,6 +68,7 @@ impl Default for CostProfile {
             memory_bytes_per_second: 10e9,
             compute_overhead_ns: 5_000,
             storage_bytes_per_second: 1.5e9,
+            link_bytes_per_second: 0.0,
             store_bytes_per_second: 0.0,
             both_ways_bytes_per_second: 0.0,
             request_latency_ns: 100_000,
@@ -89,6 +94,7 @@ impl CostProfile {
             memory_bytes_per_second: f64::INFINITY,
             compute_overhead_ns: 0,
             storage_bytes_per_second: 1e9,
+            link_bytes_per_second: 0.0,
             store_bytes_per_second: 0.0,
             both_ways_bytes_per_second: 0.0,
             request_latency_ns: 0,
@@ -107,6 +113,31 @@ impl CostProfile {
     /// Time to move `bytes` from storage, without latency.
     pub fn transfer_ns(&self, bytes: u64) -> u64 {
         to_ns(bytes as f64 / self.storage_bytes_per_second)
+    }
+
+    /// A load in bytes of storage: what comes from the host's memory counts as so many as storage would give in the
+    /// time that the link takes. So both follow each other here, though storage may go on beside the link.
+    pub fn moved_bytes(&self, plan: &ExecutionPlan, load: &Load) -> u64 {
+        match plan.is_from_host(load) {
+            true => self.by_link(load.bytes, self.storage_bytes_per_second),
+            false => load.bytes,
+        }
+    }
+
+    /// The same of a store.
+    pub fn moved_back_bytes(&self, plan: &ExecutionPlan, store: &Store) -> u64 {
+        match plan.spills_to_host {
+            true => self.by_link(store.bytes, self.store_rate()),
+            false => store.bytes,
+        }
+    }
+
+    /// So many bytes over the link, as bytes of something slower.
+    fn by_link(&self, bytes: u64, rate: f64) -> u64 {
+        match self.link_bytes_per_second {
+            link if link > rate => (bytes as f64 * rate / link).round() as u64,
+            _ => bytes,
+        }
     }
 
     /// Rate of stores alone.

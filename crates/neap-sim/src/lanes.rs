@@ -265,7 +265,8 @@ impl<'a> World<'a> {
             let Some(ready_ns) = self.ready_since(store.turn, run) else {
                 break;
             };
-            self.moves[lane].start(self.now, ready_ns, store.bytes);
+            let bytes = self.moves[lane].costs.moved_back_bytes(self.plan, store);
+            self.moves[lane].start(self.now, ready_ns, bytes);
             any = true;
         }
         any
@@ -291,7 +292,8 @@ impl<'a> World<'a> {
             if run >= u64::from(runs) {
                 break;
             }
-            self.moves[lane].start(self.now, ready_ns, load.bytes);
+            let bytes = self.moves[lane].costs.moved_bytes(self.plan, load);
+            self.moves[lane].start(self.now, ready_ns, bytes);
             any = true;
         }
         any

@@ -396,7 +396,10 @@ fn numbers(workload: &Workload, plan: &ExecutionPlan, costs: &CostProfile) -> Nu
     let loads = plan
         .loads
         .iter()
-        .map(|l| (l.bytes, l.after().run_back, l.after().computes))
+        .map(|l| {
+            let bytes = costs.moved_bytes(plan, l);
+            (bytes, l.after().run_back, l.after().computes)
+        })
         .collect();
     let computes = plan
         .computes

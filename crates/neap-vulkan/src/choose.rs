@@ -2,15 +2,51 @@
 
 use crate::error::{Tried, VulkanError};
 use crate::instance::Instance;
-use ash::{ext::external_memory_host, vk};
+use ash::{ext::external_memory_host, ext::memory_budget, vk};
 
 pub(crate) struct Chosen {
     pub raw: vk::PhysicalDevice,
     pub queue_family: u32,
+    /// For copies beside computes, where there is one for that.
+    pub transfer: Transfers,
+    /// It is the processor.
+    pub is_cpu: bool,
+    /// It tells how much of its memory is taken.
+    pub tells_budget: bool,
     pub name: String,
     pub limits: vk::PhysicalDeviceLimits,
     pub allocation_bytes: u64,
     pub import_align: u64,
+}
+
+/// The queue for copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Transfers {
+    pub family: u32,
+    pub index: u32,
+}
+
+impl Transfers {
+    /// Of a family for copies alone, else a second queue of the one that computes, else that queue.
+    fn of(families: &[vk::QueueFamilyProperties], compute: u32) -> Transfers {
+        let others = vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS;
+        let video = vk::QueueFlags::from_raw(0x60);
+        let copies_only = |f: &vk::QueueFamilyProperties| {
+            let has = |flags| f.queue_flags.intersects(flags);
+            has(vk::QueueFlags::TRANSFER) && !has(others) && !has(video) && f.queue_count > 0
+        };
+        if let Some(family) = families.iter().position(copies_only) {
+            return Transfers {
+                family: family as u32,
+                index: 0,
+            };
+        }
+        let count = families.get(compute as usize).map_or(1, |f| f.queue_count);
+        Transfers {
+            family: compute,
+            index: u32::from(count > 1),
+        }
+    }
 }
 
 /// The device of that number, or the best one that can be used: those that share the host's memory first.
@@ -70,10 +106,11 @@ fn look(instance: &Instance, device: vk::PhysicalDevice) -> Result<(u32, Chosen)
     let lacks = |what: &str| Err(VulkanError::NoDevice(format!("{name} lacks {what}")));
     let queue_family =
         (families.iter()).position(|f| f.queue_flags.contains(vk::QueueFlags::COMPUTE));
-    let has_import = extensions.iter().any(|e| {
-        e.extension_name_as_c_str()
-            .is_ok_and(|n| n == external_memory_host::NAME)
-    });
+    let has = |name: &std::ffi::CStr| {
+        let mut names = extensions.iter().map(|e| e.extension_name_as_c_str());
+        names.any(|n| n.is_ok_and(|n| n == name))
+    };
+    let has_import = has(external_memory_host::NAME);
     let limits = properties.limits;
     if properties.api_version < vk::API_VERSION_1_2 {
         return lacks("Vulkan 1.2");
@@ -102,6 +139,9 @@ fn look(instance: &Instance, device: vk::PhysicalDevice) -> Result<(u32, Chosen)
     let chosen = Chosen {
         raw: device,
         queue_family: queue_family as u32,
+        transfer: Transfers::of(&families, queue_family as u32),
+        is_cpu: properties.device_type == vk::PhysicalDeviceType::CPU,
+        tells_budget: has(memory_budget::NAME),
         name,
         limits,
         allocation_bytes: maintenance.max_memory_allocation_size,

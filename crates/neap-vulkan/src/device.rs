@@ -1,13 +1,15 @@
 //! `VulkanDevice`: jobs on the queue, and those without a kernel on the processor.
 
+use crate::block::Block;
 use crate::dispatch::{Dispatch, Panels};
 use crate::error::VulkanError;
 use crate::gpu::Gpu;
 use crate::imports::Imports;
+use crate::link::VulkanLink;
 use crate::operators::{Call, dispatches};
 use crate::slots::{SLOTS, Slots};
 use crate::words::ASIDE_BYTES;
-use neap_runtime::{Cpu, Device, Job, JobError, Meanwhile, MemoryRange};
+use neap_runtime::{Cpu, Device, Job, JobError, Link, Meanwhile, MemoryRange, OwnMemory};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -214,6 +216,32 @@ impl Device for VulkanDevice {
     fn detach(&mut self) {
         if self.settle().is_ok() {
             self.imports.clear();
+        }
+    }
+
+    fn own_memory(&mut self) -> Option<&mut dyn OwnMemory> {
+        let has_own = self.gpu.has_own_memory();
+        has_own.then_some(self as &mut dyn OwnMemory)
+    }
+}
+
+impl OwnMemory for VulkanDevice {
+    fn block(&mut self, bytes: u64) -> Result<Box<dyn neap_runtime::Block>, String> {
+        match Block::new(&self.gpu, bytes) {
+            Ok(block) => Ok(Box::new(block)),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
+    fn link(&mut self) -> Result<Box<dyn Link>, String> {
+        let link = VulkanLink::new(&self.gpu, Some(self.slots.timeline()));
+        let link = link.and_then(|link| {
+            self.slots.follow(link.timeline())?;
+            Ok(link)
+        });
+        match link {
+            Ok(link) => Ok(Box::new(link)),
+            Err(e) => Err(e.to_string()),
         }
     }
 }

@@ -1,12 +1,20 @@
 //! An open device with its queue and pipelines.
 
-use crate::choose::{Chosen, choose};
+use crate::block::Blocks;
+use crate::choose::{Chosen, Transfers, choose};
 use crate::error::{Tried, VulkanError};
 use crate::instance::Instance;
 use crate::kernel::Kernel;
-use ash::{ext::external_memory_host, vk};
+use ash::{ext::external_memory_host, ext::memory_budget, vk};
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Memory of the device that the host sees as it is.
+const OWN: vk::MemoryPropertyFlags = vk::MemoryPropertyFlags::from_raw(
+    vk::MemoryPropertyFlags::DEVICE_LOCAL.as_raw()
+        | vk::MemoryPropertyFlags::HOST_VISIBLE.as_raw()
+        | vk::MemoryPropertyFlags::HOST_COHERENT.as_raw(),
+);
 
 /// Which device, and how it is used.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +25,10 @@ pub struct Options {
     pub validate: bool,
     /// Layers whose weights have fewer bits go to the processor, and no memory to kernels for them.
     pub f32_only: bool,
+    /// Plans' memory is the device's own, and the host's memory is linked to it.
+    pub own_memory: bool,
+    /// The link as if it moved no more than so many bytes per second each way; for comparison.
+    pub link_bytes_per_second: Option<f64>,
     /// As if the device had no more than these; where it has less, that.
     pub limits: Option<Limits>,
 }
@@ -64,8 +76,19 @@ impl Limits {
 pub struct Gpu {
     pub(crate) functions: ash::Device,
     pub(crate) import: external_memory_host::Device,
+    physical: vk::PhysicalDevice,
     pub(crate) queue: vk::Queue,
     pub(crate) queue_family: u32,
+    /// Where copies go, and the queue of that.
+    pub(crate) transfer: Transfers,
+    copies: vk::Queue,
+    pub(crate) blocks: Blocks,
+    own_memory: bool,
+    pub(crate) link_bytes_per_second: Option<f64>,
+    /// Of one allocation.
+    most_allocation_bytes: u64,
+    /// The driver tells what this process takes of the device's memory.
+    tells_budget: bool,
     pub(crate) memory_types: vk::PhysicalDeviceMemoryProperties,
     pub(crate) limits: Limits,
     pub(crate) bindings: vk::DescriptorSetLayout,
@@ -93,7 +116,16 @@ impl Gpu {
     pub fn open(options: &Options) -> Result<Arc<Gpu>, VulkanError> {
         let instance = Instance::new(options.validate)?;
         let chosen = choose(&instance, options.number)?;
-        let functions = device(&instance, &chosen)?;
+        let transfer = match options.own_memory {
+            true => chosen.transfer,
+            false => Transfers {
+                family: chosen.queue_family,
+                index: 0,
+            },
+        };
+        // A processor tells what the whole machine takes.
+        let tells_budget = options.own_memory && chosen.tells_budget && !chosen.is_cpu;
+        let functions = device(&instance, &chosen, transfer, tells_budget)?;
         let own = Limits {
             allocation_bytes: chosen.allocation_bytes,
             binding_bytes: u64::from(chosen.limits.max_storage_buffer_range),
@@ -102,17 +134,27 @@ impl Gpu {
             groups: chosen.limits.max_compute_work_group_count,
         };
         // SAFETY: the device is one of the instance's, and the queue was asked for.
-        let (memory_types, queue) = unsafe {
+        let (memory_types, queue, copies) = unsafe {
             let types = instance
                 .raw
                 .get_physical_device_memory_properties(chosen.raw);
-            (types, functions.get_device_queue(chosen.queue_family, 0))
+            let copies = functions.get_device_queue(transfer.family, transfer.index);
+            let queue = functions.get_device_queue(chosen.queue_family, 0);
+            (types, queue, copies)
         };
         let mut gpu = Gpu {
             import: external_memory_host::Device::new(&instance.raw, &functions),
             functions,
+            physical: chosen.raw,
             queue,
             queue_family: chosen.queue_family,
+            transfer,
+            copies,
+            blocks: Blocks::default(),
+            own_memory: options.own_memory,
+            link_bytes_per_second: options.link_bytes_per_second,
+            most_allocation_bytes: chosen.allocation_bytes,
+            tells_budget,
             memory_types,
             limits: options.limits.map_or(own, |limits| limits.least(own)),
             bindings: vk::DescriptorSetLayout::null(),
@@ -157,12 +199,132 @@ impl Gpu {
         self.pipelines[kernel as usize]
     }
 
+    /// Whether plans' memory is the device's own.
+    pub(crate) fn has_own_memory(&self) -> bool {
+        self.own_memory
+    }
+
     pub(crate) fn submit(&self, info: &vk::SubmitInfo) -> Result<(), VulkanError> {
+        self.submit_to(self.queue, info)
+    }
+
+    pub(crate) fn submit_copies(&self, info: &vk::SubmitInfo) -> Result<(), VulkanError> {
+        self.submit_to(self.copies, info)
+    }
+
+    fn submit_to(&self, queue: vk::Queue, info: &vk::SubmitInfo) -> Result<(), VulkanError> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: what the information points to lives, and no other thread uses the queue meanwhile.
         let submitted =
-            unsafe { (self.functions).queue_submit(self.queue, &[*info], vk::Fence::null()) };
+            unsafe { (self.functions).queue_submit(queue, &[*info], vk::Fence::null()) };
         submitted.tried("takes no work")
+    }
+
+    /// Zeroes a buffer on the queue for copies, and waits.
+    pub(crate) fn clear(&self, buffer: vk::Buffer) -> Result<(), VulkanError> {
+        let info = vk::CommandPoolCreateInfo::default().queue_family_index(self.transfer.family);
+        // SAFETY: what the information points to lives, and the pool goes when nothing of it is in flight any more.
+        unsafe {
+            let pool = self.functions.create_command_pool(&info, None);
+            let pool = pool.tried("makes no commands")?;
+            let cleared = self.clear_with(pool, buffer);
+            self.functions.destroy_command_pool(pool, None);
+            cleared
+        }
+    }
+
+    /// # Safety
+    /// The pool is of the queue for copies; the buffer is in no use.
+    unsafe fn clear_with(
+        &self,
+        pool: vk::CommandPool,
+        buffer: vk::Buffer,
+    ) -> Result<(), VulkanError> {
+        let info = vk::CommandBufferAllocateInfo::default()
+            .command_pool(pool)
+            .level(vk::CommandBufferLevel::PRIMARY)
+            .command_buffer_count(1);
+        let begin = vk::CommandBufferBeginInfo::default()
+            .flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
+        let after = [vk::MemoryBarrier::default()
+            .src_access_mask(vk::AccessFlags::TRANSFER_WRITE)
+            .dst_access_mask(vk::AccessFlags::HOST_READ | vk::AccessFlags::HOST_WRITE)];
+        let (copies, host) = (
+            vk::PipelineStageFlags::TRANSFER,
+            vk::PipelineStageFlags::HOST,
+        );
+        let none = vk::DependencyFlags::empty();
+        // SAFETY: what the information points to lives until the queue has done it.
+        unsafe {
+            let buffers = self.functions.allocate_command_buffers(&info);
+            let buffers = buffers.tried("makes no commands")?;
+            let begun = self.functions.begin_command_buffer(buffers[0], &begin);
+            begun.tried("takes no commands")?;
+            (self.functions).cmd_fill_buffer(buffers[0], buffer, 0, vk::WHOLE_SIZE, 0);
+            (self.functions).cmd_pipeline_barrier(buffers[0], copies, host, none, &after, &[], &[]);
+            let ended = self.functions.end_command_buffer(buffers[0]);
+            ended.tried("takes no commands")?;
+            self.submit_copies(&vk::SubmitInfo::default().command_buffers(&buffers))?;
+            let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            let idle = self.functions.queue_wait_idle(self.copies);
+            idle.tried("has not so much memory of its own")
+        }
+    }
+
+    /// What this process takes of the device's memory; 0 where the driver does not tell.
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        let Some(heap) = self.own_heap().filter(|_| self.tells_budget) else {
+            return 0;
+        };
+        let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+        let mut all = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
+        // SAFETY: the device is one of the instance's; what is filled lives.
+        unsafe {
+            (self.instance.raw).get_physical_device_memory_properties2(self.physical, &mut all);
+        }
+        budget.heap_usage[heap as usize]
+    }
+
+    /// The largest heap of the device's own memory that the host can map.
+    fn own_heap(&self) -> Option<u32> {
+        let types = self.memory_types.memory_types_as_slice();
+        let own = types.iter().filter(|ty| ty.property_flags.contains(OWN));
+        own.map(|ty| ty.heap_index)
+            .max_by_key(|&heap| self.memory_types.memory_heaps[heap as usize].size)
+    }
+
+    /// The most that blocks of its own memory may have together: of one heap, and of two allocations.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        let heap = self.own_heap();
+        heap.map_or(0, |heap| self.memory_types.memory_heaps[heap as usize].size)
+    }
+
+    /// The type of memory for a block of so many bytes, or why there is none.
+    pub(crate) fn own_memory_type(&self, allowed: u32, bytes: u64) -> Result<u32, VulkanError> {
+        let lacks = |what: String| Err(VulkanError::NoDevice(format!("{} {what}", self.name)));
+        let Some(heap) = self.own_heap() else {
+            return lacks("has no memory of its own that the host can map".into());
+        };
+        let heap_bytes = self.memory_types.memory_heaps[heap as usize].size;
+        if bytes > heap_bytes {
+            return lacks(format!(
+                "has {heap_bytes} bytes of its own that the host can map, and {bytes} are asked for at once"
+            ));
+        }
+        if bytes > self.most_allocation_bytes {
+            return lacks(format!(
+                "gives at most {} bytes of its memory at once, and {bytes} are asked for",
+                self.most_allocation_bytes
+            ));
+        }
+        let types = self.memory_types.memory_types_as_slice();
+        let fits = |(i, ty): &(u32, &vk::MemoryType)| {
+            allowed & (1 << i) != 0 && ty.heap_index == heap && ty.property_flags.contains(OWN)
+        };
+        match (0..).zip(types).find(fits) {
+            Some((ty, _)) => Ok(ty),
+            None => lacks("maps none of its own memory for tensors".into()),
+        }
     }
 
     /// A type of memory among `allowed` that the host sees as it is, cached if there is such.
@@ -252,12 +414,25 @@ impl Drop for Gpu {
     }
 }
 
-fn device(instance: &Instance, chosen: &Chosen) -> Result<ash::Device, VulkanError> {
-    let priorities = [1.0];
-    let queues = [vk::DeviceQueueCreateInfo::default()
-        .queue_family_index(chosen.queue_family)
-        .queue_priorities(&priorities)];
-    let extensions = [external_memory_host::NAME.as_ptr()];
+fn device(
+    instance: &Instance,
+    chosen: &Chosen,
+    transfer: Transfers,
+    tells_budget: bool,
+) -> Result<ash::Device, VulkanError> {
+    let priorities = [1.0; 2];
+    let compute = chosen.queue_family;
+    let queues_of = |family: u32, count: u32| {
+        vk::DeviceQueueCreateInfo::default()
+            .queue_family_index(family)
+            .queue_priorities(&priorities[..count as usize])
+    };
+    let queues = match transfer.family == compute {
+        true => vec![queues_of(compute, transfer.index + 1)],
+        false => vec![queues_of(compute, 1), queues_of(transfer.family, 1)],
+    };
+    let mut extensions = vec![external_memory_host::NAME.as_ptr()];
+    extensions.extend(tells_budget.then_some(memory_budget::NAME.as_ptr()));
     let mut timeline =
         vk::PhysicalDeviceTimelineSemaphoreFeatures::default().timeline_semaphore(true);
     let info = vk::DeviceCreateInfo::default()

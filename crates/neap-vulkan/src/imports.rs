@@ -1,4 +1,4 @@
-//! Host memory that the device sees: imports, found by address.
+//! Memory that the device sees, found by address: imports of the host's memory, or blocks of its own.
 //!
 //! ```text
 //!   memory     │░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░│
@@ -29,16 +29,44 @@ pub(crate) struct Found {
 }
 
 impl Import {
+    /// For jobs.
+    ///
     /// # Safety
     /// The range is memory of this process, in whole pages, and stays so while the import lives.
     unsafe fn new(gpu: &Arc<Gpu>, start: *mut u8, bytes: u64) -> Result<Import, VulkanError> {
+        // SAFETY: passed on.
+        unsafe { Import::with(gpu, start, bytes, vk::BufferUsageFlags::STORAGE_BUFFER) }
+    }
+
+    /// For copies.
+    ///
+    /// # Safety
+    /// As [`Import::new`].
+    pub(crate) unsafe fn for_copies(
+        gpu: &Arc<Gpu>,
+        start: *mut u8,
+        bytes: u64,
+    ) -> Result<Import, VulkanError> {
+        let usage = vk::BufferUsageFlags::TRANSFER_SRC | vk::BufferUsageFlags::TRANSFER_DST;
+        // SAFETY: passed on.
+        unsafe { Import::with(gpu, start, bytes, usage) }
+    }
+
+    /// # Safety
+    /// As [`Import::new`].
+    unsafe fn with(
+        gpu: &Arc<Gpu>,
+        start: *mut u8,
+        bytes: u64,
+        usage: vk::BufferUsageFlags,
+    ) -> Result<Import, VulkanError> {
         let host = vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
         let pointer = start.cast();
         let mut properties = vk::MemoryHostPointerPropertiesEXT::default();
         let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(host);
         let info = vk::BufferCreateInfo::default()
             .size(bytes)
-            .usage(vk::BufferUsageFlags::STORAGE_BUFFER)
+            .usage(usage)
             .push_next(&mut external);
         // SAFETY: what the information points to lives; the range is as the caller says.
         unsafe {
@@ -79,7 +107,7 @@ impl Import {
         }
     }
 
-    fn find(&self, start: usize, bytes: u64) -> Option<Found> {
+    pub(crate) fn find(&self, start: usize, bytes: u64) -> Option<Found> {
         let offset = start.checked_sub(self.start)? as u64;
         (offset.checked_add(bytes)? <= self.bytes).then_some(Found {
             buffer: self.buffer,
@@ -105,6 +133,8 @@ pub(crate) struct Imports {
     standing: Vec<Import>,
     /// Until nothing is in flight.
     passing: Vec<Import>,
+    /// The plan's memory is blocks of the device.
+    has_blocks: bool,
 }
 
 impl Imports {
@@ -116,6 +146,11 @@ impl Imports {
         start: *mut u8,
         bytes: u64,
     ) -> Result<(), VulkanError> {
+        if gpu.blocks.find(start.addr(), bytes).is_some() {
+            // Its own.
+            self.has_blocks = true;
+            return Ok(());
+        }
         let align = gpu.limits.import_align;
         if !(start.addr() as u64).is_multiple_of(align) || !bytes.is_multiple_of(align) {
             return Err(VulkanError::NoDevice(format!(
@@ -150,7 +185,7 @@ impl Imports {
         bytes: u64,
     ) -> Result<Found, VulkanError> {
         let at = start.addr();
-        if let Some(found) = self.standing(at, bytes) {
+        if let Some(found) = self.standing(gpu, at, bytes) {
             return Ok(found);
         }
         if let Some(found) = (self.passing.iter()).find_map(|i| i.find(at, bytes)) {
@@ -168,7 +203,10 @@ impl Imports {
     }
 
     /// The same of the plan's memory.
-    pub(crate) fn standing(&self, start: usize, bytes: u64) -> Option<Found> {
+    pub(crate) fn standing(&self, gpu: &Gpu, start: usize, bytes: u64) -> Option<Found> {
+        if self.has_blocks {
+            return gpu.blocks.find(start, bytes);
+        }
         let behind = (self.standing).partition_point(|import| import.start <= start);
         let near = self.standing[..behind].iter().rev().take(2);
         { near }.find_map(|import| import.find(start, bytes))
@@ -183,5 +221,6 @@ impl Imports {
     pub(crate) fn clear(&mut self) {
         self.standing.clear();
         self.passing.clear();
+        self.has_blocks = false;
     }
 }

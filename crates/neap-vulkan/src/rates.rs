@@ -1,13 +1,15 @@
 //! How fast a device is: three kernels, a few times each, in memory of their own that is gone when they have run.
 
+use crate::block::Block;
 use crate::dispatch::{Dispatch, Span};
 use crate::error::VulkanError;
 use crate::gpu::Gpu;
 use crate::imports::Imports;
 use crate::kernel::Kernel;
+use crate::link::VulkanLink;
 use crate::slots::Slots;
 use crate::words::Words;
-use neap_runtime::DeviceRates;
+use neap_runtime::{DeviceRates, Link, LinkRates, Transfer};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,10 +31,14 @@ const COPY_BYTES: usize = 96 << 10;
 
 const ALIGN: usize = 64 << 10;
 const BYTES: usize = 512 << 10;
+/// Copied over a link: more than the slots of its ring together, so that starting is as nothing.
+const BLOCK_BYTES: u64 = 4 << 20;
 
-/// Pages that the device imports.
+/// Pages that the device imports, or memory of its own.
 struct Memory {
     start: *mut u8,
+    /// If not, it is part of a block.
+    owns: bool,
 }
 
 impl Memory {
@@ -47,7 +53,7 @@ impl Memory {
         if start.is_null() {
             handle_alloc_error(Self::LAYOUT);
         }
-        Memory { start }
+        Memory { start, owns: true }
     }
 
     fn span(&self, at: usize, bytes: usize) -> Span {
@@ -60,12 +66,75 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: it was allocated so.
-        unsafe { dealloc(self.start, Self::LAYOUT) };
+        if self.owns {
+            // SAFETY: it was allocated so.
+            unsafe { dealloc(self.start, Self::LAYOUT) };
+        }
     }
 }
 
 pub(crate) fn measure(gpu: &Arc<Gpu>, slots: &mut Slots) -> Result<DeviceRates, VulkanError> {
+    match gpu.has_own_memory() {
+        true => in_own_memory(gpu, slots),
+        false => in_host_memory(gpu, slots),
+    }
+}
+
+fn in_own_memory(gpu: &Arc<Gpu>, slots: &mut Slots) -> Result<DeviceRates, VulkanError> {
+    let block = Block::new(gpu, BLOCK_BYTES.max(BYTES as u64))?;
+    let start = neap_runtime::Block::range(&block).start;
+    let mut imports = Imports::default();
+    // SAFETY: it is a block, which is not imported.
+    unsafe { imports.add(gpu, start, BYTES as u64)? };
+    let measured = of_kernels(&Memory { start, owns: false }, slots, &mut imports);
+    if let Err(e) = slots.wait_for(slots.last()) {
+        // Lost: it may still use all of this.
+        std::mem::forget(block);
+        return Err(e);
+    }
+    let link = of_link(gpu, start)?;
+    Ok(DeviceRates {
+        link: Some(link),
+        ..measured?
+    })
+}
+
+/// Copies to a block that begins there, and from it.
+fn of_link(gpu: &Arc<Gpu>, block: *mut u8) -> Result<LinkRates, VulkanError> {
+    let told = VulkanError::NoDevice;
+    let mut link = VulkanLink::new(gpu, None)?;
+    let host = link.pin(BLOCK_BYTES).map_err(told)?.start;
+    let mut seconds = |from: *const u8, to: *mut u8, bytes: u64| {
+        let transfer = [Transfer { from, to, bytes }];
+        let mut repeats = 2;
+        loop {
+            let started = Instant::now();
+            let mut ticket = 0;
+            for _ in 0..repeats {
+                // SAFETY: nothing else uses either memory, and both live until the link is gone.
+                ticket = unsafe { link.copy(&transfer) }.map_err(told)?;
+            }
+            link.wait(ticket).map_err(told)?;
+            let taken = started.elapsed();
+            if taken >= LEAST || repeats >= MOST_REPEATS {
+                return Ok::<_, VulkanError>(taken.as_secs_f64() / f64::from(repeats));
+            }
+            repeats *= 4;
+        }
+    };
+    let nothing = seconds(host, block, 4096)?;
+    let mut rate = |from: *const u8, to: *mut u8| {
+        let taken = seconds(from, to, BLOCK_BYTES)?;
+        Ok::<_, VulkanError>(BLOCK_BYTES as f64 / (taken - nothing).max(taken / 16.0).max(1e-9))
+    };
+    Ok(LinkRates {
+        to_device_bytes_per_second: rate(host, block)?,
+        to_host_bytes_per_second: rate(block, host)?,
+        latency_ns: (nothing * 1e9) as u64,
+    })
+}
+
+fn in_host_memory(gpu: &Arc<Gpu>, slots: &mut Slots) -> Result<DeviceRates, VulkanError> {
     let memory = Memory::new();
     let mut imports = Imports::default();
     // SAFETY: the memory lives until the imports are gone, below: by then nothing is in flight.
@@ -107,6 +176,7 @@ fn of_kernels(
         flops_per_second: FLOPS as f64 / beyond(convolving),
         memory_bytes_per_second: (2 * COPY_BYTES) as f64 / beyond(copying),
         job_overhead_ns: (overhead * 1e9) as u64,
+        link: None,
     })
 }
 

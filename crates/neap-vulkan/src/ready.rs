@@ -7,7 +7,7 @@ use crate::rates::measure;
 use crate::slots::Slots;
 use crate::steps::computed_here;
 use neap_ir::Program;
-use neap_runtime::{Accelerator, Cpu, Device, DeviceRates};
+use neap_runtime::{Accelerator, Cpu, Device, DeviceRates, OwnMemoryFigures};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// An open device whose pipelines were all used once, with what the first session needs of it: so nothing more of the
@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Vulkan {
     gpu: Arc<Gpu>,
     rates: DeviceRates,
+    /// Of the device's memory, taken when everything was used once.
+    reserve_bytes: u64,
     /// For the next session.
     slots: Mutex<Option<Slots>>,
 }
@@ -30,7 +32,9 @@ impl Vulkan {
         let mut slots = Slots::new(gpu.clone())?;
         slots.use_all()?;
         let rates = measure(&gpu, &mut slots)?;
+        gpu.blocks.forget_peak();
         Ok(Vulkan {
+            reserve_bytes: gpu.taken_bytes(),
             gpu,
             rates,
             slots: Mutex::new(Some(slots)),
@@ -44,7 +48,10 @@ impl Vulkan {
 
 impl Accelerator for Vulkan {
     fn name(&self) -> String {
-        format!("vulkan: {}", self.gpu.name())
+        match self.gpu.has_own_memory() {
+            true => format!("vulkan: {}, in its own memory", self.gpu.name()),
+            false => format!("vulkan: {}", self.gpu.name()),
+        }
     }
 
     fn computes(&self, program: &Program) -> Vec<bool> {
@@ -53,6 +60,15 @@ impl Accelerator for Vulkan {
 
     fn rates(&self) -> Option<DeviceRates> {
         Some(self.rates)
+    }
+
+    fn own_memory(&self) -> Option<OwnMemoryFigures> {
+        let gpu = &self.gpu;
+        gpu.has_own_memory().then(|| OwnMemoryFigures {
+            reserve_bytes: self.reserve_bytes,
+            most_bytes: gpu.own_bytes().saturating_sub(self.reserve_bytes),
+            peak_bytes: gpu.blocks.peak_bytes(),
+        })
     }
 
     fn device(&self, cpu: Cpu) -> Result<Box<dyn Device>, String> {

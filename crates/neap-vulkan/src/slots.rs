@@ -10,6 +10,7 @@ use crate::error::{Tried, VulkanError};
 use crate::gpu::Gpu;
 use crate::imports::{Found, Imports};
 use crate::kernel::Kernel;
+use crate::timeline::Timeline;
 use crate::words::{ASIDE_BYTES, PARAMS_BYTES};
 use ash::vk;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ use std::sync::Arc;
 pub(crate) const SLOTS: usize = 16;
 /// Bindings of a dispatch: x, w, r, y, mask.
 pub(crate) const OPERANDS: usize = 5;
+/// Links that dispatches of a session follow.
+const MOST_LINKS: usize = 2;
 const SLOT_BYTES: usize = PARAMS_BYTES + ASIDE_BYTES;
 
 pub(crate) struct Slots {
@@ -28,9 +31,11 @@ pub(crate) struct Slots {
     buffer: vk::Buffer,
     memory: vk::DeviceMemory,
     mapped: *mut u8,
-    timeline: vk::Semaphore,
+    timeline: Arc<Timeline>,
     /// Of the last dispatch.
     value: u64,
+    /// Of links, whose copies dispatches see.
+    links: Vec<Arc<Timeline>>,
     gpu: Arc<Gpu>,
 }
 
@@ -53,8 +58,9 @@ impl Slots {
             buffer: vk::Buffer::null(),
             memory: vk::DeviceMemory::null(),
             mapped: std::ptr::null_mut(),
-            timeline: vk::Semaphore::null(),
+            timeline: Timeline::new(&gpu)?,
             value: 0,
+            links: Vec::with_capacity(MOST_LINKS),
             gpu,
         };
         slots.make_commands()?;
@@ -78,12 +84,6 @@ impl Slots {
                 .command_buffer_count(SLOTS as u32);
             let buffers = functions.allocate_command_buffers(&info);
             self.buffers = buffers.tried("makes no commands")?;
-            let mut ty = vk::SemaphoreTypeCreateInfo::default()
-                .semaphore_type(vk::SemaphoreType::TIMELINE)
-                .initial_value(0);
-            let info = vk::SemaphoreCreateInfo::default().push_next(&mut ty);
-            let timeline = functions.create_semaphore(&info, None);
-            self.timeline = timeline.tried("makes no semaphore")?;
         }
         Ok(())
     }
@@ -151,19 +151,27 @@ impl Slots {
 
     /// The value that the timeline has reached.
     pub(crate) fn reached(&self) -> Result<u64, VulkanError> {
-        // SAFETY: the semaphore lives.
-        let value = unsafe { (self.gpu.functions).get_semaphore_counter_value(self.timeline) };
-        value.tried("is lost")
+        self.timeline.reached()
     }
 
     pub(crate) fn wait_for(&self, value: u64) -> Result<(), VulkanError> {
-        let (semaphores, values) = ([self.timeline], [value]);
-        let info = vk::SemaphoreWaitInfo::default()
-            .semaphores(&semaphores)
-            .values(&values);
-        // SAFETY: the semaphore lives.
-        let waited = unsafe { self.gpu.functions.wait_semaphores(&info, u64::MAX) };
-        waited.tried("is lost")
+        self.timeline.wait_for(value)
+    }
+
+    pub(crate) fn timeline(&self) -> Arc<Timeline> {
+        self.timeline.clone()
+    }
+
+    /// From now on dispatches see what the link has copied when they are queued.
+    ///
+    /// # Errors
+    /// [`VulkanError::NoDevice`] for more links than there is room for.
+    pub(crate) fn follow(&mut self, link: Arc<Timeline>) -> Result<(), VulkanError> {
+        if self.links.len() == MOST_LINKS {
+            return Err(VulkanError::NoDevice("a session has too many links".into()));
+        }
+        self.links.push(link);
+        Ok(())
     }
 
     /// Queues a dispatch behind those before.
@@ -234,7 +242,7 @@ impl Slots {
         imports: &mut Imports,
     ) -> Result<Found, VulkanError> {
         let (start, bytes) = (span.start.addr(), span.bytes);
-        if let Some(found) = imports.standing(start, bytes) {
+        if let Some(found) = imports.standing(&self.gpu, start, bytes) {
             return Ok(found);
         }
         let end = aside_at.checked_add(bytes as usize);
@@ -338,11 +346,22 @@ impl Slots {
     }
 
     fn submit(&self, slot: usize, value: u64) -> Result<(), VulkanError> {
-        let (values, semaphores) = ([value], [self.timeline]);
+        let (values, semaphores) = ([value], [self.timeline.raw()]);
         let commands = [self.buffers[slot]];
-        let mut timeline =
-            vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
+        // What links have reached: that takes no time, and makes what they copied visible.
+        let stages = [vk::PipelineStageFlags::COMPUTE_SHADER; MOST_LINKS];
+        let mut links = [vk::Semaphore::null(); MOST_LINKS];
+        let mut reached = [0; MOST_LINKS];
+        for (i, link) in self.links.iter().enumerate() {
+            (links[i], reached[i]) = (link.raw(), link.reached()?);
+        }
+        let count = self.links.len();
+        let mut timeline = vk::TimelineSemaphoreSubmitInfo::default()
+            .wait_semaphore_values(&reached[..count])
+            .signal_semaphore_values(&values);
         let info = vk::SubmitInfo::default()
+            .wait_semaphores(&links[..count])
+            .wait_dst_stage_mask(&stages[..count])
             .command_buffers(&commands)
             .signal_semaphores(&semaphores)
             .push_next(&mut timeline);
@@ -392,7 +411,6 @@ impl Drop for Slots {
         }
         // SAFETY: nothing is in flight. What was never made is null, which these take.
         unsafe {
-            functions.destroy_semaphore(self.timeline, None);
             functions.destroy_buffer(self.buffer, None);
             functions.free_memory(self.memory, None);
             functions.destroy_descriptor_pool(self.sets, None);

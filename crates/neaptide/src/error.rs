@@ -25,11 +25,8 @@ pub enum Error {
     #[error("{}", OneLine(.0))]
     Unbound(String),
     /// The model cannot run in this much memory. `parts` adds up to `smallest_bytes`, the smallest budget that can be
-    /// met.
-    #[error(
-        "the budget of {} cannot be met: the smallest feasible budget is {} ({} bytes): {parts}{}",
-        Bytes(*budget_bytes), Bytes(*smallest_bytes), smallest_bytes, ByMicroBatches(*micro_batch)
-    )]
+    /// met; of a device's own memory, too, where plans are there.
+    #[error("{}{}", infeasible_text(*budget_bytes, *smallest_bytes, parts), ByMicroBatches(*micro_batch))]
     Infeasible {
         budget_bytes: u64,
         smallest_bytes: u64,
@@ -51,6 +48,23 @@ pub enum Error {
     /// Something here does not work as it should.
     #[error("{}", OneLine(.0))]
     Defect(String),
+}
+
+fn infeasible_text(budget_bytes: u64, smallest_bytes: u64, parts: &Ledger) -> String {
+    let smallest = Bytes(smallest_bytes);
+    match &parts.device {
+        None => format!(
+            "the budget of {} cannot be met: the smallest feasible budget is {smallest} ({smallest_bytes} bytes): {parts}",
+            Bytes(budget_bytes)
+        ),
+        Some(device) => {
+            let bytes = device.total_bytes();
+            format!(
+                "the budgets cannot be met: the smallest feasible pair is {smallest} ({smallest_bytes} bytes) of the host and {} ({bytes} bytes) of the device: {parts}",
+                Bytes(bytes)
+            )
+        }
+    }
 }
 
 /// A reason as it is told: names that it cites come from files, and may hold line breaks.

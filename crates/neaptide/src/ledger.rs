@@ -4,7 +4,7 @@
 //!   total = process                       what the kernel charges before the arena is there
 //!         + threads + fixed + outputs     still to be taken, so set aside
 //!         + kept_pieces + caller
-//!         + tables + arena                planned
+//!         + tables + arena + copies       planned
 //!         + slack                         in sizes that are named for a later process
 //! ```
 
@@ -158,10 +158,30 @@ pub struct Ledger {
     pub caller_bytes: u64,
     /// Page tables of the arena.
     pub tables_bytes: u64,
-    /// Activations, workspaces, resident weights, weights in flight: planned to the byte.
+    /// Activations, workspaces, resident weights, weights in flight: planned to the byte. 0 where they are in a device's memory.
     pub arena_bytes: u64,
+    /// Weights that the host keeps for a device, and activations that leave it, in pinned memory.
+    pub copies_bytes: u64,
     /// In sizes that are named for another process: what it may take more than this one.
     pub slack_bytes: u64,
+    /// In a device's own memory, beside all of these. In JSON only where there is one.
+    pub device: Option<DeviceLedger>,
+}
+
+/// What is taken of a device's own memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DeviceLedger {
+    /// By the driver, as measured before anything was planned; 0 where it does not tell.
+    pub reserve_bytes: u64,
+    /// Activations, workspaces, resident weights, weights in flight: planned to the byte.
+    pub arena_bytes: u64,
+}
+
+impl DeviceLedger {
+    /// The sum of both.
+    pub fn total_bytes(&self) -> u64 {
+        self.reserve_bytes.saturating_add(self.arena_bytes)
+    }
 }
 
 /// What must be set aside for a session.
@@ -272,15 +292,23 @@ impl Ledger {
             .unwrap_or(u64::MAX);
         let room_bytes = named - needed;
         let tables_bytes = self.tables_bytes.min(room_bytes);
+        let device = self.device.map(|device| DeviceLedger {
+            arena_bytes: (device
+                .arena_bytes
+                .checked_next_multiple_of(NAMED_UNIT_BYTES))
+            .unwrap_or(u64::MAX),
+            ..device
+        });
         Ledger {
             tables_bytes,
             slack_bytes: room_bytes - tables_bytes,
+            device,
             ..self
         }
     }
 
     /// Every part with its name, in the order in which they are told.
-    pub fn parts(&self) -> [(&'static str, u64); 9] {
+    pub fn parts(&self) -> [(&'static str, u64); 10] {
         [
             ("process", self.process_bytes),
             ("threads", self.threads_bytes),
@@ -290,6 +318,7 @@ impl Ledger {
             ("caller", self.caller_bytes),
             ("tables", self.tables_bytes),
             ("arena", self.arena_bytes),
+            ("copies", self.copies_bytes),
             ("slack", self.slack_bytes),
         ]
     }
@@ -335,7 +364,9 @@ impl Ledger {
             caller_bytes: sum(|l| l.caller_bytes),
             tables_bytes: sum(|l| l.tables_bytes),
             arena_bytes: sum(|l| l.arena_bytes),
+            copies_bytes: sum(|l| l.copies_bytes),
             slack_bytes: sum(|l| l.slack_bytes),
+            device: None,
         }
     }
 }
@@ -352,6 +383,7 @@ impl fmt::Display for Ledger {
             ("reserve", self.reserve_bytes()),
             ("tables", self.tables_bytes),
             ("arena", self.arena_bytes),
+            ("copies", self.copies_bytes),
             ("slack", self.slack_bytes),
         ];
         let mut between = "";
@@ -359,13 +391,18 @@ impl fmt::Display for Ledger {
             write!(f, "{between}{name} {}", Bytes(bytes))?;
             between = " + ";
         }
+        if let Some(device) = &self.device {
+            let (reserve, arena) = (Bytes(device.reserve_bytes), Bytes(device.arena_bytes));
+            write!(f, "; on the device: driver {reserve} + arena {arena}")?;
+        }
         Ok(())
     }
 }
 
 impl Serialize for Ledger {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut out = serializer.serialize_struct("Ledger", 11)?;
+        let more = usize::from(self.device.is_some());
+        let mut out = serializer.serialize_struct("Ledger", 12 + more)?;
         out.serialize_field("scope", &self.scope)?;
         out.serialize_field("process_bytes", &self.process_bytes)?;
         out.serialize_field("threads_bytes", &self.threads_bytes)?;
@@ -375,8 +412,12 @@ impl Serialize for Ledger {
         out.serialize_field("caller_bytes", &self.caller_bytes)?;
         out.serialize_field("tables_bytes", &self.tables_bytes)?;
         out.serialize_field("arena_bytes", &self.arena_bytes)?;
+        out.serialize_field("copies_bytes", &self.copies_bytes)?;
         out.serialize_field("slack_bytes", &self.slack_bytes)?;
         out.serialize_field("total_bytes", &self.total_bytes())?;
+        if let Some(device) = &self.device {
+            out.serialize_field("device", device)?;
+        }
         out.end()
     }
 }

@@ -36,6 +36,7 @@ mod in_use;
 mod ledger;
 pub mod memory;
 mod model;
+mod on_device;
 mod options;
 mod pack;
 mod package;
@@ -68,7 +69,7 @@ pub use engine::{
 pub use error::{Error, Result};
 pub use from_bytes::kept_model;
 pub use host::{Embedded, Host, OwnProcess};
-pub use ledger::Ledger;
+pub use ledger::{DeviceLedger, Ledger};
 pub use model::{Cache, Model, OpenOptions, TensorInfo, pack, pack_graph};
 pub use neap_autodiff::{BatchNorm, Clip, Decay, Loss, Schedule};
 pub use neap_compile::{BandCount, BandMode, Kernels, StepOrder, StrategyChoice};

@@ -52,6 +52,9 @@ pub struct RunOptions {
     /// Computes instead of the processor, which takes over what it cannot compute. Kernels are then the direct ones, without
     /// row bands, under every budget.
     pub accelerator: Option<Arc<dyn Accelerator>>,
+    /// What plans may take of an accelerator's own memory, with what its driver takes there; without, all that it has. `budget` is
+    /// then of the host's memory alone, and what it leaves holds weights for the link.
+    pub device_budget_bytes: Option<u64>,
 }
 
 impl Default for RunOptions {
@@ -75,6 +78,7 @@ impl Default for RunOptions {
             keep_activations: false,
             keep_plan: false,
             accelerator: None,
+            device_budget_bytes: None,
         }
     }
 }

@@ -43,7 +43,11 @@ impl Plan {
 
     /// No plan can have a lower peak with these live ranges.
     pub fn lower_bound_bytes(&self) -> u64 {
-        self.base_overhead_bytes() + self.verdict.lower_bound_bytes
+        let arena_bytes = match self.ledger.device {
+            None => self.verdict.lower_bound_bytes,
+            Some(_) => 0,
+        };
+        self.base_overhead_bytes() + arena_bytes
     }
 
     /// Where the costs came from.

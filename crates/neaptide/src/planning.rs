@@ -5,6 +5,7 @@ use crate::calibrate::{CostSource, Known};
 use crate::error::Result;
 use crate::ledger::{self, Ledger};
 use crate::model::Model;
+use crate::on_device::OnDevice;
 use crate::options::RunOptions;
 use crate::plan::{Bounds, Plan};
 use crate::request::{self, Request};
@@ -43,7 +44,10 @@ impl Model {
         });
         let smallest = smallest.min().unwrap_or(u64::MAX);
         drop(workloads);
-        let needed = base.with_arena(tables_of(smallest), smallest);
+        let needed = match OnDevice::of(options) {
+            None => base.with_arena(tables_of(smallest), smallest),
+            Some(device) => device.ledger(OnDevice::base(base), smallest),
+        };
         Bounds {
             smallest: needed.named(self.opening_bytes()),
             needed,

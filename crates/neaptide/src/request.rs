@@ -4,9 +4,10 @@ use crate::budget::{Budget, Scope};
 use crate::calibrate::Known;
 use crate::error::{Error, Result};
 use crate::ledger::{self, Ledger, Reserve, Whole};
+use crate::on_device::{OnDevice, Placed, of_link_alone};
 use crate::options::RunOptions;
 use crate::plan::Plan;
-use neap_compile::{Programs, Search, SearchError, StepTimes, tables_of};
+use neap_compile::{Compiled, Programs, Search, SearchError, StepTimes, tables_of};
 use neap_ir::ValueId;
 use neap_planner::Strategy;
 use neap_sim::CostProfile;
@@ -39,6 +40,11 @@ impl Request<'_> {
         let base = base();
         let whole = || whole_of(self.programs, self.options, Scope::Process, &search);
         let budget_bytes = self.budget.bytes(|| whole().total_bytes());
+        if let Some(device) = OnDevice::of(self.options) {
+            let base = OnDevice::base(base);
+            let placed = self.on_device(&device, &search, base, budget_bytes)?;
+            return Ok(self.finished(placed.found, placed.ledger, budget_bytes, started));
+        }
         let room_bytes = budget_bytes.map(|bytes| bytes.saturating_sub(base.total_bytes()));
         let found = search.run(room_bytes).map_err(|error| match error {
             SearchError::Infeasible { smallest_bytes } => Error::infeasible(
@@ -48,18 +54,54 @@ impl Request<'_> {
             ),
             SearchError::Defect(what) => Error::Defect(what),
         })?;
-        Ok(Plan {
+        let ledger = base.with_arena(found.tables_bytes, found.verdict.high_water_bytes);
+        Ok(self.finished(found, ledger, budget_bytes, started))
+    }
+
+    fn on_device(
+        &self,
+        device: &OnDevice,
+        search: &Search,
+        base: Ledger,
+        budget_bytes: Option<u64>,
+    ) -> Result<Placed> {
+        let weights = self.programs.plain.packed.iter().map(|p| p.bytes);
+        let room_bytes = budget_bytes.map_or(u64::MAX, |b| b.saturating_sub(base.total_bytes()));
+        if weights.sum::<u64>() > room_bytes {
+            return device.plan(search, base, budget_bytes, self.opening_bytes);
+        }
+        let rates = self.options.accelerator.as_ref().and_then(|a| a.rates());
+        let costs = of_link_alone(&self.known.costs, rates.and_then(|rates| rates.link));
+        let compiling = self.options.compiling();
+        let search = Search::new(neap_compile::Request {
+            programs: self.programs,
+            options: &compiling,
+            costs: &costs,
+            times: &self.known.times,
+            refine: &self.options.search,
+        });
+        device.plan(&search, base, budget_bytes, self.opening_bytes)
+    }
+
+    fn finished(
+        &self,
+        found: Compiled,
+        ledger: Ledger,
+        budget_bytes: Option<u64>,
+        started: Instant,
+    ) -> Plan {
+        Plan {
             program: found.program,
             workload: found.workload,
             execution: found.execution,
             prediction: found.prediction,
-            ledger: base.with_arena(found.tables_bytes, found.verdict.high_water_bytes),
+            ledger,
             verdict: found.verdict,
             budget_bytes,
             costs: found.costs,
             known: self.known.clone(),
             planning_ns: started.elapsed().as_nanos() as u64,
-        })
+        }
     }
 }
 

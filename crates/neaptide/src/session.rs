@@ -58,10 +58,14 @@ impl Model {
         // What planning took is not charged beside the arena.
         self.host.trim();
         let spill_folder = spill::folder(options, self.place());
+        let file_bytes = match plan.execution.spills_to_host {
+            true => 0,
+            false => plan.verdict.spill_bytes,
+        };
         let storage = neap_runtime::BackingStore {
             source,
             verifier,
-            spill: spill::open(&spill_folder, plan.verdict.spill_bytes, options)?,
+            spill: spill::open(&spill_folder, file_bytes, options)?,
         };
         let (execution, workload) = (plan.execution, &plan.workload);
         let inner = match (commons, &options.accelerator) {

@@ -16,16 +16,17 @@ use crate::budgets::schedule::Schedule;
 use crate::budgets::trace::Trace;
 use crate::cgroup;
 use crate::cgroup::supervise::{self, Ended};
-use crate::compute::Compute;
+use crate::compute::{Compute, Memory};
 use crate::failure::{Failure, Outcome, bad};
 use crate::input::{self, ImageOptions};
 use crate::output;
 use crate::progress::note;
-use crate::report::{Kept, Latency, OnDevice, Report, median_ms, ms};
+use crate::report::{Kept, Latency, OnDevice, OwnMemory, Report, median_ms, ms};
 use crate::{atomic, carried, interrupt, stdout, task};
 use clap::{ArgMatches, Args};
 use neaptide::{
     Accelerator, Budget, Model, OpenOptions, OwnProcess, RunOptions, TensorInfo, memory,
+    parse_bytes,
 };
 use std::ffi::OsString;
 use std::io::Write;
@@ -66,6 +67,13 @@ pub struct RunArgs {
     /// Compute on a device instead of the processor: vulkan, or vulkan:N for the one that vulkaninfo calls GPU N
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<Compute>,
+    /// Memory of the device that may be taken: the model runs in the device's own memory, and what --memory-budget leaves of
+    /// the host's keeps weights for it. 'none' is all that the device has
+    #[arg(long, value_name = "SIZE", requires = "device")]
+    pub device_budget: Option<Budget>,
+    /// The link to the device's memory as if it moved no more than so many bytes per second each way
+    #[arg(long, value_name = "SIZE", requires = "device_budget", value_parser = parse_bytes, hide = true)]
+    pub device_link: Option<u64>,
     /// File for an input: .npy, .npz, .bin, .jpg or .png; NAME may be left out where there is one input,
     /// and for .npz with arrays of the inputs' names [default: random values]
     #[arg(long = "input", value_name = "NAME=FILE")]
@@ -95,11 +103,12 @@ pub struct RunArgs {
 }
 
 /// Options and groups of options that a task's file replaces, or that are for one model.
-const TASK_CONFLICTS: [&str; 15] = [
+const TASK_CONFLICTS: [&str; 16] = [
     "model",
     "memory_budget",
     "threads",
     "device",
+    "device_budget",
     "inputs",
     "seed",
     "warmup",
@@ -204,7 +213,34 @@ impl RunArgs {
 
     /// The device, with all that it takes of this process's memory.
     fn accelerator(&self, model: &Model) -> Outcome<Option<Arc<dyn Accelerator>>> {
-        self.device.map(|device| device.open(model)).transpose()
+        let memory = Memory {
+            own: self.device_budget.is_some(),
+            link_bytes_per_second: self.device_link.map(|bytes| bytes as f64),
+        };
+        let open = |device: Compute| device.open(model, memory);
+        self.device.map(open).transpose()
+    }
+
+    /// Of the device, in bytes; `None` for all that it has, or none of its own.
+    fn device_budget_bytes(&self) -> Outcome<Option<u64>> {
+        let Some(budget) = self.device_budget else {
+            return Ok(None);
+        };
+        if self.change.any() {
+            return Err(bad(
+                "--device-budget is for one budget: leave out --budget-schedule and --follow",
+            ));
+        }
+        if matches!(self.memory_budget, Budget::Percent(_)) {
+            return Err(bad(
+                "--device-budget goes with --memory-budget as a size: percentages are of a process that holds everything",
+            ));
+        }
+        match budget {
+            Budget::Bytes(bytes) => Ok(Some(bytes)),
+            Budget::Unlimited => Ok(None),
+            budget => Err(bad(format!("--device-budget {budget}: write a size"))),
+        }
     }
 
     /// `None` when something else says how long to run.
@@ -343,6 +379,7 @@ fn opened(args: &RunArgs, quiet: bool) -> Outcome<(Model, RunOptions, bool)> {
     let options = RunOptions {
         reserve_bytes: inputs,
         accelerator: args.accelerator(&model)?,
+        device_budget_bytes: args.device_budget_bytes()?,
         ..args.engine.options(Budget::Unlimited)
     };
     Ok((model, options, was_packed))
@@ -358,6 +395,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
             "--keep-activations is for one budget: leave out --budget-schedule and --follow",
         ));
     }
+    let device_budget_bytes = args.device_budget_bytes()?;
     let (model, was_packed) = open(args, own_cgroup, quiet)?;
     // What packing leaves of the process would be counted with the run, and not in the next one.
     if own_cgroup && was_packed && std::env::var_os(HAS_PACKED).is_none() {
@@ -392,6 +430,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     let mut options = RunOptions {
         reserve_bytes: figures.reserve_bytes() + tracing_bytes,
         accelerator: args.accelerator(&model)?,
+        device_budget_bytes,
         ..args.engine.options(budget)
     };
     let own = if own_cgroup {
@@ -479,6 +518,8 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     for (info, output) in infos.iter().zip(&mut outputs) {
         output.truncate(info.len_bytes());
     }
+    let copied_bytes = session.stats().copied_bytes;
+    let runs = session.stats().runs;
     drop((session, given));
     drop(inputs);
 
@@ -501,6 +542,10 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     if let (Some(path), Some(plan), Some(timeline)) = (&args.trace_events, traced, recorded) {
         let title = format!("measured: {}", report.model);
         atomic::write(path, |file| plan.write_trace(file, &title, &timeline))?;
+    }
+    if let (Some(device), Some(told)) = (options.accelerator.as_deref(), &mut report.device) {
+        told.memory = OwnMemory::of(device, args.device_budget_bytes()?, &report.ledger);
+        told.copied_bytes_per_run = copied_bytes / runs.max(1);
     }
     let peak = peak.overall();
     report.peak_memory_bytes = peak.bytes;

@@ -67,7 +67,9 @@ impl Axis {
                     let resident = plan.resident.iter().filter(|r| r.to.space == id);
                     sets::set_of(resident.map(|r| r.area().range).collect())
                 }
-                SpaceKind::Spill | SpaceKind::Packed | SpaceKind::State => continue,
+                SpaceKind::Spill | SpaceKind::Packed | SpaceKind::Host | SpaceKind::State => {
+                    continue;
+                }
             };
             for range in charged {
                 parts.push((Area { space: id, range }, end));

@@ -17,6 +17,7 @@
 //! A load lives less than two runs, so three consecutive runs show every meeting of two rectangles.
 
 mod computes;
+mod copies;
 mod lanes;
 mod rects;
 mod residents;
@@ -113,6 +114,8 @@ pub enum Violation {
     State { buffer: u32, why: &'static str },
     #[error("the prepared panels of step {step}: {why}")]
     Prepared { step: u32, why: &'static str },
+    #[error("the host copy of file offset {offset}: {why}")]
+    Copy { offset: u64, why: &'static str },
     #[error("{a} and {b} overlap at time {time}")]
     Overlap { a: String, b: String, time: u64 },
 }
@@ -126,6 +129,7 @@ pub fn validate(workload: &Workload, plan: &ExecutionPlan) -> Result<Verdict, Vi
     check_shape(workload, plan)?;
     spaces::check_spaces(plan)?;
     residents::check_places(plan)?;
+    copies::check_copies(plan)?;
     states::check_states(workload, plan)?;
     let times = computes::check_coverage(workload, plan)?;
     lanes::check_lanes(plan)?;

@@ -96,6 +96,8 @@ fn plan() -> ExecutionPlan {
         ],
         stores: vec![],
         returns: vec![],
+        copies: vec![],
+        spills_to_host: false,
         states: vec![],
     }
 }

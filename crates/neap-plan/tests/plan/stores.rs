@@ -93,6 +93,8 @@ fn plan() -> ExecutionPlan {
             step: StepId(3),
             load: 0,
         }],
+        copies: vec![],
+        spills_to_host: false,
         states: vec![],
     }
 }

@@ -8,6 +8,7 @@ mod blocks;
 mod corruption;
 mod layout;
 mod networks;
+mod own_memory;
 mod random;
 mod shared;
 mod spill;

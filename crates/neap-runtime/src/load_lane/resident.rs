@@ -49,6 +49,7 @@ impl LoadLane {
             Err(_) => {
                 self.incoming.doubt();
                 self.stop();
+                self.source.forget_copies();
             }
         }
         Ok(stands?)
@@ -88,17 +89,15 @@ impl LoadLane {
     }
 }
 
-/// The read of that name has been reported.
-pub(super) fn arrived(
+/// The read of that name has been reported: whether it is as it should be.
+pub(super) fn check(
     arena: &Arena,
     verifier: &mut Verifier,
-    incoming: &mut Incoming,
+    incoming: &Incoming,
     tag: LoadTag,
 ) -> Result<(), RuntimeError> {
     let load = incoming.load_of(tag);
     // SAFETY: the read is complete, and nothing overwrites resident weights.
     let bytes = unsafe { loaded(arena, load.to, load.bytes)? };
-    verifier.verify(load.from.offset, bytes)?;
-    incoming.arrived(tag);
-    Ok(())
+    Ok(verifier.verify(load.from.offset, bytes)?)
 }

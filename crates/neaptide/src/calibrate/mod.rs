@@ -68,7 +68,25 @@ pub(crate) fn known(model: &Model, options: &RunOptions) -> Result<Known> {
             blocks.alpha_ns_per_byte = blocks.alpha_ns_per_byte.max(1e9 / rate as f64);
         }
     }
+    by_link(&mut known, options);
     Ok(known)
+}
+
+/// What is loaded to a device's own memory goes over its link, too.
+fn by_link(known: &mut Known, options: &RunOptions) {
+    let rates = options.accelerator.as_ref().and_then(|a| a.rates());
+    let Some(link) = rates.and_then(|rates| rates.link) else {
+        return;
+    };
+    let costs = &mut known.costs;
+    let (in_rate, out_rate) = (
+        link.to_device_bytes_per_second,
+        link.to_host_bytes_per_second,
+    );
+    costs.store_bytes_per_second = costs.store_rate().min(out_rate);
+    costs.storage_bytes_per_second = costs.storage_bytes_per_second.min(in_rate);
+    costs.request_latency_ns += link.latency_ns;
+    costs.link_bytes_per_second = in_rate;
 }
 
 /// The same with storage as it is.
