@@ -11,7 +11,7 @@
 //!   v
 //! Graph: forward, loss, backward
 //!
-//! recompute_cheap: activations that are cheap to compute again are not kept for the backward pass
+//! recompute: activations are computed again in the backward pass instead of being kept; cheap_values names those that cost little
 //! cut_updates: large parameters are updated a range of rows after the other
 //! training_step_in_parts: the batch is seen in parts, whose gradients are summed
 //! training_step does both and adds an update for each parameter: a graph whose inputs and outputs are the parameters
@@ -39,7 +39,7 @@ pub use error::AutodiffError;
 pub use loss::{Loss, add_loss};
 pub use parameters::parameters;
 pub use parts::training_step_in_parts;
-pub use recompute::recompute_cheap;
+pub use recompute::{cheap_values, recompute, recompute_cheap};
 pub use schedule::{Decay, Schedule};
 pub use training::{
     BatchNorm, Clip, Pass, Role, Start, State, Training, TrainingSpec, drop_unused, training_step,

@@ -10,14 +10,13 @@
 
 use crate::emit::Emit;
 use crate::error::AutodiffError;
-use crate::recompute::recompute_cheap;
 use crate::training::{Pass, Role, State, Training, TrainingSpec, training_step};
 use neap_ir::{Const, Graph, Node, Op, ValueId};
 use std::collections::HashMap;
 
 /// As [`training_step`] of a batch of `parts` times that of `model`, whose inputs and result all have the batch as their first
-/// axis. With `recomputes` cheap activations are made again in each part's backward pass ([`recompute_cheap`]). Dropouts of
-/// part `p` draw from the seed plus `p`.
+/// axis. `rewrite` makes another graph of each part and its loss, such as one that computes activations again
+/// ([`crate::recompute`]); it must leave inputs and outputs as they are. Dropouts of part `p` draw from the seed plus `p`.
 ///
 /// # Errors
 /// As [`training_step`].
@@ -25,7 +24,7 @@ pub fn training_step_in_parts(
     model: &Graph,
     spec: &TrainingSpec,
     parts: usize,
-    recomputes: bool,
+    rewrite: &dyn Fn(&Graph, ValueId) -> Graph,
 ) -> Result<Training, AutodiffError> {
     let of_pass = |pass| {
         let spec = TrainingSpec {
@@ -33,8 +32,8 @@ pub fn training_step_in_parts(
             ..spec.clone()
         };
         let mut part = training_step(model.clone(), &spec)?;
-        if recomputes && let Some(&loss) = part.graph.outputs.first() {
-            part.graph = recompute_cheap(&part.graph, loss);
+        if let Some(&loss) = part.graph.outputs.first() {
+            part.graph = rewrite(&part.graph, loss);
         }
         Ok::<_, AutodiffError>(part)
     };

@@ -23,6 +23,7 @@ mod parallel;
 pub mod placement;
 mod preload;
 mod random;
+pub mod recompute;
 mod schedule;
 mod shared;
 mod spill;

@@ -4,7 +4,7 @@ use crate::error::{Result, TrainError, bad};
 use crate::recipe::Recipe;
 use neaptide::{
     Budget, Cache, Host, MicroBatch, Model, OpenOptions, RunOptions, Session, TrainOptions,
-    TrainState, Trainer,
+    TrainState, TrainStrategy, Trainer,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,8 @@ pub struct Engine {
     pub budget: Budget,
     /// How many samples of a batch go through the model at a time.
     pub micro_batch: MicroBatch,
+    /// What becomes of activations for which there is no room.
+    pub strategy: TrainStrategy,
     pub threads: usize,
     /// The process around, for a budget of all of it.
     pub host: Arc<dyn Host>,
@@ -39,6 +41,7 @@ impl Engine {
             batch_norm: recipe.batch_norm,
             clip: recipe.clip,
             micro_batch: self.micro_batch,
+            strategy: self.strategy,
             keep_result: true,
             seed: self.seed,
             budget: self.budget,
@@ -48,12 +51,14 @@ impl Engine {
             ..TrainOptions::default()
         };
         let update_of = |name: &str, _: &neaptide::TensorType| recipe.trained.get(name).copied();
-        Ok(Trainer::open(
-            &recipe.model,
-            &self.open(),
-            &options,
-            &update_of,
-        )?)
+        let opened = Trainer::open(&recipe.model, &self.open(), &options, &update_of);
+        opened.map_err(|error| match (error, self.strategy) {
+            (error, TrainStrategy::Auto) => error.into(),
+            (error @ neaptide::Error::Infeasible { .. }, strategy) => {
+                TrainError::Infeasible(format!("{error}; this is of --strategy {strategy}"))
+            }
+            (error, _) => error.into(),
+        })
     }
 
     /// The same with as many samples at a time as the budget has room for, where that was left open: the bits of a training

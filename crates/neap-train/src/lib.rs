@@ -39,4 +39,4 @@ pub use history::{Epoch, History, Point};
 pub use options::{RateDecay, TrainOptions};
 pub use recipe::{LossKind, ModelOptions, Recipe};
 pub use run::{Summary, train};
-pub use watch::{Event, StepFigures, Watch};
+pub use watch::{Event, PlanLine, StepFigures, Watch};

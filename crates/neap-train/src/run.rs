@@ -21,7 +21,7 @@ use crate::page;
 use crate::random::{Draw, Purpose};
 use crate::recipe::Recipe;
 use crate::tensors::Tensors;
-use crate::watch::{EpochLine, Event, StepFigures, Watch};
+use crate::watch::{EpochLine, Event, PlanLine, StepFigures, Watch};
 use neap_autodiff::Schedule;
 use neap_ir::DType;
 use neaptide::{MicroBatch, Session, Trainer};
@@ -91,6 +91,7 @@ pub fn train(
         progress,
         saved: from,
         log,
+        has_told_plan: false,
     };
     run.epochs().map_err(|error| run.with_checkpoint(error))
 }
@@ -176,6 +177,8 @@ struct Run<'a> {
     /// Step of the checkpoint that there is.
     saved: Option<u64>,
     log: Option<Log>,
+    /// Whether it was said how steps are planned.
+    has_told_plan: bool,
 }
 
 /// How fast an epoch went, as far as this process did it.
@@ -220,12 +223,34 @@ impl Run<'_> {
     }
 
     /// With the states of the checkpoint, if there is one.
-    fn trainer(&self) -> Result<Trainer> {
+    fn trainer(&mut self) -> Result<Trainer> {
         let mut trainer = self.engine.trainer()?;
         if self.saved.is_some() {
             checkpoint::restore(&self.options.checkpoint, &mut trainer)?;
         }
+        if !self.has_told_plan {
+            self.has_told_plan = true;
+            self.tell_plan(&trainer)?;
+        }
         Ok(trainer)
+    }
+
+    fn tell_plan(&mut self, trainer: &Trainer) -> Result<()> {
+        let summary = trainer.summary();
+        let line = PlanLine {
+            strategy: summary.strategy.name(),
+            micro_batches: trainer.parts(),
+            planned_bytes: trainer.high_water_bytes(),
+            stored_bytes: summary.stored_bytes,
+            loaded_bytes: summary.loaded_bytes,
+            recomputed_flops: summary.recomputed_flops,
+            is_proven: summary.is_proven,
+        };
+        self.watch.event(&Event::Planned(&line));
+        match &mut self.log {
+            Some(log) => log.line(&line),
+            None => Ok(()),
+        }
     }
 
     /// What is left of the epoch.

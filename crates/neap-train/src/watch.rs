@@ -25,6 +25,8 @@ pub enum Event<'a> {
         epochs: u64,
         from: Option<u64>,
     },
+    /// The first step is about to be taken.
+    Planned(&'a PlanLine),
     Step(&'a StepFigures),
     /// A validation begins.
     Validating {
@@ -43,6 +45,19 @@ pub enum Event<'a> {
     Written {
         path: &'a Path,
     },
+}
+
+/// How steps make do with the memory that there is, as a line of the log has it. Bytes and operations are those of a step.
+#[derive(Debug, Clone, Serialize)]
+pub struct PlanLine {
+    pub strategy: &'static str,
+    pub micro_batches: usize,
+    pub planned_bytes: u64,
+    pub stored_bytes: u64,
+    pub loaded_bytes: u64,
+    pub recomputed_flops: u64,
+    /// Whether the strategy's choice was proven to be the best of its kind.
+    pub is_proven: bool,
 }
 
 /// A step, as a line of the log has it.

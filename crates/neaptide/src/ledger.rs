@@ -91,10 +91,12 @@ pub(crate) fn opening_bytes(graph: &Graph) -> u64 {
     LEAST_OPENING_BYTES + graph_heap_bytes(graph) / 2 * GRAPH_HALVES
 }
 
-/// The same of a process that trains: its model, the step's two graphs as they are derived and lowered, and a plan for each.
-pub(crate) fn training_opening_bytes(model: &Graph, steps: [&Program; 2]) -> u64 {
-    let graphs = steps.map(|program| graph_heap_bytes(&program.graph) / 2 * TRAINING_HALVES);
-    LEAST_OPENING_BYTES + graph_heap_bytes(model) + graphs.iter().sum::<u64>()
+/// The same of a process that trains: its model, so many graphs of the step as they are derived and lowered, and a plan for
+/// each. All but the first compute something twice, which is half as much again at the most.
+pub(crate) fn training_opening_bytes(model_bytes: u64, step: &Program, programs: u64) -> u64 {
+    let graph_bytes = graph_heap_bytes(&step.graph) / 2 * TRAINING_HALVES;
+    let others_bytes = graph_bytes / 2 * 3 * programs.saturating_sub(1);
+    LEAST_OPENING_BYTES + model_bytes + graph_bytes + others_bytes
 }
 
 /// What opening a model takes beside what a process has in any case and beside the open model, for a process with other

@@ -90,4 +90,7 @@ pub use runner::{Runner, Tensor};
 pub use session::Session;
 pub use shapes::shape_text;
 pub use strategy::SearchEffort;
-pub use train::{MicroBatch, StateRole, TrainOptions, TrainState, Trainer, dropout_seed};
+pub use train::{
+    MicroBatch, StateRole, StepSummary, TrainOptions, TrainState, TrainStrategy, Trainer,
+    dropout_seed,
+};

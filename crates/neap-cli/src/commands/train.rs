@@ -143,6 +143,7 @@ fn begun(args: &TrainArgs, own_cgroup: bool, quiet: bool) -> Outcome<Begun<'_>> 
         recipe,
         budget: args.memory_budget,
         micro_batch: args.learning.micro_batch(),
+        strategy: args.learning.strategy(),
         threads: args.threads.map_or_else(
             || std::thread::available_parallelism().map_or(1, usize::from),
             usize::from,

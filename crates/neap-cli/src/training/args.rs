@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use neap_train::{
     Augmentation, DataOptions, LossKind, ModelOptions, Normalisation, RateDecay, TrainOptions,
 };
-use neaptide::{BatchNorm, Clip, MicroBatch, Update};
+use neaptide::{BatchNorm, Clip, MicroBatch, TrainStrategy, Update};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -46,6 +46,9 @@ pub struct LearningArgs {
     /// budget has room for [default: the batch]
     #[arg(long, value_name = "N", value_parser = parse_micro_batch)]
     micro_batch: Option<MicroBatch>,
+    /// What becomes of activations that the budget has no room for. All give the same bits
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    strategy: StrategyArg,
     /// Passes over the data
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     epochs: u32,
@@ -137,6 +140,22 @@ enum RateDecayArg {
     Linear,
     /// In half a cosine to nothing
     Cosine,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum StrategyArg {
+    /// Whichever of these is predicted to take the least time
+    Auto,
+    /// All stay in memory
+    Keep,
+    /// They go to a file and come back
+    Swap,
+    /// Those that cost little are computed again, others are swapped
+    Cheap,
+    /// Segments of about the square root of the network's steps are computed again; nothing is swapped
+    Sqrt,
+    /// An integer program decides which are computed again and which swapped
+    Optimal,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -278,6 +297,17 @@ impl LearningArgs {
                 MicroBatch::Whole
             }
             wanted => wanted.unwrap_or_default(),
+        }
+    }
+
+    pub fn strategy(&self) -> TrainStrategy {
+        match self.strategy {
+            StrategyArg::Auto => TrainStrategy::Auto,
+            StrategyArg::Keep => TrainStrategy::Keep,
+            StrategyArg::Swap => TrainStrategy::Swap,
+            StrategyArg::Cheap => TrainStrategy::Cheap,
+            StrategyArg::Sqrt => TrainStrategy::Sqrt,
+            StrategyArg::Optimal => TrainStrategy::Optimal,
         }
     }
 

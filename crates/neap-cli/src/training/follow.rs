@@ -3,7 +3,7 @@
 use crate::interrupt;
 use crate::progress::note;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use neap_train::{Epoch, Event, StepFigures, Watch};
+use neap_train::{Epoch, Event, PlanLine, StepFigures, Watch};
 use neaptide::{Bytes, memory};
 use std::io::IsTerminal;
 
@@ -71,6 +71,23 @@ impl Follower {
     }
 }
 
+/// Which strategy, in how much memory, and what it costs.
+fn planned(line: &PlanLine) -> String {
+    let mut text = format!("strategy {}: {}", line.strategy, Bytes(line.planned_bytes));
+    if line.micro_batches > 1 {
+        text.push_str(&format!(", {} micro-batches", line.micro_batches));
+    }
+    if line.stored_bytes + line.loaded_bytes > 0 {
+        let (stored, loaded) = (Bytes(line.stored_bytes), Bytes(line.loaded_bytes));
+        text.push_str(&format!("; a step stores {stored} and loads {loaded}"));
+    }
+    if line.recomputed_flops > 0 {
+        let millions = line.recomputed_flops as f64 / 1e6;
+        text.push_str(&format!("; it computes {millions:.1} MFLOP again"));
+    }
+    text
+}
+
 /// Three digits are enough for a speed.
 fn rounded(speed: f64) -> String {
     match speed {
@@ -112,6 +129,7 @@ impl Watch for Follower {
                     "{samples} samples to train on, {validation} to validate with: {epochs} epochs of {steps_per_epoch} steps{from}"
                 ));
             }
+            Event::Planned(line) => note(&planned(line)),
             Event::Step(figures) => self.step(figures),
             Event::Validating { .. } => {
                 if let Some(bar) = &self.bar {

@@ -231,6 +231,46 @@ fn what_is_wrong_is_said_in_one_line() {
     refused(wild, 2, &["a lower --lr"]);
 }
 
+/// A refusal names the smallest budget in bytes.
+fn smallest(said: &str) -> u64 {
+    let (_, after) = said.split_once("smallest feasible budget is ").unwrap();
+    let (_, bytes) = after.split_once('(').unwrap();
+    let (bytes, _) = bytes.split_once(" bytes)").unwrap();
+    bytes.replace(',', "").parse().unwrap()
+}
+
+#[test]
+fn a_strategy_is_told_and_refused_by_name() {
+    let bench = Bench::new();
+    bench.neap("zoo cnn_28 --batch dynamic -o m.onnx").ok();
+    data(&bench);
+    let train = "train m.onnx --data data --epochs 1 --batch 100 --threads 1";
+    let refused = bench.neap(&format!(
+        "{train} --memory-budget 8MiB --strategy keep -o t.onnx"
+    ));
+    let keep = smallest(&refused.fails(3, &["smallest feasible budget", "--strategy keep"]));
+    let refused = bench.neap(&format!("{train} --strategy root -o t.onnx"));
+    refused.fails(2, &["root", "optimal"]);
+    let mut files = Vec::new();
+    for (strategy, bytes) in [("keep", keep), ("swap", keep - (1 << 20)), ("sqrt", keep)] {
+        let ran = bench
+            .neap(&format!(
+                "{train} --memory-budget {bytes} --strategy {strategy} -o {strategy}.onnx --log {strategy}.jsonl"
+            ))
+            .ok();
+        let said = format!("strategy {strategy}: ");
+        assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+        let log = fs::read_to_string(bench.path(&format!("{strategy}.jsonl"))).unwrap();
+        let plan: serde_json::Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+        assert_eq!(plan["strategy"], strategy);
+        assert!(plan["planned_bytes"].as_u64().unwrap() <= bytes);
+        assert_eq!(plan["stored_bytes"] != 0, strategy == "swap", "{plan}");
+        assert_eq!(plan["recomputed_flops"] != 0, strategy == "sqrt", "{plan}");
+        files.push(fs::read(bench.path(&format!("{strategy}.onnx"))).unwrap());
+    }
+    assert!(files.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
 #[test]
 fn a_full_drive_leaves_the_last_checkpoint() {
     let bench = bench();

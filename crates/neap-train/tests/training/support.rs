@@ -80,6 +80,7 @@ pub fn engine(recipe: &Recipe, folder: &Path) -> Engine {
         recipe: recipe.clone(),
         budget: neaptide::Budget::Unlimited,
         micro_batch: neaptide::MicroBatch::Whole,
+        strategy: neaptide::TrainStrategy::Auto,
         threads: 1,
         host: std::sync::Arc::new(neaptide::Embedded),
         seed: 0,

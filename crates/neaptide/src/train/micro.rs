@@ -3,21 +3,21 @@
 use crate::error::{Error, Result};
 use crate::model::OpenOptions;
 use crate::train::trainer::Model;
-use crate::train::{MicroBatch, TrainOptions, Trainer};
-use neap_ir::update::Update;
-use neap_ir::{Graph, TensorType};
+use crate::train::{MicroBatch, TrainOptions};
+use neap_ir::Graph;
 use std::path::Path;
 
-/// A trainer for the parts that the options ask for; for [`MicroBatch::Auto`] the fewest that the budget has room for.
-pub(super) fn open(
+/// What `make` makes of the model and of the number of parts that the options ask for; for [`MicroBatch::Auto`] the fewest
+/// that the budget has room for.
+pub(super) fn by_parts<T>(
     path: &Path,
     open: &OpenOptions,
     options: &TrainOptions,
-    update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
-) -> Result<Trainer> {
+    make: &dyn Fn(Model, usize) -> Result<T>,
+) -> Result<T> {
     let whole = Model::open(path, open, options)?;
     if options.micro_batch == MicroBatch::Whole {
-        return whole.trainer(1, options, update_of);
+        return make(whole, 1);
     }
     let batch = batch_of(&whole.graph, options)?;
     let sizes = match options.micro_batch {
@@ -36,7 +36,7 @@ pub(super) fn open(
     let mut smallest = None;
     for samples in sizes {
         let model = Model::open(path, &of_part(open, &whole.graph, samples), options)?;
-        let found = model.trainer(batch / samples, options, update_of);
+        let found = make(model, batch / samples);
         let Err(Error::Infeasible {
             smallest_bytes,
             parts,

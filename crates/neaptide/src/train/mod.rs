@@ -4,16 +4,23 @@
 //!   model.onnx ──► Graph ──► neap_autodiff::training_step ──► lower_plainly ──► Program ──► Workload ──► plan ──► Session
 //!                                                              states: parameters, moments, statistics
 //! ```
+//! Where the budget has no room for all activations, the same step is lowered with some of them computed again
+//! ([`TrainStrategy`]), and the plan that is predicted to be fastest runs.
+//!
 //! What survives steps are *states*: buffers that the program updates where they lie. A trainer begins with the model's
 //! parameters and with moments of zero; [`Trainer::read`] and [`Trainer::write`] are for checkpoints.
 
 mod micro;
+mod optimal;
 mod options;
 mod planning;
 mod start;
 mod step;
+mod strategy;
+mod tape;
 mod trainer;
 
 pub use options::{MicroBatch, TrainOptions};
 pub use step::StateRole;
+pub use strategy::{StepSummary, TrainStrategy};
 pub use trainer::{TrainState, Trainer, dropout_seed};

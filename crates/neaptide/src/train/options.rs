@@ -1,6 +1,7 @@
 //! What is trained, by what, and in how much memory.
 
 use crate::budget::Budget;
+use crate::train::TrainStrategy;
 use neap_autodiff::{BatchNorm, Clip, Loss};
 use neap_kernels::simd::Isa;
 use neap_store::IoMode;
@@ -16,6 +17,8 @@ pub struct TrainOptions {
     pub clip: Option<Clip>,
     /// How many samples of a batch go through the model at a time.
     pub micro_batch: MicroBatch,
+    /// What becomes of activations for which there is no room.
+    pub strategy: TrainStrategy,
     /// Whether each step hands the result out too ([`Trainer::result`](crate::Trainer::result)).
     pub keep_result: bool,
     /// Draws of dropouts: the same for the same seed and step.
@@ -62,6 +65,7 @@ impl Default for TrainOptions {
             batch_norm: BatchNorm::Given,
             clip: None,
             micro_batch: MicroBatch::Whole,
+            strategy: TrainStrategy::Auto,
             keep_result: false,
             seed: 0,
             budget: Budget::Unlimited,

@@ -1,10 +1,10 @@
 //! From a model's graph to the program of one training step.
 
 use crate::error::{Error, Result};
-use crate::ledger::training_opening_bytes;
+use crate::ledger::{graph_heap_bytes, training_opening_bytes};
 use crate::train::TrainOptions;
 use neap_autodiff::{
-    Pass, Role, Start, Training, TrainingSpec, cut_updates, parameters, recompute_cheap,
+    Pass, Role, Start, Training, TrainingSpec, cheap_values, cut_updates, parameters, recompute,
     training_step, training_step_in_parts,
 };
 use neap_compile::lower_plainly;
@@ -18,16 +18,22 @@ const PIECE_BYTES: usize = 4 << 20;
 /// The program of a step, and what its inputs and states are.
 pub(super) struct Step {
     pub program: Program,
-    /// The same step with cheap activations computed again in the backward pass: other memory, the same bits.
-    pub recomputing: Program,
-    /// What a process takes while it comes to be and is planned.
-    pub opening_bytes: u64,
+    /// What it was made of, where it sees its batch in parts.
+    parts: Option<Parts>,
+    /// Heap of the model.
+    model_bytes: u64,
     /// The model's own inputs, which come first.
     pub inputs: usize,
     /// Whether the last input is a seed.
     pub is_seeded: bool,
     /// In the order of the graphs' states, of which each is one or several.
     pub states: Vec<StepState>,
+}
+
+struct Parts {
+    model: Graph,
+    spec: TrainingSpec,
+    count: usize,
 }
 
 /// A tensor that survives steps.
@@ -63,6 +69,7 @@ pub(super) fn step_of(
     update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
 ) -> Result<Step> {
     let inputs = model.inputs.len();
+    let model_bytes = graph_heap_bytes(&model);
     let trained: Vec<(ValueId, Update)> = parameters(&model)
         .into_iter()
         .filter_map(|v| update_of(&model.value(v).name, model.ty(v)).map(|update| (v, update)))
@@ -81,25 +88,77 @@ pub(super) fn step_of(
         pass: Pass::Whole,
         report_result: options.keep_result,
     };
-    let training = |recomputes| match parts {
-        1 => training_step(model.clone(), &spec),
-        _ => training_step_in_parts(&model, &spec, parts, recomputes),
+    let keeps_result = options.keep_result;
+    if parts == 1 {
+        let training = training_step(model, &spec)?;
+        let found = WithStates::of(training, keeps_result, Sums::Refused)?;
+        return found.step(inputs, None, model_bytes);
+    }
+    let training = training_step_in_parts(&model, &spec, parts, &|graph, _| graph.clone())?;
+    let parts = Parts {
+        model,
+        spec,
+        count: parts,
     };
-    let plain = WithStates::of(training(false)?, options.keep_result)?;
-    let recomputing = match parts {
-        1 => recompute_cheap(&plain.graph, plain.graph.outputs[0]),
-        _ => WithStates::of(training(true)?, options.keep_result)?.graph,
-    };
-    let program = lower_plainly(plain.graph)?;
-    let recomputing = lower_plainly(recomputing)?;
-    Ok(Step {
-        opening_bytes: training_opening_bytes(&model, [&program, &recomputing]),
-        program,
-        recomputing,
-        inputs,
-        is_seeded: plain.is_seeded,
-        states: plain.states,
-    })
+    let found = WithStates::of(training, keeps_result, Sums::Refused)?;
+    found.step(inputs, Some(parts), model_bytes)
+}
+
+impl Step {
+    /// A program in which the values of the forward pass to choose from are made and read: of the step, or of one of the
+    /// parts that it sees its batch in.
+    pub fn one_part(&self) -> Result<Option<Program>> {
+        let Some(Parts { model, spec, .. }) = &self.parts else {
+            return Ok(None);
+        };
+        let spec = TrainingSpec {
+            pass: Pass::Accumulate,
+            ..spec.clone()
+        };
+        let part = training_step(model.clone(), &spec)?;
+        let part = WithStates::of(part, spec.report_result, Sums::AreStates)?;
+        Ok(Some(lower_plainly(part.graph)?))
+    }
+
+    /// What a process takes while so many programs of the step are made and planned.
+    pub fn opening_bytes(&self, programs: u64) -> u64 {
+        let programs = programs + u64::from(self.parts.is_some());
+        training_opening_bytes(self.model_bytes, &self.program, programs)
+    }
+
+    pub fn moments_bytes(&self) -> u64 {
+        let moments = self.states.iter().filter(|s| s.role == StateRole::Moment);
+        moments.map(|s| s.ty.len_bytes() as u64).sum()
+    }
+
+    /// The same step with such values computed again in the backward pass: other memory, the same bits.
+    pub fn recomputing(&self, dropped: &[ValueId]) -> Result<Program> {
+        let graph = match &self.parts {
+            None => {
+                let graph = &self.program.graph;
+                recompute(graph, graph.outputs[0], dropped)
+            }
+            Some(Parts { model, spec, count }) => {
+                let rewrite = |graph: &Graph, loss| recompute(graph, loss, dropped);
+                let training = training_step_in_parts(model, spec, *count, &rewrite)?;
+                WithStates::of(training, spec.report_result, Sums::Refused)?.graph
+            }
+        };
+        Ok(lower_plainly(graph)?)
+    }
+}
+
+/// Values of [`Step::one_part`], or of the step, that cost next to nothing.
+pub(super) fn cheap_of(program: &Program) -> Vec<ValueId> {
+    let graph = &program.graph;
+    cheap_values(graph, graph.outputs[0])
+}
+
+/// Sums of gradients, which only a part of a step has as its inputs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sums {
+    Refused,
+    AreStates,
 }
 
 /// A step whose parameters, moments and so on are states.
@@ -110,7 +169,7 @@ struct WithStates {
 }
 
 impl WithStates {
-    fn of(training: Training, keeps_result: bool) -> Result<WithStates> {
+    fn of(training: Training, keeps_result: bool, sums: Sums) -> Result<WithStates> {
         let mut graph = training.graph;
         let mut states = Vec::new();
         graph.outputs.truncate(1 + usize::from(keeps_result));
@@ -121,6 +180,7 @@ impl WithStates {
                 (Role::Parameter, Some(_)) => StateRole::Parameter,
                 (Role::RunningStatistic, _) => StateRole::RunningStatistic,
                 (Role::Moment, _) => StateRole::Moment,
+                (Role::Sum, _) if sums == Sums::AreStates => StateRole::Moment,
                 (Role::Sum, _) => {
                     return Err(Error::Defect("a whole batch needs no sums".into()));
                 }
@@ -146,6 +206,17 @@ impl WithStates {
             graph: cut.graph,
             states,
             is_seeded: training.seed.is_some(),
+        })
+    }
+
+    fn step(self, inputs: usize, parts: Option<Parts>, model_bytes: u64) -> Result<Step> {
+        Ok(Step {
+            program: lower_plainly(self.graph)?,
+            parts,
+            model_bytes,
+            inputs,
+            is_seeded: self.is_seeded,
+            states: self.states,
         })
     }
 }

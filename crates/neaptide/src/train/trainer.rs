@@ -9,7 +9,7 @@ use crate::source_weights::SourceFiles;
 use crate::train::planning::{StepPlan, plan};
 use crate::train::start::first_bytes;
 use crate::train::step::{StateRole, Step, StepState, step_of};
-use crate::train::{MicroBatch, TrainOptions, micro};
+use crate::train::{MicroBatch, StepSummary, TrainOptions, micro};
 use neap_autodiff::Loss;
 use neap_ir::update::Update;
 use neap_ir::{DType, Graph, Program, State, TensorType};
@@ -52,9 +52,7 @@ pub struct Trainer {
     result: Vec<u8>,
     ledger: Ledger,
     budget_bytes: Option<u64>,
-    recomputes: bool,
-    stored_bytes_per_step: u64,
-    loaded_bytes_per_step: u64,
+    summary: StepSummary,
 }
 
 /// A tensor that survives steps.
@@ -92,7 +90,25 @@ impl Trainer {
         options: &TrainOptions,
         update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
     ) -> Result<Trainer> {
-        micro::open(path.as_ref(), open, options, update_of)
+        let make = |model: Model, parts| model.trainer(parts, options, update_of);
+        micro::by_parts(path.as_ref(), open, options, &make)
+    }
+
+    /// What [`Trainer::open`] would plan: reads no weights, and takes no memory for them.
+    ///
+    /// # Errors
+    /// As [`Trainer::open`].
+    pub fn preview(
+        path: impl AsRef<Path>,
+        open: &OpenOptions,
+        options: &TrainOptions,
+        update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
+    ) -> Result<StepSummary> {
+        let make = |model: Model, parts| {
+            let step = step_of(model.graph, parts, options, update_of)?;
+            Ok(plan(&step, options, &*model.host)?.summary)
+        };
+        micro::by_parts(path.as_ref(), open, options, &make)
     }
 
     /// The same of a graph whose constants are all inline, whose batch is seen whole.
@@ -263,7 +279,7 @@ impl Trainer {
 
     /// Bytes that each step writes to storage and reads back.
     pub fn traffic_bytes(&self) -> (u64, u64) {
-        (self.stored_bytes_per_step, self.loaded_bytes_per_step)
+        (self.summary.stored_bytes, self.summary.loaded_bytes)
     }
 
     /// In how many parts each batch is seen ([`MicroBatch`]).
@@ -271,9 +287,14 @@ impl Trainer {
         self.parts
     }
 
-    /// Whether the backward pass computes cheap activations again, as the plan has it.
+    /// How the plan makes do with the memory that there is, and what that costs.
+    pub fn summary(&self) -> &StepSummary {
+        &self.summary
+    }
+
+    /// Whether the backward pass computes activations again, as the plan has it.
     pub fn recomputes(&self) -> bool {
-        self.recomputes
+        self.summary.recomputed_steps > 0
     }
 
     /// Records what happens in the next `steps` steps.
@@ -382,10 +403,7 @@ impl Model {
     }
 
     fn opened(&self, step: Step, plan: StepPlan, options: &TrainOptions) -> Result<Trainer> {
-        let program = match plan.recomputes {
-            true => step.recomputing,
-            false => step.program,
-        };
+        let program = plan.program.unwrap_or(step.program);
         let graph = &program.graph;
         let (inputs, outputs) = (infos(graph, &graph.inputs), infos(graph, &graph.outputs));
         let at = numbers(&program, &plan.workload, &step.states);
@@ -394,10 +412,6 @@ impl Model {
             verifier: Verifier::from_data(0, &[])?,
             spill: self.file(plan.verdict.spill_bytes, options)?,
         };
-        let (stored_bytes, loaded_bytes) = (
-            plan.execution.stored_bytes_per_run(),
-            plan.execution.loaded_bytes_per_run(),
-        );
         let settings = neap_runtime::Options {
             threads: options.threads,
             isa: options.isa,
@@ -437,9 +451,7 @@ impl Model {
             result: vec![0; result_bytes],
             ledger: plan.ledger,
             budget_bytes: plan.budget_bytes,
-            recomputes: plan.recomputes,
-            stored_bytes_per_step: stored_bytes,
-            loaded_bytes_per_step: loaded_bytes,
+            summary: plan.summary,
             inputs,
             outputs,
         })

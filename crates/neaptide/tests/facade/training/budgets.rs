@@ -3,7 +3,7 @@
 use super::models::{cnn, deep, tied};
 use super::reference::{ADAMW, SGD, continued, interpreted, options, states, trainer};
 use neap_ir::Graph;
-use neaptide::{BatchNorm, Budget, Error, TrainOptions, Trainer, Update};
+use neaptide::{BatchNorm, Budget, Error, TrainOptions, TrainStrategy, Trainer, Update};
 
 #[test]
 fn every_budget_gives_the_same_bits() {
@@ -27,7 +27,11 @@ fn every_budget_gives_the_same_bits() {
         let mut trainer = trainer(&model, &with(bytes), ADAMW, &[]).unwrap();
         assert!(trainer.high_water_bytes() <= bytes);
         let moved = trainer.traffic_bytes();
-        assert!(moved.0 > 0 && moved.1 > 0, "nothing is moved at {bytes}");
+        let is_moved = moved.0 > 0 && moved.1 > 0;
+        assert!(
+            is_moved || trainer.recomputes(),
+            "how does it fit in {bytes}?"
+        );
         let found = continued(&mut trainer, 0, 3);
         assert!(found == expected, "{bytes} bytes");
         let stats = trainer.stats();
@@ -55,7 +59,7 @@ fn states_bytes(trainer: &Trainer) -> usize {
 }
 
 #[test]
-fn cheap_activations_are_computed_again_where_that_is_faster() {
+fn cheap_activations_are_computed_again_where_there_is_no_room() {
     let model = cnn();
     let options = TrainOptions {
         batch_norm: BatchNorm::Batch { momentum: 0.1 },
@@ -69,13 +73,14 @@ fn cheap_activations_are_computed_again_where_that_is_faster() {
         &model,
         &TrainOptions {
             budget: Budget::Engine(whole.ledger().total_bytes() - (1 << 20)),
+            strategy: TrainStrategy::Cheap,
             ..options
         },
         SGD,
         &[],
     )
     .unwrap();
-    assert!(trainer.recomputes());
+    assert!(trainer.recomputes(), "{:?}", trainer.summary());
     assert!(continued(&mut trainer, 0, 3) == expected);
 }
 

@@ -65,7 +65,13 @@ impl Layers {
         self.last
     }
 
-    fn constant(&mut self, name: &str, shape: &[usize], middle: f32, span: f32) -> ValueId {
+    /// The next layer's operand is this.
+    pub fn from(mut self, value: ValueId) -> Layers {
+        self.last = value;
+        self
+    }
+
+    pub fn constant(&mut self, name: &str, shape: &[usize], middle: f32, span: f32) -> ValueId {
         let data = self.random.floats(shape.iter().product());
         let data: Vec<f32> = data.iter().map(|v| middle + span * v).collect();
         self.graph

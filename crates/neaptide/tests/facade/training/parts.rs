@@ -2,7 +2,9 @@
 
 use super::models::Random;
 use super::reference::{ADAMW, options};
-use neaptide::{Budget, Error, MicroBatch, OpenOptions, TensorType, TrainOptions, Trainer};
+use neaptide::{
+    Budget, Error, MicroBatch, OpenOptions, TensorType, TrainOptions, TrainStrategy, Trainer,
+};
 use std::path::Path;
 
 const BATCH: usize = 64;
@@ -108,6 +110,35 @@ fn fewer_samples_at_a_time_take_less_memory() {
     assert!((2..=BATCH / samples).contains(&tightest.parts()));
     assert!(tightest.high_water_bytes() <= of_any);
     assert_eq!(at(of_whole).parts(), 1);
+}
+
+#[test]
+fn parts_learn_the_same_by_every_strategy() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let micro_batch = MicroBatch::Samples(16);
+    let by = |strategy, bytes| TrainOptions {
+        strategy,
+        ..by(micro_batch, Budget::Engine(bytes))
+    };
+    let mut whole = open(folder, &by(TrainStrategy::Keep, 1 << 40)).unwrap();
+    let whole_bytes = whole.high_water_bytes();
+    let expected = steps(&mut whole);
+    let mut again = 0;
+    for strategy in TrainStrategy::ALL {
+        let smallest_bytes = match open(folder, &by(strategy, 1)).map(|_| ()) {
+            Err(Error::Infeasible { smallest_bytes, .. }) => smallest_bytes,
+            other => panic!("no plan takes a byte: {other:?}"),
+        };
+        for bytes in [smallest_bytes, (smallest_bytes + whole_bytes) / 2] {
+            let mut trainer = open(folder, &by(strategy, bytes.max(smallest_bytes))).unwrap();
+            assert_eq!(trainer.parts(), BATCH / 16);
+            let found = steps(&mut trainer);
+            assert!(found == expected, "{strategy} in {bytes}");
+            again += u64::from(trainer.recomputes());
+        }
+    }
+    assert!(again > 0);
 }
 
 #[test]
