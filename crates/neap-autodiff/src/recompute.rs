@@ -72,8 +72,6 @@ struct Again<'a> {
     out: Graph,
     /// By value: the forward node that makes it.
     maker: Vec<Option<usize>>,
-    /// By value: whether the backward pass reads it.
-    is_read: Vec<bool>,
     is_dropped: Vec<bool>,
     /// By value: whether an update has replaced it.
     is_stale: Vec<bool>,
@@ -90,7 +88,6 @@ impl<'a> Again<'a> {
                 ..graph.clone()
             },
             maker: vec![None; count],
-            is_read: vec![false; count],
             is_dropped: vec![false; count],
             is_stale: vec![false; count],
             copies: vec![None; count],
@@ -100,11 +97,9 @@ impl<'a> Again<'a> {
                 *is_dropped = true;
             }
         }
-        for (at, node) in graph.nodes.iter().enumerate() {
-            match at <= last_forward {
-                true => (node.present_outputs()).for_each(|v| again.maker[v.index()] = Some(at)),
-                false => (node.present_inputs()).for_each(|v| again.is_read[v.index()] = true),
-            }
+        for (at, node) in graph.nodes.iter().enumerate().take(last_forward + 1) {
+            node.present_outputs()
+                .for_each(|v| again.maker[v.index()] = Some(at));
         }
         again
     }
@@ -120,7 +115,6 @@ impl<'a> Again<'a> {
     fn again(&mut self, value: ValueId) -> ValueId {
         // Nodes that are to be computed, in their order.
         let mut nodes = BTreeSet::new();
-        let mut wanted = BTreeSet::new();
         let mut left = vec![value];
         while let Some(value) = left.pop() {
             if self.copies[value.index()].is_some() {
@@ -129,38 +123,30 @@ impl<'a> Again<'a> {
             let Some(maker) = self.maker_of(value) else {
                 continue;
             };
-            wanted.insert(value);
             if nodes.insert(maker) {
                 left.extend(self.graph.nodes[maker].present_inputs());
             }
         }
         for at in nodes {
-            self.copy(at, &wanted);
+            self.copy(at);
         }
         self.copies[value.index()].unwrap_or(value)
     }
 
-    /// Appends a copy of a node, for those of its results that are wanted now or may be later.
-    fn copy(&mut self, at: usize, wanted: &BTreeSet<ValueId>) {
+    /// Appends a copy of a node. It has all results, also where only some are wanted: not every operator can do without.
+    fn copy(&mut self, at: usize) {
         let mut node = self.graph.nodes[at].clone();
         node.name.push_str("/again");
         for input in node.inputs.iter_mut().flatten() {
             *input = self.copies[input.index()].unwrap_or(*input);
         }
-        for output in &mut node.outputs {
-            let made = output.take().filter(|v| {
-                let may_be_read = self.is_dropped[v.index()] && self.is_read[v.index()];
-                self.copies[v.index()].is_none() && (wanted.contains(v) || may_be_read)
-            });
-            *output = made.map(|v| {
-                let name = format!("{}/again", self.graph.value(v).name);
-                let copy = self.out.add_value(name, self.graph.ty(v).clone());
-                self.copies[v.index()] = Some(copy);
-                copy
-            });
-        }
-        while node.outputs.last() == Some(&None) {
-            node.outputs.pop();
+        for output in node.outputs.iter_mut().flatten() {
+            let name = format!("{}/again", self.graph.value(*output).name);
+            let copy = self.out.add_value(name, self.graph.ty(*output).clone());
+            if self.is_dropped[output.index()] {
+                self.copies[output.index()] = Some(copy);
+            }
+            *output = copy;
         }
         self.out.nodes.push(node);
     }
@@ -427,5 +413,44 @@ mod tests {
         let found = recompute(&net.0, loss, &[h]);
         assert_eq!(names(&found), ["h", "loss", "early", "update", "late"]);
         assert_eq!(found.nodes[4].input(1), Some(h));
+    }
+
+    /// A node with three results of which the backward pass wants two, one after the other.
+    #[test]
+    fn a_node_with_several_results_is_made_again_once() {
+        let mut net = Net(Graph::default());
+        let x = net.0.add_value("x", TensorType::new(DType::F32, &[12]));
+        net.0.inputs = vec![x];
+        let whole = net.0.add_value("whole", TensorType::new(DType::F32, &[12]));
+        let parts = ["a", "b", "c"].map(|name| net.value(name));
+        let node = |name: &str, op, input, outputs: &[ValueId]| Node {
+            name: name.into(),
+            op,
+            inputs: vec![Some(input)],
+            outputs: outputs.iter().copied().map(Some).collect(),
+            panels: None,
+        };
+        let split = Op::Split {
+            axis: 0,
+            sizes: vec![4; 3],
+        };
+        net.0.nodes = vec![
+            node("whole", RELU, x, &[whole]),
+            node("split", split, whole, &parts),
+        ];
+        let mul = Op::Binary(Binary::Mul);
+        let [a, b, c] = parts;
+        let sum = net.node("sum", mul.clone(), &[a, b]);
+        let loss = net.node("loss", mul.clone(), &[sum, c]);
+        let first = net.node("first", mul.clone(), &[loss, c]);
+        let last = net.node("last", mul, &[first, a]);
+        net.0.outputs = vec![loss, last];
+        let found = recompute(&net.0, loss, &[whole, a, b, c]);
+        found.check().unwrap();
+        found.check_types().unwrap();
+        let again = &names(&found)[4..];
+        assert_eq!(again, ["whole/again", "split/again", "first", "last"]);
+        assert_eq!(found.nodes[6].input(1), found.nodes[5].outputs[2]);
+        assert_eq!(found.nodes[7].input(1), found.nodes[5].outputs[0]);
     }
 }

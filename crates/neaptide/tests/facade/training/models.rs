@@ -100,6 +100,26 @@ impl Layers {
         self
     }
 
+    /// Equal parts along an axis; the next layer's operand is the first.
+    pub fn split(mut self, axis: usize, parts: usize) -> (Layers, Vec<ValueId>) {
+        let mut ty = self.graph.ty(self.last).clone();
+        ty.shape[axis] /= parts;
+        let sizes = vec![ty.shape[axis]; parts];
+        let name = format!("Split.{}", self.graph.nodes.len());
+        let outputs: Vec<ValueId> = (0..parts)
+            .map(|i| self.graph.add_value(format!("{name}.{i}"), ty.clone()))
+            .collect();
+        self.graph.nodes.push(Node {
+            name,
+            op: Op::Split { axis, sizes },
+            inputs: vec![Some(self.last)],
+            outputs: outputs.iter().copied().map(Some).collect(),
+            panels: None,
+        });
+        self.last = outputs[0];
+        (self, outputs)
+    }
+
     pub fn linear(mut self, name: &str, outputs: usize) -> Layers {
         let inputs = self.graph.ty(self.last).shape[1];
         let span = 1.0 / (inputs as f32).sqrt();

@@ -44,12 +44,12 @@ pub fn transformer() -> Graph {
     for i in 0..2 {
         let before = net.here();
         net = norm(net, &format!("block{i}.norm1"));
-        let normal = net.here();
-        net = product(net, &format!("block{i}.q"), WIDTH, WIDTH);
-        let q = net.here();
-        net = product(net.from(normal), &format!("block{i}.v"), WIDTH, WIDTH);
-        let v = net.here();
-        net = product(net.from(normal), &format!("block{i}.k"), WIDTH, WIDTH);
+        net = product(net, &format!("block{i}.qkv"), WIDTH, 3 * WIDTH);
+        let (split, parts) = net.split(2, 3);
+        let [q, k, v] = parts[..] else {
+            unreachable!("three parts")
+        };
+        net = split.from(k);
         net = net.push(
             Op::Transpose {
                 perm: vec![0, 2, 1],
