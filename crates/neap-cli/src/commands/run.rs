@@ -103,12 +103,13 @@ pub struct RunArgs {
 }
 
 /// Options and groups of options that a task's file replaces, or that are for one model.
-const TASK_CONFLICTS: [&str; 16] = [
+const TASK_CONFLICTS: [&str; 17] = [
     "model",
     "memory_budget",
     "threads",
     "device",
     "device_budget",
+    "device_link",
     "inputs",
     "seed",
     "warmup",
