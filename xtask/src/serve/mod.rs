@@ -49,9 +49,10 @@ pub fn run(root: &Path, args: &ServeArgs) -> Result<()> {
         cache: root.join("target/models/packed"),
         folder: root.join("target/serve"),
     };
-    let mut page = String::from(
-        "# The server under load\n\nMade by `cargo xtask bench serve --write`. Counts do not depend on other work of the \
-         machine; times do.\n",
+    let mut page = format!(
+        "# The server under load\n\nMade by `cargo xtask bench serve --write`. {}. Times, and so deadlines, depend on what else the machine and its \
+         drive do; other counts do not.\n",
+        crate::setting::setting()?
     );
     if !args.no_batches {
         let (text, plot) = batching::run(root, &place, args.most_rows)?;
