@@ -147,7 +147,7 @@ impl OwnMemory {
             Some(bytes) => format!("budget {}", Bytes(bytes)),
         };
         format!(
-            "its memory: {budget}, peak {}, planned {}; {} a run from the host's",
+            "its memory: {budget}, peak {}, planned {}; {} a run from the host's on average, the first run counted",
             Bytes(self.peak_bytes),
             Bytes(self.planned_bytes),
             Bytes(copied_bytes_per_run)
