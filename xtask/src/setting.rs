@@ -11,16 +11,16 @@ const READ_BYTES: u64 = 256 << 20;
 
 /// Processor and instruction set, the rate of the drive under the repository, and the commit.
 pub fn setting() -> Result<String> {
-    let root = crate::root();
-    let drive = match drive_bytes_per_second(&root)? {
+    Ok(format!("{}, commit {}", place()?, commit()?))
+}
+
+/// Processor and drive alone, for figures that are measured one by one.
+pub fn place() -> Result<String> {
+    let drive = match drive_bytes_per_second(&crate::root())? {
         Some(rate) => format!("a drive of {:.1} GB/s", rate / 1e9),
         None => "a drive that was not measured".into(),
     };
-    Ok(format!(
-        "{}, {drive}, commit {}",
-        machine()?,
-        commit(&root)?
-    ))
+    Ok(format!("{}, {drive}", machine()?))
 }
 
 /// With the engine's own requests; `None` where nothing is packed yet.
@@ -44,9 +44,10 @@ fn drive_bytes_per_second(root: &Path) -> Result<Option<f64>> {
 }
 
 /// Short; with a mark where the code differs from it.
-fn commit(root: &Path) -> Result<String> {
+pub fn commit() -> Result<String> {
+    let root = crate::root();
     let git = |args: &[&str]| -> Result<String> {
-        let output = Command::new("git").current_dir(root).args(args).output();
+        let output = Command::new("git").current_dir(&root).args(args).output();
         let output = output.context("git cannot be run")?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };

@@ -12,6 +12,8 @@ pub struct Cell {
     pub percent: u32,
     pub limit_bytes: u64,
     pub window_s: f64,
+    /// What was measured: cells may be measured one by one.
+    pub commit: String,
     pub scheduled: String,
     pub outcome: Outcome,
     /// `None` where it never began.

@@ -145,6 +145,7 @@ pub fn times(place: &Place, models: &Models, command: &Command) -> Result<Prepar
         ort_mapped_bytes: 0,
         process_bytes: PROCESS_BYTES,
         ort_missing: None,
+        place: crate::setting::place()?,
     };
     match ort {
         Ok(heard) => {

@@ -400,7 +400,7 @@ pub fn page(prepared: &Prepared, cells: &[Cell]) -> Result<String> {
          | the kernel pages | onnxruntime 1.31.0. Each model was optimised once, and saved as it is mapped: {:.1} MiB of weights. It is opened without optimising and prepacking, which would copy weights, and without an arena. The kernel reads pages when they are touched, and evicts others. There is no swap |\n\
          | whole models | RT-Swap's policy on our engine: a job's model is read whole (direct I/O) before it executes. Where room is lacking, the model whose next job comes last gives up its volume, then the next. Volumes are the paper's smallest (Equation 1), or those that processor demand admits, or all. Of what a model keeps, our planner chooses which weights those are, beside its buffers |\n\n\
          Both of our ways compute with the same kernels. A job that never ended is missed. The last job may begin a quarter of the time after the last release.\n\n",
-        crate::setting::setting()?,
+        measured_on(prepared, cells),
         scheduled.join("; "),
         mib(prepared.process_bytes),
         mib(prepared.ort_mapped_bytes),
@@ -411,6 +411,15 @@ pub fn page(prepared: &Prepared, cells: &[Cell]) -> Result<String> {
         let _ = writeln!(text, "\n![Task {}]({})", at + 1, plot_name(at));
     }
     Ok(text)
+}
+
+/// Where and of what these figures are.
+fn measured_on(prepared: &Prepared, cells: &[Cell]) -> String {
+    let mut commits: Vec<&str> = cells.iter().map(|cell| cell.commit.as_str()).collect();
+    commits.sort_unstable();
+    commits.dedup();
+    let many = if commits.len() > 1 { "s" } else { "" };
+    format!("{}, commit{many} {}", prepared.place, commits.join(", "))
 }
 
 #[cfg(test)]
@@ -435,6 +444,17 @@ pub mod tests {
         assert!(longest_row(&ours).contains("| 40.0 | – | – | 11.0 | – |"));
     }
 
+    #[test]
+    fn cells_of_several_commits_name_each() {
+        let first = cell(Way::Ours, 12.0, Outcome::Ended);
+        let mut second = first.clone();
+        let one = measured_on(&prepared(), &[first.clone(), second.clone()]);
+        assert_eq!(one, "a processor, a drive, commit 0123456789");
+        second.commit = "abcdef0123".into();
+        let both = measured_on(&prepared(), &[first, second]);
+        assert!(both.ends_with("commits 0123456789, abcdef0123"), "{both}");
+    }
+
     pub fn cell(way: Way, response_ms: f64, outcome: Outcome) -> Cell {
         let deadlines = prepared().deadlines_ns();
         let task = |&ns: &u64| TaskFigures {
@@ -451,6 +471,7 @@ pub mod tests {
             percent: 96,
             limit_bytes: prepared().limit_bytes(96),
             window_s: 1.0,
+            commit: "0123456789".into(),
             scheduled: "as usual".into(),
             outcome,
             start: Some(Start::default()),

@@ -85,6 +85,8 @@ pub struct Prepared {
     pub process_bytes: u64,
     /// Why there is no onnxruntime.
     pub ort_missing: Option<String>,
+    /// Processor and drive.
+    pub place: String,
 }
 
 impl Prepared {
@@ -142,6 +144,7 @@ pub mod tests {
             ort_mapped_bytes: 500 << 20,
             process_bytes: 80 << 20,
             ort_missing: None,
+            place: "a processor, a drive".into(),
         }
     }
 

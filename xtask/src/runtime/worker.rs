@@ -292,6 +292,7 @@ pub fn cell(
         percent,
         limit_bytes,
         window_s: seconds,
+        commit: crate::setting::commit()?,
         scheduled: command.told.clone(),
         tasks: tasks.collect(),
         choosing_us: Spread::of(&us(|done| done.choosing_ns)),
