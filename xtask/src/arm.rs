@@ -13,15 +13,10 @@ use std::process::Command;
 
 const ARM: &str = "aarch64-unknown-linux-gnu";
 
-/// Runs an Arm program here. The library path keeps the cross tools' loader and C library together:
-/// another libc of this architecture may be installed, and a mixture of two hangs.
-const EMULATOR: &[&str] = &[
-    "qemu-aarch64-static",
-    "-L",
-    "/usr/aarch64-linux-gnu",
-    "-E",
-    "LD_LIBRARY_PATH=/usr/aarch64-linux-gnu/lib",
-];
+const EMULATOR: &str = "qemu-aarch64-static";
+
+/// Where the cross tools keep that processor's loader and C library.
+const CROSS_ROOT: &str = "/usr/aarch64-linux-gnu";
 
 /// Builds more quickly. The kernels are optimised as ever, but in many units: one keeps one processor busy for minutes. Of
 /// the rest only what counts and searches is optimised, as emulation has it run for long.
@@ -46,6 +41,7 @@ pub fn run(root: &Path) -> Result<()> {
     }
     let neap = own_neap(root)?;
     let target_dir = root.join("target/arm");
+    let runner = format!("{EMULATOR} {}", emulation(Path::new(CROSS_ROOT)).join(" "));
     let cargo = |arguments: &[&str]| -> Result<()> {
         let mut command = Command::new("/usr/bin/env");
         command
@@ -61,10 +57,7 @@ pub fn run(root: &Path) -> Result<()> {
                 "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
                 "aarch64-linux-gnu-gcc",
             )
-            .env(
-                "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",
-                EMULATOR.join(" "),
-            )
+            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &runner)
             // Emulation is hundreds of times slower: tests leave their large cases out.
             .env("NEAP_EMULATED", "1")
             // One at a time: the emulator crashed once where tests ran side by side.
@@ -81,21 +74,43 @@ pub fn run(root: &Path) -> Result<()> {
         })
     };
     tests(&["--no-run"])?;
-    // The emulator keeps one processor busy; the others build meanwhile.
+    // The emulator keeps one processor busy; the others build meanwhile. No server: nothing asks it here.
     std::thread::scope(|scope| {
         let emulated = scope.spawn(|| tests(&[]));
-        let built = cargo(&["build", "--quiet", "--package", "neap-cli"]);
+        let built = cargo(&[
+            "build",
+            "--quiet",
+            "--package",
+            "neap-cli",
+            "--no-default-features",
+        ]);
         let emulated = emulated.join();
         built?;
         emulated.expect("a test's failure is an error, no panic")
     })?;
     let arm_neap = target_dir.join(ARM).join("release/neap");
-    let emulated = || {
-        let mut command = Command::new(EMULATOR[0]);
-        command.args(&EMULATOR[1..]).arg(&arm_neap);
-        command
-    };
-    end_to_end(root, &neap, &emulated)
+    end_to_end(root, &neap, &|| emulated(Path::new(CROSS_ROOT), &arm_neap))
+}
+
+/// Runs an Arm program here, with the loader and the libraries under `system`.
+pub fn emulated(system: &Path, program: &Path) -> Command {
+    let mut command = Command::new(EMULATOR);
+    command.args(emulation(system)).arg(program);
+    command
+}
+
+/// The library path keeps the loader and the C library together: another libc of this architecture may be installed, and a
+/// mixture of two hangs.
+fn emulation(system: &Path) -> [String; 4] {
+    let root = system.display();
+    let libraries = ["lib", "lib/aarch64-linux-gnu", "usr/lib/aarch64-linux-gnu"];
+    let libraries = libraries.map(|folder| format!("{root}/{folder}")).join(":");
+    [
+        "-L".into(),
+        root.to_string(),
+        "-E".into(),
+        format!("LD_LIBRARY_PATH={libraries}"),
+    ]
 }
 
 /// This machine's program, where no other part of the tests builds it anew meanwhile.

@@ -50,12 +50,9 @@ const PARTS: &[(&str, &str, Part)] = &[
     ("python", "the Python package", python::run),
     ("c", "the C library", c_library::run),
     ("serve", "the server, asked by real clients", serving::run),
-    ("vulkan", "steps on Vulkan", vulkan::run),
+    ("vulkan", "whole models on Vulkan", vulkan::run),
     ("arm", "64-bit Arm", arm_if_possible),
 ];
-
-/// With what follows it, the part that leaves processors idle: 64-bit Arm goes on beside these, in a folder of its own.
-const BESIDE_ARM: &str = "conformance";
 
 /// Run only when named.
 const ON_REQUEST: &[&str] = &["checked-whole"];
@@ -75,14 +72,15 @@ fn parts(root: &Path, only: Option<&str>) -> Result<()> {
         bail!("the parts are {}", names.join(", "));
     }
     let skips = Skips::collect(root)?;
+    // 64-bit Arm goes on beside all others, in a folder of its own, on what they leave of the processors.
     let mut arm = None;
+    if only.is_none() && arm::missing().is_none() {
+        let arguments = ["test", "--target", "aarch64"];
+        arm = Some(Background::start(root, "arm", &arguments)?);
+    }
     for (name, what, part) in PARTS {
         if !wanted(name) {
             continue;
-        }
-        if only.is_none() && *name == BESIDE_ARM && arm::missing().is_none() {
-            let arguments = ["test", "--target", "aarch64"];
-            arm = Some(Background::start(root, "arm", &arguments)?);
         }
         let started = Instant::now();
         match arm.take_if(|_| *name == "arm") {

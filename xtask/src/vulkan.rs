@@ -1,4 +1,4 @@
-//! Steps on Vulkan: the device's tests, and `neap run --device vulkan` under hard limits.
+//! `neap run --device vulkan` under hard limits. The device's own tests are among those of the workspace.
 
 use crate::check::check;
 use crate::skips::Skips;
@@ -19,10 +19,6 @@ pub fn run(root: &Path, skips: &Skips) -> Result<()> {
     if !has_driver() {
         return skips.skip("Vulkan: there is no driver (see scripts/install_vulkan.sh)");
     }
-    let mut tests = Command::new(env!("CARGO"));
-    tests.args(["test", "--release", "--quiet", "--tests"]);
-    tests.args(["--package", "neap-vulkan", "--package", "neap-features"]);
-    check(skips.watch(tests.current_dir(root)), "tests on Vulkan")?;
     let neap = neap_with_vulkan(root)?;
     let model = models::zoo_model(root, MODEL)?;
     refuses(&models::neap(root)?, &model, "vulkan", "--features vulkan")?;

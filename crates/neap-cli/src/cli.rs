@@ -49,6 +49,7 @@ pub enum Command {
     /// Train a model on data, within a memory budget if one is given
     Train(Box<commands::train::TrainArgs>),
     /// Serve a folder of models over the network, within one memory budget
+    #[cfg(feature = "serve")]
     Serve(Box<commands::serve::ServeArgs>),
     /// Pack a model into a .neap file, from which weights are streamed
     Pack(commands::pack::PackArgs),
@@ -98,6 +99,7 @@ fn obey(cli: Cli, given: &ArgMatches) -> Outcome {
     match cli.command {
         Command::Run(args) => commands::run::run(&args, given, cli.quiet),
         Command::Train(args) => commands::train::run(&args, cli.quiet),
+        #[cfg(feature = "serve")]
         Command::Serve(args) => commands::serve::run(&args, cli.quiet),
         Command::Pack(args) => commands::pack::run(&args, cli.quiet),
         Command::Plan(args) => commands::plan::run(&args, cli.quiet),

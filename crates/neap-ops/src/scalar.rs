@@ -262,186 +262,54 @@ floats! {
     bf16 f32 bf16::to_f32, bf16::from_f32, bf16::from_f64;
 }
 
+/// Runs a body with `T` the type of a dtype, for each of those that are listed.
+macro_rules! with_listed {
+    ($dtype:expr, $T:ident => $body:expr; $($name:ident $type:ty),+; $($other:pat => $instead:expr)?) => {
+        match $dtype {
+            $(neap_ir::DType::$name => {
+                type $T = $type;
+                $body
+            })+
+            $($other => $instead,)?
+        }
+    };
+}
+
 /// Runs a body that gives a `Result<_, OpError>` with `T` the type of any dtype.
 macro_rules! with_any {
     ($dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            neap_ir::DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            neap_ir::DType::F64 => {
-                type $T = f64;
-                $body
-            }
-            neap_ir::DType::F16 => {
-                type $T = half::f16;
-                $body
-            }
-            neap_ir::DType::BF16 => {
-                type $T = half::bf16;
-                $body
-            }
-            neap_ir::DType::I8 => {
-                type $T = i8;
-                $body
-            }
-            neap_ir::DType::I16 => {
-                type $T = i16;
-                $body
-            }
-            neap_ir::DType::I32 => {
-                type $T = i32;
-                $body
-            }
-            neap_ir::DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            neap_ir::DType::U8 => {
-                type $T = u8;
-                $body
-            }
-            neap_ir::DType::U16 => {
-                type $T = u16;
-                $body
-            }
-            neap_ir::DType::U32 => {
-                type $T = u32;
-                $body
-            }
-            neap_ir::DType::U64 => {
-                type $T = u64;
-                $body
-            }
-            neap_ir::DType::Bool => {
-                type $T = $crate::scalar::Bool;
-                $body
-            }
-        }
+        $crate::scalar::with_listed!($dtype, $T => $body;
+            F32 f32, F64 f64, F16 half::f16, BF16 half::bf16,
+            I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64,
+            Bool $crate::scalar::Bool;)
     };
 }
 
 /// The same for numbers; booleans give an error that names the operator.
 macro_rules! with_numeric {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            neap_ir::DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            neap_ir::DType::F64 => {
-                type $T = f64;
-                $body
-            }
-            neap_ir::DType::F16 => {
-                type $T = half::f16;
-                $body
-            }
-            neap_ir::DType::BF16 => {
-                type $T = half::bf16;
-                $body
-            }
-            neap_ir::DType::I8 => {
-                type $T = i8;
-                $body
-            }
-            neap_ir::DType::I16 => {
-                type $T = i16;
-                $body
-            }
-            neap_ir::DType::I32 => {
-                type $T = i32;
-                $body
-            }
-            neap_ir::DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            neap_ir::DType::U8 => {
-                type $T = u8;
-                $body
-            }
-            neap_ir::DType::U16 => {
-                type $T = u16;
-                $body
-            }
-            neap_ir::DType::U32 => {
-                type $T = u32;
-                $body
-            }
-            neap_ir::DType::U64 => {
-                type $T = u64;
-                $body
-            }
-            neap_ir::DType::Bool => Err($crate::OpError::unsupported($op, "for bool")),
-        }
+        $crate::scalar::with_listed!($dtype, $T => $body;
+            F32 f32, F64 f64, F16 half::f16, BF16 half::bf16,
+            I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64;
+            neap_ir::DType::Bool => Err($crate::OpError::unsupported($op, "for bool")))
     };
 }
 
 /// The same for integers.
 macro_rules! with_int {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            neap_ir::DType::I8 => {
-                type $T = i8;
-                $body
-            }
-            neap_ir::DType::I16 => {
-                type $T = i16;
-                $body
-            }
-            neap_ir::DType::I32 => {
-                type $T = i32;
-                $body
-            }
-            neap_ir::DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            neap_ir::DType::U8 => {
-                type $T = u8;
-                $body
-            }
-            neap_ir::DType::U16 => {
-                type $T = u16;
-                $body
-            }
-            neap_ir::DType::U32 => {
-                type $T = u32;
-                $body
-            }
-            neap_ir::DType::U64 => {
-                type $T = u64;
-                $body
-            }
-            other => Err($crate::OpError::unsupported($op, format!("for {other}"))),
-        }
+        $crate::scalar::with_listed!($dtype, $T => $body;
+            I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64;
+            other => Err($crate::OpError::unsupported($op, format!("for {other}"))))
     };
 }
 
 /// The same for floating point.
 macro_rules! with_float {
     ($op:expr, $dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            neap_ir::DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            neap_ir::DType::F64 => {
-                type $T = f64;
-                $body
-            }
-            neap_ir::DType::F16 => {
-                type $T = half::f16;
-                $body
-            }
-            neap_ir::DType::BF16 => {
-                type $T = half::bf16;
-                $body
-            }
-            other => Err($crate::OpError::unsupported($op, format!("for {other}"))),
-        }
+        $crate::scalar::with_listed!($dtype, $T => $body;
+            F32 f32, F64 f64, F16 half::f16, BF16 half::bf16;
+            other => Err($crate::OpError::unsupported($op, format!("for {other}"))))
     };
 }
 
@@ -469,4 +337,4 @@ macro_rules! with_width {
     };
 }
 
-pub(crate) use {with_any, with_float, with_int, with_numeric, with_width};
+pub(crate) use {with_any, with_float, with_int, with_listed, with_numeric, with_width};

@@ -9,6 +9,7 @@ pub mod plan;
 pub mod profile;
 mod rounding;
 pub mod run;
+#[cfg(feature = "serve")]
 pub mod serve;
 pub mod train;
 pub mod zoo;
