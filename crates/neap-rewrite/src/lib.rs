@@ -6,6 +6,7 @@
 //!   | quantized  weights behind casts and scales, steps between layers
 //!   | fuse       gelu, silu, layer norm, attention
 //!   | weights    conv + bn + residual + activation, linear + bias + ..., embeddings -> Panel* ops
+//!   | gathers    those of activations at constant positions are slices
 //!   | integers 8-bit layers between roundings to steps compute in integers
 //!   | layout     channel-blocked where kernels want it, Reorder in between
 //!   | place      which values share memory; nodes that only rename memory become no steps
@@ -27,6 +28,7 @@ mod constants;
 mod content;
 mod edit;
 mod fuse;
+mod gathers;
 mod integers;
 mod keys;
 mod layout;
@@ -90,6 +92,8 @@ pub fn lower(
     norm::run(&mut editor);
     attention::run(&mut editor);
     let mut recipes = weights::run(&mut editor, reader)?;
+    // Tables in few bits are rows of tables by now.
+    gathers::run(&mut editor);
     editor.remove_dead();
     integers::run(&mut editor, &recipes);
     editor.remove_dead();

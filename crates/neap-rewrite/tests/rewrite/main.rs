@@ -6,6 +6,7 @@ mod attention;
 mod bands;
 mod build;
 mod fusions;
+mod gathers;
 mod interpret;
 mod lower;
 mod order;
