@@ -123,7 +123,7 @@ impl Format {
     /// The instruction set whose kernels take this format.
     ///
     /// On a processor with AVX-512 formats other than `f32` are computed with AVX2 where few rows use the weights. Many
-    /// rows have them widened first, and are computed as `f32` are.
+    /// rows have them widened first, and are computed as `f32` are. One row of blocks has kernels of its own.
     pub(crate) fn isa(self, isa: Isa) -> Isa {
         match self {
             Format::F32 => isa,
@@ -248,7 +248,7 @@ stored!(I8, |s, at, head| {
 });
 
 macro_rules! stored_blocks {
-    ($name:ident, $bits:ident, half: $half:literal, $load:ident, $scale:ident) => {
+    ($name:ident, $bits:ident, half: $half:literal, $less:ident, $scale:ident) => {
         #[derive(Clone, Copy)]
         pub(crate) struct $name;
 
@@ -269,17 +269,33 @@ macro_rules! stored_blocks {
                 // SAFETY: the caller's promise; zero points stand behind the scales.
                 unsafe {
                     let zero = head.cast::<u8>().add(Self::RUN_HEAD_BYTES - LANES);
-                    let centred = s.sub(s.$load(at), s.load_i8(zero));
+                    let centred = $less(s, at, s.load_i8(zero));
                     s.mul(centred, s.$scale(head.cast()))
                 }
             }
         }
     };
 }
-stored_blocks!(Four, Four, half: false, load_u4, load);
-stored_blocks!(FourHalf, Four, half: true, load_u4, load_f16);
-stored_blocks!(Eight, Eight, half: false, load_i8, load);
-stored_blocks!(EightHalf, Eight, half: true, load_i8, load_f16);
+stored_blocks!(Four, Four, half: false, four_less, load);
+stored_blocks!(FourHalf, Four, half: true, four_less, load_f16);
+stored_blocks!(Eight, Eight, half: false, eight_less, load);
+stored_blocks!(EightHalf, Eight, half: true, eight_less, load_f16);
+
+/// # Safety
+/// `at` is readable for 8 bytes.
+#[inline(always)]
+unsafe fn four_less<S: Simd>(s: S, at: *const u8, zero: S::V) -> S::V {
+    // SAFETY: the caller's promise.
+    unsafe { s.load_u4_less(at, zero) }
+}
+
+/// # Safety
+/// `at` is readable for 16 bytes.
+#[inline(always)]
+unsafe fn eight_less<S: Simd>(s: S, at: *const u8, zero: S::V) -> S::V {
+    // SAFETY: the caller's promise.
+    unsafe { s.sub(s.load_i8(at), zero) }
+}
 
 /// Calls `$f::<W>` with the type `W` of a format: `by_format!(format, W => call::<W>())`.
 macro_rules! by_format {
@@ -317,29 +333,38 @@ macro_rules! by_format {
 }
 pub(crate) use by_format;
 
+/// As [`by_format`], of a format of blocks.
+macro_rules! by_block_format {
+    ($blocks:expr, $w:ident => $call:expr) => {{
+        use $crate::panel::format as stored;
+        match ($blocks.bits, $blocks.has_half_scales) {
+            (stored::Bits::Four, false) => {
+                type $w = stored::Four;
+                $call
+            }
+            (stored::Bits::Four, true) => {
+                type $w = stored::FourHalf;
+                $call
+            }
+            (stored::Bits::Eight, false) => {
+                type $w = stored::Eight;
+                $call
+            }
+            (stored::Bits::Eight, true) => {
+                type $w = stored::EightHalf;
+                $call
+            }
+        }
+    }};
+}
+pub(crate) use by_block_format;
+
 /// As [`by_format`], with blocks.
 macro_rules! by_any_format {
     ($format:expr, $w:ident => $call:expr) => {{
         use $crate::panel::format as stored;
         match $format {
-            stored::Format::Blocks(blocks) => match (blocks.bits, blocks.has_half_scales) {
-                (stored::Bits::Four, false) => {
-                    type $w = stored::Four;
-                    $call
-                }
-                (stored::Bits::Four, true) => {
-                    type $w = stored::FourHalf;
-                    $call
-                }
-                (stored::Bits::Eight, false) => {
-                    type $w = stored::Eight;
-                    $call
-                }
-                (stored::Bits::Eight, true) => {
-                    type $w = stored::EightHalf;
-                    $call
-                }
-            },
+            stored::Format::Blocks(blocks) => stored::by_block_format!(blocks, $w => $call),
             format => stored::by_format!(format, $w => $call),
         }
     }};

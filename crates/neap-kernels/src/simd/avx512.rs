@@ -65,6 +65,40 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn load_f16(self, p: *const u8) -> __m512 {
+        has!(_mm512_cvtph_ps(_mm256_loadu_si256(p.cast())))
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const u8) -> __m512 {
+        has!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(
+            p.cast()
+        ))))
+    }
+
+    #[inline(always)]
+    unsafe fn load_u4(self, p: *const u8) -> __m512 {
+        has!(self.load_u4_less(p, self.zero()))
+    }
+
+    /// Bits that are put under the exponent of a large float count its last units: 2^23 + x, and 2^19 + x where the
+    /// integer is in the high half of its byte. Neither sum nor difference rounds.
+    #[inline(always)]
+    unsafe fn load_u4_less(self, p: *const u8, zero: __m512) -> __m512 {
+        has!({
+            let (low, high) = (0x4b00_0000, 0x4900_0000);
+            let large = _mm512_mask_set1_epi32(_mm512_set1_epi32(low), 0xff00, high);
+            let half = _mm512_mask_set1_epi32(_mm512_set1_epi32(0x0f), 0xff00, 0xf0);
+            let twice = _mm_broadcastq_epi64(_mm_loadl_epi64(p.cast()));
+            let bytes = _mm512_cvtepu8_epi32(twice);
+            // bytes & half | large
+            let x = _mm512_ternarylogic_epi32::<0xea>(bytes, half, large);
+            let large = _mm512_castsi512_ps(large);
+            _mm512_sub_ps(_mm512_castsi512_ps(x), _mm512_add_ps(zero, large))
+        })
+    }
+
+    #[inline(always)]
     fn add(self, a: __m512, b: __m512) -> __m512 {
         has!(_mm512_add_ps(a, b))
     }

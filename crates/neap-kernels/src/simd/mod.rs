@@ -291,6 +291,16 @@ pub trait Simd: Copy + Send + Sync + 'static {
         self.from_array(a)
     }
 
+    /// What [`Simd::load_u4`] loads, less whole numbers that a signed byte holds: exactly.
+    ///
+    /// # Safety
+    /// As [`Simd::load_u4`].
+    #[inline(always)]
+    unsafe fn load_u4_less(self, p: *const u8, zero: Self::V) -> Self::V {
+        // SAFETY: the caller's promise.
+        unsafe { self.sub(self.load_u4(p), zero) }
+    }
+
     /// In every group of `width` lanes, broadcasts the group's lane `j` to the whole group.
     /// `width` is 2 or 4 and `j < width`; both must be constants after inlining.
     fn group_broadcast(self, v: Self::V, width: usize, j: usize) -> Self::V;

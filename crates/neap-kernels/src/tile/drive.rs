@@ -114,6 +114,8 @@ pub(crate) unsafe fn run(
             ..
         } => Shapes::NarrowGroups(of_format, width),
         _ if pays_to_widen(isa, product) => Shapes::Widened(isa),
+        #[cfg(target_arch = "x86_64")]
+        _ if is_row_of_blocks(isa, product) => Shapes::OneRow,
         _ => Shapes::Dense(of_format),
     };
     let tasks = Tasks::new(product, shapes, parallel.workers());
@@ -145,6 +147,14 @@ fn pays_to_widen(isa: Isa, product: &Product) -> bool {
     product.format != Format::F32
         && product.positions >= WIDENED_TILES * shapes.max_rows(panels)
         && Chunks::new(r, shapes.chunk_k(panels)).longest(r) <= most_k(panels)
+}
+
+/// Whether one row is multiplied with weights in blocks on AVX-512.
+#[cfg(target_arch = "x86_64")]
+fn is_row_of_blocks(isa: Isa, product: &Product) -> bool {
+    let is_row = product.form == Form::Dense && product.positions == 1;
+    let in_blocks = matches!(product.format, Format::Blocks(_));
+    is_row && in_blocks && isa.kind() == crate::simd::Kind::Avx512
 }
 
 /// All of k for some positions and some columns.

@@ -4,7 +4,7 @@ use super::grouped::micro_grouped;
 use super::micro::{Tile, micro};
 use super::widen::most_k;
 #[cfg(target_arch = "x86_64")]
-use crate::panel::format::F32;
+use crate::panel::format::{F32, by_block_format};
 use crate::panel::format::{Format, Stored, by_any_format, by_format};
 #[cfg(target_arch = "aarch64")]
 use crate::simd::Neon;
@@ -24,6 +24,9 @@ pub(super) enum Shapes {
     Dense(Isa),
     /// The same on weights that a task has widened.
     Widened(Isa),
+    /// One row times weights in blocks, with AVX-512: several panels at once, as a sum waits for the one before.
+    #[cfg(target_arch = "x86_64")]
+    OneRow,
     /// With the groups' width: 1, 2, 4 or 8.
     NarrowGroups(Isa, usize),
 }
@@ -36,6 +39,8 @@ impl Shapes {
             Shapes::Dense(isa) if isa.kind() == Kind::Avx512 => 4,
             #[cfg(target_arch = "x86_64")]
             Shapes::Widened(isa) if isa.kind() == Kind::Avx512 => 2,
+            #[cfg(target_arch = "x86_64")]
+            Shapes::OneRow => 4,
             _ => 1,
         }
     }
@@ -44,6 +49,9 @@ impl Shapes {
     pub(super) fn chunk_k(self, panels: usize) -> usize {
         match self {
             Shapes::Widened(_) => most_k(panels),
+            // Nobody uses them again.
+            #[cfg(target_arch = "x86_64")]
+            Shapes::OneRow => usize::MAX,
             _ => CHUNK_BYTES / (panels * LANES * size_of::<f32>()),
         }
     }
@@ -63,6 +71,8 @@ impl Shapes {
                 Kind::Neon => 5,
                 Kind::Portable => 2,
             },
+            #[cfg(target_arch = "x86_64")]
+            Shapes::OneRow => 1,
             Shapes::NarrowGroups(isa, _) => match isa.kind() {
                 #[cfg(target_arch = "x86_64")]
                 Kind::Avx512 => 14,
@@ -86,6 +96,13 @@ unsafe fn avx512<const P: usize, const R: usize>(tile: &Tile) {
 unsafe fn avx512_grouped<const W: usize, const R: usize>(tile: &Tile) {
     // SAFETY: the caller keeps `micro_grouped`'s contract.
     unsafe { micro_grouped::<Avx512, F32, W, R>(Avx512::new(), tile) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn avx512_row<F: Stored, const P: usize>(tile: &Tile) {
+    // SAFETY: the caller keeps `micro`'s contract.
+    unsafe { micro::<Avx512, F, P, 1>(Avx512::new(), tile) }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -144,6 +161,15 @@ pub(super) fn kernel(shapes: Shapes, format: Format, panels: usize, rows: usize)
         Shapes::Widened(_) => Format::F32,
         _ => format,
     };
+    #[cfg(target_arch = "x86_64")]
+    if let (Shapes::OneRow, Format::Blocks(blocks)) = (shapes, format) {
+        return by_block_format!(blocks, F => match panels {
+            1 => avx512_row::<F, 1> as MicroKernel,
+            2 => avx512_row::<F, 2> as MicroKernel,
+            3 => avx512_row::<F, 3> as MicroKernel,
+            _ => avx512_row::<F, 4> as MicroKernel,
+        });
+    }
     // Only AVX-512 has registers to choose with.
     let _ = panels;
     let of_rows = match shapes {
@@ -161,6 +187,8 @@ pub(super) fn kernel(shapes: Shapes, format: Format, panels: usize, rows: usize)
             Kind::Neon => by_any_format!(format, F => shapes!(neon, F, 1: 1 2 3 4 5)),
             Kind::Portable => by_any_format!(format, F => shapes!(portable, F, 1: 1 2)),
         },
+        #[cfg(target_arch = "x86_64")]
+        Shapes::OneRow => unreachable!("only blocks have kernels for one row"),
         Shapes::NarrowGroups(isa, width) => match isa.kind() {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => match width {
