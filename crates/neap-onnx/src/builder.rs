@@ -123,6 +123,12 @@ impl Builder {
         if let Some(kind) = Narrow::float8(tensor) {
             return self.float8s(name, tensor, kind);
         }
+        if let Some(Narrow::Integer { bits: 2, signed }) = Narrow::of(tensor.data_type) {
+            let literal = tensor::pairs_of_bits(&mut self.files, tensor, signed)?;
+            let values = self.literal(literal);
+            self.set_narrow(values, Narrow::Integer { bits: 2, signed });
+            return Ok(values);
+        }
         let nibbles = tensor::nibbles(tensor)?;
         let held = nibbles.as_ref().map_or(tensor, |(bytes, ..)| bytes);
         let (ty, data) = match is_weights && self.leaves_weights {
@@ -140,8 +146,7 @@ impl Builder {
         let op = Op::Nibbles { shape, signed };
         let values = self.emit(at, op, &[Some(id)], &[true])?;
         let values = values[0].ok_or_else(|| at.bad("it has no elements"))?;
-        let narrow = if signed { Narrow::Int4 } else { Narrow::Uint4 };
-        self.set_narrow(values, narrow);
+        self.set_narrow(values, Narrow::Integer { bits: 4, signed });
         Ok(values)
     }
 

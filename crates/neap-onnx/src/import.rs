@@ -1,6 +1,7 @@
 //! Walks the model: opens it, binds names to values, inlines branches and functions.
 
 mod branch;
+mod flexible;
 mod repeat;
 mod unroll;
 
@@ -19,7 +20,7 @@ use neap_ir::{BoundInput, Const, Graph, Op, TensorType, ValueId};
 use std::collections::{HashMap, HashSet};
 
 const OLDEST_OPSET: i64 = 1;
-const NEWEST_OPSET: i64 = 23;
+const NEWEST_OPSET: i64 = 28;
 /// Functions that call each other, and branches inside branches, end here.
 const MAX_NESTING: usize = 32;
 /// Inlined functions can multiply; no real model comes near.
@@ -126,7 +127,7 @@ fn opsets(imports: &[(String, i64)]) -> Result<Opsets, OnnxError> {
             return Err(OnnxError::Opset {
                 domain: "ai.onnx".into(),
                 version: *version,
-                supported: "1 to 23 are",
+                supported: "1 to 28 are",
             });
         }
         opsets.insert(domain.to_string(), *version);
@@ -319,6 +320,8 @@ impl Importer<'_> {
             self.unroll_batched_scan(node, at, &inputs, scope, depth)?
         } else if domain.is_empty() && node.op_type == "SequenceMap" {
             self.map_sequence(node, at, &inputs, scope, depth)?
+        } else if domain == "ai.onnx.preview" && node.op_type == "FlexAttention" {
+            self.flexible_attention(node, at, &inputs, scope, depth)?
         } else {
             let version = match scope.opsets.get(domain) {
                 Some(&version) => version,

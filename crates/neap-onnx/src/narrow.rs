@@ -1,4 +1,4 @@
-//! Element types of fewer bits than any of ours: 4-bit integers and 8-bit floats. Their values are carried by wider types,
+//! Element types of fewer bits than any of ours: integers of 2 and 4 bits and 8-bit floats. Their values are carried by wider types,
 //! which hold them exactly. The builder keeps which values are such, for operators whose result has the type of an operand.
 
 use crate::proto::TensorProto;
@@ -6,8 +6,7 @@ use neap_ir::{DType, Float8};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Narrow {
-    Uint4,
-    Int4,
+    Integer { bits: u32, signed: bool },
     Float8(Float8),
 }
 
@@ -19,8 +18,14 @@ impl Narrow {
             18 => Narrow::Float8(Float8::E4M3FnUz),
             19 => Narrow::Float8(Float8::E5M2),
             20 => Narrow::Float8(Float8::E5M2FnUz),
-            21 => Narrow::Uint4,
-            22 => Narrow::Int4,
+            21 | 22 => Narrow::Integer {
+                bits: 4,
+                signed: data_type == 22,
+            },
+            25 | 26 => Narrow::Integer {
+                bits: 2,
+                signed: data_type == 26,
+            },
             _ => return None,
         })
     }
@@ -28,8 +33,8 @@ impl Narrow {
     /// The type of its values in the graph.
     pub(crate) fn carrier(self) -> DType {
         match self {
-            Narrow::Uint4 => DType::U8,
-            Narrow::Int4 => DType::I8,
+            Narrow::Integer { signed: false, .. } => DType::U8,
+            Narrow::Integer { signed: true, .. } => DType::I8,
             Narrow::Float8(_) => DType::F32,
         }
     }

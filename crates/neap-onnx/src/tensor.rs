@@ -45,6 +45,11 @@ pub(crate) fn dtype(data_type: i64) -> Result<DType, String> {
                 21 => "uint4",
                 22 => "int4",
                 23 => "float4e2m1",
+                24 => "float8e8m0",
+                25 => "uint2",
+                26 => "int2",
+                27 => "float6e2m3",
+                28 => "float6e3m2",
                 _ => return Err(format!("its element type {other} is unknown")),
             };
             return Err(format!("element type {name} is not supported"));
@@ -121,6 +126,42 @@ pub(crate) fn nibbles(
         ..tensor.clone()
     };
     Ok(Some((held, shape, signed)))
+}
+
+/// The elements of a tensor of two-bit integers, four in a byte, the first in the lowest bits.
+pub(crate) fn pairs_of_bits(
+    files: &mut Files,
+    tensor: &TensorProto,
+    signed: bool,
+) -> Result<Literal, OnnxError> {
+    let bad = |reason: &str| OnnxError::Initializer {
+        name: shown(&tensor.name),
+        reason: reason.into(),
+    };
+    let shape = shape(&tensor.dims).map_err(|reason| bad(&reason))?;
+    let elements = shape.iter().product::<usize>();
+    let held = TensorProto {
+        data_type: UINT8,
+        dims: vec![elements.div_ceil(4) as i64],
+        ..tensor.clone()
+    };
+    let (_, Const::Inline(bytes)) = load(files, &held, false)? else {
+        return Err(bad(
+            "so large a tensor of two-bit integers is not supported",
+        ));
+    };
+    let element = |i: usize| {
+        let bits = bytes.bytes()[i / 4] >> (2 * (i % 4)) & 3;
+        // The upper bit is the sign.
+        if signed && bits > 1 {
+            bits | 0xfc
+        } else {
+            bits
+        }
+    };
+    let elements: Vec<u8> = (0..elements).map(element).collect();
+    let dtype = if signed { DType::I8 } else { DType::U8 };
+    Literal::from_bytes(dtype, &shape, &elements).ok_or_else(|| bad("its data do not fit"))
 }
 
 /// The constant that `tensor` describes. Its value has the given type.

@@ -8,7 +8,7 @@
 //! ```
 
 use super::branch::is_decided_late;
-use super::unroll::{Body, Joined, MAX_UNROLLED, boolean, joined};
+use super::unroll::{Body, Joined, MAX_UNROLLED, boolean, joined, too_long};
 use super::{Importer, Scope};
 use crate::builder::At;
 use crate::error::{OnnxError, shown};
@@ -313,6 +313,6 @@ fn too_many(at: At, node: &NodeProto, is_open: bool) -> OnnxError {
             node: shown(at.node),
             name: shown(node.outputs.first().map_or("", String::as_str)),
         },
-        false => at.unsupported("so many passes"),
+        false => too_long(at),
     }
 }

@@ -12,6 +12,13 @@ use neap_ir::{DType, Literal, Op, ValueId};
 /// Nodes that one loop may become. More take more memory while a model is opened than small budgets have.
 pub(super) const MAX_UNROLLED: usize = 1_000;
 
+/// The refusal of a loop that would become more.
+pub(super) fn too_long(at: At) -> OnnxError {
+    at.unsupported(format!(
+        "so many passes (a loop may become {MAX_UNROLLED} nodes)"
+    ))
+}
+
 /// A loop that is being unrolled.
 pub(super) struct Body<'a> {
     pub(super) at: At<'a>,
@@ -165,7 +172,7 @@ impl Importer<'_> {
         let x = ctx.input(first)?;
         let batch = ctx.shape_of_rank(x, 2)?[0];
         if batch.saturating_mul(body.order.len().max(1)) > MAX_UNROLLED {
-            return Err(at.unsupported("so many passes"));
+            return Err(too_long(at));
         }
         let mut all = vec![Vec::new(); results];
         for place in 0..batch {
@@ -224,7 +231,7 @@ impl Importer<'_> {
             return Err(at.bad("its inputs have different lengths"));
         }
         if length.saturating_mul(body.order.len().max(1)) > MAX_UNROLLED {
-            return Err(at.unsupported("so many passes"));
+            return Err(too_long(at));
         }
         let mut scanned = vec![Vec::new(); along.to.len()];
         let mut states = inputs[..first].to_vec();
@@ -276,7 +283,7 @@ impl Importer<'_> {
         };
         let length = elements.len();
         if length.saturating_mul(body.order.len().max(1)) > MAX_UNROLLED {
-            return Err(at.unsupported("so many passes"));
+            return Err(too_long(at));
         }
         let mut results = vec![Vec::new(); body.graph.outputs.len()];
         for place in 0..length {

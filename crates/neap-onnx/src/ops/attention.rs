@@ -1,27 +1,27 @@
-//! Attention and rotary embedding of opset 23.
+//! Heads as operands hold them, and the rotary embedding of opset 23.
 
 use crate::error::OnnxError;
 use crate::node::{Ctx, Outputs, one};
-use neap_ir::op::{AttentionAttrs, Binary, HeadLayout, SliceRange};
+use neap_ir::op::{Binary, HeadLayout, SliceRange};
 use neap_ir::{DType, Op, ValueId};
 
 pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
     Some(match op {
-        "Attention" => attention(c),
         "RotaryEmbedding" => one(rotary(c)),
         _ => return None,
     })
 }
 
 /// `[B, H, S, D]`, or `[B, S, H*D]` with the number of heads in an attribute.
-struct Heads {
-    layout: HeadLayout,
-    heads: usize,
-    rows: usize,
-    width: usize,
+#[derive(Clone, Copy)]
+pub(super) struct Heads {
+    pub(super) layout: HeadLayout,
+    pub(super) heads: usize,
+    pub(super) rows: usize,
+    pub(super) width: usize,
 }
 
-fn heads(c: &Ctx, x: ValueId, attribute: &str) -> Result<Heads, OnnxError> {
+pub(super) fn heads(c: &Ctx, x: ValueId, attribute: &str) -> Result<Heads, OnnxError> {
     match c.shape(x)[..] {
         [_, heads, rows, width] => Ok(Heads {
             layout: HeadLayout::HeadMajor,
@@ -47,37 +47,20 @@ fn heads(c: &Ctx, x: ValueId, attribute: &str) -> Result<Heads, OnnxError> {
     }
 }
 
-fn attention(c: &mut Ctx) -> Outputs {
-    let (q, k, v) = (c.input(0)?, c.input(1)?, c.input(2)?);
-    if c.optional(4).is_some() || c.optional(5).is_some() || c.wants(1) || c.wants(2) {
-        return Err(c.unsupported("a cache of past keys and values"));
-    }
-    if c.wants(3) || c.float("softcap", 0.0)? != 0.0 {
-        return Err(c.unsupported("output of scores, or a soft cap,"));
-    }
-    let (qh, kh) = (heads(c, q, "q_num_heads")?, heads(c, k, "kv_num_heads")?);
-    let vh = heads(c, v, "kv_num_heads")?;
-    let scale = match c.float("scale", 0.0)? {
-        0.0 => 1.0 / (qh.width as f32).sqrt(),
-        scale => scale,
+/// `[B, L, heads * D]` as `[B, heads, L, D]`.
+pub(super) fn heads_first(c: &mut Ctx, x: ValueId, heads: usize) -> Result<ValueId, OnnxError> {
+    let shape = c.shape(x);
+    let &[batch, rows, width] = &shape[..] else {
+        return Err(c.bad(format!(
+            "an operand of shape {shape:?} has no rows of heads"
+        )));
     };
-    let causal = c.flag("is_causal", false)?;
-    if causal && qh.rows != kh.rows {
-        return Err(c.unsupported("a causal mask between sequences of different lengths"));
+    if heads == 0 || width % heads != 0 {
+        return Err(c.bad(format!("rows of {width} do not fit {heads} heads")));
     }
-    let attrs = AttentionAttrs {
-        heads: qh.heads,
-        kv_heads: kh.heads,
-        scale,
-        causal,
-        q: qh.layout,
-        k: kh.layout,
-        v: vh.layout,
-        out: qh.layout,
-    };
-    let mut inputs = vec![Some(q), Some(k), Some(v)];
-    inputs.extend(c.optional(3).map(Some));
-    one(c.emit_optional(Op::Attention(attrs), &inputs))
+    let apart = c.reshape(x, &[batch, rows, heads, width / heads])?;
+    let perm = vec![0, 2, 1, 3];
+    c.emit(Op::Transpose { perm }, &[apart])
 }
 
 /// Pairs of features turned by position-dependent angles.

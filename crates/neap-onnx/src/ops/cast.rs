@@ -75,7 +75,7 @@ fn narrowed(c: &mut Ctx, x: ValueId, to: Narrow) -> Result<ValueId, OnnxError> {
             let wide = c.cast(x, DType::F32)?;
             round_to_float8(c, wide, kind)?
         }
-        Narrow::Uint4 | Narrow::Int4 => to_four_bits(c, x, to == Narrow::Int4)?,
+        Narrow::Integer { bits, signed } => to_few_bits(c, x, bits, signed)?,
     };
     c.builder.set_narrow(y, to);
     Ok(y)
@@ -87,11 +87,12 @@ pub(super) fn round_to_float8(c: &mut Ctx, x: ValueId, kind: Float8) -> Result<V
     c.emit(Op::RoundToFloat8 { kind, saturate }, &[x])
 }
 
-/// Floats saturate; of integers the lower bits are taken.
-fn to_four_bits(c: &mut Ctx, x: ValueId, signed: bool) -> Result<ValueId, OnnxError> {
-    let carrier = if signed { DType::I8 } else { DType::U8 };
-    if c.dtype(x).is_float() {
-        let (low, high) = limits(signed);
+/// Of integers the lower bits are taken. What becomes of floats out of range the standard leaves open: by its own tests
+/// they saturate in models up to opset 24, and the lower bits are taken of later ones.
+fn to_few_bits(c: &mut Ctx, x: ValueId, bits: u32, signed: bool) -> Result<ValueId, OnnxError> {
+    let carrier = Narrow::Integer { bits, signed }.carrier();
+    if c.dtype(x).is_float() && c.version < 25 {
+        let (low, high) = limits(bits, signed);
         let op = Op::Clip {
             low: Some(low),
             high: Some(high),
@@ -100,18 +101,22 @@ fn to_four_bits(c: &mut Ctx, x: ValueId, signed: bool) -> Result<ValueId, OnnxEr
         return c.emit(Op::Cast { to: carrier }, &[clipped]);
     }
     let x = c.cast(x, DType::I32)?;
-    let mask = c.scalar(DType::I32, 15.0)?;
-    let bits = c.binary(Binary::BitAnd, x, mask)?;
+    let mask = c.scalar(DType::I32, f64::from((1u32 << bits) - 1))?;
+    let lower = c.binary(Binary::BitAnd, x, mask)?;
     if !signed {
-        return c.cast(bits, carrier);
+        return c.cast(lower, carrier);
     }
-    let sign = c.scalar(DType::I32, 8.0)?;
-    let turned = c.binary(Binary::BitXor, bits, sign)?;
+    let sign = c.scalar(DType::I32, f64::from(1u32 << (bits - 1)))?;
+    let turned = c.binary(Binary::BitXor, lower, sign)?;
     let value = c.binary(Binary::Sub, turned, sign)?;
     c.cast(value, carrier)
 }
 
-/// Of 4-bit integers.
-pub(super) fn limits(signed: bool) -> (f64, f64) {
-    if signed { (-8.0, 7.0) } else { (0.0, 15.0) }
+/// The least and the greatest integer of so many bits.
+pub(super) fn limits(bits: u32, signed: bool) -> (f64, f64) {
+    let half = f64::from(1u32 << (bits - 1));
+    match signed {
+        true => (-half, half - 1.0),
+        false => (0.0, 2.0 * half - 1.0),
+    }
 }

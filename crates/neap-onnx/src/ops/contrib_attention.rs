@@ -7,10 +7,11 @@
 //! ```
 //! Keys and values of before come as `[B, heads, P, D]` and go out with the new ones behind them.
 
-use super::attention;
+use super::attention::{self, heads_first};
+use super::slicing::part;
 use crate::error::OnnxError;
 use crate::node::{Ctx, Outputs, one};
-use neap_ir::op::{AttentionAttrs, Binary, HeadLayout, SliceRange};
+use neap_ir::op::{AttentionAttrs, Binary, HeadLayout};
 use neap_ir::{DType, Literal, Op, ValueId};
 
 pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
@@ -106,22 +107,6 @@ fn attend(c: &mut Ctx, parts: Parts, keeps: bool) -> Result<Attended, OnnxError>
     Ok(Attended { y, present })
 }
 
-/// `[B, L, heads * D]` as `[B, heads, L, D]`.
-fn heads_first(c: &mut Ctx, x: ValueId, heads: usize) -> Result<ValueId, OnnxError> {
-    let shape = c.shape(x);
-    let &[batch, rows, width] = &shape[..] else {
-        return Err(c.bad(format!(
-            "an operand of shape {shape:?} has no rows of heads"
-        )));
-    };
-    if heads == 0 || width % heads != 0 {
-        return Err(c.bad(format!("rows of {width} do not fit {heads} heads")));
-    }
-    let apart = c.reshape(x, &[batch, rows, heads, width / heads])?;
-    let perm = vec![0, 2, 1, 3];
-    c.emit(Op::Transpose { perm }, &[apart])
-}
-
 /// `[queries, keys]`: query `i` sees keys up to `past + i`.
 fn causal_mask(
     c: &mut Ctx,
@@ -190,28 +175,6 @@ fn added_scores(
     })
 }
 
-/// Places `start .. start + len` along an axis.
-fn slice(
-    c: &mut Ctx,
-    x: ValueId,
-    axis: usize,
-    start: usize,
-    len: usize,
-) -> Result<ValueId, OnnxError> {
-    let whole = |&len: &usize| SliceRange {
-        start: 0,
-        step: 1,
-        len,
-    };
-    let mut ranges: Vec<SliceRange> = c.shape(x).iter().map(whole).collect();
-    ranges[axis] = SliceRange {
-        start,
-        step: 1,
-        len,
-    };
-    c.emit(Op::Slice { ranges }, &[x])
-}
-
 fn self_attention(c: &mut Ctx) -> Outputs {
     let (x, weights) = (c.input(0)?, c.input(1)?);
     let heads = c.size("num_heads", 0)?;
@@ -233,7 +196,7 @@ fn self_attention(c: &mut Ctx) -> Outputs {
     let mut parts = Vec::new();
     let mut start = 0;
     for &size in &sizes {
-        parts.push(slice(c, rows, 2, start, size)?);
+        parts.push(part(c, rows, 2, start, size)?);
         start += size;
     }
     let mut past = None;
@@ -243,7 +206,7 @@ fn self_attention(c: &mut Ctx) -> Outputs {
         before = shape[3];
         let mut halves = [both; 2];
         for (at, half) in halves.iter_mut().enumerate() {
-            let one = slice(c, both, 0, at, 1)?;
+            let one = part(c, both, 0, at, 1)?;
             *half = c.reshape(one, &shape[1..])?;
         }
         past = Some(halves);
@@ -291,10 +254,10 @@ fn multi_head(c: &mut Ctx) -> Outputs {
             return Err(c.unsupported("a bias beside keys that are heads already"));
         }
         let mut start = 0;
-        for part in &mut parts {
-            let width = c.shape(*part)[2];
-            let own = slice(c, bias, 0, start, width)?;
-            *part = c.binary(Binary::Add, *part, own)?;
+        for rows in &mut parts {
+            let width = c.shape(*rows)[2];
+            let own = part(c, bias, 0, start, width)?;
+            *rows = c.binary(Binary::Add, *rows, own)?;
             start += width;
         }
     }
@@ -343,9 +306,9 @@ fn group_query(c: &mut Ctx) -> Outputs {
             let depth = shape[2] / all;
             let (own, kv) = (heads * depth, kv_heads * depth);
             [
-                slice(c, query, 2, 0, own)?,
-                slice(c, query, 2, own, kv)?,
-                slice(c, query, 2, own + kv, kv)?,
+                part(c, query, 2, 0, own)?,
+                part(c, query, 2, own, kv)?,
+                part(c, query, 2, own + kv, kv)?,
             ]
         }
         _ => return Err(c.bad("it has keys or values alone")),

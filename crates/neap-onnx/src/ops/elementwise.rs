@@ -27,6 +27,8 @@ pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
         "BitwiseXor" => binary(c, Binary::BitXor),
         "BitShift" => one(bit_shift(c)),
         "PRelu" => one(prelu(c)),
+        "Swish" => one(c.input(0).and_then(|x| swish(c, x))),
+        "SwiGLU" => one(swiglu(c)),
         "Min" => one(variadic(c, Binary::Min)),
         "Max" => one(variadic(c, Binary::Max)),
         "Sum" => one(variadic(c, Binary::Add)),
@@ -96,11 +98,6 @@ fn unary_operator(c: &Ctx, op: &str) -> Option<Result<Unary, OnnxError>> {
             .and_then(|alpha| act(Activation::LeakyRelu { alpha })),
         "HardSigmoid" => hard_sigmoid(c),
         "Gelu" => gelu(c),
-        "Swish" => match c.float("alpha", 1.0) {
-            Ok(1.0) => act(Activation::Silu),
-            Ok(_) => Err(c.unsupported("alpha other than 1")),
-            Err(e) => Err(e),
-        },
         _ => return None,
     })
 }
@@ -168,13 +165,62 @@ fn modulo(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     c.binary(Binary::Mod { fmod }, a, b)
 }
 
+/// Signed integers are shifted as unsigned ones of their bits. Since opset 28.
 fn bit_shift(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let (a, b) = (c.input(0)?, c.input(1)?);
-    match c.string("direction", "")? {
-        "LEFT" => c.binary(Binary::ShiftLeft, a, b),
-        "RIGHT" => c.binary(Binary::ShiftRight, a, b),
-        _ => Err(c.bad("attribute 'direction' is neither LEFT nor RIGHT")),
+    let op = match c.string("direction", "")? {
+        "LEFT" => Binary::ShiftLeft,
+        "RIGHT" => Binary::ShiftRight,
+        _ => return Err(c.bad("attribute 'direction' is neither LEFT nor RIGHT")),
+    };
+    let dtype = c.dtype(a);
+    let unsigned = match dtype {
+        DType::I8 => DType::U8,
+        DType::I16 => DType::U16,
+        DType::I32 => DType::U32,
+        DType::I64 => DType::U64,
+        _ => return c.binary(op, a, b),
+    };
+    if c.version < 28 || c.dtype(b) != dtype {
+        return Err(c.bad("it takes unsigned integers before opset 28, and two of one type"));
     }
+    // A negative number of places is more than there are bits.
+    let (bits, places) = (c.cast(a, unsigned)?, c.cast(b, unsigned)?);
+    if op == Binary::ShiftLeft {
+        let shifted = c.binary(op, bits, places)?;
+        return c.cast(shifted, dtype);
+    }
+    // Ones move into negative numbers: they are zeros of the complement.
+    let zero = c.scalar(dtype, 0.0)?;
+    let is_negative = c.binary(Binary::Less, a, zero)?;
+    let complement = c.unary(Unary::BitwiseNot, bits)?;
+    let bits = c.emit(Op::Where, &[is_negative, complement, bits])?;
+    let shifted = c.binary(op, bits, places)?;
+    let complement = c.unary(Unary::BitwiseNot, shifted)?;
+    let shifted = c.emit(Op::Where, &[is_negative, complement, shifted])?;
+    c.cast(shifted, dtype)
+}
+
+/// `x * sigmoid(alpha * x)`
+fn swish(c: &mut Ctx, x: ValueId) -> Result<ValueId, OnnxError> {
+    let alpha = c.float("alpha", 1.0)?;
+    if alpha == 1.0 {
+        return c.unary(Unary::Activation(Activation::Silu), x);
+    }
+    let alpha = c.scalar(c.dtype(x), alpha.into())?;
+    let scaled = c.binary(Binary::Mul, x, alpha)?;
+    let gate = c.unary(Unary::Activation(Activation::Sigmoid), scaled)?;
+    c.binary(Binary::Mul, x, gate)
+}
+
+/// The second operand through a gate that the first one opens.
+fn swiglu(c: &mut Ctx) -> Result<ValueId, OnnxError> {
+    let (gate, x) = (c.input(0)?, c.input(1)?);
+    if c.ty(gate) != c.ty(x) {
+        return Err(c.bad("its operands differ in shape or element type"));
+    }
+    let gate = swish(c, gate)?;
+    c.binary(Binary::Mul, gate, x)
 }
 
 /// The slope broadcasts to x, but may also be `[C]` as exporters write it.

@@ -134,6 +134,9 @@ fn range(c: &mut Ctx) -> Result<ValueId, OnnxError> {
         }
         exact[i] = literal.to_i64_vec().map_or(0, |v| v[0]);
     }
+    if c.int("stash_type", 1)? != 1 {
+        return Err(c.unsupported("steps in another type than float32"));
+    }
     let [start, limit, delta] = bounds;
     if delta == 0.0 || !(start.is_finite() && limit.is_finite() && delta.is_finite()) {
         return Err(c.bad("its delta is zero or a bound is not finite"));

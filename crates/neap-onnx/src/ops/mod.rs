@@ -6,6 +6,7 @@ mod cast;
 mod contrib;
 mod contrib_attention;
 mod conv;
+pub(crate) mod dot_attention;
 mod early;
 mod elementwise;
 mod generate;
@@ -26,6 +27,7 @@ mod sampling;
 mod sequences;
 mod slicing;
 mod spectrum;
+mod state;
 mod training;
 
 use crate::error::{OnnxError, shown};
@@ -54,6 +56,8 @@ pub(crate) fn lower(c: &mut Ctx, domain: &str) -> Outputs {
             indexing::lower,
             resize::lower,
             attention::lower,
+            dot_attention::lower,
+            state::lower,
             recurrent::lower,
             quantize::lower,
             qoperator::lower,

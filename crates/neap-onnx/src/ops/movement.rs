@@ -260,7 +260,27 @@ fn depth_to_space(c: &mut Ctx) -> Result<ValueId, OnnxError> {
 fn space_to_depth(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let x = c.input(0)?;
     let block = block_size(c)?;
-    c.emit(Op::SpaceToDepth { block }, &[x])
+    match c.string("mode", "DCR")? {
+        "DCR" => c.emit(Op::SpaceToDepth { block }, &[x]),
+        "CRD" => space_behind_depth(c, x, block),
+        _ => Err(c.bad("attribute 'mode' is neither DCR nor CRD")),
+    }
+}
+
+/// The places of a block next to each other for each channel. Since opset 28.
+fn space_behind_depth(c: &mut Ctx, x: ValueId, block: usize) -> Result<ValueId, OnnxError> {
+    let shape = c.shape(x);
+    let [batch, channels, height, width] = match shape[..] {
+        [n, ch, h, w] if h % block == 0 && w % block == 0 => [n, ch, h / block, w / block],
+        _ => {
+            let what = format!("blocks of {block} do not fit an input of shape {shape:?}");
+            return Err(c.bad(what));
+        }
+    };
+    let x = c.reshape(x, &[batch, channels, height, block, width, block])?;
+    let perm = vec![0, 1, 3, 5, 2, 4];
+    let x = c.emit(Op::Transpose { perm }, &[x])?;
+    c.reshape(x, &[batch, channels * block * block, height, width])
 }
 
 fn reverse_sequence(c: &mut Ctx) -> Result<ValueId, OnnxError> {

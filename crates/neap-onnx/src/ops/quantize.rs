@@ -202,8 +202,8 @@ fn quantize_narrowly(
             }
             cast::round_to_float8(c, scaled, kind)?
         }
-        Narrow::Uint4 | Narrow::Int4 => {
-            let limits = cast::limits(to == Narrow::Int4);
+        Narrow::Integer { bits, signed } => {
+            let limits = cast::limits(bits, signed);
             to_quantized(c, x, scale, zero_point, to.carrier(), limits)?
         }
     };

@@ -1,8 +1,8 @@
-//! Reductions, ArgMax, TopK, CumSum.
+//! Reductions, ArgMax, TopK, CumSum, CumProd.
 
 use crate::error::OnnxError;
 use crate::node::{Ctx, Outputs, one};
-use neap_ir::op::{Binary, Reduce, Unary};
+use neap_ir::op::{Binary, PadMode, Reduce, Unary};
 use neap_ir::{DType, Op, ValueId};
 
 pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
@@ -22,6 +22,7 @@ pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
         "ArgMin" => one(arg_reduce(c, false)),
         "TopK" => top_k(c),
         "CumSum" => one(cum_sum(c)),
+        "CumProd" => one(cum_prod(c)),
         _ => return None,
     })
 }
@@ -92,15 +93,47 @@ fn top_k(c: &mut Ctx) -> Outputs {
     c.emit_wanted(op, &[Some(x)], &wanted)
 }
 
-fn cum_sum(c: &mut Ctx) -> Result<ValueId, OnnxError> {
-    let x = c.input(0)?;
+/// The axis that the second operand of a cumulative operator names.
+fn cumulative_axis(c: &mut Ctx, x: ValueId) -> Result<usize, OnnxError> {
     let axis = c
         .known_scalar(1, "its axis")?
         .ok_or_else(|| c.bad("its axis is missing"))?;
+    c.axis(axis, c.rank(x))
+}
+
+fn cum_sum(c: &mut Ctx) -> Result<ValueId, OnnxError> {
+    let x = c.input(0)?;
     let op = Op::CumSum {
-        axis: c.axis(axis, c.rank(x))?,
+        axis: cumulative_axis(c, x)?,
         exclusive: c.flag("exclusive", false)?,
         reverse: c.flag("reverse", false)?,
     };
     c.emit(op, &[x])
+}
+
+/// By doubling: a place takes up the product that ends just before its own, which is twice as long each time.
+fn cum_prod(c: &mut Ctx) -> Result<ValueId, OnnxError> {
+    let x = c.input(0)?;
+    let axis = cumulative_axis(c, x)?;
+    let reverse = c.flag("reverse", false)?;
+    let length = c.shape(x)[axis];
+    let one = c.scalar(c.dtype(x), 1.0)?;
+    let moved = |c: &mut Ctx, x: ValueId, by: usize| {
+        let by = by.min(length) as isize;
+        let mut pads = vec![(0, 0); c.rank(x)];
+        pads[axis] = if reverse { (-by, by) } else { (by, -by) };
+        let mode = PadMode::Constant;
+        c.emit(Op::Pad { mode, pads }, &[x, one])
+    };
+    let mut product = match c.flag("exclusive", false)? {
+        true => moved(c, x, 1)?,
+        false => x,
+    };
+    let mut reach = 1;
+    while reach < length {
+        let before = moved(c, product, reach)?;
+        product = c.binary(Binary::Mul, product, before)?;
+        reach *= 2;
+    }
+    Ok(product)
 }

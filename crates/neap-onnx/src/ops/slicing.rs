@@ -125,3 +125,20 @@ fn center_crop_pad(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let mode = PadMode::Constant;
     c.emit(Op::Pad { mode, pads }, &[cropped])
 }
+
+/// Places `start .. start + len` along an axis.
+pub(super) fn part(
+    c: &mut Ctx,
+    x: ValueId,
+    axis: usize,
+    start: usize,
+    len: usize,
+) -> Result<ValueId, OnnxError> {
+    let mut ranges: Vec<SliceRange> = c.shape(x).iter().map(|&d| whole(d)).collect();
+    ranges[axis] = SliceRange {
+        start,
+        step: 1,
+        len,
+    };
+    c.emit(Op::Slice { ranges }, &[x])
+}

@@ -11,6 +11,7 @@ mod loops;
 mod narrow;
 mod operators;
 mod rare;
+mod recent;
 mod signature;
 mod skeleton;
 mod structure;
