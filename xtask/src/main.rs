@@ -77,16 +77,7 @@ enum Command {
         only: Vec<String>,
     },
     /// Run the ONNX standard's node tests.
-    Conformance {
-        /// Only tests whose name contains this.
-        only: Option<String>,
-        /// Exported tests, instead of exporting them from the onnx package.
-        #[arg(long)]
-        folder: Option<PathBuf>,
-        /// Add newly passing tests to the committed list.
-        #[arg(long)]
-        update: bool,
-    },
+    Conformance(conformance::ConformanceArgs),
     /// Measure every page of figures in docs/ anew, in one sitting.
     Pages(pages::PagesArgs),
     /// Measure side by side with onnxruntime.
@@ -287,11 +278,7 @@ fn main() -> Result<()> {
         Command::Survive { only, runs } => survive::run(&root(), &survive::Options { only, runs }),
         Command::BenchWorker(args) => worker::run(&args),
         Command::RuntimeWorker(args) => runtime::work(&args),
-        Command::Conformance {
-            only,
-            folder,
-            update,
-        } => conformance::run(&root(), folder.as_deref(), update, only.as_deref()),
+        Command::Conformance(args) => conformance::run(&root(), &args),
         Command::ConformanceWorker { folder, scratch } => conformance::serve(&folder, &scratch),
         Command::Accuracy { only } => accuracy::run(&root(), &only),
     }

@@ -64,7 +64,10 @@ fn provider(root: &Path) -> Result<PathBuf> {
 }
 
 /// The folder of an environment with what a list names; `None` where it cannot be had.
-fn environment(root: &Path, name: &str, list: &'static str) -> Result<Option<PathBuf>> {
+///
+/// # Errors
+/// When the list cannot be read, or that the environment was made cannot be noted.
+pub fn environment(root: &Path, name: &str, list: &'static str) -> Result<Option<PathBuf>> {
     let folder = root.join("target/python").join(name);
     let (wanted, marker) = (root.join(list), folder.join("requirements.txt"));
     let text = fs::read_to_string(&wanted).context(list)?;

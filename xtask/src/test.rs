@@ -39,7 +39,7 @@ const PARTS: &[(&str, &str, Part)] = &[
         checked::whole,
     ),
     ("conformance", "ONNX node tests", |root, _| {
-        conformance::run(root, None, false, None)
+        conformance::run(root, &conformance::ConformanceArgs::default())
     }),
     ("accuracy", "accuracy against onnxruntime", accuracy_of_all),
     (

@@ -2,8 +2,8 @@
 //! budget and once in the smallest arena that can be planned.
 //!
 //! A test passes, is refused (the model cannot be opened, with a reason), or is wrong: it gives something else,
-//! fails after it was opened, or panics. Wrong must not happen but for the tests of `CONTRADICTING`, which count as
-//! failed; and the committed list of passing tests must not shrink.
+//! fails after it was opened, or panics. Wrong must not happen but for the tests that are listed as contradicting the
+//! definition, which count as failed; and the committed list of passing tests must not shrink.
 //!
 //! ```text
 //!   run ──names──► worker processes (one per processor) ──verdicts──► report
@@ -12,21 +12,66 @@
 
 mod compare;
 mod node_test;
+mod report;
 mod workers;
 
+use crate::{models, python};
 use anyhow::{Context, Result, bail};
+use clap::Args;
+use report::Report;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub use workers::serve;
 
-const PASSING: &str = "xtask/conformance-passing.txt";
+#[derive(Args, Default)]
+pub struct ConformanceArgs {
+    /// Only tests whose name contains this.
+    only: Option<String>,
+    /// Only the tests of this version of the onnx package; else those of all versions that are known here.
+    #[arg(long)]
+    onnx: Option<String>,
+    /// Exported tests of that version, instead of exporting them from the package.
+    #[arg(long, requires = "onnx")]
+    folder: Option<PathBuf>,
+    /// Add newly passing tests to the committed list.
+    #[arg(long)]
+    update: bool,
+    /// Write docs/node-tests.md.
+    #[arg(long, conflicts_with_all = ["only", "onnx"])]
+    write: bool,
+}
 
-/// Tests that fail here, since their expected data contradict the operator's definition; onnxruntime gives what
-/// we give. A name and the reason in each line.
-const CONTRADICTING: &str = include_str!("../../conformance-contradicting.txt");
+/// The tests of one version of the onnx package.
+struct Set {
+    onnx: &'static str,
+    /// Under `target`, where they are exported to.
+    folder: &'static str,
+    /// Of what the exporter needs; `None` for the environment of the reference engine.
+    requirements: Option<&'static str>,
+    passing: &'static str,
+    /// Tests that fail here, since their expected data contradict the operator's definition. A name and the reason in each
+    /// line.
+    contradicting: &'static str,
+}
+
+static SETS: [Set; 2] = [
+    Set {
+        onnx: "1.16.2",
+        folder: "node-tests",
+        requirements: None,
+        passing: "xtask/conformance-passing.txt",
+        contradicting: include_str!("../../conformance-contradicting.txt"),
+    },
+    Set {
+        onnx: "1.23.2",
+        folder: "node-tests-1.23.2",
+        requirements: Some("scripts/requirements-node-tests.txt"),
+        passing: "xtask/conformance-passing-1.23.2.txt",
+        contradicting: include_str!("../../conformance-contradicting-1.23.2.txt"),
+    },
+];
 
 /// What became of a test, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,46 +84,89 @@ enum Outcome {
     Wrong(String),
 }
 
-/// Runs all tests in `folder`, or exports them first. `update` adds newly passing tests to the list.
-pub fn run(root: &Path, folder: Option<&Path>, update: bool, only: Option<&str>) -> Result<()> {
-    let folder = match folder {
-        Some(folder) => folder.to_path_buf(),
-        None => match export(root)? {
-            Some(folder) => folder,
-            None => return Ok(()),
-        },
-    };
-    let mut names = Vec::new();
-    let entries = std::fs::read_dir(&folder);
-    for entry in entries.with_context(|| format!("cannot list {}", folder.display()))? {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if path.join("manifest.json").is_file() && only.is_none_or(|o| name.contains(o)) {
-            names.push(name.into_owned());
-        }
+/// Runs the tests that are asked for, and exports them first where that was not done.
+pub fn run(root: &Path, args: &ConformanceArgs) -> Result<()> {
+    let wanted = |set: &&Set| args.onnx.as_deref().is_none_or(|onnx| onnx == set.onnx);
+    let sets: Vec<&Set> = SETS.iter().filter(wanted).collect();
+    if sets.is_empty() {
+        bail!(
+            "the versions are {}",
+            SETS.each_ref().map(|set| set.onnx).join(" and ")
+        );
     }
-    names.sort();
-    let outcomes = workers::run_all(root, &folder, names)?;
-    report(root, &outcomes, update, only.is_some())
+    let mut reports = Vec::new();
+    for set in sets {
+        let folder = match &args.folder {
+            Some(folder) => folder.clone(),
+            None => match export(root, set)? {
+                Some(folder) => folder,
+                None => continue,
+            },
+        };
+        let report = run_set(root, set, &folder, args.only.as_deref())?;
+        report.print();
+        reports.push((report, set));
+    }
+    for (report, set) in &reports {
+        let path = root.join(set.passing);
+        report.compare(&path, args.only.is_some(), args.update)?;
+    }
+    if args.write {
+        let reports: Vec<&Report> = reports.iter().map(|(report, _)| report).collect();
+        std::fs::write(root.join("docs/node-tests.md"), report::page(&reports))?;
+    }
+    Ok(())
+}
+
+fn run_set(root: &Path, set: &Set, folder: &Path, only: Option<&str>) -> Result<Report> {
+    let operators = operators(folder)?;
+    let names = operators.keys();
+    let names = names.filter(|name| only.is_none_or(|o| name.contains(o)));
+    let outcomes = workers::run_all(root, folder, names.cloned().collect())?;
+    Ok(Report::new(
+        set.onnx,
+        set.contradicting,
+        outcomes,
+        operators,
+    ))
 }
 
 /// Of exported tests, as `scripts/export_node_tests.py` writes it.
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
 
-fn format_of(folder: &Path) -> Option<u64> {
-    let index = std::fs::read(folder.join("index.json")).ok()?;
-    let index: serde_json::Value = serde_json::from_slice(&index).ok()?;
-    index["format"].as_u64()
+fn index(folder: &Path) -> Result<serde_json::Value> {
+    let path = folder.join("index.json");
+    let index = std::fs::read(&path).with_context(|| format!("{}", path.display()))?;
+    Ok(serde_json::from_slice(&index)?)
 }
 
-/// The tests from the Python package, exported once into `target/node-tests`.
-fn export(root: &Path) -> Result<Option<PathBuf>> {
-    let folder = root.join("target/node-tests");
-    if format_of(&folder) == Some(FORMAT) {
+/// What each test tests.
+fn operators(folder: &Path) -> Result<report::Operators> {
+    let index = index(folder)?;
+    let tests = index["tests"].as_array().context("no tests are listed")?;
+    let text = |test: &serde_json::Value, key: &str| test[key].as_str().map(str::to_owned);
+    let pairs = tests.iter().map(|test| {
+        let pair = text(test, "name").zip(text(test, "operator"));
+        pair.context("a test is listed without its name or operator")
+    });
+    pairs.collect()
+}
+
+/// The tests from the Python package, exported once.
+fn export(root: &Path, set: &Set) -> Result<Option<PathBuf>> {
+    let folder = root.join("target").join(set.folder);
+    if index(&folder).is_ok_and(|index| index["format"].as_u64() == Some(FORMAT)) {
         return Ok(Some(folder));
     }
-    let Some(python) = crate::models::python(root)? else {
-        println!("conformance: SKIPPED, the onnx package cannot be had");
+    let python = match set.requirements {
+        None => models::python(root)?,
+        Some(list) => {
+            let made = python::environment(root, set.folder, list)?;
+            made.map(|folder| folder.join("bin/python"))
+        }
+    };
+    let Some(python) = python else {
+        println!("conformance: SKIPPED, onnx {} cannot be had", set.onnx);
         return Ok(None);
     };
     let status = Command::new(python)
@@ -87,73 +175,7 @@ fn export(root: &Path) -> Result<Option<PathBuf>> {
         .stdout(std::process::Stdio::null())
         .status()?;
     if !status.success() {
-        bail!("the node tests cannot be exported");
+        bail!("the node tests of onnx {} cannot be exported", set.onnx);
     }
     Ok(Some(folder))
-}
-
-fn report(
-    root: &Path,
-    outcomes: &BTreeMap<String, Outcome>,
-    update: bool,
-    partial: bool,
-) -> Result<()> {
-    let mut passed = BTreeSet::new();
-    let (mut wrong, mut refused, mut differing, mut weighted) = (0, 0, 0, 0);
-    for (name, outcome) in outcomes {
-        let mut listed = CONTRADICTING
-            .lines()
-            .filter_map(|line| line.split_once(": "));
-        let known = listed.find(|(contradicts, _)| contradicts == name);
-        match (outcome, known) {
-            (Outcome::Passed { with_weights }, None) => {
-                passed.insert(name.as_str());
-                weighted += usize::from(*with_weights);
-            }
-            (Outcome::Refused(reason), _) => {
-                refused += 1;
-                println!("refused {name}: {reason}");
-            }
-            (Outcome::Wrong(reason), Some((_, why))) => {
-                differing += 1;
-                println!("FAILED  {name}: {reason}: {why}");
-            }
-            (Outcome::Wrong(reason), None) => {
-                wrong += 1;
-                println!("WRONG   {name}: {reason}");
-            }
-            (Outcome::Passed { .. }, Some(_)) => {
-                wrong += 1;
-                println!("WRONG   {name}: it passes, and is listed as one that does not");
-            }
-        }
-    }
-    println!(
-        "conformance: of {} tests {} pass without a budget and in the smallest arena, {weighted} of them with weights \
-         too; {refused} are refused, {differing} fail as their data contradict the definition, {wrong} are wrong",
-        outcomes.len(),
-        passed.len(),
-    );
-    let path = root.join(PASSING);
-    let listed = std::fs::read_to_string(&path).unwrap_or_default();
-    let listed: BTreeSet<&str> = listed.lines().filter(|l| !l.is_empty()).collect();
-    let lost: Vec<&str> = listed
-        .iter()
-        .copied()
-        .filter(|n| !passed.contains(n) && (!partial || outcomes.contains_key(*n)))
-        .collect();
-    for name in &lost {
-        println!("LOST    {name}");
-    }
-    if update {
-        let all: Vec<&str> = listed.union(&passed).copied().collect();
-        std::fs::write(&path, all.join("\n") + "\n")?;
-    }
-    if wrong > 0 || !lost.is_empty() {
-        bail!(
-            "{wrong} tests are wrong, {} that passed before do not",
-            lost.len()
-        );
-    }
-    Ok(())
 }
