@@ -1,5 +1,7 @@
 //! Appends nodes to the graph, inferring types and folding constants as it goes.
 
+mod narrow_tensors;
+
 use crate::OpenOptions;
 use crate::containers::{Container, Containers};
 use crate::error::{OnnxError, shown};
@@ -11,7 +13,7 @@ use crate::tensor;
 use neap_ir::late::{Bound, LateOp};
 use neap_ir::recipe::INLINE_LIMIT_BYTES;
 use neap_ir::{
-    Const, DType, FileRange, Float8, Graph, Layout, Literal, Node, Op, TensorType, ValueId, infer,
+    Const, DType, FileRange, Graph, Layout, Literal, Node, Op, TensorType, ValueId, infer,
 };
 use neap_ops::OpError;
 use std::collections::HashMap;
@@ -111,63 +113,6 @@ impl Builder {
         tensor: &TensorProto,
     ) -> Result<ValueId, OnnxError> {
         self.tensor_of(name, tensor, false)
-    }
-
-    /// The same; `is_weights` of a layer, and nothing else.
-    pub(crate) fn tensor_of(
-        &mut self,
-        name: &str,
-        tensor: &TensorProto,
-        is_weights: bool,
-    ) -> Result<ValueId, OnnxError> {
-        if let Some(kind) = Narrow::float8(tensor) {
-            return self.float8s(name, tensor, kind);
-        }
-        if let Some(Narrow::Integer { bits: 2, signed }) = Narrow::of(tensor.data_type) {
-            let literal = tensor::pairs_of_bits(&mut self.files, tensor, signed)?;
-            let values = self.literal(literal);
-            self.set_narrow(values, Narrow::Integer { bits: 2, signed });
-            return Ok(values);
-        }
-        let nibbles = tensor::nibbles(tensor)?;
-        let held = nibbles.as_ref().map_or(tensor, |(bytes, ..)| bytes);
-        let (ty, data) = match is_weights && self.leaves_weights {
-            true => tensor::load_weights(&mut self.files, held, self.widen)?,
-            false => tensor::load(&mut self.files, held, self.widen)?,
-        };
-        let id = self.initializer(name, ty, data);
-        let Some((_, shape, signed)) = nibbles else {
-            return Ok(id);
-        };
-        let at = At {
-            node: name,
-            op: "tensor of four-bit integers",
-        };
-        let op = Op::Nibbles { shape, signed };
-        let values = self.emit(at, op, &[Some(id)], &[true])?;
-        let values = values[0].ok_or_else(|| at.bad("it has no elements"))?;
-        self.set_narrow(values, Narrow::Integer { bits: 4, signed });
-        Ok(values)
-    }
-
-    /// A tensor of 8-bit floats: its bytes, which are left in the file where they are many, and what they stand for.
-    fn float8s(
-        &mut self,
-        name: &str,
-        tensor: &TensorProto,
-        kind: Float8,
-    ) -> Result<ValueId, OnnxError> {
-        let held = tensor::as_bytes(tensor);
-        let (ty, data) = tensor::load(&mut self.files, &held, self.widen)?;
-        let id = self.initializer(name, ty, data);
-        let at = At {
-            node: name,
-            op: "tensor of 8-bit floats",
-        };
-        let values = self.emit(at, Op::Float8s { kind }, &[Some(id)], &[true])?;
-        let values = values[0].ok_or_else(|| at.bad("it has no elements"))?;
-        self.set_narrow(values, Narrow::Float8(kind));
-        Ok(values)
     }
 
     /// What the value is in the model, where its type in the graph is wider.

@@ -1,14 +1,21 @@
-//! Element types of fewer bits than any of ours: integers of 2 and 4 bits and 8-bit floats. Their values are carried by wider types,
+//! Element types of fewer bits than any of ours: integers of 2 and 4 bits and floats of 4 and 8 bits. Their values are carried by wider types,
 //! which hold them exactly. The builder keeps which values are such, for operators whose result has the type of an operand.
 
-use crate::proto::TensorProto;
 use neap_ir::{DType, Float8};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Narrow {
-    Integer { bits: u32, signed: bool },
+    Integer {
+        bits: u32,
+        signed: bool,
+    },
+    /// A sign, two bits of exponent, one of mantissa; neither infinities nor NaN.
+    Float4,
     Float8(Float8),
 }
+
+/// Those without a sign, by their bits.
+pub(crate) const FLOAT4S: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
 impl Narrow {
     /// Of ONNX's number of an element type.
@@ -22,6 +29,7 @@ impl Narrow {
                 bits: 4,
                 signed: data_type == 22,
             },
+            23 => Narrow::Float4,
             25 | 26 => Narrow::Integer {
                 bits: 2,
                 signed: data_type == 26,
@@ -35,15 +43,7 @@ impl Narrow {
         match self {
             Narrow::Integer { signed: false, .. } => DType::U8,
             Narrow::Integer { signed: true, .. } => DType::I8,
-            Narrow::Float8(_) => DType::F32,
-        }
-    }
-
-    /// The kind of 8-bit float that a tensor in the model has.
-    pub(crate) fn float8(tensor: &TensorProto) -> Option<Float8> {
-        match Narrow::of(tensor.data_type) {
-            Some(Narrow::Float8(kind)) => Some(kind),
-            _ => None,
+            Narrow::Float4 | Narrow::Float8(_) => DType::F32,
         }
     }
 }

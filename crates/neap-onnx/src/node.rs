@@ -266,7 +266,7 @@ impl<'a> Ctx<'a> {
 
     /// An element type given as ONNX's number; half floats widen as the builder is told to.
     pub(crate) fn element_type(&self, number: i64) -> Result<DType, OnnxError> {
-        let dtype = tensor::dtype(number).map_err(|e| self.unsupported(e))?;
+        let dtype = tensor::dtype(number).map_err(|e| self.bad(e))?;
         Ok(tensor::value_dtype(dtype, self.builder.widen))
     }
 

@@ -16,8 +16,6 @@ pub(crate) const MAX_RANK: usize = 32;
 
 /// Numbers of element types.
 const UINT8: i64 = 2;
-const UINT4: i64 = 21;
-const INT4: i64 = 22;
 
 /// The element type, or what is wrong with it.
 pub(crate) fn dtype(data_type: i64) -> Result<DType, String> {
@@ -94,7 +92,7 @@ pub(crate) fn carrier(data_type: i64) -> Result<DType, String> {
     }
 }
 
-/// A tensor of elements of one byte as those bytes.
+/// A tensor whose data are given by bytes as those bytes.
 pub(crate) fn as_bytes(tensor: &TensorProto) -> TensorProto {
     TensorProto {
         data_type: UINT8,
@@ -105,27 +103,18 @@ pub(crate) fn as_bytes(tensor: &TensorProto) -> TensorProto {
 /// To say where so many bytes of weights lie takes nearly as many.
 const LEAST_WEIGHTS_BYTES: usize = 128;
 
-/// A tensor of four-bit integers as the bytes that hold them, the shape of the integers and whether they are signed;
-/// `None` for any other.
-pub(crate) fn nibbles(
-    tensor: &TensorProto,
-) -> Result<Option<(TensorProto, Vec<usize>, bool)>, OnnxError> {
-    let signed = match tensor.data_type {
-        UINT4 => false,
-        INT4 => true,
-        _ => return Ok(None),
-    };
+/// A tensor of elements of four bits as the bytes that hold them, and its own shape.
+pub(crate) fn nibbles(tensor: &TensorProto) -> Result<(TensorProto, Vec<usize>), OnnxError> {
     let shape = shape(&tensor.dims).map_err(|reason| OnnxError::Initializer {
         name: shown(&tensor.name),
         reason,
     })?;
     let bytes = shape.iter().product::<usize>().div_ceil(2);
     let held = TensorProto {
-        data_type: UINT8,
         dims: vec![bytes as i64],
-        ..tensor.clone()
+        ..as_bytes(tensor)
     };
-    Ok(Some((held, shape, signed)))
+    Ok((held, shape))
 }
 
 /// The elements of a tensor of two-bit integers, four in a byte, the first in the lowest bits.
@@ -141,9 +130,8 @@ pub(crate) fn pairs_of_bits(
     let shape = shape(&tensor.dims).map_err(|reason| bad(&reason))?;
     let elements = shape.iter().product::<usize>();
     let held = TensorProto {
-        data_type: UINT8,
         dims: vec![elements.div_ceil(4) as i64],
-        ..tensor.clone()
+        ..as_bytes(tensor)
     };
     let (_, Const::Inline(bytes)) = load(files, &held, false)? else {
         return Err(bad(

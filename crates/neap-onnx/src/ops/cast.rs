@@ -1,7 +1,7 @@
 //! Casts, also to types of fewer bits than any of ours, and what such types pass through.
 
 use crate::error::OnnxError;
-use crate::narrow::Narrow;
+use crate::narrow::{FLOAT4S, Narrow};
 use crate::node::{Ctx, Outputs};
 use neap_ir::op::{Binary, Unary};
 use neap_ir::{DType, Float8, Op, ValueId};
@@ -75,6 +75,10 @@ fn narrowed(c: &mut Ctx, x: ValueId, to: Narrow) -> Result<ValueId, OnnxError> {
             let wide = c.cast(x, DType::F32)?;
             round_to_float8(c, wide, kind)?
         }
+        Narrow::Float4 => {
+            let wide = c.cast(x, DType::F32)?;
+            round_to_float4(c, wide)?
+        }
         Narrow::Integer { bits, signed } => to_few_bits(c, x, bits, signed)?,
     };
     c.builder.set_narrow(y, to);
@@ -85,6 +89,32 @@ fn narrowed(c: &mut Ctx, x: ValueId, to: Narrow) -> Result<ValueId, OnnxError> {
 pub(super) fn round_to_float8(c: &mut Ctx, x: ValueId, kind: Float8) -> Result<ValueId, OnnxError> {
     let saturate = c.flag("saturate", true)?;
     c.emit(Op::RoundToFloat8 { kind, saturate }, &[x])
+}
+
+/// `x`, which is f32, as a 4-bit float holds it: the nearest, of two as near the one with an even mantissa. There is no
+/// NaN; the standard's tests have minus zero for it.
+pub(super) fn round_to_float4(c: &mut Ctx, x: ValueId) -> Result<ValueId, OnnxError> {
+    let most = f64::from(FLOAT4S[7]);
+    let op = Op::Clip {
+        low: Some(-most),
+        high: Some(most),
+    };
+    let limited = c.emit(op, &[x])?;
+    let magnitude = c.unary(Unary::Abs, limited)?;
+    // Steps are of a half below 2, of 1 below 4, and of 2 from there on.
+    let mut steps_in_one = c.scalar(DType::F32, 0.5)?;
+    for (below, steps) in [(4.0, 1.0), (2.0, 2.0)] {
+        let below = c.scalar(DType::F32, below)?;
+        let is_below = c.binary(Binary::Less, magnitude, below)?;
+        let steps = c.scalar(DType::F32, steps)?;
+        steps_in_one = c.emit(Op::Where, &[is_below, steps, steps_in_one])?;
+    }
+    let steps = c.binary(Binary::Mul, limited, steps_in_one)?;
+    let steps = c.unary(Unary::Round, steps)?;
+    let rounded = c.binary(Binary::Div, steps, steps_in_one)?;
+    let is_number = c.binary(Binary::Equal, x, x)?;
+    let minus_zero = c.scalar(DType::F32, -0.0)?;
+    c.emit(Op::Where, &[is_number, rounded, minus_zero])
 }
 
 /// Of integers the lower bits are taken. What becomes of floats out of range the standard leaves open: by its own tests

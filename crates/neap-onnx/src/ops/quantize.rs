@@ -195,12 +195,15 @@ fn quantize_narrowly(
     let x = c.cast(x, DType::F32)?;
     let scale = c.cast(scale, DType::F32)?;
     let y = match to {
-        Narrow::Float8(kind) => {
+        Narrow::Float4 | Narrow::Float8(_) => {
             let mut scaled = c.binary(Binary::Div, x, scale)?;
             if let Some(zero_point) = zero_point {
                 scaled = c.binary(Binary::Add, scaled, zero_point)?;
             }
-            cast::round_to_float8(c, scaled, kind)?
+            match to {
+                Narrow::Float8(kind) => cast::round_to_float8(c, scaled, kind)?,
+                _ => cast::round_to_float4(c, scaled)?,
+            }
         }
         Narrow::Integer { bits, signed } => {
             let limits = cast::limits(bits, signed);

@@ -48,7 +48,8 @@ fn slice(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     c.emit(Op::Slice { ranges }, &[x])
 }
 
-fn whole(size: usize) -> SliceRange {
+/// All of an axis.
+pub(super) fn whole(size: usize) -> SliceRange {
     SliceRange {
         start: 0,
         step: 1,

@@ -1,8 +1,10 @@
 //! Fourier transforms and what is computed around them; determinants.
 
 use super::generate::literal_of;
+use super::slicing::{part, whole};
 use crate::error::OnnxError;
 use crate::node::{Ctx, Outputs, one};
+use neap_ir::op::{Binary, PadMode, SliceRange};
 use neap_ir::spectrum::{Dft, Stft, onesided_length};
 use neap_ir::{Op, ValueId};
 
@@ -29,20 +31,71 @@ fn dft(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     };
     let axis = c.axis(axis, shape.len())?;
     let length = match c.known_scalar(1, "its dft_length")? {
-        Some(length) => c.checked_size("dft_length", length)?,
-        None => shape[axis],
+        Some(length) => Some(c.checked_size("dft_length", length)?),
+        None => None,
     };
     let (inverse, onesided) = (c.flag("inverse", false)?, c.flag("onesided", false)?);
     if inverse && onesided {
-        return Err(c.unsupported("an inverse of half of the frequencies"));
+        return real_numbers(c, x, axis, length);
     }
     let dft = Dft {
         axis,
-        length,
+        length: length.unwrap_or(shape[axis]),
         inverse,
         onesided,
     };
     c.emit(Op::Dft(dft), &[x])
+}
+
+/// From the first half of the frequencies. The rest are conjugates of these, the last one first.
+fn real_numbers(
+    c: &mut Ctx,
+    x: ValueId,
+    axis: usize,
+    length: Option<usize>,
+) -> Result<ValueId, OnnxError> {
+    let shape = c.shape(x);
+    let parts = shape[shape.len() - 1];
+    if axis + 1 == shape.len() || parts != 2 {
+        return Err(c.bad("half of the frequencies are not given as complex numbers"));
+    }
+    let length = length.unwrap_or(2 * shape[axis].saturating_sub(1));
+    if length == 0 {
+        return Err(c.bad("its result has no length"));
+    }
+    let own = onesided_length(length);
+    let mut half = x;
+    if shape[axis] != own {
+        let mut pads = vec![(0, 0); shape.len()];
+        pads[axis] = (0, own as isize - shape[axis] as isize);
+        let mode = PadMode::Constant;
+        half = c.emit(Op::Pad { mode, pads }, &[x])?;
+    }
+    let mut all = vec![half];
+    if length > own {
+        let mut ranges: Vec<SliceRange> = c.shape(half).iter().map(|&d| whole(d)).collect();
+        ranges[axis] = SliceRange {
+            start: length - own,
+            step: -1,
+            len: length - own,
+        };
+        let rest = c.emit(Op::Slice { ranges }, &[half])?;
+        let signs = literal_of(c.dtype(x), &[2], [1.0, -1.0].into_iter());
+        let signs = c.constant(signs);
+        all.push(c.binary(Binary::Mul, rest, signs)?);
+    }
+    let spectrum = match all[..] {
+        [only] => only,
+        _ => c.emit(Op::Concat { axis }, &all)?,
+    };
+    let dft = Dft {
+        axis,
+        length,
+        inverse: true,
+        onesided: false,
+    };
+    let complex = c.emit(Op::Dft(dft), &[spectrum])?;
+    part(c, complex, shape.len() - 1, 0, 1)
 }
 
 fn stft(c: &mut Ctx) -> Result<ValueId, OnnxError> {

@@ -1,4 +1,4 @@
-//! 4-bit integers and 8-bit floats as types of inputs, results and constants.
+//! 4-bit integers and floats of 4 and 8 bits as types of inputs, results and constants.
 
 use crate::support::*;
 use neap_ir::{DType, Float8, Literal};
@@ -11,6 +11,7 @@ const FLOAT8: [(i32, Float8); 4] = [
 ];
 const UINT4: i32 = 21;
 const INT4: i32 = 22;
+const FLOAT4: i32 = 23;
 
 fn run(model: &Model, inputs: &[Literal]) -> Literal {
     let graph = model.graph();
@@ -143,9 +144,53 @@ fn steps_of_four_bits_and_of_floats() {
 #[test]
 fn other_operators_do_not_see_types_they_lack() {
     let error = Model::new(21)
-        .input("x", 23, &[2])
+        .input("x", 24, &[2])
         .node("Identity", &["x"], &["y"], &[])
         .output("y")
         .error();
-    assert!(error.contains("float4e2m1"), "{error}");
+    assert!(error.contains("float8e8m0"), "{error}");
+}
+
+/// Of all of them the nearest, of two as near the one whose last bit is zero.
+fn nearest_of_four_bits(x: f32) -> f32 {
+    let all = [0.0f32, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let order = |&code: &usize| ((all[code] - x.abs().min(6.0)).abs(), code % 2);
+    let nearest = (0..8).min_by(|a, b| order(a).partial_cmp(&order(b)).expect("numbers"));
+    all[nearest.expect("one of eight")].copysign(x)
+}
+
+#[test]
+fn floats_of_four_bits_are_rounded_and_read() {
+    let mut x: Vec<f32> = (-60..=60).map(|i| i as f32 * 0.125).collect();
+    x.extend([f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e-30, -1e30]);
+    let expected: Vec<f32> = x.iter().map(|&x| nearest_of_four_bits(x)).collect();
+    let count = x.len() as i64;
+    let model = Model::new(23)
+        .input("x", FLOAT, &[count])
+        .node("Cast", &["x"], &["y"], &[("to", Attr::Int(FLOAT4.into()))])
+        .output("y");
+    let y = run(&model, &[Literal::from_f32(&[x.len()], &x)]);
+    let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+    assert_eq!(bits(y.as_f32().expect("f32")), bits(&expected));
+    // The first is in the lower half of its byte. 1.5 and -6, then 0.5 and -0.
+    let zero = tensor("zero", FLOAT4, &[], &[0]);
+    let model = Model::new(23)
+        .constant(&tensor("c", FLOAT4, &[4], &[0xf3, 0x81]))
+        .constant(&f32_tensor("scale", &[], &[2.0]))
+        .constant(&zero)
+        .node("DequantizeLinear", &["c", "scale"], &["y"], &[])
+        .output("y");
+    let y = run(&model, &[]);
+    assert_eq!(
+        bits(y.as_f32().expect("f32")),
+        bits(&[3.0, -12.0, 1.0, -0.0])
+    );
+    let model = Model::new(23)
+        .input("x", FLOAT, &[3])
+        .constant(&f32_tensor("scale", &[], &[2.0]))
+        .constant(&zero)
+        .node("QuantizeLinear", &["x", "scale", "zero"], &["y"], &[])
+        .output("y");
+    let y = run(&model, &[Literal::from_f32(&[3], &[2.5, -30.0, 9.0])]);
+    assert_eq!(y.as_f32(), Some(&[1.0, -6.0, 4.0][..]));
 }

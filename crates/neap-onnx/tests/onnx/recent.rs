@@ -342,6 +342,45 @@ fn two_bits_are_read_and_wrap() {
 }
 
 #[test]
+fn half_of_the_frequencies_gives_real_numbers() {
+    let bins = 4;
+    let x = ramp(&[1, bins, 2], 0.1);
+    let model = |parts: i64, length: i64| {
+        let attributes = [("inverse", Attr::Int(1)), ("onesided", Attr::Int(1))];
+        Model::new(20)
+            .input("x", FLOAT, &[1, 4, parts])
+            .constant(&i64_tensor("n", &[], &[length]))
+            .constant(&i64_tensor("axis", &[], &[1]))
+            .node("DFT", &["x", "n", "axis"], &["y"], &attributes)
+            .output("y")
+    };
+    // All frequencies of an even and of an odd length, some only, and some that are not given.
+    for length in [6, 7, 1, 3, 4, 9] {
+        let found = run(&model(2, length as i64), std::slice::from_ref(&x));
+        assert_eq!(found[0].shape(), [1, length, 1]);
+        let x = floats(&x);
+        let frequency = |k: usize| match k <= length / 2 {
+            true if k < bins => (x[2 * k], x[2 * k + 1]),
+            false if length - k < bins => (x[2 * (length - k)], -x[2 * (length - k) + 1]),
+            _ => (0.0, 0.0),
+        };
+        let expected: Vec<f32> = (0..length)
+            .map(|n| {
+                let term = |k: usize| {
+                    let turn = std::f32::consts::TAU * (k * n % length) as f32 / length as f32;
+                    let (re, im) = frequency(k);
+                    re * turn.cos() - im * turn.sin()
+                };
+                (0..length).map(term).sum::<f32>() / length as f32
+            })
+            .collect();
+        near(floats(&found[0]), &expected);
+    }
+    let error = model(1, 6).error();
+    assert!(error.contains("not given as complex numbers"), "{error}");
+}
+
+#[test]
 fn opsets_that_are_not_known_are_refused() {
     let model = |opset: i64| {
         Model::new(opset)

@@ -1,0 +1,101 @@
+//! Constants of the model, also of types of fewer bits than any of ours.
+
+use super::{At, Builder};
+use crate::error::OnnxError;
+use crate::narrow::{FLOAT4S, Narrow};
+use crate::proto::TensorProto;
+use crate::tensor;
+use neap_ir::{DType, Float8, Literal, Op, ValueId};
+
+impl Builder {
+    /// The constant of the model that a tensor describes; `is_weights` of a layer, and nothing else.
+    pub(crate) fn tensor_of(
+        &mut self,
+        name: &str,
+        tensor: &TensorProto,
+        is_weights: bool,
+    ) -> Result<ValueId, OnnxError> {
+        let narrow = Narrow::of(tensor.data_type);
+        let values = match narrow {
+            None => {
+                let (ty, data) = match is_weights && self.leaves_weights {
+                    true => tensor::load_weights(&mut self.files, tensor, self.widen)?,
+                    false => tensor::load(&mut self.files, tensor, self.widen)?,
+                };
+                return Ok(self.initializer(name, ty, data));
+            }
+            Some(Narrow::Float8(kind)) => self.float8s(name, tensor, kind)?,
+            Some(Narrow::Float4) => self.float4s(name, tensor)?,
+            Some(Narrow::Integer { bits: 2, signed }) => {
+                let literal = tensor::pairs_of_bits(&mut self.files, tensor, signed)?;
+                self.literal(literal)
+            }
+            Some(Narrow::Integer { signed, .. }) => {
+                self.nibbles(name, tensor, signed, is_weights)?
+            }
+        };
+        if let Some(narrow) = narrow {
+            self.set_narrow(values, narrow);
+        }
+        Ok(values)
+    }
+
+    /// Four-bit integers: the bytes that hold them, which may be left in the file, and what they stand for.
+    fn nibbles(
+        &mut self,
+        name: &str,
+        tensor: &TensorProto,
+        signed: bool,
+        is_weights: bool,
+    ) -> Result<ValueId, OnnxError> {
+        let (held, shape) = tensor::nibbles(tensor)?;
+        let (ty, data) = match is_weights && self.leaves_weights {
+            true => tensor::load_weights(&mut self.files, &held, self.widen)?,
+            false => tensor::load(&mut self.files, &held, self.widen)?,
+        };
+        let id = self.initializer(name, ty, data);
+        let at = At {
+            node: name,
+            op: "tensor of four-bit integers",
+        };
+        let op = Op::Nibbles { shape, signed };
+        self.only(at, op, &[id])
+    }
+
+    /// Four-bit floats: each is a place in the table of all of them.
+    fn float4s(&mut self, name: &str, tensor: &TensorProto) -> Result<ValueId, OnnxError> {
+        let codes = self.nibbles(name, tensor, false, false)?;
+        let at = At {
+            node: name,
+            op: "tensor of four-bit floats",
+        };
+        let places = self.only(at, Op::Cast { to: DType::I32 }, &[codes])?;
+        let all = [FLOAT4S, FLOAT4S.map(|x| -x)].concat();
+        let table = self.literal(Literal::from_f32(&[16], &all));
+        self.only(at, Op::Gather { axis: 0 }, &[table, places])
+    }
+
+    /// 8-bit floats: their bytes, which are left in the file where they are many, and what they stand for.
+    fn float8s(
+        &mut self,
+        name: &str,
+        tensor: &TensorProto,
+        kind: Float8,
+    ) -> Result<ValueId, OnnxError> {
+        let held = tensor::as_bytes(tensor);
+        let (ty, data) = tensor::load(&mut self.files, &held, self.widen)?;
+        let id = self.initializer(name, ty, data);
+        let at = At {
+            node: name,
+            op: "tensor of 8-bit floats",
+        };
+        self.only(at, Op::Float8s { kind }, &[id])
+    }
+
+    /// The one result of an operator on constants.
+    fn only(&mut self, at: At, op: Op, inputs: &[ValueId]) -> Result<ValueId, OnnxError> {
+        let inputs: Vec<Option<ValueId>> = inputs.iter().copied().map(Some).collect();
+        let values = self.emit(at, op, &inputs, &[true])?;
+        values[0].ok_or_else(|| at.bad("it has no elements"))
+    }
+}
