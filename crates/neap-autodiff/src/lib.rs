@@ -11,6 +11,7 @@
 //!   v
 //! Graph: forward, loss, backward
 //!
+//! add_adapters: weights stay, and a product of two small matrices beside each is trained
 //! recompute: activations are computed again in the backward pass instead of being kept; cheap_values names those that cost little
 //! cut_updates: large parameters are updated a range of rows after the other
 //! training_step_in_parts: the batch is seen in parts, whose gradients are summed
@@ -19,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapters;
 mod backward;
 mod cut;
 mod emit;
@@ -33,6 +35,7 @@ mod statistics;
 mod step;
 mod training;
 
+pub use adapters::{Adapter, WeightForm, adaptable, add_adapters};
 pub use backward::differentiate;
 pub use cut::{Cut, cut_updates};
 pub use error::AutodiffError;

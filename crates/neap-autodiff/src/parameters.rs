@@ -2,7 +2,7 @@
 
 use crate::error::AutodiffError;
 use neap_ir::update::Update;
-use neap_ir::{Const, Graph, Op, ValueId};
+use neap_ir::{Const, FileId, Graph, Op, ValueId};
 
 /// Constants that a training would move: floating-point weights, biases, scales and tables. Statistics of batch
 /// normalisations are none, nor are single numbers outside of a parameter's place, which are part of a formula.
@@ -45,6 +45,21 @@ pub(crate) fn check_apart(
             return Err(AutodiffError::Request(format!("'{name}' is listed twice")));
         }
     }
+    let is_trained = |v: ValueId| is_trained[v.index()];
+    match (shared(graph).into_iter())
+        .find(|&(first, second)| is_trained(first) || is_trained(second))
+    {
+        Some((first, second)) => Err(AutodiffError::Request(format!(
+            "'{}' and '{}' share their data: training one would part them",
+            graph.value(first).name,
+            graph.value(second).name
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Pairs of constants that nodes read and that have stored bytes in common. Each such constant is in one pair or more.
+pub(crate) fn shared(graph: &Graph) -> Vec<(ValueId, ValueId)> {
     let mut read = vec![false; graph.values.len()];
     for node in &graph.nodes {
         node.present_inputs().for_each(|v| read[v.index()] = true);
@@ -58,17 +73,18 @@ pub(crate) fn check_apart(
         })
         .collect();
     stored.sort();
-    for pair in stored.windows(2) {
-        let (file, offset, bytes, first) = pair[0];
-        let (next_file, next, _, second) = pair[1];
-        let shared = file == next_file && next < offset + bytes;
-        if shared && (is_trained[first.index()] || is_trained[second.index()]) {
-            return Err(AutodiffError::Request(format!(
-                "'{}' and '{}' share their data: training one would part them",
-                graph.value(first).name,
-                graph.value(second).name
-            )));
+    let mut pairs = Vec::new();
+    // Of those so far the one that ends last.
+    let mut last: Option<(FileId, u64, ValueId)> = None;
+    for (file, offset, bytes, value) in stored {
+        let end = offset + bytes;
+        let before = last.filter(|&(of, last_end, _)| of == file && offset < last_end);
+        if let Some((_, _, other)) = before {
+            pairs.push((other, value));
+        }
+        if before.is_none_or(|(_, last_end, _)| last_end < end) {
+            last = Some((file, end, value));
         }
     }
-    Ok(())
+    pairs
 }

@@ -8,7 +8,7 @@ use crate::files::Files;
 use crate::proto::TensorProto;
 use crate::tensor;
 use crate::wire::{Field, Message, Span};
-use neap_ir::{DType, FileId, FileRange, TensorType};
+use neap_ir::{Const, DType, FileId, FileRange, TensorType};
 use std::io::{self, Write};
 use std::path::Path;
 use thiserror::Error;
@@ -99,6 +99,26 @@ impl Replaceable {
     /// In the file's order; those whose type is not known are left out.
     pub fn initializers(&self) -> impl Iterator<Item = &Initializer> {
         self.tensors.iter().map(|(known, _)| known)
+    }
+
+    /// An initializer's bytes as stored, little-endian and row-major; `None` where there is none of this name.
+    ///
+    /// # Errors
+    /// Its data cannot be read or are malformed.
+    pub fn data(&mut self, name: &str) -> Result<Option<Vec<u8>>, OnnxError> {
+        let Some((_, proto)) = self.tensors.iter().find(|(known, _)| known.name == name) else {
+            return Ok(None);
+        };
+        let (_, data) = tensor::load(&mut self.files, proto, false)?;
+        Ok(match data {
+            Const::Inline(literal) => Some(literal.bytes().to_vec()),
+            Const::Stored { range, .. } => {
+                let mut data = vec![0; range.bytes as usize];
+                self.files.read(range, &mut data)?;
+                Some(data)
+            }
+            Const::Packed(_) => None,
+        })
     }
 
     /// Size of the file that [`Replaceable::write`] makes.

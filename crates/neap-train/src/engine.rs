@@ -21,7 +21,7 @@ pub struct Engine {
     pub threads: usize,
     /// The process around, for a budget of all of it.
     pub host: Arc<dyn Host>,
-    /// Of dropouts.
+    /// Of dropouts and adapters.
     pub seed: u64,
     /// What else takes memory meanwhile: batches and decoding.
     pub reserve_bytes: u64,
@@ -40,6 +40,7 @@ impl Engine {
             loss: recipe.loss,
             batch_norm: recipe.batch_norm,
             clip: recipe.clip,
+            adapters: recipe.lora.as_ref().map(|l| l.adapters.clone()),
             micro_batch: self.micro_batch,
             strategy: self.strategy,
             keep_result: true,

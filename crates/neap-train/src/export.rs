@@ -27,14 +27,15 @@ pub fn check(recipe: &Recipe) -> Result<()> {
 /// A file cannot be read or written.
 pub fn write_onnx(recipe: &Recipe, weights: &Tensors, path: &Path) -> Result<()> {
     let mut source = Replaceable::open(&recipe.model)?;
+    // What adapters are added to.
+    let mut before = Replaceable::open(&recipe.model)?;
     whole::write(path, |partial| {
         let file = File::create(partial).map_err(|e| unwritable(path, &e))?;
         let mut out = BufWriter::new(file);
         let mut failed = None;
         let mut value = |wanted: &Initializer| {
-            let ty = computed(&wanted.ty);
-            let bytes = weights.bytes(&wanted.name, &ty);
-            bytes.map(|b| narrowed(b, wanted.ty.dtype)).map_err(|e| {
+            let bytes = learned_bytes(recipe, &mut before, weights, wanted);
+            bytes.map_err(|e| {
                 failed = Some(e);
                 io::Error::other("a weight cannot be read")
             })
@@ -50,6 +51,27 @@ pub fn write_onnx(recipe: &Recipe, weights: &Tensors, path: &Path) -> Result<()>
     })
 }
 
+/// An initializer's new bytes, in its stored type.
+fn learned_bytes(
+    recipe: &Recipe,
+    before: &mut Replaceable,
+    weights: &Tensors,
+    wanted: &Initializer,
+) -> Result<Vec<u8>> {
+    let stored = wanted.ty.dtype;
+    match &recipe.lora {
+        Some(lora) if recipe.is_adapted(&wanted.name) => {
+            let own = before.data(&wanted.name)?;
+            let own = own.ok_or_else(|| TrainError::Defect("a weight is missing".into()))?;
+            lora.merged(&wanted.name, own, stored, weights)
+        }
+        _ => {
+            let bytes = weights.bytes(&wanted.name, &computed(&wanted.ty))?;
+            Ok(narrowed(bytes, stored))
+        }
+    }
+}
+
 /// Half floats are trained as float32.
 fn computed(stored: &TensorType) -> TensorType {
     match stored.dtype {
@@ -59,7 +81,7 @@ fn computed(stored: &TensorType) -> TensorType {
 }
 
 /// float32 in the type in which the model stores it.
-fn narrowed(bytes: Vec<u8>, stored: DType) -> Vec<u8> {
+pub(crate) fn narrowed(bytes: Vec<u8>, stored: DType) -> Vec<u8> {
     let floats = || bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b));
     match stored {
         DType::F16 => floats()
@@ -72,15 +94,60 @@ fn narrowed(bytes: Vec<u8>, stored: DType) -> Vec<u8> {
     }
 }
 
-/// Writes what was learned as safetensors, by the initializers' names.
+/// Numbers of the type in which the model stores them as float32.
+pub(crate) fn widened(bytes: &[u8], stored: DType) -> Vec<f32> {
+    match stored {
+        DType::F16 | DType::BF16 => {
+            let words = bytes.as_chunks().0.iter().map(|&b| u16::from_le_bytes(b));
+            let is_bf16 = stored == DType::BF16;
+            let widen = |bits| match is_bf16 {
+                true => bf16::from_bits(bits).to_f32(),
+                false => f16::from_bits(bits).to_f32(),
+            };
+            words.map(widen).collect()
+        }
+        _ => {
+            let words = bytes.as_chunks().0.iter();
+            words.map(|&b| f32::from_le_bytes(b)).collect()
+        }
+    }
+}
+
+/// What tensors are called in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Names {
+    /// As in a checkpoint.
+    Own,
+    /// As other programs call them.
+    Usual,
+}
+
+/// Writes what was learned as safetensors: initializers by their names, or adapters, and statistics.
 ///
 /// # Errors
 /// A file cannot be read or written.
-pub fn write_safetensors(recipe: &Recipe, weights: &Tensors, path: &Path) -> Result<()> {
+pub fn write_safetensors(
+    recipe: &Recipe,
+    weights: &Tensors,
+    path: &Path,
+    names: Names,
+) -> Result<()> {
     let source = Replaceable::open(&recipe.model)?;
-    let learned = source.initializers().filter(|i| recipe.is_learned(&i.name));
-    let learned: Vec<(String, TensorType)> =
+    let is_whole = |name: &str| recipe.is_learned(name) && !recipe.is_adapted(name);
+    let learned = source.initializers().filter(|i| is_whole(&i.name));
+    let mut learned: Vec<(String, TensorType)> =
         learned.map(|i| (i.name.clone(), computed(&i.ty))).collect();
+    let mut written = learned.clone();
+    if let Some(lora) = &recipe.lora {
+        learned.extend(lora.tensors().cloned());
+        written.extend(lora.tensors().cloned());
+        if names == Names::Usual {
+            let first = written.len() - lora.parts.len() * 2;
+            for ((name, _), usual) in written[first..].iter_mut().zip(lora.usual_names()) {
+                *name = usual;
+            }
+        }
+    }
     if learned.is_empty() {
         return Err(TrainError::Defect("nothing was learned".into()));
     }
@@ -89,7 +156,7 @@ pub fn write_safetensors(recipe: &Recipe, weights: &Tensors, path: &Path) -> Res
         weights.bytes(name, ty)
     };
     // Readers of PyTorch's ask for this entry.
-    tensors::write(path, &learned, &mut fetch, ("format", "pt".into()))
+    tensors::write(path, &written, &mut fetch, ("format", "pt".into()))
 }
 
 #[cfg(test)]

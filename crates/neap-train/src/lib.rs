@@ -3,6 +3,7 @@
 //! ```text
 //! data       IDX, npz, tokens, folders of pictures, drawn digits ─► batches, on a thread of its own
 //! recipe     a model file ─► what is trained, by what, against which loss
+//! lora       adapters: for which weights, and those weights with what they learned
 //! engine     a trainer within the budget, or a session to validate with; never both at once
 //! run        the loop: order, steps, checkpoints, validation, early end ─► log, page
 //! export     the model with trained weights as ONNX; the weights as safetensors
@@ -19,6 +20,7 @@ mod error;
 mod export;
 mod history;
 mod log;
+mod lora;
 mod metrics;
 mod options;
 mod page;
@@ -36,6 +38,7 @@ pub use data::{
 pub use engine::Engine;
 pub use error::{Result, TrainError};
 pub use history::{Epoch, History, Point};
+pub use lora::{Lora, LoraOptions, LoraPart};
 pub use options::{RateDecay, TrainOptions};
 pub use recipe::{LossKind, ModelOptions, Recipe};
 pub use run::{Summary, train};

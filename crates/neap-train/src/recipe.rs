@@ -2,6 +2,7 @@
 
 use crate::data::SampleType;
 use crate::error::{Result, bad};
+use crate::lora::{Lora, LoraOptions};
 use neap_autodiff::{BatchNorm, Clip, Loss, parameters};
 use neap_ir::update::Update;
 use neap_ir::{DType, Graph, Op, TensorType};
@@ -29,6 +30,8 @@ pub struct ModelOptions {
     pub update: Update,
     /// Patterns of names (`*` and `?`) that are not trained.
     pub freeze: Vec<String>,
+    /// Adapters are trained, and nothing else.
+    pub lora: Option<LoraOptions>,
     pub batch_norm: BatchNorm,
     pub clip: Option<Clip>,
 }
@@ -42,13 +45,14 @@ pub struct Recipe {
     pub loss: Loss,
     pub batch_norm: BatchNorm,
     pub clip: Option<Clip>,
-    /// Name of each trained initializer, with its update.
+    /// Name of each trained initializer, or matrix of an adapter, with its update.
     pub trained: BTreeMap<String, Update>,
     pub trained_elements: u64,
     /// Means and variances that the batches move, by name.
     pub statistics: BTreeSet<String>,
     /// Constants that could be trained and are not.
     pub frozen: usize,
+    pub lora: Option<Lora>,
     pub sample: SampleType,
     /// Of the model's first output.
     pub result: TensorType,
@@ -57,7 +61,17 @@ pub struct Recipe {
 impl Recipe {
     /// Whether training changes the initializer of this name.
     pub fn is_learned(&self, name: &str) -> bool {
-        self.trained.contains_key(name) || self.statistics.contains(name)
+        let is_trained = match &self.lora {
+            Some(_) => self.is_adapted(name),
+            None => self.trained.contains_key(name),
+        };
+        is_trained || self.statistics.contains(name)
+    }
+
+    /// Whether the initializer of this name has an adapter.
+    pub fn is_adapted(&self, name: &str) -> bool {
+        let lora = self.lora.as_ref();
+        lora.is_some_and(|lora| lora.parts.contains_key(name))
     }
 
     /// Reads a model's structure. `tokens`: targets are for each token, with classes along the last axis.
@@ -113,15 +127,11 @@ impl Recipe {
             }
         }
         let candidates = candidates(model, &graph)?;
-        let trained: BTreeMap<String, Update> = candidates
-            .iter()
-            .filter(|(name, _)| !options.freeze.iter().any(|p| matches(p, name)))
-            .map(|(name, ty)| (name.clone(), for_shape(options.update, &ty.shape)))
-            .collect();
-        check_patterns(&options.freeze, &candidates)?;
-        if trained.is_empty() {
-            return Err(bad("nothing is left to be trained"));
-        }
+        let lora = (options.lora.as_ref())
+            .map(|lora| Lora::choose(&graph, &candidates, lora))
+            .transpose()?;
+        let chosen = chosen(&candidates, lora.as_ref(), &options.freeze)?;
+        let update_of = |ty: &TensorType| for_shape(options.update, &ty.shape);
         let (batch_norm, statistics) = batch_norm(&graph, options.batch_norm);
         let of_sample = |ty: &TensorType| TensorType::new(ty.dtype, &ty.shape[1..]);
         Ok(Recipe {
@@ -132,12 +142,15 @@ impl Recipe {
             batch_norm,
             statistics,
             clip: options.clip,
-            trained_elements: (candidates.iter())
-                .filter(|(name, _)| trained.contains_key(*name))
-                .map(|(_, ty)| ty.elements() as u64)
-                .sum(),
-            frozen: candidates.len() - trained.len(),
-            trained,
+            trained_elements: chosen.values().map(|ty| ty.elements() as u64).sum(),
+            frozen: match &lora {
+                Some(_) => candidates.len(),
+                None => candidates.len() - chosen.len(),
+            },
+            trained: (chosen.iter())
+                .map(|(name, ty)| (name.clone(), update_of(ty)))
+                .collect(),
+            lora,
             sample: SampleType {
                 input: of_sample(&input),
                 target: of_sample(&target),
@@ -189,6 +202,25 @@ fn candidates(model: &Path, graph: &Graph) -> Result<BTreeMap<String, TensorType
         .collect())
 }
 
+/// What is trained: the adapters, or else all candidates but those that are frozen.
+fn chosen(
+    candidates: &BTreeMap<String, TensorType>,
+    lora: Option<&Lora>,
+    freeze: &[String],
+) -> Result<BTreeMap<String, TensorType>> {
+    check_patterns(freeze, candidates)?;
+    if let Some(lora) = lora {
+        return Ok(lora.tensors().cloned().collect());
+    }
+    let is_frozen = |name: &str| freeze.iter().any(|p| matches(p, name));
+    let chosen = candidates.iter().filter(|(name, _)| !is_frozen(name));
+    let chosen: BTreeMap<_, _> = chosen.map(|(n, ty)| (n.clone(), ty.clone())).collect();
+    match chosen.is_empty() {
+        true => Err(bad("nothing is left to be trained")),
+        false => Ok(chosen),
+    }
+}
+
 /// Without decay where it would pull a bias or a scale to zero.
 fn for_shape(update: Update, shape: &[usize]) -> Update {
     let mut update = update;
@@ -217,18 +249,26 @@ fn batch_norm(graph: &Graph, wanted: BatchNorm) -> (BatchNorm, BTreeSet<String>)
 fn check_patterns(patterns: &[String], candidates: &BTreeMap<String, TensorType>) -> Result<()> {
     for pattern in patterns {
         if !candidates.keys().any(|name| matches(pattern, name)) {
-            let some: Vec<&str> = candidates.keys().take(4).map(String::as_str).collect();
             return Err(bad(format!(
-                "--freeze {pattern} names no parameter; they are named as {}",
-                some.join(", ")
+                "--freeze {pattern} names no parameter{}",
+                names_of(candidates.keys().map(String::as_str))
             )));
         }
     }
     Ok(())
 }
 
+/// What the first few things are called, for a refusal; nothing where there are none.
+pub(crate) fn names_of<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let some: Vec<&str> = names.take(4).collect();
+    match some.is_empty() {
+        true => String::new(),
+        false => format!("; they are named as {}", some.join(", ")),
+    }
+}
+
 /// Whether a name fits a pattern, where `*` is anything and `?` is one character.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);

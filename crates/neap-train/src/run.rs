@@ -12,7 +12,7 @@ use crate::checkpoint::{self, Best, Progress};
 use crate::data::{Augment, Batch, DataSet, Loader, Samples};
 use crate::engine::Engine;
 use crate::error::{Result, TrainError, bad, unreadable, unwritable};
-use crate::export;
+use crate::export::{self, Names};
 use crate::history::{Epoch, Point};
 use crate::log::Log;
 use crate::metrics::{Tally, judge};
@@ -24,7 +24,7 @@ use crate::tensors::Tensors;
 use crate::watch::{EpochLine, Event, PlanLine, StepFigures, Watch};
 use neap_autodiff::Schedule;
 use neap_ir::DType;
-use neaptide::{MicroBatch, Session, Trainer};
+use neaptide::{Adapters, MicroBatch, Session, Trainer};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -133,6 +133,10 @@ fn settings(
         ]
         .map(|(name, value)| (name.to_string(), value)),
     );
+    if let Some(lora) = &recipe.lora {
+        let Adapters { rank, alpha, .. } = &lora.adapters;
+        settings.insert("--lora".into(), format!("{rank} and alpha {alpha}"));
+    }
     // A rate that falls until the end depends on where that is.
     if options.decay != RateDecay::Constant {
         settings.insert("--epochs".into(), options.epochs.to_string());
@@ -426,7 +430,8 @@ impl Run<'_> {
             });
             if self.options.keep_best {
                 let weights = Tensors::open(&self.options.checkpoint)?;
-                export::write_safetensors(self.recipe, &weights, &self.beside("best"))?;
+                let best = self.beside("best");
+                export::write_safetensors(self.recipe, &weights, &best, Names::Own)?;
             }
         }
         let peak_bytes = self.watch.peak_bytes();
@@ -501,7 +506,7 @@ impl Run<'_> {
         export::write_onnx(self.recipe, &weights, output)?;
         self.watch.event(&Event::Written { path: output });
         let path = output.with_extension("safetensors");
-        export::write_safetensors(self.recipe, &weights, &path)?;
+        export::write_safetensors(self.recipe, &weights, &path, Names::Usual)?;
         self.watch.event(&Event::Written { path: &path });
         Ok(Summary {
             steps: self.progress.step,

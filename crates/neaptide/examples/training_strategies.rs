@@ -1,14 +1,16 @@
 //! What each strategy of training takes: its smallest budget, and what a step is predicted to take in less memory than all.
 //!
 //! ```text
-//! cargo run --release -p neaptide --example training_strategies -- MODEL BATCH [SHARE..]
+//! cargo run --release -p neaptide --example training_strategies -- MODEL BATCH [lora=RANK] [SHARE..]
 //! ```
-//! `MODEL` is an image classifier of the zoo, or `gpt2_lm` with 64 tokens for each sample; each `SHARE` is one of the memory that
-//! keeps everything, in percent. Nothing is trained, and no weight is ever read. Budgets are of the engine, so that the table does
+//! `MODEL` is an image classifier of the zoo, or `gpt2_lm` with 64 tokens for each sample. With `lora=RANK` adapters of all
+//! matrices of products are trained, and nothing else. Each `SHARE` is one of the memory that keeps everything, in percent.
+//! Nothing is trained here, and no weight is ever read. Budgets are of the engine, so that the table does
 //! not depend on the process.
 
+use neap_autodiff::{WeightForm, adaptable};
 use neaptide::{
-    BatchNorm, Budget, Error, Loss, OpenOptions, StepSummary, TensorType, TrainOptions,
+    Adapters, BatchNorm, Budget, Error, Loss, OpenOptions, StepSummary, TensorType, TrainOptions,
     TrainStrategy, Trainer, Update,
 };
 use std::path::PathBuf;
@@ -21,14 +23,17 @@ struct Case {
     path: PathBuf,
     open: OpenOptions,
     is_text: bool,
+    adapters: Option<Adapters>,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [name, batch, shares @ ..] = &arguments[..] else {
-        return Err("usage: training_strategies MODEL BATCH [SHARE..]".into());
+    let [name, batch, rest @ ..] = &arguments[..] else {
+        return Err("usage: training_strategies MODEL BATCH [lora=RANK] [SHARE..]".into());
     };
     let batch: usize = batch.parse()?;
+    let rank = rest.first().and_then(|first| first.strip_prefix("lora="));
+    let shares = &rest[usize::from(rank.is_some())..];
     let shares: Vec<u64> = shares.iter().map(|s| s.parse()).collect::<Result<_, _>>()?;
     let folder = std::env::temp_dir().join("training_strategies");
     std::fs::create_dir_all(&folder)?;
@@ -37,6 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         path: folder.join(format!("{name}-{batch}.onnx")),
         open: OpenOptions::default(),
         is_text,
+        adapters: None,
     };
     let zoo = neap_zoo::Options {
         free_size: is_text,
@@ -49,6 +55,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if is_text {
         let shape = vec![batch, TOKENS];
         case.open.shapes.insert("input_ids".into(), shape);
+    }
+    if let Some(rank) = rank {
+        case.adapters = Some(case.adapters_of_matrices(rank.parse()?)?);
     }
     let keeps = case.smallest(TrainStrategy::Keep)?;
     println!(
@@ -93,6 +102,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 impl Case {
+    fn adapters_of_matrices(&self, rank: usize) -> Result<Adapters, neaptide::OnnxError> {
+        let open = neap_onnx::OpenOptions {
+            shapes: self.open.shapes.clone(),
+            ..neap_onnx::OpenOptions::default()
+        };
+        let graph = neap_onnx::open(&self.path, &open)?;
+        let matrices = adaptable(&graph).into_iter();
+        let matrices = matrices.filter(|(_, form)| *form != WeightForm::Convolution);
+        Ok(Adapters {
+            rank,
+            alpha: rank as f32,
+            weights: matrices.map(|(v, _)| graph.value(v).name.clone()).collect(),
+        })
+    }
+
     fn plan(&self, strategy: TrainStrategy, budget: Budget) -> neaptide::Result<StepSummary> {
         let options = TrainOptions {
             budget,
@@ -107,6 +131,7 @@ impl Case {
                 false => BatchNorm::Batch { momentum: 0.1 },
             },
             threads: 2,
+            adapters: self.adapters.clone(),
             ..TrainOptions::default()
         };
         let update = match self.is_text {
@@ -122,7 +147,8 @@ impl Case {
                 decay: 0.0,
             },
         };
-        let update_of = |_: &str, _: &TensorType| Some(update);
+        let is_trained = |name: &str| self.adapters.is_none() || name.contains("/lora_");
+        let update_of = |name: &str, _: &TensorType| is_trained(name).then_some(update);
         Trainer::preview(&self.path, &self.open, &options, &update_of)
     }
 

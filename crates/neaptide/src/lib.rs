@@ -91,6 +91,6 @@ pub use session::Session;
 pub use shapes::shape_text;
 pub use strategy::SearchEffort;
 pub use train::{
-    MicroBatch, StateRole, StepSummary, TrainOptions, TrainState, TrainStrategy, Trainer,
+    Adapters, MicroBatch, StateRole, StepSummary, TrainOptions, TrainState, TrainStrategy, Trainer,
     dropout_seed,
 };

@@ -1,5 +1,6 @@
 //! Derivatives against finite differences in f64, and f32 against f64; losses, updates and whole steps of training.
 
+mod adapters;
 mod attention;
 mod difference;
 mod elementwise;

@@ -3,7 +3,8 @@
 use crate::failure::{Outcome, bad};
 use clap::{Args, ValueEnum};
 use neap_train::{
-    Augmentation, DataOptions, LossKind, ModelOptions, Normalisation, RateDecay, TrainOptions,
+    Augmentation, DataOptions, LoraOptions, LossKind, ModelOptions, Normalisation, RateDecay,
+    TrainOptions,
 };
 use neaptide::{BatchNorm, Clip, MicroBatch, TrainStrategy, Update};
 use std::collections::BTreeMap;
@@ -55,9 +56,18 @@ pub struct LearningArgs {
     /// Leave parameters with such names as they are; * is anything
     #[arg(long, value_name = "PATTERN")]
     freeze: Vec<String>,
-    /// What batch normalisations go by: each batch's own statistics, or the model's
-    #[arg(long, value_name = "WHICH", default_value = "batch")]
-    batch_norm: BatchNormArg,
+    /// Leave all parameters as they are, and train two matrices of this rank beside each weight of --lora-targets
+    #[arg(long, value_name = "RANK", conflicts_with = "freeze", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    lora: Option<u32>,
+    /// What the two matrices give is multiplied by this over the rank [default: the rank]
+    #[arg(long, value_name = "X", requires = "lora")]
+    lora_alpha: Option<f32>,
+    /// Names of weights that get two matrices, also of convolutions of one group; * is anything [default: all matrices of products]
+    #[arg(long, value_name = "PATTERN", requires = "lora")]
+    lora_targets: Vec<String>,
+    /// What batch normalisations go by: each batch's own statistics, or the model's [default: batch; with --lora given]
+    #[arg(long, value_name = "WHICH")]
+    batch_norm: Option<BatchNormArg>,
     /// Scale all gradients together to at most this norm
     #[arg(long, value_name = "NORM", conflicts_with = "clip_value")]
     clip_norm: Option<f32>,
@@ -220,9 +230,16 @@ impl LearningArgs {
                 },
             },
             freeze: self.freeze.clone(),
-            batch_norm: match self.batch_norm {
-                BatchNormArg::Batch => BatchNorm::Batch { momentum: MOMENTUM },
-                BatchNormArg::Given => BatchNorm::Given,
+            lora: self.lora.map(|rank| LoraOptions {
+                rank: rank as usize,
+                alpha: self.lora_alpha,
+                targets: self.lora_targets.clone(),
+            }),
+            batch_norm: match (self.batch_norm, self.lora) {
+                (Some(BatchNormArg::Batch), _) | (None, None) => {
+                    BatchNorm::Batch { momentum: MOMENTUM }
+                }
+                (Some(BatchNormArg::Given), _) | (None, Some(_)) => BatchNorm::Given,
             },
             clip: clip_norm.or(self.clip_value.map(Clip::Value)),
         })

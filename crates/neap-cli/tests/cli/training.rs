@@ -94,11 +94,21 @@ fn a_model_learns_and_can_be_run() {
 
 #[test]
 fn killed_at_any_moment_it_ends_with_the_same_bits() {
+    check_kills("");
+}
+
+#[test]
+fn adapters_killed_at_any_moment_end_with_the_same_bits() {
+    check_kills("--lora 4 --lora-alpha 8");
+}
+
+/// Of a training with these options, too.
+fn check_kills(options: &str) {
     let bench = bench();
     data(&bench);
     let train = |name: &str| {
         format!(
-            "train m.onnx --data data --epochs 4 --batch 10 --augment shift,flip --threads 1 \
+            "train m.onnx --data data --epochs 4 --batch 10 --augment shift,flip --threads 1 {options} \
              --checkpoint-every 3 --log {name}.jsonl -o {name}.onnx"
         )
     };
@@ -205,6 +215,19 @@ fn what_is_wrong_is_said_in_one_line() {
         &["labels"],
     );
     refused("train m.onnx --data data --lr=-1 -o t.onnx", 2, &["--lr"]);
+    let lora = |args: &str, parts: &[&str]| {
+        refused(
+            &format!("train m.onnx --data data {args} -o t.onnx"),
+            2,
+            parts,
+        );
+    };
+    lora("--lora 0", &["--lora"]);
+    lora("--lora 11", &["rank 11", "10 outputs"]);
+    lora("--lora 4 --lora-targets x*", &["--lora-targets x*"]);
+    lora("--lora 4 --lora-alpha=-1", &["--lora-alpha"]);
+    lora("--lora-alpha 8", &["--lora"]);
+    lora("--lora 4 --freeze *", &["--freeze"]);
     refused(
         "train m.onnx --data data --memory-budget 30% -o t.onnx",
         2,

@@ -12,6 +12,7 @@ mod narrow;
 mod operators;
 mod rare;
 mod recent;
+mod replace;
 mod signature;
 mod skeleton;
 mod structure;

@@ -2,5 +2,6 @@
 
 mod data;
 mod ends;
+mod lora;
 mod resuming;
 mod support;

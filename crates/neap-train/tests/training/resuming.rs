@@ -30,18 +30,28 @@ fn in_pieces(recipe: &Recipe, folder: &Path, name: &str, stops: &[u64]) -> Summa
 #[test]
 fn bits_are_the_same_wherever_it_was_stopped() {
     let folder = tempfile::tempdir().unwrap();
-    let recipe = recipe(folder.path());
-    let whole = in_pieces(&recipe, folder.path(), "whole", &[]);
+    check_bits(&recipe(folder.path()), folder.path());
+}
+
+/// The same of adapters.
+#[test]
+fn bits_of_adapters_are_the_same_wherever_it_was_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = crate::lora::recipe(folder.path(), &[]).unwrap();
+    check_bits(&recipe, folder.path());
+}
+
+fn check_bits(recipe: &Recipe, folder: &Path) {
+    let whole = in_pieces(recipe, folder, "whole", &[]);
     assert_eq!(whole.steps, 18);
-    let bytes =
-        |name: &str, kind: &str| fs::read(folder.path().join(format!("{name}.{kind}"))).unwrap();
+    let bytes = |name: &str, kind: &str| fs::read(folder.join(format!("{name}.{kind}"))).unwrap();
     for (name, stops) in [
         ("first", &[1][..]),
         ("middle", &[5, 11]),
         ("at an epoch's end", &[6]),
         ("last", &[18]),
     ] {
-        assert_eq!(in_pieces(&recipe, folder.path(), name, stops), whole);
+        assert_eq!(in_pieces(recipe, folder, name, stops), whole);
         for kind in ["onnx", "safetensors"] {
             assert!(bytes(name, kind) == bytes("whole", kind), "{name}: {kind}");
         }

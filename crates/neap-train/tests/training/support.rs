@@ -35,6 +35,7 @@ pub fn model_options(batch: usize) -> ModelOptions {
         },
         update: ADAM,
         freeze: Vec::new(),
+        lora: None,
         batch_norm: neap_autodiff::BatchNorm::Given,
         clip: None,
     }

@@ -20,7 +20,7 @@ mod strategy;
 mod tape;
 mod trainer;
 
-pub use options::{MicroBatch, TrainOptions};
+pub use options::{Adapters, MicroBatch, TrainOptions};
 pub use step::StateRole;
 pub use strategy::{StepSummary, TrainStrategy};
 pub use trainer::{TrainState, Trainer, dropout_seed};

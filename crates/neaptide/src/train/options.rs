@@ -5,6 +5,7 @@ use crate::train::TrainStrategy;
 use neap_autodiff::{BatchNorm, Clip, Loss};
 use neap_kernels::simd::Isa;
 use neap_store::IoMode;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// How a model is trained, but for which of its parameters are.
@@ -15,13 +16,15 @@ pub struct TrainOptions {
     pub loss: Loss,
     pub batch_norm: BatchNorm,
     pub clip: Option<Clip>,
+    /// What is trained beside weights that stay as they are.
+    pub adapters: Option<Adapters>,
     /// How many samples of a batch go through the model at a time.
     pub micro_batch: MicroBatch,
     /// What becomes of activations for which there is no room.
     pub strategy: TrainStrategy,
     /// Whether each step hands the result out too ([`Trainer::result`](crate::Trainer::result)).
     pub keep_result: bool,
-    /// Draws of dropouts: the same for the same seed and step.
+    /// Draws of dropouts: the same for the same seed and step. Adapters begin by it, too.
     pub seed: u64,
     /// Of the process or of the engine, as for [`RunOptions::budget`](crate::RunOptions::budget). A percentage is of what
     /// the same training takes without a limit.
@@ -36,6 +39,26 @@ pub struct TrainOptions {
     pub reserve_bytes: u64,
     /// Where parameters, moments and activations go that are not in memory; by default beside the model.
     pub state_dir: Option<PathBuf>,
+}
+
+/// Low-rank adapters: beside each of some weights a product of two small matrices (Hu et al., *LoRA*, ICLR 2022). They are
+/// parameters named as the weight with `/lora_A` and `/lora_B` behind, so it is said of them, too, how each is updated; a weight
+/// itself stays as it is where nothing is said of it. A begins as random numbers and B as zeros, so that the first step's
+/// results are the model's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Adapters {
+    pub rank: usize,
+    /// What adapters give is multiplied by this over the rank.
+    pub alpha: f32,
+    /// By name: weights of matrix products, and of convolutions of one group.
+    pub weights: BTreeSet<String>,
+}
+
+impl Adapters {
+    /// What adapters give is multiplied by.
+    pub fn scale(&self) -> f32 {
+        self.alpha / self.rank.max(1) as f32
+    }
 }
 
 /// A batch may be seen in parts, one after the other, whose gradients are added; parameters are updated once, by the mean
@@ -64,6 +87,7 @@ impl Default for TrainOptions {
             },
             batch_norm: BatchNorm::Given,
             clip: None,
+            adapters: None,
             micro_batch: MicroBatch::Whole,
             strategy: TrainStrategy::Auto,
             keep_result: false,

@@ -7,12 +7,12 @@ use crate::model::{OpenOptions, TensorInfo, infos, onnx_options};
 use crate::session::check_sizes;
 use crate::source_weights::SourceFiles;
 use crate::train::planning::{StepPlan, plan};
-use crate::train::start::first_bytes;
+use crate::train::start::{Drawn, draw, first_bytes};
 use crate::train::step::{StateRole, Step, StepState, step_of};
 use crate::train::{MicroBatch, StepSummary, TrainOptions, micro};
-use neap_autodiff::Loss;
+use neap_autodiff::{Loss, adaptable, add_adapters};
 use neap_ir::update::Update;
-use neap_ir::{DType, Graph, Program, State, TensorType};
+use neap_ir::{DType, Graph, Program, State, TensorType, ValueId};
 use neap_plan::{Timeline, Workload};
 use neap_runtime::{BackingStore, InputTensor, OutputTensor, Stats};
 use neap_store::{EmptySource, Spill, ThrottledSource, Verifier};
@@ -120,9 +120,12 @@ impl Trainer {
         options: &TrainOptions,
         update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
     ) -> Result<Trainer> {
+        let files = SourceFiles::open(&graph)?;
+        let (graph, drawn) = with_adapters(graph, options)?;
         let model = Model {
-            files: SourceFiles::open(&graph)?,
+            files,
             graph,
+            drawn,
             folder: options.state_dir.clone().unwrap_or_default(),
             host: OpenOptions::default().host,
         };
@@ -337,12 +340,9 @@ impl Trainer {
     }
 }
 
-/// What dropouts draw from in a step: another number for each (splitmix64).
+/// What dropouts draw from in a step: another number for each.
 pub fn dropout_seed(seed: u64, step: u64) -> i64 {
-    let z = seed.wrapping_add(step.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (z ^ (z >> 31)) as i64
+    draw(seed, step) as i64
 }
 
 fn no_state(state: usize) -> Error {
@@ -352,6 +352,8 @@ fn no_state(state: usize) -> Error {
 /// A model before it is made into a step.
 pub(super) struct Model {
     pub graph: Graph,
+    /// What the model does not say the first values of.
+    drawn: Drawn,
     files: SourceFiles,
     folder: PathBuf,
     host: Arc<dyn Host>,
@@ -363,8 +365,10 @@ impl Model {
         let files = SourceFiles::of(bound.open);
         let beside = path.parent().map(Path::to_path_buf);
         let folder = options.state_dir.clone().or(beside);
+        let (graph, drawn) = with_adapters(bound.graph, options)?;
         Ok(Model {
-            graph: bound.graph,
+            graph,
+            drawn,
             files,
             folder: folder.unwrap_or_default(),
             host: open.host.clone(),
@@ -425,9 +429,8 @@ impl Model {
             settings,
         )?;
         for (state, at) in step.states.iter().zip(&at) {
-            first_bytes(&self.graph, &self.files, state, &mut |offset, bytes| {
-                write_pieces(&mut session, at, offset, bytes)
-            })?;
+            let mut visit = |offset, bytes: &[u8]| write_pieces(&mut session, at, offset, bytes);
+            first_bytes(&self.graph, &self.files, &self.drawn, state, &mut visit)?;
         }
         let result_bytes = outputs.get(1).map_or(0, TensorInfo::len_bytes);
         let states = step.states.into_iter();
@@ -472,6 +475,28 @@ impl Model {
             None => spill,
         }))
     }
+}
+
+/// The model with the adapters that are wished for, and how they begin.
+fn with_adapters(graph: Graph, options: &TrainOptions) -> Result<(Graph, Drawn)> {
+    let Some(wanted) = &options.adapters else {
+        return Ok((graph, Drawn::default()));
+    };
+    let weights: Vec<ValueId> = (adaptable(&graph).into_iter())
+        .map(|(weight, _)| weight)
+        .filter(|&weight| wanted.weights.contains(&graph.value(weight).name))
+        .collect();
+    if weights.len() < wanted.weights.len() {
+        let is_found = |name: &&String| weights.iter().any(|&v| graph.value(v).name == **name);
+        let missing = wanted.weights.iter().find(|name| !is_found(name));
+        return Err(Error::BadInput(format!(
+            "'{}' is no weight that can have an adapter",
+            missing.map_or("", String::as_str)
+        )));
+    }
+    let (graph, adapters) = add_adapters(graph, &weights, wanted.rank, wanted.scale())?;
+    let drawn = Drawn::of(&graph, &adapters, options.seed);
+    Ok((graph, drawn))
 }
 
 /// Where the bytes of each state are: states of a plan are in the order of their buffers.

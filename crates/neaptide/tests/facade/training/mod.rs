@@ -4,6 +4,7 @@ mod models;
 mod networks;
 mod reference;
 
+mod adapters;
 mod bits;
 mod budgets;
 mod parts;
