@@ -2,7 +2,7 @@
 
 use super::{At, Builder};
 use crate::error::OnnxError;
-use crate::narrow::{FLOAT4S, Narrow};
+use crate::narrow::{self, FLOAT4S, Narrow};
 use crate::proto::TensorProto;
 use crate::tensor;
 use neap_ir::{DType, Float8, Literal, Op, ValueId};
@@ -26,6 +26,7 @@ impl Builder {
             }
             Some(Narrow::Float8(kind)) => self.float8s(name, tensor, kind)?,
             Some(Narrow::Float4) => self.float4s(name, tensor)?,
+            Some(Narrow::Power) => self.powers(name, tensor)?,
             Some(Narrow::Integer { bits: 2, signed }) => {
                 let literal = tensor::pairs_of_bits(&mut self.files, tensor, signed)?;
                 self.literal(literal)
@@ -62,16 +63,34 @@ impl Builder {
         self.only(at, op, &[id])
     }
 
-    /// Four-bit floats: each is a place in the table of all of them.
+    /// Four-bit floats: each is a place in a table of all of them.
     fn float4s(&mut self, name: &str, tensor: &TensorProto) -> Result<ValueId, OnnxError> {
         let codes = self.nibbles(name, tensor, false, false)?;
         let at = At {
             node: name,
             op: "tensor of four-bit floats",
         };
-        let places = self.only(at, Op::Cast { to: DType::I32 }, &[codes])?;
         let all = [FLOAT4S, FLOAT4S.map(|x| -x)].concat();
-        let table = self.literal(Literal::from_f32(&[16], &all));
+        self.listed(at, codes, &all)
+    }
+
+    /// Powers of two, from a table as well.
+    fn powers(&mut self, name: &str, tensor: &TensorProto) -> Result<ValueId, OnnxError> {
+        let held = tensor::as_bytes(tensor);
+        let (ty, data) = tensor::load(&mut self.files, &held, self.widen)?;
+        let codes = self.initializer(name, ty, data);
+        let at = At {
+            node: name,
+            op: "tensor of powers of two",
+        };
+        let all: Vec<f32> = (0..=u8::MAX).map(narrow::power).collect();
+        self.listed(at, codes, &all)
+    }
+
+    /// What a table has at these places.
+    fn listed(&mut self, at: At, places: ValueId, table: &[f32]) -> Result<ValueId, OnnxError> {
+        let places = self.only(at, Op::Cast { to: DType::I32 }, &[places])?;
+        let table = self.literal(Literal::from_f32(&[table.len()], table));
         self.only(at, Op::Gather { axis: 0 }, &[table, places])
     }
 

@@ -1,7 +1,7 @@
 //! Casts, also to types of fewer bits than any of ours, and what such types pass through.
 
 use crate::error::OnnxError;
-use crate::narrow::{FLOAT4S, Narrow};
+use crate::narrow::{self, FLOAT4S, Narrow};
 use crate::node::{Ctx, Outputs};
 use neap_ir::op::{Binary, Unary};
 use neap_ir::{DType, Float8, Op, ValueId};
@@ -79,6 +79,10 @@ fn narrowed(c: &mut Ctx, x: ValueId, to: Narrow) -> Result<ValueId, OnnxError> {
             let wide = c.cast(x, DType::F32)?;
             round_to_float4(c, wide)?
         }
+        Narrow::Power => {
+            let wide = c.cast(x, DType::F32)?;
+            round_to_power(c, wide)?
+        }
         Narrow::Integer { bits, signed } => to_few_bits(c, x, bits, signed)?,
     };
     c.builder.set_narrow(y, to);
@@ -115,6 +119,51 @@ pub(super) fn round_to_float4(c: &mut Ctx, x: ValueId) -> Result<ValueId, OnnxEr
     let is_number = c.binary(Binary::Equal, x, x)?;
     let minus_zero = c.scalar(DType::F32, -0.0)?;
     c.emit(Op::Where, &[is_number, rounded, minus_zero])
+}
+
+/// `x`, which is f32, as a power of two; the node says in which direction. What is beyond them becomes the least or the
+/// greatest, as what is negative becomes the least, for which the standard has no rule.
+fn round_to_power(c: &mut Ctx, x: ValueId) -> Result<ValueId, OnnxError> {
+    if !c.flag("saturate", true)? {
+        return Err(c.unsupported("a power of two that does not saturate"));
+    }
+    // From so much of the way to the next power it is taken.
+    let way = match c.string("round_mode", "up")? {
+        "up" => f32::EPSILON,
+        "nearest" => 0.5,
+        "down" => 1.0,
+        _ => return Err(c.bad("attribute 'round_mode' is neither up, down nor nearest")),
+    };
+    let op = Op::Clip {
+        low: Some(narrow::power(0).into()),
+        high: Some(narrow::power(254).into()),
+    };
+    let mut rest = c.emit(op, &[x])?;
+    let one = c.scalar(DType::F32, 1.0)?;
+    let two = c.scalar(DType::F32, 2.0)?;
+    let mut power = one;
+    // The rest comes into 1 .. 2 by factors that are powers themselves, so that nothing is rounded.
+    for step in (0..7).rev().map(|bit| 1u8 << bit) {
+        let number = f64::from(narrow::power(127 + step));
+        let factor = c.scalar(DType::F32, number)?;
+        let inverse = c.scalar(DType::F32, 1.0 / number)?;
+        // Divided where it is at least the factor, and multiplied where that leaves it below 2.
+        let is_above = c.binary(Binary::GreaterOrEqual, rest, factor)?;
+        let limit = c.scalar(DType::F32, 2.0 / number)?;
+        let is_below = c.binary(Binary::Less, rest, limit)?;
+        for (holds, up, down) in [(is_above, factor, inverse), (is_below, inverse, factor)] {
+            let taken = c.emit(Op::Where, &[holds, up, one])?;
+            power = c.binary(Binary::Mul, power, taken)?;
+            let taken = c.emit(Op::Where, &[holds, down, one])?;
+            rest = c.binary(Binary::Mul, rest, taken)?;
+        }
+    }
+    let next = c.scalar(DType::F32, f64::from(1.0 + way))?;
+    let is_next = c.binary(Binary::GreaterOrEqual, rest, next)?;
+    let doubled = c.binary(Binary::Mul, power, two)?;
+    let rounded = c.emit(Op::Where, &[is_next, doubled, power])?;
+    let is_number = c.binary(Binary::Equal, x, x)?;
+    c.emit(Op::Where, &[is_number, rounded, x])
 }
 
 /// Of integers the lower bits are taken. What becomes of floats out of range the standard leaves open: by its own tests

@@ -205,6 +205,7 @@ fn quantize_narrowly(
                 _ => cast::round_to_float4(c, scaled)?,
             }
         }
+        Narrow::Power => return Err(c.unsupported("quantising to powers of two")),
         Narrow::Integer { bits, signed } => {
             let limits = cast::limits(bits, signed);
             to_quantized(c, x, scale, zero_point, to.carrier(), limits)?

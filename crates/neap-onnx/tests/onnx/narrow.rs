@@ -1,4 +1,4 @@
-//! 4-bit integers and floats of 4 and 8 bits as types of inputs, results and constants.
+//! 4-bit integers, floats of 4 and 8 bits and powers of two as types of inputs, results and constants.
 
 use crate::support::*;
 use neap_ir::{DType, Float8, Literal};
@@ -12,6 +12,7 @@ const FLOAT8: [(i32, Float8); 4] = [
 const UINT4: i32 = 21;
 const INT4: i32 = 22;
 const FLOAT4: i32 = 23;
+const POWER: i32 = 24;
 
 fn run(model: &Model, inputs: &[Literal]) -> Literal {
     let graph = model.graph();
@@ -144,11 +145,11 @@ fn steps_of_four_bits_and_of_floats() {
 #[test]
 fn other_operators_do_not_see_types_they_lack() {
     let error = Model::new(21)
-        .input("x", 24, &[2])
+        .input("x", 27, &[2])
         .node("Identity", &["x"], &["y"], &[])
         .output("y")
         .error();
-    assert!(error.contains("float8e8m0"), "{error}");
+    assert!(error.contains("float6e2m3"), "{error}");
 }
 
 /// Of all of them the nearest, of two as near the one whose last bit is zero.
@@ -193,4 +194,57 @@ fn floats_of_four_bits_are_rounded_and_read() {
         .output("y");
     let y = run(&model, &[Literal::from_f32(&[3], &[2.5, -30.0, 9.0])]);
     assert_eq!(y.as_f32(), Some(&[1.0, -6.0, 4.0][..]));
+}
+
+#[test]
+fn powers_of_two_are_rounded_and_read() {
+    let mut x = vec![0.0f32, -1.0, f32::INFINITY, f32::MAX, 1e-45, 3e-39];
+    for exponent in [-127, -126, -70, -64, -1, 0, 1, 5, 63, 64, 100, 126, 127] {
+        let power = 2f64.powi(exponent);
+        x.extend([1.0, 1.25, 1.5, 1.75].map(|part| (power * part) as f32));
+    }
+    let least = 2f64.powi(-127);
+    for mode in ["up", "nearest", "down"] {
+        let model = Model::new(24)
+            .input("x", FLOAT, &[x.len() as i64])
+            .node(
+                "Cast",
+                &["x"],
+                &["y"],
+                &[
+                    ("to", Attr::Int(POWER.into())),
+                    ("round_mode", Attr::Str(mode)),
+                ],
+            )
+            .output("y");
+        let y = run(&model, &[Literal::from_f32(&[x.len()], &x)]);
+        for (&x, &y) in x.iter().zip(y.as_f32().expect("f32")) {
+            let limited = f64::from(x).clamp(least, 2f64.powi(127));
+            let mut power = least;
+            while power * 2.0 <= limited {
+                power *= 2.0;
+            }
+            let is_next = match mode {
+                "up" => limited > power,
+                "nearest" => limited >= power * 1.5,
+                _ => false,
+            };
+            let expected = if is_next { power * 2.0 } else { power };
+            assert_eq!(f64::from(y), expected, "{mode}: {x}");
+        }
+    }
+    // Steps of four bits with a scale of its own for each two, as microscaling formats have them.
+    let model = Model::new(24)
+        .constant(&tensor("c", FLOAT4, &[2, 2], &[0x27, 0x6d]))
+        .constant(&tensor("scale", POWER, &[2, 1], &[0, 128]))
+        .node(
+            "DequantizeLinear",
+            &["c", "scale"],
+            &["y"],
+            &[("block_size", Attr::Int(2))],
+        )
+        .output("y");
+    let y = run(&model, &[]);
+    let tiny = least as f32;
+    assert_eq!(y.as_f32(), Some(&[6.0 * tiny, tiny, -6.0, 8.0][..]));
 }
