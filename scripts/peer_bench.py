@@ -1,4 +1,4 @@
-"""Runs a model in OpenVINO or ncnn, in f32, for a driver that asks for runs on stdin.
+"""Runs a model in OpenVINO or ncnn (on the processor or on Vulkan), in f32, for a driver that asks for runs on stdin.
 
 It speaks as ort_bench.py --serve does: `run N`, `stats`, `quit`, each answered with one line of JSON.
 The first line it prints says that the model is loaded and how far its outputs are from those given:
@@ -72,9 +72,11 @@ def openvino(arguments, inputs):
     return run, ov.__version__
 
 
-def ncnn(arguments, inputs):
+def ncnn(arguments, inputs, vulkan=False):
     import ncnn as engine
 
+    if vulkan and engine.get_gpu_count() == 0:
+        raise Unable("ncnn sees no Vulkan device")
     param, weights = convert(arguments)
     for layer in layers(param):
         if engine.layer_to_index(layer) < 0:
@@ -85,6 +87,10 @@ def ncnn(arguments, inputs):
     for reduced in ("fp16_packed", "fp16_storage", "fp16_arithmetic", "bf16_packed", "bf16_storage"):
         if hasattr(net.opt, f"use_{reduced}"):
             setattr(net.opt, f"use_{reduced}", False)
+    if vulkan:
+        net.opt.use_vulkan_compute = True
+        # On a driver that computes on the processor it is slower with it.
+        net.opt.use_winograd_convolution = False
     if net.load_param(param) != 0 or net.load_model(weights) != 0:
         raise Unable("ncnn cannot load the converted model")
     # ncnn has no batch; ids are 32 bits wide.
@@ -105,7 +111,11 @@ def ncnn(arguments, inputs):
     return run, engine.__version__
 
 
-ENGINES = {"openvino": openvino, "ncnn": ncnn}
+def ncnn_vulkan(arguments, inputs):
+    return ncnn(arguments, inputs, vulkan=True)
+
+
+ENGINES = {"openvino": openvino, "ncnn": ncnn, "ncnn-vulkan": ncnn_vulkan}
 
 
 def narrow(value):

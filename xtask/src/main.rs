@@ -18,6 +18,7 @@ mod flexnn;
 mod formats;
 mod fuzz;
 mod fuzz_lock;
+mod gpu;
 mod instruction_sets;
 mod kept;
 mod layering;
@@ -114,6 +115,8 @@ enum Command {
         #[arg(long)]
         rounds: u32,
     },
+    #[command(hide = true)]
+    VulkanWorker(gpu::WorkerArgs),
     /// Run the tests with new seeds, and several models for long under changing budgets.
     Nightly(nightly::NightlyArgs),
     /// Look for inputs that break something, guided by coverage.
@@ -154,6 +157,8 @@ enum Suite {
     Scaling(scaling::ScalingArgs),
     /// Memory against delay, beside layers that are read one after the other.
     Layering(layering::LayeringArgs),
+    /// Networks on Vulkan beside ncnn's, and predicted against measured latency there.
+    Vulkan(gpu::GpuArgs),
     /// Which steps --device vulkan leaves to the processor.
     VulkanSteps(vulkan_steps::VulkanStepsArgs),
     /// Models in few bits beside onnxruntime: memory, and time with one and two threads.
@@ -219,6 +224,10 @@ fn main() -> Result<()> {
             ..
         } => formats::run(&root(), &args),
         Command::Bench {
+            suite: Some(Suite::Vulkan(args)),
+            ..
+        } => gpu::run(&root(), &args),
+        Command::Bench {
             suite: Some(Suite::VulkanSteps(args)),
             ..
         } => vulkan_steps::run(&root(), &args),
@@ -276,6 +285,7 @@ fn main() -> Result<()> {
             },
         ),
         Command::Survive { only, runs } => survive::run(&root(), &survive::Options { only, runs }),
+        Command::VulkanWorker(args) => gpu::work(&args),
         Command::BenchWorker(args) => worker::run(&args),
         Command::RuntimeWorker(args) => runtime::work(&args),
         Command::Conformance(args) => conformance::run(&root(), &args),

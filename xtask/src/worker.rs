@@ -34,6 +34,15 @@ pub struct WorkerArgs {
     no_bands: bool,
     #[arg(long)]
     exact: bool,
+    /// Compute on Vulkan, in the host's memory.
+    #[arg(long)]
+    vulkan: bool,
+    /// Compute in so much of the device's own memory; 'none' is all that it has.
+    #[arg(long, requires = "vulkan")]
+    device_budget: Option<neaptide::Budget>,
+    /// The link to that as if it moved no more than so many bytes per second each way.
+    #[arg(long, requires = "device_budget")]
+    device_link: Option<u64>,
     /// Storage as if it gave no more than so many bytes per second.
     #[arg(long)]
     throttle: Option<u64>,
@@ -58,14 +67,15 @@ fn parse_strategy(name: &str) -> Result<StrategyChoice, String> {
     }
 }
 
-fn command(model: &Path, cache: &Path, arguments: &[&str]) -> Result<Command> {
+/// A worker that is not started yet; `arguments` are those of [`WorkerArgs`].
+pub fn command(model: &Path, cache: &Path, arguments: &[&str]) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("bench-worker").arg(model);
     command.arg("--cache-dir").arg(cache).args(arguments);
     Ok(command)
 }
 
-/// Starts a worker; `arguments` are those of [`WorkerArgs`].
+/// Starts a worker.
 pub fn start(model: &Path, cache: &Path, arguments: &[&str]) -> Result<Peer> {
     Peer::start(&mut command(model, cache, arguments)?)
 }
@@ -133,7 +143,21 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
         let packed = model.packed_path().context("a model without weights")?;
         return crate::storage::reader(packed, args.throttle);
     }
+    let accelerator = match args.vulkan {
+        true => Some(crate::gpu::device(
+            &model,
+            args.device_budget.is_some(),
+            args.device_link,
+        )?),
+        false => None,
+    };
+    let device_budget_bytes = match args.device_budget {
+        Some(neaptide::Budget::Bytes(bytes)) => Some(bytes),
+        _ => None,
+    };
     let options = RunOptions {
+        accelerator,
+        device_budget_bytes,
         budget: args.budget.parse().map_err(anyhow::Error::msg)?,
         threads: args.threads,
         strategy: args.strategy,
@@ -219,6 +243,8 @@ fn serve(model: Model, options: &RunOptions, beside_bytes: u64) -> Result<()> {
         "planned_bytes": plan.high_water_bytes(),
         "packed_path": packed_path,
         "strategy": plan.execution.strategy,
+        "arena_bytes": plan.ledger.arena_bytes,
+        "device": options.accelerator.as_ref().map(|device| device.name()),
         "loaded_bytes_per_run": plan.verdict.loaded_bytes_per_run,
         "predicted_latency_ms": plan.prediction.latency_ns as f64 / 1e6,
         "predicted_stall_ms": plan.prediction.stall_ns as f64 / 1e6,

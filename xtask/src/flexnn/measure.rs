@@ -49,7 +49,7 @@ pub fn measure(
     let mut place = Place::new(None, &model, &cache)?;
     let mut peers = Vec::new();
     for engine in ENGINES {
-        let mut started = engines.start(root, engine, &model)?;
+        let mut started = engines.start(root, engine, &model, None)?;
         if let Ok(peer) = &mut started
             && let Err(e) = peer.run(3)
         {

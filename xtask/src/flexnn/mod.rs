@@ -6,7 +6,7 @@
 //! ```
 
 mod measure;
-mod peers;
+pub mod peers;
 mod plots;
 mod report;
 mod results;

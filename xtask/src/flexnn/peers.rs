@@ -2,6 +2,7 @@
 
 use crate::models;
 use crate::peer::Peer;
+use crate::runtime::limit::Group;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::fs;
@@ -34,12 +35,22 @@ impl Engines {
         Ok(Engines { reference, others })
     }
 
-    /// Starts an engine on a model; the inner `Err` says why it cannot do that.
-    pub fn start(&self, root: &Path, engine: &str, model: &Path) -> Result<Result<Peer, String>> {
+    /// Starts an engine on a model, perhaps in a group; the inner `Err` says why it cannot do that.
+    pub fn start(
+        &self,
+        root: &Path,
+        engine: &str,
+        model: &Path,
+        group: Option<&Group>,
+    ) -> Result<Result<Peer, String>> {
+        let start = |command: &mut Command| match group {
+            Some(group) => Peer::start(&mut group.around(command)),
+            None => Peer::start(command),
+        };
         if engine == "onnxruntime" {
             let mut command = Command::new(&self.reference);
             command.arg(root.join("scripts/ort_bench.py")).arg(model);
-            return Peer::start(command.args(["--serve", "--threads", "2"])).map(Ok);
+            return start(command.args(["--serve", "--threads", "2"])).map(Ok);
         }
         let Some(python) = &self.others else {
             return Ok(Err("not to be had here".into()));
@@ -59,7 +70,7 @@ impl Engines {
                 .arg(format!("--{key}"))
                 .args(files(&reference, key)?);
         }
-        let peer = match Peer::start(&mut command) {
+        let peer = match start(&mut command) {
             Ok(peer) => peer,
             Err(e) => return Ok(Err(e.to_string())),
         };

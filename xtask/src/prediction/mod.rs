@@ -3,8 +3,8 @@
 //! found, and in each round again, with what that second shows of storage and of a session that loads nothing.
 
 mod rates;
-mod report;
-mod slots;
+pub mod report;
+pub mod slots;
 
 use crate::flexnn::MODELS;
 use crate::models;
@@ -38,7 +38,7 @@ const GOOD: f64 = 0.05;
 
 /// One model under one budget.
 #[derive(Serialize, Deserialize)]
-struct Point {
+pub struct Point {
     model: String,
     budget_bytes: Option<u64>,
     loaded_bytes: u64,
@@ -149,9 +149,9 @@ pub fn worker(name: &str, path: &Path, cache: &Path, rounds: u32) -> Result<()> 
 }
 
 /// Who ran, and what was seen.
-struct Turn {
-    at: usize,
-    slot: Slot,
+pub struct Turn {
+    pub at: usize,
+    pub slot: Slot,
 }
 
 impl Turn {
@@ -161,7 +161,8 @@ impl Turn {
     }
 }
 
-fn point(name: &str, subjects: &[Subject], turns: &[Turn], at: usize) -> Point {
+/// What turns show of one of the sessions; the last one loads nothing, and ran twice at least.
+pub fn point(name: &str, subjects: &[Subject], turns: &[Turn], at: usize) -> Point {
     let (subject, resident) = (&subjects[at], subjects.len() - 1);
     let mut seen = Vec::new();
     for (i, turn) in turns.iter().enumerate().filter(|(_, t)| t.at == at) {

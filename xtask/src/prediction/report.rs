@@ -3,6 +3,7 @@
 use super::{GOOD, Point, SHARES};
 use crate::chart;
 use anyhow::Result;
+use std::borrow::Borrow;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -32,17 +33,18 @@ fn percent(off: f64) -> String {
     format!("{mark}{:.1} %{mark}", off * 100.0)
 }
 
-pub(super) fn table(points: &[Point]) -> String {
+pub fn table<P: Borrow<Point>>(points: &[P]) -> String {
+    let points: Vec<&Point> = points.iter().map(Borrow::<Point>::borrow).collect();
     let mut text = String::from(
         "| model | budget MiB | loaded MiB/run | measured ms | 80 % of turns | predicted ms, costs of the same seconds | off by | bias | \
          predicted ms, ahead | off by | next turn | turns |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
-    for point in points {
+    for point in &points {
         let _ = writeln!(text, "{}", line(point));
     }
     text.push('\n');
     let mut share = |of: &str, error: &dyn Fn(&Point) -> f64, keep: &dyn Fn(&Point) -> bool| {
-        let errors = points.iter().filter(|p| keep(p)).map(error);
+        let errors = points.iter().copied().filter(|p| keep(p)).map(error);
         let mut errors: Vec<f64> = errors.collect();
         errors.sort_by(f64::total_cmp);
         let good = errors.iter().filter(|e| **e <= GOOD).count();

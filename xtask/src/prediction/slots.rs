@@ -6,11 +6,12 @@ use anyhow::{Context, Result};
 use neap_plan::{ExecutionPlan, LaneId, Timeline, Workload};
 use neap_sim::CostProfile;
 use neaptide::{Model, OpenOptions, Plan, RunOptions, Session};
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Numbers of runs in a slot, whatever time it is meant to take.
-const RUNS: std::ops::RangeInclusive<u32> = 2..=60;
+const RUNS: RangeInclusive<u32> = 2..=60;
 
 /// The first of a slot finds loads done that began long before, and is not counted.
 const WARMUP_RUNS: usize = 1;
@@ -94,11 +95,16 @@ impl Subject {
 
     /// Its turn, for about so long.
     pub fn slot(&mut self, time: Duration) -> Result<Slot> {
-        let runs = time.as_nanos() / self.run_time.as_nanos().max(1);
-        let runs = (runs as u32).clamp(*RUNS.start(), *RUNS.end()) as usize;
         for _ in 0..WARMUP_RUNS {
             self.run()?;
         }
+        self.recorded(time, RUNS)
+    }
+
+    /// So many runs as fit into the time, within bounds, and one before them that is not counted.
+    pub fn recorded(&mut self, time: Duration, bounds: RangeInclusive<u32>) -> Result<Slot> {
+        let runs = time.as_nanos() / self.run_time.as_nanos().max(1);
+        let runs = (runs as u32).clamp(*bounds.start(), *bounds.end()) as usize;
         // The first run of a recording lacks the loads that began before it.
         self.session.record_timeline(runs + 1);
         for _ in 0..=runs {

@@ -39,6 +39,17 @@ impl Group {
         Ok(group)
     }
 
+    /// The same program with the same arguments, in the group before anything of it runs.
+    pub fn around(&self, command: &process::Command) -> process::Command {
+        let mut joined = process::Command::new("sh");
+        let join = "echo $$ > \"$0\" && exec \"$@\"";
+        joined
+            .args(["-c", join])
+            .arg(self.folder.join("cgroup.procs"));
+        joined.arg(command.get_program()).args(command.get_args());
+        joined
+    }
+
     fn set(&self, file: &str, value: u64) -> Result<()> {
         let path = self.folder.join(file);
         std::fs::write(&path, value.to_string())
@@ -117,21 +128,17 @@ impl Command {
         }
     }
 
-    /// This program with other arguments, in the group before anything of it runs. It is ended after `patience`.
+    /// This program with other arguments, in the group. It is ended after `patience`.
     pub fn within(
         &self,
         group: &Group,
         patience: Duration,
         arguments: &[&str],
     ) -> Result<process::Command> {
-        let mut command = process::Command::new("sh");
-        let join = "echo $$ > \"$0\" && exec \"$@\"";
-        command
-            .args(["-c", join])
-            .arg(group.folder.join("cgroup.procs"));
-        command.args(["timeout", "-s", "KILL", &patience.as_secs().to_string()]);
+        let mut command = process::Command::new("timeout");
+        command.args(["-s", "KILL", &patience.as_secs().to_string()]);
         command.args(&self.before).arg(std::env::current_exe()?);
         command.args(arguments);
-        Ok(command)
+        Ok(group.around(&command))
     }
 }

@@ -12,7 +12,7 @@
 
 mod clock;
 mod figures;
-mod limit;
+pub mod limit;
 mod pages;
 mod prepare;
 mod report;
