@@ -1,4 +1,5 @@
-"""Exports the ONNX standard's node tests (package onnx, onnx.backend.test.data) in a simple form.
+"""Exports the ONNX standard's node tests (package onnx, onnx.backend.test.data) in a simple form, and those of `Gradient`,
+which the standard keeps among its models as they take several nodes.
 
     export_node_tests.py OUTDIR
 
@@ -60,7 +61,10 @@ CARRIERS = {
 }
 
 # Raised when what is written changes, so that it is written anew.
-FORMAT = 3
+FORMAT = 4
+
+# Tests of `Gradient` begin so.
+GRADIENT = "test_gradient_"
 
 
 def main():
@@ -68,22 +72,25 @@ def main():
     parser.add_argument("outdir")
     arguments = parser.parse_args()
 
-    source = os.path.join(os.path.dirname(onnx.__file__), "backend", "test", "data", "node")
+    data = os.path.join(os.path.dirname(onnx.__file__), "backend", "test", "data")
     operators = {}
-    cases = carried(source) if os.path.isdir(source) else generated()
+    cases = carried(data) if os.path.isdir(os.path.join(data, "node")) else generated()
     tests = [export(os.path.join(arguments.outdir, case[0]), operators, *case) for case in cases]
     index = {"format": FORMAT, "onnx_version": onnx.__version__, "rtol": RTOL, "atol": ATOL, "tests": tests}
     write_json(os.path.join(arguments.outdir, "index.json"), index)
     print(json.dumps({"tests": len(tests), "supported": sum(t["supported"] for t in tests)}))
 
 
-def carried(source):
+def carried(folder):
     """Tests that lie in the package: name, serialized model, inputs and outputs."""
-    for name in sorted(n for n in os.listdir(source) if os.path.isfile(os.path.join(source, n, "model.onnx"))):
-        with open(os.path.join(source, name, "model.onnx"), "rb") as serialized:
+    sources = glob.glob(os.path.join(folder, "node", "*")) + glob.glob(os.path.join(folder, "simple", GRADIENT + "*"))
+    sources = [source for source in sources if os.path.isfile(os.path.join(source, "model.onnx"))]
+    for source in sorted(sources, key=os.path.basename):
+        name = os.path.basename(source)
+        with open(os.path.join(source, "model.onnx"), "rb") as serialized:
             model = serialized.read()
         graph = onnx.load_from_string(model).graph
-        data = os.path.join(source, name, "test_data_set_0")
+        data = os.path.join(source, "test_data_set_0")
         yield name, model, graph, stored_values(data, "input", graph.input), stored_values(data, "output", graph.output)
 
 
@@ -104,12 +111,14 @@ def stored_value(path, port):
 
 def generated():
     """The same of tests that the package makes."""
-    from onnx.backend.test.case.node import collect_testcases
+    from onnx.backend.test.case import model, node
 
     with warnings.catch_warnings():
         # Infinities and NaN are made on purpose.
         warnings.simplefilter("ignore", RuntimeWarning)
-        cases = sorted(collect_testcases(), key=lambda case: case.name)
+        cases = node.collect_testcases()
+        cases += [case for case in model.collect_testcases() if case.name.startswith(GRADIENT)]
+    cases.sort(key=lambda case: case.name)
     for case in cases:
         inputs, outputs = case.data_sets[0]
         graph = case.model.graph

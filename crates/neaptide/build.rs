@@ -27,11 +27,12 @@ const WEIGHT_MAKERS: [(&str, &str); 17] = [
 ];
 
 /// What makes or folds anything that a packed file stores: a crate, and a folder or file in it.
-const MAKERS: [(&str, &str); 11] = [
+const MAKERS: [(&str, &str); 12] = [
     ("neap-ir", "src"),
     ("neap-kernels", "src"),
     ("neap-ops", "src"),
     ("neap-onnx", "src"),
+    ("neap-autodiff", "src"),
     ("neap-rewrite", "src"),
     ("neap-compile", "src/lowering.rs"),
     ("neap-compile", "src/programs.rs"),

@@ -2,6 +2,7 @@
 
 mod branch;
 mod flexible;
+mod gradient;
 mod repeat;
 mod unroll;
 
@@ -52,11 +53,16 @@ pub(crate) fn bind(
         builder: Builder::new(files, options),
         functions,
         lowered: 0,
+        orders: 0,
+        gradients: 0,
     };
     let builder = &mut importer.builder;
     builder.late.bounds = options.size_bounds.clone();
     builder.graph.name = proto.name.clone();
-    let mut scope = Scope::root(&opsets);
+    let mut scope = Scope {
+        nodes: &proto.nodes,
+        ..Scope::root(&opsets)
+    };
 
     let real_inputs = real_inputs(proto);
     let types = inputs::bind(&real_inputs, options)?;
@@ -140,6 +146,8 @@ struct Scope<'p> {
     /// `None` for an optional function argument that was left out.
     names: HashMap<String, Option<ValueId>>,
     parent: Option<&'p Scope<'p>>,
+    /// Of the model's own graph, where this is its scope: a `Gradient` names what some of them compute.
+    nodes: &'p [NodeProto],
     opsets: &'p Opsets,
 }
 
@@ -148,6 +156,7 @@ impl<'p> Scope<'p> {
         Scope {
             names: HashMap::new(),
             parent: None,
+            nodes: &[],
             opsets,
         }
     }
@@ -156,6 +165,7 @@ impl<'p> Scope<'p> {
         Scope {
             names: HashMap::new(),
             parent: Some(parent),
+            nodes: &[],
             opsets: parent.opsets,
         }
     }
@@ -203,6 +213,10 @@ struct Importer<'m> {
     functions: HashMap<(&'m str, &'m str), &'m FunctionProto>,
     /// Nodes so far.
     lowered: usize,
+    /// How many derivatives the node at hand is part of.
+    orders: usize,
+    /// Derivatives so far.
+    gradients: usize,
 }
 
 impl Importer<'_> {
@@ -322,6 +336,8 @@ impl Importer<'_> {
             self.map_sequence(node, at, &inputs, scope, depth)?
         } else if domain == "ai.onnx.preview" && node.op_type == "FlexAttention" {
             self.flexible_attention(node, at, &inputs, scope, depth)?
+        } else if order::is_gradient(node) {
+            self.gradient(node, at, &inputs, scope, depth)?
         } else {
             let version = match scope.opsets.get(domain) {
                 Some(&version) => version,

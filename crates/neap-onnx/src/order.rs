@@ -72,6 +72,21 @@ fn sorted(live: &[usize], sources: &[Vec<usize>]) -> Option<Vec<usize>> {
     (order.len() == live.len()).then_some(order)
 }
 
+/// Whether the node is the standard's `Gradient`.
+pub(crate) fn is_gradient(node: &NodeProto) -> bool {
+    node.op_type == "Gradient" && node.domain == crate::ops::TRAINING_DOMAIN
+}
+
+/// What a `Gradient` differentiates: it needs the nodes that compute this.
+fn differentiated(node: &NodeProto) -> Option<&str> {
+    let attributes = node.attributes.iter();
+    let mut y = attributes.filter(|a| is_gradient(node) && a.name == "y");
+    match y.next().map(|a| &a.value) {
+        Some(AttributeValue::String(name)) => std::str::from_utf8(name).ok(),
+        _ => None,
+    }
+}
+
 /// Names that a node reads, those that its sub-graphs capture included.
 pub(crate) fn used_names<'a>(node: &'a NodeProto, names: &mut HashSet<&'a str>) {
     names.extend(
@@ -80,6 +95,7 @@ pub(crate) fn used_names<'a>(node: &'a NodeProto, names: &mut HashSet<&'a str>) 
             .map(String::as_str)
             .filter(|n| !n.is_empty()),
     );
+    names.extend(differentiated(node));
     for attribute in &node.attributes {
         if let AttributeValue::Graph(graph) = &attribute.value {
             let mut inside = HashSet::new();

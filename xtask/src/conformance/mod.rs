@@ -132,7 +132,7 @@ fn run_set(root: &Path, set: &Set, folder: &Path, only: Option<&str>) -> Result<
 }
 
 /// Of exported tests, as `scripts/export_node_tests.py` writes it.
-const FORMAT: u64 = 3;
+const FORMAT: u64 = 4;
 
 fn index(folder: &Path) -> Result<serde_json::Value> {
     let path = folder.join("index.json");

@@ -30,6 +30,8 @@ mod spectrum;
 mod state;
 mod training;
 
+pub(crate) use training::DOMAIN as TRAINING_DOMAIN;
+
 use crate::error::{OnnxError, shown};
 use crate::node::{Ctx, Outputs};
 

@@ -5,7 +5,7 @@ use crate::node::{Ctx, Outputs};
 use neap_ir::op::{Binary, Unary};
 use neap_ir::{Op, ValueId};
 
-pub(super) const DOMAIN: &str = "ai.onnx.preview.training";
+pub(crate) const DOMAIN: &str = "ai.onnx.preview.training";
 
 pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
     Some(match op {

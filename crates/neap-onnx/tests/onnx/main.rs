@@ -6,6 +6,7 @@ mod support;
 mod classical;
 mod constants;
 mod early_opsets;
+mod gradient;
 mod hostile;
 mod loops;
 mod narrow;
