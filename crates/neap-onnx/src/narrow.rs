@@ -1,5 +1,6 @@
 //! Element types of fewer bits than any of ours: integers of 2 and 4 bits, floats of 4 and 8 bits, and powers of two in 8
-//! bits. Their values are carried by wider types, which hold them exactly. The builder keeps which values are such, for operators whose result has the type of an operand.
+//! bits. Their values are carried by wider types, which hold them exactly. The builder keeps which values are such, for
+//! operators whose result has the type of an operand.
 
 use neap_ir::{DType, Float8};
 

@@ -15,30 +15,35 @@ impl Builder {
         tensor: &TensorProto,
         is_weights: bool,
     ) -> Result<ValueId, OnnxError> {
-        let narrow = Narrow::of(tensor.data_type);
+        let Some(narrow) = Narrow::of(tensor.data_type) else {
+            return self.held(name, tensor, is_weights);
+        };
         let values = match narrow {
-            None => {
-                let (ty, data) = match is_weights && self.leaves_weights {
-                    true => tensor::load_weights(&mut self.files, tensor, self.widen)?,
-                    false => tensor::load(&mut self.files, tensor, self.widen)?,
-                };
-                return Ok(self.initializer(name, ty, data));
-            }
-            Some(Narrow::Float8(kind)) => self.float8s(name, tensor, kind)?,
-            Some(Narrow::Float4) => self.float4s(name, tensor)?,
-            Some(Narrow::Power) => self.powers(name, tensor)?,
-            Some(Narrow::Integer { bits: 2, signed }) => {
+            Narrow::Float8(kind) => self.float8s(name, tensor, kind)?,
+            Narrow::Float4 => self.float4s(name, tensor)?,
+            Narrow::Power => self.powers(name, tensor)?,
+            Narrow::Integer { bits: 2, signed } => {
                 let literal = tensor::pairs_of_bits(&mut self.files, tensor, signed)?;
                 self.literal(literal)
             }
-            Some(Narrow::Integer { signed, .. }) => {
-                self.nibbles(name, tensor, signed, is_weights)?
-            }
+            Narrow::Integer { signed, .. } => self.nibbles(name, tensor, signed, is_weights)?,
         };
-        if let Some(narrow) = narrow {
-            self.set_narrow(values, narrow);
-        }
+        self.set_narrow(values, narrow);
         Ok(values)
+    }
+
+    /// A tensor of a type of ours; where it is large its elements stay in the file.
+    fn held(
+        &mut self,
+        name: &str,
+        tensor: &TensorProto,
+        is_weights: bool,
+    ) -> Result<ValueId, OnnxError> {
+        let (ty, data) = match is_weights && self.leaves_weights {
+            true => tensor::load_weights(&mut self.files, tensor, self.widen)?,
+            false => tensor::load(&mut self.files, tensor, self.widen)?,
+        };
+        Ok(self.initializer(name, ty, data))
     }
 
     /// Four-bit integers: the bytes that hold them, which may be left in the file, and what they stand for.
@@ -50,11 +55,7 @@ impl Builder {
         is_weights: bool,
     ) -> Result<ValueId, OnnxError> {
         let (held, shape) = tensor::nibbles(tensor)?;
-        let (ty, data) = match is_weights && self.leaves_weights {
-            true => tensor::load_weights(&mut self.files, &held, self.widen)?,
-            false => tensor::load(&mut self.files, &held, self.widen)?,
-        };
-        let id = self.initializer(name, ty, data);
+        let id = self.held(name, &held, is_weights)?;
         let at = At {
             node: name,
             op: "tensor of four-bit integers",
@@ -76,9 +77,7 @@ impl Builder {
 
     /// Powers of two, from a table as well.
     fn powers(&mut self, name: &str, tensor: &TensorProto) -> Result<ValueId, OnnxError> {
-        let held = tensor::as_bytes(tensor);
-        let (ty, data) = tensor::load(&mut self.files, &held, self.widen)?;
-        let codes = self.initializer(name, ty, data);
+        let codes = self.held(name, &tensor::as_bytes(tensor), false)?;
         let at = At {
             node: name,
             op: "tensor of powers of two",
@@ -101,9 +100,7 @@ impl Builder {
         tensor: &TensorProto,
         kind: Float8,
     ) -> Result<ValueId, OnnxError> {
-        let held = tensor::as_bytes(tensor);
-        let (ty, data) = tensor::load(&mut self.files, &held, self.widen)?;
-        let id = self.initializer(name, ty, data);
+        let id = self.held(name, &tensor::as_bytes(tensor), false)?;
         let at = At {
             node: name,
             op: "tensor of 8-bit floats",
