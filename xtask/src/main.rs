@@ -1,4 +1,4 @@
-//! Project automation: `cargo xtask tidy|test|conformance|bench|pages`.
+//! Project automation: `cargo xtask tidy|test|conformance|bench|pages|wheels`.
 
 mod accuracy;
 mod arm;
@@ -47,6 +47,7 @@ mod tidy;
 mod vulkan;
 mod vulkan_steps;
 mod watch;
+mod wheels;
 mod worker;
 
 use anyhow::Result;
@@ -79,6 +80,8 @@ enum Command {
     },
     /// Run the ONNX standard's node tests.
     Conformance(conformance::ConformanceArgs),
+    /// Build the Python package for x86-64 and 64-bit Arm, and try both.
+    Wheels,
     /// Measure every page of figures in docs/ anew, in one sitting.
     Pages(pages::PagesArgs),
     /// Measure side by side with onnxruntime.
@@ -179,6 +182,7 @@ enum Suite {
 fn main() -> Result<()> {
     match Args::parse().command {
         Command::Tidy => tidy::run(&root()),
+        Command::Wheels => wheels::run(&root()),
         Command::Pages(args) => pages::run(&root(), &args),
         Command::Test { target, part } => test::run(&root(), target.as_deref(), part.as_deref()),
         Command::Nightly(args) => nightly::run(&root(), &args),

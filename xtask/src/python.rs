@@ -23,7 +23,7 @@ const WITH_TORCH: &str = "scripts/requirements-torch.txt";
 /// # Errors
 /// When anything of that fails, or PyTorch cannot be had.
 pub fn torch(root: &Path) -> Result<()> {
-    let tools = environment(root, "tools", REQUIREMENTS)?.context("no Python environment")?;
+    let tools = tools(root)?.context("no Python environment")?;
     let torch = environment(root, "torch", WITH_TORCH)?.context("PyTorch cannot be installed")?;
     let wheel = wheel(root, &tools)?;
     let python = torch.join("bin/python");
@@ -42,7 +42,7 @@ pub fn torch(root: &Path) -> Result<()> {
 /// # Errors
 /// When anything of that fails; without Python it is skipped.
 pub fn run(root: &Path, skips: &Skips) -> Result<()> {
-    let Some(tools) = environment(root, "tools", REQUIREMENTS)? else {
+    let Some(tools) = tools(root)? else {
         return skips.skip("the Python package: no Python environment can be made");
     };
     let wheel = wheel(root, &tools)?;
@@ -96,13 +96,17 @@ pub fn environment(root: &Path, name: &str, list: &'static str) -> Result<Option
 
 /// Builds the wheel for this machine.
 fn wheel(root: &Path, tools: &Path) -> Result<PathBuf> {
-    let folder = root.join("target/python/wheels");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
     let mut build = Command::new(tools.join("bin/maturin"));
-    build.args(["build", "--release", "--locked", "--quiet", "--out"]);
-    build.arg(&folder).current_dir(root);
+    build.args(["build", "--release", "--locked", "--quiet"]);
+    self::build(root, build, &root.join("target/python/wheels"))
+}
+
+/// The wheel that maturin, told how, leaves in a folder.
+pub fn build(root: &Path, mut build: Command, folder: &Path) -> Result<PathBuf> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    build.arg("--out").arg(folder).current_dir(root);
     // What cargo tells its own programs would have the engine built anew; what is told to cargo stays.
     let settings = ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_INCREMENTAL"];
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CARGO_")) {
@@ -111,16 +115,21 @@ fn wheel(root: &Path, tools: &Path) -> Result<PathBuf> {
         }
     }
     check(&mut build, "building the wheel")?;
-    let mut files = fs::read_dir(&folder)?;
+    let mut files = fs::read_dir(folder)?;
     match (files.next(), files.next()) {
         (Some(wheel), None) => Ok(wheel?.path()),
         _ => bail!("{} does not hold one wheel", folder.display()),
     }
 }
 
+/// The environment in which the package is built and tested.
+pub fn tools(root: &Path) -> Result<Option<PathBuf>> {
+    environment(root, "tools", REQUIREMENTS)
+}
+
 /// Makes an environment with nothing but the wheel, and gives its Python. Packages of the other environment come after
 /// its own.
-fn install(root: &Path, tools: &Path, wheel: &Path) -> Result<PathBuf> {
+pub fn install(root: &Path, tools: &Path, wheel: &Path) -> Result<PathBuf> {
     let folder = root.join("target/python/fresh");
     let mut make = Command::new(tools.join("bin/python"));
     make.args(["-m", "venv", "--clear", "--without-pip"])
