@@ -24,7 +24,7 @@ pub struct Epilogue {
     pub integers: Option<Integers>,
 }
 
-/// Of a [`PanelConv`] with blocked input or a [`PanelLinear`] whose input is unsigned bytes and whose panels are `I8`.
+/// Of a [`PanelConv`] without narrow groups or a [`PanelLinear`] whose input is unsigned bytes and whose panels are `I8`.
 ///
 /// Its third and fourth inputs are the scale (`F32`) and the zero point (`U8`) of the input's steps, one element each. The second
 /// is the residual, if there is one.

@@ -5,19 +5,23 @@
 
 use neap_kernels::conv::ConvShape;
 use neap_kernels::epilogue::{Activation, Epilogue};
+use neap_kernels::error::KernelError;
 use neap_kernels::integer::{
-    Finish, Results, Steps, conv_scratch_bytes, integer_conv, integer_linear, linear_scratch_bytes,
+    Finish, Results, Steps, conv_scratch_bytes, first_layer_scratch_bytes, integer_conv,
+    integer_first_layer, integer_linear, linear_scratch_bytes,
 };
 use neap_kernels::linear::{LinearShape, linear};
 use neap_kernels::panel::{Bits, BlockFormat, Format, Panels};
-use neap_kernels::parallel::Serial;
+use neap_kernels::parallel::{Parallel, Serial};
 use neap_kernels::simd::Isa;
 use neap_kernels::window::Window;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Channels in and out, height and width of the input, kernel and stride; and how often ResNet-50 has it.
 #[rustfmt::skip]
 const CONVOLUTIONS: &[([usize; 2], usize, [usize; 2], usize)] = &[
+    ([3, 64], 224, [7, 2], 1),
     ([64, 64], 56, [1, 1], 1),
     ([64, 64], 56, [3, 1], 3),
     ([64, 256], 56, [1, 1], 4),
@@ -220,6 +224,19 @@ fn finish() -> Finish<'static> {
     }
 }
 
+type Conv = fn(
+    Isa,
+    &dyn Parallel,
+    &ConvShape,
+    Range<usize>,
+    Panels<'_>,
+    &[u8],
+    Steps,
+    Results<'_>,
+    Finish<'_>,
+    &mut [u8],
+) -> Result<(), KernelError>;
+
 fn convolutions(bench: &mut Bench) {
     for &([c_in, c_out], size, [kernel, stride], times) in CONVOLUTIONS {
         let pad = kernel / 2;
@@ -241,7 +258,15 @@ fn convolutions(bench: &mut Bench) {
         };
         let mut input = Aligned::new(size * size * c_in, |i| ((i * 13) >> 2) as u8);
         let mut out = Aligned::new(output * output * c_out, |_| 0);
-        let mut scratch = Aligned::new(conv_scratch_bytes(&shape, 1), |_| 0);
+        let (scratch_bytes, run) = match c_in {
+            // Of a plain image.
+            3 => (
+                first_layer_scratch_bytes(&shape, 1),
+                integer_first_layer as Conv,
+            ),
+            _ => (conv_scratch_bytes(&shape, 1), integer_conv as Conv),
+        };
+        let mut scratch = Aligned::new(scratch_bytes, |_| 0);
         let mut weights = weights(shape.panels(), shape.k());
         let (input, out, scratch, weights) = (input.get(), out.get(), scratch.get(), weights.get());
         let isa = bench.isa;
@@ -251,7 +276,7 @@ fn convolutions(bench: &mut Bench) {
             let panels = Panels::new(Format::I8, weights).unwrap();
             let all = 0..shape.panels();
             let results = Results::Steps(out);
-            integer_conv(
+            run(
                 isa,
                 &Serial,
                 &shape,

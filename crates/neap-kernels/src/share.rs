@@ -4,22 +4,22 @@ use std::ops::Range;
 
 /// A read-only buffer as tasks see it.
 #[derive(Clone, Copy)]
-pub(crate) struct Src(*const f32);
+pub(crate) struct Src<T = f32>(*const T);
 
 // SAFETY: a `Src` only hands out addresses; whoever reads through one vouches for the access.
-unsafe impl Send for Src {}
+unsafe impl<T> Send for Src<T> {}
 // SAFETY: as above.
-unsafe impl Sync for Src {}
+unsafe impl<T> Sync for Src<T> {}
 
-impl Src {
-    pub(crate) fn new(slice: &[f32]) -> Self {
+impl<T: Copy> Src<T> {
+    pub(crate) fn new(slice: &[T]) -> Self {
         Src(slice.as_ptr())
     }
 
     /// # Safety
     /// `index` must lie inside the buffer (or one past its end).
     #[inline(always)]
-    pub(crate) unsafe fn at(self, index: usize) -> *const f32 {
+    pub(crate) unsafe fn at(self, index: usize) -> *const T {
         // SAFETY: the caller keeps the index in bounds.
         unsafe { self.0.add(index) }
     }
@@ -27,27 +27,27 @@ impl Src {
 
 /// A buffer that tasks write disjoint parts of.
 #[derive(Clone, Copy)]
-pub(crate) struct Dst(*mut f32);
+pub(crate) struct Dst<T = f32>(*mut T);
 
 // SAFETY: a `Dst` only hands out addresses; the tasks of a call write disjoint elements.
-unsafe impl Send for Dst {}
+unsafe impl<T> Send for Dst<T> {}
 // SAFETY: as above.
-unsafe impl Sync for Dst {}
+unsafe impl<T> Sync for Dst<T> {}
 
-impl Dst {
-    pub(crate) fn new(slice: &mut [f32]) -> Self {
+impl<T: Copy> Dst<T> {
+    pub(crate) fn new(slice: &mut [T]) -> Self {
         Dst(slice.as_mut_ptr())
     }
 
     /// The same memory for reading: a task reads an element before it writes it.
-    pub(crate) fn as_src(self) -> Src {
+    pub(crate) fn as_src(self) -> Src<T> {
         Src(self.0)
     }
 
     /// # Safety
     /// `index` must lie inside the buffer (or one past its end).
     #[inline(always)]
-    pub(crate) unsafe fn at(self, index: usize) -> *mut f32 {
+    pub(crate) unsafe fn at(self, index: usize) -> *mut T {
         // SAFETY: the caller keeps the index in bounds.
         unsafe { self.0.add(index) }
     }

@@ -2,15 +2,16 @@
 
 use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;
-use crate::layer::{activation, conv_shape, weights};
+use crate::layer::{activation, conv_form, conv_shape, weights};
 use crate::{Context, OpError, PanelSlice, TensorMut};
 use neap_ir::op::Activation;
 use neap_ir::panel::{Epilogue, PanelConv, PanelLinear};
 use neap_ir::{DType, Layout};
-use neap_kernels::conv::ConvShape;
+use neap_kernels::conv::{ConvForm, ConvShape};
 use neap_kernels::integer::{
-    Added, Finish, Results, Rounding, Steps, conv_scratch_bytes, integer_conv, integer_linear,
-    linear_scratch_bytes,
+    Added, Finish, Results, Rounding, Steps, conv_scratch_bytes, first_layer_scratch_bytes,
+    integer_conv, integer_first_layer, integer_linear, linear_scratch_bytes, takes_conv,
+    takes_first_layer,
 };
 use neap_kernels::linear::LinearShape;
 
@@ -21,19 +22,25 @@ pub(crate) fn panel_conv(
     ctx: &mut Context,
 ) -> Result<(), OpError> {
     let (x, y) = (args.input(0)?, args.output(0)?);
+    let form = conv_form(layer);
+    let plain = form == ConvForm::FirstLayer;
     args.require(
-        x.layout == Layout::Blocked && y.layout == Layout::Blocked,
+        y.layout == Layout::Blocked && (x.layout == Layout::Plain) == plain,
         "operands have the wrong layout",
     )?;
     let shape = conv_shape(layer, x.shape(), y.shape());
     let (panels, weights) = weights(args, panels)?;
     let (finish, steps) = (finish(args, &layer.epilogue, &y)?, steps(args)?);
-    let bytes = conv_scratch_bytes(&shape, ctx.par.workers());
+    let bytes = conv_bytes(form, &shape, ctx.par.workers());
     let scratch = Scratch::new(args.op, ctx.workspace).take(bytes)?;
     // SAFETY: the output does not overlap the input; the residual is read through it when it lies there.
     let out = unsafe { results(&y) };
     let (isa, par) = (ctx.isa, ctx.par);
-    integer_conv(
+    let run = match plain {
+        true => integer_first_layer,
+        false => integer_conv,
+    };
+    run(
         isa,
         par,
         &shape,
@@ -48,8 +55,23 @@ pub(crate) fn panel_conv(
     .named(args.op)
 }
 
-pub(crate) fn conv_workspace_bytes(shape: &ConvShape, workers: usize) -> usize {
-    scratch_bytes::<u8>(conv_scratch_bytes(shape, workers))
+fn conv_bytes(form: ConvForm, shape: &ConvShape, workers: usize) -> usize {
+    match form {
+        ConvForm::FirstLayer => first_layer_scratch_bytes(shape, workers),
+        ConvForm::Blocked | ConvForm::NarrowGroups => conv_scratch_bytes(shape, workers),
+    }
+}
+
+pub(crate) fn conv_workspace_bytes(form: ConvForm, shape: &ConvShape, workers: usize) -> usize {
+    scratch_bytes::<u8>(conv_bytes(form, shape, workers))
+}
+
+pub(crate) fn conv_supported(form: ConvForm, shape: &ConvShape) -> bool {
+    match form {
+        ConvForm::FirstLayer => takes_first_layer(shape),
+        ConvForm::Blocked => takes_conv(shape),
+        ConvForm::NarrowGroups => false,
+    }
 }
 
 pub(crate) fn panel_linear(

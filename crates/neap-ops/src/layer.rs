@@ -13,7 +13,6 @@ use neap_ir::{DType, Layout};
 use neap_kernels::conv::{self, ConvShape, conv_blocked, conv_first_layer, conv_narrow_groups};
 use neap_kernels::depthwise::{Depthwise, depthwise};
 use neap_kernels::epilogue::{self, Residual};
-use neap_kernels::integer::takes_conv;
 use neap_kernels::linear::{LinearShape, linear};
 use neap_kernels::panel::{Bits, BlockFormat, Format, Panels};
 
@@ -63,7 +62,8 @@ pub(crate) fn conv_workspace_bytes(
 ) -> usize {
     match layer.form {
         _ if layer.epilogue.integers.is_some() => {
-            integer::conv_workspace_bytes(&conv_shape(layer, x, y), workers)
+            let shape = conv_shape(layer, x, y);
+            integer::conv_workspace_bytes(conv_form(layer), &shape, workers)
         }
         ConvForm::FirstLayer => {
             let shape = conv_shape(layer, x, y);
@@ -75,15 +75,18 @@ pub(crate) fn conv_workspace_bytes(
 }
 
 pub(crate) fn conv_supported(layer: &PanelConv, x: &[usize], y: &[usize]) -> bool {
-    let form = match layer.form {
+    let (form, shape) = (conv_form(layer), conv_shape(layer, x, y));
+    match layer.epilogue.integers {
+        Some(_) => integer::conv_supported(form, &shape),
+        None => conv::supports(form, &shape),
+    }
+}
+
+pub(crate) fn conv_form(layer: &PanelConv) -> conv::ConvForm {
+    match layer.form {
         ConvForm::Blocked => conv::ConvForm::Blocked,
         ConvForm::FirstLayer => conv::ConvForm::FirstLayer,
         ConvForm::NarrowGroups => conv::ConvForm::NarrowGroups,
-    };
-    let shape = conv_shape(layer, x, y);
-    match layer.epilogue.integers {
-        Some(_) => takes_conv(&shape),
-        None => conv::supports(form, &shape),
     }
 }
 

@@ -248,8 +248,9 @@ pub fn blocked_inputs(
     outputs: &[Option<&TensorType>],
 ) -> Option<Vec<Layout>> {
     let y = outputs.first().copied().flatten()?;
-    let takes_steps =
-        op.is_in_integers() || matches!(op, Op::Quantize { .. } | Op::Dequantize { .. });
+    let takes_steps = op.is_in_integers()
+        || matches!(op, Op::Quantize { .. } | Op::Dequantize { .. })
+        || matches!(op, Op::Pool { kind, .. } if matches!(kind, neap_ir::op::Pool::Max { .. }));
     let blockable = |ty: &TensorType| {
         let fits = ty.dtype == DType::F32 || ty.dtype == DType::U8 && takes_steps;
         (3..=4).contains(&ty.shape.len()) && fits

@@ -12,7 +12,7 @@ use crate::place;
 use neap_ir::bands::{BandLayer, Bands, MAX_LAYERS};
 use neap_ir::panel::PanelFormat;
 use neap_ir::recipe::PackedForm;
-use neap_ir::{Const, Graph, Layout, Node, Op, PackedId, Program, ValueId};
+use neap_ir::{Const, DType, Graph, Layout, Node, Op, PackedId, Program, ValueId};
 use std::cmp::Reverse;
 use std::ops::Range;
 
@@ -258,7 +258,7 @@ fn lines(graph: &Graph) -> Vec<Vec<usize>> {
     let mut line_of: Vec<Option<usize>> = vec![None; graph.nodes.len()];
     let mut found: Vec<Vec<usize>> = Vec::new();
     for (at, node) in graph.nodes.iter().enumerate() {
-        let is_image = |v: ValueId| graph.ty(v).shape.len() == 4;
+        let is_image = |v: ValueId| graph.ty(v).shape.len() == 4 && graph.ty(v).dtype == DType::F32;
         let (Some(_), Some(x), &[Some(y)]) =
             (BandLayer::of(&node.op), node.input(0), &node.outputs[..])
         else {

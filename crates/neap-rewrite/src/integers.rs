@@ -5,6 +5,7 @@
 //!   conv -> Requantize -> Add(residual) -> Requantize     one PanelConv in integers
 //! ```
 //! A value on steps whose maker cannot give them is quantised, which is exact. Whoever else reads steps reads them dequantised.
+//! The largest of several steps is the step of the largest number, so a max pooling behind such a layer hands on bytes, too.
 
 use crate::constants::stored_format;
 use crate::edit::Editor;
@@ -12,8 +13,10 @@ use crate::fuse::{operands, other};
 use crate::quantized::keeps_steps;
 use crate::recipes::Recipes;
 use crate::steps::byte;
-use neap_ir::op::{Activation, Binary, Op, Unary};
-use neap_ir::panel::{ConvForm, Epilogue, Integers, PanelElement, PanelScales, StepSize};
+use neap_ir::op::{Activation, Binary, Op, Pool, Unary};
+use neap_ir::panel::{
+    ConvForm, Epilogue, Integers, PanelConv, PanelElement, PanelScales, StepSize,
+};
 use neap_ir::recipe::Recipe;
 use neap_ir::{DType, Literal, Node, TensorType, ValueId};
 use neap_kernels::integer::{MOST_K, MOST_TAPS};
@@ -39,6 +42,9 @@ pub(crate) fn run(editor: &mut Editor, recipes: &Recipes) {
         if let Some(at) = maker(editor, &steps, layer) {
             set_input(editor, at, 0, x);
         }
+    }
+    for &layer in &layers {
+        pool_steps(editor, layer, &mut steps);
     }
     for &layer in &layers {
         residual_in_steps(editor, layer, &mut steps);
@@ -78,8 +84,7 @@ fn is_eligible(editor: &Editor, at: usize, recipes: &Recipes) -> bool {
         Op::PanelConv(layer) => (
             layer.k(),
             layer.groups,
-            layer.form == ConvForm::Blocked
-                && layer.window.kernel.iter().product::<usize>() <= MOST_TAPS,
+            layer.form != ConvForm::NarrowGroups && taps(layer) <= MOST_TAPS,
         ),
         Op::PanelLinear(layer) => (layer.k, 1, true),
         _ => return false,
@@ -102,6 +107,15 @@ fn is_eligible(editor: &Editor, at: usize, recipes: &Recipes) -> bool {
         && !node.op.is_in_integers()
         && (groups == 1 || !has_zeros)
         && grid(editor, x).is_some()
+}
+
+/// Runs of steps of a window: the kernel's pixels, or its rows where channels lie side by side.
+fn taps(layer: &PanelConv) -> usize {
+    let window = &layer.window;
+    match (layer.form, &window.kernel[..], &window.dilations[..]) {
+        (ConvForm::FirstLayer, [height, _], [_, 1]) => *height,
+        (_, kernel, _) => kernel.iter().product(),
+    }
 }
 
 /// Stored less 128, such weights have zero points.
@@ -134,8 +148,9 @@ impl Grid {
             return None;
         };
         let byte = zero + shift;
-        let is_byte = (0.0..=255.0).contains(&byte) && byte.fract() == 0.0;
-        is_byte.then_some(Grid {
+        let is_byte = (0.0..=255.0).contains(&byte);
+        let is_whole = [byte, low, high].iter().all(|x| x.fract() == 0.0);
+        (is_byte && is_whole).then_some(Grid {
             size: StepSize {
                 scale,
                 zero: byte as u8,
@@ -276,7 +291,11 @@ fn steps_of(editor: &mut Editor, value: ValueId, known: &mut HashMap<ValueId, Va
     if let Some(&steps) = known.get(&value) {
         return steps;
     }
-    let (Some(at), Some(grid)) = (editor.producer(value), grid(editor, value)) else {
+    let Some(grid) = grid(editor, value) else {
+        return value;
+    };
+    let pooled = pooled_steps(editor, value, known);
+    let Some(at) = editor.producer(value) else {
         return value;
     };
     let ty = TensorType::new(DType::U8, &editor.ty(value).shape);
@@ -285,15 +304,20 @@ fn steps_of(editor: &mut Editor, value: ValueId, known: &mut HashMap<ValueId, Va
     known.insert(value, steps);
     let [scale, zero] = literals(editor, &name, grid.size);
     let mut maker = editor.node(at).clone();
-    let gives_steps = maker.op.is_in_integers() && !editor.is_output(value);
+    let layer_gives_steps = maker.op.is_in_integers() && !editor.is_output(value);
+    let gives_steps = layer_gives_steps || pooled.is_some();
     let (op, from, to) = match gives_steps {
         true => (Op::Dequantize { axis: 0 }, steps, value),
         false => {
             let to = DType::U8;
-            (Op::Quantize { axis: 0, to }, value, steps)
+            let from = unrounded(&maker, &grid).unwrap_or(value);
+            (Op::Quantize { axis: 0, to }, from, steps)
         }
     };
     if gives_steps {
+        if let Some(from) = pooled {
+            maker.inputs = vec![Some(from)];
+        }
         maker.outputs = vec![Some(steps)];
         if let Some(epilogue) = epilogue_mut(&mut maker.op) {
             epilogue.activation = grid.activation;
@@ -312,6 +336,55 @@ fn steps_of(editor: &mut Editor, value: ValueId, known: &mut HashMap<ValueId, Va
     };
     editor.insert(at + 1, other);
     steps
+}
+
+/// The steps that a max pooling picks from, where they are steps already or a layer in integers gives them.
+fn pooled_steps(
+    editor: &mut Editor,
+    value: ValueId,
+    known: &mut HashMap<ValueId, ValueId>,
+) -> Option<ValueId> {
+    let node = editor.node(editor.producer(value)?);
+    let x = node.input(0)?;
+    let is_near = known.contains_key(&x)
+        || !editor.is_output(x) && editor.node(editor.producer(x)?).op.is_in_integers();
+    let takes = picks_steps(node, x) && !editor.is_output(value) && is_near;
+    takes.then(|| steps_of(editor, x, known))
+}
+
+fn picks_steps(node: &Node, x: ValueId) -> bool {
+    let is_max = matches!(
+        node.op,
+        Op::Pool {
+            kind: Pool::Max { .. },
+            ..
+        }
+    );
+    is_max && keeps_steps(node, x)
+}
+
+/// A pooling of a layer's steps is of bytes, whoever reads it: the layer's result, often the largest there is, takes a quarter of
+/// the memory.
+fn pool_steps(editor: &mut Editor, layer: ValueId, known: &mut HashMap<ValueId, ValueId>) {
+    if editor.is_output(layer) || maker(editor, known, layer).is_none() {
+        return;
+    }
+    let users = editor.users(layer).iter().map(|&at| editor.node(at));
+    let pooled = users.filter(|node| picks_steps(node, layer));
+    let pooled: Vec<ValueId> = pooled.filter_map(|node| node.outputs[0]).collect();
+    for value in pooled {
+        if !editor.is_output(value) {
+            steps_of(editor, value, known);
+        }
+    }
+}
+
+/// What a rounding to all steps of a byte rounds: taking the steps of it rounds, too.
+fn unrounded(maker: &Node, grid: &Grid) -> Option<ValueId> {
+    let is_rounding = matches!(maker.op, Op::Unary(Unary::Activation(_)));
+    let is_whole = matches!(grid.activation, Activation::Requantize { low, high, .. }
+        if low == 0.0 && high == 255.0);
+    maker.input(0).filter(|_| is_rounding && is_whole)
 }
 
 /// A residual that a layer in integers makes, or that others read in steps, is added from its steps.

@@ -5,6 +5,7 @@
 //!   x -> Quantize -> MaxPool -> Dequantize       x -> Requantize -> MaxPool
 //!   MatMul of integers -> int32 -> f32           MatMul of integers
 //!   Relu -> Requantize                           Requantize whose steps begin at the zero point
+//!   Requantize -> MaxPool -> Requantize          Requantize -> MaxPool, where the steps are the same
 //! ```
 //! Requantize gives the numbers that Quantize and Dequantize give one after the other, to the bit. As an activation it
 //! needs no memory of its own, and convolutions and products absorb it.
@@ -19,6 +20,7 @@ pub(crate) fn run(editor: &mut Editor) {
         name_dequantize(editor, at) || requantize(editor, at) || keep_sums(editor, at)
     });
     editor.each(clip_steps);
+    editor.each(rounded_before);
     editor.remove_dead();
 }
 
@@ -318,5 +320,45 @@ fn clip_steps(editor: &mut Editor, at: usize) -> bool {
         ..editor.node(at).clone()
     };
     editor.replace(at, node, &[]);
+    true
+}
+
+/// Numbers that lie on steps are not rounded to the same steps again.
+fn rounded_before(editor: &mut Editor, at: usize) -> bool {
+    /// Nodes that only move or pick numbers, one after the other.
+    const MOST_MOVES: usize = 16;
+    let rounding = |node: &Node| match node.op {
+        Op::Unary(Unary::Activation(Activation::Requantize {
+            scale,
+            zero,
+            low,
+            high,
+        })) => Some(([scale, zero], [low, high])),
+        _ => None,
+    };
+    let found = (|| {
+        let node = editor.node(at);
+        let (own, [low, high]) = rounding(node)?;
+        let (x, output) = (node.input(0)?, node.outputs[0]?);
+        let mut value = x;
+        for _ in 0..MOST_MOVES {
+            let maker = editor.node(editor.producer(value)?);
+            if let Some((same, [least, most])) = rounding(maker) {
+                let fits = same == own && low <= least && most <= high;
+                return (fits && !editor.is_output(output)).then_some((x, output));
+            }
+            let input = maker.input(0)?;
+            if !keeps_steps(maker, input) {
+                return None;
+            }
+            value = input;
+        }
+        None
+    })();
+    let Some((x, output)) = found else {
+        return false;
+    };
+    editor.redirect(output, x);
+    editor.kill(at);
     true
 }

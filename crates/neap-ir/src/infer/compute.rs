@@ -387,8 +387,9 @@ pub(super) fn panel_inputs(o: &Operands, epilogue: &Epilogue) -> Inferred<()> {
         "needs a scale and a zero point of its input",
     )?;
     let is_rounding = |activation: Activation| {
-        let is_byte = |x: f32| (0.0..=255.0).contains(&x);
-        matches!(activation, Activation::Requantize { low, high, .. } if is_byte(low) && is_byte(high))
+        let is_byte = |x: f32| (0.0..=255.0).contains(&x) && x.fract() == 0.0;
+        matches!(activation, Activation::Requantize { zero, low, high, .. }
+            if [zero, low, high].into_iter().all(is_byte))
     };
     let before = integers.before_residual;
     o.require(

@@ -177,9 +177,9 @@ pub(super) fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
                 && conv.c_in.is_multiple_of(conv.groups)
                 && conv.c_out.is_multiple_of(conv.groups);
             o.require(fits, "groups do not divide the channels")?;
-            let blocked = conv.form == ConvForm::Blocked;
+            let takes_steps = conv.form != ConvForm::NarrowGroups;
             o.require(
-                blocked || conv.epilogue.integers.is_none(),
+                takes_steps || conv.epilogue.integers.is_none(),
                 "is not computed in integers",
             )?;
             panel(o, &conv.window, conv.c_in, conv.c_out, &conv.epilogue)

@@ -164,7 +164,7 @@ impl Call<'_> {
         let pixels = unsafe {
             std::slice::from_raw_parts(self.input.add(image * s.c_in * plane), image_floats)
         };
-        interleave(s, pixels, plane, rows.start, band);
+        interleave(s, pixels, plane, rows.start, 0.0, band);
 
         let dense_rows = s.window.dilations[1] == 1;
         let run_len = if dense_rows {
@@ -214,9 +214,16 @@ impl Call<'_> {
     }
 }
 
-/// Copies the input rows that output rows from `first_row` on need, zero outside the image. Channels
-/// lie `plane` floats apart.
-fn interleave(s: &ConvShape, pixels: &[f32], plane: usize, first_row: usize, band: &mut [f32]) {
+/// Copies the input rows that output rows from `first_row` on need, `outside` where there is no image. Channels
+/// lie `plane` elements apart.
+pub(crate) fn interleave<T: Copy>(
+    s: &ConvShape,
+    pixels: &[T],
+    plane: usize,
+    first_row: usize,
+    outside: T,
+    band: &mut [T],
+) {
     let [height, width] = s.window.input;
     let (columns, c_in) = (band_width(s), s.c_in);
     // Columns of the band that lie inside the image.
@@ -225,11 +232,11 @@ fn interleave(s: &ConvShape, pixels: &[f32], plane: usize, first_row: usize, ban
     for (i, row) in band.chunks_exact_mut(columns * c_in).enumerate() {
         let y = (first_row * s.window.strides[0] + i).wrapping_sub(s.window.pads_begin[0]);
         if y >= height || to <= from {
-            row.fill(0.0);
+            row.fill(outside);
             continue;
         }
-        row[..from * c_in].fill(0.0);
-        row[to * c_in..].fill(0.0);
+        row[..from * c_in].fill(outside);
+        row[to * c_in..].fill(outside);
         let inside = &mut row[from * c_in..to * c_in];
         let source = |c: usize| &pixels[c * plane + y * width..][..to - from];
         match c_in {
@@ -288,14 +295,14 @@ impl Inputs for Band {
 }
 
 /// Columns of a band: all that the output row reaches.
-fn band_width(s: &ConvShape) -> usize {
+pub(crate) fn band_width(s: &ConvShape) -> usize {
     (s.window.output[1].max(1) - 1) * s.window.strides[1]
         + (s.window.kernel[1] - 1) * s.window.dilations[1]
         + 1
 }
 
 /// Input rows that so many output rows need.
-fn band_rows(s: &ConvShape, rows: usize) -> usize {
+pub(crate) fn band_rows(s: &ConvShape, rows: usize) -> usize {
     (rows.max(1) - 1) * s.window.strides[0] + (s.window.kernel[0] - 1) * s.window.dilations[0] + 1
 }
 

@@ -20,6 +20,7 @@ mod first_layer;
 mod grouped;
 
 pub use blocked::{conv_blocked, conv_blocked_band};
+pub(crate) use first_layer::{band_rows, band_width, interleave};
 pub use first_layer::{conv_first_layer, conv_first_layer_band, conv_first_layer_scratch_bytes};
 pub use grouped::{conv_narrow_groups, conv_narrow_groups_band};
 
@@ -78,7 +79,7 @@ impl ConvShape {
     }
 
     /// Refuses sizes that contradict each other or overflow.
-    fn check(&self) -> Result<(), KernelError> {
+    pub(crate) fn check(&self) -> Result<(), KernelError> {
         if self.groups == 0
             || !self.c_in.is_multiple_of(self.groups)
             || !self.c_out.is_multiple_of(self.groups)

@@ -1,6 +1,6 @@
 //! Convolution of blocked steps.
 
-use super::drive::{Call, Inputs, MAX_TAPS, Reduction, scratch_bytes};
+use super::drive::{Call, Inputs, MAX_TAPS, Place, Reduction, scratch_bytes};
 use super::tile::{MAX_ROWS, Tap};
 use super::{Finish, MOST_K, Results, Steps};
 use crate::conv::{ConvForm, ConvShape, supports};
@@ -116,25 +116,46 @@ struct Pixels {
 // SAFETY: only addresses are computed here.
 unsafe impl Sync for Pixels {}
 
+impl Pixels {
+    /// In its image.
+    fn position(&self, at: Place) -> usize {
+        at.y * self.shape.window.output[1] + at.x
+    }
+}
+
 impl Inputs for Pixels {
+    fn place(&self, row: usize) -> Place {
+        let (image, position) = (row / self.positions, row % self.positions);
+        let width = self.shape.window.output[1];
+        Place {
+            image,
+            y: position / width,
+            x: position % width,
+        }
+    }
+
+    #[inline]
     fn fill(
         &self,
         group: usize,
-        first: usize,
+        from: Place,
         rows: usize,
         corners: &mut [*const u8; MAX_ROWS],
         taps: &mut [Tap],
-    ) {
+    ) -> Place {
         let w = &self.shape.window;
         let [height, width] = w.input;
-        let (image, position) = (first / self.positions, first % self.positions);
-        let from = image * self.image_bytes + group * self.group_bytes;
-        let pixels = self.input.wrapping_add(from);
+        let Place {
+            mut image,
+            mut y,
+            mut x,
+        } = from;
+        let pixels = image * self.image_bytes + group * self.group_bytes;
+        let pixels = self.input.wrapping_add(pixels);
         // Top left input pixel of each position; in the padding coordinates wrap to huge ones.
         let mut tops = [(0usize, 0usize); MAX_ROWS];
         let reach = [0, 1].map(|axis| (w.kernel[axis] - 1) * w.dilations[axis]);
         let mut all_inside = true;
-        let (mut y, mut x) = (position / w.output[1], position % w.output[1]);
         for (corner, at) in corners.iter_mut().zip(&mut tops).take(rows) {
             let top = (y * w.strides[0]).wrapping_sub(w.pads_begin[0]);
             let left = (x * w.strides[1]).wrapping_sub(w.pads_begin[1]);
@@ -167,14 +188,19 @@ impl Inputs for Pixels {
                 };
             }
         }
+        if y == w.output[0] {
+            (y, image) = (0, image + 1);
+        }
+        Place { image, y, x }
     }
 
-    fn row_begins(&self, row: usize) -> usize {
-        let (image, position) = (row / self.positions, row % self.positions);
-        image * self.image_elements + position * LANES
+    #[inline]
+    fn begins(&self, at: Place) -> usize {
+        at.image * self.image_elements + self.position(at) * LANES
     }
 
-    fn rows_together(&self, row: usize) -> usize {
-        self.positions - row % self.positions
+    #[inline]
+    fn together(&self, from: Place) -> usize {
+        self.positions - self.position(from)
     }
 }

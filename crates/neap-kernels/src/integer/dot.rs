@@ -7,6 +7,7 @@
 //! Sums are exact, so all instruction sets give the same. Panels hold the 16 channels of one k after the other; each
 //! set brings four k at a time into the order that its instructions want.
 
+use super::finish::Ready;
 use super::tile::MAX_PANELS;
 use crate::simd::{LANES, Portable, Simd};
 
@@ -43,42 +44,40 @@ pub(super) trait Dot: Simd {
     /// Adds the products of four activations, the first in the lowest byte.
     fn dot(self, sums: Self::Sums, x: u32, w: Self::Quad) -> Self::Sums;
     /// # Safety
+    /// `p` is readable for 16 integers.
+    unsafe fn load_sums(self, p: *const i32) -> Self::Sums;
+    /// # Safety
     /// `p` is writable for 16 integers.
     unsafe fn store_sums(self, p: *mut i32, sums: Self::Sums);
-    /// The integers `sums - offset`, wrapping, as floats.
+    /// Integers as floats.
     ///
     /// # Safety
-    /// `sums` and `offset` are readable for 16 integers.
-    unsafe fn centred(self, sums: *const i32, offset: *const i32) -> Self::V {
+    /// `sums` is readable for 16 integers.
+    #[inline(always)]
+    unsafe fn numbers(self, sums: *const i32) -> Self::V {
         const NONE: [i32; LANES] = [0; LANES];
         // SAFETY: the caller's promise.
-        unsafe { self.centred_by(sums, offset, NONE.as_ptr(), 0) }
+        unsafe { self.numbers_less(sums, NONE.as_ptr(), 0) }
     }
-    /// The integers `sums - offset - zero * row`, wrapping, as floats.
+    /// The integers `sums - zero * row`, wrapping, as floats.
     ///
     /// # Safety
-    /// `sums`, `offset` and `zero` are readable for 16 integers.
-    unsafe fn centred_by(
-        self,
-        sums: *const i32,
-        offset: *const i32,
-        zero: *const i32,
-        row: i32,
-    ) -> Self::V;
+    /// `sums` and `zero` are readable for 16 integers.
+    unsafe fn numbers_less(self, sums: *const i32, zero: *const i32, row: i32) -> Self::V;
     /// Stores 16 whole numbers of 0 to 255 as bytes.
     ///
     /// # Safety
     /// `p` is writable for 16 bytes.
     unsafe fn store_bytes(self, p: *mut u8, v: Self::V);
-    /// Four times [`Dot::store_bytes`], one after the other.
+    /// Stores the steps of numbers, which are bytes, one vector after the other.
     ///
     /// # Safety
-    /// `p` is writable for 64 bytes.
+    /// `p` is writable for 16 bytes of each vector.
     #[inline(always)]
-    unsafe fn store_bytes_of_four(self, p: *mut u8, four: [Self::V; 4]) {
-        for (i, v) in four.into_iter().enumerate() {
+    unsafe fn store_steps<const N: usize>(self, p: *mut u8, numbers: [Self::V; N], to: &Ready) {
+        for (i, v) in numbers.into_iter().enumerate() {
             // SAFETY: the caller's promise.
-            unsafe { self.store_bytes(p.add(i * LANES), v) };
+            unsafe { self.store_bytes(p.add(i * LANES), to.step(self, v)) };
         }
     }
     /// # Safety
@@ -128,26 +127,24 @@ impl Dot for Portable {
     }
 
     #[inline(always)]
+    unsafe fn load_sums(self, p: *const i32) -> Self::Sums {
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<Self::Sums>().read_unaligned() }
+    }
+
+    #[inline(always)]
     unsafe fn store_sums(self, p: *mut i32, sums: Self::Sums) {
         // SAFETY: the caller's promise.
         unsafe { p.cast::<Self::Sums>().write_unaligned(sums) };
     }
 
     #[inline(always)]
-    unsafe fn centred_by(
-        self,
-        sums: *const i32,
-        offset: *const i32,
-        zero: *const i32,
-        row: i32,
-    ) -> Self::V {
+    unsafe fn numbers_less(self, sums: *const i32, zero: *const i32, row: i32) -> Self::V {
         let mut floats = [0.0; LANES];
         for (i, float) in floats.iter_mut().enumerate() {
             // SAFETY: the caller's promise.
-            let (sum, offset, zero) = unsafe { (*sums.add(i), *offset.add(i), *zero.add(i)) };
-            *float = sum
-                .wrapping_sub(offset)
-                .wrapping_sub(zero.wrapping_mul(row)) as f32;
+            let (sum, zero) = unsafe { (*sums.add(i), *zero.add(i)) };
+            *float = sum.wrapping_sub(zero.wrapping_mul(row)) as f32;
         }
         self.from_array(floats)
     }
@@ -173,7 +170,7 @@ impl Dot for Portable {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Dot, MAX_PANELS, QUAD};
+    use super::{Dot, MAX_PANELS, QUAD, Ready};
     use crate::simd::{Avx2Fma, Avx512, LANES};
     use std::arch::x86_64::*;
 
@@ -183,6 +180,34 @@ mod x86 {
             // AVX-512 one only where it has VNNI too; pointers are the caller's promise.
             unsafe { $e }
         };
+    }
+
+    /// Steps of two vectors, in words, without their lower bound. Bounds are whole, so numbers may be bounded before they
+    /// are rounded. What is no number, or too low for an integer, becomes the lowest one.
+    ///
+    /// # Safety
+    /// The processor has the instructions.
+    #[inline(always)]
+    unsafe fn pair(a: __m512, b: __m512, to: &Ready) -> __m512i {
+        has! {{
+            let (inverse, most) = (_mm512_set1_ps(to.inverse), _mm512_set1_ps(to.most));
+            let a = _mm512_cvtps_epi32(_mm512_min_ps(most, _mm512_mul_ps(a, inverse)));
+            let b = _mm512_cvtps_epi32(_mm512_min_ps(most, _mm512_mul_ps(b, inverse)));
+            let zero = _mm512_set1_epi16(to.rounding.zero as i16);
+            _mm512_adds_epi16(_mm512_packs_epi32(a, b), zero)
+        }}
+    }
+
+    /// Steps in words as bytes, not below the lower bound.
+    ///
+    /// # Safety
+    /// The processor has the instructions.
+    #[inline(always)]
+    unsafe fn narrow(a: __m512i, b: __m512i, to: &Ready) -> __m512i {
+        has! {{
+            let low = _mm512_set1_epi8(to.rounding.low as u8 as i8);
+            _mm512_max_epu8(_mm512_packus_epi16(a, b), low)
+        }}
     }
 
     /// AVX-512 with VNNI: `[channel][4 k]`.
@@ -226,38 +251,26 @@ mod x86 {
         }
 
         #[inline(always)]
+        unsafe fn load_sums(self, p: *const i32) -> __m512i {
+            has!(_mm512_loadu_si512(p.cast()))
+        }
+
+        #[inline(always)]
         unsafe fn store_sums(self, p: *mut i32, sums: __m512i) {
             has!(_mm512_storeu_si512(p.cast(), sums))
         }
 
         #[inline(always)]
-        unsafe fn centred(self, sums: *const i32, offset: *const i32) -> __m512 {
-            has! {{
-                let (sums, offset) = (
-                    _mm512_loadu_si512(sums.cast()),
-                    _mm512_loadu_si512(offset.cast()),
-                );
-                _mm512_cvtepi32_ps(_mm512_sub_epi32(sums, offset))
-            }}
+        unsafe fn numbers(self, sums: *const i32) -> __m512 {
+            has!(_mm512_cvtepi32_ps(_mm512_loadu_si512(sums.cast())))
         }
 
         #[inline(always)]
-        unsafe fn centred_by(
-            self,
-            sums: *const i32,
-            offset: *const i32,
-            zero: *const i32,
-            row: i32,
-        ) -> __m512 {
+        unsafe fn numbers_less(self, sums: *const i32, zero: *const i32, row: i32) -> __m512 {
             has! {{
-                let (sums, offset) = (
-                    _mm512_loadu_si512(sums.cast()),
-                    _mm512_loadu_si512(offset.cast()),
-                );
-                let less = _mm512_sub_epi32(sums, offset);
                 let zero = _mm512_loadu_si512(zero.cast());
-                let rest = _mm512_mullo_epi32(zero, _mm512_set1_epi32(row));
-                _mm512_cvtepi32_ps(_mm512_sub_epi32(less, rest))
+                let less = _mm512_mullo_epi32(zero, _mm512_set1_epi32(row));
+                _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_loadu_si512(sums.cast()), less))
             }}
         }
 
@@ -274,13 +287,22 @@ mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn store_bytes_of_four(self, p: *mut u8, four: [__m512; 4]) {
+        unsafe fn store_steps<const N: usize>(self, p: *mut u8, numbers: [__m512; N], to: &Ready) {
             has! {{
-                let [a, b, c, d] = four.map(|v| _mm512_cvttps_epi32(v));
-                let bytes = _mm512_packus_epi16(_mm512_packus_epi32(a, b), _mm512_packus_epi32(c, d));
                 // Each quarter holds four channels of every vector.
                 let lanes = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-                _mm512_storeu_si512(p.cast(), _mm512_permutexvar_epi32(lanes, bytes));
+                if let [a, b, c, d] = numbers[..] {
+                    let bytes = narrow(pair(a, b, to), pair(c, d, to), to);
+                    _mm512_storeu_si512(p.cast(), _mm512_permutexvar_epi32(lanes, bytes));
+                } else if let [a, b] = numbers[..] {
+                    let words = pair(a, b, to);
+                    let bytes = _mm512_permutexvar_epi32(lanes, narrow(words, words, to));
+                    _mm256_storeu_si256(p.cast(), _mm512_castsi512_si256(bytes));
+                } else {
+                    for (i, v) in numbers.into_iter().enumerate() {
+                        self.store_bytes(p.add(i * LANES), to.step(self, v));
+                    }
+                }
             }}
         }
 
@@ -358,6 +380,14 @@ mod x86 {
         }
 
         #[inline(always)]
+        unsafe fn load_sums(self, p: *const i32) -> Self::Sums {
+            has!([
+                _mm256_loadu_si256(p.cast()),
+                _mm256_loadu_si256(p.add(8).cast())
+            ])
+        }
+
+        #[inline(always)]
         unsafe fn store_sums(self, p: *mut i32, sums: Self::Sums) {
             has! {{
                 _mm256_storeu_si256(p.cast(), sums[0]);
@@ -366,25 +396,15 @@ mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn centred_by(
-            self,
-            sums: *const i32,
-            offset: *const i32,
-            zero: *const i32,
-            row: i32,
-        ) -> Self::V {
+        unsafe fn numbers_less(self, sums: *const i32, zero: *const i32, row: i32) -> Self::V {
             let mut floats = [0.0; LANES];
             has! {{
                 for half in [0, 8] {
-                    let (sums, offset) = (
-                        _mm256_loadu_si256(sums.add(half).cast()),
-                        _mm256_loadu_si256(offset.add(half).cast()),
-                    );
-                    let less = _mm256_sub_epi32(sums, offset);
+                    let sums = _mm256_loadu_si256(sums.add(half).cast());
                     let zero = _mm256_loadu_si256(zero.add(half).cast());
                     let rest = _mm256_mullo_epi32(zero, _mm256_set1_epi32(row));
-                    let centred = _mm256_cvtepi32_ps(_mm256_sub_epi32(less, rest));
-                    _mm256_storeu_ps(floats.as_mut_ptr().add(half), centred);
+                    let numbers = _mm256_cvtepi32_ps(_mm256_sub_epi32(sums, rest));
+                    _mm256_storeu_ps(floats.as_mut_ptr().add(half), numbers);
                 }
             }}
             crate::simd::Simd::from_array(self, floats)
@@ -487,6 +507,16 @@ mod arm {
         }
 
         #[inline(always)]
+        unsafe fn load_sums(self, p: *const i32) -> Self::Sums {
+            has!([
+                vld1q_s32(p),
+                vld1q_s32(p.add(4)),
+                vld1q_s32(p.add(8)),
+                vld1q_s32(p.add(12))
+            ])
+        }
+
+        #[inline(always)]
         unsafe fn store_sums(self, p: *mut i32, sums: Self::Sums) {
             for (i, sum) in sums.into_iter().enumerate() {
                 has!(vst1q_s32(p.add(4 * i), sum));
@@ -494,19 +524,13 @@ mod arm {
         }
 
         #[inline(always)]
-        unsafe fn centred_by(
-            self,
-            sums: *const i32,
-            offset: *const i32,
-            zero: *const i32,
-            row: i32,
-        ) -> Self::V {
+        unsafe fn numbers_less(self, sums: *const i32, zero: *const i32, row: i32) -> Self::V {
             let mut floats = [0.0; LANES];
             has! {{
                 for i in (0..LANES).step_by(4) {
-                    let less = vsubq_s32(vld1q_s32(sums.add(i)), vld1q_s32(offset.add(i)));
-                    let centred = vmlsq_s32(less, vld1q_s32(zero.add(i)), vdupq_n_s32(row));
-                    vst1q_f32(floats.as_mut_ptr().add(i), vcvtq_f32_s32(centred));
+                    let sums = vld1q_s32(sums.add(i));
+                    let less = vmlsq_s32(sums, vld1q_s32(zero.add(i)), vdupq_n_s32(row));
+                    vst1q_f32(floats.as_mut_ptr().add(i), vcvtq_f32_s32(less));
                 }
             }}
             self.from_array(floats)

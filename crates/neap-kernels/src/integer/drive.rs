@@ -2,13 +2,14 @@
 
 use super::Steps;
 use super::dot::{Dot, QUAD};
+use super::finish::{Finisher, Head, Summed, Target, begin_few};
 use super::tile::{
-    FEW_ROWS, Head, MAX_PANELS, MAX_ROWS, Reads, Tap, Target, add_up, add_up_few, finish,
+    Ahead, FEW_ROWS, Heights, MAX_PANELS, MAX_ROWS, Reads, Tap, add_up, add_up_few, order,
 };
 use crate::error::{KernelError, check_len};
 use crate::panel::{Format, Panels};
 use crate::parallel::Parallel;
-use crate::simd::{Isa, Kind, LANES, Portable, prefetch_far};
+use crate::simd::{Isa, Kind, LANES, Portable};
 use std::ops::Range;
 
 /// Most taps of a kernel window.
@@ -39,21 +40,30 @@ impl Reduction {
     }
 }
 
-/// Finds what a tile reads.
+/// A row; of a convolution, an output pixel.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Place {
+    pub image: usize,
+    pub y: usize,
+    pub x: usize,
+}
+
+/// Finds what a tile reads. Tasks go from place to place, because divisions are slow.
 pub(super) trait Inputs: Sync {
-    /// Corners and taps of `rows` rows from `first` on, for panels of group `group`.
+    fn place(&self, row: usize) -> Place;
+    /// Corners and taps of `rows` rows from `from` on, for panels of group `group`. Returns the place behind them.
     fn fill(
         &self,
         group: usize,
-        first: usize,
+        from: Place,
         rows: usize,
         corners: &mut [*const u8; MAX_ROWS],
         taps: &mut [Tap],
-    );
+    ) -> Place;
     /// Where a row's results begin, in elements of the output.
-    fn row_begins(&self, row: usize) -> usize;
-    /// Rows that lie one after the other in the output, from `row` on.
-    fn rows_together(&self, row: usize) -> usize;
+    fn begins(&self, at: Place) -> usize;
+    /// Rows that lie one after the other in the output, from this one on.
+    fn together(&self, from: Place) -> usize;
 }
 
 pub(super) struct Call<'a, I> {
@@ -173,9 +183,14 @@ impl<I: Inputs> Call<'_, I> {
         parallel.run(units * splits, &|task, worker| {
             let (unit, split) = (task / splits, task % splits);
             let rows = (split * part).min(self.rows)..((split + 1) * part).min(self.rows);
+            let next = (task + parallel.workers()) / splits;
             let part = Part {
                 panels: self.unit(unit, most),
                 rows,
+                next: match next > unit && next < units {
+                    true => self.unit(next, most),
+                    false => 0..0,
+                },
                 quads: space.quads(worker),
                 row_sums: space.row_sums(),
             };
@@ -221,6 +236,13 @@ impl<I> Call<'_, I> {
         self.weights.as_ptr().wrapping_add(index * bytes)
     }
 
+    /// The panels, in as many parts as there are tiles.
+    fn ahead(&self, panels: &Range<usize>, tiles: usize) -> Ahead {
+        let from = self.panel(panels.start.max(self.panels.start));
+        let bytes = self.panel(panels.end.max(self.panels.start)).addr() - from.addr();
+        Ahead::new(from, bytes, tiles)
+    }
+
     /// The `index`-th vector of a panel's head: bias, scales, zero points.
     ///
     /// # Safety
@@ -264,9 +286,10 @@ impl<I: Inputs> Call<'_, I> {
         let outside = [self.steps.zero; LANES];
         let mut taps = [Tap::default(); MAX_TAPS];
         let mut corners = [std::ptr::null(); MAX_ROWS];
+        let mut place = self.inputs.place(rows.start);
         for row in rows {
             let taps = &mut taps[..self.reduction.taps];
-            self.inputs.fill(0, row, 1, &mut corners, taps);
+            place = self.inputs.fill(0, place, 1, &mut corners, taps);
             let mut reads = self.reads(taps, outside.as_ptr());
             reads.corners = corners;
             let mut sum = 0u32;
@@ -288,6 +311,8 @@ impl<I: Inputs> Call<'_, I> {
 struct Part {
     panels: Range<usize>,
     rows: Range<usize>,
+    /// Panels that its worker likely computes next.
+    next: Range<usize>,
     quads: *mut u8,
     row_sums: *const i32,
 }
@@ -399,21 +424,33 @@ unsafe fn compute_with<D: Dot, I: Inputs>(d: D, call: &Call<'_, I>, part: &Part)
         true => D::ROWS[count - 1].min(FEW_ROWS),
         false => D::ROWS[count - 1],
     };
+    let finisher = Finisher::new(&call.target);
+    let mut ahead = call.ahead(&part.next, part.rows.len().div_ceil(most_rows));
     let mut row = part.rows.start;
+    let mut place = call.inputs.place(row);
+    let mut heights = Heights::default();
     while row < part.rows.end {
-        let together = (part.rows.end - row).min(call.inputs.rows_together(row));
-        // Tiles of about equal height.
-        let rows = together.div_ceil(together.div_ceil(most_rows));
-        call.inputs.fill(group, row, rows, &mut corners, taps);
+        if heights.left == 0 {
+            let together = (part.rows.end - row).min(call.inputs.together(place));
+            heights = Heights::of(together, most_rows);
+        }
+        let rows = heights.take();
+        let first = call.inputs.begins(place) + panels_begin;
+        place = (call.inputs).fill(group, place, rows, &mut corners, taps);
         let mut reads = call.reads(taps, outside.as_ptr());
         reads.corners = corners;
-        let first = call.inputs.row_begins(row) + panels_begin;
-        let row_sums = if part.row_sums.is_null() {
-            std::ptr::null()
-        } else {
-            part.row_sums.wrapping_add(row)
-        };
         let to = sums.0.as_mut_ptr();
+        let summed = Summed {
+            sums: to,
+            row_sums: if part.row_sums.is_null() {
+                std::ptr::null()
+            } else {
+                part.row_sums.wrapping_add(row)
+            },
+            rows,
+            panels: count,
+            first,
+        };
         // SAFETY: the caller's promise.
         unsafe {
             if few {
@@ -423,20 +460,13 @@ unsafe fn compute_with<D: Dot, I: Inputs>(d: D, call: &Call<'_, I>, part: &Part)
                 for (i, panel) in part.panels.clone().enumerate() {
                     heads[i] = call.make_head(panel, &columns[i]);
                 }
+                let sums = std::slice::from_raw_parts_mut(to, rows * count * LANES);
+                begin_few(sums, &heads[..count]);
             } else {
-                tile(d, count, rows, &reads, part.quads, to);
+                ahead.bring();
+                tile(d, count, rows, &reads, part.quads, &heads, to);
             }
-            let (heads, sums) = (&heads[..count], sums.0.as_ptr());
-            finish(
-                d,
-                &call.target,
-                heads,
-                first,
-                rows,
-                last_lanes,
-                sums,
-                row_sums,
-            );
+            finisher.finish(d, &heads[..count], summed, last_lanes);
         }
         row += rows;
     }
@@ -465,9 +495,10 @@ unsafe fn tile<D: Dot>(
     rows: usize,
     reads: &Reads<'_>,
     quads: *const u8,
+    heads: &[Head; MAX_PANELS],
     sums: *mut i32,
 ) {
-    by_size!(panels, rows, add_up(d, reads, quads, sums),
+    by_size!(panels, rows, add_up(d, reads, quads, heads, sums),
         1: 1 2 3 4 5 6 7 8 9 10 11 12;
         2: 1 2 3 4 5 6 7 8 9 10 11 12;
         3: 1 2 3 4 5 6 7 8;
@@ -495,58 +526,6 @@ unsafe fn few_rows<D: Dot>(
     );
 }
 
-/// Brings a panel into order, its quads `step` bytes apart, and adds up the weights of each channel.
-///
-/// # Safety
-/// `from` is readable for the panel's k, and `to` writable for its quads.
-#[inline(always)]
-unsafe fn order<D: Dot>(
-    d: D,
-    r: &Reduction,
-    from: *const u8,
-    to: *mut u8,
-    step: usize,
-) -> [i32; LANES] {
-    const AHEAD: usize = 1024;
-    let (mut from, mut to) = (from, to);
-    let mut sums = d.no_sums();
-    let ones = 0x0101_0101;
-    for block in 0..r.blocks {
-        let len = if block + 1 == r.blocks {
-            r.last_len
-        } else {
-            r.block_len
-        };
-        for _ in 0..r.taps {
-            // SAFETY: the panel's k.
-            unsafe {
-                let mut k = 0;
-                while k + QUAD <= len {
-                    prefetch_far(from.wrapping_add(AHEAD).cast());
-                    sums = d.dot(sums, ones, d.in_order(from));
-                    d.order(from, to);
-                    from = from.add(QUAD * LANES);
-                    to = to.wrapping_add(step);
-                    k += QUAD;
-                }
-                if k < len {
-                    let mut rest = [0; QUAD * LANES];
-                    let bytes = (len - k) * LANES;
-                    std::ptr::copy_nonoverlapping(from, rest.as_mut_ptr(), bytes);
-                    d.order(rest.as_ptr(), to);
-                    sums = d.dot(sums, ones, d.load_quad(to));
-                    from = from.add(bytes);
-                    to = to.wrapping_add(step);
-                }
-            }
-        }
-    }
-    let mut columns = [0; LANES];
-    // SAFETY: 16 integers.
-    unsafe { d.store_sums(columns.as_mut_ptr(), sums) };
-    columns
-}
-
 impl<I> Call<'_, I> {
     /// What makes numbers of a panel's sums, by the sums of its weights.
     ///
@@ -565,7 +544,7 @@ impl<I> Call<'_, I> {
         };
         for i in 0..LANES {
             let both = head.zero[i].wrapping_mul(own).wrapping_mul(k);
-            head.offset[i] = own.wrapping_mul(columns[i]).wrapping_sub(both);
+            head.start[i] = both.wrapping_sub(own.wrapping_mul(columns[i]));
             scale[i] *= self.steps.scale;
         }
         head.scale = scale;

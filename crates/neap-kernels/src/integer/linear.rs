@@ -1,6 +1,6 @@
 //! Rows of steps times panels.
 
-use super::drive::{Call, Inputs, Reduction, scratch_bytes};
+use super::drive::{Call, Inputs, Place, Reduction, scratch_bytes};
 use super::tile::{MAX_ROWS, Tap};
 use super::{Finish, MOST_K, Results, Steps};
 use crate::error::{KernelError, check_len};
@@ -89,28 +89,39 @@ struct Rows {
 unsafe impl Sync for Rows {}
 
 impl Inputs for Rows {
+    fn place(&self, row: usize) -> Place {
+        Place {
+            y: row,
+            ..Place::default()
+        }
+    }
+
+    #[inline]
     fn fill(
         &self,
         _group: usize,
-        first: usize,
+        from: Place,
         rows: usize,
         corners: &mut [*const u8; MAX_ROWS],
         taps: &mut [Tap],
-    ) {
+    ) -> Place {
         for (i, corner) in corners[..rows].iter_mut().enumerate() {
-            *corner = self.a.wrapping_add((first + i) * self.shape.a_stride);
+            *corner = self.a.wrapping_add((from.y + i) * self.shape.a_stride);
         }
         taps[0] = Tap {
             offset: 0,
             inside: u32::MAX,
         };
+        self.place(from.y + rows)
     }
 
-    fn row_begins(&self, row: usize) -> usize {
-        row * self.shape.out_stride
+    #[inline]
+    fn begins(&self, at: Place) -> usize {
+        at.y * self.shape.out_stride
     }
 
-    fn rows_together(&self, row: usize) -> usize {
-        self.shape.m - row
+    #[inline]
+    fn together(&self, from: Place) -> usize {
+        self.shape.m - from.y
     }
 }

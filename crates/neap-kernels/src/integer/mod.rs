@@ -10,15 +10,20 @@
 mod conv;
 mod dot;
 mod drive;
+mod finish;
+mod first_layer;
 mod linear;
+mod pool;
 mod tile;
 
 pub use conv::{conv_scratch_bytes, integer_conv, takes_conv};
+pub use first_layer::{first_layer_scratch_bytes, integer_first_layer, takes_first_layer};
 pub use linear::{integer_linear, linear_scratch_bytes};
+pub use pool::max_pool_of_steps;
 
 use crate::epilogue::Activation;
 use crate::error::{KernelError, check_len};
-use tile::Target;
+use finish::Target;
 
 /// Most k of a layer: no sum overflows.
 pub const MOST_K: usize = i32::MAX as usize / (255 * 255);
@@ -65,7 +70,7 @@ pub struct Finish<'a> {
 /// Where results go.
 pub enum Results<'a> {
     Floats(&'a mut [f32]),
-    /// The steps of the activation, which is [`Activation::Requantize`] to 0 to 255.
+    /// The steps of the activation, which is [`Activation::Requantize`] to whole steps of 0 to 255.
     Steps(&'a mut [u8]),
 }
 
@@ -83,10 +88,12 @@ impl Results<'_> {
             Results::Steps(out) => (out.as_mut_ptr(), out.len(), true),
         };
         check_len("output", given, elements)?;
-        let is_byte = |x: f32| (0.0..=255.0).contains(&x);
+        let is_byte = |x: f32| (0.0..=255.0).contains(&x) && x.fract() == 0.0;
         if gives_steps {
             match finish.activation {
-                Activation::Requantize { low, high, .. } if is_byte(low) && is_byte(high) => {}
+                Activation::Requantize {
+                    zero, low, high, ..
+                } if [zero, low, high].into_iter().all(is_byte) => {}
                 _ => return Err(KernelError::Invalid("steps without a rounding to bytes")),
             }
         }

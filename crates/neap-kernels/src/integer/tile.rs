@@ -1,16 +1,73 @@
-//! One tile: sums of rows times panels, and what becomes of the sums.
+//! One tile: sums of rows times panels.
 
 use super::dot::{Dot, QUAD};
-use super::{Rounding, Steps};
-use crate::epilogue::Activation;
+use super::drive::Reduction;
+use super::finish::Head;
 use crate::simd::{LANES, prefetch_far};
 
 /// Most rows and panels of a tile, for any instruction set.
 pub(super) const MAX_ROWS: usize = 12;
 pub(super) const MAX_PANELS: usize = 4;
 
+/// Bytes of a line of cache.
+const LINE: usize = 64;
+
 /// As many rows or fewer read panels as they are packed: bringing them into order would cost more than computing.
 pub(super) const FEW_ROWS: usize = 4;
+
+/// Rows that lie one after the other, cut into tiles of about equal height.
+#[derive(Default)]
+pub(super) struct Heights {
+    pub left: usize,
+    least: usize,
+    /// So many tiles have a row more.
+    taller: usize,
+}
+
+impl Heights {
+    pub(super) fn of(rows: usize, most: usize) -> Heights {
+        let tiles = rows.div_ceil(most).max(1);
+        Heights {
+            left: rows,
+            least: rows / tiles,
+            taller: rows % tiles,
+        }
+    }
+
+    pub(super) fn take(&mut self) -> usize {
+        let rows = self.least + usize::from(self.taller > 0);
+        self.taller = self.taller.saturating_sub(1);
+        self.left -= rows;
+        rows
+    }
+}
+
+/// Weights that are needed next: each tile brings a part of them to the second-level cache.
+pub(super) struct Ahead {
+    from: *const u8,
+    left: usize,
+    each: usize,
+}
+
+impl Ahead {
+    pub(super) fn new(from: *const u8, bytes: usize, tiles: usize) -> Ahead {
+        Ahead {
+            from,
+            left: bytes,
+            each: bytes.div_ceil(tiles.max(1)).next_multiple_of(LINE),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn bring(&mut self) {
+        let bytes = self.each.min(self.left);
+        for at in (0..bytes).step_by(LINE) {
+            prefetch_far(self.from.wrapping_add(at).cast());
+        }
+        self.from = self.from.wrapping_add(bytes);
+        self.left -= bytes;
+    }
+}
 
 /// Where one kernel tap reads, from the corners on.
 #[derive(Clone, Copy, Default)]
@@ -70,19 +127,26 @@ impl Reads<'_> {
     }
 }
 
-/// Adds up a tile of `R` rows and `P` panels into `sums`, row by row. Quads of the panels lie side by side: those of one k,
-/// then those of the next.
+/// Adds up a tile of `R` rows and `P` panels into `sums`, row by row, from what the panels' sums start with. Quads of the panels
+/// lie side by side: those of one k, then those of the next.
 ///
 /// # Safety
-/// Every run is readable for its k, the panels for all quads, and `sums` writable for `R * P * 16` integers.
+/// Every run is readable for its k, the panels for all quads, and `sums` is writable for `R * P * 16` integers.
 #[inline(always)]
 pub(super) unsafe fn add_up<D: Dot, const P: usize, const R: usize>(
     d: D,
     reads: &Reads<'_>,
     quads: *const u8,
+    heads: &[Head; MAX_PANELS],
     sums: *mut i32,
 ) {
     let mut acc = [[d.no_sums(); P]; R];
+    for r in 0..R {
+        for p in 0..P {
+            // SAFETY: a head has 16 integers.
+            acc[r][p] = unsafe { d.load_sums(heads[p].start.as_ptr()) };
+        }
+    }
     let mut at = quads;
     for block in 0..reads.blocks {
         let len = reads.len(block);
@@ -266,246 +330,54 @@ unsafe fn last(x: *const u8, len: usize) -> u32 {
     four
 }
 
-/// What makes numbers of a panel's sums, a value for each channel.
-#[repr(align(64))]
-#[derive(Clone, Copy)]
-pub(super) struct Head {
-    pub bias: [f32; LANES],
-    pub scale: [f32; LANES],
-    pub offset: [i32; LANES],
-    pub zero: [i32; LANES],
-}
-
-impl Head {
-    pub const NONE: Head = Head {
-        bias: [0.0; LANES],
-        scale: [0.0; LANES],
-        offset: [0; LANES],
-        zero: [0; LANES],
-    };
-}
-
-/// Where results go and what is added to them.
-#[derive(Clone, Copy)]
-pub(super) struct Target {
-    /// Bytes, or floats.
-    pub out: *mut u8,
-    pub gives_steps: bool,
-    /// Laid out as the output; null for none. Bytes where there are steps.
-    pub residual: *const u8,
-    pub residual_steps: Option<Steps>,
-    /// From row to row and from panel to panel, in elements.
-    pub row_elements: usize,
-    pub panel_elements: usize,
-    pub before: Option<Rounding>,
-    pub activation: Activation,
-}
-
-/// Makes results of the sums of `rows` rows and `heads.len()` panels, of which the last has `last_lanes` channels.
-/// Output and residual begin `first` elements into the target's.
+/// Brings a panel into order, its quads `step` bytes apart, and adds up the weights of each channel.
 ///
 /// # Safety
-/// `sums` and `row_sums` are readable for all of them (no row sums: every zero point is zero), and the target's memory
-/// for all results.
+/// `from` is readable for the panel's k, and `to` writable for its quads.
 #[inline(always)]
-pub(super) unsafe fn finish<D: Dot>(
+pub(super) unsafe fn order<D: Dot>(
     d: D,
-    target: &Target,
-    heads: &[Head],
-    first: usize,
-    rows: usize,
-    last_lanes: usize,
-    sums: *const i32,
-    row_sums: *const i32,
-) {
-    let tile = Finished {
-        // Of its own, so that results are known not to change it.
-        target: *target,
-        last: Rounding::of(target.activation),
-        first,
-        rows,
-        panels: heads.len(),
-        sums,
-        row_sums,
-    };
-    let is_plain = target.before.is_none() && target.residual.is_null() && row_sums.is_null();
-    for (p, head) in heads.iter().enumerate() {
-        let lanes = if p + 1 == heads.len() {
-            last_lanes
+    r: &Reduction,
+    from: *const u8,
+    to: *mut u8,
+    step: usize,
+) -> [i32; LANES] {
+    const AHEAD: usize = 1024;
+    let (mut from, mut to) = (from, to);
+    let mut sums = d.no_sums();
+    let ones = 0x0101_0101;
+    for block in 0..r.blocks {
+        let len = if block + 1 == r.blocks {
+            r.last_len
         } else {
-            LANES
+            r.block_len
         };
-        // SAFETY: the caller's promise.
-        unsafe {
-            if is_plain {
-                tile.panel::<D, true>(d, p, head, lanes);
-            } else {
-                tile.panel::<D, false>(d, p, head, lanes);
-            }
-        }
-    }
-}
-
-/// A tile whose sums are there.
-struct Finished {
-    target: Target,
-    last: Option<Rounding>,
-    first: usize,
-    rows: usize,
-    panels: usize,
-    sums: *const i32,
-    row_sums: *const i32,
-}
-
-impl Finished {
-    /// Results of a panel. `PLAIN`: nothing is rounded or added before the activation, and there are no zero points.
-    ///
-    /// # Safety
-    /// As [`finish`].
-    #[inline(always)]
-    unsafe fn panel<D: Dot, const PLAIN: bool>(&self, d: D, p: usize, head: &Head, lanes: usize) {
-        let target = &self.target;
-        let mut at = self.first + p * target.panel_elements;
-        let mut r = 0;
-        // SAFETY: the caller's promise.
-        unsafe {
-            if target.gives_steps && lanes == LANES {
-                if target.row_elements == LANES {
-                    while r + 4 <= self.rows {
-                        let mut four = [d.zero(); 4];
-                        for (i, v) in four.iter_mut().enumerate() {
-                            let at = at + i * LANES;
-                            *v =
-                                self.step(d, self.number::<D, PLAIN>(d, p, head, r + i, at, lanes));
-                        }
-                        d.store_bytes_of_four(target.out.add(at), four);
-                        r += 4;
-                        at += 4 * LANES;
-                    }
+        for _ in 0..r.taps {
+            // SAFETY: the panel's k.
+            unsafe {
+                let mut k = 0;
+                while k + QUAD <= len {
+                    prefetch_far(from.wrapping_add(AHEAD).cast());
+                    sums = d.dot(sums, ones, d.in_order(from));
+                    d.order(from, to);
+                    from = from.add(QUAD * LANES);
+                    to = to.wrapping_add(step);
+                    k += QUAD;
                 }
-                while r < self.rows {
-                    let v = self.number::<D, PLAIN>(d, p, head, r, at, lanes);
-                    d.store_bytes(target.out.add(at), self.step(d, v));
-                    r += 1;
-                    at += target.row_elements;
-                }
-            } else {
-                while r < self.rows {
-                    let v = self.number::<D, PLAIN>(d, p, head, r, at, lanes);
-                    if target.gives_steps {
-                        let mut bytes = [0; LANES];
-                        d.store_bytes(bytes.as_mut_ptr(), self.step(d, v));
-                        std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.out.add(at), lanes);
-                    } else {
-                        let to = target.out.cast::<f32>().add(at);
-                        d.store_partial(to, lanes, target.activation.apply(d, v));
-                    }
-                    r += 1;
-                    at += target.row_elements;
+                if k < len {
+                    let mut rest = [0; QUAD * LANES];
+                    let bytes = (len - k) * LANES;
+                    std::ptr::copy_nonoverlapping(from, rest.as_mut_ptr(), bytes);
+                    d.order(rest.as_ptr(), to);
+                    sums = d.dot(sums, ones, d.load_quad(to));
+                    from = from.add(bytes);
+                    to = to.wrapping_add(step);
                 }
             }
         }
     }
-
-    #[inline(always)]
-    fn step<D: Dot>(&self, d: D, v: D::V) -> D::V {
-        match self.last {
-            Some(rounding) => rounding.step(d, v),
-            None => v,
-        }
-    }
-
-    /// What a row's sums are, before the activation. Its results lie `at`.
-    ///
-    /// # Safety
-    /// As [`finish`].
-    #[inline(always)]
-    unsafe fn number<D: Dot, const PLAIN: bool>(
-        &self,
-        d: D,
-        p: usize,
-        head: &Head,
-        r: usize,
-        at: usize,
-        lanes: usize,
-    ) -> D::V {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let sums = self.sums.add((r * self.panels + p) * LANES);
-            let offset = head.offset.as_ptr();
-            let centred = if PLAIN || self.row_sums.is_null() {
-                d.centred(sums, offset)
-            } else {
-                d.centred_by(sums, offset, head.zero.as_ptr(), *self.row_sums.add(r))
-            };
-            // Two roundings everywhere: not every instruction set has a fused one.
-            let mut v = d.mul(centred, d.load(head.scale.as_ptr()));
-            v = d.add(v, d.load(head.bias.as_ptr()));
-            if PLAIN {
-                return v;
-            }
-            if let Some(rounding) = self.target.before {
-                v = rounding.value(d, rounding.step(d, v));
-            }
-            if !self.target.residual.is_null() {
-                v = d.add(v, residual(d, &self.target, at, lanes));
-            }
-            v
-        }
-    }
-}
-
-/// # Safety
-/// The residual is readable for `lanes` elements at `at`.
-#[inline(always)]
-unsafe fn residual<D: Dot>(d: D, target: &Target, at: usize, lanes: usize) -> D::V {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let Some(steps) = target.residual_steps else {
-            return d.load_partial(target.residual.cast::<f32>().add(at), lanes);
-        };
-        let from = target.residual.add(at);
-        let v = if lanes == LANES {
-            d.load_bytes(from)
-        } else {
-            let mut bytes = [0; LANES];
-            std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), lanes);
-            d.load_bytes(bytes.as_ptr())
-        };
-        let centred = d.sub(v, d.splat(f32::from(steps.zero)));
-        d.mul(centred, d.splat(steps.scale))
-    }
-}
-
-impl Rounding {
-    pub(super) fn of(activation: Activation) -> Option<Rounding> {
-        match activation {
-            Activation::Requantize {
-                scale,
-                zero,
-                low,
-                high,
-            } => Some(Rounding {
-                scale,
-                zero,
-                low,
-                high,
-            }),
-            _ => None,
-        }
-    }
-
-    /// The step of a number. Multiplied with the inverse of the scale, as other engines do where they requantise sums.
-    #[inline(always)]
-    fn step<D: Dot>(self, d: D, v: D::V) -> D::V {
-        let step = d.round(d.mul(v, d.splat(1.0 / self.scale)));
-        let step = d.add(step, d.splat(self.zero));
-        // What is no number becomes the lowest step.
-        d.min(d.max(step, d.splat(self.low)), d.splat(self.high))
-    }
-
-    #[inline(always)]
-    fn value<D: Dot>(self, d: D, step: D::V) -> D::V {
-        d.mul(d.sub(step, d.splat(self.zero)), d.splat(self.scale))
-    }
+    let mut columns = [0; LANES];
+    // SAFETY: 16 integers.
+    unsafe { d.store_sums(columns.as_mut_ptr(), sums) };
+    columns
 }

@@ -17,7 +17,7 @@ use std::ops::Range;
 
 const LANES: usize = 16;
 
-fn bytes(n: usize, seed: u32) -> Vec<u8> {
+pub fn bytes(n: usize, seed: u32) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
     let mut next = || {
         state ^= state << 13;
@@ -34,7 +34,7 @@ fn floats(n: usize, seed: u32) -> Vec<f32> {
 }
 
 /// Weights of `n` channels with `k` steps, as given and as packed.
-struct Layer {
+pub struct Layer {
     k: usize,
     weights: Vec<i8>,
     bias: Vec<f32>,
@@ -43,10 +43,10 @@ struct Layer {
     panels: Vec<u8>,
 }
 
-type PackRows<'p> = &'p dyn Fn(&[f32], Affine<'_>, &mut [f32]);
+pub type PackRows<'p> = &'p dyn Fn(&[f32], Affine<'_>, &mut [f32]);
 
 impl Layer {
-    fn new(n: usize, k: usize, has_zeros: bool, pack: PackRows<'_>) -> Self {
+    pub fn new(n: usize, k: usize, has_zeros: bool, pack: PackRows<'_>) -> Self {
         let weights: Vec<i8> = bytes(n * k, 7).into_iter().map(|b| b as i8).collect();
         let bias = floats(n, 8);
         let scale: Vec<f32> = floats(n, 9)
@@ -81,7 +81,7 @@ impl Layer {
         }
     }
 
-    fn range(&self, range: &Range<usize>) -> Panels<'_> {
+    pub fn range(&self, range: &Range<usize>) -> Panels<'_> {
         let each = Format::I8.panel_bytes(self.k).unwrap();
         Panels::new(
             Format::I8,
@@ -115,13 +115,24 @@ const LAST: Rounding = Rounding {
     high: 255.0,
 };
 
+/// All steps of a byte.
+const ALL: Rounding = Rounding {
+    scale: 0.19,
+    zero: 133.0,
+    low: 0.0,
+    high: 255.0,
+};
+
 const ADDED: Steps = Steps {
     scale: 0.03,
     zero: 100,
 };
 
+/// What is no number becomes the lowest step.
 fn step(r: Rounding, x: f32) -> f32 {
-    ((x * (1.0 / r.scale)).round_ties_even() + r.zero).clamp(r.low, r.high)
+    ((x * (1.0 / r.scale)).round_ties_even() + r.zero)
+        .max(r.low)
+        .min(r.high)
 }
 
 fn rounded(r: Rounding, x: f32) -> f32 {
@@ -139,7 +150,7 @@ fn requantize(r: Rounding) -> Activation {
 
 /// Every way of finishing: computes into `out` (floats or bytes) and compares with `numbers`, which holds NaN where nothing is
 /// written.
-fn check_finishes(numbers: &[f32], what: &str, run: &mut dyn FnMut(Results<'_>, Finish<'_>)) {
+pub fn check_finishes(numbers: &[f32], what: &str, run: &mut dyn FnMut(Results<'_>, Finish<'_>)) {
     let n = numbers.len();
     let same = |out: &[f32], expected: &dyn Fn(usize, f32) -> f32, how: &str| {
         for (i, (&out, &number)) in out.iter().zip(numbers).enumerate() {
@@ -207,17 +218,51 @@ fn check_finishes(numbers: &[f32], what: &str, run: &mut dyn FnMut(Results<'_>, 
     let widened: Vec<f32> = steps.iter().map(|&s| f32::from(s)).collect();
     let last = |i: usize, x: f32| step(LAST, x + of_step(added_steps[i]));
     same(&widened, &last, "steps in place");
+
+    // Steps of a plain sum, and of what is no number or outside all integers.
+    run(
+        Results::Steps(&mut steps),
+        Finish {
+            activation: requantize(ALL),
+            ..Finish::default()
+        },
+    );
+    let widened: Vec<f32> = steps.iter().map(|&s| f32::from(s)).collect();
+    same(&widened, &|_, x| step(ALL, x), "steps of sums");
+    let far = [
+        f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        3e9,
+        -3e9,
+        1e30,
+        -1e30,
+        0.5,
+        -0.5,
+    ];
+    let added: Vec<f32> = (0..n).map(|i| far[i % far.len()]).collect();
+    for before in [None, Some(ROUNDING)] {
+        let far = Finish {
+            before,
+            residual: Added::Floats(&added),
+            activation: requantize(LAST),
+        };
+        run(Results::Steps(&mut steps), far);
+        let widened: Vec<f32> = steps.iter().map(|&s| f32::from(s)).collect();
+        let own = |x: f32| before.map_or(x, |r| rounded(r, x));
+        same(&widened, &|i, x| step(LAST, own(x) + added[i]), "far");
+    }
 }
 
 /// Scratch that begins at a multiple of 64.
-fn with_scratch<R>(len: usize, body: impl FnOnce(&mut [u8]) -> R) -> R {
+pub fn with_scratch<R>(len: usize, body: impl FnOnce(&mut [u8]) -> R) -> R {
     let mut memory = vec![0xa5; len + 64];
     let skip = memory.as_ptr().align_offset(64);
     body(&mut memory[skip..skip + len])
 }
 
 /// Whole, and cut in the middle.
-fn cuts(panels: usize) -> Vec<Vec<Range<usize>>> {
+pub fn cuts(panels: usize) -> Vec<Vec<Range<usize>>> {
     let middle = panels / 2;
     vec![vec![0..panels], vec![0..middle, middle..panels]]
 }
@@ -293,19 +338,19 @@ fn linear_is_the_sum_in_wide_integers() {
 }
 
 /// A convolution: channels, groups, and along both axes input, kernel, stride, dilation and padding before and after.
-struct Case {
-    batch: usize,
-    channels: [usize; 2],
-    groups: usize,
-    input: [usize; 2],
-    kernel: [usize; 2],
-    stride: usize,
-    dilation: usize,
-    pads: [usize; 2],
+pub struct Case {
+    pub batch: usize,
+    pub channels: [usize; 2],
+    pub groups: usize,
+    pub input: [usize; 2],
+    pub kernel: [usize; 2],
+    pub stride: usize,
+    pub dilation: usize,
+    pub pads: [usize; 2],
 }
 
 impl Case {
-    fn shape(&self) -> ConvShape {
+    pub fn shape(&self) -> ConvShape {
         let output = |axis: usize| {
             let reach = (self.kernel[axis] - 1) * self.dilation + 1;
             (self.input[axis] + self.pads[0] + self.pads[1] - reach) / self.stride + 1
@@ -328,12 +373,13 @@ impl Case {
     }
 }
 
+/// The step of a channel of an image at a row and a column.
+pub type Read<'r> = &'r dyn Fn([usize; 2], [usize; 2]) -> u8;
+
 /// The numbers of a blocked output; NaN in lanes past the channels.
-fn convolved(layer: &Layer, s: &ConvShape, input: &[u8], steps: Steps) -> Vec<f32> {
+pub fn convolved(layer: &Layer, s: &ConvShape, input: Read<'_>, steps: Steps) -> Vec<f32> {
     let w = &s.window;
     let (in_width, out_width) = (s.c_in / s.groups, s.c_out / s.groups);
-    let [height, width] = w.input;
-    let blocks = s.c_in.div_ceil(LANES);
     let mut numbers = vec![f32::NAN; s.batch * s.panels() * w.output[0] * w.output[1] * LANES];
     for image in 0..s.batch {
         for c in 0..s.c_out {
@@ -353,9 +399,7 @@ fn convolved(layer: &Layer, s: &ConvShape, input: &[u8], steps: Steps) -> Vec<f3
                             let ix = at(1, x, tap % w.kernel[1]);
                             centred.push(match (iy, ix) {
                                 (Some(iy), Some(ix)) => {
-                                    let block = image * blocks + channel / LANES;
-                                    let pixel = (block * height + iy) * width + ix;
-                                    let step = input[pixel * LANES + channel % LANES];
+                                    let step = input([image, channel], [iy, ix]);
                                     i64::from(step) - i64::from(steps.zero)
                                 }
                                 _ => 0,
@@ -424,7 +468,13 @@ fn convolutions_are_sums_in_wide_integers() {
                 scale: 0.02,
                 zero: 141,
             };
-            let numbers = convolved(&layer, &s, &input, steps);
+            let blocks = s.c_in.div_ceil(LANES);
+            let [height, width] = s.window.input;
+            let read = |[image, channel]: [usize; 2], [y, x]: [usize; 2]| {
+                let block = image * blocks + channel / LANES;
+                input[((block * height + y) * width + x) * LANES + channel % LANES]
+            };
+            let numbers = convolved(&layer, &s, &read, steps);
             for isa in isas() {
                 for threads in [1, 2] {
                     let parallel = Threads(threads);
@@ -510,4 +560,14 @@ fn what_cannot_be_computed_is_refused() {
         ..plain
     };
     assert!(call(&[0; 16], Results::Steps(&mut bytes), wide, scratch).is_err());
+    let between = Finish {
+        activation: Activation::Requantize {
+            scale: 1.0,
+            zero: 0.5,
+            low: 0.0,
+            high: 255.0,
+        },
+        ..plain
+    };
+    assert!(call(&[0; 16], Results::Steps(&mut bytes), between, scratch).is_err());
 }

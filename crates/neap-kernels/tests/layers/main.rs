@@ -7,6 +7,7 @@ mod blocks;
 mod conv;
 mod depthwise;
 mod elementwise;
+mod first_layers_of_steps;
 mod formats;
 mod integers;
 mod linear;

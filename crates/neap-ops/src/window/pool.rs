@@ -1,6 +1,6 @@
 //! Pooling: max (with indices), average, Lp; sliding or global.
 //!
-//! f32 in blocked layout takes the vectorised kernels, everything else the loops here.
+//! f32 in blocked layout takes the vectorised kernels, and so do maxima of unsigned bytes; everything else the loops here.
 
 use super::taps::Taps;
 use super::{over, spatial};
@@ -12,6 +12,7 @@ use crate::{Context, OpError};
 use neap_ir::graph::LANES;
 use neap_ir::op::{Pool, Window};
 use neap_ir::{DType, Layout, TensorType};
+use neap_kernels::integer::max_pool_of_steps;
 use neap_kernels::pool as kernels;
 
 pub(crate) fn pool(
@@ -100,7 +101,12 @@ fn blocked(kind: Pool, window: &Window, args: &Args, ctx: &mut Context) -> Resul
         planes: x.shape()[0] * x.shape()[1].div_ceil(LANES),
         window: over(window, spatial(x.shape()), spatial(y.shape())),
     };
-    // SAFETY: the output does not overlap the input.
+    if let (Pool::Max { .. }, DType::U8) = (kind, x.dtype()) {
+        // SAFETY: the output does not overlap the input.
+        let out = unsafe { y.bytes_mut() };
+        return max_pool_of_steps(ctx.par, &shape, x.bytes(), out).named(args.op);
+    }
+    // SAFETY: as above.
     let out = unsafe { y.f32s_mut() };
     match kind {
         Pool::Max { .. } => kernels::max_pool(ctx.isa, ctx.par, &shape, x.f32s(), out),

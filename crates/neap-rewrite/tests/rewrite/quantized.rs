@@ -273,15 +273,7 @@ fn layers_between_steps_are_computed_in_integers_and_hand_on_bytes() {
     // Readers in integers, directly and behind a pooling, and one in floats.
     let z = quantised_conv(&mut net, y, [32, 16], 1);
     net.output(z);
-    let kind = Pool::Max {
-        column_major: false,
-    };
-    let pool = Op::Pool {
-        kind,
-        window: square(2, 2),
-        output_spatial: vec![3, 3],
-    };
-    let pooled = net.op(pool, &[y]);
+    let pooled = pool(&mut net, y, 3);
     let z = quantised_conv(&mut net, pooled, [32, 16], 1);
     net.output(z);
     let y = net.unary(Unary::Abs, y);
@@ -291,6 +283,73 @@ fn layers_between_steps_are_computed_in_integers_and_hand_on_bytes() {
     assert_eq!(in_integers(&lowered), 6, "{names:?}");
     assert!(!names.contains(&"Add"), "{names:?}");
     let count = |name: &str| names.iter().filter(|&&n| n == name).count();
-    assert_eq!(count("QuantizeLinear"), 2, "{names:?}");
+    // Of the input; what is pooled are steps.
+    assert_eq!(count("QuantizeLinear"), 1, "{names:?}");
     assert_eq!(count("DequantizeLinear"), 1, "{names:?}");
+}
+
+fn pool(net: &mut Net, x: ValueId, output: usize) -> ValueId {
+    let kind = Pool::Max {
+        column_major: false,
+    };
+    let pool = Op::Pool {
+        kind,
+        window: square(2, 2),
+        output_spatial: vec![output; 2],
+    };
+    net.op(pool, &[x])
+}
+
+fn are_bytes(lowered: &Lowered, name: &str) -> bool {
+    let graph = &lowered.program.graph;
+    let mut made = graph.nodes.iter().filter(|node| node.op.name() == name);
+    made.all(|node| graph.ty(node.outputs[0].expect("made")).dtype == DType::U8)
+}
+
+/// A first layer, rounded, before a pooling.
+fn first_layer(net: &mut Net) -> ValueId {
+    let x = net.input(&[1, 3, 12, 12]);
+    let x = through_steps(net, x, |_, q| q);
+    let y = quantised_conv(net, x, [3, 16], 5);
+    net.relu(y)
+}
+
+#[test]
+fn first_layers_and_poolings_hand_on_bytes() {
+    let between = |net: &mut Net, y: ValueId| through_steps(net, y, |net, q| pool(net, q, 6));
+    // As quantisers write it: the same steps before and behind.
+    let around = |net: &mut Net, y: ValueId| {
+        let y = through_steps(net, y, |_, q| q);
+        let y = pool(net, y, 6);
+        through_steps(net, y, |_, q| q)
+    };
+    type Pooling = fn(&mut Net, ValueId) -> ValueId;
+    for pooling in [between as Pooling, around as Pooling] {
+        let mut net = Net::new();
+        let y = first_layer(&mut net);
+        let y = pooling(&mut net, y);
+        let z = quantised_conv(&mut net, y, [16, 32], 1);
+        net.output(z);
+        let lowered = net.lower();
+        let names = steps(&lowered);
+        let expected = ["QuantizeLinear", "PanelConv", "MaxPool", "PanelConv"];
+        assert_eq!(names[..4], expected, "{names:?}");
+        assert_eq!(in_integers(&lowered), 2);
+        assert!(are_bytes(&lowered, "QuantizeLinear") && are_bytes(&lowered, "MaxPool"));
+    }
+}
+
+#[test]
+fn poolings_of_a_layers_steps_are_of_bytes_whoever_reads_them() {
+    let mut net = Net::new();
+    let y = first_layer(&mut net);
+    let y = through_steps(&mut net, y, |_, q| q);
+    let y = pool(&mut net, y, 6);
+    let y = net.unary(Unary::Abs, y);
+    net.output(y);
+    let lowered = net.lower();
+    let names = steps(&lowered);
+    let expected = ["PanelConv", "MaxPool", "DequantizeLinear", "Abs"];
+    assert_eq!(names[1..5], expected, "{names:?}");
+    assert!(are_bytes(&lowered, "PanelConv") && are_bytes(&lowered, "MaxPool"));
 }
