@@ -45,6 +45,7 @@ mod swapnet;
 mod test;
 mod tidy;
 mod vulkan;
+mod vulkan_device;
 mod vulkan_steps;
 mod watch;
 mod wheels;

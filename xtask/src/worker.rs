@@ -144,7 +144,7 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
         return crate::storage::reader(packed, args.throttle);
     }
     let accelerator = match args.vulkan {
-        true => Some(crate::gpu::device(
+        true => Some(crate::vulkan_device::device(
             &model,
             args.device_budget.is_some(),
             args.device_link,

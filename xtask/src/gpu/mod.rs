@@ -20,9 +20,7 @@ use crate::kept::Kept;
 use crate::models;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use neaptide::{Accelerator, Model};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
 pub use predicted::{WorkerArgs, work};
@@ -132,18 +130,4 @@ fn measure(
         kept.write(&format!("{name}.predicted"), &found)?;
     }
     Ok(())
-}
-
-/// The device for a model, used once; plans are in its own memory, perhaps over a slower link, or in the host's.
-///
-/// # Errors
-/// When there is none.
-pub fn device(model: &Model, own_memory: bool, link: Option<u64>) -> Result<Arc<dyn Accelerator>> {
-    let options = neap_vulkan::Options {
-        f32_only: model.has_f32_panels_only(),
-        own_memory,
-        link_bytes_per_second: link.map(|rate| rate as f64),
-        ..neap_vulkan::Options::default()
-    };
-    Ok(Arc::new(neap_vulkan::Vulkan::open(&options)?))
 }

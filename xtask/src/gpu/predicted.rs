@@ -1,8 +1,8 @@
 //! Predicted against measured latency on the device: plans in the host's memory, and in the device's own.
 
-use super::device;
 use crate::prediction::slots::Subject;
 use crate::prediction::{Point, Turn, point};
+use crate::vulkan_device::device;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use neaptide::{Budget, Cache, Error, Model, OpenOptions, Plan, RunOptions};

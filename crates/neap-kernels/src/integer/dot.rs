@@ -7,12 +7,14 @@
 //! Sums are exact, so all instruction sets give the same. Panels hold the 16 channels of one k after the other; each
 //! set brings four k at a time into the order that its instructions want.
 
-use super::finish::Ready;
-use super::tile::MAX_PANELS;
+use super::ready::Ready;
 use crate::simd::{LANES, Portable, Simd};
 
 /// Steps of k that are computed at once.
 pub(super) const QUAD: usize = 4;
+
+/// Most panels of a tile, for any instruction set.
+pub(super) const MAX_PANELS: usize = 4;
 
 /// Integer instructions beside those of [`Simd`].
 pub(super) trait Dot: Simd {

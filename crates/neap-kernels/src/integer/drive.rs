@@ -1,11 +1,9 @@
 //! How a layer is cut into tiles, and what each task prepares.
 
 use super::Steps;
-use super::dot::{Dot, QUAD};
+use super::dot::{Dot, MAX_PANELS, QUAD};
 use super::finish::{Finisher, Head, Summed, Target, begin_few};
-use super::tile::{
-    Ahead, FEW_ROWS, Heights, MAX_PANELS, MAX_ROWS, Reads, Tap, add_up, add_up_few, order,
-};
+use super::tile::{Ahead, FEW_ROWS, Heights, MAX_ROWS, Reads, Tap, add_up, add_up_few, order};
 use crate::error::{KernelError, check_len};
 use crate::panel::{Format, Panels};
 use crate::parallel::Parallel;

@@ -14,6 +14,7 @@ mod finish;
 mod first_layer;
 mod linear;
 mod pool;
+mod ready;
 mod tile;
 
 pub use conv::{conv_scratch_bytes, integer_conv, takes_conv};

@@ -1,13 +1,12 @@
 //! One tile: sums of rows times panels.
 
-use super::dot::{Dot, QUAD};
+use super::dot::{Dot, MAX_PANELS, QUAD};
 use super::drive::Reduction;
 use super::finish::Head;
 use crate::simd::{LANES, prefetch_far};
 
-/// Most rows and panels of a tile, for any instruction set.
+/// Most rows of a tile, for any instruction set.
 pub(super) const MAX_ROWS: usize = 12;
-pub(super) const MAX_PANELS: usize = 4;
 
 /// Bytes of a line of cache.
 const LINE: usize = 64;
