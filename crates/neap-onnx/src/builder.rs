@@ -16,13 +16,15 @@ use neap_ir::{
     Const, DType, FileRange, Graph, Layout, Literal, Node, Op, TensorType, ValueId, infer,
 };
 use neap_ops::OpError;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A node whose operands and results are larger is not folded: weights stay in the file.
 const FOLD_BYTES: usize = 8 << 20;
 /// Results above the inline limit that folding may keep in memory, all together.
 const FOLDED_TOTAL_BYTES: usize = 8 << 20;
 const FOLD_FLOPS: u64 = 200_000_000;
+/// What has no more elements may be sizes, scales or places, which nodes must know: it is folded, though it were trained.
+const FEW_ELEMENTS: usize = 16;
 /// Constants in memory, small ones included. Real models stay far below; a hostile file could ask
 /// for a multiple of its own size.
 const HELD_BYTES: usize = 128 << 20;
@@ -34,6 +36,9 @@ pub(crate) struct Builder {
     pub(crate) widen: bool,
     /// Weights of layers stay in the files.
     leaves_weights: bool,
+    keeps_parameters: bool,
+    /// Constants that are neither folded nor seen in part.
+    parameters: HashSet<ValueId>,
     /// Large results held by folding so far.
     folded_bytes: usize,
     /// All constants in memory so far.
@@ -90,6 +95,8 @@ impl Builder {
             files,
             widen: options.widen_half,
             leaves_weights: options.leave_weights,
+            keeps_parameters: options.keep_parameters,
+            parameters: HashSet::new(),
             folded_bytes: 0,
             held_bytes: 0,
             named: Vec::new(),
@@ -113,6 +120,14 @@ impl Builder {
         tensor: &TensorProto,
     ) -> Result<ValueId, OnnxError> {
         self.tensor_of(name, tensor, false)
+    }
+
+    /// Takes an initializer of the main graph for a parameter, if those are kept and it may be one.
+    pub(crate) fn keep_parameter(&mut self, value: ValueId) {
+        let ty = self.ty(value);
+        if self.keeps_parameters && ty.dtype.is_float() && ty.elements() > FEW_ELEMENTS {
+            self.parameters.insert(value);
+        }
     }
 
     /// What the value is in the model, where its type in the graph is wider.
@@ -380,6 +395,9 @@ impl Builder {
             }
             _ => return None,
         };
+        if self.parameters.contains(&input) {
+            return None;
+        }
         let &Const::Stored {
             range,
             stored_dtype,
@@ -422,6 +440,9 @@ impl Builder {
         else {
             return Ok(None);
         };
+        if self.parameters.contains(&table) {
+            return Ok(None);
+        }
         let rows = self.ty(table).shape.first().copied().unwrap_or(0);
         let indices = self.graph.literal(indices).and_then(Literal::to_i64_vec);
         let Some(first) = indices.and_then(|indices| first_of_run(&indices, rows)) else {
@@ -459,7 +480,8 @@ impl Builder {
         if matches!(op, Op::Sampling(_) | Op::TfIdf(_) | Op::Trees(_)) {
             return Ok(None);
         }
-        let constant = |v: &ValueId| self.graph.constant(*v).is_some();
+        let constant =
+            |v: &ValueId| self.graph.constant(*v).is_some() && !self.parameters.contains(v);
         if inputs.is_empty() || !inputs.iter().flatten().all(constant) {
             return Ok(None);
         }

@@ -260,6 +260,9 @@ impl Importer<'_> {
             let id = self.builder.tensor_of(name, initializer, is_weights)?;
             self.builder.check_memory().map_err(Failure::Graph)?;
             self.builder.name(id, &initializer.name);
+            if scope.parent.is_none() {
+                self.builder.keep_parameter(id);
+            }
             if scope
                 .names
                 .insert(initializer.name.clone(), Some(id))

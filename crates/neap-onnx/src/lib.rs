@@ -79,6 +79,9 @@ pub struct OpenOptions {
     /// Weights of convolutions and products stay in the file however small they are: for whoever packs them from there,
     /// and has no use for them in memory.
     pub leave_weights: bool,
+    /// Initializers that may be parameters stay whole, under their names: nothing is computed of them when the model is
+    /// opened. For who trains them.
+    pub keep_parameters: bool,
 }
 
 impl Default for OpenOptions {
@@ -90,6 +93,7 @@ impl Default for OpenOptions {
             size_bounds: BTreeMap::new(),
             widen_half: true,
             leave_weights: false,
+            keep_parameters: false,
         }
     }
 }

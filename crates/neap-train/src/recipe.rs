@@ -82,6 +82,7 @@ impl Recipe {
         let shapes = shapes(model, options)?;
         let open = OpenOptions {
             shapes: shapes.clone(),
+            keep_parameters: true,
             ..OpenOptions::default()
         };
         let graph = neap_onnx::open(model, &open)?;

@@ -208,6 +208,46 @@ fn transposes_of_big_weights_are_left_to_the_packer() {
     assert_eq!(operators(&graph), ["Transpose", "MatMul"]);
 }
 
+/// What is computed of a few numbers is known all the same: they may be sizes.
+#[test]
+fn parameters_stay_whole_for_who_trains_them() {
+    let bias: Vec<f32> = (0..128).map(|i| i as f32).collect();
+    let model = Model::new(13)
+        .input("x", FLOAT, &[1, 64])
+        .constant(&big_weight("w"))
+        .constant(&f32_tensor("bias", &[128], &bias))
+        .constant(&f32_tensor("repeats", &[2], &[3.0, 1.0]))
+        .ints("halves", &[64, 64])
+        .ints("rows", &(0..32).collect::<Vec<i64>>())
+        .ints("shape", &[64, 64])
+        .node("Split", &["bias", "halves"], &["b0", "b1"], &[])
+        .node("Add", &["x", "b1"], &["shifted"], &[])
+        .node("Gather", &["w", "rows"], &["part"], &[])
+        .node("Reshape", &["part", "shape"], &["m"], &[])
+        .node("MatMul", &["shifted", "m"], &["y"], &[])
+        .node("Cast", &["repeats"], &["sizes"], &[("to", Attr::Int(7))])
+        .node("Tile", &["y", "sizes"], &["z"], &[])
+        .output("z");
+    assert_eq!(operators(&model.graph()), ["Add", "MatMul", "Tile"]);
+    let options = OpenOptions {
+        keep_parameters: true,
+        ..OpenOptions::default()
+    };
+    let graph = model.open_with(&options).expect("a graph");
+    assert_eq!(
+        operators(&graph),
+        ["Split", "Add", "Gather", "Reshape", "MatMul", "Tile"]
+    );
+    let whole = |node: usize, name: &str, shape: &[usize]| {
+        let value = graph.nodes[node].input(0).expect("a parameter");
+        assert!(graph.constant(value).is_some());
+        assert_eq!(graph.value(value).name, name);
+        assert_eq!(graph.ty(value).shape, shape);
+    };
+    whole(0, "bias", &[128]);
+    whole(2, "w", &[64, 128]);
+}
+
 #[test]
 fn a_shape_from_an_input_asks_for_that_input() {
     let model = Model::new(13)

@@ -361,7 +361,11 @@ pub(super) struct Model {
 
 impl Model {
     pub fn open(path: &Path, open: &OpenOptions, options: &TrainOptions) -> Result<Model> {
-        let bound = neap_onnx::Skeleton::open(path)?.bind(&onnx_options(open))?;
+        let whole = neap_onnx::OpenOptions {
+            keep_parameters: true,
+            ..onnx_options(open)
+        };
+        let bound = neap_onnx::Skeleton::open(path)?.bind(&whole)?;
         let files = SourceFiles::of(bound.open);
         let beside = path.parent().map(Path::to_path_buf);
         let folder = options.state_dir.clone().or(beside);
