@@ -19,6 +19,7 @@ mod formats;
 mod fuzz;
 mod fuzz_lock;
 mod gpu;
+mod group;
 mod instruction_sets;
 mod kept;
 mod layering;
@@ -44,6 +45,7 @@ mod swapadvisor;
 mod swapnet;
 mod test;
 mod tidy;
+mod train_worker;
 mod vulkan;
 mod vulkan_device;
 mod vulkan_steps;
@@ -131,6 +133,8 @@ enum Command {
     BenchWorker(worker::WorkerArgs),
     #[command(hide = true)]
     RuntimeWorker(runtime::WorkerArgs),
+    #[command(hide = true)]
+    TrainWorker(train_worker::TrainWorkerArgs),
 }
 
 #[derive(Subcommand)]
@@ -293,6 +297,7 @@ fn main() -> Result<()> {
         Command::VulkanWorker(args) => gpu::work(&args),
         Command::BenchWorker(args) => worker::run(&args),
         Command::RuntimeWorker(args) => runtime::work(&args),
+        Command::TrainWorker(args) => train_worker::run(&args),
         Command::Conformance(args) => conformance::run(&root(), &args),
         Command::ConformanceWorker { folder, scratch } => conformance::serve(&folder, &scratch),
         Command::Accuracy { only } => accuracy::run(&root(), &only),

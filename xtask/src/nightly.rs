@@ -4,7 +4,7 @@
 //!   tests   the suite, once, with new seeds of its random tests
 //!   soak    --runs N in all, of several models in turn; each process under a hard limit of the kernel's, while its
 //!           budget goes up and down at random; at the end of each, the same bits as without a budget
-//!   torch   the Python package with PyTorch
+//!   torch   the Python package with PyTorch; training compared with PyTorch's
 //! ```
 //! Everything is drawn from one number, which is printed first and with whatever fails:
 //! `cargo xtask nightly --seed N` does the same again.
@@ -43,6 +43,9 @@ pub struct NightlyArgs {
     /// Only this part: tests, soak or torch
     #[arg(long)]
     pub part: Option<String>,
+    /// A Python with PyTorch [default: one is made from scripts/requirements-torch.txt]
+    #[arg(long, value_name = "FILE")]
+    pub python: Option<PathBuf>,
 }
 
 pub fn run(root: &Path, args: &NightlyArgs) -> Result<()> {
@@ -72,7 +75,7 @@ pub fn run(root: &Path, args: &NightlyArgs) -> Result<()> {
         soak(root, seed, args.runs).with_context(|| runs)?;
     }
     if wanted("torch") {
-        python::torch(root)?;
+        python::torch(root, args.python.as_deref())?;
     }
     Ok(())
 }

@@ -3,7 +3,8 @@
 //! ```text
 //!   target/python/tools    maturin, pytest and the reference engine: made once for a list of requirements
 //!   target/python/wheels   the wheel of this build
-//!   target/python/torch    PyTorch, in the nightly tests only
+//!   target/python/torch    PyTorch, for nightly tests and `cargo xtask bench torch` only
+//!   target/python/with-torch   the wheel, for a Python with PyTorch
 //!   target/python/fresh    an environment with nothing but the wheel; tests find their tools in the other one
 //! ```
 
@@ -18,23 +19,49 @@ const REQUIREMENTS: &str = "scripts/requirements-python.txt";
 
 const WITH_TORCH: &str = "scripts/requirements-torch.txt";
 
-/// Tests the package with PyTorch, which takes gigabytes.
+/// Tests the package with PyTorch, which takes gigabytes, and compares training with PyTorch's. `given` is a Python that has
+/// it already.
 ///
 /// # Errors
 /// When anything of that fails, or PyTorch cannot be had.
-pub fn torch(root: &Path) -> Result<()> {
+pub fn torch(root: &Path, given: Option<&Path>) -> Result<()> {
     let tools = tools(root)?.context("no Python environment")?;
-    let torch = environment(root, "torch", WITH_TORCH)?.context("PyTorch cannot be installed")?;
+    let python = with_torch(root, given)?;
     let wheel = wheel(root, &tools)?;
-    let python = torch.join("bin/python");
+    // Beside the environment, which may be another's.
+    let folder = root.join("target/python/with-torch");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
     let mut install = Command::new(&python);
     install.args(["-m", "pip", "--disable-pip-version-check", "install"]);
-    install.args(["--quiet", "--no-deps", "--force-reinstall"]);
+    install
+        .args(["--quiet", "--no-deps", "--target"])
+        .arg(&folder);
     check(install.arg(wheel), "installing the wheel")?;
-    let mut tests = Command::new(python);
+    let mut tests = Command::new(&python);
     tests.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]);
     tests.arg("crates/neap-py/tests/test_torch.py");
-    check(tests.current_dir(root), "tests with PyTorch")
+    tests.env("PYTHONPATH", &folder).current_dir(root);
+    check(&mut tests, "tests with PyTorch")?;
+    let mut training = Command::new(&python);
+    training.arg(root.join("scripts/torch_training.py"));
+    training.arg(std::env::current_exe()?);
+    check(&mut training, "training beside PyTorch")
+}
+
+/// A Python with PyTorch: the one that is given, or one that is made.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn with_torch(root: &Path, given: Option<&Path>) -> Result<PathBuf> {
+    if let Some(python) = given {
+        // A link stays one: where it lies says which packages there are.
+        return Ok(std::path::absolute(python)?);
+    }
+    let made = environment(root, "torch", WITH_TORCH)?;
+    let made = made.context("PyTorch cannot be installed")?;
+    Ok(made.join("bin/python"))
 }
 
 /// Builds, installs and tests the package.

@@ -1,8 +1,8 @@
 //! The engines to compare with: onnxruntime, OpenVINO and ncnn, in f32 and with unlimited memory.
 
+use crate::group::Group;
 use crate::models;
 use crate::peer::Peer;
-use crate::runtime::limit::Group;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::fs;

@@ -1,8 +1,8 @@
 //! One network beside ncnn on the same device.
 
 use crate::flexnn::peers::Engines;
+use crate::group::Group;
 use crate::peer::{Peer, REST, median};
-use crate::runtime::limit::Group;
 use crate::worker;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};

@@ -12,10 +12,10 @@
 
 mod clock;
 mod figures;
-pub mod limit;
 mod pages;
 mod prepare;
 mod report;
+mod scheduling;
 mod soak;
 mod tasks;
 mod ways;
@@ -134,7 +134,7 @@ fn cell_name((way, percent): (Way, u32)) -> String {
 }
 
 fn measure(place: &Place, args: &RuntimeArgs, cells: &[(Way, u32)]) -> Result<()> {
-    let command = limit::Command::new(!args.no_fifo);
+    let command = scheduling::Command::new(!args.no_fifo);
     let models = prepare::models(place)?;
     let prepared = prepared(place, &models, &command, args.anew)?;
     let wanted =
@@ -166,7 +166,7 @@ fn measure(place: &Place, args: &RuntimeArgs, cells: &[(Way, u32)]) -> Result<()
 fn prepared(
     place: &Place,
     models: &prepare::Models,
-    command: &limit::Command,
+    command: &scheduling::Command,
     is_anew: bool,
 ) -> Result<Prepared> {
     if let Some(prepared) = place.kept.read::<Prepared>(PREPARED)?.filter(|_| !is_anew) {

@@ -2,7 +2,7 @@
 
 use super::Place;
 use super::figures::Outcome;
-use super::limit::Command;
+use super::scheduling::Command;
 use super::tasks::{Prepared, TASKS, Way};
 use super::worker::{Heard, Spec, listen, script};
 use crate::models::python;

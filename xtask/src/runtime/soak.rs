@@ -7,7 +7,7 @@
 use super::figures::{Cell, Spread};
 use super::report::{LONGEST, longest_row, mib, or_none, outcome, progress, worst_part};
 use super::tasks::{PERCENTS, TASKS, Way};
-use super::{Place, RuntimeArgs, limit, prepare, prepared, worker};
+use super::{Place, RuntimeArgs, prepare, prepared, scheduling, worker};
 use crate::watch::{Watch, Watched};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ pub fn measure(place: &Place, args: &RuntimeArgs, minutes: f64) -> Result<()> {
         PERCENTS.contains(&args.percent),
         "--percent is one of {PERCENTS:?}"
     );
-    let command = limit::Command::new(!args.no_fifo);
+    let command = scheduling::Command::new(!args.no_fifo);
     let models = prepare::models(place)?;
     let prepared = prepared(place, &models, &command, false)?;
     let setting = crate::setting::setting()?;

@@ -3,11 +3,12 @@
 use super::Place;
 use super::clock::{Done, Runs, drive};
 use super::figures::{Cell, Outcome, Spread, Start, TaskFigures};
-use super::limit::{Command, Group};
 use super::pages::Pages;
 use super::prepare::Models;
+use super::scheduling::Command;
 use super::tasks::{Prepared, TASKS, Way};
 use super::ways::{Ours, Tells, Whole};
+use crate::group::Group;
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::{Deserialize, Serialize};

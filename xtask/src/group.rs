@@ -1,8 +1,8 @@
-//! The hard limit of a cell and how its process is scheduled.
+//! Memory cgroups of benchmarks: processes that are counted, and may not take more than a limit.
 
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
-use std::process;
+use std::process::{self, Command};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ impl Group {
     /// # Errors
     /// Where such a cgroup cannot be made.
     pub fn new(limit_bytes: Option<u64>) -> Result<Group> {
-        // Of its own for each cell: what is left of the last one may take long to end.
+        // Of its own for each process: what is left of the last one may take long to end.
         static MADE: AtomicU32 = AtomicU32::new(0);
         let name = format!(
-            "neap-runtime-{}-{}",
+            "neap-group-{}-{}",
             process::id(),
             MADE.fetch_add(1, Relaxed)
         );
@@ -40,8 +40,8 @@ impl Group {
     }
 
     /// The same program with the same arguments, in the group before anything of it runs.
-    pub fn around(&self, command: &process::Command) -> process::Command {
-        let mut joined = process::Command::new("sh");
+    pub fn around(&self, command: &Command) -> Command {
+        let mut joined = Command::new("sh");
         let join = "echo $$ > \"$0\" && exec \"$@\"";
         joined
             .args(["-c", join])
@@ -91,54 +91,5 @@ impl Drop for Group {
             std::thread::sleep(Duration::from_millis(20));
         }
         eprintln!("cannot remove {}", self.folder.display());
-    }
-}
-
-/// How workers are started.
-pub struct Command {
-    /// What comes before the program, from a scheduling policy to processors.
-    before: Vec<String>,
-    /// For the page.
-    pub told: String,
-}
-
-impl Command {
-    /// By the policy SCHED_FIFO and on as many processors as there are threads, where that is allowed.
-    pub fn new(wants_fifo: bool) -> Command {
-        let usual = |why: &str| Command {
-            before: Vec::new(),
-            told: format!("usual scheduling ({why})"),
-        };
-        if !wants_fifo {
-            return usual("--no-fifo");
-        }
-        let processors = format!("0-{}", super::tasks::THREADS - 1);
-        let before = ["chrt", "-f", "10", "taskset", "-c", &processors].map(String::from);
-        let tried = process::Command::new(&before[0])
-            .args(&before[1..])
-            .arg("true")
-            .stderr(process::Stdio::null())
-            .status();
-        match tried.is_ok_and(|status| status.success()) {
-            true => Command {
-                before: before.into(),
-                told: format!("SCHED_FIFO, processors {processors}"),
-            },
-            false => usual("SCHED_FIFO is not allowed here"),
-        }
-    }
-
-    /// This program with other arguments, in the group. It is ended after `patience`.
-    pub fn within(
-        &self,
-        group: &Group,
-        patience: Duration,
-        arguments: &[&str],
-    ) -> Result<process::Command> {
-        let mut command = process::Command::new("timeout");
-        command.args(["-s", "KILL", &patience.as_secs().to_string()]);
-        command.args(&self.before).arg(std::env::current_exe()?);
-        command.args(arguments);
-        Ok(group.around(&command))
     }
 }
