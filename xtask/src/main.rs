@@ -45,6 +45,7 @@ mod swapadvisor;
 mod swapnet;
 mod test;
 mod tidy;
+mod torch;
 mod train_worker;
 mod vulkan;
 mod vulkan_device;
@@ -171,6 +172,8 @@ enum Suite {
     VulkanSteps(vulkan_steps::VulkanStepsArgs),
     /// Models in few bits beside onnxruntime: memory, and time with one and two threads.
     Formats(formats::FormatsArgs),
+    /// Training beside PyTorch: memory and time of steps, with no limit and within shares of PyTorch's memory.
+    Torch(torch::TorchArgs),
     /// Predicted against measured latency.
     Prediction {
         /// Only these models.
@@ -236,6 +239,10 @@ fn main() -> Result<()> {
             suite: Some(Suite::Vulkan(args)),
             ..
         } => gpu::run(&root(), &args),
+        Command::Bench {
+            suite: Some(Suite::Torch(args)),
+            ..
+        } => torch::run(&root(), &args),
         Command::Bench {
             suite: Some(Suite::VulkanSteps(args)),
             ..
