@@ -20,7 +20,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// For what this process takes beside its trainer once that is planned: answers, pipes, and what the kernel keeps of both.
+/// Kept free of the budget. Without it the kernel ended gpt2_lm's worker within hard limits that its plan filled to some KiB: a step
+/// takes up to 2 MiB that the plan does not know of. What that is has not been found.
 const RESERVE_BYTES: u64 = 2 << 20;
 
 /// The share that a batch has in a normalisation's statistics: PyTorch's.
