@@ -20,10 +20,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Kept free of the budget. Without it the kernel ended gpt2_lm's worker within hard limits that its plan filled to some KiB: a step
-/// takes up to 2 MiB that the plan does not know of. What that is has not been found.
-const RESERVE_BYTES: u64 = 2 << 20;
-
 /// The share that a batch has in a normalisation's statistics: PyTorch's.
 const BATCH_NORM_MOMENTUM: f32 = 0.1;
 
@@ -147,7 +143,6 @@ fn open(args: &TrainWorkerArgs) -> Result<neaptide::Result<Trainer>> {
         },
         budget: args.budget,
         threads: args.threads,
-        reserve_bytes: RESERVE_BYTES,
         state_dir: Some(args.state_dir.clone()),
         ..TrainOptions::default()
     };

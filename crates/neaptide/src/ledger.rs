@@ -27,6 +27,10 @@ const FIXED_BYTES: u64 = 768 * 1024;
 const PLANNED_STEP_BYTES: u64 = 512;
 const STEPS_IN_FIXED: u64 = 1000;
 
+/// Of a training step's program for each step, as a plan stores states and activations, too: 1,638 steps of a GPT-2 took 1.7 MB
+/// beside [`FIXED_BYTES`] within hard limits.
+const TRAINING_PLANNED_STEP_BYTES: u64 = 1280;
+
 /// The same when a plan is replaced: most of the first plan's part is in use by then, and is charged.
 const FIXED_AGAIN_BYTES: u64 = 256 * 1024;
 
@@ -128,6 +132,11 @@ pub(crate) fn training_heap_bytes(program: &Program) -> u64 {
     };
     let constants: u64 = program.graph.consts.iter().map(inline).sum();
     program.steps.len() as u64 * ENGINE_STEP_BYTES + constants
+}
+
+/// What a trainer's process takes beside that, once there is a plan.
+pub(crate) fn training_planned_bytes(program: &Program) -> u64 {
+    program.steps.len() as u64 * TRAINING_PLANNED_STEP_BYTES
 }
 
 fn planned_bytes(steps: usize) -> u64 {

@@ -3,7 +3,7 @@
 use crate::budget::{Budget, Scope};
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::ledger::{Ledger, Reserve, training_heap_bytes};
+use crate::ledger::{Ledger, Reserve, training_heap_bytes, training_planned_bytes};
 use crate::train::step::{Step, cheap_of};
 use crate::train::strategy::{StepSummary, TrainStrategy};
 use crate::train::tape::StepTape;
@@ -176,7 +176,6 @@ impl<'a> Planning<'a> {
         let outputs = graph.outputs.iter();
         let reserve = Reserve {
             threads: self.options.threads,
-            // A trainer's heap counts them.
             steps: 0,
             outputs_bytes: outputs.map(|&v| graph.value(v).len_bytes() as u64).sum(),
             keeps_activations: false,
@@ -190,7 +189,12 @@ impl<'a> Planning<'a> {
             }
             None => heap_bytes,
         };
-        Ledger::before_arena(scope, process_bytes, &reserve)
+        let mut base = Ledger::before_arena(scope, process_bytes, &reserve);
+        // An engine's heap counts it already; a process's was measured before there was a plan.
+        if scope == Scope::Process {
+            base.fixed_bytes += training_planned_bytes(program);
+        }
+        base
     }
 
     /// What a process takes before the arena is there.
