@@ -61,6 +61,9 @@ pub struct Outcome {
     pub switch: Option<Switch>,
 }
 
+/// Of what processes take beside their plans, from one to the next.
+const SPREAD_BYTES: u64 = 512 * 1024;
+
 pub fn measure(place: &Place, load: Load) -> Result<Figures> {
     let onnx = models::zoo_model(&place.root, MODEL)?;
     let copy;
@@ -81,7 +84,7 @@ pub fn measure(place: &Place, load: Load) -> Result<Figures> {
         model,
         cache: &cache,
         models: load.models,
-        smallest_bytes: worker::number(&alone.ready, "smallest_feasible_bytes")?,
+        smallest_bytes: worker::number(&alone.ready, "smallest_feasible_bytes")? + SPREAD_BYTES,
         whole_bytes,
         own_bytes: OWN_BYTES,
     };
