@@ -1,5 +1,6 @@
 """The execution provider in the onnxruntime of PyPI. `cargo xtask test --part python` builds it, and says where it is."""
 
+import importlib.util
 import os
 import pathlib
 
@@ -14,7 +15,15 @@ TRAINED = ROOT.parent / "shared" / "models"
 LIBRARY = os.environ.get("NEAPTIDE_EP")
 NAME = "NeaptideExecutionProvider"
 
+#: Of models with their weights in a file of their own: so many MiB in all for the process.
+HARD_LIMITS = {"mobilenet_v2_imagenet": 45, "efficientnet_lite0": 50, "FastestDet": 40, "minilm_l6_v2": 60}
+
 pytestmark = pytest.mark.skipif(not LIBRARY, reason="NEAPTIDE_EP does not say where the library is")
+
+# What measures it for docs/plugin.md.
+spec = importlib.util.spec_from_file_location("plugin_memory", ROOT / "scripts" / "plugin_memory.py")
+plugin_memory = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(plugin_memory)
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +116,27 @@ def test_what_the_engine_does_not_run_is_left_to_onnxruntime(session, tmp_path):
     path = save(tmp_path, [helper.make_node("Identity", ["x"], ["y"])], [("x", text, [1])], [("y", text, [1])])
     (y,) = session(path).run(None, {"x": np.array(["a"], object)})
     assert y.tolist() == ["a"]
+
+
+def can_limit():
+    groups, _ = plugin_memory.place_of_groups()
+    return os.access(groups, os.W_OK)
+
+
+@pytest.mark.parametrize("name", HARD_LIMITS)
+def test_a_hard_limit_that_onnxruntime_alone_exceeds(name, tmp_path, monkeypatch):
+    if not can_limit():
+        if os.environ.get("NEAP_REQUIRE_ALL", "0") not in ("", "0"):
+            pytest.fail("no right to make memory cgroups")
+        pytest.skip("no right to make memory cgroups")
+    monkeypatch.setenv("NEAPTIDE_CACHE_DIR", str(tmp_path / "cache"))
+    model = plugin_memory.with_external_weights(str(trained(name)), str(tmp_path))
+    expected, given = str(tmp_path / "expected.npz"), str(tmp_path / "given.npz")
+    budget, limit = BUDGETS[name], HARD_LIMITS[name]
+    for out, within in ((expected, ""), (given, budget)):
+        assert plugin_memory.run(LIBRARY, model, within, out)
+    os.remove(given)
+    # The kernel ends onnxruntime alone.
+    assert plugin_memory.run(LIBRARY, model, "", given, limit) is None
+    assert plugin_memory.run(LIBRARY, model, budget, given, limit)
+    assert plugin_memory.are_close(given, expected)
