@@ -13,6 +13,7 @@ use neap_plan::{
     BLOCK_BYTES, BufferId, BufferSpec, Extent, KernelId, PanelSpec, RowTable, StepRange, StepSpec,
     Workload, whole_blocks,
 };
+use std::collections::HashSet;
 
 /// Rows of a table read from storage at once: enough to keep the device busy.
 const ROWS_PER_BATCH: usize = 64;
@@ -179,7 +180,9 @@ fn step(program: &Program, node: &Node, target: Target, room_bytes: Option<u64>)
             bytes: p.bytes,
         })
         .collect();
-    extents.dedup();
+    // A loop may take one weight as its first state and in its passes.
+    let mut seen = HashSet::new();
+    extents.retain(|e| seen.insert((e.file_offset, e.bytes)));
     let rows = match node.op {
         Op::GatherRows {
             table,
@@ -213,10 +216,7 @@ fn step(program: &Program, node: &Node, target: Target, room_bytes: Option<u64>)
     }
     let mut touched_bytes = bytes(&inputs) + bytes(&outputs) + weights;
     touched_bytes -= neap_ops::untouched_bytes(&node.op, &inputs).min(touched_bytes);
-    let is_chain = chains::of(&node.op).is_some();
-    if is_chain {
-        touched_bytes = touched_bytes.saturating_add(neap_ops::inner_bytes(&node.op, &inputs));
-    }
+    touched_bytes = touched_bytes.saturating_add(neap_ops::inner_bytes(&node.op, &inputs));
     let (reads, writes) = (
         buffers(program, &node.inputs),
         buffers(program, &node.outputs),
@@ -238,7 +238,7 @@ fn step(program: &Program, node: &Node, target: Target, room_bytes: Option<u64>)
         reads,
         writes,
     };
-    if is_chain {
+    if chains::of(&node.op).is_some() {
         return chains::direct(direct);
     }
     let Some(room_bytes) = room_bytes else {

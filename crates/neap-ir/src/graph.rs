@@ -1,7 +1,7 @@
 //! The graph: values, nodes in schedule order, constants.
 
 use crate::ids::{ConstId, FileId, NodeId, PackedId, ValueId};
-use crate::late::Bound;
+use crate::late::{Bound, LateOp};
 pub use crate::tensor::LANES;
 use crate::tensor::{Layout, TensorType};
 use crate::{DType, Literal, Op};
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use thiserror::Error;
 
 /// Nodes in a valid schedule (topological order) over values that each have one producer.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Graph {
     pub name: String,
     pub values: Vec<Value>,
@@ -52,7 +52,7 @@ pub enum SourceFile {
     Absent,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Node {
     pub name: String,
     pub op: Op,
@@ -63,7 +63,7 @@ pub struct Node {
     pub panels: Option<PackedId>,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Value {
     pub name: String,
     pub ty: TensorType,
@@ -73,7 +73,7 @@ pub struct Value {
 }
 
 /// Where a constant's bytes are.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Const {
     /// Small, or computed while folding.
     Inline(Literal),
@@ -208,6 +208,25 @@ impl Graph {
             }));
         }
         late
+    }
+
+    /// The graphs inside operators of this one, and those inside them.
+    pub fn bodies(&self) -> Vec<&Graph> {
+        let mut found: Vec<&Graph> = Vec::new();
+        let mut next = vec![self];
+        while let Some(graph) = next.pop() {
+            let bodies = graph.nodes.iter().filter_map(|node| match &node.op {
+                Op::Late(late) => match &late.op {
+                    LateOp::Repeat(of) => Some(&of.body),
+                    _ => None,
+                },
+                _ => None,
+            });
+            let before = found.len();
+            found.extend(bodies);
+            next.extend(&found[before..]);
+        }
+        found
     }
 
     /// Types of a node's inputs, for shape inference and workspace queries.

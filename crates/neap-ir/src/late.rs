@@ -9,8 +9,11 @@
 //! Branches that the data decide use the same operators. One is computed only where its *guard* says so: a bool that
 //! another operator made before ([`LateOp::Gate`]). What reads its results is behind the same guard, or chooses among them
 //! by it ([`LateOp::Select`]), so nobody looks at what was not computed.
+//!
+//! A loop of many passes is one operator that holds a graph ([`LateOp::Repeat`]).
 
 use crate::attributes::PadMode;
+use crate::graph::Graph;
 use crate::{Op, TensorType};
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +98,36 @@ pub enum LateOp {
     Count,
     /// whether one more pass would follow, x → x. An error where one would: memory is planned for `passes`.
     Ended { passes: usize },
+    /// Operands and results are listed there.
+    Repeat(Box<Repeat>),
+}
+
+/// A loop whose passes are not written out: a graph of one pass, computed as often as there are passes.
+///
+/// ```text
+///   operands   how often (int64), whether at all (bool); first states …, shared values …
+///   body       number of the pass (int64), states …, shared values …  ─►  whether there is another (bool), states …, collected …
+///   results    last states …, collected values of all passes along a first axis …
+/// ```
+/// The body holds no constants: they are shared values, and so operands like any others. Weights of a body are packed and loaded as
+/// those of other steps are, once for all passes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Repeat {
+    /// Memory is planned for so many passes. A loop that would go on after them is an error.
+    pub most: u64,
+    /// How many values each pass gives to the next.
+    pub states: usize,
+    pub body: Graph,
+}
+
+impl Repeat {
+    /// Operands before the first states.
+    pub const CONTROLS: usize = 2;
+
+    /// The first collected value among the outputs of the body.
+    pub fn first_collected(&self) -> usize {
+        1 + self.states
+    }
 }
 
 impl Late {
@@ -157,7 +190,7 @@ impl LateOp {
             LateOp::TopK { .. } => "TopK",
             LateOp::OneHot { .. } => "OneHot",
             LateOp::Gate { .. } | LateOp::Select => "If",
-            LateOp::Count | LateOp::Ended { .. } => "Loop",
+            LateOp::Count | LateOp::Ended { .. } | LateOp::Repeat(_) => "Loop",
         }
     }
 }

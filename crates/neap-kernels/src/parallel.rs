@@ -11,6 +11,12 @@ pub trait Parallel: Sync {
     /// Calls `body(task, worker)` once for every `task` in `0..tasks` and returns when all are done.
     /// No two concurrent calls get the same `worker`, so per-worker scratch needs no lock.
     fn run(&self, tasks: usize, body: &(dyn Fn(usize, usize) + Sync));
+
+    /// Whether nobody wants what is computed any more. An operator that takes long asks between its parts, on the thread
+    /// that runs it.
+    fn is_unwanted(&self) -> bool {
+        false
+    }
 }
 
 /// Everything on the calling thread.

@@ -25,6 +25,8 @@ const FOLDED_TOTAL_BYTES: usize = 8 << 20;
 const FOLD_FLOPS: u64 = 200_000_000;
 /// What has no more elements may be sizes, scales or places, which nodes must know: it is folded, though it were trained.
 const FEW_ELEMENTS: usize = 16;
+/// Nodes that are computed for one model to count passes of loops, and so the most passes; a large node counts as several.
+pub(crate) const COUNTED_NODES: u64 = 1 << 18;
 /// Constants in memory, small ones included. Real models stay far below; a hostile file could ask
 /// for a multiple of its own size.
 const HELD_BYTES: usize = 128 << 20;
@@ -48,6 +50,10 @@ pub(crate) struct Builder {
     /// Constants that were left in the files, whole: not views of them.
     stored: Vec<Stored>,
     pub(crate) late: LateSizes,
+    /// What passes of loops have others of, where a body is read once for all of them.
+    pub(crate) stand_ins: HashSet<ValueId>,
+    /// Nodes that may still be computed to count passes.
+    pub(crate) counting_left: u64,
     narrow: HashMap<ValueId, Narrow>,
     /// Nodes are of a branch that the data decide: they are computed where this holds.
     pub(crate) guard: Option<ValueId>,
@@ -102,6 +108,8 @@ impl Builder {
             named: Vec::new(),
             stored: Vec::new(),
             late: LateSizes::default(),
+            stand_ins: HashSet::new(),
+            counting_left: COUNTED_NODES,
             narrow: HashMap::new(),
             guard: None,
             containers: Containers::default(),
@@ -223,6 +231,22 @@ impl Builder {
 
     /// Graph inputs that decide the value.
     pub(crate) fn root_values(&self, value: ValueId) -> Vec<ValueId> {
+        let seen = self.behind(value);
+        let inputs = self.graph.inputs.iter();
+        inputs.filter(|i| seen[i.index()]).copied().collect()
+    }
+
+    /// Whether passes of a loop may have different values of it.
+    pub(crate) fn is_of_pass(&self, value: ValueId) -> bool {
+        if self.stand_ins.is_empty() {
+            return false;
+        }
+        let seen = self.behind(value);
+        self.stand_ins.iter().any(|v| seen[v.index()])
+    }
+
+    /// Of each value, whether this one is computed from it.
+    fn behind(&self, value: ValueId) -> Vec<bool> {
         let producers = self.graph.producers();
         let mut seen = vec![false; self.graph.values.len()];
         let mut stack = vec![value];
@@ -234,8 +258,7 @@ impl Builder {
                 stack.extend(self.graph.nodes[node.index()].present_inputs());
             }
         }
-        let inputs = self.graph.inputs.iter();
-        inputs.filter(|i| seen[i.index()]).copied().collect()
+        seen
     }
 
     /// Appends a node, or finds its results without one. `wanted[i]` says whether output `i` is used.

@@ -1,8 +1,10 @@
 //! Walks the model: opens it, binds names to values, inlines branches and functions.
 
 mod branch;
+mod counting;
 mod flexible;
 mod gradient;
+mod passes;
 mod repeat;
 mod unroll;
 

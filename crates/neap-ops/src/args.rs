@@ -82,6 +82,11 @@ impl<'a> Scratch<'a> {
         Ok(unsafe { std::slice::from_raw_parts_mut(piece.as_mut_ptr().cast(), count) })
     }
 
+    /// All that is left.
+    pub fn rest(self) -> &'a mut [u8] {
+        self.rest
+    }
+
     /// As [`Scratch::take`], but the piece is free again afterwards.
     pub fn lend<T: Pod, R>(
         &mut self,

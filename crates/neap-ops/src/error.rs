@@ -15,6 +15,9 @@ pub enum OpError {
     /// Found in the data while running: an index out of range, an integer division by zero.
     #[error("{op}: {what}")]
     BadData { op: &'static str, what: String },
+    /// Nobody wants the results any more.
+    #[error("{op}: the run is to end")]
+    Unwanted { op: &'static str },
     #[error(transparent)]
     Infer(#[from] InferError),
 }

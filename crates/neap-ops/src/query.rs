@@ -366,6 +366,7 @@ pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
             // Each score is compared, and each box with those chosen.
             LateOp::NonMaxSuppression { .. } => times(64, product(&input(1))),
             LateOp::Unique { .. } => times(64, x),
+            LateOp::Repeat(of) => late::loop_flops(of),
             _ => times(2, x),
         },
         Op::MatMul => twice(y, input(0).last().copied().unwrap_or(1)),
@@ -438,8 +439,14 @@ pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
     }
 }
 
-/// Bytes of tensors inside the operator, once written and once read; 0 but for chains in row bands.
+/// Bytes of tensors inside the operator, as often as they are written and read; 0 but for chains in row bands and loops.
 pub fn inner_bytes(op: &Op, inputs: &[OperandForm]) -> u64 {
+    if let Op::Late(of) = op {
+        return match &of.op {
+            LateOp::Repeat(of) => late::loop_bytes(of),
+            _ => 0,
+        };
+    }
     match (op, inputs.first().copied().flatten()) {
         (Op::Bands(chain), Some((x, _))) => bands::inner_bytes(chain, &x.shape),
         _ => 0,

@@ -7,6 +7,7 @@
 //! To hand a mebibyte to storage takes tens of microseconds; done between two computes, all workers
 //! would wait for it. And what arrives while a long step computes may let the next load start.
 
+use crate::cancel::CancelToken;
 use crate::pool::Pool;
 use neap_kernels::parallel::Parallel;
 use std::sync::{Mutex, PoisonError};
@@ -14,6 +15,7 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) struct CallerWork<'a> {
     pool: &'a Pool,
     aside: Mutex<Aside<'a>>,
+    cancel: Option<&'a CancelToken>,
 }
 
 struct Aside<'a> {
@@ -29,9 +31,11 @@ impl<'a> CallerWork<'a> {
         pool: &'a Pool,
         work: Option<&'a mut (dyn FnMut() + Send)>,
         repeats: bool,
+        cancel: Option<&'a CancelToken>,
     ) -> CallerWork<'a> {
         CallerWork {
             pool,
+            cancel,
             aside: Mutex::new(Aside {
                 work,
                 is_done: false,
@@ -76,5 +80,9 @@ impl Parallel for CallerWork<'_> {
             Ok(mut aside) => self.pool.run_with(tasks, body, &mut || aside.again()),
             Err(_) => self.pool.run(tasks, body),
         }
+    }
+
+    fn is_unwanted(&self) -> bool {
+        self.cancel.is_some_and(CancelToken::is_cancelled)
     }
 }

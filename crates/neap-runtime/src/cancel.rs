@@ -1,4 +1,4 @@
-//! A run that is no longer wanted ends at the boundary of a compute.
+//! A run that is no longer wanted ends at the boundary of a compute, or of a pass of a long loop.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Asks a run to end early, from another thread. Clones are of one request.
 ///
-/// A run looks at it before each of its computes. It then ends with [`RuntimeError::Cancelled`](crate::RuntimeError::Cancelled),
-/// its outputs mean nothing, and the session can run again.
+/// A run looks at it before each of its computes, and before each pass of a loop that is one compute. It then ends with
+/// [`RuntimeError::Cancelled`](crate::RuntimeError::Cancelled), its outputs mean nothing, and the session can run again.
 #[derive(Clone, Default)]
 pub struct CancelToken {
     requested: Arc<AtomicBool>,
@@ -20,7 +20,7 @@ impl CancelToken {
         CancelToken::default()
     }
 
-    /// The same request, which is also made when `asks` says so. It is called on the thread that runs, before each compute: for a
+    /// The same request, which is also made when `asks` says so. It is called on the thread that runs, as often as that: for a
     /// program that can tell only from there, such as an interpreter with signals.
     pub fn or_when(&self, asks: impl Fn() -> bool + Send + Sync + 'static) -> CancelToken {
         CancelToken {

@@ -8,6 +8,7 @@
 //! computes on the caller's thread and is done when it returns, such as the processor, and one that goes on by itself.
 
 use crate::caller_work::CallerWork;
+use crate::cancel::CancelToken;
 use crate::own_memory::{OwnMemory, OwnMemoryFigures};
 use crate::pool::Pool;
 use neap_ir::{Node, Op, Program, TensorType};
@@ -44,6 +45,8 @@ pub struct Meanwhile<'a> {
     pub work: Option<&'a mut (dyn FnMut() + Send)>,
     /// It is to be done again and again.
     pub repeats: bool,
+    /// Asks for the run to end. A job that takes long may end with [`OpError::Unwanted`] then.
+    pub cancel: Option<&'a CancelToken>,
 }
 
 /// Why a job failed.
@@ -189,11 +192,15 @@ impl Device for Cpu {
     }
 
     unsafe fn submit(&mut self, number: u64, job: Job<'_>, meanwhile: Meanwhile<'_>) {
-        let Meanwhile { mut work, repeats } = meanwhile;
+        let Meanwhile {
+            mut work,
+            repeats,
+            cancel,
+        } = meanwhile;
         let is_some = work.is_some();
         let mut once = || work.iter_mut().for_each(|work| work());
         let once = is_some.then_some(&mut once as &mut (dyn FnMut() + Send));
-        let par = CallerWork::new(&self.pool, once, repeats);
+        let par = CallerWork::new(&self.pool, once, repeats, cancel);
         let isa = self.isa;
         let run = || execute(job, &par, isa);
         let result = match catch_unwind(AssertUnwindSafe(run)) {

@@ -21,7 +21,7 @@ use crate::resolve::{Location, Step, Tables};
 use crate::rows::{Gather, RowBatch};
 use crate::tensors::{InputTensor, OutputTensor};
 use neap_ir::{Program, TensorType};
-use neap_ops::{TensorMut, TensorRef};
+use neap_ops::{OpError, TensorMut, TensorRef};
 use neap_plan::Compute;
 use operands::{Memory, fill, literal, lost, recycle_muts, recycle_refs};
 use std::collections::VecDeque;
@@ -425,6 +425,7 @@ impl Executor {
                 self.work.prepared.made(index);
                 Ok(())
             }
+            Err(JobError::Op(OpError::Unwanted { .. })) => Err(RuntimeError::Cancelled),
             Err(JobError::Op(source)) => Err(RuntimeError::Op {
                 node: name(),
                 source,
@@ -478,6 +479,7 @@ impl Executor {
         let meanwhile = Meanwhile {
             work: (may_start || looks).then_some(&mut pump as &mut (dyn FnMut() + Send)),
             repeats: looks,
+            cancel: self.cancel.as_ref(),
         };
 
         let mut refs = recycle_refs(std::mem::take(&mut self.inputs));

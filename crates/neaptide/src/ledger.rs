@@ -73,9 +73,7 @@ const ENGINE_STEP_BYTES: u64 = 4096;
 
 /// What a process that runs this model is taken to need beside its arena and inputs, see [`Ledger::whole`].
 pub(crate) fn nominal_process_bytes(programs: &Programs) -> u64 {
-    NOMINAL_PROCESS_BYTES
-        + programs.plain.steps.len() as u64 * NOMINAL_STEP_BYTES
-        + checksums_bytes(programs)
+    NOMINAL_PROCESS_BYTES + steps(&programs.plain) * NOMINAL_STEP_BYTES + checksums_bytes(programs)
 }
 
 /// Heap of an open model and its session, beside what is set aside for every session.
@@ -85,9 +83,15 @@ pub(crate) fn engine_heap_bytes(programs: &Programs) -> u64 {
 
 /// Heap of programs, their plan, and what a session makes of both.
 pub(crate) fn program_heap_bytes(programs: &Programs) -> u64 {
-    let banded = programs.banded.iter().map(|p| p.steps.len());
-    let steps: usize = banded.chain([programs.plain.steps.len()]).sum();
-    steps as u64 * ENGINE_STEP_BYTES
+    let banded = programs.banded.iter().map(|p| steps(p));
+    let steps: u64 = banded.chain([steps(&programs.plain)]).sum();
+    steps * ENGINE_STEP_BYTES
+}
+
+/// Steps of a program, and operators of its loops, which are no steps of their own.
+fn steps(program: &Program) -> u64 {
+    let inner = program.graph.bodies().into_iter().map(|b| b.nodes.len());
+    (program.steps.len() + inner.sum::<usize>()) as u64
 }
 
 /// What a process that packs a model takes at the most before anything is planned, from what its graph takes on the heap.
@@ -111,6 +115,12 @@ pub(crate) fn opening_beside_bytes(opening_bytes: u64) -> u64 {
 
 /// Nearly what a graph takes on the heap.
 pub(crate) fn graph_heap_bytes(graph: &Graph) -> u64 {
+    let bodies = graph.bodies().into_iter().map(own_heap_bytes);
+    own_heap_bytes(graph) + bodies.sum::<u64>()
+}
+
+/// The same without the bodies of its loops.
+fn own_heap_bytes(graph: &Graph) -> u64 {
     // Names and lists are allocations of their own.
     const SMALL_BYTES: usize = 32;
     let values = graph.values.iter();

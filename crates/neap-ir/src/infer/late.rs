@@ -1,7 +1,7 @@
 //! Bounds of operators over late values. They were found when the graph was made, and are part of the operator; each run
 //! compares them with its actual types.
 
-use super::{Inferred, Operands};
+use super::{Inferred, Operands, repeat};
 use crate::late::{Late, LateOp};
 use crate::op::Op;
 use crate::{DType, TensorType};
@@ -21,6 +21,9 @@ pub(super) fn infer(late: &Late, o: &Operands) -> Inferred<Vec<TensorType>> {
         !late.is_guarded || o.inputs.last().is_some_and(is_flag),
         "has no guard",
     )?;
+    if let LateOp::Repeat(of) = &late.op {
+        repeat::check(of, &late.bounds, o, late.operands(o.inputs).len())?;
+    }
     let bounds = late.bounds.iter().take(o.outputs);
     Ok(bounds.map(|bound| bound.ty.clone()).collect())
 }

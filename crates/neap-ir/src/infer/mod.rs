@@ -11,6 +11,7 @@ mod gradient;
 mod late;
 mod learned;
 mod movement;
+mod repeat;
 mod sampling;
 mod spectrum;
 mod update;

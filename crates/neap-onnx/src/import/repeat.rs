@@ -1,5 +1,6 @@
 //! `Loop`: as many passes as there can be. Where the data decide how many there are, each is behind a guard, and what a pass
 //! leaves is chosen after it.
+//! One that would become too many nodes is one operator, if it can be (`passes`).
 //!
 //! ```text
 //!   state ─► pass 0 ─► select ─► pass 1 ─► select ─► …         trip < count, and the condition so far
@@ -8,7 +9,8 @@
 //! ```
 
 use super::branch::is_decided_late;
-use super::unroll::{Body, Joined, MAX_UNROLLED, boolean, joined, too_long};
+use super::passes::{Form, Loop, MOST_OPEN};
+use super::unroll::{Body, Joined, MAX_UNROLLED, boolean, joined};
 use super::{Importer, Scope};
 use crate::builder::At;
 use crate::error::{OnnxError, shown};
@@ -67,6 +69,17 @@ impl Importer<'_> {
             return Err(at.bad("its body has another number of outputs"));
         }
         let mut scanned = vec![Vec::new(); results - 1 - states.len()];
+        let each = body.order.len().max(1);
+        let mut refused = None;
+        let is_long = (trips.most - 1).saturating_mul(each as i64) > MAX_UNROLLED as i64;
+        if is_long && !matches!(going, Going::Known(false)) {
+            let of = self.in_one(inputs, &trips, going);
+            match self.by_body(&body, &outer, &of, depth) {
+                Ok(results) => return Ok(results),
+                // It may end early all the same.
+                Err(error) => refused = Some(error),
+            }
+        }
         let mut gates = Vec::new();
         let mut trip = 0;
         while trip < trips.most {
@@ -76,8 +89,12 @@ impl Importer<'_> {
                 Pass::Yes => None,
                 Pass::Behind(gate) => Some(gate),
             };
-            if trip as usize * body.order.len().max(1) > MAX_UNROLLED {
-                return Err(too_many(at, node, gate.is_some() && !trips.is_cut));
+            if trip as usize * each > MAX_UNROLLED {
+                let is_open = trips.most > MOST_OPEN && !trips.is_cut && gate.is_some();
+                return Err(match refused {
+                    Some(error) if !is_open => error,
+                    _ => endless(at, node),
+                });
             }
             let builder = &mut self.builder;
             let mut given = vec![
@@ -107,6 +124,28 @@ impl Importer<'_> {
             states = self.cut(at, states, going, &trips, around)?;
         }
         Ok(states)
+    }
+
+    /// The loop as one operator.
+    fn in_one<'a>(
+        &mut self,
+        inputs: &'a [Option<ValueId>],
+        trips: &Trips,
+        going: Going,
+    ) -> Loop<'a> {
+        let most = if trips.is_cut { i64::MAX } else { trips.most };
+        let most = || Literal::from_i64(&[], &[most]);
+        let condition = inputs.get(1).copied().flatten();
+        let is_asked = matches!(going, Going::Late(_));
+        Loop {
+            most: (trips.most < i64::MAX).then_some(trips.most),
+            count: trips.count.unwrap_or_else(|| self.builder.literal(most())),
+            condition: condition.filter(|_| is_asked),
+            is_said: trips.is_cut,
+            is_counted: trips.count.is_none() && !trips.is_cut && !is_asked,
+            states: inputs.get(2..).unwrap_or_default(),
+            form: Form::Loop,
+        }
     }
 
     /// Whether there is this pass.
@@ -306,13 +345,10 @@ fn first(c: &mut Ctx, around: Option<ValueId>) -> Result<Going, OnnxError> {
     Ok(Going::Known(known.bytes() == [1]))
 }
 
-/// Of a loop of more passes than can be taken: `is_open` where a word of the user's would end it.
-fn too_many(at: At, node: &NodeProto, is_open: bool) -> OnnxError {
-    match is_open {
-        true => OnnxError::Endless {
-            node: shown(at.node),
-            name: shown(node.outputs.first().map_or("", String::as_str)),
-        },
-        false => too_long(at),
+/// Of a loop that nothing but the data ends.
+fn endless(at: At, node: &NodeProto) -> OnnxError {
+    OnnxError::Endless {
+        node: shown(at.node),
+        name: shown(node.outputs.first().map_or("", String::as_str)),
     }
 }

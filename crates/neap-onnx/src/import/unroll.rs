@@ -1,5 +1,6 @@
 //! Loops as the passes of their bodies, one after another.
 
+use super::passes::{Form, Loop, Source};
 use super::{Failure, Importer, MAX_NESTING, MAX_NODES, Scope};
 use crate::builder::At;
 use crate::containers::Container;
@@ -222,25 +223,33 @@ impl Importer<'_> {
             if ctx.builder.is_late(x) {
                 return Err(at.unsupported("an input whose size is known only when running"));
             }
-            sources.push((x, ctx.axis(axis, ctx.rank(x))?, back));
+            sources.push(Source {
+                value: x,
+                axis: ctx.axis(axis, ctx.rank(x))?,
+                from_end: back,
+            });
         }
-        let lengths = sources.iter().map(|&(x, axis, _)| ctx.shape(x)[axis]);
+        let lengths = sources.iter().map(|s| ctx.shape(s.value)[s.axis]);
         let lengths: Vec<usize> = lengths.collect();
         let length = lengths[0];
         if lengths.iter().any(|&other| other != length) {
             return Err(at.bad("its inputs have different lengths"));
         }
         if length.saturating_mul(body.order.len().max(1)) > MAX_UNROLLED {
-            return Err(too_long(at));
+            return self.scan_in_one(body, outer, &inputs[..first], &sources, along, depth);
         }
         let mut scanned = vec![Vec::new(); along.to.len()];
         let mut states = inputs[..first].to_vec();
         for trip in 0..length {
             let mut given = states;
             let mut ctx = self.ctx(body, inputs);
-            for &(x, axis, back) in &sources {
-                let place = if back { length - 1 - trip } else { trip };
-                given.push(Some(taken(&mut ctx, x, axis, place)?));
+            for source in &sources {
+                let place = if source.from_end {
+                    length - 1 - trip
+                } else {
+                    trip
+                };
+                given.push(Some(taken(&mut ctx, source.value, source.axis, place)?));
             }
             let made = self.pass(body, outer, &given, depth)?;
             let (next, scans) = made.split_at(first);
@@ -262,6 +271,39 @@ impl Importer<'_> {
                 true => Some(joined(&mut ctx, &scanned)?),
                 false => None,
             });
+        }
+        Ok(outputs)
+    }
+
+    /// The scan as one operator.
+    fn scan_in_one(
+        &mut self,
+        body: &Body,
+        outer: &Scope,
+        states: &[Option<ValueId>],
+        sources: &[Source],
+        along: &Along,
+        depth: usize,
+    ) -> Outputs {
+        let length = sources
+            .first()
+            .map(|s| self.builder.ty(s.value).shape[s.axis]);
+        let most = length.unwrap_or(0) as i64;
+        let of = Loop {
+            most: Some(most),
+            count: self.builder.literal(Literal::from_i64(&[], &[most])),
+            condition: None,
+            is_said: false,
+            is_counted: true,
+            states,
+            form: Form::Scan(sources),
+        };
+        let mut outputs = self.by_body(body, outer, &of, depth)?;
+        let mut ctx = self.ctx(body, states);
+        for (collected, &(axis, reversed)) in outputs[along.first..].iter_mut().zip(&along.to) {
+            if let Some(collected) = collected {
+                *collected = laid_along(&mut ctx, *collected, axis, reversed)?;
+            }
         }
         Ok(outputs)
     }
@@ -350,6 +392,30 @@ fn taken(c: &mut Ctx, x: ValueId, axis: usize, place: usize) -> Result<ValueId, 
     let part = c.emit(Op::Slice { ranges }, &[x])?;
     shape.remove(axis);
     c.reshape(part, &shape)
+}
+
+/// What all passes gave along a first axis, along this one.
+fn laid_along(c: &mut Ctx, x: ValueId, axis: i64, reversed: bool) -> Result<ValueId, OnnxError> {
+    let axis = c.axis(axis, c.rank(x))?;
+    let shape = c.shape(x);
+    let mut x = x;
+    if reversed {
+        let whole = |&len: &usize| SliceRange {
+            start: 0,
+            step: 1,
+            len,
+        };
+        let mut ranges: Vec<SliceRange> = shape.iter().map(whole).collect();
+        ranges[0].start = shape[0].saturating_sub(1);
+        ranges[0].step = -1;
+        x = c.emit(Op::Slice { ranges }, &[x])?;
+    }
+    if axis == 0 {
+        return Ok(x);
+    }
+    let mut perm: Vec<usize> = (1..shape.len()).collect();
+    perm.insert(axis, 0);
+    c.emit(Op::Transpose { perm }, &[x])
 }
 
 /// What all passes gave, along an axis of its own.

@@ -27,6 +27,14 @@ impl Builder {
             .collect()
     }
 
+    /// Notes which axes of a new value are late.
+    pub(crate) fn set_axes(&mut self, value: ValueId, axes: &[Axis]) {
+        if axes.iter().any(|a| a.symbol.is_some()) {
+            let symbols = axes.iter().map(|a| a.symbol).collect();
+            self.late.axes.insert(value, symbols);
+        }
+    }
+
     /// Appends a late operator whose results have these types. Evaluates it at once where all operands are known.
     pub(crate) fn emit_late(
         &mut self,
@@ -53,7 +61,9 @@ impl Builder {
                 return Err(at.bad(format!("its output {shape:?} may be impossibly large")));
             }
         }
-        if let Some(known) = self.evaluated(&op, &bounds, inputs, wanted)? {
+        // A loop may take as long as it likes.
+        let is_loop = matches!(op, LateOp::Repeat(_));
+        if !is_loop && let Some(known) = self.evaluated(&op, &bounds, inputs, wanted)? {
             return Ok(known);
         }
         let mut outputs = Vec::new();
@@ -62,10 +72,7 @@ impl Builder {
             let output = wanted.then(|| self.graph.add_value("", TensorType::new(dtype, &shape)));
             if let Some(output) = output {
                 self.graph.values[output.index()].name = format!("{}:{}", at.node, output.0);
-                if axes.iter().any(|a| a.symbol.is_some()) {
-                    let symbols = axes.iter().map(|a| a.symbol).collect();
-                    self.late.axes.insert(output, symbols);
-                }
+                self.set_axes(output, &axes);
             }
             outputs.push(output);
         }

@@ -19,7 +19,7 @@ pub(super) fn is_due(late: &Late, inputs: &[Option<TensorRef>]) -> Result<bool, 
     }
 }
 
-fn holds(flag: Option<TensorRef>, args: &Args) -> Result<bool, OpError> {
+pub(super) fn holds(flag: Option<TensorRef>, args: &Args) -> Result<bool, OpError> {
     match flag.map(|flag| (flag.dtype(), flag.bytes())) {
         Some((DType::Bool, &[byte])) => Ok(byte != 0),
         _ => args.fail("takes a condition of one bool"),
@@ -57,13 +57,16 @@ pub(super) fn count(call: &mut Call) -> Result<(), OpError> {
 
 pub(super) fn ended(passes: usize, call: &mut Call) -> Result<(), OpError> {
     if holds(call.args.opt_input(0), &call.args)? {
-        return Err(OpError::data(
-            call.args.op,
-            format!("it goes on after {passes} passes, and memory is planned for no more"),
-        ));
+        return Err(too_long(passes as u64, &call.args));
     }
     let x = call.args.input(1)?;
     copy(x, call)
+}
+
+/// The error of a loop that would take one pass more.
+pub(super) fn too_long(passes: u64, args: &Args) -> OpError {
+    let what = format!("it goes on after {passes} passes, and memory is planned for no more");
+    OpError::data(args.op, what)
 }
 
 fn copy(x: TensorRef, call: &mut Call) -> Result<(), OpError> {

@@ -5,11 +5,13 @@
 //!                               find:  what the data decide                            types of the results
 //! ```
 //! One whose guard does not hold is passed over: its late sizes are none.
+//! A loop by its body runs the operators of that one after the other (`repeat`).
 //! Types of a step's operands are copied while it is resolved: a few hundred bytes, given back before it ends.
 
 mod branch;
 mod find;
 mod range;
+mod repeat;
 mod sizes;
 mod unique;
 
@@ -19,6 +21,7 @@ use neap_ir::late::{Bound, Late, LateOp};
 use neap_ir::{Layout, Op, TensorType, infer};
 use neap_kernels::simd::Isa;
 use query::OperandForm;
+pub(crate) use repeat::{flops as loop_flops, inner_bytes as loop_bytes};
 
 /// Computes `outputs`, whose places are as large as the operator's bounds, from `inputs` of actual types.
 /// `actual` has an entry for each output of the node, and becomes what the results are: they lie at the beginning of their places.
@@ -69,6 +72,7 @@ pub fn execute_late(
         LateOp::Select => branch::select(&mut call),
         LateOp::Count => branch::count(&mut call),
         LateOp::Ended { passes } => branch::ended(*passes, &mut call),
+        LateOp::Repeat(of) => repeat::repeat(of, &mut call, ctx),
         of => {
             let resolved = sizes::resolve(of, &call.args)?;
             call.run(&resolved.op, &resolved.inputs, ctx)
@@ -196,6 +200,7 @@ pub(crate) fn workspace_bytes(
         LateOp::TopK { axis, .. } => {
             crate::reduce::topk::workspace_bytes(shape(0).get(*axis).copied().unwrap_or(0), workers)
         }
+        LateOp::Repeat(of) => repeat::workspace_bytes(of, workers, isa),
         _ => 0,
     }
 }
@@ -215,6 +220,7 @@ pub(crate) fn supported(
     }
     match &late.op {
         LateOp::Over(op) => query::supported(op, late.operands(inputs), outputs),
+        LateOp::Repeat(of) => repeat::supported(of),
         _ => Ok(()),
     }
 }

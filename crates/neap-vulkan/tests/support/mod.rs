@@ -456,6 +456,7 @@ unsafe fn submit(
     let meanwhile = Meanwhile {
         work: None,
         repeats: false,
+        cancel: None,
     };
     // SAFETY: passed on.
     unsafe { device.submit(number, job, meanwhile) };

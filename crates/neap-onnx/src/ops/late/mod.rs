@@ -170,10 +170,11 @@ fn is_known(c: &mut Ctx, value: ValueId) -> Result<bool, OnnxError> {
     Ok(!c.builder.is_late(value) && c.builder.known(value)?.is_some())
 }
 
-/// Whether sizes come from data: from late sizes, or from inputs that hold more than a few integers. Else the
-/// model's inputs give them, and their values are asked for.
+/// Whether sizes come from data: from late sizes, from what passes of a loop carry, or from inputs that hold more than a few
+/// integers. Else the model's inputs give them, and their values are asked for.
 pub(crate) fn is_of_data(c: &mut Ctx, value: ValueId) -> Result<bool, OnnxError> {
-    if c.builder.is_late(value) || c.builder.range(value)?.is_some() {
+    if c.builder.is_late(value) || c.builder.range(value)?.is_some() || c.builder.is_of_pass(value)
+    {
         return Ok(true);
     }
     let inputs = c.builder.root_values(value);

@@ -6,7 +6,12 @@ use crate::onnx::{self, Attr, BOOL, Bytes, FLOAT, f32_tensor, i64_tensor, node};
 const WIDE: usize = 300;
 
 /// A branch or a body: inputs, outputs, initializers, nodes.
-fn graph(inputs: &[&str], outputs: &[&str], initializers: &[Bytes], nodes: &[Bytes]) -> Bytes {
+pub(super) fn graph(
+    inputs: &[&str],
+    outputs: &[&str],
+    initializers: &[Bytes],
+    nodes: &[Bytes],
+) -> Bytes {
     let named = |name: &&str| Bytes::default().string(1, name);
     let mut g = Bytes::default().string(2, "body");
     for node in nodes {
@@ -25,7 +30,7 @@ fn graph(inputs: &[&str], outputs: &[&str], initializers: &[Bytes], nodes: &[Byt
 }
 
 /// Small whole numbers, so that sums are exact in any order.
-fn whole(seed: usize, count: usize) -> Vec<f32> {
+pub(super) fn whole(seed: usize, count: usize) -> Vec<f32> {
     let value = |i: usize| ((i * 7 + seed * 13) % 11) as f32 - 5.0;
     (0..count).map(value).collect()
 }
