@@ -67,6 +67,10 @@ pub enum Op {
     Cast {
         to: DType,
     },
+    /// The bytes of each element as another type of as many bytes.
+    BitCast {
+        to: DType,
+    },
     /// x, scale, optional zero point of type `to`: `saturate(round(x / scale) + zero)`. Scale and zero point have one
     /// element, or one for each place along `axis`.
     Quantize {

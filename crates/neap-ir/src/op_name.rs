@@ -19,6 +19,7 @@ impl Op {
             Op::Clip { .. } => "Clip",
             Op::Where => "Where",
             Op::Cast { .. } => "Cast",
+            Op::BitCast { .. } => "BitCast",
             Op::Quantize { .. } => "QuantizeLinear",
             Op::Dequantize { .. } | Op::DequantizeBlocks { .. } => "DequantizeLinear",
             Op::Nibbles { .. } => "Nibbles",

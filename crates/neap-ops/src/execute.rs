@@ -40,6 +40,7 @@ pub fn execute(
         Op::Clip { low, high } => unary::clip(*low, *high, args, ctx),
         Op::Where => select::select(args, ctx),
         Op::Cast { .. } => cast::cast(args, ctx),
+        Op::BitCast { .. } => view::reshape(args, ctx),
         Op::Quantize { axis, .. } => quantize::quantize(*axis, args, ctx),
         Op::Dequantize { axis } => quantize::dequantize(*axis, args, ctx),
         Op::DequantizeBlocks { axis, block } => {

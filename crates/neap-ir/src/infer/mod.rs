@@ -108,6 +108,14 @@ fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
             })
         }
         Op::Cast { to } => one(TensorType::new(*to, &o.get(0)?.shape)),
+        Op::BitCast { to } => {
+            let x = o.get(0)?;
+            // A byte that is neither 0 nor 1 is no bool.
+            let fits = to.size_bytes() == x.dtype.size_bytes()
+                && (*to != DType::Bool || x.dtype == DType::Bool);
+            o.require(fits, "takes elements of as many bytes as it gives")?;
+            one(TensorType::new(*to, &x.shape))
+        }
         Op::Quantize { axis, to } => {
             o.require(o.get(0)?.dtype == DType::F32, "takes float32")?;
             one(quantized_type(o, *axis, *to, *to)?)

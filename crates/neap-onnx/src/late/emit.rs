@@ -252,6 +252,7 @@ fn holds_no_sizes(op: &Op, builder: &Builder, inputs: &[Option<ValueId>]) -> boo
         | Op::Clip { .. }
         | Op::Where
         | Op::Cast { .. }
+        | Op::BitCast { .. }
         | Op::Quantize { .. }
         | Op::Dequantize { .. }
         | Op::MatMul

@@ -2,7 +2,9 @@
 
 use super::cast;
 use crate::error::OnnxError;
+use crate::narrow::Narrow;
 use crate::node::{Ctx, Outputs, one, scalar, to_f64_vec};
+use crate::tensor;
 use neap_ir::op::{Activation, Binary, Unary};
 use neap_ir::{DType, Op, ValueId};
 
@@ -37,6 +39,7 @@ pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
         "Where" => one(where_(c)),
         "Cast" => one(cast_to(c)),
         "CastLike" => one(cast_like(c)),
+        "BitCast" => one(bit_cast(c)),
         "Identity" => one(c.input(0)),
         "Dropout" => dropout(c),
         _ => {
@@ -339,6 +342,20 @@ fn cast_to(c: &mut Ctx) -> Result<ValueId, OnnxError> {
         .optional_int("to")?
         .ok_or_else(|| c.bad("attribute 'to' is missing"))?;
     cast::cast(c, x, to)
+}
+
+/// Half floats are carried by wider types here, and have other bytes.
+fn bit_cast(c: &mut Ctx) -> Result<ValueId, OnnxError> {
+    let x = c.input(0)?;
+    let number = c
+        .optional_int("to")?
+        .ok_or_else(|| c.bad("attribute 'to' is missing"))?;
+    let few_bits = Narrow::of(number).is_some() || c.builder.narrow(x).is_some();
+    let to = Some(number).filter(|_| !few_bits);
+    let to = to.map(|number| c.element_type(number)).transpose()?;
+    let to = to.filter(|to| tensor::dtype(number).ok() == Some(*to));
+    let to = to.ok_or_else(|| c.unsupported("half floats and types of fewer bits"))?;
+    c.emit(Op::BitCast { to }, &[x])
 }
 
 fn cast_like(c: &mut Ctx) -> Result<ValueId, OnnxError> {

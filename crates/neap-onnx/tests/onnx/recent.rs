@@ -392,3 +392,26 @@ fn opsets_that_are_not_known_are_refused() {
     let error = model(29).error();
     assert!(error.contains("1 to 28 are"), "{error}");
 }
+
+#[test]
+fn bits_become_another_type_of_as_many() {
+    let model = |input: i32, to: i64| {
+        Model::new(26)
+            .input("x", input, &[3])
+            .node("BitCast", &["x"], &["y"], &[("to", Attr::Int(to))])
+            .output("y")
+    };
+    let x = Literal::from_f32(&[3], &[1.0, -2.5, 3.75]);
+    let graph = model(FLOAT, 6).graph();
+    let y = neap_ops::interpret(&graph, std::slice::from_ref(&x), &|_| None).expect("computes");
+    assert_eq!(
+        y[0].to_i64_vec(),
+        Some(vec![1_065_353_216, -1_071_644_672, 1_081_081_856])
+    );
+    let wide = model(FLOAT, 7).error();
+    assert!(wide.contains("as many bytes"), "{wide}");
+    for (input, to) in [(FLOAT16, 16), (FLOAT, 10), (UINT8, 22)] {
+        let carried = model(input, to).error();
+        assert!(carried.contains("half floats"), "{carried}");
+    }
+}

@@ -10,7 +10,7 @@ use neap_ir::op::SliceRange;
 
 pub(crate) fn reshape(args: &Args, ctx: &mut Context) -> Result<(), OpError> {
     let (x, y) = (args.input(0)?, args.output(0)?);
-    // SAFETY: both hold the same number of elements of one type.
+    // SAFETY: both hold the same number of elements of as many bytes.
     unsafe { copy_bytes(ctx.par, x.as_ptr(), y.as_ptr(), y.len_bytes()) };
     Ok(())
 }

@@ -195,6 +195,7 @@ fn element_wise_and_products() {
         1,
     );
     check(Op::Cast { to: DType::F16 }, &[image.clone()], 1);
+    check(Op::BitCast { to: DType::I32 }, &[image.clone()], 1);
     check(Op::MatMul, &[x(&[3, 1, 5, 4]), x(&[2, 4, 6])], 1);
     let gemm = Op::Gemm {
         alpha: 1.0,

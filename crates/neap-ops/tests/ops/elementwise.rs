@@ -167,6 +167,28 @@ fn casts_saturate_and_wrap() {
 }
 
 #[test]
+fn bits_are_cast_as_they_are() {
+    let x = f32s(&[2, 2], &[1.0, -2.5, NAN, -0.0]);
+    for to in [DType::I32, DType::U32, DType::F32] {
+        let y = one(&Op::BitCast { to }, &[&x]);
+        assert_eq!((y.dtype(), y.shape()), (to, x.shape()));
+        assert_eq!(y.bytes(), x.bytes());
+        assert_eq!(
+            one(&Op::BitCast { to: DType::F32 }, &[&y]).bytes(),
+            x.bytes()
+        );
+    }
+    let c = bools(&[2], &[true, false]);
+    assert_eq!(one(&Op::BitCast { to: DType::U8 }, &[&c]).bytes(), [1, 0]);
+    for to in [DType::I16, DType::F64, DType::Bool] {
+        assert!(neap_ops::evaluate(&Op::BitCast { to }, &[Some(&x)]).is_err());
+    }
+    let bytes = one(&Op::BitCast { to: DType::U8 }, &[&c]);
+    let back = Op::BitCast { to: DType::Bool };
+    assert!(neap_ops::evaluate(&back, &[Some(&bytes)]).is_err());
+}
+
+#[test]
 fn where_broadcasts_its_condition() {
     let c = bools(&[2, 1], &[true, false]);
     let y = one(

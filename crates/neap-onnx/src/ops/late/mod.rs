@@ -23,7 +23,7 @@ const MOST_SIZES: usize = 1024;
 const MOST_NUMBERS: usize = 8;
 
 /// Operators whose lowering looks at the number of axes and not at their sizes.
-const OVER_ANY_SIZE: [&str; 90] = [
+const OVER_ANY_SIZE: [&str; 91] = [
     "Abs",
     "Acos",
     "Acosh",
@@ -36,6 +36,7 @@ const OVER_ANY_SIZE: [&str; 90] = [
     "Atan",
     "Atanh",
     "BatchNormalization",
+    "BitCast",
     "BitShift",
     "BitwiseAnd",
     "BitwiseNot",
