@@ -5,7 +5,9 @@ use crate::failure::{NeapError, NeapStatus, told};
 use crate::given::{array, is_null, path, text};
 use crate::options::{NeapOptions, budget_of};
 use crate::tensor::{NeapPlace, NeapTensor, NeapType, places, tensor};
-use neaptide::{CancelToken, Declared, DeclaredDim, Error, Progress, Result, Runner, Tensor};
+use neaptide::{
+    CancelToken, Declared, DeclaredDim, Error, Progress, Result, Runner, Tensor, TensorType,
+};
 use std::ffi::{CString, c_char};
 use std::ptr;
 
@@ -178,8 +180,9 @@ pub unsafe extern "C" fn neap_session_prepare(
     }
 }
 
-/// Type and shape of an output, for the shapes that the session is ready for. Pointers in it live until the session is prepared or
-/// run again. False if there is no such output or the session is not ready for any shapes yet.
+/// Type and shape of an output, for the shapes that the session is ready for. Where the data decide its size, this is the largest. Pointers
+/// in it live until the session is prepared or run again. False if there is no such output or the session is not ready for any
+/// shapes yet.
 ///
 /// # Safety
 /// As `neap_session_input_count`; `result` is a place to write to.
@@ -190,22 +193,28 @@ pub unsafe extern "C" fn neap_session_result(
     result: *mut NeapResult,
 ) -> bool {
     // SAFETY: the caller says so.
-    let Some(session) = (unsafe { session.as_ref() }) else {
-        return false;
-    };
-    match session.runner.outputs().get(index) {
-        Some(info) if !result.is_null() => {
-            let found = NeapResult {
-                element_type: NeapType::of(Some(info.ty.dtype)),
-                rank: info.ty.shape.len(),
-                dims: info.ty.shape.as_ptr(),
-                len_bytes: info.len_bytes(),
-            };
-            // SAFETY: the caller gives a place to write to.
-            unsafe { result.write(found) };
-            true
-        }
-        _ => false,
+    unsafe {
+        let found = session.as_ref().and_then(|s| s.runner.outputs().get(index));
+        told_of(found.map(|info| &info.ty), result)
+    }
+}
+
+/// Type and shape that an output had in the last run, if that ended well. Where the data decide its size, it is at the beginning of its
+/// place. Pointers in it live as those of `neap_session_result`.
+///
+/// # Safety
+/// As `neap_session_result`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_session_last_result(
+    session: *const NeapSession,
+    index: usize,
+    result: *mut NeapResult,
+) -> bool {
+    // SAFETY: the caller says so.
+    unsafe {
+        let found = session.as_ref().and_then(|s| s.runner.session());
+        let found = found.filter(|session| index < session.outputs().len());
+        told_of(found.map(|session| session.output_type(index)), result)
     }
 }
 
@@ -312,6 +321,23 @@ unsafe fn written(known: Option<&Known>, declared: *mut NeapDeclared) -> bool {
     };
     // SAFETY: the caller gives a place to write to.
     unsafe { declared.write(found) };
+    true
+}
+
+/// # Safety
+/// `result` is NULL or a place to write to.
+unsafe fn told_of(found: Option<&TensorType>, result: *mut NeapResult) -> bool {
+    let Some(ty) = found.filter(|_| !result.is_null()) else {
+        return false;
+    };
+    let found = NeapResult {
+        element_type: NeapType::of(Some(ty.dtype)),
+        rank: ty.shape.len(),
+        dims: ty.shape.as_ptr(),
+        len_bytes: ty.len_bytes(),
+    };
+    // SAFETY: the caller gives a place to write to.
+    unsafe { result.write(found) };
     true
 }
 

@@ -8,7 +8,9 @@ fn the_header_is_that_of_the_sources() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(folder.join("cbindgen.toml")).expect("cbindgen.toml");
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for file in ["failure", "options", "tensor", "cancel", "session", "lib"] {
+    for file in [
+        "failure", "options", "tensor", "cancel", "session", "version",
+    ] {
         builder = builder.with_src(folder.join(format!("src/{file}.rs")));
     }
     let mut made = Vec::new();
