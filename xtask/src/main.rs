@@ -29,6 +29,7 @@ mod pages;
 mod peer;
 mod planning;
 mod prediction;
+mod published;
 mod python;
 mod rtswap;
 mod runtime;

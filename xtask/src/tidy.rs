@@ -1,6 +1,6 @@
 //! The house rules that a machine can check; ARCHITECTURE.md explains them.
 
-use crate::{circles, features, fuzz_lock};
+use crate::{circles, features, fuzz_lock, published};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -135,6 +135,7 @@ fn check_crate(dir: &Path, faults: &mut Vec<String>) -> Result<()> {
             ));
         }
     }
+    published::check(&name, &manifest, floor_of, faults);
     let mut sources = Vec::new();
     rust_files(dir, &mut sources)?;
     circles::check(dir, &sources, faults)?;
