@@ -2,11 +2,18 @@
 
 use neaptide::CancelToken;
 use pyo3::prelude::*;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a run goes on, at least, before signals are looked for again. That takes the interpreter's lock.
-const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+/// A shorter run does not look for signals: Python does when it has ended.
+const FIRST_AFTER: Duration = Duration::from_millis(1);
+
+/// Looking takes the interpreter's lock, which another thread may keep for milliseconds. A run goes on for so many times as long as
+/// the last look took before it looks again: where nobody has the lock, that is less than a compute takes.
+const PAUSES_PER_LOOK: u32 = 20;
+/// A handler may take any time.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Asks the runs that it is given to to end at the boundary of a compute.
 #[pyclass(frozen, module = "neaptide._neaptide")]
@@ -28,6 +35,23 @@ impl Cancel {
     }
 }
 
+/// What the last look for signals took, in nanoseconds: of all runs of a session.
+#[derive(Clone, Default)]
+pub struct LookTime(Arc<AtomicU64>);
+
+impl LookTime {
+    fn set(&self, taken: Duration) {
+        let nanoseconds = u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX);
+        self.0.store(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// How long a run goes on before the next look.
+    fn pause(&self) -> Duration {
+        let taken = Duration::from_nanos(self.0.load(Ordering::Relaxed));
+        taken.saturating_mul(PAUSES_PER_LOOK).min(LONGEST_PAUSE)
+    }
+}
+
 /// What may end one run, and the exception that did.
 pub struct Interrupt {
     token: CancelToken,
@@ -36,14 +60,14 @@ pub struct Interrupt {
 
 impl Interrupt {
     /// For a run on the calling thread.
-    pub fn new(cancel: Option<&Cancel>) -> Interrupt {
+    pub fn new(cancel: Option<&Cancel>, look_time: &LookTime) -> Interrupt {
         let raised = Arc::new(Mutex::new(None));
         let mut token = cancel.map_or_else(CancelToken::new, |cancel| cancel.0.clone());
         // Python runs signals' handlers in its main thread only.
         if rustix::thread::gettid() == rustix::process::getpid() {
-            let next = Mutex::new(Instant::now() + SIGNALS_EVERY);
-            let raised = raised.clone();
-            token = token.or_when(move || is_raised(&next, &raised));
+            let next = Mutex::new(Instant::now() + look_time.pause().max(FIRST_AFTER));
+            let (look_time, raised) = (look_time.clone(), raised.clone());
+            token = token.or_when(move || is_raised(&next, &look_time, &raised));
         }
         Interrupt { token, raised }
     }
@@ -60,13 +84,16 @@ impl Interrupt {
 }
 
 /// Runs handlers of signals that have come, and keeps what one raises.
-fn is_raised(next: &Mutex<Instant>, raised: &Mutex<Option<PyErr>>) -> bool {
+fn is_raised(next: &Mutex<Instant>, look_time: &LookTime, raised: &Mutex<Option<PyErr>>) -> bool {
     let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
-    if Instant::now() < *next {
+    let began = Instant::now();
+    if began < *next {
         return false;
     }
     let exception = Python::attach(|py| py.check_signals().err());
-    *next = Instant::now() + SIGNALS_EVERY;
+    let ended = Instant::now();
+    look_time.set(ended - began);
+    *next = ended + look_time.pause();
     let Some(exception) = exception else {
         return false;
     };

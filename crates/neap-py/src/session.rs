@@ -8,7 +8,7 @@
 
 use crate::arrays::Array;
 use crate::failure::{self, Stage, invalid};
-use crate::interrupt::{Cancel, Interrupt};
+use crate::interrupt::{Cancel, Interrupt, LookTime};
 use crate::listener::Listener;
 use crate::options::{self, Options, options};
 use crate::signature::in_python;
@@ -36,6 +36,7 @@ pub struct Session {
     inputs: Vec<(Py<PyString>, Option<DType>)>,
     outputs: Vec<Py<PyString>>,
     progress: Option<Py<PyAny>>,
+    look_time: LookTime,
 }
 
 #[pymethods]
@@ -82,6 +83,7 @@ impl Session {
             runner: ManuallyDrop::new(Mutex::new(runner)),
             process: std::process::id(),
             progress,
+            look_time: LookTime::default(),
         })
     }
 
@@ -163,7 +165,7 @@ impl Session {
         places: Option<Vec<Option<Bound<'py, PyAny>>>>,
         cancel: Option<Bound<'py, Cancel>>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let interrupt = Interrupt::new(cancel.as_ref().map(Bound::get));
+        let interrupt = Interrupt::new(cancel.as_ref().map(Bound::get), &self.look_time);
         let wanted = self.wanted(py, names)?;
         let inputs = self.fed(py, feed)?;
         // SAFETY: the arrays live until the function ends. They are the caller's, who must not write them while they

@@ -17,9 +17,14 @@ from neaptide import backend
 
 from .conftest import ROOT, close, rows, tensor
 
+#: The lists of 1.16.2 have no version in their names.
+VERSION = "" if onnx.__version__ == "1.16.2" else f"-{onnx.__version__}"
+
 #: What `cargo xtask conformance` holds: tests that pass, and tests whose data contradict the operator's definition.
-PASSING = set((ROOT / "xtask/conformance-passing.txt").read_text().split())
-CONTRADICTING = {line.split(":")[0] for line in (ROOT / "xtask/conformance-contradicting.txt").read_text().splitlines()}
+PASSING = set((ROOT / f"xtask/conformance-passing{VERSION}.txt").read_text().split())
+CONTRADICTING = {
+    line.split(":")[0] for line in (ROOT / f"xtask/conformance-contradicting{VERSION}.txt").read_text().splitlines()
+}
 
 #: How tests of an operator begin that are among the models, as they take several nodes.
 GRADIENT = "test_gradient_"
@@ -48,35 +53,52 @@ class Counted(backend.NeaptideBackend):
 
 
 class CountedRep(backend.NeaptideBackendRep):
-    """Takes and gives what the ONNX project's runner has of types that numpy lacks: bits of bfloat16, floats for 4-bit integers."""
+    """Takes and gives what the ONNX project's runner has of types that numpy lacks."""
 
     def __init__(self, session, graph):
         super().__init__(session)
         self.kinds = [[port.type.tensor_type.elem_type for port in ports] for ports in (graph.input, graph.output)]
 
     def run(self, inputs, **kwargs):
-        given = [FROM_RUNNER.get(kind, kept)(value) for kind, value in zip(self.kinds[0], inputs)]
+        given = [FROM_RUNNER.get(kind, carried)(value) for kind, value in zip(self.kinds[0], inputs)]
         try:
             outputs = super().run(given, **kwargs)
         except backend.REFUSALS as error:
             raise Refused(str(error)) from None
-        return tuple(TO_RUNNER.get(kind, kept)(value) for kind, value in zip(self.kinds[1], outputs))
+        return tuple(TO_RUNNER.get(kind, narrowed)(value, kind) for kind, value in zip(self.kinds[1], outputs))
 
 
-def kept(value):
-    return value
+def carrier(dtype):
+    """Types of few bits are arrays of another type here, which holds them exactly; ``None`` for the rest."""
+    if dtype.name in ("int2", "int4", "uint2", "uint4"):
+        return np.dtype(np.uint8 if dtype.name.startswith("u") else np.int8)
+    return np.dtype(np.float32) if dtype.name.startswith(("float4", "float8")) else None
 
 
-FROM_RUNNER = {
-    TensorProto.BFLOAT16: lambda bits: bits.view(ml_dtypes.bfloat16),
-    TensorProto.INT4: lambda value: value.astype(np.int8),
-    TensorProto.UINT4: lambda value: value.astype(np.uint8),
-}
-TO_RUNNER = {
-    TensorProto.BFLOAT16: lambda value: value.view(np.uint16),
-    TensorProto.INT4: lambda value: value.astype(np.float32),
-    TensorProto.UINT4: lambda value: value.astype(np.float32),
-}
+def carried(value):
+    wanted = carrier(value.dtype) if isinstance(value, np.ndarray) else None
+    return value if wanted is None else value.astype(wanted)
+
+
+def narrowed(value, kind):
+    wanted = helper.tensor_dtype_to_np_dtype(kind) if kind else value.dtype
+    given = carrier(wanted)
+    return value if given is None or value.dtype != given else value.astype(wanted)
+
+
+FROM_RUNNER, TO_RUNNER = {}, {}
+if not VERSION:
+    # Bits of bfloat16, and floats for 4-bit integers.
+    FROM_RUNNER = {
+        TensorProto.BFLOAT16: lambda bits: bits.view(ml_dtypes.bfloat16),
+        TensorProto.INT4: lambda value: value.astype(np.int8),
+        TensorProto.UINT4: lambda value: value.astype(np.uint8),
+    }
+    TO_RUNNER = {
+        TensorProto.BFLOAT16: lambda value, _: value.view(np.uint16),
+        TensorProto.INT4: lambda value, _: value.astype(np.float32),
+        TensorProto.UINT4: lambda value, _: value.astype(np.float32),
+    }
 
 
 class Outcomes(unittest.TestResult):

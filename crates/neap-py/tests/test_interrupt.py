@@ -1,5 +1,6 @@
 """Runs that end early: on a signal, and when another thread asks for it."""
 
+import os
 import signal
 import threading
 
@@ -57,6 +58,22 @@ def test_a_signal_ends_a_run_before_its_end(long_chain):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+    assert np.isnan(y).all()
+
+
+def test_ctrl_c_ends_a_run_before_its_end(long_chain):
+    model, x = long_chain
+    session = ort.InferenceSession(model)
+    binding, y = bound(session, x)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    presses = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            presses.start()
+            session.run_with_iobinding(binding)
+            presses.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert np.isnan(y).all()
 
 

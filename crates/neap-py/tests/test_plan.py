@@ -78,3 +78,40 @@ def test_packing_shows_a_bar_where_it_takes_long(monkeypatch):
     assert one.n == 100 and one.about["closed"]
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     Bar("m.onnx")("packing", 10, 100)
+
+
+def test_budgets_are_compared(mlp):
+    session = neaptide.InferenceSession(mlp, neaptide.SessionOptions(memory_budget="6MiB"))
+    assert session.compare(["6MiB", None]) is None
+    session.run(None, {"x": rows(2)})
+    budgets = [100_000, "6MiB", "7MiB", None]
+    compared = session.compare(budgets)
+    assert session.memory()["budget_bytes"] == 6 << 20
+    found = compared.rows()
+    assert [row["budget"] for row in found] == ["100000", "6MiB", "7MiB", "none"]
+    assert list(compared.plans) == ["6MiB", "7MiB", "none"]
+    # The first is refused by what would do; of the others each reads less than the one before.
+    smallest = found[0]["smallest_bytes"]
+    assert compared.refused == {"100000": smallest} and 100_000 < smallest <= 6 << 20
+    assert found[0]["total_bytes"] is None
+    read = [row["loaded_bytes_per_run"] for row in found[1:]]
+    assert read[0] > read[1] > read[2] == 0
+    for row, plan in zip(found[1:], compared.plans.values()):
+        assert row["total_bytes"] == plan.memory["total_bytes"] and row["smallest_bytes"] is None
+    assert found[1]["total_bytes"] <= 6 << 20
+    lines = repr(compared).splitlines()
+    assert lines[0] == "mlp.onnx" and len(lines) == 2 + len(budgets)
+    assert len({len(line) for line in lines[1:]}) == 1
+
+
+def test_a_comparison_draws_itself(mlp, tmp_path):
+    name = tmp_path / "a<b>.onnx"
+    name.write_bytes(open(mlp, "rb").read())
+    session = neaptide.InferenceSession(str(name))
+    session.run(None, {"x": rows(2)})
+    compared = session.compare(["1KiB", "6MiB", "none"])
+    drawn = compared._repr_html_()
+    assert "<caption>a&lt;b&gt;.onnx</caption>" in drawn
+    assert drawn.count("<tr>") == 4 and drawn.count("<details>") == 2
+    for plan in compared.plans.values():
+        assert html.escape(plan.page) in drawn

@@ -31,6 +31,19 @@ def test_every_run_may_have_another_shape(mlp):
             close(got, expected)
 
 
+def test_weights_are_packed_once(mlp, tmp_path):
+    first = ort.InferenceSession(mlp)
+    first.run(None, {"x": rows(1)})
+    (packed,) = (tmp_path / "cache").glob("*.neap")
+    before = packed.stat()
+    for count in (2, 5, 40):
+        first.run(None, {"x": rows(count)})
+    ort.InferenceSession(mlp, ort.SessionOptions(memory_budget="6MiB")).run(None, {"x": rows(3)})
+    (again,) = (tmp_path / "cache").glob("*.neap")
+    after = again.stat()
+    assert (again, after.st_ino, after.st_mtime_ns) == (packed, before.st_ino, before.st_mtime_ns)
+
+
 def test_declarations_are_those_of_onnxruntime(mlp):
     ours, theirs = both(mlp)
     for mine, other in ((ours.get_inputs(), theirs.get_inputs()), (ours.get_outputs(), theirs.get_outputs())):

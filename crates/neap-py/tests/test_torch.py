@@ -114,6 +114,24 @@ def test_a_temporary_export_goes_with_its_object():
     assert not os.path.exists(folder)
 
 
+def test_tensors_share_their_memory(tmp_path):
+    """A tensor is read where it lies, and a result is the tensor that comes out."""
+    x = torch.arange(8, dtype=torch.float32).reshape(2, 4)
+    value = neaptide.OrtValue.from_dlpack(x)
+    assert value.data_ptr() == x.data_ptr()
+    back = torch.from_dlpack(value)
+    assert back.data_ptr() == x.data_ptr()
+    y = torch.zeros(2, 4)
+    model = torch.nn.Hardtanh(1.0, 5.0).eval()
+    torch.onnx.export(model, (x,), tmp_path / "model.onnx", verbose=False)
+    session = neaptide.InferenceSession(tmp_path / "model.onnx")
+    binding = session.io_binding()
+    binding.bind_ortvalue_input(session.get_inputs()[0].name, value)
+    binding.bind_ortvalue_output(session.get_outputs()[0].name, neaptide.OrtValue.from_dlpack(y))
+    session.run_with_iobinding(binding)
+    close(y, model(x))
+
+
 def test_gradients_are_refused():
     from neaptide.torch import compile_backend
 

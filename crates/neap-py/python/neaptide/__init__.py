@@ -27,12 +27,13 @@ from neaptide.info import (
     set_seed,
 )
 from neaptide.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
-from neaptide.plan import Plan
+from neaptide.plan import Comparison, Plan
 from neaptide.session import InferenceSession, ModelMetadata, NodeArg
 from neaptide.values import IOBinding, OrtDevice, OrtValue
 
 __all__ = [
     "BudgetError",
+    "Comparison",
     "ExecutionMode",
     "ExecutionOrder",
     "GraphOptimizationLevel",

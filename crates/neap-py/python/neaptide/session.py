@@ -10,10 +10,10 @@ import warnings
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from neaptide import _neaptide, report
-from neaptide.capi.onnxruntime_pybind11_state import InvalidArgument, NoSuchFile
+from neaptide.capi.onnxruntime_pybind11_state import BudgetError, InvalidArgument, NoSuchFile
 from neaptide.info import PROVIDER, get_available_providers
 from neaptide.options import BUDGET_VARIABLE, CACHE_VARIABLE, Budget, RunOptions, SessionOptions, budget_text, choose
-from neaptide.plan import Plan
+from neaptide.plan import Comparison, Plan
 from neaptide.progress import Bar
 from neaptide.values import IOBinding, OrtValue
 
@@ -229,6 +229,24 @@ class InferenceSession:
         limit = "without a budget" if within in (None, "none") else f"within {within}"
         figures = self._native.plan(f"{name} {limit}", budget_text(memory_budget))
         return None if figures is None else Plan(figures)
+
+    def compare(self, memory_budgets: Sequence[Budget]) -> Optional[Comparison]:
+        """How the session would run within each of these budgets, side by side. Nothing is changed.
+
+        ``None`` before the shapes of the inputs are known.
+        """
+        plans: Dict[str, Union[Plan, int]] = {}
+        for budget in memory_budgets:
+            text = budget_text("none" if budget is None else budget) or "none"
+            try:
+                plan = self.plan(text)
+            except BudgetError as error:
+                plans[text] = error.smallest_bytes or 0
+                continue
+            if plan is None:
+                return None
+            plans[text] = plan
+        return Comparison(os.path.basename(self._path), plans)
 
     def _repr_html_(self) -> str:
         plan = self.plan()
