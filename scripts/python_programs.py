@@ -11,6 +11,7 @@ import io
 import json
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -143,7 +144,8 @@ def fastembed():
     write_words(folder, sentences)
     model = os.path.join(folder, "model.onnx")
     if not os.path.exists(model):
-        os.symlink(os.path.abspath(os.path.join(SAMPLES, "minilm_l6_v2.onnx")), model)
+        # A copy: a link would be packed beside what it names.
+        shutil.copy(os.path.join(SAMPLES, "minilm_l6_v2.onnx"), model)
     engine = fastembed.TextEmbedding("sentence-transformers/all-MiniLM-L6-v2", specific_model_path=folder, cache_dir=folder)
     # The model takes one sentence.
     return lambda: [float(x) for vector in engine.embed(sentences, batch_size=1) for x in vector]
