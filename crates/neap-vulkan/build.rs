@@ -25,6 +25,7 @@ const KERNELS: &[(&str, &[&str])] = &[
     ("fold", &["common"]),
     ("resize", &["common"]),
     ("mixed", &["common"]),
+    ("gather", &["common"]),
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 pub fn device(model: &Model, own_memory: bool, link: Option<u64>) -> Result<Arc<dyn Accelerator>> {
     let options = neap_vulkan::Options {
         f32_only: model.has_f32_panels_only(),
+        no_gathers: !model.has_gathers(),
         own_memory,
         link_bytes_per_second: link.map(|rate| rate as f64),
         ..neap_vulkan::Options::default()

@@ -37,6 +37,11 @@ impl OpError {
         }
     }
 
+    /// Found in the data of an operator that takes indices.
+    pub fn index_out_of_range(op: &'static str) -> OpError {
+        OpError::data(op, "an index is out of range")
+    }
+
     pub(crate) fn data(op: &'static str, what: impl Into<String>) -> OpError {
         OpError::BadData {
             op,

@@ -7,8 +7,9 @@ use crate::gpu::Gpu;
 use crate::imports::Imports;
 use crate::link::VulkanLink;
 use crate::operators::{Call, dispatches};
-use crate::slots::{SLOTS, Slots};
+use crate::slots::{SLOTS, Slots, Told};
 use crate::words::ASIDE_BYTES;
+use neap_ops::OpError;
 use neap_runtime::{Cpu, Device, Job, JobError, Link, Meanwhile, MemoryRange, OwnMemory};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -38,8 +39,11 @@ pub(crate) struct Computed {
 }
 
 enum State {
-    /// Complete when the timeline has reached that.
-    Until(u64),
+    /// Complete when the timeline has reached the value. An operator whose data may be wrong says so then.
+    Until {
+        value: u64,
+        told: Option<(Told, &'static str)>,
+    },
     Ended(Result<(), JobError>),
 }
 
@@ -79,12 +83,17 @@ impl VulkanDevice {
     ///
     /// # Safety
     /// As [`Device::submit`].
-    unsafe fn queue(&mut self) -> Result<u64, VulkanError> {
+    unsafe fn queue(&mut self, op: &'static str) -> Result<State, VulkanError> {
+        let tells = self.dispatches.iter().any(|d| d.kernel.tells());
+        let told = tells.then(|| (self.slots.begin_telling(), op));
         for dispatch in &self.dispatches {
             // SAFETY: passed on.
             unsafe { self.slots.dispatch(dispatch, &mut self.imports)? };
         }
-        Ok(self.slots.last())
+        Ok(State::Until {
+            value: self.slots.last(),
+            told,
+        })
     }
 
     /// Waits for all that is in flight.
@@ -132,14 +141,15 @@ impl Device for VulkanDevice {
             panels: job.panels.as_ref().map(Panels::of),
             limits: &self.gpu.limits,
             f32_only: self.gpu.f32_only(),
+            no_gathers: self.gpu.no_gathers(),
             table: &self.table,
         };
         let is_here = dispatches(&call, job.choice, &mut self.dispatches).is_some();
         let state = if is_here {
             self.computed.here += 1;
             // SAFETY: passed on.
-            match unsafe { self.queue() } {
-                Ok(value) => State::Until(value),
+            match unsafe { self.queue(job.node.op.name()) } {
+                Ok(state) => state,
                 Err(e) => State::Ended(Err(failed(e))),
             }
         } else {
@@ -156,24 +166,28 @@ impl Device for VulkanDevice {
             return;
         }
         let mut reached = self.slots.reached();
-        if let (true, Ok(value), Some(&(_, State::Until(first)))) =
+        if let (true, Ok(so_far), Some(&(_, State::Until { value, .. }))) =
             (wait, &reached, self.jobs.front())
-            && *value < first
+            && *so_far < value
         {
-            reached = self
-                .slots
-                .wait_for(first)
+            reached = (self.slots)
+                .wait_for(value)
                 .and_then(|()| self.slots.reached());
         }
         while let Some((number, state)) = self.jobs.pop_front() {
             let result = match (state, &reached) {
                 (State::Ended(result), _) => result,
-                (State::Until(value), Ok(reached)) if value <= *reached => Ok(()),
-                (state @ State::Until(_), Ok(_)) => {
+                (State::Until { value, told }, Ok(reached)) if value <= *reached => match told {
+                    Some((told, op)) if self.slots.has_told(told) => {
+                        Err(JobError::Op(OpError::index_out_of_range(op)))
+                    }
+                    _ => Ok(()),
+                },
+                (state @ State::Until { .. }, Ok(_)) => {
                     self.jobs.push_front((number, state));
                     break;
                 }
-                (State::Until(_), Err(e)) => {
+                (State::Until { .. }, Err(e)) => {
                     self.is_lost = true;
                     Err(JobError::Device(e.to_string()))
                 }

@@ -25,6 +25,8 @@ pub struct Options {
     pub validate: bool,
     /// Layers whose weights have fewer bits go to the processor, and no memory to kernels for them.
     pub f32_only: bool,
+    /// Steps that gather rows by indices go to the processor, and no memory to a kernel for them.
+    pub no_gathers: bool,
     /// Plans' memory is the device's own, and the host's memory is linked to it.
     pub own_memory: bool,
     /// The link as if it moved no more than so many bytes per second each way; for comparison.
@@ -96,6 +98,7 @@ pub struct Gpu {
     pipelines: Vec<vk::Pipeline>,
     name: String,
     f32_only: bool,
+    no_gathers: bool,
     /// A queue is told by one thread at a time.
     turn: Mutex<()>,
     // Goes last.
@@ -162,6 +165,7 @@ impl Gpu {
             pipelines: Vec::with_capacity(Kernel::ALL.len()),
             name: chosen.name,
             f32_only: options.f32_only,
+            no_gathers: options.no_gathers,
             turn: Mutex::new(()),
             instance,
         };
@@ -190,9 +194,16 @@ impl Gpu {
         self.f32_only
     }
 
+    pub(crate) fn no_gathers(&self) -> bool {
+        self.no_gathers
+    }
+
     /// Whether there is such a pipeline.
     pub(crate) fn has(&self, kernel: Kernel) -> bool {
-        !self.f32_only || !kernel.is_of_bits()
+        match kernel {
+            Kernel::Gather => !self.no_gathers,
+            kernel => !self.f32_only || !kernel.is_of_bits(),
+        }
     }
 
     pub(crate) fn pipeline(&self, kernel: Kernel) -> vk::Pipeline {

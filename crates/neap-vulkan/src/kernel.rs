@@ -18,6 +18,7 @@ pub(crate) enum Kernel {
     Fold,
     Resize,
     Mixed,
+    Gather,
     // Of weights of fewer bits.
     ConvBits,
     FirstBits,
@@ -36,7 +37,7 @@ macro_rules! spirv {
 }
 
 impl Kernel {
-    pub(crate) const ALL: [Kernel; 23] = [
+    pub(crate) const ALL: [Kernel; 24] = [
         Kernel::Conv,
         Kernel::First,
         Kernel::Narrow,
@@ -53,6 +54,7 @@ impl Kernel {
         Kernel::Fold,
         Kernel::Resize,
         Kernel::Mixed,
+        Kernel::Gather,
         Kernel::ConvBits,
         Kernel::FirstBits,
         Kernel::NarrowBits,
@@ -80,6 +82,7 @@ impl Kernel {
             Kernel::Fold => spirv!("fold"),
             Kernel::Resize => spirv!("resize"),
             Kernel::Mixed => spirv!("mixed"),
+            Kernel::Gather => spirv!("gather"),
             Kernel::ConvBits => spirv!("conv_bits"),
             Kernel::FirstBits => spirv!("first_bits"),
             Kernel::NarrowBits => spirv!("narrow_bits"),
@@ -115,6 +118,11 @@ impl Kernel {
     pub(crate) fn is_of_bits(self) -> bool {
         let has = |of: &Kernel| of.of_bits() == Some(self) || of.of_blocks() == Some(self);
         Kernel::ALL.iter().any(has)
+    }
+
+    /// Whether it finds errors in the data, and says so in the fifth binding.
+    pub(crate) fn tells(self) -> bool {
+        self == Kernel::Gather
     }
 
     /// Bytes of an element of each binding: x, w, r, y, mask.

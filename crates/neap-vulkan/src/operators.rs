@@ -2,6 +2,7 @@
 
 mod element;
 mod fold;
+mod gather;
 mod layer;
 mod mixed;
 mod movement;
@@ -26,6 +27,8 @@ pub(crate) struct Call<'a> {
     pub limits: &'a Limits,
     /// There are no kernels for weights of fewer bits.
     pub f32_only: bool,
+    /// There is no kernel for rows by indices.
+    pub no_gathers: bool,
     /// Room for a table that a dispatch reads, until the call's dispatches are queued.
     pub table: &'a RefCell<Vec<u32>>,
 }
@@ -83,6 +86,7 @@ pub(crate) fn dispatches(call: &Call, choice: Choice, out: &mut Vec<Dispatch>) -
         } => strided::depth_to_space(*block, *column_row_depth, call, out),
         Op::SpaceToDepth { block } => strided::space_to_depth(*block, call, out),
         Op::Reorder => movement::reorder(call, out),
+        Op::Gather { axis } => gather::gather(*axis, call, out),
         Op::Concat { axis } => movement::concat(*axis, call, out),
         Op::Split { axis, sizes } => movement::split(*axis, sizes, call, out),
         _ => None,

@@ -3,6 +3,7 @@
 //! ```text
 //!   slot    commands │ bindings │ 256 bytes of words │ a piece of memory for small operands from elsewhere
 //!   value   n, which the timeline reaches when the slot is free again
+//!   told    behind all slots: a word for each job that may find errors in its data
 //! ```
 
 use crate::dispatch::{Dispatch, Span};
@@ -22,6 +23,13 @@ pub(crate) const OPERANDS: usize = 5;
 /// Links that dispatches of a session follow.
 const MOST_LINKS: usize = 2;
 const SLOT_BYTES: usize = PARAMS_BYTES + ASIDE_BYTES;
+/// Words for what jobs tell lie behind all slots, where any device binds them; one for each job that there may be.
+const TOLD_AT: usize = SLOTS * SLOT_BYTES;
+const TOLD_BYTES: usize = SLOTS * 4;
+
+/// The word of a job that tells what is wrong with its data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Told(usize);
 
 pub(crate) struct Slots {
     commands: vk::CommandPool,
@@ -34,6 +42,8 @@ pub(crate) struct Slots {
     timeline: Arc<Timeline>,
     /// Of the last dispatch.
     value: u64,
+    /// Of the last job that has one.
+    told: Told,
     /// Of links, whose copies dispatches see.
     links: Vec<Arc<Timeline>>,
     gpu: Arc<Gpu>,
@@ -60,6 +70,7 @@ impl Slots {
             mapped: std::ptr::null_mut(),
             timeline: Timeline::new(&gpu)?,
             value: 0,
+            told: Told::default(),
             links: Vec::with_capacity(MOST_LINKS),
             gpu,
         };
@@ -118,7 +129,7 @@ impl Slots {
 
     fn make_memory(&mut self) -> Result<(), VulkanError> {
         let functions = &self.gpu.functions;
-        let bytes = (SLOTS * SLOT_BYTES) as u64;
+        let bytes = (TOLD_AT + TOLD_BYTES) as u64;
         let usage = vk::BufferUsageFlags::STORAGE_BUFFER | vk::BufferUsageFlags::UNIFORM_BUFFER;
         let info = vk::BufferCreateInfo::default().size(bytes).usage(usage);
         // SAFETY: what the information points to lives.
@@ -160,6 +171,24 @@ impl Slots {
 
     pub(crate) fn timeline(&self) -> Arc<Timeline> {
         self.timeline.clone()
+    }
+
+    /// The next job may find errors in its data: where its dispatches say so. At most [`SLOTS`] such jobs are not reported.
+    pub(crate) fn begin_telling(&mut self) -> Told {
+        self.told = Told((self.told.0 + 1) % SLOTS);
+        // SAFETY: the word is mapped, and the job that had it was reported.
+        unsafe { self.word(self.told).write_volatile(0) };
+        self.told
+    }
+
+    /// Whether a job that is complete has found one.
+    pub(crate) fn has_told(&self, told: Told) -> bool {
+        // SAFETY: the word is mapped, and the device has written it for the last time.
+        unsafe { self.word(told).read_volatile() != 0 }
+    }
+
+    fn word(&self, Told(index): Told) -> *mut u32 {
+        self.mapped.wrapping_add(TOLD_AT + index * 4).cast()
     }
 
     /// From now on dispatches see what the link has copied when they are queued.
@@ -219,6 +248,14 @@ impl Slots {
             // SAFETY: passed on.
             let at = unsafe { self.locate(span, i == 3, &mut aside_at, slot, imports)? };
             found[i] = Binding::of(at, span.bytes, element_bytes, &self.gpu)?;
+        }
+        if dispatch.kernel.tells() {
+            found[4] = Binding {
+                buffer: self.buffer,
+                offset: TOLD_AT as u64,
+                bytes: TOLD_BYTES as u64,
+                first: self.told.0 as u32,
+            };
         }
         // What is absent is not looked at, but something must be bound.
         let there = found[3];

@@ -66,6 +66,7 @@ fn is_here(
         panels,
         limits: &gpu.limits,
         f32_only: gpu.f32_only(),
+        no_gathers: gpu.no_gathers(),
         table,
     };
     dispatches(&call, Choice::default(), out)

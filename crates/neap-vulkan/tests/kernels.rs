@@ -3,12 +3,13 @@
 mod support;
 
 use neap_ir::Layout::{Blocked, Plain};
-use neap_ir::Op;
 use neap_ir::op::{Activation, Binary, Pool, Softmax, Unary, Window};
 use neap_ir::panel::{
     ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelElement, PanelFormat, PanelLinear,
     PanelScales,
 };
+use neap_ir::{DType, Op};
+use support::gathers::{gather, gathers};
 use support::without_weights::{
     attentions, curves, folds, mixed, other_rows, products_of_two, resizes,
     resizes_with_large_tables, strided,
@@ -426,6 +427,7 @@ fn elements_agree_with_the_processor() {
 fn rows_and_movement_agree_with_the_processor() {
     on_device(&rows());
     on_device(&movement());
+    on_device(&gathers());
 }
 
 #[test]
@@ -450,6 +452,42 @@ fn strided_copies_and_resizes_agree_with_the_processor() {
 #[test]
 fn numbers_and_masks_agree_with_the_processor() {
     on_device(&mixed());
+}
+
+/// As the processor tells it, and of no other job, whatever was in flight.
+#[test]
+fn indices_out_of_range_are_told() {
+    let Some(gpu) = gpu(None) else {
+        return;
+    };
+    let mut bench = Bench::new(&gpu);
+    let case = |dtype, index| gather(&[6, 3], 0, &[4], &[0, 5, index, -6], [DType::F32, dtype]);
+    let good = case(DType::I64, -1);
+    for (dtype, index) in [
+        (DType::I64, 6),
+        (DType::I64, -7),
+        (DType::I64, 1 << 32),
+        (DType::I64, -1 << 32),
+        (DType::I64, (1 << 32) + 2),
+        (DType::I64, i64::MAX),
+        (DType::I64, i64::MIN),
+        (DType::I32, 6),
+        (DType::I32, -7),
+        (DType::I32, i32::MAX.into()),
+        (DType::I32, i32::MIN.into()),
+    ] {
+        let bad = case(dtype, index);
+        let [expected, found] = bench.endings(&[&good, &bad, &good, &good, &bad]);
+        assert_eq!(found, expected);
+        assert_eq!(found[0], "Ok(())");
+        assert!(found[1].contains("Gather") && found[1].contains("out of range"));
+        assert_ne!(found[4], found[3]);
+    }
+    // More of them than are told of at once.
+    for _ in 0..20 {
+        assert!(bench.check(&good));
+    }
+    assert_eq!(bench.gpu.messages(), Vec::<String>::new());
 }
 
 /// A resize's table is in memory that the next job's table comes to.
@@ -481,6 +519,7 @@ fn a_small_device_agrees_with_the_processor() {
         elements(),
         rows(),
         movement(),
+        gathers(),
         other_rows(),
         curves(),
         folds(),

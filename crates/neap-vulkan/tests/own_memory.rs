@@ -1,110 +1,41 @@
 //! Plans in a device's own memory: the bits of plans in the host's, under any pair of budgets, and nothing that validation says.
 
-use neap_vulkan::{Limits, Options, Vulkan};
-use neaptide::{Accelerator, Budget, Error, Ledger, Model, OpenOptions, Plan, RunOptions};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+mod networks;
 
-/// One at a time: each has the processor's threads, and drivers theirs.
-static TURN: Mutex<()> = Mutex::new(());
+use neap_vulkan::{Limits, Vulkan};
+use neaptide::{Accelerator, Budget, Error, Ledger, Plan, RunOptions};
+use networks::{Bench, SMALL, TURN, shared, vulkan};
+use std::sync::Arc;
 
-const SMALL: Limits = Limits {
-    allocation_bytes: 8 << 20,
-    binding_bytes: 1 << 20,
-    binding_align: 256,
-    import_align: 4096,
-    groups: [65_535; 3],
-};
+/// The outputs of three runs, and figures of the session.
+fn ran(bench: &Bench, options: &RunOptions) -> Ran {
+    let (outputs, plan, session) = bench.run(options, 3);
+    Ran {
+        outputs,
+        stats: session.stats(),
+        plan,
+    }
+}
 
-fn vulkan(own_memory: bool, limits: Option<Limits>) -> Option<Arc<Vulkan>> {
-    let options = Options {
-        validate: true,
-        own_memory,
-        limits,
-        ..Options::default()
+/// The smallest pair that a refusal names.
+fn least(bench: &Bench, options: &RunOptions) -> Ledger {
+    let options = RunOptions {
+        device_budget_bytes: Some(1),
+        ..options.clone()
     };
-    match Vulkan::open(&options) {
-        Ok(vulkan) => Some(Arc::new(vulkan)),
-        Err(e) => {
-            neap_testing::skip(e.to_string());
-            None
+    match bench.opened().plan(&options) {
+        Err(error @ Error::Infeasible { .. }) => {
+            let text = error.to_string();
+            assert!(
+                text.contains("smallest feasible pair") && !text.contains('\n'),
+                "{text}"
+            );
+            let Error::Infeasible { parts, .. } = error else {
+                unreachable!("matched above");
+            };
+            *parts
         }
-    }
-}
-
-/// A model and where its packed form is.
-struct Bench {
-    model: PathBuf,
-    open: OpenOptions,
-}
-
-impl Bench {
-    fn of_zoo(name: &str, folder: &Path) -> Bench {
-        let model = folder.join(format!("{name}.onnx"));
-        neap_zoo::write(name, &model, &Default::default(), &mut |_, _| {}).expect("written");
-        Bench {
-            model,
-            open: OpenOptions {
-                cache: neaptide::Cache::Folder(folder.to_path_buf()),
-                ..OpenOptions::default()
-            },
-        }
-    }
-
-    fn opened(&self) -> Model {
-        Model::open(&self.model, &self.open, &mut |_| {}).expect("opens")
-    }
-
-    /// The outputs of three runs, which are equal, and the session's figures.
-    fn run(&self, options: &RunOptions) -> Ran {
-        let model = self.opened();
-        let plan = model.plan(options).expect("feasible");
-        let kept = plan.clone();
-        let mut session = model.into_session(plan, options).expect("opens");
-        let inputs: Vec<Vec<u8>> = (session.inputs().iter())
-            .map(|input| {
-                let floats = (0..input.len_bytes() / 4).map(|i| (i % 113) as f32 * 0.02 - 1.0);
-                floats.flat_map(f32::to_le_bytes).collect()
-            })
-            .collect();
-        let given: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
-        let mut all = Vec::new();
-        for _ in 0..3 {
-            let lens: Vec<usize> = session.outputs().iter().map(|o| o.len_bytes()).collect();
-            let mut outputs: Vec<Vec<u8>> = lens.iter().map(|&len| vec![0; len]).collect();
-            let mut slots: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
-            session.run(&given, &mut slots).expect("runs");
-            all.push(outputs);
-        }
-        assert_eq!(all[0], all[1], "the second run differs");
-        assert_eq!(all[0], all[2], "the third run differs");
-        Ran {
-            outputs: all.remove(0),
-            stats: session.stats(),
-            plan: kept,
-        }
-    }
-
-    /// The smallest pair that a refusal names.
-    fn least(&self, options: &RunOptions) -> Ledger {
-        let options = RunOptions {
-            device_budget_bytes: Some(1),
-            ..options.clone()
-        };
-        match self.opened().plan(&options) {
-            Err(error @ Error::Infeasible { .. }) => {
-                let text = error.to_string();
-                assert!(
-                    text.contains("smallest feasible pair") && !text.contains('\n'),
-                    "{text}"
-                );
-                let Error::Infeasible { parts, .. } = error else {
-                    unreachable!("matched above");
-                };
-                *parts
-            }
-            other => panic!("{:?}", other.map(|plan| plan.ledger)),
-        }
+        other => panic!("{:?}", other.map(|plan| plan.ledger)),
     }
 }
 
@@ -132,9 +63,9 @@ fn check(name: &str, limits: Option<Limits>) {
     };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bench = Bench::of_zoo(name, folder.path());
-    let expected = bench.run(&on(&host)).outputs;
+    let expected = ran(&bench, &on(&host)).outputs;
 
-    let whole = bench.run(&on(&own));
+    let whole = ran(&bench, &on(&own));
     assert!(
         whole.outputs == expected,
         "other bits with everything resident"
@@ -142,13 +73,13 @@ fn check(name: &str, limits: Option<Limits>) {
     let most_bytes = whole.plan.ledger.device.expect("a device").total_bytes();
     assert_eq!(whole.plan.ledger.arena_bytes, 0);
 
-    let least = bench.least(&on(&own));
-    let least_bytes = least.device.expect("a device").total_bytes();
+    let smallest = least(&bench, &on(&own));
+    let least_bytes = smallest.device.expect("a device").total_bytes();
     let engine = RunOptions {
         budget: Budget::Engine(1),
         ..on(&own)
     };
-    let host_bytes = bench.least(&engine).total_bytes();
+    let host_bytes = least(&bench, &engine).total_bytes();
     let weights_bytes = bench.opened().weight_bytes();
     for device_bytes in [least_bytes, (least_bytes + most_bytes) / 2] {
         for more_bytes in [0, weights_bytes / 3, 2 * weights_bytes] {
@@ -157,7 +88,7 @@ fn check(name: &str, limits: Option<Limits>) {
                 device_budget_bytes: Some(device_bytes),
                 ..on(&own)
             };
-            let ran = bench.run(&options);
+            let ran = ran(&bench, &options);
             let pair = format!("{device_bytes} bytes of the device, {more_bytes} more of the host");
             assert!(ran.outputs == expected, "other bits within {pair}");
             let ledger = &ran.plan.ledger;
@@ -228,11 +159,11 @@ fn stored_activations() {
     };
     let (output, digests, ..) = kept(&unlimited);
     assert!(digests.len() > 10);
-    let least = bench.least(&keeping(&own));
-    let device_budget_bytes = Some(least.device.expect("a device").total_bytes());
+    let smallest = least(&bench, &keeping(&own));
+    let device_budget_bytes = Some(smallest.device.expect("a device").total_bytes());
     for (more_bytes, expected_in_host) in [(0, false), (64 << 20, true)] {
         let options = RunOptions {
-            budget: Budget::Engine(least.total_bytes() + more_bytes),
+            budget: Budget::Engine(smallest.total_bytes() + more_bytes),
             device_budget_bytes,
             ..keeping(&own)
         };
@@ -302,47 +233,19 @@ fn what_a_device_budget_does_not_do_is_refused() {
 /// Steps that the processor computes find their operands in the device's memory.
 #[test]
 fn a_transformer_with_steps_on_the_processor() {
-    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/models");
-    let model = shared.join("minilm_l6_v2.onnx");
-    if !model.exists() {
-        return neap_testing::absent("minilm_l6_v2.onnx is not in ../shared/models".to_string());
-    }
     let _turn = TURN.lock();
+    let Some(model) = shared("minilm_l6_v2.onnx") else {
+        return;
+    };
     let (Some(host), Some(own)) = (vulkan(false, None), vulkan(true, None)) else {
         return;
     };
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut open = OpenOptions {
-        cache: neaptide::Cache::Folder(folder.path().to_path_buf()),
-        ..OpenOptions::default()
-    };
-    for name in ["input_ids", "attention_mask", "token_type_ids"] {
-        open.shapes.insert(name.into(), vec![1, 32]);
-    }
-    let bench = Bench { model, open };
-    let run = |options: &RunOptions| {
-        let model = bench.opened();
-        let plan = model.plan(options).expect("feasible");
-        let mut session = model.into_session(plan, options).expect("opens");
-        let numbers = |n: usize| {
-            (0..n as i64)
-                .flat_map(|i| (1 - i % 2).to_le_bytes())
-                .collect()
-        };
-        let inputs: Vec<Vec<u8>> = (session.inputs().iter())
-            .map(|input| numbers(input.len_bytes() / 8))
-            .collect();
-        let given: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
-        let lens: Vec<usize> = session.outputs().iter().map(|o| o.len_bytes()).collect();
-        let mut outputs: Vec<Vec<u8>> = lens.iter().map(|&len| vec![0; len]).collect();
-        let mut slots: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
-        session.run(&given, &mut slots).expect("runs");
-        session.run(&given, &mut slots).expect("runs");
-        outputs
-    };
+    let bench = Bench::of_tokens(model, folder.path());
+    let run = |options: &RunOptions| bench.run(options, 2).0;
     let expected = run(&on(&host));
-    let least = bench.least(&on(&own)).device.expect("a device");
-    for device_budget_bytes in [None, Some(least.total_bytes()), Some(16 << 20)] {
+    let smallest = least(&bench, &on(&own)).device.expect("a device");
+    for device_budget_bytes in [None, Some(smallest.total_bytes()), Some(16 << 20)] {
         let found = run(&RunOptions {
             device_budget_bytes,
             ..on(&own)

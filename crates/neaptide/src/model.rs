@@ -245,6 +245,16 @@ impl Model {
             })
     }
 
+    /// Whether steps take rows by indices that are known when they run, other than from a table of the packed file.
+    pub fn has_gathers(&self) -> bool {
+        let program = self.program();
+        let ops = program
+            .steps
+            .iter()
+            .map(|step| &program.graph.nodes[step.index()].op);
+        { ops }.any(|op| matches!(op, Op::Gather { .. }))
+    }
+
     /// The program with row bands over the same weights, where that needs less memory.
     pub fn banded(&self) -> Option<&Arc<Program>> {
         self.programs.banded.as_ref()

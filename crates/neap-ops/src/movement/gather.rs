@@ -130,7 +130,7 @@ pub(super) unsafe fn tuple(indices: &Indices, at: usize, dims: &[usize]) -> Opti
 
 fn in_range(missed: AtomicBool, args: &Args) -> Result<(), OpError> {
     if missed.into_inner() {
-        return Err(OpError::data(args.op, "an index is out of range"));
+        return Err(OpError::index_out_of_range(args.op));
     }
     Ok(())
 }

@@ -137,7 +137,7 @@ unsafe fn combine<T: Num, M: Merge<T>>(to: *mut u8, from: *const u8, count: usiz
 
 fn finish(missed: AtomicBool, args: &Args) -> Result<(), OpError> {
     if missed.into_inner() {
-        return Err(OpError::data(args.op, "an index is out of range"));
+        return Err(OpError::index_out_of_range(args.op));
     }
     Ok(())
 }

@@ -1,12 +1,13 @@
 //! One job on the device and on the processor, in memory with the same contents.
 
+pub mod gathers;
 pub mod without_weights;
 
 use neap_ir::panel::{PanelElement, PanelFormat, PanelScales};
 use neap_ir::{DType, Layout, Node, Op, TensorType};
 use neap_kernels::simd::Isa;
 use neap_ops::{Choice, PanelSlice, TensorMut, TensorRef};
-use neap_runtime::{Cpu, Device, Job, Meanwhile, MemoryRange, Pool};
+use neap_runtime::{Cpu, Device, Job, JobError, Meanwhile, MemoryRange, Pool};
 use neap_vulkan::{Gpu, Limits, Options, VulkanDevice};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -88,6 +89,8 @@ pub struct Case {
     pub elsewhere: Vec<usize>,
     /// Of the inputs, and of the output.
     pub types: (Vec<DType>, DType),
+    /// What an input of integers holds.
+    pub numbers: Option<(usize, Vec<i64>)>,
 }
 
 impl Case {
@@ -101,6 +104,7 @@ impl Case {
             in_place: None,
             elsewhere: Vec::new(),
             types: (vec![DType::F32; inputs.len()], DType::F32),
+            numbers: None,
         }
     }
 
@@ -108,6 +112,13 @@ impl Case {
     pub fn types(self, inputs: &[DType], output: DType) -> Case {
         Case {
             types: (inputs.to_vec(), output),
+            ..self
+        }
+    }
+
+    pub fn numbers(self, input: usize, numbers: &[i64]) -> Case {
+        Case {
+            numbers: Some((input, numbers.to_vec())),
             ..self
         }
     }
@@ -174,6 +185,21 @@ impl Bench {
             agree(expected, found, case);
         }
         assert_eq!(self.device.computed().0 - before, cases.len() as u64);
+    }
+
+    /// How cases end on both, all of them in flight on the device; those that end well agree.
+    pub fn endings(&mut self, cases: &[&Case]) -> [Vec<String>; 2] {
+        let expected = run_all(&mut self.cpu, cases, false);
+        let found = run_all(&mut self.device, cases, true);
+        for (case, (expected, found)) in cases.iter().zip(expected.iter().zip(&found)) {
+            if let (Ok(expected), Ok(found)) = (expected, found) {
+                agree(expected, found, case);
+            }
+        }
+        [expected, found].map(|all| {
+            let endings = all.into_iter().map(|result| result.map(drop));
+            endings.map(|ending| format!("{ending:?}")).collect()
+        })
     }
 
     /// The bits that the device computes.
@@ -303,9 +329,9 @@ fn panel_bytes(case: &Case, k: usize) -> usize {
 ///
 /// # Safety
 /// So many elements lie there.
-unsafe fn fill_numbers(start: *mut u8, ty: &TensorType) {
+unsafe fn fill_numbers(start: *mut u8, ty: &TensorType, numbers: Option<&[i64]>) {
     for i in 0..ty.elements() {
-        let number = (i * 37 % 61) as i64 - 30;
+        let number = numbers.map_or((i * 37 % 61) as i64 - 30, |numbers| numbers[i]);
         // SAFETY: passed on.
         unsafe {
             match ty.dtype {
@@ -340,8 +366,20 @@ unsafe fn floats(start: *const u8, dtype: DType, count: usize) -> Vec<f32> {
     (0..count).map(at).collect()
 }
 
-/// The outputs of cases in one memory, one after the other or all in flight at once.
+/// The outputs of cases that end well.
 fn compute_all(device: &mut dyn Device, cases: &[&Case], at_once: bool) -> Vec<Vec<f32>> {
+    let results = run_all(device, cases, at_once).into_iter();
+    results
+        .map(|result| result.expect("the job ends well"))
+        .collect()
+}
+
+/// The outputs of cases in one memory, one after the other or all in flight at once.
+fn run_all(
+    device: &mut dyn Device,
+    cases: &[&Case],
+    at_once: bool,
+) -> Vec<Result<Vec<f32>, JobError>> {
     let mut bytes = 64;
     let mut place = |len: usize| {
         let at = bytes;
@@ -369,15 +407,13 @@ fn compute_all(device: &mut dyn Device, cases: &[&Case], at_once: bool) -> Vec<V
     while ended.len() < cases.len() {
         device.poll(true, &mut |number, result| ended.push((number, result)));
     }
-    for (expected, (number, result)) in ended.into_iter().enumerate() {
-        assert_eq!(number, expected as u64);
-        result.expect("the job ends well");
-    }
     device.detach();
-    let results = cases.iter().zip(&all);
-    results
-        .map(|(case, placed)| outcome(case, placed, &memory))
-        .collect()
+    let all = cases.iter().zip(&all).enumerate().zip(ended);
+    all.map(|((at, (case, placed)), (number, result))| {
+        assert_eq!(number, at as u64);
+        result.map(|()| outcome(case, placed, &memory))
+    })
+    .collect()
 }
 
 /// What jobs have beside their memory, until they are reported.
@@ -419,9 +455,11 @@ unsafe fn submit(
                 }
                 false => at(placed.inputs_at[i]),
             };
+            let numbers = case.numbers.as_ref().filter(|(input, _)| *input == i);
+            let numbers = numbers.map(|(_, numbers)| numbers.as_slice());
             // SAFETY: the tensor lies in memory that lives.
             Some(unsafe {
-                fill_numbers(start, ty);
+                fill_numbers(start, ty, numbers);
                 TensorRef::new(ty, layout, start)
             })
         })
