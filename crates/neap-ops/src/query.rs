@@ -217,10 +217,15 @@ pub fn may_overwrite(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -
         let candidates = candidates.chain(chain.residual_input());
         return candidates.filter(same).collect();
     }
+    // Each channel's sums are complete before anything of it is written.
+    if let Op::Gradient(Gradient::BatchNorm { .. }) = op {
+        return [0, 4].into_iter().filter(same).collect();
+    }
     let candidates = match op {
         Op::Unary(_) | Op::Clip { .. } | Op::CumSum { .. } | Op::ScaleShift { .. } => 0..1,
         Op::RoundToFloat8 { .. } => 0..1,
         Op::Softmax { .. } | Op::LpNorm { .. } | Op::BatchNorm { .. } => 0..1,
+        Op::BatchNormTraining { .. } => 0..1,
         Op::LayerNorm { .. } | Op::RmsNorm { .. } => 0..1,
         Op::InstanceNorm { .. } | Op::GroupNorm { .. } => 0..1,
         Op::ScatterElements { .. } | Op::ScatterNd { .. } | Op::Trilu { .. } => 0..1,

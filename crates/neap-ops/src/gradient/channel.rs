@@ -88,7 +88,8 @@ fn forward<T: Float>(epsilon: f32, args: &Args, ctx: &mut Context) -> Result<(),
         return args.fail("has no elements to take statistics of");
     }
     channels.run(ctx.par, |channel| {
-        // SAFETY: elements are inside the tensors, and a channel belongs to one task.
+        // SAFETY: elements are inside the tensors, and a channel belongs to one task. The result may lie where an operand does: an
+        // element is written after it was read for the last time.
         unsafe {
             let [sum] = channels.sums(channel, |i| [x.read(i).to_f64()]);
             let mean = sum / n;
@@ -123,7 +124,8 @@ fn backward<T: Float>(epsilon: f32, args: &Args, ctx: &mut Context) -> Result<()
     let channels = Channels::of(args.input(0)?.shape());
     let n = channels.count();
     channels.run(ctx.par, |channel| {
-        // SAFETY: elements are inside the tensors, and a channel belongs to one task.
+        // SAFETY: elements are inside the tensors, and a channel belongs to one task. The result may lie where an operand does: an
+        // element is written after it was read for the last time.
         unsafe {
             let mean = mean.read(channel).to_f64();
             let inverse = 1.0 / (variance.read(channel).to_f64() + f64::from(epsilon)).sqrt();

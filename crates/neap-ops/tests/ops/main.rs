@@ -7,6 +7,7 @@ mod bands;
 mod bands_winograd;
 mod blocked;
 mod elementwise;
+mod in_place;
 mod kernel;
 mod learned;
 mod movement;
