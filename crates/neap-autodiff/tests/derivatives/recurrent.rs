@@ -268,3 +268,47 @@ fn wide_states() {
     }
     check_f32(Op::Lstm(lstm), &given, 3);
 }
+
+/// As many sequences and steps as it takes for f32 to multiply all sequences of a step at once, in every form; f64 never does.
+#[test]
+fn many_rows() {
+    // Steps, sequences, elements of an input and of a state: runs of 16 with and without a rest, one element, one sequence.
+    for (at, sizes) in [
+        [5, 4, 3, 17],
+        [4, 6, 2, 16],
+        [16, 1, 2, 5],
+        [3, 7, 4, 33],
+        [8, 3, 2, 1],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let ends: Vec<i32> = (0..sizes[1])
+            .map(|i| ((i * 2 + 1) % (sizes[0] + 1)) as i32)
+            .collect();
+        for direction in DIRECTIONS {
+            let of = |activations| Recurrent {
+                batch_first: at % 2 == 1,
+                ..attributes(sizes[3], direction, activations)
+            };
+            for ends in [None, Some(&ends[..])] {
+                let lstm = of(&LSTM);
+                let given = operands(&lstm, 4, sizes, ends);
+                check_f32(Op::Lstm(lstm), &given, 3);
+                let rest = of(&GRU);
+                for linear in [false, true] {
+                    let given = operands(&rest, 3, sizes, ends);
+                    check_f32(gru(&rest, linear), &given, 2);
+                }
+                let one = of(&[A::Tanh]);
+                let given = operands(&one, 1, sizes, ends);
+                check_f32(Op::Rnn(one), &given, 2);
+            }
+        }
+    }
+    // One whole comparison with differences, too.
+    let sizes = [4, 4, 2, 5];
+    let lstm = attributes(sizes[3], Direction::Bidirectional, &LSTM);
+    let given = operands(&lstm, 4, sizes, Some(&[4, 1, 3, 0]));
+    check_wanted(Op::Lstm(lstm), &given, &[true; 3]);
+}

@@ -4,9 +4,13 @@
 //! derivatives of the state and of the cell go back through it. What meets many steps at once, the derivatives of inputs and
 //! weights, are products of what this gives: operators of their own.
 //!
-//! As in the forward pass a unit of a sequence is one unit of work in each step. Sums are in f64.
+//! As in the forward pass a unit of a sequence is one unit of work in each step. Sums are in f64, but for products of f32 with the
+//! recurrent weights: these are matrix products of all sequences of a step, where there are enough rows.
+
+mod rows;
 
 use super::gates::Unit;
+use super::products::{Products, Way, pays, workspace_bytes};
 use super::{Cell, Sizes, Times, check_lengths, parameter};
 use crate::args::{Args, Pod, Scratch, scratch_bytes};
 use crate::nd::{GRAIN, Ptr, split};
@@ -16,15 +20,21 @@ use neap_ir::op::Recurrent;
 use neap_ir::{DType, Gradient, TensorType};
 use neap_kernels::parallel::Parallel;
 
-/// Elements of a state whose derivatives one task adds at once.
-const LANES: usize = 16;
-
 pub(crate) fn backward_workspace_bytes(gradient: &Gradient, projected: &TensorType) -> usize {
     let Some((cell, recurrent)) = Cell::of_gradient(gradient) else {
         return 0;
     };
     let sizes = Sizes::of(cell, recurrent, &projected.shape);
-    2 * scratch_bytes::<f64>(sizes.batch * sizes.hidden)
+    let products = match multiplies_rows(&sizes, projected.dtype) {
+        true => workspace_bytes(&sizes),
+        false => 0,
+    };
+    2 * scratch_bytes::<f64>(sizes.batch * sizes.hidden) + products
+}
+
+/// Whether steps multiply the rows of all sequences at once. Types other than f32 are computed unit by unit in f64: the reference.
+fn multiplies_rows(sizes: &Sizes, dtype: DType) -> bool {
+    dtype == DType::F32 && pays(sizes)
 }
 
 pub(crate) fn backward(gradient: &Gradient, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
@@ -50,6 +60,10 @@ fn run<T: Float, S: Num + Pod>(
     let mut scratch = Scratch::new(args.op, ctx.workspace);
     let units = sizes.batch * sizes.hidden;
     let (dh, dc) = (scratch.take::<f64>(units)?, scratch.take::<f64>(units)?);
+    let mut products = match multiplies_rows(&sizes, args.input(0)?.dtype()) {
+        true => Some(Products::take(args.op, ctx.isa, sizes, &mut scratch)?),
+        false => None,
+    };
     let rows = sizes.gates * sizes.hidden;
     let is_lstm = cell == Cell::Lstm;
     let of = |tensor: TensorRef| Ptr::<T>::of(tensor.as_ptr());
@@ -90,10 +104,10 @@ fn run<T: Float, S: Num + Pod>(
             dh: Ptr(dh.as_mut_ptr()),
             dc: Ptr(dc.as_mut_ptr()),
         };
-        pass.forward(ctx.par);
+        pass.forward(products.as_mut(), ctx.par)?;
         pass.fill(pass.dh, args.opt_input(8).map(of));
         pass.fill(pass.dc, args.opt_input(9).filter(|_| is_lstm).map(of));
-        pass.backward(ctx.par);
+        pass.backward(products.as_mut(), ctx.par)?;
         pass.finish(result(2), pass.dh);
         if is_lstm {
             pass.finish(result(4), pass.dc);
@@ -159,7 +173,14 @@ impl<T: Float, S: Num + Pod> Pass<'_, T, S> {
     }
 
     /// Sums of terms, states, and cells.
-    fn forward(&self, par: &dyn Parallel) {
+    fn forward(
+        &self,
+        mut products: Option<&mut Products>,
+        par: &dyn Parallel,
+    ) -> Result<(), OpError> {
+        if let Some(products) = &mut products {
+            products.pack(Way::Forward, self.unit.weights, par);
+        }
         // SAFETY: here and below: rows are inside the tensors, a unit's elements belong to one task, and the state
         // that a step begins with was written before it.
         self.each(par, 0, |sequence, j, time| unsafe {
@@ -169,6 +190,10 @@ impl<T: Float, S: Num + Pod> Pass<'_, T, S> {
             }
         });
         for step in 0..self.sizes.steps {
+            if let Some(products) = &mut products {
+                self.multiply_states(products, step, par)?;
+            }
+            let given = products.as_deref();
             if let Cell::Gru {
                 linear_before_reset,
             } = self.cell
@@ -176,7 +201,7 @@ impl<T: Float, S: Num + Pod> Pass<'_, T, S> {
                 // SAFETY: as above.
                 self.each(par, step, |sequence, j, time| unsafe {
                     if let Some(time) = time {
-                        self.gru_gates(sequence, j, time, linear_before_reset);
+                        self.gru_gates(sequence, j, time, linear_before_reset, given);
                     }
                 });
             }
@@ -187,12 +212,12 @@ impl<T: Float, S: Num + Pod> Pass<'_, T, S> {
                     return;
                 };
                 let h = match self.cell {
-                    Cell::Lstm => self.lstm(step, sequence, j, time),
+                    Cell::Lstm => self.lstm(step, sequence, j, time, given),
                     Cell::Gru {
                         linear_before_reset,
                     } => self.gru(sequence, j, time, linear_before_reset),
                     Cell::Rnn => {
-                        let v = self.sum(0, j, time, sequence, 0.0);
+                        let v = self.sum(0, j, time, sequence, 0.0, given);
                         self.unit.with_slope(0, v)[0]
                     }
                 };
@@ -204,6 +229,7 @@ impl<T: Float, S: Num + Pod> Pass<'_, T, S> {
                 }
             });
         }
+        Ok(())
     }
 
     unsafe fn initial_at(&self, which: usize, sequence: usize, j: usize) -> T {
@@ -251,12 +277,38 @@ impl<T: Float, S: Num + Pod> Pass<'_, T, S> {
         unsafe { self.projected.read(at) }.to_f64() + self.unit.bias(0, gate, j)
     }
 
+    /// Product of the state with a row of the weights, where the step's are given already from there.
+    fn of_state(
+        &self,
+        gate: usize,
+        j: usize,
+        sequence: usize,
+        h: &[T],
+        given: Option<&Products>,
+    ) -> f64 {
+        match given {
+            Some(products) => {
+                let row = products.result(Way::Forward, sequence);
+                row[gate * self.sizes.hidden + j].into()
+            }
+            None => self.unit.state(gate, j, h),
+        }
+    }
+
     /// A gate's sum of terms, clipped and kept.
-    unsafe fn sum(&self, gate: usize, j: usize, time: usize, sequence: usize, more: f64) -> f64 {
+    unsafe fn sum(
+        &self,
+        gate: usize,
+        j: usize,
+        time: usize,
+        sequence: usize,
+        more: f64,
+        given: Option<&Products>,
+    ) -> f64 {
         // SAFETY: as the caller vouches.
         unsafe {
             let h = self.old_state(time, sequence);
-            let product = self.unit.state(gate, j, h) + self.unit.bias(1, gate, j);
+            let product = self.of_state(gate, j, sequence, h, given) + self.unit.bias(1, gate, j);
             let v = self.without_state(gate, j, time, sequence) + product + more;
             let v = self.unit.clipped(v);
             self.set_gate(gate, j, time, sequence, v);
@@ -276,13 +328,20 @@ impl<T: Float, S: Num + Pod> Pass<'_, T, S> {
     }
 
     /// The new state.
-    unsafe fn lstm(&self, step: usize, sequence: usize, j: usize, time: usize) -> f64 {
+    unsafe fn lstm(
+        &self,
+        step: usize,
+        sequence: usize,
+        j: usize,
+        time: usize,
+        given: Option<&Products>,
+    ) -> f64 {
         let unit = &self.unit;
         // SAFETY: as the caller vouches.
         unsafe {
             let old = self.old_cell(step, sequence, j);
             let of = |gate: usize, which: usize, more: f64| {
-                unit.with_slope(which, self.sum(gate, j, time, sequence, more))[0]
+                unit.with_slope(which, self.sum(gate, j, time, sequence, more, given))[0]
             };
             let input = of(0, 0, unit.peephole(0, j) * old);
             let forget = if unit.couple {
@@ -299,14 +358,21 @@ impl<T: Float, S: Num + Pod> Pass<'_, T, S> {
         }
     }
 
-    unsafe fn gru_gates(&self, sequence: usize, j: usize, time: usize, linear: bool) {
+    unsafe fn gru_gates(
+        &self,
+        sequence: usize,
+        j: usize,
+        time: usize,
+        linear: bool,
+        given: Option<&Products>,
+    ) {
         // SAFETY: as the caller vouches.
         unsafe {
-            self.sum(0, j, time, sequence, 0.0);
-            let v = self.sum(1, j, time, sequence, 0.0);
+            self.sum(0, j, time, sequence, 0.0, given);
+            let v = self.sum(1, j, time, sequence, 0.0, given);
             let h = self.old_state(time, sequence);
             let meets = if linear {
-                self.unit.state(2, j, h) + self.unit.bias(1, 2, j)
+                self.of_state(2, j, sequence, h, given) + self.unit.bias(1, 2, j)
             } else {
                 self.unit.with_slope(0, v)[0] * h[j].to_f64()
             };
@@ -335,7 +401,14 @@ impl<T: Float, S: Num + Pod> Pass<'_, T, S> {
         }
     }
 
-    fn backward(&self, par: &dyn Parallel) {
+    fn backward(
+        &self,
+        mut products: Option<&mut Products>,
+        par: &dyn Parallel,
+    ) -> Result<(), OpError> {
+        if let Some(products) = &mut products {
+            products.pack(Way::Backward, self.unit.weights, par);
+        }
         for step in (0..self.sizes.steps).rev() {
             // SAFETY: here and below as in the forward pass.
             self.each(par, step, |sequence, j, time| unsafe {
@@ -369,8 +442,12 @@ impl<T: Float, S: Num + Pod> Pass<'_, T, S> {
             {
                 self.reset_back(par, step);
             }
-            self.state_back(par, step);
+            match &mut products {
+                Some(products) => self.multiply_gates(products, step, par)?,
+                None => self.state_back(par, step),
+            }
         }
+        Ok(())
     }
 
     unsafe fn lstm_back(&self, step: usize, sequence: usize, j: usize, time: usize, dh: f64) {
@@ -437,101 +514,6 @@ impl<T: Float, S: Num + Pod> Pass<'_, T, S> {
                 self.kept.write(at, T::from_f64(d_candidate * reset));
             }
             dh * z
-        }
-    }
-
-    /// From the candidate to the state after its reset, and from there to state and reset gate.
-    fn reset_back(&self, par: &dyn Parallel, step: usize) {
-        self.each_lanes(par, step, |sequence, time, first, width| {
-            let mut sums = [0.0; LANES];
-            // SAFETY: as in the forward pass.
-            unsafe {
-                let at = self.row(time, sequence) + 2 * self.sizes.hidden;
-                let d = self.gates.slice(at, self.sizes.hidden);
-                self.add_products(2 * self.sizes.hidden, d, first, &mut sums[..width]);
-                for (lane, sum) in sums[..width].iter().enumerate() {
-                    let j = first + lane;
-                    let v = self.gate(1, j, time, sequence);
-                    let [reset, of_reset] = self.unit.with_slope(0, v);
-                    let old = self.states.read(self.state(time, sequence) + j).to_f64();
-                    self.set_gate(1, j, time, sequence, sum * old * of_reset);
-                    let at = sequence * self.sizes.hidden + j;
-                    self.dh.write(at, self.dh.read(at) + sum * reset);
-                }
-            }
-        });
-    }
-
-    /// From the gates to the state before.
-    fn state_back(&self, par: &dyn Parallel, step: usize) {
-        let hidden = self.sizes.hidden;
-        self.each_lanes(par, step, |sequence, time, first, width| {
-            let mut sums = [0.0; LANES];
-            let sums = &mut sums[..width];
-            // SAFETY: as in the forward pass.
-            unsafe {
-                let d = self
-                    .gates
-                    .slice(self.row(time, sequence), self.sizes.gates * hidden);
-                match self.cell {
-                    Cell::Lstm | Cell::Rnn => self.add_products(0, d, first, sums),
-                    Cell::Gru {
-                        linear_before_reset,
-                    } => {
-                        self.add_products(0, &d[..2 * hidden], first, sums);
-                        if linear_before_reset {
-                            let d = self.kept.slice(self.state(time, sequence), hidden);
-                            self.add_products(2 * hidden, d, first, sums);
-                        }
-                    }
-                }
-                for (lane, sum) in sums.iter().enumerate() {
-                    let at = sequence * hidden + first + lane;
-                    self.dh.write(at, self.dh.read(at) + sum);
-                }
-            }
-        });
-    }
-
-    /// Calls `body(sequence, place, first, width)` for runs of a state's elements.
-    fn each_lanes(
-        &self,
-        par: &dyn Parallel,
-        step: usize,
-        body: impl Fn(usize, usize, usize, usize) + Sync,
-    ) {
-        let hidden = self.sizes.hidden;
-        let runs = hidden.div_ceil(LANES);
-        let per_task = GRAIN / (self.sizes.gates * hidden * LANES);
-        split(par, self.sizes.batch * runs, per_task, &|range, _| {
-            for at in range {
-                let (sequence, first) = (at / runs, at % runs * LANES);
-                if let Some(time) = self.times.at(step, sequence) {
-                    body(sequence, time, first, LANES.min(hidden - first));
-                }
-            }
-        });
-    }
-
-    /// Adds `d` times rows of the weights from `row` on, in the columns from `first` on.
-    unsafe fn add_products(&self, row: usize, d: &[T], first: usize, sums: &mut [f64]) {
-        for (i, d) in d.iter().enumerate() {
-            let at = (row + i) * self.sizes.hidden + first;
-            let d = d.to_f64();
-            // SAFETY: the weights have a row of `hidden` elements for each unit of each gate.
-            let weights = unsafe { self.unit.weights.slice(at, sums.len()) };
-            match (
-                <&mut [f64; LANES]>::try_from(&mut *sums),
-                <&[T; LANES]>::try_from(weights),
-            ) {
-                (Ok(sums), Ok(weights)) => {
-                    (0..LANES).for_each(|lane| sums[lane] += d * weights[lane].to_f64());
-                }
-                _ => {
-                    let pairs = sums.iter_mut().zip(weights);
-                    pairs.for_each(|(sum, w)| *sum += d * w.to_f64());
-                }
-            }
         }
     }
 

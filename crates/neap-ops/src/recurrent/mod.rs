@@ -6,6 +6,7 @@
 
 mod backward;
 mod gates;
+mod products;
 
 pub(crate) use backward::{backward, backward_workspace_bytes};
 
