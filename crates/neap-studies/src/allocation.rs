@@ -7,7 +7,7 @@
 //!   CNT   8 objects of 1 MB, 1 object of 4 MB
 //! ```
 
-use crate::dataflow::{Dataflow, OpId};
+use crate::dataflow::{Dataflow, OpId, TensorKind};
 use neap_planner::Random;
 
 /// A size class for each tensor size, and a number of objects for each class.
@@ -45,8 +45,10 @@ pub struct Pools {
 impl Pools {
     pub fn new(flow: &Dataflow, capacity_bytes: u64, classes: Classes) -> Self {
         let mut tensors = vec![0u32; flow.sizes().len()];
-        for t in 0..flow.tensors().len() as u32 {
-            tensors[flow.size_index(super::TensorId(t))] += 1;
+        for (t, tensor) in (0..).zip(flow.tensors()) {
+            if tensor.kind != TensorKind::Apart {
+                tensors[flow.size_index(super::TensorId(t))] += 1;
+            }
         }
         let needs_of = |op: u32| {
             let mut need: Vec<(u16, u32)> = Vec::new();

@@ -44,7 +44,10 @@ pub enum TensorKind {
     /// Made and used within a run.
     Activation,
     /// Made in a run, and wanted after it.
+    /// Made in a run, and wanted after it.
     Output,
+    /// In memory of its own, always: it says who must come before whom, and takes no part in anything else.
+    Apart,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,8 +149,8 @@ impl Dataflow {
                         tensors: count,
                     });
                 };
-                let is_there = matches!(kind, TensorKind::Parameter | TensorKind::Input)
-                    || last_writer[tensor.index()].is_some_and(|w| w != i);
+                let is_there =
+                    is_always(kind) || last_writer[tensor.index()].is_some_and(|w| w != i);
                 if reads && !is_there {
                     return Err(DataflowError::ReadTooEarly {
                         op: op.name.clone(),
@@ -188,6 +191,18 @@ impl Dataflow {
                     readers[t].push(i);
                 }
             }
+            // Those apart have said who waits for whom, and are no concern of anything else.
+            let mut kept = first;
+            for at in first..touches.len() {
+                let tensor = touches[at].tensor.index();
+                if spec.tensors[tensor].kind != TensorKind::Apart {
+                    touches.swap(kept, at);
+                    kept += 1;
+                } else {
+                    uses[tensor] -= 1;
+                }
+            }
+            touches.truncate(kept);
             touches_of.push(touches.len() as u32);
         }
         edges.sort_unstable();
@@ -202,7 +217,8 @@ impl Dataflow {
         for i in 0..ops {
             after_of[i + 1] += after_of[i];
         }
-        let mut sizes: Vec<u64> = spec.tensors.iter().map(|t| t.bytes).collect();
+        let planned = spec.tensors.iter().filter(|t| t.kind != TensorKind::Apart);
+        let mut sizes: Vec<u64> = planned.map(|t| t.bytes).collect();
         sizes.sort_unstable();
         sizes.dedup();
         let size_of = spec
@@ -315,5 +331,13 @@ impl Dataflow {
             .map(|op| self.touches(OpId(op)).iter().map(bytes).sum())
             .max()
             .unwrap_or(0)
+    }
+}
+
+/// Whether a tensor of the kind may be read before anything has written it.
+fn is_always(kind: TensorKind) -> bool {
+    match kind {
+        TensorKind::Parameter | TensorKind::Input | TensorKind::Apart => true,
+        TensorKind::Activation | TensorKind::Output => false,
     }
 }

@@ -40,6 +40,9 @@ pub struct SearchOptions {
     pub scope: Scope,
     pub classes: Classes,
     pub rules: Rules,
+    /// So many of the first generation have their operators in the order in which they were given, the others in random
+    /// ones, as all of the paper's.
+    pub given_orders: usize,
     /// Ends after so many generations, if nothing ends it sooner.
     pub generations: u32,
 }
@@ -55,6 +58,7 @@ impl Default for SearchOptions {
             scope: Scope::Both,
             classes: Classes::Monotonic,
             rules: Rules::default(),
+            given_orders: 0,
             generations: u32::MAX,
         }
     }
@@ -115,8 +119,9 @@ impl Setting<'_> {
         Random::new(self.options.seed, 0, individual)
     }
 
-    fn first_order(&self, random: &mut Random) -> Vec<OpId> {
+    fn first_order(&self, individual: usize, random: &mut Random) -> Vec<OpId> {
         match self.options.scope {
+            _ if individual < self.options.given_orders => self.flow.given_order(),
             Scope::AllocationOnly => self.flow.given_order(),
             Scope::Both | Scope::ScheduleOnly => order::random(self.flow, random),
         }
@@ -190,7 +195,7 @@ pub fn search(
     let size = options.population.max(2);
     let mut population = batch(parallel, size, &|i| {
         let mut random = setting.random(i as u32);
-        let order = setting.first_order(&mut random);
+        let order = setting.first_order(i, &mut random);
         let Some(allocation) = setting.pools.random(&mut random) else {
             return Vec::new();
         };

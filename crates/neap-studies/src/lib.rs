@@ -1,4 +1,4 @@
-//! Studies of papers by simulation. No engine depends on this crate; `xtask` makes pages with it.
+//! Studies of papers by simulation, of which `xtask` makes pages; training takes the plans that one of them finds.
 //!
 //! SwapAdvisor (Huang et al., ASPLOS 2020) searches over schedules, memory pools and swaps together:
 //!
@@ -20,6 +20,7 @@ mod baselines;
 mod dataflow;
 mod device;
 mod evolve;
+mod execution;
 mod graph;
 mod lanes;
 mod order;
@@ -29,6 +30,7 @@ mod swap;
 #[cfg(test)]
 mod testing;
 mod training;
+mod workload;
 
 pub use allocation::{Allocation, Classes, Pools};
 pub use baselines::{odswap, resident_parameters};
@@ -37,6 +39,7 @@ pub use dataflow::{
 };
 pub use device::Device;
 pub use evolve::{Found, Infeasible, Scope, SearchOptions, search};
+pub use execution::execution;
 pub use graph::of_graph;
 
 pub use lanes::{Outcome, play};
@@ -49,3 +52,4 @@ pub use swap::{
     SwapPlan, SwapPlanner, SwapTask,
 };
 pub use training::{TrainingError, TrainingFlow, of_training};
+pub use workload::{StepFlow, of_workload};

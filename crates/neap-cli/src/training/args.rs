@@ -160,6 +160,9 @@ enum StrategyArg {
     Keep,
     /// They go to a file and come back
     Swap,
+    /// The same by SwapAdvisor's search over orders and memory pools, which takes seconds; not among those of auto
+    #[value(name = "swapadvisor")]
+    SwapAdvisor,
     /// Those that cost little are computed again, others are swapped
     Cheap,
     /// Segments of about the square root of the network's steps are computed again; nothing is swapped
@@ -322,6 +325,7 @@ impl LearningArgs {
             StrategyArg::Auto => TrainStrategy::Auto,
             StrategyArg::Keep => TrainStrategy::Keep,
             StrategyArg::Swap => TrainStrategy::Swap,
+            StrategyArg::SwapAdvisor => TrainStrategy::SwapAdvisor,
             StrategyArg::Cheap => TrainStrategy::Cheap,
             StrategyArg::Sqrt => TrainStrategy::Sqrt,
             StrategyArg::Optimal => TrainStrategy::Optimal,

@@ -9,7 +9,10 @@
 //! last. Arithmetic does not change, and so no bit does.
 
 mod beam;
+mod in_place;
 mod memory;
+
+pub use in_place::with_steps_in_order;
 
 use crate::needs::step_bytes;
 use crate::place;

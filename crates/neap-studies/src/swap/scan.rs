@@ -221,7 +221,7 @@ impl Scan {
             _ => match flow.tensors()[t].kind {
                 TensorKind::Parameter => n + self.uses[self.uses_of[t] as usize],
                 TensorKind::Output => n,
-                TensorKind::Activation | TensorKind::Input => {
+                TensorKind::Activation | TensorKind::Input | TensorKind::Apart => {
                     state.resident = false;
                     self.plan.stays[state.stay as usize].to = position + 1;
                     return Some(After {

@@ -1,5 +1,6 @@
 //! The search's plans, checked by playing them, and the search as a whole.
 
+mod execution;
 mod placed;
 mod support;
 mod training;

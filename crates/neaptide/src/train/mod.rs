@@ -14,6 +14,7 @@ mod micro;
 mod optimal;
 mod options;
 mod planning;
+mod pools;
 mod start;
 mod step;
 mod strategy;

@@ -7,7 +7,7 @@ use crate::ledger::{Ledger, Reserve, training_heap_bytes, training_planned_bytes
 use crate::train::step::{Step, cheap_of};
 use crate::train::strategy::{StepSummary, TrainStrategy};
 use crate::train::tape::StepTape;
-use crate::train::{TrainOptions, optimal};
+use crate::train::{TrainOptions, optimal, pools};
 use neap_compile::{Kernels, Target, tables_of, workload};
 use neap_ir::{Program, ValueId};
 use neap_plan::{ExecutionPlan, Verdict, Workload, check_workload, validate};
@@ -199,7 +199,12 @@ impl<'a> Planning<'a> {
 
     /// What a process takes before the arena is there.
     fn opening_bytes(&self) -> u64 {
-        self.step.opening_bytes(self.options.strategy.programs())
+        let strategy = self.options.strategy;
+        let searched_bytes = match strategy {
+            TrainStrategy::SwapAdvisor => pools::heap_bytes(self.step.program.steps.len()),
+            _ => 0,
+        };
+        self.step.opening_bytes(strategy.programs()) + searched_bytes
     }
 
     /// Memory for the arena; `None` without a limit.
@@ -214,13 +219,17 @@ impl<'a> Planning<'a> {
 
     /// All that the strategy leaves to choose from.
     fn candidates(&self, strategy: TrainStrategy) -> Result<Found> {
-        use TrainStrategy::{Auto, Cheap, Keep, Optimal, Sqrt, Swap};
+        use TrainStrategy::{Auto, Cheap, Keep, Optimal, Sqrt, Swap, SwapAdvisor};
         let mut found = Found::default();
         let room = self.room_bytes(&self.step.program);
         let fits = room.is_none_or(|room| room >= self.whole_bytes);
-        if strategy == Keep || fits && matches!(strategy, Auto | Swap | Optimal) {
+        if strategy == Keep || fits && matches!(strategy, Auto | Swap | SwapAdvisor | Optimal) {
             let named = if strategy == Auto { Keep } else { strategy };
             self.attempt(&mut found, named, None, STAYING)?;
+            return Ok(found);
+        }
+        if strategy == SwapAdvisor {
+            self.attempt_pools(&mut found)?;
             return Ok(found);
         }
         let named = |other| if strategy == Auto { other } else { strategy };
@@ -253,6 +262,31 @@ impl<'a> Planning<'a> {
             self.attempt_optimal(&mut found, named(Optimal), &tape)?;
         }
         Ok(found)
+    }
+
+    /// The plan that the search over orders and pools finds.
+    fn attempt_pools(&self, found: &mut Found) -> Result<()> {
+        let program = &self.step.program;
+        let room_bytes = self.room_bytes(program).unwrap_or(u64::MAX);
+        let workload_of = |program: &Program| self.workload(program);
+        let pooled = pools::searched(program, &self.kept, room_bytes, &self.costs, &workload_of)?;
+        match pooled {
+            Ok(pooled) => {
+                found.best = Some(Candidate {
+                    strategy: TrainStrategy::SwapAdvisor,
+                    program: Some(pooled.program),
+                    workload: pooled.workload,
+                    planned: pooled.planned,
+                    is_proven: false,
+                });
+            }
+            Err(smallest_bytes) => {
+                // Where everything fits, nothing is searched.
+                let ledger = self.with_arena(program, smallest_bytes.min(self.whole_bytes));
+                found.smallest = Some(ledger.named(self.opening_bytes()));
+            }
+        }
+        Ok(())
     }
 
     /// The integer program's choices, without and with swapping.

@@ -6,13 +6,16 @@ use std::str::FromStr;
 /// How a training makes do with less memory than it would take. All give the same bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum TrainStrategy {
-    /// Whichever of the others is predicted to take the least time.
+    /// Whichever of the others is predicted to take the least time, but for `SwapAdvisor`.
     #[default]
     Auto,
     /// Everything stays in memory.
     Keep,
-    /// Activations, parameters and moments go to a file and come back (SwapAdvisor's means: Huang et al., ASPLOS 2020).
+    /// Activations, parameters and moments go to a file and come back (the means of SwapAdvisor: Huang et al., ASPLOS 2020).
     Swap,
+    /// The same by the search of SwapAdvisor: a genetic algorithm over orders of steps and memory pools. It takes seconds, and is not
+    /// among those that [`TrainStrategy::Auto`] tries.
+    SwapAdvisor,
     /// Activations that cost next to nothing are computed again; what else has no room is swapped.
     Cheap,
     /// Segments of about √n steps are computed again from what crosses their borders; nothing is swapped (Chen et al.,
@@ -24,10 +27,11 @@ pub enum TrainStrategy {
 }
 
 impl TrainStrategy {
-    pub const ALL: [TrainStrategy; 6] = [
+    pub const ALL: [TrainStrategy; 7] = [
         TrainStrategy::Auto,
         TrainStrategy::Keep,
         TrainStrategy::Swap,
+        TrainStrategy::SwapAdvisor,
         TrainStrategy::Cheap,
         TrainStrategy::Sqrt,
         TrainStrategy::Optimal,
@@ -37,7 +41,7 @@ impl TrainStrategy {
     pub(crate) fn programs(self) -> u64 {
         match self {
             TrainStrategy::Keep | TrainStrategy::Swap => 1,
-            TrainStrategy::Cheap | TrainStrategy::Sqrt => 2,
+            TrainStrategy::SwapAdvisor | TrainStrategy::Cheap | TrainStrategy::Sqrt => 2,
             TrainStrategy::Auto | TrainStrategy::Optimal => 3,
         }
     }
@@ -47,6 +51,7 @@ impl TrainStrategy {
             TrainStrategy::Auto => "auto",
             TrainStrategy::Keep => "keep",
             TrainStrategy::Swap => "swap",
+            TrainStrategy::SwapAdvisor => "swapadvisor",
             TrainStrategy::Cheap => "cheap",
             TrainStrategy::Sqrt => "sqrt",
             TrainStrategy::Optimal => "optimal",
