@@ -225,7 +225,7 @@ impl StrategyArg {
     }
 }
 
-/// `portable`, `avx2`, `avx512` or `neon`, where this processor has it.
+/// `portable`, `avx2`, `avx512`, `amx` or `neon`, where this processor has it.
 fn parse_isa(text: &str) -> Result<Isa, String> {
     Isa::by_name(text).ok_or_else(|| {
         let names: Vec<_> = Isa::available().map(Isa::name).collect();

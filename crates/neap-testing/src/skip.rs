@@ -21,8 +21,8 @@ pub fn skip(reason: impl Display) {
     tell(&reason);
 }
 
-/// Says that files are absent that lie outside of the repository. A clone does not have them, so that is never
-/// a failure.
+/// Says that files are absent that lie outside of the repository, or instructions that not every processor has. A clone, or a
+/// machine, does not have them, so that is never a failure.
 pub fn absent(reason: impl Display) {
     tell(&reason);
 }

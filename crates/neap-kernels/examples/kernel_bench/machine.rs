@@ -83,7 +83,7 @@ pub fn peak_gflops(isa: Isa) -> f64 {
     let (chains, run): (usize, fn(usize) -> f32) = match isa.name() {
         // SAFETY: the processor has the instruction set, as the value shows.
         #[cfg(target_arch = "x86_64")]
-        "avx512" => (24, |n| unsafe { compiled::chains_avx512(n) }),
+        "avx512" | "amx" => (24, |n| unsafe { compiled::chains_avx512(n) }),
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         "avx2" => (6, |n| unsafe { compiled::chains_avx2(n) }),
@@ -103,7 +103,7 @@ pub fn bandwidth_gb(isa: Isa) -> f64 {
     let run: fn(&[f32]) -> f32 = match isa.name() {
         // SAFETY: the processor has the instruction set, as the value shows.
         #[cfg(target_arch = "x86_64")]
-        "avx512" => |f| unsafe { compiled::total_avx512(f) },
+        "avx512" | "amx" => |f| unsafe { compiled::total_avx512(f) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         "avx2" => |f| unsafe { compiled::total_avx2(f) },

@@ -1,7 +1,7 @@
 //! Convolution of blocked steps.
 
-use super::drive::{Call, Inputs, MAX_TAPS, Place, Reduction, scratch_bytes};
-use super::tile::{MAX_ROWS, Tap};
+use super::drive::{Call, Inputs, MAX_TAPS, Place, scratch_bytes};
+use super::tile::{MAX_ROWS, Reduction, Tap};
 use super::{Finish, MOST_K, Results, Steps};
 use crate::conv::{ConvForm, ConvShape, supports};
 use crate::error::{KernelError, check_len, checked_product};
@@ -123,6 +123,13 @@ impl Pixels {
     }
 }
 
+/// A bit for each that is so.
+#[inline(always)]
+fn bits<T: Copy>(of: &[T], is: impl Fn(T) -> bool) -> u32 {
+    let bits = of.iter().enumerate();
+    bits.fold(0, |bits, (i, &x)| bits | u32::from(is(x)) << i)
+}
+
 impl Inputs for Pixels {
     fn place(&self, row: usize) -> Place {
         let (image, position) = (row / self.positions, row % self.positions);
@@ -169,22 +176,24 @@ impl Inputs for Pixels {
                 (x, y) = (0, y + 1);
             }
         }
+        // Rows whose taps of a column are inside, and those of a row.
+        let mut columns = [u32::MAX; MAX_TAPS];
+        if !all_inside {
+            for (kx, inside) in columns[..w.kernel[1]].iter_mut().enumerate() {
+                let dx = kx * w.dilations[1];
+                *inside = bits(&tops[..rows], |(_, left)| left.wrapping_add(dx) < width);
+            }
+        }
         for (ky, taps) in taps.chunks_mut(w.kernel[1]).enumerate() {
             let dy = ky * w.dilations[0];
-            for (kx, tap) in taps.iter_mut().enumerate() {
-                let dx = kx * w.dilations[1];
-                let mut inside = u32::MAX;
-                if !all_inside {
-                    inside = 0;
-                    for (row, &(top, left)) in tops[..rows].iter().enumerate() {
-                        let is_inside =
-                            top.wrapping_add(dy) < height && left.wrapping_add(dx) < width;
-                        inside |= u32::from(is_inside) << row;
-                    }
-                }
+            let mut of_row = u32::MAX;
+            if !all_inside {
+                of_row = bits(&tops[..rows], |(top, _)| top.wrapping_add(dy) < height);
+            }
+            for (kx, (tap, of_column)) in taps.iter_mut().zip(columns).enumerate() {
                 *tap = Tap {
-                    offset: (dy * width + dx) * LANES,
-                    inside,
+                    offset: (dy * width + kx * w.dilations[1]) * LANES,
+                    inside: of_row & of_column,
                 };
             }
         }

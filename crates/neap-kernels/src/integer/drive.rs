@@ -1,9 +1,14 @@
 //! How a layer is cut into tiles, and what each task prepares.
 
 use super::Steps;
+#[cfg(target_arch = "x86_64")]
+use super::amx::Tiles;
 use super::dot::{Dot, MAX_PANELS, QUAD};
 use super::finish::{Finisher, Head, Summed, Target, begin_few};
-use super::tile::{Ahead, FEW_ROWS, Heights, MAX_ROWS, Reads, Tap, add_up, add_up_few, order};
+use super::tile::{
+    AddUp, Ahead, FEW_ROWS, Heights, MAX_ROWS, Reads, Reduction, STEP_QUADS, Tap, Vectors,
+    few_rows, order,
+};
 use crate::error::{KernelError, check_len};
 use crate::panel::{Format, Panels};
 use crate::parallel::Parallel;
@@ -12,31 +17,6 @@ use std::ops::Range;
 
 /// Most taps of a kernel window.
 pub(super) const MAX_TAPS: usize = 128;
-
-/// k of a layer, in the order of its panels.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Reduction {
-    pub taps: usize,
-    pub blocks: usize,
-    pub block_len: usize,
-    pub last_len: usize,
-    /// From block to block in the input, in bytes.
-    pub block_step: usize,
-}
-
-impl Reduction {
-    pub(super) fn k(&self) -> Option<usize> {
-        let whole = self.blocks.checked_sub(1)?.checked_mul(self.block_len)?;
-        whole.checked_add(self.last_len)?.checked_mul(self.taps)
-    }
-
-    fn quads(&self) -> Option<usize> {
-        let whole = (self.blocks.checked_sub(1)?).checked_mul(self.block_len.div_ceil(QUAD))?;
-        whole
-            .checked_add(self.last_len.div_ceil(QUAD))?
-            .checked_mul(self.taps)
-    }
-}
 
 /// A row; of a convolution, an output pixel.
 #[derive(Debug, Clone, Copy, Default)]
@@ -111,7 +91,8 @@ impl Scratch {
 const UNIT_QUAD_BYTES: usize = 4 * QUAD * LANES;
 
 fn unit_bytes(reduction: &Reduction) -> Option<usize> {
-    reduction.quads()?.checked_mul(UNIT_QUAD_BYTES)
+    let quads = reduction.quads()?.checked_next_multiple_of(STEP_QUADS)?;
+    quads.checked_mul(UNIT_QUAD_BYTES)
 }
 
 /// Bytes of scratch, aligned to 64.
@@ -322,6 +303,9 @@ enum Kernel {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Vnni,
+    /// And VNNI for few rows.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
     #[cfg(target_arch = "aarch64")]
     Neon,
 }
@@ -332,6 +316,8 @@ impl Kernel {
             Kind::Portable => Kernel::Portable,
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2Fma => Kernel::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 if isa.has_tiles() => Kernel::Amx,
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => match std::arch::is_x86_feature_detected!("avx512vnni") {
                 true => Kernel::Vnni,
@@ -345,7 +331,7 @@ impl Kernel {
     fn panels(&self) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Kernel::Vnni => <crate::simd::Avx512 as Dot>::PANELS,
+            Kernel::Vnni | Kernel::Amx => <crate::simd::Avx512 as Dot>::PANELS,
             _ => 1,
         }
     }
@@ -357,31 +343,39 @@ unsafe fn compute<I: Inputs>(isa: Isa, call: &Call<'_, I>, part: &Part) {
     // SAFETY: the caller's promise; the processor has the instructions.
     unsafe {
         match Kernel::of(isa) {
-            Kernel::Portable => compute_with(Portable, call, part),
+            Kernel::Portable => compute_with::<_, Vectors, _>(Portable, call, part),
             #[cfg(target_arch = "x86_64")]
             Kernel::Avx2 => {
                 #[target_feature(enable = "avx2,fma,f16c")]
                 unsafe fn run<I: Inputs>(call: &Call<'_, I>, part: &Part) {
+                    let d = crate::simd::Avx2Fma::new();
                     // SAFETY: as the function around.
-                    unsafe { compute_with(crate::simd::Avx2Fma::new(), call, part) }
+                    unsafe { compute_with::<_, Vectors, _>(d, call, part) }
                 }
                 run(call, part);
             }
             #[cfg(target_arch = "x86_64")]
-            Kernel::Vnni => {
-                #[target_feature(
-                    enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
-                )]
-                unsafe fn run<I: Inputs>(call: &Call<'_, I>, part: &Part) {
-                    // SAFETY: as the function around.
-                    unsafe { compute_with(crate::simd::Avx512::new(), call, part) }
-                }
-                run(call, part);
-            }
+            Kernel::Amx if !is_few(part) => vnni::<Tiles, I>(call, part),
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Vnni | Kernel::Amx => vnni::<Vectors, I>(call, part),
             #[cfg(target_arch = "aarch64")]
-            Kernel::Neon => compute_with(crate::simd::Neon::new(), call, part),
+            Kernel::Neon => compute_with::<_, Vectors, _>(crate::simd::Neon::new(), call, part),
         }
     }
+}
+
+/// # Safety
+/// As [`compute`]; the processor has these instructions, and those of `A`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn vnni<A: AddUp<crate::simd::Avx512>, I: Inputs>(call: &Call<'_, I>, part: &Part) {
+    // SAFETY: the caller's promise.
+    unsafe { compute_with::<_, A, _>(crate::simd::Avx512::new(), call, part) }
+}
+
+/// Whether bringing panels into order would cost more than computing.
+fn is_few(part: &Part) -> bool {
+    part.rows.len() <= FEW_ROWS
 }
 
 /// The sums of a tile.
@@ -389,12 +383,12 @@ unsafe fn compute<I: Inputs>(isa: Isa, call: &Call<'_, I>, part: &Part) {
 struct Sums([i32; MAX_ROWS * MAX_PANELS * LANES]);
 
 #[inline(always)]
-unsafe fn compute_with<D: Dot, I: Inputs>(d: D, call: &Call<'_, I>, part: &Part) {
+unsafe fn compute_with<D: Dot, A: AddUp<D>, I: Inputs>(d: D, call: &Call<'_, I>, part: &Part) {
     let count = part.panels.len();
     let r = &call.reduction;
     let mut heads = [Head::NONE; MAX_PANELS];
     let mut packed = [std::ptr::null(); MAX_PANELS];
-    let few = part.rows.len() <= FEW_ROWS;
+    let few = A::TAKES_FEW && is_few(part);
     for (i, panel) in part.panels.clone().enumerate() {
         packed[i] = call.panel(panel).wrapping_add(Format::I8.head_bytes());
         if !few {
@@ -406,6 +400,8 @@ unsafe fn compute_with<D: Dot, I: Inputs>(d: D, call: &Call<'_, I>, part: &Part)
             };
         }
     }
+    // SAFETY: the panels are in order there, unless there are few rows, and scratch holds whole steps.
+    let mut adder = unsafe { A::new(r, count, part.quads) };
     let group = part.panels.start / call.group_panels;
     let last_lanes = if part.panels.end == call.layer_panels {
         call.last_lanes
@@ -419,8 +415,8 @@ unsafe fn compute_with<D: Dot, I: Inputs>(d: D, call: &Call<'_, I>, part: &Part)
     let mut sums = Sums([0; MAX_ROWS * MAX_PANELS * LANES]);
     let panels_begin = part.panels.start * call.target.panel_elements;
     let most_rows = match few {
-        true => D::ROWS[count - 1].min(FEW_ROWS),
-        false => D::ROWS[count - 1],
+        true => A::ROWS[count - 1].min(FEW_ROWS),
+        false => A::ROWS[count - 1],
     };
     let finisher = Finisher::new(&call.target);
     let mut ahead = call.ahead(&part.next, part.rows.len().div_ceil(most_rows));
@@ -462,66 +458,12 @@ unsafe fn compute_with<D: Dot, I: Inputs>(d: D, call: &Call<'_, I>, part: &Part)
                 begin_few(sums, &heads[..count]);
             } else {
                 ahead.bring();
-                tile(d, count, rows, &reads, part.quads, &heads, to);
+                adder.add_up(d, rows, &reads, &heads, to);
             }
             finisher.finish(d, &heads[..count], summed, last_lanes);
         }
         row += rows;
     }
-}
-
-/// Calls `$add` for as many panels and rows as there are.
-macro_rules! by_size {
-    ($panels:expr, $rows:expr, $add:ident $arguments:tt,
-        $($p:literal: $($r:literal)*;)*) => {
-        match ($panels, $rows) {
-            // SAFETY: the caller's promise.
-            $($(($p, $r) if const { $p <= D::PANELS && $r <= D::ROWS[$p - 1] } => unsafe {
-                $add::<D, $p, $r> $arguments
-            },)*)*
-            _ => unreachable!("no tile is larger than the instruction set's"),
-        }
-    };
-}
-
-/// # Safety
-/// As [`add_up`].
-#[inline(always)]
-unsafe fn tile<D: Dot>(
-    d: D,
-    panels: usize,
-    rows: usize,
-    reads: &Reads<'_>,
-    quads: *const u8,
-    heads: &[Head; MAX_PANELS],
-    sums: *mut i32,
-) {
-    by_size!(panels, rows, add_up(d, reads, quads, heads, sums),
-        1: 1 2 3 4 5 6 7 8 9 10 11 12;
-        2: 1 2 3 4 5 6 7 8 9 10 11 12;
-        3: 1 2 3 4 5 6 7 8;
-        4: 1 2 3 4 5 6;
-    );
-}
-
-/// # Safety
-/// As [`add_up_few`].
-#[inline(always)]
-unsafe fn few_rows<D: Dot>(
-    d: D,
-    panels: usize,
-    rows: usize,
-    reads: &Reads<'_>,
-    packed: &[*const u8; MAX_PANELS],
-    sums: *mut i32,
-    columns: *mut i32,
-) {
-    by_size!(panels, rows, add_up_few(d, reads, packed, sums, columns),
-        1: 1 2 3 4;
-        2: 1 2 3 4;
-        3: 1 2 3 4;
-        4: 1 2 3 4;
-    );
 }
 
 impl<I> Call<'_, I> {

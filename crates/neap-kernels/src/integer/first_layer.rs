@@ -5,8 +5,8 @@
 //! ```
 //! There one kernel row is one run of `kw * C` steps, and padding holds zero points. So tiles need neither channel blocks nor bounds.
 
-use super::drive::{Call, Inputs, MAX_TAPS, Place, Reduction, scratch_bytes};
-use super::tile::{MAX_ROWS, Tap};
+use super::drive::{Call, Inputs, MAX_TAPS, Place, scratch_bytes};
+use super::tile::{MAX_ROWS, Reduction, Tap};
 use super::{Finish, MOST_K, Results, Steps};
 use crate::conv::{ConvForm, ConvShape, band_rows, band_width, interleave, supports};
 use crate::error::{KernelError, check_len, checked_product};

@@ -1,7 +1,7 @@
 //! Rows of steps times panels.
 
-use super::drive::{Call, Inputs, Place, Reduction, scratch_bytes};
-use super::tile::{MAX_ROWS, Tap};
+use super::drive::{Call, Inputs, Place, scratch_bytes};
+use super::tile::{MAX_ROWS, Reduction, Tap};
 use super::{Finish, MOST_K, Results, Steps};
 use crate::error::{KernelError, check_len};
 use crate::linear::{LinearShape, matrix_elements};

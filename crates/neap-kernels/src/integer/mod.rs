@@ -7,6 +7,8 @@
 //! Panels are [`Format::I8`], as packed. A task brings the panels that it computes into the order of its instruction set,
 //! in its worker's scratch, and computes all rows with them. Zero points are corrected by sums over weights and rows.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod conv;
 mod dot;
 mod drive;

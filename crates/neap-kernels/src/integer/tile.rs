@@ -1,18 +1,45 @@
 //! One tile: sums of rows times panels.
 
 use super::dot::{Dot, MAX_PANELS, QUAD};
-use super::drive::Reduction;
 use super::finish::Head;
 use crate::simd::{LANES, prefetch_far};
 
 /// Most rows of a tile, for any instruction set.
-pub(super) const MAX_ROWS: usize = 12;
+pub(super) const MAX_ROWS: usize = 16;
 
 /// Bytes of a line of cache.
 const LINE: usize = 64;
 
 /// As many rows or fewer read panels as they are packed: bringing them into order would cost more than computing.
 pub(super) const FEW_ROWS: usize = 4;
+
+/// Quads of panels in order are made this many at a time: those behind the last are zeros where they are read.
+pub(super) const STEP_QUADS: usize = 16;
+
+/// k of a layer, in the order of its panels.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reduction {
+    pub taps: usize,
+    pub blocks: usize,
+    pub block_len: usize,
+    pub last_len: usize,
+    /// From block to block in the input, in bytes.
+    pub block_step: usize,
+}
+
+impl Reduction {
+    pub(super) fn k(&self) -> Option<usize> {
+        let whole = self.blocks.checked_sub(1)?.checked_mul(self.block_len)?;
+        whole.checked_add(self.last_len)?.checked_mul(self.taps)
+    }
+
+    pub(super) fn quads(&self) -> Option<usize> {
+        let whole = (self.blocks.checked_sub(1)?).checked_mul(self.block_len.div_ceil(QUAD))?;
+        whole
+            .checked_add(self.last_len.div_ceil(QUAD))?
+            .checked_mul(self.taps)
+    }
+}
 
 /// Rows that lie one after the other, cut into tiles of about equal height.
 #[derive(Default)]
@@ -126,13 +153,109 @@ impl Reads<'_> {
     }
 }
 
+/// What adds up tiles of rows and panels.
+pub(super) trait AddUp<D: Dot> {
+    /// Most rows of a tile of one panel, of two, and so on.
+    const ROWS: [usize; MAX_PANELS];
+    /// Whether [`FEW_ROWS`] and fewer are added up by [`few_rows`].
+    const TAKES_FEW: bool;
+
+    /// For panels of which `quads` holds the quads side by side: those of one k, then those of the next.
+    ///
+    /// # Safety
+    /// The quads are in order before any tile is added up, and writable for whole [`STEP_QUADS`].
+    unsafe fn new(reduction: &Reduction, panels: usize, quads: *mut u8) -> Self;
+    /// Adds up a tile into `sums`, row by row, from what the panels' sums start with.
+    ///
+    /// # Safety
+    /// Every run is readable for its k, and `sums` is writable for 16 integers of each row and panel.
+    unsafe fn add_up(
+        &mut self,
+        d: D,
+        rows: usize,
+        reads: &Reads<'_>,
+        heads: &[Head; MAX_PANELS],
+        sums: *mut i32,
+    );
+}
+
+/// Adds up with [`Dot`], a vector for each row and panel.
+pub(super) struct Vectors {
+    panels: usize,
+    quads: *const u8,
+}
+
+/// Calls `$add` for as many panels and rows as there are.
+macro_rules! by_size {
+    ($panels:expr, $rows:expr, $add:ident $arguments:tt,
+        $($p:literal: $($r:literal)*;)*) => {
+        match ($panels, $rows) {
+            // SAFETY: the caller's promise.
+            $($(($p, $r) if const { $p <= D::PANELS && $r <= D::ROWS[$p - 1] } => unsafe {
+                $add::<D, $p, $r> $arguments
+            },)*)*
+            _ => unreachable!("no tile is larger than the instruction set's"),
+        }
+    };
+}
+
+impl<D: Dot> AddUp<D> for Vectors {
+    const ROWS: [usize; MAX_PANELS] = D::ROWS;
+    const TAKES_FEW: bool = true;
+
+    #[inline(always)]
+    unsafe fn new(_: &Reduction, panels: usize, quads: *mut u8) -> Self {
+        Vectors { panels, quads }
+    }
+
+    #[inline(always)]
+    unsafe fn add_up(
+        &mut self,
+        d: D,
+        rows: usize,
+        reads: &Reads<'_>,
+        heads: &[Head; MAX_PANELS],
+        sums: *mut i32,
+    ) {
+        by_size!(self.panels, rows, add_tile(d, reads, self.quads, heads, sums),
+            1: 1 2 3 4 5 6 7 8 9 10 11 12;
+            2: 1 2 3 4 5 6 7 8 9 10 11 12;
+            3: 1 2 3 4 5 6 7 8;
+            4: 1 2 3 4 5 6;
+        );
+    }
+}
+
+/// As [`AddUp::add_up`], of panels as they are packed, each of which begins at its pointer; `columns` gets the sums of
+/// their weights, panel by panel. The sums start with nothing.
+///
+/// # Safety
+/// As [`AddUp::add_up`], and `columns` is writable for 16 integers of each panel.
+#[inline(always)]
+pub(super) unsafe fn few_rows<D: Dot>(
+    d: D,
+    panels: usize,
+    rows: usize,
+    reads: &Reads<'_>,
+    packed: &[*const u8; MAX_PANELS],
+    sums: *mut i32,
+    columns: *mut i32,
+) {
+    by_size!(panels, rows, add_few(d, reads, packed, sums, columns),
+        1: 1 2 3 4;
+        2: 1 2 3 4;
+        3: 1 2 3 4;
+        4: 1 2 3 4;
+    );
+}
+
 /// Adds up a tile of `R` rows and `P` panels into `sums`, row by row, from what the panels' sums start with. Quads of the panels
 /// lie side by side: those of one k, then those of the next.
 ///
 /// # Safety
 /// Every run is readable for its k, the panels for all quads, and `sums` is writable for `R * P * 16` integers.
 #[inline(always)]
-pub(super) unsafe fn add_up<D: Dot, const P: usize, const R: usize>(
+unsafe fn add_tile<D: Dot, const P: usize, const R: usize>(
     d: D,
     reads: &Reads<'_>,
     quads: *const u8,
@@ -181,13 +304,12 @@ pub(super) unsafe fn add_up<D: Dot, const P: usize, const R: usize>(
     unsafe { store::<D, P, R>(d, sums, &acc) };
 }
 
-/// As [`add_up`], of panels as they are packed, each of which begins at its pointer; `columns` gets the sums of
-/// their weights, panel by panel.
+/// As [`add_tile`], of panels as they are packed: see [`few_rows`].
 ///
 /// # Safety
-/// As [`add_up`], and `columns` is writable for `P * 16` integers.
+/// As [`add_tile`], and `columns` is writable for `P * 16` integers.
 #[inline(always)]
-pub(super) unsafe fn add_up_few<D: Dot, const P: usize, const R: usize>(
+unsafe fn add_few<D: Dot, const P: usize, const R: usize>(
     d: D,
     reads: &Reads<'_>,
     panels: &[*const u8; MAX_PANELS],

@@ -48,6 +48,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 pub use {avx2::Avx2Fma, avx512::Avx512};
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tiles;
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -59,7 +61,15 @@ pub const LANES: usize = 16;
 
 /// An instruction set this processor has; holding one is the proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Isa(Kind);
+pub struct Isa(Kind, Tiles);
+
+/// Whether tiles of bytes are multiplied at once, beside vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tiles {
+    None,
+    #[cfg(target_arch = "x86_64")]
+    Amx,
+}
 
 /// The instruction sets known to this build, best last.
 #[doc(hidden)]
@@ -78,7 +88,7 @@ impl Isa {
     /// The best instruction set of this processor. Ask once and pass the answer on.
     #[must_use]
     pub fn detect() -> Self {
-        let mut best = Isa(Kind::Portable);
+        let mut best = Isa(Kind::Portable, Tiles::None);
         for isa in Self::available() {
             best = isa;
         }
@@ -87,9 +97,7 @@ impl Isa {
 
     /// Every instruction set of this processor, from portable to best.
     pub fn available() -> impl Iterator<Item = Isa> {
-        ALL.iter()
-            .filter(|(kind, _)| has(*kind))
-            .map(|&(kind, _)| Isa(kind))
+        ALL.iter().map(|&(isa, _)| isa).filter(|&isa| has(isa))
     }
 
     /// The instruction set of that name (as [`Isa::name`] gives it), where the processor has it.
@@ -98,11 +106,11 @@ impl Isa {
         Self::available().find(|isa| isa.name() == name)
     }
 
-    /// A short lower-case name: `portable`, `avx2`, `avx512`, `neon`.
+    /// A short lower-case name: `portable`, `avx2`, `avx512`, `amx` (which is AVX-512 and tiles), `neon`.
     #[must_use]
     pub fn name(self) -> &'static str {
         ALL.iter()
-            .find(|(kind, _)| *kind == self.0)
+            .find(|(isa, _)| *isa == self)
             .map_or("portable", |&(_, name)| name)
     }
 
@@ -111,9 +119,16 @@ impl Isa {
     pub(crate) fn of_narrow_weights(self) -> Self {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512 => Isa(Kind::Avx2Fma),
-            kind => Isa(kind),
+            Kind::Avx512 => Isa(Kind::Avx2Fma, Tiles::None),
+            _ => self,
         }
+    }
+
+    /// Whether [`Kind::Avx512`] has VNNI, and AMX beside it.
+    #[cfg(target_arch = "x86_64")]
+    #[must_use]
+    pub(crate) fn has_tiles(self) -> bool {
+        self.1 == Tiles::Amx
     }
 
     #[doc(hidden)]
@@ -123,17 +138,30 @@ impl Isa {
     }
 }
 
-const ALL: &[(Kind, &str)] = &[
-    (Kind::Portable, "portable"),
+const ALL: &[(Isa, &str)] = &[
+    (Isa(Kind::Portable, Tiles::None), "portable"),
     #[cfg(target_arch = "x86_64")]
-    (Kind::Avx2Fma, "avx2"),
+    (Isa(Kind::Avx2Fma, Tiles::None), "avx2"),
     #[cfg(target_arch = "x86_64")]
-    (Kind::Avx512, "avx512"),
+    (Isa(Kind::Avx512, Tiles::None), "avx512"),
+    #[cfg(target_arch = "x86_64")]
+    (Isa(Kind::Avx512, Tiles::Amx), "amx"),
     #[cfg(target_arch = "aarch64")]
-    (Kind::Neon, "neon"),
+    (Isa(Kind::Neon, Tiles::None), "neon"),
 ];
 
-fn has(kind: Kind) -> bool {
+fn has(isa: Isa) -> bool {
+    has_vectors(isa.0)
+        && match isa.1 {
+            Tiles::None => true,
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Tiles::Amx => std::arch::is_x86_feature_detected!("avx512vnni") && tiles::are_allowed(),
+            #[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+            Tiles::Amx => false,
+        }
+}
+
+fn has_vectors(kind: Kind) -> bool {
     match kind {
         Kind::Portable => true,
         #[cfg(target_arch = "x86_64")]
@@ -148,7 +176,7 @@ fn has(kind: Kind) -> bool {
                 && std::arch::is_x86_feature_detected!("avx512bw")
                 && std::arch::is_x86_feature_detected!("avx512dq")
                 && std::arch::is_x86_feature_detected!("avx512vl")
-                && has(Kind::Avx2Fma)
+                && has_vectors(Kind::Avx2Fma)
         }
         // Part of the architecture's baseline.
         #[cfg(target_arch = "aarch64")]

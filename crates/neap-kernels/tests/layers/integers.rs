@@ -91,7 +91,7 @@ impl Layer {
     }
 
     /// The sum that channel `c` makes of the k activations, each less their zero point, as a number.
-    fn number(&self, c: usize, centred: &[i64], scale: f32) -> f32 {
+    pub fn number(&self, c: usize, centred: &[i64], scale: f32) -> f32 {
         let weights = &self.weights[c * self.k..][..self.k];
         let zero = self.zero[c] as i64;
         let products = weights.iter().zip(centred);

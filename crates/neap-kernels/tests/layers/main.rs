@@ -10,6 +10,7 @@ mod elementwise;
 mod first_layers_of_steps;
 mod formats;
 mod integers;
+mod integers_tails;
 mod linear;
 mod panels;
 mod pool;

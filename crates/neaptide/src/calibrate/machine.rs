@@ -14,7 +14,7 @@ pub(super) fn here(packed: &Path, options: &RunOptions) -> Machine {
     let name = name.collect::<Vec<_>>().join(", ");
     Machine {
         cpu: name.chars().take(MOST_NAME_BYTES).collect(),
-        isa: format!("{:?}", options.isa),
+        isa: options.isa.name().into(),
         threads: options.threads.try_into().unwrap_or(u32::MAX),
         device: rustix::fs::stat(packed).map_or(0, |stat| stat.st_dev),
     }
