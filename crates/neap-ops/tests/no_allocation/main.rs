@@ -3,9 +3,11 @@
 // Lists of operands read better alike.
 #![allow(clippy::cloned_ref_to_slice_refs)]
 
+mod counting;
 mod gradients;
 mod sampling;
 
+use counting::{Counting, allocations};
 use neap_ir::bands::{BandLayer, Bands};
 use neap_ir::op::*;
 use neap_ir::panel::{ConvForm, Epilogue, PanelConv, PanelFormat};
@@ -16,29 +18,6 @@ use neap_ops::{
     Choice, Context, OperandForm, PanelSlice, TensorMut, TensorRef, WeightForm, execute,
     execute_with, kernels, supported, workspace_bytes,
 };
-use std::alloc::{GlobalAlloc, Layout as Block, System};
-use std::cell::Cell;
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: hands every request to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, block: Block) -> *mut u8 {
-        // No destructor and constant initialisation: the cell can be used while allocating.
-        ALLOCATIONS.with(|n| n.set(n.get() + 1));
-        // SAFETY: as the caller vouches.
-        unsafe { System.alloc(block) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, block: Block) {
-        // SAFETY: as the caller vouches.
-        unsafe { System.dealloc(ptr, block) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -91,9 +70,9 @@ fn check(op: Op, inputs: &[Literal], outputs: usize) {
         isa,
         workspace: &mut workspace,
     };
-    let before = ALLOCATIONS.with(Cell::get);
+    let before = allocations();
     let outcome = execute(&op, &refs, None, &muts, &mut ctx);
-    let after = ALLOCATIONS.with(Cell::get);
+    let after = allocations();
     outcome.unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(after - before, 0, "{} allocates", op.name());
 }
@@ -110,9 +89,9 @@ fn window(kernel: usize) -> Window {
 
 #[test]
 fn counting_works() {
-    let before = ALLOCATIONS.with(Cell::get);
+    let before = allocations();
     drop(std::hint::black_box(vec![1u8; 100]));
-    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 1);
+    assert_eq!(allocations() - before, 1);
 }
 
 #[test]
@@ -580,9 +559,9 @@ fn chosen_kernels() {
                 kernel: facts.kernel,
                 weights,
             };
-            let before = ALLOCATIONS.with(Cell::get);
+            let before = allocations();
             let outcome = execute_with(&op, choice, &[Some(x)], Some(slice), &[Some(y)], &mut ctx);
-            let after = ALLOCATIONS.with(Cell::get);
+            let after = allocations();
             outcome.unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(after - before, 0, "{choice:?} allocates");
         }
@@ -644,8 +623,8 @@ fn chains_in_row_bands() {
             kernel: facts.kernel,
             weights: WeightForm::Raw,
         };
-        let before = ALLOCATIONS.with(Cell::get);
+        let before = allocations();
         execute_with(&op, choice, &refs, None, &[Some(y)], &mut ctx).expect("runs");
-        assert_eq!(ALLOCATIONS.with(Cell::get), before, "{choice:?} allocates");
+        assert_eq!(allocations(), before, "{choice:?} allocates");
     }
 }
