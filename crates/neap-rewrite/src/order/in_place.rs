@@ -198,8 +198,10 @@ mod tests {
         // The sum is an output.
         assert_eq!(live("n3").end, 4);
         assert_eq!(live("state"), 0..4);
+        // A view comes before the step that reads it first.
         let again = with_steps_in_order(&program, &[0, 1, 2, 3]).unwrap();
-        assert_eq!(names(&again), names(&program));
+        assert_eq!(names(&again), ["n0", "n2", "n1", "n3", "n4"]);
+        assert_eq!(again.storage, program.storage);
         for (a, b) in again.buffers.iter().zip(&program.buffers) {
             assert_eq!((&a.live, a.bytes), (&b.live, b.bytes));
         }
