@@ -63,10 +63,11 @@ pub(crate) fn flops_by(facts: &KernelFacts, tile: Tile, widened_bytes: u64) -> f
         + facts.raw.moved_slice_bytes as f64 * FLOPS_PER_VALUE_BYTE
 }
 
-/// Operations of a layer in floats in whose time one in integers computes so many: as `integer_bench` of neap-kernels measures with VNNI.
+/// Operations of a layer in floats in whose time one in integers computes so many: as `integer_bench` of neap-kernels measures with VNNI and with AMX.
 /// An estimate elsewhere. Calibrating measures it.
 pub(crate) fn of_integers(flops: u64, isa: Isa) -> u64 {
     match isa.name() {
+        "amx" => flops / 7,
         "avx512" => flops / 7 * 2,
         _ => flops,
     }
