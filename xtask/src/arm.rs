@@ -19,12 +19,9 @@ const EMULATOR: &str = "qemu-aarch64-static";
 const CROSS_ROOT: &str = "/usr/aarch64-linux-gnu";
 
 /// Builds more quickly. The kernels are optimised as ever, but in many units: one keeps one processor busy for minutes. Of
-/// the rest only what counts, searches and adds up checksums is optimised, as emulation has it run for long.
+/// the rest only what counts and searches is optimised, as emulation has it run for long.
 const QUICKER: &[&str] = &[
     "profile.release.opt-level=1",
-    "profile.release.package.\"*\".opt-level=0",
-    "profile.release.package.blake3.opt-level=2",
-    "profile.release.package.crc32c.opt-level=2",
     "profile.release.package.neap-kernels.opt-level=3",
     "profile.release.package.neap-kernels.codegen-units=16",
     "profile.release.package.neap-ops.opt-level=2",
