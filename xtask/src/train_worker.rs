@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use neaptide::{
     BatchNorm, Budget, Error, Loss, OpenOptions, OwnProcess, StateRole, TensorType, TrainOptions,
-    Trainer, Update, memory,
+    TrainStrategy, Trainer, Update, memory,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -45,6 +45,8 @@ pub struct TrainWorkerArgs {
     parameters: Option<PathBuf>,
     #[arg(long, default_value = "none")]
     budget: Budget,
+    #[arg(long, default_value = "auto")]
+    strategy: TrainStrategy,
     #[arg(long, default_value_t = 2)]
     threads: usize,
     /// This process is alone in its memory cgroup
@@ -58,6 +60,8 @@ pub struct TrainWorkerArgs {
 /// As scripts/torch_networks.py has them.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Optimizer {
+    /// Without momentum
+    Descent,
     /// With a momentum of 0.9
     Sgd,
     Adamw,
@@ -66,6 +70,11 @@ enum Optimizer {
 impl Optimizer {
     fn update(self) -> Update {
         match self {
+            Optimizer::Descent => Update::Sgd {
+                momentum: 0.0,
+                nesterov: false,
+                decay: 0.0,
+            },
             Optimizer::Sgd => Update::Sgd {
                 momentum: 0.9,
                 nesterov: false,
@@ -107,6 +116,7 @@ pub fn run(args: &TrainWorkerArgs) -> Result<()> {
         "stored_bytes": summary.stored_bytes,
         "loaded_bytes": summary.loaded_bytes,
         "recomputed_flops": summary.recomputed_flops,
+        "predicted_ms": summary.predicted_ns as f64 / 1e6,
         "opened_s": started.elapsed().as_secs_f64(),
     });
     serve(args, trainer, &data, &ready)
@@ -142,6 +152,7 @@ fn open(args: &TrainWorkerArgs) -> Result<neaptide::Result<Trainer>> {
             momentum: BATCH_NORM_MOMENTUM,
         },
         budget: args.budget,
+        strategy: args.strategy,
         threads: args.threads,
         state_dir: Some(args.state_dir.clone()),
         ..TrainOptions::default()

@@ -308,10 +308,14 @@ static ENTRIES: &[ZooEntry] = &[
         "Inception v4, four times as wide"),
     entry!(shapes "nasnet_a_large_r25", 340_480_654, "input" & [1, 3, 331, 331], |g| nets::nasnet::nasnet_a(g, 25),
         "NASNet-A large with 3 x 25 normal cells"),
+    entry!(shapes "wide_resnet152_w3", 528_474_280, "input" IMAGE_224, |g| nets::resnet::wide_resnet152(g, 3),
+        "ResNet-152, three times as wide"),
     entry!(shapes "wide_resnet152_w4", 936_563_944, "input" IMAGE_224, |g| nets::resnet::wide_resnet152(g, 4),
         "ResNet-152, four times as wide"),
     entry!(shapes "wide_resnet152_w10", 5_820_386_920, "input" IMAGE_224, |g| nets::resnet::wide_resnet152(g, 10),
         "ResNet-152, ten times as wide"),
+    entry!(shapes "rnn_8_2592", 430_147_584, "input" & [1, SMALL_RNN.steps, SMALL_RNN.width], |g| nets::recurrent::recurrent(g, &SMALL_RNN),
+        "8 layers of LSTM cells with a state of 2592, unrolled"),
     entry!(shapes "rnn_8_8k", 4_295_491_584, "input" & [1, RNN.steps, RNN.width], |g| nets::recurrent::recurrent(g, &RNN),
         "8 layers of LSTM cells with a state of 8192, unrolled"),
     entry!(shapes "brnn_4_8k", 5_906_104_320, "input" & [1, BRNN.steps, BRNN.width], |g| nets::recurrent::recurrent(g, &BRNN),
@@ -325,6 +329,9 @@ const RNN: nets::recurrent::Recurrent = nets::recurrent::Recurrent {
     steps: 29,
     both_ways: false,
 };
+
+/// With a tenth of the parameters.
+const SMALL_RNN: nets::recurrent::Recurrent = nets::recurrent::Recurrent { width: 2592, ..RNN };
 
 const BRNN: nets::recurrent::Recurrent = nets::recurrent::Recurrent {
     layers: 4,

@@ -5,6 +5,7 @@
 //!   zoo, shapes only ──► dataflow on a V100 ──► search, placed, ODSwap, ideal ──► tables beside the paper's
 //! ```
 
+mod real;
 mod report;
 mod studies;
 mod training;
@@ -28,7 +29,16 @@ pub struct SwapadvisorArgs {
     /// Only these parts: networks, large, figure7, ablations, table2, figure8
     #[arg(long)]
     only: Vec<String>,
-    /// Write docs/swapadvisor.md
+    /// Run steps of training for real, of networks of about a tenth of the sizes in a tenth of the memory; --only names networks
+    #[arg(long)]
+    real: bool,
+    /// Measured steps of each process, with --real
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// What else the machine does in the meantime, for the page of --real
+    #[arg(long, value_name = "TEXT", requires = "real")]
+    beside: Option<String>,
+    /// Write docs/swapadvisor.md, or with --real docs/swapadvisor-real.md
     #[arg(long)]
     write: bool,
 }
@@ -158,6 +168,10 @@ pub fn brief(root: &Path, percents: &[u32]) -> Result<Brief> {
 }
 
 pub fn run(root: &Path, args: &SwapadvisorArgs) -> Result<()> {
+    if args.real {
+        let beside = args.beside.as_deref();
+        return real::run(root, &args.only, args.rounds, beside, args.write);
+    }
     let mut text = String::new();
     let effort = studies::Effort {
         operators: args.effort * 1_000_000,

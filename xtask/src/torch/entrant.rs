@@ -123,6 +123,7 @@ fn planned(ready: &Value) -> Option<Planned> {
         stored_bytes: ready["stored_bytes"].as_u64()?,
         loaded_bytes: ready["loaded_bytes"].as_u64()?,
         recomputed_flops: ready["recomputed_flops"].as_u64()?,
+        predicted_ms: ready["predicted_ms"].as_f64()?,
         opened_s: ready["opened_s"].as_f64()?,
     })
 }

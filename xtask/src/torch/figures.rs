@@ -68,6 +68,9 @@ pub struct Planned {
     pub stored_bytes: u64,
     pub loaded_bytes: u64,
     pub recomputed_flops: u64,
+    /// Of a step, on the machine that plans are made for.
+    #[serde(default)]
+    pub predicted_ms: f64,
     /// From opening the model until the first step.
     pub opened_s: f64,
 }

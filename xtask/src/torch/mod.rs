@@ -8,8 +8,8 @@
 //! ```
 //! Figures of a network are kept in `target/torch`, so that a few can be measured at a time.
 
-mod entrant;
-mod figures;
+pub mod entrant;
+pub mod figures;
 mod page;
 
 use crate::check::check;

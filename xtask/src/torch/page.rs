@@ -151,6 +151,7 @@ mod tests {
             stored_bytes: 3 << 20,
             loaded_bytes: 4 << 20,
             recomputed_flops: 2_500_000_000,
+            predicted_ms: 2000.0,
             opened_s: 1.5,
         };
         Figures {
