@@ -67,10 +67,12 @@ fn test(root: &Path, skips: &Skips, what: &str, filter: &str) -> Result<()> {
     Ok(())
 }
 
-/// Builds what this command builds with AddressSanitizer.
+/// Builds what this command builds with AddressSanitizer, and runs it. Leaks are not looked for: that is done when a process
+/// ends, by stopping its threads, and a thread that is just ending may fail a test that passed.
 pub fn sanitized(command: &mut Command) {
     command
         .args(["--target", TARGET])
+        .env("ASAN_OPTIONS", "detect_leaks=0")
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", SANITIZE);
 }

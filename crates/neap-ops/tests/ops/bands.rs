@@ -12,7 +12,8 @@ use neap_kernels::parallel::{Parallel, Serial};
 use neap_kernels::simd::Isa;
 use neap_ops::*;
 
-const CHAINS: u64 = 240;
+/// Fewer in a build with debug assertions, which is several times slower.
+const CHAINS: u64 = if cfg!(debug_assertions) { 60 } else { 240 };
 
 struct Random(u64);
 
@@ -424,8 +425,8 @@ fn same_bits_in_bands_of_any_height() {
             continue;
         }
         ran += 1;
-        in_place += usize::from(case.overwrites_input());
-        deep += usize::from(case.bands.layers.len() > 2);
+        in_place += u64::from(case.overwrites_input());
+        deep += u64::from(case.bands.layers.len() > 2);
         let rows = case.expected.ty.shape[2];
         let mut heights = vec![(1, 1), (rows, rows), (1, rows)];
         for _ in 0..3 {
@@ -439,7 +440,7 @@ fn same_bits_in_bands_of_any_height() {
         }
     }
     assert!(
-        ran > 150 && in_place > 40 && deep > 80,
+        ran > 5 * CHAINS / 8 && in_place > CHAINS / 6 && deep > CHAINS / 3,
         "{ran} {in_place} {deep}"
     );
     assert!(refused < ran, "{refused} refused");

@@ -19,9 +19,15 @@ impl Parallel for Threads {
 
     fn run(&self, tasks: usize, body: &(dyn Fn(usize, usize) + Sync)) {
         std::thread::scope(|scope| {
-            for worker in 0..self.0 {
-                let mine = (worker..tasks).step_by(self.0);
-                scope.spawn(move || mine.for_each(|task| body(task, worker)));
+            let workers: Vec<_> = (0..self.0)
+                .map(|worker| {
+                    let mine = (worker..tasks).step_by(self.0);
+                    scope.spawn(move || mine.for_each(|task| body(task, worker)))
+                })
+                .collect();
+            // A scope waits for its closures only. A thread that is not joined may still be ending when the process does.
+            for worker in workers {
+                worker.join().expect("a task panicked");
             }
         });
     }
