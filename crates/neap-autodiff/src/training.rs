@@ -14,7 +14,7 @@ use crate::error::AutodiffError;
 use crate::loss::{Loss, add_loss};
 use crate::parameters::check_apart;
 use crate::statistics;
-use neap_ir::op::{Binary, Reduce, Unary};
+use neap_ir::op::{Binary, Generator, Reduce, Unary};
 use neap_ir::update::Update;
 use neap_ir::{Const, DType, Graph, Op, TensorType, ValueId};
 
@@ -393,8 +393,15 @@ fn seed_dropout(graph: &mut Graph) -> Option<ValueId> {
         return None;
     }
     let seed = add_input(graph, "seed", TensorType::new(DType::I64, &[]));
-    for node in graph.nodes.iter_mut().filter(|n| is_dropout(&n.op)) {
-        node.inputs[1] = Some(seed);
+    for (index, node) in graph.nodes.iter_mut().enumerate() {
+        if let Op::Dropout { generator, .. } = &mut node.op {
+            node.inputs[1] = Some(seed);
+            // All with one seed would drop the same elements. Streams of others are small numbers.
+            if *generator == Generator::Twister {
+                let stream = u64::MAX - index as u64;
+                *generator = Generator::Counter { stream };
+            }
+        }
     }
     Some(seed)
 }

@@ -363,3 +363,12 @@ mod tests {
         assert!(SliceRange::of(0, 1, 0, 4).is_none());
     }
 }
+
+/// Of random numbers, one for each element of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Generator {
+    /// Philox4x32-10: a number follows from seed, stream and element. Elements can be drawn in any order.
+    Counter { stream: u64 },
+    /// MT19937, one element after the other: what ONNX's reference draws for a node that has a seed.
+    Twister,
+}

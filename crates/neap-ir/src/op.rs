@@ -9,8 +9,8 @@
 
 use crate::DType;
 pub use crate::attributes::{
-    Activation, AttentionAttrs, Binary, CoordinateTransform, Direction, HeadLayout, NearestMode,
-    PadMode, Pool, Recurrent, RecurrentActivation, Reduce, ResizeAttrs, ResizeMode,
+    Activation, AttentionAttrs, Binary, CoordinateTransform, Direction, Generator, HeadLayout,
+    NearestMode, PadMode, Pool, Recurrent, RecurrentActivation, Reduce, ResizeAttrs, ResizeMode,
     ScatterReduction, SliceRange, Softmax, Unary, Window,
 };
 use crate::bands::{BandLayer, Bands};
@@ -279,10 +279,10 @@ pub enum Op {
         epsilon: f32,
     },
     /// x, seed (one int64) → y, optionally what was kept (bool). Elements are dropped with probability `ratio`, the others
-    /// scaled by `1 / (1 - ratio)`; which ones follows from seed and stream alone, forward and backward.
+    /// scaled by `1 / (1 - ratio)`; which ones follows from seed and generator alone, forward and backward.
     Dropout {
         ratio: f32,
-        stream: u64,
+        generator: Generator,
     },
     /// An optimiser's step for one parameter; operands are listed there.
     Update(Update),

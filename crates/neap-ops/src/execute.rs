@@ -138,7 +138,7 @@ pub fn execute(
         Op::GlobalPool(kind) => pool::global_pool(*kind, args, ctx),
 
         Op::BatchNormTraining { epsilon } => gradient::batch_norm_training(*epsilon, args, ctx),
-        Op::Dropout { ratio, stream } => gradient::dropout(*ratio, *stream, args, ctx),
+        Op::Dropout { ratio, generator } => gradient::dropout(*ratio, *generator, args, ctx),
         Op::Update(update) => gradient::update(*update, 0, args, ctx),
         Op::UpdatePart { update, start } => gradient::update(*update, *start, args, ctx),
         Op::Gradient(backward) => gradient::gradient(backward, args, ctx),

@@ -35,6 +35,7 @@ mod sampling; // between elements
 mod scalar; // element types
 mod spectrum; // Fourier transforms
 mod tensor;
+mod twister; // random numbers, as numpy draws them
 mod window;
 
 pub use attention::Steps as HeadSteps;

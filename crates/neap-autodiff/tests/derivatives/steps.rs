@@ -5,7 +5,7 @@ use neap_autodiff::{
     BatchNorm, Clip, Loss, Pass, Role, Start, Training, TrainingSpec, add_loss, parameters,
     training_step,
 };
-use neap_ir::op::{Activation, Pool, Unary, Window};
+use neap_ir::op::{Activation, Generator, Pool, Unary, Window};
 use neap_ir::update::Update;
 use neap_ir::{Const, DType, FileId, FileRange, Graph, Literal, Op, TensorType, ValueId};
 use neap_ops::interpret;
@@ -46,7 +46,7 @@ fn classifier(images: usize, middle: Middle) -> Graph {
             let seed = graph.add_literal("seed", Literal::from_i64(&[], &[0]));
             let op = Op::Dropout {
                 ratio: 0.5,
-                stream: 1,
+                generator: Generator::Counter { stream: 1 },
             };
             y = one(&mut graph, op, &[y, seed]);
         }
@@ -235,6 +235,27 @@ fn losses_fall() {
             assert!(last < 0.5 * first, "{update:?}: from {first} to {last}");
         }
     }
+}
+
+/// A model's own seed would drop the same elements in every step.
+#[test]
+fn each_step_drops_others() {
+    let mut graph = classifier(IMAGES, Middle::Dropout);
+    for node in &mut graph.nodes {
+        if let Op::Dropout { generator, .. } = &mut node.op {
+            *generator = Generator::Twister;
+        }
+    }
+    let training = training_step(graph.clone(), &spec(&graph, PLAIN)).expect("trains");
+    assert!(training.seed.is_some());
+    let start = starts(&training);
+    let losses: Vec<f64> = (1..=3)
+        .map(|step| run(&training, batch(0..IMAGES), 0.0, step, &mut start.clone()))
+        .collect();
+    assert!(
+        losses[0] != losses[1] && losses[1] != losses[2],
+        "{losses:?}"
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Optimisers' steps against their definitions, and dropout.
 
 use crate::difference::{Random, check, compare, literal, noise, values};
+use neap_ir::op::Generator;
 use neap_ir::update::Update;
 use neap_ir::{DType, Literal, Op};
 use neap_ops::evaluate_outputs;
@@ -136,18 +137,24 @@ fn adagrad() {
 }
 
 fn dropped(ratio: f32, stream: u64, seed: i64, count: usize) -> (Vec<f64>, Vec<u8>) {
+    dropped_by(Generator::Counter { stream }, ratio, seed, count)
+}
+
+fn dropped_by(generator: Generator, ratio: f32, seed: i64, count: usize) -> (Vec<f64>, Vec<u8>) {
     let x = literal(DType::F32, &[count], &vec![1.0; count]);
     let seed = Literal::from_i64(&[], &[seed]);
-    let op = Op::Dropout { ratio, stream };
+    let op = Op::Dropout { ratio, generator };
     let results = evaluate_outputs(&op, &[Some(&x), Some(&seed)], 2).expect("runs");
     (values(&results[0]), results[1].bytes().to_vec())
 }
 
 #[test]
 fn dropout_keeps_its_share_and_its_mean() {
-    for ratio in [0.0, 0.25, 0.5, 0.9] {
+    let generators = [Generator::Counter { stream: 0 }, Generator::Twister];
+    let cases = [0.0, 0.25, 0.5, 0.9].map(|ratio| generators.map(|g| (ratio, g)));
+    for (ratio, generator) in cases.into_iter().flatten() {
         let count = 40_003;
-        let (y, kept) = dropped(ratio, 0, 5, count);
+        let (y, kept) = dropped_by(generator, ratio, 5, count);
         let scale = f64::from(1.0 / (1.0 - ratio));
         for (y, kept) in y.iter().zip(&kept) {
             let expected = if *kept == 1 { scale } else { 0.0 };
@@ -185,7 +192,7 @@ fn dropout_drops_the_same_on_the_way_back() {
     check(
         Op::Dropout {
             ratio: 0.4,
-            stream: 3,
+            generator: Generator::Counter { stream: 3 },
         },
         &[noise(&[5, 7]), seed],
     );

@@ -5,8 +5,8 @@ use crate::error::OnnxError;
 use crate::narrow::Narrow;
 use crate::node::{Ctx, Outputs, one, scalar, to_f64_vec};
 use crate::tensor;
-use neap_ir::op::{Activation, Binary, Unary};
-use neap_ir::{DType, Op, ValueId};
+use neap_ir::op::{Activation, Binary, Generator, Unary};
+use neap_ir::{DType, Literal, Op, ValueId};
 
 pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
     Some(match op {
@@ -372,8 +372,10 @@ fn dropout(c: &mut Ctx) -> Outputs {
             Some(ratio) => c.known_f32(ratio, "its ratio")?,
             None => vec![0.5],
         };
-        if ratio != [0.0] {
-            return Err(c.unsupported("training mode"));
+        match ratio[..] {
+            [0.0] => {}
+            [ratio] if 0.0 < ratio && ratio < 1.0 => return drop_some(c, x, ratio),
+            _ => return Err(c.bad("its ratio must be one number from 0 to below 1")),
         }
     }
     let mask = if c.wants(1) {
@@ -388,4 +390,21 @@ fn dropout(c: &mut Ctx) -> Outputs {
         None
     };
     Ok(vec![Some(x), mask])
+}
+
+/// Training: every run draws the same, by the node's seed as the standard's reference does. A node without a seed draws by
+/// its place in the graph.
+fn drop_some(c: &mut Ctx, x: ValueId, ratio: f32) -> Outputs {
+    let seed = c.optional_int("seed")?;
+    let stream = c.builder.graph.values.len() as u64;
+    let generator = match seed {
+        Some(_) => Generator::Twister,
+        None => Generator::Counter { stream },
+    };
+    let seed = seed.unwrap_or(0);
+    if u32::try_from(seed).is_err() {
+        return Err(c.unsupported(format!("the seed {seed}: it is not from 0 to 2^32 - 1")));
+    }
+    let seed = c.constant(Literal::from_i64(&[], &[seed]));
+    c.emit_outputs(Op::Dropout { ratio, generator }, &[Some(x), Some(seed)])
 }

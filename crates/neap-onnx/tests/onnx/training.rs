@@ -181,3 +181,57 @@ fn wrong_operands_are_refused() {
     let error = model(&["r", "t", "x", "x", "x"], "backwards").error();
     assert!(error.contains("'mode' is unknown"), "{error}");
 }
+
+/// Two dropouts in training mode, and what they keep of two thousand ones.
+fn dropped(attributes: &[(&str, Attr)]) -> [Vec<f32>; 2] {
+    let node = |y: &str| node("Dropout", &["x", "ratio", "training"], &[y], attributes);
+    let model = Model::new(13)
+        .input("x", FLOAT, &[2000])
+        .constant(&f32_tensor("ratio", &[], &[0.75]))
+        .constant(&tensor("training", BOOL, &[], &[1]))
+        .raw_node(&node("y"))
+        .raw_node(&node("z"))
+        .output("y")
+        .output("z");
+    let ones = Literal::from_f32(&[2000], &[1.0; 2000]);
+    let results = interpret(&model.graph(), &[ones], &|_| None).expect("runs");
+    [0, 1].map(|i| results[i].as_f32().expect("f32").to_vec())
+}
+
+#[test]
+fn dropout_in_training_mode() {
+    let [seeded, again] = dropped(&[("seed", Attr::Int(0))]);
+    // numpy's `RandomState(0).uniform(size=2000) >= 0.75` begins so.
+    let begins = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 4.0, 4.0, 0.0, 4.0, 0.0];
+    assert_eq!(seeded[..12], begins);
+    assert_eq!(seeded, again);
+    let [one, other] = dropped(&[]);
+    assert_ne!(one, other);
+    for y in [seeded, one, other] {
+        let kept = y.iter().filter(|&&v| v == 4.0).count();
+        assert!(y.iter().all(|&v| v == 0.0 || v == 4.0) && (400..600).contains(&kept));
+    }
+}
+
+#[test]
+fn dropouts_that_make_no_sense_are_refused() {
+    let with = |ratio: f32, seed: i64| {
+        let attributes = [("seed", Attr::Int(seed))];
+        Model::new(13)
+            .input("x", FLOAT, &[4])
+            .constant(&f32_tensor("ratio", &[], &[ratio]))
+            .constant(&tensor("training", BOOL, &[], &[1]))
+            .node("Dropout", &["x", "ratio", "training"], &["y"], &attributes)
+            .output("y")
+    };
+    for (ratio, seed, expected) in [
+        (1.0, 0, "its ratio must be"),
+        (-0.5, 0, "its ratio must be"),
+        (f32::NAN, 0, "its ratio must be"),
+        (0.5, -1, "the seed -1"),
+        (0.5, 1 << 32, "the seed 4294967296"),
+    ] {
+        let error = with(ratio, seed).error();
+        assert!(error.contains(expected), "{error}");
+    }
+}

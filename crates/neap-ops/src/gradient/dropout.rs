@@ -1,18 +1,21 @@
-//! Dropout from a counter: what is kept depends on seed, stream and element only, so that a backward pass makes the
-//! same choice again and nothing of it is stored.
+//! Dropout: what is kept depends on seed, generator and element only, so that a backward pass makes the same choice again
+//! and nothing of it is stored.
 //!
-//! Random words are Philox4x32-10's (Salmon et al. 2011, *Parallel random numbers: as easy as 1, 2, 3*): the key is
-//! the seed, the counter is the element's block of four and the stream.
+//! By a counter, random words are Philox4x32-10's (Salmon et al. 2011, *Parallel random numbers: as easy as 1, 2, 3*): the key is
+//! the seed, the counter is the element's block of four and the stream. The other generator goes from element to element
+//! ([`Twister`]), so it is one task.
 
 use crate::args::Args;
 use crate::nd::{GRAIN, Ptr, split};
 use crate::scalar::{Bool, Num, Scalar, with_float};
+use crate::twister::Twister;
 use crate::{Context, OpError};
+use neap_ir::op::Generator;
 
 /// `y = x / (1 - ratio)` where an element is kept, else 0.
 pub(crate) fn dropout(
     ratio: f32,
-    stream: u64,
+    generator: Generator,
     args: &Args,
     ctx: &mut Context,
 ) -> Result<(), OpError> {
@@ -20,30 +23,73 @@ pub(crate) fn dropout(
     // SAFETY: the seed has one element.
     let seed = unsafe { Ptr::<i64>::of(args.input(1)?.as_ptr()).read(0) } as u64;
     let kept = args.opt_output(1).map(|t| Ptr::<Bool>(t.as_ptr().cast()));
-    // Words below this are dropped.
-    let limit = (f64::from(ratio) * 4_294_967_296.0).round() as u64;
-    let scale = 1.0 / (1.0 - f64::from(ratio));
     let count = y.elements();
     with_float!(args.op, x.dtype(), T => {
-        let (x, y) = (Ptr::<T>::of(x.as_ptr()), Ptr::<T>(y.as_ptr().cast()));
-        split(ctx.par, count.div_ceil(4), GRAIN / 4, &|range, _| {
-            for block in range {
-                let words = philox(block as u64, stream, seed);
-                for i in block * 4..(block * 4 + 4).min(count) {
-                    let keep = u64::from(words[i % 4]) >= limit;
-                    // SAFETY: the element is inside all tensors, belongs to one task and is read first.
-                    unsafe {
-                        let v = if keep { T::from_f64(x.read(i).to_f64() * scale) } else { T::ZERO };
-                        y.write(i, v);
-                        if let Some(kept) = kept {
-                            kept.write(i, Bool::of(keep));
-                        }
-                    }
+        let to = Kept {
+            x: Ptr::<T>::of(x.as_ptr()),
+            y: Ptr::<T>(y.as_ptr().cast()),
+            kept,
+            scale: 1.0 / (1.0 - f64::from(ratio)),
+        };
+        match generator {
+            Generator::Counter { stream } => by_counter(ratio, stream, seed, count, &to, ctx),
+            Generator::Twister => {
+                let mut twister = Twister::new(seed as u32);
+                for i in 0..count {
+                    // SAFETY: the element is inside all tensors.
+                    unsafe { to.decide(i, twister.unit() >= f64::from(ratio)) };
                 }
             }
-        });
+        }
         Ok(())
     })
+}
+
+fn by_counter<T: Num>(
+    ratio: f32,
+    stream: u64,
+    seed: u64,
+    count: usize,
+    to: &Kept<T>,
+    ctx: &mut Context,
+) {
+    // Words below this are dropped.
+    let limit = (f64::from(ratio) * 4_294_967_296.0).round() as u64;
+    split(ctx.par, count.div_ceil(4), GRAIN / 4, &|range, _| {
+        for block in range {
+            let words = philox(block as u64, stream, seed);
+            for i in block * 4..(block * 4 + 4).min(count) {
+                // SAFETY: the element is inside all tensors and belongs to one task.
+                unsafe { to.decide(i, u64::from(words[i % 4]) >= limit) };
+            }
+        }
+    });
+}
+
+/// Where elements lie and go to.
+struct Kept<T> {
+    x: Ptr<T>,
+    y: Ptr<T>,
+    kept: Option<Ptr<Bool>>,
+    scale: f64,
+}
+
+impl<T: Num> Kept<T> {
+    /// # Safety
+    /// The element is inside all tensors, and nobody else touches it.
+    unsafe fn decide(&self, i: usize, keep: bool) {
+        // SAFETY: as the caller promises; it is read before it is written.
+        unsafe {
+            let v = match keep {
+                true => T::from_f64(self.x.read(i).to_f64() * self.scale),
+                false => T::ZERO,
+            };
+            self.y.write(i, v);
+            if let Some(kept) = &self.kept {
+                kept.write(i, Bool::of(keep));
+            }
+        }
+    }
 }
 
 /// Four random words for a counter of two words and a key.

@@ -136,11 +136,11 @@ fn training() {
         input_spatial: vec![6, 6],
     };
     check(Op::Gradient(average), &[pooled], 1);
-    let dropout = Op::Dropout {
-        ratio: 0.5,
-        stream: 1,
-    };
-    check(dropout, &[image.clone(), seed.clone()], 2);
+    for generator in [Generator::Counter { stream: 1 }, Generator::Twister] {
+        let ratio = 0.5;
+        let dropout = Op::Dropout { ratio, generator };
+        check(dropout, &[image.clone(), seed.clone()], 2);
+    }
     let adam = Update::AdamW {
         beta1: 0.9,
         beta2: 0.999,

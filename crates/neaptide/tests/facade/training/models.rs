@@ -1,6 +1,6 @@
 //! Small networks with parameters drawn from a seed, and batches for them.
 
-use neap_ir::op::{Activation, Pool, Unary, Window};
+use neap_ir::op::{Activation, Generator, Pool, Unary, Window};
 use neap_ir::{DType, Graph, Literal, Node, Op, TensorType, ValueId, infer};
 
 pub const BATCH: usize = 8;
@@ -170,7 +170,7 @@ impl Layers {
         let seed = self.graph.add_literal("seed", Literal::from_i64(&[], &[0]));
         let op = Op::Dropout {
             ratio: 0.3,
-            stream: 1,
+            generator: Generator::Counter { stream: 1 },
         };
         self.push(op, &[seed])
     }
