@@ -10,7 +10,7 @@ folder=$(cd "$1" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-apt-get download -qq dataset-fashion-mnist
+apt-get download -qq -o APT::Sandbox::User=root dataset-fashion-mnist
 dpkg -x dataset-fashion-mnist_*.deb .
 find . -name '*-ubyte.gz' | while read -r file; do
     name=$(basename "$file" .gz)

@@ -31,6 +31,7 @@ mod planning;
 mod prediction;
 mod published;
 mod python;
+mod real_data;
 mod rtswap;
 mod runtime;
 mod scaling;

@@ -4,12 +4,13 @@
 //!   tests   the suite, once, with new seeds of its random tests
 //!   soak    --runs N in all, of several models in turn; each process under a hard limit of the kernel's, while its
 //!           budget goes up and down at random; at the end of each, the same bits as without a budget
+//!   data    trainings on real data, under hard limits: accuracy and peaks
 //!   torch   the Python package with PyTorch; training compared with PyTorch's
 //! ```
 //! Everything is drawn from one number, which is printed first and with whatever fails:
 //! `cargo xtask nightly --seed N` does the same again.
 
-use crate::{accuracy, models, python, survive};
+use crate::{accuracy, models, python, real_data, survive};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::fs;
@@ -20,7 +21,7 @@ use std::time::SystemTime;
 /// With convolutions of all kinds, concatenations in place, and Winograd.
 const MODELS: [&str; 4] = ["squeezenet1_1", "mobilenet_v2", "densenet121", "resnet50"];
 
-const PARTS: [&str; 3] = ["tests", "soak", "torch"];
+const PARTS: [&str; 4] = ["tests", "soak", "data", "torch"];
 
 /// Runs of one process.
 const RUNS_OF_ONE: u64 = 100;
@@ -40,7 +41,7 @@ pub struct NightlyArgs {
     /// What everything is drawn from [default: the time]
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Only this part: tests, soak or torch
+    /// Only this part: tests, soak, data or torch
     #[arg(long)]
     pub part: Option<String>,
     /// A Python with PyTorch [default: one is made from scripts/requirements-torch.txt]
@@ -73,6 +74,9 @@ pub fn run(root: &Path, args: &NightlyArgs) -> Result<()> {
     if wanted("soak") {
         let runs = format!("{} --runs {}", again("soak"), args.runs);
         soak(root, seed, args.runs).with_context(|| runs)?;
+    }
+    if wanted("data") {
+        real_data::run(root)?;
     }
     if wanted("torch") {
         python::torch(root, args.python.as_deref())?;

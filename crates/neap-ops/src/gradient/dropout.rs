@@ -7,7 +7,7 @@
 
 use crate::args::Args;
 use crate::nd::{GRAIN, Ptr, split};
-use crate::scalar::{Bool, Num, Scalar, with_float};
+use crate::scalar::{Bool, Num, with_float};
 use crate::twister::Twister;
 use crate::{Context, OpError};
 use neap_ir::op::Generator;
