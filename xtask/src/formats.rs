@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   zoo model ─► scripts/quantize.py (onnxruntime's own tools) ─► NAME.FORM.onnx
+//!   others    ─► scripts/format_models.py                      ─► NAME.FORM.onnx
 //!   onnxruntime   | run |     |     | run |     |  ...        with 1 and with 2 threads
 //!   no budget     |     | run |     |     | run |
 //! ```
@@ -32,14 +33,29 @@ pub struct FormatsArgs {
     write: bool,
 }
 
-/// Zoo models and the forms in which they are measured.
-const CASES: [(&str, &str); 5] = [
-    ("resnet50", "qdq"),
-    ("resnet50", "qoperator"),
-    ("vit_b_16", "dynamic"),
-    ("gpt2", "dynamic"),
-    ("gpt2", "int4"),
+/// Models and the forms in which they are measured.
+const CASES: [(&str, &str, Origin); 9] = [
+    ("resnet50", "qdq", Origin::Zoo),
+    ("resnet50", "qoperator", Origin::Zoo),
+    ("vit_b_16", "dynamic", Origin::Zoo),
+    ("gpt2", "dynamic", Origin::Zoo),
+    ("gpt2", "int4", Origin::Zoo),
+    ("minilm", "int8", Origin::Package),
+    ("t5", "dynamic", Origin::Package),
+    ("rows12", "int4", Origin::Made),
+    ("rows12", "int4a8", Origin::Made),
 ];
+
+/// Where a model comes from.
+#[derive(Clone, Copy, PartialEq)]
+enum Origin {
+    /// Written by the zoo, then quantised.
+    Zoo,
+    /// In few bits in a package; there is none in 32 bits.
+    Package,
+    /// Made by a script, in 32 bits too.
+    Made,
+}
 
 const THREADS: [usize; 2] = [1, 2];
 
@@ -50,8 +66,8 @@ struct Row {
     model: String,
     file_bytes: u64,
     smallest_bytes: u64,
-    /// Of the same network in 32 bits.
-    wide_smallest_bytes: u64,
+    /// Of the same network in 32 bits, where it is to be had.
+    wide_smallest_bytes: Option<u64>,
     resident_bytes: u64,
     activations_bytes: u64,
     /// Milliseconds with one thread and with two.
@@ -62,19 +78,19 @@ struct Row {
 }
 
 pub fn run(root: &Path, args: &FormatsArgs) -> Result<()> {
-    let names = CASES.map(|(model, form)| format!("{model}.{form}"));
+    let names = CASES.map(|(model, form, _)| format!("{model}.{form}"));
     if let Some(name) = args.only.iter().find(|o| !names.contains(o)) {
         bail!("no such model: {name}; there are {}", names.join(", "));
     }
     let kept = Kept::of(root, "formats")?;
     let mut rows: Vec<Row> = Vec::new();
-    for ((model, form), name) in CASES.into_iter().zip(&names) {
+    for ((model, form, origin), name) in CASES.into_iter().zip(&names) {
         let wanted = match args.only.is_empty() {
             true => !args.write,
             false => args.only.contains(name),
         };
         if wanted {
-            let row = measure(root, model, form, args).with_context(|| name.clone())?;
+            let row = measure(root, model, form, origin, args).with_context(|| name.clone())?;
             eprintln!("{}", line(&row));
             kept.write(name, &row)?;
         }
@@ -90,12 +106,27 @@ pub fn run(root: &Path, args: &FormatsArgs) -> Result<()> {
     Ok(())
 }
 
-fn measure(root: &Path, model: &str, form: &str, args: &FormatsArgs) -> Result<Row> {
+fn measure(
+    root: &Path,
+    model: &str,
+    form: &str,
+    origin: Origin,
+    args: &FormatsArgs,
+) -> Result<Row> {
     let Some(python) = models::python(root)? else {
         bail!("onnxruntime is not to be had here")
     };
-    let wide = models::zoo_model(root, model)?;
-    let path = quantised(root, &python, &wide, model, form)?;
+    let (path, wide) = match origin {
+        Origin::Zoo => {
+            let wide = models::zoo_model(root, model)?;
+            (quantised(root, &python, &wide, model, form)?, Some(wide))
+        }
+        Origin::Package => (scripted(root, &python, model, form)?, None),
+        Origin::Made => {
+            let wide = scripted(root, &python, model, "f32")?;
+            (scripted(root, &python, model, form)?, Some(wide))
+        }
+    };
     let cache = root.join("target/models/packed");
     let smallest = |path: &Path| -> Result<u64> {
         let peer = worker::start(path, &cache, &["--budget", "none"])?;
@@ -105,7 +136,7 @@ fn measure(root: &Path, model: &str, form: &str, args: &FormatsArgs) -> Result<R
         model: format!("{model}.{form}"),
         file_bytes: std::fs::metadata(&path)?.len(),
         smallest_bytes: smallest(&path)?,
-        wide_smallest_bytes: smallest(&wide)?,
+        wide_smallest_bytes: wide.as_deref().map(smallest).transpose()?,
         resident_bytes: 0,
         activations_bytes: activations_bytes(root, &path, &cache)?,
         own_ms: [0.0; 2],
@@ -138,9 +169,31 @@ fn measure(root: &Path, model: &str, form: &str, args: &FormatsArgs) -> Result<R
     Ok(row)
 }
 
-/// The model in few bits, made unless it is there.
+/// The zoo's model in few bits, made unless it is there.
 fn quantised(root: &Path, python: &Path, wide: &Path, model: &str, form: &str) -> Result<PathBuf> {
-    let path = root.join(format!("target/models/{model}.{form}.onnx"));
+    written(root, python, &format!("{model}.{form}"), |make, part| {
+        make.arg(root.join("scripts/quantize.py")).arg(wide);
+        make.arg(part).args(["--form", form]);
+    })
+}
+
+/// A model that a script fetches or makes, unless it is there.
+fn scripted(root: &Path, python: &Path, model: &str, form: &str) -> Result<PathBuf> {
+    let name = format!("{model}.{form}");
+    written(root, python, &name, |make, part| {
+        make.arg(root.join("scripts/format_models.py"));
+        make.arg(&name).arg(part);
+    })
+}
+
+/// Has Python write a model unless it is there, with what quantising needs at hand.
+fn written(
+    root: &Path,
+    python: &Path,
+    name: &str,
+    arguments: impl FnOnce(&mut Command, &Path),
+) -> Result<PathBuf> {
+    let path = root.join(format!("target/models/{name}.onnx"));
     if path.exists() {
         return Ok(path);
     }
@@ -153,12 +206,12 @@ fn quantised(root: &Path, python: &Path, wide: &Path, model: &str, form: &str) -
         install.arg(root.join(REQUIREMENTS)).arg("--target");
         check(install.arg(&tools), "installing what quantising needs")?;
     }
+    std::fs::create_dir_all(root.join("target/models"))?;
     let part = path.with_extension("part");
     let mut make = Command::new(python);
     make.env("PYTHONPATH", &tools);
-    make.arg(root.join("scripts/quantize.py")).arg(wide);
-    make.arg(&part).args(["--form", form]);
-    check(&mut make, "quantising")?;
+    arguments(&mut make, &part);
+    check(&mut make, "writing a model in few bits")?;
     std::fs::rename(&part, &path)?;
     Ok(path)
 }
@@ -177,12 +230,15 @@ fn activations_bytes(root: &Path, path: &Path, cache: &Path) -> Result<u64> {
 fn line(row: &Row) -> String {
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let sum = row.file_bytes + row.activations_bytes;
+    let wide = match row.wide_smallest_bytes {
+        Some(bytes) => format!("{:.1}", mib(bytes)),
+        None => "–".into(),
+    };
     let mut text = format!(
-        "| {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.2} |",
+        "| {} | {:.1} | {:.1} | {wide} | {:.1} | {:.2} |",
         row.model,
         mib(row.file_bytes),
         mib(row.smallest_bytes),
-        mib(row.wide_smallest_bytes),
         mib(row.resident_bytes),
         row.resident_bytes as f64 / sum as f64,
     );
@@ -215,13 +271,15 @@ fn page(table: &str, rows: &[Row]) -> Result<String> {
     Ok(format!(
         "# Models in few bits\n\n\
          How much memory and time do quantised models take? This table has networks of the zoo as onnxruntime's own tools\n\
-         quantise them, beside onnxruntime on the same file.\n\n{table}\n\
+         quantise them, two models that PyPI packages carry and a row of products, beside onnxruntime on the same file.\n\n{table}\n\
          - *Smallest*: the smallest budget of the file, and that of the same network in 32 bits.\n\
          - *Resident*: peak memory of the process with no budget, and as a multiple of the file and the most activations at once.\n\
          - *ms*: medians of at least {runs} runs with no budget. The engines take turns; the first run of a turn is not counted.\n\
          - *Predicted*: by the plan, with nothing calibrated.\n\
          - *qdq*, *qoperator*: 8 bits, a scale for each channel of weights. *dynamic*: weights in 8 bits, activations\n\
-         quantised when they are known. *int4*: weights in 4 bits, blocks of 32.\n\n\
+         quantised when they are known. *int8*: weights in 8 bits, computed in floats. *int4*: weights in 4 bits, blocks of 32.\n\
+         *int4a8*: the same, where the file allows activations in 8 bits (accuracy level 4).\n\
+         - *minilm* and *t5* are encoders, with one text of 128 tokens. *rows12* is one row times twelve matrices of 2048 × 2048.\n\n\
          Made by `cargo xtask bench formats`, then `cargo xtask bench formats --write`, on {}.\n",
         setting::setting()?,
     ))
