@@ -25,7 +25,7 @@ pub(crate) fn run(editor: &mut Editor) {
 }
 
 /// The value behind a cast of 8-bit integers to `f32`.
-fn cast_of_steps(editor: &Editor, value: ValueId) -> Option<ValueId> {
+pub(crate) fn cast_of_steps(editor: &Editor, value: ValueId) -> Option<ValueId> {
     let node = editor.node(editor.producer(value)?);
     let x = node.input(0)?;
     let is_cast = node.op == Op::Cast { to: DType::F32 };

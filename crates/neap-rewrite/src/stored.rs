@@ -3,7 +3,9 @@
 use crate::RewriteError;
 use crate::constants::{ConstReader, fetch};
 use crate::edit::Editor;
-use neap_ir::op::Op;
+use crate::fuse::operands;
+use crate::quantized::cast_of_steps;
+use neap_ir::op::{Binary, Op};
 use neap_ir::recipe::Affine;
 use neap_ir::{DType, Node, TensorType, ValueId};
 
@@ -156,4 +158,83 @@ pub(crate) fn dequantize_rows(editor: &mut Editor, at: usize) -> bool {
     };
     editor.insert(at, gather);
     true
+}
+
+/// Of integers whose rows have a scale each, rows and scales are gathered first.
+///
+/// ```text
+///   Gather(Cast(x) * scale, i)          Cast(Gather(x, i)) * Gather(scale, i)       scale [rows, 1]
+///   Gather(Dequantize(x, scale), i)     the same                                    scale [rows]
+/// ```
+pub(crate) fn scale_rows(editor: &mut Editor, at: usize) -> bool {
+    let node = editor.node(at).clone();
+    let (Some(table), Some(indices)) = (node.input(0), node.input(1)) else {
+        return false;
+    };
+    let Some([x, scale]) = rows_and_scales(editor, table) else {
+        return false;
+    };
+    let places = editor.ty(indices).shape.clone();
+    let wide = [&places[..], &[editor.ty(x).shape[1]]].concat();
+    let narrow = [&places[..], &[1]].concat();
+    let flat = match editor.ty(scale).shape.len() {
+        1 => places,
+        _ => narrow.clone(),
+    };
+    let integers = editor.ty(x).dtype;
+    let mut value = |what: &str, dtype: DType, shape: &[usize]| {
+        let ty = TensorType::new(dtype, shape);
+        editor.graph.add_value(format!("{}.{what}", node.name), ty)
+    };
+    let rows = value("rows", integers, &wide);
+    let floats = value("floats", DType::F32, &wide);
+    let scales = value("scales", DType::F32, &flat);
+    let columns = value("columns", DType::F32, &narrow);
+    let step = |op: Op, inputs: &[ValueId], output: ValueId| Node {
+        name: node.name.clone(),
+        op,
+        inputs: inputs.iter().copied().map(Some).collect(),
+        outputs: vec![Some(output)],
+        panels: None,
+    };
+    let product = Node {
+        outputs: node.outputs.clone(),
+        ..step(Op::Binary(Binary::Mul), &[floats, columns], columns)
+    };
+    editor.replace(at, product, &[]);
+    // Each is put before the one that was put there last.
+    let reshape = Op::Reshape { shape: narrow };
+    editor.insert(at, step(reshape, &[scales], columns));
+    editor.insert(at, step(Op::Gather { axis: 0 }, &[scale, indices], scales));
+    editor.insert(at, step(Op::Cast { to: DType::F32 }, &[rows], floats));
+    editor.insert(at, step(Op::Gather { axis: 0 }, &[x, indices], rows));
+    true
+}
+
+/// The stored integers and scales whose product a table is, row by row.
+fn rows_and_scales(editor: &Editor, table: ValueId) -> Option<[ValueId; 2]> {
+    let producer = editor.producer(table)?;
+    let source = editor.node(producer);
+    let (x, scale) = match source.op {
+        Op::Dequantize { axis: 0 } if source.input(2).is_none() => {
+            (source.input(0)?, source.input(1)?)
+        }
+        Op::Binary(Binary::Mul) => {
+            let [a, b] = operands(editor, producer, Binary::Mul)?;
+            let (value, scale) = if editor.is_const(b) { (a, b) } else { (b, a) };
+            (cast_of_steps(editor, value)?, scale)
+        }
+        _ => return None,
+    };
+    let &[rows, _] = &editor.ty(x).shape[..] else {
+        return None;
+    };
+    let scales = editor.ty(scale);
+    let is_byte = matches!(editor.ty(x).dtype, DType::I8 | DType::U8);
+    let by_row = match source.op {
+        Op::Dequantize { .. } => scales.shape[..] == [rows],
+        _ => scales.shape[..] == [rows, 1],
+    };
+    let fits = is_byte && by_row && rows > 1 && scales.dtype == DType::F32;
+    (fits && editor.is_const(x) && editor.is_const(scale)).then_some([x, scale])
 }

@@ -14,7 +14,7 @@ use crate::constants::{ConstReader, stored_type};
 use crate::edit::{Editor, is_const_f32, output};
 use crate::recipes::Recipes;
 use crate::steps::{absorb_scale, steps_before};
-use crate::stored::{StoredWeight, dequantize_rows, floats, stored_weight};
+use crate::stored::{StoredWeight, dequantize_rows, floats, scale_rows, stored_weight};
 use crate::tail::{absorb_bias, absorb_epilogue, emit};
 use neap_ir::graph::LANES;
 use neap_ir::op::{Op, PadMode, Window};
@@ -90,7 +90,7 @@ fn conv(
     let c_in = c_in_per_group * groups;
     let out_per_group = c_out / groups;
     let depthwise = groups > 1 && c_in_per_group == 1 && out_per_group == 1;
-    let form = if depthwise || groups == 1 && c_in >= LANES {
+    let form = if depthwise || groups == 1 && (c_in >= LANES || reaches_far(&window, c_in)) {
         ConvForm::Blocked
     } else if groups == 1 {
         ConvForm::FirstLayer
@@ -157,6 +157,13 @@ fn conv(
     };
     emit(editor, at, x, op, recipe, tail, recipes);
     Ok(true)
+}
+
+/// Few channels whose rows lie far apart: the kernel of first layers would copy all rows between them for each row of its
+/// output. With fewer than a quarter of a block, blocks would be mostly padding.
+fn reaches_far(window: &Window, c_in: usize) -> bool {
+    let is_tall = window.kernel.len() == 2 && window.kernel[0] > 1 && window.dilations[0] > 1;
+    is_tall && 4 * c_in >= LANES
 }
 
 /// Zero padding before a convolution becomes part of its window.
@@ -337,7 +344,7 @@ fn gather_rows(
     let (Some(table), Some(indices)) = (node.input(0), node.input(1)) else {
         return Ok(false);
     };
-    if dequantize_rows(editor, at) || gather_first(editor, at) {
+    if dequantize_rows(editor, at) || scale_rows(editor, at) || gather_first(editor, at) {
         return Ok(true);
     }
     let ty = editor.ty(table);

@@ -1,6 +1,6 @@
 //! Which chains become one node, and which look alike but must not.
 
-use crate::build::Net;
+use crate::build::{Net, square};
 use crate::lower::{nodes, steps};
 use neap_ir::op::{Activation, Binary, Op, Reduce, Unary};
 use neap_ir::panel::Epilogue;
@@ -537,4 +537,25 @@ fn shapes_of_the_scalars_do_not_change_the_result_type() {
     let z = net.mul(h, plus);
     net.output(z);
     net.lower();
+}
+
+/// Few channels take the kernel of first layers, except where rows of the window lie far apart.
+#[test]
+fn tall_dilated_windows_of_few_channels_are_blocked() {
+    for (channels, dilation, plain) in [(12, 1, true), (12, 17, false), (4, 2, false), (3, 2, true)]
+    {
+        let mut net = Net::new();
+        let x = net.input(&[1, channels, 40, 9]);
+        let w = net.weight(&[5, channels, 3, 1], 0.1);
+        let mut window = square(1, 1);
+        (window.kernel[0], window.dilations[0]) = (3, dilation);
+        let y = net.op(Op::Conv(window, 1), &[x, w]);
+        net.output(y);
+        let steps = steps(&net.lower());
+        let expected: &[&str] = match plain {
+            true => &["PanelConv", "Reorder"],
+            false => &["Reorder", "PanelConv", "Reorder"],
+        };
+        assert_eq!(steps, expected, "{channels} channels, dilation {dilation}");
+    }
 }

@@ -105,6 +105,31 @@ fn casts_times_scales_are_weights_too() {
     }
 }
 
+/// Rows of a table of bytes that have a scale each: no scale is multiplied with rows that nobody asks for.
+#[test]
+fn rows_are_gathered_before_they_are_scaled() {
+    for (rows, gather) in [(60_000, "GatherRows"), (400, "Gather")] {
+        for dequantizes in [false, true] {
+            let mut net = Net::new();
+            let table = bytes(&mut net, DType::I8, &[rows, 20]);
+            let table = if dequantizes {
+                let scales = net.weight(&[rows], 0.01);
+                dequantize(&mut net, 0, &[table, scales])
+            } else {
+                let scales = net.weight(&[rows, 1], 0.01);
+                let table = net.op(Op::Cast { to: DType::F32 }, &[table]);
+                net.mul(table, scales)
+            };
+            let ty = neap_ir::TensorType::new(DType::I64, &[2, 3]);
+            let ids = net.graph.add_value("ids", ty);
+            net.graph.inputs.push(ids);
+            let y = net.op(Op::Gather { axis: 0 }, &[table, ids]);
+            net.output(y);
+            assert_eq!(steps(&net.lower()), [gather, "Cast", "Gather", "Mul"]);
+        }
+    }
+}
+
 #[test]
 fn steps_between_layers_are_an_activation() {
     let mut net = Net::new();
