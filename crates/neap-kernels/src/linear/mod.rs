@@ -4,9 +4,13 @@
 //! panel range and writes only its columns, with the same bits however the layer is cut.
 //! [`matmul`] serves products of two activations: it packs the right-hand matrix into panels in the
 //! caller's scratch ([`matmul_scratch_bytes`]) and runs the same micro-kernels.
+//! [`dots`] takes few rows times a matrix as it is stored.
 
+mod dots;
+mod few;
 mod product;
 
+pub use dots::{DotsShape, dots, dots_run};
 pub use product::{MatMulShape, matmul, matmul_scratch_bytes};
 
 use crate::epilogue::{Epilogue, Residual};

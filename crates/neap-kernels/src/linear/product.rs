@@ -1,5 +1,6 @@
-//! Products of two activations: the right-hand matrix becomes panels first.
+//! Products of two activations: the right-hand matrix becomes panels first, where it has more than a few rows to be multiplied with.
 
+use super::few::{self, Few};
 use super::{LinearShape, RawLinear, matrix_elements};
 use crate::epilogue::Activation;
 use crate::error::{KernelError, check_len, checked_product};
@@ -77,6 +78,9 @@ pub fn matmul_scratch_bytes(shape: &MatMulShape, workers: usize) -> usize {
 }
 
 fn scratch_floats(shape: &MatMulShape, workers: usize) -> Option<usize> {
+    if few::takes(shape) {
+        return Some(0);
+    }
     let panels = match shape.by_batch(workers) {
         true => shape.panels().checked_mul(workers)?,
         false => shape.group(workers),
@@ -144,6 +148,17 @@ pub fn matmul(
         return Ok(());
     }
 
+    if few::takes(&s) {
+        let few = Few {
+            shape: s,
+            a: a.as_ptr(),
+            b: b.as_ptr(),
+            out: out.as_mut_ptr(),
+        };
+        // SAFETY: lengths were checked; `out` is borrowed exclusively, and products do not overlap.
+        unsafe { few.run(isa, parallel) };
+        return Ok(());
+    }
     let call = Call {
         shape: s,
         linear,

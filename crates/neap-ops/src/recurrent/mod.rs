@@ -2,11 +2,12 @@
 //!
 //! Inputs times weights are one product over all steps. Then, step by step, each hidden unit of
 //! each sequence is one unit of work: it reads the whole previous state and writes its own place
-//! of the next. f32 computes in f32, the other types in f64.
+//! of the next. f32 computes in f32, with vectors where all activations have them; the other types in f64.
 
 mod backward;
 mod gates;
 mod products;
+mod vectors;
 
 pub(crate) use backward::{backward, backward_workspace_bytes};
 
@@ -161,6 +162,9 @@ pub(crate) fn workspace_bytes(op: &Op, x: &TensorType, workers: usize) -> usize 
         return 0;
     };
     let sizes = Sizes::of(cell, recurrent, &x.shape);
+    if x.dtype == DType::F32 && vectors::takes(recurrent) {
+        return vectors::workspace_bytes(&sizes, workers);
+    }
     let projected = sizes.steps * sizes.batch * sizes.gates * sizes.hidden;
     // Two states, the cells, and what a GRU keeps between its two phases.
     let state = sizes.batch * sizes.hidden;
@@ -175,6 +179,7 @@ pub(crate) fn recurrent(op: &Op, args: &Args, ctx: &mut Context) -> Result<(), O
         return args.fail("is not recurrent");
     };
     match args.input(0)?.dtype() {
+        DType::F32 if vectors::takes(recurrent) => vectors::run(cell, recurrent, args, ctx),
         DType::F32 => run::<f32, f32>(cell, recurrent, args, ctx),
         dtype => with_float!(args.op, dtype, T => run::<T, f64>(cell, recurrent, args, ctx)),
     }

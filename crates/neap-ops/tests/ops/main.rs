@@ -13,6 +13,7 @@ mod learned;
 mod movement;
 mod networks;
 mod products;
+mod recurrent;
 mod reductions;
 mod resize;
 mod sampling;
