@@ -10,6 +10,9 @@ use std::{env, fs};
 /// and of matrices `_blocks` for weights in blocks.
 const KERNELS: &[(&str, &[&str])] = &[
     ("conv", &["window", "weights", "common"]),
+    ("conv_lanes", &["window", "weights", "common"]),
+    ("first_lanes", &["window", "weights", "common"]),
+    ("depthwise_lanes", &["window", "weights", "common"]),
     ("first", &["window", "weights", "common"]),
     ("narrow", &["window", "weights", "common"]),
     ("pool", &["window", "common"]),
@@ -35,7 +38,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         write(&out, name, name, parts)?;
         for (kind, weights) in [("bits", "weights_bits"), ("blocks", "weights_blocks")] {
             // Only matrices are in blocks.
-            let is_there = parts.contains(&"weights") && (kind == "bits" || parts[0] == "weights");
+            let is_there = parts.contains(&"weights")
+                && !name.ends_with("_lanes")
+                && (kind == "bits" || parts[0] == "weights");
             if is_there {
                 let others = |part: &&'static str| match *part {
                     "weights" => weights,
@@ -63,8 +68,10 @@ fn write(out: &Path, to: &str, name: &str, parts: &[&str]) -> Result<(), Box<dyn
 fn compile(text: &str) -> Result<Vec<u32>, String> {
     let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string(text))?;
     // Half floats are only unpacked, which every device does.
-    let capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32 | Capabilities::SUBGROUP;
     let info = Validator::new(ValidationFlags::all(), capabilities)
+        .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
+        .subgroup_operations(naga::valid::SubgroupOperationSet::all())
         .validate(&module)
         .map_err(|e| e.emit_to_string(text))?;
     let options = spv::Options {

@@ -11,6 +11,8 @@ pub(crate) struct Chosen {
     pub transfer: Transfers,
     /// It is the processor.
     pub is_cpu: bool,
+    /// Eight lanes at least run together, and each can tell the others something.
+    pub lanes_tell: bool,
     /// It tells how much of its memory is taken.
     pub tells_budget: bool,
     pub name: String,
@@ -81,7 +83,9 @@ pub(crate) fn choose(instance: &Instance, number: Option<usize>) -> Result<Chose
 fn look(instance: &Instance, device: vk::PhysicalDevice) -> Result<(u32, Chosen), VulkanError> {
     let mut host = vk::PhysicalDeviceExternalMemoryHostPropertiesEXT::default();
     let mut maintenance = vk::PhysicalDeviceMaintenance3Properties::default();
+    let mut subgroups = vk::PhysicalDeviceSubgroupProperties::default();
     let mut properties = vk::PhysicalDeviceProperties2::default()
+        .push_next(&mut subgroups)
         .push_next(&mut host)
         .push_next(&mut maintenance);
     let mut timeline = vk::PhysicalDeviceTimelineSemaphoreFeatures::default();
@@ -141,6 +145,9 @@ fn look(instance: &Instance, device: vk::PhysicalDevice) -> Result<(u32, Chosen)
         queue_family: queue_family as u32,
         transfer: Transfers::of(&families, queue_family as u32),
         is_cpu: properties.device_type == vk::PhysicalDeviceType::CPU,
+        lanes_tell: subgroups.subgroup_size >= 8
+            && (subgroups.supported_stages).contains(vk::ShaderStageFlags::COMPUTE)
+            && (subgroups.supported_operations).contains(vk::SubgroupFeatureFlags::BALLOT),
         tells_budget: has(memory_budget::NAME),
         name,
         limits,

@@ -142,6 +142,7 @@ impl Device for VulkanDevice {
             limits: &self.gpu.limits,
             f32_only: self.gpu.f32_only(),
             no_gathers: self.gpu.no_gathers(),
+            lanes: self.gpu.lanes(),
             table: &self.table,
         };
         let is_here = dispatches(&call, job.choice, &mut self.dispatches).is_some();

@@ -27,6 +27,8 @@ pub struct Options {
     pub f32_only: bool,
     /// Steps that gather rows by indices go to the processor, and no memory to a kernel for them.
     pub no_gathers: bool,
+    /// On a driver that computes on the processor, with the kernels that others have; to compare.
+    pub no_lanes: bool,
     /// Plans' memory is the device's own, and the host's memory is linked to it.
     pub own_memory: bool,
     /// The link as if it moved no more than so many bytes per second each way; for comparison.
@@ -99,6 +101,7 @@ pub struct Gpu {
     name: String,
     f32_only: bool,
     no_gathers: bool,
+    lanes: bool,
     /// A queue is told by one thread at a time.
     turn: Mutex<()>,
     // Goes last.
@@ -166,6 +169,7 @@ impl Gpu {
             name: chosen.name,
             f32_only: options.f32_only,
             no_gathers: options.no_gathers,
+            lanes: chosen.is_cpu && chosen.lanes_tell && !options.no_lanes,
             turn: Mutex::new(()),
             instance,
         };
@@ -198,10 +202,17 @@ impl Gpu {
         self.no_gathers
     }
 
+    /// Whether lanes tell each other what they load.
+    pub(crate) fn lanes(&self) -> bool {
+        self.lanes
+    }
+
     /// Whether there is such a pipeline.
     pub(crate) fn has(&self, kernel: Kernel) -> bool {
         match kernel {
             Kernel::Gather => !self.no_gathers,
+            kernel if kernel.has_lanes() => self.lanes,
+            kernel if kernel.of_lanes().is_some() => !self.lanes,
             kernel => !self.f32_only || !kernel.is_of_bits(),
         }
     }

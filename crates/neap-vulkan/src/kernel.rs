@@ -28,6 +28,10 @@ pub(crate) enum Kernel {
     // In blocks.
     LinearBlocks,
     LinearRowBlocks,
+    // For drivers that compute on the processor: lanes tell each other what they load.
+    ConvLanes,
+    FirstLanes,
+    DepthwiseLanes,
 }
 
 macro_rules! spirv {
@@ -37,7 +41,7 @@ macro_rules! spirv {
 }
 
 impl Kernel {
-    pub(crate) const ALL: [Kernel; 24] = [
+    pub(crate) const ALL: [Kernel; 27] = [
         Kernel::Conv,
         Kernel::First,
         Kernel::Narrow,
@@ -62,6 +66,9 @@ impl Kernel {
         Kernel::LinearRowBits,
         Kernel::LinearBlocks,
         Kernel::LinearRowBlocks,
+        Kernel::ConvLanes,
+        Kernel::FirstLanes,
+        Kernel::DepthwiseLanes,
     ];
 
     pub(crate) fn spirv(self) -> &'static [u8] {
@@ -90,6 +97,9 @@ impl Kernel {
             Kernel::LinearRowBits => spirv!("linear_row_bits"),
             Kernel::LinearBlocks => spirv!("linear_blocks"),
             Kernel::LinearRowBlocks => spirv!("linear_row_blocks"),
+            Kernel::ConvLanes => spirv!("conv_lanes"),
+            Kernel::FirstLanes => spirv!("first_lanes"),
+            Kernel::DepthwiseLanes => spirv!("depthwise_lanes"),
         }
     }
 
@@ -114,6 +124,21 @@ impl Kernel {
         }
     }
 
+    /// The same with lanes that tell each other what they load.
+    pub(crate) fn of_lanes(self) -> Option<Kernel> {
+        match self {
+            Kernel::Conv => Some(Kernel::ConvLanes),
+            Kernel::First => Some(Kernel::FirstLanes),
+            _ => None,
+        }
+    }
+
+    /// Only where lanes tell each other what they load.
+    pub(crate) fn has_lanes(self) -> bool {
+        let is_of = |of: &Kernel| of.of_lanes() == Some(self);
+        self == Kernel::DepthwiseLanes || Kernel::ALL.iter().any(is_of)
+    }
+
     /// Only for models that have such weights.
     pub(crate) fn is_of_bits(self) -> bool {
         let has = |of: &Kernel| of.of_bits() == Some(self) || of.of_blocks() == Some(self);
@@ -128,10 +153,16 @@ impl Kernel {
     /// Bytes of an element of each binding: x, w, r, y, mask.
     pub(crate) fn element_bytes(self) -> [u32; 5] {
         match self {
-            Kernel::Conv | Kernel::ConvBits | Kernel::Pool => [16; 5],
-            Kernel::First | Kernel::FirstBits | Kernel::Narrow | Kernel::NarrowBits => {
-                [4, 16, 16, 16, 4]
-            }
+            Kernel::Conv
+            | Kernel::ConvBits
+            | Kernel::ConvLanes
+            | Kernel::DepthwiseLanes
+            | Kernel::Pool => [16; 5],
+            Kernel::First
+            | Kernel::FirstBits
+            | Kernel::FirstLanes
+            | Kernel::Narrow
+            | Kernel::NarrowBits => [4, 16, 16, 16, 4],
             Kernel::Linear | Kernel::LinearBits | Kernel::LinearRow | Kernel::LinearRowBits => {
                 [4, 16, 4, 4, 4]
             }

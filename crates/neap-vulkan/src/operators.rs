@@ -29,6 +29,8 @@ pub(crate) struct Call<'a> {
     pub f32_only: bool,
     /// There is no kernel for rows by indices.
     pub no_gathers: bool,
+    /// There are kernels whose lanes tell each other what they load.
+    pub lanes: bool,
     /// Room for a table that a dispatch reads, until the call's dispatches are queued.
     pub table: &'a RefCell<Vec<u32>>,
 }

@@ -86,7 +86,12 @@ fn in_own_memory(gpu: &Arc<Gpu>, slots: &mut Slots) -> Result<DeviceRates, Vulka
     let mut imports = Imports::default();
     // SAFETY: it is a block, which is not imported.
     unsafe { imports.add(gpu, start, BYTES as u64)? };
-    let measured = of_kernels(&Memory { start, owns: false }, slots, &mut imports);
+    let measured = of_kernels(
+        &Memory { start, owns: false },
+        gpu.lanes(),
+        slots,
+        &mut imports,
+    );
     if let Err(e) = slots.wait_for(slots.last()) {
         // Lost: it may still use all of this.
         std::mem::forget(block);
@@ -139,7 +144,7 @@ fn in_host_memory(gpu: &Arc<Gpu>, slots: &mut Slots) -> Result<DeviceRates, Vulk
     let mut imports = Imports::default();
     // SAFETY: the memory lives until the imports are gone, below: by then nothing is in flight.
     unsafe { imports.add(gpu, memory.start, BYTES as u64)? };
-    let measured = of_kernels(&memory, slots, &mut imports);
+    let measured = of_kernels(&memory, gpu.lanes(), slots, &mut imports);
     let settled = slots.wait_for(slots.last());
     if settled.is_err() {
         // Lost: it may still use all of this.
@@ -153,6 +158,7 @@ fn in_host_memory(gpu: &Arc<Gpu>, slots: &mut Slots) -> Result<DeviceRates, Vulk
 
 fn of_kernels(
     memory: &Memory,
+    lanes: bool,
     slots: &mut Slots,
     imports: &mut Imports,
 ) -> Result<DeviceRates, VulkanError> {
@@ -170,7 +176,7 @@ fn of_kernels(
     let mut seconds = |dispatch: &Dispatch| timed(dispatch, slots, imports);
     let overhead = seconds(&copy(256))?;
     let copying = seconds(&copy(COPY_BYTES))?;
-    let convolving = seconds(&convolution(memory))?;
+    let convolving = seconds(&convolution(memory, lanes))?;
     let beyond = |seconds: f64| (seconds - overhead).max(seconds / 16.0);
     Ok(DeviceRates {
         flops_per_second: FLOPS as f64 / beyond(convolving),
@@ -180,7 +186,7 @@ fn of_kernels(
     })
 }
 
-fn convolution(memory: &Memory) -> Dispatch {
+fn convolution(memory: &Memory, lanes: bool) -> Dispatch {
     let (c, s) = (CHANNELS as u32, SIZE as u32);
     let sizes = [
         1,
@@ -205,7 +211,11 @@ fn convolution(memory: &Memory) -> Dispatch {
         0,
     ];
     Dispatch {
-        kernel: Kernel::Conv,
+        kernel: if lanes {
+            Kernel::ConvLanes
+        } else {
+            Kernel::Conv
+        },
         words: Words::new(&sizes),
         groups: [((SIZE * SIZE) as u32 / 4).div_ceil(64), PANELS as u32, 1],
         reads: [

@@ -67,6 +67,7 @@ fn is_here(
         limits: &gpu.limits,
         f32_only: gpu.f32_only(),
         no_gathers: gpu.no_gathers(),
+        lanes: gpu.lanes(),
         table,
     };
     dispatches(&call, Choice::default(), out)

@@ -9,12 +9,14 @@ use neap_ir::panel::{
     PanelScales,
 };
 use neap_ir::{DType, Op};
+use neap_vulkan::Gpu;
+use std::sync::Arc;
 use support::gathers::{gather, gathers};
 use support::without_weights::{
     attentions, curves, folds, mixed, other_rows, products_of_two, resizes,
     resizes_with_large_tables, strided,
 };
-use support::{Bench, Case, gpu, small};
+use support::{Bench, Case, gpu, gpu_without_lanes, small};
 
 fn window(kernel: usize, stride: usize, dilation: usize, pad: usize) -> Window {
     Window {
@@ -141,6 +143,10 @@ fn depthwise() -> Vec<Case> {
         (24, 9, 5, [3, 2, 1]),
         (5, 11, 12, [5, 2, 2]),
         (33, 4, 4, [1, 1, 0]),
+        (17, 5, 10, [3, 1, 1]),
+        (17, 8, 19, [3, 2, 0]),
+        (16, 6, 3, [3, 1, 0]),
+        (16, 9, 9, [3, 3, 1]),
     ] {
         for residual in [false, true] {
             let op = Op::PanelDepthwise(PanelDepthwise {
@@ -383,10 +389,13 @@ fn fewer_bits() -> Vec<Case> {
 
 /// As the device is: every case is computed there.
 fn on_device(cases: &[Case]) {
-    let Some(gpu) = gpu(None) else {
-        return;
-    };
-    let mut bench = Bench::new(&gpu);
+    if let Some(gpu) = gpu(None) {
+        agree_on(&gpu, cases);
+    }
+}
+
+fn agree_on(gpu: &Arc<Gpu>, cases: &[Case]) {
+    let mut bench = Bench::new(gpu);
     for case in cases {
         assert!(
             bench.check(case),
@@ -401,6 +410,15 @@ fn on_device(cases: &[Case]) {
 fn convolutions_agree_with_the_processor() {
     on_device(&convolutions());
     on_device(&depthwise());
+}
+
+#[test]
+fn kernels_for_gpus_agree_with_the_processor() {
+    if let Some(gpu) = gpu_without_lanes() {
+        agree_on(&gpu, &convolutions());
+        agree_on(&gpu, &depthwise());
+        agree_on(&gpu, &products());
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ pub(super) fn conv(conv: &PanelConv, call: &Call, out: &mut Vec<Dispatch>) -> Op
     let positions: usize = y.shape().get(2..)?.iter().product();
     let (kernel, invocations) = match conv.form {
         ConvForm::Blocked => (Kernel::Conv, positions.div_ceil(4)),
+        ConvForm::FirstLayer if has_lanes(call) => (Kernel::First, positions.div_ceil(4)),
         ConvForm::FirstLayer => (Kernel::First, positions),
         ConvForm::NarrowGroups => (Kernel::Narrow, positions * 4),
     };
@@ -32,6 +33,7 @@ pub(super) fn conv(conv: &PanelConv, call: &Call, out: &mut Vec<Dispatch>) -> Op
     let layer = Windowed {
         kernel,
         invocations,
+        fours: 1,
         window: &conv.window,
         channels,
         epilogue: &conv.epilogue,
@@ -49,10 +51,26 @@ pub(super) fn depthwise(
     if !blocked(x.layout) {
         return None;
     }
+    let window = &depthwise.window;
+    let strides = plane(&window.strides, 1)?;
+    let is_small = plane(&window.kernel, 1)? == [3; 2] && plane(&window.dilations, 1)? == [1; 2];
+    if has_lanes(call) && is_small && (1..=2).contains(&strides[1]) {
+        let [height, width] = plane(&y.shape()[2..], 1)?;
+        let layer = Windowed {
+            kernel: Kernel::DepthwiseLanes,
+            invocations: height * width.div_ceil(4),
+            fours: 4,
+            window,
+            channels: [depthwise.channels; 3],
+            epilogue: &depthwise.epilogue,
+        };
+        return layer.dispatch(&x, &y, call, out);
+    }
     let layer = Windowed {
         kernel: Kernel::Narrow,
         invocations: positions * 4,
-        window: &depthwise.window,
+        fours: 1,
+        window,
         channels: [depthwise.channels; 3],
         epilogue: &depthwise.epilogue,
     };
@@ -64,6 +82,8 @@ struct Windowed<'a> {
     kernel: Kernel,
     /// For each panel and image.
     invocations: usize,
+    /// In how many parts the grid has the channels of a panel.
+    fours: usize,
     window: &'a Window,
     /// In, out, groups.
     channels: [usize; 3],
@@ -94,13 +114,23 @@ impl Windowed<'_> {
         let one = Dispatch {
             kernel,
             words,
-            groups: [self.invocations.div_ceil(64) as u32, 0, x.shape()[0] as u32],
+            groups: [
+                self.invocations.div_ceil(64) as u32,
+                0,
+                (x.shape()[0] * self.fours) as u32,
+            ],
             reads: [Some(Span::of(x)), None, added],
             writes: Span::of_mut(y),
             mask: None,
         };
         by_panels(&one, WINDOW_FIRST_PANEL, &panels, call.limits, out)
     }
+}
+
+/// Whether the layer's kernel is one whose lanes tell each other what they load.
+fn has_lanes(call: &Call) -> bool {
+    let weights = call.panels.as_ref().map(|panels| panels.format.element);
+    call.lanes && weights == Some(PanelElement::F32)
 }
 
 /// The slice, the kernel that takes its weights, and how that is told of their format.
@@ -131,7 +161,7 @@ fn panels(kernel: Kernel, call: &Call) -> Option<(Panels, Kernel, u32)> {
         PanelScales::Blocks { .. } => return None,
     };
     let kernel = match (element, call.f32_only) {
-        (0, _) => kernel,
+        (0, _) => kernel.of_lanes().filter(|_| call.lanes).unwrap_or(kernel),
         (_, false) => kernel.of_bits()?,
         (_, true) => return None,
     };

@@ -16,12 +16,24 @@ use std::sync::Arc;
 
 /// A device with validation; without one here, the test is skipped.
 pub fn gpu(limits: Option<Limits>) -> Option<Arc<Gpu>> {
-    let options = Options {
+    opened(&Options {
         validate: true,
         limits,
         ..Options::default()
-    };
-    match Gpu::open(&options) {
+    })
+}
+
+/// The same with the kernels that devices have which are no processors.
+pub fn gpu_without_lanes() -> Option<Arc<Gpu>> {
+    opened(&Options {
+        validate: true,
+        no_lanes: true,
+        ..Options::default()
+    })
+}
+
+fn opened(options: &Options) -> Option<Arc<Gpu>> {
+    match Gpu::open(options) {
         Ok(gpu) => Some(gpu),
         Err(e) => {
             neap_testing::skip(e.to_string());
