@@ -13,6 +13,7 @@ const KERNELS: &[(&str, &[&str])] = &[
     ("conv_lanes", &["window", "weights", "common"]),
     ("first_lanes", &["window", "weights", "common"]),
     ("depthwise_lanes", &["window", "weights", "common"]),
+    ("linear_lanes", &["weights", "common"]),
     ("first", &["window", "weights", "common"]),
     ("narrow", &["window", "weights", "common"]),
     ("pool", &["window", "common"]),

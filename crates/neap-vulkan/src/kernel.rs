@@ -32,6 +32,7 @@ pub(crate) enum Kernel {
     ConvLanes,
     FirstLanes,
     DepthwiseLanes,
+    LinearLanes,
 }
 
 macro_rules! spirv {
@@ -41,7 +42,7 @@ macro_rules! spirv {
 }
 
 impl Kernel {
-    pub(crate) const ALL: [Kernel; 27] = [
+    pub(crate) const ALL: [Kernel; 28] = [
         Kernel::Conv,
         Kernel::First,
         Kernel::Narrow,
@@ -69,6 +70,7 @@ impl Kernel {
         Kernel::ConvLanes,
         Kernel::FirstLanes,
         Kernel::DepthwiseLanes,
+        Kernel::LinearLanes,
     ];
 
     pub(crate) fn spirv(self) -> &'static [u8] {
@@ -100,6 +102,7 @@ impl Kernel {
             Kernel::ConvLanes => spirv!("conv_lanes"),
             Kernel::FirstLanes => spirv!("first_lanes"),
             Kernel::DepthwiseLanes => spirv!("depthwise_lanes"),
+            Kernel::LinearLanes => spirv!("linear_lanes"),
         }
     }
 
@@ -135,8 +138,10 @@ impl Kernel {
 
     /// Only where lanes tell each other what they load.
     pub(crate) fn has_lanes(self) -> bool {
-        let is_of = |of: &Kernel| of.of_lanes() == Some(self);
-        self == Kernel::DepthwiseLanes || Kernel::ALL.iter().any(is_of)
+        matches!(
+            self,
+            Kernel::ConvLanes | Kernel::FirstLanes | Kernel::DepthwiseLanes | Kernel::LinearLanes
+        )
     }
 
     /// Only for models that have such weights.
@@ -166,6 +171,7 @@ impl Kernel {
             Kernel::Linear | Kernel::LinearBits | Kernel::LinearRow | Kernel::LinearRowBits => {
                 [4, 16, 4, 4, 4]
             }
+            Kernel::LinearLanes => [16, 16, 4, 4, 4],
             _ => [4; 5],
         }
     }

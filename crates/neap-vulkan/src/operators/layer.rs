@@ -184,6 +184,12 @@ pub(super) fn linear(linear: &PanelLinear, call: &Call, out: &mut Vec<Dispatch>)
         MANY_ROWS.. => (Kernel::Linear, rows.div_ceil(4 * 64)),
         _ => (Kernel::LinearRow, rows),
     };
+    // Where a tensor begins in its memory follows from the program alone.
+    let has_fours = linear.k.is_multiple_of(4) && x.as_ptr().addr().is_multiple_of(16);
+    let kernel = match kernel {
+        Kernel::Linear if has_lanes(call) && has_fours => Kernel::LinearLanes,
+        kernel => kernel,
+    };
     let (panels, kernel, format) = panels(kernel, call)?;
     words.format = format;
     let one = Dispatch {
