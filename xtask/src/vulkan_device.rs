@@ -10,8 +10,7 @@ use std::sync::Arc;
 /// When there is none.
 pub fn device(model: &Model, own_memory: bool, link: Option<u64>) -> Result<Arc<dyn Accelerator>> {
     let options = neap_vulkan::Options {
-        f32_only: model.has_f32_panels_only(),
-        no_gathers: !model.has_gathers(),
+        program: Some(model.program().clone()),
         own_memory,
         link_bytes_per_second: link.map(|rate| rate as f64),
         ..neap_vulkan::Options::default()

@@ -51,8 +51,7 @@ impl Compute {
     pub fn open(self, model: &Model, memory: Memory) -> Outcome<Arc<dyn Accelerator>> {
         let options = neap_vulkan::Options {
             number: self.number,
-            f32_only: model.has_f32_panels_only(),
-            no_gathers: !model.has_gathers(),
+            program: Some(model.program().clone()),
             own_memory: memory.own,
             link_bytes_per_second: memory.link_bytes_per_second,
             ..neap_vulkan::Options::default()

@@ -151,6 +151,13 @@ pub trait Accelerator: std::fmt::Debug + Send + Sync {
         None
     }
 
+    /// What each step of a program takes, beside [`DeviceRates::job_overhead_ns`], as far as it tells; 0, or nothing, where that
+    /// follows from rates.
+    fn step_ns(&self, program: &Program) -> Vec<u64> {
+        let _ = program;
+        Vec::new()
+    }
+
     /// Figures of its own memory, if plans' memory is there: then a plan's budget is the device's. `None` for one that
     /// computes in the host's.
     fn own_memory(&self) -> Option<OwnMemoryFigures> {

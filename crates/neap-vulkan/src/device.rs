@@ -140,8 +140,7 @@ impl Device for VulkanDevice {
             outputs: job.outputs,
             panels: job.panels.as_ref().map(Panels::of),
             limits: &self.gpu.limits,
-            f32_only: self.gpu.f32_only(),
-            no_gathers: self.gpu.no_gathers(),
+            kernels: self.gpu.kernels(),
             lanes: self.gpu.lanes(),
             table: &self.table,
         };

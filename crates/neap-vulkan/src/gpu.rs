@@ -4,8 +4,10 @@ use crate::block::Blocks;
 use crate::choose::{Chosen, Transfers, choose};
 use crate::error::{Tried, VulkanError};
 use crate::instance::Instance;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Kernels};
+use crate::steps::kernels_of;
 use ash::{ext::external_memory_host, ext::memory_budget, vk};
+use neap_ir::Program;
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,10 +25,9 @@ pub struct Options {
     pub number: Option<usize>,
     /// With the validation layer, which must be installed: [`Gpu::messages`] has what it says.
     pub validate: bool,
-    /// Layers whose weights have fewer bits go to the processor, and no memory to kernels for them.
-    pub f32_only: bool,
-    /// Steps that gather rows by indices go to the processor, and no memory to a kernel for them.
-    pub no_gathers: bool,
+    /// Only the kernels of this program's steps are made, as each takes memory of the driver. Steps of others that need more
+    /// go to the processor. `None`: all kernels.
+    pub program: Option<Arc<Program>>,
     /// On a driver that computes on the processor, with the kernels that others have; to compare.
     pub no_lanes: bool,
     /// Plans' memory is the device's own, and the host's memory is linked to it.
@@ -99,8 +100,7 @@ pub struct Gpu {
     pub(crate) layout: vk::PipelineLayout,
     pipelines: Vec<vk::Pipeline>,
     name: String,
-    f32_only: bool,
-    no_gathers: bool,
+    kernels: Kernels,
     lanes: bool,
     /// A queue is told by one thread at a time.
     turn: Mutex<()>,
@@ -148,6 +148,7 @@ impl Gpu {
             let queue = functions.get_device_queue(chosen.queue_family, 0);
             (types, queue, copies)
         };
+        let lanes = chosen.is_cpu && chosen.lanes_tell && !options.no_lanes;
         let mut gpu = Gpu {
             import: external_memory_host::Device::new(&instance.raw, &functions),
             functions,
@@ -167,13 +168,15 @@ impl Gpu {
             layout: vk::PipelineLayout::null(),
             pipelines: Vec::with_capacity(Kernel::ALL.len()),
             name: chosen.name,
-            f32_only: options.f32_only,
-            no_gathers: options.no_gathers,
-            lanes: chosen.is_cpu && chosen.lanes_tell && !options.no_lanes,
+            kernels: Kernels::all(lanes),
+            lanes,
             turn: Mutex::new(()),
             instance,
         };
         gpu.make_layout()?;
+        if let Some(program) = &options.program {
+            gpu.kernels = kernels_of(program, &gpu);
+        }
         for kernel in Kernel::ALL {
             let pipeline = match gpu.has(kernel) {
                 true => gpu.pipeline_of(kernel)?,
@@ -194,12 +197,8 @@ impl Gpu {
         self.instance.messages()
     }
 
-    pub(crate) fn f32_only(&self) -> bool {
-        self.f32_only
-    }
-
-    pub(crate) fn no_gathers(&self) -> bool {
-        self.no_gathers
+    pub(crate) fn kernels(&self) -> Kernels {
+        self.kernels
     }
 
     /// Whether lanes tell each other what they load.
@@ -209,12 +208,7 @@ impl Gpu {
 
     /// Whether there is such a pipeline.
     pub(crate) fn has(&self, kernel: Kernel) -> bool {
-        match kernel {
-            Kernel::Gather => !self.no_gathers,
-            kernel if kernel.has_lanes() => self.lanes,
-            kernel if kernel.of_lanes().is_some() => !self.lanes,
-            kernel => !self.f32_only || !kernel.is_of_bits(),
-        }
+        self.kernels.has(kernel)
     }
 
     pub(crate) fn pipeline(&self, kernel: Kernel) -> vk::Pipeline {

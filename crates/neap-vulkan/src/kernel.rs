@@ -35,6 +35,30 @@ pub(crate) enum Kernel {
     LinearLanes,
 }
 
+/// Some of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Kernels(u32);
+
+impl Kernels {
+    pub(crate) fn all(lanes: bool) -> Kernels {
+        let mut kernels = Kernels::default();
+        let is_there = |kernel: &Kernel| lanes || !kernel.has_lanes();
+        let is_used = |kernel: &Kernel| !lanes || kernel.of_lanes().is_none();
+        for kernel in (Kernel::ALL.into_iter()).filter(|k| is_there(k) && is_used(k)) {
+            kernels.add(kernel);
+        }
+        kernels
+    }
+
+    pub(crate) fn add(&mut self, kernel: Kernel) {
+        self.0 |= 1 << kernel as u32;
+    }
+
+    pub(crate) fn has(self, kernel: Kernel) -> bool {
+        self.0 & (1 << kernel as u32) != 0
+    }
+}
+
 macro_rules! spirv {
     ($name:literal) => {
         include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".spv"))
@@ -142,12 +166,6 @@ impl Kernel {
             self,
             Kernel::ConvLanes | Kernel::FirstLanes | Kernel::DepthwiseLanes | Kernel::LinearLanes
         )
-    }
-
-    /// Only for models that have such weights.
-    pub(crate) fn is_of_bits(self) -> bool {
-        let has = |of: &Kernel| of.of_bits() == Some(self) || of.of_blocks() == Some(self);
-        Kernel::ALL.iter().any(has)
     }
 
     /// Whether it finds errors in the data, and says so in the fifth binding.

@@ -22,6 +22,7 @@
 
 mod block;
 mod choose;
+mod costs;
 mod device;
 mod dispatch;
 mod error;

@@ -12,6 +12,7 @@ mod strided;
 
 use crate::dispatch::{Dispatch, Panels, Span};
 use crate::gpu::Limits;
+use crate::kernel::Kernels;
 use neap_ir::op::Unary;
 use neap_ir::{DType, Layout, Op};
 use neap_ops::{Choice, TensorMut, TensorRef};
@@ -25,10 +26,8 @@ pub(crate) struct Call<'a> {
     pub outputs: &'a [Option<TensorMut<'a>>],
     pub panels: Option<Panels>,
     pub limits: &'a Limits,
-    /// There are no kernels for weights of fewer bits.
-    pub f32_only: bool,
-    /// There is no kernel for rows by indices.
-    pub no_gathers: bool,
+    /// Those that there are.
+    pub kernels: Kernels,
     /// There are kernels whose lanes tell each other what they load.
     pub lanes: bool,
     /// Room for a table that a dispatch reads, until the call's dispatches are queued.
@@ -42,6 +41,14 @@ pub(crate) fn dispatches(call: &Call, choice: Choice, out: &mut Vec<Dispatch>) -
     if choice != Choice::default() {
         return None;
     }
+    listed(call, out)?;
+    out.iter()
+        .all(|one| call.kernels.has(one.kernel))
+        .then_some(())
+}
+
+/// The same, whether or not there are such kernels.
+fn listed(call: &Call, out: &mut Vec<Dispatch>) -> Option<()> {
     match call.op {
         Op::PanelConv(conv) => layer::conv(conv, call, out),
         Op::PanelDepthwise(depthwise) => layer::depthwise(depthwise, call, out),

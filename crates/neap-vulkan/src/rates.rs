@@ -1,6 +1,7 @@
-//! How fast a device is: three kernels, a few times each, in memory of their own that is gone when they have run.
+//! How fast a device is: its kernels, a few times each, in memory of their own that is gone when they have run.
 
 use crate::block::Block;
+use crate::costs::{self, CHANNELS, Costs, SIZE, Work};
 use crate::dispatch::{Dispatch, Span};
 use crate::error::VulkanError;
 use crate::gpu::Gpu;
@@ -15,22 +16,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What is too short to time is repeated until it takes so long.
-const LEAST: Duration = Duration::from_millis(4);
+const LEAST: Duration = Duration::from_millis(2);
 const MOST_REPEATS: u32 = 1 << 10;
 
-/// A 3x3 convolution: so many channels in and out, and places along each axis.
-const CHANNELS: usize = 32;
-const SIZE: usize = 28;
-const FLOPS: usize = 2 * 9 * CHANNELS * CHANNELS * SIZE * SIZE;
-const IMAGE_BYTES: usize = CHANNELS * SIZE * SIZE * 4;
-const PANELS: usize = CHANNELS / 16;
-const WEIGHT_BYTES: usize = PANELS * (1 + 9 * CHANNELS) * 64;
+/// Of what is timed, the least of so many rounds counts.
+const ROUNDS: usize = 3;
+
+/// The largest operands of what is timed: rows, panels, and an image.
+const INPUT_BYTES: usize = 2 * OUTPUT_BYTES;
+const WEIGHT_BYTES: usize = 132 << 10;
+const OUTPUT_BYTES: usize = (CHANNELS * SIZE * SIZE) as usize * 4;
 
 /// Copied: more than a binding of a small device would be no measure of it.
 const COPY_BYTES: usize = 96 << 10;
 
 const ALIGN: usize = 64 << 10;
 const BYTES: usize = 512 << 10;
+const _: () = assert!(INPUT_BYTES + WEIGHT_BYTES + OUTPUT_BYTES <= BYTES);
 /// Copied over a link: more than the slots of its ring together, so that starting is as nothing.
 const BLOCK_BYTES: u64 = 4 << 20;
 
@@ -73,35 +75,35 @@ impl Drop for Memory {
     }
 }
 
-pub(crate) fn measure(gpu: &Arc<Gpu>, slots: &mut Slots) -> Result<DeviceRates, VulkanError> {
+pub(crate) fn measure(
+    gpu: &Arc<Gpu>,
+    slots: &mut Slots,
+) -> Result<(DeviceRates, Costs), VulkanError> {
     match gpu.has_own_memory() {
         true => in_own_memory(gpu, slots),
         false => in_host_memory(gpu, slots),
     }
 }
 
-fn in_own_memory(gpu: &Arc<Gpu>, slots: &mut Slots) -> Result<DeviceRates, VulkanError> {
+fn in_own_memory(gpu: &Arc<Gpu>, slots: &mut Slots) -> Result<(DeviceRates, Costs), VulkanError> {
     let block = Block::new(gpu, BLOCK_BYTES.max(BYTES as u64))?;
     let start = neap_runtime::Block::range(&block).start;
     let mut imports = Imports::default();
     // SAFETY: it is a block, which is not imported.
     unsafe { imports.add(gpu, start, BYTES as u64)? };
-    let measured = of_kernels(
-        &Memory { start, owns: false },
-        gpu.lanes(),
-        slots,
-        &mut imports,
-    );
+    let measured = of_kernels(&Memory { start, owns: false }, gpu, slots, &mut imports);
     if let Err(e) = slots.wait_for(slots.last()) {
         // Lost: it may still use all of this.
         std::mem::forget(block);
         return Err(e);
     }
     let link = of_link(gpu, start)?;
-    Ok(DeviceRates {
+    let (rates, costs) = measured?;
+    let rates = DeviceRates {
         link: Some(link),
-        ..measured?
-    })
+        ..rates
+    };
+    Ok((rates, costs))
 }
 
 /// Copies to a block that begins there, and from it.
@@ -139,12 +141,12 @@ fn of_link(gpu: &Arc<Gpu>, block: *mut u8) -> Result<LinkRates, VulkanError> {
     })
 }
 
-fn in_host_memory(gpu: &Arc<Gpu>, slots: &mut Slots) -> Result<DeviceRates, VulkanError> {
+fn in_host_memory(gpu: &Arc<Gpu>, slots: &mut Slots) -> Result<(DeviceRates, Costs), VulkanError> {
     let memory = Memory::new();
     let mut imports = Imports::default();
     // SAFETY: the memory lives until the imports are gone, below: by then nothing is in flight.
     unsafe { imports.add(gpu, memory.start, BYTES as u64)? };
-    let measured = of_kernels(&memory, gpu.lanes(), slots, &mut imports);
+    let measured = of_kernels(&memory, gpu, slots, &mut imports);
     let settled = slots.wait_for(slots.last());
     if settled.is_err() {
         // Lost: it may still use all of this.
@@ -158,10 +160,10 @@ fn in_host_memory(gpu: &Arc<Gpu>, slots: &mut Slots) -> Result<DeviceRates, Vulk
 
 fn of_kernels(
     memory: &Memory,
-    lanes: bool,
+    gpu: &Gpu,
     slots: &mut Slots,
     imports: &mut Imports,
-) -> Result<DeviceRates, VulkanError> {
+) -> Result<(DeviceRates, Costs), VulkanError> {
     let copy = |bytes: usize| {
         let words = (bytes / 4) as u32;
         Dispatch {
@@ -176,66 +178,63 @@ fn of_kernels(
     let mut seconds = |dispatch: &Dispatch| timed(dispatch, slots, imports);
     let overhead = seconds(&copy(256))?;
     let copying = seconds(&copy(COPY_BYTES))?;
-    let convolving = seconds(&convolution(memory, lanes))?;
     let beyond = |seconds: f64| (seconds - overhead).max(seconds / 16.0);
-    Ok(DeviceRates {
-        flops_per_second: FLOPS as f64 / beyond(convolving),
-        memory_bytes_per_second: (2 * COPY_BYTES) as f64 / beyond(copying),
+    let memory_bytes_per_second = (2 * COPY_BYTES) as f64 / beyond(copying);
+    let mut costs = Costs::default();
+    // One operation with each number, where there is no kernel that does more.
+    let mut flops_per_second = memory_bytes_per_second / 4.0;
+    for kernel in Kernel::ALL.into_iter().filter(|&kernel| gpu.has(kernel)) {
+        let Some(samples) = costs::timed(kernel) else {
+            continue;
+        };
+        let mut found = Vec::with_capacity(samples.len());
+        for (words, groups) in samples {
+            let dispatch = sample(kernel, words, groups, memory);
+            if let Some(work) = Work::of(&dispatch) {
+                let taken = beyond(seconds(&dispatch)?);
+                flops_per_second = flops_per_second.max(work.flops / taken);
+                found.push((work, taken * 1e9));
+            }
+        }
+        if let Ok(all) = <[(Work, f64); 3]>::try_from(found) {
+            costs.add(kernel, all);
+        }
+    }
+    let rates = DeviceRates {
+        flops_per_second,
+        memory_bytes_per_second,
         job_overhead_ns: (overhead * 1e9) as u64,
         link: None,
-    })
+    };
+    Ok((rates, costs))
 }
 
-fn convolution(memory: &Memory, lanes: bool) -> Dispatch {
-    let (c, s) = (CHANNELS as u32, SIZE as u32);
-    let sizes = [
-        1,
-        c,
-        c,
-        1,
-        s,
-        s,
-        s,
-        s,
-        3,
-        3,
-        1,
-        1,
-        1,
-        1,
-        1,
-        1,
-        s + 2,
-        s + 2,
-        0,
-        0,
-    ];
+/// Operands are at the beginnings of parts that are large enough for all that is timed.
+fn sample(kernel: Kernel, words: Words, groups: [u32; 3], memory: &Memory) -> Dispatch {
     Dispatch {
-        kernel: if lanes {
-            Kernel::ConvLanes
-        } else {
-            Kernel::Conv
-        },
-        words: Words::new(&sizes),
-        groups: [((SIZE * SIZE) as u32 / 4).div_ceil(64), PANELS as u32, 1],
+        kernel,
+        words,
+        groups,
         reads: [
-            Some(memory.span(0, IMAGE_BYTES)),
-            Some(memory.span(IMAGE_BYTES.next_multiple_of(4096), WEIGHT_BYTES)),
+            Some(memory.span(0, INPUT_BYTES)),
+            Some(memory.span(INPUT_BYTES, WEIGHT_BYTES)),
             None,
         ],
-        writes: memory.span(BYTES / 2, IMAGE_BYTES),
+        writes: memory.span(INPUT_BYTES + WEIGHT_BYTES, OUTPUT_BYTES),
         mask: None,
     }
 }
 
-/// Seconds that one takes of many, one after the other.
+/// Seconds that one takes of many, one after the other: the least of some rounds, as others may use the device.
 fn timed(
     dispatch: &Dispatch,
     slots: &mut Slots,
     imports: &mut Imports,
 ) -> Result<f64, VulkanError> {
     let mut repeats = 4;
-    loop {
+    let mut least = f64::MAX;
+    let mut rounds = 0;
+    while rounds < ROUNDS {
         let started = Instant::now();
         for _ in 0..repeats {
             // SAFETY: the memory that it names lives until nothing is in flight, and nothing else uses it.
@@ -244,8 +243,11 @@ fn timed(
         slots.wait_for(slots.last())?;
         let taken = started.elapsed();
         if taken >= LEAST || repeats >= MOST_REPEATS {
-            return Ok((taken.as_secs_f64() / f64::from(repeats)).max(1e-9));
+            least = least.min(taken.as_secs_f64() / f64::from(repeats));
+            rounds += 1;
+        } else {
+            repeats *= 4;
         }
-        repeats *= 4;
     }
+    Ok(least.max(1e-9))
 }

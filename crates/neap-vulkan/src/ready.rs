@@ -1,11 +1,12 @@
 //! `Vulkan`: a device that has been warmed up, for the sessions of a process.
 
+use crate::costs::Costs;
 use crate::device::VulkanDevice;
 use crate::error::VulkanError;
 use crate::gpu::{Gpu, Options};
 use crate::rates::measure;
 use crate::slots::Slots;
-use crate::steps::computed_here;
+use crate::steps::{computed_here, each_step};
 use neap_ir::Program;
 use neap_runtime::{Accelerator, Cpu, Device, DeviceRates, OwnMemoryFigures};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Vulkan {
     gpu: Arc<Gpu>,
     rates: DeviceRates,
+    costs: Costs,
     /// Of the device's memory, taken when everything was used once.
     reserve_bytes: u64,
     /// For the next session.
@@ -31,12 +33,13 @@ impl Vulkan {
         let gpu = Gpu::open(options)?;
         let mut slots = Slots::new(gpu.clone())?;
         slots.use_all()?;
-        let rates = measure(&gpu, &mut slots)?;
+        let (rates, costs) = measure(&gpu, &mut slots)?;
         gpu.blocks.forget_peak();
         Ok(Vulkan {
             reserve_bytes: gpu.taken_bytes(),
             gpu,
             rates,
+            costs,
             slots: Mutex::new(Some(slots)),
         })
     }
@@ -60,6 +63,18 @@ impl Accelerator for Vulkan {
 
     fn rates(&self) -> Option<DeviceRates> {
         Some(self.rates)
+    }
+
+    fn step_ns(&self, program: &Program) -> Vec<u64> {
+        let mut all = Vec::with_capacity(program.steps.len());
+        let overhead = self.rates.job_overhead_ns;
+        each_step(program, &self.gpu, &mut |dispatches| {
+            let dispatches = dispatches.unwrap_or_default();
+            let ns: Option<f64> = dispatches.iter().map(|one| self.costs.ns(one)).sum();
+            let more = dispatches.len().saturating_sub(1) as u64;
+            all.push(ns.map_or(0, |ns| ns as u64 + more * overhead));
+        });
+        all
     }
 
     fn own_memory(&self) -> Option<OwnMemoryFigures> {

@@ -2,6 +2,7 @@
 
 use crate::dispatch::{Dispatch, Panels, Span};
 use crate::gpu::Gpu;
+use crate::kernel::{Kernel, Kernels};
 use crate::operators::{Call, dispatches};
 use neap_ir::program::Storage;
 use neap_ir::recipe::PackedForm;
@@ -9,14 +10,35 @@ use neap_ir::{NodeId, Op, Program, ValueId};
 use neap_ops::{Choice, TensorMut, TensorRef};
 use std::cell::RefCell;
 
-/// By step. It follows from operators, types and sizes, so operands are anywhere here: buffers far apart.
+/// By step. It follows from operators, types and sizes.
 pub(crate) fn computed_here(program: &Program, gpu: &Gpu) -> Vec<bool> {
+    let mut here = Vec::with_capacity(program.steps.len());
+    each_step(program, gpu, &mut |dispatches| {
+        here.push(dispatches.is_some())
+    });
+    here
+}
+
+/// What its steps need, of what the device has.
+pub(crate) fn kernels_of(program: &Program, gpu: &Gpu) -> Kernels {
+    let mut kernels = Kernels::default();
+    // How long that takes is measured, whatever the program needs.
+    kernels.add(Kernel::Copy);
+    each_step(program, gpu, &mut |dispatches| {
+        let dispatches = dispatches.iter().flat_map(|all| all.iter());
+        dispatches.for_each(|one| kernels.add(one.kernel));
+    });
+    kernels
+}
+
+/// Each step's dispatches, `None` for those of the processor. Operands are anywhere: buffers far apart.
+pub(crate) fn each_step(program: &Program, gpu: &Gpu, take: &mut dyn FnMut(Option<&[Dispatch]>)) {
     let table = RefCell::new(Vec::new());
     let mut out = Vec::new();
-    let steps = program.steps.iter();
-    steps
-        .map(|&step| is_here(program, step, gpu, &table, &mut out).is_some())
-        .collect()
+    for &step in &program.steps {
+        let is_here = is_here(program, step, gpu, &table, &mut out).is_some();
+        take(is_here.then_some(&out));
+    }
 }
 
 fn is_here(
@@ -65,8 +87,7 @@ fn is_here(
         outputs: &outputs,
         panels,
         limits: &gpu.limits,
-        f32_only: gpu.f32_only(),
-        no_gathers: gpu.no_gathers(),
+        kernels: gpu.kernels(),
         lanes: gpu.lanes(),
         table,
     };

@@ -34,6 +34,10 @@ impl Words {
         }
     }
 
+    pub(crate) fn shape(&self) -> &[u32] {
+        &self.shape[..self.len]
+    }
+
     pub(crate) fn shape_mut(&mut self) -> &mut [u32] {
         &mut self.shape[..self.len]
     }

@@ -2,9 +2,9 @@
 
 mod networks;
 
-use neap_vulkan::{Limits, Vulkan};
+use neap_vulkan::{Limits, Options, Vulkan};
 use neaptide::{Accelerator, Budget, Model, RunOptions};
-use networks::{Bench, SMALL, TURN, shared, vulkan};
+use networks::{Bench, SMALL, TURN, opened, shared, vulkan};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -97,6 +97,28 @@ fn a_trained_transformer() {
 #[test]
 fn networks_of_the_zoo() {
     of_zoo(&["squeezenet1_1", "mobilenet_v2"], None);
+}
+
+/// Only its kernels are made. Steps of another network that need more are the processor's, and right.
+#[test]
+fn a_device_for_one_network() {
+    let _turn = TURN.lock();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [own, other] =
+        ["squeezenet1_1", "mobilenet_v2"].map(|name| Bench::of_zoo(name, folder.path()));
+    let options = Options {
+        validate: true,
+        program: Some(own.opened().program().clone()),
+        ..Options::default()
+    };
+    let Some(vulkan) = opened(&options) else {
+        return;
+    };
+    assert_eq!(left(&own.opened(), &vulkan), BTreeSet::new());
+    check(&own, &vulkan);
+    let expected = BTreeSet::from(["PanelDepthwise", "PanelLinear"]);
+    assert_eq!(left(&other.opened(), &vulkan), expected);
+    check(&other, &vulkan);
 }
 
 #[test]

@@ -6,8 +6,6 @@ use crate::host::{Embedded, Host, OwnProcess};
 use crate::pack::{self, Packing, Progress, WeightError, WeightFormats};
 use crate::package::{self, Asked, Package};
 use neap_compile::{BandCount, Programs, StepOrder, count_bands};
-use neap_ir::panel::PanelFormat;
-use neap_ir::recipe::PackedForm;
 use neap_ir::{BoundInput, DType, Graph, Literal, Op, Program, TensorType};
 use neap_store::PackedFile;
 use std::collections::BTreeMap;
@@ -232,27 +230,6 @@ impl Model {
     /// The plain program, without row bands.
     pub fn program(&self) -> &Arc<Program> {
         &self.programs.plain
-    }
-
-    /// Whether all panels hold their weights as f32.
-    pub fn has_f32_panels_only(&self) -> bool {
-        self.program()
-            .packed
-            .iter()
-            .all(|packed| match packed.form {
-                PackedForm::Panels { format, .. } => format == PanelFormat::default(),
-                PackedForm::Raw => true,
-            })
-    }
-
-    /// Whether steps take rows by indices that are known when they run, other than from a table of the packed file.
-    pub fn has_gathers(&self) -> bool {
-        let program = self.program();
-        let ops = program
-            .steps
-            .iter()
-            .map(|step| &program.graph.nodes[step.index()].op);
-        { ops }.any(|op| matches!(op, Op::Gather { .. }))
     }
 
     /// The program with row bands over the same weights, where that needs less memory.

@@ -12,7 +12,7 @@ pub(super) fn gather(axis: usize, call: &Call, out: &mut Vec<Dispatch>) -> Optio
     let (x, indices) = (call.input(0)?, call.input(1)?);
     let y = call.outputs.first().copied().flatten()?;
     let is_plain = [x.layout, indices.layout, y.layout] == [Layout::Plain; 3];
-    (is_plain && !call.no_gathers).then_some(())?;
+    is_plain.then_some(())?;
     let bytes = y.dtype().size_bytes();
     let element_words = bytes.is_multiple_of(4).then_some(bytes / 4)?;
     let index_words = match indices.dtype() {

@@ -143,7 +143,6 @@ fn panels(kernel: Kernel, call: &Call) -> Option<(Panels, Kernel, u32)> {
             PanelElement::I8 => 0,
             _ => return None,
         };
-        (!call.f32_only).then_some(())?;
         let format = bits + 2 * u32::from(half) + (u32::from(len) << 8);
         return Some((panels, kernel.of_blocks()?, format));
     }
@@ -160,10 +159,9 @@ fn panels(kernel: Kernel, call: &Call) -> Option<(Panels, Kernel, u32)> {
         PanelScales::PerChannelWithZero => 2,
         PanelScales::Blocks { .. } => return None,
     };
-    let kernel = match (element, call.f32_only) {
-        (0, _) => kernel.of_lanes().filter(|_| call.lanes).unwrap_or(kernel),
-        (_, false) => kernel.of_bits()?,
-        (_, true) => return None,
+    let kernel = match element {
+        0 => kernel.of_lanes().filter(|_| call.lanes).unwrap_or(kernel),
+        _ => kernel.of_bits()?,
     };
     Some((panels, kernel, element + 4 * scales))
 }

@@ -20,13 +20,17 @@ pub const SMALL: Limits = Limits {
 
 /// With validation; without a device here, the test is skipped.
 pub fn vulkan(own_memory: bool, limits: Option<Limits>) -> Option<Arc<Vulkan>> {
-    let options = Options {
+    opened(&Options {
         validate: true,
         own_memory,
         limits,
         ..Options::default()
-    };
-    match Vulkan::open(&options) {
+    })
+}
+
+/// As the options say.
+pub fn opened(options: &Options) -> Option<Arc<Vulkan>> {
+    match Vulkan::open(options) {
         Ok(vulkan) => Some(Arc::new(vulkan)),
         Err(e) => {
             neap_testing::skip(e.to_string());

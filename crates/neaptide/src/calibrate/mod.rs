@@ -132,8 +132,12 @@ fn estimated(model: &Model, options: &RunOptions) -> Known {
     };
     let packed = model.packed_path().filter(|_| streams);
     let packed = packed.map(|path| (path, options.io));
+    let mut costs = quick::estimate(options, packed);
+    if let Some(device) = &options.accelerator {
+        costs.step_ns = device.step_ns(model.program());
+    }
     Known {
-        costs: quick::estimate(options, packed),
+        costs,
         source: CostSource::Estimated,
         ..Known::default()
     }
