@@ -13,6 +13,7 @@ pub mod integer; // 8-bit steps x 8-bit panels, summed in 32 bits
 pub mod linear; // row-major activations x panels, batched matrix product
 pub mod panel; // the panel weight format and packing into it
 pub mod parallel; // how kernels ask for threads
+pub mod plain; // convolutions of plain tensors with weights that change, forward and backward
 pub mod planes; // bands of rows of taller tensors
 pub mod pool;
 pub mod reorder; // plain <-> channel-blocked

@@ -5,10 +5,12 @@
 //! into pieces of about 64 KB; small tensors are one piece.
 
 mod binary;
+mod gate;
 pub mod quantize; // to steps of a scale and back
 mod unary;
 
 pub use binary::{Binary, Operand, affine, binary};
+pub use gate::{Gate, gate};
 pub(crate) use unary::unary_run;
 pub use unary::{Unary, unary, unary_in_place};
 

@@ -1,13 +1,16 @@
 //! Normalisation by a batch's own statistics, forward and backward; over axis 1.
 //!
-//! Sums are of [`LANES`] parts, each of every so-manyth element of a run: a single one would wait for its last addition each
+//! f32 has kernels of its own ([`neap_kernels::plain`]). Of other floats sums are of [`LANES`] parts, each of every so-manyth element of a run: a single one would wait for its last addition each
 //! time.
 
 use crate::args::Args;
+use crate::error::Named;
 use crate::nd::{Ptr, split};
 use crate::scalar::{Float, with_float};
-use crate::{Context, OpError};
+use crate::{Context, OpError, TensorMut, TensorRef};
+use neap_ir::DType;
 use neap_kernels::parallel::Parallel;
+use neap_kernels::plain::{self, Derivatives, Statistics};
 
 const LANES: usize = 8;
 
@@ -72,8 +75,45 @@ pub(crate) fn batch_norm_training(
     args: &Args,
     ctx: &mut Context,
 ) -> Result<(), OpError> {
-    let dtype = args.input(0)?.dtype();
-    with_float!(args.op, dtype, T => forward::<T>(epsilon, args, ctx))
+    match args.input(0)?.dtype() {
+        DType::F32 => forward_f32(epsilon, args, ctx),
+        dtype => with_float!(args.op, dtype, T => forward::<T>(epsilon, args, ctx)),
+    }
+}
+
+fn sizes(shape: &[usize]) -> plain::Channels {
+    let of = Channels::of(shape);
+    plain::Channels {
+        images: of.images,
+        channels: of.channels,
+        positions: of.inner,
+    }
+}
+
+/// An operand's elements, if they do not lie where the result does.
+fn apart<'a>(operand: TensorRef<'a>, result: Option<&TensorMut<'a>>) -> Option<&'a [f32]> {
+    match result.is_some_and(|result| result.is_at(&operand)) {
+        true => None,
+        false => Some(operand.f32s()),
+    }
+}
+
+fn forward_f32(epsilon: f32, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    let parameters = [args.input(1)?.f32s(), args.input(2)?.f32s()];
+    let x_values = apart(x, Some(&y));
+    // SAFETY: outputs overlap nothing else, but the first the input whose place it takes, which is not read otherwise.
+    let [y, mean, variance] = [Some(y), args.opt_output(1), args.opt_output(2)]
+        .map(|output| output.map(|output| unsafe { output.f32s_mut() }));
+    let Some(y) = y else {
+        return Ok(());
+    };
+    let statistics = Statistics { mean, variance };
+    let of = sizes(x.shape());
+    plain::batch_norm(
+        ctx.isa, ctx.par, &of, epsilon, x_values, parameters, y, statistics,
+    )
+    .named(args.op)
 }
 
 fn forward<T: Float>(epsilon: f32, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
@@ -111,8 +151,36 @@ fn forward<T: Float>(epsilon: f32, args: &Args, ctx: &mut Context) -> Result<(),
 /// With `n = (x - mean) / deviation`: `dscale = Σ dy n`, `dbias = Σ dy`,
 /// `dx = scale / deviation (dy - mean(dy) - n mean(dy n))`.
 pub(super) fn batch_norm(epsilon: f32, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
-    let dtype = args.input(0)?.dtype();
-    with_float!(args.op, dtype, T => backward::<T>(epsilon, args, ctx))
+    match args.input(0)?.dtype() {
+        DType::F32 => backward_f32(epsilon, args, ctx),
+        dtype => with_float!(args.op, dtype, T => backward::<T>(epsilon, args, ctx)),
+    }
+}
+
+fn backward_f32(epsilon: f32, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let (x, dy) = (args.input(0)?, args.input(4)?);
+    let parameters = [
+        args.input(1)?.f32s(),
+        args.input(2)?.f32s(),
+        args.input(3)?.f32s(),
+    ];
+    let dx = args.opt_output(0);
+    let operands = [apart(x, dx.as_ref()), apart(dy, dx.as_ref())];
+    // SAFETY: outputs overlap nothing else, but the first the input whose place it takes, which is not read otherwise.
+    let [dx, dscale, dbias] = [dx, args.opt_output(1), args.opt_output(2)]
+        .map(|output| output.map(|output| unsafe { output.f32s_mut() }));
+    let derivatives = Derivatives { dx, dscale, dbias };
+    let of = sizes(x.shape());
+    plain::batch_norm_backward(
+        ctx.isa,
+        ctx.par,
+        &of,
+        epsilon,
+        operands,
+        parameters,
+        derivatives,
+    )
+    .named(args.op)
 }
 
 fn backward<T: Float>(epsilon: f32, args: &Args, ctx: &mut Context) -> Result<(), OpError> {

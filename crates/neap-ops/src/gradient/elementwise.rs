@@ -2,11 +2,14 @@
 
 use crate::args::Args;
 use crate::elementwise::math::{erf, sigmoid, softplus};
+use crate::error::Named;
 use crate::nd::{GRAIN, Ptr, split};
 use crate::scalar::{Scalar, with_float};
-use crate::{Context, OpError};
+use crate::{Context, OpError, TensorRef};
+use neap_ir::DType;
 use neap_ir::gradient::Saved;
 use neap_ir::op::{Activation, Unary};
+use neap_kernels::elementwise::{Gate, gate};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI, FRAC_2_SQRT_PI, TAU};
 
 pub(super) fn unary(
@@ -18,6 +21,9 @@ pub(super) fn unary(
     // What most networks are made of needs no look at every other function.
     match (unary, saved) {
         (Unary::Activation(Activation::Relu), Saved::Result) => {
+            if args.output(0)?.dtype() == DType::F32 {
+                return through(Gate::Relu, args, ctx);
+            }
             return each(args, ctx, |y, dy| if y > 0.0 { dy } else { 0.0 * y });
         }
         (Unary::Activation(Activation::GeluTanh), Saved::Operand) => {
@@ -57,11 +63,25 @@ pub(super) fn clip(
     let rounded =
         |v: f64| with_float!(args.op, args.input(0)?.dtype(), T => Ok(T::from_f64(v).to_f64()));
     let (low, high) = (rounded(low)?, rounded(high)?);
+    if args.output(0)?.dtype() == DType::F32 {
+        let (low, high) = (low as f32, high as f32);
+        return through(Gate::Clip { low, high }, args, ctx);
+    }
     // Without branches, which nobody can predict here.
     each(args, ctx, |y, dy| {
         let inside = if (low < y) & (y < high) { dy } else { 0.0 };
         if y.is_nan() { y } else { inside }
     })
+}
+
+/// f32 has a kernel of its own. The output may take either input's place.
+fn through(of: Gate, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let (y, dy, dx) = (args.input(0)?, args.input(1)?, args.output(0)?);
+    let apart = |operand: TensorRef<'_>| !dx.is_at(&operand);
+    let operands = [apart(y).then(|| y.f32s()), apart(dy).then(|| dy.f32s())];
+    // SAFETY: the output overlaps only inputs whose place it takes, which are not read otherwise.
+    let dx = unsafe { dx.f32s_mut() };
+    gate(ctx.isa, ctx.par, of, operands, dx).named(args.op)
 }
 
 /// `dx[i] = f(saved[i], dy[i])`. The output may take either input's place.

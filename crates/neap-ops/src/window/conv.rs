@@ -1,19 +1,19 @@
 //! Conv and ConvTranspose whose weights are ordinary tensors: any rank to 3, any groups.
 //!
-//! f32 with enough channels goes through matrix products ([`super::unfold`]). Otherwise one output
-//! row is computed at a time: for every input channel and tap, a multiple of an input
-//! row is added to it. Floats sum in f32 (f32) or f64 (others), over taps in their order.
+//! f32 has kernels of its own ([`neap_kernels::plain`]). Of other floats one output row is computed at a time: for every
+//! input channel and tap, a multiple of an input row is added to it. They sum in f64, over taps in their order.
 
 use super::taps::{MAX_SPATIAL, Taps};
-use super::unfold::{self, Group};
 use crate::args::{Args, Scratch, scratch_bytes};
+use crate::error::Named;
 use crate::nd::{Ptr, split};
-use crate::scalar::{Num, with_float};
+use crate::scalar::{Num, Scalar, with_float};
 use crate::{Context, OpError, TensorRef};
 use neap_ir::op::Window;
 use neap_ir::{DType, TensorType};
+use neap_kernels::plain::{self, Shape};
 
-/// Pieces of the unfolded image (f32), or a row of sums for each worker.
+/// What the kernels of f32 need, or a row of sums for each worker.
 pub(crate) fn workspace_bytes(
     window: &Window,
     groups: usize,
@@ -22,27 +22,35 @@ pub(crate) fn workspace_bytes(
     y: &TensorType,
     workers: usize,
 ) -> usize {
-    let row = y.shape.last().copied().unwrap_or(1);
-    let loops = scratch_bytes::<f64>(row.saturating_mul(workers));
-    let group = group(window, groups, transposed, &x.shape, &y.shape);
-    if x.dtype != DType::F32 || !group.pays() {
-        return loops;
+    if x.dtype != DType::F32 {
+        let row = y.shape.last().copied().unwrap_or(1);
+        return scratch_bytes::<f64>(row.saturating_mul(workers));
     }
-    if transposed {
-        group.backward_bytes(workers)
-    } else {
-        group.forward_bytes(workers)
-    }
+    // Seen from where the window slides over inputs.
+    let (inputs, results) = if transposed { (y, x) } else { (x, y) };
+    let floats = match shape(window, groups, &inputs.shape, &results.shape) {
+        None => 0,
+        Some(shape) if transposed => plain::by_input_scratch_floats(&shape, workers),
+        Some(shape) => plain::forward_scratch_floats(&shape, workers),
+    };
+    scratch_bytes::<f32>(floats)
 }
 
-fn group(window: &Window, groups: usize, transposed: bool, x: &[usize], y: &[usize]) -> Group {
-    let spatial = if transposed { x } else { y };
-    Group {
-        input: x[1] / groups.max(1),
-        output: y[1] / groups.max(1),
-        taps: window.kernel.iter().product(),
-        positions: spatial[2..].iter().product(),
-    }
+/// Sizes as the kernels of f32 take them; none where there are too many axes.
+pub(super) fn shape(
+    window: &Window,
+    groups: usize,
+    inputs: &[usize],
+    results: &[usize],
+) -> Option<Shape> {
+    let taps = Taps::of(window, inputs.get(2..)?, results.get(2..)?)?;
+    Some(Shape {
+        batch: inputs[0],
+        groups,
+        c_in: inputs[1] / groups.max(1),
+        c_out: results[1] / groups.max(1),
+        window: taps.window,
+    })
 }
 
 pub(crate) fn supported(x: &TensorType) -> Result<(), String> {
@@ -65,17 +73,24 @@ pub(crate) fn conv(
     let Some(taps) = Taps::of(window, &x.shape()[2..], &y.shape()[2..]) else {
         return args.fail("has too many axes");
     };
-    let group = group(window, groups, false, x.shape(), y.shape());
-    if x.dtype() == DType::F32 && group.pays() {
-        return unfold::conv(&taps, &group, args, ctx);
+    if x.dtype() != DType::F32 {
+        return with_float!(args.op, x.dtype(), T => forward::<T>(&taps, groups, args, ctx));
     }
-    match x.dtype() {
-        DType::F32 => forward::<f32, f32>(&taps, groups, args, ctx),
-        dtype => with_float!(args.op, dtype, T => forward::<T, f64>(&taps, groups, args, ctx)),
-    }
+    let Some(shape) = shape(window, groups, x.shape(), y.shape()) else {
+        return args.fail("has too many axes");
+    };
+    let floats = plain::forward_scratch_floats(&shape, ctx.par.workers());
+    let scratch = Scratch::new(args.op, ctx.workspace).take::<f32>(floats)?;
+    let (bias, w) = (
+        args.opt_input(2).map(|bias| bias.f32s()),
+        args.input(1)?.f32s(),
+    );
+    // SAFETY: the output overlaps no input.
+    let out = unsafe { y.f32s_mut() };
+    plain::forward(ctx.isa, ctx.par, &shape, x.f32s(), w, bias, out, scratch).named(args.op)
 }
 
-fn forward<T: Num, S: Num + crate::args::Pod>(
+fn forward<T: Num>(
     taps: &Taps,
     groups: usize,
     args: &Args,
@@ -90,7 +105,7 @@ fn forward<T: Num, S: Num + crate::args::Pod>(
     let rows_per_plane = taps.window.output[0] * out_h;
     let (src, weights) = (Ptr::<T>::of(x.as_ptr()), Ptr::<T>::of(w.as_ptr()));
     let dst = Ptr::<T>(y.as_ptr().cast());
-    let sums = Scratch::new(args.op, ctx.workspace).take::<S>(row * ctx.par.workers())?;
+    let sums = Scratch::new(args.op, ctx.workspace).take::<f64>(row * ctx.par.workers())?;
     let sums = Ptr(sums.as_mut_ptr());
     let lines = y.shape()[0] * c_out * rows_per_plane;
     split(ctx.par, lines, 1, &|range, worker| {
@@ -100,7 +115,7 @@ fn forward<T: Num, S: Num + crate::args::Pod>(
             let (plane, rest) = (line / rows_per_plane, line % rows_per_plane);
             let (image, channel) = (plane / c_out, plane % c_out);
             let (z, r) = (rest / out_h, rest % out_h);
-            sums.fill(start::<T, S>(bias.as_ref(), channel));
+            sums.fill(start::<T>(bias.as_ref(), channel));
             for c in 0..group_in {
                 let in_channel = channel / group_out * group_in + c;
                 let in_plane = (image * c_in + in_channel) * taps.in_positions();
@@ -108,7 +123,7 @@ fn forward<T: Num, S: Num + crate::args::Pod>(
                 each_row(taps, z, r, |tap_row, in_row| {
                     for k in 0..taps.window.kernel[2] {
                         // SAFETY: taps and rows are inside their tensors.
-                        let weight: S = unsafe {
+                        let weight: f64 = unsafe {
                             weights
                                 .read(w_plane + tap_row * taps.window.kernel[2] + k)
                                 .convert()
@@ -126,7 +141,7 @@ fn forward<T: Num, S: Num + crate::args::Pod>(
                         }
                         for (i, sum) in sums[inside].iter_mut().enumerate() {
                             // SAFETY: as above.
-                            let v: S = unsafe { src.read(from + i * stride) }.convert();
+                            let v: f64 = unsafe { src.read(from + i * stride) }.convert();
                             *sum = sum.add(weight.mul(v));
                         }
                     }
@@ -141,9 +156,9 @@ fn forward<T: Num, S: Num + crate::args::Pod>(
     Ok(())
 }
 
-fn start<T: Num, S: Num>(bias: Option<&TensorRef>, channel: usize) -> S {
+fn start<T: Num>(bias: Option<&TensorRef>, channel: usize) -> f64 {
     // SAFETY: the bias has one element for each output channel.
-    bias.map_or(S::ZERO, |b| unsafe {
+    bias.map_or(0.0, |b| unsafe {
         Ptr::<T>::of(b.as_ptr()).read(channel).convert()
     })
 }
@@ -193,17 +208,24 @@ pub(crate) fn conv_transpose(
     let Some(taps) = Taps::of(window, &y.shape()[2..], &x.shape()[2..]) else {
         return args.fail("has too many axes");
     };
-    let group = group(window, groups, true, x.shape(), y.shape());
-    if x.dtype() == DType::F32 && group.pays() {
-        return unfold::conv_transpose(&taps, &group, args, ctx);
+    if x.dtype() != DType::F32 {
+        return with_float!(args.op, x.dtype(), T => backward::<T>(&taps, groups, args, ctx));
     }
-    match x.dtype() {
-        DType::F32 => backward::<f32, f32>(&taps, groups, args, ctx),
-        dtype => with_float!(args.op, dtype, T => backward::<T, f64>(&taps, groups, args, ctx)),
-    }
+    let Some(shape) = shape(window, groups, y.shape(), x.shape()) else {
+        return args.fail("has too many axes");
+    };
+    let floats = plain::by_input_scratch_floats(&shape, ctx.par.workers());
+    let scratch = Scratch::new(args.op, ctx.workspace).take::<f32>(floats)?;
+    let (bias, w) = (
+        args.opt_input(2).map(|bias| bias.f32s()),
+        args.input(1)?.f32s(),
+    );
+    // SAFETY: the output overlaps no input.
+    let out = unsafe { y.f32s_mut() };
+    plain::by_input(ctx.isa, ctx.par, &shape, x.f32s(), w, bias, out, scratch).named(args.op)
 }
 
-fn backward<T: Num, S: Num + crate::args::Pod>(
+fn backward<T: Num>(
     taps: &Taps,
     groups: usize,
     args: &Args,
@@ -219,7 +241,7 @@ fn backward<T: Num, S: Num + crate::args::Pod>(
     let rows_per_plane = taps.window.input[0] * out_h;
     let (src, weights) = (Ptr::<T>::of(x.as_ptr()), Ptr::<T>::of(w.as_ptr()));
     let dst = Ptr::<T>(y.as_ptr().cast());
-    let sums = Scratch::new(args.op, ctx.workspace).take::<S>(row * ctx.par.workers())?;
+    let sums = Scratch::new(args.op, ctx.workspace).take::<f64>(row * ctx.par.workers())?;
     let sums = Ptr(sums.as_mut_ptr());
     let lines = y.shape()[0] * c_out * rows_per_plane;
     split(ctx.par, lines, 1, &|range, worker| {
@@ -230,7 +252,7 @@ fn backward<T: Num, S: Num + crate::args::Pod>(
             let (image, channel) = (plane / c_out, plane % c_out);
             let (z, r) = (rest / out_h, rest % out_h);
             let (group, in_group) = (channel / group_out, channel % group_out);
-            sums.fill(start::<T, S>(bias.as_ref(), channel));
+            sums.fill(start::<T>(bias.as_ref(), channel));
             for c in 0..group_in {
                 let in_channel = group * group_in + c;
                 let in_plane = (image * c_in + in_channel) * taps.out_positions();
@@ -249,11 +271,11 @@ fn backward<T: Num, S: Num + crate::args::Pod>(
                             w_plane + (d * taps.window.kernel[1] + k) * taps.window.kernel[2];
                         for tap in 0..taps.window.kernel[2] {
                             // SAFETY: taps and rows are inside their tensors.
-                            let weight: S = unsafe { weights.read(tap_row + tap).convert() };
+                            let weight: f64 = unsafe { weights.read(tap_row + tap).convert() };
                             let (inside, to) = inside(taps, tap);
                             for (n, i) in inside.enumerate() {
                                 // SAFETY: as above.
-                                let v: S = unsafe { src.read(from + i) }.convert();
+                                let v: f64 = unsafe { src.read(from + i) }.convert();
                                 let sum = &mut sums[to + n * taps.window.strides[2]];
                                 *sum = sum.add(weight.mul(v));
                             }

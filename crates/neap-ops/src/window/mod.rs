@@ -3,7 +3,6 @@
 pub(crate) mod conv;
 pub(crate) mod pool;
 mod taps;
-mod unfold;
 pub(crate) mod weight_gradient;
 
 pub(crate) use taps::{MAX_SPATIAL, Taps};

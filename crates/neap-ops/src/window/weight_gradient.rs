@@ -1,49 +1,19 @@
 //! The derivative of a convolution's weights: every tap's products of inputs and results' derivatives.
 //!
-//! ```text
-//! dW [c_out][c_in·taps]  =  Σ over images and pieces   dY [c_out][some positions]  ×  unfoldedᵀ
-//! ```
-//! f32 with enough channels goes through matrix products, a bounded piece of the unfolded image at a time. Pieces
-//! follow from the shape alone. Otherwise each weight is summed by itself in f64, row by row, in [`LANES`] sums of every
-//! so-manyth column: a single one would wait for its last addition each time.
+//! f32 has kernels of its own ([`neap_kernels::plain`]). Of other floats each weight is summed by itself in f64, row by row,
+//! in [`LANES`] sums of every so-manyth column: a single one would wait for its last addition each time.
 
 use super::conv;
 use super::taps::Taps;
-use super::unfold::{Group, unfold};
 use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;
-use crate::nd::{GRAIN, Ptr, split};
+use crate::nd::{Ptr, split};
 use crate::scalar::{Float, with_float};
 use crate::{Context, OpError};
 use neap_ir::graph::LANES;
 use neap_ir::op::Window;
 use neap_ir::{DType, TensorType};
-use neap_kernels::linear::{MatMulShape, matmul, matmul_scratch_bytes};
-
-/// Floats of an unfolded piece, unless the smallest useful one is larger.
-const PIECE_FLOATS: usize = 256 * 1024;
-
-fn group(window: &Window, groups: usize, x: &[usize], dy: &[usize]) -> Group {
-    Group {
-        input: x[1] / groups.max(1),
-        output: dy[1] / groups.max(1),
-        taps: window.kernel.iter().product(),
-        positions: dy[2..].iter().product(),
-    }
-}
-
-/// The product of one piece: `[c_out][n] × [c_in·taps][n]ᵀ`.
-fn piece(group: &Group) -> MatMulShape {
-    let columns = group.input * group.taps;
-    let n = (PIECE_FLOATS / columns / LANES * LANES).clamp(LANES, 4096);
-    let n = n.min(group.positions);
-    MatMulShape {
-        b_transposed: true,
-        a_stride: group.positions,
-        b_stride: n,
-        ..MatMulShape::dense(1, group.output, n, columns)
-    }
-}
+use neap_kernels::plain::{self, Shape};
 
 pub(crate) fn workspace_bytes(
     window: &Window,
@@ -52,18 +22,12 @@ pub(crate) fn workspace_bytes(
     dy: &[usize],
     workers: usize,
 ) -> usize {
-    if dy.len() < 2 || x.shape.len() < 2 {
+    if x.dtype != DType::F32 {
         return 0;
     }
-    let group = group(window, groups, &x.shape, dy);
-    if x.dtype != DType::F32 || !group.pays() {
-        return 0;
-    }
-    let shape = piece(&group);
-    let packed = matmul_scratch_bytes(&shape, workers);
-    scratch_bytes::<f32>(packed.div_ceil(4))
-        + scratch_bytes::<f32>(shape.k * shape.n)
-        + scratch_bytes::<f32>(shape.m * shape.n)
+    let floats = conv::shape(window, groups, &x.shape, dy)
+        .map_or(0, |shape| plain::by_weight_scratch_floats(&shape, workers));
+    scratch_bytes::<f32>(floats)
 }
 
 pub(crate) fn conv_weight(
@@ -72,67 +36,20 @@ pub(crate) fn conv_weight(
     args: &Args,
     ctx: &mut Context,
 ) -> Result<(), OpError> {
-    let (x, dy) = (args.input(0)?, args.input(1)?);
-    let Some(taps) = Taps::of(window, &x.shape()[2..], &dy.shape()[2..]) else {
+    let (x, dy, dw) = (args.input(0)?, args.input(1)?, args.output(0)?);
+    let taps = Taps::of(window, &x.shape()[2..], &dy.shape()[2..]);
+    let shape = conv::shape(window, groups, x.shape(), dy.shape());
+    let (Some(taps), Some(shape)) = (taps, shape) else {
         return args.fail("has too many axes");
     };
-    let group = group(window, groups, x.shape(), dy.shape());
-    if x.dtype() == DType::F32 && group.pays() && dy.elements() > 0 {
-        return products(&taps, &group, groups, args, ctx);
+    if x.dtype() != DType::F32 {
+        return with_float!(args.op, x.dtype(), T => sums::<T>(&taps, &shape, args, ctx));
     }
-    with_float!(args.op, x.dtype(), T => sums::<T>(&taps, &group, groups, args, ctx))
-}
-
-fn products(
-    taps: &Taps,
-    group: &Group,
-    groups: usize,
-    args: &Args,
-    ctx: &mut Context,
-) -> Result<(), OpError> {
-    let (x, dy, dw) = (args.input(0)?, args.input(1)?, args.output(0)?);
-    let images = x.shape()[0];
-    let (x, dy) = (x.f32s(), dy.f32s());
-    let whole = piece(group);
-    let (par, isa) = (ctx.par, ctx.isa);
-    let mut scratch = Scratch::new(args.op, ctx.workspace);
-    let packed = scratch.take::<f32>(matmul_scratch_bytes(&whole, par.workers()).div_ceil(4))?;
-    let unfolded = scratch.take::<f32>(whole.k * whole.n)?;
-    let product = scratch.take::<f32>(whole.m * whole.n)?;
+    let floats = plain::by_weight_scratch_floats(&shape, ctx.par.workers());
+    let scratch = Scratch::new(args.op, ctx.workspace).take::<f32>(floats)?;
     // SAFETY: the output overlaps no input.
     let out = unsafe { dw.f32s_mut() };
-    out.fill(0.0);
-    for unit in 0..images * groups {
-        let image = &x[unit * group.input * taps.in_positions()..];
-        let results = &dy[unit * group.output * group.positions..];
-        let to = &mut out[unit % groups * whole.m * whole.n..][..whole.m * whole.n];
-        for first in (0..group.positions).step_by(whole.k) {
-            let k = whole.k.min(group.positions - first);
-            unfold(taps, image, first..first + k, group.input, unfolded, par);
-            let shape = MatMulShape {
-                k,
-                b_stride: k,
-                ..whole
-            };
-            matmul(
-                isa,
-                par,
-                &shape,
-                &results[first..],
-                unfolded,
-                product,
-                packed,
-            )
-            .named(args.op)?;
-            let (from, sums) = (&*product, Ptr(to.as_mut_ptr()));
-            split(par, from.len(), GRAIN, &|range, _| {
-                // SAFETY: ranges of tasks are disjoint parts of the group's weights.
-                let sums = unsafe { sums.slice_mut(range.start, range.len()) };
-                sums.iter_mut().zip(&from[range]).for_each(|(s, v)| *s += v);
-            });
-        }
-    }
-    Ok(())
+    plain::by_weight(ctx.isa, ctx.par, &shape, x.f32s(), dy.f32s(), out, scratch).named(args.op)
 }
 
 /// Adds the products of `count` columns; `x`'s are `stride` apart.
@@ -162,23 +79,22 @@ unsafe fn add_row<T: Float>(
 
 fn sums<T: Float>(
     taps: &Taps,
-    group: &Group,
-    groups: usize,
+    shape: &Shape,
     args: &Args,
     ctx: &mut Context,
 ) -> Result<(), OpError> {
     let (x, dy, dw) = (args.input(0)?, args.input(1)?, args.output(0)?);
-    let images = x.shape()[0];
-    let (c_in, c_out) = (group.input * groups, group.output * groups);
+    let (c_in, c_out) = (shape.c_in * shape.groups, shape.c_out * shape.groups);
     let (inside, outside) = (taps.in_positions(), taps.out_positions());
     let (x, dy) = (Ptr::<T>::of(x.as_ptr()), Ptr::<T>::of(dy.as_ptr()));
     let dw = Ptr::<T>(dw.as_ptr().cast());
     let [_, kernel_h, kernel_w] = taps.window.kernel;
-    split(ctx.par, c_out * group.input * group.taps, 1, &|range, _| {
+    let all_taps = taps.taps();
+    split(ctx.par, c_out * shape.c_in * all_taps, 1, &|range, _| {
         for weight in range {
-            let (pair, tap) = (weight / group.taps, weight % group.taps);
-            let (channel, in_group) = (pair / group.input, pair % group.input);
-            let source = channel / group.output * group.input + in_group;
+            let (pair, tap) = (weight / all_taps, weight % all_taps);
+            let (channel, in_group) = (pair / shape.c_in, pair % shape.c_in);
+            let source = channel / shape.c_out * shape.c_in + in_group;
             let tap = [
                 tap / (kernel_h * kernel_w),
                 tap / kernel_w % kernel_h,
@@ -187,7 +103,7 @@ fn sums<T: Float>(
             let (columns, first) = conv::inside(taps, tap[2]);
             let stride = taps.window.strides[2];
             let mut lanes = [0.0; LANES];
-            for image in 0..images {
+            for image in 0..shape.batch {
                 let x_plane = (image * c_in + source) * inside;
                 let dy_plane = (image * c_out + channel) * outside;
                 for row in 0..taps.window.output[0] * taps.window.output[1] {
