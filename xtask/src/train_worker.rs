@@ -112,6 +112,7 @@ pub fn run(args: &TrainWorkerArgs) -> Result<()> {
     let ready = json!({
         "ready": true,
         "planned_bytes": summary.high_water_bytes,
+        "ledger": trainer.ledger(),
         "strategy": summary.strategy.name(),
         "stored_bytes": summary.stored_bytes,
         "loaded_bytes": summary.loaded_bytes,

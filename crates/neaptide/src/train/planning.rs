@@ -27,11 +27,31 @@ pub(super) struct StepPlan {
     pub budget_bytes: Option<u64>,
 }
 
+impl StepPlan {
+    /// Once nothing is left of planning but this and `program`: how much more than its `budget` the process would take. What was
+    /// estimated of it before there was a plan is measured now. A percentage is of a process that was never measured.
+    pub fn measure(&mut self, program: &Program, budget: Budget, host: &dyn Host) -> u64 {
+        host.trim();
+        let Budget::Bytes(budget_bytes) = budget else {
+            return 0;
+        };
+        let process_bytes = host.charged_bytes();
+        self.ledger = self.ledger.planned(process_bytes, program.steps.len());
+        self.summary.high_water_bytes = self.ledger.total_bytes();
+        self.summary.high_water_bytes.saturating_sub(budget_bytes)
+    }
+}
+
 /// Plans by the strategy and for the budget of `options`. Where a strategy leaves a choice, the plan that is predicted to take
 /// the least time is taken. The machine is taken to be a modest one: costs decide between plans, and no plan's results
-/// depend on them.
-pub(super) fn plan(step: &Step, options: &TrainOptions, host: &dyn Host) -> Result<StepPlan> {
-    let planning = Planning::new(step, options, host)?;
+/// depend on them. `more_bytes` of a process were not foreseen when it was planned before.
+pub(super) fn plan(
+    step: &Step,
+    options: &TrainOptions,
+    host: &dyn Host,
+    more_bytes: u64,
+) -> Result<StepPlan> {
+    let planning = Planning::new(step, options, host, more_bytes)?;
     let found = planning.candidates(options.strategy)?;
     let smallest = found.smallest;
     let best = found.best.ok_or_else(|| {
@@ -122,11 +142,16 @@ pub(super) struct Planning<'a> {
 }
 
 impl<'a> Planning<'a> {
-    fn new(step: &'a Step, options: &'a TrainOptions, host: &dyn Host) -> Result<Planning<'a>> {
+    fn new(
+        step: &'a Step,
+        options: &'a TrainOptions,
+        host: &dyn Host,
+        more_bytes: u64,
+    ) -> Result<Planning<'a>> {
         let process_bytes = match (options.budget.scope(), options.budget) {
             (Scope::Process, Budget::Bytes(_)) => {
                 host.trim();
-                Some(host.charged_bytes())
+                Some(host.charged_bytes() + more_bytes)
             }
             // The same in every process.
             _ => None,
@@ -463,7 +488,7 @@ mod tests {
         };
         let unlimited = options(Budget::Unlimited);
         let step = step_of(chain(), 1, &unlimited, &|_, _| Some(sgd)).unwrap();
-        let planning = Planning::new(&step, &unlimited, &Embedded).unwrap();
+        let planning = Planning::new(&step, &unlimited, &Embedded, 0).unwrap();
         let cheap = cheap_of(&step.program);
         let tape = StepTape::of(&step.program, &planning.kept, &planning.costs, &cheap);
         let is_large = |v: &usize| tape.tape.values[*v].bytes >= 32 << 10;
@@ -497,7 +522,7 @@ mod tests {
             let within = all.iter().filter(|&&(_, b)| b <= bytes);
             let best = within.map(|&(ns, _)| ns).min().unwrap();
             let options = options(Budget::Engine(bytes));
-            let found = plan(&step, &options, &Embedded).unwrap().summary;
+            let found = plan(&step, &options, &Embedded, 0).unwrap().summary;
             assert!(found.predicted_ns <= best, "{found:?}, {best} in {bytes}");
             again += u64::from(found.recomputed_steps > 0);
         }

@@ -2,13 +2,13 @@
 
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, WAVER_BYTES};
 use crate::model::{OpenOptions, TensorInfo, infos, onnx_options};
 use crate::session::check_sizes;
 use crate::source_weights::SourceFiles;
 use crate::train::planning::{StepPlan, plan};
 use crate::train::start::{Drawn, draw, first_bytes};
-use crate::train::step::{StateRole, Step, StepState, step_of};
+use crate::train::step::{StateRole, StepState, step_of};
 use crate::train::{MicroBatch, StepSummary, TrainOptions, micro};
 use neap_autodiff::{Loss, adaptable, add_adapters};
 use neap_ir::update::Update;
@@ -91,7 +91,10 @@ impl Trainer {
         update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
     ) -> Result<Trainer> {
         let make = |model: Model, parts| model.trainer(parts, options, update_of);
-        micro::by_parts(path.as_ref(), open, options, &make)
+        let trainer = micro::by_parts(path.as_ref(), open, options, &make)?;
+        // What opening took is not charged beside what steps take.
+        open.host.trim();
+        Ok(trainer)
     }
 
     /// What [`Trainer::open`] would plan: reads no weights, and takes no memory for them.
@@ -106,7 +109,7 @@ impl Trainer {
     ) -> Result<StepSummary> {
         let make = |model: Model, parts| {
             let step = step_of(model.graph, parts, options, update_of)?;
-            Ok(plan(&step, options, &*model.host)?.summary)
+            Ok(plan(&step, options, &*model.host, 0)?.summary)
         };
         micro::by_parts(path.as_ref(), open, options, &make)
     }
@@ -349,6 +352,15 @@ fn no_state(state: usize) -> Error {
     Error::BadInput(format!("there is no state {state}"))
 }
 
+/// What is left of a step when it has been planned.
+struct Ready {
+    /// The one that was planned.
+    program: Program,
+    inputs: usize,
+    is_seeded: bool,
+    states: Vec<StepState>,
+}
+
 /// A model before it is made into a step.
 pub(super) struct Model {
     pub graph: Graph,
@@ -386,8 +398,7 @@ impl Model {
         options: &TrainOptions,
         update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
     ) -> Result<Trainer> {
-        let step = step_of(self.graph.clone(), parts, options, update_of)?;
-        let plan = plan(&step, options, &*self.host)?;
+        let (step, plan) = self.planned(parts, options, update_of)?;
         let mut trainer = self.opened(step, plan, options)?;
         trainer.parts = parts;
         self.files.check_unchanged()?;
@@ -410,8 +421,33 @@ impl Model {
         Ok(trainer)
     }
 
-    fn opened(&self, step: Step, plan: StepPlan, options: &TrainOptions) -> Result<Trainer> {
-        let program = plan.program.unwrap_or(step.program);
+    /// What the process takes with a plan is measured when there is one, and planned with again where that was more than was foreseen.
+    fn planned(
+        &self,
+        parts: usize,
+        options: &TrainOptions,
+        update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
+    ) -> Result<(Ready, StepPlan)> {
+        let mut more_bytes = 0;
+        loop {
+            let step = step_of(self.graph.clone(), parts, options, update_of)?;
+            let mut plan = plan(&step, options, &*self.host, more_bytes)?;
+            let ready = Ready {
+                program: plan.program.take().unwrap_or(step.program),
+                inputs: step.inputs,
+                is_seeded: step.is_seeded,
+                states: step.states,
+            };
+            let excess_bytes = plan.measure(&ready.program, options.budget, &*self.host);
+            if excess_bytes == 0 {
+                return Ok((ready, plan));
+            }
+            more_bytes += excess_bytes + WAVER_BYTES;
+        }
+    }
+
+    fn opened(&self, step: Ready, plan: StepPlan, options: &TrainOptions) -> Result<Trainer> {
+        let program = step.program;
         let graph = &program.graph;
         let (inputs, outputs) = (infos(graph, &graph.inputs), infos(graph, &graph.outputs));
         let at = numbers(&program, &plan.workload, &step.states);
@@ -424,7 +460,6 @@ impl Model {
             threads: options.threads,
             isa: options.isa,
         };
-        self.host.trim();
         let mut session = neap_runtime::Session::open(
             Arc::new(program),
             plan.execution,
@@ -432,6 +467,9 @@ impl Model {
             storage,
             settings,
         )?;
+        drop(plan.workload);
+        // What its checks took goes before states come.
+        self.host.trim_heap();
         for (state, at) in step.states.iter().zip(&at) {
             let mut visit = |offset, bytes: &[u8]| write_pieces(&mut session, at, offset, bytes);
             first_bytes(&self.graph, &self.files, &self.drawn, state, &mut visit)?;
