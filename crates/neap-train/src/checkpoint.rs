@@ -2,7 +2,6 @@
 //!
 //! A checkpoint is one file of safetensors, so it can be looked into. It replaces the one before it in a single step.
 
-use crate::engine::bytes_of;
 use crate::error::{Result, TrainError, bad};
 use crate::history::History;
 use crate::metrics::Tally;
@@ -67,7 +66,8 @@ pub fn write(path: &Path, trainer: &mut Trainer, progress: &Progress) -> Result<
         (state.name.clone(), state.ty.clone())
     };
     let named: Vec<(String, TensorType)> = chosen.iter().map(of).collect();
-    let mut fetch = |index: usize| bytes_of(trainer, chosen[index]);
+    let mut fetch =
+        |index: usize, visit: &mut dyn FnMut(&[u8])| Ok(trainer.read(chosen[index], visit)?);
     tensors::write(path, &named, &mut fetch, (KEY, text))
 }
 

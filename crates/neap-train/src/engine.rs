@@ -1,10 +1,11 @@
 //! The model at work: a trainer for steps, and a session for validation, each with all of the memory.
 
+use crate::drive::WRITING_BYTES;
 use crate::error::{Result, TrainError, bad};
 use crate::recipe::Recipe;
 use neaptide::{
     Budget, Cache, Host, MicroBatch, Model, OpenOptions, RunOptions, Session, TrainOptions,
-    TrainState, TrainStrategy, Trainer,
+    TrainStrategy, Trainer,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,7 +48,8 @@ impl Engine {
             seed: self.seed,
             budget: self.budget,
             threads: self.threads,
-            reserve_bytes: self.reserve_bytes,
+            // Checkpoints are written while it is there.
+            reserve_bytes: self.reserve_bytes + WRITING_BYTES,
             state_dir: Some(self.folder.clone()),
             ..TrainOptions::default()
         };
@@ -108,17 +110,6 @@ impl Engine {
             ..OpenOptions::default()
         }
     }
-}
-
-/// All of a state's bytes.
-///
-/// # Errors
-/// As [`Trainer::read`].
-pub fn bytes_of(trainer: &mut Trainer, state: usize) -> Result<Vec<u8>> {
-    let info: &TrainState = &trainer.states()[state];
-    let mut bytes = Vec::with_capacity(info.ty.len_bytes());
-    trainer.read(state, &mut |piece| bytes.extend_from_slice(piece))?;
-    Ok(bytes)
 }
 
 impl From<neaptide::Error> for TrainError {

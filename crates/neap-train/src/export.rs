@@ -1,5 +1,6 @@
 //! What was learned as files: the model itself with other initializers, and its weights as safetensors.
 
+use crate::drive::DriveWriter;
 use crate::error::{Result, TrainError, unwritable};
 use crate::recipe::Recipe;
 use crate::tensors::{self, Tensors};
@@ -7,8 +8,7 @@ use crate::whole;
 use half::{bf16, f16};
 use neap_ir::{DType, TensorType};
 use neap_onnx::{Initializer, ReplaceError, Replaceable};
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::Path;
 
 /// Refuses before the training what could not be written after it.
@@ -30,8 +30,7 @@ pub fn write_onnx(recipe: &Recipe, weights: &Tensors, path: &Path) -> Result<()>
     // What adapters are added to.
     let mut before = Replaceable::open(&recipe.model)?;
     whole::write(path, |partial| {
-        let file = File::create(partial).map_err(|e| unwritable(path, &e))?;
-        let mut out = BufWriter::new(file);
+        let mut out = DriveWriter::create(partial).map_err(|e| unwritable(path, &e))?;
         let mut failed = None;
         let mut value = |wanted: &Initializer| {
             let bytes = learned_bytes(recipe, &mut before, weights, wanted);
@@ -42,7 +41,7 @@ pub fn write_onnx(recipe: &Recipe, weights: &Tensors, path: &Path) -> Result<()>
         };
         let written = source
             .write(&|name| recipe.is_learned(name), &mut value, &mut out)
-            .and_then(|()| Ok(out.flush()?));
+            .and_then(|()| Ok(out.finish()?));
         match (written, failed) {
             (_, Some(error)) => Err(error),
             (Err(ReplaceError::Io(error)), _) => Err(unwritable(path, &error)),
@@ -151,9 +150,12 @@ pub fn write_safetensors(
     if learned.is_empty() {
         return Err(TrainError::Defect("nothing was learned".into()));
     }
-    let mut fetch = |index: usize| {
+    let mut fetch = |index: usize, visit: &mut dyn FnMut(&[u8])| {
         let (name, ty) = &learned[index];
-        weights.bytes(name, ty)
+        weights.read(name, ty, &mut |_, piece| {
+            visit(piece);
+            Ok(())
+        })
     };
     // Readers of PyTorch's ask for this entry.
     tensors::write(path, &written, &mut fetch, ("format", "pt".into()))

@@ -6,6 +6,7 @@
 //! lora       adapters: for which weights, and those weights with what they learned
 //! engine     a trainer within the budget, or a session to validate with; never both at once
 //! run        the loop: order, steps, checkpoints, validation, early end ─► log, page
+//! drive      files written past the page cache, which the budget counts
 //! export     the model with trained weights as ONNX; the weights as safetensors
 //! ```
 //! Every choice at random is a function of the seed, the epoch and the sample, so a training that was killed and taken up from its
@@ -15,6 +16,7 @@
 
 mod checkpoint;
 mod data;
+mod drive;
 mod engine;
 mod error;
 mod export;

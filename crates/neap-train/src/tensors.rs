@@ -1,14 +1,15 @@
-//! Tensors as files of safetensors, one of them in memory at a time.
+//! Tensors as files of safetensors, a piece of them in memory at a time.
 
-use crate::error::{Result, TrainError, bad, unreadable};
+use crate::drive::DriveWriter;
+use crate::error::{Result, TrainError, bad, unreadable, unwritable};
 use crate::whole;
 use neap_ir::{DType, TensorType};
-use safetensors::tensor::{Metadata, View, serialize_to_file};
-use safetensors::{Dtype, SafeTensorError};
-use std::borrow::Cow;
-use std::cell::RefCell;
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -17,76 +18,81 @@ const MAX_HEADER_BYTES: u64 = 64 << 20;
 /// Tensors are read in pieces of so many bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Writes tensors by name, with one entry of metadata; `fetch` gives the bytes of each when it is written.
+/// Gives the bytes of a tensor, by its number, in order and in pieces.
+pub type Fetch<'a> = dyn FnMut(usize, &mut dyn FnMut(&[u8])) -> Result<()> + 'a;
+
+/// Writes tensors by name, with one entry of metadata; `fetch` is asked for each when it is written.
 ///
 /// # Errors
 /// What `fetch` says, or the file cannot be written.
 pub fn write(
     path: &Path,
     tensors: &[(String, TensorType)],
-    fetch: &mut dyn FnMut(usize) -> Result<Vec<u8>>,
+    fetch: &mut Fetch,
     entry: (&str, String),
 ) -> Result<()> {
-    let source = Source {
-        fetch: RefCell::new(fetch),
-        failed: RefCell::new(None),
+    // The order of the format's own library.
+    let mut order: Vec<usize> = (0..tensors.len()).collect();
+    let key = |&index: &usize| {
+        let (name, ty) = &tensors[index];
+        (Reverse(dtype_of(ty.dtype)), name)
     };
-    let views = tensors.iter().enumerate().map(|(index, (name, ty))| {
-        let view = Tensor {
-            source: &source,
-            index,
-            ty,
-        };
-        (name.as_str(), view)
-    });
-    // One entry only: several would be written in an order that differs from run to run.
-    let metadata = HashMap::from([(entry.0.to_string(), entry.1)]);
+    order.sort_by(|a, b| key(a).cmp(&key(b)));
+    let head = head(tensors, &order, entry)?;
     whole::write(path, |partial| {
-        let written = serialize_to_file(views, Some(metadata), partial);
-        if let Some(error) = source.failed.take() {
-            return Err(error);
+        let failed = |e: io::Error| unwritable(path, &e);
+        let mut out = DriveWriter::create(partial).map_err(failed)?;
+        out.write_all(&head).map_err(failed)?;
+        for &index in &order {
+            let (mut left, mut written) = (tensors[index].1.len_bytes(), Ok(()));
+            fetch(index, &mut |piece| {
+                left = left.wrapping_sub(piece.len());
+                if written.is_ok() {
+                    written = out.write_all(piece);
+                }
+            })?;
+            written.map_err(failed)?;
+            if left != 0 {
+                let name = &tensors[index].0;
+                return Err(TrainError::Defect(format!("'{name}' has other bytes")));
+            }
         }
-        written.map_err(|e| match e {
-            SafeTensorError::IoError(e) => bad(format!("cannot write {}: {e}", path.display())),
-            e => TrainError::Defect(format!("{}: {e}", path.display())),
-        })
+        out.finish().map_err(failed)
     })
 }
 
-struct Source<'a> {
-    fetch: RefCell<&'a mut dyn FnMut(usize) -> Result<Vec<u8>>>,
-    /// Why a tensor could not be had, which the writer cannot be told.
-    failed: RefCell<Option<TrainError>>,
-}
-
-struct Tensor<'a, 'b> {
-    source: &'a Source<'b>,
-    index: usize,
-    ty: &'a TensorType,
-}
-
-impl View for Tensor<'_, '_> {
-    fn dtype(&self) -> Dtype {
-        dtype_of(self.ty.dtype)
+/// What comes before the tensors: its length, and what they are, padded to a multiple of 8.
+fn head(
+    tensors: &[(String, TensorType)],
+    order: &[usize],
+    entry: (&str, String),
+) -> Result<Vec<u8>> {
+    let mut offset = 0;
+    let infos = order.iter().map(|&index| {
+        let (name, ty) = &tensors[index];
+        let begin = offset;
+        offset += ty.len_bytes();
+        let info = TensorInfo {
+            dtype: dtype_of(ty.dtype),
+            shape: ty.shape.clone(),
+            data_offsets: (begin, offset),
+        };
+        (name.clone(), info)
+    });
+    // One entry only: several would be written in an order that differs from run to run.
+    let entries = HashMap::from([(entry.0.to_string(), entry.1)]);
+    let defect = |e: String| TrainError::Defect(format!("a header of tensors: {e}"));
+    let metadata =
+        Metadata::new(Some(entries), infos.collect()).map_err(|e| defect(e.to_string()))?;
+    let text = serde_json::to_string(&metadata).map_err(|e| defect(e.to_string()))?;
+    let length = text.len().next_multiple_of(8);
+    if length as u64 > MAX_HEADER_BYTES {
+        return Err(bad("there are too many tensors for one file"));
     }
-
-    fn shape(&self) -> &[usize] {
-        &self.ty.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        match (self.source.fetch.borrow_mut())(self.index) {
-            Ok(bytes) => bytes.into(),
-            Err(error) => {
-                self.source.failed.borrow_mut().get_or_insert(error);
-                vec![0; self.data_len()].into()
-            }
-        }
-    }
-
-    fn data_len(&self) -> usize {
-        self.ty.len_bytes()
-    }
+    let mut head = (length as u64).to_le_bytes().to_vec();
+    head.extend(text.as_bytes());
+    head.resize(8 + length, b' ');
+    Ok(head)
 }
 
 fn dtype_of(dtype: DType) -> Dtype {

@@ -22,3 +22,4 @@ mod spilling;
 mod support;
 mod tasks;
 mod training;
+mod training_limits;

@@ -40,7 +40,7 @@ fn pictures(folder: &Path, which: &str, count: u32, class: impl Fn(u32) -> u8) {
     write("labels-idx1", &[count], &classes);
 }
 
-fn data(bench: &Bench) {
+pub fn data(bench: &Bench) {
     pictures(&bench.path("data"), "train", 200, |i| (i % 10) as u8);
     pictures(&bench.path("data"), "t10k", 50, |i| (i % 10) as u8);
 }
