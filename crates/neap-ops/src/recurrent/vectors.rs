@@ -322,6 +322,7 @@ impl Pass<'_> {
     ///
     /// # Safety
     /// No other task has these units, and no other slice of them is in use.
+    #[allow(clippy::mut_from_ref)] // the sums are shared memory, not a field
     unsafe fn gate(&self, sequence: usize, gate: usize, units: &Range<usize>) -> &mut [f32] {
         let at = (sequence * self.sizes.gates + gate) * self.sizes.hidden + units.start;
         // SAFETY: there is a sum for each unit of each gate; the caller's promise.
