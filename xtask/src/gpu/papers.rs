@@ -5,6 +5,7 @@
 //!   link = weights / (time of a run · the paper's ratio of loading all weights to a run)
 //! ```
 
+use crate::group::Group;
 use crate::models;
 use crate::peer::{Peer, REST, median};
 use crate::worker;
@@ -85,12 +86,23 @@ impl Place {
     }
 
     fn start(&self, arguments: &[&str]) -> Result<Peer> {
-        let mut peer = self.started(arguments)?;
-        let smallest = peer.ready["smallest_bytes"].as_u64();
-        ensure!(smallest.is_none(), "{arguments:?}: {smallest:?} are needed");
-        peer.run(1)?;
-        Ok(peer)
+        ready(self.started(arguments)?, arguments)
     }
+
+    /// The same in a group, whose peak the kernel counts.
+    fn start_in(&self, group: &Group, arguments: &[&str]) -> Result<Peer> {
+        let all = [&["--vulkan"][..], arguments].concat();
+        let command = worker::command(&self.model, &self.cache, &all)?;
+        ready(Peer::start(&mut group.around(&command))?, arguments)
+    }
+}
+
+/// After one run.
+fn ready(mut peer: Peer, arguments: &[&str]) -> Result<Peer> {
+    let smallest = peer.ready["smallest_bytes"].as_u64();
+    ensure!(smallest.is_none(), "{arguments:?}: {smallest:?} are needed");
+    peer.run(1)?;
+    Ok(peer)
 }
 
 fn timed(peer: &mut Peer, rounds: u32) -> Result<f64> {
@@ -150,14 +162,16 @@ fn without_copies(root: &Path, name: &str, rounds: u32) -> Result<Copies> {
     let most = worker::number(&free.ready, "planned_bytes")?;
     drop(free);
     let budget = least.midpoint(most).to_string();
-    let mut plain = place.start(&["--budget", &budget])?;
+    let groups = [Group::new(None)?, Group::new(None)?];
+    let mut plain = place.start_in(&groups[0], &["--budget", &budget])?;
     let arena_bytes = worker::number(&plain.ready, "arena_bytes")?;
     let device = arena_bytes.to_string();
     // The host keeps no weights: what is read is copied, each time.
     let refused = place.started(&["--device-budget", &device, "--budget", "1"])?;
     let host = worker::number(&refused.ready, "smallest_bytes")?.to_string();
     drop(refused);
-    let mut copied = place.start(&["--device-budget", &device, "--budget", &host])?;
+    let arguments = ["--device-budget", &device, "--budget", &host];
+    let mut copied = place.start_in(&groups[1], &arguments)?;
     let (mut one, mut other) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         one.push(timed(&mut plain, 1)?);
@@ -167,7 +181,7 @@ fn without_copies(root: &Path, name: &str, rounds: u32) -> Result<Copies> {
         model: name.into(),
         arena_bytes,
         ms: [median(&one), median(&other)],
-        peak_bytes: [plain.peak_bytes()?, copied.peak_bytes()?],
+        peak_bytes: [groups[0].peak_bytes()?, groups[1].peak_bytes()?],
     })
 }
 
@@ -204,8 +218,10 @@ pub fn tables(found: &Found) -> String {
     text += "\n## SwapNet's memory without copies\n\n\
          Both ways have the same memory for the plan, half of the way from the smallest budget to everything resident. *Without copies* storage is \
          read to where the device computes. *With copies* it is read to a ring, and copied to the device's own memory, as in the paper's \
-         version without unified addressing (w/o-uni-add). There latency grows by 26.3 to 50.1 %, and memory greatly.\n\n\
-         | network | plan's memory MiB | without copies ms | with copies ms | slower by | peak (`VmHWM`) MiB | with copies MiB |\n|---|--:|--:|--:|--:|--:|--:|\n";
+         version without unified addressing (w/o-uni-add). There latency grows by 26.3 to 50.1 %, and memory greatly. \
+         *Peak* is the most that the kernel charged the process (a memory cgroup of its own): a byte that is read to where the device \
+         computes is charged once.\n\n\
+         | network | plan's memory MiB | without copies ms | with copies ms | slower by | peak MiB | with copies MiB |\n|---|--:|--:|--:|--:|--:|--:|\n";
     for copies in &found.copies {
         let [plain, copied] = copies.ms;
         let _ = writeln!(
