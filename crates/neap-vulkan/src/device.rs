@@ -140,7 +140,7 @@ impl Device for VulkanDevice {
             outputs: job.outputs,
             panels: job.panels.as_ref().map(Panels::of),
             limits: &self.gpu.limits,
-            kernels: self.gpu.kernels(),
+            kernels: self.gpu.offer().kernels,
             lanes: self.gpu.lanes(),
             table: &self.table,
         };

@@ -1,7 +1,7 @@
 //! `Dispatch`: one call of a kernel, with everything that it needs said in numbers and addresses.
 
-use crate::gpu::Limits;
 use crate::kernel::Kernel;
+use crate::limits::Limits;
 use crate::words::Words;
 use neap_ir::panel::PanelFormat;
 use neap_ops::{PanelSlice, TensorMut, TensorRef};

@@ -5,7 +5,8 @@ use crate::choose::{Chosen, Transfers, choose};
 use crate::error::{Tried, VulkanError};
 use crate::instance::Instance;
 use crate::kernel::{Kernel, Kernels};
-use crate::steps::kernels_of;
+use crate::limits::Limits;
+use crate::steps::{Offer, kernels_of};
 use ash::{ext::external_memory_host, ext::memory_budget, vk};
 use neap_ir::Program;
 use std::ffi::CStr;
@@ -36,45 +37,6 @@ pub struct Options {
     pub link_bytes_per_second: Option<f64>,
     /// As if the device had no more than these; where it has less, that.
     pub limits: Option<Limits>,
-}
-
-/// What a device can take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Of one import.
-    pub allocation_bytes: u64,
-    /// Of one binding.
-    pub binding_bytes: u64,
-    /// A binding begins at a multiple of that.
-    pub binding_align: u64,
-    /// An import begins and ends at a multiple of that.
-    pub import_align: u64,
-    pub groups: [u32; 3],
-}
-
-impl Limits {
-    /// Operands up to this size can be bound wherever they lie: some import holds them, and rounding their beginning down to
-    /// where a binding may begin leaves them within its size.
-    pub(crate) fn operand_bytes(&self) -> u64 {
-        let binding_bytes = self.binding_bytes.saturating_sub(self.binding_align);
-        binding_bytes.min(self.import_stride())
-    }
-
-    /// Imports begin that far apart, and are twice as long.
-    pub(crate) fn import_stride(&self) -> u64 {
-        self.allocation_bytes / 2 / self.import_align * self.import_align
-    }
-
-    fn least(self, other: Limits) -> Limits {
-        let groups = [0, 1, 2].map(|i| self.groups[i].min(other.groups[i]));
-        Limits {
-            allocation_bytes: self.allocation_bytes.min(other.allocation_bytes),
-            binding_bytes: self.binding_bytes.min(other.binding_bytes),
-            binding_align: self.binding_align.max(other.binding_align),
-            import_align: self.import_align.max(other.import_align),
-            groups,
-        }
-    }
 }
 
 /// A Vulkan device, ready to compute. Sessions on it take turns.
@@ -175,7 +137,7 @@ impl Gpu {
         };
         gpu.make_layout()?;
         if let Some(program) = &options.program {
-            gpu.kernels = kernels_of(program, &gpu);
+            gpu.kernels = kernels_of(program, gpu.offer());
         }
         for kernel in Kernel::ALL {
             let pipeline = match gpu.has(kernel) {
@@ -197,13 +159,18 @@ impl Gpu {
         self.instance.messages()
     }
 
-    pub(crate) fn kernels(&self) -> Kernels {
-        self.kernels
-    }
-
     /// Whether lanes tell each other what they load.
     pub(crate) fn lanes(&self) -> bool {
         self.lanes
+    }
+
+    /// What dispatches may count with.
+    pub(crate) fn offer(&self) -> Offer<'_> {
+        Offer {
+            limits: &self.limits,
+            kernels: self.kernels,
+            lanes: self.lanes,
+        }
     }
 
     /// Whether there is such a pipeline.

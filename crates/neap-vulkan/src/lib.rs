@@ -30,6 +30,7 @@ mod gpu;
 mod imports;
 mod instance;
 mod kernel;
+mod limits;
 mod link;
 mod operators;
 mod pinned;
@@ -43,5 +44,6 @@ mod words;
 
 pub use device::VulkanDevice;
 pub use error::VulkanError;
-pub use gpu::{Gpu, Limits, Options};
+pub use gpu::{Gpu, Options};
+pub use limits::Limits;
 pub use ready::Vulkan;

@@ -11,8 +11,8 @@ mod resize;
 mod strided;
 
 use crate::dispatch::{Dispatch, Panels, Span};
-use crate::gpu::Limits;
 use crate::kernel::Kernels;
+use crate::limits::Limits;
 use neap_ir::op::Unary;
 use neap_ir::{DType, Layout, Op};
 use neap_ops::{Choice, TensorMut, TensorRef};

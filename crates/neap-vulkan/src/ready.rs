@@ -58,7 +58,7 @@ impl Accelerator for Vulkan {
     }
 
     fn computes(&self, program: &Program) -> Vec<bool> {
-        computed_here(program, &self.gpu)
+        computed_here(program, self.gpu.offer())
     }
 
     fn rates(&self) -> Option<DeviceRates> {
@@ -68,7 +68,7 @@ impl Accelerator for Vulkan {
     fn step_ns(&self, program: &Program) -> Vec<u64> {
         let mut all = Vec::with_capacity(program.steps.len());
         let overhead = self.rates.job_overhead_ns;
-        each_step(program, &self.gpu, &mut |dispatches| {
+        each_step(program, self.gpu.offer(), &mut |dispatches| {
             let dispatches = dispatches.unwrap_or_default();
             let ns: Option<f64> = dispatches.iter().map(|one| self.costs.ns(one)).sum();
             let more = dispatches.len().saturating_sub(1) as u64;

@@ -1,8 +1,8 @@
 //! Which steps of a program the device computes.
 
 use crate::dispatch::{Dispatch, Panels, Span};
-use crate::gpu::Gpu;
 use crate::kernel::{Kernel, Kernels};
+use crate::limits::Limits;
 use crate::operators::{Call, dispatches};
 use neap_ir::program::Storage;
 use neap_ir::recipe::PackedForm;
@@ -10,21 +10,29 @@ use neap_ir::{NodeId, Op, Program, ValueId};
 use neap_ops::{Choice, TensorMut, TensorRef};
 use std::cell::RefCell;
 
+/// What there is for dispatches.
+#[derive(Clone, Copy)]
+pub(crate) struct Offer<'a> {
+    pub limits: &'a Limits,
+    pub kernels: Kernels,
+    pub lanes: bool,
+}
+
 /// By step. It follows from operators, types and sizes.
-pub(crate) fn computed_here(program: &Program, gpu: &Gpu) -> Vec<bool> {
+pub(crate) fn computed_here(program: &Program, offer: Offer<'_>) -> Vec<bool> {
     let mut here = Vec::with_capacity(program.steps.len());
-    each_step(program, gpu, &mut |dispatches| {
+    each_step(program, offer, &mut |dispatches| {
         here.push(dispatches.is_some())
     });
     here
 }
 
 /// What its steps need, of what the device has.
-pub(crate) fn kernels_of(program: &Program, gpu: &Gpu) -> Kernels {
+pub(crate) fn kernels_of(program: &Program, offer: Offer<'_>) -> Kernels {
     let mut kernels = Kernels::default();
     // How long that takes is measured, whatever the program needs.
     kernels.add(Kernel::Copy);
-    each_step(program, gpu, &mut |dispatches| {
+    each_step(program, offer, &mut |dispatches| {
         let dispatches = dispatches.iter().flat_map(|all| all.iter());
         dispatches.for_each(|one| kernels.add(one.kernel));
     });
@@ -32,11 +40,15 @@ pub(crate) fn kernels_of(program: &Program, gpu: &Gpu) -> Kernels {
 }
 
 /// Each step's dispatches, `None` for those of the processor. Operands are anywhere: buffers far apart.
-pub(crate) fn each_step(program: &Program, gpu: &Gpu, take: &mut dyn FnMut(Option<&[Dispatch]>)) {
+pub(crate) fn each_step(
+    program: &Program,
+    offer: Offer<'_>,
+    take: &mut dyn FnMut(Option<&[Dispatch]>),
+) {
     let table = RefCell::new(Vec::new());
     let mut out = Vec::new();
     for &step in &program.steps {
-        let is_here = is_here(program, step, gpu, &table, &mut out).is_some();
+        let is_here = is_here(program, step, offer, &table, &mut out).is_some();
         take(is_here.then_some(&out));
     }
 }
@@ -44,7 +56,7 @@ pub(crate) fn each_step(program: &Program, gpu: &Gpu, take: &mut dyn FnMut(Optio
 fn is_here(
     program: &Program,
     step: NodeId,
-    gpu: &Gpu,
+    offer: Offer<'_>,
     table: &RefCell<Vec<u32>>,
     out: &mut Vec<Dispatch>,
 ) -> Option<()> {
@@ -86,9 +98,9 @@ fn is_here(
         inputs: &inputs,
         outputs: &outputs,
         panels,
-        limits: &gpu.limits,
-        kernels: gpu.kernels(),
-        lanes: gpu.lanes(),
+        limits: offer.limits,
+        kernels: offer.kernels,
+        lanes: offer.lanes,
         table,
     };
     dispatches(&call, Choice::default(), out)
