@@ -67,12 +67,8 @@ pub fn judge(
     target: &Literal,
     count: usize,
 ) -> Judgement {
-    let scores: Vec<f32> = result
-        .as_chunks()
-        .0
-        .iter()
-        .map(|&b| f32::from_le_bytes(b))
-        .collect();
+    // Read where they lie: those of a language model take as much as its table.
+    let scores = result.as_chunks().0;
     let batch = ty.shape.first().copied().unwrap_or(1).max(1);
     match *loss {
         Loss::CrossEntropy {
@@ -83,7 +79,7 @@ pub fn judge(
             let classes = target.to_i64_vec().unwrap_or_default();
             let places = classes.len() / batch * count;
             let axis = Axis::of(&ty.shape, class_axis);
-            classes_of(&scores, &classes[..places], axis, label_smoothing.into())
+            classes_of(scores, &classes[..places], axis, label_smoothing.into())
         }
         _ => {
             let wanted = target.as_f32().unwrap_or_default();
@@ -109,7 +105,7 @@ impl Axis {
     }
 }
 
-fn classes_of(scores: &[f32], classes: &[i64], axis: Axis, smoothing: f64) -> Judgement {
+fn classes_of(scores: &[[u8; 4]], classes: &[i64], axis: Axis, smoothing: f64) -> Judgement {
     let mut judgement = Judgement {
         loss: 0.0,
         places: classes.len() as u64,
@@ -120,7 +116,7 @@ fn classes_of(scores: &[f32], classes: &[i64], axis: Axis, smoothing: f64) -> Ju
     for (place, &class) in classes.iter().enumerate() {
         let first = place / axis.stride * axis.stride * axis.size + place % axis.stride;
         for (class, score) in row.iter_mut().enumerate() {
-            *score = f64::from(scores[first + class * axis.stride]);
+            *score = f32::from_le_bytes(scores[first + class * axis.stride]).into();
         }
         let highest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = row.iter().map(|s| (s - highest).exp()).sum();
@@ -136,7 +132,7 @@ fn classes_of(scores: &[f32], classes: &[i64], axis: Axis, smoothing: f64) -> Ju
     judgement
 }
 
-fn numbers(loss: &Loss, scores: &[f32], wanted: &[f32]) -> Judgement {
+fn numbers(loss: &Loss, scores: &[[u8; 4]], wanted: &[f32]) -> Judgement {
     let mut judgement = Judgement {
         loss: 0.0,
         places: wanted.len() as u64,
@@ -144,7 +140,7 @@ fn numbers(loss: &Loss, scores: &[f32], wanted: &[f32]) -> Judgement {
         judged: 0,
     };
     for (&x, &z) in scores.iter().zip(wanted) {
-        let (x, z) = (f64::from(x), f64::from(z));
+        let (x, z) = (f64::from(f32::from_le_bytes(x)), f64::from(z));
         judgement.loss += match loss {
             Loss::MeanAbsolute => (x - z).abs(),
             Loss::BinaryCrossEntropy => {

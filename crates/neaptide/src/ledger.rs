@@ -30,7 +30,7 @@ const STEPS_IN_FIXED: u64 = 1000;
 /// Of a training step's program in any case and for each step, as a plan stores states and activations, too. From where planning
 /// begins until a plan is at hand and its session open, processes of 920, 1,638 and 2,796 steps grew by 1.8, 2.4 and 3.7 MiB,
 /// which [`FIXED_BYTES`] is to cover as well.
-const TRAINING_PLANNED_BYTES: u64 = 512 * 1024;
+const TRAINING_PLANNED_BYTES: u64 = 768 * 1024;
 const TRAINING_PLANNED_STEP_BYTES: u64 = 1280;
 
 /// The same when a plan is replaced: most of the first plan's part is in use by then, and is charged.
@@ -46,6 +46,12 @@ pub(crate) const WAVER_BYTES: u64 = 256 * 1024;
 /// Page tables and heap end on other pages from process to process, so a size that is named for a later process
 /// is larger than what this process needs.
 const SLACK_BYTES: u64 = 448 * 1024;
+
+/// Of that so much is left where page tables of a large arena, which slack is to cover, would take nearly all of it.
+const LEAST_SLACK_BYTES: u64 = 224 * 1024;
+
+/// A training that turns out to take more than was foreseen is planned again with that and so much, as it may differ by some pages again.
+pub(crate) const FORESEEN_BYTES: u64 = 64 * 1024;
 
 /// Named sizes are whole multiples of this, so that two processes that differ by a few pages mostly name the same.
 const NAMED_UNIT_BYTES: u64 = 64 * 1024;
@@ -310,8 +316,8 @@ impl Ledger {
         }
     }
 
-    /// The same as it is named to people, for a later process: with slack, which page tables of the arena are part of. That
-    /// process may have to pack the model first, which takes `opening_bytes`.
+    /// The same as it is named to people, for a later process: with slack, which page tables of the arena are part of as far as enough
+    /// is left. That process may have to pack the model first, which takes `opening_bytes`.
     pub(crate) fn named(self, opening_bytes: u64) -> Ledger {
         let needed = self.total_bytes() - self.tables_bytes;
         let least_bytes = match self.scope {
@@ -319,7 +325,8 @@ impl Ledger {
             // Packing is not the engine's lasting memory.
             Scope::Engine => 0,
         };
-        let named = needed.saturating_add(SLACK_BYTES).max(least_bytes);
+        let slack_bytes = SLACK_BYTES.max(self.tables_bytes.saturating_add(LEAST_SLACK_BYTES));
+        let named = needed.saturating_add(slack_bytes).max(least_bytes);
         let named = named
             .checked_next_multiple_of(NAMED_UNIT_BYTES)
             .unwrap_or(u64::MAX);
@@ -492,6 +499,10 @@ mod tests {
         assert_eq!(with.tables_bytes, 8192);
         assert_eq!(with.slack_bytes + 8192, without.slack_bytes);
         assert!(without.slack_bytes >= SLACK_BYTES);
+        // Tables of an arena of 1 GiB.
+        let large = example().with_arena(2 << 20, 1 << 30);
+        assert!(large.named(0).total_bytes() >= large.total_bytes() + LEAST_SLACK_BYTES);
+        assert_eq!(large.named(0).tables_bytes, 2 << 20);
         let small = Ledger::before_arena(Scope::Process, 1 << 20, &RESERVE).named(0);
         assert_eq!(small.total_bytes(), LEAST_NAMED_BYTES);
         let endless = example().with_arena(0, u64::MAX).named(0);

@@ -48,3 +48,25 @@ fn a_checkpoint_needs_no_room_for_its_tensors() {
         assert!(bytes > 2 * 784 * 5000 * 4, "{bytes}");
     }
 }
+
+/// Scores of many classes are a large result, which is judged after each step.
+#[test]
+fn results_of_steps_are_judged_where_they_lie() {
+    let model = Model::default()
+        .node("Flatten", &["x"], &["flat"])
+        .node("MatMul", &["flat", "first"], &["a"])
+        .node("MatMul", &["a", "last"], &["y"])
+        .weights("first", &[784, 4], 1)
+        .weights("last", &[4, 60_000], 2)
+        .input("x", FLOAT, &["n", "1", "28", "28"])
+        .output("y", FLOAT, &["n", "60000"])
+        .finish();
+    let bench = Bench::with_model(&model);
+    if !can_enforce(&bench) {
+        return;
+    }
+    data(&bench);
+    let least = smallest(&bench, 100, "");
+    assert!(least > 3 * 100 * 60_000 * 4, "{least}");
+    train(&bench, 100, "", least).ok();
+}

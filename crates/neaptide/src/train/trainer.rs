@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::ledger::{Ledger, WAVER_BYTES};
+use crate::ledger::{FORESEEN_BYTES, Ledger};
 use crate::model::{OpenOptions, TensorInfo, infos, onnx_options};
 use crate::session::check_sizes;
 use crate::source_weights::SourceFiles;
@@ -442,7 +442,7 @@ impl Model {
             if excess_bytes == 0 {
                 return Ok((ready, plan));
             }
-            more_bytes += excess_bytes + WAVER_BYTES;
+            more_bytes += excess_bytes + FORESEEN_BYTES;
         }
     }
 
