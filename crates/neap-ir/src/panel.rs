@@ -135,6 +135,7 @@ pub fn panel_bytes(k: usize) -> usize {
 /// | element | scales | a panel | a weight |
 /// |---|---|---|---|
 /// | `F32` | `None` | `[bias 16][k][16]` | as stored |
+/// | `Coded` | `None` | `[bias 16][table 64 bytes][others][k][56 bytes]` | an `F32`, its exponent looked up |
 /// | `F16`, `BF16` | `None` | `[bias 16][k][16]` | as stored |
 /// | `F16`, `BF16` | `PerChannel` | `[bias 16][scale 16][k][16]` | stored × scale |
 /// | `I8` | `PerChannelWithZero` | `[bias 16][scale 16][zero 16][k][16]` | (stored − zero) × scale |
@@ -153,6 +154,11 @@ pub struct PanelFormat {
 pub enum PanelElement {
     #[default]
     F32,
+    /// `F32` in 28 bits. A code of four bits stands for one of the panel's 15 most frequent exponents. Weights with other
+    /// exponents are in a list: 16 times `others` of them at most.
+    Coded {
+        others: u16,
+    },
     F16,
     BF16,
     /// Signed bytes. Unsigned ones are stored less 128, and so are their zero points.
@@ -166,6 +172,7 @@ impl PanelElement {
     pub const fn name(self) -> &'static str {
         match self {
             PanelElement::F32 => "float32",
+            PanelElement::Coded { .. } => "float32/28",
             PanelElement::F16 => "float16",
             PanelElement::BF16 => "bfloat16",
             PanelElement::I8 => "int8",
@@ -198,12 +205,16 @@ impl PanelFormat {
         let bias_bytes = lanes * 4;
         let step_bytes = match self.element {
             PanelElement::F32 => lanes * 4,
+            PanelElement::Coded { .. } => lanes * 7 / 2,
             PanelElement::F16 | PanelElement::BF16 => lanes * 2,
             PanelElement::I8 => lanes,
             PanelElement::I4 => lanes / 2,
         };
         let scale_bytes = match self.scales {
-            PanelScales::None => 0,
+            PanelScales::None => match self.element {
+                PanelElement::Coded { others } => lanes * 4 * (1 + u128::from(others)),
+                _ => 0,
+            },
             PanelScales::PerChannel => lanes * 4,
             PanelScales::PerChannelWithZero => lanes * 8,
             PanelScales::Blocks { len, half } => {
@@ -232,12 +243,13 @@ impl PanelFormat {
         }
         matches!(
             (self.element, self.scales),
-            (PanelElement::F32, PanelScales::None)
-                | (
-                    PanelElement::F16 | PanelElement::BF16,
-                    PanelScales::None | PanelScales::PerChannel
-                )
-                | (PanelElement::I8, PanelScales::PerChannelWithZero)
+            (
+                PanelElement::F32 | PanelElement::Coded { .. },
+                PanelScales::None
+            ) | (
+                PanelElement::F16 | PanelElement::BF16,
+                PanelScales::None | PanelScales::PerChannel
+            ) | (PanelElement::I8, PanelScales::PerChannelWithZero)
         )
     }
 }

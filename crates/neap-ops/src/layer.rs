@@ -184,9 +184,10 @@ pub(crate) fn stored<'a>(
     format: PanelFormat,
     bytes: &'a [u8],
 ) -> Result<Panels<'a>, OpError> {
-    use PanelElement::{BF16, F16, F32, I4, I8};
+    use PanelElement::{BF16, Coded, F16, F32, I4, I8};
     let format = match (format.element, format.scales) {
         (F32, PanelScales::None) => Format::F32,
+        (Coded { others }, PanelScales::None) => Format::Coded { others },
         (F16, PanelScales::None) => Format::F16,
         (F16, PanelScales::PerChannel) => Format::F16Scaled,
         (BF16, PanelScales::None) => Format::Bf16,

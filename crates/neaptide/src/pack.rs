@@ -130,7 +130,7 @@ pub(crate) fn write(
     let in_integers = in_integers.filter_map(|node| recipes.get(node.panels?.index()));
     let in_integers = in_integers.map(Recipe::constant).collect();
     formats::choose(packing.weights, &source, &files, &mut extents, &in_integers)?;
-    let total_bytes = extents.iter().map(|(_, weight)| weight.packed.bytes).sum();
+    let mut total_bytes: u64 = extents.iter().map(|(_, weight)| weight.packed.bytes).sum();
     let mut done_bytes = 0;
     let mut packer = Packer {
         source: &source,
@@ -141,6 +141,7 @@ pub(crate) fn write(
         panels: Vec::new(),
         narrowed: Vec::new(),
         wanted: packing.weights,
+        look: None,
         change: Change::default(),
     };
     progress(Progress {
@@ -151,6 +152,7 @@ pub(crate) fn write(
     let mut weights = Vec::with_capacity(extents.len());
     let mut errors = Vec::new();
     for (recipe, mut weight) in extents {
+        total_bytes -= packer.code(&recipe, &mut weight)?;
         weight.packed.offset = packer.writer.align(BLOCK as u64)?;
         packer.follow(&recipe, weight.panel_format(), &mut |bytes| {
             done_bytes += bytes;

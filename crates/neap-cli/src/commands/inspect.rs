@@ -265,7 +265,7 @@ fn text(facts: &Facts) -> String {
     for layer in &facts.largest_layers {
         let _ = writeln!(
             text,
-            "{:>13} {:<8} {:<8} {:<14} {:>5} piece{}  {}",
+            "{:>13} {:<10} {:<8} {:<14} {:>5} piece{}  {}",
             Bytes(layer.weight_bytes).to_string(),
             layer.stored,
             layer.computed,

@@ -39,6 +39,8 @@ pub struct PackArgs {
 enum WeightsArg {
     /// As in the model: the same results
     Exact,
+    /// As exact; most float32 in 28 bits, which takes longer to pack and to compute with
+    Lossless,
     /// Half floats
     F16,
     /// Half floats with the exponents of f32
@@ -53,6 +55,7 @@ impl WeightsArg {
     fn formats(self) -> WeightFormats {
         match self {
             WeightsArg::Exact => WeightFormats::Exact,
+            WeightsArg::Lossless => WeightFormats::Lossless,
             WeightsArg::F16 => WeightFormats::F16,
             WeightsArg::Bf16 => WeightFormats::Bf16,
             WeightsArg::Int8 => WeightFormats::Int8,
@@ -101,7 +104,7 @@ pub fn run(args: &PackArgs, quiet: bool) -> Outcome {
             let _ = writeln!(text, "  {what}  {}  {dtype} {shape}", info.name);
         }
     }
-    if args.weights != WeightsArg::Exact {
+    if !matches!(args.weights, WeightsArg::Exact | WeightsArg::Lossless) {
         text.push_str(&rounding::layers(&errors));
         let inputs = rounding::Inputs {
             given: &args.inputs,

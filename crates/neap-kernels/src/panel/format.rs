@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   f32, f16, bf16           [bias 16][k][16]                          the weight
+//!   coded                    [bias 16][table][others][k][56 bytes]     the weight, an f32 (see `simd::coded`)
 //!   f16, bf16 with scales    [bias 16][scale 16][k][16]                weight * scale
 //!   8-bit integers           [bias 16][scale 16][zero 16][k][16]       (weight - zero) * scale
 //!   blocks                   [bias 16] and for each block [scale 16][zero 16][k of the block][16]
@@ -10,13 +11,17 @@
 //! rounded multiplication, so a layer has the bits that it would have if its panels held that `f32`.
 
 use crate::error::{KernelError, check_len};
-use crate::simd::{Isa, LANES, Simd};
+use crate::simd::{Isa, LANES, Simd, coded};
 
 /// How a panel holds its weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Format {
     #[default]
     F32,
+    /// `f32` in 28 bits, with room for 16 times `others` weights of rare exponents in each panel.
+    Coded {
+        others: u16,
+    },
     /// IEEE 754 binary16.
     F16,
     F16Scaled,
@@ -68,8 +73,9 @@ impl BlockFormat {
 
 impl Format {
     /// Those that all layers take.
-    pub const ALL: [Format; 6] = [
+    pub const ALL: [Format; 7] = [
         Format::F32,
+        Format::Coded { others: 2 },
         Format::F16,
         Format::F16Scaled,
         Format::Bf16,
@@ -82,6 +88,7 @@ impl Format {
     pub const fn head_bytes(self) -> usize {
         let vectors = match self {
             Format::F32 | Format::F16 | Format::Bf16 | Format::Blocks(_) => 1,
+            Format::Coded { others } => 2 + others as usize,
             Format::F16Scaled | Format::Bf16Scaled => 2,
             Format::I8 => 3,
         };
@@ -95,6 +102,7 @@ impl Format {
             Format::F32 => 4,
             Format::F16 | Format::F16Scaled | Format::Bf16 | Format::Bf16Scaled => 2,
             Format::I8 => 1,
+            Format::Coded { .. } => return coded::STEP_BYTES,
             Format::Blocks(blocks) => return blocks.step_bytes(),
         };
         element * LANES
@@ -237,6 +245,21 @@ macro_rules! stored {
 }
 stored!(F32, |s, at, head| s.load(at.cast()));
 stored!(F16, |s, at, head| s.load_f16(at));
+
+#[derive(Clone, Copy)]
+pub(crate) struct Coded;
+
+impl Stored for Coded {
+    const STEP_BYTES: usize = coded::STEP_BYTES;
+    const RUN_HEAD_BYTES: usize = 0;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, at: *const u8, head: *const f32) -> S::V {
+        // SAFETY: the caller's promise; `at` stands in the panel of that head.
+        unsafe { s.load_coded(at, head) }
+    }
+}
+
 stored!(F16Scaled, |s, at, head| s
     .mul(s.load_f16(at), s.load(head.add(LANES))));
 stored!(Bf16, |s, at, head| s.load_bf16(at));
@@ -304,6 +327,10 @@ macro_rules! by_format {
         match $format {
             stored::Format::F32 => {
                 type $w = stored::F32;
+                $call
+            }
+            stored::Format::Coded { .. } => {
+                type $w = stored::Coded;
                 $call
             }
             stored::Format::F16 => {

@@ -22,10 +22,12 @@
 //! An [`Affine`] (folded BatchNorm) scales output channels and gives the bias.
 
 mod blocks;
+mod coded;
 pub(crate) mod format;
 mod narrow;
 
 pub use blocks::{BlockSteps, pack_block_panel};
+pub use coded::others_of;
 pub use format::{Bits, BlockFormat, Format, Panels};
 pub use narrow::{Scales, holds, narrow, to_bf16, to_f16, to_i8};
 

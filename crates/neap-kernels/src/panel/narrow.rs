@@ -1,6 +1,6 @@
 //! From `f32` panels to panels of another [`Format`], where that loses nothing.
 
-use super::{Format, channels_of, panel_floats};
+use super::{Format, channels_of, coded, panel_floats};
 use crate::error::{KernelError, check_len};
 use crate::simd::LANES;
 use std::ops::Range;
@@ -50,7 +50,7 @@ pub fn to_i8(x: f32) -> Option<i8> {
 #[must_use]
 pub fn holds(format: Format, weights: &[f32]) -> bool {
     match format {
-        Format::F32 => true,
+        Format::F32 | Format::Coded { .. } => true,
         Format::F16 | Format::F16Scaled => weights.iter().all(|&w| to_f16(w).is_some()),
         Format::Bf16 | Format::Bf16Scaled => weights.iter().all(|&w| to_bf16(w).is_some()),
         Format::I8 => weights.iter().all(|&w| to_i8(w).is_some()),
@@ -92,6 +92,10 @@ pub fn narrow(
     let outs = out.chunks_exact_mut(bytes.unwrap_or(1));
     for ((panel, from), to) in panels.zip(pieces).zip(outs) {
         let (bias, weights) = from.split_at(LANES);
+        if let Format::Coded { .. } = format {
+            coded::pack(from, to)?;
+            continue;
+        }
         let (head, to) = to.split_at_mut(format.head_bytes());
         let channels = channels_of(&(panel..panel + 1), c_out);
         let values = |given: Option<&[f32]>, otherwise: f32| {
@@ -130,7 +134,7 @@ fn store(format: Format, weights: &[f32], to: &mut [u8]) -> bool {
         })
     }
     match format {
-        Format::F32 => each(weights, to, |w| Some(w.to_le_bytes())),
+        Format::F32 | Format::Coded { .. } => each(weights, to, |w| Some(w.to_le_bytes())),
         Format::F16 | Format::F16Scaled => each(weights, to, |w| to_f16(w).map(u16::to_le_bytes)),
         Format::Bf16 | Format::Bf16Scaled => {
             each(weights, to, |w| to_bf16(w).map(u16::to_le_bytes))

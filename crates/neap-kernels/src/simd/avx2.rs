@@ -1,6 +1,6 @@
 //! The 16-lane vector as two AVX2 registers.
 
-use super::Simd;
+use super::{Simd, coded};
 use std::arch::x86_64::*;
 
 /// Proof that the processor has AVX2, FMA and F16C.
@@ -134,6 +134,33 @@ impl Simd for Avx2Fma {
             let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
             let low = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
             [low, _mm256_srli_epi32::<4>(bytes)].map(|v| _mm256_cvtepi32_ps(v))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_coded(self, at: *const u8, head: *const f32) -> V {
+        has!({
+            let low = _mm256_loadu_si256(at.cast());
+            let signs = _mm_loadu_si128(at.add(coded::SIGNS).cast());
+            let pairs = _mm_loadl_epi64(at.add(coded::CODES).cast());
+            let codes = _mm_unpacklo_epi64(pairs, _mm_srli_epi64::<4>(pairs));
+            let codes = _mm_and_si128(codes, _mm_set1_epi8(15));
+            let table = _mm_loadu_si128(head.cast::<u8>().add(coded::TABLE).cast());
+            let exponents = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(table, codes));
+            let exponents = _mm256_slli_epi16::<7>(exponents);
+            let signs = _mm256_and_si256(_mm256_cvtepi8_epi16(signs), _mm256_set1_epi16(!0x7f80));
+            let high = _mm256_or_si256(exponents, signs);
+            let v = [
+                _mm256_castsi256_ps(_mm256_unpacklo_epi16(low, high)),
+                _mm256_castsi256_ps(_mm256_unpackhi_epi16(low, high)),
+            ];
+            let others = _mm_cmpeq_epi8(codes, _mm_set1_epi8(coded::OTHER as i8));
+            if _mm_movemask_epi8(others) == 0 {
+                return v;
+            }
+            let mut lanes = self.to_array(v);
+            coded::put_others(&mut lanes, at, head);
+            self.from_array(lanes)
         })
     }
 

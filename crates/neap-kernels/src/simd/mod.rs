@@ -38,6 +38,7 @@
 //! which rounds twice where the build target has no fused instruction. Reductions always add
 //! in the same tree: lane `i` with `i+8`, then `i+4`, `i+2`, `i+1`.
 
+pub(crate) mod coded;
 pub mod math;
 mod portable;
 pub use portable::Portable;
@@ -327,6 +328,16 @@ pub trait Simd: Copy + Send + Sync + 'static {
     unsafe fn load_u4_less(self, p: *const u8, zero: Self::V) -> Self::V {
         // SAFETY: the caller's promise.
         unsafe { self.sub(self.load_u4(p), zero) }
+    }
+
+    /// Loads 16 weights of a panel whose exponents are codes ([`coded`]).
+    ///
+    /// # Safety
+    /// `at` is a k of the panel that begins at `head`.
+    #[inline(always)]
+    unsafe fn load_coded(self, at: *const u8, head: *const f32) -> Self::V {
+        // SAFETY: the caller's promise.
+        self.from_array(unsafe { coded::widen(at, head) })
     }
 
     /// In every group of `width` lanes, broadcasts the group's lane `j` to the whole group.

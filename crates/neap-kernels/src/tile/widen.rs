@@ -105,6 +105,11 @@ unsafe fn run<S: Simd, W: Stored>(
             prefetch_far(at.wrapping_add(AHEAD).cast());
             let mut four = [s.zero(); TOGETHER];
             for (i, v) in four.iter_mut().enumerate() {
+                // These are in lines of their own, and the hardware is late with them.
+                if i > 0 && TOGETHER * W::STEP_BYTES > 128 {
+                    let ahead = AHEAD + i * W::STEP_BYTES;
+                    prefetch_far(at.wrapping_add(ahead).cast());
+                }
                 *v = W::load(s, at.add(i * W::STEP_BYTES), head);
             }
             for (i, v) in four.into_iter().enumerate() {

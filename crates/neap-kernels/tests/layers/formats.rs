@@ -20,6 +20,7 @@ use std::ops::Range;
 fn stored(format: Format, x: f32) -> f32 {
     match format {
         Format::F32 => x,
+        Format::Coded { .. } => of_any_exponent(x),
         Format::F16 | Format::F16Scaled => {
             let bits = (x * 32767.0) as i16 as u16;
             // Infinities and NaN are not weights.
@@ -32,6 +33,16 @@ fn stored(format: Format, x: f32) -> f32 {
         Format::Bf16 | Format::Bf16Scaled => f32::from_bits(x.to_bits() & 0xffff_0000),
         Format::I8 => (x * 128.0).floor(),
         Format::Blocks(_) => unreachable!("blocks have tests of their own"),
+    }
+}
+
+/// Mostly the number; a few far smaller, some of them subnormal, and zeros of both signs.
+fn of_any_exponent(x: f32) -> f32 {
+    match x.abs() {
+        ..0.0002 => x * 0.0,
+        ..0.0004 => x * 1e-38,
+        ..0.0006 => x * 1e-20,
+        _ => x,
     }
 }
 
@@ -57,8 +68,9 @@ impl Layer {
             .iter()
             .map(|x| (x * 300.0).round())
             .collect();
+        let is_scaled = matches!(format, Format::F16Scaled | Format::Bf16Scaled | Format::I8);
         let scales = Scales {
-            scale: (format.head_bytes() > 64).then_some(&scale[..]),
+            scale: is_scaled.then_some(&scale[..]),
             zero: (format == Format::I8).then_some(&zero[..]),
         };
         let affine = Affine {

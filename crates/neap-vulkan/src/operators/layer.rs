@@ -151,7 +151,7 @@ fn panels(kernel: Kernel, call: &Call) -> Option<(Panels, Kernel, u32)> {
         PanelElement::F16 => 1,
         PanelElement::BF16 => 2,
         PanelElement::I8 => 3,
-        PanelElement::I4 => return None,
+        PanelElement::I4 | PanelElement::Coded { .. } => return None,
     };
     let scales = match scales {
         PanelScales::None => 0,

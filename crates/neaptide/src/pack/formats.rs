@@ -29,6 +29,8 @@ pub enum WeightFormats {
     /// As they are stored, or in fewer bits that hold them exactly.
     #[default]
     Exact,
+    /// As `Exact`, and `f32` in 28 bits where few weights have rare exponents: the same results from fewer bytes.
+    Lossless,
     /// All that are not computed in integers as `f32`, which takes more memory and gives the same results; for comparison.
     Widened,
     /// Floats as half floats, the nearest.
@@ -41,8 +43,9 @@ pub enum WeightFormats {
 }
 
 /// Their names.
-const NAMES: [(&str, WeightFormats); 6] = [
+const NAMES: [(&str, WeightFormats); 7] = [
     ("exact", WeightFormats::Exact),
+    ("lossless", WeightFormats::Lossless),
     ("widened", WeightFormats::Widened),
     ("f16", WeightFormats::F16),
     ("bf16", WeightFormats::Bf16),
@@ -63,7 +66,9 @@ impl FromStr for WeightFormats {
     fn from_str(text: &str) -> std::result::Result<WeightFormats, String> {
         let named = NAMES.iter().find(|(name, _)| *name == text);
         named.map(|(_, formats)| *formats).ok_or_else(|| {
-            format!("'{text}' is no form of weights: write exact, f16, bf16, int8 or int4")
+            format!(
+                "'{text}' is no form of weights: write exact, lossless, f16, bf16, int8 or int4"
+            )
         })
     }
 }
@@ -83,6 +88,7 @@ pub(super) fn narrow_format(format: PanelFormat) -> Option<Format> {
     }
     match format.element {
         PanelElement::F32 => None,
+        PanelElement::Coded { others } => Some(Format::Coded { others }),
         PanelElement::F16 if scaled => Some(Format::F16Scaled),
         PanelElement::F16 => Some(Format::F16),
         PanelElement::BF16 if scaled => Some(Format::Bf16Scaled),
@@ -101,7 +107,7 @@ pub(super) fn choose(
     in_integers: &HashSet<ValueId>,
 ) -> Result<()> {
     match formats {
-        WeightFormats::Exact => return narrow(source, files, extents),
+        WeightFormats::Exact | WeightFormats::Lossless => return narrow(source, files, extents),
         WeightFormats::Widened => {
             for (recipe, weight) in extents {
                 if in_integers.contains(&recipe.constant()) {
@@ -149,6 +155,14 @@ fn narrow(source: &Graph, files: &SourceFiles, extents: &mut [(Recipe, Weight)])
         }
     }
     Ok(())
+}
+
+/// Whether a layer's panels may be `f32` in 28 bits.
+pub(super) fn may_be_coded(recipe: &Recipe, weight: &Weight) -> bool {
+    matches!(weight.packed.form, PackedForm::Panels { .. })
+        && weight.panel_format() == PanelFormat::default()
+        && weight.packed.bytes >= LEAST_BYTES
+        && narrowable(recipe).is_some()
 }
 
 /// What weights are multiplied with, if kernels take the layer's panels in other formats.

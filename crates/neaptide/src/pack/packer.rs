@@ -30,8 +30,16 @@ pub(super) struct Packer<'a> {
     /// Those in another format.
     pub narrowed: Vec<u8>,
     pub wanted: WeightFormats,
+    pub look: Option<Look>,
     /// What rounding did to the layer at hand.
     pub change: Change,
+}
+
+/// What is found while panels are looked at and not written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    /// Most weights of rare exponents in a panel, 16 as one; `None` where there are more than can be.
+    others: Option<u16>,
 }
 
 /// How the panels of a layer are made, whatever the order of its weights.
@@ -366,6 +374,29 @@ impl Packer<'_> {
         Ok(())
     }
 
+    /// Gives a layer of `f32` panels of 28 bits, if those are smaller. The result is by how many bytes.
+    pub(super) fn code(&mut self, recipe: &Recipe, weight: &mut Weight) -> Result<u64> {
+        if self.wanted != WeightFormats::Lossless || !formats::may_be_coded(recipe, weight) {
+            return Ok(0);
+        }
+        self.look = Some(Look { others: Some(0) });
+        self.follow(recipe, weight.panel_format(), &mut |_| {})?;
+        let Some(others) = self.look.take().and_then(|look| look.others) else {
+            return Ok(0);
+        };
+        let format = PanelFormat {
+            element: PanelElement::Coded { others },
+            scales: PanelScales::None,
+        };
+        let packed = neap_rewrite::describe_as(self.source, recipe, format);
+        let bytes = weight.packed.bytes;
+        if packed.bytes >= bytes / 16 * 15 {
+            return Ok(0);
+        }
+        weight.packed = packed;
+        Ok(bytes - weight.packed.bytes)
+    }
+
     /// Writes the panels of a piece in their format, little-endian.
     fn flush(
         &mut self,
@@ -373,6 +404,11 @@ impl Packer<'_> {
         piece: &Piece,
         advance: &mut dyn FnMut(u64),
     ) -> Result<()> {
+        if let Some(look) = &mut self.look {
+            let most = panel::others_of(piece.k, &self.panels);
+            look.others = look.others.zip(most).map(|(a, b)| a.max(b));
+            return Ok(());
+        }
         let mut bytes: &[u8] = bytemuck::cast_slice(&self.panels);
         if let Some(format) = formats::narrow_format(piece.format) {
             let panel_bytes = piece.format.panel_bytes(piece.k as u128);

@@ -162,7 +162,7 @@ pub(super) fn wanted_format(
         scales: PanelScales::PerChannelWithZero,
     };
     let is_wider = match own.element {
-        PanelElement::F32 => true,
+        PanelElement::F32 | PanelElement::Coded { .. } => true,
         PanelElement::F16 | PanelElement::BF16 => {
             matches!(wanted, WeightFormats::Int8 | WeightFormats::Int4)
         }
@@ -172,7 +172,7 @@ pub(super) fn wanted_format(
         return None;
     }
     match wanted {
-        WeightFormats::Exact | WeightFormats::Widened => None,
+        WeightFormats::Exact | WeightFormats::Lossless | WeightFormats::Widened => None,
         WeightFormats::F16 => half(PanelElement::F16),
         WeightFormats::Bf16 => half(PanelElement::BF16),
         WeightFormats::Int8 => Some(int8),

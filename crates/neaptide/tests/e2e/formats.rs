@@ -336,3 +336,47 @@ fn half_floats_keep_their_bits_and_halve_what_they_take() {
         }
     }
 }
+
+#[test]
+fn floats_in_28_bits_give_the_same_bits_from_fewer_bytes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for graph in [images(), sequence()] {
+        let inputs = match graph.ty(graph.inputs[0]).dtype {
+            DType::I64 => vec![Literal::from_i64(
+                &[10],
+                &[0, 5, -1, 7, 2999, 4, 4, 1, -3000, 2],
+            )],
+            _ => inputs_of(&graph),
+        };
+        let at = |name: &str| folder.path().join(name);
+        let whole = packed(&graph, at("whole.neap"), WeightFormats::Exact);
+        let coded = packed(&graph, at("coded.neap"), WeightFormats::Lossless);
+        for isa in Isa::available() {
+            let options = RunOptions {
+                isa,
+                exact: true,
+                threads: 2,
+                ..RunOptions::default()
+            };
+            let (expected, _) = run(&whole, &options, &inputs);
+            let [file, resident, smallest] = sizes(&coded, &options);
+            let [whole_file, whole_resident, whole_smallest] = sizes(&whole, &options);
+            // The table stays as it is.
+            assert!(file * 30 < whole_file * 29, "{file} of {whole_file}");
+            assert!(resident < whole_resident, "{resident} {whole_resident}");
+            assert!(smallest <= whole_smallest, "{smallest} {whole_smallest}");
+            let least = smallest_budget(&coded, &options) + (1 << 18);
+            let quarter = Budget::Bytes(least + resident / 4);
+            for budget in [Budget::Unlimited, quarter, Budget::Bytes(least)] {
+                let what = format!("{isa:?} {budget:?}");
+                let options = RunOptions {
+                    budget,
+                    ..options.clone()
+                };
+                let (found, streams) = run(&coded, &options, &inputs);
+                assert_eq!(streams, budget != Budget::Unlimited, "{what}");
+                assert!(found == expected, "{what}: other bits");
+            }
+        }
+    }
+}
