@@ -486,7 +486,8 @@ mod tests {
             nesterov: false,
             decay: 0.0,
         };
-        let unlimited = options(Budget::Unlimited);
+        // Of the engine as below: a process takes more beside its arena.
+        let unlimited = options(Budget::Engine(1 << 30));
         let step = step_of(chain(), 1, &unlimited, &|_, _| Some(sgd)).unwrap();
         let planning = Planning::new(&step, &unlimited, &Embedded, 0).unwrap();
         let cheap = cheap_of(&step.program);

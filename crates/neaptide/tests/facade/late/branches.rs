@@ -242,7 +242,8 @@ fn weights_of_the_other_branch_are_read_as_far_as_they_were_prefetched() {
             assert_eq!(results[0], (vec![1, 4096], expected.clone()));
         }
         let weights = (session.stats().loaded_bytes - before) as f64 / (4 * WEIGHT_BYTES) as f64;
-        assert!((3.0..6.0).contains(&weights), "{weights} of 6 are read");
+        // One of those that are taken may stay in memory.
+        assert!((2.0..6.0).contains(&weights), "{weights} of 6 are read");
         all += weights;
     }
     // Weights of the branch that comes first are on their way before the condition is known. Those of the other are not.
