@@ -7,6 +7,7 @@
 //! ```
 
 mod operands;
+mod outputs;
 
 use crate::RuntimeError;
 use crate::cancel::CancelToken;
@@ -14,16 +15,16 @@ use crate::clock::Clock;
 use crate::device::{Device, Job, JobError, Meanwhile};
 use crate::gates::Gates;
 use crate::late::LateTypes;
-use crate::load_lane::{LoadLane, address_in};
+use crate::load_lane::LoadLane;
 use crate::prepared::Prepared;
 use crate::recorder::Recorder;
-use crate::resolve::{Location, Step, Tables};
+use crate::resolve::{Step, Tables};
 use crate::rows::{Gather, RowBatch};
 use crate::tensors::{InputTensor, OutputTensor};
 use neap_ir::{Program, TensorType};
 use neap_ops::{OpError, TensorMut, TensorRef};
 use neap_plan::Compute;
-use operands::{Memory, fill, literal, lost, recycle_muts, recycle_refs};
+use operands::{Memory, fill, recycle_muts, recycle_refs};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -60,6 +61,8 @@ pub(crate) struct Executor {
     /// Operand lists of the step being submitted; empty in between, kept for their memory.
     inputs: Vec<Option<TensorRef<'static>>>,
     outputs: Vec<Option<TensorMut<'static>>>,
+    /// Where the run's caller wants results; empty in between, too.
+    results: Vec<Option<TensorMut<'static>>>,
     batch: RowBatch,
     cancel: Option<CancelToken>,
     late: LateTypes,
@@ -78,6 +81,8 @@ struct Run<'a, 'b, C> {
     clock: &'a mut C,
     recorder: &'a mut Recorder,
     inputs: &'a [InputTensor<'b>],
+    /// By output, the caller's memory, if the device can use it.
+    results: &'a [Option<TensorMut<'b>>],
     /// Its number, counted from the last (re)start.
     number: u64,
     /// When the compute lane turned to the next compute.
@@ -102,6 +107,7 @@ impl Executor {
         Executor {
             inputs: Vec::with_capacity(work.tables.max_inputs),
             outputs: Vec::with_capacity(work.tables.max_outputs),
+            results: Vec::with_capacity(work.tables.outputs.len()),
             batch: match work.reads_rows() {
                 true => RowBatch::new(),
                 false => RowBatch::default(),
@@ -128,6 +134,7 @@ impl Executor {
         }
         self.inputs.reserve_exact(work.tables.max_inputs);
         self.outputs.reserve_exact(work.tables.max_outputs);
+        self.results.reserve_exact(work.tables.outputs.len());
         self.late = LateTypes::of(&work.program);
         self.work = work;
     }
@@ -162,13 +169,15 @@ impl Executor {
         lane.prepare();
         self.attach(lane)?;
         recorder.run_begins(clock.now_ns());
+        let results = self.callers_memory(outputs);
         let mut run = Run {
             number: lane.run(),
             ready_ns: recorder.moment(clock),
-            lane,
-            clock,
-            recorder,
+            lane: &mut *lane,
+            clock: &mut *clock,
+            recorder: &mut *recorder,
             inputs,
+            results: &results,
         };
         let computed = self.compute_all(&mut run);
         if computed.is_err() {
@@ -177,14 +186,9 @@ impl Executor {
                 run.lane.give_up();
             }
         }
+        self.results = recycle_muts(results);
         computed?;
-        self.copy_outputs(run.lane, inputs, outputs)?;
-        let Run {
-            lane,
-            clock,
-            recorder,
-            ..
-        } = run;
+        self.copy_outputs(lane, inputs, outputs)?;
         if !lane.has_stored() {
             let begin_ns = clock.now_ns();
             lane.finish_stores(clock, recorder)?;
@@ -274,7 +278,7 @@ impl Executor {
         };
         if self.reads_rows(index) {
             run.lane.pump(run.clock, run.recorder)?;
-            self.gather_rows(index, run.lane, run.inputs, run.clock, run.recorder)?;
+            self.gather_rows(index, run)?;
             return self.computed_here(flight, run);
         }
         if self.is_late(index) {
@@ -329,6 +333,7 @@ impl Executor {
             arena: &run.lane.map(),
             compute: &self.work.computes[index],
             inputs: run.inputs,
+            results: run.results,
             late: &self.late,
         };
         let outputs = &self.work.step_of(index).outputs;
@@ -458,6 +463,7 @@ impl Executor {
             arena: &map,
             compute,
             inputs: run.inputs,
+            results: run.results,
             late: &self.late,
         };
         let (workspace_at, workspace_bytes) = step.workspace;
@@ -525,14 +531,12 @@ impl Executor {
         self.work.step_of(index).rows.is_some()
     }
 
-    fn gather_rows(
+    fn gather_rows<C: Clock>(
         &mut self,
         index: usize,
-        lane: &mut LoadLane,
-        inputs: &[InputTensor],
-        clock: &impl Clock,
-        recorder: &mut Recorder,
+        run: &mut Run<C>,
     ) -> Result<(), RuntimeError> {
+        let (lane, clock, recorder) = (&mut *run.lane, &*run.clock, &mut *run.recorder);
         let compute = &self.work.computes[index];
         let step = &self.work.tables.steps[compute.step.index()];
         let Some(rows) = step.rows else {
@@ -544,7 +548,8 @@ impl Executor {
             program: &self.work.program,
             arena: &map,
             compute,
-            inputs,
+            inputs: run.inputs,
+            results: run.results,
             late: &self.late,
         };
         let indices = &self.work.tables.operands[step.inputs.start as usize];
@@ -576,44 +581,6 @@ impl Executor {
         unsafe { gather.copy_from_storage(lane, (space, bytes as usize), &mut self.batch)? };
         // Copying the rows is as nothing beside reading them.
         recorder.stalled(clock.now_ns().saturating_sub(begin_ns));
-        Ok(())
-    }
-
-    /// Results from where they are to the caller's memory, before anything may overwrite them.
-    fn copy_outputs(
-        &self,
-        lane: &mut LoadLane,
-        inputs: &[InputTensor],
-        outputs: &mut [OutputTensor],
-    ) -> Result<(), RuntimeError> {
-        let graph = &self.work.program.graph;
-        for ((output, &place), &value) in outputs
-            .iter_mut()
-            .zip(&self.work.tables.outputs)
-            .zip(&graph.outputs)
-        {
-            let len_bytes = match self.late.actual(value) {
-                Some(ty) => ty.len_bytes().min(output.bytes.len()),
-                None => output.bytes.len(),
-            };
-            let output = &mut output.bytes[..len_bytes];
-            let from = match place {
-                Location::Memory(at) => {
-                    let start = address_in(&lane.map(), at, len_bytes as u64)?;
-                    // SAFETY: the range lies in the arena, and outputs live until they are taken: no
-                    // compute is running, and loads that may overwrite them start after this.
-                    unsafe { lane.fetch(start, output)? };
-                    continue;
-                }
-                Location::Input(index) => inputs[index as usize].bytes,
-                Location::Inline(value) => literal(&self.work.program, value)?,
-                Location::Absent | Location::Extent { .. } => {
-                    return Err(lost(&self.work.program, value));
-                }
-            };
-            let len_bytes = len_bytes.min(from.len());
-            output[..len_bytes].copy_from_slice(&from[..len_bytes]);
-        }
         Ok(())
     }
 }

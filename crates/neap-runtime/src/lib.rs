@@ -41,6 +41,7 @@ mod pool;
 mod prepared;
 mod recorder;
 mod resolve;
+mod results;
 mod rows;
 mod session;
 mod spill;

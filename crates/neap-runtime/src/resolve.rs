@@ -3,6 +3,7 @@
 
 use crate::RuntimeError;
 use crate::buffer_uses::check_uses;
+use crate::results::DirectBuffers;
 use crate::rows::Table;
 use neap_ir::panel::PanelFormat;
 use neap_ir::program::Storage;
@@ -58,12 +59,28 @@ pub(crate) enum Location {
     Absent,
     /// Memory of the plan.
     Memory(Place),
+    /// The caller's memory for an output, and the bytes to skip in it; or else memory of the plan.
+    Result {
+        output: u32,
+        skip_bytes: u64,
+        place: Place,
+    },
     /// The caller's memory, by position.
     Input(u32),
     /// The graph's literal of that value.
     Inline(ValueId),
     /// An extent of the step, which the compute says the address of, and the bytes to skip in it.
     Extent { index: u32, skip_bytes: u64 },
+}
+
+impl Location {
+    /// In memory of the plan, if it is there, or may be.
+    fn planned(self) -> Option<Place> {
+        match self {
+            Location::Memory(place) | Location::Result { place, .. } => Some(place),
+            _ => None,
+        }
+    }
 }
 
 impl Tables {
@@ -78,6 +95,7 @@ impl Tables {
         check_counts(program, workload)?;
         check_buffers(program, workload)?;
         check_uses(program, workload, plan)?;
+        let direct = &DirectBuffers::of(program, workload, plan);
         let mut tables = Tables {
             steps: Vec::with_capacity(program.steps.len()),
             operands: Vec::new(),
@@ -89,6 +107,7 @@ impl Tables {
             let step = Resolver {
                 program,
                 plan,
+                direct,
                 node: &program.graph.nodes[node_id.index()],
                 spec: &workload.steps[index],
                 index,
@@ -108,7 +127,8 @@ impl Tables {
                 )),
                 _ => place_of(program, plan, output, None),
             }?;
-            tables.outputs.push(place);
+            let storage = program.storage[output.index()];
+            tables.outputs.push(direct.location(storage, place));
         }
         Ok(tables)
     }
@@ -148,6 +168,7 @@ impl Tables {
 struct Resolver<'a> {
     program: &'a Program,
     plan: &'a ExecutionPlan,
+    direct: &'a DirectBuffers,
     node: &'a Node,
     spec: &'a StepSpec,
     index: usize,
@@ -283,6 +304,7 @@ impl Resolver<'_> {
                 name(self.program, value)
             )));
         }
+        let place = (self.direct).location(self.program.storage[value.index()], place);
         Ok(PlacedOperand { value, place })
     }
 
@@ -508,9 +530,7 @@ fn check_overlaps(
         Op::Concat { .. } | Op::Split { .. } | Op::Slice { .. } | Op::Reshape { .. }
     );
     let range = |o: &PlacedOperand| -> Option<Area> {
-        let Location::Memory(at) = o.place else {
-            return None;
-        };
+        let at = o.place.planned()?;
         let area = at.area(graph.value(o.value).len_bytes() as u64);
         (!area.range.is_empty()).then_some(area)
     };

@@ -99,7 +99,7 @@ pub struct Replaced {
 /// ```text
 ///   open   check everything ─► map the arena ─► start threads ─► start the first run's loads,
 ///                                                                resident weights among them
-///   run    check tensors ─► compute … compute ─► copy outputs ─► start the next run's loads
+///   run    check tensors ─► compute … compute ─► outputs ─► start the next run's loads
 ///                           (loads start and arrive in between)
 /// ```
 /// One that is opened with [`Session::open_in`] has work memory during runs only: no loads of the next run are started.
@@ -279,7 +279,7 @@ impl<C: Clock> Session<C> {
     }
 
     /// Runs the model once. `inputs` and `outputs` are in the graph's order; inputs are read where
-    /// they lie.
+    /// they lie, and outputs computed where they lie, if the device can.
     ///
     /// # Errors
     /// [`RuntimeError`] where inputs or outputs do not fit the model, or loading or computing fails;

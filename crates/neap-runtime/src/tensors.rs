@@ -11,7 +11,8 @@ pub struct InputTensor<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Memory that a result is copied to, row-major and little-endian.
+/// Memory for a result, row-major and little-endian. Computes use it as their own; after a run that failed nobody knows what
+/// is in it.
 #[derive(Debug)]
 pub struct OutputTensor<'a> {
     pub ty: &'a TensorType,

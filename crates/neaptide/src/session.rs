@@ -163,7 +163,8 @@ impl Session {
     }
 
     /// Runs once. `inputs` and `outputs` are in the model's order, row-major little-endian bytes of
-    /// exactly the tensors' sizes; inputs are read where they lie.
+    /// exactly the tensors' sizes; inputs are read where they lie, and outputs computed where they lie. After an error
+    /// nobody knows what is in them.
     ///
     /// # Errors
     /// [`Error::BadInput`] for a wrong number or size of tensors, [`Error::Run`] when reading

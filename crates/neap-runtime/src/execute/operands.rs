@@ -18,6 +18,8 @@ pub(super) struct Memory<'a> {
     pub arena: &'a ArenaMap,
     pub compute: &'a Compute,
     pub inputs: &'a [InputTensor<'a>],
+    /// By output, the caller's memory, if the device can use it.
+    pub results: &'a [Option<TensorMut<'a>>],
     pub late: &'a LateTypes,
 }
 
@@ -31,6 +33,11 @@ impl<'a> Memory<'a> {
         let bytes = self.program.graph.value(operand.value).len_bytes() as u64;
         Ok(match operand.place {
             Location::Memory(at) => self.at(at, bytes)?,
+            Location::Result {
+                output,
+                skip_bytes,
+                place,
+            } => self.result(output, skip_bytes, place, bytes)?,
             // The caller's pointer to nothing need not be aligned; operators' must be.
             Location::Input(_) if bytes == 0 => std::ptr::dangling::<u64>().cast(),
             Location::Input(index) => self.inputs[index as usize].bytes.as_ptr(),
@@ -44,12 +51,33 @@ impl<'a> Memory<'a> {
         })
     }
 
-    /// Address of a result; those are always in the arena.
+    /// Address of a result; those are in the arena, or where the caller wants them.
     pub(super) fn write(&self, operand: &PlacedOperand) -> Result<*mut u8, RuntimeError> {
         let bytes = self.program.graph.value(operand.value).len_bytes() as u64;
         match operand.place {
             Location::Memory(at) => self.at(at, bytes),
+            Location::Result {
+                output,
+                skip_bytes,
+                place,
+            } => self.result(output, skip_bytes, place, bytes),
             _ => Err(lost(self.program, operand.value)),
+        }
+    }
+
+    fn result(
+        &self,
+        output: u32,
+        skip_bytes: u64,
+        place: Place,
+        bytes: u64,
+    ) -> Result<*mut u8, RuntimeError> {
+        match self.results.get(output as usize).and_then(Option::as_ref) {
+            // The caller's pointer to nothing need not be aligned, as above.
+            Some(_) if bytes == 0 => Ok(std::ptr::dangling_mut::<u64>().cast()),
+            // It was checked that the value lies within the output.
+            Some(result) => Ok(result.as_ptr().wrapping_add(skip_bytes as usize)),
+            None => self.at(place, bytes),
         }
     }
 

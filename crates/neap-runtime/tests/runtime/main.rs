@@ -11,6 +11,7 @@ mod files;
 mod incoming;
 mod overwritten;
 mod prepared;
+mod results;
 mod runs;
 mod sharing;
 mod simulation;
