@@ -1,7 +1,7 @@
 //! What takes longer than a change may: random tests with seeds that were never drawn, and a soak.
 //!
 //! ```text
-//!   tests   the suite, once, with new seeds of its random tests
+//!   tests   the suite, once, with new seeds of its random tests, and tests that every change leaves out
 //!   soak    --runs N in all, of several models in turn; each process under a hard limit of the kernel's, while its
 //!           budget goes up and down at random; at the end of each, the same bits as without a budget
 //!   data    trainings on real data, under hard limits: accuracy and peaks
@@ -88,6 +88,7 @@ fn tests(root: &Path, seed: u64) -> Result<()> {
     let status = Command::new(env!("CARGO"))
         .args(["nextest", "run", "--release", "--workspace"])
         .args(["--no-fail-fast", "--status-level", "slow"])
+        .args(["--run-ignored", "all"])
         .env("PROPTEST_RNG_SEED", seed.to_string())
         .env("NEAP_SEED", seed.to_string())
         .env("NEAP_SOAK", "60")

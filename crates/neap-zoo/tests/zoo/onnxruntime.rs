@@ -37,12 +37,39 @@ fn check(python: &Path, entry: &ZooEntry, options: &Options) {
     assert!(output.status.success(), "{}: {report}{log}", entry.name);
 }
 
+/// Of each family at least one; the larger ones take a minute or two to write and to run.
+const SMALL: [&str; 8] = [
+    "squeezenet1_1",
+    "mobilenet_v2",
+    "densenet121",
+    "resnet50",
+    "resnext50",
+    "inception_v3",
+    "mlp_28",
+    "cnn_28",
+];
+
 #[test]
-fn networks_behave() {
+fn small_networks_behave() {
+    networks_behave(|name| SMALL.contains(&name));
+}
+
+#[test]
+#[ignore = "minutes: cargo xtask nightly"]
+fn large_networks_behave() {
+    networks_behave(|name| !SMALL.contains(&name));
+}
+
+fn networks_behave(wanted: fn(&str) -> bool) {
     let Some(python) = python() else {
         return neap_testing::skip("onnxruntime cannot be had here");
     };
-    for entry in list().iter().filter(|e| !e.shapes_only) {
+    let entries = list();
+    let entries: Vec<_> = (entries.iter())
+        .filter(|e| !e.shapes_only && wanted(e.name))
+        .collect();
+    assert!(entries.len() > 5, "{} networks", entries.len());
+    for entry in entries {
         check(&python, entry, &Options::default());
     }
 }
