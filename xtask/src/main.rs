@@ -131,7 +131,12 @@ enum Command {
     /// Look for inputs that break something, guided by coverage.
     Fuzz(fuzz::FuzzArgs),
     #[command(hide = true)]
-    ConformanceWorker { folder: PathBuf, scratch: PathBuf },
+    ConformanceWorker {
+        folder: PathBuf,
+        scratch: PathBuf,
+        #[arg(long)]
+        vulkan: bool,
+    },
     #[command(hide = true)]
     BenchWorker(worker::WorkerArgs),
     #[command(hide = true)]
@@ -308,7 +313,11 @@ fn main() -> Result<()> {
         Command::RuntimeWorker(args) => runtime::work(&args),
         Command::TrainWorker(args) => train_worker::run(&args),
         Command::Conformance(args) => conformance::run(&root(), &args),
-        Command::ConformanceWorker { folder, scratch } => conformance::serve(&folder, &scratch),
+        Command::ConformanceWorker {
+            folder,
+            scratch,
+            vulkan,
+        } => conformance::serve(&folder, &scratch, vulkan),
         Command::Accuracy { only } => accuracy::run(&root(), &only),
     }
 }

@@ -1,6 +1,8 @@
-//! `neap run --device vulkan` under hard limits. The device's own tests are among those of the workspace.
+//! `neap run --device vulkan` under hard limits, and ONNX's node tests there. The device's own tests are among those of the
+//! workspace.
 
 use crate::check::check;
+use crate::conformance::{self, ConformanceArgs};
 use crate::skips::Skips;
 use crate::{accuracy, models};
 use anyhow::{Context, Result, bail, ensure};
@@ -19,6 +21,7 @@ pub fn run(root: &Path, skips: &Skips) -> Result<()> {
     if !has_driver() {
         return skips.skip("Vulkan: there is no driver (see scripts/install_vulkan.sh)");
     }
+    conformance::run(root, &ConformanceArgs::on_vulkan())?;
     let neap = neap_with_vulkan(root)?;
     let model = models::zoo_model(root, MODEL)?;
     refuses(&models::neap(root)?, &model, "vulkan", "--features vulkan")?;

@@ -3,7 +3,8 @@
 //!
 //! A test passes, is refused (the model cannot be opened, with a reason), or is wrong: it gives something else,
 //! fails after it was opened, or panics. Wrong must not happen but for the tests that are listed as contradicting the
-//! definition, which count as failed; and the committed list of passing tests must not shrink.
+//! definition, which count as failed; and the committed list of passing tests must not shrink. With `--device vulkan` steps are
+//! computed there, and each test must have the outcome that it has on the processor.
 //!
 //! ```text
 //!   run ──names──► worker processes (one per processor) ──verdicts──► report
@@ -11,6 +12,7 @@
 //! ```
 
 mod compare;
+mod device_page;
 mod node_test;
 mod report;
 mod workers;
@@ -41,6 +43,25 @@ pub struct ConformanceArgs {
     /// Write docs/node-tests.md.
     #[arg(long, conflicts_with_all = ["only", "onnx"])]
     write: bool,
+    /// Compute on that: `vulkan`. The lists stay as they are, and with `--write` counts go to docs/gpu.md.
+    #[arg(long, conflicts_with = "update")]
+    device: Option<Device>,
+}
+
+/// What computes instead of the processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Device {
+    Vulkan,
+}
+
+impl ConformanceArgs {
+    /// All tests, on Vulkan.
+    pub fn on_vulkan() -> ConformanceArgs {
+        ConformanceArgs {
+            device: Some(Device::Vulkan),
+            ..ConformanceArgs::default()
+        }
+    }
 }
 
 /// The tests of one version of the onnx package.
@@ -79,6 +100,8 @@ enum Outcome {
     Passed {
         /// It passed with inputs as weights, too; some tests have one input only.
         with_weights: bool,
+        /// Of all steps of these models, those that a device computed.
+        steps_on_device: usize,
     },
     Refused(String),
     Wrong(String),
@@ -103,7 +126,7 @@ pub fn run(root: &Path, args: &ConformanceArgs) -> Result<()> {
                 None => continue,
             },
         };
-        let report = run_set(root, set, &folder, args.only.as_deref())?;
+        let report = run_set(root, set, &folder, args)?;
         report.print();
         reports.push((report, set));
     }
@@ -111,18 +134,25 @@ pub fn run(root: &Path, args: &ConformanceArgs) -> Result<()> {
         let path = root.join(set.passing);
         report.compare(&path, args.only.is_some(), args.update)?;
     }
-    if args.write {
-        let reports: Vec<&Report> = reports.iter().map(|(report, _)| report).collect();
-        std::fs::write(root.join("docs/node-tests.md"), report::page(&reports))?;
+    let reports: Vec<&Report> = reports.iter().map(|(report, _)| report).collect();
+    match (args.write, args.device) {
+        (false, _) => {}
+        (true, None) => std::fs::write(root.join("docs/node-tests.md"), report::page(&reports))?,
+        (true, Some(Device::Vulkan)) => {
+            let path = root.join("docs/gpu.md");
+            let page = std::fs::read_to_string(&path)?;
+            std::fs::write(&path, device_page::with_table(&page, &reports)?)?;
+        }
     }
     Ok(())
 }
 
-fn run_set(root: &Path, set: &Set, folder: &Path, only: Option<&str>) -> Result<Report> {
+fn run_set(root: &Path, set: &Set, folder: &Path, args: &ConformanceArgs) -> Result<Report> {
     let operators = operators(folder)?;
     let names = operators.keys();
+    let only = args.only.as_deref();
     let names = names.filter(|name| only.is_none_or(|o| name.contains(o)));
-    let outcomes = workers::run_all(root, folder, names.cloned().collect())?;
+    let outcomes = workers::run_all(root, folder, args.device, names.cloned().collect())?;
     Ok(Report::new(
         set.onnx,
         set.contradicting,

@@ -1,15 +1,19 @@
 //! One node test through the product: open, plan, session, run; without a budget, and in the smallest arena. There
-//! a second time with all inputs but the first as weights, which are packed, and read by the plan's slices.
+//! a second time with all inputs but the first as weights, which are packed, and read by the plan's slices. What a device
+//! computes is compared with the processor's, too.
 
 use super::Outcome;
-use super::compare::{compare, floats};
-use anyhow::{Context, Result, bail};
+use super::compare::{compare, compare_devices, floats};
+use anyhow::{Context, Result, anyhow, bail};
 use neaptide::{
-    Budget, Cache, Calibration, DType, Error, Literal, Model, OpenOptions, Plan, RunOptions,
+    Accelerator, Budget, Cache, Calibration, DType, Error, Literal, Model, OpenOptions, Plan,
+    RunOptions,
 };
 use serde::Deserialize;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 #[derive(Deserialize)]
 struct Manifest {
@@ -30,8 +34,11 @@ struct Port {
 
 type Tensors = BTreeMap<String, Literal>;
 
+/// What computes instead of the processor; tests are judged by that, too.
+type OnDevice<'a> = Option<&'a Arc<dyn Accelerator>>;
+
 /// Runs the test in `folder`; its packed model goes to `scratch`.
-pub(super) fn run(folder: &Path, scratch: &Path) -> Outcome {
+pub(super) fn run(folder: &Path, scratch: &Path, device: OnDevice) -> Outcome {
     let (inputs, expected) = match read(folder) {
         Ok(tensors) => tensors,
         Err(reason) => return Outcome::Refused(format!("test data: {reason:#}")),
@@ -65,9 +72,23 @@ pub(super) fn run(folder: &Path, scratch: &Path) -> Outcome {
         }
         Err(error) => return Outcome::Wrong(error.to_string()),
     };
+    let steps = Cell::new(0);
     let run = |which: &str, model: Result<Model, Error>, smallest| {
         let done = model.map_err(anyhow::Error::from);
-        let done = done.and_then(|model| run_model(model, smallest, &inputs, &expected));
+        let done = done.and_then(|model| {
+            let here = device.map_or(Vec::new(), |device| device.computes(model.program()));
+            let count = here.into_iter().filter(|here| *here).count();
+            steps.set(steps.get() + count);
+            run_model(model, smallest, (&inputs, &expected), device)
+        });
+        let done = done.and_then(|found| match device {
+            Some(_) => {
+                let model = Model::open(&path, &options, &mut |_| {})?;
+                let processor = run_model(model, false, (&inputs, &expected), None)?;
+                as_on_processor(&found, &processor)
+            }
+            None => Ok(()),
+        });
         done.map_err(|error| Outcome::Wrong(format!("{which}: {error:#}")))
     };
     let weights = with_weights(&options, &first, &inputs);
@@ -84,6 +105,7 @@ pub(super) fn run(folder: &Path, scratch: &Path) -> Outcome {
     match all() {
         Ok(()) => Outcome::Passed {
             with_weights: weights.is_some(),
+            steps_on_device: steps.get(),
         },
         Err(outcome) => outcome,
     }
@@ -101,10 +123,16 @@ fn with_weights(options: &OpenOptions, model: &Model, inputs: &Tensors) -> Optio
     })
 }
 
-fn run_model(model: Model, smallest: bool, inputs: &Tensors, expected: &Tensors) -> Result<()> {
+fn run_model(
+    model: Model,
+    smallest: bool,
+    (inputs, expected): (&Tensors, &Tensors),
+    device: OnDevice,
+) -> Result<Tensors> {
     let options = RunOptions {
         threads: 2,
         calibration: Calibration::Off,
+        accelerator: device.cloned(),
         ..RunOptions::default()
     };
     let given: Vec<Vec<u8>> = (model.inputs().iter())
@@ -125,6 +153,7 @@ fn run_model(model: Model, smallest: bool, inputs: &Tensors, expected: &Tensors)
     let given: Vec<&[u8]> = given.iter().map(Vec::as_slice).collect();
     let mut slots: Vec<&mut [u8]> = results.iter_mut().map(Vec::as_mut_slice).collect();
     session.run(&given, &mut slots)?;
+    let mut found = Tensors::new();
     for (name, expected) in expected {
         let index = session.outputs().iter().position(|o| o.name == *name);
         let index = index.with_context(|| format!("there is no output '{name}'"))?;
@@ -135,6 +164,15 @@ fn run_model(model: Model, smallest: bool, inputs: &Tensors, expected: &Tensors)
         if let Err(difference) = compare(&got, expected) {
             bail!("output '{name}': {difference}");
         }
+        found.insert(name.clone(), got);
+    }
+    Ok(found)
+}
+
+fn as_on_processor(found: &Tensors, processor: &Tensors) -> Result<()> {
+    for (name, got) in found {
+        let differs = compare_devices(got, &processor[name]);
+        differs.map_err(|what| anyhow!("output '{name}' on the processor: {what}"))?;
     }
     Ok(())
 }

@@ -11,7 +11,10 @@ pub(super) type Operators = BTreeMap<String, String>;
 
 /// A test's verdict; reasons with it.
 enum Verdict {
-    Passed { with_weights: bool },
+    Passed {
+        with_weights: bool,
+        steps_on_device: usize,
+    },
     Refused(String),
     Contradicting(String),
     Wrong(String),
@@ -24,12 +27,15 @@ pub(super) struct Report {
 }
 
 #[derive(Default)]
-struct Counts {
-    passed: usize,
+pub(super) struct Counts {
+    pub passed: usize,
     weighted: usize,
+    /// Of the passed ones, those with a step on a device, and such steps.
+    pub on_device: usize,
+    pub steps_on_device: usize,
     refused: usize,
     contradicting: usize,
-    wrong: usize,
+    pub wrong: usize,
 }
 
 impl Report {
@@ -45,7 +51,16 @@ impl Report {
             .collect();
         let verdicts = outcomes.into_iter().map(|(name, outcome)| {
             let verdict = match (outcome, known.get(name.as_str())) {
-                (Outcome::Passed { with_weights }, None) => Verdict::Passed { with_weights },
+                (
+                    Outcome::Passed {
+                        with_weights,
+                        steps_on_device,
+                    },
+                    None,
+                ) => Verdict::Passed {
+                    with_weights,
+                    steps_on_device,
+                },
                 (Outcome::Passed { .. }, Some(_)) => {
                     Verdict::Wrong("it passes, and is listed as one that does not".into())
                 }
@@ -64,8 +79,16 @@ impl Report {
         }
     }
 
-    fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> Counts {
         count(self.verdicts.values())
+    }
+
+    pub(super) fn tests(&self) -> usize {
+        self.verdicts.len()
+    }
+
+    pub(super) fn onnx(&self) -> &'static str {
+        self.onnx
     }
 
     pub(super) fn print(&self) {
@@ -89,6 +112,12 @@ impl Report {
             counts.contradicting,
             counts.wrong,
         );
+        if counts.on_device > 0 {
+            println!(
+                "{} of those that pass have steps on the device, {} in all",
+                counts.on_device, counts.steps_on_device
+            );
+        }
     }
 
     /// Beside the list of tests that passed before, to which those are added that newly pass where `update` is set.
@@ -163,9 +192,14 @@ fn count<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> Counts {
     let mut counts = Counts::default();
     for verdict in verdicts {
         match verdict {
-            Verdict::Passed { with_weights } => {
+            Verdict::Passed {
+                with_weights,
+                steps_on_device,
+            } => {
                 counts.passed += 1;
                 counts.weighted += usize::from(*with_weights);
+                counts.on_device += usize::from(*steps_on_device > 0);
+                counts.steps_on_device += steps_on_device;
             }
             Verdict::Refused(_) => counts.refused += 1,
             Verdict::Contradicting(_) => counts.contradicting += 1,
