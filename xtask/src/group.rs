@@ -61,6 +61,15 @@ impl Group {
         self.number("memory.max_usage_in_bytes")
     }
 
+    /// What is charged now, by the kernel's name of it, such as `cache` and `rss`.
+    pub fn charged_bytes(&self, name: &str) -> Result<u64> {
+        let text = std::fs::read_to_string(self.folder.join("memory.stat"))?;
+        let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+        let found = lines.find(|(key, _)| *key == name);
+        let (_, bytes) = found.with_context(|| format!("memory.stat has no {name}"))?;
+        Ok(bytes.parse()?)
+    }
+
     /// How often something was refused at first, as the limit was reached.
     pub fn reached(&self) -> Result<u64> {
         // With both limits the same, that of memory and swap together is met first.

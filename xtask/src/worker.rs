@@ -5,7 +5,7 @@ use crate::peer::Peer;
 use anyhow::{Context, Result};
 use clap::Args;
 use neaptide::{
-    BandMode, Error, Model, PlanOptions, RunOptions, SearchEffort, Strategy, StrategyChoice,
+    BandMode, Error, IoMode, Model, PlanOptions, RunOptions, SearchEffort, Strategy, StrategyChoice,
 };
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -43,6 +43,9 @@ pub struct WorkerArgs {
     /// The link to that as if it moved no more than so many bytes per second each way.
     #[arg(long, requires = "device_budget")]
     device_link: Option<u64>,
+    /// Read the packed file by the page cache, which the kernel charges, too.
+    #[arg(long)]
+    cached: bool,
     /// Storage as if it gave no more than so many bytes per second.
     #[arg(long)]
     throttle: Option<u64>,
@@ -179,6 +182,10 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
             false => BandMode::Auto,
         },
         exact: args.exact,
+        io: match args.cached {
+            true => IoMode::Cached,
+            false => IoMode::Auto,
+        },
         throttle_bytes_per_second: args.throttle,
         // The model may lie in memory.
         spill_dir: Some(args.cache_dir.clone()),

@@ -68,7 +68,7 @@ pub fn measure_bandwidth(
     };
     let mut source = match mode {
         IoMode::Uring => uring(file)?,
-        IoMode::Pread => pread(file)?,
+        IoMode::Pread | IoMode::Cached => pread(file)?,
         IoMode::Auto if file.is_direct() => uring(file.clone()).or_else(|_| pread(file))?,
         IoMode::Auto => pread(file)?,
     };

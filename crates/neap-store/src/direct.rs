@@ -21,6 +21,8 @@ pub struct DirectFile {
     path: PathBuf,
     len_bytes: u64,
     direct: bool,
+    /// What is read stays in the page cache.
+    keeps_cached: bool,
 }
 
 impl DirectFile {
@@ -96,6 +98,34 @@ impl DirectFile {
             path: folder.to_path_buf(),
             len_bytes,
             direct: true,
+            keeps_cached: false,
+        })
+    }
+
+    /// The same file, read by the page cache as files usually are: its pages are charged to who reads first, and stay. None of
+    /// them are there to begin with, so that this process reads first. For studies.
+    ///
+    /// # Errors
+    /// [`StoreError::File`] when it cannot be opened, [`StoreError::NotPacked`] where its path names another file.
+    pub(crate) fn through_cache(&self) -> Result<DirectFile, StoreError> {
+        let path = &self.path;
+        let fail = |e: Errno| StoreError::file("open", path, e);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(fail)?;
+        if !self.is_at_its_path() {
+            return Err(StoreError::NotPacked {
+                path: path.clone(),
+                reason: "another file took its place",
+            });
+        }
+        // Pages of another process that maps the file stay; then fewer are charged here.
+        let _ = rustix::fs::fadvise(&fd, 0, None, Advice::DontNeed);
+        Ok(DirectFile {
+            fd,
+            path: path.clone(),
+            len_bytes: self.len_bytes,
+            direct: false,
+            keeps_cached: true,
         })
     }
 
@@ -118,6 +148,7 @@ impl DirectFile {
             path: path.to_path_buf(),
             len_bytes: u64::try_from(stat.st_size).unwrap_or(0),
             direct,
+            keeps_cached: false,
         })
     }
 
@@ -192,7 +223,7 @@ impl DirectFile {
     /// Gives back the page cache of a range just read, when reads are buffered.
     pub(crate) fn drop_cached(&self, offset: u64, len_bytes: usize) {
         let len = NonZeroU64::new(len_bytes as u64);
-        if !self.direct && len.is_some() {
+        if !self.direct && !self.keeps_cached && len.is_some() {
             // Advice: where it is refused the pages stay until the kernel reclaims them.
             let _ = rustix::fs::fadvise(&self.fd, offset, len, Advice::DontNeed);
         }

@@ -119,6 +119,9 @@ pub enum IoMode {
     Uring,
     /// Threads that call `pread`.
     Pread,
+    /// As programs usually read: by the page cache, which is charged beside where the bytes go and keeps them. For studies alone.
+    #[doc(hidden)]
+    Cached,
 }
 
 impl std::str::FromStr for IoMode {
@@ -152,6 +155,7 @@ pub(crate) fn open_source_of(
     Ok(match mode {
         IoMode::Uring => Box::new(uring(file)?),
         IoMode::Pread => Box::new(pread(file)?),
+        IoMode::Cached => Box::new(pread(Arc::new(file.through_cache()?))?),
         IoMode::Auto if file.is_direct() => match uring(file.clone()) {
             Ok(source) => Box::new(source),
             // Old kernels lack io_uring, and sandboxes forbid it.

@@ -43,7 +43,7 @@ pub fn open_spill(folder: &Path, bytes: u64, mode: IoMode) -> Result<Box<dyn Spi
     };
     Ok(match mode {
         IoMode::Uring => Box::new(uring(file)?),
-        IoMode::Pread => Box::new(threads(file)?),
+        IoMode::Pread | IoMode::Cached => Box::new(threads(file)?),
         IoMode::Auto => match uring(file.clone()) {
             Ok(source) => Box::new(source),
             // Old kernels lack io_uring, and sandboxes forbid it.

@@ -12,8 +12,10 @@
 
 mod beside;
 mod papers;
+mod place;
 mod predicted;
 mod report;
+mod swapnet;
 
 use crate::flexnn::peers::Engines;
 use crate::kept::Kept;
@@ -44,7 +46,8 @@ pub struct GpuArgs {
     /// Leave predictions out, and keep what was measured of them
     #[arg(long, conflicts_with = "no_peer")]
     no_predictions: bool,
-    /// Measure what papers have instead: SwapAdvisor's Table 2 and Figure 8, SwapNet's memory without copies
+    /// Measure what papers have instead: SwapAdvisor's Table 2 and Figure 8, SwapNet's memory without copies, beside
+    /// copies and the page cache
     #[arg(long, conflicts_with_all = ["only", "write"])]
     papers: bool,
     /// Write docs/gpu-figures.md from the figures that are there
@@ -52,8 +55,9 @@ pub struct GpuArgs {
     write: bool,
 }
 
-/// The name of their figures.
+/// The names of their figures.
 const PAPERS: &str = "papers";
+const SWAPNET: &str = "swapnet";
 
 const NETWORKS: [&str; 5] = [
     "squeezenet1_1",
@@ -88,6 +92,7 @@ pub fn run(root: &Path, args: &GpuArgs) -> Result<()> {
     }
     if args.papers {
         let begun = Instant::now();
+        kept.write(SWAPNET, swapnet::measure(root, args.rounds)?)?;
         kept.write(PAPERS, papers::measure(root, args.rounds)?)?;
         eprintln!("papers: {:.0} s", begun.elapsed().as_secs_f64());
     }
@@ -101,6 +106,10 @@ pub fn run(root: &Path, args: &GpuArgs) -> Result<()> {
     let found: Option<papers::Found> = kept.read(PAPERS)?;
     if let Some(found) = found {
         tables += &papers::tables(&found);
+    }
+    let found: Option<swapnet::Found> = kept.read(SWAPNET)?;
+    if let Some(found) = found {
+        tables += &swapnet::table(&found);
     }
     println!("{tables}");
     if args.write {

@@ -1,19 +1,18 @@
-//! What two papers measured on a device, on this one: SwapAdvisor's inference within little memory, over a link as slow beside this
-//! device's computing as theirs was beside a V100's; and SwapNet's memory without copies, against copies.
+//! What SwapAdvisor measured on a device, on this one: inference within little memory, over a link as slow beside this device's
+//! computing as theirs was beside a V100's.
 //!
 //! ```text
 //!   link = weights / (time of a run · the paper's ratio of loading all weights to a run)
 //! ```
 
-use crate::group::Group;
-use crate::models;
+use super::place::Place;
 use crate::peer::{Peer, REST, median};
 use crate::worker;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use neap_studies::{Service, latencies_ns};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const SWAPADVISOR: &str = "resnet152";
 
@@ -31,9 +30,6 @@ const MODELS: [usize; 2] = [4, 16];
 const LOADS: [f64; 4] = [0.2, 0.4, 0.6, 0.8];
 const REQUESTS: usize = 100_000;
 
-/// Those of SwapNet's applications that fit into minutes here, each at half of what it needs beside the driver.
-const SWAPNET: [&str; 2] = ["resnet101", "vgg19"];
-
 #[derive(Serialize, Deserialize)]
 pub struct Found {
     rounds: u32,
@@ -41,7 +37,6 @@ pub struct Found {
     weight_bytes: f64,
     link: f64,
     cells: Vec<Cell>,
-    copies: Vec<Copies>,
 }
 
 /// Of Table 2.
@@ -54,58 +49,7 @@ struct Cell {
     loaded_bytes: u64,
 }
 
-/// One model with the same memory for its plan: where storage is read to, and in the device's own.
-#[derive(Serialize, Deserialize)]
-struct Copies {
-    model: String,
-    arena_bytes: u64,
-    /// Without copies, and with.
-    ms: [f64; 2],
-    peak_bytes: [u64; 2],
-}
-
-struct Place {
-    model: PathBuf,
-    cache: PathBuf,
-}
-
-impl Place {
-    fn of(root: &Path, name: &str) -> Result<Place> {
-        let place = Place {
-            model: models::zoo_model(root, name)?,
-            cache: root.join("target/models/packed"),
-        };
-        // Packs it.
-        drop(worker::start(&place.model, &place.cache, &[])?);
-        Ok(place)
-    }
-
-    fn started(&self, arguments: &[&str]) -> Result<Peer> {
-        let arguments = [&["--vulkan"][..], arguments].concat();
-        worker::start(&self.model, &self.cache, &arguments)
-    }
-
-    fn start(&self, arguments: &[&str]) -> Result<Peer> {
-        ready(self.started(arguments)?, arguments)
-    }
-
-    /// The same in a group, whose peak the kernel counts.
-    fn start_in(&self, group: &Group, arguments: &[&str]) -> Result<Peer> {
-        let all = [&["--vulkan"][..], arguments].concat();
-        let command = worker::command(&self.model, &self.cache, &all)?;
-        ready(Peer::start(&mut group.around(&command))?, arguments)
-    }
-}
-
-/// After one run.
-fn ready(mut peer: Peer, arguments: &[&str]) -> Result<Peer> {
-    let smallest = peer.ready["smallest_bytes"].as_u64();
-    ensure!(smallest.is_none(), "{arguments:?}: {smallest:?} are needed");
-    peer.run(1)?;
-    Ok(peer)
-}
-
-fn timed(peer: &mut Peer, rounds: u32) -> Result<f64> {
+pub(super) fn timed(peer: &mut Peer, rounds: u32) -> Result<f64> {
     std::thread::sleep(REST);
     Ok(median(&peer.run(rounds as usize)?))
 }
@@ -142,50 +86,16 @@ pub fn measure(root: &Path, rounds: u32) -> Result<Found> {
         );
         cells.push(cell);
     }
-    let copies = SWAPNET
-        .iter()
-        .map(|name| without_copies(root, name, rounds));
     Ok(Found {
         rounds,
         whole_ms,
         weight_bytes,
         link,
         cells,
-        copies: copies.collect::<Result<_>>()?,
     })
 }
 
-fn without_copies(root: &Path, name: &str, rounds: u32) -> Result<Copies> {
-    let place = Place::of(root, name)?;
-    let free = place.started(&[])?;
-    let least = worker::number(&free.ready, "smallest_feasible_bytes")?;
-    let most = worker::number(&free.ready, "planned_bytes")?;
-    drop(free);
-    let budget = least.midpoint(most).to_string();
-    let groups = [Group::new(None)?, Group::new(None)?];
-    let mut plain = place.start_in(&groups[0], &["--budget", &budget])?;
-    let arena_bytes = worker::number(&plain.ready, "arena_bytes")?;
-    let device = arena_bytes.to_string();
-    // The host keeps no weights: what is read is copied, each time.
-    let refused = place.started(&["--device-budget", &device, "--budget", "1"])?;
-    let host = worker::number(&refused.ready, "smallest_bytes")?.to_string();
-    drop(refused);
-    let arguments = ["--device-budget", &device, "--budget", &host];
-    let mut copied = place.start_in(&groups[1], &arguments)?;
-    let (mut one, mut other) = (Vec::new(), Vec::new());
-    for _ in 0..rounds {
-        one.push(timed(&mut plain, 1)?);
-        other.push(timed(&mut copied, 1)?);
-    }
-    Ok(Copies {
-        model: name.into(),
-        arena_bytes,
-        ms: [median(&one), median(&other)],
-        peak_bytes: [groups[0].peak_bytes()?, groups[1].peak_bytes()?],
-    })
-}
-
-fn mib(bytes: u64) -> f64 {
+pub(super) fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
@@ -215,25 +125,6 @@ pub fn tables(found: &Found) -> String {
         );
     }
     text += &serving(found);
-    text += "\n## SwapNet's memory without copies\n\n\
-         Both ways have the same memory for the plan, half of the way from the smallest budget to everything resident. *Without copies* storage is \
-         read to where the device computes. *With copies* it is read to a ring, and copied to the device's own memory, as in the paper's \
-         version without unified addressing (w/o-uni-add). There latency grows by 26.3 to 50.1 %, and memory greatly. \
-         *Peak* is the most that the kernel charged the process (a memory cgroup of its own): a byte that is read to where the device \
-         computes is charged once.\n\n\
-         | network | plan's memory MiB | without copies ms | with copies ms | slower by | peak MiB | with copies MiB |\n|---|--:|--:|--:|--:|--:|--:|\n";
-    for copies in &found.copies {
-        let [plain, copied] = copies.ms;
-        let _ = writeln!(
-            text,
-            "| {} | {:.0} | {plain:.0} | {copied:.0} | {:+.1} % | {:.0} | {:.0} |",
-            copies.model,
-            mib(copies.arena_bytes),
-            (copied / plain - 1.0) * 100.0,
-            mib(copies.peak_bytes[0]),
-            mib(copies.peak_bytes[1]),
-        );
-    }
     text
 }
 

@@ -55,7 +55,7 @@ fn of_profile(profile: Profile, model: &Model, source: CostSource, isa: Isa) -> 
 /// Costs as `options` ask for them.
 pub(crate) fn known(model: &Model, options: &RunOptions) -> Result<Known> {
     let mut known = known_of_storage(model, options)?;
-    if options.io == IoMode::Pread {
+    if matches!(options.io, IoMode::Pread | IoMode::Cached) {
         // Threads read, each for itself.
         known.costs.group_bytes = 0;
     }

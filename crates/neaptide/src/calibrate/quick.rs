@@ -75,7 +75,7 @@ fn of_device(rates: &DeviceRates) -> CostProfile {
 fn storage(costs: &mut CostProfile, path: &Path, io: IoMode) {
     let found = match io {
         IoMode::Auto | IoMode::Uring => probe(path).ok(),
-        IoMode::Pread => None,
+        IoMode::Pread | IoMode::Cached => None,
     };
     if let Some(found) = found {
         costs.storage_bytes_per_second = found.bytes_per_second * BUSY_EFFICIENCY;

@@ -89,7 +89,7 @@ pub(super) fn measure(packed: &Path, io: IoMode, memory_bytes: u64) -> Result<St
 /// In groups of how many bytes loads are handed over, if storage reports reads together; only io_uring hands
 /// several over at once.
 fn group_bytes(packed: &Path, io: IoMode, memory_bytes: u64) -> u64 {
-    if io == IoMode::Pread || memory_bytes < PROBE_MEMORY_BYTES {
+    if matches!(io, IoMode::Pread | IoMode::Cached) || memory_bytes < PROBE_MEMORY_BYTES {
         return 0;
     }
     match probe(packed) {
