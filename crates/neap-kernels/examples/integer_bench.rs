@@ -1,4 +1,4 @@
-//! Speed of layers in integers, and of 4-bit weights times floats, on the shapes of well-known networks, on one core.
+//! Speed of layers in integers, and of 4-bit weights times floats, as they are and rounded, on the shapes of well-known networks, on one core.
 //!
 //! `cargo run --release -p neap-kernels --example integer_bench [-- [ISA] [FILTER]]` prints a line for each shape: the best
 //! run's multiply-adds a second, in units of 1e9, and as a share of what VNNI gives at best where there is any.
@@ -8,7 +8,8 @@ use neap_kernels::epilogue::{Activation, Epilogue};
 use neap_kernels::error::KernelError;
 use neap_kernels::integer::{
     Finish, Results, Steps, conv_scratch_bytes, first_layer_scratch_bytes, integer_conv,
-    integer_first_layer, integer_linear, linear_scratch_bytes,
+    integer_first_layer, integer_linear, linear_scratch_bytes, rounded_linear,
+    rounded_scratch_bytes,
 };
 use neap_kernels::linear::{LinearShape, linear};
 use neap_kernels::panel::{Bits, BlockFormat, Format, Panels};
@@ -316,11 +317,12 @@ fn linears(bench: &mut Bench) {
 }
 
 fn blocks(bench: &mut Bench) {
-    let format = Format::Blocks(BlockFormat {
+    let blocks = BlockFormat {
         bits: Bits::Four,
         has_half_scales: false,
         len: 32,
-    });
+    };
+    let format = Format::Blocks(blocks);
     for &(net, [m, k, n], times) in BLOCKS {
         let shape = LinearShape::dense(m, k, n);
         let (a, mut out) = (vec![0.5; m * k], vec![0.0; m * n]);
@@ -335,6 +337,18 @@ fn blocks(bench: &mut Bench) {
             let (all, serial) = (0..shape.panels(), &Serial);
             let epilogue = Epilogue::default();
             linear(isa, serial, &shape, all, panels, &a, &mut out, epilogue).unwrap();
+        });
+        let scratch_bytes = rounded_scratch_bytes(&shape, blocks.len, 1);
+        let mut scratch = Aligned::new(scratch_bytes, |_| 0);
+        let scratch = scratch.get();
+        bench.line(&format!("{net}a8"), &name, times, m * k * n, &mut || {
+            let panels = Panels::new(format, weights).unwrap();
+            let (all, serial) = (0..shape.panels(), &Serial);
+            let epilogue = Epilogue::default();
+            rounded_linear(
+                isa, serial, &shape, all, panels, &a, &mut out, epilogue, scratch,
+            )
+            .unwrap();
         });
     }
 }

@@ -297,7 +297,7 @@ struct Part {
 }
 
 /// What computes on an instruction set: without VNNI, AVX2 does.
-enum Kernel {
+pub(super) enum Kernel {
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -311,7 +311,7 @@ enum Kernel {
 }
 
 impl Kernel {
-    fn of(isa: Isa) -> Kernel {
+    pub(super) fn of(isa: Isa) -> Kernel {
         match isa.kind() {
             Kind::Portable => Kernel::Portable,
             #[cfg(target_arch = "x86_64")]
@@ -328,7 +328,7 @@ impl Kernel {
         }
     }
 
-    fn panels(&self) -> usize {
+    pub(super) fn panels(&self) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
             Kernel::Vnni | Kernel::Amx => <crate::simd::Avx512 as Dot>::PANELS,

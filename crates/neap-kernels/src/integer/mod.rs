@@ -9,6 +9,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod blocks;
 mod conv;
 mod dot;
 mod drive;
@@ -19,6 +20,7 @@ mod pool;
 mod ready;
 mod tile;
 
+pub use blocks::{rounded_linear, rounded_scratch_bytes, takes_blocks};
 pub use conv::{conv_scratch_bytes, integer_conv, takes_conv};
 pub use first_layer::{first_layer_scratch_bytes, integer_first_layer, takes_first_layer};
 pub use linear::{integer_linear, linear_scratch_bytes};

@@ -12,7 +12,7 @@ use neap_kernels::simd::{Isa, LANES};
 use neap_kernels::window::Window;
 use std::ops::Range;
 
-fn formats() -> impl Iterator<Item = BlockFormat> {
+pub fn formats() -> impl Iterator<Item = BlockFormat> {
     let bits = [Bits::Four, Bits::Eight].into_iter();
     let of_scales = bits.flat_map(|bits| [false, true].map(|half| (bits, half)));
     of_scales.flat_map(|(bits, has_half_scales)| {
@@ -24,17 +24,26 @@ fn formats() -> impl Iterator<Item = BlockFormat> {
     })
 }
 
-/// Panels of a layer `[n][k]`, and its widened weights.
-struct Layer {
-    format: BlockFormat,
-    k: usize,
-    blocks: Vec<u8>,
+/// Panels of a layer `[n][k]`, what they are made of, and its widened weights.
+pub struct Layer {
+    pub format: BlockFormat,
+    pub k: usize,
+    pub blocks: Vec<u8>,
+    pub steps: Vec<i8>,
+    /// `[n][block]`
+    pub zeros: Vec<i8>,
+    pub scales: Vec<f32>,
     weights: Vec<f32>,
-    bias: Vec<f32>,
+    pub bias: Vec<f32>,
 }
 
 impl Layer {
     fn new(format: BlockFormat, n: usize, k: usize) -> Layer {
+        Layer::with_zeros(format, n, k, None)
+    }
+
+    /// With this zero point, or some.
+    pub fn with_zeros(format: BlockFormat, n: usize, k: usize, zero: Option<i8>) -> Layer {
         let count = k.div_ceil(format.len);
         let (low, high) = match format.bits {
             Bits::Four => (0.0, 15.0),
@@ -42,7 +51,8 @@ impl Layer {
         };
         let pick = |x: &f32| ((x * 0.5 + 0.5) * (high - low) + low).round() as i8;
         let steps: Vec<i8> = numbers(n * k, 1).iter().map(pick).collect();
-        let zeros: Vec<i8> = numbers(n * count, 2).iter().map(pick).collect();
+        let zeros = numbers(n * count, 2);
+        let zeros: Vec<i8> = zeros.iter().map(|x| zero.unwrap_or(pick(x))).collect();
         // Multiples of 1/1024 below 1/8: half floats too.
         let scales = numbers(n * count, 3);
         let scales: Vec<f32> = (scales.iter())
@@ -60,18 +70,18 @@ impl Layer {
         for (panel, out) in blocks.chunks_exact_mut(panel_bytes).enumerate() {
             let at = |lane: usize| (panel * LANES + lane).min(n - 1);
             let lanes = |of: &dyn Fn(usize) -> i8| std::array::from_fn(|lane| of(at(lane)));
-            let steps: Vec<[i8; 16]> = (0..k).map(|i| lanes(&|c| steps[c * k + i])).collect();
-            let zeros: Vec<[i8; 16]> = (0..count)
+            let of_lanes: Vec<[i8; 16]> = (0..k).map(|i| lanes(&|c| steps[c * k + i])).collect();
+            let of_blocks: Vec<[i8; 16]> = (0..count)
                 .map(|b| lanes(&|c| zeros[c * count + b]))
                 .collect();
-            let scales: Vec<[f32; 16]> = (0..count)
+            let block_scales: Vec<[f32; 16]> = (0..count)
                 .map(|b| std::array::from_fn(|lane| scales[at(lane) * count + b]))
                 .collect();
             let panel = BlockSteps {
                 bias: &std::array::from_fn(|lane| bias[at(lane)]),
-                scales: &scales,
-                zeros: &zeros,
-                steps: &steps,
+                scales: &block_scales,
+                zeros: &of_blocks,
+                steps: &of_lanes,
             };
             pack_block_panel(format, panel, out).unwrap();
         }
@@ -79,12 +89,15 @@ impl Layer {
             format,
             k,
             blocks,
+            steps,
+            zeros,
+            scales,
             weights,
             bias,
         }
     }
 
-    fn panels(&self, range: &Range<usize>) -> Panels<'_> {
+    pub fn panels(&self, range: &Range<usize>) -> Panels<'_> {
         let format = Format::Blocks(self.format);
         let bytes = format.panel_bytes(self.k).unwrap();
         Panels::new(format, &self.blocks[range.start * bytes..range.end * bytes]).unwrap()

@@ -18,6 +18,7 @@ mod plain;
 mod pool;
 mod reorder;
 mod resize;
+mod rounded_rows;
 mod rows;
 mod trained;
 mod winograd;
