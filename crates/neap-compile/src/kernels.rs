@@ -73,6 +73,15 @@ pub(crate) fn of_integers(flops: u64, isa: Isa) -> u64 {
     }
 }
 
+/// The same of rows that are rounded, times weights in blocks of 32.
+pub(crate) fn of_rounded(flops: u64, isa: Isa) -> u64 {
+    match isa.name() {
+        "amx" | "avx512" => flops / 5 * 2,
+        "avx2" => flops / 3 * 2,
+        _ => flops,
+    }
+}
+
 /// A kernel must promise to be this much faster than the direct one: the promise is an estimate.
 const GAIN: f64 = 1.3;
 

@@ -214,6 +214,9 @@ fn step(program: &Program, node: &Node, target: Target, room_bytes: Option<u64>)
     if node.op.is_in_integers() {
         flops = kernels::of_integers(flops, target.isa);
     }
+    if program.is_rounded(node) {
+        flops = kernels::of_rounded(flops, target.isa);
+    }
     let mut touched_bytes = bytes(&inputs) + bytes(&outputs) + weights;
     touched_bytes -= neap_ops::untouched_bytes(&node.op, &inputs).min(touched_bytes);
     touched_bytes = touched_bytes.saturating_add(neap_ops::inner_bytes(&node.op, &inputs));

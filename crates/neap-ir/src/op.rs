@@ -87,6 +87,8 @@ pub enum Op {
     DequantizeBlocks {
         axis: usize,
         block: usize,
+        /// Whether a product with it may round its other operand to steps of 8 bits in the same blocks.
+        rounds_other: bool,
     },
     /// Four-bit integers from bytes, whatever the shape of those: element `2i` of the result is the low half of byte `i`,
     /// element `2i + 1` its high half. `I8` if `signed`, else `U8`.

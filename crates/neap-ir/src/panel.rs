@@ -107,6 +107,9 @@ pub struct PanelLinear {
     pub n: usize,
     pub epilogue: Epilogue,
 }
+    /// Where the panels are in blocks of so many k, rows are rounded to signed steps of 8 bits in the same blocks, each with the
+    /// scale of its largest number, and products are computed in integers.
+    pub rounds: Option<usize>,
 
 impl PanelConv {
     pub fn k(&self) -> usize {

@@ -155,6 +155,16 @@ impl Program {
         Ok(())
     }
 
+    /// Whether a layer's rows are rounded to 8 bits, because its panels are in blocks.
+    pub fn is_rounded(&self, node: &crate::Node) -> bool {
+        let Op::PanelLinear(layer) = &node.op else {
+            return false;
+        };
+        let packed = node.panels.and_then(|id| self.packed.get(id.index()));
+        layer.rounds.is_some()
+            && matches!(packed.map(|p| &p.form), Some(PackedForm::Panels { format, .. }) if format.has_blocks())
+    }
+
     /// The buffer of a state of the graph; `None` where it has none.
     pub fn buffer_of(&self, state: &State) -> Option<u32> {
         match self.storage[state.value.index()] {

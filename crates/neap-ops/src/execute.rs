@@ -43,7 +43,7 @@ pub fn execute(
         Op::BitCast { .. } => view::reshape(args, ctx),
         Op::Quantize { axis, .. } => quantize::quantize(*axis, args, ctx),
         Op::Dequantize { axis } => quantize::dequantize(*axis, args, ctx),
-        Op::DequantizeBlocks { axis, block } => {
+        Op::DequantizeBlocks { axis, block, .. } => {
             quantize::dequantize_blocks(*axis, *block, args, ctx)
         }
         Op::Nibbles { signed, .. } => quantize::nibbles(*signed, args, ctx),

@@ -109,10 +109,7 @@ pub(crate) fn panel_linear(
 }
 
 pub(crate) fn linear_workspace_bytes(layer: &PanelLinear, x: &[usize], workers: usize) -> usize {
-    match layer.epilogue.integers {
-        Some(_) => scratch_bytes::<u8>(linear_scratch_bytes(&linear_shape(layer, x), workers)),
-        None => 0,
-    }
+    scratch_bytes::<u8>(linear_scratch_bytes(&linear_shape(layer, x), workers))
 }
 
 fn linear_shape(layer: &PanelLinear, x: &[usize]) -> LinearShape {

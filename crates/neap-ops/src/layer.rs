@@ -13,6 +13,7 @@ use neap_ir::{DType, Layout};
 use neap_kernels::conv::{self, ConvShape, conv_blocked, conv_first_layer, conv_narrow_groups};
 use neap_kernels::depthwise::{Depthwise, depthwise};
 use neap_kernels::epilogue::{self, Residual};
+use neap_kernels::integer::{rounded_linear, rounded_scratch_bytes, takes_blocks};
 use neap_kernels::linear::{LinearShape, linear};
 use neap_kernels::panel::{Bits, BlockFormat, Format, Panels};
 
@@ -160,6 +161,24 @@ pub(crate) fn panel_linear(
         panels,
         weights,
         x.f32s(),
+    if let Some(len) = rounded_blocks(layer)
+        && matches!(weights.format(), Format::Blocks(blocks) if blocks.len == len)
+    {
+        let bytes = rounded_scratch_bytes(&shape, len, ctx.par.workers());
+        let scratch = Scratch::new(args.op, ctx.workspace).take(bytes)?;
+        return rounded_linear(
+            ctx.isa,
+            ctx.par,
+            &shape,
+            panels,
+            weights,
+            x.f32s(),
+            out,
+            residual,
+            scratch,
+        )
+        .named(args.op);
+    }
         out,
         residual,
     )
@@ -173,6 +192,23 @@ pub(crate) fn weights<'a>(
 ) -> Result<(std::ops::Range<usize>, Panels<'a>), OpError> {
     let Some(panels) = panels else {
         return args.fail("weights are missing");
+/// k of the blocks in which rows are rounded, where panels are in such blocks.
+pub(crate) fn rounded_blocks(layer: &PanelLinear) -> Option<usize> {
+    layer.rounds.filter(|&len| takes_blocks(len))
+}
+
+pub(crate) fn linear_workspace_bytes(layer: &PanelLinear, x: &[usize], workers: usize) -> usize {
+    if layer.epilogue.integers.is_some() {
+        return integer::linear_workspace_bytes(layer, x, workers);
+    }
+    let Some(len) = rounded_blocks(layer) else {
+        return 0;
+    };
+    let rows = x.iter().rev().skip(1).product();
+    let shape = LinearShape::dense(rows, layer.k, layer.n);
+    scratch_bytes::<u8>(rounded_scratch_bytes(&shape, len, workers))
+}
+
     };
     let packed = stored(args.op, panels.format, panels.bytes)?;
     Ok((panels.range, packed))

@@ -9,8 +9,7 @@ use crate::product::{contraction, det, einsum, packed};
 use crate::reduce::topk;
 use crate::window::{conv, pool};
 use crate::{
-    OpError, attention, bands, gradient, integer, late, layer, recurrent, resize, sampling,
-    spectrum,
+    OpError, attention, bands, gradient, late, layer, recurrent, resize, sampling, spectrum,
 };
 use neap_ir::graph::LANES;
 use neap_ir::infer::{AttentionDims, Einsum};
@@ -49,7 +48,7 @@ pub fn workspace_bytes(
             conv::workspace_bytes(window, *groups, true, x, y, workers)
         }
         Op::PanelConv(panel) => layer::conv_workspace_bytes(panel, &x.shape, &y.shape, workers),
-        Op::PanelLinear(panel) => integer::linear_workspace_bytes(panel, &x.shape, workers),
+        Op::PanelLinear(panel) => layer::linear_workspace_bytes(panel, &x.shape, workers),
         Op::Bands(chain) => bands::workspace_bytes(chain, &x.shape, Kernel::Direct, workers, isa),
         Op::MatMul if y.dtype == DType::F32 => Product::of(shape(0), shape(1))
             .map_or(0, |product| packed::workspace_bytes(&product, workers)),

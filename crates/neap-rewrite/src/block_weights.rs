@@ -21,9 +21,19 @@ use neap_ir::{DType, Node, TensorType, ValueId};
 /// Steps of k that share a scale where one scale serves a whole output channel.
 const CHANNEL_BLOCK: usize = 128;
 
-/// The recipe of weights whose output channels lie along axis `channels` of the matrix `value`, if they are in blocks of k
-/// or in 4 bits.
-pub(crate) fn block_recipe(editor: &Editor, value: ValueId, channels: usize) -> Option<Recipe> {
+/// Weights in blocks.
+pub(crate) struct BlockWeights {
+    recipe: Recipe,
+    /// See [`PanelLinear::rounds`].
+    rounds: Option<usize>,
+}
+
+/// Weights whose output channels lie along axis `channels` of the matrix `value`, if they are in blocks of k or in 4 bits.
+pub(crate) fn block_weights(
+    editor: &Editor,
+    value: ValueId,
+    channels: usize,
+) -> Option<BlockWeights> {
     let shape = &editor.ty(value).shape;
     let &[_, _] = &shape[..] else {
         return None;
@@ -41,8 +51,16 @@ pub(crate) fn block_recipe(editor: &Editor, value: ValueId, channels: usize) -> 
     let weight = steps(editor, x)?;
     let rows = [n, k][usize::from(channel_axis == 1)];
     let stored = &editor.ty(x).shape;
+    let mut rounds = None;
     let block = match dequantize.op {
-        Op::DequantizeBlocks { axis, block } if axis != channel_axis => block,
+        Op::DequantizeBlocks {
+            axis,
+            block,
+            rounds_other,
+        } if axis != channel_axis => {
+            rounds = rounds_other.then_some(block);
+            block
+        }
         Op::Dequantize { axis } if weight.has_four_bits => {
             let fits = editor.ty(scale).elements() == 1 || axis == channel_axis;
             fits.then_some(CHANNEL_BLOCK)?
@@ -63,7 +81,7 @@ pub(crate) fn block_recipe(editor: &Editor, value: ValueId, channels: usize) -> 
         && stored.len() == 2
         && stored[0] == rows
         && (!weight.has_four_bits || weight.row.is_multiple_of(2));
-    fits.then_some(Recipe::Blocks {
+    let recipe = Recipe::Blocks {
         weight,
         scale,
         zero,
@@ -72,7 +90,8 @@ pub(crate) fn block_recipe(editor: &Editor, value: ValueId, channels: usize) -> 
         block,
         transposed: channel_axis == 0,
         bias: Affine::default(),
-    })
+    };
+    fits.then_some(BlockWeights { recipe, rounds })
 }
 
 /// The matrix of which `value` is the first columns; otherwise `value`.
@@ -128,11 +147,12 @@ pub(crate) fn block_linear(
     editor: &mut Editor,
     at: usize,
     x: ValueId,
-    mut recipe: Recipe,
+    weights: BlockWeights,
     mut affine: Affine,
     reader: &mut dyn ConstReader,
     recipes: &mut Recipes,
 ) -> Result<(), RewriteError> {
+    let BlockWeights { mut recipe, rounds } = weights;
     let Recipe::Blocks { k, n, bias, .. } = &mut recipe else {
         return Ok(());
     };
@@ -144,6 +164,7 @@ pub(crate) fn block_linear(
         k,
         n,
         epilogue: tail.epilogue,
+        rounds,
     });
     emit(editor, at, x, op, recipe, tail, recipes);
     Ok(())
@@ -161,11 +182,12 @@ pub(crate) fn gather_first(editor: &mut Editor, at: usize) -> bool {
     let source = editor.node(producer).clone();
     let (mut parts, op) = match source.op {
         // Each row has its own scales and zero points.
-        Op::DequantizeBlocks { axis: 1, block } => (
+        Op::DequantizeBlocks { axis: 1, block, .. } => (
             source.inputs.clone(),
             Op::DequantizeBlocks {
                 axis: editor.ty(indices).shape.len(),
                 block,
+                rounds_other: false,
             },
         ),
         Op::Dequantize { axis } => {

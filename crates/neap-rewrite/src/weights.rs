@@ -9,7 +9,7 @@
 
 use crate::RewriteError;
 use crate::batch_norm::{batch_norm, bn_affine, compose};
-use crate::block_weights::{block_linear, block_recipe, gather_first};
+use crate::block_weights::{block_linear, block_weights, gather_first};
 use crate::constants::{ConstReader, stored_type};
 use crate::edit::{Editor, is_const_f32, output};
 use crate::recipes::Recipes;
@@ -221,8 +221,8 @@ fn matmul(
     if editor.is_const(x) || x_rank < 2 || editor.ty(w).shape.len() != 2 {
         return Ok(false);
     }
-    if let Some(recipe) = block_recipe(editor, w, 1) {
-        block_linear(editor, at, x, recipe, Affine::default(), reader, recipes)?;
+    if let Some(weights) = block_weights(editor, w, 1) {
+        block_linear(editor, at, x, weights, Affine::default(), reader, recipes)?;
         return Ok(true);
     }
     let Some(stored) = stored_weight(editor, w, 1, reader)? else {
@@ -246,6 +246,7 @@ fn matmul(
         k,
         n,
         epilogue: tail.epilogue,
+        rounds: None,
     });
     let recipe = Recipe::Matrix {
         weight,
@@ -282,9 +283,9 @@ fn gemm(
     }
     if alpha == 1.0
         && node.input(2).is_none()
-        && let Some(recipe) = block_recipe(editor, w, usize::from(!trans_b))
+        && let Some(weights) = block_weights(editor, w, usize::from(!trans_b))
     {
-        block_linear(editor, at, x, recipe, Affine::default(), reader, recipes)?;
+        block_linear(editor, at, x, weights, Affine::default(), reader, recipes)?;
         return Ok(true);
     }
     let Some(stored) = stored_weight(editor, w, usize::from(!trans_b), reader)? else {
@@ -322,6 +323,7 @@ fn gemm(
         k,
         n,
         epilogue: tail.epilogue,
+        rounds: None,
     });
     let transposed = trans_b != stored.transposed;
     let recipe = Recipe::Matrix {

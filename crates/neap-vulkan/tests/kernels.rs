@@ -194,6 +194,7 @@ fn products() -> Vec<Case> {
                     residual,
                     ..Epilogue::default()
                 },
+                rounds: None,
             });
             let (x, y) = ([rows, k], [rows, n]);
             let mut inputs: Vec<(&[usize], _)> = vec![(&x, Plain)];
@@ -566,6 +567,7 @@ fn slices_and_small_bindings_change_no_bits() {
         k: 63,
         n: 650,
         epilogue: Epilogue::default(),
+        rounds: None,
     });
     for rows in [1, 11] {
         let (x, y) = ([rows, 63], [rows, 650]);

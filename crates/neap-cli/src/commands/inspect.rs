@@ -124,9 +124,9 @@ fn gather(args: &InspectArgs, model: &Model) -> Facts {
             operator: program.graph.nodes[node.index()].op.name(),
             weight_bytes: step.weight_bytes(),
             stored: model.stored_type(*node),
-            computed: match program.graph.nodes[node.index()].op.is_in_integers() {
-                true => "int8",
-                false => "float32",
+            computed: match &program.graph.nodes[node.index()] {
+                node if node.op.is_in_integers() || program.is_rounded(node) => "int8",
+                _ => "float32",
             },
             panels: step.panels.map_or(1, |p| p.panels),
         })

@@ -121,7 +121,7 @@ fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
             one(quantized_type(o, *axis, *to, *to)?)
         }
         Op::Dequantize { axis } => one(quantized_type(o, *axis, o.get(0)?.dtype, DType::F32)?),
-        Op::DequantizeBlocks { axis, block } => one(in_blocks(o, *axis, *block)?),
+        Op::DequantizeBlocks { axis, block, .. } => one(in_blocks(o, *axis, *block)?),
         Op::Nibbles { shape, signed } => {
             let bytes = o.get(0)?;
             let elements = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));

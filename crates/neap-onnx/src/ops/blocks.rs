@@ -15,6 +15,8 @@ pub(super) fn matmul(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     if !matches!(bits, 4 | 8) {
         return Err(c.unsupported(format!("weights of {bits} bits")));
     }
+    // The least accuracy of `a` that the model asks for; 4 stands for 8-bit integers in the weights' blocks.
+    let rounds = c.int("accuracy_level", 0)? == 4;
     if c.optional(4).is_some() {
         return Err(c.unsupported("weights in another order (g_idx)"));
     }
@@ -42,7 +44,7 @@ pub(super) fn matmul(c: &mut Ctx) -> Result<ValueId, OnnxError> {
         Some(_) => return Err(c.unsupported("zero points that are no integers")),
         None => middle(c, bits)?,
     };
-    let widened = dequantize_blocks(c, 1, block, [Some(steps), Some(scale), Some(zero)])?;
+    let widened = dequantize_blocks(c, 1, block, rounds, [Some(steps), Some(scale), Some(zero)])?;
     let widened = columns(c, widened, k)?;
     let turned = c.emit(Op::Transpose { perm: vec![1, 0] }, &[widened])?;
     let product = c.emit(Op::MatMul, &[a, turned])?;
@@ -79,7 +81,7 @@ pub(super) fn gather(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     if zero.is_none() && is_bytes {
         zero = Some(middle(c, bits)?);
     }
-    let widened = dequantize_blocks(c, axis, block, [Some(table), Some(scale), zero])?;
+    let widened = dequantize_blocks(c, axis, block, false, [Some(table), Some(scale), zero])?;
     c.emit(Op::Gather { axis: gathered }, &[widened, indices])
 }
 

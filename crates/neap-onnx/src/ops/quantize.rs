@@ -251,7 +251,7 @@ fn dequantize(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let block = c.size("block_size", 0)?;
     if typed && block > 0 && c.rank(x) == c.rank(scale) {
         let axis = c.axis(c.int("axis", 1)?, c.rank(x))?;
-        let value = dequantize_blocks(c, axis, block, [Some(x), Some(scale), zero_point])?;
+        let value = dequantize_blocks(c, axis, block, false, [Some(x), Some(scale), zero_point])?;
         return c.cast(value, dtype);
     }
     let scale = per_axis(c, scale, x)?;
@@ -275,6 +275,7 @@ pub(super) fn dequantize_blocks(
     c: &mut Ctx,
     axis: usize,
     block: usize,
+    rounds_other: bool,
     [x, scale, zero]: [Option<ValueId>; 3],
 ) -> Result<ValueId, OnnxError> {
     let scale = match scale {
@@ -283,7 +284,12 @@ pub(super) fn dequantize_blocks(
     };
     let inputs: &[Option<ValueId>] = &[x, scale, zero];
     let given = 2 + usize::from(zero.is_some());
-    c.emit_optional(Op::DequantizeBlocks { axis, block }, &inputs[..given])
+    let op = Op::DequantizeBlocks {
+        axis,
+        block,
+        rounds_other,
+    };
+    c.emit_optional(op, &inputs[..given])
 }
 
 /// DequantizeLinear with scale and zero point as [`along_axis`] gives them.

@@ -494,6 +494,7 @@ fn panel_depthwise_and_linear_agree_with_ordinary_ones() {
         k: 13,
         n: 37,
         epilogue: epilogue(true),
+        rounds: None,
     };
     let mut weights = vec![0.0; 3 * panel_floats(13)];
     pack_rows(37, 13, 0..3, values(&w), Affine::default(), &mut weights).expect("packs");

@@ -222,6 +222,7 @@ impl Builder {
                 residual: residual.is_some(),
                 ..Epilogue::default()
             },
+            rounds: None,
         });
         let mut inputs = vec![x];
         inputs.extend(residual.map(|(r, _)| r));
@@ -239,6 +240,7 @@ impl Builder {
             k,
             n,
             epilogue: Epilogue::default(),
+            rounds: None,
         });
         self.step(op, &[x], Some(panels), ty, Layout::Plain, Some(onto))
     }

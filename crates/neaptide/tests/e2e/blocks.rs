@@ -2,7 +2,7 @@
 
 use crate::build::Net;
 use crate::formats::{packed, sizes, smallest_budget, with_constants_read};
-use crate::instruction_sets::run;
+use crate::instruction_sets::{inputs_of, run};
 use crate::nets::{difference, evaluate};
 use half::f16;
 use neap_ir::op::{Activation, Op};
@@ -30,6 +30,7 @@ struct Maker {
     net: Net,
     file: Vec<u8>,
     kind: Kind,
+    rounds_other: bool,
 }
 
 impl Maker {
@@ -85,7 +86,24 @@ impl Maker {
         if self.kind.zeros {
             inputs.push(self.integers(&many));
         }
-        self.net.op(Op::DequantizeBlocks { axis, block }, &inputs)
+        let op = Op::DequantizeBlocks {
+            axis,
+            block,
+            rounds_other: self.rounds_other,
+        };
+        self.net.op(op, &inputs)
+    }
+}
+
+impl Maker {
+    fn finish(mut self, output: ValueId, path: &Path) -> neap_ir::Graph {
+        self.net.output(output);
+        std::fs::write(path, &self.file).expect("written");
+        let mut graph = self.net.graph;
+        graph.files = vec![SourceFile::At(path.display().to_string())];
+        graph.check().expect("sound");
+        graph.check_types().expect("of the right types");
+        graph
     }
 }
 
@@ -95,6 +113,7 @@ fn network(kind: Kind, path: &Path) -> neap_ir::Graph {
         net: Net::seeded(71),
         file: Vec::new(),
         kind,
+        rounds_other: false,
     };
     let ty = TensorType::new(DType::I64, &[10]);
     let ids = maker.net.graph.add_value("ids", ty);
@@ -108,13 +127,37 @@ fn network(kind: Kind, path: &Path) -> neap_ir::Graph {
     let turned = maker.matrix([1008, 1024], 1, 128);
     let turned = maker.net.op(Op::Transpose { perm }, &[turned]);
     let y = maker.net.op(Op::MatMul, &[y, turned]);
-    maker.net.output(y);
-    std::fs::write(path, &maker.file).expect("written");
-    let mut graph = maker.net.graph;
-    graph.files = vec![SourceFile::At(path.display().to_string())];
-    graph.check().expect("sound");
-    graph.check_types().expect("of the right types");
-    graph
+    maker.finish(y, path)
+}
+
+/// Rows times a matrix that allows them to be rounded.
+fn rounded_product(kind: Kind, rows: usize, path: &Path) -> neap_ir::Graph {
+    let mut maker = Maker {
+        net: Net::seeded(72),
+        file: Vec::new(),
+        kind,
+        rounds_other: true,
+    };
+    let x = maker.net.input(&[rows, 384]);
+    let matrix = maker.matrix([1008, 384], 1, ROUNDED_BLOCK);
+    let turned = (maker.net).op(Op::Transpose { perm: vec![1, 0] }, &[matrix]);
+    let y = maker.net.op(Op::MatMul, &[x, turned]);
+    maker.finish(y, path)
+}
+
+const ROUNDED_BLOCK: usize = 32;
+
+/// Each block of so many numbers on steps of 1/127 of its largest, in f64.
+fn rounded_in_blocks(numbers: &[f32]) -> Vec<f32> {
+    let blocks = numbers.chunks(ROUNDED_BLOCK).flat_map(|block| {
+        let largest = block
+            .iter()
+            .fold(0f64, |most, &x| most.max(f64::from(x).abs()));
+        let scale = largest / 127.0;
+        let step = move |&x: &f32| ((f64::from(x) / scale).round_ties_even() * scale) as f32;
+        block.iter().map(step)
+    });
+    blocks.collect()
 }
 
 #[test]
@@ -184,6 +227,55 @@ fn blocks_stay_blocks_and_give_the_results_of_their_numbers() {
                 small == expected,
                 "{kind:?} {isa:?}: other bits in a small budget"
             );
+        }
+    }
+}
+
+#[test]
+fn rows_are_rounded_where_the_model_allows_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (rows, four, zeros) in [(1, true, false), (5, false, true), (33, true, true)] {
+        let kind = Kind {
+            four,
+            signed: false,
+            half: four,
+            zeros,
+        };
+        let graph = rounded_product(kind, rows, &folder.path().join("steps.bin"));
+        let inputs = inputs_of(&graph);
+        let numbers = inputs[0].as_f32().expect("floats").to_vec();
+        let rounded = [Literal::from_f32(
+            &[rows, 384],
+            &rounded_in_blocks(&numbers),
+        )];
+        let read = with_constants_read(graph.clone());
+        let [wide, want] = [&inputs[..], &rounded].map(|inputs| evaluate(&read, inputs));
+        let path = packed(
+            &graph,
+            folder.path().join(format!("{rows}.neap")),
+            WeightFormats::Exact,
+        );
+        let mut bits = None;
+        for (isa, threads) in Isa::available().flat_map(|isa| [(isa, 1), (isa, 2)]) {
+            let options = RunOptions {
+                isa,
+                threads,
+                ..RunOptions::default()
+            };
+            let small = RunOptions {
+                budget: Budget::Bytes(smallest_budget(&path, &options) + (1 << 16)),
+                ..options.clone()
+            };
+            let (free, _) = run(&path, &options, &inputs);
+            let (streamed, streams) = run(&path, &small, &inputs);
+            assert!(streams, "the budget is too large to test anything");
+            assert!(free == streamed, "{isa:?}: other bits in a small budget");
+            let off = difference(&want, &free);
+            assert!(off <= 1e-5, "{kind:?} {isa:?}: off by {off}");
+            // Not what it would be without rounding.
+            assert!(difference(&wide, &free) > 10.0 * off);
+            let first = bits.get_or_insert_with(|| free.clone());
+            assert!(*first == free, "{isa:?} {threads}: other bits");
         }
     }
 }
