@@ -11,10 +11,12 @@
 mod amx;
 mod blocks;
 mod conv;
+mod depthwise;
 mod dot;
 mod drive;
 mod finish;
 mod first_layer;
+mod lanes;
 mod linear;
 mod pool;
 mod ready;
@@ -22,6 +24,7 @@ mod tile;
 
 pub use blocks::{rounded_linear, rounded_scratch_bytes, takes_blocks};
 pub use conv::{conv_scratch_bytes, integer_conv, takes_conv};
+pub use depthwise::{depthwise_scratch_bytes, integer_depthwise, takes_depthwise};
 pub use first_layer::{first_layer_scratch_bytes, integer_first_layer, takes_first_layer};
 pub use linear::{integer_linear, linear_scratch_bytes};
 pub use pool::max_pool_of_steps;

@@ -6,6 +6,7 @@ mod attention;
 mod blocks;
 mod conv;
 mod depthwise;
+mod depthwise_of_steps;
 mod dots;
 mod elementwise;
 mod first_layers_of_steps;
