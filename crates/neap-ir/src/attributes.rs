@@ -1,5 +1,7 @@
 //! Attributes of operators: what is computed, over which window, along which axes.
 
+use crate::panel::{PanelElement, PanelFormat, PanelScales, panel_count};
+use crate::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
 /// Sliding window over the spatial axes; all vectors have one entry per spatial axis.
@@ -281,6 +283,26 @@ pub struct Recurrent {
     /// LSTM's state is rounded to 8 bits before it meets its weights, with steps of its own in each step of the
     /// sequence: onnxruntime's DynamicQuantizeLSTM.
     pub rounds_state: bool,
+    /// W and R are panels of 8 bits, at [`Recurrent::PANELS`]: a pair for each direction. The hidden size is a multiple of 16.
+    pub in_panels: bool,
+}
+
+impl Recurrent {
+    /// Where each direction's W and R are among the inputs where they are panels.
+    pub const PANELS: [[usize; 2]; 2] = [[1, 2], [8, 9]];
+
+    pub const PANEL_FORMAT: PanelFormat = PanelFormat {
+        element: PanelElement::I8,
+        scales: PanelScales::PerChannelWithZero,
+    };
+
+    /// Panels of a matrix with so many outputs, as a tensor.
+    pub fn panel_type(outputs: usize, k: usize) -> Option<TensorType> {
+        let bytes = Recurrent::PANEL_FORMAT.panel_bytes(k as u128)?;
+        let shape = [panel_count(outputs), usize::try_from(bytes).ok()?];
+        shape[0].checked_mul(shape[1])?;
+        Some(TensorType::new(DType::U8, &shape))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -315,6 +337,8 @@ pub struct AttentionAttrs {
     pub kv_heads: usize,
     pub scale: f32,
     pub causal: bool,
+    /// Weights of a row that would be NaN are zeros: of a query that sees no key, or whose scores are not all numbers.
+    pub nan_is_zero: bool,
     pub q: HeadLayout,
     pub k: HeadLayout,
     pub v: HeadLayout,

@@ -358,6 +358,7 @@ fn attentions(bench: &Bench) {
             scale: 0.125,
             softcap: 0.0,
             causal,
+            nan_is_zero: false,
             mask: None,
             q: packed,
             k,

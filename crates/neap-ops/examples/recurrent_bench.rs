@@ -26,6 +26,7 @@ fn bench(steps: usize, batch: usize, hidden: usize) {
         couple_input_forget: false,
         batch_first: false,
         rounds_state: false,
+        in_panels: false,
     }));
     // What inputs give, weights, bias, and the derivative by all states; neither lengths nor initial states.
     let mut inputs: Vec<Option<Literal>> = vec![None; 10];

@@ -113,6 +113,7 @@ fn tiled(attrs: &AttentionAttrs, dims: &AttentionDims) -> Option<kernels::Attent
         scale: attrs.scale,
         softcap: 0.0,
         causal: attrs.causal.then_some(0),
+        nan_is_zero: attrs.nan_is_zero,
         mask: None,
         q: steps(attrs.q, dims.heads, dims.queries, dims.depth)?,
         k,
@@ -266,6 +267,18 @@ fn plain<T: Float>(
                 for (d, sum) in sums.iter_mut().enumerate() {
                     // SAFETY: as above.
                     *sum += weight * unsafe { v.read(at_v + d * sv.depth) }.to_f64();
+                }
+            }
+            if attrs.nan_is_zero && !(total > 0.0) {
+                // The weights are zeros; zero times what is no number is none.
+                total = 1.0;
+                sums.fill(0.0);
+                for j in 0..keys {
+                    let at_v = sv.at(b, kv, j);
+                    for (d, sum) in sums.iter_mut().enumerate() {
+                        // SAFETY: as above.
+                        *sum += 0.0 * unsafe { v.read(at_v + d * sv.depth) }.to_f64();
+                    }
                 }
             }
             let at_y = sy.at(b, h, i);

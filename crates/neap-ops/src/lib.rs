@@ -51,5 +51,6 @@ pub use query::{
     OperandForm, blocked_inputs, flops, inner_bytes, may_be_overwritten_by, may_overwrite,
     supported, untouched_bytes, workspace_bytes,
 };
+pub use recurrent::takes_panels;
 pub use resize::resize_pair;
 pub use tensor::{Context, PanelSlice, TensorMut, TensorRef};

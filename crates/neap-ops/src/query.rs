@@ -13,7 +13,7 @@ use crate::{
 };
 use neap_ir::graph::LANES;
 use neap_ir::infer::{AttentionDims, Einsum};
-use neap_ir::op::{LateOp, ScatterReduction};
+use neap_ir::op::{LateOp, Recurrent, ScatterReduction};
 use neap_ir::panel::ConvForm;
 use neap_ir::{DType, Gradient, Layout, Op, TensorType};
 use neap_kernels::simd::Isa;
@@ -417,7 +417,10 @@ pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
         }
         Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => {
             let steps = input(0).iter().take(2).fold(1, |n, &d| times(n, d));
-            twice(steps, product(&input(1)).saturating_add(product(&input(2))))
+            let places = Recurrent::PANELS.as_flattened().iter();
+            let given = places.filter(|at| inputs.get(**at).is_some_and(Option::is_some));
+            let each = given.map(|at| product(&input(*at)));
+            twice(steps, each.fold(0, u64::saturating_add))
         }
         Op::Det => times(x, input(0).last().copied().unwrap_or(1)),
         Op::Dft(dft) => times(y, spectrum::flops_per_element(dft.length)),

@@ -5,12 +5,14 @@
 //!  [B,S,H,D] -Transpose-> Kt -+- MatMul - scale - mask - Softmax --+
 //!  [B,S,H,D] -Transpose-> V -------------------------------- MatMul +- Transpose -> [B,S,H,D]
 //! ```
+//! A guard between softmax and product that makes rows of NaN zeros becomes a property of the node.
+//!
 //! The node reads and writes the untransposed tensors, and a packed `[B,S,3*H*D]` projection
 //! directly when it was only split and reshaped.
 
 use crate::edit::Editor;
 use crate::fuse::{operands, scaled};
-use neap_ir::op::{AttentionAttrs, Binary, HeadLayout, Op, Softmax};
+use neap_ir::op::{AttentionAttrs, Binary, HeadLayout, Op, Softmax, Unary};
 use neap_ir::{DType, Literal, Node, ValueId};
 
 pub(crate) fn run(editor: &mut Editor) {
@@ -25,6 +27,7 @@ struct Found {
     scale: f32,
     mask: Option<ValueId>,
     causal: bool,
+    nan_is_zero: bool,
 }
 
 fn fuse(editor: &mut Editor, at: usize) -> bool {
@@ -66,6 +69,7 @@ fn fuse(editor: &mut Editor, at: usize) -> bool {
         kv_heads: heads,
         scale: found.scale,
         causal: found.causal,
+        nan_is_zero: found.nan_is_zero,
         q: q_layout,
         k: k_layout,
         v: v_layout,
@@ -86,7 +90,10 @@ fn fuse(editor: &mut Editor, at: usize) -> bool {
 
 /// Matches backwards from the second product.
 fn matched(editor: &Editor, at: usize) -> Option<Found> {
-    let (probabilities, v) = matmul(editor, at)?;
+    let (weights, v) = matmul(editor, at)?;
+    let guarded = without_nan(editor, weights);
+    let nan_is_zero = guarded.is_some();
+    let probabilities = guarded.unwrap_or(weights);
     let softmax = editor.producer(probabilities)?;
     let Op::Softmax {
         axis: 3,
@@ -95,7 +102,9 @@ fn matched(editor: &Editor, at: usize) -> Option<Found> {
     else {
         return None;
     };
-    editor.sole_user(probabilities)?;
+    if !nan_is_zero {
+        editor.sole_user(probabilities)?;
+    }
     let mut scores = editor.node(softmax).input(0)?;
     let mut mask = None;
     let mut causal = false;
@@ -144,7 +153,26 @@ fn matched(editor: &Editor, at: usize) -> Option<Found> {
         scale,
         mask,
         causal,
+        nan_is_zero,
     })
+}
+
+/// `where(isnan(p), 0, p)`, as exporters keep queries that see no key from being NaN: `p`, which nobody else reads.
+fn without_nan(editor: &Editor, value: ValueId) -> Option<ValueId> {
+    let at = editor.producer(value)?;
+    let (Op::Where, &[Some(condition), Some(zero), Some(p)]) =
+        (&editor.node(at).op, &editor.node(at).inputs[..])
+    else {
+        return None;
+    };
+    let test = editor.producer(condition)?;
+    let tests = editor.node(test);
+    let is_nan = tests.op == Op::Unary(Unary::IsNan) && tests.input(0) == Some(p);
+    let reads = editor.users(p).len() == 2 && !editor.is_output(p);
+    let fits = is_nan && reads && editor.scalar(zero)? == 0.0 && editor.ty(p) == editor.ty(value);
+    editor.sole_user(value)?;
+    editor.sole_user(condition)?;
+    fits.then_some(p)
 }
 
 fn matmul(editor: &Editor, at: usize) -> Option<(ValueId, ValueId)> {

@@ -53,6 +53,12 @@ pub(crate) fn place(
             graph.values[index].constant = None;
             continue;
         }
+        if let Some(&Const::Packed(id)) = graph.constant(value) {
+            // Panels that a layer reads as an operand.
+            graph.values[index].constant = Some(neap_ir::ConstId(consts.len() as u32));
+            consts.push(Const::Packed(id));
+            continue;
+        }
         let recipe = Recipe::Raw {
             constant: value,
             to: graph.ty(value).dtype,

@@ -39,6 +39,7 @@ mod place;
 mod plainly;
 mod quantized;
 mod recipes;
+mod recurrent;
 mod simplify;
 mod steps;
 mod stored;

@@ -2,11 +2,14 @@
 
 use crate::edit::Editor;
 use neap_ir::op::{Activation, Op, Unary};
-use neap_ir::{DType, Node};
+use neap_ir::{DType, Node, ValueId};
 
 pub(crate) fn run(editor: &mut Editor) {
     editor.each(|editor, at| {
-        drop_identity(editor, at) || merge_transposes(editor, at) || name_activation(editor, at)
+        drop_identity(editor, at)
+            || transpose_matrices(editor, at)
+            || merge_transposes(editor, at)
+            || name_activation(editor, at)
     });
     editor.remove_dead();
 }
@@ -37,6 +40,46 @@ fn drop_identity(editor: &mut Editor, at: usize) -> bool {
     }
     editor.redirect(output, input);
     editor.kill(at);
+    true
+}
+
+/// Matrices that are transposed as a list, and then named as before, are transposed where they lie.
+///
+/// ```text
+///   [a,b,m,n] -Reshape-> [a*b,m,n] -Transpose-> [a*b,n,m] -Reshape-> [a,b,n,m]
+/// ```
+fn transpose_matrices(editor: &mut Editor, at: usize) -> bool {
+    let found = (|| {
+        let reshaped = |value: ValueId| {
+            let node = editor.node(editor.producer(value)?);
+            matches!(node.op, Op::Reshape { .. }).then(|| node.input(0))?
+        };
+        let output = editor.node(at).outputs[0]?;
+        let turned = reshaped(output)?;
+        let turn = editor.node(editor.producer(turned)?);
+        if !matches!(&turn.op, Op::Transpose { perm } if perm[..] == [0, 2, 1]) {
+            return None;
+        }
+        let list = turn.input(0)?;
+        let x = reshaped(list)?;
+        let (from, to) = (&editor.ty(x).shape, &editor.ty(output).shape);
+        let lead = from.len().checked_sub(2)?;
+        let named = to.len() == from.len() && from[..lead] == to[..lead];
+        let is_list = from[lead..] == editor.ty(list).shape[1..];
+        let fits = named && is_list && to[lead..] == editor.ty(turned).shape[1..];
+        fits.then_some((x, lead))
+    })();
+    let Some((x, lead)) = found else {
+        return false;
+    };
+    let node = Node {
+        op: Op::Transpose {
+            perm: (0..lead).chain([lead + 1, lead]).collect(),
+        },
+        inputs: vec![Some(x)],
+        ..editor.node(at).clone()
+    };
+    editor.replace(at, node, &[]);
     true
 }
 

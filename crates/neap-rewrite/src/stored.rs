@@ -91,7 +91,7 @@ pub(crate) fn peel_transpose(editor: &Editor, value: ValueId) -> (ValueId, bool)
 }
 
 /// Zero points.
-fn steps(
+pub(crate) fn steps(
     editor: &Editor,
     value: ValueId,
     reader: &mut dyn ConstReader,

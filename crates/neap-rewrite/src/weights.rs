@@ -5,6 +5,7 @@
 //!                                                the rest in its epilogue
 //! MatMul -> Add(bias) -> Gelu                    one PanelLinear
 //! Gather(table, indices)                         GatherRows, which reads only those rows
+//! Dequantize(W), Dequantize(R) -> LSTM           LSTM with panels of 8 bits
 //! ```
 
 use crate::RewriteError;
@@ -13,6 +14,7 @@ use crate::block_weights::{block_linear, block_weights, gather_first};
 use crate::constants::{ConstReader, stored_type};
 use crate::edit::{Editor, is_const_f32, output};
 use crate::recipes::Recipes;
+use crate::recurrent::in_panels;
 use crate::steps::{absorb_scale, steps_before};
 use crate::stored::{StoredWeight, dequantize_rows, floats, scale_rows, stored_weight};
 use crate::tail::{absorb_bias, absorb_epilogue, emit};
@@ -61,6 +63,7 @@ fn lower_node(
         Op::Gemm { .. } => gemm(editor, at, reader, recipes),
         Op::BatchNorm { .. } => batch_norm(editor, at, reader),
         Op::Gather { axis: 0 } => gather_rows(editor, at, recipes),
+        Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => in_panels(editor, at, reader, recipes),
         _ => Ok(false),
     }
 }

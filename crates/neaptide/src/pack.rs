@@ -7,12 +7,14 @@ use crate::ledger;
 use crate::package::{self, Binding, Cached, Contents, SkeletonSource, Table, Weight};
 use crate::source_weights::SourceFiles;
 use neap_compile::{Programs, StepOrder, finished, lower};
+use neap_ir::op::{Op, Recurrent};
 use neap_ir::recipe::Recipe;
-use neap_ir::{Const, FileRange, Graph, SourceFile};
+use neap_ir::{Const, FileRange, Graph, Node, SourceFile, ValueId};
 use neap_rewrite::Lowered;
 use neap_store::{BLOCK, PackWriter};
 use packer::Packer;
 use rounding::Change;
+use std::collections::HashSet;
 use std::path::Path;
 
 mod blocks;
@@ -125,11 +127,8 @@ pub(crate) fn write(
     };
     let read = neap_onnx::merged(read.collect());
     let mut extents = extents(skeleton.as_ref(), &mut source, &recipes, &read);
-    let nodes = program.graph.nodes.iter();
-    let in_integers = nodes.filter(|node| node.op.is_in_integers());
-    let in_integers = in_integers.filter_map(|node| recipes.get(node.panels?.index()));
-    let in_integers = in_integers.map(Recipe::constant).collect();
-    formats::choose(packing.weights, &source, &files, &mut extents, &in_integers)?;
+    let kept = kept_as_stored(&program.graph, &recipes);
+    formats::choose(packing.weights, &source, &files, &mut extents, &kept)?;
     let mut total_bytes: u64 = extents.iter().map(|(_, weight)| weight.packed.bytes).sum();
     let mut done_bytes = 0;
     let mut packer = Packer {
@@ -250,4 +249,26 @@ pub(crate) fn plan_only(
         return Err(Error::BadInput("its weights are impossibly large".into()));
     }
     Ok(finished(program, packing.order)?)
+}
+
+/// Constants whose layers take no other form of them: those in integers, and recurrent ones with panels.
+fn kept_as_stored(graph: &Graph, recipes: &[Recipe]) -> HashSet<ValueId> {
+    let of_node = |node: &Node| {
+        let own = node.panels.filter(|_| node.op.is_in_integers());
+        let recurrent = match &node.op {
+            Op::Lstm(of) | Op::Gru { recurrent: of, .. } | Op::Rnn(of) if of.in_panels => {
+                Recurrent::PANELS.as_flattened()
+            }
+            _ => &[],
+        };
+        let given = recurrent.iter().filter_map(|&at| node.input(at));
+        let given = given.filter_map(|value| match graph.constant(value) {
+            Some(&Const::Packed(id)) => Some(id),
+            _ => None,
+        });
+        own.into_iter().chain(given).collect::<Vec<_>>()
+    };
+    let ids = graph.nodes.iter().flat_map(of_node);
+    let made = ids.filter_map(|id| recipes.get(id.index()));
+    made.map(Recipe::constant).collect()
 }

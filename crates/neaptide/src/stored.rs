@@ -21,6 +21,15 @@ impl Model {
             matches!(data, Some(Const::Packed(_)))
         });
         let largest = constants.max_by_key(|&v| program.graph.ty(v).len_bytes());
-        largest.map_or("float32", |v| program.graph.ty(v).dtype.name())
+        largest.map_or("float32", |v| {
+            let packed = match program.graph.constant(v) {
+                Some(Const::Packed(id)) => Some(&program.packed[id.index()].form),
+                _ => None,
+            };
+            match packed {
+                Some(PackedForm::Panels { format, .. }) => format.element.name(),
+                _ => program.graph.ty(v).dtype.name(),
+            }
+        })
     }
 }

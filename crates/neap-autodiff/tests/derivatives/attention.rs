@@ -13,6 +13,7 @@ fn attrs(heads: usize, kv_heads: usize, causal: bool, layout: HeadLayout) -> Att
         kv_heads,
         scale: 0.6,
         causal,
+        nan_is_zero: false,
         q: layout,
         k: layout,
         v: layout,

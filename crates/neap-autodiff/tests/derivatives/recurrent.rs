@@ -24,6 +24,7 @@ fn attributes(hidden: usize, direction: Direction, activations: &[A]) -> Recurre
         couple_input_forget: false,
         batch_first: false,
         rounds_state: false,
+        in_panels: false,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Products, reductions, normalisations and recurrent operators.
 
 use super::{Inferred, Operands, broadcasts_to, einsum, is_numeric};
+use crate::graph::LANES;
 use crate::op::{Activation, Direction, Recurrent, Reduce};
 use crate::panel::Epilogue;
 use crate::{DType, Op, TensorType};
@@ -287,10 +288,24 @@ fn recurrent_types(
     };
     let sizes = recurrent_sizes(o, recurrent, gates, [first, second])?;
     let (directions, rows, h) = (sizes.directions, sizes.rows, recurrent.hidden);
-    o.get(1)?;
-    o.get(2)?;
-    o.require_like(1, &[directions, rows, input])?;
-    o.require_like(2, &[directions, rows, h])?;
+    if recurrent.in_panels {
+        o.require(
+            x.dtype == DType::F32 && h.is_multiple_of(LANES),
+            "takes no panels of this type or hidden size",
+        )?;
+        for at in &Recurrent::PANELS[..directions] {
+            for (&at, k) in at.iter().zip([input, h]) {
+                let panels = o.get(at)?;
+                let fits = Recurrent::panel_type(rows, k).as_ref() == Some(panels);
+                o.require(fits, "has panels of another layer")?;
+            }
+        }
+    } else {
+        o.get(1)?;
+        o.get(2)?;
+        o.require_like(1, &[directions, rows, input])?;
+        o.require_like(2, &[directions, rows, h])?;
+    }
     o.require_like(3, &[directions, o.mul(2, rows)?])?;
     if let Some(lengths) = o.opt(4) {
         o.require(lengths.dtype == DType::I32, "takes int32 sequence lengths")?;

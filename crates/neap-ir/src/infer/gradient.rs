@@ -96,6 +96,7 @@ fn attention(o: &Operands, attrs: &AttentionAttrs) -> Inferred<Vec<TensorType>> 
         outputs: 1,
     };
     let y = super::attention::infer(attrs, &forward)?;
+    o.require(!attrs.nan_is_zero, "has no derivative where NaN is zero")?;
     o.get(4)?;
     o.require_like(4, &y.shape)?;
     let (q, k, v) = (o.get(0)?, o.get(1)?, o.get(2)?);

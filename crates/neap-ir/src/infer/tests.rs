@@ -314,6 +314,7 @@ fn attention_reads_sizes_off_layouts() {
             kv_heads: 2,
             scale: 1.0,
             causal: false,
+            nan_is_zero: false,
             q,
             k,
             v,

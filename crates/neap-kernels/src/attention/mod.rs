@@ -69,6 +69,8 @@ pub struct Attention<'a> {
     pub softcap: f32,
     /// Query `i` sees keys `0..=i + n` where this is `Some(n)`; all of them where it is `None`.
     pub causal: Option<usize>,
+    /// Weights of a row that would be NaN are zeros.
+    pub nan_is_zero: bool,
     pub mask: Option<Mask<'a>>,
     pub q: Strides,
     pub k: Strides,
@@ -150,7 +152,7 @@ pub fn attention_scratch_bytes(shape: &Attention<'_>, workers: usize) -> usize {
         .unwrap_or(usize::MAX)
 }
 
-/// Computes the attention. Rows that the mask leaves no key give NaN, as the formula does.
+/// Computes the attention. Rows that the mask leaves no key give NaN, as the formula does, unless NaN is to be zero.
 ///
 /// `scratch` holds [`attention_scratch_bytes`] bytes, as floats.
 ///
@@ -283,6 +285,10 @@ impl Tile<'_> {
                 self.values(start, keys, scores, tail);
             }
         }
+        if shape.nan_is_zero {
+            // SAFETY: as above; each row has a sum.
+            unsafe { self.without_nan(stats.add(cut.rows)) };
+        }
         // SAFETY: as above.
         unsafe {
             finish(
@@ -294,6 +300,35 @@ impl Tile<'_> {
                 self.out,
             )
         };
+    }
+
+    /// Rows whose weights do not add up to a number become the product of zeros with the values: zeros, and NaN in columns
+    /// where a value is none. The other rows' weights have the largest, which is 1, among them.
+    ///
+    /// # Safety
+    /// As [`Tile::run`]; `sums` has one for each row.
+    unsafe fn without_nan(&self, sums: *mut f32) {
+        let shape = self.shape;
+        for row in 0..self.rows {
+            // SAFETY: the caller vouches for sums, values and output rows.
+            unsafe {
+                let sum = &mut *sums.add(row);
+                if *sum > 0.0 {
+                    continue;
+                }
+                *sum = 1.0;
+                let out = self.out.add(row * shape.out.row);
+                let out = std::slice::from_raw_parts_mut(out, shape.v_dim);
+                out.fill(0.0);
+                for key in 0..shape.kv_len {
+                    let values = self.v.add(key * shape.v.row);
+                    let values = std::slice::from_raw_parts(values, shape.v_dim);
+                    for (to, value) in out.iter_mut().zip(values) {
+                        *to += 0.0 * value;
+                    }
+                }
+            }
+        }
     }
 
     /// Products of the tile's queries with keys `start..start + keys`.

@@ -4,14 +4,16 @@
 //! panel range and writes only its columns, with the same bits however the layer is cut.
 //! [`matmul`] serves products of two activations: it packs the right-hand matrix into panels in the
 //! caller's scratch ([`matmul_scratch_bytes`]) and runs the same micro-kernels.
-//! [`dots`] takes few rows times a matrix as it is stored.
+//! [`dots`] takes few rows times a matrix as it is stored, [`few_by_panels`] few rows times panels of 8 bits.
 
 mod dots;
 mod few;
 mod product;
+mod steps;
 
 pub use dots::{DotsShape, dots, dots_run};
 pub use product::{MatMulShape, matmul, matmul_scratch_bytes};
+pub use steps::{FewByPanels, few_by_panels, few_by_panels_run};
 
 use crate::epilogue::{Epilogue, Residual};
 use crate::error::{KernelError, check_len};

@@ -33,6 +33,7 @@ fn plain(batch: usize, heads: [usize; 2], len: [usize; 2], dim: [usize; 2]) -> A
         scale: 1.0 / (dim[0] as f32).sqrt(),
         softcap: 0.0,
         causal: None,
+        nan_is_zero: false,
         mask: None,
         q: strides(heads[0], len[0], dim[0]),
         k: strides(heads[1], len[1], dim[0]),
@@ -122,11 +123,15 @@ fn reference(a: &Attention<'_>, d: &Data) -> Vec<f64> {
                     .collect();
                 let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let sum: f64 = scores.iter().map(|x| (x - top).exp()).sum();
+                let weight = |x: &f64| match (x - top).exp() / sum {
+                    weight if a.nan_is_zero && weight.is_nan() => 0.0,
+                    weight => weight,
+                };
                 for c in 0..a.v_dim {
                     out[at(a.out, b, h, i) + c] = scores
                         .iter()
                         .enumerate()
-                        .map(|(j, x)| (x - top).exp() / sum * f64::from(d.v[at(a.v, b, kv, j) + c]))
+                        .map(|(j, x)| weight(x) * f64::from(d.v[at(a.v, b, kv, j) + c]))
                         .sum();
                 }
             }
@@ -283,6 +288,52 @@ fn rows_without_keys_are_nan() {
             out[..8].iter().all(|x| x.is_nan()) && out[8..].iter().all(|x| x.is_finite()),
             "{out:?}"
         );
+    }
+}
+
+/// Queries that see no key, and what is no number among queries, keys and values.
+#[test]
+fn rows_of_nan_are_zeros_where_asked() {
+    for (q_len, kv_len, v_dim) in [(7, 5, 8), (30, 64, 20), (14, 1200, 33)] {
+        let shape = plain(1, [2, 1], [q_len, kv_len], [8, v_dim]);
+        for case in 0..4 {
+            let strides = [0, 0, kv_len, 1];
+            let mut d = data(&shape, Some(strides), 300 + case);
+            let mut values = d.mask.clone();
+            values[..kv_len].fill(f32::NEG_INFINITY);
+            values[(q_len - 1) * kv_len..].fill(f32::NEG_INFINITY);
+            // A row of which only the last block has a key.
+            values[2 * kv_len..3 * kv_len - 1].fill(f32::NEG_INFINITY);
+            values[3 * kv_len - 1] = 0.5;
+            d.q[8] = f32::NAN;
+            match case {
+                1 => d.q[3 * 8] = f32::INFINITY,
+                2 => d.v[v_dim + 2] = f32::INFINITY,
+                3 => d.k[8 * (kv_len - 1)] = f32::NAN,
+                _ => {}
+            }
+            let mask = Some(Mask {
+                values: &values,
+                strides,
+            });
+            for shape in [shape, interleaved(shape)] {
+                let guarded = Attention {
+                    mask,
+                    nan_is_zero: true,
+                    ..shape
+                };
+                let want = reference(&guarded, &d);
+                for isa in isas() {
+                    let got = run(isa, 1, &guarded, &d);
+                    let same = got.iter().zip(&want).all(|(&got, &want)| {
+                        let got = f64::from(got);
+                        got.is_nan() && want.is_nan() || got == want || (got - want).abs() <= 1e-5
+                    });
+                    assert!(same, "{isa:?} {q_len} {kv_len} {case}: {got:?} {want:?}");
+                    assert_same_bits(&got, &run(isa, 3, &guarded, &d), "threads");
+                }
+            }
+        }
     }
 }
 

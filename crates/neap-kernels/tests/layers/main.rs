@@ -9,6 +9,7 @@ mod depthwise;
 mod depthwise_of_steps;
 mod dots;
 mod elementwise;
+mod few_by_panels;
 mod first_layers_of_steps;
 mod formats;
 mod integers;

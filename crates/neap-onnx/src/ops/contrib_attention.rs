@@ -96,6 +96,7 @@ fn attend(c: &mut Ctx, parts: Parts, keeps: bool) -> Result<Attended, OnnxError>
             scale => scale,
         },
         causal: parts.causal && keys == queries,
+        nan_is_zero: false,
         q: HeadLayout::RowMajor,
         k: layout,
         v: layout,

@@ -49,6 +49,7 @@ impl Parts {
             kv_heads: kh.heads,
             scale,
             causal: false,
+            nan_is_zero: false,
             q: qh.layout,
             k: kh.layout,
             v: vh.layout,

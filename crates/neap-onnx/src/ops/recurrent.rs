@@ -58,6 +58,7 @@ fn attributes(c: &mut Ctx, defaults: &[&str]) -> Result<Recurrent, OnnxError> {
         couple_input_forget: c.flag("input_forget", false)?,
         batch_first: c.flag("layout", false)?,
         rounds_state: false,
+        in_panels: false,
     })
 }
 

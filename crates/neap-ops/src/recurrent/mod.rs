@@ -10,6 +10,7 @@ mod products;
 mod vectors;
 
 pub(crate) use backward::{backward, backward_workspace_bytes};
+pub use vectors::takes_panels;
 
 use crate::args::{Args, Pod, Scratch, scratch_bytes};
 use crate::error::Named;
@@ -163,7 +164,7 @@ pub(crate) fn workspace_bytes(op: &Op, x: &TensorType, workers: usize) -> usize 
     };
     let sizes = Sizes::of(cell, recurrent, &x.shape);
     if x.dtype == DType::F32 && vectors::takes(recurrent) {
-        return vectors::workspace_bytes(&sizes, workers);
+        return vectors::workspace_bytes(recurrent, &sizes, workers);
     }
     let projected = sizes.steps * sizes.batch * sizes.gates * sizes.hidden;
     // Two states, the cells, and what a GRU keeps between its two phases.
@@ -180,6 +181,9 @@ pub(crate) fn recurrent(op: &Op, args: &Args, ctx: &mut Context) -> Result<(), O
     };
     match args.input(0)?.dtype() {
         DType::F32 if vectors::takes(recurrent) => vectors::run(cell, recurrent, args, ctx),
+        _ if recurrent.in_panels => {
+            args.fail("has weights in panels, which its activations do not take")
+        }
         DType::F32 => run::<f32, f32>(cell, recurrent, args, ctx),
         dtype => with_float!(args.op, dtype, T => run::<T, f64>(cell, recurrent, args, ctx)),
     }

@@ -8,6 +8,10 @@
 //! A task has some units of all sequences: where a step is long, each worker has its part of the weights in its own cache from step
 //! to step. Where it is short, the two directions run side by side.
 
+mod panels;
+
+pub use panels::takes_panels;
+
 use super::{Cell, Sizes, Times, check_lengths, round_state, start};
 use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;
@@ -18,6 +22,7 @@ use neap_kernels::elementwise::{Unary, unary_in_place};
 use neap_kernels::linear::{DotsShape, dots_run, matmul, matmul_scratch_bytes};
 use neap_kernels::parallel::{Parallel, Serial};
 use neap_kernels::simd::{Isa, LANES};
+use panels::Matrix;
 use std::ops::Range;
 
 /// Multiply-adds of a step that are worth a task of their own.
@@ -46,17 +51,20 @@ fn unary(activation: RecurrentActivation) -> Option<Unary> {
     })
 }
 
-/// Elements of the buffers of a direction: projected inputs, sums, two states, cells, and what a step makes of the state.
-fn buffers(sizes: &Sizes) -> [usize; 6] {
+/// Elements of the buffers of a direction: projected inputs, sums, two states, cells, what a step makes of the state, and
+/// scratch of its tasks.
+fn buffers(recurrent: &Recurrent, sizes: &Sizes, workers: usize) -> [usize; 7] {
     let state = sizes.batch * sizes.hidden;
     let rows = sizes.gates * sizes.hidden;
     let projected = sizes.steps * sizes.batch * rows;
-    [projected, sizes.batch * rows, state, state, state, state]
+    let scratch = tasks(sizes, workers) * panels::task_floats(recurrent, sizes);
+    let sums = sizes.batch * rows;
+    [projected, sums, state, state, state, state, scratch]
 }
 
-pub(super) fn workspace_bytes(sizes: &Sizes, workers: usize) -> usize {
-    let each = buffers(sizes).map(scratch_bytes::<f32>);
-    let packed = match is_short(sizes) {
+pub(super) fn workspace_bytes(recurrent: &Recurrent, sizes: &Sizes, workers: usize) -> usize {
+    let each = buffers(recurrent, sizes, workers).map(scratch_bytes::<f32>);
+    let packed = match recurrent.in_panels || is_short(sizes) {
         true => 0,
         false => matmul_scratch_bytes(&sizes.projection(), workers).div_ceil(4),
     };
@@ -64,6 +72,12 @@ pub(super) fn workspace_bytes(sizes: &Sizes, workers: usize) -> usize {
         .iter()
         .fold(0usize, |sum, bytes| sum.saturating_add(*bytes));
     (one.saturating_mul(sizes.directions)).saturating_add(scratch_bytes::<f32>(packed))
+}
+
+/// Into how many tasks a step is cut.
+fn tasks(sizes: &Sizes, workers: usize) -> usize {
+    let products = sizes.batch * sizes.gates * sizes.hidden * sizes.hidden;
+    (products / TASK_PRODUCTS).clamp(1, workers.max(1))
 }
 
 fn is_short(sizes: &Sizes) -> bool {
@@ -83,10 +97,11 @@ pub(super) fn run(
     let mut scratch = Scratch::new(args.op, ctx.workspace);
     let mut passes = [None, None];
     for (direction, pass) in passes.iter_mut().enumerate().take(sizes.directions) {
-        let mut buffer = buffers(&sizes).map(|count| scratch.take::<f32>(count));
+        let mut buffer =
+            buffers(recurrent, &sizes, par.workers()).map(|count| scratch.take::<f32>(count));
         let mut next = |at: usize| std::mem::replace(&mut buffer[at], Ok(&mut []));
         let (projected, sums, h) = (next(0)?, next(1)?, next(2)?);
-        let (other, c, seen) = (next(3)?, next(4)?, next(5)?);
+        let (other, c, seen, own) = (next(3)?, next(4)?, next(5)?, next(6)?);
         start::<f32, f32>(&sizes, direction, args.opt_input(5), h);
         let cells = args.opt_input(6).filter(|_| cell == Cell::Lstm);
         start::<f32, f32>(&sizes, direction, cells, c);
@@ -98,19 +113,20 @@ pub(super) fn run(
             sizes,
             direction,
             times: Times::of(&sizes, recurrent, direction, lengths.as_ref()),
-            parameters: Parameters::of(cell, &sizes, direction, args)?,
+            parameters: Parameters::of(cell, recurrent, &sizes, direction, args)?,
             y: args.opt_output(0).map(|t| Ptr(t.as_ptr().cast())),
             projected: ptr(projected),
             sums: ptr(sums),
             h: [ptr(h), ptr(other)],
             c: ptr(c),
             seen: ptr(seen),
+            scratch: ptr(own),
         });
     }
     for pass in passes.iter().flatten() {
         pass.project(args, &mut scratch, par)?;
     }
-    let is_short_step = passes[0].as_ref().is_some_and(|p| p.tasks(usize::MAX) == 1);
+    let is_short_step = tasks(&sizes, usize::MAX) == 1;
     if let ([Some(forward), Some(backward)], true) = (&passes, is_short_step) {
         par.run(2, &|task, _| [forward, backward][task].run(&Serial));
     } else {
@@ -122,10 +138,10 @@ pub(super) fn run(
 
 /// What is stored for a direction.
 struct Parameters<'a> {
-    /// `[gates * hidden][input]`
-    inputs: &'a [f32],
-    /// `[gates * hidden][hidden]`
-    states: &'a [f32],
+    /// k is the input.
+    inputs: Matrix<'a>,
+    /// k is the state.
+    states: Matrix<'a>,
     /// `[2][gates * hidden]`: of the input and of the state. Empty where there are none.
     bias: &'a [f32],
     /// `[3][hidden]`: input, output, forget. Empty where there are none.
@@ -135,6 +151,7 @@ struct Parameters<'a> {
 impl<'a> Parameters<'a> {
     fn of(
         cell: Cell,
+        recurrent: &Recurrent,
         sizes: &Sizes,
         direction: usize,
         args: &Args<'_, 'a>,
@@ -145,19 +162,25 @@ impl<'a> Parameters<'a> {
             all.get(direction * count..(direction + 1) * count)
                 .unwrap_or(&[])
         };
-        let parameters = Parameters {
-            inputs: part(1, rows * sizes.input),
-            states: part(2, rows * sizes.hidden),
+        let [inputs, states] = match recurrent.in_panels {
+            true => Parameters::panels(sizes, direction, args)?,
+            false => {
+                let counts = [rows * sizes.input, rows * sizes.hidden];
+                let each = [part(1, counts[0]), part(2, counts[1])];
+                let fits = each.map(<[f32]>::len) == counts;
+                args.require(fits, "weights are shorter than the layer")?;
+                each.map(Matrix::Rows)
+            }
+        };
+        Ok(Parameters {
+            inputs,
+            states,
             bias: part(3, 2 * rows),
             peepholes: match cell {
                 Cell::Lstm => part(7, 3 * sizes.hidden),
                 _ => &[],
             },
-        };
-        let [inputs, states] = [rows * sizes.input, rows * sizes.hidden];
-        let fits = parameters.inputs.len() == inputs && parameters.states.len() == states;
-        args.require(fits, "weights are shorter than the layer")?;
-        Ok(parameters)
+        })
     }
 }
 
@@ -178,6 +201,8 @@ struct Pass<'a> {
     c: Ptr<f32>,
     /// The state as the products see it where that is another: rounded, or reset.
     seen: Ptr<f32>,
+    /// Some of each task.
+    scratch: Ptr<f32>,
 }
 
 /// A step and some of its units, as a task has them.
@@ -199,6 +224,14 @@ impl Pass<'_> {
         let rows = s.gates * s.hidden;
         // SAFETY: the buffer has a row for each step and sequence, and nobody else looks at it.
         let out = unsafe { self.projected.slice_mut(0, count * rows) };
+        let weights = match self.parameters.inputs {
+            Matrix::Panels(panels) => {
+                panels::project(s, panels, args, self.isa, par, out)?;
+                self.add_biases(out);
+                return Ok(());
+            }
+            Matrix::Rows(weights) => weights,
+        };
         if is_short(s) {
             args.require(
                 x.len() >= count * s.input,
@@ -215,7 +248,7 @@ impl Pass<'_> {
                     unit_stride: s.input,
                     out_stride: rows,
                 };
-                let weights = &self.parameters.inputs[units.start * s.input..];
+                let weights = &weights[units.start * s.input..];
                 let to = to.get().wrapping_add(units.start);
                 // SAFETY: the operands have so many rows; a task writes its own columns.
                 unsafe { dots_run(self.isa, &shape, x.as_ptr(), weights.as_ptr(), to) };
@@ -223,11 +256,18 @@ impl Pass<'_> {
         } else {
             let shape = s.projection();
             let floats = matmul_scratch_bytes(&shape, par.workers()).div_ceil(4);
-            let weights = self.parameters.inputs;
             scratch.lend::<f32, _>(floats, |packed| {
                 matmul(self.isa, par, &shape, x, weights, out, packed).named(args.op)
             })?;
         }
+        self.add_biases(out);
+        Ok(())
+    }
+
+    /// To all projected inputs.
+    fn add_biases(&self, out: &mut [f32]) {
+        let s = &self.sizes;
+        let rows = s.gates * s.hidden;
         if let Some((of_input, of_state)) = self.parameters.bias.split_at_checked(rows) {
             // A GRU that multiplies before it resets resets the last gate's bias of the state too.
             let shared = match self.cell {
@@ -241,24 +281,16 @@ impl Pass<'_> {
                 add(&mut row[..shared], of_state);
             }
         }
-        Ok(())
-    }
-
-    /// Into how many tasks a step is cut.
-    fn tasks(&self, workers: usize) -> usize {
-        let s = &self.sizes;
-        let products = s.batch * s.gates * s.hidden * s.hidden;
-        (products / TASK_PRODUCTS).clamp(1, workers.max(1))
     }
 
     fn run(&self, par: &dyn Parallel) {
         let s = &self.sizes;
-        let tasks = self.tasks(par.workers());
+        let tasks = tasks(s, par.workers());
         let per_task = s.hidden.div_ceil(tasks).next_multiple_of(LANES);
-        let each = |body: &(dyn Fn(Range<usize>) + Sync)| {
+        let each = |body: &(dyn Fn(Range<usize>, usize) + Sync)| {
             par.run(s.hidden.div_ceil(per_task), &|task, _| {
                 let first = task * per_task;
-                body(first..(first + per_task).min(s.hidden));
+                body(first..(first + per_task).min(s.hidden), task);
             });
         };
         let resets_first = matches!(
@@ -270,26 +302,21 @@ impl Pass<'_> {
         for step in 0..s.steps {
             let mut seen = self.h[step % 2];
             if self.recurrent.rounds_state && self.cell == Cell::Lstm {
-                for sequence in 0..s.batch {
-                    let first = sequence * s.hidden;
-                    let rounded = Ptr(self.seen.0.wrapping_add(first));
-                    // SAFETY: between two steps nobody else looks at the states; both buffers have an element for each unit.
-                    unsafe { round_state(seen.slice(first, s.hidden), rounded) };
-                }
+                self.round_states(seen);
                 seen = self.seen;
             }
             if resets_first {
                 // SAFETY: tasks differ in units; the state is only read.
-                each(&|units| unsafe {
-                    self.products(0..2, seen, units.clone());
+                each(&|units, task| unsafe {
+                    self.products(0..2, seen, units.clone(), task);
                     self.reset(&Part { step, units });
                 });
                 seen = self.seen;
             }
             let gates = if resets_first { 2..3 } else { 0..s.gates };
             // SAFETY: tasks differ in units; states that products read are only read.
-            each(&|units| unsafe {
-                self.products(gates.clone(), seen, units.clone());
+            each(&|units, task| unsafe {
+                self.products(gates.clone(), seen, units.clone(), task);
                 self.finish_step(&Part { step, units });
             });
         }
@@ -298,9 +325,23 @@ impl Pass<'_> {
     /// Sums of some gates of some units of all sequences.
     ///
     /// # Safety
-    /// No other task has these units, and nobody writes the state.
-    unsafe fn products(&self, gates: Range<usize>, state: Ptr<f32>, units: Range<usize>) {
+    /// No other task has these units or this number, and nobody writes the state.
+    unsafe fn products(
+        &self,
+        gates: Range<usize>,
+        state: Ptr<f32>,
+        units: Range<usize>,
+        task: usize,
+    ) {
         let s = &self.sizes;
+        let weights = match self.parameters.states {
+            Matrix::Panels(panels) => {
+                // SAFETY: the caller's promise.
+                unsafe { self.by_panels(panels, gates, state, &units, task) };
+                return;
+            }
+            Matrix::Rows(weights) => weights,
+        };
         let shape = DotsShape {
             rows: s.batch,
             units: units.len(),
@@ -311,7 +352,7 @@ impl Pass<'_> {
         };
         for gate in gates {
             let first = gate * s.hidden + units.start;
-            let weights = &self.parameters.states[first * s.hidden..];
+            let weights = &weights[first * s.hidden..];
             let to = self.sums.get().wrapping_add(first);
             // SAFETY: weights and sums have so many rows; the caller's promise for the rest.
             unsafe { dots_run(self.isa, &shape, state.get(), weights.as_ptr(), to) };

@@ -15,6 +15,7 @@ fn sequences_attention_and_resizes() {
         couple_input_forget: false,
         batch_first: false,
         rounds_state: false,
+        in_panels: false,
     };
     let (sigmoid, tanh) = (RecurrentActivation::Sigmoid, RecurrentActivation::Tanh);
     let lengths: Vec<u8> = [5i32, 3, 0].iter().flat_map(|v| v.to_le_bytes()).collect();
@@ -44,6 +45,7 @@ fn sequences_attention_and_resizes() {
         kv_heads: 2,
         scale: 0.5,
         causal: true,
+        nan_is_zero: false,
         q: HeadLayout::RowMajor,
         k: HeadLayout::RowMajor,
         v: HeadLayout::RowMajor,

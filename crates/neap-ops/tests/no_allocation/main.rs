@@ -472,6 +472,7 @@ fn recurrent_and_attention() {
         couple_input_forget: false,
         batch_first: false,
         rounds_state: false,
+        in_panels: false,
     };
     let (sigmoid, tanh) = (RecurrentActivation::Sigmoid, RecurrentActivation::Tanh);
     let operands = |gates: usize| {
@@ -502,6 +503,7 @@ fn recurrent_and_attention() {
         kv_heads: 2,
         scale: 1.0,
         causal: true,
+        nan_is_zero: false,
         q: HeadLayout::HeadMajor,
         k: HeadLayout::HeadMajor,
         v: HeadLayout::HeadMajor,

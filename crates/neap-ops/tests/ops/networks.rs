@@ -78,6 +78,7 @@ fn recurrent(hidden: usize, activations: &[RecurrentActivation]) -> Recurrent {
         couple_input_forget: false,
         batch_first: false,
         rounds_state: false,
+        in_panels: false,
     }
 }
 
@@ -277,6 +278,7 @@ fn attention_in_every_layout() {
                 kv_heads,
                 scale: 0.5,
                 causal,
+                nan_is_zero: false,
                 q: ql,
                 k: kl,
                 v: vl,

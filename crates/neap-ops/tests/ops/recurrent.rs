@@ -8,20 +8,20 @@ use neap_kernels::simd::Isa;
 use neap_ops::{Context, TensorMut, TensorRef, execute, workspace_bytes};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const SIGMOID: RecurrentActivation = RecurrentActivation::Sigmoid;
-const TANH: RecurrentActivation = RecurrentActivation::Tanh;
+pub const SIGMOID: RecurrentActivation = RecurrentActivation::Sigmoid;
+pub const TANH: RecurrentActivation = RecurrentActivation::Tanh;
 
 /// Sizes of a layer, and what its sequences are like.
 #[derive(Debug, Clone, Copy)]
-struct Case {
-    steps: usize,
-    batch: usize,
-    input: usize,
-    hidden: usize,
-    direction: Direction,
-    batch_first: bool,
+pub struct Case {
+    pub steps: usize,
+    pub batch: usize,
+    pub input: usize,
+    pub hidden: usize,
+    pub direction: Direction,
+    pub batch_first: bool,
     /// One length for each sequence, shorter ones first.
-    lengths: bool,
+    pub lengths: bool,
 }
 
 const CASES: [Case; 6] = {
@@ -72,14 +72,14 @@ const CASES: [Case; 6] = {
 
 /// What a cell may have beside.
 #[derive(Debug, Clone, Copy)]
-struct Extras {
-    peepholes: bool,
-    clip: Option<f32>,
-    couple: bool,
-    rounds: bool,
+pub struct Extras {
+    pub peepholes: bool,
+    pub clip: Option<f32>,
+    pub couple: bool,
+    pub rounds: bool,
 }
 
-const PLAIN: Extras = Extras {
+pub const PLAIN: Extras = Extras {
     peepholes: false,
     clip: None,
     couple: false,
@@ -87,7 +87,7 @@ const PLAIN: Extras = Extras {
 };
 
 /// Threads that take tasks in any order.
-struct Threads(usize);
+pub struct Threads(pub usize);
 
 impl Parallel for Threads {
     fn workers(&self) -> usize {
@@ -111,7 +111,7 @@ impl Parallel for Threads {
     }
 }
 
-fn attributes(case: &Case, activations: &[RecurrentActivation], extras: &Extras) -> Recurrent {
+pub fn attributes(case: &Case, activations: &[RecurrentActivation], extras: &Extras) -> Recurrent {
     let directions = directions(case);
     Recurrent {
         hidden: case.hidden,
@@ -121,10 +121,11 @@ fn attributes(case: &Case, activations: &[RecurrentActivation], extras: &Extras)
         couple_input_forget: extras.couple,
         batch_first: case.batch_first,
         rounds_state: extras.rounds,
+        in_panels: false,
     }
 }
 
-fn directions(case: &Case) -> usize {
+pub fn directions(case: &Case) -> usize {
     match case.direction {
         Direction::Bidirectional => 2,
         Direction::Forward | Direction::Reverse => 1,
@@ -132,7 +133,7 @@ fn directions(case: &Case) -> usize {
 }
 
 /// Operands of a layer, in `f32`. Weights are small enough that long sums stay inside the activations' bends.
-fn operands(case: &Case, gates: usize, cells: bool, extras: &Extras) -> Vec<Option<Literal>> {
+pub fn operands(case: &Case, gates: usize, cells: bool, extras: &Extras) -> Vec<Option<Literal>> {
     let (d, n, rows) = (directions(case), case.hidden, gates * case.hidden);
     let scaled = |shape: &[usize], seed: u64, by: usize| {
         let data: Vec<f32> = values(&noise(shape, seed)).to_vec();
@@ -174,7 +175,7 @@ fn widened(literal: &Literal) -> Literal {
 }
 
 /// All outputs of an operator, as `f64`.
-fn run(
+pub fn run(
     op: &Op,
     operands: &[Option<Literal>],
     case: &Case,

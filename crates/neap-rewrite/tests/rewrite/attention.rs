@@ -2,7 +2,7 @@
 
 use crate::build::Net;
 use crate::lower::steps;
-use neap_ir::op::{Binary, HeadLayout, Op, Softmax};
+use neap_ir::op::{Binary, HeadLayout, Op, Softmax, Unary};
 use neap_ir::{DType, Literal, ValueId};
 use neap_rewrite::Lowered;
 
@@ -199,6 +199,60 @@ fn lookalikes_are_left_alone() {
             net.output(p);
         }
         assert!(attention(&net.lower()).is_none(), "variant {variant}");
+    }
+}
+
+/// Keys transposed as a list of matrices, and zeros where a query sees no key, as newer exporters write both.
+fn guarded(variant: usize) -> Net {
+    let mut net = Net::new();
+    let rows = [0, 1, 2].map(|_| net.input(&[B, S, H * D]));
+    let mask = net.input(&[B, 1, S, S]);
+    let [q, k, v] = rows.map(|x| net.reshape(x, &[B, S, H, D]));
+    let [q, k, v] = [q, k, v].map(|x| net.transpose(x, &[0, 2, 1, 3]));
+    let list = net.reshape(k, &[B * H, S, D]);
+    let turned = net.transpose(list, &[0, 2, 1]);
+    let kt = net.reshape(turned, &[B, H, D, S]);
+    let root = net.scalar(0.6);
+    let (q, kt) = (net.mul(q, root), net.mul(kt, root));
+    let scores = net.op(Op::MatMul, &[q, kt]);
+    let scores = net.add(scores, mask);
+    let p = softmax(&mut net, scores);
+    let is_nan = net.unary(Unary::IsNan, p);
+    let zero = net.scalar(if variant == 1 { 0.5 } else { 0.0 });
+    let kept = match variant {
+        2 => net.op(Op::Where, &[is_nan, p, zero]),
+        _ => net.op(Op::Where, &[is_nan, zero, p]),
+    };
+    let y = net.op(Op::MatMul, &[kept, v]);
+    let y = net.transpose(y, &[0, 2, 1, 3]);
+    let y = net.reshape(y, &[B, S, H * D]);
+    net.output(y);
+    match variant {
+        3 => net.output(p),
+        4 => net.output(kept),
+        5 => net.output(is_nan),
+        _ => {}
+    }
+    net
+}
+
+#[test]
+fn a_guard_against_nan_becomes_a_part_of_it() {
+    let lowered = guarded(0).lower();
+    // Inputs of the graph are reshaped; nothing is transposed.
+    let computes = |name: &&&str| **name != "Reshape";
+    let steps = steps(&lowered);
+    assert_eq!(
+        steps.iter().filter(computes).collect::<Vec<_>>(),
+        [&"Attention"]
+    );
+    let attrs = attention(&lowered).expect("fused");
+    assert!(attrs.nan_is_zero && (attrs.scale - 0.36).abs() < 1e-6);
+    let layouts = [attrs.q, attrs.k, attrs.v, attrs.out];
+    assert_eq!(layouts, [HeadLayout::RowMajor; 4]);
+    for variant in 1..6 {
+        let lowered = guarded(variant).lower();
+        assert!(attention(&lowered).is_none(), "variant {variant}");
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::build::Random;
 use neap_ir::bands::{BandLayer, Bands};
 use neap_ir::graph::LANES;
-use neap_ir::op::{Activation, Binary, Op, Unary};
+use neap_ir::op::{Activation, Binary, Op, Recurrent, Unary};
 use neap_ir::panel::{Epilogue, Integers};
 use neap_ir::program::Storage;
 use neap_ir::recipe::{Affine, Recipe};
@@ -127,6 +127,7 @@ fn run_program(lowered: &Lowered, program: &Program, inputs: &[Literal]) -> Vec<
     let packed = |value: ValueId| match graph.constant(value) {
         Some(Const::Packed(id)) => match &lowered.recipes[id.index()] {
             Recipe::Raw { constant, .. } => lowered.source.literal(*constant).cloned(),
+            recipe @ Recipe::Matrix { .. } => Some(panels(lowered, recipe)),
             _ => None,
         },
         _ => None,
@@ -522,4 +523,47 @@ fn check_overlaps(program: &Program, node: &Node) {
             );
         }
     }
+}
+
+/// A matrix of 8 bits in panels, as a recurrent layer reads it.
+fn panels(lowered: &Lowered, recipe: &Recipe) -> Literal {
+    let Recipe::Matrix {
+        weight,
+        k,
+        n,
+        transposed,
+        affine,
+    } = recipe
+    else {
+        unreachable!("only matrices are asked for");
+    };
+    let steps = lowered
+        .source
+        .literal(*weight)
+        .expect("constants are inline");
+    let steps = steps.to_i64_vec().expect("integers");
+    // Unsigned bytes are stored as signed ones, and so are their zero points.
+    let shift = if lowered.source.ty(*weight).dtype == DType::U8 {
+        128
+    } else {
+        0
+    };
+    let of = |values: &Option<Vec<f32>>, o: usize| values.as_ref().expect("given")[o];
+    let mut bytes = Vec::new();
+    for first in (0..*n).step_by(LANES) {
+        let outputs = || first..first + LANES;
+        let scales = outputs().map(|o| of(&affine.scale, o));
+        let zeros = outputs().map(|o| of(&affine.zero, o) - shift as f32);
+        let head = [0.0; LANES].into_iter().chain(scales).chain(zeros);
+        bytes.extend(head.flat_map(f32::to_le_bytes));
+        for at in 0..*k {
+            let step = |o: usize| match transposed {
+                true => steps[o * k + at],
+                false => steps[at * n + o],
+            };
+            bytes.extend(outputs().map(|o| (step(o) - shift) as i8 as u8));
+        }
+    }
+    let ty = Recurrent::panel_type(*n, *k).expect("fits");
+    Literal::from_bytes(ty.dtype, &ty.shape, &bytes).expect("fits")
 }

@@ -12,3 +12,4 @@ mod lower;
 mod order;
 mod quantized;
 mod random;
+mod recurrent;

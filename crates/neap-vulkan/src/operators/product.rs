@@ -212,7 +212,7 @@ pub(super) fn attention(
         dims.value_depth,
         dims.heads / dims.kv_heads,
         attrs.scale.to_bits() as usize,
-        usize::from(attrs.causal),
+        usize::from(attrs.causal) + 2 * usize::from(attrs.nan_is_zero),
         mask_kind,
     ];
     let steps = operands.map(|of| [of.batch, of.head, of.row, of.depth]);

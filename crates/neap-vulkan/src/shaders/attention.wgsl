@@ -7,7 +7,7 @@ struct Shape {
     // Query heads that share a head of keys.
     shared_by: u32,
     scale: f32,
-    causal: u32,
+    rules: u32,
     // 1: it is added, 2: bytes, of which zeros hide their key
     has_mask: u32,
     q_batch: u32,
@@ -35,6 +35,11 @@ struct Shape {
     k_first: u32,
     v_first: u32,
 }
+
+// Bits of `rules`.
+const CAUSAL = 1u;
+// Weights of a row that would be NaN are zeros.
+const NAN_IS_ZERO = 2u;
 
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read> w: array<f32>;
@@ -101,7 +106,7 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) grou
                 score += m[params.call.m_at + m_first + key * s.mask_col];
             }
         }
-        var is_seen = key < s.keys && (s.causal == 0u || key <= row);
+        var is_seen = key < s.keys && ((s.rules & CAUSAL) == 0u || key <= row);
         if is_seen && s.has_mask == 2u {
             let at = m_first + key * s.mask_col;
             let word = bitcast<u32>(m[params.call.m_at + at / 4u]);
@@ -131,7 +136,8 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) grou
     for (var part = 0u; part < 4u; part++) {
         let d = part * 64u + local;
         if d < s.value_depth {
-            y[y_first + d * s.y_depth] = sums[part] / total;
+            let has_weights = total > 0.0 || (s.rules & NAN_IS_ZERO) == 0u;
+            y[y_first + d * s.y_depth] = select(0.0, sums[part] / total, has_weights);
         }
     }
 }

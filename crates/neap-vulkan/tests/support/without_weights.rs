@@ -160,6 +160,7 @@ fn attention(
         kv_heads,
         scale: 0.4,
         causal,
+        nan_is_zero: false,
         q,
         k,
         v,

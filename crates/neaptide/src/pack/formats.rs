@@ -98,19 +98,19 @@ pub(super) fn narrow_format(format: PanelFormat) -> Option<Format> {
     }
 }
 
-/// Gives the extents of layers their formats. Layers in integers keep theirs, made of these constants.
+/// Gives the extents of layers their formats. Those that are made of `kept` keep theirs.
 pub(super) fn choose(
     formats: WeightFormats,
     source: &Graph,
     files: &SourceFiles,
     extents: &mut [(Recipe, Weight)],
-    in_integers: &HashSet<ValueId>,
+    kept: &HashSet<ValueId>,
 ) -> Result<()> {
     match formats {
         WeightFormats::Exact | WeightFormats::Lossless => return narrow(source, files, extents),
         WeightFormats::Widened => {
             for (recipe, weight) in extents {
-                if in_integers.contains(&recipe.constant()) {
+                if kept.contains(&recipe.constant()) {
                     continue;
                 }
                 weight.packed = neap_rewrite::describe_as(source, recipe, PanelFormat::default());

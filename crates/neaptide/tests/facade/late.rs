@@ -27,19 +27,30 @@ fn sessions(model: &onnx::Model, bounds: &[(&str, usize)]) -> Vec<Session> {
     let folder = tempfile::tempdir().expect("temporary folder");
     let session = |smallest: bool| {
         let opened = open(model, folder.path(), bounds).unwrap_or_else(|e| panic!("{e}"));
-        let mut options = RunOptions {
-            threads: 2,
-            ..RunOptions::default()
+        let options = match smallest {
+            true => self::smallest(&opened),
+            false => two_threads(),
         };
-        if smallest {
-            options.budget = Budget::Engine(0);
-            let least = opened.bounds(&options).smallest;
-            options.budget = Budget::Engine(least.total_bytes());
-        }
         let plan = opened.plan(&options).expect("plans");
         opened.into_session(plan, &options).expect("opens")
     };
     vec![session(false), session(true)]
+}
+
+fn two_threads() -> RunOptions {
+    RunOptions {
+        threads: 2,
+        ..RunOptions::default()
+    }
+}
+
+/// Within the smallest budget of the engine.
+fn smallest(opened: &Model) -> RunOptions {
+    let mut options = two_threads();
+    options.budget = Budget::Engine(0);
+    let least = opened.bounds(&options).smallest;
+    options.budget = Budget::Engine(least.total_bytes());
+    options
 }
 
 fn bytes<T: bytemuck::Pod>(values: &[T]) -> Vec<u8> {

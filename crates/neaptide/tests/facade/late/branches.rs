@@ -1,7 +1,11 @@
 //! Branches and loops that the data decide: what is not taken is not computed, and results have the sizes of what is.
 
-use super::{Given, bytes, open, run, sessions};
+use super::{Given, bytes, open, run, sessions, smallest};
 use crate::onnx::{self, Attr, BOOL, Bytes, FLOAT, f32_tensor, i64_tensor, node};
+use neap_ir::Op;
+use neap_ir::late::LateOp;
+use neap_plan::{ByteRange, LaneId, Load, StepId};
+use neaptide::Plan;
 
 const WIDE: usize = 300;
 
@@ -186,8 +190,6 @@ fn the_branch_that_the_data_take_is_computed_alone() {
     }
 }
 
-const WEIGHT_BYTES: u64 = 16 * 4096 * 4;
-
 /// The sum of three products of x, other ones in each branch.
 fn of_many_weights() -> onnx::Model {
     let branch = |seeds: [usize; 3]| {
@@ -222,32 +224,83 @@ fn of_many_weights() -> onnx::Model {
         .output("y")
 }
 
+/// Loads of a plan that bring weights of some seeds.
+fn loads_of(plan: &Plan, seeds: [usize; 3]) -> Vec<usize> {
+    let names = seeds.map(|seed| format!("weight{seed}"));
+    let packed = plan.program.packed.iter();
+    let extents: Vec<ByteRange> = packed
+        .filter(|packed| names.iter().any(|name| packed.name.ends_with(name)))
+        .map(|packed| ByteRange::at(packed.offset, packed.bytes))
+        .collect();
+    assert_eq!(extents.len(), seeds.len());
+    let loads = plan.execution.loads.iter().enumerate();
+    let theirs = loads.filter(|(_, load)| extents.iter().any(|e| load.file_range().overlaps(*e)));
+    theirs.map(|(index, _)| index).collect()
+}
+
+/// The first load that cannot begin before all gates are computed; those behind it in the lane cannot either.
+fn first_behind_gates(plan: &Plan) -> usize {
+    let is_gate = |step: StepId| {
+        let node = plan.program.steps[step.index()];
+        let op = &plan.program.graph.nodes[node.index()].op;
+        matches!(op, Op::Late(late) if matches!(late.op, LateOp::Gate { .. }))
+    };
+    let computes = &plan.execution.computes;
+    let last = computes.iter().rposition(|compute| is_gate(compute.step));
+    let last = last.expect("an If has gates");
+    let waits_for_gates = |load: &Load| {
+        let mut waits = load.turn.waits();
+        waits.any(|w| w.lane == LaneId::COMPUTE && w.run_back == 0 && w.count as usize > last)
+    };
+    let loads = &plan.execution.loads;
+    loads
+        .iter()
+        .position(waits_for_gates)
+        .unwrap_or(loads.len())
+}
+
+/// Each run reads what the plan loads for the branch that is taken: weights that stay in memory have no load. Of the other
+/// branch it reads no more than what may begin before the condition is known.
 #[test]
 fn weights_of_the_other_branch_are_read_as_far_as_they_were_prefetched() {
-    let mut sessions = sessions(&of_many_weights(), &[]);
-    let session = &mut sessions[1];
-    let mut all = 0.0;
-    for (sum, seeds) in [(3.0, [1, 2, 3]), (-2.0, [4, 5, 6])] {
+    const RUNS: usize = 4;
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let opened = open(&of_many_weights(), folder.path(), &[]).unwrap_or_else(|e| panic!("{e}"));
+    let options = smallest(&opened);
+    let plan = opened.plan(&options).expect("plans");
+    let branches = [[1, 2, 3], [4, 5, 6]].map(|seeds| (seeds, loads_of(&plan, seeds)));
+    let prefetched = first_behind_gates(&plan);
+    let mut session = opened.into_session(plan, &options).expect("opens");
+    for (taken, sum) in [(0, 3.0), (1, -2.0)] {
         let x = of_sum(sum);
+        let (seeds, own) = &branches[taken];
+        let (_, others) = &branches[1 - taken];
         let mut expected = vec![0.0; 4096];
-        for seed in seeds {
+        for &seed in seeds {
             let product = product(&x, &whole(seed, 16 * 4096), 4096);
             expected.iter_mut().zip(product).for_each(|(e, p)| *e += p);
         }
-        // What the run before prefetched is of another kind.
-        run(session, &[bytes(&x)]).unwrap_or_else(|e| panic!("{e}"));
-        let before = session.stats().loaded_bytes;
-        for _ in 0..4 {
-            let results = run(session, &[bytes(&x)]).unwrap_or_else(|e| panic!("{e}"));
+        // Of the first of these runs some was read before recording began.
+        session.record_timeline(RUNS + 1);
+        for _ in 0..=RUNS {
+            let results = run(&mut session, &[bytes(&x)]).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(results[0], (vec![1, 4096], expected.clone()));
         }
-        let weights = (session.stats().loaded_bytes - before) as f64 / (4 * WEIGHT_BYTES) as f64;
-        // One of those that are taken may stay in memory.
-        assert!((2.0..6.0).contains(&weights), "{weights} of 6 are read");
-        all += weights;
+        let timeline = session.timeline().expect("recorded");
+        for run in 1..=RUNS as u32 {
+            let spans = timeline.spans_of(LaneId::LOAD, run);
+            let read: Vec<usize> = spans.map(|span| span.action as usize).collect();
+            let of = |loads: &[usize]| -> Vec<usize> {
+                let read = read.iter().filter(|load| loads.contains(load));
+                read.copied().collect()
+            };
+            assert_eq!(of(own), *own, "what is taken is read, once and in order");
+            assert!(of(others).iter().all(|&load| load < prefetched), "{read:?}");
+        }
     }
-    // Weights of the branch that comes first are on their way before the condition is known. Those of the other are not.
-    assert!(all <= 8.0, "{all} of 12 are read in two runs");
+    // The branch that comes last is on its way to nobody where it is not taken.
+    let (_, last) = &branches[1];
+    assert!(last.iter().any(|&load| load >= prefetched));
 }
 
 /// Halves y until its sum is at most 1, at most `trips` times; with `asks_first`, not even once where it is.

@@ -82,6 +82,7 @@ fn model() -> Graph {
         couple_input_forget: false,
         batch_first: true,
         rounds_state: false,
+        in_panels: false,
     };
     let lstm = [A::Sigmoid, A::Tanh, A::Tanh].repeat(2);
     let lstm = Op::Lstm(recurrent(Direction::Bidirectional, &lstm));
