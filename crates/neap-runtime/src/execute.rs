@@ -474,7 +474,7 @@ impl Executor {
             unsafe { std::slice::from_raw_parts_mut(workspace_start, workspace_bytes as usize) };
 
         let mut pumped = Ok(());
-        let looks = run.lane.is_grouped();
+        let looks = run.lane.looks();
         let may_start = run.lane.may_start();
         let (lane, clock, recorder) = (&mut *run.lane, &*run.clock, &mut *run.recorder);
         let mut pump = || {

@@ -226,18 +226,20 @@ impl LoadLane {
     }
 
     /// Whether there may be reason to look while a compute goes on: the next group follows the one before,
-    /// and so do resident weights.
-    pub(crate) fn is_grouped(&self) -> bool {
-        self.group_bytes > 0 && !self.loads.is_empty() || !self.incoming.is_over()
+    /// and so do resident weights; and of what goes to a spill file and comes back, the kernel takes a part at a time.
+    pub(crate) fn looks(&self) -> bool {
+        self.group_bytes > 0 && !self.loads.is_empty()
+            || !self.incoming.is_over()
+            || self.spill.is_used()
     }
 
-    /// Starts what may start while a compute goes on, looking first whether a group has arrived.
+    /// Starts what may start while a compute goes on, looking first what has arrived.
     pub(crate) fn proceed(
         &mut self,
         clock: &impl Clock,
         recorder: &mut Recorder,
     ) -> Result<(), RuntimeError> {
-        if self.is_grouped() && self.in_flight > 0 {
+        if self.in_flight > 0 && self.looks() || self.spill.is_used() {
             self.poll(clock, recorder)?;
         }
         self.pump(clock, recorder)

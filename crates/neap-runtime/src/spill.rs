@@ -80,6 +80,11 @@ impl SpillLane {
         self.prefix >= run * self.per_run() + u64::from(stores)
     }
 
+    /// Whether the plan goes to the file.
+    pub(crate) fn is_used(&self) -> bool {
+        self.io.is_some()
+    }
+
     /// Whether [`SpillLane::pump`] would start a store.
     pub(crate) fn may_start(&self, progress: Progress) -> bool {
         self.next(progress).is_some()

@@ -96,8 +96,58 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     take(&mut trainer, steps)?;
     println!("peak {:.1} MiB", mib(memory::peak(false).bytes));
+    tell_lanes(&trainer);
     tell_operators(&trainer);
     Ok(())
+}
+
+/// What computed, what waited and what moved in the last step.
+fn tell_lanes(trainer: &Trainer) {
+    let Some(timeline) = trainer.timeline() else {
+        return;
+    };
+    let Some(run) = timeline.runs.last() else {
+        return;
+    };
+    let last = timeline.runs.len() as u32 - 1;
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let spans = |lane| timeline.spans_of(lane, last).collect::<Vec<_>>();
+    let computes = spans(LaneId::COMPUTE);
+    let computed_ns = computes.iter().map(|s| s.end_ns - s.start_ns).sum();
+    println!(
+        "step {:.1} ms: computed {:.1}, waited {:.1}",
+        ms(run.latency_ns()),
+        ms(computed_ns),
+        ms(run.stall_ns)
+    );
+    let begun = computes.first().map_or(0, |s| s.start_ns - run.start_ns);
+    let ended = computes.last().map_or(0, |s| run.end_ns - s.end_ns);
+    println!(
+        "waited {:.1} ms before the first compute, {:.1} behind the last",
+        ms(begun),
+        ms(ended)
+    );
+    let (stored, loaded) = trainer.traffic_bytes();
+    for (lane, bytes, what) in [
+        (LaneId::LOAD, loaded, "loads"),
+        (LaneId::STORE, stored, "stores"),
+    ] {
+        let mut times: Vec<(u64, u64)> =
+            spans(lane).iter().map(|s| (s.start_ns, s.end_ns)).collect();
+        times.sort_unstable();
+        // Time in which at least one is on its way.
+        let (mut busy_ns, mut until) = (0, 0);
+        for &(start, end) in &times {
+            busy_ns += end.saturating_sub(start.max(until));
+            until = until.max(end);
+        }
+        println!(
+            "{} {what}, on their way in {:.1} ms: {:.2} GB/s then",
+            times.len(),
+            ms(busy_ns),
+            bytes as f64 / busy_ns.max(1) as f64
+        );
+    }
 }
 
 /// So many steps by the same noise.

@@ -9,8 +9,8 @@
 //! Whatever comes over memory that a store still reads waits for that store.
 
 use neap_plan::{
-    AfterCompute, Area, BufferId, ExecutionPlan, LaneId, Load, Place, Return, State, StepId, Store,
-    Turn, Workload,
+    AfterCompute, Area, BufferId, ExecutionPlan, LaneId, Load, Place, Return, State, StepId,
+    StepRange, Store, Turn, Workload,
 };
 
 use crate::placement::size_spaces;
@@ -233,17 +233,19 @@ fn stores(
 /// return come later.
 fn rects(split: &Split, plan: &ExecutionPlan, first: &[u32]) -> Vec<Rect> {
     let n = plan.computes.len() as i64;
-    let mut returned = vec![false; split.workload.buffers.len()];
-    for stay in split.stays.iter().filter(|s| s.after.is_some()) {
-        returned[stay.part as usize] = true;
+    let mut used: Vec<Option<StepRange>> =
+        (split.workload.buffers.iter().map(|b| Some(b.live))).collect();
+    for stay in &split.stays {
+        used[stay.part as usize] = stay.after.is_none().then_some(stay.used);
     }
     let mut rects = Vec::new();
-    for (part, (b, at)) in split.workload.buffers.iter().zip(&plan.buffers).enumerate() {
-        if b.bytes > 0 && !b.live.is_empty() && !returned[part] {
+    let buffers = split.workload.buffers.iter().zip(&plan.buffers);
+    for ((b, at), used) in buffers.zip(used) {
+        if let Some(used) = used.filter(|used| b.bytes > 0 && !used.is_empty()) {
             rects.push(Rect {
                 area: at.area(b.bytes),
-                begin: i64::from(first[b.live.begin as usize]),
-                end: i64::from(first[b.live.end as usize]),
+                begin: i64::from(first[used.begin as usize]),
+                end: i64::from(first[used.end as usize]),
                 opens: Opens::Compute,
             });
         }
@@ -313,7 +315,6 @@ fn returns(
     for stay in order {
         let s = &split.stays[stay];
         let area = place(s);
-        let live = split.workload.buffers[s.part as usize].live;
         let needed_at = i64::from(first[returned_at(s) as usize]);
         let before = rects
             .iter()
@@ -322,7 +323,7 @@ fn returns(
         rects.push(Rect {
             area,
             begin,
-            end: i64::from(first[live.end as usize]),
+            end: i64::from(first[s.used.end as usize]),
             opens: Opens::Spill(backs.len()),
         });
         backs.push(Back {

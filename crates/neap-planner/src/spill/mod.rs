@@ -11,6 +11,7 @@
 
 mod merge;
 mod split;
+mod stretch;
 
 use neap_plan::{BLOCK_BYTES, ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, predict};
@@ -26,6 +27,12 @@ const TRIES: u32 = 8;
 /// Splits are made for so many percent of the budget: less leaves more room for weights to stream through.
 const SHARES: &[u64] = &[100, 85, 70, 55];
 
+/// The same where states stream: what is left over gives transfers time beside computing. More of it moves more.
+const STREAMING_SHARES: &[u64] = &[100, 92, 84, 76, 68];
+
+/// How often stays are made less long until their layout fits.
+const STRETCHES: u32 = 4;
+
 /// The fastest plan found within `budget_bytes`, or `None` if there is none that is faster than `limit_ns`.
 pub fn plan(
     w: &Workload,
@@ -36,6 +43,7 @@ pub fn plan(
 ) -> Option<(ExecutionPlan, Prediction)> {
     let traffic = Traffic::new(w, options.stream_states);
     let shares = match options.effort {
+        _ if options.stream_states => STREAMING_SHARES,
         Effort::Thorough => SHARES,
         Effort::Quick => &SHARES[..1],
     };
@@ -49,19 +57,54 @@ pub fn plan(
         if tried.contains(&split.absences) {
             continue;
         }
+        let stretched = (options.stream_states)
+            .then(|| with_time(w, &split, options, budget_bytes, costs))
+            .flatten();
+        let absences = split.absences.clone();
+        let (split, base_layouts) = stretched.unwrap_or((split, base_layouts));
         // Stores make none faster.
         let best_ns = best.as_ref().map_or(limit_ns, |(_, p)| p.latency_ns);
         let found = preload::plan(&split.workload, &base_layouts, budget_bytes, costs, best_ns);
-        if let Some((plan, _)) = found {
+        let found = found.map(|(plan, _)| {
             let plan = merge::merge(w, &split, plan);
             let prediction = predict(w, &plan, costs);
-            if prediction.latency_ns < best_ns {
+            (plan, prediction)
+        });
+        match found {
+            Some((plan, prediction)) if prediction.latency_ns < best_ns => {
                 best = Some((plan, prediction));
             }
+            // To move more does not help any more.
+            _ if options.stream_states && best.is_some() => break,
+            _ => {}
         }
-        tried.push(split.absences);
+        tried.push(absences);
     }
     best
+}
+
+/// The split with stays as long as there is room for, and what lies still then; `None` if no stay can be longer.
+fn with_time(
+    w: &Workload,
+    split: &Split,
+    options: PlanOptions,
+    budget_bytes: u64,
+    costs: &CostProfile,
+) -> Option<(Split, BaseLayouts)> {
+    let once = Layouts::default();
+    let mut room_bytes = budget_bytes;
+    for _ in 0..STRETCHES {
+        let longer = stretch::stretched(w, split, costs, room_bytes);
+        let tight = tight(&longer.workload, options, &once);
+        let needed_bytes = smallest_on(&tight);
+        if needed_bytes <= budget_bytes {
+            let base_layouts = BaseLayouts::beside(tight, &longer.workload, options, &once);
+            return Some((longer, base_layouts));
+        }
+        // What layout loses to fragmentation, twice.
+        room_bytes = room_bytes.checked_sub(2 * (needed_bytes - budget_bytes))?;
+    }
+    None
 }
 
 /// The smallest arena in which [`plan`] finds one.

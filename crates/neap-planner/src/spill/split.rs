@@ -38,6 +38,8 @@ pub struct Stay {
     pub before: Option<Absence>,
     /// Index of the buffer of the split workload that stands for it.
     pub part: u32,
+    /// From the first use to the last: its place may be kept for longer.
+    pub used: StepRange,
 }
 
 /// A workload in which every stay is a buffer.
@@ -285,11 +287,12 @@ impl<'a> Traffic<'a> {
                 let before = mine.get(i).copied();
                 let last_use = before.and_then(|absence| absence.last_use);
                 let end = last_use.map_or(spec.live.end, |last_use| last_use + 1);
+                let used = StepRange::new(begin, end);
                 let stay = BufferSpec {
                     name: spec.name.clone(),
                     bytes: whole_blocks(spec.bytes),
                     align: BLOCK_BYTES,
-                    live: StepRange::new(begin, end),
+                    live: used,
                     kept: false,
                 };
                 let part = if i == 0 {
@@ -304,6 +307,7 @@ impl<'a> Traffic<'a> {
                     after,
                     before,
                     part,
+                    used,
                 });
                 after = before;
                 match before.and_then(|absence| absence.next_use) {
