@@ -1,7 +1,8 @@
 //! What takes longer than a change may: random tests with seeds that were never drawn, and a soak.
 //!
 //! ```text
-//!   tests   the suite, once, with new seeds of its random tests, and tests that every change leaves out
+//!   tests   the suite, once, with new seeds of its random tests; tests that every change leaves out, such as every network
+//!           of the zoo that has weights on Vulkan
 //!   soak    --runs N in all, of several models in turn; each process under a hard limit of the kernel's, while its
 //!           budget goes up and down at random; at the end of each, the same bits as without a budget
 //!   data    trainings on real data, under hard limits: accuracy and peaks
@@ -92,6 +93,7 @@ fn tests(root: &Path, seed: u64) -> Result<()> {
         .env("PROPTEST_RNG_SEED", seed.to_string())
         .env("NEAP_SEED", seed.to_string())
         .env("NEAP_SOAK", "60")
+        .env("NEAP_WHOLE_ZOO", "1")
         .current_dir(root)
         .status()
         .context("cannot start cargo nextest")?;

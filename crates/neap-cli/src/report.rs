@@ -3,7 +3,7 @@
 use crate::failure::Outcome;
 use crate::output::Written;
 use neaptide::memory::PeakSource;
-use neaptide::{Accelerator, Adaptation, BandCount, Bytes, Ledger, Model, Session, shape_text};
+use neaptide::{Accelerator, Adaptation, BandCount, Bytes, Ledger, Plan, Session, shape_text};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -62,12 +62,20 @@ pub struct OnDevice {
     pub steps: usize,
     /// Those that the processor computes, by operator.
     pub steps_on_processor: BTreeMap<&'static str, usize>,
+    /// Of these, steps that it could compute, and that are predicted to be faster on the processor.
+    #[serde(skip_serializing_if = "is_none")]
+    pub steps_left_to_processor: usize,
     /// Of the device itself, where plans are in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<OwnMemory>,
     /// Moved to the device's memory from what the host's keeps, on the average of all runs.
     #[serde(skip_serializing_if = "is_zero")]
     pub copied_bytes_per_run: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_none(steps: &usize) -> bool {
+    *steps == 0
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)]
@@ -102,14 +110,15 @@ impl OwnMemory {
 }
 
 impl OnDevice {
-    pub fn of(device: &dyn Accelerator, model: &Model) -> OnDevice {
-        let program = model.program();
-        let is_here = device.computes(program);
+    pub fn of(device: &dyn Accelerator, plan: &Plan) -> OnDevice {
+        let program = &plan.program;
+        let could_be = device.computes(program);
+        let is_here = plan.on_device.as_ref().unwrap_or(&could_be);
         let mut steps_on_processor = BTreeMap::new();
         for (step, _) in program
             .steps
             .iter()
-            .zip(&is_here)
+            .zip(is_here)
             .filter(|(_, here)| !**here)
         {
             let name = program.graph.nodes[step.index()].op.name();
@@ -119,23 +128,32 @@ impl OnDevice {
             name: device.name(),
             steps: is_here.iter().filter(|here| **here).count(),
             steps_on_processor,
+            steps_left_to_processor: (could_be.iter().zip(is_here))
+                .filter(|(could_be, here)| **could_be && !**here)
+                .count(),
             memory: None,
             copied_bytes_per_run: 0,
         }
     }
 
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let others: Vec<String> = (self.steps_on_processor.iter())
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
         match others.is_empty() {
             true => format!("{}, all {} steps", self.name, self.steps),
-            false => format!(
-                "{}, {} steps; on the processor {}",
-                self.name,
-                self.steps,
-                others.join(", ")
-            ),
+            false => {
+                let left = match self.steps_left_to_processor {
+                    0 => String::new(),
+                    count => format!(", {count} of them as they are faster there"),
+                };
+                format!(
+                    "{}, {} steps; on the processor {}{left}",
+                    self.name,
+                    self.steps,
+                    others.join(", ")
+                )
+            }
         }
     }
 }

@@ -38,6 +38,13 @@ impl<'a> Costs<'a> {
     /// The times that are known are those of direct kernels.
     fn of_plain(&self, workload: &Workload) -> CostProfile {
         let mut costs = self.request.costs.clone();
+        if let Some(divide) = &self.request.options.divide {
+            // Those of the device and of the processor.
+            costs.step_ns = divide
+                .divide(&self.request.programs.plain, workload)
+                .step_ns;
+            return costs;
+        }
         for (ns, step) in costs.step_ns.iter_mut().zip(&workload.steps) {
             if step.kernel != KernelId::DIRECT {
                 *ns = 0;

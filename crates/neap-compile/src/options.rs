@@ -2,11 +2,13 @@
 
 use crate::kernels::Kernels;
 use crate::programs::BandMode;
+use crate::split::Divide;
 use crate::target::Target;
-use crate::workload::{keep_activations, workload};
+use crate::workload::{keep_activations, leave, workload};
 use neap_ir::Program;
 use neap_plan::Workload;
 use neap_planner::{PlanOptions, Strategy};
+use std::sync::Arc;
 
 /// The strategy of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,12 +58,18 @@ pub struct Options {
     /// All activations live to the end of the run and are kept. There are no row bands then, as those never make
     /// whole activations.
     pub keep_activations: bool,
+    /// Which steps a device leaves to the processor; without, those that it cannot compute. Goes with `exact`.
+    pub divide: Option<Arc<dyn Divide>>,
 }
 
 impl Options {
     /// What must be planned of a program.
     pub fn workload(&self, program: &Program, kernels: Kernels) -> Workload {
         let mut workload = workload(program, self.target, kernels);
+        if let Some(divide) = &self.divide {
+            let left = divide.divide(program, &workload).left;
+            leave(&mut workload, program, &left);
+        }
         if self.keep_activations {
             keep_activations(&mut workload, program);
         }

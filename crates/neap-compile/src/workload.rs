@@ -8,7 +8,7 @@ use neap_ir::program::Storage;
 use neap_ir::recipe::{Packed, PackedForm};
 use neap_ir::{Const, Node, Op, PackedId, Program, ValueId};
 use neap_kernels::panel::preferred_panels;
-use neap_ops::OperandForm;
+use neap_ops::{Choice, OperandForm};
 use neap_plan::{
     BLOCK_BYTES, BufferId, BufferSpec, Extent, KernelId, PanelSpec, RowTable, StepRange, StepSpec,
     Workload, whole_blocks,
@@ -111,6 +111,16 @@ pub(crate) fn name_kernels(workload: &mut Workload, program: &Program) {
         digest.push_str(&hasher.finalize().to_hex()[..32]);
     }
     workload.digest = digest;
+}
+
+/// The processor computes those steps that a device would.
+pub(crate) fn leave(workload: &mut Workload, program: &Program, left: &[bool]) {
+    for (step, _) in (workload.steps.iter_mut().zip(left)).filter(|(_, left)| **left) {
+        if step.kernel == KernelId::DIRECT {
+            step.kernel = Choice::ON_PROCESSOR.into();
+        }
+    }
+    name_kernels(workload, program);
 }
 
 /// Every activation lives on to the end of the run and is kept; outputs are taken then, as ever.

@@ -162,9 +162,7 @@ pub fn execute_with(
         outputs,
     };
     match (op, choice.kernel) {
-        (_, Kernel::Direct) if choice.weights == WeightForm::Raw => {
-            crate::execute(op, inputs, panels, outputs, ctx)
-        }
+        _ if choice.is_direct() => crate::execute(op, inputs, panels, outputs, ctx),
         (Op::PanelConv(panel), Kernel::Winograd(tile)) => {
             panel_winograd(panel, tile, choice.weights, panels, args, ctx)
         }

@@ -19,6 +19,8 @@ pub use neap_kernels::winograd::{Tile, WeightForm};
 pub enum Kernel {
     #[default]
     Direct,
+    /// As [`Kernel::Direct`], by the processor, though a device may be able to compute the step.
+    OnProcessor,
     /// 3x3 convolutions with fewer multiplications.
     Winograd(Tile),
     /// A chain in row bands whose 3x3 convolutions are computed by F(4×4, 3×3) where that pays, in bands of so
@@ -39,10 +41,25 @@ impl Kernel {
     pub fn label(self) -> &'static str {
         match self {
             Kernel::Direct => "direct",
+            Kernel::OnProcessor => "on_processor",
             Kernel::Winograd(Tile::F2) => "winograd_f2",
             Kernel::Winograd(Tile::F4) => "winograd_f4",
             Kernel::WinogradBands { .. } => "winograd_bands",
         }
+    }
+}
+
+impl Choice {
+    /// The direct kernel, by the processor.
+    pub const ON_PROCESSOR: Choice = Choice {
+        kernel: Kernel::OnProcessor,
+        weights: WeightForm::Raw,
+    };
+
+    /// Whether the direct kernel computes, wherever it does.
+    #[must_use]
+    pub fn is_direct(self) -> bool {
+        self == Choice::default() || self == Choice::ON_PROCESSOR
     }
 }
 
@@ -53,6 +70,7 @@ impl From<Choice> for KernelId {
             Kernel::Direct => 0,
             Kernel::Winograd(Tile::F2) => 1,
             Kernel::Winograd(Tile::F4) => 2,
+            Kernel::OnProcessor => 3,
             Kernel::WinogradBands { rows } => FIRST_BANDS + u16::from(rows),
         };
         KernelId(2 * kernel + u16::from(choice.weights == WeightForm::Prepared))
@@ -60,7 +78,7 @@ impl From<Choice> for KernelId {
 }
 
 /// The id of bands of no rows, without its weights' form.
-const FIRST_BANDS: u16 = 3;
+const FIRST_BANDS: u16 = 4;
 
 /// An id that names no kernel of this build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -75,6 +93,7 @@ impl TryFrom<KernelId> for Choice {
             0 => Kernel::Direct,
             1 => Kernel::Winograd(Tile::F2),
             2 => Kernel::Winograd(Tile::F4),
+            3 => Kernel::OnProcessor,
             bands => Kernel::WinogradBands {
                 rows: u8::try_from(bands - FIRST_BANDS).map_err(|_| UnknownKernel(id))?,
             },
@@ -166,7 +185,7 @@ mod tests {
     #[test]
     fn every_choice_has_an_id_and_a_name_of_its_own() {
         let bands = (0..=u8::MAX).map(|rows| Kernel::WinogradBands { rows });
-        let kernels = [Kernel::Direct]
+        let kernels = [Kernel::Direct, Kernel::OnProcessor]
             .into_iter()
             .chain(Tile::ALL.map(Kernel::Winograd))
             .chain(bands);

@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let [path, ..] = page {
         std::fs::write(
             path,
-            render::html(name, &w, &planned.plan, &verdict, &timeline),
+            render::html(name, &w, &planned.plan, &verdict, &timeline, None),
         )?;
     }
     Ok(())

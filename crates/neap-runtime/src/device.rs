@@ -125,6 +125,8 @@ pub struct DeviceRates {
     pub memory_bytes_per_second: f64,
     /// Of a job that computes next to nothing, one after the other.
     pub job_overhead_ns: u64,
+    /// From submitting such a job to knowing that it is complete, beside that: what the processor waits that computes the next step.
+    pub wait_ns: u64,
     /// For a device with memory of its own.
     pub link: Option<LinkRates>,
 }

@@ -239,7 +239,7 @@ impl Resolver<'_> {
     ) -> Result<usize, RuntimeError> {
         let op = &self.node.op;
         let choice = self.choice()?;
-        if choice == Choice::default() {
+        if choice.is_direct() {
             return Ok(neap_ops::workspace_bytes(op, inputs, outputs, workers, isa));
         }
         let slices = self.plan.computes.iter();

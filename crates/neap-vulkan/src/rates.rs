@@ -30,6 +30,9 @@ const OUTPUT_BYTES: usize = (CHANNELS * SIZE * SIZE) as usize * 4;
 /// Copied: more than a binding of a small device would be no measure of it.
 const COPY_BYTES: usize = 96 << 10;
 
+/// So often it is timed how long a wait takes.
+const WAITS: usize = 15;
+
 const ALIGN: usize = 64 << 10;
 const BYTES: usize = 512 << 10;
 const _: () = assert!(INPUT_BYTES + WEIGHT_BYTES + OUTPUT_BYTES <= BYTES);
@@ -175,6 +178,7 @@ fn of_kernels(
             mask: None,
         }
     };
+    let waiting = waited(&copy(256), slots, imports)?;
     let mut seconds = |dispatch: &Dispatch| timed(dispatch, slots, imports);
     let overhead = seconds(&copy(256))?;
     let copying = seconds(&copy(COPY_BYTES))?;
@@ -204,6 +208,7 @@ fn of_kernels(
         flops_per_second,
         memory_bytes_per_second,
         job_overhead_ns: (overhead * 1e9) as u64,
+        wait_ns: ((waiting - overhead).max(0.0) * 1e9) as u64,
         link: None,
     };
     Ok((rates, costs))
@@ -223,6 +228,24 @@ fn sample(kernel: Kernel, words: Words, groups: [u32; 3], memory: &Memory) -> Di
         writes: memory.span(INPUT_BYTES + WEIGHT_BYTES, OUTPUT_BYTES),
         mask: None,
     }
+}
+
+/// Seconds that one takes that is waited for, the middle of many: as a processor waits that needs what it computes.
+fn waited(
+    dispatch: &Dispatch,
+    slots: &mut Slots,
+    imports: &mut Imports,
+) -> Result<f64, VulkanError> {
+    let mut taken = [0.0; WAITS];
+    for taken in &mut taken {
+        let started = Instant::now();
+        // SAFETY: the memory that it names lives until nothing is in flight, and nothing else uses it.
+        unsafe { slots.dispatch(dispatch, imports)? };
+        slots.wait_for(slots.last())?;
+        *taken = started.elapsed().as_secs_f64();
+    }
+    taken.sort_by(f64::total_cmp);
+    Ok(taken[WAITS / 2])
 }
 
 /// Seconds that one takes of many, one after the other: the least of some rounds, as others may use the device.

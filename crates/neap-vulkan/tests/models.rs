@@ -3,7 +3,7 @@
 mod networks;
 
 use neap_vulkan::{Limits, Options, Vulkan};
-use neaptide::{Accelerator, Budget, Model, RunOptions};
+use neaptide::{Accelerator, Budget, CostProfile, Model, RunOptions, Sharing};
 use networks::{Bench, SMALL, TURN, opened, shared, vulkan};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,11 +12,19 @@ use std::sync::Arc;
 /// On the device with everything resident, in the middle, and in the smallest memory.
 fn check(bench: &Bench, vulkan: &Arc<Vulkan>) {
     let accelerator: Arc<dyn Accelerator> = vulkan.clone();
-    let on_device = |budget| RunOptions {
-        budget,
+    let options = RunOptions {
         threads: 2,
         accelerator: Some(accelerator.clone()),
         ..RunOptions::default()
+    };
+    check_with(bench, vulkan, &options);
+}
+
+/// The same with these options.
+fn check_with(bench: &Bench, vulkan: &Arc<Vulkan>, options: &RunOptions) {
+    let on_device = |budget| RunOptions {
+        budget,
+        ..options.clone()
     };
     let on_cpu = RunOptions {
         exact: true,
@@ -94,9 +102,100 @@ fn a_trained_transformer() {
     check(&bench, &vulkan);
 }
 
+/// In these sizes they take seconds. `NEAP_WHOLE_ZOO` asks for all others that have weights, too.
 #[test]
 fn networks_of_the_zoo() {
-    of_zoo(&["squeezenet1_1", "mobilenet_v2"], None);
+    const IMAGE: &[usize] = &[1, 3, 64, 64];
+    let quick: [(&str, &[usize]); 8] = [
+        ("squeezenet1_1", &[]),
+        ("mobilenet_v2", &[]),
+        ("resnet50", IMAGE),
+        ("resnext50", IMAGE),
+        ("densenet121", IMAGE),
+        ("inception_v3", &[1, 3, 96, 96]),
+        ("mlp_28", &[]),
+        ("cnn_28", &[]),
+    ];
+    let smaller: [(&str, &[usize]); 4] = [
+        ("resnet101", IMAGE),
+        ("resnet152", IMAGE),
+        ("fcn_resnet101", IMAGE),
+        ("yolov3", &[1, 3, 96, 96]),
+    ];
+    let all = neap_zoo::list().iter().filter(|entry| !entry.shapes_only);
+    let others = all.map(|entry| entry.name);
+    let others = others.filter(|name| quick.iter().all(|(quick, _)| quick != name));
+    let mut wanted = quick.to_vec();
+    if std::env::var_os("NEAP_WHOLE_ZOO").is_some() {
+        wanted.extend(others.map(|name| {
+            let smaller = smaller.iter().find(|(other, _)| *other == name);
+            *smaller.unwrap_or(&(name, &[]))
+        }));
+    }
+    let _turn = TURN.lock();
+    let Some(vulkan) = vulkan(false, None) else {
+        return;
+    };
+    for (name, shape) in wanted {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        check(&Bench::of_size(name, shape, folder.path()), &vulkan);
+    }
+}
+
+/// Some steps on the device and some on the processor: the same under every budget.
+#[test]
+fn steps_are_shared_with_the_processor() {
+    let _turn = TURN.lock();
+    let Some(vulkan) = vulkan(false, None) else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for name in ["squeezenet1_1", "mobilenet_v2"] {
+        let bench = Bench::of_zoo(name, folder.path());
+        // A processor that is about as fast as the device, whatever that is.
+        let rates = (0..16).map(|i| 1e9 * 1.5f64.powi(i));
+        let mut mixed = 0;
+        for rate in rates {
+            let mut options = RunOptions {
+                threads: 2,
+                accelerator: Some(vulkan.clone()),
+                costs: Some(CostProfile {
+                    flops_per_second: rate,
+                    memory_bytes_per_second: rate / 2.0,
+                    ..CostProfile::default()
+                }),
+                ..RunOptions::default()
+            };
+            let model = bench.opened();
+            options.sharing = Some(Sharing::new(&model, &options).expect("shared"));
+            let plan = model.plan(&options).expect("feasible");
+            let here = plan.on_device.expect("there is a device");
+            let count = here.iter().filter(|here| **here).count();
+            if count > 0 && count < here.len() && mixed < 2 {
+                mixed += 1;
+                check_with(&bench, &vulkan, &options);
+            }
+        }
+        assert!(mixed > 0, "{name}: never both");
+    }
+}
+
+#[test]
+fn what_is_shared_is_in_the_hosts_memory() {
+    let _turn = TURN.lock();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let model = Bench::of_zoo("mlp_28", folder.path()).opened();
+    let options = RunOptions::default();
+    assert!(Sharing::new(&model, &options).is_err());
+    let Some(vulkan) = vulkan(true, None) else {
+        return;
+    };
+    let options = RunOptions {
+        accelerator: Some(vulkan),
+        ..options
+    };
+    let refused = Sharing::new(&model, &options).expect_err("its own memory");
+    assert!(refused.to_string().contains("host's memory"), "{refused}");
 }
 
 /// Only its kernels are made. Steps of another network that need more are the processor's, and right.

@@ -48,6 +48,7 @@ mod request;
 mod runner;
 mod session;
 mod shapes;
+mod sharing;
 mod source_weights;
 mod spill;
 mod stored;
@@ -89,6 +90,7 @@ pub use rebind::Rebinding;
 pub use runner::{Runner, Tensor};
 pub use session::Session;
 pub use shapes::shape_text;
+pub use sharing::Sharing;
 pub use strategy::SearchEffort;
 pub use train::{
     Adapters, MicroBatch, StateRole, StepSummary, TrainOptions, TrainState, TrainStrategy, Trainer,

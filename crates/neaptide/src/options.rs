@@ -2,8 +2,9 @@
 
 use crate::budget::Budget;
 use crate::calibrate::Calibration;
+use crate::sharing::Sharing;
 use crate::strategy::SearchEffort;
-use neap_compile::{BandMode, StrategyChoice, Target};
+use neap_compile::{BandMode, Divide, StrategyChoice, Target};
 use neap_kernels::simd::Isa;
 use neap_planner::{PlanOptions, Strategy};
 use neap_runtime::Accelerator;
@@ -55,6 +56,8 @@ pub struct RunOptions {
     /// What plans may take of an accelerator's own memory, with what its driver takes there; without, all that it has. `budget` is
     /// then of the host's memory alone, and what it leaves holds weights for the link.
     pub device_budget_bytes: Option<u64>,
+    /// The accelerator computes only what it is predicted to compute sooner than the processor. For plans in the host's memory.
+    pub sharing: Option<Arc<Sharing>>,
 }
 
 impl Default for RunOptions {
@@ -79,6 +82,7 @@ impl Default for RunOptions {
             keep_plan: false,
             accelerator: None,
             device_budget_bytes: None,
+            sharing: None,
         }
     }
 }
@@ -98,6 +102,7 @@ impl RunOptions {
             exact: self.exact || !is_cpu,
             prepared_weights: self.prepared_weights && is_cpu,
             keep_activations: self.keep_activations,
+            divide: (self.sharing.clone()).map(|sharing| sharing as Arc<dyn Divide>),
         }
     }
 }

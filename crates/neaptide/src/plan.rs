@@ -25,6 +25,8 @@ pub struct Plan {
     /// Where the planned peak goes, part by part.
     pub ledger: Ledger,
     pub costs: CostProfile,
+    /// By step, whether an accelerator computes it; `None` without one.
+    pub on_device: Option<Vec<bool>>,
     /// What `costs` came from, for plans of other programs and budgets.
     pub(crate) known: Known,
     pub planning_ns: u64,
@@ -94,7 +96,14 @@ impl Plan {
     /// last run is shown.
     pub fn page(&self, title: &str, timeline: &Timeline) -> String {
         let (workload, plan) = (&self.workload, &self.execution);
-        neap_plan::render::html(title, workload, plan, &self.verdict, timeline)
+        neap_plan::render::html(
+            title,
+            workload,
+            plan,
+            &self.verdict,
+            timeline,
+            self.on_device.as_deref(),
+        )
     }
 
     /// What is predicted to happen in `runs` runs, the first from a standing start.

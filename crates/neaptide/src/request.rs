@@ -9,6 +9,7 @@ use crate::options::RunOptions;
 use crate::plan::Plan;
 use neap_compile::{Compiled, Programs, Search, SearchError, StepTimes, tables_of};
 use neap_ir::ValueId;
+use neap_plan::KernelId;
 use neap_planner::Strategy;
 use neap_sim::CostProfile;
 use std::time::Instant;
@@ -90,7 +91,16 @@ impl Request<'_> {
         budget_bytes: Option<u64>,
         started: Instant,
     ) -> Plan {
+        let accelerator = self.options.accelerator.as_ref();
+        let on_device = accelerator.map(|accelerator| {
+            let here = accelerator.computes(&found.program).into_iter();
+            let steps = here.zip(&found.workload.steps);
+            steps
+                .map(|(here, step)| here && step.kernel == KernelId::DIRECT)
+                .collect()
+        });
         Plan {
+            on_device,
             program: found.program,
             workload: found.workload,
             execution: found.execution,

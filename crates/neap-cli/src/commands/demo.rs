@@ -30,7 +30,7 @@ pub struct DemoArgs {
     iterations: u32,
     #[command(flatten)]
     engine: EngineArgs,
-    /// Compute on a device, with ResNet-50 and a hard 64 MiB, of which its driver takes a part: vulkan, or vulkan:N
+    /// Compute on a device, with ResNet-50 and a hard 64 MiB, of which its driver takes a part: vulkan, vulkan:N, auto or auto:N
     #[arg(long, value_name = "DEVICE")]
     device: Option<Compute>,
 }

@@ -3,10 +3,11 @@
 
 use super::open;
 use crate::args::{EngineArgs, ModelArgs};
+use crate::compute::{Compute, Memory};
 use crate::device::Device;
-use crate::failure::Outcome;
+use crate::failure::{Outcome, bad};
 use crate::progress::note;
-use crate::report::{bands_text, kernels_text, ms};
+use crate::report::{OnDevice, bands_text, kernels_text, ms};
 use crate::{atomic, stdout};
 use clap::Args;
 use neap_plan::render;
@@ -26,9 +27,12 @@ pub struct PlanArgs {
     #[command(flatten)]
     engine: EngineArgs,
     /// Plan for another device: a description in FILE.toml, or v100-pcie, rtx3090-pcie, jetson-nx, raspberry-pi-4
-    /// or phone
+    /// or phone. Or for one of this machine, as `neap run` takes it: vulkan, vulkan:N, auto or auto:N
     #[arg(long, value_name = "FILE|NAME", conflicts_with = "calibrate")]
     device: Option<String>,
+    /// Memory of a device of this machine that may be taken, for a plan in the device's own memory
+    #[arg(long, value_name = "SIZE", requires = "device")]
+    device_budget: Option<Budget>,
     /// The same as --search-seed
     #[arg(long, value_name = "N", conflicts_with = "search_seed")]
     seed: Option<u64>,
@@ -49,7 +53,13 @@ enum Format {
 const RUNS: u32 = 3;
 
 pub fn run(args: &PlanArgs, quiet: bool) -> Outcome {
-    let device = args.device.as_deref().map(Device::find).transpose()?;
+    let named = args.device.as_deref();
+    let here: Option<Compute> = named.and_then(|name| name.parse().ok());
+    let device = named.filter(|_| here.is_none());
+    let device = device.map(Device::find).transpose()?;
+    if args.device_budget.is_some() && here.is_none() {
+        return Err(bad("--device-budget goes with --device vulkan"));
+    }
     let model = open(&args.model.model, &args.model.open.options()?, quiet)?;
     let inputs = model.inputs().iter().map(|i| i.len_bytes() as u64).sum();
     let mut options = RunOptions {
@@ -57,6 +67,9 @@ pub fn run(args: &PlanArgs, quiet: bool) -> Outcome {
         costs: device.as_ref().map(|d| d.costs.clone()),
         ..args.engine.options(args.memory_budget)
     };
+    if let Some(device) = here {
+        open_device(device, args.device_budget, &model, &mut options)?;
+    }
     options.search.seed = args.seed.unwrap_or(options.search.seed);
     let plan = model.plan(&options)?;
     if let Some(remark) = plan.cost_remark() {
@@ -87,6 +100,26 @@ pub fn run(args: &PlanArgs, quiet: bool) -> Outcome {
             stdout::print(&format!("{}: {title}\n", path.display()))
         }
     }
+}
+
+/// The device, with all that it takes of this process's memory.
+fn open_device(
+    device: Compute,
+    budget: Option<Budget>,
+    model: &Model,
+    options: &mut RunOptions,
+) -> Outcome {
+    let memory = Memory {
+        own: budget.is_some(),
+        ..Memory::default()
+    };
+    options.accelerator = Some(device.open(model, memory)?);
+    options.device_budget_bytes = match budget {
+        None | Some(Budget::Unlimited) => None,
+        Some(Budget::Bytes(bytes)) => Some(bytes),
+        Some(other) => return Err(bad(format!("--device-budget {other}: write a size"))),
+    };
+    device.share(model, options)
 }
 
 fn text(model: &Model, plan: &Plan, options: &RunOptions) -> String {
@@ -120,6 +153,9 @@ fn text(model: &Model, plan: &Plan, options: &RunOptions) -> String {
             Bytes(bounds.unlimited_high_water_bytes())
         ),
     );
+    if let Some(device) = options.accelerator.as_deref() {
+        line("device", OnDevice::of(device, plan).text());
+    }
     if plan.kernels().len() > 1 {
         line("kernels", kernels_text(&plan.kernels()));
     }
@@ -176,6 +212,7 @@ fn figures(args: &PlanArgs, model: &Model, plan: &Plan, options: &RunOptions) ->
         "planning_ms": ms(plan.planning_ns),
         "kernels": plan.kernels(),
         "bands": plan.bands(),
+        "device": options.accelerator.as_deref().map(|device| OnDevice::of(device, plan)),
         "steps": plan.workload.steps.iter().map(|s| &s.name).collect::<Vec<_>>(),
         "plan": plan.execution,
     })

@@ -64,7 +64,8 @@ pub struct RunArgs {
     pub enforce: bool,
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// Compute on a device instead of the processor: vulkan, or vulkan:N for the one that vulkaninfo calls GPU N
+    /// Compute on a device instead of the processor: vulkan, or vulkan:N for the one that vulkaninfo calls GPU N. With
+    /// auto, or auto:N, the processor keeps the steps that it is predicted to compute sooner
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<Compute>,
     /// Memory of the device that may be taken: the model runs in the device's own memory, and what --memory-budget leaves of
@@ -222,6 +223,14 @@ impl RunArgs {
         self.device.map(open).transpose()
     }
 
+    /// Divides steps between the device of the options and the processor, if that is asked for.
+    fn share(&self, model: &Model, options: &mut RunOptions) -> Outcome {
+        match self.device {
+            Some(device) => device.share(model, options),
+            None => Ok(()),
+        }
+    }
+
     /// Of the device, in bytes; `None` for all that it has, or none of its own.
     fn device_budget_bytes(&self) -> Outcome<Option<u64>> {
         let Some(budget) = self.device_budget else {
@@ -377,12 +386,13 @@ fn open(args: &RunArgs, own_cgroup: bool, quiet: bool) -> Outcome<(Model, bool)>
 fn opened(args: &RunArgs, quiet: bool) -> Outcome<(Model, RunOptions, bool)> {
     let (model, was_packed) = open(args, false, quiet)?;
     let inputs = model.inputs().iter().map(|i| i.len_bytes() as u64).sum();
-    let options = RunOptions {
+    let mut options = RunOptions {
         reserve_bytes: inputs,
         accelerator: args.accelerator(&model)?,
         device_budget_bytes: args.device_budget_bytes()?,
         ..args.engine.options(Budget::Unlimited)
     };
+    args.share(&model, &mut options)?;
     Ok((model, options, was_packed))
 }
 
@@ -434,6 +444,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
         device_budget_bytes,
         ..args.engine.options(budget)
     };
+    args.share(&model, &mut options)?;
     let own = if own_cgroup {
         cgroup::find().ok()
     } else {
@@ -465,7 +476,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
         stored_bytes_per_run: plan.verdict.stored_bytes_per_run,
         kernels: plan.kernels(),
         bands: plan.bands(),
-        device: (options.accelerator.as_deref()).map(|device| OnDevice::of(device, &model)),
+        device: (options.accelerator.as_deref()).map(|device| OnDevice::of(device, &plan)),
         stall_ms: 0.0,
         predicted_latency_ms: ms(plan.prediction.latency_ns),
         latency_ms: Latency::default(),

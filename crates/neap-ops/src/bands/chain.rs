@@ -205,7 +205,9 @@ impl Chain {
     pub fn of(bands: &Bands, x: &[usize], kernel: Kernel) -> Option<Chain> {
         let direct = Chain::direct(bands, x)?;
         match kernel {
-            Kernel::Direct => direct.in_bands(bands.first_rows, bands.band_rows),
+            Kernel::Direct | Kernel::OnProcessor => {
+                direct.in_bands(bands.first_rows, bands.band_rows)
+            }
             Kernel::WinogradBands { rows } => direct.with_winograd(bands, usize::from(rows)),
             Kernel::Winograd(_) => None,
         }

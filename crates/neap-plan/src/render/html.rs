@@ -8,15 +8,19 @@ use super::rects::{Kind, busy, first_computes, rects};
 use crate::{ExecutionPlan, LaneId, Place, SpaceKind, Timeline, Verdict, Workload};
 
 /// Renders a valid plan. `verdict` is the validator's, `timeline` the simulator's or the executor's; its
-/// last run is shown.
+/// last run is shown. Of a plan for a device, `on_device` says by step whether that computes it: then device and processor have
+/// lanes of their own, and so have copies from what the host keeps.
 pub fn html(
     title: &str,
     workload: &Workload,
     plan: &ExecutionPlan,
     verdict: &Verdict,
     timeline: &Timeline,
+    on_device: Option<&[bool]>,
 ) -> String {
-    let data = data(title, workload, plan, verdict, timeline).to_string();
+    let mut data = data(title, workload, plan, verdict, timeline);
+    data["on_device"] = json!(on_device);
+    let data = data.to_string();
     // Inside a script element, "</" would end it; JSON may escape the slash.
     let data = data.replace("</", "<\\/").replace("<!--", "<\\u0021--");
     let page = include_str!("page.html");
@@ -66,6 +70,7 @@ fn data(
             *times = (relative(s.start_ns), relative(s.end_ns));
         }
     }
+    let is_copy = |load: usize| plan.loads.get(load).is_some_and(|l| plan.is_from_host(l));
     let rects = rects(w, plan);
     let mut loaded_of_step = vec![0u64; w.steps.len()];
     let mut loads_of_step = vec![0u32; w.steps.len()];
@@ -134,8 +139,9 @@ fn data(
         "computes": computes,
         "rects": drawn,
         "stored": verdict.stored_bytes_per_run,
-        "load_busy": busy(timeline, LaneId::LOAD),
-        "store_busy": busy(timeline, LaneId::STORE),
+        "load_busy": busy(timeline, LaneId::LOAD, |load| !is_copy(load)),
+        "copy_busy": busy(timeline, LaneId::LOAD, is_copy),
+        "store_busy": busy(timeline, LaneId::STORE, |_| true),
     })
 }
 

@@ -215,10 +215,10 @@ fn stays(
     }
 }
 
-/// When a lane was busy in the last run, in nanoseconds from the run's start, in order and apart: loads
+/// When a lane was busy with those actions in the last run, in nanoseconds from the run's start, in order and apart: loads
 /// in flight together share the storage, so each counts from the end of the one before. What happened in
 /// the tail of the run before is shown in the tail of this one, as the cycle repeats.
-pub fn busy(timeline: &Timeline, lane: LaneId) -> Vec<(u64, u64)> {
+pub fn busy(timeline: &Timeline, lane: LaneId, counts: impl Fn(usize) -> bool) -> Vec<(u64, u64)> {
     let Some(run) = timeline.last_run() else {
         return Vec::new();
     };
@@ -226,7 +226,8 @@ pub fn busy(timeline: &Timeline, lane: LaneId) -> Vec<(u64, u64)> {
     let latency = run.latency_ns();
     let mut free_at = 0;
     let mut out = Vec::new();
-    for s in timeline.spans.iter().filter(|s| s.lane == lane) {
+    let spans = timeline.spans.iter();
+    for s in spans.filter(|s| s.lane == lane && counts(s.action as usize)) {
         let begin = s.start_ns.max(free_at);
         free_at = free_at.max(s.end_ns);
         if s.run != last || begin >= s.end_ns {

@@ -160,7 +160,7 @@ fn lanes(plan: &ExecutionPlan, timeline: &Timeline, line: &mut impl FnMut(&str))
             continue;
         }
         let mut busy = [0f64; COLUMNS];
-        for (begin, end) in super::rects::busy(timeline, lane) {
+        for (begin, end) in super::rects::busy(timeline, lane, |_| true) {
             let at = |ns: u64| ns as f64 * COLUMNS as f64 / latency.max(1) as f64;
             let (from, to) = (at(begin), at(end));
             for column in from as usize..(to.ceil() as usize).min(COLUMNS) {

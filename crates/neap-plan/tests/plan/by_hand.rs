@@ -439,7 +439,7 @@ fn the_text_shows_memory_and_lanes() {
 fn the_page_is_self_contained_and_escapes_names() {
     let (w, p) = (workload(), plan());
     let verdict = validate(&w, &p).unwrap();
-    let page = render::html("a & b <c>", &w, &p, &verdict, &timeline());
+    let page = render::html("a & b <c>", &w, &p, &verdict, &timeline(), None);
     assert!(page.contains("<title>a &amp; b &lt;c&gt; · plan</title>"));
     assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("__DATA__"));
     let (_, rest) = page

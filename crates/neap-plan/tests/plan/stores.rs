@@ -399,7 +399,7 @@ fn pictures_show_the_store_lane_and_both_places() {
         row.unwrap().chars().rev().take(4).collect::<String>(),
         "███·"
     );
-    let page = render::html("t", &w, &p, &validate(&w, &p).unwrap(), &timeline);
+    let page = render::html("t", &w, &p, &validate(&w, &p).unwrap(), &timeline, None);
     assert!(page.contains("\"store_busy\":[[100,200]]"));
     assert!(page.contains("\"stored\":4096"));
 }

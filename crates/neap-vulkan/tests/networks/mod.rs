@@ -73,6 +73,22 @@ impl Bench {
         Bench::new(model, folder)
     }
 
+    /// The same for an input of that shape; without one, as it is.
+    pub fn of_size(name: &str, shape: &[usize], folder: &Path) -> Bench {
+        if shape.is_empty() {
+            return Bench::of_zoo(name, folder);
+        }
+        let model = folder.join(format!("{name}.onnx"));
+        let options = neap_zoo::Options {
+            free_size: true,
+            ..neap_zoo::Options::default()
+        };
+        neap_zoo::write(name, &model, &options, &mut |_, _| {}).expect("written");
+        let mut bench = Bench::new(model, folder);
+        bench.open.shapes.insert("input".into(), shape.to_vec());
+        bench
+    }
+
     /// A transformer, for one sequence of 32 tokens.
     pub fn of_tokens(model: PathBuf, folder: &Path) -> Bench {
         let mut bench = Bench::new(model, folder);

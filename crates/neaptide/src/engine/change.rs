@@ -275,6 +275,7 @@ impl Engine {
             budget_bytes: None,
             ledger: Ledger::default(),
             costs: compiled.costs,
+            on_device: None,
             known: (*member.prospects.known).clone(),
             planning_ns: 0,
         }
