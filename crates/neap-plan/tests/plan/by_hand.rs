@@ -454,6 +454,26 @@ fn the_page_is_self_contained_and_escapes_names() {
 }
 
 #[test]
+fn the_page_says_who_computes() {
+    let (w, p) = (workload(), plan());
+    let verdict = validate(&w, &p).unwrap();
+    let told = |on_device: Option<&[bool]>| {
+        let page = render::html("t", &w, &p, &verdict, &timeline(), on_device);
+        let (_, rest) = page
+            .split_once("<script id=\"data\" type=\"application/json\">")
+            .unwrap();
+        let (data, _) = rest.split_once("</script>").unwrap();
+        serde_json::from_str::<serde_json::Value>(data).unwrap()
+    };
+    let plain = told(None);
+    assert!(plain["on_device"].is_null());
+    assert_eq!(plain["copy_busy"].as_array().unwrap().len(), 0);
+    assert!(!plain["load_busy"].as_array().unwrap().is_empty());
+    let here: Vec<bool> = (0..w.steps.len()).map(|i| i == 0).collect();
+    assert_eq!(told(Some(&here))["on_device"][0], true);
+}
+
+#[test]
 fn the_trace_is_such_as_viewers_read() {
     let mut text = Vec::new();
     let kernel = |id: KernelId| format!("kernel {}", id.0);
