@@ -13,7 +13,7 @@ use crate::model::Model;
 use crate::options::RunOptions;
 use neap_compile::{Divide, Divided, StepCost, StepTimes, on_device};
 use neap_ir::Program;
-use neap_plan::Workload;
+use neap_plan::{KernelId, Workload};
 use neap_runtime::Accelerator;
 use neap_sim::CostProfile;
 use std::sync::Arc;
@@ -43,13 +43,16 @@ impl Rates {
 
     /// Of each step by its direct kernel, the cost of a compute included; `estimates` are used for what was never measured.
     fn ns(&self, program: &Program, direct: &Workload, estimates: Vec<u64>) -> Vec<u64> {
-        let mut costs = CostProfile {
+        let costs = CostProfile {
             step_ns: estimates,
             ..self.costs.clone()
         };
-        self.times.apply(program, direct, &mut costs);
         let steps = direct.steps.iter().enumerate();
-        let each = steps.map(|(i, step)| costs.step_ns(i, step) + costs.compute_overhead_ns);
+        let each = steps.map(|(i, step)| {
+            // Whatever kernel the workload names: the division must not depend on one that was made before.
+            let measured = self.times.of(program, i, KernelId::DIRECT);
+            measured.unwrap_or_else(|| costs.step_ns(i, step)) + costs.compute_overhead_ns
+        });
         each.collect()
     }
 }
