@@ -269,7 +269,8 @@ fn plain<T: Float>(
                     *sum += weight * unsafe { v.read(at_v + d * sv.depth) }.to_f64();
                 }
             }
-            if attrs.nan_is_zero && !(total > 0.0) {
+            let has_weights = total > 0.0;
+            if attrs.nan_is_zero && !has_weights {
                 // The weights are zeros; zero times what is no number is none.
                 total = 1.0;
                 sums.fill(0.0);
