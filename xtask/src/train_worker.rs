@@ -9,8 +9,8 @@
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use neaptide::{
-    BatchNorm, Budget, Error, Loss, OpenOptions, OwnProcess, StateRole, TensorType, TrainOptions,
-    TrainStrategy, Trainer, Update, memory,
+    BatchNorm, Budget, Error, Loss, OpenOptions, OwnProcess, StateRole, TensorType, TrainCosts,
+    TrainOptions, TrainStrategy, Trainer, Update, memory,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -154,6 +154,7 @@ fn open(args: &TrainWorkerArgs) -> Result<neaptide::Result<Trainer>> {
         },
         budget: args.budget,
         strategy: args.strategy,
+        costs: TrainCosts::Measured,
         threads: args.threads,
         state_dir: Some(args.state_dir.clone()),
         ..TrainOptions::default()

@@ -4,8 +4,8 @@ use crate::drive::WRITING_BYTES;
 use crate::error::{Result, TrainError, bad};
 use crate::recipe::Recipe;
 use neaptide::{
-    Budget, Cache, Host, MicroBatch, Model, OpenOptions, RunOptions, Session, TrainOptions,
-    TrainStrategy, Trainer,
+    Budget, Cache, Host, MicroBatch, Model, OpenOptions, RunOptions, Session, TrainCosts,
+    TrainOptions, TrainStrategy, Trainer,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +28,8 @@ pub struct Engine {
     pub reserve_bytes: u64,
     /// Where parameters and activations go that are not in memory.
     pub folder: PathBuf,
+    /// What plans are chosen by.
+    pub costs: TrainCosts,
 }
 
 impl Engine {
@@ -44,6 +46,7 @@ impl Engine {
             adapters: recipe.lora.as_ref().map(|l| l.adapters.clone()),
             micro_batch: self.micro_batch,
             strategy: self.strategy,
+            costs: self.costs.clone(),
             keep_result: true,
             seed: self.seed,
             budget: self.budget,

@@ -24,7 +24,7 @@ use crate::tensors::Tensors;
 use crate::watch::{EpochLine, Event, PlanLine, StepFigures, Watch};
 use neap_autodiff::Schedule;
 use neap_ir::DType;
-use neaptide::{Adapters, MicroBatch, Session, Trainer};
+use neaptide::{Adapters, CostSource, MicroBatch, Session, TrainCosts, Trainer};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ pub fn train(
     });
     let mut run = Run {
         recipe,
-        engine,
+        engine: engine.clone(),
         data,
         options,
         watch,
@@ -170,7 +170,7 @@ fn begin(options: &TrainOptions, settings: BTreeMap<String, String>) -> Result<(
 
 struct Run<'a> {
     recipe: &'a Recipe,
-    engine: &'a Engine,
+    engine: Engine,
     data: &'a DataSet,
     options: &'a TrainOptions,
     watch: &'a mut dyn Watch,
@@ -229,6 +229,8 @@ impl Run<'_> {
     /// With the states of the checkpoint, if there is one.
     fn trainer(&mut self) -> Result<Trainer> {
         let mut trainer = self.engine.trainer()?;
+        // They are measured once.
+        self.engine.costs = TrainCosts::Known(trainer.costs().clone());
         if self.saved.is_some() {
             checkpoint::restore(&self.options.checkpoint, &mut trainer)?;
         }
@@ -248,6 +250,8 @@ impl Run<'_> {
             stored_bytes: summary.stored_bytes,
             loaded_bytes: summary.loaded_bytes,
             recomputed_flops: summary.recomputed_flops,
+            predicted_s: (summary.cost_source == CostSource::Measured)
+                .then_some(summary.predicted_ns as f64 / 1e9),
             is_proven: summary.is_proven,
         };
         self.watch.event(&Event::Planned(&line));

@@ -56,6 +56,9 @@ pub struct PlanLine {
     pub stored_bytes: u64,
     pub loaded_bytes: u64,
     pub recomputed_flops: u64,
+    /// Seconds of a step, where costs were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_s: Option<f64>,
     /// Whether the strategy's choice was proven to be the best of its kind.
     pub is_proven: bool,
 }

@@ -9,7 +9,8 @@
 use neap_plan::LaneId;
 use neaptide::memory;
 use neaptide::{
-    BatchNorm, Budget, DType, Loss, OpenOptions, TensorType, TrainOptions, Trainer, Update,
+    BatchNorm, Budget, DType, Loss, OpenOptions, TensorType, TrainCosts, TrainOptions, Trainer,
+    Update,
 };
 use std::error::Error;
 use std::time::Instant;
@@ -56,6 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let update = if is_text { adamw } else { sgd };
     let options = TrainOptions {
         budget,
+        costs: TrainCosts::Measured,
         loss: Loss::CrossEntropy {
             class_axis: if is_text { 2 } else { 1 },
             label_smoothing: 0.0,
@@ -81,7 +83,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (stored, loaded) = trainer.traffic_bytes();
     println!(
         "{name}, batch {batch}: states {:.1} MiB; planned {:.1} MiB ({}); a step stores {:.1} MiB and loads {:.1} MiB{}; \
-         opened in {:.1} s",
+         predicted {:.2} s; opened in {:.1} s",
         mib(states as u64),
         mib(trainer.high_water_bytes()),
         trainer.ledger(),
@@ -92,6 +94,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         } else {
             ""
         },
+        trainer.summary().predicted_ns as f64 / 1e9,
         started.elapsed().as_secs_f64()
     );
     take(&mut trainer, steps)?;

@@ -93,6 +93,6 @@ pub use shapes::shape_text;
 pub use sharing::Sharing;
 pub use strategy::SearchEffort;
 pub use train::{
-    Adapters, MicroBatch, StateRole, StepSummary, TrainOptions, TrainState, TrainStrategy, Trainer,
-    dropout_seed,
+    Adapters, MicroBatch, StateRole, StepCosts, StepSummary, TrainCosts, TrainOptions, TrainState,
+    TrainStrategy, Trainer, dropout_seed,
 };

@@ -13,6 +13,9 @@ pub struct Figures {
     pub rounds: u32,
     /// What else the machine did, as it was told.
     pub beside: Option<String>,
+    /// Bytes per second of loads and stores together, of the drive in the same sitting.
+    #[serde(default)]
+    pub drive: Option<f64>,
     /// PyTorch without a limit comes first.
     pub rows: Vec<Row>,
 }
@@ -68,7 +71,7 @@ pub struct Planned {
     pub stored_bytes: u64,
     pub loaded_bytes: u64,
     pub recomputed_flops: u64,
-    /// Of a step, on the machine that plans are made for.
+    /// Of a step, by costs that were measured when the model was opened.
     #[serde(default)]
     pub predicted_ms: f64,
     /// From opening the model until the first step.

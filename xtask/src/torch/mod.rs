@@ -14,12 +14,14 @@ mod page;
 
 use crate::check::check;
 use crate::kept::Kept;
+use crate::peer::median;
 use crate::{accuracy, models, python, worker};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use entrant::Entrant;
 use figures::{Figures, Limit, Who};
-use neaptide::{DType, TensorType};
+use neap_store::measure_spill;
+use neaptide::{DType, IoMode, TensorType};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -183,10 +185,12 @@ impl Place<'_> {
             entrant.warm_up(OWN_WARM_UP)?;
             entrants.push(entrant);
         }
+        let mut drive = Vec::new();
         for _ in 0..self.rounds {
             for entrant in &mut entrants {
                 entrant.turn()?;
             }
+            drive.push(measure_spill(self.folder, IoMode::Auto)?.both);
         }
         let mut losses = entrants[2..].iter().filter_map(Entrant::losses);
         let first = losses.next().context("ours does not run without a limit")?;
@@ -200,6 +204,7 @@ impl Place<'_> {
             version,
             rounds: self.rounds,
             beside: self.beside.clone(),
+            drive: Some(median(&drive)),
             rows: rows.collect::<Result<_>>()?,
         })
     }

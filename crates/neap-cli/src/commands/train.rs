@@ -9,7 +9,7 @@ use crate::training::{Follower, LearningArgs};
 use clap::Args;
 use neap_train::{DataSet, Engine, Recipe, Summary, TrainError, TrainOptions, memory_bytes};
 use neap_zoo::Batch;
-use neaptide::{Budget, Bytes, OwnProcess, memory};
+use neaptide::{Budget, Bytes, OwnProcess, TrainCosts, memory};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -151,6 +151,11 @@ fn begun(args: &TrainArgs, own_cgroup: bool, quiet: bool) -> Outcome<Begun<'_>> 
         host: Arc::new(OwnProcess { own_cgroup }),
         seed: args.learning.seed(),
         folder: args.state_dir.clone().unwrap_or(folder.into()),
+        // Where everything may stay in memory there is nothing to choose.
+        costs: match args.memory_budget {
+            Budget::Unlimited => TrainCosts::BuiltIn,
+            _ => TrainCosts::Measured,
+        },
     };
     Ok(Begun {
         output,

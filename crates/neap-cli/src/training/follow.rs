@@ -85,6 +85,9 @@ fn planned(line: &PlanLine) -> String {
         let millions = line.recomputed_flops as f64 / 1e6;
         text.push_str(&format!("; it computes {millions:.1} MFLOP again"));
     }
+    if let Some(seconds) = line.predicted_s {
+        text.push_str(&format!("; predicted to take {seconds:.3} s"));
+    }
     text
 }
 

@@ -28,7 +28,10 @@ const TRIES: u32 = 8;
 const SHARES: &[u64] = &[100, 85, 70, 55];
 
 /// The same where states stream: what is left over gives transfers time beside computing. More of it moves more.
-const STREAMING_SHARES: &[u64] = &[100, 92, 84, 76, 68];
+const STREAMING_SHARES: &[u64] = &[100, 88, 76];
+
+/// A plan that takes no more than this many per cent of its computes, or of its transfers alone, is not worth improving.
+const ENOUGH_PERCENT: u64 = 103;
 
 /// How often stays are made less long until their layout fits.
 const STRETCHES: u32 = 4;
@@ -41,6 +44,11 @@ pub fn plan(
     costs: &CostProfile,
     limit_ns: u64,
 ) -> Option<(ExecutionPlan, Prediction)> {
+    let steps = w.steps.iter().enumerate();
+    let compute_ns: u64 = steps.map(|(s, step)| costs.step_ns(s, step)).sum();
+    if compute_ns >= limit_ns {
+        return None;
+    }
     let traffic = Traffic::new(w, options.stream_states);
     let shares = match options.effort {
         _ if options.stream_states => STREAMING_SHARES,
@@ -72,7 +80,12 @@ pub fn plan(
         });
         match found {
             Some((plan, prediction)) if prediction.latency_ns < best_ns => {
+                let least_ns = compute_ns.max(transfers_ns(&plan, costs));
+                let is_enough = prediction.latency_ns <= least_ns / 100 * ENOUGH_PERCENT;
                 best = Some((plan, prediction));
+                if options.stream_states && is_enough {
+                    break;
+                }
             }
             // To move more does not help any more.
             _ if options.stream_states && best.is_some() => break,
@@ -81,6 +94,12 @@ pub fn plan(
         tried.push(absences);
     }
     best
+}
+
+/// What the plan's bytes take if nothing else does.
+fn transfers_ns(plan: &ExecutionPlan, costs: &CostProfile) -> u64 {
+    let bytes = plan.stored_bytes_per_run() + plan.loaded_bytes_per_run();
+    (bytes as f64 * 1e9 / costs.both_ways_rate()) as u64
 }
 
 /// The split with stays as long as there is room for, and what lies still then; `None` if no stay can be longer.

@@ -87,6 +87,7 @@ pub fn engine(recipe: &Recipe, folder: &Path) -> Engine {
         seed: 0,
         reserve_bytes: 0,
         folder: folder.into(),
+        costs: neaptide::TrainCosts::BuiltIn,
     }
 }
 

@@ -52,6 +52,32 @@ fn of_profile(profile: Profile, model: &Model, source: CostSource, isa: Isa) -> 
     }
 }
 
+/// Puts the rates into `costs` that whole steps show: operations, bytes touched and nanoseconds of each.
+pub(crate) fn rates_of(
+    steps: impl Iterator<Item = (u64, u64, u64)>,
+    costs: &mut neap_sim::CostProfile,
+) {
+    let steps: Vec<_> = steps
+        .map(|(flops, touched_bytes, ns)| fit::WholeStep {
+            flops,
+            touched_bytes,
+            ns,
+        })
+        .collect();
+    let mut rates = ComputeRates {
+        flops_per_second: costs.flops_per_second,
+        memory_bytes_per_second: costs.memory_bytes_per_second,
+        compute_overhead_ns: costs.compute_overhead_ns,
+        slice_overhead_ns: costs.slice_overhead_ns,
+        load_handling_ns: costs.load_handling_ns,
+        load_handling_ns_per_byte: costs.load_handling_ns_per_byte,
+    };
+    fit::roofline(&steps, &mut rates);
+    costs.flops_per_second = rates.flops_per_second;
+    costs.memory_bytes_per_second = rates.memory_bytes_per_second;
+    costs.compute_overhead_ns = rates.compute_overhead_ns;
+}
+
 /// Costs as `options` ask for them.
 pub(crate) fn known(model: &Model, options: &RunOptions) -> Result<Known> {
     let mut known = known_of_storage(model, options)?;

@@ -20,8 +20,10 @@ mod step;
 mod strategy;
 mod tape;
 mod trainer;
+mod trial;
 
-pub use options::{Adapters, MicroBatch, TrainOptions};
+pub use options::{Adapters, MicroBatch, TrainCosts, TrainOptions};
 pub use step::StateRole;
 pub use strategy::{StepSummary, TrainStrategy};
 pub use trainer::{TrainState, Trainer, dropout_seed};
+pub use trial::StepCosts;

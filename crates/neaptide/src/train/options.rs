@@ -1,7 +1,7 @@
 //! What is trained, by what, and in how much memory.
 
 use crate::budget::Budget;
-use crate::train::TrainStrategy;
+use crate::train::{StepCosts, TrainStrategy};
 use neap_autodiff::{BatchNorm, Clip, Loss};
 use neap_kernels::simd::Isa;
 use neap_store::IoMode;
@@ -22,6 +22,8 @@ pub struct TrainOptions {
     pub micro_batch: MicroBatch,
     /// What becomes of activations for which there is no room.
     pub strategy: TrainStrategy,
+    /// What plans are chosen by. Costs change no result.
+    pub costs: TrainCosts,
     /// Whether each step hands the result out too ([`Trainer::result`](crate::Trainer::result)).
     pub keep_result: bool,
     /// Draws of dropouts: the same for the same seed and step. Adapters begin by it, too.
@@ -61,6 +63,19 @@ impl Adapters {
     }
 }
 
+/// Where the costs come from by which plans are chosen.
+#[derive(Debug, Clone, Default)]
+pub enum TrainCosts {
+    /// Those of a modest machine: the same plan wherever it is made.
+    #[default]
+    BuiltIn,
+    /// The drive is measured, and two steps with zeros are taken before the first one; then it is planned anew. Where the budget has
+    /// no room for that, built-in costs count.
+    Measured,
+    /// As another trainer of the same model found them ([`Trainer::costs`](crate::Trainer::costs)).
+    Known(StepCosts),
+}
+
 /// A batch may be seen in parts, one after the other, whose gradients are added; parameters are updated once, by the mean
 /// over the parts. Batch normalisations go by the statistics of each part. Results have the same bits for parts of the
 /// same size, under every budget.
@@ -90,6 +105,7 @@ impl Default for TrainOptions {
             adapters: None,
             micro_batch: MicroBatch::Whole,
             strategy: TrainStrategy::Auto,
+            costs: TrainCosts::BuiltIn,
             keep_result: false,
             seed: 0,
             budget: Budget::Unlimited,

@@ -7,13 +7,12 @@ use crate::ledger::{Ledger, Reserve, training_heap_bytes, training_planned_bytes
 use crate::train::step::{Step, cheap_of};
 use crate::train::strategy::{StepSummary, TrainStrategy};
 use crate::train::tape::StepTape;
-use crate::train::{TrainOptions, optimal, pools};
+use crate::train::{StepCosts, TrainOptions, optimal, pools};
 use neap_compile::{Kernels, Target, tables_of, workload};
 use neap_ir::{Program, ValueId};
 use neap_plan::{ExecutionPlan, Verdict, Workload, check_workload, validate};
 use neap_planner::recompute::segments;
 use neap_planner::{PlanError, PlanOptions, Planned, Planner, Strategy};
-use neap_sim::CostProfile;
 
 /// A plan that is valid for its program's workload.
 pub(super) struct StepPlan {
@@ -43,15 +42,15 @@ impl StepPlan {
 }
 
 /// Plans by the strategy and for the budget of `options`. Where a strategy leaves a choice, the plan that is predicted to take
-/// the least time is taken. The machine is taken to be a modest one: costs decide between plans, and no plan's results
-/// depend on them. `more_bytes` of a process were not foreseen when it was planned before.
+/// the least time by `costs` is taken: they decide between plans, and no plan's results depend on them. `more_bytes` of a process were not foreseen when it was planned before.
 pub(super) fn plan(
     step: &Step,
     options: &TrainOptions,
     host: &dyn Host,
     more_bytes: u64,
+    costs: &StepCosts,
 ) -> Result<StepPlan> {
-    let planning = Planning::new(step, options, host, more_bytes)?;
+    let planning = Planning::new(step, options, host, more_bytes, costs)?;
     let found = planning.candidates(options.strategy)?;
     let smallest = found.smallest;
     let best = found.best.ok_or_else(|| {
@@ -72,6 +71,7 @@ pub(super) fn plan(
             strategy: best.strategy,
             high_water_bytes: ledger.total_bytes(),
             predicted_ns: best.planned.prediction.latency_ns,
+            cost_source: costs.source(),
             stored_bytes: execution.stored_bytes_per_run(),
             loaded_bytes: execution.loaded_bytes_per_run(),
             recomputed_steps: (best.workload.steps.len()).saturating_sub(planning.kept.steps.len()),
@@ -133,7 +133,7 @@ pub(super) struct Planning<'a> {
     options: &'a TrainOptions,
     /// Heap of the process around; `None` where the engine's own is counted.
     process_bytes: Option<u64>,
-    pub costs: CostProfile,
+    pub costs: &'a StepCosts,
     /// Of the step as it is.
     kept: Workload,
     /// Memory in which all of that stays.
@@ -147,6 +147,7 @@ impl<'a> Planning<'a> {
         options: &'a TrainOptions,
         host: &dyn Host,
         more_bytes: u64,
+        costs: &'a StepCosts,
     ) -> Result<Planning<'a>> {
         let process_bytes = match (options.budget.scope(), options.budget) {
             (Scope::Process, Budget::Bytes(_)) => {
@@ -160,7 +161,7 @@ impl<'a> Planning<'a> {
             step,
             options,
             process_bytes,
-            costs: CostProfile::default(),
+            costs,
             kept: Workload::default(),
             whole_bytes: 0,
             budget_bytes: None,
@@ -275,7 +276,7 @@ impl<'a> Planning<'a> {
         }
         let kept = part.as_ref().map(|part| self.workload(part));
         let kept = kept.as_ref().unwrap_or(&self.kept);
-        let mut tape = StepTape::of(program, kept, &self.costs, &cheap);
+        let mut tape = StepTape::of(program, kept, &self.costs.of(program, kept), &cheap);
         let by_root = tape.values(&segments(&tape.tape));
         let means = if strategy == Sqrt { STAYING } else { SWAPPING };
         self.attempt(&mut found, named(Sqrt), Some(&by_root), means)?;
@@ -294,7 +295,13 @@ impl<'a> Planning<'a> {
         let program = &self.step.program;
         let room_bytes = self.room_bytes(program).unwrap_or(u64::MAX);
         let workload_of = |program: &Program| self.workload(program);
-        let pooled = pools::searched(program, &self.kept, room_bytes, &self.costs, &workload_of)?;
+        let pooled = pools::searched(
+            program,
+            &self.kept,
+            room_bytes,
+            self.costs.rates(),
+            &workload_of,
+        )?;
         match pooled {
             Ok(pooled) => {
                 found.best = Some(Candidate {
@@ -341,7 +348,7 @@ impl<'a> Planning<'a> {
         let mut target_bytes = optimal::first_target(&tape.tape, room_bytes, self.whole_bytes);
         let mut before = None;
         for _ in 0..optimal::ROUNDS {
-            let chosen = optimal::choice(&tape.tape, target_bytes, &self.costs, swaps);
+            let chosen = optimal::choice(&tape.tape, target_bytes, self.costs.rates(), swaps);
             let Some(chosen) = chosen.filter(|c| before.as_ref() != Some(&c.dropped)) else {
                 break;
             };
@@ -383,7 +390,8 @@ impl<'a> Planning<'a> {
             true => Strategy::Resident,
             false => Strategy::Preload,
         };
-        let planned = planner.plan_below(room_bytes, how, &self.costs, found.best_ns());
+        let costs = self.costs.of(program, &workload);
+        let planned = planner.plan_below(room_bytes, how, &costs, found.best_ns());
         drop(planner);
         match planned {
             Ok(None) => {}
@@ -489,9 +497,10 @@ mod tests {
         // Of the engine as below: a process takes more beside its arena.
         let unlimited = options(Budget::Engine(1 << 30));
         let step = step_of(chain(), 1, &unlimited, &|_, _| Some(sgd)).unwrap();
-        let planning = Planning::new(&step, &unlimited, &Embedded, 0).unwrap();
+        let costs = StepCosts::default();
+        let planning = Planning::new(&step, &unlimited, &Embedded, 0, &costs).unwrap();
         let cheap = cheap_of(&step.program);
-        let tape = StepTape::of(&step.program, &planning.kept, &planning.costs, &cheap);
+        let tape = StepTape::of(&step.program, &planning.kept, costs.rates(), &cheap);
         let is_large = |v: &usize| tape.tape.values[*v].bytes >= 32 << 10;
         let large: Vec<usize> = (0..tape.tape.values.len()).filter(is_large).collect();
         assert!((6..=9).contains(&large.len()), "{large:?}");
@@ -523,7 +532,7 @@ mod tests {
             let within = all.iter().filter(|&&(_, b)| b <= bytes);
             let best = within.map(|&(ns, _)| ns).min().unwrap();
             let options = options(Budget::Engine(bytes));
-            let found = plan(&step, &options, &Embedded, 0).unwrap().summary;
+            let found = plan(&step, &options, &Embedded, 0, &costs).unwrap().summary;
             assert!(found.predicted_ns <= best, "{found:?}, {best} in {bytes}");
             again += u64::from(found.recomputed_steps > 0);
         }

@@ -1,5 +1,6 @@
 //! What becomes of activations that a step has no room for.
 
+use crate::calibrate::CostSource;
 use std::fmt;
 use std::str::FromStr;
 
@@ -84,8 +85,9 @@ pub struct StepSummary {
     pub strategy: TrainStrategy,
     /// Planned peak of the whole process, or of the engine.
     pub high_water_bytes: u64,
-    /// Of a step, on a modest machine with a modest drive.
+    /// Of a step, by costs from this source: built in, they are those of a modest machine.
     pub predicted_ns: u64,
+    pub cost_source: CostSource,
     /// What a step stores and loads: activations and states.
     pub stored_bytes: u64,
     pub loaded_bytes: u64,

@@ -9,7 +9,7 @@ use crate::source_weights::SourceFiles;
 use crate::train::planning::{StepPlan, plan};
 use crate::train::start::{Drawn, draw, first_bytes};
 use crate::train::step::{StateRole, StepState, step_of};
-use crate::train::{MicroBatch, StepSummary, TrainOptions, micro};
+use crate::train::{MicroBatch, StepCosts, StepSummary, TrainOptions, micro};
 use neap_autodiff::{Loss, adaptable, add_adapters};
 use neap_ir::update::Update;
 use neap_ir::{DType, Graph, Program, State, TensorType, ValueId};
@@ -53,6 +53,7 @@ pub struct Trainer {
     ledger: Ledger,
     budget_bytes: Option<u64>,
     summary: StepSummary,
+    costs: StepCosts,
 }
 
 /// A tensor that survives steps.
@@ -108,8 +109,9 @@ impl Trainer {
         update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
     ) -> Result<StepSummary> {
         let make = |model: Model, parts| {
-            let step = step_of(model.graph, parts, options, update_of)?;
-            Ok(plan(&step, options, &*model.host, 0)?.summary)
+            let step = step_of(model.graph.clone(), parts, options, update_of)?;
+            let costs = model.costs(parts, options, update_of)?;
+            Ok(plan(&step, options, &*model.host, 0, &costs)?.summary)
         };
         micro::by_parts(path.as_ref(), open, options, &make)
     }
@@ -298,6 +300,11 @@ impl Trainer {
         &self.summary
     }
 
+    /// What the plan was chosen by.
+    pub fn costs(&self) -> &StepCosts {
+        &self.costs
+    }
+
     /// Whether the backward pass computes activations again, as the plan has it.
     pub fn recomputes(&self) -> bool {
         self.summary.recomputed_steps > 0
@@ -353,9 +360,9 @@ fn no_state(state: usize) -> Error {
 }
 
 /// What is left of a step when it has been planned.
-struct Ready {
+pub(super) struct Ready {
     /// The one that was planned.
-    program: Program,
+    pub program: Program,
     inputs: usize,
     is_seeded: bool,
     states: Vec<StepState>,
@@ -368,7 +375,7 @@ pub(super) struct Model {
     drawn: Drawn,
     files: SourceFiles,
     folder: PathBuf,
-    host: Arc<dyn Host>,
+    pub host: Arc<dyn Host>,
 }
 
 impl Model {
@@ -398,8 +405,10 @@ impl Model {
         options: &TrainOptions,
         update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
     ) -> Result<Trainer> {
-        let (step, plan) = self.planned(parts, options, update_of)?;
+        let costs = self.costs(parts, options, update_of)?;
+        let (step, plan) = self.planned(parts, options, update_of, &costs)?;
         let mut trainer = self.opened(step, plan, options)?;
+        trainer.costs = costs;
         trainer.parts = parts;
         self.files.check_unchanged()?;
         trainer.classes = match options.loss {
@@ -422,16 +431,17 @@ impl Model {
     }
 
     /// What the process takes with a plan is measured when there is one, and planned with again where that was more than was foreseen.
-    fn planned(
+    pub fn planned(
         &self,
         parts: usize,
         options: &TrainOptions,
         update_of: &dyn Fn(&str, &TensorType) -> Option<Update>,
+        costs: &StepCosts,
     ) -> Result<(Ready, StepPlan)> {
         let mut more_bytes = 0;
         loop {
             let step = step_of(self.graph.clone(), parts, options, update_of)?;
-            let mut plan = plan(&step, options, &*self.host, more_bytes)?;
+            let mut plan = plan(&step, options, &*self.host, more_bytes, costs)?;
             let ready = Ready {
                 program: plan.program.take().unwrap_or(step.program),
                 inputs: step.inputs,
@@ -451,25 +461,8 @@ impl Model {
         let graph = &program.graph;
         let (inputs, outputs) = (infos(graph, &graph.inputs), infos(graph, &graph.outputs));
         let at = numbers(&program, &plan.workload, &step.states);
-        let storage = BackingStore {
-            source: Box::new(EmptySource),
-            verifier: Verifier::from_data(0, &[])?,
-            spill: self.file(plan.verdict.spill_bytes, options)?,
-        };
-        let settings = neap_runtime::Options {
-            threads: options.threads,
-            isa: options.isa,
-        };
-        let mut session = neap_runtime::Session::open(
-            Arc::new(program),
-            plan.execution,
-            &plan.workload,
-            storage,
-            settings,
-        )?;
-        drop(plan.workload);
-        // What its checks took goes before states come.
-        self.host.trim_heap();
+        let (ledger, budget_bytes, summary) = (plan.ledger, plan.budget_bytes, plan.summary);
+        let mut session = self.session(Arc::new(program), plan, options)?;
         for (state, at) in step.states.iter().zip(&at) {
             let mut visit = |offset, bytes: &[u8]| write_pieces(&mut session, at, offset, bytes);
             first_bytes(&self.graph, &self.files, &self.drawn, state, &mut visit)?;
@@ -494,12 +487,46 @@ impl Model {
             steps: 0,
             loss: [0; 8],
             result: vec![0; result_bytes],
-            ledger: plan.ledger,
-            budget_bytes: plan.budget_bytes,
-            summary: plan.summary,
+            ledger,
+            budget_bytes,
+            summary,
+            costs: StepCosts::default(),
             inputs,
             outputs,
         })
+    }
+
+    /// By a plan for the program, with states of zeros.
+    pub fn session(
+        &self,
+        program: Arc<Program>,
+        plan: StepPlan,
+        options: &TrainOptions,
+    ) -> Result<neap_runtime::Session> {
+        let storage = BackingStore {
+            source: Box::new(EmptySource),
+            verifier: Verifier::from_data(0, &[])?,
+            spill: self.file(plan.verdict.spill_bytes, options)?,
+        };
+        let settings = neap_runtime::Options {
+            threads: options.threads,
+            isa: options.isa,
+        };
+        let (execution, workload) = (plan.execution, plan.workload);
+        let session =
+            neap_runtime::Session::open(program, execution, &workload, storage, settings)?;
+        drop(workload);
+        // What its checks took goes before states come.
+        self.host.trim_heap();
+        Ok(session)
+    }
+
+    /// Where the file goes.
+    pub fn folder(&self) -> &Path {
+        match self.folder.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => &self.folder,
+        }
     }
 
     /// Room on the drive for what is not in memory; `None` where everything is.
@@ -507,11 +534,7 @@ impl Model {
         if bytes == 0 {
             return Ok(None);
         }
-        let folder = match self.folder.as_os_str().is_empty() {
-            true => Path::new("."),
-            false => &self.folder,
-        };
-        let spill = neap_store::open_spill(folder, bytes, options.io)?;
+        let spill = neap_store::open_spill(self.folder(), bytes, options.io)?;
         Ok(Some(match options.throttle_bytes_per_second {
             Some(rate) => Box::new(ThrottledSource::new(spill, rate)?),
             None => spill,
