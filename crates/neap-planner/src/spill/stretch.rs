@@ -126,3 +126,46 @@ fn written(w: &Workload, split: &Split) -> Vec<Option<u32>> {
     };
     split.stays.iter().map(last).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spill::split::Traffic;
+    use neap_plan::{BufferId, BufferSpec, StepSpec};
+
+    /// One block, written by the first of six steps of 4,000 ns and read by the last. To move it takes 8,192 ns.
+    #[test]
+    fn stays_are_longer_by_what_transfers_take_where_there_is_room() {
+        let step = |reads: &[u32], writes: &[u32]| StepSpec {
+            reads: reads.iter().copied().map(BufferId).collect(),
+            writes: writes.iter().copied().map(BufferId).collect(),
+            ..StepSpec::default()
+        };
+        let mut steps = vec![step(&[], &[]); 6];
+        steps[0] = step(&[], &[0]);
+        steps[5] = step(&[0], &[]);
+        let w = Workload {
+            steps,
+            buffers: vec![BufferSpec {
+                name: "b".into(),
+                bytes: 4096,
+                align: 64,
+                live: StepRange::new(0, 6),
+                kept: false,
+            }],
+            ..Workload::default()
+        };
+        let costs = CostProfile::byte_per_ns(vec![4000; 6]);
+        let split = Traffic::new(&w, false).split(0);
+        let lives = |split: &Split| -> Vec<(u32, u32)> {
+            let of = |s: &Stay| split.workload.buffers[s.part as usize].live;
+            let lives = split.stays.iter().map(of);
+            lives.map(|live| (live.begin, live.end)).collect()
+        };
+        assert_eq!(lives(&split), [(0, 1), (5, 6)]);
+        let stretched = |room| lives(&stretched(&w, &split, &costs, room));
+        assert_eq!(stretched(8192), [(0, 4), (2, 6)]);
+        // The one that comes first has its wish.
+        assert_eq!(stretched(4096), [(0, 4), (4, 6)]);
+    }
+}
