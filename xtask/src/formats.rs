@@ -34,9 +34,10 @@ pub struct FormatsArgs {
 }
 
 /// Models and the forms in which they are measured.
-const CASES: [(&str, &str, Origin); 9] = [
+const CASES: [(&str, &str, Origin); 10] = [
     ("resnet50", "qdq", Origin::Zoo),
     ("resnet50", "qoperator", Origin::Zoo),
+    ("mobilenet_v2", "qdq", Origin::Zoo),
     ("vit_b_16", "dynamic", Origin::Zoo),
     ("gpt2", "dynamic", Origin::Zoo),
     ("gpt2", "int4", Origin::Zoo),
