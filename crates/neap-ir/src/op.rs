@@ -329,6 +329,7 @@ impl Op {
         let epilogue = match self {
             Op::PanelConv(conv) => &conv.epilogue,
             Op::PanelLinear(linear) => &linear.epilogue,
+            Op::PanelDepthwise(depthwise) => &depthwise.epilogue,
             _ => return false,
         };
         epilogue.integers.is_some()
@@ -342,7 +343,9 @@ impl BandLayer {
             Op::PanelConv(conv) if conv.epilogue.integers.is_none() => {
                 BandLayer::Conv(conv.clone())
             }
-            Op::PanelDepthwise(depthwise) => BandLayer::Depthwise(depthwise.clone()),
+            Op::PanelDepthwise(depthwise) if depthwise.epilogue.integers.is_none() => {
+                BandLayer::Depthwise(depthwise.clone())
+            }
             Op::Pool {
                 kind,
                 window,

@@ -24,7 +24,8 @@ pub struct Epilogue {
     pub integers: Option<Integers>,
 }
 
-/// Of a [`PanelConv`] without narrow groups or a [`PanelLinear`] whose input is unsigned bytes and whose panels are `I8`.
+/// Of a [`PanelConv`] without narrow groups, a [`PanelDepthwise`] or a [`PanelLinear`] whose input is unsigned bytes and whose panels
+/// are `I8`.
 ///
 /// Its third and fourth inputs are the scale (`F32`) and the zero point (`U8`) of the input's steps, one element each. The second
 /// is the residual, if there is one.
@@ -106,10 +107,10 @@ pub struct PanelLinear {
     pub k: usize,
     pub n: usize,
     pub epilogue: Epilogue,
-}
     /// Where the panels are in blocks of so many k, rows are rounded to signed steps of 8 bits in the same blocks, each with the
     /// scale of its largest number, and products are computed in integers.
     pub rounds: Option<usize>,
+}
 
 impl PanelConv {
     pub fn k(&self) -> usize {

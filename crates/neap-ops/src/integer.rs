@@ -2,16 +2,16 @@
 
 use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;
-use crate::layer::{activation, conv_form, conv_shape, weights};
+use crate::layer::{activation, conv_form, conv_shape, depthwise_shape, weights};
 use crate::{Context, OpError, PanelSlice, TensorMut};
 use neap_ir::op::Activation;
-use neap_ir::panel::{Epilogue, PanelConv, PanelLinear};
+use neap_ir::panel::{Epilogue, PanelConv, PanelDepthwise, PanelLinear};
 use neap_ir::{DType, Layout};
 use neap_kernels::conv::{ConvForm, ConvShape};
 use neap_kernels::integer::{
-    Added, Finish, Results, Rounding, Steps, conv_scratch_bytes, first_layer_scratch_bytes,
-    integer_conv, integer_first_layer, integer_linear, linear_scratch_bytes, takes_conv,
-    takes_first_layer,
+    Added, Finish, Results, Rounding, Steps, conv_scratch_bytes, depthwise_scratch_bytes,
+    first_layer_scratch_bytes, integer_conv, integer_depthwise, integer_first_layer,
+    integer_linear, linear_scratch_bytes, takes_conv, takes_depthwise, takes_first_layer,
 };
 use neap_kernels::linear::LinearShape;
 
@@ -72,6 +72,61 @@ pub(crate) fn conv_supported(form: ConvForm, shape: &ConvShape) -> bool {
         ConvForm::Blocked => takes_conv(shape),
         ConvForm::NarrowGroups => false,
     }
+}
+
+pub(crate) fn panel_depthwise(
+    layer: &PanelDepthwise,
+    panels: Option<PanelSlice>,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
+    let (x, y) = (args.input(0)?, args.output(0)?);
+    args.require(
+        x.layout == Layout::Blocked && y.layout == Layout::Blocked,
+        "operands have the wrong layout",
+    )?;
+    let shape = depthwise_shape(layer, x.shape(), y.shape());
+    let (panels, weights) = weights(args, panels)?;
+    let (finish, steps) = (finish(args, &layer.epilogue, &y)?, steps(args)?);
+    let bytes = depthwise_scratch_bytes(&shape, ctx.par.workers());
+    let scratch = Scratch::new(args.op, ctx.workspace).take(bytes)?;
+    // SAFETY: as in `panel_conv`.
+    let out = unsafe { results(&y) };
+    let (isa, par) = (ctx.isa, ctx.par);
+    integer_depthwise(
+        isa,
+        par,
+        &shape,
+        panels,
+        weights,
+        x.bytes(),
+        steps,
+        out,
+        finish,
+        scratch,
+    )
+    .named(args.op)
+}
+
+pub(crate) fn depthwise_workspace_bytes(
+    layer: &PanelDepthwise,
+    x: &[usize],
+    y: &[usize],
+    workers: usize,
+) -> usize {
+    match layer.epilogue.integers {
+        Some(_) => {
+            let shape = depthwise_shape(layer, x, y);
+            scratch_bytes::<u8>(depthwise_scratch_bytes(&shape, workers))
+        }
+        None => 0,
+    }
+}
+
+pub(crate) fn depthwise_supported(layer: &PanelDepthwise, x: &[usize], y: &[usize]) -> bool {
+    let window = depthwise_shape(layer, x, y).window;
+    layer.epilogue.integers.is_none()
+        || takes_depthwise(window.kernel, window.strides, window.dilations)
 }
 
 pub(crate) fn panel_linear(

@@ -101,22 +101,29 @@ pub(crate) fn conv_shape(layer: &PanelConv, x: &[usize], y: &[usize]) -> ConvSha
     }
 }
 
+pub(crate) fn depthwise_shape(layer: &PanelDepthwise, x: &[usize], y: &[usize]) -> Depthwise {
+    Depthwise {
+        batch: x[0],
+        channels: layer.channels,
+        window: over(&layer.window, spatial(x), spatial(y)),
+    }
+}
+
 pub(crate) fn panel_depthwise(
     layer: &PanelDepthwise,
     panels: Option<PanelSlice>,
     args: &Args,
     ctx: &mut Context,
 ) -> Result<(), OpError> {
+    if layer.epilogue.integers.is_some() {
+        return integer::panel_depthwise(layer, panels, args, ctx);
+    }
     let (x, y) = (args.input(0)?, args.output(0)?);
     args.require(
         x.layout == Layout::Blocked && y.layout == Layout::Blocked,
         "operands have the wrong layout",
     )?;
-    let shape = Depthwise {
-        batch: x.shape()[0],
-        channels: layer.channels,
-        window: over(&layer.window, spatial(x.shape()), spatial(y.shape())),
-    };
+    let shape = depthwise_shape(layer, x.shape(), y.shape());
     let (panels, weights) = weights(args, panels)?;
     let residual = residual(args, &layer.epilogue, &y)?;
     // SAFETY: as in `panel_conv`.
@@ -154,13 +161,6 @@ pub(crate) fn panel_linear(
     let residual = residual(args, &layer.epilogue, &y)?;
     // SAFETY: as in `panel_conv`.
     let out = unsafe { y.f32s_mut() };
-    linear(
-        ctx.isa,
-        ctx.par,
-        &shape,
-        panels,
-        weights,
-        x.f32s(),
     if let Some(len) = rounded_blocks(layer)
         && matches!(weights.format(), Format::Blocks(blocks) if blocks.len == len)
     {
@@ -179,19 +179,19 @@ pub(crate) fn panel_linear(
         )
         .named(args.op);
     }
+    linear(
+        ctx.isa,
+        ctx.par,
+        &shape,
+        panels,
+        weights,
+        x.f32s(),
         out,
         residual,
     )
     .named(args.op)
 }
 
-/// A call's panel range, and those panels as packed.
-pub(crate) fn weights<'a>(
-    args: &Args,
-    panels: Option<PanelSlice<'a>>,
-) -> Result<(std::ops::Range<usize>, Panels<'a>), OpError> {
-    let Some(panels) = panels else {
-        return args.fail("weights are missing");
 /// k of the blocks in which rows are rounded, where panels are in such blocks.
 pub(crate) fn rounded_blocks(layer: &PanelLinear) -> Option<usize> {
     layer.rounds.filter(|&len| takes_blocks(len))
@@ -209,6 +209,13 @@ pub(crate) fn linear_workspace_bytes(layer: &PanelLinear, x: &[usize], workers: 
     scratch_bytes::<u8>(rounded_scratch_bytes(&shape, len, workers))
 }
 
+/// A call's panel range, and those panels as packed.
+pub(crate) fn weights<'a>(
+    args: &Args,
+    panels: Option<PanelSlice<'a>>,
+) -> Result<(std::ops::Range<usize>, Panels<'a>), OpError> {
+    let Some(panels) = panels else {
+        return args.fail("weights are missing");
     };
     let packed = stored(args.op, panels.format, panels.bytes)?;
     Ok((panels.range, packed))

@@ -9,7 +9,8 @@ use crate::product::{contraction, det, einsum, packed};
 use crate::reduce::topk;
 use crate::window::{conv, pool};
 use crate::{
-    OpError, attention, bands, gradient, late, layer, recurrent, resize, sampling, spectrum,
+    OpError, attention, bands, gradient, integer, late, layer, recurrent, resize, sampling,
+    spectrum,
 };
 use neap_ir::graph::LANES;
 use neap_ir::infer::{AttentionDims, Einsum};
@@ -48,6 +49,9 @@ pub fn workspace_bytes(
             conv::workspace_bytes(window, *groups, true, x, y, workers)
         }
         Op::PanelConv(panel) => layer::conv_workspace_bytes(panel, &x.shape, &y.shape, workers),
+        Op::PanelDepthwise(panel) => {
+            integer::depthwise_workspace_bytes(panel, &x.shape, &y.shape, workers)
+        }
         Op::PanelLinear(panel) => layer::linear_workspace_bytes(panel, &x.shape, workers),
         Op::Bands(chain) => bands::workspace_bytes(chain, &x.shape, Kernel::Direct, workers, isa),
         Op::MatMul if y.dtype == DType::F32 => Product::of(shape(0), shape(1))
@@ -134,6 +138,14 @@ pub fn supported(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> Re
                 Ok(())
             } else {
                 unsupported("by the panel kernels in this shape".into())
+            }
+        }
+        Op::PanelDepthwise(panel) => {
+            let y = outputs.first().copied().flatten().map_or(x, |(ty, _)| ty);
+            if integer::depthwise_supported(panel, &x.shape, &y.shape) {
+                Ok(())
+            } else {
+                unsupported("in integers with such a window".into())
             }
         }
         Op::Bands(chain) if !bands::supported(chain, x) => {
@@ -271,10 +283,10 @@ pub fn blocked_inputs(
             let pair = vector::blocked_operands(*binary, shape(0)?, shape(1)?, &y.shape)?;
             Some(pair.iter().map(|operand| operand.layout()).collect())
         }
-        Op::PanelConv(panel) => {
-            let x = match panel.form {
-                ConvForm::FirstLayer => Layout::Plain,
-                ConvForm::Blocked | ConvForm::NarrowGroups => Layout::Blocked,
+        Op::PanelConv(_) | Op::PanelDepthwise(_) => {
+            let x = match op {
+                Op::PanelConv(panel) if panel.form == ConvForm::FirstLayer => Layout::Plain,
+                _ => Layout::Blocked,
             };
             let mut layouts = residual_layouts(x, inputs.len());
             // Scale and zero point.
@@ -287,7 +299,6 @@ pub fn blocked_inputs(
             layouts[0] = Layout::Blocked;
             (one && blocked(inputs.first()?.as_ref())).then_some(layouts)
         }
-        Op::PanelDepthwise(_) => Some(residual_layouts(Layout::Blocked, inputs.len())),
         Op::Bands(chain) => {
             let mut layouts = vec![Layout::Plain; inputs.len()];
             if !bands::is_plain(chain) {

@@ -15,11 +15,11 @@ use crate::recipes::Recipes;
 use crate::steps::byte;
 use neap_ir::op::{Activation, Binary, Op, Pool, Unary};
 use neap_ir::panel::{
-    ConvForm, Epilogue, Integers, PanelConv, PanelElement, PanelScales, StepSize,
+    ConvForm, Epilogue, Integers, PanelConv, PanelDepthwise, PanelElement, PanelScales, StepSize,
 };
 use neap_ir::recipe::Recipe;
 use neap_ir::{DType, Literal, Node, TensorType, ValueId};
-use neap_kernels::integer::{MOST_K, MOST_TAPS};
+use neap_kernels::integer::{MOST_K, MOST_TAPS, takes_depthwise};
 use std::collections::HashMap;
 
 pub(crate) fn run(editor: &mut Editor, recipes: &Recipes) {
@@ -86,6 +86,7 @@ fn is_eligible(editor: &Editor, at: usize, recipes: &Recipes) -> bool {
             layer.groups,
             layer.form != ConvForm::NarrowGroups && taps(layer) <= MOST_TAPS,
         ),
+        Op::PanelDepthwise(layer) => (layer.k(), layer.channels.max(2), takes_filters(layer)),
         Op::PanelLinear(layer) => (layer.k, 1, true),
         _ => return false,
     };
@@ -97,7 +98,7 @@ fn is_eligible(editor: &Editor, at: usize, recipes: &Recipes) -> bool {
         format.element == PanelElement::I8 && format.scales == PanelScales::PerChannelWithZero
     });
     let has_zeros = match recipe {
-        Recipe::Conv { affine, .. } => {
+        Recipe::Conv { affine, .. } | Recipe::Depthwise { affine, .. } => {
             (affine.zero.iter().flatten()).any(|&z| z != 0.0) || is_unsigned(editor, recipe)
         }
         _ => false,
@@ -107,6 +108,16 @@ fn is_eligible(editor: &Editor, at: usize, recipes: &Recipes) -> bool {
         && !node.op.is_in_integers()
         && (groups == 1 || !has_zeros)
         && grid(editor, x).is_some()
+}
+
+fn takes_filters(layer: &PanelDepthwise) -> bool {
+    let window = &layer.window;
+    let sizes = [&window.kernel, &window.strides, &window.dilations];
+    let [Ok(kernel), Ok(strides), Ok(dilations)] = sizes.map(|of| <[usize; 2]>::try_from(&of[..]))
+    else {
+        return false;
+    };
+    takes_depthwise(kernel, strides, dilations)
 }
 
 /// Runs of steps of a window: the kernel's pixels, or its rows where channels lie side by side.

@@ -184,9 +184,6 @@ pub(super) fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
             )?;
             panel(o, &conv.window, conv.c_in, conv.c_out, &conv.epilogue)
         }
-        Op::PanelDepthwise(depthwise) if depthwise.epilogue.integers.is_some() => {
-            o.fail("is not computed in integers")
-        }
         Op::PanelDepthwise(depthwise) => panel(
             o,
             &depthwise.window,
