@@ -119,8 +119,8 @@ pub enum IoMode {
     Uring,
     /// Threads that call `pread`.
     Pread,
-    /// As programs usually read: by the page cache, which is charged beside where the bytes go and keeps them. For studies alone.
-    #[doc(hidden)]
+    /// As programs usually read: by the page cache, which is charged beside where the bytes go and keeps them. For studies
+    /// alone: no user can name it.
     Cached,
 }
 
