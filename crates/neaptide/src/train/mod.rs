@@ -10,6 +10,7 @@
 //! What survives steps are *states*: buffers that the program updates where they lie. A trainer begins with the model's
 //! parameters and with moments of zero; [`Trainer::read`] and [`Trainer::write`] are for checkpoints.
 
+mod costs;
 mod micro;
 mod optimal;
 mod options;
@@ -22,8 +23,8 @@ mod tape;
 mod trainer;
 mod trial;
 
+pub use costs::StepCosts;
 pub use options::{Adapters, MicroBatch, TrainCosts, TrainOptions};
 pub use step::StateRole;
 pub use strategy::{StepSummary, TrainStrategy};
 pub use trainer::{TrainState, Trainer, dropout_seed};
-pub use trial::StepCosts;

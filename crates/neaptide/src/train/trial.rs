@@ -5,97 +5,21 @@
 //!   built-in costs ─► plan ─► drive, two steps ─► StepCosts ─► plan ─► states ─► steps of the training
 //! ```
 
-use crate::calibrate::{CostSource, rates_of};
 use crate::error::{Error, Result};
+use crate::train::costs::{StepCosts, Taken};
 use crate::train::trainer::Model;
 use crate::train::{TrainCosts, TrainOptions, TrainStrategy};
-use neap_compile::{Kernels, StepTimes, Target, step_key, workload};
+use neap_compile::Target;
 use neap_ir::update::Update;
 use neap_ir::{Graph, Program, TensorType};
 use neap_plan::LaneId;
 use neap_runtime::{InputTensor, OutputTensor, RuntimeError, Session};
-use neap_sim::CostProfile;
 use neap_store::{SPILL_PROBE_BYTES, SpillRates, measure_spill};
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 /// What a trial takes beside its inputs and what any step does: its timeline.
 const TRIAL_BYTES: u64 = 1 << 20;
-
-/// What steps of a training are taken to cost.
-#[derive(Debug, Clone, Default)]
-pub struct StepCosts {
-    /// Of steps that were not measured, and of the drive.
-    rates: CostProfile,
-    times: StepTimes,
-    source: CostSource,
-}
-
-impl StepCosts {
-    /// For a program's steps.
-    pub(super) fn of(&self, program: &Program, of_program: &neap_plan::Workload) -> CostProfile {
-        let mut costs = self.rates.clone();
-        self.times.apply(program, of_program, &mut costs);
-        costs
-    }
-
-    pub(super) fn rates(&self) -> &CostProfile {
-        &self.rates
-    }
-
-    /// Where they came from.
-    pub fn source(&self) -> CostSource {
-        self.source
-    }
-
-    /// What was measured of a program.
-    fn measured(
-        program: &Program,
-        taken: &Taken,
-        drive: Option<SpillRates>,
-        options: &TrainOptions,
-    ) -> StepCosts {
-        let target = Target {
-            threads: options.threads,
-            isa: options.isa,
-        };
-        let steps = workload(program, target, Kernels::Direct).steps;
-        let mut rates = CostProfile::default();
-        let seen = steps.iter().zip(&taken.step_ns);
-        rates_of(
-            seen.map(|(s, &ns)| (s.flops, s.touched_bytes, ns)),
-            &mut rates,
-        );
-        rates.compute_overhead_ns = taken.between_ns;
-        if let Some(drive) = drive {
-            let throttle = options.throttle_bytes_per_second.map(|rate| rate as f64);
-            let [loads, stores, both] = [drive.loads, drive.stores, drive.both]
-                .map(|rate| throttle.map_or(rate, |throttle| rate.min(throttle)));
-            rates.storage_bytes_per_second = loads;
-            rates.store_bytes_per_second = stores;
-            rates.both_ways_bytes_per_second = both;
-            // Steps were measured beside loads and stores.
-            rates.load_handling_ns = 0;
-            rates.load_handling_ns_per_byte = 0.0;
-        }
-        // Equal steps take the mean of theirs, so that their sum is as it was measured.
-        let mut sums: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-        let measured = program.steps.iter().zip(&steps).zip(&taken.step_ns);
-        for ((&node, step), &ns) in measured {
-            let key = step_key(program, &program.graph.nodes[node.index()], step.kernel);
-            let (sum, count) = sums.entry(key).or_default();
-            (*sum, *count) = (*sum + ns, *count + 1);
-        }
-        let means = sums.into_iter();
-        let means = means.map(|(key, (sum, count))| (key, (sum / count).max(1)));
-        StepCosts {
-            rates,
-            times: StepTimes(Arc::new(means.collect())),
-            source: CostSource::Measured,
-        }
-    }
-}
 
 impl Model {
     /// What plans are chosen by: as the options say.
@@ -150,7 +74,12 @@ impl Model {
         let mut session = self.session(program.clone(), plan, options)?;
         let taken = take(&program, &mut session);
         drop(session);
-        let costs = |taken| StepCosts::measured(&program, &taken, drive, options);
+        let target = Target {
+            threads: options.threads,
+            isa: options.isa,
+        };
+        let machine = (target, options.throttle_bytes_per_second);
+        let costs = |taken| StepCosts::measured(&program, &taken, drive, machine);
         Ok(taken.ok().map(costs))
     }
 }
@@ -160,14 +89,6 @@ fn inputs_bytes(model: &Graph) -> u64 {
     let inputs = model.inputs.iter();
     let inputs_bytes: u64 = inputs.map(|&v| model.ty(v).len_bytes() as u64).sum();
     2 * inputs_bytes
-}
-
-/// A measured step.
-struct Taken {
-    /// By step of the program.
-    step_ns: Vec<u64>,
-    /// What passes between two of them without waiting, on average.
-    between_ns: u64,
 }
 
 /// Two steps with zeros.
