@@ -112,8 +112,8 @@ pub fn quantized(mut graph: Graph, path: PathBuf) -> Graph {
         let axis = match &reader.expect("weights are read").op {
             Op::MatMul => Some(1),
             Op::Gather { .. } => None,
-            // One scale for all.
-            Op::Conv(_, groups) if *groups > 1 => None,
+            // One scale for all, but for depthwise filters.
+            Op::Conv(_, groups) if *groups > 1 && literal.shape()[1] > 1 => None,
             _ => Some(0),
         };
         let shape = literal.shape().to_vec();
