@@ -68,24 +68,21 @@ impl Bench {
 
     /// A network that is made in `folder`.
     pub fn of_zoo(name: &str, folder: &Path) -> Bench {
-        let model = folder.join(format!("{name}.onnx"));
-        neap_zoo::write(name, &model, &Default::default(), &mut |_, _| {}).expect("written");
-        Bench::new(model, folder)
+        Bench::of_size(name, &[], folder)
     }
 
-    /// The same for an input of that shape; without one, as it is.
+    /// The same for an input of that shape, if one is given.
     pub fn of_size(name: &str, shape: &[usize], folder: &Path) -> Bench {
-        if shape.is_empty() {
-            return Bench::of_zoo(name, folder);
-        }
         let model = folder.join(format!("{name}.onnx"));
         let options = neap_zoo::Options {
-            free_size: true,
+            free_size: !shape.is_empty(),
             ..neap_zoo::Options::default()
         };
         neap_zoo::write(name, &model, &options, &mut |_, _| {}).expect("written");
         let mut bench = Bench::new(model, folder);
-        bench.open.shapes.insert("input".into(), shape.to_vec());
+        if !shape.is_empty() {
+            bench.open.shapes.insert("input".into(), shape.to_vec());
+        }
         bench
     }
 
