@@ -3,7 +3,7 @@
 //! It touches no operand before a job's time is over, so whatever overwrites memory too early shows in the bits.
 
 use crate::support::{
-    Model, Random, ReplacePlan, TestClock, image_model, mixed_model, options, skip_model, within,
+    Model, Random, ReplacePlan, TestClock, image_model, mixed_model, skip_model, within,
 };
 use neap_ir::Node;
 use neap_kernels::parallel::Serial;
@@ -11,12 +11,8 @@ use neap_kernels::simd::Isa;
 use neap_ops::{Choice, Context, PanelSlice, TensorMut, TensorRef};
 use neap_plan::ExecutionPlan;
 use neap_planner::Strategy;
-use neap_runtime::{
-    BackingStore, Device, Job, JobError, Meanwhile, PreparedSlice, RuntimeError, Session,
-};
-use neap_store::{
-    FaultScript, MemoryModel, MemorySource, RandomFaults, Spill, StoreError, VirtualClock,
-};
+use neap_runtime::{Device, Job, JobError, Meanwhile, PreparedSlice, RuntimeError, Session};
+use neap_store::{FaultScript, MemoryModel, RandomFaults, StoreError, VirtualClock};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -171,29 +167,7 @@ fn open(
         submitted: 0,
         most_queued: 0,
     };
-    let spill_bytes = plan.spill_bytes() as usize;
-    let spill = MemorySource::spill(spill_bytes, storage_model(), time.clone(), faults.clone());
-    let file = model.file.clone();
-    let source = MemorySource::new(file, storage_model(), time.clone(), faults);
-    let storage = BackingStore {
-        source: Box::new(source.expect("a source")),
-        verifier: model.verifier(),
-        spill: Some(Box::new(spill.expect("a spill file")) as Box<dyn Spill>),
-    };
-    let clock = TestClock {
-        time,
-        compute_ns: 20_000,
-    };
-    let session = Session::open_on(
-        Box::new(device),
-        model.program.clone(),
-        plan.clone(),
-        &model.workload,
-        storage,
-        options(1),
-        clock,
-    );
-    session.expect("opens")
+    model.open_on(plan, Box::new(device), storage_model(), faults, time)
 }
 
 fn plans(model: &Model) -> Vec<ExecutionPlan> {

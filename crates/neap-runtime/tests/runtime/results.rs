@@ -1,14 +1,12 @@
 //! Results are computed where the caller wants them, if the device can; nothing around them is touched.
 
-use crate::support::{Builder, Model, TestClock, image_model, mixed_model, options, skip_model};
+use crate::support::{Builder, Model, image_model, mixed_model, skip_model};
 use neap_ir::op::{Activation, Unary};
 use neap_kernels::simd::Isa;
 use neap_plan::ExecutionPlan;
 use neap_planner::Strategy;
-use neap_runtime::{
-    BackingStore, Cpu, Device, InputTensor, Job, JobError, Meanwhile, OutputTensor, Pool, Session,
-};
-use neap_store::{FaultScript, MemoryModel, MemorySource, Spill, VirtualClock};
+use neap_runtime::{Cpu, Device, InputTensor, Job, JobError, Meanwhile, OutputTensor, Pool};
+use neap_store::{FaultScript, MemoryModel, VirtualClock};
 use std::sync::{Arc, Mutex};
 
 /// The processor, and where it wrote.
@@ -48,33 +46,6 @@ impl Device for Watched {
     }
 }
 
-fn open(model: &Model, plan: &ExecutionPlan, device: Watched) -> Session<TestClock> {
-    let time = VirtualClock::new();
-    let (storage, faults) = (MemoryModel::default(), FaultScript::default());
-    let spill_bytes = plan.spill_bytes() as usize;
-    let spill = MemorySource::spill(spill_bytes, storage, time.clone(), faults.clone());
-    let source = MemorySource::new(model.file.clone(), storage, time.clone(), faults);
-    let storage = BackingStore {
-        source: Box::new(source.expect("a source")),
-        verifier: model.verifier(),
-        spill: Some(Box::new(spill.expect("a spill file")) as Box<dyn Spill>),
-    };
-    let clock = TestClock {
-        time,
-        compute_ns: 20_000,
-    };
-    let session = Session::open_on(
-        Box::new(device),
-        model.program.clone(),
-        plan.clone(),
-        &model.workload,
-        storage,
-        options(1),
-        clock,
-    );
-    session.expect("opens")
-}
-
 /// By output, whether something was computed in the caller's memory, which is aligned to elements and to nothing more.
 fn is_computed_in_place(
     model: &Model,
@@ -89,7 +60,9 @@ fn is_computed_in_place(
         sees_plans_memory_only,
         written: written.clone(),
     };
-    let mut session = open(model, plan, device);
+    let (storage, faults) = (MemoryModel::default(), FaultScript::default());
+    let time = VirtualClock::new();
+    let mut session = model.open_on(plan, Box::new(device), storage, faults, time);
     let graph = &model.program.graph;
     let inputs: Vec<InputTensor> = (graph.inputs.iter().zip(&model.inputs))
         .map(|(&v, bytes)| InputTensor {

@@ -15,8 +15,8 @@ use neap_plan::{
     BufferId, BufferSpec, ExecutionPlan, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload,
 };
 use neap_runtime::{
-    BackingStore, CancelToken, Clock, InputTensor, Monotonic, Options, OutputTensor, Replaced,
-    RuntimeError, Session,
+    BackingStore, CancelToken, Clock, Device, InputTensor, Monotonic, Options, OutputTensor,
+    Replaced, RuntimeError, Session,
 };
 use neap_store::{
     BLOCK, FaultScript, MemoryModel, MemorySource, Source, Spill, Verifier, VirtualClock,
@@ -281,6 +281,39 @@ impl Model {
             options(2),
             clock,
         )
+    }
+
+    /// On another device than the processor, which goes by the storage's virtual time.
+    pub fn open_on(
+        &self,
+        plan: &ExecutionPlan,
+        device: Box<dyn Device>,
+        storage: MemoryModel,
+        faults: FaultScript,
+        time: VirtualClock,
+    ) -> Session<TestClock> {
+        let spill_bytes = plan.spill_bytes() as usize;
+        let spill = MemorySource::spill(spill_bytes, storage, time.clone(), faults.clone());
+        let source = MemorySource::new(self.file.clone(), storage, time.clone(), faults);
+        let storage = BackingStore {
+            source: Box::new(source.expect("a source")),
+            verifier: self.verifier(),
+            spill: Some(Box::new(spill.expect("a spill file"))),
+        };
+        let clock = TestClock {
+            time,
+            compute_ns: 20_000,
+        };
+        let session = Session::open_on(
+            device,
+            self.program.clone(),
+            plan.clone(),
+            &self.workload,
+            storage,
+            options(1),
+            clock,
+        );
+        session.expect("opens")
     }
 
     pub fn open_source(

@@ -98,7 +98,8 @@ impl Trainer {
         Ok(trainer)
     }
 
-    /// What [`Trainer::open`] would plan: reads no weights, and takes no memory for them.
+    /// What [`Trainer::open`] would plan: reads no weights. It takes no memory for them, unless costs are measured: then it takes
+    /// the trial's steps.
     ///
     /// # Errors
     /// As [`Trainer::open`].

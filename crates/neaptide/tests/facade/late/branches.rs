@@ -190,6 +190,8 @@ fn the_branch_that_the_data_take_is_computed_alone() {
     }
 }
 
+const WEIGHT_BYTES: u64 = 16 * 4096 * 4;
+
 /// The sum of three products of x, other ones in each branch.
 fn of_many_weights() -> onnx::Model {
     let branch = |seeds: [usize; 3]| {
@@ -233,8 +235,23 @@ fn loads_of(plan: &Plan, seeds: [usize; 3]) -> Vec<usize> {
         .map(|packed| ByteRange::at(packed.offset, packed.bytes))
         .collect();
     assert_eq!(extents.len(), seeds.len());
-    let loads = plan.execution.loads.iter().enumerate();
-    let theirs = loads.filter(|(_, load)| extents.iter().any(|e| load.file_range().overlaps(*e)));
+    let is_theirs = |range: &ByteRange| extents.iter().any(|extent| extent.overlaps(*range));
+    let bytes = |ranges: Vec<ByteRange>| -> u64 {
+        let theirs = ranges.iter().filter(|range| is_theirs(range));
+        theirs.map(|range| range.end - range.begin).sum()
+    };
+    // What a run does not load stays in memory from run to run: no weight is missing.
+    let loads = &plan.execution.loads;
+    let loaded = bytes(loads.iter().map(Load::file_range).collect());
+    let resident = plan.execution.resident.iter();
+    let stays = bytes(
+        resident
+            .map(|r| ByteRange::at(r.from.offset, r.bytes))
+            .collect(),
+    );
+    assert_eq!(loaded + stays, seeds.len() as u64 * WEIGHT_BYTES);
+    assert!(loaded > 0, "a branch that is never loaded shows nothing");
+    let theirs = (loads.iter().enumerate()).filter(|(_, load)| is_theirs(&load.file_range()));
     theirs.map(|(index, _)| index).collect()
 }
 
