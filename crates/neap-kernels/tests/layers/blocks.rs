@@ -1,6 +1,6 @@
 //! Layers with weights in blocks have the bits of the same layers with the widened weights as `f32`.
 
-use crate::support::{Threads, isas, numbers};
+use crate::support::{Threads, affordable, isas, numbers};
 use neap_kernels::conv::{ConvShape, conv_blocked};
 use neap_kernels::epilogue::{Activation, Epilogue, Residual};
 use neap_kernels::linear::{LinearShape, linear};
@@ -127,8 +127,12 @@ fn linear_layers_in_blocks() {
         (2, 4500, 17),
         (29, 300, 50),
         (61, 1100, 18),
+        (30, 70, 40),
     ];
     for (format, (m, k, n)) in formats().flat_map(|f| shapes.map(|s| (f, s))) {
+        if !affordable(m * k * n) {
+            continue;
+        }
         let shape = LinearShape::dense(m, k, n);
         let layer = Layer::new(format, n, k);
         let wide = layer.wide(n);

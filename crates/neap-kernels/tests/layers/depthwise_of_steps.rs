@@ -1,7 +1,7 @@
 //! Depthwise convolutions in integers against sums in `i64`, for every instruction set, number of threads and cut.
 
 use crate::integers::{Case, Layer, bytes, check_finishes, convolved, cuts, with_scratch};
-use crate::support::{Threads, isas};
+use crate::support::{Threads, affordable, isas};
 use neap_kernels::conv::ConvShape;
 use neap_kernels::depthwise::Depthwise;
 use neap_kernels::integer::{
@@ -38,6 +38,9 @@ fn shape(s: &ConvShape) -> Depthwise {
 }
 
 fn check(s: &ConvShape) {
+    if !affordable(s.multiply_adds()) {
+        return;
+    }
     let shape = shape(s);
     let layer = layer(shape.channels, s.window.kernel, false);
     let blocks = shape.channels.div_ceil(LANES);
