@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// Each with the parts that come before it. Where one of them is `weights`, there is another kernel `_bits` for weights of fewer bits,
-/// and of matrices `_blocks` for weights in blocks.
+/// and of matrices `_blocks` for weights in blocks; where one is `near`, another one `_apart`, and where one is `plain`, others
+/// `_more`.
 const KERNELS: &[(&str, &[&str])] = &[
     ("conv", &["window", "weights", "common"]),
-    ("conv_lanes", &["window", "weights", "common"]),
-    ("first_lanes", &["window", "weights", "common"]),
-    ("depthwise_lanes", &["window", "weights", "common"]),
+    ("conv_lanes", &["plain", "window", "weights", "common"]),
+    ("first_lanes", &["plain", "window", "weights", "common"]),
+    (
+        "depthwise_lanes",
+        &["plain", "near", "window", "weights", "common"],
+    ),
     ("linear_lanes", &["weights", "common"]),
     ("first", &["window", "weights", "common"]),
     ("narrow", &["window", "weights", "common"]),
@@ -36,7 +40,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=src/shaders");
     let out = PathBuf::from(env::var("OUT_DIR")?);
     for (name, parts) in KERNELS {
-        write(&out, name, name, parts)?;
+        for (to, parts) in variants(name, parts) {
+            write(&out, &to, name, &parts)?;
+        }
         for (kind, weights) in [("bits", "weights_bits"), ("blocks", "weights_blocks")] {
             // Only matrices are in blocks.
             let is_there = parts.contains(&"weights")
@@ -53,6 +59,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
+}
+
+/// With parts instead of others.
+fn variants(name: &str, parts: &[&'static str]) -> Vec<(String, Vec<&'static str>)> {
+    let mut all = vec![(name.to_owned(), parts.to_vec())];
+    for (part, other) in [("near", "apart"), ("plain", "more")] {
+        for (to, mut parts) in all.clone() {
+            if let Some(found) = parts.iter_mut().find(|p| **p == part) {
+                *found = other;
+                all.push((format!("{to}_{other}"), parts));
+            }
+        }
+    }
+    all
 }
 
 fn write(out: &Path, to: &str, name: &str, parts: &[&str]) -> Result<(), Box<dyn Error>> {

@@ -75,10 +75,12 @@ impl Dispatch {
 }
 
 /// Puts a slice's panels into as many dispatches as its weights need bindings. `one` is a dispatch for all of them, whose
-/// second grid size counts panels, and whose shape names the first panel at `first_at`.
+/// second grid size counts panels, `each` at a time, and whose shape names the first panel at `first_at`. Kernels that
+/// compute several at a time are told behind that how many there are.
 pub(crate) fn by_panels(
     one: &Dispatch,
     first_at: usize,
+    each: usize,
     weights: &Panels,
     limits: &Limits,
     out: &mut Vec<Dispatch>,
@@ -98,8 +100,11 @@ pub(crate) fn by_panels(
             start: weights.all.start.wrapping_add(skip),
             bytes: panel_bytes * count as u64,
         });
-        part.groups[1] = count as u32;
+        part.groups[1] = count.div_ceil(each) as u32;
         *part.words.shape_mut().get_mut(first_at)? = first as u32;
+        if one.kernel.panels_each() > 1 {
+            *part.words.shape_mut().get_mut(first_at + 1)? = count as u32;
+        }
         if !part.fits(limits) {
             return None;
         }

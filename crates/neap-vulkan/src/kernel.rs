@@ -31,20 +31,26 @@ pub(crate) enum Kernel {
     // For drivers that compute on the processor: lanes tell each other what they load.
     ConvLanes,
     FirstLanes,
+    /// Windows one place apart.
     DepthwiseLanes,
+    /// Two places.
+    DepthwiseApart,
     LinearLanes,
+    // The same where something is added to results, or they are curved.
+    ConvMore,
+    FirstMore,
+    DepthwiseMore,
+    DepthwiseApartMore,
 }
 
 /// Some of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Kernels(u32);
+pub(crate) struct Kernels(u64);
 
 impl Kernels {
     pub(crate) fn all(lanes: bool) -> Kernels {
         let mut kernels = Kernels::default();
-        let is_there = |kernel: &Kernel| lanes || !kernel.has_lanes();
-        let is_used = |kernel: &Kernel| !lanes || kernel.of_lanes().is_none();
-        for kernel in (Kernel::ALL.into_iter()).filter(|k| is_there(k) && is_used(k)) {
+        for kernel in (Kernel::ALL.into_iter()).filter(|kernel| lanes || !kernel.has_lanes()) {
             kernels.add(kernel);
         }
         kernels
@@ -66,7 +72,7 @@ macro_rules! spirv {
 }
 
 impl Kernel {
-    pub(crate) const ALL: [Kernel; 28] = [
+    pub(crate) const ALL: [Kernel; 33] = [
         Kernel::Conv,
         Kernel::First,
         Kernel::Narrow,
@@ -94,7 +100,12 @@ impl Kernel {
         Kernel::ConvLanes,
         Kernel::FirstLanes,
         Kernel::DepthwiseLanes,
+        Kernel::DepthwiseApart,
         Kernel::LinearLanes,
+        Kernel::ConvMore,
+        Kernel::FirstMore,
+        Kernel::DepthwiseMore,
+        Kernel::DepthwiseApartMore,
     ];
 
     pub(crate) fn spirv(self) -> &'static [u8] {
@@ -126,7 +137,12 @@ impl Kernel {
             Kernel::ConvLanes => spirv!("conv_lanes"),
             Kernel::FirstLanes => spirv!("first_lanes"),
             Kernel::DepthwiseLanes => spirv!("depthwise_lanes"),
+            Kernel::DepthwiseApart => spirv!("depthwise_lanes_apart"),
             Kernel::LinearLanes => spirv!("linear_lanes"),
+            Kernel::ConvMore => spirv!("conv_lanes_more"),
+            Kernel::FirstMore => spirv!("first_lanes_more"),
+            Kernel::DepthwiseMore => spirv!("depthwise_lanes_more"),
+            Kernel::DepthwiseApartMore => spirv!("depthwise_lanes_apart_more"),
         }
     }
 
@@ -151,21 +167,54 @@ impl Kernel {
         }
     }
 
-    /// The same with lanes that tell each other what they load.
-    pub(crate) fn of_lanes(self) -> Option<Kernel> {
+    /// The same where something is added to results, or they are curved; others do that always.
+    pub(crate) fn of_more(self) -> Kernel {
         match self {
-            Kernel::Conv => Some(Kernel::ConvLanes),
-            Kernel::First => Some(Kernel::FirstLanes),
-            _ => None,
+            Kernel::ConvLanes => Kernel::ConvMore,
+            Kernel::FirstLanes => Kernel::FirstMore,
+            Kernel::DepthwiseLanes => Kernel::DepthwiseMore,
+            Kernel::DepthwiseApart => Kernel::DepthwiseApartMore,
+            other => other,
+        }
+    }
+
+    /// And the other way.
+    pub(crate) fn plain(self) -> Kernel {
+        match self {
+            Kernel::ConvMore => Kernel::ConvLanes,
+            Kernel::FirstMore => Kernel::FirstLanes,
+            Kernel::DepthwiseMore => Kernel::DepthwiseLanes,
+            Kernel::DepthwiseApartMore => Kernel::DepthwiseApart,
+            other => other,
         }
     }
 
     /// Only where lanes tell each other what they load.
     pub(crate) fn has_lanes(self) -> bool {
         matches!(
-            self,
-            Kernel::ConvLanes | Kernel::FirstLanes | Kernel::DepthwiseLanes | Kernel::LinearLanes
+            self.plain(),
+            Kernel::ConvLanes
+                | Kernel::FirstLanes
+                | Kernel::DepthwiseLanes
+                | Kernel::DepthwiseApart
+                | Kernel::LinearLanes
         )
+    }
+
+    /// How many panels an invocation computes at most.
+    pub(crate) fn panels_each(self) -> usize {
+        match self.plain() {
+            Kernel::ConvLanes | Kernel::FirstLanes => 2,
+            _ => 1,
+        }
+    }
+
+    /// Outputs of how many rows an invocation of a depthwise layer computes.
+    pub(crate) fn rows_each(self) -> usize {
+        match self.plain() {
+            Kernel::DepthwiseLanes => 2,
+            _ => 1,
+        }
     }
 
     /// Whether it finds errors in the data, and says so in the fifth binding.
@@ -175,11 +224,12 @@ impl Kernel {
 
     /// Bytes of an element of each binding: x, w, r, y, mask.
     pub(crate) fn element_bytes(self) -> [u32; 5] {
-        match self {
+        match self.plain() {
             Kernel::Conv
             | Kernel::ConvBits
             | Kernel::ConvLanes
             | Kernel::DepthwiseLanes
+            | Kernel::DepthwiseApart
             | Kernel::Pool => [16; 5],
             Kernel::First
             | Kernel::FirstBits

@@ -95,6 +95,10 @@ fn convolutions() -> Vec<Case> {
         ([64, 64, 2], [7, 7], [3, 1, 1, 1]),
         ([48, 48, 3], [6, 5], [1, 2, 1, 0]),
         ([17, 7, 1], [1, 1], [1, 1, 1, 0]),
+        ([20, 40, 1], [7, 9], [3, 1, 1, 1]),
+        ([4, 16, 1], [6, 5], [3, 2, 1, 1]),
+        ([8, 33, 1], [3, 11], [1, 2, 1, 0]),
+        ([32, 96, 2], [5, 7], [3, 1, 2, 1]),
     ] {
         let (channels, image, taps) = shape;
         cases.push(conv(ConvForm::Blocked, channels, image, taps, none));
@@ -105,6 +109,15 @@ fn convolutions() -> Vec<Case> {
         ([16, 5, 1], [6, 7], [3, 2, 1, 0]),
     ] {
         cases.push(conv(ConvForm::FirstLayer, channels, image, taps, none));
+    }
+    for residual in [false, true] {
+        let epilogue = Epilogue {
+            activation: Activation::Silu,
+            residual,
+            ..none
+        };
+        let (channels, image, taps) = ([3, 40, 1], [9, 7], [3, 2, 1, 1]);
+        cases.push(conv(ConvForm::FirstLayer, channels, image, taps, epilogue));
     }
     for (channels, image, taps) in [
         ([32, 32, 8], [7, 7], [3, 1, 1, 1]),
@@ -133,6 +146,8 @@ fn convolutions() -> Vec<Case> {
     // A slice, whose neighbours stay as they are.
     let case = conv(ConvForm::Blocked, [20, 70, 1], [6, 6], [3, 1, 1, 1], none);
     cases.push(case.panels(180, 2..4));
+    let case = conv(ConvForm::Blocked, [20, 70, 1], [5, 6], [3, 1, 1, 1], none);
+    cases.push(case.panels(180, 1..4));
     cases
 }
 
@@ -148,12 +163,16 @@ fn depthwise() -> Vec<Case> {
         (16, 6, 3, [3, 1, 0]),
         (16, 9, 9, [3, 3, 1]),
     ] {
-        for residual in [false, true] {
+        for (activation, residual) in [
+            (Activation::Relu, false),
+            (Activation::Relu, true),
+            (Activation::Silu, false),
+        ] {
             let op = Op::PanelDepthwise(PanelDepthwise {
                 window: window(kernel, stride, 1, pad),
                 channels,
                 epilogue: Epilogue {
-                    activation: Activation::Relu,
+                    activation,
                     residual,
                     ..Epilogue::default()
                 },

@@ -4,7 +4,7 @@ use super::{Call, blocked, residual};
 use crate::dispatch::{Dispatch, Panels, Span, by_panels};
 use crate::kernel::Kernel;
 use crate::words::{Words, activation};
-use neap_ir::op::{Pool, Window};
+use neap_ir::op::{Activation, Pool, Window};
 use neap_ir::panel::{
     ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelElement, PanelFormat, PanelLinear,
     PanelScales,
@@ -20,9 +20,13 @@ const MANY_ROWS: usize = 8;
 pub(super) fn conv(conv: &PanelConv, call: &Call, out: &mut Vec<Dispatch>) -> Option<()> {
     let (x, y) = (call.floats(0)?, call.result()?);
     let positions: usize = y.shape().get(2..)?.iter().product();
+    let has_fours = (conv.c_in / conv.groups).is_multiple_of(4);
     let (kernel, invocations) = match conv.form {
+        ConvForm::Blocked if has_lanes(call) && has_fours => {
+            (Kernel::ConvLanes, positions.div_ceil(4))
+        }
         ConvForm::Blocked => (Kernel::Conv, positions.div_ceil(4)),
-        ConvForm::FirstLayer if has_lanes(call) => (Kernel::First, positions.div_ceil(4)),
+        ConvForm::FirstLayer if has_lanes(call) => (Kernel::FirstLanes, positions.div_ceil(4)),
         ConvForm::FirstLayer => (Kernel::First, positions),
         ConvForm::NarrowGroups => (Kernel::Narrow, positions * 4),
     };
@@ -54,11 +58,16 @@ pub(super) fn depthwise(
     let window = &depthwise.window;
     let strides = plane(&window.strides, 1)?;
     let is_small = plane(&window.kernel, 1)? == [3; 2] && plane(&window.dilations, 1)? == [1; 2];
-    if has_lanes(call) && is_small && (1..=2).contains(&strides[1]) {
+    let lanes = match strides {
+        [1, 1] => Some(Kernel::DepthwiseLanes),
+        [2, 2] => Some(Kernel::DepthwiseApart),
+        _ => None,
+    };
+    if let Some(kernel) = lanes.filter(|_| has_lanes(call) && is_small) {
         let [height, width] = plane(&y.shape()[2..], 1)?;
         let layer = Windowed {
-            kernel: Kernel::DepthwiseLanes,
-            invocations: height * width.div_ceil(4),
+            kernel,
+            invocations: height.div_ceil(kernel.rows_each()) * width.div_ceil(4),
             fours: 4,
             window,
             channels: [depthwise.channels; 3],
@@ -102,15 +111,27 @@ impl Windowed<'_> {
             return None;
         }
         (self.epilogue.integers.is_none()).then_some(())?;
-        let (panels, kernel, format) = panels(self.kernel, call)?;
         let (added, residual) = residual(call, self.epilogue.residual, y)?;
+        let does = self.epilogue.activation;
+        let is_bounded = matches!(
+            does,
+            Activation::None | Activation::Relu | Activation::Clip { .. }
+        );
+        let kernel = match residual == 0 && is_bounded {
+            true => self.kernel,
+            false => self.kernel.of_more(),
+        };
+        let (panels, kernel, format) = panels(kernel, call)?;
         let [c_in, c_out, groups] = self.channels;
         let sizes = [x.shape()[0], c_in, c_out, groups];
         let mut words = window_words(sizes, self.window, x.shape(), y.shape(), 0)?;
-        activation(self.epilogue.activation)?;
-        words.activation = self.epilogue.activation;
+        activation(does)?;
+        words.activation = does;
         words.residual = residual;
         words.format = format;
+        // Panels of one group have the same input.
+        let each = if groups == 1 { kernel.panels_each() } else { 1 };
+        words.shape_mut()[WINDOW_FIRST_PANEL + 2] = each as u32;
         let one = Dispatch {
             kernel,
             words,
@@ -123,7 +144,7 @@ impl Windowed<'_> {
             writes: Span::of_mut(y),
             mask: None,
         };
-        by_panels(&one, WINDOW_FIRST_PANEL, &panels, call.limits, out)
+        by_panels(&one, WINDOW_FIRST_PANEL, each, &panels, call.limits, out)
     }
 }
 
@@ -160,7 +181,7 @@ fn panels(kernel: Kernel, call: &Call) -> Option<(Panels, Kernel, u32)> {
         PanelScales::Blocks { .. } => return None,
     };
     let kernel = match element {
-        0 => kernel.of_lanes().filter(|_| call.lanes).unwrap_or(kernel),
+        0 => kernel,
         _ => kernel.of_bits()?,
     };
     Some((panels, kernel, element + 4 * scales))
@@ -198,7 +219,7 @@ pub(super) fn linear(linear: &PanelLinear, call: &Call, out: &mut Vec<Dispatch>)
         writes: Span::of_mut(&y),
         mask: None,
     };
-    by_panels(&one, LINEAR_FIRST_PANEL, &panels, call.limits, out)
+    by_panels(&one, LINEAR_FIRST_PANEL, 1, &panels, call.limits, out)
 }
 
 /// A sliding window, or one over everything.
@@ -255,7 +276,7 @@ fn window_words(
     let pads = plane(&window.pads_begin, 0)?;
     let after = plane(&window.pads_end, 0)?;
     let padded = [0, 1].map(|i| input[i] + pads[i] + after[i]);
-    let mut words = [0; WINDOW_FIRST_PANEL + 2];
+    let mut words = [0; WINDOW_FIRST_PANEL + 3];
 
     let all = sizes
         .iter()
@@ -271,6 +292,7 @@ fn window_words(
         *word = u32::try_from(size).ok().filter(|&n| n < 1 << 28)?;
     }
     words[WINDOW_FIRST_PANEL + 1] = kind;
+    words[WINDOW_FIRST_PANEL + 2] = 1;
     Some(Words::new(&words))
 }
 

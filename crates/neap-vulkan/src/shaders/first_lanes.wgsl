@@ -1,11 +1,31 @@
-// `first.wgsl` for drivers that compute on the processor; see `conv_lanes.wgsl`. One invocation: the 16 channels of a panel at
+// `first.wgsl` for drivers that compute on the processor; see `conv_lanes.wgsl`. One invocation: the channels of two panels at
 // four neighbouring outputs.
 
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(3) var<storage, read> r: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;
 
-var<private> sums: array<array<vec4<f32>, 4>, 4>;
+// By place, then by fours of channels of both panels.
+var<private> sums: array<array<vec4<f32>, 8>, 4>;
+
+fn add(j: u32, x: vec4<f32>, w: vec4<f32>) {
+    sums[0][j] += x.x * w;
+    sums[1][j] += x.y * w;
+    sums[2][j] += x.z * w;
+    sums[3][j] += x.w * w;
+}
+
+fn finish(at: u32, result: vec4<f32>) {
+    var sum = result;
+    if MORE {
+        if params.call.residual == 1u {
+            sum += r[params.call.r_at + at];
+        } else if params.call.residual == 2u {
+            sum += y[params.call.y_at + at];
+        }
+    }
+    y[params.call.y_at + at] = bound(sum);
+}
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(subgroup_invocation_id) own: u32) {
@@ -16,14 +36,27 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(subgroup_invocati
     }
     // Lanes past the end compute what the last one does, and store nothing.
     let first = min(id.x * 4u, positions - 1u);
+    let count = min(4u, positions - first);
     let lane = own & 7u;
-    let panel = s.first_panel + id.y;
+    // Where there is but one panel, it is computed twice, and stored once.
+    let own_panel = id.y * s.panels_each;
+    let panel = s.first_panel + own_panel;
+    let panels = min(s.panels_each, s.kind - own_panel);
     let plane = s.in_h * s.in_w;
     let x_first = params.call.x_at + id.z * s.c_in * plane;
     let planes_out = (s.c_out + 15u) / 16u;
     let y_first = ((id.z * planes_out + panel) * positions + first) * 4u;
     let steps = s.c_in * s.kernel_h * s.kernel_w;
-    let w_panel = params.call.w_at + id.y * panel_fours(steps);
+    let w_first = params.call.w_at + own_panel * panel_fours(steps);
+    let w_next = w_first + select(0u, panel_fours(steps), panels > 1u);
+    for (var j = 0u; j < 4u; j++) {
+        let low = bias(w_first, j);
+        let high = bias(w_next, j);
+        for (var p = 0u; p < 4u; p++) {
+            sums[p][j] = low;
+            sums[p][4u + j] = high;
+        }
+    }
 
     var rows: array<i32, 4>;
     var cols: array<i32, 4>;
@@ -32,62 +65,81 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(subgroup_invocati
     for (var p = 0u; p < 4u; p++) {
         rows[p] = i32(row * s.stride_h) - i32(s.pad_h);
         cols[p] = i32(col * s.stride_w) - i32(s.pad_w);
-        let goes_on = first + p + 1u < positions;
+        let goes_on = p + 1u < count;
         let wraps = col + 1u == s.out_w;
         row = select(row, row + 1u, goes_on && wraps);
         col = select(col, select(col + 1u, 0u, wraps), goes_on);
-        for (var j = 0u; j < 4u; j++) {
-            var start = bias(w_panel, j);
-            let origin = y_first + min(p, positions - 1u - first) * 4u + j;
-            if params.call.residual == 1u {
-                start += r[params.call.r_at + origin];
-            } else if params.call.residual == 2u {
-                start += y[params.call.y_at + origin];
-            }
-            sums[p][j] = start;
-        }
     }
-    var w_at = steps_at(w_panel);
-    for (var ky = 0u; ky < s.kernel_h; ky++) {
-        for (var kx = 0u; kx < s.kernel_w; kx++) {
-            var origin: array<u32, 4>;
-            var inside: array<bool, 4>;
+    // Lanes load a step's weights of one panel or of the other.
+    var w_at = steps_at(select(w_first, w_next, lane >= 4u)) + (lane & 3u);
+    var ky = 0u;
+    loop {
+        var kx = 0u;
+        loop {
+            var origin: vec4<u32>;
+            var inside: vec4<bool>;
             for (var p = 0u; p < 4u; p++) {
                 let row = rows[p] + i32(ky * s.dilation_h);
                 let col = cols[p] + i32(kx * s.dilation_w);
                 inside[p] = row >= 0 && row < i32(s.in_h) && col >= 0 && col < i32(s.in_w);
                 origin[p] = x_first + select(0u, u32(row * i32(s.in_w) + col), inside[p]);
             }
-            for (var c = 0u; c < s.c_in; c++) {
-                let four = w[w_at + (lane & 3u)];
-                let w0 = subgroupBroadcast(four, 0u);
-                let w1 = subgroupBroadcast(four, 1u);
-                let w2 = subgroupBroadcast(four, 2u);
-                let w3 = subgroupBroadcast(four, 3u);
-                for (var p = 0u; p < 4u; p++) {
-                    let value = select(0.0, x[origin[p] + c * plane], inside[p]);
-                    sums[p][0] += value * w0;
-                    sums[p][1] += value * w1;
-                    sums[p][2] += value * w2;
-                    sums[p][3] += value * w3;
+            var c = 0u;
+            loop {
+                let loaded = vec4<f32>(x[origin.x], x[origin.y], x[origin.z], x[origin.w]);
+                let values = select(vec4<f32>(0.0), loaded, inside);
+                let four = w[w_at];
+                add(0u, values, subgroupBroadcast(four, 0u));
+                add(1u, values, subgroupBroadcast(four, 1u));
+                add(2u, values, subgroupBroadcast(four, 2u));
+                add(3u, values, subgroupBroadcast(four, 3u));
+                add(4u, values, subgroupBroadcast(four, 4u));
+                add(5u, values, subgroupBroadcast(four, 5u));
+                add(6u, values, subgroupBroadcast(four, 6u));
+                add(7u, values, subgroupBroadcast(four, 7u));
+                continuing {
+                    origin += vec4<u32>(plane);
+                    w_at += 4u;
+                    c++;
+                    break if c >= s.c_in;
                 }
-                w_at += 4u;
             }
+            continuing {
+                kx++;
+                break if kx >= s.kernel_w;
+            }
+        }
+        continuing {
+            ky++;
+            break if ky >= s.kernel_h;
         }
     }
     if id.x * 4u >= positions {
         return;
     }
-    for (var p = 0u; p < min(4u, positions - first); p++) {
+    for (var p = 0u; p < 4u; p++) {
         for (var j = 0u; j < 4u; j++) {
-            y[params.call.y_at + y_first + p * 4u + j] = bound(sums[p][j]);
+            if p < count {
+                finish(y_first + p * 4u + j, sums[p][j]);
+            }
         }
     }
-    if is_bound() {
+    if panels > 1u {
+        for (var p = 0u; p < 4u; p++) {
+            for (var j = 0u; j < 4u; j++) {
+                if p < count {
+                    finish(y_first + (positions + p) * 4u + j, sums[p][4u + j]);
+                }
+            }
+        }
+    }
+    if !MORE || is_bound() {
         return;
     }
-    for (var i = 0u; i < min(4u, positions - first) * 4u; i++) {
-        let at = params.call.y_at + y_first + i;
-        y[at] = activate(y[at]);
+    for (var q = 0u; q < panels; q++) {
+        for (var i = 0u; i < count * 4u; i++) {
+            let at = params.call.y_at + y_first + q * positions * 4u + i;
+            y[at] = activate(y[at]);
+        }
     }
 }

@@ -44,7 +44,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(subgroup_invocati
         }
     }
     let w_first = steps_at(w_panel);
-    for (var k = 0u; k < s.k / 4u; k++) {
+    var k = 0u;
+    loop {
         let x0 = x[x_at[0] + k];
         let x1 = x[x_at[1] + k];
         let x2 = x[x_at[2] + k];
@@ -84,6 +85,10 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(subgroup_invocati
         sums[1][3] += x1.x * w03; sums[1][3] += x1.y * w13; sums[1][3] += x1.z * w23; sums[1][3] += x1.w * w33;
         sums[2][3] += x2.x * w03; sums[2][3] += x2.y * w13; sums[2][3] += x2.z * w23; sums[2][3] += x2.w * w33;
         sums[3][3] += x3.x * w03; sums[3][3] += x3.y * w13; sums[3][3] += x3.z * w23; sums[3][3] += x3.w * w33;
+        continuing {
+            k++;
+            break if k >= s.k / 4u;
+        }
     }
     if id.x * 4u >= s.rows {
         return;

@@ -19,21 +19,28 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     var value = select(vec4<f32>(0.0), vec4<f32>(-3.402823466e38), s.kind == 0u);
     var count = 0u;
     var padded = 0u;
-    for (var ky = 0u; ky < s.kernel_h; ky++) {
+    // Loops look whether to go on where they end: see `conv_lanes.wgsl`.
+    var ky = 0u;
+    loop {
         let row = first_row + i32(ky * s.dilation_h);
-        for (var kx = 0u; kx < s.kernel_w; kx++) {
+        var kx = 0u;
+        loop {
             let col = first_col + i32(kx * s.dilation_w);
             let is_counted = row + i32(s.pad_h) < i32(s.padded_h) && col + i32(s.pad_w) < i32(s.padded_w);
             padded += select(0u, 1u, is_counted);
             if row >= 0 && row < i32(s.in_h) && col >= 0 && col < i32(s.in_w) {
                 let input = x[x_first + u32(row * i32(s.in_w) + col) * 4u];
-                if s.kind == 0u {
-                    value = max(value, input);
-                } else {
-                    value += input;
-                }
+                value = select(value + input, max(value, input), s.kind == 0u);
                 count++;
             }
+            continuing {
+                kx++;
+                break if kx >= s.kernel_w;
+            }
+        }
+        continuing {
+            ky++;
+            break if ky >= s.kernel_h;
         }
     }
     if s.kind == 1u {

@@ -22,6 +22,9 @@ struct Shape {
     padded_w: u32,
     // Panels of the slice: the first one's number. How many is the grid's second size.
     first_panel: u32,
-    // Of pooling: 0 maximum, 1 average, 2 average that counts padding.
+    // Of pooling: 0 maximum, 1 average, 2 average that counts padding. Where an invocation computes several panels: how many
+    // the slice has.
     kind: u32,
+    // So many an invocation computes at most.
+    panels_each: u32,
 }

@@ -1,0 +1,3 @@
+// Two places.
+
+const STRIDE = 2u;

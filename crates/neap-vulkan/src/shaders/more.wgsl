@@ -1,0 +1,3 @@
+// Something may be added to results, and they may be curved.
+
+const MORE = true;
