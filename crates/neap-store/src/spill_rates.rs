@@ -1,12 +1,15 @@
-//! How fast a spill file takes bytes and gives them back, and both at once.
+//! How fast a spill file takes bytes and gives them back, and both at once; and how soon it gives back a few.
 
-use crate::{AlignedBuf, IoMode, LoadTag, Spill, StoreError, open_spill};
+use crate::{AlignedBuf, BLOCK, IoMode, LoadTag, Spill, StoreError, open_spill};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 const REQUEST_BYTES: usize = 1 << 20;
 const REQUESTS: usize = 8;
 const FILE_BYTES: u64 = 64 << 20;
+
+/// Loads of one block, one after the other.
+const SINGLES: u32 = 48;
 
 /// No part takes longer: slow drives are asked for less.
 const LONGEST: Duration = Duration::from_millis(400);
@@ -21,6 +24,8 @@ pub struct SpillRates {
     pub stores: f64,
     /// Of loads and stores together, while both go on.
     pub both: f64,
+    /// What a load of one block takes by itself, on average.
+    pub latency: Duration,
 }
 
 #[derive(Clone, Copy)]
@@ -55,7 +60,24 @@ fn rates(file: &mut dyn Spill, memory: &mut AlignedBuf) -> Result<SpillRates, St
         stores: rate(file, memory, What::Stores)?,
         loads: rate(file, memory, What::Loads)?,
         both: rate(file, memory, What::Both)?,
+        latency: latency(file, memory)?,
     })
+}
+
+/// The mean and not the median: a plan has many small loads, and waits for the slow ones, too.
+fn latency(file: &mut dyn Spill, memory: &mut AlignedBuf) -> Result<Duration, StoreError> {
+    let started = Instant::now();
+    let mut done = 0;
+    while done < SINGLES && started.elapsed() < LONGEST {
+        let offset =
+            u64::from(done) * FILE_BYTES / u64::from(SINGLES) / BLOCK as u64 * BLOCK as u64;
+        // SAFETY: nothing else is in flight, and the caller drains the file before the memory goes.
+        unsafe { file.submit(LoadTag(0), offset, memory.as_mut_ptr(), BLOCK)? };
+        file.flush();
+        file.poll(true, &mut |_| ())?;
+        done += 1;
+    }
+    Ok(started.elapsed() / done.max(1))
 }
 
 /// Moves as many bytes as the file has, or as time allows. After an error, some may be in flight.
@@ -108,6 +130,10 @@ mod tests {
         for rate in [found.loads, found.stores, found.both] {
             assert!(rate > 1e6 && rate.is_finite(), "{found:?}");
         }
+        assert!(
+            found.latency > Duration::ZERO && found.latency < LONGEST * 2,
+            "{found:?}"
+        );
         let nowhere = folder.path().join("nowhere");
         assert!(matches!(
             measure_spill(&nowhere, IoMode::Auto),

@@ -19,6 +19,10 @@ use crate::base_layout::{Tables, prefers_rows, smallest_weights_bytes};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+/// What a transfer costs beside its bytes, in bytes: a drive answers no request at once, and small ones wait behind large ones. So
+/// what is small stays in memory as long as something large can leave.
+const REQUEST_BYTES: u64 = 128 << 10;
+
 /// A buffer that is in the arena no longer after `last_use`, until `next_use`. Without a last use it is a state that the
 /// run has not loaded yet; without a next use it is wanted only after the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,16 +167,16 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Bytes moved for an absence beside those that were chosen already.
+    /// Bytes moved for an absence beside those that were chosen already, with [`REQUEST_BYTES`] for each transfer.
     fn moved_bytes(&self, gap: &Absence, chosen: &[bool], of_buffer: &[usize]) -> u64 {
         let earlier = of_buffer.iter().filter(|&&g| chosen[g]);
         let earlier = earlier
             .filter_map(|&g| self.gaps[g].last_use)
             .filter(|&u| Some(u) < gap.last_use);
-        let bytes = whole_blocks(self.w.buffers[gap.buffer as usize].bytes);
         let leaves = gap.last_use.is_some();
         let store = u64::from(leaves && self.is_dirty(gap, earlier.max()));
-        bytes * (store + u64::from(gap.next_use.is_some()))
+        let bytes = whole_blocks(self.w.buffers[gap.buffer as usize].bytes);
+        (bytes + REQUEST_BYTES) * (store + u64::from(gap.next_use.is_some()))
     }
 
     /// Chooses absences until every step needs at most `target_bytes`, or nothing is left that would help.
@@ -374,4 +378,47 @@ pub fn uses(w: &Workload) -> Vec<Vec<(u32, bool)>> {
         }
     }
     uses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use neap_plan::StepSpec;
+
+    /// A large buffer and a hundred small ones are idle in the middle step.
+    #[test]
+    fn few_transfers_are_better_than_many_small_ones() {
+        const SMALL: u32 = 100;
+        let all: Vec<BufferId> = (0..=SMALL).map(BufferId).collect();
+        let step = |reads: &[BufferId], writes: &[BufferId]| StepSpec {
+            reads: reads.to_vec(),
+            writes: writes.to_vec(),
+            ..StepSpec::default()
+        };
+        let steps = vec![step(&[], &all), step(&[], &[]), step(&all, &[])];
+        let buffer = |bytes| BufferSpec {
+            name: "b".into(),
+            bytes,
+            align: 64,
+            live: StepRange::new(0, 3),
+            kept: false,
+        };
+        let mut buffers = vec![buffer(4096); SMALL as usize];
+        buffers.push(buffer(1 << 20));
+        let w = Workload {
+            steps,
+            buffers,
+            ..Workload::default()
+        };
+        let traffic = Traffic::new(&w, false);
+        let whole = (1 << 20) + 4096 * u64::from(SMALL);
+        let away = |target| -> Vec<u32> {
+            let absences = traffic.split(target).absences;
+            absences.iter().map(|a| a.buffer).collect()
+        };
+        // 64 small ones would move a quarter of the bytes, in 64 times as many transfers.
+        assert_eq!(away(whole - 64 * 4096), [SMALL]);
+        // Where it must be, they leave, too.
+        assert_eq!(away(0).len(), SMALL as usize + 1);
+    }
 }

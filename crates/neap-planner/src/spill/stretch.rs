@@ -9,7 +9,7 @@
 //! was there, and what comes next waits for the store. Loads are timed backwards, each to be there when it is used and when the
 //! next one begins; stores forwards.
 
-use neap_plan::{StepRange, Workload};
+use neap_plan::{BufferSpec, StepRange, Workload};
 use neap_sim::CostProfile;
 
 use super::split::{Split, Stay, uses};
@@ -22,31 +22,49 @@ struct Wish {
     is_lead: bool,
 }
 
+/// How much sooner loads are to be there than they are needed, and later stores may be done than they should. Each is wished when
+/// all have what they can have of the one before.
+const MARGINS_NS: &[u64] = &[0, 1_000_000, 4_000_000, 16_000_000];
+
 /// The split with stays made longer, as far as no step needs more than `room_bytes`.
 pub fn stretched(w: &Workload, split: &Split, costs: &CostProfile, room_bytes: u64) -> Split {
     let mut split = split.clone();
     let mut demand = demand(&split.workload);
-    for wish in wishes(w, &split, costs) {
-        let part = split.stays[wish.stay].part as usize;
-        let buffer = &mut split.workload.buffers[part];
-        let count = wish.steps.end - wish.steps.begin;
-        for k in 0..count {
-            let step = match wish.is_lead {
-                true => wish.steps.end - 1 - k,
-                false => wish.steps.begin + k,
-            };
-            let demand = &mut demand[step as usize];
-            if *demand + buffer.bytes > room_bytes {
-                break;
-            }
-            *demand += buffer.bytes;
-            match wish.is_lead {
-                true => buffer.live.begin = step,
-                false => buffer.live.end = step + 1,
-            }
+    for &margin_ns in MARGINS_NS {
+        for wish in wishes(w, &split, costs, margin_ns) {
+            let part = split.stays[wish.stay].part as usize;
+            lengthen(
+                &mut split.workload.buffers[part],
+                &wish,
+                &mut demand,
+                room_bytes,
+            );
         }
     }
     split
+}
+
+/// From where the buffer's life has got already.
+fn lengthen(buffer: &mut BufferSpec, wish: &Wish, demand: &mut [u64], room_bytes: u64) {
+    let mut has_room = |step: u32| {
+        let demand = &mut demand[step as usize];
+        let fits = *demand + buffer.bytes <= room_bytes;
+        *demand += if fits { buffer.bytes } else { 0 };
+        fits
+    };
+    let live = &mut buffer.live;
+    match wish.is_lead {
+        true => {
+            while live.begin > wish.steps.begin && has_room(live.begin - 1) {
+                live.begin -= 1;
+            }
+        }
+        false => {
+            while live.end < wish.steps.end && has_room(live.end) {
+                live.end += 1;
+            }
+        }
+    }
 }
 
 /// Bytes that each step needs.
@@ -60,7 +78,7 @@ fn demand(w: &Workload) -> Vec<u64> {
 }
 
 /// By the step that they are next to.
-fn wishes(w: &Workload, split: &Split, costs: &CostProfile) -> Vec<Wish> {
+fn wishes(w: &Workload, split: &Split, costs: &CostProfile, margin_ns: u64) -> Vec<Wish> {
     // Moments at which steps begin, without waiting; and the end of the last.
     let mut begins = vec![0u64];
     for (s, step) in w.steps.iter().enumerate() {
@@ -82,7 +100,8 @@ fn wishes(w: &Workload, split: &Split, costs: &CostProfile) -> Vec<Wish> {
         let Some(absence) = stay.after else { continue };
         let end_ns = free_ns.min(begins[stay.used.begin as usize]);
         free_ns = end_ns.saturating_sub(move_ns(stay));
-        let begin = begins.partition_point(|&at| at <= free_ns) as u32 - 1;
+        let begin_ns = free_ns.saturating_sub(margin_ns);
+        let begin = begins.partition_point(|&at| at <= begin_ns) as u32 - 1;
         let left = absence.last_use.map_or(0, |last| last + 1);
         wishes.push(Wish {
             stay: s,
@@ -100,7 +119,8 @@ fn wishes(w: &Workload, split: &Split, costs: &CostProfile) -> Vec<Wish> {
         let Some(absence) = stay.before else { continue };
         let ready = written[s].map_or(0, |step| step as usize + 1);
         free_ns = begins[ready].max(free_ns) + move_ns(stay);
-        let end = (begins.partition_point(|&at| at < free_ns) as u32).min(last);
+        let end_ns = free_ns + margin_ns;
+        let end = (begins.partition_point(|&at| at < end_ns) as u32).min(last);
         let back = absence.next_use.unwrap_or(last);
         wishes.push(Wish {
             stay: s,
@@ -131,7 +151,7 @@ fn written(w: &Workload, split: &Split) -> Vec<Option<u32>> {
 mod tests {
     use super::*;
     use crate::spill::split::Traffic;
-    use neap_plan::{BufferId, BufferSpec, StepSpec};
+    use neap_plan::{BufferId, StepSpec};
 
     /// One block, written by the first of six steps of 4,000 ns and read by the last. To move it takes 8,192 ns.
     #[test]
@@ -164,8 +184,47 @@ mod tests {
         };
         assert_eq!(lives(&split), [(0, 1), (5, 6)]);
         let stretched = |room| lives(&stretched(&w, &split, &costs, room));
-        assert_eq!(stretched(8192), [(0, 4), (2, 6)]);
-        // The one that comes first has its wish.
+        // What transfers take is three steps, and margins are longer than all of them.
+        assert_eq!(stretched(8192), [(0, 5), (1, 6)]);
+        // The one that comes first has its wish. Of what is left, margins take what they can.
         assert_eq!(stretched(4096), [(0, 4), (4, 6)]);
+    }
+
+    /// Two buffers of a block, away at once. Each load takes two steps of 5,000 ns.
+    #[test]
+    fn margins_come_behind_what_transfers_take() {
+        let step = |reads: &[u32], writes: &[u32]| StepSpec {
+            reads: reads.iter().copied().map(BufferId).collect(),
+            writes: writes.iter().copied().map(BufferId).collect(),
+            ..StepSpec::default()
+        };
+        let mut steps = vec![step(&[], &[]); 10];
+        steps[0] = step(&[], &[0, 1]);
+        steps[6] = step(&[0], &[]);
+        steps[9] = step(&[1], &[]);
+        let buffer = |end| BufferSpec {
+            name: "b".into(),
+            bytes: 4096,
+            align: 64,
+            live: StepRange::new(0, end),
+            kept: false,
+        };
+        let w = Workload {
+            steps,
+            buffers: vec![buffer(7), buffer(10)],
+            ..Workload::default()
+        };
+        let costs = CostProfile::byte_per_ns(vec![5000; 10]);
+        let split = Traffic::new(&w, false).split(0);
+        let loaded = |room: u64| -> Vec<(u32, u32)> {
+            let longer = stretched(&w, &split, &costs, room);
+            let stays = longer.stays.iter().filter(|s| s.after.is_some());
+            let of = |s: &Stay| longer.workload.buffers[s.part as usize].live;
+            stays.map(of).map(|live| (live.begin, live.end)).collect()
+        };
+        // In one block the first is in the way of the second, which has the two steps that it takes.
+        assert_eq!(loaded(4096), [(4, 7), (7, 10)]);
+        // In four, both come as soon as their stores are done with.
+        assert_eq!(loaded(4 * 4096), [(1, 7), (1, 10)]);
     }
 }

@@ -56,6 +56,7 @@ impl StepCosts {
             rates.storage_bytes_per_second = loads;
             rates.store_bytes_per_second = stores;
             rates.both_ways_bytes_per_second = both;
+            rates.request_latency_ns = drive.latency.as_nanos() as u64;
             // Steps were measured beside loads and stores.
             rates.load_handling_ns = 0;
             rates.load_handling_ns_per_byte = 0.0;
