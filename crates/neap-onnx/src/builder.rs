@@ -1,6 +1,7 @@
 //! Appends nodes to the graph, inferring types and folding constants as it goes.
 
 mod narrow_tensors;
+mod steps;
 
 use crate::OpenOptions;
 use crate::containers::{Container, Containers};
@@ -58,6 +59,8 @@ pub(crate) struct Builder {
     /// Nodes are of a branch that the data decide: they are computed where this holds.
     pub(crate) guard: Option<ValueId>,
     pub(crate) containers: Containers,
+    /// Weights of layers in 8 bits.
+    dequantized: HashMap<ValueId, steps::Dequantized>,
 }
 
 /// A constant of a model that is left in its file.
@@ -113,6 +116,7 @@ impl Builder {
             narrow: HashMap::new(),
             guard: None,
             containers: Containers::default(),
+            dequantized: HashMap::new(),
         }
     }
 
@@ -209,6 +213,11 @@ impl Builder {
 
     /// The value's elements if they are known and few enough to be looked at.
     pub(crate) fn known(&mut self, value: ValueId) -> Result<Option<Literal>, OnnxError> {
+        let at = At {
+            node: "",
+            op: "DequantizeLinear",
+        };
+        let value = self.widened(at, value)?.unwrap_or(value);
         let ty = self.ty(value).clone();
         match self.graph.constant(value) {
             Some(Const::Inline(literal)) => Ok(Some(literal.clone())),
@@ -270,6 +279,7 @@ impl Builder {
         wanted: &[bool],
     ) -> Result<Vec<Option<ValueId>>, OnnxError> {
         self.check_tensors(at, inputs)?;
+        let inputs = &self.operands_of(at, &op, inputs)?[..];
         if inputs.iter().flatten().any(|&v| self.is_late(v)) {
             return self.emit_over(at, op, inputs, wanted);
         }
@@ -298,7 +308,8 @@ impl Builder {
         if let Some(value) = self.rows(&op, inputs, &results)? {
             return Ok(vec![Some(value)]);
         }
-        if let Some(values) = self.fold(at, &op, inputs, &types, &results, wanted)? {
+        let is_left = self.guard.is_none() && steps::dequantizes_weights(&op, &types);
+        if !is_left && let Some(values) = self.fold(at, &op, inputs, &types, &results, wanted)? {
             return Ok(values);
         }
         let outputs: Vec<Option<ValueId>> = (results.iter().zip(wanted))
@@ -313,7 +324,10 @@ impl Builder {
                 let bounds = results.into_iter().map(Bound::fixed).collect();
                 self.push_late(at, LateOp::Over(op), bounds, inputs, &outputs);
             }
-            None => self.push(at, op, inputs.to_vec(), &outputs),
+            None => {
+                self.push(at, op.clone(), inputs.to_vec(), &outputs);
+                self.note_dequantized(&op, &types);
+            }
         }
         Ok(outputs)
     }

@@ -157,7 +157,7 @@ pub(crate) fn block_linear(
         return Ok(());
     };
     let (k, n) = (*k, *n);
-    let last = absorb_bias(editor, at, n, &mut affine, reader)?;
+    let last = absorb_bias(editor, at, n, 0, &mut affine, reader)?;
     *bias = affine;
     let tail = absorb_epilogue(editor, last);
     let op = Op::PanelLinear(PanelLinear {

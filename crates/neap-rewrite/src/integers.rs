@@ -13,10 +13,8 @@ use crate::fuse::{operands, other};
 use crate::quantized::keeps_steps;
 use crate::recipes::Recipes;
 use crate::steps::byte;
-use neap_ir::op::{Activation, Binary, Op, Pool, Unary};
-use neap_ir::panel::{
-    ConvForm, Epilogue, Integers, PanelConv, PanelDepthwise, PanelElement, PanelScales, StepSize,
-};
+use neap_ir::op::{Activation, Binary, Op, Pool, Unary, Window};
+use neap_ir::panel::{ConvForm, Epilogue, Integers, PanelElement, PanelScales, StepSize};
 use neap_ir::recipe::Recipe;
 use neap_ir::{DType, Literal, Node, TensorType, ValueId};
 use neap_kernels::integer::{MOST_K, MOST_TAPS, takes_depthwise};
@@ -84,9 +82,13 @@ fn is_eligible(editor: &Editor, at: usize, recipes: &Recipes) -> bool {
         Op::PanelConv(layer) => (
             layer.k(),
             layer.groups,
-            layer.form != ConvForm::NarrowGroups && taps(layer) <= MOST_TAPS,
+            layer.form != ConvForm::NarrowGroups && taps(layer.form, &layer.window) <= MOST_TAPS,
         ),
-        Op::PanelDepthwise(layer) => (layer.k(), layer.channels.max(2), takes_filters(layer)),
+        Op::PanelDepthwise(layer) => (
+            layer.k(),
+            layer.channels.max(2),
+            takes_filters(&layer.window),
+        ),
         Op::PanelLinear(layer) => (layer.k, 1, true),
         _ => return false,
     };
@@ -110,8 +112,7 @@ fn is_eligible(editor: &Editor, at: usize, recipes: &Recipes) -> bool {
         && grid(editor, x).is_some()
 }
 
-fn takes_filters(layer: &PanelDepthwise) -> bool {
-    let window = &layer.window;
+pub(crate) fn takes_filters(window: &Window) -> bool {
     let sizes = [&window.kernel, &window.strides, &window.dilations];
     let [Ok(kernel), Ok(strides), Ok(dilations)] = sizes.map(|of| <[usize; 2]>::try_from(&of[..]))
     else {
@@ -121,9 +122,8 @@ fn takes_filters(layer: &PanelDepthwise) -> bool {
 }
 
 /// Runs of steps of a window: the kernel's pixels, or its rows where channels lie side by side.
-fn taps(layer: &PanelConv) -> usize {
-    let window = &layer.window;
-    match (layer.form, &window.kernel[..], &window.dilations[..]) {
+pub(crate) fn taps(form: ConvForm, window: &Window) -> usize {
+    match (form, &window.kernel[..], &window.dilations[..]) {
         (ConvForm::FirstLayer, [height, _], [_, 1]) => *height,
         (_, kernel, _) => kernel.iter().product(),
     }

@@ -93,7 +93,8 @@ pub fn lower(
     norm::run(&mut editor);
     attention::run(&mut editor);
     let mut recipes = weights::run(&mut editor, reader)?;
-    // Tables in few bits are rows of tables by now.
+    // Tables in few bits are rows of tables by now, and weights in few bits are layers'.
+    editor.each(stored::widen_small);
     gathers::run(&mut editor);
     editor.remove_dead();
     integers::run(&mut editor, &recipes);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   DynamicQuantizeLinear -> MatMulInteger -> * (scale * scale of w) -> + bias -> Gelu      one PanelLinear in integers
+//!   DynamicQuantizeLinear -> ConvInteger   -> the same                                      one PanelConv in integers
 //! ```
 
 use crate::RewriteError;
@@ -65,12 +66,19 @@ fn is_in_bytes(editor: &Editor, stored: &StoredWeight) -> bool {
     matches!(editor.ty(stored.constant).dtype, DType::I8 | DType::U8)
 }
 
-/// A multiplication with one number, or with one for each column, that follows a product of steps: the last node of the
-/// product then.
+/// Whether a constant of this shape has one number for each of `n` channels, behind which there are `inner` axes.
+pub(crate) fn is_of_channels(shape: &[usize], n: usize, inner: usize) -> bool {
+    let channels = shape.len().checked_sub(inner + 1);
+    channels.is_some_and(|at| shape[at] == n) && shape.iter().product::<usize>() == n
+}
+
+/// A multiplication with one number, or with one for each column (of a convolution, for each channel before `inner` axes), that
+/// follows a product of steps: the last node of the product then.
 pub(crate) fn absorb_scale(
     editor: &Editor,
     at: usize,
     n: usize,
+    inner: usize,
     affine: &mut Affine,
     source: &mut StepsSource,
     reader: &mut dyn ConstReader,
@@ -89,7 +97,7 @@ pub(crate) fn absorb_scale(
     let one = |value: ValueId| editor.ty(value).elements() == 1;
     let row = |value: ValueId| {
         let ty = editor.ty(value);
-        is_const_f32(editor, value) && (one(value) || ty.shape[..] == [n])
+        is_const_f32(editor, value) && (one(value) || is_of_channels(&ty.shape, n, inner))
     };
     let mut constant = None;
     if row(factor) {

@@ -6,8 +6,8 @@ use crate::edit::Editor;
 use crate::fuse::operands;
 use crate::quantized::cast_of_steps;
 use neap_ir::op::{Binary, Op};
-use neap_ir::recipe::Affine;
-use neap_ir::{DType, Node, TensorType, ValueId};
+use neap_ir::recipe::{Affine, INLINE_LIMIT_BYTES};
+use neap_ir::{Const, ConstId, DType, Node, TensorType, ValueId};
 
 /// Weights of a layer where they are stored.
 pub(crate) struct StoredWeight {
@@ -16,6 +16,32 @@ pub(crate) struct StoredWeight {
     pub transposed: bool,
     /// Scales and zero points, for each output channel, of quantised ones.
     pub affine: Affine,
+}
+
+/// Small constants in few bits that no layer took are widened once, and not in every run.
+pub(crate) fn widen_small(editor: &mut Editor, at: usize) -> bool {
+    let node = editor.node(at);
+    let (Op::Dequantize { .. }, &[Some(output)]) = (&node.op, &node.outputs[..]) else {
+        return false;
+    };
+    if editor.ty(output).len_bytes() > INLINE_LIMIT_BYTES || editor.is_output(output) {
+        return false;
+    }
+    let inputs: Option<Vec<_>> = (node.inputs.iter())
+        .map(|input| match *input {
+            Some(value) => editor.graph.literal(value).map(Some),
+            None => Some(None),
+        })
+        .collect();
+    let widened = inputs.and_then(|inputs| neap_ops::evaluate(&node.op, &inputs).ok()?.pop());
+    let Some(widened) = widened else {
+        return false;
+    };
+    let id = ConstId(editor.graph.consts.len() as u32);
+    editor.graph.consts.push(Const::Inline(widened));
+    editor.graph.values[output.index()].constant = Some(id);
+    editor.kill(at);
+    true
 }
 
 /// The constant that `value` is, maybe transposed, maybe behind a DequantizeLinear whose scales fit output channels

@@ -5,7 +5,7 @@ use crate::constants::ConstReader;
 use crate::edit::{Editor, is_const_f32, output};
 use crate::fuse::{operands, other};
 use crate::recipes::Recipes;
-use crate::steps::StepsSource;
+use crate::steps::{StepsSource, is_of_channels};
 use crate::stored::floats;
 use neap_ir::op::{Activation, Binary, Op, Unary};
 use neap_ir::panel::{Epilogue, Integers};
@@ -82,11 +82,12 @@ pub(crate) fn activation_after(editor: &Editor, at: usize) -> Option<(usize, Act
     }
 }
 
-/// `Add` of a constant row after a matrix product.
+/// `Add` of a constant row after a matrix product; of a number for each channel, before `inner` axes, after a convolution.
 pub(crate) fn absorb_bias(
     editor: &Editor,
     at: usize,
     n: usize,
+    inner: usize,
     affine: &mut Affine,
     reader: &mut dyn ConstReader,
 ) -> Result<usize, RewriteError> {
@@ -101,7 +102,7 @@ pub(crate) fn absorb_bias(
         return Ok(at);
     };
     let shape = &editor.ty(row).shape;
-    let is_row = shape.last() == Some(&n) && editor.ty(row).elements() == n;
+    let is_row = is_of_channels(shape, n, inner);
     if !is_row || !is_const_f32(editor, row) || editor.ty(output(editor, add)) != editor.ty(product)
     {
         return Ok(at);

@@ -13,16 +13,20 @@ use crate::batch_norm::{batch_norm, bn_affine, compose};
 use crate::block_weights::{block_linear, block_weights, gather_first};
 use crate::constants::{ConstReader, stored_type};
 use crate::edit::{Editor, is_const_f32, output};
+use crate::integers::{takes_filters, taps};
 use crate::recipes::Recipes;
 use crate::recurrent::in_panels;
 use crate::steps::{absorb_scale, steps_before};
-use crate::stored::{StoredWeight, dequantize_rows, floats, scale_rows, stored_weight};
+use crate::stored::{
+    StoredWeight, dequantize_rows, floats, peel_transpose, scale_rows, stored_weight, widen_small,
+};
 use crate::tail::{absorb_bias, absorb_epilogue, emit};
 use neap_ir::graph::LANES;
 use neap_ir::op::{Op, PadMode, Window};
 use neap_ir::panel::{ConvForm, PanelConv, PanelDepthwise, PanelLinear};
 use neap_ir::recipe::{Affine, Recipe};
 use neap_ir::{DType, Node, ValueId};
+use neap_kernels::integer::MOST_TAPS;
 
 /// Tables below this are loaded whole rather than row by row.
 const ROW_TABLE_MIN_BYTES: usize = 1 << 20;
@@ -57,15 +61,29 @@ fn lower_node(
     match &editor.node(at).op {
         Op::Conv(window, groups) => {
             let (window, groups) = (window.clone(), *groups);
-            conv(editor, at, window, groups, reader, recipes)
+            let taken = conv(editor, at, window, groups, reader, recipes)?;
+            Ok(taken || widen_weights(editor, at))
         }
-        Op::MatMul => matmul(editor, at, reader, recipes),
-        Op::Gemm { .. } => gemm(editor, at, reader, recipes),
+        Op::MatMul => {
+            let taken = matmul(editor, at, reader, recipes)?;
+            Ok(taken || widen_weights(editor, at))
+        }
+        Op::Gemm { .. } => {
+            let taken = gemm(editor, at, reader, recipes)?;
+            Ok(taken || widen_weights(editor, at))
+        }
         Op::BatchNorm { .. } => batch_norm(editor, at, reader),
         Op::Gather { axis: 0 } => gather_rows(editor, at, recipes),
         Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => in_panels(editor, at, reader, recipes),
         _ => Ok(false),
     }
+}
+
+/// Small weights in few bits that make no panels as they are may make panels of floats.
+fn widen_weights(editor: &mut Editor, at: usize) -> bool {
+    let weights = editor.node(at).input(1);
+    let maker = weights.and_then(|value| editor.producer(peel_transpose(editor, value).0));
+    maker.is_some_and(|maker| widen_small(editor, maker))
 }
 
 fn conv(
@@ -108,11 +126,19 @@ fn conv(
     let window = as_2d(window);
     let kernel = [window.kernel[0], window.kernel[1]];
 
+    let mut source = match takes_steps(editor, form, depthwise, &window, groups, &stored) {
+        true => steps_before(editor, x, &stored, c_in_per_group * kernel[0] * kernel[1]),
+        false => None,
+    };
     let (weight, mut affine) = (stored.constant, stored.affine);
     if let Some(bias) = bias {
         affine.bias = Some(floats(editor, bias, reader)?);
     }
     let mut last = at;
+    if let (Some(source), None) = (&mut source, bias) {
+        last = absorb_scale(editor, at, c_out, rank - 2, &mut affine, source, reader)?;
+        last = absorb_bias(editor, last, c_out, rank - 2, &mut affine, reader)?;
+    }
     while let Some(next) = editor.sole_user(output(editor, last)) {
         let Op::BatchNorm { epsilon } = editor.node(next).op else {
             break;
@@ -123,7 +149,8 @@ fn conv(
         compose(&mut affine, &scale, &shift);
         last = next;
     }
-    let tail = absorb_epilogue(editor, last);
+    let mut tail = absorb_epilogue(editor, last);
+    tail.of_steps(source);
     let recipe = if depthwise {
         Recipe::Depthwise {
             weight,
@@ -160,6 +187,25 @@ fn conv(
     };
     emit(editor, at, x, op, recipe, tail, recipes);
     Ok(true)
+}
+
+/// Whether a convolution of steps with these weights would be computed in integers.
+fn takes_steps(
+    editor: &Editor,
+    form: ConvForm,
+    depthwise: bool,
+    window: &Window,
+    groups: usize,
+    stored: &StoredWeight,
+) -> bool {
+    let is_unsigned = editor.ty(stored.constant).dtype == DType::U8;
+    let zeros = stored.affine.zero.iter().flatten();
+    let has_zeros = is_unsigned || zeros.into_iter().any(|&zero| zero != 0.0);
+    let fits = match depthwise {
+        true => takes_filters(window),
+        false => form != ConvForm::NarrowGroups && taps(form, window) <= MOST_TAPS,
+    };
+    fits && (groups == 1 && !depthwise || !has_zeros)
 }
 
 /// Few channels whose rows lie far apart: the kernel of first layers would copy all rows between them for each row of its
@@ -240,9 +286,9 @@ fn matmul(
     } = stored;
     let mut last = at;
     if let Some(source) = &mut source {
-        last = absorb_scale(editor, at, n, &mut affine, source, reader)?;
+        last = absorb_scale(editor, at, n, 0, &mut affine, source, reader)?;
     }
-    let last = absorb_bias(editor, last, n, &mut affine, reader)?;
+    let last = absorb_bias(editor, last, n, 0, &mut affine, reader)?;
     let mut tail = absorb_epilogue(editor, last);
     tail.of_steps(source);
     let op = Op::PanelLinear(PanelLinear {
@@ -319,7 +365,7 @@ fn gemm(
         bias.iter_mut().for_each(|b| *b *= beta);
         affine.bias = Some(bias);
     }
-    let last = absorb_bias(editor, at, n, &mut affine, reader)?;
+    let last = absorb_bias(editor, at, n, 0, &mut affine, reader)?;
     let mut tail = absorb_epilogue(editor, last);
     tail.of_steps(source);
     let op = Op::PanelLinear(PanelLinear {

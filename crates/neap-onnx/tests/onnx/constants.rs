@@ -208,6 +208,48 @@ fn transposes_of_big_weights_are_left_to_the_packer() {
     assert_eq!(operators(&graph), ["Transpose", "MatMul"]);
 }
 
+/// Layers take weights in 8 bits as they are, however few; others read what they stand for.
+#[test]
+fn small_weights_in_8_bits_are_left_to_layers() {
+    const INT8: i32 = 3;
+    let bytes: Vec<u8> = (0..=255).collect();
+    let graph = Model::new(13)
+        .input("x", FLOAT, &[8, 16])
+        .constant(&tensor("w", INT8, &[16, 16], &bytes))
+        .constant(&tensor("few", INT8, &[4, 4], &bytes[..16]))
+        .constant(&tensor("row", INT8, &[32], &bytes[..32]))
+        .constant(&f32_tensor("scale", &[], &[0.5]))
+        .ints("columns", &[16, 2])
+        .node("DequantizeLinear", &["w", "scale"], &["wide"], &[])
+        .node("DequantizeLinear", &["few", "scale"], &["sizes"], &[])
+        .node("DequantizeLinear", &["row", "scale"], &["long"], &[])
+        .node("MatMul", &["x", "wide"], &["y"], &[])
+        .node("Reshape", &["long", "columns"], &["shift"], &[])
+        .node("MatMul", &["y", "shift"], &["z"], &[])
+        .node("Neg", &["sizes"], &["signs"], &[])
+        .node("Abs", &["wide"], &["positive"], &[])
+        .node("MatMul", &["x", "positive"], &["sum"], &[])
+        .output("z")
+        .output("signs")
+        .output("sum")
+        .graph();
+    let products = graph.nodes.iter().filter(|node| node.op == Op::MatMul);
+    let weights: Vec<_> = products.filter_map(|node| node.input(1)).collect();
+    let maker = |value| {
+        let mut makers = graph.nodes.iter();
+        makers.find(|node| node.outputs == [Some(value)])
+    };
+    let dequantize = maker(weights[0]).expect("made by a node");
+    assert!(matches!(dequantize.op, Op::Dequantize { .. }));
+    let steps = dequantize.input(0).and_then(|steps| graph.literal(steps));
+    assert_eq!(steps.expect("known").dtype(), DType::I8);
+    for &known in &weights[1..] {
+        assert!(graph.literal(known).is_some());
+    }
+    let positive = graph.literal(weights[2]).and_then(Literal::as_f32);
+    assert_eq!(positive.expect("floats")[255], 0.5);
+}
+
 /// What is computed of a few numbers is known all the same: they may be sizes.
 #[test]
 fn parameters_stay_whole_for_who_trains_them() {

@@ -74,14 +74,34 @@ fn dequantised_weights_stay_as_they_are_stored() {
 #[test]
 fn scales_along_sums_are_left_to_the_operator() {
     let mut net = Net::new();
-    let x = net.input(&[4, 24]);
-    let w = bytes(&mut net, DType::I8, &[24, 20]);
-    let scales = net.weight(&[24], 0.01);
+    let x = net.input(&[4, 240]);
+    let w = bytes(&mut net, DType::I8, &[240, 20]);
+    let scales = net.weight(&[240], 0.01);
     let w = dequantize(&mut net, 0, &[w, scales]);
     let y = net.op(Op::MatMul, &[x, w]);
     net.output(y);
     let lowered = net.lower();
     assert_eq!(steps(&lowered), ["DequantizeLinear", "MatMul"]);
+}
+
+/// They are widened when the model is packed, and are weights of floats then.
+#[test]
+fn small_constants_that_no_layer_takes_in_8_bits_are_widened_once() {
+    let mut net = Net::new();
+    let x = net.input(&[4, 24]);
+    let w = bytes(&mut net, DType::I8, &[24, 20]);
+    let scales = net.weight(&[24], 0.01);
+    let w = dequantize(&mut net, 0, &[w, scales]);
+    let y = net.op(Op::MatMul, &[x, w]);
+    let shift = bytes(&mut net, DType::U8, &[4, 20]);
+    let scale = net.scalar(0.02);
+    let shift = dequantize(&mut net, 0, &[shift, scale]);
+    let y = net.mul(y, shift);
+    net.output(y);
+    let lowered = net.lower();
+    assert_eq!(steps(&lowered), ["PanelLinear", "Mul"]);
+    let floats = (PanelElement::F32, PanelScales::None);
+    assert_eq!(elements(&lowered), [floats]);
 }
 
 #[test]
@@ -258,6 +278,45 @@ fn products_of_dynamic_steps_are_computed_in_integers_with_what_follows() {
         "{names:?}"
     );
     assert_eq!(in_integers(&lowered), 1);
+}
+
+/// As ConvInteger, its cast, its scale and its bias are written: one for each kind of convolution.
+#[test]
+fn convolutions_of_dynamic_steps_are_computed_in_integers_with_what_follows() {
+    for (channels, groups) in [([3, 16], 1), ([16, 24], 1), ([16, 16], 16)] {
+        let [c_in, c_out] = channels;
+        let mut net = Net::new();
+        let x = net.input(&[1, c_in, 6, 6]);
+        let scale = net.input(&[]);
+        let scale = net.unary(Unary::Abs, scale);
+        let tiny = net.scalar(0.05);
+        let scale = net.binary(Binary::Max, scale, tiny);
+        let (zero, one) = (byte(&mut net, DType::U8, 120), net.scalar(1.0));
+        let to = DType::U8;
+        let q = net.op(Op::Quantize { axis: 0, to }, &[x, scale, zero]);
+        let a = dequantize(&mut net, 0, &[q, one, zero]);
+        let w = bytes(&mut net, DType::I8, &[c_out, c_in / groups, 3, 3]);
+        let w = dequantize(&mut net, 0, &[w, one]);
+        let y = net.op(Op::Conv(square(3, 1), groups), &[a, w]);
+        let y = net.op(Op::Cast { to: DType::I32 }, &[y]);
+        let y = net.op(Op::Cast { to: DType::F32 }, &[y]);
+        let own = net.weight(&[1, c_out, 1, 1], 0.01);
+        let factor = net.mul(scale, own);
+        let y = net.mul(y, factor);
+        let bias = net.weight(&[1, c_out, 1, 1], 1.0);
+        let y = net.add(y, bias);
+        let y = net.relu(y);
+        net.output(y);
+        let lowered = net.lower();
+        let names = steps(&lowered);
+        let layers = names.iter().filter(|name| name.starts_with("Panel"));
+        assert_eq!(layers.count(), 1, "{names:?}");
+        for gone in ["DequantizeLinear", "Mul", "Add", "Cast", "Relu"] {
+            assert!(!names.contains(&gone), "{names:?}");
+        }
+        assert_eq!(in_integers(&lowered), 1, "{names:?}");
+        assert_eq!(elements(&lowered), [EIGHT_BITS]);
+    }
 }
 
 fn in_integers(lowered: &Lowered) -> usize {

@@ -122,7 +122,12 @@ fn check(
         matches!(&p.form, PackedForm::Panels { format, .. } if format.element == PanelElement::I8)
     });
     assert_eq!(narrow.count(), if found { 2 * directions } else { 0 });
-    assert_eq!(found, steps(&lowered).len() == 1, "{:?}", steps(&lowered));
+    // Small weights of other layers are widened when the model is packed.
+    assert!(
+        !found || steps(&lowered).len() == 1,
+        "{:?}",
+        steps(&lowered)
+    );
     found
 }
 
