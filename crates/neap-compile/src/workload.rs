@@ -4,6 +4,7 @@ use crate::chains::{self, Chain};
 use crate::kernels::{self, Kernels};
 use crate::operands::{operands, step_facts};
 use crate::target::Target;
+use neap_ir::bands::Bands;
 use neap_ir::program::Storage;
 use neap_ir::recipe::{Packed, PackedForm};
 use neap_ir::{Const, Node, Op, PackedId, Program, ValueId};
@@ -221,7 +222,8 @@ fn step(program: &Program, node: &Node, target: Target, room_bytes: Option<u64>)
     };
     let weights = panels.map_or(0, |p| p.panel_bytes * u64::from(p.panels));
     let mut flops = neap_ops::flops(&node.op, &inputs, &outputs);
-    if node.op.is_in_integers() {
+    let in_integers = chains::of(&node.op).is_some_and(Bands::is_in_integers);
+    if node.op.is_in_integers() || in_integers {
         flops = kernels::of_integers(flops, target.isa);
     }
     if program.is_rounded(node) {

@@ -11,14 +11,17 @@
 //! ```
 //! Each layer computes just the rows that the next one needs for a band of the last one's rows, and
 //! keeps those that the next band needs again: nothing is computed twice. Every element's
-//! arithmetic is that of the layer by itself.
+//! arithmetic is that of the layer by itself. Layers in integers hand each other steps, so that their line buffers are a quarter
+//! as large; a chain has only such layers, or none.
 //!
 //! Inputs of the operator: x, then the panels of each layer that has weights, in order, each a
 //! constant `[panels, 1 + k, 16]`, or bytes `[panels, bytes of a panel]` where they are not `f32`; then the residual of
 //! the last layer if it has one.
 
 use crate::attributes::{Pool, Window};
-use crate::panel::{PanelConv, PanelDepthwise, PanelFormat, panel_count};
+use crate::panel::{
+    Epilogue, Integers, PanelConv, PanelDepthwise, PanelFormat, StepSize, panel_count,
+};
 use crate::tensor::LANES;
 use crate::{DType, TensorType};
 use serde::{Deserialize, Serialize};
@@ -58,11 +61,34 @@ impl BandLayer {
     }
 
     pub fn has_residual(&self) -> bool {
+        self.epilogue().is_some_and(|epilogue| epilogue.residual)
+    }
+
+    fn epilogue(&self) -> Option<&Epilogue> {
         match self {
-            BandLayer::Conv(conv) => conv.epilogue.residual,
-            BandLayer::Depthwise(depthwise) => depthwise.epilogue.residual,
-            BandLayer::Pool { .. } => false,
+            BandLayer::Conv(conv) => Some(&conv.epilogue),
+            BandLayer::Depthwise(depthwise) => Some(&depthwise.epilogue),
+            BandLayer::Pool { .. } => None,
         }
+    }
+
+    /// Of a layer that is computed in integers.
+    pub fn integers(&self) -> Option<&Integers> {
+        self.epilogue()?.integers.as_ref()
+    }
+
+    /// The same layer in integers, with the steps of its input.
+    #[must_use]
+    pub fn with_input_steps(mut self, steps: StepSize) -> BandLayer {
+        let epilogue = match &mut self {
+            BandLayer::Conv(conv) => Some(&mut conv.epilogue),
+            BandLayer::Depthwise(depthwise) => Some(&mut depthwise.epilogue),
+            BandLayer::Pool { .. } => None,
+        };
+        if let Some(integers) = epilogue.and_then(|e| e.integers.as_mut()) {
+            integers.input_steps = Some(steps);
+        }
+        self
     }
 
     pub fn has_weights(&self) -> bool {
@@ -92,6 +118,11 @@ impl BandLayer {
 }
 
 impl Bands {
+    /// Whether its layers are computed in integers: all of them, or none.
+    pub fn is_in_integers(&self) -> bool {
+        self.layers.first().is_some_and(|l| l.integers().is_some())
+    }
+
     /// Position of the residual among the inputs.
     pub fn residual_input(&self) -> Option<usize> {
         let last = self.layers.last()?;

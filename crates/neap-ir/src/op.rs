@@ -19,7 +19,7 @@ use crate::gradient::Gradient;
 use crate::ids::PackedId;
 pub use crate::late::{Bound, Late, LateOp};
 use crate::learned::{TfIdf, Trees};
-use crate::panel::{PanelConv, PanelDepthwise, PanelLinear};
+use crate::panel::{ConvForm, PanelConv, PanelDepthwise, PanelLinear};
 use crate::sampling::Sampling;
 use crate::spectrum::{Dft, Stft};
 use crate::update::Update;
@@ -105,6 +105,10 @@ pub enum Op {
         kind: Float8,
         saturate: bool,
     },
+
+    /// Scale (`F32`) and zero point (`U8`) of steps that cover all numbers of x (`F32`), and zero: DynamicQuantizeLinear without
+    /// the quantised tensor.
+    CoveringSteps,
 
     // --- reductions ---
     Reduce {
@@ -337,15 +341,15 @@ impl Op {
 }
 
 impl BandLayer {
-    /// Of an operator that can be a layer of a chain.
+    /// Of an operator that can be a layer of a chain. Of one in integers, the input's steps have to be set.
     pub fn of(op: &Op) -> Option<BandLayer> {
         Some(match op {
-            Op::PanelConv(conv) if conv.epilogue.integers.is_none() => {
+            Op::PanelConv(conv)
+                if conv.epilogue.integers.is_none() || conv.form == ConvForm::Blocked =>
+            {
                 BandLayer::Conv(conv.clone())
             }
-            Op::PanelDepthwise(depthwise) if depthwise.epilogue.integers.is_none() => {
-                BandLayer::Depthwise(depthwise.clone())
-            }
+            Op::PanelDepthwise(depthwise) => BandLayer::Depthwise(depthwise.clone()),
             Op::Pool {
                 kind,
                 window,

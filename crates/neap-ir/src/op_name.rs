@@ -25,6 +25,7 @@ impl Op {
             Op::Nibbles { .. } => "Nibbles",
             Op::Float8s { .. } => "Float8s",
             Op::RoundToFloat8 { .. } => "RoundToFloat8",
+            Op::CoveringSteps => "CoveringSteps",
             Op::Reduce { kind, .. } => match kind {
                 Reduce::Sum => "ReduceSum",
                 Reduce::Mean => "ReduceMean",

@@ -28,7 +28,7 @@ pub struct Epilogue {
 /// are `I8`.
 ///
 /// Its third and fourth inputs are the scale (`F32`) and the zero point (`U8`) of the input's steps, one element each. The second
-/// is the residual, if there is one.
+/// is the residual, if there is one. In a chain that runs in row bands, scale and zero point are known, and are here.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Integers {
     /// Nothing, or a rounding that comes before the residual is added.
@@ -37,6 +37,8 @@ pub struct Integers {
     pub residual_steps: Option<StepSize>,
     /// The output is the unsigned bytes that the activation rounds to.
     pub gives_steps: bool,
+    /// Steps of the input: only of a layer in a chain, which has no inputs for them.
+    pub input_steps: Option<StepSize>,
 }
 
 /// A step stands for `(step - zero) * scale`.

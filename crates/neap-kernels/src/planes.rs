@@ -8,7 +8,7 @@
 
 use crate::error::{KernelError, check_len};
 
-/// From one channel plane to the next, in floats; at least as much as the rows of the call take.
+/// From one channel plane to the next, in floats or in steps; at least as much as the rows of the call take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Planes {
     pub input: usize,
@@ -24,16 +24,26 @@ pub(crate) fn check_planes(
     stride: usize,
     plane: Option<usize>,
 ) -> Result<(), KernelError> {
-    if plane.is_some_and(|plane| stride < plane) {
+    let needed = match plane {
+        Some(plane) => planes_elements(count, stride, plane)?,
+        None => None,
+    };
+    check_len(buffer, given_elements, needed)
+}
+
+/// Elements from the first to the last of `count` planes; `None` for more than there can be.
+pub(crate) fn planes_elements(
+    count: Option<usize>,
+    stride: usize,
+    plane: usize,
+) -> Result<Option<usize>, KernelError> {
+    if stride < plane {
         return Err(KernelError::Invalid("planes overlap"));
     }
-    let needed = count.zip(plane).and_then(|(count, plane)| {
-        let Some(before) = count.checked_sub(1) else {
-            return Some(0);
-        };
-        before.checked_mul(stride)?.checked_add(plane)
-    });
-    check_len(buffer, given_elements, needed)
+    Ok(count.and_then(|count| match count.checked_sub(1) {
+        Some(before) => before.checked_mul(stride)?.checked_add(plane),
+        None => Some(0),
+    }))
 }
 
 #[cfg(test)]

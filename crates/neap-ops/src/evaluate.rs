@@ -102,7 +102,7 @@ fn of_type(literal: Literal, ty: &TensorType) -> Option<Literal> {
 /// Outputs that are always there.
 fn default_outputs(op: &Op) -> usize {
     match op {
-        Op::TopK { .. } => 2,
+        Op::TopK { .. } | Op::CoveringSteps => 2,
         Op::Split { sizes, .. } => sizes.len(),
         _ => 1,
     }

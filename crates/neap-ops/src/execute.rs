@@ -6,7 +6,7 @@ use crate::kernel::Kernel;
 use crate::movement::{gather, join, make, pad, scatter, view};
 use crate::norm::{channel, lines};
 use crate::product::{det, einsum, matmul};
-use crate::reduce::{arg, fold, topk};
+use crate::reduce::{arg, fold, steps, topk};
 use crate::window::{conv, pool};
 use crate::{Context, OpError, PanelSlice, TensorMut, TensorRef};
 use crate::{
@@ -48,6 +48,7 @@ pub fn execute(
         }
         Op::Nibbles { signed, .. } => quantize::nibbles(*signed, args, ctx),
         Op::Float8s { kind } => float8::widen(*kind, args, ctx),
+        Op::CoveringSteps => steps::covering_steps(args, ctx),
         Op::RoundToFloat8 { kind, saturate } => float8::round(*kind, *saturate, args, ctx),
 
         Op::MatMul => matmul::matmul(args, ctx),

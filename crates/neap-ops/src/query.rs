@@ -266,6 +266,7 @@ pub fn blocked_inputs(
     let y = outputs.first().copied().flatten()?;
     let takes_steps = op.is_in_integers()
         || matches!(op, Op::Quantize { .. } | Op::Dequantize { .. })
+        || matches!(op, Op::Bands(chain) if chain.is_in_integers())
         || matches!(op, Op::Pool { kind, .. } if matches!(kind, neap_ir::op::Pool::Max { .. }));
     let blockable = |ty: &TensorType| {
         let fits = ty.dtype == DType::F32 || ty.dtype == DType::U8 && takes_steps;
@@ -451,6 +452,7 @@ pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
         Op::Softmax { .. } | Op::GroupNorm { .. } | Op::Lrn { .. } => times(8, y),
         Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::InstanceNorm { .. } => times(6, y),
         Op::Reduce { .. } | Op::ArgReduce { .. } | Op::GlobalPool(_) => x,
+        Op::CoveringSteps => times(2, x),
         Op::Concat { .. } | Op::Split { .. } | Op::Slice { .. } | Op::Reshape { .. } => 0,
         Op::Reorder | Op::Transpose { .. } | Op::Expand { .. } | Op::Gather { .. } => 0,
         _ => y,

@@ -10,7 +10,7 @@
 use crate::needs::step_bytes;
 use crate::place;
 use neap_ir::bands::{BandLayer, Bands, MAX_LAYERS};
-use neap_ir::panel::PanelFormat;
+use neap_ir::panel::{PanelFormat, StepSize};
 use neap_ir::recipe::PackedForm;
 use neap_ir::{Const, DType, Graph, Layout, Node, Op, PackedId, Program, ValueId};
 use std::cmp::Reverse;
@@ -27,6 +27,8 @@ pub struct BandLimits {
     pub most_line_bytes: usize,
     /// Programs whose peak is no higher than this are left as they are.
     pub enough_bytes: u64,
+    /// The same of programs with layers in integers, whose tensors are smaller.
+    pub enough_in_integers_bytes: u64,
 }
 
 impl Default for BandLimits {
@@ -36,6 +38,7 @@ impl Default for BandLimits {
             least_line_bytes: 192 << 10,
             most_line_bytes: 1 << 20,
             enough_bytes: 2 << 20,
+            enough_in_integers_bytes: 1 << 19,
         }
     }
 }
@@ -46,6 +49,13 @@ const LEAST_GAIN: u64 = 64;
 /// The program with row bands; `None` where they would not lower the memory it needs.
 pub fn with_bands(program: &Program, limits: &BandLimits) -> Option<Program> {
     let bare = without_names(program);
+    let limits = &BandLimits {
+        enough_bytes: match program.graph.nodes.iter().any(|n| n.op.is_in_integers()) {
+            true => limits.enough_in_integers_bytes,
+            false => limits.enough_bytes,
+        },
+        ..*limits
+    };
     let search = Search {
         program: &bare,
         limits,
@@ -214,7 +224,7 @@ impl Search<'_> {
         let x = first.input(0)?;
         let mut inputs = vec![Some(x)];
         for &at in members {
-            let layer = BandLayer::of(&nodes[at].op)?;
+            let layer = layer_of(&self.program.graph, &nodes[at])?;
             if let Some(id) = nodes[at].panels {
                 let PackedForm::Panels { format, .. } = self.program.packed[id.index()].form else {
                     return None;
@@ -251,6 +261,19 @@ impl Search<'_> {
     }
 }
 
+/// The node as a layer of a chain, in which the steps of its input are part of it.
+fn layer_of(graph: &Graph, node: &Node) -> Option<BandLayer> {
+    let layer = BandLayer::of(&node.op)?;
+    if layer.integers().is_none() {
+        return Some(layer);
+    }
+    let known = |index: usize| graph.literal(node.input(index)?);
+    let (&[scale], &[zero]) = (known(2)?.as_f32()?, known(3)?.bytes()) else {
+        return None;
+    };
+    Some(layer.with_input_steps(StepSize { scale, zero }))
+}
+
 /// The longest runs of nodes each of which could be computed in bands with the next: its result is
 /// that one's input and nobody else's.
 fn lines(graph: &Graph) -> Vec<Vec<usize>> {
@@ -258,17 +281,27 @@ fn lines(graph: &Graph) -> Vec<Vec<usize>> {
     let mut line_of: Vec<Option<usize>> = vec![None; graph.nodes.len()];
     let mut found: Vec<Vec<usize>> = Vec::new();
     for (at, node) in graph.nodes.iter().enumerate() {
-        let is_image = |v: ValueId| graph.ty(v).shape.len() == 4 && graph.ty(v).dtype == DType::F32;
-        let (Some(_), Some(x), &[Some(y)]) =
-            (BandLayer::of(&node.op), node.input(0), &node.outputs[..])
+        let is_image = |v: ValueId| {
+            let ty = graph.ty(v);
+            ty.shape.len() == 4 && matches!(ty.dtype, DType::F32 | DType::U8)
+        };
+        let (Some(layer), Some(x), &[Some(y)]) =
+            (layer_of(graph, node), node.input(0), &node.outputs[..])
         else {
             continue;
         };
-        if !is_image(x) || !is_image(y) || graph.value(y).layout != Layout::Blocked {
+        // Layers in integers hand each other steps; a pooling of steps is by itself.
+        let is_steps = layer.integers().is_some();
+        if (graph.ty(x).dtype == DType::U8) != is_steps
+            || !is_image(x)
+            || !is_image(y)
+            || graph.value(y).layout != Layout::Blocked
+        {
             continue;
         }
         let before = producers[x.index()].filter(|_| uses[x.index()] == 1);
         let line = before
+            .filter(|producer| graph.nodes[producer.index()].op.is_in_integers() == is_steps)
             .and_then(|producer| line_of[producer.index()])
             .unwrap_or(found.len());
         if line == found.len() {

@@ -1,8 +1,8 @@
 //! Types of the layers of a chain in row bands.
 
 use super::output_types;
-use crate::TensorType;
 use crate::bands::{Bands, MAX_LAYERS};
+use crate::{DType, TensorType};
 
 impl Bands {
     /// Output types of all layers for these inputs; an error says what does not fit.
@@ -46,6 +46,17 @@ impl Bands {
                 }
                 operands.push(inputs.get(next_input).cloned().flatten());
                 next_input += 1;
+            }
+            if layer.integers().is_some() != self.is_in_integers() {
+                return Err("has layers in integers and others".into());
+            }
+            if let Some(integers) = layer.integers() {
+                if integers.input_steps.is_none() || index != last && !integers.gives_steps {
+                    return Err(format!("layer {index} takes or gives no steps"));
+                }
+                let one = |dtype: DType| Some(TensorType::new(dtype, &[]));
+                operands.resize(2, None);
+                operands.extend([one(DType::F32), one(DType::U8)]);
             }
             let found = output_types(&layer.op(), &operands, 1).map_err(|e| e.to_string())?;
             types.extend(found);

@@ -142,6 +142,12 @@ fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
             o.require(o.get(0)?.dtype == DType::F32, "takes float32")?;
             one(o.get(0)?.clone())
         }
+        Op::CoveringSteps => {
+            o.require(o.get(0)?.dtype == DType::F32, "takes float32")?;
+            Ok([DType::F32, DType::U8]
+                .map(|one| TensorType::new(one, &[]))
+                .to_vec())
+        }
         Op::Det => spectrum::det(o),
         Op::Dft(dft) => spectrum::dft(dft, o),
         Op::Stft(stft) => spectrum::stft(stft, o),

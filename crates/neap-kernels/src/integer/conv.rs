@@ -4,9 +4,10 @@ use super::drive::{Call, Inputs, MAX_TAPS, Place, scratch_bytes};
 use super::tile::{MAX_ROWS, Reduction, Tap};
 use super::{Finish, MOST_K, Results, Steps};
 use crate::conv::{ConvForm, ConvShape, supports};
-use crate::error::{KernelError, check_len, checked_product};
+use crate::error::{KernelError, checked_product};
 use crate::panel::{Format, Panels};
 use crate::parallel::Parallel;
+use crate::planes::{Planes, check_planes, planes_elements};
 use crate::simd::{Isa, LANES};
 use std::ops::Range;
 
@@ -19,6 +20,8 @@ fn reduction(shape: &ConvShape) -> Reduction {
         block_len: LANES,
         last_len: channels.saturating_sub((blocks - 1) * LANES),
         block_step: plane(shape.window.input),
+        // A pixel has sixteen channels, of which some may be none.
+        overreads: true,
     }
 }
 
@@ -56,6 +59,32 @@ pub fn integer_conv(
     weights: Panels<'_>,
     input: &[u8],
     steps: Steps,
+    results: Results<'_>,
+    finish: Finish<'_>,
+    scratch: &mut [u8],
+) -> Result<(), KernelError> {
+    let planes = Planes {
+        input: plane(shape.window.input),
+        output: plane(shape.window.output),
+    };
+    integer_conv_band(
+        isa, parallel, shape, planes, panels, weights, input, steps, results, finish, scratch,
+    )
+}
+
+/// [`integer_conv`] of some rows of taller tensors, whose planes lie so many elements apart.
+///
+/// # Errors
+/// As [`integer_conv`], and planes that overlap.
+pub fn integer_conv_band(
+    isa: Isa,
+    parallel: &dyn Parallel,
+    shape: &ConvShape,
+    planes: Planes,
+    panels: Range<usize>,
+    weights: Panels<'_>,
+    input: &[u8],
+    steps: Steps,
     mut results: Results<'_>,
     finish: Finish<'_>,
     scratch: &mut [u8],
@@ -67,26 +96,30 @@ pub fn integer_conv(
         return Err(KernelError::Invalid("panel range outside the layer"));
     }
     weights.check(Some(shape.k()), panels.len())?;
-    let (in_plane, out_plane) = (plane(shape.window.input), plane(shape.window.output));
     let blocks = shape.c_in.div_ceil(LANES);
-    let needed = checked_product(&[shape.batch, blocks, in_plane]);
-    check_len("input", input.len(), needed)?;
-    let elements = checked_product(&[shape.batch, shape.panels(), out_plane]);
-    let target = results.target(&finish, elements, LANES, out_plane)?;
+    let count = checked_product(&[shape.batch, blocks]);
+    let in_plane = Some(plane(shape.window.input));
+    check_planes("input", input.len(), count, planes.input, in_plane)?;
+    let count = checked_product(&[shape.batch, shape.panels()]);
+    let elements = planes_elements(count, planes.output, plane(shape.window.output))?;
+    let target = results.target(&finish, elements, LANES, planes.output)?;
     if rows(shape) == 0 || panels.is_empty() {
         return Ok(());
     }
     let inputs = Pixels {
         shape: *shape,
         input: input.as_ptr(),
-        image_bytes: blocks * in_plane,
-        group_bytes: shape.c_in / shape.groups / LANES * in_plane,
+        image_bytes: blocks * planes.input,
+        group_bytes: shape.c_in / shape.groups / LANES * planes.input,
         positions: shape.window.output[0] * shape.window.output[1],
-        image_elements: shape.panels() * out_plane,
+        image_elements: shape.panels() * planes.output,
     };
     let call = Call {
         rows: rows(shape),
-        reduction: reduction(shape),
+        reduction: Reduction {
+            block_step: planes.input,
+            ..reduction(shape)
+        },
         steps,
         weights,
         panels,
@@ -117,6 +150,13 @@ struct Pixels {
 unsafe impl Sync for Pixels {}
 
 impl Pixels {
+    /// Whether each output is made of the pixel at its place: positions are counted along one row then.
+    #[inline(always)]
+    fn is_pointwise(&self) -> bool {
+        let w = &self.shape.window;
+        w.kernel == [1; 2] && w.input == w.output && w.strides == [1; 2] && w.pads_begin == [0; 2]
+    }
+
     /// In its image.
     fn position(&self, at: Place) -> usize {
         at.y * self.shape.window.output[1] + at.x
@@ -133,6 +173,10 @@ fn bits<T: Copy>(of: &[T], is: impl Fn(T) -> bool) -> u32 {
 impl Inputs for Pixels {
     fn place(&self, row: usize) -> Place {
         let (image, position) = (row / self.positions, row % self.positions);
+        if self.is_pointwise() {
+            let (x, y) = (position, 0);
+            return Place { image, y, x };
+        }
         let width = self.shape.window.output[1];
         Place {
             image,
@@ -159,6 +203,20 @@ impl Inputs for Pixels {
         } = from;
         let pixels = image * self.image_bytes + group * self.group_bytes;
         let pixels = self.input.wrapping_add(pixels);
+        if self.is_pointwise() {
+            for (i, corner) in corners.iter_mut().enumerate() {
+                *corner = pixels.wrapping_add((x + i) * LANES);
+            }
+            taps[0] = Tap {
+                offset: 0,
+                inside: u32::MAX,
+            };
+            x += rows;
+            if x == self.positions {
+                (x, image) = (0, image + 1);
+            }
+            return Place { image, y, x };
+        }
         // Top left input pixel of each position; in the padding coordinates wrap to huge ones.
         let mut tops = [(0usize, 0usize); MAX_ROWS];
         let reach = [0, 1].map(|axis| (w.kernel[axis] - 1) * w.dilations[axis]);

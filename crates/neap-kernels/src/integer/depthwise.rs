@@ -16,6 +16,7 @@ use crate::depthwise::Depthwise;
 use crate::error::{KernelError, check_len, checked_product};
 use crate::panel::{Format, Panels};
 use crate::parallel::Parallel;
+use crate::planes::{Planes, check_planes, planes_elements};
 use crate::simd::{Isa, LANES, Portable};
 use crate::window::Window;
 use std::ops::Range;
@@ -112,6 +113,37 @@ pub fn integer_depthwise(
     weights: Panels<'_>,
     input: &[u8],
     steps: Steps,
+    results: Results<'_>,
+    finish: Finish<'_>,
+    scratch: &mut [u8],
+) -> Result<(), KernelError> {
+    let plane = |size: [usize; 2]| plane(size).unwrap_or(usize::MAX);
+    let planes = Planes {
+        input: plane(shape.window.input),
+        output: plane(shape.window.output),
+    };
+    integer_depthwise_band(
+        isa, parallel, shape, planes, panels, weights, input, steps, results, finish, scratch,
+    )
+}
+
+fn plane([height, width]: [usize; 2]) -> Option<usize> {
+    checked_product(&[height, width, LANES])
+}
+
+/// [`integer_depthwise`] of some rows of taller tensors, whose planes lie so many elements apart.
+///
+/// # Errors
+/// As [`integer_depthwise`], and planes that overlap.
+pub fn integer_depthwise_band(
+    isa: Isa,
+    parallel: &dyn Parallel,
+    shape: &Depthwise,
+    planes: Planes,
+    panels: Range<usize>,
+    weights: Panels<'_>,
+    input: &[u8],
+    steps: Steps,
     mut results: Results<'_>,
     finish: Finish<'_>,
     scratch: &mut [u8],
@@ -133,14 +165,11 @@ pub fn integer_depthwise(
         return Err(KernelError::Invalid("panels outside the channels"));
     }
     weights.check(Some(w.taps()), panels.len())?;
-    let plane = |[height, width]: [usize; 2]| checked_product(&[height, width, LANES]);
-    let all = |plane: Option<usize>| checked_product(&[shape.batch, blocks, plane?]);
-    check_len("input", input.len(), all(plane(w.input)))?;
-    let (in_plane, out_plane) = (
-        plane(w.input).unwrap_or(usize::MAX),
-        plane(w.output).unwrap_or(usize::MAX),
-    );
-    let target = results.target(&finish, all(plane(w.output)), LANES, out_plane)?;
+    let count = checked_product(&[shape.batch, blocks]);
+    check_planes("input", input.len(), count, planes.input, plane(w.input))?;
+    let out_plane = plane(w.output).unwrap_or(usize::MAX);
+    let elements = planes_elements(count, planes.output, out_plane)?;
+    let target = results.target(&finish, elements, LANES, planes.output)?;
     let worker_bytes = depthwise_scratch_bytes(shape, 1);
     let needed = depthwise_scratch_bytes(shape, parallel.workers());
     check_len("scratch", scratch.len(), Some(needed))?;
@@ -172,9 +201,9 @@ pub fn integer_depthwise(
         unsafe {
             let part = Part {
                 panel,
-                input: input.at(block * in_plane),
+                input: input.at(block * planes.input),
                 rows: first..(first + band.rows).min(w.output[0]),
-                out: block * out_plane,
+                out: block * planes.output,
                 worker,
             };
             compute(isa, &call, &part);

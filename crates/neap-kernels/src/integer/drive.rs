@@ -181,6 +181,9 @@ impl<I: Inputs> Call<'_, I> {
 
     /// Panels of a group in the range, from the range's first: how many units they make.
     fn units(&self, most: usize) -> usize {
+        if self.group_panels >= self.layer_panels {
+            return self.panels.len().div_ceil(most);
+        }
         let (mut panel, mut units) = (self.panels.start, 0);
         while panel < self.panels.end {
             panel += self.unit_len(panel, most);
@@ -195,13 +198,15 @@ impl<I: Inputs> Call<'_, I> {
     }
 
     fn unit(&self, index: usize, most: usize) -> Range<usize> {
-        let mut panel = self.panels.start;
         if self.group_panels >= self.layer_panels {
-            panel += index * most;
-        } else {
-            for _ in 0..index {
-                panel += self.unit_len(panel, most);
-            }
+            // Units of about the same width: six panels are three and three, of which tiles have eight rows.
+            let (count, units) = (self.panels.len(), self.units(most).max(1));
+            let [start, end] = [index, index + 1].map(|i| self.panels.start + i * count / units);
+            return start..end;
+        }
+        let mut panel = self.panels.start;
+        for _ in 0..index {
+            panel += self.unit_len(panel, most);
         }
         panel..panel + self.unit_len(panel, most)
     }
@@ -252,6 +257,7 @@ impl<I> Call<'_, I> {
             block_len: r.block_len,
             last_len: r.last_len,
             outside,
+            overreads: r.overreads,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! ```
 //! There one kernel row is one run of `kw * C` steps, and padding holds zero points. So tiles need neither channel blocks nor bounds.
 
+use super::dot::QUAD;
 use super::drive::{Call, Inputs, MAX_TAPS, Place, scratch_bytes};
 use super::tile::{MAX_ROWS, Reduction, Tap};
 use super::{Finish, MOST_K, Results, Steps};
@@ -36,6 +37,7 @@ fn reduction(shape: &ConvShape) -> Reduction {
         block_len: len,
         last_len: len,
         block_step: 0,
+        overreads: true,
     }
 }
 
@@ -55,7 +57,9 @@ fn positions(shape: &ConvShape) -> Option<usize> {
 fn image_bytes(shape: &ConvShape) -> Option<usize> {
     shape.check().ok()?;
     let rows = band_rows(shape, shape.window.output[0]);
-    checked_product(&[rows, band_width(shape), shape.c_in])?.checked_next_multiple_of(64)
+    let bytes = checked_product(&[rows, band_width(shape), shape.c_in])?;
+    // The last run is read to the end of four.
+    bytes.checked_add(QUAD)?.checked_next_multiple_of(64)
 }
 
 /// Bytes of scratch of [`integer_first_layer`], aligned to 64.

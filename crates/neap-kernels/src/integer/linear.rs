@@ -17,6 +17,7 @@ fn reduction(shape: &LinearShape) -> Reduction {
         block_len: shape.k,
         last_len: shape.k,
         block_step: 0,
+        overreads: false,
     }
 }
 

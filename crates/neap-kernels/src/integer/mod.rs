@@ -23,8 +23,10 @@ mod ready;
 mod tile;
 
 pub use blocks::{rounded_linear, rounded_scratch_bytes, takes_blocks};
-pub use conv::{conv_scratch_bytes, integer_conv, takes_conv};
-pub use depthwise::{depthwise_scratch_bytes, integer_depthwise, takes_depthwise};
+pub use conv::{conv_scratch_bytes, integer_conv, integer_conv_band, takes_conv};
+pub use depthwise::{
+    depthwise_scratch_bytes, integer_depthwise, integer_depthwise_band, takes_depthwise,
+};
 pub use first_layer::{first_layer_scratch_bytes, integer_first_layer, takes_first_layer};
 pub use linear::{integer_linear, linear_scratch_bytes};
 pub use pool::max_pool_of_steps;

@@ -25,6 +25,8 @@ pub(super) struct Reduction {
     pub last_len: usize,
     /// From block to block in the input, in bytes.
     pub block_step: usize,
+    /// Whether a run may be read to the end of its last four k: whatever is there meets weights of zero.
+    pub overreads: bool,
 }
 
 impl Reduction {
@@ -115,6 +117,8 @@ pub(super) struct Reads<'a> {
     pub last_len: usize,
     /// As many zero points as a block is long, where a tap may be outside.
     pub outside: *const u8,
+    /// As [`Reduction::overreads`].
+    pub overreads: bool,
 }
 
 impl Reads<'_> {
@@ -294,7 +298,10 @@ unsafe fn add_tile<D: Dot, const P: usize, const R: usize>(
                 }
                 if k < len {
                     let w = load::<D, P>(d, at);
-                    add_last::<D, P, R>(d, &mut acc, &x, k, len - k, &w);
+                    match reads.overreads {
+                        true => add_quad::<D, P, R>(d, &mut acc, &x, k, &w),
+                        false => add_last::<D, P, R>(d, &mut acc, &x, k, len - k, &w),
+                    }
                     at = at.add(P * D::QUAD_BYTES);
                 }
             }

@@ -385,8 +385,26 @@ fn dynamic_quantize(c: &mut Ctx) -> Outputs {
     Ok(vec![Some(y.x), Some(y.scale), y.zero])
 }
 
-/// Scale and zero point from the tensor's own range, as the operator's definition spells it out.
+/// Scale and zero point from the tensor's own range.
 pub(super) fn dynamic_steps(c: &mut Ctx, x: ValueId) -> Result<Quantized, OnnxError> {
+    let (scale, zero) = match c.builder.is_late(x) {
+        true => spelled_out(c, x)?,
+        false => match c.emit_wanted(Op::CoveringSteps, &[Some(x)], &[true; 2])?[..] {
+            [Some(scale), Some(zero)] => (scale, zero),
+            _ => return Err(c.bad("it has no scale")),
+        },
+    };
+    let y = quantize_along(c, x, 0, &[Some(scale), Some(zero)], DType::U8)?;
+    Ok(Quantized {
+        x: y,
+        scale,
+        zero: Some(zero),
+        axis: 0,
+    })
+}
+
+/// The same of a tensor whose size the data decide, as the operator's definition spells it out.
+fn spelled_out(c: &mut Ctx, x: ValueId) -> Result<(ValueId, ValueId), OnnxError> {
     let zero = c.scalar(DType::F32, 0.0)?;
     let steps = c.scalar(DType::F32, 255.0)?;
     let axes: Vec<usize> = (0..c.rank(x)).collect();
@@ -414,15 +432,7 @@ pub(super) fn dynamic_steps(c: &mut Ctx, x: ValueId) -> Result<Quantized, OnnxEr
     };
     let offset = c.emit(clip, &[offset])?;
     let offset = c.unary(Unary::Round, offset)?;
-    let zero_point = c.cast(offset, DType::U8)?;
-    let parameters = [Some(scale), Some(zero_point)];
-    let y = quantize_along(c, x, 0, &parameters, DType::U8)?;
-    Ok(Quantized {
-        x: y,
-        scale,
-        zero: Some(zero_point),
-        axis: 0,
-    })
+    Ok((scale, c.cast(offset, DType::U8)?))
 }
 
 /// A zero point of a matrix: one number, or one per row (`a`) or column (`b`).

@@ -34,6 +34,8 @@ pub(super) struct Chain {
     pub band_rows: usize,
     /// Whether the input is plain, not channel-blocked.
     pub plain: bool,
+    /// Whether the layers are computed in integers, and inner tensors are bytes.
+    pub in_steps: bool,
     /// Of all line buffers.
     pub line_floats: usize,
 }
@@ -53,6 +55,8 @@ pub(super) struct Stage {
     /// Set where the layer is computed by Winograd: its rows come in whole tiles, which are those of the
     /// whole layer.
     pub tile: Option<Tile>,
+    /// Whether it is computed in integers.
+    pub in_steps: bool,
 }
 
 impl Stage {
@@ -84,6 +88,7 @@ impl Stage {
             at: 0,
             most_rows: 0,
             tile: None,
+            in_steps: layer.integers().is_some(),
         };
         // Every row of results has some row of inputs under it, and positions do not overflow.
         let reach = (w.kernel[0].checked_sub(1)?)
@@ -178,6 +183,7 @@ impl Stage {
         let winograd_products = product([TILE.points(), tall, wide]);
         let direct_products = product([9, self.window.output[0], self.window.output[1]]);
         let pays = conv.form == ConvForm::Blocked
+            && conv.epilogue.integers.is_none()
             && conv.c_in >= LEAST_WINOGRAD_CHANNELS
             && conv.c_out >= LANES
             && winograd::supports(&shape)
@@ -189,9 +195,21 @@ impl Stage {
         self.c_out.div_ceil(LANES)
     }
 
-    /// Floats of a row of results.
+    /// Floats of a row of results in a line buffer; bytes lie in the place of fewer.
     pub fn row_floats(&self) -> usize {
-        self.window.output[1] * LANES
+        match self.in_steps {
+            true => self.window.output[1] * LANES / size_of::<f32>(),
+            false => self.window.output[1] * LANES,
+        }
+    }
+
+    /// Elements of the last stage's output from row `row` of an image on, and from channel block to channel block.
+    pub fn output_of(&self, image: usize, row: usize) -> (Range<usize>, usize) {
+        let row_elements = self.window.output[1] * LANES;
+        let plane = self.window.output[0] * row_elements;
+        let image_elements = self.out_blocks() * plane;
+        let begin = image * image_elements;
+        (begin + row * row_elements..begin + image_elements, plane)
     }
 
     /// From channel block to channel block in the line buffer.
@@ -225,6 +243,7 @@ impl Chain {
             first_rows: 0,
             band_rows: 0,
             plain: is_first_layer(bands.layers.first()?),
+            in_steps: bands.is_in_integers(),
             line_floats: 0,
         };
         let (mut c_in, mut input) = (channels, [height, width]);
@@ -233,6 +252,9 @@ impl Chain {
                 return None;
             }
             let stage = Stage::of(layer, c_in, input)?;
+            if stage.in_steps != chain.in_steps || chain.in_steps && chain.plain {
+                return None;
+            }
             *chain.stages.get_mut(index)? = stage;
             (c_in, input) = (stage.c_out, stage.window.output);
         }
@@ -275,6 +297,19 @@ impl Chain {
 
     pub fn stages(&self) -> &[Stage] {
         &self.stages[..self.len]
+    }
+
+    /// Elements of the input that are an image's, those of them before row `row`, and from plane to plane.
+    pub fn input_of(&self, image: usize, row: usize) -> (Range<usize>, usize, usize) {
+        let first = &self.stages[0];
+        let (planes, lanes) = match self.plain {
+            true => (first.c_in, 1),
+            false => (first.c_in.div_ceil(LANES), LANES),
+        };
+        let row_elements = first.window.input[1] * lanes;
+        let plane = first.window.input[0] * row_elements;
+        let all = image * planes * plane..(image + 1) * planes * plane;
+        (all, row * row_elements, plane)
     }
 
     /// Works out the line buffers: rows kept from band to band, and new ones.

@@ -16,18 +16,19 @@
 //! ```
 
 mod chain;
+mod steps;
 
 pub use chain::choose_heights;
 
 use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;
+use crate::integer::depthwise_supported;
 use crate::kernel::Kernel;
 use crate::layer::{activation, conv_supported, stored};
 use crate::nd::{GRAIN, Ptr, split};
 use crate::{Context, OpError, TensorMut, TensorRef};
 use chain::{Chain, Stage};
 use neap_ir::bands::{BandLayer, Bands, MAX_LAYERS};
-use neap_ir::graph::LANES;
 use neap_ir::op::Pool;
 use neap_ir::panel::{ConvForm, Epilogue};
 use neap_ir::{DType, Layout, TensorType};
@@ -37,6 +38,7 @@ use neap_kernels::conv::{
 };
 use neap_kernels::depthwise::{Depthwise, depthwise_band};
 use neap_kernels::epilogue::{self, Residual};
+use neap_kernels::integer::{Added, Results};
 use neap_kernels::panel::Panels;
 use neap_kernels::parallel::Parallel;
 use neap_kernels::planes::Planes;
@@ -72,7 +74,11 @@ pub(crate) fn bands(
         None => None,
     };
     if let Some(residual) = residual {
-        let fits = residual.layout == y.layout && residual.dtype() == DType::F32;
+        let wanted = match bands.layers.last().and_then(BandLayer::integers) {
+            Some(integers) if integers.residual_steps.is_some() => DType::U8,
+            _ => DType::F32,
+        };
+        let fits = residual.layout == y.layout && residual.dtype() == wanted;
         args.require(fits, "the residual has the wrong layout")?;
     }
     let kernel_floats = kernel_floats(bands, &chain, ctx.par.workers(), ctx.isa);
@@ -164,7 +170,7 @@ pub(crate) fn supported(bands: &Bands, x: &TensorType) -> bool {
             );
             match layer {
                 BandLayer::Conv(conv) => conv_supported(conv, &x, &y),
-                BandLayer::Depthwise(_) => true,
+                BandLayer::Depthwise(depthwise) => depthwise_supported(depthwise, &x, &y),
                 BandLayer::Pool { kind, .. } => crate::window::pool::blocks(*kind, 1),
             }
         })
@@ -229,6 +235,7 @@ pub(crate) fn inner_bytes(bands: &Bands, x: &[usize]) -> u64 {
 /// Scratch of the layers' kernels, one of which runs at a time, in floats.
 fn kernel_floats(bands: &Bands, chain: &Chain, workers: usize, isa: Isa) -> usize {
     let of = |(layer, stage): (&BandLayer, &Stage)| match (layer, stage.tile) {
+        _ if stage.in_steps => steps::scratch_bytes(layer, stage, workers),
         (BandLayer::Conv(conv), Some(tile)) => {
             // Whether more tiles take less scratch is the kernel's affair.
             let (shape, form) = (
@@ -354,18 +361,13 @@ impl Run<'_, '_> {
         if !buffer_fits {
             return Err(OpError::operand(op, "line buffers are too small"));
         }
+        if chain.in_steps {
+            return self.stage_in_steps(image, index, rows, under);
+        }
         let (before, own) = self.lines.split_at_mut(stage.at);
         let (input, in_plane) = if index == 0 {
-            let lanes = if chain.plain { 1 } else { LANES };
-            let row = stage.window.input[1] * lanes;
-            let plane = stage.window.input[0] * row;
-            let planes = if chain.plain {
-                stage.c_in
-            } else {
-                stage.c_in.div_ceil(LANES)
-            };
-            let pixels = &self.x.f32s()[image * planes * plane..][..planes * plane];
-            (&pixels[under.start * row..], plane)
+            let (all, skipped, plane) = chain.input_of(image, under.start);
+            (&self.x.f32s()[all][skipped..], plane)
         } else {
             let previous = &stages[index - 1];
             let lines = &before[previous.at..];
@@ -375,19 +377,16 @@ impl Run<'_, '_> {
         let row = stage.row_floats();
         let mut residual = Residual::None;
         let (output, out_plane) = if is_last {
-            let plane = stage.window.output[0] * row;
-            let image_floats = stage.out_blocks() * plane;
-            let from = image * image_floats + rows.start * row;
-            let to = (image + 1) * image_floats;
+            let (range, plane) = stage.output_of(image, rows.start);
             residual = match &self.residual {
                 None => Residual::None,
                 Some(r) if self.y.is_at(r) => Residual::InPlace,
-                Some(r) => Residual::Separate(&r.f32s()[from..to]),
+                Some(r) => Residual::Separate(&r.f32s()[range.clone()]),
             };
             // SAFETY: the output overlaps neither weights nor line buffers. Where it lies on the
             // input, this is not the first stage, so no view of that is alive.
             let out = unsafe { self.y.f32s_mut() };
-            (&mut out[from..to], plane)
+            (&mut out[range], plane)
         } else {
             let skipped = (rows.start - self.base[index]) * row;
             let plane = stage.line_plane();
@@ -408,6 +407,83 @@ impl Run<'_, '_> {
         };
         call.run(&self.layers[index], input, output, self.kernel_scratch, op)
     }
+
+    /// [`Run::stage`] of a layer in integers.
+    fn stage_in_steps(
+        &mut self,
+        image: usize,
+        index: usize,
+        rows: Range<usize>,
+        under: Range<usize>,
+    ) -> Result<(), OpError> {
+        let (chain, op) = (self.chain, self.op);
+        let stages = chain.stages();
+        let (stage, is_last) = (&stages[index], index + 1 == stages.len());
+        let (before, own) = self.lines.split_at_mut(stage.at);
+        let (input, in_plane) = if index == 0 {
+            let (all, skipped, plane) = chain.input_of(image, under.start);
+            (&self.x.bytes()[all][skipped..], plane)
+        } else {
+            let previous = &stages[index - 1];
+            let skipped = (under.start - self.base[index - 1]) * previous.row_floats();
+            let lines = &before[previous.at + skipped..];
+            (as_bytes(lines), previous.line_plane() * STEPS)
+        };
+        let integers = self.layers[index].integers();
+        let size = integers.and_then(|integers| integers.residual_steps);
+        let size = size.map(steps::steps_of);
+        let mut residual = Added::None;
+        let (output, out_plane) = if is_last {
+            let (range, plane) = stage.output_of(image, rows.start);
+            residual = match (&self.residual, size) {
+                (None, _) => Added::None,
+                (Some(r), size) if self.y.is_at(r) => Added::InPlace(size),
+                (Some(r), Some(size)) => Added::Steps(&r.bytes()[range.clone()], size),
+                (Some(r), None) => Added::Floats(&r.f32s()[range.clone()]),
+            };
+            // SAFETY: as in `stage`.
+            let output = unsafe {
+                match self.y.ty.dtype {
+                    DType::U8 => Results::Steps(&mut self.y.bytes_mut()[range]),
+                    _ => Results::Floats(&mut self.y.f32s_mut()[range]),
+                }
+            };
+            (output, plane)
+        } else {
+            let skipped = (rows.start - self.base[index]) * stage.row_floats();
+            let plane = stage.line_plane();
+            let lines = &mut own[skipped..stage.out_blocks() * plane];
+            (Results::Steps(as_bytes_mut(lines)), plane * STEPS)
+        };
+        let call = Call {
+            stage,
+            rows,
+            under,
+            planes: Planes {
+                input: in_plane,
+                output: out_plane,
+            },
+            weights: self.weights[index],
+            residual: Residual::None,
+            isa: self.isa,
+            par: self.par,
+        };
+        let (layer, scratch) = (&self.layers[index], as_bytes_mut(self.kernel_scratch));
+        call.run_in_steps(layer, input, output, residual, scratch, op)
+    }
+}
+
+/// Steps in the place of a float.
+const STEPS: usize = size_of::<f32>();
+
+fn as_bytes(floats: &[f32]) -> &[u8] {
+    // SAFETY: floats are bytes without gaps.
+    unsafe { std::slice::from_raw_parts(floats.as_ptr().cast(), size_of_val(floats)) }
+}
+
+fn as_bytes_mut(floats: &mut [f32]) -> &mut [u8] {
+    // SAFETY: floats are bytes without gaps, and any bytes are floats.
+    unsafe { std::slice::from_raw_parts_mut(floats.as_mut_ptr().cast(), size_of_val(floats)) }
 }
 
 /// One call of a kernel.

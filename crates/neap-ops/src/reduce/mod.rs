@@ -2,4 +2,5 @@
 
 pub(crate) mod arg;
 pub(crate) mod fold;
+pub(crate) mod steps;
 pub(crate) mod topk;

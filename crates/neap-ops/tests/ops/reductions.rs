@@ -1,7 +1,7 @@
 //! Reductions, arg-extremes, TopK, softmax, products, normalisations.
 
 use crate::support::*;
-use neap_ir::op::{Reduce, Softmax};
+use neap_ir::op::{Binary, Reduce, Softmax, Unary};
 use neap_ir::{DType, Literal, Op};
 use neap_ops::evaluate;
 use proptest::prelude::*;
@@ -172,4 +172,60 @@ fn softmax_over_any_axis() {
         &[&x],
     );
     assert_eq!(values(&y), [0.0, 1.0, 0.0, 0.0]);
+}
+
+/// The operators that ONNX's definition of DynamicQuantizeLinear names, one after the other.
+fn covering_steps_spelled_out(x: &Literal) -> [Literal; 2] {
+    let axes: Vec<usize> = (0..x.shape().len()).collect();
+    let scalar = |x: f32| Literal::from_f32(&[], &[x]);
+    let binary = |op: Binary, a: &Literal, b: &Literal| one(&Op::Binary(op), &[a, b]);
+    let low = one(&reduce(Reduce::Min, &axes), &[x]);
+    let low = binary(Binary::Min, &low, &scalar(0.0));
+    let high = one(&reduce(Reduce::Max, &axes), &[x]);
+    let high = binary(Binary::Max, &high, &scalar(0.0));
+    let scale = binary(
+        Binary::Div,
+        &binary(Binary::Sub, &high, &low),
+        &scalar(255.0),
+    );
+    let offset = binary(
+        Binary::Sub,
+        &scalar(0.0),
+        &binary(Binary::Div, &low, &scale),
+    );
+    let clip = Op::Clip {
+        low: Some(0.0),
+        high: Some(255.0),
+    };
+    let offset = one(&Op::Unary(Unary::Round), &[&one(&clip, &[&offset])]);
+    let zero = one(&Op::Cast { to: DType::U8 }, &[&offset]);
+    [scale, zero]
+}
+
+#[test]
+fn covering_steps_are_those_of_the_definition() {
+    let mut cases: Vec<Literal> = (1..40).map(|seed| noise(&[3, 7, 9], seed)).collect();
+    cases.push(noise(&[64, 1111], 40));
+    let specials = [
+        vec![0.0; 5],
+        vec![-0.0, 0.0],
+        vec![3.5, 1.25],
+        vec![-3.5, -1e-30],
+        vec![f32::INFINITY, 1.0],
+        vec![f32::NEG_INFINITY, 1.0],
+        vec![f32::NAN, 1.0, -2.0],
+        vec![1e-45, -1e-45],
+        vec![f32::MAX, f32::MIN],
+    ];
+    cases.extend(specials.map(|x| Literal::from_f32(&[x.len()], &x)));
+    for x in cases {
+        let found = evaluate(&Op::CoveringSteps, &[Some(&x)]).expect("runs");
+        let wanted = covering_steps_spelled_out(&x);
+        for (found, wanted) in found.iter().zip(&wanted) {
+            let nan = |l: &Literal| l.as_f32().is_some_and(|x| x[0].is_nan());
+            let same = found.bytes() == wanted.bytes() || nan(found) && nan(wanted);
+            assert!(same, "{found:?} instead of {wanted:?} for {:?}", x.as_f32());
+        }
+        assert_eq!(found.len(), 2);
+    }
 }

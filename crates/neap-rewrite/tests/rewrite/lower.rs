@@ -13,6 +13,7 @@ pub const EAGER: BandLimits = BandLimits {
     least_line_bytes: 0,
     most_line_bytes: 4096,
     enough_bytes: 0,
+    enough_in_integers_bytes: 0,
 };
 
 /// Other orders even where they gain hardly anything.

@@ -5,10 +5,12 @@ use crate::build::{Net, square};
 use crate::formats::{packed, quantized, smallest_budget, with_constants_read};
 use crate::instruction_sets::{inputs_of, run};
 use crate::nets::{difference, evaluate};
+use crate::sessions::add_bands;
 use neap_ir::op::{Activation, Op, Pool};
 use neap_ir::{DType, Graph, Literal, ValueId};
 use neap_kernels::simd::Isa;
-use neaptide::{Budget, Model, OpenOptions, RunOptions, WeightFormats};
+use neaptide::{BandMode, Budget, Model, OpenOptions, RunOptions, WeightFormats};
+use std::path::Path;
 
 /// To steps of a size and back.
 fn through_steps(net: &mut Net, x: ValueId, scale: f32, zero: u8) -> ValueId {
@@ -64,10 +66,55 @@ fn blocks() -> Graph {
     net.graph
 }
 
+/// Layers of each chain in integers.
+fn layers_of_chains(path: &Path, open: &OpenOptions) -> Vec<usize> {
+    let model = Model::open(path, open, &mut |_| {}).expect("opens");
+    let nodes = &model.banded().expect("has row bands").graph.nodes;
+    let chains = nodes.iter().filter_map(|node| match &node.op {
+        Op::Bands(bands) if bands.is_in_integers() => Some(bands.layers.len()),
+        _ => None,
+    });
+    chains.collect()
+}
+
+/// Blocks that widen few channels, filter each and narrow them again; one of them adds its input.
+fn inverted_blocks() -> Graph {
+    let mut net = Net::seeded(61);
+    let x = net.input(&[1, 16, 24, 24]);
+    let mut x = through_steps(&mut net, x, 0.03, 126);
+    for (stride, channels) in [(1, 16), (2, 24)] {
+        let a = net.conv(x, 160, 1, 1);
+        let a = net.relu(a);
+        let a = through_steps(&mut net, a, 0.02, 0);
+        let a = net.grouped_conv(a, 160, 3, stride, 160);
+        let a = net.relu(a);
+        let a = through_steps(&mut net, a, 0.02, 0);
+        let a = net.conv(a, channels, 1, 1);
+        let a = through_steps(&mut net, a, 0.02, 128);
+        x = match stride {
+            1 => net.add(a, x),
+            _ => a,
+        };
+        x = through_steps(&mut net, x, 0.03, 120);
+    }
+    net.output(x);
+    net.graph
+}
+
 #[test]
 fn layers_in_integers_have_the_same_bits_everywhere() {
+    same_bits_everywhere(blocks(), None);
+}
+
+#[test]
+fn chains_in_integers_have_the_same_bits_in_row_bands() {
+    same_bits_everywhere(inverted_blocks(), Some(3));
+}
+
+/// `layers` are in one chain at least, where row bands are added.
+fn same_bits_everywhere(graph: Graph, layers: Option<usize>) {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let graph = quantized(blocks(), folder.path().join("steps.bin"));
+    let graph = quantized(graph, folder.path().join("steps.bin"));
     graph.check().expect("sound");
     let inputs = inputs_of(&graph);
     let want = evaluate(&with_constants_read(graph.clone()), &inputs);
@@ -75,11 +122,18 @@ fn layers_in_integers_have_the_same_bits_everywhere() {
     let open = OpenOptions::of_own_process();
     let model = Model::open(&path, &open, &mut |_| {}).expect("opens");
     let nodes = model.program().graph.nodes.iter();
-    let layers = nodes.filter(|node| node.op.is_in_integers());
-    let names: Vec<&str> = layers.map(|node| node.op.name()).collect();
+    let own = nodes.filter(|node| node.op.is_in_integers());
+    let names: Vec<&str> = own.map(|node| node.op.name()).collect();
     assert!(names.len() >= 6, "{names:?} in integers");
     assert!(names.contains(&"PanelDepthwise"), "{names:?} in integers");
     drop(model);
+    let in_bands = folder.path().join("bands.neap");
+    std::fs::copy(&path, &in_bands).expect("copied");
+    add_bands(&in_bands);
+    if let Some(least) = layers {
+        let chains = layers_of_chains(&in_bands, &open);
+        assert!(chains.iter().any(|&count| count >= least), "{chains:?}");
+    }
     let mut bits: Option<Vec<Vec<u8>>> = None;
     for isa in Isa::available() {
         for threads in [1, 2] {
@@ -95,8 +149,13 @@ fn layers_in_integers_have_the_same_bits_everywhere() {
                 ..options.clone()
             };
             let small = engine(smallest_budget(&path, &engine(1 << 30)) + (1 << 16));
-            for options in [&options, &small] {
-                let (found, _) = run(&path, options, &inputs);
+            let bands = RunOptions {
+                bands: BandMode::On,
+                ..options.clone()
+            };
+            let files = [(&options, &path), (&small, &path), (&bands, &in_bands)];
+            for (options, path) in files {
+                let (found, _) = run(path, options, &inputs);
                 // A number in the middle between two steps may go to the other one.
                 let off = difference(&want, &found);
                 assert!(off <= 0.1, "{isa:?}: off by {off} of the outputs' range");

@@ -201,12 +201,13 @@ impl Packed {
 }
 
 /// Gives a packed model a second program, with row bands even where they are hardly worth it.
-fn add_bands(path: &Path) {
+pub fn add_bands(path: &Path) {
     let limits = BandLimits {
         weight_bytes: 1 << 20,
         least_line_bytes: 0,
         most_line_bytes: 8192,
         enough_bytes: 0,
+        enough_in_integers_bytes: 0,
     };
     change_programs(path, path, |program, _| {
         let banded = neap_rewrite::with_bands(&program, &limits);
