@@ -18,6 +18,7 @@ const KERNELS: &[(&str, &[&str])] = &[
         &["plain", "near", "window", "weights", "common"],
     ),
     ("linear_lanes", &["weights", "common"]),
+    ("linear_row_lanes", &["weights", "common"]),
     ("first", &["window", "weights", "common"]),
     ("narrow", &["window", "weights", "common"]),
     ("pool", &["window", "common"]),

@@ -114,12 +114,14 @@ impl Work {
             Kernel::Linear | Kernel::LinearBits | Kernel::LinearLanes => {
                 ((at(0) / 4.0).ceil(), at(1), 64.0)
             }
-            Kernel::LinearRow | Kernel::LinearRowBits => (8.0 * at(0), at(1), 16.0),
+            Kernel::LinearRow | Kernel::LinearRowBits | Kernel::LinearRowLanes => {
+                (8.0 * at(0), at(1), 16.0)
+            }
             _ => return None,
         };
         let eights = (invocations / 8.0).ceil() * parts * images;
         let all = match dispatch.kernel {
-            Kernel::LinearRow | Kernel::LinearRowBits => at(0) * parts,
+            Kernel::LinearRow | Kernel::LinearRowBits | Kernel::LinearRowLanes => at(0) * parts,
             _ => invocations * parts * images,
         };
         Some(Work {
@@ -154,7 +156,7 @@ pub(crate) fn timed(kernel: Kernel) -> Option<[(Words, [u32; 3]); 3]> {
             };
             return Some([[ROWS, 64, CHANNELS], [ROWS, 256, CHANNELS], [8, 64, 512]].map(of));
         }
-        Kernel::LinearRow | Kernel::LinearRowBits => {
+        Kernel::LinearRow | Kernel::LinearRowBits | Kernel::LinearRowLanes => {
             let of = |[rows, k]: [u32; 2]| {
                 let words = told(kernel, Words::new(&[rows, k, CHANNELS, 0]));
                 (words, [rows, PANELS, 1])
@@ -262,7 +264,7 @@ mod tests {
                 );
             }
         }
-        assert_eq!(seen, 20);
+        assert_eq!(seen, 21);
     }
 
     /// Three by three over 28 x 28 with 64 channels in and 32 out.

@@ -36,6 +36,7 @@ pub(crate) enum Kernel {
     /// Two places.
     DepthwiseApart,
     LinearLanes,
+    LinearRowLanes,
     // The same where something is added to results, or they are curved.
     ConvMore,
     FirstMore,
@@ -72,7 +73,7 @@ macro_rules! spirv {
 }
 
 impl Kernel {
-    pub(crate) const ALL: [Kernel; 33] = [
+    pub(crate) const ALL: [Kernel; 34] = [
         Kernel::Conv,
         Kernel::First,
         Kernel::Narrow,
@@ -102,6 +103,7 @@ impl Kernel {
         Kernel::DepthwiseLanes,
         Kernel::DepthwiseApart,
         Kernel::LinearLanes,
+        Kernel::LinearRowLanes,
         Kernel::ConvMore,
         Kernel::FirstMore,
         Kernel::DepthwiseMore,
@@ -139,6 +141,7 @@ impl Kernel {
             Kernel::DepthwiseLanes => spirv!("depthwise_lanes"),
             Kernel::DepthwiseApart => spirv!("depthwise_lanes_apart"),
             Kernel::LinearLanes => spirv!("linear_lanes"),
+            Kernel::LinearRowLanes => spirv!("linear_row_lanes"),
             Kernel::ConvMore => spirv!("conv_lanes_more"),
             Kernel::FirstMore => spirv!("first_lanes_more"),
             Kernel::DepthwiseMore => spirv!("depthwise_lanes_more"),
@@ -198,6 +201,7 @@ impl Kernel {
                 | Kernel::DepthwiseLanes
                 | Kernel::DepthwiseApart
                 | Kernel::LinearLanes
+                | Kernel::LinearRowLanes
         )
     }
 
@@ -236,9 +240,11 @@ impl Kernel {
             | Kernel::FirstLanes
             | Kernel::Narrow
             | Kernel::NarrowBits => [4, 16, 16, 16, 4],
-            Kernel::Linear | Kernel::LinearBits | Kernel::LinearRow | Kernel::LinearRowBits => {
-                [4, 16, 4, 4, 4]
-            }
+            Kernel::Linear
+            | Kernel::LinearBits
+            | Kernel::LinearRow
+            | Kernel::LinearRowBits
+            | Kernel::LinearRowLanes => [4, 16, 4, 4, 4],
             Kernel::LinearLanes => [16, 16, 4, 4, 4],
             _ => [4; 5],
         }
