@@ -105,6 +105,9 @@ fn tests(root: &Path, skips: &Skips) -> Result<()> {
     if nextest {
         tests.args(["nextest", "run", "--release", "--workspace"]);
         tests.args(["--no-fail-fast", "--status-level", "slow"]);
+        // Many wait for the drive or for other processes.
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+        tests.arg(format!("--test-threads={}", processors + 1));
     } else {
         tests.args(["test", "--release", "--workspace", "--quiet"]);
     }
