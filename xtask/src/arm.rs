@@ -18,15 +18,12 @@ const EMULATOR: &str = "qemu-aarch64-static";
 /// Where the cross tools keep that processor's loader and C library.
 const CROSS_ROOT: &str = "/usr/aarch64-linux-gnu";
 
-/// Builds more quickly. The kernels are optimised as ever, but in many units: one keeps one processor busy for minutes. Of
-/// the rest only what counts and searches is optimised, as emulation has it run for long.
+/// Builds more quickly, which takes longer than what is run. The kernels are optimised as ever, but in many units: one keeps one
+/// processor busy for minutes.
 const QUICKER: &[&str] = &[
     "profile.release.opt-level=1",
     "profile.release.package.neap-kernels.opt-level=3",
     "profile.release.package.neap-kernels.codegen-units=16",
-    "profile.release.package.neap-ops.opt-level=2",
-    "profile.release.package.neap-planner.opt-level=2",
-    "profile.release.package.neap-sim.opt-level=2",
 ];
 
 /// Crates whose tests are run under emulation: the kernels' tables.
