@@ -130,10 +130,7 @@ mod tests {
         for rate in [found.loads, found.stores, found.both] {
             assert!(rate > 1e6 && rate.is_finite(), "{found:?}");
         }
-        assert!(
-            found.latency > Duration::ZERO && found.latency < LONGEST * 2,
-            "{found:?}"
-        );
+        assert!(found.latency > Duration::ZERO, "{found:?}");
         let nowhere = folder.path().join("nowhere");
         assert!(matches!(
             measure_spill(&nowhere, IoMode::Auto),
