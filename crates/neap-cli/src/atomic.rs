@@ -1,5 +1,6 @@
 //! Files that appear whole or not at all.
 
+use crate::destination::Destination;
 use crate::failure::{Failure, Outcome, bad};
 use crate::interrupt;
 use std::fs::{self, File, OpenOptions};
@@ -7,46 +8,63 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Removes the temporary file unless it was renamed.
-struct Partial(Option<PathBuf>);
+struct Partial {
+    temporary: PathBuf,
+    target: PathBuf,
+    renamed: bool,
+}
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        if let Some(path) = &self.0 {
+        if !self.renamed {
             // Nothing more can be done about a file that cannot be removed.
-            let _ = fs::remove_file(path);
+            let _ = fs::remove_file(&self.temporary);
         }
     }
 }
 
 /// A file that is written bit by bit under a temporary name, and gets its own at the end. Dropped
-/// before, it leaves nothing.
+/// before, it leaves nothing. A device or a pipe is written to as it is.
 pub struct Growing {
+    /// As it was given.
     path: PathBuf,
-    temporary: PathBuf,
-    partial: Partial,
+    partial: Option<Partial>,
     writer: BufWriter<File>,
 }
 
 impl Growing {
     pub fn create(path: &Path) -> Outcome<Growing> {
-        if path.is_dir() {
-            return Err(bad(format!("{} is a folder", path.display())));
+        Growing::at(path, Destination::of(path)?)
+    }
+
+    fn at(path: &Path, destination: Destination) -> Outcome<Growing> {
+        let (file, partial) = match destination {
+            Destination::Special => (OpenOptions::new().append(true).open(path), None),
+            Destination::Named(target) => {
+                let mut name = target.file_name().unwrap_or_default().to_os_string();
+                name.push(format!(".{}.partial", std::process::id()));
+                let temporary = target.with_file_name(name);
+                let file = OpenOptions::new()
+                    .write(true)
+                    .create_new(true)
+                    .open(&temporary);
+                let partial = file.is_ok().then_some(Partial {
+                    temporary,
+                    target,
+                    renamed: false,
+                });
+                (file, partial)
+            }
+        };
+        let file = file.map_err(|e| cannot_write(path, &e))?;
+        // Who may read the file that was there may read the one that takes its place, and nobody else.
+        if let Some(before) = partial.as_ref().and_then(|p| fs::metadata(&p.target).ok()) {
+            file.set_permissions(before.permissions())
+                .map_err(|e| cannot_write(path, &e))?;
         }
-        let name = path
-            .file_name()
-            .ok_or_else(|| bad(format!("{} is no file name", path.display())))?;
-        let mut temporary = name.to_os_string();
-        temporary.push(format!(".{}.partial", std::process::id()));
-        let temporary = path.with_file_name(temporary);
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&temporary)
-            .map_err(|e| cannot_write(path, &e))?;
         Ok(Growing {
             path: path.into(),
-            partial: Partial(Some(temporary.clone())),
-            temporary,
+            partial,
             writer: BufWriter::with_capacity(16 * 1024, file),
         })
     }
@@ -56,12 +74,16 @@ impl Growing {
     }
 
     pub fn finish(mut self) -> Outcome {
+        let named = |partial: &mut Option<Partial>| match partial {
+            None => Ok(()),
+            Some(partial) => fs::rename(&partial.temporary, &partial.target).map(|()| {
+                partial.renamed = true;
+            }),
+        };
         self.writer
             .flush()
-            .and_then(|()| fs::rename(&self.temporary, &self.path))
-            .map_err(|e| cannot_write(&self.path, &e))?;
-        self.partial.0 = None;
-        Ok(())
+            .and_then(|()| named(&mut self.partial))
+            .map_err(|e| cannot_write(&self.path, &e))
     }
 }
 
@@ -70,10 +92,16 @@ fn cannot_write(path: &Path, error: &io::Error) -> Failure {
 }
 
 /// Lets `fill` write a file under a temporary name beside `path`, then gives it its name. A signal
-/// waits until that is done.
+/// waits until that is done, but not until somebody reads a pipe.
 pub fn write(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Outcome {
+    let destination = Destination::of(path)?;
+    if destination == Destination::Special {
+        let mut file = Growing::at(path, destination)?;
+        file.write(fill)?;
+        return file.finish();
+    }
     let _deferred = interrupt::defer();
-    let mut file = Growing::create(path)?;
+    let mut file = Growing::at(path, destination)?;
     file.write(fill)?;
     file.finish()?;
     interrupt::check()
@@ -82,6 +110,7 @@ pub fn write(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
     #[test]
     fn a_failed_write_leaves_the_old_file_and_nothing_else() {
@@ -95,6 +124,42 @@ mod tests {
         assert!(failed.unwrap_err().message().unwrap().contains("on fire"));
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn links_and_modes_stay_as_they_were() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        fs::write(&file, "old").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        write(&link, |f| f.write_all(b"new")).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&file).unwrap(), b"new");
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_pipe_is_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe.json");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || fs::read(pipe).unwrap()
+        });
+        write(&pipe, |f| f.write_all(b"told")).unwrap();
+        assert_eq!(reader.join().unwrap(), b"told");
+        assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod child;
 mod cli;
 mod commands;
 mod compute;
+mod destination;
 mod device;
 mod failure;
 mod input;

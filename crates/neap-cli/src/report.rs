@@ -13,6 +13,8 @@ use std::fmt::Write;
 pub struct Report {
     pub model: String,
     pub graph_digest: String,
+    /// Inputs that got random values.
+    pub random_inputs: Vec<String>,
     pub threads: usize,
     pub strategy: String,
     /// `None` without a budget.

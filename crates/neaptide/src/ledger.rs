@@ -5,7 +5,7 @@
 //!         + threads + fixed + outputs     still to be taken, so set aside
 //!         + kept_pieces + caller
 //!         + tables + arena + copies       planned
-//!         + slack                         in sizes that are named for a later process
+//!         + slack + packing               in sizes that are named for a later process
 //! ```
 
 use crate::budget::{Bytes, Scope};
@@ -193,6 +193,8 @@ pub struct Ledger {
     pub copies_bytes: u64,
     /// In sizes that are named for another process: what it may take more than this one.
     pub slack_bytes: u64,
+    /// In such sizes: what that process takes beyond all of these while it reads and packs the model, if it has to.
+    pub packing_bytes: u64,
     /// In a device's own memory, beside all of these. In JSON only where there is one.
     pub device: Option<DeviceLedger>,
 }
@@ -317,7 +319,7 @@ impl Ledger {
     }
 
     /// The same as it is named to people, for a later process: with slack, which page tables of the arena are part of as far as enough
-    /// is left. That process may have to pack the model first, which takes `opening_bytes`.
+    /// is left, and with room to pack the model first, which takes `opening_bytes` in all.
     pub(crate) fn named(self, opening_bytes: u64) -> Ledger {
         let needed = self.total_bytes() - self.tables_bytes;
         let least_bytes = match self.scope {
@@ -326,10 +328,13 @@ impl Ledger {
             Scope::Engine => 0,
         };
         let slack_bytes = SLACK_BYTES.max(self.tables_bytes.saturating_add(LEAST_SLACK_BYTES));
-        let named = needed.saturating_add(slack_bytes).max(least_bytes);
-        let named = named
-            .checked_next_multiple_of(NAMED_UNIT_BYTES)
-            .unwrap_or(u64::MAX);
+        let in_units = |bytes: u64| {
+            bytes
+                .checked_next_multiple_of(NAMED_UNIT_BYTES)
+                .unwrap_or(u64::MAX)
+        };
+        let named = in_units(needed.saturating_add(slack_bytes));
+        let packing_bytes = in_units(least_bytes).saturating_sub(named);
         let room_bytes = named - needed;
         let tables_bytes = self.tables_bytes.min(room_bytes);
         let device = self.device.map(|device| DeviceLedger {
@@ -342,13 +347,14 @@ impl Ledger {
         Ledger {
             tables_bytes,
             slack_bytes: room_bytes - tables_bytes,
+            packing_bytes,
             device,
             ..self
         }
     }
 
     /// Every part with its name, in the order in which they are told.
-    pub fn parts(&self) -> [(&'static str, u64); 10] {
+    pub fn parts(&self) -> [(&'static str, u64); 11] {
         [
             ("process", self.process_bytes),
             ("threads", self.threads_bytes),
@@ -360,6 +366,7 @@ impl Ledger {
             ("arena", self.arena_bytes),
             ("copies", self.copies_bytes),
             ("slack", self.slack_bytes),
+            ("packing", self.packing_bytes),
         ]
     }
 
@@ -384,7 +391,7 @@ impl Ledger {
         .fold(0, |sum, &bytes| sum.saturating_add(bytes))
     }
 
-    /// All but the arena and slack.
+    /// All but the arena, slack and room for packing.
     pub fn base_bytes(&self) -> u64 {
         self.process_bytes
             .saturating_add(self.reserve_bytes())
@@ -406,6 +413,7 @@ impl Ledger {
             arena_bytes: sum(|l| l.arena_bytes),
             copies_bytes: sum(|l| l.copies_bytes),
             slack_bytes: sum(|l| l.slack_bytes),
+            packing_bytes: sum(|l| l.packing_bytes),
             device: None,
         }
     }
@@ -425,6 +433,7 @@ impl fmt::Display for Ledger {
             ("arena", self.arena_bytes),
             ("copies", self.copies_bytes),
             ("slack", self.slack_bytes),
+            ("packing", self.packing_bytes),
         ];
         let mut between = "";
         for (name, bytes) in parts.into_iter().filter(|&(_, bytes)| bytes > 0) {
@@ -442,7 +451,7 @@ impl fmt::Display for Ledger {
 impl Serialize for Ledger {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let more = usize::from(self.device.is_some());
-        let mut out = serializer.serialize_struct("Ledger", 12 + more)?;
+        let mut out = serializer.serialize_struct("Ledger", 13 + more)?;
         out.serialize_field("scope", &self.scope)?;
         out.serialize_field("process_bytes", &self.process_bytes)?;
         out.serialize_field("threads_bytes", &self.threads_bytes)?;
@@ -454,6 +463,7 @@ impl Serialize for Ledger {
         out.serialize_field("arena_bytes", &self.arena_bytes)?;
         out.serialize_field("copies_bytes", &self.copies_bytes)?;
         out.serialize_field("slack_bytes", &self.slack_bytes)?;
+        out.serialize_field("packing_bytes", &self.packing_bytes)?;
         out.serialize_field("total_bytes", &self.total_bytes())?;
         if let Some(device) = &self.device {
             out.serialize_field("device", device)?;
@@ -505,6 +515,8 @@ mod tests {
         assert_eq!(large.named(0).tables_bytes, 2 << 20);
         let small = Ledger::before_arena(Scope::Process, 1 << 20, &RESERVE).named(0);
         assert_eq!(small.total_bytes(), LEAST_NAMED_BYTES);
+        assert!(small.slack_bytes < SLACK_BYTES + NAMED_UNIT_BYTES);
+        assert_eq!(with.packing_bytes, 0);
         let endless = example().with_arena(0, u64::MAX).named(0);
         assert_eq!(endless.total_bytes(), u64::MAX);
     }

@@ -468,6 +468,13 @@ pub(crate) fn open_bare(source: pack::Source, path: &Path, options: &OpenOptions
 }
 
 pub(crate) fn is_packed(path: &Path) -> Result<bool> {
+    // Opening a pipe would wait for somebody who writes to it.
+    if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        let path = path.display();
+        return Err(Error::BadInput(format!(
+            "cannot open {path}: not a regular file"
+        )));
+    }
     if path
         .extension()
         .is_some_and(|e| e.eq_ignore_ascii_case("neap"))

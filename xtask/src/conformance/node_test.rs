@@ -185,7 +185,10 @@ fn tightest(model: &Model, options: &RunOptions) -> Result<Plan> {
         ..options.clone()
     };
     let smallest = model.bounds(&within(0)).smallest;
-    let needed_bytes = smallest.total_bytes() - smallest.slack_bytes - smallest.tables_bytes;
+    let needed_bytes = smallest.total_bytes()
+        - smallest.slack_bytes
+        - smallest.packing_bytes
+        - smallest.tables_bytes;
     let plan = model.plan(&within(needed_bytes))?;
     let arena_bytes = plan.execution.memory_bytes();
     if arena_bytes > smallest.arena_bytes {

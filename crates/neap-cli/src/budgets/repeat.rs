@@ -178,12 +178,9 @@ impl Repeat<'_> {
     }
 
     fn is_over(&self, run: u64, now: Duration) -> bool {
-        match (self.end.runs, self.end.after) {
-            (None, None) => interrupt::noted().is_some(),
-            (runs, after) => {
-                runs.is_some_and(|n| run >= n + self.warmup) || after.is_some_and(|t| now >= t)
-            }
-        }
+        interrupt::noted().is_some()
+            || (self.end.runs).is_some_and(|n| run >= n + self.warmup)
+            || self.end.after.is_some_and(|t| now >= t)
     }
 
     /// Milliseconds that it took; 0 when there was nothing to do.

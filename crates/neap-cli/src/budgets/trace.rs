@@ -4,11 +4,14 @@
 use super::sample::Sample;
 use crate::atomic::Growing;
 use crate::failure::{Outcome, bad};
+use crate::interrupt::{self, Deferred};
 use std::io::{self, Write};
 use std::path::Path;
 
+/// While it lives, signals wait: a run that is stopped keeps what was written so far.
 pub struct Trace {
     file: Growing,
+    _deferred: Deferred,
     json: bool,
     empty: bool,
 }
@@ -21,8 +24,10 @@ impl Trace {
 
     pub fn create(path: &Path) -> Outcome<Trace> {
         let json = is_json(path)?;
+        let deferred = interrupt::defer();
         let mut trace = Trace {
             file: Growing::create(path)?,
+            _deferred: deferred,
             json,
             empty: true,
         };

@@ -2,6 +2,7 @@
 
 use super::rounding;
 use crate::args::OpenArgs;
+use crate::destination::Destination;
 use crate::failure::{Outcome, bad};
 use crate::input::ImageOptions;
 use crate::interrupt;
@@ -75,6 +76,7 @@ pub fn run(args: &PackArgs, quiet: bool) -> Outcome {
             args.output.display()
         )));
     }
+    let output = Destination::file(&args.output)?;
     let options = OpenOptions {
         weights: args.weights.formats(),
         ..args.open.options()?
@@ -83,7 +85,7 @@ pub fn run(args: &PackArgs, quiet: bool) -> Outcome {
         let _deferred = interrupt::defer();
         let mut progress =
             Progress::new(format!("packing {}", super::file_name(&args.model)), quiet);
-        let errors = neaptide::pack(&args.model, &args.output, &options, &mut |p| {
+        let errors = neaptide::pack(&args.model, &output, &options, &mut |p| {
             super::follow(&mut progress, p)
         })?;
         progress.finish();

@@ -145,14 +145,23 @@ fn text(model: &Model, plan: &Plan, options: &RunOptions) -> String {
             Bytes(plan.lower_bound_bytes())
         ),
     );
-    line(
-        "possible",
-        format!(
-            "from {} (smallest feasible budget) to {} (everything resident)",
-            Bytes(bounds.smallest_feasible_bytes()),
-            Bytes(bounds.unlimited_high_water_bytes())
-        ),
+    let (smallest, whole) = (
+        bounds.smallest_feasible_bytes(),
+        bounds.unlimited_high_water_bytes(),
     );
+    let possible = match smallest < whole {
+        true => format!(
+            "from {} (smallest feasible budget) to {} (everything resident)",
+            Bytes(smallest),
+            Bytes(whole)
+        ),
+        false => format!(
+            "{} with everything resident; named budgets begin at {}, see packing in the guide",
+            Bytes(whole),
+            Bytes(smallest)
+        ),
+    };
+    line("possible", possible);
     if let Some(device) = options.accelerator.as_deref() {
         line("device", OnDevice::of(device, plan).text());
     }

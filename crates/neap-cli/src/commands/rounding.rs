@@ -97,9 +97,10 @@ fn results(model: Model, inputs: &[Vec<u8>]) -> Outcome<Vec<Vec<u8>>> {
         exact: true,
         ..RunOptions::default()
     };
-    let mut outputs: Vec<Vec<u8>> = (model.outputs().iter())
-        .map(|output| vec![0; output.len_bytes()])
-        .collect();
+    let mut outputs = (model.outputs().iter())
+        .map(input::zeros)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(bad)?;
     let plan = model.plan(&options)?;
     let mut session = model.into_session(plan, &options)?;
     let given: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();

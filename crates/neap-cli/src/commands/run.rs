@@ -294,9 +294,14 @@ fn budgets(args: &RunArgs, model: &Model, options: &mut RunOptions) -> Outcome<B
         Some(bytes) if bytes >= needed_bytes => bytes,
         _ => bounds.smallest_feasible_bytes().min(most_bytes),
     };
-    if least_bytes > most_bytes {
-        return Err(bad("--min-budget is above --memory-budget"));
-    }
+    // Without a budget the most is what the model can use, and that may be less than what was named.
+    let least_bytes = match options.budget {
+        Budget::Unlimited => least_bytes.min(most_bytes),
+        _ if least_bytes > most_bytes => {
+            return Err(bad("--min-budget is above --memory-budget"));
+        }
+        _ => least_bytes,
+    };
     let range = Range {
         least_bytes,
         most_bytes,
@@ -415,7 +420,8 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
         return Err(bad(format!("the run cannot begin anew: {error}")));
     }
     memory::trim_heap();
-    let inputs = input::load(
+    refuse_large_inputs(args, &model, budget, own_cgroup)?;
+    let mut inputs = input::load(
         &model,
         &input::Settings {
             given: &args.inputs,
@@ -459,6 +465,7 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     let mut report = Report {
         model: args.model().display().to_string(),
         graph_digest: model.digest().into(),
+        random_inputs: std::mem::take(&mut inputs.made_up),
         threads: options.threads,
         strategy: plan.execution.strategy.clone(),
         memory_budget_bytes: plan.budget_bytes,
@@ -490,7 +497,10 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     if let Some(plan) = &traced {
         session.record_timeline(traced_runs(plan));
     }
-    let mut outputs: Vec<Vec<u8>> = infos.iter().map(|o| vec![0; o.len_bytes()]).collect();
+    let mut outputs = (infos.iter())
+        .map(input::zeros)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(bad)?;
     let repeat = Repeat {
         end: End {
             runs: measured_runs.map(u64::from),
@@ -564,6 +574,26 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     report.peak_memory_source = peak.source;
     tell(&report, args, own_cgroup)?;
     interrupt::check()
+}
+
+/// Inputs that do not fit into the budget are not even made.
+fn refuse_large_inputs(args: &RunArgs, model: &Model, budget: Budget, own_cgroup: bool) -> Outcome {
+    let Budget::Bytes(budget_bytes) = budget else {
+        return Ok(());
+    };
+    let inputs = model.inputs();
+    let inputs_bytes: u64 = inputs.iter().map(|i| i.len_bytes() as u64).sum();
+    let held_bytes = memory::current_bytes(own_cgroup);
+    if held_bytes.saturating_add(inputs_bytes) <= budget_bytes {
+        return Ok(());
+    }
+    let options = RunOptions {
+        reserve_bytes: inputs_bytes,
+        ..args.engine.options(budget)
+    };
+    // It refuses, and says what would be enough.
+    model.plan(&options)?;
+    Ok(())
 }
 
 /// As many runs as there is memory set aside for, but enough to see a steady state.

@@ -1,6 +1,7 @@
 //! `neap train`: a model learns from data, within a memory budget.
 
 use crate::cgroup::supervise::{self, Ended};
+use crate::destination::Destination;
 use crate::failure::{Failure, Outcome, bad};
 use crate::interrupt;
 use crate::progress::note;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 /// Digits that --demo draws to train on.
 const DEMO_SAMPLES: usize = 4000;
 const DEMO_NETWORK: &str = "cnn_28";
+const DEMO_OUTPUT: &str = "digits";
 
 #[derive(Args)]
 pub struct TrainArgs {
@@ -84,31 +86,32 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Outcome {
 }
 
 /// All that a training begins with.
-struct Begun<'a> {
-    output: &'a Path,
+struct Begun {
+    output: PathBuf,
     engine: Engine,
     data: DataSet,
     training: TrainOptions,
 }
 
-fn begun(args: &TrainArgs, own_cgroup: bool, quiet: bool) -> Outcome<Begun<'_>> {
-    let output = args.output.as_deref().unwrap_or(Path::new("digits.onnx"));
+fn begun(args: &TrainArgs, own_cgroup: bool, quiet: bool) -> Outcome<Begun> {
+    let output = (args.output.clone()).unwrap_or_else(|| demo_output(args.learning.resumes()));
+    let output = Destination::file(&output)?;
     let is_onnx = |p: &Path| {
         p.extension()
             .is_some_and(|e| e.eq_ignore_ascii_case("onnx"))
     };
-    if !is_onnx(output) {
+    if !is_onnx(&output) {
         return Err(bad(format!("{} does not end in .onnx", output.display())));
     }
     let folder = match output.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
+        _ => PathBuf::from("."),
     };
     let model = match &args.model {
         Some(model) => model.clone(),
-        None => demo_model(output)?,
+        None => demo_model(&output)?,
     };
-    if same_file(&model, output) {
+    if same_file(&model, &output) {
         return Err(bad(
             "the trained model needs another name than the one it begins with",
         ));
@@ -123,7 +126,7 @@ fn begun(args: &TrainArgs, own_cgroup: bool, quiet: bool) -> Outcome<Begun<'_>> 
         .data
         .as_ref()
         .map_or("drawn".into(), |p| p.display().to_string());
-    let training = args.learning.training(output, told)?;
+    let training = args.learning.training(&output, told)?;
     if !quiet {
         note(&format!(
             "{}: {} parameters in {} tensors are trained{}",
@@ -150,7 +153,7 @@ fn begun(args: &TrainArgs, own_cgroup: bool, quiet: bool) -> Outcome<Begun<'_>> 
         ),
         host: Arc::new(OwnProcess { own_cgroup }),
         seed: args.learning.seed(),
-        folder: args.state_dir.clone().unwrap_or(folder.into()),
+        folder: args.state_dir.clone().unwrap_or(folder),
         // Where everything may stay in memory there is nothing to choose.
         costs: match args.memory_budget {
             Budget::Unlimited => TrainCosts::BuiltIn,
@@ -188,7 +191,7 @@ fn here(args: &TrainArgs, own_cgroup: bool, quiet: bool) -> Outcome {
         }
         ended => ended?,
     };
-    stdout::print(&said(output, &summary, own_cgroup))
+    stdout::print(&said(&output, &summary, own_cgroup))
 }
 
 fn open_data(args: &TrainArgs, recipe: &Recipe) -> Outcome<DataSet> {
@@ -203,16 +206,30 @@ fn open_data(args: &TrainArgs, recipe: &Recipe) -> Outcome<DataSet> {
     Ok(data)
 }
 
-/// Writes the demo's network beside its output, once.
+/// The demo's default name, or the next one where a training is kept that nobody asked to go on with.
+fn demo_output(resumes: bool) -> PathBuf {
+    let is_taken = |output: &Path| {
+        let mut checkpoint = output.as_os_str().to_os_string();
+        checkpoint.push(".checkpoint");
+        Path::new(&checkpoint).exists()
+    };
+    let names = (2..).map(|number| PathBuf::from(format!("{DEMO_OUTPUT}-{number}.onnx")));
+    let mut names = std::iter::once(PathBuf::from(format!("{DEMO_OUTPUT}.onnx"))).chain(names);
+    names
+        .find(|name| resumes || !is_taken(name))
+        .expect("some number is free")
+}
+
+/// Writes the demo's network beside its output, under a name that no other file is likely to have.
 fn demo_model(output: &Path) -> Outcome<PathBuf> {
-    let path = output.with_file_name(format!("{DEMO_NETWORK}.onnx"));
-    if !path.exists() {
-        let options = neap_zoo::Options {
-            batch: Batch::Dynamic,
-            ..neap_zoo::Options::default()
-        };
-        neap_zoo::write(DEMO_NETWORK, &path, &options, &mut |_, _| {})?;
-    }
+    let mut name = output.file_stem().unwrap_or_default().to_os_string();
+    name.push(".untrained.onnx");
+    let path = Destination::file(&output.with_file_name(name))?;
+    let options = neap_zoo::Options {
+        batch: Batch::Dynamic,
+        ..neap_zoo::Options::default()
+    };
+    neap_zoo::write(DEMO_NETWORK, &path, &options, &mut |_, _| {})?;
     Ok(path)
 }
 

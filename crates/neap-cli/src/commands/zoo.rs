@@ -1,5 +1,6 @@
 //! `neap zoo`: writes the networks that the papers measure, with seeded weights.
 
+use crate::destination::Destination;
 use crate::failure::{Outcome, bad};
 use crate::interrupt;
 use crate::progress::Progress;
@@ -56,6 +57,7 @@ pub fn run(args: &ZooArgs, quiet: bool) -> Outcome {
         .output
         .clone()
         .unwrap_or_else(|| format!("{}.onnx", entry.name).into());
+    let path = Destination::file(&path)?;
     let options = Options {
         seed: args.seed,
         batch: args.batch,

@@ -1,11 +1,10 @@
 //! What the files of `--input` and `--bind` say before the model is opened: shapes of inputs, and values of small
 //! ones. They matter where the model leaves dimensions open or lets values decide shapes.
 
-use super::{has_extension, npy, npz};
+use super::{has_extension, npy, npz, open_file};
 use crate::failure::{Outcome, bad};
 use neaptide::Literal;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
@@ -42,7 +41,7 @@ pub fn hints(given: &[String]) -> Hints {
                 }
             }
         } else if let (Some(name), true) = (name, has_extension(path, &["npy"]))
-            && let Ok(file) = File::open(path)
+            && let Ok(file) = open_file(path)
             && let Ok(array) = npy::glance(&mut BufReader::new(file), MAX_VALUE_BYTES)
         {
             hints.add(name.to_string(), array);
@@ -65,7 +64,7 @@ pub fn bindings(given: &[(String, std::path::PathBuf)]) -> Outcome<BTreeMap<Stri
     let mut bindings = BTreeMap::new();
     for (name, path) in given {
         let fails = |e: String| bad(format!("--bind {name}: {}: {e}", path.display()));
-        let file = File::open(path).map_err(|e| fails(e.to_string()))?;
+        let file = open_file(path).map_err(fails)?;
         let array = npy::glance(&mut BufReader::new(file), MAX_VALUE_BYTES).map_err(fails)?;
         let value = array.value.ok_or_else(|| {
             fails(format!(

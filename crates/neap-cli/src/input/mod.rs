@@ -18,7 +18,7 @@ pub use hints::{bindings, hints};
 pub use image::ImageOptions;
 
 use crate::failure::{Outcome, bad};
-use neaptide::{BoundInput, Model, TensorInfo, shape_text};
+use neaptide::{BoundInput, Bytes, Model, TensorInfo, shape_text};
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::os::fd::AsRawFd;
@@ -39,6 +39,8 @@ pub struct Settings<'a> {
 pub struct Inputs {
     pub tensors: Vec<Vec<u8>>,
     pub remarks: Vec<String>,
+    /// Names of those that got random values.
+    pub made_up: Vec<String>,
 }
 
 /// Where one input comes from.
@@ -63,9 +65,19 @@ pub fn load(model: &Model, settings: &Settings) -> Outcome<Inputs> {
         }
     }
     infos.truncate(free);
+    let made_up = infos.iter().zip(&sources).filter(|(_, s)| s.is_none());
+    let made_up: Vec<String> = made_up.map(|(i, _)| i.name.clone()).collect();
+    // Outputs of some real inputs and some random ones look real, and are not.
+    if let (false, [missing, ..]) = (settings.given.is_empty(), made_up.as_slice()) {
+        return Err(bad(format!(
+            "no values for {}: give --input {missing}=FILE, too, or no --input at all for random values",
+            made_up.join(", ")
+        )));
+    }
     let mut inputs = Inputs {
         tensors: Vec::with_capacity(infos.len()),
         remarks: Vec::new(),
+        made_up,
     };
     for (index, (info, source)) in infos.iter().zip(&sources).enumerate() {
         let tensor = match source {
@@ -75,14 +87,8 @@ pub fn load(model: &Model, settings: &Settings) -> Outcome<Inputs> {
         let tensor = tensor.map_err(|e| bad(format!("input '{}': {e}", info.name)))?;
         inputs.tensors.push(tensor);
     }
-    let made_up: Vec<&str> = infos
-        .iter()
-        .zip(&sources)
-        .filter(|(_, s)| s.is_none())
-        .map(|(i, _)| i.name.as_str())
-        .collect();
-    if !made_up.is_empty() {
-        let names = made_up.join(", ");
+    if !inputs.made_up.is_empty() {
+        let names = inputs.made_up.join(", ");
         let seed = settings.seed;
         inputs
             .remarks
@@ -191,10 +197,7 @@ fn read_file(
     settings: &Settings,
     remarks: &mut Vec<String>,
 ) -> Result<Vec<u8>, String> {
-    let file = File::open(path).map_err(|e| e.to_string())?;
-    if file.metadata().map_err(|e| e.to_string())?.is_dir() {
-        return Err("is a folder".into());
-    }
+    let file = open_file(path)?;
     let _cache = DropCache(file.as_raw_fd());
     let (tensor, remark) = if let Some(member) = member {
         npz::read(&file, member, info)?
@@ -212,6 +215,33 @@ fn read_file(
     Ok(tensor)
 }
 
+/// A regular file: opening a pipe would wait for somebody who writes to it, and it can be read only once.
+fn open_file(path: &Path) -> Result<File, String> {
+    let found = std::fs::metadata(path).map_err(|e| e.to_string())?;
+    match (found.is_file(), found.is_dir()) {
+        (_, true) => Err("is a folder".into()),
+        (false, _) => Err("is not a regular file".into()),
+        (true, _) => File::open(path).map_err(|e| e.to_string()),
+    }
+}
+
+/// Room for a tensor of so many bytes, nothing of it touched.
+fn room(bytes: usize) -> Result<Vec<u8>, String> {
+    let mut tensor = Vec::new();
+    tensor
+        .try_reserve_exact(bytes)
+        .map_err(|_| format!("there is no memory for its {}", Bytes(bytes as u64)))?;
+    Ok(tensor)
+}
+
+/// A tensor for an output.
+pub fn zeros(info: &TensorInfo) -> Result<Vec<u8>, String> {
+    let failed = |e: String| format!("output '{}': {e}", info.name);
+    let mut tensor = room(info.len_bytes()).map_err(failed)?;
+    tensor.resize(info.len_bytes(), 0);
+    Ok(tensor)
+}
+
 fn raw(file: &File, info: &TensorInfo) -> Result<Vec<u8>, String> {
     let found = file.metadata().map_err(|e| e.to_string())?.len();
     let wanted = info.len_bytes();
@@ -222,7 +252,8 @@ fn raw(file: &File, info: &TensorInfo) -> Result<Vec<u8>, String> {
             shape_text(&info.ty.shape)
         ));
     }
-    let mut tensor = vec![0; wanted];
+    let mut tensor = room(wanted)?;
+    tensor.resize(wanted, 0);
     let mut file = file;
     file.read_exact(&mut tensor).map_err(|e| e.to_string())?;
     Ok(tensor)

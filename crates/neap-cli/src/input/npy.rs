@@ -74,7 +74,7 @@ fn elements(
 ) -> Result<Vec<u8>, String> {
     let from = header.dtype;
     let mut left = info.ty.elements() * from.size_bytes();
-    let mut tensor = Vec::with_capacity(info.len_bytes());
+    let mut tensor = super::room(info.len_bytes())?;
     let mut piece = vec![0; PIECE_BYTES];
     while left > 0 {
         let piece = &mut piece[..left.min(PIECE_BYTES)];

@@ -1,7 +1,7 @@
 //! Reading `.npz`: a zip archive of `.npy` files.
 
 use super::hints::Glance;
-use super::npy;
+use super::{npy, open_file};
 use neaptide::TensorInfo;
 use std::fs::File;
 use std::io::BufReader;
@@ -11,7 +11,7 @@ use zip::read::ZipFile;
 
 /// Names of the arrays.
 pub fn members(path: &Path) -> Result<Vec<String>, String> {
-    let file = File::open(path).map_err(|e| e.to_string())?;
+    let file = open_file(path)?;
     let archive = open(&file)?;
     let mut names: Vec<String> = archive
         .file_names()
@@ -27,7 +27,7 @@ pub fn members(path: &Path) -> Result<Vec<String>, String> {
 /// Names and shapes of the arrays, and values of the small ones.
 pub fn glance(path: &Path, max_bytes: usize) -> Result<Vec<(String, Glance)>, String> {
     let names = members(path)?;
-    let file = File::open(path).map_err(|e| e.to_string())?;
+    let file = open_file(path)?;
     let mut archive = open(&file)?;
     let mut arrays = Vec::with_capacity(names.len());
     for name in names {

@@ -11,7 +11,7 @@ pub fn tensor(info: &TensorInfo, seed: u64, index: usize) -> Result<Vec<u8>, Str
     let dtype = info.ty.dtype;
     let mut random = SplitMix(seed ^ (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let elements = info.ty.elements();
-    let mut bytes = Vec::with_capacity(info.len_bytes());
+    let mut bytes = super::room(info.len_bytes())?;
     match dtype {
         DType::F32 => (0..elements).for_each(|_| bytes.extend(random.normal().to_le_bytes())),
         DType::F64 => {

@@ -311,6 +311,11 @@ impl LearningArgs {
         })
     }
 
+    /// Whether a training that a checkpoint holds goes on.
+    pub fn resumes(&self) -> bool {
+        self.resume
+    }
+
     pub fn micro_batch(&self) -> MicroBatch {
         match self.micro_batch {
             Some(MicroBatch::Samples(samples)) if samples == self.batch as usize => {

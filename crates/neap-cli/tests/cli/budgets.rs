@@ -44,6 +44,7 @@ fn a_report_has_exactly_the_agreed_keys() {
             "peak_memory_source",
             "planned_high_water_bytes",
             "predicted_latency_ms",
+            "random_inputs",
             "resident_weight_bytes",
             "stall_ms",
             "stored_bytes_per_run",
@@ -323,4 +324,41 @@ fn kernels_are_chosen_or_kept() {
     for (a, b) in a.iter().zip(&b) {
         assert!((a - b).abs() <= 1e-4 * range, "{a} and {b}");
     }
+}
+
+#[test]
+fn one_option_says_the_budget() {
+    let bench = Bench::with_model(&layers());
+    bench
+        .neap("run m.onnx --budget-schedule 0s:12MiB --memory-budget 8MiB")
+        .fails(2, &["--budget-schedule", "--memory-budget"]);
+}
+
+#[test]
+fn a_smallest_budget_above_what_a_small_model_uses_is_no_error() {
+    let bench = Bench::with_model(&layers());
+    bench
+        .neap("run m.onnx --follow psi --min-budget 4GiB --iterations 1")
+        .ok();
+    bench
+        .neap("run m.onnx --follow psi --min-budget 4GiB --memory-budget 1GiB --iterations 1")
+        .fails(2, &["--min-budget is above --memory-budget"]);
+}
+
+/// Room for packing is told as what it is.
+#[test]
+fn a_small_models_named_budget_says_why_it_is_no_smaller() {
+    let bench = Bench::with_model(&layers());
+    let facts = bench.json("inspect m.onnx -o json");
+    let smallest = &facts["smallest_ledger"];
+    assert!(smallest["packing_bytes"].as_u64().unwrap() > 0, "{facts}");
+    assert!(
+        smallest["slack_bytes"].as_u64().unwrap() < 1 << 20,
+        "{facts}"
+    );
+    bench.write("m.onnx", &relu("x", &["2"], "y"));
+    let text = bench.neap("plan m.onnx").ok().stdout;
+    let possible = text.lines().find(|l| l.starts_with("possible")).unwrap();
+    assert!(possible.contains("everything resident"), "{possible}");
+    assert!(!possible.contains("from 6 MiB"), "{possible}");
 }

@@ -3,6 +3,7 @@
 use super::onnx::{FLOAT, INT64, Model, relu};
 use super::support::{Bench, Ran, f32_bytes, npy, read_f32};
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 
 fn small() -> Bench {
     let bench = Bench::with_model(&relu("x", &["2", "3"], "y"));
@@ -261,4 +262,56 @@ fn random_inputs_follow_the_seed() {
     assert_eq!(result(&bench, "--seed 7"), first);
     assert_ne!(result(&bench, "--seed 8"), first);
     assert!(first.iter().all(|v| v.is_finite()));
+}
+
+#[test]
+fn some_inputs_and_not_the_others() {
+    let bench = Bench::with_model(
+        &Model::default()
+            .node("Add", &["a", "b"], &["y"])
+            .input("a", FLOAT, &["2", "3"])
+            .input("b", FLOAT, &["2", "3"])
+            .output("y", FLOAT, &["2", "3"])
+            .finish(),
+    );
+    bench.write("a.npy", &npy("<f4", "(2, 3)", &f32_bytes(&[1.; 6])));
+    let missing = ["no values for b", "--input b=FILE"];
+    fails(&bench, "--quiet --input a=a.npy", &missing);
+    result(&bench, "--input a=a.npy --input b=a.npy");
+    let report = bench.json("run m.onnx --json -");
+    assert_eq!(report["random_inputs"].as_array().unwrap().len(), 2);
+}
+
+/// A tensor of 4 TiB: nothing has so much memory, and asking for it is no crash.
+#[test]
+fn a_tensor_that_no_machine_holds() {
+    let bench = Bench::with_model(&relu("x", &["1048576", "1048576"], "y"));
+    bench.neap("run m.onnx").fails(2, &["'x'", "4096 GiB"]);
+    let report = bench.neap("bench m.onnx --iterations 1");
+    assert_ne!(report.code, 0);
+    assert!(report.stderr.contains("4096 GiB"), "{}", report.stderr);
+}
+
+/// Making the input would take more than the budget, so the refusal comes first.
+#[test]
+fn an_input_larger_than_the_budget_is_not_made() {
+    let bench = Bench::with_model(&relu("x", &["1024", "1024", "256"], "y"));
+    let mut command = bench.command("run m.onnx --memory-budget 100MiB");
+    // SAFETY: a call that is allowed between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            let limit = libc::rlimit {
+                rlim_cur: 600 << 20,
+                rlim_max: 600 << 20,
+            };
+            match libc::setrlimit(libc::RLIMIT_DATA, &limit) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        });
+    }
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("smallest feasible budget"), "{stderr}");
 }

@@ -8,6 +8,7 @@ mod caching;
 mod calibration;
 mod changes;
 mod commands;
+mod destinations;
 mod devices;
 mod files;
 mod following;

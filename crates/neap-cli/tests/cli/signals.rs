@@ -143,3 +143,32 @@ fn an_interrupted_group_leaves_a_checkpoint() {
     assert_eq!(status.signal(), Some(libc::SIGINT), "{status}");
     assert!(bench.path("digits.onnx.checkpoint").exists());
 }
+
+#[test]
+fn a_stopped_run_keeps_its_trace() {
+    for number in [libc::SIGTERM, libc::SIGINT] {
+        let bench = Bench::with_model(&layers());
+        let mut child = bench
+            .command("run m.onnx --duration 100s --trace t.csv")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let started = Instant::now();
+        while !bench
+            .leftovers()
+            .iter()
+            .any(|name| name.starts_with("t.csv"))
+        {
+            assert!(started.elapsed() < Duration::from_secs(30), "no trace");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        signal(&child, number);
+        let status = wait(&mut child);
+        assert_eq!(status.signal(), Some(number), "{status}");
+        assert_eq!(bench.leftovers(), [""; 0]);
+        let trace = std::fs::read_to_string(bench.path("t.csv")).unwrap();
+        assert!(trace.starts_with("time_s,") && trace.lines().count() > 1);
+        assert!(trace.ends_with('\n'));
+    }
+}

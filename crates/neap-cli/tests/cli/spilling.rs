@@ -122,9 +122,7 @@ fn kept_activations_have_the_same_digests_under_any_budget() {
     let in_memory = named(&bench, &format!("{options} --no-spill"));
     assert!(least + (1 << 20) < in_memory, "{least} {in_memory}");
     bench
-        .neap(&format!(
-            "run m.onnx {options} --memory-budget 64MiB --budget-schedule 0s:64MiB"
-        ))
+        .neap(&format!("run m.onnx {options} --budget-schedule 0s:64MiB"))
         .fails(2, &["--keep-activations is for one budget"]);
 }
 

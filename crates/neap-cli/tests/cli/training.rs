@@ -361,3 +361,26 @@ fn digits_are_learned_under_a_hard_limit() {
     );
     assert!(bench.path("digits.onnx").exists());
 }
+
+#[test]
+fn the_demo_works_again_and_trains_its_own_network() {
+    let bench = Bench::new();
+    bench.write("cnn_28.onnx", b"somebody's own file");
+    let demo = "train --demo --limit 128 --epochs 1 --threads 1";
+    for name in ["digits.onnx", "digits-2.onnx"] {
+        let ran = bench.neap(demo).ok();
+        assert!(
+            ran.stdout.starts_with(&format!("{name}: ")),
+            "{}",
+            ran.stdout
+        );
+        assert!(bench.path(name).exists());
+    }
+    let own = std::fs::read(bench.path("cnn_28.onnx")).unwrap();
+    assert_eq!(own, b"somebody's own file");
+    // Asked for, a training goes on under the name that it has.
+    let more = bench
+        .neap("train --demo --limit 128 --epochs 2 --threads 1 --resume")
+        .ok();
+    assert!(more.stdout.starts_with("digits.onnx: "), "{}", more.stdout);
+}
