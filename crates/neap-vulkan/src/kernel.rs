@@ -37,11 +37,15 @@ pub(crate) enum Kernel {
     DepthwiseApart,
     LinearLanes,
     LinearRowLanes,
+    /// Without a mask.
+    AttentionLanes,
     // The same where something is added to results, or they are curved.
     ConvMore,
     FirstMore,
     DepthwiseMore,
     DepthwiseApartMore,
+    /// With a mask.
+    AttentionMasked,
 }
 
 /// Some of them.
@@ -73,7 +77,7 @@ macro_rules! spirv {
 }
 
 impl Kernel {
-    pub(crate) const ALL: [Kernel; 34] = [
+    pub(crate) const ALL: [Kernel; 36] = [
         Kernel::Conv,
         Kernel::First,
         Kernel::Narrow,
@@ -104,10 +108,12 @@ impl Kernel {
         Kernel::DepthwiseApart,
         Kernel::LinearLanes,
         Kernel::LinearRowLanes,
+        Kernel::AttentionLanes,
         Kernel::ConvMore,
         Kernel::FirstMore,
         Kernel::DepthwiseMore,
         Kernel::DepthwiseApartMore,
+        Kernel::AttentionMasked,
     ];
 
     pub(crate) fn spirv(self) -> &'static [u8] {
@@ -146,6 +152,8 @@ impl Kernel {
             Kernel::FirstMore => spirv!("first_lanes_more"),
             Kernel::DepthwiseMore => spirv!("depthwise_lanes_more"),
             Kernel::DepthwiseApartMore => spirv!("depthwise_lanes_apart_more"),
+            Kernel::AttentionLanes => spirv!("attention_lanes"),
+            Kernel::AttentionMasked => spirv!("attention_lanes_more"),
         }
     }
 
@@ -177,6 +185,7 @@ impl Kernel {
             Kernel::FirstLanes => Kernel::FirstMore,
             Kernel::DepthwiseLanes => Kernel::DepthwiseMore,
             Kernel::DepthwiseApart => Kernel::DepthwiseApartMore,
+            Kernel::AttentionLanes => Kernel::AttentionMasked,
             other => other,
         }
     }
@@ -188,6 +197,7 @@ impl Kernel {
             Kernel::FirstMore => Kernel::FirstLanes,
             Kernel::DepthwiseMore => Kernel::DepthwiseLanes,
             Kernel::DepthwiseApartMore => Kernel::DepthwiseApart,
+            Kernel::AttentionMasked => Kernel::AttentionLanes,
             other => other,
         }
     }
@@ -202,6 +212,7 @@ impl Kernel {
                 | Kernel::DepthwiseApart
                 | Kernel::LinearLanes
                 | Kernel::LinearRowLanes
+                | Kernel::AttentionLanes
         )
     }
 
@@ -246,6 +257,7 @@ impl Kernel {
             | Kernel::LinearRowBits
             | Kernel::LinearRowLanes => [4, 16, 4, 4, 4],
             Kernel::LinearLanes => [16, 16, 4, 4, 4],
+            Kernel::AttentionLanes => [16, 16, 16, 16, 4],
             _ => [4; 5],
         }
     }

@@ -438,6 +438,7 @@ fn kernels_for_gpus_agree_with_the_processor() {
         agree_on(&gpu, &convolutions());
         agree_on(&gpu, &depthwise());
         agree_on(&gpu, &products());
+        agree_on(&gpu, &attentions());
     }
 }
 

@@ -1,7 +1,7 @@
 //! Products of two activations, and attention.
 
 use super::strided::Axes;
-use super::{Call, blocked, is_whole};
+use super::{Call, blocked, is_at, is_whole};
 use crate::dispatch::{Dispatch, Span};
 use crate::kernel::Kernel;
 use crate::words::Words;
@@ -218,14 +218,33 @@ pub(super) fn attention(
     let steps = operands.map(|of| [of.batch, of.head, of.row, of.depth]);
     let firsts = [operands[0].offset, operands[1].offset, operands[2].offset];
     let sizes = (head.iter().chain(steps.iter().flatten())).chain(mask_steps.iter().chain(&firsts));
-    let mut words = [0; 30];
+    let sizes = sizes.chain([&dims.queries]);
+    let mut words = [0; 31];
     for (word, &size) in words.iter_mut().zip(sizes) {
         *word = u32::try_from(size).ok()?;
     }
+    let in_fours = |steps: &[usize; 4]| {
+        let [lead @ .., depth] = steps;
+        *depth == 1 && lead.iter().all(|step| step.is_multiple_of(4))
+    };
+    // Where a tensor begins in its memory follows from the program alone.
+    let has_fours = steps.iter().all(in_fours)
+        && { firsts.iter() }.all(|first| first.is_multiple_of(4))
+        && [dims.depth, dims.value_depth].iter().all(|n| n.is_multiple_of(4))
+        && { [q.as_ptr(), k.as_ptr(), v.as_ptr(), y.as_ptr().cast_const()] }
+            .iter()
+            .all(|at| at.addr().is_multiple_of(16));
+    // Results so far are kept where they go.
+    let is_apart = ![&q, &k, &v].iter().any(|x| is_at(&y, x));
+    let (kernel, queries) = match (call.lanes && has_fours && is_apart, mask_kind) {
+        (true, 0) => (Kernel::AttentionLanes, dims.queries.div_ceil(32)),
+        (true, _) => (Kernel::AttentionMasked, dims.queries.div_ceil(32)),
+        (false, _) => (Kernel::Attention, dims.queries),
+    };
     let dispatch = Dispatch {
-        kernel: Kernel::Attention,
+        kernel,
         words: Words::new(&words),
-        groups: [dims.queries as u32, dims.heads as u32, dims.batch as u32],
+        groups: [queries as u32, dims.heads as u32, dims.batch as u32],
         reads: [Some(Span::of(&q)), Some(Span::of(&k)), Some(Span::of(&v))],
         writes: Span::of_mut(&y),
         mask: mask.as_ref().map(Span::of),

@@ -1,46 +1,5 @@
 // softmax(scale * q kT + mask) v, by strides. One workgroup for each query: 64 keys at a time, whose scores stay in it.
 
-struct Shape {
-    keys: u32,
-    depth: u32,
-    value_depth: u32,
-    // Query heads that share a head of keys.
-    shared_by: u32,
-    scale: f32,
-    rules: u32,
-    // 1: it is added, 2: bytes, of which zeros hide their key
-    has_mask: u32,
-    q_batch: u32,
-    q_head: u32,
-    q_row: u32,
-    q_depth: u32,
-    k_batch: u32,
-    k_head: u32,
-    k_row: u32,
-    k_depth: u32,
-    v_batch: u32,
-    v_head: u32,
-    v_row: u32,
-    v_depth: u32,
-    y_batch: u32,
-    y_head: u32,
-    y_row: u32,
-    y_depth: u32,
-    mask_batch: u32,
-    mask_head: u32,
-    mask_row: u32,
-    mask_col: u32,
-    // Where operands begin in their tensors.
-    q_first: u32,
-    k_first: u32,
-    v_first: u32,
-}
-
-// Bits of `rules`.
-const CAUSAL = 1u;
-// Weights of a row that would be NaN are zeros.
-const NAN_IS_ZERO = 2u;
-
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read> w: array<f32>;
 @group(0) @binding(3) var<storage, read> r: array<f32>;
@@ -49,8 +8,6 @@ const NAN_IS_ZERO = 2u;
 
 var<workgroup> parts: array<f32, 64>;
 var<workgroup> weights: array<f32, 64>;
-
-const LOWEST: f32 = -3.402823466e38;
 
 fn sum_of_all(local: u32, own: f32) -> f32 {
     workgroupBarrier();

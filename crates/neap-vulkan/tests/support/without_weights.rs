@@ -192,6 +192,12 @@ pub fn attentions() -> Vec<Case> {
         types.push(DType::Bool);
         case.types(&types, DType::F32)
     };
+    let zeros = |mut case: Case| {
+        if let Op::Attention(attrs) = &mut case.op {
+            attrs.nan_is_zero = true;
+        }
+        case
+    };
     vec![
         seen(attention(
             [5, 200, 6, 9],
@@ -207,6 +213,48 @@ pub fn attentions() -> Vec<Case> {
             false,
             Some(&[3, 68]),
         )),
+        // Kernels whose lanes tell each other what they load, with tails of queries and keys.
+        attention([1, 1, 4, 4], [1, 1], [HeadMajor; 4], false, None),
+        attention([31, 33, 12, 20], [2, 2], [HeadMajor; 4], false, None),
+        attention([33, 32, 64, 64], [4, 2], [RowMajor; 4], false, None),
+        attention([8, 100, 32, 8], [2, 1], [HeadMajor; 4], true, None),
+        attention([100, 100, 8, 12], [2, 2], [RowMajor; 4], true, None),
+        attention(
+            [97, 97, 8, 8],
+            [3, 3],
+            [packed(0), packed(24), packed(48), RowMajor],
+            true,
+            Some(&[97, 97]),
+        ),
+        attention(
+            [34, 65, 16, 8],
+            [4, 2],
+            [HeadMajor; 4],
+            false,
+            Some(&[2, 1, 1, 65]),
+        ),
+        seen(attention(
+            [40, 68, 8, 4],
+            [2, 2],
+            [HeadMajor; 4],
+            true,
+            Some(&[2, 1, 40, 68]),
+        )),
+        // Of some rows nothing is seen.
+        zeros(seen(attention(
+            [72, 1, 8, 8],
+            [2, 2],
+            [HeadMajor; 4],
+            false,
+            Some(&[72, 1]),
+        ))),
+        zeros(seen(attention(
+            [72, 1, 5, 5],
+            [2, 2],
+            [HeadMajor; 4],
+            false,
+            Some(&[72, 1]),
+        ))),
         attention([5, 7, 6, 9], [3, 3], [HeadMajor; 4], false, None),
         attention([65, 130, 8, 8], [2, 2], [RowMajor; 4], false, None),
         attention([9, 9, 16, 70], [4, 2], [HeadMajor; 4], true, None),
