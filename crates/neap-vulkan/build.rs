@@ -11,13 +11,16 @@ use std::{env, fs};
 /// `_more`.
 const KERNELS: &[(&str, &[&str])] = &[
     ("conv", &["window", "weights", "common"]),
-    ("conv_lanes", &["plain", "window", "weights", "common"]),
+    (
+        "conv_lanes",
+        &["plain", "tile", "window", "weights", "common"],
+    ),
     ("first_lanes", &["plain", "window", "weights", "common"]),
     (
         "depthwise_lanes",
         &["plain", "near", "window", "weights", "common"],
     ),
-    ("linear_lanes", &["weights", "common"]),
+    ("linear_lanes", &["plain", "tile", "weights", "common"]),
     ("linear_row_lanes", &["weights", "common"]),
     ("first", &["window", "weights", "common"]),
     ("narrow", &["window", "weights", "common"]),

@@ -111,9 +111,8 @@ impl Work {
                 (rows * (at(7) / 4.0).ceil(), 9.0, 0.0)
             }
             Kernel::Pool => (positions * 4.0, taps, 0.0),
-            Kernel::Linear | Kernel::LinearBits | Kernel::LinearLanes => {
-                ((at(0) / 4.0).ceil(), at(1), 64.0)
-            }
+            Kernel::Linear | Kernel::LinearBits => ((at(0) / 4.0).ceil(), at(1), 64.0),
+            Kernel::LinearLanes => ((at(0) / 4.0).ceil(), at(1), 64.0 * at(4) / parts),
             Kernel::LinearRow | Kernel::LinearRowBits | Kernel::LinearRowLanes => {
                 (8.0 * at(0), at(1), 16.0)
             }
@@ -151,8 +150,10 @@ pub(crate) fn timed(kernel: Kernel) -> Option<[(Words, [u32; 3]); 3]> {
         Kernel::Pool => [1, 3].map(|size| [PANELS, PANELS, 1, size, 1]),
         Kernel::Linear | Kernel::LinearBits | Kernel::LinearLanes => {
             let of = |[rows, k, n]: [u32; 3]| {
-                let words = told(kernel, Words::new(&[rows, k, n, 0]));
-                (words, [rows.div_ceil(256), n / 16, 1])
+                let panels = n / 16;
+                let words = told(kernel, Words::new(&[rows, k, n, 0, panels]));
+                let parts = panels.div_ceil(kernel.panels_each() as u32);
+                (words, [rows.div_ceil(256), parts, 1])
             };
             return Some([[ROWS, 64, CHANNELS], [ROWS, 256, CHANNELS], [8, 64, 512]].map(of));
         }
@@ -264,7 +265,7 @@ mod tests {
                 );
             }
         }
-        assert_eq!(seen, 21);
+        assert_eq!(seen, 22);
     }
 
     /// Three by three over 28 x 28 with 64 channels in and 32 out.

@@ -44,6 +44,7 @@ pub(crate) enum Kernel {
     FirstMore,
     DepthwiseMore,
     DepthwiseApartMore,
+    LinearMore,
     /// With a mask.
     AttentionMasked,
 }
@@ -77,7 +78,7 @@ macro_rules! spirv {
 }
 
 impl Kernel {
-    pub(crate) const ALL: [Kernel; 36] = [
+    pub(crate) const ALL: [Kernel; 37] = [
         Kernel::Conv,
         Kernel::First,
         Kernel::Narrow,
@@ -113,6 +114,7 @@ impl Kernel {
         Kernel::FirstMore,
         Kernel::DepthwiseMore,
         Kernel::DepthwiseApartMore,
+        Kernel::LinearMore,
         Kernel::AttentionMasked,
     ];
 
@@ -152,6 +154,7 @@ impl Kernel {
             Kernel::FirstMore => spirv!("first_lanes_more"),
             Kernel::DepthwiseMore => spirv!("depthwise_lanes_more"),
             Kernel::DepthwiseApartMore => spirv!("depthwise_lanes_apart_more"),
+            Kernel::LinearMore => spirv!("linear_lanes_more"),
             Kernel::AttentionLanes => spirv!("attention_lanes"),
             Kernel::AttentionMasked => spirv!("attention_lanes_more"),
         }
@@ -185,6 +188,7 @@ impl Kernel {
             Kernel::FirstLanes => Kernel::FirstMore,
             Kernel::DepthwiseLanes => Kernel::DepthwiseMore,
             Kernel::DepthwiseApart => Kernel::DepthwiseApartMore,
+            Kernel::LinearLanes => Kernel::LinearMore,
             Kernel::AttentionLanes => Kernel::AttentionMasked,
             other => other,
         }
@@ -197,6 +201,7 @@ impl Kernel {
             Kernel::FirstMore => Kernel::FirstLanes,
             Kernel::DepthwiseMore => Kernel::DepthwiseLanes,
             Kernel::DepthwiseApartMore => Kernel::DepthwiseApart,
+            Kernel::LinearMore => Kernel::LinearLanes,
             Kernel::AttentionMasked => Kernel::AttentionLanes,
             other => other,
         }
@@ -219,7 +224,7 @@ impl Kernel {
     /// How many panels an invocation computes at most.
     pub(crate) fn panels_each(self) -> usize {
         match self.plain() {
-            Kernel::ConvLanes | Kernel::FirstLanes => 2,
+            Kernel::ConvLanes | Kernel::FirstLanes | Kernel::LinearLanes => 2,
             _ => 1,
         }
     }

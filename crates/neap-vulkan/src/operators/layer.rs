@@ -195,7 +195,8 @@ pub(super) fn linear(linear: &PanelLinear, call: &Call, out: &mut Vec<Dispatch>)
     (linear.epilogue.integers.is_none()).then_some(())?;
     let (added, residual) = residual(call, linear.epilogue.residual, &y)?;
     let rows: usize = x.shape().iter().rev().skip(1).product();
-    let mut words = Words::new(&[rows as u32, linear.k as u32, linear.n as u32, 0]);
+    // The first panel, and how many the slice has.
+    let mut words = Words::new(&[rows as u32, linear.k as u32, linear.n as u32, 0, 0]);
     activation(linear.epilogue.activation)?;
     words.activation = linear.epilogue.activation;
     words.residual = residual;
@@ -206,6 +207,7 @@ pub(super) fn linear(linear: &PanelLinear, call: &Call, out: &mut Vec<Dispatch>)
     // Where a tensor begins in its memory follows from the program alone.
     let has_fours = linear.k.is_multiple_of(4) && x.as_ptr().addr().is_multiple_of(16);
     let kernel = match kernel {
+        Kernel::Linear if has_lanes(call) && has_fours && residual > 0 => Kernel::LinearMore,
         Kernel::Linear if has_lanes(call) && has_fours => Kernel::LinearLanes,
         Kernel::LinearRow if has_lanes(call) => Kernel::LinearRowLanes,
         kernel => kernel,
@@ -220,7 +222,8 @@ pub(super) fn linear(linear: &PanelLinear, call: &Call, out: &mut Vec<Dispatch>)
         writes: Span::of_mut(&y),
         mask: None,
     };
-    by_panels(&one, LINEAR_FIRST_PANEL, 1, &panels, call.limits, out)
+    let each = kernel.panels_each();
+    by_panels(&one, LINEAR_FIRST_PANEL, each, &panels, call.limits, out)
 }
 
 /// A sliding window, or one over everything.

@@ -230,7 +230,9 @@ pub(super) fn attention(
     // Where a tensor begins in its memory follows from the program alone.
     let has_fours = steps.iter().all(in_fours)
         && { firsts.iter() }.all(|first| first.is_multiple_of(4))
-        && [dims.depth, dims.value_depth].iter().all(|n| n.is_multiple_of(4))
+        && [dims.depth, dims.value_depth]
+            .iter()
+            .all(|n| n.is_multiple_of(4))
         && { [q.as_ptr(), k.as_ptr(), v.as_ptr(), y.as_ptr().cast_const()] }
             .iter()
             .all(|at| at.addr().is_multiple_of(16));

@@ -7,31 +7,6 @@
 @group(0) @binding(3) var<storage, read> r: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;
 
-// By place, then by fours of channels of both panels.
-var<private> sums: array<array<vec4<f32>, 8>, 4>;
-
-fn product(sum: vec4<f32>, x: vec4<f32>, w0: vec4<f32>, w1: vec4<f32>, w2: vec4<f32>, w3: vec4<f32>) -> vec4<f32> {
-    return sum + x.x * w0 + x.y * w1 + x.z * w2 + x.w * w3;
-}
-
-// Four channels of four places, from four channels of input.
-fn add(
-    j: u32,
-    x0: vec4<f32>,
-    x1: vec4<f32>,
-    x2: vec4<f32>,
-    x3: vec4<f32>,
-    w0: vec4<f32>,
-    w1: vec4<f32>,
-    w2: vec4<f32>,
-    w3: vec4<f32>,
-) {
-    sums[0][j] = product(sums[0][j], x0, w0, w1, w2, w3);
-    sums[1][j] = product(sums[1][j], x1, w0, w1, w2, w3);
-    sums[2][j] = product(sums[2][j], x2, w0, w1, w2, w3);
-    sums[3][j] = product(sums[3][j], x3, w0, w1, w2, w3);
-}
-
 fn finish(at: u32, result: vec4<f32>) {
     var sum = result;
     if MORE {
@@ -115,19 +90,11 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(subgroup_invocati
                     let x1 = select(vec4<f32>(0.0), x[origin[1] + at], inside[1]);
                     let x2 = select(vec4<f32>(0.0), x[origin[2] + at], inside[2]);
                     let x3 = select(vec4<f32>(0.0), x[origin[3] + at], inside[3]);
-                    // Of four steps: two in each.
                     let a = w[w_at];
                     let b = w[w_at + 8u];
                     let c = w[w_at + apart];
                     let d = w[w_at + apart + 8u];
-                    add(0u, x0, x1, x2, x3, subgroupBroadcast(a, 0u), subgroupBroadcast(a, 4u), subgroupBroadcast(b, 0u), subgroupBroadcast(b, 4u));
-                    add(1u, x0, x1, x2, x3, subgroupBroadcast(a, 1u), subgroupBroadcast(a, 5u), subgroupBroadcast(b, 1u), subgroupBroadcast(b, 5u));
-                    add(2u, x0, x1, x2, x3, subgroupBroadcast(a, 2u), subgroupBroadcast(a, 6u), subgroupBroadcast(b, 2u), subgroupBroadcast(b, 6u));
-                    add(3u, x0, x1, x2, x3, subgroupBroadcast(a, 3u), subgroupBroadcast(a, 7u), subgroupBroadcast(b, 3u), subgroupBroadcast(b, 7u));
-                    add(4u, x0, x1, x2, x3, subgroupBroadcast(c, 0u), subgroupBroadcast(c, 4u), subgroupBroadcast(d, 0u), subgroupBroadcast(d, 4u));
-                    add(5u, x0, x1, x2, x3, subgroupBroadcast(c, 1u), subgroupBroadcast(c, 5u), subgroupBroadcast(d, 1u), subgroupBroadcast(d, 5u));
-                    add(6u, x0, x1, x2, x3, subgroupBroadcast(c, 2u), subgroupBroadcast(c, 6u), subgroupBroadcast(d, 2u), subgroupBroadcast(d, 6u));
-                    add(7u, x0, x1, x2, x3, subgroupBroadcast(c, 3u), subgroupBroadcast(c, 7u), subgroupBroadcast(d, 3u), subgroupBroadcast(d, 7u));
+                    add_panels(x0, x1, x2, x3, a, b, c, d);
                     continuing {
                         w_at += 16u;
                         at++;
