@@ -37,6 +37,7 @@ pub(crate) enum Kernel {
     DepthwiseApart,
     LinearLanes,
     LinearRowLanes,
+    RowsLanes,
     /// Without a mask.
     AttentionLanes,
     // The same where something is added to results, or they are curved.
@@ -78,7 +79,7 @@ macro_rules! spirv {
 }
 
 impl Kernel {
-    pub(crate) const ALL: [Kernel; 37] = [
+    pub(crate) const ALL: [Kernel; 38] = [
         Kernel::Conv,
         Kernel::First,
         Kernel::Narrow,
@@ -109,6 +110,7 @@ impl Kernel {
         Kernel::DepthwiseApart,
         Kernel::LinearLanes,
         Kernel::LinearRowLanes,
+        Kernel::RowsLanes,
         Kernel::AttentionLanes,
         Kernel::ConvMore,
         Kernel::FirstMore,
@@ -155,6 +157,7 @@ impl Kernel {
             Kernel::DepthwiseMore => spirv!("depthwise_lanes_more"),
             Kernel::DepthwiseApartMore => spirv!("depthwise_lanes_apart_more"),
             Kernel::LinearMore => spirv!("linear_lanes_more"),
+            Kernel::RowsLanes => spirv!("rows_lanes"),
             Kernel::AttentionLanes => spirv!("attention_lanes"),
             Kernel::AttentionMasked => spirv!("attention_lanes_more"),
         }
@@ -217,6 +220,7 @@ impl Kernel {
                 | Kernel::DepthwiseApart
                 | Kernel::LinearLanes
                 | Kernel::LinearRowLanes
+                | Kernel::RowsLanes
                 | Kernel::AttentionLanes
         )
     }

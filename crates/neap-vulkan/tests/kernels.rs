@@ -355,7 +355,7 @@ fn elements() -> Vec<Case> {
 
 fn rows() -> Vec<Case> {
     let mut cases = Vec::new();
-    for shape in [[3, 5, 7], [1, 2, 64], [2, 3, 197], [1, 1, 1]] {
+    for shape in [[3, 5, 7], [1, 2, 64], [2, 3, 197], [1, 3, 33], [1, 1, 1]] {
         let x = (&shape[..], Plain);
         let softmax = Op::Softmax {
             axis: 2,
@@ -468,6 +468,8 @@ fn kernels_for_gpus_agree_with_the_processor() {
         agree_on(&gpu, &depthwise());
         agree_on(&gpu, &products());
         agree_on(&gpu, &attentions());
+        agree_on(&gpu, &rows());
+        agree_on(&gpu, &other_rows());
     }
 }
 

@@ -102,7 +102,8 @@ fn a_trained_transformer() {
     check(&bench, &vulkan);
 }
 
-/// In these sizes they take seconds. `NEAP_WHOLE_ZOO` asks for all others that have weights, too.
+/// In these sizes they take seconds. `NEAP_WHOLE_ZOO=1` asks for all others that have weights, too; `NEAP_WHOLE_ZOO=NAME,NAME`
+/// for these alone.
 #[test]
 fn networks_of_the_zoo() {
     const IMAGE: &[usize] = &[1, 3, 64, 64];
@@ -121,11 +122,16 @@ fn networks_of_the_zoo() {
     let others = all.map(|entry| entry.name);
     let others = others.filter(|name| quick.iter().all(|(quick, _)| quick != name));
     let mut wanted = quick.to_vec();
-    if std::env::var_os("NEAP_WHOLE_ZOO").is_some() {
+    if let Ok(asked) = std::env::var("NEAP_WHOLE_ZOO") {
         wanted.extend(others.map(|name| {
             let smaller = smaller.iter().find(|(other, _)| *other == name);
             *smaller.unwrap_or(&(name, &[]))
         }));
+        if asked != "1" {
+            let names: Vec<&str> = asked.split(',').collect();
+            wanted.retain(|(name, _)| names.contains(name));
+            assert_eq!(wanted.len(), names.len(), "not all of {names:?} are there");
+        }
     }
     let _turn = TURN.lock();
     let Some(vulkan) = vulkan(false, None) else {

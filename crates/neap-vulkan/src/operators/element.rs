@@ -370,7 +370,10 @@ impl Rows {
             self.scales.saturating_sub(1) as u32,
         ]);
         let dispatch = Dispatch {
-            kernel: Kernel::Rows,
+            kernel: match call.lanes {
+                true => Kernel::RowsLanes,
+                false => Kernel::Rows,
+            },
             words,
             groups: [self.rows.min(32_768) as u32, 1, 1],
             reads: [
