@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// Each with the parts that come before it. Where one of them is `weights`, there is another kernel `_bits` for weights of fewer bits,
-/// and of matrices `_blocks` for weights in blocks; where one is `near`, another one `_apart`, and where one is `plain`, others
-/// `_more`.
+/// and of matrices `_blocks` for weights in blocks; where one is `near`, another one `_apart`, where one is `full`, another one
+/// `_spread`, and where one is `plain`, others `_more`.
 const KERNELS: &[(&str, &[&str])] = &[
     ("conv", &["window", "weights", "common"]),
     (
@@ -27,7 +27,7 @@ const KERNELS: &[(&str, &[&str])] = &[
     ("pool", &["window", "common"]),
     ("linear", &["weights", "common"]),
     ("linear_row", &["weights", "common"]),
-    ("element", &["common"]),
+    ("element", &["plain", "full", "common"]),
     ("reorder", &["common"]),
     ("rows", &["row", "common"]),
     ("rows_lanes", &["row", "common"]),
@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// With parts instead of others.
 fn variants(name: &str, parts: &[&'static str]) -> Vec<(String, Vec<&'static str>)> {
     let mut all = vec![(name.to_owned(), parts.to_vec())];
-    for (part, other) in [("near", "apart"), ("plain", "more")] {
+    for (part, other) in [("near", "apart"), ("full", "spread"), ("plain", "more")] {
         for (to, mut parts) in all.clone() {
             if let Some(found) = parts.iter_mut().find(|p| **p == part) {
                 *found = other;

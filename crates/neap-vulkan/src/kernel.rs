@@ -8,7 +8,10 @@ pub(crate) enum Kernel {
     Pool,
     Linear,
     LinearRow,
+    /// Of operands as large as the result, or one number.
     Element,
+    /// Of runs, too.
+    ElementSpread,
     Reorder,
     Rows,
     Copy,
@@ -46,6 +49,8 @@ pub(crate) enum Kernel {
     DepthwiseMore,
     DepthwiseApartMore,
     LinearMore,
+    ElementMore,
+    ElementSpreadMore,
     /// With a mask.
     AttentionMasked,
 }
@@ -79,7 +84,7 @@ macro_rules! spirv {
 }
 
 impl Kernel {
-    pub(crate) const ALL: [Kernel; 38] = [
+    pub(crate) const ALL: [Kernel; 41] = [
         Kernel::Conv,
         Kernel::First,
         Kernel::Narrow,
@@ -87,6 +92,7 @@ impl Kernel {
         Kernel::Linear,
         Kernel::LinearRow,
         Kernel::Element,
+        Kernel::ElementSpread,
         Kernel::Reorder,
         Kernel::Rows,
         Kernel::Copy,
@@ -117,6 +123,8 @@ impl Kernel {
         Kernel::DepthwiseMore,
         Kernel::DepthwiseApartMore,
         Kernel::LinearMore,
+        Kernel::ElementMore,
+        Kernel::ElementSpreadMore,
         Kernel::AttentionMasked,
     ];
 
@@ -129,6 +137,9 @@ impl Kernel {
             Kernel::Linear => spirv!("linear"),
             Kernel::LinearRow => spirv!("linear_row"),
             Kernel::Element => spirv!("element"),
+            Kernel::ElementSpread => spirv!("element_spread"),
+            Kernel::ElementMore => spirv!("element_more"),
+            Kernel::ElementSpreadMore => spirv!("element_spread_more"),
             Kernel::Reorder => spirv!("reorder"),
             Kernel::Rows => spirv!("rows"),
             Kernel::Copy => spirv!("copy"),
@@ -192,6 +203,8 @@ impl Kernel {
             Kernel::DepthwiseLanes => Kernel::DepthwiseMore,
             Kernel::DepthwiseApart => Kernel::DepthwiseApartMore,
             Kernel::LinearLanes => Kernel::LinearMore,
+            Kernel::Element => Kernel::ElementMore,
+            Kernel::ElementSpread => Kernel::ElementSpreadMore,
             Kernel::AttentionLanes => Kernel::AttentionMasked,
             other => other,
         }
@@ -205,6 +218,8 @@ impl Kernel {
             Kernel::DepthwiseMore => Kernel::DepthwiseLanes,
             Kernel::DepthwiseApartMore => Kernel::DepthwiseApart,
             Kernel::LinearMore => Kernel::LinearLanes,
+            Kernel::ElementMore => Kernel::Element,
+            Kernel::ElementSpreadMore => Kernel::ElementSpread,
             Kernel::AttentionMasked => Kernel::AttentionLanes,
             other => other,
         }

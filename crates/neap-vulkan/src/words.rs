@@ -66,6 +66,14 @@ impl Words {
     }
 }
 
+/// Whether it bounds results at most: see `bound` of the shaders.
+pub(crate) fn is_bounded(activation: Activation) -> bool {
+    matches!(
+        activation,
+        Activation::None | Activation::Relu | Activation::Clip { .. }
+    )
+}
+
 /// As the shaders number it, with its parameters; `None` for what they do not have.
 pub(crate) fn activation(activation: Activation) -> Option<(u32, [f32; 4])> {
     Some(match activation {

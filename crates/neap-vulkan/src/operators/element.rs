@@ -3,7 +3,7 @@
 use super::{Call, blocked, is_at, strided_groups};
 use crate::dispatch::{Dispatch, Span};
 use crate::kernel::Kernel;
-use crate::words::{Words, activation};
+use crate::words::{Words, activation, is_bounded};
 use neap_ir::op::{Activation, Binary, Softmax, Unary};
 use neap_ops::{TensorMut, TensorRef};
 
@@ -13,6 +13,8 @@ const SCALAR: u32 = 1;
 const BY_IMAGE_AND_CHANNEL: u32 = 2;
 const BY_CHANNEL: u32 = 3;
 const IN_PLACE: u32 = 4;
+/// From here on, what it does is a curve.
+const FIRST_CURVE: u32 = 16;
 
 pub(super) fn unary(unary: Unary, call: &Call, out: &mut Vec<Dispatch>) -> Option<()> {
     let does = match unary {
@@ -152,6 +154,7 @@ impl Grid {
         let mut reads = [None; 3];
         let mut forms = [FULL; 3];
         let mut ends = [1; 3];
+        let mut kernel = Kernel::Element;
         for (i, operand) in operands.iter().enumerate() {
             let Some((tensor, form)) = operand else {
                 continue;
@@ -160,6 +163,9 @@ impl Grid {
                 return None;
             }
             ends[i] = tensor.len_bytes() / 4;
+            if ![FULL, SCALAR].contains(form) {
+                kernel = Kernel::ElementSpread;
+            }
             (forms[i], reads[i]) = match *form == FULL && is_at(y, tensor) {
                 true => (IN_PLACE, None),
                 false => (*form, Some(Span::of(tensor))),
@@ -178,8 +184,11 @@ impl Grid {
         ]);
         activation(last)?;
         words.activation = last;
+        if does >= FIRST_CURVE || !is_bounded(last) {
+            kernel = kernel.of_more();
+        }
         let dispatch = Dispatch {
-            kernel: Kernel::Element,
+            kernel,
             words,
             groups: [strided_groups(elements), 1, 1],
             reads,

@@ -3,8 +3,8 @@
 use super::{Call, blocked, residual};
 use crate::dispatch::{Dispatch, Panels, Span, by_panels};
 use crate::kernel::Kernel;
-use crate::words::{Words, activation};
-use neap_ir::op::{Activation, Pool, Window};
+use crate::words::{Words, activation, is_bounded};
+use neap_ir::op::{Pool, Window};
 use neap_ir::panel::{
     ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelElement, PanelFormat, PanelLinear,
     PanelScales,
@@ -113,11 +113,7 @@ impl Windowed<'_> {
         (self.epilogue.integers.is_none()).then_some(())?;
         let (added, residual) = residual(call, self.epilogue.residual, y)?;
         let does = self.epilogue.activation;
-        let is_bounded = matches!(
-            does,
-            Activation::None | Activation::Relu | Activation::Clip { .. }
-        );
-        let kernel = match residual == 0 && is_bounded {
+        let kernel = match residual == 0 && is_bounded(does) {
             true => self.kernel,
             false => self.kernel.of_more(),
         };

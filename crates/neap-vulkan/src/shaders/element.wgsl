@@ -1,5 +1,6 @@
 // Element by element: a binary operator or none, scale and shift, then the activation.
-// The result is seen as `[images][planes][run]`; an operand is full, one number, or one run for each image or for each plane.
+// The result is seen as `[images][planes][run]`; an operand is full, one number, or with `SPREAD` one run for each image or for each
+// plane. Only with `MORE` there are curves. Drivers that compute on the processor compute all of what a branch leaves out.
 
 struct Shape {
     elements: u32,
@@ -25,15 +26,12 @@ struct Shape {
 
 fn place(i: u32, form: u32) -> u32 {
     let s = params.shape;
-    switch form {
-        case 0u: { return i; }
-        case 1u: { return 0u; }
-        default: {
-            let block = i / s.plane;
-            let channel = block * s.lanes + i % s.lanes;
-            return select(channel % s.channels, channel, form == 2u);
-        }
+    if SPREAD && form > 1u {
+        let block = i / s.plane;
+        let channel = block * s.lanes + i % s.lanes;
+        return select(channel % s.channels, channel, form == 2u);
     }
+    return select(i, 0u, form == 1u);
 }
 
 // With no logarithm of a large number's exponential.
@@ -72,7 +70,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
         if s.x_form != 4u {
             value = x[params.call.x_at + min(place(i, s.x_form), s.x_last)];
         }
-        if s.does >= 16u {
+        if MORE && s.does >= 16u {
             value = curve(s.does, value);
         } else if s.does != 0u {
             var other = own;
@@ -89,6 +87,11 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
                 default: { value = value * other + r[params.call.r_at + min(place(i, s.w_form), s.w_last)]; }
             }
         }
-        y[params.call.y_at + i] = activate(vec4<f32>(value)).x;
+        if MORE {
+            value = activate(vec4<f32>(value)).x;
+        } else {
+            value = bound(vec4<f32>(value)).x;
+        }
+        y[params.call.y_at + i] = value;
     }
 }

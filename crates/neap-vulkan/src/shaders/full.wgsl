@@ -1,0 +1,4 @@
+// Every operand is full, or one number.
+
+const SPREAD = false;
+

@@ -1,0 +1,4 @@
+// An operand may be one run for each image or for each plane.
+
+const SPREAD = true;
+
