@@ -13,20 +13,30 @@ const KERNELS: &[(&str, &[&str])] = &[
     ("conv", &["window", "weights", "common"]),
     (
         "conv_lanes",
-        &["plain", "tile", "window", "weights", "common"],
+        &[
+            "plain", "finish", "places", "tile", "sums", "window", "weights", "common",
+        ],
     ),
-    ("first_lanes", &["plain", "window", "weights", "common"]),
+    (
+        "first_lanes",
+        &[
+            "plain", "finish", "places", "sums", "window", "weights", "common",
+        ],
+    ),
     (
         "depthwise_lanes",
-        &["plain", "near", "window", "weights", "common"],
+        &["plain", "near", "finish", "window", "weights", "common"],
     ),
-    ("linear_lanes", &["plain", "tile", "weights", "common"]),
-    ("linear_row_lanes", &["weights", "common"]),
+    (
+        "linear_lanes",
+        &["plain", "tile", "sums", "matrix", "weights", "common"],
+    ),
+    ("linear_row_lanes", &["four", "matrix", "weights", "common"]),
     ("first", &["window", "weights", "common"]),
     ("narrow", &["window", "weights", "common"]),
     ("pool", &["window", "common"]),
-    ("linear", &["weights", "common"]),
-    ("linear_row", &["weights", "common"]),
+    ("linear", &["matrix", "weights", "common"]),
+    ("linear_row", &["four", "matrix", "weights", "common"]),
     ("element", &["plain", "full", "common"]),
     ("reorder", &["common"]),
     ("rows", &["row", "common"]),
@@ -53,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             // Only matrices are in blocks.
             let is_there = parts.contains(&"weights")
                 && !name.ends_with("_lanes")
-                && (kind == "bits" || parts[0] == "weights");
+                && (kind == "bits" || parts.contains(&"matrix"));
             if is_there {
                 let others = |part: &&'static str| match *part {
                     "weights" => weights,

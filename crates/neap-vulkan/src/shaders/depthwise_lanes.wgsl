@@ -4,8 +4,6 @@
 // for each image.
 
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read> r: array<vec4<f32>>;
-@group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;
 
 const ROWS = 3u - STRIDE;
 
@@ -50,18 +48,6 @@ fn add(row: u32, x: array<vec4<f32>, 9>, a: vec4<f32>, b: vec4<f32>, c: vec4<f32
     sums[row][3] += x[3u * STRIDE] * a;
     sums[row][3] += x[3u * STRIDE + 1u] * b;
     sums[row][3] += x[3u * STRIDE + 2u] * c;
-}
-
-fn finish(at: u32, result: vec4<f32>) {
-    var sum = result;
-    if MORE {
-        if params.call.residual == 1u {
-            sum += r[params.call.r_at + at];
-        } else if params.call.residual == 2u {
-            sum += y[params.call.y_at + at];
-        }
-    }
-    y[params.call.y_at + at] = bound(sum);
 }
 
 @compute @workgroup_size(64)
@@ -134,7 +120,6 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(subgroup_invocati
         return;
     }
     for (var i = 0u; i < rows * count; i++) {
-        let at = params.call.y_at + y_first + (i / count * s.out_w + i % count) * 4u;
-        y[at] = activate(y[at]);
+        curve(y_first + (i / count * s.out_w + i % count) * 4u);
     }
 }

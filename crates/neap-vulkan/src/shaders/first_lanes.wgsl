@@ -2,29 +2,12 @@
 // four neighbouring outputs.
 
 @group(0) @binding(1) var<storage, read> x: array<f32>;
-@group(0) @binding(3) var<storage, read> r: array<vec4<f32>>;
-@group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;
-
-// By place, then by fours of channels of both panels.
-var<private> sums: array<array<vec4<f32>, 8>, 4>;
 
 fn add(j: u32, x: vec4<f32>, w: vec4<f32>) {
     sums[0][j] += x.x * w;
     sums[1][j] += x.y * w;
     sums[2][j] += x.z * w;
     sums[3][j] += x.w * w;
-}
-
-fn finish(at: u32, result: vec4<f32>) {
-    var sum = result;
-    if MORE {
-        if params.call.residual == 1u {
-            sum += r[params.call.r_at + at];
-        } else if params.call.residual == 2u {
-            sum += y[params.call.y_at + at];
-        }
-    }
-    y[params.call.y_at + at] = bound(sum);
 }
 
 @compute @workgroup_size(64)
@@ -49,27 +32,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(subgroup_invocati
     let steps = s.c_in * s.kernel_h * s.kernel_w;
     let w_first = params.call.w_at + own_panel * panel_fours(steps);
     let w_next = w_first + select(0u, panel_fours(steps), panels > 1u);
-    for (var j = 0u; j < 4u; j++) {
-        let low = bias(w_first, j);
-        let high = bias(w_next, j);
-        for (var p = 0u; p < 4u; p++) {
-            sums[p][j] = low;
-            sums[p][4u + j] = high;
-        }
-    }
-
-    var rows: array<i32, 4>;
-    var cols: array<i32, 4>;
-    var row = first / s.out_w;
-    var col = first - row * s.out_w;
-    for (var p = 0u; p < 4u; p++) {
-        rows[p] = i32(row * s.stride_h) - i32(s.pad_h);
-        cols[p] = i32(col * s.stride_w) - i32(s.pad_w);
-        let goes_on = p + 1u < count;
-        let wraps = col + 1u == s.out_w;
-        row = select(row, row + 1u, goes_on && wraps);
-        col = select(col, select(col + 1u, 0u, wraps), goes_on);
-    }
+    begin_sums(w_first, w_next);
+    let begin = windows(first, count);
     // Lanes load a step's weights of one panel or of the other.
     var w_at = steps_at(select(w_first, w_next, lane >= 4u)) + (lane & 3u);
     var ky = 0u;
@@ -79,8 +43,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(subgroup_invocati
             var origin: vec4<u32>;
             var inside: vec4<bool>;
             for (var p = 0u; p < 4u; p++) {
-                let row = rows[p] + i32(ky * s.dilation_h);
-                let col = cols[p] + i32(kx * s.dilation_w);
+                let row = begin.rows[p] + i32(ky * s.dilation_h);
+                let col = begin.cols[p] + i32(kx * s.dilation_w);
                 inside[p] = row >= 0 && row < i32(s.in_h) && col >= 0 && col < i32(s.in_w);
                 origin[p] = x_first + select(0u, u32(row * i32(s.in_w) + col), inside[p]);
             }
@@ -117,29 +81,5 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(subgroup_invocati
     if id.x * 4u >= positions {
         return;
     }
-    for (var p = 0u; p < 4u; p++) {
-        for (var j = 0u; j < 4u; j++) {
-            if p < count {
-                finish(y_first + p * 4u + j, sums[p][j]);
-            }
-        }
-    }
-    if panels > 1u {
-        for (var p = 0u; p < 4u; p++) {
-            for (var j = 0u; j < 4u; j++) {
-                if p < count {
-                    finish(y_first + (positions + p) * 4u + j, sums[p][4u + j]);
-                }
-            }
-        }
-    }
-    if !MORE || is_bound() {
-        return;
-    }
-    for (var q = 0u; q < panels; q++) {
-        for (var i = 0u; i < count * 4u; i++) {
-            let at = params.call.y_at + y_first + q * positions * 4u + i;
-            y[at] = activate(y[at]);
-        }
-    }
+    store(y_first, positions, count, panels);
 }

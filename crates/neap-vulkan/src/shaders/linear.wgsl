@@ -1,15 +1,6 @@
 // Rows times panels, plain in and out. One invocation: the 16 columns of a panel for four rows.
 
-struct Shape {
-    rows: u32,
-    k: u32,
-    n: u32,
-    first_panel: u32,
-}
-
 @group(0) @binding(1) var<storage, read> x: array<f32>;
-@group(0) @binding(3) var<storage, read> r: array<f32>;
-@group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {

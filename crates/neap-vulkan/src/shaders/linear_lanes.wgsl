@@ -1,18 +1,7 @@
 // `linear.wgsl` for drivers that compute on the processor; see `conv_lanes.wgsl`. One invocation: the columns of two panels for four
 // rows, which are a multiple of four numbers long. With `MORE` something is added to results.
 
-struct Shape {
-    rows: u32,
-    k: u32,
-    n: u32,
-    first_panel: u32,
-    // Of the slice.
-    panels: u32,
-}
-
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read> r: array<f32>;
-@group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
 fn finish(at: u32, is_there: bool, result: f32) {
     if is_there {
@@ -62,14 +51,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(subgroup_invocati
     let column = (s.first_panel + own_panel) * 16u;
     let w_first = params.call.w_at + own_panel * panel_fours(s.k);
     let apart = select(0u, panel_fours(s.k), panels > 1u);
-    for (var j = 0u; j < 4u; j++) {
-        let low = bias(w_first, j);
-        let high = bias(w_first + apart, j);
-        for (var p = 0u; p < 4u; p++) {
-            sums[p][j] = low;
-            sums[p][4u + j] = high;
-        }
-    }
+    begin_sums(w_first, w_first + apart);
     var x_at: array<u32, 4>;
     for (var p = 0u; p < 4u; p++) {
         x_at[p] = params.call.x_at + min(first + p, s.rows - 1u) * s.k / 4u;

@@ -1,15 +1,6 @@
 // As `linear`, for few rows: one workgroup for each panel and row, whose invocations share the products among them.
 
-struct Shape {
-    rows: u32,
-    k: u32,
-    n: u32,
-    first_panel: u32,
-}
-
 @group(0) @binding(1) var<storage, read> x: array<f32>;
-@group(0) @binding(3) var<storage, read> r: array<f32>;
-@group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
 var<workgroup> parts: array<vec4<f32>, 64>;
 
@@ -36,22 +27,6 @@ fn main(@builtin(local_invocation_index) local: u32, @builtin(workgroup_id) grou
         workgroupBarrier();
     }
     if local < 4u {
-        var total = bias(w_panel, j) + parts[local];
-        let y_at = group.x * s.n + column + j * 4u;
-        for (var lane = 0u; lane < 4u; lane++) {
-            if column + j * 4u + lane < s.n {
-                if params.call.residual == 1u {
-                    total[lane] += r[params.call.r_at + y_at + lane];
-                } else if params.call.residual == 2u {
-                    total[lane] += y[params.call.y_at + y_at + lane];
-                }
-            }
-        }
-        total = activate(total);
-        for (var lane = 0u; lane < 4u; lane++) {
-            if column + j * 4u + lane < s.n {
-                y[params.call.y_at + y_at + lane] = total[lane];
-            }
-        }
+        finish(group.x, column + j * 4u, bias(w_panel, j) + parts[local]);
     }
 }

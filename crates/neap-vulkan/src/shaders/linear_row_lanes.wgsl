@@ -1,16 +1,7 @@
 // `linear_row.wgsl` for drivers that compute on the processor, without barriers; see `conv_lanes.wgsl`. Eight invocations share the
 // products of a panel and row among them, and tell each other their sums.
 
-struct Shape {
-    rows: u32,
-    k: u32,
-    n: u32,
-    first_panel: u32,
-}
-
 @group(0) @binding(1) var<storage, read> x: array<f32>;
-@group(0) @binding(3) var<storage, read> r: array<f32>;
-@group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
 fn total(part: vec4<f32>) -> vec4<f32> {
     let low = subgroupBroadcast(part, 0u) + subgroupBroadcast(part, 1u) + subgroupBroadcast(part, 2u) + subgroupBroadcast(part, 3u);
@@ -42,24 +33,8 @@ fn main(@builtin(subgroup_invocation_id) lane: u32, @builtin(workgroup_id) group
     }
     let low = select(total(sums[0]), total(sums[1]), (lane & 1u) == 1u);
     let high = select(total(sums[2]), total(sums[3]), (lane & 1u) == 1u);
-    var result = bias(w_panel, lane & 3u) + select(low, high, (lane & 2u) == 2u);
-    if lane >= 4u {
-        return;
-    }
-    let y_at = group.x * s.n + column;
-    for (var i = 0u; i < 4u; i++) {
-        if column + i < s.n {
-            if params.call.residual == 1u {
-                result[i] += r[params.call.r_at + y_at + i];
-            } else if params.call.residual == 2u {
-                result[i] += y[params.call.y_at + y_at + i];
-            }
-        }
-    }
-    result = activate(result);
-    for (var i = 0u; i < 4u; i++) {
-        if column + i < s.n {
-            y[params.call.y_at + y_at + i] = result[i];
-        }
+    let result = bias(w_panel, lane & 3u) + select(low, high, (lane & 2u) == 2u);
+    if lane < 4u {
+        finish(group.x, column, result);
     }
 }

@@ -1,8 +1,5 @@
 // Four places times the channels of two panels, whose weights lanes tell each other.
 
-// By place, then by fours of channels of both panels.
-var<private> sums: array<array<vec4<f32>, 8>, 4>;
-
 fn product(sum: vec4<f32>, x: vec4<f32>, w0: vec4<f32>, w1: vec4<f32>, w2: vec4<f32>, w3: vec4<f32>) -> vec4<f32> {
     return sum + x.x * w0 + x.y * w1 + x.z * w2 + x.w * w3;
 }
