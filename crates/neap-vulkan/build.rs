@@ -29,7 +29,7 @@ const KERNELS: &[(&str, &[&str])] = &[
     ),
     (
         "linear_lanes",
-        &["plain", "tile", "sums", "matrix", "weights", "common"],
+        &["tile", "sums", "four", "matrix", "weights", "common"],
     ),
     ("linear_row_lanes", &["four", "matrix", "weights", "common"]),
     ("first", &["window", "weights", "common"]),

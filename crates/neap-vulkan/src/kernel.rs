@@ -48,7 +48,6 @@ pub(crate) enum Kernel {
     FirstMore,
     DepthwiseMore,
     DepthwiseApartMore,
-    LinearMore,
     ElementMore,
     ElementSpreadMore,
     /// With a mask.
@@ -84,7 +83,7 @@ macro_rules! spirv {
 }
 
 impl Kernel {
-    pub(crate) const ALL: [Kernel; 41] = [
+    pub(crate) const ALL: [Kernel; 40] = [
         Kernel::Conv,
         Kernel::First,
         Kernel::Narrow,
@@ -122,7 +121,6 @@ impl Kernel {
         Kernel::FirstMore,
         Kernel::DepthwiseMore,
         Kernel::DepthwiseApartMore,
-        Kernel::LinearMore,
         Kernel::ElementMore,
         Kernel::ElementSpreadMore,
         Kernel::AttentionMasked,
@@ -167,7 +165,6 @@ impl Kernel {
             Kernel::FirstMore => spirv!("first_lanes_more"),
             Kernel::DepthwiseMore => spirv!("depthwise_lanes_more"),
             Kernel::DepthwiseApartMore => spirv!("depthwise_lanes_apart_more"),
-            Kernel::LinearMore => spirv!("linear_lanes_more"),
             Kernel::RowsLanes => spirv!("rows_lanes"),
             Kernel::AttentionLanes => spirv!("attention_lanes"),
             Kernel::AttentionMasked => spirv!("attention_lanes_more"),
@@ -202,7 +199,6 @@ impl Kernel {
             Kernel::FirstLanes => Kernel::FirstMore,
             Kernel::DepthwiseLanes => Kernel::DepthwiseMore,
             Kernel::DepthwiseApart => Kernel::DepthwiseApartMore,
-            Kernel::LinearLanes => Kernel::LinearMore,
             Kernel::Element => Kernel::ElementMore,
             Kernel::ElementSpread => Kernel::ElementSpreadMore,
             Kernel::AttentionLanes => Kernel::AttentionMasked,
@@ -217,7 +213,6 @@ impl Kernel {
             Kernel::FirstMore => Kernel::FirstLanes,
             Kernel::DepthwiseMore => Kernel::DepthwiseLanes,
             Kernel::DepthwiseApartMore => Kernel::DepthwiseApart,
-            Kernel::LinearMore => Kernel::LinearLanes,
             Kernel::ElementMore => Kernel::Element,
             Kernel::ElementSpreadMore => Kernel::ElementSpread,
             Kernel::AttentionMasked => Kernel::AttentionLanes,

@@ -203,7 +203,6 @@ pub(super) fn linear(linear: &PanelLinear, call: &Call, out: &mut Vec<Dispatch>)
     // Where a tensor begins in its memory follows from the program alone.
     let has_fours = linear.k.is_multiple_of(4) && x.as_ptr().addr().is_multiple_of(16);
     let kernel = match kernel {
-        Kernel::Linear if has_lanes(call) && has_fours && residual > 0 => Kernel::LinearMore,
         Kernel::Linear if has_lanes(call) && has_fours => Kernel::LinearLanes,
         Kernel::LinearRow if has_lanes(call) => Kernel::LinearRowLanes,
         kernel => kernel,
