@@ -32,6 +32,12 @@ const KERNELS: &[(&str, &[&str])] = &[
         &["tile", "sums", "four", "matrix", "weights", "common"],
     ),
     ("linear_row_lanes", &["four", "matrix", "weights", "common"]),
+    ("winograd_weights_lanes", &["winograd", "common"]),
+    ("winograd_input_lanes", &["winograd", "common"]),
+    (
+        "winograd_output_lanes",
+        &["plain", "finish", "winograd", "common"],
+    ),
     ("first", &["window", "weights", "common"]),
     ("narrow", &["window", "weights", "common"]),
     ("pool", &["window", "common"]),

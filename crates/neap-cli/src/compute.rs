@@ -14,13 +14,15 @@ pub struct Compute {
     is_shared: bool,
 }
 
-/// Where plans on a device are.
+/// Where plans on a device are, and how exact they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Memory {
     /// In the device's own memory, not in the host's.
     pub own: bool,
     /// Its link as if it were no faster.
     pub link_bytes_per_second: Option<f64>,
+    /// Direct kernels compute, without scratch.
+    pub exact: bool,
 }
 
 impl FromStr for Compute {
@@ -67,6 +69,8 @@ impl Compute {
         let options = neap_vulkan::Options {
             number: self.number,
             program: Some(model.program().clone()),
+            // What is shared is divided by the times of direct kernels.
+            exact: memory.exact || self.is_shared,
             own_memory: memory.own,
             link_bytes_per_second: memory.link_bytes_per_second,
             ..neap_vulkan::Options::default()

@@ -45,9 +45,15 @@ impl<'a> Costs<'a> {
                 .step_ns;
             return costs;
         }
-        for (ns, step) in costs.step_ns.iter_mut().zip(&workload.steps) {
+        let program = &self.request.programs.plain;
+        let device = self.request.options.with_scratch.as_ref();
+        let told = device.map_or_else(Vec::new, |device| device.kernels(program));
+        let steps = workload.steps.iter().enumerate();
+        for (ns, (i, step)) in costs.step_ns.iter_mut().zip(steps) {
             if step.kernel != KernelId::DIRECT {
-                *ns = 0;
+                let told = told.get(i).copied().flatten();
+                let told = told.filter(|of| KernelId::from(of.choice) == step.kernel);
+                *ns = told.map_or(0, |of| of.ns);
             }
         }
         costs

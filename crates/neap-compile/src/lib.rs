@@ -33,7 +33,7 @@ pub use error::{LowerError, ProgramError, SearchError};
 pub use kernels::Kernels;
 pub use lowering::{finished, lower, lower_plainly};
 pub use operands::operands;
-pub use options::{Options, StrategyChoice};
+pub use options::{Options, StrategyChoice, WithScratch};
 pub use page_tables::tables_of;
 pub use planning::{Compiled, Search};
 pub use programs::{BandCount, BandMode, Programs, StepOrder, count_bands};

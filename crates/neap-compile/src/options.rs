@@ -4,8 +4,9 @@ use crate::kernels::Kernels;
 use crate::programs::BandMode;
 use crate::split::Divide;
 use crate::target::Target;
-use crate::workload::{keep_activations, leave, workload};
+use crate::workload::{give_scratch, keep_activations, leave, workload};
 use neap_ir::Program;
+use neap_ops::ScratchKernel;
 use neap_plan::Workload;
 use neap_planner::{PlanOptions, Strategy};
 use std::sync::Arc;
@@ -60,6 +61,14 @@ pub struct Options {
     pub keep_activations: bool,
     /// Which steps a device leaves to the processor; without, those that it cannot compute. Goes with `exact`.
     pub divide: Option<Arc<dyn Divide>>,
+    /// Kernels of a device that take scratch. Goes with `exact`, as they are the same under every budget.
+    pub with_scratch: Option<Arc<dyn WithScratch>>,
+}
+
+/// Kernels of a device that take scratch.
+pub trait WithScratch: std::fmt::Debug + Send + Sync {
+    /// By step; `None`, or nothing, for those that have none.
+    fn kernels(&self, program: &Program) -> Vec<Option<ScratchKernel>>;
 }
 
 impl Options {
@@ -69,6 +78,9 @@ impl Options {
         if let Some(divide) = &self.divide {
             let left = divide.divide(program, &workload).left;
             leave(&mut workload, program, &left);
+        }
+        if let Some(device) = &self.with_scratch {
+            give_scratch(&mut workload, program, &device.kernels(program));
         }
         if self.keep_activations {
             keep_activations(&mut workload, program);

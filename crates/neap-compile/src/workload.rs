@@ -9,7 +9,7 @@ use neap_ir::program::Storage;
 use neap_ir::recipe::{Packed, PackedForm};
 use neap_ir::{Const, Node, Op, PackedId, Program, ValueId};
 use neap_kernels::panel::preferred_panels;
-use neap_ops::{Choice, OperandForm};
+use neap_ops::{Choice, OperandForm, ScratchKernel};
 use neap_plan::{
     BLOCK_BYTES, BufferId, BufferSpec, Extent, KernelId, PanelSpec, RowTable, StepRange, StepSpec,
     Workload, whole_blocks,
@@ -119,6 +119,21 @@ pub(crate) fn leave(workload: &mut Workload, program: &Program, left: &[bool]) {
     for (step, _) in (workload.steps.iter_mut().zip(left)).filter(|(_, left)| **left) {
         if step.kernel == KernelId::DIRECT {
             step.kernel = Choice::ON_PROCESSOR.into();
+        }
+    }
+    name_kernels(workload, program);
+}
+
+/// A device computes steps by kernels that take scratch.
+pub(crate) fn give_scratch(
+    workload: &mut Workload,
+    program: &Program,
+    kernels: &[Option<ScratchKernel>],
+) {
+    for (step, kernel) in workload.steps.iter_mut().zip(kernels) {
+        if let (KernelId::DIRECT, Some(kernel)) = (step.kernel, kernel) {
+            step.kernel = kernel.choice.into();
+            step.workspace_bytes = kernel.workspace_bytes;
         }
     }
     name_kernels(workload, program);

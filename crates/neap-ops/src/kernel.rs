@@ -23,6 +23,8 @@ pub enum Kernel {
     OnProcessor,
     /// 3x3 convolutions with fewer multiplications.
     Winograd(Tile),
+    /// The same by a device, in scratch of the plan's; the processor does not compute it.
+    DeviceWinograd,
     /// A chain in row bands whose 3x3 convolutions are computed by F(4×4, 3×3) where that pays, in bands of so
     /// many rows of its last layer, whatever the operator says.
     WinogradBands { rows: u8 },
@@ -35,6 +37,15 @@ pub struct Choice {
     pub weights: WeightForm,
 }
 
+/// A kernel of a device that computes a step sooner than its direct one, in scratch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScratchKernel {
+    pub choice: Choice,
+    pub workspace_bytes: u64,
+    /// What the step takes by it, as far as the device tells; else 0.
+    pub ns: u64,
+}
+
 impl Kernel {
     /// For reports.
     #[must_use]
@@ -44,6 +55,7 @@ impl Kernel {
             Kernel::OnProcessor => "on_processor",
             Kernel::Winograd(Tile::F2) => "winograd_f2",
             Kernel::Winograd(Tile::F4) => "winograd_f4",
+            Kernel::DeviceWinograd => "device_winograd",
             Kernel::WinogradBands { .. } => "winograd_bands",
         }
     }
@@ -53,6 +65,12 @@ impl Choice {
     /// The direct kernel, by the processor.
     pub const ON_PROCESSOR: Choice = Choice {
         kernel: Kernel::OnProcessor,
+        weights: WeightForm::Raw,
+    };
+
+    /// Winograd by a device.
+    pub const DEVICE_WINOGRAD: Choice = Choice {
+        kernel: Kernel::DeviceWinograd,
         weights: WeightForm::Raw,
     };
 
@@ -71,6 +89,7 @@ impl From<Choice> for KernelId {
             Kernel::Winograd(Tile::F2) => 1,
             Kernel::Winograd(Tile::F4) => 2,
             Kernel::OnProcessor => 3,
+            Kernel::DeviceWinograd => BEHIND_BANDS,
             Kernel::WinogradBands { rows } => FIRST_BANDS + u16::from(rows),
         };
         KernelId(2 * kernel + u16::from(choice.weights == WeightForm::Prepared))
@@ -79,6 +98,8 @@ impl From<Choice> for KernelId {
 
 /// The id of bands of no rows, without its weights' form.
 const FIRST_BANDS: u16 = 4;
+/// The first id behind those of bands.
+const BEHIND_BANDS: u16 = FIRST_BANDS + 1 + u8::MAX as u16;
 
 /// An id that names no kernel of this build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -94,6 +115,7 @@ impl TryFrom<KernelId> for Choice {
             1 => Kernel::Winograd(Tile::F2),
             2 => Kernel::Winograd(Tile::F4),
             3 => Kernel::OnProcessor,
+            BEHIND_BANDS => Kernel::DeviceWinograd,
             bands => Kernel::WinogradBands {
                 rows: u8::try_from(bands - FIRST_BANDS).map_err(|_| UnknownKernel(id))?,
             },
@@ -185,7 +207,7 @@ mod tests {
     #[test]
     fn every_choice_has_an_id_and_a_name_of_its_own() {
         let bands = (0..=u8::MAX).map(|rows| Kernel::WinogradBands { rows });
-        let kernels = [Kernel::Direct, Kernel::OnProcessor]
+        let kernels = [Kernel::Direct, Kernel::OnProcessor, Kernel::DeviceWinograd]
             .into_iter()
             .chain(Tile::ALL.map(Kernel::Winograd))
             .chain(bands);

@@ -45,7 +45,9 @@ pub use error::OpError;
 pub use evaluate::{evaluate, evaluate_outputs, evaluate_wanted};
 pub use execute::execute;
 pub use interpret::interpret;
-pub use kernel::{Choice, FormFacts, Kernel, KernelFacts, Tile, UnknownKernel, WeightForm};
+pub use kernel::{
+    Choice, FormFacts, Kernel, KernelFacts, ScratchKernel, Tile, UnknownKernel, WeightForm,
+};
 pub use late::execute_late;
 pub use query::{
     OperandForm, blocked_inputs, flops, inner_bytes, may_be_overwritten_by, may_overwrite,

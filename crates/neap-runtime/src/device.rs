@@ -13,7 +13,7 @@ use crate::own_memory::{OwnMemory, OwnMemoryFigures};
 use crate::pool::Pool;
 use neap_ir::{Node, Op, Program, TensorType};
 use neap_kernels::simd::Isa;
-use neap_ops::{Choice, Context, OpError, PanelSlice, TensorMut, TensorRef};
+use neap_ops::{Choice, Context, OpError, PanelSlice, ScratchKernel, TensorMut, TensorRef};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -156,6 +156,13 @@ pub trait Accelerator: std::fmt::Debug + Send + Sync {
     /// What each step of a program takes, beside [`DeviceRates::job_overhead_ns`], as far as it tells; 0, or nothing, where that
     /// follows from rates.
     fn step_ns(&self, program: &Program) -> Vec<u64> {
+        let _ = program;
+        Vec::new()
+    }
+
+    /// By step, the kernel with scratch that it is to use, whose scratch a plan then gives it. It follows from the program and the
+    /// device alone, so it is the same under every budget. Nothing means none.
+    fn with_scratch(&self, program: &Program) -> Vec<Option<ScratchKernel>> {
         let _ = program;
         Vec::new()
     }

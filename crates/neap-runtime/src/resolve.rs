@@ -242,6 +242,10 @@ impl Resolver<'_> {
         if choice.is_direct() {
             return Ok(neap_ops::workspace_bytes(op, inputs, outputs, workers, isa));
         }
+        if choice == Choice::DEVICE_WINOGRAD {
+            // The device makes do with what it gets, or refuses the job.
+            return Ok(0);
+        }
         let slices = self.plan.computes.iter();
         let slices = slices.filter(|c| c.step.index() == self.index);
         let panels = slices.map(|c| c.panels.len()).max().unwrap_or(0);

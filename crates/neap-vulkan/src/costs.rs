@@ -116,6 +116,9 @@ impl Work {
             Kernel::LinearRow | Kernel::LinearRowBits | Kernel::LinearRowLanes => {
                 (8.0 * at(0), at(1), 16.0)
             }
+            // See `winograd.wgsl`.
+            Kernel::WinogradWeights => ((at(0) + 1.0) * 4.0, 1.0, 0.0),
+            Kernel::WinogradInput | Kernel::WinogradOutput => (at(12) * 4.0, 1.0, 0.0),
             _ => return None,
         };
         let eights = (invocations / 8.0).ceil() * parts * images;
@@ -164,6 +167,21 @@ pub(crate) fn timed(kernel: Kernel) -> Option<[(Words, [u32; 3]); 3]> {
             };
             return Some([[1, 256], [1, 1024], [7, 256]].map(of));
         }
+        Kernel::WinogradWeights => return Some([[47, 2], [47, 2], [3, 24]].map(winograd_weights)),
+        Kernel::WinogradInput => {
+            let of = |[planes, height, width]: [u32; 3]| {
+                let (words, tiles) = winograd([planes * 16, planes, height, width]);
+                (words, [(tiles * 4).div_ceil(64), planes, 1])
+            };
+            return Some([[2, 12, 16], [2, 12, 16], [24, 4, 4]].map(of));
+        }
+        Kernel::WinogradOutput => {
+            let of = |[panels, height, width]: [u32; 3]| {
+                let (words, tiles) = winograd([4, panels, height, width]);
+                (words, [(tiles * 4).div_ceil(64), panels, 1])
+            };
+            return Some([[2, 12, 16], [2, 12, 16], [24, 4, 4]].map(of));
+        }
         _ => return None,
     };
     let of = |window: [u32; 5], images: u32, size: u32| {
@@ -187,7 +205,7 @@ pub(crate) fn timed(kernel: Kernel) -> Option<[(Words, [u32; 3]); 3]> {
         };
         let mut words = words(window, images, size);
         if each > 1 {
-            words.shape_mut()[19..].copy_from_slice(&[PANELS, each]);
+            words.shape_mut()[19..21].copy_from_slice(&[PANELS, each]);
         }
         (told(kernel, words), groups)
     };
@@ -206,8 +224,24 @@ fn words(window: [u32; 5], images: u32, size: u32) -> Words {
     let padded = size + 2 * pad;
     Words::new(&[
         images, c_in, c_out, groups, size, size, out, out, kernel, kernel, stride, stride, 1, 1,
-        pad, pad, padded, padded, 0, 0, 1,
+        pad, pad, padded, padded, 0, 0, 1, 0,
     ])
+}
+
+/// `Shape` of `winograd.wgsl`, and its tiles: channels of input, panels, height and width of the outputs.
+fn winograd([c_in, panels, height, width]: [u32; 4]) -> (Words, u32) {
+    let (planes, row_tiles) = (c_in.div_ceil(16), width / 2);
+    let tiles = row_tiles * height / 2;
+    let words = Words::new(&[
+        c_in, planes, panels, height, width, height, width, 1, 1, row_tiles, tiles, 0, tiles,
+        tiles, 0, panels,
+    ]);
+    (words, tiles)
+}
+
+fn winograd_weights([c_in, panels]: [u32; 2]) -> (Words, [u32; 3]) {
+    let (words, _) = winograd([c_in, panels, 4, 4]);
+    (words, [((c_in + 1) * 4).div_ceil(64), panels, 1])
 }
 
 /// Half floats, where it is by the bits of weights that kernels differ.
@@ -265,7 +299,7 @@ mod tests {
                 );
             }
         }
-        assert_eq!(seen, 21);
+        assert_eq!(seen, 25);
     }
 
     /// Three by three over 28 x 28 with 64 channels in and 32 out.

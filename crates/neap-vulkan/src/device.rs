@@ -1,7 +1,7 @@
 //! `VulkanDevice`: jobs on the queue, and those without a kernel on the processor.
 
 use crate::block::Block;
-use crate::dispatch::{Dispatch, Panels};
+use crate::dispatch::{Dispatch, Panels, Span};
 use crate::error::VulkanError;
 use crate::gpu::Gpu;
 use crate::imports::Imports;
@@ -139,6 +139,10 @@ impl Device for VulkanDevice {
             inputs: job.inputs,
             outputs: job.outputs,
             panels: job.panels.as_ref().map(Panels::of),
+            scratch: Some(Span {
+                start: job.workspace.as_ptr(),
+                bytes: job.workspace.len() as u64,
+            }),
             limits: &self.gpu.limits,
             kernels: self.gpu.offer().kernels,
             lanes: self.gpu.lanes(),

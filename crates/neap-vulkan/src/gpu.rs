@@ -29,6 +29,8 @@ pub struct Options {
     /// Only the kernels of this program's steps are made, as each takes memory of the driver. Steps of others that need more
     /// go to the processor. `None`: all kernels.
     pub program: Option<Arc<Program>>,
+    /// No kernels that take scratch are made: sessions compute by direct ones.
+    pub exact: bool,
     /// On a driver that computes on the processor, with the kernels that others have; to compare.
     pub no_lanes: bool,
     /// Plans' memory is the device's own, and the host's memory is linked to it.
@@ -64,6 +66,8 @@ pub struct Gpu {
     name: String,
     kernels: Kernels,
     lanes: bool,
+    /// Steps may have kernels that take scratch.
+    scratch: bool,
     /// A queue is told by one thread at a time.
     turn: Mutex<()>,
     // Goes last.
@@ -132,6 +136,7 @@ impl Gpu {
             name: chosen.name,
             kernels: Kernels::all(lanes),
             lanes,
+            scratch: !options.exact,
             turn: Mutex::new(()),
             instance,
         };
@@ -170,6 +175,7 @@ impl Gpu {
             limits: &self.limits,
             kernels: self.kernels,
             lanes: self.lanes,
+            scratch: self.scratch,
         }
     }
 

@@ -52,6 +52,11 @@ pub(crate) enum Kernel {
     ElementSpreadMore,
     /// With a mask.
     AttentionMasked,
+    // Of Winograd, before and behind products, which are a convolution.
+    WinogradWeights,
+    WinogradInput,
+    WinogradOutput,
+    WinogradOutputMore,
 }
 
 /// Some of them.
@@ -83,7 +88,7 @@ macro_rules! spirv {
 }
 
 impl Kernel {
-    pub(crate) const ALL: [Kernel; 40] = [
+    pub(crate) const ALL: [Kernel; 44] = [
         Kernel::Conv,
         Kernel::First,
         Kernel::Narrow,
@@ -124,6 +129,10 @@ impl Kernel {
         Kernel::ElementMore,
         Kernel::ElementSpreadMore,
         Kernel::AttentionMasked,
+        Kernel::WinogradWeights,
+        Kernel::WinogradInput,
+        Kernel::WinogradOutput,
+        Kernel::WinogradOutputMore,
     ];
 
     pub(crate) fn spirv(self) -> &'static [u8] {
@@ -168,6 +177,10 @@ impl Kernel {
             Kernel::RowsLanes => spirv!("rows_lanes"),
             Kernel::AttentionLanes => spirv!("attention_lanes"),
             Kernel::AttentionMasked => spirv!("attention_lanes_more"),
+            Kernel::WinogradWeights => spirv!("winograd_weights_lanes"),
+            Kernel::WinogradInput => spirv!("winograd_input_lanes"),
+            Kernel::WinogradOutput => spirv!("winograd_output_lanes"),
+            Kernel::WinogradOutputMore => spirv!("winograd_output_lanes_more"),
         }
     }
 
@@ -202,6 +215,7 @@ impl Kernel {
             Kernel::Element => Kernel::ElementMore,
             Kernel::ElementSpread => Kernel::ElementSpreadMore,
             Kernel::AttentionLanes => Kernel::AttentionMasked,
+            Kernel::WinogradOutput => Kernel::WinogradOutputMore,
             other => other,
         }
     }
@@ -216,6 +230,7 @@ impl Kernel {
             Kernel::ElementMore => Kernel::Element,
             Kernel::ElementSpreadMore => Kernel::ElementSpread,
             Kernel::AttentionMasked => Kernel::AttentionLanes,
+            Kernel::WinogradOutputMore => Kernel::WinogradOutput,
             other => other,
         }
     }
@@ -232,6 +247,9 @@ impl Kernel {
                 | Kernel::LinearRowLanes
                 | Kernel::RowsLanes
                 | Kernel::AttentionLanes
+                | Kernel::WinogradWeights
+                | Kernel::WinogradInput
+                | Kernel::WinogradOutput
         )
     }
 
@@ -264,6 +282,9 @@ impl Kernel {
             | Kernel::ConvLanes
             | Kernel::DepthwiseLanes
             | Kernel::DepthwiseApart
+            | Kernel::WinogradWeights
+            | Kernel::WinogradInput
+            | Kernel::WinogradOutput
             | Kernel::Pool => [16; 5],
             Kernel::First
             | Kernel::FirstBits

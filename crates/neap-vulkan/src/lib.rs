@@ -36,6 +36,7 @@ mod operators;
 mod pinned;
 mod rates;
 mod ready;
+mod scratch;
 mod slots;
 mod steps;
 mod throttle;

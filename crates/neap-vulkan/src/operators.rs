@@ -9,6 +9,9 @@ mod movement;
 mod product;
 mod resize;
 mod strided;
+mod winograd;
+
+pub(crate) use winograd::Gain;
 
 use crate::dispatch::{Dispatch, Panels, Span};
 use crate::kernel::Kernels;
@@ -25,6 +28,8 @@ pub(crate) struct Call<'a> {
     pub inputs: &'a [Option<TensorRef<'a>>],
     pub outputs: &'a [Option<TensorMut<'a>>],
     pub panels: Option<Panels>,
+    /// Memory of the job's own, for kernels that are chosen with it.
+    pub scratch: Option<Span>,
     pub limits: &'a Limits,
     /// Those that there are.
     pub kernels: Kernels,
@@ -38,16 +43,33 @@ pub(crate) struct Call<'a> {
 /// must. None of them are needed where results are in their place already.
 pub(crate) fn dispatches(call: &Call, choice: Choice, out: &mut Vec<Dispatch>) -> Option<()> {
     out.clear();
-    if choice != Choice::default() {
-        return None;
+    match (choice, call.op) {
+        (Choice::DEVICE_WINOGRAD, Op::PanelConv(conv)) => winograd::conv(conv, call, out)?,
+        _ if choice == Choice::default() => listed(call, out)?,
+        _ => return None,
     }
-    listed(call, out)?;
     out.iter()
         .all(|one| call.kernels.has(one.kernel))
         .then_some(())
 }
 
-/// The same, whether or not there are such kernels.
+/// What a job gains by scratch of at most so many bytes, if it does.
+pub(crate) fn gain(call: &Call, room_bytes: u64) -> Option<Gain> {
+    match call.op {
+        Op::PanelConv(conv) => winograd::gain(conv, call, room_bytes),
+        _ => None,
+    }
+}
+
+/// What a convolution takes, about, by its direct kernel; 0 for others.
+pub(crate) fn convolution_ns(call: &Call) -> u64 {
+    match call.op {
+        Op::PanelConv(conv) => winograd::direct_ns(conv, call),
+        _ => 0,
+    }
+}
+
+/// By kernels without scratch, whether or not there are such.
 fn listed(call: &Call, out: &mut Vec<Dispatch>) -> Option<()> {
     match call.op {
         Op::PanelConv(conv) => layer::conv(conv, call, out),

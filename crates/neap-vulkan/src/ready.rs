@@ -2,12 +2,15 @@
 
 use crate::costs::Costs;
 use crate::device::VulkanDevice;
+use crate::dispatch::Dispatch;
 use crate::error::VulkanError;
 use crate::gpu::{Gpu, Options};
 use crate::rates::measure;
+use crate::scratch::each_with_scratch;
 use crate::slots::Slots;
 use crate::steps::{computed_here, each_step};
 use neap_ir::Program;
+use neap_ops::{Choice, ScratchKernel};
 use neap_runtime::{Accelerator, Cpu, Device, DeviceRates, OwnMemoryFigures};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -47,6 +50,13 @@ impl Vulkan {
     pub fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
+
+    /// What dispatches of one job take, beside the overhead of the first; 0 where that follows from rates.
+    fn ns(&self, dispatches: &[Dispatch]) -> u64 {
+        let ns: Option<f64> = dispatches.iter().map(|one| self.costs.ns(one)).sum();
+        let more = dispatches.len().saturating_sub(1) as u64;
+        ns.map_or(0, |ns| ns as u64 + more * self.rates.job_overhead_ns)
+    }
 }
 
 impl Accelerator for Vulkan {
@@ -67,12 +77,20 @@ impl Accelerator for Vulkan {
 
     fn step_ns(&self, program: &Program) -> Vec<u64> {
         let mut all = Vec::with_capacity(program.steps.len());
-        let overhead = self.rates.job_overhead_ns;
         each_step(program, self.gpu.offer(), &mut |dispatches| {
-            let dispatches = dispatches.unwrap_or_default();
-            let ns: Option<f64> = dispatches.iter().map(|one| self.costs.ns(one)).sum();
-            let more = dispatches.len().saturating_sub(1) as u64;
-            all.push(ns.map_or(0, |ns| ns as u64 + more * overhead));
+            all.push(self.ns(dispatches.unwrap_or_default()));
+        });
+        all
+    }
+
+    fn with_scratch(&self, program: &Program) -> Vec<Option<ScratchKernel>> {
+        let mut all = Vec::with_capacity(program.steps.len());
+        each_with_scratch(program, self.gpu.offer(), &mut |found| {
+            all.push(found.map(|(workspace_bytes, dispatches)| ScratchKernel {
+                choice: Choice::DEVICE_WINOGRAD,
+                workspace_bytes,
+                ns: self.ns(dispatches),
+            }));
         });
         all
     }

@@ -4,9 +4,10 @@ use crate::dispatch::{Dispatch, Panels, Span};
 use crate::kernel::{Kernel, Kernels};
 use crate::limits::Limits;
 use crate::operators::{Call, dispatches};
+use crate::scratch::each_with_scratch;
 use neap_ir::program::Storage;
 use neap_ir::recipe::PackedForm;
-use neap_ir::{NodeId, Op, Program, ValueId};
+use neap_ir::{Node, Op, Program, ValueId};
 use neap_ops::{Choice, TensorMut, TensorRef};
 use std::cell::RefCell;
 
@@ -16,6 +17,8 @@ pub(crate) struct Offer<'a> {
     pub limits: &'a Limits,
     pub kernels: Kernels,
     pub lanes: bool,
+    /// Steps may have kernels that take scratch.
+    pub scratch: bool,
 }
 
 /// By step. It follows from operators, types and sizes.
@@ -36,6 +39,10 @@ pub(crate) fn kernels_of(program: &Program, offer: Offer<'_>) -> Kernels {
         let dispatches = dispatches.iter().flat_map(|all| all.iter());
         dispatches.for_each(|one| kernels.add(one.kernel));
     });
+    each_with_scratch(program, offer, &mut |found| {
+        let dispatches = found.iter().flat_map(|(_, all)| all.iter());
+        dispatches.for_each(|one| kernels.add(one.kernel));
+    });
     kernels
 }
 
@@ -45,25 +52,36 @@ pub(crate) fn each_step(
     offer: Offer<'_>,
     take: &mut dyn FnMut(Option<&[Dispatch]>),
 ) {
-    let table = RefCell::new(Vec::new());
     let mut out = Vec::new();
-    for &step in &program.steps {
-        let is_here = is_here(program, step, offer, &table, &mut out).is_some();
-        take(is_here.then_some(&out));
+    each_call(program, offer, &mut |_, call| {
+        let listed = call.and_then(|call| dispatches(call, Choice::default(), &mut out));
+        take(listed.is_some().then_some(&out));
+    });
+}
+
+/// Each step as a job of all its panels, without scratch; `None` for those that only the processor can compute.
+pub(crate) fn each_call(
+    program: &Program,
+    offer: Offer<'_>,
+    take: &mut dyn FnMut(usize, Option<&Call>),
+) {
+    let table = RefCell::new(Vec::new());
+    for (at, &step) in program.steps.iter().enumerate() {
+        let node = &program.graph.nodes[step.index()];
+        match node.op {
+            Op::GatherRows { .. } | Op::Late(_) => take(at, None),
+            _ => with_call(program, node, offer, &table, &mut |call| take(at, call)),
+        }
     }
 }
 
-fn is_here(
+fn with_call(
     program: &Program,
-    step: NodeId,
+    node: &Node,
     offer: Offer<'_>,
     table: &RefCell<Vec<u32>>,
-    out: &mut Vec<Dispatch>,
-) -> Option<()> {
-    let node = &program.graph.nodes[step.index()];
-    if matches!(node.op, Op::GatherRows { .. } | Op::Late(_)) {
-        return None;
-    }
+    take: &mut dyn FnMut(Option<&Call>),
+) {
     let value = |id: ValueId| (&program.graph.values[id.index()], place(program, id));
     let inputs: Vec<_> = (node.inputs.iter())
         .map(|input| {
@@ -98,12 +116,13 @@ fn is_here(
         inputs: &inputs,
         outputs: &outputs,
         panels,
+        scratch: None,
         limits: offer.limits,
         kernels: offer.kernels,
         lanes: offer.lanes,
         table,
     };
-    dispatches(&call, Choice::default(), out)
+    take(Some(&call));
 }
 
 /// Values share an address where they share a place.

@@ -3,34 +3,20 @@
 mod support;
 
 use neap_ir::Layout::{Blocked, Plain};
-use neap_ir::op::{Activation, Binary, Pool, Softmax, Unary, Window};
+use neap_ir::op::{Activation, Binary, Pool, Softmax, Unary};
 use neap_ir::panel::{
-    ConvForm, Epilogue, PanelConv, PanelDepthwise, PanelElement, PanelFormat, PanelLinear,
-    PanelScales,
+    ConvForm, Epilogue, PanelDepthwise, PanelElement, PanelFormat, PanelLinear, PanelScales,
 };
 use neap_ir::{DType, Op};
 use neap_vulkan::Gpu;
 use std::sync::Arc;
 use support::gathers::{gather, gathers};
+use support::layers::{conv, out_size, window, winograds};
 use support::without_weights::{
     attentions, curves, folds, mixed, other_rows, products_of_two, resizes,
     resizes_with_large_tables, strided,
 };
 use support::{Bench, Case, gpu, gpu_without_lanes, small};
-
-fn window(kernel: usize, stride: usize, dilation: usize, pad: usize) -> Window {
-    Window {
-        kernel: vec![kernel; 2],
-        strides: vec![stride; 2],
-        dilations: vec![dilation; 2],
-        pads_begin: vec![pad; 2],
-        pads_end: vec![pad; 2],
-    }
-}
-
-fn out_size(input: usize, kernel: usize, stride: usize, dilation: usize, pad: usize) -> usize {
-    (input + 2 * pad - (kernel - 1) * dilation - 1) / stride + 1
-}
 
 const ACTIVATIONS: [Activation; 11] = [
     Activation::None,
@@ -51,37 +37,6 @@ const ACTIVATIONS: [Activation; 11] = [
     Activation::HardSwish,
     Activation::Tanh,
 ];
-
-/// Form, channels in and out, groups, image, kernel, stride, dilation, padding.
-fn conv(
-    form: ConvForm,
-    [c_in, c_out, groups]: [usize; 3],
-    [height, width]: [usize; 2],
-    [kernel, stride, dilation, pad]: [usize; 4],
-    epilogue: Epilogue,
-) -> Case {
-    let op = Op::PanelConv(PanelConv {
-        form,
-        window: window(kernel, stride, dilation, pad),
-        groups,
-        c_in,
-        c_out,
-        epilogue,
-    });
-    let out = |size| out_size(size, kernel, stride, dilation, pad);
-    let y = [2, c_out, out(height), out(width)];
-    let x = [2, c_in, height, width];
-    let layout = match form {
-        ConvForm::FirstLayer => Plain,
-        _ => Blocked,
-    };
-    let mut inputs: Vec<(&[usize], _)> = vec![(&x, layout)];
-    if epilogue.residual {
-        inputs.push((&y, Blocked));
-    }
-    let k = c_in / groups * kernel * kernel;
-    Case::new(op, &inputs, (&y, Blocked)).panels(k, 0..c_out.div_ceil(16))
-}
 
 fn convolutions() -> Vec<Case> {
     let none = Epilogue::default();
@@ -459,6 +414,33 @@ fn agree_on(gpu: &Arc<Gpu>, cases: &[Case]) {
 fn convolutions_agree_with_the_processor() {
     on_device(&convolutions());
     on_device(&depthwise());
+}
+
+/// Where there is little scratch, in many passes over few panels and tiles.
+#[test]
+fn layers_by_winograd_agree_with_the_processor_in_any_scratch() {
+    let (Some(large), Some(small)) = (gpu(None), gpu(Some(small()))) else {
+        return;
+    };
+    let mut bench = Bench::new(&large);
+    let mut on_small = 0;
+    for (case, bytes) in winograds() {
+        assert!(bench.check(&case().scratch(bytes)), "too little scratch");
+        let expected = bench.bits(&case().scratch(1 << 20));
+        let mut small = Bench::new(&small);
+        let fits = case().largest_operand() <= 30 << 10;
+        on_small += usize::from(fits);
+        for bytes in [bytes, 2 * bytes, 3 * bytes + 64] {
+            let case = case().scratch(bytes);
+            assert!(bench.bits(&case) == expected, "other bits in {bytes} bytes");
+            let is_same = !fits || small.bits(&case) == expected;
+            assert!(is_same, "other bits of a small device");
+        }
+    }
+    assert!(on_small >= 12, "{on_small}");
+    for gpu in [large, small] {
+        assert_eq!(gpu.messages(), Vec::<String>::new());
+    }
 }
 
 #[test]

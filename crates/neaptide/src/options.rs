@@ -4,8 +4,10 @@ use crate::budget::Budget;
 use crate::calibrate::Calibration;
 use crate::sharing::Sharing;
 use crate::strategy::SearchEffort;
-use neap_compile::{BandMode, Divide, StrategyChoice, Target};
+use neap_compile::{BandMode, Divide, StrategyChoice, Target, WithScratch};
+use neap_ir::Program;
 use neap_kernels::simd::Isa;
+use neap_ops::ScratchKernel;
 use neap_planner::{PlanOptions, Strategy};
 use neap_runtime::Accelerator;
 use neap_sim::CostProfile;
@@ -50,8 +52,8 @@ pub struct RunOptions {
     /// The plan in force stays in memory, so that what runs do can be written as a trace
     /// ([`Runner::profile`](crate::Runner::profile)). Memory for both is set aside within the budget.
     pub keep_plan: bool,
-    /// Computes instead of the processor, which takes over what it cannot compute. Kernels are then the direct ones, without
-    /// row bands, under every budget.
+    /// Computes instead of the processor, which takes over what it cannot compute. Kernels are then the same under every budget,
+    /// without row bands: direct ones, and those with scratch that the device wants, unless `exact` forbids them.
     pub accelerator: Option<Arc<dyn Accelerator>>,
     /// What plans may take of an accelerator's own memory, with what its driver takes there; without, all that it has. `budget` is
     /// then of the host's memory alone, and what it leaves holds weights for the link.
@@ -103,6 +105,19 @@ impl RunOptions {
             prepared_weights: self.prepared_weights && is_cpu,
             keep_activations: self.keep_activations,
             divide: (self.sharing.clone()).map(|sharing| sharing as Arc<dyn Divide>),
+            with_scratch: (self.accelerator.clone())
+                .filter(|_| !self.exact && self.sharing.is_none())
+                .map(|device| Arc::new(ScratchOf(device)) as Arc<dyn WithScratch>),
         }
+    }
+}
+
+/// Kernels that an accelerator wants scratch for.
+#[derive(Debug)]
+struct ScratchOf(Arc<dyn Accelerator>);
+
+impl WithScratch for ScratchOf {
+    fn kernels(&self, program: &Program) -> Vec<Option<ScratchKernel>> {
+        self.0.with_scratch(program)
     }
 }

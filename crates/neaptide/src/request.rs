@@ -9,6 +9,7 @@ use crate::options::RunOptions;
 use crate::plan::Plan;
 use neap_compile::{Compiled, Programs, Search, SearchError, StepTimes, tables_of};
 use neap_ir::ValueId;
+use neap_ops::Choice;
 use neap_plan::KernelId;
 use neap_planner::Strategy;
 use neap_sim::CostProfile;
@@ -95,8 +96,9 @@ impl Request<'_> {
         let on_device = accelerator.map(|accelerator| {
             let here = accelerator.computes(&found.program).into_iter();
             let steps = here.zip(&found.workload.steps);
+            let on_processor = KernelId::from(Choice::ON_PROCESSOR);
             steps
-                .map(|(here, step)| here && step.kernel == KernelId::DIRECT)
+                .map(|(here, step)| here && step.kernel != on_processor)
                 .collect()
         });
         Plan {

@@ -72,11 +72,12 @@ impl Sharing {
         }
         let alone = RunOptions {
             sharing: None,
+            // Steps are divided by what direct kernels take.
+            exact: true,
             ..model.in_bytes(options)
         };
         let processor = RunOptions {
             accelerator: None,
-            exact: true,
             ..alone.clone()
         };
         Ok(Arc::new(Sharing {

@@ -111,6 +111,7 @@ fn open_device(
 ) -> Outcome {
     let memory = Memory {
         own: budget.is_some(),
+        exact: options.exact,
         ..Memory::default()
     };
     options.accelerator = Some(device.open(model, memory)?);

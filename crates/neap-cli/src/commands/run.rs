@@ -218,6 +218,7 @@ impl RunArgs {
         let memory = Memory {
             own: self.device_budget.is_some(),
             link_bytes_per_second: self.device_link.map(|bytes| bytes as f64),
+            exact: self.engine.exact,
         };
         let open = |device: Compute| device.open(model, memory);
         self.device.map(open).transpose()

@@ -275,7 +275,7 @@ fn window_words(
     let pads = plane(&window.pads_begin, 0)?;
     let after = plane(&window.pads_end, 0)?;
     let padded = [0, 1].map(|i| input[i] + pads[i] + after[i]);
-    let mut words = [0; WINDOW_FIRST_PANEL + 3];
+    let mut words = [0; WINDOW_FIRST_PANEL + 4];
 
     let all = sizes
         .iter()
@@ -293,6 +293,37 @@ fn window_words(
     words[WINDOW_FIRST_PANEL + 1] = kind;
     words[WINDOW_FIRST_PANEL + 2] = 1;
     Some(Words::new(&words))
+}
+
+/// Rows of channels times a matrix for each image of so many: a convolution of 1x1, whose panels are image by image.
+pub(super) fn products(images: u32, c_in: u32, panels: u32, rows: u32) -> Words {
+    let mut words = [
+        images,
+        c_in,
+        panels * 16,
+        1,
+        1,
+        rows,
+        1,
+        rows,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        0,
+        0,
+        1,
+        rows,
+        0,
+        panels,
+        0,
+        0,
+    ];
+    words[WINDOW_FIRST_PANEL + 2] = Kernel::ConvLanes.panels_each() as u32;
+    words[WINDOW_FIRST_PANEL + 3] = panels * (c_in + 1) * 4;
+    Words::new(&words)
 }
 
 /// Two axes; one alone is the width.

@@ -28,7 +28,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(subgroup_invocati
     let planes_out = (s.c_out + 15u) / 16u;
     let plane = s.in_h * s.in_w * 4u;
     let y_first = ((image * planes_out + panel) * positions + first) * 4u;
-    let w_first = params.call.w_at + own_panel * panel_fours(channels * taps);
+    let w_first = params.call.w_at + image * s.images_apart + own_panel * panel_fours(channels * taps);
     let w_next = w_first + select(0u, panel_fours(channels * taps), panels > 1u);
     begin_sums(w_first, w_next);
 

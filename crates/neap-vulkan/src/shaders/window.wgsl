@@ -27,4 +27,6 @@ struct Shape {
     kind: u32,
     // So many an invocation computes at most.
     panels_each: u32,
+    // Where each image has other weights: how far apart these are, in fours; else 0.
+    images_apart: u32,
 }

@@ -1,6 +1,7 @@
 //! One job on the device and on the processor, in memory with the same contents.
 
 pub mod gathers;
+pub mod layers;
 pub mod without_weights;
 
 use neap_ir::panel::{PanelElement, PanelFormat, PanelScales};
@@ -103,6 +104,8 @@ pub struct Case {
     pub types: (Vec<DType>, DType),
     /// What an input of integers holds.
     pub numbers: Option<(usize, Vec<i64>)>,
+    /// The device computes it by Winograd, in so many bytes.
+    pub scratch: Option<usize>,
 }
 
 impl Case {
@@ -117,6 +120,7 @@ impl Case {
             elsewhere: Vec::new(),
             types: (vec![DType::F32; inputs.len()], DType::F32),
             numbers: None,
+            scratch: None,
         }
     }
 
@@ -144,6 +148,24 @@ impl Case {
 
     pub fn format(self, format: PanelFormat) -> Case {
         Case { format, ..self }
+    }
+
+    /// By Winograd.
+    pub fn scratch(self, bytes: usize) -> Case {
+        Case {
+            scratch: Some(bytes),
+            ..self
+        }
+    }
+
+    /// Bytes of the largest, weights apart.
+    pub fn largest_operand(&self) -> usize {
+        let all = self.inputs.iter().chain([&self.output]);
+        let bytes = all.map(|(shape, layout)| {
+            let ty = TensorType::new(DType::F32, shape);
+            ty.layout_bytes(*layout)
+        });
+        bytes.max().unwrap_or(0)
     }
 
     pub fn in_place(self, input: usize) -> Case {
@@ -306,6 +328,7 @@ struct Placed {
     panels_at: usize,
     panels_len: usize,
     out_at: usize,
+    scratch_at: usize,
 }
 
 fn placed(case: &Case, place: &mut dyn FnMut(usize) -> usize) -> Placed {
@@ -330,6 +353,7 @@ fn placed(case: &Case, place: &mut dyn FnMut(usize) -> usize) -> Placed {
         panels_at,
         panels_len,
         out_at,
+        scratch_at: place(case.scratch.unwrap_or(0)),
     }
 }
 
@@ -491,11 +515,21 @@ unsafe fn submit(
         outputs: Vec::new(),
         panels: None,
     };
-    kept.workspaces.push(vec![0; 1 << 20]);
-    let workspace = kept.workspaces.last_mut().expect("it was pushed");
+    let (choice, workspace) = match case.scratch {
+        Some(bytes) if device.imports_memory() => {
+            // SAFETY: as above.
+            let scratch = unsafe { std::slice::from_raw_parts_mut(at(placed.scratch_at), bytes) };
+            (Choice::DEVICE_WINOGRAD, scratch)
+        }
+        _ => {
+            kept.workspaces.push(vec![0; 1 << 20]);
+            let workspace = kept.workspaces.last_mut().expect("it was pushed");
+            (Choice::default(), workspace.as_mut_slice())
+        }
+    };
     let job = Job {
         node: &node,
-        choice: Choice::default(),
+        choice,
         inputs: &inputs,
         outputs: &[Some(output)],
         panels,
