@@ -22,6 +22,7 @@ const CROSS_ROOT: &str = "/usr/aarch64-linux-gnu";
 /// processor busy for minutes.
 const QUICKER: &[&str] = &[
     "profile.release.opt-level=1",
+    "profile.release.lto='off'",
     "profile.release.package.neap-kernels.opt-level=3",
     "profile.release.package.neap-kernels.codegen-units=16",
 ];
