@@ -361,7 +361,8 @@ fn panel_bytes(case: &Case, k: usize) -> usize {
     case.format.panel_bytes(k as u128).expect("a size") as usize
 }
 
-/// Small numbers of any other type than floats, of both signs where it has them.
+/// Small numbers of any other type than floats, of both signs where it has them. Floats stay as they are, or are those numbers, of which the
+/// least means minus infinity, and the largest the lowest float.
 ///
 /// # Safety
 /// So many elements lie there.
@@ -371,7 +372,12 @@ unsafe fn fill_numbers(start: *mut u8, ty: &TensorType, numbers: Option<&[i64]>)
         // SAFETY: passed on.
         unsafe {
             match ty.dtype {
-                DType::F32 => return,
+                DType::F32 if numbers.is_none() => return,
+                DType::F32 => start.cast::<f32>().add(i).write(match number {
+                    i64::MIN => f32::NEG_INFINITY,
+                    i64::MAX => f32::MIN,
+                    number => number as f32,
+                }),
                 DType::I64 => start.cast::<i64>().add(i).write_unaligned(number),
                 DType::I32 => start.cast::<i32>().add(i).write_unaligned(number as i32),
                 DType::Bool => start.add(i).write(u8::from(number % 3 == 0)),

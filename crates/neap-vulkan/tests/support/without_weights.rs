@@ -198,7 +198,29 @@ pub fn attentions() -> Vec<Case> {
         }
         case
     };
+    // Masks that are added: of some keys infinite, of the second row all as low as can be, of the last all but one.
+    let low = |depth| {
+        let mut mask = vec![0; 34 * 40];
+        for (i, number) in mask.iter_mut().enumerate() {
+            *number = match (i / 40, i % 40) {
+                (1, _) => i64::MAX,
+                (33, key) if key != 37 => i64::MIN,
+                (_, key) if key % 3 == 0 => i64::MIN,
+                (_, key) => key as i64 % 4,
+            };
+        }
+        let case = attention(
+            [34, 40, depth, depth],
+            [2, 2],
+            [HeadMajor; 4],
+            false,
+            Some(&[34, 40]),
+        );
+        case.numbers(3, &mask)
+    };
     vec![
+        low(8),
+        low(5),
         seen(attention(
             [5, 200, 6, 9],
             [3, 3],
