@@ -63,14 +63,32 @@ pub(crate) fn flops_by(facts: &KernelFacts, tile: Tile, widened_bytes: u64) -> f
         + facts.raw.moved_slice_bytes as f64 * FLOPS_PER_VALUE_BYTE
 }
 
-/// Operations of a layer in floats in whose time one in integers computes so many: as `integer_bench` of neap-kernels measures with VNNI and with AMX.
-/// An estimate elsewhere. Calibrating measures it.
-pub(crate) fn of_integers(flops: u64, isa: Isa) -> u64 {
+/// Operations in integers in whose time VNNI makes a result of its sum: 32 products. `integer_bench` of neap-kernels shows it in
+/// layers of 64 to 2,304 k, and whole networks in integers take what this says.
+const FLOPS_PER_RESULT: u64 = 64;
+
+/// Operations of a layer in floats in whose time one in integers computes so many, with so many results: as `integer_bench` measures
+/// with VNNI and with AMX. An estimate elsewhere. Calibrating measures it.
+pub(crate) fn of_integers(flops: u64, results: u64, isa: Isa) -> u64 {
     match isa.name() {
         "amx" => flops / 7,
-        "avx512" => flops / 7 * 2,
+        "avx512" => flops.saturating_add(results.saturating_mul(FLOPS_PER_RESULT)) / 15 * 4,
         _ => flops,
     }
+}
+
+/// Operations in floats in whose time a weight in a block of 4 bits becomes a float: seven instructions for 16 of them.
+const FLOPS_PER_WIDENED: u64 = 4;
+
+/// Rows for which a task widens weights once, at the most.
+const ROWS_PER_WIDENING: u64 = 256;
+
+/// Operations of a layer of weights in blocks that are not rounded to them, with so many rows of results.
+pub(crate) fn of_blocks(flops: u64, rows: u64) -> u64 {
+    // Twice the weights for each row.
+    let weights = flops / 2 / rows.max(1);
+    let times = rows.div_ceil(ROWS_PER_WIDENING);
+    flops.saturating_add(weights.saturating_mul(times * FLOPS_PER_WIDENED))
 }
 
 /// The same of rows that are rounded, times weights in blocks of 32.
@@ -151,4 +169,34 @@ pub(crate) fn prepared(stored: &StepSpec, facts: &[KernelFacts]) -> Option<StepS
         touched_bytes: touched_bytes.saturating_add(prepared.prepared_bytes()),
         ..prepared
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn widening_weights_counts_most_for_few_rows() {
+        let weights = 2048 * 2048;
+        let flops = |rows| of_blocks(2 * weights * rows, rows) / (2 * weights * rows);
+        assert_eq!(flops(1), 3, "four for each weight, beside two");
+        assert_eq!(flops(128), 1);
+        assert_eq!(
+            of_blocks(2 * weights * 512, 512),
+            2 * weights * 512 + 8 * weights,
+            "widened by two tasks"
+        );
+        assert_eq!(of_blocks(0, 0), 0);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn results_of_short_sums_cost_as_much_as_their_products() {
+        let Some(isa) = Isa::by_name("avx512") else {
+            return neap_testing::absent("there is no AVX-512");
+        };
+        let per_result = |k: u64| of_integers(2 * k * 900, 900, isa) / 900;
+        assert_eq!(per_result(32), 2 * per_result(0));
+        assert!(per_result(1024) * 3 < 2 * 1024);
+    }
 }

@@ -7,7 +7,7 @@ use crate::target::Target;
 use neap_ir::bands::Bands;
 use neap_ir::program::Storage;
 use neap_ir::recipe::{Packed, PackedForm};
-use neap_ir::{Const, Node, Op, PackedId, Program, ValueId};
+use neap_ir::{Const, Node, Op, PackedId, Program, TensorType, ValueId};
 use neap_kernels::panel::preferred_panels;
 use neap_ops::{Choice, OperandForm, ScratchKernel};
 use neap_plan::{
@@ -236,14 +236,7 @@ fn step(program: &Program, node: &Node, target: Target, room_bytes: Option<u64>)
             .sum()
     };
     let weights = panels.map_or(0, |p| p.panel_bytes * u64::from(p.panels));
-    let mut flops = neap_ops::flops(&node.op, &inputs, &outputs);
-    let in_integers = chains::of(&node.op).is_some_and(Bands::is_in_integers);
-    if node.op.is_in_integers() || in_integers {
-        flops = kernels::of_integers(flops, target.isa);
-    }
-    if program.is_rounded(node) {
-        flops = kernels::of_rounded(flops, target.isa);
-    }
+    let flops = counted_flops(program, node, [&inputs, &outputs], target);
     let mut touched_bytes = bytes(&inputs) + bytes(&outputs) + weights;
     touched_bytes -= neap_ops::untouched_bytes(&node.op, &inputs).min(touched_bytes);
     touched_bytes = touched_bytes.saturating_add(neap_ops::inner_bytes(&node.op, &inputs));
@@ -297,6 +290,35 @@ fn least_bytes(step: &StepSpec) -> u64 {
     step.workspace_bytes
         .saturating_add(weights)
         .saturating_add(panel)
+}
+
+/// Operations in floats in whose time the step computes, given its inputs and outputs.
+fn counted_flops(
+    program: &Program,
+    node: &Node,
+    operands: [&[OperandForm]; 2],
+    target: Target,
+) -> u64 {
+    let [inputs, outputs] = operands;
+    let flops = neap_ops::flops(&node.op, inputs, outputs);
+    let result = outputs.first().copied().flatten().map(|(ty, _)| ty);
+    let in_integers = chains::of(&node.op).is_some_and(Bands::is_in_integers);
+    if node.op.is_in_integers() || in_integers {
+        let results = result.map_or(0, |ty| ty.elements() as u64);
+        kernels::of_integers(flops, results, target.isa)
+    } else if program.is_rounded(node) {
+        kernels::of_rounded(flops, target.isa)
+    } else if program.has_blocks(node) {
+        kernels::of_blocks(flops, result.map_or(0, rows_of))
+    } else {
+        flops
+    }
+}
+
+/// Rows of a matrix, or of several.
+fn rows_of(ty: &TensorType) -> u64 {
+    let rows = ty.shape.split_last().map_or(&[][..], |(_, rows)| rows);
+    rows.iter().fold(1, |n, &d| n.saturating_mul(d as u64))
 }
 
 /// Room for a batch of rows, each in the blocks that hold it.

@@ -157,11 +157,14 @@ impl Program {
 
     /// Whether a layer's rows are rounded to 8 bits, because its panels are in blocks.
     pub fn is_rounded(&self, node: &crate::Node) -> bool {
-        let Op::PanelLinear(layer) = &node.op else {
-            return false;
-        };
+        matches!(&node.op, Op::PanelLinear(layer) if layer.rounds.is_some())
+            && self.has_blocks(node)
+    }
+
+    /// Whether a layer of rows has its panels in blocks.
+    pub fn has_blocks(&self, node: &crate::Node) -> bool {
         let packed = node.panels.and_then(|id| self.packed.get(id.index()));
-        layer.rounds.is_some()
+        matches!(node.op, Op::PanelLinear(_))
             && matches!(packed.map(|p| &p.form), Some(PackedForm::Panels { format, .. }) if format.has_blocks())
     }
 

@@ -1,7 +1,9 @@
-//! Speed of layers in integers, and of 4-bit weights times floats, as they are and rounded, on the shapes of well-known networks, on one core.
+//! Speed of layers in integers, and of weights of 8 and 4 bits times floats, as they are and rounded, on the shapes of
+//! well-known networks, on one core.
 //!
 //! `cargo run --release -p neap-kernels --example integer_bench [-- [ISA] [FILTER]]` prints a line for each shape: the best
-//! run's multiply-adds a second, in units of 1e9, and as a share of what VNNI gives at best where there is any.
+//! run's multiply-adds a second, in units of 1e9, and as a share of what the processor gives at best from registers:
+//! VNNI, or multiply-adds of floats where the layer is in floats.
 
 use neap_kernels::conv::ConvShape;
 use neap_kernels::epilogue::{Activation, Epilogue};
@@ -62,6 +64,14 @@ const LINEARS: &[(&str, [usize; 3], usize)] = &[
     ("row", [1, 2048, 2048], 1),
 ];
 
+/// The same, of 8-bit weights times floats.
+#[rustfmt::skip]
+const FLOATS: &[(&str, [usize; 3], usize)] = &[
+    ("minilm.int8", [128, 384, 384], 24),
+    ("minilm.int8", [128, 384, 1536], 6),
+    ("minilm.int8", [128, 1536, 384], 6),
+];
+
 /// The same, of 4-bit weights in blocks of 32.
 #[rustfmt::skip]
 const BLOCKS: &[(&str, [usize; 3], usize)] = &[
@@ -107,15 +117,24 @@ fn best(mut body: impl FnMut()) -> f64 {
     best
 }
 
-/// Multiply-adds a second of VNNI without memory; none without it.
-fn peak() -> Option<f64> {
+/// What a layer computes with.
+#[derive(Clone, Copy)]
+enum Unit {
+    Bytes,
+    Floats,
+}
+
+/// Multiply-adds a second without memory, in vectors of 512 bits; none where the processor has no such unit.
+fn peak(unit: Unit) -> Option<f64> {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::*;
+        // More than a unit's latency times how many it begins in a cycle.
+        const CHAINS: usize = 16;
         #[target_feature(enable = "avx512f,avx512vnni")]
-        fn chains(rounds: usize) -> i32 {
+        fn bytes(rounds: usize) -> i32 {
             let x = _mm512_set1_epi32(std::hint::black_box(0x0102_0304));
-            let mut acc = [_mm512_setzero_si512(); 16];
+            let mut acc = [_mm512_setzero_si512(); CHAINS];
             for _ in 0..rounds {
                 for v in &mut acc {
                     *v = _mm512_dpbusd_epi32(*v, x, x);
@@ -124,15 +143,34 @@ fn peak() -> Option<f64> {
             let sum = acc.into_iter().fold(x, |a, b| _mm512_add_epi32(a, b));
             _mm512_reduce_add_epi32(sum)
         }
-        if std::arch::is_x86_feature_detected!("avx512vnni") {
-            const ROUNDS: usize = 50_000;
-            let seconds = best(|| {
+        #[target_feature(enable = "avx512f")]
+        fn floats(rounds: usize) -> f32 {
+            let x = _mm512_set1_ps(std::hint::black_box(0.5));
+            let mut acc = [_mm512_setzero_ps(); CHAINS];
+            for _ in 0..rounds {
+                for v in &mut acc {
+                    *v = _mm512_fmadd_ps(*v, x, x);
+                }
+            }
+            let sum = acc.into_iter().fold(x, |a, b| _mm512_add_ps(a, b));
+            _mm512_reduce_add_ps(sum)
+        }
+        const ROUNDS: usize = 50_000;
+        let (is_there, lanes) = match unit {
+            Unit::Bytes => (std::arch::is_x86_feature_detected!("avx512vnni"), 64),
+            Unit::Floats => (std::arch::is_x86_feature_detected!("avx512f"), 16),
+        };
+        if is_there {
+            let seconds = best(|| match unit {
                 // SAFETY: the processor has the instructions.
-                std::hint::black_box(unsafe { chains(ROUNDS) });
+                Unit::Bytes => _ = std::hint::black_box(unsafe { bytes(ROUNDS) }),
+                // SAFETY: as above.
+                Unit::Floats => _ = std::hint::black_box(unsafe { floats(ROUNDS) }),
             });
-            return Some((16 * 64 * ROUNDS) as f64 / seconds);
+            return Some((CHAINS * lanes * ROUNDS) as f64 / seconds);
         }
     }
+    let _ = unit;
     None
 }
 
@@ -144,13 +182,21 @@ struct Bench {
 }
 
 impl Bench {
-    fn line(&mut self, net: &str, name: &str, times: usize, macs: usize, body: &mut dyn FnMut()) {
+    fn line(
+        &mut self,
+        unit: Unit,
+        net: &str,
+        name: &str,
+        times: usize,
+        macs: usize,
+        body: &mut dyn FnMut(),
+    ) {
         if !format!("{net} {name}").contains(&self.filter) {
             return;
         }
-        let before = peak();
+        let before = peak(unit);
         let seconds = best(body);
-        let peak = before.zip(peak()).map(|(a, b)| a.max(b));
+        let peak = before.zip(peak(unit)).map(|(a, b)| a.max(b));
         let rate = macs as f64 / seconds;
         let share = peak.map_or(String::new(), |peak| {
             format!("{:5.1} %", rate / peak * 100.0)
@@ -187,6 +233,7 @@ fn main() {
     };
     convolutions(&mut bench);
     linears(&mut bench);
+    floats(&mut bench);
     blocks(&mut bench);
     for (net, seconds, ideal) in &bench.totals {
         println!(
@@ -273,7 +320,7 @@ fn convolutions(bench: &mut Bench) {
         let isa = bench.isa;
         let name = format!("{c_in}>{c_out} {size} {kernel}/{stride}");
         let macs = output * output * c_out * shape.k();
-        bench.line("resnet50", &name, times, macs, &mut || {
+        bench.line(Unit::Bytes, "resnet50", &name, times, macs, &mut || {
             let panels = Panels::new(Format::I8, weights).unwrap();
             let all = 0..shape.panels();
             let results = Results::Steps(out);
@@ -304,7 +351,7 @@ fn linears(bench: &mut Bench) {
         let (a, scratch, weights) = (a.get(), scratch.get(), weights.get());
         let isa = bench.isa;
         let name = format!("{m} x {k} x {n}");
-        bench.line(net, &name, times, m * k * n, &mut || {
+        bench.line(Unit::Bytes, net, &name, times, m * k * n, &mut || {
             let panels = Panels::new(Format::I8, weights).unwrap();
             let all = 0..shape.panels();
             let (results, finish) = (Results::Floats(&mut out), Finish::default());
@@ -312,6 +359,23 @@ fn linears(bench: &mut Bench) {
                 isa, &Serial, &shape, all, panels, a, STEPS, results, finish, scratch,
             )
             .unwrap();
+        });
+    }
+}
+
+fn floats(bench: &mut Bench) {
+    for &(net, [m, k, n], times) in FLOATS {
+        let shape = LinearShape::dense(m, k, n);
+        let (a, mut out) = (vec![0.5; m * k], vec![0.0; m * n]);
+        let mut weights = weights(shape.panels(), k);
+        let weights = weights.get();
+        let isa = bench.isa;
+        let name = format!("{m} x {k} x {n}");
+        bench.line(Unit::Floats, net, &name, times, m * k * n, &mut || {
+            let panels = Panels::new(Format::I8, weights).unwrap();
+            let (all, serial) = (0..shape.panels(), &Serial);
+            let epilogue = Epilogue::default();
+            linear(isa, serial, &shape, all, panels, &a, &mut out, epilogue).unwrap();
         });
     }
 }
@@ -332,7 +396,7 @@ fn blocks(bench: &mut Bench) {
         let weights = weights.get();
         let isa = bench.isa;
         let name = format!("{m} x {k} x {n}");
-        bench.line(net, &name, times, m * k * n, &mut || {
+        bench.line(Unit::Floats, net, &name, times, m * k * n, &mut || {
             let panels = Panels::new(format, weights).unwrap();
             let (all, serial) = (0..shape.panels(), &Serial);
             let epilogue = Epilogue::default();
@@ -341,14 +405,21 @@ fn blocks(bench: &mut Bench) {
         let scratch_bytes = rounded_scratch_bytes(&shape, blocks.len, 1);
         let mut scratch = Aligned::new(scratch_bytes, |_| 0);
         let scratch = scratch.get();
-        bench.line(&format!("{net}a8"), &name, times, m * k * n, &mut || {
-            let panels = Panels::new(format, weights).unwrap();
-            let (all, serial) = (0..shape.panels(), &Serial);
-            let epilogue = Epilogue::default();
-            rounded_linear(
-                isa, serial, &shape, all, panels, &a, &mut out, epilogue, scratch,
-            )
-            .unwrap();
-        });
+        bench.line(
+            Unit::Bytes,
+            &format!("{net}a8"),
+            &name,
+            times,
+            m * k * n,
+            &mut || {
+                let panels = Panels::new(format, weights).unwrap();
+                let (all, serial) = (0..shape.panels(), &Serial);
+                let epilogue = Epilogue::default();
+                rounded_linear(
+                    isa, serial, &shape, all, panels, &a, &mut out, epilogue, scratch,
+                )
+                .unwrap();
+            },
+        );
     }
 }

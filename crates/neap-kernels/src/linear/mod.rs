@@ -26,6 +26,9 @@ use std::ops::Range;
 /// k that the micro-kernel runs through before it looks at its pointers again.
 const RUN: usize = 128;
 
+/// The same of weights that may be widened, in chunks of whole runs: three of these are as many k as fit there.
+const NARROW_RUN: usize = 64;
+
 /// Sizes of a linear layer: `[m][k] * [k][n]`, rows `a_stride` and `out_stride` floats apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinearShape {
@@ -150,7 +153,8 @@ impl RawLinear {
         let s = &self.shape;
         let run_len = match self.format {
             Format::Blocks(blocks) => blocks.len,
-            _ => RUN,
+            Format::F32 => RUN,
+            _ => NARROW_RUN,
         };
         let product = Product {
             form: Form::Dense,

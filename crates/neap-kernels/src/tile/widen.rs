@@ -4,15 +4,17 @@
 
 use crate::panel::format::{Format, Stored, by_any_format};
 use crate::simd::{LANES, Simd, prefetch_far, simd_kernel};
+use std::mem::MaybeUninit;
 
-/// Stacks are charged to the budget as they are touched: two panels of 128 k with their biases, or one of 257, and no more.
-const WIDE_BYTES: usize = 2 * (1 + 128) * LANES * size_of::<f32>();
+/// Stacks are charged to the budget as they are touched: two panels of 192 k with their biases, or one of 385, and no more.
+const WIDE_BYTES: usize = 2 * (1 + 192) * LANES * size_of::<f32>();
 
+/// Nothing, until a chunk is widened.
 #[repr(align(64))]
-pub(super) struct Wide([f32; WIDE_BYTES / size_of::<f32>()]);
+pub(super) struct Wide(MaybeUninit<[f32; WIDE_BYTES / size_of::<f32>()]>);
 
 impl Wide {
-    pub(super) const NONE: Wide = Wide([0.0; WIDE_BYTES / size_of::<f32>()]);
+    pub(super) const NONE: Wide = Wide(MaybeUninit::uninit());
 }
 
 /// Most k of a chunk with so many panels: each has its bias, too.
@@ -57,17 +59,15 @@ unsafe fn widen_generic<S: Simd>(s: S, narrow: Narrow, to: &mut Wide) {
 
 #[inline(always)]
 unsafe fn widen_as<S: Simd, W: Stored>(s: S, narrow: &Narrow, to: &mut Wide) {
-    let floats = narrow.wide_panel_bytes() / size_of::<f32>();
-    for (p, to) in
-        to.0.chunks_exact_mut(floats)
-            .take(narrow.panels)
-            .enumerate()
-    {
+    let bytes = narrow.wide_panel_bytes();
+    assert!(narrow.panels * bytes <= WIDE_BYTES, "a chunk too long");
+    let begin: *mut f32 = to.0.as_mut_ptr().cast();
+    for p in 0..narrow.panels {
         // SAFETY: the caller's promise; the panel's part holds the bias and each k.
         unsafe {
             let head = narrow.head.add(p * narrow.panel_bytes).cast::<f32>();
             let mut from = narrow.weights.add(p * narrow.panel_bytes);
-            let mut to = to.as_mut_ptr();
+            let mut to = begin.byte_add(p * bytes);
             s.store(to, s.load(head));
             to = to.add(LANES);
             let mut left = narrow.k;
