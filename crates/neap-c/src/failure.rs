@@ -1,6 +1,6 @@
 //! What went wrong, as C is told. No panic leaves the library.
 
-use neaptide::Error;
+use neaptide::{Error, Need};
 use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -91,8 +91,12 @@ pub(crate) unsafe fn told(
 
 fn status_of(error: &Error) -> NeapStatus {
     match error {
-        Error::BadInput(_) => NeapStatus::BadInput,
-        Error::Unsupported(_) | Error::Unbound(_) => NeapStatus::Unsupported,
+        Error::BadInput(_)
+        | Error::Unbound {
+            need: Need::Shape { .. },
+            ..
+        } => NeapStatus::BadInput,
+        Error::Unsupported(_) | Error::Unbound { .. } => NeapStatus::Unsupported,
         Error::Infeasible { .. } => NeapStatus::Infeasible,
         Error::Run(_) | Error::DamagedCache(_) => NeapStatus::Run,
         Error::Cancelled => NeapStatus::Cancelled,

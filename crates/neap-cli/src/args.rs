@@ -44,7 +44,7 @@ pub struct OpenArgs {
 #[derive(Args, Clone)]
 pub struct EngineArgs {
     /// Threads that compute [default: all processors]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = crate::numbers::whole::<u16>(1..=256))]
     pub threads: Option<u16>,
     /// How weights come into memory
     #[arg(long, value_name = "STRATEGY", default_value = "preload")]
@@ -53,7 +53,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = parse_seconds)]
     pub search_time: f64,
     /// Seed of the search
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = crate::numbers::any::<u64>)]
     pub search_seed: u64,
     /// Do not load for the next run while one runs (to compare)
     #[arg(long, hide_short_help = true)]
@@ -77,7 +77,7 @@ pub struct EngineArgs {
     #[arg(long)]
     pub exact: bool,
     /// Never store activations to a file, though the budget be too small without
-    #[arg(long)]
+    #[arg(long, conflicts_with = "spill_dir")]
     pub no_spill: bool,
     /// Where activations are stored that do not fit, if need be [default: beside the packed model]
     #[arg(long, value_name = "DIR")]

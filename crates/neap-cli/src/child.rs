@@ -60,19 +60,24 @@ pub fn run(args: &[OsString], collect_errors: bool) -> Outcome<Result<Figures, E
         .map_err(|e| broken(&format!("cannot be started: {e}")))?;
     let (mut report, mut said) = (String::new(), String::new());
     let status = interrupt::with_child(child.id(), || {
-        // Standard error is short: it fits into the pipe while the report is read.
-        if let Some(out) = &mut child.stdout {
-            out.read_to_string(&mut report)?;
-        }
-        if let Some(err) = &mut child.stderr {
-            err.read_to_string(&mut said)?;
-        }
+        // Both at once: a pipe that nobody reads fills up, and stops who writes to it.
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        std::thread::scope(|scope| {
+            let said = &mut said;
+            let errors = scope.spawn(move || err.map_or(Ok(0), |mut err| err.read_to_string(said)));
+            out.map_or(Ok(0), |mut out| out.read_to_string(&mut report))?;
+            errors.join().expect("reading does not panic")
+        })?;
         child.wait()
     })
     .map_err(|e| broken(&format!("was lost: {e}")))?;
     if let Err(failure) = supervise::ended(status) {
         interrupt::check()?;
-        let said = said.lines().last().unwrap_or_default().to_string();
+        let error = said.lines().rfind(|line| line.starts_with("neap: error"));
+        let said = error
+            .or(said.lines().last())
+            .unwrap_or_default()
+            .to_string();
         return Ok(Err(Ended { failure, said }));
     }
     let figures = serde_json::from_str(&report)

@@ -76,12 +76,21 @@ pub enum Command {
 
 /// What can be asked for.
 pub fn definitions() -> clap::Command {
-    Cli::command()
+    Cli::command().mut_subcommands(|command| command.mut_args(with_negative_numbers))
+}
+
+/// A number below zero is an option's value, which says what is wrong with it, and no option of its own.
+fn with_negative_numbers(arg: clap::Arg) -> clap::Arg {
+    let is_option = arg.get_long().is_some() && arg.get_action().takes_values();
+    match is_option && !arg.is_allow_hyphen_values_set() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    }
 }
 
 /// Reads the command line and does what it says.
 pub fn dispatch() -> Outcome {
-    let parsed = Cli::command().try_get_matches().and_then(|matches| {
+    let parsed = definitions().try_get_matches().and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches);
         cli.map_err(|error| error.format(&mut Cli::command()))
             .map(|cli| (cli, matches))
@@ -114,6 +123,14 @@ fn obey(cli: Cli, given: &ArgMatches) -> Outcome {
     }
 }
 
+/// The command that a wrong line was meant for: `neap run`, or `neap` where there is none.
+fn command_asked_for() -> String {
+    let known = definitions();
+    let words = std::env::args_os().skip(1);
+    let mut commands = words.filter_map(|word| known.find_subcommand(word).map(|c| c.get_name()));
+    (commands.next()).map_or("neap".into(), |name| format!("neap {name}"))
+}
+
 /// Help goes to standard output; a wrong command line becomes one line.
 fn explain(error: clap::Error) -> Outcome {
     match error.kind() {
@@ -129,10 +146,13 @@ fn explain(error: clap::Error) -> Outcome {
             let paragraphs = text.split("\n\n").take_while(|p| !p.starts_with("Usage"));
             let text = paragraphs
                 .map(|p| one_line(p.trim_start_matches("error: ")))
-                .filter(|p| !p.is_empty() && !p.starts_with("For more information"))
+                .filter(|p| {
+                    let skipped = ["For more information", "tip: to pass"];
+                    !p.is_empty() && !skipped.iter().any(|s| p.starts_with(s))
+                })
                 .collect::<Vec<_>>()
                 .join("; ");
-            Err(bad(format!("{text} (see neap --help)")))
+            Err(bad(format!("{text} (see {} --help)", command_asked_for())))
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Every way in which a command can end other than well, and its exit code.
 
+use crate::advice;
+use crate::names;
 use std::fmt;
 
 /// What is said on standard error, and the exit code; see [`Failure::exit_code`].
@@ -58,10 +60,10 @@ impl From<neaptide::Error> for Failure {
     fn from(error: neaptide::Error) -> Failure {
         use neaptide::Error;
         match error {
-            Error::BadInput(text)
-            | Error::Unsupported(text)
-            | Error::Unbound(text)
-            | Error::Run(text) => Failure::BadInput(text),
+            Error::BadInput(text) | Error::Unsupported(text) | Error::Run(text) => {
+                Failure::BadInput(text)
+            }
+            Error::Unbound { text, need } => Failure::BadInput(advice::with_option(&text, &need)),
             Error::Infeasible { .. } => Failure::Infeasible(error.to_string()),
             Error::Cancelled => Failure::BadInput(error.to_string()),
             Error::DamagedCache(text) => Failure::DamagedCache(text),
@@ -78,5 +80,5 @@ impl From<neap_zoo::ZooError> for Failure {
 
 /// A message on one line, however it was written.
 pub fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    names::shown(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }

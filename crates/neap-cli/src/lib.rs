@@ -1,6 +1,7 @@
 //! The `neap` command, as a library: what makes manual pages reads the same definitions.
 
 mod admit;
+mod advice;
 mod args;
 mod atomic;
 mod budgets;
@@ -16,6 +17,8 @@ mod failure;
 mod input;
 mod interrupt;
 mod meaning;
+mod names;
+mod numbers;
 mod output;
 mod progress;
 mod report;

@@ -2,6 +2,7 @@
 
 use crate::atomic;
 use crate::failure::{Outcome, bad};
+use crate::names;
 use neaptide::{DType, TensorInfo};
 use serde::Serialize;
 use std::collections::HashSet;
@@ -51,20 +52,12 @@ pub fn write(
     Ok(written)
 }
 
-/// A different, path-safe file name for each name: other characters than letters, digits, `.`, `_` and
-/// `-` become `_`; names that would be the same get a number.
-fn file_names<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
+/// A different, path-safe file name for each name; those that would be the same get a number.
+fn file_names<'a>(given: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut used = HashSet::new();
-    names
+    given
         .map(|name| {
-            let safe = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-            let mut base: String = name
-                .chars()
-                .map(|c| if safe(c) { c } else { '_' })
-                .collect();
-            if base.trim_matches('.').is_empty() {
-                base.insert(0, '_');
-            }
+            let base = names::for_file(name);
             let mut file = base.clone();
             let mut number = 1;
             while !used.insert(file.clone()) {

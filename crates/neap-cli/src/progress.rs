@@ -1,6 +1,7 @@
 //! Progress on standard error: a bar on a terminal, a line before and after elsewhere.
 
 use crate::interrupt;
+use crate::names;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use neaptide::Bytes;
 use std::io::{IsTerminal, Write};
@@ -85,5 +86,5 @@ impl State {
 /// A line on standard error.
 pub fn note(text: &str) {
     // Where standard error is closed there is nobody to tell.
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    let _ = writeln!(std::io::stderr().lock(), "{}", names::shown(text));
 }

@@ -1,6 +1,7 @@
 //! The report of a run: what `--json` writes and what a person reads.
 
 use crate::failure::Outcome;
+use crate::names;
 use crate::output::Written;
 use neaptide::memory::PeakSource;
 use neaptide::{Accelerator, Adaptation, BandCount, Bytes, Ledger, Plan, Session, shape_text};
@@ -412,7 +413,7 @@ impl Report {
                 "output",
                 format!(
                     "{} {} {}{}",
-                    output.name,
+                    names::shown(&output.name),
                     output.dtype,
                     shape_text(&output.shape),
                     file.map_or_else(String::new, |f| format!(" in {f}"))

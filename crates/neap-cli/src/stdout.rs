@@ -1,10 +1,12 @@
 //! Results go to standard output through here: a reader that has gone away is no error.
 
 use crate::failure::{Failure, Outcome, bad};
+use crate::names;
 use std::io::{ErrorKind, Write};
 
-/// Writes all of `text` now.
+/// Writes all of `text` now. Names out of files may be part of it, and terminals obey characters of control.
 pub fn print(text: &str) -> Outcome {
+    let text = names::printable(text);
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),

@@ -1,5 +1,6 @@
 //! What can go wrong while opening a model, as one line a user understands.
 
+use crate::need::{Need, show_sizes};
 use std::fmt;
 use thiserror::Error;
 
@@ -61,7 +62,7 @@ pub enum OnnxError {
     },
     /// A size is computed while the model runs, and nothing says what it is at most.
     #[error(
-        "node '{node}' ({op}): a size of its result '{name}' is known only when running: give the most that it can be (--bound {name}=N)"
+        "node '{node}' ({op}): a size of its result '{name}' is known only when running: give the most that it can be"
     )]
     Unbounded {
         node: String,
@@ -71,19 +72,23 @@ pub enum OnnxError {
     },
     /// The data decide how often a loop goes round, and nothing says how often at most.
     #[error(
-        "node '{node}' (Loop): how often it goes round is known only when running: give the most passes that it can take (--bound {name}=N)"
+        "node '{node}' (Loop): how often it goes round is known only when running: give the most passes that it can take, as the bound of '{name}'"
     )]
     Endless {
         node: String,
         /// Of its first result.
         name: String,
     },
-    #[error("input '{input}' has dynamic dimension '{dim}' (axis {axis}): give --shape {example}")]
+    /// Of a bound that a user gives.
+    #[error("a bound is given for '{name}', but no node of the model has such a result")]
+    NoSuchResult { name: String },
+    #[error("input '{input}' has dynamic dimension '{dim}' (axis {axis}): give its shape{}", SuchAs(.example.as_deref()))]
     DynamicInput {
         input: String,
         dim: String,
         axis: usize,
-        example: String,
+        /// With 1 for every open dimension; `None` where not even their number is known.
+        example: Option<Vec<usize>>,
     },
     #[error("input '{input}': {reason}")]
     Input { input: String, reason: String },
@@ -123,13 +128,43 @@ impl fmt::Display for DynamicMessage<'_> {
             [] => f.write_str(", but it is computed from values that are not"),
             [one] => write!(
                 f,
-                "; it depends on the value of input '{one}': give it when opening (--bind {one}=FILE.npy)"
+                "; it depends on the value of input '{one}': give it when opening"
             ),
             many => write!(
                 f,
-                "; it depends on the values of inputs '{}': give them when opening (--bind NAME=FILE.npy for each)",
+                "; it depends on the values of inputs '{}': give them when opening",
                 many.join("', '")
             ),
+        }
+    }
+}
+
+struct SuchAs<'a>(Option<&'a [usize]>);
+
+impl fmt::Display for SuchAs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(shape) => write!(f, ", such as {}", show_sizes(shape)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl OnnxError {
+    /// What the model can be opened with, where that is known.
+    pub fn need(&self) -> Option<Need> {
+        match self {
+            OnnxError::DynamicInput { input, example, .. } => Some(Need::Shape {
+                input: input.clone(),
+                example: example.clone(),
+            }),
+            OnnxError::DynamicShape { inputs, .. } if !inputs.is_empty() => Some(Need::Values {
+                inputs: inputs.clone(),
+            }),
+            OnnxError::Unbounded { name, .. } | OnnxError::Endless { name, .. } => {
+                Some(Need::Bound { name: name.clone() })
+            }
+            _ => None,
         }
     }
 }
@@ -167,7 +202,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "node 'n' (Reshape): the shape must be known when the model is opened; \
-             it depends on the values of inputs 'a', 'b': give them when opening (--bind NAME=FILE.npy for each)"
+             it depends on the values of inputs 'a', 'b': give them when opening"
         );
     }
 }

@@ -1,5 +1,6 @@
 //! Walks the model: opens it, binds names to values, inlines branches and functions.
 
+mod bounds;
 mod branch;
 mod counting;
 mod flexible;
@@ -51,6 +52,7 @@ pub(crate) fn bind(
         .map(|f| ((f.domain.as_str(), f.name.as_str()), f))
         .collect();
 
+    bounds::check(model, options)?;
     let mut importer = Importer {
         builder: Builder::new(files, options),
         functions,

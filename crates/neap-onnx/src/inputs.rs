@@ -2,6 +2,7 @@
 
 use crate::OpenOptions;
 use crate::error::{OnnxError, shown};
+use crate::need::show_sizes;
 use crate::proto::{Dim, ValueInfo, ValueType};
 use crate::tensor;
 use neap_ir::{DType, Literal, TensorType};
@@ -186,7 +187,7 @@ fn resolve(
                 input: shown(&input.name),
                 dim: "?".into(),
                 axis: 0,
-                example: format!("{}=1x...", shown(&input.name)),
+                example: None,
             });
         }
         (None, Some(dims)) => {
@@ -205,7 +206,7 @@ fn resolve(
                         _ => "?".into(),
                     },
                     axis,
-                    example: format!("{}={}", shown(&input.name), show_sizes(&filled)),
+                    example: Some(filled),
                 });
             }
             shape.into_iter().flatten().collect()
@@ -218,15 +219,6 @@ fn resolve(
         });
     }
     Ok(TensorType { dtype, shape })
-}
-
-fn show_sizes(shape: &[usize]) -> String {
-    let parts: Vec<String> = shape.iter().map(ToString::to_string).collect();
-    if parts.is_empty() {
-        "scalar".into()
-    } else {
-        parts.join("x")
-    }
 }
 
 fn show_dims(dims: &[Dim]) -> String {
@@ -280,7 +272,7 @@ mod tests {
         let error = bind(&[&x], &OpenOptions::default()).expect_err("open");
         assert_eq!(
             error.to_string(),
-            "input 'x' has dynamic dimension 'batch' (axis 0): give --shape x=1x3x224"
+            "input 'x' has dynamic dimension 'batch' (axis 0): give its shape, such as 1x3x224"
         );
         let mut options = OpenOptions::default();
         options.dims.insert("batch".into(), 2);

@@ -29,6 +29,7 @@ mod import;
 mod inputs;
 mod late;
 mod narrow;
+mod need;
 mod node;
 mod open_file;
 mod ops;
@@ -45,6 +46,7 @@ pub use builder::Stored;
 pub use error::OnnxError;
 pub use extract::{Elsewhere, Extract, KeptFile, merged};
 pub use inputs::Inputs;
+pub use need::Need;
 pub use open_file::OpenFile;
 pub use replace::{Initializer, ReplaceError, Replaceable};
 pub use signature::{

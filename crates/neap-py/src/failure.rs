@@ -1,6 +1,6 @@
 //! The engine's errors as Python's exceptions: those of onnxruntime, by name.
 
-use neaptide::{Error, OnnxError};
+use neaptide::{Error, Need, OnnxError};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
@@ -30,8 +30,12 @@ pub fn invalid(py: Python<'_>, text: String) -> PyErr {
 pub fn of_engine(py: Python<'_>, error: Error, stage: Stage) -> PyErr {
     let text = error.to_string();
     match error {
-        Error::BadInput(_) if stage == Stage::Opening => raise(py, "Fail", text),
-        Error::BadInput(_) | Error::Unbound(_) => raise(py, "InvalidArgument", text),
+        Error::BadInput(_)
+        | Error::Unbound {
+            need: Need::Shape { .. },
+            ..
+        } if stage == Stage::Opening => raise(py, "Fail", text),
+        Error::BadInput(_) | Error::Unbound { .. } => raise(py, "InvalidArgument", text),
         Error::Unsupported(_) => raise(py, "NotImplemented", text),
         Error::Infeasible {
             budget_bytes,

@@ -6,6 +6,7 @@
 //!   gRPC ─┘                └─ executor    runs, and answers
 //! ```
 
+use crate::advice::advised;
 use crate::buffer::Tensor;
 use crate::catalogue::{Catalogue, Served, State, shown, unknown};
 use crate::changes::Changes;
@@ -326,9 +327,9 @@ impl Core {
         let (opening, path) = (self.opening.clone(), entry.path.clone());
         let its = settings.clone();
         let opened = tokio::task::spawn_blocking(move || opening.open(&path, &its)).await;
-        let opened = opened.map_err(|_| {
-            neaptide::Error::Defect("opening the model ended with a panic".into())
-        })??;
+        let opened = opened
+            .map_err(|_| neaptide::Error::Defect("opening the model ended with a panic".into()))?;
+        let opened = opened.map_err(|error| advised(error, entry.settings_path()))?;
         self.check_request_bytes(&opened.inputs, &opened.outputs)?;
         let served = Served {
             name: name.into(),

@@ -198,7 +198,11 @@ impl Fleet {
         let budget = Budget::Engine(models_bytes);
         self.engine
             .set_budget(budget)
-            .map_err(|error| self.told(error))
+            .map_err(|error| match self.told(error) {
+                // The number that was asked for, also where it is less than the process takes beside models.
+                Error::Infeasible { parts, .. } => Error::infeasible(budget_bytes, *parts),
+                other => other,
+            })
     }
 
     pub fn has(&self, name: &str) -> bool {

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod advice;
 mod buffer;
 mod catalogue;
 mod changes;

@@ -64,7 +64,7 @@ impl Refusal {
     pub fn of_run(error: neaptide::Error) -> Refusal {
         use neaptide::Error;
         let why = match &error {
-            Error::BadInput(_) | Error::Unsupported(_) | Error::Unbound(_) | Error::Run(_) => {
+            Error::BadInput(_) | Error::Unsupported(_) | Error::Unbound { .. } | Error::Run(_) => {
                 Why::Malformed
             }
             // Shapes that need more memory than there is.

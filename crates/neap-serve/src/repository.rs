@@ -64,6 +64,10 @@ impl Repository {
 }
 
 impl Entry {
+    pub fn settings_path(&self) -> &Path {
+        &self.settings
+    }
+
     /// # Errors
     /// As [`Settings::read`].
     pub fn settings(&self) -> Result<Settings, String> {

@@ -119,6 +119,7 @@ impl From<neaptide::Error> for TrainError {
     fn from(error: neaptide::Error) -> TrainError {
         match error {
             neaptide::Error::Infeasible { .. } => TrainError::Infeasible(error.to_string()),
+            neaptide::Error::Unbound { text, need } => TrainError::Unbound { text, need },
             neaptide::Error::Defect(text) => TrainError::Defect(text),
             error => bad(error),
         }

@@ -1,7 +1,7 @@
 //! Why a training cannot begin or go on, as one line for the user.
 
 use neap_autodiff::AutodiffError;
-use neap_onnx::{OnnxError, ReplaceError};
+use neap_onnx::{Need, OnnxError, ReplaceError};
 use std::fmt::Display;
 use std::io;
 use std::path::Path;
@@ -12,6 +12,9 @@ pub enum TrainError {
     /// Something that was given is wrong, or a file cannot be read or written.
     #[error("{0}")]
     BadInput(String),
+    /// The model leaves something open. A host can say how to give it, beside the text.
+    #[error("{text}")]
+    Unbound { text: String, need: Need },
     /// The memory budget cannot be met.
     #[error("{0}")]
     Infeasible(String),
@@ -49,7 +52,13 @@ impl From<AutodiffError> for TrainError {
 
 impl From<OnnxError> for TrainError {
     fn from(error: OnnxError) -> TrainError {
-        bad(error)
+        match error.need() {
+            Some(need) => TrainError::Unbound {
+                text: error.to_string(),
+                need,
+            },
+            None => bad(error),
+        }
     }
 }
 

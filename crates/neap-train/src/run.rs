@@ -532,6 +532,7 @@ impl Run<'_> {
             TrainError::Infeasible(text) => TrainError::Infeasible(text),
             TrainError::Defect(text) => TrainError::Defect(say(text)),
             TrainError::Interrupted => TrainError::Interrupted,
+            TrainError::Unbound { text, need } => TrainError::Unbound { text, need },
         }
     }
 }

@@ -73,7 +73,12 @@ impl FromStr for Budget {
                 _ => Err(format!("'{text}' is no percentage above zero")),
             };
         }
-        parse_bytes(text).map(Budget::Bytes)
+        parse_bytes(text).map(Budget::Bytes).map_err(|error| {
+            error.replace(
+                "64M or a number of bytes",
+                "64M, a number of bytes, 25% or none",
+            )
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::budget::Bytes;
 use crate::ledger::Ledger;
-use neap_onnx::OnnxError;
+use neap_onnx::{Need, OnnxError};
 use neap_store::StoreError;
 use std::fmt::{self, Write};
 use std::path::Path;
@@ -20,10 +20,11 @@ pub enum Error {
     /// known only while it runs.
     #[error("{}", OneLine(.0))]
     Unsupported(String),
-    /// The model's shapes depend on the values of inputs: opened with those
-    /// ([`OpenOptions::value_hints`](crate::OpenOptions::value_hints)) it may run.
-    #[error("{}", OneLine(.0))]
-    Unbound(String),
+    /// The model leaves something open: opened with what it needs
+    /// ([`OpenOptions::shapes`](crate::OpenOptions::shapes), [`value_hints`](crate::OpenOptions::value_hints),
+    /// [`size_bounds`](crate::OpenOptions::size_bounds)) it may run. A host can say how, beside the text.
+    #[error("{}", OneLine(.text))]
+    Unbound { text: String, need: Need },
     /// The model cannot run in this much memory. `parts` adds up to `smallest_bytes`, the smallest budget that can be
     /// met; of a device's own memory, too, where plans are there.
     #[error("{}{}", infeasible_text(*budget_bytes, *smallest_bytes, parts), ByMicroBatches(*micro_batch))]
@@ -121,13 +122,14 @@ impl From<neap_runtime::RuntimeError> for Error {
 impl From<OnnxError> for Error {
     fn from(error: OnnxError) -> Error {
         let text = error.to_string();
+        if let Some(need) = error.need() {
+            return Error::Unbound { text, need };
+        }
         match error {
             OnnxError::UnsupportedOp { .. }
             | OnnxError::Unsupported { .. }
-            | OnnxError::Opset { .. } => Error::Unsupported(text),
-            OnnxError::Unbounded { .. } | OnnxError::Endless { .. } => Error::Unbound(text),
-            OnnxError::DynamicShape { inputs, .. } if inputs.is_empty() => Error::Unsupported(text),
-            OnnxError::DynamicShape { .. } => Error::Unbound(text),
+            | OnnxError::Opset { .. }
+            | OnnxError::DynamicShape { .. } => Error::Unsupported(text),
             _ => Error::BadInput(text),
         }
     }

@@ -77,7 +77,7 @@ pub use neap_compile::{BandCount, BandMode, Kernels, StepOrder, StrategyChoice};
 pub use neap_ir::update::Update;
 pub use neap_ir::{BoundInput, DType, Graph, Literal, TensorType};
 pub use neap_kernels::simd::Isa;
-pub use neap_onnx::{About, Declared, DeclaredDim, OnnxError, Signature, signature};
+pub use neap_onnx::{About, Declared, DeclaredDim, Need, OnnxError, Signature, signature};
 pub use neap_plan::{Timeline, Workload};
 pub use neap_planner::{PlanOptions, Strategy};
 pub use neap_runtime::{Accelerator, CancelToken};

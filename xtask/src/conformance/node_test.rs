@@ -59,7 +59,7 @@ pub(super) fn run(folder: &Path, scratch: &Path, device: OnDevice) -> Outcome {
     };
     let late = Model::open(&path, &without, &mut |_| {});
     let (options, opened) = match late {
-        Err(Error::Unbound(_)) => {
+        Err(Error::Unbound { .. }) => {
             let opened = Model::open(&path, &options, &mut |_| {});
             (options, opened)
         }
@@ -67,7 +67,7 @@ pub(super) fn run(folder: &Path, scratch: &Path, device: OnDevice) -> Outcome {
     };
     let first = match opened {
         Ok(model) => model,
-        Err(error @ (Error::BadInput(_) | Error::Unsupported(_) | Error::Unbound(_))) => {
+        Err(error @ (Error::BadInput(_) | Error::Unsupported(_) | Error::Unbound { .. })) => {
             return Outcome::Refused(error.to_string());
         }
         Err(error) => return Outcome::Wrong(error.to_string()),

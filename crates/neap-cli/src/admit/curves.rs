@@ -28,7 +28,7 @@ pub fn of(
             Needs::Curve(pairs) => pairs.clone(),
             Needs::Model(path) => {
                 if !known.contains_key(path) {
-                    let model = crate::commands::open(path, open, quiet)?;
+                    let model = crate::commands::open_member(path, open, quiet)?;
                     let inputs = model.inputs().iter().map(|i| i.len_bytes() as u64).sum();
                     let options = RunOptions {
                         reserve_bytes: inputs,

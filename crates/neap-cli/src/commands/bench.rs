@@ -34,10 +34,10 @@ pub struct BenchArgs {
     #[command(flatten)]
     engine: EngineArgs,
     /// Runs before the measured ones
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = crate::numbers::any::<u32>)]
     warmup: u32,
     /// Measured runs
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = crate::numbers::whole::<u32>(1..=1_000_000))]
     iterations: u32,
     #[arg(long, short, value_name = "FORMAT", default_value = "table")]
     output: Format,

@@ -26,7 +26,7 @@ pub struct DemoArgs {
     #[arg(long)]
     keep: bool,
     /// Measured runs per budget
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = crate::numbers::whole::<u32>(1..=10_000))]
     iterations: u32,
     #[command(flatten)]
     engine: EngineArgs,

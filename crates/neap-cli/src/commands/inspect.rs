@@ -3,6 +3,7 @@
 use super::open;
 use crate::args::{EngineArgs, ModelArgs};
 use crate::failure::Outcome;
+use crate::names;
 use crate::report::bands_text;
 use crate::stdout;
 use clap::{Args, ValueEnum};
@@ -203,7 +204,12 @@ fn text(facts: &Facts) -> String {
     for (label, t) in tensors.chain(facts.outputs.iter().map(|t| ("output", t))) {
         line(
             label,
-            format!("{}  {} {}", t.name, t.dtype, shape_text(&t.shape)),
+            format!(
+                "{}  {} {}",
+                names::shown(&t.name),
+                t.dtype,
+                shape_text(&t.shape)
+            ),
         );
     }
     let mut operators: Vec<_> = facts.operators.iter().collect();
@@ -272,7 +278,7 @@ fn text(facts: &Facts) -> String {
             layer.operator,
             layer.panels,
             if layer.panels == 1 { " " } else { "s" },
-            layer.name
+            names::shown(&layer.name)
         );
     }
     if let Some(graph) = &facts.graph {

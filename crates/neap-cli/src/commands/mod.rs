@@ -14,6 +14,7 @@ pub mod serve;
 pub mod train;
 pub mod zoo;
 
+use crate::advice;
 use crate::failure::Outcome;
 use crate::interrupt;
 use crate::progress::{Progress, note};
@@ -25,8 +26,23 @@ pub fn open(path: &Path, options: &OpenOptions, quiet: bool) -> Outcome<Model> {
     Ok(open_or_pack(path, options, quiet)?.0)
 }
 
+/// One of several models that a file names.
+pub fn open_member(path: &Path, options: &OpenOptions, quiet: bool) -> Outcome<Model> {
+    Ok(open_here(path, options, quiet)
+        .map_err(advice::for_a_file_of_models)??
+        .0)
+}
+
 /// The same, and whether it had to be packed.
 pub fn open_or_pack(path: &Path, options: &OpenOptions, quiet: bool) -> Outcome<(Model, bool)> {
+    open_here(path, options, quiet)?
+}
+
+fn open_here(
+    path: &Path,
+    options: &OpenOptions,
+    quiet: bool,
+) -> neaptide::Result<Outcome<(Model, bool)>> {
     let _deferred = interrupt::defer();
     let mut progress = Progress::new(format!("packing {}", file_name(path)), quiet);
     let mut was_packed = false;
@@ -35,9 +51,11 @@ pub fn open_or_pack(path: &Path, options: &OpenOptions, quiet: bool) -> Outcome<
         follow(&mut progress, p);
     })?;
     progress.finish();
-    interrupt::check()?;
+    if let Err(interrupted) = interrupt::check() {
+        return Ok(Err(interrupted));
+    }
     model.remarks().iter().for_each(|remark| note(remark));
-    Ok((model, was_packed))
+    Ok(Ok((model, was_packed)))
 }
 
 /// Shows how far packing is. Hashing takes a fraction of that, and is shown as nothing.

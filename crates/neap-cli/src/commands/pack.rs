@@ -6,6 +6,7 @@ use crate::destination::Destination;
 use crate::failure::{Outcome, bad};
 use crate::input::ImageOptions;
 use crate::interrupt;
+use crate::names;
 use crate::progress::Progress;
 use crate::stdout;
 use clap::{Args, ValueEnum};
@@ -28,7 +29,7 @@ pub struct PackArgs {
     #[arg(long = "input", value_name = "NAME=FILE")]
     inputs: Vec<String>,
     /// Seed of random inputs
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = crate::numbers::any::<u64>)]
     seed: u64,
     #[command(flatten)]
     image: ImageOptions,
@@ -103,7 +104,11 @@ pub fn run(args: &PackArgs, quiet: bool) -> Outcome {
         for info in infos {
             let (dtype, shape) = (info.ty.dtype, shape_text(&info.ty.shape));
             // Writing to a string cannot fail.
-            let _ = writeln!(text, "  {what}  {}  {dtype} {shape}", info.name);
+            let _ = writeln!(
+                text,
+                "  {what}  {}  {dtype} {shape}",
+                names::shown(&info.name)
+            );
         }
     }
     if !matches!(args.weights, WeightsArg::Exact | WeightsArg::Lossless) {

@@ -34,7 +34,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "SIZE", requires = "device")]
     device_budget: Option<Budget>,
     /// The same as --search-seed
-    #[arg(long, value_name = "N", conflicts_with = "search_seed")]
+    #[arg(long, value_name = "N", conflicts_with = "search_seed", value_parser = crate::numbers::any::<u64>)]
     seed: Option<u64>,
     /// text, json, a FILE.html to write, or a FILE.json for Perfetto
     #[arg(long, short, value_name = "FORMAT", default_value = "text", value_parser = parse_format)]

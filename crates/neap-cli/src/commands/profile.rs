@@ -21,7 +21,7 @@ pub struct ProfileArgs {
     #[command(flatten)]
     open: OpenArgs,
     /// Threads that compute [default: all processors]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = crate::numbers::whole::<u16>(1..=256))]
     threads: Option<u16>,
     /// How weights are read from storage
     #[arg(long, value_name = "MODE", default_value = "auto")]

@@ -2,6 +2,7 @@
 
 use crate::failure::{Outcome, bad};
 use crate::input::{self, ImageOptions, Settings};
+use crate::names;
 use crate::progress::note;
 use neaptide::{Budget, Model, OpenOptions, RunOptions, WeightError, WeightFormats};
 use std::fmt::Write;
@@ -25,7 +26,9 @@ pub fn layers(errors: &[WeightError]) -> String {
         let _ = writeln!(
             text,
             "  {:8.2e}  {:8}  {}",
-            error.relative, error.stored, error.name
+            error.relative,
+            error.stored,
+            names::shown(&error.name)
         );
     }
     text
@@ -86,7 +89,7 @@ pub fn outputs(
             _ => "other values".into(),
         };
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "  {told}  {}", info.name);
+        let _ = writeln!(text, "  {told}  {}", names::shown(&info.name));
     }
     Ok(text)
 }

@@ -76,17 +76,18 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE", requires = "device_budget", value_parser = parse_bytes, hide = true)]
     pub device_link: Option<u64>,
     /// File for an input: .npy, .npz, .bin, .jpg or .png; NAME may be left out where there is one input,
-    /// and for .npz with arrays of the inputs' names [default: random values]
+    /// and for .npz with arrays of the inputs' names [default: random values; integers from 0 to 99, or 1 where the
+    /// input's name has "mask" in it, or 0 where it has "type"]
     #[arg(long = "input", value_name = "NAME=FILE")]
     pub inputs: Vec<String>,
     /// Seed of random inputs
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = crate::numbers::any::<u64>)]
     pub seed: u64,
     /// Runs before the measured ones
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = crate::numbers::any::<u32>)]
     pub warmup: u32,
     /// Measured runs [default: 1, or as long as the budget's changes take]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", value_parser = crate::numbers::whole::<u32>(1..=1_000_000))]
     pub iterations: Option<u32>,
     #[command(flatten)]
     pub change: ChangeArgs,
@@ -281,7 +282,10 @@ fn budgets(args: &RunArgs, model: &Model, options: &mut RunOptions) -> Outcome<B
         let schedule = schedule.in_bytes(|budget| model.budget_bytes(budget, options));
         for (time, budget) in schedule.budgets() {
             if let Budget::Bytes(bytes) = budget {
-                check(bytes, &format_args!("--budget-schedule at {time:?}"))?;
+                check(
+                    bytes,
+                    &format_args!("--budget-schedule at {}s", time.as_secs_f64()),
+                )?;
             }
         }
         return Ok(Budgets::Schedule(schedule));
@@ -577,6 +581,9 @@ fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcom
     interrupt::check()
 }
 
+/// Inputs of less are made before anything is refused: any refusal takes as much.
+const SMALL_INPUTS_BYTES: u64 = 1 << 20;
+
 /// Inputs that do not fit into the budget are not even made.
 fn refuse_large_inputs(args: &RunArgs, model: &Model, budget: Budget, own_cgroup: bool) -> Outcome {
     let Budget::Bytes(budget_bytes) = budget else {
@@ -585,7 +592,8 @@ fn refuse_large_inputs(args: &RunArgs, model: &Model, budget: Budget, own_cgroup
     let inputs = model.inputs();
     let inputs_bytes: u64 = inputs.iter().map(|i| i.len_bytes() as u64).sum();
     let held_bytes = memory::current_bytes(own_cgroup);
-    if held_bytes.saturating_add(inputs_bytes) <= budget_bytes {
+    let fits = held_bytes.saturating_add(inputs_bytes) <= budget_bytes;
+    if fits || inputs_bytes < SMALL_INPUTS_BYTES {
         return Ok(());
     }
     let options = RunOptions {

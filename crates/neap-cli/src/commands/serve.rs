@@ -38,10 +38,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_bytes)]
     max_body: u64,
     /// Clients that may be connected at once
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = crate::numbers::whole::<u16>(1..=65_535))]
     max_connections: u16,
     /// Requests that may wait for their run; more are refused at once
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = crate::numbers::whole::<u16>(1..=65_535))]
     max_waiting: u16,
     /// How long a client may take to send a request, or to take any part of an answer
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = neap_serve::parse_duration)]
@@ -53,7 +53,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = neap_serve::parse_duration)]
     drain_timeout: Duration,
     /// Where deadlines are promised: runs are taken to be so many per cent longer than measured
-    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = crate::numbers::whole::<u16>(0..=1000))]
     margin: u16,
     /// Answer only those who show the token in this file: `Authorization: Bearer TOKEN`
     #[arg(long, value_name = "FILE")]

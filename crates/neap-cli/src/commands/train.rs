@@ -1,5 +1,6 @@
 //! `neap train`: a model learns from data, within a memory budget.
 
+use crate::advice;
 use crate::cgroup::supervise::{self, Ended};
 use crate::destination::Destination;
 use crate::failure::{Failure, Outcome, bad};
@@ -10,7 +11,7 @@ use crate::training::{Follower, LearningArgs};
 use clap::Args;
 use neap_train::{DataSet, Engine, Recipe, Summary, TrainError, TrainOptions, memory_bytes};
 use neap_zoo::Batch;
-use neaptide::{Budget, Bytes, OwnProcess, TrainCosts, memory};
+use neaptide::{Budget, Bytes, Need, OwnProcess, TrainCosts, memory};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,7 +47,7 @@ pub struct TrainArgs {
     #[arg(long)]
     enforce: bool,
     /// Threads that compute [default: all processors]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = crate::numbers::whole::<u16>(1..=256))]
     threads: Option<u16>,
     /// Shape of the input with the batch, such as x=64x3x96x96, where the model leaves more than that open
     #[arg(long = "shape", value_name = "NAME=SHAPE", value_parser = crate::args::parse_shape)]
@@ -111,6 +112,15 @@ fn begun(args: &TrainArgs, own_cgroup: bool, quiet: bool) -> Outcome<Begun> {
         Some(model) => model.clone(),
         None => demo_model(&output)?,
     };
+    if model
+        .extension()
+        .is_some_and(|e| e.eq_ignore_ascii_case("neap"))
+    {
+        let model = model.display();
+        return Err(bad(format!(
+            "{model} is packed: training begins with the .onnx"
+        )));
+    }
     if same_file(&model, &output) {
         return Err(bad(
             "the trained model needs another name than the one it begins with",
@@ -266,6 +276,10 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Failure {
         match error {
             TrainError::Infeasible(text) => Failure::Infeasible(text),
+            // It has no other of these options.
+            TrainError::Unbound { text, need } if matches!(need, Need::Shape { .. }) => {
+                bad(advice::with_option(&text, &need))
+            }
             TrainError::Defect(text) => Failure::Internal(text),
             error => bad(error),
         }

@@ -17,14 +17,13 @@ pub struct ImageOptions {
         long,
         value_name = "A,B,C",
         value_delimiter = ',',
-        allow_hyphen_values = true
-    )]
+        allow_hyphen_values = true, value_parser = crate::numbers::finite_f32)]
     pub mean: Vec<f32>,
     /// Divided by per channel, after --mean [default: 1]
-    #[arg(long, value_name = "A,B,C", value_delimiter = ',')]
+    #[arg(long, value_name = "A,B,C", value_delimiter = ',', value_parser = crate::numbers::finite_f32)]
     pub std: Vec<f32>,
     /// Multiplied with values 0 to 255 [default: 1/255]
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = crate::numbers::finite_f32)]
     pub scale: Option<f32>,
     /// How the model lays out pixels [default: as the input's shape suggests]
     #[arg(long, value_name = "LAYOUT")]

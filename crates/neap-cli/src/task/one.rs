@@ -139,7 +139,7 @@ fn enforced(settings: &Settings, task: &Task, limit_bytes: u64) -> Outcome {
     let open = settings.open.options()?;
     for (i, member) in task.members.iter().enumerate() {
         if task.members[..i].iter().all(|m| m.path != member.path) {
-            crate::commands::open(&member.path, &open, settings.quiet)?.check_weights()?;
+            crate::commands::open_member(&member.path, &open, settings.quiet)?.check_weights()?;
         }
     }
     match supervise::run_again(limit_bytes)? {
@@ -230,7 +230,7 @@ fn kept_runs(task: &Task) -> usize {
 }
 
 fn inputs(member: &Member, open: &OpenOptions, settings: &Settings) -> Outcome<Vec<Vec<u8>>> {
-    let model = crate::commands::open(&member.path, open, settings.quiet)?;
+    let model = crate::commands::open_member(&member.path, open, settings.quiet)?;
     model.check_weights()?;
     let inputs = input::load(
         &model,

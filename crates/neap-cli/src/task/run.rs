@@ -56,7 +56,7 @@ pub fn run(settings: &Settings) -> Outcome {
     let open = settings.open.options()?;
     for (i, member) in task.members.iter().enumerate() {
         if task.members[..i].iter().all(|m| m.path != member.path) {
-            crate::commands::open(&member.path, &open, settings.quiet)?.check_weights()?;
+            crate::commands::open_member(&member.path, &open, settings.quiet)?.check_weights()?;
         }
     }
     let total_bytes = match task.schedule.as_ref().and_then(|s| s.at_start()) {

@@ -20,28 +20,28 @@ pub struct LearningArgs {
     #[arg(long, value_name = "LOSS", default_value = "cross-entropy")]
     loss: LossArg,
     /// With cross-entropy, the share that is spread over all classes
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = crate::numbers::from_zero_f32)]
     label_smoothing: f32,
     /// How parameters are moved
     #[arg(long, value_name = "NAME", default_value = "adamw")]
     optimizer: OptimizerArg,
     /// Learning rate [default: 3e-4 with adamw, else 0.01]
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = crate::numbers::from_zero)]
     lr: Option<f64>,
     /// What becomes of the learning rate after the warm-up, until the last step
     #[arg(long, value_name = "HOW", default_value = "constant")]
     lr_decay: RateDecayArg,
     /// Steps in which the learning rate rises
-    #[arg(long, value_name = "STEPS", default_value_t = 0)]
+    #[arg(long, value_name = "STEPS", default_value_t = 0, value_parser = crate::numbers::any::<u64>)]
     warm_up: u64,
     /// With sgd
-    #[arg(long, value_name = "SHARE", default_value_t = 0.9)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9, value_parser = crate::numbers::from_zero)]
     momentum: f64,
     /// Of parameters with two axes or more [default: 0.01 with adamw, else 0]
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = crate::numbers::from_zero)]
     weight_decay: Option<f64>,
     /// Samples of a step
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = crate::numbers::whole::<u32>(1..=65_536))]
     pub batch: u32,
     /// Samples of a step that go through the model at a time, of which the batch is a multiple; or auto: as many as the
     /// budget has room for [default: the batch]
@@ -51,16 +51,16 @@ pub struct LearningArgs {
     #[arg(long, value_name = "NAME", default_value = "auto")]
     strategy: StrategyArg,
     /// Passes over the data
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = crate::numbers::whole::<u32>(1..=4_294_967_295))]
     epochs: u32,
     /// Leave parameters with such names as they are; * is anything
     #[arg(long, value_name = "PATTERN")]
     freeze: Vec<String>,
     /// Leave all parameters as they are, and train two matrices of this rank beside each weight of --lora-targets
-    #[arg(long, value_name = "RANK", conflicts_with = "freeze", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, value_name = "RANK", conflicts_with = "freeze", value_parser = crate::numbers::whole::<u32>(1..=65_536))]
     lora: Option<u32>,
     /// What the two matrices give is multiplied by this over the rank [default: the rank]
-    #[arg(long, value_name = "X", requires = "lora")]
+    #[arg(long, value_name = "X", requires = "lora", value_parser = crate::numbers::finite_f32)]
     lora_alpha: Option<f32>,
     /// Names of weights that get two matrices, also of convolutions of one group; * is anything [default: all matrices of products]
     #[arg(long, value_name = "PATTERN", requires = "lora")]
@@ -69,13 +69,13 @@ pub struct LearningArgs {
     #[arg(long, value_name = "WHICH")]
     batch_norm: Option<BatchNormArg>,
     /// Scale all gradients together to at most this norm
-    #[arg(long, value_name = "NORM", conflicts_with = "clip_value")]
+    #[arg(long, value_name = "NORM", conflicts_with = "clip_value", value_parser = crate::numbers::from_zero_f32)]
     clip_norm: Option<f32>,
     /// Limit each element of gradients
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = crate::numbers::from_zero_f32)]
     clip_value: Option<f32>,
     /// Of the order of samples, of augmentation and of dropout
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = crate::numbers::any::<u64>)]
     seed: u64,
     /// Random changes of pictures
     #[arg(long, value_name = "HOW", value_delimiter = ',')]
@@ -85,29 +85,28 @@ pub struct LearningArgs {
         long,
         value_name = "A,B,C",
         value_delimiter = ',',
-        allow_hyphen_values = true
-    )]
+        allow_hyphen_values = true, value_parser = crate::numbers::finite_f32)]
     mean: Vec<f32>,
     /// Divided by per channel, after --mean [default: 1]
-    #[arg(long, value_name = "A,B,C", value_delimiter = ',')]
+    #[arg(long, value_name = "A,B,C", value_delimiter = ',', value_parser = crate::numbers::finite_f32)]
     std: Vec<f32>,
     /// Multiplied with values [default: 1/255 for pictures and bytes, else 1]
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = crate::numbers::finite_f32)]
     scale: Option<f32>,
     /// Share of the samples to validate with, where the data have none for that; 0 is none
-    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = crate::numbers::from_zero)]
     validation: f64,
     /// Train on the first so many samples only
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = crate::numbers::any::<usize>)]
     limit: Option<usize>,
     /// End after so many epochs without a lower loss of validation, and keep the best epoch's weights
-    #[arg(long, value_name = "EPOCHS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "EPOCHS", value_parser = crate::numbers::whole::<u32>(1..=4_294_967_295))]
     patience: Option<u32>,
     /// Where the training can be taken up again [default: the output's name with .checkpoint]
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
     /// Steps between checkpoints; there is one after every epoch anyway
-    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "STEPS", value_parser = crate::numbers::whole::<u64>(1..=u64::MAX))]
     checkpoint_every: Option<u64>,
     /// Go on from the checkpoint, where there is one
     #[arg(long)]
@@ -116,7 +115,7 @@ pub struct LearningArgs {
     #[arg(long, value_name = "FILE.jsonl")]
     log: Option<PathBuf>,
     /// Steps between lines of the log
-    #[arg(long, value_name = "STEPS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "STEPS", default_value_t = 10, value_parser = crate::numbers::whole::<u64>(1..=u64::MAX))]
     log_every: u64,
     /// Write a page with curves
     #[arg(long, value_name = "FILE.html")]

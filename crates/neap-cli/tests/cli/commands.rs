@@ -46,9 +46,34 @@ fn wrong_command_lines_are_one_line() {
         ("zoo no_such_network", "no_such_network"),
         ("zoo", "NAME"),
         ("bench", "MODEL"),
+        (
+            "run m.onnx --threads 1e3",
+            "'1e3' is no number from 1 to 256",
+        ),
+        ("run m.onnx --threads -1", "'-1' is no number from 1 to 256"),
+        ("run m.onnx --threads -1", "(see neap run --help)"),
+        ("run m.onnx --memory-budget 12elephants", "25% or none"),
+        ("run m.onnx --bound nosuch=3", "'nosuch'"),
+        ("run m.onnx --no-spill --spill-dir .", "--spill-dir"),
+        (
+            "train m.onnx --data d -o o.onnx --lr -1",
+            "'-1' is no number from 0",
+        ),
+        (
+            "train m.onnx --data d -o o.onnx --lr nan",
+            "'nan' is no number",
+        ),
+        (
+            "train m.neap --data d -o o.onnx",
+            "training begins with the .onnx",
+        ),
+        ("run m.onnx --budget-schedule 0s:1MiB", "at 0s"),
     ];
     for (args, part) in cases {
-        bench.neap(args).fails(2, &[part]);
+        let line = bench
+            .neap(args)
+            .fails(if part == "at 0s" { 3 } else { 2 }, &[part]);
+        assert!(!line.contains("tip: to pass"), "{line}");
     }
 }
 
@@ -159,4 +184,24 @@ fn strategies_are_compared() {
     let refused = bench.neap("plan m.onnx --strategy search --search-time soon");
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains("seconds"), "{}", refused.stderr);
+}
+
+#[test]
+fn names_that_a_model_chose_do_no_harm() {
+    let forged = "y\nneap: ok\x1b[31m";
+    let bench = Bench::with_model(&relu("x", &["2"], forged));
+    for args in ["run m.onnx", "inspect m.onnx", "pack m.onnx -o m.neap"] {
+        let ran = bench.neap(args).ok();
+        let text = ran.stdout + &ran.stderr;
+        assert!(text.contains("y\\nneap: ok\\u{1b}[31m"), "{args}: {text}");
+        assert!(
+            !text.contains('\x1b') && !text.contains("\nneap: ok"),
+            "{args}"
+        );
+    }
+    let long = "y".repeat(400);
+    bench.write("m.onnx", &relu("x", &["2"], &long));
+    bench.neap("run m.onnx --output-dir out").ok();
+    let files: Vec<_> = fs::read_dir(bench.path("out")).unwrap().flatten().collect();
+    assert!(files.len() == 1 && files[0].file_name().len() < 255);
 }

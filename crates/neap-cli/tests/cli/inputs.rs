@@ -244,7 +244,14 @@ fn open_dimensions_come_from_options_or_data() {
         "x.npy",
         &npy("<f4", "(2, 3)", &f32_bytes(&[1., 2., 3., -1., -2., -3.])),
     );
-    fails(&bench, "", &["--shape", "x"]);
+    fails(&bench, "", &["such as 1x3 (--shape x=1x3)"]);
+    // No option of a task is for one of its models.
+    bench.write(
+        "t.toml",
+        b"total = '64MiB'\nruns = 1\n[[model]]\npath = 'm.onnx'\n",
+    );
+    let ran = bench.neap("run --task t.toml");
+    ran.fails(2, &["neap pack MODEL -o FILE.neap --shape x=1x3"]);
     assert_eq!(result(&bench, "--input x=x.npy"), [1., 2., 3., 0., 0., 0.]);
     // And again, now from the cache.
     assert_eq!(result(&bench, "--input x=x.npy"), [1., 2., 3., 0., 0., 0.]);

@@ -1,5 +1,6 @@
 //! `neap serve` as clients meet it: the real program, a port of its own, bytes over TCP.
 
+mod advice;
 mod promises;
 mod server;
 mod tls;

@@ -263,7 +263,8 @@ impl Builder {
     /// The most passes that there are, and whether there are always so many.
     fn passes(&mut self, body: &Body, of: &Loop, pass: &Pass) -> Result<(usize, bool), OnnxError> {
         let at = body.at;
-        let is_few = |passes: i64| passes as usize * body.order.len().max(1) <= MAX_UNROLLED;
+        let is_few =
+            |passes: i64| (passes as usize).saturating_mul(body.order.len().max(1)) <= MAX_UNROLLED;
         let goes_on = self.known(pass.condition)?;
         let goes_on = goes_on.is_some_and(|known| known.bytes() == [1]);
         let counted = match of.is_counted && !goes_on {

@@ -25,7 +25,7 @@ use crate::plan::Plan;
 use crate::session::Session;
 use declared::{is_fixed, shapes_of, signature_of};
 use neap_ir::Literal;
-use neap_onnx::Signature;
+use neap_onnx::{Need, Signature};
 use neap_runtime::CancelToken;
 use opened::{Opened, Standing, of_engine};
 use profile::Profile;
@@ -84,7 +84,10 @@ impl Runner {
             match Model::open(path, open, progress) {
                 Ok(model) => runner.take(model, &[])?,
                 // It waits for the values.
-                Err(Error::Unbound(_)) => {}
+                Err(Error::Unbound {
+                    need: Need::Values { .. } | Need::Bound { .. },
+                    ..
+                }) => {}
                 Err(error) => return Err(error),
             }
         }
