@@ -21,7 +21,7 @@ impl Background {
         let log = root.join("target").join(format!("{name}.log"));
         let file = File::create(&log).with_context(|| log.display().to_string())?;
         let mut command = Command::new("nice");
-        command.args(["-n", "10"]).arg(std::env::current_exe()?);
+        command.args(["-n", "5"]).arg(std::env::current_exe()?);
         command.args(arguments).stdin(Stdio::null());
         command.stdout(file.try_clone()?).stderr(file);
         Ok(Background {

@@ -48,9 +48,10 @@ fn tanh4(x: vec4<f32>) -> vec4<f32> {
 // in a loop over what they have stored: unrolled, those take drivers half a minute to compile.
 fn bound(x: vec4<f32>) -> vec4<f32> {
     let by = params.call.activation;
-    let low = select(select(-3.402823466e38, 0.0, by == 1u), params.call.a, by == 2u);
-    let high = select(3.402823466e38, params.call.b, by == 2u);
-    return min(max(x, vec4<f32>(low)), vec4<f32>(high));
+    let least = max(x, vec4<f32>(select(params.call.a, 0.0, by == 1u)));
+    let both = select(least, min(least, vec4<f32>(params.call.b)), by == 2u);
+    // Without bounds, what is infinite or no number stays so.
+    return select(x, both, by != 0u);
 }
 
 fn is_bound() -> bool {
