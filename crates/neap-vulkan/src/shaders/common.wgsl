@@ -51,7 +51,7 @@ fn bound(x: vec4<f32>) -> vec4<f32> {
     let least = max(x, vec4<f32>(select(params.call.a, 0.0, by == 1u)));
     let both = select(least, min(least, vec4<f32>(params.call.b)), by == 2u);
     // Without bounds, what is infinite or no number stays so.
-    return select(x, both, by != 0u);
+    return select(x, both, by == 1u || by == 2u);
 }
 
 fn is_bound() -> bool {
