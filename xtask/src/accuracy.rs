@@ -16,40 +16,40 @@ const TOLERANCE: f64 = 1e-4;
 pub fn run(root: &Path, only: &[String]) -> Result<()> {
     let neap = models::neap(root)?;
     let python = models::python(root)?;
-    let mut cases = models::trained(root)?;
-    if cases.is_empty() {
-        println!("SKIPPED: trained models (../shared/models is not there)");
-    }
-    for name in models::zoo_names() {
-        if only.is_empty() || only.iter().any(|o| name == *o) {
-            let model = models::zoo_model(root, name)?;
-            cases.push(Case {
-                name: name.into(),
-                model,
-                inputs: Vec::new(),
-                expected: None,
-            });
-        }
-    }
-    cases.retain(|case| only.is_empty() || only.iter().any(|o| case.name.starts_with(o.as_str())));
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|o| name.starts_with(o.as_str()));
     if python.is_none() {
         println!("SKIPPED: comparison with onnxruntime of zoo models (no Python environment)");
     }
-    let mut failed = Vec::new();
-    for case in &cases {
-        match check(root, &neap, python.as_deref(), case, &[]) {
-            Ok(line) => println!("ok    {line}"),
-            Err(error) => {
-                println!("WRONG {}: {error:#}", case.name);
-                failed.push(case.name.as_str());
-            }
+    let (mut passed, mut failed) = (0, Vec::new());
+    let mut judge = |case: &Case| match check(root, &neap, python.as_deref(), case, &[]) {
+        Ok(line) => {
+            println!("ok    {line}");
+            passed += 1;
         }
+        Err(error) => {
+            println!("WRONG {}: {error:#}", case.name);
+            failed.push(case.name.clone());
+        }
+    };
+    let trained = models::trained(root)?;
+    if trained.is_empty() {
+        println!("SKIPPED: trained models (../shared/models is not there)");
     }
-    println!(
-        "{} passed, {} failed",
-        cases.len() - failed.len(),
-        failed.len()
-    );
+    trained
+        .iter()
+        .filter(|c| wanted(&c.name))
+        .for_each(&mut judge);
+    let named = |name: &&str| only.is_empty() || only.iter().any(|o| o == name);
+    for name in models::zoo_names().into_iter().filter(named) {
+        let visitor = models::Visitor::new(root, name)?;
+        judge(&Case {
+            name: name.into(),
+            model: visitor.path().to_path_buf(),
+            inputs: Vec::new(),
+            expected: None,
+        });
+    }
+    println!("{passed} passed, {} failed", failed.len());
     if !failed.is_empty() {
         bail!("wrong: {}", failed.join(", "));
     }

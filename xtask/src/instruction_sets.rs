@@ -17,11 +17,12 @@ pub fn run(root: &Path, skips: &Skips) -> Result<()> {
     }
     let best = neaptide::Isa::detect();
     let mut failed = false;
-    for isa in neaptide::Isa::available().filter(|&isa| isa != best) {
-        for name in MODELS {
+    for name in MODELS {
+        let visitor = models::Visitor::new(root, name)?;
+        for isa in neaptide::Isa::available().filter(|&isa| isa != best) {
             let case = Case {
                 name: format!("{name}-{}", isa.name()),
-                model: models::zoo_model(root, name)?,
+                model: visitor.path().to_path_buf(),
                 inputs: Vec::new(),
                 expected: None,
             };

@@ -46,6 +46,59 @@ pub fn zoo_model_as(
     Ok(path)
 }
 
+/// A larger model leaves the drive once it was tested: all of them, and what is packed of them, are 8 GiB.
+const KEPT_BYTES: u64 = 100 << 20;
+
+/// A zoo model while it is tested. If it is large and was not there before, it goes afterwards, with what was packed of it.
+pub struct Visitor {
+    path: PathBuf,
+    stays: bool,
+}
+
+impl Visitor {
+    /// # Errors
+    /// When the model cannot be written.
+    pub fn new(root: &Path, name: &str) -> Result<Visitor> {
+        let was_there = root.join(format!("target/models/{name}.onnx")).exists();
+        let path = zoo_model(root, name)?;
+        let is_small = std::fs::metadata(&path)?.len() <= KEPT_BYTES;
+        Ok(Visitor {
+            path,
+            stays: was_there || is_small,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Visitor {
+    fn drop(&mut self) {
+        let (Some(folder), Some(name)) = (self.path.parent(), self.path.file_name()) else {
+            return;
+        };
+        if self.stays {
+            return;
+        }
+        let packed_of_it = format!("{}.", name.to_string_lossy());
+        for entry in std::fs::read_dir(folder.join("packed"))
+            .into_iter()
+            .flatten()
+        {
+            let Ok(entry) = entry else { continue };
+            if entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with(&packed_of_it)
+            {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
 /// Removes what other benchmarks found by calibrating: plans count with estimates then, as a new user's do.
 pub fn forget_calibration(root: &Path) -> Result<()> {
     match std::fs::remove_file(root.join("target/models/packed/calibration.bin")) {

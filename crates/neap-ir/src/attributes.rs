@@ -243,6 +243,15 @@ pub struct ResizeAttrs {
     pub roi: Vec<(f32, f32)>,
 }
 
+impl ResizeAttrs {
+    /// What its scales make of other sizes: `floor(size * scale)`, in `f32` as other runtimes compute it.
+    pub fn scaled(&self, shape: &[usize]) -> Vec<usize> {
+        let sizes = shape.iter().zip(&self.scales);
+        let scaled = sizes.map(|(&size, &scale)| (size as f32 * scale).floor() as usize);
+        scaled.collect()
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ResizeMode {
     Nearest,

@@ -12,7 +12,7 @@
 //!
 //! A loop of many passes is one operator that holds a graph ([`LateOp::Repeat`]).
 
-use crate::attributes::PadMode;
+use crate::attributes::{PadMode, ResizeAttrs, Window};
 use crate::graph::Graph;
 use crate::{Op, TensorType};
 use serde::{Deserialize, Serialize};
@@ -87,6 +87,16 @@ pub enum LateOp {
     },
     /// indices, depth, values.
     OneHot { axis: usize },
+    /// x → as many times larger as its scales say. The shape of its result is of the bound.
+    Resize(ResizeAttrs),
+    /// x, w, optional bias, as [`Op::ConvTranspose`] takes them. `output_spatial` is of the bound; `extra` is what each axis has
+    /// more than windows and pads give it.
+    ConvTranspose {
+        window: Window,
+        groups: usize,
+        extra: Vec<usize>,
+        output_spatial: Vec<usize>,
+    },
 
     // --- branches and passes that the data decide ---
     /// condition, optional guard around it (bools of one element) → whether both hold; the condition turned around with
@@ -189,6 +199,8 @@ impl LateOp {
             LateOp::Pad { .. } => "Pad",
             LateOp::TopK { .. } => "TopK",
             LateOp::OneHot { .. } => "OneHot",
+            LateOp::Resize(_) => "Resize",
+            LateOp::ConvTranspose { .. } => "ConvTranspose",
             LateOp::Gate { .. } | LateOp::Select => "If",
             LateOp::Count | LateOp::Ended { .. } | LateOp::Repeat(_) => "Loop",
         }

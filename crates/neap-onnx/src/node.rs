@@ -2,8 +2,10 @@
 
 use crate::builder::{At, Builder};
 use crate::error::OnnxError;
+use crate::late::Axis;
 use crate::proto::{AttributeValue, NodeProto, TensorProto};
 use crate::tensor;
+use neap_ir::late::LateOp;
 use neap_ir::op::{Binary, Unary};
 use neap_ir::{DType, Literal, Op, TensorType, ValueId};
 
@@ -310,6 +312,20 @@ impl<'a> Ctx<'a> {
     ) -> Result<ValueId, OnnxError> {
         let at = self.at();
         let outputs = self.builder.emit(at, op, inputs, &[true])?;
+        outputs[0].ok_or_else(|| self.bad("it has no output"))
+    }
+
+    /// An operator over sizes that are known only when running, with one result.
+    pub(crate) fn emit_late(
+        &mut self,
+        op: LateOp,
+        inputs: &[Option<ValueId>],
+        dtype: DType,
+        axes: Vec<Axis>,
+    ) -> Result<ValueId, OnnxError> {
+        let at = self.at();
+        let results = vec![(dtype, axes)];
+        let outputs = self.builder.emit_late(at, op, inputs, results, &[true])?;
         outputs[0].ok_or_else(|| self.bad("it has no output"))
     }
 

@@ -383,7 +383,10 @@ pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
             LateOp::NonMaxSuppression { .. } => times(64, product(&input(1))),
             LateOp::Unique { .. } => times(64, x),
             LateOp::Repeat(of) => late::loop_flops(of),
-            _ => times(2, x),
+            of => match late::of_the_bound(of) {
+                Some(op) => flops(&op, inputs, outputs),
+                None => times(2, x),
+            },
         },
         Op::MatMul => twice(y, input(0).last().copied().unwrap_or(1)),
         Op::Gemm { trans_a, .. } => {

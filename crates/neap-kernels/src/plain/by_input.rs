@@ -1,7 +1,7 @@
 //! The derivative by inputs: for each phase of the strides a convolution of results' derivatives with transposed weights.
 
 use super::grid::{Grid, Line};
-use super::product::{Job, Left, job_floats};
+use super::product::{Job, Left, job_floats, most_job_floats};
 use super::{AXES, Shape};
 use crate::parallel::Parallel;
 use crate::reorder::transpose_tile;
@@ -45,6 +45,16 @@ pub(super) fn floats(shape: &Shape, workers: usize) -> usize {
     let of = |grid: Grid| {
         let (stride, rows) = turned(shape, &grid);
         stride * rows * shape.groups + job_floats(rows, shape.c_out, &grid, shape.batch, workers)
+    };
+    phases(shape).map(of).max().unwrap_or(0)
+}
+
+/// Of the shape with any smaller sizes of batch and space.
+pub(super) fn most_floats(shape: &Shape, workers: usize) -> usize {
+    let of = |grid: Grid| {
+        let (stride, rows) = turned(shape, &grid);
+        let job = most_job_floats(rows, shape.c_out, &grid, shape.batch, workers);
+        stride * rows * shape.groups + job
     };
     phases(shape).map(of).max().unwrap_or(0)
 }

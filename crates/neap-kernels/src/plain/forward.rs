@@ -1,7 +1,7 @@
 //! Results of a convolution.
 
 use super::grid::{Grid, Line};
-use super::product::{Job, Left, job_floats};
+use super::product::{Job, Left, job_floats, most_job_floats};
 use super::{AXES, Shape};
 use crate::parallel::Parallel;
 use crate::share::{Dst, Src};
@@ -15,6 +15,11 @@ fn grid(shape: &Shape) -> Grid {
 
 pub(super) fn floats(shape: &Shape, workers: usize) -> usize {
     job_floats(shape.c_out, shape.c_in, &grid(shape), shape.batch, workers)
+}
+
+/// Of the shape with any smaller sizes of batch and space.
+pub(super) fn most_floats(shape: &Shape, workers: usize) -> usize {
+    most_job_floats(shape.c_out, shape.c_in, &grid(shape), shape.batch, workers)
 }
 
 pub(super) fn run(

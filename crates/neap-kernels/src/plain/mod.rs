@@ -105,6 +105,24 @@ pub fn forward_scratch_floats(shape: &Shape, workers: usize) -> usize {
     }
 }
 
+/// As [`forward_scratch_floats`], enough for any smaller sizes of batch and space too.
+#[must_use]
+pub fn most_forward_scratch_floats(shape: &Shape, workers: usize) -> usize {
+    match shape.check() {
+        Ok(()) if !shape.is_depthwise() => forward::most_floats(shape, workers),
+        _ => forward_scratch_floats(shape, workers),
+    }
+}
+
+/// As [`by_input_scratch_floats`], enough for any smaller sizes of batch and space too.
+#[must_use]
+pub fn most_by_input_scratch_floats(shape: &Shape, workers: usize) -> usize {
+    match shape.check() {
+        Ok(()) if !shape.is_depthwise() => by_input::most_floats(shape, workers),
+        _ => by_input_scratch_floats(shape, workers),
+    }
+}
+
 /// As [`forward_scratch_floats`].
 #[must_use]
 pub fn by_input_scratch_floats(shape: &Shape, workers: usize) -> usize {

@@ -73,10 +73,9 @@ impl Blocks {
                 in_place: true,
             };
         }
-        let most = RESULT_FLOATS / rows.max(1) / LANES * LANES;
         let run = plane.saturating_mul(batch);
         Blocks {
-            size: even(run, most.clamp(2 * LANES, BLOCK)),
+            size: even(run, most_of(rows)),
             run,
             runs: 1,
             in_place: false,
@@ -86,6 +85,12 @@ impl Blocks {
     fn per_run(&self) -> usize {
         self.run.div_ceil(self.size)
     }
+}
+
+/// Most positions of a block whose results lie in scratch.
+fn most_of(rows: usize) -> usize {
+    let most = RESULT_FLOATS / rows.max(1) / LANES * LANES;
+    most.clamp(2 * LANES, BLOCK)
 }
 
 /// The length of parts that are about as long as each other, and no longer than `most`.
@@ -122,6 +127,22 @@ pub(super) fn job_floats(
     let k = channels * grid.taps();
     let parts: usize = parts(rows, k, blocks.size, blocks.in_place).iter().sum();
     parts.saturating_mul(workers)
+}
+
+/// Scratch of a job over these positions or any fewer: fewer may be cut into larger blocks, or not be computed in place.
+pub(super) fn most_job_floats(
+    rows: usize,
+    channels: usize,
+    grid: &Grid,
+    batch: usize,
+    workers: usize,
+) -> usize {
+    let run = grid.positions().saturating_mul(batch);
+    let block = run.clamp(1, BLOCK).next_multiple_of(LANES);
+    let k = channels * grid.taps();
+    let [panels, row, copied, _] = parts(rows, k, block, true);
+    let results = rows * block.min(most_of(rows));
+    (panels + row + copied + results).saturating_mul(workers)
 }
 
 /// A block of positions of some planes.

@@ -161,8 +161,7 @@ impl Tasks {
     ) -> Option<Self> {
         let r = &product.reduction;
         // A task widens one column.
-        let is_widened = matches!(shapes, Shapes::Widened(_));
-        if is_widened || Chunks::new(r, shapes.chunk_k(columns.width())).count() != 1 {
+        if shapes.is_widened() || Chunks::new(r, shapes.chunk_k(columns.width())).count() != 1 {
             return None;
         }
         let bytes = product.panels * (1 + r.taps * r.channels) * LANES * size_of::<f32>();

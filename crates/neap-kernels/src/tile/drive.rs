@@ -15,8 +15,8 @@ use std::ops::Range;
 /// would be bursts, and the hardware follows a plain stream well enough.
 const LOOK_AHEAD_TILES: usize = 4;
 
-/// From so many tiles on, widening weights for all of them is faster than for each.
-const WIDENED_TILES: usize = 2;
+/// From so many positions on, widening weights for all of them is faster than for each.
+const WIDENED_POSITIONS: usize = 2;
 
 /// Bytes of a widened k, and of a bias.
 const WIDE_STEP: usize = LANES * size_of::<f32>();
@@ -107,17 +107,7 @@ pub(crate) unsafe fn run(
     if product.panels == 0 || product.positions == 0 || product.images == 0 {
         return;
     }
-    let of_format = product.format.isa(isa);
-    let shapes = match product.form {
-        Form::Groups {
-            narrow: Some(width),
-            ..
-        } => Shapes::NarrowGroups(of_format, width),
-        _ if pays_to_widen(isa, product) => Shapes::Widened(isa),
-        #[cfg(target_arch = "x86_64")]
-        _ if is_row_of_blocks(isa, product) => Shapes::OneRow,
-        _ => Shapes::Dense(of_format),
-    };
+    let shapes = shapes(isa, product);
     let tasks = Tasks::new(product, shapes, parallel.workers());
     let (blocks, bands) = (tasks.blocks, tasks.bands());
     parallel.run(product.images * blocks.parts * bands, &|task, _worker| {
@@ -140,21 +130,33 @@ pub(crate) unsafe fn run(
     });
 }
 
-/// Whether tasks widen their weights once for many tiles, to compute with the kernels of `f32`.
-fn pays_to_widen(isa: Isa, product: &Product) -> bool {
-    let (shapes, r) = (Shapes::Widened(isa), &product.reduction);
-    let panels = shapes.max_panels();
-    product.format != Format::F32
-        && product.positions >= WIDENED_TILES * shapes.max_rows(panels)
-        && Chunks::new(r, shapes.chunk_k(panels)).longest(r) <= most_k(panels)
-}
-
-/// Whether one row is multiplied with weights in blocks on AVX-512.
-#[cfg(target_arch = "x86_64")]
-fn is_row_of_blocks(isa: Isa, product: &Product) -> bool {
-    let is_row = product.form == Form::Dense && product.positions == 1;
-    let in_blocks = matches!(product.format, Format::Blocks(_));
-    is_row && in_blocks && isa.kind() == crate::simd::Kind::Avx512
+fn shapes(isa: Isa, product: &Product) -> Shapes {
+    let (format, r) = (product.format, &product.reduction);
+    if let Form::Groups {
+        narrow: Some(width),
+        ..
+    } = product.form
+    {
+        let widened = format != Format::F32;
+        return Shapes::NarrowGroups {
+            isa,
+            width,
+            widened,
+        };
+    }
+    if format == Format::F32 {
+        return Shapes::Dense(isa);
+    }
+    let widened = Shapes::Widened(isa);
+    let panels = widened.max_panels();
+    let fits = Chunks::new(r, widened.chunk_k(panels)).longest(r) <= most_k(panels);
+    if product.positions >= WIDENED_POSITIONS && fits {
+        return widened;
+    }
+    match format {
+        Format::Blocks(_) if product.form == Form::Dense => Shapes::Row(isa, format),
+        _ => Shapes::Row(format.isa(isa), format),
+    }
 }
 
 /// All of k for some positions and some columns.
@@ -192,7 +194,7 @@ impl Task<'_> {
     /// # Safety
     /// As [`run`], for this task's positions and panels.
     unsafe fn run(&self) {
-        if let Shapes::Widened(_) = self.shapes {
+        if self.shapes.is_widened() {
             let mut wide = Wide::NONE;
             // SAFETY: the caller's promise.
             return unsafe { self.run_chunks(Some(&mut wide)) };
@@ -398,7 +400,7 @@ impl Task<'_> {
                 },
                 activation: self.product.activation,
             };
-            kernel(self.shapes, format, panels.len(), rows)(&tile);
+            kernel(self.shapes, panels.len(), rows)(&tile);
             if pass.is_last && !self.product.activation.is_light() {
                 for p in 0..panels.len() {
                     let lanes = if p + 1 == panels.len() {

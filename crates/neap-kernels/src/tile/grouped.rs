@@ -2,20 +2,17 @@
 //! which permutes inside a register bring to it.
 
 use super::micro::{Tile, finish, start};
-use crate::panel::format::Stored;
+use crate::panel::format::{F32, Stored};
 use crate::simd::Simd;
 
-/// Runs a tile of one panel times `R` positions; groups are `W` channels wide, and a tap's run is
+/// Runs a tile of one panel, of `f32`, times `R` positions; groups are `W` channels wide, and a tap's run is
 /// the 16 input channels of the panel.
 ///
 /// # Safety
 /// As [`super::micro::micro`] with one panel, except that a tap's run is 16 inputs for `W` k.
 #[inline(always)]
-pub(super) unsafe fn micro_grouped<S: Simd, F: Stored, const W: usize, const R: usize>(
-    s: S,
-    tile: &Tile,
-) {
-    let step_bytes = F::STEP_BYTES;
+pub(super) unsafe fn micro_grouped<S: Simd, const W: usize, const R: usize>(s: S, tile: &Tile) {
+    let step_bytes = F32::STEP_BYTES;
     // SAFETY: all pointers stay inside what the contract names.
     unsafe {
         let mut acc = start::<S, 1, R>(s, tile);
@@ -35,7 +32,7 @@ pub(super) unsafe fn micro_grouped<S: Simd, F: Stored, const W: usize, const R: 
                 }
                 for j in 0..part_len {
                     let at = weights.add((part * part_len + j) * step_bytes);
-                    let w = F::load(s, at, tile.head);
+                    let w = F32::load(s, at, tile.head);
                     for r in 0..R {
                         let xv = if W == 1 {
                             x[r]

@@ -4,8 +4,8 @@ use super::grouped::micro_grouped;
 use super::micro::{Tile, micro};
 use super::widen::most_k;
 #[cfg(target_arch = "x86_64")]
-use crate::panel::format::{F32, by_block_format};
-use crate::panel::format::{Format, Stored, by_any_format, by_format};
+use crate::panel::format::by_block_format;
+use crate::panel::format::{F32, Format, Stored, by_any_format};
 #[cfg(target_arch = "aarch64")]
 use crate::simd::Neon;
 #[cfg(target_arch = "x86_64")]
@@ -21,17 +21,30 @@ pub(super) type MicroKernel = unsafe fn(&Tile);
 /// A family of micro-kernels.
 #[derive(Clone, Copy)]
 pub(super) enum Shapes {
+    /// On weights of `f32`.
     Dense(Isa),
     /// The same on weights that a task has widened.
     Widened(Isa),
-    /// One row times weights in blocks, with AVX-512: several panels at once, as a sum waits for the one before.
-    #[cfg(target_arch = "x86_64")]
-    OneRow,
-    /// With the groups' width: 1, 2, 4 or 8.
-    NarrowGroups(Isa, usize),
+    /// One position at a time, on weights as they are stored.
+    Row(Isa, Format),
+    /// Groups 1, 2, 4 or 8 wide. Their weights are few, so they are widened where they are not `f32`.
+    NarrowGroups {
+        isa: Isa,
+        width: usize,
+        widened: bool,
+    },
 }
 
 impl Shapes {
+    /// Whether a task widens its weights first.
+    pub(super) fn is_widened(self) -> bool {
+        match self {
+            Shapes::Widened(_) => true,
+            Shapes::NarrowGroups { widened, .. } => widened,
+            _ => false,
+        }
+    }
+
     /// Most panels of a tile.
     pub(super) fn max_panels(self) -> usize {
         match self {
@@ -39,8 +52,9 @@ impl Shapes {
             Shapes::Dense(isa) if isa.kind() == Kind::Avx512 => 4,
             #[cfg(target_arch = "x86_64")]
             Shapes::Widened(isa) if isa.kind() == Kind::Avx512 => 2,
+            // A sum waits for the one before.
             #[cfg(target_arch = "x86_64")]
-            Shapes::OneRow => 4,
+            Shapes::Row(isa, Format::Blocks(_)) if isa.kind() == Kind::Avx512 => 4,
             _ => 1,
         }
     }
@@ -48,10 +62,9 @@ impl Shapes {
     /// Most k of a chunk whose weights stay in cache in a tile of `panels` panels.
     pub(super) fn chunk_k(self, panels: usize) -> usize {
         match self {
-            Shapes::Widened(_) => most_k(panels),
-            // Nobody uses them again.
-            #[cfg(target_arch = "x86_64")]
-            Shapes::OneRow => usize::MAX,
+            _ if self.is_widened() => most_k(panels),
+            // Hardly anybody uses them again.
+            Shapes::Row(..) => usize::MAX,
             _ => CHUNK_BYTES / (panels * LANES * size_of::<f32>()),
         }
     }
@@ -71,9 +84,8 @@ impl Shapes {
                 Kind::Neon => 5,
                 Kind::Portable => 2,
             },
-            #[cfg(target_arch = "x86_64")]
-            Shapes::OneRow => 1,
-            Shapes::NarrowGroups(isa, _) => match isa.kind() {
+            Shapes::Row(..) => 1,
+            Shapes::NarrowGroups { isa, .. } => match isa.kind() {
                 #[cfg(target_arch = "x86_64")]
                 Kind::Avx512 => 14,
                 Kind::Portable => 1,
@@ -95,7 +107,7 @@ unsafe fn avx512<const P: usize, const R: usize>(tile: &Tile) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 unsafe fn avx512_grouped<const W: usize, const R: usize>(tile: &Tile) {
     // SAFETY: the caller keeps `micro_grouped`'s contract.
-    unsafe { micro_grouped::<Avx512, F32, W, R>(Avx512::new(), tile) }
+    unsafe { micro_grouped::<Avx512, W, R>(Avx512::new(), tile) }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -107,72 +119,73 @@ unsafe fn avx512_row<F: Stored, const P: usize>(tile: &Tile) {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2<F: Stored, const P: usize, const R: usize>(tile: &Tile) {
+unsafe fn avx2<const P: usize, const R: usize>(tile: &Tile) {
     // SAFETY: the caller keeps `micro`'s contract.
-    unsafe { micro::<Avx2Fma, F, P, R>(Avx2Fma::new(), tile) }
+    unsafe { micro::<Avx2Fma, F32, P, R>(Avx2Fma::new(), tile) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2_grouped<F: Stored, const W: usize, const R: usize>(tile: &Tile) {
+unsafe fn avx2_row<F: Stored>(tile: &Tile) {
+    // SAFETY: the caller keeps `micro`'s contract.
+    unsafe { micro::<Avx2Fma, F, 1, 1>(Avx2Fma::new(), tile) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn avx2_grouped<const W: usize, const R: usize>(tile: &Tile) {
     // SAFETY: the caller keeps `micro_grouped`'s contract.
-    unsafe { micro_grouped::<Avx2Fma, F, W, R>(Avx2Fma::new(), tile) }
+    unsafe { micro_grouped::<Avx2Fma, W, R>(Avx2Fma::new(), tile) }
 }
 
 #[cfg(target_arch = "aarch64")]
-unsafe fn neon<F: Stored, const P: usize, const R: usize>(tile: &Tile) {
+unsafe fn neon<const P: usize, const R: usize>(tile: &Tile) {
     // SAFETY: the caller keeps `micro`'s contract.
-    unsafe { micro::<Neon, F, P, R>(Neon::new(), tile) }
+    unsafe { micro::<Neon, F32, P, R>(Neon::new(), tile) }
 }
 
 #[cfg(target_arch = "aarch64")]
-unsafe fn neon_grouped<F: Stored, const W: usize, const R: usize>(tile: &Tile) {
-    // SAFETY: the caller keeps `micro_grouped`'s contract.
-    unsafe { micro_grouped::<Neon, F, W, R>(Neon::new(), tile) }
-}
-
-unsafe fn portable<F: Stored, const P: usize, const R: usize>(tile: &Tile) {
+unsafe fn neon_row<F: Stored>(tile: &Tile) {
     // SAFETY: the caller keeps `micro`'s contract.
-    unsafe { micro::<Portable, F, P, R>(Portable, tile) }
+    unsafe { micro::<Neon, F, 1, 1>(Neon::new(), tile) }
 }
 
-unsafe fn portable_grouped<F: Stored, const W: usize, const R: usize>(tile: &Tile) {
+#[cfg(target_arch = "aarch64")]
+unsafe fn neon_grouped<const W: usize, const R: usize>(tile: &Tile) {
     // SAFETY: the caller keeps `micro_grouped`'s contract.
-    unsafe { micro_grouped::<Portable, F, W, R>(Portable, tile) }
+    unsafe { micro_grouped::<Neon, W, R>(Neon::new(), tile) }
 }
 
-/// `shapes!(f, 4: 1 2 3)[r - 1]` is `f::<4, r>`; with a format, `shapes!(f, F, 4: 1 2 3)[r - 1]` is `f::<F, 4, r>`.
+unsafe fn portable<const P: usize, const R: usize>(tile: &Tile) {
+    // SAFETY: the caller keeps `micro`'s contract.
+    unsafe { micro::<Portable, F32, P, R>(Portable, tile) }
+}
+
+unsafe fn portable_row<F: Stored>(tile: &Tile) {
+    // SAFETY: the caller keeps `micro`'s contract.
+    unsafe { micro::<Portable, F, 1, 1>(Portable, tile) }
+}
+
+unsafe fn portable_grouped<const W: usize, const R: usize>(tile: &Tile) {
+    // SAFETY: the caller keeps `micro_grouped`'s contract.
+    unsafe { micro_grouped::<Portable, W, R>(Portable, tile) }
+}
+
+/// `shapes!(f, 4: 1 2 3)[r - 1]` is `f::<4, r>`.
 macro_rules! shapes {
     ($f:ident, $p:literal: $($r:literal)*) => {{
         const KERNELS: &[MicroKernel] = &[$($f::<$p, $r> as MicroKernel),*];
         KERNELS
     }};
-    ($f:ident, $format:ident, $p:literal: $($r:literal)*) => {{
-        const KERNELS: &[MicroKernel] = &[$($f::<$format, $p, $r> as MicroKernel),*];
-        KERNELS
-    }};
 }
 
-/// The micro-kernel for a tile of `panels` (at most `max_panels`) times `rows` (at most
-/// `max_rows`) with weights of a format whose kernels `shapes` names ([`Format::isa`]). The processor has its
+/// The micro-kernel for a tile of `panels` (at most `max_panels`) times `rows` (at most `max_rows`). The processor has its
 /// instructions, as the [`Isa`] in `shapes` proves.
-pub(super) fn kernel(shapes: Shapes, format: Format, panels: usize, rows: usize) -> MicroKernel {
-    let format = match shapes {
-        Shapes::Widened(_) => Format::F32,
-        _ => format,
-    };
-    #[cfg(target_arch = "x86_64")]
-    if let (Shapes::OneRow, Format::Blocks(blocks)) = (shapes, format) {
-        return by_block_format!(blocks, F => match panels {
-            1 => avx512_row::<F, 1> as MicroKernel,
-            2 => avx512_row::<F, 2> as MicroKernel,
-            3 => avx512_row::<F, 3> as MicroKernel,
-            _ => avx512_row::<F, 4> as MicroKernel,
-        });
-    }
+pub(super) fn kernel(shapes: Shapes, panels: usize, rows: usize) -> MicroKernel {
     // Only AVX-512 has registers to choose with.
     let _ = panels;
     let of_rows = match shapes {
+        Shapes::Row(isa, format) => return row(isa, format, panels),
         Shapes::Dense(isa) | Shapes::Widened(isa) => match isa.kind() {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => match panels {
@@ -182,14 +195,12 @@ pub(super) fn kernel(shapes: Shapes, format: Format, panels: usize, rows: usize)
                 _ => shapes!(avx512, 4: 1 2 3 4 5 6),
             },
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2Fma => by_any_format!(format, F => shapes!(avx2, F, 1: 1 2 3 4 5 6)),
+            Kind::Avx2Fma => shapes!(avx2, 1: 1 2 3 4 5 6),
             #[cfg(target_arch = "aarch64")]
-            Kind::Neon => by_any_format!(format, F => shapes!(neon, F, 1: 1 2 3 4 5)),
-            Kind::Portable => by_any_format!(format, F => shapes!(portable, F, 1: 1 2)),
+            Kind::Neon => shapes!(neon, 1: 1 2 3 4 5),
+            Kind::Portable => shapes!(portable, 1: 1 2),
         },
-        #[cfg(target_arch = "x86_64")]
-        Shapes::OneRow => unreachable!("only blocks have kernels for one row"),
-        Shapes::NarrowGroups(isa, width) => match isa.kind() {
+        Shapes::NarrowGroups { isa, width, .. } => match isa.kind() {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => match width {
                 1 => shapes!(avx512_grouped, 1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
@@ -198,26 +209,48 @@ pub(super) fn kernel(shapes: Shapes, format: Format, panels: usize, rows: usize)
                 _ => shapes!(avx512_grouped, 8: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
             },
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2Fma => by_format!(format, F => match width {
-                1 => shapes!(avx2_grouped, F, 1: 1 2 3),
-                2 => shapes!(avx2_grouped, F, 2: 1 2 3),
-                4 => shapes!(avx2_grouped, F, 4: 1 2 3),
-                _ => shapes!(avx2_grouped, F, 8: 1 2 3),
-            }),
+            Kind::Avx2Fma => match width {
+                1 => shapes!(avx2_grouped, 1: 1 2 3),
+                2 => shapes!(avx2_grouped, 2: 1 2 3),
+                4 => shapes!(avx2_grouped, 4: 1 2 3),
+                _ => shapes!(avx2_grouped, 8: 1 2 3),
+            },
             #[cfg(target_arch = "aarch64")]
-            Kind::Neon => by_format!(format, F => match width {
-                1 => shapes!(neon_grouped, F, 1: 1 2 3),
-                2 => shapes!(neon_grouped, F, 2: 1 2 3),
-                4 => shapes!(neon_grouped, F, 4: 1 2 3),
-                _ => shapes!(neon_grouped, F, 8: 1 2 3),
-            }),
-            Kind::Portable => by_format!(format, F => match width {
-                1 => shapes!(portable_grouped, F, 1: 1),
-                2 => shapes!(portable_grouped, F, 2: 1),
-                4 => shapes!(portable_grouped, F, 4: 1),
-                _ => shapes!(portable_grouped, F, 8: 1),
-            }),
+            Kind::Neon => match width {
+                1 => shapes!(neon_grouped, 1: 1 2 3),
+                2 => shapes!(neon_grouped, 2: 1 2 3),
+                4 => shapes!(neon_grouped, 4: 1 2 3),
+                _ => shapes!(neon_grouped, 8: 1 2 3),
+            },
+            Kind::Portable => match width {
+                1 => shapes!(portable_grouped, 1: 1),
+                2 => shapes!(portable_grouped, 2: 1),
+                4 => shapes!(portable_grouped, 4: 1),
+                _ => shapes!(portable_grouped, 8: 1),
+            },
         },
     };
     of_rows[rows - 1]
+}
+
+/// The micro-kernel of one position, with weights of a format whose kernels the instruction set has ([`Format::isa`]).
+fn row(isa: Isa, format: Format, panels: usize) -> MicroKernel {
+    let _ = panels;
+    match isa.kind() {
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512 => match format {
+            Format::Blocks(blocks) => by_block_format!(blocks, F => match panels {
+                1 => avx512_row::<F, 1>,
+                2 => avx512_row::<F, 2>,
+                3 => avx512_row::<F, 3>,
+                _ => avx512_row::<F, 4>,
+            }),
+            _ => unreachable!("{format:?} has no kernels with AVX-512"),
+        },
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2Fma => by_any_format!(format, F => avx2_row::<F>),
+        #[cfg(target_arch = "aarch64")]
+        Kind::Neon => by_any_format!(format, F => neon_row::<F>),
+        Kind::Portable => by_any_format!(format, F => portable_row::<F>),
+    }
 }

@@ -1,6 +1,6 @@
 //! Convolutions against a plain reference in f64, and the same bits however the work is cut.
 
-use crate::support::{Scrambled, affordable, numbers};
+use crate::support::{Scrambled, affordable, isas, numbers};
 use neap_kernels::conv::{
     ConvForm, ConvShape, conv_blocked, conv_first_layer, conv_first_layer_scratch_bytes,
     conv_narrow_groups, supports,
@@ -297,7 +297,7 @@ fn every_shape_is_right_on_every_instruction_set() {
         }
         for (residual, activation) in [(0, Activation::None), (1, Activation::Relu)] {
             let (want, size) = reference(&l, residual != 0);
-            for isa in Isa::available() {
+            for isa in isas() {
                 let all = 0..s.panels();
                 let got = run(
                     &l,
@@ -342,7 +342,7 @@ fn the_same_bits_however_the_work_is_cut() {
             .into_iter()
             .filter(|r| !r.is_empty())
             .collect();
-        for isa in Isa::available() {
+        for isa in isas() {
             let want = run(&l, isa, &Serial, &whole, Activation::Silu, 1);
             for workers in [1, 3] {
                 for ranges in [&whole, &single, &uneven] {

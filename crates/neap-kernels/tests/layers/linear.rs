@@ -1,6 +1,6 @@
 //! Matrix products against a plain reference in f64, and the same bits however the work is cut.
 
-use crate::support::{Scrambled, affordable, numbers};
+use crate::support::{Scrambled, affordable, isas, numbers};
 use neap_kernels::epilogue::{Activation, Epilogue, Residual};
 use neap_kernels::linear::{LinearShape, MatMulShape, linear, matmul, matmul_scratch_bytes};
 use neap_kernels::panel::{Affine, pack_rows, panel_floats};
@@ -112,7 +112,7 @@ fn linear_layers_are_right_on_every_instruction_set() {
             let l = layer(case, gap);
             let s = &l.shape;
             let all = 0..s.panels();
-            for isa in Isa::available() {
+            for isa in isas() {
                 for residual in [0, 1] {
                     let got = run_layer(
                         &l,
@@ -165,7 +165,7 @@ fn the_same_bits_however_the_work_is_cut() {
             .into_iter()
             .filter(|r| !r.is_empty())
             .collect();
-        for isa in Isa::available() {
+        for isa in isas() {
             for activation in [Activation::Relu, Activation::Gelu] {
                 // The gaps between the rows differ by residual: compare the columns only.
                 let bits = |v: &[f32]| -> Vec<u32> {
@@ -223,7 +223,7 @@ fn products_of_activations_are_right() {
             }
             let a = numbers(batch * m * k, 5);
             let b = numbers(if shared_b { k * n } else { batch * k * n }, 6);
-            for isa in Isa::available() {
+            for isa in isas() {
                 let mut first: Option<Vec<f32>> = None;
                 for workers in [1, 3] {
                     let mut out = vec![f32::NAN; batch * m * n];

@@ -439,3 +439,39 @@ fn buffers_that_are_too_short_are_refused() {
     let room = &mut room[..short];
     assert!(plain::forward(isa, &Serial, s, &case.x, &case.w, None, &mut y, room).is_err());
 }
+
+#[test]
+fn the_most_scratch_is_enough_for_any_smaller_size() {
+    for [groups, c_in, c_out] in [[1, 24, 40], [1, 64, 600], [2, 33, 17], [8, 1, 1]] {
+        let of = |length: usize, stride: usize| {
+            let (window, pads) = ([1, 1, 5], [0, 0, 2]);
+            let sizes = [2, groups, c_in, c_out];
+            Case::of(&(
+                sizes,
+                [1, 1, length],
+                window,
+                [1, 1, stride],
+                ONE,
+                pads,
+                pads,
+            ))
+            .shape
+        };
+        for (workers, stride) in [(1, 1), (3, 1), (2, 3)] {
+            let bound = of(700, stride);
+            let forward = plain::most_forward_scratch_floats(&bound, workers);
+            let by_input = plain::most_by_input_scratch_floats(&bound, workers);
+            for length in 1..=700 {
+                let actual = of(length, stride);
+                assert!(
+                    plain::forward_scratch_floats(&actual, workers) <= forward,
+                    "{length}"
+                );
+                assert!(
+                    plain::by_input_scratch_floats(&actual, workers) <= by_input,
+                    "{length}"
+                );
+            }
+        }
+    }
+}

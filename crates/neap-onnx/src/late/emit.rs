@@ -274,12 +274,28 @@ fn holds_no_sizes(op: &Op, builder: &Builder, inputs: &[Option<ValueId>]) -> boo
         | Op::ScatterNd { .. }
         | Op::Trilu { .. }
         | Op::RoundToFloat8 { .. }
+        | Op::Conv(..)
+        | Op::BatchNorm { .. }
+        | Op::GlobalPool(_)
+        | Op::Lstm(_)
+        | Op::Gru { .. }
+        | Op::Rnn(_)
+        | Op::Stft(_)
         | Op::Det
         | Op::Sampling(_)
         | Op::TfIdf(_)
         | Op::Trees(_) => true,
-        // Over spatial axes their attributes are of the bound.
-        Op::Conv(..) | Op::BatchNorm { .. } | Op::GlobalPool(_) | Op::Pool { .. } => !late(1),
+        Op::Split { axis, .. } => {
+            let x = inputs.iter().flatten().next();
+            x.is_some_and(|&x| {
+                builder
+                    .axes(x)
+                    .get(*axis)
+                    .is_some_and(|a| a.symbol.is_none())
+            })
+        }
+        // What it gives over spatial axes is of the bound.
+        Op::Pool { .. } => !late(1),
         _ => false,
     }
 }

@@ -1,7 +1,9 @@
 //! Convolutions and matrix products.
 
 use crate::error::OnnxError;
+use crate::late::Axis;
 use crate::node::{Ctx, Outputs, one};
+use neap_ir::late::LateOp;
 use neap_ir::op::Window;
 use neap_ir::{Op, ValueId};
 
@@ -128,7 +130,11 @@ fn conv(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let (x, w) = (c.input(0)?, c.input(1)?);
     let (spatial, kernel) = kernel_of(c, x, w)?;
     let mut window = window(c, &kernel)?;
+    let is_late = c.builder.axes(x)[2..].iter().any(|a| a.symbol.is_some());
     match padding(c)? {
+        Padding::SameUpper | Padding::SameLower if is_late => {
+            return Err(c.unsupported("auto_pad for a size that is known only when running"));
+        }
         Padding::SameUpper => apply_same(&mut window, &spatial, true),
         Padding::SameLower => apply_same(&mut window, &spatial, false),
         Padding::Explicit | Padding::Valid => {}
@@ -189,14 +195,36 @@ fn conv_transpose(c: &mut Ctx) -> Result<ValueId, OnnxError> {
                 .ok_or_else(|| c.bad("its pads are larger than its output"))?,
         });
     }
-    let op = Op::ConvTranspose {
-        window,
-        groups: c.size("group", 1)?,
-        output_spatial,
-    };
+    let groups = c.size("group", 1)?;
     let mut inputs = vec![Some(x), Some(w)];
     inputs.extend(c.optional(2).map(Some));
-    c.emit_optional(op, &inputs)
+    let mut of_x = c.builder.axes(x);
+    if of_x[1..].iter().all(|axis| axis.symbol.is_none()) {
+        let op = Op::ConvTranspose {
+            window,
+            groups,
+            output_spatial,
+        };
+        return c.emit_optional(op, &inputs);
+    }
+    if asked.is_some() || padding != Padding::Explicit || of_x[1].symbol.is_some() {
+        return Err(c.unsupported("a size that is known only when running"));
+    }
+    of_x[1] = Axis::known(c.shape(w)[1].saturating_mul(groups));
+    for (axis, &most) in of_x[2..].iter_mut().zip(&output_spatial) {
+        *axis = match axis.symbol {
+            None => Axis::known(most),
+            Some(_) => c.builder.late.fresh(most),
+        };
+    }
+    let op = LateOp::ConvTranspose {
+        window,
+        groups,
+        extra,
+        output_spatial,
+    };
+    let dtype = c.dtype(x);
+    c.emit_late(op, &inputs, dtype, of_x)
 }
 
 fn matmul(c: &mut Ctx) -> Result<ValueId, OnnxError> {

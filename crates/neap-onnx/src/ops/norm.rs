@@ -115,6 +115,9 @@ fn layer_norm(c: &mut Ctx) -> Outputs {
     let (x, scale) = (c.input(0)?, c.input(1)?);
     let shape = c.shape_of_rank(x, 1)?;
     let axis = c.axis(c.int("axis", -1)?, shape.len())?;
+    if c.builder.axes(x)[axis..].iter().any(|a| a.symbol.is_some()) {
+        return Err(c.unsupported("a norm over a size that is known only when running"));
+    }
     let epsilon = c.float("epsilon", 1e-5)?;
     let scale = normalised_operand(c, scale, &shape[axis..])?;
     let mut inputs = vec![Some(x), Some(scale)];

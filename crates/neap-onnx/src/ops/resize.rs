@@ -1,7 +1,9 @@
 //! Resize and Upsample with the output shape worked out.
 
 use crate::error::OnnxError;
+use crate::late::Axis;
 use crate::node::{Ctx, Outputs, one};
+use neap_ir::late::LateOp;
 use neap_ir::op::{CoordinateTransform, NearestMode, ResizeAttrs, ResizeMode};
 use neap_ir::{Op, ValueId};
 
@@ -91,7 +93,7 @@ fn asymmetric(
         antialias: false,
         roi: vec![(0.0, 1.0); shape.len()],
     };
-    c.emit(Op::Resize(attrs), &[x])
+    emit(c, attrs, x)
 }
 
 fn resize(c: &mut Ctx) -> Result<ValueId, OnnxError> {
@@ -163,7 +165,28 @@ fn resize(c: &mut Ctx) -> Result<ValueId, OnnxError> {
         antialias: c.flag("antialias", false)?,
         roi,
     };
-    c.emit(Op::Resize(attrs), &[x])
+    if sizes.is_some() && c.builder.is_late(x) {
+        return Err(c.unsupported("sizes for an input of a size that is known only when running"));
+    }
+    emit(c, attrs, x)
+}
+
+/// Axes of sizes that are known only when running are scaled then.
+fn emit(c: &mut Ctx, attrs: ResizeAttrs, x: ValueId) -> Result<ValueId, OnnxError> {
+    if !c.builder.is_late(x) {
+        return c.emit(Op::Resize(attrs), &[x]);
+    }
+    let of_x = c.builder.axes(x).into_iter();
+    let scaled = attrs.output_shape.iter().zip(&attrs.scales);
+    let axes: Vec<Axis> = (of_x.zip(scaled))
+        .map(|(axis, (&most, &scale))| match axis.symbol {
+            None => Axis::known(most),
+            Some(_) if scale == 1.0 => axis,
+            Some(_) => c.builder.late.fresh(most),
+        })
+        .collect();
+    let dtype = c.dtype(x);
+    c.emit_late(LateOp::Resize(attrs), &[Some(x)], dtype, axes)
 }
 
 /// Output shape and scales from wished sizes, which may be bounds that keep the aspect ratio.

@@ -3,7 +3,9 @@
 use super::generate::literal_of;
 use super::slicing::{part, whole};
 use crate::error::OnnxError;
+use crate::late::Axis;
 use crate::node::{Ctx, Outputs, one};
+use neap_ir::late::LateOp;
 use neap_ir::op::{Binary, PadMode, SliceRange};
 use neap_ir::spectrum::{Dft, Stft, onesided_length};
 use neap_ir::{Op, ValueId};
@@ -102,9 +104,16 @@ fn stft(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let (x, window) = (c.input(0)?, c.optional(2));
     let shape = c.shape_of_rank(x, 2)?;
     // The axis of complex numbers may be left out.
+    let is_late = c.builder.axes(x)[1..].iter().any(|a| a.symbol.is_some());
     let x = match shape[..] {
-        [batch, length] => c.reshape(x, &[batch, length, 1])?,
-        _ => x,
+        [..] if shape.len() != 2 => x,
+        [batch, length] if !c.builder.is_late(x) => c.reshape(x, &[batch, length, 1])?,
+        _ => {
+            let mut axes = c.builder.axes(x);
+            axes.push(Axis::known(1));
+            let (op, dtype) = (LateOp::Unsqueeze { axes: vec![2] }, c.dtype(x));
+            c.emit_late(op, &[Some(x)], dtype, axes)?
+        }
     };
     let step = c
         .known_scalar(1, "its frame_step")?
@@ -112,6 +121,9 @@ fn stft(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let frame = match (c.known_scalar(3, "its frame_length")?, window) {
         (Some(frame), _) => c.checked_size("frame_length", frame)?,
         (None, Some(window)) => c.ty(window).elements(),
+        (None, None) if is_late => {
+            return Err(c.unsupported("a frame of a size that is known only when running"));
+        }
         (None, None) => shape[1],
     };
     let stft = Stft {

@@ -16,6 +16,7 @@ mod sizes;
 mod unique;
 
 use crate::args::Args;
+use crate::window::conv;
 use crate::{Context, OpError, TensorMut, TensorRef, execute, query};
 use neap_ir::late::{Bound, Late, LateOp};
 use neap_ir::{Layout, Op, TensorType, infer};
@@ -187,6 +188,12 @@ pub(crate) fn workspace_bytes(
         operand.map_or(&[], |(ty, _)| &ty.shape)
     };
     match &late.op {
+        LateOp::Over(Op::Conv(window, groups)) => of_windows(inputs, outputs, &|x, y| {
+            conv::most_workspace_bytes(window, *groups, false, x, y, workers)
+        }),
+        LateOp::ConvTranspose { window, groups, .. } => of_windows(inputs, outputs, &|x, y| {
+            conv::most_workspace_bytes(window, *groups, true, x, y, workers)
+        }),
         LateOp::Over(op) => {
             let bytes = query::workspace_bytes(op, inputs, outputs, workers, isa);
             match op {
@@ -201,8 +208,41 @@ pub(crate) fn workspace_bytes(
             crate::reduce::topk::workspace_bytes(shape(0).get(*axis).copied().unwrap_or(0), workers)
         }
         LateOp::Repeat(of) => repeat::workspace_bytes(of, workers, isa),
+        of => match of_the_bound(of) {
+            Some(op) => query::workspace_bytes(&op, inputs, outputs, workers, isa),
+            None => 0,
+        },
+    }
+}
+
+/// Of an operator's first operand and result.
+fn of_windows(
+    inputs: &[OperandForm],
+    outputs: &[OperandForm],
+    bytes: &dyn Fn(&TensorType, &TensorType) -> usize,
+) -> usize {
+    match (inputs.first(), outputs.first()) {
+        (Some(Some((x, _))), Some(Some((y, _)))) => bytes(x, y),
         _ => 0,
     }
+}
+
+/// An operator whose attributes hold sizes, with those of the bound.
+pub(crate) fn of_the_bound(of: &LateOp) -> Option<Op> {
+    Some(match of {
+        LateOp::Resize(attrs) => Op::Resize(attrs.clone()),
+        LateOp::ConvTranspose {
+            window,
+            groups,
+            output_spatial,
+            ..
+        } => Op::ConvTranspose {
+            window: window.clone(),
+            groups: *groups,
+            output_spatial: output_spatial.clone(),
+        },
+        _ => return None,
+    })
 }
 
 /// Whether it can be computed, as far as bounds tell. Each run asks again for its actual sizes.
@@ -221,6 +261,9 @@ pub(crate) fn supported(
     match &late.op {
         LateOp::Over(op) => query::supported(op, late.operands(inputs), outputs),
         LateOp::Repeat(of) => repeat::supported(of),
-        _ => Ok(()),
+        of => match of_the_bound(of) {
+            Some(op) => query::supported(&op, late.operands(inputs), outputs),
+            None => Ok(()),
+        },
     }
 }

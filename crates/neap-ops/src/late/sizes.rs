@@ -3,8 +3,9 @@
 use crate::args::Args;
 use crate::index::Indices;
 use crate::{OpError, TensorRef};
+use neap_ir::infer::{Pads, conv_transpose_output_size};
 use neap_ir::late::LateOp;
-use neap_ir::op::SliceRange;
+use neap_ir::op::{ResizeAttrs, SliceRange};
 use neap_ir::{Layout, Op};
 
 /// No tensor has as many axes, and no operand that gives sizes as many elements.
@@ -118,6 +119,55 @@ pub(super) fn resolve<'a>(of: &'a LateOp, args: &Args<'_, 'a>) -> Result<Resolve
             },
             inputs: vec![Some(x), Some(args.input(2)?)],
         },
+        LateOp::Resize(attrs) => {
+            args.require(
+                attrs.scales.len() == shape.len(),
+                "has scales of other axes",
+            )?;
+            of_x(Op::Resize(ResizeAttrs {
+                output_shape: attrs.scaled(shape),
+                ..attrs.clone()
+            }))
+        }
+        LateOp::ConvTranspose {
+            window,
+            groups,
+            extra,
+            ..
+        } => {
+            let spatial = shape.get(2..).unwrap_or_default();
+            let axes = [&window.kernel, &window.strides, &window.dilations];
+            let pads = [&window.pads_begin, &window.pads_end];
+            let fits = axes.iter().chain(&pads).all(|of| of.len() == extra.len());
+            args.require(
+                fits && spatial.len() == extra.len(),
+                "has a window of other axes",
+            )?;
+            let sizes = (0..extra.len()).map(|axis| {
+                let pads = Pads {
+                    begin: window.pads_begin[axis],
+                    end: window.pads_end[axis],
+                };
+                let [kernel, stride] = [window.kernel[axis], window.strides[axis]];
+                let (dilation, extra) = (window.dilations[axis], extra[axis]);
+                conv_transpose_output_size(spatial[axis], kernel, stride, dilation, pads, extra)
+            });
+            let Some(output_spatial) = sizes.collect::<Option<Vec<usize>>>() else {
+                return Err(bad(
+                    args,
+                    format!("{shape:?} gives an output without a size"),
+                ));
+            };
+            let op = Op::ConvTranspose {
+                window: window.clone(),
+                groups: *groups,
+                output_spatial,
+            };
+            Resolved {
+                op,
+                inputs: args.inputs.to_vec(),
+            }
+        }
         _ => return args.fail("gives no sizes"),
     })
 }

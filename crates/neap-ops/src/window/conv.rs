@@ -22,18 +22,45 @@ pub(crate) fn workspace_bytes(
     y: &TensorType,
     workers: usize,
 ) -> usize {
+    let floats = match transposed {
+        true => plain::by_input_scratch_floats,
+        false => plain::forward_scratch_floats,
+    };
+    scratch_of(window, groups, transposed, [x, y], workers, floats)
+}
+
+/// The same, enough for any smaller sizes of batch and space too.
+pub(crate) fn most_workspace_bytes(
+    window: &Window,
+    groups: usize,
+    transposed: bool,
+    x: &TensorType,
+    y: &TensorType,
+    workers: usize,
+) -> usize {
+    let floats = match transposed {
+        true => plain::most_by_input_scratch_floats,
+        false => plain::most_forward_scratch_floats,
+    };
+    scratch_of(window, groups, transposed, [x, y], workers, floats)
+}
+
+fn scratch_of(
+    window: &Window,
+    groups: usize,
+    transposed: bool,
+    [x, y]: [&TensorType; 2],
+    workers: usize,
+    floats: fn(&Shape, usize) -> usize,
+) -> usize {
     if x.dtype != DType::F32 {
         let row = y.shape.last().copied().unwrap_or(1);
         return scratch_bytes::<f64>(row.saturating_mul(workers));
     }
     // Seen from where the window slides over inputs.
     let (inputs, results) = if transposed { (y, x) } else { (x, y) };
-    let floats = match shape(window, groups, &inputs.shape, &results.shape) {
-        None => 0,
-        Some(shape) if transposed => plain::by_input_scratch_floats(&shape, workers),
-        Some(shape) => plain::forward_scratch_floats(&shape, workers),
-    };
-    scratch_bytes::<f32>(floats)
+    let shape = shape(window, groups, &inputs.shape, &results.shape);
+    scratch_bytes::<f32>(shape.map_or(0, |shape| floats(&shape, workers)))
 }
 
 /// Sizes as the kernels of f32 take them; none where there are too many axes.

@@ -192,6 +192,10 @@ impl<'a> Traffic<'a> {
         let mut at_most = vec![u128::MAX; self.gaps.len()];
         // Steps that stay too full whatever leaves.
         let mut given_up = vec![false; demand.len()];
+        // What may still leave, with the steps that it frees: looked through once for each choice.
+        let mut open: Vec<(std::ops::Range<usize>, usize)> = (0..self.gaps.len())
+            .map(|g| (self.freed(&self.gaps[g]), g))
+            .collect();
         loop {
             let over = (0..demand.len()).filter(|&s| demand[s] > target_bytes && !given_up[s]);
             let Some(fullest) = over.max_by_key(|&s| demand[s]) else {
@@ -212,10 +216,9 @@ impl<'a> Traffic<'a> {
                 // Relief per byte moved, in fractions that keep the order the same on every machine.
                 (relief << 20) / u128::from(moved.max(1))
             };
-            let candidates = (0..self.gaps.len())
-                .filter(|&g| !chosen[g] && self.freed(&self.gaps[g]).contains(&fullest));
+            let candidates = open.iter().filter(|(freed, _)| freed.contains(&fullest));
             let mut candidates: BinaryHeap<(u128, Reverse<usize>, bool)> = candidates
-                .map(|g| (at_most[g], Reverse(g), false))
+                .map(|&(_, g)| (at_most[g], Reverse(g), false))
                 .collect();
             let best = loop {
                 match candidates.pop() {
@@ -250,6 +253,7 @@ impl<'a> Traffic<'a> {
                 let freed = self.freed(&self.gaps[gap]);
                 demand[freed].iter_mut().for_each(|d| *d -= bytes);
             }
+            open.retain(|&(_, g)| !chosen[g]);
         }
         self.leave_for_free(&mut chosen, &of_buffer);
         let absences = self.gaps.iter().zip(&chosen);

@@ -22,8 +22,8 @@ const MOST_SIZES: usize = 1024;
 /// And of other numbers, such as a `Range`'s limits or a `Resize`'s scales.
 const MOST_NUMBERS: usize = 8;
 
-/// Operators whose lowering looks at the number of axes and not at their sizes.
-const OVER_ANY_SIZE: [&str; 91] = [
+/// Operators whose lowering looks at the number of axes and not at their sizes, or sees to it that those it looks at are known.
+const OVER_ANY_SIZE: [&str; 104] = [
     "Abs",
     "Acos",
     "Acosh",
@@ -49,16 +49,21 @@ const OVER_ANY_SIZE: [&str; 91] = [
     "Clip",
     "Concat",
     "Conv",
+    "ConvInteger",
+    "ConvTranspose",
     "Cos",
     "Cosh",
     "CumSum",
+    "DequantizeLinear",
     "Div",
+    "DynamicQuantizeLinear",
     "Einsum",
     "Elu",
     "Equal",
     "Erf",
     "Exp",
     "Floor",
+    "GRU",
     "Gather",
     "GatherElements",
     "GatherND",
@@ -73,12 +78,15 @@ const OVER_ANY_SIZE: [&str; 91] = [
     "Identity",
     "IsInf",
     "IsNaN",
+    "LSTM",
+    "LayerNormalization",
     "LeakyRelu",
     "Less",
     "LessOrEqual",
     "Log",
     "LpNormalization",
     "MatMul",
+    "MatMulInteger",
     "Max",
     "Min",
     "Mish",
@@ -89,6 +97,8 @@ const OVER_ANY_SIZE: [&str; 91] = [
     "Or",
     "PRelu",
     "Pow",
+    "QuantizeLinear",
+    "RNN",
     "Reciprocal",
     "ReduceL1",
     "ReduceL2",
@@ -101,7 +111,9 @@ const OVER_ANY_SIZE: [&str; 91] = [
     "ReduceSum",
     "ReduceSumSquare",
     "Relu",
+    "Resize",
     "Round",
+    "STFT",
     "ScatterElements",
     "ScatterND",
     "Selu",
@@ -110,6 +122,7 @@ const OVER_ANY_SIZE: [&str; 91] = [
     "Sin",
     "Softplus",
     "Softsign",
+    "Split",
     "Sqrt",
     "Sub",
     "Sum",
@@ -191,7 +204,13 @@ pub(crate) fn is_of_data(c: &mut Ctx, value: ValueId) -> Result<bool, OnnxError>
 }
 
 /// Emits a late operator with one result.
-fn one(c: &mut Ctx, op: LateOp, inputs: &[ValueId], dtype: DType, axes: Vec<Axis>) -> Lowered {
+pub(super) fn one(
+    c: &mut Ctx,
+    op: LateOp,
+    inputs: &[ValueId],
+    dtype: DType,
+    axes: Vec<Axis>,
+) -> Lowered {
     let inputs: Vec<Option<ValueId>> = inputs.iter().copied().map(Some).collect();
     let at = c.at();
     c.builder
