@@ -1,17 +1,19 @@
 //! `neap serve` as clients meet it: the real program, a port of its own, bytes over TCP.
 
 mod advice;
+mod memory;
 mod promises;
+mod refusals;
 mod server;
 mod tls;
 
 use super::onnx::{FLOAT, INT64, Model, layers, relu};
-use super::support::{can_enforce, f32_bytes};
+use super::support::f32_bytes;
 use serde_json::{Value, json};
 use server::{Server, bench_with, binary, expected, floats, layers_request, read_answer};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[test]
 fn answers_are_those_of_neap_run() {
@@ -220,211 +222,6 @@ fn models_are_listed_loaded_and_unloaded() {
 }
 
 #[test]
-fn what_is_malformed_is_refused_on_one_line() {
-    let bench = bench_with(&[("a.onnx", &relu("x", &["2", "3"], "y"))]);
-    let server = Server::start(
-        &bench,
-        "--memory-budget 64MiB --max-body 100KB --client-timeout 1s",
-    );
-    let x = |change: &dyn Fn(&mut Value)| {
-        let mut request = json!({ "inputs": [
-            { "name": "x", "datatype": "FP32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6] },
-        ] });
-        change(&mut request);
-        server.infer("a", &request)
-    };
-    x(&|_| ()).ok();
-    let input = |key: &'static str, value: Value| x(&move |r| r["inputs"][0][key] = value.clone());
-    input("name", json!("z")).refused(400, "no such input");
-    input("datatype", json!("INT8")).refused(400, "FP32");
-    input("datatype", json!("BYTES")).refused(400, "FP32");
-    input("shape", json!([3, 2])).refused(400, "[2, 3]");
-    input("shape", json!([-2, 3])).refused(400, "JSON");
-    input("shape", json!([2, 3, 1])).refused(400, "shape");
-    input("shape", json!([18_446_744_073_709_551_615u64, 3])).refused(400, "shape");
-    input("shape", json!(vec![1; 5000])).refused(400, "more than");
-    input("data", json!([1, 2, 3])).refused(400, "fewer");
-    input("data", json!(vec![1; 700])).refused(400, "more");
-    input("data", json!([1, 2, 3, 4, 5, "six"])).refused(400, "string");
-    input("data", json!({})).refused(400, "FP32");
-    input("parameters", json!({ "binary_data_size": 24 })).refused(400, "too short");
-    input("parameters", json!({ "shared_memory_region": "r" })).refused(400, "shared memory");
-    x(&|r| r["inputs"] = json!([])).refused(400, "missing");
-    x(&|r| {
-        let again = r["inputs"][0].clone();
-        r["inputs"].as_array_mut().unwrap().push(again);
-    })
-    .refused(400, "twice");
-    x(&|r| r["outputs"] = json!([{ "name": "q" }])).refused(400, "no such output");
-    x(&|r| r["inputs"] = json!(7)).refused(400, "JSON");
-    server
-        .infer("nothing", &json!({}))
-        .refused(404, "'nothing'");
-
-    let path = "/v2/models/a/infer";
-    server
-        .ask("POST", path, "", b"{\"inputs\": [")
-        .refused(400, "JSON");
-    server
-        .ask("POST", path, "", &[0xff; 100])
-        .refused(400, "JSON");
-    let deep = "[".repeat(50_000);
-    server
-        .ask("POST", path, "", deep.as_bytes())
-        .refused(400, "JSON");
-    let encoded = "content-encoding: gzip\r\n";
-    server
-        .ask("POST", path, encoded, b"")
-        .refused(415, "compressed");
-    for (length, part) in [("999", "larger"), ("-1", "no number"), ("x", "no number")] {
-        let header = format!("inference-header-content-length: {length}\r\n");
-        server.ask("POST", path, &header, b"{}").refused(400, part);
-    }
-    server
-        .ask("POST", path, "", &[b' '; 200_000])
-        .refused(413, "102400");
-    server.get(path).refused(405, "GET");
-    server.get("/nowhere").refused(404, "nothing");
-    let page = server.get("/").ok();
-    assert_eq!(
-        page.header("content-type"),
-        Some("text/html; charset=utf-8")
-    );
-    assert!(page.header("content-security-policy").is_some());
-    assert!(page.body.starts_with(b"<!doctype html>"));
-    server
-        .get("/v2/models/..%2f..%2fetc")
-        .refused(404, "no model");
-
-    let chunked = b"POST /v2/models/a/infer HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
-    server.raw(chunked).refused(411, "Content-Length");
-    // A body that never comes, and a head that never ends.
-    let half = b"POST /v2/models/a/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n\r\n{";
-    server.raw(half).refused(408, "1s");
-    let mut endless = server.connect();
-    endless.write_all(b"GET /v2 HTTP/1.1\r\nhost:").unwrap();
-    let mut rest = Vec::new();
-    let _ = endless.read_to_end(&mut rest);
-    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(100_000));
-    let answer = server.raw(long.as_bytes());
-    assert!((400..500).contains(&answer.status), "{}", answer.status);
-    assert_eq!(server.raw(b"rubbish\r\n\r\n").status, 400);
-    x(&|_| ()).ok();
-}
-
-#[test]
-fn the_budget_changes_while_clients_ask() {
-    let bench = bench_with(&[("layers.onnx", &layers()), ("more.onnx", &layers())]);
-    let server = Server::start(&bench, "--memory-budget 64MiB --exact");
-    let x = layers_request(&floats(9, 4096));
-    let first = server.infer("layers", &x).ok().json();
-    let change = |bytes: u64| {
-        let body = json!({ "budget_bytes": bytes }).to_string();
-        server.ask("POST", "/memory", "", body.as_bytes())
-    };
-    let told = server.get("/memory").ok().json();
-    let planned = |told: &Value| told["models"]["parts"]["total_bytes"].as_u64().unwrap();
-    let most = planned(&told);
-    let beside = (64 << 20) - told["models"]["budget_bytes"].as_u64().unwrap();
-    change(beside).refused(429, "budget");
-    let mut changed = 0;
-    for part in [2, 4, 3, 8, 1, 6, 8] {
-        let budget = beside + most * part / 8 + (512 << 10);
-        let told = change(budget);
-        if told.status == 429 {
-            // A small part may be too little for two models.
-            continue;
-        }
-        let told = told.ok().json();
-        assert_eq!(told["budget_bytes"], budget);
-        assert!(planned(&told) <= budget - beside, "{told}");
-        changed += 1;
-        for model in ["layers", "more"] {
-            let answer = server.infer(model, &x).ok().json();
-            assert_eq!(answer["outputs"], first["outputs"]);
-        }
-    }
-    assert!(changed > 2);
-    change(65 << 20).refused(400, "began with");
-    server
-        .ask("POST", "/memory", "", b"{}")
-        .refused(400, "budget_bytes");
-    assert_eq!(change(64 << 20).ok().json()["budget_bytes"], 64 << 20);
-}
-
-#[test]
-fn changes_that_come_at_once_wait_for_each_other() {
-    let bench = bench_with(&[
-        ("a.onnx", &relu("x", &["2", "3"], "y")),
-        ("b.onnx", &relu("x", &["4"], "y")),
-        ("c.onnx", &relu("x", &["5"], "y")),
-    ]);
-    let server = Server::start(&bench, "--memory-budget 64MiB");
-    let budget = json!({ "budget_bytes": 64 << 20 }).to_string();
-    let paths = [
-        "/v2/repository/models/a/unload",
-        "/v2/repository/models/b/load",
-        "/memory",
-        "/v2/repository/models/c/unload",
-        "/v2/repository/models/a/load",
-        "/v2/repository/models/c/load",
-    ];
-    std::thread::scope(|scope| {
-        for path in paths {
-            let (server, budget) = (&server, &budget);
-            scope.spawn(move || {
-                for _ in 0..4 {
-                    let body = if path == "/memory" { budget } else { "" };
-                    server.ask("POST", path, "", body.as_bytes()).ok();
-                }
-            });
-        }
-    });
-    for path in ["a", "b", "c"] {
-        let path = format!("/v2/repository/models/{path}/load");
-        server.ask("POST", &path, "", b"").ok();
-    }
-    assert_eq!(server.get("/v2/health/ready").status, 200);
-}
-
-#[test]
-fn overload_is_refused_at_once() {
-    let bench = bench_with(&[("layers.onnx", &layers())]);
-    // Room for one request, not for two.
-    let server = Server::start(
-        &bench,
-        "--memory-budget 40MiB --request-memory 60KB --max-connections 3",
-    );
-    let head = b"POST /v2/models/layers/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 20000\r\ninference-header-content-length: 100\r\n\r\n";
-    let mut slow = server.connect();
-    slow.write_all(head).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
-    let request = json!({ "inputs": [
-        { "name": "x", "datatype": "FP32", "shape": [4, 1024], "parameters": { "binary_data_size": 16384 } },
-    ], "parameters": { "binary_data_output": true } });
-    let (header, body) = binary(&request, &f32_bytes(&floats(2, 4096)));
-    let path = "/v2/models/layers/infer";
-    let started = Instant::now();
-    let refused = server.ask("POST", path, &header, &body);
-    refused.refused(429, "they may");
-    assert!(refused.header("retry-after").is_some());
-    assert!(started.elapsed() < Duration::from_secs(5));
-    drop(slow);
-    // Its memory is free again as soon as the server sees that it is gone.
-    let started = Instant::now();
-    while server.ask("POST", path, &header, &body).status != 200 {
-        assert!(started.elapsed() < Duration::from_secs(10));
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    // More than all memory is not a matter of time.
-    let huge = layers_request(&floats(3, 4096));
-    server.infer("layers", &huge).refused(413, "61440");
-    let _idle: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
-    std::thread::sleep(Duration::from_millis(200));
-    server.raw(b"").refused(429, "connected");
-}
-
-#[test]
 fn requests_that_wait_run_together() {
     let settings = b"[shapes]\nx = [1, 4]\n[batch]\nmost = 4\nwait = '200ms'\n";
     let bench = bench_with(&[
@@ -504,43 +301,6 @@ fn what_happens_is_counted() {
 }
 
 #[test]
-fn only_those_who_show_the_token_are_answered() {
-    let bench = bench_with(&[("a.onnx", &relu("x", &["2"], "y"))]);
-    std::fs::write(bench.path("token"), "0123456789abcdef\n").unwrap();
-    let options = "--memory-budget 64MiB --metrics 127.0.0.1:0 --token-file token";
-    let mut server = Server::start(&bench, options);
-    let known = "authorization: Bearer 0123456789abcdef\r\n";
-    let body = br#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, -1]}]}"#;
-    let infer =
-        |server: &Server, headers: &str| server.ask("POST", "/v2/models/a/infer", headers, body);
-    infer(&server, known).ok();
-    for wrong in ["", "authorization: Bearer 0123456789abcdeg\r\n"] {
-        let answer = infer(&server, wrong);
-        answer.refused(401, "token");
-        assert_eq!(answer.header("www-authenticate"), Some("bearer"));
-        server
-            .ask("GET", "/memory", wrong, b"")
-            .refused(401, "token");
-        server
-            .ask("GET", "/nowhere", wrong, b"")
-            .refused(401, "token");
-        // Whether it lives is no secret, and the page asks for the token itself.
-        for open in ["/v2/health/ready", "/"] {
-            assert_eq!(server.ask("GET", open, wrong, b"").status, 200);
-        }
-        server
-            .ask("GET", "/metrics", wrong, b"")
-            .refused(401, "token");
-    }
-    server.address = server.metrics.clone().unwrap();
-    server.get("/metrics").refused(401, "token");
-    server.ask("GET", "/metrics", known, b"").ok();
-    std::fs::write(bench.path("token"), "secret").unwrap();
-    let refused = bench.neap("serve models --token-file token --http 127.0.0.1:0");
-    refused.fails(2, &["16 to 4096 characters"]);
-}
-
-#[test]
 fn a_server_that_is_asked_to_end_answers_first() {
     let bench = bench_with(&[("layers.onnx", &layers())]);
     let mut server = Server::start(&bench, "--memory-budget 40MiB");
@@ -567,60 +327,4 @@ fn a_server_that_is_asked_to_end_answers_first() {
     let answer = read_answer(&mut stream);
     assert_eq!(answer.status, 200);
     assert_eq!(server.wait().code(), Some(0));
-}
-
-#[test]
-fn a_hard_limit_holds_while_clients_ask() {
-    let bench = bench_with(&[("layers.onnx", &layers())]);
-    if !can_enforce(&bench) {
-        return;
-    }
-    let mut server = Server::start(
-        &bench,
-        "--memory-budget 32MiB --request-memory 2MiB --enforce",
-    );
-    let x = floats(5, 4096);
-    let first = server.infer("layers", &layers_request(&x)).ok().body;
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            let (server, x, first) = (&server, &x, &first);
-            scope.spawn(move || {
-                let mut answered = 0;
-                for _ in 0..20 {
-                    let answer = server.infer("layers", &layers_request(x));
-                    match answer.status {
-                        200 => {
-                            assert!(answer.body == *first, "another answer");
-                            answered += 1;
-                        }
-                        status => assert_eq!(status, 429),
-                    }
-                }
-                assert!(answered > 0);
-            });
-        }
-    });
-    server.signal(libc::SIGTERM);
-    assert_eq!(server.wait().code(), Some(0));
-}
-
-#[test]
-fn what_cannot_be_served_is_one_line() {
-    let bench = bench_with(&[("a.onnx", b"rubbish")]);
-    let neap = |args: &str| bench.neap(&format!("serve {args} --http 127.0.0.1:0"));
-    neap("nowhere").fails(2, &["nowhere"]);
-    neap("models").fails(2, &["'a'"]);
-    neap("models --memory-budget 25%").fails(2, &["give a size"]);
-    neap("models --enforce").fails(2, &["--memory-budget"]);
-    neap("models --memory-budget 4MiB").fails(3, &["without models"]);
-    bench
-        .neap("serve models --http nowhere")
-        .fails(2, &["--http"]);
-    std::fs::remove_file(bench.path("models/a.onnx")).unwrap();
-    std::fs::write(bench.path("models/b.onnx"), layers()).unwrap();
-    neap("models --memory-budget 40MiB --request-memory 1KB").fails(2, &["--request-memory"]);
-    std::fs::write(bench.path("models/b.toml"), "urgency = 'high'").unwrap();
-    neap("models").fails(2, &["b.toml", "line 1"]);
-    std::fs::write(bench.path("models/b.toml"), "[batch]\nmost = 4").unwrap();
-    neap("models").fails(2, &["batches"]);
 }
