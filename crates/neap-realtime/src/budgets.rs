@@ -88,7 +88,8 @@ pub fn chosen(tasks: &[Streaming], points: &[usize]) -> Chosen {
     let each = tasks.iter().zip(points);
     Chosen {
         points: points.to_vec(),
-        total_bytes: each.clone().map(|(t, &p)| t.points[p].budget_bytes).sum(),
+        total_bytes: (each.clone().map(|(t, &p)| t.points[p].budget_bytes))
+            .fold(0, u64::saturating_add),
         work: each.map(|(t, &p)| t.work(p)).collect(),
     }
 }

@@ -30,4 +30,4 @@ pub mod volumes;
 
 pub use random::Random;
 pub use ratio::Share;
-pub use task::{LONGEST_NS, SwapCost, System, Task, TaskError, Transfer};
+pub use task::{LONGEST_NS, SwapCost, System, Task, TaskError};

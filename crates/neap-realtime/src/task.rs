@@ -26,23 +26,6 @@ pub struct SwapCost {
     pub out_ns: u64,
 }
 
-/// A regression of transfers: time in proportion to bytes and to chunks (Section VII-A).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Transfer {
-    pub ns_per_byte: f64,
-    pub ns_per_chunk: f64,
-    /// How much longer the worst case may be than the regression says: 0.1 is 10 %.
-    pub margin: f64,
-}
-
-impl Transfer {
-    /// The longest that one chunk of that size takes.
-    pub fn chunk_ns(&self, chunk_bytes: u64) -> u64 {
-        let ns = self.ns_per_byte * chunk_bytes as f64 + self.ns_per_chunk;
-        (ns * (1.0 + self.margin)).ceil() as u64
-    }
-}
-
 /// Tasks that share one processor and one memory, and how memory is swapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct System {
@@ -65,6 +48,8 @@ pub enum TaskError {
     Swappable { task: usize },
     #[error("the chunk size is 0")]
     Chunk,
+    #[error("tasks take more memory together than can be counted")]
+    TooMuch,
 }
 
 /// Sums of many times of this length do not overflow: a hundred days.
@@ -99,7 +84,12 @@ impl System {
                 return Err(TaskError::Swappable { task });
             }
         }
-        Ok(())
+        let chunk_bytes = self.cost.chunk_bytes;
+        let sum = (0..self.tasks.len()).try_fold(0u64, |sum, task| {
+            let own_bytes = self.footprint_chunks(task).checked_mul(chunk_bytes)?;
+            sum.checked_add(own_bytes)
+        });
+        sum.map(drop).ok_or(TaskError::TooMuch)
     }
 
     /// Footprints in chunks, rounded up: what a task loses inside its last chunk is charged to it.
@@ -147,5 +137,37 @@ impl System {
                 volumes[i] <= self.swappable_chunks(i)
                     && footprint - others.min(footprint) <= self.memory_chunks()
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_memory_that_overflow_are_refused() {
+        let system = |chunk_bytes, footprint_bytes| System {
+            memory_bytes: u64::MAX,
+            cost: SwapCost {
+                chunk_bytes,
+                in_ns: 1,
+                out_ns: 1,
+            },
+            tasks: vec![
+                Task {
+                    wcet_ns: 1,
+                    period_ns: 100,
+                    deadline_ns: 100,
+                    footprint_bytes,
+                    swappable_bytes: 0,
+                };
+                2
+            ],
+        };
+        let half = 1 << 63;
+        assert_eq!(system(1, half - 1).check(), Ok(()));
+        assert_eq!(system(1, half).check(), Err(TaskError::TooMuch));
+        // Chunks are counted whole.
+        assert_eq!(system(half, 1).check(), Err(TaskError::TooMuch));
     }
 }

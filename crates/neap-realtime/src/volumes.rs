@@ -93,9 +93,12 @@ pub fn smallest_for_chunk(system: &System) -> Option<Vec<u64>> {
     theorem::admits(system, &chunks).then_some(chunks)
 }
 
+/// Small chunks are many, and neighbouring bounds as good as each other.
+const MOST_TRIED: u64 = 10_000;
+
 /// Volumes that processor demand admits ([`crate::demand`]), where Theorem 1 admits none: of all that give the largest volume of
-/// one task the same bound, those that burden the shortest periods least. Found step by step, so a set may be refused
-/// though other volumes would do; what is returned was tested.
+/// one task the same bound, those that burden the shortest periods least. Found step by step, of many chunks with some passed
+/// over, so a set may be refused though other volumes would do; what is returned was tested.
 pub fn by_demand(system: &System) -> Option<Vec<u64>> {
     let count = system.tasks.len();
     let footprint: u64 = (0..count).map(|i| system.footprint_chunks(i)).sum();
@@ -104,11 +107,12 @@ pub fn by_demand(system: &System) -> Option<Vec<u64>> {
     order.sort_by_key(|&i| std::cmp::Reverse(recurrence_ns(&system.tasks[i])));
     let most = (0..count).map(|i| system.swappable_chunks(i)).max()?;
     let mut before = None;
-    for largest in 0..=most {
+    let step = usize::try_from(most / MOST_TRIED).map_or(usize::MAX, |n| n + 1);
+    for largest in (0..=most).step_by(step) {
         // Without the largest the others must make room (1c).
         let mut left = match overflow {
             0 => 0,
-            _ => overflow + largest,
+            _ => overflow.saturating_add(largest),
         };
         let mut chunks = vec![0; count];
         for &i in &order {
@@ -124,4 +128,34 @@ pub fn by_demand(system: &System) -> Option<Vec<u64>> {
         before = Some(chunks);
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Task;
+
+    /// Chunks of a byte: a bound for each would take days.
+    #[test]
+    fn small_chunks_are_not_tried_one_by_one() {
+        let task = |period_ns| Task {
+            wcet_ns: 1_000_000,
+            period_ns,
+            deadline_ns: period_ns,
+            footprint_bytes: 1 << 41,
+            swappable_bytes: 1 << 41,
+        };
+        let system = |in_ns| System {
+            memory_bytes: 3 << 40,
+            cost: SwapCost {
+                chunk_bytes: 1,
+                in_ns,
+                out_ns: in_ns,
+            },
+            tasks: vec![task(1 << 44), task(1 << 43)],
+        };
+        assert_eq!(system(1).check(), Ok(()));
+        assert!(by_demand(&system(1)).is_some());
+        assert_eq!(by_demand(&system(1000)), None);
+    }
 }

@@ -83,8 +83,14 @@ impl Report {
                 Method::Demand => "demand",
             },
             memory_bytes: tasks.memory_bytes,
-            needed_bytes: rows.iter().map(|r| r.memory_bytes).sum(),
-            swapped_bytes: rows.iter().map(|r| r.swapped_bytes).sum(),
+            needed_bytes: rows
+                .iter()
+                .map(|r| r.memory_bytes)
+                .fold(0, u64::saturating_add),
+            swapped_bytes: rows
+                .iter()
+                .map(|r| r.swapped_bytes)
+                .fold(0, u64::saturating_add),
             utilisation: rows.iter().map(|r| r.utilisation).sum(),
             slack: judged.slack_permille.map(|p| p as f64 / 1000.0),
             reason: None,
