@@ -70,13 +70,6 @@ impl SpaceId {
     }
 }
 
-impl SpaceKind {
-    /// Whether it takes memory.
-    pub fn is_memory(self) -> bool {
-        matches!(self, SpaceKind::Work | SpaceKind::Resident)
-    }
-}
-
 impl Space {
     /// The spaces of a machine with one memory and one drive, by [`SpaceId::WORK`] and so on, of these sizes.
     pub fn of_host(

@@ -19,6 +19,7 @@ pub struct LatencyCurve {
     pub points: Vec<CurvePoint>,
 }
 
+/// One budget, and the latency of the plan for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CurvePoint {
     pub budget_bytes: u64,

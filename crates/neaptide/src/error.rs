@@ -8,6 +8,7 @@ use std::fmt::{self, Write};
 use std::path::Path;
 use thiserror::Error;
 
+/// What every function of this crate that can fail gives.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Each variant's text is one line a user understands.

@@ -25,6 +25,7 @@ pub struct Peak {
     pub source: PeakSource,
 }
 
+/// Who counted a peak, and so what it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PeakSource {

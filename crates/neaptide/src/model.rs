@@ -280,6 +280,7 @@ impl Model {
         &self.packed.path
     }
 
+    /// What the model calls itself, which may be nothing.
     pub fn name(&self) -> &str {
         &self.program().graph.name
     }
@@ -289,10 +290,13 @@ impl Model {
         &self.program().digest
     }
 
+    /// In the model's order, with the shapes that it is opened for. Those that are bound to values ([`Model::bound`]) are not
+    /// among them.
     pub fn inputs(&self) -> Vec<TensorInfo> {
         infos(&self.program().graph, &self.program().graph.inputs)
     }
 
+    /// In the model's order. A size that the data decide is the most that it can be.
     pub fn outputs(&self) -> Vec<TensorInfo> {
         infos(&self.program().graph, &self.program().graph.outputs)
     }
@@ -381,6 +385,7 @@ impl TensorInfo {
         }
     }
 
+    /// Of its elements, row-major and without gaps.
     pub fn len_bytes(&self) -> usize {
         self.ty.len_bytes()
     }

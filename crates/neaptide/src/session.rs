@@ -154,10 +154,13 @@ pub(crate) struct Standing {
 }
 
 impl Session {
+    /// What [`Session::run`] takes, in this order.
     pub fn inputs(&self) -> &[TensorInfo] {
         &self.inputs
     }
 
+    /// What [`Session::run`] gives, in this order; of a size that the data decide the most that it can be
+    /// ([`Session::output_type`]).
     pub fn outputs(&self) -> &[TensorInfo] {
         &self.outputs
     }

@@ -62,14 +62,17 @@ impl fmt::Debug for LoadedModel {
 }
 
 impl LoadedModel {
+    /// As it was loaded under; messages and ledgers say it.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
+    /// With the shapes that it was opened for; a run may have others.
     pub fn inputs(&self) -> &[TensorInfo] {
         &self.0.home.inputs
     }
 
+    /// For these inputs.
     pub fn outputs(&self) -> &[TensorInfo] {
         &self.0.home.outputs
     }

@@ -28,6 +28,7 @@ pub enum TrainStrategy {
 }
 
 impl TrainStrategy {
+    /// In the order in which they are explained.
     pub const ALL: [TrainStrategy; 7] = [
         TrainStrategy::Auto,
         TrainStrategy::Keep,
@@ -47,6 +48,7 @@ impl TrainStrategy {
         }
     }
 
+    /// As `--strategy` of `neap train` has it, and [`str::parse`] takes it.
     pub fn name(self) -> &'static str {
         match self {
             TrainStrategy::Auto => "auto",
