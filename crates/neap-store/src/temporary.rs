@@ -8,6 +8,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -98,10 +99,15 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// `.NAME.PID-N.part`
+/// Of a name, in a temporary one. File systems allow 255 bytes, and the final name may have them all.
+const MOST_NAME_BYTES: usize = 200;
+
+/// `.NAME.PID-N.part`, with the end of a long name.
 fn hidden_name(name: &OsStr, number: u64) -> OsString {
+    let bytes = name.as_bytes();
+    let start = bytes.len().saturating_sub(MOST_NAME_BYTES);
     let mut hidden = OsString::from(".");
-    hidden.push(name);
+    hidden.push(OsStr::from_bytes(&bytes[start..]));
     hidden.push(format!(".{}-{number}{SUFFIX}", std::process::id()));
     hidden
 }
@@ -109,15 +115,17 @@ fn hidden_name(name: &OsStr, number: u64) -> OsString {
 /// Whether a file of this name is one that [`hidden_name`] named, for a packed model.
 fn is_hidden_name(name: &OsStr) -> bool {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let parts = name.to_str().and_then(|name| {
+    // The end of a name may begin within a character.
+    let name = name.to_string_lossy();
+    let parts = || {
         let (name, writer) = name
             .strip_prefix('.')?
             .strip_suffix(SUFFIX)?
             .rsplit_once('.')?;
         let (process, number) = writer.split_once('-')?;
         Some((name, process, number))
-    });
-    parts.is_some_and(|(name, process, number)| {
+    };
+    parts().is_some_and(|(name, process, number)| {
         name.ends_with(".neap") && digits(process) && digits(number)
     })
 }
@@ -150,6 +158,10 @@ mod tests {
     fn only_names_of_writers_are_taken_for_theirs() {
         let ours = hidden_name(OsStr::new("m.onnx.0123.neap"), 7);
         assert!(is_hidden_name(&ours), "{ours:?}");
+        // As long as a file system allows, with one byte of a character cut off.
+        let long = format!("x{}.neap", "é".repeat(125));
+        let ours = hidden_name(OsStr::new(&long[2..]), u64::MAX);
+        assert!(is_hidden_name(&ours) && ours.len() <= 255, "{ours:?}");
         for other in [
             "m.neap",
             ".m.neap.part",

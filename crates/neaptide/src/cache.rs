@@ -18,7 +18,9 @@ use crate::package::{self, Binding, SkeletonSource};
 use crate::source_weights::SourceFiles;
 use neap_onnx::{Bound, OnnxError};
 use neap_store::{PackedFile, StoreError};
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Opens the packed form of the model at `path`, packing it where there is none that can be trusted. One packed form
@@ -222,17 +224,16 @@ impl Lookup {
 
     /// A folder of its own holds one model of a name, other folders hold those of many paths. Rounded weights are another
     /// file.
-    fn name(&self, options: &OpenOptions, is_shared: bool) -> String {
-        let stem = self.home.model.file_name().unwrap_or_default();
-        let mut stem = stem.to_string_lossy().into_owned();
+    fn name(&self, options: &OpenOptions, is_shared: bool) -> OsString {
+        let mut name = short(self.home.model.file_name().unwrap_or_default());
         if options.weights != WeightFormats::Exact {
-            stem = format!("{stem}.{}", options.weights);
+            name.push(format!(".{}", options.weights));
         }
-        if !is_shared {
-            return format!("{stem}.cached.neap");
+        match is_shared {
+            false => name.push(".cached.neap"),
+            true => name.push(format!(".{}.neap", digits(self.home.model.as_os_str()))),
         }
-        let path = self.home.model.as_os_str().as_encoded_bytes();
-        format!("{stem}.{}.neap", &blake3::hash(path).to_hex()[..16])
+        name
     }
 
     /// Opens `path` if it is a packed form of the model as it is now.
@@ -318,6 +319,52 @@ impl Lookup {
     }
 }
 
+/// File systems allow 255 bytes. A packed model's name has an ending after this, and while it is written one more.
+const MOST_NAME_BYTES: usize = 180;
+const DIGEST_DIGITS: usize = 16;
+
+/// A long name ends with a digest of the whole. It is longer than any that is kept, so it is no other model's name.
+fn short(name: &OsStr) -> OsString {
+    let bytes = name.as_bytes();
+    if bytes.len() <= MOST_NAME_BYTES {
+        return name.into();
+    }
+    let is_within_character = |at: usize| bytes[at] & 0xc0 == 0x80;
+    // Longer also where it is cut at the beginning of a character of four bytes.
+    let least = MOST_NAME_BYTES - DIGEST_DIGITS;
+    let end = (least..least + 4).find(|&at| !is_within_character(at));
+    let mut short = OsStr::from_bytes(&bytes[..end.unwrap_or(least)]).to_os_string();
+    short.push(format!(".{}", digits(name)));
+    short
+}
+
+fn digits(of: &OsStr) -> String {
+    blake3::hash(of.as_bytes()).to_hex()[..DIGEST_DIGITS].into()
+}
+
 fn is_writable(folder: &Path) -> bool {
     rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_become_short_and_nobody_elses() {
+        let kept = "a".repeat(MOST_NAME_BYTES);
+        assert_eq!(short(OsStr::new(&kept)), OsStr::new(&kept));
+        let not_utf8 = OsStr::from_bytes(b"m\xff.onnx");
+        assert_eq!(short(not_utf8), not_utf8);
+        for character in ["a", "é", "€", "𝄞"] {
+            for before in ["", "x", "xx", "xxx"] {
+                let name = format!("{before}{}", character.repeat(250 / character.len()));
+                let (one, other) = (format!("{name}1"), format!("{name}2"));
+                let made = [one, other].map(|name| short(OsStr::new(&name)));
+                assert_ne!(made[0], made[1]);
+                let text = made[0].to_str().expect("whole characters");
+                assert!(text.len() > MOST_NAME_BYTES && text.len() < MOST_NAME_BYTES + 5);
+            }
+        }
+    }
 }

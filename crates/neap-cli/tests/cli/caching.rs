@@ -81,9 +81,13 @@ fn the_packed(folder: &Path) -> PathBuf {
 
 /// The output of a run, and whether the model was packed for it.
 fn output(bench: &Bench, args: &str) -> (Vec<u8>, bool) {
+    output_of(bench, "m.onnx", args)
+}
+
+fn output_of(bench: &Bench, model: &str, args: &str) -> (Vec<u8>, bool) {
     let ran = bench
         .neap(&format!(
-            "run m.onnx --calibrate off --output-dir out {args}"
+            "run {model} --calibrate off --output-dir out {args}"
         ))
         .ok();
     (
@@ -221,6 +225,30 @@ fn models_of_one_name_and_time_share_no_cached_file() {
     assert_ne!(a, b);
     assert_eq!(packed_in(&bench.path("cache")).len(), 2);
     assert_eq!((run("a"), run("b")), (a, b));
+}
+
+/// As long as the file system allows: their packed forms have names of their own, and are found again.
+#[test]
+fn models_with_the_longest_names_are_cached_apart() {
+    let bench = Bench::new();
+    let names = ["1", "2"].map(|last| format!("{}{last}.onnx", "a".repeat(249)));
+    let seeds = [1, 2];
+    for (name, seed) in names.iter().zip(seeds) {
+        bench.write(name, &inline(seed));
+    }
+    for cache in ["", "--cache-dir cache"] {
+        let results = names.each_ref().map(|name| {
+            let (first, was_packed) = output_of(&bench, name, cache);
+            let (again, was_packed_again) = output_of(&bench, name, cache);
+            assert!(was_packed && !was_packed_again, "{name} {cache}");
+            assert_eq!(first, again);
+            first
+        });
+        assert_ne!(results[0], results[1]);
+    }
+    let long = format!("{}.neap", "p".repeat(250));
+    bench.neap(&format!("pack {} -o {long}", names[0])).ok();
+    assert!(bench.path(&long).exists());
 }
 
 #[test]
