@@ -14,8 +14,9 @@ use crate::input::{self, ImageOptions};
 use crate::report::{Latency, median_ms, ms};
 use crate::{atomic, interrupt, stdout};
 use neaptide::{
-    Budget, Bytes, CancelToken, Engine, EngineLedger, EngineOptions, LoadOptions, LoadedModel,
-    ModelStatus, OpenOptions, OwnProcess, RunOptions, RunReport, RunRequest, Strategy, memory,
+    Budget, Bytes, CancelToken, Engine, EngineLedger, EngineOptions, Error, LoadOptions,
+    LoadedModel, ModelStatus, OpenOptions, OwnProcess, RunOptions, RunReport, RunRequest, Strategy,
+    memory,
 };
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -251,7 +252,8 @@ fn work(
     jobs: &[Job],
     kept: usize,
 ) -> Outcome<(Vec<Drove>, Vec<Moved>)> {
-    let token = CancelToken::new();
+    // Also while this thread waits for a run, to change the total.
+    let token = CancelToken::new().or_when(|| interrupt::noted().is_some());
     let began = Instant::now();
     std::thread::scope(|scope| {
         let drivers: Vec<_> = jobs
@@ -275,9 +277,6 @@ fn work(
         });
         let mut total_bytes = first_total(task);
         while !drivers.iter().all(|d| d.is_finished()) {
-            if interrupt::noted().is_some() {
-                token.cancel();
-            }
             let due = schedule.as_mut().and_then(|s| s.due(began.elapsed()));
             if let (Some(Budget::Bytes(bytes)), Ok(list)) = (due, &mut moved) {
                 match change(engine, began, total_bytes, bytes) {
@@ -295,12 +294,16 @@ fn work(
             let ended = driver.join();
             ended.unwrap_or_else(|payload| std::panic::resume_unwind(payload))
         });
-        let ended: Vec<Outcome<Drove>> = ended.collect();
+        let (drove, failed): (Vec<_>, Vec<_>) = ended.partition(Result::is_ok);
         interrupt::check()?;
         let moved = moved?;
         // One that was cancelled is not the reason.
-        let drove = ended.into_iter().collect::<Outcome<Vec<Drove>>>()?;
-        Ok((drove, moved))
+        let mut failed: Vec<Error> = failed.into_iter().filter_map(Result::err).collect();
+        failed.sort_by_key(|error| matches!(error, Error::Cancelled));
+        match failed.into_iter().next() {
+            Some(error) => Err(error.into()),
+            None => Ok((drove.into_iter().flatten().collect(), moved)),
+        }
     })
 }
 
@@ -322,7 +325,7 @@ fn drive(
     job: &Job,
     kept: usize,
     token: &CancelToken,
-) -> Outcome<Drove> {
+) -> Result<Drove, Error> {
     let given: Vec<&[u8]> = job.inputs.iter().map(Vec::as_slice).collect();
     let infos = job.model.outputs();
     let mut outputs: Vec<Vec<u8>> = infos.iter().map(|o| vec![0; o.len_bytes()]).collect();
@@ -336,7 +339,7 @@ fn drive(
         waited_ns: Vec::with_capacity(kept),
         ..Drove::default()
     };
-    let mut once = |drove: &mut Drove| -> Outcome<RunReport> {
+    let mut once = |drove: &mut Drove| -> Result<RunReport, Error> {
         let mut slots: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
         let report = engine.run_as(&request, &job.model, &given, &mut slots)?;
         if drove.first_ns == 0 {

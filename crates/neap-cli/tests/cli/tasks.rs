@@ -1,6 +1,6 @@
 //! `neap run --task`: several models, one total of memory.
 
-use super::onnx::{layers, unrolled};
+use super::onnx::{FLOAT, INT64, Model, layers, unrolled};
 use super::support::{Bench, can_enforce};
 use serde_json::Value;
 
@@ -280,6 +280,25 @@ fn models_of_one_process_take_turns_in_one_memory() {
         .fails(2, &["--keep-activations"]);
     bench.neap("run m.onnx --one-process").fails(2, &["--task"]);
     assert_eq!(bench.leftovers(), [] as [&str; 0]);
+}
+
+/// The others are cancelled then, and that is not what is told.
+#[test]
+fn a_model_that_fails_in_one_process_says_why() {
+    let bench = Bench::with_model(&layers());
+    let table = Model::default()
+        .node("Gather", &["w", "ids"], &["y"])
+        .weights("w", &[4, 64], 1)
+        .input("ids", INT64, &["64"])
+        .output("y", FLOAT, &["64", "64"])
+        .finish();
+    // Random integers are from 0 to 99.
+    bench.write("table.onnx", &table);
+    let text = "total = '64MiB'\nruns = 1000000\none_process = true\n\
+                [[model]]\npath = 'm.onnx'\n[[model]]\npath = 'table.onnx'\n";
+    bench.write("task.toml", text.as_bytes());
+    let told = bench.neap("run --task task.toml").fails(2, &["Gather"]);
+    assert!(!told.contains("cancelled"), "{told}");
 }
 
 /// What thousands of nodes take while a model is opened beside another is part of the smallest total.
