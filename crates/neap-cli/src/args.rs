@@ -2,12 +2,14 @@
 
 use crate::failure::{Outcome, bad};
 use crate::input;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use neaptide::{
     BandMode, Budget, Cache, Calibration, IoMode, Isa, OpenOptions, PlanOptions, RunOptions,
     SearchEffort, StepOrder, Strategy, StrategyChoice,
 };
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Which model, at which shapes.
@@ -26,7 +28,7 @@ pub struct OpenArgs {
     pub shapes: Vec<(String, Vec<usize>)>,
     /// Value of an input that decides shapes; it is no input of the opened model. `neap run` takes such values
     /// from --input by itself
-    #[arg(long = "bind", value_name = "NAME=FILE.npy", value_parser = parse_bind)]
+    #[arg(long = "bind", value_name = "NAME=FILE.npy", value_parser = OsStringValueParser::new().try_map(parse_bind))]
     pub bindings: Vec<(String, PathBuf)>,
     /// The most that a size can be that is known only when running, and that nothing in the model bounds: NAME is the
     /// output of the node that makes it, as the refusal says
@@ -141,10 +143,16 @@ impl OpenArgs {
                 return Err(bad(format!("--shape is given twice for input '{name}'")));
             }
         }
+        let mut size_bounds = BTreeMap::new();
+        for (name, bound) in &self.size_bounds {
+            if size_bounds.insert(name.clone(), *bound).is_some() {
+                return Err(bad(format!("--bound is given twice for '{name}'")));
+            }
+        }
         Ok(OpenOptions {
             shapes,
             bindings: input::bindings(&self.bindings)?,
-            size_bounds: self.size_bounds.iter().cloned().collect(),
+            size_bounds,
             step_order: match self.given_order {
                 true => StepOrder::Given,
                 false => StepOrder::LeastMemory,
@@ -272,10 +280,9 @@ fn parse_size_bound(text: &str) -> Result<(String, usize), String> {
     Ok((name.into(), most))
 }
 
-fn parse_bind(text: &str) -> Result<(String, PathBuf), String> {
-    let (name, path) = text
-        .rsplit_once('=')
-        .filter(|(name, path)| !name.is_empty() && !path.is_empty())
+fn parse_bind(given: OsString) -> Result<(String, PathBuf), String> {
+    let (name, path) = input::name_and_file(&given)
+        .filter(|(name, path)| !name.is_empty() && !path.as_os_str().is_empty())
         .ok_or("write NAME=FILE.npy")?;
     Ok((name.into(), path.into()))
 }

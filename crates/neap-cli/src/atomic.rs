@@ -3,6 +3,8 @@
 use crate::destination::Destination;
 use crate::failure::{Failure, Outcome, bad};
 use crate::interrupt;
+use crate::names::{self, MOST_FILE_BYTES};
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -41,9 +43,7 @@ impl Growing {
         let (file, partial) = match destination {
             Destination::Special => (OpenOptions::new().append(true).open(path), None),
             Destination::Named(target) => {
-                let mut name = target.file_name().unwrap_or_default().to_os_string();
-                name.push(format!(".{}.partial", std::process::id()));
-                let temporary = target.with_file_name(name);
+                let temporary = target.with_file_name(partial_name(&target));
                 let file = OpenOptions::new()
                     .write(true)
                     .create_new(true)
@@ -87,6 +87,17 @@ impl Growing {
     }
 }
 
+/// File systems allow 255 bytes, and the file's own name may have them all.
+fn partial_name(target: &Path) -> OsString {
+    let name = target.file_name().unwrap_or_default();
+    let mut partial = match name.len() > MOST_FILE_BYTES {
+        true => names::for_file(&name.to_string_lossy()).into(),
+        false => name.to_os_string(),
+    };
+    partial.push(format!(".{}.partial", std::process::id()));
+    partial
+}
+
 fn cannot_write(path: &Path, error: &io::Error) -> Failure {
     bad(format!("cannot write {}: {error}", path.display()))
 }
@@ -100,11 +111,16 @@ pub fn write(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<
         file.write(fill)?;
         return file.finish();
     }
+    // One that came before is obeyed by whoever waits with it: what is written now tells of what it ended.
+    let was_noted = interrupt::noted().is_some();
     let _deferred = interrupt::defer();
     let mut file = Growing::at(path, destination)?;
     file.write(fill)?;
     file.finish()?;
-    interrupt::check()
+    match was_noted {
+        true => Ok(()),
+        false => interrupt::check(),
+    }
 }
 
 #[cfg(test)]
@@ -124,6 +140,14 @@ mod tests {
         assert!(failed.unwrap_err().message().unwrap().contains("on fire"));
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_name_may_be_as_long_as_the_file_system_allows() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("é".repeat(127));
+        write(&path, |f| f.write_all(b"long")).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"long");
     }
 
     #[test]

@@ -29,7 +29,8 @@ Exit codes:
   2   something given is wrong: an option, a model, an input, a file that cannot be read or written
   3   the memory budget cannot be met; the message names the smallest one that can. Of layout: no layout
       within the capacity; the message says whether that is proven. Of admit: a deadline could be missed
-  70  internal error";
+  70  internal error
+  129, 130, 143  ended by SIGHUP, SIGINT or SIGTERM: 128 and the signal's number";
 
 /// Runs ONNX models inside a memory budget that holds for the whole process.
 #[derive(Parser)]

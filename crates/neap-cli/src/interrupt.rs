@@ -6,6 +6,7 @@
 //! whole process group and a parent that passes it on both delivered. While a child runs ([`with_child`]) signals are passed on to it.
 
 use crate::failure::{Failure, Outcome};
+use neaptide::CancelToken;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering::SeqCst};
 
 static DEFERRED: AtomicU32 = AtomicU32::new(0);
@@ -15,6 +16,9 @@ static CHILD: AtomicI32 = AtomicI32::new(0);
 static NOTED_MS: AtomicI64 = AtomicI64::new(0);
 
 const SAME_MS: i64 = 250;
+
+/// A run that ends within so long after the signal is not cut short: its outputs are whole then.
+const GRACE_MS: i64 = 500;
 
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
@@ -46,6 +50,12 @@ pub fn noted() -> Option<i32> {
 /// Ends orderly when a signal was noted.
 pub fn check() -> Outcome {
     noted().map_or(Ok(()), |signal| Err(Failure::Interrupted(signal)))
+}
+
+/// Cuts a run short that goes on after a signal was noted: one run may take hours.
+pub fn token() -> CancelToken {
+    let is_late = || noted().is_some() && now_ms() - NOTED_MS.load(SeqCst) > GRACE_MS;
+    CancelToken::new().or_when(is_late)
 }
 
 /// As [`check`], for callbacks that cannot return an error: unwinds, running every destructor.

@@ -1,7 +1,7 @@
 //! Names that a model chose, made safe: for a terminal, and as names of files.
 
 /// The longest file name that is made of a name, without its ending. File systems allow 255 bytes, and temporary names are longer.
-const MOST_FILE_BYTES: usize = 200;
+pub const MOST_FILE_BYTES: usize = 200;
 const DIGEST_DIGITS: usize = 16;
 
 /// On one line of a terminal: what would move the cursor, colour text or turn its direction is written as an escape.

@@ -106,9 +106,19 @@ pub struct Repeat<'a> {
     pub figures: &'a mut Figures,
 }
 
+/// How the last run ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Last {
+    Whole,
+    /// A signal ended it, and its outputs mean nothing.
+    CutShort,
+}
+
 impl Repeat<'_> {
-    /// Returns with the outputs of the last run in `outputs`.
-    pub fn run(mut self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Outcome {
+    /// Returns with the outputs of the last run in `outputs`; or fails where a signal came before any was measured.
+    pub fn run(mut self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Outcome<Last> {
+        let cancel = interrupt::token();
+        let mut last = Last::Whole;
         let open_ended = self.end.runs.is_none() && self.end.after.is_none();
         let _deferred = open_ended.then(interrupt::defer);
         let adaptations = self.figures.most_adaptations;
@@ -127,7 +137,13 @@ impl Repeat<'_> {
             };
             let before = self.session.stats();
             let started = Instant::now();
-            self.session.run(inputs, outputs)?;
+            match self.session.run_unless(&cancel, inputs, outputs) {
+                Err(Error::Cancelled) => {
+                    last = Last::CutShort;
+                    break;
+                }
+                ran => ran?,
+            }
             let latency_ns = started.elapsed().as_nanos() as u64;
             let after = self.session.stats();
             let stall_ns = after.stall_ns - before.stall_ns;
@@ -174,7 +190,11 @@ impl Repeat<'_> {
         if let Some(live) = self.live {
             live.finish();
         }
-        self.trace.map_or(Ok(()), Trace::finish)
+        self.trace.map_or(Ok(()), Trace::finish)?;
+        if self.figures.runs == 0 {
+            interrupt::check()?;
+        }
+        Ok(last)
     }
 
     fn is_over(&self, run: u64, now: Duration) -> bool {

@@ -11,6 +11,7 @@ use crate::progress::Progress;
 use crate::stdout;
 use clap::{Args, ValueEnum};
 use neaptide::{Bytes, Model, OpenOptions, WeightFormats, shape_text};
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -27,7 +28,7 @@ pub struct PackArgs {
     weights: WeightsArg,
     /// With --weights, an input for which outputs are compared, as `neap run` takes it [default: random values]
     #[arg(long = "input", value_name = "NAME=FILE")]
-    inputs: Vec<String>,
+    inputs: Vec<OsString>,
     /// Seed of random inputs
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = crate::numbers::any::<u64>)]
     seed: u64,
@@ -53,7 +54,23 @@ enum WeightsArg {
     Int4,
 }
 
+impl PackArgs {
+    /// Inputs are for the comparison of outputs, which only rounded weights change.
+    fn check_inputs(&self) -> Outcome {
+        if !self.weights.rounds() && !self.inputs.is_empty() {
+            return Err(bad(
+                "--input is for weights that are rounded: give --weights f16, bf16, int8 or int4, or leave it out",
+            ));
+        }
+        self.image.check(&self.inputs)
+    }
+}
+
 impl WeightsArg {
+    fn rounds(self) -> bool {
+        !matches!(self, WeightsArg::Exact | WeightsArg::Lossless)
+    }
+
     fn formats(self) -> WeightFormats {
         match self {
             WeightsArg::Exact => WeightFormats::Exact,
@@ -77,6 +94,7 @@ pub fn run(args: &PackArgs, quiet: bool) -> Outcome {
             args.output.display()
         )));
     }
+    args.check_inputs()?;
     let output = Destination::file(&args.output)?;
     let options = OpenOptions {
         weights: args.weights.formats(),
@@ -111,7 +129,7 @@ pub fn run(args: &PackArgs, quiet: bool) -> Outcome {
             );
         }
     }
-    if !matches!(args.weights, WeightsArg::Exact | WeightsArg::Lossless) {
+    if args.weights.rounds() {
         text.push_str(&rounding::layers(&errors));
         let inputs = rounding::Inputs {
             given: &args.inputs,

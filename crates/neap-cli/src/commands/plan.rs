@@ -10,9 +10,11 @@ use crate::progress::note;
 use crate::report::{OnDevice, bands_text, kernels_text, ms};
 use crate::{atomic, stdout};
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use neap_plan::render;
 use neaptide::{Budget, Bytes, CostSource, Model, Plan, RunOptions};
 use serde_json::{Value, json};
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::PathBuf;
@@ -37,7 +39,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "N", conflicts_with = "search_seed", value_parser = crate::numbers::any::<u64>)]
     seed: Option<u64>,
     /// text, json, a FILE.html to write, or a FILE.json for Perfetto
-    #[arg(long, short, value_name = "FORMAT", default_value = "text", value_parser = parse_format)]
+    #[arg(long, short, value_name = "FORMAT", default_value = "text", value_parser = OsStringValueParser::new().try_map(parse_format))]
     output: Format,
 }
 
@@ -228,12 +230,13 @@ fn figures(args: &PlanArgs, model: &Model, plan: &Plan, options: &RunOptions) ->
     })
 }
 
-fn parse_format(text: &str) -> Result<Format, String> {
-    match text {
-        "text" => Ok(Format::Text),
-        "json" => Ok(Format::Json),
-        file if file.to_ascii_lowercase().ends_with(".html") => Ok(Format::Page(file.into())),
-        file if file.to_ascii_lowercase().ends_with(".json") => Ok(Format::Trace(file.into())),
+fn parse_format(given: OsString) -> Result<Format, String> {
+    let name = given.as_encoded_bytes().to_ascii_lowercase();
+    match given.to_str() {
+        Some("text") => Ok(Format::Text),
+        Some("json") => Ok(Format::Json),
+        _ if name.ends_with(b".html") => Ok(Format::Page(given.into())),
+        _ if name.ends_with(b".json") => Ok(Format::Trace(given.into())),
         _ => Err("write text, json or a file name that ends in .html or .json".into()),
     }
 }
@@ -244,13 +247,11 @@ mod tests {
 
     #[test]
     fn formats() {
-        assert_eq!(parse_format("text"), Ok(Format::Text));
-        assert_eq!(parse_format("json"), Ok(Format::Json));
-        assert_eq!(
-            parse_format("a/b.HTML"),
-            Ok(Format::Page("a/b.HTML".into()))
-        );
-        assert_eq!(parse_format("t.json"), Ok(Format::Trace("t.json".into())));
-        assert!(parse_format("plan.pdf").is_err());
+        let format = |text: &str| parse_format(text.into());
+        assert_eq!(format("text"), Ok(Format::Text));
+        assert_eq!(format("json"), Ok(Format::Json));
+        assert_eq!(format("a/b.HTML"), Ok(Format::Page("a/b.HTML".into())));
+        assert_eq!(format("t.json"), Ok(Format::Trace("t.json".into())));
+        assert!(format("plan.pdf").is_err());
     }
 }

@@ -57,7 +57,6 @@ pub fn run(args: &ProfileArgs, quiet: bool) -> Outcome {
         }
         let name = path.file_name().unwrap_or_default().display().to_string();
         reports.push((name, report));
-        interrupt::check()?;
     }
     drop(made);
     match args.output {
@@ -77,11 +76,14 @@ fn measure(args: &ProfileArgs, path: &Path, quiet: bool) -> Outcome<CalibrationR
         note(&format!("measuring {}", path.display()));
     }
     let default = RunOptions::default();
-    Ok(model.calibrate(&RunOptions {
+    let options = RunOptions {
         threads: args.threads.map_or(default.threads, usize::from),
         io: args.io.mode(),
         ..default
-    })?)
+    };
+    let report = model.calibrate_unless(&interrupt::token(), &options);
+    interrupt::check()?;
+    Ok(report?)
 }
 
 /// A network in a folder of its own, where packed models are kept; gone when this is dropped.

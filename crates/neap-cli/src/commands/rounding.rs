@@ -2,15 +2,17 @@
 
 use crate::failure::{Outcome, bad};
 use crate::input::{self, ImageOptions, Settings};
+use crate::interrupt;
 use crate::names;
 use crate::progress::note;
 use neaptide::{Budget, Model, OpenOptions, RunOptions, WeightError, WeightFormats};
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// For what outputs are compared.
 pub struct Inputs<'a> {
-    pub given: &'a [String],
+    pub given: &'a [OsString],
     pub seed: u64,
     pub image: &'a ImageOptions,
 }
@@ -56,12 +58,15 @@ pub fn outputs(
 ) -> Outcome<String> {
     let packed = rounded.packed_path().map(Path::to_path_buf);
     let packed = packed.ok_or_else(|| bad("the packed model has no file"))?;
+    let _deferred = interrupt::defer();
     let exact = Exact(packed.with_extension(format!("{}.exact.neap", std::process::id())));
     let options = OpenOptions {
         weights: WeightFormats::Exact,
         ..options.clone()
     };
-    neaptide::pack(source, &exact.0, &options, &mut |_| {})?;
+    neaptide::pack(source, &exact.0, &options, &mut |_| {
+        interrupt::unwind_if_asked();
+    })?;
     let settings = Settings {
         given: inputs.given,
         image: inputs.image,
@@ -108,7 +113,9 @@ fn results(model: Model, inputs: &[Vec<u8>]) -> Outcome<Vec<Vec<u8>>> {
     let mut session = model.into_session(plan, &options)?;
     let given: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
     let mut taken: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
-    session.run(&given, &mut taken)?;
+    let ran = session.run_unless(&interrupt::token(), &given, &mut taken);
+    interrupt::check()?;
+    ran?;
     Ok(outputs)
 }
 

@@ -11,6 +11,18 @@ use neaptide::{Bytes, shape_text};
 use std::fmt::Write;
 use std::path::PathBuf;
 
+/// What `--list` says nothing about.
+const LIST_CONFLICTS: [&str; 8] = [
+    "name",
+    "output",
+    "seed",
+    "batch",
+    "free_size",
+    "lm_head",
+    "external_data",
+    "shapes_only",
+];
+
 #[derive(Args)]
 pub struct ZooArgs {
     /// Which network
@@ -38,7 +50,7 @@ pub struct ZooArgs {
     #[arg(long)]
     shapes_only: bool,
     /// List the networks
-    #[arg(long, conflicts_with_all = ["output", "free_size", "lm_head", "external_data", "shapes_only"])]
+    #[arg(long, conflicts_with_all = LIST_CONFLICTS)]
     list: bool,
 }
 

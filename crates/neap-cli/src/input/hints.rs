@@ -1,10 +1,11 @@
 //! What the files of `--input` and `--bind` say before the model is opened: shapes of inputs, and values of small
 //! ones. They matter where the model leaves dimensions open or lets values decide shapes.
 
-use super::{has_extension, npy, npz, open_file};
+use super::{has_extension, name_and_file, npy, npz, open_file};
 use crate::failure::{Outcome, bad};
 use neaptide::Literal;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::BufReader;
 use std::path::Path;
 
@@ -25,11 +26,11 @@ pub struct Hints {
 }
 
 /// Hints from the files that `--input` names. What cannot be read is left to [`super::load`], which says why.
-pub fn hints(given: &[String]) -> Hints {
+pub fn hints(given: &[OsString]) -> Hints {
     let mut hints = Hints::default();
     for text in given {
-        let (name, path) = match text.rsplit_once('=') {
-            Some((name, path)) => (Some(name), Path::new(path)),
+        let (name, path) = match name_and_file(text) {
+            Some((name, path)) => (Some(name), path),
             None => (None, Path::new(text)),
         };
         if has_extension(path, &["npz"]) {

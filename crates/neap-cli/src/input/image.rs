@@ -1,12 +1,16 @@
 //! Photos as inputs: decoded, turned upright, resized, normalised, in the model's layout.
 
 use super::resample::{Pixels, Window, resample};
+use super::{PHOTOS, has_extension};
+use crate::failure::{Outcome, bad};
 use clap::{Args, ValueEnum};
 use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageReader};
 use neaptide::{Bytes, DType, TensorInfo, shape_text};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
+use std::path::Path;
 
 /// How pixels become a tensor. Options of `neap run`.
 #[derive(Args, Clone, Debug, Default)]
@@ -28,12 +32,39 @@ pub struct ImageOptions {
     /// How the model lays out pixels [default: as the input's shape suggests]
     #[arg(long, value_name = "LAYOUT")]
     pub layout: Option<PixelLayout>,
-    /// How a photo gets the input's size
-    #[arg(long, value_name = "HOW", default_value = "crop")]
-    pub resize: Resize,
-    /// Order of the colour channels in the input
-    #[arg(long, value_name = "ORDER", default_value = "rgb")]
-    pub channel_order: ChannelOrder,
+    /// How a photo gets the input's size [default: crop]
+    #[arg(long, value_name = "HOW")]
+    pub resize: Option<Resize>,
+    /// Order of the colour channels in the input [default: rgb]
+    #[arg(long, value_name = "ORDER")]
+    pub channel_order: Option<ChannelOrder>,
+}
+
+impl ImageOptions {
+    /// Refuses options that would say nothing: none of the files of `--input` is a photo.
+    pub fn check(&self, files: &[OsString]) -> Outcome {
+        // A name that stands before the path changes nothing about its ending.
+        let has_photo = files.iter().any(|f| has_extension(Path::new(f), PHOTOS));
+        match self.first_given().filter(|_| !has_photo) {
+            None => Ok(()),
+            Some(option) => Err(bad(format!(
+                "{option} is for photos: give --input NAME=FILE with a .jpg or .png, or leave {option} out"
+            ))),
+        }
+    }
+
+    fn first_given(&self) -> Option<&'static str> {
+        let given = [
+            ("--mean", !self.mean.is_empty()),
+            ("--std", !self.std.is_empty()),
+            ("--scale", self.scale.is_some()),
+            ("--layout", self.layout.is_some()),
+            ("--resize", self.resize.is_some()),
+            ("--channel-order", self.channel_order.is_some()),
+        ];
+        let first = given.iter().find(|(_, is_given)| *is_given);
+        first.map(|(option, _)| *option)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -85,7 +116,7 @@ pub fn read(
     let target = target(info, options.layout)?;
     let normalise = Normalise::new(info, &target, options)?;
     let pixels = decode(file, target.channels, limit_bytes)?;
-    let window = window(&pixels, &target, options.resize)?;
+    let window = window(&pixels, &target, options.resize.unwrap_or_default())?;
     Ok(normalise.tensor(&resample(&pixels, &window), &target))
 }
 
@@ -271,7 +302,7 @@ impl Normalise {
             scale: options.scale.unwrap_or(1.0 / 255.0),
             mean: per_channel("mean", &options.mean, 0.0)?,
             std,
-            swap: options.channel_order == ChannelOrder::Bgr && target.channels == 3,
+            swap: options.channel_order == Some(ChannelOrder::Bgr) && target.channels == 3,
             dtype,
         })
     }
@@ -312,8 +343,8 @@ mod tests {
             std: Vec::new(),
             scale: None,
             layout: None,
-            resize: Resize::Crop,
-            channel_order: ChannelOrder::Rgb,
+            resize: Some(Resize::Crop),
+            channel_order: Some(ChannelOrder::Rgb),
         }
     }
 
@@ -352,7 +383,7 @@ mod tests {
         let settings = ImageOptions {
             mean: vec![0.5, 0.0, 0.0],
             std: vec![0.5, 0.1, 1.0],
-            resize: Resize::Stretch,
+            resize: Some(Resize::Stretch),
             ..options()
         };
         let values =
@@ -361,7 +392,7 @@ mod tests {
         assert!((values[4] - 2.0).abs() < 1e-6 && values[8] == 0.0);
 
         let bgr = ImageOptions {
-            channel_order: ChannelOrder::Bgr,
+            channel_order: Some(ChannelOrder::Bgr),
             ..options()
         };
         let values = read(&file, &info("uint8", &[1, 2, 2, 3]), &bgr, None).unwrap();

@@ -19,15 +19,17 @@ pub use image::ImageOptions;
 
 use crate::failure::{Outcome, bad};
 use neaptide::{BoundInput, Bytes, Model, TensorInfo, shape_text};
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Everything that decides what goes into a model.
 pub struct Settings<'a> {
     /// `NAME=FILE`, or `FILE` alone where that is enough.
-    pub given: &'a [String],
+    pub given: &'a [OsString],
     pub image: &'a ImageOptions,
     /// Of random inputs.
     pub seed: u64,
@@ -97,6 +99,14 @@ pub fn load(model: &Model, settings: &Settings) -> Outcome<Inputs> {
     Ok(inputs)
 }
 
+/// Of `NAME=FILE`, where nothing is known of the model's names yet. Names are UTF-8; files need not be.
+pub fn name_and_file(given: &OsStr) -> Option<(&str, &Path)> {
+    let bytes = given.as_bytes();
+    let end = bytes.iter().rposition(|&b| b == b'=')?;
+    let name = std::str::from_utf8(&bytes[..end]).ok()?;
+    Some((name, Path::new(OsStr::from_bytes(&bytes[end + 1..]))))
+}
+
 fn bound_info(bound: &BoundInput) -> TensorInfo {
     TensorInfo {
         name: bound.name.clone(),
@@ -119,14 +129,19 @@ fn check_bound(bound: &BoundInput, source: &From, settings: &Settings) -> Outcom
 }
 
 /// Gives the file of one option to the input (or inputs) that it is for. The first `free` are not bound.
-fn assign(text: &str, infos: &[TensorInfo], free: usize, sources: &mut [Option<From>]) -> Outcome {
+fn assign(
+    text: &OsStr,
+    infos: &[TensorInfo],
+    free: usize,
+    sources: &mut [Option<From>],
+) -> Outcome {
     // A name may contain '=', a path too: the longest known name wins.
     let named = infos
         .iter()
         .enumerate()
         .filter_map(|(i, info)| {
-            let path = text.strip_prefix(info.name.as_str())?.strip_prefix('=')?;
-            Some((i, path))
+            let path = text.as_bytes().strip_prefix(info.name.as_bytes())?;
+            Some((i, OsStr::from_bytes(path.strip_prefix(b"=")?)))
         })
         .max_by_key(|(i, _)| infos[*i].name.len());
     let mut set = |index: usize, source: From| {
@@ -147,10 +162,11 @@ fn assign(text: &str, infos: &[TensorInfo], free: usize, sources: &mut [Option<F
     }
     let path = PathBuf::from(text);
     if !path.exists()
-        && let Some((name, _)) = text.split_once('=')
+        && let Some(end) = text.as_bytes().iter().position(|&b| b == b'=')
     {
         return Err(bad(format!(
-            "the model has no input '{name}'; it has {}",
+            "the model has no input '{}'; it has {}",
+            OsStr::from_bytes(&text.as_bytes()[..end]).display(),
             names(infos)
         )));
     }
@@ -169,6 +185,7 @@ fn assign(text: &str, infos: &[TensorInfo], free: usize, sources: &mut [Option<F
         return Ok(());
     }
     if free != 1 {
+        let text = text.display();
         return Err(bad(format!(
             "--input {text} does not say for which input it is: write NAME={text}; the model has {}",
             names(infos)
@@ -205,7 +222,7 @@ fn read_file(
         npy::read(&mut BufReader::new(&file), info)?
     } else if has_extension(path, &["bin", "raw"]) {
         (raw(&file, info)?, None)
-    } else if has_extension(path, &["jpg", "jpeg", "png"]) {
+    } else if has_extension(path, PHOTOS) {
         let limit = settings.decode_limit_bytes;
         (image::read(&file, info, settings.image, limit)?, None)
     } else {
@@ -224,6 +241,9 @@ fn open_file(path: &Path) -> Result<File, String> {
         (true, _) => File::open(path).map_err(|e| e.to_string()),
     }
 }
+
+/// Endings of photos.
+const PHOTOS: &[&str] = &["jpg", "jpeg", "png"];
 
 /// Room for a tensor of so many bytes, nothing of it touched.
 fn room(bytes: usize) -> Result<Vec<u8>, String> {

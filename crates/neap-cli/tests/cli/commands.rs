@@ -45,6 +45,7 @@ fn wrong_command_lines_are_one_line() {
         ("plan m.onnx -o plan.pdf", "plan.pdf"),
         ("zoo no_such_network", "no_such_network"),
         ("zoo", "NAME"),
+        ("zoo --list lenet", "--list"),
         ("bench", "MODEL"),
         (
             "run m.onnx --threads 1e3",
@@ -54,6 +55,10 @@ fn wrong_command_lines_are_one_line() {
         ("run m.onnx --threads -1", "(see neap run --help)"),
         ("run m.onnx --memory-budget 12elephants", "25% or none"),
         ("run m.onnx --bound nosuch=3", "'nosuch'"),
+        (
+            "run m.onnx --bound y=3 --bound y=4",
+            "--bound is given twice for 'y'",
+        ),
         ("run m.onnx --no-spill --spill-dir .", "--spill-dir"),
         (
             "train m.onnx --data d -o o.onnx --lr -1",

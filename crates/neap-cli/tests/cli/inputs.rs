@@ -2,7 +2,9 @@
 
 use super::onnx::{FLOAT, INT64, Model, relu};
 use super::support::{Bench, Ran, f32_bytes, npy, read_f32};
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 
 fn small() -> Bench {
@@ -235,6 +237,55 @@ fn photos() {
     std::fs::remove_dir_all(bench.path("out")).unwrap();
     fails(&bench, "--input p.png --std 0", &["--std"]);
     fails(&bench, "--input p.png --mean 1,2", &["--mean"]);
+}
+
+#[test]
+fn options_for_photos_go_with_photos() {
+    let bench = small();
+    for option in [
+        "--mean 0.5",
+        "--std 2",
+        "--scale 1",
+        "--layout nhwc",
+        "--resize crop",
+        "--channel-order rgb",
+    ] {
+        let name = option.split(' ').next().unwrap();
+        for inputs in ["", "--input x=x.npy"] {
+            fails(&bench, &format!("{inputs} {option}"), &[name, "photo"]);
+        }
+        let pack = format!("pack m.onnx -o m.neap --weights int8 {option}");
+        bench.neap(&pack).fails(2, &[name, "photo"]);
+    }
+    bench
+        .neap("pack m.onnx -o m.neap --input x=x.npy")
+        .fails(2, &["--input", "--weights"]);
+    assert!(!bench.path("m.neap").exists());
+}
+
+#[test]
+fn files_of_any_name() {
+    let bench = small();
+    let values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+    let file = OsStr::from_bytes(b"x\xff=.npy");
+    std::fs::write(
+        bench.dir.path().join(file),
+        npy("<f4", "(2, 3)", &f32_bytes(&values)),
+    )
+    .unwrap();
+    for named in [true, false] {
+        let mut given = OsString::from(if named { "x=" } else { "" });
+        given.push(file);
+        let mut command = bench.command("run m.onnx --output-dir out --input");
+        let ran = command.arg(given).output().unwrap();
+        assert!(ran.status.success(), "{ran:?}");
+        assert_eq!(read_f32(&bench.path("out/y.npy")), values);
+    }
+    let page = OsStr::from_bytes(b"plan\xff.html");
+    let mut command = bench.command("plan m.onnx -o");
+    let ran = command.arg(page).output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    assert!(bench.dir.path().join(page).exists());
 }
 
 #[test]

@@ -31,6 +31,9 @@ impl Message {
     }
 }
 
+/// Numbers of types, of tensors and of attributes.
+const GRAPH: u64 = 5;
+pub const BOOL: u64 = 9;
 pub const FLOAT: u64 = 1;
 pub const INT64: u64 = 7;
 
@@ -39,7 +42,27 @@ pub const INT64: u64 = 7;
 pub struct Model(Message);
 
 impl Model {
-    pub fn node(mut self, op: &str, inputs: &[&str], outputs: &[&str]) -> Model {
+    pub fn node(self, op: &str, inputs: &[&str], outputs: &[&str]) -> Model {
+        self.node_with(op, inputs, outputs, None)
+    }
+
+    /// A node that has this body.
+    pub fn around(self, op: &str, inputs: &[&str], outputs: &[&str], body: Model) -> Model {
+        let graph = body.0.bytes(2, b"body");
+        let attribute = Message::default()
+            .bytes(1, b"body")
+            .message(6, &graph)
+            .number(20, GRAPH);
+        self.node_with(op, inputs, outputs, Some(attribute))
+    }
+
+    fn node_with(
+        mut self,
+        op: &str,
+        inputs: &[&str],
+        outputs: &[&str],
+        attribute: Option<Message>,
+    ) -> Model {
         let mut node = Message::default();
         for input in inputs {
             node = node.bytes(1, input.as_bytes());
@@ -50,7 +73,21 @@ impl Model {
         let node = node
             .bytes(3, format!("{op}_node").as_bytes())
             .bytes(4, op.as_bytes());
+        let node = match attribute {
+            Some(attribute) => node.message(5, &attribute),
+            None => node,
+        };
         self.0 = self.0.message(1, &node);
+        self
+    }
+
+    /// An initializer of one integer.
+    pub fn integer(mut self, name: &str, value: i64) -> Model {
+        let tensor = Message::default()
+            .number(2, INT64)
+            .bytes(8, name.as_bytes())
+            .bytes(9, &value.to_le_bytes());
+        self.0 = self.0.message(5, &tensor);
         self
     }
 
@@ -182,6 +219,24 @@ pub fn unrolled_classifier(passes: usize) -> Vec<u8> {
         .weights("last", &[16, 10], 4)
         .input("x", FLOAT, &["n", "1", "28", "28"])
         .output("y", FLOAT, &["n", "10"])
+        .finish()
+}
+
+/// A loop that goes round more often than anybody waits for.
+pub fn endless() -> Vec<u8> {
+    let body = Model::default()
+        .node("Identity", &["on"], &["still"])
+        .node("Tanh", &["y"], &["next"])
+        .input("i", INT64, &[])
+        .input("on", BOOL, &[])
+        .input("y", FLOAT, &["4"])
+        .output("still", BOOL, &[])
+        .output("next", FLOAT, &["4"]);
+    Model::default()
+        .integer("passes", 1 << 62)
+        .around("Loop", &["passes", "", "x"], &["y"], body)
+        .input("x", FLOAT, &["4"])
+        .output("y", FLOAT, &["4"])
         .finish()
 }
 

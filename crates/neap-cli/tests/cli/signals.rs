@@ -1,6 +1,6 @@
 //! Signals and closed pipes: quiet ends, nothing half-written, no process or group left.
 
-use super::onnx::layers;
+use super::onnx::{endless, layers};
 use super::support::{Bench, can_enforce};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Stdio};
@@ -142,6 +142,65 @@ fn an_interrupted_group_leaves_a_checkpoint() {
     let status = wait(&mut child);
     assert_eq!(status.signal(), Some(libc::SIGINT), "{status}");
     assert!(bench.path("digits.onnx.checkpoint").exists());
+}
+
+/// Also where signals wait, so that a trace, a following budget or a made model ends in order.
+#[test]
+fn a_run_without_end_ends_at_a_signal() {
+    let bench = Bench::with_model(&endless());
+    bench.neap("pack m.onnx -o m.neap").ok();
+    for (args, number) in [
+        ("run m.neap --trace t.csv", libc::SIGINT),
+        ("run m.neap --follow psi --output-dir out", libc::SIGTERM),
+        ("profile m.neap --cache-dir .", libc::SIGINT),
+    ] {
+        let mut child = bench
+            .command(args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Whenever it comes, it ends the command; by then the loop goes round.
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(child.try_wait().unwrap().is_none(), "{args} has ended");
+        signal(&child, number);
+        let began = Instant::now();
+        let status = wait(&mut child);
+        assert!(began.elapsed() < Duration::from_secs(5), "{args}");
+        assert_eq!(status.signal(), Some(number), "{args}: {status}");
+        assert_eq!(bench.leftovers(), [""; 0], "{args}");
+    }
+    let trace = std::fs::read_to_string(bench.path("t.csv")).unwrap();
+    assert_eq!(trace.lines().count(), 1, "no run was whole: {trace}");
+    let outputs = std::fs::read_dir(bench.path("out")).unwrap();
+    assert_eq!(outputs.count(), 0);
+}
+
+#[test]
+fn a_run_that_follows_ends_with_outputs_and_a_report() {
+    let bench = Bench::with_model(&layers());
+    bench.neap("run m.onnx").ok();
+    let mut child = bench
+        .command("run m.onnx --follow psi --output-dir out --json r.json --trace t.csv")
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    while std::fs::read_dir(bench.dir.path())
+        .unwrap()
+        .flatten()
+        .all(|e| !e.file_name().to_string_lossy().starts_with("t.csv"))
+    {
+        assert!(started.elapsed() < Duration::from_secs(30), "no trace");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    signal(&child, libc::SIGTERM);
+    let status = wait(&mut child);
+    assert_eq!(status.signal(), Some(libc::SIGTERM), "{status}");
+    assert_eq!(std::fs::read_dir(bench.path("out")).unwrap().count(), 1);
+    let report = std::fs::read_to_string(bench.path("r.json")).unwrap();
+    assert!(report.contains("\"adaptations\""), "{report}");
 }
 
 #[test]

@@ -34,6 +34,7 @@ use crate::model::Model;
 use crate::options::RunOptions;
 use neap_compile::{Kernels, Target, workload};
 use neap_kernels::simd::Isa;
+use neap_runtime::CancelToken;
 use neap_store::IoMode;
 use std::path::PathBuf;
 
@@ -128,7 +129,7 @@ fn known_of_storage(model: &Model, options: &RunOptions) -> Result<Known> {
         Calibration::Off => Ok(Known::default()),
         Calibration::Auto => Ok(cached_or_estimated(model, options)),
         Calibration::Full => {
-            let report = study::study(model, options)?;
+            let report = study::study(model, &CancelToken::new(), options)?;
             let mut known = of_profile(report.profile, model, CostSource::Measured, options.isa);
             known.remark = report.remark;
             Ok(known)
@@ -191,6 +192,18 @@ impl Model {
     /// # Errors
     /// As planning and running the model. A profile that cannot be written is a remark of the report.
     pub fn calibrate(&self, options: &RunOptions) -> Result<CalibrationReport> {
-        study::study(self, &self.in_bytes(options))
+        self.calibrate_unless(&CancelToken::new(), options)
+    }
+
+    /// [`Model::calibrate`], which ends within a run when `cancel` asks it to.
+    ///
+    /// # Errors
+    /// As [`Model::calibrate`], and [`Error::Cancelled`](crate::Error::Cancelled).
+    pub fn calibrate_unless(
+        &self,
+        cancel: &CancelToken,
+        options: &RunOptions,
+    ) -> Result<CalibrationReport> {
+        study::study(self, cancel, &self.in_bytes(options))
     }
 }

@@ -10,6 +10,7 @@ use crate::session::Session;
 use neap_ir::{DType, TensorType};
 use neap_plan::{ExecutionPlan, LaneId, Span, StepId, Timeline};
 use neap_planner::Strategy;
+use neap_runtime::CancelToken;
 use std::time::{Duration, Instant};
 
 /// Runs before the measured ones.
@@ -63,9 +64,21 @@ pub(super) struct Moved {
     pub ns: u64,
 }
 
-/// Some inputs for a model, in its order: small numbers that every operator takes.
-pub(super) fn inputs(model: &Model) -> Vec<Vec<u8>> {
-    model.inputs().iter().map(|i| sample(&i.ty)).collect()
+/// What each run is given.
+pub(super) struct Given<'a> {
+    /// In the model's order: small numbers that every operator takes.
+    inputs: Vec<Vec<u8>>,
+    /// Ends it early.
+    cancel: &'a CancelToken,
+}
+
+impl<'a> Given<'a> {
+    pub(super) fn to(model: &Model, cancel: &'a CancelToken) -> Given<'a> {
+        Given {
+            inputs: model.inputs().iter().map(|i| sample(&i.ty)).collect(),
+            cancel,
+        }
+    }
 }
 
 /// Opens a session for the plan and runs it.
@@ -73,14 +86,14 @@ pub(super) fn observe(
     model: Model,
     plan: Plan,
     options: &RunOptions,
-    inputs: &[Vec<u8>],
+    given: &Given,
 ) -> Result<Seen> {
     let execution = plan.execution.clone();
     let steps = plan.workload.steps.len();
     let in_blocks = plan.execution.strategy == Strategy::Blocks.name();
     let mut blocks = in_blocks.then(|| Blocks::of(&execution, &plan.workload));
     let mut session = model.into_session(plan, options)?;
-    let mut runner = Runner::new(&mut session, inputs);
+    let mut runner = Runner::new(&mut session, given);
     let started = Instant::now();
     let mut run_ns = u64::MAX;
     let mut runs = 0;
@@ -115,15 +128,17 @@ pub(super) fn observe(
 struct Runner<'a> {
     session: &'a mut Session,
     inputs: Vec<&'a [u8]>,
+    cancel: &'a CancelToken,
     outputs: Vec<Vec<u8>>,
 }
 
 impl<'a> Runner<'a> {
-    fn new(session: &'a mut Session, inputs: &'a [Vec<u8>]) -> Runner<'a> {
+    fn new(session: &'a mut Session, given: &'a Given) -> Runner<'a> {
         let outputs = session.outputs().iter().map(|o| vec![0; o.len_bytes()]);
         Runner {
             outputs: outputs.collect(),
-            inputs: inputs.iter().map(Vec::as_slice).collect(),
+            inputs: given.inputs.iter().map(Vec::as_slice).collect(),
+            cancel: given.cancel,
             session,
         }
     }
@@ -131,7 +146,7 @@ impl<'a> Runner<'a> {
     fn run(&mut self) -> Result<u64> {
         let mut outputs: Vec<&mut [u8]> = self.outputs.iter_mut().map(Vec::as_mut_slice).collect();
         let started = Instant::now();
-        self.session.run(&self.inputs, &mut outputs)?;
+        (self.session).run_unless(self.cancel, &self.inputs, &mut outputs)?;
         Ok(started.elapsed().as_nanos() as u64)
     }
 }

@@ -1,7 +1,7 @@
 //! Full calibration: storage, then the model under a few budgets, then what that tells.
 
 use super::delay::{self, BlockSeen};
-use super::observe::{Moved, Seen, inputs, observe};
+use super::observe::{Given, Moved, Seen, observe};
 use super::profile::{ComputeRates, MOST_STEPS, Profile};
 use super::{CostSource, Known, cache_path, cached, file, fit, machine, quick, storage};
 use crate::budget::Budget;
@@ -13,6 +13,7 @@ use neap_compile::{StepTimes, step_key};
 use neap_ir::Program;
 use neap_plan::Workload;
 use neap_planner::Strategy;
+use neap_runtime::CancelToken;
 use neap_sim::CostProfile;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -73,7 +74,11 @@ struct Observation {
     seen: Seen,
 }
 
-pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationReport> {
+pub(super) fn study(
+    model: &Model,
+    cancel: &CancelToken,
+    options: &RunOptions,
+) -> Result<CalibrationReport> {
     let (packed, _) = model.packed()?;
     let (before, mut remark) = cached(model, options);
     let room_bytes = match options.budget {
@@ -95,7 +100,7 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
     };
     model.host.trim_heap();
 
-    let inputs = inputs(model);
+    let given = Given::to(model, cancel);
     let keeps_prepared = options.prepared_weights && options.budget == Budget::Unlimited;
     let options = RunOptions {
         reserve_bytes: options.reserve_bytes + OWN_BYTES,
@@ -134,13 +139,13 @@ pub(super) fn study(model: &Model, options: &RunOptions) -> Result<CalibrationRe
         {
             continue;
         }
-        let seen = observe(opened, plan.clone(), &options, &inputs)?;
+        let seen = observe(opened, plan.clone(), &options, &given)?;
         model.host.trim();
         observations.push(Observation { plan, seen });
         learn(&observations, &mut profile);
         learn_loads(&observations, &mut profile);
     }
-    let blocks = in_blocks(model, &profile, &options, most_bytes, &inputs)?;
+    let blocks = in_blocks(model, &profile, &options, most_bytes, &given)?;
     profile.blocks = delay::fit(&blocks).or(profile.blocks);
     let file = cache_path(model);
     match &file {
@@ -165,7 +170,7 @@ fn in_blocks(
     profile: &Profile,
     options: &RunOptions,
     most_bytes: u64,
-    inputs: &[Vec<u8>],
+    given: &Given,
 ) -> Result<Vec<BlockSeen>> {
     let mut seen = Vec::new();
     let known = super::of_profile(profile.clone(), model, CostSource::Measured, options.isa);
@@ -188,7 +193,7 @@ fn in_blocks(
     let whole_bytes = model.bounds(options).unlimited_high_water_bytes();
     for bytes in [least_bytes, least_bytes.midpoint(whole_bytes)] {
         if let Ok(Some((plan, options))) = plan(bytes) {
-            seen.extend(observe(reopen(model)?, plan, &options, inputs)?.blocks);
+            seen.extend(observe(reopen(model)?, plan, &options, given)?.blocks);
             model.host.trim();
         }
     }
