@@ -159,8 +159,8 @@ mod tests {
         let ours = hidden_name(OsStr::new("m.onnx.0123.neap"), 7);
         assert!(is_hidden_name(&ours), "{ours:?}");
         // As long as a file system allows, with one byte of a character cut off.
-        let long = format!("x{}.neap", "é".repeat(125));
-        let ours = hidden_name(OsStr::new(&long[2..]), u64::MAX);
+        let long = format!("{}.neap", "é".repeat(125));
+        let ours = hidden_name(OsStr::new(&long), u64::MAX);
         assert!(is_hidden_name(&ours) && ours.len() <= 255, "{ours:?}");
         for other in [
             "m.neap",
