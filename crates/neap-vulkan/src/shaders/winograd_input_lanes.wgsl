@@ -14,13 +14,10 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         return;
     }
     let j = id.x % 4u;
-    let tile = s.first_tile + id.x / 4u;
-    let image = tile / s.image_tiles;
-    let of_image = tile - image * s.image_tiles;
-    let tile_row = of_image / s.row_tiles;
-    let top = i32(tile_row * 2u) - i32(s.pad_h);
-    let left = i32((of_image - tile_row * s.row_tiles) * 2u) - i32(s.pad_w);
-    let plane = params.call.x_at + (image * s.planes_in + id.y) * s.in_h * s.in_w * 4u + j;
+    let place = place_of(id.x / 4u);
+    let top = i32(place.top) - i32(s.pad_h);
+    let left = i32(place.left) - i32(s.pad_w);
+    let plane = params.call.x_at + (place.image * s.planes_in + id.y) * s.in_h * s.in_w * 4u + j;
     var places: array<array<vec4<f32>, 4>, 4>;
     for (var i = 0u; i < 4u; i++) {
         for (var k = 0u; k < 4u; k++) {

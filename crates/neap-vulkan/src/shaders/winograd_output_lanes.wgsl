@@ -14,12 +14,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         return;
     }
     let j = id.x % 4u;
-    let tile = s.first_tile + id.x / 4u;
-    let image = tile / s.image_tiles;
-    let of_image = tile - image * s.image_tiles;
-    let tile_row = of_image / s.row_tiles;
-    let top = tile_row * 2u;
-    let left = (of_image - tile_row * s.row_tiles) * 2u;
+    let place = place_of(id.x / 4u);
+    let top = place.top;
+    let left = place.left;
     let point = s.panels * s.room * 4u;
     let from_point = params.call.x_at + id.y * s.room * 4u + id.x;
     var cols: array<array<vec4<f32>, 2>, 4>;
@@ -28,7 +25,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         cols[k] = row(x[at], x[at + 4u * point], x[at + 8u * point], x[at + 12u * point]);
     }
     let start = w[params.call.w_at + id.y * (1u + 9u * s.c_in) * 4u + j];
-    let plane = (image * s.planes_out + s.first_panel + id.y) * s.out_h * s.out_w;
+    let plane = (place.image * s.planes_out + s.first_panel + id.y) * s.out_h * s.out_w;
     let to = (plane + top * s.out_w + left) * 4u + j;
     let has_right = left + 1u < s.out_w;
     for (var i = 0u; i < 2u; i++) {
