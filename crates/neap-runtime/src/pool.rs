@@ -1,4 +1,4 @@
-//! The session's threads: a few workers that take tasks off a shared counter (see `pool/crew.rs`).
+//! The session's threads: a few workers that take tasks, each from its own part of them first (see `pool/crew.rs`).
 
 mod crew;
 #[cfg(test)]
@@ -41,7 +41,7 @@ impl Pool {
     /// Those of starting threads.
     pub fn new(workers: usize) -> io::Result<Pool> {
         let mut pool = Pool {
-            crew: Arc::new(Crew::new()),
+            crew: Arc::new(Crew::new(workers.max(1))),
             threads: Vec::with_capacity(workers.saturating_sub(1)),
             affinity: WorkerAffinity::new(Box::new([])),
             turn: Mutex::new(()),

@@ -1,66 +1,88 @@
 //! `Crew`: how the pool's threads share out a job's tasks, without a lock.
 //!
 //! ```text
-//!   state   epoch : 32 | next task : 32       one word, so a claim is one compare-and-swap
+//!   tasks    0 1 2 3 4 5 | 6 7 8 9 10 11        a share for each thread, side by side
+//!   share    first ─►  ◄─ end                   its owner takes from the front, who has nothing left from the back
 //!
-//!   caller  close(e+1) ─► write job ─► open(e+1, 0) ─► claim, run, … ─► wait until completed = tasks
-//!   worker  spin, then sleep ─────────────► claim, run, claim, run, … ─► completed += mine
+//!   caller   write job ─► open shares ─► claim, run, … ─► wait until all are counted as done
+//!   worker   watch its share, then sleep ─► claim, run, claim, run, … ─► done += mine
 //! ```
-//! A worker that wakes late finds no task left and goes back to sleep; nobody waits for it.
+//! So a thread has the same part of each layer, and mostly reads what it wrote itself: what the other one wrote may
+//! be far away. A worker that wakes late finds no task left and goes back to sleep; nobody waits for it.
 //!
 //! `super::sync` is the machine's memory and kernel; the tests also compile this file over a model of both,
 //! which tries every order of what threads do (`crew_model.rs`).
 
-use super::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Word, spin_until};
+use super::sync::{AtomicBool, AtomicU64, Slot, Word, fence, spin_until};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Value of `next task` while no task may be claimed.
-const CLOSED: u32 = u32::MAX;
-
 /// A job has fewer tasks than this.
-pub(super) const TASK_LIMIT: usize = CLOSED as usize;
+pub(super) const TASK_LIMIT: usize = u32::MAX as usize;
 
 pub(super) type Body<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
-/// One call of `run`; lives on the caller's stack until all its tasks are done.
-struct Job<'a> {
-    body: Body<'a>,
+/// The tasks of a thread: what its owner watches and takes from, in cache lines of its own.
+#[repr(align(128))]
+struct Share {
+    /// first : 32 | end : 32, so that a claim is one compare-and-swap.
+    tasks: AtomicU64,
+    /// What runs them, from when tasks are put here until those are done.
+    body: Slot<Body<'static>>,
 }
 
-pub(super) struct Crew {
-    state: AtomicU64,
-    tasks: AtomicUsize,
-    job: AtomicPtr<Job<'static>>,
-    completed: AtomicUsize,
+/// What a thread writes and the caller watches.
+#[repr(align(128))]
+struct Done {
+    /// Tasks that this thread has run, of all jobs; wraps around.
+    tasks: AtomicU64,
+}
+
+/// What is written seldom, apart from what is written in each job.
+#[repr(align(128))]
+struct Sleep {
     /// Counts wake-ups; sleeping workers wait for it to change.
     wakes: Word,
     sleepers: Word,
     /// 1 while the caller sleeps until the job is completed.
-    caller_sleeps: Word,
+    caller: Word,
     /// Workers that have begun to work, and will allocate no more.
     started: Word,
     stop: AtomicBool,
     panicked: AtomicBool,
+}
+
+pub(super) struct Crew {
+    /// The caller's, then each worker's.
+    shares: Box<[Share]>,
+    done: Box<[Done]>,
+    sleep: Sleep,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 impl Crew {
-    pub(super) fn new() -> Crew {
+    /// For so many threads, the caller included.
+    pub(super) fn new(threads: usize) -> Crew {
+        let share = |_| Share {
+            tasks: AtomicU64::new(pack(0, 0)),
+            body: Slot::new(&|_, _| ()),
+        };
+        let done = |_| Done {
+            tasks: AtomicU64::new(0),
+        };
         Crew {
-            state: AtomicU64::new(pack(0, CLOSED)),
-            tasks: AtomicUsize::new(0),
-            job: AtomicPtr::new(ptr::null_mut()),
-            completed: AtomicUsize::new(0),
-            wakes: Word::new(0),
-            sleepers: Word::new(0),
-            caller_sleeps: Word::new(0),
-            started: Word::new(0),
-            stop: AtomicBool::new(false),
-            panicked: AtomicBool::new(false),
+            shares: (0..threads).map(share).collect(),
+            done: (0..threads).map(done).collect(),
+            sleep: Sleep {
+                wakes: Word::new(0),
+                sleepers: Word::new(0),
+                caller: Word::new(0),
+                started: Word::new(0),
+                stop: AtomicBool::new(false),
+                panicked: AtomicBool::new(false),
+            },
             panic: Mutex::new(None),
         }
     }
@@ -73,76 +95,79 @@ impl Crew {
         body: Body<'_>,
         aside: &mut dyn FnMut(),
     ) -> Result<(), Box<dyn Any + Send>> {
-        let job = Job { body };
-        self.open(&job, tasks);
+        // All jobs before this one are completed.
+        let completed = self.done().wrapping_add(tasks as u64);
+        self.open(body, tasks);
         // Whatever happens, the job must outlive the workers' interest in it.
         self.take_tasks(0, aside);
-        self.wait_until_completed(tasks);
-        if !self.panicked.load(Acquire) {
+        self.wait_until_done(completed);
+        if !self.sleep.panicked.load(Acquire) {
             return Ok(());
         }
-        self.panicked.store(false, Relaxed);
+        self.sleep.panicked.store(false, Relaxed);
         let payload = lock(&self.panic).take();
         Err(payload.unwrap_or_else(|| Box::new("a task panicked")))
     }
 
     /// Ends all workers.
     pub(super) fn stop(&self) {
-        self.stop.store(true, SeqCst);
+        self.sleep.stop.store(true, SeqCst);
         self.wake_workers(u32::MAX >> 1);
     }
 
-    /// Makes the job's tasks claimable. The caller then waits for its completion, which is what
+    /// Makes the job's tasks claimable. The caller then waits for their end, which is what
     /// keeps the job alive for as long as any worker may look at it.
-    fn open(&self, job: &Job<'_>, tasks: usize) {
-        let epoch = (self.state.load(Relaxed) >> 32) as u32;
-        let epoch = epoch.wrapping_add(1);
-        // Closed first: a worker that still holds the old epoch in hand must fail its claim if it
-        // has read any of what is written below.
-        self.state.store(pack(epoch, CLOSED), Release);
-        self.tasks.store(tasks, Release);
-        self.completed.store(0, Relaxed);
-        self.job.store(
-            ptr::from_ref(job).cast_mut().cast::<Job<'static>>(),
-            Release,
-        );
-        // SeqCst with the worker's going to sleep: either it sees the job or we see it asleep.
-        self.state.store(pack(epoch, 0), SeqCst);
-        if self.sleepers.load(SeqCst) != 0 {
+    fn open(&self, body: Body<'_>, tasks: usize) {
+        // SAFETY: only the lifetime changes. Who claims a task looks at the body before the task counts as done, and the
+        // caller of `run` waits until all do.
+        let body = unsafe { std::mem::transmute::<Body<'_>, Body<'static>>(body) };
+        // The first shares are not shorter than others, and the caller's is opened last: workers have a way to go.
+        let threads = self.shares.len().min(tasks);
+        for (i, share) in self.shares[..threads].iter().enumerate().rev() {
+            let [first, end] = [i, i + 1].map(|i| (tasks * i).div_ceil(threads) as u32);
+            // SAFETY: all earlier tasks are done, so nobody looks at the body of one.
+            unsafe { share.body.put(body) };
+            share.tasks.store(pack(first, end), Release);
+        }
+        // With the worker's going to sleep: either it sees its tasks or we see it asleep.
+        fence(SeqCst);
+        if self.sleep.sleepers.load(SeqCst) != 0 {
             self.wake_workers((tasks - 1) as u32);
         }
     }
 
     fn wake_workers(&self, count: u32) {
-        self.wakes.fetch_add(1, SeqCst);
-        self.wakes.wake(count);
+        self.sleep.wakes.fetch_add(1, SeqCst);
+        self.sleep.wakes.wake(count);
     }
 
     /// Claims tasks and runs them until none is left; does `before` before each, and in any case once.
-    fn take_tasks(&self, worker: usize, before: &mut dyn FnMut()) {
+    fn take_tasks(&self, thread: usize, before: &mut dyn FnMut()) {
         let mut mine = 0;
         self.guarded(&mut *before);
-        while let Some((task, job)) = self.claim() {
+        while let Some((task, body)) = self.claim(thread) {
             mine += 1;
-            if self.panicked.load(Relaxed) {
+            if self.sleep.panicked.load(Relaxed) {
                 continue;
             }
             if mine > 1 {
                 self.guarded(&mut *before);
             }
-            // SAFETY: the claim is not yet counted as completed, so the caller of `run`, on whose
-            // stack the job and what it borrows lie, is still waiting there.
-            let body = unsafe { (*job).body };
-            self.guarded(|| body(task, worker));
+            self.guarded(|| body(task, thread));
         }
         if mine == 0 {
             return;
         }
-        let tasks = self.tasks.load(Relaxed);
-        let completed = self.completed.fetch_add(mine, SeqCst) + mine;
+        let done = &self.done[thread].tasks;
+        done.store(done.load(Relaxed).wrapping_add(mine), Release);
+        if thread == 0 {
+            return;
+        }
         // From here on the caller may be gone; only `self` is touched, which the pool keeps.
-        if completed == tasks && self.caller_sleeps.swap(0, SeqCst) == 1 {
-            self.caller_sleeps.wake(1);
+        // With the caller's going to sleep: either it sees these tasks done or we see it asleep.
+        fence(SeqCst);
+        if self.sleep.caller.load(SeqCst) == 1 && self.sleep.caller.swap(0, SeqCst) == 1 {
+            self.sleep.caller.wake(1);
         }
     }
 
@@ -150,85 +175,110 @@ impl Crew {
     fn guarded(&self, work: impl FnOnce()) {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
             lock(&self.panic).get_or_insert(payload);
-            self.panicked.store(true, Release);
+            self.sleep.panicked.store(true, Release);
         }
     }
 
-    fn claim(&self) -> Option<(usize, *const Job<'static>)> {
-        let mut state = self.state.load(Acquire);
-        loop {
-            let next = state as u32;
-            // Acquire: a value of a later job shows its closing too, and the claim fails.
-            let tasks = self.tasks.load(Acquire);
-            let job = self.job.load(Acquire);
-            if next == CLOSED || next as usize >= tasks {
-                return None;
-            }
-            match self
-                .state
-                .compare_exchange_weak(state, state + 1, Acquire, Acquire)
-            {
-                Ok(_) => return Some((next as usize, job)),
-                Err(now) => state = now,
-            }
-        }
+    /// A task of this thread's share, or else the last of another's.
+    fn claim(&self, thread: usize) -> Option<(usize, Body<'static>)> {
+        let threads = self.shares.len();
+        self.shares[thread].claim(true).or_else(|| {
+            (1..threads).find_map(|next| self.shares[(thread + next) % threads].claim(false))
+        })
     }
 
-    fn has_task(&self) -> bool {
-        let next = self.state.load(SeqCst) as u32;
-        next != CLOSED && (next as usize) < self.tasks.load(Acquire)
+    fn has_task(&self, thread: usize) -> bool {
+        let (first, end) = unpack(self.shares[thread].tasks.load(SeqCst));
+        first < end
     }
 
-    fn wait_until_completed(&self, tasks: usize) {
-        if spin_until(|| self.completed.load(Acquire) == tasks) {
+    /// Tasks that all threads have done; wraps around.
+    fn done(&self) -> u64 {
+        let each = self.done.iter().map(|done| done.tasks.load(Acquire));
+        each.fold(0, u64::wrapping_add)
+    }
+
+    fn wait_until_done(&self, tasks: u64) {
+        if spin_until(|| self.done() == tasks) {
             return;
         }
         loop {
-            self.caller_sleeps.store(1, SeqCst);
-            if self.completed.load(SeqCst) == tasks {
-                self.caller_sleeps.store(0, SeqCst);
+            self.sleep.caller.store(1, SeqCst);
+            fence(SeqCst);
+            if self.done() == tasks {
+                self.sleep.caller.store(0, SeqCst);
                 return;
             }
             // Returns early when the word is no longer 1, or on a signal.
-            self.caller_sleeps.wait(1);
+            self.sleep.caller.wait(1);
         }
     }
 
     pub(super) fn wait_until_started(&self, count: u32) {
         loop {
-            let started = self.started.load(Acquire);
+            let started = self.sleep.started.load(Acquire);
             if started == count {
                 return;
             }
             // Returns when the count has changed, or early.
-            self.started.wait(started);
+            self.sleep.started.wait(started);
         }
     }
 
     /// The life of a worker.
     pub(super) fn work(&self, worker: usize) {
-        self.started.fetch_add(1, Release);
-        self.started.wake(1);
+        self.sleep.started.fetch_add(1, Release);
+        self.sleep.started.wake(1);
         loop {
             self.take_tasks(worker, &mut || ());
-            let wake = || self.has_task() || self.stop.load(Relaxed);
+            let wake = || self.has_task(worker) || self.sleep.stop.load(Relaxed);
             if !spin_until(wake) {
-                let seen = self.wakes.load(SeqCst);
-                self.sleepers.fetch_add(1, SeqCst);
-                if !self.has_task() && !self.stop.load(SeqCst) {
-                    self.wakes.wait(seen);
+                let seen = self.sleep.wakes.load(SeqCst);
+                self.sleep.sleepers.fetch_add(1, SeqCst);
+                if !self.has_task(worker) && !self.sleep.stop.load(SeqCst) {
+                    self.sleep.wakes.wait(seen);
                 }
-                self.sleepers.fetch_sub(1, SeqCst);
+                self.sleep.sleepers.fetch_sub(1, SeqCst);
             }
-            if self.stop.load(Acquire) {
+            if self.sleep.stop.load(Acquire) {
                 return;
             }
         }
     }
 }
 
-fn pack(epoch: u32, next: u32) -> u64 {
-    u64::from(epoch) << 32 | u64::from(next)
+impl Share {
+    fn claim(&self, is_own: bool) -> Option<(usize, Body<'static>)> {
+        let mut tasks = self.tasks.load(Acquire);
+        loop {
+            let (first, end) = unpack(tasks);
+            if first >= end {
+                return None;
+            }
+            let (task, left) = match is_own {
+                true => (first, pack(first + 1, end)),
+                false => (end - 1, pack(first, end - 1)),
+            };
+            // Acquire: whatever job these tasks are of by now, its body is seen.
+            let claimed = self
+                .tasks
+                .compare_exchange_weak(tasks, left, Acquire, Acquire);
+            match claimed {
+                // SAFETY: the task is of the job that runs, which is not done before this task is: until then nobody puts
+                // another body here.
+                Ok(_) => return Some((task as usize, unsafe { self.body.get() })),
+                Err(now) => tasks = now,
+            }
+        }
+    }
+}
+
+fn pack(first: u32, end: u32) -> u64 {
+    u64::from(first) << 32 | u64::from(end)
+}
+
+fn unpack(tasks: u64) -> (u32, u32) {
+    ((tasks >> 32) as u32, tasks as u32)
 }
 
 /// Panics are caught before they could leave a lock in doubt.

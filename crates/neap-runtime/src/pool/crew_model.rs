@@ -15,16 +15,17 @@ mod crew;
 
 /// What `pool/sync.rs` is on a real machine.
 mod sync {
-    use loom::sync::atomic::{AtomicU32, fence};
+    use loom::cell::UnsafeCell;
+    use loom::sync::atomic::AtomicU32;
+    pub(in super::super) use loom::sync::atomic::fence;
     use loom::sync::{Condvar, Mutex};
     use std::sync::atomic::Ordering::{self, SeqCst};
 
     macro_rules! atomic {
-        ($name:ident $(<$of:ident>)?, $value:ty) => {
-            pub(in super::super) struct $name $(<$of>)? (loom::sync::atomic::$name $(<$of>)?);
+        ($name:ident, $value:ty) => {
+            pub(in super::super) struct $name(loom::sync::atomic::$name);
 
-            #[allow(dead_code, reason = "each type has what some use")]
-            impl $(<$of>)? $name $(<$of>)? {
+            impl $name {
                 pub(in super::super) fn new(value: $value) -> Self {
                     Self(loom::sync::atomic::$name::new(value))
                 }
@@ -44,8 +45,6 @@ mod sync {
 
     atomic!(AtomicBool, bool);
     atomic!(AtomicU64, u64);
-    atomic!(AtomicUsize, usize);
-    atomic!(AtomicPtr<T>, *mut T);
 
     impl AtomicU64 {
         pub(in super::super) fn compare_exchange_weak(
@@ -59,16 +58,31 @@ mod sync {
         }
     }
 
-    impl AtomicUsize {
-        pub(in super::super) fn fetch_add(&self, value: usize, order: Ordering) -> usize {
-            fence_for(order);
-            self.0.fetch_add(value, order)
-        }
-    }
-
     fn fence_for(order: Ordering) {
         if order == SeqCst {
             fence(SeqCst);
+        }
+    }
+
+    /// The model tells when two threads' accesses to the value are not in order.
+    pub(in super::super) struct Slot<T>(UnsafeCell<T>);
+
+    // SAFETY: just what the model checks.
+    unsafe impl<T: Copy> Sync for Slot<T> {}
+
+    impl<T: Copy> Slot<T> {
+        pub(in super::super) fn new(value: T) -> Slot<T> {
+            Slot(UnsafeCell::new(value))
+        }
+
+        pub(in super::super) unsafe fn put(&self, value: T) {
+            // SAFETY: the caller's promise, which the model checks.
+            self.0.with_mut(|at| unsafe { *at = value });
+        }
+
+        pub(in super::super) unsafe fn get(&self) -> T {
+            // SAFETY: the caller's promise, which the model checks.
+            self.0.with(|at| unsafe { *at })
         }
     }
 
@@ -161,7 +175,7 @@ fn every_task_once(workers: usize, jobs: &'static [usize], preemptions: usize) {
     model.preemption_bound = Some(preemptions);
     model.max_branches = 100_000;
     model.check(move || {
-        let crew = Arc::new(Crew::new());
+        let crew = Arc::new(Crew::new(workers + 1));
         let threads: Vec<_> = (1..=workers)
             .map(|worker| {
                 let crew = Arc::clone(&crew);
@@ -197,4 +211,16 @@ fn two_jobs_in_a_row() {
 #[test]
 fn two_workers_beside_the_caller() {
     every_task_once(2, &[3], 2);
+}
+
+/// Whose own tasks are done takes those of others, from the other end.
+#[test]
+fn shares_of_several_tasks() {
+    every_task_once(1, &[4], 3);
+}
+
+/// A worker whose share stays empty.
+#[test]
+fn fewer_tasks_than_threads() {
+    every_task_once(2, &[2], 2);
 }

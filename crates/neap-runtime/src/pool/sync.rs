@@ -1,13 +1,40 @@
 //! What the crew shares memory and sleeps by: atomics, and the kernel's futexes.
 
 use rustix::thread::futex;
+use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
+pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, fence};
 
 /// How long a thread without work watches for more before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
+
+/// A value that one thread puts where others get it, in an order that atomics make.
+pub(super) struct Slot<T>(UnsafeCell<T>);
+
+// SAFETY: users of `put` and `get` promise that those of several threads are in order.
+unsafe impl<T: Copy + Send + Sync> Sync for Slot<T> {}
+
+impl<T: Copy> Slot<T> {
+    pub(super) fn new(value: T) -> Slot<T> {
+        Slot(UnsafeCell::new(value))
+    }
+
+    /// # Safety
+    /// No other call is made meanwhile.
+    pub(super) unsafe fn put(&self, value: T) {
+        // SAFETY: the caller's promise.
+        unsafe { *self.0.get() = value }
+    }
+
+    /// # Safety
+    /// `put` is not called meanwhile.
+    pub(super) unsafe fn get(&self) -> T {
+        // SAFETY: the caller's promise.
+        unsafe { *self.0.get() }
+    }
+}
 
 /// A number that threads can wait on.
 pub(super) struct Word(AtomicU32);
