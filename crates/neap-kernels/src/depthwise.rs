@@ -21,6 +21,7 @@ use crate::parallel::Parallel;
 use crate::planes::{Planes, check_planes};
 use crate::share::{Chunks, Dst, Src};
 use crate::simd::{Isa, LANES, Simd, simd_kernel};
+use crate::tile::Split;
 use crate::window::Window;
 
 /// Sizes of a depthwise convolution.
@@ -149,15 +150,14 @@ pub fn depthwise_band<'a>(
     if shape.batch * panels.len() * out_h * out_w == 0 {
         return Ok(());
     }
-    let pieces = Chunks::new(out_h, (TASK_TAPS / (out_w * taps)).max(1));
+    let pieces = cut_rows(out_h, TASK_TAPS / (out_w * taps), par.workers());
     // Small planes come several to a task.
-    let units = Chunks::new(
-        shape.batch * panels.len(),
-        (TASK_TAPS / (out_h * out_w * taps)).max(1),
-    );
-    par.run(units.count() * pieces.count(), &|task, _| {
-        let rows = pieces.range(task % pieces.count());
-        for plane in units.range(task / pieces.count()) {
+    let each = TASK_TAPS / (pieces.range(0).len() * out_w * taps);
+    let units = Chunks::new(shape.batch * panels.len(), each);
+    // Rows first: each worker has rows of its own then, as in the layers before and behind.
+    par.run(pieces.parts * units.count(), &|task, _| {
+        let rows = pieces.range(task / units.count());
+        for plane in units.range(task % units.count()) {
             let (image, panel) = (plane / panels.len(), plane % panels.len());
             let block = image * blocks + panels.start + panel;
             // SAFETY: lengths were checked above; every task writes its own rows of its own planes.
@@ -192,6 +192,19 @@ pub fn depthwise_band<'a>(
         }
     });
     Ok(())
+}
+
+/// Fewer rows of a task cost more than it gains that a worker has rows of its own.
+const OWN_ROWS: usize = 14;
+
+/// A plane's rows in parts of about so many or fewer, as many for each worker as for another where they are not too few.
+pub(crate) fn cut_rows(rows: usize, about: usize, workers: usize) -> Split {
+    let mut split = Split::at_most(rows, about);
+    let even = split.parts.next_multiple_of(workers);
+    if even * OWN_ROWS <= rows {
+        split.parts = even;
+    }
+    split
 }
 
 /// Whether the activation is one that tiles apply themselves.

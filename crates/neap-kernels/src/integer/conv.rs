@@ -129,6 +129,9 @@ pub fn integer_conv_band(
         },
         last_lanes: LANES,
         layer_panels: shape.panels(),
+        // Not so in row bands, where depthwise layers have too few rows.
+        prefers_rows: planes.output == plane(shape.window.output)
+            && planes.input == plane(shape.window.input),
         target,
         inputs: &inputs,
     };

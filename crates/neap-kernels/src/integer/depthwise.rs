@@ -12,7 +12,7 @@ use super::drive::Kernel;
 use super::finish::{Finisher, Head, Summed, Target};
 use super::lanes::Lanes;
 use super::{Finish, Results, Steps};
-use crate::depthwise::Depthwise;
+use crate::depthwise::{Depthwise, cut_rows};
 use crate::error::{KernelError, check_len, checked_product};
 use crate::panel::{Format, Panels};
 use crate::parallel::Parallel;
@@ -191,18 +191,19 @@ pub fn integer_depthwise_band(
         return Err(KernelError::Unsupported("zero points of weights in groups"));
     }
     let input = crate::share::Src::new(input);
-    let bands = w.output[0].div_ceil(band.rows);
-    parallel.run(shape.batch * panels.len() * bands, &|task, worker| {
-        let (plane, piece) = (task / bands, task % bands);
+    let rows = cut_rows(w.output[0], band.rows, parallel.workers());
+    let count = shape.batch * panels.len();
+    parallel.run(rows.parts * count, &|task, worker| {
+        // Rows first: each worker has rows of its own then, as in the layers before and behind.
+        let (piece, plane) = (task / count, task % count);
         let (image, panel) = (plane / panels.len(), plane % panels.len());
         let block = image * blocks + panels.start + panel;
-        let first = piece * band.rows;
         // SAFETY: lengths were checked; tasks differ in block or rows, and have their worker's scratch.
         unsafe {
             let part = Part {
                 panel,
                 input: input.at(block * planes.input),
-                rows: first..(first + band.rows).min(w.output[0]),
+                rows: rows.range(piece),
                 out: block * planes.output,
                 worker,
             };

@@ -3,6 +3,7 @@
 use super::Steps;
 #[cfg(target_arch = "x86_64")]
 use super::amx::Tiles;
+use super::cut::{Cut, Layer, TASK_ROWS};
 use super::dot::{Dot, MAX_PANELS, QUAD};
 use super::finish::{Finisher, Head, Summed, Target, begin_few};
 use super::tile::{
@@ -56,6 +57,8 @@ pub(super) struct Call<'a, I> {
     /// Channels of the layer's last panel.
     pub last_lanes: usize,
     pub layer_panels: usize,
+    /// Rows are those of whole images, and what reads the output likely has rows of its own for each worker, too.
+    pub prefers_rows: bool,
     /// `out` and `residual` are at the layer's first panel.
     pub target: Target,
     pub inputs: &'a I,
@@ -109,9 +112,6 @@ fn row_sum_bytes(rows: usize) -> Option<usize> {
         .checked_next_multiple_of(64)
 }
 
-/// Rows of a task at least: more tasks bring more panels into order.
-const TASK_ROWS: usize = 4 * MAX_ROWS;
-
 impl<I: Inputs> Call<'_, I> {
     /// # Safety
     /// Reads of every row, the weights of the range, and the target's results are memory that the call may use so.
@@ -149,26 +149,22 @@ impl<I: Inputs> Call<'_, I> {
             });
         }
         let most = Kernel::of(isa).panels();
-        // As many panels as a tile takes, within a group.
-        let units = self.units(most);
-        let splits = match units >= 4 * parallel.workers() || parallel.workers() == 1 {
-            true => 1,
-            false => (4 * parallel.workers())
-                .div_ceil(units.max(1))
-                .min(self.rows.div_ceil(TASK_ROWS))
-                .max(1),
+        let layer = Layer {
+            rows: self.rows,
+            channels: self.panels.len() * LANES,
+            taps: self.reduction.taps,
+            prefers_rows: self.prefers_rows,
         };
-        let part = self.rows.div_ceil(splits).next_multiple_of(MAX_ROWS);
-        parallel.run(units * splits, &|task, worker| {
-            let (unit, split) = (task / splits, task % splits);
-            let rows = (split * part).min(self.rows)..((split + 1) * part).min(self.rows);
-            let next = (task + parallel.workers()) / splits;
+        let cut = Cut::new(layer, self.units(most), parallel.workers());
+        parallel.run(cut.tasks(), &|task, worker| {
+            let (unit, rows) = cut.task(task);
             let part = Part {
                 panels: self.unit(unit, most),
                 rows,
-                next: match next > unit && next < units {
-                    true => self.unit(next, most),
-                    false => 0..0,
+                // Workers take tasks that follow each other.
+                next: match cut.task(task + 1).0 {
+                    next if next != unit && task + 1 < cut.tasks() => self.unit(next, most),
+                    _ => 0..0,
                 },
                 quads: space.quads(worker),
                 row_sums: space.row_sums(),

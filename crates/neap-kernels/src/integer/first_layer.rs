@@ -127,6 +127,7 @@ pub fn integer_first_layer(
             group_panels: shape.panels(),
             last_lanes: LANES,
             layer_panels: shape.panels(),
+            prefers_rows: true,
             target,
             inputs: &inputs,
         };

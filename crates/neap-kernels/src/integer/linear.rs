@@ -74,6 +74,7 @@ pub fn integer_linear(
         group_panels: shape.panels(),
         last_lanes: shape.n - (shape.panels() - 1) * LANES,
         layer_panels: shape.panels(),
+        prefers_rows: false,
         target,
         inputs: &inputs,
     };

@@ -11,6 +11,7 @@
 mod amx;
 mod blocks;
 mod conv;
+mod cut;
 mod depthwise;
 mod dot;
 mod drive;
