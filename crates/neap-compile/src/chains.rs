@@ -20,6 +20,10 @@ use neap_sim::CostProfile;
 /// small calls, and rows that are moved. Inner tensors stay in caches, but so they mostly do without bands.
 const DIRECT_OVERHEAD: u64 = 16;
 
+/// What several threads take to begin and end a call of a direct kernel, beside what one takes (measured in bands of
+/// MobileNetV2, on processors that are near each other).
+const HANDOVER_NS: u64 = 2_000;
+
 /// Operations in whose time a call of a kernel begins and ends (measured in bands of 2 to 32 rows of VGG-19).
 const CALL_FLOPS: u64 = 1_000_000;
 
@@ -32,6 +36,7 @@ struct LayerCosts {
     /// Of all layers, in operations of the direct kernels.
     flops: u64,
     overhead_flops: u64,
+    handover_ns: u64,
 }
 
 struct Layer {
@@ -135,7 +140,8 @@ impl Chain<'_> {
         for ns in costs.layers.iter().zip(steps).map(layer_ns) {
             sum_ns = sum_ns.saturating_add(ns?);
         }
-        Some(in_proportion(sum_ns, costs.all_flops(), costs.flops))
+        let ns = in_proportion(sum_ns, costs.all_flops(), costs.flops);
+        Some(ns.saturating_add(costs.handover_ns))
     }
 
     /// Of the layers as `kernel` computes them; `None` where it cannot.
@@ -182,14 +188,19 @@ impl Chain<'_> {
         let flops = layers
             .iter()
             .fold(0u64, |sum, layer| sum.saturating_add(layer.flops));
-        let overhead_flops = match kernel {
-            Kernel::WinogradBands { .. } => CALL_FLOPS.saturating_mul(calls as u64),
-            _ => flops / DIRECT_OVERHEAD,
+        let (overhead_flops, handover_ns) = match kernel {
+            Kernel::WinogradBands { .. } => (CALL_FLOPS.saturating_mul(calls as u64), 0),
+            _ if self.target.threads > 1 => (
+                flops / DIRECT_OVERHEAD,
+                HANDOVER_NS.saturating_mul(calls as u64),
+            ),
+            _ => (flops / DIRECT_OVERHEAD, 0),
         };
         Some(LayerCosts {
             layers,
             flops,
             overhead_flops,
+            handover_ns,
         })
     }
 }
@@ -299,5 +310,28 @@ mod tests {
         let (chain, types) = self::chain(16);
         let (direct, found) = picked(&chain, &types, u64::MAX);
         assert_eq!(found, direct);
+    }
+
+    /// Two layers of 112 rows, in bands of 2 and of 4.
+    #[test]
+    fn several_threads_take_part_in_each_call() {
+        let (bands, [image, first, second]) = chain(16);
+        let weights = [first, second];
+        let mut inputs = vec![Some((&image, Layout::Blocked))];
+        inputs.extend(weights.iter().map(|w| Some((w, Layout::Plain))));
+        let handover_ns = |threads| {
+            let chain = Chain {
+                bands: &bands,
+                inputs: &inputs,
+                target: Target {
+                    threads,
+                    isa: Isa::detect(),
+                },
+            };
+            let costs = chain.costs(Kernel::Direct).expect("runs in bands");
+            costs.handover_ns
+        };
+        assert_eq!(handover_ns(1), 0);
+        assert_eq!(handover_ns(2), 2 * 29 * HANDOVER_NS);
     }
 }
