@@ -8,6 +8,7 @@
 //! Stable Rust has no functions for these instructions, so they are spelled out. Of its own accord the compiler uses no tile: what one
 //! holds lasts from one place that is spelled out to the next.
 
+use super::beside::Beside;
 use super::dot::{Dot, MAX_PANELS, QUAD};
 use super::finish::Head;
 use super::tile::{AddUp, MAX_ROWS, Reads, Reduction, STEP_QUADS};
@@ -71,9 +72,10 @@ impl AddUp<Avx512> for Tiles {
         &mut self,
         _: Avx512,
         rows: usize,
-        reads: &Reads<'_>,
+        reads: &mut Reads<'_>,
         heads: &[Head; MAX_PANELS],
         sums: *mut i32,
+        _: &mut Beside<'_>,
     ) {
         // SAFETY: the caller's promise; an `Isa` with tiles led here.
         unsafe {
@@ -133,7 +135,7 @@ impl Tiles {
 /// The first row of a single run, and from row to row, where all are equally far apart.
 #[inline(always)]
 fn in_place(reads: &Reads<'_>, rows: usize) -> Option<(*const u8, usize)> {
-    let [tap] = reads.taps else { return None };
+    let [tap] = &*reads.taps else { return None };
     let is_whole = reads.blocks == 1 && reads.last_len >= STEP;
     if !is_whole || (tap.inside.trailing_ones() as usize) < rows {
         return None;

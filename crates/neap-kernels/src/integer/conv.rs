@@ -192,49 +192,45 @@ impl Inputs for Pixels {
     fn fill(
         &self,
         group: usize,
-        from: Place,
+        place: &mut Place,
         rows: usize,
         corners: &mut [*const u8; MAX_ROWS],
         taps: &mut [Tap],
-    ) -> Place {
+    ) {
         let w = &self.shape.window;
         let [height, width] = w.input;
-        let Place {
-            mut image,
-            mut y,
-            mut x,
-        } = from;
-        let pixels = image * self.image_bytes + group * self.group_bytes;
+        let Place { image, y, x } = place;
+        let pixels = *image * self.image_bytes + group * self.group_bytes;
         let pixels = self.input.wrapping_add(pixels);
         if self.is_pointwise() {
             for (i, corner) in corners.iter_mut().enumerate() {
-                *corner = pixels.wrapping_add((x + i) * LANES);
+                *corner = pixels.wrapping_add((*x + i) * LANES);
             }
             taps[0] = Tap {
                 offset: 0,
                 inside: u32::MAX,
             };
-            x += rows;
-            if x == self.positions {
-                (x, image) = (0, image + 1);
+            *x += rows;
+            if *x == self.positions {
+                (*x, *image) = (0, *image + 1);
             }
-            return Place { image, y, x };
+            return;
         }
         // Top left input pixel of each position; in the padding coordinates wrap to huge ones.
         let mut tops = [(0usize, 0usize); MAX_ROWS];
         let reach = [0, 1].map(|axis| (w.kernel[axis] - 1) * w.dilations[axis]);
         let mut all_inside = true;
         for (corner, at) in corners.iter_mut().zip(&mut tops).take(rows) {
-            let top = (y * w.strides[0]).wrapping_sub(w.pads_begin[0]);
-            let left = (x * w.strides[1]).wrapping_sub(w.pads_begin[1]);
+            let top = (*y * w.strides[0]).wrapping_sub(w.pads_begin[0]);
+            let left = (*x * w.strides[1]).wrapping_sub(w.pads_begin[1]);
             *at = (top, left);
             all_inside &= top < height && top + reach[0] < height;
             all_inside &= left < width && left + reach[1] < width;
             let pixel = top.wrapping_mul(width).wrapping_add(left);
             *corner = pixels.wrapping_add(pixel.wrapping_mul(LANES));
-            x += 1;
-            if x == w.output[1] {
-                (x, y) = (0, y + 1);
+            *x += 1;
+            if *x == w.output[1] {
+                (*x, *y) = (0, *y + 1);
             }
         }
         // Rows whose taps of a column are inside, and those of a row.
@@ -258,10 +254,9 @@ impl Inputs for Pixels {
                 };
             }
         }
-        if y == w.output[0] {
-            (y, image) = (0, image + 1);
+        if *y == w.output[0] {
+            (*y, *image) = (0, *image + 1);
         }
-        Place { image, y, x }
     }
 
     #[inline]

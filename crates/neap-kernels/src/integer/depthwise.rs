@@ -432,7 +432,7 @@ unsafe fn compute_with<D: Lanes>(d: D, call: &Call, part: &Part) {
                 first: part.out + (y * w.output[1] + x) * LANES,
             };
             // SAFETY: the part's results.
-            unsafe { finisher.finish(d, std::slice::from_ref(&head), summed, LANES) };
+            unsafe { finisher.finish(d, std::slice::from_ref(&head), 0, summed, LANES) };
             x += rows;
         }
     }

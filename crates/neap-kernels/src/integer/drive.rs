@@ -3,11 +3,12 @@
 use super::Steps;
 #[cfg(target_arch = "x86_64")]
 use super::amx::Tiles;
+use super::beside::Beside;
 use super::cut::{Cut, Layer, TASK_ROWS};
 use super::dot::{Dot, MAX_PANELS, QUAD};
 use super::finish::{Finisher, Head, Summed, Target, begin_few};
 use super::tile::{
-    AddUp, Ahead, FEW_ROWS, Heights, MAX_ROWS, Reads, Reduction, STEP_QUADS, Tap, Vectors,
+    AddUp, Ahead, Cursor, FEW_ROWS, Heights, MAX_ROWS, Reads, Reduction, STEP_QUADS, Tap, Vectors,
     few_rows, order,
 };
 use crate::error::{KernelError, check_len};
@@ -30,15 +31,16 @@ pub(super) struct Place {
 /// Finds what a tile reads. Tasks go from place to place, because divisions are slow.
 pub(super) trait Inputs: Sync {
     fn place(&self, row: usize) -> Place;
-    /// Corners and taps of `rows` rows from `from` on, for panels of group `group`. Returns the place behind them.
+    /// Corners and taps of `rows` rows, for panels of group `group`. Goes on to the place behind them: where it is, as copies
+    /// of what has just been written in parts take long.
     fn fill(
         &self,
         group: usize,
-        from: Place,
+        place: &mut Place,
         rows: usize,
         corners: &mut [*const u8; MAX_ROWS],
         taps: &mut [Tap],
-    ) -> Place;
+    );
     /// Where a row's results begin, in elements of the output.
     fn begins(&self, at: Place) -> usize;
     /// Rows that lie one after the other in the output, from this one on.
@@ -247,6 +249,7 @@ impl<I> Call<'_, I> {
         let r = &self.reduction;
         Reads {
             corners: [std::ptr::null(); MAX_ROWS],
+            first: 0,
             taps,
             blocks: r.blocks,
             block_step: r.block_step,
@@ -254,6 +257,7 @@ impl<I> Call<'_, I> {
             last_len: r.last_len,
             outside,
             overreads: r.overreads,
+            cursor: Cursor::default(),
         }
     }
 }
@@ -266,16 +270,15 @@ impl<I: Inputs> Call<'_, I> {
     unsafe fn sum_rows(&self, rows: Range<usize>, space: Scratch) {
         let outside = [self.steps.zero; LANES];
         let mut taps = [Tap::default(); MAX_TAPS];
-        let mut corners = [std::ptr::null(); MAX_ROWS];
+        let taps = &mut taps[..self.reduction.taps];
+        let mut reads = self.reads(taps, outside.as_ptr());
         let mut place = self.inputs.place(rows.start);
         for row in rows {
-            let taps = &mut taps[..self.reduction.taps];
-            place = self.inputs.fill(0, place, 1, &mut corners, taps);
-            let mut reads = self.reads(taps, outside.as_ptr());
-            reads.corners = corners;
+            let (corners, taps) = (&mut reads.corners, &mut *reads.taps);
+            self.inputs.fill(0, &mut place, 1, corners, taps);
             let mut sum = 0u32;
             for block in 0..reads.blocks {
-                for tap in reads.taps {
+                for tap in reads.taps.iter() {
                     let from = reads.run(tap, 0, block * reads.block_step);
                     // SAFETY: the caller's promise.
                     let run = unsafe { std::slice::from_raw_parts(from, reads.len(block)) };
@@ -380,9 +383,12 @@ fn is_few(part: &Part) -> bool {
     part.rows.len() <= FEW_ROWS
 }
 
-/// The sums of a tile.
+/// Sums of a tile.
+const SUMS: usize = MAX_ROWS * MAX_PANELS * LANES;
+
+/// The sums of a tile, and of the one before.
 #[repr(align(64))]
-struct Sums([i32; MAX_ROWS * MAX_PANELS * LANES]);
+struct Sums([[i32; SUMS]; 2]);
 
 #[inline(always)]
 unsafe fn compute_with<D: Dot, A: AddUp<D>, I: Inputs>(d: D, call: &Call<'_, I>, part: &Part) {
@@ -412,15 +418,18 @@ unsafe fn compute_with<D: Dot, A: AddUp<D>, I: Inputs>(d: D, call: &Call<'_, I>,
     };
     let outside = [call.steps.zero; LANES];
     let mut taps = [Tap::default(); MAX_TAPS];
-    let taps = &mut taps[..r.taps];
-    let mut corners = [std::ptr::null(); MAX_ROWS];
-    let mut sums = Sums([0; MAX_ROWS * MAX_PANELS * LANES]);
+    // Filled where they are: what was just written in parts is read late as a whole.
+    let mut reads = call.reads(&mut taps[..r.taps], outside.as_ptr());
+    let mut sums = Sums([[0; SUMS]; 2]);
+    let (sums, mut turn) = (sums.0.as_mut_ptr().cast::<i32>(), 0);
     let panels_begin = part.panels.start * call.target.panel_elements;
     let most_rows = match few {
         true => A::ROWS[count - 1].min(FEW_ROWS),
         false => A::ROWS[count - 1],
     };
     let finisher = Finisher::new(&call.target);
+    let mut beside = Beside::new::<D>(&finisher, part.row_sums.is_null(), last_lanes);
+    beside.limit(&heads[..count]);
     let mut ahead = call.ahead(&part.next, part.rows.len().div_ceil(most_rows));
     let mut row = part.rows.start;
     let mut place = call.inputs.place(row);
@@ -432,10 +441,11 @@ unsafe fn compute_with<D: Dot, A: AddUp<D>, I: Inputs>(d: D, call: &Call<'_, I>,
         }
         let rows = heights.take();
         let first = call.inputs.begins(place) + panels_begin;
-        place = (call.inputs).fill(group, place, rows, &mut corners, taps);
-        let mut reads = call.reads(taps, outside.as_ptr());
-        reads.corners = corners;
-        let to = sums.0.as_mut_ptr();
+        let (corners, taps) = (&mut reads.corners, &mut *reads.taps);
+        (call.inputs).fill(group, &mut place, rows, corners, taps);
+        // Results of the other sums may not be made yet.
+        turn = 1 - turn;
+        let to = sums.wrapping_add(turn * SUMS);
         let summed = Summed {
             sums: to,
             row_sums: if part.row_sums.is_null() {
@@ -456,16 +466,20 @@ unsafe fn compute_with<D: Dot, A: AddUp<D>, I: Inputs>(d: D, call: &Call<'_, I>,
                 for (i, panel) in part.panels.clone().enumerate() {
                     heads[i] = call.make_head(panel, &columns[i]);
                 }
+                beside.limit(&heads[..count]);
                 let sums = std::slice::from_raw_parts_mut(to, rows * count * LANES);
                 begin_few(sums, &heads[..count]);
             } else {
                 ahead.bring();
-                adder.add_up(d, rows, &reads, &heads, to);
+                adder.add_up(d, rows, &mut reads, &heads, to, &mut beside);
             }
-            finisher.finish(d, &heads[..count], summed, last_lanes);
+            beside.rest(d, &heads);
+            beside.put(summed, &heads);
         }
         row += rows;
     }
+    // SAFETY: the caller's promise.
+    unsafe { beside.rest(d, &heads) };
 }
 
 impl<I> Call<'_, I> {

@@ -7,7 +7,7 @@ use crate::epilogue::Activation;
 use crate::simd::LANES;
 
 /// What makes numbers of a panel's sums, a value for each channel.
-#[repr(align(64))]
+#[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub(super) struct Head {
     pub bias: [f32; LANES],
@@ -77,7 +77,38 @@ pub(super) struct Summed {
     pub first: usize,
 }
 
+impl Summed {
+    pub const NONE: Summed = Summed {
+        sums: std::ptr::null(),
+        row_sums: std::ptr::null(),
+        rows: 0,
+        panels: 0,
+        first: 0,
+    };
+}
+
 impl Finisher {
+    pub(super) fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The rounding to bytes, where results are such.
+    pub(super) fn bytes(&self) -> Option<Ready> {
+        self.last.filter(|_| self.target.gives_steps)
+    }
+
+    /// Whether nothing comes between sums and the activation.
+    pub(super) fn is_plain(&self, no_zeros: bool) -> bool {
+        self.before.is_none() && self.target.residual.is_null() && no_zeros
+    }
+
+    /// The rounding before a residual in steps, where results are [`SUM`].
+    pub(super) fn sum(&self, no_zeros: bool) -> Option<(Ready, Steps)> {
+        let before = self.before.filter(Ready::is_whole)?;
+        let residual = self.target.residual_steps?;
+        (self.target.gives_steps && no_zeros).then_some((before, residual))
+    }
+
     pub(super) fn new(target: &Target) -> Finisher {
         let last = match target.activation {
             Activation::Requantize {
@@ -100,7 +131,7 @@ impl Finisher {
         }
     }
 
-    /// Results of a tile, whose last panel has `last_lanes` channels.
+    /// Results of a tile, from panel `first` on. The last panel has `last_lanes` channels.
     ///
     /// # Safety
     /// Sums are readable for all rows and panels, and the target's memory for all results.
@@ -109,15 +140,14 @@ impl Finisher {
         &self,
         d: D,
         heads: &[Head],
+        first: usize,
         tile: Summed,
         last_lanes: usize,
     ) {
-        let target = &self.target;
         let no_zeros = tile.row_sums.is_null();
-        let is_plain = self.before.is_none() && target.residual.is_null() && no_zeros;
-        let is_whole = self.before.is_some_and(|before| before.is_whole());
-        let is_sum = is_whole && target.residual_steps.is_some() && target.gives_steps && no_zeros;
-        for (p, head) in heads.iter().enumerate() {
+        let is_plain = self.is_plain(no_zeros);
+        let is_sum = self.sum(no_zeros).is_some();
+        for (p, head) in heads.iter().enumerate().skip(first) {
             let lanes = if p + 1 == heads.len() {
                 last_lanes
             } else {

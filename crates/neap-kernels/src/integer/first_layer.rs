@@ -187,15 +187,14 @@ impl Inputs for Image {
     fn fill(
         &self,
         _group: usize,
-        from: Place,
+        at: &mut Place,
         rows: usize,
         corners: &mut [*const u8; MAX_ROWS],
         taps: &mut [Tap],
-    ) -> Place {
+    ) {
         let s = &self.shape;
         let w = &s.window;
         let row_bytes = band_width(s) * s.c_in;
-        let mut at = from;
         for corner in corners.iter_mut().take(rows) {
             let first = at.y * w.strides[0] * row_bytes + at.x * w.strides[1] * s.c_in;
             *corner = self.steps.wrapping_add(first);
@@ -217,7 +216,6 @@ impl Inputs for Image {
                 inside: u32::MAX,
             };
         }
-        at
     }
 
     #[inline]

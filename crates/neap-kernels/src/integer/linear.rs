@@ -102,19 +102,19 @@ impl Inputs for Rows {
     fn fill(
         &self,
         _group: usize,
-        from: Place,
+        place: &mut Place,
         rows: usize,
         corners: &mut [*const u8; MAX_ROWS],
         taps: &mut [Tap],
-    ) -> Place {
+    ) {
         for (i, corner) in corners[..rows].iter_mut().enumerate() {
-            *corner = self.a.wrapping_add((from.y + i) * self.shape.a_stride);
+            *corner = self.a.wrapping_add((place.y + i) * self.shape.a_stride);
         }
         taps[0] = Tap {
             offset: 0,
             inside: u32::MAX,
         };
-        self.place(from.y + rows)
+        place.y += rows;
     }
 
     #[inline]

@@ -9,6 +9,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod beside;
 mod blocks;
 mod conv;
 mod cut;
@@ -19,9 +20,13 @@ mod finish;
 mod first_layer;
 mod lanes;
 mod linear;
+#[cfg(target_arch = "x86_64")]
+mod pieces;
 mod pool;
 mod ready;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 pub use blocks::{rounded_linear, rounded_scratch_bytes, takes_blocks};
 pub use conv::{conv_scratch_bytes, integer_conv, integer_conv_band, takes_conv};

@@ -23,6 +23,16 @@ impl Ready {
         }
     }
 
+    /// Of what is not rounded.
+    pub(super) fn none() -> Ready {
+        Ready::new(Rounding {
+            scale: 1.0,
+            zero: 0.0,
+            low: 0.0,
+            high: 0.0,
+        })
+    }
+
     /// Whether steps are whole numbers that floats add without rounding.
     pub(super) fn is_whole(&self) -> bool {
         const MOST: f32 = 65536.0;

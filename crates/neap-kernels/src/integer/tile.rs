@@ -1,5 +1,6 @@
 //! One tile: sums of rows times panels.
 
+use super::beside::Beside;
 use super::dot::{Dot, MAX_PANELS, QUAD};
 use super::finish::Head;
 use crate::simd::{LANES, prefetch_far};
@@ -98,6 +99,7 @@ impl Ahead {
 }
 
 /// Where one kernel tap reads, from the corners on.
+#[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct Tap {
     pub offset: usize,
@@ -108,7 +110,9 @@ pub(super) struct Tap {
 /// Where the rows of a tile read. A panel has k in this order: blocks, in them taps, in them channels.
 pub(super) struct Reads<'a> {
     pub corners: [*const u8; MAX_ROWS],
-    pub taps: &'a [Tap],
+    /// The first row that is added up now.
+    pub first: usize,
+    pub taps: &'a mut [Tap],
     pub blocks: usize,
     /// From block to block.
     pub block_step: usize,
@@ -119,6 +123,21 @@ pub(super) struct Reads<'a> {
     pub outside: *const u8,
     /// As [`Reduction::overreads`].
     pub overreads: bool,
+    pub cursor: Cursor,
+}
+
+/// What one tile's adding up keeps in memory.
+#[derive(Default)]
+pub(super) struct Cursor {
+    pub blocks: usize,
+    pub len: usize,
+    pub step: usize,
+    pub offset: usize,
+    pub tap: usize,
+    pub taps: usize,
+    pub taps_end: usize,
+    pub sums: usize,
+    pub piece: usize,
 }
 
 impl Reads<'_> {
@@ -134,14 +153,15 @@ impl Reads<'_> {
     #[inline(always)]
     fn runs<const R: usize>(&self, tap: &Tap, step: usize) -> [*const u8; R] {
         let mut x = [std::ptr::null(); R];
-        if tap.inside.trailing_ones() as usize >= R {
+        let corners = &self.corners[self.first..][..R];
+        if (tap.inside >> self.first).trailing_ones() as usize >= R {
             let offset = tap.offset.wrapping_add(step);
-            for r in 0..R {
-                x[r] = self.corners[r].wrapping_add(offset);
+            for (x, corner) in x.iter_mut().zip(corners) {
+                *x = corner.wrapping_add(offset);
             }
         } else {
             for r in 0..R {
-                x[r] = self.run(tap, r, step);
+                x[r] = self.run(tap, self.first + r, step);
             }
         }
         x
@@ -177,9 +197,10 @@ pub(super) trait AddUp<D: Dot> {
         &mut self,
         d: D,
         rows: usize,
-        reads: &Reads<'_>,
+        reads: &mut Reads<'_>,
         heads: &[Head; MAX_PANELS],
         sums: *mut i32,
+        beside: &mut Beside<'_>,
     );
 }
 
@@ -187,6 +208,20 @@ pub(super) trait AddUp<D: Dot> {
 pub(super) struct Vectors {
     panels: usize,
     quads: *const u8,
+}
+
+/// As [`add_tile`], compiled where the instruction set wants it.
+#[inline(always)]
+unsafe fn tile<D: Dot, const P: usize, const R: usize>(
+    d: D,
+    reads: &mut Reads<'_>,
+    quads: *const u8,
+    heads: &[Head; MAX_PANELS],
+    sums: *mut i32,
+    beside: &mut Beside<'_>,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { d.tile::<P, R>(reads, quads, heads, sums, beside) }
 }
 
 /// Calls `$add` for as many panels and rows as there are.
@@ -204,7 +239,7 @@ macro_rules! by_size {
 }
 
 impl<D: Dot> AddUp<D> for Vectors {
-    const ROWS: [usize; MAX_PANELS] = D::ROWS;
+    const ROWS: [usize; MAX_PANELS] = D::TALL;
     const TAKES_FEW: bool = true;
 
     #[inline(always)]
@@ -217,16 +252,29 @@ impl<D: Dot> AddUp<D> for Vectors {
         &mut self,
         d: D,
         rows: usize,
-        reads: &Reads<'_>,
+        reads: &mut Reads<'_>,
         heads: &[Head; MAX_PANELS],
         sums: *mut i32,
+        beside: &mut Beside<'_>,
     ) {
-        by_size!(self.panels, rows, add_tile(d, reads, self.quads, heads, sums),
-            1: 1 2 3 4 5 6 7 8 9 10 11 12;
-            2: 1 2 3 4 5 6 7 8 9 10 11 12;
-            3: 1 2 3 4 5 6 7 8;
-            4: 1 2 3 4 5 6;
-        );
+        // A tall tile in two parts: what comes before and after all its rows is done half as often.
+        let parts = match D::BESIDE {
+            true => rows.div_ceil(D::ROWS[self.panels - 1]),
+            false => 1,
+        };
+        let mut first = 0;
+        for left in (1..=parts).rev() {
+            let count = (rows - first).div_ceil(left);
+            let sums = sums.wrapping_add(first * self.panels * LANES);
+            reads.first = first;
+            by_size!(self.panels, count, tile(d, reads, self.quads, heads, sums, beside),
+                1: 1 2 3 4 5 6 7 8 9 10 11 12;
+                2: 1 2 3 4 5 6 7 8 9 10 11 12;
+                3: 1 2 3 4 5 6 7 8;
+                4: 1 2 3 4 5 6;
+            );
+            first += count;
+        }
     }
 }
 
@@ -259,7 +307,7 @@ pub(super) unsafe fn few_rows<D: Dot>(
 /// # Safety
 /// Every run is readable for its k, the panels for all quads, and `sums` is writable for `R * P * 16` integers.
 #[inline(always)]
-unsafe fn add_tile<D: Dot, const P: usize, const R: usize>(
+pub(super) unsafe fn add_tile<D: Dot, const P: usize, const R: usize>(
     d: D,
     reads: &Reads<'_>,
     quads: *const u8,
@@ -277,7 +325,7 @@ unsafe fn add_tile<D: Dot, const P: usize, const R: usize>(
     for block in 0..reads.blocks {
         let len = reads.len(block);
         let step = block * reads.block_step;
-        for tap in reads.taps {
+        for tap in reads.taps.iter() {
             let x = reads.runs::<R>(tap, step);
             // SAFETY: `len` bytes of each run, as many quads of each panel.
             unsafe {
@@ -332,7 +380,7 @@ unsafe fn add_few<D: Dot, const P: usize, const R: usize>(
     for block in 0..reads.blocks {
         let len = reads.len(block);
         let step = block * reads.block_step;
-        for tap in reads.taps {
+        for tap in reads.taps.iter() {
             let x = reads.runs::<R>(tap, step);
             // SAFETY: `len` bytes of each run, as many k of each panel; the last, fewer than four, are copied out.
             unsafe {
@@ -470,9 +518,12 @@ pub(super) unsafe fn order<D: Dot>(
     to: *mut u8,
     step: usize,
 ) -> [i32; LANES] {
-    const AHEAD: usize = 1024;
+    const AHEAD: usize = 2048;
+    /// Quads at once.
+    const STEP: usize = 4;
     let (mut from, mut to) = (from, to);
-    let mut sums = d.no_sums();
+    // Several, so that none waits for the one before.
+    let mut sums = [d.no_sums(); STEP];
     let ones = 0x0101_0101;
     for block in 0..r.blocks {
         let len = if block + 1 == r.blocks {
@@ -484,10 +535,22 @@ pub(super) unsafe fn order<D: Dot>(
             // SAFETY: the panel's k.
             unsafe {
                 let mut k = 0;
+                while k + STEP * QUAD <= len {
+                    for (i, sums) in sums.iter_mut().enumerate() {
+                        let from = from.add(i * QUAD * LANES);
+                        prefetch_far(from.wrapping_add(AHEAD).cast());
+                        let quad = d.in_order(from);
+                        *sums = d.dot(*sums, ones, quad);
+                        d.store_quad(to.wrapping_add(i * step), quad);
+                    }
+                    from = from.add(STEP * QUAD * LANES);
+                    to = to.wrapping_add(STEP * step);
+                    k += STEP * QUAD;
+                }
                 while k + QUAD <= len {
-                    prefetch_far(from.wrapping_add(AHEAD).cast());
-                    sums = d.dot(sums, ones, d.in_order(from));
-                    d.order(from, to);
+                    let quad = d.in_order(from);
+                    sums[0] = d.dot(sums[0], ones, quad);
+                    d.store_quad(to, quad);
                     from = from.add(QUAD * LANES);
                     to = to.wrapping_add(step);
                     k += QUAD;
@@ -497,15 +560,21 @@ pub(super) unsafe fn order<D: Dot>(
                     let bytes = (len - k) * LANES;
                     std::ptr::copy_nonoverlapping(from, rest.as_mut_ptr(), bytes);
                     d.order(rest.as_ptr(), to);
-                    sums = d.dot(sums, ones, d.load_quad(to));
+                    sums[0] = d.dot(sums[0], ones, d.load_quad(to));
                     from = from.add(bytes);
                     to = to.wrapping_add(step);
                 }
             }
         }
     }
-    let mut columns = [0; LANES];
-    // SAFETY: 16 integers.
-    unsafe { d.store_sums(columns.as_mut_ptr(), sums) };
+    let mut columns = [0i32; LANES];
+    for sums in sums {
+        let mut some = [0; LANES];
+        // SAFETY: 16 integers.
+        unsafe { d.store_sums(some.as_mut_ptr(), sums) };
+        for (sum, some) in columns.iter_mut().zip(some) {
+            *sum = sum.wrapping_add(some);
+        }
+    }
     columns
 }

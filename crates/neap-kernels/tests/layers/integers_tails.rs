@@ -1,6 +1,6 @@
 //! Layers in integers of every length of k, number of rows and number of panels up to some, against sums in `i64`.
 
-use crate::integers::{Case, Layer, bytes, convolved, with_scratch};
+use crate::integers::{Case, Layer, bytes, check_finishes, convolved, with_scratch};
 use crate::support::{Threads, affordable, isas};
 use neap_kernels::conv::ConvShape;
 use neap_kernels::integer::{
@@ -167,4 +167,63 @@ fn convolutions_of_any_channels_are_right() {
         ..case([96, 144], [6, 7], [3, 3], 1, 1, [1, 1])
     };
     check_conv(&groups, false);
+}
+
+/// Results of a tile are made while others are added up: tiles of every height, and everything that becomes of their sums.
+#[test]
+fn results_of_any_number_of_pixels_and_panels_are_right() {
+    for pixels in 1..=28 {
+        let panels = 1 + pixels % 5;
+        let case = Case {
+            batch: 1,
+            channels: [[16, 70, 33][pixels % 3], 16 * panels],
+            groups: 1,
+            input: [1 + pixels % 2, pixels],
+            kernel: [1, [1, 3][pixels / 3 % 2]],
+            stride: 1,
+            dilation: 1,
+            pads: [0, 0],
+        };
+        if case.input[1] < case.kernel[1] {
+            continue;
+        }
+        let s = case.shape();
+        // Each is finished in many ways.
+        if !affordable(MANY * s.multiply_adds()) {
+            continue;
+        }
+        let layer = Layer::new(s.c_out, s.k(), false, &|w, affine, out| {
+            let (all, kernel) = (0..s.panels(), s.window.kernel);
+            pack_conv(
+                KOrder::Blocked,
+                s.c_out,
+                s.c_in,
+                kernel,
+                all,
+                w,
+                affine,
+                out,
+            )
+            .unwrap();
+        });
+        let (blocks, [height, width]) = (s.c_in.div_ceil(16), s.window.input);
+        let input = bytes(blocks * height * width * 16, 5);
+        let read = |[_, channel]: [usize; 2], [y, x]: [usize; 2]| {
+            input[((channel / 16 * height + y) * width + x) * 16 + channel % 16]
+        };
+        let numbers = convolved(&layer, &s, &read, STEPS);
+        for isa in isas() {
+            let what = format!("{s:?} {}", isa.name());
+            check_finishes(&numbers, &what, &mut |results, finish| {
+                let (all, weights, one) =
+                    (0..s.panels(), layer.range(&(0..s.panels())), Threads(1));
+                with_scratch(conv_scratch_bytes(&s, 1), |scratch| {
+                    integer_conv(
+                        isa, &one, &s, all, weights, &input, STEPS, results, finish, scratch,
+                    )
+                })
+                .unwrap();
+            });
+        }
+    }
 }
