@@ -62,11 +62,29 @@ pub fn conv_blocked_band<'a>(
     )?;
     shape.check_blocked_input(&planes, input)?;
 
+    let out = output.as_mut_ptr();
+    let product = product(shape, &planes, panels, weights, out, epilogue);
+    let inputs = Image::new(shape, planes.input, input.as_ptr(), LANES);
+    // SAFETY: lengths were checked against the shape; taps are given only where the pixel
+    // is inside the image; panels and positions have their own output vectors.
+    unsafe { run(isa, parallel, &product, &inputs) };
+    Ok(())
+}
+
+/// The product of a range of panels, as everything was checked.
+pub(super) fn product(
+    shape: &ConvShape,
+    planes: &Planes,
+    panels: Range<usize>,
+    weights: Panels<'_>,
+    output: *mut f32,
+    epilogue: Epilogue<'_>,
+) -> Product {
     let (in_plane, out_plane) = (planes.input, planes.output);
     let group_channels = shape.c_in / shape.groups;
     let column = panels.start * out_plane;
-    let out = output.as_mut_ptr().wrapping_add(column);
-    let product = Product {
+    let out = output.wrapping_add(column);
+    Product {
         form: if shape.groups == 1 {
             Form::Dense
         } else {
@@ -102,12 +120,8 @@ pub fn conv_blocked_band<'a>(
             last_lanes: LANES,
         },
         activation: epilogue.activation,
-    };
-    let inputs = Image::new(shape, in_plane, input.as_ptr());
-    // SAFETY: lengths were checked against the shape; taps are given only where the pixel
-    // is inside the image; panels and positions have their own output vectors.
-    unsafe { run(isa, parallel, &product, &inputs) };
-    Ok(())
+        pairs_of: None,
+    }
 }
 
 /// Finds the pixels of a blocked input.
@@ -116,6 +130,8 @@ pub(super) struct Image {
     /// First channel block, image 0.
     pixels: *const f32,
     image_floats: usize,
+    /// Of a pixel.
+    lanes: usize,
     /// Position p reads pixel p.
     pointwise: bool,
     /// Windows whose top left pixel comes before this lie in the image whole.
@@ -123,12 +139,13 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// `pixels` is where the first channel block of image 0 begins, the next `plane` floats later.
-    pub(super) fn new(shape: &ConvShape, plane: usize, pixels: *const f32) -> Self {
+    /// `pixels` is where the first channel block of image 0 begins, the next `plane` floats later; a pixel has `lanes` floats.
+    pub(super) fn new(shape: &ConvShape, plane: usize, pixels: *const f32, lanes: usize) -> Self {
         Image {
             shape: *shape,
             pixels,
             image_floats: shape.c_in.div_ceil(LANES) * plane,
+            lanes,
             pointwise: shape.window.kernel == [1, 1]
                 && shape.window.strides == [1, 1]
                 && shape.window.pads_begin == [0, 0]
@@ -152,9 +169,9 @@ impl Inputs for Image {
         let pixels = self.pixels.wrapping_add(image * self.image_floats);
         let rows = writer.rows();
         if self.pointwise {
-            let first = pixels.wrapping_add(position * LANES);
+            let first = pixels.wrapping_add(position * self.lanes);
             for row in 0..rows {
-                writer.corner(row, first.wrapping_add(row * LANES));
+                writer.corner(row, first.wrapping_add(row * self.lanes));
             }
             writer.tap(0, 0, writer.all());
             return;
@@ -168,7 +185,7 @@ impl Inputs for Image {
             let left = (x * s.window.strides[1]).wrapping_sub(s.window.pads_begin[1]);
             *corner = (top, left);
             let pixel = top.wrapping_mul(width).wrapping_add(left);
-            writer.corner(row, pixels.wrapping_add(pixel.wrapping_mul(LANES)));
+            writer.corner(row, pixels.wrapping_add(pixel.wrapping_mul(self.lanes)));
             whole &= top < self.whole_until[0] && left < self.whole_until[1];
             x += 1;
             if x == s.window.output[1] {
@@ -189,7 +206,7 @@ impl Inputs for Image {
                     inside |= u32::from(is_inside) << row;
                 }
             }
-            writer.tap(tap, (dy * width + dx) * LANES, inside);
+            writer.tap(tap, (dy * width + dx) * self.lanes, inside);
             kx += 1;
             if kx == s.window.kernel[1] {
                 (kx, ky) = (0, ky + 1);

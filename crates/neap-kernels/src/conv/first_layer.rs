@@ -203,6 +203,7 @@ impl Call<'_> {
                 ..self.destination
             },
             activation: self.epilogue.activation,
+            pairs_of: None,
         };
         let inputs = Band {
             shape: *s,

@@ -99,8 +99,9 @@ pub fn conv_narrow_groups_band<'a>(
             last_lanes: LANES,
         },
         activation: epilogue.activation,
+        pairs_of: None,
     };
-    let inputs = Image::new(shape, in_plane, input.as_ptr());
+    let inputs = Image::new(shape, in_plane, input.as_ptr(), LANES);
     // SAFETY: lengths were checked against the shape; input and output have the same channels,
     // so panel p's inputs are channel block p, which is 16 floats wide whatever the count.
     unsafe { run(isa, parallel, &product, &inputs) };

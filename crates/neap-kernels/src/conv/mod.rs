@@ -18,11 +18,13 @@
 mod blocked;
 mod first_layer;
 mod grouped;
+mod pairs;
 
 pub use blocked::{conv_blocked, conv_blocked_band};
 pub(crate) use first_layer::{band_rows, band_width, interleave};
 pub use first_layer::{conv_first_layer, conv_first_layer_band, conv_first_layer_scratch_bytes};
 pub use grouped::{conv_narrow_groups, conv_narrow_groups_band};
+pub use pairs::{conv_in_pairs, conv_pairs_scratch_bytes, takes_pairs};
 
 use crate::epilogue::{Epilogue, Residual};
 use crate::error::{KernelError, checked_product};

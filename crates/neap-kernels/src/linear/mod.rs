@@ -8,10 +8,12 @@
 
 mod dots;
 mod few;
+mod pairs;
 mod product;
 mod steps;
 
 pub use dots::{DotsShape, dots, dots_run};
+pub use pairs::{linear_in_pairs, linear_pairs_scratch_bytes};
 pub use product::{MatMulShape, matmul, matmul_scratch_bytes};
 pub use steps::{FewByPanels, few_by_panels, few_by_panels_run};
 
@@ -93,11 +95,25 @@ pub fn linear<'a>(
     out: &mut [f32],
     epilogue: Epilogue<'_>,
 ) -> Result<(), KernelError> {
+    let call = raw(shape, panels, weights.into(), a, out, epilogue)?;
+    // SAFETY: lengths were checked; `out` is borrowed exclusively.
+    unsafe { call.run(isa, parallel) };
+    Ok(())
+}
+
+/// A linear layer whose lengths are checked.
+fn raw(
+    shape: &LinearShape,
+    panels: Range<usize>,
+    weights: Panels<'_>,
+    a: &[f32],
+    out: &mut [f32],
+    epilogue: Epilogue<'_>,
+) -> Result<RawLinear, KernelError> {
     shape.check()?;
     if panels.start > panels.end || panels.end > shape.panels() {
         return Err(KernelError::Invalid("panel range outside the layer"));
     }
-    let weights: Panels = weights.into();
     weights.check_any(Some(shape.k), panels.len())?;
     check_len(
         "a",
@@ -116,7 +132,7 @@ pub fn linear<'a>(
         }
         Residual::InPlace => first.cast_const(),
     };
-    let call = RawLinear {
+    Ok(RawLinear {
         shape: *shape,
         panels,
         weights: weights.as_ptr(),
@@ -125,10 +141,8 @@ pub fn linear<'a>(
         out: first,
         residual,
         activation: epilogue.activation,
-    };
-    // SAFETY: lengths were checked; `out` is borrowed exclusively.
-    unsafe { call.run(isa, parallel) };
-    Ok(())
+        pairs_of: None,
+    })
 }
 
 /// A linear layer in raw parts, already checked.
@@ -144,6 +158,8 @@ pub(crate) struct RawLinear {
     /// Null, or as `out`.
     pub residual: *const f32,
     pub activation: crate::epilogue::Activation,
+    /// As in [`Product`]: k and the strides of rows count pairs.
+    pub pairs_of: Option<usize>,
 }
 
 impl RawLinear {
@@ -179,6 +195,7 @@ impl RawLinear {
                 last_lanes: s.n - (s.panels().max(1) - 1) * LANES,
             },
             activation: self.activation,
+            pairs_of: self.pairs_of,
         };
         let inputs = Rows {
             a: self.a,

@@ -288,6 +288,7 @@ impl Call {
             out: self.out.wrapping_add(item * s.out_batch_stride + column),
             residual: std::ptr::null(),
             activation: Activation::None,
+            pairs_of: None,
         };
         // SAFETY: the caller's promise.
         unsafe { call.run(isa, parallel) };

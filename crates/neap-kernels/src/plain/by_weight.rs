@@ -265,6 +265,7 @@ impl Call<'_> {
                     out,
                     residual: if adds { out } else { std::ptr::null() },
                     activation: Activation::None,
+                    pairs_of: None,
                 }
                 .run(self.isa, &Serial);
             };

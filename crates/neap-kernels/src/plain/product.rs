@@ -336,6 +336,7 @@ impl Job {
                     out,
                     residual: if adds { out } else { std::ptr::null() },
                     activation: Activation::None,
+                    pairs_of: None,
                 }
                 .run(isa, &Serial);
             };

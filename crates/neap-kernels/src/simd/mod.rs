@@ -40,6 +40,7 @@
 
 pub(crate) mod coded;
 pub mod math;
+pub(crate) mod pairs;
 mod portable;
 pub use portable::Portable;
 

@@ -324,6 +324,7 @@ mod tests {
                 last_lanes: LANES,
             },
             activation: Activation::None,
+            pairs_of: None,
         };
         Tasks::new(&product, Shapes::Dense(Isa::detect()), workers)
     }

@@ -2,6 +2,7 @@
 
 use super::cut::{Chunk, Chunks, Columns, Split, Tasks};
 use super::micro::Tile;
+use super::pairs::{Halves, pair_up};
 use super::select::{Shapes, kernel};
 use super::taps::{Table, TapWriter};
 use super::widen::{Narrow, Wide, most_k, widen};
@@ -86,6 +87,10 @@ pub(crate) struct Product {
     /// `output` is where the first panel of the range begins.
     pub destination: Destination,
     pub activation: Activation,
+    /// Inputs are pairs of bfloat16, as [`round_pairs`](super::round_pairs) makes them, and so become weights, which are `Format::Bf16`. What the
+    /// reduction and [`Inputs`] count as one k, four bytes, are two of the so many k of a panel; a tap has an even number, unless
+    /// it is the only one. The instruction set has pairs, and groups are not narrow.
+    pub pairs_of: Option<usize>,
 }
 
 // SAFETY: tasks read shared memory and write disjoint parts of the output; whoever builds a
@@ -132,6 +137,9 @@ pub(crate) unsafe fn run(
 
 fn shapes(isa: Isa, product: &Product) -> Shapes {
     let (format, r) = (product.format, &product.reduction);
+    if product.pairs_of.is_some() {
+        return Shapes::Pairs(isa);
+    }
     if let Form::Groups {
         narrow: Some(width),
         ..
@@ -288,13 +296,26 @@ impl Task<'_> {
             .product
             .weights
             .wrapping_add(panels.start * self.panel_bytes());
+        let k = (blocks.saturating_sub(1) * r.block_len + pass.last_len) * taps;
+        if let Some(of) = self.product.pairs_of {
+            let halves = Halves {
+                head: first,
+                weights: first.wrapping_add(self.k_bytes(2 * pass.k)),
+                panels: panels.len(),
+                panel_bytes: self.panel_bytes(),
+                k: (2 * k).min(of - 2 * pass.k),
+            };
+            // SAFETY: the caller's promise.
+            unsafe { pair_up(self.isa, halves, wide) };
+            return (std::ptr::from_ref(wide).cast(), halves.paired_panel_bytes());
+        }
         let narrow = Narrow {
             format: self.product.format,
             head: first,
             weights: first.wrapping_add(self.k_bytes(pass.k)),
             panels: panels.len(),
             panel_bytes: self.panel_bytes(),
-            k: (blocks.saturating_sub(1) * r.block_len + pass.last_len) * taps,
+            k,
             block_len: r.block_len,
         };
         // SAFETY: the caller's promise.
@@ -304,7 +325,7 @@ impl Task<'_> {
 
     fn panel_bytes(&self) -> usize {
         let r = &self.product.reduction;
-        self.k_bytes(r.taps * r.channels)
+        self.k_bytes(self.product.pairs_of.unwrap_or(r.taps * r.channels))
     }
 
     /// Bytes of a panel before the weights of a k; before the block of a k with which one begins.

@@ -1,7 +1,7 @@
 //! The micro-kernel: one tile of `P` panels times `R` positions over one chunk of k.
 
+use super::pairs::Weights;
 use crate::epilogue::Activation;
-use crate::panel::format::Stored;
 use crate::simd::{LANES, Simd, prefetch, prefetch_far};
 
 /// Most positions of a tile, for any instruction set.
@@ -92,7 +92,10 @@ pub(super) struct Tile {
 /// `P` panels of weights and bias, every tap's runs for `R` positions, and `R × P` output (and
 /// residual) vectors are memory the caller may use so.
 #[inline(always)]
-pub(super) unsafe fn micro<S: Simd, W: Stored, const P: usize, const R: usize>(s: S, tile: &Tile) {
+pub(super) unsafe fn micro<S: Simd, W: Weights<S>, const P: usize, const R: usize>(
+    s: S,
+    tile: &Tile,
+) {
     let step_bytes = W::STEP_BYTES;
     // SAFETY: all pointers stay inside what the contract names.
     unsafe {
@@ -140,7 +143,7 @@ pub(super) unsafe fn micro<S: Simd, W: Stored, const P: usize, const R: usize>(s
 
 /// The inner loop: `len` steps of k.
 #[inline(always)]
-unsafe fn run<S: Simd, W: Stored, const P: usize, const R: usize>(
+unsafe fn run<S: Simd, W: Weights<S>, const P: usize, const R: usize>(
     s: S,
     acc: &mut [[S::V; P]; R],
     x: &[*const f32; R],
@@ -166,7 +169,7 @@ unsafe fn run<S: Simd, W: Stored, const P: usize, const R: usize>(
 }
 
 #[inline(always)]
-unsafe fn step<S: Simd, W: Stored, const P: usize, const R: usize>(
+unsafe fn step<S: Simd, W: Weights<S>, const P: usize, const R: usize>(
     s: S,
     acc: &mut [[S::V; P]; R],
     x: &[*const f32; R],
@@ -183,7 +186,7 @@ unsafe fn step<S: Simd, W: Stored, const P: usize, const R: usize>(
         for r in 0..R {
             let xv = s.splat(*x[r].add(k));
             for p in 0..P {
-                acc[r][p] = s.fma(xv, wv[p], acc[r][p]);
+                acc[r][p] = W::add(s, xv, wv[p], acc[r][p]);
             }
         }
     }

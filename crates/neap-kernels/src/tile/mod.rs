@@ -20,6 +20,7 @@ mod cut;
 mod drive;
 mod grouped;
 mod micro;
+mod pairs;
 mod select;
 mod taps;
 mod widen;
@@ -27,6 +28,7 @@ mod widen;
 pub(crate) use cut::Split;
 pub(crate) use drive::{Destination, Form, Inputs, Product, Reduction, run};
 pub(crate) use micro::MAX_ROWS;
+pub(crate) use pairs::round_pairs;
 pub(crate) use taps::TapWriter;
 
 /// Panels of the widest dense tile.

@@ -2,6 +2,7 @@
 
 use super::grouped::micro_grouped;
 use super::micro::{Tile, micro};
+use super::pairs::InPairs;
 use super::widen::most_k;
 #[cfg(target_arch = "x86_64")]
 use crate::panel::format::by_block_format;
@@ -25,6 +26,8 @@ pub(super) enum Shapes {
     Dense(Isa),
     /// The same on weights that a task has widened.
     Widened(Isa),
+    /// On weights that a task has brought into pairs: what is called k here are two k.
+    Pairs(Isa),
     /// One position at a time, on weights as they are stored.
     Row(Isa, Format),
     /// Groups 1, 2, 4 or 8 wide. Their weights are few, so they are widened where they are not `f32`.
@@ -36,10 +39,10 @@ pub(super) enum Shapes {
 }
 
 impl Shapes {
-    /// Whether a task widens its weights first.
+    /// Whether a task widens its weights first, or brings them into pairs.
     pub(super) fn is_widened(self) -> bool {
         match self {
-            Shapes::Widened(_) => true,
+            Shapes::Widened(_) | Shapes::Pairs(_) => true,
             Shapes::NarrowGroups { widened, .. } => widened,
             _ => false,
         }
@@ -51,7 +54,7 @@ impl Shapes {
             #[cfg(target_arch = "x86_64")]
             Shapes::Dense(isa) if isa.kind() == Kind::Avx512 => 4,
             #[cfg(target_arch = "x86_64")]
-            Shapes::Widened(isa) if isa.kind() == Kind::Avx512 => 2,
+            Shapes::Widened(isa) | Shapes::Pairs(isa) if isa.kind() == Kind::Avx512 => 2,
             // A sum waits for the one before.
             #[cfg(target_arch = "x86_64")]
             Shapes::Row(isa, Format::Blocks(_)) if isa.kind() == Kind::Avx512 => 4,
@@ -74,7 +77,7 @@ impl Shapes {
         // Only AVX-512 has registers to choose with.
         let _ = panels;
         match self {
-            Shapes::Dense(isa) | Shapes::Widened(isa) => match isa.kind() {
+            Shapes::Dense(isa) | Shapes::Widened(isa) | Shapes::Pairs(isa) => match isa.kind() {
                 #[cfg(target_arch = "x86_64")]
                 Kind::Avx512 => [12, 14, 8, 6][panels.clamp(1, 4) - 1],
                 #[cfg(target_arch = "x86_64")]
@@ -101,6 +104,13 @@ impl Shapes {
 unsafe fn avx512<const P: usize, const R: usize>(tile: &Tile) {
     // SAFETY: the caller keeps `micro`'s contract.
     unsafe { micro::<Avx512, F32, P, R>(Avx512::new(), tile) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+unsafe fn avx512_pairs<const P: usize, const R: usize>(tile: &Tile) {
+    // SAFETY: the caller keeps `micro`'s contract.
+    unsafe { micro::<Avx512, InPairs, P, R>(Avx512::new(), tile) }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -142,6 +152,13 @@ unsafe fn avx2_grouped<const W: usize, const R: usize>(tile: &Tile) {
 unsafe fn neon<const P: usize, const R: usize>(tile: &Tile) {
     // SAFETY: the caller keeps `micro`'s contract.
     unsafe { micro::<Neon, F32, P, R>(Neon::new(), tile) }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,bf16")]
+unsafe fn neon_pairs<const P: usize, const R: usize>(tile: &Tile) {
+    // SAFETY: the caller keeps `micro`'s contract.
+    unsafe { micro::<Neon, InPairs, P, R>(Neon::new(), tile) }
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -199,6 +216,17 @@ pub(super) fn kernel(shapes: Shapes, panels: usize, rows: usize) -> MicroKernel 
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => shapes!(neon, 1: 1 2 3 4 5),
             Kind::Portable => shapes!(portable, 1: 1 2),
+        },
+        Shapes::Pairs(isa) => match isa.kind() {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => match panels {
+                1 => shapes!(avx512_pairs, 1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+                _ => shapes!(avx512_pairs, 2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+            },
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => shapes!(neon_pairs, 1: 1 2 3 4 5),
+            #[allow(unreachable_patterns)]
+            _ => unreachable!("pairs without instructions for them"),
         },
         Shapes::NarrowGroups { isa, width, .. } => match isa.kind() {
             #[cfg(target_arch = "x86_64")]

@@ -7,11 +7,11 @@ use crate::simd::{LANES, Simd, prefetch_far, simd_kernel};
 use std::mem::MaybeUninit;
 
 /// Stacks are charged to the budget as they are touched: two panels of 192 k with their biases, or one of 385, and no more.
-const WIDE_BYTES: usize = 2 * (1 + 192) * LANES * size_of::<f32>();
+pub(super) const WIDE_BYTES: usize = 2 * (1 + 192) * LANES * size_of::<f32>();
 
 /// Nothing, until a chunk is widened.
 #[repr(align(64))]
-pub(super) struct Wide(MaybeUninit<[f32; WIDE_BYTES / size_of::<f32>()]>);
+pub(super) struct Wide(pub MaybeUninit<[f32; WIDE_BYTES / size_of::<f32>()]>);
 
 impl Wide {
     pub(super) const NONE: Wide = Wide(MaybeUninit::uninit());

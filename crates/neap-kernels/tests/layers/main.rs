@@ -15,6 +15,7 @@ mod formats;
 mod integers;
 mod integers_tails;
 mod linear;
+mod pairs;
 mod panels;
 mod plain;
 mod pool;
