@@ -248,6 +248,7 @@ mod tests {
                 residual: false,
                 ..Epilogue::default()
             },
+            in_bf16: false,
         });
         let weights = layer.weight_type(PanelFormat::default());
         let weights = weights.expect("has weights");

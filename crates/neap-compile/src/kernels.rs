@@ -5,6 +5,7 @@
 //!   direct             1           none               a little
 //!   winograd F(2,3)    1 / 2.25    inputs, weights    a block of tiles, a few panels
 //!   winograd F(4,3)    1 / 4       as above           as above
+//!   bf16               1 / 2       inputs, weights    inputs in 16 bits; only what the model has so
 //! ```
 //! Weights stay as they are packed: a panel is transformed as it is used, into workspace, so that a
 //! streamed layer loads no more than its stored bytes. Where memory is left over, panels are kept transformed, *prepared*.
@@ -63,6 +64,19 @@ pub(crate) fn flops_by(facts: &KernelFacts, tile: Tile, widened_bytes: u64) -> f
         + facts.raw.moved_slice_bytes as f64 * FLOPS_PER_VALUE_BYTE
 }
 
+/// Products of bfloat16 in pairs run at this multiple of the direct kernel's rate, their weights brought into pairs included
+/// (`pairs_bench` of neap-kernels shows it).
+const PAIRS_EFFICIENCY: f64 = 1.8;
+
+/// Operations in whose time a byte of an input in pairs is made of floats.
+const FLOPS_PER_ROUNDED_BYTE: f64 = 2.0;
+
+/// Operations of the direct kernel in whose time that of pairs computes a step.
+fn flops_of_pairs(facts: &KernelFacts) -> f64 {
+    facts.flops as f64 / PAIRS_EFFICIENCY
+        + facts.raw.moved_slice_bytes as f64 * FLOPS_PER_ROUNDED_BYTE
+}
+
 /// Operations in integers in whose time VNNI makes a result of its sum: 32 products. `integer_bench` of neap-kernels shows it in
 /// layers of 64 to 2,304 k, and whole networks in integers take what this says.
 const FLOPS_PER_RESULT: u64 = 64;
@@ -111,16 +125,17 @@ pub(crate) fn fastest(direct: StepSpec, facts: &[KernelFacts], room_bytes: u64) 
         return best;
     };
     for facts in facts {
-        let Kernel::Winograd(tile) = facts.kernel else {
-            continue;
+        // As many are transformed in whatever format they are stored.
+        let widened_bytes = (facts.raw.panel_bytes as u64).saturating_mul(panels.panels.into());
+        let flops = match facts.kernel {
+            Kernel::Winograd(tile) => flops_by(facts, tile, widened_bytes),
+            Kernel::Pairs => flops_of_pairs(facts),
+            _ => continue,
         };
         let workspace_bytes = facts.raw.slice_workspace_bytes(panels.panels as usize) as u64;
         if workspace_bytes.saturating_add(panels.panel_bytes) > room_bytes {
             continue;
         }
-        // As many are transformed in whatever format they are stored.
-        let widened_bytes = (facts.raw.panel_bytes as u64).saturating_mul(panels.panels.into());
-        let flops = flops_by(facts, tile, widened_bytes);
         if flops < least {
             least = flops;
             let choice = Choice {

@@ -5,11 +5,12 @@ use crate::kernels::{self, Kernels};
 use crate::operands::{operands, step_facts};
 use crate::target::Target;
 use neap_ir::bands::Bands;
+use neap_ir::panel::{PanelElement, PanelFormat, PanelScales};
 use neap_ir::program::Storage;
 use neap_ir::recipe::{Packed, PackedForm};
 use neap_ir::{Const, Node, Op, PackedId, Program, TensorType, ValueId};
 use neap_kernels::panel::preferred_panels;
-use neap_ops::{Choice, OperandForm, ScratchKernel};
+use neap_ops::{Choice, Kernel, OperandForm, ScratchKernel};
 use neap_plan::{
     BLOCK_BYTES, BufferId, BufferSpec, Extent, KernelId, PanelSpec, RowTable, StepRange, StepSpec,
     Workload, whole_blocks,
@@ -267,7 +268,10 @@ fn step(program: &Program, node: &Node, target: Target, room_bytes: Option<u64>)
     let Some(room_bytes) = room_bytes else {
         return direct;
     };
-    let facts = neap_ops::kernels(&node.op, &inputs, &outputs, target.threads, target.isa);
+    let mut facts = neap_ops::kernels(&node.op, &inputs, &outputs, target.threads, target.isa);
+    if !node.panels.map(packed).is_some_and(is_bf16) {
+        facts.retain(|facts| facts.kernel != Kernel::Pairs);
+    }
     kernels::fastest(direct, &facts, room_bytes)
 }
 
@@ -326,6 +330,15 @@ fn rows_workspace_bytes(rows: usize, row_bytes: usize) -> u64 {
     let block = BLOCK_BYTES as usize;
     let window = (row_bytes + 2 * (block - 1)) / block * block;
     (rows.clamp(1, ROWS_PER_BATCH) * window) as u64
+}
+
+/// Whether panels hold weights of bfloat16 as they are.
+fn is_bf16(packed: &Packed) -> bool {
+    let of = PanelFormat {
+        element: PanelElement::BF16,
+        scales: PanelScales::None,
+    };
+    matches!(packed.form, PackedForm::Panels { format, .. } if format == of)
 }
 
 fn panel_spec(packed: &Packed, granule: u32) -> Option<PanelSpec> {

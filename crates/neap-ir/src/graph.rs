@@ -70,6 +70,8 @@ pub struct Value {
     pub layout: Layout,
     /// Set when the value is a constant instead of a node's result or a graph input.
     pub constant: Option<ConstId>,
+    /// A result of a convolution or product that the model has in bfloat16, as it has all operands.
+    pub in_bf16: bool,
 }
 
 /// Where a constant's bytes are.
@@ -142,6 +144,7 @@ impl Graph {
             ty,
             layout: Layout::Plain,
             constant: None,
+            in_bf16: false,
         });
         id
     }

@@ -93,6 +93,8 @@ pub struct PanelConv {
     pub c_in: usize,
     pub c_out: usize,
     pub epilogue: Epilogue,
+    /// The model has input, weights and result in bfloat16: a kernel may round the input to it.
+    pub in_bf16: bool,
 }
 
 /// One filter per channel, blocked input and output; panel k order `[kh][kw]`.
@@ -112,6 +114,8 @@ pub struct PanelLinear {
     /// Where the panels are in blocks of so many k, rows are rounded to signed steps of 8 bits in the same blocks, each with the
     /// scale of its largest number, and products are computed in integers.
     pub rounds: Option<usize>,
+    /// As of a [`PanelConv`].
+    pub in_bf16: bool,
 }
 
 impl PanelConv {

@@ -5,6 +5,7 @@ mod branch;
 mod counting;
 mod flexible;
 mod gradient;
+mod halves;
 mod passes;
 mod repeat;
 mod unroll;
@@ -19,8 +20,9 @@ use crate::proto::{
     ValueType,
 };
 use crate::{OpenOptions, inputs, ops, order, tensor};
+use halves::Halves;
 use neap_ir::op::Unary;
-use neap_ir::{BoundInput, Const, Graph, Op, TensorType, ValueId};
+use neap_ir::{BoundInput, Const, DType, Graph, Op, TensorType, ValueId};
 use std::collections::{HashMap, HashSet};
 
 const OLDEST_OPSET: i64 = 1;
@@ -94,6 +96,9 @@ pub(crate) fn bind(
             builder.set_narrow(id, narrow);
         }
         builder.name(id, &input.name);
+        if stored.dtype == DType::BF16 {
+            scope.in_bf16.insert(input.name.clone());
+        }
         if scope.names.insert(input.name.clone(), Some(id)).is_some() {
             return Err(invalid(format!(
                 "input '{}' is named twice",
@@ -149,6 +154,8 @@ fn opsets(imports: &[(String, i64)]) -> Result<Opsets, OnnxError> {
 struct Scope<'p> {
     /// `None` for an optional function argument that was left out.
     names: HashMap<String, Option<ValueId>>,
+    /// Those that the model has in bfloat16, though they are carried as f32.
+    in_bf16: HashSet<String>,
     parent: Option<&'p Scope<'p>>,
     /// Of the model's own graph, where this is its scope: a `Gradient` names what some of them compute.
     nodes: &'p [NodeProto],
@@ -159,6 +166,7 @@ impl<'p> Scope<'p> {
     fn root(opsets: &'p Opsets) -> Scope<'p> {
         Scope {
             names: HashMap::new(),
+            in_bf16: HashSet::new(),
             parent: None,
             nodes: &[],
             opsets,
@@ -168,6 +176,7 @@ impl<'p> Scope<'p> {
     fn inside(parent: &'p Scope<'p>) -> Scope<'p> {
         Scope {
             names: HashMap::new(),
+            in_bf16: HashSet::new(),
             parent: Some(parent),
             nodes: &[],
             opsets: parent.opsets,
@@ -264,6 +273,9 @@ impl Importer<'_> {
             let id = self.builder.tensor_of(name, initializer, is_weights)?;
             self.builder.check_memory().map_err(Failure::Graph)?;
             self.builder.name(id, &initializer.name);
+            if initializer.data_type == halves::BFLOAT16 {
+                scope.in_bf16.insert(initializer.name.clone());
+            }
             if scope.parent.is_none() {
                 self.builder.keep_parameter(id);
             }
@@ -320,6 +332,7 @@ impl Importer<'_> {
             inputs.pop();
         }
 
+        let halves = Halves::of(node, &inputs, scope, &self.builder);
         let domain = if node.domain == "ai.onnx" {
             ""
         } else {
@@ -330,7 +343,7 @@ impl Importer<'_> {
             .get(&(node.domain.as_str(), node.op_type.as_str()))
             .copied();
         let outputs = if let Some(function) = function {
-            self.call(function, node, at, inputs, depth)?
+            self.call(function, node, at, inputs, scope, depth)?
         } else if domain.is_empty() && node.op_type == "If" {
             self.branch(node, at, inputs, scope, depth)?
         } else if domain.is_empty() && node.op_type == "Loop" {
@@ -360,7 +373,10 @@ impl Importer<'_> {
                 version,
                 inputs,
             };
-            ops::lower(&mut ctx, domain)?
+            let before = ctx.builder.graph.nodes.len();
+            let outputs = ops::lower(&mut ctx, domain)?;
+            halves.mark_products(&mut self.builder.graph, before);
+            outputs
         };
         self.builder.check_memory().map_err(Failure::Graph)?;
         for (i, output) in node.outputs.iter().enumerate() {
@@ -371,6 +387,9 @@ impl Importer<'_> {
                 return Err(at.unsupported(format!("output {i}")).into());
             };
             self.builder.name(value, output);
+            if halves.gives && self.builder.ty(value).dtype == DType::F32 {
+                scope.in_bf16.insert(output.clone());
+            }
             if scope.names.insert(output.clone(), Some(value)).is_some() {
                 return Err(at
                     .bad(format!("its output '{}' is defined twice", shown(output)))
@@ -387,6 +406,7 @@ impl Importer<'_> {
         node: &NodeProto,
         at: At,
         inputs: Vec<Option<ValueId>>,
+        outer: &Scope,
         depth: usize,
     ) -> Outputs {
         if depth >= MAX_NESTING {
@@ -397,6 +417,9 @@ impl Importer<'_> {
         for (i, formal) in function.inputs.iter().enumerate() {
             let actual = inputs.get(i).copied().flatten();
             scope.names.insert(formal.clone(), actual);
+            if (node.inputs.get(i)).is_some_and(|name| outer.is_in_bf16(name)) {
+                scope.in_bf16.insert(formal.clone());
+            }
         }
         let outputs = function.outputs.iter().map(String::as_str);
         let order = order::live_nodes(&function.nodes, outputs).map_err(|e| at.bad(e))?;

@@ -4,7 +4,7 @@ use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;
 use crate::kernel::{Choice, FormFacts, Kernel, KernelFacts, Tile, WeightForm};
 use crate::query::OperandForm;
-use crate::{Context, OpError, PanelSlice, TensorMut, TensorRef, bands, layer, query};
+use crate::{Context, OpError, PanelSlice, TensorMut, TensorRef, bands, layer, pairs, query};
 use neap_ir::panel::{ConvForm, PanelConv, PanelFormat, panel_bytes, panel_count};
 use neap_ir::{Layout, Op};
 use neap_kernels::conv::ConvShape;
@@ -50,6 +50,7 @@ pub fn kernels(
         };
         all.extend(bands::winograd_kernels(chain, &x.shape).map(facts));
     }
+    all.extend(pairs::facts(op, inputs, outputs, &direct, isa));
     let (Op::PanelConv(panel), Some(&Some((x, _))), Some(&Some((y, _)))) =
         (op, inputs.first(), outputs.first())
     else {
@@ -168,6 +169,9 @@ pub fn execute_with(
         }
         (Op::Bands(chain), Kernel::WinogradBands { .. }) if choice.weights == WeightForm::Raw => {
             bands::bands(chain, choice.kernel, args, ctx)
+        }
+        (_, Kernel::Pairs) if choice.weights == WeightForm::Raw => {
+            pairs::compute(op, panels, args, ctx)
         }
         _ => args.fail("cannot be computed by the chosen kernel"),
     }

@@ -25,6 +25,9 @@ pub enum Kernel {
     Winograd(Tile),
     /// The same by a device, in scratch of the plan's; the processor does not compute it.
     DeviceWinograd,
+    /// A layer that the model has in bfloat16, by instructions that multiply pairs of it and add up floats. Its input is rounded in
+    /// scratch first.
+    Pairs,
     /// A chain in row bands whose 3x3 convolutions are computed by F(4×4, 3×3) where that pays, in bands of so
     /// many rows of its last layer, whatever the operator says.
     WinogradBands { rows: u8 },
@@ -56,6 +59,7 @@ impl Kernel {
             Kernel::Winograd(Tile::F2) => "winograd_f2",
             Kernel::Winograd(Tile::F4) => "winograd_f4",
             Kernel::DeviceWinograd => "device_winograd",
+            Kernel::Pairs => "bf16",
             Kernel::WinogradBands { .. } => "winograd_bands",
         }
     }
@@ -90,6 +94,7 @@ impl From<Choice> for KernelId {
             Kernel::Winograd(Tile::F4) => 2,
             Kernel::OnProcessor => 3,
             Kernel::DeviceWinograd => BEHIND_BANDS,
+            Kernel::Pairs => PAIRS,
             Kernel::WinogradBands { rows } => FIRST_BANDS + u16::from(rows),
         };
         KernelId(2 * kernel + u16::from(choice.weights == WeightForm::Prepared))
@@ -100,6 +105,7 @@ impl From<Choice> for KernelId {
 const FIRST_BANDS: u16 = 4;
 /// The first id behind those of bands.
 const BEHIND_BANDS: u16 = FIRST_BANDS + 1 + u8::MAX as u16;
+const PAIRS: u16 = BEHIND_BANDS + 1;
 
 /// An id that names no kernel of this build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -116,6 +122,7 @@ impl TryFrom<KernelId> for Choice {
             2 => Kernel::Winograd(Tile::F4),
             3 => Kernel::OnProcessor,
             BEHIND_BANDS => Kernel::DeviceWinograd,
+            PAIRS => Kernel::Pairs,
             bands => Kernel::WinogradBands {
                 rows: u8::try_from(bands - FIRST_BANDS).map_err(|_| UnknownKernel(id))?,
             },
@@ -207,8 +214,9 @@ mod tests {
     #[test]
     fn every_choice_has_an_id_and_a_name_of_its_own() {
         let bands = (0..=u8::MAX).map(|rows| Kernel::WinogradBands { rows });
-        let kernels = [Kernel::Direct, Kernel::OnProcessor, Kernel::DeviceWinograd]
-            .into_iter()
+        let others = [Kernel::OnProcessor, Kernel::DeviceWinograd, Kernel::Pairs];
+        let kernels = std::iter::once(Kernel::Direct)
+            .chain(others)
             .chain(Tile::ALL.map(Kernel::Winograd))
             .chain(bands);
         let (mut ids, mut names) = (BTreeSet::new(), BTreeSet::new());

@@ -26,6 +26,7 @@ mod learned; // n-grams, decision trees
 mod movement;
 mod nd; // loops over strided operands
 mod norm;
+mod pairs;
 mod product;
 mod query;
 mod recurrent;

@@ -165,6 +165,7 @@ pub(crate) fn block_linear(
         n,
         epilogue: tail.epilogue,
         rounds,
+        in_bf16: false,
     });
     emit(editor, at, x, op, recipe, tail, recipes);
     Ok(())

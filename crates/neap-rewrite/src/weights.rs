@@ -79,6 +79,11 @@ fn lower_node(
     }
 }
 
+/// Whether the model has a layer's operands and result in bfloat16.
+fn is_in_bf16(editor: &Editor, at: usize) -> bool {
+    editor.graph.value(output(editor, at)).in_bf16
+}
+
 /// Small weights in few bits that make no panels as they are may make panels of floats.
 fn widen_weights(editor: &mut Editor, at: usize) -> bool {
     let weights = editor.node(at).input(1);
@@ -134,6 +139,7 @@ fn conv(
     if let Some(bias) = bias {
         affine.bias = Some(floats(editor, bias, reader)?);
     }
+    let in_bf16 = is_in_bf16(editor, at);
     let mut last = at;
     if let (Some(source), None) = (&mut source, bias) {
         last = absorb_scale(editor, at, c_out, rank - 2, &mut affine, source, reader)?;
@@ -183,6 +189,7 @@ fn conv(
             c_in,
             c_out,
             epilogue: tail.epilogue,
+            in_bf16,
         })
     };
     emit(editor, at, x, op, recipe, tail, recipes);
@@ -277,6 +284,7 @@ fn matmul(
     let Some(stored) = stored_weight(editor, w, 1, reader)? else {
         return Ok(false);
     };
+    let in_bf16 = is_in_bf16(editor, at);
     let (k, n) = (editor.ty(w).shape[0], editor.ty(w).shape[1]);
     let mut source = steps_before(editor, x, &stored, k);
     let StoredWeight {
@@ -296,6 +304,7 @@ fn matmul(
         n,
         epilogue: tail.epilogue,
         rounds: None,
+        in_bf16,
     });
     let recipe = Recipe::Matrix {
         weight,
@@ -340,6 +349,7 @@ fn gemm(
     let Some(stored) = stored_weight(editor, w, usize::from(!trans_b), reader)? else {
         return Ok(false);
     };
+    let in_bf16 = is_in_bf16(editor, at);
     let shape = &editor.ty(w).shape;
     let (k, n) = if trans_b {
         (shape[1], shape[0])
@@ -373,6 +383,7 @@ fn gemm(
         n,
         epilogue: tail.epilogue,
         rounds: None,
+        in_bf16,
     });
     let transposed = trans_b != stored.transposed;
     let recipe = Recipe::Matrix {

@@ -173,6 +173,7 @@ fn products() -> Vec<Case> {
                     ..Epilogue::default()
                 },
                 rounds: None,
+                in_bf16: false,
             });
             let (x, y) = ([rows, k], [rows, n]);
             let mut inputs: Vec<(&[usize], _)> = vec![(&x, Plain)];
@@ -207,6 +208,7 @@ fn products() -> Vec<Case> {
                     ..Epilogue::default()
                 },
                 rounds: None,
+                in_bf16: false,
             });
             let (x, y) = ([rows, k], [rows, 75]);
             let mut inputs: Vec<(&[usize], _)> = vec![(&x, Plain)];
@@ -602,6 +604,7 @@ fn slices_and_small_bindings_change_no_bits() {
             n: 650,
             epilogue: Epilogue::default(),
             rounds: None,
+            in_bf16: false,
         });
         let (x, y) = ([rows, k], [rows, 650]);
         let case = Case::new(op, &[(&x, Plain)], (&y, Plain)).panels(k, 0..41);

@@ -11,6 +11,7 @@ use crate::plan::{Bounds, Plan};
 use crate::request::{self, Request};
 use neap_compile::{BandMode, Kernels, StrategyChoice, Target, tables_of, workload};
 use neap_kernels::simd::Isa;
+use neap_ops::{Choice, Kernel};
 use neap_plan::Workload;
 
 impl Model {
@@ -18,6 +19,14 @@ impl Model {
     /// direct kernels.
     pub fn workload(&self, threads: usize) -> Workload {
         workload(self.program(), target(threads), Kernels::Direct)
+    }
+
+    /// Of each step of the program, whether it is computed in bfloat16 where memory does not matter.
+    pub fn steps_in_bf16(&self, options: &RunOptions) -> Vec<bool> {
+        let kernels = Kernels::preferred(options.exact);
+        let workload = options.compiling().workload(self.program(), kernels);
+        let is_so = |kernel| matches!(Choice::try_from(kernel), Ok(c) if c.kernel == Kernel::Pairs);
+        workload.steps.iter().map(|s| is_so(s.kernel)).collect()
     }
 
     /// The same of every program that may run, the preferred first.

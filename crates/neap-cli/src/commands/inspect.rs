@@ -83,7 +83,8 @@ struct Layer {
     weight_bytes: u64,
     /// In which type weights are stored, streamed and kept in memory.
     stored: &'static str,
-    /// In which type they are multiplied: integers with activations in 8 bits, or widened in registers.
+    /// In which type they are multiplied, where memory does not matter: integers with activations in 8 bits, bfloat16 with those of a
+    /// model in bfloat16, or widened in registers.
     computed: &'static str,
     /// Pieces in which the weights may be loaded.
     panels: u32,
@@ -120,13 +121,15 @@ fn gather(args: &InspectArgs, model: &Model) -> Facts {
         .steps
         .iter()
         .zip(&program.steps)
-        .map(|(step, node)| Layer {
+        .zip(model.steps_in_bf16(&options))
+        .map(|((step, node), in_bf16)| Layer {
             name: step.name.clone(),
             operator: program.graph.nodes[node.index()].op.name(),
             weight_bytes: step.weight_bytes(),
             stored: model.stored_type(*node),
             computed: match &program.graph.nodes[node.index()] {
                 node if node.op.is_in_integers() || program.is_rounded(node) => "int8",
+                _ if in_bf16 => "bfloat16",
                 _ => "float32",
             },
             panels: step.panels.map_or(1, |p| p.panels),

@@ -168,7 +168,7 @@ fn text(model: &Model, plan: &Plan, options: &RunOptions) -> String {
     if let Some(device) = options.accelerator.as_deref() {
         line("device", OnDevice::of(device, plan).text());
     }
-    if plan.kernels().len() > 1 {
+    if plan.kernels().keys().any(|&kernel| kernel != "direct") {
         line("kernels", kernels_text(&plan.kernels()));
     }
     if plan.bands().chains > 0 {

@@ -96,19 +96,22 @@ mod arm {
         };
     }
 
+    /// Rounds eight numbers. A function, not a closure: it must become part of code that is compiled for these instructions.
+    #[inline(always)]
+    fn eight(low: float32x4_t, high: float32x4_t) -> float32x4_t {
+        let halves: float32x4_t;
+        has!(asm!(
+            "bfcvtn {to:v}.4h, {low:v}.4s",
+            "bfcvtn2 {to:v}.8h, {high:v}.4s",
+            to = out(vreg) halves, low = in(vreg) low, high = in(vreg) high,
+            options(pure, nomem, nostack, preserves_flags),
+        ));
+        halves
+    }
+
     impl Pairs for Neon {
         #[inline(always)]
         fn round_pairs(self, first: Self::V, second: Self::V) -> Self::V {
-            let eight = |low: float32x4_t, high: float32x4_t| -> float32x4_t {
-                let mut halves: float32x4_t;
-                has!(asm!(
-                    "bfcvtn {to:v}.4h, {low:v}.4s",
-                    "bfcvtn2 {to:v}.8h, {high:v}.4s",
-                    to = out(vreg) halves, low = in(vreg) low, high = in(vreg) high,
-                    options(pure, nomem, nostack, preserves_flags),
-                ));
-                halves
-            };
             [
                 eight(first[0], first[1]),
                 eight(first[2], first[3]),

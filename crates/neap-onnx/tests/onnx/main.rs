@@ -7,6 +7,7 @@ mod classical;
 mod constants;
 mod early_opsets;
 mod gradient;
+mod halves;
 mod hostile;
 mod loops;
 mod narrow;

@@ -396,6 +396,7 @@ fn chosen_kernels() {
             residual: false,
             ..Epilogue::default()
         },
+        in_bf16: false,
     });
     let ty = TensorType::new(DType::F32, &[1, 32, 30, 30]);
     let isa = Isa::detect();
@@ -453,6 +454,7 @@ fn chains_in_row_bands() {
             residual: false,
             ..Epilogue::default()
         },
+        in_bf16: false,
     });
     let weights = layer.weight_type(PanelFormat::default());
     let weights = weights.expect("has weights");

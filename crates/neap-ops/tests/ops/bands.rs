@@ -91,6 +91,7 @@ fn layer(random: &mut Random, x: &TensorType, layout: Layout) -> BandLayer {
             c_in: channels,
             c_out,
             epilogue,
+            in_bf16: false,
         })
     };
     let narrow = channels.is_multiple_of(8);
@@ -205,6 +206,7 @@ fn residual_block(random: &mut Random) -> Option<Case> {
                 c_in,
                 c_out: if is_last { channels } else { 40 },
                 epilogue,
+                in_bf16: false,
             })
         };
         case.residual = is_last.then(|| case.x.clone());

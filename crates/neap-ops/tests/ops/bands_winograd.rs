@@ -32,6 +32,7 @@ fn conv(c_in: usize, c_out: usize, window: Window, form: ConvForm) -> BandLayer 
             residual: false,
             ..Epilogue::default()
         },
+        in_bf16: false,
     })
 }
 

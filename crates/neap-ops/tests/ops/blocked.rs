@@ -413,6 +413,7 @@ fn panel_convolutions_agree_with_ordinary_ones() {
                 c_in,
                 c_out,
                 epilogue: epilogue(residual),
+                in_bf16: false,
             };
             let mut weights = vec![0.0; c_out.div_ceil(16) * panel_floats(layer.k())];
             let affine = Affine {
@@ -495,6 +496,7 @@ fn panel_depthwise_and_linear_agree_with_ordinary_ones() {
         n: 37,
         epilogue: epilogue(true),
         rounds: None,
+        in_bf16: false,
     };
     let mut weights = vec![0.0; 3 * panel_floats(13)];
     pack_rows(37, 13, 0..3, values(&w), Affine::default(), &mut weights).expect("packs");

@@ -28,6 +28,7 @@ fn conv(kernel: usize, stride: usize, groups: usize, channels: [usize; 2]) -> Pa
             residual: false,
             ..Epilogue::default()
         },
+        in_bf16: false,
     }
 }
 

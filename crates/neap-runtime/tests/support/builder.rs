@@ -223,6 +223,7 @@ impl Builder {
                 ..Epilogue::default()
             },
             rounds: None,
+            in_bf16: false,
         });
         let mut inputs = vec![x];
         inputs.extend(residual.map(|(r, _)| r));
@@ -241,6 +242,7 @@ impl Builder {
             n,
             epilogue: Epilogue::default(),
             rounds: None,
+            in_bf16: false,
         });
         self.step(op, &[x], Some(panels), ty, Layout::Plain, Some(onto))
     }
@@ -319,6 +321,7 @@ impl Builder {
                 residual: false,
                 ..Epilogue::default()
             },
+            in_bf16: false,
         };
         let panels = self.panels(conv.k(), c_out);
         let out = [

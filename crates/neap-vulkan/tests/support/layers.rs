@@ -35,6 +35,7 @@ pub fn conv(
         c_in,
         c_out,
         epilogue,
+        in_bf16: false,
     });
     let out = |size| out_size(size, kernel, stride, dilation, pad);
     let y = [2, c_out, out(height), out(width)];

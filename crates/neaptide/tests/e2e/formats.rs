@@ -59,7 +59,7 @@ pub fn sequence() -> Graph {
 }
 
 /// The graph with its large weights rounded to half floats, and stored in a file as those or as `f32`.
-fn rounded(mut graph: Graph, half: DType, stored: DType, path: PathBuf) -> Graph {
+pub fn rounded(mut graph: Graph, half: DType, stored: DType, path: PathBuf) -> Graph {
     let mut file = Vec::new();
     for value in 0..graph.values.len() {
         let Some(ConstId(index)) = graph.values[value].constant else {

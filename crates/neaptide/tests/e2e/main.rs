@@ -8,6 +8,7 @@ mod corruption;
 mod faults;
 mod files;
 mod formats;
+mod halves;
 mod hostile_onnx;
 mod hostile_programs;
 mod images;
