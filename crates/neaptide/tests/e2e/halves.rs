@@ -25,7 +25,7 @@ fn rows() -> Graph {
 /// Convolutions of one and of more pixels.
 fn pixels() -> Graph {
     let mut net = Net::seeded(61);
-    let x = net.input(&[1, 40, 12, 12]);
+    let x = net.input(&[1, 170, 12, 12]);
     let y = net.conv(x, 256, 1, 1);
     let y = net.relu(y);
     let weight = net.weight(&[100, 256, 5, 5], 0.02);
