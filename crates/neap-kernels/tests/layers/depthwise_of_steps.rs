@@ -114,6 +114,8 @@ fn depthwise_layers_are_sums_in_wide_integers() {
         case(1, 16, [120, 40], [3, 3], 1, [1, 1]),
         case(1, 16, [90, 61], [5, 3], 2, [1, 1]),
         case(1, 16, [3, 1900], [3, 3], 1, [1, 1]),
+        // Each of two threads has rows of its own.
+        case(2, 40, [31, 5], [3, 3], 1, [1, 1]),
     ] {
         check(&case);
     }

@@ -443,6 +443,9 @@ fn convolutions_are_sums_in_wide_integers() {
         case(1, [96, 144], 3, [4, 4], [1, 1], 1, 1, [0, 0]),
         case(1, [33, 70], 1, [2, 2], [3, 3], 1, 1, [1, 1]),
         case(1, [16, 112], 1, [7, 5], [3, 3], 1, 1, [1, 1]),
+        // Each of two threads has rows of its own.
+        case(1, [16, 70], 1, [23, 22], [1, 1], 1, 1, [0, 0]),
+        case(2, [20, 33], 1, [17, 15], [3, 3], 1, 1, [1, 1]),
     ];
     for case in cases {
         let s = case.shape();
