@@ -184,27 +184,29 @@ impl Builder {
                 base
             }
         };
-        let mut axes: Vec<(DType, Vec<Vec<Symbol>>)> = (base.iter())
+        // Windows that move by several places need more than one to give more.
+        let beyond = |s: Symbol| most(s).saturating_mul(2).saturating_add(61);
+        let mut axes: Vec<(DType, Vec<Vec<(Symbol, bool)>>)> = (base.iter())
             .map(|ty| (ty.dtype, vec![Vec::new(); ty.shape.len()]))
             .collect();
         let mut mixed = BTreeSet::new();
         for &symbol in symbols.iter().filter(|s| !pinned.contains_key(s)) {
             let mut sizes = pinned.clone();
-            sizes.insert(symbol, most(symbol) + 1);
+            sizes.insert(symbol, beyond(symbol));
             let Ok(larger) = infer(&sizes) else {
                 mixed.insert(symbol);
                 continue;
             };
             for ((from, to), (_, axes)) in base.iter().zip(&larger).zip(&mut axes) {
                 let changed = from.shape.iter().zip(&to.shape).zip(axes);
-                for ((_, _), axis) in changed.filter(|((a, b), _)| a != b) {
-                    axis.push(symbol);
+                for ((_, &to), axis) in changed.filter(|((a, b), _)| a != b) {
+                    axis.push((symbol, to == beyond(symbol)));
                 }
             }
         }
         // Symbols that go together only, such as two lengths that must be equal.
         let mut together = pinned.clone();
-        together.extend(mixed.iter().map(|&s| (s, most(s) + 1)));
+        together.extend(mixed.iter().map(|&s| (s, beyond(s))));
         let together = (!mixed.is_empty()).then(|| infer(&together).ok()).flatten();
         let mut results = Vec::new();
         for (index, (dtype, symbols)) in axes.into_iter().enumerate() {
@@ -213,7 +215,7 @@ impl Builder {
                 let size = base[index].shape[axis];
                 let moves = |ty: &Vec<TensorType>| ty[index].shape[axis] != size;
                 given.push(match symbols[..] {
-                    [symbol] if size == self.late.most[symbol.0 as usize] => Axis {
+                    [(symbol, true)] if size == self.late.most[symbol.0 as usize] => Axis {
                         most: size,
                         symbol: Some(symbol),
                     },

@@ -70,6 +70,9 @@ impl Builder {
         if self.late.ranges.is_empty() || !inputs.iter().flatten().any(ranged) {
             return Ok(());
         }
+        if matches!(op, Op::Where | Op::Binary(Binary::Equal)) {
+            return self.pass_choices(op, inputs, outputs);
+        }
         let is_small = |v: &ValueId| {
             let ty = self.ty(*v);
             matches!(ty.dtype, DType::I64 | DType::I32) && ty.elements() <= MOST_ELEMENTS
@@ -174,6 +177,64 @@ impl Builder {
             };
             self.late.note(output, range);
         }
+        Ok(())
+    }
+}
+
+impl Builder {
+    /// As exporters spell sizes out that may be -1: `Where(Equal(shape, -1), other, shape)`.
+    fn pass_choices(
+        &mut self,
+        op: &Op,
+        inputs: &[Option<ValueId>],
+        outputs: &[Option<ValueId>],
+    ) -> Result<(), OnnxError> {
+        let &[Some(output)] = outputs else {
+            return Ok(());
+        };
+        let count = self.ty(output).elements();
+        if count > MOST_ELEMENTS {
+            return Ok(());
+        }
+        let mut ranges = Vec::new();
+        for &input in inputs.iter().flatten() {
+            let range = self.range(input)?;
+            let fits = |r: &Range| r.len() == count || r.len() == 1;
+            ranges.push(range.filter(fits));
+        }
+        let element = |r: &Range, i: usize| {
+            let i = i.min(r.len() - 1);
+            (r.low[i], r.high[i], r.symbols[i])
+        };
+        let pick: Box<dyn Fn(usize) -> (i64, i64, Option<Symbol>)> = match (op, &ranges[..]) {
+            (Op::Where, [condition, Some(a), Some(b)]) if self.ty(output).dtype == DType::I64 => {
+                Box::new(move |i| {
+                    let (a, b) = (element(a, i), element(b, i));
+                    match condition.as_ref().map(|c| element(c, i)) {
+                        Some((1, ..)) => a,
+                        Some((_, 0, _)) => b,
+                        _ => {
+                            let symbol = a.2.filter(|_| a.2 == b.2);
+                            (a.0.min(b.0), a.1.max(b.1), symbol)
+                        }
+                    }
+                })
+            }
+            (Op::Binary(Binary::Equal), [Some(a), Some(b)]) => Box::new(move |i| {
+                let (a, b) = (element(a, i), element(b, i));
+                let never = a.1 < b.0 || b.1 < a.0;
+                let always = a.0 == a.1 && b.0 == b.1 && a.0 == b.0;
+                (i64::from(always), i64::from(!never), None)
+            }),
+            _ => return Ok(()),
+        };
+        let elements: Vec<_> = (0..count).map(pick).collect();
+        let range = Range {
+            low: elements.iter().map(|e| e.0).collect(),
+            high: elements.iter().map(|e| e.1).collect(),
+            symbols: elements.iter().map(|e| e.2).collect(),
+        };
+        self.late.note(output, range);
         Ok(())
     }
 }
