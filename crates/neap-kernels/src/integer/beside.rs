@@ -164,6 +164,10 @@ impl<'a> Beside<'a> {
     }
 
     /// Whose results may be made beside products.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(dead_code, reason = "only kernels of VNNI look at it")
+    )]
     pub(super) fn next(&mut self) -> &mut Piece {
         &mut self.piece
     }

@@ -123,10 +123,18 @@ pub(super) struct Reads<'a> {
     pub outside: *const u8,
     /// As [`Reduction::overreads`].
     pub overreads: bool,
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(dead_code, reason = "only kernels of VNNI look at it")
+    )]
     pub cursor: Cursor,
 }
 
 /// What one tile's adding up keeps in memory.
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "only kernels of VNNI look at it")
+)]
 #[derive(Default)]
 pub(super) struct Cursor {
     pub blocks: usize,
