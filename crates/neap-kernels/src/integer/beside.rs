@@ -11,6 +11,7 @@ use super::Steps;
 use super::dot::{Dot, MAX_PANELS};
 use super::finish::{Finisher, Head, Summed};
 use super::ready::Ready;
+use super::tiled::Tiled;
 use crate::simd::LANES;
 
 /// Numbers below this are integers of 32 bits, however they are rounded.
@@ -177,7 +178,7 @@ impl<'a> Beside<'a> {
     /// # Safety
     /// As [`Finisher::finish`].
     #[inline(always)]
-    pub(super) unsafe fn rest<D: Dot>(&mut self, d: D, heads: &[Head; MAX_PANELS]) {
+    pub(super) unsafe fn rest<D: Tiled>(&mut self, d: D, heads: &[Head; MAX_PANELS]) {
         let tile = self.tile;
         // SAFETY: the caller's promise.
         unsafe {

@@ -11,6 +11,7 @@ use super::tile::{
     AddUp, Ahead, Cursor, FEW_ROWS, Heights, MAX_ROWS, Reads, Reduction, STEP_QUADS, Tap, Vectors,
     few_rows, order,
 };
+use super::tiled::Tiled;
 use crate::error::{KernelError, check_len};
 use crate::panel::{Format, Panels};
 use crate::parallel::Parallel;
@@ -391,7 +392,7 @@ const SUMS: usize = MAX_ROWS * MAX_PANELS * LANES;
 struct Sums([[i32; SUMS]; 2]);
 
 #[inline(always)]
-unsafe fn compute_with<D: Dot, A: AddUp<D>, I: Inputs>(d: D, call: &Call<'_, I>, part: &Part) {
+unsafe fn compute_with<D: Tiled, A: AddUp<D>, I: Inputs>(d: D, call: &Call<'_, I>, part: &Part) {
     let count = part.panels.len();
     let r = &call.reduction;
     let mut heads = [Head::NONE; MAX_PANELS];

@@ -25,6 +25,7 @@ mod pieces;
 mod pool;
 mod ready;
 mod tile;
+mod tiled;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 

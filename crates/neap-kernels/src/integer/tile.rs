@@ -3,6 +3,7 @@
 use super::beside::Beside;
 use super::dot::{Dot, MAX_PANELS, QUAD};
 use super::finish::Head;
+use super::tiled::Tiled;
 use crate::simd::{LANES, prefetch_far};
 
 /// Most rows of a tile, for any instruction set.
@@ -220,7 +221,7 @@ pub(super) struct Vectors {
 
 /// As [`add_tile`], compiled where the instruction set wants it.
 #[inline(always)]
-unsafe fn tile<D: Dot, const P: usize, const R: usize>(
+unsafe fn tile<D: Tiled, const P: usize, const R: usize>(
     d: D,
     reads: &mut Reads<'_>,
     quads: *const u8,
@@ -246,7 +247,7 @@ macro_rules! by_size {
     };
 }
 
-impl<D: Dot> AddUp<D> for Vectors {
+impl<D: Tiled> AddUp<D> for Vectors {
     const ROWS: [usize; MAX_PANELS] = D::TALL;
     const TAKES_FEW: bool = true;
 

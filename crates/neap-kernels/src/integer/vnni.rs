@@ -7,20 +7,21 @@
 //! What is left of the registers is what [`piece`] needs. A compiler does not leave 24 sums where they are around a piece, so it is
 //! spelled out, for the sizes of most tiles.
 
-use super::beside::Piece;
+use super::beside::{Beside, Piece};
 use super::dot::{MAX_PANELS, QUAD};
 use super::finish::Head;
 use super::pieces::piece;
-use super::tile::{Reads, Tap};
+use super::tile::{Reads, Tap, add_tile};
+use super::tiled::Tiled;
+use crate::simd::Avx512;
 use std::arch::naked_asm;
 use std::mem::offset_of;
 
-pub(super) type Tile =
-    unsafe extern "sysv64" fn(reads: &mut Reads<'_>, quads: *const u8, heads: *const Head);
+type Tile = unsafe extern "sysv64" fn(reads: &mut Reads<'_>, quads: *const u8, heads: *const Head);
 
 /// Whether tiles read so are added up here: runs are whole quads, or may be read as such.
 #[inline(always)]
-pub(super) fn takes(reads: &Reads<'_>) -> bool {
+fn takes(reads: &Reads<'_>) -> bool {
     let lens = [reads.block_len, reads.last_len];
     let is_whole = lens.iter().all(|len| len.is_multiple_of(QUAD));
     (reads.overreads || is_whole) && !lens.contains(&0) && !reads.taps.is_empty()
@@ -29,7 +30,7 @@ pub(super) fn takes(reads: &Reads<'_>) -> bool {
 /// # Safety
 /// As [`super::tile::add_tile`], and the processor has VNNI; the piece, if any is left, is as [`piece`] needs it.
 #[inline(always)]
-pub(super) unsafe fn run(
+unsafe fn run(
     tile: Tile,
     reads: &mut Reads<'_>,
     quads: *const u8,
@@ -292,7 +293,7 @@ tile!(two_by_nine, "2", ["0" "24", "1" "25"],
     ("8" "rbp": "16" "24", "17" "25"));
 
 /// What adds up tiles of so many panels and rows, if anything here does.
-pub(super) const fn tile(panels: usize, rows: usize) -> Option<Tile> {
+const fn tile(panels: usize, rows: usize) -> Option<Tile> {
     match (panels, rows) {
         (4, 6) => Some(four_by_six),
         (4, 5) => Some(four_by_five),
@@ -304,5 +305,44 @@ pub(super) const fn tile(panels: usize, rows: usize) -> Option<Tile> {
         (2, 10) => Some(two_by_ten),
         (2, 9) => Some(two_by_nine),
         _ => None,
+    }
+}
+
+impl Tiled for Avx512 {
+    #[inline(always)]
+    unsafe fn piece(self, of: &mut Piece) {
+        // SAFETY: the caller's promise; the processor has the instructions.
+        unsafe { piece(of) }
+    }
+
+    #[inline(always)]
+    unsafe fn tile<const P: usize, const R: usize>(
+        self,
+        reads: &mut Reads<'_>,
+        quads: *const u8,
+        heads: &[Head; MAX_PANELS],
+        sums: *mut i32,
+        beside: &mut Beside<'_>,
+    ) {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+        #[inline(never)]
+        unsafe fn run<const P: usize, const R: usize>(
+            reads: &Reads<'_>,
+            quads: *const u8,
+            heads: &[Head; MAX_PANELS],
+            sums: *mut i32,
+        ) {
+            // SAFETY: the caller's promise.
+            unsafe { add_tile::<_, P, R>(Avx512::new(), reads, quads, heads, sums) }
+        }
+        // SAFETY: the caller's promise; the driver takes this set only where the processor has these instructions.
+        unsafe {
+            match const { tile(P, R) } {
+                Some(tile) if takes(reads) => {
+                    self::run(tile, reads, quads, heads, sums, beside.next());
+                }
+                _ => run::<P, R>(reads, quads, heads, sums),
+            }
+        }
     }
 }

@@ -12,10 +12,7 @@ mod arm;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use super::beside::{Beside, Piece};
-use super::finish::Head;
 use super::ready::Ready;
-use super::tile::{Reads, add_tile};
 use crate::simd::{LANES, Portable, Simd};
 
 /// Steps of k that are computed at once.
@@ -100,28 +97,6 @@ pub(super) trait Dot: Simd {
     /// # Safety
     /// `p` is readable for 16 bytes.
     unsafe fn load_bytes(self, p: *const u8) -> Self::V;
-    /// Makes results of a panel and goes on to the next, where [`Dot::BESIDE`].
-    ///
-    /// # Safety
-    /// The piece's sums, head, rows of results and residual are there.
-    #[inline(always)]
-    unsafe fn piece(self, _: &mut Piece) {}
-    /// Calls [`add_tile`]; where many layers share it, in a function of its own.
-    ///
-    /// # Safety
-    /// As there.
-    #[inline(always)]
-    unsafe fn tile<const P: usize, const R: usize>(
-        self,
-        reads: &mut Reads<'_>,
-        quads: *const u8,
-        heads: &[Head; MAX_PANELS],
-        sums: *mut i32,
-        _: &mut Beside<'_>,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe { add_tile::<Self, P, R>(self, reads, quads, heads, sums) }
-    }
 }
 
 impl Dot for Portable {

@@ -1,6 +1,6 @@
 //! Products and results of x86: AVX-512 with VNNI, and AVX2.
 
-use super::{Beside, Dot, Head, MAX_PANELS, Piece, QUAD, Reads, Ready, add_tile};
+use super::{Dot, MAX_PANELS, QUAD, Ready};
 use crate::simd::{Avx2Fma, Avx512, LANES};
 use std::arch::x86_64::*;
 
@@ -153,43 +153,6 @@ impl Dot for Avx512 {
                 }
             }
         }}
-    }
-
-    #[inline(always)]
-    unsafe fn piece(self, of: &mut Piece) {
-        // SAFETY: the caller's promise; the processor has the instructions.
-        unsafe { crate::integer::pieces::piece(of) }
-    }
-
-    #[inline(always)]
-    unsafe fn tile<const P: usize, const R: usize>(
-        self,
-        reads: &mut Reads<'_>,
-        quads: *const u8,
-        heads: &[Head; MAX_PANELS],
-        sums: *mut i32,
-        beside: &mut Beside<'_>,
-    ) {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-        #[inline(never)]
-        unsafe fn run<const P: usize, const R: usize>(
-            reads: &Reads<'_>,
-            quads: *const u8,
-            heads: &[Head; MAX_PANELS],
-            sums: *mut i32,
-        ) {
-            // SAFETY: the caller's promise.
-            unsafe { add_tile::<_, P, R>(Avx512::new(), reads, quads, heads, sums) }
-        }
-        // SAFETY: the caller's promise; the driver takes this set only where the processor has these instructions.
-        unsafe {
-            match const { crate::integer::vnni::tile(P, R) } {
-                Some(tile) if crate::integer::vnni::takes(reads) => {
-                    crate::integer::vnni::run(tile, reads, quads, heads, sums, beside.next());
-                }
-                _ => run::<P, R>(reads, quads, heads, sums),
-            }
-        }
     }
 
     #[inline(always)]
