@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Sizes of symbols other than their bounds.
 type Sizes = BTreeMap<Symbol, usize>;
 
+/// A symbol that an axis of a result follows, and whether it is as long in every run.
+type Follows = (Symbol, bool);
+
 impl Builder {
     pub(crate) fn is_late(&self, value: ValueId) -> bool {
         self.late.is_late(value)
@@ -186,7 +189,7 @@ impl Builder {
         };
         // Windows that move by several places need more than one to give more.
         let beyond = |s: Symbol| most(s).saturating_mul(2).saturating_add(61);
-        let mut axes: Vec<(DType, Vec<Vec<(Symbol, bool)>>)> = (base.iter())
+        let mut axes: Vec<(DType, Vec<Vec<Follows>>)> = (base.iter())
             .map(|ty| (ty.dtype, vec![Vec::new(); ty.shape.len()]))
             .collect();
         let mut mixed = BTreeSet::new();
