@@ -461,7 +461,9 @@ fn the_most_scratch_is_enough_for_any_smaller_size() {
             let bound = of(700, stride);
             let forward = plain::most_forward_scratch_floats(&bound, workers);
             let by_input = plain::most_by_input_scratch_floats(&bound, workers);
-            for length in 1..=700 {
+            // Emulated machines count a part of them.
+            let step = if affordable(1 << 20) { 1 } else { 41 };
+            for length in (1..=700).step_by(step) {
                 let actual = of(length, stride);
                 assert!(
                     plain::forward_scratch_floats(&actual, workers) <= forward,
