@@ -73,7 +73,7 @@ ENCODED = {
 }
 SPOKEN = {"tokens": ids((1, 32), 170, np.int64), "style": noise(1, 256) * np.float32(0.1), "speed": np.ones(1, np.float32)}
 #: The data decide how long the sound is; nothing in the model says how long it may be. One value that is rounded to another
-#: step of 8 bits is felt in all that follows, and may move the end by a frame or two.
+#: step of 8 bits is felt in all that follows: for a voice that is noise the end moved by a twentieth, for a real one by a frame.
 SPEECH_LENGTH = {"told": ["--bound", "/encoder/Range_output_0=256"], "length": 0.1}
 
 #: Packages that hold parts of one file, in order.

@@ -130,7 +130,7 @@ impl Format {
 
     /// The instruction set whose kernels take this format.
     ///
-    /// On a processor with AVX-512 formats other than `f32` are computed with AVX2 where few rows use the weights. Many
+    /// On a processor with AVX-512 formats other than `f32` are computed with AVX2 where one row uses the weights. More
     /// rows have them widened first, and are computed as `f32` are. One row of blocks has kernels of its own.
     pub(crate) fn isa(self, isa: Isa) -> Isa {
         match self {

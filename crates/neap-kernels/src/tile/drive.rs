@@ -16,7 +16,7 @@ use std::ops::Range;
 /// would be bursts, and the hardware follows a plain stream well enough.
 const LOOK_AHEAD_TILES: usize = 4;
 
-/// From so many positions on, widening weights for all of them is faster than for each.
+/// From so many positions on, weights are widened once for all of them, so that a format needs kernels of one position only.
 const WIDENED_POSITIONS: usize = 2;
 
 /// Bytes of a widened k, and of a bias.
