@@ -188,7 +188,6 @@ impl Inputs for Pixels {
         }
     }
 
-    #[inline]
     fn fill(
         &self,
         group: usize,
@@ -196,7 +195,8 @@ impl Inputs for Pixels {
         rows: usize,
         corners: &mut [*const u8; MAX_ROWS],
         taps: &mut [Tap],
-    ) {
+    ) -> usize {
+        let begins = place.image * self.image_elements + self.position(*place) * LANES;
         let w = &self.shape.window;
         let [height, width] = w.input;
         let Place { image, y, x } = place;
@@ -214,7 +214,7 @@ impl Inputs for Pixels {
             if *x == self.positions {
                 (*x, *image) = (0, *image + 1);
             }
-            return;
+            return begins;
         }
         // Top left input pixel of each position; in the padding coordinates wrap to huge ones.
         let mut tops = [(0usize, 0usize); MAX_ROWS];
@@ -257,14 +257,9 @@ impl Inputs for Pixels {
         if *y == w.output[0] {
             (*y, *image) = (0, *image + 1);
         }
+        begins
     }
 
-    #[inline]
-    fn begins(&self, at: Place) -> usize {
-        at.image * self.image_elements + self.position(at) * LANES
-    }
-
-    #[inline]
     fn together(&self, from: Place) -> usize {
         self.positions - self.position(from)
     }

@@ -33,7 +33,7 @@ pub(super) struct Place {
 pub(super) trait Inputs: Sync {
     fn place(&self, row: usize) -> Place;
     /// Corners and taps of `rows` rows, for panels of group `group`. Goes on to the place behind them: where it is, as copies
-    /// of what has just been written in parts take long.
+    /// of what has just been written in parts take long. Returns where the first row's results begin, in elements of the output.
     fn fill(
         &self,
         group: usize,
@@ -41,14 +41,12 @@ pub(super) trait Inputs: Sync {
         rows: usize,
         corners: &mut [*const u8; MAX_ROWS],
         taps: &mut [Tap],
-    );
-    /// Where a row's results begin, in elements of the output.
-    fn begins(&self, at: Place) -> usize;
+    ) -> usize;
     /// Rows that lie one after the other in the output, from this one on.
     fn together(&self, from: Place) -> usize;
 }
 
-pub(super) struct Call<'a, I> {
+pub(super) struct Call<'a> {
     pub rows: usize,
     pub reduction: Reduction,
     pub steps: Steps,
@@ -64,11 +62,11 @@ pub(super) struct Call<'a, I> {
     pub prefers_rows: bool,
     /// `out` and `residual` are at the layer's first panel.
     pub target: Target,
-    pub inputs: &'a I,
+    pub inputs: &'a dyn Inputs,
 }
 
 // SAFETY: tasks read shared memory and write disjoint results and scratch.
-unsafe impl<I: Sync> Sync for Call<'_, I> {}
+unsafe impl Sync for Call<'_> {}
 
 /// Where scratch is.
 #[derive(Clone, Copy)]
@@ -115,7 +113,7 @@ fn row_sum_bytes(rows: usize) -> Option<usize> {
         .checked_next_multiple_of(64)
 }
 
-impl<I: Inputs> Call<'_, I> {
+impl Call<'_> {
     /// # Safety
     /// Reads of every row, the weights of the range, and the target's results are memory that the call may use so.
     pub(super) unsafe fn run(
@@ -211,7 +209,7 @@ impl<I: Inputs> Call<'_, I> {
     }
 }
 
-impl<I> Call<'_, I> {
+impl Call<'_> {
     fn panel(&self, panel: usize) -> *const u8 {
         let k = self.reduction.k().unwrap_or(0);
         let bytes = Format::I8.panel_bytes(k).unwrap_or(0);
@@ -263,7 +261,7 @@ impl<I> Call<'_, I> {
     }
 }
 
-impl<I: Inputs> Call<'_, I> {
+impl Call<'_> {
     /// Sums of activations, of a layer without groups.
     ///
     /// # Safety
@@ -345,27 +343,27 @@ impl Kernel {
 
 /// # Safety
 /// As [`Call::run`]; no one else writes the part's results and scratch.
-unsafe fn compute<I: Inputs>(isa: Isa, call: &Call<'_, I>, part: &Part) {
+unsafe fn compute(isa: Isa, call: &Call<'_>, part: &Part) {
     // SAFETY: the caller's promise; the processor has the instructions.
     unsafe {
         match Kernel::of(isa) {
-            Kernel::Portable => compute_with::<_, Vectors, _>(Portable, call, part),
+            Kernel::Portable => compute_with::<_, Vectors>(Portable, call, part),
             #[cfg(target_arch = "x86_64")]
             Kernel::Avx2 => {
                 #[target_feature(enable = "avx2,fma,f16c")]
-                unsafe fn run<I: Inputs>(call: &Call<'_, I>, part: &Part) {
+                unsafe fn run(call: &Call<'_>, part: &Part) {
                     let d = crate::simd::Avx2Fma::new();
                     // SAFETY: as the function around.
-                    unsafe { compute_with::<_, Vectors, _>(d, call, part) }
+                    unsafe { compute_with::<_, Vectors>(d, call, part) }
                 }
                 run(call, part);
             }
             #[cfg(target_arch = "x86_64")]
-            Kernel::Amx if !is_few(part) => vnni::<Tiles, I>(call, part),
+            Kernel::Amx if !is_few(part) => vnni::<Tiles>(call, part),
             #[cfg(target_arch = "x86_64")]
-            Kernel::Vnni | Kernel::Amx => vnni::<Vectors, I>(call, part),
+            Kernel::Vnni | Kernel::Amx => vnni::<Vectors>(call, part),
             #[cfg(target_arch = "aarch64")]
-            Kernel::Neon => compute_with::<_, Vectors, _>(crate::simd::Neon::new(), call, part),
+            Kernel::Neon => compute_with::<_, Vectors>(crate::simd::Neon::new(), call, part),
         }
     }
 }
@@ -374,9 +372,9 @@ unsafe fn compute<I: Inputs>(isa: Isa, call: &Call<'_, I>, part: &Part) {
 /// As [`compute`]; the processor has these instructions, and those of `A`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn vnni<A: AddUp<crate::simd::Avx512>, I: Inputs>(call: &Call<'_, I>, part: &Part) {
+unsafe fn vnni<A: AddUp<crate::simd::Avx512>>(call: &Call<'_>, part: &Part) {
     // SAFETY: the caller's promise.
-    unsafe { compute_with::<_, A, _>(crate::simd::Avx512::new(), call, part) }
+    unsafe { compute_with::<_, A>(crate::simd::Avx512::new(), call, part) }
 }
 
 /// Whether bringing panels into order would cost more than computing.
@@ -392,7 +390,7 @@ const SUMS: usize = MAX_ROWS * MAX_PANELS * LANES;
 struct Sums([[i32; SUMS]; 2]);
 
 #[inline(always)]
-unsafe fn compute_with<D: Tiled, A: AddUp<D>, I: Inputs>(d: D, call: &Call<'_, I>, part: &Part) {
+unsafe fn compute_with<D: Tiled, A: AddUp<D>>(d: D, call: &Call<'_>, part: &Part) {
     let count = part.panels.len();
     let r = &call.reduction;
     let mut heads = [Head::NONE; MAX_PANELS];
@@ -435,55 +433,59 @@ unsafe fn compute_with<D: Tiled, A: AddUp<D>, I: Inputs>(d: D, call: &Call<'_, I
     let mut row = part.rows.start;
     let mut place = call.inputs.place(row);
     let mut heights = Heights::default();
-    while row < part.rows.end {
-        if heights.left == 0 {
-            let together = (part.rows.end - row).min(call.inputs.together(place));
-            heights = Heights::of(together, most_rows);
-        }
-        let rows = heights.take();
-        let first = call.inputs.begins(place) + panels_begin;
-        let (corners, taps) = (&mut reads.corners, &mut *reads.taps);
-        (call.inputs).fill(group, &mut place, rows, corners, taps);
-        // Results of the other sums may not be made yet.
-        turn = 1 - turn;
-        let to = sums.wrapping_add(turn * SUMS);
-        let summed = Summed {
-            sums: to,
-            row_sums: if part.row_sums.is_null() {
-                std::ptr::null()
-            } else {
-                part.row_sums.wrapping_add(row)
-            },
-            rows,
-            panels: count,
-            first,
-        };
-        // SAFETY: the caller's promise.
-        unsafe {
-            if few {
-                let mut columns = [[0; LANES]; MAX_PANELS];
-                let at = columns.as_mut_ptr().cast();
-                few_rows(d, count, rows, &reads, &packed, to, at);
-                for (i, panel) in part.panels.clone().enumerate() {
-                    heads[i] = call.make_head(panel, &columns[i]);
-                }
-                beside.limit(&heads[..count]);
-                let sums = std::slice::from_raw_parts_mut(to, rows * count * LANES);
-                begin_few(sums, &heads[..count]);
-            } else {
-                ahead.bring();
-                adder.add_up(d, rows, &mut reads, &heads, to, &mut beside);
+    // Once more behind the last tile, whose results are left: what makes them is long, and is compiled here only.
+    loop {
+        let mut tile = Summed::NONE;
+        if row < part.rows.end {
+            if heights.left == 0 {
+                let together = (part.rows.end - row).min(call.inputs.together(place));
+                heights = Heights::of(together, most_rows);
             }
-            beside.rest(d, &heads);
-            beside.put(summed, &heads);
+            let rows = heights.take();
+            let (corners, taps) = (&mut reads.corners, &mut *reads.taps);
+            let begins = (call.inputs).fill(group, &mut place, rows, corners, taps);
+            // Results of the other sums may not be made yet.
+            turn = 1 - turn;
+            tile = Summed {
+                sums: sums.wrapping_add(turn * SUMS),
+                row_sums: if part.row_sums.is_null() {
+                    std::ptr::null()
+                } else {
+                    part.row_sums.wrapping_add(row)
+                },
+                rows,
+                panels: count,
+                first: begins + panels_begin,
+            };
+            // SAFETY: the caller's promise.
+            unsafe {
+                if few {
+                    let mut columns = [[0; LANES]; MAX_PANELS];
+                    let at = columns.as_mut_ptr().cast();
+                    few_rows(d, count, rows, &reads, &packed, tile.sums, at);
+                    for (i, panel) in part.panels.clone().enumerate() {
+                        heads[i] = call.make_head(panel, &columns[i]);
+                    }
+                    beside.limit(&heads[..count]);
+                    let sums = std::slice::from_raw_parts_mut(tile.sums, rows * count * LANES);
+                    begin_few(sums, &heads[..count]);
+                } else {
+                    ahead.bring();
+                    adder.add_up(d, rows, &mut reads, &heads, tile.sums, &mut beside);
+                }
+            }
+            row += rows;
         }
-        row += rows;
+        // SAFETY: the caller's promise.
+        unsafe { beside.rest(d, &heads) };
+        if tile.rows == 0 {
+            break;
+        }
+        beside.put(tile, &heads);
     }
-    // SAFETY: the caller's promise.
-    unsafe { beside.rest(d, &heads) };
 }
 
-impl<I> Call<'_, I> {
+impl Call<'_> {
     /// What makes numbers of a panel's sums, by the sums of its weights.
     ///
     /// # Safety

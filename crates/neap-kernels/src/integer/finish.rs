@@ -63,13 +63,14 @@ const ANY: usize = 2;
 pub(super) struct Finisher {
     target: Target,
     before: Option<Ready>,
-    last: Option<Ready>,
+    /// The rounding to bytes, where results are such.
+    bytes: Option<Ready>,
 }
 
 /// Sums of a tile, row by row, and where its results begin, in elements of the target.
 #[derive(Clone, Copy)]
 pub(super) struct Summed {
-    pub sums: *const i32,
+    pub sums: *mut i32,
     /// Sums of activations; null: every zero point of the weights is zero.
     pub row_sums: *const i32,
     pub rows: usize,
@@ -79,7 +80,7 @@ pub(super) struct Summed {
 
 impl Summed {
     pub const NONE: Summed = Summed {
-        sums: std::ptr::null(),
+        sums: std::ptr::null_mut(),
         row_sums: std::ptr::null(),
         rows: 0,
         panels: 0,
@@ -92,9 +93,8 @@ impl Finisher {
         &self.target
     }
 
-    /// The rounding to bytes, where results are such.
     pub(super) fn bytes(&self) -> Option<Ready> {
-        self.last.filter(|_| self.target.gives_steps)
+        self.bytes
     }
 
     /// Whether nothing comes between sums and the activation.
@@ -110,13 +110,13 @@ impl Finisher {
     }
 
     pub(super) fn new(target: &Target) -> Finisher {
-        let last = match target.activation {
+        let bytes = match target.activation {
             Activation::Requantize {
                 scale,
                 zero,
                 low,
                 high,
-            } => Some(Ready::new(Rounding {
+            } if target.gives_steps => Some(Ready::new(Rounding {
                 scale,
                 zero,
                 low,
@@ -127,7 +127,7 @@ impl Finisher {
         Finisher {
             target: *target,
             before: target.before.map(Ready::new),
-            last,
+            bytes,
         }
     }
 
@@ -148,25 +148,26 @@ impl Finisher {
         let is_plain = self.is_plain(no_zeros);
         let is_sum = self.sum(no_zeros).is_some();
         for (p, head) in heads.iter().enumerate().skip(first) {
-            let lanes = if p + 1 == heads.len() {
-                last_lanes
-            } else {
-                LANES
-            };
+            let is_last = p + 1 == heads.len();
+            let lanes = if is_last { last_lanes } else { LANES };
             // SAFETY: the caller's promise.
             unsafe {
-                if is_plain {
-                    self.panel::<D, PLAIN>(d, p, head, tile, lanes);
-                } else if is_sum && lanes == LANES {
-                    self.panel::<D, SUM>(d, p, head, tile, lanes);
-                } else {
-                    self.panel::<D, ANY>(d, p, head, tile, lanes);
+                match &self.bytes {
+                    Some(last) if lanes == LANES => match (is_plain, is_sum) {
+                        (true, _) => self.panel::<D, PLAIN>(d, p, head, tile, last),
+                        (_, true) => self.panel::<D, SUM>(d, p, head, tile, last),
+                        _ => self.panel::<D, ANY>(d, p, head, tile, last),
+                    },
+                    last => match is_plain {
+                        true => self.any_panel::<D, PLAIN>(d, p, head, tile, last.as_ref(), lanes),
+                        false => self.any_panel::<D, ANY>(d, p, head, tile, last.as_ref(), lanes),
+                    },
                 }
             }
         }
     }
 
-    /// Results of a panel.
+    /// Steps of a whole panel.
     ///
     /// # Safety
     /// As [`Finisher::finish`], and the tile is of the kind.
@@ -177,50 +178,63 @@ impl Finisher {
         p: usize,
         head: &Head,
         tile: Summed,
-        lanes: usize,
+        last: &Ready,
     ) {
         let target = &self.target;
         let mut at = tile.first + p * target.panel_elements;
         let mut r = 0;
         // SAFETY: the caller's promise.
         unsafe {
-            match &self.last {
-                Some(last) if target.gives_steps && lanes == LANES => {
-                    if target.row_elements == LANES {
-                        while r + 4 <= tile.rows {
-                            self.steps::<D, KIND, 4>(d, p, head, tile, last, r, at);
-                            r += 4;
-                            at += 4 * LANES;
-                        }
-                        if r + 2 <= tile.rows {
-                            self.steps::<D, KIND, 2>(d, p, head, tile, last, r, at);
-                            r += 2;
-                            at += 2 * LANES;
-                        }
-                    }
-                    while r < tile.rows {
-                        self.steps::<D, KIND, 1>(d, p, head, tile, last, r, at);
-                        r += 1;
-                        at += target.row_elements;
-                    }
+            if target.row_elements == LANES {
+                while r + 4 <= tile.rows {
+                    self.steps::<D, KIND, 4>(d, p, head, tile, last, r, at);
+                    r += 4;
+                    at += 4 * LANES;
                 }
-                last => {
-                    while r < tile.rows {
-                        let v = self.number::<D, KIND>(d, p, head, tile, r, at, lanes);
-                        if let (Some(last), true) = (last, target.gives_steps) {
-                            let mut bytes = [0; LANES];
-                            d.store_steps(bytes.as_mut_ptr(), [v], last);
-                            let to = target.out.add(at);
-                            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, lanes);
-                        } else {
-                            let to = target.out.cast::<f32>().add(at);
-                            d.store_partial(to, lanes, target.activation.apply(d, v));
-                        }
-                        r += 1;
-                        at += target.row_elements;
-                    }
+                if r + 2 <= tile.rows {
+                    self.steps::<D, KIND, 2>(d, p, head, tile, last, r, at);
+                    r += 2;
+                    at += 2 * LANES;
                 }
             }
+            while r < tile.rows {
+                self.steps::<D, KIND, 1>(d, p, head, tile, last, r, at);
+                r += 1;
+                at += target.row_elements;
+            }
+        }
+    }
+
+    /// Results of any panel, one row at a time: floats, or steps of the layer's last channels.
+    ///
+    /// # Safety
+    /// As [`Finisher::finish`].
+    #[inline(always)]
+    unsafe fn any_panel<D: Dot, const KIND: usize>(
+        &self,
+        d: D,
+        p: usize,
+        head: &Head,
+        tile: Summed,
+        last: Option<&Ready>,
+        lanes: usize,
+    ) {
+        let target = &self.target;
+        let mut at = tile.first + p * target.panel_elements;
+        for r in 0..tile.rows {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let v = self.number::<D, KIND>(d, p, head, tile, r, at, lanes);
+                if let Some(last) = last {
+                    let mut bytes = [0; LANES];
+                    d.store_steps(bytes.as_mut_ptr(), [v], last);
+                    std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.out.add(at), lanes);
+                } else {
+                    let to = target.out.cast::<f32>().add(at);
+                    d.store_partial(to, lanes, target.activation.apply(d, v));
+                }
+            }
+            at += target.row_elements;
         }
     }
 

@@ -183,7 +183,6 @@ impl Inputs for Image {
         }
     }
 
-    #[inline]
     fn fill(
         &self,
         _group: usize,
@@ -191,7 +190,8 @@ impl Inputs for Image {
         rows: usize,
         corners: &mut [*const u8; MAX_ROWS],
         taps: &mut [Tap],
-    ) {
+    ) -> usize {
+        let begins = self.out_begins + self.position(*at) * LANES;
         let s = &self.shape;
         let w = &s.window;
         let row_bytes = band_width(s) * s.c_in;
@@ -216,14 +216,9 @@ impl Inputs for Image {
                 inside: u32::MAX,
             };
         }
+        begins
     }
 
-    #[inline]
-    fn begins(&self, at: Place) -> usize {
-        self.out_begins + self.position(at) * LANES
-    }
-
-    #[inline]
     fn together(&self, from: Place) -> usize {
         self.shape.window.output[0] * self.shape.window.output[1] - self.position(from)
     }

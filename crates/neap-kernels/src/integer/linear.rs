@@ -98,7 +98,6 @@ impl Inputs for Rows {
         }
     }
 
-    #[inline]
     fn fill(
         &self,
         _group: usize,
@@ -106,7 +105,8 @@ impl Inputs for Rows {
         rows: usize,
         corners: &mut [*const u8; MAX_ROWS],
         taps: &mut [Tap],
-    ) {
+    ) -> usize {
+        let begins = place.y * self.shape.out_stride;
         for (i, corner) in corners[..rows].iter_mut().enumerate() {
             *corner = self.a.wrapping_add((place.y + i) * self.shape.a_stride);
         }
@@ -115,14 +115,9 @@ impl Inputs for Rows {
             inside: u32::MAX,
         };
         place.y += rows;
+        begins
     }
 
-    #[inline]
-    fn begins(&self, at: Place) -> usize {
-        at.y * self.shape.out_stride
-    }
-
-    #[inline]
     fn together(&self, from: Place) -> usize {
         self.shape.m - from.y
     }
