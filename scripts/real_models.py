@@ -1,11 +1,13 @@
 """Runs the ONNX models that PyPI and npm packages carry, beside onnxruntime, and writes a table of them.
 
-    python scripts/real_models.py --neap target/release/neap [--write docs/real-models.md] [NAME...]
+    python scripts/real_models.py --neap target/release/neap [NAME...]
+    python scripts/real_models.py --write docs/real-models.md
 
 Needs an environment with scripts/requirements.txt. Each model is packed and run without a budget, within half of what
 it takes with everything resident, and within the smallest budget, the last two under a hard limit of the kernel's.
 Outputs are compared with onnxruntime's. How far they may differ is decided by onnxruntime itself: its outputs with all
-of its optimisations differ from those with none. Times are of processes in turn, one run after the other, two threads.
+of its optimisations differ from those with none. Times are of processes in turn, one run after the other, two threads. Figures are kept in the folder of the models, so that a
+few can be measured at a time; the page is written from all that are there.
 """
 
 import argparse
@@ -200,15 +202,18 @@ def main():
     parser.add_argument("--neap", default=os.path.join(HERE, "../target/release/neap"))
     parser.add_argument("--folder", default=os.path.join(HERE, "../target/real-models"))
     parser.add_argument("--no-times", action="store_true", help="on a machine with other work: outputs and memory only")
-    parser.add_argument("--write", metavar="FILE", help="the page to write")
+    parser.add_argument("--write", metavar="FILE", help="the page to write from the figures that are there")
     arguments = parser.parse_args()
     place = Place(os.path.abspath(arguments.folder), arguments.neap)
-    results = []
+    kept = os.path.join(place.folder, "figures.json")
+    figures = json.load(open(kept)) if os.path.exists(kept) else {}
     for entry in MODELS:
-        if arguments.names and not any(name in entry[0] for name in arguments.names):
-            continue
-        results.append({"name": entry[0], "what": entry[3], **measured(place, entry, not arguments.no_times)})
-        print(json.dumps(results[-1]), flush=True)
+        named = any(name in entry[0] for name in arguments.names)
+        if named or not arguments.names and not arguments.write:
+            figures[entry[0]] = measured(place, entry, not arguments.no_times)
+            print(json.dumps({entry[0]: figures[entry[0]]}), flush=True)
+            json.dump(figures, open(kept, "w"), indent=1)
+    results = [{"name": e[0], "what": e[3], **figures[e[0]]} for e in MODELS if e[0] in figures]
     if arguments.write:
         with open(arguments.write, "w") as page:
             page.write(text(results))
@@ -281,7 +286,7 @@ def reference(model, feeds):
 
     optimised = outputs(ort.GraphOptimizationLevel.ORT_ENABLE_ALL, feeds)
     others = [outputs(ort.GraphOptimizationLevel.ORT_DISABLE_ALL, feeds)]
-    moved = {name: array * np.float32(1 + MOVED) if array.dtype == np.float32 else array for name, array in feeds.items()}
+    moved = {name: np.asarray(array * np.float32(1 + MOVED)) if array.dtype == np.float32 else array for name, array in feeds.items()}
     if any(array.dtype == np.float32 for array in feeds.values()):
         others.append(outputs(ort.GraphOptimizationLevel.ORT_ENABLE_ALL, moved))
     return optimised, max(relative(a, b) for other in others for a, b in zip(other, optimised))
@@ -355,7 +360,14 @@ def text(results):
     refused = [f"- {r['name']}: {r['refused']}" for r in results if "refused" in r]
     if refused:
         lines += ["", "Refused:", "", *refused]
+    lines += ["", f"Measured on {processor()}, two threads."]
     return "\n".join(lines) + "\n"
+
+
+def processor():
+    facts = dict(line.split(":", 1) for line in open("/proc/cpuinfo") if ":" in line)
+    facts = {key.strip(): value.strip() for key, value in facts.items()}
+    return f"{facts['model name']} (family {facts['cpu family']}, model {facts['model']})"
 
 
 PREFACE = """# Models as packages carry them
