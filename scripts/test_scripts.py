@@ -11,6 +11,7 @@ import numpy as np
 
 import compare
 import neap_reference as ref
+import pieces
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -59,6 +60,30 @@ class Compare(unittest.TestCase):
             check=False,
         )
         return done.returncode, json.loads(done.stdout)["ok"]
+
+
+class Pieces(unittest.TestCase):
+    def test_a_step_of_8_bits_is_rounding_and_two_are_not(self):
+        reference = np.array([7, 200], np.uint8)
+        self.assertEqual(pieces.worst_of_piece([np.array([6, 201], np.uint8)], [reference]), 0.0)
+        self.assertGreater(pieces.worst_of_piece([np.array([5, 200], np.uint8)], [reference]), 0.0)
+        self.assertGreater(pieces.worst_of_piece([np.array([8, 200])], [reference.astype(np.int64)]), 0.0)
+        self.assertEqual(pieces.worst_of_piece([reference.astype(np.int8)], [reference]), float("inf"))
+
+    def test_infinities_must_be_in_the_same_places(self):
+        reference = np.array([-np.inf, 0.0, 2.0], np.float32)
+        near = np.array([-np.inf, 0.0, 2.002], np.float32)
+        self.assertAlmostEqual(pieces.difference(near, reference), 1e-3, places=5)
+        self.assertEqual(pieces.difference(np.array([0.0, 0.0, 2.0], np.float32), reference), float("inf"))
+        self.assertEqual(pieces.difference(np.array([-np.inf, np.nan, 2.0], np.float32), reference), float("inf"))
+
+    def test_what_stands_for_infinity_does_not_move(self):
+        least = np.finfo(np.float32).min
+        array = pieces.moved(np.array([least, 1.0], np.float32), 1e-3)
+        self.assertEqual(array[0], least)
+        self.assertGreater(array[1], 1.0)
+        ids = np.array([3])
+        self.assertIs(pieces.moved(ids, 1e-3), ids)
 
 
 class Names(unittest.TestCase):

@@ -244,10 +244,15 @@ pub struct ResizeAttrs {
 }
 
 impl ResizeAttrs {
-    /// What its scales make of other sizes: `floor(size * scale)`, in `f32` as other runtimes compute it.
+    /// `floor(size * scale)`, in `f32` as other runtimes compute it; whole, but maybe out of any range.
+    pub fn scaled_size(size: usize, scale: f32) -> f32 {
+        (size as f32 * scale).floor()
+    }
+
+    /// What its scales make of other sizes.
     pub fn scaled(&self, shape: &[usize]) -> Vec<usize> {
         let sizes = shape.iter().zip(&self.scales);
-        let scaled = sizes.map(|(&size, &scale)| (size as f32 * scale).floor() as usize);
+        let scaled = sizes.map(|(&size, &scale)| ResizeAttrs::scaled_size(size, scale) as usize);
         scaled.collect()
     }
 }

@@ -37,7 +37,6 @@ mod v2;
 
 pub use crate::http::tls::Tls;
 pub use crate::options::{Limits, Options};
-pub use crate::settings::parse_duration;
 pub use crate::token::Token;
 
 use crate::core::Core;

@@ -20,7 +20,7 @@
 //! ```
 
 use crate::admission::Promise;
-use neaptide::{DType, Literal};
+use neaptide::{DType, Literal, parse_duration};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -200,32 +200,6 @@ impl Settings {
             batch,
         })
     }
-}
-
-/// `50ms`, `2s`, `1.5s`, `500us`; up to a day.
-///
-/// # Errors
-/// What to write instead.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let text = text.trim();
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let unit_s = match unit.trim() {
-        "s" => 1.0,
-        "ms" => 1e-3,
-        "us" => 1e-6,
-        _ => return Err(format!("'{text}' is no time: write 50ms, 2s or 500us")),
-    };
-    let number: f64 = number
-        .parse()
-        .map_err(|_| format!("'{text}' is no time: write 50ms, 2s or 500us"))?;
-    let seconds = number * unit_s;
-    if seconds > 86_400.0 {
-        return Err(format!("'{text}' is longer than a day"));
-    }
-    Ok(Duration::from_secs_f64(seconds))
 }
 
 #[cfg(test)]

@@ -53,6 +53,7 @@ mod source_weights;
 mod spill;
 mod stored;
 mod strategy;
+mod time;
 mod train;
 mod versions;
 
@@ -92,6 +93,7 @@ pub use session::Session;
 pub use shapes::shape_text;
 pub use sharing::Sharing;
 pub use strategy::SearchEffort;
+pub use time::parse_duration;
 pub use train::{
     Adapters, MicroBatch, StateRole, StepCosts, StepSummary, TrainCosts, TrainOptions, TrainState,
     TrainStrategy, Trainer, dropout_seed,

@@ -72,27 +72,12 @@ impl Schedule {
     }
 }
 
-/// `5s`, `250ms`, `2m`, or seconds without a unit.
+/// As [`neaptide::parse_duration`], or seconds without a unit.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
-    let text = text.trim();
-    let bad = || format!("'{text}' is no time: write 5s, 250ms or 2m");
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let factor = match unit.trim() {
-        "" | "s" => 1.0,
-        "ms" => 1e-3,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(bad()),
-    };
-    let seconds = number.parse::<f64>().map_err(|_| bad())? * factor;
-    // A year is as good as for ever, and any clock can hold it.
-    if !(0.0..=3.2e7).contains(&seconds) {
-        return Err(format!("'{text}' is out of range"));
+    match text.trim().ends_with(|c: char| c.is_ascii_digit()) {
+        true => neaptide::parse_duration(&format!("{text}s")),
+        false => neaptide::parse_duration(text),
     }
-    Ok(Duration::from_secs_f64(seconds))
 }
 
 #[cfg(test)]

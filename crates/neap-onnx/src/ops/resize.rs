@@ -24,7 +24,7 @@ fn mode(c: &Ctx) -> Result<ResizeMode, OnnxError> {
     })
 }
 
-/// `floor(size * scale)`, in f32 as other runtimes compute it.
+/// Sizes by their scales.
 fn scaled(c: &Ctx, shape: &[usize], scales: &[f32]) -> Result<Vec<usize>, OnnxError> {
     if scales.len() != shape.len() {
         return Err(c.bad(format!(
@@ -34,7 +34,7 @@ fn scaled(c: &Ctx, shape: &[usize], scales: &[f32]) -> Result<Vec<usize>, OnnxEr
         )));
     }
     let sizes = shape.iter().zip(scales).map(|(&size, &scale)| {
-        let out = (size as f32 * scale).floor();
+        let out = ResizeAttrs::scaled_size(size, scale);
         if scale > 0.0 && (0.0..1e12).contains(&out) {
             Ok(out as usize)
         } else {
