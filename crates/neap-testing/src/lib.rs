@@ -1,11 +1,13 @@
-//! What tests of several crates share: skips that cannot be overlooked, and an allocator that counts.
+//! What tests of several crates share: skips that cannot be overlooked, and an allocator that counts, threads that stay.
 
 mod allocations;
 mod cases;
+mod crew;
 mod seed;
 mod skip;
 
 pub use allocations::{Allocations, Counting, counted};
 pub use cases::cases;
+pub use crew::together;
 pub use seed::seed;
 pub use skip::{absent, skip};

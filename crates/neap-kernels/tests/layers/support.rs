@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use neap_kernels::parallel::Parallel;
 use neap_kernels::simd::Isa;
+use neap_testing::together;
 
 /// Whether another machine emulates this one (`NEAP_EMULATED` is set), at hundreds of times the cost.
 fn is_emulated() -> bool {
@@ -16,7 +17,7 @@ pub fn isas() -> Vec<Isa> {
     all.collect()
 }
 
-/// Scoped threads that take tasks from a shared counter, so that the order differs from run to run.
+/// Threads that take tasks from a shared counter, so that the order differs from run to run.
 pub struct Threads(pub usize);
 
 impl Parallel for Threads {
@@ -30,18 +31,13 @@ impl Parallel for Threads {
             return (0..tasks).for_each(|task| body(task, task % self.0));
         }
         let next = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for worker in 0..self.0 {
-                let next = &next;
-                scope.spawn(move || {
-                    loop {
-                        let task = next.fetch_add(1, Ordering::Relaxed);
-                        if task >= tasks {
-                            break;
-                        }
-                        body(task, worker);
-                    }
-                });
+        together(self.0, &|worker| {
+            loop {
+                let task = next.fetch_add(1, Ordering::Relaxed);
+                if task >= tasks {
+                    break;
+                }
+                body(task, worker);
             }
         });
     }
@@ -77,13 +73,9 @@ impl Parallel for Scrambled {
         if self.0 == 1 || is_emulated() {
             return (0..tasks).rev().for_each(|task| body(task, task % self.0));
         }
-        std::thread::scope(|scope| {
-            for worker in 0..self.0 {
-                scope.spawn(move || {
-                    let mine = (0..tasks).rev().filter(|task| task % self.0 == worker);
-                    mine.for_each(|task| body(task, worker));
-                });
-            }
+        together(self.0, &|worker| {
+            let mine = (0..tasks).rev().filter(|task| task % self.0 == worker);
+            mine.for_each(|task| body(task, worker));
         });
     }
 }

@@ -8,8 +8,9 @@ use neap_ir::{Layout, Literal, Op, TensorType};
 use neap_kernels::parallel::{Parallel, Serial};
 use neap_kernels::simd::Isa;
 use neap_ops::*;
+use neap_testing::together;
 
-/// Threads of its own for every call: slow, but enough to see what depends on them.
+/// Threads that take turns: enough to see what depends on them.
 pub struct Threads(pub usize);
 
 impl Parallel for Threads {
@@ -18,17 +19,9 @@ impl Parallel for Threads {
     }
 
     fn run(&self, tasks: usize, body: &(dyn Fn(usize, usize) + Sync)) {
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..self.0)
-                .map(|worker| {
-                    let mine = (worker..tasks).step_by(self.0);
-                    scope.spawn(move || mine.for_each(|task| body(task, worker)))
-                })
-                .collect();
-            // A scope waits for its closures only. A thread that is not joined may still be ending when the process does.
-            for worker in workers {
-                worker.join().expect("a task panicked");
-            }
+        together(self.0, &|worker| {
+            let mine = (worker..tasks).step_by(self.0);
+            mine.for_each(|task| body(task, worker));
         });
     }
 }

@@ -6,6 +6,7 @@ use neap_ir::{DType, Layout, Literal, Op, TensorType};
 use neap_kernels::parallel::{Parallel, Serial};
 use neap_kernels::simd::Isa;
 use neap_ops::{Context, TensorMut, TensorRef, execute, workspace_bytes};
+use neap_testing::together;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub const SIGMOID: RecurrentActivation = RecurrentActivation::Sigmoid;
@@ -96,16 +97,11 @@ impl Parallel for Threads {
 
     fn run(&self, tasks: usize, body: &(dyn Fn(usize, usize) + Sync)) {
         let next = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for worker in 0..self.0 {
-                let next = &next;
-                scope.spawn(move || {
-                    while let task = next.fetch_add(1, Ordering::Relaxed)
-                        && task < tasks
-                    {
-                        body(task, worker);
-                    }
-                });
+        together(self.0, &|worker| {
+            while let task = next.fetch_add(1, Ordering::Relaxed)
+                && task < tasks
+            {
+                body(task, worker);
             }
         });
     }
