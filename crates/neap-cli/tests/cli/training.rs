@@ -322,7 +322,7 @@ fn a_full_drive_leaves_the_last_checkpoint() {
 /// What thousands of nodes take until the step is planned is part of the smallest budget.
 #[test]
 fn many_nodes_are_trained_in_the_smallest_budget_that_is_named() {
-    let bench = Bench::with_model(&unrolled_classifier(600));
+    let bench = Bench::with_model(&unrolled_classifier(300));
     if !can_enforce(&bench) {
         return;
     }
