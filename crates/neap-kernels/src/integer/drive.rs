@@ -62,6 +62,7 @@ pub(super) struct Call<'a> {
     pub prefers_rows: bool,
     /// `out` and `residual` are at the layer's first panel.
     pub target: Target,
+    /// Asked once for a tile. Of any kind, so that what computes is compiled once.
     pub inputs: &'a dyn Inputs,
 }
 
