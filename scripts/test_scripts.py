@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 import numpy as np
+import onnx
 
 import compare
 import neap_reference as ref
@@ -76,6 +77,13 @@ class Pieces(unittest.TestCase):
         self.assertAlmostEqual(pieces.difference(near, reference), 1e-3, places=5)
         self.assertEqual(pieces.difference(np.array([0.0, 0.0, 2.0], np.float32), reference), float("inf"))
         self.assertEqual(pieces.difference(np.array([-np.inf, np.nan, 2.0], np.float32), reference), float("inf"))
+
+    def test_nodes_are_put_in_order(self):
+        node = lambda takes, gives: onnx.helper.make_node("Add", takes, gives)
+        last, first = node(["b", "w"], ["c"]), node(["x", ""], ["b"])
+        self.assertEqual(pieces.in_order([last, first], {"", "x", "w"}), [first, last])
+        with self.assertRaises(SystemExit):
+            pieces.in_order([last, first], {"", "x"})
 
     def test_what_stands_for_infinity_does_not_move(self):
         least = np.finfo(np.float32).min
