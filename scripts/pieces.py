@@ -42,6 +42,9 @@ def main():
     parser.add_argument("--neap", default="target/release/neap")
     parser.add_argument("--nodes", type=int, default=8, help="nodes of a piece")
     arguments = parser.parse_args()
+    for file in (arguments.neap, arguments.model):
+        if not os.path.isfile(file):
+            parser.error(f"there is no file {file}")
     feeds = ref.collect_feeds(ref.open_session(arguments.model, arguments.threads), arguments)
     found = differences(arguments.model, feeds, os.path.abspath(arguments.neap), arguments.nodes)
     wrong = [piece for piece in found if not piece["right"]]

@@ -249,7 +249,7 @@ def measured(place, entry, with_times):
         if spread > UNSTEADY:
             found = pieces.differences(model, feeds, place.neap, PIECE)
             row["pieces"] = len(found)
-            row["piece_error"] = max(piece["error"] for piece in found)
+            row["piece_error"] = max(piece.get("error", float("inf")) for piece in found)
             row["right"] = all(piece["right"] for piece in found)
         first = None
         for budget in ("none", "50%", str(row["smallest_bytes"])):
