@@ -35,11 +35,34 @@ def add_arguments(parser):
     parser.add_argument("--threads", type=int, default=2)
 
 
-def open_session(path, threads):
-    """An inference session on the CPU with a fixed number of threads."""
+#: Operators that onnxruntime computes in 8-bit integers.
+IN_INTEGERS = {"MatMulInteger", "ConvInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "QGemm", "QAttention"}
+
+
+def exact_options(operators=None):
+    """Session options with which onnxruntime's 8-bit products are exact.
+
+    Without VNNI it adds pairs of products in 16 bits, which saturate: outputs are then wrong by up to half of their range. Its precision
+    mode avoids that, but only where its graph is optimised. `operators` are the model's: without integers among them nothing
+    is optimised, so that what is compared are the operators as they stand.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    if operators is not None:
+        levels = onnxruntime.GraphOptimizationLevel
+        integers = any(name in IN_INTEGERS or name.startswith("QLinear") for name in operators)
+        options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED if integers else levels.ORT_DISABLE_ALL
+    return options
+
+
+def open_session(path, threads, exact=False):
+    """An inference session on the CPU with a fixed number of threads. `exact` is for values, without it for times."""
+    import onnxruntime
+
+    options = exact_options() if exact else onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3

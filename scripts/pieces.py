@@ -140,9 +140,7 @@ def described(name, array):
 
 
 def run_reference(model, given):
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options = ref.exact_options({node.op_type for node in model.graph.node})
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return session.run(None, given)
 

@@ -24,6 +24,7 @@ import zipfile
 
 import numpy as np
 
+import neap_reference as ref
 import pieces
 from pieces import SPREADS, TOLERANCE
 
@@ -283,20 +284,18 @@ def measured(place, entry, with_times):
 
 def reference(model, feeds):
     """What onnxruntime gives, and how far it differs from itself."""
+    import onnx
     import onnxruntime as ort
 
-    def outputs(level, feeds):
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        options.graph_optimization_level = level
-        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        return session.run(None, feeds)
+    def outputs(options, feeds):
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, feeds)
 
-    optimised = outputs(ort.GraphOptimizationLevel.ORT_ENABLE_ALL, feeds)
-    others = [outputs(ort.GraphOptimizationLevel.ORT_DISABLE_ALL, feeds)]
+    operators = {node.op_type for node in onnx.load(model, load_external_data=False).graph.node}
+    optimised = outputs(ref.exact_options(), feeds)
+    others = [outputs(ref.exact_options(operators), feeds)]
     if any(array.dtype == np.float32 for array in feeds.values()):
         moved = {name: pieces.moved(array, MOVED) for name, array in feeds.items()}
-        others.append(outputs(ort.GraphOptimizationLevel.ORT_ENABLE_ALL, moved))
+        others.append(outputs(ref.exact_options(), moved))
     return optimised, max(pieces.worst(other, optimised) for other in others)
 
 

@@ -19,7 +19,7 @@ def main():
     parser.add_argument("--output-dir", metavar="DIR", required=True)
     arguments = parser.parse_args()
 
-    session = ref.open_session(arguments.model, arguments.threads)
+    session = ref.open_session(arguments.model, arguments.threads, exact=True)
     feeds = ref.collect_feeds(session, arguments)
     # Saved first: when the run fails, the inputs that made it fail are there.
     inputs = save(feeds, arguments.seed_inputs) if arguments.seed_inputs else describe(feeds)

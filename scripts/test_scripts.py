@@ -17,6 +17,29 @@ import pieces
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+class ExactOptions(unittest.TestCase):
+    def test_integer_products_of_the_reference_are_exact(self):
+        import onnxruntime
+
+        random = np.random.default_rng(0)
+        x = random.integers(200, 256, (4, 64)).astype(np.uint8)
+        w = random.integers(100, 128, (64, 32)).astype(np.int8)
+        value = onnx.helper.make_tensor_value_info
+        graph = onnx.helper.make_graph(
+            [onnx.helper.make_node("MatMulInteger", ["x", "w"], ["y"])],
+            "g",
+            [value("x", onnx.TensorProto.UINT8, x.shape)],
+            [value("y", onnx.TensorProto.INT32, [4, 32])],
+            [onnx.numpy_helper.from_array(w, "w")],
+        )
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+        # What is added up in 16 bits saturates here.
+        for operators in (None, {"MatMulInteger"}):
+            session = onnxruntime.InferenceSession(model.SerializeToString(), ref.exact_options(operators))
+            (y,) = session.run(None, {"x": x})
+            np.testing.assert_array_equal(y, x.astype(np.int32) @ w.astype(np.int32))
+
+
 class Compare(unittest.TestCase):
     def test_error_is_relative_to_the_range(self):
         reference = np.array([[0.0, 10.0]], np.float32)

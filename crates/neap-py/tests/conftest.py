@@ -5,6 +5,7 @@ Models of ``../shared/models`` are used where they are; with ``NEAP_REQUIRE_ALL=
 
 import os
 import pathlib
+import sys
 
 import numpy as np
 import onnx
@@ -15,6 +16,8 @@ import neaptide
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 TRAINED = ROOT.parent / "shared" / "models"
+# How this repository asks onnxruntime for values.
+sys.path.insert(0, str(ROOT / "scripts"))
 
 
 @pytest.fixture(autouse=True)
