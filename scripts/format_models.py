@@ -1,4 +1,4 @@
-"""Writes the models in few bits that are no networks of the zoo: `cargo xtask bench formats`.
+"""Writes the models in few bits that are no networks of the zoo: `cargo study formats`.
 
     format_models.py NAME OUT.onnx
 

@@ -2,7 +2,7 @@
 
     torch_training.py XTASK [--only NAME]
 
-Each network is made in PyTorch, exported by torch.onnx, and trained by `XTASK train-worker`, which is this repository's engine.
+Each network is made in PyTorch, exported by torch.onnx, and trained by `STUDY train-worker`, which is this repository's engine.
 It ends with an error where they differ by more than the limits below.
 """
 
@@ -111,7 +111,7 @@ CASES = {
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("xtask", type=pathlib.Path)
+    parser.add_argument("study", type=pathlib.Path)
     parser.add_argument("--only", choices=CASES)
     arguments = parser.parse_args()
     torch.set_num_threads(2)
@@ -119,13 +119,13 @@ def main():
     print(f"PyTorch {torch.__version__}: differences after one step, of a tensor's norm, and of losses in {STEPS} steps")
     for name in [arguments.only] if arguments.only else CASES:
         with tempfile.TemporaryDirectory() as folder:
-            faults += [f"{name}: {fault}" for fault in check(name, arguments.xtask, pathlib.Path(folder))]
+            faults += [f"{name}: {fault}" for fault in check(name, arguments.study, pathlib.Path(folder))]
     for fault in faults:
         print(f"WRONG {fault}")
     sys.exit(bool(faults))
 
 
-def check(name, xtask, folder):
+def check(name, study, folder):
     """Trains by both, tells how far they differ, and gives what is wrong."""
     make, data, shape, batch, optimizer, rate = CASES[name]
     torch.manual_seed(0)
@@ -138,7 +138,7 @@ def check(name, xtask, folder):
     names = [name for name, _ in model.named_parameters()]
     (folder / "names").write_text("\n".join(names), encoding="utf-8")
 
-    worker = Worker(xtask, folder, optimizer, rate, class_axis=targets.ndim - 1)
+    worker = Worker(study, folder, optimizer, rate, class_axis=targets.ndim - 1)
     own_losses = worker.run(1)
     own = worker.states()
     own_losses += worker.run(STEPS - 1)
@@ -221,9 +221,9 @@ def compare_losses(own, theirs):
 class Worker:
     """The engine's trainer, in a process of its own."""
 
-    def __init__(self, xtask, folder, optimizer, rate, class_axis):
+    def __init__(self, study, folder, optimizer, rate, class_axis):
         self.folder = folder
-        command = [xtask.resolve(), "train-worker", folder / "model.onnx", "--inputs", folder / "inputs"]
+        command = [study.resolve(), "train-worker", folder / "model.onnx", "--inputs", folder / "inputs"]
         command += ["--targets", folder / "targets", "--parameters", folder / "names", "--state-dir", folder]
         command += ["--optimizer", optimizer, "--rate", str(rate), "--class-axis", str(class_axis)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

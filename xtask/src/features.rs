@@ -10,7 +10,13 @@ use std::path::Path;
 use std::process::Command;
 
 /// Packages that are built alone: by `cargo xtask`, by tests that need the program, for Python, and for C.
-const PROGRAMS: [&str; 5] = ["neap-cli", "xtask", "neap-py", "neap-c", "neap-ep"];
+const PROGRAMS: [&str; 5] = [
+    "neap-cli",
+    "neap-conformance",
+    "neap-py",
+    "neap-c",
+    "neap-ep",
+];
 
 /// A library's features, by its name and version. One that build scripts use too may have two sets of them.
 type Libraries = BTreeMap<String, BTreeSet<String>>;

@@ -3,7 +3,7 @@
 //! ```text
 //!   target/python/tools    maturin, pytest and the reference engine: made once for a list of requirements
 //!   target/python/wheels   the wheel of this build
-//!   target/python/torch    PyTorch, for nightly tests and `cargo xtask bench torch` only
+//!   target/python/torch    PyTorch, for nightly tests and `cargo study torch` only
 //!   target/python/with-torch   the wheel, for a Python with PyTorch
 //!   target/python/fresh    an environment with nothing but the wheel; tests find their tools in the other one
 //! ```
@@ -49,8 +49,21 @@ pub fn torch(root: &Path, given: Option<&Path>) -> Result<()> {
     check(&mut tests, "tests with PyTorch")?;
     let mut training = Command::new(&python);
     training.arg(root.join("scripts/torch_training.py"));
-    training.arg(std::env::current_exe()?);
+    training.arg(study(root)?);
     check(&mut training, "training beside PyTorch")
+}
+
+/// The program of `studies/`, which trains what the script exports.
+fn study(root: &Path) -> Result<PathBuf> {
+    let target = root.join("target");
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--release", "--quiet", "--locked"]);
+    build
+        .arg("--manifest-path")
+        .arg(root.join("studies/Cargo.toml"));
+    build.arg("--target-dir").arg(&target);
+    check(&mut build, "neap-study")?;
+    Ok(target.join("release/neap-study"))
 }
 
 /// A Python with PyTorch: the one that is given, or one that is made.

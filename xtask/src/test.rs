@@ -13,10 +13,7 @@
 use crate::background::Background;
 use crate::check::check;
 use crate::skips::Skips;
-use crate::{
-    accuracy, arm, c_library, checked, conformance, instruction_sets, models, python, serving,
-    vulkan,
-};
+use crate::{accuracy, arm, c_library, checked, conformance, models, python, serving, vulkan};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::Command;
@@ -39,13 +36,13 @@ const PARTS: &[(&str, &str, Part)] = &[
         checked::whole,
     ),
     ("conformance", "ONNX node tests", |root, _| {
-        conformance::run(root, &conformance::ConformanceArgs::default())
+        conformance::node_tests(root, &[""; 0])
     }),
     ("accuracy", "accuracy against onnxruntime", accuracy_of_all),
     (
         "isa",
         "all instruction sets against onnxruntime",
-        instruction_sets::run,
+        conformance::instruction_sets,
     ),
     ("python", "the Python package", python::run),
     ("c", "the C library", c_library::run),

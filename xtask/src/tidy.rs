@@ -1,6 +1,6 @@
 //! The house rules that a machine can check; ARCHITECTURE.md explains them.
 
-use crate::{circles, features, fuzz_lock, published};
+use crate::{circles, features, locks, published};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,6 +33,8 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-c", 6),
     ("neap-ep", 6),
     ("xtask", 7),
+    ("conformance", 8),
+    ("studies", 8),
 ];
 
 /// Where `unsafe` may appear; every other crate forbids it.
@@ -90,12 +92,14 @@ pub fn run(root: &Path) -> Result<()> {
         .context("crates/ is missing")?
         .map(|entry| Ok(entry?.path()))
         .collect::<Result<_>>()?;
-    crates.push(root.join("xtask"));
+    crates.extend(["xtask", "conformance", "studies"].map(|folder| root.join(folder)));
     crates.sort();
     for dir in &crates {
         check_crate(dir, &mut faults)?;
     }
-    fuzz_lock::check(root, &mut faults)?;
+    for folder in ["fuzz", "studies"] {
+        locks::check(root, folder, &mut faults)?;
+    }
     features::check(root, &mut faults)?;
     for fault in &faults {
         eprintln!("tidy: {fault}");

@@ -2,9 +2,8 @@
 //! workspace.
 
 use crate::check::check;
-use crate::conformance::{self, ConformanceArgs};
 use crate::skips::Skips;
-use crate::{accuracy, models};
+use crate::{accuracy, conformance, models};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::fs;
@@ -21,7 +20,7 @@ pub fn run(root: &Path, skips: &Skips) -> Result<()> {
     if !has_driver() {
         return skips.skip("Vulkan: there is no driver (see scripts/install_vulkan.sh)");
     }
-    conformance::run(root, &ConformanceArgs::on_vulkan())?;
+    conformance::node_tests(root, &["--device", "vulkan"])?;
     let neap = neap_with_vulkan(root)?;
     let model = models::zoo_model(root, MODEL)?;
     refuses(&models::neap(root)?, &model, "vulkan", "--features vulkan")?;
