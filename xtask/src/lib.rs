@@ -3,6 +3,9 @@
 //! It builds no engine by itself: what needs one starts `neap`, the workspace's tests or `neap-conformance`. The studies in
 //! `studies/` use its list of models and its Python environments.
 
+// Whatever fails ends the command.
+#![allow(clippy::missing_errors_doc)]
+
 pub mod accuracy;
 pub mod arm;
 mod background;
