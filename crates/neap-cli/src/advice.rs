@@ -6,7 +6,7 @@ use neaptide::{Error, Need, shape_text};
 fn option(need: &Need) -> String {
     match need {
         Need::Shape { input, example } => {
-            let shape = example.as_deref().map_or("1x...".into(), shape_text);
+            let shape = example.as_deref().map_or("SIZES".into(), shape_text);
             format!("--shape {input}={shape}")
         }
         Need::Values { inputs } => match &inputs[..] {

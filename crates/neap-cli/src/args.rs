@@ -23,7 +23,8 @@ pub struct ModelArgs {
 
 #[derive(Args, Clone)]
 pub struct OpenArgs {
-    /// Shape of an input with dynamic dimensions, such as x=1x3x224x224
+    /// Shape of an input with open dimensions, such as x=1x3x224x224. Of those that nothing says, one that stands first is 1;
+    /// `neap run` takes them from --input
     #[arg(long = "shape", value_name = "NAME=SHAPE", value_parser = parse_shape)]
     pub shapes: Vec<(String, Vec<usize>)>,
     /// Value of an input that decides shapes; it is no input of the opened model. `neap run` takes such values

@@ -20,6 +20,9 @@ pub struct Figures {
     pub predicted_latency_ms: f64,
     pub latency_ms: Latency,
     pub outputs: Vec<Output>,
+    /// What the run had to say of the model.
+    #[serde(default)]
+    pub remarks: Vec<String>,
 }
 
 #[derive(Deserialize)]

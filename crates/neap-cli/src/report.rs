@@ -16,6 +16,9 @@ pub struct Report {
     pub graph_digest: String,
     /// Inputs that got random values.
     pub random_inputs: Vec<String>,
+    /// What opening the model had to say.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
     pub threads: usize,
     pub strategy: String,
     /// `None` without a budget.

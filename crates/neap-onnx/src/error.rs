@@ -1,6 +1,6 @@
 //! What can go wrong while opening a model, as one line a user understands.
 
-use crate::need::{Need, show_sizes};
+use crate::need::Need;
 use std::fmt;
 use thiserror::Error;
 
@@ -82,13 +82,11 @@ pub enum OnnxError {
     /// Of a bound that a user gives.
     #[error("a bound is given for '{name}', but no node of the model has such a result")]
     NoSuchResult { name: String },
-    #[error("input '{input}' has dynamic dimension '{dim}' (axis {axis}): give its shape{}", SuchAs(.example.as_deref()))]
+    #[error("input '{input}'{}: give its shape", OpenWords(open.as_ref()))]
     DynamicInput {
         input: String,
-        dim: String,
-        axis: usize,
-        /// With 1 for every open dimension; `None` where not even their number is known.
-        example: Option<Vec<usize>>,
+        /// `None` where not even the number of dimensions is known.
+        open: Option<OpenDim>,
     },
     #[error("input '{input}': {reason}")]
     Input { input: String, reason: String },
@@ -139,14 +137,31 @@ impl fmt::Display for DynamicMessage<'_> {
     }
 }
 
-struct SuchAs<'a>(Option<&'a [usize]>);
+/// A dimension whose size nothing says.
+#[derive(Debug)]
+pub struct OpenDim {
+    /// The whole shape, as the model declares it.
+    pub declared: String,
+    pub dim: String,
+    pub axis: usize,
+}
 
-impl fmt::Display for SuchAs<'_> {
+struct OpenWords<'a>(Option<&'a OpenDim>);
+
+impl fmt::Display for OpenWords<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(shape) => write!(f, ", such as {}", show_sizes(shape)),
-            None => Ok(()),
-        }
+        let Some(OpenDim {
+            declared,
+            dim,
+            axis,
+        }) = self.0
+        else {
+            return f.write_str(" leaves open how many dimensions it has");
+        };
+        write!(
+            f,
+            " ({declared}) has dynamic dimension '{dim}' (axis {axis})"
+        )
     }
 }
 
@@ -154,9 +169,9 @@ impl OnnxError {
     /// What the model can be opened with, where that is known.
     pub fn need(&self) -> Option<Need> {
         match self {
-            OnnxError::DynamicInput { input, example, .. } => Some(Need::Shape {
+            OnnxError::DynamicInput { input, .. } => Some(Need::Shape {
                 input: input.clone(),
-                example: example.clone(),
+                example: None,
             }),
             OnnxError::DynamicShape { inputs, .. } if !inputs.is_empty() => Some(Need::Values {
                 inputs: inputs.clone(),

@@ -1,13 +1,13 @@
 //! Shapes of the model's inputs: declared, given by the user, or learned from a named dimension.
 
 use crate::OpenOptions;
-use crate::error::{OnnxError, shown};
+use crate::error::{OnnxError, OpenDim, shown};
 use crate::need::show_sizes;
 use crate::proto::{Dim, ValueInfo, ValueType};
 use crate::tensor;
 use neap_ir::{DType, Literal, TensorType};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// A model's inputs with their symbolic dimensions.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -38,11 +38,134 @@ impl Inputs {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|input| input.name.as_str())
     }
+
+    /// Inputs, as messages show them, whose first dimension has its size from [`OpenOptions::unsaid`].
+    ///
+    /// # Errors
+    /// As [`Inputs::shapes`].
+    pub fn unsaid_batches(&self, options: &OpenOptions) -> Result<Vec<String>, OnnxError> {
+        let inputs: Vec<&ValueInfo> = self.0.iter().collect();
+        let said = Said::of(&inputs, options)?;
+        let open = inputs
+            .into_iter()
+            .filter(|input| said.is_unsaid_batch(input, options));
+        Ok(open.map(|input| shown(&input.name)).collect())
+    }
+
+    /// Shapes for inputs that have none: those given for other inputs, where they fit.
+    pub(crate) fn like_others(&self, options: &OpenOptions) -> BTreeMap<String, Vec<usize>> {
+        let given = |input: &ValueInfo| given_shape(input, options).ok().flatten();
+        let fits = |shape: &[usize], dims: &[Dim]| {
+            shape.len() == dims.len()
+                && (shape.iter().zip(dims))
+                    .all(|(&size, dim)| size_of(dim).is_none_or(|fixed| fixed == size))
+        };
+        let open = self.0.iter().filter(|input| given(input).is_none());
+        let open = open.filter_map(|input| {
+            let (_, dims) = tensor_type(input).ok()?;
+            let dims = dims.filter(|dims| !dims.iter().all(|dim| size_of(dim).is_some()))?;
+            let mut others = self.0.iter().filter_map(given);
+            let shape = others.find(|shape| fits(shape, dims))?;
+            Some((input.name.clone(), shape.to_vec()))
+        });
+        open.collect()
+    }
 }
 
 /// What named dimensions are. `None` for a name that exporters gave to dimensions of several sizes: it says nothing
 /// about inputs whose shapes are not given.
 type Sizes<'a> = HashMap<&'a str, Option<usize>>;
+
+/// What the options say of dimensions, and what is taken where they say nothing.
+struct Said<'a> {
+    sizes: Sizes<'a>,
+    /// Of first dimensions that have no name, where those of all inputs with a given shape agree, and one is taken at all.
+    batch: Option<usize>,
+    /// Named dimensions that stand first in an input, and that nothing else says the size of.
+    unsaid: HashSet<&'a str>,
+}
+
+impl<'a> Said<'a> {
+    fn of(inputs: &[&'a ValueInfo], options: &'a OpenOptions) -> Result<Said<'a>, OnnxError> {
+        let dims = options.dims.iter();
+        let mut sizes: Sizes = dims
+            .map(|(name, &size)| (name.as_str(), Some(size)))
+            .collect();
+        let mut batches = BTreeSet::new();
+        // First the inputs whose shapes are given: they say what named dimensions are.
+        for &input in inputs {
+            let Some(given) = given_shape(input, options)? else {
+                continue;
+            };
+            learn(input, given, &mut sizes)?;
+            if let (Some(Dim::Unknown), Some(&size)) = (first_dim(input), given.first()) {
+                batches.insert(size);
+            }
+        }
+        let mut unsaid = HashSet::new();
+        if let Some(size) = options.unsaid.first {
+            for &input in inputs {
+                if let Some(Dim::Named(name)) = first_dim(input)
+                    && !sizes.contains_key(name.as_str())
+                    && !is_repeated(input, name)
+                {
+                    unsaid.insert(name.as_str());
+                }
+            }
+            sizes.extend(unsaid.iter().map(|&name| (name, Some(size))));
+        }
+        let only = batches.pop_first().filter(|_| batches.is_empty());
+        let only = only.filter(|_| options.unsaid.first.is_some());
+        Ok(Said {
+            sizes,
+            batch: only,
+            unsaid,
+        })
+    }
+
+    fn is_unsaid_batch(&self, input: &ValueInfo, options: &OpenOptions) -> bool {
+        let is_given = matches!(given_shape(input, options), Ok(Some(_)));
+        let is_open = match first_dim(input) {
+            Some(Dim::Named(name)) => self.unsaid.contains(name.as_str()),
+            Some(Dim::Fixed(size)) => *size < 0 && self.batch.is_none(),
+            Some(Dim::Unknown) => self.batch.is_none(),
+            None => false,
+        };
+        is_open && !is_given && options.unsaid.first.is_some()
+    }
+
+    /// Of a dimension of an input that has no shape.
+    fn size(&self, axis: usize, dim: &Dim, options: &OpenOptions) -> Option<usize> {
+        let known = match dim {
+            Dim::Named(name) => self.sizes.get(name.as_str()).copied().flatten(),
+            Dim::Fixed(_) | Dim::Unknown => size_of(dim).or_else(|| {
+                let batch = self.batch.or(options.unsaid.first);
+                batch.filter(|_| axis == 0)
+            }),
+        };
+        known.or(options.unsaid.others)
+    }
+}
+
+fn first_dim(input: &ValueInfo) -> Option<&Dim> {
+    let (_, dims) = tensor_type(input).ok()?;
+    dims?.first()
+}
+
+/// What says two sizes of one input is no batch.
+fn is_repeated(input: &ValueInfo, name: &str) -> bool {
+    let dims = tensor_type(input).ok().and_then(|(_, dims)| dims);
+    let named = |dim: &&Dim| matches!(dim, Dim::Named(known) if known == name);
+    dims.is_some_and(|dims| dims.iter().filter(named).count() > 1)
+}
+
+/// As the model itself says it.
+fn size_of(dim: &Dim) -> Option<usize> {
+    match dim {
+        Dim::Fixed(size) => usize::try_from(*size).ok(),
+        Dim::Named(_) | Dim::Unknown => None,
+    }
+}
 
 /// Types of all inputs, in order. Dtypes are as stored (half floats not widened).
 pub(crate) fn bind(
@@ -61,20 +184,10 @@ pub(crate) fn bind(
             });
         }
     }
-    let mut sizes: Sizes = options
-        .dims
-        .iter()
-        .map(|(name, &size)| (name.as_str(), Some(size)))
-        .collect();
-    // First the inputs whose shapes are given: they say what named dimensions are.
-    for input in inputs {
-        if let Some(given) = given_shape(input, options)? {
-            learn(input, given, &mut sizes)?;
-        }
-    }
+    let said = Said::of(inputs, options)?;
     inputs
         .iter()
-        .map(|input| resolve(input, given_shape(input, options)?, &sizes))
+        .map(|input| resolve(input, given_shape(input, options)?, &said, options))
         .collect()
 }
 
@@ -177,7 +290,8 @@ fn learn<'a>(
 fn resolve(
     input: &ValueInfo,
     given: Option<&[usize]>,
-    sizes: &Sizes,
+    said: &Said,
+    options: &OpenOptions,
 ) -> Result<TensorType, OnnxError> {
     let (dtype, declared) = tensor_type(input)?;
     let shape = match (given, declared) {
@@ -185,28 +299,27 @@ fn resolve(
         (None, None) => {
             return Err(OnnxError::DynamicInput {
                 input: shown(&input.name),
-                dim: "?".into(),
-                axis: 0,
-                example: None,
+                open: None,
             });
         }
         (None, Some(dims)) => {
-            let size = |dim: &Dim| match dim {
-                Dim::Fixed(d) => usize::try_from(*d).ok(),
-                Dim::Named(name) => sizes.get(name.as_str()).copied().flatten(),
-                Dim::Unknown => None,
-            };
-            let shape: Vec<Option<usize>> = dims.iter().map(size).collect();
+            let sizes = dims.iter().enumerate();
+            let shape: Vec<Option<usize>> = sizes
+                .map(|(axis, dim)| said.size(axis, dim, options))
+                .collect();
             if let Some(axis) = shape.iter().position(Option::is_none) {
-                let filled: Vec<usize> = shape.iter().map(|d| d.unwrap_or(1)).collect();
+                let dim = match &dims[axis] {
+                    Dim::Named(name) => shown(name),
+                    _ => "?".into(),
+                };
+                let declared = show_dims(dims);
                 return Err(OnnxError::DynamicInput {
                     input: shown(&input.name),
-                    dim: match &dims[axis] {
-                        Dim::Named(name) => shown(name),
-                        _ => "?".into(),
-                    },
-                    axis,
-                    example: Some(filled),
+                    open: Some(OpenDim {
+                        declared,
+                        dim,
+                        axis,
+                    }),
                 });
             }
             shape.into_iter().flatten().collect()
@@ -225,6 +338,7 @@ fn show_dims(dims: &[Dim]) -> String {
     let parts: Vec<String> = dims
         .iter()
         .map(|d| match d {
+            Dim::Fixed(d) if *d < 0 => "?".into(),
             Dim::Fixed(d) => d.to_string(),
             Dim::Named(name) => shown(name),
             Dim::Unknown => "?".into(),
@@ -240,6 +354,7 @@ fn show_dims(dims: &[Dim]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Unsaid;
 
     fn input(name: &str, dims: &[Dim]) -> ValueInfo {
         ValueInfo {
@@ -272,11 +387,62 @@ mod tests {
         let error = bind(&[&x], &OpenOptions::default()).expect_err("open");
         assert_eq!(
             error.to_string(),
-            "input 'x' has dynamic dimension 'batch' (axis 0): give its shape, such as 1x3x224"
+            "input 'x' (batchx3x224) has dynamic dimension 'batch' (axis 0): give its shape"
         );
         let mut options = OpenOptions::default();
         options.dims.insert("batch".into(), 2);
         assert_eq!(bind(&[&x], &options).expect("bound")[0].shape, [2, 3, 224]);
+    }
+
+    fn of_one() -> OpenOptions {
+        OpenOptions {
+            unsaid: Unsaid {
+                first: Some(1),
+                others: None,
+            },
+            ..OpenOptions::default()
+        }
+    }
+
+    fn shapes(inputs: &Inputs, options: &OpenOptions) -> Vec<Vec<usize>> {
+        let shapes = inputs.shapes(options).expect("bound");
+        inputs.names().map(|name| shapes[name].clone()).collect()
+    }
+
+    #[test]
+    fn an_open_first_dimension_is_a_batch_of_one_where_nothing_says_it() {
+        let inputs = Inputs(vec![
+            input("x", &[named("batch"), Dim::Fixed(3)]),
+            input("state", &[Dim::Fixed(2), named("batch")]),
+            input("unnamed", &[Dim::Unknown, Dim::Fixed(4)]),
+            input("negative", &[Dim::Fixed(-1), Dim::Fixed(4)]),
+        ]);
+        let mut options = of_one();
+        let one = [vec![1, 3], vec![2, 1], vec![1, 4], vec![1, 4]];
+        assert_eq!(shapes(&inputs, &options), one);
+        let unsaid = inputs.unsaid_batches(&options).expect("bound");
+        assert_eq!(unsaid, ["x", "unnamed", "negative"]);
+        // One shape says the name everywhere, and what has no name follows what has none.
+        options.shapes.insert("state".into(), vec![2, 5]);
+        options.shapes.insert("unnamed".into(), vec![6, 4]);
+        let said = [vec![5, 3], vec![2, 5], vec![6, 4], vec![6, 4]];
+        assert_eq!(shapes(&inputs, &options), said);
+        let unsaid = inputs.unsaid_batches(&options).expect("bound");
+        assert_eq!(unsaid, [""; 0]);
+    }
+
+    #[test]
+    fn other_open_dimensions_are_asked_for() {
+        for dims in [
+            [named("batch"), named("length")],
+            [Dim::Unknown, Dim::Unknown],
+            // One name of two axes is no batch.
+            [named("n"), named("n")],
+        ] {
+            let x = input("x", &dims);
+            let error = bind(&[&x], &of_one()).expect_err("open").to_string();
+            assert!(error.contains("dynamic dimension"), "{error}");
+        }
     }
 
     #[test]
@@ -321,7 +487,7 @@ mod tests {
             .expect_err("which of them?")
             .to_string();
         assert!(
-            error.contains("input 'c' has dynamic dimension 'n'"),
+            error.contains("input 'c' (nx2) has dynamic dimension 'n'"),
             "{error}"
         );
     }

@@ -23,6 +23,7 @@ mod cleanup;
 mod containers;
 mod decode;
 mod error;
+mod example;
 mod extract;
 mod files;
 mod import;
@@ -43,7 +44,8 @@ mod tensor;
 mod wire;
 
 pub use builder::Stored;
-pub use error::OnnxError;
+pub use error::{OnnxError, OpenDim};
+pub use example::example;
 pub use extract::{Elsewhere, Extract, KeptFile, merged};
 pub use inputs::Inputs;
 pub use need::Need;
@@ -70,6 +72,8 @@ pub struct OpenOptions {
     pub shapes: BTreeMap<String, Vec<usize>>,
     /// Size of a dimension that the model names, wherever it occurs.
     pub dims: BTreeMap<String, usize>,
+    /// What is taken for dimensions that neither these options nor the model say.
+    pub unsaid: Unsaid,
     /// Inputs whose value is known when the model is opened; they become constants and are no
     /// inputs of the graph. Needed for inputs that decide shapes.
     pub bindings: BTreeMap<String, Literal>,
@@ -86,11 +90,21 @@ pub struct OpenOptions {
     pub keep_parameters: bool,
 }
 
+/// Sizes of open dimensions that nothing says; without one, they are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unsaid {
+    /// Of a dimension that stands first in an input, which is the batch: not of one whose name that input has twice.
+    pub first: Option<usize>,
+    /// Of all others.
+    pub others: Option<usize>,
+}
+
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
         OpenOptions {
             shapes: BTreeMap::new(),
             dims: BTreeMap::new(),
+            unsaid: Unsaid::default(),
             bindings: BTreeMap::new(),
             size_bounds: BTreeMap::new(),
             widen_half: true,

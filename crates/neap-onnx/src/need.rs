@@ -4,7 +4,7 @@
 /// What is missing. Names are as messages show them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Need {
-    /// The shape of an input; `example` has 1 for every open dimension. `None` where not even their number is known.
+    /// The shape of an input; `example` is one that the model takes, where one was looked for and found ([`crate::example`]).
     Shape {
         input: String,
         example: Option<Vec<usize>>,

@@ -12,11 +12,12 @@
 
 use crate::error::{Error, Result, packed_error};
 use crate::identity::{self, Content, Home, Origin, Provenance};
-use crate::model::{Cache, Model, OpenOptions, Packed};
+use crate::model::{self, Cache, Model, OpenOptions, PackReport, Packed};
 use crate::pack::{self, Progress, WeightError, WeightFormats};
 use crate::package::{self, Binding, SkeletonSource};
+use crate::shapes::shape_text;
 use crate::source_weights::SourceFiles;
-use neap_onnx::{Bound, OnnxError};
+use neap_onnx::{Bound, Need, OnnxError};
 use neap_store::{PackedFile, StoreError};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -40,7 +41,11 @@ pub(crate) fn open(
             return Ok(lookup.told(model));
         }
     }
-    let (source, believed) = source(path, options)?;
+    let Found {
+        source,
+        believed,
+        remarks,
+    } = source(path, options)?;
     if believed.bindings.len() > options.bindings.len() {
         for candidate in lookup.candidates(&believed) {
             if let Some(model) = lookup.find(&candidate, &believed, progress)? {
@@ -50,7 +55,7 @@ pub(crate) fn open(
     }
     let options = &believed;
     if !pack::has_weights(&source.graph) {
-        return crate::model::open_bare(source, path, options);
+        return model::open_bare(source, path, options, remarks);
     }
     let target = lookup.target(options)?;
     let provenance = Provenance {
@@ -58,7 +63,7 @@ pub(crate) fn open(
         content: lookup.content.take(),
     };
     write(source, provenance, &target, options, progress)?;
-    let mut model = crate::model::open_packed(&target, true, options)?;
+    let mut model = model::open_packed(&target, true, options)?;
     // Another process may have packed it meanwhile, for other shapes first.
     model.bind_as(options, false)?;
     Ok(lookup.told(model))
@@ -70,8 +75,12 @@ pub(crate) fn pack_to(
     target: &Path,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Vec<WeightError>> {
-    let (source, options) = source(path, options)?;
+) -> Result<PackReport> {
+    let Found {
+        source,
+        believed,
+        remarks,
+    } = source(path, options)?;
     if !pack::has_weights(&source.graph) {
         return Err(pack::no_weights(&path.display()));
     }
@@ -79,7 +88,8 @@ pub(crate) fn pack_to(
         home: Home::of(path)?,
         content: None,
     };
-    write(source, provenance, target, &options, progress)
+    let errors = write(source, provenance, target, &believed, progress)?;
+    Ok(PackReport { errors, remarks })
 }
 
 /// Of the user's cache directory.
@@ -91,18 +101,42 @@ pub(crate) fn user_folder() -> Option<PathBuf> {
     Some(base.join("neaptide"))
 }
 
-/// Reads the model's structure, and leaves its files open. Says which hints had to be believed: shapes where
-/// dimensions are open, values where shapes depend on them.
-fn source(path: &Path, options: &OpenOptions) -> Result<(pack::Source, OpenOptions)> {
+/// A model's structure, with its files open.
+struct Found {
+    source: pack::Source,
+    /// With the hints that had to be believed: shapes where dimensions are open, values where shapes depend on them.
+    believed: OpenOptions,
+    /// What the user should hear of it.
+    remarks: Vec<String>,
+}
+
+fn source(path: &Path, options: &OpenOptions) -> Result<Found> {
     let mut believed = options.clone();
+    // What the options and the data say comes first.
+    let mut batch = None;
+    let mut believes_data = false;
     loop {
-        let error = match source_bound(path, &believed) {
-            Ok(source) => return Ok((source, believed)),
+        let error = match source_bound(path, &believed, batch) {
+            Ok((source, unsaid_batches)) => {
+                let remark = model::unsaid_text(&unsaid_batches, batch);
+                return Ok(Found {
+                    source,
+                    believed,
+                    remarks: remark.into_iter().collect(),
+                });
+            }
             Err(error) => error,
         };
         match &error {
             OnnxError::DynamicInput { .. } if !believed.shape_hints.is_empty() => {
                 believed = believed.with_shape_hints();
+                believes_data = true;
+            }
+            OnnxError::DynamicInput { .. } if batch != believed.open_batch => {
+                batch = believed.open_batch;
+            }
+            OnnxError::DynamicInput { input, .. } => {
+                return Err(with_example(path, &believed, input, error.to_string()));
             }
             OnnxError::DynamicShape { inputs, .. } => {
                 let known = believed.bindings.len();
@@ -115,18 +149,55 @@ fn source(path: &Path, options: &OpenOptions) -> Result<(pack::Source, OpenOptio
                     return Err(error.into());
                 }
             }
+            OnnxError::BadNode { .. } | OnnxError::Graph(_) if believes_data => {
+                return Err(of_these_data(path, options, error));
+            }
             _ => return Err(error.into()),
         }
     }
 }
 
+/// An error of a model in the shapes of the data at hand, with a shape for the first input of them that would do.
+fn of_these_data(path: &Path, options: &OpenOptions, error: OnnxError) -> Error {
+    let onnx = model::onnx_options(options);
+    let mut hinted = options.shape_hints.keys();
+    let found = hinted.find_map(|input| {
+        let example = neap_onnx::example(path, &onnx, input)?;
+        (options.shape_hints[input] != example).then(|| (input.clone(), example))
+    });
+    let Some((input, example)) = found else {
+        return error.into();
+    };
+    let shape = shape_text(&options.shape_hints[&input]);
+    Error::Unbound {
+        text: format!("with input '{input}' of shape {shape}: {error}"),
+        need: Need::Shape {
+            input,
+            example: Some(example),
+        },
+    }
+}
+
+/// The question for an input's shape, with one that would do.
+fn with_example(path: &Path, options: &OpenOptions, input: &str, text: String) -> Error {
+    let example = neap_onnx::example(path, &model::onnx_options(options), input);
+    let input = input.to_string();
+    Error::Unbound {
+        text,
+        need: Need::Shape { input, example },
+    }
+}
+
+/// The structure, and the inputs for which a batch was taken.
 fn source_bound(
     path: &Path,
     options: &OpenOptions,
-) -> std::result::Result<pack::Source, OnnxError> {
+    batch: Option<usize>,
+) -> std::result::Result<(pack::Source, Vec<String>), OnnxError> {
     let onnx = neap_onnx::OpenOptions {
         leave_weights: true,
-        ..crate::model::onnx_options(options)
+        unsaid: package::unsaid(batch),
+        ..model::onnx_options(options)
     };
     let bind = || {
         let skeleton = neap_onnx::Skeleton::open(path)?;
@@ -137,7 +208,8 @@ fn source_bound(
     let (bound, inputs, shapes) = identity::settled(bind, |(bound, ..): &(Bound, _, _)| {
         identity::fresh(bound.open.iter().flatten())
     })?;
-    Ok(pack::Source {
+    let unsaid_batches = inputs.unsaid_batches(&onnx)?;
+    let source = pack::Source {
         graph: bound.graph,
         files: SourceFiles::of(bound.open),
         skeleton: Some(SkeletonSource {
@@ -151,7 +223,8 @@ fn source_bound(
             values: onnx.bindings,
             size_bounds: onnx.size_bounds,
         },
-    })
+    };
+    Ok((source, unsaid_batches))
 }
 
 fn write(
@@ -314,7 +387,7 @@ impl Lookup {
     }
 
     fn told(&mut self, mut model: Model) -> Model {
-        model.remarks = std::mem::take(&mut self.remarks);
+        model.remarks.append(&mut self.remarks);
         model
     }
 }

@@ -72,7 +72,9 @@ pub use error::{Error, Result};
 pub use from_bytes::kept_model;
 pub use host::{Embedded, Host, OwnProcess};
 pub use ledger::{DeviceLedger, Ledger};
-pub use model::{Cache, Model, OpenOptions, TensorInfo, pack, pack_graph};
+pub use model::{
+    Cache, Model, OpenOptions, PackReport, TensorInfo, declared_inputs, pack, pack_graph,
+};
 pub use neap_autodiff::{BatchNorm, Clip, Decay, Loss, Schedule};
 pub use neap_compile::{BandCount, BandMode, Kernels, StepOrder, StrategyChoice};
 pub use neap_ir::update::Update;

@@ -7,6 +7,7 @@ use crate::pack::{self, Packing, Progress, WeightError, WeightFormats};
 use crate::package::{self, Asked, Package};
 use neap_compile::{BandCount, Programs, StepOrder, count_bands};
 use neap_ir::{BoundInput, DType, Graph, Literal, Op, Program, TensorType};
+use neap_onnx::Declared;
 use neap_store::PackedFile;
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,6 +21,9 @@ pub struct OpenOptions {
     pub shapes: BTreeMap<String, Vec<usize>>,
     /// Shapes of the data at hand, by input name: believed where `shapes` leaves dimensions open.
     pub shape_hints: BTreeMap<String, Vec<usize>>,
+    /// What an open dimension is that stands first in an input, where nothing else says it: a batch of so many. The model's
+    /// remarks say so ([`Model::remarks`]). Without it the dimension is asked for, as all other open ones are.
+    pub open_batch: Option<usize>,
     /// Inputs whose values are known now, such as those that decide shapes; they become constants.
     pub bindings: BTreeMap<String, Literal>,
     /// Values of the data at hand, by input name: bound where shapes depend on them, and only there. Which were
@@ -42,6 +46,7 @@ impl Default for OpenOptions {
         OpenOptions {
             shapes: BTreeMap::new(),
             shape_hints: BTreeMap::new(),
+            open_batch: Some(1),
             bindings: BTreeMap::new(),
             value_hints: BTreeMap::new(),
             size_bounds: BTreeMap::new(),
@@ -209,10 +214,14 @@ impl Model {
             hints: &options.shape_hints,
             values: &options.bindings,
             size_bounds: &options.size_bounds,
+            batch: options.open_batch,
         };
         let wanted = package
             .wanted(&asked, is_named)
             .map_err(|e| Error::BadInput(format!("{}: {e}", self.packed.path.display())))?;
+        let unsaid = unsaid_text(&wanted.unsaid_batches, options.open_batch);
+        self.remarks.extend(unsaid);
+        let wanted = wanted.binding;
         let order = match is_named {
             true => package.order,
             false => options.step_order,
@@ -341,9 +350,29 @@ impl Model {
     }
 }
 
+/// What a model declares of its inputs, with the dimensions that it leaves open: of an `.onnx` or a `.neap`.
+///
+/// # Errors
+/// [`Error::BadInput`] for a file that is no model.
+pub fn declared_inputs(path: &Path) -> Result<Vec<Declared>> {
+    if !is_packed(path)? {
+        return Ok(neap_onnx::signature(path)?.inputs);
+    }
+    let model = open_packed(path, false, &OpenOptions::default())?;
+    Ok(crate::runner::signature_of(&model).inputs)
+}
+
+/// What packing a model has to say.
+#[derive(Debug, Clone, Default)]
+pub struct PackReport {
+    /// What rounding did to each layer, where weights are rounded.
+    pub errors: Vec<WeightError>,
+    /// What the user should hear, as of [`Model::remarks`].
+    pub remarks: Vec<String>,
+}
+
 /// Reads `model`, lowers it and writes the packed form to `target`, holding at most one layer's
-/// weights. Nothing is left under `target` when it fails. The result is what rounding did to each layer, where weights
-/// are rounded.
+/// weights. Nothing is left under `target` when it fails.
 ///
 /// # Errors
 /// [`Error::BadInput`] for anything wrong with the model, or for weights that cannot be rounded as
@@ -353,7 +382,7 @@ pub fn pack(
     target: &Path,
     options: &OpenOptions,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Vec<WeightError>> {
+) -> Result<PackReport> {
     options.host.trim_program();
     cache::pack_to(model, target, options, progress)
 }
@@ -412,6 +441,21 @@ impl OpenOptions {
     }
 }
 
+/// What is said of a batch that was taken for inputs of these names.
+pub(crate) fn unsaid_text(inputs: &[String], batch: Option<usize>) -> Option<String> {
+    let batch = batch?;
+    match inputs {
+        [] => None,
+        [one] => Some(format!(
+            "input '{one}': its first dimension is open, and taken as {batch}"
+        )),
+        all => Some(format!(
+            "inputs '{}': their first dimensions are open, and taken as {batch}",
+            all.join("', '")
+        )),
+    }
+}
+
 pub(crate) fn onnx_options(options: &OpenOptions) -> neap_onnx::OpenOptions {
     neap_onnx::OpenOptions {
         shapes: options.shapes.clone(),
@@ -454,7 +498,12 @@ pub(crate) fn open_packed(path: &Path, is_cached: bool, options: &OpenOptions) -
 }
 
 /// A model that has shapes and no weights: lowered as it would be packed, and nothing written.
-pub(crate) fn open_bare(source: pack::Source, path: &Path, options: &OpenOptions) -> Result<Model> {
+pub(crate) fn open_bare(
+    source: pack::Source,
+    path: &Path,
+    options: &OpenOptions,
+    remarks: Vec<String>,
+) -> Result<Model> {
     options.host.trim();
     let programs = pack::plan_only(source.graph, source.files, &options.packing())?;
     options.host.trim();
@@ -468,7 +517,7 @@ pub(crate) fn open_bare(source: pack::Source, path: &Path, options: &OpenOptions
         file: None,
         cache: options.cache.clone(),
         host: options.host.clone(),
-        remarks: Vec::new(),
+        remarks,
     })
 }
 

@@ -80,8 +80,9 @@ impl Session {
             hints: &BTreeMap::new(),
             values: &BTreeMap::new(),
             size_bounds: &BTreeMap::new(),
+            batch: None,
         };
-        let wanted = self.standing.package.wanted(&asked, true)?;
+        let wanted = self.standing.package.wanted(&asked, true)?.binding;
         if wanted == self.standing.package.binding {
             return Ok(Rebinding {
                 was_kept: true,

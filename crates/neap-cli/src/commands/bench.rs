@@ -73,7 +73,12 @@ pub fn run(args: &BenchArgs, given: &ArgMatches, quiet: bool) -> Outcome {
                 note(&format!("measuring {} {limit}", model.display()));
             }
             let result = match child::run(&arguments(args, given, model, *budget), true)? {
-                Ok(figures) => Ok(figures),
+                Ok(figures) => {
+                    for remark in &figures.remarks {
+                        super::note_once(&format!("{}: {remark}", model.display()));
+                    }
+                    Ok(figures)
+                }
                 Err(ended) => {
                     code = code.max(ended.failure.exit_code());
                     let said = ended.said.trim_start_matches("neap: ").to_string();

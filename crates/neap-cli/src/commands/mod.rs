@@ -19,7 +19,9 @@ use crate::failure::Outcome;
 use crate::interrupt;
 use crate::progress::{Progress, note};
 use neaptide::{Model, OpenOptions, Work};
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// Opens a model, packing it with progress where need be.
 pub fn open(path: &Path, options: &OpenOptions, quiet: bool) -> Outcome<Model> {
@@ -54,8 +56,32 @@ fn open_here(
     if let Err(interrupted) = interrupt::check() {
         return Ok(Err(interrupted));
     }
-    model.remarks().iter().for_each(|remark| note(remark));
+    note_remarks(&model);
     Ok(Ok((model, was_packed)))
+}
+
+/// Opens a model about which everything has been said, by the process that started this one.
+pub fn open_again(path: &Path, options: &OpenOptions) -> Outcome<Model> {
+    let _deferred = interrupt::defer();
+    let model = Model::open(path, options, &mut |_| interrupt::unwind_if_asked())?;
+    interrupt::check()?;
+    Ok(model)
+}
+
+fn note_remarks(model: &Model) {
+    // A run that has begun anew said them before.
+    if std::env::var_os(run::HAS_PACKED).is_none() {
+        model.remarks().iter().for_each(|remark| note_once(remark));
+    }
+}
+
+/// A line on standard error that is said once, however often there is a reason to.
+fn note_once(remark: &str) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if said.insert(remark.to_string()) {
+        note(remark);
+    }
 }
 
 /// Shows how far packing is. Hashing takes a fraction of that, and is shown as nothing.

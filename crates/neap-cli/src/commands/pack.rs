@@ -7,7 +7,7 @@ use crate::failure::{Outcome, bad};
 use crate::input::ImageOptions;
 use crate::interrupt;
 use crate::names;
-use crate::progress::Progress;
+use crate::progress::{Progress, note};
 use crate::stdout;
 use clap::{Args, ValueEnum};
 use neaptide::{Bytes, Model, OpenOptions, WeightFormats, shape_text};
@@ -100,16 +100,17 @@ pub fn run(args: &PackArgs, quiet: bool) -> Outcome {
         weights: args.weights.formats(),
         ..args.open.options()?
     };
-    let errors = {
+    let packed = {
         let _deferred = interrupt::defer();
         let mut progress =
             Progress::new(format!("packing {}", super::file_name(&args.model)), quiet);
-        let errors = neaptide::pack(&args.model, &output, &options, &mut |p| {
+        let packed = neaptide::pack(&args.model, &output, &options, &mut |p| {
             super::follow(&mut progress, p)
         })?;
         progress.finish();
-        errors
+        packed
     };
+    packed.remarks.iter().for_each(|remark| note(remark));
     interrupt::check()?;
     let model = Model::open(&args.output, &options, &mut |_| {})?;
     super::note_memory(&model);
@@ -130,7 +131,7 @@ pub fn run(args: &PackArgs, quiet: bool) -> Outcome {
         }
     }
     if args.weights.rounds() {
-        text.push_str(&rounding::layers(&errors));
+        text.push_str(&rounding::layers(&packed.errors));
         let inputs = rounding::Inputs {
             given: &args.inputs,
             seed: args.seed,

@@ -164,7 +164,7 @@ pub(crate) fn carried_to_members(given: &ArgMatches) -> Vec<OsString> {
 
 /// Mark a process that has begun anew, and why; their values say nothing.
 const BEGUN_ANEW: &str = "NEAPTIDE_BEGUN_ANEW";
-const HAS_PACKED: &str = "NEAPTIDE_HAS_PACKED";
+pub(super) const HAS_PACKED: &str = "NEAPTIDE_HAS_PACKED";
 
 /// Begins anew as the damaged cached file is removed, so the model is packed again. Returns only where that cannot be.
 fn again(damage: String) -> Failure {
@@ -252,7 +252,8 @@ impl RunArgs {
 
 /// The model, and whether it had to be packed.
 fn open(args: &RunArgs, own_cgroup: bool, quiet: bool) -> Outcome<(Model, bool)> {
-    let hints = input::hints(&args.inputs);
+    let bound = &args.open.bindings;
+    let hints = input::hints(args.model(), bound, &args.inputs, &args.image);
     let options = OpenOptions {
         host: Arc::new(OwnProcess { own_cgroup }),
         shape_hints: hints.shapes,

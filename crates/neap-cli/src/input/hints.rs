@@ -1,13 +1,14 @@
 //! What the files of `--input` and `--bind` say before the model is opened: shapes of inputs, and values of small
 //! ones. They matter where the model leaves dimensions open or lets values decide shapes.
 
-use super::{has_extension, name_and_file, npy, npz, open_file};
+use super::{ImageOptions, PHOTOS, has_extension, name_and_file, npy, npz, open_file, photo};
 use crate::failure::{Outcome, bad};
-use neaptide::Literal;
+use neaptide::{Declared, Literal};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::BufReader;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// What decides shapes is small. Larger arrays are not read here.
 const MAX_VALUE_BYTES: usize = 64 * 1024;
@@ -25,13 +26,24 @@ pub struct Hints {
     pub values: BTreeMap<String, Literal>,
 }
 
-/// Hints from the files that `--input` names. What cannot be read is left to [`super::load`], which says why.
-pub fn hints(given: &[OsString]) -> Hints {
+/// Hints from the files that `--input` names, for the inputs of `model` that `bound` does not name. What cannot be read is
+/// left to [`super::load`], which says why.
+pub fn hints(
+    model: &Path,
+    bound: &[(String, PathBuf)],
+    given: &[OsString],
+    image: &ImageOptions,
+) -> Hints {
+    let declared = declared(model, given);
+    let is_bound = |input: &Declared| bound.iter().any(|(name, _)| *name == input.name);
+    let free: Vec<&Declared> = declared.iter().filter(|input| !is_bound(input)).collect();
     let mut hints = Hints::default();
     for text in given {
-        let (name, path) = match name_and_file(text) {
-            Some((name, path)) => (Some(name), path),
-            None => (None, Path::new(text)),
+        let (name, path) = named(text, &declared);
+        // A file that says no name is for the only input.
+        let only = match &free[..] {
+            [only] => Some(only.name.as_str()),
+            _ => None,
         };
         if has_extension(path, &["npz"]) {
             let arrays = npz::glance(path, MAX_VALUE_BYTES).unwrap_or_default();
@@ -41,14 +53,52 @@ pub fn hints(given: &[OsString]) -> Hints {
                     hints.add(member, array);
                 }
             }
-        } else if let (Some(name), true) = (name, has_extension(path, &["npy"]))
+        } else if let (Some(name), true) = (name.or(only), has_extension(path, &["npy"]))
             && let Ok(file) = open_file(path)
             && let Ok(array) = npy::glance(&mut BufReader::new(file), MAX_VALUE_BYTES)
         {
             hints.add(name.to_string(), array);
+        } else if let (Some(name), true) = (name.or(only), has_extension(path, PHOTOS))
+            && let Some(input) = declared.iter().find(|input| input.name == name)
+            && let Some(shape) = photo::shape(path, input, image.layout)
+        {
+            hints.shapes.insert(name.to_string(), shape);
         }
     }
     hints
+}
+
+/// The model's inputs, where files say too little without.
+fn declared(model: &Path, given: &[OsString]) -> Vec<Declared> {
+    let says_all = |text: &OsString| {
+        let whole = Path::new(text);
+        let marks = text.as_bytes().iter().filter(|&&byte| byte == b'=');
+        let is_named = marks.count() == 1 && !whole.exists();
+        has_extension(whole, &["npz"]) || is_named && !has_extension(whole, PHOTOS)
+    };
+    match given.iter().all(says_all) {
+        true => Vec::new(),
+        // What is wrong with the model is said when it is opened.
+        false => neaptide::declared_inputs(model).unwrap_or_default(),
+    }
+}
+
+/// Which input a file is for, where it says so. A name may contain '=', a path too: the longest known name wins.
+fn named<'a>(text: &'a OsStr, declared: &'a [Declared]) -> (Option<&'a str>, &'a Path) {
+    let whole = Path::new(text);
+    let known = declared.iter().filter_map(|input| {
+        let path = (text.as_bytes()).strip_prefix(input.name.as_bytes())?;
+        let path = OsStr::from_bytes(path.strip_prefix(b"=")?);
+        Some((input.name.as_str(), Path::new(path)))
+    });
+    match known.max_by_key(|(name, _)| name.len()) {
+        Some((name, path)) => (Some(name), path),
+        None if whole.exists() => (None, whole),
+        None => match name_and_file(text) {
+            Some((name, path)) => (Some(name), path),
+            None => (None, whole),
+        },
+    }
 }
 
 impl Hints {
@@ -61,7 +111,7 @@ impl Hints {
 }
 
 /// The values that `--bind NAME=FILE.npy` gives.
-pub fn bindings(given: &[(String, std::path::PathBuf)]) -> Outcome<BTreeMap<String, Literal>> {
+pub fn bindings(given: &[(String, PathBuf)]) -> Outcome<BTreeMap<String, Literal>> {
     let mut bindings = BTreeMap::new();
     for (name, path) in given {
         let fails = |e: String| bad(format!("--bind {name}: {}: {e}", path.display()));

@@ -120,6 +120,25 @@ pub fn read(
     Ok(normalise.tensor(&resample(&pixels, &window), &target))
 }
 
+/// Height and width of a photo as it is seen.
+pub fn size(path: &Path) -> Option<(usize, usize)> {
+    let file = super::open_file(path).ok()?;
+    let reader = ImageReader::new(BufReader::new(file));
+    let mut decoder = reader.with_guessed_format().ok()?.into_decoder().ok()?;
+    let (width, height) = decoder.dimensions();
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    let is_turned = matches!(
+        orientation,
+        Orientation::Rotate90
+            | Orientation::Rotate270
+            | Orientation::Rotate90FlipH
+            | Orientation::Rotate270FlipH
+    );
+    let sides = (height as usize, width as usize);
+    let (height, width) = if is_turned { (sides.1, sides.0) } else { sides };
+    (height > 0 && width > 0).then_some((height, width))
+}
+
 fn target(info: &TensorInfo, layout: Option<PixelLayout>) -> Result<Target, String> {
     let shape = &info.ty.shape;
     let image = match shape[..] {

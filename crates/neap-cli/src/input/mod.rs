@@ -11,6 +11,7 @@ mod hints;
 mod image;
 mod npy;
 mod npz;
+mod photo;
 mod random;
 mod resample;
 

@@ -49,7 +49,7 @@ const KEPT_RUNS: usize = 8192;
 
 pub fn run(args: &MemberArgs) -> Outcome {
     pin(&args.cpus)?;
-    let model = crate::commands::open(&args.model, &args.open.options()?, true)?;
+    let model = crate::commands::open_again(&args.model, &args.open.options()?)?;
     memory::trim_heap();
     let inputs = input::load(
         &model,

@@ -295,14 +295,6 @@ fn open_dimensions_come_from_options_or_data() {
         "x.npy",
         &npy("<f4", "(2, 3)", &f32_bytes(&[1., 2., 3., -1., -2., -3.])),
     );
-    fails(&bench, "", &["such as 1x3 (--shape x=1x3)"]);
-    // No option of a task is for one of its models.
-    bench.write(
-        "t.toml",
-        b"total = '64MiB'\nruns = 1\n[[model]]\npath = 'm.onnx'\n",
-    );
-    let ran = bench.neap("run --task t.toml");
-    ran.fails(2, &["neap pack MODEL -o FILE.neap --shape x=1x3"]);
     assert_eq!(result(&bench, "--input x=x.npy"), [1., 2., 3., 0., 0., 0.]);
     // And again, now from the cache.
     assert_eq!(result(&bench, "--input x=x.npy"), [1., 2., 3., 0., 0., 0.]);
@@ -311,6 +303,114 @@ fn open_dimensions_come_from_options_or_data() {
     fails(&bench, "--shape x=5x3 --input x=x.npy", &["2x3", "5x3"]);
     fails(&bench, "--shape z=5x3 --shape x=1x3", &["z"]);
     fails(&bench, "--shape x=5xa", &["'a'"]);
+}
+
+/// Lines on standard error that speak of a batch that was taken.
+fn said_of_batches(ran: &Ran) -> usize {
+    let lines = ran.stderr.lines();
+    lines
+        .filter(|line| line.contains("is open, and taken as 1"))
+        .count()
+}
+
+#[test]
+fn an_open_batch_is_one_in_every_command_which_says_so_in_one_line() {
+    let bench = Bench::with_model(&relu("x", &["batch", "3"], "y"));
+    bench.write(
+        "t.toml",
+        b"total = '128MiB'\nruns = 1\n[[model]]\npath = 'm.onnx'\n",
+    );
+    for command in [
+        "run m.onnx",
+        "run m.onnx",
+        "inspect m.onnx",
+        "plan m.onnx",
+        "bench m.onnx --iterations 1 --memory-budget none",
+        "pack m.onnx -o m.neap",
+        "run --task t.toml",
+        "run --task t.toml --one-process",
+    ] {
+        let ran = bench.neap(command).ok();
+        assert_eq!(said_of_batches(&ran), 1, "{command}: {}", ran.stderr);
+        assert!(ran.stderr.contains("input 'x'"), "{}", ran.stderr);
+    }
+    let ran = bench.neap("run m.onnx --shape x=2x3").ok();
+    assert_eq!(said_of_batches(&ran), 0, "{}", ran.stderr);
+}
+
+/// Both inputs have one batch; the first is as many pictures as the second has rows.
+#[test]
+fn a_file_for_one_input_says_the_batch_of_the_others() {
+    let bench = Bench::with_model(
+        &Model::default()
+            .node("Add", &["a", "b"], &["y"])
+            .input("a", FLOAT, &["batch", "3"])
+            .input("b", FLOAT, &["batch", "1"])
+            .output("y", FLOAT, &["batch", "3"])
+            .finish(),
+    );
+    bench.write("a.npy", &npy("<f4", "(2, 3)", &f32_bytes(&[1.; 6])));
+    bench.write("b.bin", &f32_bytes(&[1., 2.]));
+    let args = "--input a=a.npy --input b=b.bin";
+    assert_eq!(result(&bench, args), [2., 2., 2., 3., 3., 3.]);
+}
+
+#[test]
+fn a_file_without_a_name_says_the_shape_of_the_only_input() {
+    let bench = Bench::with_model(&relu("x", &["batch", "rows"], "y"));
+    let values = f32_bytes(&[1., 2., 3., -1., -2., -3.]);
+    bench.write("v=1.npy", &npy("<f4", "(2, 3)", &values));
+    for name in ["", "x="] {
+        let ran = bench.neap(&format!(
+            "run m.onnx --output-dir out --input {name}v=1.npy"
+        ));
+        let ran = ran.ok();
+        assert_eq!(said_of_batches(&ran), 0, "{}", ran.stderr);
+        assert_eq!(read_f32(&bench.path("out/y.npy")), [1., 2., 3., 0., 0., 0.]);
+    }
+}
+
+#[test]
+fn a_question_for_a_shape_has_an_answer_that_works() {
+    // One pixel would not do.
+    let bench = Bench::with_model(
+        &Model::default()
+            .node("Reshape", &["x", "rows"], &["r"])
+            .node("Relu", &["r"], &["y"])
+            .integers("rows", &[1, 3, 32, -1])
+            .input("x", FLOAT, &["batch", "3", "height", "width"])
+            .output("y", FLOAT, &["1", "3", "32", "columns"])
+            .finish(),
+    );
+    let said = bench.neap("run m.onnx").fails(2, &["'height'", "axis 2"]);
+    let (_, answer) = said.split_once("(--shape ").expect("an answer");
+    let answer = answer.trim_end_matches(')');
+    bench.neap(&format!("run m.onnx --shape {answer}")).ok();
+    // A photo of a size that the model does not take is a question, too.
+    let picture = image::RgbImage::from_pixel(5, 7, image::Rgb([9, 9, 9]));
+    picture.save(bench.path("p.png")).unwrap();
+    let said = bench.neap("run m.onnx --input p.png");
+    said.fails(2, &["1x3x7x5", &format!("--shape {answer}")]);
+}
+
+#[test]
+fn a_photo_says_the_open_dimensions_of_its_input() {
+    let picture = image::RgbImage::from_pixel(6, 4, image::Rgb([255, 0, 0]));
+    for (dims, elements) in [
+        (["batch", "3", "8", "8"], 192),
+        (["batch", "3", "height", "width"], 72),
+        (["batch", "3", "8", "width"], 3 * 8 * 12),
+        (["batch", "height", "width", "3"], 72),
+    ] {
+        let bench = Bench::with_model(&relu("x", &dims, "y"));
+        picture.save(bench.path("p.png")).unwrap();
+        for name in ["", "x="] {
+            assert_eq!(
+                result(&bench, &format!("--input {name}p.png")).len(),
+                elements
+            );
+        }
+    }
 }
 
 #[test]

@@ -82,11 +82,23 @@ impl Model {
     }
 
     /// An initializer of one integer.
-    pub fn integer(mut self, name: &str, value: i64) -> Model {
-        let tensor = Message::default()
+    pub fn integer(self, name: &str, value: i64) -> Model {
+        self.whole_numbers(name, &[], &[value])
+    }
+
+    /// An initializer of a row of integers.
+    pub fn integers(self, name: &str, values: &[i64]) -> Model {
+        self.whole_numbers(name, &[values.len() as u64], values)
+    }
+
+    fn whole_numbers(mut self, name: &str, dims: &[u64], values: &[i64]) -> Model {
+        let data: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let sized = |tensor: Message, &dim: &u64| tensor.number(1, dim);
+        let tensor = dims.iter().fold(Message::default(), sized);
+        let tensor = tensor
             .number(2, INT64)
             .bytes(8, name.as_bytes())
-            .bytes(9, &value.to_le_bytes());
+            .bytes(9, &data);
         self.0 = self.0.message(5, &tensor);
         self
     }

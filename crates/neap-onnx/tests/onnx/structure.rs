@@ -125,7 +125,7 @@ fn dynamic_dimensions_are_bound_everywhere() {
     let error = model.error();
     assert_eq!(
         error,
-        "input 'x' has dynamic dimension 'batch' (axis 0): give its shape, such as 1x3"
+        "input 'x' (batchx3) has dynamic dimension 'batch' (axis 0): give its shape"
     );
     let mut options = OpenOptions::default();
     options.shapes.insert("x".into(), vec![5, 3]);
@@ -148,7 +148,7 @@ fn dimensions_without_a_name_need_not_be_equal() {
         let error = model.open_with(&options).expect_err("open").to_string();
         assert_eq!(
             error,
-            "input 'z' has dynamic dimension '?' (axis 0): give its shape, such as 1"
+            "input 'z' (?) has dynamic dimension '?' (axis 0): give its shape"
         );
         options.shapes.insert("z".into(), vec![1]);
         let graph = model.open_with(&options).expect("bound");

@@ -189,8 +189,9 @@ impl Others {
             hints: &Shapes::new(),
             values: &BTreeMap::new(),
             size_bounds: &BTreeMap::new(),
+            batch: None,
         };
-        self.package.wanted(&asked, true)
+        Ok(self.package.wanted(&asked, true)?.binding)
     }
 
     fn kept(&self, wanted: &Binding) -> Option<Arc<Bound>> {

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::shapes::{Shapes, shape_text};
 use neap_compile::StepOrder;
 use neap_ir::Literal;
-use neap_onnx::OnnxError;
+use neap_onnx::{OnnxError, Unsaid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -29,6 +29,23 @@ pub(crate) struct Asked<'a> {
     pub values: &'a BTreeMap<String, Literal>,
     /// Of sizes that are known only when running.
     pub size_bounds: &'a BTreeMap<String, usize>,
+    /// Of an open first dimension, where all else says nothing.
+    pub batch: Option<usize>,
+}
+
+/// A binding that was asked for.
+pub(crate) struct Wanted {
+    pub binding: Binding,
+    /// Inputs whose first dimension nothing said.
+    pub unsaid_batches: Vec<String>,
+}
+
+/// A batch is taken for an open first dimension; others are asked for.
+pub(crate) fn unsaid(batch: Option<usize>) -> Unsaid {
+    Unsaid {
+        first: batch,
+        others: None,
+    }
 }
 
 /// What an open model knows of its packed file. The rest is read again when the model is bound anew.
@@ -48,27 +65,37 @@ impl Package {
     ///
     /// # Errors
     /// The shapes do not fit the model, or leave dimensions open.
-    pub fn wanted(&self, asked: &Asked, keep_open: bool) -> Result<Binding> {
+    pub fn wanted(&self, asked: &Asked, keep_open: bool) -> Result<Wanted> {
         let Some(skeleton) = &self.skeleton else {
-            return self.wanted_of_fixed(asked);
+            let binding = self.wanted_of_fixed(asked)?;
+            return Ok(Wanted {
+                binding,
+                unsaid_batches: Vec::new(),
+            });
         };
-        let try_with = |shapes: Shapes| {
+        let try_with = |shapes: Shapes, batch: Option<usize>| {
             let onnx = neap_onnx::OpenOptions {
                 shapes,
+                unsaid: unsaid(batch),
                 bindings: self.values(asked, keep_open),
                 size_bounds: self.size_bounds(asked, keep_open),
                 ..Default::default()
             };
             let shapes = skeleton.inputs.shapes(&onnx)?;
-            Ok::<_, OnnxError>(Binding {
+            let unsaid_batches = skeleton.inputs.unsaid_batches(&onnx)?;
+            let binding = Binding {
                 shapes,
                 values: onnx.bindings,
                 size_bounds: onnx.size_bounds,
+            };
+            Ok::<_, OnnxError>(Wanted {
+                binding,
+                unsaid_batches,
             })
         };
         // Of what is known, the surest first; an input has its shape from the first that knows it.
         let mut known = asked.shapes.clone();
-        let mut found = try_with(known.clone());
+        let mut found = try_with(known.clone(), None);
         let others = [asked.hints, &self.binding.shapes];
         for more in others.into_iter().take(1 + usize::from(keep_open)) {
             if !matches!(found, Err(OnnxError::DynamicInput { .. })) {
@@ -78,7 +105,10 @@ impl Package {
             for (name, shape) in more.iter().filter(|(name, _)| !values.contains_key(*name)) {
                 known.entry(name.clone()).or_insert_with(|| shape.clone());
             }
-            found = try_with(known.clone());
+            found = try_with(known.clone(), None);
+        }
+        if matches!(found, Err(OnnxError::DynamicInput { .. })) && asked.batch.is_some() {
+            found = try_with(known, asked.batch);
         }
         Ok(found?)
     }

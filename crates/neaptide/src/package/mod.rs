@@ -17,7 +17,7 @@ mod skeleton;
 mod weights;
 
 pub(crate) use bind::bind;
-pub(crate) use binding::{Asked, Binding, Package};
+pub(crate) use binding::{Asked, Binding, Package, unsaid};
 pub(crate) use contents::{Cached, Contents, decode, encode, is_of_this_build};
 pub(crate) use skeleton::{SkeletonSource, write_skeleton};
 pub(crate) use weights::{Table, Weight, uncovered};

@@ -15,6 +15,7 @@ mod opened;
 mod profile;
 
 pub use declared::Tensor;
+pub(crate) use declared::signature_of;
 
 use crate::budget::{Budget, Scope};
 use crate::error::{Error, Result};
@@ -23,7 +24,7 @@ use crate::options::RunOptions;
 use crate::pack::Progress;
 use crate::plan::Plan;
 use crate::session::Session;
-use declared::{is_fixed, shapes_of, signature_of};
+use declared::{is_fixed, shapes_of};
 use neap_ir::Literal;
 use neap_onnx::{Need, Signature};
 use neap_runtime::CancelToken;

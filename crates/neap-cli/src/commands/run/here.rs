@@ -177,6 +177,7 @@ fn planned(
         model: args.model().display().to_string(),
         graph_digest: model.digest().into(),
         random_inputs,
+        remarks: model.remarks().to_vec(),
         threads: options.threads,
         strategy: plan.execution.strategy.clone(),
         memory_budget_bytes: plan.budget_bytes,

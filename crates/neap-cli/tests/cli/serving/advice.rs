@@ -5,7 +5,7 @@ use crate::onnx::{FLOAT, INT64, Model, relu};
 
 #[test]
 fn a_model_that_needs_more_is_told_by_its_settings() {
-    let open = relu("x", &["N", "4"], "y");
+    let open = relu("x", &["N", "columns"], "y");
     let late = Model::default()
         .input("x", FLOAT, &["4"])
         .input("count", INT64, &["1"])
@@ -15,10 +15,10 @@ fn a_model_that_needs_more_is_told_by_its_settings() {
         .finish();
     let bench = bench_with(&[("mm.onnx", &open)]);
     let ran = bench.neap("serve models --http 127.0.0.1:0");
-    let line = ran.fails(2, &["'mm'", "([shapes] x = [1, 4] in mm.toml)"]);
+    let line = ran.fails(2, &["'mm'", "([shapes] x = [1, 16] in mm.toml)"]);
     assert!(!line.contains("--shape"), "{line}");
 
-    bench.write("models/mm.toml", b"[shapes]\nx = [1, 4]\n");
+    bench.write("models/mm.toml", b"[shapes]\nx = [1, 16]\n");
     let server = Server::start(&bench, "");
     bench.write("models/late.onnx", &late);
     let load = |name: &str| {
