@@ -116,10 +116,12 @@ impl Cut {
         (lines | 1).saturating_mul(LANES)
     }
 
-    /// Values of the largest block.
+    /// Values of the largest block, and a float for each tile and channel block.
     pub fn values_floats(&self) -> usize {
-        let point = self.values_point_floats(self.blocks.range(0).len());
-        self.tile.points().saturating_mul(point)
+        let tiles = self.blocks.range(0).len();
+        let values = (self.tile.points()).saturating_mul(self.values_point_floats(tiles));
+        let told = tiles.saturating_mul(self.c_in.div_ceil(LANES).max(1));
+        values.saturating_add(told.next_multiple_of(LANES))
     }
 
     /// From panel to panel in the products: all points of a tile.

@@ -3,12 +3,13 @@
 use super::cut::Cut;
 use super::product::{Step, kernel};
 use super::transform::{
-    OutputTile, PanelPart, Plane, transform_input, transform_output, transform_weights,
+    InputTile, OVERFLOWS, OutputTile, PanelPart, Plane, TOO_MUCH, add_directly, spreads_input,
+    transform_input, transform_output, transform_weights,
 };
+use super::weights::{Ahead, PartWeights, Source, prepare};
 use super::{Tile, prepared_panel_floats};
 use crate::conv::ConvShape;
 use crate::epilogue::Activation;
-use crate::panel::{Format, Panels};
 use crate::parallel::Parallel;
 use crate::planes::Planes;
 use crate::simd::{Isa, LANES, prefetch};
@@ -16,44 +17,7 @@ use crate::tile::Split;
 use std::ops::Range;
 
 /// Pieces that every worker should get of work that comes in small units, for balance.
-const TASKS_PER_WORKER: usize = 4;
-
-/// The weights of a call's first panel.
-#[derive(Clone, Copy)]
-pub(super) enum Source {
-    Raw(RawPanels),
-    Prepared(*const f32),
-}
-
-/// Panels as they are stored.
-#[derive(Clone, Copy)]
-pub(super) struct RawPanels {
-    first: *const u8,
-    format: Format,
-}
-
-impl From<Panels<'_>> for RawPanels {
-    fn from(panels: Panels<'_>) -> Self {
-        RawPanels {
-            first: panels.as_ptr(),
-            format: panels.format(),
-        }
-    }
-}
-
-impl RawPanels {
-    /// Where a panel of `9 * c_in` weights for each lane begins.
-    fn head(self, panel: usize, c_in: usize) -> *const f32 {
-        let bytes = self.format.head_bytes() + 9 * c_in * self.format.step_bytes();
-        self.first.wrapping_add(panel * bytes).cast()
-    }
-
-    /// The weights of a channel, the first of a block.
-    fn channel(self, panel: usize, c_in: usize, channel: usize) -> *const u8 {
-        let before = self.format.head_bytes() + 9 * channel * self.format.step_bytes();
-        self.head(panel, c_in).cast::<u8>().wrapping_add(before)
-    }
-}
+pub(super) const TASKS_PER_WORKER: usize = 4;
 
 /// A call whose sizes have been checked.
 pub(super) struct Call {
@@ -83,6 +47,9 @@ struct Block {
     groups: Split,
     values: *mut f32,
     point_floats: usize,
+    /// What the transform of each tile told of a channel block, `[channel block][tile]`; then, in the place of the first,
+    /// whether the tile is computed without it.
+    told: *mut f32,
 }
 
 // SAFETY: only says where the values lie; tasks write disjoint parts of them.
@@ -95,6 +62,15 @@ impl Block {
         let vectors = tiles.start * channel_blocks + block * tiles.len();
         self.values
             .wrapping_add(point * self.point_floats + vectors * LANES)
+    }
+
+    /// Whether a tile is computed without its values.
+    ///
+    /// # Safety
+    /// [`Call::settle`] has said so.
+    unsafe fn is_direct(&self, tile: usize) -> bool {
+        // SAFETY: there is a float for each tile.
+        unsafe { *self.told.add(tile) != 0.0 }
     }
 }
 
@@ -135,6 +111,7 @@ impl Call {
                 // SAFETY: the scratch is this worker's; tasks differ in tiles, so in outputs.
                 unsafe {
                     call.fill(&block, units);
+                    call.settle(&block);
                     for column in 0..columns.parts {
                         let groups = 0..block.groups.parts;
                         call.multiply(&block, groups, columns.range(column), scratch);
@@ -155,6 +132,8 @@ impl Call {
                 // SAFETY: tasks differ in units, so in values.
                 unsafe { call.fill(block, fills.range(task)) };
             });
+            // SAFETY: all values are filled, and no task runs.
+            unsafe { call.settle(&block) };
             let groups = block.groups.parts;
             let mut chunks = Split::at_most(groups, call.cut.chunk_groups);
             let fair = (2 * parallel.workers()).div_ceil(columns.parts);
@@ -171,11 +150,13 @@ impl Call {
 
     fn block(&self, index: usize, values: *mut f32) -> Block {
         let tiles = self.cut.blocks.range(index);
+        let point_floats = self.cut.values_point_floats(tiles.len());
         Block {
             first_tile: tiles.start,
             groups: Split::at_most(tiles.len(), self.cut.group_tiles),
             values,
-            point_floats: self.cut.values_point_floats(tiles.len()),
+            point_floats,
+            told: values.wrapping_add(self.tile.points() * point_floats),
         }
     }
 
@@ -202,37 +183,84 @@ impl Call {
         (image, [in_image / across * m, in_image % across * m])
     }
 
+    /// Where a tile of a block lies in the input: of an image, and of all its planes.
+    fn input_tile(&self, block: &Block, tile: usize) -> InputTile {
+        let s = &self.shape;
+        let (image, pixel) = self.place(block.first_tile + tile);
+        let planes = image * self.channel_blocks() * self.planes.input;
+        InputTile {
+            at: Plane {
+                size: s.window.input,
+                corner: [0, 1]
+                    .map(|axis| pixel[axis] as isize - s.window.pads_begin[axis] as isize),
+            },
+            first: self.input.wrapping_add(planes),
+            plane_floats: self.planes.input,
+            channels: s.c_in,
+        }
+    }
+
+    /// Rows and columns of a tile's outputs that are in the image.
+    fn size(&self, block: &Block, tile: usize) -> [usize; 2] {
+        let (_, pixel) = self.place(block.first_tile + tile);
+        [0, 1].map(|axis| (self.tile.outputs()).min(self.shape.window.output[axis] - pixel[axis]))
+    }
+
+    /// Finds the tiles of a block that are computed without their values.
+    ///
+    /// # Safety
+    /// As [`Call::run`]; all units are filled, and the block is nobody else's.
+    unsafe fn settle(&self, block: &Block) {
+        for tile in 0..block.groups.total {
+            let told = (0..self.channel_blocks()).fold(0.0f32, |most, channel_block| {
+                // SAFETY: there is a float for each tile and channel block.
+                let told = unsafe { *block.told.add(channel_block * block.groups.total + tile) };
+                if told > most || told.is_nan() {
+                    told
+                } else {
+                    most
+                }
+            });
+            // What is no number, or may overflow at a point, spreads for certain.
+            let is_direct = told.is_nan()
+                || told >= OVERFLOWS
+                || told >= TOO_MUCH && {
+                    let (input, size) = (self.input_tile(block, tile), self.size(block, tile));
+                    // SAFETY: the tile is one of the call's.
+                    unsafe { spreads_input(self.isa, self.tile, input, size) }
+                };
+            // SAFETY: there is a float for each tile.
+            unsafe { *block.told.add(tile) = f32::from(u8::from(is_direct)) };
+        }
+    }
+
     /// Computes values of a block.
     ///
     /// # Safety
     /// As [`Call::run`]; the block's values are nobody else's for these units.
     unsafe fn fill(&self, block: &Block, units: Range<usize>) {
-        let s = &self.shape;
-        let plane_floats = self.planes.input;
         let channel_blocks = self.channel_blocks();
         for unit in units {
             let (channel_block, group) = (unit / block.groups.parts, unit % block.groups.parts);
             let tiles = block.groups.range(group);
             let to = block.group(group, channel_blocks, 0, channel_block);
+            let channels = (self.shape.c_in - channel_block * LANES).min(LANES);
             for (r, tile) in tiles.enumerate() {
-                let (image, pixel) = self.place(block.first_tile + tile);
-                let at = Plane {
-                    size: s.window.input,
-                    corner: [0, 1]
-                        .map(|axis| pixel[axis] as isize - s.window.pads_begin[axis] as isize),
-                };
-                let plane = (image * channel_blocks + channel_block) * plane_floats;
-                self.foresee(at, self.input.wrapping_add(plane));
+                let InputTile { at, first, .. } = self.input_tile(block, tile);
+                let plane = first.wrapping_add(channel_block * self.planes.input);
+                self.foresee(at, plane);
                 // SAFETY: the plane is one of the input's; the values are the block's.
                 unsafe {
-                    transform_input(
+                    let told = transform_input(
                         self.isa,
                         self.tile,
                         at,
-                        self.input.add(plane),
+                        plane,
                         to.add(r * LANES),
                         block.point_floats,
+                        channels,
                     );
+                    *block.told.add(channel_block * block.groups.total + tile) = told;
                 }
             }
         }
@@ -283,8 +311,60 @@ impl Call {
                 self.products(block, &groups, panels.len(), &part, &weights, scratch);
             }
         }
+        // SAFETY: the block is settled.
+        if self
+            .tiles(block, &groups)
+            .any(|tile| unsafe { block.is_direct(tile) })
+        {
+            // SAFETY: as above; the products of such tiles are nothing.
+            unsafe { self.sums(block, &groups, &panels, parts, scratch) };
+        }
         // SAFETY: the products are complete.
         unsafe { self.outputs(block, &groups, &panels, scratch) };
+    }
+
+    /// The tiles of some groups.
+    fn tiles(&self, block: &Block, groups: &Range<usize>) -> Range<usize> {
+        block.groups.range(groups.start).start..block.groups.range(groups.end - 1).end
+    }
+
+    /// Sums of the tiles that are computed without their values, in the place of their products. Weights come once more.
+    ///
+    /// # Safety
+    /// As [`Call::multiply`].
+    unsafe fn sums(
+        &self,
+        block: &Block,
+        groups: &Range<usize>,
+        panels: &Range<usize>,
+        parts: Split,
+        scratch: *mut f32,
+    ) {
+        let (m, product_floats) = (self.tile.outputs(), self.cut.product_floats());
+        let arriving = scratch.wrapping_add(self.cut.products_floats());
+        for part in (0..parts.parts).map(|part| parts.range(part)) {
+            // SAFETY: the scratch holds arriving weights and the sums, which are no more than the products.
+            unsafe {
+                let weights = self.weights(panels, &part, arriving);
+                for (t, tile) in self.tiles(block, groups).enumerate() {
+                    if !block.is_direct(tile) {
+                        continue;
+                    }
+                    let mut input = self.input_tile(block, tile);
+                    input.first = input.first.wrapping_add(part.start * input.plane_floats);
+                    input.channels = (part.end * LANES).min(self.shape.c_in) - part.start * LANES;
+                    for p in 0..panels.len() {
+                        let sums = scratch.add((t * panels.len() + p) * product_floats);
+                        if part.start == 0 {
+                            std::slice::from_raw_parts_mut(sums, m * m * LANES).fill(0.0);
+                        }
+                        let first = weights.first.wrapping_add(p * weights.panel_floats);
+                        let step = weights.point_floats;
+                        add_directly(self.isa, self.tile, input, first, step, sums);
+                    }
+                }
+            }
+        }
     }
 
     /// The weights of some panels and channel blocks at the points.
@@ -411,7 +491,7 @@ impl Call {
         let m = self.tile.outputs();
         let plane_floats = self.planes.output;
         let product_floats = self.cut.product_floats();
-        let tiles = block.groups.range(groups.start).start..block.groups.range(groups.end - 1).end;
+        let tiles = self.tiles(block, groups);
         let head = |panel: usize| match self.source {
             Source::Raw(all) => all.head(panel, s.c_in),
             Source::Prepared(all) => {
@@ -434,6 +514,7 @@ impl Call {
                 unsafe {
                     let at = OutputTile {
                         products: products.add((t * panels.len() + p) * product_floats),
+                        is_direct: block.is_direct(tile),
                         bias: head(panel),
                         output: self.output.add(pixel),
                         residual: if self.residual.is_null() {
@@ -442,7 +523,7 @@ impl Call {
                             self.residual.add(pixel)
                         },
                         row_floats: s.window.output[1] * LANES,
-                        size: [m.min(s.window.output[0] - y), m.min(s.window.output[1] - x)],
+                        size: self.size(block, tile),
                         activation: self.activation,
                     };
                     transform_output(self.isa, self.tile, at);
@@ -450,109 +531,4 @@ impl Call {
             }
         }
     }
-}
-
-/// Weights at the points: of some panels, from some channel on.
-struct PartWeights {
-    first: *const f32,
-    panel_floats: usize,
-    point_floats: usize,
-    ahead: Ahead,
-}
-
-/// What is brought into cache during the products of a part.
-enum Ahead {
-    /// Weights are used where they lie: those of the point after, and after the last of other panels.
-    NextPoint { last: *const f32 },
-    /// Weights are transformed first: the raw ones of the part after.
-    NextPart {
-        first: *const f32,
-        panel_floats: usize,
-    },
-}
-
-impl PartWeights {
-    /// What micro-kernel call number `turn` of the part brings: first vector, from panel to panel, and
-    /// vectors for each of its `blocks` channel blocks.
-    fn ahead(
-        &self,
-        turn: usize,
-        groups: usize,
-        points: usize,
-        blocks: usize,
-    ) -> (*const f32, usize, usize) {
-        // Vectors that follow for a channel block, the calls that share them, and which of those this is.
-        let (first, panel_floats, vectors, calls, call) = match self.ahead {
-            Ahead::NextPoint { last } => {
-                let point = turn / groups + 1;
-                let first = if point < points {
-                    self.first.wrapping_add(point * self.point_floats)
-                } else {
-                    last
-                };
-                (first, self.panel_floats, LANES, groups, turn % groups)
-            }
-            Ahead::NextPart {
-                first,
-                panel_floats,
-            } => (first, panel_floats, 9 * LANES, points * groups, turn),
-        };
-        let share = vectors.div_ceil(calls);
-        let brought = call * share;
-        let each = if brought < vectors { share } else { 0 };
-        let first = first.wrapping_add(brought * blocks * LANES);
-        (first, panel_floats, each)
-    }
-}
-
-/// Transforms whole panels, bias included.
-///
-/// # Safety
-/// `raw` holds that many panels, and `to` has room for as many of
-/// `[bias 16][point][k][16]`.
-pub(super) unsafe fn prepare(
-    isa: Isa,
-    parallel: &dyn Parallel,
-    tile: Tile,
-    c_in: usize,
-    panels: usize,
-    raw: RawPanels,
-    to: *mut f32,
-) {
-    struct Pointers(RawPanels, *mut f32);
-    // SAFETY: tasks read the raw panels and write disjoint parts of the others.
-    unsafe impl Sync for Pointers {}
-    let pointers = Pointers(raw, to);
-    let channel_blocks = c_in.div_ceil(LANES);
-    let tasks = Split {
-        total: panels * channel_blocks.max(1),
-        parts: (panels * channel_blocks.max(1))
-            .min(parallel.workers() * TASKS_PER_WORKER)
-            .max(1),
-    };
-    parallel.run(tasks.parts, &|task, _| {
-        let Pointers(raw, to) = &pointers;
-        for unit in tasks.range(task) {
-            let (panel, first) = (
-                unit / channel_blocks.max(1),
-                unit % channel_blocks.max(1) * LANES,
-            );
-            // SAFETY: panel and channels are inside what the contract names.
-            unsafe {
-                let to = to.add(panel * prepared_panel_floats(tile, c_in));
-                if first == 0 {
-                    std::ptr::copy_nonoverlapping(raw.head(panel, c_in), to, LANES);
-                }
-                let part = PanelPart {
-                    format: raw.format,
-                    head: raw.head(panel, c_in),
-                    weights: raw.channel(panel, c_in, first),
-                    channels: (c_in - first).min(LANES),
-                    to: to.add((1 + first) * LANES),
-                    point_floats: c_in * LANES,
-                };
-                transform_weights(isa, tile, part);
-            }
-        }
-    });
 }

@@ -16,8 +16,10 @@
 //!
 //! Order of a sum: at each point one fused multiply-add for each channel in order; the transform
 //! back; then `+ (bias + residual)`; then the activation. Where a tile lies in the output depends on
-//! the shape alone, so no cut of the work shows in the result. A NaN or infinity in the input reaches all
-//! outputs of its tile.
+//! the shape alone, so no cut of the work shows in the result.
+//!
+//! A tile with a NaN, an infinity, or a number that is a thousand times what one of its outputs sees is not transformed: that
+//! would spread it over the tile. Its outputs are plain sums, by channel and tap, of weights that are turned back into taps.
 //!
 //! A band of rows has the bits of the whole layer if its tiles are the layer's: it begins a multiple of
 //! [`Tile::outputs`] rows from the top, and ends at another or at the bottom.
@@ -27,6 +29,7 @@ mod drive; // runs the pieces
 mod points; // the tile sizes, in one dimension
 mod product; // the micro-kernel
 mod transform; // tiles in two dimensions
+mod weights; // stored, or at the points
 
 use crate::conv::ConvShape;
 use crate::epilogue::{Epilogue, Residual};
@@ -36,8 +39,9 @@ use crate::parallel::Parallel;
 use crate::planes::Planes;
 use crate::simd::{Isa, LANES};
 use cut::Cut;
-use drive::{Call, Source};
+use drive::Call;
 use std::ops::Range;
+use weights::Source;
 
 /// How many outputs are computed together: `F2` is F(2×2, 3×3), and so on.
 ///
@@ -148,7 +152,7 @@ pub fn prepare_panels<'a>(
     check_len("prepared panels", prepared.len(), needed)?;
     let to = prepared.as_mut_ptr();
     // SAFETY: both hold that many panels, and the borrows keep them apart.
-    unsafe { drive::prepare(isa, parallel, tile, c_in, panels, raw.into(), to) };
+    unsafe { weights::prepare(isa, parallel, tile, c_in, panels, raw.into(), to) };
     Ok(())
 }
 

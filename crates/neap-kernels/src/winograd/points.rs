@@ -23,6 +23,11 @@ pub(super) trait Points<const A: usize, const M: usize> {
     fn weight<S: Simd>(s: S, g: [S::V; 3]) -> [S::V; A];
     /// `M` outputs from the products at the points.
     fn output<S: Simd>(s: S, m: [S::V; A]) -> [S::V; M];
+    /// The filter back from its values at the points; the outer taps exactly.
+    fn taps<S: Simd>(s: S, w: [S::V; A]) -> [S::V; 3];
+    /// Whether inputs at this point of both axes are looked at for numbers that would spread. Between them, these points see
+    /// each input, and no pixels that are as large as each other cancel at all of them.
+    fn tells(i: usize, j: usize) -> bool;
 }
 
 pub(super) struct F2;
@@ -52,6 +57,16 @@ impl Points<4, 2> for F2 {
         let even = s.add(m[1], m[2]);
         let odd = s.sub(m[1], m[2]);
         [s.add(m[0], even), s.add(odd, m[3])]
+    }
+
+    #[inline(always)]
+    fn taps<S: Simd>(s: S, w: [S::V; 4]) -> [S::V; 3] {
+        [w[0], s.sub(w[1], w[2]), w[3]]
+    }
+
+    #[inline(always)]
+    fn tells(_: usize, _: usize) -> bool {
+        true
     }
 }
 
@@ -109,5 +124,17 @@ impl Points<6, 4> for F4 {
             s.fma(half, small_even, s.mul(two, large_even)),
             s.fma(half, small_odd, s.fma(two, large_odd, m[5])),
         ]
+    }
+
+    #[inline(always)]
+    fn taps<S: Simd>(s: S, w: [S::V; 6]) -> [S::V; 3] {
+        let twice = s.sub(w[1], w[2]);
+        [w[0], s.mul(s.splat(-0.75 / SMALL), twice), w[5]]
+    }
+
+    /// Each axis has `1, -2.5, 1` of every other input there.
+    #[inline(always)]
+    fn tells(i: usize, j: usize) -> bool {
+        (i == 0 || i == 5) && (j == 0 || j == 5)
     }
 }

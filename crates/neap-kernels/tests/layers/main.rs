@@ -25,3 +25,4 @@ mod rounded_rows;
 mod rows;
 mod trained;
 mod winograd;
+mod winograd_spread;
