@@ -269,6 +269,10 @@ fn plain<T: Float>(
                     *sum += weight * unsafe { v.read(at_v + d * sv.depth) }.to_f64();
                 }
             }
+            if keys == 0 {
+                // A sum of nothing.
+                total = 1.0;
+            }
             let has_weights = total > 0.0;
             if attrs.nan_is_zero && !has_weights {
                 // The weights are zeros; zero times what is no number is none.

@@ -6,7 +6,7 @@
 use neap_kernels::parallel::Parallel;
 
 /// Highest rank of an operand.
-pub(crate) const MAX_RANK: usize = 8;
+pub(crate) const MAX_RANK: usize = 12;
 
 /// Axes of a loop: twice [`MAX_RANK`], since some operators split every axis in two.
 const AXES: usize = 2 * MAX_RANK;

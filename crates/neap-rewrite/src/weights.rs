@@ -58,7 +58,14 @@ fn lower_node(
     reader: &mut dyn ConstReader,
     recipes: &mut Recipes,
 ) -> Result<bool, RewriteError> {
+    let weights = editor.node(at).present_inputs().skip(1);
+    let has_empty = weights
+        .into_iter()
+        .any(|value| editor.ty(value).elements() == 0);
     match &editor.node(at).op {
+        Op::Gather { axis: 0 } => gather_rows(editor, at, recipes),
+        // Panels hold something.
+        _ if has_empty => Ok(false),
         Op::Conv(window, groups) => {
             let (window, groups) = (window.clone(), *groups);
             let taken = conv(editor, at, window, groups, reader, recipes)?;
@@ -73,7 +80,6 @@ fn lower_node(
             Ok(taken || widen_weights(editor, at))
         }
         Op::BatchNorm { .. } => batch_norm(editor, at, reader),
-        Op::Gather { axis: 0 } => gather_rows(editor, at, recipes),
         Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => in_panels(editor, at, reader, recipes),
         _ => Ok(false),
     }

@@ -120,7 +120,7 @@ impl Cut {
         let score_row = keys.next_multiple_of(LANES) + LANES;
         let most = (SCORE_FLOATS / score_row).max(ROWS);
         let tiles = shape.q_len.div_ceil(most).max(1);
-        let rows = shape.q_len.div_ceil(tiles).next_multiple_of(ROWS);
+        let rows = (shape.q_len.div_ceil(tiles).max(1)).next_multiple_of(ROWS);
         Some(Cut {
             rows,
             tiles: shape.q_len.div_ceil(rows).max(1),

@@ -43,7 +43,7 @@ fn block(shape: &Shape, workers: usize) -> [usize; 2] {
     let size = |parts: [usize; 2]| {
         [
             shape.c_out.div_ceil(parts[0].max(1)).max(1),
-            columns.div_ceil(parts[1].max(1)).next_multiple_of(LANES),
+            (columns.div_ceil(parts[1].max(1)).max(1)).next_multiple_of(LANES),
         ]
     };
     for (tasks, least) in [(TASKS * workers, GOOD_BLOCK), (workers, SMALL_BLOCK)] {

@@ -200,6 +200,10 @@ pub(crate) fn layer_norm(
     let lines: usize = x.shape()[..axis].iter().product();
     let statistics = [1, 2].map(|i| args.opt_output(i).map(|t| Ptr::<f32>(t.as_ptr().cast())));
     if length == 0 {
+        for out in statistics.iter().flatten() {
+            // SAFETY: one element for each line. Nothing has no mean.
+            (0..lines).for_each(|line| unsafe { out.write(line, f32::NAN) });
+        }
         return Ok(());
     }
     let (scale, bias) = (args.input(1)?, args.opt_input(2));

@@ -139,6 +139,10 @@ pub(crate) fn workspace_bytes(loops: &Loops, workers: usize) -> usize {
 pub(super) fn contract(loops: &Loops, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
     let plan = Plan::of(loops);
     let (par, isa) = (ctx.par, ctx.isa);
+    args.require(
+        plan.y.elements() == args.output(0)?.elements(),
+        "its result has another size",
+    )?;
     let mut scratch = Scratch::new(args.op, ctx.workspace);
     let mut operand = |index: usize, view: &View| {
         let tensor = args.input(index)?;

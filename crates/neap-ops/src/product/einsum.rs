@@ -71,9 +71,10 @@ impl Loops {
         loops.outer = loops.count;
         for (operand, (term, shape)) in left.split(',').zip(shapes).enumerate() {
             let extra = shape.len().checked_sub(letters(term).count())?;
-            let mut step: usize = shape.iter().product();
+            // An empty axis keeps the steps of those before it: they say in which operands a letter is.
+            let mut step: usize = shape.iter().map(|&dim| dim.max(1)).product();
             for (label, &dim) in expand(term, extra, ellipsis).zip(shape.iter()) {
-                step = step.checked_div(dim).unwrap_or(0);
+                step /= dim.max(1);
                 let at = loops.add(label)?;
                 if dim != 1 {
                     loops.sizes[at] = dim;

@@ -146,12 +146,10 @@ fn max<T: Num>(
             unsafe {
                 dst.write(result, best);
                 if let Some(indices) = indices {
-                    let at = best_at.unwrap_or(0);
-                    let at = if column_major {
-                        transposed(taps, at)
-                    } else {
-                        at
-                    };
+                    let at = best_at.map_or(0, |at| match column_major {
+                        true => transposed(taps, at),
+                        false => at,
+                    });
                     indices.write(result, (plane * inside + at) as i64);
                 }
             }

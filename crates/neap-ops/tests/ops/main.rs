@@ -7,6 +7,7 @@ mod bands;
 mod bands_winograd;
 mod blocked;
 mod elementwise;
+mod empty;
 mod guarded;
 mod in_place;
 mod kernel;
