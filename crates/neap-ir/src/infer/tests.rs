@@ -54,6 +54,14 @@ fn window_sizes() {
     assert_eq!(pool_output_size(4, 3, 2, 1, pads(0, 0), true), Some(2));
     assert_eq!(pool_output_size(2, 1, 2, 1, pads(0, 0), true), Some(1));
     assert_eq!(pool_output_size(112, 3, 2, 1, pads(0, 0), true), Some(56));
+    // Its only window reaches beyond the input by less than the stride.
+    assert_eq!(pool_output_size(1, 2, 2, 1, pads(0, 0), true), Some(1));
+    assert_eq!(pool_output_size(2, 4, 3, 1, pads(0, 0), true), Some(1));
+    assert_eq!(pool_output_size(1, 4, 2, 1, pads(0, 0), true), None);
+    assert_eq!(pool_output_size(1, 2, 1, 1, pads(0, 0), true), None);
+    assert_eq!(pool_output_size(1, 2, 2, 1, pads(0, 0), false), None);
+    assert_eq!(pool_output_size(0, 1, 2, 1, pads(0, 0), true), Some(0));
+    assert_eq!(pool_output_size(4, 2, 0, 1, pads(0, 0), true), None);
     assert_eq!(
         conv_transpose_output_size(3, 3, 2, 1, pads(0, 0), 1),
         Some(8)

@@ -36,8 +36,8 @@ pub fn conv_output_size(
     (room.checked_div(stride)?).checked_add(1)
 }
 
-/// Output size of a pooling along one axis. With `ceil_mode`, a last window that would start
-/// beyond the input and its leading pad is left out.
+/// Output size of a pooling along one axis. With `ceil_mode`, a last window may reach beyond the padded input by less
+/// than its stride, and so may the only one; one that would start beyond the input and its leading pad is left out.
 pub fn pool_output_size(
     input: usize,
     kernel: usize,
@@ -49,14 +49,13 @@ pub fn pool_output_size(
     if !ceil_mode {
         return conv_output_size(input, kernel, stride, dilation, pads);
     }
-    let room = room(input, kernel, dilation, pads)?;
-    if stride == 0 {
-        return None;
-    }
-    let windows = room.div_ceil(stride).checked_add(1)?;
+    let padded = input.checked_add(pads.begin)?.checked_add(pads.end)?;
+    let room =
+        (padded.checked_add(stride.checked_sub(1)?)?).checked_sub(extent(kernel, dilation)?)?;
+    let windows = (room / stride).checked_add(1)?;
     let last_start = (windows - 1).checked_mul(stride)?;
     let beyond = last_start >= input.checked_add(pads.begin)?;
-    Some(windows - usize::from(beyond && windows > 1))
+    Some(windows - usize::from(beyond))
 }
 
 /// Output size of a transposed convolution along one axis.

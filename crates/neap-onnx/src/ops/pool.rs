@@ -3,6 +3,7 @@
 use super::conv::{Padding, apply_same, extent, padding, window};
 use crate::error::OnnxError;
 use crate::node::{Ctx, Outputs, one};
+use neap_ir::infer::{Pads, pool_output_size};
 use neap_ir::op::Pool;
 use neap_ir::{Op, ValueId};
 
@@ -86,21 +87,15 @@ fn pool(c: &mut Ctx, kind: Pool) -> Outputs {
     let ceil = c.flag("ceil_mode", false)? && !same;
     let mut output_spatial = Vec::with_capacity(spatial.len());
     for (axis, &size) in spatial.iter().enumerate() {
-        let stride = window.strides[axis];
-        let padded = size + window.pads_begin[axis] + window.pads_end[axis];
-        let room = padded
-            .checked_sub(extent(&window, axis))
-            .ok_or_else(|| c.bad(format!("its window is larger than its input {shape:?}")))?;
-        let mut out = if ceil {
-            room.div_ceil(stride) + 1
-        } else {
-            room / stride + 1
+        let pads = Pads {
+            begin: window.pads_begin[axis],
+            end: window.pads_end[axis],
         };
-        // A window that would start in the padding after the end is left out.
-        if ceil && (out - 1) * stride >= size + window.pads_begin[axis] {
-            out -= 1;
-        }
-        output_spatial.push(out);
+        let (kernel, stride) = (window.kernel[axis], window.strides[axis]);
+        let out = pool_output_size(size, kernel, stride, window.dilations[axis], pads, ceil);
+        output_spatial.push(
+            out.ok_or_else(|| c.bad(format!("its window is larger than its input {shape:?}")))?,
+        );
     }
     let op = Op::Pool {
         kind,
