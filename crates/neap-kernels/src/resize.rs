@@ -178,8 +178,11 @@ unsafe fn bilinear_rows_generic<S: Simd>(
     }
 }
 
-/// `(1 - w) * a + w * b`; exactly `a` at `w = 0`.
+/// `(1 - w) * a + w * b`; exactly `a` at `w = 0`, and where both are the same.
 #[inline(always)]
 fn mix<S: Simd>(s: S, a: S::V, b: S::V, w: S::V) -> S::V {
-    s.fma(w, s.sub(b, a), a)
+    let mixed = s.fma(w, s.sub(b, a), a);
+    // The difference of what is infinite, or nearly, is none.
+    let apart = s.fma(w, b, s.mul(s.sub(s.splat(1.0), w), a));
+    s.select(s.lt(s.abs(mixed), s.splat(f32::INFINITY)), mixed, apart)
 }

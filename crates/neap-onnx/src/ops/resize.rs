@@ -201,15 +201,16 @@ fn sized(
     }
     let mut output = shape.to_vec();
     let mut scales = vec![1.0; shape.len()];
-    let ratio = |axis: usize, size: usize| size as f32 / shape[axis] as f32;
+    // Nothing is read where either is empty.
+    let ratio = |axis: usize, size: usize| match (size, shape[axis]) {
+        (0, _) | (_, 0) => None,
+        (size, own) => Some(size as f32 / own as f32),
+    };
     let mut wished = Vec::with_capacity(sizes.len());
     for (&axis, &size) in axes.iter().zip(sizes) {
-        if shape[axis] == 0 {
-            return Err(c.bad("an axis of its input is empty"));
-        }
         wished.push((axis, c.checked_size("a size", size)?));
     }
-    let ratios = wished.iter().map(|&(axis, size)| ratio(axis, size));
+    let ratios = wished.iter().filter_map(|&(axis, size)| ratio(axis, size));
     let common = match c.string("keep_aspect_ratio_policy", "stretch")? {
         "stretch" => None,
         "not_larger" => ratios.reduce(f32::min),
@@ -220,7 +221,7 @@ fn sized(
         match common {
             None => {
                 output[axis] = size;
-                scales[axis] = ratio(axis, size);
+                scales[axis] = ratio(axis, size).unwrap_or(1.0);
             }
             Some(scale) => {
                 // Half rounds up.

@@ -150,7 +150,7 @@ fn plain<T: Num>(attrs: &ResizeAttrs, args: &Args, ctx: &mut Context) -> Result<
     split(ctx.par, lines, per_task, &|range, worker| {
         // SAFETY: every worker has its own row of the scratch.
         let row = unsafe { rows.slice_mut(worker * line, line) };
-        for unit in range {
+        'lines: for unit in range {
             let mut at = [0; MAX_RANK];
             let mut rest = unit;
             for axis in (0..last).rev() {
@@ -168,6 +168,19 @@ fn plain<T: Num>(attrs: &ResizeAttrs, args: &Args, ctx: &mut Context) -> Result<
                     base += index * own[axis] as usize;
                     weight *= w;
                 }
+                // Nothing is added up: elements of any type are copied.
+                if outer_taps * inner.taps == 1 {
+                    for i in 0..line {
+                        let value = match inside && inner.inside[i] == 1 {
+                            // SAFETY: table indices are inside their axes.
+                            true => unsafe { src.read(base + inner.entry(i, 0).0) },
+                            false => T::from_f64(attrs.extrapolation.into()),
+                        };
+                        // SAFETY: lines of the output are disjoint.
+                        unsafe { dst.write(unit * line + i, value) };
+                    }
+                    continue 'lines;
+                }
                 for (i, sum) in row.iter_mut().enumerate() {
                     for tap in 0..inner.taps {
                         let (index, w) = inner.entry(i, tap);
@@ -177,17 +190,25 @@ fn plain<T: Num>(attrs: &ResizeAttrs, args: &Args, ctx: &mut Context) -> Result<
                 }
             }
             for (i, &sum) in row.iter().enumerate() {
-                let value = if inside && inner.inside[i] == 1 {
-                    sum
-                } else {
-                    f64::from(attrs.extrapolation)
+                let value = match inside && inner.inside[i] == 1 {
+                    true if T::FLOAT => T::from_f64(sum),
+                    true => T::from_f64(cut_off(sum)),
+                    false => T::from_f64(attrs.extrapolation.into()),
                 };
                 // SAFETY: lines of the output are disjoint.
-                unsafe { dst.write(unit * line + i, T::from_f64(value)) };
+                unsafe { dst.write(unit * line + i, value) };
             }
         }
     });
     Ok(())
+}
+
+/// The integer towards zero. Weights are rounded, so what is as near to an integer as an `f32` can tell stands for it: without that
+/// an image of one colour would not stay one.
+fn cut_off(sum: f64) -> f64 {
+    let nearest = sum.round_ties_even();
+    let is_near = (sum - nearest).abs() <= nearest.abs() * f64::from(f32::EPSILON / 2.0);
+    if is_near { nearest } else { sum.trunc() }
 }
 
 fn blocked(attrs: &ResizeAttrs, args: &Args, ctx: &mut Context) -> Result<(), OpError> {

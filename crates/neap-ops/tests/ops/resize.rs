@@ -1,8 +1,8 @@
 //! Resize: coordinates, modes and corner cases worked out by hand.
 
 use crate::support::*;
-use neap_ir::Op;
-use neap_ir::op::{CoordinateTransform, NearestMode, ResizeAttrs, ResizeMode};
+use neap_ir::op::{CoordinateTransform, NearestMode, ResizeAttrs, ResizeMode, Unary};
+use neap_ir::{DType, Literal, Op};
 
 fn attrs(
     input: &[usize],
@@ -163,4 +163,45 @@ fn hostile_scales_are_refused() {
     assert!(try_one(&Op::Resize(a.clone()), &[&ramp(&[4])]).is_err());
     a.scales = vec![f32::NAN];
     assert!(try_one(&Op::Resize(a), &[&ramp(&[4])]).is_err());
+}
+
+#[test]
+fn an_image_of_one_integer_stays_one() {
+    let sizes = [[5, 6], [3, 7], [11, 13]];
+    for mode in [ResizeMode::Linear, ResizeMode::Cubic, ResizeMode::Nearest] {
+        for (antialias, to) in [
+            (false, [7, 13]),
+            (true, [7, 13]),
+            (true, [2, 3]),
+            (false, [9, 5]),
+        ] {
+            for size in sizes {
+                for value in [1u8, 100, 255] {
+                    let mut attrs = attrs(&size, &to, mode, CoordinateTransform::HalfPixel);
+                    attrs.antialias = antialias && mode != ResizeMode::Nearest;
+                    let x = u8s(&size, &vec![value; size[0] * size[1]]);
+                    let signed = one(&Op::Cast { to: DType::I32 }, &[&x]);
+                    let signed = one(&Op::Unary(Unary::Neg), &[&signed]);
+                    let op = Op::Resize(attrs);
+                    let is_same =
+                        |x: &Literal, value: i64| ints(&one(&op, &[x])).iter().all(|&v| v == value);
+                    assert!(is_same(&x, value.into()), "{op:?} of {value}");
+                    assert!(is_same(&signed, -i64::from(value)), "{op:?} of -{value}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_nearest_integer_is_the_same_integer() {
+    let large = [i64::MAX, i64::MIN + 1, (1 << 53) + 1];
+    let attrs = attrs(
+        &[3],
+        &[6],
+        ResizeMode::Nearest,
+        CoordinateTransform::Asymmetric,
+    );
+    let y = one(&Op::Resize(attrs), &[&i64s(&[3], &large)]);
+    assert!(ints(&y).iter().all(|v| large.contains(v)), "{y:?}");
 }
