@@ -95,7 +95,7 @@ pub enum Activation {
     },
     HardSwish,
     /// To the nearest of the steps that few bits can hold, and back:
-    /// `(clip(round(x / scale) + zero, low, high) - zero) * scale`.
+    /// `(clip(round(x / scale) + zero, low, high) - zero) * scale`; NaN becomes the lowest step.
     Requantize {
         scale: f32,
         zero: f32,

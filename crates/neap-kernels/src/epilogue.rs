@@ -50,7 +50,7 @@ pub enum Activation {
     },
     /// `x * hard_sigmoid(x)` with alpha 1/6 and beta 1/2
     HardSwish,
-    /// `(clip(round(x / scale) + zero, low, high) - zero) * scale`
+    /// `(clip(round(x / scale) + zero, low, high) - zero) * scale`; NaN becomes the lowest step.
     Requantize {
         scale: f32,
         zero: f32,
@@ -104,7 +104,7 @@ impl Activation {
             } => {
                 let (scale, zero) = (s.splat(scale), s.splat(zero));
                 let step = s.add(s.round(s.div(x, scale)), zero);
-                let step = s.clamp(step, s.splat(low), s.splat(high));
+                let step = s.min(s.max(step, s.splat(low)), s.splat(high));
                 s.mul(s.sub(step, zero), scale)
             }
             light => light.apply_light(s, x),

@@ -19,6 +19,8 @@ pub(crate) trait Scalar: Copy + PartialEq + PartialOrd + Send + Sync + 'static {
     fn to_f64(self) -> f64;
     /// Integers only: the value modulo 2^64.
     fn to_i64(self) -> i64;
+    /// Integers only: the value.
+    fn to_i128(self) -> i128;
     fn from_f64(x: f64) -> Self;
     fn from_i64(x: i64) -> Self;
 
@@ -26,7 +28,7 @@ pub(crate) trait Scalar: Copy + PartialEq + PartialOrd + Send + Sync + 'static {
     fn convert<D: Scalar>(self) -> D {
         if Self::FLOAT {
             D::from_f64(self.to_f64())
-        } else if D::FLOAT && self.to_f64() > i64::MAX as f64 {
+        } else if D::FLOAT && self.to_f64() >= i64::MAX as f64 {
             // Large unsigned values, which `to_i64` would wrap.
             D::from_f64(self.to_f64())
         } else {
@@ -82,6 +84,9 @@ impl Scalar for Bool {
     fn to_i64(self) -> i64 {
         i64::from(self.0)
     }
+    fn to_i128(self) -> i128 {
+        i128::from(self.0)
+    }
     fn from_f64(x: f64) -> Bool {
         Bool::of(x != 0.0)
     }
@@ -96,6 +101,7 @@ macro_rules! integers {
             const FLOAT: bool = false;
             fn to_f64(self) -> f64 { self as f64 }
             fn to_i64(self) -> i64 { self as i64 }
+            fn to_i128(self) -> i128 { self as i128 }
             fn from_f64(x: f64) -> $t { x as $t }
             fn from_i64(x: i64) -> $t { x as $t }
         }
@@ -149,6 +155,7 @@ integers! {
     u16 false, |x| x, u16::wrapping_neg;
     u32 false, |x| x, u32::wrapping_neg;
     u64 false, |x| x, u64::wrapping_neg;
+    i128 true, i128::wrapping_abs, i128::wrapping_neg;
 }
 
 fn wrapping_power<T: Num>(base: T, mut exponent: u64) -> T {
@@ -170,6 +177,7 @@ macro_rules! floats {
             #[inline(always)]
             fn to_f64(self) -> f64 { f64::from(self) }
             fn to_i64(self) -> i64 { f64::from(self) as i64 }
+            fn to_i128(self) -> i128 { f64::from(self) as i128 }
             #[inline(always)]
             fn from_f64(x: f64) -> $t { let f: fn(f64) -> $t = $from64; f(x) }
             fn from_i64(x: i64) -> $t { let f: fn($wide) -> $t = $from; f(x as $wide) }

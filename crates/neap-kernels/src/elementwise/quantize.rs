@@ -13,7 +13,7 @@ pub trait Step: Copy {
     const LOW: f32;
     const HIGH: f32;
 
-    /// Saturating; what is no number becomes 0.
+    /// Saturating; what is no number becomes the lowest step.
     fn of(x: f32) -> Self;
     fn widened(self) -> f32;
 }
@@ -27,7 +27,6 @@ macro_rules! steps {
             #[inline(always)]
             fn of(x: f32) -> Self {
                 // By way of 32 bits and without the checks of `as`, so that it is computed in vectors.
-                let x = if x.is_nan() { 0.0 } else { x };
                 let x = if x > Self::LOW { x } else { Self::LOW };
                 let x = if x < Self::HIGH { x } else { Self::HIGH };
                 // SAFETY: a number that 32 bits hold.
@@ -63,7 +62,7 @@ fn quantize_generic<S: Simd, T: Step>(s: S, x: &[f32], scale: f32, zero: f32, ou
 #[inline(always)]
 fn steps_of<S: Simd, T: Step>(s: S, x: S::V, scale: f32, zero: f32) -> [T; LANES] {
     let step = s.add(s.round(s.div(x, s.splat(scale))), s.splat(zero));
-    let floats = s.to_array(s.clamp(step, s.splat(T::LOW), s.splat(T::HIGH)));
+    let floats = s.to_array(s.min(s.max(step, s.splat(T::LOW)), s.splat(T::HIGH)));
     let mut steps = [T::of(0.0); LANES];
     for i in 0..LANES {
         steps[i] = T::of(floats[i]);
@@ -102,7 +101,7 @@ fn value_of<S: Simd, T: Step>(s: S, steps: [T; LANES], scale: f32, zero: f32) ->
 macro_rules! kernels {
     ($($t:ident $quantize:ident $dequantize:ident)*) => {$(
         simd_kernel! {
-            /// The steps of numbers; as many as the shorter slice has. NaN becomes 0.
+            /// The steps of numbers; as many as the shorter slice has. NaN becomes the lowest step.
             pub fn $quantize(x: &[f32], scale: f32, zero: f32, out: &mut [$t]) = quantize_generic;
         }
         simd_kernel! {

@@ -30,7 +30,7 @@ pub enum Unary {
     Celu {
         alpha: f32,
     },
-    /// `x` where above `alpha`, 0 elsewhere.
+    /// `x` where above `alpha`, 0 elsewhere: NaN is not above it.
     ThresholdedRelu {
         alpha: f32,
     },
@@ -59,7 +59,7 @@ pub enum Unary {
     },
     /// `x * clip(x/6 + 1/2, 0, 1)`
     HardSwish,
-    /// `(clip(round(x / scale) + zero, low, high) - zero) * scale`
+    /// `(clip(round(x / scale) + zero, low, high) - zero) * scale`; NaN becomes the lowest step.
     Requantize {
         scale: f32,
         zero: f32,
@@ -247,7 +247,7 @@ unsafe fn unary_generic<S: Simd>(s: S, op: Unary, src: *const f32, dst: *mut f32
         }
         Unary::ThresholdedRelu { alpha } => {
             let alpha = s.splat(alpha);
-            each!(s, src, dst, len, |x| s.select(s.le(x, alpha), zero, x));
+            each!(s, src, dst, len, |x| s.select(s.gt(x, alpha), x, zero));
         }
         Unary::Shrink { bias, lambda } => {
             let (bias, above, below) = (s.splat(bias), s.splat(lambda), s.splat(-lambda));
@@ -289,7 +289,8 @@ unsafe fn unary_generic<S: Simd>(s: S, op: Unary, src: *const f32, dst: *mut f32
             let (low, high) = (s.splat(low), s.splat(high));
             each!(s, src, dst, len, |x| {
                 let step = s.add(s.round(s.div(x, scale)), zero);
-                s.mul(s.sub(s.clamp(step, low, high), zero), scale)
+                let step = s.min(s.max(step, low), high);
+                s.mul(s.sub(step, zero), scale)
             });
         }
         Unary::Mish => each!(s, src, dst, len, |x| mish(s, x)),

@@ -108,6 +108,10 @@ fn to_quantized(
         high: Some(high),
     };
     let result = c.emit(op, &[result])?;
+    // What is no number becomes the lowest step.
+    let is_number = c.binary(Binary::Equal, result, result)?;
+    let lowest = c.scalar(DType::F32, low)?;
+    let result = c.emit(Op::Where, &[is_number, result, lowest])?;
     c.cast(result, dtype)
 }
 
@@ -424,6 +428,10 @@ fn spelled_out(c: &mut Ctx, x: ValueId) -> Result<(ValueId, ValueId), OnnxError>
     let [low, high] = bounds;
     let width = c.binary(Binary::Sub, high, low)?;
     let scale = c.binary(Binary::Div, width, steps)?;
+    // Of zeros alone the scale is 1, so that nothing divides by 0.
+    let is_zero = c.binary(Binary::Equal, scale, zero)?;
+    let one = c.scalar(DType::F32, 1.0)?;
+    let scale = c.emit(Op::Where, &[is_zero, one, scale])?;
     let offset = c.binary(Binary::Div, low, scale)?;
     let offset = c.binary(Binary::Sub, zero, offset)?;
     let clip = Op::Clip {

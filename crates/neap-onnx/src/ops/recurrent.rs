@@ -50,6 +50,9 @@ fn attributes(c: &mut Ctx, defaults: &[&str]) -> Result<Recurrent, OnnxError> {
         Some(_) => Some(c.float("clip", 0.0)?),
         None => None,
     };
+    if clip.is_some_and(|clip| clip.is_nan() || clip <= 0.0) {
+        return Err(c.bad("attribute 'clip' is not above 0"));
+    }
     Ok(Recurrent {
         hidden,
         direction,

@@ -54,7 +54,15 @@ fn reduce_nothing(c: &mut Ctx, kind: Reduce, x: ValueId) -> Result<ValueId, Onnx
     match kind {
         Reduce::L1 | Reduce::L2 => c.unary(Unary::Abs, x),
         Reduce::SumSquare => c.binary(Binary::Mul, x, x),
-        Reduce::LogSum => c.unary(Unary::Log, x),
+        Reduce::LogSum if c.dtype(x).is_float() => c.unary(Unary::Log, x),
+        Reduce::LogSum => {
+            let op = Op::Reduce {
+                kind,
+                axes: Vec::new(),
+                keep_dims: true,
+            };
+            c.emit(op, &[x])
+        }
         Reduce::Sum
         | Reduce::Mean
         | Reduce::Max

@@ -52,6 +52,9 @@ fn ceil_mode_becomes_an_output_size() {
         // The last window would start in the padding, so there is none.
         (2, 1, 2, 0, 1, 1),
         (4, 3, 3, 1, 1, 2),
+        // The only window is larger than the input by less than the stride.
+        (1, 2, 2, 0, 1, 1),
+        (3, 5, 4, 0, 1, 1),
     ] {
         let graph = Model::new(13)
             .input("x", FLOAT, &[1, 1, size])
@@ -399,4 +402,33 @@ fn the_first_resize_rounds_up_where_it_shrinks() {
         .collect();
     assert_eq!(modes, [NearestMode::Floor, NearestMode::Ceil]);
     assert_eq!(output_shape(&graph), [1, 1, 8, 2]);
+}
+
+#[test]
+fn an_empty_batch_is_resized_by_sizes_too() {
+    for (shape, sizes) in [([0, 1, 2, 2], [0, 1, 4, 4]), ([1, 0, 2, 2], [1, 0, 3, 5])] {
+        let graph = Model::new(13)
+            .input("x", FLOAT, &shape)
+            .constant(&i64_tensor("s", &[4], &sizes))
+            .node("Resize", &["x", "", "", "s"], &["y"], &[])
+            .output("y")
+            .graph();
+        assert_eq!(output_shape(&graph), sizes.map(|size| size as usize));
+    }
+}
+
+#[test]
+fn logarithms_of_integers_are_reduced_over_no_axes() {
+    let graph = Model::new(18)
+        .input("x", INT32, &[2, 3])
+        .node(
+            "ReduceLogSum",
+            &["x"],
+            &["y"],
+            &[("noop_with_empty_axes", Attr::Int(1))],
+        )
+        .output("y")
+        .graph();
+    assert!(matches!(only_op(&graph), Op::Reduce { axes, .. } if axes.is_empty()));
+    assert_eq!(output_shape(&graph), [2, 3]);
 }

@@ -184,14 +184,16 @@ pub(crate) fn activate(activation: Activation, x: f64) -> f64 {
         } => {
             let (scale, zero) = (f64::from(scale), f64::from(zero));
             let step = (x / scale).round_ties_even() + zero;
-            (clamp(step, low.into(), high.into()) - zero) * scale
+            // What is no number becomes the lowest step.
+            (step.max(low.into()).min(high.into()) - zero) * scale
         }
         Activation::Tanh => x.tanh(),
     }
 }
 
+/// NaN stays NaN.
 #[inline(always)]
-fn clamp<T: Num>(v: T, low: T, high: T) -> T {
+pub(crate) fn clamp<T: Num>(v: T, low: T, high: T) -> T {
     let v = if v < low { low } else { v };
     if v > high { high } else { v }
 }

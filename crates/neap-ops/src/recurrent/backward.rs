@@ -354,7 +354,7 @@ impl<T: Float, S: Num + Pod> Pass<'_, T, S> {
             let kept = self.state(time, sequence) + j;
             self.kept.write(kept, T::from_f64(new));
             let output = of(1, 0, unit.peephole(1, j) * new);
-            output * unit.with_slope(2, unit.clipped(new))[0]
+            output * unit.shown(new)[0]
         }
     }
 
@@ -462,7 +462,7 @@ impl<T: Float, S: Num + Pod> Pass<'_, T, S> {
             let new = self.kept.read(self.state(time, sequence) + j).to_f64();
             let ([input, of_input], [output, of_output]) = (of(0, 0), of(1, 0));
             let [candidate, of_candidate] = of(3, 1);
-            let [seen, of_seen] = unit.with_slope(2, unit.clipped(new));
+            let [seen, of_seen] = unit.shown(new);
 
             let d_output = dh * seen * of_output;
             let dc = self.dc.read(at) + dh * output * of_seen + unit.peephole(1, j) * d_output;

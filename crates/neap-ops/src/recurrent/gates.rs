@@ -1,6 +1,7 @@
 //! What one hidden unit computes in one step.
 
 use crate::elementwise::math::{sigmoid, softplus};
+use crate::elementwise::unary::clamp;
 use crate::nd::Ptr;
 use crate::scalar::Num;
 use neap_ir::op::RecurrentActivation;
@@ -71,11 +72,18 @@ impl<T: Num, S: Num> Unit<'_, T, S> {
         apply(self.activations[which], self.clipped(v))
     }
 
+    /// What goes into a gate; NaN stays NaN.
     pub fn clipped(&self, v: f64) -> f64 {
         match self.clip {
-            Some(limit) => v.max(-limit.abs()).min(limit.abs()),
+            Some(limit) => clamp(v, -limit.abs(), limit.abs()),
             None => v,
         }
+    }
+
+    /// What an LSTM shows of its cell, and its derivative. A cell is not clipped: `clip` is of what goes into gates.
+    pub fn shown(&self, cell: f64) -> [f64; 2] {
+        let activation = self.activations[2];
+        [apply(activation, cell), slope(activation, cell)]
     }
 
     /// An activation of a clipped sum, and its derivative by the sum as it was before: 0 at the limits.
@@ -109,7 +117,7 @@ pub(super) fn lstm<T: Num, S: Num>(
     let candidate = unit.activate(1, unit.sum(3, j, x, h));
     let new = forget * old + input * candidate;
     let output = unit.activate(0, unit.sum(1, j, x, h) + unit.peephole(1, j) * new);
-    let state = output * unit.activate(2, new);
+    let state = output * unit.shown(new)[0];
     (S::from_f64(state), S::from_f64(new))
 }
 
@@ -161,7 +169,8 @@ fn apply(activation: RecurrentActivation, x: f64) -> f64 {
     match activation {
         RecurrentActivation::Sigmoid => sigmoid(x),
         RecurrentActivation::Tanh => x.tanh(),
-        RecurrentActivation::Relu => x.max(0.0),
+        RecurrentActivation::Relu if x < 0.0 => 0.0,
+        RecurrentActivation::Relu => x,
         RecurrentActivation::LeakyRelu(alpha) if x < 0.0 => f64::from(alpha) * x,
         RecurrentActivation::LeakyRelu(_) => x,
         RecurrentActivation::ThresholdedRelu(alpha) if x > f64::from(alpha) => x,

@@ -14,6 +14,7 @@ pub use panels::takes_panels;
 
 use super::{Cell, Sizes, Times, check_lengths, round_state, start};
 use crate::args::{Args, Scratch, scratch_bytes};
+use crate::elementwise::unary::clamp;
 use crate::error::Named;
 use crate::nd::{Ptr, split};
 use crate::{Context, OpError};
@@ -384,8 +385,12 @@ impl Pass<'_> {
             let limit = limit.abs();
             values
                 .iter_mut()
-                .for_each(|v| *v = v.max(-limit).min(limit));
+                .for_each(|v| *v = clamp(*v, -limit, limit));
         }
+        self.apply(which, values);
+    }
+
+    fn apply(&self, which: usize, values: &mut [f32]) {
         let all = &self.recurrent.activations[self.direction * self.cell.activations()..];
         if let Some(function) = unary(all[which]) {
             unary_in_place(self.isa, &Serial, function, values);
@@ -502,7 +507,8 @@ impl Pass<'_> {
         self.peep(1, units, cell, output);
         self.activate(0, output);
         next.copy_from_slice(cell);
-        self.activate(2, next);
+        // A cell is not clipped: `clip` is of what goes into gates.
+        self.apply(2, next);
         for (h, o) in next.iter_mut().zip(output.iter()) {
             *h *= o;
         }

@@ -42,18 +42,13 @@ pub(crate) fn reduce(
         }
         return Ok(());
     }
-    if x.dtype() == DType::U64 && matches!(kind, Reduce::Max | Reduce::Min) {
-        match kind {
-            Reduce::Max => plan.run::<u64, u64, Max>(src, dst, ctx, |v, _| v),
-            _ => plan.run::<u64, u64, Min>(src, dst, ctx, |v, _| v),
-        }
-        return Ok(());
-    }
     with_numeric!(args.op, x.dtype(), T => {
         if T::FLOAT {
             float::<T>(kind, &plan, src, dst, ctx);
+        } else if x.dtype() == DType::U64 {
+            integer::<T, u64>(kind, &plan, src, dst, ctx);
         } else {
-            integer::<T>(kind, &plan, src, dst, ctx);
+            integer::<T, i64>(kind, &plan, src, dst, ctx);
         }
         Ok(())
     })
@@ -101,19 +96,29 @@ fn float<T: Num>(kind: Reduce, plan: &Plan, src: *const u8, dst: *mut u8, ctx: &
     }
 }
 
-fn integer<T: Num>(kind: Reduce, plan: &Plan, src: *const u8, dst: *mut u8, ctx: &mut Context) {
+/// `A` holds every `T`; sums and products wrap, except those that a mean is taken of.
+fn integer<T: Num, A>(kind: Reduce, plan: &Plan, src: *const u8, dst: *mut u8, ctx: &mut Context)
+where
+    A: Accumulator + Num,
+    Sum: Fold<A>,
+    SumAbs: Fold<A>,
+    SumSquare: Fold<A>,
+    Prod: Fold<A>,
+    Max: Fold<A>,
+    Min: Fold<A>,
+{
     match kind {
-        Reduce::Sum => plan.run::<T, i64, Sum>(src, dst, ctx, |v, _| T::from_i64(v)),
+        Reduce::Sum => plan.run::<T, A, Sum>(src, dst, ctx, |v, _| v.convert()),
         Reduce::Mean => {
-            plan.run::<T, i64, Sum>(src, dst, ctx, |v, n| T::from_f64(v as f64 / n as f64))
+            plan.run::<T, i128, Sum>(src, dst, ctx, |v, n| v.div(n as i128).convert());
         }
-        Reduce::Max => plan.run::<T, i64, Max>(src, dst, ctx, |v, _| clamped::<T>(v)),
-        Reduce::Min => plan.run::<T, i64, Min>(src, dst, ctx, |v, _| clamped::<T>(v)),
-        Reduce::Prod => plan.run::<T, i64, Prod>(src, dst, ctx, |v, _| T::from_i64(v)),
-        Reduce::L1 => plan.run::<T, i64, SumAbs>(src, dst, ctx, |v, _| T::from_i64(v)),
+        Reduce::Max => plan.run::<T, A, Max>(src, dst, ctx, |v, _| clamped(v)),
+        Reduce::Min => plan.run::<T, A, Min>(src, dst, ctx, |v, _| clamped(v)),
+        Reduce::Prod => plan.run::<T, A, Prod>(src, dst, ctx, |v, _| v.convert()),
+        Reduce::L1 => plan.run::<T, A, SumAbs>(src, dst, ctx, |v, _| v.convert()),
         Reduce::L2 => plan.run::<T, f64, SumSquare>(src, dst, ctx, |v, _| T::from_f64(v.sqrt())),
         Reduce::LogSum => plan.run::<T, f64, Sum>(src, dst, ctx, |v, _| T::from_f64(v.ln())),
-        Reduce::SumSquare => plan.run::<T, i64, SumSquare>(src, dst, ctx, |v, _| T::from_i64(v)),
+        Reduce::SumSquare => plan.run::<T, A, SumSquare>(src, dst, ctx, |v, _| v.convert()),
         Reduce::LogSumExp => {
             plan.run::<T, LogSum, LogSumExp>(src, dst, ctx, |v, _| T::from_f64(v.value()));
         }
@@ -121,10 +126,9 @@ fn integer<T: Num>(kind: Reduce, plan: &Plan, src: *const u8, dst: *mut u8, ctx:
 }
 
 /// The extreme of an empty set lies outside narrow types.
-fn clamped<T: Num>(v: i64) -> T {
-    let low = T::lowest().to_i64();
-    let high = T::highest().to_i64();
-    T::from_i64(v.clamp(low, high.max(low)))
+fn clamped<A: Num, T: Num>(v: A) -> T {
+    let (low, high) = (T::lowest().to_i128(), T::highest().to_i128());
+    v.to_i128().clamp(low, high).convert()
 }
 
 /// What partial results are kept in.
@@ -150,6 +154,13 @@ impl Accumulator for u64 {
     #[inline(always)]
     fn of<T: Scalar>(x: T) -> u64 {
         x.to_i64() as u64
+    }
+}
+
+impl Accumulator for i128 {
+    #[inline(always)]
+    fn of<T: Scalar>(x: T) -> i128 {
+        x.to_i128()
     }
 }
 
@@ -240,7 +251,7 @@ struct Prod;
 struct Max;
 struct Min;
 struct LogSumExp;
-number_folds! { f64 i64 u64 }
+number_folds! { f64 i64 u64 i128 }
 
 impl Fold<LogSum> for LogSumExp {
     fn start() -> LogSum {

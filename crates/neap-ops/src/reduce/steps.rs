@@ -27,7 +27,11 @@ pub(crate) fn covering_steps(args: &Args, ctx: &mut Context) -> Result<(), OpErr
     };
     let low = extreme(Reduce::Min)?.min_nan(0.0);
     let high = extreme(Reduce::Max)?.max_nan(0.0);
-    let size = (high - low) / 255.0;
+    // Of zeros alone the scale is 1, so that nothing divides by 0.
+    let size = match (high - low) / 255.0 {
+        0.0 => 1.0,
+        size => size,
+    };
     let offset = 0.0 - low / size;
     // What is no number stays none, and becomes the step zero.
     let offset = offset.clamp(0.0, 255.0).round_ties_even();

@@ -1,8 +1,8 @@
 //! Unary, binary, Where, Cast, Clip: IEEE and numpy semantics.
 
 use crate::support::*;
-use neap_ir::op::{Activation, Binary, Unary};
-use neap_ir::{DType, Op};
+use neap_ir::op::{Activation, Binary, Reduce, Unary};
+use neap_ir::{DType, Literal, Op};
 
 const NAN: f32 = f32::NAN;
 const INF: f32 = f32::INFINITY;
@@ -220,4 +220,78 @@ fn not_a_number_and_infinite() {
         negative: true,
     };
     assert_eq!(one(&Op::Unary(only_negative), &[&x]).bytes(), [0, 0, 1, 0]);
+}
+
+fn u64s(data: &[u64]) -> Literal {
+    let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
+    Literal::from_bytes(DType::U64, &[data.len()], &bytes).expect("data fits the shape")
+}
+
+#[test]
+fn unsigned_numbers_beyond_the_signed_ones_stay_positive() {
+    let first = 1u64 << 63;
+    let x = u64s(&[
+        first - 1,
+        first,
+        first + 1,
+        first + 1023,
+        first + 1025,
+        u64::MAX,
+    ]);
+    for to in [DType::F32, DType::F64, DType::BF16] {
+        let y = one(&Op::Cast { to }, &[&x]);
+        let y = one(&Op::Cast { to: DType::F32 }, &[&y]);
+        let (low, high) = (9.2e18..9.3e18, 1.8e19..1.9e19);
+        let [rest @ .., most] = values(&y) else {
+            panic!("{y:?}");
+        };
+        assert!(
+            rest.iter().all(|v| low.contains(v)) && high.contains(most),
+            "{to}: {y:?}"
+        );
+    }
+    for (kind, expected) in [
+        (Reduce::Mean, first + 1),
+        (Reduce::Max, first + 4),
+        (Reduce::Min, first),
+        (Reduce::L1, 6),
+    ] {
+        let op = Op::Reduce {
+            kind,
+            axes: vec![0],
+            keep_dims: true,
+        };
+        // Sums wrap, but not those that a mean is taken of, which is cut off.
+        let y = one(&op, &[&u64s(&[first, first + 2, first + 4, first])]);
+        let y = u64::from_le_bytes(y.bytes().try_into().expect("one element"));
+        assert_eq!(y, expected, "{kind:?}");
+    }
+}
+
+#[test]
+fn what_is_no_number_is_not_above_a_threshold_and_becomes_the_lowest_step() {
+    let x = f32s(&[4], &[NAN, INF, -INF, 0.25]);
+    let above = Unary::ThresholdedRelu { alpha: 0.5 };
+    let doubles = one(&Op::Cast { to: DType::F64 }, &[&x]);
+    for x in [&x, &doubles] {
+        let y = one(&Op::Unary(above), &[x]);
+        assert_eq!(
+            values(&one(&Op::Cast { to: DType::F32 }, &[&y])),
+            [0.0, INF, 0.0, 0.0]
+        );
+    }
+    let (scale, zero) = (f32s(&[], &[0.5]), u8s(&[], &[20]));
+    let to = DType::U8;
+    let steps = one(&Op::Quantize { axis: 0, to }, &[&x, &scale, &zero]);
+    assert_eq!(ints(&steps), [0, 255, 0, 20]);
+    let apart = one(&Op::Dequantize { axis: 0 }, &[&steps, &scale, &zero]);
+    let rounding = Activation::Requantize {
+        scale: 0.5,
+        zero: 20.0,
+        low: 0.0,
+        high: 255.0,
+    };
+    let fused = one(&Op::Unary(Unary::Activation(rounding)), &[&x]);
+    assert_eq!(values(&fused), values(&apart));
+    assert_eq!(values(&fused)[0], -10.0);
 }

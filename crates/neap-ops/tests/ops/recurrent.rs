@@ -329,3 +329,39 @@ fn rnn_in_vectors_with_every_activation() {
         }
     }
 }
+
+#[test]
+fn a_clip_bounds_what_goes_into_gates_and_not_the_cell() {
+    let lstm = Recurrent {
+        hidden: 1,
+        direction: Direction::Forward,
+        activations: vec![SIGMOID, TANH, TANH],
+        clip: Some(0.1),
+        couple_input_forget: false,
+        batch_first: false,
+        rounds_state: false,
+        in_panels: false,
+    };
+    // All gates are half open, so half of the cell is left.
+    let (x, weights, cell) = (
+        f32s(&[1, 1, 1], &[0.0]),
+        f32s(&[1, 4, 1], &[0.0; 4]),
+        f32s(&[1, 1, 1], &[5.0]),
+    );
+    for wide in [false, true] {
+        let of = |l: &Literal| if wide { widened(l) } else { l.clone() };
+        let [x, weights, cell] = [of(&x), of(&weights), of(&cell)];
+        let inputs = [
+            Some(&x),
+            Some(&weights),
+            Some(&weights),
+            None,
+            None,
+            None,
+            Some(&cell),
+        ];
+        let y = neap_ops::evaluate(&Op::Lstm(lstm.clone()), &inputs).expect("runs");
+        let y = one(&Op::Cast { to: DType::F32 }, &[&y[0]]);
+        assert_close(&y, &[0.5 * 2.5f32.tanh()], 1e-6);
+    }
+}

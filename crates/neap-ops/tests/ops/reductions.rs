@@ -188,6 +188,11 @@ fn covering_steps_spelled_out(x: &Literal) -> [Literal; 2] {
         &binary(Binary::Sub, &high, &low),
         &scalar(255.0),
     );
+    // Of zeros alone it is 1.
+    let scale = match values(&scale) {
+        [0.0] => scalar(1.0),
+        _ => scale,
+    };
     let offset = binary(
         Binary::Sub,
         &scalar(0.0),
