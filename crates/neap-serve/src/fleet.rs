@@ -265,17 +265,18 @@ impl Fleet {
     }
 
     /// A budget that is too small, with all that the process takes.
-    fn told(&self, error: Error) -> Error {
-        match error {
-            Error::Infeasible {
-                budget_bytes,
-                mut parts,
-                ..
-            } => {
-                parts.caller_bytes = parts.caller_bytes.saturating_add(self.beside_bytes);
-                Error::infeasible(budget_bytes.saturating_add(self.beside_bytes), *parts)
-            }
-            other => other,
+    fn told(&self, mut error: Error) -> Error {
+        if let Error::Infeasible {
+            budget_bytes,
+            smallest_bytes,
+            parts,
+            ..
+        } = &mut error
+        {
+            parts.caller_bytes = parts.caller_bytes.saturating_add(self.beside_bytes);
+            *smallest_bytes = parts.total_bytes();
+            *budget_bytes = budget_bytes.saturating_add(self.beside_bytes);
         }
+        error
     }
 }

@@ -224,6 +224,7 @@ impl Session {
             options: &options,
             known,
             opening_bytes: 0,
+            machine_bytes: self.standing.host.machine_bytes(),
         };
         request.plan(started, || {
             let host = &self.standing.host;

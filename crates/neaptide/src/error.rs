@@ -28,13 +28,15 @@ pub enum Error {
     Unbound { text: String, need: Need },
     /// The model cannot run in this much memory. `parts` adds up to `smallest_bytes`, the smallest budget that can be
     /// met; of a device's own memory, too, where plans are there.
-    #[error("{}{}", infeasible_text(*budget_bytes, *smallest_bytes, parts), ByMicroBatches(*micro_batch))]
+    #[error("{}{}", infeasible_text(*budget_bytes, *of_machine, *smallest_bytes, parts), ByMicroBatches(*micro_batch))]
     Infeasible {
         budget_bytes: u64,
         smallest_bytes: u64,
         parts: Box<Ledger>,
         /// Of a training that sees its batches in parts: samples of a part within the smallest budget.
         micro_batch: Option<usize>,
+        /// There is no budget: so much is all that the process could ever take.
+        of_machine: bool,
     },
     /// A run failed after it had begun: its file could not be read or is corrupted, or its values
     /// cannot be computed with, such as an index out of range.
@@ -52,9 +54,18 @@ pub enum Error {
     Defect(String),
 }
 
-fn infeasible_text(budget_bytes: u64, smallest_bytes: u64, parts: &Ledger) -> String {
+fn infeasible_text(
+    budget_bytes: u64,
+    of_machine: bool,
+    smallest_bytes: u64,
+    parts: &Ledger,
+) -> String {
     let smallest = Bytes(smallest_bytes);
     match &parts.device {
+        None if of_machine => format!(
+            "the model does not fit in the memory that there is, {}: the smallest feasible budget is {smallest} ({smallest_bytes} bytes): {parts}",
+            Bytes(budget_bytes)
+        ),
         None => format!(
             "the budget of {} cannot be met: the smallest feasible budget is {smallest} ({smallest_bytes} bytes): {parts}",
             Bytes(budget_bytes)
@@ -104,7 +115,16 @@ impl Error {
             smallest_bytes: smallest.total_bytes(),
             parts: Box::new(smallest),
             micro_batch: None,
+            of_machine: false,
         }
+    }
+
+    /// As it is told where no budget was given: the bytes are the machine's.
+    pub(crate) fn without_budget(mut self) -> Error {
+        if let Error::Infeasible { of_machine, .. } = &mut self {
+            *of_machine = true;
+        }
+        self
     }
 }
 

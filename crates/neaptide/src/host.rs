@@ -15,6 +15,11 @@ pub trait Host: fmt::Debug + Send + Sync {
     /// will take when a model runs.
     fn charged_bytes(&self) -> u64;
 
+    /// The most that the process could ever take, which is the limit where no budget is given; `None` for no limit at all.
+    fn machine_bytes(&self) -> Option<u64> {
+        memory::machine_bytes()
+    }
+
     /// A stage of work has ended: pages that the allocator holds and nobody uses can be the kernel's.
     fn trim_heap(&self) {}
 

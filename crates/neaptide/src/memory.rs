@@ -133,8 +133,35 @@ fn unreclaimable_v1(dir: &std::path::Path) -> Option<u64> {
     Some(usage.saturating_sub(cache))
 }
 
+/// The most that this process could ever take: the machine's memory, or the hard limit of a group that the process is in.
+/// `None` where neither is told.
+pub fn machine_bytes() -> Option<u64> {
+    let machine = match bytes_in("/proc/meminfo", &["MemTotal:"]) {
+        0 => None,
+        bytes => Some(bytes),
+    };
+    let v1 = (
+        cgroup_v1_dir(),
+        "/sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+    );
+    let v2 = (cgroup_v2_dir(), "/sys/fs/cgroup", "memory.max");
+    let limits = [v1, v2].into_iter().filter_map(|(own, root, file)| {
+        // In a container the path may be the host's, and only the root be visible.
+        let own = own.unwrap_or_else(|| PathBuf::from(root));
+        let groups = own.ancestors().take_while(|dir| dir.starts_with(root));
+        groups.filter_map(|dir| read_number(dir.join(file))).min()
+    });
+    limits.chain(machine).min()
+}
+
 fn status_bytes(keys: &[&str]) -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    bytes_in("/proc/self/status", keys)
+}
+
+/// Sum of the lines that begin so.
+fn bytes_in(file: &str, keys: &[&str]) -> u64 {
+    let status = fs::read_to_string(file).unwrap_or_default();
     let of = |line: &str| -> Option<u64> {
         let value = keys.iter().find_map(|key| line.strip_prefix(key))?;
         value
@@ -177,6 +204,12 @@ fn cgroup_v2_dir() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_has_more_than_this_process_takes() {
+        let machine = machine_bytes().expect("Linux tells it");
+        assert!(machine > current_bytes(false), "{machine}");
+    }
 
     #[test]
     fn a_touched_allocation_shows() {

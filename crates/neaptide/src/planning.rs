@@ -123,6 +123,7 @@ impl Model {
                 options: &options,
                 known: &known,
                 opening_bytes: self.opening_bytes(),
+                machine_bytes: self.host.machine_bytes(),
             };
             request.plan(std::time::Instant::now(), || {
                 *base.get_or_insert_with(|| self.base(&options))
@@ -144,6 +145,7 @@ impl Model {
             options,
             known,
             opening_bytes: self.opening_bytes(),
+            machine_bytes: self.host.machine_bytes(),
         };
         request.plan(started, || self.base(options))
     }

@@ -26,6 +26,8 @@ pub(crate) struct Request<'a> {
     pub known: &'a Known,
     /// What a later process takes while it opens the model.
     pub opening_bytes: u64,
+    /// The limit where there is no budget ([`Host::machine_bytes`](crate::Host::machine_bytes)).
+    pub machine_bytes: Option<u64>,
 }
 
 impl Request<'_> {
@@ -42,9 +44,30 @@ impl Request<'_> {
         let base = base();
         let whole = || whole_of(self.programs, self.options, Scope::Process, &search);
         let budget_bytes = self.budget.bytes(|| whole().total_bytes());
+        // Without a budget everything stays in memory, where the machine has so much.
+        let of_machine = |bytes: &u64| {
+            let arena_bytes = search.whole_arena_bytes();
+            base.with_arena(tables_of(arena_bytes), arena_bytes)
+                .total_bytes()
+                > *bytes
+        };
+        if let (None, Some(bytes)) = (budget_bytes, self.machine_bytes.filter(of_machine)) {
+            let found = self.within(&search, base, Some(bytes), started);
+            return found.map_err(Error::without_budget);
+        }
+        self.within(&search, base, budget_bytes, started)
+    }
+
+    fn within(
+        &self,
+        search: &Search,
+        base: Ledger,
+        budget_bytes: Option<u64>,
+        started: Instant,
+    ) -> Result<Plan> {
         if let Some(device) = OnDevice::of(self.options) {
             let base = OnDevice::base(base);
-            let placed = self.on_device(&device, &search, base, budget_bytes)?;
+            let placed = self.on_device(&device, search, base, budget_bytes)?;
             return Ok(self.finished(placed.found, placed.ledger, budget_bytes, started));
         }
         let room_bytes = budget_bytes.map(|bytes| bytes.saturating_sub(base.total_bytes()));

@@ -230,7 +230,8 @@ impl Engine {
             entrant: entrant.as_ref().map(|(member, _)| member.clone()),
         };
         let base = self.base(budget, &parties)?;
-        let division = divided(budget, &base, &parties)?;
+        let machine_bytes = self.options.host.machine_bytes();
+        let division = divided(budget, machine_bytes, &base, &parties)?;
         let mut shares = division.shares.iter();
         let mut moves = Vec::new();
         for (member, &share) in parties.members.iter().zip(&mut shares) {
@@ -409,9 +410,14 @@ impl Engine {
 
 /// # Errors
 /// [`Error::Infeasible`] names the smallest budget.
-fn divided(budget: Budget, base: &Ledger, parties: &Parties) -> Result<Division> {
+fn divided(
+    budget: Budget,
+    machine_bytes: Option<u64>,
+    base: &Ledger,
+    parties: &Parties,
+) -> Result<Division> {
     let claims: Vec<Claim> = parties.all().map(|m| m.claim()).collect();
-    let most_bytes = budget_bytes(budget);
+    let most_bytes = budget_bytes(budget).or(machine_bytes);
     let room_bytes = most_bytes.map_or(ENDLESS_BYTES, |bytes| {
         bytes.saturating_sub(base.total_bytes())
     });
@@ -425,7 +431,11 @@ fn divided(budget: Budget, base: &Ledger, parties: &Parties) -> Result<Division>
                 Ok(division) => division.bytes(),
             };
             let smallest = base.with_arena(0, least_bytes).named(0);
-            Err(Error::infeasible(most_bytes.unwrap_or(u64::MAX), smallest))
+            let error = Error::infeasible(most_bytes.unwrap_or(u64::MAX), smallest);
+            Err(match budget {
+                Budget::Unlimited => error.without_budget(),
+                _ => error,
+            })
         }
     }
 }

@@ -126,6 +126,7 @@ impl Opened {
             options: &options,
             known: &standing.known,
             opening_bytes: 0,
+            machine_bytes: standing.host.machine_bytes(),
         };
         let base = || {
             let heap_bytes = ledger::engine_heap_bytes(programs);

@@ -41,6 +41,7 @@ pub(super) fn by_parts<T>(
             smallest_bytes,
             parts,
             budget_bytes,
+            of_machine,
             ..
         }) = found
         else {
@@ -53,6 +54,7 @@ pub(super) fn by_parts<T>(
                 smallest_bytes,
                 parts,
                 micro_batch: Some(samples),
+                of_machine,
             };
             smallest = Some((smallest_bytes, refusal));
         }

@@ -56,6 +56,9 @@ pub(super) fn plan(
     let best = found.best.ok_or_else(|| {
         let budget_bytes = planning.budget_bytes.unwrap_or(u64::MAX);
         match smallest {
+            Some(ledger) if options.budget == Budget::Unlimited => {
+                Error::infeasible(budget_bytes, ledger).without_budget()
+            }
             Some(ledger) => Error::infeasible(budget_bytes, ledger),
             None => Error::Defect("no strategy was tried".into()),
         }
@@ -179,7 +182,9 @@ impl<'a> Planning<'a> {
                 .total_bytes()
         };
         let budget_bytes = options.budget.bytes(whole);
-        planning.budget_bytes = budget_bytes;
+        // Without a budget everything stays in memory, where the machine has so much.
+        let of_machine = host.machine_bytes().filter(|&bytes| whole() > bytes);
+        planning.budget_bytes = budget_bytes.or(of_machine);
         Ok(planning)
     }
 
