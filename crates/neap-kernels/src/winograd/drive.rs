@@ -312,10 +312,8 @@ impl Call {
             }
         }
         // SAFETY: the block is settled.
-        if self
-            .tiles(block, &groups)
-            .any(|tile| unsafe { block.is_direct(tile) })
-        {
+        let is_direct = |tile: usize| unsafe { block.is_direct(tile) };
+        if self.tiles(block, &groups).any(is_direct) {
             // SAFETY: as above; the products of such tiles are nothing.
             unsafe { self.sums(block, &groups, &panels, parts, scratch) };
         }
