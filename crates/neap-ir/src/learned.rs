@@ -35,7 +35,7 @@ pub enum Weighting {
     TfIdf,
 }
 
-/// x `[N,F]` → `[N,targets]`: what the leaves say to which x comes in each tree, together.
+/// x `[N,F]` → `[N,targets]`: what the leaves say to which x comes in each tree, together. A target that no leaf names is 0.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trees {
     pub aggregate: Aggregate,
@@ -44,7 +44,9 @@ pub struct Trees {
     /// First of each tree.
     pub roots: Vec<Branch>,
     pub nodes: Vec<TreeNode>,
-    pub leaves: Vec<Leaf>,
+    /// Where each leaf's votes end; they begin where those of the leaf before end.
+    pub leaves: Vec<u32>,
+    pub votes: Vec<Vote>,
     /// Members of all sets, each set's sorted and together.
     pub members: Vec<f64>,
 }
@@ -83,8 +85,17 @@ pub enum Test {
     },
 }
 
+impl Trees {
+    /// The votes of a leaf.
+    pub fn votes_of(&self, leaf: usize) -> &[Vote] {
+        let start = leaf.checked_sub(1).map_or(0, |before| self.leaves[before]);
+        &self.votes[start as usize..self.leaves[leaf] as usize]
+    }
+}
+
+/// What a leaf says about a target.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Leaf {
+pub struct Vote {
     pub target: u32,
     pub weight: f64,
 }

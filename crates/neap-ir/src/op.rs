@@ -50,6 +50,8 @@ pub enum Op {
     },
     /// Of each matrix that the last two axes hold.
     Det,
+    /// Of each matrix that the last two axes hold; what has none gives NaN or infinities.
+    Inverse,
     Dft(Dft),
     Stft(Stft),
 

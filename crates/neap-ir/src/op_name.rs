@@ -12,6 +12,7 @@ impl Op {
             Op::Gemm { .. } => "Gemm",
             Op::Einsum { .. } => "Einsum",
             Op::Det => "Det",
+            Op::Inverse => "Inverse",
             Op::Dft(_) => "DFT",
             Op::Stft(_) => "STFT",
             Op::Unary(unary) => unary.name(),

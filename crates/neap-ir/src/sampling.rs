@@ -13,6 +13,8 @@ pub enum Sampling {
     },
     /// x `[N,C,H,W]`, boxes `[R,4]` (x and y of both corners), int64 image of each box `[R]`.
     RoiAlign(RoiAlign),
+    /// x `[N,C,H,W]`, boxes `[R,5]` (image, x and y of both corners, which are rounded to elements).
+    MaxRoiPool { output: [usize; 2], scale: f32 },
     /// x `[N,C,H,W]`, w `[M,C/groups,kh,kw]`, offsets `[N,offset_groups*kh*kw*2,oh,ow]`, optional bias `[M]`, optional mask
     /// `[N,offset_groups*kh*kw,oh,ow]`.
     DeformConv {
@@ -27,6 +29,7 @@ impl Sampling {
         match self {
             Sampling::Grid { .. } => "GridSample",
             Sampling::RoiAlign(_) => "RoiAlign",
+            Sampling::MaxRoiPool { .. } => "MaxRoiPool",
             Sampling::DeformConv { .. } => "DeformConv",
         }
     }

@@ -5,7 +5,7 @@ use crate::elementwise::{binary, cast, float8, quantize, select, unary};
 use crate::kernel::Kernel;
 use crate::movement::{gather, join, make, pad, scatter, view};
 use crate::norm::{channel, lines};
-use crate::product::{det, einsum, matmul};
+use crate::product::{det, einsum, inverse, matmul};
 use crate::reduce::{arg, fold, steps, topk};
 use crate::window::{conv, pool};
 use crate::{Context, OpError, PanelSlice, TensorMut, TensorRef};
@@ -60,6 +60,7 @@ pub fn execute(
         } => matmul::gemm(*alpha, *beta, [*trans_a, *trans_b], args, ctx),
         Op::Einsum { equation } => einsum::einsum(equation, args, ctx),
         Op::Det => det::det(args, ctx),
+        Op::Inverse => inverse::inverse(args, ctx),
         Op::Dft(dft) => spectrum::dft(dft, args, ctx),
         Op::Stft(stft) => spectrum::stft(stft, args, ctx),
 

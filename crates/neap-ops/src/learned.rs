@@ -64,6 +64,9 @@ fn count(attrs: &TfIdf, length: usize, item: &dyn Fn(usize) -> i64, result: &mut
     }
 }
 
+/// Rows that go through a tree one after the other, while its nodes are near.
+const ROWS: usize = 32;
+
 pub(crate) fn trees(attrs: &Trees, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
     let (x, y) = (args.input(0)?, args.output(0)?);
     let (features, targets) = (x.shape()[1], attrs.targets);
@@ -71,39 +74,61 @@ pub(crate) fn trees(attrs: &Trees, args: &Args, ctx: &mut Context) -> Result<(),
     with_float!(args.op, x.dtype(), T => {
         let (from, to) = (Ptr::<T>::of(x.as_ptr()), Ptr::<T>(y.as_ptr().cast()));
         split(ctx.par, x.shape()[0], per_task, &|range, _| {
-            for row in range {
-                let (start, share) = match attrs.aggregate {
-                    Aggregate::Sum => (0.0, 1.0),
-                    Aggregate::Average => (0.0, 1.0 / attrs.roots.len() as f64),
-                    Aggregate::Min => (f64::from(f32::MAX), 1.0),
-                    Aggregate::Max => (f64::from(f32::MIN), 1.0),
-                };
-                // SAFETY: features of nodes are below the row's.
-                let feature = |i: u32| unsafe { from.read(row * features + i as usize) }.to_f64();
-                for target in 0..targets {
-                    let mut result = start;
-                    for &root in &attrs.roots {
-                        let leaf = &attrs.leaves[leaf_of(attrs, root, &feature)];
-                        if leaf.target as usize != target {
-                            continue;
-                        }
-                        result = match attrs.aggregate {
-                            Aggregate::Sum | Aggregate::Average => result + leaf.weight * share,
-                            Aggregate::Min => result.min(leaf.weight),
-                            Aggregate::Max => result.max(leaf.weight),
-                        };
-                    }
-                    // SAFETY: each element of the output is written once.
-                    unsafe { to.write(row * targets + target, T::from_f64(result)) };
-                }
+            for start in range.clone().step_by(ROWS) {
+                let rows = start..range.end.min(start + ROWS);
+                // SAFETY: rows of the output do not overlap.
+                let sums = unsafe { to.slice_mut(start * targets, rows.len() * targets) };
+                together(attrs, sums, rows.len(), &|row, feature| {
+                    // SAFETY: features of nodes are below the row's.
+                    unsafe { from.read((start + row) * features + feature as usize) }.to_f64()
+                });
             }
         });
         Ok(())
     })
 }
 
+/// Adds up what all trees say to some rows, in the order of the trees and in the type of the result.
+fn together<T: Scalar>(
+    attrs: &Trees,
+    sums: &mut [T],
+    rows: usize,
+    feature: &dyn Fn(usize, u32) -> f64,
+) {
+    let targets = attrs.targets;
+    let is_sum = matches!(attrs.aggregate, Aggregate::Sum | Aggregate::Average);
+    // Of the least and the largest, NaN says that there is none yet.
+    sums.fill(T::from_f64(if is_sum { 0.0 } else { f64::NAN }));
+    for &root in &attrs.roots {
+        for row in 0..rows {
+            let leaf = leaf_of(attrs, root, &|index| feature(row, index));
+            for vote in attrs.votes_of(leaf) {
+                let sum = &mut sums[row * targets + vote.target as usize];
+                let (before, weight) = (sum.to_f64(), T::from_f64(vote.weight).to_f64());
+                let after = match attrs.aggregate {
+                    Aggregate::Sum | Aggregate::Average => before + weight,
+                    Aggregate::Min => before.min(weight),
+                    Aggregate::Max => before.max(weight),
+                };
+                *sum = T::from_f64(after);
+            }
+        }
+    }
+    let trees = attrs.roots.len() as f64;
+    for sum in sums {
+        let value = sum.to_f64();
+        let value = match attrs.aggregate {
+            Aggregate::Sum => continue,
+            Aggregate::Average => value / trees,
+            Aggregate::Min | Aggregate::Max if value.is_nan() => 0.0,
+            Aggregate::Min | Aggregate::Max => value,
+        };
+        *sum = T::from_f64(value);
+    }
+}
+
 /// Where a row comes to in one tree. Branches lead to later nodes only, so there is an end.
-fn leaf_of(attrs: &Trees, root: Branch, feature: &dyn Fn(u32) -> f64) -> usize {
+fn leaf_of(attrs: &Trees, root: Branch, feature: &impl Fn(u32) -> f64) -> usize {
     let mut at = root;
     loop {
         match at {

@@ -5,7 +5,7 @@ use crate::kernel::Kernel;
 use crate::movement::view::channel_slice;
 use crate::nd::MAX_RANK;
 use crate::product::matmul::Product;
-use crate::product::{contraction, det, einsum, packed};
+use crate::product::{contraction, det, einsum, inverse, packed};
 use crate::reduce::topk;
 use crate::window::{conv, pool};
 use crate::{
@@ -75,6 +75,7 @@ pub fn workspace_bytes(
         Op::TopK { axis, .. } => topk::workspace_bytes(x.shape[*axis], workers),
         Op::Sampling(of) => sampling::workspace_bytes(of, x, workers),
         Op::Det => det::workspace_bytes(x, workers),
+        Op::Inverse => inverse::workspace_bytes(x, workers),
         Op::Dft(dft) => spectrum::workspace_bytes(dft.length, workers),
         Op::Stft(stft) => spectrum::workspace_bytes(stft.frame, workers),
         _ => 0,
@@ -438,6 +439,7 @@ pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
             twice(steps, each.fold(0, u64::saturating_add))
         }
         Op::Det => times(x, input(0).last().copied().unwrap_or(1)),
+        Op::Inverse => times(x, input(0).last().map_or(1, |&size| size.saturating_mul(4))),
         Op::Dft(dft) => times(y, spectrum::flops_per_element(dft.length)),
         Op::Stft(stft) => times(y, spectrum::flops_per_element(stft.frame)),
         Op::Sampling(of) => {
@@ -446,10 +448,7 @@ pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
         }
         Op::Trees(of) => {
             let rows = input(0).first().copied().unwrap_or(1);
-            times(
-                times(rows, 16),
-                times(of.roots.len() as u64, of.targets as u64),
-            )
+            times(times(rows, 16), of.roots.len() as u64)
         }
         Op::UpdatePart { .. } => product(&input(1)),
         Op::Softmax { .. } | Op::GroupNorm { .. } | Op::Lrn { .. } => times(8, y),

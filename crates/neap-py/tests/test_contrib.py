@@ -5,50 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-import neaptide
-
-from .conftest import close, tensor
-
-MICROSOFT = "com.microsoft"
-
-
-def array(*shape, seed=0, scale=1.0):
-    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
-
-
-def whole(*shape, high=256, dtype=np.uint8, seed=0):
-    return np.random.default_rng(seed).integers(0, high, shape).astype(dtype)
-
-
-class Case:
-    """A model of a few operators: arrays for its inputs and constants, names of its outputs."""
-
-    def __init__(self, name, nodes, inputs, constants=None, outputs=("y",), tolerance=2e-5, raw=()):
-        self.name, self.nodes, self.inputs = name, nodes, inputs
-        self.constants, self.outputs, self.tolerance, self.raw = constants or {}, outputs, tolerance, raw
-
-    def save(self, folder):
-        graph = helper.make_graph(
-            self.nodes,
-            "graph",
-            [tensor(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for k, v in self.inputs.items()],
-            [tensor(k, TensorProto.FLOAT, None) if isinstance(k, str) else tensor(*k, None) for k in self.outputs],
-            [onnx.numpy_helper.from_array(v, k) for k, v in self.constants.items()] + list(self.raw),
-        )
-        opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
-        model = helper.make_model(graph, opset_imports=opsets)
-        model.ir_version = 10
-        path = folder / f"{self.name}.onnx"
-        onnx.save(model, path)
-        return str(path)
-
-    def __repr__(self):
-        return self.name
-
-
-def node(op, inputs, outputs=("y",), **attributes):
-    return helper.make_node(op, inputs, list(outputs), domain=MICROSOFT, **attributes)
-
+from .cases import Case, array, compare, node, whole
 
 def nibbles(name, kind, values):
     """A tensor of four-bit integers."""
@@ -151,6 +108,169 @@ def activations():
         yield Case(f"fused_conv_{name}", [node("FusedConv", ["x", "w", "b"], **about)], {"x": image}, constants)
         if name == "Relu":
             yield Case("fused_conv_sum", [node("FusedConv", ["x", "w", "b", "z"], **about)], {"x": image, "z": z}, constants)
+
+
+def layers_with_activations():
+    """What onnxruntime's optimiser makes of a layer and its activation."""
+    x, constants = array(3, 8), {"w": array(8, 6, seed=1), "b": array(6, seed=2)}
+    known = {"Elu": {"alpha": 0.5}, "Selu": {"alpha": 1.6, "gamma": 1.1}, "HardSigmoid": {"alpha": 0.3, "beta": 0.4}}
+    known |= {"LeakyRelu": {"alpha": 0.2}, "ThresholdedRelu": {"alpha": 0.3}, "Celu": {"alpha": 0.7}}
+    for name in ["Relu", "Tanh", "Sigmoid", "Softplus", "Softsign", *known]:
+        about = {f"activation_{parameter}": value for parameter, value in known.get(name, {}).items()}
+        made = node("FusedGemm", ["x", "w", "b"], activation=name, alpha=0.7, beta=0.3, **about)
+        yield Case(f"fused_gemm_{name}", [made], {"x": x}, constants)
+    turned = {"w": array(6, 8, seed=1), "b": array(6, seed=2)}
+    made = node("FusedGemm", ["x", "w", "b"], activation="Relu", transA=1, transB=1)
+    yield Case("fused_gemm_turned", [made], {"x": array(8, 3)}, turned)
+    made = node("FusedGemm", ["x", "w"], activation="Relu")
+    yield Case("fused_gemm_no_rows", [made], {"x": array(0, 8)}, {"w": constants["w"]})
+    late = [helper.make_node("NonZero", ["m"], ["places"]), helper.make_node("Squeeze", ["places", "axis"], ["p"])]
+    late.append(helper.make_node("Gather", ["x", "p"], ["rows"]))
+    made = node("FusedGemm", ["rows", "w", "b"], activation="Elu", activation_alpha=1.0)
+    inputs = {"x": x, "m": np.array([1, 0, 1], np.float32)}
+    yield Case("fused_gemm_late_rows", [*late, made], inputs, constants | {"axis": np.array([0])})
+    for a in (0, 1):
+        for b in (0, 1):
+            shapes = [(4, 2, 3) if a else (3, 2, 4), (5, 2, 4) if b else (4, 2, 5)]
+            inputs = {"x": array(*shapes[0]), "w": array(*shapes[1], seed=1)}
+            made = node("FusedMatMul", ["x", "w"], transBatchA=1, transBatchB=1, transA=a, transB=b, alpha=0.5)
+            yield Case(f"fused_matmul_batch_{a}{b}", [made], inputs)
+    made = node("TransposeMatMul", ["x", "w"], transB=1, alpha=0.5)
+    yield Case("transpose_matmul", [made], {"x": array(2, 3, 4), "w": array(2, 5, 4)})
+
+
+def channels_last():
+    """8-bit layers whose channels come last, and choices between 8-bit tensors."""
+    byte = TensorProto.UINT8
+    steps = {"xs": np.float32(0.02), "xz": np.uint8(120), "ys": np.float32(0.05), "yz": np.uint8(100)}
+    more = {"zs": np.float32(0.03), "zz": np.uint8(128)}
+    made = node("QLinearWhere", ["c", "x", "xs", "xz", "b", "ys", "yz", "zs", "zz"])
+    inputs = {"c": whole(2, 3, high=2).astype(bool), "x": whole(2, 3), "b": whole(1, 3, seed=2)}
+    yield Case("qlinear_where", [made], inputs, steps | more, [("y", byte)])
+    x = whole(2, 9, 9, 16)
+    weights = {"w": whole(24, 16, 3, 3, high=100, dtype=np.int8, seed=1), "ws": np.abs(array(24, seed=3, scale=0.002))}
+    weights |= {"wz": np.zeros(24, np.int8), "b": whole(24, high=500, dtype=np.int32)}
+    names = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"]
+    made = node("QLinearConv", names, channels_last=1, pads=[1, 1, 0, 0], strides=[2, 1])
+    yield Case("qlinear_conv_last", [made], {"x": x}, steps | weights, [("y", byte)])
+    made = node("QLinearGlobalAveragePool", ["x", "xs", "xz", "ys", "yz"], channels_last=1)
+    yield Case("qlinear_global_average_last", [made], {"x": x}, steps, [("y", byte)])
+    about = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 1], "ceil_mode": 1}
+    made = node("QLinearAveragePool", ["x", "xs", "xz", "ys", "yz"], channels_last=1, count_include_pad=1, **about)
+    yield Case("qlinear_average_last", [made], {"x": x}, steps, [("y", byte)])
+    yield Case("nhwc_max_pool", [node("NhwcMaxPool", ["x"], **about)], {"x": x}, {}, [("y", byte)])
+
+
+def few_bits():
+    for bits, block, k in [(2, 32, 96), (2, 16, 40), (4, 32, 96), (4, 16, 40), (8, 64, 64)]:
+        blocks, n = -(-k // block), 24
+        constants = {"b": whole(n, blocks, block * bits // 8, seed=1), "s": np.abs(array(n, blocks, seed=2, scale=0.05))}
+        random = np.random.default_rng(3).random((n, blocks))
+        zeros = {
+            "none": None,
+            "bytes": whole(n, -(-blocks * bits // 8), seed=3),
+            "between": (random * (2**bits - 1)).astype(np.float32),
+            "whole": np.round(random * (2**bits - 1)).astype(np.float32),
+        }
+        for kind, zero in zeros.items():
+            if bits == 8 and kind in ("between", "whole"):
+                continue
+            names = ["x", "b", "s"] + ["z"] * (zero is not None)
+            made = node("MatMulNBits", names, K=k, N=n, bits=bits, block_size=block)
+            used = constants | ({} if zero is None else {"z": zero})
+            yield Case(f"nbits_{bits}_{block}_{k}_{kind}", [made], {"x": array(2, 3, k)}, used, tolerance=1e-4)
+    for bits in (2, 4, 8):
+        used = {"w": whole(40, 64 * bits // 8, seed=5), "s": np.abs(array(40, 4, seed=2, scale=0.1))}
+        used["z"] = whole(40, -(-4 * bits // 8), seed=6)
+        about = {"gather_axis": 0, "quantize_axis": 1, "block_size": 16, "bits": bits}
+        indices = {"i": whole(2, 3, high=40, dtype=np.int64)}
+        yield Case(f"gather_{bits}_bits", [node("GatherBlockQuantized", ["w", "i", "s", "z"], **about)], indices, used)
+
+
+def before_the_standard():
+    """Operators that onnxruntime had before the standard, and small ones of its own."""
+    x = array(4, 3)
+    yield Case("trilu", [node("Trilu", ["x", "k"], upper=0)], {"x": array(2, 4, 5)}, {"k": np.int64(1)})
+    padding = {"p": np.array([[0, 2, 1, 0]]), "v": np.array([3.0], np.float32)}
+    yield Case("pad", [node("Pad", ["x", "p", "v"])], {"x": x}, padding)
+    yield Case("gather_nd", [node("GatherND", ["x", "i"])], {"x": x}, {"i": np.array([[0, 1], [3, 2]])})
+    numbers = np.array([2, 1, 1, 3, 4, 3, 0], np.float32)
+    whole_numbers = [("i", TensorProto.INT64), ("n", TensorProto.INT64)]
+    yield Case("unique", [node("Unique", ["x"], ["y", "i", "n"])], {"x": numbers}, outputs=["y", *whole_numbers])
+    ends = {"a": np.array([1], np.float32), "b": np.array([5], np.float32)}
+    nodes = [node("Range", ["a", "b"], ["r"]), helper.make_node("Mul", ["r", "x"], ["y"])]
+    yield Case("range", nodes, {"x": array(4)}, ends)
+    yield Case("expand_dims", [node("ExpandDims", ["x", "a"])], {"x": x}, {"a": np.array([-1], np.int32)})
+    for metric in ("euclidean", "sqeuclidean"):
+        yield Case(f"cdist_{metric}", [node("CDist", ["x", "w"], metric=metric)], {"x": x, "w": array(5, 3, seed=1)})
+    yield Case("unfold", [node("UnfoldTensor", ["x"], dim=1, size=3, step=2)], {"x": array(4, 9, 2)})
+    yield Case("inverse", [node("Inverse", ["x"])], {"x": array(3, 5, 5) + 4 * np.eye(5, dtype=np.float32)})
+    pair = {"x": whole(2, 3, dtype=np.int16), "w": whole(3, 4, dtype=np.int16, seed=1)}
+    yield Case("matmul_integer_16", [node("MatMulInteger16", ["x", "w"])], pair, outputs=[("y", TensorProto.INT32)])
+    made = helper.make_node("MaxRoiPool", ["x", "b"], ["y"], pooled_shape=[2, 3], spatial_scale=0.5)
+    boxes = np.array([[0, 1, 1, 6, 7], [1, 0, 0, 3, 3.5], [0, -4, 2, 40, 60], [1, 7, 7, 2, 2]], np.float32)
+    yield Case("max_roi_pool", [made], {"x": array(2, 3, 9, 8), "b": boxes})
+    ids, segments = whole(2, 7, high=50, dtype=np.int32), whole(2, 7, high=2, dtype=np.int32, seed=1)
+    tables = {"w": whole(50, 16), "p": whole(20, 16), "t": whole(2, 16), "g": whole(16), "b": whole(16)}
+    for name in list(tables):
+        tables |= {f"{name}s": np.float32(0.01), f"{name}z": np.uint8(120)}
+    names = ["ids", "seg", "w", "p", "t", "g", "b", "m", "ws", "ps", "ts", "gs", "bs", "wz", "pz", "tz", "gz", "bz"]
+    inputs = {"ids": ids, "seg": segments, "m": np.ones((2, 7), np.int32)}
+    made = node("QEmbedLayerNormalization", names, ["y", "counts"])
+    yield Case("quantized_embeddings", [made], inputs, tables, ["y", ("counts", TensorProto.INT32)])
+
+
+def group_queries():
+    """Windows, caps, sinks and caches of GroupQueryAttention."""
+    batch, heads, few, depth = 2, 4, 2, 16
+    tables = {"cos": np.cos(array(32, depth // 2, seed=9)), "sin": np.sin(array(32, depth // 2, seed=9))}
+    places = {"pk": 3, "pv": 4, "last": 5, "total": 6, "cos": 7, "sin": 8, "pos": 9, "bias": 10, "sink": 11}
+    sink, bias = {"sink": array(heads, seed=7)}, {"bias": array(1, heads, 6, 6, seed=8)}
+
+    def case(name, rows=6, past=0, ends=None, total=None, batch=batch, constants=None, **about):
+        inputs = {"q": array(batch, rows, heads * depth)}
+        inputs |= {"k": array(batch, rows, few * depth, seed=1), "v": array(batch, rows, few * depth, seed=2)}
+        if past:
+            inputs |= {"pk": array(batch, few, past, depth, seed=3), "pv": array(batch, few, past, depth, seed=4)}
+        lengths = ends or [past + rows] * batch
+        known = {"last": np.array(lengths, np.int32) - 1, "total": np.array([total or past + rows], np.int32)}
+        known |= constants or {}
+        names = ["q", "k", "v"] + [""] * 9
+        for used in {**inputs, **known}:
+            if used in places:
+                names[places[used]] = used
+        made = node("GroupQueryAttention", names, ["y", "nk", "nv"], num_heads=heads, kv_num_heads=few, **about)
+        return Case(f"groups_{name}", [made], inputs, known, ["y", "nk", "nv"])
+
+    for window in (1, 3, 100):
+        yield case(f"window_{window}", local_window_size=window)
+    yield case("cap", softcap=2.0)
+    yield case("smooth", smooth_softmax=1)
+    yield case("sinks", constants=sink)
+    yield case("sinks_and_all", constants=sink | tables, softcap=2.0, local_window_size=3, do_rotary=1)
+    yield case("bias_and_sinks", constants=bias | sink)
+    yield case("no_order", causal=0)
+    yield case("one_position", constants=tables | {"pos": np.tile(np.array([2, 3, 4, 9, 1, 7]), (2, 1))}, do_rotary=1)
+    for window in (-1, 1, 3):
+        for cap in (0.0, 2.0):
+            about = {"local_window_size": window, "softcap": cap, "do_rotary": 1}
+            yield case(f"next_{window}_{cap}", rows=1, past=4, constants=tables | sink, **about)
+            yield case(f"several_{window}_{cap}", rows=2, past=4, batch=1, constants=tables, **about)
+    yield case("long_cache_first", past=8, ends=[6, 6], total=6, constants=tables, do_rotary=1)
+    yield case("long_cache_next", rows=1, past=8, ends=[6, 6], total=6, constants=sink, local_window_size=3)
+    yield case("long_cache_of_lengths", rows=1, past=8, ends=[6, 4], total=6, constants=tables, do_rotary=1)
+    yield case("cache_of_lengths", rows=1, past=5, ends=[6, 4], total=6, constants=tables, do_rotary=1)
+    width = heads * depth
+    constants = {"w": whole(width, 3 * width, high=100, dtype=np.int8, seed=1), "b": array(3 * width, seed=2, scale=0.1)}
+    constants |= {"xs": np.float32(0.02), "ws": np.abs(array(3 * width, seed=4, scale=0.002)), "xz": np.uint8(128)}
+    constants["wz"] = np.zeros(3 * width, np.int8)
+    made = node("QAttention", ["x", "w", "b", "xs", "ws", "m", "xz", "wz"], num_heads=heads, unidirectional=1)
+    inputs = {"x": whole(batch, 6, width), "m": np.array([6, 3], np.int32)}
+    yield Case("quantized_attention", [made], inputs, constants, tolerance=2e-4)
+    constants = {"w": array(width, 3 * width, seed=1, scale=0.1), "b": array(3 * width, seed=2, scale=0.1)}
+    made = node("Attention", ["x", "w", "b", "m"], num_heads=heads)
+    inputs = {"x": array(batch, 6, width), "m": np.array([6, 5, 1, 0], np.int32)}
+    yield Case("attention_from_behind", [made], inputs, constants)
 
 
 def norms():
@@ -268,22 +388,11 @@ def dynamic_lstms():
         yield Case(name, [made], {"x": array(steps, batch, width)}, constants, ["y", "h", "c"], tolerance)
 
 
-CASES = [case for cases in (matmul_nbits, dequantize, gather, activations, norms, attentions, dynamic_lstms) for case in cases()]
+FAMILIES = (matmul_nbits, dequantize, gather, activations, norms, attentions, dynamic_lstms)
+FAMILIES += (layers_with_activations, channels_last, few_bits, before_the_standard, group_queries)
+CASES = [case for cases in FAMILIES for case in cases()]
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
 def test_values_are_those_of_onnxruntime(case, tmp_path):
-    import neap_reference
-    import onnxruntime
-
-    path = case.save(tmp_path)
-    # Optimised, it rounds activations to 8 bits where weights have few.
-    options = neap_reference.exact_options({node.op_type for node in case.nodes})
-    theirs = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    ours = neaptide.InferenceSession(path)
-    expected = theirs.run(None, case.inputs)
-    got = ours.run(None, case.inputs)
-    assert len(got) == len(expected)
-    for mine, other in zip(got, expected):
-        assert np.isfinite(other).all()
-        close(mine, other, case.tolerance)
+    compare(case, tmp_path)

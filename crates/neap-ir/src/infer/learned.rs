@@ -50,7 +50,9 @@ pub(super) fn trees(attrs: &Trees, o: &Operands) -> Inferred<Vec<TensorType>> {
                 && is_there(&node.passed, Some(i))
                 && is_there(&node.failed, Some(i))
         })
-        && (attrs.leaves.iter()).all(|leaf| (leaf.target as usize) < attrs.targets);
+        && attrs.leaves.is_sorted()
+        && (attrs.leaves.last()).is_none_or(|&end| end as usize <= attrs.votes.len())
+        && (attrs.votes.iter()).all(|vote| (vote.target as usize) < attrs.targets);
     o.require(whole, "has trees that are not whole")?;
     Ok(vec![TensorType::new(x.dtype, &[rows, attrs.targets])])
 }

@@ -149,6 +149,7 @@ fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
                 .to_vec())
         }
         Op::Det => spectrum::det(o),
+        Op::Inverse => spectrum::inverse(o),
         Op::Dft(dft) => spectrum::dft(dft, o),
         Op::Stft(stft) => spectrum::stft(stft, o),
         Op::Sampling(of) => sampling::infer(of, o),

@@ -24,6 +24,17 @@ pub(super) fn infer(sampling: &Sampling, o: &Operands) -> Inferred<Vec<TensorTyp
             )?;
             vec![boxes.shape[0], x.shape[1], attrs.output[0], attrs.output[1]]
         }
+        Sampling::MaxRoiPool { output, .. } => {
+            let boxes = o.get(1)?;
+            o.same_dtype(x, boxes)?;
+            o.require(x.shape.len() == 4, "takes images")?;
+            o.require(
+                boxes.shape.len() == 2 && boxes.shape[1] == 5,
+                "takes boxes of five numbers",
+            )?;
+            o.require(!output.contains(&0), "has no bins")?;
+            vec![boxes.shape[0], x.shape[1], output[0], output[1]]
+        }
         Sampling::DeformConv {
             window,
             groups,

@@ -56,11 +56,22 @@ pub(super) fn stft(stft: &Stft, o: &Operands) -> Inferred<Vec<TensorType>> {
 }
 
 pub(super) fn det(o: &Operands) -> Inferred<Vec<TensorType>> {
+    let x = square(o)?;
+    let lead = &x.shape[..x.shape.len() - 2];
+    Ok(vec![TensorType::new(x.dtype, lead)])
+}
+
+pub(super) fn inverse(o: &Operands) -> Inferred<Vec<TensorType>> {
+    Ok(vec![square(o)?.clone()])
+}
+
+/// Square matrices.
+fn square<'a>(o: &Operands<'a>) -> Inferred<&'a TensorType> {
     let x = o.get(0)?;
     o.require_float(x)?;
-    let [lead @ .., rows, columns] = &x.shape[..] else {
+    let [.., rows, columns] = &x.shape[..] else {
         return o.fail("takes matrices");
     };
     o.require(rows == columns, "takes square matrices")?;
-    Ok(vec![TensorType::new(x.dtype, lead)])
+    Ok(x)
 }

@@ -287,6 +287,7 @@ fn holds_no_sizes(op: &Op, builder: &Builder, inputs: &[Option<ValueId>]) -> boo
         | Op::Rnn(_)
         | Op::Stft(_)
         | Op::Det
+        | Op::Inverse
         | Op::Sampling(_)
         | Op::TfIdf(_)
         | Op::Trees(_) => true,

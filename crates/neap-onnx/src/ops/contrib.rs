@@ -1,35 +1,82 @@
 //! A few fused operators of onnxruntime that exporters write.
 
-use super::{blocks, contrib_attention, conv, qoperator, quantize, recurrent};
+use super::quantize::Quantized;
+use super::{
+    blocks, channels_last, contrib_attention, distances, fused, gated, late, qoperator, quantize,
+    recurrent,
+};
 use crate::error::OnnxError;
 use crate::node::{Ctx, Outputs, one};
 use neap_ir::op::{Activation, Binary, Reduce, Unary};
 use neap_ir::{DType, Literal, Op, ValueId};
 
+/// Of onnxruntime's own operators.
+pub(super) const DOMAIN: &str = "com.microsoft";
+
+/// Operators that onnxruntime had in a domain of its own before the standard took them, and an opset in which they read so.
+const BEFORE_THE_STANDARD: [(&str, i64); 5] = [
+    ("GatherND", 11),
+    ("GridSample", 16),
+    ("Pad", 13),
+    ("Range", 11),
+    ("Trilu", 14),
+];
+
+/// The opset of the standard in which it reads as in [`DOMAIN`]; `None` where it is no operator of both.
+pub(super) fn version_in_the_standard(c: &mut Ctx, op: &str) -> Result<Option<i64>, OnnxError> {
+    let mut pairs = BEFORE_THE_STANDARD.iter();
+    let found = pairs.find_map(|&(name, version)| (name == op).then_some(version));
+    if found.is_some() && op == "Range" {
+        // Its step may be missing, and all three may be lists of one.
+        let dtype = c.dtype(c.input(0)?);
+        if c.optional(2).is_none() {
+            let one = c.scalar(dtype, 1.0)?;
+            c.inputs.resize(2, None);
+            c.inputs.push(Some(one));
+        }
+        for at in 0..3 {
+            let value = c.input(at)?;
+            if !c.builder.is_late(value) {
+                c.inputs[at] = Some(c.reshape(value, &[])?);
+            }
+        }
+    }
+    Ok(found)
+}
+
 pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
     Some(match op {
         "FastGelu" => one(biased(c, Activation::GeluTanh)),
         "BiasGelu" => one(biased(c, Activation::Gelu)),
-        "FusedMatMul" => one(fused_matmul(c)),
-        "FusedConv" => one(fused_conv(c)),
         "QuickGelu" => one(quick_gelu(c)),
         "SkipLayerNormalization" => skip_norm(c, true),
         "SkipSimplifiedLayerNormalization" => skip_norm(c, false),
         "EmbedLayerNormalization" => embed_layer_norm(c),
-        "Attention" | "MultiHeadAttention" | "GroupQueryAttention" | "RotaryEmbedding" => {
-            return contrib_attention::lower(c, op);
-        }
+        "QEmbedLayerNormalization" => quantized_embed_layer_norm(c),
         // Of com.microsoft; in the default domain these are handled before.
         "Gelu" => one(c
             .input(0)
             .and_then(|x| c.unary(Unary::Activation(Activation::Gelu), x))),
         // Written in onnxruntime's domain for models of before the operators' opsets.
         "QuantizeLinear" | "DequantizeLinear" => return quantize::lower(c, op),
+        "Unique" => late::unique_in_order(c),
+        "Inverse" => one(c.input(0).and_then(|x| c.emit(Op::Inverse, &[x]))),
+        "MatMulInteger16" => one(matmul_integer16(c)),
         "MatMulNBits" => one(blocks::matmul(c)),
         "GatherBlockQuantized" => one(blocks::gather(c)),
         "DynamicQuantizeLSTM" => recurrent::dynamic_quantize_lstm(c),
         "QLinearConv" => return qoperator::lower(c, op),
-        _ => return qoperator::contrib(c, op),
+        _ => {
+            let families = [
+                fused::lower,
+                contrib_attention::lower,
+                qoperator::contrib,
+                channels_last::lower,
+                gated::lower,
+                distances::lower,
+            ];
+            return families.into_iter().find_map(|family| family(c, op));
+        }
     })
 }
 
@@ -41,57 +88,10 @@ fn biased(c: &mut Ctx, activation: Activation) -> Result<ValueId, OnnxError> {
     c.unary(Unary::Activation(activation), x)
 }
 
-fn fused_matmul(c: &mut Ctx) -> Result<ValueId, OnnxError> {
-    if c.flag("transBatchA", false)? || c.flag("transBatchB", false)? {
-        return Err(c.unsupported("transposing batches"));
-    }
-    let mut inputs = [c.input(0)?, c.input(1)?];
-    for (input, name) in inputs.iter_mut().zip(["transA", "transB"]) {
-        if c.flag(name, false)? {
-            let rank = c.shape_of_rank(*input, 2)?.len();
-            let mut perm: Vec<usize> = (0..rank).collect();
-            perm.swap(rank - 2, rank - 1);
-            *input = c.emit(Op::Transpose { perm }, &[*input])?;
-        }
-    }
-    let product = c.emit(Op::MatMul, &inputs)?;
-    match c.float("alpha", 1.0)? {
-        1.0 => Ok(product),
-        alpha => {
-            let alpha = c.scalar(c.dtype(product), alpha.into())?;
-            c.binary(Binary::Mul, product, alpha)
-        }
-    }
-}
-
-/// `act(Conv(x, w) + bias + z)`.
-fn fused_conv(c: &mut Ctx) -> Result<ValueId, OnnxError> {
-    let inputs = (0..3).map(|at| c.optional(at)).collect();
-    let mut y = qoperator::as_operator(c, inputs, 11, |c| conv::lower(c, "Conv"))?;
-    if let Some(z) = c.optional(3) {
-        y = c.binary(Binary::Add, y, z)?;
-    }
-    let parameters = c.floats("activation_params")?.unwrap_or_default();
-    let parameter = |at: usize, otherwise: f32| parameters.get(at).copied().unwrap_or(otherwise);
-    let activation = match c.string("activation", "")? {
-        "" => return Ok(y),
-        "Relu" => Activation::Relu,
-        "Tanh" => Activation::Tanh,
-        "Sigmoid" => Activation::Sigmoid,
-        "LeakyRelu" => Activation::LeakyRelu {
-            alpha: parameter(0, 0.01),
-        },
-        "Clip" => Activation::Clip {
-            low: parameter(0, f32::MIN),
-            high: parameter(1, f32::MAX),
-        },
-        "HardSigmoid" => Activation::HardSigmoid {
-            alpha: parameter(0, 0.2),
-            beta: parameter(1, 0.5),
-        },
-        _ => return Err(c.unsupported("its activation")),
-    };
-    c.unary(Unary::Activation(activation), y)
+fn matmul_integer16(c: &mut Ctx) -> Result<ValueId, OnnxError> {
+    let (a, b) = (c.input(0)?, c.input(1)?);
+    let wide = [c.cast(a, DType::I32)?, c.cast(b, DType::I32)?];
+    c.emit(Op::MatMul, &wide)
 }
 
 /// `x * sigmoid(alpha * x)`
@@ -126,9 +126,58 @@ fn skip_norm(c: &mut Ctx, has_shift: bool) -> Outputs {
     Ok(vec![Some(y), None, None, Some(sum)])
 }
 
-/// `LayerNorm(word + position + segment)` of tokens; output 1 counts the tokens of the mask, output 2 is the sum.
+/// What [`embed_layer_norm`] is of.
+struct Embedding {
+    words: ValueId,
+    places: ValueId,
+    segments: Option<ValueId>,
+    gamma: ValueId,
+    beta: ValueId,
+    /// Where it is not as far as a row is from the first one.
+    positions: Option<ValueId>,
+}
+
 fn embed_layer_norm(c: &mut Ctx) -> Outputs {
-    let (ids, words, places) = (c.input(0)?, c.input(2)?, c.input(3)?);
+    let of = Embedding {
+        words: c.input(2)?,
+        places: c.input(3)?,
+        segments: c.optional(4),
+        gamma: c.input(5)?,
+        beta: c.input(6)?,
+        positions: c.optional(8),
+    };
+    embedded(c, of)
+}
+
+/// The same with tables, scale and shift in 8 bits.
+fn quantized_embed_layer_norm(c: &mut Ctx) -> Outputs {
+    let widened = |c: &mut Ctx, x: usize, scale: usize, zero: usize| {
+        let steps = Quantized {
+            x: c.input(x)?,
+            scale: c.input(scale)?,
+            zero: c.optional(zero),
+            axis: 0,
+        };
+        steps.value(c)
+    };
+    let segments = match c.optional(4) {
+        Some(_) => Some(widened(c, 4, 10, 15)?),
+        None => None,
+    };
+    let of = Embedding {
+        words: widened(c, 2, 8, 13)?,
+        places: widened(c, 3, 9, 14)?,
+        segments,
+        gamma: widened(c, 5, 11, 16)?,
+        beta: widened(c, 6, 12, 17)?,
+        positions: None,
+    };
+    embedded(c, of)
+}
+
+/// `LayerNorm(word + position + segment)` of tokens; output 1 counts the tokens of the mask, output 2 is the sum.
+fn embedded(c: &mut Ctx, of: Embedding) -> Outputs {
+    let ids = c.input(0)?;
     let shape = c.shape(ids);
     let &[batch, rows] = &shape[..] else {
         return Err(c.bad(format!("tokens of shape {shape:?} are no sequences")));
@@ -136,17 +185,17 @@ fn embed_layer_norm(c: &mut Ctx) -> Outputs {
     let row_of = |c: &mut Ctx, table: ValueId, indices: ValueId| {
         c.emit(Op::Gather { axis: 0 }, &[table, indices])
     };
-    let mut sum = row_of(c, words, ids)?;
-    let positions = match c.optional(8) {
+    let mut sum = row_of(c, of.words, ids)?;
+    let positions = match of.positions {
         Some(positions) => positions,
         None => {
             let all: Vec<i64> = (0..rows as i64).collect();
             c.constant(Literal::from_i64(&[1, rows], &all))
         }
     };
-    let position = row_of(c, places, positions)?;
+    let position = row_of(c, of.places, positions)?;
     sum = c.binary(Binary::Add, sum, position)?;
-    if let (Some(segments), Some(table)) = (c.optional(1), c.optional(4)) {
+    if let (Some(segments), Some(table)) = (c.optional(1), of.segments) {
         let segment = row_of(c, table, segments)?;
         sum = c.binary(Binary::Add, sum, segment)?;
     }
@@ -154,8 +203,7 @@ fn embed_layer_norm(c: &mut Ctx) -> Outputs {
         axis: 2,
         epsilon: c.float("epsilon", 1e-12)?,
     };
-    let (gamma, beta) = (c.input(5)?, c.input(6)?);
-    let y = c.emit(op, &[sum, gamma, beta])?;
+    let y = c.emit(op, &[sum, of.gamma, of.beta])?;
     let counts = match c.optional(7) {
         Some(mask) if c.wants(1) => {
             let one = c.scalar(c.dtype(mask), 1.0)?;

@@ -3,11 +3,13 @@
 //! ```text
 //!   Attention              x, one matrix for queries, keys and values
 //!   MultiHeadAttention     queries, keys and values apart
-//!   GroupQueryAttention    fewer heads of keys and values, turned by their positions
+//!   QAttention             Attention with x and its matrix in 8 bits
 //! ```
 //! Keys and values of before come as `[B, heads, P, D]` and go out with the new ones behind them.
 
 use super::attention::{self, heads_first};
+use super::group_query;
+use super::quantize::Quantized;
 use super::slicing::part;
 use crate::error::OnnxError;
 use crate::node::{Ctx, Outputs, one};
@@ -18,7 +20,8 @@ pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
     Some(match op {
         "Attention" => self_attention(c),
         "MultiHeadAttention" => multi_head(c),
-        "GroupQueryAttention" => group_query(c),
+        "QAttention" => quantized_self_attention(c),
+        "GroupQueryAttention" => group_query::group_query(c),
         "RotaryEmbedding" => one(rotary(c)),
         _ => return None,
     })
@@ -126,18 +129,24 @@ fn causal_mask(
     Ok(c.constant(Literal::from_f32(&[queries, keys], &data)))
 }
 
-/// What is added to scores for a mask of keys: `[B]` counts of keys, `[B, T]` or `[B, S, T]` with zeros where there is no
-/// key.
-fn key_mask(c: &mut Ctx, mask: ValueId, keys: usize) -> Result<ValueId, OnnxError> {
+/// What is added to scores for a mask of keys: `[B]` counts of keys, `[2B]` where they end and where they start, `[B, T]` or
+/// `[B, S, T]` with zeros where there is no key.
+fn key_mask(c: &mut Ctx, mask: ValueId, batch: usize, keys: usize) -> Result<ValueId, OnnxError> {
     let shape = c.shape(mask);
     let dtype = c.dtype(mask);
     let (allowed, wide) = match shape[..] {
-        [batch] => {
+        [count] if count == batch || count == 2 * batch => {
             let places: Vec<i64> = (0..keys as i64).collect();
             let places = c.constant(Literal::from_i64(&[1, keys], &places));
             let places = c.cast(places, dtype)?;
-            let counts = c.reshape(mask, &[batch, 1])?;
-            let allowed = c.binary(Binary::Less, places, counts)?;
+            let bounds = c.reshape(mask, &[count, 1])?;
+            let ends = part(c, bounds, 0, 0, batch)?;
+            let mut allowed = c.binary(Binary::Less, places, ends)?;
+            if count != batch {
+                let starts = part(c, bounds, 0, batch, batch)?;
+                let is_behind = c.binary(Binary::GreaterOrEqual, places, starts)?;
+                allowed = c.binary(Binary::And, allowed, is_behind)?;
+            }
             (allowed, [batch, 1, 1, keys])
         }
         [batch, keys] => (positive(c, mask)?, [batch, 1, 1, keys]),
@@ -164,10 +173,10 @@ fn added_scores(
     c: &mut Ctx,
     mask: Option<ValueId>,
     bias: Option<ValueId>,
-    keys: usize,
+    [batch, keys]: [usize; 2],
 ) -> Result<Option<ValueId>, OnnxError> {
     let mask = match mask {
-        Some(mask) => Some(key_mask(c, mask, keys)?),
+        Some(mask) => Some(key_mask(c, mask, batch, keys)?),
         None => None,
     };
     Ok(match (mask, bias) {
@@ -177,13 +186,38 @@ fn added_scores(
 }
 
 fn self_attention(c: &mut Ctx) -> Outputs {
-    let (x, weights) = (c.input(0)?, c.input(1)?);
+    let operands = [c.input(0)?, c.input(1)?];
+    let others = [c.optional(2), c.optional(3), c.optional(4), c.optional(5)];
+    attention_of(c, operands, others)
+}
+
+fn quantized_self_attention(c: &mut Ctx) -> Outputs {
+    let mut operands = Vec::new();
+    for (at, axis) in [(0, 0), (1, 1)] {
+        let steps = Quantized {
+            x: c.input(at)?,
+            scale: c.input(3 + at)?,
+            zero: c.optional(6 + at),
+            axis,
+        };
+        operands.push(steps.value(c)?);
+    }
+    let others = [c.optional(2), c.optional(5), c.optional(8), None];
+    attention_of(c, [operands[0], operands[1]], others)
+}
+
+/// Of rows and a matrix; bias, mask, keys and values of before, and what else is added to scores.
+fn attention_of(
+    c: &mut Ctx,
+    operands: [ValueId; 2],
+    [bias, mask, past, extra]: [Option<ValueId>; 4],
+) -> Outputs {
     let heads = c.size("num_heads", 0)?;
     if c.flag("do_rotary", false)? || c.flag("past_present_share_buffer", false)? {
         return Err(c.unsupported("positions or buffers of its own"));
     }
-    let mut rows = c.emit(Op::MatMul, &[x, weights])?;
-    if let Some(bias) = c.optional(2) {
+    let mut rows = c.emit(Op::MatMul, &operands)?;
+    if let Some(bias) = bias {
         rows = c.binary(Binary::Add, rows, bias)?;
     }
     let shape = c.shape_of_rank(rows, 3)?;
@@ -200,9 +234,9 @@ fn self_attention(c: &mut Ctx) -> Outputs {
         parts.push(part(c, rows, 2, start, size)?);
         start += size;
     }
-    let mut past = None;
+    let mut halves_of_past = None;
     let mut before = 0;
-    if let Some(both) = c.optional(4) {
+    if let Some(both) = past {
         let shape = c.shape_of_rank(both, 5)?;
         before = shape[3];
         let mut halves = [both; 2];
@@ -210,16 +244,16 @@ fn self_attention(c: &mut Ctx) -> Outputs {
             let one = part(c, both, 0, at, 1)?;
             *half = c.reshape(one, &shape[1..])?;
         }
-        past = Some(halves);
+        halves_of_past = Some(halves);
     }
-    let mask = added_scores(c, c.optional(3), c.optional(5), before + queries)?;
+    let mask = added_scores(c, mask, extra, [batch, before + queries])?;
     let parts = Parts {
         q: parts[0],
         k: parts[1],
         v: parts[2],
         heads,
         kv_heads: heads,
-        past,
+        past: halves_of_past,
         mask,
         causal: c.flag("unidirectional", false)?,
     };
@@ -269,7 +303,8 @@ fn multi_head(c: &mut Ctx) -> Outputs {
     };
     let before = past.map_or(0, |[key, _]| c.shape(key).get(2).copied().unwrap_or(0));
     let own = shape[if shape.len() == 4 { 2 } else { 1 }];
-    let mask = added_scores(c, c.optional(4), c.optional(5), before + own)?;
+    let batch = shape[0];
+    let mask = added_scores(c, c.optional(4), c.optional(5), [batch, before + own])?;
     let parts = Parts {
         q: parts[0],
         k: parts[1],
@@ -282,85 +317,6 @@ fn multi_head(c: &mut Ctx) -> Outputs {
     };
     let keeps = c.wants(1) || c.wants(2);
     let Attended { y, present } = attend(c, parts, keeps)?;
-    Ok(vec![Some(y), Some(present[0]), Some(present[1])])
-}
-
-fn group_query(c: &mut Ctx) -> Outputs {
-    let query = c.input(0)?;
-    let (heads, kv_heads) = (c.size("num_heads", 0)?, c.size("kv_num_heads", 0)?);
-    let plain = c.int("local_window_size", -1)? == -1
-        && c.float("softcap", 0.0)? == 0.0
-        && !c.flag("smooth_softmax", false)?
-        && c.optional(11).is_none();
-    if !plain || c.wants(3) {
-        return Err(c.unsupported("windows, soft caps, sinks or output of scores"));
-    }
-    let shape = c.shape_of_rank(query, 3)?;
-    let (batch, queries) = (shape[0], shape[1]);
-    let [mut q, mut k, v] = match (c.optional(1), c.optional(2)) {
-        (Some(key), Some(value)) => [query, key, value],
-        (None, None) => {
-            let all = heads + 2 * kv_heads;
-            if all == 0 || shape[2] % all != 0 {
-                return Err(c.bad(format!("rows of {} do not fit {all} heads", shape[2])));
-            }
-            let depth = shape[2] / all;
-            let (own, kv) = (heads * depth, kv_heads * depth);
-            [
-                part(c, query, 2, 0, own)?,
-                part(c, query, 2, own, kv)?,
-                part(c, query, 2, own + kv, kv)?,
-            ]
-        }
-        _ => return Err(c.bad("it has keys or values alone")),
-    };
-    let past = match (c.optional(3), c.optional(4)) {
-        (Some(key), Some(value)) => Some([key, value]),
-        (None, None) => None,
-        _ => return Err(c.bad("it has past keys or past values alone")),
-    };
-    let before = past.map_or(0, |[key, _]| c.shape(key).get(2).copied().unwrap_or(0));
-    let lengths = c.input(5)?;
-    let lengths = c.known_i64(lengths, "the lengths of its sequences")?;
-    if lengths
-        .iter()
-        .any(|&last| last != (before + queries) as i64 - 1)
-    {
-        return Err(c.unsupported(
-            "sequences of different lengths, or a cache that is longer than they are",
-        ));
-    }
-    if c.flag("do_rotary", false)? {
-        let positions = match c.optional(9) {
-            Some(positions) => positions,
-            None => {
-                let places = (before as i64..).take(queries);
-                let all: Vec<i64> = (0..batch).flat_map(|_| places.clone()).collect();
-                c.constant(Literal::from_i64(&[batch, queries], &all))
-            }
-        };
-        let tables = [c.input(7)?, c.input(8)?];
-        let interleaved = c.flag("rotary_interleaved", false)?;
-        for (rows, heads) in [(&mut q, heads), (&mut k, kv_heads)] {
-            let first = heads_first(c, *rows, heads)?;
-            let shape = c.shape(*rows);
-            let turned = attention::turned(c, first, tables, Some(positions), 0, interleaved)?;
-            let perm = vec![0, 2, 1, 3];
-            let back = c.emit(Op::Transpose { perm }, &[turned])?;
-            *rows = c.reshape(back, &shape)?;
-        }
-    }
-    let parts = Parts {
-        q,
-        k,
-        v,
-        heads,
-        kv_heads,
-        past,
-        mask: c.optional(10),
-        causal: true,
-    };
-    let Attended { y, present } = attend(c, parts, true)?;
     Ok(vec![Some(y), Some(present[0]), Some(present[1])])
 }
 

@@ -36,14 +36,12 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// Checks that they fit each other. `scale` is `1 / sqrt(depth)` where it is not given.
-    fn new(
+    pub(super) fn new(
         c: &Ctx,
         [(q, qh), (k, kh), (v, vh)]: [(ValueId, Heads); 3],
+        scale: Option<f32>,
     ) -> Result<Parts, OnnxError> {
-        let scale = match c.attribute("scale") {
-            Some(_) => c.float("scale", 1.0)?,
-            None => 1.0 / (qh.width as f32).sqrt(),
-        };
+        let scale = scale.unwrap_or_else(|| 1.0 / (qh.width as f32).sqrt());
         let attrs = AttentionAttrs {
             heads: qh.heads,
             kv_heads: kh.heads,
@@ -79,7 +77,7 @@ impl Parts {
                 _ => Err(c.bad(format!("operand {index} has not four axes"))),
             }
         };
-        Parts::new(c, [part(0)?, part(1)?, part(2)?])
+        Parts::new(c, [part(0)?, part(1)?, part(2)?], scale(c)?)
     }
 
     /// `[batch, heads, queries, keys]`
@@ -93,6 +91,13 @@ impl Parts {
         let d = &self.dims;
         let rows = d.heads / d.kv_heads * d.queries;
         [d.batch, d.kv_heads, rows, columns]
+    }
+}
+
+fn scale(c: &Ctx) -> Result<Option<f32>, OnnxError> {
+    match c.attribute("scale") {
+        Some(_) => c.float("scale", 1.0).map(Some),
+        None => Ok(None),
     }
 }
 
@@ -125,7 +130,7 @@ fn attention(c: &mut Ctx) -> Outputs {
     let (Some(values), Some(keys)) = (kept.pop(), kept.pop()) else {
         return Err(c.bad("it has no keys"));
     };
-    let parts = Parts::new(c, [(q, query_heads), keys, values])?;
+    let parts = Parts::new(c, [(q, query_heads), keys, values], scale(c)?)?;
     let dtype = c.dtype(q);
     let precision = match c.optional_int("softmax_precision")? {
         Some(number) => c.element_type(number)?,
@@ -137,7 +142,13 @@ fn attention(c: &mut Ctx) -> Outputs {
     let added = order.added(c, &parts, by_steps)?;
     let (y, scores) = match by_steps {
         true => {
-            let (y, scores) = steps(c, &parts, cap, precision, added.as_ref())?;
+            let given = c.wants(3).then_some(c.int("qk_matmul_output_mode", 0)?);
+            let of = Steps {
+                cap,
+                precision,
+                given,
+            };
+            let (y, scores) = steps(c, &parts, &of, added.as_ref())?;
             (if rows_first { heads_last(c, y)? } else { y }, scores)
         }
         false => (whole(c, parts, added)?, None),
@@ -147,11 +158,11 @@ fn attention(c: &mut Ctx) -> Outputs {
 }
 
 /// What is added to scores, and which rows it leaves no key.
-struct Added {
+pub(super) struct Added {
     /// Broadcasts to the scores; `None` where query `i` sees keys up to `i` and nothing else is added.
-    bias: Option<ValueId>,
+    pub(super) bias: Option<ValueId>,
     /// `[.., queries, 1]`; `None` where no row is such.
-    empty_rows: Option<ValueId>,
+    pub(super) empty_rows: Option<ValueId>,
 }
 
 /// Which keys a query sees, counted from its own place among the keys.
@@ -366,7 +377,7 @@ fn empty_rows(c: &mut Ctx, bias: ValueId) -> Result<Option<ValueId>, OnnxError> 
 }
 
 /// By the operator that holds no scores.
-fn whole(c: &mut Ctx, parts: Parts, added: Option<Added>) -> Result<ValueId, OnnxError> {
+pub(super) fn whole(c: &mut Ctx, parts: Parts, added: Option<Added>) -> Result<ValueId, OnnxError> {
     let Parts {
         q,
         k,
@@ -399,16 +410,25 @@ fn whole(c: &mut Ctx, parts: Parts, added: Option<Added>) -> Result<ValueId, Onn
     c.reshape(y, &given)
 }
 
+/// How scores become weights.
+pub(super) struct Steps {
+    /// Of scores, by its tanh; 0 for none.
+    pub(super) cap: f32,
+    /// Of the softmax.
+    pub(super) precision: DType,
+    /// Which scores are asked for, by the standard's number.
+    pub(super) given: Option<i64>,
+}
+
 /// Step by step: `[batch, heads, queries, depth]`, and the scores that are asked for.
-fn steps(
+pub(super) fn steps(
     c: &mut Ctx,
     parts: &Parts,
-    cap: f32,
-    precision: DType,
+    of: &Steps,
     added: Option<&Added>,
 ) -> Result<(ValueId, Option<ValueId>), OnnxError> {
     let dtype = c.dtype(parts.q);
-    let mode = c.int("qk_matmul_output_mode", 0)?;
+    let Steps { cap, precision, .. } = *of;
     let raw = scores(c, parts)?;
     let capped = if cap == 0.0 {
         raw
@@ -429,14 +449,15 @@ fn steps(
     }
     let weights = c.cast(weights, dtype)?;
     let y = weighted(c, parts, weights)?;
-    let given = match mode {
-        0 => raw,
-        1 => capped,
-        2 => biased,
-        3 => weights,
-        _ => return Err(c.bad(format!("attribute 'qk_matmul_output_mode' is {mode}"))),
+    let given = match of.given {
+        None => None,
+        Some(0) => Some(raw),
+        Some(1) => Some(capped),
+        Some(2) => Some(biased),
+        Some(3) => Some(weights),
+        Some(mode) => return Err(c.bad(format!("attribute 'qk_matmul_output_mode' is {mode}"))),
     };
-    Ok((y, c.wants(3).then_some(given)))
+    Ok((y, given))
 }
 
 /// `[batch, heads, queries, keys]`: products of queries and keys, scaled.
@@ -489,7 +510,7 @@ fn as_heads(
 }
 
 /// `[B, heads, S, D]` as `[B, S, heads * D]`.
-fn heads_last(c: &mut Ctx, x: ValueId) -> Result<ValueId, OnnxError> {
+pub(super) fn heads_last(c: &mut Ctx, x: ValueId) -> Result<ValueId, OnnxError> {
     let &[batch, heads, rows, depth] = &c.shape(x)[..] else {
         return Err(c.bad("its result has no heads"));
     };

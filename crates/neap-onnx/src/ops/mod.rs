@@ -3,13 +3,21 @@
 mod attention;
 mod blocks;
 mod cast;
+mod channels_last;
+mod classes;
+mod classical;
 mod contrib;
 mod contrib_attention;
 mod conv;
+mod distances;
 pub(crate) mod dot_attention;
 mod early;
 mod elementwise;
+mod encoders;
+mod fused;
+mod gated;
 mod generate;
+mod group_query;
 mod indexing;
 pub(crate) mod late;
 mod learned;
@@ -28,7 +36,9 @@ mod sequences;
 mod slicing;
 mod spectrum;
 mod state;
+mod svm;
 mod training;
+mod trees;
 
 pub(crate) use training::DOMAIN as TRAINING_DOMAIN;
 
@@ -38,6 +48,12 @@ use crate::node::{Ctx, Outputs};
 pub(crate) fn lower(c: &mut Ctx, domain: &str) -> Outputs {
     let op = c.node.op_type.as_str();
     sequences::check_operands(c, op, domain)?;
+    let mut domain = domain;
+    if domain == contrib::DOMAIN
+        && let Some(version) = contrib::version_in_the_standard(c, op)?
+    {
+        (domain, c.version) = ("", version);
+    }
     if domain.is_empty() {
         early::modernise(c, op)?;
         if let Some(outputs) = sequences::lower(c, op) {
@@ -76,10 +92,13 @@ pub(crate) fn lower(c: &mut Ctx, domain: &str) -> Outputs {
         }
     }
     // Exporters have put some of these into the default domain.
-    if (domain.is_empty() || domain == "com.microsoft")
+    if (domain.is_empty() || domain == contrib::DOMAIN)
         && let Some(outputs) = contrib::lower(c, op)
     {
         return outputs;
+    }
+    if domain == channels_last::BLOCKED_DOMAIN {
+        return Err(channels_last::refused(c));
     }
     if domain == learned::DOMAIN
         && let Some(outputs) = learned::lower_classical(c, op)

@@ -3,6 +3,7 @@
 //! What lies between two of them is rounded to steps and is otherwise `f32` (see the rewriter), so that kernels and
 //! layouts are those of the model before it was quantised.
 
+use super::channels_last::{channels_first, channels_last};
 use super::quantize::{Quantized, dynamic_steps, in_floats};
 use super::{conv, movement, norm, pool, reduce};
 use crate::error::OnnxError;
@@ -30,6 +31,7 @@ pub(super) fn contrib(c: &mut Ctx, op: &str) -> Option<Outputs> {
         "QLinearReduceMean" => one(through(c, 7, |c| reduce::lower(c, "ReduceMean"))),
         "QLinearSoftmax" => one(softmax(c)),
         "QLinearConcat" => one(concat(c)),
+        "QLinearWhere" => one(where_(c)),
         "QGemm" => one(qgemm(c)),
         "MatMulIntegerToFloat" => one(matmul_integer_to_float(c)),
         "DynamicQuantizeMatMul" => one(dynamic_quantize_matmul(c)),
@@ -84,20 +86,32 @@ fn through(
     version: i64,
     lower: impl FnOnce(&mut Ctx) -> Option<Outputs>,
 ) -> Result<ValueId, OnnxError> {
-    if c.flag("channels_last", false)? {
-        return Err(c.unsupported("channels_last"));
-    }
-    let x = quantized(c, 0, 0)?.value(c)?;
+    let x = image(c)?.value(c)?;
     let y = result(c, 3)?;
     let value = as_operator(c, vec![Some(x)], version, lower)?;
-    y.steps_of(c, value)
+    image_result(c, y, value)
+}
+
+/// The first operand; channels become its second axis where the node has them last.
+fn image(c: &mut Ctx) -> Result<Quantized, OnnxError> {
+    let mut x = quantized(c, 0, 0)?;
+    if c.flag("channels_last", false)? {
+        x.x = channels_first(c, x.x)?;
+    }
+    Ok(x)
+}
+
+/// `value` in the steps of `y`, its channels where the node has them.
+fn image_result(c: &mut Ctx, y: Quantized, value: ValueId) -> Result<ValueId, OnnxError> {
+    let y = y.steps_of(c, value)?;
+    match c.flag("channels_last", false)? {
+        true => channels_last(c, y),
+        false => Ok(y),
+    }
 }
 
 fn qlinear_conv(c: &mut Ctx) -> Result<ValueId, OnnxError> {
-    if c.flag("channels_last", false)? {
-        return Err(c.unsupported("channels_last"));
-    }
-    let (x, w) = (quantized(c, 0, 0)?, quantized(c, 3, 0)?);
+    let (x, w) = (image(c)?, quantized(c, 3, 0)?);
     let y = result(c, 6)?;
     let bias = match c.optional(8) {
         None => None,
@@ -115,7 +129,7 @@ fn qlinear_conv(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     };
     let inputs = vec![Some(x.value(c)?), Some(w.value(c)?), bias];
     let value = as_operator(c, inputs, 11, |c| conv::lower(c, "Conv"))?;
-    y.steps_of(c, value)
+    image_result(c, y, value)
 }
 
 fn conv_integer(c: &mut Ctx) -> Result<ValueId, OnnxError> {
@@ -159,15 +173,20 @@ fn leaky_relu(c: &mut Ctx) -> Result<ValueId, OnnxError> {
 }
 
 fn global_average_pool(c: &mut Ctx) -> Result<ValueId, OnnxError> {
-    if c.flag("channels_last", false)? {
-        return Err(c.unsupported("channels_last"));
-    }
-    let x = quantized(c, 0, 0)?.value(c)?;
+    let x = image(c)?.value(c)?;
     let kind = Pool::Average {
         count_include_pad: false,
     };
     let value = c.emit(Op::GlobalPool(kind), &[x])?;
-    result(c, 3)?.steps_of(c, value)
+    let y = result(c, 3)?;
+    image_result(c, y, value)
+}
+
+fn where_(c: &mut Ctx) -> Result<ValueId, OnnxError> {
+    let condition = c.input(0)?;
+    let (x, y) = (quantized(c, 1, 0)?.value(c)?, quantized(c, 4, 0)?.value(c)?);
+    let value = c.emit(Op::Where, &[condition, x, y])?;
+    result(c, 7)?.steps_of(c, value)
 }
 
 fn softmax(c: &mut Ctx) -> Result<ValueId, OnnxError> {

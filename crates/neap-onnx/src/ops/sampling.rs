@@ -10,6 +10,7 @@ pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
     Some(match op {
         "GridSample" => one(grid_sample(c)),
         "RoiAlign" => one(roi_align(c)),
+        "MaxRoiPool" => one(max_roi_pool(c)),
         "DeformConv" => one(deform_conv(c)),
         _ => return None,
     })
@@ -73,6 +74,17 @@ fn roi_align(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let boxes = c.cast(boxes, c.dtype(x))?;
     let of = Sampling::RoiAlign(attrs);
     c.emit(Op::Sampling(of), &[x, boxes, images])
+}
+
+fn max_roi_pool(c: &mut Ctx) -> Result<ValueId, OnnxError> {
+    let (x, boxes) = (c.input(0)?, c.input(1)?);
+    let output = match c.sizes("pooled_shape")?.as_deref() {
+        Some(&[rows, columns]) if rows.max(columns) <= 1 << 20 => [rows, columns],
+        _ => return Err(c.bad("attribute 'pooled_shape' is missing or out of range")),
+    };
+    let scale = c.float("spatial_scale", 1.0)?;
+    let of = Sampling::MaxRoiPool { output, scale };
+    c.emit(Op::Sampling(of), &[x, boxes])
 }
 
 fn deform_conv(c: &mut Ctx) -> Result<ValueId, OnnxError> {

@@ -5,6 +5,7 @@ mod support;
 
 mod classical;
 mod constants;
+mod contrib;
 mod early_opsets;
 mod gradient;
 mod halves;

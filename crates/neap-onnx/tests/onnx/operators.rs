@@ -267,8 +267,14 @@ fn wrong_nodes_are_refused_with_their_names() {
             &["the_Frobnicate", "not supported"][..],
         ),
         (
-            y(x().raw_node(&node_in("ai.onnx.ml", "Scaler", &["x"], &["y"], &[]))),
-            &["ai.onnx.ml.Scaler", "not supported"],
+            y(x().raw_node(&node_in(
+                "ai.onnx.ml",
+                "DictVectorizer",
+                &["x"],
+                &["y"],
+                &[],
+            ))),
+            &["ai.onnx.ml.DictVectorizer", "not supported"],
         ),
         (
             y(x().node("Add", &["x"], &["y"], &[])),

@@ -6,6 +6,7 @@
 mod deform;
 mod grid;
 mod roi;
+mod roi_pool;
 
 use crate::args::Args;
 use crate::{Context, OpError};
@@ -21,6 +22,9 @@ pub(crate) fn sampling(of: &Sampling, args: &Args, ctx: &mut Context) -> Result<
             align_corners,
         } => grid::grid_sample(*mode, *padding, *align_corners, args, ctx),
         Sampling::RoiAlign(attrs) => roi::roi_align(attrs, args, ctx),
+        Sampling::MaxRoiPool { output, scale } => {
+            roi_pool::max_roi_pool(*output, *scale, args, ctx)
+        }
         Sampling::DeformConv {
             window,
             groups,
@@ -60,6 +64,8 @@ pub(crate) fn taps(of: &Sampling, x: &TensorType) -> u64 {
             let samples = if attrs.samples == 0 { 4 } else { attrs.samples } as u64;
             samples.saturating_mul(samples).saturating_mul(4)
         }
+        // Bins are of any size.
+        Sampling::MaxRoiPool { .. } => 16,
         Sampling::DeformConv { window, groups, .. } => {
             let channels = x.shape.get(1).copied().unwrap_or(1) / (*groups).max(1);
             let taps = window

@@ -1,7 +1,7 @@
 //! Counted n-grams and decision trees beside naive ones, and 8-bit floats.
 
 use crate::support::*;
-use neap_ir::learned::{Aggregate, Branch, Gram, Leaf, Test, TfIdf, TreeNode, Trees, Weighting};
+use neap_ir::learned::{Aggregate, Branch, Gram, Test, TfIdf, TreeNode, Trees, Vote, Weighting};
 use neap_ir::{DType, Float8, Literal, Op};
 
 /// Every choice of places is looked at.
@@ -93,17 +93,24 @@ fn forest(test: Test, missing_passes: bool, aggregate: Aggregate) -> Trees {
         passed,
         failed,
     };
-    let leaf = |target, weight| Leaf { target, weight };
+    let vote = |target, weight| Vote { target, weight };
     Trees {
         aggregate,
-        targets: 2,
+        targets: 3,
         features: 3,
         roots: vec![Branch::Node(0), Branch::Leaf(3), Branch::Node(1)],
         nodes: vec![
             node(0, test, Branch::Node(1), Branch::Leaf(0)),
             node(2, Test::Less, Branch::Leaf(1), Branch::Leaf(2)),
         ],
-        leaves: vec![leaf(0, 1.5), leaf(1, -2.0), leaf(0, 4.0), leaf(1, 0.5)],
+        leaves: vec![1, 2, 3, 5],
+        votes: vec![
+            vote(0, 1.5),
+            vote(1, -2.0),
+            vote(0, 4.0),
+            vote(1, 0.5),
+            vote(2, 7.0),
+        ],
         members: vec![-1.0, 0.25, 3.0],
     }
 }
@@ -148,12 +155,14 @@ fn trees_of_all_tests() {
                     } else {
                         (0, 1.5)
                     };
-                    for target in 0..2 {
-                        let votes = [first, (1, 0.5), second];
+                    for target in 0..3 {
+                        let votes = [first, (1, 0.5), (2, 7.0), second];
                         let votes = votes.iter().filter(|v| v.0 == target).map(|v| v.1);
+                        let none = votes.clone().count() == 0;
                         expected.push(match aggregate {
                             Aggregate::Sum => votes.sum(),
                             Aggregate::Average => votes.map(|v| v / 3.0).sum(),
+                            _ if none => 0.0,
                             Aggregate::Min => votes.fold(f32::MAX, f32::min),
                             Aggregate::Max => votes.fold(f32::MIN, f32::max),
                         });

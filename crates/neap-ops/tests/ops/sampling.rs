@@ -285,6 +285,59 @@ fn boxes_that_are_none_are_refused() {
     }
 }
 
+#[test]
+fn the_largest_of_each_bin_of_a_box() {
+    let (h, w, channels) = (9i64, 8i64, 3);
+    let x = noise(&[2, channels, h as usize, w as usize], 4);
+    let boxes: [[f32; 5]; 5] = [
+        [0.0, 1.0, 1.0, 6.0, 7.0],
+        [1.0, 0.0, 0.0, 3.0, 3.5],
+        [0.0, -4.0, 2.0, 20.0, 30.0],
+        [1.0, 7.0, 7.0, 2.0, 2.0],
+        [0.0, 40.0, 40.0, 50.0, 50.0],
+    ];
+    let flat = boxes.concat();
+    for (rows, columns) in [(1i64, 1i64), (2, 3), (7, 7)] {
+        for scale in [1.0f32, 0.5] {
+            let output = [rows as usize, columns as usize];
+            let op = Op::Sampling(Sampling::MaxRoiPool { output, scale });
+            let y = one(&op, &[&x, &f32s(&[5, 5], &flat)]);
+            let mut expected = Vec::new();
+            for b in &boxes {
+                let corner = |i: usize| (b[i] * scale).round() as i64;
+                // The first and the last element of a bin, with whole numbers.
+                let bin = |at: i64, of: i64, start: i64, end: i64| {
+                    let size = (end - start + 1).max(1);
+                    let last = (at + 1) * size;
+                    (start + at * size / of, start + (last + of - 1) / of)
+                };
+                for c in 0..channels {
+                    let plane = (b[0] as usize * channels + c) * (h * w) as usize;
+                    for cell in 0..rows * columns {
+                        let (top, bottom) = bin(cell / columns, rows, corner(2), corner(4));
+                        let (left, right) = bin(cell % columns, columns, corner(1), corner(3));
+                        let inside = (top.max(0)..bottom.min(h)).flat_map(|i| {
+                            (left.max(0)..right.min(w)).map(move |j| plane + (i * w + j) as usize)
+                        });
+                        let most = inside.map(|at| values(&x)[at]).reduce(f32::max);
+                        expected.push(most.unwrap_or(0.0));
+                    }
+                }
+            }
+            assert_eq!(values(&y), expected, "{rows}x{columns} at {scale}");
+        }
+    }
+    let op = Op::Sampling(Sampling::MaxRoiPool {
+        output: [2, 2],
+        scale: 1.0,
+    });
+    assert_eq!(one(&op, &[&x, &f32s(&[0, 5], &[])]).shape(), [0, 3, 2, 2]);
+    for wrong in [[2.0, 0.0, 0.0, 1.0, 1.0], [0.0, f32::NAN, 0.0, 1.0, 1.0]] {
+        let found = try_one(&op, &[&x, &f32s(&[1, 5], &wrong)]);
+        assert!(matches!(found, Err(OpError::BadData { .. })), "{found:?}");
+    }
+}
+
 struct Deformed {
     window: Window,
     groups: usize,

@@ -165,6 +165,32 @@ fn determinants() {
 }
 
 #[test]
+fn an_inverse_times_its_matrix_is_one_of_ones() {
+    for size in 1..8 {
+        let x = noise(&[3, 2, size, size], 9);
+        let y = one(&Op::Inverse, &[&x]);
+        assert_eq!(y.shape(), [3, 2, size, size]);
+        let ones = (0..6 * size * size).map(|i| {
+            let (row, column) = (i / size % size, i % size);
+            f32::from(u8::from(row == column))
+        });
+        let ones: Vec<f32> = ones.collect();
+        assert_close(&one(&Op::MatMul, &[&x, &y]), &ones, 1e-4);
+    }
+    let swapped = f32s(&[2, 2], &[0.0, 2.0, 4.0, 0.0]);
+    let y = one(&Op::Inverse, &[&swapped]);
+    assert_eq!(values(&y), [0.0, 0.25, 0.5, 0.0]);
+    let singular = one(&Op::Inverse, &[&f32s(&[1, 1], &[0.0])]);
+    assert!(!values(&singular)[0].is_finite());
+    assert_eq!(
+        one(&Op::Inverse, &[&noise(&[0, 3, 3], 1)]).shape(),
+        [0, 3, 3]
+    );
+    let refusal = try_one(&Op::Inverse, &[&noise(&[2, 3], 1)]).expect_err("not square");
+    assert!(refusal.to_string().contains("square"), "{refusal}");
+}
+
+#[test]
 fn what_has_no_transform_is_refused() {
     let dft = |onesided| Dft {
         axis: 1,

@@ -2,7 +2,7 @@
 
 use super::{Lowered, bounded, is_known, one};
 use crate::late::Axis;
-use crate::node::Ctx;
+use crate::node::{Ctx, Outputs};
 use neap_ir::DType;
 use neap_ir::late::LateOp;
 
@@ -39,10 +39,26 @@ pub(super) fn compress(c: &mut Ctx) -> Lowered {
 }
 
 pub(super) fn unique(c: &mut Ctx) -> Lowered {
-    let x = c.input(0)?;
     let sorted = c.flag("sorted", true)?;
+    let axis = c.optional_int("axis")?;
+    let wanted = [0, 1, 2, 3].map(|i| c.wants(i));
+    unique_of(c, axis, sorted, wanted).map(Some)
+}
+
+/// onnxruntime's own: in the order of the input, with no places of the first of each.
+pub(in crate::ops) fn unique_in_order(c: &mut Ctx) -> Outputs {
+    let wanted = [c.wants(0), false, c.wants(1), c.wants(2)];
+    let mut outputs = unique_of(c, None, false, wanted)?;
+    if outputs.len() > 1 {
+        outputs.remove(1);
+    }
+    Ok(outputs)
+}
+
+fn unique_of(c: &mut Ctx, axis: Option<i64>, sorted: bool, wanted: [bool; 4]) -> Outputs {
+    let x = c.input(0)?;
     let axes = c.builder.axes(x);
-    let (axis, mut given) = match c.optional_int("axis")? {
+    let (axis, mut given) = match axis {
         Some(axis) => (Some(c.axis(axis, axes.len())?), axes.clone()),
         None => (None, vec![Axis::known(bounded(c, &axes)?)]),
     };
@@ -60,12 +76,9 @@ pub(super) fn unique(c: &mut Ctx) -> Lowered {
         (DType::I64, vec![parts]),
         (DType::I64, vec![count]),
     ];
-    let wanted = [0, 1, 2, 3].map(|i| c.wants(i));
     let at = c.at();
     let op = LateOp::Unique { axis, sorted };
-    c.builder
-        .emit_late(at, op, &[Some(x)], results, &wanted)
-        .map(Some)
+    c.builder.emit_late(at, op, &[Some(x)], results, &wanted)
 }
 
 pub(super) fn non_max_suppression(c: &mut Ctx) -> Lowered {

@@ -7,6 +7,8 @@ mod find;
 mod parts;
 mod shapes;
 
+pub(super) use find::unique_in_order;
+
 use crate::error::OnnxError;
 use crate::late::{Axis, Range};
 use crate::node::Ctx;
@@ -23,7 +25,7 @@ const MOST_SIZES: usize = 1024;
 const MOST_NUMBERS: usize = 8;
 
 /// Operators whose lowering looks at the number of axes and not at their sizes, or sees to it that those it looks at are known.
-const OVER_ANY_SIZE: [&str; 104] = [
+const OVER_ANY_SIZE: [&str; 106] = [
     "Abs",
     "Acos",
     "Acosh",
@@ -88,6 +90,7 @@ const OVER_ANY_SIZE: [&str; 104] = [
     "MatMul",
     "MatMulInteger",
     "Max",
+    "MaxRoiPool",
     "Min",
     "Mish",
     "Mod",
@@ -112,6 +115,7 @@ const OVER_ANY_SIZE: [&str; 104] = [
     "ReduceSumSquare",
     "Relu",
     "Resize",
+    "RoiAlign",
     "Round",
     "STFT",
     "ScatterElements",
