@@ -1,19 +1,11 @@
 //! Tensors whose channels come last, as some of onnxruntime's operators want them.
 
-use super::{pool, qoperator};
 use crate::error::OnnxError;
-use crate::node::{Ctx, Outputs, one};
+use crate::node::Ctx;
 use neap_ir::{Op, ValueId};
 
 /// What onnxruntime makes of a model for one machine: weights are in blocks whose size the file does not say.
 pub(super) const BLOCKED_DOMAIN: &str = "com.microsoft.nchwc";
-
-pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
-    Some(match op {
-        "NhwcMaxPool" => one(max_pool(c)),
-        _ => return None,
-    })
-}
 
 /// A node of [`BLOCKED_DOMAIN`].
 pub(super) fn refused(c: &Ctx) -> OnnxError {
@@ -37,11 +29,4 @@ pub(super) fn channels_last(c: &mut Ctx, y: ValueId) -> Result<ValueId, OnnxErro
     let mut perm: Vec<usize> = (0..rank).collect();
     perm[1..].rotate_left(1);
     c.emit(Op::Transpose { perm }, &[y])
-}
-
-fn max_pool(c: &mut Ctx) -> Result<ValueId, OnnxError> {
-    let x = c.input(0)?;
-    let x = channels_first(c, x)?;
-    let y = qoperator::as_operator(c, vec![Some(x)], 12, |c| pool::lower(c, "MaxPool"))?;
-    channels_last(c, y)
 }

@@ -2,8 +2,7 @@
 
 use super::quantize::Quantized;
 use super::{
-    blocks, channels_last, contrib_attention, distances, fused, gated, late, qoperator, quantize,
-    recurrent,
+    blocks, contrib_attention, distances, fused, gated, late, qoperator, quantize, recurrent,
 };
 use crate::error::OnnxError;
 use crate::node::{Ctx, Outputs, one};
@@ -71,7 +70,6 @@ pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
                 fused::lower,
                 contrib_attention::lower,
                 qoperator::contrib,
-                channels_last::lower,
                 gated::lower,
                 distances::lower,
             ];

@@ -32,6 +32,7 @@ pub(super) fn contrib(c: &mut Ctx, op: &str) -> Option<Outputs> {
         "QLinearSoftmax" => one(softmax(c)),
         "QLinearConcat" => one(concat(c)),
         "QLinearWhere" => one(where_(c)),
+        "NhwcMaxPool" => one(nhwc_max_pool(c)),
         "QGemm" => one(qgemm(c)),
         "MatMulIntegerToFloat" => one(matmul_integer_to_float(c)),
         "DynamicQuantizeMatMul" => one(dynamic_quantize_matmul(c)),
@@ -180,6 +181,14 @@ fn global_average_pool(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let value = c.emit(Op::GlobalPool(kind), &[x])?;
     let y = result(c, 3)?;
     image_result(c, y, value)
+}
+
+/// Of 8-bit integers as they stand.
+fn nhwc_max_pool(c: &mut Ctx) -> Result<ValueId, OnnxError> {
+    let x = c.input(0)?;
+    let x = channels_first(c, x)?;
+    let y = as_operator(c, vec![Some(x)], 12, |c| pool::lower(c, "MaxPool"))?;
+    channels_last(c, y)
 }
 
 fn where_(c: &mut Ctx) -> Result<ValueId, OnnxError> {
