@@ -39,7 +39,8 @@ MOVED = (1e-6, -1e-6, 3e-6, -3e-6, 1e-5)
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ref.add_arguments(parser)
-    parser.add_argument("--neap", default="target/release/neap")
+    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../target/release/neap")
+    parser.add_argument("--neap", default=os.path.normpath(beside))
     parser.add_argument("--nodes", type=int, default=8, help="nodes of a piece")
     arguments = parser.parse_args()
     for file in (arguments.neap, arguments.model):

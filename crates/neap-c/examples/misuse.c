@@ -4,6 +4,7 @@
 
 #include <neaptide.h>
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,33 @@ static void expect(const char *what, NeapStatus expected, const char *words, Nea
         faults++;
     }
     neap_error_free(error);
+}
+
+// A session that several threads run at once, which is not allowed.
+typedef struct Shared {
+    NeapSession *session;
+    const NeapTensor *input;
+    const NeapPlace *place;
+    int wrong;
+} Shared;
+
+static void *run_often(void *given) {
+    Shared *shared = given;
+    NeapPlace own = {malloc(shared->place->len_bytes), shared->place->len_bytes};
+    for (int run = 0; run < 50; run++) {
+        NeapError *error = NULL;
+        NeapStatus status = neap_session_run(shared->session, shared->input, 1, &own, 1, NULL, &error);
+        NeapResult result;
+        neap_session_result(shared->session, 0, &result);
+        neap_session_planned_bytes(shared->session);
+        if (status != NEAP_STATUS_OK &&
+            (status != NEAP_STATUS_BAD_INPUT || strstr(neap_error_message(error), "busy") == NULL)) {
+            shared->wrong = 1;
+        }
+        neap_error_free(error);
+    }
+    free(own.data);
+    return NULL;
 }
 
 int main(int argc, char **argv) {
@@ -108,6 +136,22 @@ int main(int argc, char **argv) {
     NeapPlace small = {place.data, place.len_bytes - 1};
     status = neap_session_run(session, &good, 1, &small, 1, NULL, &error);
     expect("a small place", NEAP_STATUS_BAD_INPUT, "takes", status, error);
+    char *odd = malloc(result.len_bytes + 1);
+    NeapPlace unaligned = {odd + 1, result.len_bytes};
+    status = neap_session_run(session, &good, 1, &unaligned, 1, NULL, &error);
+    expect("an odd place", NEAP_STATUS_BAD_INPUT, "aligned", status, error);
+    free(odd);
+    status = neap_session_run(session, &good, 1, &place, 1, NULL, &error);
+    expect("a good place after it", NEAP_STATUS_OK, "", status, error);
+    pthread_t threads[4];
+    Shared shared = {session, &good, &place, 0};
+    for (int i = 0; i < 4; i++) {
+        pthread_create(&threads[i], NULL, run_often, &shared);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    expect("several threads", NEAP_STATUS_OK, "", shared.wrong ? NEAP_STATUS_DEFECT : NEAP_STATUS_OK, NULL);
     NeapPlace same = {data, result.len_bytes < len_bytes ? result.len_bytes : len_bytes};
     status = neap_session_run(session, &good, 1, &same, 1, NULL, &error);
     expect("a place in the input", NEAP_STATUS_BAD_INPUT, "overlaps", status, error);

@@ -65,7 +65,7 @@ typedef struct NeapError NeapError;
 // How a session is opened. A session keeps none of it: it can be changed, used again and freed.
 typedef struct NeapOptions NeapOptions;
 
-// An open model, used by one thread at a time.
+// An open model, used by one call at a time. A call that comes while another one goes on is refused and changes nothing.
 typedef struct NeapSession NeapSession;
 
 // Hears how far reading or packing a model is.
@@ -183,6 +183,16 @@ enum NeapStatus neap_options_set_shape(struct NeapOptions *options,
                                        size_t rank,
                                        struct NeapError **error);
 
+// The most that a size can be that only the data say, where nothing in the model bounds it: by the name of the result that the
+// refusal tells. Without it such a model does not run.
+//
+// # Safety
+// As `neap_options_set_memory_budget`.
+enum NeapStatus neap_options_set_bound(struct NeapOptions *options,
+                                       const char *result,
+                                       size_t most,
+                                       struct NeapError **error);
+
 // Has `hear` called while a model is read and packed, on the thread that opens or runs; NULL for nobody. It must return, and not
 // use the session.
 //
@@ -220,7 +230,7 @@ enum NeapStatus neap_session_open(const char *model,
                                   struct NeapSession **session,
                                   struct NeapError **error);
 
-// Closes a session.
+// Closes a session. One that another thread runs stays open for ever.
 //
 // # Safety
 // `session` is NULL, or a session that was not freed and is not used afterwards.

@@ -156,6 +156,28 @@ pub unsafe extern "C" fn neap_options_set_shape(
     }
 }
 
+/// The most that a size can be that only the data say, where nothing in the model bounds it: by the name of the result that the
+/// refusal tells. Without it such a model does not run.
+///
+/// # Safety
+/// As `neap_options_set_memory_budget`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_options_set_bound(
+    options: *mut NeapOptions,
+    result: *const c_char,
+    most: usize,
+    error: *mut *mut NeapError,
+) -> NeapStatus {
+    // SAFETY: as the caller says of each.
+    unsafe {
+        told(error, || {
+            let name = text(result, "the result's name")?.to_string();
+            changed(options)?.open.size_bounds.insert(name, most);
+            Ok(())
+        })
+    }
+}
+
 /// Has `hear` called while a model is read and packed, on the thread that opens or runs; NULL for nobody. It must return, and not
 /// use the session.
 ///

@@ -10,12 +10,18 @@ use neaptide::{
 };
 use std::ffi::{CString, c_char};
 use std::ptr;
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
-/// An open model, used by one thread at a time.
+/// An open model, used by one call at a time. A call that comes while another one goes on is refused and changes nothing.
 pub struct NeapSession {
-    runner: Runner,
     inputs: Vec<Known>,
     outputs: Vec<Known>,
+    /// Nobody waits for it: calls from several threads are a mistake of the program's.
+    running: Mutex<Running>,
+}
+
+struct Running {
+    runner: Runner,
     progress: Box<dyn FnMut(Progress)>,
 }
 
@@ -78,8 +84,10 @@ pub unsafe extern "C" fn neap_session_open(
             let opened = NeapSession {
                 inputs: signature.inputs.iter().map(known).collect(),
                 outputs: signature.outputs.iter().map(known).collect(),
-                progress: Box::new(progress),
-                runner,
+                running: Mutex::new(Running {
+                    progress: Box::new(progress),
+                    runner,
+                }),
             };
             session.write(Box::into_raw(Box::new(opened)));
             Ok(())
@@ -87,7 +95,7 @@ pub unsafe extern "C" fn neap_session_open(
     }
 }
 
-/// Closes a session.
+/// Closes a session. One that another thread runs stays open for ever.
 ///
 /// # Safety
 /// `session` is NULL, or a session that was not freed and is not used afterwards.
@@ -97,7 +105,10 @@ pub unsafe extern "C" fn neap_session_free(session: *mut NeapSession) {
         // SAFETY: sessions are boxes, and this one is the caller's to give up.
         let _ = unsafe {
             told(ptr::null_mut(), || {
-                drop(Box::from_raw(session));
+                // The lock of another thread would outlive what it locks.
+                if used(session).is_ok() {
+                    drop(Box::from_raw(session));
+                }
                 Ok(())
             })
         };
@@ -172,9 +183,10 @@ pub unsafe extern "C" fn neap_session_prepare(
     // SAFETY: as the caller says of each.
     unsafe {
         told(error, || {
-            let session = used(session)?;
+            let mut running = used(session)?;
+            let Running { runner, progress } = &mut *running;
             let inputs = tensors(inputs, count)?;
-            session.runner.ready(&inputs, &mut session.progress)?;
+            runner.ready(&inputs, progress)?;
             Ok(())
         })
     }
@@ -194,7 +206,8 @@ pub unsafe extern "C" fn neap_session_result(
 ) -> bool {
     // SAFETY: the caller says so.
     unsafe {
-        let found = session.as_ref().and_then(|s| s.runner.outputs().get(index));
+        let running = used(session).ok();
+        let found = running.as_ref().and_then(|r| r.runner.outputs().get(index));
         told_of(found.map(|info| &info.ty), result)
     }
 }
@@ -212,7 +225,8 @@ pub unsafe extern "C" fn neap_session_last_result(
 ) -> bool {
     // SAFETY: the caller says so.
     unsafe {
-        let found = session.as_ref().and_then(|s| s.runner.session());
+        let running = used(session).ok();
+        let found = running.as_ref().and_then(|r| r.runner.session());
         let found = found.filter(|session| index < session.outputs().len());
         told_of(found.map(|session| session.output_type(index)), result)
     }
@@ -238,19 +252,17 @@ pub unsafe extern "C" fn neap_session_run(
     // SAFETY: as the caller says of each.
     unsafe {
         told(error, || {
-            let session = used(session)?;
+            let mut running = used(session)?;
+            let Running { runner, progress } = &mut *running;
             let inputs = tensors(inputs, input_count)?;
             let mut outputs = places(array(outputs, output_count, "outputs")?, &inputs)?;
-            let progress = &mut session.progress;
-            if !session.runner.is_ready(&inputs) {
-                session.runner.ready(&inputs, progress)?;
+            if !runner.is_ready(&inputs) {
+                runner.ready(&inputs, progress)?;
             }
-            check_places(&session.runner, &outputs)?;
+            check_places(runner, &outputs)?;
             let token = cancel.as_ref().map(|cancel| cancel.token.clone());
             let token = token.unwrap_or_else(CancelToken::new);
-            session
-                .runner
-                .run_unless(&token, &inputs, &mut outputs, progress)
+            runner.run_unless(&token, &inputs, &mut outputs, progress)
         })
     }
 }
@@ -281,7 +293,8 @@ pub unsafe extern "C" fn neap_session_set_memory_budget(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn neap_session_planned_bytes(session: *const NeapSession) -> u64 {
     // SAFETY: the caller says so.
-    let session = unsafe { session.as_ref() }.and_then(|session| session.runner.session());
+    let running = unsafe { used(session) }.ok();
+    let session = running.as_ref().and_then(|r| r.runner.session());
     session.map_or(0, |session| session.ledger().total_bytes())
 }
 
@@ -341,11 +354,22 @@ unsafe fn told_of(found: Option<&TensorType>, result: *mut NeapResult) -> bool {
     true
 }
 
+/// # Errors
+/// [`Error::BadInput`] without a session, and while another call uses it.
+///
 /// # Safety
-/// `session` is NULL or a session that was not freed and that no one else uses.
-unsafe fn used<'a>(session: *mut NeapSession) -> Result<&'a mut NeapSession> {
+/// `session` is NULL or a session that is not freed while what is given lives.
+unsafe fn used<'a>(session: *const NeapSession) -> Result<MutexGuard<'a, Running>> {
     // SAFETY: the caller says so.
-    unsafe { session.as_mut() }.ok_or_else(|| is_null("the session"))
+    let session = unsafe { session.as_ref() }.ok_or_else(|| is_null("the session"))?;
+    match session.running.try_lock() {
+        Ok(running) => Ok(running),
+        Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => Err(Error::BadInput(
+            "the session is busy: another thread, or the listener to its progress, calls it meanwhile"
+                .into(),
+        )),
+    }
 }
 
 /// # Safety
@@ -359,7 +383,7 @@ unsafe fn tensors<'a>(inputs: *const NeapTensor, count: usize) -> Result<Vec<Ten
         .collect()
 }
 
-/// Whether there is a place of the right size for each output.
+/// Whether there is a place of the right size for each output, aligned to its elements.
 fn check_places(runner: &Runner, places: &[&mut [u8]]) -> Result<()> {
     let outputs = runner.outputs();
     if outputs.len() != places.len() {
@@ -369,6 +393,13 @@ fn check_places(runner: &Runner, places: &[&mut [u8]]) -> Result<()> {
         )));
     }
     for (info, place) in outputs.iter().zip(places) {
+        let element_bytes = info.ty.dtype.size_bytes();
+        if !place.is_empty() && !place.as_ptr().addr().is_multiple_of(element_bytes) {
+            return Err(Error::BadInput(format!(
+                "output '{}': its place is not aligned to its {element_bytes}-byte elements",
+                info.name
+            )));
+        }
         if info.len_bytes() != place.len() {
             return Err(Error::BadInput(format!(
                 "output '{}' takes {} bytes, {} were given",
