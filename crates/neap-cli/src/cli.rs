@@ -66,6 +66,8 @@ pub enum Command {
     Zoo(commands::zoo::ZooArgs),
     /// Find offsets for buffers with fixed live ranges, from a CSV file
     Layout(commands::layout::LayoutArgs),
+    /// List or remove packed models that are kept in caches
+    Cache(commands::cache::CacheArgs),
     /// Measure this machine, so that later plans are right about it
     Profile(commands::profile::ProfileArgs),
     /// Make ResNet-152, run it with 40 MiB of memory, compare with unlimited memory
@@ -117,6 +119,7 @@ fn obey(cli: Cli, given: &ArgMatches) -> Outcome {
         Command::Bench(args) => commands::bench::run(&args, given, cli.quiet),
         Command::Inspect(args) => commands::inspect::run(&args, cli.quiet),
         Command::Zoo(args) => commands::zoo::run(&args, cli.quiet),
+        Command::Cache(args) => commands::cache::run(&args),
         Command::Layout(args) => commands::layout::run(&args),
         Command::Profile(args) => commands::profile::run(&args, cli.quiet),
         Command::Demo(args) => commands::demo::run(&args, given, cli.quiet),

@@ -173,7 +173,12 @@ unsafe fn read(host: Host, options: Object) -> Result<(OpenOptions, RunOptions)>
             threads.ok_or_else(|| format!("threads: '{text}' is no number from 1 to 256"))?;
     }
     let cache = value("cache_dir", "NEAPTIDE_CACHE_DIR")?;
+    // SAFETY: options of a session, as the caller says.
+    let bounds = unsafe { host.entry(options, &format!("{PREFIX}bounds"))? };
+    let size_bounds = neaptide::parse_bounds(&bounds.unwrap_or_default());
+    let size_bounds = size_bounds.map_err(|e| e.to_string())?;
     let open = OpenOptions {
+        size_bounds,
         cache: cache.map_or(Cache::Auto, |folder| Cache::Folder(folder.into())),
         ..OpenOptions::default()
     };

@@ -115,7 +115,7 @@ impl Provider {
         }
         self.opened = Some(match &self.options {
             Err(what) => Err(what.clone()),
-            Ok((open, run)) => match Runner::open(&path, open, run, &mut |_| {}) {
+            Ok((open, run)) => match opened(&path, open, run) {
                 Err(Error::Unsupported(_) | Error::BadInput(_)) => return Ok(()),
                 opened => opened.map_err(|e| e.to_string()),
             },
@@ -130,4 +130,15 @@ impl Provider {
                 .take(support, &nodes, ptr::from_ref(&options).cast())
         }
     }
+}
+
+/// Where the session gives no bounds for sizes that only the data say, those of the environment, which are for several models.
+fn opened(path: &str, open: &OpenOptions, run: &RunOptions) -> neaptide::Result<Runner> {
+    let mut open = open.clone();
+    if open.size_bounds.is_empty()
+        && let Ok(text) = std::env::var("NEAPTIDE_BOUNDS")
+    {
+        open.size_bounds = neaptide::known_bounds(path.as_ref(), neaptide::parse_bounds(&text)?)?;
+    }
+    Runner::open(path, &open, run, &mut |_| {})
 }

@@ -1,6 +1,6 @@
 //! Walks the model: opens it, binds names to values, inlines branches and functions.
 
-mod bounds;
+pub(crate) mod bounds;
 mod branch;
 mod counting;
 mod flexible;

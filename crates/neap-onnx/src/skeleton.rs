@@ -9,6 +9,7 @@ use crate::open_file::OpenFile;
 use crate::proto::ModelProto;
 use crate::{OpenOptions, cleanup, decode, import};
 use neap_ir::{FileRange, Graph};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -71,6 +72,11 @@ impl Skeleton {
     /// With their symbolic dimensions.
     pub fn inputs(&self) -> &Inputs {
         &self.inputs
+    }
+
+    /// Of these names those that no node has as a result, and that can have no bound ([`OpenOptions::size_bounds`]).
+    pub fn unknown_results<'a>(&self, names: impl Iterator<Item = &'a str>) -> HashSet<&'a str> {
+        import::bounds::unknown(&self.proto, names.collect())
     }
 
     /// Binds dimensions and folds what follows from them.

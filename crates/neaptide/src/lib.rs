@@ -25,6 +25,7 @@
 mod adapt;
 mod budget;
 mod cache;
+mod cached;
 mod calibrate;
 mod curve;
 mod engine;
@@ -49,6 +50,7 @@ mod runner;
 mod session;
 mod shapes;
 mod sharing;
+mod size_bounds;
 mod source_weights;
 mod spill;
 mod stored;
@@ -59,6 +61,7 @@ mod versions;
 
 pub use adapt::Adaptation;
 pub use budget::{Budget, Bytes, Scope, parse_bytes};
+pub use cached::{CachedFile, cached, clear_cached};
 pub use calibrate::{
     Calibration, CalibrationReport, ComputeRates, CostSource, DelayFit, Machine, MeasuredPoint,
     Profile, StoragePoint, StorageRates,
@@ -69,7 +72,7 @@ pub use engine::{
     RunRequest,
 };
 pub use error::{Error, Result};
-pub use from_bytes::kept_model;
+pub use from_bytes::{forget_model, held_model, kept_model};
 pub use host::{Embedded, Host, OwnProcess};
 pub use ledger::{DeviceLedger, Ledger};
 pub use model::{
@@ -80,7 +83,10 @@ pub use neap_compile::{BandCount, BandMode, Kernels, StepOrder, StrategyChoice};
 pub use neap_ir::update::Update;
 pub use neap_ir::{BoundInput, DType, Graph, Literal, TensorType};
 pub use neap_kernels::simd::Isa;
-pub use neap_onnx::{About, Declared, DeclaredDim, Need, OnnxError, Signature, signature};
+pub use neap_onnx::{
+    About, Declared, DeclaredDim, Initializer, Need, OnnxError, ReplaceError, Replaceable,
+    Signature, signature,
+};
 pub use neap_plan::{Timeline, Workload};
 pub use neap_planner::{PlanOptions, Strategy};
 pub use neap_runtime::{Accelerator, CancelToken};
@@ -94,6 +100,7 @@ pub use runner::{Runner, Tensor};
 pub use session::Session;
 pub use shapes::shape_text;
 pub use sharing::Sharing;
+pub use size_bounds::{known_bounds, parse_bounds};
 pub use strategy::SearchEffort;
 pub use time::parse_duration;
 pub use train::{

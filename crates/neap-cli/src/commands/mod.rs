@@ -1,6 +1,7 @@
 //! One file per command, and what all of them begin with: opening a model.
 
 pub mod bench;
+pub mod cache;
 pub mod demo;
 pub mod inspect;
 pub mod layout;

@@ -105,6 +105,30 @@ fn damage(path: &Path, at: u64) {
 }
 
 #[test]
+fn the_cache_is_listed_and_cleared_and_nothing_else() {
+    let bench = Bench::with_model(&inline(1));
+    bench.neap("run m.onnx --cache-dir cache").ok();
+    bench.neap("run m.onnx").ok();
+    bench.neap("pack m.onnx -o mine.neap").ok();
+    let listed = bench.neap("cache list . cache").ok().stdout;
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    assert!(
+        listed.contains("m.onnx.cached.neap") && !listed.contains("mine"),
+        "{listed}"
+    );
+    let cleared = bench.neap("cache clear . cache").ok().stdout;
+    assert_eq!(cleared, listed.replace("in all", "removed"));
+    assert!(bench.path("mine.neap").exists() && bench.path("m.onnx").exists());
+    assert!(!bench.path("m.onnx.cached.neap").exists());
+    let listed = bench.neap("cache list . cache absent").ok().stdout;
+    assert_eq!(listed.lines().count(), 1, "{listed}");
+    bench
+        .neap("cache list m.onnx")
+        .fails(2, &["m.onnx", "not a folder"]);
+    bench.neap("run m.onnx").ok();
+}
+
+#[test]
 fn changed_weights_are_never_served_from_the_cache() {
     for args in ["", "--cache-dir cache"] {
         let bench = with_external(1.0);
