@@ -51,6 +51,10 @@ impl<'py> Array<'py> {
         {
             return Ok(array);
         }
+        if value.is_none() {
+            let what = format!("input '{name}': None is no tensor");
+            return Err(invalid(py, what));
+        }
         // A value of this package: its array.
         let given = match value.getattr_opt("_array")? {
             Some(array) => array,

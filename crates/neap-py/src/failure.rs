@@ -28,7 +28,15 @@ pub fn invalid(py: Python<'_>, text: String) -> PyErr {
 }
 
 pub fn of_engine(py: Python<'_>, error: Error, stage: Stage) -> PyErr {
-    let text = error.to_string();
+    let mut text = error.to_string();
+    if let Error::Unbound {
+        need: Need::Bound { name },
+        ..
+    } = &error
+    {
+        let option = format!("SessionOptions(bounds={{'{name}': N}})");
+        text.push_str(&format!(" ({option}, or NEAPTIDE_BOUNDS={name}=N)"));
+    }
     match error {
         Error::BadInput(_)
         | Error::Unbound {

@@ -7,6 +7,7 @@
 //!   options   how a session is opened
 //!   session   opens and runs, without the interpreter's lock
 //!   interrupt ends runs early: on request, and on Ctrl-C
+//!   trainer   takes steps of training
 //!   listener  tells Python how far packing is
 //! ```
 
@@ -17,6 +18,7 @@ mod listener;
 mod options;
 mod session;
 mod signature;
+mod trainer;
 
 use pyo3::prelude::*;
 
@@ -26,11 +28,16 @@ mod _neaptide {
     #[pymodule_export]
     use crate::interrupt::Cancel;
     #[pymodule_export]
-    use crate::options::kept_model;
+    use crate::options::{
+        HeldModel, cache_clear, cache_list, check_budget, forget_model, kept_model, known_bounds,
+        parse_bounds,
+    };
     #[pymodule_export]
     use crate::session::Session;
     #[pymodule_export]
     use crate::signature::signature;
+    #[pymodule_export]
+    use crate::trainer::Trainer;
     use pyo3::prelude::*;
 
     #[pymodule_init]

@@ -42,7 +42,7 @@ pub struct Session {
 #[pymethods]
 impl Session {
     #[new]
-    #[pyo3(signature = (path, *, memory_budget=None, threads=0, cache_dir=None, exact=false, shapes=None, weights=None, progress=None, profile=None))]
+    #[pyo3(signature = (path, *, memory_budget=None, threads=0, cache_dir=None, exact=false, shapes=None, bounds=None, weights=None, progress=None, profile=None))]
     fn new(
         py: Python<'_>,
         path: PathBuf,
@@ -51,6 +51,7 @@ impl Session {
         cache_dir: Option<PathBuf>,
         exact: bool,
         shapes: Option<BTreeMap<String, Vec<usize>>>,
+        bounds: Option<BTreeMap<String, usize>>,
         weights: Option<&str>,
         progress: Option<Py<PyAny>>,
         profile: Option<PathBuf>,
@@ -63,6 +64,7 @@ impl Session {
             cache_dir,
             exact,
             shapes,
+            bounds.unwrap_or_default(),
             weights,
         )?;
         run.keep_plan = profile.is_some();
@@ -108,9 +110,18 @@ impl Session {
     /// Where the planned peak goes, in bytes by part; `None` before shapes are known.
     fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let found = {
-            let runner = self.lock(py)?;
-            let session = runner.session();
-            session.map(|s| (*s.ledger(), s.budget_bytes()))
+            let mut runner = self.lock(py)?;
+            let runner: &mut Runner = &mut runner;
+            let own = runner.session().map(|s| (*s.ledger(), s.budget_bytes()));
+            match own {
+                // Without a limit the whole process was counted: the engine's own part is what the same plan takes within one.
+                Some((ledger, None)) => {
+                    let plan = py.detach(move || runner.plan(None));
+                    let of_engine = plan.ok().flatten().map(|plan| plan.ledger);
+                    Some((of_engine.unwrap_or(ledger), None))
+                }
+                own => own,
+            }
         };
         found
             .map(|(ledger, budget_bytes)| shown(py, &ledger, budget_bytes))

@@ -27,12 +27,7 @@ else:
     raise SystemExit("no error")
 (y, mean) = session.run(None, {"x": np.ones((2, 1024), np.float32)})
 assert y.shape == (2, 1024)
-try:
-    import onnxruntime.quantization
-except ModuleNotFoundError:
-    pass
-else:
-    raise SystemExit("onnxruntime's own module was found")
+assert rt.__file__
 print(type(session).__module__, __name__, sys.argv[1:])
 """
 
@@ -97,3 +92,52 @@ else:
 """
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
+
+
+def test_modules_of_the_real_onnxruntime_use_this_package(mlp):
+    """Where it is installed: what is written in Python, and never its native module."""
+    code = """
+import sys
+import onnxruntime, onnxruntime.backend, onnxruntime.datasets
+assert onnxruntime.backend.backend.InferenceSession.__module__ == "neaptide.session"
+assert onnxruntime.datasets.get_example("sigmoid.onnx")
+native = [name for name, module in sys.modules.items() if str(getattr(module, "__file__", "")).endswith("pybind11_state.so")]
+assert not native, native
+"""
+    done = python("-m", "neaptide", "-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+CHILD = """
+import sys, subprocess, multiprocessing
+import onnxruntime
+
+def told(path):
+    import numpy as np
+    import onnxruntime
+    session = onnxruntime.InferenceSession(path)
+    session.run(None, {"x": np.ones((1, 1024), np.float32)})
+    return type(session).__module__, session.memory()["budget_bytes"]
+
+if __name__ == "__main__":
+    path = sys.argv[1]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.apply(told, (path,)))
+    code = f"import onnxruntime, os; print(onnxruntime.__neaptide__, os.environ['NEAPTIDE_MEMORY_BUDGET'])"
+    print(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip())
+"""
+
+
+def test_processes_that_a_program_starts_have_its_budget(tmp_path, mlp):
+    script = tmp_path / "program.py"
+    script.write_text(CHILD)
+    done = python("-m", "neaptide", "--memory-budget", "7MiB", script, mlp)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"('neaptide.session', {7 << 20})", "True 7MiB"]
+
+
+@pytest.mark.parametrize("option", ["--memory-budget=foo", "--bounds=frames"])
+def test_a_wrong_option_is_told_before_the_program_begins(option):
+    done = python("-m", "neaptide", option, "-c", "print('begun')")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith(f"error: {option.split('=')[0]}: ") and done.stderr.count("\n") == 1

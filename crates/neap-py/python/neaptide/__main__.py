@@ -1,11 +1,11 @@
 """Runs a program that imports onnxruntime, unchanged, on Neaptide.
 
-    python -m neaptide [--memory-budget SIZE] [--cache-dir DIR] [--report] SCRIPT.py [ARGUMENT...]
+    python -m neaptide [--memory-budget SIZE] [--cache-dir DIR] [--bounds NAME=N,...] [--report] SCRIPT.py [ARGUMENT...]
     python -m neaptide [options] -m MODULE [ARGUMENT...]
     python -m neaptide [options] -c CODE [ARGUMENT...]
 
 Each session of the program has the budget for itself. ``--report`` says at the end what the sessions were planned to
-take, and what the process took at most.
+take, and what the process took at most. Processes of Python that the program starts are covered, too.
 """
 
 from __future__ import annotations
@@ -15,10 +15,16 @@ import runpy
 import sys
 from typing import List, NoReturn
 
-from neaptide import options
+from neaptide import _neaptide, options
+from neaptide.capi.onnxruntime_pybind11_state import InvalidArgument
 from neaptide.compat import install
 
-_VARIABLES = {"--memory-budget": options.BUDGET_VARIABLE, "--cache-dir": options.CACHE_VARIABLE}
+_VARIABLES = {
+    "--memory-budget": options.BUDGET_VARIABLE,
+    "--cache-dir": options.CACHE_VARIABLE,
+    "--bounds": options.BOUNDS_VARIABLE,
+}
+_CHECKS = {"--memory-budget": _neaptide.check_budget, "--bounds": _neaptide.parse_bounds}
 
 
 def main(arguments: List[str]) -> None:
@@ -34,12 +40,17 @@ def main(arguments: List[str]) -> None:
         elif name in _VARIABLES:
             if not value and not arguments:
                 _refuse(f"{name} needs a value")
-            os.environ[_VARIABLES[name]] = value or arguments.pop(0)
+            value = value or arguments.pop(0)
+            try:
+                _CHECKS.get(name, str)(value)
+            except InvalidArgument as error:
+                _refuse(f"{name}: {error}")
+            os.environ[_VARIABLES[name]] = value
         else:
             _refuse(f"unknown option {name}")
     if not arguments:
         _refuse("a script, -m MODULE or -c CODE is missing")
-    install()
+    install(children=True)
     if reports:
         from neaptide.report import at_exit
 

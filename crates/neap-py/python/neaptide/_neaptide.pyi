@@ -11,6 +11,40 @@ _Signature = Tuple[List[_Declared], List[_Declared], Dict[str, Any]]
 
 def signature(path: _Path) -> _Signature: ...
 def kept_model(model: bytes, cache_dir: Optional[_Path] = None) -> str: ...
+def forget_model(path: _Path) -> None: ...
+def cache_list(folder: Optional[_Path] = None) -> List[Tuple["os.PathLike[str]", int]]: ...
+def cache_clear(folder: Optional[_Path] = None) -> List[Tuple["os.PathLike[str]", int]]: ...
+def check_budget(text: str) -> None: ...
+def parse_bounds(text: str) -> Dict[str, int]: ...
+def known_bounds(path: _Path, bounds: Mapping[str, int]) -> Dict[str, int]: ...
+
+class HeldModel:
+    def __init__(self, path: _Path) -> None: ...
+
+class Trainer:
+    def __init__(
+        self,
+        path: _Path,
+        *,
+        shapes: Mapping[str, Sequence[int]],
+        loss: str,
+        class_axis: int,
+        label_smoothing: float,
+        optimizer: str,
+        momentum: float,
+        weight_decay: Optional[float],
+        freeze: Sequence[str],
+        batch_norm: bool,
+        clip_norm: Optional[float],
+        micro_batch: Optional[int],
+        seed: int,
+        memory_budget: Optional[str],
+        threads: int,
+        state_dir: Optional[_Path],
+    ) -> None: ...
+    def step(self, inputs: Sequence[Any], target: Any, rate: float) -> float: ...
+    def about(self) -> Dict[str, Any]: ...
+    def save(self, path: _Path) -> None: ...
 
 class Cancel:
     def __init__(self) -> None: ...
@@ -27,6 +61,7 @@ class Session:
         cache_dir: Optional[_Path] = None,
         exact: bool = False,
         shapes: Optional[Mapping[str, Sequence[int]]] = None,
+        bounds: Optional[Mapping[str, int]] = None,
         weights: Optional[str] = None,
         progress: Optional[Callable[[str, int, int], object]] = None,
         profile: Optional[_Path] = None,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.metadata
+import os
 import sys
 import types
 from importlib.machinery import ModuleSpec
@@ -14,14 +16,18 @@ _NAME = "onnxruntime"
 _DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")
 
 
-def install() -> None:
-    """From now on ``import onnxruntime`` gives this package, in this process.
+def install(children: bool = False) -> None:
+    """From now on ``import onnxruntime`` gives this package, in this process; with ``children`` also in processes of Python
+    that this one starts, by whatever means.
 
+    What the real onnxruntime has beside its sessions, such as ``onnxruntime.quantization``, is found where it is installed.
     Raises ``RuntimeError`` where the real one was imported before: objects of both would meet.
     """
     import neaptide
     from neaptide.capi import _pybind_state, onnxruntime_pybind11_state
 
+    if children:
+        _cover_children()
     known = sys.modules.get(_NAME)
     if known is not None:
         if getattr(known, "__neaptide__", False):
@@ -35,6 +41,11 @@ def install() -> None:
         "onnxruntime.capi.onnxruntime_inference_collection": neaptide.session,
     }
     made = {name: _like(name, module) for name, module in modules.items()}
+    # Its modules in Python, which use what is imported from here; its native module is never loaded.
+    real = importlib.machinery.PathFinder.find_spec(_NAME)
+    if real is not None:
+        made[_NAME].__path__ = list(real.submodule_search_locations or [])
+    made[_NAME].__file__ = (real and real.origin) or neaptide.__file__
     made[_NAME].__version__ = _version()
     made[_NAME].__neaptide__ = True
     for name, module in made.items():
@@ -51,6 +62,15 @@ def uninstall() -> None:
             del sys.modules[name]
 
 
+def _cover_children() -> None:
+    """A folder on the path of all processes of Python that inherit the environment."""
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_children")
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if folder not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, paths)])
+    os.environ["NEAPTIDE_CHILDREN"] = "1"
+
+
 def _like(name: str, module: types.ModuleType) -> types.ModuleType:
     """A module of another name with the same contents."""
     made = types.ModuleType(name, module.__doc__)
@@ -58,8 +78,8 @@ def _like(name: str, module: types.ModuleType) -> types.ModuleType:
     made.__dict__.update(contents)
     # Programs ask for the spec to see whether onnxruntime is there.
     made.__spec__ = ModuleSpec(name, None, is_package=True)
-    # No other module of onnxruntime is found in it.
     made.__path__ = []
+    made.__file__ = getattr(module, "__file__", None)
     return made
 
 

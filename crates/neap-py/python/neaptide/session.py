@@ -5,17 +5,31 @@ from __future__ import annotations
 import html
 import itertools
 import os
+import threading
 import time
 import warnings
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from neaptide import _neaptide, report
 from neaptide.capi.onnxruntime_pybind11_state import BudgetError, InvalidArgument, NoSuchFile
-from neaptide.info import PROVIDER, get_available_providers
-from neaptide.options import BUDGET_VARIABLE, CACHE_VARIABLE, Budget, RunOptions, SessionOptions, budget_text, choose
+from neaptide.info import PROVIDER, get_available_providers, get_ep_devices
+from neaptide.options import (
+    BOUNDS_VARIABLE,
+    BUDGET_VARIABLE,
+    CACHE_VARIABLE,
+    OWN_OPTIONS,
+    Budget,
+    RunOptions,
+    SessionOptions,
+    bounds_of,
+    budget_text,
+    choose,
+    threads_of,
+    truth_of,
+)
 from neaptide.plan import Comparison, Plan
 from neaptide.progress import Bar
-from neaptide.values import IOBinding, OrtValue
+from neaptide.values import IOBinding, OrtMemoryInfo, OrtValue, OrtValueVector
 
 Shape = List[Union[int, str, None]]
 
@@ -73,20 +87,39 @@ class InferenceSession:
         **kwargs: Any,
     ) -> None:
         self._sess_options = sess_options if sess_options is not None else SessionOptions()
-        self._provider_options = _provider_options(providers, provider_options)
+        if not isinstance(self._sess_options, SessionOptions):
+            raise InvalidArgument(f"sess_options is {sess_options!r}, expected neaptide.SessionOptions")
+        if not providers and not provider_options:
+            providers = self._sess_options._providers
+        # Entries of the configuration say the same as a provider's options, which come first.
+        self._provider_options = {
+            **self._sess_options._own_entries(),
+            **_provider_options(providers, provider_options),
+        }
         self._budget = choose(
             self._sess_options.memory_budget, self._provider_options.get("memory_budget"), BUDGET_VARIABLE
         )
         cache_dir = choose(self._sess_options.cache_dir, self._provider_options.get("cache_dir"), CACHE_VARIABLE)
+        self._held = None
         if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
             path = _neaptide.kept_model(bytes(path_or_bytes), cache_dir)
+            self._held = _neaptide.HeldModel(path)
         else:
             path = os.fspath(path_or_bytes)
             if not os.path.exists(path):
                 raise NoSuchFile(f"Load model from {path} failed: File doesn't exist")
         self._path = os.fspath(path)
         self._profile_began_ns = 0
-        self._native = self._open(cache_dir)
+        try:
+            self._native = self._open(cache_dir)
+        except BudgetError:
+            raise
+        except Exception:
+            if self._held is not None:
+                # What cannot be opened is not kept.
+                self._held = None
+                _neaptide.forget_model(path)
+            raise
         inputs, outputs, about = self._signature
         self._inputs = [NodeArg(name, type, shape or []) for name, type, shape in inputs]
         bound = dict(self._native.bound_outputs() or [])
@@ -107,7 +140,9 @@ class InferenceSession:
     def _open(self, cache_dir: Optional[str]) -> "_neaptide.Session":
         # What is no model says so here, by its own class of error.
         is_packed = self._path.endswith(".neap")
-        weights = self._sess_options.weights
+        weights = self._sess_options.weights or self._provider_options.get("weights")
+        exact = self._provider_options.get("exact", False)
+        threads = self._sess_options.intra_op_num_threads or self._provider_options.get("threads", 0)
         if is_packed and weights not in (None, "exact"):
             raise InvalidArgument(f"weights: {self._path} is packed already, and keeps its weights as they are")
         declared = None if is_packed else _neaptide.signature(self._path)
@@ -119,16 +154,64 @@ class InferenceSession:
         native = _neaptide.Session(
             self._path,
             memory_budget=budget_text(self._budget),
-            threads=self._sess_options.intra_op_num_threads,
+            threads=threads_of(threads),
             cache_dir=cache_dir,
-            exact=self._sess_options.exact or self._sess_options.use_deterministic_compute,
+            exact=self._sess_options.exact
+            or self._sess_options.use_deterministic_compute
+            or truth_of("exact", exact),
             shapes=shapes,
+            bounds=self._bounds(),
             weights=weights,
             progress=Bar(os.path.basename(self._path)),
             profile=self._profile_path(),
         )
         self._signature = declared or native.signature()
         return native
+
+    def _bounds(self) -> Optional[Dict[str, int]]:
+        for given in (self._sess_options.bounds, self._provider_options.get("bounds")):
+            if given is not None:
+                return bounds_of(given)
+        # The environment speaks to all sessions.
+        everywhere = bounds_of(os.environ.get(BOUNDS_VARIABLE))
+        return None if everywhere is None else _neaptide.known_bounds(self._path, everywhere)
+
+    def run_async(
+        self,
+        output_names: Optional[Sequence[str]],
+        input_feed: Mapping[str, Any],
+        callback: Callable[[List[Any], Any, str], None],
+        user_data: Any,
+        run_options: Optional[RunOptions] = None,
+    ) -> None:
+        """Runs on another thread, and calls ``callback(results, user_data, error)`` there when it has ended: ``error`` is
+        empty then, or says why there are no results. Runs of one session take turns."""
+
+        def work() -> None:
+            results: List[Any] = []
+            error = ""
+            try:
+                results = self.run(output_names, input_feed, run_options)
+            except Exception as failure:
+                error = str(failure) or type(failure).__name__
+            callback(results, user_data, error)
+
+        threading.Thread(target=work, name="neaptide run_async").start()
+
+    def run_with_ortvaluevector(
+        self,
+        run_options: Optional[RunOptions],
+        feed_names: Sequence[str],
+        feeds: Sequence[OrtValue],
+        fetch_names: Sequence[str],
+        fetches: "OrtValueVector",
+        fetch_devices: Any = None,
+    ) -> None:
+        """Runs on values in the order of their names, and appends the results to ``fetches``."""
+        if len(feed_names) != len(feeds):
+            raise InvalidArgument(f"{len(feed_names)} names and {len(feeds)} values were given")
+        results = self.run_with_ort_values(fetch_names, dict(zip(feed_names, feeds)), run_options)
+        fetches[:] = results
 
     def run(
         self,
@@ -191,6 +274,29 @@ class InferenceSession:
         budget = _provider_options(providers, provider_options).get("memory_budget")
         if budget is not None:
             self.set_memory_budget(budget)
+
+    def get_tuning_results(self) -> List[Any]:
+        """None: nothing is tuned."""
+        return []
+
+    def set_tuning_results(self, results: Any, *, error_on_invalid: bool = False) -> None:
+        """Does nothing: nothing is tuned."""
+
+    def get_input_memory_infos(self) -> List[OrtMemoryInfo]:
+        """The processor's memory, for each input."""
+        return [OrtMemoryInfo.cpu() for _ in self._inputs]
+
+    def get_output_memory_infos(self) -> List[OrtMemoryInfo]:
+        """The processor's memory, for each output."""
+        return [OrtMemoryInfo.cpu() for _ in self._outputs]
+
+    def get_input_epdevices(self) -> List[Any]:
+        """The one device, for each input."""
+        return [get_ep_devices()[0] for _ in self._inputs]
+
+    def get_provider_graph_assignment_info(self) -> List[Any]:
+        """Nothing: the engine takes the whole graph."""
+        return []
 
     def get_session_options(self) -> SessionOptions:
         """The options that the session was opened with."""
@@ -291,5 +397,9 @@ def _provider_options(providers: Any, provider_options: Any) -> Dict[Any, Any]:
                 stacklevel=3,
             )
         else:
+            if provider == PROVIDER:
+                unknown = [str(key) for key in options or {} if key not in OWN_OPTIONS]
+                if unknown:
+                    raise InvalidArgument(f"{PROVIDER} has no option '{unknown[0]}': it has {', '.join(OWN_OPTIONS)}")
             found.update(options or {})
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import enum
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 import numpy as np
@@ -23,6 +24,16 @@ _TYPES = {
 class OrtDevice:
     """Where a value is. Only the processor's memory is possible."""
 
+    @staticmethod
+    def cpu() -> int:
+        """The number of the processor's memory."""
+        return 0
+
+    @staticmethod
+    def default_memory() -> int:
+        """The number of memory as it is."""
+        return 0
+
     def __init__(self, device_type: Any = "cpu", memory_type: Any = None, device_id: int = 0) -> None:
         _check_device(device_type)
         self._device_id = device_id
@@ -32,13 +43,83 @@ class OrtDevice:
         """The device of that name."""
         return OrtDevice(ort_device_name, None, device_id)
 
-    def device_type(self) -> str:
-        """Always ``cpu``."""
-        return "cpu"
+    def device_type(self) -> int:
+        """Always that of the processor: 0."""
+        return 0
+
+    def mem_type(self) -> int:
+        """Always 0: memory as it is."""
+        return 0
 
     def device_id(self) -> int:
         """As it was given."""
         return self._device_id
+
+
+class OrtAllocatorType(enum.IntEnum):
+    """How memory is taken."""
+
+    INVALID = -1
+    ORT_DEVICE_ALLOCATOR = 0
+    ORT_ARENA_ALLOCATOR = 1
+
+
+class OrtMemType(enum.IntEnum):
+    """What memory is for."""
+
+    CPU_INPUT = -2
+    CPU_OUTPUT = -1
+    CPU = -1
+    DEFAULT = 0
+
+
+class OrtMemoryInfo:
+    """Where tensors are. Only the processor's memory is possible."""
+
+    def __init__(
+        self, name: str, allocator_type: Any = OrtAllocatorType.ORT_DEVICE_ALLOCATOR, id: int = 0, mem_type: Any = OrtMemType.DEFAULT
+    ) -> None:
+        _check_device(name.lower())
+        self.name = name
+        self.allocator_type = OrtAllocatorType(allocator_type)
+        self.device_id = id
+        self.mem_type = OrtMemType(mem_type)
+
+    @staticmethod
+    def cpu() -> "OrtMemoryInfo":
+        """The processor's."""
+        return OrtMemoryInfo("Cpu")
+
+
+class OrtValueVector(List["OrtValue"]):
+    """Values in a row."""
+
+    def push_back(self, value: Any) -> None:
+        """Appends a value, or an array."""
+        self.append(value if isinstance(value, OrtValue) else OrtValue.ortvalue_from_numpy(value))
+
+    def to_dlpacks(self, to_tensor: Any = None) -> List[Any]:
+        """DLPack capsules of all, or what a function makes of each."""
+        capsules = [value.to_dlpack() for value in self]
+        return [to_tensor(capsule) for capsule in capsules] if to_tensor else capsules
+
+
+class SparseTensor:
+    """Not possible: the engine has dense tensors."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise Fail("sparse tensors are not supported: give a dense array")
+
+    sparse_coo_from_numpy = sparse_csr_from_numpy = staticmethod(__init__)
+
+
+class LoraAdapter:
+    """Not possible: the engine has no adapters beside a model."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise Fail("adapters of onnxruntime cannot be loaded: merge them into the model")
+
+    Load = load = staticmethod(__init__)
 
 
 class OrtValue:
@@ -53,6 +134,19 @@ class OrtValue:
         _check_device(device_type)
         _type_text(numpy_obj.dtype)
         return OrtValue(_row_major(numpy_obj))
+
+    @staticmethod
+    def ortvalue_from_numpy_with_onnx_type(data: np.ndarray, onnx_element_type: int) -> "OrtValue":
+        """Of an array whose elements are said by ONNX's number, such as bfloat16 in uint16."""
+        dtype = _dtype(onnx_element_type)
+        if data.dtype.itemsize != dtype.itemsize:
+            raise InvalidArgument(f"{data.dtype} has not the size of {dtype}")
+        return OrtValue(_row_major(data).view(dtype))
+
+    @staticmethod
+    def ort_value_from_sparse_tensor(sparse_tensor: Any) -> "OrtValue":
+        """Not possible: the engine has dense tensors."""
+        raise Fail("sparse tensors are not supported: give a dense array")
 
     @staticmethod
     def ortvalue_from_shape_and_type(
@@ -73,14 +167,14 @@ class OrtValue:
         return OrtValue(_row_major(array))
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self._array.__dlpack__(**options)
+        return _writable(self._array).__dlpack__(**options)
 
     def __dlpack_device__(self) -> Any:
         return self._array.__dlpack_device__()
 
     def to_dlpack(self) -> Any:
         """A DLPack capsule that shares the memory."""
-        return self._array.__dlpack__()
+        return _writable(self._array).__dlpack__()
 
     def numpy(self) -> np.ndarray:
         """The array itself, not a copy."""
@@ -128,6 +222,18 @@ class OrtValue:
     def has_value(self) -> bool:
         """Always."""
         return True
+
+    def is_sparse(self) -> bool:
+        """Never."""
+        return False
+
+    def memory_info(self) -> OrtMemoryInfo:
+        """The processor's memory."""
+        return OrtMemoryInfo.cpu()
+
+    def as_sparse_tensor(self) -> Any:
+        """Not possible: the engine has dense tensors."""
+        raise Fail("sparse tensors are not supported: give a dense array")
 
     def is_tensor(self) -> bool:
         """Always."""
@@ -204,6 +310,10 @@ class IOBinding:
         """Outputs of the last run, in the order in which they were bound."""
         return [OrtValue(result) for result in self._results]
 
+    def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
+        """The same in a row of values."""
+        return OrtValueVector(self.get_outputs())
+
     def copy_outputs_to_cpu(self) -> List[np.ndarray]:
         """The same as arrays. They are there already."""
         return list(self._results)
@@ -235,13 +345,27 @@ class _Capsule:
         return (1, 0)
 
 
+#: What onnxruntime's native module calls it.
+SessionIOBinding = IOBinding
+
+
+def _writable(array: np.ndarray) -> np.ndarray:
+    """The same memory, of which DLPack of numpy has no word for that it must not be written; onnxruntime does not ask."""
+    if array.flags.writeable or not array.size:
+        return array
+    memory = (ctypes.c_uint8 * array.nbytes).from_address(array.__array_interface__["data"][0])
+    # It lives as long as what looks at it.
+    memory._array = array
+    return np.frombuffer(memory, array.dtype).reshape(array.shape)
+
+
 def _row_major(array: np.ndarray) -> np.ndarray:
     return array if array.flags.c_contiguous else array.copy("C")
 
 
 def _check_device(device_type: Any) -> None:
     name = device_type.device_type() if isinstance(device_type, OrtDevice) else device_type
-    if name not in ("cpu", "CPU", 0):
+    if name not in ("cpu", "CPU", "Cpu", 0):
         raise Fail(f"device '{name}': only the processor's memory is possible")
 
 

@@ -1,8 +1,8 @@
-"""The exceptions, under the names that onnxruntime gives them."""
+"""The exceptions, under the names that onnxruntime gives them; and by its native module's names what else this package has."""
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 
 class Fail(Exception):
@@ -72,3 +72,12 @@ class BudgetError(RuntimeException):
     budget_bytes: Optional[int] = None
     #: The smallest one that can, in bytes.
     smallest_bytes: Optional[int] = None
+
+
+def __getattr__(name: str) -> Any:
+    # Looked up late: the package itself begins with this module.
+    import neaptide
+
+    if name.startswith("_") or not hasattr(neaptide, name):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(neaptide, name)
