@@ -21,7 +21,7 @@ from .conftest import ROOT, close, rows, tensor
 VERSION = "" if onnx.__version__ == "1.16.2" else f"-{onnx.__version__}"
 
 #: What `cargo xtask conformance` holds: tests that pass, and tests whose data contradict the operator's definition.
-PASSING = set((ROOT / f"xtask/conformance-passing{VERSION}.txt").read_text().split())
+PASSING = set((ROOT / f"conformance/passing{VERSION}.txt").read_text().split())
 CONTRADICTING = {
     line.split(":")[0] for line in (ROOT / f"xtask/conformance-contradicting{VERSION}.txt").read_text().splitlines()
 }
