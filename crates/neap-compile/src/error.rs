@@ -20,6 +20,9 @@ pub enum LowerError {
     Program(#[from] ProgramError),
     #[error("the model cannot be planned: {0}")]
     Unplannable(String),
+    /// More than any plan is made for.
+    #[error("a value of the model takes {bytes} bytes")]
+    TooLarge { bytes: u64 },
 }
 
 /// Why a search found no plan.

@@ -7,6 +7,9 @@ use neap_ir::{Const, Graph, Program};
 use neap_kernels::simd::Isa;
 use neap_rewrite::{ConstReader, Lowered};
 
+/// No machine has so much memory; a workload's check refuses what is larger.
+const MOST_BYTES: u64 = 1 << 44;
+
 /// Lowers a graph whose constants `constants` reads; its weights have no offsets yet.
 ///
 /// # Errors
@@ -21,6 +24,10 @@ pub fn lower(graph: Graph, constants: &mut dyn ConstReader) -> Result<Lowered, L
         isa: Isa::detect(),
     };
     let workload = workload(&lowered.program, target, Kernels::Direct);
+    let bytes = workload.buffers.iter().map(|b| b.bytes).max().unwrap_or(0);
+    if bytes >= MOST_BYTES {
+        return Err(LowerError::TooLarge { bytes });
+    }
     neap_plan::check_workload(&workload)
         .map_err(|reason| LowerError::Unplannable(reason.to_string()))?;
     Ok(lowered)

@@ -188,8 +188,23 @@ macro_rules! bad_input {
     )*};
 }
 
+impl From<neap_compile::LowerError> for Error {
+    fn from(error: neap_compile::LowerError) -> Error {
+        match error {
+            neap_compile::LowerError::TooLarge { bytes } => {
+                let smallest = Ledger {
+                    arena_bytes: bytes,
+                    ..Ledger::default()
+                };
+                let machine_bytes = crate::memory::machine_bytes().unwrap_or(u64::MAX);
+                Error::infeasible(machine_bytes, smallest).without_budget()
+            }
+            other => Error::BadInput(other.to_string()),
+        }
+    }
+}
+
 bad_input!(
-    neap_compile::LowerError,
     neap_compile::ProgramError,
     neap_rewrite::RewriteError,
     neap_ir::GraphError,

@@ -80,6 +80,10 @@ impl Request<'_> {
             SearchError::Defect(what) => Error::Defect(what),
         })?;
         let ledger = base.with_arena(found.tables_bytes, found.verdict.high_water_bytes);
+        // An empty arena fits into no room.
+        if let Some(bytes) = budget_bytes.filter(|&bytes| bytes < base.total_bytes()) {
+            return Err(Error::infeasible(bytes, ledger.named(self.opening_bytes)));
+        }
         Ok(self.finished(found, ledger, budget_bytes, started))
     }
 

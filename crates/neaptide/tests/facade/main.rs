@@ -12,6 +12,7 @@ mod code_version;
 mod engine;
 mod engine_shapes;
 mod late;
+mod machine;
 mod orders;
 mod runner;
 mod training;
