@@ -301,7 +301,7 @@ fn holds_no_sizes(op: &Op, builder: &Builder, inputs: &[Option<ValueId>]) -> boo
             })
         }
         // What it gives over spatial axes is of the bound.
-        Op::Pool { .. } => !late(1),
+        Op::Pool { .. } => !late(2),
         _ => false,
     }
 }

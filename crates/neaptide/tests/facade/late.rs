@@ -411,3 +411,42 @@ fn what_cannot_follow_a_late_size_is_refused_by_name() {
         "{error}"
     );
 }
+
+#[test]
+fn as_many_images_are_pooled_as_the_data_decide() {
+    let window: [(&str, Attr); 3] = [
+        ("kernel_shape", Attr::Ints(&[2, 2])),
+        ("strides", Attr::Ints(&[2, 2])),
+        ("ceil_mode", Attr::Int(1)),
+    ];
+    // One row: the window reaches beyond it.
+    let model = onnx::Model::new(19)
+        .input("x", FLOAT, &[3, 1, 1, 3])
+        .input("is_kept", onnx::BOOL, &[3])
+        .node(
+            "Compress",
+            &["x", "is_kept"],
+            &["kept"],
+            &[("axis", Attr::Int(0))],
+        )
+        .node("MaxPool", &["kept"], &["most"], &window)
+        .node("AveragePool", &["kept"], &["mean"], &window)
+        .output("most")
+        .output("mean");
+    let x = bytes(&[1.0f32, 2.0, 4.0, 0.0, 0.0, 0.0, 3.0, 5.0, 7.0]);
+    for mut session in sessions(&model, &[]) {
+        for (kept, most, mean) in [
+            (
+                [1u8, 0, 1],
+                &[2.0, 4.0, 5.0, 7.0][..],
+                &[1.5, 4.0, 4.0, 7.0][..],
+            ),
+            ([0, 0, 0], &[], &[]),
+        ] {
+            let results = run(&mut session, &[x.clone(), kept.to_vec()]).expect("runs");
+            let shape = vec![most.len() / 2, 1, 1, 2];
+            assert_eq!(results[0], (shape.clone(), most.to_vec()));
+            assert_eq!(results[1], (shape, mean.to_vec()));
+        }
+    }
+}

@@ -25,7 +25,7 @@ const MOST_SIZES: usize = 1024;
 const MOST_NUMBERS: usize = 8;
 
 /// Operators whose lowering looks at the number of axes and not at their sizes, or sees to it that those it looks at are known.
-const OVER_ANY_SIZE: [&str; 106] = [
+const OVER_ANY_SIZE: [&str; 109] = [
     "Abs",
     "Acos",
     "Acosh",
@@ -37,6 +37,7 @@ const OVER_ANY_SIZE: [&str; 106] = [
     "Asinh",
     "Atan",
     "Atanh",
+    "AveragePool",
     "BatchNormalization",
     "BitCast",
     "BitShift",
@@ -87,9 +88,11 @@ const OVER_ANY_SIZE: [&str; 106] = [
     "LessOrEqual",
     "Log",
     "LpNormalization",
+    "LpPool",
     "MatMul",
     "MatMulInteger",
     "Max",
+    "MaxPool",
     "MaxRoiPool",
     "Min",
     "Mish",
