@@ -99,7 +99,7 @@ fn tiled(attrs: &AttentionAttrs, dims: &AttentionDims) -> Option<kernels::Attent
             (kernels::KeyLayout::Transposed, strides)
         }
     };
-    if dims.keys == 0 {
+    if dims.keys == 0 || dims.depth == 0 {
         return None;
     }
     Some(kernels::Attention {
