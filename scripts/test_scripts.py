@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 
 import compare
+import fuzz_graphs
+import graphs
 import neap_reference as ref
 import pieces
 
@@ -38,6 +40,23 @@ class ExactOptions(unittest.TestCase):
             session = onnxruntime.InferenceSession(model.SerializeToString(), ref.exact_options(operators))
             (y,) = session.run(None, {"x": x})
             np.testing.assert_array_equal(y, x.astype(np.int32) @ w.astype(np.int32))
+
+
+class FuzzGraphs(unittest.TestCase):
+    def test_a_number_always_draws_the_same_graph(self):
+        for seed in (0, 3, 5):
+            (first, feed, _, _), (again, same, _, _) = graphs.draw(seed), graphs.draw(seed)
+            self.assertEqual(first.SerializeToString(), again.SerializeToString())
+            for name, x in feed.items():
+                np.testing.assert_array_equal(x, same[name])
+
+    def test_integers_are_exact_and_numbers_may_be_rounded(self):
+        numbers = np.array([1.0, np.nan, -np.inf], np.float32)
+        self.assertIsNone(fuzz_graphs.near(numbers, numbers * np.float32(1.00001)))
+        self.assertIsNotNone(fuzz_graphs.near(numbers, numbers * np.float32(1.01)))
+        self.assertIsNotNone(fuzz_graphs.near(numbers, np.array([1.0, 0.0, -np.inf], np.float32)))
+        self.assertIsNotNone(fuzz_graphs.near(np.array([255]), np.array([254])))
+        self.assertIsNotNone(fuzz_graphs.near(np.zeros([0, 2]), np.zeros([0, 3])))
 
 
 class Compare(unittest.TestCase):

@@ -5,12 +5,15 @@
 //!           of the zoo that has weights on Vulkan
 //!   soak    --runs N in all, of several models in turn; each process under a hard limit of the kernel's, while its
 //!           budget goes up and down at random; at the end of each, the same bits as without a budget
+//!   graphs  --graphs N graphs that nobody thought of, beside onnxruntime and the standard's reference: without a budget, within
+//!           half of what each takes, and within the smallest (scripts/fuzz_graphs.py)
 //!   data    trainings on real data, under hard limits: accuracy and peaks
 //!   torch   the Python package with PyTorch; training compared with PyTorch's
 //! ```
 //! Everything is drawn from one number, which is printed first and with whatever fails:
 //! `cargo xtask nightly --seed N` does the same again.
 
+use crate::check::check;
 use crate::{accuracy, models, python, real_data, survive};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -22,7 +25,7 @@ use std::time::SystemTime;
 /// With convolutions of all kinds, concatenations in place, and Winograd.
 const MODELS: [&str; 4] = ["squeezenet1_1", "mobilenet_v2", "densenet121", "resnet50"];
 
-const PARTS: [&str; 4] = ["tests", "soak", "data", "torch"];
+const PARTS: [&str; 5] = ["tests", "soak", "graphs", "data", "torch"];
 
 /// Runs of one process.
 const RUNS_OF_ONE: u64 = 100;
@@ -39,10 +42,13 @@ pub struct NightlyArgs {
     /// Runs of the soak, all models together
     #[arg(long, default_value_t = 10_000)]
     pub runs: u64,
+    /// Graphs that are compared
+    #[arg(long, default_value_t = 2_000)]
+    pub graphs: u64,
     /// What everything is drawn from [default: the time]
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Only this part: tests, soak, data or torch
+    /// Only this part: tests, soak, graphs, data or torch
     #[arg(long)]
     pub part: Option<String>,
     /// A Python with PyTorch [default: one is made from scripts/requirements-torch.txt]
@@ -75,6 +81,9 @@ pub fn run(root: &Path, args: &NightlyArgs) -> Result<()> {
     if wanted("soak") {
         let runs = format!("{} --runs {}", again("soak"), args.runs);
         soak(root, seed, args.runs).with_context(|| runs)?;
+    }
+    if wanted("graphs") {
+        graphs(root, seed, args.graphs)?;
     }
     if wanted("data") {
         real_data::run(root)?;
@@ -132,6 +141,18 @@ fn soak(root: &Path, seed: u64, runs: u64) -> Result<()> {
     }
     println!("{done} runs in {processes} processes: the same bits, and within the limit");
     Ok(())
+}
+
+/// Each graph has a number of its own, which is printed where it differs.
+fn graphs(root: &Path, seed: u64, count: u64) -> Result<()> {
+    let python = models::python(root)?.context("no Python environment")?;
+    let mut fuzz = Command::new(python);
+    fuzz.arg(root.join("scripts/fuzz_graphs.py"));
+    fuzz.arg("--neap").arg(models::neap(root)?);
+    fuzz.args(["--seed", &seed.to_string()]);
+    fuzz.args(["--graphs", &count.to_string()]);
+    fuzz.arg("--keep").arg(root.join("target/nightly/graphs"));
+    check(&mut fuzz, "graphs at random")
 }
 
 /// A packed model, what it computes without a budget, and what has been asked of it.

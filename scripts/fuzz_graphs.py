@@ -1,0 +1,230 @@
+"""Runs graphs that are drawn at random (`graphs.py`) with neap, beside onnxruntime and the standard's reference.
+
+    python scripts/fuzz_graphs.py --neap target/release/neap --graphs 1000 [--seed N] [--seconds S] [--keep FOLDER]
+    python scripts/fuzz_graphs.py --neap target/release/neap --seed N --graphs 1       the graph of one number
+
+Needs an environment with scripts/requirements.txt. Each graph runs without a budget, within half of what it takes, and
+within the smallest budget that it names. Integers are exact; numbers may be off by rounding. A result is right if it is
+onnxruntime's or the reference's, as each has faults of its own (`KNOWN`). Each difference is printed with its number, and
+its model is kept: a folder with model.onnx, inputs and what was expected. What neap refuses is counted by its reason. The
+exit status is 1 where anything differs.
+"""
+
+import argparse
+import collections
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+
+import numpy as np
+import onnx
+
+import graphs
+
+np.seterr(all="ignore")
+warnings.simplefilter("ignore")
+
+#: Longest that a graph may take, in seconds.
+MOST_SECONDS = 60
+
+
+def has(model, op, **attributes):
+    def fits(node):
+        own = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        return node.op_type == op and all(own.get(k) in (v, str(v).encode()) for k, v in attributes.items())
+
+    return any(fits(node) for node in model.graph.node)
+
+
+def is_wild(feed):
+    return any(x.dtype.kind == "f" and not np.isfinite(x).all() for x in feed.values())
+
+
+_T = onnx.TensorProto
+INTEGERS = [_T.UINT8, _T.INT8, _T.INT32, _T.INT64, _T.UINT64]
+
+#: Where onnxruntime and the reference are known to be wrong, or where the standard leaves a result open: what is said of it,
+#: and whether a graph is of that kind. Such graphs are run, and not compared.
+KNOWN = [
+    (
+        "onnxruntime and the reference take no NaN in MaxPool for the largest",
+        lambda m, feed: is_wild(feed) and (has(m, "MaxPool") or has(m, "GlobalMaxPool")),
+    ),
+    (
+        "a number that its type does not hold may become anything",
+        lambda m, feed: any(has(m, "Cast", to=to) for to in INTEGERS),
+    ),
+]
+
+
+def near(wanted, found):
+    """Why they differ; `None` where they do not."""
+    if wanted.shape != found.shape:
+        return f"shape {list(found.shape)} instead of {list(wanted.shape)}"
+    half = wanted.dtype == np.float16
+    if found.dtype != wanted.dtype and not (half and found.dtype == np.float32):
+        return f"type {found.dtype} instead of {wanted.dtype}"
+    if wanted.dtype.kind in "iub":
+        wrong = wanted != found
+        if not wrong.any():
+            return None
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        return f"{int(wrong.sum())} of {wanted.size} differ: {found[at]} instead of {wanted[at]} at {at}"
+    a, b = wanted.astype(np.float64), found.astype(np.float64)
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(a) & np.isfinite(b)
+        scale = np.abs(a[finite]).max(initial=1.0)
+        share, floor = (4e-3, 2e-3) if half else (3e-4, 3e-5)
+        is_far = np.abs(a - b) > floor * scale + share * np.abs(a)
+        is_same = (np.isnan(a) & np.isnan(b)) | (a == b)
+        wrong = np.where(finite, is_far, ~is_same)
+    if not wrong.any():
+        return None
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return f"{int(wrong.sum())} of {a.size} differ: {b[at]} instead of {a[at]} at {at}"
+
+
+class Neap:
+    """The program, and a folder for its files."""
+
+    def __init__(self, program, folder):
+        self.program, self.folder = program, folder
+
+    def run(self, budget):
+        """What went wrong, or the results."""
+        out, report = f"{self.folder}/out", f"{self.folder}/report.json"
+        shutil.rmtree(out, ignore_errors=True)
+        call = [self.program, "run", f"{self.folder}/model.onnx", "--memory-budget", budget, "--threads", "2"]
+        call += ["--output-dir", out, "--json", report, "--cache-dir", f"{self.folder}/cache"]
+        for name in self.inputs:
+            call += ["--input", f"{name}={self.folder}/{name}.npy"]
+        try:
+            done = subprocess.run(call, capture_output=True, text=True, timeout=MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"does not end within {MOST_SECONDS} s", None
+        text = (done.stderr.strip().splitlines() or [""])[-1]
+        if done.returncode:
+            return f"exit {done.returncode}: {text[:300]}", None
+        with open(report) as file:
+            outputs = json.load(file)["outputs"]
+        return None, {o["name"]: np.load(os.path.join(out, o["file"])) for o in outputs}
+
+    def give(self, model, feed):
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.makedirs(self.folder)
+        onnx.save(model, f"{self.folder}/model.onnx")
+        self.inputs = list(feed)
+        for name, x in feed.items():
+            np.save(f"{self.folder}/{name}.npy", x)
+
+
+def judgement(judge, model, feed):
+    """What a judge says; `None` where it cannot run the graph."""
+    try:
+        return judge(model, feed)
+    except Exception:  # not every judge knows every operator
+        return None
+
+
+def difference(judged, found):
+    """`None` where each result is some judge's."""
+    for name in judged[0]:
+        if name not in found:
+            return f"result '{name}' is missing"
+        reasons = [near(np.asarray(j[name]), found[name]) for j in judged]
+        if all(reasons):
+            return f"'{name}': " + "; ".join(dict.fromkeys(reasons))
+    return None
+
+
+def keep(folder, seed, model, feed, judged, why):
+    path = os.path.join(folder, str(seed))
+    shutil.rmtree(path, ignore_errors=True)
+    for part, values in (("feed0", feed), ("expected0", judged[0] if judged else {})):
+        os.makedirs(f"{path}/{part}")
+        names = {name: f"{i}.npy" for i, name in enumerate(values)}
+        for name, file in names.items():
+            np.save(f"{path}/{part}/{file}", np.asarray(values[name]))
+        with open(f"{path}/{part}/names.json", "w") as file:
+            json.dump(names, file)
+    onnx.save(model, f"{path}/model.onnx")
+    with open(f"{path}/README.md", "w") as file:
+        file.write(f"# Graph {seed}\n\n{why}\n")
+    return path
+
+
+def attempt(seed, neap, tally):
+    """What is wrong with the graph of a number, with the graph; `None` for nothing."""
+    try:
+        model, feed, _, kind = graphs.draw(seed)
+    except graphs.Unfit:
+        tally["not drawn"] += 1
+        return None
+    judged = [judgement(graphs.by_onnxruntime, model, feed)]
+    if judged[0] is None:
+        tally["no judge"] += 1
+        return None
+    known = next((what for what, fits in KNOWN if fits(model, feed)), None)
+    tally["known: " + known if known else kind] += 1
+    neap.give(model, feed)
+    smallest = None
+    # Too small for anything, so that the smallest that is not is told; then half of what it takes with everything in memory.
+    for budget in ("none", "1", "smallest", "50%"):
+        error, found = neap.run(str(smallest) if budget == "smallest" else budget)
+        if budget == "1":
+            told = re.search(r"\((\d+) bytes\)", error or "")
+            if not (error or "").startswith("exit 3") or not told:
+                return f"within 1 byte: {error}", model, feed, judged
+            smallest = int(told[1])
+            continue
+        if error and error.startswith("exit 2") and budget == "none":
+            tally["refused: " + re.sub(r"\d+", "N", re.sub(r"'[^']*'|\[[^]]*\]", "_", error))] += 1
+            return None
+        if error and budget == "50%" and error.startswith("exit 3"):
+            continue
+        why = error or (None if known else difference(judged, found))
+        if why and not error and len(judged) == 1:
+            # Slow, and so asked only where it matters.
+            reference = judgement(graphs.by_reference, model, feed)
+            judged += [reference] if reference else []
+            why = difference(judged, found)
+        if why:
+            return f"budget {budget} ({smallest}): {why}", model, feed, judged
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--neap", default="target/release/neap")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--graphs", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--keep", default="target/graphs")
+    args = parser.parse_args()
+    tally, wrong, began = collections.Counter(), 0, time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        neap = Neap(os.path.abspath(args.neap), folder + "/graph")
+        for seed in range(args.seed, args.seed + args.graphs):
+            if time.monotonic() - began > args.seconds:
+                break
+            found = attempt(seed, neap, tally)
+            if found:
+                wrong += 1
+                why, model, feed, judged = found
+                operators = " ".join(node.op_type for node in model.graph.node)
+                path = keep(args.keep, seed, model, feed, judged, why)
+                print(f"{seed}: {why}\n    {operators}\n    kept in {path}", flush=True)
+    for what, count in sorted(tally.items(), key=lambda entry: -entry[1]):
+        print(f"{count:6} {what}")
+    print(f"{wrong} graphs differ")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

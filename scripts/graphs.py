@@ -1,0 +1,214 @@
+"""Draws ONNX graphs at random: single operators, short chains, networks with weights, sizes that the data decide.
+
+A number is all that a graph depends on. Nodes are run by onnxruntime one by one while a graph is drawn, so that each has
+operands that fit; axes may have no elements, and numbers may be infinite, none at all, or large.
+"""
+
+import random
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import graph_kinds
+
+F32, F64, F16 = np.float32, np.float64, np.float16
+FLOATS = [F32, F32, F32, F32, F16, F64]
+INTEGERS = [np.int64, np.int32, np.int8, np.uint8, np.uint64]
+
+
+class Unfit(Exception):
+    """A node that nobody can run."""
+
+
+def judge_options():
+    """onnxruntime without its own rewriting, so that its operators are what is compared."""
+    import onnxruntime as ort
+
+    ort.set_default_logger_severity(4)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    return options
+
+
+def by_onnxruntime(model, feed):
+    import onnxruntime as ort
+
+    session = ort.InferenceSession(model.SerializeToString(), judge_options(), providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(names, feed)))
+
+
+def by_reference(model, feed):
+    from onnx.reference import ReferenceEvaluator
+
+    names = [o.name for o in model.graph.output]
+    with np.errstate(all="ignore"):
+        return dict(zip(names, ReferenceEvaluator(model).run(names, feed)))
+
+
+class Graph:
+    """A graph while it is drawn. Each value is known by name, and what it is for the inputs drawn."""
+
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+        self.np = np.random.default_rng(seed)
+        self.opset = self.pick([13, 17, 18, 19, 20, 21])
+        #: Whether axes may be empty, and numbers wild.
+        self.may_be_empty = self.rng.random() < 0.3
+        self.may_be_wild = self.rng.random() < 0.15
+        self.nodes, self.weights, self.feed, self.values, self.late = [], {}, {}, {}, set()
+
+    def pick(self, of):
+        return self.rng.choice(list(of))
+
+    def chance(self, p=0.5):
+        return self.rng.random() < p
+
+    def below(self, n):
+        return self.rng.randrange(max(n, 1))
+
+    def size(self):
+        if self.may_be_empty and self.chance(0.25):
+            return 0
+        return self.pick([1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33])
+
+    def shape(self, rank=None, most=20_000):
+        rank = self.below(5) if rank is None else rank
+        shape = [self.size() for _ in range(rank)]
+        while np.prod(shape, dtype=np.int64) > most:
+            at = int(np.argmax(shape))
+            shape[at] = max(1, shape[at] // 2)
+        return shape
+
+    def array(self, shape, dtype=F32):
+        dtype = np.dtype(dtype)
+        if dtype == np.bool_:
+            return self.np.random(shape) < 0.5
+        if dtype.kind in "iu":
+            info = np.iinfo(dtype)
+            if self.chance(0.2):
+                return self.np.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
+            return self.np.integers(max(info.min, -9), 10, shape).astype(dtype)
+        x = self.np.standard_normal(shape).astype(dtype)
+        x = x.reshape(shape)
+        if self.chance(0.1):
+            x = np.round(x)
+        if self.may_be_wild and x.size and dtype != F16:
+            for _ in range(1 + self.below(3)):
+                x.flat[self.below(x.size)] = self.pick([np.nan, np.inf, -np.inf, 1e8, -1e9, 0.0])
+        return x
+
+    def _new(self, x):
+        name = f"v{len(self.values)}"
+        self.values[name] = x
+        return name
+
+    def input(self, x):
+        name = self._new(x)
+        self.feed[name] = x
+        return name
+
+    def weight(self, x):
+        name = self._new(x)
+        self.weights[name] = x
+        return name
+
+    def operand(self, x):
+        """Known beforehand or not."""
+        return self.weight(x) if self.chance(0.5) else self.input(x)
+
+    def ints(self, values, dtype=np.int64):
+        return self.weight(np.array(values, dtype))
+
+    def tensor(self, rank=None, dtype=None, at_least=0):
+        """Some value that is there, most often the last, or a new one."""
+        def fits(name):
+            x = self.values[name]
+            return (
+                (rank is None or x.ndim == rank) and x.ndim >= at_least
+                and (dtype is None or x.dtype == dtype) and name not in self.weights and x.size < 1_000_000
+            )
+        there = [name for name in self.values if fits(name)]
+        if there and self.chance(0.8):
+            return there[-1] if self.chance(0.7) else self.pick(there)
+        if rank is None:
+            rank = max(at_least, self.below(5))
+        return self.input(self.array(self.shape(rank), dtype or self.pick(FLOATS)))
+
+    def node(self, op, inputs, outputs=1, **attributes):
+        """Names of its results; `Unfit` where onnxruntime cannot run it."""
+        domain = attributes.pop("domain", "")
+        names = [f"v{len(self.values) + i}" for i in range(outputs)]
+        node = helper.make_node(op, inputs, names, domain=domain, **{k: v for k, v in attributes.items() if v is not None})
+        feed = {name: self.values[name] for name in inputs if name}
+        try:
+            found = by_onnxruntime(self._model([node], feed, {}, names), feed)
+        except Exception as error:  # whatever onnxruntime says
+            raise Unfit(str(error)) from None
+        if any(not isinstance(x, np.ndarray) or x.size > 4_000_000 for x in found.values()):
+            raise Unfit("a result that is too large")
+        self.nodes.append(node)
+        self.values.update(found)
+        if self.late.intersection(inputs):
+            self.late.update(names)
+        return names[0] if outputs == 1 else names
+
+    def _model(self, nodes, feed, weights, outputs):
+        def info(name, x):
+            return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+
+        inputs = [info(name, x) for name, x in feed.items()]
+        results = [onnx.ValueInfoProto(name=name) for name in outputs]
+        constants = [numpy_helper.from_array(x, name) for name, x in weights.items()]
+        graph = helper.make_graph(nodes, "graph", inputs, results, constants)
+        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=imports, ir_version=9)
+
+    def model(self):
+        """With what nobody reads as results, and now and then another value."""
+        read = {name for node in self.nodes for name in node.input}
+        made = [name for node in self.nodes for name in node.output if name]
+        outputs = [name for name in made if name not in read or self.chance(0.1)]
+        used = {name: x for name, x in self.weights.items() if name in read}
+        feed = {name: x for name, x in self.feed.items() if name in read}
+        model = self._model(self.nodes, feed, used, outputs)
+        for result in model.graph.output:
+            kind = helper.np_dtype_to_tensor_dtype(self.values[result.name].dtype)
+            result.CopyFrom(helper.make_tensor_value_info(result.name, kind, [None] * self.values[result.name].ndim))
+        return model, feed, {name: self.values[name] for name in outputs}
+
+    def grow(self, makers, count):
+        """Adds nodes by some of the makers; those that do not fit are left out."""
+        tries = 0
+        while count and tries < 40:
+            tries += 1
+            nodes, values = len(self.nodes), dict(self.values)
+            feed, weights = dict(self.feed), dict(self.weights)
+            try:
+                self.pick(makers)(self)
+                count -= 1
+            except (Unfit, IndexError, ValueError):
+                del self.nodes[nodes:]
+                self.values, self.feed, self.weights = values, feed, weights
+
+
+def draw(seed):
+    """A model, its inputs, and what its values are as they were drawn; and which kind it is of."""
+    g = Graph(seed)
+    kind = g.pick(["single", "single", "chain", "chain", "network", "late"])
+    makers = graph_kinds.MAKERS
+    if kind == "single":
+        g.grow(makers, 1)
+    elif kind == "chain":
+        g.grow(makers, 2 + g.below(5))
+    elif kind == "network":
+        graph_kinds.network(g)
+    else:
+        g.grow(graph_kinds.LATE, 1)
+        g.grow(graph_kinds.OVER_LATE, 1 + g.below(4))
+    if not g.nodes:
+        raise Unfit("no node fits")
+    return (*g.model(), kind)
