@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Each crate's floor; a crate depends only on lower floors.
 const FLOORS: &[(&str, u32)] = &[
+    ("neap-gguf", 0),
     ("neap-ir", 0),
     ("neap-plan", 0),
     ("neap-kernels", 0),
