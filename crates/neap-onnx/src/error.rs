@@ -24,6 +24,8 @@ pub enum OnnxError {
         offset: u64,
         reason: String,
     },
+    #[error("'{path}' is not an ONNX model but {format}")]
+    OtherFormat { path: String, format: &'static str },
     /// Of a model that is bound again from an extract of its files.
     #[error(
         "other shapes need a part of '{path}' that was not kept when it was packed (at byte {offset})"

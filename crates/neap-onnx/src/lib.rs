@@ -35,6 +35,7 @@ mod node;
 mod open_file;
 mod ops;
 mod order;
+mod other_formats;
 mod proto;
 mod replace;
 mod signature;

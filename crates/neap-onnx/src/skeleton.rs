@@ -7,7 +7,7 @@ use crate::files::Files;
 use crate::inputs::Inputs;
 use crate::open_file::OpenFile;
 use crate::proto::ModelProto;
-use crate::{OpenOptions, cleanup, decode, import};
+use crate::{OpenOptions, cleanup, decode, import, other_formats};
 use neap_ir::{FileRange, Graph};
 use std::collections::HashSet;
 use std::path::Path;
@@ -57,7 +57,8 @@ impl Skeleton {
     }
 
     fn decode(mut files: Files) -> Result<Skeleton, OnnxError> {
-        let proto = decode::model(files.model())?;
+        let proto = decode::model(files.model())
+            .map_err(|error| other_formats::named(files.model(), error))?;
         files.set_bare(proto.is_bare);
         let graph = proto.graph.as_ref();
         let inputs = graph.map(import::real_inputs).unwrap_or_default();

@@ -75,9 +75,7 @@ pub use error::{Error, Result};
 pub use from_bytes::{forget_model, held_model, kept_model};
 pub use host::{Embedded, Host, OwnProcess};
 pub use ledger::{DeviceLedger, Ledger};
-pub use model::{
-    Cache, Model, OpenOptions, PackReport, TensorInfo, declared_inputs, pack, pack_graph,
-};
+pub use model::{Cache, Model, OpenOptions, PackReport, TensorInfo, pack, pack_graph};
 pub use neap_autodiff::{BatchNorm, Clip, Decay, Loss, Schedule};
 pub use neap_compile::{BandCount, BandMode, Kernels, StepOrder, StrategyChoice};
 pub use neap_ir::update::Update;
@@ -96,7 +94,7 @@ pub use options::RunOptions;
 pub use pack::{Progress, WeightError, WeightFormats, Work};
 pub use plan::{Bounds, Plan};
 pub use rebind::Rebinding;
-pub use runner::{Runner, Tensor};
+pub use runner::{Runner, Tensor, declared_inputs};
 pub use session::Session;
 pub use shapes::shape_text;
 pub use sharing::Sharing;

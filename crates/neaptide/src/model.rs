@@ -7,7 +7,6 @@ use crate::pack::{self, Packing, Progress, WeightError, WeightFormats};
 use crate::package::{self, Asked, Package};
 use neap_compile::{BandCount, Programs, StepOrder, count_bands};
 use neap_ir::{BoundInput, DType, Graph, Literal, Op, Program, TensorType};
-use neap_onnx::Declared;
 use neap_store::PackedFile;
 use std::collections::BTreeMap;
 use std::fs;
@@ -348,18 +347,6 @@ impl Model {
         file.verify_all()
             .map_err(|e| Error::BadInput(packed_error(path, &e)))
     }
-}
-
-/// What a model declares of its inputs, with the dimensions that it leaves open: of an `.onnx` or a `.neap`.
-///
-/// # Errors
-/// [`Error::BadInput`] for a file that is no model.
-pub fn declared_inputs(path: &Path) -> Result<Vec<Declared>> {
-    if !is_packed(path)? {
-        return Ok(neap_onnx::signature(path)?.inputs);
-    }
-    let model = open_packed(path, false, &OpenOptions::default())?;
-    Ok(crate::runner::signature_of(&model).inputs)
 }
 
 /// What packing a model has to say.

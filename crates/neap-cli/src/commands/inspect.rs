@@ -1,6 +1,6 @@
 //! `neap inspect`: what is in a model, and how much memory it needs.
 
-use super::open;
+use super::{gguf, open};
 use crate::args::{EngineArgs, ModelArgs};
 use crate::failure::Outcome;
 use crate::names;
@@ -91,6 +91,9 @@ struct Layer {
 }
 
 pub fn run(args: &InspectArgs, quiet: bool) -> Outcome {
+    if gguf::is_gguf(&args.model.model) {
+        return gguf::inspect(&args.model.model, args.output == Format::Json);
+    }
     let model = open(&args.model.model, &args.model.open.options()?, quiet)?;
     let facts = gather(args, &model);
     match args.output {

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod cache;
 pub mod demo;
+mod gguf;
 pub mod inspect;
 pub mod layout;
 pub mod pack;
@@ -69,9 +70,12 @@ pub fn open_again(path: &Path, options: &OpenOptions) -> Outcome<Model> {
     Ok(model)
 }
 
+/// Marks a process that has begun anew, as it had packed its model; the value says nothing.
+const HAS_PACKED: &str = "NEAPTIDE_HAS_PACKED";
+
 fn note_remarks(model: &Model) {
     // A run that has begun anew said them before.
-    if std::env::var_os(run::HAS_PACKED).is_none() {
+    if std::env::var_os(HAS_PACKED).is_none() {
         model.remarks().iter().for_each(|remark| note_once(remark));
     }
 }

@@ -162,9 +162,8 @@ pub(crate) fn carried_to_members(given: &ArgMatches) -> Vec<OsString> {
     words
 }
 
-/// Mark a process that has begun anew, and why; their values say nothing.
+/// Marks a process that has begun anew, as a cached file was damaged; the value says nothing.
 const BEGUN_ANEW: &str = "NEAPTIDE_BEGUN_ANEW";
-pub(super) const HAS_PACKED: &str = "NEAPTIDE_HAS_PACKED";
 
 /// Begins anew as the damaged cached file is removed, so the model is packed again. Returns only where that cannot be.
 fn again(damage: String) -> Failure {

@@ -34,6 +34,22 @@ fn broken_models() {
 }
 
 #[test]
+fn files_of_other_formats_are_named() {
+    let bench = Bench::new();
+    for (magic, named) in [
+        (b"PK\x03\x04\0\0\0\0".as_slice(), "torch.onnx.export"),
+        (b"\x80\x02\x8a\x0a\0\0\0\0", "a pickle"),
+        (b"\x89HDF\r\n\x1a\n", "Keras"),
+        (b"\x1c\0\0\0TFL3\0\0", "TensorFlow Lite"),
+    ] {
+        bench.write("m.onnx", magic);
+        bench
+            .neap("run m.onnx")
+            .fails(2, &["'m.onnx' is not an ONNX model", named]);
+    }
+}
+
+#[test]
 fn an_unsupported_operator_is_named_with_its_node() {
     let model = Model::default()
         .node("FlyToTheMoon", &["x"], &["y"])

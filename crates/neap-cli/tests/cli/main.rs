@@ -12,6 +12,7 @@ mod destinations;
 mod devices;
 mod files;
 mod following;
+mod gguf;
 mod inputs;
 mod layout;
 mod ledgers;

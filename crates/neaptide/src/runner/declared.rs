@@ -1,11 +1,12 @@
 //! Tensors as a caller gives them, beside those that the model declares.
 
 use crate::error::{Error, Result};
-use crate::model::{Model, TensorInfo};
+use crate::model::{Model, OpenOptions, TensorInfo, is_packed, open_packed};
 use crate::session::Session;
 use crate::shapes::{Shapes, shape_text};
 use neap_ir::{DType, TensorType};
 use neap_onnx::{About, Declared, DeclaredDim, Signature};
+use std::path::Path;
 
 /// A caller's tensor: row-major little-endian bytes.
 #[derive(Debug, Clone, Copy)]
@@ -29,8 +30,20 @@ pub(super) fn shapes_of(signature: &Signature, inputs: &[Tensor]) -> Shapes {
         .collect()
 }
 
+/// What a model declares of its inputs, with the dimensions that it leaves open: of an `.onnx` or a `.neap`.
+///
+/// # Errors
+/// [`Error::BadInput`] for a file that is no model.
+pub fn declared_inputs(path: &Path) -> Result<Vec<Declared>> {
+    if !is_packed(path)? {
+        return Ok(neap_onnx::signature(path)?.inputs);
+    }
+    let model = open_packed(path, false, &OpenOptions::default())?;
+    Ok(signature_of(&model).inputs)
+}
+
 /// Of a packed model: inputs as its source declared them, outputs as it is bound.
-pub(crate) fn signature_of(model: &Model) -> Signature {
+pub(super) fn signature_of(model: &Model) -> Signature {
     let skeleton = model.package.as_ref().and_then(|p| p.skeleton.as_ref());
     let known = skeleton.map(|skeleton| neap_onnx::declared_inputs(&skeleton.inputs));
     let source = |name: &str| known.iter().flatten().find(|input| input.name == name);

@@ -14,8 +14,7 @@ mod half;
 mod opened;
 mod profile;
 
-pub use declared::Tensor;
-pub(crate) use declared::signature_of;
+pub use declared::{Tensor, declared_inputs};
 
 use crate::budget::{Budget, Scope};
 use crate::error::{Error, Result};
@@ -24,7 +23,7 @@ use crate::options::RunOptions;
 use crate::pack::Progress;
 use crate::plan::Plan;
 use crate::session::Session;
-use declared::{is_fixed, shapes_of};
+use declared::{is_fixed, shapes_of, signature_of};
 use neap_ir::Literal;
 use neap_onnx::{Need, Signature};
 use neap_runtime::CancelToken;

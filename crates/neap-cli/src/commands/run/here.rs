@@ -2,8 +2,9 @@
 //!
 //! What takes memory comes before the plan, which then knows of it; results are written after the arena is gone.
 
+use super::super::HAS_PACKED;
 use super::changing::budgets;
-use super::{HAS_PACKED, RunArgs, begin_anew, open};
+use super::{RunArgs, begin_anew, open};
 use crate::budgets::live::Live;
 use crate::budgets::peak::PeakMeter;
 use crate::budgets::repeat::{Budgets, End, Figures, Last, Repeat};
