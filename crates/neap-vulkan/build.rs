@@ -31,6 +31,19 @@ const KERNELS: &[(&str, &[&str])] = &[
         "linear_lanes",
         &["tile", "sums", "four", "matrix", "weights", "common"],
     ),
+    (
+        "conv_tiles",
+        &["tiles", "tiles_window", "window", "weights", "common"],
+    ),
+    (
+        "first_tiles",
+        &["tiles", "tiles_window", "window", "weights", "common"],
+    ),
+    (
+        "linear_tiles",
+        &["tiles", "four", "matrix", "weights", "common"],
+    ),
+    ("attention_tiles", &["heads", "common"]),
     ("linear_row_lanes", &["four", "matrix", "weights", "common"]),
     ("winograd_weights_lanes", &["winograd", "common"]),
     ("winograd_input_lanes", &["winograd", "common"]),

@@ -76,7 +76,16 @@ impl Compute {
             ..neap_vulkan::Options::default()
         };
         match neap_vulkan::Vulkan::open(&options) {
-            Ok(vulkan) => Ok(Arc::new(vulkan)),
+            Ok(vulkan) => {
+                let gpu = vulkan.gpu();
+                if gpu.is_card() && !memory.own {
+                    crate::progress::note(&format!(
+                        "{} has memory of its own, and computes in the host's over the bus; with --device-budget none, or a size, it computes in its own",
+                        gpu.name()
+                    ));
+                }
+                Ok(Arc::new(vulkan))
+            }
             Err(e) => Err(bad(format!("--device {self}: {e}"))),
         }
     }

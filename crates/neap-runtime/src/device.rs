@@ -160,6 +160,12 @@ pub trait Accelerator: std::fmt::Debug + Send + Sync {
         Vec::new()
     }
 
+    /// What a slice of each step takes at least, as far as it tells: a device with many units takes as long for few panels as for some more.
+    fn least_slice_ns(&self, program: &Program) -> Vec<u64> {
+        let _ = program;
+        Vec::new()
+    }
+
     /// By step, the kernel with scratch that it is to use, whose scratch a plan then gives it. It follows from the program and the
     /// device alone, so it is the same under every budget. Nothing means none.
     fn with_scratch(&self, program: &Program) -> Vec<Option<ScratchKernel>> {

@@ -27,6 +27,10 @@ pub(crate) const SLOTS: usize = 8;
 pub(crate) const SPILL_SLOTS: usize = 4;
 /// A copy of so much takes far longer than to start it.
 const SLOT_BYTES: usize = 512 << 10;
+/// Of a copy in the host's memory, which takes no slot's memory, so much is one piece: short ones do not fill a link.
+const MOST_PIECE_BYTES: usize = 4 << 20;
+/// So much is handed to the link together: what goes on after it waits for no more.
+const MOST_GROUP_BYTES: u64 = 8 << 20;
 /// For reads and copies that are waited for.
 const ASIDE_BYTES: usize = 256 << 10;
 /// Loads and stores that are on their way at once.
@@ -53,6 +57,8 @@ pub(crate) struct Staged<S: Io + ?Sized> {
     failed: Option<StoreError>,
     /// Copies to be started; empty in between, kept for its memory, as the next is.
     transfers: Vec<Transfer>,
+    /// Of each of those, the slot.
+    listed: Vec<usize>,
     reads: Vec<RangeRead>,
 }
 
@@ -133,6 +139,7 @@ impl<S: Io + ?Sized> Staged<S> {
             ticket: 0,
             failed: None,
             transfers: Vec::with_capacity(slots),
+            listed: Vec::with_capacity(slots),
             reads: Vec::with_capacity(MOST_READS),
         })
     }
@@ -271,7 +278,9 @@ impl<S: Io + ?Sized> Staged<S> {
             let presence = copied.map(|at| (at, self.copies.presence(at)));
             if let Some((at, Presence::Here)) = presence {
                 slot.state = State::Listed;
+                piece.bytes = self.copies.here_bytes(at, MOST_PIECE_BYTES);
                 next.copied_bytes += piece.bytes as u64;
+                self.listed.push(index);
                 self.transfers.push(Transfer {
                     from: self.copies.address(at),
                     to: next.at.wrapping_add(piece.offset),
@@ -279,6 +288,7 @@ impl<S: Io + ?Sized> Staged<S> {
                 });
             } else if next.is_store {
                 slot.state = State::Listed;
+                self.listed.push(index);
                 self.transfers.push(Transfer {
                     from: next.at.wrapping_add(piece.offset),
                     to: slot.at,
@@ -328,6 +338,7 @@ impl<S: Io + ?Sized> Staged<S> {
             slots,
             moves,
             transfers,
+            listed,
             copies,
             ..
         } = self;
@@ -351,6 +362,7 @@ impl<S: Io + ?Sized> Staged<S> {
                 copies.set(at, Presence::Here);
             }
             slot.state = State::Listed;
+            listed.push(index as usize);
             transfers.push(Transfer {
                 from,
                 to: of.at.wrapping_add(slot.piece.offset),
@@ -369,21 +381,33 @@ impl<S: Io + ?Sized> Staged<S> {
         result.and(checked)
     }
 
-    /// Starts the copies that are listed, all in one go.
+    /// Starts the copies that are listed, in groups.
     fn start_copies(&mut self) -> Result<(), StoreError> {
-        if self.transfers.is_empty() {
-            return Ok(());
-        }
-        // SAFETY: slots are left alone while they are copied, and the plan's memory as the caller promised.
-        let started = unsafe { self.link.copy(&self.transfers) };
-        self.transfers.clear();
-        self.ticket = started.map_err(broken)?;
-        for slot in &mut self.slots {
-            if slot.state == State::Listed {
-                slot.state = State::Copying(self.ticket);
+        let mut first = 0;
+        let mut started = Ok(());
+        while first < self.transfers.len() && started.is_ok() {
+            let mut bytes = 0;
+            let fits = |transfer: &&Transfer| {
+                bytes += transfer.bytes;
+                bytes <= MOST_GROUP_BYTES
+            };
+            let count = self.transfers[first..].iter().take_while(fits).count();
+            let group = first..first + count.max(1);
+            // SAFETY: slots are left alone while they are copied, and the plan's memory as the caller promised.
+            match unsafe { self.link.copy(&self.transfers[group.clone()]) } {
+                Ok(ticket) => {
+                    self.ticket = ticket;
+                    for &index in &self.listed[group.clone()] {
+                        self.slots[index].state = State::Copying(ticket);
+                    }
+                }
+                Err(reason) => started = Err(broken(reason)),
             }
+            first = group.end;
         }
-        Ok(())
+        self.transfers.clear();
+        self.listed.clear();
+        started
     }
 
     /// Goes on with what has been copied.
@@ -442,6 +466,7 @@ impl<S: Io + ?Sized> Staged<S> {
     pub(crate) fn drain(&mut self) -> Result<(), StoreError> {
         self.moves.clear();
         self.transfers.clear();
+        self.listed.clear();
         self.failed = None;
         self.io.drain()?;
         self.link.wait(self.ticket).map_err(broken)?;

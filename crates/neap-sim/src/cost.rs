@@ -46,6 +46,9 @@ pub struct CostProfile {
     pub wake_ns: u64,
     /// Measured time of each whole step, by `StepId`; used instead of the estimate where it is not zero.
     pub step_ns: Vec<u64>,
+    /// What a slice of each step takes at least, by `StepId`; 0, or nothing, where it takes its share.
+    #[serde(default)]
+    pub least_slice_ns: Vec<u64>,
     /// What blocks of layers cost, where that was measured.
     pub blocks: Option<BlockDelays>,
 }
@@ -80,6 +83,7 @@ impl Default for CostProfile {
             load_handling_ns_per_byte: 0.025,
             wake_ns: 30_000,
             step_ns: Vec::new(),
+            least_slice_ns: Vec::new(),
             blocks: None,
         }
     }
@@ -106,6 +110,7 @@ impl CostProfile {
             load_handling_ns_per_byte: 0.0,
             wake_ns: 0,
             step_ns,
+            least_slice_ns: Vec::new(),
             blocks: None,
         }
     }
@@ -216,7 +221,9 @@ impl CostProfile {
                 if len != p.panels {
                     ns += self.slice_overhead_ns;
                 }
-                (whole as f64 * weighted / f64::from(p.panels.max(1))) as u64
+                let least = self.least_slice_ns.get(id.index()).copied();
+                let share = (whole as f64 * weighted / f64::from(p.panels.max(1))) as u64;
+                share.max(least.unwrap_or(0).min(whole))
             }
         };
         if let (Some(rows), true) = (step.rows, reads_rows) {

@@ -2,7 +2,7 @@
 
 use crate::error::{Tried, VulkanError};
 use crate::instance::Instance;
-use ash::{ext::external_memory_host, ext::memory_budget, vk};
+use ash::{amd, ext::external_memory_host, ext::memory_budget, nv, vk};
 
 pub(crate) struct Chosen {
     pub raw: vk::PhysicalDevice,
@@ -13,9 +13,16 @@ pub(crate) struct Chosen {
     pub is_cpu: bool,
     /// Eight lanes at least run together, and each can tell the others something.
     pub lanes_tell: bool,
+    /// Of a workgroup: its invocations, and bytes of their memory.
+    pub workgroup: [u32; 2],
+    /// How many groups of it compute at once, about; 0 where it does not tell.
+    pub processors: u32,
     /// It tells how much of its memory is taken.
     pub tells_budget: bool,
     pub name: String,
+    pub uuid: [u8; 16],
+    /// It has memory of its own, beside the host's.
+    pub is_card: bool,
     pub limits: vk::PhysicalDeviceLimits,
     pub allocation_bytes: u64,
     pub import_align: u64,
@@ -84,7 +91,9 @@ fn look(instance: &Instance, device: vk::PhysicalDevice) -> Result<(u32, Chosen)
     let mut host = vk::PhysicalDeviceExternalMemoryHostPropertiesEXT::default();
     let mut maintenance = vk::PhysicalDeviceMaintenance3Properties::default();
     let mut subgroups = vk::PhysicalDeviceSubgroupProperties::default();
+    let mut ids = vk::PhysicalDeviceIDProperties::default();
     let mut properties = vk::PhysicalDeviceProperties2::default()
+        .push_next(&mut ids)
         .push_next(&mut subgroups)
         .push_next(&mut host)
         .push_next(&mut maintenance);
@@ -148,11 +157,47 @@ fn look(instance: &Instance, device: vk::PhysicalDevice) -> Result<(u32, Chosen)
         lanes_tell: subgroups.subgroup_size >= 8
             && (subgroups.supported_stages).contains(vk::ShaderStageFlags::COMPUTE)
             && (subgroups.supported_operations).contains(vk::SubgroupFeatureFlags::BALLOT),
+        workgroup: [
+            limits
+                .max_compute_work_group_invocations
+                .min(limits.max_compute_work_group_size[0]),
+            limits.max_compute_shared_memory_size,
+        ],
+        processors: processors(instance, device, &has),
         tells_budget: has(memory_budget::NAME),
         name,
+        uuid: ids.device_uuid,
+        is_card: properties.device_type == vk::PhysicalDeviceType::DISCRETE_GPU,
         limits,
         allocation_bytes: maintenance.max_memory_allocation_size,
         import_align: host.min_imported_host_pointer_alignment,
     };
     Ok((rank, chosen))
+}
+
+/// As its maker's own extension tells.
+fn processors(
+    instance: &Instance,
+    device: vk::PhysicalDevice,
+    has: &dyn Fn(&std::ffi::CStr) -> bool,
+) -> u32 {
+    let mut nvidia = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
+    let mut amd = vk::PhysicalDeviceShaderCorePropertiesAMD::default();
+    let (of_nvidia, of_amd) = (
+        has(nv::shader_sm_builtins::NAME),
+        has(amd::shader_core_properties::NAME),
+    );
+    let mut properties = vk::PhysicalDeviceProperties2::default();
+    if of_nvidia {
+        properties = properties.push_next(&mut nvidia);
+    }
+    if of_amd {
+        properties = properties.push_next(&mut amd);
+    }
+    // SAFETY: the device is one of the instance's; what is filled lives, and is of extensions that it has.
+    unsafe { (instance.raw).get_physical_device_properties2(device, &mut properties) };
+    let of_amd = amd.shader_engine_count
+        * amd.shader_arrays_per_engine_count
+        * amd.compute_units_per_shader_array;
+    nvidia.shader_sm_count.max(of_amd)
 }

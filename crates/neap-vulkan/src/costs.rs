@@ -3,6 +3,7 @@
 
 use crate::dispatch::Dispatch;
 use crate::kernel::Kernel;
+use crate::known::Known;
 use crate::words::Words;
 
 /// Places along each axis of the images that are timed, and their channels.
@@ -60,11 +61,21 @@ impl Line {
     }
 }
 
-/// Of all kernels that were timed.
+/// Of all kernels that were timed, and of dispatches that were timed themselves.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Costs(Vec<(Kernel, Line)>);
+pub(crate) struct Costs {
+    lines: Vec<(Kernel, Line)>,
+    known: Known,
+}
 
 impl Costs {
+    pub(crate) fn of_known(known: Known) -> Costs {
+        Costs {
+            known,
+            ..Costs::default()
+        }
+    }
+
     /// Takes what dispatches of a kernel took, beside what any dispatch takes: with few steps, with many, and with many small
     /// groups.
     pub(crate) fn add(&mut self, kernel: Kernel, timed: [(Work, f64); 3]) {
@@ -81,12 +92,15 @@ impl Costs {
             .ns(work);
             group_ns = ((ns - rest) / work.groups).max(0.0);
         }
-        self.0.push((kernel, Line { group_ns, ..line }));
+        self.lines.push((kernel, Line { group_ns, ..line }));
     }
 
     /// Beside what any dispatch takes; `None` for what was not timed.
     pub(crate) fn ns(&self, dispatch: &Dispatch) -> Option<f64> {
-        let &(_, line) = (self.0.iter()).find(|(kernel, _)| *kernel == dispatch.kernel)?;
+        if let Some(ns) = self.known.ns(dispatch) {
+            return Some(ns);
+        }
+        let &(_, line) = (self.lines.iter()).find(|(kernel, _)| *kernel == dispatch.kernel)?;
         Some(line.ns(Work::of(dispatch)?))
     }
 }
@@ -132,6 +146,22 @@ impl Work {
             steps,
             flops: 2.0 * all * steps * results,
         })
+    }
+}
+
+/// Operations of layers with weights; 0 for others.
+pub(crate) fn flops(dispatch: &Dispatch) -> f64 {
+    let shape = dispatch.words.shape();
+    let at = |i: usize| f64::from(*shape.get(i).unwrap_or(&0));
+    match dispatch.kernel {
+        Kernel::ConvTiles | Kernel::ConvTilesBits | Kernel::FirstTiles | Kernel::FirstTilesBits => {
+            let steps = at(1) / at(3).max(1.0) * at(8) * at(9);
+            2.0 * at(0) * at(6) * at(7) * steps * 16.0 * at(19)
+        }
+        Kernel::LinearTiles | Kernel::LinearTilesBits | Kernel::LinearTilesBlocks => {
+            2.0 * at(0) * at(1) * 16.0 * at(4)
+        }
+        _ => Work::of(dispatch).map_or(0.0, |work| work.flops),
     }
 }
 

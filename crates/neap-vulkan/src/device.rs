@@ -145,7 +145,7 @@ impl Device for VulkanDevice {
             }),
             limits: &self.gpu.limits,
             kernels: self.gpu.offer().kernels,
-            lanes: self.gpu.lanes(),
+            way: self.gpu.offer().way,
             table: &self.table,
         };
         let is_here = dispatches(&call, job.choice, &mut self.dispatches).is_some();

@@ -76,7 +76,7 @@ impl Dispatch {
 
 /// Puts a slice's panels into as many dispatches as its weights need bindings. `one` is a dispatch for all of them, whose
 /// second grid size counts panels, `each` at a time, and whose shape names the first panel at `first_at`. Kernels that
-/// compute several at a time are told behind that how many there are.
+/// compute several at a time are told behind that how many there are ([`Kernel::counts_panels`]).
 pub(crate) fn by_panels(
     one: &Dispatch,
     first_at: usize,
@@ -102,7 +102,7 @@ pub(crate) fn by_panels(
         });
         part.groups[1] = count.div_ceil(each) as u32;
         *part.words.shape_mut().get_mut(first_at)? = first as u32;
-        if one.kernel.panels_each() > 1 {
+        if one.kernel.counts_panels() {
             *part.words.shape_mut().get_mut(first_at + 1)? = count as u32;
         }
         if !part.fits(limits) {

@@ -1,12 +1,14 @@
 //! An open device with its queue and pipelines.
 
 use crate::block::Blocks;
+use crate::card::{self, Heap};
 use crate::choose::{Chosen, Transfers, choose};
 use crate::error::{Tried, VulkanError};
 use crate::instance::Instance;
 use crate::kernel::{Kernel, Kernels};
 use crate::limits::Limits;
 use crate::steps::{Offer, kernels_of};
+use crate::tiles::Way;
 use ash::{ext::external_memory_host, ext::memory_budget, vk};
 use neap_ir::Program;
 use std::ffi::CStr;
@@ -56,16 +58,18 @@ pub struct Gpu {
     pub(crate) link_bytes_per_second: Option<f64>,
     /// Of one allocation.
     most_allocation_bytes: u64,
-    /// The driver tells what this process takes of the device's memory.
-    tells_budget: bool,
+    /// Of the device's memory before it was opened, where the driver tells what this process takes of it.
+    heap_before: Option<Heap>,
+    uuid: [u8; 16],
     pub(crate) memory_types: vk::PhysicalDeviceMemoryProperties,
     pub(crate) limits: Limits,
     pub(crate) bindings: vk::DescriptorSetLayout,
     pub(crate) layout: vk::PipelineLayout,
     pipelines: Vec<vk::Pipeline>,
     name: String,
+    is_card: bool,
     kernels: Kernels,
-    lanes: bool,
+    way: Way,
     /// Steps may have kernels that take scratch.
     scratch: bool,
     /// A queue is told by one thread at a time.
@@ -97,6 +101,12 @@ impl Gpu {
         };
         // A processor tells what the whole machine takes.
         let tells_budget = options.own_memory && chosen.tells_budget && !chosen.is_cpu;
+        // SAFETY: the device is one of the instance's.
+        let memory_types =
+            unsafe { (instance.raw).get_physical_device_memory_properties(chosen.raw) };
+        let heap_before = own_heap(&memory_types)
+            .filter(|_| tells_budget)
+            .map(|heap| heap_of(&instance, chosen.raw, heap));
         let functions = device(&instance, &chosen, transfer, tells_budget)?;
         let own = Limits {
             allocation_bytes: chosen.allocation_bytes,
@@ -106,15 +116,15 @@ impl Gpu {
             groups: chosen.limits.max_compute_work_group_count,
         };
         // SAFETY: the device is one of the instance's, and the queue was asked for.
-        let (memory_types, queue, copies) = unsafe {
-            let types = instance
-                .raw
-                .get_physical_device_memory_properties(chosen.raw);
+        let (queue, copies) = unsafe {
             let copies = functions.get_device_queue(transfer.family, transfer.index);
             let queue = functions.get_device_queue(chosen.queue_family, 0);
-            (types, queue, copies)
+            (queue, copies)
         };
-        let lanes = chosen.is_cpu && chosen.lanes_tell && !options.no_lanes;
+        let way = match chosen.is_cpu && chosen.lanes_tell && !options.no_lanes {
+            true => Way::Lanes,
+            false => Way::of_workgroup(chosen.workgroup, chosen.processors),
+        };
         let mut gpu = Gpu {
             import: external_memory_host::Device::new(&instance.raw, &functions),
             functions,
@@ -127,15 +137,17 @@ impl Gpu {
             own_memory: options.own_memory,
             link_bytes_per_second: options.link_bytes_per_second,
             most_allocation_bytes: chosen.allocation_bytes,
-            tells_budget,
+            heap_before,
+            uuid: chosen.uuid,
             memory_types,
             limits: options.limits.map_or(own, |limits| limits.least(own)),
             bindings: vk::DescriptorSetLayout::null(),
             layout: vk::PipelineLayout::null(),
             pipelines: Vec::with_capacity(Kernel::ALL.len()),
             name: chosen.name,
-            kernels: Kernels::all(lanes),
-            lanes,
+            is_card: chosen.is_card,
+            kernels: Kernels::all(way),
+            way,
             scratch: !options.exact,
             turn: Mutex::new(()),
             instance,
@@ -159,14 +171,19 @@ impl Gpu {
         &self.name
     }
 
+    /// Whether it has memory of its own, beside the host's.
+    pub fn is_card(&self) -> bool {
+        self.is_card
+    }
+
+    /// Whether some convolutions are computed by Winograd where there is scratch.
+    pub fn has_winograd(&self) -> bool {
+        self.scratch && self.way == Way::Lanes
+    }
+
     /// What validation has said so far; always nothing without it.
     pub fn messages(&self) -> Vec<String> {
         self.instance.messages()
-    }
-
-    /// Whether lanes tell each other what they load.
-    pub(crate) fn lanes(&self) -> bool {
-        self.lanes
     }
 
     /// What dispatches may count with.
@@ -174,7 +191,7 @@ impl Gpu {
         Offer {
             limits: &self.limits,
             kernels: self.kernels,
-            lanes: self.lanes,
+            way: self.way,
             scratch: self.scratch,
         }
     }
@@ -262,24 +279,15 @@ impl Gpu {
 
     /// What this process takes of the device's memory; 0 where the driver does not tell.
     pub(crate) fn taken_bytes(&self) -> u64 {
-        let Some(heap) = self.own_heap().filter(|_| self.tells_budget) else {
+        let (Some(heap), Some(before)) = (self.own_heap(), self.heap_before) else {
             return 0;
         };
-        let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
-        let mut all = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
-        // SAFETY: the device is one of the instance's; what is filled lives.
-        unsafe {
-            (self.instance.raw).get_physical_device_memory_properties2(self.physical, &mut all);
-        }
-        budget.heap_usage[heap as usize]
+        let now = heap_of(&self.instance, self.physical, heap);
+        card::taken_bytes(self.uuid, before, now)
     }
 
-    /// The largest heap of the device's own memory that the host can map.
     fn own_heap(&self) -> Option<u32> {
-        let types = self.memory_types.memory_types_as_slice();
-        let own = types.iter().filter(|ty| ty.property_flags.contains(OWN));
-        own.map(|ty| ty.heap_index)
-            .max_by_key(|&heap| self.memory_types.memory_heaps[heap as usize].size)
+        own_heap(&self.memory_types)
     }
 
     /// The most that blocks of its own memory may have together: of one heap, and of two allocations.
@@ -328,6 +336,16 @@ impl Gpu {
             })
         };
         with(cached).or_else(|| with(coherent))
+    }
+
+    /// The same for the words of dispatches: in the device's own memory where plans are.
+    pub(crate) fn words_memory_type(&self, allowed: u32) -> Option<u32> {
+        let types = (0..).zip(self.memory_types.memory_types_as_slice());
+        let own = { types }.find(|(i, ty): &(u32, &vk::MemoryType)| {
+            allowed & (1 << i) != 0 && ty.property_flags.contains(OWN)
+        });
+        let own = own.filter(|_| self.own_memory).map(|(i, _)| i);
+        own.or_else(|| self.memory_type(allowed))
     }
 
     fn make_layout(&mut self) -> Result<(), VulkanError> {
@@ -385,6 +403,26 @@ impl Gpu {
             let made = made.map_err(|(_, result)| result);
             Ok(made.tried("compiles no kernel")?[0])
         }
+    }
+}
+
+/// The largest heap of a device's own memory that the host can map.
+fn own_heap(types: &vk::PhysicalDeviceMemoryProperties) -> Option<u32> {
+    let own = types.memory_types_as_slice().iter();
+    let own = own.filter(|ty| ty.property_flags.contains(OWN));
+    own.map(|ty| ty.heap_index)
+        .max_by_key(|&heap| types.memory_heaps[heap as usize].size)
+}
+
+/// Of a device that tells.
+fn heap_of(instance: &Instance, device: vk::PhysicalDevice, heap: u32) -> Heap {
+    let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+    let mut all = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
+    // SAFETY: the device is one of the instance's; what is filled lives.
+    unsafe { (instance.raw).get_physical_device_memory_properties2(device, &mut all) };
+    Heap {
+        budget_bytes: budget.heap_budget[heap as usize],
+        usage_bytes: budget.heap_usage[heap as usize],
     }
 }
 

@@ -1,5 +1,7 @@
 //! The kernels: what is dispatched, as SPIR-V.
 
+use crate::tiles::Way;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kernel {
     Conv,
@@ -31,6 +33,15 @@ pub(crate) enum Kernel {
     // In blocks.
     LinearBlocks,
     LinearRowBlocks,
+    // By tiles in the memory of a workgroup.
+    ConvTiles,
+    FirstTiles,
+    LinearTiles,
+    ConvTilesBits,
+    FirstTilesBits,
+    LinearTilesBits,
+    LinearTilesBlocks,
+    AttentionTiles,
     // For drivers that compute on the processor: lanes tell each other what they load.
     ConvLanes,
     FirstLanes,
@@ -64,10 +75,18 @@ pub(crate) enum Kernel {
 pub(crate) struct Kernels(u64);
 
 impl Kernels {
-    pub(crate) fn all(lanes: bool) -> Kernels {
+    /// All of a device.
+    pub(crate) fn all(way: Way) -> Kernels {
         let mut kernels = Kernels::default();
-        for kernel in (Kernel::ALL.into_iter()).filter(|kernel| lanes || !kernel.has_lanes()) {
-            kernels.add(kernel);
+        for kernel in Kernel::ALL {
+            let is_there = match kernel {
+                _ if kernel.has_lanes() => way == Way::Lanes,
+                _ if kernel.has_tiles() => matches!(way, Way::Tiles { .. }),
+                _ => true,
+            };
+            if is_there {
+                kernels.add(kernel);
+            }
         }
         kernels
     }
@@ -88,7 +107,7 @@ macro_rules! spirv {
 }
 
 impl Kernel {
-    pub(crate) const ALL: [Kernel; 44] = [
+    pub(crate) const ALL: [Kernel; 52] = [
         Kernel::Conv,
         Kernel::First,
         Kernel::Narrow,
@@ -114,6 +133,14 @@ impl Kernel {
         Kernel::LinearRowBits,
         Kernel::LinearBlocks,
         Kernel::LinearRowBlocks,
+        Kernel::ConvTiles,
+        Kernel::FirstTiles,
+        Kernel::LinearTiles,
+        Kernel::ConvTilesBits,
+        Kernel::FirstTilesBits,
+        Kernel::LinearTilesBits,
+        Kernel::LinearTilesBlocks,
+        Kernel::AttentionTiles,
         Kernel::ConvLanes,
         Kernel::FirstLanes,
         Kernel::DepthwiseLanes,
@@ -164,6 +191,14 @@ impl Kernel {
             Kernel::LinearRowBits => spirv!("linear_row_bits"),
             Kernel::LinearBlocks => spirv!("linear_blocks"),
             Kernel::LinearRowBlocks => spirv!("linear_row_blocks"),
+            Kernel::ConvTiles => spirv!("conv_tiles"),
+            Kernel::FirstTiles => spirv!("first_tiles"),
+            Kernel::LinearTiles => spirv!("linear_tiles"),
+            Kernel::ConvTilesBits => spirv!("conv_tiles_bits"),
+            Kernel::FirstTilesBits => spirv!("first_tiles_bits"),
+            Kernel::LinearTilesBits => spirv!("linear_tiles_bits"),
+            Kernel::LinearTilesBlocks => spirv!("linear_tiles_blocks"),
+            Kernel::AttentionTiles => spirv!("attention_tiles"),
             Kernel::ConvLanes => spirv!("conv_lanes"),
             Kernel::FirstLanes => spirv!("first_lanes"),
             Kernel::DepthwiseLanes => spirv!("depthwise_lanes"),
@@ -192,6 +227,9 @@ impl Kernel {
             Kernel::Narrow => Some(Kernel::NarrowBits),
             Kernel::Linear => Some(Kernel::LinearBits),
             Kernel::LinearRow => Some(Kernel::LinearRowBits),
+            Kernel::ConvTiles => Some(Kernel::ConvTilesBits),
+            Kernel::FirstTiles => Some(Kernel::FirstTilesBits),
+            Kernel::LinearTiles => Some(Kernel::LinearTilesBits),
             _ => None,
         }
     }
@@ -201,6 +239,7 @@ impl Kernel {
         match self {
             Kernel::Linear => Some(Kernel::LinearBlocks),
             Kernel::LinearRow => Some(Kernel::LinearRowBlocks),
+            Kernel::LinearTiles => Some(Kernel::LinearTilesBlocks),
             _ => None,
         }
     }
@@ -253,6 +292,50 @@ impl Kernel {
         )
     }
 
+    /// Only where a workgroup has memory for tiles.
+    pub(crate) fn has_tiles(self) -> bool {
+        self.multiplies_tiles() || self == Kernel::AttentionTiles
+    }
+
+    /// Whether it computes tiles of places and panels, of which it is told the sizes.
+    pub(crate) fn multiplies_tiles(self) -> bool {
+        matches!(
+            self,
+            Kernel::ConvTiles
+                | Kernel::FirstTiles
+                | Kernel::LinearTiles
+                | Kernel::ConvTilesBits
+                | Kernel::FirstTilesBits
+                | Kernel::LinearTilesBits
+                | Kernel::LinearTilesBlocks
+        )
+    }
+
+    /// Whether the grid's second size counts panels of weights.
+    pub(crate) fn has_panels(self) -> bool {
+        self.multiplies_tiles()
+            || matches!(
+                self,
+                Kernel::Conv
+                    | Kernel::ConvBits
+                    | Kernel::First
+                    | Kernel::FirstBits
+                    | Kernel::Narrow
+                    | Kernel::NarrowBits
+                    | Kernel::Linear
+                    | Kernel::LinearBits
+                    | Kernel::LinearBlocks
+                    | Kernel::LinearRow
+                    | Kernel::LinearRowBits
+                    | Kernel::LinearRowBlocks
+            )
+    }
+
+    /// Whether it is told how many panels a slice has.
+    pub(crate) fn counts_panels(self) -> bool {
+        self.panels_each() > 1 || self.multiplies_tiles()
+    }
+
     /// How many panels an invocation computes at most.
     pub(crate) fn panels_each(self) -> usize {
         match self.plain() {
@@ -279,6 +362,8 @@ impl Kernel {
         match self.plain() {
             Kernel::Conv
             | Kernel::ConvBits
+            | Kernel::ConvTiles
+            | Kernel::ConvTilesBits
             | Kernel::ConvLanes
             | Kernel::DepthwiseLanes
             | Kernel::DepthwiseApart
@@ -288,6 +373,8 @@ impl Kernel {
             | Kernel::Pool => [16; 5],
             Kernel::First
             | Kernel::FirstBits
+            | Kernel::FirstTiles
+            | Kernel::FirstTilesBits
             | Kernel::FirstLanes
             | Kernel::Narrow
             | Kernel::NarrowBits => [4, 16, 16, 16, 4],
@@ -296,8 +383,11 @@ impl Kernel {
             | Kernel::LinearRow
             | Kernel::LinearRowBits
             | Kernel::LinearRowLanes => [4, 16, 4, 4, 4],
-            Kernel::LinearLanes => [16, 16, 4, 4, 4],
-            Kernel::AttentionLanes => [16, 16, 16, 16, 4],
+            Kernel::LinearLanes | Kernel::LinearTiles | Kernel::LinearTilesBits => {
+                [16, 16, 4, 4, 4]
+            }
+            Kernel::LinearTilesBlocks => [16, 4, 4, 4, 4],
+            Kernel::AttentionLanes | Kernel::AttentionTiles => [16, 16, 16, 16, 4],
             _ => [4; 5],
         }
     }

@@ -21,6 +21,7 @@
 //! a slot is written again only when the device is done with it, and a dispatch names only memory that its job names.
 
 mod block;
+mod card;
 mod choose;
 mod costs;
 mod device;
@@ -30,6 +31,7 @@ mod gpu;
 mod imports;
 mod instance;
 mod kernel;
+mod known;
 mod limits;
 mod link;
 mod operators;
@@ -40,6 +42,7 @@ mod scratch;
 mod slots;
 mod steps;
 mod throttle;
+mod tiles;
 mod timeline;
 mod words;
 

@@ -16,6 +16,7 @@ pub(crate) use winograd::Gain;
 use crate::dispatch::{Dispatch, Panels, Span};
 use crate::kernel::Kernels;
 use crate::limits::Limits;
+use crate::tiles::Way;
 use neap_ir::op::Unary;
 use neap_ir::{DType, Layout, Op};
 use neap_ops::{Choice, TensorMut, TensorRef};
@@ -33,8 +34,7 @@ pub(crate) struct Call<'a> {
     pub limits: &'a Limits,
     /// Those that there are.
     pub kernels: Kernels,
-    /// There are kernels whose lanes tell each other what they load.
-    pub lanes: bool,
+    pub way: Way,
     /// Room for a table that a dispatch reads, until the call's dispatches are queued.
     pub table: &'a RefCell<Vec<u32>>,
 }

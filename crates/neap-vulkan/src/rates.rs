@@ -7,9 +7,12 @@ use crate::error::VulkanError;
 use crate::gpu::Gpu;
 use crate::imports::Imports;
 use crate::kernel::Kernel;
+use crate::known;
 use crate::link::VulkanLink;
 use crate::slots::Slots;
+use crate::tiles::Way;
 use crate::words::Words;
+use neap_ir::Program;
 use neap_runtime::{DeviceRates, Link, LinkRates, Transfer};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::sync::Arc;
@@ -36,32 +39,41 @@ const WAITS: usize = 15;
 const ALIGN: usize = 64 << 10;
 const BYTES: usize = 512 << 10;
 const _: () = assert!(INPUT_BYTES + WEIGHT_BYTES + OUTPUT_BYTES <= BYTES);
+/// Where a program's own dispatches are timed, in the host's memory and in the device's own; and copied there.
+const PROGRAM_BYTES: [usize; 2] = [8 << 20, 64 << 20];
+const PROGRAM_COPY_BYTES: usize = 2 << 20;
 /// Copied over a link: more than the slots of its ring together, so that starting is as nothing.
 const BLOCK_BYTES: u64 = 4 << 20;
 
 /// Pages that the device imports, or memory of its own.
-struct Memory {
+pub(crate) struct Memory {
     start: *mut u8,
-    /// If not, it is part of a block.
-    owns: bool,
+    bytes: usize,
+    /// `None`: it is part of a block.
+    layout: Option<Layout>,
 }
 
 impl Memory {
-    const LAYOUT: Layout = match Layout::from_size_align(BYTES, ALIGN) {
-        Ok(layout) => layout,
-        Err(_) => panic!("a small size"),
-    };
-
-    fn new() -> Memory {
+    fn new(bytes: usize) -> Result<Memory, VulkanError> {
+        let layout = Layout::from_size_align(bytes, ALIGN)
+            .map_err(|e| VulkanError::NoDevice(e.to_string()))?;
         // SAFETY: the size is not zero.
-        let start = unsafe { alloc_zeroed(Self::LAYOUT) };
+        let start = unsafe { alloc_zeroed(layout) };
         if start.is_null() {
-            handle_alloc_error(Self::LAYOUT);
+            handle_alloc_error(layout);
         }
-        Memory { start, owns: true }
+        Ok(Memory {
+            start,
+            bytes,
+            layout: Some(layout),
+        })
     }
 
-    fn span(&self, at: usize, bytes: usize) -> Span {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    pub(crate) fn span(&self, at: usize, bytes: usize) -> Span {
         Span {
             start: self.start.wrapping_add(at).cast_const(),
             bytes: bytes as u64,
@@ -71,30 +83,46 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.owns {
+        if let Some(layout) = self.layout {
             // SAFETY: it was allocated so.
-            unsafe { dealloc(self.start, Self::LAYOUT) };
+            unsafe { dealloc(self.start, layout) };
         }
     }
 }
 
+/// With a program, of its dispatches; but a driver that computes on the processor follows the rule of `costs`, and has no memory aside.
 pub(crate) fn measure(
     gpu: &Arc<Gpu>,
+    program: Option<&Program>,
     slots: &mut Slots,
 ) -> Result<(DeviceRates, Costs), VulkanError> {
+    let program = program.filter(|_| gpu.offer().way != Way::Lanes);
     match gpu.has_own_memory() {
-        true => in_own_memory(gpu, slots),
-        false => in_host_memory(gpu, slots),
+        true => in_own_memory(gpu, program, slots),
+        false => in_host_memory(gpu, program, slots),
     }
 }
 
-fn in_own_memory(gpu: &Arc<Gpu>, slots: &mut Slots) -> Result<(DeviceRates, Costs), VulkanError> {
-    let block = Block::new(gpu, BLOCK_BYTES.max(BYTES as u64))?;
+fn in_own_memory(
+    gpu: &Arc<Gpu>,
+    program: Option<&Program>,
+    slots: &mut Slots,
+) -> Result<(DeviceRates, Costs), VulkanError> {
+    let bytes = match program {
+        Some(_) => PROGRAM_BYTES[1].min(gpu.own_bytes() as usize / 4),
+        None => BYTES.max(BLOCK_BYTES as usize),
+    };
+    let block = Block::new(gpu, bytes as u64)?;
     let start = neap_runtime::Block::range(&block).start;
+    let memory = Memory {
+        start,
+        bytes,
+        layout: None,
+    };
     let mut imports = Imports::default();
     // SAFETY: it is a block, which is not imported.
-    unsafe { imports.add(gpu, start, BYTES as u64)? };
-    let measured = of_kernels(&Memory { start, owns: false }, gpu, slots, &mut imports);
+    unsafe { imports.add(gpu, start, bytes as u64)? };
+    let measured = of_kernels(&memory, gpu, program, slots, &mut imports);
     if let Err(e) = slots.wait_for(slots.last()) {
         // Lost: it may still use all of this.
         std::mem::forget(block);
@@ -144,12 +172,16 @@ fn of_link(gpu: &Arc<Gpu>, block: *mut u8) -> Result<LinkRates, VulkanError> {
     })
 }
 
-fn in_host_memory(gpu: &Arc<Gpu>, slots: &mut Slots) -> Result<(DeviceRates, Costs), VulkanError> {
-    let memory = Memory::new();
+fn in_host_memory(
+    gpu: &Arc<Gpu>,
+    program: Option<&Program>,
+    slots: &mut Slots,
+) -> Result<(DeviceRates, Costs), VulkanError> {
+    let memory = Memory::new(program.map_or(BYTES, |_| PROGRAM_BYTES[0]))?;
     let mut imports = Imports::default();
     // SAFETY: the memory lives until the imports are gone, below: by then nothing is in flight.
-    unsafe { imports.add(gpu, memory.start, BYTES as u64)? };
-    let measured = of_kernels(&memory, gpu, slots, &mut imports);
+    unsafe { imports.add(gpu, memory.start, memory.bytes())? };
+    let measured = of_kernels(&memory, gpu, program, slots, &mut imports);
     let settled = slots.wait_for(slots.last());
     if settled.is_err() {
         // Lost: it may still use all of this.
@@ -164,6 +196,7 @@ fn in_host_memory(gpu: &Arc<Gpu>, slots: &mut Slots) -> Result<(DeviceRates, Cos
 fn of_kernels(
     memory: &Memory,
     gpu: &Gpu,
+    program: Option<&Program>,
     slots: &mut Slots,
     imports: &mut Imports,
 ) -> Result<(DeviceRates, Costs), VulkanError> {
@@ -172,21 +205,32 @@ fn of_kernels(
         Dispatch {
             kernel: Kernel::Copy,
             words: Words::new(&[1, words, words, words]),
-            groups: [words.div_ceil(64), 1, 1],
+            groups: [words.div_ceil(64).min(32_768), 1, 1],
             reads: [Some(memory.span(0, bytes)), None, None],
-            writes: memory.span(BYTES / 2, bytes),
+            writes: memory.span(memory.bytes / 2, bytes),
             mask: None,
         }
     };
     let waiting = waited(&copy(256), slots, imports)?;
     let mut seconds = |dispatch: &Dispatch| timed(dispatch, slots, imports);
     let overhead = seconds(&copy(256))?;
-    let copying = seconds(&copy(COPY_BYTES))?;
+    let copy_bytes = program.map_or(COPY_BYTES, |_| PROGRAM_COPY_BYTES);
+    let copying = seconds(&copy(copy_bytes))?;
     let beyond = |seconds: f64| (seconds - overhead).max(seconds / 16.0);
-    let memory_bytes_per_second = (2 * COPY_BYTES) as f64 / beyond(copying);
+    let memory_bytes_per_second = (2 * copy_bytes) as f64 / beyond(copying);
+    let mut rates = DeviceRates {
+        flops_per_second: memory_bytes_per_second / 4.0,
+        memory_bytes_per_second,
+        job_overhead_ns: (overhead * 1e9) as u64,
+        wait_ns: ((waiting - overhead).max(0.0) * 1e9) as u64,
+        link: None,
+    };
+    if let Some(program) = program {
+        let costs = known::measure(program, memory, gpu, slots, imports, &mut rates)?;
+        return Ok((rates, costs));
+    }
     let mut costs = Costs::default();
     // One operation with each number, where there is no kernel that does more.
-    let mut flops_per_second = memory_bytes_per_second / 4.0;
     for kernel in Kernel::ALL.into_iter().filter(|&kernel| gpu.has(kernel)) {
         let Some(samples) = costs::timed(kernel) else {
             continue;
@@ -196,7 +240,7 @@ fn of_kernels(
             let dispatch = sample(kernel, words, groups, memory);
             if let Some(work) = Work::of(&dispatch) {
                 let taken = beyond(seconds(&dispatch)?);
-                flops_per_second = flops_per_second.max(work.flops / taken);
+                rates.flops_per_second = rates.flops_per_second.max(work.flops / taken);
                 found.push((work, taken * 1e9));
             }
         }
@@ -204,13 +248,6 @@ fn of_kernels(
             costs.add(kernel, all);
         }
     }
-    let rates = DeviceRates {
-        flops_per_second,
-        memory_bytes_per_second,
-        job_overhead_ns: (overhead * 1e9) as u64,
-        wait_ns: ((waiting - overhead).max(0.0) * 1e9) as u64,
-        link: None,
-    };
     Ok((rates, costs))
 }
 
@@ -248,16 +285,35 @@ fn waited(
     Ok(taken[WAITS / 2])
 }
 
+/// The same in few rounds, which are short: there are many to time.
+pub(crate) fn soon(
+    dispatch: &Dispatch,
+    slots: &mut Slots,
+    imports: &mut Imports,
+) -> Result<f64, VulkanError> {
+    timed_for(dispatch, slots, imports, LEAST / 5, 2)
+}
+
 /// Seconds that one takes of many, one after the other: the least of some rounds, as others may use the device.
 fn timed(
     dispatch: &Dispatch,
     slots: &mut Slots,
     imports: &mut Imports,
 ) -> Result<f64, VulkanError> {
+    timed_for(dispatch, slots, imports, LEAST, ROUNDS)
+}
+
+fn timed_for(
+    dispatch: &Dispatch,
+    slots: &mut Slots,
+    imports: &mut Imports,
+    least_taken: Duration,
+    wanted: usize,
+) -> Result<f64, VulkanError> {
     let mut repeats = 4;
     let mut least = f64::MAX;
     let mut rounds = 0;
-    while rounds < ROUNDS {
+    while rounds < wanted {
         let started = Instant::now();
         for _ in 0..repeats {
             // SAFETY: the memory that it names lives until nothing is in flight, and nothing else uses it.
@@ -265,7 +321,7 @@ fn timed(
         }
         slots.wait_for(slots.last())?;
         let taken = started.elapsed();
-        if taken >= LEAST || repeats >= MOST_REPEATS {
+        if taken >= least_taken || repeats >= MOST_REPEATS {
             least = least.min(taken.as_secs_f64() / f64::from(repeats));
             rounds += 1;
         } else {

@@ -8,7 +8,7 @@ use crate::gpu::{Gpu, Options};
 use crate::rates::measure;
 use crate::scratch::each_with_scratch;
 use crate::slots::Slots;
-use crate::steps::{computed_here, each_step};
+use crate::steps::{computed_here, each_slice, each_step};
 use neap_ir::Program;
 use neap_ops::{Choice, ScratchKernel};
 use neap_runtime::{Accelerator, Cpu, Device, DeviceRates, OwnMemoryFigures};
@@ -36,7 +36,7 @@ impl Vulkan {
         let gpu = Gpu::open(options)?;
         let mut slots = Slots::new(gpu.clone())?;
         slots.use_all()?;
-        let (rates, costs) = measure(&gpu, &mut slots)?;
+        let (rates, costs) = measure(&gpu, options.program.as_deref(), &mut slots)?;
         gpu.blocks.forget_peak();
         Ok(Vulkan {
             reserve_bytes: gpu.taken_bytes(),
@@ -79,6 +79,14 @@ impl Accelerator for Vulkan {
         let mut all = Vec::with_capacity(program.steps.len());
         each_step(program, self.gpu.offer(), &mut |dispatches| {
             all.push(self.ns(dispatches.unwrap_or_default()));
+        });
+        all
+    }
+
+    fn least_slice_ns(&self, program: &Program) -> Vec<u64> {
+        let mut all = Vec::with_capacity(program.steps.len());
+        each_slice(program, self.gpu.offer(), &mut |dispatches| {
+            all.push(dispatches.map_or(0, |dispatches| self.ns(dispatches)));
         });
         all
     }

@@ -20,6 +20,9 @@ use std::sync::Arc;
 pub(crate) const SLOTS: usize = 16;
 /// Bindings of a dispatch: x, w, r, y, mask.
 pub(crate) const OPERANDS: usize = 5;
+/// So many dispatches are handed over together while the device is busy: each time costs some ten microseconds.
+const BATCH: usize = 8;
+const _: () = assert!(BATCH <= SLOTS);
 /// Links that dispatches of a session follow.
 const MOST_LINKS: usize = 2;
 const SLOT_BYTES: usize = PARAMS_BYTES + ASIDE_BYTES;
@@ -40,8 +43,15 @@ pub(crate) struct Slots {
     memory: vk::DeviceMemory,
     mapped: *mut u8,
     timeline: Arc<Timeline>,
-    /// Of the last dispatch.
+    /// Of the last dispatch, and of the last one that the device has been handed.
     value: u64,
+    submitted: u64,
+    /// By slot, the last value of the batch that it is in, which alone is signalled.
+    ends: [u64; SLOTS],
+    /// What the timeline was last known to have reached.
+    known: u64,
+    /// Commands behind those of a batch: what it has written is seen by the host.
+    to_host: vk::CommandBuffer,
     /// Of the last job that has one.
     told: Told,
     /// Of links, whose copies dispatches see.
@@ -70,11 +80,16 @@ impl Slots {
             mapped: std::ptr::null_mut(),
             timeline: Timeline::new(&gpu)?,
             value: 0,
+            submitted: 0,
+            ends: [0; SLOTS],
+            known: 0,
+            to_host: vk::CommandBuffer::null(),
             told: Told::default(),
             links: Vec::with_capacity(MOST_LINKS),
             gpu,
         };
         slots.make_commands()?;
+        slots.record_to_host()?;
         slots.make_bindings()?;
         slots.make_memory()?;
         Ok(slots)
@@ -92,11 +107,34 @@ impl Slots {
             let info = vk::CommandBufferAllocateInfo::default()
                 .command_pool(self.commands)
                 .level(vk::CommandBufferLevel::PRIMARY)
-                .command_buffer_count(SLOTS as u32);
+                .command_buffer_count(SLOTS as u32 + 1);
             let buffers = functions.allocate_command_buffers(&info);
             self.buffers = buffers.tried("makes no commands")?;
         }
+        self.to_host = self.buffers.pop().unwrap_or_default();
         Ok(())
+    }
+
+    fn record_to_host(&self) -> Result<(), VulkanError> {
+        let functions = &self.gpu.functions;
+        let begin = vk::CommandBufferBeginInfo::default()
+            .flags(vk::CommandBufferUsageFlags::SIMULTANEOUS_USE);
+        let after = [vk::MemoryBarrier::default()
+            .src_access_mask(vk::AccessFlags::SHADER_WRITE)
+            .dst_access_mask(vk::AccessFlags::HOST_READ | vk::AccessFlags::HOST_WRITE)];
+        let (shaders, host) = (
+            vk::PipelineStageFlags::COMPUTE_SHADER,
+            vk::PipelineStageFlags::HOST,
+        );
+        let none = vk::DependencyFlags::empty();
+        // SAFETY: these commands were never in flight, and what is recorded lives.
+        unsafe {
+            let begun = functions.begin_command_buffer(self.to_host, &begin);
+            begun.tried("takes no commands")?;
+            functions.cmd_pipeline_barrier(self.to_host, shaders, host, none, &after, &[], &[]);
+            let ended = functions.end_command_buffer(self.to_host);
+            ended.tried("takes no commands")
+        }
     }
 
     fn make_bindings(&mut self) -> Result<(), VulkanError> {
@@ -137,7 +175,7 @@ impl Slots {
             let buffer = functions.create_buffer(&info, None);
             self.buffer = buffer.tried("makes no buffer")?;
             let needs = functions.get_buffer_memory_requirements(self.buffer);
-            let ty = self.gpu.memory_type(needs.memory_type_bits);
+            let ty = self.gpu.words_memory_type(needs.memory_type_bits);
             let ty = ty.ok_or_else(|| VulkanError::NoDevice("no memory is shared".into()))?;
             let info = vk::MemoryAllocateInfo::default()
                 .allocation_size(needs.size)
@@ -161,12 +199,21 @@ impl Slots {
     }
 
     /// The value that the timeline has reached.
-    pub(crate) fn reached(&self) -> Result<u64, VulkanError> {
-        self.timeline.reached()
+    pub(crate) fn reached(&mut self) -> Result<u64, VulkanError> {
+        self.known = self.timeline.reached()?;
+        Ok(self.known)
     }
 
-    pub(crate) fn wait_for(&self, value: u64) -> Result<(), VulkanError> {
-        self.timeline.wait_for(value)
+    pub(crate) fn wait_for(&mut self, value: u64) -> Result<(), VulkanError> {
+        if value > self.submitted {
+            self.flush()?;
+        }
+        if value > self.known {
+            let end = self.ends[(value % SLOTS as u64) as usize];
+            self.timeline.wait_for(end)?;
+            self.known = end;
+        }
+        Ok(())
     }
 
     pub(crate) fn timeline(&self) -> Arc<Timeline> {
@@ -203,7 +250,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Queues a dispatch behind those before.
+    /// Queues a dispatch behind those before. The device has it when a batch is full, when it has nothing else, or when it is waited for.
     ///
     /// # Safety
     /// The memory that it names is as [`neap_runtime::Device::submit`] asks, until the timeline has reached
@@ -221,9 +268,12 @@ impl Slots {
         // SAFETY: passed on.
         unsafe { self.bind(slot, dispatch, imports)? };
         self.record(slot, dispatch)?;
-        self.submit(slot, next)?;
         self.value = next;
-        Ok(())
+        let waiting = self.value - self.submitted;
+        match waiting >= BATCH as u64 || self.known >= self.submitted {
+            true => self.flush(),
+            false => Ok(()),
+        }
     }
 
     /// # Safety
@@ -339,13 +389,10 @@ impl Slots {
             .flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
         let shaders = vk::PipelineStageFlags::COMPUTE_SHADER;
         let both = vk::AccessFlags::SHADER_READ | vk::AccessFlags::SHADER_WRITE;
-        // What dispatches before have written is seen, and what this one writes is seen by the host.
+        // What dispatches before have written is seen.
         let before = [vk::MemoryBarrier::default()
             .src_access_mask(vk::AccessFlags::SHADER_WRITE)
             .dst_access_mask(both)];
-        let after = [vk::MemoryBarrier::default()
-            .src_access_mask(vk::AccessFlags::SHADER_WRITE)
-            .dst_access_mask(vk::AccessFlags::HOST_READ | vk::AccessFlags::HOST_WRITE)];
         let none = vk::DependencyFlags::empty();
         let [x, y, z] = dispatch.groups;
         let sets = [self.bindings[slot]];
@@ -368,23 +415,26 @@ impl Slots {
                 &[],
             );
             functions.cmd_dispatch(commands, x, y, z);
-            functions.cmd_pipeline_barrier(
-                commands,
-                shaders,
-                vk::PipelineStageFlags::HOST,
-                none,
-                &after,
-                &[],
-                &[],
-            );
             let ended = functions.end_command_buffer(commands);
             ended.tried("takes no commands")
         }
     }
 
-    fn submit(&self, slot: usize, value: u64) -> Result<(), VulkanError> {
-        let (values, semaphores) = ([value], [self.timeline.raw()]);
-        let commands = [self.buffers[slot]];
+    /// Hands over what was recorded.
+    fn flush(&mut self) -> Result<(), VulkanError> {
+        if self.submitted == self.value {
+            return Ok(());
+        }
+        let (values, semaphores) = ([self.value], [self.timeline.raw()]);
+        let mut commands = [vk::CommandBuffer::null(); SLOTS + 1];
+        let count = (self.value - self.submitted) as usize;
+        for (to, value) in commands.iter_mut().zip(self.submitted + 1..=self.value) {
+            let slot = (value % SLOTS as u64) as usize;
+            *to = self.buffers[slot];
+            self.ends[slot] = self.value;
+        }
+        commands[count] = self.to_host;
+        let commands = &commands[..=count];
         // What links have reached: that takes no time, and makes what they copied visible.
         let stages = [vk::PipelineStageFlags::COMPUTE_SHADER; MOST_LINKS];
         let mut links = [vk::Semaphore::null(); MOST_LINKS];
@@ -399,10 +449,12 @@ impl Slots {
         let info = vk::SubmitInfo::default()
             .wait_semaphores(&links[..count])
             .wait_dst_stage_mask(&stages[..count])
-            .command_buffers(&commands)
+            .command_buffers(commands)
             .signal_semaphores(&semaphores)
             .push_next(&mut timeline);
-        self.gpu.submit(&info)
+        self.gpu.submit(&info)?;
+        self.submitted = self.value;
+        Ok(())
     }
 
     /// Dispatches every kernel over nothing, so that whatever the driver makes at the first use is there.
@@ -431,7 +483,6 @@ impl Slots {
             };
             self.update(slot, [own; OPERANDS]);
             self.record(slot, &dispatch)?;
-            self.submit(slot, next)?;
             self.value = next;
             self.wait_for(next)?;
         }
@@ -441,11 +492,11 @@ impl Slots {
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        let functions = &self.gpu.functions;
-        if self.value > 0 && self.wait_for(self.value).is_err() {
+        if self.submitted > 0 && self.timeline.wait_for(self.submitted).is_err() {
             // Lost: it may still use all of this.
             return;
         }
+        let functions = &self.gpu.functions;
         // SAFETY: nothing is in flight. What was never made is null, which these take.
         unsafe {
             functions.destroy_buffer(self.buffer, None);

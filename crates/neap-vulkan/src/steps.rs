@@ -5,6 +5,7 @@ use crate::kernel::{Kernel, Kernels};
 use crate::limits::Limits;
 use crate::operators::{Call, dispatches};
 use crate::scratch::each_with_scratch;
+use crate::tiles::Way;
 use neap_ir::program::Storage;
 use neap_ir::recipe::PackedForm;
 use neap_ir::{Node, Op, Program, ValueId};
@@ -16,7 +17,7 @@ use std::cell::RefCell;
 pub(crate) struct Offer<'a> {
     pub limits: &'a Limits,
     pub kernels: Kernels,
-    pub lanes: bool,
+    pub way: Way,
     /// Steps may have kernels that take scratch.
     pub scratch: bool,
 }
@@ -55,6 +56,25 @@ pub(crate) fn each_step(
     let mut out = Vec::new();
     each_call(program, offer, &mut |_, call| {
         let listed = call.and_then(|call| dispatches(call, Choice::default(), &mut out));
+        take(listed.is_some().then_some(&out));
+    });
+}
+
+/// Each step's dispatches for its first panel alone, `None` for those without panels.
+pub(crate) fn each_slice(
+    program: &Program,
+    offer: Offer<'_>,
+    take: &mut dyn FnMut(Option<&[Dispatch]>),
+) {
+    let mut out = Vec::new();
+    each_call(program, offer, &mut |_, call| {
+        let listed = call.and_then(|call| {
+            let mut call = call.clone();
+            let panels = call.panels.as_mut()?;
+            panels.all.bytes /= panels.range.len().max(1) as u64;
+            panels.range = 0..panels.range.len().min(1);
+            dispatches(&call, Choice::default(), &mut out)
+        });
         take(listed.is_some().then_some(&out));
     });
 }
@@ -119,7 +139,7 @@ fn with_call(
         scratch: None,
         limits: offer.limits,
         kernels: offer.kernels,
-        lanes: offer.lanes,
+        way: offer.way,
         table,
     };
     take(Some(&call));

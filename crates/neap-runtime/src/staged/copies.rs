@@ -66,6 +66,15 @@ impl Copies {
         self.0[at.copy as usize].pieces[at.piece as usize] = presence;
     }
 
+    /// How many bytes are there from this piece on, at most so many.
+    pub(super) fn here_bytes(&self, at: At, most: usize) -> usize {
+        let copied = &self.0[at.copy as usize];
+        let from = at.piece as usize;
+        let pieces = copied.pieces[from..].iter().take(most / SLOT_BYTES);
+        let here = pieces.take_while(|piece| **piece == Presence::Here).count();
+        (here * SLOT_BYTES).min(copied.bytes - from * SLOT_BYTES)
+    }
+
     /// Where it begins.
     pub(super) fn address(&self, at: At) -> *mut u8 {
         let copied = &self.0[at.copy as usize];

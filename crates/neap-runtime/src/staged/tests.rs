@@ -13,6 +13,8 @@ struct SlowLink {
     pinned: Vec<AlignedBuf>,
     waiting: Vec<(u64, Transfer)>,
     asked: Rc<RefCell<u32>>,
+    /// Bytes of each transfer, by group.
+    groups: Rc<RefCell<Vec<Vec<u64>>>>,
     ticket: u64,
     done: u64,
 }
@@ -27,6 +29,7 @@ impl SlowLink {
             pinned: Vec::new(),
             waiting: Vec::new(),
             asked: asked.clone(),
+            groups: Rc::default(),
             ticket: 0,
             done: 0,
         };
@@ -52,6 +55,8 @@ impl Link for SlowLink {
 
     unsafe fn copy(&mut self, transfers: &[Transfer]) -> Result<u64, String> {
         self.ticket += 1;
+        let bytes = transfers.iter().map(|t| t.bytes);
+        self.groups.borrow_mut().push(bytes.collect());
         self.waiting
             .extend(transfers.iter().map(|&t| (self.ticket, t)));
         Ok(self.ticket)
@@ -189,6 +194,38 @@ fn copies_are_read_once() {
     unsafe { staged.submit(LoadTag(9), 0, start, first, false) }.expect("takes it");
     all(&mut staged);
     assert_eq!(staged.copied_bytes(), 2 * (first + BLOCK) as u64);
+}
+
+/// Long ones fill a link, and several groups of them are on their way.
+#[test]
+fn copies_that_are_there_move_in_long_pieces() {
+    let len = 40 * SLOT_BYTES + BLOCK;
+    let content = bytes(len);
+    let (model, faults) = (MemoryModel::default(), FaultScript::default());
+    let source = MemorySource::new(content.clone(), model, VirtualClock::new(), faults);
+    let source: Box<dyn Source> = Box::new(source.expect("a device"));
+    let link = SlowLink::new().0;
+    let groups = link.groups.clone();
+    let mut staged = Staged::new(source, Box::new(link), SLOTS).expect("pins");
+    let copy = HostCopy {
+        from: neap_plan::Place::packed(0),
+        bytes: len as u64,
+        to: neap_plan::Place::new(neap_plan::SpaceId(4), 0),
+    };
+    staged.keep(&[copy], len as u64).expect("pins");
+    let mut memory = device(len);
+    for _ in 0..2 {
+        memory.fill(0);
+        groups.borrow_mut().clear();
+        // SAFETY: the range is the test's, and lives.
+        unsafe { staged.submit(LoadTag(0), 0, memory.as_mut_ptr(), len, false) }.expect("takes it");
+        assert_eq!(all(&mut staged), [0]);
+        assert!(memory[..] == content[..]);
+    }
+    const MIB: u64 = 1 << 20;
+    let rest = BLOCK as u64;
+    let expected = [vec![4 * MIB; 2], vec![4 * MIB; 2], vec![4 * MIB, rest]];
+    assert_eq!(*groups.borrow(), expected);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::{Call, blocked, is_at, strided_groups};
 use crate::dispatch::{Dispatch, Span};
 use crate::kernel::Kernel;
+use crate::tiles::Way;
 use crate::words::{Words, activation, is_bounded};
 use neap_ir::op::{Activation, Binary, Softmax, Unary};
 use neap_ops::{TensorMut, TensorRef};
@@ -379,7 +380,7 @@ impl Rows {
             self.scales.saturating_sub(1) as u32,
         ]);
         let dispatch = Dispatch {
-            kernel: match call.lanes {
+            kernel: match call.way == Way::Lanes {
                 true => Kernel::RowsLanes,
                 false => Kernel::Rows,
             },

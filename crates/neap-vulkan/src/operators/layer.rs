@@ -3,6 +3,7 @@
 use super::{Call, blocked, residual};
 use crate::dispatch::{Dispatch, Panels, Span, by_panels};
 use crate::kernel::Kernel;
+use crate::tiles::{Product, Tile, Way};
 use crate::words::{Words, activation, is_bounded};
 use neap_ir::op::{Pool, Window};
 use neap_ir::panel::{
@@ -22,6 +23,8 @@ pub(super) fn conv(conv: &PanelConv, call: &Call, out: &mut Vec<Dispatch>) -> Op
     let positions: usize = y.shape().get(2..)?.iter().product();
     let has_fours = (conv.c_in / conv.groups).is_multiple_of(4);
     let (kernel, invocations) = match conv.form {
+        ConvForm::Blocked if has_tiles(call) => (Kernel::ConvTiles, positions),
+        ConvForm::FirstLayer if has_tiles(call) => (Kernel::FirstTiles, positions),
         ConvForm::Blocked if has_lanes(call) && has_fours => {
             (Kernel::ConvLanes, positions.div_ceil(4))
         }
@@ -128,13 +131,31 @@ impl Windowed<'_> {
         // Panels of one group have the same input.
         let each = if groups == 1 { kernel.panels_each() } else { 1 };
         words.shape_mut()[WINDOW_FIRST_PANEL + 2] = each as u32;
+        let images = x.shape()[0] * self.fours;
+        let (places_each, each) = match call.way {
+            Way::Tiles { processors } if kernel.multiplies_tiles() => {
+                let product = Product {
+                    rows: self.invocations * images,
+                    panels: c_out.div_ceil(16),
+                    steps: c_in / groups * self.window.kernel.iter().product::<usize>(),
+                };
+                let parts = product.parts(processors);
+                let tile = match groups {
+                    1 => Tile::of(parts, self.invocations, panels.range.len()),
+                    _ => Tile::of_panel(parts, self.invocations),
+                };
+                words.shape_mut()[WINDOW_FIRST_PANEL + 4] = tile.word();
+                (tile.rows(), tile.panels())
+            }
+            _ => (64, each),
+        };
         let one = Dispatch {
             kernel,
             words,
             groups: [
-                self.invocations.div_ceil(64) as u32,
+                self.invocations.div_ceil(places_each) as u32,
                 0,
-                (x.shape()[0] * self.fours) as u32,
+                images as u32,
             ],
             reads: [Some(Span::of(x)), None, added],
             writes: Span::of_mut(y),
@@ -147,7 +168,12 @@ impl Windowed<'_> {
 /// Whether the layer's kernel is one whose lanes tell each other what they load.
 fn has_lanes(call: &Call) -> bool {
     let weights = call.panels.as_ref().map(|panels| panels.format.element);
-    call.lanes && weights == Some(PanelElement::F32)
+    call.way == Way::Lanes && weights == Some(PanelElement::F32)
+}
+
+/// Whether the layer's kernel is one that computes tiles.
+fn has_tiles(call: &Call) -> bool {
+    matches!(call.way, Way::Tiles { .. })
 }
 
 /// The slice, the kernel that takes its weights, and how that is told of their format.
@@ -192,7 +218,8 @@ pub(super) fn linear(linear: &PanelLinear, call: &Call, out: &mut Vec<Dispatch>)
     let (added, residual) = residual(call, linear.epilogue.residual, &y)?;
     let rows: usize = x.shape().iter().rev().skip(1).product();
     // The first panel, and how many the slice has.
-    let mut words = Words::new(&[rows as u32, linear.k as u32, linear.n as u32, 0, 0]);
+    let sizes = [rows, linear.k, linear.n].map(|size| size as u32);
+    let mut words = Words::new(&[sizes[0], sizes[1], sizes[2], 0, 0, 0]);
     activation(linear.epilogue.activation)?;
     words.activation = linear.epilogue.activation;
     words.residual = residual;
@@ -204,11 +231,25 @@ pub(super) fn linear(linear: &PanelLinear, call: &Call, out: &mut Vec<Dispatch>)
     let has_fours = linear.k.is_multiple_of(4) && x.as_ptr().addr().is_multiple_of(16);
     let kernel = match kernel {
         Kernel::Linear if has_lanes(call) && has_fours => Kernel::LinearLanes,
+        Kernel::Linear if has_tiles(call) && has_fours => Kernel::LinearTiles,
         Kernel::LinearRow if has_lanes(call) => Kernel::LinearRowLanes,
         kernel => kernel,
     };
     let (panels, kernel, format) = panels(kernel, call)?;
     words.format = format;
+    let (groups, each) = match call.way {
+        Way::Tiles { processors } if kernel.multiplies_tiles() => {
+            let product = Product {
+                rows,
+                panels: linear.n.div_ceil(16),
+                steps: linear.k,
+            };
+            let tile = Tile::of(product.parts(processors), rows, panels.range.len());
+            words.shape_mut()[LINEAR_FIRST_PANEL + 2] = tile.word();
+            (rows.div_ceil(tile.rows()), tile.panels())
+        }
+        _ => (groups, kernel.panels_each()),
+    };
     let one = Dispatch {
         kernel,
         words,
@@ -217,7 +258,6 @@ pub(super) fn linear(linear: &PanelLinear, call: &Call, out: &mut Vec<Dispatch>)
         writes: Span::of_mut(&y),
         mask: None,
     };
-    let each = kernel.panels_each();
     by_panels(&one, LINEAR_FIRST_PANEL, each, &panels, call.limits, out)
 }
 
@@ -275,7 +315,7 @@ fn window_words(
     let pads = plane(&window.pads_begin, 0)?;
     let after = plane(&window.pads_end, 0)?;
     let padded = [0, 1].map(|i| input[i] + pads[i] + after[i]);
-    let mut words = [0; WINDOW_FIRST_PANEL + 4];
+    let mut words = [0; WINDOW_FIRST_PANEL + 5];
 
     let all = sizes
         .iter()

@@ -4,6 +4,7 @@ use super::strided::Axes;
 use super::{Call, blocked, is_at, is_whole};
 use crate::dispatch::{Dispatch, Span};
 use crate::kernel::Kernel;
+use crate::tiles::Way;
 use crate::words::Words;
 use neap_ir::DType;
 use neap_ir::infer::AttentionDims;
@@ -14,6 +15,10 @@ use neap_ops::{HeadSteps, TensorRef};
 const FIRST_MATRIX: usize = 21;
 /// Of a head's values, as many as 64 invocations hold in four registers each.
 const MOST_DEPTH: usize = 256;
+/// By tiles, as many as those have room for.
+const MOST_TILE_DEPTH: usize = 128;
+/// Of 16 queries of a tile, so many at least must be there.
+const LEAST_QUERIES: usize = 4;
 
 /// Steps are in elements, of rows and columns.
 struct Product {
@@ -238,10 +243,19 @@ pub(super) fn attention(
             .all(|at| at.addr().is_multiple_of(16));
     // Results so far are kept where they go.
     let is_apart = ![&q, &k, &v].iter().any(|x| is_at(&y, x));
-    let (kernel, queries) = match (call.lanes && has_fours && is_apart, mask_kind) {
-        (true, 0) => (Kernel::AttentionLanes, dims.queries.div_ceil(32)),
-        (true, _) => (Kernel::AttentionMasked, dims.queries.div_ceil(32)),
-        (false, _) => (Kernel::Attention, dims.queries),
+    let fits_tiles =
+        dims.queries >= LEAST_QUERIES && dims.depth.max(dims.value_depth) <= MOST_TILE_DEPTH;
+    let (kernel, queries) = match (call.way, mask_kind) {
+        (Way::Lanes, 0) if has_fours && is_apart => {
+            (Kernel::AttentionLanes, dims.queries.div_ceil(32))
+        }
+        (Way::Lanes, _) if has_fours && is_apart => {
+            (Kernel::AttentionMasked, dims.queries.div_ceil(32))
+        }
+        (Way::Tiles { .. }, _) if has_fours && is_apart && fits_tiles => {
+            (Kernel::AttentionTiles, dims.queries.div_ceil(16))
+        }
+        _ => (Kernel::Attention, dims.queries),
     };
     let dispatch = Dispatch {
         kernel,

@@ -10,6 +10,7 @@ use super::{Call, blocked, layer, residual};
 use crate::dispatch::{Dispatch, Panels, Span};
 use crate::kernel::Kernel;
 use crate::limits::Limits;
+use crate::tiles::Way;
 use crate::words::{Words, activation};
 use neap_ir::op::Activation;
 use neap_ir::panel::{ConvForm, PanelConv, PanelElement, PanelFormat, PanelScales};
@@ -175,7 +176,7 @@ fn can_be(conv: &PanelConv, call: &Call, x: &TensorRef, y: &TensorMut) -> bool {
     let is_f32 = |format: PanelFormat| {
         format.element == PanelElement::F32 && format.scales == PanelScales::None
     };
-    call.lanes
+    call.way == Way::Lanes
         && call
             .panels
             .as_ref()

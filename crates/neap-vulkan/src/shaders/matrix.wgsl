@@ -7,6 +7,8 @@ struct Shape {
     first_panel: u32,
     // Of the slice.
     panels: u32,
+    // Of tiles: see `tiles.wgsl`.
+    tile: u32,
 }
 
 @group(0) @binding(3) var<storage, read> r: array<f32>;

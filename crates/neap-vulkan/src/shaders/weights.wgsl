@@ -25,3 +25,8 @@ fn bias(panel: u32, j: u32) -> vec4<f32> {
 fn weight(at: u32, j: u32) -> vec4<f32> {
     return w[at + j];
 }
+
+// Of a panel's step, for those that have many panels in hand.
+fn tile_weight(panel: u32, step: u32, j: u32) -> vec4<f32> {
+    return w[panel + 4u + step * 4u + j];
+}

@@ -46,20 +46,33 @@ fn bias(panel: u32, j: u32) -> vec4<f32> {
     return bitcast<vec4<f32>>(w[panel + j]);
 }
 
-fn weight(at: u32, j: u32) -> vec4<f32> {
-    var stored: vec4<f32>;
+fn stored_at(at: u32, j: u32) -> vec4<f32> {
     if element() == 3u {
         let bytes = vec4<u32>(w[at][j]) << vec4<u32>(24u, 16u, 8u, 0u);
-        stored = vec4<f32>(bitcast<vec4<i32>>(bytes) >> vec4<u32>(24u));
-    } else {
-        let all = w[at + j / 2u];
-        let words = select(all.xy, all.zw, j % 2u == 1u);
-        if element() == 1u {
-            stored = vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
-        } else {
-            let bits = vec4<u32>(words.x << 16u, words.x & 0xffff0000u, words.y << 16u, words.y & 0xffff0000u);
-            stored = bitcast<vec4<f32>>(bits);
-        }
+        return vec4<f32>(bitcast<vec4<i32>>(bytes) >> vec4<u32>(24u));
     }
-    return (stored - zeros[j]) * scales[j];
+    let all = w[at + j / 2u];
+    let words = select(all.xy, all.zw, j % 2u == 1u);
+    if element() == 1u {
+        return vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
+    }
+    let bits = vec4<u32>(words.x << 16u, words.x & 0xffff0000u, words.y << 16u, words.y & 0xffff0000u);
+    return bitcast<vec4<f32>>(bits);
+}
+
+fn weight(at: u32, j: u32) -> vec4<f32> {
+    return (stored_at(at, j) - zeros[j]) * scales[j];
+}
+
+// Of a panel's step, for those that have many panels in hand.
+fn tile_weight(panel: u32, step: u32, j: u32) -> vec4<f32> {
+    let kinds = params.call.format / 4u;
+    var found = stored_at(steps_at(panel) + step * step_fours(), j);
+    if kinds >= 2u {
+        found -= bitcast<vec4<f32>>(w[panel + 8u + j]);
+    }
+    if kinds >= 1u {
+        found *= bitcast<vec4<f32>>(w[panel + 4u + j]);
+    }
+    return found;
 }

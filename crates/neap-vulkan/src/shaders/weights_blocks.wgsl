@@ -81,3 +81,9 @@ fn weight(step: u32, j: u32) -> vec4<f32> {
     }
     return (stored - zeros) * scales;
 }
+
+// Of a panel's step, for those that have many panels in hand.
+fn tile_weight(panel: u32, step: u32, j: u32) -> vec4<f32> {
+    panel_at = panel;
+    return weight(step, j);
+}

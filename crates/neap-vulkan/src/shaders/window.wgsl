@@ -29,4 +29,6 @@ struct Shape {
     panels_each: u32,
     // Where each image has other weights: how far apart these are, in fours; else 0.
     images_apart: u32,
+    // Of tiles: see `tiles.wgsl`.
+    tile: u32,
 }

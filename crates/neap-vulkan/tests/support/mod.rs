@@ -248,8 +248,12 @@ fn agree(expected: &[f32], found: &[f32], case: &Case) {
     let scale = expected.iter().fold(1.0f32, |m, v| m.max(v.abs()));
     for (i, (e, f)) in expected.iter().zip(found).enumerate() {
         let off = (e - f).abs() / scale;
-        let name = case.op.name();
-        assert!(off <= 1e-4, "{name}: element {i} is {f}, not {e}");
+        assert!(
+            off <= 1e-4,
+            "{:?}: element {i} of {:?} is {f}, not {e}",
+            case.op,
+            case.output.0
+        );
     }
 }
 

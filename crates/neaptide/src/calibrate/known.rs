@@ -49,6 +49,7 @@ impl Known {
     pub fn of_other_shapes(&self, programs: &Programs, options: &RunOptions) -> Known {
         let mut known = self.clone();
         known.costs.step_ns.clear();
+        known.costs.least_slice_ns.clear();
         if !known.times.0.is_empty() {
             let direct = (options.compiling()).workload(&programs.plain, Kernels::Direct);
             known

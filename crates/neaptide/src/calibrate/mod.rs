@@ -162,6 +162,7 @@ fn estimated(model: &Model, options: &RunOptions) -> Known {
     let mut costs = quick::estimate(options, packed);
     if let Some(device) = &options.accelerator {
         costs.step_ns = device.step_ns(model.program());
+        costs.least_slice_ns = device.least_slice_ns(model.program());
     }
     Known {
         costs,
