@@ -103,6 +103,12 @@ impl VulkanDevice {
         settled
     }
 
+    /// Callers' memory is theirs again: nothing is in flight.
+    fn pass(&mut self) {
+        self.imports.pass();
+        self.slots.pass();
+    }
+
     /// # Safety
     /// As [`Device::submit`].
     unsafe fn compute_on_cpu(
@@ -200,7 +206,7 @@ impl Device for VulkanDevice {
         }
         if self.jobs.is_empty() && !self.is_lost {
             // Callers' memory is theirs again when the run is over.
-            self.imports.pass();
+            self.pass();
         }
     }
 
@@ -208,7 +214,7 @@ impl Device for VulkanDevice {
         self.jobs.clear();
         let settled = self.settle().is_ok();
         if settled {
-            self.imports.pass();
+            self.pass();
         }
         settled && self.cpu.drain()
     }
@@ -220,6 +226,7 @@ impl Device for VulkanDevice {
     unsafe fn attach(&mut self, memory: &[MemoryRange]) -> Result<(), String> {
         self.settle().map_err(|e| e.to_string())?;
         self.imports.clear();
+        self.slots.pass();
         for range in memory {
             // SAFETY: passed on.
             let added = unsafe { (self.imports).add(&self.gpu, range.start, range.bytes) };
@@ -233,6 +240,7 @@ impl Device for VulkanDevice {
 
     fn detach(&mut self) {
         if self.settle().is_ok() {
+            self.slots.pass();
             self.imports.clear();
         }
     }

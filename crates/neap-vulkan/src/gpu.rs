@@ -210,6 +210,11 @@ impl Gpu {
         self.own_memory
     }
 
+    /// Whether callers' tensors are copied while jobs read them.
+    pub(crate) fn keeps_inputs(&self) -> bool {
+        self.own_memory && self.way != Way::Lanes
+    }
+
     pub(crate) fn submit(&self, info: &vk::SubmitInfo) -> Result<(), VulkanError> {
         self.submit_to(self.queue, info)
     }

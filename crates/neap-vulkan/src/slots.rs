@@ -4,6 +4,7 @@
 //!   slot    commands │ bindings │ 256 bytes of words │ a piece of memory for small operands from elsewhere
 //!   value   n, which the timeline reaches when the slot is free again
 //!   told    behind all slots: a word for each job that may find errors in its data
+//!   input   on a card, behind those: a caller's tensor, while jobs read it
 //! ```
 
 use crate::dispatch::{Dispatch, Span};
@@ -30,6 +31,10 @@ const SLOT_BYTES: usize = PARAMS_BYTES + ASIDE_BYTES;
 const TOLD_AT: usize = SLOTS * SLOT_BYTES;
 const TOLD_BYTES: usize = SLOTS * 4;
 
+/// Where a card keeps a caller's tensor while jobs read it: to import that takes longer than to copy so much.
+const INPUT_AT: usize = (TOLD_AT + TOLD_BYTES).next_multiple_of(256);
+const INPUT_BYTES: usize = 1 << 20;
+
 /// The word of a job that tells what is wrong with its data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Told(usize);
@@ -54,6 +59,8 @@ pub(crate) struct Slots {
     to_host: vk::CommandBuffer,
     /// Of the last job that has one.
     told: Told,
+    /// The caller's tensor that is kept, until nothing is in flight: its address and length.
+    input: Option<(usize, usize)>,
     /// Of links, whose copies dispatches see.
     links: Vec<Arc<Timeline>>,
     gpu: Arc<Gpu>,
@@ -85,6 +92,7 @@ impl Slots {
             known: 0,
             to_host: vk::CommandBuffer::null(),
             told: Told::default(),
+            input: None,
             links: Vec::with_capacity(MOST_LINKS),
             gpu,
         };
@@ -167,7 +175,8 @@ impl Slots {
 
     fn make_memory(&mut self) -> Result<(), VulkanError> {
         let functions = &self.gpu.functions;
-        let bytes = (TOLD_AT + TOLD_BYTES) as u64;
+        let inputs = usize::from(self.gpu.keeps_inputs()) * INPUT_BYTES;
+        let bytes = (INPUT_AT + inputs) as u64;
         let usage = vk::BufferUsageFlags::STORAGE_BUFFER | vk::BufferUsageFlags::UNIFORM_BUFFER;
         let info = vk::BufferCreateInfo::default().size(bytes).usage(usage);
         // SAFETY: what the information points to lives.
@@ -318,10 +327,37 @@ impl Slots {
         Ok(())
     }
 
+    /// Nothing is in flight: callers' tensors may change.
+    pub(crate) fn pass(&mut self) {
+        self.input = None;
+    }
+
+    /// A copy of what a caller has, where there is room for it.
+    ///
+    /// # Safety
+    /// The span is readable, and does not change until [`Slots::pass`].
+    unsafe fn keep(&mut self, span: &Span) -> Option<Found> {
+        let (start, bytes) = (span.start.addr(), span.bytes as usize);
+        if self.input.is_none() && self.gpu.keeps_inputs() && bytes <= INPUT_BYTES {
+            // SAFETY: the room is mapped, and nothing in flight reads it, as there was no tensor in it.
+            unsafe {
+                let to = self.mapped.add(INPUT_AT);
+                std::ptr::copy_nonoverlapping(span.start, to, bytes);
+            }
+            self.input = Some((start, bytes));
+        }
+        let (first, len) = self.input?;
+        let skip = start.checked_sub(first)?;
+        (skip.checked_add(bytes)? <= len).then_some(Found {
+            buffer: self.buffer,
+            offset: (INPUT_AT + skip) as u64,
+        })
+    }
+
     /// # Safety
     /// As [`Slots::dispatch`].
     unsafe fn locate(
-        &self,
+        &mut self,
         span: &Span,
         is_written: bool,
         aside_at: &mut usize,
@@ -345,6 +381,10 @@ impl Slots {
                 offset: *aside_at as u64,
             };
             *aside_at = (*aside_at + bytes as usize).next_multiple_of(256);
+            return Ok(found);
+        }
+        // SAFETY: passed on.
+        if let (false, Some(found)) = (is_written, unsafe { self.keep(span) }) {
             return Ok(found);
         }
         // SAFETY: passed on.

@@ -2,9 +2,9 @@
 
 mod networks;
 
-use neap_vulkan::{Limits, Vulkan};
+use neap_vulkan::{Limits, Options, Vulkan};
 use neaptide::{Accelerator, Budget, Error, Ledger, Plan, RunOptions};
-use networks::{Bench, SMALL, TURN, shared, vulkan};
+use networks::{Bench, SMALL, TURN, opened, shared, vulkan};
 use std::sync::Arc;
 
 /// The outputs of three runs, and figures of the session.
@@ -57,8 +57,13 @@ fn on(vulkan: &Arc<Vulkan>) -> RunOptions {
 
 /// The same bits everywhere; what each budget promises is kept.
 fn check(name: &str, limits: Option<Limits>) {
+    check_on(name, &|own_memory| vulkan(own_memory, limits));
+}
+
+/// On a device with its own memory or not.
+fn check_on(name: &str, device: &dyn Fn(bool) -> Option<Arc<Vulkan>>) {
     let _turn = TURN.lock();
-    let (Some(host), Some(own)) = (vulkan(false, limits), vulkan(true, limits)) else {
+    let (Some(host), Some(own)) = (device(false), device(true)) else {
         return;
     };
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -194,6 +199,20 @@ fn squeezenet() {
 #[test]
 fn mobilenet() {
     check("mobilenet_v2", None);
+}
+
+/// By tiles in the memory of workgroups, with copies of callers' tensors.
+#[test]
+fn with_the_kernels_of_cards() {
+    let device = |own_memory| {
+        opened(&Options {
+            validate: true,
+            no_lanes: true,
+            own_memory,
+            ..Options::default()
+        })
+    };
+    check_on("cnn_28", &device);
 }
 
 #[test]
