@@ -37,22 +37,27 @@ def used_by(pid):
 
 
 def run(program, model, *arguments, iterations, outputs=None, watch=False):
-    """A run's report; and what the card's driver counts for the process, at most."""
+    """A run's report; and what the card's driver counts for the process while it runs, in most of the looks at it."""
     report = folder / "report.json"
     report.unlink(missing_ok=True)
     command = [program, "run", str(model), "--warmup", "3", "--iterations", str(iterations), "--json", str(report), *arguments]
     if outputs:
         command += ["--output-dir", str(outputs)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    most = 0
+    seen = []
     while watch and process.poll() is None:
-        most = max(most, used_by(process.pid))
+        seen.append(used_by(process.pid))
         time.sleep(0.05)
     error = process.communicate(timeout=300)[1]
+    # 3: the budget is too small.
+    if process.returncode == 3:
+        return None, 0
     if process.returncode != 0:
         print(f"{' '.join(command)}: exit code {process.returncode}: {error.strip()[-300:]}", file=sys.stderr)
         return None, 0
-    return json.loads(report.read_text()), most
+    # Not while it opens, which takes more for a moment.
+    seen = sorted(seen, key=seen.count)
+    return json.loads(report.read_text()), seen[-1] if seen else 0
 
 
 def off(expected, found):
