@@ -20,10 +20,10 @@ from .conftest import ROOT, close, rows, tensor
 #: The lists of 1.16.2 have no version in their names.
 VERSION = "" if onnx.__version__ == "1.16.2" else f"-{onnx.__version__}"
 
-#: What `cargo xtask conformance` holds: tests that pass, and tests whose data contradict the operator's definition.
+#: What the node tests of the conformance workspace hold: tests that pass, and tests whose data contradict the operator's definition.
 PASSING = set((ROOT / f"conformance/passing{VERSION}.txt").read_text().split())
 CONTRADICTING = {
-    line.split(":")[0] for line in (ROOT / f"xtask/conformance-contradicting{VERSION}.txt").read_text().splitlines()
+    line.split(":")[0] for line in (ROOT / f"conformance/contradicting{VERSION}.txt").read_text().splitlines()
 }
 
 #: How tests of an operator begin that are among the models, as they take several nodes.
