@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -125,11 +126,18 @@ class Neap:
 
 
 def judgement(judge, model, feed):
-    """What a judge says; `None` where it cannot run the graph."""
+    """What a judge says; `None` where it cannot run the graph, or not in time: the reference computes in plain Python."""
+    def late(*_):
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(MOST_SECONDS)
     try:
         return judge(model, feed)
     except Exception:  # not every judge knows every operator
         return None
+    finally:
+        signal.alarm(0)
 
 
 def difference(judged, found):
