@@ -98,7 +98,7 @@ fn status_of(error: &Error) -> NeapStatus {
         } => NeapStatus::BadInput,
         Error::Unsupported(_) | Error::Unbound { .. } => NeapStatus::Unsupported,
         Error::Infeasible { .. } => NeapStatus::Infeasible,
-        Error::Run(_) | Error::DamagedCache(_) => NeapStatus::Run,
+        Error::Run(_) | Error::Machine(_) | Error::DamagedCache(_) => NeapStatus::Run,
         Error::Cancelled => NeapStatus::Cancelled,
         Error::Defect(_) => NeapStatus::Defect,
     }

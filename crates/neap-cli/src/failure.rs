@@ -60,9 +60,10 @@ impl From<neaptide::Error> for Failure {
     fn from(error: neaptide::Error) -> Failure {
         use neaptide::Error;
         match error {
-            Error::BadInput(text) | Error::Unsupported(text) | Error::Run(text) => {
-                Failure::BadInput(text)
-            }
+            Error::BadInput(text)
+            | Error::Unsupported(text)
+            | Error::Run(text)
+            | Error::Machine(text) => Failure::BadInput(text),
             Error::Unbound { text, need } => Failure::BadInput(advice::with_option(&text, &need)),
             Error::Infeasible { .. } => Failure::Infeasible(error.to_string()),
             Error::Cancelled => Failure::BadInput(error.to_string()),

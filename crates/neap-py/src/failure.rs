@@ -57,7 +57,7 @@ pub fn of_engine(py: Python<'_>, error: Error, stage: Stage) -> PyErr {
                 .and_then(|()| value.setattr("smallest_bytes", smallest_bytes));
             set.map_or_else(|e| e, |()| error)
         }
-        Error::Run(_) | Error::Cancelled | Error::DamagedCache(_) => {
+        Error::Run(_) | Error::Machine(_) | Error::Cancelled | Error::DamagedCache(_) => {
             raise(py, "RuntimeException", text)
         }
         Error::Defect(_) => PyRuntimeError::new_err(format!("internal error: {text}")),

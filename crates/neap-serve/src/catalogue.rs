@@ -19,6 +19,8 @@ pub struct Served {
     /// Requests may have several rows, and run together.
     pub takes_rows: bool,
     pub settings: Settings,
+    /// Why its last run failed, where that was no fault of the request.
+    pub fault: Mutex<Option<String>>,
 }
 
 /// What became of a model.
@@ -38,6 +40,26 @@ pub struct Catalogue {
 }
 
 impl Served {
+    /// Why it may not be able to answer: its last run failed by no fault of its request.
+    pub fn fault(&self) -> Option<String> {
+        lock(&self.fault).clone()
+    }
+
+    /// A run ended, with this refusal or well.
+    pub fn note_fault(&self, refusal: Option<&Refusal>) {
+        let mut fault = lock(&self.fault);
+        match refusal {
+            None => *fault = None,
+            Some(refusal) if refusal.why == Why::Machine => {
+                let before = fault.replace(refusal.message.clone());
+                if before.is_none() {
+                    tracing::error!(model = %self.name, reason = refusal.message, "a model's run failed");
+                }
+            }
+            Some(_) => {}
+        }
+    }
+
     /// Rows of one run, at most.
     pub fn most_rows(&self) -> usize {
         match &self.settings.batch {
@@ -87,20 +109,23 @@ impl Served {
         }
         match shape.split_first() {
             Some((&rows, rest)) if rest == &expected[1..] && rows > 0 => {
-                match usize::try_from(rows)
-                    .ok()
-                    .filter(|&r| r <= self.most_rows())
-                {
-                    Some(rows) => Ok(rows),
-                    None => Err(Refusal::malformed(format!(
-                        "input '{}' has {rows} rows, and the model takes {} at most",
-                        info.name,
-                        self.most_rows()
-                    ))),
-                }
+                self.check_rows(&info.name, rows)
             }
             _ => Err(self.other_shape(info, shape)),
         }
+    }
+
+    /// # Errors
+    /// [`Why::Malformed`] for more rows than a run may have.
+    pub fn check_rows(&self, input: &str, rows: u64) -> Result<usize, Refusal> {
+        let few = usize::try_from(rows).ok();
+        few.filter(|&rows| rows <= self.most_rows()).ok_or_else(|| {
+            Refusal::malformed(format!(
+                "input {} has {rows} rows, and the model takes {} at most",
+                shown(input),
+                self.most_rows()
+            ))
+        })
     }
 
     fn other_shape(&self, info: &TensorInfo, shape: &[u64]) -> Refusal {
@@ -146,8 +171,12 @@ impl Catalogue {
     }
 
     fn models(&self) -> MutexGuard<'_, BTreeMap<String, State>> {
-        self.models.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.models)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl State {

@@ -6,6 +6,9 @@
 //!   gRPC ─┘                └─ executor    runs, and answers
 //! ```
 
+mod telling;
+
+use crate::ServeError;
 use crate::advice::advised;
 use crate::buffer::Tensor;
 use crate::catalogue::{Catalogue, Served, State, shown, unknown};
@@ -13,7 +16,7 @@ use crate::changes::Changes;
 use crate::executor::{Candidate, Done, Executor, Job};
 use crate::fleet::Opening;
 use crate::metrics::Metrics;
-use crate::options::{Limits, Options};
+use crate::options::{Limits, Options, Welcome};
 use crate::pool::{Held, Pool};
 use crate::queue::{Batching, Waiting};
 use crate::refusal::{Refusal, Why};
@@ -22,8 +25,8 @@ use crate::token::Token;
 use axum::http::HeaderMap;
 use neaptide::TensorInfo;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
@@ -45,9 +48,14 @@ pub struct Core {
     token: Option<Token>,
     /// One model is loaded or unloaded at a time.
     changes: Changes,
-    is_ending: AtomicBool,
+    is_ending: Arc<AtomicBool>,
     /// The models of the folder are loaded.
     is_begun: AtomicBool,
+    /// So are their promises: requests are answered.
+    is_open: AtomicBool,
+    pub welcome: Welcome,
+    /// A line of the log for each request.
+    pub tells_access: bool,
 }
 
 /// A tensor as a client sent it.
@@ -59,23 +67,26 @@ pub struct Given {
     pub data: Tensor,
 }
 
-/// A model as the repository's index tells it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    pub name: String,
-    pub version: String,
-    /// `READY`, `LOADING`, `UNLOADING`, `UNAVAILABLE`, or nothing for one that nobody asked for.
-    pub state: &'static str,
-    pub reason: String,
+/// What is served when the folder is loaded, and what is not, and why.
+pub struct Loaded {
+    pub models: Vec<String>,
+    pub refused: Vec<(String, String)>,
 }
 
 /// Whoever waits for an answer; when it is dropped, as with a connection that ends, nobody does.
-#[derive(Default)]
-struct Interest(Arc<AtomicBool>);
+struct Interest<'a> {
+    gone: Arc<AtomicBool>,
+    is_over: bool,
+    metrics: &'a Metrics,
+}
 
-impl Drop for Interest {
+impl Drop for Interest<'_> {
     fn drop(&mut self) {
-        self.0.store(true, Relaxed);
+        self.gone.store(true, Relaxed);
+        if !self.is_over {
+            self.metrics.clients_gone.inc();
+            tracing::info!("the client is gone before its answer was made");
+        }
     }
 }
 
@@ -96,12 +107,15 @@ impl Core {
             catalogue: Catalogue::default(),
             executor,
             repository,
-            opening,
             metrics: Metrics::default(),
             token: options.token.clone(),
             changes: Changes::default(),
-            is_ending: AtomicBool::new(false),
+            is_ending: opening.ending.clone(),
+            opening,
             is_begun: AtomicBool::new(false),
+            is_open: AtomicBool::new(false),
+            welcome: options.welcome.clone(),
+            tells_access: options.tells_access,
         }
     }
 
@@ -134,8 +148,12 @@ impl Core {
         }
         let _one = self.changes.turn().await?;
         let changed = self.executor.set_budget(bytes).await;
-        changed.map_err(|error| refused_change("cannot change the budget", error))?;
-        self.budget_bytes.store(bytes, Relaxed);
+        changed.map_err(|error| {
+            tracing::warn!(bytes, reason = %error, "the budget stays");
+            refused_change("cannot change the budget", error)
+        })?;
+        let before = self.budget_bytes.swap(bytes, Relaxed);
+        tracing::info!(bytes, before, "the budget changed");
         self.measure_again().await;
         Ok(())
     }
@@ -150,10 +168,30 @@ impl Core {
         neaptide::memory::peak(self.own_cgroup).bytes
     }
 
-    /// Whether requests are taken: the server does not end, and no model is on its way.
-    pub fn is_ready(&self) -> bool {
-        let models = self.catalogue.all();
-        !self.is_ending() && !models.values().any(|state| matches!(state, State::Loading))
+    /// Loads every model of the folder, by name, and makes their promises; from then on requests are answered.
+    ///
+    /// # Errors
+    /// The model that cannot be loaded, and why. `None` when the server ends meanwhile.
+    pub async fn load_all(&self) -> Result<Option<Loaded>, ServeError> {
+        // Loads that clients want come after this.
+        let _one = self.changes.turn().await;
+        let entries = self.repository.entries().map_err(ServeError::BadInput)?;
+        let mut models = Vec::new();
+        for (name, entry) in entries {
+            let result = self.load_entry(&name, &entry).await;
+            if self.is_ending() {
+                return Ok(None);
+            }
+            result.map_err(|error| ServeError::Model {
+                name: name.clone(),
+                error,
+            })?;
+            models.push(name);
+        }
+        let refused = self.begin().await;
+        models.retain(|name| !refused.iter().any(|(other, _)| other == name));
+        self.is_open.store(true, Relaxed);
+        Ok(Some(Loaded { models, refused }))
     }
 
     pub fn is_ending(&self) -> bool {
@@ -222,7 +260,11 @@ impl Core {
         };
         self.hold_more(&mut held, output_bytes * rows as u64 + copied_bytes)?;
         let (reply, answer) = oneshot::channel();
-        let interest = Interest::default();
+        let mut interest = Interest {
+            gone: Arc::default(),
+            is_over: false,
+            metrics: &self.metrics,
+        };
         let due_ns = match (released, model.settings.deadline) {
             (Some(released), _) => released.due_ns,
             (None, Some(after)) => self.executor.time_ns(arrived + after),
@@ -244,18 +286,25 @@ impl Core {
                 takes_rows: model.takes_rows,
                 arrived,
                 reply,
-                gone: interest.0.clone(),
+                gone: interest.gone.clone(),
                 held,
             },
         })?;
-        match tokio::time::timeout(self.limits.answering, answer).await {
+        let answered = tokio::time::timeout(self.limits.answering, answer).await;
+        interest.is_over = true;
+        match answered {
             Ok(Ok(done)) => {
+                model.note_fault(done.as_ref().err());
                 let done = done?;
                 let latency = arrived.elapsed();
                 self.metrics.answered(&model.name, &done, rows, latency);
                 if model.settings.deadline.is_some() {
-                    let is_met = self.executor.time_ns(Instant::now()) <= due_ns;
-                    self.metrics.deadline(&model.name, is_met);
+                    let now_ns = self.executor.time_ns(Instant::now());
+                    self.metrics.deadline(&model.name, now_ns <= due_ns);
+                    if now_ns > due_ns {
+                        let late_ms = (now_ns - due_ns) as f64 / 1e6;
+                        tracing::warn!(model = %model.name, late_ms, "a deadline was missed");
+                    }
                 }
                 Ok(done)
             }
@@ -264,20 +313,6 @@ impl Core {
                 Why::TooLate,
                 format!("no answer within {:?}", self.limits.answering),
             )),
-        }
-    }
-
-    /// Counts a request that was refused.
-    pub fn note_refusal(&self, name: &str, refusal: &Refusal) {
-        let Ok(model) = self.catalogue.ready(name, None) else {
-            self.metrics.refused("", refusal.why);
-            return;
-        };
-        self.metrics.refused(&model.name, refusal.why);
-        // What the client did wrong is no deadline of ours.
-        let is_ours = matches!(refusal.why, Why::Busy { .. } | Why::TooLate | Why::Internal);
-        if is_ours && model.settings.deadline.is_some() {
-            self.metrics.deadline(&model.name, false);
         }
     }
 
@@ -302,8 +337,16 @@ impl Core {
     /// # Errors
     /// Those of opening it and of memory.
     pub async fn load_entry(&self, name: &str, entry: &Entry) -> neaptide::Result<()> {
+        let began = Instant::now();
         let was_loaded = matches!(self.catalogue.all().get(name), Some(State::Ready(_)));
         let result = self.open_and_add(name, entry, was_loaded).await;
+        let seconds = began.elapsed().as_secs_f64();
+        let version = entry.version.as_str();
+        self.metrics.loaded(name, result.is_ok());
+        match &result {
+            Ok(()) => tracing::info!(model = name, version, seconds, "loaded"),
+            Err(error) => tracing::warn!(model = name, version, reason = %error, "not loaded"),
+        }
         if let Err(error) = &result {
             // One that was loaded before, and is whole, stays.
             let is_there = matches!(self.catalogue.all().get(name), Some(State::Ready(_)));
@@ -339,6 +382,7 @@ impl Core {
             late_axes: opened.late_axes.clone(),
             takes_rows: opened.takes_rows,
             settings,
+            fault: Mutex::default(),
         };
         if was_loaded {
             self.catalogue.set(name, State::Loading);
@@ -360,13 +404,9 @@ impl Core {
 
     /// Every model of the folder is loaded: makes their promises, and from now on those of others as they are loaded. Says
     /// which models are not served, and why.
-    pub async fn begin(&self) -> Vec<(String, String)> {
+    async fn begin(&self) -> Vec<(String, String)> {
         self.is_begun.store(true, Relaxed);
-        let models = self.catalogue.all().into_values();
-        let ready = models.filter_map(|state| match state {
-            State::Ready(served) => Some(candidate(&served)),
-            _ => None,
-        });
+        let ready = self.served().map(|served| candidate(&served));
         let refused = self.executor.promise(ready.collect()).await;
         self.let_go(&refused, "");
         if !refused.is_empty() {
@@ -388,12 +428,7 @@ impl Core {
 
     /// Models that are served without a promise.
     fn unpromised(&self) -> Vec<Arc<Served>> {
-        let models = self.catalogue.all().into_values();
-        let ready = models.filter_map(|state| match state {
-            State::Ready(served) => Some(served),
-            _ => None,
-        });
-        ready
+        self.served()
             .filter(|served| !self.executor.is_promised(&served.name))
             .collect()
     }
@@ -420,6 +455,7 @@ impl Core {
     /// Models that are not there any more; the state of the `new` one is told elsewhere.
     fn let_go(&self, refused: &[(String, String)], new: &str) {
         for (name, reason) in refused.iter().filter(|(name, _)| name != new) {
+            tracing::warn!(model = %name, reason = %reason, "not served any more");
             self.catalogue.set(name, State::Unloaded(reason.clone()));
         }
     }
@@ -434,9 +470,11 @@ impl Core {
         let needed: u64 = tensors.map(|t| t.len_bytes() as u64).sum();
         let limit = self.pool.most_for(None);
         if needed > limit {
+            let promised = self.pool.promised_bytes();
             return Err(neaptide::Error::BadInput(format!(
                 "one request takes {needed} bytes, and all together may take {limit}: give \
-                 --request-memory"
+                 --request-memory {} or more",
+                neaptide::Bytes(needed + promised)
             )));
         }
         Ok(())
@@ -457,6 +495,7 @@ impl Core {
         self.catalogue.set(name, State::Unloading);
         let removed = self.executor.remove(name).await;
         self.catalogue.set(name, State::Unloaded(String::new()));
+        tracing::info!(model = name, "unloaded");
         self.measure_again().await;
         removed.map_err(|error| {
             Refusal::new(
@@ -470,38 +509,6 @@ impl Core {
         let entries = self.repository.entries();
         entries.map_err(|reason| Refusal::new(Why::Internal, reason))
     }
-
-    /// Every model in the folder, and every one that was loaded from it.
-    ///
-    /// # Errors
-    /// [`Why::Internal`] when the folder cannot be read.
-    pub fn index(&self) -> Result<Vec<Listed>, Refusal> {
-        let entries = self.entries()?;
-        let states = self.catalogue.all();
-        let mut names: Vec<&String> = entries.keys().chain(states.keys()).collect();
-        names.sort();
-        names.dedup();
-        let listed = names.into_iter().map(|name| {
-            let version = entries.get(name).map(|e| e.version.clone());
-            let (state, reason) = match states.get(name) {
-                None => ("", String::new()),
-                Some(State::Ready(_)) => ("READY", String::new()),
-                Some(State::Loading) => ("LOADING", String::new()),
-                Some(State::Unloading) => ("UNLOADING", String::new()),
-                Some(State::Unloaded(reason)) if reason.is_empty() => {
-                    ("UNAVAILABLE", "unloaded".into())
-                }
-                Some(State::Unloaded(reason)) => ("UNAVAILABLE", reason.clone()),
-            };
-            Listed {
-                name: name.clone(),
-                version: version.unwrap_or_else(|| "1".into()),
-                state,
-                reason,
-            }
-        });
-        Ok(listed.collect())
-    }
 }
 
 fn refused_change(what: &str, error: neaptide::Error) -> Refusal {
@@ -509,6 +516,7 @@ fn refused_change(what: &str, error: neaptide::Error) -> Refusal {
     match error {
         neaptide::Error::Infeasible { .. } => Refusal::busy(message, Duration::from_secs(1)),
         neaptide::Error::Defect(_) => Refusal::new(Why::Internal, message),
+        neaptide::Error::Machine(_) => Refusal::new(Why::Machine, message),
         _ => Refusal::malformed(message),
     }
 }

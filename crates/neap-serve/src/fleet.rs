@@ -11,6 +11,7 @@ use neaptide::{
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// How all models are opened and run.
 #[derive(Debug, Clone)]
@@ -18,6 +19,8 @@ pub struct Opening {
     pub run: RunOptions,
     pub cache: Cache,
     pub host: Arc<dyn neaptide::Host>,
+    /// The server ends: what takes long is given up.
+    pub ending: Arc<AtomicBool>,
 }
 
 /// A model that was opened (and packed, where need be), and takes hardly any memory yet.
@@ -53,6 +56,13 @@ pub struct Asked<'a> {
 }
 
 impl Opening {
+    /// Packing takes long, and cleans up after itself.
+    fn give_up_at_the_end(&self) {
+        if self.ending.load(Relaxed) {
+            std::panic::resume_unwind(Box::new("the server ends"));
+        }
+    }
+
     /// Opens a model; packs it first when no packed form is cached. Takes part in no budget: what packing takes is free
     /// again afterwards.
     ///
@@ -67,7 +77,7 @@ impl Opening {
             host: self.host.clone(),
             ..OpenOptions::default()
         };
-        let mut model = Model::open(path, &options, &mut |_| {})?;
+        let mut model = Model::open(path, &options, &mut |_| self.give_up_at_the_end())?;
         model.check_weights()?;
         if settings.promise().is_some() && model.is_decided_by_data() {
             let what = "the data decide sizes or branches in it, and so how long a run takes: its deadline cannot be promised, leave out 'period'";

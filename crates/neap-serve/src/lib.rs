@@ -20,35 +20,43 @@ mod catalogue;
 mod changes;
 mod core;
 mod datatype;
+mod elements;
 mod executor;
 mod fleet;
 mod grpc;
 mod http;
+mod logging;
 mod measuring;
 mod metrics;
 mod options;
 mod pool;
+mod process;
 mod queue;
 mod refusal;
 mod repository;
 mod settings;
 mod token;
+mod traffic;
+mod triton;
 mod v2;
 
 pub use crate::http::tls::Tls;
-pub use crate::options::{Limits, Options};
+pub use crate::logging::{LogFilter, LogFormat, Logging, LoggingError, tell};
+pub use crate::options::{Limits, Options, Welcome};
 pub use crate::token::Token;
 
 use crate::core::Core;
 use crate::executor::Executor;
 use crate::fleet::{Fleet, Opening};
-use crate::http::listener::{self, Protocol};
+use crate::http::listener::{self, Serving};
+use crate::http::protocol::Protocol;
 use crate::http::tls;
 use crate::pool::Pool;
 use crate::repository::Repository;
 use neaptide::{OwnProcess, memory};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -102,8 +110,8 @@ pub struct Ended {
     pub cut_off: usize,
 }
 
-/// Loads every model of the folder, and serves until `is_over` says so; then answers what is under way. `on_ready` is
-/// told when the models are loaded.
+/// Listens, loads every model of the folder, and serves until `is_over` says so; then answers what is under way. `on_ready` is
+/// told when the models are loaded: until then the server says that it lives and is not ready.
 ///
 /// # Errors
 /// [`ServeError`], before anything was served.
@@ -135,49 +143,87 @@ async fn serve_on(
     let grpc = bound_if("gRPC", options.grpc).await?;
     let metrics = bound_if("metrics", options.metrics).await?;
     let core = Arc::new(begin(options, repository)?);
-    let mut models = load_all(&core, is_over).await?;
-    let refused = core.begin().await;
-    models.retain(|name| !refused.iter().any(|(other, _)| other == name));
-    on_ready(&Ready {
+    tracing::info!(
+        http = %http.1,
+        grpc = grpc.as_ref().map(|(_, at)| tracing::field::display(*at)),
+        metrics = metrics.as_ref().map(|(_, at)| tracing::field::display(*at)),
+        "listening"
+    );
+    warn_of_openness(options);
+    let ready = Ready {
         http: http.1,
         grpc: grpc.as_ref().map(|(_, at)| *at),
         metrics: metrics.as_ref().map(|(_, at)| *at),
-        models,
-        refused,
-    });
-    let (end, ended) = tokio::sync::watch::channel(false);
-    let when_ended = |mut ended: tokio::sync::watch::Receiver<bool>| async move {
-        // An error means that the sender is gone, which is the end, too.
-        let _ = ended.wait_for(|&is_over| is_over).await;
+        models: Vec::new(),
+        refused: Vec::new(),
     };
+    let (end, ended) = tokio::sync::watch::channel(false);
+    let has_failed = AtomicBool::new(false);
     let watch = async {
-        while !is_over() {
+        while !is_over() && !has_failed.load(Relaxed) {
             tokio::time::sleep(LOOK).await;
         }
         core.end();
+        tracing::info!("ending");
+        // Nobody may listen any more.
         let _ = end.send(true);
     };
-    let limits = &core.limits;
+    let load = async {
+        let loaded = core.load_all().await;
+        match loaded {
+            Ok(Some(loaded)) if !is_over() => on_ready(&Ready {
+                models: loaded.models,
+                refused: loaded.refused,
+                ..ready.clone()
+            }),
+            Ok(_) => {}
+            Err(error) => {
+                has_failed.store(true, Relaxed);
+                return Err(error);
+            }
+        }
+        Ok(())
+    };
     let on = async |listener: Option<(TcpListener, SocketAddr)>, router, protocol| match listener {
         Some((listener, _)) => {
-            let end = when_ended(ended.clone());
             let tls = match protocol {
                 Protocol::Http1 => tls1.clone(),
                 Protocol::Http2 => tls2.clone(),
             };
-            listener::serve(listener, tls, router, limits.clone(), protocol, end).await
+            let serving = Serving {
+                tls,
+                router,
+                limits: core.limits.clone(),
+                protocol,
+                traffic: core.metrics.traffic.clone(),
+                end: ended.clone(),
+            };
+            listener::serve(listener, serving).await
         }
         None => 0,
     };
-    let (over_http, over_grpc, of_metrics, ()) = tokio::join!(
+    let (over_http, over_grpc, of_metrics, (), loaded) = tokio::join!(
         on(Some(http), http::router(core.clone()), Protocol::Http1),
         on(grpc, grpc::router(core.clone()), Protocol::Http2),
         on(metrics, http::metrics_router(core.clone()), Protocol::Http1),
-        watch
+        watch,
+        load
     );
     let cut_off = over_http + over_grpc + of_metrics;
     core.executor.close(cut_off > 0);
-    Ok(Ended { cut_off })
+    loaded.map(|()| Ended { cut_off })
+}
+
+/// Who listens for other machines without a token is everybody's.
+fn warn_of_openness(options: &Options) {
+    let open = [Some(options.http), options.grpc, options.metrics];
+    let open = open
+        .into_iter()
+        .flatten()
+        .filter(|at| !at.ip().is_loopback());
+    for at in open.filter(|_| options.token.is_none()) {
+        tracing::warn!(%at, "whoever reaches this address may ask, load and unload: --token-file limits that");
+    }
 }
 
 /// A socket that listens, and where.
@@ -203,9 +249,9 @@ fn connections_bytes(options: &Options) -> u64 {
     let http1 = 1 + u64::from(options.metrics.is_some());
     let http2 = u64::from(options.grpc.is_some());
     let tls_bytes = options.tls.as_ref().map_or(0, |_| tls::CONNECTION_BYTES);
-    let one = |protocol: Protocol| protocol.connection_bytes() + tls_bytes;
-    options.limits.connections as u64
-        * (http1 * one(Protocol::Http1) + http2 * one(Protocol::Http2))
+    let all =
+        |protocol: Protocol| protocol.connections_bytes(options.limits.connections, tls_bytes);
+    http1 * all(Protocol::Http1) + http2 * all(Protocol::Http2)
 }
 
 /// Divides the budget, and starts the thread that runs models.
@@ -240,6 +286,7 @@ fn begin(options: &Options, repository: Repository) -> Result<Core, ServeError> 
         host: Arc::new(OwnProcess {
             own_cgroup: options.own_cgroup,
         }),
+        ending: Arc::default(),
     };
     let fleet = Fleet::new(models_bytes, beside_bytes, &opening)
         .map_err(|e| ServeError::Defect(format!("no engine can be made: {e}")))?;
@@ -247,22 +294,4 @@ fn begin(options: &Options, repository: Repository) -> Result<Core, ServeError> 
     let executor = Executor::start(fleet, limits.waiting, options.margin, pool.clone())
         .map_err(|e| ServeError::Defect(format!("no thread can be started: {e}")))?;
     Ok(Core::new(options, pool, executor, repository, opening))
-}
-
-/// Loads every model of the folder, by name.
-async fn load_all(core: &Core, is_over: &dyn Fn() -> bool) -> Result<Vec<String>, ServeError> {
-    let entries = core.repository.entries().map_err(ServeError::BadInput)?;
-    let mut loaded = Vec::new();
-    for (name, entry) in entries {
-        if is_over() {
-            break;
-        }
-        let result = core.load_entry(&name, &entry).await;
-        result.map_err(|error| ServeError::Model {
-            name: name.clone(),
-            error,
-        })?;
-        loaded.push(name);
-    }
-    Ok(loaded)
 }

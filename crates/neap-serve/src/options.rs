@@ -31,6 +31,18 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// What clients must show to be answered.
     pub token: Option<Token>,
+    pub welcome: Welcome,
+    /// A line of the log for each request.
+    pub tells_access: bool,
+}
+
+/// Who may ask besides those who reach the server by its address.
+#[derive(Debug, Clone, Default)]
+pub struct Welcome {
+    /// Names of this server, beside addresses and `localhost`; `*` for any.
+    pub hosts: Vec<String>,
+    /// Origins whose pages may ask (`https://page.example`); `*` for any.
+    pub origins: Vec<String>,
 }
 
 /// Bounds on what one client may cost.
@@ -42,7 +54,7 @@ pub struct Limits {
     pub connections: usize,
     /// Requests that wait for their run.
     pub waiting: usize,
-    /// For a request's head, then for its body, to arrive.
+    /// For a request's head, then for its body, to arrive; and for a connection on which nothing is asked.
     pub arriving: Duration,
     /// For an answer to be ready.
     pub answering: Duration,

@@ -4,11 +4,12 @@
 //! JSON text in the body.
 
 use crate::catalogue::shown;
-use crate::datatype::Elements;
-use neaptide::DType;
-use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
+use crate::refusal::Refusal;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// More tensors than this no model has.
@@ -20,10 +21,10 @@ const MOST_RANK: usize = 32;
 pub struct InferRequest<'a> {
     pub id: Option<String>,
     #[serde(borrow)]
-    pub inputs: Few<InputTensor<'a>, MOST_TENSORS>,
+    pub inputs: Few<Object<InputTensor<'a>>, MOST_TENSORS>,
     #[serde(default)]
-    pub outputs: Option<Few<WantedOutput, MOST_TENSORS>>,
-    #[serde(default)]
+    pub outputs: Option<Few<Object<WantedOutput>, MOST_TENSORS>>,
+    #[serde(default, deserialize_with = "object_or_null")]
     pub parameters: RequestParameters,
 }
 
@@ -32,7 +33,7 @@ pub struct InputTensor<'a> {
     pub name: String,
     pub datatype: String,
     pub shape: Few<u64, MOST_RANK>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object_or_null")]
     pub parameters: TensorParameters,
     /// Looked into when its type is known.
     #[serde(borrow)]
@@ -42,15 +43,14 @@ pub struct InputTensor<'a> {
 #[derive(Debug, Deserialize)]
 pub struct WantedOutput {
     pub name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object_or_null")]
     pub parameters: TensorParameters,
 }
 
 /// Others are ignored, as the protocol says.
 #[derive(Debug, Default, Deserialize)]
 pub struct RequestParameters {
-    #[serde(default)]
-    pub binary_data_output: bool,
+    pub binary_data_output: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -86,6 +86,67 @@ pub struct BinaryOutput {
     pub binary_data_size: usize,
 }
 
+/// What a load or an unload is to do beside the usual: nothing that is done here.
+#[derive(Debug, Default, Deserialize)]
+pub struct LoadRequest {
+    #[serde(default, deserialize_with = "object_or_null")]
+    parameters: BTreeMap<String, serde_json::Value>,
+}
+
+impl LoadRequest {
+    /// # Errors
+    /// A parameter that would change what is loaded, and does not.
+    pub fn check(&self) -> Result<(), Refusal> {
+        let names = self.parameters.iter().filter(|(_, value)| !value.is_null());
+        check_load_parameters(names.map(|(name, _)| name.as_str()))
+    }
+}
+
+/// # Errors
+/// As [`LoadRequest::check`].
+pub fn check_load_parameters<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), Refusal> {
+    // No model depends on another.
+    match names.into_iter().find(|&name| name != "unload_dependents") {
+        None => Ok(()),
+        Some(name) => Err(Refusal::malformed(format!(
+            "the parameter {} is not supported: a model's settings are in its TOML file",
+            shown(name)
+        ))),
+    }
+}
+
+/// An object, not a list of its values.
+#[derive(Debug)]
+pub struct Object<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Entries<T>(std::marker::PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        from.deserialize_map(Entries(std::marker::PhantomData))
+    }
+}
+
+/// An object, or `null` for one that is left out.
+fn object_or_null<'de, T, D>(from: D) -> Result<T, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: Deserializer<'de>,
+{
+    let object = Option::<Object<T>>::deserialize(from)?;
+    Ok(object.map(|Object(object)| object).unwrap_or_default())
+}
+
 /// At most `MOST` of something.
 #[derive(Debug)]
 pub struct Few<T, const MOST: usize>(pub Vec<T>);
@@ -115,134 +176,53 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Few<T, MO
     }
 }
 
-/// Reads elements from a JSON list, flat or nested, into memory of exactly as many.
-///
-/// # Errors
-/// What is wrong with them, on one line.
-pub fn read_data(data: &RawValue, dtype: DType, bytes: &mut [u8]) -> Result<(), String> {
-    let mut elements = Elements::new(dtype, bytes);
-    let mut json = serde_json::Deserializer::from_str(data.get());
-    Item(&mut elements)
-        .deserialize(&mut json)
-        .map_err(|error| json_fault(&error))?;
-    match elements.is_full() {
-        true => Ok(()),
-        false => Err("it has fewer elements than its shape".into()),
-    }
-}
-
-/// A fault in JSON without the place, which is within a part that the client does not see.
-fn json_fault(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    match text.rfind(" at line ") {
-        Some(at) => text[..at].to_string(),
-        None => text,
-    }
-}
-
-/// An element or a list of elements.
-struct Item<'a, 'b>(&'a mut Elements<'b>);
-
-impl<'de> DeserializeSeed<'de> for Item<'_, '_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
-        from.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Item<'_, '_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let dtype = self.0.dtype();
-        write!(f, "elements of {}", crate::datatype::name(dtype))
-    }
-
-    fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
-        match self.0.dtype() {
-            DType::Bool => self.0.push_integer(i128::from(value)).map_err(E::custom),
-            _ => Err(E::custom("a boolean where a number is expected")),
-        }
-    }
-
-    fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
-        self.0.push_integer(i128::from(value)).map_err(E::custom)
-    }
-
-    fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
-        self.0.push_integer(i128::from(value)).map_err(E::custom)
-    }
-
-    fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
-        self.0.push_float(value).map_err(E::custom)
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
-        Err(E::custom(format!(
-            "the string {} where a number is expected",
-            shown(text)
-        )))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while seq.next_element_seed(Item(self.0))?.is_some() {}
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(json: &str, dtype: DType, count: usize) -> Result<Vec<u8>, String> {
-        let raw: Box<RawValue> = serde_json::from_str(json).unwrap();
-        let mut bytes = vec![0; count * dtype.size_bytes()];
-        read_data(&raw, dtype, &mut bytes).map(|()| bytes)
-    }
-
     #[test]
-    fn data_may_be_flat_or_nested() {
-        let flat = read("[1, 2.5, -3e-1, 0]", DType::F32, 4).unwrap();
-        let nested = read("[[1, 2.5], [-0.3, 0.0]]", DType::F32, 4).unwrap();
-        assert_eq!(flat, nested);
-        let expected: Vec<u8> = [1.0f32, 2.5, -0.3, 0.0]
-            .iter()
-            .flat_map(|v| v.to_le_bytes())
-            .collect();
-        assert_eq!(flat, expected);
-        assert_eq!(read("[true, 0]", DType::Bool, 2).unwrap(), [1, 0]);
-        assert_eq!(
-            read("[9223372036854775807]", DType::I64, 1).unwrap(),
-            i64::MAX.to_le_bytes()
-        );
-    }
-
-    #[test]
-    fn wrong_data_is_one_line() {
-        for (json, dtype, count) in [
-            ("[1, 2]", DType::F32, 3),
-            ("[1, 2, 3]", DType::F32, 2),
-            ("[1, \"two\\nwords\"]", DType::F32, 2),
-            ("[1, null]", DType::F32, 2),
-            ("{\"a\": 1}", DType::F32, 1),
-            ("[true]", DType::F32, 1),
-            ("[1.5]", DType::I32, 1),
-            ("[300]", DType::U8, 1),
-            ("[1e39]", DType::F32, 1),
+    fn what_is_left_out_may_be_null_and_objects_are_no_lists() {
+        let read = |text: &str| serde_json::from_str::<Object<InferRequest>>(text).is_ok();
+        let with = |request: &str, tensor: &str| {
+            format!(
+                r#"{{"id": null, "outputs": null, "parameters": {request}, "inputs": [
+                {{"name": "x", "datatype": "FP32", "shape": [1], "parameters": {tensor}, "data": [1]}}]}}"#
+            )
+        };
+        for ok in [
+            "null",
+            "{}",
+            r#"{"binary_data_output": null, "other": [1]}"#,
         ] {
-            let error = read(json, dtype, count);
-            let error = match error {
-                Err(error) => error,
-                Ok(_) => panic!("{json} was read"),
-            };
-            assert!(!error.contains('\n') && !error.contains("line"), "{error}");
+            assert!(read(&with(ok, "null")) && read(&with("null", ok)), "{ok}");
         }
-        let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
-        assert!(
-            serde_json::from_str::<Box<RawValue>>(&deep).is_err()
-                || read(&deep, DType::F32, 1).is_err()
-        );
+        for wrong in ["[]", "[null]", "1", "\"text\""] {
+            assert!(
+                !read(&with(wrong, "{}")) && !read(&with("{}", wrong)),
+                "{wrong}"
+            );
+        }
+        assert!(!read(r#"[null, [["x", "FP32", [1], {}, [1]]], null, {}]"#));
+        assert!(!read(r#"{"inputs": [["x", "FP32", [1], {}, [1]]]}"#));
+        assert!(!read(r#"{"inputs": [], "outputs": [["y", {}]]}"#));
+    }
+
+    #[test]
+    fn a_load_that_is_to_do_more_is_refused() {
+        let check = |text: &str| {
+            let asked: Object<LoadRequest> = serde_json::from_str(text).unwrap();
+            asked.0.check()
+        };
+        for ok in [
+            "{}",
+            r#"{"parameters": null}"#,
+            r#"{"parameters": {"unload_dependents": false}}"#,
+        ] {
+            check(ok).unwrap();
+        }
+        let refusal = check(r#"{"parameters": {"config": "{}"}}"#).unwrap_err();
+        assert!(refusal.message.contains("'config'"), "{refusal:?}");
+        assert!(check(r#"{"parameters": {"file:1/model.onnx": "AA=="}}"#).is_err());
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl Session {
     /// # Errors
     /// [`Error::Infeasible`](crate::Error::Infeasible) names the smallest budget that can be met; the
     /// session goes on under the old one, as it does when the memory cannot be had
-    /// ([`Error::Run`](crate::Error::Run)).
+    /// ([`Error::Machine`](crate::Error::Machine)).
     pub fn set_budget(&mut self, budget: Budget) -> Result<Adaptation> {
         let started = Instant::now();
         self.inner.rest();

@@ -38,10 +38,13 @@ pub enum Error {
         /// There is no budget: so much is all that the process could ever take.
         of_machine: bool,
     },
-    /// A run failed after it had begun: its file could not be read or is corrupted, or its values
-    /// cannot be computed with, such as an index out of range.
+    /// A run failed after it had begun: its values cannot be computed with, such as an index out of range.
     #[error("{}", OneLine(.0))]
     Run(String),
+    /// What a run needs failed, whoever asked for it: a file that cannot be read or is damaged, memory or threads that the
+    /// kernel does not give, a device.
+    #[error("{}", OneLine(.0))]
+    Machine(String),
     /// A cached packed file turned out to be damaged while it ran, and was removed. Opening the model again packs it
     /// anew.
     #[error("{}", OneLine(.0))]
@@ -135,6 +138,11 @@ impl From<neap_runtime::RuntimeError> for Error {
         match error {
             RuntimeError::Cancelled => Error::Cancelled,
             RuntimeError::Plan(_) | RuntimeError::Panicked { .. } => Error::Defect(text),
+            RuntimeError::Store(_)
+            | RuntimeError::Arena { .. }
+            | RuntimeError::Threads { .. }
+            | RuntimeError::Device { .. }
+            | RuntimeError::Unusable => Error::Machine(text),
             _ => Error::Run(text),
         }
     }

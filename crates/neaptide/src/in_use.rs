@@ -33,12 +33,12 @@ impl InUse {
     fn damaged(&self, damage: &StoreError) -> Error {
         let text = packed_error(&self.packed.path, damage);
         if !self.packed.is_cached {
-            return Error::Run(text);
+            return Error::Machine(text);
         }
         if self.file.is_at_its_path()
             && let Err(error) = std::fs::remove_file(&self.packed.path)
         {
-            return Error::Run(format!(
+            return Error::Machine(format!(
                 "{text} and cannot be removed ({error}): give --cache-dir"
             ));
         }

@@ -170,7 +170,7 @@ impl Session {
     /// nobody knows what is in them.
     ///
     /// # Errors
-    /// [`Error::BadInput`] for a wrong number or size of tensors, [`Error::Run`] when reading
+    /// [`Error::BadInput`] for a wrong number or size of tensors, [`Error::Machine`] when reading
     /// weights fails or they are corrupted.
     pub fn run(&mut self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
         self.run_as(None, inputs, outputs)
@@ -239,7 +239,7 @@ impl Session {
     /// the budget does by itself: it reads them as it needs them, and so takes longer.
     ///
     /// # Errors
-    /// [`Error::Run`] when they cannot be read or are corrupted; the next run, or this, tries again.
+    /// [`Error::Machine`] when they cannot be read or are corrupted; the next run, or this, tries again.
     pub fn settle(&mut self) -> Result<()> {
         self.inner.settle().map_err(|e| self.packed.told(e))
     }
@@ -254,7 +254,7 @@ impl Session {
     /// in the layout in which the program holds them.
     ///
     /// # Errors
-    /// [`Error::Run`] when no run has ended well since the session was opened or changed its budget, or
+    /// [`Error::Run`] when no run has ended well since the session was opened or changed its budget, [`Error::Machine`] when
     /// the spill file cannot be read.
     pub fn read_kept(&mut self, index: usize, visit: &mut dyn FnMut(&[u8])) -> Result<()> {
         Ok(self.inner.read_kept(index, visit)?)

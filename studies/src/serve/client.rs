@@ -106,8 +106,9 @@ impl Drop for Server {
 fn one_shot(address: &str, method: &str, path: &str, body: &str) -> Result<(u16, Vec<u8>)> {
     let mut client = Client::connect(address)?;
     let length = body.len();
-    let request =
-        format!("{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}");
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
     client.stream.get_mut().write_all(request.as_bytes())?;
     let (status, _, body) = client.read()?;
     Ok((status, body))
@@ -124,7 +125,7 @@ pub fn request(model: &str, input: &str, shape: &[usize], tensor: &[u8]) -> Vec<
     })
     .to_string();
     let mut bytes = format!(
-        "POST /v2/models/{model}/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\
+        "POST /v2/models/{model}/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\
          inference-header-content-length: {}\r\n\r\n{text}",
         text.len() + tensor.len(),
         text.len()

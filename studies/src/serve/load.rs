@@ -129,7 +129,7 @@ pub fn run(root: &Path, place: &Place, args: &ServeArgs) -> Result<String> {
         .map_err(|_| anyhow::anyhow!("a client panicked"))?;
     let missed = server.metric("neap_deadlines_missed_total{model=\"promised\"}")?;
     let met = server.metric("neap_deadlines_met_total{model=\"promised\"}")?;
-    let made_way = server.metric("neap_made_way")?;
+    let made_way = server.metric("neap_made_way_total")?;
     let status = server.end()?;
     let most = told["process_most_bytes"].as_u64().context("a peak")?;
     let mut text = format!(

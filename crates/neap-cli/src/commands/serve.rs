@@ -5,12 +5,15 @@ use crate::cgroup::supervise::{self, Ended};
 use crate::failure::{Failure, Outcome, bad};
 use crate::interrupt;
 use crate::progress::note;
-use clap::Args;
-use neap_serve::{Limits, Options, ServeError, Tls, Token};
+use clap::{Args, ValueEnum};
+use neap_serve::{Limits, LogFilter, LogFormat, Logging, Options, ServeError, Tls, Token, Welcome};
 use neaptide::{Budget, Cache, parse_bytes};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// The variable that says what is told where no option does.
+const LOG: &str = "NEAP_LOG";
 
 #[derive(Args)]
 pub struct ServeArgs {
@@ -64,11 +67,43 @@ pub struct ServeArgs {
     /// The certificate's private key (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Pages of this origin may ask from a browser: https://page.example, or * for all; may be given several times
+    #[arg(long, value_name = "ORIGIN")]
+    allow_origin: Vec<String>,
+    /// Another name of this server, beside addresses and localhost: models.example, or * for all. On addresses that are not
+    /// loopback any name is taken, unless some are given
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
+    /// Tell of each request, too
+    #[arg(long)]
+    access_log: bool,
+    /// Tell what happens from this level on: off, error, warn, info, debug, trace, or TARGET=LEVEL,...
+    /// [default: NEAP_LOG, or info; warn with --quiet]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<LogFilter>,
+    /// How lines of the log look on standard error: text, or json, an object each
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    log_format: Format,
     /// Keep packed models here instead of beside the model or in the user's cache folder
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
     #[command(flatten)]
     engine: EngineArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+impl From<Format> for LogFormat {
+    fn from(format: Format) -> LogFormat {
+        match format {
+            Format::Text => LogFormat::Text,
+            Format::Json => LogFormat::Json,
+        }
+    }
 }
 
 pub fn run(args: &ServeArgs, quiet: bool) -> Outcome {
@@ -108,7 +143,22 @@ fn enforced(limit_bytes: u64) -> Outcome {
     }
 }
 
+/// What is told: as the option says, or the environment.
+fn log_filter(args: &ServeArgs, quiet: bool) -> Result<LogFilter, Failure> {
+    if let Some(filter) = &args.log_level {
+        return Ok(filter.clone());
+    }
+    match std::env::var(LOG) {
+        Ok(text) if !text.is_empty() => (text.parse()).map_err(|e| bad(format!("{LOG}: {e}"))),
+        _ if quiet => Ok(LogFilter::quiet()),
+        _ => Ok(LogFilter::default()),
+    }
+}
+
 fn here(args: &ServeArgs, budget_bytes: Option<u64>, own_cgroup: bool, quiet: bool) -> Outcome {
+    let format = LogFormat::from(args.log_format);
+    let logging = Logging::start(log_filter(args, quiet)?, format);
+    let _logging = logging.map_err(|e| Failure::Internal(e.to_string()))?;
     let options = Options {
         folder: args.folder.clone(),
         budget_bytes,
@@ -134,20 +184,29 @@ fn here(args: &ServeArgs, budget_bytes: Option<u64>, own_cgroup: bool, quiet: bo
             Some(path) => Some(Token::read(path).map_err(bad)?),
             None => None,
         },
+        welcome: Welcome {
+            hosts: args.allow_host.clone(),
+            origins: args.allow_origin.clone(),
+        },
+        tells_access: args.access_log,
+    };
+    let say = |text: &str| match format {
+        LogFormat::Text => note(text),
+        LogFormat::Json => neap_serve::tell(text),
     };
     let _deferred = interrupt::defer();
     let ended = neap_serve::serve(
         &options,
         &mut |ready| {
             for (name, reason) in &ready.refused {
-                note(&format!("'{name}' is not served: {reason}"));
+                say(&format!("'{name}' is not served: {reason}"));
             }
             // Whoever starts servers waits for this line, so it is not progress.
             let also = |kind: &str, at: Option<SocketAddr>| {
                 at.map_or(String::new(), |at| format!(", {kind}://{at}"))
             };
             let s = if options.tls.is_some() { "s" } else { "" };
-            note(&format!(
+            say(&format!(
                 "serving {} models on http{s}://{}{}{}",
                 ready.models.len(),
                 ready.http,
@@ -158,9 +217,9 @@ fn here(args: &ServeArgs, budget_bytes: Option<u64>, own_cgroup: bool, quiet: bo
         &|| interrupt::noted().is_some(),
     )?;
     if ended.cut_off > 0 {
-        note(&format!("{} connections were cut off", ended.cut_off));
+        say(&format!("{} connections were cut off", ended.cut_off));
     } else if !quiet {
-        note("ended");
+        say("ended");
     }
     Ok(())
 }

@@ -1,10 +1,12 @@
 //! `neap serve` as clients meet it: the real program, a port of its own, bytes over TCP.
 
 mod advice;
+mod connections;
 mod memory;
 mod promises;
 mod refusals;
 mod server;
+mod telling;
 mod tls;
 
 use super::onnx::{FLOAT, INT64, Model, layers, relu};
@@ -187,7 +189,7 @@ fn models_are_listed_loaded_and_unloaded() {
     // A refusal leaves the connection of a large request in use.
     let head = |path: &str, close: &str| {
         let len = 4_000_000;
-        format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len}\r\n{close}\r\n")
+        format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len}\r\n{close}\r\n")
     };
     let mut stream = server.connect();
     let mut writer = stream.try_clone().unwrap();
@@ -291,12 +293,14 @@ fn what_happens_is_counted() {
         value("neap_refusals_total{model=\"\",why=\"not_found\"}"),
         1.0
     );
-    assert_eq!(
-        value("neap_memory_bytes{kind=\"budget\"}"),
-        f64::from(64 << 20)
-    );
-    assert!(value("neap_memory_bytes{kind=\"process\"}") < f64::from(64 << 20));
-    assert!(value("neap_memory_bytes{kind=\"model:early\"}") > 0.0);
+    let memory = |kind: &str, model: &str| {
+        value(&format!(
+            "neap_memory_bytes{{kind=\"{kind}\",model=\"{model}\"}}"
+        ))
+    };
+    assert_eq!(memory("budget", ""), f64::from(64 << 20));
+    assert!(memory("process", "") < f64::from(64 << 20));
+    assert!(memory("model", "early") > 0.0);
     assert!(!text.contains("made-up"));
 }
 
@@ -311,7 +315,7 @@ fn a_server_that_is_asked_to_end_answers_first() {
     let (header, body) = binary(&request, &x);
     let mut stream = server.connect();
     let head = format!(
-        "POST /v2/models/layers/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n{header}\r\n",
+        "POST /v2/models/layers/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n{header}\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes()).unwrap();

@@ -144,9 +144,11 @@ impl Shared {
         let at_once = model.promise.map_or(0, Promise::most_at_once);
         let bytes = model.subject().request_bytes().saturating_mul(at_once);
         if !self.pool.reserve(&model.name, bytes, others_bytes) {
+            let needed = self.pool.promised_bytes() + bytes + others_bytes;
             return Err(format!(
-                "its requests need {} for themselves: give more --request-memory",
-                neaptide::Bytes(bytes)
+                "its requests need {} for themselves: give --request-memory {} or more",
+                neaptide::Bytes(bytes),
+                neaptide::Bytes(needed)
             ));
         }
         let free = wait_until(|| self.pool.is_free().then_some(()));

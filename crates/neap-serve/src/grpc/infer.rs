@@ -1,6 +1,6 @@
 //! `ModelInfer`: tensors in, tensors out, as bytes.
 
-use super::frame::{answer, read_large};
+use super::frame::{answer, read_large, refused};
 use super::messages::{
     Contents, InferInput, InferOutput, InferRequest, InferResponse, WantedOutput,
 };
@@ -10,42 +10,56 @@ use crate::catalogue::{Served, shown};
 use crate::core::{Core, Given};
 use crate::datatype::{self, Elements};
 use crate::pool::Held;
-use crate::refusal::{Refusal, Why};
+use crate::refusal::{OfModel, Refusal};
 use axum::extract::Request;
 use axum::response::Response;
 use prost::bytes::Bytes;
 
 /// Answers a request.
-///
-/// # Errors
-/// Why there is no answer.
-pub async fn answered(core: &Core, request: Request) -> Result<Response, Refusal> {
+pub async fn answered(core: &Core, request: Request) -> Response {
     let mut name = None;
     let read = async {
-        if core.is_ending() {
-            return Err(Refusal::new(Why::NotReady, "the server ends"));
-        }
+        core.check_ready()?;
         read_large::<InferRequest>(core, request, &mut name, scan::decoded_bytes).await
     };
     let read = read.await;
-    let (request, held) =
-        read.inspect_err(|refusal| core.note_refusal(name.as_deref().unwrap_or(""), refusal))?;
-    let name = request.model_name.clone();
-    let answered = answered_of(core, request, held).await;
-    answered.inspect_err(|refusal| core.note_refusal(&name, refusal))
+    let answered = match read {
+        Ok((request, held)) => {
+            name = Some(request.model_name.clone());
+            response_of(core, request, held).await
+        }
+        Err(refusal) => Err(refusal),
+    };
+    match answered {
+        Ok((response, held)) => answer(&response, Some(held)),
+        Err(refusal) => {
+            let name = name.unwrap_or_default();
+            core.note_refusal(&name, &refusal);
+            let mut response = refused(&refusal);
+            response.extensions_mut().insert(OfModel(name));
+            response
+        }
+    }
 }
 
-async fn answered_of(
+/// What a request is answered with, and its memory.
+///
+/// # Errors
+/// Why there is no answer.
+pub async fn response_of(
     core: &Core,
     request: InferRequest,
     mut held: Held,
-) -> Result<Response, Refusal> {
+) -> Result<(InferResponse, Held), Refusal> {
     let version = Some(request.model_version.as_str()).filter(|v| !v.is_empty());
     let model = core.catalogue.ready(&request.model_name, version)?;
     let wanted = wanted(&model, &request.outputs)?;
     // The answer is one message, made of the outputs.
     let rows = request.inputs.first().and_then(|i| i.shape.first());
     let rows = rows.map_or(1, |&rows| rows.max(1) as u64);
+    if let Some(first) = request.inputs.first().filter(|_| model.takes_rows) {
+        model.check_rows(&first.name, rows)?;
+    }
     let output_bytes = wanted.iter().map(|&i| model.outputs[i].len_bytes() as u64);
     let output_bytes = output_bytes.fold(0, u64::saturating_add);
     let rows = if model.takes_rows { rows } else { 1 };
@@ -68,7 +82,7 @@ async fn answered_of(
         let bytes = Bytes::from_owner(Sent(tensor.clone()));
         response.raw_output_contents.push(bytes);
     }
-    Ok(answer(&response, Some(done.held)))
+    Ok((response, done.held))
 }
 
 /// Which outputs are sent.

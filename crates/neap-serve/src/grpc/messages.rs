@@ -1,8 +1,9 @@
 //! Messages of the service `inference.GRPCInferenceService`.
 //!
-//! Sources: Open Inference Protocol, "gRPC"; Triton's "Model Repository Extension". Names and numbers of fields are those
+//! Sources: Open Inference Protocol, "gRPC"; Triton's "Model Repository Extension"; "gRPC Health Checking Protocol". Names and numbers of fields are those
 //! of the published interface; fields that are not looked at here are left out, as the wire format allows.
 
+use crate::triton::ModelConfig;
 use prost::bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -187,4 +188,52 @@ pub struct Index {
 pub struct Change {
     #[prost(string, tag = "2")]
     pub model_name: String,
+    /// What they are does not matter here.
+    #[prost(btree_map = "string, message", tag = "3")]
+    pub parameters: BTreeMap<String, Nothing>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ModelConfigResponse {
+    #[prost(message, optional, tag = "1")]
+    pub config: Option<ModelConfig>,
+}
+
+/// On a stream: an answer, or why there is none.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StreamResponse {
+    #[prost(string, tag = "1")]
+    pub error_message: String,
+    #[prost(message, optional, tag = "2")]
+    pub infer_response: Option<InferResponse>,
+}
+
+impl StreamResponse {
+    pub fn of(response: InferResponse) -> StreamResponse {
+        StreamResponse {
+            error_message: String::new(),
+            infer_response: Some(response),
+        }
+    }
+
+    pub fn refused(error_message: String) -> StreamResponse {
+        StreamResponse {
+            error_message,
+            infer_response: Some(InferResponse::default()),
+        }
+    }
+}
+
+/// Of the service `grpc.health.v1.Health`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HealthAsked {
+    #[prost(string, tag = "1")]
+    pub service: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Health {
+    /// 1 is SERVING, 2 is NOT_SERVING.
+    #[prost(int32, tag = "1")]
+    pub status: i32,
 }

@@ -4,25 +4,33 @@
 //! |---|---|
 //! | `ServerLive`, `ServerReady`, `ServerMetadata` | `/v2/health/live`, `/v2/health/ready`, `/v2` |
 //! | `ModelReady`, `ModelMetadata`, `ModelInfer` | `/v2/models/NAME/ready`, `/v2/models/NAME`, `…/infer` |
+//! | `ModelStreamInfer` | requests one after the other |
+//! | `ModelConfig`, `ModelStatistics` | `…/config`, `…/stats` |
+//! | `grpc.health.v1.Health/Check` | of the service `live`: whether the server lives; of none: whether it is ready; of a model |
 //! | `RepositoryIndex`, `RepositoryModelLoad`, `RepositoryModelUnload` | `/v2/repository/…` |
 
 mod frame;
 mod infer;
 mod messages;
 mod scan;
+mod stream;
 
 use crate::core::Core;
 use crate::datatype;
-use crate::refusal::Refusal;
+use crate::http::EXTENSIONS;
+use crate::http::front::{Front, Manner, front};
+use crate::refusal::{Refusal, Why};
+use crate::triton;
+use crate::v2::check_load_parameters;
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::post;
 use frame::{answer, read, refused};
 use messages::{
-    Change, Index, IndexRequest, Indexed, IsReady, Live, ModelMetadata, NamedModel, Nothing,
-    ServerMetadata, TensorMetadata,
+    Change, Health, HealthAsked, Index, IndexRequest, Indexed, IsReady, Live, ModelConfigResponse,
+    ModelMetadata, NamedModel, Nothing, ServerMetadata, TensorMetadata,
 };
 use std::sync::Arc;
 
@@ -31,28 +39,42 @@ type Answered = Result<Response, Refusal>;
 /// All methods.
 pub fn router(core: Arc<Core>) -> Router {
     let at = |method: &str| format!("/inference.GRPCInferenceService/{method}");
+    let state = Front {
+        core: core.clone(),
+        manner: &MANNER,
+    };
     Router::new()
+        .route(HEALTH, post(health))
         .route(&at("ServerLive"), post(live))
         .route(&at("ServerReady"), post(ready))
         .route(&at("ServerMetadata"), post(server))
         .route(&at("ModelReady"), post(model_ready))
         .route(&at("ModelMetadata"), post(model))
         .route(&at("ModelInfer"), post(infer_at))
+        .route(&at("ModelStreamInfer"), post(stream))
+        .route(&at("ModelConfig"), post(config))
+        .route(&at("ModelStatistics"), post(statistics))
+        .route(&at("SystemSharedMemoryStatus"), post(no_regions))
+        .route(&at("CudaSharedMemoryStatus"), post(no_regions))
         .route(&at("RepositoryIndex"), post(index))
         .route(&at("RepositoryModelLoad"), post(load))
         .route(&at("RepositoryModelUnload"), post(unload))
         .fallback(async |request: Request| frame::no_method(request.uri().path()))
-        .layer(from_fn_with_state(core.clone(), only_known))
+        .layer(from_fn_with_state(state, front))
         .with_state(core)
 }
 
-/// Lets those through who show the token, where there is one.
-async fn only_known(State(core): State<Arc<Core>>, request: Request, next: Next) -> Response {
-    match core.check_token(request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(refusal) => refused(&refusal),
-    }
-}
+/// Health is told to everybody, as over HTTP.
+static MANNER: Manner = Manner {
+    refused,
+    is_open: |path| {
+        let method = path.rsplit('/').next().unwrap_or("");
+        path == HEALTH || ["ServerLive", "ServerReady"].contains(&method)
+    },
+    is_grpc: true,
+};
+
+const HEALTH: &str = "/grpc.health.v1.Health/Check";
 
 fn told(answered: Answered) -> Response {
     answered.unwrap_or_else(|refusal| refused(&refusal))
@@ -71,7 +93,7 @@ async fn server(State(_): State<Arc<Core>>) -> Response {
     let metadata = ServerMetadata {
         name: "neaptide".into(),
         version: env!("CARGO_PKG_VERSION").into(),
-        extensions: vec!["binary_tensor_data".into(), "model_repository".into()],
+        extensions: EXTENSIONS.map(String::from).to_vec(),
     };
     answer(&metadata, None)
 }
@@ -83,8 +105,8 @@ fn version(text: &str) -> Option<&str> {
 async fn model_ready(State(core): State<Arc<Core>>, request: Request) -> Response {
     let asked = async {
         let asked = read::<NamedModel>(&core, request).await?;
-        let model = core.catalogue.ready(&asked.name, version(&asked.version));
-        let ready = model.is_ok();
+        let ready = core.can_answer(&asked.name, version(&asked.version));
+        let ready = ready.is_ok();
         Ok(answer(&IsReady { ready }, None))
     };
     told(asked.await)
@@ -116,7 +138,57 @@ async fn model(State(core): State<Arc<Core>>, request: Request) -> Response {
 }
 
 async fn infer_at(State(core): State<Arc<Core>>, request: Request) -> Response {
-    told(infer::answered(&core, request).await)
+    infer::answered(&core, request).await
+}
+
+async fn stream(State(core): State<Arc<Core>>, request: Request) -> Response {
+    stream::answered(core, request)
+}
+
+async fn config(State(core): State<Arc<Core>>, request: Request) -> Response {
+    let asked = async {
+        let asked = read::<NamedModel>(&core, request).await?;
+        let model = core.catalogue.ready(&asked.name, version(&asked.version))?;
+        let config = Some(triton::config(&model));
+        Ok(answer(&ModelConfigResponse { config }, None))
+    };
+    told(asked.await)
+}
+
+async fn statistics(State(core): State<Arc<Core>>, request: Request) -> Response {
+    let asked = async {
+        let asked = read::<NamedModel>(&core, request).await?;
+        let name = Some(asked.name.as_str()).filter(|name| !name.is_empty());
+        let all = core.statistics(name, version(&asked.version))?;
+        Ok(answer(&all, None))
+    };
+    told(asked.await)
+}
+
+/// There is no shared memory.
+async fn no_regions() -> Response {
+    answer(&Nothing {}, None)
+}
+
+/// What Kubernetes asks: of the server, or of a model, whether it is ready; of `live`, whether the server lives.
+async fn health(State(core): State<Arc<Core>>, request: Request) -> Response {
+    let is_known = core.check_token(request.headers()).is_ok();
+    let asked = async {
+        let asked = read::<HealthAsked>(&core, request).await?;
+        let is_serving = match asked.service.as_str() {
+            "live" => true,
+            "" | "inference.GRPCInferenceService" => core.is_ready(),
+            // Others hear nothing about models, as over HTTP.
+            _ if !is_known => return Err(Refusal::new(Why::Unknown, "show the token")),
+            model => match core.can_answer(model, None) {
+                Err(refusal) if refusal.why == Why::NotFound => return Err(refusal),
+                answered => answered.is_ok(),
+            },
+        };
+        let status = if is_serving { 1 } else { 2 };
+        Ok(answer(&Health { status }, None))
+    };
+    told(asked.await)
 }
 
 async fn index(State(core): State<Arc<Core>>, request: Request) -> Response {
@@ -141,6 +213,7 @@ async fn index(State(core): State<Arc<Core>>, request: Request) -> Response {
 async fn load(State(core): State<Arc<Core>>, request: Request) -> Response {
     let asked = async {
         let asked = read::<Change>(&core, request).await?;
+        check_load_parameters(asked.parameters.keys().map(String::as_str))?;
         core.load(&asked.model_name).await?;
         Ok(answer(&Nothing {}, None))
     };
@@ -150,6 +223,7 @@ async fn load(State(core): State<Arc<Core>>, request: Request) -> Response {
 async fn unload(State(core): State<Arc<Core>>, request: Request) -> Response {
     let asked = async {
         let asked = read::<Change>(&core, request).await?;
+        check_load_parameters(asked.parameters.keys().map(String::as_str))?;
         core.unload(&asked.model_name).await?;
         Ok(answer(&Nothing {}, None))
     };

@@ -30,6 +30,7 @@ pub fn refused(refusal: &Refusal) -> Response {
         let headers = response.headers_mut();
         headers.insert(header::WWW_AUTHENTICATE, scheme);
     }
+    response.extensions_mut().insert(refusal.clone());
     response
 }
 

@@ -6,11 +6,13 @@ use crate::buffer::{Buffer, Sent, Tensor};
 use crate::catalogue::{Served, shown};
 use crate::core::{Core, Given};
 use crate::datatype;
+use crate::elements::read_data;
 use crate::executor::Done;
 use crate::pool::Held;
+use crate::refusal::OfModel;
 use crate::refusal::{Refusal, Why};
 use crate::v2::{
-    BinaryOutput, InferAnswer, InferRequest, InputTensor, OutputTensor, WantedOutput, read_data,
+    BinaryOutput, InferAnswer, InferRequest, InputTensor, Object, OutputTensor, WantedOutput,
 };
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
@@ -46,7 +48,9 @@ pub async fn answer(
         Ok(response) => response,
         Err(refusal) => {
             core.note_refusal(name, &refusal);
-            refused(&refusal)
+            let mut response = refused(&refusal);
+            response.extensions_mut().insert(OfModel(name.into()));
+            response
         }
     }
 }
@@ -109,9 +113,7 @@ fn begun(
     version: Option<&str>,
     headers: &HeaderMap,
 ) -> Result<(Arc<Served>, Option<usize>), Refusal> {
-    if core.is_ending() {
-        return Err(Refusal::new(Why::NotReady, "the server ends"));
-    }
+    core.check_ready()?;
     let model = core.catalogue.ready(name, version)?;
     Ok((model, json_bytes(headers)?))
 }
@@ -169,15 +171,16 @@ fn read(buffer: Buffer, json_bytes: Option<usize>, model: &Served) -> Result<Ask
     let json = body.get(..json_bytes).ok_or_else(|| {
         Refusal::malformed("Inference-Header-Content-Length is larger than the body")
     })?;
-    let request: InferRequest = serde_json::from_slice(json)
+    let Object(request): Object<InferRequest> = serde_json::from_slice(json)
         .map_err(|e| Refusal::malformed(format!("the JSON text is not a request: {e}")))?;
     let mut at = json_bytes;
     let mut given = Vec::with_capacity(request.inputs.0.len());
     let mut rows = 1;
-    for input in request.inputs.0 {
+    for Object(input) in request.inputs.0 {
         let range = binary_range(&input, &mut at, body.len())?;
         if model.takes_rows {
             rows = input.shape.0.first().copied().unwrap_or(1);
+            model.check_rows(&input.name, rows)?;
         }
         let data = match (range, input.data) {
             (Some(range), None) => Tensor::within(&buffer, range),
@@ -203,8 +206,10 @@ fn read(buffer: Buffer, json_bytes: Option<usize>, model: &Served) -> Result<Ask
     Ok(Asked {
         id: request.id,
         given,
-        outputs: request.outputs.map(|few| few.0),
-        is_binary: request.parameters.binary_data_output,
+        outputs: request
+            .outputs
+            .map(|few| few.0.into_iter().map(|Object(o)| o).collect()),
+        is_binary: request.parameters.binary_data_output.unwrap_or(false),
         rows,
     })
 }
@@ -241,7 +246,8 @@ fn from_json(model: &Served, input: &InputTensor, data: &RawValue) -> Result<Ten
     let info = info.ok_or_else(|| of_input(input, "the model has no such input"))?;
     let rows = model.rows_of(info, &input.datatype, &input.shape.0)?;
     let mut buffer = Buffer::zeroed(info.len_bytes() * rows);
-    read_data(data, info.ty.dtype, buffer.bytes_mut())
+    let shape: Vec<usize> = input.shape.0.iter().map(|&d| d as usize).collect();
+    read_data(data, info.ty.dtype, &shape, buffer.bytes_mut())
         .map_err(|reason| of_input(input, &reason))?;
     Ok(Tensor::new(buffer))
 }
@@ -294,7 +300,7 @@ fn hold_answer(
     // The text of a tensor is copied into that of the answer.
     let text_bytes = text_bytes
         .fold(0, u64::saturating_add)
-        .saturating_mul(2 * rows);
+        .saturating_mul(rows.saturating_mul(2));
     core.hold_more(held, text_bytes)
 }
 

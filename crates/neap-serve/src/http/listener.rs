@@ -1,130 +1,258 @@
 //! Connections: how many at once, how long each may take, and how they end.
+//!
+//! ```text
+//!   nothing is asked for too long   asked to end, then closed        also before the first request
+//!   a part of an answer not taken   closed
+//!   another needs the place         closed (see `places`)
+//!   the server ends                 what is under way is answered
+//! ```
 
-use super::tls::SENDING_BYTES;
+use super::places::{Guest, Places, Seat, UnderWay};
+use super::protocol::{DOOR_HEAD_BYTES, HEAD_BYTES, Protocol, WINDOW_BYTES};
+use super::wire::{self, Wire};
 use crate::options::Limits;
+use crate::traffic::Traffic;
 use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::response::Response;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use std::io;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, Sleep};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
-
-/// What a connection keeps of a request's head, at most.
-const HEAD_BYTES: usize = 32 << 10;
 
 /// A request has no more headers.
 const MOST_HEADERS: usize = 64;
 
-/// What a client of gRPC may send before it is read.
-const WINDOW_BYTES: u32 = 64 << 10;
-
 /// Requests of one such client at once.
 const MOST_STREAMS: u32 = 16;
 
-/// How clients talk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    Http1,
-    /// As gRPC does.
-    Http2,
+/// A connection that was asked to end may take so long for it while nothing is under way.
+const LEAVING: Duration = Duration::from_millis(250);
+
+/// How a request came.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival {
+    pub client: SocketAddr,
+    /// Where the server was asked.
+    pub here: SocketAddr,
+    /// There is no place for it: it hears of health and metrics, and to come again for all else.
+    pub is_at_the_door: bool,
 }
 
-impl Protocol {
-    /// For one connection: its buffers, its task.
-    pub fn connection_bytes(self) -> u64 {
-        let buffers = match self {
-            Protocol::Http1 => 2 * HEAD_BYTES as u64,
-            Protocol::Http2 => u64::from(WINDOW_BYTES) + HEAD_BYTES as u64,
-        };
-        buffers + (16 << 10)
-    }
+/// What all connections of one address share.
+#[derive(Clone)]
+pub struct Serving {
+    pub tls: Option<TlsAcceptor>,
+    pub router: Router,
+    pub limits: Limits,
+    pub protocol: Protocol,
+    pub traffic: Arc<Traffic>,
+    /// Becomes true when the server ends.
+    pub end: watch::Receiver<bool>,
 }
 
-/// What a client hears when too many are connected.
-const FULL: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nconnection: close\r\n\
-    content-type: application/json\r\ncontent-length: 44\r\n\r\n{\"error\":\"too many clients are connected\"}  ";
-
-/// Serves `router` on connections of `listener`, with TLS if there is an acceptor for it, until `end` is ready; then lets those that are under way finish, for as
-/// long as the limits say. The number of those that were cut off.
-pub async fn serve(
-    listener: TcpListener,
-    tls: Option<TlsAcceptor>,
-    router: Router,
-    limits: Limits,
-    protocol: Protocol,
-    end: impl Future<Output = ()>,
-) -> usize {
-    let places = Arc::new(Semaphore::new(limits.connections));
-    let graceful = GracefulShutdown::new();
-    let mut end = std::pin::pin!(end);
+/// Serves connections of `listener` until the end; then lets those that are under way finish, for as long as the limits
+/// say. The number of those that were cut off.
+pub async fn serve(listener: TcpListener, serving: Serving) -> usize {
+    let places = Places::new(serving.limits.connections);
+    let mut end = serving.end.clone();
     loop {
-        let accepted = tokio::select! {
-            () = &mut end => break,
-            accepted = listener.accept() => accepted,
+        let next = async {
+            let (stream, client) = listener.accept().await?;
+            Ok::<_, std::io::Error>((stream, client, places.seat().await))
         };
-        let Ok((stream, _)) = accepted else {
+        let accepted = tokio::select! {
+            () = over(&mut end) => break,
+            accepted = next => accepted,
+        };
+        let Ok((stream, client, seat)) = accepted else {
             // No descriptor was left, or the client is gone. Others may end meanwhile.
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
-        let Ok(place) = places.clone().try_acquire_owned() else {
-            if protocol == Protocol::Http1 && tls.is_none() {
-                let _ = stream.try_write(FULL);
-            }
-            continue;
-        };
+        serving.traffic.accepted.fetch_add(1, Relaxed);
+        let of_another = u64::from(seat.is_of_another);
+        serving.traffic.given_up.fetch_add(of_another, Relaxed);
+        let turned_away = u64::from(seat.guest.is_at_the_door());
+        serving.traffic.turned_away.fetch_add(turned_away, Relaxed);
         // Small answers are sent at once.
         let _ = stream.set_nodelay(true);
-        let stream = Patient::new(stream, limits.arriving);
-        let service = TowerToHyperService::new(router.clone());
-        let (watcher, tls, limits) = (graceful.watcher(), tls.clone(), limits.clone());
+        let Ok(here) = stream.local_addr() else {
+            continue;
+        };
+        let arrival = Arrival {
+            client,
+            here,
+            is_at_the_door: seat.guest.is_at_the_door(),
+        };
+        let serving = serving.clone();
         tokio::spawn(async move {
+            let traffic = serving.traffic.clone();
+            traffic.open.fetch_add(1, Relaxed);
             // Clients that vanish or send rubbish are no concern of others.
-            if let Some(stream) = opened(stream, tls, limits.arriving).await {
-                let io = TokioIo::new(stream);
-                match protocol {
-                    Protocol::Http1 => {
-                        let connection = http1(&limits).serve_connection(io, service);
-                        let _ = watcher.watch(connection).await;
-                    }
-                    Protocol::Http2 => {
-                        let connection = http2(&limits).serve_connection(io, service);
-                        let _ = watcher.watch(connection).await;
-                    }
-                }
-            }
-            drop(place);
+            serving.attend(stream, arrival, &seat).await;
+            drop(seat);
+            traffic.open.fetch_sub(1, Relaxed);
         });
     }
     drop(listener);
-    let open = graceful.count();
-    match tokio::time::timeout(limits.ending, graceful.shutdown()).await {
+    match tokio::time::timeout(serving.limits.ending, places.empty()).await {
         Ok(()) => 0,
-        Err(_) => open,
+        Err(_) => places.taken(),
     }
 }
 
-fn http1(limits: &Limits) -> http1::Builder {
+/// Ready when the server ends.
+async fn over(end: &mut watch::Receiver<bool>) {
+    // An error means that the sender is gone, which is the end, too.
+    let _ = end.wait_for(|&is_over| is_over).await.is_ok();
+}
+
+impl Serving {
+    /// All of a connection.
+    async fn attend(self, stream: tokio::net::TcpStream, arrival: Arrival, seat: &Seat) {
+        let is_http1 = self.protocol == Protocol::Http1;
+        let (tls, traffic) = (self.tls.clone(), self.traffic.clone());
+        let patience = self.limits.arriving;
+        let mut end = self.end.clone();
+        let opening = wire::opened(stream, tls, patience, traffic, is_http1);
+        let opened = tokio::select! {
+            opened = opening => opened,
+            () = seat.guest.sent_away() => None,
+            () = over(&mut end) => None,
+        };
+        let Some(wire) = opened else {
+            return;
+        };
+        let service = Service {
+            router: TowerToHyperService::new(self.router.clone()),
+            guest: seat.guest.clone(),
+            arrival,
+        };
+        let io = TokioIo::new(wire);
+        match self.protocol {
+            Protocol::Http1 => {
+                let connection = http1(arrival.is_at_the_door).serve_connection(io, service);
+                self.follow(std::pin::pin!(connection), &seat.guest).await;
+            }
+            Protocol::Http2 => {
+                let connection = http2(patience).serve_connection(io, service);
+                self.follow(std::pin::pin!(connection), &seat.guest).await;
+            }
+        }
+    }
+
+    /// Until a connection ends by itself, or has to.
+    async fn follow<C: Connection>(&self, mut connection: Pin<&mut C>, guest: &Guest) {
+        let mut end = self.end.clone();
+        let patience = self.limits.arriving;
+        let mut leaving: Option<Instant> = None;
+        loop {
+            let now = Instant::now();
+            let due = match (guest.idle_since(), leaving) {
+                (Some(since), Some(asked)) => since.max(asked) + LEAVING,
+                (Some(since), None) => since + patience,
+                (None, _) => now + patience,
+            };
+            let stuck = guest.stuck_since().filter(|_| C::WATCHES_ANSWERS);
+            let due = stuck.map_or(due, |since| due.min(since + patience));
+            let is_over = tokio::select! {
+                _ = connection.as_mut() => return,
+                () = guest.sent_away() => {
+                    connection.as_mut().leave();
+                    // A client of gRPC hears that nothing was lost.
+                    poll_fn(|context| {
+                        let _ = connection.as_mut().poll(context);
+                        Poll::Ready(())
+                    })
+                    .await;
+                    return;
+                }
+                () = over(&mut end), if leaving.is_none() => true,
+                () = tokio::time::sleep_until(due) => false,
+            };
+            if is_over {
+                connection.as_mut().leave();
+                leaving = Some(Instant::now());
+                continue;
+            }
+            let now = Instant::now();
+            let since = |moment: Option<Instant>| moment.map(|moment| now - moment);
+            let is_stuck = C::WATCHES_ANSWERS
+                && since(guest.stuck_since()).is_some_and(|stuck| stuck >= patience);
+            let idle = since(guest.idle_since());
+            match leaving {
+                _ if is_stuck => {
+                    self.traffic.timed_out.fetch_add(1, Relaxed);
+                    return;
+                }
+                Some(asked) if now - asked >= LEAVING && idle.is_some_and(|i| i >= LEAVING) => {
+                    return;
+                }
+                None if idle.is_some_and(|idle| idle >= patience) => {
+                    self.traffic.timed_out.fetch_add(1, Relaxed);
+                    connection.as_mut().leave();
+                    leaving = Some(now);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A connection as its protocol has it.
+trait Connection: Future<Output = hyper::Result<()>> + Send {
+    /// Bytes of an answer may wait although the socket takes bytes.
+    const WATCHES_ANSWERS: bool;
+
+    /// Takes no more requests, and ends when those under way are answered.
+    fn leave(self: Pin<&mut Self>);
+}
+
+impl Connection for http1::Connection<TokioIo<Wire>, Service> {
+    const WATCHES_ANSWERS: bool = false;
+
+    fn leave(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+impl Connection for http2::Connection<TokioIo<Wire>, Service, TokioExecutor> {
+    const WATCHES_ANSWERS: bool = true;
+
+    fn leave(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+/// How long a head may take is seen to by [`Serving::follow`].
+fn http1(is_at_the_door: bool) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.arriving)
-        .max_buf_size(HEAD_BYTES)
+        .header_read_timeout(None)
+        .max_buf_size(if is_at_the_door {
+            DOOR_HEAD_BYTES
+        } else {
+            HEAD_BYTES
+        })
         .max_headers(MOST_HEADERS);
     builder
 }
 
-fn http2(limits: &Limits) -> http2::Builder<TokioExecutor> {
+fn http2(patience: Duration) -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
@@ -134,181 +262,60 @@ fn http2(limits: &Limits) -> http2::Builder<TokioExecutor> {
         .max_header_list_size(HEAD_BYTES as u32)
         .max_send_buf_size(WINDOW_BYTES as usize)
         // A client that is gone without a word is noticed.
-        .keep_alive_interval(limits.arriving)
-        .keep_alive_timeout(limits.arriving);
+        .keep_alive_interval(patience)
+        .keep_alive_timeout(patience);
     builder
 }
 
-/// A connection that requests come on; `None` where the client does not agree on how to hide them, or not in time.
-async fn opened(
-    stream: Patient,
-    tls: Option<TlsAcceptor>,
-    patience: Duration,
-) -> Option<Connection> {
-    let Some(tls) = tls else {
-        return Some(Connection::Plain(stream));
-    };
-    let opening = tls.accept_with(stream, |session| {
-        session.set_buffer_limit(Some(SENDING_BYTES));
-    });
-    let opened = tokio::time::timeout(patience, opening).await.ok()?.ok()?;
-    Some(Connection::Tls(Box::new(opened)))
+/// What answers the requests of one connection.
+struct Service {
+    router: TowerToHyperService<Router>,
+    guest: Arc<Guest>,
+    arrival: Arrival,
 }
 
-enum Connection {
-    Plain(Patient),
-    Tls(Box<TlsStream<Patient>>),
-}
+impl hyper::service::Service<Request<Incoming>> for Service {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
 
-impl AsyncRead for Connection {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Connection::Plain(stream) => Pin::new(stream).poll_read(context, into),
-            Connection::Tls(stream) => Pin::new(stream).poll_read(context, into),
-        }
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let mut under_way = self.guest.asks();
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(self.arrival);
+        let answered = self.router.call(request);
+        Box::pin(async move {
+            let response = answered.await?;
+            under_way.answers(true);
+            Ok(response.map(|body| Answer { body, under_way }))
+        })
     }
 }
 
-impl AsyncWrite for Connection {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Connection::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Connection::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Connection::Plain(stream) => Pin::new(stream).poll_write_vectored(context, pieces),
-            Connection::Tls(stream) => Pin::new(stream).poll_write_vectored(context, pieces),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Connection::Plain(stream) => stream.is_write_vectored(),
-            Connection::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Connection::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Connection::Tls(stream) => Pin::new(stream).poll_flush(context),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Connection::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Connection::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-        }
-    }
+/// The body of an answer, which is under way until all of it was taken.
+struct Answer {
+    body: Body,
+    under_way: UnderWay,
 }
 
-/// A connection on which a client that takes nothing of an answer for too long is cut off.
-struct Patient {
-    stream: TcpStream,
-    patience: Duration,
-    /// Runs while something is to be sent that the client does not take.
-    waiting: Option<Pin<Box<Sleep>>>,
-}
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
 
-impl Patient {
-    fn new(stream: TcpStream, patience: Duration) -> Patient {
-        Patient {
-            stream,
-            patience,
-            waiting: None,
-        }
-    }
-
-    /// `sent`, or an error when nothing could be sent for too long.
-    fn watch<T>(
-        &mut self,
-        context: &mut Context<'_>,
-        sent: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        if sent.is_ready() {
-            self.waiting = None;
-            return sent;
-        }
-        let until = Instant::now() + self.patience;
-        let sleep = || Box::pin(tokio::time::sleep_until(until));
-        let waiting = self.waiting.get_or_insert_with(sleep);
-        match waiting.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
-impl AsyncRead for Patient {
-    fn poll_read(
+    fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, into)
-    }
-}
-
-impl AsyncWrite for Patient {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let sent = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.watch(context, sent)
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        self.under_way.answers(frame.is_ready());
+        frame
     }
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let sent = Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
-        self.watch(context, sent)
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
     }
 
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let sent = Pin::new(&mut self.stream).poll_flush(context);
-        self.watch(context, sent)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let sent = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.watch(context, sent)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_answer_of_a_full_server_is_whole() {
-        let text = std::str::from_utf8(FULL).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(&format!("content-length: {}", body.len())));
-        let error: serde_json::Value = serde_json::from_str(body).unwrap();
-        assert!(error["error"].is_string());
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

@@ -3,34 +3,46 @@
 //! | method and path | |
 //! |---|---|
 //! | `GET /v2` | name, version, extensions |
-//! | `GET /v2/health/live`, `GET /v2/health/ready` | 200, or 503 |
+//! | `GET /v2/health/live`, `GET /v2/health/ready` | 200, or 503, with `{"live": …}`, `{"ready": …}` |
 //! | `GET /v2/models/NAME[/versions/V]` | inputs and outputs |
 //! | `GET /v2/models/NAME[/versions/V]/ready` | 200, or 503 |
+//! | `GET /v2/models/NAME[/versions/V]/config`, `…/stats`, `GET /v2/models/stats` | as Triton tells them |
 //! | `POST /v2/models/NAME[/versions/V]/infer` | tensors in, tensors out |
 //! | `POST /v2/repository/index` | every model and its state |
 //! | `POST /v2/repository/models/NAME/load`, `…/unload` | |
 //! | `GET /memory` | not of the protocol: where the budget goes |
 //! | `POST /memory` | the same: another budget, `{"budget_bytes": N}` |
 //! | `GET /metrics` | the same: Prometheus' text |
-//! | `GET /` | the same: a page that shows all this in a browser |
+//! | `GET /`, `GET /favicon.ico` | the same: a page that shows all this in a browser |
 
 mod answer;
 mod body;
+pub mod front;
 mod infer;
 pub mod listener;
+mod places;
+pub mod protocol;
 pub mod tls;
+mod visitors;
+mod wire;
 
 use crate::core::Core;
 use crate::datatype;
 use crate::refusal::{Refusal, Why};
-use answer::{json, refused};
+use crate::triton;
+use crate::v2::{LoadRequest, Object};
+use answer::{json, refused, with_json};
 use axum::Router;
-use axum::extract::{Path, Request, State};
-use axum::http::{StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
+use front::{Front, Manner, front};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,55 +50,71 @@ use std::sync::Arc;
 /// What [`json`] and others answer with where the request is at fault.
 type Answered = Result<Response, Refusal>;
 
+/// Whether the server lives is told to everybody; the page asks for the token itself.
+static MANNER: Manner = Manner {
+    refused,
+    is_open: |path| path == "/" || path == "/favicon.ico" || path.starts_with("/v2/health/"),
+    is_grpc: false,
+};
+
 /// All pages.
 pub fn router(core: Arc<Core>) -> Router {
-    Router::new()
-        .route("/v2", get(server))
-        .route("/v2/", get(server))
-        .route("/v2/health/live", get(live))
-        .route("/v2/health/ready", get(ready))
-        .route("/v2/models/{name}", get(model))
-        .route("/v2/models/{name}/versions/{version}", get(model))
-        .route("/v2/models/{name}/ready", get(model_ready))
-        .route(
-            "/v2/models/{name}/versions/{version}/ready",
-            get(model_ready),
-        )
-        .route("/v2/models/{name}/infer", post(infer_at))
-        .route("/v2/models/{name}/versions/{version}/infer", post(infer_at))
-        .route("/v2/repository/index", post(index))
-        .route("/v2/repository/models/{name}/load", post(load))
-        .route("/v2/repository/models/{name}/unload", post(unload))
+    let mut router = Router::new()
         .route("/memory", get(memory).post(change_memory))
         .route("/metrics", get(metrics))
-        .route("/", get(page))
-        .fallback(no_page)
-        .method_not_allowed_fallback(no_method)
-        .layer(from_fn_with_state(core.clone(), only_known))
-        .with_state(core)
+        .route("/favicon.ico", get(icon))
+        .route("/", get(page));
+    let pages: [(&str, MethodRouter<Arc<Core>>); 9] = [
+        ("/v2", get(server)),
+        ("/v2/health/live", get(live)),
+        ("/v2/health/ready", get(ready)),
+        ("/v2/models/stats", get(all_statistics)),
+        ("/v2/repository/index", post(index)),
+        ("/v2/repository/models/{name}/load", post(load)),
+        ("/v2/repository/models/{name}/unload", post(unload)),
+        ("/v2/systemsharedmemory/status", get(no_regions)),
+        ("/v2/cudasharedmemory/status", get(no_regions)),
+    ];
+    for (path, page) in pages {
+        router = both(router, path, page);
+    }
+    let of_models: [(&str, MethodRouter<Arc<Core>>); 5] = [
+        ("", get(model)),
+        ("/ready", get(model_ready)),
+        ("/config", get(config)),
+        ("/stats", get(statistics)),
+        ("/infer", post(infer_at)),
+    ];
+    for (end, page) in of_models {
+        let path = format!("/v2/models/{{name}}{end}");
+        router = both(router, &path, page.clone());
+        let path = format!("/v2/models/{{name}}/versions/{{version}}{end}");
+        router = both(router, &path, page);
+    }
+    guarded(router, core)
+}
+
+/// A page with and without a slash at the end.
+fn both(router: Router<Arc<Core>>, path: &str, page: MethodRouter<Arc<Core>>) -> Router<Arc<Core>> {
+    let router = router.route(path, page.clone());
+    router.route(&format!("{path}/"), page)
 }
 
 /// The page of metrics alone.
 pub fn metrics_router(core: Arc<Core>) -> Router {
-    Router::new()
-        .route("/metrics", get(metrics))
-        .fallback(no_page)
-        .layer(from_fn_with_state(core.clone(), only_known))
-        .with_state(core)
+    guarded(Router::new().route("/metrics", get(metrics)), core)
 }
 
-/// Lets those through who show the token, where there is one, and those who only ask whether the server lives, or for the
-/// page, which asks for the token itself.
-async fn only_known(State(core): State<Arc<Core>>, request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    let is_open = path == "/" || path.starts_with("/v2/health/");
-    match core.check_token(request.headers()) {
-        Err(refusal) if !is_open => {
-            body::discard(&core, request).await;
-            refused(&refusal)
-        }
-        _ => next.run(request).await,
-    }
+fn guarded(router: Router<Arc<Core>>, core: Arc<Core>) -> Router {
+    let state = Front {
+        core: core.clone(),
+        manner: &MANNER,
+    };
+    router
+        .fallback(no_page)
+        .method_not_allowed_fallback(no_method)
+        .layer(from_fn_with_state(state, front))
+        .with_state(core)
 }
 
 /// It loads nothing, and asks nobody but this server.
@@ -103,10 +131,24 @@ async fn page() -> Response {
     (headers, PAGE).into_response()
 }
 
-async fn metrics(State(core): State<Arc<Core>>) -> Answered {
-    let text = core.metrics.text(&core);
+async fn icon() -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "image/svg+xml"),
+        (header::CACHE_CONTROL, "max-age=86400"),
+    ];
+    (headers, include_str!("icon.svg")).into_response()
+}
+
+/// Prometheus' text, or that of OpenMetrics for those who ask for it.
+async fn metrics(State(core): State<Arc<Core>>, headers: HeaderMap) -> Answered {
+    let wanted = headers.get(header::ACCEPT).and_then(|a| a.to_str().ok());
+    let is_open = wanted.is_some_and(|wanted| wanted.contains("application/openmetrics-text"));
+    let text = core.metrics.text(&core, is_open);
     let text = text.map_err(|e| Refusal::new(Why::Internal, e.to_string()))?;
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let kind = match is_open {
+        true => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        false => "text/plain; version=0.0.4; charset=utf-8",
+    };
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
@@ -116,32 +158,63 @@ impl IntoResponse for Refusal {
     }
 }
 
+/// The model that a path names.
 #[derive(Deserialize)]
 struct Named {
     name: String,
     version: Option<String>,
 }
 
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Named, Refusal> {
+        let named = Path::<Named>::from_request_parts(parts, state).await;
+        let named =
+            named.map_err(|e| Refusal::malformed(format!("the path: {}", e.body_text())))?;
+        Ok(named.0)
+    }
+}
+
 async fn server() -> Response {
     json(&json!({
         "name": "neaptide",
         "version": env!("CARGO_PKG_VERSION"),
-        "extensions": ["binary_tensor_data", "model_repository"],
+        "extensions": EXTENSIONS,
     }))
 }
 
-async fn live() -> StatusCode {
-    StatusCode::OK
+/// Beside the protocol itself.
+pub const EXTENSIONS: [&str; 4] = [
+    "binary_tensor_data",
+    "model_repository",
+    "model_configuration",
+    "statistics",
+];
+
+async fn live() -> Response {
+    json(&json!({ "live": true }))
 }
 
-async fn ready(State(core): State<Arc<Core>>) -> StatusCode {
-    match core.is_ready() {
+async fn ready(State(core): State<Arc<Core>>) -> Response {
+    told_ready(core.is_ready(), json!({ "ready": core.is_ready() }))
+}
+
+/// 200 or 503, with what is told.
+fn told_ready(is_ready: bool, told: serde_json::Value) -> Response {
+    let status = match is_ready {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
-    }
+    };
+    with_json(status, Body::from(told.to_string()))
 }
 
-async fn model(State(core): State<Arc<Core>>, Path(named): Path<Named>) -> Answered {
+/// There is no shared memory.
+async fn no_regions() -> Response {
+    json(&json!([]))
+}
+
+async fn model(State(core): State<Arc<Core>>, named: Named) -> Answered {
     let model = core
         .catalogue
         .ready(&named.name, named.version.as_deref())?;
@@ -165,17 +238,29 @@ async fn model(State(core): State<Arc<Core>>, Path(named): Path<Named>) -> Answe
     })))
 }
 
-async fn model_ready(State(core): State<Arc<Core>>, Path(named): Path<Named>) -> Answered {
-    core.catalogue
-        .ready(&named.name, named.version.as_deref())?;
-    Ok(StatusCode::OK.into_response())
+async fn model_ready(State(core): State<Arc<Core>>, named: Named) -> Answered {
+    core.can_answer(&named.name, named.version.as_deref())?;
+    let told = json!({ "name": named.name, "ready": true });
+    Ok(told_ready(true, told))
 }
 
-async fn infer_at(
-    State(core): State<Arc<Core>>,
-    Path(named): Path<Named>,
-    request: Request,
-) -> Response {
+async fn config(State(core): State<Arc<Core>>, named: Named) -> Answered {
+    let model = core
+        .catalogue
+        .ready(&named.name, named.version.as_deref())?;
+    Ok(json(&triton::config(&model)))
+}
+
+async fn statistics(State(core): State<Arc<Core>>, named: Named) -> Answered {
+    let version = named.version.as_deref();
+    Ok(json(&core.statistics(Some(&named.name), version)?))
+}
+
+async fn all_statistics(State(core): State<Arc<Core>>) -> Answered {
+    Ok(json(&core.statistics(None, None)?))
+}
+
+async fn infer_at(State(core): State<Arc<Core>>, named: Named, request: Request) -> Response {
     infer::answer(&core, &named.name, named.version.as_deref(), request).await
 }
 
@@ -185,13 +270,7 @@ async fn index(State(core): State<Arc<Core>>, request: Request) -> Answered {
         #[serde(default)]
         ready: bool,
     }
-    let body = body::read_small(&core, request).await?;
-    let asked: Asked = match body.is_empty() {
-        true => Asked::default(),
-        false => serde_json::from_slice(&body).map_err(|e| {
-            Refusal::malformed(format!("the body is not the JSON that is expected: {e}"))
-        })?,
-    };
+    let asked: Asked = asked(&core, request).await?;
     let listed = core.index()?;
     let listed = listed
         .into_iter()
@@ -207,22 +286,28 @@ async fn index(State(core): State<Arc<Core>>, request: Request) -> Answered {
     Ok(json(&told.collect::<Vec<_>>()))
 }
 
-async fn load(
-    State(core): State<Arc<Core>>,
-    Path(named): Path<Named>,
-    request: Request,
-) -> Answered {
-    body::read_small(&core, request).await?;
+/// A small body of JSON, an object; what it is by default where there is none.
+async fn asked<T: DeserializeOwned + Default>(core: &Core, request: Request) -> Result<T, Refusal> {
+    let body = body::read_small(core, request).await?;
+    if body.is_empty() {
+        return Ok(T::default());
+    }
+    let asked = serde_json::from_slice::<Object<T>>(&body);
+    asked
+        .map(|Object(asked)| asked)
+        .map_err(|e| Refusal::malformed(format!("the body is not the JSON that is expected: {e}")))
+}
+
+async fn load(State(core): State<Arc<Core>>, named: Named, request: Request) -> Answered {
+    let wanted: LoadRequest = asked(&core, request).await?;
+    wanted.check()?;
     core.load(&named.name).await?;
     Ok(json(&json!({})))
 }
 
-async fn unload(
-    State(core): State<Arc<Core>>,
-    Path(named): Path<Named>,
-    request: Request,
-) -> Answered {
-    body::read_small(&core, request).await?;
+async fn unload(State(core): State<Arc<Core>>, named: Named, request: Request) -> Answered {
+    let wanted: LoadRequest = asked(&core, request).await?;
+    wanted.check()?;
     core.unload(&named.name).await?;
     Ok(json(&json!({})))
 }
@@ -261,7 +346,7 @@ async fn change_memory(State(core): State<Arc<Core>>, request: Request) -> Answe
         budget_bytes: u64,
     }
     let body = body::read_small(&core, request).await?;
-    let asked: Asked = serde_json::from_slice(&body)
+    let Object(asked): Object<Asked> = serde_json::from_slice(&body)
         .map_err(|e| Refusal::malformed(format!("the body is not {{\"budget_bytes\": N}}: {e}")))?;
     core.set_budget(asked.budget_bytes).await?;
     Ok(memory(State(core)).await)
@@ -272,9 +357,7 @@ async fn no_page(request: Request) -> Refusal {
     Refusal::new(Why::NotFound, format!("there is nothing at {path}"))
 }
 
-async fn no_method(request: Request) -> Response {
+async fn no_method(request: Request) -> Refusal {
     let message = format!("{} is not for this path", request.method());
-    let mut response = refused(&Refusal::malformed(message));
-    *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
-    response
+    Refusal::new(Why::NoMethod, message)
 }

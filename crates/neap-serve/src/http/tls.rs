@@ -2,7 +2,7 @@
 //!
 //! Sessions are not resumed, so that a client costs memory only while it is connected.
 
-use super::listener::Protocol;
+use super::protocol::Protocol;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -32,10 +32,13 @@ impl Tls {
     pub fn acceptor(&self, protocol: Protocol) -> Result<TlsAcceptor, String> {
         let certificates = certificates(&self.certificate)?;
         let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|e| {
-            format!(
-                "no private key can be read from {}: {e}",
-                self.key.display()
-            )
+            let path = self.key.display();
+            match is_encrypted(&self.key) {
+                true => {
+                    format!("the private key in {path} is encrypted: give one without a passphrase")
+                }
+                false => format!("no private key can be read from {path}: {e}"),
+            }
         })?;
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
@@ -57,6 +60,13 @@ impl Tls {
         }];
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
+}
+
+/// Whether a key is one that asks for a passphrase, which nobody can be asked for.
+fn is_encrypted(path: &Path) -> bool {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let marks = ["BEGIN ENCRYPTED PRIVATE KEY", "Proc-Type: 4,ENCRYPTED"];
+    marks.iter().any(|mark| text.contains(mark))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {

@@ -166,7 +166,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::Infeasible`] when it is too small for the models that are loaded, and [`Error::BadInput`] for a percentage:
-    /// then all is as it was. [`Error::Run`] when a model could not go over to its new plan: that model is unloaded, so
+    /// then all is as it was. [`Error::Machine`] when a model could not go over to its new plan: that model is unloaded, so
     /// that the budget is kept.
     pub fn set_budget(&self, budget: Budget) -> Result<()> {
         check_budget(budget)?;
@@ -450,7 +450,7 @@ fn check_weight(weight: f64) -> Result<()> {
 }
 
 fn gone(name: &str, error: &Error) -> Error {
-    Error::Run(format!(
+    Error::Machine(format!(
         "the model '{name}' is unloaded: it could not go over to its new plan: {error}"
     ))
 }

@@ -67,7 +67,7 @@ impl Engine {
     /// An engine without models.
     ///
     /// # Errors
-    /// [`Error::BadInput`] for options that are of single models only; [`Error::Run`] when threads cannot be started.
+    /// [`Error::BadInput`] for options that are of single models only; [`Error::Machine`] when threads cannot be started.
     pub fn new(options: EngineOptions) -> Result<Engine> {
         let options = options.checked()?;
         Ok(Engine {
@@ -93,7 +93,7 @@ impl Engine {
     /// is as large as it can be, and [`RunReport::outputs`] says what it was.
     ///
     /// # Errors
-    /// [`Error::BadInput`] for a model that is not loaded, and a wrong number or size of tensors; [`Error::Run`] when
+    /// [`Error::BadInput`] for a model that is not loaded, and a wrong number or size of tensors; [`Error::Machine`] when
     /// reading weights fails or they are corrupted. The model can run again.
     pub fn run(
         &self,

@@ -82,7 +82,7 @@ impl Seat {
     /// Goes over to the shapes of `bound`, by a plan for them.
     ///
     /// # Errors
-    /// [`Error::Run`] when that fails: it is as it was.
+    /// [`Error::Machine`] when that fails: it is as it was.
     pub fn go_over(&mut self, next: Next, bound: &Arc<Bound>) -> Result<()> {
         self.session.adopt_as(next, &bound.inputs, &bound.outputs)?;
         self.bound = bound.clone();

@@ -158,7 +158,7 @@ impl Trainer {
     ///
     /// # Errors
     /// [`Error::BadInput`] for a wrong number or size of tensors, and for a class that there is not: then nothing has
-    /// changed. [`Error::Run`] when storage fails or a value cannot be computed with: then the states are lost, and must be
+    /// changed. [`Error::Machine`] when storage fails, [`Error::Run`] when a value cannot be computed with: then the states are lost, and must be
     /// written anew.
     pub fn step(&mut self, inputs: &[&[u8]], target: &[u8], rate: f64) -> Result<f64> {
         let sizes = inputs.iter().map(|b| b.len());
@@ -232,7 +232,7 @@ impl Trainer {
     /// several.
     ///
     /// # Errors
-    /// [`Error::Run`] when there is no such state, a step failed, or it cannot be read.
+    /// [`Error::Run`] when there is no such state, or a step failed, [`Error::Machine`] when it cannot be read.
     pub fn read(&mut self, state: usize, visit: &mut dyn FnMut(&[u8])) -> Result<()> {
         let pieces = self.at.get(state).ok_or_else(|| no_state(state))?;
         for piece in pieces {
@@ -250,7 +250,7 @@ impl Trainer {
     /// Sets some of a state's bytes, from `offset` on, for the next step.
     ///
     /// # Errors
-    /// [`Error::BadInput`] when there is no such state or it has not so many bytes; [`Error::Run`] when they cannot be
+    /// [`Error::BadInput`] when there is no such state or it has not so many bytes; [`Error::Machine`] when they cannot be
     /// written.
     pub fn write(&mut self, state: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         let info = self.states.get(state).ok_or_else(|| no_state(state))?;

@@ -46,7 +46,7 @@ fn any_changed_byte_is_detected() {
             bytes[at] ^= 1 << (at % 8);
             std::fs::write(&damaged, &bytes).expect("written");
             match open_and_run(&damaged, &inputs) {
-                Err(Error::BadInput(_) | Error::Run(_)) => {}
+                Err(Error::BadInput(_) | Error::Machine(_)) => {}
                 Err(other) => panic!("byte {at}: {other}"),
                 // Only what no run reads may differ, and then the whole check finds it.
                 Ok(found) => {

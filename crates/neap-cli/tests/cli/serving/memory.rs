@@ -91,7 +91,7 @@ fn overload_is_refused_at_once() {
         &bench,
         "--memory-budget 40MiB --request-memory 60KB --max-connections 3",
     );
-    let head = b"POST /v2/models/layers/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 20000\r\ninference-header-content-length: 100\r\n\r\n";
+    let head = b"POST /v2/models/layers/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: 20000\r\ninference-header-content-length: 100\r\n\r\n";
     let mut slow = server.connect();
     slow.write_all(head).unwrap();
     std::thread::sleep(Duration::from_millis(300));
@@ -115,9 +115,14 @@ fn overload_is_refused_at_once() {
     // More than all memory is not a matter of time.
     let huge = layers_request(&floats(3, 4096));
     server.infer("layers", &huge).refused(413, "61440");
-    let _idle: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
+    // Each is in the middle of a request. Others that were answered are gone by then.
+    std::thread::sleep(Duration::from_millis(300));
+    let mut busy: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
+    for stream in &mut busy {
+        stream.write_all(b"POST /v2/repository/index HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{").unwrap();
+    }
     std::thread::sleep(Duration::from_millis(200));
-    server.raw(b"").refused(429, "connected");
+    server.get("/v2").refused(429, "connected");
 }
 
 #[test]

@@ -82,10 +82,11 @@ fn what_is_malformed_is_refused_on_one_line() {
         .get("/v2/models/..%2f..%2fetc")
         .refused(404, "no model");
 
-    let chunked = b"POST /v2/models/a/infer HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+    let chunked = b"POST /v2/models/a/infer HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
     server.raw(chunked).refused(411, "Content-Length");
     // A body that never comes, and a head that never ends.
-    let half = b"POST /v2/models/a/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n\r\n{";
+    let half =
+        b"POST /v2/models/a/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{";
     server.raw(half).refused(408, "1s");
     let mut endless = server.connect();
     endless.write_all(b"GET /v2 HTTP/1.1\r\nhost:").unwrap();

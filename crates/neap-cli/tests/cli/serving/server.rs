@@ -12,6 +12,8 @@ pub struct Server {
     pub address: String,
     /// Where `/metrics` is, if anywhere.
     pub metrics: Option<String>,
+    /// Where gRPC is spoken, if anywhere.
+    pub grpc: Option<String>,
 }
 
 pub struct Answer {
@@ -30,7 +32,7 @@ impl Server {
         let stderr = child.stderr.take().unwrap();
         let mut said = String::new();
         let mut lines = BufReader::new(stderr);
-        let (address, metrics) = loop {
+        let (address, grpc, metrics) = loop {
             let mut line = String::new();
             assert!(lines.read_line(&mut line).unwrap() > 0, "it ended: {said}");
             let behind = |mark: &str| {
@@ -39,7 +41,7 @@ impl Server {
                 rest.split(',').next().map(str::to_string)
             };
             if let Some(address) = behind(" on http") {
-                break (address, behind("metrics http"));
+                break (address, behind(", grpc"), behind("metrics http"));
             }
             said += &line;
         };
@@ -49,6 +51,7 @@ impl Server {
             child,
             address,
             metrics,
+            grpc,
         }
     }
 
@@ -69,7 +72,7 @@ impl Server {
 
     pub fn ask(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
         let mut bytes = format!(
-            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n{headers}\r\n",
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n{headers}\r\n",
             body.len()
         )
         .into_bytes();

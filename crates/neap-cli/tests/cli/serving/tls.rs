@@ -48,7 +48,7 @@ fn requests_come_through_tls_and_not_without() {
     let _silent = server.connect();
     let body = r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [3, -1]}]}"#;
     let request = format!(
-        "POST /v2/models/a/infer HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /v2/models/a/infer HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     for _ in 0..3 {
@@ -59,7 +59,7 @@ fn requests_come_through_tls_and_not_without() {
     let page = ask(
         &server,
         &roots,
-        b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
     );
     assert!(page.ok().body.ends_with(b"</script>\n"));
     let mut stranger = client(&server, RootCertStore::empty());
