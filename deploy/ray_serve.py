@@ -39,8 +39,8 @@ wait "$child"
 """
 
 # Of a request, and of an answer, what the protocol looks at.
-ASKED = ("content-type", "inference-header-content-length", "authorization")
-TOLD = ("content-type", "inference-header-content-length", "server-timing", "retry-after")
+ASKED = ("content-type", "inference-header-content-length", "authorization", "x-request-id", "traceparent")
+TOLD = ("content-type", "inference-header-content-length", "server-timing", "retry-after", "x-request-id")
 
 UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 

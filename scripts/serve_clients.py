@@ -7,6 +7,7 @@ and exits with 1 at the first difference.
 """
 
 import pathlib
+import queue
 import re
 import subprocess
 import sys
@@ -140,6 +141,37 @@ def check_repository(client, names, kind):
     print(f"load and unload over {kind}")
 
 
+def check_triton(over_http, over_grpc, neap, folder, cache, name):
+    """What only clients of Triton ask: configuration, statistics, a stream of requests."""
+    config = over_http.get_model_config(name)
+    as_grpc = over_grpc.get_model_config(name, as_json=True)["config"]
+    for told in (config, as_grpc):
+        assert told["name"] == name and told["input"][0]["data_type"] == "TYPE_FP32", told
+    counted = over_http.get_inference_statistics(name)["model_stats"][0]
+    as_grpc = over_grpc.get_inference_statistics(name).model_stats[0]
+    assert counted["inference_count"] == as_grpc.inference_count > 0, (counted, as_grpc)
+    assert counted["inference_stats"]["success"]["count"] == as_grpc.inference_stats.success.count > 0
+    assert over_http.get_system_shared_memory_status() == []
+
+    metadata = over_http.get_model_metadata(name)
+    (tensor,) = metadata["inputs"]
+    output = metadata["outputs"][0]["name"]
+    array = np.random.default_rng(9).standard_normal(tensor["shape"]).astype(np.float32)
+    expected = of_run(neap, folder / f"{name}.onnx", cache, tensor["name"], array)
+    given = grpc.InferInput(tensor["name"], list(array.shape), "FP32")
+    given.set_data_from_numpy(array)
+    answers = queue.Queue()
+    over_grpc.start_stream(callback=lambda result, error: answers.put((result, error)))
+    for asked in (name, "nothing", name):
+        over_grpc.async_stream_infer(asked, [given])
+    told = [answers.get(timeout=60) for _ in range(3)]
+    over_grpc.stop_stream()
+    assert [error is None for _, error in told] == [True, False, True], told
+    assert "'nothing'" in told[1][1].message(), told[1]
+    for result, _ in (told[0], told[2]):
+        same(f"{name} on a stream", result.as_numpy(output), expected)
+
+
 def check_tls(neap, folder, cache, name):
     """The same clients through TLS, with a certificate that was signed by itself."""
     with tempfile.TemporaryDirectory() as own:
@@ -172,6 +204,7 @@ def main():
             check_model((over_http, over_grpc), neap, folder, cache, name)
         check_repository(over_http, names, "HTTP")
         check_repository(over_grpc, names, "gRPC")
+        check_triton(over_http, over_grpc, neap, folder, cache, names[0])
         over_http.close()
         over_grpc.close()
     check_tls(neap, folder, cache, names[0])

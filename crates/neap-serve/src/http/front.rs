@@ -116,7 +116,7 @@ impl Front {
         let welcome = &self.core.welcome;
         if !self.manner.is_grpc {
             let host = host_of(request)?;
-            let is_near = arrival.is_none_or(|a| a.here.ip().to_canonical().is_loopback());
+            let is_near = arrival.is_none_or(|a| a.is_near);
             check_host(welcome, host.as_ref(), is_near)?;
             return foreign_origin(welcome, request, host.as_ref());
         }

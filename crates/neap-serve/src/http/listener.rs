@@ -46,8 +46,8 @@ const LEAVING: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
     pub client: SocketAddr,
-    /// Where the server was asked.
-    pub here: SocketAddr,
+    /// The server listens for this machine only.
+    pub is_near: bool,
     /// There is no place for it: it hears of health and metrics, and to come again for all else.
     pub is_at_the_door: bool,
 }
@@ -69,6 +69,9 @@ pub struct Serving {
 pub async fn serve(listener: TcpListener, serving: Serving) -> usize {
     let places = Places::new(serving.limits.connections);
     let mut end = serving.end.clone();
+    // Behind a proxy that shares the machine, others come from here, too: what counts is where the server listens.
+    let here = listener.local_addr();
+    let is_near = here.is_ok_and(|at| at.ip().to_canonical().is_loopback());
     loop {
         let next = async {
             let (stream, client) = listener.accept().await?;
@@ -90,12 +93,9 @@ pub async fn serve(listener: TcpListener, serving: Serving) -> usize {
         serving.traffic.turned_away.fetch_add(turned_away, Relaxed);
         // Small answers are sent at once.
         let _ = stream.set_nodelay(true);
-        let Ok(here) = stream.local_addr() else {
-            continue;
-        };
         let arrival = Arrival {
             client,
-            here,
+            is_near,
             is_at_the_door: seat.guest.is_at_the_door(),
         };
         let serving = serving.clone();

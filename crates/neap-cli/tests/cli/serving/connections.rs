@@ -56,8 +56,7 @@ fn those_who_ask_nothing_keep_nobody_out_and_do_not_delay_the_end() {
 fn more_clients_than_places_hear_so_and_health_is_told_all_the_same() {
     let bench = bench_with(&[("a.onnx", &relu("x", &["2"], "y"))]);
     let server = Server::start(&bench, "--memory-budget 64MiB --max-connections 2");
-    let start =
-        "POST /v2/repository/index HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{";
+    let start = "POST /v2/repository/index HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{";
     let mut busy: Vec<TcpStream> = (0..2).map(|_| server.connect()).collect();
     for stream in &mut busy {
         stream.write_all(start.as_bytes()).unwrap();

@@ -179,7 +179,9 @@ fn damage_on_the_servers_side_is_not_the_clients_fault() {
         );
     }
     damage(&whole);
-    server.ask("POST", "/v2/repository/models/m/load", "", b"").ok();
+    server
+        .ask("POST", "/v2/repository/models/m/load", "", b"")
+        .ok();
     server.infer("m", &x).ok();
     assert_eq!(server.get("/v2/models/m/ready").status, 200);
 }
