@@ -58,6 +58,10 @@ KNOWN = [
         lambda m, feed: is_wild(feed) and (has(m, "MaxPool") or has(m, "GlobalMaxPool")),
     ),
     (
+        "onnxruntime aligns corners of a rounded size, the standard's tests those of size times scale",
+        lambda m, feed: has(m, "Resize", coordinate_transformation_mode="align_corners"),
+    ),
+    (
         "a number that its type does not hold may become anything",
         lambda m, feed: any(has(m, "Cast", to=to) for to in INTEGERS),
     ),
