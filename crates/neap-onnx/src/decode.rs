@@ -10,6 +10,8 @@ use crate::{WEIGHTS_ABSENT, WEIGHTS_KEY};
 const MAX_DEPTH: usize = 16;
 /// Memory that the structure (names, nodes, attributes; not weights) may take.
 const MAX_STRUCTURE_BYTES: u64 = 192 << 20;
+/// An entry of the metadata that is kept with the model.
+const MAX_ENTRY_BYTES: u64 = 256 << 10;
 /// What exporters call a dimension that has no name (Paddle: `?`). Two of them need not be equal.
 const ANONYMOUS_DIMS: [&str; 6] = ["", "?", "-1", "None", "unknown", "unk"];
 
@@ -27,6 +29,9 @@ pub(crate) fn model(source: &Source) -> Result<ModelProto, OnnxError> {
             (14, Field::Bytes(span)) => {
                 let (key, value) = decoder.entry(span)?;
                 model.is_bare |= key == WEIGHTS_KEY && value == WEIGHTS_ABSENT;
+                if span.len <= MAX_ENTRY_BYTES {
+                    model.metadata.push((key, value));
+                }
             }
             (25, Field::Bytes(span)) => model.functions.push(decoder.function(span)?),
             _ => {}

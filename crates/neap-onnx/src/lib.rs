@@ -51,7 +51,7 @@ pub use extract::{Elsewhere, Extract, KeptFile, merged};
 pub use inputs::Inputs;
 pub use need::Need;
 pub use open_file::OpenFile;
-pub use replace::{Initializer, ReplaceError, Replaceable};
+pub use replace::{Initializer, NewLayer, ReplaceError, Replaceable, Untied};
 pub use signature::{
     About, Declared, DeclaredDim, Signature, declared_inputs, signature, type_text,
 };

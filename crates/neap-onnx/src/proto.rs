@@ -11,6 +11,8 @@ pub(crate) struct ModelProto {
     pub(crate) functions: Vec<FunctionProto>,
     /// Its external data were never written: see [`crate::WEIGHTS_KEY`].
     pub(crate) is_bare: bool,
+    /// Keys and values, in the file's order; very long ones are left out.
+    pub(crate) metadata: Vec<(String, String)>,
 }
 
 #[derive(Debug, Default, Clone)]

@@ -80,6 +80,11 @@ impl Skeleton {
         import::bounds::unknown(&self.proto, names.collect())
     }
 
+    /// What its maker wrote into it beside the graph; very long entries are left out.
+    pub fn metadata(&self) -> &[(String, String)] {
+        &self.proto.metadata
+    }
+
     /// Binds dimensions and folds what follows from them.
     ///
     /// # Errors
