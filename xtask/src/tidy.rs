@@ -16,6 +16,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-testing", 0),
     ("neap-features", 0),
     ("neap-realtime", 0),
+    ("neap-picture", 0),
     ("neap-ops", 1),
     ("neap-sim", 1),
     ("neap-autodiff", 1),

@@ -12,7 +12,7 @@ Examples:
   neap demo                                        see it work on a network made on the spot
   neap zoo resnet50 -o resnet50.onnx               write a test network
   neap run resnet50.onnx --memory-budget 40MiB     run it within 40 MiB
-  neap run m.onnx --input image=cat.jpg --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 \\
+  neap run m.onnx --input cat.jpg --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 \\
            --memory-budget 32M --enforce --output-dir out --json report.json
   neap run --task drive.toml --enforce             several models at once, one total of memory
   neap serve models --memory-budget 256MiB --enforce

@@ -1,5 +1,6 @@
 //! The report of a run: what `--json` writes and what a person reads.
 
+use crate::commands::run::Judged;
 use crate::failure::Outcome;
 use crate::names;
 use crate::output::Written;
@@ -52,6 +53,9 @@ pub struct Report {
     pub predicted_latency_ms: f64,
     pub latency_ms: Latency,
     pub outputs: Vec<Written>,
+    /// What the model sees in each of several photos.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub photos: Option<Judged>,
     /// With `--keep-activations`, what the last run left of each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub activations: Option<Vec<Kept>>,
@@ -314,6 +318,41 @@ pub fn bands_text(bands: BandCount) -> String {
     format!("{} layers in {} {chains}", bands.layers, bands.chains)
 }
 
+/// What an output holds.
+fn numbers_text(output: &Written) -> String {
+    let mut text = match output.range {
+        Some([least, most]) if least == most => format!("{least}"),
+        Some([least, most]) => format!("{least:.4} to {most:.4}"),
+        None => "no finite number".into(),
+    };
+    if output.not_finite > 0 {
+        // Writing to a string cannot fail.
+        let _ = write!(text, ", {} not finite", output.not_finite);
+    }
+    if !output.top.is_empty() {
+        let top: Vec<String> = output.top.iter().map(ToString::to_string).collect();
+        let _ = write!(text, "; largest {}", top.join(", "));
+    }
+    text
+}
+
+/// A line for each photo, and how many are right.
+fn photos_text(judged: &Judged, line: &mut dyn FnMut(&str, String)) {
+    for photo in &judged.photos {
+        let first = photo.top.first().map(ToString::to_string);
+        let first = first.unwrap_or_else(|| "no number".into());
+        line("photo", format!("{}: {first}", names::shown(&photo.file)));
+    }
+    if let Some(accuracy) = judged.accuracy {
+        let share = 100.0 * accuracy.right as f64 / accuracy.of.max(1) as f64;
+        let (right, of) = (accuracy.right, accuracy.of);
+        line(
+            "accuracy",
+            format!("{share:.2} %: {right} of {of} are what their folder says"),
+        );
+    }
+}
+
 impl Report {
     /// A few aligned lines.
     pub fn summary(&self, enforced: bool) -> String {
@@ -422,6 +461,10 @@ impl Report {
                     file.map_or_else(String::new, |f| format!(" in {f}"))
                 ),
             );
+            line("", numbers_text(output));
+        }
+        if let Some(judged) = &self.photos {
+            photos_text(judged, &mut line);
         }
         text
     }

@@ -18,6 +18,8 @@ pub struct Served {
     pub late_axes: Vec<Vec<bool>>,
     /// Requests may have several rows, and run together.
     pub takes_rows: bool,
+    /// What the model says of its pictures and classes.
+    pub about: Vec<(String, String)>,
     pub settings: Settings,
     /// Why its last run failed, where that was no fault of the request.
     pub fault: Mutex<Option<String>>,

@@ -381,6 +381,7 @@ impl Core {
             outputs: opened.outputs.clone().into(),
             late_axes: opened.late_axes.clone(),
             takes_rows: opened.takes_rows,
+            about: opened.about.clone(),
             settings,
             fault: Mutex::default(),
         };

@@ -35,7 +35,12 @@ pub struct Opened {
     pub late_axes: Vec<Vec<bool>>,
     /// Its outputs have as many rows as its inputs, whatever their number.
     pub takes_rows: bool,
+    /// What the model says of its pictures and classes, by the names of its metadata.
+    pub about: Vec<(String, String)>,
 }
+
+/// Metadata that clients are told.
+const TOLD: [&str; 3] = ["neaptide.picture", "neaptide.classes", "names"];
 
 /// Every loaded model, and the memory that is theirs together.
 pub struct Fleet {
@@ -88,7 +93,11 @@ impl Opening {
         if settings.batch.is_some() {
             check_rows(&mut model, &inputs, &outputs)?;
         }
+        let about = model.metadata().iter();
+        let about = about.filter(|(key, _)| TOLD.contains(&key.as_str()));
+        let about = about.cloned().collect();
         Ok(Opened {
+            about,
             model,
             urgency: settings.urgency,
             most_rows: settings.batch.map_or(1, |batch| batch.most_rows),

@@ -6,7 +6,7 @@
 use rustix::process::getpid;
 use rustix::thread::gettid;
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering::SeqCst};
 
 /// The system's allocator; make it the `#[global_allocator]` of a test.
 pub struct Counting;
@@ -31,6 +31,17 @@ static ON: AtomicBool = AtomicBool::new(false);
 static MAIN_COUNTS: AtomicBool = AtomicBool::new(false);
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 static RELEASED: AtomicUsize = AtomicUsize::new(0);
+/// Bytes taken and not given back, and the most that there were at once.
+static HELD: AtomicIsize = AtomicIsize::new(0);
+static MOST: AtomicIsize = AtomicIsize::new(0);
+
+/// The most bytes that `work` holds at once, of those that it takes itself.
+pub fn most_bytes(work: impl FnOnce()) -> u64 {
+    HELD.store(0, SeqCst);
+    MOST.store(0, SeqCst);
+    counted(work);
+    MOST.load(SeqCst).unsigned_abs() as u64
+}
 
 /// What all threads but the harness's allocate while `work` goes on. Counts one `work` at a time.
 pub fn counted(work: impl FnOnce()) -> Allocations {
@@ -50,34 +61,40 @@ fn on_main_thread() -> bool {
     gettid() == getpid()
 }
 
-fn count(counter: &AtomicUsize) {
+fn count(counter: &AtomicUsize, bytes: isize) {
     if ON.load(SeqCst) && (MAIN_COUNTS.load(SeqCst) || !on_main_thread()) {
         counter.fetch_add(1, SeqCst);
+        let held = HELD.fetch_add(bytes, SeqCst) + bytes;
+        MOST.fetch_max(held, SeqCst);
     }
+}
+
+fn size(layout: Layout) -> isize {
+    layout.size().cast_signed()
 }
 
 // SAFETY: every call is passed on to the system's allocator as it came.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(&TAKEN);
+        count(&TAKEN, size(layout));
         // SAFETY: as the caller promises.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(&TAKEN);
+        count(&TAKEN, size(layout));
         // SAFETY: as the caller promises.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(&RELEASED);
+        count(&RELEASED, -size(layout));
         // SAFETY: as the caller promises.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        count(&TAKEN);
+        count(&TAKEN, bytes.cast_signed() - size(layout));
         // SAFETY: as the caller promises.
         unsafe { System.realloc(pointer, layout, bytes) }
     }

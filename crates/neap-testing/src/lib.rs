@@ -3,11 +3,13 @@
 mod allocations;
 mod cases;
 mod crew;
+mod pictures;
 mod seed;
 mod skip;
 
-pub use allocations::{Allocations, Counting, counted};
+pub use allocations::{Allocations, Counting, counted, most_bytes};
 pub use cases::cases;
 pub use crew::together;
+pub use pictures::{jpeg, png};
 pub use seed::seed;
 pub use skip::{absent, skip};

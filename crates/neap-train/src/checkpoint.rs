@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 const KEY: &str = "neaptide.training";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What a training has done.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -172,24 +172,6 @@ pub fn restore(path: &Path, trainer: &mut Trainer) -> Result<()> {
     Ok(())
 }
 
-/// What differs between two trainings, in words.
-pub fn difference(
-    then: &BTreeMap<String, String>,
-    now: &BTreeMap<String, String>,
-) -> Option<String> {
-    let mut names: Vec<&String> = then.keys().chain(now.keys()).collect();
-    names.sort();
-    let name = names
-        .into_iter()
-        .find(|name| then.get(*name) != now.get(*name))?;
-    let say = |of: Option<&String>| of.map_or("nothing", String::as_str).to_string();
-    Some(format!(
-        "it was made with {name} {}, this is {}",
-        say(then.get(name)),
-        say(now.get(name))
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,15 +190,5 @@ mod tests {
                 assert_eq!(seen.all, finite, "cut at {cut}, from {from}");
             }
         }
-    }
-
-    #[test]
-    fn differences_are_named() {
-        let map = |batch: &str| BTreeMap::from([("--batch".to_string(), batch.to_string())]);
-        assert_eq!(difference(&map("64"), &map("64")), None);
-        let text = difference(&map("64"), &map("32")).unwrap();
-        assert_eq!(text, "it was made with --batch 64, this is 32");
-        let text = difference(&map("64"), &BTreeMap::new()).unwrap();
-        assert!(text.contains("nothing"));
     }
 }

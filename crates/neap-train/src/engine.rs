@@ -1,10 +1,11 @@
 //! The model at work: a trainer for steps, and a session for validation, each with all of the memory.
 
+use crate::data::Largest;
 use crate::drive::WRITING_BYTES;
 use crate::error::{Result, TrainError, bad};
 use crate::recipe::Recipe;
 use neaptide::{
-    Budget, Cache, Host, MicroBatch, Model, OpenOptions, RunOptions, Session, TrainCosts,
+    Budget, Bytes, Cache, Host, MicroBatch, Model, OpenOptions, RunOptions, Session, TrainCosts,
     TrainOptions, TrainStrategy, Trainer,
 };
 use std::path::{Path, PathBuf};
@@ -26,6 +27,8 @@ pub struct Engine {
     pub seed: u64,
     /// What else takes memory meanwhile: batches and decoding.
     pub reserve_bytes: u64,
+    /// The part of that which decoding the largest picture takes.
+    pub largest: Option<Largest>,
     /// Where parameters and activations go that are not in memory.
     pub folder: PathBuf,
     /// What plans are chosen by.
@@ -57,14 +60,36 @@ impl Engine {
             ..TrainOptions::default()
         };
         let update_of = |name: &str, _: &neaptide::TensorType| recipe.trained.get(name).copied();
-        let opened = Trainer::open(&recipe.model, &self.open(), &options, &update_of);
-        opened.map_err(|error| match (error, self.strategy) {
-            (error, TrainStrategy::Auto) => error.into(),
-            (error @ neaptide::Error::Infeasible { .. }, strategy) => {
-                TrainError::Infeasible(format!("{error}; this is of --strategy {strategy}"))
+        let opened = Trainer::open(recipe.model(), &self.open(), &options, &update_of);
+        opened.map_err(|error| match error {
+            error @ neaptide::Error::Infeasible { .. } => {
+                let strategy = match self.strategy {
+                    TrainStrategy::Auto => String::new(),
+                    strategy => format!("; this is of --strategy {strategy}"),
+                };
+                TrainError::Infeasible(format!("{error}{strategy}{}", self.of_pictures()))
             }
-            (error, _) => error.into(),
+            error => error.into(),
         })
+    }
+
+    /// What pictures have to do with a refusal: nothing, where they take little.
+    fn of_pictures(&self) -> String {
+        const LITTLE_BYTES: u64 = 8 << 20;
+        let Some(largest) = self.largest.as_ref().filter(|l| l.bytes > LITTLE_BYTES) else {
+            return String::new();
+        };
+        let Largest {
+            path,
+            width,
+            height,
+            bytes,
+        } = largest;
+        format!(
+            "; {} of it are for decoding pictures, of which the largest is {} ({width}x{height}): smaller ones take less",
+            Bytes(*bytes),
+            path.display()
+        )
     }
 
     /// The same with as many samples at a time as the budget has room for, where that was left open: the bits of a training

@@ -16,9 +16,19 @@ use std::path::Path;
 /// # Errors
 /// The model with its weights is too large for one file.
 pub fn check(recipe: &Recipe) -> Result<()> {
-    let file = Replaceable::open(&recipe.model)?;
+    let file = opened(recipe)?;
     file.len_bytes(&|name| recipe.is_learned(name))?;
     Ok(())
+}
+
+/// The model as it is written: in inference mode, and with what it says of itself.
+fn opened(recipe: &Recipe) -> Result<Replaceable> {
+    let mut file = Replaceable::open(recipe.model())?;
+    if recipe.start.has_dropouts {
+        file.set_dropouts_to_inference()?;
+    }
+    file.set_metadata(&recipe.metadata);
+    Ok(file)
 }
 
 /// Writes the model with what `weights` hold; everything else in it stays as it is.
@@ -26,9 +36,9 @@ pub fn check(recipe: &Recipe) -> Result<()> {
 /// # Errors
 /// A file cannot be read or written.
 pub fn write_onnx(recipe: &Recipe, weights: &Tensors, path: &Path) -> Result<()> {
-    let mut source = Replaceable::open(&recipe.model)?;
+    let mut source = opened(recipe)?;
     // What adapters are added to.
-    let mut before = Replaceable::open(&recipe.model)?;
+    let mut before = Replaceable::open(recipe.model())?;
     whole::write(path, |partial| {
         let mut out = DriveWriter::create(partial).map_err(|e| unwritable(path, &e))?;
         let mut failed = None;
@@ -131,7 +141,7 @@ pub fn write_safetensors(
     path: &Path,
     names: Names,
 ) -> Result<()> {
-    let source = Replaceable::open(&recipe.model)?;
+    let source = Replaceable::open(recipe.model())?;
     let is_whole = |name: &str| recipe.is_learned(name) && !recipe.is_adapted(name);
     let learned = source.initializers().filter(|i| is_whole(&i.name));
     let mut learned: Vec<(String, TensorType)> =

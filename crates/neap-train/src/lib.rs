@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! data       IDX, npz, tokens, folders of pictures, drawn digits ─► batches, on a thread of its own
+//! start      the model, or that model with what a training needs otherwise
 //! recipe     a model file ─► what is trained, by what, against which loss
+//! settings   what the bits depend on: whether a checkpoint is of this training
 //! lora       adapters: for which weights, and those weights with what they learned
 //! engine     a trainer within the budget, or a session to validate with; never both at once
 //! run        the loop: order, steps, checkpoints, validation, early end ─► log, page
@@ -26,16 +28,19 @@ mod lora;
 mod metrics;
 mod options;
 mod page;
+mod places;
 mod random;
 mod recipe;
 mod run;
+mod settings;
+mod start;
 mod tensors;
 mod watch;
 mod whole;
 
 pub use data::{
-    Augment, Augmentation, Batch, DataOptions, DataSet, Normalisation, SampleType, Samples,
-    are_tokens, digits, memory_bytes, open as open_data,
+    Augment, Augmentation, Batch, DataOptions, DataSet, Largest, SampleType, Samples, are_tokens,
+    digits, memory_bytes, open as open_data,
 };
 pub use engine::Engine;
 pub use error::{Result, TrainError};
@@ -44,4 +49,5 @@ pub use lora::{Lora, LoraOptions, LoraPart};
 pub use options::{RateDecay, TrainOptions};
 pub use recipe::{LossKind, ModelOptions, Recipe};
 pub use run::{Summary, train};
+pub use start::Start;
 pub use watch::{Event, PlanLine, StepFigures, Watch};

@@ -23,6 +23,10 @@ pub struct TrainOptions {
     pub checkpoint_every: Option<u64>,
     /// Take up the training of the checkpoint, where there is one.
     pub resume: bool,
+    /// Begin anew, whatever the checkpoint holds.
+    pub overwrite: bool,
+    /// The rate is the user's own: a training that goes on goes on with it. Otherwise it keeps its own.
+    pub rate_is_given: bool,
     /// The trained model; its weights go beside it as safetensors.
     pub output: PathBuf,
     pub log: Option<PathBuf>,

@@ -13,6 +13,8 @@ pub enum Purpose {
     Split,
     Augment,
     Digit,
+    /// First values of a new layer.
+    Layer,
 }
 
 impl Draw {
@@ -32,6 +34,15 @@ impl Draw {
     pub fn below(&mut self, count: usize) -> usize {
         let wide = u128::from(self.0.next_u64()) * count as u128;
         (wide >> 64) as usize
+    }
+
+    /// Numbers between `-bound` and `bound`, evenly.
+    pub fn between(&mut self, bound: f32, count: usize) -> Vec<f32> {
+        let one = |_| {
+            let part = (self.0.next_u32() >> 8) as f32 / (1 << 24) as f32;
+            (2.0 * part - 1.0) * bound
+        };
+        (0..count).map(one).collect()
     }
 
     /// Numbers `0..count`, shuffled (Fisher & Yates, in Durstenfeld's form).

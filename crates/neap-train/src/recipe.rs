@@ -3,6 +3,7 @@
 use crate::data::SampleType;
 use crate::error::{Result, bad};
 use crate::lora::{Lora, LoraOptions};
+use crate::start::Start;
 use neap_autodiff::{BatchNorm, Clip, Loss, parameters};
 use neap_ir::update::Update;
 use neap_ir::{DType, Graph, Op, TensorType};
@@ -34,12 +35,18 @@ pub struct ModelOptions {
     pub lora: Option<LoraOptions>,
     pub batch_norm: BatchNorm,
     pub clip: Option<Clip>,
+    /// A new last layer of so many classes.
+    pub classes: Option<usize>,
+    /// Of that layer's first values.
+    pub seed: u64,
+    /// Where the model is written as it is trained, if it must be another than it is; gone with the recipe.
+    pub start: PathBuf,
 }
 
 /// What is trained.
 #[derive(Debug, Clone)]
 pub struct Recipe {
-    pub model: PathBuf,
+    pub start: Start,
     pub shapes: BTreeMap<String, Vec<usize>>,
     pub batch: usize,
     pub loss: Loss,
@@ -56,6 +63,8 @@ pub struct Recipe {
     pub sample: SampleType,
     /// Of the model's first output.
     pub result: TensorType,
+    /// What the trained model says of itself, beside what the model said.
+    pub metadata: Vec<(String, String)>,
 }
 
 impl Recipe {
@@ -79,13 +88,18 @@ impl Recipe {
     /// # Errors
     /// The model cannot be read or trained as wanted.
     pub fn new(model: &Path, options: &ModelOptions, tokens: bool) -> Result<Recipe> {
+        let start = Start::new(model, &options.start, options.classes, options.seed)?;
+        let model = start.model();
         let shapes = shapes(model, options)?;
         let open = OpenOptions {
             shapes: shapes.clone(),
             keep_parameters: true,
             ..OpenOptions::default()
         };
-        let graph = neap_onnx::open(model, &open)?;
+        let graph = neap_onnx::open(model, &open).map_err(|error| match options.classes {
+            Some(classes) => bad(format!("with {classes} classes: {error}")),
+            None => error.into(),
+        })?;
         let &[input] = &graph.inputs[..] else {
             return Err(bad(format!(
                 "the model has {} inputs, one can be trained with",
@@ -136,7 +150,6 @@ impl Recipe {
         let (batch_norm, statistics) = batch_norm(&graph, options.batch_norm);
         let of_sample = |ty: &TensorType| TensorType::new(ty.dtype, &ty.shape[1..]);
         Ok(Recipe {
-            model: model.into(),
             shapes,
             batch: options.batch,
             loss,
@@ -158,7 +171,14 @@ impl Recipe {
                 classes,
             },
             result,
+            metadata: Vec::new(),
+            start,
         })
+    }
+
+    /// The file that is trained.
+    pub fn model(&self) -> &Path {
+        self.start.model()
     }
 }
 

@@ -11,22 +11,23 @@
 use crate::checkpoint::{self, Best, Progress};
 use crate::data::{Augment, Batch, DataSet, Loader, Samples};
 use crate::engine::Engine;
-use crate::error::{Result, TrainError, bad, unreadable, unwritable};
+use crate::error::{Result, TrainError, bad, unwritable};
 use crate::export::{self, Names};
 use crate::history::{Epoch, Point};
 use crate::log::Log;
 use crate::metrics::{Tally, judge};
-use crate::options::{RateDecay, TrainOptions};
+use crate::options::TrainOptions;
 use crate::page;
+use crate::places;
 use crate::random::{Draw, Purpose};
 use crate::recipe::Recipe;
+use crate::settings::{self, RATE, Settings};
 use crate::tensors::Tensors;
 use crate::watch::{EpochLine, Event, PlanLine, StepFigures, Watch};
 use neap_autodiff::Schedule;
-use neap_ir::DType;
-use neaptide::{Adapters, CostSource, MicroBatch, Session, TrainCosts, Trainer};
-use std::collections::BTreeMap;
-use std::fs::{self, File};
+use neap_ir::{DType, Literal};
+use neaptide::{CostSource, MicroBatch, Session, TrainCosts, Trainer};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -49,25 +50,30 @@ pub fn train(
     options: &TrainOptions,
     watch: &mut dyn Watch,
 ) -> Result<Summary> {
-    let recipe = &engine.recipe;
-    export::check(recipe)?;
-    let batches = (data.train.count() / recipe.batch) as u64;
+    let batch = engine.recipe.batch;
+    let batches = (data.train.count() / batch) as u64;
     if batches == 0 {
         return Err(bad(format!(
-            "{} samples are less than a batch of {}",
+            "{} samples are less than a batch of {batch}",
             data.train.count(),
-            recipe.batch
         )));
     }
     if options.epochs == 0 {
         return Err(bad("no epochs are asked for"));
     }
-    let engine = &engine.resolved()?;
-    let mut settings = settings(recipe, data, options)?;
+    places::check(options)?;
+    let mut engine = engine.resolved()?;
+    engine.recipe.metadata = metadata(&engine.recipe, data);
+    let engine = &engine;
+    let recipe = &engine.recipe;
+    export::check(recipe)?;
+    let mut options = options.clone();
+    let mut own = settings::of(recipe, data, &options)?;
     if let MicroBatch::Samples(samples) = engine.micro_batch {
-        settings.insert("--micro-batch".into(), samples.to_string());
+        own.insert("--micro-batch".into(), samples.to_string());
     }
-    let (progress, is_resumed) = begin(options, settings)?;
+    let (progress, is_resumed) = begin(&mut options, own, batches, watch)?;
+    let options = &options;
     let from = is_resumed.then_some(progress.step);
     let log = options.log.as_deref();
     let log = log
@@ -92,79 +98,75 @@ pub fn train(
         saved: from,
         log,
         has_told_plan: false,
+        page_failure: None,
     };
     run.epochs().map_err(|error| run.with_checkpoint(error))
 }
 
-/// What the bits of a training depend on.
-fn settings(
-    recipe: &Recipe,
-    data: &DataSet,
-    options: &TrainOptions,
-) -> Result<BTreeMap<String, String>> {
-    let mut hasher = blake3::Hasher::new();
-    let file = File::open(&recipe.model).map_err(|e| unreadable(&recipe.model, e))?;
-    hasher
-        .update_reader(file)
-        .map_err(|e| unreadable(&recipe.model, e))?;
-    let digest = hasher.finalize().to_hex();
-    let updates: Vec<String> = recipe
-        .trained
-        .iter()
-        .map(|(n, u)| format!("{n} {u:?}"))
-        .collect();
-    let updates = blake3::hash(updates.join("\n").as_bytes()).to_hex();
-    let mut settings = BTreeMap::from(
-        [
-            ("a model with digest", digest[..16].to_string()),
-            (
-                "parameters and an optimizer with digest",
-                updates[..16].to_string(),
-            ),
-            ("--batch", recipe.batch.to_string()),
-            ("a loss of", format!("{:?}", recipe.loss)),
-            ("batch norms", format!("{:?}", recipe.batch_norm)),
-            ("a clip of", format!("{:?}", recipe.clip)),
-            ("--seed", options.seed.to_string()),
-            ("--lr", options.rate.to_string()),
-            ("--warm-up", options.warm_up.to_string()),
-            ("--lr-decay", format!("{:?}", options.decay)),
-            ("samples", data.train.count().to_string()),
-        ]
-        .map(|(name, value)| (name.to_string(), value)),
-    );
-    if let Some(lora) = &recipe.lora {
-        let Adapters { rank, alpha, .. } = &lora.adapters;
-        settings.insert("--lora".into(), format!("{rank} and alpha {alpha}"));
+/// What the trained model says of its inputs and classes.
+fn metadata(recipe: &Recipe, data: &DataSet) -> Vec<(String, String)> {
+    let mut entries = Vec::new();
+    if let Some(picture) = &data.picture {
+        entries.push((neap_picture::Recipe::KEY.to_string(), picture.text()));
     }
-    // A rate that falls until the end depends on where that is.
-    if options.decay != RateDecay::Constant {
-        settings.insert("--epochs".into(), options.epochs.to_string());
+    if !data.classes.is_empty() {
+        let text = neap_picture::classes_text(&data.classes);
+        entries.push((neap_picture::CLASSES_KEY.to_string(), text));
+    } else if recipe.start.has_new_classes {
+        // Those of the old layer are wrong now.
+        let keys = neap_picture::KEYS_OF_CLASSES.iter();
+        entries.extend(keys.map(|key| ((*key).to_string(), String::new())));
     }
-    settings.extend(options.settings.iter().cloned());
-    Ok(settings)
+    entries
 }
 
-/// Where to begin, and whether that is a checkpoint.
-fn begin(options: &TrainOptions, settings: BTreeMap<String, String>) -> Result<(Progress, bool)> {
+/// Where to begin, and whether that is a checkpoint. A rate that nobody gave becomes the checkpoint's.
+fn begin(
+    options: &mut TrainOptions,
+    mut settings: Settings,
+    batches: u64,
+    watch: &mut dyn Watch,
+) -> Result<(Progress, bool)> {
     let path = &options.checkpoint;
-    if !path.exists() {
+    if options.overwrite || !path.exists() {
         let progress = Progress {
             settings,
             ..Progress::default()
         };
         return Ok((progress, false));
     }
-    let progress = checkpoint::progress(path)?;
+    let mut progress = checkpoint::progress(path)?;
     let (shown, done) = (path.display(), progress.step);
     if !options.resume {
         return Err(bad(format!(
-            "{shown} holds a training of {done} steps: --resume goes on with it; remove it to begin anew"
+            "{shown} holds a training of {done} steps: --resume goes on with it, --overwrite begins anew"
         )));
     }
-    if let Some(difference) = checkpoint::difference(&progress.settings, &settings) {
-        return Err(bad(format!("{shown} is of another training: {difference}")));
+    let kept = progress
+        .settings
+        .get(RATE)
+        .and_then(|rate| rate.parse().ok());
+    if let (false, Some(rate)) = (options.rate_is_given, kept) {
+        options.rate = rate;
+        settings.insert(RATE.into(), rate.to_string());
     }
+    if let Some(difference) = settings::difference(&progress.settings, &settings) {
+        return Err(bad(format!(
+            "{shown} is of another training: {difference}; --overwrite begins anew, and a trained .onnx can be trained on"
+        )));
+    }
+    let begun = progress.epochs + u64::from(progress.batches > 0);
+    if options.epochs < begun {
+        let (asked, whole) = (options.epochs, progress.batches == batches);
+        let state = if whole { "after" } else { "in" };
+        return Err(bad(format!(
+            "{shown} is {state} epoch {begun}, --epochs {asked} asks for fewer: give --epochs {begun} or more"
+        )));
+    }
+    for change in settings::changes(&progress.settings, &settings) {
+        watch.event(&Event::Remark { text: &change });
+    }
+    progress.settings = settings;
     Ok((progress, true))
 }
 
@@ -183,6 +185,8 @@ struct Run<'a> {
     log: Option<Log>,
     /// Whether it was said how steps are planned.
     has_told_plan: bool,
+    /// Why the page could not be written: what was learned is worth more, and comes first.
+    page_failure: Option<TrainError>,
 }
 
 /// How fast an epoch went, as far as this process did it.
@@ -303,8 +307,12 @@ impl Run<'_> {
         let loss = trainer.step(&[input], target, rate)?;
         let epoch = progress.epochs + 1;
         if !loss.is_finite() {
+            let why = match is_finite(&batch.input) && is_finite(&batch.target) {
+                true => "a lower --lr or --clip-norm may help",
+                false => "the data of this batch hold numbers that are not finite",
+            };
             return Err(TrainError::Diverged(format!(
-                "the loss is {loss} at step {number}, in epoch {epoch}; a lower --lr or --clip-norm may help"
+                "the loss is {loss} at step {number}, in epoch {epoch}; {why}"
             )));
         }
         let target = &batch.target;
@@ -447,7 +455,9 @@ impl Run<'_> {
                 peak_bytes,
             })?;
         }
-        self.write_page()?;
+        if let Err(failure) = self.write_page() {
+            self.page_failure = Some(failure);
+        }
         self.watch.event(&Event::Epoch {
             epoch: &epoch,
             samples_per_second,
@@ -481,7 +491,7 @@ impl Run<'_> {
             ("seed", self.options.seed.to_string()),
         ];
         let facts = facts.map(|(name, value)| (name.to_string(), value));
-        let title = format!("Training of {}", name(&self.recipe.model));
+        let title = format!("Training of {}", name(&self.recipe.start.given));
         page::write(path, &title, &facts, &self.progress.history)
     }
 
@@ -512,6 +522,10 @@ impl Run<'_> {
         let path = output.with_extension("safetensors");
         export::write_safetensors(self.recipe, &weights, &path, Names::Usual)?;
         self.watch.event(&Event::Written { path: &path });
+        if let Some(failure) = self.page_failure.take() {
+            let output = output.display();
+            return Err(bad(format!("{failure}; {output} has what was learned")));
+        }
         Ok(Summary {
             steps: self.progress.step,
             epoch: kept,
@@ -535,6 +549,13 @@ impl Run<'_> {
             TrainError::Unbound { text, need } => TrainError::Unbound { text, need },
         }
     }
+}
+
+/// Whether all numbers are finite; integers are.
+fn is_finite(values: &Literal) -> bool {
+    values
+        .as_f32()
+        .is_none_or(|values| values.iter().all(|v| v.is_finite()))
 }
 
 /// A folder that goes when this is dropped, with all that is in it.

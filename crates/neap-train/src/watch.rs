@@ -45,6 +45,10 @@ pub enum Event<'a> {
     Written {
         path: &'a Path,
     },
+    /// What the user should hear.
+    Remark {
+        text: &'a str,
+    },
 }
 
 /// How steps make do with the memory that there is, as a line of the log has it. Bytes and operations are those of a step.

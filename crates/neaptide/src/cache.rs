@@ -157,6 +157,13 @@ fn source(path: &Path, options: &OpenOptions) -> Result<Found> {
     }
 }
 
+/// Entries of a model's metadata, some of which are new or replaced.
+fn with(mut metadata: Vec<(String, String)>, new: &[(String, String)]) -> Vec<(String, String)> {
+    metadata.retain(|(key, _)| new.iter().all(|(other, _)| other != key));
+    metadata.extend_from_slice(new);
+    metadata
+}
+
 /// An error of a model in the shapes of the data at hand, with a shape for the first input of them that would do.
 fn of_these_data(path: &Path, options: &OpenOptions, error: OnnxError) -> Error {
     let onnx = model::onnx_options(options);
@@ -202,18 +209,21 @@ fn source_bound(
     let bind = || {
         let skeleton = neap_onnx::Skeleton::open(path)?;
         let inputs = skeleton.inputs().clone();
+        let metadata = skeleton.metadata().to_vec();
         let shapes = inputs.shapes(&onnx)?;
-        Ok((skeleton.bind(&onnx)?, inputs, shapes))
+        Ok((skeleton.bind(&onnx)?, inputs, metadata, shapes))
     };
-    let (bound, inputs, shapes) = identity::settled(bind, |(bound, ..): &(Bound, _, _)| {
-        identity::fresh(bound.open.iter().flatten())
-    })?;
+    let (bound, inputs, metadata, shapes) =
+        identity::settled(bind, |(bound, ..): &(Bound, _, _, _)| {
+            identity::fresh(bound.open.iter().flatten())
+        })?;
     let unsaid_batches = inputs.unsaid_batches(&onnx)?;
     let source = pack::Source {
         graph: bound.graph,
         files: SourceFiles::of(bound.open),
         skeleton: Some(SkeletonSource {
             inputs,
+            metadata: with(metadata, &options.metadata),
             files: bound.files,
             read: bound.read,
             stored: bound.stored,

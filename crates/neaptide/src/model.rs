@@ -31,6 +31,9 @@ pub struct OpenOptions {
     /// The most that a size can be that is known only when the model runs, where nothing in the model says it: by the
     /// name of the first output of the node that makes it.
     pub size_bounds: BTreeMap<String, usize>,
+    /// What a packed file says of the model beside what its metadata say, or in their place. A cached file has the model's
+    /// own: give this with [`pack`] only.
+    pub metadata: Vec<(String, String)>,
     pub step_order: StepOrder,
     /// In how many bits weights are packed. A cache has a file for each form; what is packed already stays as it is.
     pub weights: WeightFormats,
@@ -49,6 +52,7 @@ impl Default for OpenOptions {
             bindings: BTreeMap::new(),
             value_hints: BTreeMap::new(),
             size_bounds: BTreeMap::new(),
+            metadata: Vec::new(),
             step_order: StepOrder::default(),
             weights: WeightFormats::default(),
             cache: Cache::default(),
@@ -291,6 +295,12 @@ impl Model {
     /// What the model calls itself, which may be nothing.
     pub fn name(&self) -> &str {
         &self.program().graph.name
+    }
+
+    /// What the model's maker wrote into it beside the graph: keys and values. Very long entries are left out.
+    pub fn metadata(&self) -> &[(String, String)] {
+        let skeleton = self.package.as_ref().and_then(|p| p.skeleton.as_ref());
+        skeleton.map_or(&[], |skeleton| &skeleton.metadata)
     }
 
     /// Names the graph and its bound shapes; equal digests mean interchangeable plans.

@@ -10,6 +10,7 @@ use crate::names;
 use crate::progress::{Progress, note};
 use crate::stdout;
 use clap::{Args, ValueEnum};
+use neap_picture::Recipe;
 use neaptide::{Bytes, Model, OpenOptions, WeightFormats, shape_text};
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -32,6 +33,7 @@ pub struct PackArgs {
     /// Seed of random inputs
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = crate::numbers::any::<u64>)]
     seed: u64,
+    // Also written into the packed model, which `neap run` and `neap serve` then go by.
     #[command(flatten)]
     image: ImageOptions,
     #[command(flatten)]
@@ -62,7 +64,17 @@ impl PackArgs {
                 "--input is for weights that are rounded: give --weights f16, bf16, int8 or int4, or leave it out",
             ));
         }
-        self.image.check(&self.inputs)
+        Ok(())
+    }
+
+    /// What the packed model says of how photos are prepared, where options say so.
+    fn metadata(&self) -> Outcome<Vec<(String, String)>> {
+        if self.image.first_given().is_none() {
+            return Ok(Vec::new());
+        }
+        let signature = neaptide::signature(&self.model).map_err(bad)?;
+        let recipe = self.image.of_model(&signature.about.metadata)?;
+        Ok(vec![(Recipe::KEY.to_string(), recipe.text())])
     }
 }
 
@@ -98,6 +110,7 @@ pub fn run(args: &PackArgs, quiet: bool) -> Outcome {
     let output = Destination::file(&args.output)?;
     let options = OpenOptions {
         weights: args.weights.formats(),
+        metadata: args.metadata()?,
         ..args.open.options()?
     };
     let packed = {

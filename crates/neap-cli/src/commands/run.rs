@@ -7,6 +7,7 @@
 mod changing;
 mod enforced;
 mod here;
+mod photos;
 
 use crate::args::{EngineArgs, OpenArgs};
 use crate::budgets::ChangeArgs;
@@ -22,6 +23,7 @@ use clap::{ArgMatches, Args};
 use enforced::enforced;
 use here::here;
 use neaptide::{Accelerator, Budget, Model, OpenOptions, OwnProcess, RunOptions, parse_bytes};
+pub use photos::Judged;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -62,11 +64,14 @@ pub struct RunArgs {
     /// The link to the device's memory as if it moved no more than so many bytes per second each way
     #[arg(long, value_name = "SIZE", requires = "device_budget", value_parser = parse_bytes, hide = true)]
     pub device_link: Option<u64>,
-    /// File for an input: .npy, .npz, .bin, .jpg or .png; NAME may be left out where there is one input,
-    /// and for .npz with arrays of the inputs' names [default: random values; integers from 0 to 99, or 1 where the
+    /// File for an input: .npy, .npz, .bin, .jpg, .png, .webp or .bmp; a folder of photos, or several of them, which run one
+    /// after another; or a number. NAME may be left out where there is one input, and for .npz with arrays of the inputs' names [default: random values; integers from 0 to 99, or 1 where the
     /// input's name has "mask" in it, or 0 where it has "type"]
     #[arg(long = "input", value_name = "NAME=FILE")]
     pub inputs: Vec<OsString>,
+    /// Names of the classes, for the largest values of outputs: a JSON list, or one in a line [default: those in the model]
+    #[arg(long, value_name = "FILE")]
+    pub labels: Option<PathBuf>,
     /// Seed of random inputs
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = crate::numbers::any::<u64>)]
     pub seed: u64,
@@ -92,7 +97,7 @@ pub struct RunArgs {
 }
 
 /// Options and groups of options that a task's file replaces, or that are for one model.
-const TASK_CONFLICTS: [&str; 17] = [
+const TASK_CONFLICTS: [&str; 18] = [
     "model",
     "memory_budget",
     "threads",
@@ -100,6 +105,7 @@ const TASK_CONFLICTS: [&str; 17] = [
     "device_budget",
     "device_link",
     "inputs",
+    "labels",
     "seed",
     "warmup",
     "iterations",
@@ -251,6 +257,7 @@ impl RunArgs {
 
 /// The model, and whether it had to be packed.
 fn open(args: &RunArgs, own_cgroup: bool, quiet: bool) -> Outcome<(Model, bool)> {
+    input::check_names(&args.inputs, args.model())?;
     let bound = &args.open.bindings;
     let hints = input::hints(args.model(), bound, &args.inputs, &args.image);
     let options = OpenOptions {

@@ -26,7 +26,7 @@ pub struct TrainArgs {
     /// The .onnx model to begin with; its first dimension is the batch
     #[arg(required_unless_present = "demo")]
     model: Option<PathBuf>,
-    /// What to learn: a folder of IDX files, of pictures by class, or of tokens; or .npz, .npy or .bin
+    /// What to learn: a folder of IDX files, of pictures by class (.jpg, .png, .webp, .bmp), or of tokens; or .npz, .npy or .bin
     #[arg(long, value_name = "PATH", required_unless_present = "demo")]
     data: Option<PathBuf>,
     /// Make a small network and let it learn digits that are drawn by this program: needs no files
@@ -95,7 +95,8 @@ struct Begun {
 }
 
 fn begun(args: &TrainArgs, own_cgroup: bool, quiet: bool) -> Outcome<Begun> {
-    let output = (args.output.clone()).unwrap_or_else(|| demo_output(args.learning.resumes()));
+    let output = (args.output.clone())
+        .unwrap_or_else(|| demo_output(args.learning.resumes() || args.learning.overwrites()));
     let output = Destination::file(&output)?;
     let is_onnx = |p: &Path| {
         p.extension()
@@ -126,12 +127,31 @@ fn begun(args: &TrainArgs, own_cgroup: bool, quiet: bool) -> Outcome<Begun> {
             "the trained model needs another name than the one it begins with",
         ));
     }
-    let options = args
-        .learning
-        .model(args.shapes.iter().cloned().collect::<BTreeMap<_, _>>())?;
+    if let Some(folder) = args.state_dir.as_ref().filter(|folder| !folder.is_dir()) {
+        let folder = folder.display();
+        return Err(bad(format!(
+            "--state-dir {folder}: there is no such folder"
+        )));
+    }
+    if !folder.is_dir() {
+        let (output, folder) = (output.display(), folder.display());
+        return Err(bad(format!(
+            "cannot write {output}: there is no folder {folder}"
+        )));
+    }
+    let mut start = output.file_stem().unwrap_or_default().to_os_string();
+    start.push(".start.onnx");
+    let options = args.learning.model(
+        args.shapes.iter().cloned().collect::<BTreeMap<_, _>>(),
+        output.with_file_name(start),
+    )?;
     let tokens = args.data.as_deref().is_some_and(neap_train::are_tokens);
     let recipe = Recipe::new(&model, &options, tokens)?;
     let data = open_data(args, &recipe)?;
+    if !quiet {
+        let remarks = recipe.start.remarks.iter().chain(&data.remarks);
+        remarks.for_each(|remark| note(remark));
+    }
     let told = args
         .data
         .as_ref()
@@ -152,7 +172,8 @@ fn begun(args: &TrainArgs, own_cgroup: bool, quiet: bool) -> Outcome<Begun> {
     memory::trim_heap();
     let batch = recipe.batch;
     let engine = Engine {
-        reserve_bytes: memory_bytes(&recipe.sample, batch) + data.decoding_bytes,
+        reserve_bytes: memory_bytes(&recipe.sample, batch) + data.decoding_bytes(),
+        largest: data.largest.clone(),
         recipe,
         budget: args.memory_budget,
         micro_batch: args.learning.micro_batch(),

@@ -1,8 +1,9 @@
 //! What the files of `--input` and `--bind` say before the model is opened: shapes of inputs, and values of small
 //! ones. They matter where the model leaves dimensions open or lets values decide shapes.
 
-use super::{ImageOptions, PHOTOS, has_extension, name_and_file, npy, npz, open_file, photo};
+use super::{ImageOptions, has_extension, name_and_file, npy, npz, open_file, photo, photos};
 use crate::failure::{Outcome, bad};
+use neap_picture::{ENDINGS, Recipe};
 use neaptide::{Declared, Literal};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -58,14 +59,32 @@ pub fn hints(
             && let Ok(array) = npy::glance(&mut BufReader::new(file), MAX_VALUE_BYTES)
         {
             hints.add(name.to_string(), array);
-        } else if let (Some(name), true) = (name.or(only), has_extension(path, PHOTOS))
+        } else if let (Some(name), Some(photo)) = (name.or(only), photo_at(path))
             && let Some(input) = declared.iter().find(|input| input.name == name)
-            && let Some(shape) = photo::shape(path, input, image.layout)
+            && let Some(shape) = photo::shape(&photo, input, image.layout, size_of(model))
         {
             hints.shapes.insert(name.to_string(), shape);
         }
     }
     hints
+}
+
+/// A photo, or the first one of a folder.
+fn photo_at(path: &Path) -> Option<PathBuf> {
+    match path.is_dir() {
+        true => photos::in_folder(path).ok()?.into_iter().next(),
+        false => has_extension(path, ENDINGS).then(|| path.into()),
+    }
+}
+
+fn path_of(text: &OsStr) -> &Path {
+    name_and_file(text).map_or(Path::new(text), |(_, path)| path)
+}
+
+/// The size of pictures that the model says it was trained with.
+fn size_of(model: &Path) -> Option<[usize; 2]> {
+    let about = neaptide::signature(model).ok()?.about;
+    Recipe::of_metadata(&about.metadata).ok()??.size
 }
 
 /// The model's inputs, where files say too little without.
@@ -74,7 +93,7 @@ fn declared(model: &Path, given: &[OsString]) -> Vec<Declared> {
         let whole = Path::new(text);
         let marks = text.as_bytes().iter().filter(|&&byte| byte == b'=');
         let is_named = marks.count() == 1 && !whole.exists();
-        has_extension(whole, &["npz"]) || is_named && !has_extension(whole, PHOTOS)
+        has_extension(whole, &["npz"]) || is_named && photo_at(path_of(text)).is_none()
     };
     match given.iter().all(says_all) {
         true => Vec::new(),

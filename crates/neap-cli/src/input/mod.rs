@@ -1,24 +1,28 @@
 //! From `--input` options to tensors: which file feeds which input, and what is made up.
 //!
 //! ```text
-//!   .npy          one array            .jpg .png     decoded, resized, normalised
-//!   .npz          arrays by name       .bin          the tensor's bytes as they are
-//!   (none)        seeded random
+//!   .npy          one array            .jpg .png .webp .bmp   decoded, resized, normalised: neap_picture
+//!   .npz          arrays by name       .bin                   the tensor's bytes as they are
+//!   16000         a number             (none)                 seeded random
 //! ```
+//! Several photos, or a folder of them, are one batch after another.
 
 mod convert;
 mod hints;
 mod image;
+mod literal;
 mod npy;
 mod npz;
 mod photo;
+mod photos;
 mod random;
-mod resample;
 
 pub use hints::{bindings, hints};
 pub use image::ImageOptions;
+pub use photos::{Photos, labels};
 
-use crate::failure::{Outcome, bad};
+use crate::failure::{Failure, Outcome, bad};
+use neap_picture::{ENDINGS, Recipe};
 use neaptide::{BoundInput, Bytes, Model, TensorInfo, shape_text};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -44,11 +48,50 @@ pub struct Inputs {
     pub remarks: Vec<String>,
     /// Names of those that got random values.
     pub made_up: Vec<String>,
+    /// Where one input is for more photos than it takes at once, or fewer.
+    pub photos: Option<Photos>,
+}
+
+/// What is wrong with a file.
+#[derive(Debug)]
+pub enum Trouble {
+    Bad(String),
+    /// Reading it takes more memory than the budget leaves.
+    TooLarge(String),
+}
+
+impl<T: Into<String>> std::convert::From<T> for Trouble {
+    fn from(text: T) -> Trouble {
+        Trouble::Bad(text.into())
+    }
+}
+
+impl Trouble {
+    /// The same, and where it is.
+    fn at(self, place: impl std::fmt::Display) -> Trouble {
+        match self {
+            Trouble::Bad(text) => Trouble::Bad(format!("{place}: {text}")),
+            Trouble::TooLarge(text) => Trouble::TooLarge(format!("{place}: {text}")),
+        }
+    }
+}
+
+impl std::convert::From<Trouble> for Failure {
+    fn from(trouble: Trouble) -> Failure {
+        match trouble {
+            Trouble::Bad(text) => bad(text),
+            Trouble::TooLarge(text) => Failure::Infeasible(text),
+        }
+    }
 }
 
 /// Where one input comes from.
 enum From {
     File(PathBuf),
+    /// Of one batch after another.
+    Photos(Vec<PathBuf>),
+    /// Numbers as they were written.
+    Literal(String),
     /// A member of an `.npz`.
     Member(PathBuf, String),
 }
@@ -62,9 +105,10 @@ pub fn load(model: &Model, settings: &Settings) -> Outcome<Inputs> {
     for text in settings.given {
         assign(text, &infos, free, &mut sources)?;
     }
+    let recipe = settings.image.of_model(model.metadata())?;
     for (bound, source) in model.bound().iter().zip(sources.drain(free..)) {
         if let Some(source) = source {
-            check_bound(bound, &source, settings)?;
+            check_bound(bound, &source, settings, &recipe)?;
         }
     }
     infos.truncate(free);
@@ -81,13 +125,20 @@ pub fn load(model: &Model, settings: &Settings) -> Outcome<Inputs> {
         tensors: Vec::with_capacity(infos.len()),
         remarks: Vec::new(),
         made_up,
+        photos: None,
     };
     for (index, (info, source)) in infos.iter().zip(&sources).enumerate() {
         let tensor = match source {
-            None => random::tensor(info, settings.seed, index),
-            Some(source) => read(source, info, settings, &mut inputs.remarks),
+            None => random::tensor(info, settings.seed, index).map_err(Trouble::Bad),
+            Some(From::Photos(files)) => {
+                let photos = Photos::open(index, info, files, &recipe, settings)?;
+                let first = photos.batch(0);
+                inputs.photos = Some(photos);
+                first
+            }
+            Some(source) => read(source, info, settings, &recipe, &mut inputs.remarks),
         };
-        let tensor = tensor.map_err(|e| bad(format!("input '{}': {e}", info.name)))?;
+        let tensor = tensor.map_err(|e| e.at(format_args!("input '{}'", info.name)))?;
         inputs.tensors.push(tensor);
     }
     if !inputs.made_up.is_empty() {
@@ -116,10 +167,16 @@ fn bound_info(bound: &BoundInput) -> TensorInfo {
 }
 
 /// Whether a file holds the value that an input is bound to.
-fn check_bound(bound: &BoundInput, source: &From, settings: &Settings) -> Outcome {
+fn check_bound(bound: &BoundInput, source: &From, settings: &Settings, recipe: &Recipe) -> Outcome {
     let name = &bound.name;
-    let found = read(source, &bound_info(bound), settings, &mut Vec::new());
-    let found = found.map_err(|e| bad(format!("input '{name}', which is bound: {e}")))?;
+    let found = read(
+        source,
+        &bound_info(bound),
+        settings,
+        recipe,
+        &mut Vec::new(),
+    );
+    let found = found.map_err(|e| e.at(format_args!("input '{name}', which is bound")))?;
     if found != bound.value.bytes() {
         return Err(bad(format!(
             "input '{name}' was bound to another value when the model was packed: run the .onnx, or pack it \
@@ -146,10 +203,18 @@ fn assign(
         })
         .max_by_key(|(i, _)| infos[*i].name.len());
     let mut set = |index: usize, source: From| {
-        if sources[index].replace(source).is_some() {
-            return Err(bad(format!("input '{}' is given twice", infos[index].name)));
+        let is_twice = match (&mut sources[index], source) {
+            // Another photo is another sample.
+            (Some(From::Photos(all)), From::Photos(more)) => {
+                all.extend(more);
+                false
+            }
+            (place, source) => place.replace(source).is_some(),
+        };
+        match is_twice {
+            true => Err(bad(format!("input '{}' is given twice", infos[index].name))),
+            false => Ok(()),
         }
-        Ok(())
     };
     if let Some((index, path)) = named {
         let path = PathBuf::from(path);
@@ -159,7 +224,7 @@ fn assign(
                 .map_err(|e| bad(format!("input '{name}': {}: {e}", path.display())))?;
             return set(index, From::Member(path, member));
         }
-        return set(index, From::File(path));
+        return set(index, source_of(path, &infos[index])?);
     }
     let path = PathBuf::from(text);
     if !path.exists()
@@ -192,20 +257,75 @@ fn assign(
             names(infos)
         )));
     }
-    set(0, From::File(path))
+    set(0, source_of(path, &infos[0])?)
+}
+
+/// A file, photos, or a number.
+fn source_of(path: PathBuf, info: &TensorInfo) -> Outcome<From> {
+    if path.is_dir() {
+        let found = photos::in_folder(&path);
+        return Ok(From::Photos(found.map_err(|e| {
+            bad(format!("input '{}': {}: {e}", info.name, path.display()))
+        })?));
+    }
+    if has_extension(&path, ENDINGS) {
+        return Ok(From::Photos(vec![path]));
+    }
+    let text = path.to_str().filter(|text| literal::is_one(text));
+    match text.filter(|_| !path.exists()) {
+        Some(text) => Ok(From::Literal(text.into())),
+        None => Ok(From::File(path)),
+    }
+}
+
+/// Refuses names that the model has not, before anything is packed. What cannot be known yet is left to [`load`].
+pub fn check_names(given: &[OsString], model: &Path) -> Outcome {
+    let Ok(signature) = neaptide::signature(model) else {
+        return Ok(());
+    };
+    let known: Vec<&str> = signature.inputs.iter().map(|i| i.name.as_str()).collect();
+    let starts = |text: &OsStr, name: &str| {
+        let rest = text.as_bytes().strip_prefix(name.as_bytes());
+        rest.is_some_and(|rest| rest.first() == Some(&b'='))
+    };
+    for text in given {
+        let is_named = text.as_bytes().contains(&b'=') && !Path::new(text).exists();
+        if is_named && !known.iter().any(|name| starts(text, name)) {
+            let known: Vec<String> = known.iter().map(|name| format!("'{name}'")).collect();
+            let end = text.as_bytes().iter().position(|&b| b == b'=');
+            let name = OsStr::from_bytes(&text.as_bytes()[..end.unwrap_or(0)]);
+            return Err(bad(format!(
+                "the model has no input '{}'; it has {}",
+                name.display(),
+                if known.is_empty() {
+                    "none".into()
+                } else {
+                    known.join(", ")
+                }
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn read(
     source: &From,
     info: &TensorInfo,
     settings: &Settings,
+    recipe: &Recipe,
     remarks: &mut Vec<String>,
-) -> Result<Vec<u8>, String> {
+) -> Result<Vec<u8>, Trouble> {
     let (path, member) = match source {
         From::File(path) => (path, None),
         From::Member(path, member) => (path, Some(member.as_str())),
+        From::Literal(text) => return Ok(literal::tensor(text, info)?),
+        From::Photos(files) => match &files[..] {
+            [one] => (one, None),
+            _ => return Err("is given twice".into()),
+        },
     };
-    read_file(path, member, info, settings, remarks).map_err(|e| format!("{}: {e}", path.display()))
+    let read = read_file(path, member, info, settings, recipe, remarks);
+    read.map_err(|e| e.at(path.display()))
 }
 
 fn read_file(
@@ -213,8 +333,9 @@ fn read_file(
     member: Option<&str>,
     info: &TensorInfo,
     settings: &Settings,
+    recipe: &Recipe,
     remarks: &mut Vec<String>,
-) -> Result<Vec<u8>, String> {
+) -> Result<Vec<u8>, Trouble> {
     let file = open_file(path)?;
     let _cache = DropCache(file.as_raw_fd());
     let (tensor, remark) = if let Some(member) = member {
@@ -223,11 +344,12 @@ fn read_file(
         npy::read(&mut BufReader::new(&file), info)?
     } else if has_extension(path, &["bin", "raw"]) {
         (raw(&file, info)?, None)
-    } else if has_extension(path, PHOTOS) {
+    } else if has_extension(path, ENDINGS) {
         let limit = settings.decode_limit_bytes;
-        (image::read(&file, info, settings.image, limit)?, None)
+        (image::read(&file, info, recipe, limit)?, None)
     } else {
-        return Err("has no known ending: .npy, .npz, .bin, .jpg or .png".into());
+        let photos = ENDINGS.join(", .");
+        return Err(format!("has no known ending: .npy, .npz, .bin, .{photos}").into());
     };
     remarks.extend(remark.map(|r| format!("input '{}': {r}", info.name)));
     Ok(tensor)
@@ -242,9 +364,6 @@ fn open_file(path: &Path) -> Result<File, String> {
         (true, _) => File::open(path).map_err(|e| e.to_string()),
     }
 }
-
-/// Endings of photos.
-const PHOTOS: &[&str] = &["jpg", "jpeg", "png"];
 
 /// Room for a tensor of so many bytes, nothing of it touched.
 fn room(bytes: usize) -> Result<Vec<u8>, String> {

@@ -5,7 +5,12 @@ use neaptide::{Declared, DeclaredDim};
 use std::path::Path;
 
 /// `None` where the input takes no photo, or the file is none.
-pub fn shape(path: &Path, input: &Declared, layout: Option<PixelLayout>) -> Option<Vec<usize>> {
+pub fn shape(
+    path: &Path,
+    input: &Declared,
+    layout: Option<PixelLayout>,
+    trained: Option<[usize; 2]>,
+) -> Option<Vec<usize>> {
     let dims = input.dims.as_deref()?;
     let sizes: Vec<Option<usize>> = dims.iter().map(size_of).collect();
     let (batch, image) = match sizes[..] {
@@ -18,9 +23,13 @@ pub fn shape(path: &Path, input: &Declared, layout: Option<PixelLayout>) -> Opti
         PixelLayout::Nchw => image,
         PixelLayout::Nhwc => [image[2], image[0], image[1]],
     };
-    let (height, width) = match (height, width) {
-        (Some(height), Some(width)) => (height, width),
-        (height, width) => {
+    let (height, width) = match (height, width, trained) {
+        (Some(height), Some(width), _) => (height, width),
+        // Pictures that the model was trained with had this size.
+        (height, width, Some([own_height, own_width])) => {
+            (height.unwrap_or(own_height), width.unwrap_or(own_width))
+        }
+        (height, width, None) => {
             let (own_height, own_width) = image::size(path)?;
             // One side that the model says makes the other one, as the photo's sides are to each other.
             let scaled = |side: usize, own: usize, other: usize| {

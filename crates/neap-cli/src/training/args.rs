@@ -1,10 +1,11 @@
 //! Options of a training as they are written, and what they mean.
 
 use crate::failure::{Outcome, bad};
+use crate::input::ImageOptions;
 use clap::{Args, ValueEnum};
+use neap_picture::{Recipe, Resize};
 use neap_train::{
-    Augmentation, DataOptions, LoraOptions, LossKind, ModelOptions, Normalisation, RateDecay,
-    TrainOptions,
+    Augmentation, DataOptions, LoraOptions, LossKind, ModelOptions, RateDecay, TrainOptions,
 };
 use neaptide::{BatchNorm, Clip, MicroBatch, TrainStrategy, Update};
 use std::collections::BTreeMap;
@@ -50,6 +51,9 @@ pub struct LearningArgs {
     /// What becomes of activations that the budget has no room for. All give the same bits
     #[arg(long, value_name = "NAME", default_value = "auto")]
     strategy: StrategyArg,
+    /// Give the model a new last layer of so many classes
+    #[arg(long, value_name = "N", value_parser = crate::numbers::whole::<u32>(2..=16_777_216))]
+    classes: Option<u32>,
     /// Passes over the data
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = crate::numbers::whole::<u32>(1..=4_294_967_295))]
     epochs: u32,
@@ -80,19 +84,6 @@ pub struct LearningArgs {
     /// Random changes of pictures
     #[arg(long, value_name = "HOW", value_delimiter = ',')]
     augment: Vec<AugmentArg>,
-    /// Subtracted per channel, after --scale [default: 0]
-    #[arg(
-        long,
-        value_name = "A,B,C",
-        value_delimiter = ',',
-        allow_hyphen_values = true, value_parser = crate::numbers::finite_f32)]
-    mean: Vec<f32>,
-    /// Divided by per channel, after --mean [default: 1]
-    #[arg(long, value_name = "A,B,C", value_delimiter = ',', value_parser = crate::numbers::finite_f32)]
-    std: Vec<f32>,
-    /// Multiplied with values [default: 1/255 for pictures and bytes, else 1]
-    #[arg(long, value_name = "X", value_parser = crate::numbers::finite_f32)]
-    scale: Option<f32>,
     /// Share of the samples to validate with, where the data have none for that; 0 is none
     #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = crate::numbers::from_zero)]
     validation: f64,
@@ -111,6 +102,9 @@ pub struct LearningArgs {
     /// Go on from the checkpoint, where there is one
     #[arg(long)]
     resume: bool,
+    /// Begin anew, and write over the checkpoint of an earlier training
+    #[arg(long, conflicts_with = "resume")]
+    overwrite: bool,
     /// Write each step's and epoch's figures, one JSON object a line
     #[arg(long, value_name = "FILE.jsonl")]
     log: Option<PathBuf>,
@@ -120,6 +114,8 @@ pub struct LearningArgs {
     /// Write a page with curves
     #[arg(long, value_name = "FILE.html")]
     page: Option<PathBuf>,
+    #[command(flatten)]
+    picture: ImageOptions,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -186,7 +182,12 @@ enum AugmentArg {
 }
 
 impl LearningArgs {
-    pub fn model(&self, shapes: BTreeMap<String, Vec<usize>>) -> Outcome<ModelOptions> {
+    /// `start` is where the model is written as it is trained, if it must be another.
+    pub fn model(
+        &self,
+        shapes: BTreeMap<String, Vec<usize>>,
+        start: PathBuf,
+    ) -> Outcome<ModelOptions> {
         if !(0.0..=1.0).contains(&self.label_smoothing) {
             return Err(bad("--label-smoothing is a share, from 0 to 1"));
         }
@@ -244,6 +245,9 @@ impl LearningArgs {
                 (Some(BatchNormArg::Given), _) | (None, Some(_)) => BatchNorm::Given,
             },
             clip: clip_norm.or(self.clip_value.map(Clip::Value)),
+            classes: self.classes.map(|classes| classes as usize),
+            seed: self.seed,
+            start,
         })
     }
 
@@ -252,11 +256,10 @@ impl LearningArgs {
             return Err(bad("--validation is a share, from 0 to less than 1"));
         }
         Ok(DataOptions {
-            normalisation: Normalisation {
-                scale: self.scale,
-                mean: self.mean.clone(),
-                std: self.std.clone(),
-            },
+            picture: self.picture.over(Recipe {
+                resize: Resize::Fill,
+                ..Recipe::default()
+            }),
             augmentation: Augmentation {
                 flip: self.augment.contains(&AugmentArg::Flip),
                 shift: self.augment.contains(&AugmentArg::Shift),
@@ -277,11 +280,18 @@ impl LearningArgs {
             return Err(bad("--lr must not be below 0"));
         }
         let options = self.data()?;
+        let limit = self.limit.map_or("none".into(), |limit| limit.to_string());
+        let augment = match (options.augmentation.flip, options.augmentation.shift) {
+            (false, false) => "none",
+            (true, false) => "flip",
+            (false, true) => "shift",
+            (true, true) => "flip,shift",
+        };
         let settings = [
             ("--data", data),
-            ("--limit", format!("{:?}", self.limit)),
-            ("a normalisation of", format!("{:?}", options.normalisation)),
-            ("an augmentation of", format!("{:?}", options.augmentation)),
+            ("--limit", limit),
+            ("how pictures are prepared", options.picture.text()),
+            ("--augment", augment.into()),
             ("--validation", self.validation.to_string()),
         ];
         let mut checkpoint = output.as_os_str().to_os_string();
@@ -302,6 +312,8 @@ impl LearningArgs {
             checkpoint: self.checkpoint.clone().unwrap_or(checkpoint.into()),
             checkpoint_every: self.checkpoint_every,
             resume: self.resume,
+            overwrite: self.overwrite,
+            rate_is_given: self.lr.is_some(),
             output: output.into(),
             log: self.log.clone(),
             log_every: self.log_every,
@@ -334,6 +346,11 @@ impl LearningArgs {
             StrategyArg::Sqrt => TrainStrategy::Sqrt,
             StrategyArg::Optimal => TrainStrategy::Optimal,
         }
+    }
+
+    /// Whether a checkpoint is in nobody's way.
+    pub fn overwrites(&self) -> bool {
+        self.overwrite
     }
 
     pub fn seed(&self) -> u64 {

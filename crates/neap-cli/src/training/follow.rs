@@ -150,6 +150,7 @@ impl Watch for Follower {
                     "validation got no better after epoch {best_epoch}"
                 ));
             }
+            Event::Remark { text } => note(text),
             Event::Written { .. } => {}
         }
     }

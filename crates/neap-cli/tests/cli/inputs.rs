@@ -15,14 +15,14 @@ fn small() -> Bench {
     bench
 }
 
-fn result(bench: &Bench, args: &str) -> Vec<f32> {
+pub fn result(bench: &Bench, args: &str) -> Vec<f32> {
     bench
         .neap(&format!("run m.onnx --output-dir out {args}"))
         .ok();
     read_f32(&bench.path("out/y.npy"))
 }
 
-fn fails(bench: &Bench, args: &str, parts: &[&str]) {
+pub fn fails(bench: &Bench, args: &str, parts: &[&str]) {
     let ran: Ran = bench.neap(&format!("run m.onnx --output-dir out {args}"));
     ran.fails(2, parts);
     assert!(!bench.path("out/y.npy").exists());
@@ -70,7 +70,9 @@ fn wrong_files() {
         &["absent.npy", "No such file"],
     );
     fails(&bench, "--input x=m.onnx", &["ending"]);
-    fails(&bench, "--input x=.", &["folder"]);
+    std::fs::create_dir(bench.path("bare")).unwrap();
+    fails(&bench, "--input x=bare", &["no photos"]);
+    fails(&bench, "--input x=1,2", &["2 numbers"]);
 }
 
 /// `y` is `x`, reshaped as the input `shape` says.
@@ -224,8 +226,7 @@ fn integers_widen_with_a_remark() {
 #[test]
 fn photos() {
     let bench = Bench::with_model(&relu("image", &["1", "3", "2", "2"], "y"));
-    let picture = image::RgbImage::from_pixel(6, 4, image::Rgb([255, 51, 0]));
-    picture.save(bench.path("p.png")).unwrap();
+    bench.write("p.png", &neap_testing::png(6, 4, |_, _| [255, 51, 0]));
     let plain = result(&bench, "--input image=p.png");
     assert_eq!(plain[0], 1.0);
     assert!((plain[4] - 0.2).abs() < 1e-6);
@@ -240,6 +241,39 @@ fn photos() {
 }
 
 #[test]
+fn numbers_are_given_as_they_are_written() {
+    let bench = Bench::with_model(
+        &Model::default()
+            .node("Mul", &["x", "factor"], &["y"])
+            .input("x", FLOAT, &["2"])
+            .input("factor", FLOAT, &[])
+            .output("y", FLOAT, &["2"])
+            .finish(),
+    );
+    assert_eq!(
+        result(&bench, "--input x=1,2.5 --input factor=-2"),
+        [-2., -5.]
+    );
+}
+
+/// Before a large model is packed.
+#[test]
+fn names_that_the_model_has_not_are_found_before_packing() {
+    let bench = small();
+    let refused = bench.neap("run m.onnx --input image=x.npy");
+    refused.fails(2, &["no input 'image'", "'x'"]);
+    let packed = std::fs::read_dir(bench.dir.path()).unwrap();
+    let packed = packed.filter(|e| {
+        e.as_ref()
+            .unwrap()
+            .path()
+            .extension()
+            .is_some_and(|e| e == "neap")
+    });
+    assert_eq!(packed.count(), 0);
+}
+
+#[test]
 fn options_for_photos_go_with_photos() {
     let bench = small();
     for option in [
@@ -248,14 +282,14 @@ fn options_for_photos_go_with_photos() {
         "--scale 1",
         "--layout nhwc",
         "--resize crop",
+        "--filter bicubic",
+        "--pad 0",
         "--channel-order rgb",
     ] {
         let name = option.split(' ').next().unwrap();
         for inputs in ["", "--input x=x.npy"] {
             fails(&bench, &format!("{inputs} {option}"), &[name, "photo"]);
         }
-        let pack = format!("pack m.onnx -o m.neap --weights int8 {option}");
-        bench.neap(&pack).fails(2, &[name, "photo"]);
     }
     bench
         .neap("pack m.onnx -o m.neap --input x=x.npy")
@@ -387,15 +421,13 @@ fn a_question_for_a_shape_has_an_answer_that_works() {
     let answer = answer.trim_end_matches(')');
     bench.neap(&format!("run m.onnx --shape {answer}")).ok();
     // A photo of a size that the model does not take is a question, too.
-    let picture = image::RgbImage::from_pixel(5, 7, image::Rgb([9, 9, 9]));
-    picture.save(bench.path("p.png")).unwrap();
+    bench.write("p.png", &neap_testing::png(5, 7, |_, _| [9; 3]));
     let said = bench.neap("run m.onnx --input p.png");
     said.fails(2, &["1x3x7x5", &format!("--shape {answer}")]);
 }
 
 #[test]
 fn a_photo_says_the_open_dimensions_of_its_input() {
-    let picture = image::RgbImage::from_pixel(6, 4, image::Rgb([255, 0, 0]));
     for (dims, elements) in [
         (["batch", "3", "8", "8"], 192),
         (["batch", "3", "height", "width"], 72),
@@ -403,7 +435,7 @@ fn a_photo_says_the_open_dimensions_of_its_input() {
         (["batch", "height", "width", "3"], 72),
     ] {
         let bench = Bench::with_model(&relu("x", &dims, "y"));
-        picture.save(bench.path("p.png")).unwrap();
+        bench.write("p.png", &neap_testing::png(6, 4, |_, _| [255, 0, 0]));
         for name in ["", "x="] {
             assert_eq!(
                 result(&bench, &format!("--input {name}p.png")).len(),

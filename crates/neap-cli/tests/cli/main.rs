@@ -17,6 +17,8 @@ mod inputs;
 mod layout;
 mod ledgers;
 mod onnx;
+mod photos;
+mod pictures;
 mod rounding;
 mod serving;
 mod signals;

@@ -124,6 +124,20 @@ impl Model {
         self
     }
 
+    /// An initializer of these floats.
+    pub fn matrix(mut self, name: &str, dims: &[u64], values: &[f32]) -> Model {
+        let data: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let tensor = dims
+            .iter()
+            .fold(Message::default(), |t, &dim| t.number(1, dim));
+        let tensor = tensor
+            .number(2, FLOAT)
+            .bytes(8, name.as_bytes())
+            .bytes(9, &data);
+        self.0 = self.0.message(5, &tensor);
+        self
+    }
+
     /// An initializer of floats that are a whole file beside the model.
     pub fn external_weights(mut self, name: &str, dims: &[u64], file: &str) -> Model {
         let mut tensor = Message::default();

@@ -229,12 +229,15 @@ async fn model(State(core): State<Arc<Core>>, named: Named) -> Answered {
     let inputs = inputs.map(|info| tensor(info, model.told_shape(info)));
     let outputs = model.outputs.iter().enumerate();
     let outputs = outputs.map(|(at, info)| tensor(info, model.told_output_shape(at)));
+    let about = model.about.iter();
+    let about = about.map(|(key, value)| (key.clone(), json!(value)));
     Ok(json(&json!({
         "name": &*model.name,
         "versions": [model.version],
         "platform": "onnx_neaptide",
         "inputs": inputs.collect::<Vec<_>>(),
         "outputs": outputs.collect::<Vec<_>>(),
+        "parameters": about.collect::<serde_json::Map<_, _>>(),
     })))
 }
 

@@ -53,7 +53,8 @@ impl Samples for Digits {
         let mut pen = Draw::new(Purpose::Digit, self.seed, 0, index as u64);
         let digit = pen.below(CLASSES);
         let pixels = drawn(digit, &mut pen);
-        self.prepare.write(&pixels, 1.0 / 255.0, draw, input);
+        self.prepare
+            .write(&pixels, neap_picture::OF_BYTES, draw, input);
         target.copy_from_slice(&(digit as i64).to_le_bytes());
         Ok(())
     }

@@ -15,13 +15,13 @@ mod idx;
 mod loader;
 mod numpy;
 mod pairs;
-mod picture;
 mod prepare;
 mod sample;
 mod tokens;
 
+pub use folder::Largest;
 pub use loader::{Augment, Batch, Loader, memory_bytes};
-pub use prepare::{Augmentation, Normalisation};
+pub use prepare::Augmentation;
 pub use sample::{SampleType, Samples};
 
 use crate::error::{Result, bad};
@@ -29,6 +29,7 @@ use array::Array;
 use digits::Digits;
 use folder::Folder;
 use neap_ir::DType;
+use neap_picture::Recipe;
 use pairs::Pairs;
 use prepare::Prepare;
 use sample::{first, split};
@@ -39,7 +40,8 @@ use tokens::Tokens;
 /// How data are read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DataOptions {
-    pub normalisation: Normalisation,
+    /// How pictures and bytes become inputs.
+    pub picture: Recipe,
     pub augmentation: Augmentation,
     /// Share of the samples that is kept for validation, where the data name none for that.
     pub validation_share: f64,
@@ -54,8 +56,19 @@ pub struct DataSet {
     pub validation: Option<Arc<dyn Samples>>,
     /// Names of classes, where the data have any.
     pub classes: Vec<String>,
+    /// How a model that was trained with these says that pictures are prepared; `None` where inputs are no pictures.
+    pub picture: Option<Recipe>,
+    /// The picture that takes the most memory to decode, where samples are files of pictures.
+    pub largest: Option<Largest>,
+    /// What the user should hear.
+    pub remarks: Vec<String>,
+}
+
+impl DataSet {
     /// Beside the batches: what decoding a picture takes.
-    pub decoding_bytes: u64,
+    pub fn decoding_bytes(&self) -> u64 {
+        self.largest.as_ref().map_or(0, |largest| largest.bytes)
+    }
 }
 
 /// Whether the data at `path` are tokens, whose targets are their successors.
@@ -147,33 +160,42 @@ impl Kind {
 /// It is not known, cannot be read, or does not fit the model.
 pub fn open(path: &Path, wanted: &SampleType, options: &DataOptions) -> Result<DataSet> {
     let mut classes = Vec::new();
-    let mut decoding_bytes = 0;
+    let (mut largest, mut remarks) = (None, Vec::new());
+    let mut picture = None;
     let (train, validation): (Arc<dyn Samples>, Option<Arc<dyn Samples>>) = match Kind::of(path)? {
         Kind::Idx { train, validation } => {
-            let open = |[images, labels]: [PathBuf; 2]| {
-                pairs(idx::open(&images)?, idx::open(&labels)?, wanted, options)
+            let mut open = |[images, labels]: [PathBuf; 2]| {
+                let images = idx::open(&images)?;
+                picture = of_bytes(&images, wanted, options)?;
+                pairs(images, idx::open(&labels)?, wanted, options)
             };
-            (open(train)?, validation.map(open).transpose()?)
+            (open(train)?, validation.map(&mut open).transpose()?)
         }
-        Kind::Npz(path) => of_npz(&path, wanted, options)?,
+        Kind::Npz(path) => of_npz(&path, wanted, options, &mut picture)?,
         Kind::Tokens { train, validation } => of_tokens(&train, validation, wanted, options)?,
         Kind::Folder { train, validation } => {
-            decoding_bytes = picture::MEMORY_BYTES;
             let train = Folder::open(&train, wanted, prepare(wanted, options)?, None)?;
             classes = train.classes().to_vec();
-            let open = |path: PathBuf| -> Result<Arc<dyn Samples>> {
+            picture = train.picture();
+            remarks.extend(train.remark());
+            let mut most = train.largest().clone();
+            let mut open = |path: PathBuf| -> Result<Arc<dyn Samples>> {
                 let prepare = prepare(wanted, options)?;
-                Ok(Arc::new(Folder::open(
-                    &path,
-                    wanted,
-                    prepare,
-                    Some(&classes),
-                )?))
+                let opened = Folder::open(&path, wanted, prepare, Some(&classes))?;
+                remarks.extend(opened.remark());
+                if opened.largest().bytes > most.bytes {
+                    most = opened.largest().clone();
+                }
+                Ok(Arc::new(opened))
             };
-            let validation = validation.map(open).transpose()?;
+            let validation = validation.map(&mut open).transpose()?;
+            largest = Some(most);
             (Arc::new(train), validation)
         }
     };
+    if let Some(remark) = few_classes(&classes, wanted) {
+        remarks.push(remark);
+    }
     let (train, validation) = match validation {
         Some(validation) => (train, Some(validation)),
         None => split(train, options.validation_share, options.seed),
@@ -189,7 +211,9 @@ pub fn open(path: &Path, wanted: &SampleType, options: &DataOptions) -> Result<D
         train: first(train, options.limit),
         validation,
         classes,
-        decoding_bytes,
+        picture,
+        largest,
+        remarks,
     })
 }
 
@@ -198,6 +222,7 @@ pub fn open(path: &Path, wanted: &SampleType, options: &DataOptions) -> Result<D
 /// # Errors
 /// The model takes something else than pictures of 28 x 28 in ten classes.
 pub fn digits(wanted: &SampleType, options: &DataOptions, count: usize) -> Result<DataSet> {
+    let picture = prepare(wanted, options)?.told();
     let draw = |count: usize, seed: u64| -> Result<Arc<dyn Samples>> {
         let prepare = prepare(wanted, options)?;
         Ok(Arc::new(Digits::new(wanted, prepare, count, seed)?))
@@ -206,12 +231,32 @@ pub fn digits(wanted: &SampleType, options: &DataOptions, count: usize) -> Resul
         train: draw(count, options.seed)?,
         validation: Some(draw(count / 4, !options.seed)?),
         classes: (0..10).map(|digit| digit.to_string()).collect(),
-        decoding_bytes: 0,
+        picture,
+        largest: None,
+        remarks: Vec::new(),
     })
 }
 
 fn prepare(wanted: &SampleType, options: &DataOptions) -> Result<Prepare> {
-    Prepare::new(&wanted.input, &options.normalisation, options.augmentation)
+    Prepare::new(&wanted.input, &options.picture, options.augmentation)
+}
+
+/// Of inputs that are bytes of pictures.
+fn of_bytes(inputs: &Array, wanted: &SampleType, options: &DataOptions) -> Result<Option<Recipe>> {
+    match (inputs.dtype(), wanted.input.dtype) {
+        (DType::U8, DType::F32) => Ok(prepare(wanted, options)?.told()),
+        _ => Ok(None),
+    }
+}
+
+/// What to say where most of a model's classes are in no picture.
+fn few_classes(classes: &[String], wanted: &SampleType) -> Option<String> {
+    let (found, of_model) = (classes.len(), wanted.classes?);
+    (0 < found && found < of_model).then(|| {
+        format!(
+            "the model has {of_model} classes, the data have {found}: --classes {found} would give it a last layer of {found}"
+        )
+    })
 }
 
 fn pairs(
@@ -230,19 +275,21 @@ fn pairs(
 type Both = (Arc<dyn Samples>, Option<Arc<dyn Samples>>);
 
 /// Arrays `x` and `y`, or as Keras names them.
-fn of_npz(path: &Path, wanted: &SampleType, options: &DataOptions) -> Result<Both> {
+fn of_npz(
+    path: &Path,
+    wanted: &SampleType,
+    options: &DataOptions,
+    picture: &mut Option<Recipe>,
+) -> Result<Both> {
     let members = numpy::members(path)?;
     let named = |x: &str, y: &str| {
         let has = |name: &str| members.iter().any(|m| m == name);
         (has(x) && has(y)).then(|| [x.to_string(), y.to_string()])
     };
-    let open = |[x, y]: [String; 2]| {
-        pairs(
-            numpy::member(path, &x)?,
-            numpy::member(path, &y)?,
-            wanted,
-            options,
-        )
+    let mut open = |[x, y]: [String; 2]| {
+        let inputs = numpy::member(path, &x)?;
+        *picture = of_bytes(&inputs, wanted, options)?;
+        pairs(inputs, numpy::member(path, &y)?, wanted, options)
     };
     let train = named("x_train", "y_train").or_else(|| named("x", "y"));
     let train = train.ok_or_else(|| {
@@ -252,7 +299,7 @@ fn of_npz(path: &Path, wanted: &SampleType, options: &DataOptions) -> Result<Bot
         ))
     })?;
     let validation = named("x_val", "y_val").or_else(|| named("x_test", "y_test"));
-    Ok((open(train)?, validation.map(open).transpose()?))
+    Ok((open(train)?, validation.map(&mut open).transpose()?))
 }
 
 fn of_tokens(

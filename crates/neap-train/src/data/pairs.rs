@@ -1,12 +1,12 @@
 //! Two arrays: inputs, and what goes with each.
 
 use super::array::Array;
-use super::picture;
-use super::prepare::{Planes, Prepare};
+use super::prepare::Prepare;
 use super::sample::{SampleType, Samples};
 use crate::error::{Result, bad};
 use crate::random::Draw;
 use neap_ir::DType;
+use neap_picture::{OF_BYTES, Pixels};
 
 pub struct Pairs {
     inputs: Array,
@@ -53,7 +53,7 @@ impl Pairs {
         let squeezed =
             |shape: &[usize]| -> Vec<usize> { shape.iter().copied().filter(|&d| d != 1).collect() };
         let same = squeezed(inputs.row_shape()) == squeezed(&wanted.input.shape);
-        let planes = prepare.as_ref().and_then(Prepare::planes);
+        let planes = prepare.as_ref().and_then(Prepare::target);
         let pixels = match (same, planes, inputs.dtype(), inputs.row_shape()) {
             (true, ..) => None,
             (_, Some(_), DType::U8, &[h, w]) => Some([h, w, 1]),
@@ -68,6 +68,9 @@ impl Pairs {
                 )));
             }
         };
+        if let Some(classes) = wanted.classes {
+            check_all_classes(&targets, classes)?;
+        }
         Ok(Pairs {
             inputs,
             targets,
@@ -92,13 +95,12 @@ impl Samples for Pairs {
     ) -> Result<()> {
         match (&self.prepare, self.pixels) {
             (Some(prepare), Some([h, w, c])) => {
-                let picture = picture::of_pixels(self.inputs.bytes(index)?, h, w, c)?;
-                let planes: &Planes = prepare.planes().ok_or_else(|| bad("no picture"))?;
-                prepare.write(&picture::fill(&picture, planes), 1.0 / 255.0, draw, input);
+                let pixels = Pixels::new(w, h, c, self.inputs.bytes(index)?).map_err(bad)?;
+                prepare.write_picture(&pixels, draw, input)?;
             }
             (Some(prepare), None) => {
                 let scale = match self.inputs.dtype() {
-                    DType::U8 => 1.0 / 255.0,
+                    DType::U8 => OF_BYTES,
                     _ => 1.0,
                 };
                 prepare.write(&self.inputs.floats(index)?, scale, draw, input);
@@ -131,6 +133,29 @@ pub fn write_integers(values: &[i64], out: &mut [u8]) {
     }
 }
 
+/// Targets of more elements than this are looked at when they are read.
+const MOST_LOOKED_AT: usize = 64 << 20;
+/// At once.
+const LOOKED_AT: usize = 16 << 10;
+
+/// Refuses classes that the model has not, before anything is trained.
+fn check_all_classes(targets: &Array, classes: usize) -> Result<()> {
+    let row = targets.row_shape().iter().product::<usize>().max(1);
+    let all = targets.count().saturating_mul(row);
+    if all > MOST_LOOKED_AT {
+        return Ok(());
+    }
+    let rows = (LOOKED_AT / row).max(1);
+    for first in (0..targets.count()).step_by(rows) {
+        let count = rows.min(targets.count() - first);
+        let values = targets.integers(first * row, count * row)?;
+        for (index, values) in values.chunks(row).enumerate() {
+            check_classes(values, classes, targets.name(), first + index)?;
+        }
+    }
+    Ok(())
+}
+
 /// Refuses classes that the model has not.
 ///
 /// # Errors
@@ -140,7 +165,7 @@ pub fn check_classes(values: &[i64], classes: usize, name: &str, index: usize) -
     match values.iter().find(is_wrong) {
         None => Ok(()),
         Some(wrong) => Err(bad(format!(
-            "{name}: sample {index} has class {wrong}, the model has {classes} classes, from 0"
+            "{name}: sample {index} has class {wrong}, the model has {classes} classes, from 0; --classes gives it a last layer of another number"
         ))),
     }
 }

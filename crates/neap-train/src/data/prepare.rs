@@ -3,17 +3,7 @@
 use crate::error::{Result, bad};
 use crate::random::Draw;
 use neap_ir::{DType, TensorType};
-
-/// How values become inputs: `(value * scale - mean) / std`, by channel.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Normalisation {
-    /// `None`: 1/255 for bytes and pictures, else 1.
-    pub scale: Option<f32>,
-    /// One for all channels, or one for each; none is 0.
-    pub mean: Vec<f32>,
-    /// One for all channels, or one for each; none is 1.
-    pub std: Vec<f32>,
-}
+use neap_picture::{OF_BYTES, Pixels, Recipe, Target};
 
 /// Random changes of pictures that leave their class as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,109 +14,91 @@ pub struct Augmentation {
     pub shift: bool,
 }
 
-/// Where channel, row and column of a picture lie in an input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Planes {
-    pub channels: usize,
-    pub height: usize,
-    pub width: usize,
-    pub channels_last: bool,
-}
-
-impl Planes {
-    /// As the input's shape without the batch suggests: `CxHxW`, `HxWxC` or `HxW`.
-    pub fn of(shape: &[usize]) -> Option<Planes> {
-        let (channels, height, width, channels_last) = match *shape {
-            [c @ (1 | 3), h, w] => (c, h, w, false),
-            [h, w, c @ (1 | 3)] => (c, h, w, true),
-            [h, w] => (1, h, w, false),
-            _ => return None,
-        };
-        let planes = Planes {
-            channels,
-            height,
-            width,
-            channels_last,
-        };
-        (height * width > 1).then_some(planes)
-    }
-
-    /// Place of a value.
-    pub fn at(&self, channel: usize, row: usize, column: usize) -> usize {
-        if self.channels_last {
-            (row * self.width + column) * self.channels + channel
-        } else {
-            (channel * self.height + row) * self.width + column
-        }
-    }
-}
-
 /// Writes inputs of one type.
 #[derive(Debug)]
 pub struct Prepare {
-    planes: Option<Planes>,
-    normalisation: Normalisation,
+    target: Option<Target>,
+    recipe: Recipe,
     augmentation: Augmentation,
 }
 
 impl Prepare {
     /// # Errors
     /// The input takes no floating-point numbers, or the options do not fit its channels.
-    pub fn new(
-        input: &TensorType,
-        normalisation: &Normalisation,
-        augmentation: Augmentation,
-    ) -> Result<Prepare> {
+    pub fn new(input: &TensorType, recipe: &Recipe, augmentation: Augmentation) -> Result<Prepare> {
         if input.dtype != DType::F32 {
             return Err(bad(format!(
                 "the model's input is {}, these data become float32",
                 input.dtype
             )));
         }
-        let planes = Planes::of(&input.shape);
-        let channels = planes.map_or(1, |p| p.channels);
-        for (what, values) in [("mean", &normalisation.mean), ("std", &normalisation.std)] {
-            if values.len() > 1 && values.len() != channels {
-                return Err(bad(format!(
-                    "--{what} has {} values for {channels} channels",
-                    values.len()
-                )));
-            }
-        }
-        if normalisation.std.iter().any(|s| !s.is_normal()) {
-            return Err(bad("--std must not be zero"));
-        }
-        if planes.is_none() && augmentation != Augmentation::default() {
+        let target = match (Target::of(&input.shape, recipe.layout), recipe.layout) {
+            // One pixel is no picture.
+            (Ok(target), _) => Some(target).filter(|t| t.height * t.width > 1),
+            (Err(why), Some(_)) => return Err(bad(format!("--layout: {why}"))),
+            (Err(_), None) => None,
+        };
+        recipe
+            .check(target.map_or(1, |t| t.channels))
+            .map_err(bad)?;
+        if target.is_none() && augmentation != Augmentation::default() {
             return Err(bad(
                 "--augment is for pictures: the model's input is none of CxHxW, HxWxC and HxW",
             ));
         }
         Ok(Prepare {
-            planes,
-            normalisation: normalisation.clone(),
+            target,
+            recipe: recipe.clone(),
             augmentation,
         })
     }
 
-    pub fn planes(&self) -> Option<&Planes> {
-        self.planes.as_ref()
+    /// Where a picture lies in the input; `None` where it takes none.
+    pub fn target(&self) -> Option<&Target> {
+        self.target.as_ref()
+    }
+
+    /// How pictures are prepared, with all that is not left to chance: what a model that was trained so says of itself.
+    pub fn told(&self) -> Option<Recipe> {
+        let target = self.target?;
+        Some(Recipe {
+            size: Some([target.height, target.width]),
+            scale: Some(self.recipe.scale.unwrap_or(OF_BYTES)),
+            layout: Some(target.layout),
+            ..self.recipe.clone()
+        })
+    }
+
+    /// Writes the input of a picture of any size.
+    ///
+    /// # Errors
+    /// It does not fit the model.
+    pub fn write_picture(&self, pixels: &Pixels, draw: Option<Draw>, out: &mut [u8]) -> Result<()> {
+        let target = self
+            .target
+            .ok_or_else(|| bad("the model takes no pictures"))?;
+        let resized;
+        let pixels = match (pixels.width, pixels.height) == (target.width, target.height) {
+            true => pixels,
+            false => {
+                resized = self.recipe.fit(pixels, &target).map_err(bad)?;
+                &resized
+            }
+        };
+        let mut values = vec![0.0; target.elements()];
+        self.recipe.each(pixels, &target, |place, _, value| {
+            values[place] = f32::from(value)
+        });
+        self.write(&values, OF_BYTES, draw, out);
+        Ok(())
     }
 
     /// Writes an input of `values`, which lie as the input's do. `scale` is for values without a scale of their own.
     pub fn write(&self, values: &[f32], scale: f32, draw: Option<Draw>, out: &mut [u8]) {
         let out = out.as_chunks_mut::<4>().0;
-        let n = &self.normalisation;
-        let scale = n.scale.unwrap_or(scale);
-        let of = |list: &[f32], channel: usize, default: f32| match list {
-            [] => default,
-            [one] => *one,
-            all => all[channel],
-        };
-        let normal = |value: f32, channel: usize| {
-            let (mean, std) = (of(&n.mean, channel, 0.0), of(&n.std, channel, 1.0));
-            ((value * scale - mean) / std).to_le_bytes()
-        };
-        let Some(planes) = self.planes else {
+        let normal =
+            |value: f32, channel: usize| self.recipe.number(value, channel, scale).to_le_bytes();
+        let Some(planes) = self.target else {
             for (out, &value) in out.iter_mut().zip(values) {
                 *out = normal(value, 0);
             }
@@ -164,7 +136,7 @@ impl Change {
         right: 0,
     };
 
-    fn draw(augmentation: Augmentation, planes: &Planes, mut draw: Draw) -> Change {
+    fn draw(augmentation: Augmentation, planes: &Target, mut draw: Draw) -> Change {
         let mut change = Change::NONE;
         if augmentation.flip {
             change.flip = draw.below(2) == 1;
@@ -180,7 +152,7 @@ impl Change {
     }
 
     /// Where a place's value comes from; `None` outside of the picture.
-    fn source(self, planes: &Planes, row: usize, column: usize) -> Option<(usize, usize)> {
+    fn source(self, planes: &Target, row: usize, column: usize) -> Option<(usize, usize)> {
         let row = row.checked_add_signed(-self.down)?;
         let column = column.checked_add_signed(-self.right)?;
         if row >= planes.height || column >= planes.width {
@@ -200,8 +172,8 @@ mod tests {
     use super::*;
     use crate::random::Purpose;
 
-    fn prepare(shape: &[usize], normalisation: &Normalisation, a: Augmentation) -> Prepare {
-        Prepare::new(&TensorType::new(DType::F32, shape), normalisation, a).unwrap()
+    fn prepare(shape: &[usize], recipe: &Recipe, a: Augmentation) -> Prepare {
+        Prepare::new(&TensorType::new(DType::F32, shape), recipe, a).unwrap()
     }
 
     fn written(prepare: &Prepare, values: &[f32], draw: Option<Draw>) -> Vec<f32> {
@@ -213,19 +185,20 @@ mod tests {
 
     #[test]
     fn channels_have_their_own_mean_wherever_they_lie() {
-        let normalisation = Normalisation {
+        let recipe = Recipe {
             scale: Some(2.0),
             mean: vec![1.0, 2.0, 3.0],
             std: vec![0.5],
+            ..Recipe::default()
         };
         let none = Augmentation::default();
-        let first = prepare(&[3, 1, 2], &normalisation, none);
+        let first = prepare(&[3, 1, 2], &recipe, none);
         let values = [1.0, 2.0, 1.0, 2.0, 1.0, 2.0];
         assert_eq!(
             written(&first, &values, None),
             [2.0, 6.0, 0.0, 4.0, -2.0, 2.0]
         );
-        let last = prepare(&[2, 1, 3], &normalisation, none);
+        let last = prepare(&[2, 1, 3], &recipe, none);
         let values = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0];
         assert_eq!(
             written(&last, &values, None),
@@ -239,9 +212,9 @@ mod tests {
             flip: true,
             shift: true,
         };
-        let prepare = prepare(&[8, 8], &Normalisation::default(), both);
+        let prepare = prepare(&[8, 8], &Recipe::default(), both);
         let values: Vec<f32> = (1..=64).map(|v| v as f32).collect();
-        let planes = prepare.planes.unwrap();
+        let planes = prepare.target.unwrap();
         let mut seen = std::collections::BTreeSet::new();
         for sample in 0..400 {
             let draw = Draw::new(Purpose::Augment, 1, 1, sample);
@@ -270,10 +243,10 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         let try_new = |shape: &[usize], mean: &[f32], std: &[f32], flip| {
-            let n = Normalisation {
-                scale: None,
+            let n = Recipe {
                 mean: mean.to_vec(),
                 std: std.to_vec(),
+                ..Recipe::default()
             };
             let a = Augmentation { flip, shift: false };
             Prepare::new(&TensorType::new(DType::F32, shape), &n, a).is_ok()
@@ -283,6 +256,6 @@ mod tests {
         assert!(!try_new(&[1, 8, 8], &[], &[0.0], false));
         assert!(!try_new(&[100], &[], &[], true));
         let ints = TensorType::new(DType::I64, &[8, 8]);
-        assert!(Prepare::new(&ints, &Normalisation::default(), Augmentation::default()).is_err());
+        assert!(Prepare::new(&ints, &Recipe::default(), Augmentation::default()).is_err());
     }
 }

@@ -75,13 +75,9 @@ fn idx_files_with_and_without_a_test_set() {
     );
 
     mnist(folder.path(), "train", 20, |i| if i == 13 { 10 } else { 0 });
-    let wrong = of(&data_options());
-    let mut batch = Batch::new(&ty, 20);
-    let all: Vec<u32> = (0..20).collect();
-    let refused = batch
-        .fill(&*wrong.train, &all, None)
-        .unwrap_err()
-        .to_string();
+    // Found before anything is trained.
+    let refused = open_data(folder.path(), &ty, &data_options());
+    let refused = refused.map(|_| ()).unwrap_err().to_string();
     assert!(
         refused.contains("sample 13 has class 10") && refused.contains("labels-idx1"),
         "{refused}"
@@ -101,13 +97,26 @@ fn folders_of_pictures_of_any_size() {
     ] {
         let folder = data.join(set).join(class);
         fs::create_dir_all(&folder).unwrap();
-        let picture = image::RgbImage::from_pixel(size.0, size.1, image::Rgb([grey; 3]));
-        picture.save(folder.join(name)).unwrap();
+        let encode = match name.ends_with(".png") {
+            true => neap_testing::png(size.0, size.1, |_, _| [grey; 3]),
+            false => neap_testing::jpeg(size.0, size.1, |_, _| [grey; 3]),
+        };
+        fs::write(folder.join(name), encode).unwrap();
         fs::write(folder.join("notes.txt"), "").unwrap();
     }
     let opened = open_data(&data, &ty, &data_options()).unwrap();
     assert_eq!(opened.classes, ["cat", "dog"]);
-    assert!(opened.decoding_bytes > 0);
+    // Of the largest, not of the largest that could be.
+    let largest = opened.largest.clone().unwrap();
+    assert_eq!((largest.width, largest.height), (64, 40));
+    assert!(opened.decoding_bytes() < 1 << 20, "{largest:?}");
+    assert_eq!(opened.remarks.len(), 3, "{:?}", opened.remarks);
+    assert!(opened.remarks[0].contains("2 .txt"), "{:?}", opened.remarks);
+    assert!(
+        opened.remarks[2].contains("--classes 2"),
+        "{:?}",
+        opened.remarks
+    );
     let near = |found: Vec<(i64, f32)>, expected: &[(i64, f32)]| {
         assert_eq!(found.len(), expected.len());
         for (a, b) in found.iter().zip(expected) {
@@ -125,8 +134,61 @@ fn folders_of_pictures_of_any_size() {
         .unwrap_err()
         .to_string();
     assert!(refused.contains("a.png"), "{refused}");
+    let reopened = |ty: &SampleType| {
+        let opened = open_data(&data, ty, &data_options());
+        opened.map(|_| ()).unwrap_err().to_string()
+    };
+    assert!(reopened(&ty).contains("a.png"), "{}", reopened(&ty));
+    fs::remove_file(data.join("train/cat/a.png")).unwrap();
+    let few = SampleType {
+        classes: Some(1),
+        ..ty.clone()
+    };
+    assert!(reopened(&few).contains("--classes 2"), "{}", reopened(&few));
     fs::create_dir(data.join("val/fish")).unwrap();
-    assert!(open_data(&data, &ty, &data_options()).is_err());
+    assert!(reopened(&ty).contains("'fish'"), "{}", reopened(&ty));
+}
+
+#[test]
+fn a_class_without_pictures_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let ty = sample(folder.path());
+    let data = folder.path().join("data");
+    for class in ["a", "b"] {
+        fs::create_dir_all(data.join(class)).unwrap();
+    }
+    fs::write(data.join("b/x.png"), neap_testing::png(8, 8, |_, _| [9; 3])).unwrap();
+    let refused = || {
+        let opened = open_data(&data, &ty, &data_options());
+        opened.map(|_| ()).unwrap_err().to_string()
+    };
+    assert!(refused().contains("'a' has no pictures"), "{}", refused());
+    for name in ["1.gif", "2.gif", "3.TIFF"] {
+        fs::write(data.join("a").join(name), "").unwrap();
+    }
+    assert!(refused().contains("2 .gif"), "{}", refused());
+}
+
+#[test]
+fn pictures_that_are_cut_short_are_found_before_the_first_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    let ty = sample(folder.path());
+    let data = folder.path().join("data/a");
+    fs::create_dir_all(&data).unwrap();
+    let noise = |x: u16, y: u16| [(x * 31 + y * 17) as u8, (x * y) as u8, (x * 7) as u8];
+    for (name, whole) in [
+        ("x.jpg", neap_testing::jpeg(90, 60, noise)),
+        ("x.png", neap_testing::png(90, 60, noise)),
+    ] {
+        for end in [0, 100, whole.len() / 2, whole.len() - 4] {
+            fs::write(data.join(name), &whole[..end]).unwrap();
+            let opened = open_data(data.parent().unwrap(), &ty, &data_options());
+            let refused = opened.map(|_| ()).unwrap_err().to_string();
+            assert!(refused.contains(name), "{name}, {end}: {refused}");
+        }
+        fs::write(data.join(name), &whole).unwrap();
+        assert!(open_data(data.parent().unwrap(), &ty, &data_options()).is_ok());
+    }
 }
 
 #[test]

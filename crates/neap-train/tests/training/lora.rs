@@ -72,7 +72,7 @@ fn digits_are_learned_and_the_written_model_gives_the_same() {
             .unwrap();
         floats(&scores)
     };
-    let (merged, before) = (results(&options.output), results(&recipe.model));
+    let (merged, before) = (results(&options.output), results(recipe.model()));
     let largest = |a: &[f32], b: &[f32]| {
         let pairs = a.iter().zip(b);
         pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
@@ -83,8 +83,10 @@ fn digits_are_learned_and_the_written_model_gives_the_same() {
 
     // All but the weights is as it was.
     let of = |path: &Path| fs::read(path).unwrap();
-    assert_eq!(of(&options.output).len(), of(&recipe.model).len());
-    assert_ne!(of(&options.output), of(&recipe.model));
+    // What it says of its pictures and classes is new, and nothing else.
+    let more = of(&options.output).len() - of(recipe.model()).len();
+    assert!((1..1000).contains(&more), "{more}");
+    assert_ne!(of(&options.output), of(recipe.model()));
 }
 
 /// A tensor of a file of safetensors, found by its header.
@@ -147,7 +149,7 @@ fn smallest(engine: &Engine) -> u64 {
 fn only_adapters_are_trained_and_the_smallest_budget_is_lower() {
     let folder = tempfile::tempdir().unwrap();
     let adapted = recipe(folder.path(), &[]).unwrap();
-    let whole = Recipe::new(&adapted.model, &model_options(16), false).unwrap();
+    let whole = Recipe::new(adapted.model(), &model_options(16), false).unwrap();
     let (of_adapted, of_whole) = (
         engine(&adapted, folder.path()),
         engine(&whole, folder.path()),

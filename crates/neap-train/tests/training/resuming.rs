@@ -81,12 +81,17 @@ fn checkpoints_of_other_trainings_are_refused() {
     again(&options).unwrap();
     assert!(again(&options).unwrap_err().contains("--resume"));
     options.resume = true;
-    options.rate = 1e-3;
+    options.seed = 6;
     let refused = again(&options).unwrap_err();
-    assert!(refused.contains("--lr 0.002, this is 0.001"), "{refused}");
-    options.rate = 2e-3;
+    assert!(refused.contains("--seed was 5, now it is 6"), "{refused}");
+    options.seed = 5;
     options.epochs = 2;
     assert_eq!(again(&options).unwrap().steps, 8);
+    // Fewer than there are.
+    options.epochs = 1;
+    let refused = again(&options).unwrap_err();
+    assert!(refused.contains("--epochs 2 or more"), "{refused}");
+    options.epochs = 3;
 
     // One bit of a parameter.
     let mut bytes = fs::read(&options.checkpoint).unwrap();
@@ -101,4 +106,67 @@ fn checkpoints_of_other_trainings_are_refused() {
             .unwrap_err()
             .contains("no file of safetensors")
     );
+}
+
+/// A rate that is given is the rate from there on; one that is not is the checkpoint's.
+#[test]
+fn a_training_goes_on_with_another_rate_where_it_is_asked_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = recipe(folder.path());
+    let (data, engine) = (digits(&recipe, 64), engine(&recipe, folder.path()));
+    let rates = |name: &str, rate_is_given: bool| -> Vec<f64> {
+        let mut options = options(folder.path(), name, 1);
+        options.warm_up = 0;
+        train(&engine, &data, &options, &mut Watcher::default()).unwrap();
+        (options.resume, options.rate, options.epochs) = (true, 1e-4, 2);
+        options.rate_is_given = rate_is_given;
+        train(&engine, &data, &options, &mut Watcher::default()).unwrap();
+        let log = fs::read_to_string(options.log.unwrap()).unwrap();
+        let lines = log
+            .lines()
+            .map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
+        lines.filter_map(|line| line["rate"].as_f64()).collect()
+    };
+    assert_eq!(rates("given", true), [[2e-3; 4], [1e-4; 4]].concat());
+    assert_eq!(rates("kept", false), [2e-3; 8]);
+}
+
+#[test]
+fn an_earlier_training_is_written_over_where_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = recipe(folder.path());
+    let (data, engine) = (digits(&recipe, 64), engine(&recipe, folder.path()));
+    let mut options = options(folder.path(), "t", 1);
+    let once = train(&engine, &data, &options, &mut Watcher::default()).unwrap();
+    options.overwrite = true;
+    let again = train(&engine, &data, &options, &mut Watcher::default()).unwrap();
+    assert_eq!(once, again);
+}
+
+/// Nothing is trained where nothing could be written.
+#[test]
+fn places_that_cannot_be_written_are_found_before_the_first_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = recipe(folder.path());
+    let (data, engine) = (digits(&recipe, 64), engine(&recipe, folder.path()));
+    let nowhere = folder.path().join("nowhere");
+    let places: [fn(&mut neap_train::TrainOptions, std::path::PathBuf); 4] = [
+        |o, path| o.output = path,
+        |o, path| o.checkpoint = path,
+        |o, path| o.page = Some(path),
+        |o, path| o.log = Some(path),
+    ];
+    for (number, place) in places.into_iter().enumerate() {
+        let mut options = options(folder.path(), "t", 1);
+        place(&mut options, nowhere.join("x.onnx"));
+        let mut watcher = Watcher::default();
+        let refused = train(&engine, &data, &options, &mut watcher);
+        let refused = refused.unwrap_err().to_string();
+        assert!(
+            refused.contains("no folder") && refused.contains("nowhere"),
+            "{refused}"
+        );
+        assert_eq!(watcher.step, 0, "{number}");
+    }
+    assert!(!folder.path().join("t.checkpoint").exists());
 }

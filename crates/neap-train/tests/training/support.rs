@@ -2,8 +2,8 @@
 
 use neap_ir::update::Update;
 use neap_train::{
-    DataOptions, DataSet, Engine, Event, LossKind, ModelOptions, Normalisation, RateDecay, Recipe,
-    TrainOptions, Watch,
+    DataOptions, DataSet, Engine, Event, LossKind, ModelOptions, RateDecay, Recipe, TrainOptions,
+    Watch,
 };
 use neap_zoo::Batch;
 use std::path::{Path, PathBuf};
@@ -38,12 +38,15 @@ pub fn model_options(batch: usize) -> ModelOptions {
         lora: None,
         batch_norm: neap_autodiff::BatchNorm::Given,
         clip: None,
+        classes: None,
+        seed: 5,
+        start: std::env::temp_dir().join(format!("neap-start-{}.onnx", std::process::id())),
     }
 }
 
 pub fn data_options() -> DataOptions {
     DataOptions {
-        normalisation: Normalisation::default(),
+        picture: Default::default(),
         augmentation: Default::default(),
         validation_share: 0.1,
         limit: None,
@@ -68,6 +71,8 @@ pub fn options(folder: &Path, name: &str, epochs: u64) -> TrainOptions {
         checkpoint: folder.join(format!("{name}.checkpoint")),
         checkpoint_every: None,
         resume: false,
+        overwrite: false,
+        rate_is_given: true,
         output: folder.join(format!("{name}.onnx")),
         log: Some(folder.join(format!("{name}.jsonl"))),
         log_every: 1,
@@ -86,6 +91,7 @@ pub fn engine(recipe: &Recipe, folder: &Path) -> Engine {
         host: std::sync::Arc::new(neaptide::Embedded),
         seed: 0,
         reserve_bytes: 0,
+        largest: None,
         folder: folder.into(),
         costs: neaptide::TrainCosts::BuiltIn,
     }

@@ -24,11 +24,14 @@ pub(crate) struct SkeletonAt {
     pub offset: u64,
     pub bytes: u64,
     pub inputs: Inputs,
+    /// What the model's maker wrote into it beside the graph, and what was added when it was packed.
+    pub metadata: Vec<(String, String)>,
 }
 
 /// What a skeleton is made of, as the first binding found it.
 pub(crate) struct SkeletonSource {
     pub inputs: Inputs,
+    pub metadata: Vec<(String, String)>,
     pub files: Vec<KeptFile>,
     pub read: Vec<FileRange>,
     pub stored: Vec<Stored>,
@@ -65,6 +68,7 @@ pub(crate) fn write_skeleton(
         offset,
         bytes,
         inputs: source.inputs,
+        metadata: source.metadata,
     })
 }
 

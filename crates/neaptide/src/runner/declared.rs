@@ -62,6 +62,7 @@ pub(super) fn signature_of(model: &Model) -> Signature {
         inputs,
         about: About {
             graph_name: model.name().to_string(),
+            metadata: model.metadata().to_vec(),
             ..About::default()
         },
     }

@@ -94,7 +94,7 @@ impl Runner {
         Ok(runner)
     }
 
-    /// What the model declares. Of a `.neap`, without metadata, and with outputs as far as they are sure.
+    /// What the model declares. Of a `.neap`, with outputs as far as they are sure.
     pub fn signature(&self) -> &Signature {
         &self.signature
     }

@@ -1,5 +1,6 @@
 //! Batches in parts: the model is opened for a part, and a step sees as many of those as make a batch.
 
+use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::model::OpenOptions;
 use crate::train::trainer::Model;
@@ -20,7 +21,7 @@ pub(super) fn by_parts<T>(
         return make(whole, 1);
     }
     let batch = batch_of(&whole.graph, options)?;
-    let sizes = match options.micro_batch {
+    let sizes: Vec<usize> = match options.micro_batch {
         MicroBatch::Samples(samples) if samples == 0 || !batch.is_multiple_of(samples) => {
             return Err(Error::BadInput(format!(
                 "a batch of {batch} is no whole number of parts of {samples}"
@@ -32,6 +33,13 @@ pub(super) fn by_parts<T>(
             all.filter(|&samples| batch.is_multiple_of(samples))
                 .collect()
         }
+    };
+    // What is set aside beside a step is too much for any of them: two say what would be enough.
+    let sizes: Vec<usize> = match options.budget {
+        Budget::Bytes(bytes) if bytes <= options.reserve_bytes && sizes.len() > 2 => {
+            vec![sizes[0], sizes[sizes.len() - 1]]
+        }
+        _ => sizes,
     };
     let mut smallest = None;
     for samples in sizes {

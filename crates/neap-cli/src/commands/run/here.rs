@@ -4,13 +4,13 @@
 
 use super::super::HAS_PACKED;
 use super::changing::budgets;
-use super::{RunArgs, begin_anew, open};
+use super::{RunArgs, begin_anew, open, photos};
 use crate::budgets::live::Live;
 use crate::budgets::peak::PeakMeter;
 use crate::budgets::repeat::{Budgets, End, Figures, Last, Repeat};
 use crate::budgets::trace::Trace;
 use crate::cgroup;
-use crate::failure::{Outcome, bad};
+use crate::failure::{Failure, Outcome, bad};
 use crate::input::{self, Inputs};
 use crate::output;
 use crate::progress::note;
@@ -27,9 +27,7 @@ const MOST_TRACED: u64 = 5;
 
 /// Runs in this process.
 pub(super) fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcome {
-    if let Some(folder) = &args.output_dir {
-        output::prepare(folder)?;
-    }
+    let labels = args.labels.as_deref().map(input::labels).transpose()?;
     if args.engine.keep_activations && args.change.any() {
         return Err(bad(
             "--keep-activations is for one budget: leave out --budget-schedule and --follow",
@@ -37,6 +35,10 @@ pub(super) fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool
     }
     let device_budget_bytes = args.device_budget_bytes()?;
     let (model, was_packed) = open(args, own_cgroup, quiet)?;
+    if let Some(folder) = &args.output_dir {
+        output::prepare(folder)?;
+    }
+    let labels = labels.unwrap_or_else(|| neap_picture::names_of_classes(model.metadata()));
     // What packing leaves of the process would be counted with the run, and not in the next one.
     if own_cgroup && was_packed && std::env::var_os(HAS_PACKED).is_none() {
         drop(model);
@@ -45,14 +47,34 @@ pub(super) fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool
     }
     memory::trim_heap();
     refuse_large_inputs(args, &model, budget, own_cgroup)?;
-    let mut inputs = loaded(args, &model, budget, own_cgroup, quiet)?;
+    let mut inputs = match loaded(args, &model, budget, own_cgroup, quiet) {
+        Err(Failure::Infeasible(text)) => {
+            // Where the budget is too small for the model itself, that is what matters.
+            model.plan(&args.engine.options(budget))?;
+            return Err(Failure::Infeasible(text));
+        }
+        loaded => loaded?,
+    };
+    let photos = inputs
+        .photos
+        .take()
+        .filter(|p| p.files.len() > 1 || p.at_once > 1);
+    if photos.is_some() && args.change.any() {
+        return Err(bad(
+            "several photos run within one budget: leave out --budget-schedule and --follow",
+        ));
+    }
     crate::commands::note_memory(&model);
     interrupt::check()?;
     let mut figures = Figures::new(args.measured_runs(), args.change.most_changes());
     let traced_steps = (args.trace_events.is_some()).then(|| model.program().steps.len() as u64);
     let tracing_bytes = traced_steps.map_or(0, |n| TRACED_BYTES + n * TRACED_STEP_BYTES);
     let mut options = RunOptions {
-        reserve_bytes: figures.reserve_bytes() + tracing_bytes,
+        reserve_bytes: figures.reserve_bytes()
+            + tracing_bytes
+            + photos
+                .as_ref()
+                .map_or(0, |p| photos::reserve_bytes(p, &model)),
         accelerator: args.accelerator(&model)?,
         device_budget_bytes,
         ..args.engine.options(budget)
@@ -90,12 +112,21 @@ pub(super) fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool
             .transpose()?,
         figures: &mut figures,
     };
-    let given: Vec<&[u8]> = inputs.tensors.iter().map(Vec::as_slice).collect();
-    let mut slots: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
-    let last = repeat.run(&given, &mut slots)?;
+    let last = {
+        let given: Vec<&[u8]> = inputs.tensors.iter().map(Vec::as_slice).collect();
+        let mut slots: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+        repeat.run(&given, &mut slots)?
+    };
     if options.keep_activations && last == Last::Whole {
         report.activations = Some(Kept::all(&mut session)?);
     }
+    let mut seen = match &photos {
+        Some(photos) if last == Last::Whole => {
+            let given: Vec<&[u8]> = inputs.tensors.iter().map(Vec::as_slice).collect();
+            Some(photos::all(photos, &mut session, &given, &mut outputs)?)
+        }
+        _ => None,
+    };
     let recorded = session.timeline().filter(|_| traced.is_some()).cloned();
     // Sizes that are known only now.
     let infos: Vec<TensorInfo> = (infos.into_iter().enumerate())
@@ -104,16 +135,22 @@ pub(super) fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool
             ty: session.output_type(index).clone(),
         })
         .collect();
+    let infos = seen
+        .as_mut()
+        .map_or(infos, |seen| std::mem::take(&mut seen.infos));
     for (info, output) in infos.iter().zip(&mut outputs) {
         output.truncate(info.len_bytes());
     }
     let stats = session.stats();
-    drop((session, given));
+    drop(session);
     drop(inputs);
 
     note_figures(&mut report, figures, args.change.any());
     let folder = args.output_dir.as_deref().filter(|_| last == Last::Whole);
-    report.outputs = output::write(folder, &infos, &outputs)?;
+    report.outputs = output::write(folder, &infos, &outputs, &labels)?;
+    if let (Some(photos), true) = (&photos, seen.is_some()) {
+        report.photos = photos::judged(photos, &infos, &outputs, &labels);
+    }
     if let (Some(path), Some(plan), Some(timeline)) = (&args.trace_events, traced, recorded) {
         let title = format!("measured: {}", report.model);
         atomic::write(path, |file| plan.write_trace(file, &title, &timeline))?;
@@ -201,6 +238,7 @@ fn planned(
         predicted_latency_ms: ms(plan.prediction.latency_ns),
         latency_ms: Latency::default(),
         outputs: Vec::new(),
+        photos: None,
         activations: None,
         adaptations: None,
     }
