@@ -71,6 +71,8 @@ pub enum OnnxError {
         op: String,
         /// Of its first result.
         name: String,
+        /// Graph inputs whose values decide it: where they are small, the size is known beforehand.
+        inputs: Vec<String>,
     },
     /// The data decide how often a loop goes round, and nothing says how often at most.
     #[error(

@@ -131,8 +131,13 @@ impl Touched {
 }
 
 /// Ranges in order, without gaps of a few bytes and overlaps: such gaps cost less than a piece does.
-pub fn merged(mut ranges: Vec<FileRange>) -> Vec<FileRange> {
+pub fn merged(ranges: Vec<FileRange>) -> Vec<FileRange> {
     const SMALL_GAP_BYTES: u64 = 16;
+    merged_over(ranges, SMALL_GAP_BYTES)
+}
+
+/// Ranges in order, without overlaps and gaps of up to `gap_bytes`.
+pub(crate) fn merged_over(mut ranges: Vec<FileRange>, gap_bytes: u64) -> Vec<FileRange> {
     ranges.retain(|range| range.bytes > 0);
     ranges.sort_by_key(|range| (range.file, range.offset));
     let mut found: Vec<FileRange> = Vec::new();
@@ -140,7 +145,7 @@ pub fn merged(mut ranges: Vec<FileRange>) -> Vec<FileRange> {
         match found.last_mut() {
             Some(last)
                 if last.file == range.file
-                    && range.offset <= last.offset + last.bytes + SMALL_GAP_BYTES =>
+                    && range.offset <= last.offset + last.bytes + gap_bytes =>
             {
                 let end = (range.offset + range.bytes).max(last.offset + last.bytes);
                 last.bytes = end - last.offset;

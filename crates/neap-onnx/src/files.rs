@@ -2,17 +2,20 @@
 
 use crate::error::{OnnxError, shown};
 use crate::extract::{Elsewhere, Extract, KeptFile, merged};
+use crate::folder::ModelFolder;
 use crate::open_file::OpenFile;
+use crate::proto::TensorProto;
 use crate::source::Source;
+use crate::tensor;
 use neap_ir::{FileId, FileRange, SourceFile};
 use std::collections::HashMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) struct Files {
     model: Source,
-    /// Canonical folder of the model; external data must lie inside.
-    folder: PathBuf,
+    /// `None` for an extract.
+    folder: Option<ModelFolder>,
     external: Vec<External>,
     by_location: HashMap<String, usize>,
     /// The external file that was read last has a window.
@@ -41,14 +44,13 @@ struct External {
 impl Files {
     pub(crate) fn open(path: &Path) -> Result<Files, OnnxError> {
         let model = Source::of(Arc::new(OpenFile::open(path, 0)?));
-        let canonical = path.canonicalize().map_err(|source| OnnxError::Open {
+        let folder = ModelFolder::of(path).map_err(|source| OnnxError::Open {
             path: path.display().to_string(),
             source,
         })?;
-        let folder = canonical.parent();
         Ok(Files {
             model,
-            folder: folder.map(Path::to_path_buf).unwrap_or_default(),
+            folder: Some(folder),
             external: Vec::new(),
             by_location: HashMap::new(),
             window: None,
@@ -63,7 +65,7 @@ impl Files {
         let external = &extract.files()[1..];
         Files {
             model: Source::of_extract(extract.clone()),
-            folder: PathBuf::new(),
+            folder: None,
             external: external
                 .iter()
                 .map(|file| External {
@@ -237,27 +239,25 @@ impl Files {
     }
 
     fn find(&self, location: &str) -> Result<OpenFile, String> {
-        let relative = Path::new(location);
-        let inside = !location.is_empty()
-            && !location.contains('\0')
-            && relative
-                .components()
-                .all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
-        if !inside {
-            return Err("the path leaves the model's folder".into());
-        }
-        let path = self
-            .folder
-            .join(relative)
-            .canonicalize()
-            .map_err(|e| format!("the file cannot be opened: {e}"))?;
-        if !path.starts_with(&self.folder) {
-            return Err("the path leaves the model's folder".into());
-        }
-        if !path.is_file() {
-            return Err("it is not a regular file".into());
-        }
+        let folder = self.folder.as_ref().filter(|_| !location.contains('\0'));
+        let folder = folder.ok_or("the path leaves the model's folder")?;
+        let path = folder.find(Path::new(location))?;
         OpenFile::open(&path, self.external.len() + 1).map_err(|e| e.to_string())
+    }
+
+    /// The part of its file that a tensor is, if that file was opened.
+    pub(crate) fn named(&self, tensor: &TensorProto) -> Option<FileRange> {
+        let get = |key: &str| tensor.external.iter().find(|(k, _)| k == key);
+        let number = |key: &str| get(key).and_then(|(_, v)| v.parse::<u64>().ok());
+        let &index = self.by_location.get(&get("location")?.1)?;
+        let len = self.external[index].len;
+        let offset = number("offset").unwrap_or(0).min(len);
+        let bytes = number("length").unwrap_or_else(|| tensor::most_bytes(tensor));
+        Some(FileRange {
+            file: FileId(index as u32 + 1),
+            offset,
+            bytes: bytes.min(len - offset),
+        })
     }
 }
 

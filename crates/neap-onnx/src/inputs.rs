@@ -31,6 +31,22 @@ impl Inputs {
             .collect())
     }
 
+    /// Those of these shapes that say how the one element of a declared scalar is given.
+    pub fn scalars_given(
+        &self,
+        shapes: &BTreeMap<String, Vec<usize>>,
+    ) -> BTreeMap<String, Vec<usize>> {
+        let is_scalar = |input: &&ValueInfo| {
+            let is_empty = |dims: &Vec<Dim>| dims.is_empty();
+            matches!(&input.ty, ValueType::Tensor { shape, .. } if shape.as_ref().is_some_and(is_empty))
+        };
+        let given = self.0.iter().filter(is_scalar).filter_map(|input| {
+            let shape = shapes.get(&input.name)?;
+            is_one_for_scalar(0, shape).then(|| (input.name.clone(), shape.clone()))
+        });
+        given.collect()
+    }
+
     pub(crate) fn values(&self) -> &[ValueInfo] {
         &self.0
     }
@@ -252,6 +268,12 @@ fn tensor_type(input: &ValueInfo) -> Result<(DType, Option<&[Dim]>), OnnxError> 
     }
 }
 
+/// Whether a shape is one of a single element where a scalar is declared. Many programs give those as `[1]`, and
+/// onnxruntime takes it: the input then has the axes that it is given.
+pub(crate) fn is_one_for_scalar(declared_axes: usize, given: &[usize]) -> bool {
+    declared_axes == 0 && given.iter().all(|&size| size == 1)
+}
+
 fn learn<'a>(
     input: &'a ValueInfo,
     given: &[usize],
@@ -269,6 +291,9 @@ fn learn<'a>(
             show_dims(declared)
         ),
     };
+    if is_one_for_scalar(declared.len(), given) {
+        return Ok(());
+    }
     if given.len() != declared.len() {
         return Err(mismatch());
     }
@@ -379,6 +404,26 @@ mod tests {
         let types = bind(&[&a, &b], &options).expect("bound");
         assert_eq!(types[0].shape, [5, 3]);
         assert_eq!(types[1].shape, [7, 5]);
+    }
+
+    #[test]
+    fn one_element_is_given_for_a_scalar_whatever_its_axes() {
+        let s = input("s", &[]);
+        for shape in [vec![], vec![1], vec![1, 1]] {
+            let mut options = OpenOptions::default();
+            options.shapes.insert("s".into(), shape.clone());
+            assert_eq!(bind(&[&s], &options).expect("bound")[0].shape, shape);
+        }
+        assert_eq!(
+            bind(&[&s], &OpenOptions::default()).expect("bound")[0].shape,
+            [0; 0]
+        );
+        for shape in [vec![2], vec![0], vec![1, 2]] {
+            let mut options = OpenOptions::default();
+            options.shapes.insert("s".into(), shape);
+            let error = bind(&[&s], &options).expect_err("no scalar").to_string();
+            assert!(error.contains("does not fit the model's scalar"), "{error}");
+        }
     }
 
     #[test]

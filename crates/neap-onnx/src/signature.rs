@@ -4,7 +4,7 @@
 use crate::decode::Decoder;
 use crate::error::OnnxError;
 use crate::import::real_inputs;
-use crate::inputs::Inputs;
+use crate::inputs::{Inputs, is_one_for_scalar};
 use crate::open_file::OpenFile;
 use crate::proto::{Dim, GraphProto, ValueInfo, ValueType};
 use crate::source::Source;
@@ -33,6 +33,19 @@ pub struct Declared {
     pub type_text: String,
     /// `None` when even the rank is open.
     pub dims: Option<Vec<DeclaredDim>>,
+}
+
+impl Declared {
+    /// Whether a tensor of this shape may be given for it.
+    pub fn takes(&self, shape: &[usize]) -> bool {
+        let Some(dims) = &self.dims else { return true };
+        let fits = |(dim, &size): (&DeclaredDim, &usize)| match dim {
+            DeclaredDim::Fixed(fixed) => *fixed == size,
+            DeclaredDim::Named(_) | DeclaredDim::Open => true,
+        };
+        is_one_for_scalar(dims.len(), shape)
+            || dims.len() == shape.len() && dims.iter().zip(shape).all(fits)
+    }
 }
 
 /// One dimension of a declared shape.

@@ -7,7 +7,7 @@ use crate::files::Files;
 use crate::inputs::Inputs;
 use crate::open_file::OpenFile;
 use crate::proto::ModelProto;
-use crate::{OpenOptions, cleanup, decode, import, other_formats};
+use crate::{OpenOptions, cleanup, decode, external, import, other_formats};
 use neap_ir::{FileRange, Graph};
 use std::collections::HashSet;
 use std::path::Path;
@@ -33,6 +33,9 @@ pub struct Bound {
     pub open: Vec<Option<Arc<OpenFile>>>,
     /// In order: what an [`Extract`] needs, so that the model can be bound again.
     pub read: Vec<FileRange>,
+    /// What tensors of the model are in files of external data, in order: all that their content is to it, for any
+    /// binding.
+    pub external: Vec<FileRange>,
 }
 
 impl Skeleton {
@@ -92,6 +95,7 @@ impl Skeleton {
     pub fn bind(self, options: &OpenOptions) -> Result<Bound, OnnxError> {
         let Skeleton { proto, files, .. } = self;
         let (graph, files, stored) = import::bind(&proto, files, options)?;
+        let external = external::used(&proto, &files);
         // As large as the graph, where nodes are many.
         drop(proto);
         let graph = cleanup::run(graph);
@@ -102,6 +106,7 @@ impl Skeleton {
             files: files.kept_files(),
             open: files.open_files(),
             read: files.touched(),
+            external,
         })
     }
 }

@@ -76,6 +76,15 @@ pub(crate) fn is_huge(shape: &[usize]) -> bool {
         .is_none_or(|n| n > 1 << 44)
 }
 
+/// The most bytes that a tensor's data can have, by its type.
+pub(crate) fn most_bytes(tensor: &TensorProto) -> u64 {
+    let Ok(shape) = shape(&tensor.dims) else {
+        return u64::MAX;
+    };
+    let each = dtype(tensor.data_type).map_or(1, DType::size_bytes);
+    (shape.iter().product::<usize>() as u64).saturating_mul(each as u64)
+}
+
 /// Half floats are computed as f32 when `widen` is set: the value's type says so, the stored bytes stay.
 pub(crate) fn value_dtype(stored: DType, widen: bool) -> DType {
     match stored {

@@ -61,6 +61,7 @@ pub(crate) fn open(
     let provenance = Provenance {
         home: lookup.home.clone(),
         content: lookup.content.take(),
+        used: source.used.clone(),
     };
     write(source, provenance, &target, options, progress)?;
     let mut model = model::open_packed(&target, true, options)?;
@@ -87,6 +88,7 @@ pub(crate) fn pack_to(
     let provenance = Provenance {
         home: Home::of(path)?,
         content: None,
+        used: source.used.clone(),
     };
     let errors = write(source, provenance, target, &believed, progress)?;
     Ok(PackReport { errors, remarks })
@@ -115,6 +117,7 @@ fn source(path: &Path, options: &OpenOptions) -> Result<Found> {
     // What the options and the data say comes first.
     let mut batch = None;
     let mut believes_data = false;
+    let mut unbounded: Option<OnnxError> = None;
     loop {
         let error = match source_bound(path, &believed, batch) {
             Ok((source, unsaid_batches)) => {
@@ -127,32 +130,35 @@ fn source(path: &Path, options: &OpenOptions) -> Result<Found> {
             }
             Err(error) => error,
         };
-        match &error {
+        let has_more = match &error {
             OnnxError::DynamicInput { .. } if !believed.shape_hints.is_empty() => {
                 believed = believed.with_shape_hints();
                 believes_data = true;
+                true
             }
             OnnxError::DynamicInput { .. } if batch != believed.open_batch => {
                 batch = believed.open_batch;
+                true
             }
             OnnxError::DynamicInput { input, .. } => {
                 return Err(with_example(path, &believed, input, error.to_string()));
             }
-            OnnxError::DynamicShape { inputs, .. } => {
-                let known = believed.bindings.len();
-                for name in inputs {
-                    if let Some(value) = believed.value_hints.remove(name) {
-                        believed.bindings.entry(name.clone()).or_insert(value);
-                    }
-                }
-                if believed.bindings.len() == known {
-                    return Err(error.into());
-                }
+            OnnxError::DynamicShape { inputs, .. } | OnnxError::Unbounded { inputs, .. } => {
+                believe(&mut believed, inputs)
             }
-            OnnxError::BadNode { .. } | OnnxError::Graph(_) if believes_data => {
+            OnnxError::BadNode { .. } | OnnxError::Graph(_)
+                if believes_data && unbounded.is_none() =>
+            {
                 return Err(of_these_data(path, options, error));
             }
-            _ => return Err(error.into()),
+            _ => false,
+        };
+        // Where values do not help, a bound does.
+        if !has_more {
+            return Err(unbounded.unwrap_or(error).into());
+        }
+        if matches!(error, OnnxError::Unbounded { .. }) {
+            unbounded.get_or_insert(error);
         }
     }
 }
@@ -162,6 +168,17 @@ fn with(mut metadata: Vec<(String, String)>, new: &[(String, String)]) -> Vec<(S
     metadata.retain(|(key, _)| new.iter().all(|(other, _)| other != key));
     metadata.extend_from_slice(new);
     metadata
+}
+
+/// Binds the values of these inputs that are at hand, and says whether there are any.
+fn believe(options: &mut OpenOptions, inputs: &[String]) -> bool {
+    let known = options.bindings.len();
+    for name in inputs {
+        if let Some(value) = options.value_hints.remove(name) {
+            options.bindings.entry(name.clone()).or_insert(value);
+        }
+    }
+    options.bindings.len() > known
 }
 
 /// An error of a model in the shapes of the data at hand, with a shape for the first input of them that would do.
@@ -210,6 +227,12 @@ fn source_bound(
         let skeleton = neap_onnx::Skeleton::open(path)?;
         let inputs = skeleton.inputs().clone();
         let metadata = skeleton.metadata().to_vec();
+        let mut onnx = onnx.clone();
+        for (name, shape) in inputs.scalars_given(&options.shape_hints) {
+            if !onnx.bindings.contains_key(&name) {
+                onnx.shapes.entry(name).or_insert(shape);
+            }
+        }
         let shapes = inputs.shapes(&onnx)?;
         Ok((skeleton.bind(&onnx)?, inputs, metadata, shapes))
     };
@@ -233,6 +256,7 @@ fn source_bound(
             values: onnx.bindings,
             size_bounds: onnx.size_bounds,
         },
+        used: bound.external,
     };
     Ok((source, unsaid_batches))
 }
@@ -267,7 +291,7 @@ impl Lookup {
             Cache::Folder(folder) => vec![folder.join(self.name(options, true))],
             Cache::Auto => {
                 let user = user_folder().map(|folder| folder.join(self.name(options, true)));
-                let beside = self.home.folder.join(self.name(options, false));
+                let beside = self.home.folder().join(self.name(options, false));
                 std::iter::once(beside).chain(user).collect()
             }
         }
@@ -286,12 +310,12 @@ impl Lookup {
                     Error::BadInput(format!("cannot create the cache folder {folder}: {e}"))
                 });
             }
-            Cache::Auto if is_writable(&self.home.folder) => {
-                return Ok(self.home.folder.join(self.name(options, false)));
+            Cache::Auto if is_writable(self.home.folder()) => {
+                return Ok(self.home.folder().join(self.name(options, false)));
             }
             Cache::Auto => user_folder(),
         };
-        let beside = self.home.folder.display();
+        let beside = self.home.folder().display();
         let Some(folder) = folder else {
             return Err(Error::BadInput(format!(
                 "{beside} cannot be written and there is no home directory: give --cache-dir"
@@ -308,13 +332,13 @@ impl Lookup {
     /// A folder of its own holds one model of a name, other folders hold those of many paths. Rounded weights are another
     /// file.
     fn name(&self, options: &OpenOptions, is_shared: bool) -> OsString {
-        let mut name = short(self.home.model.file_name().unwrap_or_default());
+        let mut name = short(self.home.model().file_name().unwrap_or_default());
         if options.weights != WeightFormats::Exact {
             name.push(format!(".{}", options.weights));
         }
         match is_shared {
             false => name.push(".cached.neap"),
-            true => name.push(format!(".{}.neap", digits(self.home.model.as_os_str()))),
+            true => name.push(format!(".{}.neap", digits(self.home.model().as_os_str()))),
         }
         name
     }
@@ -375,7 +399,7 @@ impl Lookup {
             .is_none_or(|c| c.external != origin.external)
         {
             // Where the source cannot be read, packing says why.
-            self.content = self.home.content(&origin.external, progress).ok();
+            self.content = self.home.content(&origin.external, progress).ok().flatten();
         }
         let Some(content) = self.content.as_ref().filter(|c| c.digest == origin.digest) else {
             return false;

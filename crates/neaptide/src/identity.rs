@@ -5,10 +5,12 @@
 
 use crate::error::{Error, Result};
 use crate::pack::{Progress, Work};
-use neap_onnx::{OnnxError, OpenFile};
+use neap_ir::FileRange;
+use neap_onnx::{ModelFolder, OnnxError, OpenFile};
 use neap_store::{FileIdentity, Stamp};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,10 +31,18 @@ pub(crate) type Digest = [u8; 32];
 /// What a model was packed from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Origin {
-    /// Of the sizes and contents of all files, the model first.
+    /// Of the sizes of all files, of the content of the model, and of what it uses of the others.
     pub digest: Digest,
-    /// Files with external data, as paths from the model's folder.
-    pub external: Vec<Vec<u8>>,
+    pub external: Vec<External>,
+}
+
+/// A file with external data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct External {
+    /// From the model's folder.
+    pub path: Vec<u8>,
+    /// The parts that tensors are in. Large files may hold more than one model's.
+    pub used: Vec<Range<u64>>,
 }
 
 impl Origin {
@@ -54,71 +64,79 @@ impl Origin {
     }
 }
 
-/// A model's path, resolved, and its folder.
+/// A model's path, and the folder that its data are looked for in.
 #[derive(Debug, Clone)]
-pub(crate) struct Home {
-    pub model: PathBuf,
-    pub folder: PathBuf,
-}
+pub(crate) struct Home(ModelFolder);
 
 impl Home {
     /// # Errors
     /// [`Error::BadInput`] where there is no such file.
     pub fn of(model: &Path) -> Result<Home> {
-        let canonical = model
-            .canonicalize()
+        let home = ModelFolder::of(model)
             .map_err(|e| Error::BadInput(format!("cannot open {}: {e}", model.display())))?;
-        if !canonical.is_file() {
+        if !home.model().is_file() {
             let what = format!("{} is not a file", model.display());
             return Err(Error::BadInput(what));
         }
-        Ok(Home {
-            folder: canonical.parent().unwrap_or(Path::new("/")).to_path_buf(),
-            model: canonical,
-        })
+        Ok(Home(home))
     }
 
-    fn paths(&self, external: &[Vec<u8>]) -> impl Iterator<Item = PathBuf> {
-        let external = external
-            .iter()
-            .map(|path| self.folder.join(OsStr::from_bytes(path)));
-        std::iter::once(self.model.clone()).chain(external)
+    pub fn model(&self) -> &Path {
+        self.0.model()
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// `None` where one is missing.
+    fn paths(&self, external: &[External]) -> Option<Vec<PathBuf>> {
+        let model = std::iter::once(Some(self.model().to_path_buf()));
+        let find = |file: &External| self.0.find(Path::new(OsStr::from_bytes(&file.path))).ok();
+        model.chain(external.iter().map(find)).collect()
     }
 
     /// The stamp that a packed file would have if its source were as it is now; `None` where a file is missing.
-    pub fn stamp(&self, external: &[Vec<u8>]) -> Option<Stamp> {
-        let identities: Option<Vec<FileIdentity>> = self
-            .paths(external)
-            .map(|path| FileIdentity::of(&path).ok())
-            .collect();
-        Some(stamp(identities?))
+    pub fn stamp(&self, external: &[External]) -> Option<Stamp> {
+        let paths = self.paths(external)?.into_iter();
+        let identities = paths.map(|path| FileIdentity::of(&path).ok());
+        Some(stamp(identities.collect::<Option<Vec<_>>>()?))
     }
 
-    /// Reads all of the source.
+    /// Reads all of the source that the model uses; `None` where a file is missing.
     ///
     /// # Errors
-    /// [`Error::BadInput`] when a file is missing, or changes meanwhile.
+    /// [`Error::BadInput`] when a file cannot be read, or changes meanwhile.
     pub fn content(
         &self,
-        external: &[Vec<u8>],
+        external: &[External],
         progress: &mut dyn FnMut(Progress),
-    ) -> Result<Content> {
+    ) -> Result<Option<Content>> {
+        let Some(paths) = self.paths(external) else {
+            return Ok(None);
+        };
         let open = || {
-            let open = |(index, path): (usize, PathBuf)| OpenFile::open(&path, index).map(Arc::new);
-            let files = self.paths(external).enumerate().map(open);
+            let open = |(index, path): (usize, &PathBuf)| OpenFile::open(path, index).map(Arc::new);
+            let files = paths.iter().enumerate().map(open);
             files.collect::<std::result::Result<Vec<_>, _>>()
         };
         let files = settled(open, |files| fresh(files))?;
-        Content::of(&files, external.to_vec(), progress)
+        Content::of(&files, external.to_vec(), progress).map(Some)
     }
 
-    /// Paths of the files with external data, as an [`Origin`] has them.
-    fn external(&self, files: &[Arc<OpenFile>]) -> Result<Vec<Vec<u8>>> {
-        let relative = |file: &Arc<OpenFile>| match file.path().strip_prefix(&self.folder) {
-            Ok(path) => Ok(path.as_os_str().as_bytes().to_vec()),
-            Err(_) => Err(changed(file)),
-        };
-        files.iter().skip(1).map(relative).collect()
+    /// Of the files that were packed, as an [`Origin`] has them.
+    fn external(&self, files: &[Arc<OpenFile>], used: &[FileRange]) -> Result<Vec<External>> {
+        let each = files.iter().enumerate().skip(1);
+        let external = each.map(|(index, file)| match self.0.location(file.path()) {
+            Some(path) => Ok(External {
+                path: path.as_os_str().as_bytes().to_vec(),
+                used: (used.iter().filter(|range| range.file.index() == index))
+                    .map(|range| range.offset..range.offset + range.bytes)
+                    .collect(),
+            }),
+            None => Err(changed(file)),
+        });
+        external.collect()
     }
 }
 
@@ -126,17 +144,17 @@ impl Home {
 #[derive(Debug, Clone)]
 pub(crate) struct Content {
     pub digest: Digest,
-    pub external: Vec<Vec<u8>>,
+    pub external: Vec<External>,
     pub stamp: Stamp,
 }
 
 impl Content {
     fn of(
         files: &[Arc<OpenFile>],
-        external: Vec<Vec<u8>>,
+        external: Vec<External>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Content> {
-        let digest = digest(files, progress)?;
+        let digest = digest(files, &external, progress)?;
         files.iter().try_for_each(|file| file.check_unchanged())?;
         Ok(Content {
             digest,
@@ -152,6 +170,8 @@ pub(crate) struct Provenance {
     pub home: Home,
     /// Known where the source was read before.
     pub content: Option<Content>,
+    /// Of the files beside the model.
+    pub used: Vec<FileRange>,
 }
 
 impl Provenance {
@@ -164,7 +184,7 @@ impl Provenance {
         files: &[Arc<OpenFile>],
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Origin, Stamp)> {
-        let external = self.home.external(files)?;
+        let external = self.home.external(files, &self.used)?;
         let known = self.content.as_ref().filter(|known| {
             known.stamp != NO_STAMP && known.stamp == stamp_of(files) && known.external == external
         });
@@ -244,31 +264,46 @@ fn stamp(identities: impl IntoIterator<Item = FileIdentity>) -> Stamp {
 }
 
 /// Reads files through a small buffer and drops their pages, which are charged to the budget too.
-fn digest(files: &[Arc<OpenFile>], progress: &mut dyn FnMut(Progress)) -> Result<Digest> {
-    let total_bytes = files.iter().map(|file| file.len_bytes()).sum();
+fn digest(
+    files: &[Arc<OpenFile>],
+    external: &[External],
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Digest> {
+    let whole = |file: &Arc<OpenFile>| vec![0..file.len_bytes()];
+    let of_model = files.first().into_iter().map(whole);
+    let of_external = external.iter().map(|file| file.used.clone());
+    let parts: Vec<_> = of_model.chain(of_external).collect();
+    let total_bytes = parts.iter().flatten().map(|part| part.end - part.start);
+    let total_bytes = total_bytes.sum();
     let mut done_bytes = 0;
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; HASH_BUFFER_BYTES];
-    for file in files {
+    for (file, parts) in files.iter().zip(&parts) {
         hasher.update(&file.len_bytes().to_le_bytes());
-        let mut offset = 0;
-        while offset < file.len_bytes() {
-            let len = (file.len_bytes() - offset).min(HASH_BUFFER_BYTES as u64);
-            let piece = &mut buffer[..len as usize];
-            file.read_exact_at(piece, offset)
-                .map_err(|e| match e.kind() {
-                    std::io::ErrorKind::UnexpectedEof => changed(file),
-                    _ => Error::BadInput(format!("cannot read '{}': {e}", file.path().display())),
-                })?;
-            file.drop_cached(offset, len);
-            hasher.update(piece);
-            offset += len;
-            done_bytes += len;
-            progress(Progress {
-                work: Work::Hashing,
-                done_bytes,
-                total_bytes,
-            });
+        for part in parts {
+            hasher.update(&part.start.to_le_bytes());
+            let mut offset = part.start;
+            while offset < part.end {
+                let len = (part.end - offset).min(HASH_BUFFER_BYTES as u64);
+                let piece = &mut buffer[..len as usize];
+                file.read_exact_at(piece, offset)
+                    .map_err(|e| match e.kind() {
+                        std::io::ErrorKind::UnexpectedEof => changed(file),
+                        _ => {
+                            let path = file.path().display();
+                            Error::BadInput(format!("cannot read '{path}': {e}"))
+                        }
+                    })?;
+                file.drop_cached(offset, len);
+                hasher.update(piece);
+                offset += len;
+                done_bytes += len;
+                progress(Progress {
+                    work: Work::Hashing,
+                    done_bytes,
+                    total_bytes,
+                });
+            }
         }
     }
     Ok(hasher.finalize().into())
@@ -282,7 +317,12 @@ mod tests {
     fn an_origin_is_read_from_the_end_of_a_table() {
         let origin = Origin {
             digest: [1; 32],
-            external: vec![b"weights.bin".to_vec(), vec![0xff, b'/', b'x']],
+            external: [&b"weights.bin"[..], &[0xff, b'/', b'x']]
+                .map(|path| External {
+                    path: path.to_vec(),
+                    used: vec![64..128, 1 << 33..1 << 34],
+                })
+                .to_vec(),
         };
         let toc = origin.append_to(b"programs".to_vec()).expect("encodes");
         assert_eq!(Origin::read(&toc), Some(origin));

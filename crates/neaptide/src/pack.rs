@@ -73,6 +73,8 @@ pub(crate) struct Source {
     pub files: SourceFiles,
     pub skeleton: Option<SkeletonSource>,
     pub binding: Binding,
+    /// Of files beside the model, all that it uses, whatever it is bound to.
+    pub used: Vec<FileRange>,
 }
 
 impl Source {
@@ -91,6 +93,7 @@ impl Source {
             files: SourceFiles::open(&graph)?,
             graph,
             skeleton: None,
+            used: Vec::new(),
         })
     }
 }
@@ -112,6 +115,7 @@ pub(crate) fn write(
         mut files,
         skeleton,
         binding,
+        used: _,
     } = source;
     let opening_bytes = ledger::opening_bytes(&graph);
     let Lowered {

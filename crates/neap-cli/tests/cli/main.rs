@@ -16,6 +16,7 @@ mod gguf;
 mod inputs;
 mod layout;
 mod ledgers;
+mod links;
 mod onnx;
 mod photos;
 mod pictures;

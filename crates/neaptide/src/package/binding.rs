@@ -94,7 +94,9 @@ impl Package {
             })
         };
         // Of what is known, the surest first; an input has its shape from the first that knows it.
-        let mut known = asked.shapes.clone();
+        let mut known = skeleton.inputs.scalars_given(asked.hints);
+        known.retain(|name, _| !asked.values.contains_key(name));
+        known.extend(asked.shapes.clone());
         let mut found = try_with(known.clone(), None);
         let others = [asked.hints, &self.binding.shapes];
         for more in others.into_iter().take(1 + usize::from(keep_open)) {

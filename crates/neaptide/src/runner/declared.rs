@@ -131,12 +131,9 @@ pub(super) fn check_types(signature: &Signature, inputs: &[Tensor]) -> Result<()
 /// [`Error::BadInput`] names what does not fit.
 pub(super) fn check_shapes(signature: &Signature, inputs: &[Tensor]) -> Result<()> {
     for (input, tensor) in signature.inputs.iter().zip(inputs) {
-        let Some(dims) = &input.dims else { continue };
-        let fits = |(dim, &size): (&DeclaredDim, &usize)| match dim {
-            DeclaredDim::Fixed(fixed) => *fixed == size,
-            DeclaredDim::Named(_) | DeclaredDim::Open => true,
-        };
-        if dims.len() != tensor.shape.len() || !dims.iter().zip(tensor.shape).all(fits) {
+        if let Some(dims) = &input.dims
+            && !input.takes(tensor.shape)
+        {
             return Err(Error::BadInput(format!(
                 "input '{}' has the shape {}, {} was given",
                 input.name,

@@ -161,3 +161,69 @@ fn half_floats_stay_half_floats_to_the_caller() {
         assert_eq!(got, [(shape.to_vec(), expected)]);
     }
 }
+
+#[test]
+fn a_declared_scalar_is_given_with_any_axes_of_one_element() {
+    let model = onnx::Model::new(13)
+        .input("x", FLOAT, &[3])
+        .input("s", FLOAT, &[])
+        .node("Mul", &["x", "s"], &["y"], &[])
+        .node("Neg", &["s"], &["t"], &[])
+        .output("y")
+        .output("t");
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut runner = open(&model, folder.path(), Budget::Unlimited);
+    let x = floats(&[1.0, 2.0, 3.0]);
+    for (shape, factor) in [(&[][..], 2.0), (&[1], 3.0), (&[1, 1], 4.0), (&[], 5.0)] {
+        let s = floats(&[factor]);
+        let inputs = [tensor(DType::F32, &[3], &x), tensor(DType::F32, shape, &s)];
+        let outputs = run(&mut runner, &inputs).expect("runs");
+        let rows = if shape.len() == 2 {
+            vec![1, 3]
+        } else {
+            vec![3]
+        };
+        assert_eq!(
+            outputs[0],
+            (rows, floats(&[factor, 2.0 * factor, 3.0 * factor]))
+        );
+        assert_eq!(outputs[1], (shape.to_vec(), floats(&[-factor])));
+    }
+    let s = floats(&[1.0, 1.0]);
+    let inputs = [tensor(DType::F32, &[3], &x), tensor(DType::F32, &[2], &s)];
+    let error = run(&mut runner, &inputs).expect_err("two").to_string();
+    assert!(error.contains("'s'") && error.contains("scalar"), "{error}");
+}
+
+#[test]
+fn values_at_hand_decide_sizes_that_nothing_bounds() {
+    // More numbers than those that are taken for sizes at once.
+    let model = onnx::Model::new(13)
+        .input("style", FLOAT, &[64])
+        .constant(&onnx::i64_tensor("start", &[], &[0]))
+        .constant(&onnx::i64_tensor("step", &[], &[1]))
+        .node(
+            "ReduceSum",
+            &["style"],
+            &["sum"],
+            &[("keepdims", onnx::Attr::Int(0))],
+        )
+        .node(
+            "Cast",
+            &["sum"],
+            &["n"],
+            &[("to", onnx::Attr::Int(INT64.into()))],
+        )
+        .node("Range", &["start", "n", "step"], &["y"], &[])
+        .output("y");
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut runner = open(&model, folder.path(), Budget::Unlimited);
+    for length in [3usize, 7, 3] {
+        let mut style = vec![0.0; 64];
+        style[5] = length as f32;
+        let style = floats(&style);
+        let outputs = run(&mut runner, &[tensor(DType::F32, &[64], &style)]).expect("runs");
+        let places: Vec<i64> = (0..length as i64).collect();
+        assert_eq!(outputs, [(vec![length], ints(&places))]);
+    }
+}
