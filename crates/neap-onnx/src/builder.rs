@@ -239,13 +239,19 @@ impl Builder {
         inputs.filter(|i| seen[i.index()]).copied().collect()
     }
 
-    /// Whether passes of a loop may have different values of it.
-    pub(crate) fn is_of_pass(&self, value: ValueId) -> bool {
-        if self.stand_ins.is_empty() {
-            return false;
-        }
+    /// Whether what decides a value is known only when running: an input of which `is_data` holds, sizes that are late,
+    /// what passes of a loop have others of, and constants that are too large to be computed with beforehand.
+    pub(crate) fn is_of(&self, value: ValueId, is_data: impl Fn(&TensorType) -> bool) -> bool {
         let seen = self.behind(value);
-        self.stand_ins.iter().any(|v| seen[v.index()])
+        let is_seen = |v: &ValueId| seen[v.index()];
+        let late = &self.late;
+        let values = (0..seen.len()).map(|index| ValueId(index as u32));
+        let mut behind = values.filter(is_seen);
+        let mut inputs = self.graph.inputs.iter().filter(|v| is_seen(v)).peekable();
+        self.stand_ins.iter().any(is_seen)
+            || inputs.peek().is_none()
+            || inputs.any(|v| is_data(self.ty(*v)))
+            || behind.any(|v| late.is_late(v) || late.gives_sizes(v))
     }
 
     /// Of each value, whether this one is computed from it.
@@ -312,7 +318,6 @@ impl Builder {
         for output in outputs.iter().flatten() {
             self.graph.values[output.index()].name = format!("{}:{}", at.node, output.0);
         }
-        self.pass_ranges(&op, inputs, &outputs)?;
         match self.guard {
             Some(_) => {
                 let bounds = results.into_iter().map(Bound::fixed).collect();

@@ -42,12 +42,13 @@ impl<'a> Ctx<'a> {
         self.at().unsupported(reason)
     }
 
-    /// Nothing says how large the node's result may become.
-    pub(crate) fn unbounded(&self, name: &str) -> OnnxError {
+    /// Nothing says how large the node's result may become, which this value decides.
+    pub(crate) fn unbounded(&self, name: &str, by: ValueId) -> OnnxError {
         OnnxError::Unbounded {
             node: crate::error::shown(self.name),
             op: crate::error::shown(&self.node.op_type),
             name: crate::error::shown(name),
+            inputs: self.builder.roots(by),
         }
     }
 

@@ -10,7 +10,7 @@ use super::{Importer, MAX_NESTING, Scope};
 use crate::builder::{At, Builder};
 use crate::containers::Container;
 use crate::error::{OnnxError, shown};
-use crate::late::{Axis, Range};
+use crate::late::Axis;
 use crate::node::{Ctx, Outputs};
 use crate::ops::late::is_of_data;
 use crate::proto::{AttributeValue, NodeProto};
@@ -190,37 +190,12 @@ impl Builder {
                 false => self.late.fresh(a.most.max(b.most)),
             })
             .collect();
-        let range = self.either_range(a, b)?;
         let inputs = [Some(condition), Some(a), Some(b)];
         let given = self.emit_late(at, LateOp::Select, &inputs, vec![(dtype, axes)], &[true])?;
         let given = given[0].ok_or_else(|| at.bad("it has no output"))?;
         if let Some(narrow) = self.narrow(a) {
             self.set_narrow(given, narrow);
         }
-        if let Some(range) = range {
-            self.note_range(given, range);
-        }
         Ok(given)
-    }
-
-    /// What one of two small integer values can be.
-    fn either_range(&mut self, a: ValueId, b: ValueId) -> Result<Option<Range>, OnnxError> {
-        let is_integer = matches!(self.ty(a).dtype, DType::I64 | DType::I32);
-        let has_one_size = self.ty(a).shape == self.ty(b).shape;
-        if !is_integer || !has_one_size || self.is_late(a) || self.is_late(b) {
-            return Ok(None);
-        }
-        let (Some(a), Some(b)) = (self.range(a)?, self.range(b)?) else {
-            return Ok(None);
-        };
-        let both = |a: &[i64], b: &[i64], pick: fn(i64, i64) -> i64| -> Vec<i64> {
-            a.iter().zip(b).map(|(&a, &b)| pick(a, b)).collect()
-        };
-        let symbols = a.symbols.iter().zip(&b.symbols);
-        Ok(Some(Range {
-            low: both(&a.low, &b.low, i64::min),
-            high: both(&a.high, &b.high, i64::max),
-            symbols: symbols.map(|(a, b)| a.filter(|_| a == b)).collect(),
-        }))
     }
 }

@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Sizes of symbols other than their bounds.
 type Sizes = BTreeMap<Symbol, usize>;
 
+/// Larger results are computed when the model runs.
+const MOST_EVALUATED_BYTES: usize = 8 << 20;
+
 /// A symbol that an axis of a result follows, and whether it is as long in every run.
 type Follows = (Symbol, bool);
 
@@ -66,7 +69,12 @@ impl Builder {
         }
         // A loop may take as long as it likes.
         let is_loop = matches!(op, LateOp::Repeat(_));
-        if !is_loop && let Some(known) = self.evaluated(&op, &bounds, inputs, wanted)? {
+        let bytes = bounds.iter().map(|bound| bound.ty.len_bytes());
+        let is_large = bytes.fold(0, usize::saturating_add) > MOST_EVALUATED_BYTES;
+        if !is_loop
+            && !is_large
+            && let Some(known) = self.evaluated(&op, &bounds, inputs, wanted)?
+        {
             return Ok(known);
         }
         let mut outputs = Vec::new();

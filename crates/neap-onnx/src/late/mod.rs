@@ -1,10 +1,12 @@
 //! Sizes that are known only when running, while a model is read.
 //!
 //! A late axis has a *symbol*: axes with the same symbol have the same size in every run, and its bound is the most that
-//! it can be. Small integer values that are computed from late sizes have *ranges*, element by element, so that a
-//! `Reshape` to them has a bound, too.
+//! it can be. Small integer values that give sizes have *ranges*, element by element, as the nodes say that compute them, so
+//! that a `Reshape` to them has a bound, too.
 
+mod bounds;
 mod emit;
+mod interval;
 mod ranges;
 
 pub(crate) use ranges::Range;

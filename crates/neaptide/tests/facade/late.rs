@@ -4,6 +4,7 @@ mod branches;
 mod engine;
 mod loops;
 mod sounds;
+mod stated;
 
 use crate::onnx::{self, Attr, FLOAT, INT64, f32_tensor};
 use neaptide::{Budget, Cache, DType, Error, Model, OpenOptions, RunOptions, Session};

@@ -14,6 +14,7 @@ use crate::late::{Axis, Range};
 use crate::node::Ctx;
 use crate::proto::AttributeValue;
 use neap_ir::late::LateOp;
+use neap_ir::op::Softmax;
 use neap_ir::{DType, ValueId};
 
 /// A node's results; `None` where every size is known, or is to be asked for.
@@ -138,9 +139,9 @@ const OVER_ANY_SIZE: [&str; 109] = [
 ];
 /// As these, from some opset on.
 const OVER_ANY_SIZE_SINCE: [(&str, i64); 7] = [
-    ("Hardmax", 13),
-    ("LogSoftmax", 13),
-    ("Softmax", 13),
+    ("Hardmax", 1),
+    ("LogSoftmax", 1),
+    ("Softmax", 1),
     ("ThresholdedRelu", 1),
     ("Transpose", 1),
     ("Trilu", 14),
@@ -167,6 +168,9 @@ pub(super) fn lower(c: &mut Ctx, op: &str) -> Lowered {
         "Pad" => shapes::pad(c),
         "TopK" => parts::top_k(c),
         "OneHot" => parts::one_hot(c),
+        "Softmax" => shapes::flat_softmax(c, Softmax::Softmax),
+        "LogSoftmax" => shapes::flat_softmax(c, Softmax::LogSoftmax),
+        "Hardmax" => shapes::flat_softmax(c, Softmax::Hardmax),
         _ => Ok(None),
     }?;
     if lowered.is_some() || !reads_late(c) {
@@ -194,13 +198,10 @@ fn is_known(c: &mut Ctx, value: ValueId) -> Result<bool, OnnxError> {
 /// Whether sizes come from data: from late sizes, from what passes of a loop carry, or from inputs that hold more than a few
 /// integers. Else the model's inputs give them, and their values are asked for.
 pub(crate) fn is_of_data(c: &mut Ctx, value: ValueId) -> Result<bool, OnnxError> {
-    if c.builder.is_late(value) || c.builder.range(value)?.is_some() || c.builder.is_of_pass(value)
-    {
+    if c.builder.is_late(value) {
         return Ok(true);
     }
-    let inputs = c.builder.root_values(value);
-    Ok(inputs.iter().any(|&input| {
-        let ty = c.ty(input);
+    Ok(c.builder.is_of(value, |ty| {
         ty.elements()
             > if ty.dtype.is_float() {
                 MOST_NUMBERS
@@ -225,22 +226,33 @@ pub(super) fn one(
         .map(Some)
 }
 
-/// What a value that gives sizes can be. Where nothing bounds it, by the user's word; `None` where that is missing.
+/// What a value that gives sizes can be. Elements that nothing bounds are bounded by the user's word, which may be less
+/// than the model's, too; `None` where the value is to be asked for.
 fn target(c: &mut Ctx, value: ValueId) -> Result<Option<Range>, OnnxError> {
-    if let Some(range) = c.builder.range(value)? {
-        return Ok(Some(range));
-    }
-    let count = c.ty(value).elements();
     let name = c.node.outputs.first().map(String::as_str).unwrap_or("");
-    let most = c.builder.late.bounds.get(name).copied();
-    if most.is_none() && is_of_data(c, value)? {
-        return Err(c.unbounded(name));
+    let most = c.builder.late.bounds.get(name).map(|&most| most as i64);
+    let count = c.ty(value).elements();
+    let mut range = match c.builder.range(value)? {
+        Some(range) => range,
+        None => Range {
+            low: vec![0; count],
+            high: vec![i64::MAX; count],
+            symbols: vec![None; count],
+        },
+    };
+    for index in 0..range.len() {
+        let is_bounded = range.is_bounded(index);
+        match most {
+            _ if range.known(index).is_some() => {}
+            Some(most) if !is_bounded || range.symbols[index].is_none() => {
+                range.high[index] = range.high[index].min(most);
+            }
+            None if !is_bounded && is_of_data(c, value)? => return Err(c.unbounded(name, value)),
+            None if !is_bounded => return Ok(None),
+            _ => {}
+        }
     }
-    Ok(most.map(|most| Range {
-        low: vec![0; count],
-        high: vec![most as i64; count],
-        symbols: vec![None; count],
-    }))
+    Ok(Some(range))
 }
 
 /// The axis that an element of a target gives.
@@ -274,7 +286,14 @@ fn shape(c: &mut Ctx) -> Lowered {
     };
     let start = clamp(c.int("start", 0)?);
     let end = clamp(c.int("end", rank)?).max(start);
-    let part = &axes[start..end];
+    shape_of(c, x, start..end)
+}
+
+/// The sizes of some axes of a late value, with what they can be.
+fn shape_of(c: &mut Ctx, x: ValueId, of: std::ops::Range<usize>) -> Lowered {
+    let axes = c.builder.axes(x);
+    let (start, end) = (of.start, of.end);
+    let part = &axes[of];
     let low = |a: &Axis| if a.symbol.is_some() { 0 } else { a.most as i64 };
     let range = Range {
         low: part.iter().map(low).collect(),

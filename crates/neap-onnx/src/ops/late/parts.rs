@@ -1,10 +1,11 @@
 //! As many elements as computed values say.
 
 use super::{Lowered, axis_of, is_known, is_of_data, one, target};
+use crate::error::OnnxError;
 use crate::late::{Axis, Range};
 use crate::node::Ctx;
-use neap_ir::DType;
 use neap_ir::late::LateOp;
+use neap_ir::{DType, ValueId};
 
 pub(super) fn slice(c: &mut Ctx) -> Lowered {
     let x = c.input(0)?;
@@ -58,10 +59,16 @@ pub(super) fn slice(c: &mut Ctx) -> Lowered {
                 let part = neap_ir::op::SliceRange::of(start, end, step, own.most as i64);
                 Axis::known(part.ok_or_else(|| c.bad("one of its steps is zero"))?.len)
             }
-            (Some(start), Some(end), Some(1)) if start >= 0 && end >= start => {
-                c.builder.late.fresh(own.most.min((end - start) as usize))
+            (start, _, step) => {
+                let end = match &ranges[1] {
+                    // From the front, and so not more than that many.
+                    Some(end) if end.low[i] >= 0 && step == Some(1) => end.high[i],
+                    _ => i64::MAX,
+                };
+                let longest = end.saturating_sub(start.unwrap_or(0).max(0)).max(0);
+                let most = usize::try_from(longest).unwrap_or(usize::MAX);
+                c.builder.late.fresh(own.most.min(most))
             }
-            _ => c.builder.late.fresh(own.most),
         };
     }
     let mut inputs = vec![x, operands[0], operands[1]];
@@ -79,39 +86,56 @@ pub(super) fn range(c: &mut Ctx) -> Lowered {
     if !is_late {
         return Ok(None);
     }
-    let ranges = [
-        c.builder.range(operands[0])?,
-        c.builder.range(operands[1])?,
-        c.builder.range(operands[2])?,
-    ];
+    let name = c.node.outputs.first().map(String::as_str).unwrap_or("");
+    let told = c.builder.late.bounds.get(name).copied();
     let dtype = c.dtype(operands[0]);
-    let axis = match &ranges {
-        [Some(start), Some(limit), Some(delta)]
-            if delta.known(0).is_some_and(|d| d > 0) && dtype == DType::I64 =>
-        {
-            let step = delta.low[0];
-            let longest = limit.high[0].saturating_sub(start.low[0]).max(0);
-            let most = longest / step + i64::from(longest % step != 0);
-            match (start.known(0), step, limit.symbols[0]) {
-                (Some(0), 1, symbol @ Some(_)) => Axis {
-                    most: c.checked_size("its length", most)?,
-                    symbol,
-                },
-                _ => {
-                    let most = c.checked_size("its length", most)?;
-                    c.builder.late.fresh(most)
-                }
-            }
-        }
-        _ => {
-            let name = c.node.outputs.first().map(String::as_str).unwrap_or("");
-            match c.builder.late.bounds.get(name).copied() {
-                Some(most) => c.builder.late.fresh(most),
-                None => return Err(c.unbounded(name)),
-            }
+    let axis = match (most_places(c, operands)?, told) {
+        (Some(axis), None) => axis,
+        (Some(axis), Some(most)) if axis.symbol.is_some() || axis.most <= most => axis,
+        (_, Some(most)) => Axis::known(most),
+        (None, None) => {
+            let decides = operands
+                .into_iter()
+                .max_by_key(|&v| c.builder.roots(v).len());
+            return Err(c.unbounded(name, decides.unwrap_or(operands[1])));
         }
     };
+    let axis = match axis.symbol {
+        Some(_) => axis,
+        None => c.builder.late.fresh(axis.most),
+    };
     one(c, LateOp::Range, &operands, dtype, vec![axis])
+}
+
+/// The most elements of a range, as far as its operands are bounded; with the symbol of its limit, where it counts to that.
+fn most_places(
+    c: &mut Ctx,
+    [start, limit, delta]: [ValueId; 3],
+) -> Result<Option<Axis>, OnnxError> {
+    if let (Some(start), Some(limit), Some(delta)) = (
+        c.builder.range(start)?,
+        c.builder.range(limit)?,
+        c.builder.range(delta)?,
+    ) && let (Some(0), Some(1), Some(symbol)) =
+        (start.known(0), delta.known(0), limit.symbols[0])
+    {
+        let most = c.checked_size("its length", limit.high[0])?;
+        return Ok(Some(Axis {
+            most,
+            symbol: Some(symbol),
+        }));
+    }
+    let is_float = c.dtype(start).is_float();
+    let (start, limit) = (c.builder.ends(start)?, c.builder.ends(limit)?);
+    let longest = match c.builder.ends(delta)? {
+        (low, _) if low > 0.0 => (limit.1 - start.0) / low,
+        (_, high) if high < 0.0 => (limit.0 - start.1) / high,
+        _ => f64::INFINITY,
+    };
+    // The quotient of floats is rounded.
+    let most = longest.max(0.0).ceil() + f64::from(u8::from(is_float && longest > 0.0));
+    let is_bounded = most < f64::from(i32::MAX);
+    Ok(is_bounded.then(|| Axis::known(most as usize)))
 }
 
 pub(super) fn fill(c: &mut Ctx) -> Lowered {

@@ -1,11 +1,12 @@
 //! Shapes from computed sizes, and of operands of late sizes.
 
-use super::{Lowered, axis_of, bounded, is_known, is_of_data, one, target};
+use super::{Lowered, axis_of, bounded, is_known, is_of_data, one, shape_of, target};
 use crate::error::OnnxError;
 use crate::late::Axis;
 use crate::node::Ctx;
 use neap_ir::late::LateOp;
-use neap_ir::op::PadMode;
+use neap_ir::op::{PadMode, Softmax};
+use neap_ir::{Op, ValueId};
 
 pub(super) fn reshape(c: &mut Ctx) -> Lowered {
     let (x, Some(shape)) = (c.input(0)?, c.optional(1)) else {
@@ -83,6 +84,11 @@ pub(super) fn flatten(c: &mut Ctx) -> Lowered {
         axis if axis == axes.len() as i64 => axes.len(),
         axis => c.axis(axis, axes.len())?,
     };
+    flattened(c, x, axis)
+}
+
+fn flattened(c: &mut Ctx, x: ValueId, axis: usize) -> Lowered {
+    let axes = c.builder.axes(x);
     let mut given = Vec::new();
     for part in [&axes[..axis], &axes[axis..]] {
         let most = bounded(c, part)?;
@@ -95,6 +101,34 @@ pub(super) fn flatten(c: &mut Ctx) -> Lowered {
     }
     let dtype = c.dtype(x);
     one(c, LateOp::Flatten { axis }, &[x], dtype, given)
+}
+
+/// `Softmax` and its kin before opset 13: over all axes from one on, as if they were one.
+pub(super) fn flat_softmax(c: &mut Ctx, kind: Softmax) -> Lowered {
+    let x = c.input(0)?;
+    let axes = c.builder.axes(x);
+    if !c.builder.is_late(x) || c.version >= 13 {
+        return Ok(None);
+    }
+    let axis = match c.int("axis", 1)? {
+        axis if axis == axes.len() as i64 => axes.len(),
+        axis => c.axis(axis, axes.len())?,
+    };
+    if axis + 1 == axes.len() {
+        return Ok(None);
+    }
+    let only = |c: &Ctx, given: Option<Vec<Option<ValueId>>>| {
+        let first = given.and_then(|given| given.into_iter().flatten().next());
+        first.ok_or_else(|| c.bad("it has no output"))
+    };
+    let shape = shape_of(c, x, 0..axes.len())?;
+    let shape = only(c, shape)?;
+    let flat = flattened(c, x, axis)?;
+    let flat = only(c, flat)?;
+    let result = c.emit(Op::Softmax { axis: 1, kind }, &[flat])?;
+    let dtype = c.dtype(x);
+    let op = LateOp::Reshape { allow_zero: true };
+    one(c, op, &[result, shape], dtype, axes)
 }
 
 pub(super) fn squeeze(c: &mut Ctx) -> Lowered {
@@ -248,7 +282,8 @@ pub(super) fn pad(c: &mut Ctx) -> Lowered {
             .iter()
             .map(|&at| range.high[at])
             .fold(0, i64::saturating_add);
-        let most = c.checked_size("a size", (given[axis].most as i64).saturating_add(more))?;
+        let most = (given[axis].most as i64).saturating_add(more).max(0);
+        let most = c.checked_size("a size", most)?;
         let is_known = ends.iter().all(|&at| range.known(at).is_some());
         given[axis] = match (is_known, given[axis].symbol) {
             (true, None) => Axis::known(most),
