@@ -7,7 +7,7 @@ use crate::wire::{Field, Message, Span};
 use crate::{WEIGHTS_ABSENT, WEIGHTS_KEY};
 
 /// Sub-graphs nest through attributes; deeper than this is no real model.
-const MAX_DEPTH: usize = 16;
+const MAX_DEPTH: usize = 32;
 /// Memory that the structure (names, nodes, attributes; not weights) may take.
 const MAX_STRUCTURE_BYTES: u64 = 192 << 20;
 /// An entry of the metadata that is kept with the model.

@@ -264,9 +264,12 @@ impl Importer<'_> {
             |name: &str| Failure::Graph(format!("value '{}' is defined twice", shown(name)));
         let weights = order::weight_names(order.iter().map(|&i| &proto.nodes[i]), outputs());
         let widen = self.builder.widen;
-        for initializer in &proto.initializers {
+        let all = || proto.initializers.iter().enumerate();
+        let last: HashMap<&str, usize> = all().map(|(i, t)| (t.name.as_str(), i)).collect();
+        for (index, initializer) in all() {
             let name = initializer.name.as_str();
-            if !used.contains(name) {
+            // Of two of one name the last counts, as in onnxruntime.
+            if !used.contains(name) || last.get(name) != Some(&index) {
                 continue;
             }
             let is_weights = weights.contains(name);

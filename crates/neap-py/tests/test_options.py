@@ -64,7 +64,7 @@ def test_entries_and_added_providers_say_what_a_providers_options_say(mlp):
 
 @pytest.fixture
 def frames(tmp_path):
-    """As many frames as the rounded sum of 64 floats says."""
+    """As many frames as the rounded sum of more floats says than are looked at beforehand."""
     return save(
         tmp_path,
         "frames",
@@ -75,14 +75,14 @@ def frames(tmp_path):
             helper.make_node("ConstantOfShape", ["shape"], ["frames"]),
             helper.make_node("Add", ["frames", "half"], ["y"]),
         ],
-        [tensor("style", TensorProto.FLOAT, [64])],
+        [tensor("style", TensorProto.FLOAT, [32768])],
         [tensor("y", TensorProto.FLOAT, ["frames"])],
         [("one", np.array([1], np.int64)), ("half", np.array(0.5, np.float32))],
     )
 
 
 def test_bounds_for_sizes_that_only_the_data_say(frames, mlp, monkeypatch):
-    feed = {"style": np.full(64, 0.125, np.float32)}
+    feed = {"style": np.full(32768, 2**-12, np.float32)}
 
     def count(options=None, **arguments):
         return ort.InferenceSession(frames, options, **arguments).run(None, feed)[0].tolist()

@@ -186,16 +186,24 @@ fn require_elements(o: &Operands, axis: usize, indices: &TensorType) -> Inferred
 fn concat(o: &Operands, axis: usize) -> Inferred<Vec<usize>> {
     let first = o.get(0)?;
     o.require_axis(axis, first.shape.len())?;
-    let mut shape = first.shape.clone();
-    for i in 1..o.inputs.len() {
-        let part = o.get(i)?;
+    let parts = (0..o.inputs.len()).map(|i| o.get(i));
+    let parts = parts.collect::<Inferred<Vec<_>>>()?;
+    let mut full = parts.iter().copied().filter(|part| part.elements() > 0);
+    let like = full.next().unwrap_or(first);
+    let mut shape = like.shape.clone();
+    shape[axis] = 0;
+    for part in parts {
         o.same_dtype(first, part)?;
-        let fits = part.shape.len() == shape.len()
-            && (0..shape.len()).all(|d| d == axis || part.shape[d] == shape[d]);
+        let has_rank = part.shape.len() == shape.len();
+        let fits = has_rank && (0..shape.len()).all(|d| d == axis || part.shape[d] == shape[d]);
+        // As a list begins that grows: empty, whatever its other sizes.
+        if has_rank && !fits && part.elements() == 0 {
+            continue;
+        }
         if !fits {
             return o.fail(format!(
                 "parts {:?} and {:?} do not join along axis {axis}",
-                first.shape, part.shape
+                like.shape, part.shape
             ));
         }
         match shape[axis].checked_add(part.shape[axis]) {
@@ -241,7 +249,9 @@ fn pad(o: &Operands, mode: PadMode, pads: &[(isize, isize)]) -> Inferred<Vec<usi
         let cropped = i128::from(before.min(0) as i64) + i128::from(after.min(0) as i64);
         let kept = dim as i128 + cropped;
         let grown = kept + i128::from(before.max(0) as i64) + i128::from(after.max(0) as i64);
-        o.require(kept >= 0, "crops more than there is")?;
+        // What is left of an axis that is cropped from beyond its end is filled.
+        let is_left = mode == PadMode::Constant && grown >= 0;
+        o.require(kept >= 0 || is_left, "crops more than there is")?;
         o.require(
             kept > 0 || grown == 0 || mode == PadMode::Constant,
             "has nothing to repeat in an empty axis",

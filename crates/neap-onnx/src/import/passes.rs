@@ -22,6 +22,7 @@ use std::collections::{HashMap, HashSet};
 pub(super) const MOST_OPEN: i64 = 1 << 20;
 
 /// A loop, and what is known of it before its body is read.
+#[derive(Clone, Copy)]
 pub(super) struct Loop<'a> {
     /// As many passes as memory is planned for. `None` where neither a count nor the data end it: it is counted.
     pub most: Option<i64>,
@@ -38,6 +39,7 @@ pub(super) struct Loop<'a> {
     pub form: Form<'a>,
 }
 
+#[derive(Clone, Copy)]
 pub(super) enum Form<'a> {
     /// Number of the pass, condition, states; condition, states, results.
     Loop,
@@ -133,6 +135,27 @@ impl Importer<'_> {
             }
         }
         Ok(results)
+    }
+
+    /// What is collected of no pass: of the sizes that one would give, which is read to know them.
+    pub(super) fn of_no_pass(
+        &mut self,
+        body: &Body,
+        outer: &Scope,
+        of: &Loop,
+        depth: usize,
+    ) -> Result<Vec<Literal>, OnnxError> {
+        let of = Loop {
+            most: Some(1),
+            ..*of
+        };
+        let pass = self.one_pass(body, outer, &of, None, depth)?;
+        let types = pass.collected.iter().map(|&value| self.builder.ty(value));
+        let empty = types.map(|ty| {
+            let shape: Vec<usize> = std::iter::once(0).chain(ty.shape.iter().copied()).collect();
+            Literal::zeros(ty.dtype, &shape)
+        });
+        Ok(empty.collect())
     }
 
     /// The nodes of a pass are none of the model's graph afterwards.

@@ -116,6 +116,14 @@ impl Importer<'_> {
             gates.extend(gate);
             trip += 1;
         }
+        if trip == 0 && scans > 0 {
+            let of = self.in_one(inputs, &trips, going);
+            let types = self.of_no_pass(&body, &outer, &of, depth)?;
+            for ty in types.into_iter().take(scans) {
+                states.push(Some(self.builder.literal(ty)));
+            }
+            return Ok(states);
+        }
         for values in &mut scanned[..scans] {
             let values = std::mem::take(values);
             states.push(Some(self.all(&body, inputs, values, &gates)?));

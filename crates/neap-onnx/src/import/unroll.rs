@@ -235,6 +235,9 @@ impl Importer<'_> {
         if lengths.iter().any(|&other| other != length) {
             return Err(at.bad("its inputs have different lengths"));
         }
+        if length == 0 {
+            return self.scan_of_nothing(body, outer, &inputs[..first], &sources, along, depth);
+        }
         if length.saturating_mul(body.order.len().max(1)) > MAX_UNROLLED {
             return self.scan_in_one(body, outer, &inputs[..first], &sources, along, depth);
         }
@@ -271,6 +274,37 @@ impl Importer<'_> {
                 true => Some(joined(&mut ctx, &scanned)?),
                 false => None,
             });
+        }
+        Ok(outputs)
+    }
+
+    /// The first states, and nothing along an axis of each result.
+    fn scan_of_nothing(
+        &mut self,
+        body: &Body,
+        outer: &Scope,
+        states: &[Option<ValueId>],
+        sources: &[Source],
+        along: &Along,
+        depth: usize,
+    ) -> Outputs {
+        let of = Loop {
+            most: Some(0),
+            count: self.builder.literal(Literal::from_i64(&[], &[0])),
+            condition: None,
+            is_said: false,
+            is_counted: true,
+            states,
+            form: Form::Scan(sources),
+        };
+        let collected = self.of_no_pass(body, outer, &of, depth)?;
+        let mut outputs = states.to_vec();
+        for (collected, &(axis, _)) in collected.into_iter().zip(&along.to) {
+            let ctx = self.ctx(body, states);
+            let mut shape = collected.shape()[1..].to_vec();
+            let axis = ctx.axis(axis, shape.len() + 1)?;
+            shape.insert(axis, 0);
+            outputs.push(Some(self.builder.literal(collected.reshaped(&shape))));
         }
         Ok(outputs)
     }

@@ -242,6 +242,22 @@ fn prelu(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     } else {
         slope
     };
+    // Both broadcast, though the standard says that the slope does.
+    let (shape, slope_shape) = (c.shape(x), c.shape(slope));
+    let rank = shape.len().max(slope_shape.len());
+    let size = |of: &[usize], axis: usize| match (axis + of.len()).checked_sub(rank) {
+        Some(own) => of[own],
+        None => 1,
+    };
+    let both = (0..rank).map(|axis| match size(&shape, axis) {
+        1 => size(&slope_shape, axis),
+        own => own,
+    });
+    let both: Vec<usize> = both.collect();
+    let x = match c.builder.is_late(x) {
+        false if both != shape => c.expand(x, &both)?,
+        _ => x,
+    };
     c.binary(Binary::PRelu, x, slope)
 }
 
@@ -379,13 +395,14 @@ fn dropout(c: &mut Ctx) -> Outputs {
         }
     }
     let mask = if c.wants(1) {
-        if c.version < 12 {
-            // Its value in inference was not defined, and implementations differ.
-            return Err(c.unsupported("the mask before opset 12"));
-        }
-        let dtype = DType::Bool;
+        // Its value was not defined before opset 12: it is what onnxruntime gives.
+        let mask = match c.version {
+            ..10 => scalar(c.dtype(x), 0.0),
+            10 | 11 => scalar(DType::Bool, 0.0),
+            _ => scalar(DType::Bool, 1.0),
+        };
         let shape = c.shape(x);
-        Some(c.filled(scalar(dtype, 1.0), &shape)?)
+        Some(c.filled(mask, &shape)?)
     } else {
         None
     };

@@ -1,12 +1,15 @@
 //! Operators whose results are known once shapes are: Constant, Shape, Range, windows, ...
 
 use crate::error::OnnxError;
+use crate::late::Axis;
 use crate::node::{Ctx, Outputs, one, scalar, to_f64_vec};
 use crate::proto::AttributeValue;
 use crate::tensor;
+use neap_ir::late::LateOp;
+use neap_ir::op::{Binary, Unary};
 use neap_ir::{Const, DType, Literal, Op, ValueId};
 
-/// Elements that an operator may generate; more than any index table needs.
+/// Elements that are generated when a model is opened; more than any index table needs.
 const MAX_GENERATED: usize = 1 << 20;
 
 pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
@@ -142,10 +145,11 @@ fn range(c: &mut Ctx) -> Result<ValueId, OnnxError> {
         return Err(c.bad("its delta is zero or a bound is not finite"));
     }
     let count = ((limit - start) / delta).ceil().max(0.0);
-    if count > MAX_GENERATED as f64 {
-        return Err(c.unsupported("a range this long"));
+    let count = c.checked_size("its length", count as i64)?;
+    if count > MAX_GENERATED {
+        let inputs = [c.input(0)?, c.input(1)?, c.input(2)?].map(Some);
+        return c.emit_late(LateOp::Range, &inputs, dtype, vec![Axis::known(count)]);
     }
-    let count = count as usize;
     let literal = if dtype == DType::I64 {
         let values: Vec<i64> = (0..count as i64)
             .map(|i| exact[0].wrapping_add(i.wrapping_mul(exact[2])))
@@ -205,9 +209,6 @@ fn window(c: &mut Ctx, [a0, a1, a2]: [f64; 3]) -> Result<ValueId, OnnxError> {
         .known_scalar(0, "its size")?
         .ok_or_else(|| c.bad("its size is missing"))?;
     let size = c.checked_size("size", size)?;
-    if size > MAX_GENERATED {
-        return Err(c.unsupported("a window this long"));
-    }
     let dtype = c.element_type(c.int("output_datatype", 1)?)?;
     let period = if c.flag("periodic", true)? {
         size as f64
@@ -215,10 +216,38 @@ fn window(c: &mut Ctx, [a0, a1, a2]: [f64; 3]) -> Result<ValueId, OnnxError> {
         size as f64 - 1.0
     };
     let turn = std::f64::consts::TAU / period;
+    if size > MAX_GENERATED {
+        return long_window(c, size, turn, [a0, a1, a2], dtype);
+    }
     let values = (0..size).map(|i| {
         let angle = turn * i as f64;
         a0 - a1 * angle.cos() + a2 * (2.0 * angle).cos()
     });
     let literal = literal_of(dtype, &[size], values);
     Ok(c.constant(literal))
+}
+
+/// The same, computed when the model runs.
+fn long_window(
+    c: &mut Ctx,
+    size: usize,
+    turn: f64,
+    [a0, a1, a2]: [f64; 3],
+    dtype: DType,
+) -> Result<ValueId, OnnxError> {
+    let number = |c: &mut Ctx, x: f64| c.scalar(DType::F64, x);
+    let ends = [number(c, 0.0)?, number(c, size as f64)?, number(c, 1.0)?].map(Some);
+    let places = c.emit_late(LateOp::Range, &ends, DType::F64, vec![Axis::known(size)])?;
+    let mut sum = number(c, a0)?;
+    for (times, factor) in [(1.0, -a1), (2.0, a2)] {
+        if factor == 0.0 {
+            continue;
+        }
+        let (turn, factor) = (number(c, times * turn)?, number(c, factor)?);
+        let angle = c.binary(Binary::Mul, places, turn)?;
+        let wave = c.unary(Unary::Cos, angle)?;
+        let wave = c.binary(Binary::Mul, wave, factor)?;
+        sum = c.binary(Binary::Add, wave, sum)?;
+    }
+    c.cast(sum, dtype)
 }

@@ -176,7 +176,23 @@ fn concat(c: &mut Ctx) -> Result<ValueId, OnnxError> {
         .optional_int("axis")?
         .ok_or_else(|| c.bad("attribute 'axis' is missing"))?;
     let axis = c.axis(axis, rank)?;
+    let inputs = without_empty(c, inputs, axis);
     c.emit(Op::Concat { axis }, &inputs)
+}
+
+/// Without the parts that are empty and have other sizes than the rest, as a list begins that grows.
+pub(super) fn without_empty(c: &Ctx, mut parts: Vec<ValueId>, axis: usize) -> Vec<ValueId> {
+    let is_empty = |&part: &ValueId| c.ty(part).elements() == 0;
+    let Some(like) = parts.iter().copied().find(|part| !is_empty(part)) else {
+        return parts;
+    };
+    let like = c.shape(like);
+    let fits = |shape: Vec<usize>| {
+        let pairs = shape.iter().zip(&like).enumerate();
+        shape.len() != like.len() || pairs.into_iter().all(|(d, (a, b))| d == axis || a == b)
+    };
+    parts.retain(|part| !is_empty(part) || fits(c.shape(*part)));
+    parts
 }
 
 fn pad(c: &mut Ctx) -> Result<ValueId, OnnxError> {

@@ -137,9 +137,8 @@ fn conv_integer(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let (x, w) = (c.input(0)?, c.input(1)?);
     let terms: usize = c.shape(w).iter().skip(1).product();
     let is_constant = c.builder.graph.constant(w).is_some();
-    if !is_constant && !in_floats(c, terms, w) {
-        return Err(c.unsupported("so many products with weights that are no constant"));
-    }
+    // Sums that f32 does not hold.
+    let is_wide = !is_constant && !in_floats(c, terms, w);
     let scale = c.scalar(DType::F32, 1.0)?;
     let mut inputs = Vec::new();
     for (at, x) in [x, w].into_iter().enumerate() {
@@ -150,7 +149,11 @@ fn conv_integer(c: &mut Ctx) -> Result<ValueId, OnnxError> {
             zero,
             axis: 0,
         };
-        inputs.push(Some(whole.value(c)?));
+        let value = whole.value(c)?;
+        inputs.push(Some(match is_wide {
+            true => c.cast(value, DType::F64)?,
+            false => value,
+        }));
     }
     let value = as_operator(c, inputs, 11, |c| conv::lower(c, "Conv"))?;
     c.cast(value, DType::I32)

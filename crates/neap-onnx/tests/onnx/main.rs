@@ -19,4 +19,5 @@ mod replace;
 mod signature;
 mod skeleton;
 mod structure;
+mod tolerated;
 mod training;

@@ -387,7 +387,30 @@ fn ambiguous_padding_is_refused() {
         assert!(error.contains(extra), "{error}");
     };
     strided("MaxPool", "window smaller than its stride");
-    strided("ConvTranspose", "kernel smaller than its stride");
+}
+
+#[test]
+fn a_transposed_convolution_reaches_as_far_as_its_kernel_where_same_would_be_more() {
+    for (kernel, stride, rows) in [(2, 3, 11), (1, 4, 13), (3, 3, 12), (4, 2, 8)] {
+        for pad in ["SAME_UPPER", "SAME_LOWER"] {
+            let (strides, weights) = ([stride], vec![1.0; kernel]);
+            let graph = Model::new(13)
+                .input("x", FLOAT, &[1, 1, 4])
+                .constant(&f32_tensor("w", &[1, 1, kernel as i64], &weights))
+                .node(
+                    "ConvTranspose",
+                    &["x", "w"],
+                    &["y"],
+                    &[
+                        ("strides", Attr::Ints(&strides)),
+                        ("auto_pad", Attr::Str(pad)),
+                    ],
+                )
+                .output("y")
+                .graph();
+            assert_eq!(output_shape(&graph), [1, 1, rows], "{kernel} {stride}");
+        }
+    }
 }
 
 #[test]

@@ -12,6 +12,10 @@ pub(crate) fn concat(axis: usize, args: &Args, ctx: &mut Context) -> Result<(), 
     let mut start = 0;
     for i in 0..args.inputs.len() {
         let x = args.input(i)?;
+        // It may have other sizes.
+        if x.elements() == 0 {
+            continue;
+        }
         let part = Part::of(axis, start, x.shape(), y.shape(), y.layout, args)?;
         // SAFETY: the part's range of the axis is inside the whole.
         unsafe {

@@ -71,7 +71,8 @@ impl Axes {
         for (axis, (&dim, &(before, after))) in shape.iter().zip(pads).enumerate() {
             axes.before[axis] = before.max(0) as usize;
             axes.skip[axis] = before.min(0).unsigned_abs();
-            axes.kept[axis] = dim - axes.skip[axis] - after.min(0).unsigned_abs();
+            let cropped = axes.skip[axis].saturating_add(after.min(0).unsigned_abs());
+            axes.kept[axis] = dim.saturating_sub(cropped);
         }
         axes
     }
