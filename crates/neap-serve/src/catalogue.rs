@@ -103,6 +103,10 @@ impl Served {
             )));
         }
         let expected: Vec<u64> = info.ty.shape.iter().map(|&d| d as u64).collect();
+        // A declared scalar is its one element, with whatever axes.
+        if expected.is_empty() && shape.iter().all(|&size| size == 1) {
+            return Ok(1);
+        }
         if !self.takes_rows {
             return match shape == expected {
                 true => Ok(1),
