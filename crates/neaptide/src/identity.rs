@@ -269,8 +269,8 @@ fn digest(
     external: &[External],
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Digest> {
-    let whole = |file: &Arc<OpenFile>| vec![0..file.len_bytes()];
-    let of_model = files.first().into_iter().map(whole);
+    let of_model = files.first().into_iter();
+    let of_model = of_model.map(|file| std::iter::once(0..file.len_bytes()).collect());
     let of_external = external.iter().map(|file| file.used.clone());
     let parts: Vec<_> = of_model.chain(of_external).collect();
     let total_bytes = parts.iter().flatten().map(|part| part.end - part.start);
