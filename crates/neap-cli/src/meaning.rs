@@ -1,7 +1,6 @@
 //! Texts in TOML files that mean something: sizes, times; and where in the file a mistake is.
 
-use crate::budgets::schedule::parse_time;
-use neaptide::parse_bytes;
+use neaptide::{parse_bytes, parse_duration};
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -36,7 +35,7 @@ impl Meaning for Size {
 
 impl Meaning for Time {
     fn parse(text: &str) -> Result<Time, String> {
-        parse_time(text).map(Time)
+        parse_duration(text).map(Time)
     }
 }
 

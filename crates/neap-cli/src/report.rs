@@ -286,6 +286,11 @@ pub fn ms(ns: u64) -> f64 {
     (ns as f64 / 1e3).round() / 1e3
 }
 
+/// As [`ms`], of a time that something is never longer than: rounded up.
+pub fn bound_ms(ns: u64) -> f64 {
+    ns.div_ceil(1000) as f64 / 1e3
+}
+
 /// Sorts; 0 of nothing.
 pub fn median_ms(values_ns: &mut [u64]) -> f64 {
     values_ns.sort_unstable();

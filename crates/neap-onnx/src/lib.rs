@@ -21,6 +21,7 @@
 mod builder;
 mod cleanup;
 mod containers;
+mod count;
 mod decode;
 mod error;
 mod example;
@@ -47,6 +48,7 @@ mod tensor;
 mod wire;
 
 pub use builder::Stored;
+pub use count::count_nodes;
 pub use error::{OnnxError, OpenDim};
 pub use example::example;
 pub use extract::{Elsewhere, Extract, KeptFile, merged};

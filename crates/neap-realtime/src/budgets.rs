@@ -14,6 +14,7 @@
 //! Every set of budgets that is admitted satisfies all of these, so the first solution that is admitted is the least.
 
 use crate::demand::{self, Verdict, Work};
+use crate::effort::Effort;
 use microlp::{ComparisonOp, OptimizationDirection, Problem, SolveOptions, Variable};
 
 /// A budget, and what a job then takes at most.
@@ -43,6 +44,10 @@ pub struct Chosen {
     pub total_bytes: u64,
     pub work: Vec<Work>,
 }
+
+/// What a solution costs beside its pivots, and what a test costs for each task that ends without a verdict.
+const SOLVE_COST: u64 = 100;
+const UNDECIDED_COST: u64 = 20_000;
 
 /// How many solutions are put to the test before it is given up: many times what any set has needed.
 const MOST_ROUNDS: usize = 2_000;
@@ -96,7 +101,7 @@ pub fn chosen(tasks: &[Streaming], points: &[usize]) -> Chosen {
 
 /// How many thousandths of their times all jobs could take and be admitted still: 1000 and more for a set that is admitted.
 pub fn slack_permille(work: &[Work]) -> u64 {
-    most_permille(|permille| {
+    most_permille(0, |permille| {
         let slowed: Vec<Work> = work
             .iter()
             .map(|w| Work {
@@ -114,10 +119,10 @@ pub fn slack_permille(work: &[Work]) -> u64 {
 /// More slack than this is not told apart.
 const MOST_PERMILLE: u64 = 1 << 20;
 
-/// The most thousandths that are admitted, by halving.
-fn most_permille<T>(mut admits: impl FnMut(u64) -> Option<T>) -> Option<(u64, T)> {
+/// The most thousandths that are admitted, by halving, from `low` on, which is.
+fn most_permille<T>(mut low: u64, mut admits: impl FnMut(u64) -> Option<T>) -> Option<(u64, T)> {
     let mut best = None;
-    let (mut low, mut high) = (0, MOST_PERMILLE);
+    let mut high = MOST_PERMILLE;
     while high - low > 1 {
         let middle = (low + high) / 2;
         match admits(middle) {
@@ -133,16 +138,17 @@ fn most_permille<T>(mut admits: impl FnMut(u64) -> Option<T>) -> Option<(u64, T)
 
 /// The least memory with which all deadlines hold; `None` when no choice is admitted.
 pub fn least_memory(tasks: &[Streaming]) -> Option<Chosen> {
-    nearly_least_memory(tasks, 0.0)
+    nearly_least_memory(tasks, 0.0, &Effort::endless())
 }
 
 /// [`least_memory`], or up to `gap` more: 0.01 is 1 %. For many tasks with many points the last per cent takes long to prove.
-pub fn nearly_least_memory(tasks: &[Streaming], gap: f64) -> Option<Chosen> {
+/// Where [`Effort::fell_short`], more memory than is needed may be found, or nothing where there is something.
+pub fn nearly_least_memory(tasks: &[Streaming], gap: f64, effort: &Effort) -> Option<Chosen> {
     let fastest: Vec<usize> = tasks.iter().map(|t| fastest(&t.points)).collect();
     if !demand::check(&chosen(tasks, &fastest).work).is_admitted() && is_monotone(tasks) {
         return None;
     }
-    let mut program = Program::new(tasks);
+    let mut program = Program::new(tasks, effort);
     for _ in 0..MOST_ROUNDS {
         let points = program.solve(gap)?;
         let found = chosen(tasks, &points);
@@ -153,20 +159,32 @@ pub fn nearly_least_memory(tasks: &[Streaming], gap: f64) -> Option<Chosen> {
                 holder,
                 ..
             } => program.learn(interval_ns, holder, &points),
-            Verdict::Overloaded | Verdict::Undecided => program.forbid(&points),
+            Verdict::Overloaded => program.forbid(&points),
+            Verdict::Undecided => {
+                effort.spend(UNDECIDED_COST * tasks.len() as u64);
+                program.forbid(&points);
+            }
         }
     }
+    effort.fall_short();
     None
 }
 
 /// The choice within that memory whose times may grow most, and how many thousandths they may be. With a `gap`, of those that
-/// need that much less than the memory; 0 is exact.
-pub fn most_slack(tasks: &[Streaming], memory_bytes: u64, gap: f64) -> Option<(u64, Chosen)> {
-    let (permille, found) = most_permille(|permille| {
+/// need that much less than the memory; 0 is exact. What is found when the effort is spent is the least that is known.
+pub fn most_slack(
+    tasks: &[Streaming],
+    memory_bytes: u64,
+    gap: f64,
+    effort: &Effort,
+) -> Option<(u64, Chosen)> {
+    let fits = |permille| {
         let slowed: Vec<Streaming> = tasks.iter().map(|t| t.slowed(permille)).collect();
-        nearly_least_memory(&slowed, gap).filter(|c| c.total_bytes <= memory_bytes)
-    })?;
-    (permille >= 1000).then(|| (permille, chosen(tasks, &found.points)))
+        nearly_least_memory(&slowed, gap, effort).filter(|c| c.total_bytes <= memory_bytes)
+    };
+    let first = (1000, fits(1000)?);
+    let (permille, found) = most_permille(1000, fits).unwrap_or(first);
+    Some((permille, chosen(tasks, &found.points)))
 }
 
 fn fastest(points: &[Point]) -> usize {
@@ -186,19 +204,22 @@ fn is_monotone(tasks: &[Streaming]) -> bool {
 /// The integer program: one variable for each point that no other of its task beats.
 struct Program<'a> {
     tasks: &'a [Streaming],
+    effort: &'a Effort,
     problem: Problem,
     /// By task: variable and point.
     variables: Vec<Vec<(Variable, usize)>>,
 }
 
 impl<'a> Program<'a> {
-    fn new(tasks: &'a [Streaming]) -> Program<'a> {
+    fn new(tasks: &'a [Streaming], effort: &'a Effort) -> Program<'a> {
         let mut problem = Problem::new(OptimizationDirection::Minimize);
         let all = tasks.iter().flat_map(|t| &t.points);
         let unit = all.map(|p| p.budget_bytes).max().unwrap_or(1).max(1) as f64;
         let mut variables = Vec::new();
         for task in tasks {
-            let own: Vec<(Variable, usize)> = undominated(&task.points)
+            let points = undominated(&task.points);
+            let own: Vec<(Variable, usize)> = effort
+                .thinned(points, tasks.len())
                 .into_iter()
                 .map(|i| {
                     let bytes = task.points[i].budget_bytes as f64 / unit;
@@ -211,6 +232,7 @@ impl<'a> Program<'a> {
         }
         let mut program = Program {
             tasks,
+            effort,
             problem,
             variables,
         };
@@ -232,9 +254,18 @@ impl<'a> Program<'a> {
 
     /// The cheapest points that satisfy what was learnt.
     fn solve(&self, gap: f64) -> Option<Vec<usize>> {
+        let variables: usize = self.variables.iter().map(Vec::len).sum();
+        let nodes = self.effort.nodes(variables)?;
         let mut options = SolveOptions::default();
         options.mip_gap = gap;
+        options.node_limit = nodes;
         let solved = self.problem.solve_with(options).ok()?;
+        let stats = solved.stats();
+        let pivots = stats.lp_iterations.saturating_add(SOLVE_COST);
+        self.effort.spend(pivots.saturating_mul(variables as u64));
+        if nodes.is_some_and(|most| stats.nodes_solved >= most) {
+            self.effort.fall_short();
+        }
         let solution = solved.into_solution().ok()?;
         let picks = self.variables.iter().map(|own| {
             let value = |v: &(Variable, usize)| solution.var_value(v.0);

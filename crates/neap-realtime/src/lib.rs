@@ -18,6 +18,7 @@
 
 pub mod budgets;
 pub mod demand;
+mod effort;
 pub mod hunt;
 mod random;
 mod ratio;
@@ -28,6 +29,7 @@ mod task;
 pub mod theorem;
 pub mod volumes;
 
+pub use effort::Effort;
 pub use random::Random;
 pub use ratio::Share;
 pub use task::{LONGEST_NS, SwapCost, System, Task, TaskError};

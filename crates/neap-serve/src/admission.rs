@@ -4,16 +4,19 @@
 //!   measured at loading   longest run, longest time between two computes     of this plan, in this process
 //!                         × (1 + margin) + a hand-over
 //!   neap_realtime         do all promised deadlines hold?  for how long may others keep a promised request waiting?
-//!   at run time           promised requests by deadline; others in the gaps: those whose run may be too long
-//!                         for that are ended when a promised request comes, and run again later
+//!   at run time           promised requests by deadline; others in the gaps: those of which too much is left when
+//!                         a promised request comes are ended, and run again later ([`crate::way`])
 //! ```
 //! A model with a period is *promised* its deadline. Its requests are released at least a period apart: one that comes
-//! early counts from when it should have come, and one that comes earlier than that is refused. A promised model
+//! early counts from when it should have come. Until then it may run in a gap, as what has no promise. If it is done before
+//! its release, there was no promised request at all, and the next one may be released then: so who comes late once does not
+//! stay late. What comes more often than the period allows is refused. A promised model
 //! keeps its memory and its plan, so that what was measured stays true. Others have another share of memory when models
 //! come and go: what was measured counts for the share that it was measured with. Nothing here looks at a clock.
 //!
 //! Source: processor demand with holds, as `neap_realtime::demand` has it.
 
+use crate::fleet::served_name;
 use neap_realtime::demand::{self, Verdict, Work};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -71,9 +74,17 @@ struct Standing {
     share: Option<Share>,
     /// Before this no request is released.
     next_ns: u64,
+    /// When the next request is to come, if none comes more often than it may: late ones may catch up by a period.
+    expected_ns: Option<u64>,
+    /// The model that this one is to follow: until then nothing is promised to it.
+    follows: Option<String>,
 }
 
 impl Standing {
+    fn in_force(&self) -> Option<Promise> {
+        self.promise.filter(|_| self.follows.is_none())
+    }
+
     /// With the share of now.
     fn measured(&self) -> Option<Measured> {
         let share = self.share?;
@@ -131,14 +142,16 @@ impl Admission {
 
     /// Whether anything is promised.
     pub fn promises(&self) -> bool {
-        self.models().values().any(|m| m.promise.is_some())
+        self.models().values().any(|m| m.in_force().is_some())
     }
 
     pub fn is_promised(&self, name: &str) -> bool {
-        self.models().get(name).is_some_and(|m| m.promise.is_some())
+        let models = self.models();
+        models.get(name).is_some_and(|m| m.in_force().is_some())
     }
 
-    /// Takes a model in, if all promises hold with it. `others_ns` is how long changes of memory keep requests waiting.
+    /// Takes a model in, if all promises hold with it. `others_ns` is how long changes of memory keep requests waiting. One
+    /// that `follows` another is promised nothing before [`Admission::follow`]; all promises hold with it then.
     ///
     /// # Errors
     /// Why not, on one line.
@@ -148,6 +161,7 @@ impl Admission {
         promise: Option<Promise>,
         (share, measured): (Share, Measured),
         others_ns: u64,
+        follows: Option<&str>,
     ) -> Result<(), String> {
         let mut models = self.models();
         let was = models.remove(name);
@@ -156,17 +170,39 @@ impl Admission {
             known: was.as_ref().map_or(Vec::new(), |was| was.known.clone()),
             share: Some(share),
             next_ns: was.as_ref().map_or(0, |was| was.next_ns),
+            expected_ns: was.as_ref().and_then(|was| was.expected_ns),
+            follows: None,
         };
         standing.learn(share, measured);
         models.insert(name.into(), standing);
+        let before = follows.and_then(|old| models.remove_entry(old));
         let checked = self.check(&models, others_ns);
-        if checked.is_err() {
-            match was {
-                Some(was) => models.insert(name.into(), was),
-                None => models.remove(name),
-            };
+        models.extend(before);
+        match (&checked, was) {
+            (Ok(()), _) => {
+                if let Some(standing) = models.get_mut(name) {
+                    standing.follows = follows.map(str::to_string);
+                }
+            }
+            (Err(_), Some(was)) => drop(models.insert(name.into(), was)),
+            (Err(_), None) => drop(models.remove(name)),
         }
         checked
+    }
+
+    /// The model takes the place of the one that it was to follow, between two promised requests: when none waits
+    /// or runs, all deadlines hold before with the old one, and from now on with the new one. Requests stay a period of the old one apart.
+    pub fn follow(&self, name: &str) {
+        let mut models = self.models();
+        let old = models.get(name).and_then(|m| m.follows.clone());
+        let old = old.and_then(|old| models.remove(&old));
+        if let Some(standing) = models.get_mut(name) {
+            standing.follows = None;
+            if let Some(old) = old {
+                standing.next_ns = old.next_ns;
+                standing.expected_ns = old.expected_ns;
+            }
+        }
     }
 
     /// What was measured of a model that has this share.
@@ -208,35 +244,56 @@ impl Admission {
         }
     }
 
-    /// Whether a run of this model may go on to its end when a promised request comes.
-    pub fn may_go_on(&self, name: &str, room_ns: Option<u64>) -> bool {
-        let Some(room_ns) = room_ns else {
-            return true;
-        };
+    /// The longest that a run of this model is taken to be, with the memory that it has now; `None` where nobody knows.
+    pub fn bound_of_run_ns(&self, name: &str) -> Option<u64> {
         let models = self.models();
         let measured = models.get(name).and_then(Standing::measured);
-        measured.is_some_and(|measured| self.bound_ns(measured.run_ns) <= room_ns)
+        measured.map(|measured| self.bound_ns(measured.run_ns))
+    }
+
+    /// Whether a request of a promised model may begin before its release: its run can be ended in time, as those of models
+    /// without a promise.
+    pub fn may_be_early(&self, name: &str, room_ns: u64) -> bool {
+        let models = self.models();
+        let measured = models.get(name).and_then(Standing::measured);
+        measured.is_some_and(|measured| self.bound_ns(measured.step_ns) <= room_ns)
     }
 
     /// When a request of a promised model counts as come; `None` for models without a promise.
     ///
     /// # Errors
-    /// How long to wait before asking again, for one that comes more than a period too early.
+    /// How long to wait before asking again, for one that comes too often.
     pub fn release(&self, name: &str, now_ns: u64) -> Option<Result<Released, Duration>> {
         let mut models = self.models();
         let standing = models.get_mut(name)?;
-        let promise = standing.promise?;
+        let promise = standing.in_force()?;
         let (period_ns, deadline_ns) = (ns(promise.period), ns(promise.deadline));
-        let at_ns = standing.next_ns.max(now_ns);
-        let early_ns = at_ns - now_ns;
+        let expected_ns = standing.expected_ns;
+        let early_ns = expected_ns.map_or(0, |at| at.saturating_sub(now_ns));
         if early_ns > period_ns {
             return Some(Err(Duration::from_nanos(early_ns - period_ns)));
         }
+        let at_ns = standing.next_ns.max(now_ns);
         standing.next_ns = at_ns.saturating_add(period_ns);
+        let since_ns = now_ns.saturating_sub(period_ns);
+        let next_ns = expected_ns.map(|at| at.max(since_ns).saturating_add(period_ns));
+        standing.expected_ns = next_ns.or(Some(now_ns));
         Some(Ok(Released {
             at_ns,
             due_ns: at_ns.saturating_add(deadline_ns),
         }))
+    }
+
+    /// A request of a promised model that was to be released then is done before: another may be released in its place.
+    pub fn done_early(&self, name: &str, released_ns: u64) {
+        let mut models = self.models();
+        let Some(standing) = models.get_mut(name) else {
+            return;
+        };
+        let period_ns = standing.in_force().map(|promise| ns(promise.period));
+        if period_ns.and_then(|p| released_ns.checked_add(p)) == Some(standing.next_ns) {
+            standing.next_ns = released_ns;
+        }
     }
 
     /// Every promise, by model.
@@ -245,7 +302,7 @@ impl Admission {
         let work = self.work(&models);
         let promised = models
             .iter()
-            .filter_map(|(name, m)| Some((name, m.promise?)));
+            .filter_map(|(name, m)| Some((name, m.in_force()?)));
         let told = promised.zip(work).map(|((name, promise), work)| {
             let work_ns = work.work_ns;
             (name.clone(), Told { promise, work_ns })
@@ -261,8 +318,9 @@ impl Admission {
         let Some(room_ns) = demand::most_beside_ns(&work) else {
             return Err(self.why(models, &work));
         };
-        let others = models.iter().filter(|(_, m)| m.promise.is_none());
-        let others = others.map(|(name, m)| (format!("a step of '{name}'"), m.step_ns()));
+        let others = models.iter().filter(|(_, m)| m.in_force().is_none());
+        let step = |name: &str| format!("a step of '{}'", served_name(name));
+        let others = others.map(|(name, m)| (step(name), m.step_ns()));
         let all = others.chain([("a change of memory".to_string(), others_ns)]);
         for (what, step_ns) in all {
             let hold_ns = self.bound_ns(step_ns);
@@ -278,11 +336,12 @@ impl Admission {
     }
 
     fn why(&self, models: &BTreeMap<String, Standing>, work: &[Work]) -> String {
-        let promised = models.iter().filter(|(_, m)| m.promise.is_some());
+        let promised = models.iter().filter(|(_, m)| m.in_force().is_some());
         let needs: Vec<String> = promised
             .zip(work)
             .map(|((name, _), w)| {
                 let period = Duration::from_nanos(w.period_ns);
+                let name = served_name(name);
                 format!("'{name}' takes up to {} every {period:?}", time(w.work_ns))
             })
             .collect();
@@ -309,7 +368,7 @@ impl Admission {
     fn work(&self, models: &BTreeMap<String, Standing>) -> Vec<Work> {
         let promised = models
             .values()
-            .filter_map(|m| Some((m.promise?, m.measured()?)));
+            .filter_map(|m| Some((m.in_force()?, m.measured()?)));
         let work = promised.map(|(promise, measured)| {
             let work_ns = self.bound_ns(measured.run_ns);
             Work {
@@ -343,154 +402,4 @@ fn time(ns: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: u64 = 1_000_000;
-
-    fn promise(period_ms: u64, deadline_ms: u64) -> Option<Promise> {
-        Some(Promise {
-            period: Duration::from_millis(period_ms),
-            deadline: Duration::from_millis(deadline_ms),
-        })
-    }
-
-    fn measured(run_ms: u64, step_ms: u64) -> Measured {
-        Measured {
-            run_ns: run_ms * MS,
-            step_ns: step_ms * MS,
-        }
-    }
-
-    const SHARE: Share = Share {
-        resident_bytes: 1,
-        work_bytes: 2,
-        latency_ns: 3,
-    };
-
-    fn with_share(run_ms: u64, step_ms: u64) -> (Share, Measured) {
-        (SHARE, measured(run_ms, step_ms))
-    }
-
-    /// A model's figures are those of the share that it has.
-    #[test]
-    fn what_was_measured_belongs_to_a_share() {
-        let all = Admission::new(0.0);
-        let other = Share {
-            work_bytes: 9,
-            ..SHARE
-        };
-        let shares = |share| BTreeMap::from([("b".to_string(), share), ("a".to_string(), share)]);
-        all.admit("a", promise(50, 50), with_share(9, 1), 0)
-            .unwrap();
-        all.admit("b", None, with_share(20, 5), 0).unwrap();
-        let may_go_on = || all.may_go_on("b", all.room_ns());
-        assert!(may_go_on());
-        all.doubt();
-        assert!(!may_go_on());
-        all.note_shares(&shares(other));
-        assert!(!may_go_on());
-        assert_eq!(all.known("b", other), None);
-        // With that share its steps are too long, and it stays as it was with the first.
-        let refused = all.admit("b", None, (other, measured(90, 45)), 0);
-        assert!(refused.is_err() && !may_go_on());
-        all.note_shares(&shares(SHARE));
-        assert!(may_go_on());
-        assert_eq!(all.known("b", SHARE), Some(measured(20, 5)));
-        all.admit("b", None, (other, measured(90, 5)), 0).unwrap();
-        assert!(!may_go_on());
-        assert_eq!(all.known("b", SHARE), Some(measured(20, 5)));
-        // A promised model keeps its plan.
-        assert_eq!(all.told()["a"].work_ns, 10 * MS);
-        for at in 0..2 * MOST_SHARES as u64 {
-            let share = Share {
-                latency_ns: at,
-                ..SHARE
-            };
-            all.admit("b", None, (share, measured(20, 5)), 0).unwrap();
-        }
-        assert_eq!(all.known("b", SHARE), None);
-    }
-
-    #[test]
-    fn promises_that_cannot_be_kept_are_not_made() {
-        let all = Admission::new(0.0);
-        assert_eq!(all.room_ns(), None);
-        assert!(all.may_go_on("any", None));
-        all.admit("a", promise(50, 50), with_share(9, 1), 0)
-            .unwrap();
-        // 10 of 50: others may hold for 40 and one.
-        assert_eq!(all.room_ns(), Some(40 * MS + 1));
-        all.admit("slow", None, with_share(500, 30), 0).unwrap();
-        all.admit("fast", None, with_share(20, 5), 0).unwrap();
-        let room = all.room_ns();
-        assert!(all.may_go_on("fast", room) && !all.may_go_on("slow", room));
-        assert!(!all.may_go_on("unknown", room));
-        all.doubt();
-        assert!(!all.may_go_on("fast", room) && all.may_go_on("fast", None));
-        let refused = all
-            .admit("coarse", None, with_share(90, 45), 0)
-            .unwrap_err();
-        assert!(
-            refused.contains("'coarse'") && refused.contains("46.0 ms"),
-            "{refused}"
-        );
-        let refused = all
-            .admit("b", promise(100, 15), with_share(9, 1), 0)
-            .unwrap_err();
-        assert!(
-            refused.contains("'a' takes up to 10.0 ms every 50ms"),
-            "{refused}"
-        );
-        let refused = all
-            .admit("b", promise(40, 40), with_share(35, 1), 0)
-            .unwrap_err();
-        assert!(refused.contains("more work than time"), "{refused}");
-        // What was refused left nothing.
-        assert_eq!(all.room_ns(), Some(40 * MS + 1));
-        assert_eq!(all.told()["a"].work_ns, 10 * MS);
-        assert_eq!(all.told().len(), 1);
-        let refused = all.admit("c", None, with_share(1, 1), 60 * MS).unwrap_err();
-        assert!(refused.contains("change of memory"), "{refused}");
-        all.forget("a");
-        assert!(!all.promises());
-        all.admit("coarse", None, with_share(90, 45), 0).unwrap();
-    }
-
-    #[test]
-    fn a_margin_counts() {
-        let all = Admission::new(0.5);
-        all.admit("a", promise(30, 30), with_share(20, 1), 0)
-            .unwrap_err();
-        all.admit("a", promise(32, 32), with_share(20, 1), 0)
-            .unwrap();
-        assert_eq!(all.told()["a"].work_ns, 31 * MS);
-    }
-
-    #[test]
-    fn so_many_requests_at_once() {
-        let most = |period, deadline| promise(period, deadline).unwrap().most_at_once();
-        assert_eq!((most(50, 50), most(50, 49), most(50, 120)), (3, 2, 4));
-        assert_eq!(most(1, 5000), MOST_AT_ONCE);
-    }
-
-    #[test]
-    fn requests_are_released_a_period_apart() {
-        let all = Admission::new(0.0);
-        all.admit("a", promise(50, 20), with_share(5, 1), 0)
-            .unwrap();
-        all.admit("b", None, with_share(5, 1), 0).unwrap();
-        let at = |now_ms: u64| {
-            let released = all.release("a", now_ms * MS).expect("promised");
-            released.map(|r| (r.at_ns / MS, r.due_ns / MS))
-        };
-        assert_eq!(at(100), Ok((100, 120)));
-        assert_eq!(at(140), Ok((150, 170)));
-        assert_eq!(at(150), Ok((200, 220)));
-        assert_eq!(at(160), Err(Duration::from_millis(40)));
-        assert_eq!(at(200), Ok((250, 270)));
-        assert_eq!(at(900), Ok((900, 920)));
-        assert_eq!(all.release("b", 0), None);
-        assert_eq!(all.release("c", 0), None);
-    }
-}
+mod tests;

@@ -11,9 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct Served {
     pub name: Arc<str>,
+    /// The engine's name of it: there may be two models of a name for a while.
+    pub key: Arc<str>,
     pub version: String,
+    /// In the types that the model declares.
     pub inputs: Arc<[TensorInfo]>,
     pub outputs: Arc<[TensorInfo]>,
+    /// The same as the engine has them: half floats are `f32` there.
+    pub engine_inputs: Arc<[TensorInfo]>,
+    pub engine_outputs: Arc<[TensorInfo]>,
     /// Of each output the axes whose sizes the data decide; `outputs` has the most that they can be.
     pub late_axes: Vec<Vec<bool>>,
     /// Requests may have several rows, and run together.
@@ -23,6 +29,8 @@ pub struct Served {
     pub settings: Settings,
     /// Why its last run failed, where that was no fault of the request.
     pub fault: Mutex<Option<String>>,
+    /// Closed while another takes its place at once: requests wait.
+    pub gate: tokio::sync::RwLock<()>,
 }
 
 /// What became of a model.

@@ -4,20 +4,24 @@
 //!   requests ─► queue ─► executor ─► answers, each through a channel of its own
 //!   load, unload ─► the engine, on a thread of their own
 //! ```
-//! A run that nobody waits for any more ends at the boundary of a compute. So does one without a promise when a
-//! request comes whose deadline is promised, unless there is time for both ([`crate::admission`]); it runs again.
+//! A run that nobody waits for any more ends at the boundary of a compute. So does one in a gap when a
+//! request comes whose deadline is promised, unless there is time for both ([`crate::way`]); it runs again.
 
+mod pace;
 mod promising;
+mod taking_over;
 
 pub use promising::Candidate;
 
 use crate::admission::{Admission, Released, Told};
 use crate::buffer::{Buffer, Tensor};
-use crate::fleet::{Asked, Fleet, Opened, with_rows};
+use crate::fleet::{Asked, Fleet, Opened, served_name, with_rows};
 use crate::pool::{Held, Pool};
-use crate::queue::{Next, Queue, Waiting};
+use crate::queue::{Next, Outlook, Queue, Waiting};
 use crate::refusal::{Refusal, Why};
+use crate::way::InGap;
 use neaptide::{CancelToken, EngineLedger, TensorInfo, TensorType};
+use pace::Pace;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -28,6 +32,7 @@ use tokio::sync::oneshot;
 
 /// A request that is ready to run.
 pub struct Job {
+    /// The key of its model.
     pub model: Arc<str>,
     pub inputs: Vec<Tensor>,
     pub rows: usize,
@@ -74,7 +79,8 @@ struct Shared {
     is_cut_off: Arc<AtomicBool>,
     admission: Admission,
     /// For how long runs without a promise may keep others waiting; `u64::MAX` when nothing is promised.
-    room_ns: AtomicU64,
+    room_ns: Arc<AtomicU64>,
+    pace: Pace,
     /// When the next promised request that waits is to run.
     promised_ns: Arc<AtomicU64>,
     /// Runs that made way for a promised request.
@@ -106,7 +112,8 @@ impl Executor {
             run_ns: AtomicU64::new(0),
             is_cut_off: Arc::default(),
             admission: Admission::new(margin),
-            room_ns: AtomicU64::new(u64::MAX),
+            room_ns: Arc::new(AtomicU64::new(u64::MAX)),
+            pace: Pace::default(),
             promised_ns: Arc::new(AtomicU64::new(u64::MAX)),
             made_way: AtomicU64::new(0),
             pool,
@@ -157,6 +164,13 @@ impl Executor {
         self.shared.fleet.ledger()
     }
 
+    /// Of the models' memory, what none of them has; `None` without a limit.
+    pub fn free_bytes(&self) -> Option<u64> {
+        let ledger = self.ledger();
+        let budget = ledger.budget_bytes?;
+        Some(budget.saturating_sub(ledger.parts.total_bytes()))
+    }
+
     /// The time of a moment, as the queue counts it.
     pub fn time_ns(&self, moment: Instant) -> u64 {
         self.shared.time_ns(moment)
@@ -168,7 +182,7 @@ impl Executor {
     /// As [`Fleet::add`].
     pub async fn add(&self, name: &str, opened: Opened) -> neaptide::Result<()> {
         let (shared, name) = (self.shared.clone(), name.to_string());
-        elsewhere(move || shared.change(|fleet| fleet.add(&name, opened))).await
+        elsewhere(move || shared.add(&name, opened)).await
     }
 
     /// Measures models where that is needed, and makes their promises as far as they can be kept. Those that cannot be
@@ -196,7 +210,10 @@ impl Executor {
             Some(Ok(released)) => Ok(Some(released)),
             Some(Err(retry_after)) => Err(Refusal::new(
                 Why::TooOften { retry_after },
-                format!("requests of '{model}' come more often than its period allows"),
+                format!(
+                    "requests of '{}' come more often than its period allows",
+                    served_name(model)
+                ),
             )),
         }
     }
@@ -208,32 +225,30 @@ impl Executor {
         known.is_some() || !self.shared.admission.promises()
     }
 
+    /// Whether a model has that key.
+    pub fn is_there(&self, key: &str) -> bool {
+        self.shared.fleet.has(key)
+    }
+
+    /// Whether any deadline is promised.
+    pub fn promises(&self) -> bool {
+        self.shared.admission.promises()
+    }
+
     pub fn is_promised(&self, model: &str) -> bool {
         self.shared.admission.is_promised(model)
     }
 
-    /// Every promise, by model.
-    pub fn promises(&self) -> BTreeMap<String, Told> {
-        self.shared.admission.told()
+    /// Every promise, by name.
+    pub fn told_promises(&self) -> BTreeMap<String, Told> {
+        let told = self.shared.admission.told().into_iter();
+        let named = told.map(|(key, told)| (served_name(&key).to_string(), told));
+        named.collect()
     }
 
     /// Runs that made way for a promised request.
     pub fn made_way(&self) -> u64 {
         self.shared.made_way.load(Relaxed)
-    }
-
-    /// Lets a model go when the requests for it that wait have run.
-    ///
-    /// # Errors
-    /// As [`Fleet::remove`].
-    pub async fn remove(&self, name: &str) -> neaptide::Result<()> {
-        let (shared, name) = (self.shared.clone(), name.to_string());
-        elsewhere(move || {
-            shared.wait_until_idle(&name);
-            shared.forget(&name);
-            shared.change(|fleet| fleet.remove(&name))
-        })
-        .await
     }
 
     /// Gives the models more or less memory, beside their runs.
@@ -285,7 +300,7 @@ impl Shared {
         let mut state = lock(&self.state);
         loop {
             let now_ns = self.time_ns(Instant::now());
-            let wait = match state.1.next(now_ns) {
+            let wait = match state.1.next(now_ns, |job| self.outlook(job)) {
                 Next::Run(requests) => {
                     state.0.running = requests.first().map(|r| r.job.model.clone());
                     self.note_promised(&state);
@@ -303,46 +318,64 @@ impl Shared {
         self.promised_ns.store(state.1.promised_ns(), Relaxed);
     }
 
-    /// Until no request for the model waits or runs.
-    fn wait_until_idle(&self, name: &str) {
-        let mut state = lock(&self.state);
-        loop {
-            let is_running = state.0.running.as_deref() == Some(name);
-            if !is_running && !state.1.has(|job| *job.model == *name) {
-                return;
-            }
-            state = self.wait(state, Duration::from_secs(60));
-        }
-    }
-
     fn wait<'a>(&self, state: Locked<'a>, at_most: Duration) -> Locked<'a> {
         let waited = self.changed.wait_timeout(state, at_most);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
+    fn outlook(&self, job: &Job) -> Outlook {
+        let room_ns = self.room_ns.load(Relaxed);
+        Outlook {
+            run_ns: self.pace.of(&job.model),
+            may_be_early: self.admission.may_be_early(&job.model, room_ns),
+        }
+    }
+
     /// A request to end the run early: when all that wait for these answers are gone, and when it is to make way.
-    fn cancel_of(&self, requests: &[Waiting<Job>], makes_way: bool) -> CancelToken {
+    fn cancel_of(&self, requests: &[Waiting<Job>], in_gap: Option<InGap>) -> CancelToken {
         let gone = requests.iter().map(|r| r.job.gone.clone());
         let gone: Vec<Arc<AtomicBool>> = gone.collect();
         let is_cut_off = self.is_cut_off.clone();
-        let is_promised = self.is_promised();
+        let (promised_ns, room_ns) = (self.promised_ns.clone(), self.room_ns.clone());
+        let began = self.began;
         CancelToken::new().or_when(move || {
+            let makes_way = |run: InGap| {
+                let now_ns = began.elapsed().as_nanos() as u64;
+                run.makes_way(now_ns, promised_ns.load(Relaxed), room_ns.load(Relaxed))
+            };
             is_cut_off.load(Relaxed)
                 || gone.iter().all(|gone| gone.load(Relaxed))
-                || (makes_way && is_promised())
+                || in_gap.is_some_and(makes_way)
         })
     }
 
-    /// Whether a run of these ends early when a promised request comes.
-    fn makes_way(&self, first: &Waiting<Job>) -> bool {
-        let room_ns = Some(self.room_ns.load(Relaxed)).filter(|&ns| ns < u64::MAX);
-        first.released_ns.is_none() && !self.admission.may_go_on(&first.job.model, room_ns)
+    /// A run of these is one in a gap, unless it is promised and released.
+    fn in_gap(&self, first: &Waiting<Job>) -> Option<InGap> {
+        let began_ns = self.time_ns(Instant::now());
+        let is_due = first.released_ns.is_some_and(|at| at <= began_ns);
+        (!is_due).then(|| InGap {
+            began_ns,
+            bound_ns: self.admission.bound_of_run_ns(&first.job.model),
+            released_ns: first.released_ns,
+        })
     }
 
     /// Puts requests back whose run made way.
     fn put_back(&self, requests: Vec<Waiting<Job>>) {
         self.made_way.fetch_add(1, Relaxed);
-        lock(&self.state).1.put_back(requests);
+        let mut state = lock(&self.state);
+        let now_ns = self.time_ns(Instant::now());
+        state.1.put_back(requests, now_ns);
+        self.note_promised(&state);
+    }
+
+    /// Its turn is over. Where it was promised and not released yet, it was none of those that are promised.
+    fn note_end(&self, first: &Waiting<Job>) {
+        if let Some(at_ns) = first.released_ns
+            && self.time_ns(Instant::now()) < at_ns
+        {
+            self.admission.done_early(&first.job.model, at_ns);
+        }
     }
 
     /// Runs requests together, and answers them.
@@ -352,11 +385,11 @@ impl Shared {
         let Some(first) = requests.first() else {
             return;
         };
-        let makes_way = self.makes_way(first);
-        let cancel = self.cancel_of(&requests, makes_way);
+        let in_gap = self.in_gap(first);
+        let cancel = self.cancel_of(&requests, in_gap);
         let first = &first.job;
         if !self.fleet.has(&first.model) {
-            let message = format!("the model '{}' is not loaded", first.model);
+            let message = format!("the model '{}' is not loaded", served_name(&first.model));
             let refusal = Refusal::new(Why::NotReady, message);
             return answer_all(requests, &refusal);
         }
@@ -384,8 +417,13 @@ impl Shared {
         };
         let result = guarded(|| self.fleet.run(&asked, &mut places));
         let ran = began.elapsed();
+        let ran_ns = ran.as_nanos() as u64;
+        self.pace.note(&first.model, ran_ns, result.is_ok());
         if result.is_ok() {
-            self.run_ns.store(ran.as_nanos() as u64, Relaxed);
+            self.run_ns.store(ran_ns, Relaxed);
+        }
+        if !matches!(result, Err(neaptide::Error::Cancelled)) {
+            self.note_end(&requests[0]);
         }
         let outputs: Vec<Arc<Buffer>> = outputs.into_iter().map(Arc::new).collect();
         match result {
@@ -408,7 +446,7 @@ impl Shared {
                 }
             }
             // Those that are gone are left out then.
-            Err(neaptide::Error::Cancelled) if makes_way => self.put_back(requests),
+            Err(neaptide::Error::Cancelled) if in_gap.is_some() => self.put_back(requests),
             // One of them may be at fault: each alone.
             Err(_) if requests.len() > 1 => requests.into_iter().for_each(|r| self.run(vec![r])),
             Err(error) => answer_all(requests, &Refusal::of_run(error)),

@@ -1,4 +1,6 @@
 //! The models that are loaded: in one engine, whose work memory they use in turn.
+//!
+//! Each has a key: its name, or `NAME#2` and so on where that is taken, as while a model of the same name is to take its place.
 
 use crate::admission::Share;
 use crate::buffer::Tensor;
@@ -29,14 +31,20 @@ pub struct Opened {
     urgency: f64,
     /// Rows of one run, at most.
     most_rows: usize,
+    /// As the engine has them.
     pub inputs: Vec<TensorInfo>,
     pub outputs: Vec<TensorInfo>,
+    /// As the model declares them: half floats are `f32` for the engine.
+    pub declared_inputs: Vec<TensorInfo>,
+    pub declared_outputs: Vec<TensorInfo>,
     /// Of each output the axes whose sizes the data decide; `outputs` has the most that they can be.
     pub late_axes: Vec<Vec<bool>>,
     /// Its outputs have as many rows as its inputs, whatever their number.
     pub takes_rows: bool,
     /// What the model says of its pictures and classes, by the names of its metadata.
     pub about: Vec<(String, String)>,
+    /// What is to be known of it.
+    pub remarks: Vec<String>,
 }
 
 /// Metadata that clients are told.
@@ -68,12 +76,18 @@ impl Opening {
         }
     }
 
-    /// Opens a model; packs it first when no packed form is cached. Takes part in no budget: what packing takes is free
-    /// again afterwards.
+    /// Opens a model; packs it first when no packed form is cached. Takes part in no budget: what opening takes is free
+    /// again afterwards. It must not be more than `room_bytes`.
     ///
     /// # Errors
     /// Those of [`Model::open`]; [`Error::BadInput`] when it is to run in batches and cannot.
-    pub fn open(&self, path: &Path, settings: &Settings) -> Result<Opened> {
+    pub fn open(
+        &self,
+        path: &Path,
+        settings: &Settings,
+        room_bytes: Option<u64>,
+    ) -> Result<Opened> {
+        check_room(path, room_bytes)?;
         let options = OpenOptions {
             shapes: settings.shapes.clone(),
             bindings: settings.values.clone(),
@@ -89,6 +103,7 @@ impl Opening {
             return Err(Error::BadInput(what.into()));
         }
         let (inputs, outputs) = (model.inputs(), model.outputs());
+        let (declared_inputs, declared_outputs) = neaptide::declared_tensors(path, &model);
         let late_axes = model.late_axes();
         if settings.batch.is_some() {
             check_rows(&mut model, &inputs, &outputs)?;
@@ -96,17 +111,59 @@ impl Opening {
         let about = model.metadata().iter();
         let about = about.filter(|(key, _)| TOLD.contains(&key.as_str()));
         let about = about.cloned().collect();
+        let mut remarks = model.remarks().to_vec();
+        if let Some(path) = model.packed_path().filter(|_| model.is_packed_in_memory()) {
+            let path = path.display();
+            remarks.push(format!(
+                "{path} lies in memory (tmpfs), which the budget does not count"
+            ));
+        }
         Ok(Opened {
+            remarks,
             about,
             model,
             urgency: settings.urgency,
             most_rows: settings.batch.map_or(1, |batch| batch.most_rows),
             inputs,
             outputs,
+            declared_inputs,
+            declared_outputs,
             late_axes,
             takes_rows: settings.batch.is_some(),
         })
     }
+}
+
+/// A model whose structure alone is too large for the memory there is would end the server.
+fn check_room(path: &Path, room_bytes: Option<u64>) -> Result<()> {
+    let needed = neaptide::opening_estimate_bytes(path);
+    match room_bytes {
+        Some(room) if needed > room => Err(Error::BadInput(format!(
+            "to open it takes about {}, as it has so many nodes, and there are {} for that: give a larger --memory-budget, or unload other models",
+            neaptide::Bytes(needed),
+            neaptide::Bytes(room)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+impl Opened {
+    fn options(&self) -> LoadOptions {
+        let largest = shapes(&with_rows(&self.inputs, self.most_rows));
+        LoadOptions {
+            weight: self.urgency,
+            other_shapes: match self.takes_rows {
+                true => vec![largest],
+                false => Vec::new(),
+            },
+            ..LoadOptions::default()
+        }
+    }
+}
+
+/// The name that a model with this key is asked by.
+pub fn served_name(key: &str) -> &str {
+    key.split('#').next().unwrap_or(key)
 }
 
 /// The same tensors with another number of rows.
@@ -183,18 +240,27 @@ impl Fleet {
     ///
     /// # Errors
     /// [`Error::Infeasible`] when not all can run in the memory there is.
-    pub fn add(&self, name: &str, opened: Opened) -> Result<()> {
-        let largest = shapes(&with_rows(&opened.inputs, opened.most_rows));
-        let options = LoadOptions {
-            weight: opened.urgency,
-            other_shapes: match opened.takes_rows {
-                true => vec![largest],
-                false => Vec::new(),
-            },
-            ..LoadOptions::default()
-        };
-        let loaded = self.engine.load_opened(name, opened.model, &options);
+    pub fn add(&self, key: &str, opened: Opened) -> Result<()> {
+        let options = opened.options();
+        let loaded = self.engine.load_opened(key, opened.model, &options);
         loaded.map(|_| ()).map_err(|error| self.told(error))
+    }
+
+    /// As [`Fleet::add`], and lets another model go in the same change. It needs memory for one of them only.
+    ///
+    /// # Errors
+    /// As [`Fleet::add`].
+    pub fn replace(&self, old: &str, key: &str, opened: Opened) -> Result<()> {
+        let (old, options) = (self.loaded(old)?, opened.options());
+        let loaded = (self.engine).load_opened_instead(&old, key, opened.model, &options);
+        loaded.map(|_| ()).map_err(|error| self.told(error))
+    }
+
+    /// A key for one more model of that name.
+    pub fn free_key(&self, name: &str) -> String {
+        let numbers = (2..).map(|number| format!("{name}#{number}"));
+        let mut keys = std::iter::once(name.to_string()).chain(numbers);
+        keys.find(|key| !self.has(key)).unwrap_or_default()
     }
 
     /// Gives a model's memory to the others, while they run.
@@ -278,9 +344,16 @@ impl Fleet {
         shares.collect()
     }
 
-    /// Where the memory goes.
+    /// Where the memory goes, by names: by keys, where there are two models of a name.
     pub fn ledger(&self) -> EngineLedger {
-        self.engine.ledger()
+        let mut ledger = self.engine.ledger();
+        for model in &mut ledger.models {
+            let name = served_name(&model.name);
+            if !self.has(name) {
+                model.name = name.to_string();
+            }
+        }
+        ledger
     }
 
     /// A budget that is too small, with all that the process takes.
@@ -297,5 +370,24 @@ impl Fleet {
             *budget_bytes = budget_bytes.saturating_add(self.beside_bytes);
         }
         error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_graph_of_too_many_nodes_is_refused_before_it_is_read() {
+        let mut file = tempfile::Builder::new().suffix(".onnx").tempfile().unwrap();
+        // A graph of ten thousand nodes that say nothing.
+        let nodes = [1 << 3 | 2, 0].repeat(10_000);
+        let head = [7 << 3 | 2, 0xa0, 0x9c, 1];
+        std::io::Write::write_all(&mut file, &[&head[..], &nodes].concat()).unwrap();
+        let refused = check_room(file.path(), Some(8 << 20)).unwrap_err();
+        assert!(refused.to_string().contains("so many nodes"), "{refused}");
+        assert!(check_room(file.path(), Some(64 << 20)).is_ok());
+        assert!(check_room(file.path(), None).is_ok());
+        assert_eq!(served_name("a#2"), "a");
     }
 }

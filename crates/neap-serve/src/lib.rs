@@ -22,8 +22,10 @@ mod core;
 mod datatype;
 mod elements;
 mod executor;
+mod files;
 mod fleet;
 mod grpc;
+mod halves;
 mod http;
 mod logging;
 mod measuring;
@@ -35,10 +37,13 @@ mod queue;
 mod refusal;
 mod repository;
 mod settings;
+#[cfg(test)]
+mod simulation;
 mod token;
 mod traffic;
 mod triton;
 mod v2;
+mod way;
 
 pub use crate::http::tls::Tls;
 pub use crate::logging::{LogFilter, LogFormat, Logging, LoggingError, tell};
@@ -99,7 +104,7 @@ pub struct Ready {
     pub metrics: Option<SocketAddr>,
     /// Models that are loaded.
     pub models: Vec<String>,
-    /// Models that cannot be served beside promised deadlines, and why.
+    /// Models that cannot be opened, do not fit, or cannot be served beside promised deadlines, and why.
     pub refused: Vec<(String, String)>,
 }
 
@@ -125,7 +130,10 @@ pub fn serve(
         .max_blocking_threads(2)
         .build()
         .map_err(|e| ServeError::Defect(format!("no runtime can be made: {e}")))?;
-    runtime.block_on(serve_on(options, on_ready, is_over))
+    let ended = runtime.block_on(serve_on(options, on_ready, is_over));
+    // A file system that hangs is not waited for.
+    runtime.shutdown_background();
+    ended
 }
 
 async fn serve_on(

@@ -11,6 +11,8 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub struct Options {
     pub folder: PathBuf,
+    /// A model of the folder that cannot be loaded ends the server at the start.
+    pub is_strict: bool,
     /// Of the whole process; `None` without a limit.
     pub budget_bytes: Option<u64>,
     /// Of it, what requests may take together [default: an eighth, or a gibibyte without a limit].

@@ -52,6 +52,22 @@ impl State {
         self.parts.values().map(|part| part.bytes).sum()
     }
 
+    fn begin_part(&mut self, model: &str, bytes: u64) {
+        let part = Part {
+            number: self.next_number,
+            bytes,
+            used_bytes: 0,
+        };
+        self.next_number += 1;
+        self.parts.insert(model.into(), part);
+    }
+
+    fn end_part(&mut self, model: &str) {
+        if let Some(part) = self.parts.remove(model) {
+            self.used_bytes += part.used_bytes;
+        }
+    }
+
     fn used_bytes(&self) -> u64 {
         let parts = self.parts.values().map(|part| part.used_bytes);
         self.used_bytes + parts.sum::<u64>()
@@ -103,24 +119,52 @@ impl Pool {
         held.grow(bytes).then_some(held)
     }
 
-    /// From now on so many are for requests of that model only; `false`, and the model has none, when fewer
-    /// than `common_bytes` would be left for all. Until [`Pool::is_free`] the common part may be in use still.
-    pub fn reserve(&self, model: &str, bytes: u64, common_bytes: u64) -> bool {
+    /// From now on so many are for requests of that model only. Until [`Pool::is_free`] the common part may be in use still.
+    ///
+    /// # Errors
+    /// How many all requests together would have to have, so that `common_bytes` are left for all; the model has none then.
+    pub fn reserve(&self, model: &str, bytes: u64, common_bytes: u64) -> Result<(), u64> {
         self.release(model);
         let mut state = self.state();
-        let all = state.parts_bytes().checked_add(bytes);
-        let needed = all.and_then(|all| all.checked_add(common_bytes));
-        if needed.is_none_or(|needed| needed > self.limit_bytes) {
+        self.check_room(&state, 0, bytes, common_bytes)?;
+        state.begin_part(model, bytes);
+        Ok(())
+    }
+
+    /// Whether so many could be reserved if another model had none.
+    ///
+    /// # Errors
+    /// As [`Pool::reserve`].
+    pub fn may_reserve_instead(&self, old: &str, bytes: u64, common_bytes: u64) -> Result<(), u64> {
+        let state = self.state();
+        let old_bytes = state.parts.get(old).map_or(0, |part| part.bytes);
+        self.check_room(&state, old_bytes, bytes, common_bytes)
+    }
+
+    /// What is reserved for `old` is everybody's, and so many are for `new`; `false`, and all is as it was, while so many
+    /// are not free.
+    pub fn reserve_instead(&self, old: &str, new: &str, bytes: u64) -> bool {
+        let mut state = self.state();
+        let old_bytes = state.parts.get(old).map_or(0, |part| part.bytes);
+        let left = state.parts_bytes() - old_bytes;
+        let used = state.used_bytes + state.parts.get(old).map_or(0, |part| part.used_bytes);
+        if left.saturating_add(used).saturating_add(bytes) > self.limit_bytes {
             return false;
         }
-        let part = Part {
-            number: state.next_number,
-            bytes,
-            used_bytes: 0,
-        };
-        state.next_number += 1;
-        state.parts.insert(model.into(), part);
+        state.end_part(old);
+        if bytes > 0 {
+            state.begin_part(new, bytes);
+        }
         true
+    }
+
+    fn check_room(&self, state: &State, less: u64, bytes: u64, common: u64) -> Result<(), u64> {
+        let parts = state.parts_bytes() - less;
+        let needed = parts.saturating_add(bytes).saturating_add(common);
+        match needed > self.limit_bytes {
+            true => Err(needed),
+            false => Ok(()),
+        }
     }
 
     /// Whether no request has memory any more that was reserved since.
@@ -131,10 +175,7 @@ impl Pool {
 
     /// What the model had for itself is everybody's.
     pub fn release(&self, model: &str) {
-        let mut state = self.state();
-        if let Some(part) = state.parts.remove(model) {
-            state.used_bytes += part.used_bytes;
-        }
+        self.state().end_part(model);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -211,8 +252,8 @@ mod tests {
     fn what_is_reserved_is_there_when_all_else_is_taken() {
         let pool = Pool::new(100);
         let greedy = pool.take(None, 90).unwrap();
-        assert!(!pool.reserve("p", 70, 40), "too little for all");
-        assert!(pool.reserve("p", 30, 40));
+        assert_eq!(pool.reserve("p", 70, 40), Err(110), "too little for all");
+        assert_eq!(pool.reserve("p", 30, 40), Ok(()));
         assert!(!pool.is_free());
         assert!(pool.take(None, 1).is_none());
         drop(greedy);
@@ -237,11 +278,11 @@ mod tests {
     #[test]
     fn a_promise_that_ends_leaves_nothing_behind() {
         let pool = Pool::new(100);
-        assert!(pool.reserve("p", 50, 0));
+        assert_eq!(pool.reserve("p", 50, 0), Ok(()));
         let mut before = pool.take(Some("p"), 40).unwrap();
         pool.release("p");
         assert_eq!((pool.used_bytes(), pool.promised_bytes()), (40, 0));
-        assert!(pool.reserve("p", 30, 0));
+        assert_eq!(pool.reserve("p", 30, 0), Ok(()));
         assert!(pool.take(None, 31).is_none());
         // Not of the new part.
         assert!(before.grow(30) && !before.grow(1));
@@ -250,6 +291,25 @@ mod tests {
         drop(before);
         assert_eq!(pool.used_bytes(), 30);
         drop(after);
+        assert_eq!(pool.used_bytes(), 0);
+    }
+
+    #[test]
+    fn one_model_gets_what_another_had() {
+        let pool = Pool::new(100);
+        assert_eq!(pool.reserve("p", 50, 30), Ok(()));
+        assert_eq!(pool.may_reserve_instead("p", 71, 30), Err(101));
+        assert_eq!(pool.may_reserve_instead("p", 70, 30), Ok(()));
+        let its = pool.take(Some("p"), 20).unwrap();
+        let common = pool.take(None, 11).unwrap();
+        assert!(!pool.reserve_instead("p", "q", 70), "31 are in use");
+        assert_eq!(pool.promised_bytes(), 50);
+        drop(common);
+        assert!(pool.reserve_instead("p", "q", 70));
+        assert!(pool.take(Some("p"), 11).is_none());
+        let all = pool.take(Some("q"), 80).unwrap();
+        assert_eq!((pool.used_bytes(), pool.promised_bytes()), (100, 70));
+        drop((its, all));
         assert_eq!(pool.used_bytes(), 0);
     }
 }

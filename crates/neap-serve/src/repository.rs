@@ -5,7 +5,8 @@
 //!   FOLDER/NAME/1/model.onnx                the same as Triton lays it out; of several versions the highest
 //!   FOLDER/NAME.toml  FOLDER/NAME/NAME.toml its settings, if any
 //! ```
-//! A packed `NAME.neap` is used where there is no `NAME.onnx`. What was packed on first use of another is no model.
+//! A packed `NAME.neap` is used where there is no `NAME.onnx`. What was packed on first use of another is no model. A name
+//! that is there in both layouts is none either, until one of them goes.
 
 use crate::settings::Settings;
 use std::collections::BTreeMap;
@@ -27,6 +28,8 @@ pub struct Entry {
     /// `1` but for folders of versions.
     pub version: String,
     settings: PathBuf,
+    /// The same name in the other layout.
+    rival: Option<PathBuf>,
 }
 
 impl Repository {
@@ -54,10 +57,10 @@ impl Repository {
             let Some((name, entry)) = entry(&self.folder, &path) else {
                 continue;
             };
-            let is_source = |entry: &Entry| entry.path.extension().is_some_and(|e| e == "onnx");
-            if found.get(&name).is_none_or(|known| !is_source(known)) {
-                found.insert(name, entry);
-            }
+            match found.remove(&name) {
+                None => found.insert(name, entry),
+                Some(known) => found.insert(name, known.beside(entry)),
+            };
         }
         Ok(found)
     }
@@ -69,9 +72,36 @@ impl Entry {
     }
 
     /// # Errors
-    /// As [`Settings::read`].
+    /// As [`Settings::read`]; one line for a name that two models have.
     pub fn settings(&self) -> Result<Settings, String> {
-        Settings::read(&self.settings)
+        match &self.rival {
+            None => Settings::read(&self.settings),
+            Some(rival) => Err(format!(
+                "two models have this name, {} and {}: remove one of them",
+                self.path.display(),
+                rival.display()
+            )),
+        }
+    }
+
+    /// Of two with the same name the one that is used: the `.onnx` of two files. Two layouts are rivals.
+    fn beside(self, other: Entry) -> Entry {
+        let (mut first, mut second) = match self.path <= other.path {
+            true => (self, other),
+            false => (other, self),
+        };
+        let rivals = [first.rival.take(), second.rival.take()];
+        let is_beside = first.path.parent() == second.path.parent();
+        let is_source = |entry: &Entry| entry.path.extension().is_some_and(|e| e == "onnx");
+        let (mut used, left) = match is_source(&first) || !is_beside {
+            true => (first, second),
+            false => (second, first),
+        };
+        used.rival = match is_beside {
+            true => rivals.into_iter().flatten().next(),
+            false => Some(left.path),
+        };
+        used
     }
 }
 
@@ -84,6 +114,7 @@ fn entry(folder: &Path, path: &Path) -> Option<(String, Entry)> {
             path: path_of_model,
             version: version.to_string(),
             settings: path.join(format!("{name}.toml")),
+            rival: None,
         };
         return Some((name.to_string(), entry));
     }
@@ -99,6 +130,7 @@ fn entry(folder: &Path, path: &Path) -> Option<(String, Entry)> {
         path: path.to_path_buf(),
         version: "1".into(),
         settings: folder.join(format!("{name}.toml")),
+        rival: None,
     };
     Some((name.to_string(), entry))
 }
@@ -158,6 +190,19 @@ mod tests {
         assert_eq!(entries["d"].version, "2");
         assert_eq!(entries["d"].settings().unwrap().urgency, 3.0);
         assert_eq!(entries["a"].settings(), Ok(Settings::default()));
+        // Whichever is found first.
+        fs::create_dir_all(root.join("a/1")).unwrap();
+        fs::write(root.join("a/1/model.onnx"), "").unwrap();
+        fs::write(root.join("d.neap"), "").unwrap();
+        let entries = Repository::open(root).unwrap().entries().unwrap();
+        for (name, paths) in [
+            ("a", ["a.onnx", "a/1/model"]),
+            ("d", ["d.neap", "d/2/model"]),
+        ] {
+            let reason = entries[name].settings().unwrap_err();
+            assert!(paths.iter().all(|path| reason.contains(path)), "{reason}");
+        }
+        assert!(entries["b"].settings().is_ok());
         assert!(Repository::open(&root.join("a.onnx")).is_err());
         assert!(Repository::open(&root.join("nothing")).is_err());
     }

@@ -137,6 +137,10 @@ impl Settings {
                 return Ok(Settings::default());
             }
             Err(error) => return Err(format!("cannot read {}: {error}", path.display())),
+            // A pipe would be waited for.
+            Ok(metadata) if !metadata.is_file() => {
+                return Err(format!("{} is not a file", path.display()));
+            }
             Ok(metadata) => metadata.len(),
         };
         if bytes > MOST_FILE_BYTES {
@@ -257,6 +261,8 @@ mod tests {
             let error = Settings::parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
         }
+        let folder = Settings::read(Path::new("/tmp"));
+        assert!(folder.unwrap_err().contains("not a file"));
         let missing = Settings::read(Path::new("/nowhere/at/all.toml"));
         assert_eq!(missing, Ok(Settings::default()));
     }

@@ -7,11 +7,13 @@ use neap_realtime::budgets::{
 };
 use neap_realtime::demand::{self, Verdict, Work};
 use neap_realtime::simulate::{Actor, Scene};
-use neap_realtime::{System, Task, response, theorem, volumes};
+use neap_realtime::{Effort, System, Task, response, theorem, volumes};
 
 /// What was found.
 pub struct Judged {
     pub admitted: bool,
+    /// Whether the search was not ended before all was looked at.
+    pub is_decided: bool,
     /// Why not, of the set that came nearest.
     pub verdict: Verdict,
     /// What each task has, if it is admitted; what it would need otherwise.
@@ -100,8 +102,10 @@ fn plain(task: &super::file::Task) -> Option<Task> {
 fn streaming(tasks: &Tasks, curves: &[Streaming]) -> Judged {
     let memory = tasks.memory_bytes;
     let gap = gap(curves.len());
-    let least = |curves: &[Streaming]| nearly_least_memory(curves, gap);
-    let found = most_slack(curves, memory, gap);
+    let effort = Effort::bounded();
+    let least = |curves: &[Streaming]| nearly_least_memory(curves, gap, &effort);
+    let found = most_slack(curves, memory, gap, &effort);
+    let is_decided = found.is_some() || !effort.fell_short();
     let fits =
         |curves: &[Streaming], memory: u64| least(curves).is_some_and(|c| c.total_bytes <= memory);
     let admitted = found.is_some();
@@ -151,6 +155,7 @@ fn streaming(tasks: &Tasks, curves: &[Streaming]) -> Judged {
     });
     Judged {
         admitted,
+        is_decided,
         verdict: demand::check(&shown.work),
         shares: shares.collect(),
         scene: Scene::of_actors(actors.collect()),
@@ -223,6 +228,7 @@ fn swapping(system: &System) -> Judged {
     let drawn = system.volumes_fit(&volumes);
     Judged {
         admitted,
+        is_decided: true,
         verdict: match drawn {
             true => demanded,
             false => Verdict::Undecided,

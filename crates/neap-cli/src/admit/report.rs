@@ -2,7 +2,7 @@
 
 use super::file::{Needs, Tasks};
 use super::judge::{Change, Judged, Method};
-use crate::report::ms;
+use crate::report::{bound_ms, ms};
 use comfy_table::{CellAlignment, Table, presets};
 use neap_realtime::demand::Verdict;
 use neaptide::Bytes;
@@ -14,6 +14,8 @@ use std::path::Path;
 pub struct Report {
     file: String,
     admitted: bool,
+    /// Otherwise the search ended before all budgets were looked at.
+    decided: bool,
     /// `budgets`, `theorem` or `demand`.
     method: &'static str,
     memory_bytes: u64,
@@ -67,9 +69,9 @@ impl Report {
                 deadline_ms: ms(task.deadline_ns),
                 memory_bytes: share.memory_bytes,
                 swapped_bytes: share.swapped_bytes,
-                work_ms: ms(work.work_ns),
+                work_ms: bound_ms(work.work_ns),
                 utilisation: work.work_ns as f64 / work.period_ns as f64,
-                response_bound_ms: share.response_ns.map(ms),
+                response_bound_ms: share.response_ns.map(bound_ms),
             })
             .collect();
         let is_model = |t: &super::file::Task| matches!(t.needs, Needs::Model(_));
@@ -77,6 +79,7 @@ impl Report {
         let mut report = Report {
             file: file.display().to_string(),
             admitted: judged.admitted,
+            decided: judged.is_decided,
             method: match judged.method {
                 Method::Budgets => "budgets",
                 Method::Theorem => "theorem",
@@ -103,6 +106,9 @@ impl Report {
     }
 
     fn reason(&self, judged: &Judged) -> String {
+        if !judged.is_decided {
+            return "not decided: the search for budgets ended before all were looked at".into();
+        }
         match judged.verdict {
             Verdict::Overloaded => format!(
                 "the jobs take {:.0} % of the time, with the times shown",
@@ -118,13 +124,13 @@ impl Report {
                     format!(
                         ", and '{}' can hold them up by {:.3} ms",
                         self.tasks[task].name,
-                        ms(hold_ns)
+                        bound_ms(hold_ns)
                     )
                 });
                 format!(
                     "within {:.3} ms there can be {:.3} ms to do{}",
                     ms(interval_ns),
-                    ms(demand_ns),
+                    bound_ms(demand_ns),
                     held.unwrap_or_default()
                 )
             }
@@ -222,7 +228,12 @@ impl Report {
         if !self.admitted && self.changes.is_empty() {
             let _ = writeln!(
                 text,
-                "No single change of memory, periods or tasks is enough."
+                "No single change of memory, periods or tasks {} enough.",
+                if self.decided {
+                    "is"
+                } else {
+                    "was found to be"
+                }
             );
         }
         if !self.changes.is_empty() {
@@ -264,15 +275,15 @@ fn advice(tasks: &Tasks, change: &Change) -> Advice {
             deadline_ns,
         } => Advice {
             task: Some(name(task)),
-            period_ms: Some(ms(period_ns)),
-            deadline_ms: Some(ms(deadline_ns)),
+            period_ms: Some(bound_ms(period_ns)),
+            deadline_ms: Some(bound_ms(deadline_ns)),
             ..empty(
                 "period",
                 format!(
                     "'{}' with a period of {:.3} ms and a deadline of {:.3} ms",
                     name(task),
-                    ms(period_ns),
-                    ms(deadline_ns)
+                    bound_ms(period_ns),
+                    bound_ms(deadline_ns)
                 ),
             )
         },

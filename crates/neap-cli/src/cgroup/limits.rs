@@ -1,6 +1,8 @@
 //! Limits of a group while processes run in it: read by who follows them, moved by who sets them.
 
-use super::{Found, Version};
+use super::{Found, Version, find, supervise};
+use crate::progress::note;
+use neaptide::Budget;
 use std::fs;
 use std::path::Path;
 
@@ -11,11 +13,52 @@ const NO_LIMIT_BYTES: u64 = 1 << 60;
 ///
 /// Soft limits are how a group is asked to shrink: v1 refuses to lower a hard limit below what is in use (EBUSY).
 pub fn lowest_bytes(found: &Found) -> Option<u64> {
-    let files: &[&str] = match found.version {
-        Version::V1 => &["memory.soft_limit_in_bytes", "memory.limit_in_bytes"],
-        // Above `memory.high` the group is slowed down, above `memory.max` it is killed.
-        Version::V2 => &["memory.high", "memory.max"],
-    };
+    lowest(
+        found,
+        match found.version {
+            Version::V1 => &["memory.soft_limit_in_bytes", "memory.limit_in_bytes"],
+            // Above `memory.high` the group is slowed down, above `memory.max` it is killed.
+            Version::V2 => &["memory.high", "memory.max"],
+        },
+    )
+}
+
+/// The lowest limit of the group and of all around it, above which the kernel ends a process.
+pub fn lowest_hard_bytes(found: &Found) -> Option<u64> {
+    lowest(
+        found,
+        match found.version {
+            Version::V1 => &["memory.limit_in_bytes"],
+            Version::V2 => &["memory.max"],
+        },
+    )
+}
+
+/// A budget of this process, as an option has it: no more than the kernel gives. A line says so where it is less.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn budget(text: &str) -> Result<Budget, String> {
+    let budget: Budget = text.parse()?;
+    let limit = find().ok().and_then(|found| lowest_hard_bytes(&found));
+    let lowered = limited(budget, limit);
+    // Within a group of its own this was said before.
+    if lowered != budget && supervise::own_limit_bytes().is_none() {
+        note(&format!(
+            "the memory budget is {lowered} instead of {budget}: the limit of the memory cgroup around this process"
+        ));
+    }
+    Ok(lowered)
+}
+
+fn limited(budget: Budget, limit_bytes: Option<u64>) -> Budget {
+    match (budget, limit_bytes) {
+        (Budget::Bytes(bytes), Some(limit)) => Budget::Bytes(bytes.min(limit)),
+        _ => budget,
+    }
+}
+
+fn lowest(found: &Found, files: &[&str]) -> Option<u64> {
     let inside = |dir: &&Path| dir.starts_with(&found.mount);
     let groups = found.dir.ancestors().take_while(inside);
     groups
@@ -75,6 +118,11 @@ mod tests {
         assert_eq!(lowest_bytes(&v2), Some(5000));
         fs::write(root.path().join("a/b/memory.high"), "4096\n").unwrap();
         assert_eq!(lowest_bytes(&v2), Some(4096));
+        assert_eq!(lowest_hard_bytes(&v2), Some(5000));
+        let budget = |bytes| limited(Budget::Bytes(bytes), lowest_hard_bytes(&v2));
+        assert_eq!(budget(5001), Budget::Bytes(5000));
+        assert_eq!(budget(4999), Budget::Bytes(4999));
+        assert_eq!(limited(Budget::Unlimited, Some(1)), Budget::Unlimited);
         set(&v2, 3000).unwrap();
         assert_eq!(lowest_bytes(&v2), Some(3000));
 

@@ -46,7 +46,7 @@ pub struct RunArgs {
     #[arg(long)]
     one_process: bool,
     /// Memory that the whole process may take: 64MiB, 64M, bytes, 25% of what no limit takes, or none
-    #[arg(long, value_name = "SIZE", default_value = "none")]
+    #[arg(long, value_name = "SIZE", default_value = "none", value_parser = crate::cgroup::limits::budget)]
     pub memory_budget: Budget,
     /// Let the kernel enforce the budget: run in a memory cgroup with it as hard limit
     #[arg(long)]

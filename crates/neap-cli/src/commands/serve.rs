@@ -1,6 +1,7 @@
 //! `neap serve`: a folder of models over the network, within one budget.
 
 use crate::args::EngineArgs;
+use crate::cgroup::limits;
 use crate::cgroup::supervise::{self, Ended};
 use crate::failure::{Failure, Outcome, bad};
 use crate::interrupt;
@@ -20,8 +21,11 @@ pub struct ServeArgs {
     /// Folder with NAME.onnx or NAME/1/model.onnx, each with an optional NAME.toml
     folder: PathBuf,
     /// Memory that the whole process may take: 256MiB, 256M, bytes, or none
-    #[arg(long, value_name = "SIZE", default_value = "none")]
+    #[arg(long, value_name = "SIZE", default_value = "none", value_parser = limits::budget)]
     memory_budget: Budget,
+    /// End at the start if a model of the folder cannot be loaded, instead of serving the others
+    #[arg(long)]
+    strict: bool,
     /// Let the kernel enforce the budget: run in a memory cgroup with it as hard limit
     #[arg(long)]
     enforce: bool,
@@ -161,6 +165,7 @@ fn here(args: &ServeArgs, budget_bytes: Option<u64>, own_cgroup: bool, quiet: bo
     let _logging = logging.map_err(|e| Failure::Internal(e.to_string()))?;
     let options = Options {
         folder: args.folder.clone(),
+        is_strict: args.strict,
         budget_bytes,
         request_bytes: args.request_memory,
         own_cgroup,

@@ -41,7 +41,7 @@ pub struct TrainArgs {
     )]
     output: Option<PathBuf>,
     /// Memory that the whole process may take: 300MiB, 300M, bytes, or none
-    #[arg(long, value_name = "SIZE", default_value = "none")]
+    #[arg(long, value_name = "SIZE", default_value = "none", value_parser = crate::cgroup::limits::budget)]
     memory_budget: Budget,
     /// Let the kernel enforce the budget: train in a memory cgroup with it as hard limit
     #[arg(long)]

@@ -2,9 +2,11 @@
 
 mod advice;
 mod connections;
+mod halves;
 mod memory;
 mod promises;
 mod refusals;
+mod reloading;
 mod server;
 mod telling;
 mod tls;
@@ -225,7 +227,7 @@ fn models_are_listed_loaded_and_unloaded() {
 
 #[test]
 fn requests_that_wait_run_together() {
-    let settings = b"[shapes]\nx = [1, 4]\n[batch]\nmost = 4\nwait = '200ms'\n";
+    let settings = b"[batch]\nmost = 4\nwait = '200ms'\n";
     let bench = bench_with(&[
         ("rows.onnx", &relu("x", &["n", "4"], "y")),
         ("rows.toml", settings),

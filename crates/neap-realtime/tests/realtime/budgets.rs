@@ -1,9 +1,9 @@
 //! Budgets chosen with admission, against every combination of points.
 
 use neap_realtime::budgets::{
-    Chosen, Point, Streaming, chosen, least_memory, most_slack, slack_permille,
+    Chosen, Point, Streaming, chosen, least_memory, most_slack, nearly_least_memory, slack_permille,
 };
-use neap_realtime::{Random, demand};
+use neap_realtime::{Effort, Random, demand};
 
 fn draw(random: &mut Random) -> Vec<Streaming> {
     let count = 1 + random.index(4);
@@ -87,7 +87,7 @@ fn the_most_slack_is_that_of_the_best_combination() {
             .filter(|c| c.total_bytes <= memory);
         let best = fit.map(|c| slack_permille(&c.work)).max();
         let best = best.filter(|&permille| permille >= 1000);
-        let found = most_slack(&tasks, memory, 0.0);
+        let found = most_slack(&tasks, memory, 0.0, &Effort::endless());
         assert_eq!(
             found.as_ref().map(|(permille, _)| *permille),
             best,
@@ -104,4 +104,43 @@ fn the_most_slack_is_that_of_the_best_combination() {
         }) += 1;
     }
     assert!(admitted > 20 && refused > 20, "{admitted} {refused}");
+}
+
+/// Curves of many points: what is found within the effort is admitted, and where nothing is, it is said that something was left out.
+#[test]
+fn large_sets_are_searched_within_bounds() {
+    let mut random = Random::new(3, 0);
+    for (count, points, tightness) in [(7, 400, 12), (24, 60, 40)] {
+        let tasks: Vec<Streaming> = (0..count)
+            .map(|_| {
+                let period_ns = random.between(500_000, 1_000_000);
+                let mut work_ns = period_ns * 2 / tightness;
+                let mut budget_bytes = random.between(1000, 50_000);
+                let points = (0..points).map(|_| {
+                    let point = Point {
+                        budget_bytes,
+                        work_ns,
+                        hold_ns: work_ns,
+                    };
+                    budget_bytes += random.between(1, 4000);
+                    work_ns -= random.between(0, work_ns / 200);
+                    point
+                });
+                Streaming {
+                    period_ns,
+                    deadline_ns: period_ns,
+                    points: points.collect(),
+                }
+            })
+            .collect();
+        let effort = Effort::bounded();
+        let found = nearly_least_memory(&tasks, 0.01, &effort);
+        let found = found.expect("the fastest points are admitted");
+        assert!(demand::check(&found.work).is_admitted());
+        let slack = most_slack(&tasks, found.total_bytes * 2, 0.01, &effort);
+        if let Some((permille, best)) = slack {
+            assert!(best.total_bytes <= found.total_bytes * 2);
+            assert!(slack_permille(&best.work) >= permille);
+        }
+    }
 }

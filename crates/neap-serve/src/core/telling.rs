@@ -97,8 +97,8 @@ impl Core {
     ///
     /// # Errors
     /// [`Why::Internal`] when the folder cannot be read.
-    pub fn index(&self) -> Result<Vec<Listed>, Refusal> {
-        let entries = self.entries()?;
+    pub async fn index(&self) -> Result<Vec<Listed>, Refusal> {
+        let entries = self.entries().await?;
         let states = self.catalogue.all();
         let mut names: Vec<&String> = entries.keys().chain(states.keys()).collect();
         names.sort();

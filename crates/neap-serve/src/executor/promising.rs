@@ -19,8 +19,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(2);
 
 /// A model that is loaded, and may be promised its deadlines.
+#[derive(Clone)]
 pub struct Candidate {
+    /// The model's key.
     pub name: String,
+    /// The key of the model whose place it is to take.
+    pub follows: Option<String>,
     pub promise: Option<Promise>,
     /// It is served already: one that is loaded now is refused rather than this.
     pub is_served: bool,
@@ -31,6 +35,12 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    /// For its requests alone, where its deadlines are promised.
+    pub fn reserved_bytes(&self) -> u64 {
+        let at_once = self.promise.map_or(0, Promise::most_at_once);
+        self.subject().request_bytes().saturating_mul(at_once)
+    }
+
     fn subject(&self) -> Subject<'_> {
         Subject {
             name: &self.name,
@@ -39,6 +49,14 @@ impl Candidate {
             most_rows: self.most_rows,
         }
     }
+}
+
+/// What to say when requests have too little memory: `needed` for all of them together.
+fn too_little_for_requests(bytes: u64, needed: u64) -> String {
+    format!(
+        "its requests need {} for themselves: give --request-memory {needed} or more",
+        neaptide::Bytes(bytes)
+    )
 }
 
 impl Shared {
@@ -66,7 +84,12 @@ impl Shared {
         // What is measured must not change any more.
         for model in models.iter().filter(|m| m.promise.is_some()) {
             let pinned = self.fleet.pin(&model.name).map_err(|e| e.to_string());
-            let reserved = pinned.and_then(|()| self.reserve(model, others_bytes.unwrap_or(0)));
+            let others_bytes = others_bytes.unwrap_or(0);
+            let reserved = pinned.and_then(|()| match &model.follows {
+                None => self.reserve(model, others_bytes),
+                // It gets the memory of the one that it follows.
+                Some(old) => self.may_reserve(model, old, others_bytes),
+            });
             if let Err(reason) = reserved {
                 refused.push((model.name.clone(), reason));
             }
@@ -102,9 +125,8 @@ impl Shared {
         for (model, figures) in measured {
             let change_ns = self.fleet.ledger().longest_change_ns;
             let name = &model.name;
-            let admitted = self
-                .admission
-                .admit(name, model.promise, figures, change_ns);
+            let follows = model.follows.as_deref();
+            let admitted = (self.admission).admit(name, model.promise, figures, change_ns, follows);
             if let Err(reason) = admitted {
                 refused.push((model.name, reason));
             }
@@ -141,18 +163,18 @@ impl Shared {
 
     /// Memory for requests of a promised model, whatever others ask.
     pub(super) fn reserve(&self, model: &Candidate, others_bytes: u64) -> Result<(), String> {
-        let at_once = model.promise.map_or(0, Promise::most_at_once);
-        let bytes = model.subject().request_bytes().saturating_mul(at_once);
-        if !self.pool.reserve(&model.name, bytes, others_bytes) {
-            let needed = self.pool.promised_bytes() + bytes + others_bytes;
-            return Err(format!(
-                "its requests need {} for themselves: give --request-memory {} or more",
-                neaptide::Bytes(bytes),
-                neaptide::Bytes(needed)
-            ));
-        }
+        let bytes = model.reserved_bytes();
+        let reserved = self.pool.reserve(&model.name, bytes, others_bytes);
+        reserved.map_err(|needed| too_little_for_requests(bytes, needed))?;
         let free = wait_until(|| self.pool.is_free().then_some(()));
         free.ok_or_else(|| "requests leave no memory for its own".into())
+    }
+
+    /// Whether there will be as much for it when the old one is gone.
+    fn may_reserve(&self, model: &Candidate, old: &str, others_bytes: u64) -> Result<(), String> {
+        let bytes = model.reserved_bytes();
+        let fits = self.pool.may_reserve_instead(old, bytes, others_bytes);
+        fits.map_err(|needed| too_little_for_requests(bytes, needed))
     }
 
     pub(super) fn measured(&self, model: &Candidate) -> neaptide::Result<Measured> {
@@ -172,6 +194,7 @@ impl Shared {
 
     pub(super) fn forget(&self, name: &str) {
         self.admission.forget(name);
+        self.pace.forget(name);
         self.pool.release(name);
         self.note_room();
     }

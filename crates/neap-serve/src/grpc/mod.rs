@@ -194,7 +194,7 @@ async fn health(State(core): State<Arc<Core>>, request: Request) -> Response {
 async fn index(State(core): State<Arc<Core>>, request: Request) -> Response {
     let asked = async {
         let asked = read::<IndexRequest>(&core, request).await?;
-        let listed = core.index()?;
+        let listed = core.index().await?;
         let listed = listed.into_iter();
         let models = listed
             .filter(|m| !asked.ready || m.state == "READY")

@@ -274,7 +274,7 @@ async fn index(State(core): State<Arc<Core>>, request: Request) -> Answered {
         ready: bool,
     }
     let asked: Asked = asked(&core, request).await?;
-    let listed = core.index()?;
+    let listed = core.index().await?;
     let listed = listed
         .into_iter()
         .filter(|m| !asked.ready || m.state == "READY");
@@ -317,12 +317,12 @@ async fn unload(State(core): State<Arc<Core>>, named: Named, request: Request) -
 
 async fn memory(State(core): State<Arc<Core>>) -> Response {
     let pool = &core.pool;
-    let promises: BTreeMap<String, serde_json::Value> = (core.executor.promises().into_iter())
+    let promises: BTreeMap<String, serde_json::Value> = (core.executor.told_promises().into_iter())
         .map(|(name, told)| {
             let told = json!({
                 "period_ms": told.promise.period.as_secs_f64() * 1e3,
                 "deadline_ms": told.promise.deadline.as_secs_f64() * 1e3,
-                "longest_run_ms": told.work_ns as f64 / 1e6,
+                "longest_run_ms": told.work_ns.div_ceil(1000) as f64 / 1e3,
             });
             (name, told)
         })

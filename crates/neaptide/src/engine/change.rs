@@ -37,6 +37,8 @@ const ENDLESS_BYTES: u64 = u64::MAX / 4;
 struct Parties {
     members: Vec<Arc<Member>>,
     entrant: Option<Arc<Member>>,
+    /// Not among the members: it goes as the entrant comes.
+    leaving: Option<Arc<Member>>,
 }
 
 impl Parties {
@@ -50,6 +52,16 @@ struct Move {
     member: Arc<Member>,
     share: Candidate,
     next: Next,
+}
+
+/// All that is to be in force.
+struct Change {
+    budget: Budget,
+    base: Ledger,
+    work_bytes: u64,
+    moves: Vec<Move>,
+    leaving: Option<Arc<Member>>,
+    entering: Option<(Arc<Member>, Candidate, Session)>,
 }
 
 impl Engine {
@@ -82,11 +94,42 @@ impl Engine {
     pub fn load_opened(
         &self,
         name: &str,
-        mut model: Model,
+        model: Model,
         options: &LoadOptions,
     ) -> Result<LoadedModel> {
+        self.load_beside(name, model, options, None)
+    }
+
+    /// [`Engine::load_opened`] of a model that takes the place of another in one change, whose name it may have: the
+    /// memory is divided without the old one, which runs until the new one is there.
+    ///
+    /// # Errors
+    /// As [`Engine::load_opened`]: then the old one stays. [`Error::BadInput`] when that is not loaded.
+    pub fn load_opened_instead(
+        &self,
+        old: &LoadedModel,
+        name: &str,
+        model: Model,
+        options: &LoadOptions,
+    ) -> Result<LoadedModel> {
+        self.load_beside(name, model, options, Some(&old.0))
+    }
+
+    fn load_beside(
+        &self,
+        name: &str,
+        mut model: Model,
+        options: &LoadOptions,
+        leaving: Option<&Arc<Member>>,
+    ) -> Result<LoadedModel> {
         let mut known = lock(&self.changes);
-        self.check_name(name)?;
+        match leaving {
+            Some(old) => self.check_loaded(old)?,
+            None => {}
+        }
+        if leaving.is_none_or(|old| old.name != name) {
+            self.check_name(name)?;
+        }
         check_weight(options.weight)?;
         model.check_weights()?;
         let mut others = None;
@@ -121,7 +164,7 @@ impl Engine {
             is_pinned: AtomicBool::new(false),
         });
         let budget = lock(&self.standing).budget;
-        self.divide(budget, Some((member.clone(), model)))?;
+        self.divide(budget, Some((member.clone(), model)), leaving)?;
         Ok(LoadedModel(member))
     }
 
@@ -132,13 +175,15 @@ impl Engine {
     /// [`Error::BadInput`] when it is not loaded.
     pub fn pin(&self, model: &LoadedModel) -> Result<()> {
         let _known = lock(&self.changes);
-        let name = &model.0.name;
-        match self.model(name) {
-            Some(loaded) if Arc::ptr_eq(&loaded.0, &model.0) => {
-                model.0.is_pinned.store(true, Relaxed);
-                Ok(())
-            }
-            _ => Err(not_loaded(name)),
+        self.check_loaded(&model.0)?;
+        model.0.is_pinned.store(true, Relaxed);
+        Ok(())
+    }
+
+    fn check_loaded(&self, member: &Arc<Member>) -> Result<()> {
+        match self.model(&member.name) {
+            Some(loaded) if Arc::ptr_eq(&loaded.0, member) => Ok(()),
+            _ => Err(not_loaded(&member.name)),
         }
     }
 
@@ -159,7 +204,7 @@ impl Engine {
         let _known = lock(&self.changes);
         self.take_out(&model.0)?;
         let budget = lock(&self.standing).budget;
-        self.divide(budget, None)
+        self.divide(budget, None, None)
     }
 
     /// Divides another budget among the models. When this returns, memory above it has been given back.
@@ -171,7 +216,7 @@ impl Engine {
     pub fn set_budget(&self, budget: Budget) -> Result<()> {
         check_budget(budget)?;
         let _known = lock(&self.changes);
-        self.divide(budget, None)
+        self.divide(budget, None, None)
     }
 
     /// What a model can do with how much memory; the same for models that differ in weights only. `others` are for other
@@ -223,11 +268,19 @@ impl Engine {
         Ok(prospects)
     }
 
-    /// Divides `budget` among those that are loaded and an entrant, and puts that in force.
-    fn divide(&self, budget: Budget, entrant: Option<(Arc<Member>, Model)>) -> Result<()> {
+    /// Divides `budget` among those that are loaded, but for one that leaves, and an entrant, and puts that in force.
+    fn divide(
+        &self,
+        budget: Budget,
+        entrant: Option<(Arc<Member>, Model)>,
+        leaving: Option<&Arc<Member>>,
+    ) -> Result<()> {
+        let members: Vec<Arc<Member>> = lock(&self.standing).members.values().cloned().collect();
+        let stays = |member: &Arc<Member>| leaving.is_none_or(|old| !Arc::ptr_eq(old, member));
         let parties = Parties {
-            members: lock(&self.standing).members.values().cloned().collect(),
+            members: members.into_iter().filter(stays).collect(),
             entrant: entrant.as_ref().map(|(member, _)| member.clone()),
+            leaving: leaving.cloned(),
         };
         let base = self.base(budget, &parties)?;
         let machine_bytes = self.options.host.machine_bytes();
@@ -248,7 +301,15 @@ impl Engine {
         };
         // What planning took is not charged beside arenas.
         self.options.host.trim_heap();
-        self.put_in_force(budget, base, division.work_bytes, moves, entering)
+        let change = Change {
+            budget,
+            base,
+            work_bytes: division.work_bytes,
+            moves,
+            leaving: parties.leaving,
+            entering,
+        };
+        self.put_in_force(change)
     }
 
     fn move_to(&self, member: &Arc<Member>, share: Candidate) -> Result<Move> {
@@ -283,14 +344,15 @@ impl Engine {
     }
 
     /// The only part that runs wait for.
-    fn put_in_force(
-        &self,
-        budget: Budget,
-        base: Ledger,
-        work_bytes: u64,
-        mut moves: Vec<Move>,
-        entering: Option<(Arc<Member>, Candidate, Session)>,
-    ) -> Result<()> {
+    fn put_in_force(&self, change: Change) -> Result<()> {
+        let Change {
+            budget,
+            base,
+            work_bytes,
+            mut moves,
+            leaving,
+            entering,
+        } = change;
         // Memory is given up before any is taken.
         moves.sort_by_key(|m| {
             i128::from(m.share.own_bytes) - i128::from(m.member.share().own_bytes)
@@ -298,6 +360,10 @@ impl Engine {
         let turn = self.turns.of_change();
         let began = Instant::now();
         let mut failed = None;
+        if let Some(old) = leaving {
+            lock(&self.standing).members.remove(&old.name);
+            *lock(&old.seat) = None;
+        }
         for Move {
             member,
             share,
@@ -398,7 +464,8 @@ impl Engine {
         let _turn = self.turns.of_change();
         self.commons.work.discard()?;
         self.options.host.trim();
-        let residents = parties.members.iter().map(|member| {
+        let loaded = parties.members.iter().chain(&parties.leaving);
+        let residents = loaded.map(|member| {
             let seat = lock(&member.seat);
             seat.as_ref()
                 .map_or(0, |s| s.session.inner.residents_bytes())

@@ -43,7 +43,7 @@ pub fn declared_inputs(path: &Path) -> Result<Vec<Declared>> {
 }
 
 /// Of a packed model: inputs as its source declared them, outputs as it is bound.
-pub(super) fn signature_of(model: &Model) -> Signature {
+pub(crate) fn signature_of(model: &Model) -> Signature {
     let skeleton = model.package.as_ref().and_then(|p| p.skeleton.as_ref());
     let known = skeleton.map(|skeleton| neap_onnx::declared_inputs(&skeleton.inputs));
     let source = |name: &str| known.iter().flatten().find(|input| input.name == name);

@@ -90,6 +90,7 @@ pub(super) fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool
     let random_inputs = std::mem::take(&mut inputs.made_up);
     let mut report = planned(args, &model, &options, &plan, random_inputs);
     let infos = model.outputs();
+    let (_, declared) = neaptide::declared_tensors(args.model(), &model);
     let traced = args.trace_events.as_ref().map(|_| plan.clone());
     let mut session = model.into_session(plan, &options)?;
     if let Some(plan) = &traced {
@@ -135,12 +136,13 @@ pub(super) fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool
             ty: session.output_type(index).clone(),
         })
         .collect();
-    let infos = seen
+    let mut infos = seen
         .as_mut()
         .map_or(infos, |seen| std::mem::take(&mut seen.infos));
     for (info, output) in infos.iter().zip(&mut outputs) {
         output.truncate(info.len_bytes());
     }
+    round_declared(&mut infos, &mut outputs, &declared);
     let stats = session.stats();
     drop(session);
     drop(inputs);
@@ -301,6 +303,19 @@ fn tell(report: &Report, args: &RunArgs, enforced: bool) -> Outcome {
         Some(path) => {
             let text = stdout::json(report)?;
             atomic::write(path, |file| writeln!(file, "{text}"))
+        }
+    }
+}
+
+/// Outputs that the model declares as half floats are rounded to them.
+fn round_declared(infos: &mut [TensorInfo], outputs: &mut [Vec<u8>], declared: &[TensorInfo]) {
+    for ((info, output), declared) in infos.iter_mut().zip(outputs).zip(declared) {
+        let dtype = declared.ty.dtype;
+        if neaptide::is_half(dtype) && info.ty.dtype != dtype {
+            let mut halves = vec![0; output.len() / 2];
+            neaptide::round_to_halves(dtype, output, &mut halves);
+            *output = halves;
+            info.ty.dtype = dtype;
         }
     }
 }
