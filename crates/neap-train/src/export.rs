@@ -3,9 +3,9 @@
 use crate::drive::DriveWriter;
 use crate::error::{Result, TrainError, unwritable};
 use crate::recipe::Recipe;
+use crate::stored::narrowed;
 use crate::tensors::{self, Tensors};
 use crate::whole;
-use half::{bf16, f16};
 use neap_ir::{DType, TensorType};
 use neap_onnx::{Initializer, ReplaceError, Replaceable};
 use std::io;
@@ -89,39 +89,6 @@ fn computed(stored: &TensorType) -> TensorType {
     }
 }
 
-/// float32 in the type in which the model stores it.
-pub(crate) fn narrowed(bytes: Vec<u8>, stored: DType) -> Vec<u8> {
-    let floats = || bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b));
-    match stored {
-        DType::F16 => floats()
-            .flat_map(|v| f16::from_f32(v).to_le_bytes())
-            .collect(),
-        DType::BF16 => floats()
-            .flat_map(|v| bf16::from_f32(v).to_le_bytes())
-            .collect(),
-        _ => bytes,
-    }
-}
-
-/// Numbers of the type in which the model stores them as float32.
-pub(crate) fn widened(bytes: &[u8], stored: DType) -> Vec<f32> {
-    match stored {
-        DType::F16 | DType::BF16 => {
-            let words = bytes.as_chunks().0.iter().map(|&b| u16::from_le_bytes(b));
-            let is_bf16 = stored == DType::BF16;
-            let widen = |bits| match is_bf16 {
-                true => bf16::from_bits(bits).to_f32(),
-                false => f16::from_bits(bits).to_f32(),
-            };
-            words.map(widen).collect()
-        }
-        _ => {
-            let words = bytes.as_chunks().0.iter();
-            words.map(|&b| f32::from_le_bytes(b)).collect()
-        }
-    }
-}
-
 /// What tensors are called in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
@@ -174,6 +141,7 @@ pub fn write_safetensors(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::f16;
 
     #[test]
     fn half_floats_are_rounded_to_nearest() {

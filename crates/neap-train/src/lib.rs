@@ -34,6 +34,7 @@ mod recipe;
 mod run;
 mod settings;
 mod start;
+mod stored;
 mod tensors;
 mod watch;
 mod whole;

@@ -1,8 +1,8 @@
 //! Adapters of a training: which weights get one, what they are called, and the model's weights with what they learned.
 
 use crate::error::{Result, TrainError, bad};
-use crate::export::{narrowed, widened};
 use crate::recipe::{matches, names_of};
+use crate::stored::{narrowed, widened};
 use crate::tensors::Tensors;
 use neap_autodiff::{WeightForm, adaptable, add_adapters};
 use neap_ir::{DType, Graph, TensorType, ValueId};

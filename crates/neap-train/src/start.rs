@@ -7,8 +7,8 @@
 
 use crate::drive::DriveWriter;
 use crate::error::{Result, bad, unwritable};
-use crate::export::narrowed;
 use crate::random::{Draw, Purpose};
+use crate::stored::narrowed;
 use crate::whole;
 use neap_ir::DType;
 use neap_onnx::{Initializer, ReplaceError, Replaceable};
