@@ -123,9 +123,8 @@ impl Engine {
         leaving: Option<&Arc<Member>>,
     ) -> Result<LoadedModel> {
         let mut known = lock(&self.changes);
-        match leaving {
-            Some(old) => self.check_loaded(old)?,
-            None => {}
+        if let Some(old) = leaving {
+            self.check_loaded(old)?;
         }
         if leaving.is_none_or(|old| old.name != name) {
             self.check_name(name)?;
