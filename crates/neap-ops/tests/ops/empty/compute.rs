@@ -1,7 +1,7 @@
 //! Products, reductions, norms, windows, recurrent layers, attention, transforms, and what classical models do.
 
 use super::{Case, Draw, check};
-use neap_ir::learned::{Aggregate, Branch, Gram, Leaf, Test, TfIdf, TreeNode, Trees, Weighting};
+use neap_ir::learned::{Aggregate, Branch, Gram, Test, TfIdf, TreeNode, Trees, Vote, Weighting};
 use neap_ir::op::{
     AttentionAttrs, Direction, HeadLayout, Pool, Recurrent, RecurrentActivation, Reduce, Softmax,
     Window,
@@ -513,7 +513,7 @@ fn learned() {
     });
     check("trees", 50, |d| {
         let rows = d.size();
-        let leaf = |weight: f64| Leaf { target: 0, weight };
+        let vote = |weight: f64| Vote { target: 0, weight };
         let of = Trees {
             aggregate: Aggregate::Sum,
             targets: 1,
@@ -527,7 +527,8 @@ fn learned() {
                 passed: Branch::Leaf(0),
                 failed: Branch::Leaf(1),
             }],
-            leaves: vec![leaf(1.0), leaf(2.0)],
+            leaves: vec![1, 2],
+            votes: vec![vote(1.0), vote(2.0)],
             members: Vec::new(),
         };
         Case::of(Op::Trees(Box::new(of)), vec![d.floats(&[rows, 2])])
