@@ -11,8 +11,11 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-/// Whether a file begins as such files do.
+/// Whether a file begins as such files do. A pipe is not opened: that would wait for who writes to it.
 pub fn is_gguf(path: &Path) -> bool {
+    if !path.is_file() {
+        return false;
+    }
     let mut magic = [0; 4];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
     read.is_ok() && magic == *b"GGUF"

@@ -229,16 +229,19 @@ async fn model(State(core): State<Arc<Core>>, named: Named) -> Answered {
     let inputs = inputs.map(|info| tensor(info, model.told_shape(info)));
     let outputs = model.outputs.iter().enumerate();
     let outputs = outputs.map(|(at, info)| tensor(info, model.told_output_shape(at)));
-    let about = model.about.iter();
-    let about = about.map(|(key, value)| (key.clone(), json!(value)));
-    Ok(json(&json!({
+    let mut told = json!({
         "name": &*model.name,
         "versions": [model.version],
         "platform": "onnx_neaptide",
         "inputs": inputs.collect::<Vec<_>>(),
         "outputs": outputs.collect::<Vec<_>>(),
-        "parameters": about.collect::<serde_json::Map<_, _>>(),
-    })))
+    });
+    if !model.about.is_empty() {
+        let about = model.about.iter();
+        let about = about.map(|(key, value)| (key.clone(), json!(value)));
+        told["parameters"] = about.collect::<serde_json::Map<_, _>>().into();
+    }
+    Ok(json(&told))
 }
 
 async fn model_ready(State(core): State<Arc<Core>>, named: Named) -> Answered {

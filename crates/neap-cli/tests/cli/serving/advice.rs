@@ -14,7 +14,7 @@ fn a_model_that_needs_more_is_told_by_its_settings() {
         .output("y:0", FLOAT, &["n"])
         .finish();
     let bench = bench_with(&[("mm.onnx", &open)]);
-    let ran = bench.neap("serve models --http 127.0.0.1:0");
+    let ran = bench.neap("serve models --http 127.0.0.1:0 --strict");
     let line = ran.fails(2, &["'mm'", "([shapes] x = [1, 16] in mm.toml)"]);
     assert!(!line.contains("--shape"), "{line}");
 
