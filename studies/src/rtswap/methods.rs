@@ -7,7 +7,7 @@
 use super::paging;
 use super::workloads::{MIB, MS, Task};
 use neap_realtime::budgets::{Point, Streaming, nearly_least_memory};
-use neap_realtime::{SwapCost, System, Task as Model, volumes};
+use neap_realtime::{Effort, SwapCost, System, Task as Model, volumes};
 
 const OUT_MS_PER_MIB: f64 = 0.0809;
 const MS_PER_CHUNK: f64 = 0.0735;
@@ -172,5 +172,6 @@ fn streamed(tasks: &[Task], memory_mib: u64, writes_back: bool) -> bool {
             }
         })
         .collect();
-    nearly_least_memory(&curves, GAP).is_some_and(|c| c.total_bytes <= memory_mib * MIB)
+    nearly_least_memory(&curves, GAP, &Effort::endless())
+        .is_some_and(|c| c.total_bytes <= memory_mib * MIB)
 }
