@@ -23,6 +23,8 @@ pub struct DirectFile {
     direct: bool,
     /// What is read stays in the page cache.
     keeps_cached: bool,
+    /// Where the file really ends, if it counts as whole blocks.
+    end: Option<u64>,
 }
 
 impl DirectFile {
@@ -99,6 +101,7 @@ impl DirectFile {
             len_bytes,
             direct: true,
             keeps_cached: false,
+            end: None,
         })
     }
 
@@ -126,6 +129,7 @@ impl DirectFile {
             len_bytes: self.len_bytes,
             direct: false,
             keeps_cached: true,
+            end: None,
         })
     }
 
@@ -149,6 +153,7 @@ impl DirectFile {
             len_bytes: u64::try_from(stat.st_size).unwrap_or(0),
             direct,
             keeps_cached: false,
+            end: None,
         })
     }
 
@@ -201,6 +206,20 @@ impl DirectFile {
     /// Whether reads bypass the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct
+    }
+
+    /// The same file as whole blocks: reads of the last one end where the file does.
+    pub(crate) fn in_whole_blocks(self) -> DirectFile {
+        DirectFile {
+            len_bytes: self.len_bytes.next_multiple_of(BLOCK_U64),
+            end: Some(self.len_bytes),
+            ..self
+        }
+    }
+
+    /// Where reads end.
+    pub(crate) fn end(&self) -> u64 {
+        self.end.unwrap_or(u64::MAX)
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

@@ -32,6 +32,7 @@
 //! [`BLOCK`]; destinations are aligned to [`BLOCK`] too.
 
 mod bandwidth;
+mod block_reader;
 mod buffer;
 mod checksum;
 mod data_reader;
@@ -60,6 +61,7 @@ pub use bandwidth::{
     Bandwidth, LARGE_PAGE_BYTES, Reader as BandwidthReader, measure_bandwidth,
     measure_source_bandwidth,
 };
+pub use block_reader::BlockReader;
 pub use buffer::AlignedBuf;
 pub use data_reader::DataReader;
 pub use direct::DirectFile;
@@ -72,7 +74,7 @@ pub use memory::{Fault, FaultScript, MemoryModel, MemorySource, RandomFaults, Vi
 pub use pread::{PreadConfig, PreadSource};
 pub use probe::{Impression, PROBE_MEMORY_BYTES, probe};
 pub use reader::PackedFile;
-pub use source::{IoMode, Source, Spill, open_source};
+pub use source::{IoMode, Source, Spill, open_plain, open_source};
 pub use spill::open_spill;
 pub use spill_rates::{SPILL_PROBE_BYTES, SpillRates, measure_spill};
 pub use stamp::Stamp;

@@ -67,11 +67,11 @@ impl PreadSource {
                 what: "a pread source needs 1 to 256 threads",
             });
         }
-        let file_len_bytes = file.len_bytes();
+        let (file_len_bytes, end) = (file.len_bytes(), file.end());
         let shared = Arc::new(Shared {
             file,
             state: Mutex::new(State {
-                queue: LoadQueue::new(config.max_loads, config.piece_bytes)?,
+                queue: LoadQueue::new(config.max_loads, config.piece_bytes)?.ending_at(end),
                 idle_workers: 0,
                 started_workers: 0,
                 stopping: false,

@@ -87,6 +87,8 @@ pub(crate) struct LoadQueue {
     finished: VecDeque<u32>,
     batch: Option<Batch>,
     piece_bytes: usize,
+    /// Where the file ends: a read that comes to it is complete.
+    end: u64,
 }
 
 // SAFETY: the pointers within are destinations and the batch list, which the contracts of
@@ -118,7 +120,13 @@ impl LoadQueue {
             finished: VecDeque::with_capacity(max_loads),
             batch: None,
             piece_bytes,
+            end: u64::MAX,
         })
+    }
+
+    /// The file ends there, perhaps within a block: what a read of that block leaves of its memory stays as it was.
+    pub fn ending_at(self, end: u64) -> LoadQueue {
+        LoadQueue { end, ..self }
     }
 
     /// Loads pushed and not yet reported.
@@ -257,6 +265,7 @@ impl LoadQueue {
         let failure = match result {
             Ok(0) => Some(None),
             Ok(read_bytes) if read_bytes >= piece.read.len_bytes => None,
+            Ok(read_bytes) if piece.read.file_offset + read_bytes as u64 == self.end => None,
             Ok(read_bytes) => {
                 // Direct reads go on from a whole block; the rest of one is read again.
                 let whole = read_bytes - read_bytes % BLOCK;

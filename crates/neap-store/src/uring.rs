@@ -81,7 +81,7 @@ impl UringSource {
             path: file.path().to_path_buf(),
             source,
         };
-        let queue = LoadQueue::new(config.max_loads, config.piece_bytes)?;
+        let queue = LoadQueue::new(config.max_loads, config.piece_bytes)?.ending_at(file.end());
         // Every slot has room in the submission queue, and twice that for completions.
         let ring = IoUring::new(slots as u32).map_err(fail)?;
         let mut probe = Probe::new();

@@ -30,7 +30,8 @@ pub struct Verifier {
 /// The packed file that blocks are read from.
 pub(crate) struct Origin {
     file: Arc<DirectFile>,
-    header: Header,
+    /// Of a file with checksums.
+    header: Option<Header>,
     seen: Sighting,
     has_changed: bool,
 }
@@ -42,14 +43,16 @@ impl Origin {
         Ok(Origin {
             seen: look(&file)?,
             file,
-            header,
+            header: Some(header),
             has_changed: false,
         })
     }
 
     /// The table once more, of a file that may hold something else by now.
     fn read_table(&self) -> Result<AlignedBuf, StoreError> {
-        let header = &self.header;
+        let Some(header) = &self.header else {
+            return Err(self.overwritten());
+        };
         let table = read_part(
             &self.file,
             "checksum table",
@@ -102,6 +105,35 @@ impl Verifier {
         }
     }
 
+    /// For a file without checksums: it passes every block, and notices when somebody writes to the file. From then on
+    /// nothing that was read of it stands.
+    ///
+    /// # Errors
+    /// [`StoreError::File`] when the kernel says nothing of the file.
+    pub(crate) fn of_plain_file(file: Arc<DirectFile>) -> Result<Verifier, StoreError> {
+        let blocks = (file.len_bytes() / BLOCK_U64) as usize;
+        let origin = Origin {
+            seen: look(&file)?,
+            file,
+            header: None,
+            has_changed: false,
+        };
+        Ok(Verifier {
+            data_offset: 0,
+            blocks,
+            table: None,
+            checked: Box::default(),
+            unchecked_blocks: 0,
+            has_skipped: false,
+            origin: Some(origin),
+        })
+    }
+
+    /// Whether there is nothing to compare blocks with.
+    fn is_plain(&self) -> bool {
+        self.origin.as_ref().is_some_and(|o| o.header.is_none())
+    }
+
     /// A verifier of `data`, whole blocks at `data_offset`, which is taken to be right.
     /// For tests of what is loaded from memory.
     ///
@@ -140,10 +172,17 @@ impl Verifier {
         }
         // Also where a write may have been overlooked until now: then nothing was passed without looking.
         self.checked.fill(0);
-        self.unchecked_blocks = self.blocks;
+        self.unchecked_blocks = match self.is_plain() {
+            true => 0,
+            false => self.blocks,
+        };
+        let Some(origin) = &mut self.origin else {
+            return Ok(());
+        };
         let is_same = seen.identity == before.identity;
         origin.has_changed |= !is_same;
-        if is_same || !has_skipped {
+        let is_plain = origin.header.is_none();
+        if is_same || !has_skipped && !is_plain {
             return Ok(());
         }
         Err(StoreError::Changed {
@@ -161,7 +200,7 @@ impl Verifier {
     pub fn verify(&mut self, file_offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
         let first = self.first_block(file_offset, bytes.len())?;
         let is_fresh = self.is_fresh();
-        if self.unchecked_blocks == 0 && !is_fresh {
+        if self.is_plain() || self.unchecked_blocks == 0 && !is_fresh {
             self.has_skipped |= !bytes.is_empty();
             return Ok(());
         }
@@ -205,6 +244,7 @@ impl Verifier {
     /// Whether every block of the range was checked already.
     pub fn is_verified(&self, file_offset: u64, len_bytes: usize) -> bool {
         match self.first_block(file_offset, len_bytes) {
+            Ok(_) if self.is_plain() => true,
             Ok(first) => (first..first + len_bytes / BLOCK)
                 .all(|i| self.checked[i / 64] & 1 << (i % 64) != 0),
             Err(_) => false,

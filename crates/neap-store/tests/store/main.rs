@@ -7,5 +7,6 @@ mod faults;
 mod full_disk;
 mod hostile_files;
 mod packed_file;
+mod plain;
 mod sources;
 mod spill;
