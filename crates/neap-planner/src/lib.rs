@@ -24,6 +24,7 @@ pub mod placement;
 mod preload;
 mod random;
 pub mod recompute;
+mod ring;
 mod schedule;
 mod shared;
 mod spill;
@@ -34,6 +35,7 @@ pub use own_memory::{with_copies, with_packed_residents};
 pub use parallel::{Parallel, Serial, batch};
 pub use preload::{BaseLayouts, Generation, RefineOptions};
 pub use random::Random;
+pub use ring::{ring, smallest_ring_bytes};
 pub use transition::transition;
 
 use layout::Layouts;
