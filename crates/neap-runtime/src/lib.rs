@@ -46,6 +46,7 @@ mod rows;
 mod session;
 mod spill;
 mod staged;
+mod stream;
 mod tensors;
 mod worker_affinity;
 
@@ -61,4 +62,5 @@ pub use own_memory::{Block, Link, OwnMemory, OwnMemoryFigures, Transfer};
 pub use pool::Pool;
 pub use session::{BackingStore, Kept, Options, Replaced, Session, StateInfo, Stats};
 pub use staged::STAGING_BYTES;
+pub use stream::{Computed, Part, WeightStream};
 pub use tensors::{InputTensor, OutputTensor};
