@@ -453,6 +453,8 @@ pub fn prefetch_far(p: *const f32) {
 }
 
 /// Makes the callable copies of a generic kernel: see the top of [`crate::simd`].
+#[doc(hidden)]
+#[macro_export]
 macro_rules! simd_kernel {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $generic:ident;) => {
         $(#[$meta])*
@@ -515,7 +517,7 @@ macro_rules! simd_kernel {
         }
     };
 }
-pub(crate) use simd_kernel;
+pub use simd_kernel;
 
 #[cfg(test)]
 mod tests;
