@@ -17,6 +17,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-features", 0),
     ("neap-realtime", 0),
     ("neap-picture", 0),
+    ("neap-blocks", 1),
     ("neap-ops", 1),
     ("neap-sim", 1),
     ("neap-autodiff", 1),
@@ -41,6 +42,7 @@ const FLOORS: &[(&str, u32)] = &[
 
 /// Where `unsafe` may appear; every other crate forbids it.
 const UNSAFE_ALLOWED: &[&str] = &[
+    "neap-blocks",
     "neap-kernels",
     "neap-ops",
     "neap-store",
@@ -58,6 +60,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
 const PURE: &[&str] = &[
     "neap-ir",
     "neap-plan",
+    "neap-blocks",
     "neap-kernels",
     "neap-ops",
     "neap-sim",
