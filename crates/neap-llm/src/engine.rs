@@ -1,0 +1,423 @@
+//! `Engine`: a model in a memory budget. It takes rows of sequences and gives their logits.
+
+use crate::cache::{BLOCK_POSITIONS, CacheType, Layout, Pool};
+use crate::memory::{Ledger, Memory};
+use crate::pass::{Pass, Row, Scratch, Sink};
+use crate::plan::{Rates, pass_ns, plan, workload};
+use crate::rotary::Frequencies;
+use crate::{Error, Model, Result};
+use neap_blocks::widen_row;
+use neap_kernels::simd::Isa;
+use neap_plan::Workload;
+use neap_planner::transition;
+use neap_runtime::{CancelToken, WeightStream};
+use neap_store::{AlignedBuf, IoMode, RangeRead, open_plain};
+use neaptide::{Embedded, Host};
+use std::path::Path;
+use std::sync::Arc;
+
+/// How a model is opened.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Of the whole process; `None`: as much as the model takes.
+    pub memory_budget: Option<u64>,
+    /// Positions that all sequences have together.
+    pub context: usize,
+    pub cache: CacheType,
+    /// The calling thread included; at least 1.
+    pub threads: usize,
+    /// Most rows of a chunk; the budget may allow fewer.
+    pub chunk: usize,
+    pub io: IoMode,
+    pub host: Arc<dyn Host>,
+    /// What the caller is yet to allocate within the same budget.
+    pub reserved_bytes: u64,
+    pub rates: Rates,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            memory_budget: None,
+            context: 2048,
+            cache: CacheType::default(),
+            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            chunk: 256,
+            io: IoMode::Auto,
+            host: Arc::new(Embedded),
+            reserved_bytes: 0,
+            rates: Rates::default(),
+        }
+    }
+}
+
+/// One text as it grows; given back with [`Engine::end`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sequence {
+    blocks: Vec<u32>,
+    len: usize,
+}
+
+impl Sequence {
+    /// Positions that were computed.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Tokens that follow a sequence's last position.
+pub struct Tokens<'a> {
+    pub sequence: &'a mut Sequence,
+    pub tokens: &'a [u32],
+    /// The last so many are asked for their logits.
+    pub wanted: usize,
+}
+
+/// Figures since a model was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub passes: u64,
+    pub rows: u64,
+    /// Weights read for passes, resident ones left out.
+    pub loaded_bytes: u64,
+    pub stall_ns: u64,
+}
+
+/// A model ready to compute.
+pub struct Engine {
+    model: Model,
+    workload: Workload,
+    memory: Memory,
+    rates: Rates,
+    stream: WeightStream,
+    pool: Pool,
+    frequencies: Frequencies,
+    scratch: Scratch,
+    /// Rows of the embedding as they are read.
+    embedded: AlignedBuf,
+    isa: Isa,
+    products: neap_blocks::Isa,
+    stats: Stats,
+}
+
+/// Rows of the embedding that are read at once.
+const ROWS_AT_ONCE: usize = 32;
+
+impl Engine {
+    /// # Errors
+    /// [`Error`] where the file is no model that runs, or the budget is too small: [`Error::Budget`] says what is enough.
+    pub fn open(path: &Path, options: &Options) -> Result<Engine> {
+        Engine::of(Model::open(path)?, options)
+    }
+
+    /// [`Engine::open`] of a model whose header was read.
+    ///
+    /// # Errors
+    /// As [`Engine::open`].
+    pub fn of(model: Model, options: &Options) -> Result<Engine> {
+        let workload = workload(&model);
+        let threads = options.threads.max(1);
+        let layout = Layout::new(&model.config, options.cache);
+        let context = options.context.max(1);
+        let blocks = context.div_ceil(BLOCK_POSITIONS);
+        let (source, verifier) = open_plain(&model.path, options.io)?;
+        let pool = Pool::new(layout, blocks)?;
+        let threads_pool = neap_runtime::Pool::new(threads)
+            .map_err(|source| neap_runtime::RuntimeError::Threads { threads, source })?;
+        let memory = Memory::new(&model, &workload, options, layout)?;
+        let scratch = Scratch::new(&model, memory.chunk, threads);
+        let embedded = AlignedBuf::zeroed(ROWS_AT_ONCE * embedded_bytes(&model))?;
+        let room = memory.room(0);
+        let plan = plan(&workload, room, options.rates).map_err(|_| memory.too_little(room))?;
+        let stream = WeightStream::open(&workload, plan, source, verifier, Arc::new(threads_pool))?;
+        let long = context > model.config.trained_context;
+        let factors = &model.rotary_factors[usize::from(long)];
+        Ok(Engine {
+            frequencies: Frequencies::new(&model.config, factors),
+            workload,
+            rates: options.rates,
+            memory,
+            stream,
+            pool,
+            scratch,
+            embedded,
+            isa: Isa::detect(),
+            products: neap_blocks::Isa::detect(),
+            stats: Stats::default(),
+            model,
+        })
+    }
+
+    #[must_use]
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Positions that all sequences have together.
+    #[must_use]
+    pub fn context(&self) -> usize {
+        self.pool.blocks() * BLOCK_POSITIONS
+    }
+
+    /// Positions that are left for more tokens and sequences.
+    #[must_use]
+    pub fn free_positions(&self) -> usize {
+        (self.pool.blocks() - self.pool.in_use()) * BLOCK_POSITIONS
+    }
+
+    /// Most rows of one pass.
+    #[must_use]
+    pub fn chunk(&self) -> usize {
+        self.memory.chunk
+    }
+
+    /// How the budget is divided.
+    #[must_use]
+    pub fn ledger(&self) -> Ledger {
+        self.memory.ledger(self.pool.touched())
+    }
+
+    /// What a pass of one row is predicted to take, attention left out.
+    #[must_use]
+    pub fn predicted_ns(&self) -> u64 {
+        let room = self.memory.room(self.pool.touched());
+        let planned = plan(&self.workload, room, self.rates);
+        planned.map_or(0, |plan| pass_ns(&self.workload, &plan, self.rates))
+    }
+
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            loaded_bytes: self.stream.loaded_bytes(),
+            stall_ns: self.stream.stall_ns(),
+            ..self.stats
+        }
+    }
+
+    /// Waits until all weights that stay are in memory: the first pass does it by itself.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    pub fn settle(&mut self) -> Result<()> {
+        Ok(self.stream.settle()?)
+    }
+
+    /// A sequence without positions.
+    #[must_use]
+    pub fn begin(&self) -> Sequence {
+        Sequence {
+            blocks: Vec::new(),
+            len: 0,
+        }
+    }
+
+    /// A sequence that begins as another's first positions, whose cache it shares.
+    ///
+    /// # Errors
+    /// [`Error::CacheFull`]: the last block is shared in part, so it is copied.
+    pub fn fork(&mut self, sequence: &Sequence, len: usize) -> Result<Sequence> {
+        let len = len.min(sequence.len);
+        let whole = len / BLOCK_POSITIONS;
+        let mut blocks = sequence.blocks[..whole].to_vec();
+        if !len.is_multiple_of(BLOCK_POSITIONS) {
+            self.prepare(1)?;
+            let copy = self.pool.take()?;
+            self.pool.copy(sequence.blocks[whole], copy);
+            blocks.push(copy);
+        }
+        for &block in &sequence.blocks[..whole] {
+            self.pool.share(block);
+        }
+        Ok(Sequence { blocks, len })
+    }
+
+    /// Forgets positions from `len` on.
+    pub fn truncate(&mut self, sequence: &mut Sequence, len: usize) {
+        let keep = len.div_ceil(BLOCK_POSITIONS);
+        while sequence.blocks.len() > keep {
+            if let Some(block) = sequence.blocks.pop() {
+                self.pool.give_back(block);
+            }
+        }
+        sequence.len = sequence.len.min(len);
+    }
+
+    /// Gives a sequence's memory to others.
+    pub fn end(&mut self, mut sequence: Sequence) {
+        self.truncate(&mut sequence, 0);
+    }
+
+    /// Computes tokens of some sequences, in one pass for each chunk of rows. `logits` is told those that are wanted, in slices of the vocabulary:
+    /// the index of the sequence, of its token, the first token of the slice, and the slice.
+    ///
+    /// # Errors
+    /// [`Error`]; the sequences are then as they were.
+    pub fn forward(
+        &mut self,
+        batch: &mut [Tokens<'_>],
+        cancel: &CancelToken,
+        logits: &mut dyn FnMut(usize, usize, usize, &[f32]),
+    ) -> Result<()> {
+        self.check(batch)?;
+        self.make_room(batch)?;
+        // (sequence, token's index) of every row, in order.
+        let all: Vec<(usize, usize)> = (0..)
+            .zip(batch.iter())
+            .flat_map(|(s, tokens)| (0..tokens.tokens.len()).map(move |t| (s, t)))
+            .collect();
+        for chunk in all.chunks(self.memory.chunk) {
+            self.pass(batch, chunk, cancel, logits)?;
+        }
+        for tokens in batch {
+            tokens.sequence.len += tokens.tokens.len();
+        }
+        Ok(())
+    }
+
+    fn check(&self, batch: &[Tokens<'_>]) -> Result<()> {
+        let vocabulary = self.model.config.vocabulary;
+        let mut tokens = batch.iter().flat_map(|tokens| tokens.tokens);
+        match tokens.find(|&&token| token as usize >= vocabulary) {
+            None => Ok(()),
+            Some(&token) => Err(Error::Token { token, vocabulary }),
+        }
+    }
+
+    /// Blocks for all rows of the batch, and memory for them.
+    fn make_room(&mut self, batch: &mut [Tokens<'_>]) -> Result<()> {
+        let needed = |tokens: &Tokens<'_>| {
+            let end = tokens.sequence.len + tokens.tokens.len();
+            end.div_ceil(BLOCK_POSITIONS)
+        };
+        let mut more = 0;
+        for tokens in batch.iter() {
+            let blocks = needed(tokens);
+            if blocks > self.pool.blocks() {
+                return Err(Error::Context {
+                    positions: tokens.sequence.len + tokens.tokens.len(),
+                    context: self.context(),
+                });
+            }
+            more += blocks.saturating_sub(tokens.sequence.blocks.len());
+        }
+        if more > self.pool.blocks() - self.pool.in_use() {
+            return Err(Error::CacheFull {
+                blocks: self.pool.in_use(),
+            });
+        }
+        self.prepare(more)?;
+        for tokens in batch {
+            while tokens.sequence.blocks.len() < needed(tokens) {
+                let block = self.pool.take()?;
+                tokens.sequence.blocks.push(block);
+            }
+        }
+        Ok(())
+    }
+
+    /// Before that many more blocks are used: weights that were resident make room for those that were never used.
+    fn prepare(&mut self, blocks: usize) -> Result<()> {
+        let touched = self.pool.touched() + self.pool.fresh_for(blocks);
+        let touched = touched.min(self.pool.blocks());
+        if !self.memory.must_grow(touched) {
+            return Ok(());
+        }
+        self.memory.grow(touched, self.pool.blocks());
+        let room = self.memory.room(touched);
+        let next = plan(&self.workload, room, self.rates);
+        let next = next.map_err(|_| self.memory.too_little(room))?;
+        let held = self.stream.held()?;
+        let change = transition(&held, &next);
+        Ok(self.stream.replace(&self.workload, next, &change)?)
+    }
+
+    fn pass(
+        &mut self,
+        batch: &[Tokens<'_>],
+        chunk: &[(usize, usize)],
+        cancel: &CancelToken,
+        logits: &mut dyn FnMut(usize, usize, usize, &[f32]),
+    ) -> Result<()> {
+        let tokens = chunk.iter().map(|&(s, t)| batch[s].tokens[t]);
+        self.embed(tokens)?;
+        let rows = chunk.iter().map(|&(s, t)| Row {
+            sequence: s,
+            position: batch[s].sequence.len + t,
+            wants_logits: t + batch[s].wanted >= batch[s].tokens.len(),
+        });
+        let rows: Vec<Row> = rows.collect();
+        let wanted = (0..rows.len()).filter(|&row| rows[row].wants_logits);
+        let wanted: Vec<usize> = wanted.collect();
+        let blocks: Vec<&[u32]> = batch.iter().map(|t| &t.sequence.blocks[..]).collect();
+        let mut pass = Pass {
+            model: &self.model,
+            frequencies: &self.frequencies,
+            isa: self.isa,
+            products: self.products,
+            pool: &mut self.pool,
+            scratch: &mut self.scratch,
+            rows: &rows,
+            blocks: &blocks,
+            wanted: &wanted,
+        };
+        let mut sink = |row: usize, first: usize, values: &[f32]| {
+            let (sequence, token) = chunk[row];
+            logits(sequence, token, first, values);
+        };
+        let sink: &mut Sink<'_> = &mut sink;
+        self.stream
+            .pass(cancel, &mut |part, par| pass.compute(&part, par, sink))?;
+        self.stats.passes += 1;
+        self.stats.rows += rows.len() as u64;
+        Ok(())
+    }
+
+    /// The tokens' rows of the embedding, read from the file, are the layers' first input.
+    fn embed(&mut self, tokens: impl Iterator<Item = u32>) -> Result<()> {
+        let matrix = self.model.embedding;
+        let (row_bytes, width) = (matrix.row_bytes(), self.model.config.width);
+        let place_bytes = embedded_bytes(&self.model);
+        let tokens: Vec<u32> = tokens.collect();
+        let scale = self.model.config.embedding_scale;
+        for (index, tokens) in tokens.chunks(ROWS_AT_ONCE).enumerate() {
+            let first = |token: u32| matrix.offset + u64::from(token) * row_bytes as u64;
+            let start = self.embedded.as_mut_ptr();
+            let reads = tokens.iter().enumerate().map(|(i, &token)| {
+                let begin = first(token) / BLOCK * BLOCK;
+                let end = (first(token) + row_bytes as u64).next_multiple_of(BLOCK);
+                RangeRead {
+                    file_offset: begin,
+                    dst: start.wrapping_add(i * place_bytes),
+                    len_bytes: (end - begin) as usize,
+                }
+            });
+            let reads: Vec<RangeRead> = reads.collect();
+            // SAFETY: each range has its own place in the buffer, which is this call's alone. Where storage breaks for good,
+            // the stream is dropped first, as it is declared first.
+            unsafe { self.stream.read_ranges(&reads)? };
+            for (i, &token) in tokens.iter().enumerate() {
+                let at = i * place_bytes + (first(token) % BLOCK) as usize;
+                let row = index * ROWS_AT_ONCE + i;
+                let x = &mut self.scratch.x[row * width..][..width];
+                widen_row(matrix.ty, &self.embedded[at..][..row_bytes], x);
+                if scale != 1.0 {
+                    x.iter_mut().for_each(|x| *x *= scale);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+const BLOCK: u64 = neap_plan::BLOCK_BYTES;
+
+/// Whole blocks around a row of the embedding, wherever it begins.
+fn embedded_bytes(model: &Model) -> usize {
+    model.embedding.row_bytes().next_multiple_of(BLOCK as usize) + BLOCK as usize
+}

@@ -1,0 +1,29 @@
+//! Language models in GGUF files within a memory budget.
+//!
+//! ```text
+//!   GGUF file ──► Model ──► Workload ──► plan (ring and residents) ──► WeightStream
+//!                   │                                                      │ weights, part by part
+//!   tokens ──► Engine::forward ──► embedding ──► Pass: products, attention over the cache ──► logits, slice by slice
+//! ```
+//! The file stays as it is: rows of blocks are read in place, with direct I/O, in an order that is known. Every budget, chunk of a prompt,
+//! batch and number of threads gives the same bits.
+
+mod attention;
+mod cache;
+mod config;
+mod disjoint;
+mod engine;
+mod error;
+mod memory;
+mod model;
+mod pass;
+mod plan;
+mod rotary;
+
+pub use cache::CacheType;
+pub use config::{ARCHITECTURES, Activation, Config, Pairs, Rotary};
+pub use engine::{Engine, Options, Sequence, Stats, Tokens};
+pub use error::{Error, Result};
+pub use memory::Ledger;
+pub use model::{Matrix, Model, Role, Vectors};
+pub use plan::Rates;
