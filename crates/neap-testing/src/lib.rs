@@ -3,6 +3,7 @@
 mod allocations;
 mod cases;
 mod crew;
+mod gguf;
 mod pictures;
 mod seed;
 mod skip;
@@ -10,6 +11,7 @@ mod skip;
 pub use allocations::{Allocations, Counting, counted, most_bytes};
 pub use cases::cases;
 pub use crew::together;
+pub use gguf::{GgufWriter, TensorType};
 pub use pictures::{jpeg, png};
 pub use seed::seed;
 pub use skip::{absent, skip};

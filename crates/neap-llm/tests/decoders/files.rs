@@ -1,0 +1,80 @@
+//! Files that are no models that run.
+
+use crate::made::ALL;
+use neap_llm::{Engine, Error, Model, Options};
+use neap_testing::GgufWriter;
+
+fn open(bytes: &[u8]) -> Error {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.gguf");
+    std::fs::write(&path, bytes).expect("a temporary folder");
+    Model::open(&path).expect_err("it is refused")
+}
+
+#[test]
+fn what_does_not_run_is_named() {
+    let unknown = open(&GgufWriter::new("mamba", 1).finish()).to_string();
+    assert!(
+        unknown.contains("'mamba'") && unknown.contains("qwen3"),
+        "{unknown}"
+    );
+    assert!(matches!(
+        open(&GgufWriter::new("llama", 1).finish()),
+        Error::Model(_)
+    ));
+    assert!(matches!(open(b"no model"), Error::Gguf { .. }));
+    let missing = Model::open("/no/such/file".as_ref());
+    assert!(matches!(missing, Err(Error::Store(_))));
+}
+
+#[test]
+fn every_damage_is_an_error() {
+    let bytes = ALL[0].bytes();
+    // Cut short, and names and sizes changed one byte at a time.
+    for len in (0..bytes.len()).step_by(997) {
+        open(&bytes[..len]);
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.gguf");
+    for at in 0..4000 {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1 << (at % 8);
+        std::fs::write(&path, &damaged).expect("a temporary folder");
+        // Some damage is another model; none is a panic.
+        let _ = Model::open(&path);
+    }
+}
+
+#[test]
+fn a_budget_that_is_too_small_says_what_is_enough() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = ALL[0].file(&folder);
+    let options = Options {
+        memory_budget: Some(1 << 20),
+        ..Options::default()
+    };
+    let refused = Engine::open(&path, &options).err().expect("it is refused");
+    assert!(matches!(refused, Error::Budget { budget_bytes, .. } if budget_bytes == 1 << 20));
+    assert!(refused.to_string().contains("1.0 MiB"), "{refused}");
+}
+
+#[test]
+fn a_file_that_is_written_to_is_an_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = ALL[0].file(&folder);
+    let mut engine = Engine::open(&path, &Options::default()).expect("it opens");
+    crate::right::logits(&mut engine, &[1, 2, 3]);
+    let mut bytes = ALL[0].bytes();
+    let end = bytes.len() - 1;
+    bytes[end] ^= 1;
+    bytes.push(0);
+    std::fs::write(&path, bytes).expect("a temporary folder");
+    let mut sequence = engine.begin();
+    let mut batch = [neap_llm::Tokens {
+        sequence: &mut sequence,
+        tokens: &[1],
+        wanted: 1,
+    }];
+    let after = engine.forward(&mut batch, &Default::default(), &mut |_, _, _, _| {});
+    assert!(matches!(after, Err(Error::Runtime(_))), "{after:?}");
+}
