@@ -147,8 +147,8 @@ impl GgufWriter {
                 }
                 TensorType::Q8_0 => block[..2].copy_from_slice(&half(magnitude / 127.0)),
                 TensorType::Q4K => {
-                    block[..2].copy_from_slice(&half(magnitude / 256.0));
-                    block[2..4].copy_from_slice(&half(magnitude / 64.0));
+                    block[..2].copy_from_slice(&half(magnitude / 1024.0));
+                    block[2..4].copy_from_slice(&half(magnitude / 128.0));
                 }
                 TensorType::Q6K => block[208..].copy_from_slice(&half(magnitude / 2048.0)),
             }
