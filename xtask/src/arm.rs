@@ -27,7 +27,7 @@ const QUICKER: &[&str] = &[
 ];
 
 /// Crates whose tests are run under emulation: the kernels' tables.
-const TESTED: &[&str] = &["neap-kernels"];
+const TESTED: &[&str] = &["neap-kernels", "neap-blocks"];
 
 const MODELS: [&str; 2] = ["squeezenet1_1", "mobilenet_v2"];
 

@@ -79,13 +79,6 @@ impl<'a> Activations<'a> {
     pub fn k(&self) -> usize {
         self.k
     }
-
-    /// The spans of a row.
-    #[inline(always)]
-    pub(crate) fn row(&self, row: usize) -> &'a [Span] {
-        let spans = self.k / SPAN;
-        &self.spans[row * spans..][..spans]
-    }
 }
 
 fn check(x: &[f32], rows: usize, k: usize) {

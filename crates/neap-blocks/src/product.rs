@@ -1,23 +1,27 @@
 //! Products: checks, and which kernel computes what.
 
-use crate::activations::{Activations, Span};
+use crate::activations::Activations;
 use crate::floats::{self, Bf16, F16, F32};
 use crate::isa::Kind;
 use crate::machine::{MOST_LANES, Machine, Portable};
 use crate::output::Output;
-use crate::tile::{self, Rows};
+use crate::tile::{self, Group, Rows, unpacked_bytes};
 use crate::weights::{
-    Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, QUADS, Weights,
+    Form, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, QUADS,
+    Weights,
 };
 use crate::{BlockType, Isa, SPAN};
-use std::ops::Range;
 
 /// Vectors are aligned to this in scratch.
 const ALIGNMENT: usize = 64;
-/// The fewest rows of activations of any machine that need unpacked blocks.
-const FEW: usize = 2;
-/// The most floats of any type for each span.
-const MOST_FLOATS: usize = 4;
+/// Spans that are unpacked at a time: whole blocks, few enough for the first cache.
+const CHUNK: usize = 16;
+/// The most bytes of an unpacked span.
+const SPAN_BYTES: usize = 4 * MOST_LANES * (QUADS + 4);
+/// The most bytes of a block for each span.
+const PACKED_SPAN_BYTES: usize = 34;
+/// The most bytes of sums of a row.
+const SUMS_BYTES: usize = 4 * MOST_LANES;
 
 /// What a call is about.
 pub(crate) struct Job<'a, 'y> {
@@ -28,21 +32,15 @@ pub(crate) struct Job<'a, 'y> {
     scratch: &'a mut [u8],
 }
 
-/// Bytes of scratch of a [`product`], whatever the number of output rows.
-///
-/// # Panics
-/// `k` is no multiple of a block's elements.
+/// Bytes of scratch of a [`product`] of `rows` rows of activations, whatever the number of output rows.
 #[must_use]
 pub fn scratch_bytes(ty: BlockType, k: usize, rows: usize) -> usize {
     if matches!(ty, BlockType::F32 | BlockType::F16 | BlockType::Bf16) {
         return 0;
     }
-    let copied = MOST_LANES * ty.row_bytes(k);
-    let unpacked = match rows > FEW {
-        true => MOST_LANES * 4 * (QUADS + MOST_FLOATS) * (k / SPAN),
-        false => 0,
-    };
-    copied + unpacked + ALIGNMENT - 1
+    let chunk = CHUNK.min(k.div_ceil(SPAN));
+    let copied = MOST_LANES * PACKED_SPAN_BYTES * chunk;
+    rows * SUMS_BYTES + SPAN_BYTES * CHUNK + copied + ALIGNMENT - 1
 }
 
 /// `y[r][o]` = sum over k of `x[r][k]` · `weights[o][k]`, for each column `o` of `y`.
@@ -101,7 +99,13 @@ macro_rules! kernels {
 
             $(#[target_feature(enable = $features)])?
             fn blocks<T: Weights>(job: &mut Job<'_, '_>) {
-                drive::<_, T>($machine, job);
+                drive::<_, T>($machine, job, few_rows::<T::Form>);
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn few_rows<F: Form>(group: &Group) {
+                // SAFETY: the caller's promise.
+                unsafe { tile::few_rows::<_, F>($machine, group) };
             }
 
             $(#[target_feature(enable = $features)])?
@@ -148,104 +152,72 @@ kernels!(neon, crate::machine::Neon::new(), "neon");
 #[cfg(target_arch = "aarch64")]
 kernels!(neon_dot, crate::machine::NeonDot::new(), "neon,dotprod");
 
-/// As many output rows at a time as there are lanes. The last ones go over some of those before once more, or a copy of
-/// few rows is made first, so that all lanes have something to read.
+/// As many output rows at a time as there are lanes. The last ones go over some of those before once more; of few rows
+/// a copy is made, so that all lanes have something to read.
 #[inline(always)]
-fn drive<M: Machine, T: Weights>(m: M, job: &mut Job<'_, '_>) {
+fn drive<M: Machine, T: Weights>(m: M, job: &mut Job<'_, '_>, few_rows: unsafe fn(&Group)) {
     let (rows, columns, spans) = (job.x.rows, job.y.columns(), job.k / SPAN);
-    let stride = spans / T::SPANS * T::BLOCK_BYTES;
-    let scratch = std::mem::take(&mut job.scratch);
+    let row_bytes = spans / T::SPANS * T::BLOCK_BYTES;
+    let scratch = &mut *job.scratch;
     let aligned = scratch.as_ptr().align_offset(ALIGNMENT);
-    let (unpacked, copied) = scratch[aligned..].split_at_mut(match rows > M::ROWS {
-        true => tile::unpacked_bytes::<M, T>() * spans,
-        false => 0,
-    });
-    let mut blocks = job.weights;
-    if columns < M::LANES {
-        copied[..blocks.len()].copy_from_slice(blocks);
-        blocks = &copied[..M::LANES * stride];
-    }
+    let (sums, scratch) = scratch[aligned..].split_at_mut(rows * SUMS_BYTES);
+    let (unpacked, copied) = scratch.split_at_mut(unpacked_bytes::<M, T::Form>() * CHUNK);
+    let sums = sums.as_mut_ptr().cast::<f32>();
+    let filled = columns.min(M::LANES);
     for first in (0..columns).step_by(M::LANES) {
-        let first = first.min(columns.saturating_sub(M::LANES));
-        let blocks = &blocks[first * stride..][..M::LANES * stride];
-        let tile = Rows {
-            at: blocks.as_ptr(),
-            stride,
-            spans,
-        };
-        // SAFETY: the rows have been sliced; scratch has place for their spans and is aligned.
-        unsafe {
-            if rows <= M::ROWS {
-                some::<M, T>(m, job, tile, None, 0..rows, first);
-                continue;
+        let first = first.min(columns - filled);
+        let weights = &job.weights[first * row_bytes..][..filled * row_bytes];
+        // SAFETY: the floats of all rows are in this part of scratch, which is aligned.
+        unsafe { sums.write_bytes(0, rows * M::LANES) };
+        for chunk in (0..spans).step_by(CHUNK) {
+            let mut tile = Rows {
+                at: weights[chunk / T::SPANS * T::BLOCK_BYTES..].as_ptr(),
+                stride: row_bytes,
+                spans: CHUNK.min(spans - chunk),
+            };
+            if filled < M::LANES {
+                tile = copy::<T>(tile, filled, copied);
             }
-            tile::unpack::<M, T>(m, tile, unpacked.as_mut_ptr());
-            let groups = rows.div_ceil(M::ROWS);
-            for group in 0..groups {
-                let part = rows * group / groups..rows * (group + 1) / groups;
-                some::<M, T>(m, job, tile, Some(unpacked.as_ptr()), part, first);
+            let x = job.x.spans[chunk..].as_ptr();
+            // SAFETY: the rows of the tile have been sliced or copied; those of activations have as many spans, and
+            // scratch has place for sums and spans.
+            unsafe {
+                if rows == 1 {
+                    tile::one_row::<M, T>(m, tile, x, sums);
+                    continue;
+                }
+                tile::unpack::<M, T>(m, tile, unpacked.as_mut_ptr());
+                let groups = rows.div_ceil(M::ROWS);
+                for group in 0..groups {
+                    let [begin, end] = [group, group + 1].map(|group| rows * group / groups);
+                    few_rows(&Group {
+                        from: unpacked.as_ptr(),
+                        spans: tile.spans,
+                        x: x.add(begin * spans),
+                        x_stride: spans,
+                        rows: end - begin,
+                        sums: sums.add(begin * M::LANES),
+                    });
+                }
             }
+        }
+        for row in 0..rows {
+            // SAFETY: the sums of a row.
+            let sums = unsafe { std::slice::from_raw_parts(sums.add(row * M::LANES), filled) };
+            job.y.put(row, first, sums);
         }
     }
 }
 
-/// The rows `rows` of activations, [`Machine::ROWS`] at most, with the lanes that begin at `column`.
-///
-/// # Safety
-/// The tile may be read, as may what was unpacked of it, if it was.
-#[inline(always)]
-unsafe fn some<M: Machine, T: Weights>(
-    m: M,
-    job: &mut Job<'_, '_>,
-    tile: Rows,
-    unpacked: Option<*const u8>,
-    rows: Range<usize>,
-    column: usize,
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match rows.len() {
-            0 => {}
-            1 => few::<M, T, 1>(m, job, tile, unpacked, rows, column),
-            2 => few::<M, T, 2>(m, job, tile, unpacked, rows, column),
-            3 if M::ROWS >= 3 => few::<M, T, 3>(m, job, tile, unpacked, rows, column),
-            4 if M::ROWS >= 4 => few::<M, T, 4>(m, job, tile, unpacked, rows, column),
-            5 | 6 if M::ROWS >= 6 => few::<M, T, 6>(m, job, tile, unpacked, rows, column),
-            _ if M::ROWS >= 8 => few::<M, T, 8>(m, job, tile, unpacked, rows, column),
-            _ => unreachable!("no more rows than a machine takes"),
-        }
+/// Some rows' blocks, one row after the other.
+fn copy<T: Weights>(tile: Rows, rows: usize, to: &mut [u8]) -> Rows {
+    let stride = tile.spans / T::SPANS * T::BLOCK_BYTES;
+    for (row, to) in to.chunks_exact_mut(stride).take(rows).enumerate() {
+        // SAFETY: the tile has so many bytes of each row.
+        to.copy_from_slice(unsafe {
+            std::slice::from_raw_parts(tile.at.add(row * tile.stride), stride)
+        });
     }
-}
-
-/// As [`some`], in registers for `R` rows; the last one stands for those that lack.
-///
-/// # Safety
-/// As [`some`].
-#[inline(always)]
-unsafe fn few<M: Machine, T: Weights, const R: usize>(
-    m: M,
-    job: &mut Job<'_, '_>,
-    tile: Rows,
-    unpacked: Option<*const u8>,
-    rows: Range<usize>,
-    column: usize,
-) {
-    let mut x = [std::ptr::null::<Span>(); R];
-    for (r, x) in x.iter_mut().enumerate() {
-        *x = job.x.row((rows.start + r).min(rows.end - 1)).as_ptr();
-    }
-    // SAFETY: the caller's promise; rows of activations have as many spans as those of weights.
-    let sums = unsafe {
-        match unpacked {
-            None => tile::from_blocks::<M, T, R>(m, tile, x),
-            Some(from) => tile::from_scratch::<M, T, R>(m, from, tile.spans, x),
-        }
-    };
-    let columns = job.y.columns().min(M::LANES);
-    for (row, sums) in rows.zip(sums) {
-        let mut lanes = [0.0; MOST_LANES];
-        // SAFETY: no machine has more lanes.
-        unsafe { m.store(lanes.as_mut_ptr(), sums) };
-        job.y.put(row, column, &lanes[..columns]);
-    }
+    let at = to[..MOST_LANES * stride].as_ptr();
+    Rows { at, stride, ..tile }
 }

@@ -2,10 +2,11 @@
 
 use crate::activations::Span;
 use crate::machine::Machine;
-use crate::weights::{QUADS, Unpacked, Weights};
+use crate::weights::{Form, QUADS, Unpacked, Weights};
+use std::marker::PhantomData;
 use std::mem::size_of;
 
-/// The blocks of [`Machine::LANES`] output rows.
+/// Blocks of [`Machine::LANES`] output rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows {
     pub(crate) at: *const u8,
@@ -44,19 +45,44 @@ unsafe fn each_span<M: Machine, T: Weights>(m: M, rows: Rows, sink: &mut impl Si
 }
 
 /// Sums of `R` rows of activations.
-struct Sums<M: Machine, T, const R: usize> {
+struct Sums<M: Machine, F, const R: usize> {
     x: [*const Span; R],
     sums: [M::F; R],
-    of: std::marker::PhantomData<T>,
+    of: PhantomData<F>,
 }
 
-impl<M: Machine, T: Weights, const R: usize> Sums<M, T, R> {
+impl<M: Machine, F: Form, const R: usize> Sums<M, F, R> {
+    /// Continues sums of `rows` rows, `R` at most. The last row stands for those that lack.
+    ///
+    /// # Safety
+    /// There are a float of each lane at `sums`, and `x_stride` spans at `x`, for each of the rows.
     #[inline(always)]
-    fn none(m: M, x: [*const Span; R]) -> Self {
-        Sums {
-            x,
+    unsafe fn load(m: M, rows: usize, x: *const Span, x_stride: usize, sums: *const f32) -> Self {
+        let mut loaded = Sums {
+            x: [x; R],
             sums: [m.splat_float(0.0); R],
-            of: std::marker::PhantomData,
+            of: PhantomData,
+        };
+        for r in 0..R {
+            let row = r.min(rows - 1);
+            // SAFETY: the caller's promise.
+            unsafe {
+                loaded.x[r] = x.add(row * x_stride);
+                loaded.sums[r] = m.load(sums.add(row * M::LANES));
+            }
+        }
+        loaded
+    }
+
+    /// # Safety
+    /// As [`Sums::load`], for writing.
+    #[inline(always)]
+    unsafe fn store(&self, m: M, rows: usize, to: *mut f32) {
+        for (r, sums) in self.sums.iter().enumerate() {
+            if r < rows {
+                // SAFETY: the caller's promise.
+                unsafe { m.store(to.add(r * M::LANES), *sums) };
+            }
         }
     }
 
@@ -76,7 +102,7 @@ impl<M: Machine, T: Weights, const R: usize> Sums<M, T, R> {
         let mut values = [m.splat_float(0.0); R];
         // SAFETY: the caller's promise.
         unsafe {
-            for group in 0..T::GROUPS {
+            for group in 0..F::GROUPS {
                 let totals = self.products(m, span, quads, group);
                 let scale = *scales.add(group);
                 for r in 0..R {
@@ -87,8 +113,8 @@ impl<M: Machine, T: Weights, const R: usize> Sums<M, T, R> {
                     };
                 }
             }
-            if T::HAS_MINIMA {
-                for group in 0..T::GROUPS {
+            if F::HAS_MINIMA {
+                for group in 0..F::GROUPS {
                     let minimum = *minima.add(group);
                     for r in 0..R {
                         let t = m.number(m.splat(self.sum(span, r, group)));
@@ -110,8 +136,8 @@ impl<M: Machine, T: Weights, const R: usize> Sums<M, T, R> {
     #[inline(always)]
     unsafe fn products(&self, m: M, span: usize, quads: *const M::V, group: usize) -> [M::V; R] {
         let mut totals = [m.splat(0); R];
-        let in_group = QUADS / T::GROUPS;
-        let run = M::run(T::MOST).min(in_group);
+        let in_group = QUADS / F::GROUPS;
+        let run = M::run(F::MOST).min(in_group);
         // SAFETY: the caller's promise.
         unsafe {
             for part in 0..in_group / run {
@@ -121,7 +147,7 @@ impl<M: Machine, T: Weights, const R: usize> Sums<M, T, R> {
                     let w = *quads.add(quad);
                     for r in 0..R {
                         let x = self.x[r].add(span).cast::<i8>().add(4 * quad);
-                        sums[r] = m.dot(sums[r], w, x, T::SIGNED);
+                        sums[r] = m.dot(sums[r], w, x, F::SIGNED);
                     }
                 }
                 for r in 0..R {
@@ -132,9 +158,9 @@ impl<M: Machine, T: Weights, const R: usize> Sums<M, T, R> {
                     };
                 }
             }
-            let zero_bits = match T::SIGNED {
+            let zero_bits = match F::SIGNED {
                 true => M::SIGNED_ZERO_BITS,
-                false => T::ZERO_BITS,
+                false => F::ZERO_BITS,
             };
             if zero_bits > 0 {
                 for r in 0..R {
@@ -155,7 +181,7 @@ impl<M: Machine, T: Weights, const R: usize> Sums<M, T, R> {
         // SAFETY: the caller's promise.
         unsafe {
             let x = self.x[r].add(span);
-            match T::GROUPS {
+            match F::GROUPS {
                 1 => (*x).sum,
                 _ => (*x).half_sums[group],
             }
@@ -163,7 +189,7 @@ impl<M: Machine, T: Weights, const R: usize> Sums<M, T, R> {
     }
 }
 
-impl<M: Machine, T: Weights, const R: usize> Sink<M> for Sums<M, T, R> {
+impl<M: Machine, F: Form, const R: usize> Sink<M> for Sums<M, F, R> {
     #[inline(always)]
     unsafe fn take(&mut self, m: M, span: usize, from: &Unpacked<M>) {
         let (quads, scales) = (from.quads.as_ptr(), from.scales.as_ptr());
@@ -172,86 +198,113 @@ impl<M: Machine, T: Weights, const R: usize> Sink<M> for Sums<M, T, R> {
     }
 }
 
-/// Sums of rows of activations with blocks, which are unpacked in registers.
+/// Adds the products of a row of activations with blocks, which are unpacked in registers.
 ///
 /// # Safety
-/// The blocks may be read, and each row of activations has as many spans.
+/// The blocks may be read, the row of activations has as many spans, and there is a sum for each lane.
 #[inline(always)]
-pub(crate) unsafe fn from_blocks<M: Machine, T: Weights, const R: usize>(
+pub(crate) unsafe fn one_row<M: Machine, T: Weights>(
     m: M,
     rows: Rows,
-    x: [*const Span; R],
-) -> [M::F; R] {
-    let mut sums = Sums::<M, T, R>::none(m, x);
+    x: *const Span,
+    sums: *mut f32,
+) {
     // SAFETY: the caller's promise.
-    unsafe { each_span::<M, T>(m, rows, &mut sums) };
-    sums.sums
-}
-
-/// Floats of a span in scratch.
-const fn floats<T: Weights>() -> usize {
-    T::GROUPS * (1 + T::HAS_MINIMA as usize)
+    unsafe {
+        let mut added = Sums::<M, T::Form, 1>::load(m, 1, x, 0, sums);
+        each_span::<M, T>(m, rows, &mut added);
+        added.store(m, 1, sums);
+    }
 }
 
 /// Bytes of a span in scratch: quads, scales, minima.
-pub(crate) const fn unpacked_bytes<M: Machine, T: Weights>() -> usize {
-    QUADS * size_of::<M::V>() + floats::<T>() * size_of::<M::F>()
+pub(crate) const fn unpacked_bytes<M: Machine, F: Form>() -> usize {
+    QUADS * size_of::<M::V>() + F::FLOATS * size_of::<M::F>()
 }
 
 /// Puts spans into scratch.
-struct Store<T> {
+struct Store<F> {
     to: *mut u8,
-    of: std::marker::PhantomData<T>,
+    of: PhantomData<F>,
 }
 
-impl<M: Machine, T: Weights> Sink<M> for Store<T> {
+impl<M: Machine, F: Form> Sink<M> for Store<F> {
     #[inline(always)]
     unsafe fn take(&mut self, _: M, span: usize, from: &Unpacked<M>) {
         // SAFETY: the caller's promise.
         unsafe {
-            let to = self.to.add(span * unpacked_bytes::<M, T>());
+            let to = self.to.add(span * unpacked_bytes::<M, F>());
             to.cast::<[M::V; QUADS]>().write(from.quads);
             let floats = to.cast::<M::V>().add(QUADS).cast::<M::F>();
-            for group in 0..T::GROUPS {
+            for group in 0..F::GROUPS {
                 floats.add(group).write(from.scales[group]);
-                if T::HAS_MINIMA {
-                    floats.add(T::GROUPS + group).write(from.minima[group]);
+                if F::HAS_MINIMA {
+                    floats.add(F::GROUPS + group).write(from.minima[group]);
                 }
             }
         }
     }
 }
 
-/// Unpacks whole rows to scratch.
+/// Unpacks blocks to scratch.
 ///
 /// # Safety
 /// The blocks may be read; `to` has [`unpacked_bytes`] for each span and is aligned as vectors are.
 #[inline(always)]
 pub(crate) unsafe fn unpack<M: Machine, T: Weights>(m: M, rows: Rows, to: *mut u8) {
-    let of = std::marker::PhantomData;
+    let of = PhantomData::<T::Form>;
     // SAFETY: the caller's promise.
-    unsafe { each_span::<M, T>(m, rows, &mut Store::<T> { to, of }) };
+    unsafe { each_span::<M, T>(m, rows, &mut Store { to, of }) };
 }
 
-/// Sums of rows of activations with what [`unpack`] left.
+/// Some rows of activations, and what they are multiplied with.
+pub(crate) struct Group {
+    /// What [`unpack`] left.
+    pub(crate) from: *const u8,
+    pub(crate) spans: usize,
+    /// The first row of activations, whose next ones are so many spans further.
+    pub(crate) x: *const Span,
+    pub(crate) x_stride: usize,
+    pub(crate) rows: usize,
+    /// A float of each lane for each row.
+    pub(crate) sums: *mut f32,
+}
+
+/// Adds the products of at most [`Machine::ROWS`] rows.
 ///
 /// # Safety
-/// `from` is such scratch of so many spans, and each row of activations has as many.
+/// All that the group names is there.
 #[inline(always)]
-pub(crate) unsafe fn from_scratch<M: Machine, T: Weights, const R: usize>(
-    m: M,
-    from: *const u8,
-    spans: usize,
-    x: [*const Span; R],
-) -> [M::F; R] {
-    let mut sums = Sums::<M, T, R>::none(m, x);
-    for span in 0..spans {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let quads = from.add(span * unpacked_bytes::<M, T>()).cast::<M::V>();
-            let scales = quads.add(QUADS).cast::<M::F>();
-            sums.add(m, span, quads, scales, scales.add(T::GROUPS));
+pub(crate) unsafe fn few_rows<M: Machine, F: Form>(m: M, group: &Group) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match group.rows {
+            1 => in_registers::<M, F, 1>(m, group),
+            2 => in_registers::<M, F, 2>(m, group),
+            3 | 4 => in_registers::<M, F, 4>(m, group),
+            5 | 6 if M::ROWS >= 6 => in_registers::<M, F, 6>(m, group),
+            7 | 8 if M::ROWS >= 8 => in_registers::<M, F, 8>(m, group),
+            _ => unreachable!("no more rows than a machine takes"),
         }
     }
-    sums.sums
+}
+
+/// # Safety
+/// As [`few_rows`].
+#[inline(always)]
+unsafe fn in_registers<M: Machine, F: Form, const R: usize>(m: M, group: &Group) {
+    let &Group {
+        rows, x, x_stride, ..
+    } = group;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sums = Sums::<M, F, R>::load(m, rows, x, x_stride, group.sums);
+        for span in 0..group.spans {
+            let quads = group.from.add(span * unpacked_bytes::<M, F>());
+            let quads = quads.cast::<M::V>();
+            let scales = quads.add(QUADS).cast::<M::F>();
+            sums.add(m, span, quads, scales, scales.add(F::GROUPS));
+        }
+        sums.store(m, rows, group.sums);
+    }
 }

@@ -50,7 +50,7 @@ impl Machine for Portable {
     type Sums = [[i32; LANES]; 2];
 
     const LANES: usize = LANES;
-    const ROWS: usize = 2;
+    const ROWS: usize = 4;
     const SIGNED_ZERO_BITS: u32 = 0;
 
     #[inline(always)]

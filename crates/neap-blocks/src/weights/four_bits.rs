@@ -1,6 +1,6 @@
 //! Blocks whose nibbles are codes of other integers: IQ4_NL, IQ4_XS, MXFP4.
 
-use super::{QUADS, Unpacked, Weights, nibbles, of_one_group};
+use super::{QUADS, Span, Unpacked, Weights, nibbles, of_one_group};
 use crate::machine::Machine;
 
 /// What the codes of IQ4 stand for.
@@ -24,10 +24,10 @@ fn iq4<M: Machine>(m: M, bytes: [M::V; 4]) -> [M::V; QUADS] {
 pub(crate) struct Iq4Nl;
 
 impl Weights for Iq4Nl {
+    type Form = Span<1, false, 128, 0>;
+
     const BLOCK_BYTES: usize = 18;
     const SPANS: usize = 1;
-    const MOST: i32 = 127;
-    const SIGNED: bool = true;
 
     type Head<M: Machine> = M::F;
     type Raw<M: Machine> = [M::V; 4];
@@ -57,10 +57,10 @@ pub(crate) struct Iq4Xs;
 type Scales<M> = (<M as Machine>::F, <M as Machine>::V, <M as Machine>::V);
 
 impl Weights for Iq4Xs {
+    type Form = Span<1, false, 128, 0>;
+
     const BLOCK_BYTES: usize = 136;
     const SPANS: usize = 8;
-    const MOST: i32 = 127;
-    const SIGNED: bool = true;
 
     type Head<M: Machine> = Scales<M>;
     type Raw<M: Machine> = [M::V; 4];
@@ -97,10 +97,10 @@ impl Weights for Iq4Xs {
 pub(crate) struct Mxfp4;
 
 impl Weights for Mxfp4 {
+    type Form = Span<1, false, 31, 4>;
+
     const BLOCK_BYTES: usize = 17;
     const SPANS: usize = 1;
-    const MOST: i32 = 28;
-    const ZERO_BITS: u32 = 4;
 
     type Head<M: Machine> = M::F;
     type Raw<M: Machine> = [M::V; 4];

@@ -19,7 +19,7 @@ pub(crate) const QUADS: usize = SPAN / 4;
 /// A span of each lane's output row.
 #[derive(Clone, Copy)]
 pub(crate) struct Unpacked<M: Machine> {
-    /// `quads[i]` has k = 4 i to 4 i + 3 as bytes: unsigned and at most [`Weights::MOST`], or as [`Machine::signed`] made them.
+    /// `quads[i]` has k = 4 i to 4 i + 3 as bytes: unsigned and at most [`Form::MOST`], or as [`Machine::signed`] made them.
     pub(crate) quads: [M::V; QUADS],
     /// Of each group; the second one is not used where there is one.
     pub(crate) scales: [M::F; 2],
@@ -27,23 +27,51 @@ pub(crate) struct Unpacked<M: Machine> {
     pub(crate) minima: [M::F; 2],
 }
 
-/// A type of blocks. A weight is scale · (byte - 2^[`Weights::ZERO_BITS`]) + minimum.
+/// What products need to know of a span: several types have the same form.
+///
+/// A weight is scale · (byte - 2^[`Form::ZERO_BITS`]) + minimum.
+pub(crate) trait Form {
+    /// Groups of a span: each with a scale.
+    const GROUPS: usize;
+    const HAS_MINIMA: bool;
+    /// The largest byte; the largest magnitude where bytes are signed.
+    const MOST: i32;
+    /// No zero point where this is 0.
+    const ZERO_BITS: u32;
+    /// Bytes are signed.
+    const SIGNED: bool = Self::MOST == 128;
+    /// Floats of a span.
+    const FLOATS: usize = Self::GROUPS * (1 + Self::HAS_MINIMA as usize);
+}
+
+/// A [`Form`] by its constants.
+pub(crate) struct Span<
+    const GROUPS: usize,
+    const HAS_MINIMA: bool,
+    const MOST: i32,
+    const ZERO_BITS: u32,
+>;
+
+impl<const GROUPS: usize, const HAS_MINIMA: bool, const MOST: i32, const ZERO_BITS: u32> Form
+    for Span<GROUPS, HAS_MINIMA, MOST, ZERO_BITS>
+{
+    const GROUPS: usize = GROUPS;
+    const HAS_MINIMA: bool = HAS_MINIMA;
+    const MOST: i32 = MOST;
+    const ZERO_BITS: u32 = ZERO_BITS;
+}
+
+/// A type of blocks.
 ///
 /// All functions are about the blocks of [`Machine::LANES`] rows: one at `at`, each next one `stride` bytes further.
 pub(crate) trait Weights {
+    type Form: Form;
+
     const BLOCK_BYTES: usize;
     /// Spans of a block.
     const SPANS: usize;
     /// Spans that share what [`Weights::raw`] loads.
     const CHUNK: usize = 1;
-    /// Groups of a span: each with a scale.
-    const GROUPS: usize = 1;
-    const HAS_MINIMA: bool = false;
-    /// The largest byte; the largest magnitude where bytes are signed.
-    const MOST: i32;
-    const SIGNED: bool = false;
-    /// No zero point where this is 0.
-    const ZERO_BITS: u32 = 0;
 
     /// What all spans of a block need.
     type Head<M: Machine>: Copy;

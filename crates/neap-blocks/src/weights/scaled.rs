@@ -1,6 +1,6 @@
 //! Blocks of 256 with scales of 16: Q6_K, Q2_K, Q3_K.
 
-use super::{QUADS, Unpacked, Weights, bytes_32};
+use super::{QUADS, Span, Unpacked, Weights, bytes_32};
 use crate::machine::Machine;
 
 /// `[low nibbles: 64 * 2][two high bits: 32 * 2][i8; 16 scales][scale f16]`, less 32.
@@ -9,12 +9,11 @@ use crate::machine::Machine;
 pub(crate) struct Q6K;
 
 impl Weights for Q6K {
+    type Form = Span<2, false, 63, 5>;
+
     const BLOCK_BYTES: usize = 210;
     const SPANS: usize = 8;
     const CHUNK: usize = 4;
-    const GROUPS: usize = 2;
-    const MOST: i32 = 63;
-    const ZERO_BITS: u32 = 5;
 
     /// Scales; the scale of all.
     type Head<M: Machine> = ([M::V; 4], M::F);
@@ -83,12 +82,11 @@ fn pairs_of_bits<M: Machine>(m: M, raw: &[M::V; 8], span: usize) -> [M::V; QUADS
 pub(crate) struct Q2K;
 
 impl Weights for Q2K {
+    type Form = Span<2, true, 3, 0>;
+
     const BLOCK_BYTES: usize = 84;
     const SPANS: usize = 8;
     const CHUNK: usize = 4;
-    const GROUPS: usize = 2;
-    const HAS_MINIMA: bool = true;
-    const MOST: i32 = 3;
 
     /// Scales and minima; the scale and the minimum of all, the latter below zero.
     type Head<M: Machine> = ([M::V; 4], [M::F; 2]);
@@ -137,12 +135,11 @@ impl Weights for Q2K {
 pub(crate) struct Q3K;
 
 impl Weights for Q3K {
+    type Form = Span<2, false, 7, 2>;
+
     const BLOCK_BYTES: usize = 110;
     const SPANS: usize = 8;
     const CHUNK: usize = 4;
-    const GROUPS: usize = 2;
-    const MOST: i32 = 7;
-    const ZERO_BITS: u32 = 2;
 
     /// Scales of 6 bits; the scale of all; third bits.
     type Head<M: Machine> = ([M::V; 4], M::F, [M::V; 8]);

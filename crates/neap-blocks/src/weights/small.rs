@@ -1,16 +1,16 @@
 //! Blocks of 32: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1.
 
-use super::{QUADS, Unpacked, Weights, bytes_32, nibbles, of_one_group};
+use super::{QUADS, Span, Unpacked, Weights, bytes_32, nibbles, of_one_group};
 use crate::machine::Machine;
 
 /// `[scale f16][i8; 32]`
 pub(crate) struct Q8_0;
 
 impl Weights for Q8_0 {
+    type Form = Span<1, false, 128, 0>;
+
     const BLOCK_BYTES: usize = 34;
     const SPANS: usize = 1;
-    const MOST: i32 = 128;
-    const SIGNED: bool = true;
 
     type Head<M: Machine> = M::F;
     type Raw<M: Machine> = [M::V; 8];
@@ -41,10 +41,10 @@ impl Weights for Q8_0 {
 pub(crate) struct Q4_0;
 
 impl Weights for Q4_0 {
+    type Form = Span<1, false, 15, 3>;
+
     const BLOCK_BYTES: usize = 18;
     const SPANS: usize = 1;
-    const MOST: i32 = 15;
-    const ZERO_BITS: u32 = 3;
 
     type Head<M: Machine> = M::F;
     type Raw<M: Machine> = [M::V; 4];
@@ -77,10 +77,10 @@ fn scale_and_minimum<M: Machine>(m: M, both: M::V) -> [M::F; 2] {
 pub(crate) struct Q4_1;
 
 impl Weights for Q4_1 {
+    type Form = Span<1, true, 15, 0>;
+
     const BLOCK_BYTES: usize = 20;
     const SPANS: usize = 1;
-    const MOST: i32 = 15;
-    const HAS_MINIMA: bool = true;
 
     type Head<M: Machine> = [M::F; 2];
     type Raw<M: Machine> = [M::V; 4];
@@ -117,10 +117,10 @@ fn five_bits<M: Machine>(m: M, fifth: M::V, bytes: [M::V; 4]) -> [M::V; QUADS] {
 pub(crate) struct Q5_0;
 
 impl Weights for Q5_0 {
+    type Form = Span<1, false, 31, 4>;
+
     const BLOCK_BYTES: usize = 22;
     const SPANS: usize = 1;
-    const MOST: i32 = 31;
-    const ZERO_BITS: u32 = 4;
 
     type Head<M: Machine> = (M::F, M::V);
     type Raw<M: Machine> = [M::V; 4];
@@ -149,10 +149,10 @@ impl Weights for Q5_0 {
 pub(crate) struct Q5_1;
 
 impl Weights for Q5_1 {
+    type Form = Span<1, true, 31, 0>;
+
     const BLOCK_BYTES: usize = 24;
     const SPANS: usize = 1;
-    const MOST: i32 = 31;
-    const HAS_MINIMA: bool = true;
 
     type Head<M: Machine> = ([M::F; 2], M::V);
     type Raw<M: Machine> = [M::V; 4];

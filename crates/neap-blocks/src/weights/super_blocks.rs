@@ -1,6 +1,6 @@
 //! Blocks of 256 with scales and minima of 32: Q4_K, Q5_K.
 
-use super::{QUADS, Unpacked, Weights, bytes_32, of_one_group};
+use super::{QUADS, Span, Unpacked, Weights, bytes_32, of_one_group};
 use crate::machine::Machine;
 
 /// Scales and minima of the spans of a block, of 6 bits, four bytes a lane.
@@ -60,11 +60,11 @@ fn nibbles_of<M: Machine>(m: M, raw: &[M::V; 8], span: usize) -> [M::V; QUADS] {
 pub(crate) struct Q4K;
 
 impl Weights for Q4K {
+    type Form = Span<1, true, 15, 0>;
+
     const BLOCK_BYTES: usize = 144;
     const SPANS: usize = 8;
     const CHUNK: usize = 2;
-    const MOST: i32 = 15;
-    const HAS_MINIMA: bool = true;
 
     type Head<M: Machine> = Scales<M>;
     type Raw<M: Machine> = [M::V; 8];
@@ -92,11 +92,11 @@ impl Weights for Q4K {
 pub(crate) struct Q5K;
 
 impl Weights for Q5K {
+    type Form = Span<1, true, 31, 0>;
+
     const BLOCK_BYTES: usize = 176;
     const SPANS: usize = 8;
     const CHUNK: usize = 2;
-    const MOST: i32 = 31;
-    const HAS_MINIMA: bool = true;
 
     type Head<M: Machine> = (Scales<M>, [M::V; 8]);
     type Raw<M: Machine> = [M::V; 8];
