@@ -178,6 +178,16 @@ fn drive<M: Machine, T: Weights>(m: M, job: &mut Job<'_, '_>, few_rows: unsafe f
             if filled < M::LANES {
                 tile = copy::<T>(tile, filled, copied);
             }
+            // Rows are short and many, so the processor does not foresee them.
+            let (next, part) = match chunk + CHUNK < spans {
+                true => (first, chunk + CHUNK),
+                false => (first + M::LANES, 0),
+            };
+            if next < columns {
+                let at = next.min(columns - filled) * row_bytes + part / T::SPANS * T::BLOCK_BYTES;
+                let bytes = CHUNK.min(spans - part) / T::SPANS * T::BLOCK_BYTES;
+                prefetch(&job.weights[at..], row_bytes, bytes, filled);
+            }
             let x = job.x.spans[chunk..].as_ptr();
             // SAFETY: the rows of the tile have been sliced or copied; those of activations have as many spans, and
             // scratch has place for sums and spans.
@@ -206,6 +216,33 @@ fn drive<M: Machine, T: Weights>(m: M, job: &mut Job<'_, '_>, few_rows: unsafe f
             let sums = unsafe { std::slice::from_raw_parts(sums.add(row * M::LANES), filled) };
             job.y.put(row, first, sums);
         }
+    }
+}
+
+/// Asks for the first bytes of some rows, which are needed soon.
+#[inline(always)]
+fn prefetch(weights: &[u8], row_bytes: usize, bytes: usize, rows: usize) {
+    const LINE: usize = 64;
+    let ask = |begin: usize, bytes: usize| {
+        for at in (begin..begin + bytes).step_by(LINE) {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a prefetch reads nothing as far as the program can see, whatever the address.
+            unsafe {
+                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T0>(weights.as_ptr().wrapping_add(at).cast());
+            }
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            unsafe {
+                let p = weights.as_ptr().wrapping_add(at);
+                std::arch::asm!("prfm pldl1keep, [{p}]", p = in(reg) p, options(nostack, readonly, preserves_flags));
+            }
+        }
+    };
+    if bytes == row_bytes {
+        ask(0, rows * row_bytes);
+    } else {
+        (0..rows).for_each(|row| ask(row * row_bytes, bytes));
     }
 }
 
