@@ -3,7 +3,6 @@
 use crate::direct::check_aligned;
 use crate::{
     DirectFile, LoadTag, PreadConfig, PreadSource, RangeRead, StoreError, UringConfig, UringSource,
-    Verifier,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -145,17 +144,6 @@ impl std::str::FromStr for IoMode {
 /// [`StoreError`] where the file cannot be opened or no source of this mode can be had.
 pub fn open_source(path: &Path, mode: IoMode) -> Result<Box<dyn Source>, StoreError> {
     open_source_of(Arc::new(DirectFile::open(path)?), mode)
-}
-
-/// Opens a file of any format and length, as it is: a source that reads it in whole blocks, the last of which may end
-/// early, and a verifier that has no checksums and notices when somebody writes to the file.
-///
-/// # Errors
-/// As [`open_source`].
-pub fn open_plain(path: &Path, mode: IoMode) -> Result<(Box<dyn Source>, Verifier), StoreError> {
-    let file = Arc::new(DirectFile::open(path)?.in_whole_blocks());
-    let verifier = Verifier::of_plain_file(file.clone())?;
-    Ok((open_source_of(file, mode)?, verifier))
 }
 
 pub(crate) fn open_source_of(
