@@ -180,10 +180,6 @@ impl Pool {
         self.users[block as usize] += 1;
     }
 
-    pub fn is_shared(&self, block: u32) -> bool {
-        self.users[block as usize] > 1
-    }
-
     pub fn give_back(&mut self, block: u32) {
         let users = &mut self.users[block as usize];
         *users -= 1;

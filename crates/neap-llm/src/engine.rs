@@ -248,6 +248,67 @@ impl Engine {
         sequence.len = sequence.len.min(len);
     }
 
+    /// What must agree for a sequence's cache to be of use: the model's file by its parts, and the type of the cache.
+    #[must_use]
+    pub fn cache_key(&self) -> String {
+        let header = &self.model.header;
+        let end = header.tensors.iter().map(|t| t.range.end).max();
+        format!(
+            "{} {:?} weights {}..{} tensors {} cache {}",
+            env!("CARGO_PKG_VERSION"),
+            self.model.config,
+            header.weights_begin,
+            end.unwrap_or(0),
+            header.tensors.len(),
+            self.pool.layout().ty.name()
+        )
+    }
+
+    /// The sequence's blocks, for a file: each [`Engine::cache_block_bytes`] long.
+    pub fn cache_of(&self, sequence: &Sequence) -> impl Iterator<Item = &[u8]> {
+        sequence.blocks.iter().map(|&block| self.pool.bytes(block))
+    }
+
+    #[must_use]
+    pub fn cache_block_bytes(&self) -> usize {
+        self.pool.layout().block_bytes()
+    }
+
+    /// A sequence of so many positions whose blocks `fill` writes, one after the other. They are of an engine with the same
+    /// [`Engine::cache_key`].
+    ///
+    /// # Errors
+    /// [`Error::CacheFull`], or what `fill` says; nothing is taken then.
+    pub fn restore(
+        &mut self,
+        len: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> std::io::Result<()>,
+    ) -> Result<Sequence> {
+        let blocks = len.div_ceil(BLOCK_POSITIONS);
+        if blocks > self.pool.blocks() - self.pool.in_use() {
+            return Err(Error::CacheFull {
+                blocks: self.pool.in_use(),
+            });
+        }
+        self.prepare(blocks)?;
+        let mut sequence = Sequence {
+            blocks: Vec::new(),
+            len,
+        };
+        for _ in 0..blocks {
+            let block = self.pool.take()?;
+            sequence.blocks.push(block);
+            if let Err(source) = fill(self.pool.bytes_mut(block)) {
+                self.end(sequence);
+                return Err(Error::File {
+                    path: self.model.path.clone(),
+                    source,
+                });
+            }
+        }
+        Ok(sequence)
+    }
+
     /// Gives a sequence's memory to others.
     pub fn end(&mut self, mut sequence: Sequence) {
         self.truncate(&mut sequence, 0);

@@ -18,6 +18,7 @@ mod memory;
 mod model;
 mod pass;
 mod plan;
+mod rates;
 mod rotary;
 
 pub use cache::CacheType;

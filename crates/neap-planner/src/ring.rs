@@ -53,9 +53,13 @@ pub fn ring(
     let mut best: Option<(u64, ExecutionPlan)> = None;
     for slice_bytes in SLICE_BYTES {
         for ring_slices in RING_SLICES {
-            let Some(plan) = streamed(w, room_bytes, slice_bytes, ring_slices) else {
+            let Some(mut plan) = streamed(w, room_bytes, slice_bytes, ring_slices) else {
                 continue;
             };
+            if costs.group_bytes > 0 {
+                // While one group comes, the next may be handed over, and a third be computed with.
+                plan.group_bytes = (plan.spaces[0].bytes / 3).max(slice_bytes.min(1 << 20));
+            }
             let ns = predict(w, &plan, costs).latency_ns;
             if best.as_ref().is_none_or(|(least, _)| ns < *least) {
                 best = Some((ns, plan));

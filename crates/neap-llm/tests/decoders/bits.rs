@@ -166,6 +166,19 @@ fn prefixes_are_shared_and_forgotten() {
             assert_eq!(run(&mut engine, &mut fork, &text[len..]), right[149]);
             engine.end(fork);
         }
+        let saved: Vec<u8> = engine.cache_of(&first).flatten().copied().collect();
+        let mut rest = &saved[..];
+        let restored = engine.restore(130, &mut |block| {
+            let (now, later) = rest.split_at(block.len());
+            block.copy_from_slice(now);
+            rest = later;
+            Ok(())
+        });
+        let mut restored = restored.expect("blocks");
+        assert_eq!(run(&mut engine, &mut restored, &text[130..]), right[149]);
+        engine.end(restored);
+        let failed = engine.restore(130, &mut |_| Err(std::io::ErrorKind::UnexpectedEof.into()));
+        assert!(matches!(failed, Err(Error::File { .. })));
         engine.truncate(&mut first, 70);
         assert_eq!(run(&mut engine, &mut first, &text[70..150]), right[149]);
         engine.end(first);
