@@ -118,11 +118,15 @@ def reference(path):
     if of("model") == b"gpt2":
         made = byte_level(vocabulary, [tuple(merge.decode().split(" ")) for merge in of("merges")], of("pre").decode())
     else:
-        made = sentencepiece(vocabulary, of("scores"), of("add_space_prefix") is not False)
+        # Where SentencePiece has its own file, tokens that users defined are merged before all others.
+        scores = [0 if kind == USER_DEFINED else score for kind, score in zip(of("token_type"), of("scores"))]
+        made = sentencepiece(vocabulary, scores, of("add_space_prefix") is not False)
     added = [(text, kind) for text, kind in zip(texts, of("token_type")) if kind in (CONTROL, USER_DEFINED)]
     made.add_special_tokens([AddedToken(text, special=True, normalized=False) for text, kind in added if kind == CONTROL])
-    made.add_tokens([AddedToken(text, normalized=False) for text, kind in added if kind == USER_DEFINED])
-    return made, [text for text, kind in added if kind == CONTROL]
+    # Runs of spaces have merges as well.
+    defined = [text for text, kind in added if kind == USER_DEFINED and not (text.isspace() and " " in text and of("model") == b"llama")]
+    made.add_tokens([AddedToken(text, normalized=False) for text in defined])
+    return made, [text for text, kind in added if kind == CONTROL], of("model") == b"llama"
 
 
 def byte_level(vocabulary, merges, pre):
@@ -140,6 +144,7 @@ def byte_level(vocabulary, merges, pre):
 
 def sentencepiece(vocabulary, scores, adds_space):
     """Merges are all pairs of tokens that make a token, the best score first."""
+    vocabulary = {text.replace(" ", "▁"): id for text, id in vocabulary.items()}
     merges = []
     for text, id in vocabulary.items():
         pairs = [(text[:cut], text[cut:]) for cut in range(1, len(text))]
@@ -190,7 +195,7 @@ def main():
 
 
 def same(arguments, model):
-    made, control = reference(model)
+    made, control, of_pieces = reference(model)
     texts = [open(file, encoding="utf-8", errors="ignore").read() for file in arguments.text]
     compared = different = 0
     for begin in range(0, arguments.strings, 20_000):
@@ -201,7 +206,9 @@ def same(arguments, model):
                 draw = random.Random(begin)
                 batch = [draw.choice(control).join(text[at : at + 9] for at in range(0, len(text), 9)) for text in batch[:1000]]
             made.encode_special_tokens = not parses
-            theirs = made.encode_batch(batch, add_special_tokens=False)
+            # The sign for a space is one.
+            spaced = [text.replace("▁", " ") for text in batch] if of_pieces else batch
+            theirs = made.encode_batch(spaced, add_special_tokens=False)
             for text, theirs, ids in zip(batch, theirs, ours(arguments.program, model, batch, ["--parse"] * parses)):
                 compared += 1
                 if theirs.ids != ids:

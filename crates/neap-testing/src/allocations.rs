@@ -43,6 +43,13 @@ pub fn most_bytes(work: impl FnOnce()) -> u64 {
     MOST.load(SeqCst).unsigned_abs() as u64
 }
 
+/// The bytes that `work` takes and does not give back.
+pub fn kept_bytes(work: impl FnOnce()) -> u64 {
+    HELD.store(0, SeqCst);
+    counted(work);
+    HELD.load(SeqCst).unsigned_abs() as u64
+}
+
 /// What all threads but the harness's allocate while `work` goes on. Counts one `work` at a time.
 pub fn counted(work: impl FnOnce()) -> Allocations {
     MAIN_COUNTS.store(on_main_thread(), SeqCst);

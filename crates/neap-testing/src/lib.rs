@@ -8,7 +8,7 @@ mod pictures;
 mod seed;
 mod skip;
 
-pub use allocations::{Allocations, Counting, counted, most_bytes};
+pub use allocations::{Allocations, Counting, counted, kept_bytes, most_bytes};
 pub use cases::cases;
 pub use crew::together;
 pub use gguf::{GgufWriter, TensorType};

@@ -11,7 +11,9 @@ use std::io::{BufReader, BufWriter, Read, Write, stdin, stdout};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().ok_or("usage: encode MODEL.gguf [--parse]")?;
+    let path = arguments
+        .next()
+        .ok_or("usage: encode MODEL.gguf [--parse]")?;
     let special = match arguments.next() {
         Some(_) => Special::Parse,
         None => Special::AsText,
@@ -32,6 +34,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             output.write_all(&id.to_le_bytes())?;
         }
     }
-    eprintln!("{} bytes for {} tokens", tokenizer.memory_bytes(), tokenizer.len());
+    eprintln!(
+        "{} bytes for {} tokens",
+        tokenizer.memory_bytes(),
+        tokenizer.len()
+    );
     Ok(())
 }

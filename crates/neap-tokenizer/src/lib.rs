@@ -3,7 +3,7 @@
 //! ```text
 //!   text ─► special tokens found ─► words (split) ─► merging by ranks (BPE) or scores (SentencePiece) ─► ids
 //!                                                    best sum of scores (unigram), longest pieces (WordPiece)
-//!   ids  ─► bytes (Tokenizer::piece) ─► whole characters (Decoder)
+//!   logits ─► ids (sample) ─► bytes (Tokenizer::piece) ─► whole characters (Decoder) ─► an end (StopStrings)
 //! ```
 //! A vocabulary of 152,000 tokens takes less than 4 MiB, while it is read as well: texts lie in one block, ids and offsets take three
 //! bytes, and pairs that are merged are found by ids, not by texts.
@@ -13,6 +13,7 @@
 
 mod bpe;
 mod byte_alphabet;
+pub mod chat;
 mod classes;
 mod decoder;
 mod ends;
@@ -23,9 +24,11 @@ mod merging;
 mod open;
 mod packed;
 mod pre;
+pub mod sample;
 mod special;
 mod split;
 mod spm;
+mod stop;
 mod tokenizer;
 mod unigram;
 mod vocabulary;
@@ -34,6 +37,7 @@ mod wordpiece;
 pub use decoder::Decoder;
 pub use error::Error;
 pub use special::Special;
+pub use stop::StopStrings;
 pub use tokenizer::Tokenizer;
 
 /// What reading a tokenizer gives.

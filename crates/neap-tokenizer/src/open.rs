@@ -59,7 +59,9 @@ impl Family {
         bytes.clear();
         let is_name = matches!(kind, Kind::Control | Kind::Unknown);
         match self {
-            _ if is_name => bytes.extend_from_slice(written),
+            Family::ByteLevel(_) | Family::WordPiece if is_name => {
+                bytes.extend_from_slice(written);
+            }
             Family::ByteLevel(_) => {
                 let letters = std::str::from_utf8(written).unwrap_or_default();
                 bytes.extend(letters.chars().map_while(byte_of));

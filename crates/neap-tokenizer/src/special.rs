@@ -34,7 +34,10 @@ struct Matcher {
 impl Specials {
     pub fn new(vocabulary: &Vocabulary, kinds: &[Kind]) -> Self {
         let of = |is: fn(Kind) -> bool| {
-            let ids = vocabulary.ids().zip(kinds).filter(move |(_, kind)| is(**kind));
+            let ids = vocabulary
+                .ids()
+                .zip(kinds)
+                .filter(move |(_, kind)| is(**kind));
             ids.map(|(id, _)| id)
         };
         let is_control = |kind| matches!(kind, Kind::Control | Kind::Unknown);

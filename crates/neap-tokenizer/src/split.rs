@@ -223,3 +223,6 @@ fn spaces(text: &str, is_end: impl Fn(char) -> bool) -> usize {
         None => first(text).len_utf8(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -48,7 +48,9 @@ impl Tokenizer {
     #[must_use]
     pub fn encode(&self, text: &str, special: Special) -> Vec<u32> {
         let mut ids = Vec::new();
-        let mut rest = text;
+        // SentencePiece's sign for a space is one.
+        let spaced = (self.has_space_sign() && text.contains('▁')).then(|| text.replace('▁', " "));
+        let mut rest = spaced.as_deref().unwrap_or(text);
         while let Some((at, id)) = self.specials.find(&self.vocabulary, rest, special) {
             self.encode_text(&rest[..at], &mut ids);
             ids.push(id);
@@ -76,13 +78,19 @@ impl Tokenizer {
         }
         let vocabulary = &self.vocabulary;
         match &self.model {
-            Model::Bpe(bpe) if bpe.of_characters => {
-                bpe.encode(vocabulary, &with_spaces(text, false), ids);
-            }
             Model::Bpe(bpe) => bpe.encode(vocabulary, text, ids),
-            Model::Spm(spm, begins) => spm.encode(vocabulary, &with_spaces(text, *begins), ids),
+            Model::Spm(spm, true) => spm.encode(vocabulary, &format!(" {text}"), ids),
+            Model::Spm(spm, false) => spm.encode(vocabulary, text, ids),
             Model::Unigram(unigram) => unigram.encode(vocabulary, text, ids),
             Model::WordPiece(pieces) => pieces.encode(vocabulary, text, ids),
+        }
+    }
+
+    fn has_space_sign(&self) -> bool {
+        match &self.model {
+            Model::Bpe(bpe) => bpe.of_characters,
+            Model::Spm(..) | Model::Unigram(_) => true,
+            Model::WordPiece(_) => false,
         }
     }
 
@@ -134,20 +142,5 @@ impl Tokenizer {
         };
         let ends = size_of_val(&*self.ends);
         self.vocabulary.memory_bytes() + self.specials.memory_bytes() + model + ends
-    }
-}
-
-/// SentencePiece's sign for a space is one, and a text may have to begin with one.
-fn with_spaces(text: &str, begins: bool) -> Cow<'_, str> {
-    match (text.contains('▁'), begins) {
-        (false, false) => Cow::Borrowed(text),
-        (signs, begins) => {
-            let begin = if begins { " " } else { "" };
-            let mut spaced = format!("{begin}{text}");
-            if signs {
-                spaced = spaced.replace('▁', " ");
-            }
-            Cow::Owned(spaced)
-        }
     }
 }
