@@ -196,7 +196,25 @@ impl<'a> Ctx<'a> {
     }
 
     pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, OnnxError> {
-        Ok(self.int(name, default.into())? != 0)
+        let value = self.int(name, default.into())?;
+        self.checked_flag(name, value)
+    }
+
+    /// Other engines read other numbers as one or the other.
+    pub(crate) fn checked_flag(&self, name: &str, value: i64) -> Result<bool, OnnxError> {
+        match value {
+            0 | 1 => Ok(value == 1),
+            _ => Err(self.bad(format!("attribute '{name}' is {value}, neither 0 nor 1"))),
+        }
+    }
+
+    /// A list of flags; `None` where the attribute is left out.
+    pub(crate) fn flags(&self, name: &str) -> Result<Option<Vec<bool>>, OnnxError> {
+        let checked = |values: Vec<i64>| {
+            let flags = values.into_iter().map(|v| self.checked_flag(name, v));
+            flags.collect()
+        };
+        self.ints(name)?.map(checked).transpose()
     }
 
     /// A count: not negative, and small enough for arithmetic.

@@ -397,15 +397,14 @@ fn directed(
     axes: &str,
     directions: &str,
 ) -> Result<Vec<(i64, bool)>, OnnxError> {
-    let each = |name: &str| {
-        let given = c.ints(name)?.unwrap_or_else(|| vec![0; count]);
-        match given.len() == count {
-            true => Ok(given),
-            false => Err(c.bad(format!("attribute '{name}' has another length"))),
+    let axes_of_each = c.ints(axes)?.unwrap_or_else(|| vec![0; count]);
+    let back = c.flags(directions)?.unwrap_or_else(|| vec![false; count]);
+    for (name, given) in [(axes, axes_of_each.len()), (directions, back.len())] {
+        if given != count {
+            return Err(c.bad(format!("attribute '{name}' has another length")));
         }
-    };
-    let back = each(directions)?.into_iter().map(|back| back != 0);
-    Ok(each(axes)?.into_iter().zip(back).collect())
+    }
+    Ok(axes_of_each.into_iter().zip(back).collect())
 }
 
 pub(super) fn boolean(value: bool) -> Literal {

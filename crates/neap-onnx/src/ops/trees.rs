@@ -31,7 +31,7 @@ struct Forest {
     features: Vec<usize>,
     tests: Vec<Test>,
     splits: Vec<f64>,
-    missing: Vec<i64>,
+    missing: Vec<bool>,
     /// Of both branches: the index, and whether it is a leaf's.
     passed: Vec<(usize, bool)>,
     failed: Vec<(usize, bool)>,
@@ -154,16 +154,15 @@ fn nodes(c: &mut Ctx) -> Result<Forest, OnnxError> {
     let modes = numbers(c, "nodes_modes")?.unwrap_or_default();
     let branches = |ids: &str, leaves: &str| {
         let ids = c.sizes(ids)?.unwrap_or_default();
-        let leaves = c.ints(leaves)?.unwrap_or_default();
+        let leaves = c.flags(leaves)?.unwrap_or_default();
         if ids.len() != count || leaves.len() != count {
             return Err(c.bad("its lists of nodes have different lengths"));
         }
-        let pairs = ids.into_iter().zip(leaves);
-        Ok(pairs.map(|(id, leaf)| (id, leaf != 0)).collect())
+        Ok(ids.into_iter().zip(leaves).collect())
     };
     let passed = branches("nodes_truenodeids", "nodes_trueleafs")?;
     let failed = branches("nodes_falsenodeids", "nodes_falseleafs")?;
-    let missing = c.ints("nodes_missing_value_tracks_true")?;
+    let missing = c.flags("nodes_missing_value_tracks_true")?;
     let listed = numbers(c, "membership_values")?.unwrap_or_default();
     let mut members = Vec::new();
     // Each set ends with NaN.
@@ -195,7 +194,7 @@ fn nodes(c: &mut Ctx) -> Result<Forest, OnnxError> {
         features,
         tests,
         splits: numbers(c, "nodes_splits")?.unwrap_or_default(),
-        missing: missing.unwrap_or_else(|| vec![0; count]),
+        missing: missing.unwrap_or_else(|| vec![false; count]),
         passed,
         failed,
         members,
@@ -241,9 +240,9 @@ fn older_nodes(c: &mut Ctx, prefix: &str, targets: usize) -> Result<Forest, Onnx
         list(c, "nodes_truenodeids")?,
         list(c, "nodes_falsenodeids")?,
     );
-    let missing = c.ints("nodes_missing_value_tracks_true")?;
+    let missing = c.flags("nodes_missing_value_tracks_true")?;
     let missing = missing.filter(|list| !list.is_empty());
-    let missing = missing.unwrap_or_else(|| vec![0; keys.len()]);
+    let missing = missing.unwrap_or_else(|| vec![false; keys.len()]);
     let lists = [
         modes.len(),
         features.len(),
@@ -541,7 +540,7 @@ impl Order<'_> {
             feature: forest.features[index.min(forest.features.len() - 1)] as u32,
             test: *forest.tests.get(index)?,
             value: forest.splits[index],
-            missing_passes: forest.missing[index] != 0,
+            missing_passes: forest.missing[index],
             passed: Branch::Leaf(0),
             failed: Branch::Leaf(0),
         });

@@ -159,3 +159,48 @@ fn small_files_cannot_ask_for_much() {
         .output("y");
     assert!(range.error().contains("out of range"));
 }
+
+#[test]
+fn a_flag_that_is_neither_0_nor_1_is_refused() {
+    let with = |op: &str, inputs: &[&str], name: &str, value: i64| {
+        Model::new(19)
+            .input("x", FLOAT, &[4, 4])
+            .ints("zero", &[0])
+            .node(op, inputs, &["y"], &[(name, Attr::Int(value))])
+            .output("y")
+    };
+    for (op, inputs, name) in [
+        ("ReduceSum", &["x", "zero"][..], "keepdims"),
+        ("ArgMax", &["x"], "select_last_index"),
+        ("CumSum", &["x", "zero"], "exclusive"),
+        ("Gemm", &["x", "x"], "transB"),
+        ("Trilu", &["x"], "upper"),
+        ("Mod", &["x", "x"], "fmod"),
+    ] {
+        with(op, inputs, name, 1).graph();
+        for value in [3, 2, -1, i64::MIN] {
+            let error = with(op, inputs, name, value).error();
+            let why = format!("attribute '{name}' is {value}, neither 0 nor 1");
+            assert!(error.contains(&why), "{error}");
+        }
+    }
+    let body = Bytes::default()
+        .message(1, &node("Identity", &["v"], &["r"], &[]))
+        .message(11, &value_info("v", FLOAT, &[Ok(4)]))
+        .message(12, &Bytes::default().string(1, "r"));
+    let scan = |direction: i64| {
+        let attributes = [
+            ("num_scan_inputs", Attr::Int(1)),
+            ("body", Attr::Graph(body.clone())),
+            ("scan_input_directions", Attr::Ints(&[direction])),
+        ];
+        let model = Model::new(19).input("x", FLOAT, &[3, 4]);
+        model.node("Scan", &["x"], &["y"], &attributes).output("y")
+    };
+    scan(1).graph();
+    let error = scan(3).error();
+    assert!(
+        error.contains("'scan_input_directions' is 3, neither 0 nor 1"),
+        "{error}"
+    );
+}
