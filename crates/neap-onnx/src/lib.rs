@@ -45,6 +45,7 @@ mod signature;
 mod skeleton;
 mod source;
 mod tensor;
+mod undeclared;
 mod wire;
 
 pub use builder::Stored;

@@ -1,5 +1,6 @@
 //! What a model says of itself before anything is bound: its inputs and outputs as declared, and its metadata. Nodes
-//! and weights are passed over, so a model that cannot be run still has a signature.
+//! and weights are passed over, so a model that cannot be run still has a signature. Where an output declares no type, its
+//! nodes say it.
 
 use crate::decode::Decoder;
 use crate::error::OnnxError;
@@ -8,8 +9,8 @@ use crate::inputs::{Inputs, is_one_for_scalar};
 use crate::open_file::OpenFile;
 use crate::proto::{Dim, GraphProto, ValueInfo, ValueType};
 use crate::source::Source;
-use crate::tensor;
 use crate::wire::{Field, Message, Span};
+use crate::{decode, tensor, undeclared};
 use neap_ir::DType;
 use std::path::Path;
 use std::sync::Arc;
@@ -93,10 +94,16 @@ pub fn signature(path: &Path) -> Result<Signature, OnnxError> {
             _ => {}
         }
     }
-    let graph = graph.ok_or_else(|| OnnxError::Model {
+    let mut graph = graph.ok_or_else(|| OnnxError::Model {
         path: source.name().to_string(),
         reason: "it holds no graph".into(),
     })?;
+    // Nodes are read only where outputs say less than they do.
+    if graph.outputs.iter().any(undeclared::is_open)
+        && let Ok(model) = decode::model(&source)
+    {
+        undeclared::complete(&model, &mut graph.outputs);
+    }
     let inputs = real_inputs(&graph).into_iter().map(declared).collect();
     Ok(Signature {
         inputs,

@@ -78,3 +78,70 @@ fn what_is_no_model_is_told() {
     let error = signature("/no/such/model.onnx".as_ref()).expect_err("no file");
     assert!(matches!(error, OnnxError::Open { .. }), "{error}");
 }
+
+/// The type of output `y`, which declares none.
+fn undeclared(model: &Model) -> String {
+    let file = tempfile::NamedTempFile::new().expect("temporary file");
+    std::fs::write(file.path(), model.bytes()).expect("written");
+    let found = signature(file.path()).expect("read");
+    found.outputs[0].type_text.clone()
+}
+
+#[test]
+fn an_output_that_declares_no_type_has_that_of_what_computes_it() {
+    let square = tensor("w", FLOAT16, &[4, 4], &[0; 32]);
+    let model = || {
+        Model::new(17)
+            .input("x", FLOAT16, &[4, 4])
+            .input("f", FLOAT, &[4, 4])
+            .constant(&square)
+            .output("y")
+    };
+    let cast = |to: i32| [("to", Attr::Int(to.into()))];
+    let gemm = model().node("Gemm", &["x", "w"], &["y"], &[]);
+    assert_eq!(undeclared(&gemm), "tensor(float16)");
+    let chosen = model().node("Equal", &["x", "w"], &["same"], &[]).node(
+        "Where",
+        &["same", "f", "f"],
+        &["y"],
+        &[],
+    );
+    assert_eq!(undeclared(&chosen), "tensor(float)");
+    let narrowed = model().node("Cast", &["f"], &["y"], &cast(BFLOAT16));
+    assert_eq!(undeclared(&narrowed), "tensor(bfloat16)");
+    let like = model().node("CastLike", &["f", "x"], &["y"], &[]);
+    assert_eq!(undeclared(&like), "tensor(float16)");
+    let places = model().node("ArgMax", &["x"], &["y"], &[]);
+    assert_eq!(undeclared(&places), "tensor(int64)");
+    // Out of order, and within a branch.
+    let branch = Bytes::default()
+        .message(1, &node("Relu", &["h"], &["b"], &[]))
+        .message(12, &Bytes::default().string(1, "b"));
+    let inside = model()
+        .input("c", BOOL, &[])
+        .node(
+            "If",
+            &["c"],
+            &["y"],
+            &[
+                ("then_branch", Attr::Graph(branch.clone())),
+                ("else_branch", Attr::Graph(branch)),
+            ],
+        )
+        .node("Abs", &["x"], &["h"], &[]);
+    assert_eq!(undeclared(&inside), "tensor(float16)");
+    let import = Bytes::default().string(1, "").int(2, 17);
+    let function = Bytes::default()
+        .string(1, "Twice")
+        .string(4, "a")
+        .string(5, "b")
+        .message(7, &node("Add", &["a", "a"], &["b"], &[]))
+        .message(9, &import)
+        .string(10, "mine");
+    let called = model()
+        .raw_node(&node_in("mine", "Twice", &["x"], &["y"], &[]))
+        .function(&function);
+    assert_eq!(undeclared(&called), "tensor(float16)");
+    let unknown = model().raw_node(&node_in("mine", "NoSuch", &["x"], &["y"], &[]));
+    assert_eq!(undeclared(&unknown), "undefined");
+}

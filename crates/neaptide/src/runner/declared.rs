@@ -88,6 +88,7 @@ pub(super) fn outputs_of(signature: &Signature, session: &Session) -> Vec<Tensor
         let declared = signature.outputs.iter().find(|d| d.name == info.name);
         let is_half = |dtype: &DType| matches!(dtype, DType::F16 | DType::BF16);
         let half = declared.and_then(|d| d.dtype).filter(is_half);
+        let half = half.filter(|_| info.ty.dtype == DType::F32);
         TensorInfo {
             name: info.name.clone(),
             ty: TensorType {
