@@ -96,9 +96,8 @@ pub(crate) fn bind(
             builder.set_narrow(id, narrow);
         }
         builder.name(id, &input.name);
-        if stored.dtype == DType::BF16 {
-            scope.in_bf16.insert(input.name.clone());
-        }
+        let is_half = |dtype: &DType| matches!(dtype, DType::F16 | DType::BF16);
+        scope.set_half(&input.name, Some(stored.dtype).filter(is_half));
         if scope.names.insert(input.name.clone(), Some(id)).is_some() {
             return Err(invalid(format!(
                 "input '{}' is named twice",
@@ -154,8 +153,8 @@ fn opsets(imports: &[(String, i64)]) -> Result<Opsets, OnnxError> {
 struct Scope<'p> {
     /// `None` for an optional function argument that was left out.
     names: HashMap<String, Option<ValueId>>,
-    /// Those that the model has in bfloat16, though they are carried as f32.
-    in_bf16: HashSet<String>,
+    /// Those that the model has in half floats, though they are carried as f32.
+    halves: HashMap<String, DType>,
     parent: Option<&'p Scope<'p>>,
     /// Of the model's own graph, where this is its scope: a `Gradient` names what some of them compute.
     nodes: &'p [NodeProto],
@@ -166,7 +165,7 @@ impl<'p> Scope<'p> {
     fn root(opsets: &'p Opsets) -> Scope<'p> {
         Scope {
             names: HashMap::new(),
-            in_bf16: HashSet::new(),
+            halves: HashMap::new(),
             parent: None,
             nodes: &[],
             opsets,
@@ -176,7 +175,7 @@ impl<'p> Scope<'p> {
     fn inside(parent: &'p Scope<'p>) -> Scope<'p> {
         Scope {
             names: HashMap::new(),
-            in_bf16: HashSet::new(),
+            halves: HashMap::new(),
             parent: Some(parent),
             nodes: &[],
             opsets: parent.opsets,
@@ -276,9 +275,7 @@ impl Importer<'_> {
             let id = self.builder.tensor_of(name, initializer, is_weights)?;
             self.builder.check_memory().map_err(Failure::Graph)?;
             self.builder.name(id, &initializer.name);
-            if initializer.data_type == halves::BFLOAT16 {
-                scope.in_bf16.insert(initializer.name.clone());
-            }
+            scope.set_half(name, halves::half(initializer.data_type));
             if scope.parent.is_none() {
                 self.builder.keep_parameter(id);
             }
@@ -377,8 +374,11 @@ impl Importer<'_> {
                 inputs,
             };
             let before = ctx.builder.graph.nodes.len();
-            let outputs = ops::lower(&mut ctx, domain)?;
+            let mut outputs = ops::lower(&mut ctx, domain)?;
             halves.mark_products(&mut self.builder.graph, before);
+            if let [Some(result), ..] = &mut outputs[..] {
+                *result = halves.rounded(&mut self.builder, at, *result)?;
+            }
             outputs
         };
         self.builder.check_memory().map_err(Failure::Graph)?;
@@ -390,9 +390,8 @@ impl Importer<'_> {
                 return Err(at.unsupported(format!("output {i}")).into());
             };
             self.builder.name(value, output);
-            if halves.gives && self.builder.ty(value).dtype == DType::F32 {
-                scope.in_bf16.insert(output.clone());
-            }
+            let is_float = self.builder.ty(value).dtype == DType::F32;
+            scope.set_half(output, halves.gives.filter(|_| is_float));
             if scope.names.insert(output.clone(), Some(value)).is_some() {
                 return Err(at
                     .bad(format!("its output '{}' is defined twice", shown(output)))
@@ -420,9 +419,7 @@ impl Importer<'_> {
         for (i, formal) in function.inputs.iter().enumerate() {
             let actual = inputs.get(i).copied().flatten();
             scope.names.insert(formal.clone(), actual);
-            if (node.inputs.get(i)).is_some_and(|name| outer.is_in_bf16(name)) {
-                scope.in_bf16.insert(formal.clone());
-            }
+            scope.set_half(formal, node.inputs.get(i).and_then(|n| outer.half_of(n)));
         }
         let outputs = function.outputs.iter().map(String::as_str);
         let order = order::live_nodes(&function.nodes, outputs).map_err(|e| at.bad(e))?;

@@ -11,7 +11,7 @@
 //! directly when it was only split and reshaped.
 
 use crate::edit::Editor;
-use crate::fuse::{operands, scaled};
+use crate::fuse::{operands, scaled, unrounded};
 use neap_ir::op::{AttentionAttrs, Binary, HeadLayout, Op, Softmax, Unary};
 use neap_ir::{DType, Literal, Node, ValueId};
 
@@ -91,6 +91,7 @@ fn fuse(editor: &mut Editor, at: usize) -> bool {
 /// Matches backwards from the second product.
 fn matched(editor: &Editor, at: usize) -> Option<Found> {
     let (weights, v) = matmul(editor, at)?;
+    let weights = unrounded(editor, weights);
     let guarded = without_nan(editor, weights);
     let nan_is_zero = guarded.is_some();
     let probabilities = guarded.unwrap_or(weights);

@@ -2,7 +2,7 @@
 
 use crate::edit::Editor;
 use neap_ir::op::{Activation, Binary, Op, Unary};
-use neap_ir::{Node, ValueId};
+use neap_ir::{DType, Node, ValueId};
 
 pub(crate) fn run(editor: &mut Editor) {
     editor.each(|editor, at| {
@@ -51,6 +51,31 @@ pub(crate) fn scaled(editor: &Editor, value: ValueId) -> Option<(ValueId, f32)> 
     }
     let [x, divisor] = operands(editor, at, Binary::Div)?;
     Some((x, 1.0 / editor.scalar(divisor)?))
+}
+
+/// What a value was before it was rounded to half floats, where nobody else reads it. A fused node leaves such a rounding out.
+pub(crate) fn unrounded(editor: &Editor, value: ValueId) -> ValueId {
+    let before = |value: ValueId, fits: fn(DType) -> bool| {
+        let node = editor.node(editor.producer(value)?);
+        editor.sole_user(value)?;
+        let casts = matches!(node.op, Op::Cast { to } if fits(to));
+        node.input(0).filter(|_| casts)
+    };
+    let half = before(value, |to| to == DType::F32);
+    let wide = half.and_then(|half| before(half, is_half));
+    wide.unwrap_or(value)
+}
+
+/// What a value is after it was rounded to half floats, where nobody else reads it.
+pub(crate) fn rounded(editor: &Editor, value: ValueId) -> ValueId {
+    let after = |value: ValueId| output(editor, editor.sole_user(value)?);
+    let wide = after(value).and_then(after);
+    wide.filter(|&wide| unrounded(editor, wide) == value)
+        .unwrap_or(value)
+}
+
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
 }
 
 fn output(editor: &Editor, at: usize) -> Option<ValueId> {

@@ -5,7 +5,7 @@
 //! ```
 
 use crate::edit::Editor;
-use crate::fuse::{operands, other, with_scalar};
+use crate::fuse::{operands, other, rounded, with_scalar};
 use neap_ir::op::{Binary, Op, Reduce, Unary};
 use neap_ir::{Node, ValueId};
 
@@ -64,7 +64,7 @@ fn matched(editor: &Editor, at: usize) -> Option<Found> {
     if !squares {
         return None;
     }
-    let normal = editor.node(at).outputs[0]?;
+    let normal = rounded(editor, editor.node(at).outputs[0]?);
     let scale_at = editor.sole_user(normal)?;
     let scale = other(operands(editor, scale_at, Binary::Mul)?, normal)?;
     let scaled = editor.node(scale_at).outputs[0]?;

@@ -74,6 +74,28 @@ fn vision_transformer() {
     assert!(!attrs.causal && (attrs.scale - 0.35).abs() < 1e-6);
 }
 
+/// As exporters of half floats write it: softmax in f32, its result rounded for the product.
+#[test]
+fn a_softmax_that_is_rounded_for_the_product_is_fused_all_the_same() {
+    for (half, reads) in [(DType::F16, 1), (DType::BF16, 1), (DType::F16, 2)] {
+        let mut net = Net::new();
+        let whole = net.input(&[B, S, 3 * H * D]);
+        let [q, k, v] = gathered(&mut net, whole);
+        let kt = net.transpose(k, &[0, 1, 3, 2]);
+        let scores = net.op(Op::MatMul, &[q, kt]);
+        let p = softmax(&mut net, scores);
+        let rounded = net.op(Op::Cast { to: half }, &[p]);
+        let wide = net.op(Op::Cast { to: DType::F32 }, &[rounded]);
+        let y = net.op(Op::MatMul, &[wide, v]);
+        net.output(y);
+        if reads == 2 {
+            net.output(rounded);
+        }
+        let fused = attention(&net.lower()).is_some();
+        assert_eq!(fused, reads == 1, "{half:?}, read {reads} times");
+    }
+}
+
 /// GPT-2: one projection split in three, heads split off, a triangle chosen by `Where`.
 fn decoder(net: &mut Net, fill: f32, causal: bool) {
     let whole = net.input(&[B, S, 3 * H * D]);

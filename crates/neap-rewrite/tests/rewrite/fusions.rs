@@ -5,7 +5,7 @@ use crate::lower::{nodes, steps};
 use neap_ir::op::{Activation, Binary, Op, Reduce, Unary};
 use neap_ir::panel::Epilogue;
 use neap_ir::recipe::{PackedForm, Recipe};
-use neap_ir::{Literal, ValueId};
+use neap_ir::{DType, Literal, ValueId};
 use neap_rewrite::Lowered;
 
 fn epilogues(lowered: &Lowered) -> Vec<Epilogue> {
@@ -444,6 +444,17 @@ fn other_gates_stay() {
 }
 
 fn layer_norm(net: &mut Net, x: ValueId, axis: usize, as_power: bool) -> ValueId {
+    layer_norm_in(net, x, axis, as_power, DType::F32)
+}
+
+/// Its quotient is rounded to half floats, where those are asked for.
+fn layer_norm_in(
+    net: &mut Net,
+    x: ValueId,
+    axis: usize,
+    as_power: bool,
+    rounded_to: DType,
+) -> ValueId {
     let mean = Op::Reduce {
         kind: Reduce::Mean,
         axes: vec![axis],
@@ -462,7 +473,12 @@ fn layer_norm(net: &mut Net, x: ValueId, axis: usize, as_power: bool) -> ValueId
     let epsilon = net.scalar(1e-5);
     let sum = net.add(variance, epsilon);
     let deviation = net.unary(Unary::Sqrt, sum);
-    let normal = net.binary(Binary::Div, d, deviation);
+    let mut normal = net.binary(Binary::Div, d, deviation);
+    if rounded_to != DType::F32 {
+        for to in [rounded_to, DType::F32] {
+            normal = net.op(Op::Cast { to }, &[normal]);
+        }
+    }
     let scale = net.weight(&[width], 1.0);
     let scaled = net.mul(scale, normal);
     let bias = net.weight(&[width], 1.0);
@@ -478,6 +494,11 @@ fn layer_norm_chains() {
         net.output(y);
         assert_eq!(steps(&net.lower()), ["LayerNormalization"]);
     }
+    let mut net = Net::new();
+    let x = net.input(&[2, 3, 20]);
+    let y = layer_norm_in(&mut net, x, 2, false, DType::F16);
+    net.output(y);
+    assert_eq!(steps(&net.lower()), ["LayerNormalization"]);
     let mut net = Net::new();
     let x = net.input(&[2, 3, 20]);
     let y = layer_norm(&mut net, x, 1, true);
