@@ -137,7 +137,7 @@ impl Core {
             let what = format!(
                 "promised requests left no moment within {PATIENCE:?} in which it could take the old one's place"
             );
-            return Err(Error::Run(what));
+            return Err(Error::Machine(what));
         }
         let new = State::Ready(Arc::new(served));
         self.catalogue.set(&old.name, new);
@@ -174,7 +174,8 @@ impl Core {
     async fn open(&self, name: &str, entry: &Entry) -> neaptide::Result<(Served, Opened)> {
         let its = entry.clone();
         let settings = self.files.read(move || Ok(its.settings())).await;
-        let settings = settings.map_err(|refusal| Error::Run(refusal.message))?;
+        // The folder hangs, or cannot be read.
+        let settings = settings.map_err(|refusal| Error::Machine(refusal.message))?;
         let settings = settings.map_err(Error::BadInput)?;
         let (opening, path) = (self.opening.clone(), entry.path.clone());
         let its = settings.clone();
@@ -350,8 +351,10 @@ pub(super) fn refused_change(what: &str, error: Error) -> Refusal {
     let message = format!("{what}: {error}");
     match error {
         Error::Infeasible { .. } => Refusal::busy(message, Duration::from_secs(1)),
-        Error::Defect(_) => Refusal::new(Why::Internal, message),
-        Error::Machine(_) => Refusal::new(Why::Machine, message),
+        Error::Cancelled | Error::Defect(_) => Refusal::new(Why::Internal, message),
+        Error::Machine(_) | Error::DamagedCache(_) | Error::Run(_) => {
+            Refusal::new(Why::Machine, message)
+        }
         _ => Refusal::malformed(message),
     }
 }
@@ -366,5 +369,25 @@ fn candidate(model: &Served) -> Candidate {
         inputs: model.engine_inputs.clone(),
         outputs: model.engine_outputs.clone(),
         most_rows: model.most_rows(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_the_servers_side_prevents_is_not_the_clients_fault() {
+        let status = |error: Error| refused_change("cannot load 'm'", error).why.status();
+        for own in [
+            Error::Machine("the folder of models does not answer".into()),
+            Error::DamagedCache("a block is another".into()),
+            Error::Run("requests leave no memory for it".into()),
+            Error::Defect("a panic".into()),
+            Error::Cancelled,
+        ] {
+            assert_eq!(status(own), 500);
+        }
+        assert_eq!(status(Error::BadInput("it holds no graph".into())), 400);
     }
 }
