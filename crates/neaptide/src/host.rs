@@ -15,7 +15,7 @@ pub trait Host: fmt::Debug + Send + Sync {
     /// will take when a model runs.
     fn charged_bytes(&self) -> u64;
 
-    /// The most that the process could ever take, which is the limit where no budget is given; `None` for no limit at all.
+    /// The most that the process could ever take, which is the limit where no lower budget is given; `None` for no limit at all.
     fn machine_bytes(&self) -> Option<u64> {
         memory::machine_bytes()
     }

@@ -26,7 +26,7 @@ pub(crate) struct Request<'a> {
     pub known: &'a Known,
     /// What a later process takes while it opens the model.
     pub opening_bytes: u64,
-    /// The limit where there is no budget ([`Host::machine_bytes`](crate::Host::machine_bytes)).
+    /// The limit where there is no lower budget ([`Host::machine_bytes`](crate::Host::machine_bytes)).
     pub machine_bytes: Option<u64>,
 }
 
@@ -44,18 +44,23 @@ impl Request<'_> {
         let base = base();
         let whole = || whole_of(self.programs, self.options, Scope::Process, &search);
         let budget_bytes = self.budget.bytes(|| whole().total_bytes());
-        // Without a budget everything stays in memory, where the machine has so much.
+        // Without a budget everything stays in memory, where the machine has so much. A larger budget is no more than that.
         let of_machine = |bytes: &u64| {
             let arena_bytes = search.whole_arena_bytes();
             base.with_arena(tables_of(arena_bytes), arena_bytes)
                 .total_bytes()
                 > *bytes
         };
-        if let (None, Some(bytes)) = (budget_bytes, self.machine_bytes.filter(of_machine)) {
-            let found = self.within(&search, base, Some(bytes), started);
-            return found.map_err(Error::without_budget);
+        match (budget_bytes, self.machine_bytes.filter(of_machine)) {
+            (None, Some(bytes)) => {
+                let found = self.within(&search, base, Some(bytes), started);
+                found.map_err(Error::without_budget)
+            }
+            (Some(given), Some(bytes)) => {
+                self.within(&search, base, Some(given.min(bytes)), started)
+            }
+            (given, None) => self.within(&search, base, given, started),
         }
-        self.within(&search, base, budget_bytes, started)
     }
 
     fn within(

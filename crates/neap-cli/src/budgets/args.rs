@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct ChangeArgs {
     /// Budgets over time, such as 0s:200MiB,5s:60MiB,10s:120MiB; runs until the last has been held as
     /// long as the one before it, or as --duration or --iterations say
-    #[arg(long, value_name = "TIME:SIZE,...", conflicts_with_all = ["follow", "memory_budget"])]
+    #[arg(long, value_name = "TIME:SIZE,...", value_parser = crate::cgroup::limits::schedule, conflicts_with_all = ["follow", "memory_budget"])]
     pub budget_schedule: Option<Schedule>,
     /// Let the budget follow what the system can spare, --memory-budget at most; runs until interrupted,
     /// or as --duration or --iterations say

@@ -1,6 +1,7 @@
 //! Limits of a group while processes run in it: read by who follows them, moved by who sets them.
 
 use super::{Found, Version, find, supervise};
+use crate::budgets::schedule::Schedule;
 use crate::progress::note;
 use neaptide::Budget;
 use std::fs;
@@ -39,7 +40,18 @@ pub fn lowest_hard_bytes(found: &Found) -> Option<u64> {
 /// # Errors
 /// What is wrong with the text.
 pub fn budget(text: &str) -> Result<Budget, String> {
-    let budget: Budget = text.parse()?;
+    Ok(no_more(text.parse()?))
+}
+
+/// The same of a budget that is known in bytes.
+pub fn bytes(bytes: u64) -> u64 {
+    match no_more(Budget::Bytes(bytes)) {
+        Budget::Bytes(lowered) => lowered,
+        _ => bytes,
+    }
+}
+
+fn no_more(budget: Budget) -> Budget {
     let limit = find().ok().and_then(|found| lowest_hard_bytes(&found));
     let lowered = limited(budget, limit);
     // Within a group of its own this was said before.
@@ -48,7 +60,37 @@ pub fn budget(text: &str) -> Result<Budget, String> {
             "the memory budget is {lowered} instead of {budget}: the limit of the memory cgroup around this process"
         ));
     }
-    Ok(lowered)
+    lowered
+}
+
+/// Budgets over time, none more than the kernel gives. A line says so where one is.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn schedule(text: &str) -> Result<Schedule, String> {
+    Ok(lowered(text.parse()?))
+}
+
+/// As [`schedule`].
+pub fn lowered(schedule: Schedule) -> Schedule {
+    let limit = find().ok().and_then(|found| lowest_hard_bytes(&found));
+    let within = within(&schedule, limit);
+    if let (true, Some(limit)) = (within != schedule, limit)
+        && supervise::own_limit_bytes().is_none()
+    {
+        note(&format!(
+            "memory budgets of more than {0} are {0}: the limit of the memory cgroup around this process",
+            neaptide::Bytes(limit)
+        ));
+    }
+    within
+}
+
+fn within(schedule: &Schedule, limit_bytes: Option<u64>) -> Schedule {
+    schedule.in_bytes(|budget| match limited(budget, limit_bytes) {
+        Budget::Bytes(bytes) => Some(bytes),
+        _ => None,
+    })
 }
 
 fn limited(budget: Budget, limit_bytes: Option<u64>) -> Budget {
@@ -123,6 +165,15 @@ mod tests {
         assert_eq!(budget(5001), Budget::Bytes(5000));
         assert_eq!(budget(4999), Budget::Bytes(4999));
         assert_eq!(limited(Budget::Unlimited, Some(1)), Budget::Unlimited);
+        let times: Schedule = "0s:4999,1s:5001,2s:50%".parse().unwrap();
+        let budgets = within(&times, lowest_hard_bytes(&v2));
+        let budgets: Vec<Budget> = budgets.budgets().map(|(_, budget)| budget).collect();
+        let expected = [
+            Budget::Bytes(4999),
+            Budget::Bytes(5000),
+            "50%".parse().unwrap(),
+        ];
+        assert_eq!(budgets, expected);
         set(&v2, 3000).unwrap();
         assert_eq!(lowest_bytes(&v2), Some(3000));
 

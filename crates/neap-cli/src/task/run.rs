@@ -6,7 +6,7 @@ use super::message::{Done, Opened, Order, Said};
 use super::one;
 use super::report::{Largest, ModelReport, TaskReport, TotalChange};
 use crate::args::{EngineArgs, OpenArgs};
-use crate::cgroup::{self, Group};
+use crate::cgroup::{self, Group, limits};
 use crate::failure::{Failure, Outcome, bad};
 use crate::progress::note;
 use crate::report::{Adapted, ms};
@@ -36,7 +36,9 @@ pub struct Settings<'a> {
 }
 
 pub fn run(settings: &Settings) -> Outcome {
-    let task = file::read(settings.file)?;
+    let mut task = file::read(settings.file)?;
+    task.total_bytes = limits::bytes(task.total_bytes);
+    task.schedule = task.schedule.map(limits::lowered);
     if settings.one_process || task.one_process {
         return one::run(settings, &task);
     }

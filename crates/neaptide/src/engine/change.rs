@@ -483,7 +483,7 @@ fn divided(
     parties: &Parties,
 ) -> Result<Division> {
     let claims: Vec<Claim> = parties.all().map(|m| m.claim()).collect();
-    let most_bytes = budget_bytes(budget).or(machine_bytes);
+    let most_bytes = budget_bytes(budget).into_iter().chain(machine_bytes).min();
     let room_bytes = most_bytes.map_or(ENDLESS_BYTES, |bytes| {
         bytes.saturating_sub(base.total_bytes())
     });

@@ -109,6 +109,27 @@ fn a_machine_that_is_too_small_for_all_of_a_model_is_its_budget() {
 }
 
 #[test]
+fn a_budget_beyond_the_machine_is_the_machine() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = layers(folder.path(), 12);
+    let large = opened(&path, folder.path(), 1 << 40).expect("opens");
+    let smallest = large.bounds(&options()).smallest_feasible_bytes();
+    let small = opened(&path, folder.path(), smallest).expect("opens");
+    let beyond = RunOptions {
+        budget: Budget::Bytes(1 << 36),
+        ..options()
+    };
+    let plan = small.plan(&beyond).expect("feasible");
+    assert!(plan.ledger.total_bytes() <= smallest, "{}", plan.ledger);
+    let tiny = opened(&path, folder.path(), 9 << 19).expect("opens");
+    let refused = tiny.plan(&beyond).map(|plan| plan.ledger);
+    assert!(
+        matches!(refused, Err(Error::Infeasible { budget_bytes, .. }) if budget_bytes == 9 << 19),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn what_needs_no_arena_needs_a_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let model = onnx::Model::new(13)
