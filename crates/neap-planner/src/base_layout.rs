@@ -10,10 +10,12 @@
 //!     └─┴─────────────┴────┴───┴─► step
 //! ```
 
-use std::collections::HashSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashSet};
 
 use neap_plan::{BLOCK_BYTES, ByteRange, PanelRange, StepRange, StepSpec, Workload};
 
+use crate::free_ranges::FreeRanges;
 use crate::layout::{Block, Layouts, StaticLayout, allocate};
 use crate::shared::Stay;
 
@@ -234,27 +236,111 @@ fn allocated(blocks: &[Block], fixed_blocks: usize) -> StaticLayout {
     layout
 }
 
-fn gaps(steps: usize, fixed: &[Fixed]) -> Vec<Vec<ByteRange>> {
-    let mut live: Vec<Fixed> = Vec::new();
-    let mut next = fixed.iter().peekable();
+/// By step: whole blocks that nothing touches. What lies still does not overlap, but for what lies below something that is
+/// always there.
+fn gaps(steps: usize, still: &[Fixed]) -> Vec<Vec<ByteRange>> {
+    let always = StepRange::new(0, steps as u32);
+    let is_floor = |f: &&Fixed| f.live == always && f.arena.begin == 0;
+    let floor_end = still.iter().filter(is_floor).map(|f| f.arena.end).max();
+    let floor = ByteRange::new(0, floor_end.unwrap_or(0));
+    let mut free = FreeRanges::new();
+    free.take(floor.to_blocks());
+    // What is live above the floor: ends by begin, and when.
+    let mut live: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut until: BinaryHeap<Reverse<(u32, u64)>> = BinaryHeap::new();
+    let mut next = still.iter().filter(|f| !floor.holds(f.arena)).peekable();
     (0..steps as u32)
         .map(|step| {
-            live.retain(|f| f.live.contains(step));
-            while let Some(f) = next.next_if(|f| f.live.begin <= step) {
-                live.push(*f);
-            }
-            live.sort_unstable_by_key(|f| f.arena.begin);
-            let mut free_from = 0u64;
-            let mut gaps = Vec::new();
-            for f in &live {
-                let end = f.arena.begin / BLOCK_BYTES * BLOCK_BYTES;
-                if end > free_from {
-                    gaps.push(ByteRange::new(free_from, end));
+            while let Some(&Reverse((end, begin))) = until.peek()
+                && end <= step
+            {
+                until.pop();
+                if let Some(end) = live.remove(&begin) {
+                    free.give(untouched(&live, floor, ByteRange::new(begin, end)));
                 }
-                free_from = free_from.max(f.arena.end.next_multiple_of(BLOCK_BYTES));
             }
-            gaps.push(ByteRange::new(free_from, u64::MAX));
-            gaps
+            while let Some(f) = next.next_if(|f| f.live.begin <= step) {
+                free.take(f.arena.to_blocks());
+                live.insert(f.arena.begin, f.arena.end);
+                until.push(Reverse((f.live.end, f.arena.begin)));
+            }
+            free.iter().collect()
         })
         .collect()
+}
+
+/// The blocks of a range, without those in which others lie, too.
+fn untouched(live: &BTreeMap<u64, u64>, floor: ByteRange, range: ByteRange) -> ByteRange {
+    let below = live.range(..range.begin).next_back();
+    let below_end = below.map_or(floor.end, |(_, &end)| end.max(floor.end));
+    let above = live.range(range.end..).next();
+    let above_begin = above.map_or(u64::MAX, |(&begin, _)| begin);
+    let blocks = range.to_blocks();
+    ByteRange::new(
+        blocks.begin.max(below_end.next_multiple_of(BLOCK_BYTES)),
+        blocks.end.min(above_begin / BLOCK_BYTES * BLOCK_BYTES),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against a look at all of them in each step.
+        #[test]
+        fn gaps_are_what_nothing_touches(
+            raw in prop::collection::vec((0u64..2000, 0u32..9, 1u32..5), 0..30),
+            floor_bytes in 0u64..9000,
+        ) {
+            const STEPS: u32 = 12;
+            // One above the other, with holes of their own.
+            let mut at = 0;
+            let mut still: Vec<Fixed> = raw
+                .iter()
+                .map(|&(bytes, begin, steps)| {
+                    let arena = ByteRange::at(at, 1 + bytes * 9);
+                    at = arena.end + bytes % 7 * 1500;
+                    Fixed { arena, live: StepRange::new(begin, (begin + steps).min(STEPS)) }
+                })
+                .collect();
+            still.retain(|f| f.arena.begin >= floor_bytes || f.arena.end <= floor_bytes);
+            still.sort_by_key(|f| f.live.begin);
+            if floor_bytes > 0 {
+                let live = StepRange::new(0, STEPS);
+                still.insert(0, Fixed { arena: ByteRange::at(0, floor_bytes), live });
+            }
+            let found = gaps(STEPS as usize, &still);
+            for step in 0..STEPS {
+                let live = still.iter().filter(|f| f.live.contains(step));
+                let taken: Vec<ByteRange> = live.map(|f| f.arena.to_blocks()).collect();
+                for block in 0..(at + floor_bytes) / BLOCK_BYTES + 2 {
+                    let block = ByteRange::at(block * BLOCK_BYTES, BLOCK_BYTES);
+                    let is_free = !taken.iter().any(|t| t.overlaps(block));
+                    let listed = found[step as usize].iter().any(|gap| gap.holds(block));
+                    prop_assert_eq!(listed, is_free, "{:?} in step {}", block, step);
+                }
+            }
+        }
+    }
+
+    /// Each value of as many steps as there are values is read by the last.
+    #[test]
+    fn gaps_above_twenty_thousand_values_are_found() {
+        let n = 20_000u32;
+        let value = |i: u32| Fixed {
+            arena: ByteRange::at(64 * u64::from(i), 4),
+            live: StepRange::new(i, n),
+        };
+        let still: Vec<Fixed> = (0..n).map(value).collect();
+        let found = gaps(n as usize, &still);
+        assert!(found.iter().all(|gaps| gaps.len() == 1));
+        assert_eq!(found[0][0].begin, BLOCK_BYTES);
+        let end = 64 * u64::from(n - 1) + 4;
+        assert_eq!(
+            found[n as usize - 1][0].begin,
+            end.next_multiple_of(BLOCK_BYTES)
+        );
+    }
 }

@@ -16,6 +16,7 @@ mod assemble;
 mod base_layout;
 mod baselines;
 pub mod blocks;
+mod free_ranges;
 pub mod layout;
 mod options;
 mod own_memory;

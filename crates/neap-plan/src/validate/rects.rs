@@ -5,8 +5,10 @@ use super::spaces::{aligned, check_file_range, inside};
 use super::stays::Stay;
 use crate::{
     AfterCompute, Area, BLOCK_BYTES, BufferId, ExecutionPlan as Plan, LaneId, ObjectId, Place,
-    SpaceKind, StepId, Violation, WORKSPACE_ALIGN, Workload,
+    SpaceId, SpaceKind, StepId, Violation, WORKSPACE_ALIGN, Workload,
 };
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 
 fn name(of: ObjectId, run: u64) -> String {
     match of {
@@ -155,11 +157,11 @@ fn waits_for_store(plan: &Plan, held: &Rect, next: &Rect) -> bool {
         && wait.count as usize > rank.count()
 }
 
-/// Sweeps time; every rectangle that begins is compared with all that are live. Returns the most bytes live at once.
+/// Sweeps time; every rectangle that begins is compared with what is live where it lies. Returns the most bytes live at once.
 pub(super) fn check_overlaps(plan: &Plan, rects: &[Rect]) -> Result<u64, Violation> {
     let mut by_begin: Vec<(u64, usize)> = (0..).zip(rects).map(|(i, r)| (r.begin, i)).collect();
     by_begin.sort_unstable();
-    let mut live: Vec<&Rect> = Vec::new();
+    let mut live = Live::default();
     let mut most_live = 0u64;
     for (_, index) in by_begin {
         let r = &rects[index];
@@ -170,10 +172,8 @@ pub(super) fn check_overlaps(plan: &Plan, rects: &[Rect]) -> Result<u64, Violati
                 why: "it may start only after its last use".into(),
             });
         }
-        live.retain(|other| other.end > r.begin);
-        let meets =
-            |other: &&&Rect| other.area.overlaps(r.area) && !waits_for_store(plan, other, r);
-        if let Some(other) = live.iter().find(meets) {
+        live.advance(rects, r.begin);
+        if let Some(other) = live.meets(plan, r) {
             let (a, b) = (name(other.owner, other.run), name(r.owner, r.run));
             return Err(Violation::Overlap {
                 a,
@@ -181,9 +181,70 @@ pub(super) fn check_overlaps(plan: &Plan, rects: &[Rect]) -> Result<u64, Violati
                 time: r.begin,
             });
         }
-        live.push(r);
-        let used = live.iter().filter(|other| other.used_until > r.begin);
-        most_live = most_live.max(used.map(|r| r.area.range.len()).sum());
+        live.add(rects, index);
+        most_live = most_live.max(live.used_bytes);
     }
     Ok(most_live)
+}
+
+/// What is live at one moment.
+#[derive(Default)]
+struct Live<'a> {
+    /// By space and address: rectangles of which no two overlap, so that a new one can only meet its neighbour.
+    apart: BTreeMap<(SpaceId, u64), &'a Rect>,
+    /// Those that a store reads to their end. What waits for that store may overlap them.
+    stored: Vec<&'a Rect>,
+    /// By end.
+    ends: BinaryHeap<Reverse<(u64, usize)>>,
+    /// By last use, with their bytes.
+    used: BinaryHeap<Reverse<(u64, u64)>>,
+    used_bytes: u64,
+}
+
+impl<'a> Live<'a> {
+    /// Forgets what has ended by then.
+    fn advance(&mut self, rects: &[Rect], time: u64) {
+        while let Some(&Reverse((end, index))) = self.ends.peek()
+            && end <= time
+        {
+            let area = rects[index].area;
+            self.apart.remove(&(area.space, area.range.begin));
+            self.ends.pop();
+        }
+        self.stored.retain(|other| other.end > time);
+        while let Some(&Reverse((until, bytes))) = self.used.peek()
+            && until <= time
+        {
+            self.used_bytes -= bytes;
+            self.used.pop();
+        }
+    }
+
+    fn meets(&self, plan: &Plan, r: &Rect) -> Option<&'a Rect> {
+        let Area { space, range } = r.area;
+        let below = self.apart.range((space, 0)..(space, range.end));
+        let neighbour = below.map(|(_, &other)| other).next_back();
+        let neighbour = neighbour.filter(|other| other.area.overlaps(r.area));
+        let stored = || {
+            let mut all = self.stored.iter().copied();
+            all.find(|other| other.area.overlaps(r.area) && !waits_for_store(plan, other, r))
+        };
+        neighbour.or_else(stored)
+    }
+
+    fn add(&mut self, rects: &'a [Rect], index: usize) {
+        let r = &rects[index];
+        let bytes = r.area.range.len();
+        if r.held_by.is_some() {
+            self.stored.push(r);
+        } else if bytes > 0 {
+            let key = (r.area.space, r.area.range.begin);
+            self.apart.insert(key, r);
+            self.ends.push(Reverse((r.end, index)));
+        }
+        if r.used_until > r.begin {
+            self.used_bytes += bytes;
+            self.used.push(Reverse((r.used_until, bytes)));
+        }
+    }
 }

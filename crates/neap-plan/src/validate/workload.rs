@@ -84,7 +84,7 @@ pub fn check_workload(w: &Workload) -> Result<(), Violation> {
                 b.bytes, b.align
             ));
         }
-        let is_state = w.states.contains(&crate::BufferId(i as u32));
+        let is_state = w.states.binary_search(&crate::BufferId(i as u32)).is_ok();
         let is_whole = b.align == BLOCK_BYTES && b.bytes.is_multiple_of(BLOCK_BYTES) && b.bytes > 0;
         let always = crate::StepRange::new(0, w.steps.len() as u32);
         if is_state && (!is_whole || b.live != always || b.kept) {

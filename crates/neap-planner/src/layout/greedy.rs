@@ -13,26 +13,55 @@ struct Lists {
 
 /// So many are listed in any case.
 const FEW_LISTED: u64 = 1 << 18;
-/// More are only listed where they are less than this part of all pairs.
+/// More are only listed where they are less than this part of all pairs, and at most so many: 64 MiB.
 const DENSE_PART: u64 = 8;
+const MOST_LISTED: u64 = 1 << 24;
+/// With so many blocks those that are not listed are looked for.
+const MOST_LOOKED_FOR: usize = 1 << 13;
 
 impl Conflicts {
     pub fn new(blocks: &[Block]) -> Self {
+        Self(are_listed(blocks).then(|| Lists::of_all(blocks)))
+    }
+}
+
+/// Whether blocks are too many to look for those that live together with each of them, again and again.
+pub fn pairs_are_too_many(blocks: &[Block]) -> bool {
+    blocks.len() > MOST_LOOKED_FOR && !are_listed(blocks)
+}
+
+fn are_listed(blocks: &[Block]) -> bool {
+    let listed = 2 * pairs(blocks);
+    let all = (blocks.len() as u64).pow(2);
+    listed <= FEW_LISTED || listed < all / DENSE_PART && listed <= MOST_LISTED
+}
+
+/// How many pairs of blocks are live together.
+fn pairs(blocks: &[Block]) -> u64 {
+    let used = || blocks.iter().filter(|b| is_used(b));
+    let mut begins: Vec<u32> = used().map(|b| b.live.begin).collect();
+    let mut ends: Vec<u32> = used().map(|b| b.live.end).collect();
+    begins.sort_unstable();
+    ends.sort_unstable();
+    let mut ended = ends.iter().peekable();
+    let (mut pairs, mut live) = (0, 0);
+    for begin in begins {
+        while ended.next_if(|&&end| end <= begin).is_some() {
+            live -= 1;
+        }
+        pairs += live;
+        live += 1;
+    }
+    pairs
+}
+
+impl Lists {
+    fn of_all(blocks: &[Block]) -> Self {
         let mut counts = vec![0u32; blocks.len()];
         for_each_pair(blocks, |i, j| {
             counts[i as usize] += 1;
             counts[j as usize] += 1;
         });
-        let listed: u64 = counts.iter().map(|&n| u64::from(n)).sum();
-        let all = (blocks.len() as u64).pow(2);
-        let is_dense = listed > FEW_LISTED && listed >= all / DENSE_PART;
-        let is_listed = !is_dense && u32::try_from(listed).is_ok();
-        Self(is_listed.then(|| Lists::new(blocks, &counts)))
-    }
-}
-
-impl Lists {
-    fn new(blocks: &[Block], counts: &[u32]) -> Self {
         let mut start = vec![0u32; blocks.len() + 1];
         for (i, count) in counts.iter().enumerate() {
             start[i + 1] = start[i] + count;
@@ -164,12 +193,9 @@ mod tests {
             .collect();
         let looked_for = Conflicts::new(&blocks);
         assert!(looked_for.0.is_none(), "they are most of all");
-        let mut counts = vec![0; blocks.len()];
-        for_each_pair(&blocks, |i, j| {
-            counts[i as usize] += 1;
-            counts[j as usize] += 1;
-        });
-        let listed = Conflicts(Some(Lists::new(&blocks, &counts)));
+        let lists = Lists::of_all(&blocks);
+        assert_eq!(lists.others.len() as u64, 2 * pairs(&blocks));
+        let listed = Conflicts(Some(lists));
         let order: Vec<u32> = (0..blocks.len() as u32).rev().collect();
         for fit in [Fit::Lowest, Fit::Tightest] {
             let one = place_in_order(&blocks, &looked_for, &order, fit);

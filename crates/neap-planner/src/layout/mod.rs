@@ -12,7 +12,8 @@
 //!
 //! [`solve`] searches for as long as it is let, and can prove that there is nothing better. [`lay_out`] is for
 //! planning, in which a millisecond counts: greedy placement in several orders; then the best is improved by
-//! moving what lies at the peak to the front of its order; then, if the lower bound is not met, a short `solve`.
+//! moving what lies at the peak to the front of its order; then, if the lower bound is not met, a short `solve`. Blocks
+//! of which too many pairs live together are placed once, in the order of time.
 
 mod check;
 pub mod csv;
@@ -22,6 +23,7 @@ mod greedy;
 mod known;
 mod sections;
 mod solve;
+mod sweep;
 mod valley;
 
 pub use check::{Fault, check};
@@ -105,6 +107,9 @@ pub fn lay_out(blocks: &[Block]) -> StaticLayout {
 
 /// [`lay_out`] where every block takes a place. `rounds` are of improving.
 fn lay_out_used(blocks: &[Block], rounds: usize) -> StaticLayout {
+    if greedy::pairs_are_too_many(blocks) {
+        return sweep::place_by_begin(blocks, Fit::Tightest);
+    }
     let conflicts = Conflicts::new(blocks);
     let bound = lower_bound_bytes(blocks);
     let mut best: Option<(StaticLayout, Vec<u32>, Fit)> = None;
@@ -141,9 +146,7 @@ fn lay_out_used(blocks: &[Block], rounds: usize) -> StaticLayout {
 
 /// What an allocator arrives at that takes the lowest free place for each block as its live range begins.
 pub fn allocate(blocks: &[Block]) -> StaticLayout {
-    let mut order: Vec<u32> = (0..blocks.len() as u32).collect();
-    order.sort_by_key(|&i| blocks[i as usize].live.begin);
-    place_in_order(blocks, &Conflicts::new(blocks), &order, Fit::Lowest)
+    sweep::place_by_begin(blocks, Fit::Lowest)
 }
 
 /// Which block is placed when.
