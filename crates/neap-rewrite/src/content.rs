@@ -73,7 +73,10 @@ impl Contents {
     /// What lies in `bytes` bytes of `value` from `offset` on.
     fn part(&self, value: usize, offset: i64, bytes: i64) -> Vec<Piece> {
         let mut found = Vec::new();
-        for piece in &self.pieces[value] {
+        let pieces = &self.pieces[value];
+        let first = pieces.partition_point(|p| p.at + p.bytes <= offset);
+        let inside = pieces[first..].iter();
+        for piece in inside.take_while(|p| p.at < offset + bytes) {
             let begin = piece.at.max(offset);
             let end = (piece.at + piece.bytes).min(offset + bytes);
             if begin < end {

@@ -32,6 +32,7 @@ mod gathers;
 mod integers;
 mod keys;
 mod layout;
+mod members;
 mod needs;
 mod norm;
 mod order;

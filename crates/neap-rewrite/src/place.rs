@@ -14,6 +14,7 @@
 //! dropped (the node then copies) when it fails.
 
 use crate::content::Contents;
+use crate::members::{Member, Members};
 use neap_ir::graph::LANES;
 use neap_ir::op::{Op, Unary};
 use neap_ir::program::{Buffer, Storage};
@@ -180,6 +181,10 @@ fn share_in_place(graph: &Graph, node: &Node, at: usize, classes: &mut Classes) 
         let Some(input) = node.input(candidate) else {
             continue;
         };
+        let is_as_large = graph.value(input).len_bytes() == graph.value(output).len_bytes();
+        if !is_as_large || !classes.placeable[input.index()] {
+            continue;
+        }
         // Another operand in the same bytes must be one that is read where it is overwritten.
         let torn = (0..node.inputs.len()).any(|other| {
             node.input(other).is_some_and(|v| {
@@ -188,10 +193,7 @@ fn share_in_place(graph: &Graph, node: &Node, at: usize, classes: &mut Classes) 
                     && !(candidates.contains(&other) && classes.holds(v, input, 0))
             })
         });
-        if !torn
-            && graph.value(input).len_bytes() == graph.value(output).len_bytes()
-            && classes.merge(output, input, 0, Merge::Overwrite { at })
-        {
+        if !torn && classes.merge(output, input, 0, Merge::Overwrite { at }) {
             return;
         }
     }
@@ -253,16 +255,10 @@ enum Merge {
     },
 }
 
-struct Member {
-    value: ValueId,
-    /// Relative to the class's root value; may be negative.
-    offset: i64,
-}
-
 struct Classes {
     class: Vec<usize>,
     offset: Vec<i64>,
-    members: Vec<Vec<Member>>,
+    members: Vec<Members>,
     contents: Contents,
     bytes: Vec<i64>,
     def: Vec<usize>,
@@ -296,6 +292,7 @@ impl Classes {
             last[output.index()] = graph.nodes.len();
         }
         let is_made = placeable.clone();
+        let bytes: Vec<i64> = graph.values.iter().map(|v| v.len_bytes() as i64).collect();
         let mut is_state = vec![false; count];
         for state in &graph.states {
             let value = state.value.index();
@@ -311,14 +308,16 @@ impl Classes {
             offset: vec![0; count],
             members: (0..count)
                 .map(|i| {
-                    vec![Member {
+                    Members::of(Member {
                         value: ValueId(i as u32),
                         offset: 0,
-                    }]
+                        bytes: bytes[i],
+                        last: last[i],
+                    })
                 })
                 .collect(),
             contents: Contents::of(graph),
-            bytes: graph.values.iter().map(|v| v.len_bytes() as i64).collect(),
+            bytes,
             def,
             last,
             placeable,
@@ -359,17 +358,21 @@ impl Classes {
         if !self.keeps_states_apart(moving, staying, shift) {
             return false;
         }
-        for a in &self.members[moving] {
-            for b in &self.members[staying] {
-                if self.clash(a, b, shift, i, &kind) {
-                    return false;
-                }
+        for a in self.members[moving].iter() {
+            let begin = a.offset + shift;
+            let near =
+                self.members[staying].near(begin, begin + a.bytes, self.def[a.value.index()]);
+            if near.into_iter().any(|b| self.clash(a, b, shift, i, &kind)) {
+                return false;
             }
         }
         self.state[staying] = self.state[staying].or(self.state[moving]);
         let moved = std::mem::take(&mut self.members[moving]);
-        for mut member in moved {
-            member.offset += shift;
+        for &member in moved.iter() {
+            let member = Member {
+                offset: member.offset + shift,
+                ..member
+            };
             self.class[member.value.index()] = staying;
             self.offset[member.value.index()] = member.offset;
             self.members[staying].push(member);
@@ -389,7 +392,7 @@ impl Classes {
         let end = begin + self.bytes[state];
         self.members[other].iter().all(|m| {
             let at = m.offset + to_state;
-            begin <= at && at + self.bytes[m.value.index()] <= end
+            begin <= at && at + m.bytes <= end
         })
     }
 
@@ -398,7 +401,7 @@ impl Classes {
         let (va, vb) = (a.value.index(), b.value.index());
         let start_a = a.offset + shift;
         let begin = start_a.max(b.offset);
-        let end = (start_a + self.bytes[va]).min(b.offset + self.bytes[vb]);
+        let end = (start_a + a.bytes).min(b.offset + b.bytes);
         if begin >= end
             || self
                 .contents
@@ -441,7 +444,7 @@ fn finish(graph: Graph, digest: String, classes: Classes, elided: &[bool]) -> Pr
         let Some(base) = used.iter().map(|m| m.offset).min() else {
             continue;
         };
-        let end = |m: &&Member| m.offset + classes.bytes[m.value.index()];
+        let end = |m: &&Member| m.offset + m.bytes;
         let bytes = used.iter().map(end).max().expect("class has members") - base;
         let start = used
             .iter()
