@@ -1,4 +1,5 @@
-"""Draws ONNX graphs at random: single operators, short chains, networks with weights, sizes that the data decide.
+"""Draws ONNX graphs at random: single operators, also rare ones with spoiled attributes, short chains, networks with weights,
+along time, and in 8 bits, sizes that the data decide.
 
 A number is all that a graph depends on. Nodes are run by onnxruntime one by one while a graph is drawn, so that each has
 operands that fit; axes may have no elements, and numbers may be infinite, none at all, or large.
@@ -11,6 +12,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import graph_kinds
+import graph_networks
+import graph_rare
 
 F32, F64, F16 = np.float32, np.float64, np.float16
 FLOATS = [F32, F32, F32, F32, F16, F64]
@@ -59,6 +62,8 @@ class Graph:
         #: Whether axes may be empty, and numbers wild.
         self.may_be_empty = self.rng.random() < 0.3
         self.may_be_wild = self.rng.random() < 0.15
+        #: Whether attributes may be others than their makers say.
+        self.may_be_spoiled = False
         self.nodes, self.weights, self.feed, self.values, self.late = [], {}, {}, {}, set()
 
     def pick(self, of):
@@ -141,8 +146,12 @@ class Graph:
     def node(self, op, inputs, outputs=1, **attributes):
         """Names of its results; `Unfit` where onnxruntime cannot run it."""
         domain = attributes.pop("domain", "")
+        attributes = {k: v for k, v in attributes.items() if v is not None}
+        if self.may_be_spoiled and attributes and self.chance(0.3):
+            name = self.pick(sorted(attributes))
+            attributes[name] = self._spoiled(attributes[name])
         names = [f"v{len(self.values) + i}" for i in range(outputs)]
-        node = helper.make_node(op, inputs, names, domain=domain, **{k: v for k, v in attributes.items() if v is not None})
+        node = helper.make_node(op, inputs, names, domain=domain, **attributes)
         feed = {name: self.values[name] for name in inputs if name}
         try:
             found = by_onnxruntime(self._model([node], feed, {}, names), feed)
@@ -155,6 +164,16 @@ class Graph:
         if self.late.intersection(inputs):
             self.late.update(names)
         return names[0] if outputs == 1 else names
+
+    def _spoiled(self, value):
+        if isinstance(value, list) and value:
+            at = self.below(len(value))
+            return value[:at] + [self._spoiled(value[at])] + value[at + 1 + (self.below(5) == 4):]
+        if isinstance(value, float):
+            return self.pick([0.0, -value, 1.0, 1e-3, 1e6])
+        if isinstance(value, int):
+            return self.pick([0, 1, 2, 3, -1, -2, 7])
+        return value
 
     def _model(self, nodes, feed, weights, outputs):
         def info(name, x):
@@ -195,20 +214,39 @@ class Graph:
                 self.values, self.feed, self.weights = values, feed, weights
 
 
+#: Each as often as it is listed.
+KINDS = ["single", "single", "chain", "chain", "network", "late", "rare", "rare", "along time", "in 8 bits"]
+
+
 def draw(seed):
     """A model, its inputs, and what its values are as they were drawn; and which kind it is of."""
     g = Graph(seed)
-    kind = g.pick(["single", "single", "chain", "chain", "network", "late"])
-    makers = graph_kinds.MAKERS
-    if kind == "single":
-        g.grow(makers, 1)
-    elif kind == "chain":
-        g.grow(makers, 2 + g.below(5))
-    elif kind == "network":
-        graph_kinds.network(g)
-    else:
-        g.grow(graph_kinds.LATE, 1)
-        g.grow(graph_kinds.OVER_LATE, 1 + g.below(4))
+    kind = g.pick(KINDS)
+    try:
+        grow(g, kind)
+    except (IndexError, ValueError) as error:
+        raise Unfit(str(error)) from None
     if not g.nodes:
         raise Unfit("no node fits")
     return (*g.model(), kind)
+
+
+def grow(g, kind):
+    if kind == "single":
+        g.grow(graph_kinds.MAKERS, 1)
+    elif kind == "chain":
+        g.grow(graph_kinds.MAKERS, 2 + g.below(5))
+    elif kind == "network":
+        graph_kinds.network(g)
+    elif kind == "rare":
+        g.may_be_spoiled = g.chance()
+        g.grow(graph_rare.RARE, 1)
+    elif kind == "along time":
+        graph_networks.along_time(g)
+    elif kind == "in 8 bits":
+        # There is no grid of steps for infinities.
+        g.may_be_wild = False
+        graph_networks.in_8_bits(g)
+    else:
+        g.grow(graph_kinds.LATE, 1)
+        g.grow(graph_kinds.OVER_LATE, 1 + g.below(4))

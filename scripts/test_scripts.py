@@ -57,6 +57,31 @@ class FuzzGraphs(unittest.TestCase):
         self.assertIsNotNone(fuzz_graphs.near(numbers, np.array([1.0, 0.0, -np.inf], np.float32)))
         self.assertIsNotNone(fuzz_graphs.near(np.array([255]), np.array([254])))
         self.assertIsNotNone(fuzz_graphs.near(np.zeros([0, 2]), np.zeros([0, 3])))
+        self.assertIsNone(fuzz_graphs.near(np.array([255]), np.array([254]), (0.0, 1)))
+
+    def test_every_kind_is_drawn_and_known_faults_are_narrow(self):
+        kinds = set()
+        for seed in range(60):
+            try:
+                kinds.add(graphs.draw(seed)[3])
+            except graphs.Unfit:
+                pass
+        self.assertEqual(kinds, set(graphs.KINDS))
+
+        def resized(scales):
+            node = onnx.helper.make_node(
+                "Resize", ["x", "", "s"], ["y"], mode="linear", coordinate_transformation_mode="align_corners"
+            )
+            s = onnx.numpy_helper.from_array(np.array(scales, np.float32), "s")
+            return onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], [], [s]))
+
+        self.assertTrue(fuzz_graphs.has_rounded_corners(resized([1, 1, 1.5, 2])))
+        self.assertFalse(fuzz_graphs.has_rounded_corners(resized([1, 1, 2, 2])))
+        node = onnx.helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.UINT8)
+        cast = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], []))
+        self.assertTrue(fuzz_graphs.out_of_range(cast, {"x": np.array([1.0, 256.0])}))
+        self.assertTrue(fuzz_graphs.out_of_range(cast, {"x": np.array([np.nan])}))
+        self.assertFalse(fuzz_graphs.out_of_range(cast, {"x": np.array([1.0, 255.5, -0.5])}))
 
 
 class Compare(unittest.TestCase):
