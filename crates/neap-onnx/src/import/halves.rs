@@ -101,10 +101,7 @@ impl Halves {
         at: At,
         value: ValueId,
     ) -> Result<ValueId, OnnxError> {
-        let is_in_file = matches!(
-            builder.graph.value(value).constant,
-            Some(Const::Stored { .. })
-        );
+        let is_in_file = matches!(builder.graph.constant(value), Some(Const::Stored { .. }));
         let Some(to) = self.rounds_to.filter(|_| !is_in_file) else {
             return Ok(value);
         };
