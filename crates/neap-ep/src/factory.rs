@@ -149,8 +149,17 @@ unsafe extern "C" fn release_ep(_: *mut FactoryTable, ep: *mut EpTable) {
     unsafe { provider::release(ep) };
 }
 
-/// Budget, threads and cache folder: the session's options, else the environment's.
+/// All that a session's options may say.
+const KNOWN: [&str; 4] = ["memory_budget", "threads", "cache_dir", "bounds"];
+
+/// Budget, threads and cache folder: the session's options, else the environment's. A budget that is misspelt is none.
 unsafe fn read(host: Host, options: Object) -> Result<(OpenOptions, RunOptions)> {
+    // SAFETY: options of a session, as the caller says.
+    let given = unsafe { host.keys(options, PREFIX)? };
+    if let Some(unknown) = given.iter().find(|key| !KNOWN.contains(&key.as_str())) {
+        let known = KNOWN.join(", ");
+        return Err(format!("there is no option '{unknown}': there are {known}"));
+    }
     let value = |key: &str, variable: &str| -> Result<Option<String>> {
         // SAFETY: options of a session, as the caller says.
         let given = unsafe { host.entry(options, &format!("{PREFIX}{key}"))? };

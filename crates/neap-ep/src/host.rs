@@ -31,6 +31,8 @@ mod place {
     pub const HAS_SESSION_CONFIG_ENTRY: usize = 237;
     pub const GET_SESSION_CONFIG_ENTRY: usize = 238;
     pub const GET_VALUE_INFO_NAME: usize = 289;
+    pub const GET_KEY_VALUE_PAIRS: usize = 298;
+    pub const RELEASE_KEY_VALUE_PAIRS: usize = 300;
     pub const HARDWARE_DEVICE_TYPE: usize = 307;
     pub const GET_EP_API: usize = 317;
     pub const GRAPH_GET_MODEL_PATH: usize = 334;
@@ -41,6 +43,7 @@ mod place {
     pub const NODE_GET_INPUTS: usize = 354;
     pub const NODE_GET_NUM_OUTPUTS: usize = 355;
     pub const NODE_GET_OUTPUTS: usize = 356;
+    pub const GET_SESSION_OPTIONS_CONFIG_ENTRIES: usize = 379;
 }
 
 /// Places in the table for providers.
@@ -185,6 +188,38 @@ impl Host {
             let text = CStr::from_bytes_until_nul(&text).map_err(|e| e.to_string())?;
             Ok(Some(text.to_string_lossy().into_owned()))
         }
+    }
+
+    /// Keys of a session's options that begin so, without that.
+    ///
+    /// # Safety
+    /// Options of a session.
+    pub unsafe fn keys(self, options: Object, prefix: &str) -> Result<Vec<String>> {
+        let entries = function!(
+            self.main,
+            place::GET_SESSION_OPTIONS_CONFIG_ENTRIES,
+            fn(Object, *mut Object) -> Status
+        );
+        let list = function!(
+            self.main,
+            place::GET_KEY_VALUE_PAIRS,
+            fn(Object, *mut *const *const c_char, *mut *const *const c_char, *mut usize)
+        );
+        let release = function!(self.main, place::RELEASE_KEY_VALUE_PAIRS, fn(Object));
+        let mut pairs = ptr::null();
+        let (mut keys, mut values, mut count) = (ptr::null(), ptr::null(), 0);
+        let mut found = Vec::new();
+        // SAFETY: as the caller says; keys are there as long as the pairs, which are released last.
+        unsafe {
+            self.check(entries(options, &mut pairs))?;
+            list(pairs, &mut keys, &mut values, &mut count);
+            for index in 0..count {
+                let key = text_of(*keys.add(index)).unwrap_or_default();
+                found.extend(key.strip_prefix(prefix).map(str::to_string));
+            }
+            release(pairs);
+        }
+        Ok(found)
     }
 
     /// Path of the model's file; empty where there is none.

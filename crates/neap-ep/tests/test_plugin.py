@@ -82,6 +82,8 @@ def test_a_budget_that_is_too_small_is_an_error(session):
         session(trained("mobilenet_v2_imagenet"), memory_budget="100K")
     with pytest.raises(Exception, match="neaptide: memory_budget"):
         session(trained("mobilenet_v2_imagenet"), memory_budget="much")
+    with pytest.raises(Exception, match="neaptide: there is no option 'memory_buget'.*memory_budget"):
+        session(trained("mobilenet_v2_imagenet"), memory_buget="64MiB")
 
 
 def save(folder, nodes, inputs, outputs):
