@@ -201,7 +201,7 @@ fn page(tables: &str, rounds: u32) -> Result<String> {
          more, by its authors. Where memory is left it reads further ahead, which is how it trades memory for delay.\n\n\
          | way | |\n|---|---|\n\
          | {} | its idea on our kernels: whole layers in the order of use, each into the memory used longest ago; as far ahead as memory \
-         allows; none stays (`--strategy odswap`) |\n\
+         allows; none stays (`odswap` of `studies/baselines`) |\n\
          | {} | slices of layers as early as memory allows, and some weights stay (`--strategy preload`) |\n\n\
          Budgets are of the whole process. Each reads by direct I/O. No plan is faster than the drive for what it must read: that decides at \
          small budgets, and is why weights that stay are worth more than reading further ahead.\n\n{tables}",

@@ -14,6 +14,7 @@ mod formats;
 mod gpu;
 mod group;
 mod kept;
+mod lab;
 mod layering;
 mod pages;
 mod peer;
@@ -39,6 +40,7 @@ mod worker;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
+use std::process::ExitCode;
 use xtask::{accuracy, check, models, python, root};
 
 #[derive(Parser)]
@@ -128,7 +130,17 @@ enum Command {
     TrainWorker(train_worker::TrainWorkerArgs),
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    lab::run().unwrap_or_else(|| match study() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("Error: {error:?}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn study() -> Result<()> {
     match Args::parse().command {
         Command::Flexnn(args) => flexnn::run(&root(), &args),
         Command::Bindings(args) => bindings::run(&root(), &args),

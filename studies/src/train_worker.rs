@@ -45,7 +45,7 @@ pub struct TrainWorkerArgs {
     parameters: Option<PathBuf>,
     #[arg(long, default_value = "none")]
     budget: Budget,
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = "auto", value_parser = parse_strategy)]
     strategy: TrainStrategy,
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -87,6 +87,13 @@ impl Optimizer {
                 decay: 0.01,
             },
         }
+    }
+}
+
+fn parse_strategy(name: &str) -> Result<TrainStrategy, String> {
+    match name == swap_search::SWAP_ADVISOR.name() {
+        true => Ok(swap_search::SWAP_ADVISOR),
+        false => name.parse(),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::peer::Peer;
 use anyhow::{Context, Result};
 use clap::Args;
 use neaptide::{
-    BandMode, Error, IoMode, Model, PlanOptions, RunOptions, SearchEffort, Strategy, StrategyChoice,
+    BandMode, Error, IoMode, Model, PlanOptions, RunOptions, SearchEffort, StrategyChoice,
 };
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ pub struct WorkerArgs {
 fn parse_strategy(name: &str) -> Result<StrategyChoice, String> {
     match name {
         "auto" => Ok(StrategyChoice::Auto),
-        name => name.parse::<Strategy>().map(StrategyChoice::Only),
+        name => baselines::by_name(name).map(StrategyChoice::Only),
     }
 }
 

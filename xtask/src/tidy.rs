@@ -26,7 +26,6 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-planner", 2),
     ("neap-runtime", 2),
     ("neap-compile", 3),
-    ("neap-studies", 3),
     ("neap-vulkan", 3),
     ("neaptide", 4),
     ("neap-serve", 7),
@@ -69,7 +68,6 @@ const PURE: &[&str] = &[
     "neap-rewrite",
     "neap-planner",
     "neap-compile",
-    "neap-studies",
     "neap-autodiff",
     "neap-realtime",
 ];

@@ -2,11 +2,12 @@
 
 use crate::failure::{Outcome, bad};
 use crate::input;
+use crate::strategies::{self, StrategyArg};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use neaptide::{
     BandMode, Budget, Cache, Calibration, IoMode, Isa, OpenOptions, PlanOptions, RunOptions,
-    SearchEffort, StepOrder, Strategy, StrategyChoice,
+    SearchEffort, StepOrder,
 };
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -50,7 +51,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "N", value_parser = crate::numbers::whole::<u16>(1..=256))]
     pub threads: Option<u16>,
     /// How weights come into memory
-    #[arg(long, value_name = "STRATEGY", default_value = "preload")]
+    #[arg(long, value_name = "STRATEGY", default_value = "preload", value_parser = strategies::names())]
     pub strategy: StrategyArg,
     /// For how long to search with --strategy search or auto
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = parse_seconds)]
@@ -108,24 +109,6 @@ pub enum BandsArg {
     Off,
     /// Wherever that lowers the memory needed
     On,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum StrategyArg {
-    /// Whichever is predicted fastest
-    Auto,
-    /// As early as memory allows, some of them kept
-    Preload,
-    /// Whole layers in blocks, of which two are in memory at a time
-    Blocks,
-    /// When a step needs them
-    Ondemand,
-    /// Whole layers into the memory used longest ago, none kept (to compare)
-    Odswap,
-    /// As a search finds that starts from preload
-    Search,
-    /// All of them, once
-    Resident,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -216,21 +199,6 @@ impl IoArg {
             IoArg::Uring => IoMode::Uring,
             IoArg::Pread => IoMode::Pread,
         }
-    }
-}
-
-impl StrategyArg {
-    pub fn choice(self) -> StrategyChoice {
-        let strategy = match self {
-            StrategyArg::Auto => return StrategyChoice::Auto,
-            StrategyArg::Odswap => Strategy::OdSwap,
-            StrategyArg::Search => Strategy::Search,
-            StrategyArg::Preload => Strategy::Preload,
-            StrategyArg::Blocks => Strategy::Blocks,
-            StrategyArg::Ondemand => Strategy::OnDemand,
-            StrategyArg::Resident => Strategy::Resident,
-        };
-        StrategyChoice::Only(strategy)
     }
 }
 

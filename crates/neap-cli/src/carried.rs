@@ -155,12 +155,12 @@ mod tests {
                 "member",
                 "m.onnx",
                 "--strategy=search",
-                "--strategy=blocks",
+                "--strategy=resident",
             ],
             &[],
         );
         let given = parse(&words).unwrap();
         let mut values = given.get_raw("strategy").unwrap();
-        assert_eq!(values.next_back(), Some(OsStr::new("blocks")));
+        assert_eq!(values.next_back(), Some(OsStr::new("resident")));
     }
 }

@@ -24,6 +24,7 @@ mod progress;
 mod report;
 mod startup;
 mod stdout;
+mod strategies;
 mod task;
 mod training;
 
@@ -33,6 +34,12 @@ use std::process::ExitCode;
 pub fn run() -> ExitCode {
     startup::prepare();
     startup::guarded(cli::dispatch)
+}
+
+/// As [`run`], with strategies of planning that are compared with the engine's own.
+pub fn run_with(strategies: &'static [neaptide::Strategy]) -> ExitCode {
+    strategies::add(strategies);
+    run()
 }
 
 /// The definitions of the command line.

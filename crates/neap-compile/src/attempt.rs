@@ -154,8 +154,8 @@ impl<'a> Attempt<'a> {
     fn tables_bytes(&self, planner: &Planner) -> u64 {
         match self.strategy {
             // Nothing is resident, or everything.
-            Strategy::Blocks | Strategy::Resident => 0,
-            Strategy::Preload | Strategy::OnDemand | Strategy::OdSwap | Strategy::Search => {
+            Strategy::Resident | Strategy::Other(_) => 0,
+            Strategy::Preload | Strategy::Search => {
                 let room_bytes = self.room_bytes;
                 let for_gaps = neap_planner::placement::tables_for_gaps(room_bytes) * TABLE_BYTES;
                 // Those of all weights, side by side, are enough for any part of them.

@@ -20,13 +20,7 @@ pub enum StrategyChoice {
 }
 
 /// All that [`StrategyChoice::Auto`] tries. What is everything resident, each of them finds where it fits.
-const AUTO: [Strategy; 5] = [
-    Strategy::Preload,
-    Strategy::Blocks,
-    Strategy::OdSwap,
-    Strategy::OnDemand,
-    Strategy::Search,
-];
+const AUTO: [Strategy; 2] = [Strategy::Preload, Strategy::Search];
 
 impl StrategyChoice {
     /// The strategies to plan with.

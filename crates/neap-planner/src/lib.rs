@@ -1,11 +1,11 @@
-//! Planners: static layout, preload (FlexNN), blocks (SwapNet), on-demand and resident baselines.
+//! Planners: static layout, preload (FlexNN), a search that starts from it, everything resident.
 //!
 //! All of them turn a [`Workload`] and a budget for its arena into an [`ExecutionPlan`] that
 //! [`neap_plan::validate`] accepts:
 //!
 //! ```text
 //!   Workload ──► BaseLayout (what lies still) ──► Schedule (slices, units) ──► addresses, starts ──► plan
-//!                layout/                                                   preload/, baselines
+//!                layout/                                                   preload/
 //! ```
 //!
 //! Budgets here are arena bytes: the caller has already taken off what else the process needs.
@@ -14,13 +14,13 @@
 pub mod allocate;
 mod assemble;
 mod base_layout;
-mod baselines;
-pub mod blocks;
 mod free_ranges;
 pub mod layout;
 mod options;
+mod other;
 mod own_memory;
 mod parallel;
+pub mod parts;
 pub mod placement;
 mod preload;
 mod random;
@@ -32,6 +32,7 @@ mod spill;
 mod transition;
 
 pub use options::{Effort, PlanOptions};
+pub use other::OtherStrategy;
 pub use own_memory::{with_copies, with_packed_residents};
 pub use parallel::{Parallel, Serial, batch};
 pub use preload::{BaseLayouts, Generation, RefineOptions};
@@ -56,16 +57,12 @@ const DEFAULT_GENERATIONS: u32 = 30;
 pub enum Strategy {
     /// As early as space allows, part of them resident; everything resident when it fits.
     Preload,
-    /// Whole layers in blocks, two at a time.
-    Blocks,
-    /// When the step that needs them is due.
-    OnDemand,
-    /// Whole layers, loaded in order into the memory that was used longest ago, as early as that is free.
-    OdSwap,
     /// What a search finds that starts from preloading; [`Planner::search`] says for how long.
     Search,
     /// All of them, once.
     Resident,
+    /// As somebody else's planner says.
+    Other(&'static dyn OtherStrategy),
 }
 
 /// A plan and what the simulator says of it.
@@ -83,23 +80,15 @@ pub enum PlanError {
 }
 
 impl Strategy {
-    pub const ALL: [Strategy; 6] = [
-        Strategy::Preload,
-        Strategy::Blocks,
-        Strategy::OnDemand,
-        Strategy::OdSwap,
-        Strategy::Search,
-        Strategy::Resident,
-    ];
+    /// Those that are built in.
+    pub const ALL: [Strategy; 3] = [Strategy::Preload, Strategy::Search, Strategy::Resident];
 
     pub fn name(self) -> &'static str {
         match self {
             Strategy::Preload => "preload",
-            Strategy::Blocks => "blocks",
-            Strategy::OnDemand => "ondemand",
-            Strategy::OdSwap => "odswap",
             Strategy::Search => "search",
             Strategy::Resident => "resident",
+            Strategy::Other(other) => other.name(),
         }
     }
 }
@@ -107,6 +96,7 @@ impl Strategy {
 impl std::str::FromStr for Strategy {
     type Err = String;
 
+    /// One that is built in.
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Strategy::ALL.into_iter().find(|s| s.name() == name);
         found.ok_or_else(|| {
@@ -197,12 +187,10 @@ impl<'a> Planner<'a> {
         let unlimited = self.unlimited_high_water_bytes();
         match (strategy, &self.base_layouts) {
             (Strategy::Resident, _) | (_, None) => unlimited,
-            (Strategy::Blocks, Some(base_layouts)) => {
-                unlimited.min(blocks::smallest_bytes(self.workload, base_layouts))
-            }
             (Strategy::Preload, _) => self.smallest_feasible_bytes(),
-            (Strategy::OnDemand | Strategy::OdSwap | Strategy::Search, _) => {
-                self.smallest_without_spilling()
+            (Strategy::Search, _) => self.smallest_without_spilling(),
+            (Strategy::Other(other), Some(base_layouts)) => {
+                unlimited.min(other.smallest_bytes(self.workload, base_layouts))
             }
         }
     }
@@ -253,9 +241,8 @@ impl<'a> Planner<'a> {
         let planned = |(plan, prediction)| Planned { plan, prediction };
         let found = match strategy {
             Strategy::Resident => resident(),
-            Strategy::Blocks => {
-                let blocks = || blocks::plan(w, base_layouts, budget_bytes, costs).map(planned);
-                resident().or_else(blocks)
+            Strategy::Other(other) => {
+                (other.plan(w, base_layouts, budget_bytes, costs)).map(planned)
             }
             Strategy::Preload if budget_bytes < base_layouts.smallest_bytes() => {
                 let found = resident().or_else(|| self.spilling(budget_bytes, costs, limit_ns));
@@ -273,12 +260,6 @@ impl<'a> Planner<'a> {
                     return Ok(None);
                 }
                 found
-            }
-            Strategy::OnDemand => {
-                baselines::ondemand(w, base_layouts, budget_bytes, costs).map(planned)
-            }
-            Strategy::OdSwap => {
-                baselines::odswap(w, base_layouts, budget_bytes, costs).map(planned)
             }
             Strategy::Search => {
                 let options = RefineOptions {

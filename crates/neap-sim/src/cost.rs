@@ -49,18 +49,6 @@ pub struct CostProfile {
     /// What a slice of each step takes at least, by `StepId`; 0, or nothing, where it takes its share.
     #[serde(default)]
     pub least_slice_ns: Vec<u64>,
-    /// What blocks of layers cost, where that was measured.
-    pub blocks: Option<BlockDelays>,
-}
-
-/// SwapNet's delay coefficients, in nanoseconds: t_in = α · bytes + β · tensors, t_ex = γ · operations,
-/// t_out = η · tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct BlockDelays {
-    pub alpha_ns_per_byte: f64,
-    pub beta_ns_per_tensor: f64,
-    pub gamma_ns_per_flop: f64,
-    pub eta_ns_per_tensor: f64,
 }
 
 impl Default for CostProfile {
@@ -84,7 +72,6 @@ impl Default for CostProfile {
             wake_ns: 30_000,
             step_ns: Vec::new(),
             least_slice_ns: Vec::new(),
-            blocks: None,
         }
     }
 }
@@ -111,7 +98,6 @@ impl CostProfile {
             wake_ns: 0,
             step_ns,
             least_slice_ns: Vec::new(),
-            blocks: None,
         }
     }
 

@@ -8,6 +8,6 @@ mod cost;
 mod lanes;
 mod simulate;
 
-pub use cost::{BlockDelays, CostProfile};
+pub use cost::CostProfile;
 pub use lanes::simulate_lanes;
 pub use simulate::{LoadCost, Prediction, STEADY_RUNS, Simulator, Work, predict, simulate};

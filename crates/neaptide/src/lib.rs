@@ -65,8 +65,8 @@ pub use adapt::Adaptation;
 pub use budget::{Budget, Bytes, Scope, parse_bytes};
 pub use cached::{CachedFile, cached, clear_cached};
 pub use calibrate::{
-    Calibration, CalibrationReport, ComputeRates, CostSource, DelayFit, Machine, MeasuredPoint,
-    Profile, StoragePoint, StorageRates,
+    Calibration, CalibrationReport, ComputeRates, CostSource, Machine, MeasuredPoint, Profile,
+    StoragePoint, StorageRates,
 };
 pub use curve::{CurvePoint, LatencyCurve};
 pub use engine::{
@@ -106,6 +106,6 @@ pub use size_bounds::{known_bounds, parse_bounds};
 pub use strategy::SearchEffort;
 pub use time::parse_duration;
 pub use train::{
-    Adapters, MicroBatch, StateRole, StepCosts, StepSummary, TrainCosts, TrainOptions, TrainState,
-    TrainStrategy, Trainer, dropout_seed,
+    Adapters, MicroBatch, OtherTrainStrategy, PlannedStep, StateRole, StepCosts, StepSummary,
+    StepToPlan, TrainCosts, TrainOptions, TrainState, TrainStrategy, Trainer, dropout_seed,
 };

@@ -9,10 +9,10 @@ use super::place::Place;
 use crate::peer::{Peer, REST, median};
 use crate::worker;
 use anyhow::{Context, Result};
-use neap_studies::{Service, latencies_ns};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::path::Path;
+use swap_search::{Service, latencies_ns};
 
 const SWAPADVISOR: &str = "resnet152";
 

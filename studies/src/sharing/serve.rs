@@ -5,10 +5,10 @@ use super::{MODEL, Place, Tier};
 use crate::peer::{REST, median};
 use crate::{models, storage, worker};
 use anyhow::{Context, Result};
-use neap_studies::{Arrivals, Random, Request, queue_ns};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use swap_search::{Arrivals, Random, Request, queue_ns};
 
 /// What the simulated study gives each model.
 pub const OWN_BYTES: u64 = 192 << 20;

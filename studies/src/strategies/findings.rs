@@ -1,6 +1,6 @@
 //! What the figures say: who wins where and by what, what `auto` is worth, how far predictions are off.
 
-use super::{AUTO, Figures, Point, SINGLE};
+use super::{AUTO, Figures, OF_AUTO, Point, SINGLE};
 use crate::peer::median;
 
 /// Who is slower than the fastest by less than this share is as fast, however little noise there is.
@@ -109,14 +109,14 @@ pub fn ratios<'a>(points: impl Iterator<Item = &'a Point>, strategy: &str) -> Ve
     points.filter_map(ratio).collect()
 }
 
-/// Whether `auto` is predicted no slower than any single strategy at this point, planned by one process: to the
+/// Whether `auto` is predicted no slower than any that it chooses among at this point, planned by one process: to the
 /// nanosecond.
 pub fn auto_is_no_worse(point: &Point) -> bool {
     let of = |strategy: &str| {
         let found = point.foreseen.iter().find(|f| f.strategy == strategy);
         found.and_then(|f| f.latency_ns).unwrap_or(u64::MAX)
     };
-    SINGLE.into_iter().all(|single| of(AUTO) <= of(single))
+    OF_AUTO.into_iter().all(|single| of(AUTO) <= of(single))
 }
 
 /// How far predictions are off, as shares of what was measured; negative where they are too fast.

@@ -48,6 +48,9 @@ const MODELS: [&str; 6] = [
 const QUICK_MODELS: [&str; 2] = ["resnet50", "mobilenet_v2"];
 
 /// Those that `auto` chooses among.
+const OF_AUTO: [&str; 2] = ["preload", "search"];
+
+/// These, and baselines.
 const SINGLE: [&str; 5] = ["preload", "search", "blocks", "odswap", "ondemand"];
 
 const AUTO: &str = "auto";

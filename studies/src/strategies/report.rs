@@ -238,7 +238,7 @@ fn auto(points: &[Point]) -> String {
         "## auto\n\n\
          Predicted milliseconds of plans that one process makes, with the same calibration, the same memory of its own\n\
          and the same number of generations in each search. At {no_worse} of {} points *auto* is predicted no slower\n\
-         than any single strategy, to the nanosecond.\n\
+         than *preload* and *search*, to the nanosecond.\n\
          **auto is never worse in prediction: {}.**\n\n| model | budget |",
         points.len(),
         if no_worse == points.len() {

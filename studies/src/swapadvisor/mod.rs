@@ -13,12 +13,12 @@ mod training;
 use anyhow::{Context, Result};
 use clap::Args;
 use neap_ir::Graph;
-use neap_studies::{Dataflow, Device, Parallel};
 use neap_zoo::Batch;
 use neaptide::CostProfile;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use swap_search::{Dataflow, Device, Parallel};
 
 #[derive(Args)]
 pub struct SwapadvisorArgs {
@@ -101,7 +101,7 @@ fn opened(root: &Path, name: &str, batch: u32) -> Result<Graph> {
 /// A zoo network's inference, as a dataflow on the paper's device.
 pub fn network(root: &Path, name: &str, batch: u32) -> Result<Dataflow> {
     let graph = opened(root, name, batch)?;
-    neap_studies::of_graph(&graph, &v100()).with_context(|| name.to_owned())
+    swap_search::of_graph(&graph, &v100()).with_context(|| name.to_owned())
 }
 
 /// What other pages show of this one, found with less effort.

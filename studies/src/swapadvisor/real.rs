@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use swap_search::SWAP_ADVISOR;
 
 /// A tenth of the paper's 16 GB.
 const LIMIT: Limit = Limit {
@@ -45,11 +46,7 @@ const CASES: [Case; 4] = [
 ];
 
 /// With the limit. What runs without comes first.
-const STRATEGIES: [TrainStrategy; 3] = [
-    TrainStrategy::Auto,
-    TrainStrategy::Swap,
-    TrainStrategy::SwapAdvisor,
-];
+const STRATEGIES: [TrainStrategy; 3] = [TrainStrategy::Auto, TrainStrategy::Swap, SWAP_ADVISOR];
 
 /// What training one network gave.
 #[derive(Serialize, Deserialize)]

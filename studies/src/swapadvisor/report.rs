@@ -49,7 +49,7 @@ pub fn head(text: &mut String, millions: u64) {
          - *ODSwap*: least recently used goes; loads as early as the first run's decisions allow, in memory that\n\
          \x20 does not fragment.\n\
          - *ideal*: memory without end.\n\n\
-         Training can run plans that pools find: `neap train --strategy swapadvisor`. Inference does not search so: its `--strategy search` varies\n\
+         Training can run plans that pools find: `cargo study swapadvisor --real`. Inference does not search so: its `--strategy search` varies\n\
          windows, slicings and resident weights instead (`plan-semantics.md`,\n\
          *Search*). Both halves of a genome were tried in it. Plans from swap planning were predicted faster at 3 of 272 points and by\n\
          more than 1 % at one; a second order of steps was predicted up to 2.7 % faster for two networks, which no measurement could tell\n\

@@ -1,13 +1,13 @@
 //! What is searched for, and for how long; and the paper's inference.
 
 use anyhow::Result;
-use neap_studies::{
-    Dataflow, Found, Generation, Placed, PlacedOptions, SearchOptions, Service, improve,
-    latencies_ns, odswap, search,
-};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
+use swap_search::{
+    Dataflow, Found, Generation, Placed, PlacedOptions, SearchOptions, Service, improve,
+    latencies_ns, odswap, search,
+};
 
 use super::{LINK, Threads, network};
 

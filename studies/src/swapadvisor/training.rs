@@ -2,12 +2,12 @@
 //! worth there.
 
 use anyhow::{Context, Result};
-use neap_studies::{
+use std::path::Path;
+use std::time::Instant;
+use swap_search::{
     Classes, Dataflow, Memory, OpId, Pools, Random, Rules, Scope, SearchOptions, SwapPlanner,
     SwapTask, TrainingFlow, odswap, random_order, resident_parameters,
 };
-use std::path::Path;
-use std::time::Instant;
 
 use super::studies::{Both, Effort, pooled};
 use super::{LINK, opened, v100};
@@ -18,7 +18,7 @@ pub const CAPACITY: u64 = 16 << 30;
 /// A step of training of a zoo network.
 fn training(root: &Path, name: &str, batch: u32) -> Result<TrainingFlow> {
     let graph = opened(root, name, batch)?;
-    neap_studies::of_training(graph, &v100()).with_context(|| name.to_owned())
+    swap_search::of_training(graph, &v100()).with_context(|| name.to_owned())
 }
 
 /// Bytes in use at once when nothing ever has to leave.
@@ -214,7 +214,7 @@ fn one_genome(flow: &Dataflow, order: &[OpId], capacity_bytes: u64) -> ([f64; 2]
                 rules: &Rules::default(),
             });
             let planned = Instant::now();
-            plan.and_then(|plan| neap_studies::play(flow, plan, &LINK));
+            plan.and_then(|plan| swap_search::play(flow, plan, &LINK));
             let ms = |from: Instant| from.elapsed().as_secs_f64() * 1e3;
             best_ms = best_ms.min(ms(started));
             play_ms = play_ms.min(ms(planned));

@@ -1,12 +1,11 @@
 //! Runs applications and keeps their reports; works out what planning keeps in memory.
 
 use super::{Application, Measured, WAYS};
-use crate::models;
+use crate::{lab, models};
 use anyhow::{Context, Result, bail};
 use neaptide::{Budget, Cache, Model, OpenOptions, RunOptions, Strategy};
 use serde_json::Value;
 use std::path::Path;
-use std::process::Command;
 
 /// Seconds that the application runs with a total that moves: beyond the last change.
 const MOVING_SECONDS: f64 = 4.0;
@@ -15,13 +14,13 @@ const MOVING_SECONDS: f64 = 4.0;
 const MODELS: [&str; 4] = ["yolov3", "fcn_resnet101", "vgg19", "resnet101"];
 
 /// Measures the models once, by themselves, so that plans and allocations know them.
-pub fn calibrate(root: &Path, neap: &Path) -> Result<()> {
+pub fn calibrate(root: &Path) -> Result<()> {
     let mark = root.join("target/swapnet/calibration.json");
     if mark.exists() {
         return Ok(());
     }
     eprintln!("calibrating");
-    let mut command = Command::new(neap);
+    let mut command = lab::neap()?;
     command.arg("profile");
     for model in MODELS {
         command.arg(models::zoo_model(root, model)?);
@@ -44,12 +43,7 @@ pub fn calibrate(root: &Path, neap: &Path) -> Result<()> {
     Ok(())
 }
 
-pub fn application(
-    root: &Path,
-    neap: &Path,
-    application: &Application,
-    seconds: f64,
-) -> Result<Measured> {
+pub fn application(root: &Path, application: &Application, seconds: f64) -> Result<Measured> {
     for model in application.models {
         models::zoo_model(root, model)?;
     }
@@ -70,15 +64,11 @@ pub fn application(
     for way in &WAYS {
         eprintln!("{}: {}", application.name, way.name);
         let text = task(way.policy, way.strategy, seconds, "");
-        ways.push(run(root, neap, &text)?);
+        ways.push(run(root, &text)?);
     }
     eprintln!("{}: the total moves", application.name);
     let schedule = format!("total_schedule = '{}'\n", application.schedule);
-    let moving = run(
-        root,
-        neap,
-        &task("curves", "preload", MOVING_SECONDS, &schedule),
-    )?;
+    let moving = run(root, &task("curves", "preload", MOVING_SECONDS, &schedule))?;
     Ok(Measured {
         name: application.name.into(),
         ways,
@@ -97,10 +87,10 @@ fn without(text: &str, keys: &[&str]) -> String {
 }
 
 /// The report, or the line that says why the total is too small.
-fn run(root: &Path, neap: &Path, task: &str) -> Result<Result<Value, String>> {
+fn run(root: &Path, task: &str) -> Result<Result<Value, String>> {
     let file = root.join("target/swapnet/task.toml");
     std::fs::write(&file, task)?;
-    let output = Command::new(neap)
+    let output = lab::neap()?
         .arg("run")
         .arg("--task")
         .arg(&file)
@@ -166,7 +156,7 @@ fn overhead(root: &Path, name: &'static str) -> Result<Overhead> {
     let steps = plan.workload.steps.iter().zip(&plan.execution.workspaces);
     let ends = buffers.map(|(b, at)| at.offset + b.bytes);
     let ends = ends.chain(steps.map(|(s, at)| at.offset + s.workspace_bytes));
-    let layers = neap_planner::blocks::get_layers(&plan.workload, &plan.costs);
+    let layers = baselines::blocks::get_layers(&plan.workload, &plan.costs);
     let tables = size_of_val(layers.as_slice()) + 16 * size_of::<neaptide::CurvePoint>();
     Ok(Overhead {
         model: name,
@@ -174,6 +164,6 @@ fn overhead(root: &Path, name: &'static str) -> Result<Overhead> {
         activation_bytes: ends.max().unwrap_or(0),
         tables_bytes: tables as u64,
         smallest_slices_bytes: smallest(Strategy::Preload.into())?,
-        smallest_blocks_bytes: smallest(Strategy::Blocks.into())?,
+        smallest_blocks_bytes: smallest(baselines::BLOCKS.into())?,
     })
 }

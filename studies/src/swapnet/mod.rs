@@ -15,7 +15,6 @@
 mod measure;
 mod report;
 
-use crate::models;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -114,7 +113,7 @@ pub const WAYS: [Way; 6] = [
 #[derive(Serialize, Deserialize)]
 pub struct Measured {
     pub name: String,
-    /// Reports of `neap run --task`, or why there is none, in the order of [`WAYS`].
+    /// Reports of `neap run --task`, by this program, or why there is none, in the order of [`WAYS`].
     pub ways: Vec<Result<Value, String>>,
     /// With a total that moves.
     pub moving: Value,
@@ -127,16 +126,15 @@ pub fn run(root: &Path, args: &SwapnetArgs) -> Result<()> {
             bail!("no application '{name}': {}", known.join(", "));
         }
     }
-    let neap = models::neap(root)?;
     let folder = root.join("target/swapnet");
     std::fs::create_dir_all(&folder)?;
-    measure::calibrate(root, &neap)?;
+    measure::calibrate(root)?;
     let mut all = Vec::new();
     for application in &APPLICATIONS {
         let kept = folder.join(format!("{}.json", application.name));
         let wanted = args.only.iter().any(|name| name == application.name);
         if wanted || (args.only.is_empty() && !args.write) || !kept.exists() {
-            let measured = measure::application(root, &neap, application, args.seconds)
+            let measured = measure::application(root, application, args.seconds)
                 .with_context(|| application.name)?;
             std::fs::write(&kept, serde_json::to_vec_pretty(&measured)?)?;
         }

@@ -9,7 +9,7 @@ use crate::progress::{Progress, note};
 use crate::report::ms;
 use crate::stdout;
 use clap::{Args, ValueEnum};
-use neaptide::{Bytes, CalibrationReport, DelayFit, MeasuredPoint, OpenOptions, RunOptions};
+use neaptide::{Bytes, CalibrationReport, MeasuredPoint, OpenOptions, RunOptions};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -193,9 +193,6 @@ fn text(reports: &[(String, CalibrationReport)]) -> String {
             .collect();
         line("", format!("{depth} at once: {} GB/s", rates.join(", ")));
     }
-    if let Some(fit) = &profile.blocks {
-        line("blocks", blocks_text(fit));
-    }
     for (name, report) in reports {
         for (index, point) in report.points.iter().enumerate() {
             line(if index == 0 { name } else { "" }, point_text(point));
@@ -203,23 +200,6 @@ fn text(reports: &[(String, CalibrationReport)]) -> String {
     }
     line("kept", kept(last));
     text
-}
-
-/// SwapNet's delay coefficients and how well they fit.
-fn blocks_text(fit: &DelayFit) -> String {
-    let d = &fit.delays;
-    format!(
-        "in {:.1} us per MiB and {:.2} us a tensor (R2 {:.3}), executing {:.1} us per GFLOP (R2 {:.3}), out {:.2} us a \
-         tensor (R2 {:.3}), over {} blocks",
-        d.alpha_ns_per_byte * 1048.576,
-        d.beta_ns_per_tensor / 1e3,
-        fit.input_r2,
-        d.gamma_ns_per_flop * 1e6,
-        fit.execute_r2,
-        d.eta_ns_per_tensor / 1e3,
-        fit.output_r2,
-        fit.blocks
-    )
 }
 
 fn depths(report: &CalibrationReport) -> Vec<u32> {
@@ -264,7 +244,6 @@ fn json(reports: &[(String, CalibrationReport)]) -> serde_json::Value {
         "machine": last.map(|r| &r.profile.machine),
         "compute": last.map(|r| &r.profile.compute),
         "storage": last.map(|r| &r.profile.storage),
-        "blocks": last.and_then(|r| r.profile.blocks),
         "measured_steps": last.map(|r| r.profile.step_count()),
         "file": last.and_then(|r| r.file.as_ref()),
         "models": models.collect::<Vec<_>>(),

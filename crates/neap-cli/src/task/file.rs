@@ -119,7 +119,7 @@ impl Meaning for Totals {
 
 impl Meaning for StrategyName {
     fn parse(text: &str) -> Result<StrategyName, String> {
-        text.parse().map(StrategyName)
+        crate::strategies::by_name(text).map(StrategyName)
     }
 }
 
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_task_with_everything() {
         let task = read(
-            "total = '843MiB'\nallocate = 'paper'\nstrategy = 'blocks'\nduration = '5s'\nwarmup = 2\n\
+            "total = '843MiB'\nallocate = 'paper'\nstrategy = 'search'\nduration = '5s'\nwarmup = 2\n\
              total_schedule = '1s:700MiB,2s:800MiB'\n\
              [[model]]\npath = 'a.onnx'\nurgency = 2\ncopies = 2\nperiod = '100ms'\n\
              [[model]]\nname = 'b'\npath = '/x/a.onnx'\nthreads = 2\ncpus = [1]\n",
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(task.total_bytes, 843 << 20);
         assert_eq!(
             (task.policy, task.strategy),
-            (Policy::Paper, Some(Strategy::Blocks))
+            (Policy::Paper, Some(Strategy::Search))
         );
         assert_eq!(task.duration, Some(Duration::from_secs(5)));
         let names: Vec<&str> = task.members.iter().map(|m| m.name.as_str()).collect();
@@ -294,6 +294,10 @@ mod tests {
             (
                 "total = '1G'\nstrategy = 'luck'\n",
                 &["line 2", "strategy", "luck"],
+            ),
+            (
+                "total = '1G'\nstrategy = 'blocks'\n",
+                &["line 2", "'blocks' is gone"],
             ),
             (
                 "total = '1G'\ntotal_schedule = '1s:50%'\n",

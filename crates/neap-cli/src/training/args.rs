@@ -49,7 +49,7 @@ pub struct LearningArgs {
     #[arg(long, value_name = "N", value_parser = parse_micro_batch)]
     micro_batch: Option<MicroBatch>,
     /// What becomes of activations that the budget has no room for. All give the same bits
-    #[arg(long, value_name = "NAME", default_value = "auto")]
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = crate::strategies::listed::<StrategyArg>())]
     strategy: StrategyArg,
     /// Give the model a new last layer of so many classes
     #[arg(long, value_name = "N", value_parser = crate::numbers::whole::<u32>(2..=16_777_216))]
@@ -155,9 +155,6 @@ enum StrategyArg {
     Keep,
     /// They go to a file and come back
     Swap,
-    /// The same by SwapAdvisor's search over orders and memory pools, which takes seconds; not among those of auto
-    #[value(name = "swapadvisor")]
-    SwapAdvisor,
     /// Those that cost little are computed again, others are swapped
     Cheap,
     /// Segments of about the square root of the network's steps are computed again; nothing is swapped
@@ -341,7 +338,6 @@ impl LearningArgs {
             StrategyArg::Auto => TrainStrategy::Auto,
             StrategyArg::Keep => TrainStrategy::Keep,
             StrategyArg::Swap => TrainStrategy::Swap,
-            StrategyArg::SwapAdvisor => TrainStrategy::SwapAdvisor,
             StrategyArg::Cheap => TrainStrategy::Cheap,
             StrategyArg::Sqrt => TrainStrategy::Sqrt,
             StrategyArg::Optimal => TrainStrategy::Optimal,

@@ -107,7 +107,7 @@ fn outputs_are_the_same_bits_under_any_budget_and_strategy() {
     assert_eq!(
         run(
             "demand",
-            "--memory-budget 80% --strategy ondemand --io pread"
+            "--memory-budget 80% --strategy search --search-time 0.1 --io pread"
         ),
         free
     );

@@ -130,7 +130,7 @@ fn a_percentage_is_the_same_bytes_everywhere() {
     for more in [
         "--memory-budget 75%",
         "--memory-budget 75% --iterations 2000",
-        "--memory-budget 75% --strategy ondemand",
+        "--memory-budget 75% --strategy search --search-time 0.1",
         "--budget-schedule 0s:75% --duration 20ms",
     ] {
         assert_eq!(

@@ -2,7 +2,6 @@
 
 mod admit;
 mod bare;
-mod blocks;
 mod budgets;
 mod caching;
 mod calibration;

@@ -135,19 +135,19 @@ fn the_kernel_holds_all_models_together() {
 }
 
 #[test]
-fn blocks_in_a_task() {
+fn a_task_names_its_strategy() {
     let bench = Bench::with_model(&layers());
     let (_, most) = bounds(&bench);
     let total = 3 * (most - (4 << 20));
     task(
         &bench,
         total,
-        "runs = 2\nstrategy = 'blocks'\nallocate = 'equal'",
+        "runs = 2\nstrategy = 'preload'\nallocate = 'equal'",
     );
     let report = bench.json("run --task task.toml --json -");
     check(&report, total);
     for model in report["models"].as_array().unwrap() {
-        assert_eq!(model["strategy"], "blocks");
+        assert_eq!(model["strategy"], "preload");
         assert!(bytes(model, "loaded_bytes_per_run") > 0, "{model}");
     }
 }

@@ -91,18 +91,18 @@ pub fn slicings(effort: Effort) -> &'static [Slicing] {
 /// The base layouts that plans of a workload stand on.
 pub struct BaseLayouts {
     /// Tightest: a plan exists in [`BaseLayout::needed_bytes`].
-    pub(crate) tight: BaseLayout,
+    pub tight: BaseLayout,
     /// Buffers and workspaces laid out by themselves.
-    pub(crate) loose: BaseLayout,
+    pub loose: BaseLayout,
     /// Buffers and workspaces lie in the same places on both.
     same_places: bool,
     /// The same with tables in memory, for workloads that have such.
     pub(crate) tables: Option<BaseLayout>,
-    pub(crate) options: PlanOptions,
+    pub options: PlanOptions,
 }
 
 impl BaseLayouts {
-    pub(crate) fn new(w: &Workload, options: PlanOptions, layouts: &Layouts) -> Self {
+    pub fn new(w: &Workload, options: PlanOptions, layouts: &Layouts) -> Self {
         Self::beside(tight(w, options, layouts), w, options, layouts)
     }
 
@@ -131,7 +131,8 @@ impl BaseLayouts {
         self.tables.as_ref().unwrap_or(&self.loose)
     }
 
-    pub(crate) fn smallest_bytes(&self) -> u64 {
+    /// The smallest arena in which weights stream.
+    pub fn smallest_bytes(&self) -> u64 {
         smallest_on(&self.tight)
     }
 }

@@ -4,7 +4,6 @@
 mod shapes;
 
 mod allocate;
-mod blocks;
 mod corruption;
 mod layout;
 mod networks;

@@ -44,12 +44,8 @@ fn budgets(model: &Model) -> Vec<u64> {
 fn same_under_all_budgets(model: &Model, runs: usize) {
     let expected = model.expected();
     for budget in budgets(model) {
-        for strategy in [Strategy::Preload, Strategy::OnDemand, Strategy::Blocks] {
-            let Some(plan) = model.plan_if_feasible(budget, strategy) else {
-                // Whole layers need more than slices of them.
-                assert_eq!(strategy, Strategy::Blocks);
-                continue;
-            };
+        for strategy in [Strategy::Preload, Strategy::Search] {
+            let plan = model.plan(budget, strategy);
             assert!(plan.memory_bytes() <= budget);
             for threads in [1, 2] {
                 let mut session = model
@@ -389,7 +385,7 @@ proptest! {
     ) {
         let found = within(LIMIT, move || {
             let model = random_model(seed, layers, rows);
-            let strategy = if preload { Strategy::Preload } else { Strategy::OnDemand };
+            let strategy = if preload { Strategy::Preload } else { Strategy::Search };
             let (least, most) = (model.smallest_bytes_of(strategy), model.unlimited_bytes());
             let budget = least + (most.saturating_sub(least) as f64 * share * share) as u64;
             let plan = ExecutionPlan { group_bytes, ..model.plan(budget, strategy) };

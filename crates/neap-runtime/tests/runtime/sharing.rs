@@ -69,7 +69,7 @@ impl Packed {
 
     /// Plans from the smallest without spilling to all resident.
     fn plans(&self) -> Vec<ExecutionPlan> {
-        let least = self.model.smallest_bytes_of(Strategy::OnDemand);
+        let least = self.model.smallest_bytes_of(Strategy::Search);
         let most = self.model.unlimited_bytes();
         let budgets = [least, u64::midpoint(least, most), most];
         let plans = budgets.map(|budget| self.model.plan(budget, Strategy::Preload));

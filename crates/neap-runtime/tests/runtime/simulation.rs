@@ -279,7 +279,7 @@ proptest! {
                 ..random_costs(&mut random, &model)
             };
             let planner = planner(&model, false);
-            let strategy = if preload { Planning::Preload } else { Planning::OnDemand };
+            let strategy = if preload { Planning::Preload } else { Planning::Search };
             let (least, most) = (planner.smallest_bytes_of(strategy), model.unlimited_bytes());
             let budget = least + ((most - least) as f64 * share * share) as u64;
             let planned = planner.plan(budget, strategy, &costs).unwrap();
@@ -305,7 +305,7 @@ fn images(seed: u64, group_bytes: u64) {
         let planner = planner(&model, false);
         let mut loads = 0;
         for eighth in 0..=8 {
-            for strategy in [Planning::Preload, Planning::OnDemand] {
+            for strategy in [Planning::Preload, Planning::Search] {
                 let (least, most) = (planner.smallest_bytes_of(strategy), model.unlimited_bytes());
                 let budget = least + (most - least) * eighth / 8;
                 let costs = CostProfile {

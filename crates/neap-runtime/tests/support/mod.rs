@@ -427,25 +427,16 @@ impl Model {
     }
 
     pub fn plan(&self, budget_bytes: u64, strategy: neap_planner::Strategy) -> ExecutionPlan {
-        self.plan_if_feasible(budget_bytes, strategy)
-            .expect("feasible")
-    }
-
-    pub fn plan_if_feasible(
-        &self,
-        budget_bytes: u64,
-        strategy: neap_planner::Strategy,
-    ) -> Option<ExecutionPlan> {
         neap_planner::plan(&self.workload, budget_bytes, strategy, &Default::default())
-            .ok()
-            .map(|planned| planned.plan)
+            .expect("feasible")
+            .plan
     }
 
     pub fn smallest_bytes(&self) -> u64 {
         neap_planner::smallest_feasible_bytes(&self.workload)
     }
 
-    /// Only preloading spills: what is loaded on demand may need more.
+    /// Only preloading spills: others may need more.
     pub fn smallest_bytes_of(&self, strategy: neap_planner::Strategy) -> u64 {
         neap_planner::Planner::new(&self.workload).smallest_bytes_of(strategy)
     }

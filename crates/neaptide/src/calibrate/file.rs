@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-const MAGIC: &[u8; 8] = b"NEAPCAL\x04";
+const MAGIC: &[u8; 8] = b"NEAPCAL\x05";
 const HASH_BYTES: usize = 32;
 const MOST_BYTES: u64 = 1 << 20;
 const MOST_PROFILES: usize = 8;

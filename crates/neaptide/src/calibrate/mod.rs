@@ -9,7 +9,6 @@
 //! one model are known when another has them too. Steps that were never measured are estimated by the
 //! measured rates.
 
-mod delay;
 mod file;
 mod fit;
 mod known;
@@ -22,7 +21,6 @@ mod study;
 #[cfg(test)]
 mod tests;
 
-pub use delay::DelayFit;
 pub(crate) use known::Known;
 pub use known::{Calibration, CostSource};
 pub use profile::{ComputeRates, Machine, Profile, StoragePoint, StorageRates};
@@ -91,9 +89,6 @@ pub(crate) fn known(model: &Model, options: &RunOptions) -> Result<Known> {
         costs.storage_bytes_per_second = costs.storage_bytes_per_second.min(rate as f64);
         // What is throttled arrives piece by piece.
         costs.group_bytes = 0;
-        if let Some(blocks) = &mut costs.blocks {
-            blocks.alpha_ns_per_byte = blocks.alpha_ns_per_byte.max(1e9 / rate as f64);
-        }
     }
     by_link(&mut known, options);
     Ok(known)

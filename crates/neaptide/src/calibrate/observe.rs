@@ -1,7 +1,6 @@
 //! Runs a plan a few times and tells its steps apart: how long each computed, and what was being loaded
 //! meanwhile.
 
-use super::delay::{BlockSeen, Blocks};
 use crate::error::Result;
 use crate::model::Model;
 use crate::options::RunOptions;
@@ -9,7 +8,6 @@ use crate::plan::Plan;
 use crate::session::Session;
 use neap_ir::{DType, TensorType};
 use neap_plan::{ExecutionPlan, LaneId, Span, StepId, Timeline};
-use neap_planner::Strategy;
 use neap_runtime::CancelToken;
 use std::time::{Duration, Instant};
 
@@ -52,8 +50,6 @@ pub(super) struct Seen {
     pub busy_bytes_per_second: f64,
     /// Loads that were handed over together, where the plan does that, over all runs.
     pub groups: Vec<Moved>,
-    /// Of a plan in blocks.
-    pub blocks: Vec<BlockSeen>,
 }
 
 /// Bytes, and the time from handing them over to seeing that all of them are there; or to handing over
@@ -90,8 +86,6 @@ pub(super) fn observe(
 ) -> Result<Seen> {
     let execution = plan.execution.clone();
     let steps = plan.workload.steps.len();
-    let in_blocks = plan.execution.strategy == Strategy::Blocks.name();
-    let mut blocks = in_blocks.then(|| Blocks::of(&execution, &plan.workload));
     let mut session = model.into_session(plan, options)?;
     let mut runner = Runner::new(&mut session, given);
     let started = Instant::now();
@@ -113,15 +107,9 @@ pub(super) fn observe(
         }
         if let Some(timeline) = runner.session.timeline() {
             collected.add(&execution, timeline);
-            if let Some(blocks) = &mut blocks {
-                blocks.add(timeline);
-            }
         }
     }
-    Ok(Seen {
-        blocks: blocks.map_or_else(Vec::new, Blocks::finish),
-        ..collected.finish()
-    })
+    Ok(collected.finish())
 }
 
 /// A session with its inputs and outputs.
@@ -300,7 +288,7 @@ impl Collected {
     }
 }
 
-pub(super) fn median(samples: &mut [u64]) -> u64 {
+fn median(samples: &mut [u64]) -> u64 {
     samples.sort_unstable();
     samples.get(samples.len() / 2).copied().unwrap_or(0)
 }

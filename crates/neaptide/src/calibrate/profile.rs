@@ -1,6 +1,5 @@
 //! What is known of a machine: rates, storage, and times of steps. Plain data, checked when it is read.
 
-use super::delay::DelayFit;
 use neap_compile::StepTimes;
 use neap_sim::CostProfile;
 use serde::{Deserialize, Serialize};
@@ -73,8 +72,6 @@ pub struct Profile {
     pub machine: Machine,
     pub compute: ComputeRates,
     pub storage: StorageRates,
-    /// What blocks of layers cost; absent where too few were seen.
-    pub blocks: Option<DelayFit>,
     pub(super) steps: BTreeMap<u64, u64>,
 }
 
@@ -96,7 +93,6 @@ impl Profile {
             storage_bytes_per_second: self.storage.load_bytes_per_second,
             request_latency_ns: self.storage.load_latency_ns,
             group_bytes: self.storage.group_bytes,
-            blocks: self.blocks.map(|fit| fit.delays),
             ..CostProfile::default()
         }
     }
@@ -128,7 +124,6 @@ impl Profile {
             ]
             .into_iter()
             .all(time)
-            && self.blocks.is_none_or(|fit| fit.is_sane())
             && self.machine.cpu.len() <= 512
             && self.machine.isa.len() <= 64
             && self.steps.len() <= MOST_STEPS

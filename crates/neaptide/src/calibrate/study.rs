@@ -1,6 +1,5 @@
 //! Full calibration: storage, then the model under a few budgets, then what that tells.
 
-use super::delay::{self, BlockSeen};
 use super::observe::{Given, Moved, Seen, observe};
 use super::profile::{ComputeRates, MOST_STEPS, Profile};
 use super::{CostSource, Known, cache_path, cached, file, fit, machine, quick, storage};
@@ -12,7 +11,6 @@ use crate::plan::Plan;
 use neap_compile::{StepTimes, step_key};
 use neap_ir::Program;
 use neap_plan::Workload;
-use neap_planner::Strategy;
 use neap_runtime::CancelToken;
 use neap_sim::CostProfile;
 use serde::Serialize;
@@ -95,7 +93,6 @@ pub(super) fn study(
         machine: machine::here(packed, options),
         compute: rates,
         storage,
-        blocks: before.as_ref().and_then(|p| p.blocks),
         steps: before.map_or_else(BTreeMap::new, |p| p.steps),
     };
     model.host.trim_heap();
@@ -145,8 +142,6 @@ pub(super) fn study(
         learn(&observations, &mut profile);
         learn_loads(&observations, &mut profile);
     }
-    let blocks = in_blocks(model, &profile, &options, most_bytes, &given)?;
-    profile.blocks = delay::fit(&blocks).or(profile.blocks);
     let file = cache_path(model);
     match &file {
         None => remark = Some("there is no folder to keep the calibration in".into()),
@@ -162,42 +157,6 @@ pub(super) fn study(
         file,
         remark,
     })
-}
-
-/// The model in few blocks and in many, as far as memory allows.
-fn in_blocks(
-    model: &Model,
-    profile: &Profile,
-    options: &RunOptions,
-    most_bytes: u64,
-    given: &Given,
-) -> Result<Vec<BlockSeen>> {
-    let mut seen = Vec::new();
-    let known = super::of_profile(profile.clone(), model, CostSource::Measured, options.isa);
-    let plan = |bytes: u64| {
-        let options = RunOptions {
-            strategy: Strategy::Blocks.into(),
-            budget: Budget::of(options.budget.scope(), bytes.min(most_bytes)),
-            ..options.clone()
-        };
-        // Whole layers may need more than there is.
-        match plan_within(model, &known, options, most_bytes) {
-            Ok(plan) => Ok(Some(plan)),
-            Err(Error::Infeasible { smallest_bytes, .. }) => Err(smallest_bytes),
-            Err(_) => Ok(None),
-        }
-    };
-    let Err(least_bytes) = plan(1) else {
-        return Ok(seen);
-    };
-    let whole_bytes = model.bounds(options).unlimited_high_water_bytes();
-    for bytes in [least_bytes, least_bytes.midpoint(whole_bytes)] {
-        if let Ok(Some((plan, options))) = plan(bytes) {
-            seen.extend(observe(reopen(model)?, plan, &options, given)?.blocks);
-            model.host.trim();
-        }
-    }
-    Ok(seen)
 }
 
 /// Measuring takes memory of its own, so that the smallest budget may be a little larger than was thought;

@@ -33,18 +33,6 @@ fn profile(threads: u32) -> Profile {
                 bytes_per_second: 1.3e9,
             }],
         },
-        blocks: Some(super::DelayFit {
-            delays: neap_sim::BlockDelays {
-                alpha_ns_per_byte: 0.4,
-                beta_ns_per_tensor: 5e3,
-                gamma_ns_per_flop: 0.01,
-                eta_ns_per_tensor: 0.0,
-            },
-            input_r2: 0.9,
-            execute_r2: 0.9,
-            output_r2: 0.0,
-            blocks: 12,
-        }),
         steps: (1..=50)
             .map(|key| (key * 0x9E37_79B9, key * 1000))
             .collect(),

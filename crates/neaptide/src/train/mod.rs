@@ -14,8 +14,8 @@ mod costs;
 mod micro;
 mod optimal;
 mod options;
+mod other;
 mod planning;
-mod pools;
 mod start;
 mod step;
 mod strategy;
@@ -25,6 +25,7 @@ mod trial;
 
 pub use costs::StepCosts;
 pub use options::{Adapters, MicroBatch, TrainCosts, TrainOptions};
+pub use other::{OtherTrainStrategy, PlannedStep, StepToPlan};
 pub use step::StateRole;
 pub use strategy::{StepSummary, TrainStrategy};
 pub use trainer::{TrainState, Trainer, dropout_seed};

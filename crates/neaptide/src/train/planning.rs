@@ -7,7 +7,7 @@ use crate::ledger::{Ledger, Reserve, training_heap_bytes, training_planned_bytes
 use crate::train::step::{Step, cheap_of};
 use crate::train::strategy::{StepSummary, TrainStrategy};
 use crate::train::tape::StepTape;
-use crate::train::{StepCosts, TrainOptions, optimal, pools};
+use crate::train::{OtherTrainStrategy, StepCosts, StepToPlan, TrainOptions, optimal};
 use neap_compile::{Kernels, Target, tables_of, workload};
 use neap_ir::{Program, ValueId};
 use neap_plan::{ExecutionPlan, Verdict, Workload, check_workload, validate};
@@ -232,7 +232,7 @@ impl<'a> Planning<'a> {
     fn opening_bytes(&self) -> u64 {
         let strategy = self.options.strategy;
         let searched_bytes = match strategy {
-            TrainStrategy::SwapAdvisor => pools::heap_bytes(self.step.program.steps.len()),
+            TrainStrategy::Other(other) => other.heap_bytes(self.step.program.steps.len()),
             _ => 0,
         };
         self.step.opening_bytes(strategy.programs()) + searched_bytes
@@ -250,17 +250,17 @@ impl<'a> Planning<'a> {
 
     /// All that the strategy leaves to choose from.
     fn candidates(&self, strategy: TrainStrategy) -> Result<Found> {
-        use TrainStrategy::{Auto, Cheap, Keep, Optimal, Sqrt, Swap, SwapAdvisor};
+        use TrainStrategy::{Auto, Cheap, Keep, Optimal, Other, Sqrt, Swap};
         let mut found = Found::default();
         let room = self.room_bytes(&self.step.program);
         let fits = room.is_none_or(|room| room >= self.whole_bytes);
-        if strategy == Keep || fits && matches!(strategy, Auto | Swap | SwapAdvisor | Optimal) {
+        if strategy == Keep || fits && matches!(strategy, Auto | Swap | Optimal | Other(_)) {
             let named = if strategy == Auto { Keep } else { strategy };
             self.attempt(&mut found, named, None, STAYING)?;
             return Ok(found);
         }
-        if strategy == SwapAdvisor {
-            self.attempt_pools(&mut found)?;
+        if let Other(other) = strategy {
+            self.attempt_other(&mut found, other)?;
             return Ok(found);
         }
         let named = |other| if strategy == Auto { other } else { strategy };
@@ -295,25 +295,28 @@ impl<'a> Planning<'a> {
         Ok(found)
     }
 
-    /// The plan that the search over orders and pools finds.
-    fn attempt_pools(&self, found: &mut Found) -> Result<()> {
+    /// The plan of a planner from elsewhere.
+    fn attempt_other(
+        &self,
+        found: &mut Found,
+        other: &'static dyn OtherTrainStrategy,
+    ) -> Result<()> {
         let program = &self.step.program;
-        let room_bytes = self.room_bytes(program).unwrap_or(u64::MAX);
-        let workload_of = |program: &Program| self.workload(program);
-        let pooled = pools::searched(
+        let planned = other.plan(&StepToPlan {
             program,
-            &self.kept,
-            room_bytes,
-            self.costs.rates(),
-            &workload_of,
-        )?;
-        match pooled {
-            Ok(pooled) => {
+            workload: &self.kept,
+            room_bytes: self.room_bytes(program).unwrap_or(u64::MAX),
+            costs: self.costs.rates(),
+            workload_of: &|program| self.workload(program),
+        });
+        let defect = |what| Error::Defect(format!("{}: {what}", other.name()));
+        match planned.map_err(defect)? {
+            Ok(step) => {
                 found.best = Some(Candidate {
-                    strategy: TrainStrategy::SwapAdvisor,
-                    program: Some(pooled.program),
-                    workload: pooled.workload,
-                    planned: pooled.planned,
+                    strategy: TrainStrategy::Other(other),
+                    program: Some(step.program),
+                    workload: step.workload,
+                    planned: step.planned,
                     is_proven: false,
                 });
             }

@@ -1,22 +1,20 @@
 //! What becomes of activations that a step has no room for.
 
 use crate::calibrate::CostSource;
+use crate::train::OtherTrainStrategy;
 use std::fmt;
 use std::str::FromStr;
 
 /// How a training makes do with less memory than it would take. All give the same bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum TrainStrategy {
-    /// Whichever of the others is predicted to take the least time, but for `SwapAdvisor`.
+    /// Whichever of the others is predicted to take the least time.
     #[default]
     Auto,
     /// Everything stays in memory.
     Keep,
     /// Activations, parameters and moments go to a file and come back (the means of SwapAdvisor: Huang et al., ASPLOS 2020).
     Swap,
-    /// The same by the search of SwapAdvisor: a genetic algorithm over orders of steps and memory pools. It takes seconds, and is not
-    /// among those that [`TrainStrategy::Auto`] tries.
-    SwapAdvisor,
     /// Activations that cost next to nothing are computed again; what else has no room is swapped.
     Cheap,
     /// Segments of about √n steps are computed again from what crosses their borders; nothing is swapped (Chen et al.,
@@ -25,15 +23,16 @@ pub enum TrainStrategy {
     /// An integer program decides which are computed again and which swapped (as Checkmate: Jain et al., MLSys 2020, and POET:
     /// Patil et al., ICML 2022).
     Optimal,
+    /// As somebody else's planner says; [`TrainStrategy::Auto`] does not try it.
+    Other(&'static dyn OtherTrainStrategy),
 }
 
 impl TrainStrategy {
-    /// In the order in which they are explained.
-    pub const ALL: [TrainStrategy; 7] = [
+    /// Those that are built in, in the order in which they are explained.
+    pub const ALL: [TrainStrategy; 6] = [
         TrainStrategy::Auto,
         TrainStrategy::Keep,
         TrainStrategy::Swap,
-        TrainStrategy::SwapAdvisor,
         TrainStrategy::Cheap,
         TrainStrategy::Sqrt,
         TrainStrategy::Optimal,
@@ -43,7 +42,7 @@ impl TrainStrategy {
     pub(crate) fn programs(self) -> u64 {
         match self {
             TrainStrategy::Keep | TrainStrategy::Swap => 1,
-            TrainStrategy::SwapAdvisor | TrainStrategy::Cheap | TrainStrategy::Sqrt => 2,
+            TrainStrategy::Other(_) | TrainStrategy::Cheap | TrainStrategy::Sqrt => 2,
             TrainStrategy::Auto | TrainStrategy::Optimal => 3,
         }
     }
@@ -54,10 +53,10 @@ impl TrainStrategy {
             TrainStrategy::Auto => "auto",
             TrainStrategy::Keep => "keep",
             TrainStrategy::Swap => "swap",
-            TrainStrategy::SwapAdvisor => "swapadvisor",
             TrainStrategy::Cheap => "cheap",
             TrainStrategy::Sqrt => "sqrt",
             TrainStrategy::Optimal => "optimal",
+            TrainStrategy::Other(other) => other.name(),
         }
     }
 }
@@ -71,6 +70,7 @@ impl fmt::Display for TrainStrategy {
 impl FromStr for TrainStrategy {
     type Err = String;
 
+    /// One that is built in.
     fn from_str(name: &str) -> Result<TrainStrategy, String> {
         let found = TrainStrategy::ALL.into_iter().find(|s| s.name() == name);
         found.ok_or_else(|| {

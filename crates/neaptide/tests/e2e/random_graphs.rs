@@ -156,7 +156,7 @@ fn some_setting(net: &mut RandomNet, packed: &Packed, n: usize) -> Setting {
         },
         threads,
         strategy: match random.below(4) {
-            0 => Strategy::OnDemand,
+            0 => Strategy::Search,
             _ if n == 1 => Strategy::Resident,
             _ => Strategy::Preload,
         },

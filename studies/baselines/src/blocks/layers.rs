@@ -15,7 +15,7 @@ use neap_plan::{PanelRange, StepId, Workload};
 use neap_sim::CostProfile;
 
 use super::delay::DelayModel;
-use crate::base_layout::{BaseLayout, whole_weights};
+use neap_planner::parts::{BaseLayout, whole_weights};
 
 /// One row of the model information table: what a layer adds to any block that holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]

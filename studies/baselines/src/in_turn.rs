@@ -2,34 +2,57 @@
 //! the memory that was used longest ago is free.
 
 use neap_plan::{AfterCompute, BLOCK_BYTES, ExecutionPlan, Workload};
+use neap_planner::parts::{
+    BaseLayout, Schedule, Slicing, Window, addresses, all_resident, assemble,
+};
+use neap_planner::{BaseLayouts, OtherStrategy};
 use neap_sim::{CostProfile, Prediction, Simulator, predict};
 
-use crate::assemble::assemble;
-use crate::base_layout::BaseLayout;
-use crate::preload::BaseLayouts;
-use crate::preload::place::addresses;
-use crate::preload::residency::Window;
-use crate::schedule::{Schedule, Slicing};
-
 /// Loads only when needed: no load overlaps with any compute. Slices as large as fit.
-pub fn ondemand(
-    w: &Workload,
-    base_layouts: &BaseLayouts,
-    budget_bytes: u64,
-    costs: &CostProfile,
-) -> Option<(ExecutionPlan, Prediction)> {
-    streamed(w, base_layouts, budget_bytes, costs, false)
-}
+pub struct OnDemand;
 
 /// SwapAdvisor's baseline for weights: in a cycle, what was used longest ago is what is needed next, so that
 /// nothing stays. From the second run on it is known what will be needed, and loaded as early as memory allows.
-pub fn odswap(
-    w: &Workload,
-    base_layouts: &BaseLayouts,
-    budget_bytes: u64,
-    costs: &CostProfile,
-) -> Option<(ExecutionPlan, Prediction)> {
-    streamed(w, base_layouts, budget_bytes, costs, true)
+pub struct OdSwap;
+
+impl OtherStrategy for OnDemand {
+    fn name(&self) -> &'static str {
+        "ondemand"
+    }
+
+    fn smallest_bytes(&self, _: &Workload, base_layouts: &BaseLayouts) -> u64 {
+        base_layouts.smallest_bytes()
+    }
+
+    fn plan(
+        &self,
+        w: &Workload,
+        base_layouts: &BaseLayouts,
+        budget_bytes: u64,
+        costs: &CostProfile,
+    ) -> Option<(ExecutionPlan, Prediction)> {
+        streamed(w, base_layouts, budget_bytes, costs, false)
+    }
+}
+
+impl OtherStrategy for OdSwap {
+    fn name(&self) -> &'static str {
+        "odswap"
+    }
+
+    fn smallest_bytes(&self, _: &Workload, base_layouts: &BaseLayouts) -> u64 {
+        base_layouts.smallest_bytes()
+    }
+
+    fn plan(
+        &self,
+        w: &Workload,
+        base_layouts: &BaseLayouts,
+        budget_bytes: u64,
+        costs: &CostProfile,
+    ) -> Option<(ExecutionPlan, Prediction)> {
+        streamed(w, base_layouts, budget_bytes, costs, true)
+    }
 }
 
 fn streamed(
@@ -39,6 +62,15 @@ fn streamed(
     costs: &CostProfile,
     prefetches: bool,
 ) -> Option<(ExecutionPlan, Prediction)> {
+    if budget_bytes < base_layouts.smallest_bytes() {
+        return all_resident(
+            w,
+            base_layouts,
+            budget_bytes,
+            costs,
+            &mut Simulator::default(),
+        );
+    }
     let arena_bytes = budget_bytes / BLOCK_BYTES * BLOCK_BYTES;
     let slicing = Slicing {
         cap_bytes: u64::MAX,

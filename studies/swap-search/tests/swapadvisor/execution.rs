@@ -5,7 +5,7 @@ use neap_plan::{
     validate,
 };
 use neap_sim::{CostProfile, predict};
-use neap_studies::{
+use swap_search::{
     Classes, Device, Memory, OpId, Pools, Random, Rules, SwapPlanner, SwapTask, execution,
     of_workload, random_order,
 };

@@ -7,7 +7,7 @@ mod training;
 
 use std::ops::ControlFlow;
 
-use neap_studies::{
+use swap_search::{
     Allocation, Classes, Dataflow, DataflowError, DataflowSpec, Eviction, Generation, Infeasible,
     Memory, OpId, Operator, Parallel, Pools, Random, Rules, Scope, SearchOptions, Serial,
     SwapPlanner, SwapTask, Tensor, TensorId, TensorKind, play, random_order, search,

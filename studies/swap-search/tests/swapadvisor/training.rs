@@ -2,11 +2,11 @@
 
 use crate::support::{LINK, check};
 use neap_sim::CostProfile;
-use neap_studies::{
+use neap_zoo::{Batch, Options};
+use swap_search::{
     Classes, Dataflow, Memory, OpId, Pools, Random, Rules, SwapPlanner, SwapTask, TensorKind,
     TrainingFlow, odswap, of_training, random_order, resident_parameters,
 };
-use neap_zoo::{Batch, Options};
 
 fn step_of(name: &str) -> TrainingFlow {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Studies of papers by simulation, of which `xtask` makes pages; training takes the plans that one of them finds.
+//! Studies of papers by simulation, of which `cargo study` makes pages; training can take the plans that one of them finds.
 //!
 //! SwapAdvisor (Huang et al., ASPLOS 2020) searches over schedules, memory pools and swaps together:
 //!
@@ -26,6 +26,7 @@ mod lanes;
 mod order;
 mod placed;
 mod serving;
+mod steps;
 mod swap;
 #[cfg(test)]
 mod testing;
@@ -47,6 +48,7 @@ pub use neap_planner::{Generation, Parallel, Random, Serial};
 pub use order::random as random_order;
 pub use placed::{Placed, PlacedOptions, improve};
 pub use serving::{Arrivals, Request, Service, latencies_ns, queue_ns};
+pub use steps::SWAP_ADVISOR;
 pub use swap::{
     Addresses, After, Eviction, Memory, Needs, PlaceRules, Rules, Side, Stay, SwapIn, SwapOut,
     SwapPlan, SwapPlanner, SwapTask,

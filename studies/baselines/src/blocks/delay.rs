@@ -6,38 +6,42 @@
 //!   t_out = η · tensors                     nothing is written back
 //! ```
 
-use neap_sim::{BlockDelays, CostProfile};
+use neap_sim::CostProfile;
 
 use super::layers::Block;
 
-/// The four device-dependent coefficients at work.
+/// The four device-dependent coefficients.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DelayModel(pub BlockDelays);
+pub struct DelayModel {
+    pub alpha_ns_per_byte: f64,
+    pub beta_ns_per_tensor: f64,
+    pub gamma_ns_per_flop: f64,
+    pub eta_ns_per_tensor: f64,
+}
 
 impl DelayModel {
-    /// Coefficients that were measured, or what a cost profile says in these terms; t_out is nothing then,
-    /// since memory that a block gives up is simply used by the next one.
+    /// What a cost profile says in these terms. t_out is nothing, since memory that a block gives up is simply used
+    /// by the next one.
     pub fn of(costs: &CostProfile) -> Self {
-        let derived = || BlockDelays {
+        Self {
             alpha_ns_per_byte: 1e9 / costs.storage_bytes_per_second,
             beta_ns_per_tensor: costs.load_handling_ns as f64,
             gamma_ns_per_flop: 1e9 / costs.flops_per_second,
             eta_ns_per_tensor: 0.0,
-        };
-        Self(costs.blocks.unwrap_or_else(derived))
+        }
     }
 
     pub fn input_ns(&self, bytes: u64, tensors: u32) -> u64 {
-        let bytes_ns = self.0.alpha_ns_per_byte * bytes as f64;
-        to_ns(bytes_ns + self.0.beta_ns_per_tensor * f64::from(tensors))
+        let bytes_ns = self.alpha_ns_per_byte * bytes as f64;
+        to_ns(bytes_ns + self.beta_ns_per_tensor * f64::from(tensors))
     }
 
     pub fn execute_ns(&self, flops: u64) -> u64 {
-        to_ns(self.0.gamma_ns_per_flop * flops as f64)
+        to_ns(self.gamma_ns_per_flop * flops as f64)
     }
 
     pub fn output_ns(&self, tensors: u32) -> u64 {
-        to_ns(self.0.eta_ns_per_tensor * f64::from(tensors))
+        to_ns(self.eta_ns_per_tensor * f64::from(tensors))
     }
 
     /// A step's time was measured, which is better than γ.

@@ -1,6 +1,6 @@
 //! Dataflows to search over, and the check of a plan by playing it with times of all kinds.
 
-use neap_studies::{
+use swap_search::{
     Dataflow, DataflowSpec, Device, Memory, Operator, Random, Stay, SwapPlan, Tensor, TensorId,
     TensorKind,
 };

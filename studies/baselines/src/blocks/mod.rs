@@ -24,9 +24,9 @@ pub use partition::{Partition, best, dynamic, exhaustive};
 use neap_plan::{BLOCK_BYTES, ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
 
-use crate::base_layout::BaseLayout;
-use crate::preload::BaseLayouts;
 use layers::coarsened;
+use neap_planner::parts::{BaseLayout, all_resident};
+use neap_planner::{BaseLayouts, OtherStrategy, PlanOptions};
 
 /// Blocks in memory at a time: m in the paper.
 const PARALLEL_BLOCKS: u64 = 2;
@@ -77,7 +77,7 @@ impl LookupTable {
 
 /// The model information table of a workload whose activations lie as all planners here place them.
 pub fn get_layers(w: &Workload, costs: &CostProfile) -> Vec<Layer> {
-    let base_layouts = BaseLayouts::new(w, crate::PlanOptions::default(), &Default::default());
+    let base_layouts = BaseLayouts::new(w, PlanOptions::default(), &Default::default());
     layers_of(w, &base_layouts.loose, costs)
 }
 
@@ -96,15 +96,41 @@ fn base_bytes(base_layout: &BaseLayout) -> u64 {
     base_layout.fixed_bytes.next_multiple_of(BLOCK_BYTES)
 }
 
-/// The smallest arena for which there is a partition: every layer a block.
-pub(crate) fn smallest_bytes(w: &Workload, base_layouts: &BaseLayouts) -> u64 {
-    let layers = layers_of(w, &base_layouts.loose, &CostProfile::default());
-    base_bytes(&base_layouts.loose).saturating_add(two_fit_bytes(&layers))
+/// The strategy.
+pub struct Blocks;
+
+impl OtherStrategy for Blocks {
+    fn name(&self) -> &'static str {
+        "blocks"
+    }
+
+    /// For which there is a partition: every layer a block.
+    fn smallest_bytes(&self, w: &Workload, base_layouts: &BaseLayouts) -> u64 {
+        let layers = layers_of(w, &base_layouts.loose, &CostProfile::default());
+        base_bytes(&base_layouts.loose).saturating_add(two_fit_bytes(&layers))
+    }
+
+    fn plan(
+        &self,
+        w: &Workload,
+        base_layouts: &BaseLayouts,
+        budget_bytes: u64,
+        costs: &CostProfile,
+    ) -> Option<(ExecutionPlan, Prediction)> {
+        all_resident(
+            w,
+            base_layouts,
+            budget_bytes,
+            costs,
+            &mut Simulator::default(),
+        )
+        .or_else(|| in_blocks(w, base_layouts, budget_bytes, costs))
+    }
 }
 
 /// The plan of the best partition: of those with the least delay by the paper's objectives, the one that the
 /// simulator finds fastest. `None` when two neighbouring layers do not fit.
-pub(crate) fn plan(
+fn in_blocks(
     w: &Workload,
     base_layouts: &BaseLayouts,
     budget_bytes: u64,

@@ -1,11 +1,14 @@
 //! Blocks: partitions by dynamic programming are those that trying all of them finds; plans hold whole
 //! layers, two blocks at a time.
 
-use crate::shapes;
-use neap_plan::{Workload, validate};
-use neap_planner::blocks::{
+#[path = "../../../crates/neap-planner/tests/shapes/mod.rs"]
+mod shapes;
+
+use baselines::BLOCKS;
+use baselines::blocks::{
     Layer, LookupTable, Objective, best, create_blocks, dynamic, evaluate, exhaustive, get_layers,
 };
+use neap_plan::{Workload, validate};
 use neap_planner::{PlanError, Planner, Strategy};
 use neap_sim::CostProfile;
 use proptest::prelude::*;
@@ -125,10 +128,10 @@ fn networks_run_in_whole_layers() {
     let costs = CostProfile::default();
     for (name, w) in shapes::all() {
         let planner = Planner::new(&w);
-        let smallest = planner.smallest_bytes_of(Strategy::Blocks);
+        let smallest = planner.smallest_bytes_of(BLOCKS);
         let unlimited = planner.unlimited_high_water_bytes();
         assert!(planner.smallest_feasible_bytes() <= smallest, "{name}");
-        let refused = planner.plan(smallest - 1, Strategy::Blocks, &costs).err();
+        let refused = planner.plan(smallest - 1, BLOCKS, &costs).err();
         let infeasible = PlanError::Infeasible {
             smallest_bytes: smallest,
         };
@@ -136,7 +139,7 @@ fn networks_run_in_whole_layers() {
         for percent in [0, 5, 20, 50, 90, 100] {
             let budget = smallest + (unlimited - smallest) * percent / 100;
             let begin = std::time::Instant::now();
-            let planned = planner.plan(budget, Strategy::Blocks, &costs).unwrap();
+            let planned = planner.plan(budget, BLOCKS, &costs).unwrap();
             let took_ms = begin.elapsed().as_secs_f64() * 1e3;
             let verdict = validate(&w, &planned.plan).unwrap_or_else(|e| panic!("{name}: {e}"));
             assert!(verdict.high_water_bytes <= budget, "{name}");
@@ -161,9 +164,9 @@ fn blocks_come_in_whole() {
     let w: Workload = shapes::vgg19();
     let planner = Planner::new(&w);
     let costs = CostProfile::default();
-    let smallest = planner.smallest_bytes_of(Strategy::Blocks);
+    let smallest = planner.smallest_bytes_of(BLOCKS);
     let plan = planner
-        .plan(smallest + (32 << 20), Strategy::Blocks, &costs)
+        .plan(smallest + (32 << 20), BLOCKS, &costs)
         .unwrap()
         .plan;
     let mut needs: Vec<u32> = plan.computes.iter().map(|c| c.needs()).collect();

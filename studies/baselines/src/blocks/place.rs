@@ -4,10 +4,8 @@ use neap_plan::{BLOCK_BYTES, ByteRange, ExecutionPlan, Workload};
 use neap_sim::{CostProfile, Prediction, Simulator};
 
 use super::layers::Block;
-use crate::assemble::assemble;
-use crate::preload::BaseLayouts;
-use crate::preload::residency::Window;
-use crate::schedule::{Schedule, Unit, Want};
+use neap_planner::BaseLayouts;
+use neap_planner::parts::{Schedule, Unit, Want, Window, assemble};
 
 /// Weights that lie together in the file are read together up to this size; larger ones come in one load.
 const LOAD_BYTES: u64 = 4 << 20;

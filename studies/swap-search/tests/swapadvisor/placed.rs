@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use neap_studies::{
+use swap_search::{
     Classes, Dataflow, Found, Memory, PlaceRules, Placed, PlacedOptions, Pools, Random, Rules,
     SearchOptions, Serial, Side, SwapPlan, SwapPlanner, SwapTask, improve, odswap, random_order,
     search,
