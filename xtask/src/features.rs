@@ -10,12 +10,13 @@ use std::path::Path;
 use std::process::Command;
 
 /// Packages that are built alone: by `cargo xtask`, by tests that need the program, for Python, and for C.
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 6] = [
     "neap-cli",
     "neap-conformance",
     "neap-py",
     "neap-c",
     "neap-ep",
+    "xtask",
 ];
 
 /// A library's features, by its name and version. One that build scripts use too may have two sets of them.
