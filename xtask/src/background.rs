@@ -1,5 +1,6 @@
 //! A part of the tests that goes on beside others: a process of its own, whose words are shown when it has ended.
 
+use crate::skips::Skips;
 use anyhow::{Context, Result, ensure};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,12 +18,12 @@ impl Background {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start(root: &Path, name: &str, arguments: &[&str]) -> Result<Background> {
+    pub fn start(root: &Path, name: &str, arguments: &[&str], skips: &Skips) -> Result<Background> {
         let log = root.join("target").join(format!("{name}.log"));
         let file = File::create(&log).with_context(|| log.display().to_string())?;
         let mut command = Command::new("nice");
         command.args(["-n", "5"]).arg(std::env::current_exe()?);
-        command.args(arguments).stdin(Stdio::null());
+        skips.watch(command.args(arguments).stdin(Stdio::null()));
         command.stdout(file.try_clone()?).stderr(file);
         Ok(Background {
             child: command.spawn().context("cannot start nice")?,

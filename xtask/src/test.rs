@@ -54,6 +54,13 @@ const PARTS: &[(&str, &str, Part)] = &[
 /// Run only when named.
 const ON_REQUEST: &[&str] = &["checked-whole"];
 
+/// They have folders of their own to build in, and go on beside all others, on what these leave of the processors. With the
+/// arguments that run them alone.
+const BESIDE: [(&str, [&str; 3]); 2] = [
+    ("arm", ["test", "--target", "aarch64"]),
+    ("checked", ["test", "--part", "checked"]),
+];
+
 pub fn run(root: &Path, target: Option<&str>, part: Option<&str>) -> Result<()> {
     match target {
         None => parts(root, part),
@@ -69,22 +76,27 @@ fn parts(root: &Path, only: Option<&str>) -> Result<()> {
         bail!("the parts are {}", names.join(", "));
     }
     let skips = Skips::collect(root)?;
-    // 64-bit Arm goes on beside all others, in a folder of its own, on what they leave of the processors.
-    let mut arm = None;
-    if only.is_none() && arm::missing().is_none() {
-        let arguments = ["test", "--target", "aarch64"];
-        arm = Some(Background::start(root, "arm", &arguments)?);
+    let mut beside = Vec::new();
+    for (name, arguments) in BESIDE {
+        if only.is_none() && (name != "arm" || arm::missing().is_none()) {
+            let part = Background::start(root, name, &arguments, &skips)?;
+            beside.push((name, part));
+        }
     }
     for (name, what, part) in PARTS {
-        if !wanted(name) {
+        // What goes on beside them is waited for when all else is done.
+        if !wanted(name) || beside.iter().any(|(other, _)| other == name) {
             continue;
         }
         let started = Instant::now();
-        match arm.take_if(|_| *name == "arm") {
-            Some(arm) => arm.finish()?,
-            None => part(root, &skips)?,
-        }
+        part(root, &skips)?;
         println!("--- {what}: {:.0} s", started.elapsed().as_secs_f64());
+    }
+    for (name, part) in beside {
+        let started = Instant::now();
+        part.finish()?;
+        let waited = started.elapsed().as_secs_f64();
+        println!("--- {name}, beside the others; waited for: {waited:.0} s");
     }
     skips.tell()?;
     println!("all tests passed");
