@@ -65,7 +65,6 @@ impl Adapters {
 
 /// Where the costs come from by which plans are chosen.
 #[derive(Debug, Clone, Default)]
-#[expect(clippy::large_enum_variant, reason = "a trainer has one")]
 pub enum TrainCosts {
     /// Those of a modest machine: the same plan wherever it is made.
     #[default]
