@@ -2,8 +2,10 @@
 
 use crate::nets::RandomNet;
 use neap_ir::{Literal, Program};
-use neap_plan::{ExecutionPlan, Workload, validate};
-use neap_runtime::{Clock, InputTensor, Options, OutputTensor, RuntimeError, Session, BackingStore};
+use neap_plan::{Checked, ExecutionPlan, Workload, validate};
+use neap_runtime::{
+    BackingStore, Clock, InputTensor, Options, OutputTensor, RuntimeError, Session,
+};
 use neap_sim::CostProfile;
 use neap_store::{FaultScript, MemoryModel, MemorySource, PackedFile, VirtualClock};
 use neaptide::{Isa, Model, RunOptions, Strategy};
@@ -91,21 +93,20 @@ impl Subject {
     /// # Panics
     /// When it gives others.
     pub fn execute(&self, plan: ExecutionPlan) {
-        let is_valid = validate(&self.workload, &plan).is_ok();
         if plan.memory_bytes() > MOST_ARENA_BYTES || plan.spill_bytes() > MOST_ARENA_BYTES {
             return;
         }
+        let Ok(plan) = Checked::new(self.workload.clone(), plan) else {
+            return;
+        };
         match self.run(plan) {
-            Ok(found) => {
-                assert!(is_valid, "a plan that the validator refuses has run");
-                assert!(found == self.expected, "an accepted plan gives other bits");
-            }
-            Err(RuntimeError::Store(e)) if is_valid => panic!("an accepted plan: {e}"),
+            Ok(found) => assert!(found == self.expected, "an accepted plan gives other bits"),
+            Err(RuntimeError::Store(e)) => panic!("an accepted plan: {e}"),
             Err(_) => {}
         }
     }
 
-    fn run(&self, plan: ExecutionPlan) -> Result<Vec<Vec<u8>>, RuntimeError> {
+    fn run(&self, plan: Checked) -> Result<Vec<Vec<u8>>, RuntimeError> {
         let mut file = PackedFile::open(&self.path).expect("opens");
         let verifier = file.take_verifier().expect("the first time");
         let time = VirtualClock::new();
@@ -116,7 +117,7 @@ impl Subject {
         };
         let faults = FaultScript::default;
         let spill = MemorySource::spill(
-            plan.spill_bytes().next_multiple_of(4096) as usize,
+            plan.verdict().spill_bytes.next_multiple_of(4096) as usize,
             device,
             time.clone(),
             faults(),
@@ -134,7 +135,6 @@ impl Subject {
         let mut session = Session::open_with_clock(
             self.program.clone(),
             plan,
-            &self.workload,
             storage,
             options,
             Computing(time),

@@ -224,7 +224,7 @@ fn plan_all(model: &Model, options: RunOptions, strategies: &[StrategyChoice]) -
     let found: Result<Vec<Value>> = plans
         .map(|plan| match plan {
             Ok(plan) => Ok(json!({
-                "strategy": plan.execution.strategy,
+                "strategy": plan.execution().strategy,
                 "latency_ns": plan.prediction.latency_ns,
             })),
             Err(Error::Infeasible { .. }) => Ok(json!({})),
@@ -251,10 +251,10 @@ fn serve(model: Model, options: &RunOptions, beside_bytes: u64) -> Result<()> {
         "unlimited_high_water_bytes": bounds.unlimited_high_water_bytes(),
         "planned_bytes": plan.high_water_bytes(),
         "packed_path": packed_path,
-        "strategy": plan.execution.strategy,
+        "strategy": plan.execution().strategy,
         "arena_bytes": plan.ledger.arena_bytes,
         "device": options.accelerator.as_ref().map(|device| device.name()),
-        "loaded_bytes_per_run": plan.verdict.loaded_bytes_per_run,
+        "loaded_bytes_per_run": plan.verdict().loaded_bytes_per_run,
         "predicted_latency_ms": plan.prediction.latency_ns as f64 / 1e6,
         "predicted_stall_ms": plan.prediction.stall_ns as f64 / 1e6,
     });

@@ -190,7 +190,7 @@ fn tightest(model: &Model, options: &RunOptions) -> Result<Plan> {
         - smallest.packing_bytes
         - smallest.tables_bytes;
     let plan = model.plan(&within(needed_bytes))?;
-    let arena_bytes = plan.execution.memory_bytes();
+    let arena_bytes = plan.execution().memory_bytes();
     if arena_bytes > smallest.arena_bytes {
         let smallest_bytes = smallest.arena_bytes;
         bail!("the arena of {arena_bytes} bytes is larger than the smallest of {smallest_bytes}");

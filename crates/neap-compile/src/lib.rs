@@ -35,7 +35,7 @@ pub use lowering::{finished, lower, lower_plainly};
 pub use operands::operands;
 pub use options::{Options, StrategyChoice, WithScratch};
 pub use page_tables::tables_of;
-pub use planning::{Compiled, Search};
+pub use planning::{Compiled, Draft, Search};
 pub use programs::{BandCount, BandMode, Programs, StepOrder, count_bands};
 pub use request::{Refine, Request};
 pub use split::{Divide, Divided, StepCost, on_device};

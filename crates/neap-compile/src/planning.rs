@@ -5,12 +5,12 @@ use crate::costs::Costs;
 use crate::error::SearchError;
 use crate::kernels::Kernels;
 use crate::page_tables::{tables_of, with_tables};
-use crate::preparing::{Planning, Preparing};
+use crate::preparing::Preparing;
 use crate::request::Request;
 use crate::variants::Variants;
 use neap_ir::Program;
-use neap_plan::{ExecutionPlan, Verdict, Workload};
-use neap_planner::{PlanError, PlanOptions, Strategy};
+use neap_plan::{Checked, Violation, Workload};
+use neap_planner::{PlanError, PlanOptions, Planned, Strategy};
 use neap_sim::{CostProfile, Prediction};
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -21,14 +21,37 @@ type Result<T> = std::result::Result<T, SearchError>;
 pub struct Compiled {
     /// Which of the programs it is for.
     pub program: Arc<Program>,
-    pub workload: Workload,
-    pub execution: ExecutionPlan,
+    pub plan: Checked,
     pub prediction: Prediction,
-    /// What the independent validator found.
-    pub verdict: Verdict,
     /// Set aside for page tables of the arena.
     pub tables_bytes: u64,
     pub costs: CostProfile,
+}
+
+/// The same before it is checked, and while it may be changed.
+pub struct Draft {
+    /// Which of the programs it is for.
+    pub program: Arc<Program>,
+    pub workload: Workload,
+    pub planned: Planned,
+    /// Set aside for page tables of the arena.
+    pub tables_bytes: u64,
+    pub costs: CostProfile,
+}
+
+impl Draft {
+    /// # Errors
+    /// Where the planner made a bad plan.
+    pub fn check(self) -> std::result::Result<Compiled, Violation> {
+        let Planned { plan, prediction } = self.planned;
+        Ok(Compiled {
+            program: self.program,
+            plan: Checked::new(self.workload, plan)?,
+            prediction,
+            tables_bytes: self.tables_bytes,
+            costs: self.costs,
+        })
+    }
 }
 
 /// Programs that may run, each with its workload, in search of the fastest plan.
@@ -76,11 +99,11 @@ impl<'a> Search<'a> {
     }
 
     /// The best plan whose arena and page tables take at most `room_bytes`; without a limit, everything may be
-    /// resident.
+    /// resident. It is not checked yet.
     ///
     /// # Errors
     /// [`SearchError::Infeasible`] names the smallest room that is enough.
-    pub fn run(&self, room_bytes: Option<u64>) -> Result<Compiled> {
+    pub fn find(&self, room_bytes: Option<u64>) -> Result<Draft> {
         let options = self.request.options;
         let in_memory = PlanOptions {
             spill: false,
@@ -97,15 +120,17 @@ impl<'a> Search<'a> {
     }
 
     /// The plan of the strategy asked for, or the best of several.
-    fn plan_by_choice(&self, options: PlanOptions, room_bytes: Option<u64>) -> Result<Compiled> {
-        let mut best: Option<Compiled> = None;
+    fn plan_by_choice(&self, options: PlanOptions, room_bytes: Option<u64>) -> Result<Draft> {
+        let mut best: Option<Draft> = None;
         let mut smallest: Option<u64> = None;
         for &strategy in self.request.strategies() {
             match self.plan_of(strategy, options, room_bytes) {
                 Ok(plan) => {
-                    let is_faster =
-                        |old: &Compiled| plan.prediction.latency_ns < old.prediction.latency_ns;
-                    if best.as_ref().is_none_or(is_faster) {
+                    let latency_ns = |draft: &Draft| draft.planned.prediction.latency_ns;
+                    if best
+                        .as_ref()
+                        .is_none_or(|old| latency_ns(&plan) < latency_ns(old))
+                    {
                         best = Some(plan);
                     }
                 }
@@ -128,7 +153,7 @@ impl<'a> Search<'a> {
         strategy: Strategy,
         planner: PlanOptions,
         room_bytes: Option<u64>,
-    ) -> Result<Compiled> {
+    ) -> Result<Draft> {
         let attempt = Attempt {
             request: &self.request,
             costs: Costs::new(&self.request),
@@ -149,44 +174,31 @@ impl<'a> Search<'a> {
             }
         }
         let best = best.ok_or(SearchError::Infeasible { smallest_bytes })?;
-        self.finished(best, room_bytes)
+        Ok(self.finished(best, room_bytes))
     }
 
-    /// With panels prepared in what the plan leaves of the room, and validated.
-    fn finished(&self, best: Candidate, room_bytes: Option<u64>) -> Result<Compiled> {
+    /// With panels prepared in what the plan leaves of the room.
+    fn finished(&self, best: Candidate, room_bytes: Option<u64>) -> Draft {
         let Request { options, times, .. } = self.request;
-        let program = &best.variants.program;
-        let mut tables_bytes = best.tables_bytes;
-        let mut best = Planning {
+        let mut best = Draft {
+            program: best.variants.program.clone(),
             workload: best.variants.take(best.workload),
             planned: best.planned,
+            tables_bytes: best.tables_bytes,
             costs: best.costs,
         };
         if options.prepared_weights {
             let memory_bytes = best.planned.plan.memory_bytes();
-            let used = tables_bytes + memory_bytes;
+            let used = best.tables_bytes + memory_bytes;
             let spare = room_bytes.map_or(u64::MAX / 2, |room| room.saturating_sub(used));
             let spare = spare - tables_of(spare).min(spare);
             let preparing = Preparing {
-                program,
                 target: options.target,
                 times,
             };
             best = preparing.prepare(&best, spare).unwrap_or(best);
-            tables_bytes += tables_of(best.planned.plan.memory_bytes() - memory_bytes);
+            best.tables_bytes += tables_of(best.planned.plan.memory_bytes() - memory_bytes);
         }
-        let verdict =
-            neap_plan::validate(&best.workload, &best.planned.plan).map_err(|violation| {
-                SearchError::Defect(format!("the planner made a bad plan: {violation}"))
-            })?;
-        Ok(Compiled {
-            program: program.clone(),
-            execution: best.planned.plan,
-            prediction: best.planned.prediction,
-            verdict,
-            workload: best.workload,
-            tables_bytes,
-            costs: best.costs,
-        })
+        best
     }
 }

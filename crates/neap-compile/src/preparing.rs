@@ -11,21 +11,14 @@
 
 use crate::kernels;
 use crate::operands::step_facts;
+use crate::planning::Draft;
 use crate::target::Target;
 use crate::times::StepTimes;
 use crate::workload::name_kernels;
-use neap_ir::Program;
 use neap_plan::{BLOCK_BYTES, KernelId, StepSpec, Workload};
 use neap_planner::Planned;
 use neap_planner::placement::with_prepared_panels;
 use neap_sim::CostProfile;
-
-/// A plan with what it is for and was made with.
-pub(crate) struct Planning {
-    pub workload: Workload,
-    pub planned: Planned,
-    pub costs: CostProfile,
-}
 
 /// A step that would take its panels prepared.
 struct Candidate {
@@ -39,7 +32,6 @@ struct Candidate {
 
 /// What panels are prepared for.
 pub(crate) struct Preparing<'a> {
-    pub program: &'a Program,
     pub target: Target,
     /// Of steps that were measured.
     pub times: &'a StepTimes,
@@ -48,7 +40,7 @@ pub(crate) struct Preparing<'a> {
 impl Preparing<'_> {
     /// The same plan, with panels prepared in at most `spare_bytes` behind its arena; `None` where nothing is gained by
     /// that, or weights are loaded in each run.
-    pub fn prepare(&self, old: &Planning, spare_bytes: u64) -> Option<Planning> {
+    pub fn prepare(&self, old: &Draft, spare_bytes: u64) -> Option<Draft> {
         let plan = &old.planned.plan;
         if !plan.loads.is_empty() || !plan.stores.is_empty() {
             return None;
@@ -75,20 +67,22 @@ impl Preparing<'_> {
             chosen.push(candidate.step);
         }
         chosen.sort_unstable();
-        name_kernels(&mut workload, self.program);
+        name_kernels(&mut workload, &old.program);
         let plan = with_prepared_panels(plan, &workload, &chosen);
         let prediction = neap_sim::predict(&workload, &plan, &costs);
         let is_faster = prediction.latency_ns < old.planned.prediction.latency_ns;
-        is_faster.then_some(Planning {
+        is_faster.then(|| Draft {
+            program: old.program.clone(),
             workload,
             planned: Planned { plan, prediction },
+            tables_bytes: old.tables_bytes,
             costs,
         })
     }
 
-    fn candidates(&self, old: &Planning) -> Vec<Candidate> {
+    fn candidates(&self, old: &Draft) -> Vec<Candidate> {
         let prepared = |step: usize, stored: &StepSpec| {
-            let facts = step_facts(self.program, step, self.target);
+            let facts = step_facts(&old.program, step, self.target);
             kernels::prepared(stored, &facts)
         };
         let steps = old.workload.steps.iter().enumerate();
@@ -99,7 +93,7 @@ impl Preparing<'_> {
                 let stored_ns = old.costs.step_ns(step, stored);
                 let ns = self
                     .times
-                    .of(self.program, step, spec.kernel)
+                    .of(&old.program, step, spec.kernel)
                     .unwrap_or_else(|| estimate_ns(&old.costs, stored_ns, [stored, &spec]));
                 let saved_ns = stored_ns.checked_sub(ns).filter(|&saved| saved > 0)?;
                 Some(Candidate {

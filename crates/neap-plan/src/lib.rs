@@ -1,8 +1,8 @@
 //! Vocabulary of execution plans: workloads, layouts, actions, timelines and the independent validator.
 //!
 //! ```text
-//!   lowering ──► Workload ──► planner ──► ExecutionPlan ──► validate ──► executor / simulator ──► Timeline
-//!                (what)                   (where, when)     (proof)      (how long)
+//!   lowering ──► Workload ──► planner ──► ExecutionPlan ──► Checked ──► executor / simulator ──► Timeline
+//!                (what)                   (where, when)     (proof)     (how long)
 //! ```
 //!
 //! Everything here is plain data. Bytes are `u64`, intervals are half-open, ids are typed. The unit of
@@ -10,6 +10,7 @@
 //! The whole semantics, with drawings, is in `docs/plan-semantics.md`.
 #![forbid(unsafe_code)]
 
+mod checked;
 mod copies;
 mod interval;
 mod lane;
@@ -23,6 +24,7 @@ mod transition;
 mod validate;
 mod workload;
 
+pub use checked::Checked;
 pub use copies::HostCopy;
 pub use interval::{BufferId, ByteRange, KernelId, PanelRange, StepId, StepRange};
 pub use lane::{Lane, LaneId, LaneKind, Lanes, LinkId, MOST_WAITS, Turn, Wait};

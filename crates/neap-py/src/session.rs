@@ -374,8 +374,8 @@ fn drawn<'py>(py: Python<'py>, title: &str, plan: &Plan) -> PyResult<Bound<'py, 
     figures.set_item("memory", shown(py, &plan.ledger, plan.budget_bytes)?)?;
     figures.set_item("latency_ms", plan.prediction.latency_ns as f64 / 1e6)?;
     figures.set_item("stall_ms", plan.prediction.stall_ns as f64 / 1e6)?;
-    figures.set_item("resident_bytes", plan.verdict.resident_bytes)?;
-    figures.set_item("loaded_bytes_per_run", plan.verdict.loaded_bytes_per_run)?;
+    figures.set_item("resident_bytes", plan.verdict().resident_bytes)?;
+    figures.set_item("loaded_bytes_per_run", plan.verdict().loaded_bytes_per_run)?;
     Ok(figures)
 }
 

@@ -28,7 +28,7 @@ use memory::Memory;
 use neap_ir::{Program, TensorType};
 use neap_kernels::parallel::Parallel;
 use neap_kernels::simd::Isa;
-use neap_plan::{ExecutionPlan, RunTiming, Verdict, Workload, validate};
+use neap_plan::{Checked, RunTiming, Verdict};
 use neap_store::{Source, Spill, StoreError, Verifier};
 pub use states::StateInfo;
 use states::States;
@@ -116,22 +116,19 @@ pub struct Session<C: Clock = Monotonic> {
 }
 
 impl Session<Monotonic> {
-    /// Checks that `plan` is safe for `program` and gets everything ready for runs.
-    ///
-    /// `workload` is what the plan was made for.
+    /// Checks that `plan` is for `program` and gets everything ready for runs.
     ///
     /// # Errors
     /// [`RuntimeError`] where plan, program and packed file do not belong together, or memory, threads or storage
     /// cannot be had.
     pub fn open(
         program: Arc<Program>,
-        plan: ExecutionPlan,
-        workload: &Workload,
+        plan: Checked,
         storage: BackingStore,
         options: Options,
     ) -> Result<Session, RuntimeError> {
         let clock = Monotonic::default();
-        Session::open_with_clock(program, plan, workload, storage, options, clock)
+        Session::open_with_clock(program, plan, storage, options, clock)
     }
 
     /// [`Session::open`] with threads and work memory in common with other sessions, which may be opened, run and closed
@@ -143,8 +140,7 @@ impl Session<Monotonic> {
     pub fn open_in(
         commons: &Commons,
         program: Arc<Program>,
-        plan: ExecutionPlan,
-        workload: &Workload,
+        plan: Checked,
         storage: BackingStore,
         isa: Isa,
     ) -> Result<Session, RuntimeError> {
@@ -153,9 +149,7 @@ impl Session<Monotonic> {
         let options = Options { threads, isa };
         let clock = Monotonic::default();
         let shared = Some(commons.work.clone());
-        Session::open_as(
-            device, shared, program, plan, workload, storage, options, clock,
-        )
+        Session::open_as(device, shared, program, plan, storage, options, clock)
     }
 }
 
@@ -166,8 +160,7 @@ impl<C: Clock> Session<C> {
     /// As [`Session::open`].
     pub fn open_with_clock(
         program: Arc<Program>,
-        plan: ExecutionPlan,
-        workload: &Workload,
+        plan: Checked,
         storage: BackingStore,
         options: Options,
         clock: C,
@@ -176,7 +169,7 @@ impl<C: Clock> Session<C> {
         let pool =
             Pool::new(threads).map_err(|source| RuntimeError::Threads { threads, source })?;
         let device = Box::new(Cpu::new(Arc::new(pool), options.isa));
-        Session::open_on(device, program, plan, workload, storage, options, clock)
+        Session::open_on(device, program, plan, storage, options, clock)
     }
 
     /// [`Session::open_with_clock`] on a device of the caller's, whose kernels are those of `options`.
@@ -186,15 +179,12 @@ impl<C: Clock> Session<C> {
     pub fn open_on(
         device: Box<dyn Device>,
         program: Arc<Program>,
-        plan: ExecutionPlan,
-        workload: &Workload,
+        plan: Checked,
         storage: BackingStore,
         options: Options,
         clock: C,
     ) -> Result<Session<C>, RuntimeError> {
-        let mut session = Session::open_as(
-            device, None, program, plan, workload, storage, options, clock,
-        )?;
+        let mut session = Session::open_as(device, None, program, plan, storage, options, clock)?;
         session.prefetch();
         Ok(session)
     }
@@ -203,28 +193,27 @@ impl<C: Clock> Session<C> {
         mut device: Box<dyn Device>,
         shared: Option<SharedWork>,
         program: Arc<Program>,
-        mut plan: ExecutionPlan,
-        workload: &Workload,
+        plan: Checked,
         storage: BackingStore,
         options: Options,
         clock: C,
     ) -> Result<Session<C>, RuntimeError> {
         program.check()?;
-        let verdict = validate(workload, &plan)?;
+        let (workload, mut plan, verdict) = plan.into_parts();
         moves::check_lanes(&plan)?;
         let room_bytes = memory::spill_room_bytes(&plan, &storage);
         check_spill_room(&verdict, room_bytes)?;
         let threads = options.threads.max(1);
-        let tables = Tables::new(&program, workload, &plan, threads, options.isa)?;
-        let kept = kept_of(workload, &plan);
-        let states = States::of(workload, &plan);
+        let tables = Tables::new(&program, &workload, &plan, threads, options.isa)?;
+        let kept = kept_of(&workload, &plan);
+        let states = States::of(&workload, &plan);
         if shared.is_some() && !states.is_empty() {
             return Err(RuntimeError::Mismatch {
                 what: "plan",
                 reason: "work memory that is shared keeps no states".into(),
             });
         }
-        let (gates, gated) = gates::find(&program, workload, &plan);
+        let (gates, gated) = gates::find(&program, &workload, &plan);
         let memory = Memory::of(&mut *device, shared.is_some(), &plan, &states, storage)?;
         let moves = Moves::take(&mut plan);
         let Memory {
@@ -239,7 +228,7 @@ impl<C: Clock> Session<C> {
         let work = Work {
             program,
             tables,
-            prepared: Prepared::new(workload, &plan),
+            prepared: Prepared::new(&workload, &plan),
             computes: plan.computes.into_boxed_slice(),
             gates,
         };

@@ -40,8 +40,8 @@ fn times(path: &str, open: &OpenOptions, runs: usize) -> Result<(), Box<dyn Erro
     };
     let plan = model.plan(&options)?;
     let (workload, execution, costs) = (
-        plan.workload.clone(),
-        plan.execution.clone(),
+        plan.workload().clone(),
+        plan.execution().clone(),
         plan.costs.clone(),
     );
     let program = model.program().clone();

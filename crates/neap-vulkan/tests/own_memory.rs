@@ -104,7 +104,7 @@ fn check_on(name: &str, device: &dyn Fn(bool) -> Option<Arc<Vulkan>>) {
             assert!(ledger.total_bytes() <= host_bytes + more_bytes, "{pair}");
             // A named size has slack, which may be left.
             assert!(ledger.copies_bytes <= more_bytes + (1 << 20), "{pair}");
-            let copied = ran.plan.execution.loaded_from_copies_per_run();
+            let copied = ran.plan.execution().loaded_from_copies_per_run();
             // The first run reads what it copies; loads of the fourth may have begun.
             assert!(
                 ran.stats.copied_bytes >= 2 * copied,
@@ -115,7 +115,7 @@ fn check_on(name: &str, device: &dyn Fn(bool) -> Option<Arc<Vulkan>>) {
             if more_bytes > weights_bytes {
                 assert_eq!(
                     copied,
-                    ran.plan.execution.loaded_bytes_per_run() - spilled(&ran.plan)
+                    ran.plan.execution().loaded_bytes_per_run() - spilled(&ran.plan)
                 );
             }
         }
@@ -147,7 +147,7 @@ fn stored_activations() {
     let kept = |options: &RunOptions| {
         let model = bench.opened();
         let plan = model.plan(options).expect("feasible");
-        let is_in_host = plan.execution.spills_to_host;
+        let is_in_host = plan.execution().spills_to_host;
         let mut session = model.into_session(plan, options).expect("opens");
         let input = vec![0x3e; session.inputs()[0].len_bytes()];
         let mut output = vec![0; session.outputs()[0].len_bytes()];
@@ -186,7 +186,7 @@ fn stored_activations() {
 
 /// What a run loads from the spill file.
 fn spilled(plan: &Plan) -> u64 {
-    let plan = &plan.execution;
+    let plan = plan.execution();
     let is_back =
         |l: &&neap_plan::Load| plan.kind(l.from.space) == Some(neap_plan::SpaceKind::Spill);
     plan.loads.iter().filter(is_back).map(|l| l.bytes).sum()

@@ -147,12 +147,9 @@ impl Session {
     pub(crate) fn adopt(&mut self, next: Next) -> Result<Replaced> {
         let spill = self.larger_spill(&next)?;
         let held = self.inner.held().map_err(|e| self.packed.told(e))?;
-        let transition = neap_planner::transition(&held, &next.execution);
+        let transition = neap_planner::transition(&held, next.checked.plan());
         let kept = self.standing.options.keep_plan.then(|| next.clone());
-        let (program, execution) = (next.program, next.execution);
-        let replaced = self
-            .inner
-            .replace(program, execution, &next.workload, &transition, spill);
+        let replaced = (self.inner).replace(next.program, next.checked, &transition, spill);
         let replaced = replaced.map_err(|e| self.packed.told(e))?;
         self.standing.in_force = kept;
         Ok(replaced)
@@ -195,7 +192,7 @@ impl Session {
 
     /// A new spill file, where the one that there is would be too small.
     pub(crate) fn larger_spill(&self, next: &Next) -> Result<Option<Box<dyn Spill>>> {
-        let bytes = next.verdict.spill_bytes;
+        let bytes = next.checked.verdict().spill_bytes;
         if bytes <= self.inner.spill_room_bytes() {
             return Ok(None);
         }

@@ -3,6 +3,7 @@
 use crate::budget::Bytes;
 use crate::ledger::Ledger;
 use neap_onnx::{Need, OnnxError};
+use neap_plan::Violation;
 use neap_store::StoreError;
 use std::fmt::{self, Write};
 use std::path::Path;
@@ -111,6 +112,11 @@ impl fmt::Display for ByMicroBatches {
 }
 
 impl Error {
+    /// [`Error::Defect`]: a planner's fault.
+    pub(crate) fn bad_plan(violation: Violation) -> Error {
+        Error::Defect(format!("the planner made a bad plan: {violation}"))
+    }
+
     /// [`Error::Infeasible`]; `smallest` is named.
     pub fn infeasible(budget_bytes: u64, smallest: Ledger) -> Error {
         Error::Infeasible {

@@ -9,8 +9,8 @@
 use crate::error::Error;
 use crate::ledger::{DeviceLedger, Ledger};
 use crate::options::RunOptions;
-use neap_compile::{Compiled, Search, SearchError, tables_of};
-use neap_planner::{with_copies, with_packed_residents};
+use neap_compile::{Compiled, Draft, Search, SearchError, tables_of};
+use neap_planner::{Planned, with_copies, with_packed_residents};
 use neap_runtime::{LinkRates, OwnMemoryFigures, STAGING_BYTES};
 use neap_sim::CostProfile;
 
@@ -98,48 +98,43 @@ impl OnDevice {
             let smallest = self.ledger(base, smallest_bytes).named(opening_bytes);
             Error::infeasible(host_bytes.unwrap_or(u64::MAX), smallest)
         };
-        let found = search.run(self.room_bytes(search));
+        let found = search.find(self.room_bytes(search));
         let mut found = found.map_err(|error| match error {
             SearchError::Infeasible { smallest_bytes } => refused(smallest_bytes),
             SearchError::Defect(what) => Error::Defect(what),
         })?;
         if host_bytes.is_some_and(|bytes| bytes < base.total_bytes()) {
-            let smallest_bytes = match search.run(Some(0)) {
+            let smallest_bytes = match search.find(Some(0)) {
                 Err(SearchError::Infeasible { smallest_bytes }) => smallest_bytes,
                 _ => 0,
             };
             return Err(refused(smallest_bytes));
         }
         let spare_bytes = host_bytes.map(|bytes| bytes - base.total_bytes());
-        self.place(&mut found, spare_bytes)?;
-        let host_bytes = found.execution.host_bytes();
+        place(&mut found, spare_bytes);
+        let found = found.check().map_err(Error::bad_plan)?;
+        let host_bytes = found.plan.plan().host_bytes();
         let base = Ledger {
             copies_bytes: host_bytes,
             tables_bytes: tables_of(host_bytes),
             ..base
         };
         Ok(Placed {
-            ledger: self.ledger(base, found.verdict.high_water_bytes),
+            ledger: self.ledger(base, found.plan.verdict().high_water_bytes),
             found,
         })
     }
+}
 
-    /// Packs what stays on the device, and keeps in the host what it has room for: everything without a limit.
-    fn place(&self, found: &mut Compiled, spare_bytes: Option<u64>) -> Result<(), Error> {
-        let room_bytes =
-            spare_bytes.map_or(u64::MAX / 2, |bytes| bytes - tables_of(bytes).min(bytes));
-        let mut plan = with_packed_residents(&found.execution);
-        // What is stored moves twice in each run, so it comes first.
-        let spill_bytes = plan.spill_bytes();
-        plan.spills_to_host = spill_bytes > 0 && spill_bytes <= room_bytes;
-        let room_bytes = room_bytes - plan.host_bytes();
-        let plan = with_copies(&found.workload, &plan, &found.costs, room_bytes);
-        let verdict = neap_plan::validate(&found.workload, &plan);
-        found.verdict = verdict.map_err(|violation| {
-            Error::Defect(format!("the planner made a bad plan: {violation}"))
-        })?;
-        found.prediction = neap_sim::predict(&found.workload, &plan, &found.costs);
-        found.execution = plan;
-        Ok(())
-    }
+/// Packs what stays on the device, and keeps in the host what it has room for: everything without a limit.
+fn place(found: &mut Draft, spare_bytes: Option<u64>) {
+    let room_bytes = spare_bytes.map_or(u64::MAX / 2, |bytes| bytes - tables_of(bytes).min(bytes));
+    let mut plan = with_packed_residents(&found.planned.plan);
+    // What is stored moves twice in each run, so it comes first.
+    let spill_bytes = plan.spill_bytes();
+    plan.spills_to_host = spill_bytes > 0 && spill_bytes <= room_bytes;
+    let room_bytes = room_bytes - plan.host_bytes();
+    let plan = with_copies(&found.workload, &plan, &found.costs, room_bytes);
+    let prediction = neap_sim::predict(&found.workload, &plan, &found.costs);
+    found.planned = Planned { plan, prediction };
 }

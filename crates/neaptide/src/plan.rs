@@ -5,7 +5,7 @@ use crate::ledger::Ledger;
 use neap_compile::{BandCount, count_bands, kernel_counts};
 use neap_ir::Program;
 use neap_ops::Choice;
-use neap_plan::{ExecutionPlan, Timeline, Verdict, Workload};
+use neap_plan::{Checked, ExecutionPlan, Timeline, Verdict, Workload};
 use neap_sim::{CostProfile, Prediction};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +15,9 @@ use std::sync::Arc;
 pub struct Plan {
     /// Which of the model's programs it is for.
     pub program: Arc<Program>,
-    pub workload: Workload,
-    pub execution: ExecutionPlan,
+    /// With its workload, and what the independent validator found.
+    pub checked: Checked,
     pub prediction: Prediction,
-    /// What the independent validator found.
-    pub verdict: Verdict,
     /// `None` without a limit.
     pub budget_bytes: Option<u64>,
     /// Where the planned peak goes, part by part.
@@ -33,6 +31,19 @@ pub struct Plan {
 }
 
 impl Plan {
+    pub fn workload(&self) -> &Workload {
+        self.checked.workload()
+    }
+
+    pub fn execution(&self) -> &ExecutionPlan {
+        self.checked.plan()
+    }
+
+    /// What the independent validator found.
+    pub fn verdict(&self) -> Verdict {
+        self.checked.verdict()
+    }
+
     /// Planned peak of the whole process, or of the engine.
     pub fn high_water_bytes(&self) -> u64 {
         self.ledger.total_bytes()
@@ -46,7 +57,7 @@ impl Plan {
     /// No plan can have a lower peak with these live ranges.
     pub fn lower_bound_bytes(&self) -> u64 {
         let arena_bytes = match self.ledger.device {
-            None => self.verdict.lower_bound_bytes,
+            None => self.verdict().lower_bound_bytes,
             Some(_) => 0,
         };
         self.base_overhead_bytes() + arena_bytes
@@ -70,7 +81,7 @@ impl Plan {
     /// How many layers with panel weights each kernel computes, by its name; each layer of a chain in row bands
     /// counts.
     pub fn kernels(&self) -> BTreeMap<&'static str, usize> {
-        kernel_counts(&self.program, &self.workload)
+        kernel_counts(&self.program, self.workload())
     }
 
     /// Writes a timeline of this plan as trace events (JSON), which Perfetto opens; `title` names the process
@@ -88,19 +99,19 @@ impl Plan {
             let choice = Choice::try_from(id).unwrap_or_default();
             choice.kernel.label().to_owned()
         };
-        let (workload, plan) = (&self.workload, &self.execution);
+        let (workload, plan) = (self.workload(), self.execution());
         neap_plan::render::write_trace(out, title, workload, plan, timeline, kernel)
     }
 
     /// Draws it as one page for a browser, which needs nothing else; `timeline` is [`Plan::simulate`]'s or a session's, and its
     /// last run is shown.
     pub fn page(&self, title: &str, timeline: &Timeline) -> String {
-        let (workload, plan) = (&self.workload, &self.execution);
+        let (workload, plan) = (self.workload(), self.execution());
         neap_plan::render::html(
             title,
             workload,
             plan,
-            &self.verdict,
+            &self.verdict(),
             timeline,
             self.on_device.as_deref(),
         )
@@ -108,7 +119,7 @@ impl Plan {
 
     /// What is predicted to happen in `runs` runs, the first from a standing start.
     pub fn simulate(&self, runs: u32) -> Timeline {
-        neap_sim::simulate(&self.workload, &self.execution, &self.costs, runs)
+        neap_sim::simulate(self.workload(), self.execution(), &self.costs, runs)
     }
 }
 

@@ -8,34 +8,22 @@
 use crate::ledger::Ledger;
 use crate::plan::Plan;
 use neap_ir::Program;
-use neap_plan::{ExecutionPlan, Verdict, Workload};
+use neap_plan::{Checked, ExecutionPlan, Workload};
 use std::sync::Arc;
 
 /// Plans for some budgets of the whole process; workloads that several are for are there once.
 #[derive(Default)]
 pub(crate) struct PlansAhead {
-    workloads: Vec<(Arc<Program>, Arc<Workload>)>,
-    plans: Vec<Kept>,
+    plans: Vec<Next>,
     /// What all of it takes, nearly.
     bytes: u64,
-}
-
-struct Kept {
-    budget_bytes: u64,
-    workload: usize,
-    execution: ExecutionPlan,
-    verdict: Verdict,
-    latency_ns: u64,
-    tables_bytes: u64,
 }
 
 /// What a session goes over to.
 #[derive(Clone)]
 pub(crate) struct Next {
     pub program: Arc<Program>,
-    pub workload: Arc<Workload>,
-    pub execution: ExecutionPlan,
-    pub verdict: Verdict,
+    pub checked: Checked,
     pub budget_bytes: Option<u64>,
     pub ledger: Ledger,
     pub latency_ns: u64,
@@ -46,76 +34,57 @@ impl From<Plan> for Next {
         Next {
             ledger: plan.ledger,
             program: plan.program,
-            workload: Arc::new(plan.workload),
-            execution: plan.execution,
-            verdict: plan.verdict,
+            checked: plan.checked,
             budget_bytes: plan.budget_bytes,
             latency_ns: plan.prediction.latency_ns,
         }
     }
 }
 
+impl Next {
+    /// Beside what is taken without an arena now.
+    pub fn beside(self, base: &Ledger) -> Next {
+        let ledger = base.with_arena(
+            self.ledger.tables_bytes,
+            self.checked.verdict().high_water_bytes,
+        );
+        Next { ledger, ..self }
+    }
+}
+
 impl PlansAhead {
-    /// What keeping the plan takes beside what there is.
-    fn added_bytes(&self, plan: &Plan) -> u64 {
-        let plan_bytes = size_of::<Kept>() + plan_heap_bytes(&plan.execution);
-        let is_new = self.workload_of(plan).is_none();
-        let workload_bytes = workload_heap_bytes(&plan.workload);
-        (plan_bytes + if is_new { workload_bytes } else { 0 }) as u64
-    }
-
-    fn workload_of(&self, plan: &Plan) -> Option<usize> {
-        let mut known = self.workloads.iter();
-        known.position(|(_, workload)| workload.digest == plan.workload.digest)
-    }
-
     /// Keeps a plan for its budget, unless all would take more than `most_bytes`; whether it is kept.
     pub fn add(&mut self, plan: Plan, most_bytes: u64) -> bool {
-        let Some(budget_bytes) = plan.budget_bytes else {
+        if plan.budget_bytes.is_none() {
             return false;
+        }
+        let mut next = Next::from(plan);
+        for known in &self.plans {
+            next.checked.share_workload(&known.checked);
+        }
+        let is_shared = |known: &Next| known.checked.shares_workload(&next.checked);
+        let workload_bytes = match self.plans.iter().any(is_shared) {
+            true => 0,
+            false => workload_heap_bytes(next.checked.workload()),
         };
-        let added_bytes = self.added_bytes(&plan);
+        let plan_bytes = size_of::<Next>() + plan_heap_bytes(next.checked.plan());
+        let added_bytes = (plan_bytes + workload_bytes) as u64;
         if self.bytes + added_bytes > most_bytes {
             return false;
         }
         self.bytes += added_bytes;
-        let known = self.workload_of(&plan);
-        let workload = known.unwrap_or(self.workloads.len());
-        if known.is_none() {
-            let mut workload = plan.workload;
-            workload.steps.shrink_to_fit();
-            self.workloads.push((plan.program, Arc::new(workload)));
-        }
-        let mut execution = plan.execution;
-        execution.loads.shrink_to_fit();
-        execution.computes.shrink_to_fit();
-        execution.resident.shrink_to_fit();
-        self.plans.push(Kept {
-            budget_bytes,
-            workload,
-            execution,
-            verdict: plan.verdict,
-            latency_ns: plan.prediction.latency_ns,
-            tables_bytes: plan.ledger.tables_bytes,
-        });
+        self.plans.push(next);
         true
     }
 
     /// A plan that was made for this budget, if it still fits into it beside what is taken without an arena.
     pub fn find(&self, budget_bytes: u64, base: &Ledger) -> Option<Next> {
-        let fits = |kept: &&Kept| kept.ledger(base).total_bytes() <= budget_bytes;
-        let made = |kept: &&Kept| kept.budget_bytes == budget_bytes;
-        let kept = self.plans.iter().filter(made).find(fits)?;
-        let (program, workload) = &self.workloads[kept.workload];
-        Some(Next {
-            program: program.clone(),
-            workload: workload.clone(),
-            execution: kept.execution.clone(),
-            verdict: kept.verdict,
-            budget_bytes: Some(budget_bytes),
-            ledger: kept.ledger(base),
-            latency_ns: kept.latency_ns,
-        })
+        let made = self
+            .plans
+            .iter()
+            .filter(|next| next.budget_bytes == Some(budget_bytes));
+        let mut now = made.map(|next| next.clone().beside(base));
+        now.find(|next| next.ledger.total_bytes() <= budget_bytes)
     }
 
     pub fn len(&self) -> usize {
@@ -124,12 +93,6 @@ impl PlansAhead {
 
     pub fn is_empty(&self) -> bool {
         self.plans.is_empty()
-    }
-}
-
-impl Kept {
-    fn ledger(&self, base: &Ledger) -> Ledger {
-        base.with_arena(self.tables_bytes, self.verdict.high_water_bytes)
     }
 }
 

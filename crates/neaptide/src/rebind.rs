@@ -120,11 +120,9 @@ impl Session {
         let scope = self.standing.first_base.scope;
         let usable = bound.plan.take().and_then(|next| {
             let base = self.base_of(&bound.programs, scope, growth_bytes);
-            let (was, budget_bytes) = (next.ledger, self.standing.budget_bytes);
-            let ledger = base.with_arena(was.tables_bytes, was.arena_bytes);
-            let fits = budget_bytes.is_none_or(|budget| ledger.total_bytes() <= budget);
-            let is_usable = next.budget_bytes == budget_bytes && fits;
-            is_usable.then_some(Next { ledger, ..next })
+            let (next, budget_bytes) = (next.beside(&base), self.standing.budget_bytes);
+            let fits = budget_bytes.is_none_or(|budget| next.ledger.total_bytes() <= budget);
+            (next.budget_bytes == budget_bytes && fits).then_some(next)
         });
         let was_kept = usable.is_some();
         let plan = match usable {
@@ -133,22 +131,11 @@ impl Session {
         };
         let planning_ns = planning.elapsed().as_nanos() as u64;
 
-        let next = plan.clone();
-        let spill = self.larger_spill(&next)?;
-        let (ledger, latency_ns) = (next.ledger, next.latency_ns);
-        let transition = neap_planner::transition(&self.inner.held()?, &next.execution);
-        let in_force = self.standing.options.keep_plan.then(|| next.clone());
-        let replaced = self.inner.replace(
-            next.program,
-            next.execution,
-            &next.workload,
-            &transition,
-            spill,
-        )?;
+        let replaced = self.adopt(plan.clone())?;
         let rebinding = Rebinding {
             was_kept,
-            high_water_bytes: ledger.total_bytes(),
-            predicted_latency_ns: latency_ns,
+            high_water_bytes: plan.ledger.total_bytes(),
+            predicted_latency_ns: plan.latency_ns,
             lowering_ns,
             planning_ns,
             kept_bytes: replaced.kept_bytes,
@@ -156,16 +143,14 @@ impl Session {
             read_bytes: replaced.read_bytes,
             total_ns: 0,
         };
-        drop(next.workload);
         self.inputs = inputs;
         self.outputs = outputs;
         let standing = &mut self.standing;
-        standing.in_force = in_force;
         standing.tensors_bytes += growth_bytes;
         if scope == Scope::Process {
             standing.first_base.outputs_bytes += growth_bytes;
         }
-        standing.ledger = ledger;
+        standing.ledger = plan.ledger;
         standing.plans_ahead = PlansAhead::default();
         let old = Bound {
             binding: std::mem::replace(&mut standing.package.binding, bound.binding),
@@ -247,7 +232,7 @@ fn plan_bytes(plan: &Option<Next>) -> u64 {
 
 /// Nearly what a plan takes on the heap.
 pub(crate) fn kept_plan_bytes(next: &Next) -> u64 {
-    (plan_heap_bytes(&next.execution) + workload_heap_bytes(&next.workload)) as u64
+    (plan_heap_bytes(next.checked.plan()) + workload_heap_bytes(next.checked.workload())) as u64
 }
 
 fn tensors(programs: &Programs) -> (Vec<TensorInfo>, Vec<TensorInfo>) {

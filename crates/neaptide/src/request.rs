@@ -76,7 +76,7 @@ impl Request<'_> {
             return Ok(self.finished(placed.found, placed.ledger, budget_bytes, started));
         }
         let room_bytes = budget_bytes.map(|bytes| bytes.saturating_sub(base.total_bytes()));
-        let found = search.run(room_bytes).map_err(|error| match error {
+        let found = search.find(room_bytes).map_err(|error| match error {
             SearchError::Infeasible { smallest_bytes } => Error::infeasible(
                 budget_bytes.unwrap_or(u64::MAX),
                 base.with_arena(tables_of(smallest_bytes), smallest_bytes)
@@ -84,7 +84,8 @@ impl Request<'_> {
             ),
             SearchError::Defect(what) => Error::Defect(what),
         })?;
-        let ledger = base.with_arena(found.tables_bytes, found.verdict.high_water_bytes);
+        let found = found.check().map_err(Error::bad_plan)?;
+        let ledger = base.with_arena(found.tables_bytes, found.plan.verdict().high_water_bytes);
         // An empty arena fits into no room.
         if let Some(bytes) = budget_bytes.filter(|&bytes| bytes < base.total_bytes()) {
             return Err(Error::infeasible(bytes, ledger.named(self.opening_bytes)));
@@ -127,7 +128,7 @@ impl Request<'_> {
         let accelerator = self.options.accelerator.as_ref();
         let on_device = accelerator.map(|accelerator| {
             let here = accelerator.computes(&found.program).into_iter();
-            let steps = here.zip(&found.workload.steps);
+            let steps = here.zip(&found.plan.workload().steps);
             let on_processor = KernelId::from(Choice::ON_PROCESSOR);
             steps
                 .map(|(here, step)| here && step.kernel != on_processor)
@@ -136,11 +137,9 @@ impl Request<'_> {
         Plan {
             on_device,
             program: found.program,
-            workload: found.workload,
-            execution: found.execution,
+            checked: found.plan,
             prediction: found.prediction,
             ledger,
-            verdict: found.verdict,
             budget_bytes,
             costs: found.costs,
             known: self.known.clone(),

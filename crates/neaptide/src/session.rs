@@ -58,16 +58,16 @@ impl Model {
         // What planning took is not charged beside the arena.
         self.host.trim();
         let spill_folder = spill::folder(options, self.place());
-        let file_bytes = match plan.execution.spills_to_host {
+        let file_bytes = match plan.execution().spills_to_host {
             true => 0,
-            false => plan.verdict.spill_bytes,
+            false => plan.verdict().spill_bytes,
         };
         let storage = neap_runtime::BackingStore {
             source,
             verifier,
             spill: spill::open(&spill_folder, file_bytes, options)?,
         };
-        let (execution, workload) = (plan.execution, &plan.workload);
+        let checked = plan.checked;
         let inner = match (commons, &options.accelerator) {
             (Some(_), Some(_)) => {
                 let what = "several models in one engine are computed by the processor only";
@@ -76,24 +76,14 @@ impl Model {
             (None, Some(accelerator)) => {
                 let device = device(accelerator.as_ref(), options)?;
                 let clock = Monotonic::default();
-                neap_runtime::Session::open_on(
-                    device, program, execution, workload, storage, settings, clock,
-                )
+                neap_runtime::Session::open_on(device, program, checked, storage, settings, clock)
             }
-            (None, None) => {
-                neap_runtime::Session::open(program, execution, workload, storage, settings)
+            (None, None) => neap_runtime::Session::open(program, checked, storage, settings),
+            (Some(commons), None) => {
+                neap_runtime::Session::open_in(commons, program, checked, storage, options.isa)
             }
-            (Some(commons), None) => neap_runtime::Session::open_in(
-                commons,
-                program,
-                execution,
-                workload,
-                storage,
-                options.isa,
-            ),
         };
         let inner = inner.map_err(|e| packed.told(e))?;
-        drop(plan.workload);
         self.host.trim();
         Ok(Session {
             inner,

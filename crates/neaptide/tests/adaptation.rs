@@ -114,10 +114,10 @@ fn panels_prepared(path: &Path) {
     };
     for without in [&stored, &exact] {
         let plan = open().plan(without).expect("feasible");
-        assert!(plan.execution.prepared.is_empty());
+        assert!(plan.execution().prepared.is_empty());
     }
     let plan = open().plan(&options).expect("feasible");
-    let panels = plan.workload.steps.iter().map(|s| s.prepared_bytes());
+    let panels = plan.workload().steps.iter().map(|s| s.prepared_bytes());
     let all_bytes: u64 = panels.sum();
     assert!(all_bytes > 40 << 20, "{all_bytes}");
     let whole = open().plan(&stored).expect("feasible").high_water_bytes();
@@ -131,8 +131,8 @@ fn panels_prepared(path: &Path) {
             .expect("feasible");
         assert!(plan.high_water_bytes() <= bytes);
         assert!(plan.prediction.latency_ns <= latency_ns, "{part}");
-        assert!(plan.execution.prepared.len() >= count, "{part}");
-        (latency_ns, count) = (plan.prediction.latency_ns, plan.execution.prepared.len());
+        assert!(plan.execution().prepared.len() >= count, "{part}");
+        (latency_ns, count) = (plan.prediction.latency_ns, plan.execution().prepared.len());
     }
     assert!(count > 2, "{count}");
 

@@ -63,7 +63,7 @@ impl Subject {
     ) -> Result<Subject> {
         let model = Model::open(model, open, &mut |_| {})?;
         let inputs = model.inputs().iter().map(|i| sample(&i.ty)).collect();
-        let (workload, execution) = (plan.workload.clone(), plan.execution.clone());
+        let (workload, execution) = (plan.workload().clone(), plan.execution().clone());
         let (costs, prediction) = (plan.costs.clone(), plan.prediction);
         let budget_bytes = plan.budget_bytes;
         let session = model.into_session(plan, options)?;

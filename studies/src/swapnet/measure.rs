@@ -152,11 +152,19 @@ fn overhead(root: &Path, name: &'static str) -> Result<Overhead> {
         budget: Budget::Percent(50.0),
         ..options.clone()
     })?;
-    let buffers = plan.workload.buffers.iter().zip(&plan.execution.buffers);
-    let steps = plan.workload.steps.iter().zip(&plan.execution.workspaces);
+    let buffers = plan
+        .workload()
+        .buffers
+        .iter()
+        .zip(&plan.execution().buffers);
+    let steps = plan
+        .workload()
+        .steps
+        .iter()
+        .zip(&plan.execution().workspaces);
     let ends = buffers.map(|(b, at)| at.offset + b.bytes);
     let ends = ends.chain(steps.map(|(s, at)| at.offset + s.workspace_bytes));
-    let layers = baselines::blocks::get_layers(&plan.workload, &plan.costs);
+    let layers = baselines::blocks::get_layers(plan.workload(), &plan.costs);
     let tables = size_of_val(layers.as_slice()) + 16 * size_of::<neaptide::CurvePoint>();
     Ok(Overhead {
         model: name,

@@ -185,7 +185,7 @@ fn text(model: &Model, plan: &Plan, options: &RunOptions) -> String {
         ),
     );
     let timeline = plan.simulate(RUNS);
-    text + &render::text(&plan.workload, &plan.execution, Some(&timeline))
+    text + &render::text(plan.workload(), plan.execution(), Some(&timeline))
 }
 
 fn source_text(source: CostSource) -> &'static str {
@@ -205,19 +205,19 @@ fn figures(args: &PlanArgs, model: &Model, plan: &Plan, options: &RunOptions) ->
         "model": args.model.model.display().to_string(),
         "graph_digest": model.digest(),
         "threads": options.threads,
-        "strategy": plan.execution.strategy,
+        "strategy": plan.execution().strategy,
         "memory_budget_bytes": plan.budget_bytes,
         "planned_high_water_bytes": plan.high_water_bytes(),
         "lower_bound_bytes": plan.lower_bound_bytes(),
         "smallest_feasible_bytes": bounds.smallest_feasible_bytes(),
         "unlimited_high_water_bytes": bounds.unlimited_high_water_bytes(),
-        "arena_bytes": plan.execution.memory_bytes(),
+        "arena_bytes": plan.execution().memory_bytes(),
         "base_overhead_bytes": plan.base_overhead_bytes(),
         "ledger": plan.ledger,
-        "resident_weight_bytes": plan.verdict.resident_bytes,
-        "prepared_weight_bytes": plan.execution.prepared_bytes(&plan.workload),
-        "loaded_bytes_per_run": plan.verdict.loaded_bytes_per_run,
-        "stored_bytes_per_run": plan.verdict.stored_bytes_per_run,
+        "resident_weight_bytes": plan.verdict().resident_bytes,
+        "prepared_weight_bytes": plan.execution().prepared_bytes(plan.workload()),
+        "loaded_bytes_per_run": plan.verdict().loaded_bytes_per_run,
+        "stored_bytes_per_run": plan.verdict().stored_bytes_per_run,
         "stall_ms": ms(plan.prediction.stall_ns),
         "predicted_latency_ms": ms(plan.prediction.latency_ns),
         "calibration": plan.cost_source(),
@@ -225,8 +225,8 @@ fn figures(args: &PlanArgs, model: &Model, plan: &Plan, options: &RunOptions) ->
         "kernels": plan.kernels(),
         "bands": plan.bands(),
         "device": options.accelerator.as_deref().map(|device| OnDevice::of(device, plan)),
-        "steps": plan.workload.steps.iter().map(|s| &s.name).collect::<Vec<_>>(),
-        "plan": plan.execution,
+        "steps": plan.workload().steps.iter().map(|s| &s.name).collect::<Vec<_>>(),
+        "plan": plan.execution(),
     })
 }
 

@@ -115,13 +115,13 @@ fn open(model: Model, budget_bytes: u64, options: &RunOptions) -> Outcome<(Opene
     };
     let plan = model.plan(&options)?;
     let opened = Opened {
-        strategy: plan.execution.strategy.clone(),
+        strategy: plan.execution().strategy.clone(),
         budget_bytes,
         planned_high_water_bytes: plan.high_water_bytes(),
         base_overhead_bytes: plan.base_overhead_bytes(),
         ledger: plan.ledger,
-        resident_weight_bytes: plan.verdict.resident_bytes,
-        loaded_bytes_per_run: plan.verdict.loaded_bytes_per_run,
+        resident_weight_bytes: plan.verdict().resident_bytes,
+        loaded_bytes_per_run: plan.verdict().loaded_bytes_per_run,
         predicted_latency_ms: ms(plan.prediction.latency_ns),
     };
     Ok((opened, model.into_session(plan, &options)?))

@@ -12,7 +12,7 @@ use crate::moves::{self, Moves};
 use crate::prepared::Prepared;
 use crate::resolve::Tables;
 use neap_ir::Program;
-use neap_plan::{ExecutionPlan, Held, Transition, Workload, validate, validate_transition};
+use neap_plan::{Checked, Held, Transition, validate_transition};
 use neap_store::Spill;
 use std::sync::Arc;
 
@@ -50,13 +50,12 @@ impl<C: Clock> Session<C> {
     ///
     /// # Errors
     ///
-    /// When the plan or the transition is not valid for this session or its memory cannot be had, the old plan stays in
+    /// When the plan is not for this session, the transition not valid, or its memory cannot be had, the old plan stays in
     /// force.
     pub fn replace(
         &mut self,
         program: Arc<Program>,
-        mut plan: ExecutionPlan,
-        workload: &Workload,
+        plan: Checked,
         transition: &Transition,
         spill: Option<Box<dyn Spill>>,
     ) -> Result<Replaced, RuntimeError> {
@@ -70,21 +69,21 @@ impl<C: Clock> Session<C> {
             program.check()?;
             check_same_model(self.program(), &program)?;
         }
-        let verdict = validate(workload, &plan)?;
+        let (workload, mut plan, verdict) = plan.into_parts();
         moves::check_lanes(&plan)?;
         let room_bytes = match &spill {
             Some(spill) => spill.len_bytes(),
             None => self.lane.spill_room_bytes(),
         };
         check_spill_room(&verdict, room_bytes)?;
-        let tables = Tables::new(&program, workload, &plan, self.threads, self.isa)?;
+        let tables = Tables::new(&program, &workload, &plan, self.threads, self.isa)?;
         let held = self.held()?;
         validate_transition(&held, &plan, transition)?;
-        let kept = kept_of(workload, &plan);
-        let states = States::of(workload, &plan);
+        let kept = kept_of(&workload, &plan);
+        let states = States::of(&workload, &plan);
         self.states.leave(&states, &self.lane)?;
         let needs = Needs::of(&plan);
-        let (gates, gated) = gates::find(&program, workload, &plan);
+        let (gates, gated) = gates::find(&program, &workload, &plan);
         let moves = Moves::take(&mut plan);
         self.executor.forget_prepared();
         let released_bytes = self.lane.replace(needs, &transition.keeps, spill, moves)?;
@@ -93,7 +92,7 @@ impl<C: Clock> Session<C> {
         self.executor.replace(Work {
             program,
             tables,
-            prepared: Prepared::new(workload, &plan),
+            prepared: Prepared::new(&workload, &plan),
             computes: plan.computes.into_boxed_slice(),
             gates,
         });

@@ -56,15 +56,8 @@ impl Packed {
             verifier,
             spill: None,
         };
-        let (program, workload) = (self.model.program.clone(), &self.model.workload);
-        Session::open_in(
-            commons,
-            program,
-            plan.clone(),
-            workload,
-            storage,
-            Isa::detect(),
-        )
+        let (program, plan) = (self.model.program.clone(), self.model.checked(plan)?);
+        Session::open_in(commons, program, plan, storage, Isa::detect())
     }
 
     /// Plans from the smallest without spilling to all resident.
@@ -180,10 +173,8 @@ fn plans_follow_each_other_in_shared_memory() {
             for plan in plans.iter().chain(plans.iter().rev()) {
                 let transition = neap_planner::transition(&session.held().unwrap(), plan);
                 let program = packed.model.program.clone();
-                let workload = &packed.model.workload;
-                session
-                    .replace(program, plan.clone(), workload, &transition, None)
-                    .unwrap();
+                let plan = packed.model.checked(plan).unwrap();
+                session.replace(program, plan, &transition, None).unwrap();
                 for _ in 0..2 {
                     commons.work.overwrite(0x5A).unwrap();
                     assert_eq!(packed.model.run(&mut session).unwrap(), packed.expected);

@@ -96,8 +96,7 @@ fn executed(model: &Model, plan: &ExecutionPlan, costs: &CostProfile, threads: u
     };
     let mut session = Session::open_with_clock(
         model.program.clone(),
-        plan.clone(),
-        &model.workload,
+        model.checked(plan).unwrap(),
         BackingStore {
             source: Box::new(weights),
             verifier: model.verifier(),

@@ -203,8 +203,7 @@ fn sessions_go_over_to_plans_that_store_and_back() {
     session
         .replace(
             program,
-            small.clone(),
-            &model.workload,
+            model.checked(&small).unwrap(),
             &transition,
             Some(Box::new(spill)),
         )

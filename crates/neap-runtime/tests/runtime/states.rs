@@ -225,8 +225,7 @@ fn plans_for_other_states_are_refused() {
     let found = Session::open_in(
         &commons,
         program,
-        plans[2].clone(),
-        &model.workload,
+        model.checked(&plans[2]).unwrap(),
         storage,
         isa,
     );

@@ -12,7 +12,8 @@ use neap_ir::recipe::PackedForm;
 use neap_ir::{Const, Op, Program, ValueId};
 use neap_kernels::simd::Isa;
 use neap_plan::{
-    BufferId, BufferSpec, ExecutionPlan, Extent, PanelSpec, RowTable, StepRange, StepSpec, Workload,
+    BufferId, BufferSpec, Checked, ExecutionPlan, Extent, PanelSpec, RowTable, StepRange, StepSpec,
+    Violation, Workload,
 };
 use neap_runtime::{
     BackingStore, CancelToken, Clock, Device, InputTensor, Monotonic, Options, OutputTensor,
@@ -199,6 +200,10 @@ impl Model {
         self.open_file(plan, threads, self.file.clone(), model, faults)
     }
 
+    pub fn checked(&self, plan: &ExecutionPlan) -> Result<Checked, Violation> {
+        Checked::new(self.workload.clone(), plan.clone())
+    }
+
     /// [`Model::open`] on another file.
     pub fn open_file(
         &self,
@@ -218,8 +223,7 @@ impl Model {
         let source = MemorySource::new(file, model, time.clone(), faults)?;
         Session::open_with_clock(
             self.program.clone(),
-            plan.clone(),
-            &self.workload,
+            self.checked(plan)?,
             BackingStore {
                 source: Box::new(source),
                 verifier: self.verifier(),
@@ -243,8 +247,7 @@ impl Model {
     ) -> Result<Session<TestClock>, RuntimeError> {
         Session::open_with_clock(
             self.program.clone(),
-            plan.clone(),
-            &self.workload,
+            self.checked(plan)?,
             BackingStore {
                 source: Box::new(source),
                 verifier: self.verifier(),
@@ -271,8 +274,7 @@ impl Model {
         let source = MemorySource::new(self.file.clone(), device, time, faults)?;
         Session::open_with_clock(
             self.program.clone(),
-            plan.clone(),
-            &self.workload,
+            self.checked(plan)?,
             BackingStore {
                 source: Box::new(source),
                 verifier: self.verifier(),
@@ -307,8 +309,7 @@ impl Model {
         let session = Session::open_on(
             device,
             self.program.clone(),
-            plan.clone(),
-            &self.workload,
+            self.checked(plan).expect("valid"),
             storage,
             options(1),
             clock,
@@ -339,8 +340,7 @@ impl Model {
     ) -> Result<Session<Monotonic>, RuntimeError> {
         Session::open(
             self.program.clone(),
-            plan.clone(),
-            &self.workload,
+            self.checked(plan)?,
             storage,
             options(threads),
         )
@@ -461,8 +461,9 @@ impl<C: Clock> ReplacePlan for Session<C> {
         plan: ExecutionPlan,
         workload: &Workload,
     ) -> Result<Replaced, RuntimeError> {
-        let transition = neap_planner::transition(&self.held()?, &plan);
-        self.replace(self.program().clone(), plan, workload, &transition, None)
+        let plan = Checked::new(workload.clone(), plan)?;
+        let transition = neap_planner::transition(&self.held()?, plan.plan());
+        self.replace(self.program().clone(), plan, &transition, None)
     }
 }
 

@@ -84,8 +84,8 @@ pub(super) fn observe(
     options: &RunOptions,
     given: &Given,
 ) -> Result<Seen> {
-    let execution = plan.execution.clone();
-    let steps = plan.workload.steps.len();
+    let execution = plan.execution().clone();
+    let steps = plan.workload().steps.len();
     let mut session = model.into_session(plan, options)?;
     let mut runner = Runner::new(&mut session, given);
     let started = Instant::now();

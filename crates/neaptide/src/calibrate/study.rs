@@ -132,7 +132,7 @@ pub(super) fn study(
         };
         if observations
             .iter()
-            .any(|o: &Observation| o.plan.execution == plan.execution)
+            .any(|o: &Observation| o.plan.execution() == plan.execution())
         {
             continue;
         }
@@ -222,7 +222,7 @@ fn costs_for(profile: &Profile, program: &Program, workload: &Workload) -> CostP
 /// Rates and times of steps from all that was observed.
 fn learn(observations: &[Observation], profile: &mut Profile) {
     let whole = |o: &Observation| -> Vec<fit::WholeStep> {
-        let steps = o.seen.steps.iter().zip(&o.plan.workload.steps);
+        let steps = o.seen.steps.iter().zip(&o.plan.workload().steps);
         steps
             .filter(|(seen, step)| {
                 seen.computes == 1 && seen.loaded_bytes == 0.0 && step.rows.is_none()
@@ -245,7 +245,7 @@ fn learn(observations: &[Observation], profile: &mut Profile) {
             let whole_ns = by_step(&undisturbed, &o.plan);
             fit::excesses(
                 &o.seen,
-                &o.plan.workload,
+                o.plan.workload(),
                 &whole_ns,
                 profile.compute.compute_overhead_ns,
             )
@@ -283,7 +283,7 @@ fn learn_loads(observations: &[Observation], profile: &mut Profile) {
     let sustained = profile.storage.sustained_bytes_per_second;
     let costs: Vec<CostProfile> = waited
         .iter()
-        .map(|o| costs_for(profile, &o.plan.program, &o.plan.workload))
+        .map(|o| costs_for(profile, &o.plan.program, o.plan.workload()))
         .collect();
     let mut best = f64::INFINITY;
     for share in RATE_SHARES {
@@ -295,7 +295,7 @@ fn learn_loads(observations: &[Observation], profile: &mut Profile) {
                     request_latency_ns: latency_ns,
                     ..costs.clone()
                 };
-                let predicted = neap_sim::predict(&o.plan.workload, &o.plan.execution, &costs);
+                let predicted = neap_sim::predict(o.plan.workload(), o.plan.execution(), &costs);
                 let ratio = predicted.latency_ns.max(1) as f64 / o.seen.latency_ns.max(1) as f64;
                 error += ratio.ln().powi(2);
             }
@@ -310,7 +310,7 @@ fn learn_loads(observations: &[Observation], profile: &mut Profile) {
 
 fn by_step(times: &BTreeMap<u64, u64>, plan: &Plan) -> Vec<u64> {
     let nodes = &plan.program.graph.nodes;
-    let steps = plan.program.steps.iter().zip(&plan.workload.steps);
+    let steps = plan.program.steps.iter().zip(&plan.workload().steps);
     steps
         .map(|(node, spec)| step_key(&plan.program, &nodes[node.index()], spec.kernel))
         .map(|key| times.get(&key).copied().unwrap_or(0))
@@ -328,7 +328,7 @@ fn times(
     for o in observations {
         let nodes = &o.plan.program.graph.nodes;
         for ((seen, &node), step) in
-            (o.seen.steps.iter().zip(&o.plan.program.steps)).zip(&o.plan.workload.steps)
+            (o.seen.steps.iter().zip(&o.plan.program.steps)).zip(&o.plan.workload().steps)
         {
             let is_whole = seen.computes == 1 && seen.loaded_bytes == 0.0;
             if seen.ns == 0 || step.rows.is_some() || (undisturbed && !is_whole) {
@@ -355,9 +355,9 @@ fn times(
 
 fn point(observation: &Observation, profile: &Profile) -> MeasuredPoint {
     let Observation { plan, seen } = observation;
-    let workload: &Workload = &plan.workload;
+    let workload: &Workload = plan.workload();
     let costs = costs_for(profile, &plan.program, workload);
-    let predicted = neap_sim::predict(workload, &plan.execution, &costs);
+    let predicted = neap_sim::predict(workload, plan.execution(), &costs);
     MeasuredPoint {
         budget_bytes: plan.budget_bytes,
         loaded_bytes_per_run: seen.loaded_bytes,

@@ -221,9 +221,7 @@ impl Others {
 fn next(compiled: Compiled) -> Next {
     Next {
         program: compiled.program,
-        workload: Arc::new(compiled.workload),
-        execution: compiled.execution,
-        verdict: compiled.verdict,
+        checked: compiled.plan,
         budget_bytes: None,
         ledger: Ledger::default(),
         latency_ns: compiled.prediction.latency_ns,

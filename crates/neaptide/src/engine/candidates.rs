@@ -4,7 +4,7 @@ use super::division::Candidate;
 use crate::calibrate::Known;
 use crate::error::{Error, Result};
 use crate::options::RunOptions;
-use neap_compile::{Compiled, Kernels, Programs, Search, SearchError, tables_of};
+use neap_compile::{Compiled, Draft, Kernels, Programs, Search, SearchError, tables_of};
 use neap_plan::{SpaceKind, Workload};
 use std::sync::Arc;
 
@@ -98,11 +98,11 @@ impl Planning<'_> {
         self.with_search(|search| {
             let least = smallest(search)?;
             for room in rooms.chain([least]) {
-                match search.run(Some(room)) {
+                match search.find(Some(room)) {
                     Ok(found) => {
                         let its = figures(room, &found);
                         if its.work_bytes <= share.work_bytes && its.own_bytes <= share.own_bytes {
-                            return Ok(Ok(found));
+                            return Ok(Ok(found.check().map_err(Error::bad_plan)?));
                         }
                     }
                     Err(SearchError::Infeasible { .. }) => {}
@@ -118,8 +118,8 @@ impl Planning<'_> {
     /// # Errors
     /// [`Error::Defect`] when it is another one.
     pub fn plan(&self, candidate: &Candidate) -> Result<Compiled> {
-        let found = self.with_search(|search| match search.run(Some(candidate.room_bytes)) {
-            Ok(compiled) => Ok(compiled),
+        let found = self.with_search(|search| match search.find(Some(candidate.room_bytes)) {
+            Ok(found) => Ok(found),
             Err(SearchError::Infeasible { .. }) => {
                 Err(Error::Defect("there was a plan, and is none now".into()))
             }
@@ -129,7 +129,7 @@ impl Planning<'_> {
         if same.work_bytes > candidate.work_bytes || same.own_bytes > candidate.own_bytes {
             return Err(Error::Defect("a plan made again takes more memory".into()));
         }
-        Ok(found)
+        found.check().map_err(Error::bad_plan)
     }
 
     /// Hashes what plans depend on but for weights: models of the same hash have the same plans.
@@ -167,7 +167,7 @@ fn smallest(search: &Search) -> Result<u64> {
     let mut room = 0;
     // A size that is named may leave out page tables.
     for _ in 0..4 {
-        match search.run(Some(room)) {
+        match search.find(Some(room)) {
             Ok(_) => return Ok(room),
             Err(SearchError::Infeasible { smallest_bytes }) => {
                 room = smallest_bytes
@@ -182,21 +182,22 @@ fn smallest(search: &Search) -> Result<u64> {
 
 /// `None` where there is no plan for that room.
 fn figures_of(search: &Search, room_bytes: u64) -> Result<Option<Candidate>> {
-    match search.run(Some(room_bytes)) {
-        Ok(compiled) => Ok(Some(figures(room_bytes, &compiled))),
+    match search.find(Some(room_bytes)) {
+        Ok(found) => Ok(Some(figures(room_bytes, &found))),
         Err(SearchError::Infeasible { .. }) => Ok(None),
         Err(SearchError::Defect(what)) => Err(Error::Defect(what)),
     }
 }
 
-fn figures(room_bytes: u64, compiled: &Compiled) -> Candidate {
-    let work = compiled.execution.spaces.iter();
+fn figures(room_bytes: u64, found: &Draft) -> Candidate {
+    let plan = &found.planned.plan;
+    let work = plan.spaces.iter();
     let work = work.filter(|space| space.kind == SpaceKind::Work);
-    let resident_bytes = compiled.execution.resident_bytes();
+    let resident_bytes = plan.resident_bytes();
     Candidate {
         room_bytes,
         work_bytes: work.map(|space| space.bytes).sum(),
-        own_bytes: resident_bytes.saturating_add(compiled.tables_bytes),
-        latency_ns: compiled.prediction.latency_ns,
+        own_bytes: resident_bytes.saturating_add(found.tables_bytes),
+        latency_ns: found.planned.prediction.latency_ns,
     }
 }

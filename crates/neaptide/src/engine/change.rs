@@ -329,10 +329,8 @@ impl Engine {
     fn plan_of(&self, member: &Member, compiled: Compiled) -> Plan {
         Plan {
             program: compiled.program,
-            workload: compiled.workload,
-            execution: compiled.execution,
+            checked: compiled.plan,
             prediction: compiled.prediction,
-            verdict: compiled.verdict,
             budget_bytes: None,
             ledger: Ledger::default(),
             costs: compiled.costs,

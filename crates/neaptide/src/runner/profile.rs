@@ -61,7 +61,7 @@ impl Profile {
         let Some(plan) = &session.standing.in_force else {
             return;
         };
-        let plan = &plan.execution;
+        let plan = plan.checked.plan();
         let actions = plan.computes.len() + 3 * plan.loads.len() + plan.stores.len();
         let run_bytes = (actions * size_of::<Span>()).max(1);
         self.recorded_runs = (RECORDED_BYTES as usize / run_bytes).clamp(1, MOST_RUNS);
@@ -98,8 +98,8 @@ impl Profile {
             let part = TracePart {
                 process: self.plans,
                 title: &title,
-                workload: &plan.workload,
-                plan: &plan.execution,
+                workload: plan.checked.workload(),
+                plan: plan.checked.plan(),
                 timeline,
                 first_run: self.runs,
                 began_ns,

@@ -10,7 +10,7 @@ use crate::train::tape::StepTape;
 use crate::train::{OtherTrainStrategy, StepCosts, StepToPlan, TrainOptions, optimal};
 use neap_compile::{Kernels, Target, tables_of, workload};
 use neap_ir::{Program, ValueId};
-use neap_plan::{ExecutionPlan, Verdict, Workload, check_workload, validate};
+use neap_plan::{Checked, Workload, check_workload};
 use neap_planner::recompute::segments;
 use neap_planner::{PlanError, PlanOptions, Planned, Planner, Strategy};
 
@@ -19,9 +19,7 @@ pub(super) struct StepPlan {
     pub summary: StepSummary,
     /// `None`: the step's own.
     pub program: Option<Program>,
-    pub workload: Workload,
-    pub execution: ExecutionPlan,
-    pub verdict: Verdict,
+    pub plan: Checked,
     pub ledger: Ledger,
     pub budget_bytes: Option<u64>,
 }
@@ -63,12 +61,11 @@ pub(super) fn plan(
             None => Error::Defect("no strategy was tried".into()),
         }
     })?;
-    let verdict = validate(&best.workload, &best.planned.plan)
-        .map_err(|violation| Error::Defect(format!("the planner made a bad plan: {violation}")))?;
+    let checked = Checked::new(best.workload, best.planned.plan).map_err(Error::bad_plan)?;
     let flops = |w: &Workload| w.steps.iter().map(|s| s.flops).sum::<u64>();
-    let execution = best.planned.plan;
+    let (workload, execution) = (checked.workload(), checked.plan());
     let program = best.program.as_ref().unwrap_or(&step.program);
-    let ledger = planning.with_arena(program, verdict.high_water_bytes);
+    let ledger = planning.with_arena(program, checked.verdict().high_water_bytes);
     Ok(StepPlan {
         summary: StepSummary {
             strategy: best.strategy,
@@ -77,15 +74,13 @@ pub(super) fn plan(
             cost_source: costs.source(),
             stored_bytes: execution.stored_bytes_per_run(),
             loaded_bytes: execution.loaded_bytes_per_run(),
-            recomputed_steps: (best.workload.steps.len()).saturating_sub(planning.kept.steps.len()),
-            recomputed_flops: flops(&best.workload).saturating_sub(flops(&planning.kept)),
+            recomputed_steps: (workload.steps.len()).saturating_sub(planning.kept.steps.len()),
+            recomputed_flops: flops(workload).saturating_sub(flops(&planning.kept)),
             is_proven: best.is_proven,
         },
         ledger,
         program: best.program,
-        workload: best.workload,
-        execution,
-        verdict,
+        plan: checked,
         budget_bytes: planning.budget_bytes,
     })
 }
@@ -524,7 +519,7 @@ mod tests {
                 .attempt(&mut found, what.0, what.1, STAYING)
                 .unwrap();
             let best = found.best.unwrap();
-            let verdict = validate(&best.workload, &best.planned.plan).unwrap();
+            let verdict = neap_plan::validate(&best.workload, &best.planned.plan).unwrap();
             let program = best.program.as_ref().unwrap();
             let bytes = planning
                 .with_arena(program, verdict.high_water_bytes)

@@ -65,9 +65,9 @@ impl Model {
             planned => planned?,
         };
         // The arena is not there yet.
-        let room_bytes = match plan.verdict.spill_bytes {
+        let room_bytes = match plan.plan.verdict().spill_bytes {
             0 => 0,
-            _ => plan.verdict.high_water_bytes,
+            _ => plan.plan.verdict().high_water_bytes,
         };
         let drive = drive(self.folder(), room_bytes, options);
         let program = Arc::new(ready.program);

@@ -263,9 +263,9 @@ pub fn sizes(path: &Path, options: &RunOptions) -> [u64; 3] {
     let file = std::fs::metadata(path).expect("there").len();
     let open = OpenOptions::of_own_process();
     let model = Model::open(path, &open, &mut |_| {}).expect("opens");
-    let resident = model.plan(options).expect("feasible").execution;
+    let resident = model.plan(options).expect("feasible");
     let smallest = model.bounds(options).smallest.arena_bytes;
-    [file, resident.memory_bytes(), smallest]
+    [file, resident.execution().memory_bytes(), smallest]
 }
 
 pub fn smallest_budget(path: &Path, options: &RunOptions) -> u64 {

@@ -59,7 +59,7 @@ pub fn run(path: &Path, options: &RunOptions, inputs: &[Literal]) -> (Vec<Vec<u8
     let model =
         Model::open(path, &neaptide::OpenOptions::of_own_process(), &mut |_| {}).expect("opens");
     let plan = model.plan(options).expect("feasible");
-    let streams = !plan.execution.loads.is_empty();
+    let streams = !plan.execution().loads.is_empty();
     let mut session = model.into_session(plan, options).expect("opens");
     let sizes = session.outputs().iter().map(|o| o.len_bytes());
     let mut outputs: Vec<Vec<u8>> = sizes.map(|n| vec![0u8; n]).collect();

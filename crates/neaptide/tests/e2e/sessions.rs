@@ -4,7 +4,7 @@ use crate::nets::RandomNet;
 use crate::toc::Toc;
 use neap_ir::{Const, ConstId, DType, FileId, FileRange, Graph, Literal, Program, SourceFile};
 use neap_kernels::simd::Isa;
-use neap_plan::{ExecutionPlan, Workload};
+use neap_plan::{Checked, ExecutionPlan, Workload};
 use neap_planner::{Planner, Strategy};
 use neap_rewrite::{BandLimits, OrderLimits};
 use neap_runtime::{
@@ -134,8 +134,7 @@ impl Packed {
         let program = self.program(setting.banded);
         let session = Session::open(
             program,
-            plan,
-            &workload,
+            Checked::new(workload, plan).expect("valid"),
             BackingStore {
                 source,
                 verifier,
@@ -187,8 +186,7 @@ impl Packed {
         let source = MemorySource::new(bytes, device, time.clone(), faults)?;
         Session::open_with_clock(
             self.program(setting.banded),
-            plan,
-            &workload,
+            Checked::new(workload, plan)?,
             BackingStore {
                 source: Box::new(source),
                 verifier,

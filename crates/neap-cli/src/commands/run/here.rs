@@ -219,20 +219,20 @@ fn planned(
         random_inputs,
         remarks: model.remarks().to_vec(),
         threads: options.threads,
-        strategy: plan.execution.strategy.clone(),
+        strategy: plan.execution().strategy.clone(),
         memory_budget_bytes: plan.budget_bytes,
         peak_memory_bytes: 0,
         peak_memory_source: memory::PeakSource::VmHwm,
         planned_high_water_bytes: plan.high_water_bytes(),
         lower_bound_bytes: plan.lower_bound_bytes(),
-        arena_bytes: plan.execution.memory_bytes(),
+        arena_bytes: plan.execution().memory_bytes(),
         base_overhead_bytes: plan.base_overhead_bytes(),
         ledger: plan.ledger,
-        resident_weight_bytes: plan.verdict.resident_bytes,
+        resident_weight_bytes: plan.verdict().resident_bytes,
         packed_in_memory: model.is_packed_in_memory(),
-        prepared_weight_bytes: plan.execution.prepared_bytes(&plan.workload),
+        prepared_weight_bytes: plan.execution().prepared_bytes(plan.workload()),
         loaded_bytes_per_run: 0,
-        stored_bytes_per_run: plan.verdict.stored_bytes_per_run,
+        stored_bytes_per_run: plan.verdict().stored_bytes_per_run,
         kernels: plan.kernels(),
         bands: plan.bands(),
         device: (options.accelerator.as_deref()).map(|device| OnDevice::of(device, plan)),
@@ -291,7 +291,7 @@ fn refuse_large_inputs(args: &RunArgs, model: &Model, budget: Budget, own_cgroup
 
 /// As many runs as there is memory set aside for, but enough to see a steady state.
 fn traced_runs(plan: &Plan) -> usize {
-    let actions = plan.execution.computes.len() + 3 * plan.execution.loads.len();
+    let actions = plan.execution().computes.len() + 3 * plan.execution().loads.len();
     let run_bytes = (actions * size_of::<neap_plan::Span>()) as u64;
     (TRACED_BYTES / 2 / run_bytes.max(1)).clamp(1, MOST_TRACED) as usize
 }

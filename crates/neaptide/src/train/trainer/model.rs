@@ -120,7 +120,7 @@ impl Model {
         let program = step.program;
         let graph = &program.graph;
         let (inputs, outputs) = (infos(graph, &graph.inputs), infos(graph, &graph.outputs));
-        let at = numbers(&program, &plan.workload, &step.states);
+        let at = numbers(&program, plan.plan.workload(), &step.states);
         let (ledger, budget_bytes, summary) = (plan.ledger, plan.budget_bytes, plan.summary);
         let mut session = self.session(Arc::new(program), plan, options)?;
         for (state, at) in step.states.iter().zip(&at) {
@@ -166,16 +166,13 @@ impl Model {
         let storage = BackingStore {
             source: Box::new(EmptySource),
             verifier: Verifier::from_data(0, &[])?,
-            spill: self.file(plan.verdict.spill_bytes, options)?,
+            spill: self.file(plan.plan.verdict().spill_bytes, options)?,
         };
         let settings = neap_runtime::Options {
             threads: options.threads,
             isa: options.isa,
         };
-        let (execution, workload) = (plan.execution, plan.workload);
-        let session =
-            neap_runtime::Session::open(program, execution, &workload, storage, settings)?;
-        drop(workload);
+        let session = neap_runtime::Session::open(program, plan.plan, storage, settings)?;
         // What its checks took goes before states come.
         self.host.trim_heap();
         Ok(session)

@@ -241,9 +241,9 @@ fn loads_of(plan: &Plan, seeds: [usize; 3]) -> Vec<usize> {
         theirs.map(|range| range.end - range.begin).sum()
     };
     // What a run does not load stays in memory from run to run: no weight is missing.
-    let loads = &plan.execution.loads;
+    let loads = &plan.execution().loads;
     let loaded = bytes(loads.iter().map(Load::file_range).collect());
-    let resident = plan.execution.resident.iter();
+    let resident = plan.execution().resident.iter();
     let stays = bytes(
         resident
             .map(|r| ByteRange::at(r.from.offset, r.bytes))
@@ -262,14 +262,14 @@ fn first_behind_gates(plan: &Plan) -> usize {
         let op = &plan.program.graph.nodes[node.index()].op;
         matches!(op, Op::Late(late) if matches!(late.op, LateOp::Gate { .. }))
     };
-    let computes = &plan.execution.computes;
+    let computes = &plan.execution().computes;
     let last = computes.iter().rposition(|compute| is_gate(compute.step));
     let last = last.expect("an If has gates");
     let waits_for_gates = |load: &Load| {
         let mut waits = load.turn.waits();
         waits.any(|w| w.lane == LaneId::COMPUTE && w.run_back == 0 && w.count as usize > last)
     };
-    let loads = &plan.execution.loads;
+    let loads = &plan.execution().loads;
     loads
         .iter()
         .position(waits_for_gates)
