@@ -15,7 +15,7 @@ use crate::planning::Draft;
 use crate::target::Target;
 use crate::times::StepTimes;
 use crate::workload::name_kernels;
-use neap_plan::{BLOCK_BYTES, KernelId, StepSpec, Workload};
+use neap_plan::{BLOCK_BYTES, KernelId, StepSpec};
 use neap_planner::Planned;
 use neap_planner::placement::with_prepared_panels;
 use neap_sim::CostProfile;

@@ -14,7 +14,6 @@ mod checked;
 mod copies;
 mod interval;
 mod lane;
-mod object;
 mod plan;
 pub mod render;
 pub mod sets;
@@ -28,7 +27,6 @@ pub use checked::Checked;
 pub use copies::HostCopy;
 pub use interval::{BufferId, ByteRange, KernelId, PanelRange, StepId, StepRange};
 pub use lane::{Lane, LaneId, LaneKind, Lanes, LinkId, MOST_WAITS, Turn, Wait};
-pub use object::{Lifetime, Object, ObjectId, objects};
 pub use plan::{
     AfterCompute, Compute, ExecutionPlan, Load, PreparedPanels, ResidentLoad, Return, State, Store,
     WeightsAt, whole_blocks,

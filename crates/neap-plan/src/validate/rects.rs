@@ -4,21 +4,44 @@ use super::computes::StepTimes;
 use super::spaces::{aligned, check_file_range, inside};
 use super::stays::Stay;
 use crate::{
-    AfterCompute, Area, BLOCK_BYTES, BufferId, ExecutionPlan as Plan, LaneId, ObjectId, Place,
-    SpaceId, SpaceKind, StepId, Violation, WORKSPACE_ALIGN, Workload,
+    AfterCompute, Area, BLOCK_BYTES, BufferId, ExecutionPlan as Plan, LaneId, Place, SpaceId,
+    SpaceKind, StepId, Violation, WORKSPACE_ALIGN, Workload,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::fmt;
 
-fn name(of: ObjectId, run: u64) -> String {
+/// What occupies memory.
+#[derive(Clone, Copy)]
+enum Object {
+    Buffer(BufferId),
+    Workspace(StepId),
+    /// What the load of that index brings.
+    Load(u32),
+    /// A step's panels in the form that its kernel takes.
+    Prepared(StepId),
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Object::Buffer(id) => write!(f, "buffer {}", id.0),
+            Object::Workspace(step) => write!(f, "the workspace of step {}", step.0),
+            Object::Load(load) => write!(f, "load {load}"),
+            Object::Prepared(step) => write!(f, "the prepared panels of step {}", step.0),
+        }
+    }
+}
+
+fn name(of: Object, run: u64) -> String {
     match of {
-        ObjectId::Prepared(_) => of.to_string(),
+        Object::Prepared(_) => of.to_string(),
         _ => format!("{of} of run {run}"),
     }
 }
 
 pub(super) struct Rect {
-    owner: ObjectId,
+    owner: Object,
     run: u64,
     area: Area,
     begin: u64,
@@ -45,7 +68,7 @@ pub(super) fn rectangles(
     let mut rects = Vec::with_capacity(items * RUNS as usize + plan.prepared.len());
     // Times are relative to run 1, where a load's start in the run before is not negative.
     for stay in stays {
-        let owner = ObjectId::Buffer(BufferId(stay.buffer as u32));
+        let owner = Object::Buffer(BufferId(stay.buffer as u32));
         let rect = Rect {
             owner,
             run: 0,
@@ -61,7 +84,7 @@ pub(super) fn rectangles(
     for (i, (s, &at)) in w.steps.iter().zip(&plan.workspaces).enumerate() {
         let bytes = s.workspace_rect_bytes(times.reads_rows[i]);
         if bytes > 0 {
-            let owner = ObjectId::Workspace(StepId(i as u32));
+            let owner = Object::Workspace(StepId(i as u32));
             let area = in_work(
                 plan,
                 owner,
@@ -82,11 +105,11 @@ pub(super) fn rectangles(
         let Some(last) = last_use[i] else {
             return Err(Violation::UnusedLoad { load: i });
         };
-        let area = in_work(plan, ObjectId::Load(i as u32), l.to, l.bytes, BLOCK_BYTES)?;
+        let area = in_work(plan, Object::Load(i as u32), l.to, l.bytes, BLOCK_BYTES)?;
         let rect = Rect {
             opened_by: Some(i as u32),
             ..Rect::plain(
-                ObjectId::Load(i as u32),
+                Object::Load(i as u32),
                 area,
                 AfterCompute::of(l.turn, compute_lane).time(1, n),
                 n + last as u64 + 1,
@@ -95,7 +118,7 @@ pub(super) fn rectangles(
         rects.extend((0..RUNS).map(|run| rect.in_run(run, n)));
     }
     for p in &plan.prepared {
-        let owner = ObjectId::Prepared(p.step);
+        let owner = Object::Prepared(p.step);
         let bytes = w.steps[p.step.index()].prepared_bytes();
         let area = in_work(plan, owner, p.at, bytes, WORKSPACE_ALIGN)?;
         rects.push(Rect::plain(owner, area, 0, (RUNS + 1) * n.max(1)));
@@ -104,7 +127,7 @@ pub(super) fn rectangles(
 }
 
 impl Rect {
-    fn plain(owner: ObjectId, area: Area, begin: u64, end: u64) -> Rect {
+    fn plain(owner: Object, area: Area, begin: u64, end: u64) -> Rect {
         Rect {
             owner,
             run: 0,
@@ -130,7 +153,7 @@ impl Rect {
 
 fn in_work(
     plan: &Plan,
-    owner: ObjectId,
+    owner: Object,
     at: Place,
     bytes: u64,
     align: u64,

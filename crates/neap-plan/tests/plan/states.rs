@@ -1,9 +1,9 @@
-//! Buffers that survive runs: what is refused of them, and of their homes; and objects of a plan.
+//! Buffers that survive runs: what is refused of them, and of their homes.
 
 use neap_plan::{
-    AfterCompute, BLOCK_BYTES, BufferId, BufferSpec, Compute, ExecutionPlan, Extent, LaneId,
-    Lifetime, Load, ObjectId, PanelRange, Place, Return, Space, SpaceId, SpaceKind, State, StepId,
-    StepRange, StepSpec, Store, Turn, Violation, WeightsAt, Workload, objects, validate,
+    AfterCompute, BLOCK_BYTES, BufferId, BufferSpec, Compute, ExecutionPlan, Extent, LaneId, Load,
+    PanelRange, Place, Return, Space, SpaceId, SpaceKind, State, StepId, StepRange, StepSpec,
+    Store, Turn, Violation, WeightsAt, Workload, validate,
 };
 
 const BLOCK: u64 = BLOCK_BYTES;
@@ -271,35 +271,4 @@ fn a_state_that_is_only_read_is_loaded_again_and_never_stored() {
     // Not once it has been written.
     w.steps[0].writes.push(S);
     assert!(validate(&w, &p).is_err());
-}
-
-#[test]
-fn objects_of_a_plan() {
-    let (w, p) = (workload(), plan());
-    let objects = objects(&w, &p);
-    let ids: Vec<String> = objects.iter().map(|o| o.id.to_string()).collect();
-    assert_eq!(
-        ids,
-        [
-            "buffer 0",
-            "the workspace of step 0",
-            "the workspace of step 1",
-            "load 0"
-        ]
-    );
-    let state = objects[0];
-    assert_eq!(
-        (state.id, state.lifetime),
-        (ObjectId::Buffer(S), Lifetime::Session)
-    );
-    assert_eq!(
-        (state.home, state.is_writable),
-        (Some(Place::new(STATE, 0)), true)
-    );
-    let load = objects[3];
-    assert_eq!(load.lifetime, Lifetime::Steps(StepRange::new(1, 2)));
-    assert_eq!(
-        (load.home, load.is_writable),
-        (Some(Place::packed(BLOCK)), false)
-    );
 }
