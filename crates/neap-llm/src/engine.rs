@@ -8,9 +8,9 @@ use crate::rotary::Frequencies;
 use crate::{Error, Model, Result};
 use neap_blocks::widen_row;
 use neap_kernels::simd::Isa;
-use neap_plan::Workload;
+use neap_plan::{Checked, ExecutionPlan, Workload};
 use neap_planner::transition;
-use neap_runtime::{CancelToken, WeightStream};
+use neap_runtime::{CancelToken, RuntimeError, WeightStream};
 use neap_store::{AlignedBuf, IoMode, RangeRead, open_plain};
 use neaptide::{Embedded, Host};
 use std::path::Path;
@@ -92,7 +92,7 @@ pub struct Stats {
 /// A model ready to compute.
 pub struct Engine {
     model: Model,
-    workload: Workload,
+    workload: Arc<Workload>,
     memory: Memory,
     rates: Rates,
     stream: WeightStream,
@@ -121,7 +121,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::open`].
     pub fn of(model: Model, options: &Options) -> Result<Engine> {
-        let workload = workload(&model);
+        let workload = Arc::new(workload(&model));
         let threads = options.threads.max(1);
         let layout = Layout::new(&model.config, options.cache);
         let context = options.context.max(1);
@@ -129,13 +129,14 @@ impl Engine {
         let (source, verifier) = open_plain(&model.path, options.io)?;
         let pool = Pool::new(layout, blocks)?;
         let threads_pool = neap_runtime::Pool::new(threads)
-            .map_err(|source| neap_runtime::RuntimeError::Threads { threads, source })?;
+            .map_err(|source| RuntimeError::Threads { threads, source })?;
         let memory = Memory::new(&model, &workload, options, layout)?;
         let scratch = Scratch::new(&model, memory.chunk, threads);
         let embedded = AlignedBuf::zeroed(ROWS_AT_ONCE * embedded_bytes(&model))?;
         let room = memory.room(0);
         let plan = plan(&workload, room, options.rates).map_err(|_| memory.too_little(room))?;
-        let stream = WeightStream::open(&workload, plan, source, verifier, Arc::new(threads_pool))?;
+        let plan = checked(&workload, plan)?;
+        let stream = WeightStream::open(plan, source, verifier, Arc::new(threads_pool))?;
         let long = context > model.config.trained_context;
         let factors = &model.rotary_factors[usize::from(long)];
         Ok(Engine {
@@ -393,9 +394,10 @@ impl Engine {
         let room = self.memory.room(touched);
         let next = plan(&self.workload, room, self.rates);
         let next = next.map_err(|_| self.memory.too_little(room))?;
+        let next = checked(&self.workload, next)?;
         let held = self.stream.held()?;
-        let change = transition(&held, &next);
-        Ok(self.stream.replace(&self.workload, next, &change)?)
+        let change = transition(&held, next.plan());
+        Ok(self.stream.replace(next, &change)?)
     }
 
     fn pass(
@@ -474,6 +476,11 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+fn checked(workload: &Arc<Workload>, plan: ExecutionPlan) -> Result<Checked> {
+    let checked = Checked::new(workload.clone(), plan).map_err(RuntimeError::from)?;
+    Ok(checked)
 }
 
 const BLOCK: u64 = neap_plan::BLOCK_BYTES;

@@ -19,8 +19,7 @@ use crate::pool::Pool;
 use crate::recorder::Recorder;
 use neap_kernels::parallel::Parallel;
 use neap_plan::{
-    Compute, ExecutionPlan, Held, PanelRange, StepId, Transition, Verdict, Workload, validate,
-    validate_transition,
+    Checked, Compute, Held, PanelRange, StepId, Transition, Verdict, Workload, validate_transition,
 };
 use neap_store::{RangeRead, Source, Verifier};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,19 +51,17 @@ pub struct WeightStream<C: Clock = Monotonic> {
 }
 
 impl WeightStream<Monotonic> {
-    /// Checks the plan and gets everything ready; starts the first pass's loads.
+    /// Gets everything ready, and starts the first pass's loads.
     ///
     /// # Errors
-    /// [`RuntimeError`] where the plan is not safe for the workload, or asks for more than weights in panels, or where memory
-    /// cannot be had.
+    /// [`RuntimeError`] where the plan asks for more than weights in panels, or memory cannot be had.
     pub fn open(
-        workload: &Workload,
-        plan: ExecutionPlan,
+        plan: Checked,
         source: Box<dyn Source>,
         verifier: Verifier,
         pool: Arc<Pool>,
     ) -> Result<Self, RuntimeError> {
-        WeightStream::open_with_clock(workload, plan, source, verifier, pool, Monotonic::default())
+        WeightStream::open_with_clock(plan, source, verifier, pool, Monotonic::default())
     }
 }
 
@@ -74,14 +71,14 @@ impl<C: Clock> WeightStream<C> {
     /// # Errors
     /// As [`WeightStream::open`].
     pub fn open_with_clock(
-        workload: &Workload,
-        mut plan: ExecutionPlan,
+        plan: Checked,
         source: Box<dyn Source>,
         verifier: Verifier,
         pool: Arc<Pool>,
         clock: C,
     ) -> Result<Self, RuntimeError> {
-        let verdict = check(workload, &plan)?;
+        check(&plan)?;
+        let (workload, mut plan, verdict) = plan.into_parts();
         let needs = Needs::of(&plan);
         let bytes = needs.memory_bytes;
         let arena = Arena::new(needs).map_err(|source| RuntimeError::Arena { bytes, source })?;
@@ -91,7 +88,7 @@ impl<C: Clock> WeightStream<C> {
         let mut stream = WeightStream {
             lane,
             computes: plan.computes.into_boxed_slice(),
-            panel_bytes: panel_bytes(workload),
+            panel_bytes: panel_bytes(&workload),
             pool,
             recorder: Recorder::default(),
             clock,
@@ -239,13 +236,9 @@ impl<C: Clock> WeightStream<C> {
     ///
     /// # Errors
     /// Where plan or transition are not valid, or memory cannot be had: the old plan stays in force.
-    pub fn replace(
-        &mut self,
-        workload: &Workload,
-        mut plan: ExecutionPlan,
-        transition: &Transition,
-    ) -> Result<(), RuntimeError> {
-        let verdict = check(workload, &plan)?;
+    pub fn replace(&mut self, plan: Checked, transition: &Transition) -> Result<(), RuntimeError> {
+        check(&plan)?;
+        let (workload, mut plan, verdict) = plan.into_parts();
         let held = self.held()?;
         validate_transition(&held, &plan, transition)?;
         let needs = Needs::of(&plan);
@@ -253,7 +246,7 @@ impl<C: Clock> WeightStream<C> {
         self.lane.replace(needs, &transition.keeps, None, moves)?;
         self.lane.expect(&transition.reads, &plan.computes);
         self.computes = plan.computes.into_boxed_slice();
-        self.panel_bytes = panel_bytes(workload);
+        self.panel_bytes = panel_bytes(&workload);
         self.verdict = verdict;
         self.prefetch();
         Ok(())
@@ -314,19 +307,19 @@ impl<C: Clock> WeightStream<C> {
     }
 }
 
-/// Proves the plan, and that it has nothing but panels of weights.
-fn check(workload: &Workload, plan: &ExecutionPlan) -> Result<Verdict, RuntimeError> {
-    let verdict = validate(workload, plan)?;
+/// A stream's plan has nothing but panels of weights.
+fn check(checked: &Checked) -> Result<(), RuntimeError> {
+    let (workload, plan) = (checked.workload(), checked.plan());
     moves::check_lanes(plan)?;
     let has_more = |step: &neap_plan::StepSpec| !step.extents.is_empty() || step.rows.is_some();
     let is_more = workload.steps.iter().any(has_more) || !workload.buffers.is_empty();
-    if is_more || verdict.spill_bytes > 0 || plan.host_bytes() > 0 {
+    if is_more || checked.verdict().spill_bytes > 0 || plan.host_bytes() > 0 {
         return Err(RuntimeError::Mismatch {
             what: "workload",
             reason: "a stream brings panels of weights, and nothing else".into(),
         });
     }
-    Ok(verdict)
+    Ok(())
 }
 
 fn panel_bytes(workload: &Workload) -> Box<[u64]> {

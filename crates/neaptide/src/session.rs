@@ -50,7 +50,7 @@ impl Model {
         let verifier = file.take_verifier()?;
         let inputs = self.inputs();
         let outputs = self.outputs();
-        let program = plan.program;
+        let (program, checked) = (plan.program, plan.checked);
         let settings = neap_runtime::Options {
             threads: options.threads,
             isa: options.isa,
@@ -58,16 +58,15 @@ impl Model {
         // What planning took is not charged beside the arena.
         self.host.trim();
         let spill_folder = spill::folder(options, self.place());
-        let file_bytes = match plan.execution().spills_to_host {
+        let file_bytes = match checked.plan().spills_to_host {
             true => 0,
-            false => plan.verdict().spill_bytes,
+            false => checked.verdict().spill_bytes,
         };
         let storage = neap_runtime::BackingStore {
             source,
             verifier,
             spill: spill::open(&spill_folder, file_bytes, options)?,
         };
-        let checked = plan.checked;
         let inner = match (commons, &options.accelerator) {
             (Some(_), Some(_)) => {
                 let what = "several models in one engine are computed by the processor only";
