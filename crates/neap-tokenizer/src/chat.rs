@@ -66,11 +66,14 @@ impl ChatTemplate {
             let piece = id.map(|id| tokenizer.piece(id)).unwrap_or_default();
             String::from_utf8_lossy(&piece).into_owned()
         };
-        Some(ChatTemplate {
-            bos: name(tokenizer.bos()),
-            eos: name(tokenizer.eos()),
-            ..Self::new(source)
-        })
+        Some(Self::new(source).with_tokens(name(tokenizer.bos()), name(tokenizer.eos())))
+    }
+
+    /// Names of the tokens that begin and end texts.
+    #[must_use]
+    pub fn with_tokens(mut self, bos: impl Into<String>, eos: impl Into<String>) -> Self {
+        (self.bos, self.eos) = (bos.into(), eos.into());
+        self
     }
 
     /// What the template may ask for as today: UTC. Otherwise it is asked of the clock.

@@ -41,9 +41,11 @@ impl Merges {
     ) -> Result<Self, E> {
         // Counts two places further than where they will stand: placing moves each by one, and the last is the whole.
         let mut starts = vec![U24::new(0); tokens + 2].into_boxed_slice();
-        triples(&mut |left, _, _| {
+        let mut ranges = Ranges::default();
+        triples(&mut |left, _, id| {
             let count = &mut starts[left as usize + 2];
             *count = U24::new(count.get() + 1);
+            ranges.push(id);
         })?;
         for at in 1..starts.len() {
             starts[at] = U24::new(starts[at].get() + starts[at - 1].get());
@@ -53,17 +55,19 @@ impl Merges {
             rank: U24::NONE,
         };
         let mut pairs = vec![none; count].into_boxed_slice();
-        let mut merged = Vec::with_capacity(count);
+        let mut merged = Merged::new(ranges, count);
+        let mut rank = 0;
         triples(&mut |left, right, id| {
             let place = &mut starts[left as usize + 1];
             // There are as many as were counted, unless the file changed meanwhile.
             if let Some(pair) = pairs.get_mut(place.at()) {
                 *pair = Pair {
                     right: U24::new(right),
-                    rank: U24::new(merged.len() as u32),
+                    rank: U24::new(rank),
                 };
                 *place = U24::new(place.get() + 1);
-                merged.push(U24::new(id));
+                merged.set(rank as usize, id);
+                rank += 1;
             }
         })?;
         for left in 0..tokens {
@@ -73,7 +77,7 @@ impl Merges {
         Ok(Merges {
             starts,
             pairs,
-            merged: Merged::new(merged),
+            merged,
         })
     }
 
@@ -95,19 +99,49 @@ impl Merges {
     }
 }
 
+/// The least and the greatest id of each block.
+#[derive(Default)]
+struct Ranges {
+    least: Vec<U24>,
+    most: Vec<U24>,
+    ids: usize,
+}
+
+impl Ranges {
+    fn push(&mut self, id: u32) {
+        if self.ids.is_multiple_of(BLOCK) {
+            self.least.push(U24::new(id));
+            self.most.push(U24::new(id));
+        }
+        self.ids += 1;
+        if let (Some(least), Some(most)) = (self.least.last_mut(), self.most.last_mut()) {
+            *least = U24::new(least.get().min(id));
+            *most = U24::new(most.get().max(id));
+        }
+    }
+}
+
 impl Merged {
-    fn new(ids: Vec<U24>) -> Self {
-        let least: Box<[U24]> = ids
-            .chunks(BLOCK)
-            .map(|block| U24::new(block.iter().map(|id| id.get()).min().unwrap_or(0)))
-            .collect();
-        let more = ids.iter().enumerate();
-        let more: Option<Box<[u8]>> = more
-            .map(|(rank, id)| u8::try_from(id.get() - least[rank / BLOCK].get()).ok())
-            .collect();
-        match more {
-            Some(more) => Merged::Ordered { least, more },
-            None => Merged::Any(ids.into_boxed_slice()),
+    /// With room for so many ids.
+    fn new(ranges: Ranges, count: usize) -> Self {
+        let mut blocks = ranges.least.iter().zip(&ranges.most);
+        if blocks.all(|(least, most)| most.get() - least.get() <= u32::from(u8::MAX)) {
+            Merged::Ordered {
+                least: ranges.least.into_boxed_slice(),
+                more: vec![0; count].into_boxed_slice(),
+            }
+        } else {
+            Merged::Any(vec![U24::NONE; count].into_boxed_slice())
+        }
+    }
+
+    fn set(&mut self, rank: usize, id: u32) {
+        match self {
+            // Within the range, unless the file changed meanwhile.
+            Merged::Ordered { least, more } => {
+                more[rank] = id.wrapping_sub(least[rank / BLOCK].get()) as u8
+            }
+            Merged::Any(ids) => ids[rank] = U24::new(id),
         }
     }
 

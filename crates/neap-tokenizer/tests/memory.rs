@@ -12,27 +12,36 @@ const TOKENS: usize = 151_936;
 const MERGES: usize = TOKENS - 256;
 const MOST: u64 = 4 << 20;
 
-/// Tokens of seven bytes in the middle, each the merge of an earlier token and another one.
+/// Bytes, pairs of letters, some fours, and sixes up to the end: as many bytes as Qwen2's vocabulary has, or nearly so.
 fn file(pre: &str) -> Vec<u8> {
     let mut texts: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
     let mut merges = Vec::with_capacity(MERGES);
-    let mut seen = std::collections::HashSet::new();
-    let mut state = 1u64;
-    while merges.len() < MERGES {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        let (left, right) = (
-            (state >> 33) as usize % texts.len(),
-            (state >> 13) as usize % 4096 % texts.len(),
-        );
-        let both = [&*texts[left], &*texts[right]].concat();
-        if both.len() <= 12 && both.iter().all(u8::is_ascii_alphabetic) && seen.insert(both.clone())
-        {
-            merges.push((left, right));
-            texts.push(both);
+    let mut merge = |left: usize, right: usize, texts: &mut Vec<Vec<u8>>| {
+        texts.push([&*texts[left], &*texts[right]].concat());
+        merges.push((left, right));
+        texts.len() - 1
+    };
+    let letters: Vec<usize> = (b'A'..=b'Z').chain(b'a'..=b'z').map(usize::from).collect();
+    let places = letters
+        .iter()
+        .flat_map(|left| letters.iter().map(move |right| (*left, *right)));
+    let pairs: Vec<usize> = places
+        .map(|(left, right)| merge(left, right, &mut texts))
+        .collect();
+    let fours: Vec<usize> = pairs
+        .windows(2)
+        .take(400)
+        .map(|two| merge(two[0], two[1], &mut texts))
+        .collect();
+    for (four, pair) in fours
+        .iter()
+        .flat_map(|four| pairs.iter().map(move |pair| (*four, *pair)))
+    {
+        if texts.len() < TOKENS {
+            merge(four, pair, &mut texts);
         }
     }
+    assert_eq!(merges.len(), MERGES);
     let mut file = b"GGUF\x03\0\0\0\0\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0".to_vec();
     let text = |text: &[u8]| {
         let mut bytes = (text.len() as u64).to_le_bytes().to_vec();

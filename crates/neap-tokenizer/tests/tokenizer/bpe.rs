@@ -71,7 +71,12 @@ fn whole_words_come_before_merges_where_the_publisher_says_so() {
 #[test]
 fn prompts_begin_and_end_as_the_file_says() {
     let mut pairs = TRAINED.pairs("smollm");
-    assert!(open(&pairs).unwrap().encode_prompt("", Special::Parse).is_empty());
+    assert!(
+        open(&pairs)
+            .unwrap()
+            .encode_prompt("", Special::Parse)
+            .is_empty()
+    );
     pairs.push(("add_bos_token", Pair::Flag(true)));
     pairs.push(("add_eos_token", Pair::Flag(true)));
     let tokenizer = open(&pairs).unwrap();

@@ -2,6 +2,7 @@
 
 mod bpe;
 mod broken;
+mod chat;
 mod decoder;
 mod file;
 mod pieces;

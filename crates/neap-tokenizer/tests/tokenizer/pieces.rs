@@ -151,7 +151,8 @@ proptest! {
     #[test]
     fn scores_add_up_to_the_most(text in "[abＡ]{0,12}") {
         let tokenizer = open(&unigram(true)).unwrap();
-        let tokens = [(3, " ", -2.0), (4, "a", -3.0), (5, "b", -3.5), (6, "ab", -4.0), (7, " a", -3.1), (8, "aba", -5.2), (9, " ab", -5.0)];
+        let tokens = [(3, " ", -2.0), (4, "a", -3.0), (5, "b", -3.5), (6, "ab", -4.0), (7, " a", -3.1), (8, "aba", -5.2), (9, " ab", -5.0),
+            (10, "ba", 0.0)];
         let tokens = tokens.map(|(id, token, score): (u32, &str, f32)| (id, token, f64::from(score)));
         let mut ids = tokenizer.encode(&text, Special::AsText);
         // Defined tokens are found before, and the parts beside them begin with a space each.
