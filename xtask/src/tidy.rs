@@ -21,6 +21,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-ops", 1),
     ("neap-sim", 1),
     ("neap-autodiff", 1),
+    ("neap-tokenizer", 1),
     ("neap-onnx", 2),
     ("neap-rewrite", 2),
     ("neap-planner", 2),

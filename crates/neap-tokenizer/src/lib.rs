@@ -18,6 +18,8 @@ mod classes;
 mod decoder;
 mod ends;
 mod error;
+#[cfg(feature = "grammar")]
+pub mod grammar;
 mod index;
 mod merges;
 mod merging;

@@ -1,3 +1,5 @@
+//! Words of texts, as the published expressions cut them.
+
 use super::*;
 use proptest::prelude::*;
 

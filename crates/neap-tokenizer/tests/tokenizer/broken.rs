@@ -1,3 +1,5 @@
+//! Files that are not right.
+
 use crate::file::{ByteLevel, Pair, gguf, open, texts};
 use neap_gguf::Header;
 use neap_tokenizer::Tokenizer;

@@ -1,3 +1,5 @@
+//! Chat templates, against Python's jinja2.
+
 use neap_tokenizer::chat::{ChatError, ChatTemplate, Json};
 use serde::Deserialize;
 use std::time::{Duration, UNIX_EPOCH};

@@ -1,3 +1,5 @@
+//! Characters from bytes that come in pieces.
+
 use neap_tokenizer::Decoder;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! Sampling: distributions, slices, penalties, seeds.
+
 use neap_tokenizer::sample::{PenaltyOptions, Row, Sampler, Sampling};
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! Tokens that are found before all others, and those that end an answer.
+
 use crate::file::{CONTROL, NORMAL, Pair, USER_DEFINED, open, texts};
 use neap_tokenizer::{Special, Tokenizer};
 

@@ -1,3 +1,5 @@
+//! Stop strings in texts that come in pieces.
+
 use neap_tokenizer::StopStrings;
 use proptest::prelude::*;
 
