@@ -24,6 +24,8 @@ const QUICKER: &[&str] = &[
     "profile.release.lto='off'",
     "profile.release.package.neap-kernels.opt-level=1",
     "profile.release.package.neap-kernels.codegen-units=16",
+    "profile.release.package.neap-blocks.opt-level=1",
+    "profile.release.package.neap-blocks.codegen-units=16",
 ];
 
 /// Crates whose tests are run under emulation: the kernels' tables.

@@ -23,8 +23,8 @@ const FILTER: &str =
     "not ((package(neaptide) & binary(adaptation)) | test(opening_half_a_gigabyte))";
 
 /// What every change is checked with: quick tests of code that computes addresses or reads what others wrote...
-const QUICK: &str = "--lib --tests --package=neap-features --package=neap-kernels --package=neap-ops \
-    --package=neap-onnx --package=neap-plan --package=neap-planner --package=neap-store";
+const QUICK: &str = "--lib --tests --package=neap-features --package=neap-blocks --package=neap-kernels \
+    --package=neap-ops --package=neap-onnx --package=neap-plan --package=neap-planner --package=neap-store";
 const QUICK_FILTER: &str = "not test(opening_half_a_gigabyte)";
 
 /// ... and files damaged in thousands of ways. Nothing else of the façade is built.

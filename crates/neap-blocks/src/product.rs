@@ -67,6 +67,9 @@ pub fn product(
         "a row of weights for each column"
     );
     assert!(scratch.len() >= scratch_bytes(ty, k, x.rows), "scratch");
+    if x.rows == 0 {
+        return;
+    }
     let job = &mut Job {
         k,
         weights,

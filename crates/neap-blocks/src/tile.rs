@@ -270,7 +270,7 @@ pub(crate) struct Group {
     pub(crate) sums: *mut f32,
 }
 
-/// Adds the products of at most [`Machine::ROWS`] rows.
+/// Adds the products of at most [`Machine::ROWS`] rows: 2, 4 or 6.
 ///
 /// # Safety
 /// All that the group names is there.
@@ -281,9 +281,8 @@ pub(crate) unsafe fn few_rows<M: Machine, F: Form>(m: M, group: &Group) {
         match group.rows {
             1 => in_registers::<M, F, 1>(m, group),
             2 => in_registers::<M, F, 2>(m, group),
-            3 | 4 => in_registers::<M, F, 4>(m, group),
+            3 | 4 if M::ROWS >= 4 => in_registers::<M, F, 4>(m, group),
             5 | 6 if M::ROWS >= 6 => in_registers::<M, F, 6>(m, group),
-            7 | 8 if M::ROWS >= 8 => in_registers::<M, F, 8>(m, group),
             _ => unreachable!("no more rows than a machine takes"),
         }
     }

@@ -45,7 +45,7 @@ impl Machine for Avx512Vnni {
     type Sums = [V; 2];
 
     const LANES: usize = 16;
-    const ROWS: usize = 8;
+    const ROWS: usize = 6;
     const SIGNED_ZERO_BITS: u32 = 7;
 
     #[inline(always)]

@@ -30,7 +30,7 @@ fn both<T: Copy + Default>(a: [T; LANES], b: [T; LANES], f: impl Fn(T, T) -> T) 
 }
 
 /// A half-precision float; every one is an `f32`.
-#[inline(always)]
+#[inline(never)]
 fn half(bits: u16) -> f32 {
     let sign = u32::from(bits & 0x8000) << 16;
     let rest = u32::from(bits & 0x7fff);
@@ -44,13 +44,33 @@ fn half(bits: u16) -> f32 {
     f32::from_bits(sign | magnitude)
 }
 
+/// Sums of four products each. Here and below it is small code that counts: there is a copy of it for each type.
+#[inline(never)]
+fn products(w: V, x: i32) -> [i32; LANES] {
+    let x = x.to_ne_bytes();
+    each(w, |w| {
+        let products = w.to_le_bytes().into_iter().zip(x);
+        // Unsigned weights are below 128.
+        let product = |(w, x): (u8, u8)| i32::from(w.cast_signed()) * i32::from(x.cast_signed());
+        products.map(product).sum()
+    })
+}
+
+#[inline(never)]
+fn looked_up(bytes: V, table: &[i8; 16]) -> V {
+    each(bytes, |v| {
+        let entry = |byte: u8| table[usize::from(byte & 15)].cast_unsigned();
+        u32::from_le_bytes(v.to_le_bytes().map(entry))
+    })
+}
+
 impl Machine for Portable {
     type V = V;
     type F = F;
     type Sums = [[i32; LANES]; 2];
 
     const LANES: usize = LANES;
-    const ROWS: usize = 4;
+    const ROWS: usize = 2;
     const SIGNED_ZERO_BITS: u32 = 0;
 
     #[inline(always)]
@@ -116,13 +136,7 @@ impl Machine for Portable {
 
     #[inline(always)]
     fn look_up(self, bytes: V, table: &[i8; 16]) -> V {
-        each(bytes, |v| {
-            let mut bytes = v.to_le_bytes();
-            for byte in &mut bytes {
-                *byte = table[usize::from(*byte & 15)].cast_unsigned();
-            }
-            u32::from_le_bytes(bytes)
-        })
+        looked_up(bytes, table)
     }
 
     #[inline(always)]
@@ -130,7 +144,7 @@ impl Machine for Portable {
         each(v, |v| {
             let four = v >> (4 * quad) & 15;
             // Bit i to bit 8 i.
-            (four * 0x0020_4081 & 0x0101_0101) << 4
+            ((four * 0x0020_4081) & 0x0101_0101) << 4
         })
     }
 
@@ -216,13 +230,7 @@ impl Machine for Portable {
         // SAFETY: the caller's promise.
         let planes = unsafe { [four(x), four(x.add(TO_LOW))] };
         for (sums, x) in sums.iter_mut().zip(planes) {
-            let x = x.to_ne_bytes();
-            for (sum, w) in sums.iter_mut().zip(w) {
-                for (w, x) in w.to_le_bytes().into_iter().zip(x) {
-                    // Unsigned weights are below 128.
-                    *sum += i32::from(w.cast_signed()) * i32::from(x.cast_signed());
-                }
-            }
+            *sums = both(*sums, products(w, x), i32::wrapping_add);
         }
         sums
     }

@@ -1,5 +1,6 @@
 //! Every kernel gives the bits of the definition, and these are near the exact products.
 
+mod definition;
 mod near;
 mod random;
 mod same_bits;

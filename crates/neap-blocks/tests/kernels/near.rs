@@ -141,6 +141,17 @@ fn sizes_that_do_not_fit_are_refused() {
 }
 
 #[test]
+fn empty_products_have_no_results() {
+    for isa in Isa::available() {
+        for &ty in BlockType::ALL {
+            let weights = vec![0; 3 * ty.row_bytes(1024)];
+            assert_eq!(results(isa, ty, 1024, &weights, &[]), []);
+            assert_eq!(results(isa, ty, 1024, &[], &[0.0; 1024]), []);
+        }
+    }
+}
+
+#[test]
 fn types_are_found_by_their_numbers() {
     assert_eq!(BlockType::from_gguf(12), Some(BlockType::Q4K));
     assert_eq!(BlockType::from_gguf(39), Some(BlockType::Mxfp4));
