@@ -15,6 +15,7 @@ use neap_plan::{
     BLOCK_BYTES, BufferId, BufferSpec, Extent, KernelId, PanelSpec, RowTable, StepRange, StepSpec,
     Workload, whole_blocks,
 };
+use neap_rewrite::live_bytes;
 use std::collections::HashSet;
 
 /// Rows of a table read from storage at once: enough to keep the device busy.
@@ -170,18 +171,6 @@ fn buffers(program: &Program, ids: &[Option<ValueId>]) -> Vec<BufferId> {
     buffers.sort_unstable();
     buffers.dedup();
     buffers
-}
-
-/// Activations live in each step: no plan can do with less.
-fn live_bytes(program: &Program) -> Vec<u64> {
-    let mut live = vec![0u64; program.steps.len()];
-    for buffer in &program.buffers {
-        let steps = buffer.live.start as usize..buffer.live.end as usize;
-        for bytes in live.get_mut(steps).into_iter().flatten() {
-            *bytes = bytes.saturating_add(buffer.bytes);
-        }
-    }
-    live
 }
 
 /// `room_bytes` is for the step's workspace and one panel.

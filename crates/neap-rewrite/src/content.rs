@@ -50,7 +50,8 @@ impl Contents {
             for view in found {
                 let (inner, outer) = (view.inner.index(), view.outer.index());
                 let offset = view.offset as i64;
-                if node.present_outputs().any(|o| o == view.inner) {
+                // What is joined is the node's only result.
+                if node.outputs.first() != Some(&Some(view.outer)) {
                     contents.pieces[inner] = contents.part(outer, offset, bytes_of(inner));
                 } else {
                     let parts = &mut joined.get_or_insert((outer, Vec::new())).1;

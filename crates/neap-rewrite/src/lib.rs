@@ -50,7 +50,7 @@ mod weights;
 pub use bands::{BandLimits, with_bands};
 pub use constants::{ConstReader, describe, describe_as, stored_format};
 pub use keys::weight_key;
-pub use needs::step_bytes;
+pub use needs::{live_bytes, step_bytes};
 pub use order::{OrderLimits, reordered, with_less_memory, with_steps_in_order};
 pub use plainly::lower_plainly;
 

@@ -10,17 +10,32 @@ const WORKERS: usize = 2;
 
 /// What each step needs: activations that are live then, its workspace, and the fewest weights.
 pub fn step_bytes(program: &Program) -> Vec<u64> {
-    let mut bytes = vec![0u64; program.steps.len()];
-    for buffer in &program.buffers {
-        for step in &mut bytes[buffer.live.start as usize..buffer.live.end as usize] {
-            *step = step.saturating_add(buffer.bytes);
-        }
-    }
+    let mut bytes = live_bytes(program);
     for (step, bytes) in program.steps.iter().zip(&mut bytes) {
         let needed = needed_bytes(program, &program.graph.nodes[step.index()]);
         *bytes = bytes.saturating_add(needed);
     }
     bytes
+}
+
+/// Activations that live in each step: no plan can do with less.
+pub fn live_bytes(program: &Program) -> Vec<u64> {
+    // What begins and what ends with each step.
+    let mut changes = vec![(0u128, 0u128); program.steps.len() + 1];
+    for buffer in &program.buffers {
+        let (begin, end) = (buffer.live.start as usize, buffer.live.end as usize);
+        if begin < end && end < changes.len() {
+            changes[begin].0 += u128::from(buffer.bytes);
+            changes[end].1 += u128::from(buffer.bytes);
+        }
+    }
+    changes.pop();
+    let mut live = 0;
+    let after = changes.into_iter().map(|(more, less)| {
+        live = live + more - less;
+        u64::try_from(live).unwrap_or(u64::MAX)
+    });
+    after.collect()
 }
 
 /// Workspace, and the fewest weights that a step can compute with.

@@ -542,13 +542,19 @@ fn check_overlaps(
         (Some(a), Some(b)) => a.overlaps(b),
         _ => false,
     };
+    // By address two that overlap are neighbours, or one of them overlaps its neighbour.
+    let mut areas: Vec<Area> = outputs.iter().filter_map(range).collect();
+    areas.sort_unstable_by_key(|area| (area.space, area.range.begin));
+    if areas.windows(2).any(|pair| pair[0].overlaps(pair[1])) {
+        return Err(step.mismatch("two of its outputs overlap"));
+    }
+    if moves {
+        return Ok(());
+    }
     for (o, output) in outputs.iter().enumerate() {
-        if outputs[..o].iter().any(|other| overlap(output, other)) {
-            return Err(step.mismatch("two of its outputs overlap"));
-        }
         let mut allowed: Option<Vec<usize>> = None;
         for (i, input) in inputs.iter().enumerate() {
-            if moves || !overlap(output, input) {
+            if !overlap(output, input) {
                 continue;
             }
             let allowed = allowed.get_or_insert_with(|| {
