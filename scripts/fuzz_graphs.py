@@ -104,6 +104,12 @@ KNOWN = [
         graphs.by_reference,
     ),
     ("a number that its type does not hold may become anything", out_of_range, None),
+    ("an infinity spreads over a window of Col2Im", lambda m, feed: is_wild(feed) and has(m, "Col2Im"), None),
+    (
+        "onnxruntime clamps each place of a cube, the standard's reference where it is",
+        lambda m, feed: any(has(m, "GridSample", padding_mode="border", mode=mode) for mode in ("cubic", "bicubic")),
+        graphs.by_reference,
+    ),
 ]
 
 

@@ -160,13 +160,15 @@ fn conv_transpose(c: &mut Ctx) -> Result<ValueId, OnnxError> {
     let padding = padding(c)?;
     let mut output_spatial = Vec::with_capacity(axes);
     for axis in 0..axes {
+        // One stride less than there are places, also where there are none.
         let full = spatial[axis]
-            .saturating_sub(1)
             .checked_mul(window.strides[axis])
             .and_then(|n| n.checked_add(extra[axis]))
             .and_then(|n| n.checked_add(extent(&window, axis)))
             .filter(|&n| n < 1 << 40)
-            .ok_or_else(|| c.bad("its output is impossibly large"))?;
+            .ok_or_else(|| c.bad("its output is impossibly large"))?
+            .checked_sub(window.strides[axis])
+            .ok_or_else(|| c.bad("its stride is larger than its output"))?;
         let same = matches!(padding, Padding::SameUpper | Padding::SameLower);
         let wish = match &asked {
             Some(sizes) => Some(sizes[axis]),

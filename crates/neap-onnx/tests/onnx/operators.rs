@@ -461,3 +461,24 @@ fn logarithms_of_integers_are_reduced_over_no_axes() {
     assert!(matches!(only_op(&graph), Op::Reduce { axes, .. } if axes.is_empty()));
     assert_eq!(output_shape(&graph), [2, 3]);
 }
+
+#[test]
+fn a_transposed_convolution_of_nothing_is_one_stride_smaller_than_that_of_one_place() {
+    let sized = |places: i64, stride: i64| {
+        let attributes = [
+            ("strides", Attr::Ints(&[stride])),
+            ("dilations", Attr::Ints(&[2])),
+        ];
+        Model::new(13)
+            .input("x", FLOAT, &[1, 1, places])
+            .constant(&f32_tensor("w", &[1, 1, 2], &[1.0, 2.0]))
+            .node("ConvTranspose", &["x", "w"], &["y"], &attributes)
+            .output("y")
+    };
+    for (places, stride, expected) in [(2, 1, 4), (1, 1, 3), (0, 1, 2), (1, 3, 3), (0, 3, 0)] {
+        let graph = sized(places, stride).graph();
+        assert_eq!(output_shape(&graph), [1, 1, expected], "{places}, {stride}");
+    }
+    let error = sized(0, 4).error();
+    assert!(error.contains("its stride is larger"), "{error}");
+}
