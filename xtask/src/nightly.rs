@@ -8,6 +8,7 @@
 //!   graphs  --graphs N graphs that nobody thought of, beside onnxruntime and the standard's reference: without a budget, within
 //!           half of what each takes, and within the smallest (scripts/fuzz_graphs.py)
 //!   data    trainings on real data, under hard limits: accuracy and peaks
+//!   studies the tests of studies/, a workspace of its own
 //!   torch   the Python package with PyTorch; training compared with PyTorch's
 //! ```
 //! Everything is drawn from one number, which is printed first and with whatever fails:
@@ -25,7 +26,7 @@ use std::time::SystemTime;
 /// With convolutions of all kinds, concatenations in place, and Winograd.
 const MODELS: [&str; 4] = ["squeezenet1_1", "mobilenet_v2", "densenet121", "resnet50"];
 
-const PARTS: [&str; 5] = ["tests", "soak", "graphs", "data", "torch"];
+const PARTS: [&str; 6] = ["tests", "soak", "graphs", "data", "studies", "torch"];
 
 /// Runs of one process.
 const RUNS_OF_ONE: u64 = 100;
@@ -48,7 +49,7 @@ pub struct NightlyArgs {
     /// What everything is drawn from [default: the time]
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Only this part: tests, soak, graphs, data or torch
+    /// Only this part: tests, soak, graphs, data, studies or torch
     #[arg(long)]
     pub part: Option<String>,
     /// A Python with PyTorch [default: one is made from scripts/requirements-torch.txt]
@@ -88,6 +89,9 @@ pub fn run(root: &Path, args: &NightlyArgs) -> Result<()> {
     if wanted("data") {
         real_data::run(root)?;
     }
+    if wanted("studies") {
+        studies(root)?;
+    }
     if wanted("torch") {
         python::torch(root, args.python.as_deref())?;
     }
@@ -108,6 +112,18 @@ fn tests(root: &Path, seed: u64) -> Result<()> {
         .context("cannot start cargo nextest")?;
     ensure!(status.success(), "tests with new seeds: {status}");
     Ok(())
+}
+
+fn studies(root: &Path) -> Result<()> {
+    let mut tests = Command::new(env!("CARGO"));
+    tests.args(["test", "--release", "--quiet", "--locked", "--workspace"]);
+    tests.args([
+        "--manifest-path",
+        "studies/Cargo.toml",
+        "--target-dir",
+        "target",
+    ]);
+    check(tests.current_dir(root), "tests of studies")
 }
 
 fn soak(root: &Path, seed: u64, runs: u64) -> Result<()> {

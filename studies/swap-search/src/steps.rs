@@ -2,8 +2,8 @@
 //! furthest next use. What it finds is a program with its steps in that order, and a plan with the pools' addresses.
 
 use crate::{Classes, Device, Pools, SearchOptions, execution, of_workload, search};
-use neap_ir::Program;
 use neap_ir::program::Storage;
+use neap_ir::{Program, ValueId};
 use neap_plan::BufferId;
 use neap_planner::{Generation, Planned, Serial};
 use neap_rewrite::with_steps_in_order;
