@@ -21,7 +21,7 @@ mod plan;
 mod rates;
 mod rotary;
 
-pub use cache::CacheType;
+pub use cache::{BLOCK_POSITIONS, CacheType};
 pub use config::{ARCHITECTURES, Activation, Config, Pairs, Rotary};
 pub use engine::{Engine, Options, Sequence, Stats, Tokens};
 pub use error::{Error, Result};
