@@ -67,10 +67,8 @@ fn written(
     tools: &[Value],
     thinking: Option<bool>,
 ) -> std::result::Result<String, ChatError> {
-    // Keys stay in their order.
-    let json = |values: &[Value]| Json::parse(&serde_json::Value::from(values).to_string());
-    let tools = (!tools.is_empty()).then(|| json(tools)).transpose()?;
-    template.render(&json(messages)?, tools.as_ref(), true, thinking, &[])
+    let tools = (!tools.is_empty()).then(|| Json::of(&tools));
+    template.render(&Json::of(&messages), tools.as_ref(), true, thinking, &[])
 }
 
 /// Positions of a block: what memory is counted in.
