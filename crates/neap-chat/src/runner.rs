@@ -67,8 +67,9 @@ fn written(
     tools: &[Value],
     thinking: Option<bool>,
 ) -> std::result::Result<String, ChatError> {
-    let tools = (!tools.is_empty()).then(|| Json::of(&tools));
-    template.render(&Json::of(&messages), tools.as_ref(), true, thinking, &[])
+    let json = |values: &[Value]| Json::parse(&Value::from(values).to_string());
+    let tools = (!tools.is_empty()).then(|| json(tools)).transpose()?;
+    template.render(&json(messages)?, tools.as_ref(), true, thinking, &[])
 }
 
 /// Positions of a block: what memory is counted in.

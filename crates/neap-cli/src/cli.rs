@@ -15,6 +15,8 @@ Examples:
   neap run m.onnx --input cat.jpg --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 \\
            --memory-budget 32M --enforce --output-dir out --json report.json
   neap run --task drive.toml --enforce             several models at once, one total of memory
+  neap chat m.gguf --memory-budget 64MiB --enforce talk to a language model
+  neap generate m.gguf -p 'Once upon a time' -n 100
   neap serve models --memory-budget 256MiB --enforce
   neap admit tasks.toml -o gantt.svg               do models with periods meet their deadlines?
   neap train m.onnx --data DIR --epochs 5 --memory-budget 300MiB -o trained.onnx
@@ -47,6 +49,10 @@ pub struct Cli {
 pub enum Command {
     /// Run a model, within a memory budget if one is given
     Run(Box<commands::run::RunArgs>),
+    /// Continue a text with a language model in a GGUF file, within a memory budget if one is given
+    Generate(Box<commands::generate::GenerateArgs>),
+    /// Talk to a language model in a GGUF file, within a memory budget if one is given
+    Chat(Box<commands::chat::ChatArgs>),
     /// Train a model on data, within a memory budget if one is given
     Train(Box<commands::train::TrainArgs>),
     /// Serve a folder of models over the network, within one memory budget
@@ -110,6 +116,8 @@ pub fn dispatch() -> Outcome {
 fn obey(cli: Cli, given: &ArgMatches) -> Outcome {
     match cli.command {
         Command::Run(args) => commands::run::run(&args, given, cli.quiet),
+        Command::Generate(args) => commands::generate::run(&args, cli.quiet),
+        Command::Chat(args) => commands::chat::run(&args, cli.quiet),
         Command::Train(args) => commands::train::run(&args, cli.quiet),
         #[cfg(feature = "serve")]
         Command::Serve(args) => commands::serve::run(&args, cli.quiet),

@@ -7,11 +7,12 @@
 
 use crate::failure::{Failure, Outcome};
 use neaptide::CancelToken;
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, Ordering::SeqCst};
 
 static DEFERRED: AtomicU32 = AtomicU32::new(0);
 static NOTED: AtomicI32 = AtomicI32::new(0);
 static CHILD: AtomicI32 = AtomicI32::new(0);
+static CHILD_DECIDES: AtomicBool = AtomicBool::new(false);
 /// When the noted one came.
 static NOTED_MS: AtomicI64 = AtomicI64::new(0);
 
@@ -45,6 +46,17 @@ pub fn noted() -> Option<i32> {
         0 => None,
         signal => Some(signal),
     }
+}
+
+/// Goes on as if no signal had been noted: an answer that Ctrl-C stopped is all that it stopped.
+pub fn forget() {
+    NOTED.store(0, SeqCst);
+    NOTED_MS.store(0, SeqCst);
+}
+
+/// Leaves Ctrl-C to the child that is waited for: what it ends with counts.
+pub fn leave_to_child() {
+    CHILD_DECIDES.store(true, SeqCst);
 }
 
 /// Ends orderly when a signal was noted.
@@ -114,6 +126,9 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut
     if child > 0 && unsafe { (*info).si_code } <= 0 {
         // SAFETY: the child is waited for only after `CHILD` is reset, or is a zombie.
         unsafe { libc::kill(child, signal) };
+    }
+    if child > 0 && signal == libc::SIGINT && CHILD_DECIDES.load(SeqCst) {
+        return;
     }
     let now = now_ms();
     let first = match NOTED_MS.compare_exchange(0, now, SeqCst, SeqCst) {

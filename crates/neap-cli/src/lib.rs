@@ -16,6 +16,7 @@ mod device;
 mod failure;
 mod input;
 mod interrupt;
+mod language;
 mod meaning;
 mod names;
 mod numbers;

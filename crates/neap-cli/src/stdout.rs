@@ -6,7 +6,11 @@ use std::io::{ErrorKind, Write};
 
 /// Writes all of `text` now. Names out of files may be part of it, and terminals obey characters of control.
 pub fn print(text: &str) -> Outcome {
-    let text = names::printable(text);
+    print_raw(&names::printable(text))
+}
+
+/// The same of text that may steer a terminal.
+pub fn print_raw(text: &str) -> Outcome {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),

@@ -1,0 +1,103 @@
+//! `neap generate`: goes on with a text, or answers many of a file.
+
+mod batch;
+
+use crate::budgets::peak::PeakMeter;
+use crate::failure::{Outcome, bad};
+use crate::language::answer::{Show, answer};
+use crate::language::args::{ModelArgs, SamplingArgs};
+use crate::language::{Limit, limited, open};
+use crate::progress::note;
+use crate::{cgroup, interrupt, stdout};
+use clap::Args;
+use neap_chat::Prompt;
+use serde_json::json;
+use std::io::{IsTerminal, Read, stdin};
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct GenerateArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The text to go on with [default: that of --file, or of standard input]
+    #[arg(short, long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// File with the text to go on with
+    #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
+    file: Option<PathBuf>,
+    /// The text is what somebody says to the model, in the form that the model's template gives it
+    #[arg(long)]
+    chat: bool,
+    /// Many texts: a JSON object a line with "prompt" or "messages", and one a line with "text" comes out, in the same order
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "file", "chat"])]
+    jsonl: Option<PathBuf>,
+    /// With --jsonl, most texts at once
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = crate::numbers::whole::<u8>(1..=64))]
+    parallel: u8,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+}
+
+/// Longest text that is read: no context holds more.
+const MOST_TEXT_BYTES: u64 = 16 << 20;
+
+pub fn run(args: &GenerateArgs, quiet: bool) -> Outcome {
+    limited(&args.model, |limit| here(args, limit, quiet))
+}
+
+fn here(args: &GenerateArgs, limit: Limit, quiet: bool) -> Outcome {
+    let own = limit.own_cgroup.then(|| cgroup::find().ok()).flatten();
+    let peak = PeakMeter::new(own);
+    let _deferred = interrupt::defer();
+    let speed = match &args.jsonl {
+        Some(file) => {
+            let mut runner = open(&args.model, limit, args.parallel.into())?;
+            batch::all(&mut runner, file, &args.sampling)?
+        }
+        None => {
+            let text = text(args)?;
+            let mut runner = open(&args.model, limit, 1)?;
+            let prompt = match args.chat {
+                false => Prompt::Text(text),
+                true => Prompt::Chat {
+                    messages: vec![json!({"role": "user", "content": text})],
+                    tools: Vec::new(),
+                    thinking: None,
+                },
+            };
+            let mut show = Show::new(std::io::stdout().is_terminal());
+            let answered = answer(&mut runner, args.sampling.request(prompt), &mut show)?;
+            show.end_thought()?;
+            stdout::print("\n")?;
+            answered.speed
+        }
+    };
+    interrupt::check()?;
+    if !quiet {
+        note(&speed.text(peak.overall().bytes));
+    }
+    Ok(())
+}
+
+fn text(args: &GenerateArgs) -> Outcome<String> {
+    if let Some(text) = &args.prompt {
+        return Ok(text.clone());
+    }
+    let mut text = String::new();
+    let (read, name) = match &args.file {
+        Some(path) => {
+            let file = std::fs::File::open(path);
+            let read = file.and_then(|file| file.take(MOST_TEXT_BYTES).read_to_string(&mut text));
+            (read, path.display().to_string())
+        }
+        None => (
+            stdin()
+                .lock()
+                .take(MOST_TEXT_BYTES)
+                .read_to_string(&mut text),
+            "standard input".into(),
+        ),
+    };
+    read.map_err(|e| bad(format!("cannot read {name}: {e}")))?;
+    Ok(text)
+}
