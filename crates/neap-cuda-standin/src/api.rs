@@ -259,6 +259,23 @@ api! {
         in_context(|| unsafe { put_result(out, space::with(|s| s.allocate(bytes))) })
     }
 
+    fn [cuMemAllocPitch_v2](out: *mut u64, row: *mut u64, width: u64, height: u64, _element: c_uint) {
+        let pitch = width.next_multiple_of(512);
+        // SAFETY: the program's places.
+        in_context(|| unsafe {
+            put(row, pitch);
+            put_result(out, space::with(|s| s.allocate(pitch * height)))
+        })
+    }
+
+    fn [cuIpcGetMemHandle](_out: *mut c_void, _at: u64) {
+        NOT_SUPPORTED
+    }
+
+    fn [cuMemExportToShareableHandle](_out: *mut c_void, _handle: u64, _kind: c_int, _flags: u64) {
+        NOT_SUPPORTED
+    }
+
     fn [cuMemAllocManaged](out: *mut u64, bytes: u64, _flags: c_uint) {
         // SAFETY: the program's place.
         in_context(|| unsafe { put_result(out, space::with(|s| s.allocate(bytes))) })

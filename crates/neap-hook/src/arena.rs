@@ -102,11 +102,6 @@ impl Arena {
     pub fn is_used(&self, chunk: usize) -> bool {
         self.tenants.get(chunk).is_some_and(|&count| count > 0)
     }
-
-    /// Whether anything is allocated.
-    pub fn is_empty(&self) -> bool {
-        self.used.is_empty()
-    }
 }
 
 #[cfg(test)]
@@ -184,7 +179,7 @@ mod tests {
         for (at, _) in held {
             arena.give(at).unwrap();
         }
-        assert!(arena.is_empty());
+        assert!(arena.used.is_empty());
         assert_eq!(arena.free, BTreeMap::from([(0, 64 * CHUNK)]));
     }
 

@@ -13,9 +13,13 @@ use neap_card::Say;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 /// Chunks that asynchronous frees leave on the card for the next allocation.
 pub const KEPT: usize = 8;
+
+/// How long memory that was granted may be missing.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Bytes in each place.
 pub struct Held {
@@ -98,6 +102,25 @@ pub fn need(agent: &Agent, bytes: u64, fixed: bool) -> Result<(), Status> {
     Ok(())
 }
 
+/// Takes memory from the card after asking for it. Programs that have just ended, or are not known to a new scheduler
+/// yet, may still hold what was granted.
+pub fn back<T>(agent: &Agent, bytes: u64, mut take: impl FnMut() -> Result<T, Status>) -> Result<T, Status> {
+    let started = Instant::now();
+    loop {
+        need(agent, bytes, false)?;
+        match take() {
+            Err(status) => {
+                decline(bytes, false);
+                if status != OUT_OF_MEMORY || started.elapsed() > PATIENCE {
+                    return Err(status);
+                }
+            }
+            taken => return taken,
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// What was granted is not taken.
 pub fn decline(bytes: u64, fixed: bool) {
     let counter = if fixed { &FIXED } else { &RESIDENT };
@@ -142,10 +165,7 @@ impl Memory {
         let (at, blank) = range.take(bytes).ok_or(OUT_OF_MEMORY)?;
         if !blank.is_empty() {
             let new_bytes = blank.len() as u64 * range.chunk_bytes();
-            let backed = need(agent, new_bytes, false).and_then(|()| {
-                let backed = range.back(device, &blank);
-                backed.inspect_err(|_| decline(new_bytes, false))
-            });
+            let backed = back(agent, new_bytes, || range.back(device, &blank));
             if let Err(status) = backed {
                 range.arena.give(at);
                 return Err(status);

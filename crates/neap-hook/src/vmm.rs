@@ -32,11 +32,7 @@ fn create(bytes: u64, properties: &Properties) -> Option<Result<Handle, Status>>
         if !is_plain || device != properties.location.id {
             return None;
         }
-        if let Err(status) = memory::need(agent, bytes, false) {
-            return Some(Err(status));
-        }
-        let made = memory.physicals.create(bytes, properties);
-        Some(made.inspect_err(|_| memory::decline(bytes, false)))
+        Some(memory::back(agent, bytes, || memory.physicals.create(bytes, properties)))
     };
     let made = create();
     gate::leave();

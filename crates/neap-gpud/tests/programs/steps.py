@@ -9,10 +9,7 @@ import time
 
 import numpy as np
 from driver import Card
-
-
-def mix(values):
-    return values * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+from steps_of import mix
 
 
 def main():
