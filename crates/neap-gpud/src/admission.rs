@@ -1,7 +1,7 @@
 //! Whether the deadlines of programs hold beside each other, by the theory of `neap-realtime`.
 
 use crate::program::{Program, Promise};
-use neap_realtime::{SwapCost, System, Task, demand, volumes};
+use neap_realtime::{LONGEST_NS, SwapCost, System, Task, demand, volumes};
 
 /// What a chunk takes to move, and what programs without a promise may do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,10 +45,11 @@ impl Claim {
 }
 
 /// The bytes of each that may leave the card, when all deadlines hold in this memory; otherwise why they do not.
+/// Programs without a promise are there as well, the largest of which needs `rest_bytes` when it is its turn.
 ///
 /// # Errors
 /// A sentence.
-pub fn admit(claims: &[Claim], memory_bytes: u64, costs: &Costs) -> Result<Vec<u64>, String> {
+pub fn admit(claims: &[Claim], rest_bytes: u64, memory_bytes: u64, costs: &Costs) -> Result<Vec<u64>, String> {
     let chunk_bytes = claims.iter().map(|c| c.chunk_bytes).max().unwrap_or(1);
     let per_chunk = |ns_per_mib: u64| chunk_bytes.div_ceil(1 << 20) * ns_per_mib;
     let task = |c: &Claim| Task {
@@ -58,7 +59,7 @@ pub fn admit(claims: &[Claim], memory_bytes: u64, costs: &Costs) -> Result<Vec<u
         footprint_bytes: c.footprint_bytes,
         swappable_bytes: c.swappable_bytes.min(c.footprint_bytes),
     };
-    let system = System {
+    let mut system = System {
         memory_bytes,
         cost: SwapCost {
             chunk_bytes,
@@ -67,17 +68,31 @@ pub fn admit(claims: &[Claim], memory_bytes: u64, costs: &Costs) -> Result<Vec<u
         },
         tasks: claims.iter().map(task).collect(),
     };
+    if rest_bytes > 0 {
+        // For memory it is one more task, whose jobs are never due.
+        system.tasks.push(Task {
+            wcet_ns: 1,
+            period_ns: LONGEST_NS,
+            deadline_ns: LONGEST_NS,
+            footprint_bytes: rest_bytes,
+            swappable_bytes: rest_bytes,
+        });
+    }
     system.check().map_err(|error| error.to_string())?;
+    // Its memory may be on the way when a job is released, and then it is told to yield.
+    let rest_chunks = rest_bytes.div_ceil(chunk_bytes);
+    let comes_ns = system.in_ns(rest_chunks).saturating_add(costs.hold_ns);
+    let hold_ns = comes_ns.max(system.out_ns(rest_chunks));
     let holds = |chunks: &[u64]| {
         let work = demand::of_swapping(&system, chunks);
-        demand::check_beside(&work, costs.hold_ns).is_admitted()
+        demand::check_beside(&work[..claims.len()], hold_ns).is_admitted()
     };
     let found = volumes::smallest_for_chunk(&system).filter(|chunks| holds(chunks));
     let found = found.or_else(|| volumes::by_demand(&system).filter(|chunks| holds(chunks)));
-    match found {
-        Some(chunks) => Ok(chunks.iter().map(|c| c * chunk_bytes).collect()),
-        None => Err("a deadline could be missed beside the programs that are there".into()),
-    }
+    let Some(chunks) = found else {
+        return Err("a deadline could be missed beside the programs that are there".into());
+    };
+    Ok(chunks[..claims.len()].iter().map(|c| c * chunk_bytes).collect())
 }
 
 #[cfg(test)]
@@ -107,13 +122,13 @@ mod tests {
     #[test]
     fn tasks_that_fit_swap_nothing() {
         let claims = [claim(10, 100, 512), claim(20, 200, 512)];
-        assert_eq!(admit(&claims, 1024 * MIB, &COSTS), Ok(vec![0, 0]));
+        assert_eq!(admit(&claims, 0, 1024 * MIB, &COSTS), Ok(vec![0, 0]));
     }
 
     #[test]
     fn tasks_that_do_not_fit_swap_enough() {
         let claims = [claim(10, 200, 512), claim(20, 400, 512), claim(10, 400, 512)];
-        let volumes = admit(&claims, 1024 * MIB, &COSTS).unwrap();
+        let volumes = admit(&claims, 0, 1024 * MIB, &COSTS).unwrap();
         let total: u64 = volumes.iter().sum();
         for (i, own) in volumes.iter().enumerate() {
             assert!(1536 * MIB - (total - own) <= 1024 * MIB, "task {i}: {volumes:?}");
@@ -121,15 +136,26 @@ mod tests {
     }
 
     #[test]
+    fn programs_without_a_promise_keep_their_room() {
+        let claims = [claim(10, 400, 512), claim(10, 400, 512)];
+        let volumes = admit(&claims, 512 * MIB, 1024 * MIB, &COSTS).unwrap();
+        assert!(volumes.iter().sum::<u64>() >= 512 * MIB, "{volumes:?}");
+        // Its memory takes longer to come than a period lasts.
+        let short = [claim(1, 15, 512), claim(1, 15, 512)];
+        assert!(admit(&short, 512 * MIB, 1024 * MIB, &COSTS).is_err());
+        assert!(admit(&short, 0, 1024 * MIB, &COSTS).is_ok());
+    }
+
+    #[test]
     fn too_much_is_refused() {
         let claims = [claim(60, 100, 512), claim(60, 100, 512)];
-        assert!(admit(&claims, 1024 * MIB, &COSTS).is_err());
+        assert!(admit(&claims, 0, 1024 * MIB, &COSTS).is_err());
         // A program without a promise that goes on for as long as a period leaves no time.
         let costs = Costs {
             hold_ns: 95 * MS,
             ..COSTS
         };
-        assert!(admit(&[claim(10, 100, 512)], 1024 * MIB, &costs).is_err());
-        assert!(admit(&[claim(10, 100, 512)], 1024 * MIB, &COSTS).is_ok());
+        assert!(admit(&[claim(10, 100, 512)], 0, 1024 * MIB, &costs).is_err());
+        assert!(admit(&[claim(10, 100, 512)], 0, 1024 * MIB, &COSTS).is_ok());
     }
 }

@@ -133,11 +133,6 @@ impl Policy {
         self.running = self.running.filter(|&r| r != id);
         self.next = self.next.filter(|&n| n != id);
         self.moving = self.moving.filter(|m| m.id != id);
-        let refused = self.programs.iter_mut();
-        for (_, program) in refused.filter(|(_, p)| p.promise == Promise::Refused) {
-            // There may be room now.
-            program.promise = Promise::Learning;
-        }
         self.advance(now_ns);
     }
 
@@ -181,6 +176,7 @@ impl Policy {
         program.resident_bytes = program.resident_bytes.saturating_sub(bytes);
         program.away_bytes += saved;
         program.counts.out_bytes += saved;
+        program.counts.out_ns += ns;
         if let Some(moving) = self.moving.take_if(|m| m.id == id && !m.is_in)
             && bytes < moving.bytes
         {
@@ -197,6 +193,7 @@ impl Policy {
         program.resident_bytes += bytes;
         program.away_bytes = 0;
         program.counts.in_bytes += bytes;
+        program.counts.in_ns += ns;
         self.moving.take_if(|m| m.id == id && m.is_in);
         self.config.costs.in_ns_per_mib = measured(self.config.costs.in_ns_per_mib, bytes, ns);
     }
@@ -243,7 +240,13 @@ impl Policy {
         let Some(program) = self.programs.get(&id) else {
             return;
         };
-        if program.promise != Promise::Learning || program.measured < jobs {
+        let is_due = match program.promise {
+            Promise::Learning => program.measured >= jobs,
+            // Others may have gone, or need less.
+            Promise::Refused => program.measured > 0 && program.measured % jobs.max(1) == 0,
+            Promise::None | Promise::Kept { .. } => false,
+        };
+        if !is_due {
             return;
         }
         let wcet_ns = match program.wcet_ns {
@@ -261,14 +264,10 @@ impl Policy {
         let others = |p: &&Program| !p.is_promised();
         let fixed: u64 = self.programs.iter().filter(|(i, p)| **i != id && others(p)).map(|(_, p)| p.fixed_bytes).sum();
         let memory_bytes = self.config.memory_bytes.saturating_sub(fixed);
-        let admitted = admission::admit(&claims, memory_bytes, &self.config.costs);
-        let admitted = admitted.ok().filter(|volumes| {
-            // Programs without a promise must still fit when it is their turn.
-            let claimed = claims.iter().zip(volumes);
-            let always: u64 = claimed.map(|(c, v)| c.footprint_bytes - v.min(&c.footprint_bytes)).sum();
-            let mut rest = self.programs.iter().filter(|(i, p)| **i != id && !p.is_promised());
-            rest.all(|(_, p)| p.swappable_bytes() + always <= memory_bytes)
-        });
+        let rest = self.programs.iter().filter(|(i, p)| **i != id && !p.is_promised());
+        // They must still fit when it is their turn.
+        let rest_bytes = rest.map(|(_, p)| p.swappable_bytes()).max().unwrap_or(0);
+        let admitted = admission::admit(&claims, rest_bytes, memory_bytes, &self.config.costs).ok();
         let Some(volumes) = admitted else {
             if let Some(program) = self.programs.get_mut(&id) {
                 program.promise = Promise::Refused;
@@ -438,3 +437,7 @@ fn measured(before: u64, bytes: u64, ns: u64) -> u64 {
         false => before,
     }
 }
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

@@ -40,6 +40,8 @@ pub struct Counts {
     pub ran_ns: u64,
     pub out_bytes: u64,
     pub in_bytes: u64,
+    pub out_ns: u64,
+    pub in_ns: u64,
     /// From being told to yield to the end of its work, at worst.
     pub worst_hold_ns: u64,
 }

@@ -71,7 +71,7 @@ fn bytes(bytes: u64) -> String {
 /// For Prometheus, as text.
 pub fn metrics(policy: &Policy) -> String {
     type Value = fn(&Program) -> f64;
-    let each: [(&str, &str, &str, Value); 11] = [
+    let each: [(&str, &str, &str, Value); 13] = [
         ("resident_bytes", "gauge", "Memory on the card that may leave it", |p| p.resident_bytes as f64),
         ("away_bytes", "gauge", "Memory that is on the host", |p| p.away_bytes as f64),
         ("fixed_bytes", "gauge", "Memory on the card that cannot leave it", |p| p.fixed_bytes as f64),
@@ -82,6 +82,8 @@ pub fn metrics(policy: &Policy) -> String {
         ("overruns_total", "counter", "Promised jobs that ran longer than they may", |p| p.counts.overruns as f64),
         ("out_bytes_total", "counter", "Memory copied to the host", |p| p.counts.out_bytes as f64),
         ("in_bytes_total", "counter", "Memory copied back", |p| p.counts.in_bytes as f64),
+        ("out_seconds_total", "counter", "Time of copying to the host", |p| p.counts.out_ns as f64 / 1e9),
+        ("in_seconds_total", "counter", "Time of copying back", |p| p.counts.in_ns as f64 / 1e9),
         ("worst_hold_seconds", "gauge", "Longest from being told to yield to yielding", |p| p.counts.worst_hold_ns as f64 / 1e9),
     ];
     let mut text = format!(

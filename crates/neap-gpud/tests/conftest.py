@@ -22,6 +22,7 @@ class Bench:
     def __init__(self, folder, mib=64, host_mib=None, rate=None):
         self.folder = folder
         (folder / "lib").mkdir()
+        (folder / "card").touch()
         for name in ["libcuda.so.1", "libnvidia-ml.so.1"]:
             (folder / "lib" / name).symlink_to(BUILD / "libneap_cuda_standin.so")
         self.environment = {

@@ -279,6 +279,7 @@ pub fn swap_out(wanted: u64) -> Moved {
         Ok(part) => {
             moved.bytes += part.bytes;
             moved.copied += part.copied;
+            moved.ns += part.ns;
             moved.bytes
         }
         Err(status) => {

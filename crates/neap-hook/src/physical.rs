@@ -9,6 +9,7 @@ use crate::real::{INVALID_VALUE, Status};
 use crate::settings::warn;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::time::Instant;
 
 /// Handles of ours begin here; the driver's are not so large.
 const FIRST: Handle = 0x6e65_6170_0000_0000;
@@ -211,11 +212,14 @@ impl Physicals {
                 warn("the host has no memory to swap to: a part of the program's memory stays on the card");
                 continue;
             };
+            let started = Instant::now();
             card::copy_out(host, whole, physical.bytes, device.stream)?;
+            moved.ns += started.elapsed().as_nanos() as u64;
             moved.bytes += physical.bytes;
             moved.copied += physical.bytes;
             chosen.push((handle, places));
         }
+        let started = Instant::now();
         card::wait_for(device.stream)?;
         for (handle, places) in chosen {
             for at in places {
@@ -225,6 +229,7 @@ impl Physicals {
                 card::release(real)?;
             }
         }
+        moved.ns += started.elapsed().as_nanos() as u64;
         Ok(moved)
     }
 

@@ -12,6 +12,7 @@ use crate::card::{self, Address, Device, Handle, Properties};
 use crate::real::Status;
 use crate::settings::warn;
 use std::ffi::c_void;
+use std::time::Instant;
 
 /// Host memory is pinned in pieces of about this size.
 const STRIPE_BYTES: u64 = 256 << 20;
@@ -40,6 +41,8 @@ pub struct Moved {
     pub bytes: u64,
     /// Of these, what was copied.
     pub copied: u64,
+    /// How long it took, without the pinning of host memory, which happens once.
+    pub ns: u64,
 }
 
 pub struct Range {
@@ -180,7 +183,7 @@ impl Range {
         let (dropped, _) = self.trim(0);
         let mut moved = Moved {
             bytes: dropped,
-            copied: 0,
+            ..Moved::default()
         };
         let mut chosen = Vec::new();
         let count = self.chunks.len();
@@ -198,6 +201,7 @@ impl Range {
         }
         self.cursor = last % count;
         chosen.sort_unstable();
+        let started = Instant::now();
         for run in self.runs_on_host(&chosen) {
             let (host, bytes) = self.host_run(&run);
             card::copy_out(host, self.place(run.start), bytes, device.stream)?;
@@ -207,6 +211,7 @@ impl Range {
         for &chunk in &chosen {
             self.chunks[chunk] = Chunk::Away;
         }
+        moved.ns = started.elapsed().as_nanos() as u64;
         Ok(moved)
     }
 
