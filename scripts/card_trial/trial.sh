@@ -42,11 +42,9 @@ run small -- "$here/calls" 1000000
 say "Figure 4: 300 MiB, by chunk size"
 timeout 60 python3 "$here/figure4.py" "$gpu" "$NEAP_HOOK" "$work/small" 4 2 8 32 64 256
 
-say "a program alone: plain, with the hook, plain, with the hook"
-for i in 1 2; do
-    timeout 60 python3 "$here/torch_job.py" eager 256 300
-    run small -- python3 "$here/torch_job.py" eager 256 300
-done
+say "a program alone: plain, then with the hook"
+timeout 60 python3 "$here/torch_job.py" eager 256 300
+run small -- python3 "$here/torch_job.py" eager 256 300
 
 say "four ways to allocate, together in 4 GiB: each with 1.5 GiB and more"
 daemon four --memory 4GiB --slice 50ms
@@ -57,16 +55,8 @@ PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True PYTORCH_ALLOC_CONF=expandable_s
     run four --memory 3GiB -- python3 "$here/torch_job.py" eager 1536 150 & pids+=($!)
 PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync PYTORCH_ALLOC_CONF=backend:cudaMallocAsync \
     run four --memory 3GiB -- python3 "$here/torch_job.py" eager 1536 150 & pids+=($!)
-sleep 18
+sleep 15
 "$gpu" gputop --once --socket "$work/four"
-all "${pids[@]}"
-
-say "CuPy, JAX and torch.compile, together in 3 GiB"
-daemon three --memory 3GiB --slice 50ms
-pids=()
-run three --memory 2GiB -- python3 "$here/other_job.py" cupy 900 20 & pids+=($!)
-run three --memory 2GiB -- python3 "$here/other_job.py" jax 900 20 & pids+=($!)
-run three --memory 2GiB -- python3 "$here/torch_job.py" compile 1024 50 & pids+=($!)
 all "${pids[@]}"
 
 say "six programs with periods, 6 times 1 GiB in 4 GiB"
@@ -76,10 +66,18 @@ for period in 300 300 450 450 600 600; do
     run six --memory 1GiB --period ${period}ms -- \
         python3 "$here/torch_job.py" eager 512 $((24000 / period)) $period & pids+=($!)
 done
-sleep 30
+sleep 28
 "$gpu" gputop --once --socket "$work/six"
 all "${pids[@]}"
 "$gpu" gputop --once --socket "$work/six"
+
+say "CuPy, JAX and torch.compile, together in 3 GiB"
+daemon three --memory 3GiB --slice 50ms
+pids=()
+run three --memory 2GiB -- python3 "$here/other_job.py" cupy 900 20 & pids+=($!)
+run three --memory 2GiB -- python3 "$here/other_job.py" jax 900 20 & pids+=($!)
+run three --memory 2GiB -- python3 "$here/torch_job.py" compile 1024 50 & pids+=($!)
+all "${pids[@]}"
 
 kill "${daemons[@]}"
 rm -rf "$work"

@@ -242,7 +242,7 @@ impl Policy {
         };
         let is_due = match program.promise {
             Promise::Learning => program.measured >= jobs,
-            // Others may have gone, or need less.
+            // The first jobs may have been slow, and others may have gone or need less.
             Promise::Refused => program.measured > 0 && program.measured % jobs.max(1) == 0,
             Promise::None | Promise::Kept { .. } => false,
         };
@@ -250,7 +250,11 @@ impl Policy {
             return;
         }
         let wcet_ns = match program.wcet_ns {
-            0 => program.longest_ns + program.longest_ns / 100 * margin,
+            0 => {
+                let latest = program.latest_ns.iter().take(jobs as usize);
+                let longest_ns = latest.max().copied().unwrap_or(0);
+                longest_ns + longest_ns / 100 * margin
+            }
             given => given,
         };
         self.promise(id, wcet_ns);
@@ -392,6 +396,9 @@ impl Policy {
             return;
         }
         for id in self.waiting() {
+            if self.moving.is_some_and(|m| m.id == id) {
+                return;
+            }
             if self.programs[&id].away_bytes == 0 {
                 return self.go(id, now_ns);
             }

@@ -38,6 +38,7 @@ struct Actor {
     late: u64,
     ins_since_job: u32,
     counter: u64,
+    leaves: bool,
 }
 
 struct World {
@@ -95,6 +96,7 @@ impl World {
                 late: 0,
                 ins_since_job: 0,
                 counter: 0,
+                leaves: false,
             });
             let first_ns = world.below(20 * MS);
             world.at(first_ns, Event::Release(i));
@@ -139,7 +141,8 @@ impl World {
         let now = self.now_ns;
         match *order {
             Order::Go => {
-                assert_eq!(self.actors[i].away, 0, "a job begins without its memory");
+                let actor = &self.actors[i];
+                assert!(actor.away == 0 && !actor.leaves, "a job begins without its memory");
                 self.actors[i].began_ns = Some(now);
                 match self.actors[i].needs {
                     0 => self.execute(i),
@@ -154,6 +157,7 @@ impl World {
             Order::Out { bytes } => {
                 assert_eq!(self.actors[i].began_ns, None, "memory of a job that runs leaves");
                 let bytes = bytes.next_multiple_of(2 * MIB).min(self.actors[i].resident);
+                self.actors[i].leaves = true;
                 let after = 1 + self.below(bytes / MIB * COPY_NS);
                 self.at(now + after, Event::Gone(i, bytes));
             }
@@ -221,6 +225,7 @@ impl World {
                 Event::Gone(i, bytes) => {
                     self.actors[i].resident -= bytes;
                     self.actors[i].away += bytes;
+                    self.actors[i].leaves = false;
                     let ns = bytes / MIB * COPY_NS;
                     self.hear(i, &Say::Gone { bytes, saved: bytes, ns });
                 }
@@ -266,7 +271,6 @@ fn what_is_promised_is_kept() {
         }
         let mut world = World::new(512 * MIB, 20, &kinds, seed);
         // What cannot be granted beside promises is another test's affair.
-        let total: u64 = kinds.iter().map(|k| k.mib).sum();
         let all = world.policy.programs().values().filter(|p| p.period_ns > 0).all(Program::is_promised);
         let largest = kinds.iter().filter(|k| k.period_ms == 0).map(|k| k.mib).max().unwrap_or(0);
         let always: u64 = kinds.iter().zip(world.policy.programs().values()).filter(|(k, _)| k.period_ms > 0).map(|(k, p)| match p.promise {
@@ -283,7 +287,6 @@ fn what_is_promised_is_kept() {
             assert!(program.counts.turns > 0, "seed {seed}: {:?} never ran", actor.kind);
             swapped += u64::from(program.counts.in_bytes > 0);
         }
-        let _ = total;
     }
     assert!(promised > 30 && swapped > 30, "{promised} sets, {swapped} programs swapped");
 }

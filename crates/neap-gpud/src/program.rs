@@ -1,6 +1,7 @@
 //! A program that shares the card, as the scheduler knows it.
 
 use neap_card::Hello;
+use std::collections::VecDeque;
 
 /// Names a program as long as it is connected.
 pub type Id = u64;
@@ -76,8 +77,8 @@ pub struct Program {
     pub told_ns: Option<u64>,
     /// Memory that it waits for, and whether that can never leave.
     pub need: Option<(u64, bool)>,
-    /// The longest job measured, and how many.
-    pub longest_ns: u64,
+    /// The latest jobs, as measured, and how many were.
+    pub latest_ns: VecDeque<u64>,
     pub measured: u32,
     pub counts: Counts,
 }
@@ -113,7 +114,7 @@ impl Program {
             served_ns: 0,
             told_ns: None,
             need: None,
-            longest_ns: 0,
+            latest_ns: VecDeque::new(),
             measured: 0,
             counts: Counts::default(),
         }
@@ -188,9 +189,10 @@ impl Program {
     /// The job of the last period is over.
     fn end_period(&mut self) {
         let ran_ns = std::mem::take(&mut self.ran_in_period_ns);
-        if ran_ns > 0 && self.counts.jobs > WARM_UP {
+        if ran_ns > 0 {
             self.measured += 1;
-            self.longest_ns = self.longest_ns.max(ran_ns);
+            self.latest_ns.push_front(ran_ns);
+            self.latest_ns.truncate(MOST_MEASURED);
         }
     }
 
@@ -214,5 +216,5 @@ impl Program {
     }
 }
 
-/// First jobs that are not measured: they compile, load and choose.
-const WARM_UP: u64 = 3;
+/// As many jobs are remembered: the first ones compile, load and choose.
+const MOST_MEASURED: usize = 1000;

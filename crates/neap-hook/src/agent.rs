@@ -65,6 +65,19 @@ pub struct Agent {
     is_explicit: AtomicBool,
 }
 
+/// The process ends, and the driver with it: nothing moves any more, and nobody waits.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn ending() {
+    if let Some(agent) = connected() {
+        // What moves now comes to its end; nothing begins after it.
+        std::mem::forget(agent.exchange());
+        ENDING.store(true, Release);
+        gate::open();
+        agent.changed.notify_all();
+    }
+}
+
 static AGENT: AtomicPtr<Agent> = AtomicPtr::new(null_mut());
 static CONNECTING: Mutex<()> = Mutex::new(());
 
@@ -142,6 +155,9 @@ impl Agent {
             is_explicit: AtomicBool::new(false),
         };
         if is_governed && let Ok(reading) = reading {
+            // After the driver's own, which it set when it began, so this comes before.
+            // SAFETY: the function may be called at any time.
+            unsafe { libc::atexit(ending) };
             let (orders, work) = channel();
             // The threads find the agent once it is in its place.
             std::thread::spawn(move || wait_for_agent().read(reading, &orders));
@@ -261,7 +277,7 @@ impl Agent {
     fn give_turn_back(&self, must: bool) {
         let _one = lock(&self.closing);
         let mut shared = lock(&self.shared);
-        if !gate::is_open() || shared.standing != Standing::Governed {
+        if ENDING.load(Acquire) || !gate::is_open() || shared.standing != Standing::Governed {
             return;
         }
         gate::close();
