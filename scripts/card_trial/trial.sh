@@ -60,11 +60,11 @@ sleep 15
 all "${pids[@]}"
 
 say "six programs with periods, 6 times 1 GiB in 4 GiB"
-daemon six --memory 4GiB --learn 10
+daemon six --memory 4GiB --learn 10 --swap 25ms
 pids=()
 for period in 300 300 450 450 600 600; do
     run six --memory 1GiB --period ${period}ms -- \
-        python3 "$here/torch_job.py" eager 512 $((24000 / period)) $period & pids+=($!)
+        python3 "$here/torch_job.py" eager 448 $((24000 / period)) $period & pids+=($!)
 done
 sleep 28
 "$gpu" gputop --once --socket "$work/six"

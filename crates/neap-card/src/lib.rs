@@ -4,7 +4,7 @@
 //!   program                              scheduler
 //!   hello …                          ->
 //!                                    <-  welcome …  |  refused why
-//!   want                             ->                         a job begins: it asks for the card
+//!   want …                           ->                         a job begins: it asks for the card
 //!                                    <-  out 64MiB              to another program: give memory up
 //!   gone …                           ->                         from that one, when it is copied and released
 //!                                    <-  in                     to the first: all that is away comes back
@@ -68,7 +68,10 @@ pub struct Hello {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Say {
     Hello(Hello),
-    Want,
+    /// It asks for the card. `is_job`: the program says itself that a job begins here.
+    Want {
+        is_job: bool,
+    },
     /// Nothing of it runs any more; it ran for so long.
     Done {
         ran_ns: u64,
@@ -152,7 +155,7 @@ impl fmt::Display for Say {
                 h.holds,
                 one_line(&h.name),
             ),
-            Say::Want => write!(f, "want"),
+            Say::Want { is_job } => write!(f, "want {}", u8::from(*is_job)),
             Say::Done { ran_ns } => write!(f, "done {ran_ns}"),
             Say::Need { bytes, fixed } => write!(f, "need {bytes} {}", u8::from(*fixed)),
             Say::Gave { bytes, fixed } => write!(f, "gave {bytes} {}", u8::from(*fixed)),
@@ -205,7 +208,9 @@ impl FromStr for Say {
                 hello.name = words.rest.trim().to_owned();
                 return Ok(Say::Hello(hello));
             }
-            "want" => Say::Want,
+            "want" => Say::Want {
+                is_job: words.flag()?,
+            },
             "done" => Say::Done {
                 ran_ns: words.number()?,
             },
@@ -329,7 +334,7 @@ mod tests {
         let (bytes, ns) = (u64::MAX, 12);
         for said in [
             Say::Hello(hello),
-            Say::Want,
+            Say::Want { is_job: true },
             Say::Done { ran_ns: 5 },
             Say::Need { bytes, fixed: true },
             Say::Gave {
@@ -371,7 +376,8 @@ mod tests {
             "",
             "hello",
             "hello 1 2",
-            "want 1",
+            "want",
+            "want 1 2",
             "need -1 0",
             "gone 1 2",
             "go away",

@@ -143,9 +143,11 @@ impl Policy {
         };
         match *said {
             Say::Hello(_) => {}
-            Say::Want if program.state == State::Running => self.orders.push((id, Order::Go)),
-            Say::Want => {
-                program.ask(now_ns);
+            Say::Want { .. } if program.state == State::Running => {
+                self.orders.push((id, Order::Go));
+            }
+            Say::Want { is_job } => {
+                program.ask(is_job, now_ns);
                 self.learn(id);
             }
             Say::Done { ran_ns } => {

@@ -206,7 +206,7 @@ impl World {
                     }
                     let state = self.policy.programs()[&self.actors[i].id].state;
                     match state {
-                        State::Idle => self.hear(i, &Say::Want),
+                        State::Idle => self.hear(i, &Say::Want { is_job: true }),
                         _ => self.actors[i].late += 1,
                     }
                 }
@@ -319,7 +319,7 @@ fn more_than_there_is_is_denied() {
         policy.hear(id, &said, 0);
         policy.orders().into_iter().map(|(_, order)| order).collect::<Vec<_>>()
     };
-    say(Say::Want);
+    say(Say::Want { is_job: true });
     let need = |bytes| Say::Need { bytes, fixed: false };
     assert_eq!(say(need(20 * MIB)), [Order::Granted]);
     assert_eq!(say(need(20 * MIB)), [Order::Denied]);
@@ -338,14 +338,58 @@ fn memory_of_who_is_gone_is_free() {
     let first = policy.join(&hello, 1, 0).unwrap();
     let second = policy.join(&hello, 2, 0).unwrap();
     let need = Say::Need { bytes: 40 * MIB, fixed: false };
-    policy.hear(first, &Say::Want, 0);
+    policy.hear(first, &Say::Want { is_job: true }, 0);
     policy.hear(first, &need, 0);
     policy.hear(first, &Say::Done { ran_ns: 1 }, 0);
-    policy.hear(second, &Say::Want, 0);
+    policy.hear(second, &Say::Want { is_job: true }, 0);
     policy.orders();
     policy.hear(second, &need, 0);
     assert_eq!(policy.orders(), [(first, Order::Out { bytes: 16 * MIB })]);
     // It is killed in the middle of its copy.
     policy.leave(first, 1);
     assert_eq!(policy.orders(), [(second, Order::Granted)]);
+}
+
+/// A program that paces itself begins a job a moment early: that is the next period's job, and not late.
+#[test]
+fn a_job_before_its_time_is_the_next_periods() {
+    let mut policy = World::new(64 * MIB, 20, &[], 1).policy;
+    let hello = Hello {
+        version: VERSION,
+        quota_bytes: 8 * MIB,
+        chunk_bytes: 2 * MIB,
+        period_ns: 100 * MS,
+        wcet_ns: 10 * MS,
+        ..Hello::default()
+    };
+    let id = policy.join(&hello, 1, 0).unwrap();
+    for job in 0..10 {
+        let now = job * 99 * MS;
+        policy.hear(id, &Say::Want { is_job: true }, now);
+        policy.hear(id, &Say::Done { ran_ns: 5 * MS }, now + 5 * MS);
+    }
+    let counts = &policy.programs()[&id].counts;
+    assert_eq!((counts.jobs, counts.misses, counts.overruns), (10, 0, 0));
+}
+
+/// What a program does before its first job is not measured for a promise.
+#[test]
+fn only_jobs_are_measured() {
+    let mut policy = World::new(64 * MIB, 20, &[], 1).policy;
+    let hello = Hello {
+        version: VERSION,
+        chunk_bytes: 2 * MIB,
+        period_ns: 100 * MS,
+        ..Hello::default()
+    };
+    let id = policy.join(&hello, 1, 0).unwrap();
+    for turn in 0..40 {
+        let is_job = turn >= 20;
+        let ran_ns = if is_job { 5 * MS } else { 60 * MS };
+        let now = turn * 100 * MS;
+        policy.hear(id, &Say::Want { is_job }, now);
+        policy.hear(id, &Say::Done { ran_ns }, now + ran_ns);
+    }
+    let promise = policy.programs()[&id].promise.clone();
+    assert!(matches!(promise, Promise::Kept { wcet_ns, .. } if wcet_ns == 6 * MS), "{promise:?}");
 }

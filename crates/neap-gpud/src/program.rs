@@ -80,6 +80,8 @@ pub struct Program {
     /// The latest jobs, as measured, and how many were.
     pub latest_ns: VecDeque<u64>,
     pub measured: u32,
+    /// It says itself where jobs begin.
+    pub says_jobs: bool,
     pub counts: Counts,
 }
 
@@ -116,6 +118,7 @@ impl Program {
             need: None,
             latest_ns: VecDeque::new(),
             measured: 0,
+            says_jobs: false,
             counts: Counts::default(),
         }
     }
@@ -162,19 +165,29 @@ impl Program {
         }
     }
 
-    /// It asks for the card: a new job, or the rest of one whose period has not ended.
-    pub fn ask(&mut self, now_ns: u64) {
+    /// It asks for the card: for a new job, or for the rest of one whose period has not ended where the program does not
+    /// say which.
+    pub fn ask(&mut self, is_job: bool, now_ns: u64) {
         self.state = State::Waiting;
         if self.period_ns == 0 {
             self.released_ns = now_ns;
             return;
+        }
+        if is_job && !self.says_jobs {
+            // What it did before it began jobs says nothing about them.
+            self.says_jobs = true;
+            (self.ran_in_period_ns, self.measured) = (0, 0);
+            self.latest_ns.clear();
+            if self.wcet_ns == 0 {
+                self.promise = Promise::Learning;
+            }
         }
         let allowed_ns = match self.promise {
             Promise::Kept { wcet_ns, .. } => wcet_ns,
             _ => u64::MAX,
         };
         let is_rest = now_ns < self.next_release_ns && self.ran_in_period_ns < allowed_ns;
-        if is_rest && self.counts.jobs > 0 {
+        if is_rest && !is_job && self.counts.jobs > 0 {
             return;
         }
         self.end_period();

@@ -174,12 +174,14 @@ impl Agent {
     pub fn enter(&self) -> Result<(), Status> {
         match gate::try_enter() {
             true => Ok(()),
-            false => self.wait_for_turn(),
+            // A capture that has begun goes on to its end, and the gate's closing waits for it.
+            false if memory::CAPTURES.load(Relaxed) > 0 && gate::try_enter_beside() => Ok(()),
+            false => self.wait_for_turn(false),
         }
     }
 
     #[cold]
-    fn wait_for_turn(&self) -> Result<(), Status> {
+    fn wait_for_turn(&self, is_job: bool) -> Result<(), Status> {
         let mut shared = lock(&self.shared);
         loop {
             if let Standing::Ended(status) = shared.standing {
@@ -190,7 +192,7 @@ impl Agent {
             }
             if !shared.wanted && !shared.closing && shared.standing == Standing::Governed {
                 shared.wanted = true;
-                self.say(&Say::Want);
+                self.say(&Say::Want { is_job });
             }
             shared = self.wait(shared);
         }
@@ -251,10 +253,13 @@ impl Agent {
         }
     }
 
-    /// A job begins, as the program says.
+    /// A job begins, as the program says. What it did before is not part of it.
     pub fn job_begin(&self) -> Status {
+        if self.explicit.load(Relaxed) == 0 {
+            self.give_turn_back(false);
+        }
         self.is_explicit.store(true, Relaxed);
-        match self.enter() {
+        match self.wait_for_turn(true) {
             Ok(()) => {
                 self.explicit.fetch_add(1, Relaxed);
                 gate::leave();
@@ -358,7 +363,7 @@ impl Agent {
             (shared.memory_bytes, shared.stop) = (memory_bytes, stop);
             shared.generation += 1;
             if shared.wanted {
-                self.say(&Say::Want);
+                self.say(&Say::Want { is_job: false });
             }
             drop(shared);
             self.changed.notify_all();

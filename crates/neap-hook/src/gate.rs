@@ -23,6 +23,12 @@ pub fn try_enter() -> bool {
     false
 }
 
+/// Passes beside others who are inside, though the gate is closed: whoever closed it still waits for them.
+pub fn try_enter_beside() -> bool {
+    let beside = |state: u64| (state & !CLOSED > 0).then_some(state + 1);
+    STATE.fetch_update(AcqRel, Acquire, beside).is_ok()
+}
+
 #[inline]
 pub fn leave() {
     STATE.fetch_sub(1, Release);

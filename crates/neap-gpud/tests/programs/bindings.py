@@ -76,6 +76,8 @@ def main():
 
     ok(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
     for buffer, count in buffers:
+        # A capture may last for longer than a turn.
+        time.sleep(0.1)
         launch(step, buffer, count)
     graph = ok(driver.cuStreamEndCapture(stream))
     runs = ok(driver.cuGraphInstantiate(graph, 0))
