@@ -14,6 +14,7 @@ pub mod check;
 mod checked;
 mod circles;
 pub mod conformance;
+mod cuda;
 mod features;
 pub mod fuzz;
 mod locks;

@@ -4,7 +4,7 @@
 //!   cargo xtask test                     unit, property and end-to-end tests; ONNX's node tests; accuracy against
 //!                                        onnxruntime, with each instruction set; the Python package; 64-bit Arm
 //!   cargo xtask test --part isa          only that part: tests, docs, checked, conformance, accuracy, isa,
-//!                                        python, c, serve, vulkan, arm
+//!                                        python, c, serve, cuda, vulkan, arm
 //!   cargo xtask test --part checked-whole    all tests with overflow checks and a sanitizer
 //!   cargo xtask test --target aarch64    only the Arm part; an error where it is not possible
 //! ```
@@ -13,7 +13,9 @@
 use crate::background::Background;
 use crate::check::check;
 use crate::skips::Skips;
-use crate::{accuracy, arm, c_library, checked, conformance, models, python, serving, vulkan};
+use crate::{
+    accuracy, arm, c_library, checked, conformance, cuda, models, python, serving, vulkan,
+};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::Command;
@@ -47,6 +49,7 @@ const PARTS: &[(&str, &str, Part)] = &[
     ("python", "the Python package", python::run),
     ("c", "the C library", c_library::run),
     ("serve", "the server, asked by real clients", serving::run),
+    ("cuda", "CUDA programs on a driver of software", cuda::run),
     ("vulkan", "whole models on Vulkan", vulkan::run),
     ("arm", "64-bit Arm", arm_if_possible),
 ];

@@ -16,9 +16,13 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-testing", 0),
     ("neap-features", 0),
     ("neap-realtime", 0),
+    ("neap-card", 0),
+    ("neap-cuda-standin", 0),
     ("neap-picture", 0),
     ("neap-blocks", 1),
     ("neap-ops", 1),
+    ("neap-gpud", 1),
+    ("neap-hook", 1),
     ("neap-sim", 1),
     ("neap-autodiff", 1),
     ("neap-tokenizer", 1),
@@ -56,6 +60,12 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "neap-py",
     "neap-c",
     "neap-ep",
+    // The driver's functions have C's pointers.
+    "neap-hook",
+    // Who is at the other end of a socket.
+    "neap-gpud",
+    // Memory that it maps itself.
+    "neap-cuda-standin",
 ];
 
 /// Crates that compute only: no files, clocks, environment, threads.

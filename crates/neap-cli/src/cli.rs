@@ -25,6 +25,7 @@ Examples:
   neap inspect m.onnx
   neap profile m.onnx                              measure once; later plans know this machine
   neap layout buffers.csv --capacity 1048576 --output offsets.csv
+  neap gpu run --memory 4GiB -- python app.py      a CUDA program on a card that others share: see docs/cuda-hook.md
 
 Exit codes:
   0   success
@@ -78,6 +79,8 @@ pub enum Command {
     Profile(commands::profile::ProfileArgs),
     /// Make ResNet-152, run it with 40 MiB of memory, compare with unlimited memory
     Demo(commands::demo::DemoArgs),
+    #[command(flatten)]
+    SharedCard(neap_gpud::commands::GpuCommand),
     /// One model of a task; of an option that is given twice, the later holds
     #[command(hide = true, args_override_self = true)]
     Member(Box<task::MemberArgs>),
@@ -131,6 +134,7 @@ fn obey(cli: Cli, given: &ArgMatches) -> Outcome {
         Command::Layout(args) => commands::layout::run(&args),
         Command::Profile(args) => commands::profile::run(&args, cli.quiet),
         Command::Demo(args) => commands::demo::run(&args, given, cli.quiet),
+        Command::SharedCard(command) => neap_gpud::commands::obey(&command).map_err(bad),
         Command::Member(args) => task::member(&args),
     }
 }

@@ -582,7 +582,9 @@ unsafe fn find(name: *const c_char, out: *mut *const (), flags: u64) -> Status {
         _ => &["_v2_ptsz", "_v2_ptds", "_ptsz", "_ptds", "_v2", ""],
     };
     let all = || ENTRIES.iter().chain(crate::copies::ENTRIES);
-    let found = ends.iter().find_map(|end| all().find(|e| e.0 == format!("{name}{end}")));
+    let found = ends
+        .iter()
+        .find_map(|end| all().find(|e| e.0 == format!("{name}{end}")));
     debug_assert_eq!(size_of::<*const ()>(), 8);
     // SAFETY: the caller says so.
     unsafe { put_result(out, found.map(|e| e.1).ok_or(NOT_FOUND)) }

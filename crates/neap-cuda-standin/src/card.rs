@@ -25,7 +25,14 @@ pub fn get() -> &'static Card {
     CARD.get_or_init(|| {
         let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
         let path = std::env::var_os("NEAP_STANDIN_CARD");
-        let open = |path| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let open = |path| {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)
+        };
         Card {
             file: path.map(|path| open(path).expect("NEAP_STANDIN_CARD cannot be opened")),
             bytes: number("NEAP_STANDIN_BYTES").unwrap_or(256 << 20),
@@ -93,7 +100,8 @@ impl Card {
         if let Some((slot, (pid, used))) = act(&slots) {
             let mut bytes = pid.to_le_bytes().to_vec();
             bytes.extend(used.to_le_bytes());
-            file.write_all_at(&bytes, slot * SLOT_BYTES).expect("NEAP_STANDIN_CARD cannot be written");
+            file.write_all_at(&bytes, slot * SLOT_BYTES)
+                .expect("NEAP_STANDIN_CARD cannot be written");
         }
         // SAFETY: the file is open.
         unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) };
@@ -103,6 +111,9 @@ impl Card {
 /// Whether a process runs. One that ended and was not waited for does not.
 fn is_alive(pid: u64) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next());
+    let state = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.trim().chars().next());
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }

@@ -14,7 +14,11 @@ const SMALL: u64 = 64 << 10;
 fn copy(to: u64, from: u64, bytes: u64) -> Work {
     Arc::new(move || {
         let device = |at| space::with(|s| s.is_device(at));
-        let ranges: Vec<(u64, u64)> = [to, from].into_iter().filter(|&at| device(at)).map(|at| (at, bytes)).collect();
+        let ranges: Vec<(u64, u64)> = [to, from]
+            .into_iter()
+            .filter(|&at| device(at))
+            .map(|at| (at, bytes))
+            .collect();
         space::using("a copy", &ranges, || {
             if bytes > SMALL {
                 let seconds = bytes as f64 / card::get().bytes_per_second as f64;

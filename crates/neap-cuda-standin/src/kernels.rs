@@ -33,13 +33,20 @@ pub fn by_name(name: &str) -> Option<Kernel> {
 }
 
 pub fn by_handle(handle: usize) -> Option<Kernel> {
-    let all = [Kernel::Fill, Kernel::Step, Kernel::Add, Kernel::Spin, Kernel::SlowStep];
+    let all = [
+        Kernel::Fill,
+        Kernel::Step,
+        Kernel::Add,
+        Kernel::Spin,
+        Kernel::SlowStep,
+    ];
     all.into_iter().find(|&k| k as usize == handle)
 }
 
 /// The generator whose steps tests repeat.
 fn mix(x: u64) -> u64 {
-    x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407)
+    x.wrapping_mul(6364136223846793005)
+        .wrapping_add(1442695040888963407)
 }
 
 /// A launch with its arguments, which are read now.

@@ -51,7 +51,11 @@ fn map_nothing(at: u64, bytes: u64) -> u64 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
     // SAFETY: a fixed place is one that was reserved here.
     let found = unsafe { libc::mmap(at as *mut _, bytes as usize, libc::PROT_NONE, flags, -1, 0) };
-    if found == libc::MAP_FAILED { 0 } else { found as u64 }
+    if found == libc::MAP_FAILED {
+        0
+    } else {
+        found as u64
+    }
 }
 
 impl Space {
@@ -69,7 +73,9 @@ impl Space {
     }
 
     pub fn free_reserved(&mut self, at: u64, bytes: u64) -> Result<(), Status> {
-        if self.reserved.get(&at) != Some(&bytes) || self.mappings.range(at..at + bytes).next().is_some() {
+        if self.reserved.get(&at) != Some(&bytes)
+            || self.mappings.range(at..at + bytes).next().is_some()
+        {
             return Err(INVALID_VALUE);
         }
         self.reserved.remove(&at);
@@ -110,8 +116,14 @@ impl Space {
 
     fn forget_if_unused(&mut self, handle: u64) {
         let is_mapped = self.mappings.values().any(|m| m.handle == handle);
-        let is_held = self.physicals.get(&handle).is_some_and(|p| p.references > 0);
-        if !is_mapped && !is_held && let Some(physical) = self.physicals.remove(&handle) {
+        let is_held = self
+            .physicals
+            .get(&handle)
+            .is_some_and(|p| p.references > 0);
+        if !is_mapped
+            && !is_held
+            && let Some(physical) = self.physicals.remove(&handle)
+        {
             // SAFETY: the file is this handle's alone.
             unsafe { libc::close(physical.file) };
             card::get().give(physical.bytes);
@@ -120,16 +132,28 @@ impl Space {
 
     pub fn map(&mut self, at: u64, bytes: u64, offset: u64, handle: u64) -> Result<(), Status> {
         let physical = self.physicals.get(&handle).ok_or(INVALID_VALUE)?;
-        let inside = self.reserved.range(..=at).next_back().is_some_and(|(s, l)| at + bytes <= s + l);
+        let inside = self
+            .reserved
+            .range(..=at)
+            .next_back()
+            .is_some_and(|(s, l)| at + bytes <= s + l);
         let before = self.mappings.range(..at + bytes).next_back();
         let is_taken = before.is_some_and(|(start, m)| start + m.bytes > at);
-        if !inside || is_taken || offset + bytes > physical.bytes || at % GRANULE != 0 || bytes == 0 {
+        if !inside || is_taken || offset + bytes > physical.bytes || at % GRANULE != 0 || bytes == 0
+        {
             return Err(INVALID_VALUE);
         }
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         // SAFETY: the place was reserved here, and nothing is mapped there.
         let found = unsafe {
-            libc::mmap(at as *mut _, bytes as usize, libc::PROT_NONE, flags, physical.file, offset as i64)
+            libc::mmap(
+                at as *mut _,
+                bytes as usize,
+                libc::PROT_NONE,
+                flags,
+                physical.file,
+                offset as i64,
+            )
         };
         if found == libc::MAP_FAILED {
             die("a mapping failed");
@@ -182,7 +206,9 @@ impl Space {
                 continue;
             };
             if mapping.users > 0 {
-                die(&format!("memory at {part:#x} is unmapped while the card uses it"));
+                die(&format!(
+                    "memory at {part:#x} is unmapped while the card uses it"
+                ));
             }
             map_nothing(part, mapping.bytes);
             self.forget_if_unused(mapping.handle);
@@ -193,7 +219,10 @@ impl Space {
     pub fn retain(&mut self, at: u64) -> Result<u64, Status> {
         let part = self.parts(at, 1).ok_or(INVALID_VALUE)?[0];
         let handle = self.mappings[&part].handle;
-        self.physicals.get_mut(&handle).ok_or(INVALID_VALUE)?.references += 1;
+        self.physicals
+            .get_mut(&handle)
+            .ok_or(INVALID_VALUE)?
+            .references += 1;
         Ok(handle)
     }
 
@@ -201,7 +230,9 @@ impl Space {
         if bytes == 0 {
             return Err(INVALID_VALUE);
         }
-        let whole = bytes.checked_next_multiple_of(GRANULE).ok_or(OUT_OF_MEMORY)?;
+        let whole = bytes
+            .checked_next_multiple_of(GRANULE)
+            .ok_or(OUT_OF_MEMORY)?;
         let handle = self.create(whole)?;
         let at = self.reserve(whole)?;
         self.map(at, whole, 0, handle)?;
@@ -220,18 +251,34 @@ impl Space {
 
     /// The allocation or mapping that holds an address.
     pub fn range(&self, at: u64) -> Option<(u64, u64)> {
-        let plain = self.plain.range(..=at).next_back().filter(|&(s, l)| at < s + l);
-        let mapped = self.mappings.range(..=at).next_back().map(|(s, m)| (*s, m.bytes));
-        plain.map(|(s, l)| (*s, *l)).or(mapped.filter(|(s, l)| at < s + l))
+        let plain = self
+            .plain
+            .range(..=at)
+            .next_back()
+            .filter(|&(s, l)| at < s + l);
+        let mapped = self
+            .mappings
+            .range(..=at)
+            .next_back()
+            .map(|(s, m)| (*s, m.bytes));
+        plain
+            .map(|(s, l)| (*s, *l))
+            .or(mapped.filter(|(s, l)| at < s + l))
     }
 
     pub fn is_host(&self, at: u64) -> bool {
-        self.hosts.range(..=at).next_back().is_some_and(|(s, l)| at < s + l)
+        self.hosts
+            .range(..=at)
+            .next_back()
+            .is_some_and(|(s, l)| at < s + l)
     }
 
     /// Whether an address is one that was reserved: the card's, not the host's.
     pub fn is_device(&self, at: u64) -> bool {
-        self.reserved.range(..=at).next_back().is_some_and(|(s, l)| at < s + l)
+        self.reserved
+            .range(..=at)
+            .next_back()
+            .is_some_and(|(s, l)| at < s + l)
     }
 
     pub fn pin_host(&mut self, bytes: u64) -> Result<u64, Status> {
@@ -241,7 +288,15 @@ impl Space {
         }
         let at = map_nothing(0, bytes.max(1));
         // SAFETY: the range was mapped just now.
-        if at == 0 || unsafe { libc::mprotect(at as *mut _, bytes as usize, libc::PROT_READ | libc::PROT_WRITE) } != 0 {
+        if at == 0
+            || unsafe {
+                libc::mprotect(
+                    at as *mut _,
+                    bytes as usize,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                )
+            } != 0
+        {
             return Err(OUT_OF_MEMORY);
         }
         self.hosts.insert(at, bytes);
@@ -283,7 +338,9 @@ pub fn using<T>(what: &str, ranges: &[(u64, u64)], act: impl FnOnce() -> T) -> T
             let usable = |parts: &Vec<u64>| parts.iter().all(|p| space.mappings[p].accessible);
             match parts.filter(usable) {
                 Some(parts) => all.extend(parts),
-                None => die(&format!("{what} touches {bytes} bytes at {at:#x}, which are not mapped")),
+                None => die(&format!(
+                    "{what} touches {bytes} bytes at {at:#x}, which are not mapped"
+                )),
             }
         }
         space.change_users(&all, 1);
@@ -292,4 +349,3 @@ pub fn using<T>(what: &str, ranges: &[(u64, u64)], act: impl FnOnce() -> T) -> T
     with(|space| space.change_users(&all, -1));
     done
 }
-

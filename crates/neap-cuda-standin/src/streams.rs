@@ -60,7 +60,8 @@ pub fn create() -> usize {
     with(|all| {
         all.next += 16;
         let handle = FIRST + all.next;
-        all.streams.insert(handle, Arc::new(Stream { work, progress }));
+        all.streams
+            .insert(handle, Arc::new(Stream { work, progress }));
         handle
     })
 }
@@ -90,7 +91,11 @@ impl Stream {
     fn wait(&self, count: u64) {
         let mut progress = lock(&self.progress.0);
         while progress.done < count {
-            progress = self.progress.1.wait(progress).unwrap_or_else(|p| p.into_inner());
+            progress = self
+                .progress
+                .1
+                .wait(progress)
+                .unwrap_or_else(|p| p.into_inner());
         }
     }
 }
@@ -153,7 +158,10 @@ impl Event {
         let at = Arc::clone(&self.at);
         *lock(&at) = None;
         let note = Arc::clone(&at);
-        give(handle, Arc::new(move || *lock(&note) = Some(Instant::now())));
+        give(
+            handle,
+            Arc::new(move || *lock(&note) = Some(Instant::now())),
+        );
         *lock(&self.mark) = find(handle).map(|stream| {
             let given = stream.given();
             (stream, given)
@@ -162,7 +170,8 @@ impl Event {
 
     pub fn is_done(&self) -> bool {
         let mark = lock(&self.mark);
-        mark.as_ref().is_none_or(|(stream, count)| stream.is_done(*count))
+        mark.as_ref()
+            .is_none_or(|(stream, count)| stream.is_done(*count))
     }
 
     pub fn wait(&self) {

@@ -49,7 +49,12 @@ impl Claim {
 ///
 /// # Errors
 /// A sentence.
-pub fn admit(claims: &[Claim], rest_bytes: u64, memory_bytes: u64, costs: &Costs) -> Result<Vec<u64>, String> {
+pub fn admit(
+    claims: &[Claim],
+    rest_bytes: u64,
+    memory_bytes: u64,
+    costs: &Costs,
+) -> Result<Vec<u64>, String> {
     let chunk_bytes = claims.iter().map(|c| c.chunk_bytes).max().unwrap_or(1);
     let per_chunk = |ns_per_mib: u64| chunk_bytes.div_ceil(1 << 20) * ns_per_mib;
     let task = |c: &Claim| Task {
@@ -92,7 +97,10 @@ pub fn admit(claims: &[Claim], rest_bytes: u64, memory_bytes: u64, costs: &Costs
     let Some(chunks) = found else {
         return Err("a deadline could be missed beside the programs that are there".into());
     };
-    Ok(chunks[..claims.len()].iter().map(|c| c * chunk_bytes).collect())
+    Ok(chunks[..claims.len()]
+        .iter()
+        .map(|c| c * chunk_bytes)
+        .collect())
 }
 
 #[cfg(test)]
@@ -127,11 +135,18 @@ mod tests {
 
     #[test]
     fn tasks_that_do_not_fit_swap_enough() {
-        let claims = [claim(10, 200, 512), claim(20, 400, 512), claim(10, 400, 512)];
+        let claims = [
+            claim(10, 200, 512),
+            claim(20, 400, 512),
+            claim(10, 400, 512),
+        ];
         let volumes = admit(&claims, 0, 1024 * MIB, &COSTS).unwrap();
         let total: u64 = volumes.iter().sum();
         for (i, own) in volumes.iter().enumerate() {
-            assert!(1536 * MIB - (total - own) <= 1024 * MIB, "task {i}: {volumes:?}");
+            assert!(
+                1536 * MIB - (total - own) <= 1024 * MIB,
+                "task {i}: {volumes:?}"
+            );
         }
     }
 

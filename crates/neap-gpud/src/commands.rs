@@ -43,7 +43,9 @@ pub struct Socket {
 
 impl Socket {
     fn path(&self) -> PathBuf {
-        self.socket.clone().unwrap_or_else(neap_card::default_socket)
+        self.socket
+            .clone()
+            .unwrap_or_else(neap_card::default_socket)
     }
 }
 
@@ -191,7 +193,10 @@ fn top(args: &GputopArgs) -> Outcome {
     loop {
         let answer = ask(&path, "top")?;
         // The reader of a pipe may have gone.
-        if write!(out, "\x1b[H\x1b[J{answer}").and_then(|()| out.flush()).is_err() {
+        if write!(out, "\x1b[H\x1b[J{answer}")
+            .and_then(|()| out.flush())
+            .is_err()
+        {
             return Ok(());
         }
         std::thread::sleep(Duration::from_secs(1));
@@ -201,12 +206,17 @@ fn top(args: &GputopArgs) -> Outcome {
 fn run(args: &RunArgs) -> Outcome {
     let socket = args.socket.path();
     ask(&socket, "top")?;
-    let given = args.hook.clone().or_else(|| std::env::var_os("NEAP_HOOK").map(PathBuf::from));
+    let given = args
+        .hook
+        .clone()
+        .or_else(|| std::env::var_os("NEAP_HOOK").map(PathBuf::from));
     let hook = match given {
         Some(given) => given,
         None => find_hook()?,
     };
-    let hook = std::path::absolute(&hook).ok().filter(|path| path.is_file());
+    let hook = std::path::absolute(&hook)
+        .ok()
+        .filter(|path| path.is_file());
     let hook = hook.ok_or("the library libneap_hook.so is not where --hook says")?;
     let mut preload = hook.into_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|o| !o.is_empty()) {
@@ -230,7 +240,10 @@ fn run(args: &RunArgs) -> Outcome {
         };
     }
     let error = command.exec();
-    Err(format!("{} cannot be run: {error}", args.program[0].display()))
+    Err(format!(
+        "{} cannot be run: {error}",
+        args.program[0].display()
+    ))
 }
 
 /// Beside this program, or where libraries of its installation are.
@@ -240,18 +253,40 @@ fn find_hook() -> Result<PathBuf, String> {
     let places = ["libneap_hook.so", "../lib/libneap_hook.so"].map(|place| folder.join(place));
     let found = places.iter().find(|path| path.is_file());
     found.cloned().ok_or_else(|| {
-        format!("libneap_hook.so is not in {}: say where it is by --hook", folder.display())
+        format!(
+            "libneap_hook.so is not in {}: say where it is by --hook",
+            folder.display()
+        )
     })
 }
 
 /// A size such as `4GiB`, `512M` or `1048576`.
 fn bytes(text: &str) -> Result<u64, String> {
-    let units = [("", 0), ("B", 0), ("KiB", 10), ("K", 10), ("MiB", 20), ("M", 20), ("GiB", 30), ("G", 30), ("TiB", 40), ("T", 40)];
+    let units = [
+        ("", 0),
+        ("B", 0),
+        ("KiB", 10),
+        ("K", 10),
+        ("MiB", 20),
+        ("M", 20),
+        ("GiB", 30),
+        ("G", 30),
+        ("TiB", 40),
+        ("T", 40),
+    ];
     let (number, unit) = split(text);
-    let shift = units.iter().find(|(name, _)| *name == unit).map(|&(_, shift)| shift);
-    let number: Option<f64> = number.parse().ok().filter(|n: &f64| n.is_finite() && *n > 0.0);
+    let shift = units
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .map(|&(_, shift)| shift);
+    let number: Option<f64> = number
+        .parse()
+        .ok()
+        .filter(|n: &f64| n.is_finite() && *n > 0.0);
     match (number, shift) {
-        (Some(number), Some(shift)) if number * 2f64.powi(shift) < 2f64.powi(60) => Ok((number * 2f64.powi(shift)) as u64),
+        (Some(number), Some(shift)) if number * 2f64.powi(shift) < 2f64.powi(60) => {
+            Ok((number * 2f64.powi(shift)) as u64)
+        }
         _ => Err("a size is a number with a unit, such as 4GiB".into()),
     }
 }
@@ -260,8 +295,14 @@ fn bytes(text: &str) -> Result<u64, String> {
 fn nanoseconds(text: &str) -> Result<u64, String> {
     let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
     let (number, unit) = split(text);
-    let unit = units.iter().find(|(name, _)| *name == unit).map(|&(_, ns)| ns);
-    let number: Option<f64> = number.parse().ok().filter(|n: &f64| n.is_finite() && *n > 0.0);
+    let unit = units
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .map(|&(_, ns)| ns);
+    let number: Option<f64> = number
+        .parse()
+        .ok()
+        .filter(|n: &f64| n.is_finite() && *n > 0.0);
     match (number, unit) {
         (Some(number), Some(ns)) if number * ns <= 86_400e9 => Ok((number * ns).round() as u64),
         _ => Err("a time is a number with a unit, such as 100ms, up to a day".into()),
@@ -269,7 +310,9 @@ fn nanoseconds(text: &str) -> Result<u64, String> {
 }
 
 fn split(text: &str) -> (&str, &str) {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     text.split_at(end)
 }
 

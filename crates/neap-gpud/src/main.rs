@@ -6,7 +6,12 @@ use std::process::ExitCode;
 
 /// Unmodified CUDA programs share a graphics card beyond its memory.
 #[derive(Parser)]
-#[command(name = "neap-gpu", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(
+    name = "neap-gpu",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
 struct Cli {
     #[command(subcommand)]
     command: GpuCommand,

@@ -119,7 +119,8 @@ impl Policy {
             own => own,
         };
         let stop = self.config.stop;
-        self.orders.push((id, Order::Welcome { memory_bytes, stop }));
+        self.orders
+            .push((id, Order::Welcome { memory_bytes, stop }));
         self.programs.insert(id, program);
         if hello.wcet_ns > 0 && quota_bytes > 0 {
             self.promise(id, hello.wcet_ns);
@@ -184,8 +185,7 @@ impl Policy {
         {
             program.stays_bytes = program.resident_bytes;
         }
-        self.config.costs.out_ns_per_mib =
-            measured(self.config.costs.out_ns_per_mib, saved, ns);
+        self.config.costs.out_ns_per_mib = measured(self.config.costs.out_ns_per_mib, saved, ns);
     }
 
     fn here(&mut self, id: Id, bytes: u64, ns: u64) {
@@ -264,13 +264,29 @@ impl Policy {
 
     /// Promises deadlines to a program, if all others' hold as well.
     fn promise(&mut self, id: Id, wcet_ns: u64) {
-        let mut ids: Vec<Id> = self.programs.iter().filter(|(_, p)| p.is_promised()).map(|(&i, _)| i).collect();
+        let mut ids: Vec<Id> = self
+            .programs
+            .iter()
+            .filter(|(_, p)| p.is_promised())
+            .map(|(&i, _)| i)
+            .collect();
         ids.push(id);
-        let claims: Vec<Claim> = ids.iter().map(|i| Claim::of(&self.programs[i], wcet_ns)).collect();
+        let claims: Vec<Claim> = ids
+            .iter()
+            .map(|i| Claim::of(&self.programs[i], wcet_ns))
+            .collect();
         let others = |p: &&Program| !p.is_promised();
-        let fixed: u64 = self.programs.iter().filter(|(i, p)| **i != id && others(p)).map(|(_, p)| p.fixed_bytes).sum();
+        let fixed: u64 = self
+            .programs
+            .iter()
+            .filter(|(i, p)| **i != id && others(p))
+            .map(|(_, p)| p.fixed_bytes)
+            .sum();
         let memory_bytes = self.config.memory_bytes.saturating_sub(fixed);
-        let rest = self.programs.iter().filter(|(i, p)| **i != id && !p.is_promised());
+        let rest = self
+            .programs
+            .iter()
+            .filter(|(i, p)| **i != id && !p.is_promised());
         // They must still fit when it is their turn.
         let rest_bytes = rest.map(|(_, p)| p.swappable_bytes()).max().unwrap_or(0);
         let admitted = admission::admit(&claims, rest_bytes, memory_bytes, &self.config.costs).ok();
@@ -292,7 +308,11 @@ impl Policy {
 
     /// Memory of the card that nobody holds, and nobody was promised for a swap-in that goes on.
     fn free_bytes(&self) -> u64 {
-        let held: u64 = self.programs.values().map(|p| p.resident_bytes + p.fixed_bytes).sum();
+        let held: u64 = self
+            .programs
+            .values()
+            .map(|p| p.resident_bytes + p.fixed_bytes)
+            .sum();
         let coming = self.moving.filter(|m| m.is_in).map_or(0, |m| m.bytes);
         self.config.memory_bytes.saturating_sub(held + coming)
     }
@@ -313,8 +333,8 @@ impl Policy {
         let Some((bytes, fixed)) = program.need else {
             return;
         };
-        let in_quota = program.quota_bytes == 0
-            || program.footprint_bytes() + bytes <= program.quota_bytes;
+        let in_quota =
+            program.quota_bytes == 0 || program.footprint_bytes() + bytes <= program.quota_bytes;
         // Beside what others must have at all times.
         let others = self.programs.iter().filter(|(i, _)| **i != id);
         let always: u64 = others.map(|(_, p)| p.always_bytes()).sum();
@@ -346,7 +366,10 @@ impl Policy {
     fn make_room(&mut self, bytes: u64, keep: &[Id]) -> bool {
         let missing = bytes.saturating_sub(self.free_bytes());
         let others = self.programs.iter().filter(|(id, p)| {
-            !keep.contains(id) && self.next != Some(**id) && self.running != Some(**id) && p.evictable_bytes() > 0
+            !keep.contains(id)
+                && self.next != Some(**id)
+                && self.running != Some(**id)
+                && p.evictable_bytes() > 0
         });
         let latest = others.max_by_key(|(_, p)| match p.is_promised() {
             true => (false, p.next_release_ns),
@@ -362,7 +385,10 @@ impl Policy {
 
     /// Who waits, the first first.
     fn waiting(&self) -> Vec<Id> {
-        let waiting = self.programs.iter().filter(|(_, p)| p.state == State::Waiting);
+        let waiting = self
+            .programs
+            .iter()
+            .filter(|(_, p)| p.state == State::Waiting);
         let mut waiting: Vec<_> = waiting.map(|(&id, p)| (p.rank(), id)).collect();
         waiting.sort_unstable();
         waiting.into_iter().map(|(_, id)| id).collect()

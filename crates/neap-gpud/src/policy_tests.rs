@@ -82,7 +82,11 @@ impl World {
                 chunk_bytes: 2 * MIB,
                 quota_bytes: kind.mib * MIB,
                 period_ns: kind.period_ms * MS,
-                wcet_ns: if kind.period_ms > 0 { kind.wcet_ms * MS } else { 0 },
+                wcet_ns: if kind.period_ms > 0 {
+                    kind.wcet_ms * MS
+                } else {
+                    0
+                },
                 ..Hello::default()
             };
             let id = world.policy.join(&hello, i as u32, 0).unwrap();
@@ -106,7 +110,10 @@ impl World {
     }
 
     fn below(&mut self, most: u64) -> u64 {
-        self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.random = self
+            .random
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (self.random >> 33) % most.max(1)
     }
 
@@ -132,7 +139,11 @@ impl World {
             }
         }
         let on_card: u64 = self.actors.iter().map(|a| a.resident).sum();
-        assert!(on_card <= self.memory, "{} MiB are on the card", on_card / MIB);
+        assert!(
+            on_card <= self.memory,
+            "{} MiB are on the card",
+            on_card / MIB
+        );
         let running = self.actors.iter().filter(|a| a.began_ns.is_some());
         assert!(running.count() <= 1, "two run at once");
     }
@@ -142,11 +153,21 @@ impl World {
         match *order {
             Order::Go => {
                 let actor = &self.actors[i];
-                assert!(actor.away == 0 && !actor.leaves, "a job begins without its memory");
+                assert!(
+                    actor.away == 0 && !actor.leaves,
+                    "a job begins without its memory"
+                );
                 self.actors[i].began_ns = Some(now);
                 match self.actors[i].needs {
                     0 => self.execute(i),
-                    bytes => self.policy.hear(self.actors[i].id, &Say::Need { bytes, fixed: false }, now),
+                    bytes => self.policy.hear(
+                        self.actors[i].id,
+                        &Say::Need {
+                            bytes,
+                            fixed: false,
+                        },
+                        now,
+                    ),
                 }
             }
             Order::Granted => {
@@ -155,7 +176,10 @@ impl World {
                 self.execute(i);
             }
             Order::Out { bytes } => {
-                assert_eq!(self.actors[i].began_ns, None, "memory of a job that runs leaves");
+                assert_eq!(
+                    self.actors[i].began_ns, None,
+                    "memory of a job that runs leaves"
+                );
                 let bytes = bytes.next_multiple_of(2 * MIB).min(self.actors[i].resident);
                 self.actors[i].leaves = true;
                 let after = 1 + self.below(bytes / MIB * COPY_NS);
@@ -164,7 +188,10 @@ impl World {
             Order::In => {
                 let bytes = self.actors[i].away;
                 self.actors[i].ins_since_job += 1;
-                assert!(self.actors[i].ins_since_job <= 1, "memory comes twice for one job");
+                assert!(
+                    self.actors[i].ins_since_job <= 1,
+                    "memory comes twice for one job"
+                );
                 let after = 1 + self.below(bytes / MIB * COPY_NS);
                 // Counted as soon as it may come.
                 self.actors[i].resident += bytes;
@@ -227,7 +254,14 @@ impl World {
                     self.actors[i].away += bytes;
                     self.actors[i].leaves = false;
                     let ns = bytes / MIB * COPY_NS;
-                    self.hear(i, &Say::Gone { bytes, saved: bytes, ns });
+                    self.hear(
+                        i,
+                        &Say::Gone {
+                            bytes,
+                            saved: bytes,
+                            ns,
+                        },
+                    );
                 }
                 Event::Here(i) => {
                     let bytes = std::mem::take(&mut self.actors[i].away);
@@ -271,12 +305,27 @@ fn what_is_promised_is_kept() {
         }
         let mut world = World::new(512 * MIB, 20, &kinds, seed);
         // What cannot be granted beside promises is another test's affair.
-        let all = world.policy.programs().values().filter(|p| p.period_ns > 0).all(Program::is_promised);
-        let largest = kinds.iter().filter(|k| k.period_ms == 0).map(|k| k.mib).max().unwrap_or(0);
-        let always: u64 = kinds.iter().zip(world.policy.programs().values()).filter(|(k, _)| k.period_ms > 0).map(|(k, p)| match p.promise {
-            Promise::Kept { volume_bytes, .. } => k.mib - volume_bytes / MIB,
-            _ => k.mib,
-        }).sum();
+        let all = world
+            .policy
+            .programs()
+            .values()
+            .filter(|p| p.period_ns > 0)
+            .all(Program::is_promised);
+        let largest = kinds
+            .iter()
+            .filter(|k| k.period_ms == 0)
+            .map(|k| k.mib)
+            .max()
+            .unwrap_or(0);
+        let always: u64 = kinds
+            .iter()
+            .zip(world.policy.programs().values())
+            .filter(|(k, _)| k.period_ms > 0)
+            .map(|(k, p)| match p.promise {
+                Promise::Kept { volume_bytes, .. } => k.mib - volume_bytes / MIB,
+                _ => k.mib,
+            })
+            .sum();
         if !all || always + largest > 512 {
             continue;
         }
@@ -284,11 +333,18 @@ fn what_is_promised_is_kept() {
         promised += 1;
         for (actor, program) in world.actors.iter().zip(world.policy.programs().values()) {
             assert_eq!(program.counts.misses, 0, "seed {seed}: {kinds:?}");
-            assert!(program.counts.turns > 0, "seed {seed}: {:?} never ran", actor.kind);
+            assert!(
+                program.counts.turns > 0,
+                "seed {seed}: {:?} never ran",
+                actor.kind
+            );
             swapped += u64::from(program.counts.in_bytes > 0);
         }
     }
-    assert!(promised > 30 && swapped > 30, "{promised} sets, {swapped} programs swapped");
+    assert!(
+        promised > 30 && swapped > 30,
+        "{promised} sets, {swapped} programs swapped"
+    );
 }
 
 #[test]
@@ -300,7 +356,12 @@ fn programs_without_deadlines_take_turns() {
     };
     let mut world = World::new(512 * MIB, 20, &[kind; 4], 1);
     world.run(10_000 * MS);
-    let turns: Vec<u64> = world.policy.programs().values().map(|p| p.counts.turns).collect();
+    let turns: Vec<u64> = world
+        .policy
+        .programs()
+        .values()
+        .map(|p| p.counts.turns)
+        .collect();
     let (least, most) = (turns.iter().min().unwrap(), turns.iter().max().unwrap());
     assert!(*least > 20 && most - least <= 1, "{turns:?}");
 }
@@ -317,14 +378,24 @@ fn more_than_there_is_is_denied() {
     let id = policy.join(&hello, 1, 0).unwrap();
     let mut say = |said| {
         policy.hear(id, &said, 0);
-        policy.orders().into_iter().map(|(_, order)| order).collect::<Vec<_>>()
+        policy
+            .orders()
+            .into_iter()
+            .map(|(_, order)| order)
+            .collect::<Vec<_>>()
     };
     say(Say::Want { is_job: true });
-    let need = |bytes| Say::Need { bytes, fixed: false };
+    let need = |bytes| Say::Need {
+        bytes,
+        fixed: false,
+    };
     assert_eq!(say(need(20 * MIB)), [Order::Granted]);
     assert_eq!(say(need(20 * MIB)), [Order::Denied]);
     assert_eq!(say(need(12 * MIB)), [Order::Granted]);
-    say(Say::Gave { bytes: 32 * MIB, fixed: false });
+    say(Say::Gave {
+        bytes: 32 * MIB,
+        fixed: false,
+    });
     assert_eq!(say(need(32 * MIB)), [Order::Granted]);
 }
 
@@ -337,7 +408,10 @@ fn memory_of_who_is_gone_is_free() {
     };
     let first = policy.join(&hello, 1, 0).unwrap();
     let second = policy.join(&hello, 2, 0).unwrap();
-    let need = Say::Need { bytes: 40 * MIB, fixed: false };
+    let need = Say::Need {
+        bytes: 40 * MIB,
+        fixed: false,
+    };
     policy.hear(first, &Say::Want { is_job: true }, 0);
     policy.hear(first, &need, 0);
     policy.hear(first, &Say::Done { ran_ns: 1 }, 0);
@@ -391,5 +465,8 @@ fn only_jobs_are_measured() {
         policy.hear(id, &Say::Done { ran_ns }, now + ran_ns);
     }
     let promise = policy.programs()[&id].promise.clone();
-    assert!(matches!(promise, Promise::Kept { wcet_ns, .. } if wcet_ns == 6 * MS), "{promise:?}");
+    assert!(
+        matches!(promise, Promise::Kept { wcet_ns, .. } if wcet_ns == 6 * MS),
+        "{promise:?}"
+    );
 }

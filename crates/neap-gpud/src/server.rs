@@ -78,7 +78,9 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 
 impl Server {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn now_ns(&self) -> u64 {
@@ -165,7 +167,11 @@ impl Server {
     /// A question of `gputop`, or a wish of whoever runs the machine.
     fn answer(&self, question: &str, peer: Peer, socket: &mut UnixStream) -> io::Result<()> {
         let mut state = self.lock();
-        let text = match question.trim().split_once(' ').unwrap_or((question.trim(), "")) {
+        let text = match question
+            .trim()
+            .split_once(' ')
+            .unwrap_or((question.trim(), ""))
+        {
             ("top", "") => report::table(&state.policy),
             ("metrics", "") => report::metrics(&state.policy),
             ("evict", pid) if [0, credentials::own_uid()].contains(&peer.uid) => {

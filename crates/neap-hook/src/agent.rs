@@ -112,7 +112,9 @@ pub fn forget() {
 }
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Agent {
@@ -487,7 +489,8 @@ fn greet(settings: &settings::Settings, holds: bool) -> Result<(UnixStream, u64,
         fixed_bytes: held.fixed,
         holds: u64::from(holds),
     });
-    let failed = |error: std::io::Error| format!("the scheduler at {path} does not answer: {error}");
+    let failed =
+        |error: std::io::Error| format!("the scheduler at {path} does not answer: {error}");
     writeln!(socket, "{hello}").map_err(failed)?;
     // Read to the end of the line and no further: what follows is the reader's.
     let mut line = Vec::new();
@@ -511,6 +514,11 @@ fn program() -> String {
     let line = std::fs::read("/proc/self/cmdline").unwrap_or_default();
     let words = line.split(|&byte| byte == 0).map(String::from_utf8_lossy);
     let mut name = words.collect::<Vec<_>>().join(" ").trim().to_owned();
-    name.truncate((0..=80.min(name.len())).rev().find(|&n| name.is_char_boundary(n)).unwrap_or(0));
+    name.truncate(
+        (0..=80.min(name.len()))
+            .rev()
+            .find(|&n| name.is_char_boundary(n))
+            .unwrap_or(0),
+    );
     name
 }

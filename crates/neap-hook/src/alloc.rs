@@ -122,7 +122,9 @@ fn allocate_in_order(
 }
 
 fn free_in_order(address: Address, stream: Stream, per_thread: bool) -> Option<Status> {
-    let (_, bytes) = memory::get().find(address).filter(|&(start, _)| start == address)?;
+    let (_, bytes) = memory::get()
+        .find(address)
+        .filter(|&(start, _)| start == address)?;
     let mut event: Event = null_mut();
     const WITHOUT_TIMING: c_uint = 2;
     let made = driver!(cuEventCreate(&raw mut event => *mut Event, WITHOUT_TIMING => c_uint));

@@ -2,7 +2,7 @@
 
 use crate::real::{Status, driver};
 use std::ffi::{c_int, c_uint, c_void};
-use std::ptr::{null_mut, from_ref};
+use std::ptr::{from_ref, null_mut};
 
 /// An address on the card.
 pub type Address = u64;
@@ -110,8 +110,7 @@ pub fn total_bytes(device: c_int) -> Result<u64, Status> {
 /// Free and all memory of the current context's card.
 pub fn memory_info() -> Result<(u64, u64), Status> {
     let (mut free, mut total) = (0u64, 0u64);
-    let status =
-        driver!(cuMemGetInfo_v2(&raw mut free => *mut u64, &raw mut total => *mut u64));
+    let status = driver!(cuMemGetInfo_v2(&raw mut free => *mut u64, &raw mut total => *mut u64));
     result((free, total), status)
 }
 
@@ -179,8 +178,7 @@ pub fn synchronize() -> Result<(), Status> {
 pub fn new_stream() -> Result<Stream, Status> {
     const NON_BLOCKING: c_uint = 1;
     let mut stream = null_mut();
-    let status =
-        driver!(cuStreamCreate(&raw mut stream => *mut Stream, NON_BLOCKING => c_uint));
+    let status = driver!(cuStreamCreate(&raw mut stream => *mut Stream, NON_BLOCKING => c_uint));
     result(stream, status)
 }
 

@@ -41,7 +41,11 @@ unsafe fn correct(out: *mut c_void, attribute: c_int, address: Address) {
         return;
     }
     if let Some((start, bytes)) = range_of(address) {
-        let value = if attribute == RANGE_START { start } else { bytes };
+        let value = if attribute == RANGE_START {
+            start
+        } else {
+            bytes
+        };
         // SAFETY: both attributes have this size.
         unsafe { out.cast::<u64>().write(value) };
     }

@@ -104,7 +104,11 @@ pub fn need(agent: &Agent, bytes: u64, fixed: bool) -> Result<(), Status> {
 
 /// Takes memory from the card after asking for it. Programs that have just ended, or are not known to a new scheduler
 /// yet, may still hold what was granted.
-pub fn back<T>(agent: &Agent, bytes: u64, mut take: impl FnMut() -> Result<T, Status>) -> Result<T, Status> {
+pub fn back<T>(
+    agent: &Agent,
+    bytes: u64,
+    mut take: impl FnMut() -> Result<T, Status>,
+) -> Result<T, Status> {
     let started = Instant::now();
     loop {
         need(agent, bytes, false)?;
@@ -179,7 +183,8 @@ impl Memory {
 
     /// Whether an allocation of ours begins at an address.
     pub fn is_ours(&self, address: Address) -> bool {
-        self.find(address).is_some_and(|(start, _)| start == address)
+        self.find(address)
+            .is_some_and(|(start, _)| start == address)
     }
 
     /// The allocation that holds an address: its start, and its length.
@@ -255,7 +260,9 @@ pub fn wait_for_card() {
     {
         let waited = card::within(context as card::Context, card::synchronize);
         if let Ok(Err(status)) | Err(status) = waited {
-            warn(&format!("the card's work failed: error {status} of the driver"));
+            warn(&format!(
+                "the card's work failed: error {status} of the driver"
+            ));
         }
     }
 }
@@ -283,7 +290,9 @@ pub fn swap_out(wanted: u64) -> Moved {
             moved.bytes
         }
         Err(status) => {
-            warn(&format!("memory cannot leave the card: error {status} of the driver"));
+            warn(&format!(
+                "memory cannot leave the card: error {status} of the driver"
+            ));
             moved.bytes
         }
     };
@@ -297,7 +306,9 @@ pub fn swap_out(wanted: u64) -> Moved {
         }
     });
     if let Err(status) = swapped {
-        warn(&format!("the context cannot be used: error {status} of the driver"));
+        warn(&format!(
+            "the context cannot be used: error {status} of the driver"
+        ));
     }
     less(&RESIDENT, moved.bytes);
     AWAY.fetch_add(moved.copied, Relaxed);

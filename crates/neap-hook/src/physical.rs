@@ -86,7 +86,13 @@ impl Physicals {
         Some(self.all.get(&handle)?.properties)
     }
 
-    pub fn map(&mut self, at: Address, bytes: u64, offset: u64, handle: Handle) -> Result<(), Status> {
+    pub fn map(
+        &mut self,
+        at: Address,
+        bytes: u64,
+        offset: u64,
+        handle: Handle,
+    ) -> Result<(), Status> {
         let real = self.real(handle).ok_or(INVALID_VALUE)?;
         card::map(at, bytes, offset, real)?;
         let mapping = Mapping {
@@ -117,12 +123,19 @@ impl Physicals {
 
     /// Whether any of our mappings begins within these addresses.
     pub fn maps(&self, at: Address, bytes: u64) -> bool {
-        self.mappings.range(at..at.saturating_add(bytes)).next().is_some()
+        self.mappings
+            .range(at..at.saturating_add(bytes))
+            .next()
+            .is_some()
     }
 
     /// Unmaps what begins within these addresses.
     pub fn unmap(&mut self, at: Address, bytes: u64) -> Result<Freed, Status> {
-        let inside: Vec<Address> = self.mappings.range(at..at + bytes).map(|(&a, _)| a).collect();
+        let inside: Vec<Address> = self
+            .mappings
+            .range(at..at + bytes)
+            .map(|(&a, _)| a)
+            .collect();
         let mut freed = Freed::default();
         for address in inside {
             let Some(mapping) = self.mappings.get(&address) else {
@@ -209,7 +222,9 @@ impl Physicals {
             }
             let Some(host) = physical.host else {
                 physical.stays = true;
-                warn("the host has no memory to swap to: a part of the program's memory stays on the card");
+                warn(
+                    "the host has no memory to swap to: a part of the program's memory stays on the card",
+                );
                 continue;
             };
             let started = Instant::now();
@@ -252,7 +267,12 @@ impl Physicals {
         (bytes, failed)
     }
 
-    fn bring_back(&mut self, device: &Device, handle: Handle, places: &[Address]) -> Result<u64, Status> {
+    fn bring_back(
+        &mut self,
+        device: &Device,
+        handle: Handle,
+        places: &[Address],
+    ) -> Result<u64, Status> {
         let Some(physical) = self.all.get_mut(&handle).filter(|p| p.real.is_none()) else {
             return Ok(0);
         };

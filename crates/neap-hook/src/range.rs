@@ -150,7 +150,9 @@ impl Range {
         for run in runs(chunks) {
             let bytes = self.chunk_bytes * run.len() as u64;
             if let Err(status) = card::unmap(self.place(run.start), bytes) {
-                warn(&format!("memory cannot be unmapped: error {status} of the driver"));
+                warn(&format!(
+                    "memory cannot be unmapped: error {status} of the driver"
+                ));
             }
             for chunk in run {
                 if let Chunk::Here(handle) = self.chunks[chunk] {
@@ -166,7 +168,9 @@ impl Range {
     pub fn trim(&mut self, kept: usize) -> (u64, u64) {
         let unused = |r: &Range, c: usize| !r.arena.is_used(c);
         let all = 0..self.chunks.len();
-        let away = all.clone().filter(|&c| unused(self, c) && self.chunks[c] == Chunk::Away);
+        let away = all
+            .clone()
+            .filter(|&c| unused(self, c) && self.chunks[c] == Chunk::Away);
         let away: Vec<usize> = away.collect();
         for &chunk in &away {
             self.chunks[chunk] = Chunk::Blank;
@@ -245,7 +249,9 @@ impl Range {
             self.stripes[stripe] = match card::host_memory(stripe_bytes(self.chunk_bytes)) {
                 Ok(memory) => Stripe::Pinned(memory),
                 Err(_) => {
-                    warn("the host has no memory to swap to: a part of the program's memory stays on the card");
+                    warn(
+                        "the host has no memory to swap to: a part of the program's memory stays on the card",
+                    );
                     Stripe::Refused
                 }
             };

@@ -59,7 +59,9 @@ fn of_version(name: &str, version: c_int, flags: u64) -> Option<*mut c_void> {
         true => &["_ptsz", "_ptds", ""],
         false => &[""],
     };
-    let names = forms.iter().flat_map(|form| ends.iter().map(move |end| (form, end)));
+    let names = forms
+        .iter()
+        .flat_map(|form| ends.iter().map(move |end| (form, end)));
     let mut found = names.map(|(form, end)| ours(&format!("{name}{form}{end}")));
     found.find_map(|f| f)
 }
@@ -145,7 +147,11 @@ unsafe fn replace(name: *const c_char, out: *mut *mut c_void, version: c_int, fl
     if found.is_null() {
         return;
     }
-    if let Some(ours) = name.to_str().ok().and_then(|name| of_version(name, version, flags)) {
+    if let Some(ours) = name
+        .to_str()
+        .ok()
+        .and_then(|name| of_version(name, version, flags))
+    {
         // SAFETY: the caller says so.
         unsafe { *out = ours };
     }
@@ -201,21 +207,32 @@ mod tests {
     fn the_right_form_is_given() {
         let name = |name, version, flags| {
             let found = of_version(name, version, flags)?;
-            tables().find(|e| e.function.cast_mut().cast() == found).map(|e| e.name)
+            tables()
+                .find(|e| e.function.cast_mut().cast() == found)
+                .map(|e| e.name)
         };
         for (plain, version, flags, expected) in [
             ("cuMemAlloc", 12090, 0, Some("cuMemAlloc_v2")),
             ("cuMemcpyHtoD", 12090, 2, Some("cuMemcpyHtoD_v2_ptds")),
             ("cuLaunchKernel", 13000, 2, Some("cuLaunchKernel_ptsz")),
             ("cuMemPrefetchAsync", 12000, 0, Some("cuMemPrefetchAsync")),
-            ("cuMemPrefetchAsync", 13000, 0, Some("cuMemPrefetchAsync_v2")),
+            (
+                "cuMemPrefetchAsync",
+                13000,
+                0,
+                Some("cuMemPrefetchAsync_v2"),
+            ),
             ("cuGetProcAddress", 11040, 0, Some("cuGetProcAddress")),
             ("cuGetProcAddress", 12000, 0, Some("cuGetProcAddress_v2")),
             ("cuCtxSynchronize", 12000, 0, Some("cuCtxSynchronize")),
             ("cuMemAlloc", 3010, 0, None),
             ("cuInit", 12000, 0, None),
         ] {
-            assert_eq!(name(plain, version, flags), expected, "{plain} {version} {flags}");
+            assert_eq!(
+                name(plain, version, flags),
+                expected,
+                "{plain} {version} {flags}"
+            );
         }
     }
 

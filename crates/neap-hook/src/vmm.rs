@@ -3,16 +3,18 @@
 use crate::agent;
 use crate::card::{self, Access, Address, Handle, ON_DEVICE, Properties};
 use crate::export::export;
+use crate::gate;
 use crate::memory::{self, Memory};
 use crate::physical::Freed;
 use crate::real::{INVALID_VALUE, NOT_SUPPORTED, Status, driver};
 use crate::settings::warn;
-use crate::gate;
 use std::ffi::c_void;
 
 /// Refuses to share memory with other processes, and says so.
 pub fn refuse_sharing(name: &str) -> Status {
-    warn(&format!("{name} is refused: memory that can leave the card cannot be shared between processes"));
+    warn(&format!(
+        "{name} is refused: memory that can leave the card cannot be shared between processes"
+    ));
     NOT_SUPPORTED
 }
 
@@ -32,7 +34,9 @@ fn create(bytes: u64, properties: &Properties) -> Option<Result<Handle, Status>>
         if !is_plain || device != properties.location.id {
             return None;
         }
-        Some(memory::back(agent, bytes, || memory.physicals.create(bytes, properties)))
+        Some(memory::back(agent, bytes, || {
+            memory.physicals.create(bytes, properties)
+        }))
     };
     let made = create();
     gate::leave();
