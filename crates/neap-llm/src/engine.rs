@@ -134,7 +134,7 @@ impl Engine {
         let scratch = Scratch::new(&model, memory.chunk, threads);
         let embedded = AlignedBuf::zeroed(ROWS_AT_ONCE * embedded_bytes(&model))?;
         let room = memory.room(0);
-        let plan = plan(&workload, room, options.rates).map_err(|_| memory.too_little(room))?;
+        let plan = plan(&workload, room, options.rates).map_err(|_| memory.too_little())?;
         let plan = checked(&workload, plan)?;
         let stream = WeightStream::open(plan, source, verifier, Arc::new(threads_pool))?;
         let long = context > model.config.trained_context;
@@ -391,9 +391,28 @@ impl Engine {
             return Ok(());
         }
         self.memory.grow(touched, self.pool.blocks());
-        let room = self.memory.room(touched);
+        self.replan()
+    }
+
+    /// Another budget from now on, between two passes: weights that were resident go, or more become resident. What was computed
+    /// stays, and results have the same bits.
+    ///
+    /// # Errors
+    /// [`Error::Budget`] where it is too small for the whole context: the old one stays in force.
+    pub fn set_budget(&mut self, memory_budget: Option<u64>) -> Result<()> {
+        let before = self.memory.budget(memory_budget)?;
+        let planned = self.replan();
+        if planned.is_err() {
+            self.memory.budget(before)?;
+        }
+        planned
+    }
+
+    /// The plan for the room that there is now; what is in memory and stays is not read again.
+    fn replan(&mut self) -> Result<()> {
+        let room = self.memory.room(self.pool.touched());
         let next = plan(&self.workload, room, self.rates);
-        let next = next.map_err(|_| self.memory.too_little(room))?;
+        let next = next.map_err(|_| self.memory.too_little())?;
         let next = checked(&self.workload, next)?;
         let held = self.stream.held()?;
         let change = transition(&held, next.plan());

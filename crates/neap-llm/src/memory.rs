@@ -102,13 +102,26 @@ impl Memory {
             }
         }
         match memory.budget_bytes {
-            Some(budget) if budget < memory.smallest_bytes() => Err(memory.too_little(0)),
+            Some(budget) if budget < memory.smallest_bytes() => Err(memory.too_little()),
             _ => Ok(memory),
         }
     }
 
+    /// Another budget from now on; gives the one before.
+    pub fn budget(&mut self, budget_bytes: Option<u64>) -> Result<Option<u64>> {
+        let before = std::mem::replace(&mut self.budget_bytes, budget_bytes);
+        match budget_bytes {
+            Some(budget) if budget < self.smallest_bytes() => {
+                let refused = self.too_little();
+                self.budget_bytes = before;
+                Err(refused)
+            }
+            _ => Ok(before),
+        }
+    }
+
     /// The error of a budget that does not hold a plan.
-    pub fn too_little(&self, _room: u64) -> Error {
+    pub fn too_little(&self) -> Error {
         Error::Budget {
             budget_bytes: self.budget_bytes.unwrap_or(u64::MAX),
             smallest_bytes: self.smallest_bytes(),

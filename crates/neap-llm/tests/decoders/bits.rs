@@ -246,3 +246,43 @@ fn what_does_not_fit_is_refused_and_nothing_changes() {
     assert_eq!(out, right[99]);
     engine.end(sequence);
 }
+
+#[test]
+fn a_budget_may_halve_and_come_back_in_mid_answer() {
+    let made = model("qwen2 of K blocks");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = made.file(&folder);
+    let text = tokens(made, 60);
+    let mut engine = Engine::open(&path, &options()).expect("it opens");
+    let right = logits(&mut engine, &text);
+    let smallest = engine.ledger().smallest_bytes;
+    let mut sequence = engine.begin();
+    for (at, token) in text.iter().enumerate() {
+        let budget = match at {
+            10 => Some(Some(smallest + (64 << 10))),
+            25 => Some(Some(smallest + (2 << 20))),
+            35 => Some(Some(smallest)),
+            45 => Some(None),
+            _ => None,
+        };
+        if let Some(budget) = budget {
+            engine.set_budget(budget).expect("enough");
+        }
+        if at == 30 {
+            let refused = engine.set_budget(Some(smallest - 1));
+            assert!(matches!(refused, Err(Error::Budget { .. })));
+        }
+        let mut out = vec![0.0; made.vocabulary];
+        let mut batch = [Tokens {
+            sequence: &mut sequence,
+            tokens: &[*token],
+            wanted: 1,
+        }];
+        let computed = engine.forward(&mut batch, &CancelToken::new(), &mut |_, _, first, x| {
+            out[first..][..x.len()].copy_from_slice(x);
+        });
+        computed.expect("it computes");
+        assert_eq!(out, right[at], "token {at}");
+    }
+    engine.end(sequence);
+}
