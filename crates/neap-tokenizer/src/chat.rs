@@ -19,7 +19,7 @@ use std::time::SystemTime;
 use crate::Tokenizer;
 
 /// A template does not end: it takes more steps than any has a use for.
-const MOST_STEPS: u64 = 10_000_000;
+const MOST_STEPS: u64 = 4_000_000;
 
 /// What a template says when it refuses a conversation. No template of its own says this.
 const REFUSED: &str = "\u{1}";

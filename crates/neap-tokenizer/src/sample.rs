@@ -18,7 +18,7 @@ use random::Random;
 pub struct Sampling {
     /// Logits are divided by it. 0 takes the most likely token, and of equals the one with the lowest id.
     pub temperature: f32,
-    /// Only so many of the most likely tokens may be chosen. 0 allows all, at eight bytes for each token of the vocabulary.
+    /// Only so many of the most likely tokens may be chosen. 0 allows all, at twelve bytes for each token of the vocabulary.
     pub top_k: usize,
     /// Of those the most likely ones that have this probability together. 1 allows all.
     pub top_p: f32,
