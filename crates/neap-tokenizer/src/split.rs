@@ -216,7 +216,7 @@ fn spaces(text: &str, is_end: impl Fn(char) -> bool) -> usize {
     let bytes = run(text, char::is_whitespace);
     let all = &text[..bytes];
     let is_before_word = text[bytes..].chars().next().is_some_and(|c| !is_end(c));
-    match all.char_indices().last() {
+    match all.char_indices().next_back() {
         Some((last, _)) if is_before_word && last > 0 => last,
         Some(_) => bytes,
         // Not white space: a character that no class above has. There is none.

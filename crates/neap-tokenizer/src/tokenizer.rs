@@ -126,9 +126,14 @@ impl Tokenizer {
 
     /// How many tokens there are.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "there are always tokens")]
     pub fn len(&self) -> usize {
         self.vocabulary.len()
+    }
+
+    /// Whether the file has no token at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Bytes of the heap that the tokenizer holds.
