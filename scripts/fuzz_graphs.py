@@ -75,9 +75,11 @@ def out_of_range(model, feed):
 
 
 def has_rounded_corners(model):
-    """Whether corners are aligned of a size that scales do not say exactly."""
+    """Whether corners are aligned, also of a part of an image, of a size that scales do not say exactly."""
     def rounds(node):
-        if not has_one(node, "Resize", coordinate_transformation_mode="align_corners") or len(node.input) != 3:
+        modes = ("align_corners", "tf_crop_and_resize")
+        is_aligned = any(has_one(node, "Resize", coordinate_transformation_mode=mode) for mode in modes)
+        if not is_aligned or len(node.input) != 3:
             return False
         scales = [onnx.numpy_helper.to_array(w) for w in model.graph.initializer if w.name == node.input[2]]
         return not scales or bool((scales[0] % 1 != 0).any())
@@ -104,6 +106,11 @@ KNOWN = [
         graphs.by_reference,
     ),
     ("a number that its type does not hold may become anything", out_of_range, None),
+    (
+        "onnxruntime cuts the logarithm of integers off before it adds the largest",
+        lambda m, feed: has(m, "ReduceLogSumExp") and any(x.dtype.kind in "iu" for x in feed.values()),
+        graphs.by_reference,
+    ),
     ("an infinity spreads over a window of Col2Im", lambda m, feed: is_wild(feed) and has(m, "Col2Im"), None),
     (
         "onnxruntime clamps each place of a cube, the standard's reference where it is",

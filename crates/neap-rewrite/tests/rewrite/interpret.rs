@@ -26,8 +26,15 @@ pub fn compare(graph: &Graph, lowered: &Lowered, program: &Program, random: &mut
     let expected = run_graph(graph, &inputs);
     let found = run_program(lowered, program, &inputs);
     assert_eq!(expected.len(), found.len());
+    // A fused node leaves out what is rounded to 16 bits inside.
+    let to_halves =
+        |op: &Op| matches!(op, Op::Cast { to } if matches!(to, DType::F16 | DType::BF16));
+    let share = match graph.nodes.iter().any(|node| to_halves(&node.op)) {
+        true => 1e-2,
+        false => 1e-4,
+    };
     for (index, (e, f)) in expected.iter().zip(&found).enumerate() {
-        assert_close(&format!("output {index}"), e, f);
+        assert_close(&format!("output {index}"), e, f, share);
     }
 }
 
@@ -46,7 +53,7 @@ fn random_input(graph: &Graph, value: ValueId, random: &mut Random) -> Literal {
     }
 }
 
-fn assert_close(what: &str, expected: &Literal, found: &Literal) {
+fn assert_close(what: &str, expected: &Literal, found: &Literal, share: f32) {
     assert_eq!(expected.ty(), found.ty(), "{what}");
     let (Some(e), Some(f)) = (expected.as_f32(), found.as_f32()) else {
         assert_eq!(expected.bytes(), found.bytes(), "{what}");
@@ -56,7 +63,7 @@ fn assert_close(what: &str, expected: &Literal, found: &Literal) {
     let range = finite.fold(1e-3f32, |m, x| m.max(x.abs()));
     for (i, (e, f)) in e.iter().zip(f).enumerate() {
         let close = if e.is_finite() && f.is_finite() {
-            (e - f).abs() <= 1e-4 * range
+            (e - f).abs() <= share * range
         } else {
             e == f || e.is_nan() && f.is_nan()
         };
