@@ -343,9 +343,7 @@ impl Policy {
             Order::Denied
         } else if self.free_bytes() >= bytes {
             Order::Granted
-        } else if self.moving.is_some() {
-            return;
-        } else if self.make_room(bytes, &[id]) {
+        } else if self.moving.is_some() || self.make_room(bytes, &[id]) {
             return;
         } else {
             Order::Denied

@@ -238,7 +238,8 @@ impl Memory {
             range.clear();
         }
         self.physicals = Physicals::new();
-        (self.fixed.clear(), self.deferred.clear());
+        self.fixed.clear();
+        self.deferred.clear();
         self.device = None;
         let held = held();
         let (resident, away) = (held.resident, held.away);
