@@ -60,7 +60,7 @@ fn map_nothing(at: u64, bytes: u64) -> u64 {
 
 impl Space {
     pub fn reserve(&mut self, bytes: u64) -> Result<u64, Status> {
-        if bytes == 0 || bytes % GRANULE != 0 {
+        if bytes == 0 || !bytes.is_multiple_of(GRANULE) {
             return Err(INVALID_VALUE);
         }
         let found = map_nothing(0, bytes + GRANULE);
@@ -85,7 +85,7 @@ impl Space {
     }
 
     pub fn create(&mut self, bytes: u64) -> Result<u64, Status> {
-        if bytes == 0 || bytes % GRANULE != 0 {
+        if bytes == 0 || !bytes.is_multiple_of(GRANULE) {
             return Err(INVALID_VALUE);
         }
         if !card::get().take(bytes) {
@@ -139,7 +139,11 @@ impl Space {
             .is_some_and(|(s, l)| at + bytes <= s + l);
         let before = self.mappings.range(..at + bytes).next_back();
         let is_taken = before.is_some_and(|(start, m)| start + m.bytes > at);
-        if !inside || is_taken || offset + bytes > physical.bytes || at % GRANULE != 0 || bytes == 0
+        if !inside
+            || is_taken
+            || offset + bytes > physical.bytes
+            || !at.is_multiple_of(GRANULE)
+            || bytes == 0
         {
             return Err(INVALID_VALUE);
         }
@@ -287,16 +291,12 @@ impl Space {
             return Err(OUT_OF_MEMORY);
         }
         let at = map_nothing(0, bytes.max(1));
+        if at == 0 {
+            return Err(OUT_OF_MEMORY);
+        }
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: the range was mapped just now.
-        if at == 0
-            || unsafe {
-                libc::mprotect(
-                    at as *mut _,
-                    bytes as usize,
-                    libc::PROT_READ | libc::PROT_WRITE,
-                )
-            } != 0
-        {
+        if unsafe { libc::mprotect(at as *mut _, bytes as usize, rights) } != 0 {
             return Err(OUT_OF_MEMORY);
         }
         self.hosts.insert(at, bytes);

@@ -236,6 +236,24 @@ mod tests {
         }
     }
 
+    /// Without a scheduler in the environment the driver's names are the C library's affair, too.
+    #[test]
+    fn what_is_not_ours_is_the_c_librarys() {
+        real::dlsym();
+        for name in [c"malloc", c"cuMemAlloc_v2", c"no such name"] {
+            for handle in [null_mut(), libc::RTLD_NEXT] {
+                // SAFETY: the name ends with a zero.
+                let (found, expected) = unsafe {
+                    (
+                        dlsym(handle, name.as_ptr()),
+                        libc::dlsym(handle, name.as_ptr()),
+                    )
+                };
+                assert_eq!(found, expected, "{name:?}");
+            }
+        }
+    }
+
     #[test]
     fn names_are_there_once() {
         let mut names: Vec<&str> = tables().map(|e| e.name).collect();
