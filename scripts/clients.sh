@@ -20,7 +20,7 @@ if ! { [ -x "$venv/bin/python" ] && cmp -s "$wanted" "$marker"; }; then
     python3 -m venv "$venv" >&2 || give_up "python3 -m venv failed"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$wanted" >&2 ||
         give_up "pip could not install $wanted"
-    "$venv/bin/python" -c "import tritonclient.http, tritonclient.grpc" || give_up "the installed packages do not load"
+    "$venv/bin/python" -c "import openai, tritonclient.http, tritonclient.grpc" || give_up "the installed packages do not load"
     cp "$wanted" "$marker" || give_up "cannot write $marker"
 fi
 echo "$venv/bin/python"

@@ -1,4 +1,5 @@
-//! The server asked by clients as they come from PyPI: `tritonclient`, over HTTP and gRPC; and its page in a browser.
+//! The server asked by clients as they come from PyPI: `tritonclient`, over HTTP and gRPC, and `openai`; and its page in a
+//! browser.
 
 use crate::check::check;
 use crate::models;
@@ -32,6 +33,17 @@ pub fn run(root: &Path, skips: &Skips) -> Result<()> {
         &root.join("target/models/packed"),
     ]);
     check(&mut clients, "clients of the server")?;
+    let mut openai = Command::new(&python);
+    openai.arg(root.join("scripts/serve_openai.py")).args([
+        &neap,
+        &folder,
+        &root.join("target/models/packed"),
+    ]);
+    match language_model(root, &python) {
+        Some(model) => drop(openai.arg(model)),
+        None => skips.skip("a real language model of the server: it cannot be fetched")?,
+    }
+    check(&mut openai, "the server asked by the openai package")?;
     let Some(chromium) = chromium() else {
         return skips.skip("the server's page: no Chromium");
     };
@@ -43,6 +55,16 @@ pub fn run(root: &Path, skips: &Skips) -> Result<()> {
         &chromium,
     ]);
     check(&mut page, "the server's page in a browser")
+}
+
+/// A real language model, where it can be had.
+fn language_model(root: &Path, python: &Path) -> Option<PathBuf> {
+    let mut fetch = Command::new(python);
+    fetch.arg(root.join("scripts/language_models.py"));
+    let output = fetch.stderr(Stdio::inherit()).output().ok()?;
+    let told = String::from_utf8(output.stdout).ok()?;
+    let path = PathBuf::from(told.trim());
+    path.is_file().then_some(path)
 }
 
 /// The browser, where it is installed.

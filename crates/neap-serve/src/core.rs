@@ -9,6 +9,8 @@
 mod models;
 mod telling;
 
+pub use models::Loaded;
+
 use crate::buffer::Tensor;
 use crate::catalogue::{Catalogue, Served, shown};
 use crate::changes::Changes;
@@ -17,6 +19,7 @@ use crate::files::Files;
 use crate::fleet::Opening;
 use crate::halves;
 use crate::metrics::Metrics;
+use crate::openai::Models;
 use crate::options::{Limits, Options, Welcome};
 use crate::pool::{Held, Pool};
 use crate::queue::{Batching, Waiting};
@@ -41,6 +44,7 @@ pub struct Core {
     pub pool: Arc<Pool>,
     pub catalogue: Catalogue,
     pub executor: Executor,
+    pub language: Arc<Models>,
     pub repository: Repository,
     files: Files,
     pub opening: Opening,
@@ -92,6 +96,7 @@ impl Core {
         options: &Options,
         pool: Arc<Pool>,
         executor: Executor,
+        language: Models,
         repository: Repository,
         opening: Opening,
     ) -> Core {
@@ -103,6 +108,7 @@ impl Core {
             pool,
             catalogue: Catalogue::default(),
             executor,
+            language: Arc::new(language),
             repository,
             files: Files::default(),
             metrics: Metrics::default(),

@@ -9,7 +9,9 @@
 //! ```
 //! Whatever a client sends costs bounded memory and bounded time: what does not fit is refused at once.
 //!
-//! Sources: Open Inference Protocol (KServe), Triton's extensions for binary tensors and model repositories.
+//! Language models have shares of what models have, a named or an equal one each: [`openai`].
+//!
+//! Sources: Open Inference Protocol (KServe), Triton's extensions for binary tensors and model repositories; OpenAI's API.
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +32,7 @@ mod http;
 mod logging;
 mod measuring;
 mod metrics;
+mod openai;
 mod options;
 mod pool;
 mod process;
@@ -47,15 +50,18 @@ mod way;
 
 pub use crate::http::tls::Tls;
 pub use crate::logging::{LogFilter, LogFormat, Logging, LoggingError, tell};
+pub use crate::openai::{Language, LanguageModel};
 pub use crate::options::{Limits, Options, Welcome};
 pub use crate::token::Token;
+pub use neap_chat::CacheType;
 
-use crate::core::Core;
+use crate::core::{Core, Loaded};
 use crate::executor::Executor;
 use crate::fleet::{Fleet, Opening};
 use crate::http::listener::{self, Serving};
 use crate::http::protocol::Protocol;
 use crate::http::tls;
+use crate::openai::Models;
 use crate::pool::Pool;
 use crate::repository::Repository;
 use neaptide::{OwnProcess, memory};
@@ -87,6 +93,12 @@ pub enum ServeError {
     Model {
         name: String,
         error: neaptide::Error,
+    },
+    /// A language model cannot be loaded.
+    #[error("model '{name}': {error}")]
+    LanguageModel {
+        name: String,
+        error: neap_chat::Error,
     },
     /// The budget is too small for the server alone.
     #[error("{0}")]
@@ -146,7 +158,7 @@ async fn serve_on(
     let tls1 = tls1.map_err(ServeError::BadInput)?;
     let tls2 = hiding(Protocol::Http2).transpose();
     let tls2 = tls2.map_err(ServeError::BadInput)?;
-    let repository = Repository::open(&options.folder).map_err(ServeError::BadInput)?;
+    let repository = Repository::open(options.folder.as_deref()).map_err(ServeError::BadInput)?;
     let http = bound("HTTP", options.http).await?;
     let grpc = bound_if("gRPC", options.grpc).await?;
     let metrics = bound_if("metrics", options.metrics).await?;
@@ -177,7 +189,7 @@ async fn serve_on(
         let _ = end.send(true);
     };
     let load = async {
-        let loaded = core.load_all().await;
+        let loaded = load(&core, options.is_strict).await;
         match loaded {
             Ok(Some(loaded)) if !is_over() => on_ready(&Ready {
                 models: loaded.models,
@@ -218,8 +230,31 @@ async fn serve_on(
         load
     );
     let cut_off = over_http + over_grpc + of_metrics;
+    core.language.close(cut_off > 0);
     core.executor.close(cut_off > 0);
     loaded.map(|()| Ended { cut_off })
+}
+
+/// Loads language models, then those of the folder.
+async fn load(core: &Core, is_strict: bool) -> Result<Option<Loaded>, ServeError> {
+    let (mut models, unserved) = core.language.load().await;
+    let mut refused = Vec::new();
+    for (name, error) in unserved {
+        core.metrics.loaded(&name, false);
+        match is_strict {
+            true => return Err(ServeError::LanguageModel { name, error }),
+            false => refused.push((name, error.to_string())),
+        }
+    }
+    models
+        .iter()
+        .for_each(|name| core.metrics.loaded(name, true));
+    let loaded = core.load_all().await?;
+    Ok(loaded.map(|loaded| {
+        models.extend(loaded.models);
+        refused.extend(loaded.refused);
+        Loaded { models, refused }
+    }))
 }
 
 /// Who listens for other machines without a token is everybody's.
@@ -296,10 +331,23 @@ fn begin(options: &Options, repository: Repository) -> Result<Core, ServeError> 
         }),
         ending: Arc::default(),
     };
-    let fleet = Fleet::new(models_bytes, beside_bytes, &opening)
+    let shares = options
+        .language
+        .shares(models_bytes, options.folder.is_some());
+    let shares = shares.map_err(ServeError::Infeasible)?;
+    let language_bytes: u64 = shares.language.iter().flatten().sum();
+    let language = Models::new(
+        options.language.clone(),
+        shares.language,
+        options.run.clone(),
+        opening.host.clone(),
+    );
+    let fleet = Fleet::new(shares.folder, beside_bytes + language_bytes, &opening)
         .map_err(|e| ServeError::Defect(format!("no engine can be made: {e}")))?;
     let pool = Pool::new(request_bytes);
     let executor = Executor::start(fleet, limits.waiting, options.margin, pool.clone())
         .map_err(|e| ServeError::Defect(format!("no thread can be started: {e}")))?;
-    Ok(Core::new(options, pool, executor, repository, opening))
+    Ok(Core::new(
+        options, pool, executor, language, repository, opening,
+    ))
 }

@@ -14,12 +14,14 @@
 //! | `neap_clients_gone_total` | clients that went away before their answer was made |
 //! | `neap_connections`, `neap_connections_…_total` | open now; accepted, refused for want of a place, given up for others, timed out |
 //! | `neap_received_bytes_total`, `neap_sent_bytes_total` | through connections, without what TLS adds |
+//! | `neap_tokens_total{model,kind}` and others | of language models: [`openai::metrics`] |
 //! | `neap_build_info{version}`, `process_…` | as Prometheus' own libraries tell them |
 //!
 //! All series of a model exist from the moment it is loaded, so that the first event is seen as a change.
 
 use crate::core::Core;
 use crate::executor::Done;
+use crate::openai;
 use crate::process;
 use crate::refusal::Why;
 use crate::traffic::Traffic;
@@ -61,6 +63,7 @@ pub struct Metrics {
     pub traffic: Arc<Traffic>,
     /// For clients of Triton.
     pub statistics: Statistics,
+    pub language: openai::metrics::Metrics,
 }
 
 /// What is counted elsewhere.
@@ -115,6 +118,8 @@ impl Default for Metrics {
         let latency = || Histogram::new(exponential_buckets(FIRST_BUCKET_S, 2.0, BUCKETS));
         let mut registry = Registry::default();
         let of_process = process::Metrics::register(&mut registry);
+        let own = registry.sub_registry_with_prefix("neap");
+        let language = openai::metrics::Metrics::register(own);
         let mut metrics = Metrics {
             registry,
             requests: Family::default(),
@@ -134,6 +139,7 @@ impl Default for Metrics {
             of_process,
             traffic: Arc::default(),
             statistics: Statistics::default(),
+            language,
         };
         metrics.register();
         for why in Why::NAMES {
@@ -241,6 +247,14 @@ impl Metrics {
         self.statistics.answered(model, &answered);
     }
 
+    /// A request of a language model was answered.
+    pub fn talked(&self, model: &str, latency: Duration) {
+        let of = of(model);
+        self.requests.get_or_create(&of).inc();
+        let latency_s = latency.as_secs_f64();
+        self.latency.get_or_create(&of).observe(latency_s);
+    }
+
     /// Whether a request with a deadline had its answer in time.
     pub fn deadline(&self, model: &str, is_met: bool) {
         let family = if is_met { &self.met } else { &self.missed };
@@ -269,6 +283,11 @@ impl Metrics {
             let is_ready = core.is_ready() && model.fault().is_none();
             let ready = self.ready.get_or_create(&of(&model.name));
             ready.set(is_ready.into());
+        }
+        self.language.note(&core.language);
+        for (model, _) in core.language.ready() {
+            let ready = self.ready.get_or_create(&of(model));
+            ready.set(core.is_ready().into());
         }
         let (told, seen) = (&self.of_traffic, &self.traffic);
         told.open.set(seen.open.load(Relaxed) as i64);
@@ -311,6 +330,9 @@ impl Metrics {
         kind("work", ledger.shared_bytes);
         for model in ledger.models {
             of_model("model", &model.name, model.resident_bytes);
+        }
+        for (model, worker) in core.language.ready() {
+            of_model("model", model, worker.told().memory_bytes);
         }
     }
 }

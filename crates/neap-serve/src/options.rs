@@ -1,6 +1,7 @@
 //! What is served, and what clients may cost.
 
 use crate::http::tls::Tls;
+use crate::openai::Language;
 use crate::token::Token;
 use neaptide::{Cache, RunOptions};
 use std::net::SocketAddr;
@@ -10,7 +11,9 @@ use std::time::Duration;
 /// What is served, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
-    pub folder: PathBuf,
+    /// Where models are; `None`: language models only.
+    pub folder: Option<PathBuf>,
+    pub language: Language,
     /// A model of the folder that cannot be loaded ends the server at the start.
     pub is_strict: bool,
     /// Of the whole process; `None` without a limit.

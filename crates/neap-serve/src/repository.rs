@@ -18,7 +18,8 @@ const CACHED: &str = ".cached";
 /// A folder that holds models.
 #[derive(Debug, Clone)]
 pub struct Repository {
-    folder: PathBuf,
+    /// `None`: none are served.
+    folder: Option<PathBuf>,
 }
 
 /// A model in it.
@@ -35,10 +36,13 @@ pub struct Entry {
 impl Repository {
     /// # Errors
     /// One line, when it is no folder.
-    pub fn open(folder: &Path) -> Result<Repository, String> {
+    pub fn open(folder: Option<&Path>) -> Result<Repository, String> {
+        let Some(folder) = folder else {
+            return Ok(Repository { folder: None });
+        };
         match folder.metadata() {
             Ok(metadata) if metadata.is_dir() => Ok(Repository {
-                folder: folder.to_path_buf(),
+                folder: Some(folder.to_path_buf()),
             }),
             Ok(_) => Err(format!("{} is no folder of models", folder.display())),
             Err(error) => Err(format!("cannot open {}: {error}", folder.display())),
@@ -50,11 +54,14 @@ impl Repository {
     /// # Errors
     /// One line, when the folder cannot be read.
     pub fn entries(&self) -> Result<BTreeMap<String, Entry>, String> {
-        let cannot = |error| format!("cannot read {}: {error}", self.folder.display());
         let mut found: BTreeMap<String, Entry> = BTreeMap::new();
-        for file in std::fs::read_dir(&self.folder).map_err(cannot)? {
+        let Some(folder) = &self.folder else {
+            return Ok(found);
+        };
+        let cannot = |error| format!("cannot read {}: {error}", folder.display());
+        for file in std::fs::read_dir(folder).map_err(cannot)? {
             let path = file.map_err(cannot)?.path();
-            let Some((name, entry)) = entry(&self.folder, &path) else {
+            let Some((name, entry)) = entry(folder, &path) else {
                 continue;
             };
             match found.remove(&name) {
@@ -182,7 +189,7 @@ mod tests {
             fs::write(path, "").unwrap();
         }
         fs::write(root.join("d/d.toml"), "urgency = 3.0").unwrap();
-        let entries = Repository::open(root).unwrap().entries().unwrap();
+        let entries = Repository::open(Some(root)).unwrap().entries().unwrap();
         let names: Vec<&str> = entries.keys().map(String::as_str).collect();
         assert_eq!(names, ["a", "b", "d"]);
         assert_eq!(entries["a"].path, root.join("a.onnx"));
@@ -194,7 +201,7 @@ mod tests {
         fs::create_dir_all(root.join("a/1")).unwrap();
         fs::write(root.join("a/1/model.onnx"), "").unwrap();
         fs::write(root.join("d.neap"), "").unwrap();
-        let entries = Repository::open(root).unwrap().entries().unwrap();
+        let entries = Repository::open(Some(root)).unwrap().entries().unwrap();
         for (name, paths) in [
             ("a", ["a.onnx", "a/1/model"]),
             ("d", ["d.neap", "d/2/model"]),
@@ -203,7 +210,7 @@ mod tests {
             assert!(paths.iter().all(|path| reason.contains(path)), "{reason}");
         }
         assert!(entries["b"].settings().is_ok());
-        assert!(Repository::open(&root.join("a.onnx")).is_err());
-        assert!(Repository::open(&root.join("nothing")).is_err());
+        assert!(Repository::open(Some(&root.join("a.onnx"))).is_err());
+        assert!(Repository::open(Some(&root.join("nothing"))).is_err());
     }
 }

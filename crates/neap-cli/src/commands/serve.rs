@@ -1,4 +1,6 @@
-//! `neap serve`: a folder of models over the network, within one budget.
+//! `neap serve`: a folder of models and language models over the network, within one budget.
+
+mod language;
 
 use crate::args::EngineArgs;
 use crate::cgroup::limits;
@@ -7,7 +9,10 @@ use crate::failure::{Failure, Outcome, bad};
 use crate::interrupt;
 use crate::progress::note;
 use clap::{Args, ValueEnum};
-use neap_serve::{Limits, LogFilter, LogFormat, Logging, Options, ServeError, Tls, Token, Welcome};
+use neap_serve::{
+    CacheType, Language, Limits, LogFilter, LogFormat, Logging, Options, ServeError, Tls, Token,
+    Welcome,
+};
 use neaptide::{Budget, Cache, parse_bytes};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,12 +23,23 @@ const LOG: &str = "NEAP_LOG";
 
 #[derive(Args)]
 pub struct ServeArgs {
-    /// Folder with NAME.onnx or NAME/1/model.onnx, each with an optional NAME.toml
-    folder: PathBuf,
+    /// A folder with NAME.onnx or NAME/1/model.onnx, each with an optional NAME.toml; and language models: MODEL.gguf, or
+    /// NAME=MODEL.gguf
+    #[arg(required = true, value_name = "FOLDER|[NAME=]GGUF")]
+    models: Vec<PathBuf>,
     /// Memory that the whole process may take: 256MiB, 256M, bytes, or none
     #[arg(long, value_name = "SIZE", default_value = "none", value_parser = limits::budget)]
     memory_budget: Budget,
-    /// End at the start if a model of the folder cannot be loaded, instead of serving the others
+    /// Of the budget, what a language model takes at most [default: an equal part of what is left for models]
+    #[arg(long, value_name = "NAME=SIZE", value_parser = language::share)]
+    share: Vec<(String, u64)>,
+    /// Tokens that all texts of one language model have together
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = crate::numbers::whole::<u32>(64..=1 << 24))]
+    context: u32,
+    /// How language models keep keys and values: f16, f32, or int8
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = str::parse::<CacheType>)]
+    kv: CacheType,
+    /// End at the start if a model cannot be loaded, instead of serving the others
     #[arg(long)]
     strict: bool,
     /// Let the kernel enforce the budget: run in a memory cgroup with it as hard limit
@@ -163,8 +179,15 @@ fn here(args: &ServeArgs, budget_bytes: Option<u64>, own_cgroup: bool, quiet: bo
     let format = LogFormat::from(args.log_format);
     let logging = Logging::start(log_filter(args, quiet)?, format);
     let _logging = logging.map_err(|e| Failure::Internal(e.to_string()))?;
+    let (folder, models) = language::divided(&args.models, &args.share).map_err(bad)?;
     let options = Options {
-        folder: args.folder.clone(),
+        folder,
+        language: Language {
+            models,
+            context: args.context as usize,
+            cache: args.kv,
+            ..Language::default()
+        },
         is_strict: args.strict,
         budget_bytes,
         request_bytes: args.request_memory,
@@ -235,6 +258,10 @@ impl From<ServeError> for Failure {
         match error {
             ServeError::BadInput(_) => Failure::BadInput(text),
             ServeError::Infeasible(_) => Failure::Infeasible(text),
+            ServeError::LanguageModel { error, .. } => match error.smallest_budget_bytes() {
+                Some(_) => Failure::Infeasible(text),
+                None => Failure::BadInput(text),
+            },
             ServeError::Defect(_) => Failure::Internal(text),
             ServeError::Model { error, .. } => match Failure::from(error) {
                 Failure::Infeasible(_) => Failure::Infeasible(text),

@@ -13,10 +13,11 @@
 //! | `GET /memory` | not of the protocol: where the budget goes |
 //! | `POST /memory` | the same: another budget, `{"budget_bytes": N}` |
 //! | `GET /metrics` | the same: Prometheus' text |
+//! | `/v1/…`, `GET /chat` | language models: [`crate::openai`] |
 //! | `GET /`, `GET /favicon.ico` | the same: a page that shows all this in a browser |
 
-mod answer;
-mod body;
+pub mod answer;
+pub mod body;
 pub mod front;
 mod infer;
 pub mod listener;
@@ -28,6 +29,7 @@ mod wire;
 
 use crate::core::Core;
 use crate::datatype;
+use crate::openai;
 use crate::refusal::{Refusal, Why};
 use crate::triton;
 use crate::v2::{LoadRequest, Object};
@@ -37,7 +39,7 @@ use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use front::{Front, Manner, front};
@@ -53,7 +55,9 @@ type Answered = Result<Response, Refusal>;
 /// Whether the server lives is told to everybody; the page asks for the token itself.
 static MANNER: Manner = Manner {
     refused,
-    is_open: |path| path == "/" || path == "/favicon.ico" || path.starts_with("/v2/health/"),
+    is_open: |path| {
+        ["/", "/chat", "/favicon.ico"].contains(&path) || path.starts_with("/v2/health/")
+    },
     is_grpc: false,
 };
 
@@ -91,7 +95,7 @@ pub fn router(core: Arc<Core>) -> Router {
         let path = format!("/v2/models/{{name}}/versions/{{version}}{end}");
         router = both(router, &path, page);
     }
-    guarded(router, core)
+    guarded(openai::routes(router), core).layer(from_fn(openai::shaped))
 }
 
 /// A page with and without a slash at the end.
@@ -119,7 +123,7 @@ fn guarded(router: Router<Arc<Core>>, core: Arc<Core>) -> Router {
 
 /// It loads nothing, and asks nobody but this server.
 const PAGE: &str = include_str!("page.html");
-const PAGE_MAY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
+pub const PAGE_MAY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
     img-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 async fn page() -> Response {
@@ -341,6 +345,7 @@ async fn memory(State(core): State<Arc<Core>>) -> Response {
             "promised_bytes": pool.promised_bytes(),
         },
         "models": core.executor.ledger(),
+        "language": core.language.told(),
         "promises": promises,
     }))
 }
