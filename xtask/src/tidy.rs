@@ -35,6 +35,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("neaptide", 4),
     ("neap-serve", 7),
     ("neap-llm", 5),
+    ("neap-chat", 6),
     ("neap-train", 5),
     ("neap-cli", 8),
     ("neap-py", 8),
