@@ -21,11 +21,11 @@ daemon() {
     daemons+=($!)
     until "$gpu" gputop --once --socket "$work/$name" > /dev/null 2>&1; do sleep 0.05; done
 }
-# run NAME OPTIONS… -- COMMAND…: a program under that scheduler, for two minutes at most
+# run NAME OPTIONS… -- COMMAND…: a program under that scheduler, for a minute at most
 run() {
     local name=$1
     shift
-    timeout 120 "$gpu" gpu run --socket "$work/$name" "$@"
+    timeout 60 "$gpu" gpu run --socket "$work/$name" "$@"
 }
 all() { for one in "$@"; do wait "$one" || echo "FAILED: a program ended with $?"; done; }
 
