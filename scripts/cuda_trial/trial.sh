@@ -1,10 +1,10 @@
 #!/bin/bash
 # On a machine with a card: everything that only a card can show, in a few minutes. One folder holds all that it needs:
-# neap-gpu, libneap_hook.so, calls, neap_job.py and the programs beside this script. See ../card_trial.sh.
+# neap-gpu, libneap_hook.so, calls, neap_job.py and the programs beside this script. See ../cuda_trial.sh.
 #
 # usage: trial.sh [FOLDER-FOR-THE-LOG]
 here=$(cd "$(dirname "$0")" && pwd)
-log=${1:-/tmp}/card_trial.log
+log=${1:-/tmp}/cuda_trial.log
 export PYTHONPATH=$here PYTHONUNBUFFERED=1 NEAP_HOOK=$here/libneap_hook.so
 work=$(mktemp -d)
 gpu=$here/neap-gpu
