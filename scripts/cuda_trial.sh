@@ -3,7 +3,7 @@
 #   scripts/cuda_trial.sh FOLDER        then, there: bash FOLDER/trial.sh [FOLDER-FOR-THE-LOG]
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-folder=${1:?usage: card_trial.sh FOLDER}
+folder=${1:?usage: cuda_trial.sh FOLDER}
 built=${NEAP_GPU_BUILD:-}
 if [ -z "$built" ]; then
     (cd "$root" && cargo build --release -p neap-hook -p neap-gpud)
