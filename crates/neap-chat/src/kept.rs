@@ -43,13 +43,6 @@ impl Kept {
             .for_each(|(sequence, _)| engine.end(sequence));
         dropped
     }
-
-    /// The last one.
-    pub fn last(&self) -> Option<(&Sequence, &[u32])> {
-        self.texts
-            .back()
-            .map(|(sequence, tokens)| (sequence, &tokens[..]))
-    }
 }
 
 /// How many tokens two texts begin with alike.

@@ -181,6 +181,14 @@ fn text(facts: &Facts) -> String {
             }
         ),
     );
-    line("", "language models cannot be run yet".into());
+    let runs =
+        (facts.architecture.as_deref()).is_some_and(|name| neap_llm::ARCHITECTURES.contains(&name));
+    line(
+        "",
+        match runs {
+            true => "neap chat and neap generate run it; neap plan says how fast".into(),
+            false => "its architecture does not run yet".into(),
+        },
+    );
     text
 }

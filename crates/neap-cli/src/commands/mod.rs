@@ -19,7 +19,7 @@ pub mod train;
 pub mod zoo;
 
 use crate::advice;
-use crate::failure::{Outcome, bad};
+use crate::failure::Outcome;
 use crate::interrupt;
 use crate::progress::{Progress, note};
 use neaptide::{Model, OpenOptions, Work};
@@ -49,12 +49,6 @@ fn open_here(
     options: &OpenOptions,
     quiet: bool,
 ) -> neaptide::Result<Outcome<(Model, bool)>> {
-    if gguf::is_gguf(path) {
-        return Ok(Err(bad(format!(
-            "'{}' is a language model: neap chat and neap generate run it, neap plan and neap inspect tell of it",
-            path.display()
-        ))));
-    }
     let _deferred = interrupt::defer();
     let mut progress = Progress::new(format!("packing {}", file_name(path)), quiet);
     let mut was_packed = false;

@@ -1,11 +1,12 @@
 //! `neap plan`: how a model would run within a budget, on this machine or one that is described: as text, as
 //! JSON, as a page to look at, or as trace events.
 
-use super::open;
+use super::{gguf, open};
 use crate::args::{EngineArgs, ModelArgs};
 use crate::compute::{Compute, Memory};
 use crate::device::Device;
 use crate::failure::{Outcome, bad};
+use crate::language;
 use crate::progress::note;
 use crate::report::{OnDevice, bands_text, kernels_text, ms};
 use crate::{atomic, stdout};
@@ -32,6 +33,12 @@ pub struct PlanArgs {
     /// or phone. Or for one of this machine, as `neap run` takes it: vulkan, vulkan:N, auto or auto:N
     #[arg(long, value_name = "FILE|NAME", conflicts_with = "calibrate")]
     device: Option<String>,
+    /// Of a language model: tokens that prompts and answers may have together [default: several]
+    #[arg(long, value_name = "N", value_parser = crate::numbers::whole::<u32>(1..=1 << 20))]
+    context: Option<u32>,
+    /// Of a language model: in which type keys and values are kept: f32, f16 or int8
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    kv: neap_chat::CacheType,
     /// Memory of a device of this machine that may be taken, for a plan in the device's own memory
     #[arg(long, value_name = "SIZE", requires = "device")]
     device_budget: Option<Budget>,
@@ -55,6 +62,23 @@ enum Format {
 const RUNS: u32 = 3;
 
 pub fn run(args: &PlanArgs, quiet: bool) -> Outcome {
+    if gguf::is_gguf(&args.model.model) {
+        let as_json = match args.output {
+            Format::Text => false,
+            Format::Json => true,
+            _ => return Err(bad("the plan of a language model is text or json")),
+        };
+        let threads = args.engine.threads();
+        let (budget, context) = (args.memory_budget, args.context);
+        return language::plan::plan(
+            &args.model.model,
+            budget,
+            context,
+            args.kv,
+            threads,
+            as_json,
+        );
+    }
     let named = args.device.as_deref();
     let here: Option<Compute> = named.and_then(|name| name.parse().ok());
     let device = named.filter(|_| here.is_none());

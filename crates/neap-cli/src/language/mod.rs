@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod args;
+pub mod plan;
 
 use crate::cgroup::supervise::{self, Ended};
 use crate::failure::{Failure, Outcome, bad};

@@ -32,7 +32,7 @@ fn word(value: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_language_model_is_inspected_and_not_run() {
+fn a_language_model_is_inspected_and_has_its_own_commands() {
     let bench = Bench::new();
     let pairs: [(&str, &[u8]); 6] = [
         ("general.architecture", &word("llama")),
@@ -56,15 +56,22 @@ fn a_language_model_is_inspected_and_not_run() {
         "{text}"
     );
     assert!(!text.contains('\u{1b}'), "{text}");
-    for command in ["run", "plan", "pack -o p.neap", "bench"] {
+    assert!(text.contains("neap chat"), "{text}");
+    for command in ["run", "pack -o p.neap", "bench"] {
         let ran = bench.neap(&format!("{command} m.bin"));
         ran.fails(
             2,
             &[
                 "'m.bin' is not an ONNX model but a language model in GGUF",
-                "neap inspect",
+                "neap chat",
             ],
         );
+    }
+    // It has one tensor only.
+    for command in ["plan", "generate -p x", "chat"] {
+        bench
+            .neap(&format!("{command} m.bin"))
+            .fails(2, &["error: "]);
     }
 }
 

@@ -13,6 +13,7 @@ mod files;
 mod following;
 mod gguf;
 mod inputs;
+mod language;
 mod layout;
 mod ledgers;
 mod links;

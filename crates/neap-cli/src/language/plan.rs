@@ -1,0 +1,141 @@
+//! What a budget and a context give: `neap plan` of a language model.
+
+use super::{Limit, failure};
+use crate::failure::{Outcome, bad};
+use crate::stdout;
+use neap_chat::{CacheType, Ledger};
+use neap_llm::{Engine, Model};
+use neaptide::{Budget, Bytes, OwnProcess};
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+/// One budget with one context.
+#[derive(Serialize)]
+struct Choice {
+    context: usize,
+    /// `None`: as much as the model takes.
+    budget_bytes: Option<u64>,
+    smallest_budget_bytes: u64,
+    cache_bytes: u64,
+    resident_weight_bytes: u64,
+    weight_bytes: u64,
+    /// Attention left out.
+    predicted_tokens_per_second: f64,
+}
+
+/// Contexts that are shown where none is asked for.
+const CONTEXTS: [usize; 3] = [512, 2048, 8192];
+
+/// Budgets that are shown where none is asked for, in hundredths of the weights.
+const SHARES: [u64; 4] = [100, 60, 40, 25];
+
+/// Prints what budgets and contexts give.
+pub fn plan(
+    path: &Path,
+    budget: Budget,
+    context: Option<u32>,
+    cache: CacheType,
+    threads: usize,
+    as_json: bool,
+) -> Outcome {
+    let model = Model::open(path).map_err(|e| failure(e.into()))?;
+    let weights = model.matrix_bytes();
+    let contexts = match context {
+        Some(context) => vec![context as usize],
+        None => CONTEXTS
+            .into_iter()
+            .filter(|&c| c <= model.config.trained_context)
+            .collect(),
+    };
+    let mut choices = Vec::new();
+    for context in contexts {
+        let of = |budget| choice(&model, context, budget, cache, threads);
+        match budget {
+            Budget::Bytes(bytes) => choices.push(of(Some(bytes))?),
+            Budget::Unlimited => {
+                let whole = of(None)?;
+                let smallest = whole.smallest_budget_bytes;
+                choices.push(whole);
+                let shares = SHARES.map(|share| weights / 100 * share);
+                for bytes in shares.into_iter().filter(|&b| b > smallest) {
+                    choices.push(of(Some(bytes))?);
+                }
+                choices.push(of(Some(smallest + SLACK))?);
+            }
+            other => {
+                return Err(bad(format!(
+                    "--memory-budget {other}: write a size for a language model"
+                )));
+            }
+        }
+    }
+    match as_json {
+        true => stdout::print_json(&choices),
+        false => stdout::print(&text(&choices)),
+    }
+}
+
+/// The process grows a little from one plan to the next.
+const SLACK: u64 = 1 << 20;
+
+fn choice(
+    model: &Model,
+    context: usize,
+    budget: Option<u64>,
+    cache: CacheType,
+    threads: usize,
+) -> Outcome<Choice> {
+    let limit = Limit {
+        budget_bytes: budget,
+        own_cgroup: false,
+    };
+    let options = neap_llm::Options {
+        memory_budget: limit.budget_bytes,
+        context,
+        cache,
+        threads,
+        host: Arc::new(OwnProcess { own_cgroup: false }),
+        ..neap_llm::Options::default()
+    };
+    let engine = Engine::of(model.clone(), &options).map_err(|e| failure(e.into()))?;
+    let Ledger {
+        weights_bytes,
+        all_weights_bytes,
+        whole_cache_bytes,
+        smallest_bytes,
+        ..
+    } = engine.ledger();
+    Ok(Choice {
+        context: engine.context(),
+        budget_bytes: budget,
+        smallest_budget_bytes: smallest_bytes,
+        cache_bytes: whole_cache_bytes,
+        resident_weight_bytes: weights_bytes,
+        weight_bytes: all_weights_bytes,
+        predicted_tokens_per_second: 1e9 / engine.predicted_ns().max(1) as f64,
+    })
+}
+
+fn text(choices: &[Choice]) -> String {
+    let mut text = String::from(
+        "context    budget        smallest      cache         weights in memory   predicted\n",
+    );
+    for choice in choices {
+        let budget = choice
+            .budget_bytes
+            .map_or_else(|| "none".into(), |bytes| Bytes(bytes).to_string());
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{:<10} {budget:<13} {:<13} {:<13} {:>5.1} %             {:.1} tokens/s",
+            choice.context,
+            Bytes(choice.smallest_budget_bytes).to_string(),
+            Bytes(choice.cache_bytes).to_string(),
+            100.0 * choice.resident_weight_bytes as f64 / choice.weight_bytes.max(1) as f64,
+            choice.predicted_tokens_per_second,
+        );
+    }
+    text
+}
