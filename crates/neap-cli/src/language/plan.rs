@@ -1,7 +1,7 @@
 //! What a budget and a context give: `neap plan` of a language model.
 
-use super::{Limit, failure};
-use crate::failure::{Outcome, bad};
+use super::failure;
+use crate::failure::{Failure, Outcome, bad};
 use crate::stdout;
 use neap_chat::{CacheType, Ledger};
 use neap_llm::{Engine, Model};
@@ -17,7 +17,6 @@ struct Choice {
     context: usize,
     /// `None`: as much as the model takes.
     budget_bytes: Option<u64>,
-    smallest_budget_bytes: u64,
     cache_bytes: u64,
     resident_weight_bytes: u64,
     weight_bytes: u64,
@@ -55,14 +54,23 @@ pub fn plan(
         match budget {
             Budget::Bytes(bytes) => choices.push(of(Some(bytes))?),
             Budget::Unlimited => {
-                let whole = of(None)?;
-                let smallest = whole.smallest_budget_bytes;
-                choices.push(whole);
-                let shares = SHARES.map(|share| weights / 100 * share);
-                for bytes in shares.into_iter().filter(|&b| b > smallest) {
-                    choices.push(of(Some(bytes))?);
+                choices.push(of(None)?);
+                for share in SHARES {
+                    match of(Some(weights / 100 * share)) {
+                        Err(Failure::Infeasible(_)) => {}
+                        choice => choices.push(choice?),
+                    }
                 }
-                choices.push(of(Some(smallest + SLACK))?);
+                // What is too small is refused with what is enough.
+                let tiny = options(context, Some(1), cache, threads);
+                if let Err(neap_llm::Error::Budget { smallest_bytes, .. }) =
+                    Engine::of(model.clone(), &tiny)
+                {
+                    match of(Some(smallest_bytes + SLACK)) {
+                        Err(Failure::Infeasible(_)) => {}
+                        choice => choices.push(choice?),
+                    }
+                }
             }
             other => {
                 return Err(bad(format!(
@@ -87,30 +95,17 @@ fn choice(
     cache: CacheType,
     threads: usize,
 ) -> Outcome<Choice> {
-    let limit = Limit {
-        budget_bytes: budget,
-        own_cgroup: false,
-    };
-    let options = neap_llm::Options {
-        memory_budget: limit.budget_bytes,
-        context,
-        cache,
-        threads,
-        host: Arc::new(OwnProcess { own_cgroup: false }),
-        ..neap_llm::Options::default()
-    };
-    let engine = Engine::of(model.clone(), &options).map_err(|e| failure(e.into()))?;
+    let engine = Engine::of(model.clone(), &options(context, budget, cache, threads))
+        .map_err(|e| failure(e.into()))?;
     let Ledger {
         weights_bytes,
         all_weights_bytes,
         whole_cache_bytes,
-        smallest_bytes,
         ..
     } = engine.ledger();
     Ok(Choice {
         context: engine.context(),
         budget_bytes: budget,
-        smallest_budget_bytes: smallest_bytes,
         cache_bytes: whole_cache_bytes,
         resident_weight_bytes: weights_bytes,
         weight_bytes: all_weights_bytes,
@@ -118,10 +113,25 @@ fn choice(
     })
 }
 
+fn options(
+    context: usize,
+    budget: Option<u64>,
+    cache: CacheType,
+    threads: usize,
+) -> neap_llm::Options {
+    neap_llm::Options {
+        memory_budget: budget,
+        context,
+        cache,
+        threads,
+        host: Arc::new(OwnProcess { own_cgroup: false }),
+        ..neap_llm::Options::default()
+    }
+}
+
 fn text(choices: &[Choice]) -> String {
-    let mut text = String::from(
-        "context    budget        smallest      cache         weights in memory   predicted\n",
-    );
+    let mut text =
+        String::from("context    budget        cache         weights in memory   predicted\n");
     for choice in choices {
         let budget = choice
             .budget_bytes
@@ -129,9 +139,8 @@ fn text(choices: &[Choice]) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{:<10} {budget:<13} {:<13} {:<13} {:>5.1} %             {:.1} tokens/s",
+            "{:<10} {budget:<13} {:<13} {:>5.1} %             {:.1} tokens/s",
             choice.context,
-            Bytes(choice.smallest_budget_bytes).to_string(),
             Bytes(choice.cache_bytes).to_string(),
             100.0 * choice.resident_weight_bytes as f64 / choice.weight_bytes.max(1) as f64,
             choice.predicted_tokens_per_second,

@@ -93,10 +93,14 @@ fn many_texts_come_out_in_their_order() {
         .collect();
     assert_eq!(told.len(), 3);
     let one = bench.neap("generate m.gguf -p hello -n 12").ok();
-    assert_eq!(
-        format!("{}\n", told[0]["text"].as_str().unwrap()),
-        one.stdout
-    );
+    // On standard output what a terminal would obey is an escape.
+    let escaped = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    let shown = told[0]["text"].as_str().unwrap().chars();
+    let shown: String = shown.map(escaped).collect();
+    assert_eq!(format!("{shown}\n"), one.stdout);
     assert_eq!(told[1]["completion_tokens"], 3);
     bench.write("bad.jsonl", b"{\"prompt\": \"x\"}\n{\"promt\": 1}\n");
     bench
