@@ -8,7 +8,7 @@ const FORMATS: [(usize, &[u8], &str); 5] = [
     (
         0,
         b"GGUF",
-        "a language model in GGUF: neap inspect reads it, but language models cannot be run yet",
+        "a language model in GGUF: neap chat and neap generate run it, neap inspect and neap plan tell of it",
     ),
     (
         0,
