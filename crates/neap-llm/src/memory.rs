@@ -96,8 +96,11 @@ impl Memory {
         {
             memory.chunk = rows;
             memory.rows_bytes = rows_bytes(rows);
-            let left = memory.left(0).map(|left| left + memory.rows_bytes);
-            if left.is_none_or(|left| memory.rows_bytes <= left / 8) {
+            let Some((left, budget)) = memory.left(0).zip(memory.budget_bytes) else {
+                break;
+            };
+            let is_small = memory.rows_bytes <= (left + memory.rows_bytes) / 8;
+            if is_small && memory.smallest_bytes() <= budget {
                 break;
             }
         }

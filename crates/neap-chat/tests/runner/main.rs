@@ -1,7 +1,6 @@
 //! Answers of a small seeded model: the same alone and in company, with drafts and without, from shared beginnings and from none.
 #![forbid(unsafe_code)]
 
-mod gguf;
 mod tiny;
 
 use neap_chat::{Event, Id, Options, Prompt, Reason, Refused, Request, Runner, Sampling, Usage};

@@ -1,6 +1,6 @@
 //! A decoder of the llama kind with two layers, a vocabulary of bytes and a template for chats.
 
-use super::gguf::{GgufWriter, TensorType};
+use neap_testing::{GgufWriter, TensorType};
 
 /// As GPT-2 spells it: bytes that do not show are letters from 256 on.
 fn spelt(byte: u8) -> String {

@@ -5,8 +5,6 @@ use serde_json::Value;
 use std::io::Write;
 use std::process::Stdio;
 
-#[path = "../../../neap-chat/tests/runner/gguf.rs"]
-mod gguf;
 #[path = "../../../neap-chat/tests/runner/tiny.rs"]
 mod tiny;
 

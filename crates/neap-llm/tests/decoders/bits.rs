@@ -7,7 +7,7 @@ use neap_runtime::CancelToken;
 
 /// A process that takes the same in every test.
 #[derive(Debug)]
-struct Process;
+pub struct Process;
 
 impl neaptide::Host for Process {
     fn charged_bytes(&self) -> u64 {

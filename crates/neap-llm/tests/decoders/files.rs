@@ -78,3 +78,26 @@ fn a_file_that_is_written_to_is_an_error() {
     let after = engine.forward(&mut batch, &Default::default(), &mut |_, _, _, _| {});
     assert!(matches!(after, Err(Error::Runtime(_))), "{after:?}");
 }
+
+#[test]
+fn what_is_named_as_enough_is_enough_and_no_chunk_asks_for_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = ALL[0].file(&folder);
+    let options = |memory_budget, chunk| Options {
+        memory_budget,
+        chunk,
+        context: 4096,
+        host: std::sync::Arc::new(crate::bits::Process),
+        ..Options::default()
+    };
+    let least = Engine::open(&path, &options(None, 4)).expect("it opens");
+    let smallest = least.ledger().smallest_bytes;
+    for chunk in [4, 64, 512] {
+        let opened = Engine::open(&path, &options(Some(smallest), chunk));
+        assert!(opened.is_ok(), "{chunk}: {:?}", opened.err());
+        let refused = Engine::open(&path, &options(Some(smallest - 1), chunk)).err();
+        assert!(
+            matches!(refused, Some(Error::Budget { smallest_bytes, .. }) if smallest_bytes == smallest)
+        );
+    }
+}
