@@ -412,8 +412,8 @@ mod tests {
         let deltas: Vec<&Value> = told.iter().map(|chunk| &chunk["choices"][0]).collect();
         assert_eq!(deltas[2]["delta"], json!({"reasoning_content": "hm"}));
         assert_eq!(deltas[3]["delta"], json!({"content": "so"}));
-        assert_eq!(deltas[4]["finish_reason"], "length");
-        assert_eq!(deltas[5]["delta"]["tool_calls"][0]["index"], 0);
+        assert_eq!(deltas[4]["delta"]["tool_calls"][0]["index"], 0);
+        assert_eq!(deltas[5]["finish_reason"], "length");
         assert_eq!(deltas[6]["finish_reason"], "tool_calls");
         assert!(
             told.iter()

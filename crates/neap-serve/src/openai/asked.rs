@@ -291,7 +291,7 @@ mod tests {
             (", \"n\": -1", "-1"),
             (", \"n\": 0", "0 answers"),
             (", \"n\": 65", "65 answers"),
-            (", \"n\": 1e99", "1e99"),
+            (", \"n\": 1e99", "1e+99"),
             (", \"max_tokens\": 0", "max_tokens"),
             (", \"temperature\": NaN", "expected value"),
             (", \"temperature\": 1e999", "out of range"),

@@ -11,17 +11,13 @@
 //! | `neap_first_token_seconds{model}` | from a request to the first part of its answer |
 
 use super::models::Models;
-use crate::core::Core;
-use neap_chat::Event;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
 /// From eight milliseconds on, each twice the one before: to four minutes.
 const FIRST_BUCKET_S: f64 = 0.008;
@@ -122,43 +118,12 @@ impl Metrics {
             drop(self.first.get_or_create(&of));
         }
     }
-}
 
-/// When a request came, and what is counted of its answer.
-pub struct Timing {
-    pub model: String,
-    core: Arc<Core>,
-    arrived: Instant,
-    has_begun: bool,
-}
-
-impl Timing {
-    pub fn new(core: &Arc<Core>, model: &str, arrived: Instant) -> Timing {
-        Timing {
-            model: model.into(),
-            core: core.clone(),
-            arrived,
-            has_begun: false,
-        }
-    }
-
-    /// The first part of the answer is one.
-    pub fn note(&mut self, event: &Event) {
-        if self.has_begun || !matches!(event, Event::Text(_) | Event::Reasoning(_)) {
-            return;
-        }
-        self.has_begun = true;
+    /// The first part of an answer came so long after its request.
+    pub fn began(&self, model: &str, seconds: f64) {
         let of = OfModel {
-            model: self.model.clone(),
+            model: model.into(),
         };
-        let first = &self.core.metrics.language.first;
-        let seconds = self.arrived.elapsed().as_secs_f64();
-        first.get_or_create(&of).observe(seconds);
-    }
-
-    /// All answers are given.
-    pub fn end(&self) {
-        let elapsed = self.arrived.elapsed();
-        self.core.metrics.talked(&self.model, elapsed);
+        self.first.get_or_create(&of).observe(seconds);
     }
 }

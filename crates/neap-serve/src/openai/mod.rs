@@ -40,13 +40,12 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use fault::{Answered, Fault};
-use metrics::Timing;
 use neap_chat::{PenaltyOptions, Prompt, Sampling};
 use serde_json::json;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
-use stream::Waited;
+use stream::{Timing, Waited};
 use worker::Worker;
 
 /// Bytes of memory for each of a body: the shortest values of JSON take the most.

@@ -2,7 +2,6 @@
 
 use super::answering::Answering;
 use super::fault::{Answered, Fault};
-use super::metrics::Timing;
 use super::worker::{Events, fault_of};
 use crate::core::Core;
 use crate::pool::Held;
@@ -19,11 +18,46 @@ use std::fmt::Write;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
-use tokio::time::{Instant, Sleep, sleep};
+use std::time::{Duration, Instant};
+use tokio::time::{Sleep, sleep};
 
-/// Events told in one piece at most: those that came together.
+/// Pieces that are sent together at most, where so many came.
 const MOST_TOGETHER: usize = 256;
+
+/// When a request came, and what is counted of its answer.
+pub struct Timing {
+    model: String,
+    core: Arc<Core>,
+    arrived: Instant,
+    has_begun: bool,
+}
+
+impl Timing {
+    pub fn new(core: &Arc<Core>, model: &str, arrived: Instant) -> Timing {
+        Timing {
+            model: model.into(),
+            core: core.clone(),
+            arrived,
+            has_begun: false,
+        }
+    }
+
+    /// The first part of the answer is one.
+    pub fn note(&mut self, event: &Event) {
+        if self.has_begun || !matches!(event, Event::Text(_) | Event::Reasoning(_)) {
+            return;
+        }
+        self.has_begun = true;
+        let seconds = self.arrived.elapsed().as_secs_f64();
+        self.core.metrics.language.began(&self.model, seconds);
+    }
+
+    /// All answers are given.
+    pub fn end(&self) {
+        let elapsed = self.arrived.elapsed();
+        self.core.metrics.talked(&self.model, elapsed);
+    }
+}
 
 /// Answers that are under way, for somebody who waits. When it is dropped, as with a connection that ends, nobody does.
 pub struct Waited {
@@ -56,7 +90,9 @@ impl Waited {
         match self.events.poll_recv(context) {
             Poll::Ready(Some(event)) => {
                 self.timing.note(&event.1);
-                self.due.as_mut().reset(Instant::now() + self.patience);
+                self.due
+                    .as_mut()
+                    .reset(tokio::time::Instant::now() + self.patience);
                 return Poll::Ready(Ok(event));
             }
             Poll::Ready(None) => return Poll::Ready(Err(lost())),
@@ -169,7 +205,8 @@ impl hyper::body::Body for Stream {
         if self.waited.is_over {
             return Poll::Ready(None);
         }
-        for _ in 0..MOST_TOGETHER {
+        // Events without a piece of their own are no reason to wait: nobody would wake this.
+        while self.ready.len() < MOST_TOGETHER {
             let Poll::Ready(event) = self.waited.poll(context) else {
                 break;
             };
