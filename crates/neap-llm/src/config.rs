@@ -161,7 +161,7 @@ impl Config {
         self.window.is_some()
             && match self.window_period {
                 0 => self.architecture == "phi3",
-                period => (layer + 1) % period != 0,
+                period => !(layer + 1).is_multiple_of(period),
             }
     }
 
@@ -170,7 +170,7 @@ impl Config {
     pub fn is_rotated(&self, layer: usize) -> bool {
         match self.rotary.skip_period {
             0 => true,
-            period => (layer + 1) % period != 0,
+            period => !(layer + 1).is_multiple_of(period),
         }
     }
 

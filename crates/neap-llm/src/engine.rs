@@ -79,6 +79,9 @@ pub struct Tokens<'a> {
     pub wanted: usize,
 }
 
+/// Takes logits as they come: the index of the sequence in its batch, of its token, the first token of the slice of the vocabulary, and the slice.
+pub type Logits<'a> = dyn FnMut(usize, usize, usize, &[f32]) + 'a;
+
 /// Figures since a model was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -324,7 +327,7 @@ impl Engine {
         &mut self,
         batch: &mut [Tokens<'_>],
         cancel: &CancelToken,
-        logits: &mut dyn FnMut(usize, usize, usize, &[f32]),
+        logits: &mut Logits<'_>,
     ) -> Result<()> {
         self.check(batch)?;
         self.make_room(batch)?;
@@ -424,7 +427,7 @@ impl Engine {
         batch: &[Tokens<'_>],
         chunk: &[(usize, usize)],
         cancel: &CancelToken,
-        logits: &mut dyn FnMut(usize, usize, usize, &[f32]),
+        logits: &mut Logits<'_>,
     ) -> Result<()> {
         let tokens = chunk.iter().map(|&(s, t)| batch[s].tokens[t]);
         self.embed(tokens)?;

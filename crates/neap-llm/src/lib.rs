@@ -23,7 +23,7 @@ mod rotary;
 
 pub use cache::{BLOCK_POSITIONS, CacheType};
 pub use config::{ARCHITECTURES, Activation, Config, Pairs, Rotary};
-pub use engine::{Engine, Options, Sequence, Stats, Tokens};
+pub use engine::{Engine, Logits, Options, Sequence, Stats, Tokens};
 pub use error::{Error, Result};
 pub use memory::Ledger;
 pub use model::{Matrix, Model, Role, Vectors};

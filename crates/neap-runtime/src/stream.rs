@@ -191,12 +191,13 @@ impl<C: Clock> WeightStream<C> {
                 pumped = lane.proceed(clock, recorder);
             }
         };
-        let mut once = || pump();
-        let work = (may_start || looks).then_some(&mut once as &mut (dyn FnMut() + Send));
-        let par = CallerWork::new(&self.pool, work, looks, None);
-        let computed = catch_unwind(AssertUnwindSafe(|| compute(part, &par)));
-        par.finish();
-        drop(par);
+        let computed = {
+            let work = (may_start || looks).then_some(&mut pump as &mut (dyn FnMut() + Send));
+            let par = CallerWork::new(&self.pool, work, looks, None);
+            let computed = catch_unwind(AssertUnwindSafe(|| compute(part, &par)));
+            par.finish();
+            computed
+        };
         pumped?;
         let reason = match computed {
             Ok(Ok(())) => return Ok(()),

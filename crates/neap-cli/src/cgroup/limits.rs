@@ -10,6 +10,9 @@ use std::path::Path;
 /// What v1 shows for "no limit" is a little less than this.
 const NO_LIMIT_BYTES: u64 = 1 << 60;
 
+/// The kernel counts in these.
+const PAGE_BYTES: u64 = 4096;
+
 /// The lowest limit of the group and of all around it, hard or soft; `None` without any.
 ///
 /// Soft limits are how a group is asked to shrink: v1 refuses to lower a hard limit below what is in use (EBUSY).
@@ -93,9 +96,12 @@ fn within(schedule: &Schedule, limit_bytes: Option<u64>) -> Schedule {
     })
 }
 
+/// A limit that the kernel rounded down to whole pages is still the budget that was asked for.
 fn limited(budget: Budget, limit_bytes: Option<u64>) -> Budget {
     match (budget, limit_bytes) {
-        (Budget::Bytes(bytes), Some(limit)) => Budget::Bytes(bytes.min(limit)),
+        (Budget::Bytes(bytes), Some(limit)) if bytes.saturating_sub(limit) >= PAGE_BYTES => {
+            Budget::Bytes(limit)
+        }
         _ => budget,
     }
 }
@@ -162,10 +168,11 @@ mod tests {
         assert_eq!(lowest_bytes(&v2), Some(4096));
         assert_eq!(lowest_hard_bytes(&v2), Some(5000));
         let budget = |bytes| limited(Budget::Bytes(bytes), lowest_hard_bytes(&v2));
-        assert_eq!(budget(5001), Budget::Bytes(5000));
+        assert_eq!(budget(9096), Budget::Bytes(5000));
+        assert_eq!(budget(9095), Budget::Bytes(9095));
         assert_eq!(budget(4999), Budget::Bytes(4999));
         assert_eq!(limited(Budget::Unlimited, Some(1)), Budget::Unlimited);
-        let times: Schedule = "0s:4999,1s:5001,2s:50%".parse().unwrap();
+        let times: Schedule = "0s:4999,1s:9999,2s:50%".parse().unwrap();
         let budgets = within(&times, lowest_hard_bytes(&v2));
         let budgets: Vec<Budget> = budgets.budgets().map(|(_, budget)| budget).collect();
         let expected = [
