@@ -98,7 +98,7 @@ pub enum ServeError {
     #[error("model '{name}': {error}")]
     LanguageModel {
         name: String,
-        error: neap_chat::Error,
+        error: Box<neap_chat::Error>,
     },
     /// The budget is too small for the server alone.
     #[error("{0}")]
@@ -242,7 +242,12 @@ async fn load(core: &Core, is_strict: bool) -> Result<Option<Loaded>, ServeError
     for (name, error) in unserved {
         core.metrics.loaded(&name, false);
         match is_strict {
-            true => return Err(ServeError::LanguageModel { name, error }),
+            true => {
+                return Err(ServeError::LanguageModel {
+                    name,
+                    error: Box::new(error),
+                });
+            }
             false => refused.push((name, error.to_string())),
         }
     }

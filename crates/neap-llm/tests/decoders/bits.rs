@@ -98,7 +98,6 @@ fn sequences_side_by_side_get_what_each_gets_alone() {
                     texts[i].len() * (i + round) / 8
                 }
             })
-            .map(|end| end)
             .collect();
         let mut batch: Vec<Tokens<'_>> = sequences
             .iter_mut()
