@@ -18,6 +18,9 @@ use std::time::Instant;
 /// What spans of runs may take before they are written.
 pub(crate) const RECORDED_BYTES: u64 = 512 << 10;
 
+/// The kernel counts in these.
+const PAGE_BYTES: u64 = 4096;
+
 /// What to plan for; the budget of `options` is not looked at.
 pub(crate) struct Request<'a> {
     pub programs: &'a Programs,
@@ -56,10 +59,11 @@ impl Request<'_> {
                 let found = self.within(&search, base, Some(bytes), started);
                 found.map_err(Error::without_budget)
             }
-            (Some(given), Some(bytes)) => {
-                self.within(&search, base, Some(given.min(bytes)), started)
+            // A limit is in whole pages: it is no less than a budget that it was made of.
+            (Some(given), Some(bytes)) if given.saturating_sub(bytes) >= PAGE_BYTES => {
+                self.within(&search, base, Some(bytes), started)
             }
-            (given, None) => self.within(&search, base, given, started),
+            (given, _) => self.within(&search, base, given, started),
         }
     }
 
