@@ -127,8 +127,11 @@ def check_chat(client, model):
     call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
     turns = [*TURNS, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "1", "content": "rain"}]
     tooled = chat(messages=turns, tools=[TOOL])
-    assert tooled.usage.prompt_tokens > whole.usage.prompt_tokens + 20, "tools are not told to the model"
-    assert chat(messages=turns, tools=[TOOL], tool_choice="none").usage.prompt_tokens < tooled.usage.prompt_tokens
+    untold = chat(messages=turns, tools=[TOOL], tool_choice="none")
+    # SmolLM2's template knows no tools.
+    if model == "tiny":
+        assert tooled.usage.prompt_tokens > whole.usage.prompt_tokens + 20, "tools are not told to the model"
+        assert untold.usage.prompt_tokens < tooled.usage.prompt_tokens
     print(f"{model}: log-probabilities, parts, tools")
 
 
