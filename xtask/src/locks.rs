@@ -19,7 +19,11 @@ pub fn check(root: &Path, folder: &str, faults: &mut Vec<String>) -> Result<()> 
         let Ok(manifest) = fs::read_to_string(manifest) else {
             continue;
         };
-        if locked != dependencies(&manifest) {
+        let (required, optional) = dependencies(&manifest);
+        let are_known = locked
+            .iter()
+            .all(|d| required.contains(d) || optional.contains(d));
+        if !are_known || !required.is_subset(&locked) {
             faults.push(format!(
                 "{folder}/Cargo.lock has other dependencies of {name} than its manifest: run `cargo fetch` in {folder}/"
             ));
@@ -43,21 +47,27 @@ fn packages(lock: &str) -> impl Iterator<Item = (&str, BTreeSet<&str>)> {
     })
 }
 
-/// Dependencies that a manifest names, those of its tests left out.
-fn dependencies(manifest: &str) -> BTreeSet<&str> {
+/// Packages that a manifest names, those of its tests left out: which it always needs, and which a feature asks for.
+fn dependencies(manifest: &str) -> (BTreeSet<&str>, BTreeSet<&str>) {
     let mut is_in = false;
-    let mut found = BTreeSet::new();
+    let (mut required, mut optional) = (BTreeSet::new(), BTreeSet::new());
     for line in manifest.lines() {
         if line.starts_with('[') {
             is_in = line.ends_with("dependencies]") && line != "[dev-dependencies]";
         } else if is_in && !line.starts_with('#') {
             let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
-            if !name.is_empty() {
-                found.insert(name);
+            let package = line.split("package = \"").nth(1);
+            let name = package.map_or(name, |rest| rest.split('"').next().unwrap_or(name));
+            if name.is_empty() {
+                continue;
             }
+            match line.contains("optional = true") {
+                true => optional.insert(name),
+                false => required.insert(name),
+            };
         }
     }
-    found
+    (required, optional)
 }
 
 #[cfg(test)]
