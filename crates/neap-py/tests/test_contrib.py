@@ -148,7 +148,8 @@ def channels_last():
     inputs = {"c": whole(2, 3, high=2).astype(bool), "x": whole(2, 3), "b": whole(1, 3, seed=2)}
     yield Case("qlinear_where", [made], inputs, steps | more, [("y", byte)])
     x = whole(2, 9, 9, 16)
-    weights = {"w": whole(24, 16, 3, 3, high=100, dtype=np.int8, seed=1), "ws": np.abs(array(24, seed=3, scale=0.002))}
+    # Two products of weights below 64 fit in 16 bits: with AVX2 alone onnxruntime adds them there, and larger ones saturate.
+    weights = {"w": whole(24, 16, 3, 3, high=60, dtype=np.int8, seed=1), "ws": np.abs(array(24, seed=3, scale=0.002))}
     weights |= {"wz": np.zeros(24, np.int8), "b": whole(24, high=500, dtype=np.int32)}
     names = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"]
     made = node("QLinearConv", names, channels_last=1, pads=[1, 1, 0, 0], strides=[2, 1])
