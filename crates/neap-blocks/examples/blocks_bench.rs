@@ -25,6 +25,9 @@ const SHAPES: &[(BlockType, usize, usize)] = &[
     (BlockType::F32, 1536, 576),
 ];
 
+/// More than caches hold.
+const MEMORY_BYTES: usize = 64 << 20;
+
 fn main() {
     let isa = std::env::var("ISA").ok();
     let isa = isa.map_or(Isa::detect(), |name| {
@@ -32,15 +35,19 @@ fn main() {
         found.expect("an instruction set of this processor")
     });
     println!("{} on one thread; GB/s of weights, GFLOP/s", isa.name());
-    println!("{:28} {:>15} {:>15} {:>15} {:>15}", "rows", 1, 4, 16, 128);
+    println!(
+        "{:28} {:>15} {:>15} {:>15} {:>15} {:>15}",
+        "rows", "1 (memory)", 1, 4, 16, 128
+    );
     for &(ty, columns, k) in SHAPES {
+        let many = MEMORY_BYTES / ty.row_bytes(k);
         // Bytes that are no halves without a number, and no large ones.
-        let bytes = (0..columns * ty.row_bytes(k)).map(|i| (i * 31 % 251) as u8 & 0x2f);
+        let bytes = (0..many * ty.row_bytes(k)).map(|i| (i * 31 % 251) as u8 & 0x2f);
         let weights: Vec<u8> = bytes.collect();
         print!("{:28}", format!("{ty:?} {columns} x {k}"));
-        for rows in [1, 4, 16, 128] {
-            // So few output rows that nobody else gets a turn meanwhile.
-            let columns = columns.min((6144 / rows).max(48));
+        // So few output rows that nobody else gets a turn meanwhile, but where they come from memory.
+        let few = |rows: usize| (rows, columns.min((6144 / rows).max(48)));
+        for (rows, columns) in [(1, many), few(1), few(4), few(16), few(128)] {
             let weights = &weights[..columns * ty.row_bytes(k)];
             let seconds = least(isa, ty, k, weights, rows).as_secs_f64();
             let flops = 2.0 * (columns * k * rows) as f64;

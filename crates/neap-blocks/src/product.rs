@@ -16,6 +16,9 @@ use crate::{BlockType, Isa, SPAN};
 const ALIGNMENT: usize = 64;
 /// Spans that are unpacked at a time: whole blocks, few enough for the first cache.
 const CHUNK: usize = 16;
+/// Rows of no more bytes together stay in the first cache with those that follow. The processor does not foresee these, as rows are
+/// short and many. Of longer rows it does.
+const SHORT_BYTES: usize = 12 << 10;
 /// The most bytes of an unpacked span.
 const SPAN_BYTES: usize = 4 * MOST_LANES * (QUADS + 4);
 /// The most bytes of a block for each span.
@@ -167,29 +170,25 @@ fn drive<M: Machine, T: Weights>(m: M, job: &mut Job<'_, '_>, few_rows: unsafe f
     let (unpacked, copied) = scratch.split_at_mut(unpacked_bytes::<M, T::Form>() * CHUNK);
     let sums = sums.as_mut_ptr().cast::<f32>();
     let filled = columns.min(M::LANES);
+    let is_whole = rows == 1 && filled == M::LANES;
+    let at_once = if is_whole { spans } else { CHUNK };
+    let is_short = is_whole && M::LANES * row_bytes <= SHORT_BYTES;
     for first in (0..columns).step_by(M::LANES) {
         let first = first.min(columns - filled);
         let weights = &job.weights[first * row_bytes..][..filled * row_bytes];
         // SAFETY: the floats of all rows are in this part of scratch, which is aligned.
         unsafe { sums.write_bytes(0, rows * M::LANES) };
-        for chunk in (0..spans).step_by(CHUNK) {
+        for chunk in (0..spans).step_by(at_once) {
+            let bytes = |spans| spans / T::SPANS * T::BLOCK_BYTES;
+            let at = weights[bytes(chunk)..].as_ptr();
             let mut tile = Rows {
-                at: weights[chunk / T::SPANS * T::BLOCK_BYTES..].as_ptr(),
+                at,
                 stride: row_bytes,
-                spans: CHUNK.min(spans - chunk),
+                spans: at_once.min(spans - chunk),
+                next: is_short.then(|| at.wrapping_add(M::LANES * row_bytes)),
             };
             if filled < M::LANES {
                 tile = copy::<T>(tile, filled, copied);
-            }
-            // Rows are short and many, so the processor does not foresee them.
-            let (next, part) = match chunk + CHUNK < spans {
-                true => (first, chunk + CHUNK),
-                false => (first + M::LANES, 0),
-            };
-            if next < columns {
-                let at = next.min(columns - filled) * row_bytes + part / T::SPANS * T::BLOCK_BYTES;
-                let bytes = CHUNK.min(spans - part) / T::SPANS * T::BLOCK_BYTES;
-                prefetch(&job.weights[at..], row_bytes, bytes, filled);
             }
             let x = job.x.spans[chunk..].as_ptr();
             // SAFETY: the rows of the tile have been sliced or copied; those of activations have as many spans, and
@@ -222,33 +221,6 @@ fn drive<M: Machine, T: Weights>(m: M, job: &mut Job<'_, '_>, few_rows: unsafe f
     }
 }
 
-/// Asks for the first bytes of some rows, which are needed soon.
-#[inline(always)]
-fn prefetch(weights: &[u8], row_bytes: usize, bytes: usize, rows: usize) {
-    const LINE: usize = 64;
-    let ask = |begin: usize, bytes: usize| {
-        for at in (begin..begin + bytes).step_by(LINE) {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a prefetch reads nothing as far as the program can see, whatever the address.
-            unsafe {
-                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                _mm_prefetch::<_MM_HINT_T0>(weights.as_ptr().wrapping_add(at).cast());
-            }
-            #[cfg(target_arch = "aarch64")]
-            // SAFETY: as above.
-            unsafe {
-                let p = weights.as_ptr().wrapping_add(at);
-                std::arch::asm!("prfm pldl1keep, [{p}]", p = in(reg) p, options(nostack, readonly, preserves_flags));
-            }
-        }
-    };
-    if bytes == row_bytes {
-        ask(0, rows * row_bytes);
-    } else {
-        (0..rows).for_each(|row| ask(row * row_bytes, bytes));
-    }
-}
-
 /// Some rows' blocks, one row after the other.
 fn copy<T: Weights>(tile: Rows, rows: usize, to: &mut [u8]) -> Rows {
     let stride = tile.spans / T::SPANS * T::BLOCK_BYTES;
@@ -259,5 +231,10 @@ fn copy<T: Weights>(tile: Rows, rows: usize, to: &mut [u8]) -> Rows {
         });
     }
     let at = to[..MOST_LANES * stride].as_ptr();
-    Rows { at, stride, ..tile }
+    Rows {
+        at,
+        stride,
+        next: None,
+        ..tile
+    }
 }

@@ -13,6 +13,25 @@ pub(crate) struct Rows {
     /// From a row to the next.
     pub(crate) stride: usize,
     pub(crate) spans: usize,
+    /// As many bytes that are needed next. They are asked for block by block, so that asking never waits.
+    pub(crate) next: Option<*const u8>,
+}
+
+const LINE: usize = 64;
+
+#[inline(always)]
+fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing as far as the program can see, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, readonly, preserves_flags));
+    }
 }
 
 /// What is done with each span.
@@ -32,6 +51,11 @@ unsafe fn each_span<M: Machine, T: Weights>(m: M, rows: Rows, sink: &mut impl Si
         // SAFETY: blocks of the rows, which the caller vouches for.
         unsafe {
             let at = rows.at.add(block * T::BLOCK_BYTES);
+            if let Some(next) = rows.next {
+                let bytes = M::LANES * T::BLOCK_BYTES;
+                let begin = next.wrapping_add(block * bytes);
+                (0..bytes.div_ceil(LINE)).for_each(|i| prefetch(begin.wrapping_add(i * LINE)));
+            }
             let head = T::head(m, at, rows.stride);
             for chunk in 0..T::SPANS / T::CHUNK {
                 let raw = T::raw(m, at, rows.stride, chunk);
