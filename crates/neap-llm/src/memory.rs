@@ -29,7 +29,7 @@ const STAGE_SHARE: usize = 4;
 const CHUNKS: [usize; 8] = [512, 256, 128, 64, 32, 16, 8, 4];
 
 /// How a budget is divided, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Ledger {
     pub process_bytes: u64,
     pub reserved_bytes: u64,

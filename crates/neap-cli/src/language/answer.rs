@@ -3,8 +3,9 @@
 use super::failure;
 use crate::failure::{Failure, Outcome, bad};
 use crate::{interrupt, stdout};
-use neap_chat::{Event, Reason, Refused, Request, Runner, Usage};
+use neap_chat::{Event, Ledger, Reason, Refused, Request, Runner, Usage};
 use neaptide::{Bytes, CancelToken};
+use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// An answer that is over.
@@ -52,6 +53,22 @@ impl Speed {
         self.read_bytes = read_bytes;
     }
 
+    /// What `--json` writes.
+    pub fn report(&self, peak_bytes: u64, ledger: Ledger, predicted_ns: u64) -> Report {
+        Report {
+            prompt_tokens: self.usage.prompt_tokens,
+            cached_tokens: self.usage.cached_tokens,
+            completion_tokens: self.usage.completion_tokens,
+            prompt_seconds: self.prompt.as_secs_f64(),
+            later_tokens: self.later_tokens,
+            later_seconds: self.answer.as_secs_f64(),
+            later_read_bytes: self.read_bytes,
+            predicted_ms_per_token: predicted_ns as f64 / 1e6,
+            peak_memory_bytes: peak_bytes,
+            ledger,
+        }
+    }
+
     /// One line.
     pub fn text(&self, peak_bytes: u64) -> String {
         let rate = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
@@ -71,6 +88,25 @@ impl Speed {
             Bytes(peak_bytes),
         )
     }
+}
+
+/// What answers took.
+#[derive(Serialize)]
+pub struct Report {
+    prompt_tokens: usize,
+    /// Those of the prompt that were known from an earlier one.
+    cached_tokens: usize,
+    completion_tokens: usize,
+    /// To the first token of the answer.
+    prompt_seconds: f64,
+    /// Tokens after the first, and what they took.
+    later_tokens: usize,
+    later_seconds: f64,
+    later_read_bytes: u64,
+    /// Before anything ran, attention left out.
+    predicted_ms_per_token: f64,
+    peak_memory_bytes: u64,
+    ledger: Ledger,
 }
 
 pub fn refused(refused: Refused) -> Failure {

@@ -4,16 +4,16 @@ mod batch;
 
 use crate::budgets::peak::PeakMeter;
 use crate::failure::{Outcome, bad};
-use crate::language::answer::{Show, answer};
+use crate::language::answer::{Report, Show, answer};
 use crate::language::args::{ModelArgs, SamplingArgs};
 use crate::language::{Limit, limited, open};
 use crate::progress::note;
-use crate::{cgroup, interrupt, stdout};
+use crate::{atomic, cgroup, interrupt, stdout};
 use clap::Args;
 use neap_chat::Prompt;
 use serde_json::json;
-use std::io::{IsTerminal, Read, stdin};
-use std::path::PathBuf;
+use std::io::{IsTerminal, Read, Write, stdin};
+use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct GenerateArgs {
@@ -36,6 +36,12 @@ pub struct GenerateArgs {
     parallel: u8,
     #[command(flatten)]
     sampling: SamplingArgs,
+    /// Go on where the model would end its answer
+    #[arg(long)]
+    ignore_end: bool,
+    /// Write what it took as a report instead of the last line
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 /// Longest text that is read: no context holds more.
@@ -49,14 +55,14 @@ fn here(args: &GenerateArgs, limit: Limit, quiet: bool) -> Outcome {
     let own = limit.own_cgroup.then(|| cgroup::find().ok()).flatten();
     let peak = PeakMeter::new(own);
     let _deferred = interrupt::defer();
-    let speed = match &args.jsonl {
-        Some(file) => {
-            let mut runner = open(&args.model, limit, args.parallel.into())?;
-            batch::all(&mut runner, file, &args.sampling)?
-        }
-        None => {
-            let text = text(args)?;
-            let mut runner = open(&args.model, limit, 1)?;
+    let text = args.jsonl.is_none().then(|| text(args)).transpose()?;
+    let at_once = args.jsonl.as_ref().map_or(1, |_| args.parallel.into());
+    let mut runner = open(&args.model, limit, at_once)?;
+    let (ledger, predicted_ns) = (runner.ledger(), runner.predicted_ns());
+    let speed = match (&args.jsonl, text) {
+        (Some(file), _) => batch::all(&mut runner, file, &args.sampling)?,
+        (None, text) => {
+            let text = text.unwrap_or_default();
             let prompt = match args.chat {
                 false => Prompt::Text(text),
                 true => Prompt::Chat {
@@ -66,17 +72,32 @@ fn here(args: &GenerateArgs, limit: Limit, quiet: bool) -> Outcome {
                 },
             };
             let mut show = Show::new(std::io::stdout().is_terminal());
-            let answered = answer(&mut runner, args.sampling.request(prompt), &mut show)?;
+            let mut request = args.sampling.request(prompt);
+            request.ignore_end = args.ignore_end;
+            let answered = answer(&mut runner, request, &mut show)?;
             show.end_thought()?;
             stdout::print("\n")?;
             answered.speed
         }
     };
     interrupt::check()?;
-    if !quiet {
-        note(&speed.text(peak.overall().bytes));
+    let peak_bytes = peak.overall().bytes;
+    match &args.json {
+        Some(path) => {
+            let report = speed.report(peak_bytes, ledger, predicted_ns);
+            write(path, &report)
+        }
+        None if quiet => Ok(()),
+        None => {
+            note(&speed.text(peak_bytes));
+            Ok(())
+        }
     }
-    Ok(())
+}
+
+fn write(path: &Path, report: &Report) -> Outcome {
+    let text = stdout::json(report)?;
+    atomic::write(path, |file| writeln!(file, "{text}"))
 }
 
 fn text(args: &GenerateArgs) -> Outcome<String> {
