@@ -2,7 +2,7 @@
 //! JSON, as a page to look at, or as trace events.
 
 use super::{gguf, open};
-use crate::args::{EngineArgs, ModelArgs};
+use crate::args::{CalibrateArg, EngineArgs, ModelArgs};
 use crate::compute::{Compute, Memory};
 use crate::device::Device;
 use crate::failure::{Outcome, bad};
@@ -68,16 +68,14 @@ pub fn run(args: &PlanArgs, quiet: bool) -> Outcome {
             Format::Json => true,
             _ => return Err(bad("the plan of a language model is text or json")),
         };
-        let threads = args.engine.threads();
-        let (budget, context) = (args.memory_budget, args.context);
-        return language::plan::plan(
-            &args.model.model,
-            budget,
-            context,
-            args.kv,
-            threads,
-            as_json,
-        );
+        let question = language::plan::Question {
+            budget: args.memory_budget,
+            context: args.context,
+            cache: args.kv,
+            threads: args.engine.threads(),
+            is_measured: args.engine.calibrate != CalibrateArg::Off,
+        };
+        return language::plan::plan(&args.model.model, &question, as_json);
     }
     let named = args.device.as_deref();
     let here: Option<Compute> = named.and_then(|name| name.parse().ok());

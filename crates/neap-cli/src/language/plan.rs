@@ -4,7 +4,7 @@ use super::failure;
 use crate::failure::{Failure, Outcome, bad};
 use crate::stdout;
 use neap_chat::{CacheType, Ledger};
-use neap_llm::{Engine, Model};
+use neap_llm::{Engine, Model, Rates};
 use neaptide::{Budget, Bytes, OwnProcess};
 use serde::Serialize;
 use std::fmt::Write;
@@ -30,17 +30,35 @@ const CONTEXTS: [usize; 3] = [512, 2048, 8192];
 /// Budgets that are shown where none is asked for, in hundredths of the weights.
 const SHARES: [u64; 4] = [100, 60, 40, 25];
 
+/// What is asked.
+pub struct Question {
+    pub budget: Budget,
+    pub context: Option<u32>,
+    pub cache: CacheType,
+    pub threads: usize,
+    /// Computing and reading are timed first, for less than a second; else built-in rates are taken.
+    pub is_measured: bool,
+}
+
 /// Prints what budgets and contexts give.
-pub fn plan(
-    path: &Path,
-    budget: Budget,
-    context: Option<u32>,
-    cache: CacheType,
-    threads: usize,
-    as_json: bool,
-) -> Outcome {
+pub fn plan(path: &Path, question: &Question, as_json: bool) -> Outcome {
     let model = Model::open(path).map_err(|e| failure(e.into()))?;
     let weights = model.matrix_bytes();
+    let Question {
+        budget, context, ..
+    } = *question;
+    let measure = || Rates::measure(&model, question.threads).ok();
+    let measured = question.is_measured.then(measure).flatten();
+    let rates = measured.unwrap_or_default();
+    let options = |context, memory_budget| neap_llm::Options {
+        memory_budget,
+        context,
+        cache: question.cache,
+        threads: question.threads,
+        host: Arc::new(OwnProcess { own_cgroup: false }),
+        rates,
+        ..neap_llm::Options::default()
+    };
     let contexts = match context {
         Some(context) => vec![context as usize],
         None => CONTEXTS
@@ -50,7 +68,7 @@ pub fn plan(
     };
     let mut choices = Vec::new();
     for context in contexts {
-        let of = |budget| choice(&model, context, budget, cache, threads);
+        let of = |budget| choice(&model, &options(context, budget));
         match budget {
             Budget::Bytes(bytes) => choices.push(of(Some(bytes))?),
             Budget::Unlimited => {
@@ -62,9 +80,8 @@ pub fn plan(
                     }
                 }
                 // What is too small is refused with what is enough.
-                let tiny = options(context, Some(1), cache, threads);
                 if let Err(neap_llm::Error::Budget { smallest_bytes, .. }) =
-                    Engine::of(model.clone(), &tiny)
+                    Engine::of(model.clone(), &options(context, Some(1)))
                 {
                     match of(Some(smallest_bytes + SLACK)) {
                         Err(Failure::Infeasible(_)) => {}
@@ -81,22 +98,15 @@ pub fn plan(
     }
     match as_json {
         true => stdout::print_json(&choices),
-        false => stdout::print(&text(&choices)),
+        false => stdout::print(&text(&choices, rates, measured.is_some())),
     }
 }
 
 /// The process grows a little from one plan to the next.
 const SLACK: u64 = 1 << 20;
 
-fn choice(
-    model: &Model,
-    context: usize,
-    budget: Option<u64>,
-    cache: CacheType,
-    threads: usize,
-) -> Outcome<Choice> {
-    let engine = Engine::of(model.clone(), &options(context, budget, cache, threads))
-        .map_err(|e| failure(e.into()))?;
+fn choice(model: &Model, options: &neap_llm::Options) -> Outcome<Choice> {
+    let engine = Engine::of(model.clone(), options).map_err(|e| failure(e.into()))?;
     let Ledger {
         weights_bytes,
         all_weights_bytes,
@@ -105,7 +115,7 @@ fn choice(
     } = engine.ledger();
     Ok(Choice {
         context: engine.context(),
-        budget_bytes: budget,
+        budget_bytes: options.memory_budget,
         cache_bytes: whole_cache_bytes,
         resident_weight_bytes: weights_bytes,
         weight_bytes: all_weights_bytes,
@@ -113,25 +123,18 @@ fn choice(
     })
 }
 
-fn options(
-    context: usize,
-    budget: Option<u64>,
-    cache: CacheType,
-    threads: usize,
-) -> neap_llm::Options {
-    neap_llm::Options {
-        memory_budget: budget,
-        context,
-        cache,
-        threads,
-        host: Arc::new(OwnProcess { own_cgroup: false }),
-        ..neap_llm::Options::default()
-    }
-}
-
-fn text(choices: &[Choice]) -> String {
-    let mut text =
-        String::from("context    budget        cache         weights in memory   predicted\n");
+fn text(choices: &[Choice], rates: Rates, is_measured: bool) -> String {
+    let mut text = format!(
+        "computes with {:.1} GB/s of weights, reads {:.1} GB/s ({})\n\
+         context    budget        cache         weights in memory   predicted\n",
+        rates.weight_bytes_per_second / 1e9,
+        rates.drive_bytes_per_second / 1e9,
+        if is_measured {
+            "measured now"
+        } else {
+            "built in"
+        },
+    );
     for choice in choices {
         let budget = choice
             .budget_bytes
