@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 const SHAPES: &[(BlockType, usize, usize)] = &[
     (BlockType::Q4_1, 1536, 576),
     (BlockType::Q8_0, 1536, 576),
+    (BlockType::Q4K, 1536, 1536),
+    (BlockType::Q6K, 1536, 1536),
     (BlockType::Q4K, 1536, 8960),
     (BlockType::Q6K, 1536, 8960),
     (BlockType::Q4_0, 1536, 1536),
@@ -41,8 +43,8 @@ fn main() {
     );
     for &(ty, columns, k) in SHAPES {
         let many = MEMORY_BYTES / ty.row_bytes(k);
-        // Bytes that are no halves without a number, and no large ones.
-        let bytes = (0..many * ty.row_bytes(k)).map(|i| (i * 31 % 251) as u8 & 0x2f);
+        // Bytes that are floats of usual sizes in every type: subnormal ones are slow on some processors.
+        let bytes = (0..many * ty.row_bytes(k)).map(|i| (i * 31 % 251) as u8 & 0x0f | 0x30);
         let weights: Vec<u8> = bytes.collect();
         print!("{:28}", format!("{ty:?} {columns} x {k}"));
         // So few output rows that nobody else gets a turn meanwhile, but where they come from memory.

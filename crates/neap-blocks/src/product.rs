@@ -16,9 +16,9 @@ use crate::{BlockType, Isa, SPAN};
 const ALIGNMENT: usize = 64;
 /// Spans that are unpacked at a time: whole blocks, few enough for the first cache.
 const CHUNK: usize = 16;
-/// Rows of no more bytes together stay in the first cache with those that follow. The processor does not foresee these, as rows are
+/// Rows of no more bytes together stay in the first caches with those that follow. The processor does not foresee these, as rows are
 /// short and many. Of longer rows it does.
-const SHORT_BYTES: usize = 12 << 10;
+const SHORT_BYTES: usize = 24 << 10;
 /// The most bytes of an unpacked span.
 const SPAN_BYTES: usize = 4 * MOST_LANES * (QUADS + 4);
 /// The most bytes of a block for each span.

@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn two_hundred_thousand_blocks_of_a_chain_are_placed() {
         let chain: Vec<Block> = (0..200_000)
-            .map(|i| block(64 * (1 + u64::from(i * i % 31)), i, i + 2))
+            .map(|i| block(64 * (1 + u64::from(i).pow(2) % 31), i, i + 2))
             .collect();
         let layout = lay_out(&chain);
         assert_eq!(check(&chain, &layout), Ok(()));
