@@ -7,6 +7,8 @@ run the page cache is dropped, and no page of the model may be left in it: pages
 at its best of several ways to load (`--ways`), as scripts/llama.sh builds it for this processor. What a drive gives is measured in every
 turn, by direct reads of the model's file. Figures are medians over the turns.
 
+The first token comes after the program's start, loading and the prompt. Ratios above 1 are in favour of neap.
+
 Bound: a token takes no less than computing it without a limit, nor less than reading what was read for it at the drive's rate.
 """
 
@@ -30,6 +32,9 @@ MIB = 1 << 20
 
 #: How llama.cpp loads a model, whether it repacks weights, and how it attends.
 WAYS = ["mmap plain exact", "mmap plain flash", "none repack flash", "dio repack flash"]
+
+#: Of a whole process.
+MEASURED = ("seconds", "peak_bytes", "major_faults")
 
 #: Prose of no particular model, about 500 tokens.
 PROMPT = """The tide that rises least and falls least is called a neap tide. It comes twice in a month, when the pull of the sun is at
@@ -109,14 +114,14 @@ def neap(model, prompt, limit, scratch, arguments):
     if ran is None or not os.path.exists(report):
         return None
     with open(report) as file:
-        return json.load(file) | {key: ran[key] for key in ("peak_bytes", "major_faults")}
+        return json.load(file) | {key: ran[key] for key in MEASURED}
 
 
 def llama(model, prompt, limit, way, arguments):
     load, repack, attention = way.split()
     command = [arguments.llama, model, prompt, str(arguments.tokens), str(arguments.context), str(arguments.threads)]
     ran = run([*command, load, repack, attention, "f16"], model, limit, arguments)
-    return ran and json.loads(ran["output"]) | {key: ran[key] for key in ("peak_bytes", "major_faults")}
+    return ran and json.loads(ran["output"]) | {key: ran[key] for key in MEASURED}
 
 
 def run(command, model, limit, arguments):
@@ -131,10 +136,12 @@ def run(command, model, limit, arguments):
             with open(f"{group}/tasks", "w") as file:
                 file.write(str(os.getpid()))
 
+        begin = time.monotonic()
         child = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL, preexec_fn=enter)
         timer = threading.Timer(arguments.seconds, child.kill)
         timer.start()
         _, status, usage = os.wait4(child.pid, 0)
+        seconds = time.monotonic() - begin
         child.returncode = status
         timer.cancel()
         with open(f"{group}/memory.max_usage_in_bytes") as file:
@@ -143,7 +150,8 @@ def run(command, model, limit, arguments):
         if status != 0:
             return None
         output.seek(0)
-        return {"output": output.read().decode(errors="replace"), "peak_bytes": peak, "major_faults": usage.ru_majflt}
+        told = {"seconds": seconds, "peak_bytes": peak, "major_faults": usage.ru_majflt}
+        return told | {"output": output.read().decode(errors="replace")}
 
 
 def remove(group):
@@ -204,8 +212,9 @@ def rate(run):
     return run["later_tokens"] / run["later_seconds"]
 
 
-def prompt_rate(run):
-    return run["prompt_tokens"] / run["prompt_seconds"]
+def first_seconds(run):
+    """From the start of the program to the first token of the answer."""
+    return run["seconds"] - run["later_seconds"]
 
 
 def median(values):
@@ -218,7 +227,7 @@ def row(model, size, limit, runs, resident):
     by_way = {way: [run for run in of_way if run] for way, of_way in runs.items() if way not in ("neap", "drive")}
     by_way = {way: of_way for way, of_way in by_way.items() if of_way}
     best = max(by_way, key=lambda way: median(map(rate, by_way[way])), default=None)
-    best_prompt = max(by_way, key=lambda way: median(map(prompt_rate, by_way[way])), default=None)
+    first = [median(map(first_seconds, of_way)) for of_way in by_way.values()]
     theirs = by_way.get(best, [])
     told = {
         "model": os.path.basename(model),
@@ -226,7 +235,7 @@ def row(model, size, limit, runs, resident):
         "limit_mib": None if limit is None else limit / MIB,
         "llama_way": best,
         "llama_rate": median(map(rate, theirs)),
-        "llama_prompt_rate": median(map(prompt_rate, by_way.get(best_prompt, []))),
+        "llama_first_seconds": min(first, default=None),
         "llama_peak_mib": max((run["peak_bytes"] / MIB for run in theirs), default=None),
         "llama_major_faults": median(run["major_faults"] for run in theirs),
         "drive": median(runs["drive"]),
@@ -237,7 +246,7 @@ def row(model, size, limit, runs, resident):
         told |= {
             "rate": median(rates),
             "spread": (rates[-1] - rates[0]) / median(rates),
-            "prompt_rate": median(map(prompt_rate, ours)),
+            "first_seconds": median(map(first_seconds, ours)),
             "peak_mib": max(run["peak_bytes"] for run in ours) / MIB,
             "major_faults": median(run["major_faults"] for run in ours),
             "read_mb": reads / 1e6,
@@ -252,7 +261,7 @@ def show(model, turn, limit, runs):
     for name, of_name in runs.items():
         if name != "drive" and of_name:
             run = of_name[-1]
-            told = f"{rate(run):.2f} ({prompt_rate(run):.1f}) {run['peak_bytes'] / MIB:.1f} MiB" if run else "failed"
+            told = f"{rate(run):.2f} tokens/s, first after {first_seconds(run):.2f} s, {run['peak_bytes'] / MIB:.1f} MiB" if run else "failed"
             parts.append(f"{name} {told}")
     limit = "none" if limit is None else f"{limit / MIB:.0f} MiB"
     print(f"{os.path.basename(model)} turn {turn} limit {limit}: " + "; ".join(parts), flush=True)
@@ -272,7 +281,7 @@ def table(rows, arguments):
         f"Prompt of about {arguments.prompt_tokens} tokens, {arguments.tokens} tokens of answer, medians of {arguments.turns} turns, "
         f"largest spread {number(100 * max((r.get('spread', 0) for r in rows), default=0), 0)} %. llama.cpp of llama-cpp-python 0.3.36.",
         "",
-        "| model | limit, MiB (of the file) | tokens/s | MB read a token | of the bound | peak, MiB | llama.cpp: tokens/s | × | peak, MiB | prompt: tokens/s | llama.cpp | × |",
+        "| model | limit, MiB (of the file) | tokens/s | MB read a token | of the bound | peak, MiB | llama.cpp: tokens/s | × | peak, MiB | first token after, s | llama.cpp | × |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for r in rows:
@@ -280,7 +289,7 @@ def table(rows, arguments):
         cells = [re.sub(r"\.gguf$", "", r["model"]), limit, number(r.get("rate")), number(r.get("read_mb"))]
         cells += [ratio(r.get("rate"), r.get("bound")), number(r.get("peak_mib")), number(r["llama_rate"])]
         cells += [ratio(r.get("rate"), r["llama_rate"]), number(r["llama_peak_mib"])]
-        cells += [number(r.get("prompt_rate")), number(r["llama_prompt_rate"]), ratio(r.get("prompt_rate"), r["llama_prompt_rate"])]
+        cells += [number(r.get("first_seconds")), number(r["llama_first_seconds"]), ratio(r["llama_first_seconds"], r.get("first_seconds"))]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
