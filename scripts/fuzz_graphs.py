@@ -49,55 +49,89 @@ def is_wild(feed):
     return any(x.dtype.kind == "f" and not np.isfinite(x).all() for x in feed.values())
 
 
+def constants_of(model):
+    return {w.name: onnx.numpy_helper.to_array(w) for w in model.graph.initializer}
+
+
+def has_wild_filter(model, feed):
+    """Whether a convolution multiplies by what is no number."""
+    filters = [node.input[1] for node in model.graph.node if node.op_type in ("Conv", "ConvTranspose", "DeformConv")]
+    known = constants_of(model) | feed
+    return is_wild({name: known[name] for name in filters if name in known})
+
+
+def is_wild_in_time(model, feed):
+    return any(has(model, op) for op in ("LSTM", "GRU", "RNN")) and is_wild(constants_of(model) | feed)
+
+
 _T = onnx.TensorProto
 INTEGERS = [_T.UINT8, _T.INT8, _T.INT32, _T.INT64, _T.UINT64]
 
 
-def out_of_range(model, feed):
-    """Whether a cast to integers meets a number that its type does not hold."""
-    types = onnx.helper.tensor_dtype_to_np_dtype
-    casts = [node for node in model.graph.node if node.op_type == "Cast" and node.attribute[0].i in INTEGERS]
-    if not casts:
-        return False
-    whole = onnx.ModelProto()
-    whole.CopyFrom(model)
-    known = {w.name: onnx.numpy_helper.to_array(w) for w in model.graph.initializer} | feed
-    computed = [node.input[0] for node in casts if node.input[0] not in known]
-    del whole.graph.output[:]
-    whole.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(computed))
+def values_of(model, feed, names):
+    """Values of a graph by name, as onnxruntime has them."""
+    known = constants_of(model) | feed
+    computed = [name for name in dict.fromkeys(names) if name not in known]
     if computed:
+        whole = onnx.ModelProto()
+        whole.CopyFrom(model)
+        del whole.graph.output[:]
+        whole.graph.output.extend(onnx.ValueInfoProto(name=name) for name in computed)
         known |= graphs.by_onnxruntime(whole, feed)
+    return known
+
+
+def leaves(dtype, x):
+    """Whether some numbers are none of an integer type."""
+    info = np.iinfo(dtype)
+    return bool(x.size) and not ((x > float(info.min) - 1) & (x < float(info.max) + 1)).all()
+
+
+def out_of_range(model, feed):
+    """Whether a cast or a power meets a number that its type of integers does not hold."""
+    casts = [node for node in model.graph.node if node.op_type == "Cast" and node.attribute[0].i in INTEGERS]
+    powers = [node for node in model.graph.node if node.op_type == "Pow"]
+    if not casts and not powers:
+        return False
+    read = [node.input[0] for node in casts] + [name for node in powers for name in node.input]
+    known = values_of(model, feed, read)
     for node in casts:
-        x, info = known[node.input[0]], np.iinfo(types(node.attribute[0].i))
-        if x.size and x.dtype.kind in "iuf" and not ((x > float(info.min) - 1) & (x < float(info.max) + 1)).all():
+        x = known[node.input[0]]
+        if x.dtype.kind in "iuf" and leaves(onnx.helper.tensor_dtype_to_np_dtype(node.attribute[0].i), x):
+            return True
+    for node in powers:
+        base, exponent = (known[name] for name in node.input)
+        if base.dtype.kind in "iu" and leaves(base.dtype, base.astype(np.float64) ** exponent.astype(np.float64)):
             return True
     return False
 
 
-def has_rounded_corners(model):
-    """Whether corners are aligned, also of a part of an image, of a size that scales do not say exactly."""
-    def rounds(node):
-        modes = ("align_corners", "tf_crop_and_resize")
-        is_aligned = any(has_one(node, "Resize", coordinate_transformation_mode=mode) for mode in modes)
-        if not is_aligned or len(node.input) != 3:
-            return False
-        scales = [onnx.numpy_helper.to_array(w) for w in model.graph.initializer if w.name == node.input[2]]
-        return not scales or bool((scales[0] % 1 != 0).any())
-
-    return any(rounds(node) for node in model.graph.node)
+def has_rounded_corners(model, feed):
+    """Whether corners are aligned, also of a part of an image, of a size that is not the image's size times a scale."""
+    modes = ("align_corners", "tf_crop_and_resize")
+    aligned = [
+        node
+        for node in model.graph.node
+        if len(node.input) == 3 and any(has_one(node, "Resize", coordinate_transformation_mode=mode) for mode in modes)
+    ]
+    known = values_of(model, feed, [name for node in aligned for name in (node.input[0], node.input[2])])
+    sizes = [known[node.input[0]].shape * known[node.input[2]].astype(np.float64) for node in aligned]
+    return any(np.abs(size - np.round(size)).max(initial=0) > 1e-5 for size in sizes)
 
 
 #: Where onnxruntime and the reference are known to be wrong, or where the standard leaves a result open: what is said of it,
 #: whether a graph is of that kind, and whose word counts then. Where nobody's does, graphs are run and not compared.
 KNOWN = [
     (
-        "onnxruntime and the reference take no NaN in MaxPool for the largest",
-        lambda m, feed: is_wild(feed) and (has(m, "MaxPool") or has(m, "GlobalMaxPool")),
+        "onnxruntime and the reference take no NaN in a window for the largest",
+        lambda m, feed: is_wild(feed) and (has(m, "MaxPool") or has(m, "GlobalMaxPool") or has(m, "RoiAlign", mode="max")),
         None,
     ),
+    ("an infinite filter meets the zeros around an image, or does not", has_wild_filter, None),
+    ("onnxruntime's gates take no number for a large one", is_wild_in_time, None),
     (
         "onnxruntime aligns corners of a rounded size, the standard's tests those of size times scale",
-        lambda m, feed: has_rounded_corners(m),
+        has_rounded_corners,
         graphs.by_reference,
     ),
     (
@@ -127,7 +161,7 @@ def slack(model, kind):
     sums that are a hair below an integer.
     """
     resizes = any(has(model, "Resize", mode=mode) for mode in ("linear", "cubic"))
-    return 0.05 if kind == "in 8 bits" else 0.0, int(resizes)
+    return 0.05 if kind == "in 8 bits" else 0.0, int(resizes or has(model, "QLinearMatMul"))
 
 
 def near(wanted, found, slack=(0.0, 0)):
@@ -240,15 +274,17 @@ def judgement(judge, model, feed):
         signal.alarm(0)
 
 
-def difference(judged, found, slack=(0.0, 0)):
-    """`None` where each result is some judge's."""
+def differences(judged, found, slack=(0.0, 0)):
+    """Why results are no judge's, by their names."""
+    wrong = {}
     for name in judged[0]:
         if name not in found:
-            return f"result '{name}' is missing"
-        reasons = [near(np.asarray(j[name]), found[name], slack) for j in judged]
+            wrong[name] = "is missing"
+            continue
+        reasons = [near(np.asarray(j[name]), found[name], slack) for j in judged if name in j]
         if all(reasons):
-            return f"'{name}': " + "; ".join(dict.fromkeys(reasons))
-    return None
+            wrong[name] = "; ".join(dict.fromkeys(reasons))
+    return wrong
 
 
 def keep(folder, seed, model, feed, judged, why):
@@ -267,8 +303,8 @@ def keep(folder, seed, model, feed, judged, why):
     return path
 
 
-def attempt(seed, neap, tally):
-    """What is wrong with the graph of a number, with the graph; `None` for nothing."""
+def attempt(seed, neap, tally, told):
+    """What is wrong with the graph of a number, with the graph; `None` for nothing. Tells when the graph is judged."""
     try:
         model, feed, _, kind = graphs.draw(seed)
     except graphs.Unfit:
@@ -284,6 +320,7 @@ def attempt(seed, neap, tally):
     is_open = known is not None and (word is None or judged[0] is None)
     off = slack(model, kind)
     tally[f"{kind}: known: {known}" if is_open else kind] += 1
+    told({"is_judged": True})
     neap.give(model, feed)
     smallest = None
     # Too small for anything, so that the smallest that is not is told; then half of what it takes with everything in memory.
@@ -300,12 +337,13 @@ def attempt(seed, neap, tally):
             return None
         if error and budget == "50%" and error.startswith("exit 3"):
             continue
-        why = error or (None if is_open else difference(judged, found, off))
-        if why and not error and len(judged) == 1 and not word:
-            # Slow, and so asked only where it matters.
-            reference = judgement(graphs.by_reference, model, feed)
+        wrong = {} if error or is_open else differences(judged, found, off)
+        if wrong and len(judged) == 1 and not word:
+            # Slow, and so asked only where it matters, and for no more.
+            reference = judgement(graphs.by_reference, graphs.part(model, wrong), feed)
             judged += [reference] if reference else []
-            why = difference(judged, found, off)
+            wrong = differences(judged, found, off)
+        why = error or "; ".join(f"'{name}': {reason}" for name, reason in wrong.items())
         if why:
             return f"budget {budget} ({smallest}): {why}", model, feed, judged
     return None
@@ -317,8 +355,8 @@ def work(args, seeds, told):
     with tempfile.TemporaryDirectory() as folder:
         runner = Package(folder + "/graph") if args.package else Neap(os.path.abspath(args.neap), folder + "/graph")
         for seed in seeds:
-            told({"seed": seed})
-            found = attempt(seed, runner, tally)
+            told({"seed": seed, "is_judged": False})
+            found = attempt(seed, runner, tally, told)
             if found:
                 why, model, feed, judged = found
                 operators = " ".join(node.op_type for node in model.graph.node)
@@ -357,18 +395,18 @@ def main():
     tally, wrong, began = collections.Counter(), 0, time.monotonic()
     at, end = args.seed, args.seed + args.graphs
     while at < end and time.monotonic() - began < args.seconds:
-        last, is_whole = at, False
+        last, is_judged, is_whole = at, False, False
         for what in in_a_process(args, range(at, min(at + CHUNK, end))):
-            last, is_whole = what.get("seed", last), "tally" in what
+            last, is_judged, is_whole = what.get("seed", last), what.get("is_judged", is_judged), "tally" in what
             tally.update(what.get("tally", {}))
             if "why" in what:
                 wrong += 1
                 print(f"{last}: {what['why']}\n    {what['operators']}\n    kept in {what['path']}", flush=True)
         if not is_whole:
-            # The package's faults are the graph's, as far as it is not the judge that died.
-            wrong += args.package
-            tally["a process died"] += 1
-            print(f"{last}: its process died", flush=True)
+            # The package is in the same process.
+            wrong += is_judged and args.package
+            tally["a process died" if is_judged else "a judge died"] += 1
+            print(f"{last}: {'its process' if is_judged else 'its judge'} died", flush=True)
         at = last + 1
     for what, count in sorted(tally.items(), key=lambda entry: -entry[1]):
         print(f"{count:6} {what}")

@@ -75,13 +75,36 @@ class FuzzGraphs(unittest.TestCase):
             s = onnx.numpy_helper.from_array(np.array(scales, np.float32), "s")
             return onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], [], [s]))
 
-        self.assertTrue(fuzz_graphs.has_rounded_corners(resized([1, 1, 1.5, 2])))
-        self.assertFalse(fuzz_graphs.has_rounded_corners(resized([1, 1, 2, 2])))
+        image = {"x": np.zeros([1, 1, 4, 3], np.float32)}
+        self.assertTrue(fuzz_graphs.has_rounded_corners(resized([1, 1, 2, 1.5]), image))
+        self.assertFalse(fuzz_graphs.has_rounded_corners(resized([1, 1, 1.5, 2]), image))
         node = onnx.helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.UINT8)
         cast = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], []))
         self.assertTrue(fuzz_graphs.out_of_range(cast, {"x": np.array([1.0, 256.0])}))
         self.assertTrue(fuzz_graphs.out_of_range(cast, {"x": np.array([np.nan])}))
         self.assertFalse(fuzz_graphs.out_of_range(cast, {"x": np.array([1.0, 255.5, -0.5])}))
+        node = onnx.helper.make_node("Pow", ["x", "n"], ["y"])
+        power = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], []))
+        self.assertTrue(fuzz_graphs.out_of_range(power, {"x": np.array([0, 1]), "n": np.array([-7, -7])}))
+        self.assertFalse(fuzz_graphs.out_of_range(power, {"x": np.array([2, 1]), "n": np.array([-7, -7])}))
+
+    def test_the_reference_is_asked_for_what_differs_in_the_graphs_types(self):
+        value, node = onnx.helper.make_tensor_value_info, onnx.helper.make_node
+        graph = onnx.helper.make_graph(
+            [node("ReduceSumSquare", ["x"], ["y"]), node("GRU", ["z", "w", "r"], ["", "h"], hidden_size=1, clip=0.5)],
+            "g",
+            [value(name, kind, None) for name, kind in (("x", 6), ("z", 1), ("w", 1), ("r", 1))],
+            [value("y", onnx.TensorProto.INT32, None), value("h", onnx.TensorProto.FLOAT, None)],
+        )
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+        feed = {"x": np.array([2**30, 3], np.int32)} | {name: np.ones([1, 1, 1], np.float32) for name in "zwr"}
+        (y,) = graphs.by_reference(graphs.part(model, {"y"}), feed).values()
+        self.assertEqual((y, y.dtype), (9, np.int32))
+        with self.assertRaises(graphs.Unfit):
+            graphs.by_reference(model, feed)
+        judged = [{"y": y, "h": np.float32(1)}, {"y": y + 1}]
+        found = {"y": y + 1, "h": np.float32(2)}
+        self.assertEqual(list(fuzz_graphs.differences(judged, found)), ["h"])
 
 
 class Compare(unittest.TestCase):
