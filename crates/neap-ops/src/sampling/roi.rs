@@ -3,7 +3,7 @@
 use super::Rounding;
 use crate::args::Args;
 use crate::nd::{GRAIN, Ptr, split};
-use crate::scalar::{Scalar, with_float};
+use crate::scalar::{Num, Scalar, with_float};
 use crate::{Context, OpError};
 use neap_ir::sampling::RoiAlign;
 
@@ -116,8 +116,8 @@ pub(super) fn roi_align(attrs: &RoiAlign, args: &Args, ctx: &mut Context) -> Res
                         ty * tx * element(y1, x1),
                     ]);
                     sum += parts.iter().sum::<f64>();
-                    let most = parts.into_iter().fold(f64::NEG_INFINITY, f64::max);
-                    largest = Some(largest.map_or(most, |l: f64| l.max(most)));
+                    let most = parts.into_iter().fold(f64::NEG_INFINITY, Num::max_nan);
+                    largest = Some(largest.map_or(most, |l: f64| l.max_nan(most)));
                 }
                 let samples = (down.samples * across.samples).max(1) as f64;
                 let value = if attrs.largest { largest.unwrap_or(0.0) } else { sum / samples };

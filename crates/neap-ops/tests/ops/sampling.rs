@@ -275,6 +275,23 @@ fn boxes_of_images() {
 }
 
 #[test]
+fn what_is_no_number_is_the_largest_of_a_box() {
+    // Its one sample lies on an element. Nothing of an infinity is no number, either.
+    for (at, wild) in [(5, f32::NAN), (6, f32::NEG_INFINITY)] {
+        let mut x = [0.0; 16];
+        x[at] = wild;
+        let op = Op::Sampling(Sampling::RoiAlign(RoiAlign {
+            scale: 1.0,
+            output: [1, 1],
+            ..roi(true, 1, false)
+        }));
+        let boxes = f32s(&[1, 4], &[0.0, 0.0, 2.0, 2.0]);
+        let y = one(&op, &[&f32s(&[1, 1, 4, 4], &x), &boxes, &i64s(&[1], &[0])]);
+        assert!(values(&y)[0].is_nan(), "{wild}");
+    }
+}
+
+#[test]
 fn boxes_that_are_none_are_refused() {
     let x = noise(&[2, 1, 4, 4], 3);
     let op = Op::Sampling(Sampling::RoiAlign(roi(false, 0, true)));
