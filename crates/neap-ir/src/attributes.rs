@@ -95,12 +95,13 @@ pub enum Activation {
     },
     HardSwish,
     /// To the nearest of the steps that few bits can hold, and back:
-    /// `(clip(round(x / scale) + zero, low, high) - zero) * scale`; NaN becomes the lowest step.
+    /// `(clip(round(x / scale) + zero, low, high) - zero) * scale`; NaN becomes the step `nan`, which a clip before leaves.
     Requantize {
         scale: f32,
         zero: f32,
         low: f32,
         high: f32,
+        nan: f32,
     },
     Tanh,
 }

@@ -267,6 +267,7 @@ fn finish() -> Finish<'static> {
             zero: 3.0,
             low: 3.0,
             high: 255.0,
+            nan: 0.0,
         },
         ..Finish::default()
     }

@@ -50,12 +50,13 @@ pub enum Activation {
     },
     /// `x * hard_sigmoid(x)` with alpha 1/6 and beta 1/2
     HardSwish,
-    /// `(clip(round(x / scale) + zero, low, high) - zero) * scale`; NaN becomes the lowest step.
+    /// `(clip(round(x / scale) + zero, low, high) - zero) * scale`; NaN becomes the step `nan`.
     Requantize {
         scale: f32,
         zero: f32,
         low: f32,
         high: f32,
+        nan: f32,
     },
 }
 
@@ -101,10 +102,12 @@ impl Activation {
                 zero,
                 low,
                 high,
+                nan,
             } => {
                 let (scale, zero) = (s.splat(scale), s.splat(zero));
                 let step = s.add(s.round(s.div(x, scale)), zero);
                 let step = s.min(s.max(step, s.splat(low)), s.splat(high));
+                let step = s.select(s.eq(x, x), step, s.splat(nan));
                 s.mul(s.sub(step, zero), scale)
             }
             light => light.apply_light(s, x),

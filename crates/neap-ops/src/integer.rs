@@ -207,6 +207,7 @@ fn finish<'a>(
             zero,
             low,
             high,
+            ..
         } => Some(Rounding {
             scale,
             zero,

@@ -291,11 +291,13 @@ pub(crate) fn activation(activation: Activation) -> epilogue::Activation {
             zero,
             low,
             high,
+            nan,
         } => Kernel::Requantize {
             scale,
             zero,
             low,
             high,
+            nan,
         },
         Activation::Tanh => Kernel::Tanh,
     }

@@ -147,6 +147,7 @@ impl Grid {
             zero,
             low,
             high,
+            nan,
         } = activation
         else {
             return None;
@@ -161,7 +162,9 @@ impl Grid {
         let byte = zero + shift;
         let is_byte = (0.0..=255.0).contains(&byte);
         let is_whole = [byte, low, high].iter().all(|x| x.fract() == 0.0);
-        (is_byte && is_whole).then_some(Grid {
+        // A type of more bits has a step for NaN that no byte is.
+        let has_nan = (0.0..=255.0).contains(&(nan + shift));
+        (is_byte && is_whole && has_nan).then_some(Grid {
             size: StepSize {
                 scale,
                 zero: byte as u8,
@@ -171,6 +174,7 @@ impl Grid {
                 zero: byte,
                 low: low + shift,
                 high: high + shift,
+                nan: nan + shift,
             },
         })
     }
@@ -198,6 +202,7 @@ impl Grid {
             zero: zero as f32,
             low,
             high,
+            nan: low,
         };
         is_sound.then(|| Grid::of(rounding))?
     }

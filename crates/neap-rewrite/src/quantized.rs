@@ -150,6 +150,7 @@ impl Steps {
             zero: self.zero as f32,
             low,
             high,
+            nan: low,
         })
     }
 }
@@ -290,6 +291,7 @@ fn clip_steps(editor: &mut Editor, at: usize) -> bool {
             zero,
             low,
             high,
+            nan,
         })) = node.op
         else {
             return None;
@@ -308,6 +310,8 @@ fn clip_steps(editor: &mut Editor, at: usize) -> bool {
             zero,
             low: low.max(step(least)).min(high),
             high: high.min(step(most)).max(low),
+            // A clip leaves NaN what it is.
+            nan,
         };
         Some((before.input(0)?, activation))
     })();
@@ -333,17 +337,18 @@ fn rounded_before(editor: &mut Editor, at: usize) -> bool {
             zero,
             low,
             high,
-        })) => Some(([scale, zero], [low, high])),
+            nan,
+        })) => Some(([scale, zero], [low.min(nan), low, high])),
         _ => None,
     };
     let found = (|| {
         let node = editor.node(at);
-        let (own, [low, high]) = rounding(node)?;
+        let (own, [_, low, high]) = rounding(node)?;
         let (x, output) = (node.input(0)?, node.outputs[0]?);
         let mut value = x;
         for _ in 0..MOST_MOVES {
             let maker = editor.node(editor.producer(value)?);
-            if let Some((same, [least, most])) = rounding(maker) {
+            if let Some((same, [least, _, most])) = rounding(maker) {
                 let fits = same == own && low <= least && most <= high;
                 return (fits && !editor.is_output(output)).then_some((x, output));
             }

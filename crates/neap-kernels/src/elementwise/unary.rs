@@ -59,12 +59,13 @@ pub enum Unary {
     },
     /// `x * clip(x/6 + 1/2, 0, 1)`
     HardSwish,
-    /// `(clip(round(x / scale) + zero, low, high) - zero) * scale`; NaN becomes the lowest step.
+    /// `(clip(round(x / scale) + zero, low, high) - zero) * scale`; NaN becomes the step `nan`.
     Requantize {
         scale: f32,
         zero: f32,
         low: f32,
         high: f32,
+        nan: f32,
     },
     /// `x * tanh(softplus(x))`
     Mish,
@@ -122,11 +123,13 @@ impl From<Activation> for Unary {
                 zero,
                 low,
                 high,
+                nan,
             } => Unary::Requantize {
                 scale,
                 zero,
                 low,
                 high,
+                nan,
             },
         }
     }
@@ -284,12 +287,14 @@ unsafe fn unary_generic<S: Simd>(s: S, op: Unary, src: *const f32, dst: *mut f32
             zero,
             low,
             high,
+            nan,
         } => {
             let (scale, zero) = (s.splat(scale), s.splat(zero));
-            let (low, high) = (s.splat(low), s.splat(high));
+            let (low, high, nan) = (s.splat(low), s.splat(high), s.splat(nan));
             each!(s, src, dst, len, |x| {
                 let step = s.add(s.round(s.div(x, scale)), zero);
                 let step = s.min(s.max(step, low), high);
+                let step = s.select(s.eq(x, x), step, nan);
                 s.mul(s.sub(step, zero), scale)
             });
         }

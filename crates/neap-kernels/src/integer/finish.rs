@@ -116,6 +116,7 @@ impl Finisher {
                 zero,
                 low,
                 high,
+                ..
             } if target.gives_steps => Some(Ready::new(Rounding {
                 scale,
                 zero,

@@ -81,6 +81,7 @@ fn formula(op: Unary, x: f64) -> f64 {
             zero,
             low,
             high,
+            ..
         } => {
             let step = (x / f(scale)).round_ties_even() + f(zero);
             (step.clamp(f(low), f(high)) - f(zero)) * f(scale)

@@ -473,6 +473,7 @@ fn steps_of_numbers_and_back() {
                 zero: 131.0,
                 low: 0.0,
                 high: 255.0,
+                nan: 0.0,
             };
             unary(isa, &Threads(2), rounding, &x, &mut through).unwrap();
             let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();

@@ -145,6 +145,7 @@ fn requantize(r: Rounding) -> Activation {
         zero: r.zero,
         low: r.low,
         high: r.high,
+        nan: r.low,
     }
 }
 
@@ -566,6 +567,7 @@ fn what_cannot_be_computed_is_refused() {
             zero: 0.0,
             low: -1.0,
             high: 255.0,
+            nan: -1.0,
         },
         ..plain
     };
@@ -576,6 +578,7 @@ fn what_cannot_be_computed_is_refused() {
             zero: 0.5,
             low: 0.0,
             high: 255.0,
+            nan: 0.0,
         },
         ..plain
     };

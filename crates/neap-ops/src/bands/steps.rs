@@ -47,6 +47,7 @@ pub(super) fn finish<'a>(epilogue: &Epilogue, residual: Added<'a>) -> Finish<'a>
                 zero,
                 low,
                 high,
+                ..
             }) => Some(Rounding {
                 scale,
                 zero,

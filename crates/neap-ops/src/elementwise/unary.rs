@@ -181,11 +181,15 @@ pub(crate) fn activate(activation: Activation, x: f64) -> f64 {
             zero,
             low,
             high,
+            nan,
         } => {
             let (scale, zero) = (f64::from(scale), f64::from(zero));
             let step = (x / scale).round_ties_even() + zero;
-            // What is no number becomes the lowest step.
-            (step.max(low.into()).min(high.into()) - zero) * scale
+            let step = match x.is_nan() {
+                true => nan.into(),
+                false => step.max(low.into()).min(high.into()),
+            };
+            (step - zero) * scale
         }
         Activation::Tanh => x.tanh(),
     }

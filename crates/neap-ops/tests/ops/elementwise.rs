@@ -290,8 +290,23 @@ fn what_is_no_number_is_not_above_a_threshold_and_becomes_the_lowest_step() {
         zero: 20.0,
         low: 0.0,
         high: 255.0,
+        nan: 0.0,
     };
     let fused = one(&Op::Unary(Unary::Activation(rounding)), &[&x]);
     assert_eq!(values(&fused), values(&apart));
     assert_eq!(values(&fused)[0], -10.0);
+    // Behind a Relu, which leaves it what it is.
+    let rectified = Activation::Requantize {
+        scale: 0.5,
+        zero: 20.0,
+        low: 20.0,
+        high: 255.0,
+        nan: 0.0,
+    };
+    let fused = Op::Unary(Unary::Activation(rectified));
+    for x in [&x, &doubles] {
+        let y = one(&fused, &[x]);
+        let y = one(&Op::Cast { to: DType::F32 }, &[&y]);
+        assert_eq!(values(&y), [-10.0, 117.5, 0.0, 0.0]);
+    }
 }

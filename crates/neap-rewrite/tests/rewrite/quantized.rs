@@ -191,8 +191,30 @@ fn steps_between_layers_are_an_activation() {
         zero: 120.0,
         low: 120.0,
         high: 255.0,
+        nan: 0.0,
     };
     assert_eq!(conv, Some(expected));
+}
+
+#[test]
+fn what_is_no_number_passes_a_clip_on_its_way_to_the_lowest_step() {
+    for clip in [
+        Unary::Activation(Activation::Relu),
+        Unary::Activation(Activation::Clip {
+            low: -1.0,
+            high: 1.0,
+        }),
+    ] {
+        let mut net = Net::new();
+        let x = net.input(&[1, 16, 4, 4]);
+        // Of numbers below zero there is none.
+        let y = net.unary(Unary::Log, x);
+        let y = net.unary(clip, y);
+        let y = through_steps(&mut net, y, |_, q| q);
+        net.output(y);
+        let lowered = net.lower();
+        assert_eq!(steps(&lowered), ["Log", "Requantize"]);
+    }
 }
 
 #[test]
