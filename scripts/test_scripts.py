@@ -57,7 +57,11 @@ class FuzzGraphs(unittest.TestCase):
         self.assertIsNotNone(fuzz_graphs.near(numbers, np.array([1.0, 0.0, -np.inf], np.float32)))
         self.assertIsNotNone(fuzz_graphs.near(np.array([255]), np.array([254])))
         self.assertIsNotNone(fuzz_graphs.near(np.zeros([0, 2]), np.zeros([0, 3])))
-        self.assertIsNone(fuzz_graphs.near(np.array([255]), np.array([254]), (0.0, 1)))
+        self.assertIsNone(fuzz_graphs.near(np.array([255]), np.array([254]), (0.0, 1, 0.0)))
+        roots = np.array([2**62, 3]), np.array([2**62 + 1024, 3])
+        self.assertIsNotNone(fuzz_graphs.near(*roots))
+        self.assertIsNone(fuzz_graphs.near(*roots, (0.0, 0, 2.0**-51)))
+        self.assertIsNotNone(fuzz_graphs.near(roots[0], roots[0] + 4096, (0.0, 0, 2.0**-51)))
 
     def test_every_kind_is_drawn_and_known_faults_are_narrow(self):
         kinds = set()
