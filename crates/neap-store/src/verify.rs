@@ -25,6 +25,8 @@ pub struct Verifier {
     has_skipped: bool,
     /// Of data in memory there is none.
     origin: Option<Origin>,
+    /// Of the files behind the first, where several are one.
+    others: Vec<Verifier>,
 }
 
 /// The packed file that blocks are read from.
@@ -94,6 +96,7 @@ impl Verifier {
             unchecked_blocks: blocks,
             has_skipped: false,
             origin: None,
+            others: Vec::new(),
         }
     }
 
@@ -126,6 +129,27 @@ impl Verifier {
             unchecked_blocks: 0,
             has_skipped: false,
             origin: Some(origin),
+            others: Vec::new(),
+        })
+    }
+
+    /// Of files without checksums that are read as one.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidUse`] of no files.
+    pub(crate) fn joined(mut files: Vec<Verifier>) -> Result<Verifier, StoreError> {
+        if files.is_empty() {
+            return Err(StoreError::InvalidUse {
+                what: "there is no file to read",
+            });
+        }
+        let others = files.split_off(1);
+        let blocks = others.iter().map(|file| file.blocks).sum::<usize>();
+        let first = files.remove(0);
+        Ok(Verifier {
+            blocks: first.blocks + blocks,
+            others,
+            ..first
         })
     }
 
@@ -161,6 +185,9 @@ impl Verifier {
     /// [`StoreError::Changed`] when what was verified since the last time may not be what its checksums say;
     /// [`StoreError::File`] when the kernel says nothing of the file.
     pub fn check_file(&mut self) -> Result<(), StoreError> {
+        for other in &mut self.others {
+            other.check_file()?;
+        }
         let has_skipped = std::mem::take(&mut self.has_skipped);
         let Some(origin) = &mut self.origin else {
             return Ok(());

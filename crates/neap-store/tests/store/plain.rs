@@ -1,6 +1,8 @@
 //! Files of other formats: the last block may end early, and writes are noticed.
 
-use neap_store::{AlignedBuf, BLOCK, IoMode, LoadTag, StoreError, open_plain};
+use neap_store::{
+    AlignedBuf, BLOCK, IoMode, LoadTag, RangeRead, StoreError, open_joined, open_plain,
+};
 
 #[test]
 fn a_file_that_ends_within_a_block_is_read_to_its_end() {
@@ -90,4 +92,80 @@ fn a_reader_gives_every_byte_once() {
     assert_eq!(reader.seek(SeekFrom::End(3)).unwrap(), 200_004);
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
     assert!(reader.seek(SeekFrom::Current(-300_000)).is_err());
+}
+
+#[test]
+fn several_files_are_read_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let lengths = [BLOCK + 5, 1, 2 * BLOCK, 3 * BLOCK - 1];
+    let mut right = Vec::new();
+    let paths: Vec<_> = (1u8..)
+        .zip(lengths)
+        .map(|(number, len)| {
+            let path = folder.path().join(number.to_string());
+            let bytes: Vec<u8> = (0..len).map(|i| number ^ (i / 16) as u8).collect();
+            std::fs::write(&path, &bytes).unwrap();
+            right.extend(bytes);
+            right.resize(right.len().next_multiple_of(BLOCK), 0);
+            path
+        })
+        .collect();
+    let blocks = right.len() / BLOCK;
+    for mode in [IoMode::Auto, IoMode::Pread] {
+        let (mut source, mut verifier) = open_joined(&paths, mode).unwrap();
+        let mut memory = AlignedBuf::zeroed(right.len()).unwrap();
+        let start = memory.as_mut_ptr();
+        for block in 0..blocks {
+            let at = block * BLOCK;
+            let tag = LoadTag(block as u64);
+            // SAFETY: the memory is not touched until all loads are reported.
+            unsafe {
+                source
+                    .submit(tag, at as u64, start.wrapping_add(at), BLOCK)
+                    .unwrap()
+            };
+        }
+        assert_eq!(source.in_flight(), blocks);
+        let mut done = vec![false; blocks];
+        while source.in_flight() > 0 {
+            source
+                .poll(true, &mut |tag| done[tag.0 as usize] = true)
+                .unwrap();
+        }
+        assert!(done.iter().all(|&done| done));
+        assert!(matches!(
+            source.poll(true, &mut |_| {}),
+            Err(StoreError::NothingInFlight)
+        ));
+        assert!(memory[..] == right[..]);
+        verifier.verify(0, &memory).unwrap();
+        memory.fill(0);
+        let start = memory.as_mut_ptr();
+        let reads: Vec<RangeRead> = (0..blocks)
+            .rev()
+            .map(|block| RangeRead {
+                file_offset: (block * BLOCK) as u64,
+                dst: start.wrapping_add(block * BLOCK),
+                len_bytes: BLOCK,
+            })
+            .collect();
+        // SAFETY: each has its own memory.
+        unsafe { source.read_ranges(&reads).unwrap() };
+        assert!(memory[..] == right[..]);
+        // SAFETY: nothing is read, as these ranges are refused: over the end of a file, and of all.
+        let over = unsafe { source.submit(LoadTag(0), BLOCK as u64, start, 2 * BLOCK) };
+        assert!(matches!(over, Err(StoreError::OutOfRange { .. })));
+        let beyond = unsafe { source.submit(LoadTag(0), right.len() as u64, start, BLOCK) };
+        assert!(matches!(beyond, Err(StoreError::OutOfRange { .. })));
+        assert!(verifier.check_file().is_ok());
+        let file = std::fs::OpenOptions::new().append(true).open(&paths[1]);
+        std::io::Write::write_all(&mut file.unwrap(), b"more").unwrap();
+        assert!(matches!(
+            verifier.check_file(),
+            Err(StoreError::Changed { .. })
+        ));
+        std::fs::write(&paths[1], [2]).unwrap();
+    }
+    let none: [&str; 0] = [];
+    assert!(open_joined(&none, IoMode::Auto).is_err());
 }
