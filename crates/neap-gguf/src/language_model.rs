@@ -17,6 +17,9 @@ pub struct LanguageModel {
     /// Elements of a key, and of a value, of one head.
     pub key_width: Option<u64>,
     pub value_width: Option<u64>,
+    /// Of each layer, and how many of them a token is given to.
+    pub experts: Option<u64>,
+    pub experts_used: Option<u64>,
     /// Positions that the model was trained for.
     pub context: Option<u64>,
     /// `gpt2`, `llama`, `bert`, …, and how text is cut before it.
@@ -33,6 +36,8 @@ const BY_ROW: [&str; 3] = [
     "position_embd.weight",
 ];
 const OUTPUT: &str = "output.weight";
+/// What names of tensors have that hold all experts of a layer.
+const OF_EXPERTS: &str = "_exps.";
 
 impl LanguageModel {
     /// `None` for files that name no architecture.
@@ -59,6 +64,8 @@ impl LanguageModel {
             key_heads: number("attention.head_count_kv").or(heads),
             key_width: number("attention.key_length").or(head_width),
             value_width: number("attention.value_length").or(head_width),
+            experts: number("expert_count").filter(|&count| count > 0),
+            experts_used: number("expert_used_count"),
             context: number("context_length"),
             tokenizer: text("tokenizer.ggml.model"),
             pre_tokenizer: text("tokenizer.ggml.pre"),
@@ -98,8 +105,8 @@ impl Header {
         kinds
     }
 
-    /// Bytes of weights that every token needs, in a model without experts: all but tables that are read by row. A table that
-    /// gives the logits as well is needed whole.
+    /// Bytes of weights that a token needs: all but tables that are read by row, and of experts as many as it is given to. A table
+    /// that gives the logits as well is needed whole.
     #[must_use]
     pub fn bytes_of_a_token(&self) -> u64 {
         let is_tied = self.tensor(OUTPUT).is_none();
@@ -107,7 +114,17 @@ impl Header {
             let by_row = BY_ROW.iter().position(|name| *name == tensor.name);
             by_row.is_none() || by_row == Some(0) && is_tied
         });
-        let bytes = needed.map(|tensor| tensor.range.end - tensor.range.start);
+        let model = LanguageModel::of(self);
+        let experts = model.and_then(|model| model.experts.zip(model.experts_used));
+        let bytes = needed.map(|tensor| {
+            let bytes = tensor.range.end - tensor.range.start;
+            match experts {
+                Some((count, used)) if tensor.name.contains(OF_EXPERTS) => {
+                    (bytes / count).saturating_mul(used).min(bytes)
+                }
+                _ => bytes,
+            }
+        });
         bytes.fold(0, u64::saturating_add)
     }
 }

@@ -136,6 +136,18 @@ fn a_header_says_what_is_in_a_file_and_where() {
 }
 
 #[test]
+fn a_token_needs_the_experts_that_it_is_given_to() {
+    let file = small()
+        .number("llama.expert_count", 4)
+        .number("llama.expert_used_count", 3)
+        .tensor("blk.0.ffn_up_exps.weight", &[64, 3, 4], 8, 4 * 204);
+    let header = read(&file.bytes()).expect("a good file");
+    let model = LanguageModel::of(&header).expect("an architecture");
+    assert_eq!((model.experts, model.experts_used), (Some(4), Some(3)));
+    assert_eq!(header.bytes_of_a_token(), 204 + 576 + 256 + 3 * 204);
+}
+
+#[test]
 fn a_table_of_tokens_beside_logits_of_their_own_is_read_by_row() {
     let file = small().tensor("output.weight", &[64, 3], 8, 204);
     let header = read(&file.bytes()).expect("a good file");

@@ -32,11 +32,16 @@ struct Facts {
     width: Option<u64>,
     heads: Option<u64>,
     key_heads: Option<u64>,
+    /// Of each layer, and how many of them a token is given to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    experts: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    experts_used: Option<u64>,
     context_positions: Option<u64>,
     weights: Vec<Weights>,
     weight_bytes: u64,
-    /// That every token reads; `None` where experts are chosen for each token.
-    bytes_of_a_token: Option<u64>,
+    /// That a token needs.
+    bytes_of_a_token: u64,
     /// Of keys and values in half floats.
     bytes_of_a_position: Option<u64>,
     tokenizer: Option<String>,
@@ -75,10 +80,6 @@ fn gather(path: &Path) -> Outcome<Facts> {
         }
     }
     let model = LanguageModel::of(&header);
-    let is_mixture = model.as_ref().is_some_and(|model| {
-        let key = format!("{}.expert_count", model.architecture);
-        header.get(&key).and_then(neap_gguf::Value::as_u64) > Some(0)
-    });
     let weights: Vec<Weights> = (header.kinds().into_iter())
         .map(|(kind, (tensors, bytes))| Weights {
             kind: kind.name(),
@@ -92,7 +93,7 @@ fn gather(path: &Path) -> Outcome<Facts> {
         parameters: header.parameters(),
         weight_bytes: weights.iter().map(|w| w.bytes).fold(0, u64::saturating_add),
         weights,
-        bytes_of_a_token: (!is_mixture).then(|| header.bytes_of_a_token()),
+        bytes_of_a_token: header.bytes_of_a_token(),
         bytes_of_a_position: (model.as_ref())
             .and_then(|model| model.cached_elements()?.checked_mul(2)),
         architecture: model.as_ref().map(|m| m.architecture.clone()),
@@ -101,6 +102,8 @@ fn gather(path: &Path) -> Outcome<Facts> {
         width: model.as_ref().and_then(|m| m.width),
         heads: model.as_ref().and_then(|m| m.heads),
         key_heads: model.as_ref().and_then(|m| m.key_heads),
+        experts: model.as_ref().and_then(|m| m.experts),
+        experts_used: model.as_ref().and_then(|m| m.experts_used),
         context_positions: model.as_ref().and_then(|m| m.context),
         tokenizer: model.as_ref().and_then(|m| m.tokenizer.clone()),
         pre_tokenizer: model.as_ref().and_then(|m| m.pre_tokenizer.clone()),
@@ -154,9 +157,17 @@ fn text(facts: &Facts) -> String {
         "weights",
         format!("{}: {}", Bytes(facts.weight_bytes), kinds.join(", ")),
     );
-    if let Some(bytes) = facts.bytes_of_a_token {
-        line("a token", format!("needs {} of them", Bytes(bytes)));
+    if let Some(experts) = facts.experts {
+        let used = known(facts.experts_used);
+        line(
+            "experts",
+            format!("{experts} in a layer, a token is given to {used}"),
+        );
     }
+    line(
+        "a token",
+        format!("needs {} of them", Bytes(facts.bytes_of_a_token)),
+    );
     if let Some(bytes) = facts.bytes_of_a_position {
         line(
             "a position",
