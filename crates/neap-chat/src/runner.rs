@@ -93,7 +93,7 @@ impl Runner {
             path: path.to_owned(),
             source,
         };
-        let source = BlockReader::open(path).map_err(neap_llm::Error::from)?;
+        let source = BlockReader::open(model.path()).map_err(neap_llm::Error::from)?;
         let tokenizer = Tokenizer::open(&model.header, source).map_err(of_file)?;
         let template = ChatTemplate::of(&model.header, &tokenizer);
         let mut engine = options.engine.clone();

@@ -32,6 +32,8 @@ pub(crate) struct Head<'a> {
     pub layer: usize,
     pub kv_head: usize,
     pub sight: Sight,
+    /// The score of a position that has no value, where heads have one.
+    pub sink: Option<f32>,
 }
 
 simd_kernel! {
@@ -44,7 +46,7 @@ fn attend_generic<S: Simd>(s: S, head: &mut Head<'_>) {
     let width = head.query.len();
     let Sight { from, to } = head.sight;
     head.out.fill(0.0);
-    let (mut largest, mut sum) = (f32::NEG_INFINITY, 0.0f32);
+    let (mut largest, mut sum) = head.sink.map_or((f32::NEG_INFINITY, 0.0f32), |s| (s, 1.0));
     for index in from / BLOCK_POSITIONS..to.div_ceil(BLOCK_POSITIONS) {
         let begin = index * BLOCK_POSITIONS;
         let page = head.pool.page(head.blocks[index], head.layer, head.kv_head);

@@ -13,7 +13,10 @@ pub struct Config {
     /// Of keys and values; divides `heads`.
     pub kv_heads: usize,
     pub head_width: usize,
+    /// Of the inner layer, or of one expert's.
     pub inner_width: usize,
+    /// What a mixture has in place of inner layers.
+    pub experts: Option<Experts>,
     pub vocabulary: usize,
     /// Positions that the model was trained for.
     pub trained_context: usize,
@@ -32,6 +35,18 @@ pub struct Config {
     pub window_period: usize,
 }
 
+/// Experts of each layer, some of which a token is given to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Experts {
+    pub count: usize,
+    /// That a token is given to.
+    pub used: usize,
+    /// Whether the weights of those that were chosen are made to add up to one.
+    pub are_normed: bool,
+    /// Weights are multiplied by this.
+    pub scale: f32,
+}
+
 /// Rotations of queries and keys by position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rotary {
@@ -41,12 +56,32 @@ pub struct Rotary {
     /// Of layers with a window, where it is another.
     pub window_base: f32,
     pub pairs: Pairs,
-    /// Positions are divided by this in layers that see everything.
-    pub position_divisor: f32,
+    /// Of layers that see everything, then of those with a window.
+    pub scaling: [Scaling; 2],
+    /// Contexts of more positions take the model's factors for long ones.
+    pub short_context: usize,
     /// Every so many layers one is not rotated; 0: all are.
     pub skip_period: usize,
+}
+
+/// How more positions are brought within what a model was trained for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scaling {
+    /// Angles are divided by this,
+    pub divisor: f32,
+    /// but not of pairs that turn often (YaRN).
+    pub ramp: Option<Ramp>,
     /// Sines and cosines are multiplied by this.
     pub magnitude: f32,
+}
+
+/// Angles of pairs up to the first are whole, and from the last on divided; in between they are mixed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ramp {
+    pub first: f32,
+    pub last: f32,
+    /// Of whole angles where none are divided.
+    pub share: f32,
 }
 
 /// Which elements of a head turn together.
@@ -63,11 +98,14 @@ pub enum Pairs {
 pub enum Activation {
     Silu,
     GeluTanh,
+    /// `gate · sigmoid(1.702 gate) · (up + 1)`, both at most 7 and `up` at least -7.
+    ClampedSwiglu,
 }
 
 /// Architectures that run.
-pub const ARCHITECTURES: [&str; 7] = [
-    "llama", "qwen2", "qwen3", "gemma3", "phi3", "smollm3", "granite",
+pub const ARCHITECTURES: [&str; 10] = [
+    "llama", "qwen2", "qwen3", "gemma3", "phi3", "smollm3", "granite", "qwen3moe", "olmoe",
+    "gpt-oss",
 ];
 
 impl Config {
@@ -92,7 +130,11 @@ impl Config {
             heads,
             kv_heads,
             head_width,
-            inner_width: meta.size("feed_forward_length")?,
+            inner_width: match meta.maybe_size("expert_feed_forward_length")? {
+                Some(width) => width,
+                None => meta.size("feed_forward_length")?,
+            },
+            experts: experts(&meta)?,
             vocabulary: vocabulary(header)?,
             trained_context: meta.size_or("context_length", 2048)?,
             epsilon: meta
@@ -101,6 +143,7 @@ impl Config {
             rotary: rotary(&meta, head_width)?,
             activation: match architecture.as_str() {
                 "gemma3" => Activation::GeluTanh,
+                "gpt-oss" => Activation::ClampedSwiglu,
                 _ => Activation::Silu,
             },
             score_scale: meta
@@ -116,6 +159,7 @@ impl Config {
             window: meta.maybe_size("attention.sliding_window")?,
             window_period: match architecture.as_str() {
                 "gemma3" => 6,
+                "gpt-oss" => 2,
                 _ => 0,
             },
             architecture,
@@ -187,38 +231,116 @@ impl Config {
     }
 }
 
+/// `None` of a model whose tokens all take the same way.
+fn experts(meta: &Meta) -> Result<Option<Experts>> {
+    let is_mixture = ["qwen3moe", "olmoe", "gpt-oss"].contains(&meta.architecture.as_str());
+    let count = match meta.maybe_size("expert_count")? {
+        None if is_mixture => return Err(meta.wrong("expert_count")),
+        None => return Ok(None),
+        Some(_) if !is_mixture && meta.architecture != "llama" => {
+            return Err(Error::Unsupported(format!(
+                "'{}' with experts",
+                meta.architecture
+            )));
+        }
+        Some(count) => count,
+    };
+    let used = meta.size("expert_used_count")?;
+    if used > count || count > MOST_EXPERTS {
+        return Err(Error::Model(format!("it uses {used} of {count} experts")));
+    }
+    let scale = meta.float("expert_weights_scale")?;
+    Ok(Some(Experts {
+        count,
+        used,
+        are_normed: meta.architecture != "olmoe",
+        scale: scale.filter(|&scale| scale != 0.0).unwrap_or(1.0),
+    }))
+}
+
+/// More than any model has in a layer.
+const MOST_EXPERTS: usize = 4096;
+
 fn rotary(meta: &Meta, head_width: usize) -> Result<Rotary> {
     let base = meta.float("rope.freq_base")?.unwrap_or(10_000.0);
     let is_gemma = meta.architecture == "gemma3";
-    let mut rotary = Rotary {
-        dims: meta.size_or("rope.dimension_count", head_width)?,
+    let window_base = meta.float("rope.freq_base_swa")?;
+    let trained = meta.size_or("context_length", 2048)?;
+    let short_context = meta.size_or("rope.scaling.original_context_length", trained)?;
+    let dims = meta.size_or("rope.dimension_count", head_width)?;
+    let window_base = window_base.unwrap_or(if is_gemma { 10_000.0 } else { base });
+    let of = |base| scaling(meta, dims, base, short_context);
+    Ok(Rotary {
+        dims,
         base,
-        window_base: if is_gemma { 10_000.0 } else { base },
+        window_base,
         pairs: match meta.architecture.as_str() {
             "llama" | "smollm3" | "granite" => Pairs::Neighbours,
             _ => Pairs::Halves,
         },
-        position_divisor: 1.0,
+        scaling: match is_gemma {
+            true => [of(base)?, Scaling::NONE],
+            false => [of(base)?, of(window_base)?],
+        },
+        short_context,
         skip_period: if meta.architecture == "smollm3" { 4 } else { 0 },
+    })
+}
+
+impl Scaling {
+    const NONE: Scaling = Scaling {
+        divisor: 1.0,
+        ramp: None,
         magnitude: 1.0,
     };
-    match meta.text("rope.scaling.type") {
-        None | Some("none") => {}
-        Some("linear") => {
-            let divisor = meta.float("rope.scaling.factor")?;
-            rotary.position_divisor = divisor.filter(|&d| d > 0.0).unwrap_or(1.0);
+}
+
+/// As a file states it, for rotations with that base.
+fn scaling(meta: &Meta, dims: usize, base: f32, short_context: usize) -> Result<Scaling> {
+    let number = |key: &str, default| Ok::<_, Error>(meta.float(key)?.unwrap_or(default));
+    let magnitude = number("rope.scaling.attn_factor", 1.0)?;
+    let old = number("rope.scale_linear", 1.0)?;
+    let divisor = number("rope.scaling.factor", old)?;
+    let divisor = if divisor > 0.0 { divisor } else { 1.0 };
+    let kind = meta.text("rope.scaling.type").unwrap_or("linear");
+    match kind {
+        "none" => Ok(Scaling {
+            magnitude,
+            ..Scaling::NONE
+        }),
+        // Factors of long and short contexts are tensors.
+        "linear" | "longrope" => Ok(Scaling {
+            divisor,
+            ramp: None,
+            magnitude,
+        }),
+        "yarn" => {
+            // The pair that turns so often over the positions of short contexts.
+            let pair = |turns: f32| {
+                let positions_of_turn = short_context as f32 / (turns * std::f32::consts::TAU);
+                dims as f32 * positions_of_turn.ln() / (2.0 * base.ln())
+            };
+            let ramp = Ramp {
+                first: pair(number("rope.scaling.yarn_beta_fast", 32.0)?)
+                    .floor()
+                    .max(0.0),
+                last: pair(number("rope.scaling.yarn_beta_slow", 1.0)?)
+                    .ceil()
+                    .min(dims as f32 - 1.0),
+                share: number("rope.scaling.yarn_ext_factor", 1.0)?,
+            };
+            let grown = |by: f32| 1.0 + 0.1 * by * divisor.max(1.0).ln();
+            let already = grown(number("rope.scaling.yarn_log_multiplier", 0.0)?);
+            Ok(Scaling {
+                divisor,
+                ramp: Some(ramp),
+                magnitude: magnitude * grown(1.0) / already,
+            })
         }
-        // Its factors are a tensor.
-        Some("longrope") if meta.architecture == "phi3" => {
-            rotary.magnitude = meta.float("rope.scaling.attn_factor")?.unwrap_or(1.0);
-        }
-        Some(other) => {
-            return Err(Error::Unsupported(format!(
-                "positions are scaled by '{other}'; known are none and linear"
-            )));
-        }
+        other => Err(Error::Unsupported(format!(
+            "positions are scaled by '{other}'; known are none, linear, yarn and longrope"
+        ))),
     }
-    Ok(rotary)
 }
 
 fn vocabulary(header: &Header) -> Result<usize> {

@@ -1,17 +1,19 @@
 //! `Engine`: a model in a memory budget. It takes rows of sequences and gives their logits.
 
 use crate::cache::{BLOCK_POSITIONS, CacheType, Layout, Pool};
+use crate::experts::ExpertCache;
 use crate::memory::{Ledger, Memory};
-use crate::pass::{Pass, Row, Scratch, Sink};
-use crate::plan::{Rates, pass_ns, plan, workload};
+use crate::pass::{Pass, Row, Sink};
+use crate::plan::{Rates, experts_ns, pass_ns, plan, workload};
 use crate::rotary::Frequencies;
+use crate::scratch::Scratch;
 use crate::{Error, Model, Result};
 use neap_blocks::widen_row;
 use neap_kernels::simd::Isa;
 use neap_plan::{Checked, ExecutionPlan, Workload};
 use neap_planner::transition;
 use neap_runtime::{CancelToken, RuntimeError, WeightStream};
-use neap_store::{AlignedBuf, IoMode, RangeRead, open_plain};
+use neap_store::{AlignedBuf, IoMode, RangeRead, open_joined};
 use neaptide::{Embedded, Host};
 use std::path::Path;
 use std::sync::Arc;
@@ -99,6 +101,7 @@ pub struct Engine {
     memory: Memory,
     rates: Rates,
     stream: WeightStream,
+    experts: Option<ExpertCache>,
     pool: Pool,
     frequencies: Frequencies,
     scratch: Scratch,
@@ -129,18 +132,24 @@ impl Engine {
         let layout = Layout::new(&model.config, options.cache);
         let context = options.context.max(1);
         let blocks = context.div_ceil(BLOCK_POSITIONS);
-        let (source, verifier) = open_plain(&model.path, options.io)?;
+        let (source, verifier) = open_joined(&model.files, options.io)?;
+        let of_experts = match &model.config.experts {
+            Some(experts) => Some((experts.count, open_joined(&model.files, options.io)?.0)),
+            None => None,
+        };
         let pool = Pool::new(layout, blocks)?;
         let threads_pool = neap_runtime::Pool::new(threads)
             .map_err(|source| RuntimeError::Threads { threads, source })?;
         let memory = Memory::new(&model, &workload, options, layout)?;
         let scratch = Scratch::new(&model, memory.chunk, threads);
         let embedded = AlignedBuf::zeroed(ROWS_AT_ONCE * embedded_bytes(&model))?;
-        let room = memory.room(0);
+        let (room, slots) = memory.room(0);
+        let experts =
+            of_experts.map(|(count, source)| ExpertCache::new(&model, count, slots, source));
         let plan = plan(&workload, room, options.rates).map_err(|_| memory.too_little())?;
         let plan = checked(&workload, plan)?;
         let stream = WeightStream::open(plan, source, verifier, Arc::new(threads_pool))?;
-        let long = context > model.config.trained_context;
+        let long = context > model.config.rotary.short_context;
         let factors = &model.rotary_factors[usize::from(long)];
         Ok(Engine {
             frequencies: Frequencies::new(&model.config, factors),
@@ -148,6 +157,7 @@ impl Engine {
             rates: options.rates,
             memory,
             stream,
+            experts,
             pool,
             scratch,
             embedded,
@@ -190,16 +200,20 @@ impl Engine {
     /// What a pass of one row is predicted to take, attention left out.
     #[must_use]
     pub fn predicted_ns(&self) -> u64 {
-        let room = self.memory.room(self.pool.touched());
+        let (room, slots) = self.memory.room(self.pool.touched());
         let planned = plan(&self.workload, room, self.rates);
-        planned.map_or(0, |plan| pass_ns(&self.workload, &plan, self.rates))
+        let of_plan = planned.map_or(0, |plan| pass_ns(&self.workload, &plan, self.rates));
+        of_plan + experts_ns(&self.model, slots, self.rates)
     }
 
     #[must_use]
     pub fn stats(&self) -> Stats {
+        let (bytes, waited) = self.experts.as_ref().map_or((0, 0), |experts| {
+            (experts.loaded_bytes(), experts.waited().as_nanos() as u64)
+        });
         Stats {
-            loaded_bytes: self.stream.loaded_bytes(),
-            stall_ns: self.stream.stall_ns(),
+            loaded_bytes: self.stream.loaded_bytes() + bytes,
+            stall_ns: self.stream.stall_ns() + waited,
             ..self.stats
         }
     }
@@ -305,7 +319,7 @@ impl Engine {
             if let Err(source) = fill(self.pool.bytes_mut(block)) {
                 self.end(sequence);
                 return Err(Error::File {
-                    path: self.model.path.clone(),
+                    path: self.model.path().to_owned(),
                     source,
                 });
             }
@@ -413,10 +427,13 @@ impl Engine {
 
     /// The plan for the room that there is now; what is in memory and stays is not read again.
     fn replan(&mut self) -> Result<()> {
-        let room = self.memory.room(self.pool.touched());
+        let (room, slots) = self.memory.room(self.pool.touched());
         let next = plan(&self.workload, room, self.rates);
         let next = next.map_err(|_| self.memory.too_little())?;
         let next = checked(&self.workload, next)?;
+        if let Some(experts) = &mut self.experts {
+            experts.resize(slots)?;
+        }
         let held = self.stream.held()?;
         let change = transition(&held, next.plan());
         Ok(self.stream.replace(next, &change)?)
@@ -450,14 +467,21 @@ impl Engine {
             rows: &rows,
             blocks: &blocks,
             wanted: &wanted,
+            experts: self.experts.as_mut(),
+            failed: None,
         };
         let mut sink = |row: usize, first: usize, values: &[f32]| {
             let (sequence, token) = chunk[row];
             logits(sequence, token, first, values);
         };
         let sink: &mut Sink<'_> = &mut sink;
-        self.stream
-            .pass(cancel, &mut |part, par| pass.compute(&part, par, sink))?;
+        let passed = self
+            .stream
+            .pass(cancel, &mut |part, par| pass.compute(&part, par, sink));
+        if let Some(failed) = pass.failed {
+            return Err(failed);
+        }
+        passed?;
         self.stats.passes += 1;
         self.stats.rows += rows.len() as u64;
         Ok(())

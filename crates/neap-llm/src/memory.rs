@@ -7,12 +7,15 @@
 //!          + cache              blocks of positions that have been used, in stages
 //!          + tables             page tables of all of it
 //!          + weights            what the plan has: a ring, and residents
+//!          + experts            of a mixture: as many as what is left has room for
 //! ```
+//! All that every token needs comes before experts, of which a token needs few.
 
 use crate::cache::Layout;
 use crate::engine::Options;
-use crate::pass::Scratch;
-use crate::plan::smallest_room;
+use crate::experts::{self, LEAST_SLOTS};
+use crate::plan::{resident_room, smallest_room};
+use crate::scratch::Scratch;
 use crate::{Error, Model, Result};
 use neap_plan::Workload;
 
@@ -55,6 +58,10 @@ pub(crate) struct Memory {
     blocks: usize,
     context: usize,
     smallest_room: u64,
+    /// In which all but experts stays.
+    resident_room: u64,
+    slot_bytes: u64,
+    all_slots: u64,
     all_weights_bytes: u64,
     /// Most rows of a pass.
     pub chunk: usize,
@@ -75,6 +82,8 @@ impl Memory {
             .context
             .max(1)
             .div_ceil(crate::cache::BLOCK_POSITIONS);
+        let of_layer = model.config.experts.as_ref().map_or(0, |e| e.count);
+        let (all_slots, slot_bytes) = (model.experts.len() * of_layer, experts::slot_bytes(model));
         let mut memory = Memory {
             budget_bytes: options.memory_budget,
             process_bytes: options.host.charged_bytes(),
@@ -83,8 +92,11 @@ impl Memory {
             block_bytes: layout.block_bytes() as u64,
             blocks,
             context: blocks * crate::cache::BLOCK_POSITIONS,
-            smallest_room: smallest_room(workload),
-            all_weights_bytes: workload.weight_bytes(),
+            smallest_room: smallest_room(workload) + LEAST_SLOTS.min(all_slots) as u64 * slot_bytes,
+            resident_room: resident_room(workload),
+            slot_bytes,
+            all_slots: all_slots as u64,
+            all_weights_bytes: model.matrix_bytes(),
             chunk: 0,
             staged: 0,
         };
@@ -147,9 +159,21 @@ impl Memory {
         Some(left.saturating_sub(tables(left)))
     }
 
-    /// Room for weights with the stage that holds so many blocks.
-    pub fn room(&self, blocks: usize) -> u64 {
-        self.left(blocks.max(self.staged)).unwrap_or(u64::MAX)
+    /// Room for weights with the stage that holds so many blocks: of the plan, and slots of experts.
+    pub fn room(&self, blocks: usize) -> (u64, usize) {
+        let Some(left) = self.left(blocks.max(self.staged)) else {
+            return (u64::MAX, self.all_slots as usize);
+        };
+        let least = self.all_slots.min(LEAST_SLOTS as u64);
+        let spare = left.saturating_sub(self.resident_room) / self.slot_bytes.max(1);
+        let slots = spare.clamp(least, self.all_slots);
+        (left.saturating_sub(slots * self.slot_bytes), slots as usize)
+    }
+
+    fn weights(&self, blocks: usize) -> u64 {
+        let (room, slots) = self.room(blocks);
+        let experts = slots as u64 * self.slot_bytes;
+        room.saturating_add(experts).min(self.all_weights_bytes)
     }
 
     /// Whether more must be set aside before so many blocks have memory.
@@ -168,7 +192,7 @@ impl Memory {
             rows_bytes: self.rows_bytes,
             cache_bytes: blocks.max(self.staged) as u64 * self.block_bytes,
             whole_cache_bytes: self.blocks as u64 * self.block_bytes,
-            weights_bytes: self.room(blocks).min(self.all_weights_bytes),
+            weights_bytes: self.weights(blocks),
             all_weights_bytes: self.all_weights_bytes,
             smallest_bytes: self.smallest_bytes(),
         }

@@ -1,10 +1,9 @@
 //! A model's file, opened: its sizes, where its matrices lie, and its small vectors, which are read at once.
 
+use crate::parts::Parts;
 use crate::{Config, Error, Result};
 use neap_blocks::{BlockType, widen_row};
 use neap_gguf::{Header, Tensor};
-use neap_store::BlockReader;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// Most bytes of a vector that is kept in memory: more is no norm and no bias.
@@ -26,6 +25,33 @@ impl Matrix {
     pub fn row_bytes(&self) -> usize {
         self.ty.row_bytes(self.k)
     }
+
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        (self.rows * self.row_bytes()) as u64
+    }
+
+    /// Where another of its kind begins, of those that lie one behind the other.
+    #[must_use]
+    pub fn offset_of(&self, index: usize) -> u64 {
+        self.offset + index as u64 * self.bytes()
+    }
+}
+
+/// The experts of a layer: where the first lies; the others follow it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expert {
+    /// Gate, up and down.
+    pub matrices: [Matrix; 3],
+    /// Of these.
+    pub biases: Option<[Matrix; 3]>,
+}
+
+impl Expert {
+    /// All that an expert computes with.
+    pub fn pieces(&self) -> impl Iterator<Item = &Matrix> {
+        self.matrices.iter().chain(self.biases.iter().flatten())
+    }
 }
 
 /// What a matrix of a layer computes, in the order of a pass.
@@ -42,6 +68,8 @@ pub enum Role {
     /// Both in one matrix, in that order.
     GateUp,
     Down,
+    /// From a row to the scores of experts.
+    Router,
     /// From the last layer's result to the vocabulary.
     Logits,
 }
@@ -57,6 +85,9 @@ pub struct Vectors {
     pub query_norm: Vec<f32>,
     pub key_norm: Vec<f32>,
     pub output_bias: Vec<f32>,
+    /// Of each head: the score of a position without a value.
+    pub sinks: Vec<f32>,
+    pub router_bias: Vec<f32>,
     /// Of what attention adds.
     pub after_attention_norm: Vec<f32>,
     pub inner_norm: Vec<f32>,
@@ -67,12 +98,15 @@ pub struct Vectors {
 /// A model file whose header was read.
 #[derive(Debug, Clone)]
 pub struct Model {
-    pub path: PathBuf,
+    /// In their order; the first has all but tensors.
+    pub files: Vec<PathBuf>,
     pub header: Header,
     pub config: Config,
     /// In the order of a pass.
     pub matrices: Vec<(usize, Role, Matrix)>,
     pub layers: Vec<Vectors>,
+    /// By layer, of a mixture.
+    pub experts: Vec<Expert>,
     pub last_norm: Vec<f32>,
     /// Divisors of rotary frequencies, for short and long contexts.
     pub rotary_factors: [Vec<f32>; 2],
@@ -83,24 +117,18 @@ impl Model {
     /// # Errors
     /// [`Error`] where the file cannot be read, is damaged, or is of a kind that does not run.
     pub fn open(path: &Path) -> Result<Model> {
-        let mut reader = BlockReader::open(path)?;
-        let len = reader.len_bytes();
-        let of_file = |source| Error::Gguf {
-            path: path.to_owned(),
-            source,
-        };
-        let header = Header::read(&mut reader, len).map_err(of_file)?;
+        let (parts, header) = Parts::open(path)?;
         let config = Config::of(&header)?;
         let mut file = File {
-            reader,
+            parts,
             header: &header,
-            path,
         };
         let mut matrices = Vec::new();
-        let mut layers = Vec::new();
+        let (mut layers, mut experts) = (Vec::new(), Vec::new());
         for layer in 0..config.layers {
             matrices.extend(file.matrices(&config, layer)?.map(|(r, m)| (layer, r, m)));
             layers.push(file.vectors(&config, layer)?);
+            experts.extend(file.experts(&config, layer)?);
         }
         let embedding = file.matrix("token_embd.weight", config.vocabulary, config.width)?;
         let logits = match header.tensor("output.weight") {
@@ -122,29 +150,44 @@ impl Model {
             return Err(Error::Model("it has no vector 'output_norm.weight'".into()));
         }
         Ok(Model {
-            path: path.to_owned(),
+            files: file.parts.paths,
             rotary_factors: [short, long],
             last_norm,
             matrices,
             layers,
+            experts,
             embedding,
             config,
             header,
         })
     }
 
-    /// Bytes of vectors in memory.
+    /// The file that was named, or the first of several.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.files[0]
+    }
+
+    /// Bytes of matrices in the file, experts included.
     #[must_use]
     pub fn matrix_bytes(&self) -> u64 {
-        let bytes = |(_, _, m): &(usize, Role, Matrix)| (m.rows * m.row_bytes()) as u64;
-        self.matrices.iter().map(bytes).sum()
+        self.all_matrices()
+            .map(|(matrix, count)| matrix.bytes() * count)
+            .sum()
+    }
+
+    /// Every matrix, and how many of its kind lie there.
+    pub(crate) fn all_matrices(&self) -> impl Iterator<Item = (&Matrix, u64)> {
+        let count = self.config.experts.as_ref().map_or(0, |e| e.count as u64);
+        let experts = self.experts.iter().flat_map(|expert| &expert.matrices);
+        let matrices = self.matrices.iter().map(|(_, _, matrix)| (matrix, 1));
+        matrices.chain(experts.map(move |matrix| (matrix, count)))
     }
 }
 
 struct File<'a> {
-    reader: BlockReader,
+    parts: Parts,
     header: &'a Header,
-    path: &'a Path,
 }
 
 impl File<'_> {
@@ -169,6 +212,10 @@ impl File<'_> {
             take(Role::Value, "attn_v", key, width)?;
         }
         take(Role::Output, "attn_output", width, query)?;
+        if let Some(experts) = &config.experts {
+            take(Role::Router, "ffn_gate_inp", experts.count, width)?;
+            return Ok(found.into_iter());
+        }
         if self.header.tensor(&name("ffn_gate")).is_some() {
             take(Role::Gate, "ffn_gate", inner, width)?;
             take(Role::Up, "ffn_up", inner, width)?;
@@ -182,17 +229,30 @@ impl File<'_> {
     fn vectors(&mut self, config: &Config, layer: usize) -> Result<Vectors> {
         let (width, head) = (config.width, config.head_width);
         let (query, key) = (config.query_width(), config.key_width());
+        // Some norm whole projections, most each head.
+        let (query_norm, key_norm) = match config.architecture.as_str() {
+            "olmoe" => (query, key),
+            _ => (head, head),
+        };
+        // What some call the norm after attention comes before the inner layer all the same.
+        let (after_attention, before_inner) = match config.architecture.as_str() {
+            "gpt-oss" => ("", "post_attention_norm.weight"),
+            _ => ("post_attention_norm.weight", "ffn_norm.weight"),
+        };
+        let experts = config.experts.as_ref().map_or(0, |experts| experts.count);
         let mut take = |part: &str, len| self.maybe_vector(&format!("blk.{layer}.{part}"), len);
         let vectors = Vectors {
             attention_norm: take("attn_norm.weight", width)?,
             query_bias: take("attn_q.bias", query)?,
             key_bias: take("attn_k.bias", key)?,
             value_bias: take("attn_v.bias", key)?,
-            query_norm: take("attn_q_norm.weight", head)?,
-            key_norm: take("attn_k_norm.weight", head)?,
+            query_norm: take("attn_q_norm.weight", query_norm)?,
+            key_norm: take("attn_k_norm.weight", key_norm)?,
             output_bias: take("attn_output.bias", width)?,
-            after_attention_norm: take("post_attention_norm.weight", width)?,
-            inner_norm: take("ffn_norm.weight", width)?,
+            sinks: take("attn_sinks.weight", config.heads)?,
+            router_bias: take("ffn_gate_inp.bias", experts)?,
+            after_attention_norm: take(after_attention, width)?,
+            inner_norm: take(before_inner, width)?,
             after_inner_norm: take("post_ffw_norm.weight", width)?,
         };
         let is_whole = !vectors.attention_norm.is_empty() && !vectors.inner_norm.is_empty();
@@ -201,16 +261,52 @@ impl File<'_> {
             .ok_or_else(|| Error::Model(format!("layer {layer} lacks a norm")))
     }
 
+    /// `None` of a model without.
+    fn experts(&self, config: &Config, layer: usize) -> Result<Option<Expert>> {
+        let Some(experts) = &config.experts else {
+            return Ok(None);
+        };
+        let (width, inner, count) = (config.width, config.inner_width, experts.count);
+        let name = |part: &str, what| format!("blk.{layer}.ffn_{part}_exps.{what}");
+        let weight = |part, rows, k| self.matrix_of(&name(part, "weight"), rows, k, Some(count));
+        let matrices = [
+            weight("gate", inner, width)?,
+            weight("up", inner, width)?,
+            weight("down", width, inner)?,
+        ];
+        // A bias is a row for each expert.
+        let bias = |part, len| -> Result<Matrix> {
+            let rows = self.matrix(&name(part, "bias"), count, len)?;
+            Ok(Matrix { rows: 1, ..rows })
+        };
+        let biases = match self.header.tensor(&name("gate", "bias")) {
+            Some(_) => Some([
+                bias("gate", inner)?,
+                bias("up", inner)?,
+                bias("down", width)?,
+            ]),
+            None => None,
+        };
+        Ok(Some(Expert { matrices, biases }))
+    }
+
     fn tensor(&self, name: &str) -> Result<&Tensor> {
         let found = self.header.tensor(name);
         found.ok_or_else(|| Error::Model(format!("it has no tensor '{name}'")))
     }
 
     fn matrix(&self, name: &str, rows: usize, k: usize) -> Result<Matrix> {
+        self.matrix_of(name, rows, k, None)
+    }
+
+    /// The first of so many that lie one behind the other.
+    fn matrix_of(&self, name: &str, rows: usize, k: usize, count: Option<usize>) -> Result<Matrix> {
         let tensor = self.tensor(name)?;
-        if tensor.sizes != [k as u64, rows as u64] {
+        let sizes = [k, rows].into_iter().chain(count).map(|size| size as u64);
+        let sizes: Vec<u64> = sizes.collect();
+        if tensor.sizes != sizes {
             return Err(Error::Model(format!(
-                "tensor '{name}' has sizes {:?} instead of [{k}, {rows}]",
+                "tensor '{name}' has sizes {:?} instead of {sizes:?}",
                 tensor.sizes
             )));
         }
@@ -244,13 +340,7 @@ impl File<'_> {
         }
         let ty = BlockType::of_kind(kind)
             .ok_or_else(|| Error::Unsupported(format!("tensor '{name}' is of type {kind}")))?;
-        let mut bytes = vec![0; (range.end - range.start) as usize];
-        let read = self.reader.seek(SeekFrom::Start(range.start));
-        let read = read.and_then(|_| self.reader.read_exact(&mut bytes));
-        read.map_err(|source| Error::File {
-            path: self.path.to_owned(),
-            source,
-        })?;
+        let bytes = self.parts.read(range)?;
         let mut vector = vec![0.0; len];
         widen_row(ty, &bytes, &mut vector);
         Ok(vector)

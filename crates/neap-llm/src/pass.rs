@@ -3,28 +3,27 @@
 //! ```text
 //!   Query Key Value    norm ─► products            Output   heads' norms, rotation, cache, attention ─► product
 //!   Gate Up            + what attention adds, norm ─► products        Down   gate · up ─► product
+//!   Router             + what attention adds, norm ─► product, then the experts that were chosen ([`mixture`](crate::mixture))
 //!   Logits             + what the last layer adds, norm of the rows that are asked for ─► product, slice by slice
 //! ```
 //! Weights come part by part, in that order; what belongs before a matrix happens when its first part comes.
 
 use crate::attention::{Head, Sight, attend};
 use crate::cache::{BLOCK_POSITIONS, Pool};
-use crate::config::Activation;
 use crate::disjoint::{Rows, for_rows};
+use crate::experts::ExpertCache;
+use crate::gated::gated;
 use crate::model::{Matrix, Role};
 use crate::plan::panel_rows;
-use crate::rotary::{Frequencies, Turn};
-use crate::{Config, Model};
-use neap_blocks::{Activations, Output, product, scratch_bytes};
+use crate::rotary::Frequencies;
+use crate::scratch::{LOGITS, Scratch};
+use crate::{Config, Error, Model};
+use neap_blocks::{Activations, Output, product};
 use neap_kernels::parallel::Parallel;
 use neap_kernels::rows::{Input, rms_norm};
-use neap_kernels::simd::{Isa, LANES, Simd, math};
-use neap_kernels::simd_kernel;
+use neap_kernels::simd::{Isa, LANES};
 use neap_runtime::{Computed, Part};
 use std::sync::Mutex;
-
-/// Logits that are in memory at once.
-const LOGITS: usize = 64 << 10;
 
 /// One position of a sequence in a chunk.
 #[derive(Debug, Clone, Copy)]
@@ -37,79 +36,6 @@ pub(crate) struct Row {
 
 /// Takes logits as they come: the row's index in the chunk, the first token of the slice, and the slice.
 pub(crate) type Sink<'a> = dyn FnMut(usize, usize, &[f32]) + 'a;
-
-/// Memory between products, for chunks of at most so many rows.
-pub(crate) struct Scratch {
-    /// What layers add to, `[row][width]`.
-    pub x: Vec<f32>,
-    /// What a product reads, in `f32` and in fixed point.
-    input: Vec<f32>,
-    fixed: Vec<u8>,
-    /// `[row][query | key | value]`
-    qkv: Vec<f32>,
-    /// `[row][gate | up]`
-    inner: Vec<f32>,
-    /// What a layer adds, `[row][width]`; norms of it, too.
-    add: Vec<f32>,
-    logits: Vec<f32>,
-    /// For each worker.
-    unpacked: Vec<u8>,
-    unpacked_bytes: usize,
-    turns: [Vec<Turn>; 2],
-}
-
-impl Scratch {
-    pub fn new(model: &Model, rows: usize, workers: usize) -> Scratch {
-        let Sizes {
-            input,
-            qkv,
-            unpacked_bytes,
-        } = Sizes::of(model, rows);
-        let config = &model.config;
-        Scratch {
-            x: vec![0.0; rows * config.width],
-            input: vec![0.0; rows * input],
-            fixed: vec![0; Activations::bytes(rows, input)],
-            qkv: vec![0.0; rows * qkv],
-            inner: vec![0.0; rows * 2 * config.inner_width],
-            add: vec![0.0; rows * config.width],
-            logits: vec![0.0; LOGITS.max(rows * LANES)],
-            unpacked: vec![0; workers * unpacked_bytes],
-            unpacked_bytes,
-            turns: [vec![Turn::default(); rows], vec![Turn::default(); rows]],
-        }
-    }
-
-    /// What [`Scratch::new`] takes.
-    pub fn bytes(model: &Model, rows: usize, workers: usize) -> u64 {
-        let sizes = Sizes::of(model, rows);
-        let config = &model.config;
-        let floats = rows * (2 * config.width + sizes.input + sizes.qkv + 2 * config.inner_width)
-            + LOGITS.max(rows * LANES)
-            + 2 * rows * config.rotary.dims;
-        let bytes = Activations::bytes(rows, sizes.input) + workers * sizes.unpacked_bytes;
-        (4 * floats + bytes) as u64
-    }
-}
-
-struct Sizes {
-    input: usize,
-    qkv: usize,
-    unpacked_bytes: usize,
-}
-
-impl Sizes {
-    fn of(model: &Model, rows: usize) -> Sizes {
-        let config = &model.config;
-        let widths = [config.width, config.query_width(), config.inner_width];
-        let scratch = |(_, _, m): &(usize, Role, Matrix)| scratch_bytes(m.ty, m.k, rows);
-        Sizes {
-            input: widths.into_iter().max().unwrap_or(0),
-            qkv: config.query_width() + 2 * config.key_width(),
-            unpacked_bytes: model.matrices.iter().map(scratch).max().unwrap_or(0),
-        }
-    }
-}
 
 /// A chunk on its way through the layers.
 pub(crate) struct Pass<'a> {
@@ -124,6 +50,10 @@ pub(crate) struct Pass<'a> {
     pub blocks: &'a [&'a [u32]],
     /// Indices of rows whose logits are asked for.
     pub wanted: &'a [usize],
+    /// Of a mixture.
+    pub experts: Option<&'a mut ExpertCache>,
+    /// Why experts could not be had.
+    pub failed: Option<Error>,
 }
 
 impl Pass<'_> {
@@ -153,6 +83,7 @@ impl Pass<'_> {
             Role::Value => (&mut scratch.qkv, query + 2 * key, query + key),
             Role::Gate | Role::GateUp => (&mut scratch.inner, 2 * inner, 0),
             Role::Up => (&mut scratch.inner, 2 * inner, inner),
+            Role::Router => (&mut scratch.mixture.scores, matrix.rows, 0),
             Role::Output | Role::Down | Role::Logits => (&mut scratch.add, config.width, 0),
         };
         let x = Activations::view(
@@ -174,7 +105,10 @@ impl Pass<'_> {
             unpacked,
             par,
         );
-        Ok(())
+        match role == Role::Router && first + count == matrix.rows {
+            true => self.mix(layer, par),
+            false => Ok(()),
+        }
     }
 
     /// What comes before a matrix's product.
@@ -189,11 +123,11 @@ impl Pass<'_> {
                 self.norm(&vectors.attention_norm, par)?;
             }
             (Role::Output, Some(_)) => self.attention(layer, par)?,
-            (Role::Gate | Role::GateUp, Some(vectors)) => {
+            (Role::Gate | Role::GateUp | Role::Router, Some(vectors)) => {
                 self.add(&vectors.output_bias, &vectors.after_attention_norm, par)?;
                 self.norm(&vectors.inner_norm, par)?;
             }
-            (Role::Down, _) => self.activate(par),
+            (Role::Down, _) => self.activate(self.rows.len(), par),
             (Role::Logits, _) => self.last(par)?,
             _ => {}
         }
@@ -235,7 +169,7 @@ impl Pass<'_> {
     }
 
     /// Turns the product's input, `[rows][k]`, into fixed point.
-    fn fix(&mut self, rows: usize, k: usize, par: &dyn Parallel) {
+    pub(crate) fn fix(&mut self, rows: usize, k: usize, par: &dyn Parallel) {
         let Scratch { input, fixed, .. } = &mut *self.scratch;
         fix(&input[..rows * k], rows, k, fixed, par);
     }
@@ -259,6 +193,7 @@ impl Pass<'_> {
         let heads = Rows::new(&mut input[..rows * query], config.head_width);
         let (pool, all_rows, blocks, isa) = (&*self.pool, self.rows, self.blocks, self.isa);
         let per_kv = config.heads / config.kv_heads;
+        let sinks = &self.model.layers[layer].sinks;
         // Late rows see most: they go first, so that no worker ends with the longest.
         par.run(rows * config.heads, &|task, _| {
             let task = rows * config.heads - 1 - task;
@@ -271,6 +206,7 @@ impl Pass<'_> {
             let from = window.map_or(0, |window| (position + 1).saturating_sub(window));
             let mut head = Head {
                 query,
+                sink: sinks.get(head).copied(),
                 // SAFETY: each task has its own head of its own row.
                 out: unsafe { heads.take(task) },
                 pool,
@@ -323,19 +259,17 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn activate(&mut self, par: &dyn Parallel) {
+    /// Gates and ups of the first rows become the next product's input.
+    pub(crate) fn activate(&mut self, rows: usize, par: &dyn Parallel) {
         let config = &self.model.config;
-        let (rows, inner) = (self.rows.len(), config.inner_width);
+        let inner = config.inner_width;
         let Scratch {
             input, inner: both, ..
         } = &mut *self.scratch;
         let (isa, both) = (self.isa, &*both);
         for_rows(par, &mut input[..rows * inner], inner, &|row, to| {
             let (gate, up) = both[row * 2 * inner..][..2 * inner].split_at(inner);
-            match config.activation {
-                Activation::Silu => silu_times(isa, gate, up, to),
-                Activation::GeluTanh => gelu_times(isa, gate, up, to),
-            }
+            gated(isa, config.activation, gate, up, to);
         });
         self.fix(rows, inner, par);
     }
@@ -400,7 +334,7 @@ impl Pass<'_> {
 }
 
 /// One product, its output rows cut among workers.
-fn multiply(
+pub(crate) fn multiply(
     isa: neap_blocks::Isa,
     matrix: &Matrix,
     weights: &[u8],
@@ -479,43 +413,6 @@ fn norm_heads(heads: &mut [f32], scale: &[f32], epsilon: f32) {
         let inverse = (1.0 / (mean + f64::from(epsilon)).sqrt()) as f32;
         for (x, scale) in head.iter_mut().zip(scale) {
             *x *= inverse * scale;
-        }
-    }
-}
-
-simd_kernel! {
-    /// `to = silu(gate) * up`
-    fn silu_times(gate: &[f32], up: &[f32], to: &mut [f32]) = silu_generic;
-}
-
-simd_kernel! {
-    /// `to = gelu(gate) * up`, by the hyperbolic tangent.
-    fn gelu_times(gate: &[f32], up: &[f32], to: &mut [f32]) = gelu_generic;
-}
-
-#[inline(always)]
-fn silu_generic<S: Simd>(s: S, gate: &[f32], up: &[f32], to: &mut [f32]) {
-    for (at, to) in (0..).step_by(LANES).zip(to.chunks_exact_mut(LANES)) {
-        let (gate, up) = (&gate[at..][..LANES], &up[at..][..LANES]);
-        // SAFETY: each slice is a vector.
-        unsafe {
-            let y = s.mul(math::silu(s, s.load(gate.as_ptr())), s.load(up.as_ptr()));
-            s.store(to.as_mut_ptr(), y);
-        }
-    }
-}
-
-#[inline(always)]
-fn gelu_generic<S: Simd>(s: S, gate: &[f32], up: &[f32], to: &mut [f32]) {
-    for (at, to) in (0..).step_by(LANES).zip(to.chunks_exact_mut(LANES)) {
-        let (gate, up) = (&gate[at..][..LANES], &up[at..][..LANES]);
-        // SAFETY: each slice is a vector.
-        unsafe {
-            let y = s.mul(
-                math::gelu_tanh(s, s.load(gate.as_ptr())),
-                s.load(up.as_ptr()),
-            );
-            s.store(to.as_mut_ptr(), y);
         }
     }
 }

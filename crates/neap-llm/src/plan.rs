@@ -1,8 +1,8 @@
 //! From a model and room to a plan of its passes: which matrices are steps, what computing them costs, and where they lie.
 
-use crate::{Matrix, Model};
+use crate::{Expert, Matrix, Model};
 use neap_plan::{ExecutionPlan, PanelSpec, StepSpec, Workload};
-use neap_planner::{PlanError, ring, smallest_ring_bytes};
+use neap_planner::{PlanError, resident_ring_bytes, ring, smallest_ring_bytes};
 use neap_sim::{CostProfile, predict};
 
 /// Rows of a panel: as many as kernels compute side by side, where the matrix has whole ones.
@@ -37,7 +37,7 @@ pub(crate) fn workload(model: &Model) -> Workload {
     });
     let steps: Vec<StepSpec> = steps.collect();
     Workload {
-        digest: format!("{} {}", model.path.display(), model.matrix_bytes()),
+        digest: format!("{} {}", model.path().display(), model.matrix_bytes()),
         steps,
         ..Workload::default()
     }
@@ -92,7 +92,27 @@ pub(crate) fn smallest_room(workload: &Workload) -> u64 {
     smallest_ring_bytes(workload)
 }
 
-/// Nanoseconds of a pass of one row, attention left out.
+/// The room in which all of it stays.
+pub(crate) fn resident_room(workload: &Workload) -> u64 {
+    resident_ring_bytes(workload)
+}
+
+/// Nanoseconds of a pass of one row, attention and experts left out.
 pub(crate) fn pass_ns(workload: &Workload, plan: &ExecutionPlan, rates: Rates) -> u64 {
     predict(workload, plan, &costs(workload, rates)).latency_ns
+}
+
+/// Nanoseconds of the experts of one row with so many in memory, if all are chosen equally often.
+pub(crate) fn experts_ns(model: &Model, slots: usize, rates: Rates) -> u64 {
+    let Some(experts) = &model.config.experts else {
+        return 0;
+    };
+    let of_layer = |expert: &Expert| expert.pieces().map(Matrix::bytes).sum::<u64>();
+    let bytes: u64 = model.experts.iter().map(of_layer).sum();
+    let bytes = bytes as f64 * experts.used as f64;
+    let all = (model.experts.len() * experts.count).max(1);
+    let missing = 1.0 - slots.min(all) as f64 / all as f64;
+    let seconds =
+        bytes / rates.weight_bytes_per_second + missing * bytes / rates.drive_bytes_per_second;
+    (seconds * 1e9) as u64
 }

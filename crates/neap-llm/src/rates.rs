@@ -6,7 +6,7 @@ use neap_blocks::{Activations, Isa, Output, product, scratch_bytes};
 use neap_kernels::parallel::Parallel;
 use neap_store::probe;
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Instant;
 
@@ -24,14 +24,17 @@ impl Rates {
     /// Where the file cannot be read so, or threads cannot be had.
     pub fn measure(model: &Model, threads: usize) -> Result<Rates> {
         Ok(Rates {
-            drive_bytes_per_second: drive(&model.path)?,
+            drive_bytes_per_second: drive(model)?,
             weight_bytes_per_second: weights(model, threads)?,
         })
     }
 }
 
-fn drive(path: &Path) -> Result<f64> {
-    Ok(probe(path)?.bytes_per_second)
+/// Of the largest of its files: the first may have no weights.
+fn drive(model: &Model) -> Result<f64> {
+    let bytes = |path: &&PathBuf| path.metadata().map_or(0, |meta| meta.len());
+    let largest = model.files.iter().max_by_key(bytes);
+    Ok(probe(largest.map_or(model.path(), |path| path.as_path()))?.bytes_per_second)
 }
 
 /// Of all types, each by its share of the model.
@@ -46,9 +49,9 @@ fn weights(model: &Model, threads: usize) -> Result<f64> {
         .zip(0u32..)
         .for_each(|(b, i)| *b = (i % 29) as u8);
     let mut by_type: HashMap<_, (Matrix, u64)> = HashMap::new();
-    for (_, _, matrix) in &model.matrices {
+    for (matrix, count) in model.all_matrices() {
         let entry = by_type.entry(matrix.ty).or_insert((*matrix, 0));
-        entry.1 += (matrix.rows * matrix.row_bytes()) as u64;
+        entry.1 += matrix.bytes() * count;
     }
     let (mut seconds, mut bytes) = (0.0, 0);
     for (matrix, of_type) in by_type.into_values() {

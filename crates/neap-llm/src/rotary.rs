@@ -1,6 +1,7 @@
 //! Rotations of queries and keys: sines and cosines of a position, and turning heads by them.
 
-use crate::{Config, config::Pairs};
+use crate::config::{Pairs, Scaling};
+use crate::{Config, Rotary};
 
 /// Angles of one position for one kind of layer.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -14,7 +15,7 @@ pub(crate) struct Turn {
 pub(crate) struct Frequencies {
     /// Of layers that see everything, then of those with a window: one for each pair.
     by_kind: [Vec<f32>; 2],
-    magnitude: f32,
+    magnitudes: [f32; 2],
     pairs: Pairs,
 }
 
@@ -22,21 +23,13 @@ impl Frequencies {
     /// `factors` divide frequencies, where there are any.
     pub fn new(config: &Config, factors: &[f32]) -> Frequencies {
         let rotary = &config.rotary;
-        let of = |base: f32, divisor: f32| {
-            let pairs = rotary.dims / 2;
-            let frequency = |pair: usize| {
-                let exponent = -2.0 * pair as f64 / rotary.dims as f64;
-                let factor = factors.get(pair).map_or(1.0, |&f| f64::from(f));
-                (f64::from(base).powf(exponent) / factor / f64::from(divisor)) as f32
-            };
-            (0..pairs).map(frequency).collect()
-        };
+        let [whole, window] = rotary.scaling;
         Frequencies {
             by_kind: [
-                of(rotary.base, rotary.position_divisor),
-                of(rotary.window_base, 1.0),
+                frequencies(rotary, rotary.base, whole, factors),
+                frequencies(rotary, rotary.window_base, window, factors),
             ],
-            magnitude: rotary.magnitude,
+            magnitudes: [whole.magnitude, window.magnitude],
             pairs: rotary.pairs,
         }
     }
@@ -45,10 +38,11 @@ impl Frequencies {
     pub fn turn(&self, position: usize, is_windowed: bool, turn: &mut Turn) {
         turn.cosines.clear();
         turn.sines.clear();
+        let magnitude = self.magnitudes[usize::from(is_windowed)];
         for &frequency in &self.by_kind[usize::from(is_windowed)] {
             let angle = f64::from(frequency) * position as f64;
-            turn.cosines.push(angle.cos() as f32 * self.magnitude);
-            turn.sines.push(angle.sin() as f32 * self.magnitude);
+            turn.cosines.push(angle.cos() as f32 * magnitude);
+            turn.sines.push(angle.sin() as f32 * magnitude);
         }
     }
 
@@ -67,4 +61,20 @@ impl Frequencies {
             }
         }
     }
+}
+
+fn frequencies(rotary: &Rotary, base: f32, scaling: Scaling, factors: &[f32]) -> Vec<f32> {
+    let frequency = |pair: usize| {
+        let exponent = -2.0 * pair as f64 / rotary.dims as f64;
+        let factor = factors.get(pair).map_or(1.0, |&f| f64::from(f));
+        let whole = f64::from(base).powf(exponent) / factor;
+        let divided = whole / f64::from(scaling.divisor);
+        let share = scaling.ramp.map_or(0.0, |ramp| {
+            let length = f64::from((ramp.last - ramp.first).max(0.001));
+            let along = (pair as f64 - f64::from(ramp.first)) / length;
+            (1.0 - along.clamp(0.0, 1.0)) * f64::from(ramp.share)
+        });
+        (divided * (1.0 - share) + whole * share) as f32
+    };
+    (0..rotary.dims / 2).map(frequency).collect()
 }

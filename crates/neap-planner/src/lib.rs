@@ -37,7 +37,7 @@ pub use own_memory::{with_copies, with_packed_residents};
 pub use parallel::{Parallel, Serial, batch};
 pub use preload::{BaseLayouts, Generation, RefineOptions};
 pub use random::Random;
-pub use ring::{ring, smallest_ring_bytes};
+pub use ring::{resident_ring_bytes, ring, smallest_ring_bytes};
 pub use transition::transition;
 
 use layout::Layouts;

@@ -78,8 +78,12 @@ pub fn smallest_ring_bytes(w: &Workload) -> u64 {
         .map(|s| s.blocks().len())
         .max()
         .unwrap_or(0);
-    let resident: u64 = all_resident(w, slices_of(w, u64::MAX, true)).memory_bytes();
-    resident.min(least_slices(largest))
+    resident_ring_bytes(w).min(least_slices(largest))
+}
+
+/// The room in which nothing streams: with more, [`ring`] plans the same.
+pub fn resident_ring_bytes(w: &Workload) -> u64 {
+    all_resident(w, slices_of(w, u64::MAX, true)).memory_bytes()
 }
 
 /// A ring of two of the largest slices, each at any place of its blocks.

@@ -11,6 +11,7 @@ pub enum TensorType {
     Q8_0 = 8,
     Q4K = 12,
     Q6K = 14,
+    Mxfp4 = 39,
 }
 
 impl TensorType {
@@ -24,6 +25,7 @@ impl TensorType {
             TensorType::Q8_0 => (32, 34),
             TensorType::Q4K => (256, 144),
             TensorType::Q6K => (256, 210),
+            TensorType::Mxfp4 => (32, 17),
         }
     }
 }
@@ -33,10 +35,15 @@ impl TensorType {
 pub struct GgufWriter {
     pairs: Vec<u8>,
     pair_count: u64,
-    infos: Vec<u8>,
-    tensor_count: u64,
-    data: Vec<u8>,
+    tensors: Vec<Tensor>,
     seed: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Tensor {
+    /// Name, sizes and type.
+    info: Vec<u8>,
+    data: Vec<u8>,
 }
 
 const ALIGNMENT: usize = 32;
@@ -48,9 +55,7 @@ impl GgufWriter {
         let mut writer = GgufWriter {
             pairs: Vec::new(),
             pair_count: 0,
-            infos: Vec::new(),
-            tensor_count: 0,
-            data: Vec::new(),
+            tensors: Vec::new(),
             seed: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
         };
         writer.text("general.architecture", architecture);
@@ -118,25 +123,22 @@ impl GgufWriter {
     ) -> &mut Self {
         let (elements, bytes) = ty.block();
         assert!(sizes[0].is_multiple_of(elements), "rows are whole blocks");
-        put_text(&mut self.infos, name);
-        self.infos.extend((sizes.len() as u32).to_le_bytes());
+        let mut info = Vec::new();
+        put_text(&mut info, name);
+        info.extend((sizes.len() as u32).to_le_bytes());
         for &size in sizes {
-            self.infos.extend((size as u64).to_le_bytes());
+            info.extend((size as u64).to_le_bytes());
         }
-        self.infos.extend((ty as u32).to_le_bytes());
-        let offset = self.data.len().next_multiple_of(ALIGNMENT);
-        self.infos.extend((offset as u64).to_le_bytes());
-        self.tensor_count += 1;
-        self.data.resize(offset, 0);
+        info.extend((ty as u32).to_le_bytes());
+        let mut data = Vec::new();
         let blocks = sizes.iter().product::<usize>() / elements;
         for _ in 0..blocks {
-            let at = self.data.len();
+            let at = data.len();
             for _ in 0..bytes {
-                let byte = (self.next() >> 40) as u8;
-                self.data.push(byte);
+                data.push((self.next() >> 40) as u8);
             }
             let noise = mean + magnitude * self.uniform();
-            let block = &mut self.data[at..];
+            let block = &mut data[at..];
             match ty {
                 TensorType::F32 => block.copy_from_slice(&noise.to_le_bytes()),
                 TensorType::F16 => block.copy_from_slice(&half(noise)),
@@ -151,22 +153,57 @@ impl GgufWriter {
                     block[2..4].copy_from_slice(&half(magnitude / 128.0));
                 }
                 TensorType::Q6K => block[208..].copy_from_slice(&half(magnitude / 2048.0)),
+                // A power of two; the largest element is six of it.
+                TensorType::Mxfp4 => block[0] = (127.0 + (magnitude / 6.0).log2().floor()) as u8,
             }
         }
+        self.tensors.push(Tensor { info, data });
         self
     }
 
     /// The file.
     #[must_use]
     pub fn finish(&self) -> Vec<u8> {
+        self.file(&self.tensors)
+    }
+
+    /// The model in so many files, about as many tensors in each; the first has the metadata.
+    #[must_use]
+    pub fn split(&self, count: usize) -> Vec<Vec<u8>> {
+        let part = |index: usize| {
+            let bound = |index| index * self.tensors.len() / count;
+            let mut writer = match index {
+                0 => self.clone(),
+                _ => GgufWriter {
+                    pairs: Vec::new(),
+                    pair_count: 0,
+                    ..self.clone()
+                },
+            };
+            writer
+                .number("split.no", index as u32)
+                .number("split.count", count as u32)
+                .number("split.tensors.count", self.tensors.len() as u32);
+            writer.file(&self.tensors[bound(index)..bound(index + 1)])
+        };
+        (0..count).map(part).collect()
+    }
+
+    fn file(&self, tensors: &[Tensor]) -> Vec<u8> {
         let mut file = b"GGUF".to_vec();
         file.extend(3u32.to_le_bytes());
-        file.extend(self.tensor_count.to_le_bytes());
+        file.extend((tensors.len() as u64).to_le_bytes());
         file.extend(self.pair_count.to_le_bytes());
         file.extend(&self.pairs);
-        file.extend(&self.infos);
+        let mut data = Vec::new();
+        for tensor in tensors {
+            data.resize(data.len().next_multiple_of(ALIGNMENT), 0);
+            file.extend(&tensor.info);
+            file.extend((data.len() as u64).to_le_bytes());
+            data.extend(&tensor.data);
+        }
         file.resize(file.len().next_multiple_of(ALIGNMENT), 0);
-        file.extend(&self.data);
+        file.extend(&data);
         file
     }
 

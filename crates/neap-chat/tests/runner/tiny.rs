@@ -17,6 +17,11 @@ fn spelt(byte: u8) -> String {
 pub const END: u32 = 256;
 
 pub fn tiny(seed: u64) -> Vec<u8> {
+    writer(seed).finish()
+}
+
+/// To be written in one file or several.
+pub fn writer(seed: u64) -> GgufWriter {
     const WIDTH: usize = 64;
     const INNER: usize = 96;
     let mut tokens: Vec<String> = (0..=255).map(spelt).collect();
@@ -73,5 +78,5 @@ pub fn tiny(seed: u64) -> Vec<u8> {
         vector(&format!("blk.{layer}.ffn_norm.weight"));
     }
     vector("output_norm.weight");
-    file.finish()
+    file
 }

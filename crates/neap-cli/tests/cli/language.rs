@@ -62,6 +62,28 @@ fn a_text_goes_on_the_same_way_under_every_budget() {
 }
 
 #[test]
+fn a_model_in_several_files_answers_as_in_one() {
+    let bench = bench();
+    let part = |number| format!("p-{number:05}-of-00003.gguf");
+    for (number, bytes) in (1..).zip(tiny::writer(7).split(3)) {
+        bench.write(&part(number), &bytes);
+    }
+    let of = |model: &str| {
+        let args = format!("generate {model} -p hello -n 20 --context 256 --memory-budget 24MiB");
+        bench.neap(&args)
+    };
+    let whole = of("m.gguf").ok().stdout;
+    for number in 1..=3 {
+        assert_eq!(of(&part(number)).ok().stdout, whole);
+    }
+    let facts = bench.json(&format!("inspect {} -o json", part(1)));
+    assert_eq!(facts["files"], 3);
+    bench.neap(&format!("plan {}", part(2))).ok();
+    std::fs::remove_file(bench.path(&part(3))).unwrap();
+    of(&part(1)).fails(2, &["p-00003-of-00003.gguf"]);
+}
+
+#[test]
 fn a_budget_that_is_too_small_is_refused_with_one_that_is_enough() {
     let bench = bench();
     bench

@@ -28,7 +28,7 @@ fn bits(logits: &[Vec<f32>]) -> Vec<u32> {
     logits.iter().flatten().map(|x| x.to_bits()).collect()
 }
 
-fn model(name: &str) -> &'static Made {
+pub fn model(name: &str) -> &'static Made {
     ALL.iter().find(|made| made.name == name).expect("a model")
 }
 
@@ -67,7 +67,12 @@ fn budgets_chunks_and_threads_do_not_change_a_bit() {
 
 #[test]
 fn sequences_side_by_side_get_what_each_gets_alone() {
-    let made = model("llama");
+    for name in ["llama", "qwen3moe", "gpt-oss"] {
+        side_by_side(model(name));
+    }
+}
+
+fn side_by_side(made: &Made) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = made.file(&folder);
     let mut engine = Engine::open(
@@ -248,7 +253,12 @@ fn what_does_not_fit_is_refused_and_nothing_changes() {
 
 #[test]
 fn a_budget_may_halve_and_come_back_in_mid_answer() {
-    let made = model("qwen2 of K blocks");
+    for name in ["qwen2 of K blocks", "mixtral"] {
+        halve_and_come_back(model(name));
+    }
+}
+
+fn halve_and_come_back(made: &Made) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = made.file(&folder);
     let text = tokens(made, 60);

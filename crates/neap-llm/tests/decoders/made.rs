@@ -25,6 +25,12 @@ pub struct Made {
     pub factors: bool,
     /// Granite's four scales.
     pub scales: bool,
+    /// Experts of each layer, and how many of them a token is given to.
+    pub experts: [usize; 2],
+    /// Biases of everything, and sinks.
+    pub gpt_oss: bool,
+    /// `rope.scaling.type`
+    pub scaling: &'static str,
 }
 
 const PLAIN: Made = Made {
@@ -46,6 +52,9 @@ const PLAIN: Made = Made {
     window: 0,
     factors: false,
     scales: false,
+    experts: [0, 0],
+    gpt_oss: false,
+    scaling: "",
 };
 
 pub const ALL: &[Made] = &[
@@ -117,11 +126,73 @@ pub const ALL: &[Made] = &[
         scales: true,
         ..PLAIN
     },
+    Made {
+        name: "llama with linear scaling",
+        scaling: "linear",
+        ..PLAIN
+    },
+    Made {
+        name: "qwen2 with yarn",
+        architecture: "qwen2",
+        biases: true,
+        head_width: 32,
+        scaling: "yarn",
+        ..PLAIN
+    },
+    Made {
+        name: "phi3 of long contexts",
+        architecture: "phi3",
+        fused: true,
+        head_width: 32,
+        scaling: "longrope",
+        ..PLAIN
+    },
+    Made {
+        name: "mixtral",
+        experts: [8, 2],
+        ..PLAIN
+    },
+    Made {
+        name: "qwen3moe",
+        architecture: "qwen3moe",
+        head_norms: true,
+        head_width: 32,
+        inner: 32,
+        experts: [12, 4],
+        types: [TensorType::Q4_0, TensorType::Q8_0, TensorType::F16],
+        ..PLAIN
+    },
+    Made {
+        name: "olmoe",
+        architecture: "olmoe",
+        head_norms: true,
+        kv_heads: 4,
+        inner: 32,
+        experts: [16, 8],
+        ..PLAIN
+    },
+    Made {
+        name: "gpt-oss",
+        architecture: "gpt-oss",
+        biases: true,
+        gpt_oss: true,
+        layers: 4,
+        window: 7,
+        scaling: "yarn",
+        experts: [5, 2],
+        types: [TensorType::Mxfp4, TensorType::Q8_0, TensorType::F16],
+        ..PLAIN
+    },
 ];
 
 impl Made {
     /// The file's bytes.
     pub fn bytes(&self) -> Vec<u8> {
+        self.writer().finish()
+    }
+
+    /// The model, to be written in one file or several.
+    pub fn writer(&self) -> GgufWriter {
         let mut w = GgufWriter::new(self.architecture, 7);
         let key = |name: &str| format!("{}.{name}", self.architecture);
         w.number(&key("block_count"), self.layers as u32)
@@ -144,8 +215,22 @@ impl Made {
                 .float(&key("attention.scale"), 0.11)
                 .float(&key("logit_scale"), 2.0);
         }
+        if self.experts[0] > 0 {
+            w.number(&key("expert_count"), self.experts[0] as u32)
+                .number(&key("expert_used_count"), self.experts[1] as u32)
+                .number(&key("expert_feed_forward_length"), self.inner as u32);
+        }
+        if !self.scaling.is_empty() {
+            w.text(&key("rope.scaling.type"), self.scaling)
+                .number(&key("rope.scaling.original_context_length"), 64);
+        }
+        match self.scaling {
+            "longrope" => w.float(&key("rope.scaling.attn_factor"), 1.2),
+            "" => &mut w,
+            _ => w.float(&key("rope.scaling.factor"), 4.0),
+        };
         self.tensors(&mut w);
-        w.finish()
+        w
     }
 
     fn tensors(&self, w: &mut GgufWriter) {
@@ -180,20 +265,12 @@ impl Made {
                     .random(&name("attn_v.bias"), vector, &[keys], 0.0, 0.5);
             }
             if self.head_norms {
-                w.random(
-                    &name("attn_q_norm.weight"),
-                    vector,
-                    &[self.head_width],
-                    1.0,
-                    0.2,
-                )
-                .random(
-                    &name("attn_k_norm.weight"),
-                    vector,
-                    &[self.head_width],
-                    1.0,
-                    0.2,
-                );
+                let [q, k] = match self.architecture {
+                    "olmoe" => [query, keys],
+                    _ => [self.head_width; 2],
+                };
+                w.random(&name("attn_q_norm.weight"), vector, &[q], 1.0, 0.2)
+                    .random(&name("attn_k_norm.weight"), vector, &[k], 1.0, 0.2);
             }
             w.random(
                 &name("attn_output.weight"),
@@ -212,7 +289,19 @@ impl Made {
                 )
                 .random(&name("post_ffw_norm.weight"), vector, &[width], 1.0, 0.2);
             }
-            w.random(&name("ffn_norm.weight"), vector, &[width], 1.0, 0.2);
+            let before_inner = match self.gpt_oss {
+                true => "post_attention_norm.weight",
+                false => "ffn_norm.weight",
+            };
+            w.random(&name(before_inner), vector, &[width], 1.0, 0.2);
+            if self.gpt_oss {
+                w.random(&name("attn_output.bias"), vector, &[width], 0.0, 0.5)
+                    .random(&name("attn_sinks.weight"), vector, &[self.heads], 0.5, 1.0);
+            }
+            if self.experts[0] > 0 {
+                self.mixture(w, layer);
+                continue;
+            }
             if self.fused {
                 w.random(
                     &name("ffn_up.weight"),
@@ -228,6 +317,12 @@ impl Made {
             w.random(&name("ffn_down.weight"), first, &[inner, width], 0.0, 0.2);
         }
         w.random("output_norm.weight", vector, &[width], 1.0, 0.2);
+        if self.scaling == "longrope" {
+            for (name, mean) in [("short", 1.0), ("long", 8.0)] {
+                let name = format!("rope_factors_{name}.weight");
+                w.random(&name, vector, &[self.head_width / 2], mean, 0.2);
+            }
+        }
         if self.factors {
             w.random(
                 "rope_freqs.weight",
@@ -239,6 +334,29 @@ impl Made {
         }
         if !self.tied {
             w.random("output.weight", first, &[width, self.vocabulary], 0.0, 0.3);
+        }
+    }
+
+    fn mixture(&self, w: &mut GgufWriter, layer: usize) {
+        let [first, second, _] = self.types;
+        let (width, inner, count) = (self.width, self.inner, self.experts[0]);
+        let name = |part: &str| format!("blk.{layer}.ffn_{part}");
+        let vector = TensorType::F32;
+        w.random(&name("gate_inp.weight"), vector, &[width, count], 0.0, 1.5);
+        for (part, k, rows, ty) in [
+            ("gate_exps", width, inner, first),
+            ("up_exps", width, inner, second),
+            ("down_exps", inner, width, first),
+        ] {
+            let weight = format!("{}.weight", name(part));
+            w.random(&weight, ty, &[k, rows, count], 0.0, 0.3);
+            if self.gpt_oss {
+                let bias = format!("{}.bias", name(part));
+                w.random(&bias, vector, &[rows, count], 0.0, 0.5);
+            }
+        }
+        if self.gpt_oss {
+            w.random(&name("gate_inp.bias"), vector, &[count], 0.0, 0.5);
         }
     }
 

@@ -3,5 +3,6 @@
 mod bits;
 mod files;
 mod made;
+mod mixtures;
 mod reference;
 mod right;

@@ -75,22 +75,102 @@ impl Reference {
         x
     }
 
-    fn rotate(&self, head: &mut [f64], position: usize, base: f64) {
+    /// The angle of a pair at position 1, and what sines and cosines are multiplied by; of a text in a long context.
+    fn turn(&self, pair: usize, dims: usize, base: f64, is_local: bool) -> (f64, f64) {
+        let factors = self
+            .tensors
+            .get("rope_freqs.weight")
+            .or_else(|| self.tensors.get("rope_factors_long.weight"));
+        let factor = factors.map_or(1.0, |f| f[pair]);
+        let whole = base.powf(-2.0 * pair as f64 / dims as f64) / factor;
+        let by = self.number("rope.scaling.factor").unwrap_or(1.0);
+        let scaling = match self
+            .header
+            .get(&format!("{}.rope.scaling.type", self.architecture))
+        {
+            Some(Value::Text(text)) if !(is_local && self.architecture == "gemma3") => &text[..],
+            _ => "none",
+        };
+        match scaling {
+            "linear" => (whole / by, 1.0),
+            "longrope" => (whole, self.number("rope.scaling.attn_factor").unwrap()),
+            "yarn" => {
+                let original = self.number("rope.scaling.original_context_length").unwrap();
+                // Where a pair turns 32 times, and once, over the positions of the original context.
+                let at = |turns: f64| {
+                    dims as f64 * (original / (turns * std::f64::consts::TAU)).ln()
+                        / (2.0 * base.ln())
+                };
+                let low = at(32.0).floor().max(0.0);
+                let high = at(1.0).ceil().min(dims as f64 - 1.0);
+                let along = ((pair as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
+                let angle = whole * (1.0 - along) + whole / by * along;
+                (angle, 0.1 * by.ln() + 1.0)
+            }
+            _ => (whole, 1.0),
+        }
+    }
+
+    fn rotate(&self, head: &mut [f64], position: usize, base: f64, is_local: bool) {
         let pairs = head.len() / 2;
-        let factors = self.tensors.get("rope_freqs.weight");
         let neighbours = ["llama", "smollm3", "granite"].contains(&&*self.architecture);
         for i in 0..pairs {
-            let factor = factors.map_or(1.0, |f| f[i]);
-            let angle = position as f64 * base.powf(-2.0 * i as f64 / head.len() as f64) / factor;
+            let (angle, magnitude) = self.turn(i, head.len(), base, is_local);
+            let angle = position as f64 * angle;
             let (a, b) = if neighbours {
                 (2 * i, 2 * i + 1)
             } else {
                 (i, i + pairs)
             };
-            let (x, y) = (head[a], head[b]);
+            let (x, y) = (head[a] * magnitude, head[b] * magnitude);
             head[a] = x * angle.cos() - y * angle.sin();
             head[b] = x * angle.sin() + y * angle.cos();
         }
+    }
+
+    /// What a row's experts give together.
+    fn mixture(&self, layer: usize, h: &[f64]) -> Vec<f64> {
+        let name = |part: &str, what: &str| format!("blk.{layer}.ffn_{part}.{what}");
+        let scores = self.product(&name("gate_inp", "weight"), h);
+        let scores = self.biased(&name("gate_inp", "bias"), scores);
+        let mut order: Vec<usize> = (0..scores.len()).collect();
+        order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+        order.truncate(self.size("expert_used_count"));
+        let sum: f64 = match &*self.architecture {
+            "olmoe" => scores.iter().map(|s| s.exp()).sum(),
+            _ => order.iter().map(|e| scores[*e].exp()).sum(),
+        };
+        let mut out = vec![0.0; h.len()];
+        for expert in order {
+            let product = |part: &str, x: &[f64]| -> Vec<f64> {
+                let all = &self.tensors[&name(part, "weight")];
+                let len = all.len() / scores.len();
+                let rows = all[expert * len..][..len].chunks_exact(x.len());
+                let dot = |row: &[f64]| row.iter().zip(x).map(|(w, x)| w * x).sum();
+                let mut y: Vec<f64> = rows.map(dot).collect();
+                if let Some(bias) = self.tensors.get(&name(part, "bias")) {
+                    let bias = &bias[expert * y.len()..];
+                    y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+                }
+                y
+            };
+            let (gate, up) = (product("gate_exps", h), product("up_exps", h));
+            let inner = gate
+                .iter()
+                .zip(&up)
+                .map(|(g, u)| match &*self.architecture {
+                    "gpt-oss" => {
+                        let (g, u) = (g.min(7.0), u.clamp(-7.0, 7.0));
+                        g / (1.0 + (-1.702 * g).exp()) * (u + 1.0)
+                    }
+                    _ => g / (1.0 + (-g).exp()) * u,
+                });
+            let inner: Vec<f64> = inner.collect();
+            let weight = scores[expert].exp() / sum;
+            let y = product("down_exps", &inner);
+            out.iter_mut().zip(y).for_each(|(o, y)| *o += weight * y);
+        }
+        out
     }
 
     /// Logits of every token.
@@ -122,8 +202,9 @@ impl Reference {
             .collect();
         for layer in 0..layers {
             let name = |part: &str| format!("blk.{layer}.{part}");
-            let is_local = is_gemma && (layer + 1) % 6 != 0;
-            let base = if is_local {
+            let is_gpt_oss = self.architecture == "gpt-oss";
+            let is_local = is_gemma && (layer + 1) % 6 != 0 || is_gpt_oss && layer % 2 == 0;
+            let base = if is_local && is_gemma {
                 10_000.0
             } else {
                 self.number("rope.freq_base").unwrap()
@@ -153,11 +234,16 @@ impl Reference {
                     ("attn_q_norm.weight", &mut q),
                     ("attn_k_norm.weight", &mut k),
                 ] {
+                    if self.architecture == "olmoe" {
+                        *x = self.norm(&name(part), x);
+                    }
                     for head in x.chunks_exact_mut(head) {
-                        let normed = self.maybe_norm(&name(part), head.to_vec());
-                        head.copy_from_slice(&normed);
+                        if self.architecture != "olmoe" {
+                            let normed = self.maybe_norm(&name(part), head.to_vec());
+                            head.copy_from_slice(&normed);
+                        }
                         if is_rotated {
-                            self.rotate(head, position, base);
+                            self.rotate(head, position, base, is_local);
                         }
                     }
                 }
@@ -173,15 +259,31 @@ impl Reference {
                     let scores: Vec<f64> = ks[from..].iter().map(score).collect();
                     let most = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
                     let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-                    let sum: f64 = weights.iter().sum();
+                    let sink = self.tensors.get(&name("attn_sinks.weight"));
+                    let sink = sink.map_or(0.0, |sinks| (sinks[index] - most).exp());
+                    let sum: f64 = weights.iter().sum::<f64>() + sink;
                     for e in 0..head {
                         let value = |(w, v): (&f64, &Vec<f64>)| w * v[at + e];
                         out.push(weights.iter().zip(&vs[from..]).map(value).sum::<f64>() / sum);
                     }
                 }
                 let y = self.product(&name("attn_output.weight"), &out);
-                let y = self.maybe_norm(&name("post_attention_norm.weight"), y);
+                let y = self.biased(&name("attn_output.bias"), y);
+                let y = match is_gpt_oss {
+                    true => y,
+                    false => self.maybe_norm(&name("post_attention_norm.weight"), y),
+                };
                 x.iter_mut().zip(y).for_each(|(x, y)| *x += y * residual);
+                if self.has(&name("ffn_gate_inp.weight")) {
+                    let norm = match is_gpt_oss {
+                        true => "post_attention_norm.weight",
+                        false => "ffn_norm.weight",
+                    };
+                    let h = self.norm(&name(norm), x);
+                    let y = self.mixture(layer, &h);
+                    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+                    continue;
+                }
                 let h = self.norm(&name("ffn_norm.weight"), x);
                 let (gate, up) = match self.has(&name("ffn_gate.weight")) {
                     true => (
