@@ -98,6 +98,7 @@ impl Runner {
         let template = ChatTemplate::of(&model.header, &tokenizer);
         let mut engine = options.engine.clone();
         engine.reserved_bytes += TEMPLATE_BYTES + options.most_requests as u64 * REQUEST_BYTES;
+        engine.sequences = options.most_requests.max(1) + options.most_kept;
         Ok(Runner {
             engine: Engine::of(model, &engine)?,
             tokenizer,

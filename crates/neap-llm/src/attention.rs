@@ -8,7 +8,8 @@
 //! What a row gets depends on its own query and on the positions that it sees, in blocks that begin at multiples of 64. So it has the
 //! same bits in whatever chunk, batch or number of threads it is computed.
 
-use crate::cache::{BLOCK_POSITIONS, CacheType, Page, Pool};
+use crate::cache::{BLOCK_POSITIONS, CacheType, Page};
+use crate::sequence::{Cache, Sequence};
 use neap_kernels::simd::{LANES, Simd, math};
 use neap_kernels::simd_kernel;
 use std::ops::Range;
@@ -26,9 +27,8 @@ pub(crate) struct Sight {
 pub(crate) struct Head<'a> {
     pub query: &'a [f32],
     pub out: &'a mut [f32],
-    pub pool: &'a Pool,
-    /// The sequence's blocks.
-    pub blocks: &'a [u32],
+    pub cache: &'a Cache,
+    pub sequence: &'a Sequence,
     pub layer: usize,
     pub kv_head: usize,
     pub sight: Sight,
@@ -49,8 +49,8 @@ fn attend_generic<S: Simd>(s: S, head: &mut Head<'_>) {
     let (mut largest, mut sum) = head.sink.map_or((f32::NEG_INFINITY, 0.0f32), |s| (s, 1.0));
     for index in from / BLOCK_POSITIONS..to.div_ceil(BLOCK_POSITIONS) {
         let begin = index * BLOCK_POSITIONS;
-        let page = head.pool.page(head.blocks[index], head.layer, head.kv_head);
-        let ty = head.pool.layout().ty;
+        let page = (head.cache).page(head.sequence, index, head.layer, head.kv_head);
+        let ty = head.cache.ty();
         let mut scores = scores(s, ty, &page, head.query);
         let seen = from.saturating_sub(begin)..(to - begin).min(BLOCK_POSITIONS);
         let mut most = s.splat(f32::NEG_INFINITY);

@@ -5,7 +5,7 @@
 //!   sequence A    0, 2                                      positions 0..64, 64..128
 //!   a block       [layer][head of keys] { K [element][64] │ V [64][element] }
 //! ```
-//! Keys lie transposed, so that a vector holds one element of sixteen positions. A block of a sequence never moves.
+//! Layers with a window have a pool of their own ([`Cache`](crate::sequence::Cache)). Keys lie transposed, so that a vector holds one element of sixteen positions. A block of a sequence never moves.
 
 use crate::{Config, Error, Result};
 use half::f16;
@@ -69,15 +69,27 @@ pub(crate) struct Layout {
     pub head_width: usize,
     kv_heads: usize,
     layers: usize,
+    /// Of what is no keys and values.
+    other_bytes: usize,
 }
 
 impl Layout {
-    pub fn new(config: &Config, ty: CacheType) -> Layout {
+    /// Of so many layers.
+    pub fn new(config: &Config, ty: CacheType, layers: usize) -> Layout {
         Layout {
             ty,
             head_width: config.head_width,
             kv_heads: config.kv_heads,
-            layers: config.layers,
+            layers,
+            other_bytes: 0,
+        }
+    }
+
+    /// Blocks of so many bytes without keys and values.
+    pub fn of_bytes(config: &Config, ty: CacheType, bytes: usize) -> Layout {
+        Layout {
+            other_bytes: bytes,
+            ..Layout::new(config, ty, 0)
         }
     }
 
@@ -91,7 +103,7 @@ impl Layout {
     }
 
     pub fn block_bytes(self) -> usize {
-        self.layers * self.kv_heads * self.head_bytes()
+        self.layers * self.kv_heads * self.head_bytes() + self.other_bytes
     }
 
     fn head_at(self, layer: usize, head: usize) -> usize {

@@ -33,6 +33,25 @@ pub struct Config {
     pub window: Option<usize>,
     /// Every so many layers one sees everything, the others a window.
     pub window_period: usize,
+    /// In place of attention, in some layers.
+    pub convolution: Option<Convolution>,
+}
+
+/// Convolutions of each element over the last positions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Convolution {
+    /// Positions that are seen, the own one included.
+    pub taps: usize,
+    /// By layer, whether it has one.
+    pub layers: Vec<bool>,
+}
+
+impl Convolution {
+    /// Elements of a layer's state: what the positions before left.
+    #[must_use]
+    pub fn state_elements(&self, width: usize) -> usize {
+        (self.taps - 1) * width
+    }
 }
 
 /// Experts of each layer, some of which a token is given to.
@@ -103,9 +122,9 @@ pub enum Activation {
 }
 
 /// Architectures that run.
-pub const ARCHITECTURES: [&str; 10] = [
+pub const ARCHITECTURES: [&str; 11] = [
     "llama", "qwen2", "qwen3", "gemma3", "phi3", "smollm3", "granite", "qwen3moe", "olmoe",
-    "gpt-oss",
+    "gpt-oss", "lfm2",
 ];
 
 impl Config {
@@ -122,10 +141,16 @@ impl Config {
         }
         let width = meta.size("embedding_length")?;
         let heads = meta.size("attention.head_count")?;
-        let kv_heads = meta.size_or("attention.head_count_kv", heads)?;
         let head_width = meta.size_or("attention.key_length", width / heads)?;
+        let layers = meta.size("block_count")?;
+        let convolution = convolution(&meta, layers)?;
+        let kv_heads = match &convolution {
+            // The file has a number for each layer.
+            Some(convolution) => kv_heads_of(header, &convolution.layers, head_width)?,
+            None => meta.size_or("attention.head_count_kv", heads)?,
+        };
         let config = Config {
-            layers: meta.size("block_count")?,
+            layers,
             width,
             heads,
             kv_heads,
@@ -162,6 +187,7 @@ impl Config {
                 "gpt-oss" => 2,
                 _ => 0,
             },
+            convolution,
             architecture,
         };
         config.check(&meta)?;
@@ -209,6 +235,12 @@ impl Config {
             }
     }
 
+    /// Whether that layer has a convolution in place of attention.
+    #[must_use]
+    pub fn is_convolution(&self, layer: usize) -> bool {
+        self.convolution.as_ref().is_some_and(|c| c.layers[layer])
+    }
+
     /// Whether that layer's queries and keys are rotated.
     #[must_use]
     pub fn is_rotated(&self, layer: usize) -> bool {
@@ -228,6 +260,45 @@ impl Config {
     #[must_use]
     pub fn key_width(&self) -> usize {
         self.kv_heads * self.head_width
+    }
+}
+
+/// `None` of a model whose layers all have attention.
+fn convolution(meta: &Meta, layers: usize) -> Result<Option<Convolution>> {
+    if meta.architecture != "lfm2" {
+        return Ok(None);
+    }
+    let taps = meta.size("shortconv.l_cache")?;
+    if !(2..=MOST_TAPS).contains(&taps) {
+        return Err(meta.wrong("shortconv.l_cache"));
+    }
+    let has = |layer| {
+        let name = format!("blk.{layer}.shortconv.conv.weight");
+        meta.header.tensor(&name).is_some()
+    };
+    // A file has a few tensors for each layer.
+    if layers > meta.header.tensors.len() {
+        return Err(meta.wrong("block_count"));
+    }
+    Ok(Some(Convolution {
+        taps,
+        layers: (0..layers).map(has).collect(),
+    }))
+}
+
+const MOST_TAPS: usize = 64;
+
+/// By the keys of the first layer with attention.
+fn kv_heads_of(header: &Header, convolutions: &[bool], head_width: usize) -> Result<usize> {
+    let layer = convolutions
+        .iter()
+        .position(|is_convolution| !is_convolution);
+    let keys = layer.and_then(|layer| header.tensor(&format!("blk.{layer}.attn_k.weight")));
+    let rows = keys.and_then(|keys| keys.sizes.get(1).copied());
+    let heads = rows.map_or(0, |rows| rows as usize / head_width.max(1));
+    match heads {
+        0 => Err(Error::Model("no layer has a matrix of keys".into())),
+        heads => Ok(heads),
     }
 }
 

@@ -1,12 +1,13 @@
 //! `Engine`: a model in a memory budget. It takes rows of sequences and gives their logits.
 
-use crate::cache::{BLOCK_POSITIONS, CacheType, Layout, Pool};
+use crate::cache::{BLOCK_POSITIONS, CacheType};
 use crate::experts::ExpertCache;
 use crate::memory::{Ledger, Memory};
 use crate::pass::{Pass, Row, Sink};
 use crate::plan::{Rates, experts_ns, pass_ns, plan, workload};
 use crate::rotary::Frequencies;
 use crate::scratch::Scratch;
+use crate::sequence::{Cache, Sequence, Shape, TAKE_BACK};
 use crate::{Error, Model, Result};
 use neap_blocks::widen_row;
 use neap_kernels::simd::Isa;
@@ -25,6 +26,8 @@ pub struct Options {
     pub memory_budget: Option<u64>,
     /// Positions that all sequences have together.
     pub context: usize,
+    /// Most sequences at once. Layers with a window keep windows of so many, in place of the whole context.
+    pub sequences: usize,
     pub cache: CacheType,
     /// The calling thread included; at least 1.
     pub threads: usize,
@@ -42,6 +45,7 @@ impl Default for Options {
         Options {
             memory_budget: None,
             context: 2048,
+            sequences: usize::MAX,
             cache: CacheType::default(),
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
             chunk: 256,
@@ -53,32 +57,19 @@ impl Default for Options {
     }
 }
 
-/// One text as it grows; given back with [`Engine::end`].
-#[derive(Debug, PartialEq, Eq)]
-pub struct Sequence {
-    blocks: Vec<u32>,
-    len: usize,
-}
-
-impl Sequence {
-    /// Positions that were computed.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-}
-
 /// Tokens that follow a sequence's last position.
 pub struct Tokens<'a> {
     pub sequence: &'a mut Sequence,
     pub tokens: &'a [u32],
     /// The last so many are asked for their logits.
     pub wanted: usize,
+}
+
+impl Tokens<'_> {
+    /// The position of the first that is asked for its logits.
+    fn wanted_from(&self) -> usize {
+        self.sequence.len() + self.tokens.len().saturating_sub(self.wanted)
+    }
 }
 
 /// Takes logits as they come: the index of the sequence in its batch, of its token, the first token of the slice of the vocabulary, and the slice.
@@ -102,7 +93,7 @@ pub struct Engine {
     rates: Rates,
     stream: WeightStream,
     experts: Option<ExpertCache>,
-    pool: Pool,
+    cache: Cache,
     frequencies: Frequencies,
     scratch: Scratch,
     /// Rows of the embedding as they are read.
@@ -129,18 +120,19 @@ impl Engine {
     pub fn of(model: Model, options: &Options) -> Result<Engine> {
         let workload = Arc::new(workload(&model));
         let threads = options.threads.max(1);
-        let layout = Layout::new(&model.config, options.cache);
-        let context = options.context.max(1);
-        let blocks = context.div_ceil(BLOCK_POSITIONS);
+        let Options {
+            context, sequences, ..
+        } = *options;
+        let shape = Shape::new(&model.config, options.cache, context, sequences.max(1));
         let (source, verifier) = open_joined(&model.files, options.io)?;
         let of_experts = match &model.config.experts {
             Some(experts) => Some((experts.count, open_joined(&model.files, options.io)?.0)),
             None => None,
         };
-        let pool = Pool::new(layout, blocks)?;
         let threads_pool = neap_runtime::Pool::new(threads)
             .map_err(|source| RuntimeError::Threads { threads, source })?;
-        let memory = Memory::new(&model, &workload, options, layout)?;
+        let memory = Memory::new(&model, &workload, options, shape)?;
+        let cache = Cache::new(&model.config, shape, memory.chunk)?;
         let scratch = Scratch::new(&model, memory.chunk, threads);
         let embedded = AlignedBuf::zeroed(ROWS_AT_ONCE * embedded_bytes(&model))?;
         let (room, slots) = memory.room(0);
@@ -158,7 +150,7 @@ impl Engine {
             memory,
             stream,
             experts,
-            pool,
+            cache,
             scratch,
             embedded,
             isa: Isa::detect(),
@@ -176,13 +168,13 @@ impl Engine {
     /// Positions that all sequences have together.
     #[must_use]
     pub fn context(&self) -> usize {
-        self.pool.blocks() * BLOCK_POSITIONS
+        self.cache.blocks() * BLOCK_POSITIONS
     }
 
     /// Positions that are left for more tokens and sequences.
     #[must_use]
     pub fn free_positions(&self) -> usize {
-        (self.pool.blocks() - self.pool.in_use()) * BLOCK_POSITIONS
+        (self.cache.blocks() - self.cache.in_use()) * BLOCK_POSITIONS
     }
 
     /// Most rows of one pass.
@@ -194,13 +186,13 @@ impl Engine {
     /// How the budget is divided.
     #[must_use]
     pub fn ledger(&self) -> Ledger {
-        self.memory.ledger(self.pool.touched())
+        self.memory.ledger(self.cache.touched_bytes())
     }
 
     /// What a pass of one row is predicted to take, attention left out.
     #[must_use]
     pub fn predicted_ns(&self) -> u64 {
-        let (room, slots) = self.memory.room(self.pool.touched());
+        let (room, slots) = self.memory.room(self.cache.touched_bytes());
         let planned = plan(&self.workload, room, self.rates);
         let of_plan = planned.map_or(0, |plan| pass_ns(&self.workload, &plan, self.rates));
         of_plan + experts_ns(&self.model, slots, self.rates)
@@ -229,41 +221,28 @@ impl Engine {
     /// A sequence without positions.
     #[must_use]
     pub fn begin(&self) -> Sequence {
-        Sequence {
-            blocks: Vec::new(),
-            len: 0,
-        }
+        Sequence::default()
     }
 
-    /// A sequence that begins as another's first positions, whose cache it shares.
+    /// A sequence that begins as another's first positions, whose cache it shares: as many of these as layers with windows or states
+    /// can go on from.
     ///
     /// # Errors
     /// [`Error::CacheFull`]: the last block is shared in part, so it is copied.
     pub fn fork(&mut self, sequence: &Sequence, len: usize) -> Result<Sequence> {
-        let len = len.min(sequence.len);
-        let whole = len / BLOCK_POSITIONS;
-        let mut blocks = sequence.blocks[..whole].to_vec();
+        let len = self.cache.end_within(sequence, len.min(sequence.len()));
         if !len.is_multiple_of(BLOCK_POSITIONS) {
-            self.prepare(1)?;
-            let copy = self.pool.take()?;
-            self.pool.copy(sequence.blocks[whole], copy);
-            blocks.push(copy);
+            self.prepare(self.cache.bytes_with_copies())?;
         }
-        for &block in &sequence.blocks[..whole] {
-            self.pool.share(block);
-        }
-        Ok(Sequence { blocks, len })
+        self.cache.fork(sequence, len)
     }
 
-    /// Forgets positions from `len` on.
+    /// Forgets positions from `len` on, and more where layers with windows or states cannot go on from there. Of the last call's
+    /// tokens that were wanted, windows let any be forgotten, up to [`TAKE_BACK`]; states let all of them.
     pub fn truncate(&mut self, sequence: &mut Sequence, len: usize) {
-        let keep = len.div_ceil(BLOCK_POSITIONS);
-        while sequence.blocks.len() > keep {
-            if let Some(block) = sequence.blocks.pop() {
-                self.pool.give_back(block);
-            }
+        if len < sequence.len() {
+            self.cache.truncate(sequence, len);
         }
-        sequence.len = sequence.len.min(len);
     }
 
     /// What must agree for a sequence's cache to be of use: the model's file by its parts, and the type of the cache.
@@ -278,22 +257,22 @@ impl Engine {
             header.weights_begin,
             end.unwrap_or(0),
             header.tensors.len(),
-            self.pool.layout().ty.name()
+            self.cache.ty().name()
         )
     }
 
-    /// The sequence's blocks, for a file: each [`Engine::cache_block_bytes`] long.
-    pub fn cache_of(&self, sequence: &Sequence) -> impl Iterator<Item = &[u8]> {
-        sequence.blocks.iter().map(|&block| self.pool.bytes(block))
+    /// The sequence's blocks, for a file: each at most [`Engine::cache_block_bytes`] long.
+    pub fn cache_of<'a>(&'a self, sequence: &'a Sequence) -> impl Iterator<Item = &'a [u8]> {
+        self.cache.bytes_of(sequence)
     }
 
     #[must_use]
     pub fn cache_block_bytes(&self) -> usize {
-        self.pool.layout().block_bytes()
+        self.cache.block_bytes()
     }
 
-    /// A sequence of so many positions whose blocks `fill` writes, one after the other. They are of an engine with the same
-    /// [`Engine::cache_key`].
+    /// A sequence of so many positions whose blocks `fill` writes, one after the other, as [`Engine::cache_of`] gave them. They are
+    /// of an engine with the same [`Engine::cache_key`].
     ///
     /// # Errors
     /// [`Error::CacheFull`], or what `fill` says; nothing is taken then.
@@ -302,41 +281,31 @@ impl Engine {
         len: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> std::io::Result<()>,
     ) -> Result<Sequence> {
-        let blocks = len.div_ceil(BLOCK_POSITIONS);
-        if blocks > self.pool.blocks() - self.pool.in_use() {
-            return Err(Error::CacheFull {
-                blocks: self.pool.in_use(),
-            });
+        if len > self.free_positions() {
+            return Err(self.cache.full());
         }
-        self.prepare(blocks)?;
-        let mut sequence = Sequence {
-            blocks: Vec::new(),
-            len,
-        };
-        for _ in 0..blocks {
-            let block = self.pool.take()?;
-            sequence.blocks.push(block);
-            if let Err(source) = fill(self.pool.bytes_mut(block)) {
-                self.end(sequence);
-                return Err(Error::File {
-                    path: self.model.path().to_owned(),
-                    source,
-                });
-            }
+        self.prepare(self.cache.bytes_with_blank(len))?;
+        let sequence = self.cache.blank(len)?;
+        if let Err(source) = self.cache.fill(&sequence, fill) {
+            self.end(sequence);
+            return Err(Error::File {
+                path: self.model.path().to_owned(),
+                source,
+            });
         }
         Ok(sequence)
     }
 
     /// Gives a sequence's memory to others.
     pub fn end(&mut self, mut sequence: Sequence) {
-        self.truncate(&mut sequence, 0);
+        self.cache.truncate(&mut sequence, 0);
     }
 
     /// Computes tokens of some sequences, in one pass for each chunk of rows. `logits` is told those that are wanted, in slices of the vocabulary:
     /// the index of the sequence, of its token, the first token of the slice, and the slice.
     ///
     /// # Errors
-    /// [`Error`]; the sequences are then as they were.
+    /// [`Error`]; the sequences then have what whole chunks computed, but not what was wanted.
     pub fn forward(
         &mut self,
         batch: &mut [Tokens<'_>],
@@ -344,19 +313,39 @@ impl Engine {
         logits: &mut Logits<'_>,
     ) -> Result<()> {
         self.check(batch)?;
-        self.make_room(batch)?;
+        self.check_room(batch)?;
         // (sequence, token's index) of every row, in order.
         let all: Vec<(usize, usize)> = (0..)
             .zip(batch.iter())
             .flat_map(|(s, tokens)| (0..tokens.tokens.len()).map(move |t| (s, t)))
             .collect();
+        let (mut done, mut failed) = (0, None);
         for chunk in all.chunks(self.memory.chunk) {
-            self.pass(batch, chunk, cancel, logits)?;
+            failed = self.pass(batch, chunk, cancel, logits).err();
+            if failed.is_some() {
+                break;
+            }
+            done += chunk.len();
+            for rows in chunk.chunk_by(|a, b| a.0 == b.0) {
+                let tokens = &mut batch[rows[0].0];
+                let wanted_from = tokens.wanted_from();
+                self.cache.keep_coming(tokens.sequence, wanted_from);
+            }
         }
-        for tokens in batch {
-            tokens.sequence.len += tokens.tokens.len();
+        let Some(failed) = failed else {
+            for tokens in batch {
+                tokens.sequence.grow(tokens.tokens.len());
+            }
+            return Ok(());
+        };
+        for (index, tokens) in batch.iter_mut().enumerate() {
+            let computed = all[..done].iter().filter(|(s, _)| *s == index).count();
+            let unwanted = tokens.tokens.len().saturating_sub(tokens.wanted);
+            tokens.sequence.grow(computed.min(unwanted));
+            let len = tokens.sequence.len();
+            self.cache.truncate(tokens.sequence, len);
         }
-        Ok(())
+        Err(failed)
     }
 
     fn check(&self, batch: &[Tokens<'_>]) -> Result<()> {
@@ -368,46 +357,48 @@ impl Engine {
         }
     }
 
-    /// Blocks for all rows of the batch, and memory for them.
-    fn make_room(&mut self, batch: &mut [Tokens<'_>]) -> Result<()> {
-        let needed = |tokens: &Tokens<'_>| {
-            let end = tokens.sequence.len + tokens.tokens.len();
-            end.div_ceil(BLOCK_POSITIONS)
-        };
+    /// Whether there are positions for all rows of the batch.
+    fn check_room(&self, batch: &[Tokens<'_>]) -> Result<()> {
         let mut more = 0;
-        for tokens in batch.iter() {
-            let blocks = needed(tokens);
-            if blocks > self.pool.blocks() {
+        for tokens in batch {
+            let end = tokens.sequence.len() + tokens.tokens.len();
+            if end > self.context() {
                 return Err(Error::Context {
-                    positions: tokens.sequence.len + tokens.tokens.len(),
+                    positions: end,
                     context: self.context(),
                 });
             }
-            more += blocks.saturating_sub(tokens.sequence.blocks.len());
+            more += self.cache.needs(tokens.sequence, end);
         }
-        if more > self.pool.blocks() - self.pool.in_use() {
-            return Err(Error::CacheFull {
-                blocks: self.pool.in_use(),
-            });
+        match more > self.cache.blocks() - self.cache.in_use() {
+            true => Err(self.cache.full()),
+            false => Ok(()),
         }
-        self.prepare(more)?;
-        for tokens in batch {
-            while tokens.sequence.blocks.len() < needed(tokens) {
-                let block = self.pool.take()?;
-                tokens.sequence.blocks.push(block);
-            }
+    }
+
+    /// Blocks for a chunk's rows, and memory for them. What lies behind all windows is given back first.
+    fn make_room(&mut self, batch: &mut [Tokens<'_>], chunk: &[(usize, usize)]) -> Result<()> {
+        for rows in chunk.chunk_by(|a, b| a.0 == b.0) {
+            let (index, first) = rows[0];
+            let wanted_from = batch[index].wanted_from();
+            let sequence = &mut *batch[index].sequence;
+            let begin = sequence.len() + first;
+            let may_return_to = wanted_from.max(begin.saturating_sub(TAKE_BACK));
+            self.cache.release(sequence, begin.min(may_return_to));
+            let end = begin + rows.len();
+            self.prepare(self.cache.bytes_with_all(sequence, end))?;
+            self.cache.take(sequence, end)?;
+            (self.cache).take_states(sequence, begin..end, wanted_from)?;
         }
         Ok(())
     }
 
-    /// Before that many more blocks are used: weights that were resident make room for those that were never used.
-    fn prepare(&mut self, blocks: usize) -> Result<()> {
-        let touched = self.pool.touched() + self.pool.fresh_for(blocks);
-        let touched = touched.min(self.pool.blocks());
-        if !self.memory.must_grow(touched) {
+    /// Before the cache has so much memory: weights that were resident make room.
+    fn prepare(&mut self, cache_bytes: u64) -> Result<()> {
+        if !self.memory.must_grow(cache_bytes) {
             return Ok(());
         }
-        self.memory.grow(touched, self.pool.blocks());
+        self.memory.grow(cache_bytes);
         self.replan()
     }
 
@@ -427,7 +418,7 @@ impl Engine {
 
     /// The plan for the room that there is now; what is in memory and stays is not read again.
     fn replan(&mut self) -> Result<()> {
-        let (room, slots) = self.memory.room(self.pool.touched());
+        let (room, slots) = self.memory.room(self.cache.touched_bytes());
         let next = plan(&self.workload, room, self.rates);
         let next = next.map_err(|_| self.memory.too_little())?;
         let next = checked(&self.workload, next)?;
@@ -441,35 +432,38 @@ impl Engine {
 
     fn pass(
         &mut self,
-        batch: &[Tokens<'_>],
+        batch: &mut [Tokens<'_>],
         chunk: &[(usize, usize)],
         cancel: &CancelToken,
         logits: &mut Logits<'_>,
     ) -> Result<()> {
+        self.make_room(batch, chunk)?;
+        let batch = &*batch;
         let tokens = chunk.iter().map(|&(s, t)| batch[s].tokens[t]);
         self.embed(tokens)?;
         let rows = chunk.iter().map(|&(s, t)| Row {
             sequence: s,
-            position: batch[s].sequence.len + t,
+            position: batch[s].sequence.len() + t,
             wants_logits: t + batch[s].wanted >= batch[s].tokens.len(),
         });
         let rows: Vec<Row> = rows.collect();
         let wanted = (0..rows.len()).filter(|&row| rows[row].wants_logits);
         let wanted: Vec<usize> = wanted.collect();
-        let blocks: Vec<&[u32]> = batch.iter().map(|t| &t.sequence.blocks[..]).collect();
+        let sequences: Vec<&Sequence> = batch.iter().map(|t| &*t.sequence).collect();
         let mut pass = Pass {
             model: &self.model,
             frequencies: &self.frequencies,
             isa: self.isa,
             products: self.products,
-            pool: &mut self.pool,
+            cache: &mut self.cache,
             scratch: &mut self.scratch,
             rows: &rows,
-            blocks: &blocks,
+            sequences: &sequences,
             wanted: &wanted,
             experts: self.experts.as_mut(),
             failed: None,
         };
+        pass.begin();
         let mut sink = |row: usize, first: usize, values: &[f32]| {
             let (sequence, token) = chunk[row];
             logits(sequence, token, first, values);

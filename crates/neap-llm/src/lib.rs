@@ -11,6 +11,7 @@
 mod attention;
 mod cache;
 mod config;
+mod convolution;
 mod disjoint;
 mod engine;
 mod error;
@@ -25,11 +26,15 @@ mod plan;
 mod rates;
 mod rotary;
 mod scratch;
+mod sequence;
 
 pub use cache::{BLOCK_POSITIONS, CacheType};
-pub use config::{ARCHITECTURES, Activation, Config, Experts, Pairs, Ramp, Rotary, Scaling};
-pub use engine::{Engine, Logits, Options, Sequence, Stats, Tokens};
+pub use config::{
+    ARCHITECTURES, Activation, Config, Convolution, Experts, Pairs, Ramp, Rotary, Scaling,
+};
+pub use engine::{Engine, Logits, Options, Stats, Tokens};
 pub use error::{Error, Result};
 pub use memory::Ledger;
 pub use model::{Expert, Matrix, Model, Role, Vectors};
 pub use plan::Rates;
+pub use sequence::{Sequence, TAKE_BACK};

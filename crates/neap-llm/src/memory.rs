@@ -4,18 +4,18 @@
 //!   budget = process            what the kernel charges when the model is opened
 //!          + reserved           what opening and the caller are still to take
 //!          + rows               memory between products, for a chunk
-//!          + cache              blocks of positions that have been used, in stages
+//!          + cache              what of it has been used, in stages
 //!          + tables             page tables of all of it
 //!          + weights            what the plan has: a ring, and residents
 //!          + experts            of a mixture: as many as what is left has room for
 //! ```
 //! All that every token needs comes before experts, of which a token needs few.
 
-use crate::cache::Layout;
 use crate::engine::Options;
 use crate::experts::{self, LEAST_SLOTS};
 use crate::plan::{resident_room, smallest_room};
 use crate::scratch::Scratch;
+use crate::sequence::Shape;
 use crate::{Error, Model, Result};
 use neap_plan::Workload;
 
@@ -25,8 +25,8 @@ const THREAD_BYTES: u64 = 64 << 10;
 /// What opening still allocates: plans, rings of requests, lists of a pass; and what the kernel charges in batches.
 const FIXED_BYTES: u64 = 1 << 20;
 
-/// A stage of the cache is at least this share of the blocks in use, so that plans change seldom.
-const STAGE_SHARE: usize = 4;
+/// A stage of the cache is at least this share of what is in use, so that plans change seldom.
+const STAGE_SHARE: u64 = 4;
 
 /// Chunks of a prompt that are tried, largest first. Their memory is at most an eighth of what the process leaves.
 const CHUNKS: [usize; 8] = [512, 256, 128, 64, 32, 16, 8, 4];
@@ -37,7 +37,7 @@ pub struct Ledger {
     pub process_bytes: u64,
     pub reserved_bytes: u64,
     pub rows_bytes: u64,
-    /// Of the blocks that have been used.
+    /// Of what has been used.
     pub cache_bytes: u64,
     /// If all positions of the context were used.
     pub whole_cache_bytes: u64,
@@ -54,8 +54,8 @@ pub(crate) struct Memory {
     process_bytes: u64,
     reserved_bytes: u64,
     rows_bytes: u64,
-    block_bytes: u64,
-    blocks: usize,
+    /// With all of the context in use.
+    cache_bytes: u64,
     context: usize,
     smallest_room: u64,
     /// In which all but experts stays.
@@ -65,8 +65,8 @@ pub(crate) struct Memory {
     all_weights_bytes: u64,
     /// Most rows of a pass.
     pub chunk: usize,
-    /// Blocks that memory has been set aside for.
-    staged: usize,
+    /// Of the cache, what memory has been set aside for.
+    staged_bytes: u64,
 }
 
 impl Memory {
@@ -74,14 +74,10 @@ impl Memory {
         model: &Model,
         workload: &Workload,
         options: &Options,
-        layout: Layout,
+        shape: Shape,
     ) -> Result<Memory> {
         let threads = options.threads.max(1) as u64;
         options.host.trim();
-        let blocks = options
-            .context
-            .max(1)
-            .div_ceil(crate::cache::BLOCK_POSITIONS);
         let of_layer = model.config.experts.as_ref().map_or(0, |e| e.count);
         let (all_slots, slot_bytes) = (model.experts.len() * of_layer, experts::slot_bytes(model));
         let mut memory = Memory {
@@ -89,16 +85,15 @@ impl Memory {
             process_bytes: options.host.charged_bytes(),
             reserved_bytes: options.reserved_bytes + FIXED_BYTES + threads * THREAD_BYTES,
             rows_bytes: 0,
-            block_bytes: layout.block_bytes() as u64,
-            blocks,
-            context: blocks * crate::cache::BLOCK_POSITIONS,
+            cache_bytes: 0,
+            context: shape.blocks * crate::cache::BLOCK_POSITIONS,
             smallest_room: smallest_room(workload) + LEAST_SLOTS.min(all_slots) as u64 * slot_bytes,
             resident_room: resident_room(workload),
             slot_bytes,
             all_slots: all_slots as u64,
             all_weights_bytes: model.matrix_bytes(),
             chunk: 0,
-            staged: 0,
+            staged_bytes: 0,
         };
         let rows_bytes = |rows| Scratch::bytes(model, rows, threads as usize);
         let least = CHUNKS[CHUNKS.len() - 1];
@@ -108,6 +103,7 @@ impl Memory {
         {
             memory.chunk = rows;
             memory.rows_bytes = rows_bytes(rows);
+            memory.cache_bytes = shape.bytes(rows);
             let Some((left, budget)) = memory.left(0).zip(memory.budget_bytes) else {
                 break;
             };
@@ -144,24 +140,24 @@ impl Memory {
         }
     }
 
-    /// With all blocks in use.
+    /// With all of the context in use.
     pub fn smallest_bytes(&self) -> u64 {
         let base = self.process_bytes + self.reserved_bytes + self.rows_bytes;
-        let whole = base + self.blocks as u64 * self.block_bytes + self.smallest_room;
-        whole + tables(self.blocks as u64 * self.block_bytes + self.smallest_room)
+        let whole = base + self.cache_bytes + self.smallest_room;
+        whole + tables(self.cache_bytes + self.smallest_room)
     }
 
-    /// What a budget leaves for weights and the cache with so many blocks in use; `None` without a budget.
-    fn left(&self, blocks: usize) -> Option<u64> {
+    /// What a budget leaves for weights beside so much of the cache; `None` without a budget.
+    fn left(&self, cache_bytes: u64) -> Option<u64> {
         let budget = self.budget_bytes?;
         let taken = self.process_bytes + self.reserved_bytes + self.rows_bytes;
-        let left = budget.saturating_sub(taken + blocks as u64 * self.block_bytes);
+        let left = budget.saturating_sub(taken + cache_bytes);
         Some(left.saturating_sub(tables(left)))
     }
 
-    /// Room for weights with the stage that holds so many blocks: of the plan, and slots of experts.
-    pub fn room(&self, blocks: usize) -> (u64, usize) {
-        let Some(left) = self.left(blocks.max(self.staged)) else {
+    /// Room for weights with the stage that holds so much of the cache: of the plan, and slots of experts.
+    pub fn room(&self, cache_bytes: u64) -> (u64, usize) {
+        let Some(left) = self.left(cache_bytes.max(self.staged_bytes)) else {
             return (u64::MAX, self.all_slots as usize);
         };
         let least = self.all_slots.min(LEAST_SLOTS as u64);
@@ -170,29 +166,30 @@ impl Memory {
         (left.saturating_sub(slots * self.slot_bytes), slots as usize)
     }
 
-    fn weights(&self, blocks: usize) -> u64 {
-        let (room, slots) = self.room(blocks);
+    fn weights(&self, cache_bytes: u64) -> u64 {
+        let (room, slots) = self.room(cache_bytes);
         let experts = slots as u64 * self.slot_bytes;
         room.saturating_add(experts).min(self.all_weights_bytes)
     }
 
-    /// Whether more must be set aside before so many blocks have memory.
-    pub fn must_grow(&self, blocks: usize) -> bool {
-        blocks > self.staged && self.budget_bytes.is_some()
+    /// Whether more must be set aside before so much of the cache has memory.
+    pub fn must_grow(&self, cache_bytes: u64) -> bool {
+        cache_bytes > self.staged_bytes && self.budget_bytes.is_some()
     }
 
-    pub fn grow(&mut self, blocks: usize, most: usize) {
-        self.staged = (blocks + blocks.div_ceil(STAGE_SHARE)).min(most);
+    pub fn grow(&mut self, cache_bytes: u64) {
+        let staged = cache_bytes + cache_bytes.div_ceil(STAGE_SHARE);
+        self.staged_bytes = staged.min(self.cache_bytes);
     }
 
-    pub fn ledger(&self, blocks: usize) -> Ledger {
+    pub fn ledger(&self, cache_bytes: u64) -> Ledger {
         Ledger {
             process_bytes: self.process_bytes,
             reserved_bytes: self.reserved_bytes,
             rows_bytes: self.rows_bytes,
-            cache_bytes: blocks.max(self.staged) as u64 * self.block_bytes,
-            whole_cache_bytes: self.blocks as u64 * self.block_bytes,
-            weights_bytes: self.weights(blocks),
+            cache_bytes: cache_bytes.max(self.staged_bytes),
+            whole_cache_bytes: self.cache_bytes,
+            weights_bytes: self.weights(cache_bytes),
             all_weights_bytes: self.all_weights_bytes,
             smallest_bytes: self.smallest_bytes(),
         }

@@ -63,6 +63,9 @@ pub enum Role {
     /// The three above in one matrix, in that order.
     QueryKeyValue,
     Output,
+    /// What a convolution takes: gates of its inputs, of its results, and inputs, in that order.
+    ConvolutionIn,
+    ConvolutionOut,
     Gate,
     Up,
     /// Both in one matrix, in that order.
@@ -87,6 +90,8 @@ pub struct Vectors {
     pub output_bias: Vec<f32>,
     /// Of each head: the score of a position without a value.
     pub sinks: Vec<f32>,
+    /// Taps of each element, the oldest first.
+    pub taps: Vec<f32>,
     pub router_bias: Vec<f32>,
     /// Of what attention adds.
     pub after_attention_norm: Vec<f32>,
@@ -136,7 +141,11 @@ impl Model {
             None => embedding,
         };
         matrices.push((config.layers, Role::Logits, logits));
-        let last_norm = file.vector("output_norm.weight", config.width)?;
+        let last_norm = match header.tensor("token_embd_norm.weight") {
+            Some(_) if config.architecture == "lfm2" => "token_embd_norm.weight",
+            _ => "output_norm.weight",
+        };
+        let last_norm = file.vector(last_norm, config.width)?;
         let half = config.rotary.dims / 2;
         let long = match header.tensor("rope_freqs.weight") {
             Some(_) => file.vector("rope_freqs.weight", half)?,
@@ -204,14 +213,19 @@ impl File<'_> {
             found.push((role, self.matrix(&name(part), rows, k)?));
             Ok(())
         };
-        if self.header.tensor(&name("attn_qkv")).is_some() {
+        if config.is_convolution(layer) {
+            take(Role::ConvolutionIn, "shortconv.in_proj", 3 * width, width)?;
+            take(Role::ConvolutionOut, "shortconv.out_proj", width, width)?;
+        } else if self.header.tensor(&name("attn_qkv")).is_some() {
             take(Role::QueryKeyValue, "attn_qkv", query + 2 * key, width)?;
         } else {
             take(Role::Query, "attn_q", query, width)?;
             take(Role::Key, "attn_k", key, width)?;
             take(Role::Value, "attn_v", key, width)?;
         }
-        take(Role::Output, "attn_output", width, query)?;
+        if !config.is_convolution(layer) {
+            take(Role::Output, "attn_output", width, query)?;
+        }
         if let Some(experts) = &config.experts {
             take(Role::Router, "ffn_gate_inp", experts.count, width)?;
             return Ok(found.into_iter());
@@ -240,6 +254,7 @@ impl File<'_> {
             _ => ("post_attention_norm.weight", "ffn_norm.weight"),
         };
         let experts = config.experts.as_ref().map_or(0, |experts| experts.count);
+        let taps = config.convolution.as_ref().map_or(0, |c| c.taps * width);
         let mut take = |part: &str, len| self.maybe_vector(&format!("blk.{layer}.{part}"), len);
         let vectors = Vectors {
             attention_norm: take("attn_norm.weight", width)?,
@@ -250,6 +265,7 @@ impl File<'_> {
             key_norm: take("attn_k_norm.weight", key_norm)?,
             output_bias: take("attn_output.bias", width)?,
             sinks: take("attn_sinks.weight", config.heads)?,
+            taps: take("shortconv.conv.weight", taps)?,
             router_bias: take("ffn_gate_inp.bias", experts)?,
             after_attention_norm: take(after_attention, width)?,
             inner_norm: take(before_inner, width)?,

@@ -3,13 +3,13 @@
 //! ```text
 //!   Query Key Value    norm ─► products            Output   heads' norms, rotation, cache, attention ─► product
 //!   Gate Up            + what attention adds, norm ─► products        Down   gate · up ─► product
+//!   ConvolutionIn Out  in place of these four ([`convolution`](crate::convolution))
 //!   Router             + what attention adds, norm ─► product, then the experts that were chosen ([`mixture`](crate::mixture))
 //!   Logits             + what the last layer adds, norm of the rows that are asked for ─► product, slice by slice
 //! ```
 //! Weights come part by part, in that order; what belongs before a matrix happens when its first part comes.
 
 use crate::attention::{Head, Sight, attend};
-use crate::cache::{BLOCK_POSITIONS, Pool};
 use crate::disjoint::{Rows, for_rows};
 use crate::experts::ExpertCache;
 use crate::gated::gated;
@@ -17,6 +17,7 @@ use crate::model::{Matrix, Role};
 use crate::plan::panel_rows;
 use crate::rotary::Frequencies;
 use crate::scratch::{LOGITS, Scratch};
+use crate::sequence::{Cache, Sequence};
 use crate::{Config, Error, Model};
 use neap_blocks::{Activations, Output, product};
 use neap_kernels::parallel::Parallel;
@@ -28,7 +29,7 @@ use std::sync::Mutex;
 /// One position of a sequence in a chunk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Row {
-    /// Index into the chunk's lists of blocks.
+    /// Index into the chunk's sequences.
     pub sequence: usize,
     pub position: usize,
     pub wants_logits: bool,
@@ -43,11 +44,10 @@ pub(crate) struct Pass<'a> {
     pub frequencies: &'a Frequencies,
     pub isa: Isa,
     pub products: neap_blocks::Isa,
-    pub pool: &'a mut Pool,
+    pub cache: &'a mut Cache,
     pub scratch: &'a mut Scratch,
     pub rows: &'a [Row],
-    /// By sequence of the chunk.
-    pub blocks: &'a [&'a [u32]],
+    pub sequences: &'a [&'a Sequence],
     /// Indices of rows whose logits are asked for.
     pub wanted: &'a [usize],
     /// Of a mixture.
@@ -57,6 +57,16 @@ pub(crate) struct Pass<'a> {
 }
 
 impl Pass<'_> {
+    /// Before the first part: angles of all rows.
+    pub fn begin(&mut self) {
+        let turns = &mut self.scratch.turns;
+        for (row, at) in self.rows.iter().zip(0..) {
+            self.frequencies
+                .turn(row.position, false, &mut turns[0][at]);
+            self.frequencies.turn(row.position, true, &mut turns[1][at]);
+        }
+    }
+
     /// Once for each part of the plan, in order.
     pub fn compute(
         &mut self,
@@ -79,12 +89,15 @@ impl Pass<'_> {
         let (query, key, inner) = (config.query_width(), config.key_width(), config.inner_width);
         let (to, ld, column) = match role {
             Role::Query | Role::QueryKeyValue => (&mut scratch.qkv, query + 2 * key, 0),
+            Role::ConvolutionIn => (&mut scratch.qkv, matrix.rows, 0),
             Role::Key => (&mut scratch.qkv, query + 2 * key, query),
             Role::Value => (&mut scratch.qkv, query + 2 * key, query + key),
             Role::Gate | Role::GateUp => (&mut scratch.inner, 2 * inner, 0),
             Role::Up => (&mut scratch.inner, 2 * inner, inner),
             Role::Router => (&mut scratch.mixture.scores, matrix.rows, 0),
-            Role::Output | Role::Down | Role::Logits => (&mut scratch.add, config.width, 0),
+            Role::Output | Role::ConvolutionOut | Role::Down | Role::Logits => {
+                (&mut scratch.add, config.width, 0)
+            }
         };
         let x = Activations::view(
             &scratch.input[..rows * matrix.k],
@@ -116,13 +129,14 @@ impl Pass<'_> {
         let model = self.model;
         let vectors = model.layers.get(layer);
         match (role, vectors) {
-            (Role::Query | Role::QueryKeyValue, Some(vectors)) => {
+            (Role::Query | Role::QueryKeyValue | Role::ConvolutionIn, Some(vectors)) => {
                 if let Some(before) = layer.checked_sub(1).map(|l| &model.layers[l]) {
                     self.add(&[], &before.after_inner_norm, par)?;
                 }
                 self.norm(&vectors.attention_norm, par)?;
             }
             (Role::Output, Some(_)) => self.attention(layer, par)?,
+            (Role::ConvolutionOut, Some(_)) => self.convolve(layer, par),
             (Role::Gate | Role::GateUp | Role::Router, Some(vectors)) => {
                 self.add(&vectors.output_bias, &vectors.after_attention_norm, par)?;
                 self.norm(&vectors.inner_norm, par)?;
@@ -183,15 +197,14 @@ impl Pass<'_> {
         let width = query + 2 * key;
         let Scratch { qkv, input, .. } = &mut *self.scratch;
         for (row, qkv) in self.rows.iter().zip(qkv.chunks_exact(width)) {
-            let block = self.blocks[row.sequence][row.position / BLOCK_POSITIONS];
-            let (k, v) = qkv[query..].split_at(key);
-            self.pool
-                .store(block, row.position % BLOCK_POSITIONS, layer, k, v);
+            let (sequence, kv) = (self.sequences[row.sequence], qkv[query..].split_at(key));
+            self.cache.store(sequence, row.position, layer, kv);
         }
         let rows = self.rows.len();
         let window = config.window.filter(|_| config.is_windowed(layer));
         let heads = Rows::new(&mut input[..rows * query], config.head_width);
-        let (pool, all_rows, blocks, isa) = (&*self.pool, self.rows, self.blocks, self.isa);
+        let (cache, all_rows, isa) = (&*self.cache, self.rows, self.isa);
+        let sequences = self.sequences;
         let per_kv = config.heads / config.kv_heads;
         let sinks = &self.model.layers[layer].sinks;
         // Late rows see most: they go first, so that no worker ends with the longest.
@@ -209,8 +222,8 @@ impl Pass<'_> {
                 sink: sinks.get(head).copied(),
                 // SAFETY: each task has its own head of its own row.
                 out: unsafe { heads.take(task) },
-                pool,
-                blocks: blocks[sequence],
+                cache,
+                sequence: sequences[sequence],
                 layer,
                 kv_head: head / per_kv,
                 sight: Sight {
@@ -232,13 +245,6 @@ impl Pass<'_> {
         let is_windowed = config.is_windowed(layer);
         let is_rotated = config.is_rotated(layer);
         let Scratch { qkv, turns, .. } = &mut *self.scratch;
-        if layer == 0 {
-            for (row, at) in self.rows.iter().zip(0..) {
-                self.frequencies
-                    .turn(row.position, false, &mut turns[0][at]);
-                self.frequencies.turn(row.position, true, &mut turns[1][at]);
-            }
-        }
         let turns = &turns[usize::from(is_windowed)];
         let qkv = &mut qkv[..self.rows.len() * (query + 2 * key)];
         for_rows(par, qkv, query + 2 * key, &|row, qkv| {

@@ -16,7 +16,7 @@ pub(crate) struct Scratch {
     /// What a product reads, in `f32` and in fixed point.
     pub input: Vec<f32>,
     pub fixed: Vec<u8>,
-    /// `[row][query | key | value]`
+    /// `[row][query | key | value]`, or what a convolution takes.
     pub qkv: Vec<f32>,
     /// `[row][gate | up]`
     pub inner: Vec<f32>,
@@ -100,9 +100,10 @@ impl Sizes {
             .all_matrices()
             .map(|(m, _)| scratch_bytes(m.ty, m.k, rows));
         let experts = config.experts.as_ref();
+        let of_convolution = config.convolution.as_ref().map_or(0, |_| 3 * config.width);
         Sizes {
             input: widths.into_iter().max().unwrap_or(0),
-            qkv: config.query_width() + 2 * config.key_width(),
+            qkv: (config.query_width() + 2 * config.key_width()).max(of_convolution),
             unpacked_bytes: unpacked.max().unwrap_or(0),
             is_mixture: experts.is_some(),
             experts: experts.map_or(0, |experts| experts.count),

@@ -67,7 +67,7 @@ fn budgets_chunks_and_threads_do_not_change_a_bit() {
 
 #[test]
 fn sequences_side_by_side_get_what_each_gets_alone() {
-    for name in ["llama", "qwen3moe", "gpt-oss"] {
+    for name in ["llama", "qwen3moe", "gpt-oss", "lfm2"] {
         side_by_side(model(name));
     }
 }
@@ -167,6 +167,7 @@ fn prefixes_are_shared_and_forgotten() {
             // Another continuation of the fork must not be seen by the first.
             run(&mut engine, &mut fork, &[3, 4, 5]);
             engine.truncate(&mut fork, len);
+            assert_eq!(fork.len(), len);
             assert_eq!(run(&mut engine, &mut fork, &text[len..]), right[149]);
             engine.end(fork);
         }

@@ -31,7 +31,12 @@ pub struct Made {
     pub gpt_oss: bool,
     /// `rope.scaling.type`
     pub scaling: &'static str,
+    /// Layers with a convolution in place of attention.
+    pub convolutions: &'static [usize],
 }
+
+/// Positions that a convolution sees.
+const TAPS: usize = 3;
 
 const PLAIN: Made = Made {
     name: "llama",
@@ -55,6 +60,7 @@ const PLAIN: Made = Made {
     experts: [0, 0],
     gpt_oss: false,
     scaling: "",
+    convolutions: &[],
 };
 
 pub const ALL: &[Made] = &[
@@ -183,6 +189,15 @@ pub const ALL: &[Made] = &[
         types: [TensorType::Mxfp4, TensorType::Q8_0, TensorType::F16],
         ..PLAIN
     },
+    Made {
+        name: "lfm2",
+        architecture: "lfm2",
+        head_norms: true,
+        layers: 5,
+        tied: true,
+        convolutions: &[0, 1, 3],
+        ..PLAIN
+    },
 ];
 
 impl Made {
@@ -200,12 +215,22 @@ impl Made {
             .number(&key("embedding_length"), self.width as u32)
             .number(&key("feed_forward_length"), self.inner as u32)
             .number(&key("attention.head_count"), self.heads as u32)
-            .number(&key("attention.head_count_kv"), self.kv_heads as u32)
             .number(&key("attention.key_length"), self.head_width as u32)
             .number(&key("attention.value_length"), self.head_width as u32)
             .number(&key("rope.dimension_count"), self.head_width as u32)
             .float(&key("attention.layer_norm_rms_epsilon"), 1e-5)
             .float(&key("rope.freq_base"), 50_000.0);
+        if self.convolutions.is_empty() {
+            w.number(&key("attention.head_count_kv"), self.kv_heads as u32);
+        } else {
+            let of = |layer| match self.convolutions.contains(&layer) {
+                true => 0,
+                false => self.kv_heads as i32,
+            };
+            let heads: Vec<i32> = (0..self.layers).map(of).collect();
+            w.numbers(&key("attention.head_count_kv"), &heads)
+                .number(&key("shortconv.l_cache"), TAPS as u32);
+        }
         if self.window > 0 {
             w.number(&key("attention.sliding_window"), self.window);
         }
@@ -251,7 +276,30 @@ impl Made {
         for layer in 0..self.layers {
             let name = |part: &str| format!("blk.{layer}.{part}");
             w.random(&name("attn_norm.weight"), vector, &[width], 1.0, 0.2);
-            if self.fused {
+            let is_convolution = self.convolutions.contains(&layer);
+            if is_convolution {
+                w.random(
+                    &name("shortconv.conv.weight"),
+                    vector,
+                    &[TAPS, width],
+                    0.0,
+                    0.8,
+                )
+                .random(
+                    &name("shortconv.in_proj.weight"),
+                    first,
+                    &[width, 3 * width],
+                    0.0,
+                    0.4,
+                )
+                .random(
+                    &name("shortconv.out_proj.weight"),
+                    second,
+                    &[width, width],
+                    0.0,
+                    0.4,
+                );
+            } else if self.fused {
                 let rows = query + 2 * keys;
                 w.random(&name("attn_qkv.weight"), first, &[width, rows], 0.0, 0.3);
             } else {
@@ -264,7 +312,7 @@ impl Made {
                     .random(&name("attn_k.bias"), vector, &[keys], 0.0, 0.5)
                     .random(&name("attn_v.bias"), vector, &[keys], 0.0, 0.5);
             }
-            if self.head_norms {
+            if self.head_norms && !is_convolution {
                 let [q, k] = match self.architecture {
                     "olmoe" => [query, keys],
                     _ => [self.head_width; 2],
@@ -272,13 +320,15 @@ impl Made {
                 w.random(&name("attn_q_norm.weight"), vector, &[q], 1.0, 0.2)
                     .random(&name("attn_k_norm.weight"), vector, &[k], 1.0, 0.2);
             }
-            w.random(
-                &name("attn_output.weight"),
-                second,
-                &[query, width],
-                0.0,
-                0.2,
-            );
+            if !is_convolution {
+                w.random(
+                    &name("attn_output.weight"),
+                    second,
+                    &[query, width],
+                    0.0,
+                    0.2,
+                );
+            }
             if self.after_norms {
                 w.random(
                     &name("post_attention_norm.weight"),
@@ -316,7 +366,11 @@ impl Made {
             }
             w.random(&name("ffn_down.weight"), first, &[inner, width], 0.0, 0.2);
         }
-        w.random("output_norm.weight", vector, &[width], 1.0, 0.2);
+        let last_norm = match self.architecture {
+            "lfm2" => "token_embd_norm.weight",
+            _ => "output_norm.weight",
+        };
+        w.random(last_norm, vector, &[width], 1.0, 0.2);
         if self.scaling == "longrope" {
             for (name, mean) in [("short", 1.0), ("long", 8.0)] {
                 let name = format!("rope_factors_{name}.weight");

@@ -6,3 +6,5 @@ mod made;
 mod mixtures;
 mod reference;
 mod right;
+mod states;
+mod windows;

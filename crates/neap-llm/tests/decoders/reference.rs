@@ -173,14 +173,58 @@ impl Reference {
         out
     }
 
+    /// The inner layer, or experts.
+    fn inner(&self, layer: usize, x: &mut [f64], is_gemma: bool, residual: f64) {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let norm = match &*self.architecture {
+            "gpt-oss" => "post_attention_norm.weight",
+            _ => "ffn_norm.weight",
+        };
+        let h = self.norm(&name(norm), x);
+        if self.has(&name("ffn_gate_inp.weight")) {
+            let y = self.mixture(layer, &h);
+            x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+            return;
+        }
+        let (gate, up) = match self.has(&name("ffn_gate.weight")) {
+            true => (
+                self.product(&name("ffn_gate.weight"), &h),
+                self.product(&name("ffn_up.weight"), &h),
+            ),
+            false => {
+                let both = self.product(&name("ffn_up.weight"), &h);
+                let (gate, up) = both.split_at(both.len() / 2);
+                (gate.to_vec(), up.to_vec())
+            }
+        };
+        let activation = |g: f64| match is_gemma {
+            true => {
+                0.5 * g * (1.0 + (0.797_884_560_802_865_4 * (g + 0.044_715 * g * g * g)).tanh())
+            }
+            false => g / (1.0 + (-g).exp()),
+        };
+        let inner: Vec<f64> = gate
+            .iter()
+            .zip(&up)
+            .map(|(g, u)| activation(*g) * u)
+            .collect();
+        let y = self.product(&name("ffn_down.weight"), &inner);
+        let y = self.maybe_norm(&name("post_ffw_norm.weight"), y);
+        x.iter_mut().zip(y).for_each(|(x, y)| *x += y * residual);
+    }
+
     /// Logits of every token.
     pub fn logits(&self, tokens: &[u32]) -> Vec<Vec<f64>> {
         let (layers, width) = (self.size("block_count"), self.size("embedding_length"));
-        let (heads, kv_heads) = (
+        let (heads, head) = (
             self.size("attention.head_count"),
-            self.size("attention.head_count_kv"),
+            self.size("attention.key_length"),
         );
-        let head = self.size("attention.key_length");
+        let kv_heads = match self.number("attention.head_count_kv") {
+            Some(heads) => heads as usize,
+            // One number for each layer.
+            None => self.tensors["blk.2.attn_k.weight"].len() / width / head,
+        };
         let is_gemma = self.architecture == "gemma3";
         let residual = self.number("residual_scale").unwrap_or(1.0);
         let scale = self
@@ -216,8 +260,26 @@ impl Reference {
             };
             let is_rotated = self.architecture != "smollm3" || (layer + 1) % 4 != 0;
             let (mut ks, mut vs): (Vec<Vec<f64>>, Vec<Vec<f64>>) = (Vec::new(), Vec::new());
+            let mut seen: Vec<Vec<f64>> = Vec::new();
             for (position, x) in xs.iter_mut().enumerate() {
                 let h = self.norm(&name("attn_norm.weight"), x);
+                if let Some(taps) = self.tensors.get(&name("shortconv.conv.weight")) {
+                    let all = self.product(&name("shortconv.in_proj.weight"), &h);
+                    let parts: Vec<&[f64]> = all.chunks_exact(width).collect();
+                    seen.push(parts[0].iter().zip(parts[2]).map(|(b, x)| b * x).collect());
+                    let count = taps.len() / width;
+                    let of_element = |e: usize| -> f64 {
+                        let back =
+                            |tap: usize| Some(&seen[(position + tap + 1).checked_sub(count)?]);
+                        let tap = |tap| back(tap).map_or(0.0, |bx| taps[e * count + tap] * bx[e]);
+                        parts[1][e] * (0..count).map(tap).sum::<f64>()
+                    };
+                    let y: Vec<f64> = (0..width).map(of_element).collect();
+                    let y = self.product(&name("shortconv.out_proj.weight"), &y);
+                    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+                    self.inner(layer, x, is_gemma, residual);
+                    continue;
+                }
                 let (mut q, mut k, v) = if self.has(&name("attn_qkv.weight")) {
                     let all = self.product(&name("attn_qkv.weight"), &h);
                     let (q, kv) = all.split_at(heads * head);
@@ -274,52 +336,20 @@ impl Reference {
                     false => self.maybe_norm(&name("post_attention_norm.weight"), y),
                 };
                 x.iter_mut().zip(y).for_each(|(x, y)| *x += y * residual);
-                if self.has(&name("ffn_gate_inp.weight")) {
-                    let norm = match is_gpt_oss {
-                        true => "post_attention_norm.weight",
-                        false => "ffn_norm.weight",
-                    };
-                    let h = self.norm(&name(norm), x);
-                    let y = self.mixture(layer, &h);
-                    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
-                    continue;
-                }
-                let h = self.norm(&name("ffn_norm.weight"), x);
-                let (gate, up) = match self.has(&name("ffn_gate.weight")) {
-                    true => (
-                        self.product(&name("ffn_gate.weight"), &h),
-                        self.product(&name("ffn_up.weight"), &h),
-                    ),
-                    false => {
-                        let both = self.product(&name("ffn_up.weight"), &h);
-                        let (gate, up) = both.split_at(both.len() / 2);
-                        (gate.to_vec(), up.to_vec())
-                    }
-                };
-                let activation = |g: f64| match is_gemma {
-                    true => {
-                        0.5 * g
-                            * (1.0 + (0.797_884_560_802_865_4 * (g + 0.044_715 * g * g * g)).tanh())
-                    }
-                    false => g / (1.0 + (-g).exp()),
-                };
-                let inner: Vec<f64> = gate
-                    .iter()
-                    .zip(&up)
-                    .map(|(g, u)| activation(*g) * u)
-                    .collect();
-                let y = self.product(&name("ffn_down.weight"), &inner);
-                let y = self.maybe_norm(&name("post_ffw_norm.weight"), y);
-                x.iter_mut().zip(y).for_each(|(x, y)| *x += y * residual);
+                self.inner(layer, x, is_gemma, residual);
             }
         }
         let output = match self.has("output.weight") {
             true => "output.weight",
             false => "token_embd.weight",
         };
+        let last_norm = match &*self.architecture {
+            "lfm2" => "token_embd_norm.weight",
+            _ => "output_norm.weight",
+        };
         let divisor = self.number("logit_scale").unwrap_or(1.0);
         let last = |x: &Vec<f64>| -> Vec<f64> {
-            let logits = self.product(output, &self.norm("output_norm.weight", x));
+            let logits = self.product(output, &self.norm(last_norm, x));
             logits.iter().map(|l| l / divisor).collect()
         };
         xs.iter().map(last).collect()
