@@ -12,8 +12,16 @@ struct Model {
 
 impl Model {
     fn new() -> Model {
+        Model::with(&tiny::tiny(7))
+    }
+
+    fn of(architecture: &str) -> Model {
+        Model::with(&tiny::writer_of(architecture, 7).finish())
+    }
+
+    fn with(bytes: &[u8]) -> Model {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("m.gguf"), tiny::tiny(7)).unwrap();
+        std::fs::write(folder.path().join("m.gguf"), bytes).unwrap();
         Model { folder }
     }
 
@@ -90,7 +98,12 @@ fn requests() -> Vec<Request> {
 
 #[test]
 fn an_answer_is_the_same_in_company_and_however_it_was_drafted() {
-    let model = Model::new();
+    for architecture in ["llama", "phi3", "lfm2"] {
+        in_company_and_drafted(&Model::of(architecture));
+    }
+}
+
+fn in_company_and_drafted(model: &Model) {
     let of = |answer: &Answer| (answer.text.clone(), answer.logprobs.clone());
     let mut plain = Vec::new();
     for request in requests() {

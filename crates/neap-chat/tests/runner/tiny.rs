@@ -22,6 +22,11 @@ pub fn tiny(seed: u64) -> Vec<u8> {
 
 /// To be written in one file or several.
 pub fn writer(seed: u64) -> GgufWriter {
+    writer_of("llama", seed)
+}
+
+/// The same of another kind: of `phi3` all layers have a window, of `lfm2` the first one has a convolution.
+pub fn writer_of(architecture: &str, seed: u64) -> GgufWriter {
     const WIDTH: usize = 64;
     const INNER: usize = 96;
     let mut tokens: Vec<String> = (0..=255).map(spelt).collect();
@@ -31,14 +36,23 @@ pub fn writer(seed: u64) -> GgufWriter {
     kinds[257] = 3;
     kinds[259] = 4;
     kinds[260] = 4;
-    let mut file = GgufWriter::new("llama", seed);
-    file.number("llama.block_count", 2)
-        .number("llama.embedding_length", WIDTH as u32)
-        .number("llama.attention.head_count", 4)
-        .number("llama.attention.head_count_kv", 2)
-        .number("llama.feed_forward_length", INNER as u32)
-        .number("llama.context_length", 4096)
-        .float("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    let mut file = GgufWriter::new(architecture, seed);
+    let key = |name: &str| format!("{architecture}.{name}");
+    match architecture {
+        "lfm2" => file
+            .numbers(&key("attention.head_count_kv"), &[0, 2])
+            .number(&key("shortconv.l_cache"), 3),
+        "phi3" => file
+            .number(&key("attention.head_count_kv"), 2)
+            .number(&key("attention.sliding_window"), 20),
+        _ => file.number(&key("attention.head_count_kv"), 2),
+    };
+    file.number(&key("block_count"), 2)
+        .number(&key("embedding_length"), WIDTH as u32)
+        .number(&key("attention.head_count"), 4)
+        .number(&key("feed_forward_length"), INNER as u32)
+        .number(&key("context_length"), 4096)
+        .float(&key("attention.layer_norm_rms_epsilon"), 1e-5)
         .text("tokenizer.ggml.model", "gpt2")
         .text("tokenizer.ggml.pre", "gpt-2")
         .texts("tokenizer.ggml.tokens", &tokens)
@@ -62,10 +76,28 @@ pub fn writer(seed: u64) -> GgufWriter {
     );
     for layer in 0..2 {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        matrix(&name("attn_q"), TensorType::Q4_0, WIDTH, WIDTH, 0.4);
-        matrix(&name("attn_k"), TensorType::Q4_0, WIDTH / 2, WIDTH, 0.4);
-        matrix(&name("attn_v"), TensorType::Q4_1, WIDTH / 2, WIDTH, 0.4);
-        matrix(&name("attn_output"), TensorType::Q8_0, WIDTH, WIDTH, 0.4);
+        if architecture == "lfm2" && layer == 0 {
+            matrix(&name("shortconv.conv"), TensorType::F32, WIDTH, 3, 0.8);
+            matrix(
+                &name("shortconv.in_proj"),
+                TensorType::Q4_0,
+                3 * WIDTH,
+                WIDTH,
+                0.4,
+            );
+            matrix(
+                &name("shortconv.out_proj"),
+                TensorType::Q8_0,
+                WIDTH,
+                WIDTH,
+                0.4,
+            );
+        } else {
+            matrix(&name("attn_q"), TensorType::Q4_0, WIDTH, WIDTH, 0.4);
+            matrix(&name("attn_k"), TensorType::Q4_0, WIDTH / 2, WIDTH, 0.4);
+            matrix(&name("attn_v"), TensorType::Q4_1, WIDTH / 2, WIDTH, 0.4);
+            matrix(&name("attn_output"), TensorType::Q8_0, WIDTH, WIDTH, 0.4);
+        }
         matrix(&name("ffn_gate"), TensorType::F16, INNER, WIDTH, 0.4);
         matrix(&name("ffn_up"), TensorType::Q4_1, INNER, WIDTH, 0.4);
         matrix(&name("ffn_down"), TensorType::Q8_0, WIDTH, INNER, 0.4);

@@ -53,6 +53,8 @@ pub fn plan(path: &Path, question: &Question, as_json: bool) -> Outcome {
     let options = |context, memory_budget| neap_llm::Options {
         memory_budget,
         context,
+        // An answer, and a text that is kept.
+        sequences: 2,
         cache: question.cache,
         threads: question.threads,
         host: Arc::new(OwnProcess { own_cgroup: false }),
