@@ -27,6 +27,7 @@ mod rates;
 mod rotary;
 mod scratch;
 mod sequence;
+mod since;
 
 pub use cache::{BLOCK_POSITIONS, CacheType};
 pub use config::{
@@ -38,3 +39,4 @@ pub use memory::Ledger;
 pub use model::{Expert, Matrix, Model, Role, Vectors};
 pub use plan::Rates;
 pub use sequence::{Sequence, TAKE_BACK};
+pub use since::Since;

@@ -5,6 +5,7 @@ use super::worker::Worker;
 use crate::catalogue::shown;
 use crate::refusal::{Refusal, Why};
 use neap_chat::{CacheType, Runner};
+use neap_llm::Since;
 use neaptide::{Bytes, Host, RunOptions};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -96,31 +97,6 @@ enum State {
     Refused(String),
 }
 
-/// Counts what the process has taken since a model's opening began: that is its own.
-#[derive(Debug)]
-struct Since {
-    before_bytes: u64,
-    host: Arc<dyn Host>,
-}
-
-impl Host for Since {
-    fn charged_bytes(&self) -> u64 {
-        self.host.charged_bytes().saturating_sub(self.before_bytes)
-    }
-
-    fn machine_bytes(&self) -> Option<u64> {
-        self.host.machine_bytes()
-    }
-
-    fn trim_heap(&self) {
-        self.host.trim_heap();
-    }
-
-    fn trim_program(&self) {
-        self.host.trim_program();
-    }
-}
-
 impl Models {
     pub fn new(
         options: Language,
@@ -170,11 +146,7 @@ impl Models {
 
     fn open(&self, at: usize) -> neap_chat::Result<Worker> {
         let (model, share) = &self.opening[at];
-        self.host.trim();
-        let host = Since {
-            before_bytes: self.host.charged_bytes(),
-            host: self.host.clone(),
-        };
+        let host = Since::now(self.host.clone());
         let options = neap_chat::Options {
             engine: neap_llm::Options {
                 memory_budget: *share,
