@@ -34,6 +34,11 @@ impl Kept {
         Some((&best.0, of(best).0))
     }
 
+    /// The one that was kept last.
+    pub fn newest(&self) -> Option<&(Sequence, Vec<u32>)> {
+        self.texts.back()
+    }
+
     /// Gives the memory of the one that was kept first to others; `false` where there is none.
     pub fn drop_oldest(&mut self, engine: &mut Engine) -> bool {
         let oldest = self.texts.pop_front();

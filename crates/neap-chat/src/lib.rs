@@ -14,6 +14,8 @@ mod kept;
 mod request;
 mod runner;
 mod running;
+mod saved;
+mod sharing;
 mod thinking;
 
 pub use error::{Error, Result};
@@ -21,3 +23,4 @@ pub use neap_llm::{CacheType, Ledger, Stats};
 pub use neap_tokenizer::sample::{PenaltyOptions, Sampling};
 pub use request::{Event, Id, Prompt, Reason, Refused, Request, TokenLogprobs, Usage};
 pub use runner::{Figures, Options, Runner};
+pub use saved::LoadError;

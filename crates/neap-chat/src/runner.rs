@@ -1,7 +1,8 @@
 //! `Runner`: many answers at once from one model, pass by pass.
 
-use crate::kept::{Kept, common};
+use crate::kept::Kept;
 use crate::running::{MOST_CANDIDATES, Running};
+use crate::saved::Content;
 use crate::{Error, Event, Id, Prompt, Reason, Refused, Request, Result};
 use neap_llm::{Engine, Ledger, Model, Sequence, Tokens};
 use neap_runtime::CancelToken;
@@ -48,16 +49,18 @@ pub struct Figures {
 
 /// A model that answers.
 pub struct Runner {
-    engine: Engine,
+    pub(crate) engine: Engine,
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
-    running: Vec<Running>,
-    kept: Kept,
+    /// In the order in which they came.
+    pub(crate) running: Vec<Running>,
+    pub(crate) kept: Kept,
     most_requests: usize,
-    most_kept: usize,
+    pub(crate) most_kept: usize,
     most_draft: usize,
     next: u64,
     figures: Figures,
+    pub(crate) content: Content,
 }
 
 /// A chat as the model's template writes it, up to where the answer begins.
@@ -73,7 +76,7 @@ fn written(
 }
 
 /// Positions of a block: what memory is counted in.
-const BLOCK: usize = neap_llm::BLOCK_POSITIONS;
+pub(crate) const BLOCK: usize = neap_llm::BLOCK_POSITIONS;
 
 /// Tokens that an answer has room for at least where nothing says how many.
 const LEAST_ROOM: usize = 256;
@@ -89,6 +92,10 @@ impl Runner {
     /// [`Error`] where the file is no model that runs, or the budget is too small: [`Error::smallest_budget_bytes`] says what is enough.
     pub fn open(path: &Path, options: &Options) -> Result<Runner> {
         let model = Model::open(path)?;
+        let content = Content::of(&model.files).map_err(|source| neap_llm::Error::File {
+            path: path.to_owned(),
+            source,
+        })?;
         let of_file = |source| Error::Tokenizer {
             path: path.to_owned(),
             source,
@@ -110,6 +117,7 @@ impl Runner {
             most_draft: options.most_draft,
             next: 0,
             figures: Figures::default(),
+            content,
         })
     }
 
@@ -217,8 +225,9 @@ impl Runner {
                 context,
             });
         }
-        let sequence = self.shared(&tokens)?;
-        let most_tokens = match self.room(&sequence, tokens.len(), request.max_tokens) {
+        // The last token is left: its logits are wanted.
+        let sequence = self.forked(&tokens[..tokens.len() - 1])?;
+        let most_tokens = match self.room(&sequence, &tokens, request.max_tokens) {
             Ok(most) => most,
             Err(refused) => {
                 self.engine.end(sequence);
@@ -241,40 +250,16 @@ impl Runner {
         Ok(id)
     }
 
-    /// A sequence that begins as the text with which most tokens are in common, running or finished. The last token is left: its
-    /// logits are wanted.
-    fn shared(&mut self, tokens: &[u32]) -> std::result::Result<Sequence, Refused> {
-        let tokens = &tokens[..tokens.len() - 1];
-        let running = self.running.iter().map(|one| {
-            let computed = &one.text[..one.sequence.len()];
-            (&one.sequence, common(computed, tokens))
-        });
-        let best = running
-            .chain(self.kept.best(tokens))
-            .max_by_key(|(_, len)| *len);
-        let Some((sequence, len)) = best.filter(|(_, len)| *len > 0) else {
-            return Ok(self.engine.begin());
-        };
-        let forked = match self.engine.fork(sequence, len) {
-            // A block that is shared in part needs another.
-            Err(neap_llm::Error::CacheFull { .. }) => {
-                self.engine.fork(sequence, len / BLOCK * BLOCK)
-            }
-            forked => forked,
-        };
-        Ok(forked.map_err(Error::from)?)
-    }
-
     /// How many tokens the answer may have. Finished texts are given up for it.
     fn room(
         &mut self,
         sequence: &Sequence,
-        prompt: usize,
+        tokens: &[u32],
         max_tokens: Option<usize>,
     ) -> std::result::Result<usize, Refused> {
-        let context = self.context();
+        let (context, prompt) = (self.context(), tokens.len());
         let wanted = max_tokens.unwrap_or_else(|| (context - prompt).min(LEAST_ROOM));
-        let has = sequence.len().div_ceil(BLOCK);
+        let has = Runner::blocks_of(&self.running, &tokens[..prompt - 1], sequence.len());
         let needed = (prompt + wanted).div_ceil(BLOCK) - has;
         loop {
             let free = self.free_blocks();
@@ -293,14 +278,10 @@ impl Runner {
 
     /// Blocks that no sequence has, and that none of those that run may come to need.
     fn free_blocks(&self) -> usize {
-        let owed = |one: &Running| {
-            one.most_positions().div_ceil(BLOCK) - one.sequence.len().div_ceil(BLOCK)
-        };
-        let owed: usize = self.running.iter().map(owed).sum();
-        (self.engine.free_positions() / BLOCK).saturating_sub(owed)
+        (self.engine.free_positions() / BLOCK).saturating_sub(self.owed_blocks())
     }
 
-    /// Ends a request at the next step, which tells so.
+    /// Ends a request at the next step, which tells so, as [`Runner::settle`] does.
     pub fn cancel(&mut self, id: Id) {
         let found = self.running.iter_mut().find(|one| one.id == id);
         if let Some(one) = found {
@@ -313,21 +294,22 @@ impl Runner {
     /// # Errors
     /// [`Error`]: one that is cancelled leaves all as it was; after others no request runs any more, as their last events say.
     pub fn step(&mut self, cancel: &CancelToken, events: &mut dyn FnMut(Id, Event)) -> Result<()> {
-        self.finish(events);
-        let taken = self.schedule();
-        match self.pass(&taken, cancel) {
-            Ok(()) => {}
+        self.settle(events);
+        let scheduled = self.share().map(|waits| self.schedule(&waits));
+        let computed = scheduled.and_then(|taken| self.pass(&taken, cancel).map(|()| taken));
+        let taken = match computed {
+            Ok(taken) => taken,
             Err(error) => {
                 self.running.iter_mut().for_each(|one| one.draft.clear());
                 if !error.is_cancelled() {
                     for one in &mut self.running {
                         one.over = Some(Reason::Error(error.to_string()));
                     }
-                    self.finish(events);
+                    self.settle(events);
                 }
                 return Err(error);
             }
-        }
+        };
         for (one, taken) in self.running.iter_mut().zip(taken) {
             if taken == 0 || one.sequence.len() < one.text.len() {
                 continue;
@@ -341,12 +323,12 @@ impl Runner {
             self.figures.drafted += drafted as u64;
             self.figures.right += (chosen.saturating_sub(1)) as u64;
         }
-        self.finish(events);
+        self.settle(events);
         Ok(())
     }
 
-    /// How many tokens of each text, drafts not counted, this pass computes.
-    fn schedule(&mut self) -> Vec<usize> {
+    /// How many tokens of each text, drafts not counted, this pass computes; none of those that wait.
+    fn schedule(&mut self, waits: &[bool]) -> Vec<usize> {
         let chunk = self.engine.chunk();
         let mut rows = 0;
         for one in self.running.iter_mut().filter(|one| one.pending() == 1) {
@@ -355,7 +337,8 @@ impl Runner {
         }
         // Prompts fill the last chunk up, or have one of their own.
         let mut left = chunk - rows % chunk;
-        let take = |one: &mut Running| match one.pending() {
+        let take = |(one, waits): (&mut Running, &bool)| match one.pending() {
+            _ if *waits => 0,
             1 => 1,
             pending => {
                 let taken = pending.min(left);
@@ -366,7 +349,7 @@ impl Runner {
                 taken
             }
         };
-        self.running.iter_mut().map(take).collect()
+        self.running.iter_mut().zip(waits).map(take).collect()
     }
 
     fn pass(&mut self, taken: &[usize], cancel: &CancelToken) -> Result<()> {
@@ -404,8 +387,8 @@ impl Runner {
         Ok(result?)
     }
 
-    /// Tells of answers that are over, and keeps their texts.
-    fn finish(&mut self, events: &mut dyn FnMut(Id, Event)) {
+    /// Tells of answers that are over without a pass, as after [`Runner::cancel`], and keeps their texts.
+    pub fn settle(&mut self, events: &mut dyn FnMut(Id, Event)) {
         let mut index = 0;
         while index < self.running.len() {
             let Some(reason) = self.running[index].over.take() else {

@@ -87,6 +87,18 @@ impl Running {
         }
     }
 
+    pub fn prompt(&self) -> &[u32] {
+        &self.text[..self.usage.prompt_tokens]
+    }
+
+    /// What it may have in common with others: nothing once it answers. The prompt's last token is left, as its logits are wanted.
+    pub fn to_share(&self) -> &[u32] {
+        match self.usage.completion_tokens {
+            0 => &self.text[..self.usage.prompt_tokens - 1],
+            _ => &[],
+        }
+    }
+
     /// Tokens that must be computed before the next one is known.
     pub fn pending(&self) -> usize {
         self.text.len() - self.sequence.len()

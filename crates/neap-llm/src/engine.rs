@@ -95,6 +95,8 @@ pub struct Engine {
     experts: Option<ExpertCache>,
     cache: Cache,
     frequencies: Frequencies,
+    /// Frequencies are those of contexts beyond the trained one, where a model has others for them.
+    is_long: bool,
     scratch: Scratch,
     /// Rows of the embedding as they are read.
     embedded: AlignedBuf,
@@ -141,10 +143,13 @@ impl Engine {
         let plan = plan(&workload, room, options.rates).map_err(|_| memory.too_little())?;
         let plan = checked(&workload, plan)?;
         let stream = WeightStream::open(plan, source, verifier, Arc::new(threads_pool))?;
-        let long = context > model.config.rotary.short_context;
-        let factors = &model.rotary_factors[usize::from(long)];
+        let is_long = context > model.config.rotary.short_context;
+        let [short, long] = &model.rotary_factors;
+        let is_long = is_long && short != long;
+        let factors = if is_long { long } else { short };
         Ok(Engine {
             frequencies: Frequencies::new(&model.config, factors),
+            is_long,
             workload,
             rates: options.rates,
             memory,
@@ -245,19 +250,19 @@ impl Engine {
         }
     }
 
-    /// What must agree for a sequence's cache to be of use: the model's file by its parts, and the type of the cache.
+    /// What must agree for a sequence's cache to be of use, beside the model's bytes: how it is computed, and the type of the cache.
     #[must_use]
     pub fn cache_key(&self) -> String {
-        let header = &self.model.header;
-        let end = header.tensors.iter().map(|t| t.range.end).max();
+        let positions = match self.is_long {
+            true => "long",
+            false => "short",
+        };
         format!(
-            "{} {:?} weights {}..{} tensors {} cache {}",
+            "cache {}, version {}, {positions} context, {:?} {:?}",
+            self.cache.ty().name(),
             env!("CARGO_PKG_VERSION"),
-            self.model.config,
-            header.weights_begin,
-            end.unwrap_or(0),
-            header.tensors.len(),
-            self.cache.ty().name()
+            self.isa,
+            self.products,
         )
     }
 

@@ -1,6 +1,7 @@
 //! Answers of a small seeded model: the same alone and in company, with drafts and without, from shared beginnings and from none.
 #![forbid(unsafe_code)]
 
+mod saved;
 mod tiny;
 
 use neap_chat::{Event, Id, Options, Prompt, Reason, Refused, Request, Runner, Sampling, Usage};
@@ -268,4 +269,70 @@ fn chats_are_written_by_the_models_template() {
         ]
     );
     assert_eq!(tokens.iter().filter(|&&t| t == tiny::END).count(), 1);
+}
+
+#[test]
+fn texts_that_begin_together_compute_their_beginning_once() {
+    let model = Model::new();
+    let long = "once upon a time ".repeat(20);
+    let request = |end: &str, seed| Request {
+        max_tokens: Some(12),
+        ignore_end: true,
+        sampling: Sampling {
+            temperature: 0.7,
+            seed,
+            ..Sampling::default()
+        },
+        ..Request::new(Prompt::Text(format!("{long}{end}")))
+    };
+    let ends = ["x", "yz", "x", "once"];
+    let plain: Vec<Answer> = (0..)
+        .zip(ends)
+        .map(|(seed, end)| alone(&mut model.open(512, |_| {}), request(end, seed)))
+        .collect();
+    // Together the prompts alone are more than the context.
+    let context = 1024;
+    assert!(ends.len() * long.len() > context);
+    let mut runner = model.open(context, |options| options.most_draft = 0);
+    let ids: Vec<Id> = (0..)
+        .zip(ends)
+        .map(|(seed, end)| runner.submit(request(end, seed)).unwrap())
+        .collect();
+    let answers = drain(&mut runner);
+    let mut computed = long.len();
+    for (index, (id, plain)) in ids.iter().zip(&plain).enumerate() {
+        assert_eq!(answers[id].text, plain.text);
+        let usage = answers[id].end.clone().unwrap().1;
+        assert_eq!(usage.cached_tokens >= long.len(), index > 0, "{usage:?}");
+        computed += usage.prompt_tokens - usage.cached_tokens.max(long.len());
+        computed += usage.completion_tokens - 1;
+    }
+    assert_eq!(runner.figures().engine.rows, computed as u64);
+}
+
+#[test]
+fn a_beginning_that_is_never_finished_is_computed_by_who_waited_for_it() {
+    let model = Model::new();
+    let long = "once upon a time ".repeat(20);
+    for (steps, chunk) in [(0, 32), (1, 32), (1, 128), (3, 128)] {
+        let mut runner = model.open(512, |options| options.engine.chunk = chunk);
+        let request = |end: &str| Request {
+            max_tokens: Some(8),
+            ignore_end: true,
+            ..Request::new(Prompt::Text(format!("{long}{end}")))
+        };
+        let first = runner.submit(request("x")).unwrap();
+        let others = ["y", "z"].map(|end| runner.submit(request(end)).unwrap());
+        let mut early = BTreeMap::new();
+        for _ in 0..steps {
+            let mut note = |id, event| drop(early.insert(id, event));
+            runner.step(&Default::default(), &mut note).unwrap();
+        }
+        runner.cancel(first);
+        let answers = drain(&mut runner);
+        for (id, end) in others.iter().zip(["y", "z"]) {
+            let plain = alone(&mut model.open(512, |_| {}), request(end));
+            assert_eq!(answers[id].text, plain.text, "after {steps} of {chunk}");
+        }
+    }
 }

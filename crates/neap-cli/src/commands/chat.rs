@@ -3,8 +3,8 @@
 use crate::budgets::peak::PeakMeter;
 use crate::failure::{Outcome, bad};
 use crate::language::answer::{Show, Speed, answer};
-use crate::language::args::{ModelArgs, SamplingArgs};
-use crate::language::{Limit, limited, open};
+use crate::language::args::{ModelArgs, SamplingArgs, SessionArgs};
+use crate::language::{Limit, limited, open, session};
 use crate::progress::note;
 use crate::{cgroup, interrupt, stdout};
 use clap::Args;
@@ -24,6 +24,8 @@ pub struct ChatArgs {
     /// Whether the model thinks before it answers, where its template lets one choose
     #[arg(long, value_name = "on|off", value_parser = ["on", "off"])]
     think: Option<String>,
+    #[command(flatten)]
+    session: SessionArgs,
 }
 
 pub fn run(args: &ChatArgs, quiet: bool) -> Outcome {
@@ -40,22 +42,53 @@ fn here(args: &ChatArgs, limit: Limit, quiet: bool) -> Outcome {
             "the model has no template for chats: neap generate continues texts with it",
         ));
     }
-    let ended = talk(args, &mut runner, quiet);
+    let messages = began(args, &mut runner, quiet)?;
+    let ended = talk(args, &mut runner, messages, quiet);
     if let (Ok(speed), false) = (&ended, quiet) {
         note(&speed.text(peak.overall().bytes));
     }
     ended.map(|_| ())
 }
 
-/// Until there are no more lines.
-fn talk(args: &ChatArgs, runner: &mut Runner, quiet: bool) -> Outcome<Speed> {
+fn message(role: &str, text: &str) -> Value {
+    json!({"role": role, "content": text})
+}
+
+/// The messages of a conversation that goes on, or what one begins with.
+fn began(args: &ChatArgs, runner: &mut Runner, quiet: bool) -> Outcome<Vec<Value>> {
+    let system = args.system.as_deref().map(|text| message("system", text));
+    let file = args.session.save_session.as_deref();
+    let loaded = file.map(|file| session::load(runner, file));
+    let kept = loaded.transpose()?.flatten().unwrap_or_default();
+    let before = kept["messages"].as_array().cloned().unwrap_or_default();
+    let Some(first) = before.first() else {
+        return Ok(system.into_iter().collect());
+    };
+    if system.is_some_and(|system| system != *first) {
+        return Err(bad(
+            "--system: the saved conversation began otherwise, and goes on without this option",
+        ));
+    }
+    if !quiet {
+        note(&format!(
+            "a conversation of {} messages goes on",
+            before.len()
+        ));
+    }
+    Ok(before)
+}
+
+/// Until there are no more lines. What is kept is kept after each answer, however the conversation ends.
+fn talk(
+    args: &ChatArgs,
+    runner: &mut Runner,
+    mut messages: Vec<Value>,
+    quiet: bool,
+) -> Outcome<Speed> {
     let on_terminal = stdin().is_terminal() && std::io::stdout().is_terminal();
     if on_terminal && !quiet {
         note("Ctrl-C stops an answer, /exit ends the conversation");
     }
-    let message = |role: &str, text: &str| json!({"role": role, "content": text});
-    let mut messages: Vec<Value> = Vec::new();
-    messages.extend(args.system.iter().map(|text| message("system", text)));
     let mut speed = Speed::default();
     let mut line = String::new();
     loop {
@@ -91,5 +124,8 @@ fn talk(args: &ChatArgs, runner: &mut Runner, quiet: bool) -> Outcome<Speed> {
         }
         speed.add(answered.speed);
         messages.push(message("assistant", &answered.text));
+        if let Some(file) = &args.session.save_session {
+            session::save(runner, file, json!({"messages": messages}))?;
+        }
     }
 }

@@ -43,6 +43,14 @@ impl ModelArgs {
     }
 }
 
+/// Where a text goes on from one command to the next.
+#[derive(Args, Clone)]
+pub struct SessionArgs {
+    /// Keep the text and the model's cache of it in this file: the next command with it computes what is new only
+    #[arg(long, value_name = "FILE")]
+    pub save_session: Option<PathBuf>,
+}
+
 /// How tokens are chosen.
 #[derive(Args, Clone)]
 pub struct SamplingArgs {

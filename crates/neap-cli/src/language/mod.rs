@@ -3,6 +3,7 @@
 pub mod answer;
 pub mod args;
 pub mod plan;
+pub mod session;
 
 use crate::cgroup::supervise::{self, Ended};
 use crate::failure::{Failure, Outcome, bad};

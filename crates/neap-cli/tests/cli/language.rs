@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::io::Write;
 use std::process::Stdio;
 
+mod sessions;
 #[path = "../../../neap-chat/tests/runner/tiny.rs"]
 mod tiny;
 

@@ -5,8 +5,8 @@ mod batch;
 use crate::budgets::peak::PeakMeter;
 use crate::failure::{Outcome, bad};
 use crate::language::answer::{Report, Show, answer};
-use crate::language::args::{ModelArgs, SamplingArgs};
-use crate::language::{Limit, limited, open};
+use crate::language::args::{ModelArgs, SamplingArgs, SessionArgs};
+use crate::language::{Limit, limited, open, session};
 use crate::progress::note;
 use crate::{atomic, cgroup, interrupt, stdout};
 use clap::Args;
@@ -29,7 +29,7 @@ pub struct GenerateArgs {
     #[arg(long)]
     chat: bool,
     /// Many texts: a JSON object a line with "prompt" or "messages", and one a line with "text" comes out, in the same order
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "file", "chat"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "file", "chat", "save_session"])]
     jsonl: Option<PathBuf>,
     /// With --jsonl, most texts at once
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = crate::numbers::whole::<u8>(1..=64))]
@@ -42,6 +42,8 @@ pub struct GenerateArgs {
     /// Write what it took as a report instead of the last line
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    #[command(flatten)]
+    session: SessionArgs,
 }
 
 /// Longest text that is read: no context holds more.
@@ -71,12 +73,19 @@ fn here(args: &GenerateArgs, limit: Limit, quiet: bool) -> Outcome {
                     thinking: None,
                 },
             };
+            let file = args.session.save_session.as_deref();
+            // What else the file keeps, such as a conversation, goes on to be there.
+            let kept = file.map(|file| session::load(&mut runner, file));
+            let kept = kept.transpose()?.flatten().unwrap_or_default();
             let mut show = Show::new(std::io::stdout().is_terminal());
             let mut request = args.sampling.request(prompt);
             request.ignore_end = args.ignore_end;
             let answered = answer(&mut runner, request, &mut show)?;
             show.end_thought()?;
             stdout::print("\n")?;
+            if let Some(file) = file {
+                session::save(&mut runner, file, kept)?;
+            }
             answered.speed
         }
     };
