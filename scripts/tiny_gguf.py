@@ -12,7 +12,7 @@ TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
     "{% for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking %}<think>\n{% endif %}{% endif %}"
 )
 
 
@@ -40,7 +40,8 @@ def pair(key, value):
     return text(key) + struct.pack("<II", 4, value)
 
 
-def write(path):
+def write(path, architecture="llama"):
+    """Writes the file. Another architecture than llama is one that nobody knows."""
     seeded = random.Random(7)
     tokens = [*alphabet(), "Ġt", "<|im_start|>", "<|im_end|>"]
     kinds = [1] * 257 + [3, 3]
@@ -51,7 +52,7 @@ def write(path):
         tensors += [(name(part), [WIDTH, INNER]) for part in ("ffn_gate", "ffn_up")]
         tensors += [(name("ffn_down"), [INNER, WIDTH]), (name("attn_norm"), [WIDTH]), (name("ffn_norm"), [WIDTH])]
     pairs = [
-        ("general.architecture", "llama"), ("llama.embedding_length", WIDTH), ("llama.block_count", LAYERS),
+        ("general.architecture", architecture), ("llama.embedding_length", WIDTH), ("llama.block_count", LAYERS),
         ("llama.attention.head_count", HEADS), ("llama.attention.head_count_kv", HEADS),
         ("llama.feed_forward_length", INNER), ("llama.context_length", CONTEXT), ("llama.rope.dimension_count", WIDTH // HEADS),
         ("llama.attention.layer_norm_rms_epsilon", 1e-5), ("tokenizer.ggml.model", "gpt2"), ("tokenizer.ggml.pre", "gpt-2"),

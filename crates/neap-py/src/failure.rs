@@ -49,19 +49,22 @@ pub fn of_engine(py: Python<'_>, error: Error, stage: Stage) -> PyErr {
             budget_bytes,
             smallest_bytes,
             ..
-        } => {
-            let error = raise(py, "BudgetError", text);
-            let value = error.value(py);
-            let set = value
-                .setattr("budget_bytes", budget_bytes)
-                .and_then(|()| value.setattr("smallest_bytes", smallest_bytes));
-            set.map_or_else(|e| e, |()| error)
-        }
+        } => too_little(py, text, budget_bytes, smallest_bytes),
         Error::Run(_) | Error::Machine(_) | Error::Cancelled | Error::DamagedCache(_) => {
             raise(py, "RuntimeException", text)
         }
         Error::Defect(_) => PyRuntimeError::new_err(format!("internal error: {text}")),
     }
+}
+
+/// A budget that does not hold a model, with one that does.
+pub fn too_little(py: Python<'_>, text: String, budget_bytes: u64, smallest_bytes: u64) -> PyErr {
+    let error = raise(py, "BudgetError", text);
+    let value = error.value(py);
+    let set = value
+        .setattr("budget_bytes", budget_bytes)
+        .and_then(|()| value.setattr("smallest_bytes", smallest_bytes));
+    set.map_or_else(|e| e, |()| error)
 }
 
 pub fn of_onnx(py: Python<'_>, error: OnnxError) -> PyErr {

@@ -7,6 +7,7 @@
 //!   options   how a session is opened
 //!   session   opens and runs, without the interpreter's lock
 //!   interrupt ends runs early: on request, and on Ctrl-C
+//!   language  language models that answer
 //!   trainer   takes steps of training
 //!   listener  tells Python how far packing is
 //! ```
@@ -14,6 +15,7 @@
 mod arrays;
 mod failure;
 mod interrupt;
+mod language;
 mod listener;
 mod options;
 mod session;
@@ -27,6 +29,8 @@ use pyo3::prelude::*;
 mod _neaptide {
     #[pymodule_export]
     use crate::interrupt::Cancel;
+    #[pymodule_export]
+    use crate::language::LanguageModel;
     #[pymodule_export]
     use crate::options::{
         HeldModel, cache_clear, cache_list, check_budget, forget_model, kept_model, known_bounds,

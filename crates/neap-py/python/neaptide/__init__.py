@@ -1,4 +1,4 @@
-"""Run ONNX models inside a memory budget.
+"""Run ONNX models and language models inside a memory budget.
 
 The names are those of onnxruntime, so ``import neaptide as ort`` is enough for most programs::
 
@@ -7,6 +7,11 @@ The names are those of onnxruntime, so ``import neaptide as ort`` is enough for 
     options = ort.SessionOptions(memory_budget="64MiB")
     session = ort.InferenceSession("resnet152.onnx", options)
     (scores,) = session.run(None, {"input": image})
+
+Language models are in GGUF files::
+
+    llm = ort.LLM("model.gguf", memory_budget="64MiB")
+    print(llm.chat([{"role": "user", "content": "What is a neap tide?"}]))
 
 Weights that do not fit stay on the drive and are read while the model computes. What differs from onnxruntime is a table
 in ``docs/python.md``.
@@ -38,6 +43,7 @@ from neaptide.info import (
     set_seed,
     unregister_execution_provider_library,
 )
+from neaptide.language import LLM, Answer, AnswerOptions, Stream
 from neaptide.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
 from neaptide.plan import Comparison, Plan
 from neaptide.session import InferenceSession, ModelMetadata, NodeArg
@@ -56,6 +62,9 @@ from neaptide.values import (
 )
 
 __all__ = [
+    "LLM",
+    "Answer",
+    "AnswerOptions",
     "BudgetError",
     "Comparison",
     "ExecutionMode",
@@ -79,6 +88,7 @@ __all__ = [
     "SessionIOBinding",
     "SessionOptions",
     "SparseTensor",
+    "Stream",
     "Trainer",
     "__version__",
     "cache_clear",
