@@ -14,12 +14,16 @@ import sys
 import tempfile
 import threading
 
+import grpc as grpcio
 import numpy as np
 import tritonclient.grpc as grpc
 import tritonclient.http as http
 from tritonclient.utils import InferenceServerException
 
 BUDGET = "96MiB"
+
+#: Answers of `grpc.health.v1`: the first field, and its number.
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = (bytes([8, status]) for status in (1, 2, 3))
 
 
 class Server:
@@ -83,6 +87,8 @@ def ask_http(client, name, tensor, array, output, expected):
     given = http.InferInput(tensor, list(array.shape), "FP32")
     given.set_data_from_numpy(array)
     same(f"{name} over HTTP, all outputs", client.infer(name, [given]).as_numpy(output), expected)
+    packed = client.infer(name, [given], request_compression_algorithm="gzip")
+    same(f"{name} over HTTP, gzipped", packed.as_numpy(output), expected)
 
 
 def ask_grpc(client, name, tensor, array, output, expected):
@@ -172,6 +178,26 @@ def check_triton(over_http, over_grpc, neap, folder, cache, name):
         same(f"{name} on a stream", result.as_numpy(output), expected)
 
 
+def check_health(over_grpc, address, name):
+    """What Kubernetes and balancers ask, as `grpc.health.v1` has it: a name goes there, a number comes back."""
+    def asked(service):
+        return bytes([10, len(service)]) + service.encode()
+
+    with grpcio.insecure_channel(address) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        assert [check(asked(service)) for service in ("", "live", name)] == [SERVING] * 3
+        watched = watch(asked(name), timeout=60)
+        assert next(watched) == SERVING
+        over_grpc.unload_model(name)
+        assert next(watched) == NOT_SERVING
+        over_grpc.load_model(name)
+        assert next(watched) == SERVING
+        watched.cancel()
+        assert next(watch(asked("nothing"), timeout=60)) == SERVICE_UNKNOWN
+    print("health over gRPC")
+
+
 def check_tls(neap, folder, cache, name):
     """The same clients through TLS, with a certificate that was signed by itself."""
     with tempfile.TemporaryDirectory() as own:
@@ -205,6 +231,7 @@ def main():
         check_repository(over_http, names, "HTTP")
         check_repository(over_grpc, names, "gRPC")
         check_triton(over_http, over_grpc, neap, folder, cache, names[0])
+        check_health(over_grpc, server.grpc, names[0])
         over_http.close()
         over_grpc.close()
     check_tls(neap, folder, cache, names[0])

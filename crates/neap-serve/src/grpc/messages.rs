@@ -233,7 +233,7 @@ pub struct HealthAsked {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Health {
-    /// 1 is SERVING, 2 is NOT_SERVING.
+    /// 1 is SERVING, 2 is NOT_SERVING, 3 is SERVICE_UNKNOWN.
     #[prost(int32, tag = "1")]
     pub status: i32,
 }

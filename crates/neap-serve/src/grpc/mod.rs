@@ -6,10 +6,11 @@
 //! | `ModelReady`, `ModelMetadata`, `ModelInfer` | `/v2/models/NAME/ready`, `/v2/models/NAME`, `…/infer` |
 //! | `ModelStreamInfer` | requests one after the other |
 //! | `ModelConfig`, `ModelStatistics` | `…/config`, `…/stats` |
-//! | `grpc.health.v1.Health/Check` | of the service `live`: whether the server lives; of none: whether it is ready; of a model |
+//! | `grpc.health.v1.Health`: `Check`, `Watch` | of the service `live`: whether the server lives; of none: whether it is ready; of a model |
 //! | `RepositoryIndex`, `RepositoryModelLoad`, `RepositoryModelUnload` | `/v2/repository/…` |
 
 mod frame;
+mod health;
 mod infer;
 mod messages;
 mod scan;
@@ -19,7 +20,7 @@ use crate::core::Core;
 use crate::datatype;
 use crate::http::EXTENSIONS;
 use crate::http::front::{Front, Manner, front};
-use crate::refusal::{Refusal, Why};
+use crate::refusal::Refusal;
 use crate::triton;
 use crate::v2::check_load_parameters;
 use axum::Router;
@@ -29,8 +30,8 @@ use axum::response::Response;
 use axum::routing::post;
 use frame::{answer, read, refused};
 use messages::{
-    Change, Health, HealthAsked, Index, IndexRequest, Indexed, IsReady, Live, ModelConfigResponse,
-    ModelMetadata, NamedModel, Nothing, ServerMetadata, TensorMetadata,
+    Change, Index, IndexRequest, Indexed, IsReady, Live, ModelConfigResponse, ModelMetadata,
+    NamedModel, Nothing, ServerMetadata, TensorMetadata,
 };
 use std::sync::Arc;
 
@@ -44,7 +45,8 @@ pub fn router(core: Arc<Core>) -> Router {
         manner: &MANNER,
     };
     Router::new()
-        .route(HEALTH, post(health))
+        .route(health::CHECK, post(check))
+        .route(health::WATCH, post(watch))
         .route(&at("ServerLive"), post(live))
         .route(&at("ServerReady"), post(ready))
         .route(&at("ServerMetadata"), post(server))
@@ -69,12 +71,10 @@ static MANNER: Manner = Manner {
     refused,
     is_open: |path| {
         let method = path.rsplit('/').next().unwrap_or("");
-        path == HEALTH || ["ServerLive", "ServerReady"].contains(&method)
+        path == health::CHECK || ["ServerLive", "ServerReady"].contains(&method)
     },
     is_grpc: true,
 };
-
-const HEALTH: &str = "/grpc.health.v1.Health/Check";
 
 fn told(answered: Answered) -> Response {
     answered.unwrap_or_else(|refusal| refused(&refusal))
@@ -170,25 +170,12 @@ async fn no_regions() -> Response {
     answer(&Nothing {}, None)
 }
 
-/// What Kubernetes asks: of the server, or of a model, whether it is ready; of `live`, whether the server lives.
-async fn health(State(core): State<Arc<Core>>, request: Request) -> Response {
-    let is_known = core.check_token(request.headers()).is_ok();
-    let asked = async {
-        let asked = read::<HealthAsked>(&core, request).await?;
-        let is_serving = match asked.service.as_str() {
-            "live" => true,
-            "" | "inference.GRPCInferenceService" => core.is_ready(),
-            // Others hear nothing about models, as over HTTP.
-            _ if !is_known => return Err(Refusal::new(Why::Unknown, "show the token")),
-            model => match core.can_answer(model, None) {
-                Err(refusal) if refusal.why == Why::NotFound => return Err(refusal),
-                answered => answered.is_ok(),
-            },
-        };
-        let status = if is_serving { 1 } else { 2 };
-        Ok(answer(&Health { status }, None))
-    };
-    told(asked.await)
+async fn check(State(core): State<Arc<Core>>, request: Request) -> Response {
+    told(health::checked(&core, request).await)
+}
+
+async fn watch(State(core): State<Arc<Core>>, request: Request) -> Response {
+    health::watched(core, request)
 }
 
 async fn index(State(core): State<Arc<Core>>, request: Request) -> Response {

@@ -16,23 +16,34 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc;
 use tracing::Instrument;
 
+/// What is sent, frame by frame.
+pub type Sender = mpsc::Sender<Frame<Bytes>>;
+
 pub fn answered(core: Arc<Core>, request: Request) -> Response {
-    let (sender, frames) = channel(1);
     let mut messages = Messages::new(request.into_body());
-    let work = async move {
-        let followed = async {
-            while let Some(response) = next(&core, &mut messages).await? {
-                if !send(&sender, response).await {
-                    break;
-                }
+    streamed(core, async move |core, sender| {
+        while let Some(response) = next(&core, &mut messages).await? {
+            if !send(&sender, response).await {
+                break;
             }
-            Ok::<(), Refusal>(())
-        };
+        }
+        Ok(())
+    })
+}
+
+/// A response whose messages `work` sends, one after the other. It ends when `work` does, or when the client is gone.
+pub fn streamed<F>(core: Arc<Core>, work: impl FnOnce(Arc<Core>, Sender) -> F) -> Response
+where
+    F: Future<Output = Result<(), Refusal>> + Send + 'static,
+{
+    let (sender, frames) = mpsc::channel(1);
+    let work = work(core.clone(), sender.clone());
+    let all = async move {
         let ended = tokio::select! {
-            ended = followed => ended,
+            ended = work => ended,
             // The client is gone.
             () = sender.closed() => return,
         };
@@ -46,7 +57,7 @@ pub fn answered(core: Arc<Core>, request: Request) -> Response {
         // Nobody may hear it any more.
         let _ = sender.send(Frame::trailers(end)).await;
     };
-    tokio::spawn(work.in_current_span());
+    tokio::spawn(all.in_current_span());
     frame::respond(Body::new(Frames(frames)))
 }
 
@@ -83,7 +94,7 @@ async fn next(core: &Core, messages: &mut Messages) -> Result<Option<Bytes>, Ref
 }
 
 /// Whether the client took it.
-async fn send(sender: &Sender<Frame<Bytes>>, mut message: Bytes) -> bool {
+pub async fn send(sender: &Sender, mut message: Bytes) -> bool {
     while !message.is_empty() {
         let piece = message.split_to(message.len().min(PIECE_BYTES));
         if sender.send(Frame::data(piece)).await.is_err() {
@@ -93,7 +104,7 @@ async fn send(sender: &Sender<Frame<Bytes>>, mut message: Bytes) -> bool {
     true
 }
 
-struct Frames(Receiver<Frame<Bytes>>);
+struct Frames(mpsc::Receiver<Frame<Bytes>>);
 
 impl hyper::body::Body for Frames {
     type Data = Bytes;

@@ -1,4 +1,4 @@
-//! Bodies of requests, read into memory that was held before.
+//! Bodies of requests, read into memory that was held before; gzipped ones are unpacked.
 
 use crate::buffer::Buffer;
 use crate::core::Core;
@@ -6,8 +6,10 @@ use crate::pool::Held;
 use crate::refusal::{Refusal, Why};
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header;
+use axum::http::{HeaderMap, header};
+use flate2::bufread::GzDecoder;
 use http_body_util::BodyExt;
+use std::io::Read;
 
 /// A body where nothing large is expected.
 const SMALL_BYTES: u64 = 16 << 10;
@@ -23,6 +25,7 @@ pub async fn read(
     aligned: usize,
     more_bytes: u64,
 ) -> Result<(Buffer, Held), Refusal> {
+    let is_gzipped = check_encoding(request.headers())?;
     let len = content_length(&request)?
         .ok_or_else(|| Refusal::new(Why::NoLength, "say the length of the body: Content-Length"))?;
     if len > core.limits.body_bytes {
@@ -36,9 +39,74 @@ pub async fn read(
             return Err(refusal);
         }
     };
-    let mut buffer = Buffer::aligned_at(len as usize, aligned);
+    let at = if is_gzipped { 0 } else { aligned };
+    let mut buffer = Buffer::aligned_at(len as usize, at);
     within(core, fill(&mut body, buffer.bytes_mut())).await?;
-    Ok((buffer, held))
+    match is_gzipped {
+        true => unpacked(core, buffer, held, aligned).await,
+        false => Ok((buffer, held)),
+    }
+}
+
+/// What a gzipped body holds, in memory that is held before: the last four bytes say how much that is.
+async fn unpacked(
+    core: &Core,
+    packed: Buffer,
+    mut held: Held,
+    aligned: usize,
+) -> Result<(Buffer, Held), Refusal> {
+    let len = packed.bytes().last_chunk().copied();
+    let len = len.map_or(0, u32::from_le_bytes);
+    if u64::from(len) > core.limits.body_bytes {
+        return Err(too_large(core.limits.body_bytes));
+    }
+    core.hold_more(&mut held, len.into())?;
+    let buffer = elsewhere(move || {
+        let mut buffer = Buffer::aligned_at(len as usize, aligned);
+        let mut unpacking = GzDecoder::new(packed.bytes());
+        // Its end is read, too, where the checksum is.
+        let read =
+            (unpacking.read_exact(buffer.bytes_mut())).and_then(|()| unpacking.read(&mut [0]));
+        match read {
+            Ok(0) if unpacking.get_ref().is_empty() => Ok(buffer),
+            Ok(_) => Err(Refusal::malformed(
+                "the body is more than one gzip file, or longer than it says",
+            )),
+            Err(error) => Err(Refusal::malformed(format!(
+                "the body cannot be unpacked: {error}"
+            ))),
+        }
+    });
+    Ok((buffer.await?, held))
+}
+
+/// Work that takes a while, beside the thread that serves all clients.
+pub async fn elsewhere<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|_| {
+        Err(Refusal::new(
+            Why::Internal,
+            "reading or writing it panicked",
+        ))
+    })
+}
+
+/// Whether a body is gzipped.
+///
+/// # Errors
+/// [`Why::MediaType`] for another way of packing it: none but gzip says how long it is.
+pub fn check_encoding(headers: &HeaderMap) -> Result<bool, Refusal> {
+    let encoding = headers.get(header::CONTENT_ENCODING);
+    match encoding.map(|encoding| encoding.as_bytes()) {
+        None | Some(b"identity") => Ok(false),
+        Some(b"gzip") => Ok(true),
+        Some(_) => Err(Refusal::new(
+            Why::MediaType,
+            "compressed bodies are read as gzip only",
+        )),
+    }
 }
 
 /// Reads a body that nobody needs, and forgets it: a client that is still sending would not see the answer, and its

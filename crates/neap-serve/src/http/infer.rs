@@ -1,7 +1,7 @@
 //! A request for tensors: its JSON, its binary tensors, and the answer in the form that was asked for.
 
 use super::answer::{refused, with_json};
-use super::body;
+use super::body::{self, elsewhere};
 use crate::buffer::{Buffer, Sent, Tensor};
 use crate::catalogue::{Served, shown};
 use crate::core::{Core, Given};
@@ -115,30 +115,12 @@ fn begun(
 ) -> Result<(Arc<Served>, Option<usize>), Refusal> {
     core.check_ready()?;
     let model = core.catalogue.ready(name, version)?;
+    body::check_encoding(headers)?;
     Ok((model, json_bytes(headers)?))
-}
-
-/// Work that takes a while, beside the thread that serves all clients.
-async fn elsewhere<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| {
-        Err(Refusal::new(
-            Why::Internal,
-            "reading or writing it panicked",
-        ))
-    })
 }
 
 /// The length of the JSON text, where binary tensors follow it.
 fn json_bytes(headers: &HeaderMap) -> Result<Option<usize>, Refusal> {
-    if let Some(encoding) = headers.get(header::CONTENT_ENCODING)
-        && encoding != "identity"
-    {
-        let message = "compressed bodies are not read here";
-        return Err(Refusal::new(Why::MediaType, message));
-    }
     let Some(value) = headers.get(JSON_LENGTH) else {
         return Ok(None);
     };
