@@ -155,6 +155,7 @@ fn several_files_are_read_as_one() {
         // SAFETY: nothing is read, as these ranges are refused: over the end of a file, and of all.
         let over = unsafe { source.submit(LoadTag(0), BLOCK as u64, start, 2 * BLOCK) };
         assert!(matches!(over, Err(StoreError::OutOfRange { .. })));
+        // SAFETY: as above.
         let beyond = unsafe { source.submit(LoadTag(0), right.len() as u64, start, BLOCK) };
         assert!(matches!(beyond, Err(StoreError::OutOfRange { .. })));
         assert!(verifier.check_file().is_ok());
