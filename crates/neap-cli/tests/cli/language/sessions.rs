@@ -92,8 +92,8 @@ fn what_does_not_fit_is_refused_and_left_as_it_is() {
         assert_eq!(std::fs::read(bench.path("s")).unwrap(), kept, "{args}");
     }
     let mut damaged = vec![
-        (Vec::new(), "no saved session"),
-        (b"a letter to somebody".to_vec(), "no saved session"),
+        (Vec::new(), "not a saved session"),
+        (b"a letter to somebody".to_vec(), "not a saved session"),
         ([&kept[..], b"x"].concat(), "damaged"),
     ];
     for at in [20, 60, kept.len() / 2, kept.len() - 1] {
