@@ -4,8 +4,8 @@
 
 Each program runs in a memory cgroup of its own (cgroup v1; needs root), the whole process counted. Engines take turns. Before each
 run the page cache is dropped, and no page of the model may be left in it: pages charged to others would be free. llama.cpp runs
-at its best of several ways to load (`--ways`), as scripts/llama.sh builds it for this processor. What a drive gives is measured in every
-turn, by direct reads of the model's file. Figures are medians over the turns.
+at its best of several ways to load (`--ways`), as scripts/llama.sh builds it for this processor. What the drive gives is measured in every
+turn, as `neap plan` does it. Figures are medians over the turns.
 
 The first token comes after the program's start, loading and the prompt. Ratios above 1 are in favour of neap.
 
@@ -31,7 +31,7 @@ GROUPS = "/sys/fs/cgroup/memory"
 MIB = 1 << 20
 
 #: How llama.cpp loads a model, whether it repacks weights, and how it attends.
-WAYS = ["mmap plain exact", "mmap plain flash", "none repack flash", "dio repack flash"]
+WAYS = ["mmap plain exact", "mmap plain flash", "none plain flash", "none repack flash"]
 
 #: Of a whole process.
 MEASURED = ("seconds", "peak_bytes", "major_faults")
@@ -89,7 +89,7 @@ def of_model(model, arguments):
             for limit in limits:
                 of_limit = runs[limit]
                 drop_cache(model)
-                of_limit["drive"].append(drive_rate(model))
+                of_limit["drive"].append(drive_rate(model, arguments))
                 of_limit["neap"].append(neap(model, prompt, limit, scratch, arguments))
                 for way in list(ways[limit]):
                     told = llama(model, prompt, limit, way, arguments)
@@ -110,11 +110,13 @@ def neap(model, prompt, limit, scratch, arguments):
     command += ["--context", str(arguments.context), "--threads", str(arguments.threads), "--memory-budget", budget, "--json", report]
     if os.path.exists(report):
         os.remove(report)
-    ran = run(command, model, limit, arguments)
+    # With a limit it makes its group itself, as a user's would, and says what the kernel charged there.
+    ran = run(command if limit is None else [*command, "--enforce"], model, None, arguments)
     if ran is None or not os.path.exists(report):
         return None
     with open(report) as file:
-        return json.load(file) | {key: ran[key] for key in MEASURED}
+        told = json.load(file) | {key: ran[key] for key in MEASURED}
+    return told if limit is None else told | {"peak_bytes": told["peak_memory_bytes"]}
 
 
 def llama(model, prompt, limit, way, arguments):
@@ -187,25 +189,11 @@ def cached_pages(file):
     return sum(page & 1 for page in bytes(pages))
 
 
-def drive_rate(path, seconds=0.4, readers=4, piece=1 << 20):
-    """Bytes a second that direct reads of the file in order give."""
-    file = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    pieces = os.path.getsize(path) // piece
-    begin = time.monotonic()
-    done = [0] * readers
-
-    def read(reader):
-        buffer = mmap.mmap(-1, piece)
-        at = reader
-        while time.monotonic() < begin + seconds:
-            done[reader] += os.preadv(file, [buffer], at % pieces * piece)
-            at += readers
-
-    threads = [threading.Thread(target=read, args=(reader,)) for reader in range(readers)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    os.close(file)
-    return sum(done) / (time.monotonic() - begin)
+def drive_rate(model, arguments):
+    """Bytes a second that reading the file gives, as `neap plan` measures it."""
+    plan = [arguments.neap, "plan", model, "--context", str(arguments.context)]
+    text = subprocess.run(plan, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return 1e9 * float(re.search(r"reads ([\d.]+) GB/s", text)[1])
 
 
 def rate(run):
