@@ -91,6 +91,7 @@ pub struct Engine {
     workload: Arc<Workload>,
     memory: Memory,
     rates: Rates,
+    host: Arc<dyn Host>,
     stream: WeightStream,
     experts: Option<ExpertCache>,
     cache: Cache,
@@ -152,6 +153,7 @@ impl Engine {
             is_long,
             workload,
             rates: options.rates,
+            host: options.host.clone(),
             memory,
             stream,
             experts,
@@ -423,6 +425,8 @@ impl Engine {
 
     /// The plan for the room that there is now; what is in memory and stays is not read again.
     fn replan(&mut self) -> Result<()> {
+        // Planning takes some memory for a moment: the ring's, whose loads begin anew in any case.
+        self.stream.rest();
         let (room, slots) = self.memory.room(self.cache.touched_bytes());
         let next = plan(&self.workload, room, self.rates);
         let next = next.map_err(|_| self.memory.too_little())?;
@@ -432,6 +436,7 @@ impl Engine {
         }
         let held = self.stream.held()?;
         let change = transition(&held, next.plan());
+        self.host.trim();
         Ok(self.stream.replace(next, &change)?)
     }
 
