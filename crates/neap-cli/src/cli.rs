@@ -23,6 +23,7 @@ Examples:
   neap plan m.onnx --memory-budget 25% -o plan.html
   neap bench m.onnx --memory-budget none,64MiB,25% -o md
   neap inspect m.onnx
+  neap doctor                                      what does this machine give?
   neap profile m.onnx                              measure once; later plans know this machine
   neap layout buffers.csv --capacity 1048576 --output offsets.csv
   neap gpu run --memory 4GiB -- python app.py      a CUDA program on a card that others share: see docs/cuda-hook.md
@@ -77,6 +78,8 @@ pub enum Command {
     Cache(commands::cache::CacheArgs),
     /// Measure this machine, so that later plans are right about it
     Profile(commands::profile::ProfileArgs),
+    /// Say what this machine gives: processor, memory, rights, the drive's rate; and what a model needs of it
+    Doctor(commands::doctor::DoctorArgs),
     /// Make ResNet-152, run it with 40 MiB of memory, compare with unlimited memory
     Demo(commands::demo::DemoArgs),
     #[command(flatten)]
@@ -133,6 +136,7 @@ fn obey(cli: Cli, given: &ArgMatches) -> Outcome {
         Command::Cache(args) => commands::cache::run(&args),
         Command::Layout(args) => commands::layout::run(&args),
         Command::Profile(args) => commands::profile::run(&args, cli.quiet),
+        Command::Doctor(args) => commands::doctor::run(&args, cli.quiet),
         Command::Demo(args) => commands::demo::run(&args, given, cli.quiet),
         Command::SharedCard(command) => neap_gpud::commands::obey(&command).map_err(bad),
         Command::Member(args) => task::member(&args),

@@ -43,7 +43,42 @@ pub fn lowest_hard_bytes(found: &Found) -> Option<u64> {
 /// # Errors
 /// What is wrong with the text.
 pub fn budget(text: &str) -> Result<Budget, String> {
-    Ok(no_more(text.parse()?))
+    Ok(no_more(any_budget(text)?))
+}
+
+/// A budget, of this process or of another one like it; `auto` is what [`automatic`] finds here.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn any_budget(text: &str) -> Result<Budget, String> {
+    match text.trim().eq_ignore_ascii_case("auto") {
+        true => automatic().map(Budget::Bytes),
+        false => text
+            .parse()
+            .map_err(|error: String| error.replace("25% or none", "25%, auto or none")),
+    }
+}
+
+/// What a process may take here if nobody names a budget: the limit of the memory cgroup around it, or half of what the
+/// machine has free where there is no limit.
+///
+/// # Errors
+/// Where the kernel tells neither.
+pub fn automatic() -> Result<u64, String> {
+    let limit = find().ok().and_then(|found| lowest_hard_bytes(&found));
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    chosen(limit, &memory).ok_or_else(|| "the kernel tells no free memory here: name a size".into())
+}
+
+fn chosen(limit: Option<u64>, memory: &str) -> Option<u64> {
+    limit.or_else(|| Some(free_bytes(memory)? / 2))
+}
+
+/// Of a machine, in the words of `/proc/meminfo`: what processes could take without anything being swapped out.
+pub fn free_bytes(memory: &str) -> Option<u64> {
+    let line = memory.lines().find(|l| l.starts_with("MemAvailable:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib << 10)
 }
 
 /// The same of a budget that is known in bytes.
@@ -172,6 +207,10 @@ mod tests {
         assert_eq!(budget(9095), Budget::Bytes(9095));
         assert_eq!(budget(4999), Budget::Bytes(4999));
         assert_eq!(limited(Budget::Unlimited, Some(1)), Budget::Unlimited);
+        let memory = "MemTotal: 64 kB\nMemAvailable:      32 kB\nCached: 8 kB\n";
+        assert_eq!(chosen(lowest_hard_bytes(&v2), memory), Some(5000));
+        assert_eq!(chosen(None, memory), Some(16 << 10));
+        assert_eq!(chosen(None, "MemTotal: 64 kB\n"), None);
         let times: Schedule = "0s:4999,1s:9999,2s:50%".parse().unwrap();
         let budgets = within(&times, lowest_hard_bytes(&v2));
         let budgets: Vec<Budget> = budgets.budgets().map(|(_, budget)| budget).collect();

@@ -20,12 +20,13 @@ pub struct BenchArgs {
     models: Vec<PathBuf>,
     #[command(flatten)]
     open: OpenArgs,
-    /// Budgets to measure each model under, such as none,64MiB,25%
+    /// Budgets to measure each model under, such as none,64MiB,25%,auto
     #[arg(
         long,
         value_name = "SIZES",
         default_value = "none",
-        value_delimiter = ','
+        value_delimiter = ',',
+        value_parser = crate::cgroup::limits::any_budget
     )]
     memory_budget: Vec<Budget>,
     /// Let the kernel enforce the budgets

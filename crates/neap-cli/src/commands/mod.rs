@@ -4,6 +4,7 @@ pub mod bench;
 pub mod cache;
 pub mod chat;
 pub mod demo;
+pub mod doctor;
 pub mod generate;
 mod gguf;
 pub mod inspect;

@@ -24,8 +24,9 @@ use std::path::PathBuf;
 pub struct PlanArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Memory that the whole process may take: 64MiB, 64M, bytes, 25% of what no limit takes, or none
-    #[arg(long, value_name = "SIZE", default_value = "none")]
+    /// Memory that the whole process may take: 64MiB, 64M, bytes, 25% of what no limit takes, auto for what can be
+    /// spared here, or none
+    #[arg(long, value_name = "SIZE", default_value = "none", value_parser = crate::cgroup::limits::any_budget)]
     memory_budget: Budget,
     #[command(flatten)]
     engine: EngineArgs,

@@ -45,7 +45,8 @@ pub struct RunArgs {
     /// With --task, all models in this process, in turns: they share the memory that runs overwrite
     #[arg(long)]
     one_process: bool,
-    /// Memory that the whole process may take: 64MiB, 64M, bytes, 25% of what no limit takes, or none
+    /// Memory that the whole process may take: 64MiB, 64M, bytes, 25% of what no limit takes, auto for what can be
+    /// spared here (the limit of the memory cgroup, or half of what is free), or none
     #[arg(long, value_name = "SIZE", default_value = "none", value_parser = crate::cgroup::limits::budget)]
     pub memory_budget: Budget,
     /// Let the kernel enforce the budget: run in a memory cgroup with it as hard limit

@@ -27,7 +27,7 @@ pub struct ServeArgs {
     /// NAME=MODEL.gguf
     #[arg(required = true, value_name = "FOLDER|[NAME=]GGUF")]
     models: Vec<PathBuf>,
-    /// Memory that the whole process may take: 256MiB, 256M, bytes, or none
+    /// Memory that the whole process may take: 256MiB, 256M, bytes, auto for what can be spared here, or none
     #[arg(long, value_name = "SIZE", default_value = "none", value_parser = limits::budget)]
     memory_budget: Budget,
     /// Of the budget, what a language model takes at most [default: an equal part of what is left for models]

@@ -40,7 +40,7 @@ pub struct TrainArgs {
         required_unless_present = "demo"
     )]
     output: Option<PathBuf>,
-    /// Memory that the whole process may take: 300MiB, 300M, bytes, or none
+    /// Memory that the whole process may take: 300MiB, 300M, bytes, auto for what can be spared here, or none
     #[arg(long, value_name = "SIZE", default_value = "none", value_parser = crate::cgroup::limits::budget)]
     memory_budget: Budget,
     /// Let the kernel enforce the budget: train in a memory cgroup with it as hard limit

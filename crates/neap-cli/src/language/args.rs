@@ -10,8 +10,8 @@ use std::path::PathBuf;
 pub struct ModelArgs {
     /// A language model in a .gguf file
     pub model: PathBuf,
-    /// Memory that the whole process may take: 64MiB, 64M, bytes, or none
-    #[arg(long, value_name = "SIZE", default_value = "none")]
+    /// Memory that the whole process may take: 64MiB, 64M, bytes, auto for what can be spared here, or none
+    #[arg(long, value_name = "SIZE", default_value = "none", value_parser = crate::cgroup::limits::budget)]
     pub memory_budget: Budget,
     /// Let the kernel enforce the budget: run in a memory cgroup with it as hard limit
     #[arg(long)]

@@ -58,7 +58,10 @@ fn wrong_command_lines_are_one_line() {
         ),
         ("run m.onnx --threads -1", "'-1' is no number from 1 to 256"),
         ("run m.onnx --threads -1", "(see neap run --help)"),
-        ("run m.onnx --memory-budget 12elephants", "25% or none"),
+        (
+            "run m.onnx --memory-budget 12elephants",
+            "25%, auto or none",
+        ),
         ("run m.onnx --bound nosuch=3", "'nosuch'"),
         (
             "run m.onnx --bound y=3 --bound y=4",

@@ -9,6 +9,7 @@ mod changes;
 mod commands;
 mod destinations;
 mod devices;
+mod doctor;
 mod files;
 mod following;
 mod gguf;
