@@ -19,6 +19,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("neap-card", 0),
     ("neap-cuda-standin", 0),
     ("neap-picture", 0),
+    ("neap-diffusion", 0),
     ("neap-blocks", 1),
     ("neap-ops", 1),
     ("neap-gpud", 1),

@@ -17,6 +17,7 @@ Examples:
   neap run --task drive.toml --enforce             several models at once, one total of memory
   neap chat m.gguf --memory-budget 64MiB --enforce talk to a language model
   neap generate m.gguf -p 'Once upon a time' -n 100
+  neap imagine sd15 -p 'A house by the sea' --memory-budget 300MiB -o house.png
   neap serve models --memory-budget 256MiB --enforce
   neap admit tasks.toml -o gantt.svg               do models with periods meet their deadlines?
   neap train m.onnx --data DIR --epochs 5 --memory-budget 300MiB -o trained.onnx
@@ -55,6 +56,8 @@ pub enum Command {
     Generate(Box<commands::generate::GenerateArgs>),
     /// Talk to a language model in a GGUF file, within a memory budget if one is given
     Chat(Box<commands::chat::ChatArgs>),
+    /// Make pictures of a text with Stable Diffusion, within a memory budget if one is given
+    Imagine(Box<commands::imagine::ImagineArgs>),
     /// Train a model on data, within a memory budget if one is given
     Train(Box<commands::train::TrainArgs>),
     /// Serve a folder of models over the network, within one memory budget
@@ -124,6 +127,7 @@ fn obey(cli: Cli, given: &ArgMatches) -> Outcome {
         Command::Run(args) => commands::run::run(&args, given, cli.quiet),
         Command::Generate(args) => commands::generate::run(&args, cli.quiet),
         Command::Chat(args) => commands::chat::run(&args, cli.quiet),
+        Command::Imagine(args) => commands::imagine::run(&args, cli.quiet),
         Command::Train(args) => commands::train::run(&args, cli.quiet),
         #[cfg(feature = "serve")]
         Command::Serve(args) => commands::serve::run(&args, cli.quiet),

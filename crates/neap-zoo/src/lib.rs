@@ -16,6 +16,7 @@
 //! This crate holds no tensor in memory: values are generated while they are written.
 #![forbid(unsafe_code)]
 
+mod folders;
 mod graph;
 mod init;
 mod layers;
@@ -27,6 +28,7 @@ mod writer;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use folders::{FolderEntry, folders, write_folder};
 pub use graph::Batch;
 use graph::Graph;
 

@@ -7,6 +7,7 @@ pub mod demo;
 pub mod doctor;
 pub mod generate;
 mod gguf;
+pub mod imagine;
 pub mod inspect;
 pub mod layout;
 pub mod pack;

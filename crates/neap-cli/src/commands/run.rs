@@ -183,7 +183,7 @@ fn again(damage: String) -> Failure {
 }
 
 /// Begins anew in this process, with nothing left of what it had in memory, and with a mark. Returns only where that cannot be.
-fn begin_anew(mark: &str) -> std::io::Error {
+pub(super) fn begin_anew(mark: &str) -> std::io::Error {
     let mut command = std::process::Command::new("/proc/self/exe");
     if let Some(name) = std::env::args_os().next() {
         command.arg0(name);

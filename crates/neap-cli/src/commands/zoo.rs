@@ -28,7 +28,7 @@ pub struct ZooArgs {
     /// Which network
     #[arg(required_unless_present = "list")]
     name: Option<String>,
-    /// The model to write [default: NAME.onnx]
+    /// The model to write [default: NAME.onnx, or the folder NAME]
     #[arg(long, short, value_name = "FILE.onnx")]
     output: Option<PathBuf>,
     /// Seed of the weights
@@ -58,8 +58,14 @@ pub fn run(args: &ZooArgs, quiet: bool) -> Outcome {
     let Some(name) = args.name.as_ref().filter(|_| !args.list) else {
         return stdout::print(&list());
     };
+    let is_folder = neap_zoo::folders().iter().any(|entry| entry.name == name);
+    if is_folder {
+        return folder(args, name);
+    }
     let entry = neap_zoo::find(name).ok_or_else(|| {
-        let names: Vec<_> = neap_zoo::list().iter().map(|e| e.name).collect();
+        let names = neap_zoo::list().iter().map(|e| e.name);
+        let folders = neap_zoo::folders().iter().map(|e| e.name);
+        let names: Vec<_> = names.chain(folders).collect();
         bad(format!(
             "the zoo has no network '{name}'; it has {}",
             names.join(", ")
@@ -107,6 +113,30 @@ pub fn run(args: &ZooArgs, quiet: bool) -> Outcome {
     stdout::print(&text)
 }
 
+/// A model that is a folder of networks.
+fn folder(args: &ZooArgs, name: &str) -> Outcome {
+    let has_options = args.batch != Batch::Fixed(1)
+        || args.free_size
+        || args.lm_head
+        || args.external_data
+        || args.shapes_only;
+    if has_options {
+        return Err(bad(format!("{name} is a folder of networks: of the options it takes --seed and --output")));
+    }
+    let path = args.output.clone().unwrap_or_else(|| name.into());
+    let weight_bytes = {
+        let _deferred = interrupt::defer();
+        neap_zoo::write_folder(name, &path, args.seed)?
+    };
+    interrupt::check()?;
+    stdout::print(&format!(
+        "{}: {} of weights, seed {}\n",
+        path.display(),
+        Bytes(weight_bytes),
+        args.seed
+    ))
+}
+
 fn list() -> String {
     let mut text = String::new();
     for entry in neap_zoo::list() {
@@ -125,6 +155,9 @@ fn list() -> String {
                 ""
             }
         );
+    }
+    for entry in neap_zoo::folders() {
+        let _ = writeln!(text, "{:18} {}", entry.name, entry.summary);
     }
     text
 }

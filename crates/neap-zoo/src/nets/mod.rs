@@ -1,6 +1,7 @@
 //! The networks, one file per family.
 
 pub(crate) mod densenet;
+pub(crate) mod diffusion;
 pub(crate) mod gpt2;
 pub(crate) mod inception;
 pub(crate) mod inception_v4;
