@@ -1,4 +1,4 @@
-//! Tokens beside those of Hugging Face's `tokenizers` 0.22, set up as it sets CLIP's up, of a small vocabulary.
+//! Tokens beside those of Hugging Face's `tokenizers` 0.23, set up as it sets CLIP's up, of a small vocabulary.
 
 use neap_diffusion::Clip;
 

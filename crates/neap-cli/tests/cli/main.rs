@@ -13,6 +13,7 @@ mod doctor;
 mod files;
 mod following;
 mod gguf;
+mod imagine;
 mod inputs;
 mod language;
 mod layout;
