@@ -25,7 +25,11 @@ pub enum Kind {
 const KINDS: [(Kind, &str, &[&str]); 6] = [
     (Kind::Ddim, "ddim", &["DDIMScheduler"]),
     (Kind::Euler, "euler", &["EulerDiscreteScheduler"]),
-    (Kind::EulerAncestral, "euler-a", &["EulerAncestralDiscreteScheduler"]),
+    (
+        Kind::EulerAncestral,
+        "euler-a",
+        &["EulerAncestralDiscreteScheduler"],
+    ),
     (
         Kind::DpmPlusPlus2M,
         "dpm++2m",

@@ -88,7 +88,9 @@ pub(crate) fn timesteps(kind: Kind, settings: &Settings, steps: usize) -> Result
 
 /// Evenly among those that the model was distilled for.
 fn consistency_steps(settings: &Settings, steps: usize) -> Vec<f64> {
-    let original = settings.original_inference_steps.min(settings.num_train_timesteps);
+    let original = settings
+        .original_inference_steps
+        .min(settings.num_train_timesteps);
     let ratio = settings.num_train_timesteps / original;
     let at = |i: usize| original - (i * original) / steps;
     (0..steps).map(|i| (at(i) * ratio - 1) as f64).collect()

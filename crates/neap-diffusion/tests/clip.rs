@@ -22,7 +22,10 @@ oo o</w>
 /// All bytes, all bytes at the end of a word, what is merged, and the ends.
 fn vocabulary() -> String {
     let printed = (0x21..=0x7E).chain(0xA1..=0xAC).chain(0xAE..=0xFF);
-    let letters: Vec<char> = printed.chain(0x100..0x144).filter_map(char::from_u32).collect();
+    let letters: Vec<char> = printed
+        .chain(0x100..0x144)
+        .filter_map(char::from_u32)
+        .collect();
     let mut tokens: Vec<String> = letters.iter().map(char::to_string).collect();
     tokens.extend(letters.iter().map(|letter| format!("{letter}</w>")));
     tokens.extend(MERGES.lines().skip(1).map(|line| line.replace(' ', "")));

@@ -32,9 +32,10 @@ const CASES: &[Case] = &[
 
 /// Any network does: this one gives a part of what it sees, and more of less noise.
 fn network(input: &[f32], timestep: f64) -> Vec<f32> {
-    let outputs = input.iter().enumerate().map(|(i, x)| {
-        (0.9 * f64::from(*x) + 0.2 * (i as f64 / 16.0) - timestep / 5000.0) as f32
-    });
+    let outputs = input
+        .iter()
+        .enumerate()
+        .map(|(i, x)| (0.9 * f64::from(*x) + 0.2 * (i as f64 / 16.0) - timestep / 5000.0) as f32);
     outputs.collect()
 }
 
@@ -109,7 +110,11 @@ fn settings_that_are_not_followed_are_refused() {
     let settings = Settings::read(r#"{"_class_name": "HeunDiscreteScheduler"}"#).expect("right");
     let told = settings.kind().unwrap_err().to_string();
     assert!(told.contains("HeunDiscreteScheduler"), "{told}");
-    for (kind, steps) in [(Kind::Ddim, 0), (Kind::Lcm, 51), (Kind::DpmPlusPlus2M, 1000)] {
+    for (kind, steps) in [
+        (Kind::Ddim, 0),
+        (Kind::Lcm, 51),
+        (Kind::DpmPlusPlus2M, 1000),
+    ] {
         assert!(Sampler::new(kind, &settings, steps).is_err(), "{kind}");
     }
 }

@@ -121,7 +121,9 @@ fn folder(args: &ZooArgs, name: &str) -> Outcome {
         || args.external_data
         || args.shapes_only;
     if has_options {
-        return Err(bad(format!("{name} is a folder of networks: of the options it takes --seed and --output")));
+        return Err(bad(format!(
+            "{name} is a folder of networks: of the options it takes --seed and --output"
+        )));
     }
     let path = args.output.clone().unwrap_or_else(|| name.into());
     let weight_bytes = {

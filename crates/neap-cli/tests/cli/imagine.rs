@@ -27,21 +27,18 @@ fn a_picture_is_the_same_bits_within_any_budget() {
     let peak = report["peak_memory_bytes"].as_u64().unwrap();
     assert_eq!(report["networks"][1]["network"], "unet");
     // The smallest that the refusal names.
-    let told = bench.neap(&format!("{SMALL} -o small.png --exact --memory-budget 1MiB"));
+    let told = bench.neap(&format!(
+        "{SMALL} -o small.png --exact --memory-budget 1MiB"
+    ));
     let told = told.fails(3, &["smallest feasible budget"]);
     assert!(!bench.path("small.png").exists());
-    let smallest: f64 = told
-        .split("smallest feasible budget is ")
-        .nth(1)
-        .and_then(|text| text.split(' ').next())
-        .and_then(|number| number.parse().ok())
-        .unwrap_or_else(|| panic!("{told}"));
-    let small = picture(
-        &bench,
-        &format!("--exact --scheduler euler-a --memory-budget {}KiB", (smallest * 1024.0) as u64 + 200),
-    );
-    assert_eq!(small, whole);
-    assert!((smallest * 1048576.0) < peak as f64);
+    let bytes = told.split_once("bytes)").map_or("", |(before, _)| before);
+    let smallest: u64 = (bytes.rsplit_once('(').unwrap_or_default().1.trim())
+        .parse()
+        .unwrap_or_else(|_| panic!("{told}"));
+    assert!(smallest < peak, "{smallest} {peak}");
+    let small = format!("--exact --scheduler euler-a --memory-budget {smallest}");
+    assert_eq!(picture(&bench, &small), whole);
     assert_ne!(picture(&bench, "--exact --seed 1"), whole);
     assert_eq!(bench.leftovers(), Vec::<String>::new());
 }
@@ -49,7 +46,9 @@ fn a_picture_is_the_same_bits_within_any_budget() {
 #[test]
 fn several_pictures_are_those_of_their_seeds() {
     let bench = bench();
-    bench.neap(&format!("{SMALL} -o a.png --images 2 --seed 4")).ok();
+    bench
+        .neap(&format!("{SMALL} -o a.png --images 2 --seed 4"))
+        .ok();
     let second = picture(&bench, "--seed 5");
     assert_eq!(fs::read(bench.path("a-2.png")).unwrap(), second);
     assert_ne!(fs::read(bench.path("a-1.png")).unwrap(), second);
@@ -70,15 +69,21 @@ fn what_is_wrong_is_said_in_a_line() {
         bench.neap(&format!("{SMALL} {more}")).fails(2, parts);
     };
     fails("-o o.png --scheduler heun", &["heun", "dpm++2m"]);
-    fails("-o o.png --image none.png --strength 1.5", &["1.5", "from 0 to 1"]);
+    fails(
+        "-o o.png --image none.png --strength 1.5",
+        &["1.5", "from 0 to 1"],
+    );
     fails("-o o.png --image sd/none.png", &["sd/none.png"]);
     fails("-o none/o.png", &["none is no folder"]);
     fails("-o o.png --memory-budget 25%", &["write a size"]);
     fails("-o o.png --enforce", &["--memory-budget"]);
     let run = |args: &str| bench.neap(&format!("imagine sd -p x -o o.png {args}"));
     run("--size 60x64").fails(2, &["60", "multiple of 8"]);
+    run("--size 72x64").fails(2, &["--size 72x64", "multiples of 16"]);
     run("--steps 0").fails(2, &["from 1 to"]);
-    bench.neap("imagine none -p x -o o.png").fails(2, &["none is no folder"]);
+    bench
+        .neap("imagine none -p x -o o.png")
+        .fails(2, &["none is no folder"]);
     bench.write("sd/scheduler/scheduler_config.json", b"{\"beta_start\": 2}");
     fails("-o o.png", &["scheduler_config.json", "beta_start"]);
     bench.write("sd/tokenizer/merges.txt", b"#version: 0.2\nx\n");
@@ -86,7 +91,9 @@ fn what_is_wrong_is_said_in_a_line() {
     fails("-o o.png", &["vae_decoder/model.onnx", "missing"]);
     assert!(!bench.path("o.png").exists());
     bench.neap("zoo sd_tiny -o sd").fails(2, &["sd"]);
-    bench.neap("zoo sd_tiny -o new --lm-head").fails(2, &["--seed"]);
+    bench
+        .neap("zoo sd_tiny -o new --lm-head")
+        .fails(2, &["--seed"]);
     assert!(!bench.path("new").exists());
 }
 
@@ -125,7 +132,9 @@ fn pictures_are_onnxruntime_s() {
     ] {
         let words = "--prompt house";
         bench
-            .neap(&format!("imagine sd {words} --size 64x64 {options} -o out.png"))
+            .neap(&format!(
+                "imagine sd {words} --size 64x64 {options} -o out.png"
+            ))
             .ok();
         let output = Command::new(&python)
             .arg(scripts().join("imagine_reference.py"))

@@ -14,11 +14,11 @@ const HEADS: i64 = 4;
 pub(crate) const PLACES: usize = 77;
 pub(crate) const LATENT_CHANNELS: usize = 4;
 /// Of the UNet, each level with half the height and width of the one before.
-pub(crate) const LEVELS: [usize; 2] = [64, 128];
+pub(crate) const LEVELS: [usize; 2] = [32, 64];
 /// Of the VAE: three times halved, so a latent is 8 x 8 pixels.
 pub(crate) const VAE_LEVELS: [usize; 4] = [16, 32, 32, 64];
 const GROUPS: usize = 8;
-const TIME_WIDTH: usize = 128;
+const TIME_WIDTH: usize = 64;
 
 const TO_F32: i64 = 1;
 
@@ -77,11 +77,7 @@ pub(crate) fn unet(g: &mut Graph) {
         dtype: DType::I64,
         dims: vec![Dim::Fixed(1)],
     });
-    let text = g.input(
-        "encoder_hidden_states",
-        DType::F32,
-        &[PLACES, TEXT_WIDTH],
-    );
+    let text = g.input("encoder_hidden_states", DType::F32, &[PLACES, TEXT_WIDTH]);
     let time = time_embedding(g, &x.value);
     x = conv(g, "conv_in", &x, plain(LEVELS[0]));
     let mut skips = vec![x.clone()];
@@ -243,8 +239,16 @@ fn time_embedding(g: &mut Graph, sample: &str) -> String {
 fn group_norm(g: &mut Graph, scope: &str, x: &Signal) -> Signal {
     let grouped = g.constant(scope, Small::I64s(vec![0, GROUPS as i64, -1]));
     let grouped = g.node(scope, "Reshape", &[&x.value, &grouped], vec![]);
-    let ones = g.buffer(format!("{scope}.ones"), &[GROUPS], Init::F32(vec![1.0; GROUPS]));
-    let zeros = g.buffer(format!("{scope}.zeros"), &[GROUPS], Init::F32(vec![0.0; GROUPS]));
+    let ones = g.buffer(
+        format!("{scope}.ones"),
+        &[GROUPS],
+        Init::F32(vec![1.0; GROUPS]),
+    );
+    let zeros = g.buffer(
+        format!("{scope}.zeros"),
+        &[GROUPS],
+        Init::F32(vec![0.0; GROUPS]),
+    );
     let epsilon = vec![("epsilon", Attr::Float(1e-5))];
     let inputs = [grouped.as_str(), &ones, &zeros];
     let normed = g.node(scope, "InstanceNormalization", &inputs, epsilon);
@@ -321,7 +325,12 @@ fn doubled(g: &mut Graph, scope: &str, x: &Signal, channels: usize) -> Signal {
         ("nearest_mode", Attr::Str("floor")),
     ];
     let value = g.node(scope, "Resize", &[&x.value, "", &scales], attrs);
-    conv(g, &format!("{scope}.conv"), &with(x, value), plain(channels))
+    conv(
+        g,
+        &format!("{scope}.conv"),
+        &with(x, value),
+        plain(channels),
+    )
 }
 
 /// The middle of the VAE: each place looks at all others.

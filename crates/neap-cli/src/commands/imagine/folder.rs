@@ -24,6 +24,8 @@ pub struct Folder {
     /// Pixels along a side of one latent.
     pub scale: usize,
     pub latent_channels: usize,
+    /// Sides of pictures that are multiples of it are halved evenly by all networks.
+    pub even: usize,
     sample_size: usize,
     /// Tokens of a prompt.
     pub places: usize,
@@ -41,6 +43,7 @@ struct Vae {
 #[derive(Deserialize, Default)]
 struct Unet {
     in_channels: Option<usize>,
+    block_out_channels: Option<Vec<usize>>,
     sample_size: Option<usize>,
 }
 
@@ -65,12 +68,16 @@ impl Folder {
             scaling: USUAL_SCALING,
             scale: 8,
             latent_channels: 4,
+            even: 64,
             sample_size: 64,
             places: PLACES,
             pad: None,
         };
         let encoder = needs_encoder.then_some("vae_encoder");
-        for name in ["text_encoder", "unet", "vae_decoder"].into_iter().chain(encoder) {
+        for name in ["text_encoder", "unet", "vae_decoder"]
+            .into_iter()
+            .chain(encoder)
+        {
             let network = folder.network(name);
             if !network.is_file() {
                 return Err(bad(format!(
@@ -85,8 +92,8 @@ impl Folder {
             .json("tokenizer/tokenizer_config.json")?
             .unwrap_or_default();
         folder.scaling = vae.scaling_factor.unwrap_or(USUAL_SCALING);
-        let halvings = vae.block_out_channels.map_or(3, |c| c.len().saturating_sub(1));
-        folder.scale = 1 << halvings.min(8);
+        folder.scale = halved(vae.block_out_channels);
+        folder.even = folder.scale * halved(unet.block_out_channels);
         folder.latent_channels = vae.latent_channels.unwrap_or(folder.latent_channels);
         folder.sample_size = unet.sample_size.unwrap_or(folder.sample_size);
         let channels = unet.in_channels.unwrap_or(folder.latent_channels);
@@ -162,6 +169,12 @@ impl Folder {
         read.map(Some)
             .map_err(|e| bad(format!("{}: {e}", path.display())))
     }
+}
+
+/// By how much a network with these levels makes a side shorter.
+fn halved(levels: Option<Vec<usize>>) -> usize {
+    let halvings = levels.map_or(3, |levels| levels.len().saturating_sub(1));
+    1 << halvings.min(8)
 }
 
 fn text(path: &Path) -> Outcome<String> {

@@ -107,9 +107,7 @@ impl std::str::FromStr for Size {
         let (width, height) = sides.ok_or("write WIDTHxHEIGHT, such as 512x512")?;
         for side in [width, height] {
             if !(8..=MOST_SIDE).contains(&side) || side % 8 != 0 {
-                return Err(format!(
-                    "{side} is no multiple of 8 from 8 to {MOST_SIDE}"
-                ));
+                return Err(format!("{side} is no multiple of 8 from 8 to {MOST_SIDE}"));
             }
         }
         Ok(Size { width, height })
@@ -138,7 +136,12 @@ pub fn run(args: &ImagineArgs, quiet: bool) -> Outcome {
     }
     let own_limit = supervise::own_limit_bytes().filter(|_| args.enforce);
     if !args.enforce || own_limit.is_some() {
-        return here(args, own_limit.map_or(budget, Budget::Bytes), own_limit.is_some(), quiet);
+        return here(
+            args,
+            own_limit.map_or(budget, Budget::Bytes),
+            own_limit.is_some(),
+            quiet,
+        );
     }
     let Budget::Bytes(limit) = budget else {
         return Err(bad("--enforce needs a limit: give --memory-budget SIZE"));
@@ -247,9 +250,7 @@ impl Job<'_> {
                 )));
             }
         }
-        let host = OwnProcess {
-            own_cgroup,
-        };
+        let host = OwnProcess { own_cgroup };
         Ok(Job {
             args,
             size,
@@ -274,7 +275,8 @@ impl Job<'_> {
         let mut was_packed = false;
         let mut refusals: Vec<neaptide::Error> = Vec::new();
         for network in self.networks() {
-            let (refused, packed) = self.engine.check(&network?, quiet)?;
+            let checked = self.engine.check(&network?, quiet);
+            let (refused, packed) = checked.map_err(|failure| self.for_this_size(failure))?;
             was_packed |= packed;
             refusals.extend(refused);
             memory::trim_heap();
@@ -287,6 +289,17 @@ impl Job<'_> {
         match refusals.into_iter().max_by_key(needed) {
             Some(refusal) => Err(refusal.into()),
             None => Ok(was_packed),
+        }
+    }
+
+    /// A network that does not open may be one that cannot halve the sides.
+    fn for_this_size(&self, failure: Failure) -> Failure {
+        let (Size { width, height }, even) = (self.size, self.folder.even);
+        match failure {
+            Failure::BadInput(text) if width % even != 0 || height % even != 0 => bad(format!(
+                "--size {width}x{height}: give multiples of {even}, which the networks halve evenly; {text}"
+            )),
+            failure => failure,
         }
     }
 

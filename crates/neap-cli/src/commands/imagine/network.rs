@@ -34,8 +34,8 @@ impl Network {
         scratch_bytes: u64,
         shape_of: impl Fn(&str) -> Option<Vec<usize>>,
     ) -> Outcome<Network> {
-        let signature = neaptide::signature(&path)
-            .map_err(|e| bad(format!("{}: {e}", path.display())))?;
+        let signature =
+            neaptide::signature(&path).map_err(|e| bad(format!("{}: {e}", path.display())))?;
         let mut shapes = BTreeMap::new();
         for input in &signature.inputs {
             let shape = shape_of(&input.name).ok_or_else(|| {
@@ -67,7 +67,6 @@ impl Network {
         // No element has more than 8 bytes.
         self.scratch_bytes + 8 * inputs.sum::<usize>() as u64
     }
-
 }
 
 /// A shape as an input declares it: one number may be declared as none or one dimension.
@@ -190,7 +189,9 @@ impl Running {
         }
         let given: Vec<&[u8]> = tensors.iter().map(Vec::as_slice).collect();
         let mut slots: Vec<&mut [u8]> = self.outputs.iter_mut().map(Vec::as_mut_slice).collect();
-        let run = self.session.run_unless(&interrupt::token(), &given, &mut slots);
+        let run = self
+            .session
+            .run_unless(&interrupt::token(), &given, &mut slots);
         interrupt::check()?;
         run?;
         let infos = self.session.outputs();
