@@ -31,7 +31,7 @@ impl Noise {
         for block in values.chunks_exact_mut(BLOCK) {
             pairs(block);
         }
-        if count % BLOCK != 0 {
+        if !count.is_multiple_of(BLOCK) {
             // The last block is made anew, over some of the one before.
             let last = &mut values[count - BLOCK..];
             last.fill_with(|| self.unit());

@@ -161,7 +161,7 @@ impl Sampler {
         let (a, s) = (picture / norm, noise / norm);
         match self.settings.prediction_type {
             Prediction::Epsilon => (1.0 / picture, -s / a),
-            Prediction::VPrediction => (a / norm, -s),
+            Prediction::Velocity => (a / norm, -s),
             Prediction::Sample => (0.0, 1.0),
         }
     }

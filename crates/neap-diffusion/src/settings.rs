@@ -99,7 +99,8 @@ pub(crate) enum Prediction {
     /// The noise.
     Epsilon,
     /// Salimans and Ho 2022, *Progressive Distillation*, appendix D.
-    VPrediction,
+    #[serde(rename = "v_prediction")]
+    Velocity,
     /// The picture itself.
     Sample,
 }

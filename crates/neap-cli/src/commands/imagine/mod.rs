@@ -106,7 +106,7 @@ impl std::str::FromStr for Size {
         });
         let (width, height) = sides.ok_or("write WIDTHxHEIGHT, such as 512x512")?;
         for side in [width, height] {
-            if !(8..=MOST_SIDE).contains(&side) || side % 8 != 0 {
+            if !(8..=MOST_SIDE).contains(&side) || !side.is_multiple_of(8) {
                 return Err(format!("{side} is no multiple of 8 from 8 to {MOST_SIDE}"));
             }
         }
@@ -222,7 +222,10 @@ impl Job<'_> {
             Some(size) => size,
             None => folder.usual_size()?,
         };
-        if size.width % folder.scale != 0 || size.height % folder.scale != 0 {
+        if [size.width, size.height]
+            .iter()
+            .any(|side| !side.is_multiple_of(folder.scale))
+        {
             return Err(bad(format!(
                 "--size {}x{}: this model makes pictures whose sides are multiples of {}",
                 size.width, size.height, folder.scale
@@ -296,9 +299,13 @@ impl Job<'_> {
     fn for_this_size(&self, failure: Failure) -> Failure {
         let (Size { width, height }, even) = (self.size, self.folder.even);
         match failure {
-            Failure::BadInput(text) if width % even != 0 || height % even != 0 => bad(format!(
-                "--size {width}x{height}: give multiples of {even}, which the networks halve evenly; {text}"
-            )),
+            Failure::BadInput(text)
+                if !width.is_multiple_of(even) || !height.is_multiple_of(even) =>
+            {
+                bad(format!(
+                    "--size {width}x{height}: give multiples of {even}, which the networks halve evenly; {text}"
+                ))
+            }
             failure => failure,
         }
     }
