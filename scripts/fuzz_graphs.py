@@ -6,16 +6,20 @@
 
 Needs an environment with scripts/requirements.txt. Each graph runs without a budget, within half of what it takes, and
 within the smallest budget that it names. Integers are exact; numbers may be off by rounding. A result is right if it is
-onnxruntime's or the reference's, as each has faults of its own (`KNOWN`). Each difference is printed with its number, and
-its model is kept: a folder with model.onnx, inputs and what was expected. What neap refuses is counted by its reason. The
-exit status is 1 where anything differs. Graphs are drawn and judged in a process of their own, as a judge may crash.
+onnxruntime's or the reference's, as each has faults of its own (`KNOWN`). What is neither's is judged by pieces (`by_pieces`):
+each node has to be right for what neap itself gives it. Each difference is printed with its number, and its model is kept:
+a folder with model.onnx, inputs and what was expected. What neap refuses is counted by its reason, and so is what no judge
+judges in time. The exit status is 1 where anything differs or is not judged. Graphs are drawn and judged in a process of their
+own, as a judge may crash.
 """
 
 import argparse
 import collections
 import json
 import os
+import pickle
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -28,12 +32,15 @@ import numpy as np
 import onnx
 
 import graphs
+import pieces
 
 np.seterr(all="ignore")
 warnings.simplefilter("ignore")
 
 #: Longest that a graph may take, in seconds.
 MOST_SECONDS = 60
+#: Longest that the reference may: it computes in plain Python.
+REFERENCE_SECONDS = 5
 
 
 def has_one(node, op, **attributes):
@@ -119,8 +126,10 @@ def has_rounded_corners(model, feed):
     return any(np.abs(size - np.round(size)).max(initial=0) > 1e-5 for size in sizes)
 
 
+NOT_JUDGED = "not judged"
+
 #: Where onnxruntime and the reference are known to be wrong, or where the standard leaves a result open: what is said of it,
-#: whether a graph is of that kind, and whose word counts then. Where nobody's does, graphs are run and not compared.
+#: whether a graph of one node and what reaches it are of that kind, and whose word counts then; nobody's leaves a node open.
 KNOWN = [
     (
         "onnxruntime and the reference take no NaN in a window for the largest",
@@ -164,7 +173,7 @@ KNOWN = [
 ]
 
 
-def slack(model, kind):
+def slack(model, kind=None):
     """By how much results may be off: as a share of their range, and integers, by units and as a share of themselves.
 
     What lies between two steps of 8 bits may go to either. onnxruntime adds up resized integers in 32 bits, and cuts off
@@ -272,18 +281,33 @@ class Package(Runner):
 
 
 def judgement(judge, model, feed):
-    """What a judge says; `None` where it cannot run the graph, or not in time: the reference computes in plain Python."""
-    def late(*_):
-        raise TimeoutError
-
-    signal.signal(signal.SIGALRM, late)
-    signal.alarm(MOST_SECONDS)
+    """What a judge says: `None` where it cannot run the graph, nothing about any result (`{}`) where not in time."""
     try:
-        return judge(model, feed)
+        return in_time(judge, model, feed) if judge is graphs.by_reference else judge(model, feed)
     except Exception:  # not every judge knows every operator
         return None
+
+
+def in_time(judge, model, feed):
+    """What a judge says in a process of its own, which is ended where it takes longer: nothing then."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        with os.fdopen(write, "wb") as pipe:
+            try:
+                pickle.dump(judge(model, feed), pipe)
+            except Exception:
+                pickle.dump(None, pipe)
+            pipe.flush()
+            os._exit(0)
+    os.close(write)
+    try:
+        with os.fdopen(read, "rb") as pipe:
+            return pickle.load(pipe) if select.select([pipe], [], [], REFERENCE_SECONDS)[0] else {}
     finally:
-        signal.alarm(0)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def differences(judged, found, slack=(0.0, 0, 0.0)):
@@ -297,6 +321,54 @@ def differences(judged, found, slack=(0.0, 0, 0.0)):
         if all(reasons):
             wrong[name] = "; ".join(dict.fromkeys(reasons))
     return wrong
+
+
+def by_pieces(neap, model, feed, found, off):
+    """Why results are wrong though a judge may have others, and what is open: a node that is of a known kind, or not judged.
+
+    Rounding in one node may be anything after the next, and each judge may be wrong at another node of a chain. So neap is run
+    for all values of the graph, and each node has to be right for the operands that neap gives it:
+
+        neap         x --Conv--> a --Floor--> b --Mul--> y      all of them results
+        onnxruntime  x --Conv--> a   a --Floor--> b   b --Mul--> y
+
+    `found` has to be what that run says: what is wrong only where no values are kept, as nodes are fused, stays wrong.
+    """
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    del whole.graph.output[:]
+    whole.graph.output.extend(onnx.ValueInfoProto(name=o) for node in model.graph.node for o in node.output if o)
+    neap.give(whole, feed)
+    error, made = neap.run("none")
+    if error:
+        return f"with all values as results: {error}", []
+    wrong = differences([{name: made[name] for name in found}], found, off)
+    types = {name: x.dtype for name, x in values_of(model, feed, made).items()}
+    wrong |= {name: f"type {x.dtype}" for name, x in made.items() if types[name] not in (x.dtype, np.float16)}
+    if wrong:
+        return "; ".join(f"'{name}' with all values as results: {why}" for name, why in wrong.items()), []
+    # Those of 16 bits may be told in 32.
+    values = feed | {name: x.astype(types[name]) for name, x in made.items()}
+    constants, open_nodes = {w.name: w for w in model.graph.initializer}, []
+    for node in model.graph.node:
+        given = {name: values[name] for name in pieces.inputs([node], constants)}
+        own = {name: values[name] for name in node.output if name}
+        piece = pieces.build(model, [node], given, own, constants)
+        judged = [judgement(graphs.by_onnxruntime, piece, given)]
+        if judged[0] and not differences(judged, own, slack(piece)):
+            continue
+        known, word = next(((what, whose) for what, fits, whose in KNOWN if fits(piece, given)), (None, None))
+        if not known or word:
+            judged.append(judgement(graphs.by_reference, piece, given))
+        heard = [judge for judge in judged if judge]
+        wrong = differences(heard, own, slack(piece)) if heard else {node.output[0]: "no judge runs it"}
+        if wrong and judged[-1] == {}:
+            open_nodes.append(NOT_JUDGED)
+        elif wrong and known and not (word and judged[-1]):
+            open_nodes.append(f"known: {known}")
+        elif wrong:
+            return "; ".join(f"{node.op_type} of '{name}': {why}" for name, why in wrong.items()), open_nodes
+    return None, open_nodes
 
 
 def keep(folder, seed, model, feed, judged, why):
@@ -326,16 +398,11 @@ def attempt(seed, neap, tally, told):
     if judged[0] is None:
         tally["no judge"] += 1
         return None
-    known, word = next(((what, whose) for what, fits, whose in KNOWN if fits(model, feed)), (None, None))
-    if word:
-        # Of several results each judge may be right about some.
-        judged += [judgement(word, model, feed)]
-    is_open = known is not None and (word is None or judged[1] is None)
     off = slack(model, kind)
-    tally[f"{kind}: known: {known}" if is_open else kind] += 1
+    tally[kind] += 1
     told({"is_judged": True})
     neap.give(model, feed)
-    smallest = None
+    smallest, remarks = None, set()
     # Too small for anything, so that the smallest that is not is told; then half of what it takes with everything in memory.
     for budget in ("none", "1", "smallest", "50%"):
         error, found = neap.run(str(smallest) if budget == "smallest" else budget)
@@ -350,16 +417,26 @@ def attempt(seed, neap, tally, told):
             return None
         if error and budget == "50%" and error.startswith("exit 3"):
             continue
-        wrong = {} if error or is_open else differences(judged, found, off)
-        if wrong and len(judged) == 1:
-            # Slow, and so asked only where it matters, and for no more.
-            references = [judgement(graphs.by_reference, graphs.part(model, {name}), feed) for name in wrong]
-            judged += [reference for reference in references if reference]
-            wrong = differences(judged, found, off)
+        wrong = {} if error else differences(judged, found, off)
+        if wrong:
+            piecewise, left = by_pieces(neap, model, feed, found, off)
+            neap.give(model, feed)
+            if piecewise or NOT_JUDGED in left:
+                # Slow, and so asked last, and for no more than what differs.
+                references = [judgement(graphs.by_reference, graphs.part(model, {name}), feed) for name in wrong]
+                judged += [reference for reference in references if reference]
+                wrong = differences(judged, found, off)
+            if wrong and not piecewise:
+                remarks.update(left or ["judged by pieces"])
+                # What other budgets have to be.
+                judged.append(found)
+                continue
         why = error or "; ".join(f"'{name}': {reason}" for name, reason in wrong.items())
         if why:
-            return f"budget {budget} ({smallest}): {why}", model, feed, judged
-    return None
+            by_piece = f"; by pieces: {piecewise}" if wrong else ""
+            return f"budget {budget} ({smallest}): {why}{by_piece}", model, feed, judged
+    tally.update(remarks)
+    return (NOT_JUDGED, model, feed, judged) if NOT_JUDGED in remarks else None
 
 
 def work(args, seeds, told):
@@ -392,8 +469,8 @@ def in_a_process(args, seeds):
     os.waitpid(child, 0)
 
 
-#: Graphs of one process.
-CHUNK = 100
+#: Graphs of one process, and about so many until it is told how far they are.
+CHUNK, PROGRESS = 100, 1000
 
 
 def main():
@@ -405,7 +482,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--keep", default="target/graphs")
     args = parser.parse_args()
-    tally, wrong, began = collections.Counter(), 0, time.monotonic()
+    tally, wrong, left, began = collections.Counter(), 0, 0, time.monotonic()
     at, end = args.seed, args.seed + args.graphs
     while at < end and time.monotonic() - began < args.seconds:
         last, is_judged, is_whole = at, False, False
@@ -413,7 +490,8 @@ def main():
             last, is_judged, is_whole = what.get("seed", last), what.get("is_judged", is_judged), "tally" in what
             tally.update(what.get("tally", {}))
             if "why" in what:
-                wrong += 1
+                wrong += what["why"] != NOT_JUDGED
+                left += what["why"] == NOT_JUDGED
                 print(f"{last}: {what['why']}\n    {what['operators']}\n    kept in {what['path']}", flush=True)
         if not is_whole:
             # The package is in the same process.
@@ -421,10 +499,12 @@ def main():
             tally["a process died" if is_judged else "a judge died"] += 1
             print(f"{last}: {'its process' if is_judged else 'its judge'} died", flush=True)
         at = last + 1
+        if (at - args.seed) % PROGRESS < CHUNK:
+            print(f"{at - args.seed} graphs in {time.monotonic() - began:.0f} s: {wrong} differ, {left} {NOT_JUDGED}", flush=True)
     for what, count in sorted(tally.items(), key=lambda entry: -entry[1]):
         print(f"{count:6} {what}")
-    print(f"{wrong} graphs differ")
-    return int(wrong > 0)
+    print(f"{wrong} graphs differ, {left} are {NOT_JUDGED}")
+    return int(wrong + left > 0)
 
 
 if __name__ == "__main__":

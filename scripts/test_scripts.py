@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+import unittest.mock
 
 import numpy as np
 import onnx
@@ -109,6 +111,67 @@ class FuzzGraphs(unittest.TestCase):
         judged = [{"y": y, "h": np.float32(1)}, {"y": y + 1}]
         found = {"y": y + 1, "h": np.float32(2)}
         self.assertEqual(list(fuzz_graphs.differences(judged, found)), ["h"])
+
+
+class Stub(fuzz_graphs.Runner):
+    """Runs node by node, each result off by a rounding; and spoils those of one operator, or what it is told not to keep."""
+
+    def __init__(self, spoiled=None, only_fused=False):
+        self.spoiled, self.only_fused = spoiled, only_fused
+
+    def give(self, model, feed):
+        self.model, self.feed = model, feed
+
+    def run(self, budget):
+        values, made = dict(self.feed), []
+        for node in self.model.graph.node:
+            given = {name: values[name] for name in node.input}
+            piece = pieces.build(self.model, [node], given, list(node.output), {})
+            is_fused = len(self.model.graph.output) < len(self.model.graph.node)
+            spoils = node.op_type == self.spoiled and (is_fused or not self.only_fused)
+            for name, x in graphs.by_onnxruntime(piece, given).items():
+                values[name] = x * np.float32(1.01 if spoils else 1 + 1e-6)
+        return None, {o.name: values[o.name] for o in self.model.graph.output}
+
+
+class ByPieces(unittest.TestCase):
+    def judged(self, neap):
+        """What is said of `y = (x + n - n) * n`, which a rounding makes another."""
+        value, node = onnx.helper.make_tensor_value_info, onnx.helper.make_node
+        nodes = [
+            node("Add", ["x", "n"], ["a"]),
+            node("Sub", ["a", "n"], ["b"]),
+            node("Mul", ["b", "n"], ["y"]),
+        ]
+        names = ["x", "n"]
+        graph = onnx.helper.make_graph(nodes, "g", [value(n, 1, [1]) for n in names], [value("y", 1, [1])])
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+        feed = {name: np.array([x], np.float32) for name, x in zip(names, (1.0, 1000.0))}
+        neap.give(model, feed)
+        _, found = neap.run("none")
+        judged = [graphs.by_onnxruntime(model, feed), graphs.by_reference(model, feed)]
+        self.assertTrue(fuzz_graphs.differences(judged, found))
+        return fuzz_graphs.by_pieces(neap, model, feed, found, fuzz_graphs.slack(model))
+
+    def test_rounding_that_grows_is_nobodys_fault(self):
+        self.assertEqual(self.judged(Stub()), (None, []))
+
+    def test_a_node_that_is_wrong_is_found(self):
+        for operator in ("Add", "Sub", "Mul"):
+            why, _ = self.judged(Stub(operator))
+            self.assertIn(f"{operator} of", why)
+
+    def test_what_is_wrong_only_as_nodes_are_fused_is_found(self):
+        why, _ = self.judged(Stub("Mul", only_fused=True))
+        self.assertIn("'y' with all values as results", why)
+
+    def test_the_reference_is_ended_and_then_says_nothing(self):
+        with unittest.mock.patch.object(fuzz_graphs, "REFERENCE_SECONDS", 0.2):
+            began = time.monotonic()
+            self.assertEqual(fuzz_graphs.in_time(lambda *_: time.sleep(60), None, None), {})
+            self.assertLess(time.monotonic() - began, 10)
+        self.assertEqual(fuzz_graphs.in_time(lambda x, y: {"y": x + y}, 1, 2), {"y": 3})
+        self.assertIsNone(fuzz_graphs.judgement(lambda *_: 1 / 0, None, None))
 
 
 class Compare(unittest.TestCase):
