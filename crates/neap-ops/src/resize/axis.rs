@@ -10,8 +10,12 @@ pub(crate) struct Axis<'a> {
     attrs: &'a ResizeAttrs,
     pub input: usize,
     pub output: usize,
-    /// Output size over input size, unrounded.
+    /// Output size over input size, unrounded unless places are.
     scale: f64,
+    /// What the corners of the output are those of: its size, or size times scale where that is another.
+    width: f64,
+    /// Whether places are computed as `f32`.
+    rounds: bool,
     roi: (f64, f64),
     /// The axis stays as it is.
     pub identity: bool,
@@ -22,13 +26,17 @@ impl<'a> Axis<'a> {
         let output = attrs.output_shape[axis];
         let ratio = output as f64 / input as f64;
         let given = f64::from(attrs.scales[axis]);
-        // Scales are f32; where one stands for the ratio of the sizes, the ratio is exact.
-        let scale = if (given / ratio - 1.0).abs() < 1e-6 {
-            ratio
-        } else {
-            given
-        };
         let crops = attrs.coordinates == CoordinateTransform::TfCropAndResize;
+        // Where a hair decides, between two neighbours or inside and outside, other runtimes compute as f32 does. Longer axes have
+        // places that it does not tell apart.
+        let rounds = (attrs.mode == ResizeMode::Nearest || crops) && input.max(output) < 1 << 24;
+        // Scales are f32; where one stands for the ratio of the sizes, the ratio is exact.
+        let is_ratio = (given / ratio - 1.0).abs() < 1e-6;
+        let (exact, width) = if is_ratio {
+            (ratio, output as f64)
+        } else {
+            (given, given * input as f64)
+        };
         let (start, end) = match attrs.roi.get(axis) {
             Some(&roi) if crops => roi,
             _ => (0.0, 1.0),
@@ -37,9 +45,11 @@ impl<'a> Axis<'a> {
             attrs,
             input,
             output,
-            scale,
+            scale: if rounds { given } else { exact },
+            width,
+            rounds,
             roi: (f64::from(start), f64::from(end)),
-            identity: input == output && scale == 1.0 && (start, end) == (0.0, 1.0),
+            identity: input == output && exact == 1.0 && (start, end) == (0.0, 1.0),
         }
     }
 
@@ -76,26 +86,29 @@ impl<'a> Axis<'a> {
 
     /// Where output `at` lies among the inputs.
     fn place(&self, at: usize) -> f64 {
-        let (x, n) = (at as f64, self.input as f64);
-        let width = self.scale * n;
-        let half_pixel = (x + 0.5) / self.scale - 0.5;
+        let r = |v: f64| if self.rounds { f64::from(v as f32) } else { v };
+        let (x, last) = (at as f64, (self.input - 1) as f64);
+        let gaps = r(self.width) - 1.0;
+        let middle = r(r(x + 0.5) / self.scale);
         match self.attrs.coordinates {
-            CoordinateTransform::HalfPixel => half_pixel,
+            CoordinateTransform::HalfPixel => r(middle - 0.5),
             CoordinateTransform::HalfPixelSymmetric => {
-                n / 2.0 * (1.0 - self.output as f64 / width) + half_pixel
+                let (n, output) = (self.input as f64, self.output as f64);
+                let offset = r(n / 2.0 * r(1.0 - r(output / r(self.scale * n))));
+                r(offset + (x + 0.5) / self.scale - 0.5)
             }
-            CoordinateTransform::PytorchHalfPixel if self.output == 1 => -0.5,
-            CoordinateTransform::PytorchHalfPixel => half_pixel,
+            CoordinateTransform::PytorchHalfPixel if self.output == 1 => 0.0,
+            CoordinateTransform::PytorchHalfPixel => r(middle - 0.5),
             CoordinateTransform::AlignCorners if self.output == 1 => 0.0,
-            CoordinateTransform::AlignCorners => x * (n - 1.0) / (width - 1.0),
-            CoordinateTransform::Asymmetric => x / self.scale,
-            CoordinateTransform::TfHalfPixelForNn => (x + 0.5) / self.scale,
+            CoordinateTransform::AlignCorners => r(r(x * last) / r(gaps)),
+            CoordinateTransform::Asymmetric => r(x / self.scale),
+            CoordinateTransform::TfHalfPixelForNn => middle,
             CoordinateTransform::TfCropAndResize => {
                 let (start, end) = self.roi;
                 if self.output == 1 {
-                    0.5 * (start + end) * (n - 1.0)
+                    r(0.5 * r(start + end) * last)
                 } else {
-                    start * (n - 1.0) + x * (end - start) * (n - 1.0) / (width - 1.0)
+                    r(r(start * last) + r(r(r(x * r(end - start)) * last) / r(gaps)))
                 }
             }
         }

@@ -115,6 +115,43 @@ fn exact_ratios_do_not_slip() {
 }
 
 #[test]
+fn a_place_beside_a_tie_goes_where_f32_puts_it() {
+    // Where they were found beside onnxruntime: the place of the last output that is told is whole or half, but for a hair.
+    let found = [
+        (20, 12, CoordinateTransform::HalfPixel, NearestMode::Floor),
+        (26, 1, CoordinateTransform::TfHalfPixelForNn, NearestMode::Floor),
+    ];
+    let expected: [&[f32]; 2] = [&[0.0, 2.0, 3.0, 5.0, 6.0, 8.0], &[12.0]];
+    for ((input, output, coordinates, nearest), expected) in found.into_iter().zip(expected) {
+        let x: Vec<f32> = (0..input).map(|i| i as f32).collect();
+        let y = line(&x, output, |a| {
+            a.mode = ResizeMode::Nearest;
+            a.coordinates = coordinates;
+            a.nearest = nearest;
+        });
+        assert_eq!(&y[..expected.len()], expected, "{input} to {output}");
+    }
+}
+
+#[test]
+fn one_output_of_pytorch_is_the_first_input() {
+    let x = [3.0, 1.0, 4.0, 1.0, 5.0];
+    let run = |mode, antialias| {
+        line(&x, 1, |a| {
+            a.mode = mode;
+            a.coordinates = CoordinateTransform::PytorchHalfPixel;
+            a.antialias = antialias;
+        })
+    };
+    for mode in [ResizeMode::Nearest, ResizeMode::Linear, ResizeMode::Cubic] {
+        assert_eq!(run(mode, false), [3.0], "{mode:?}");
+    }
+    // The filter reaches 5 inputs to each side, and what it meets before the first is the first: (1 + 2) * 3 + 0.8 * 1 + ...
+    let smooth = run(ResizeMode::Linear, true);
+    assert!((smooth[0] - 13.6 / 5.0).abs() < 1e-5, "{smooth:?}");
+}
+
+#[test]
 fn cubic_reproduces_lines_and_averages_when_antialiased() {
     let x: Vec<f32> = (0..10).map(|i| i as f32).collect();
     let y = line(&x, 20, |a| {
