@@ -5,6 +5,9 @@ use neap_ir::op::{CoordinateTransform, NearestMode, ResizeAttrs, ResizeMode};
 /// Inputs that one output may be made of: more means that an image is shrunk beyond all reason.
 pub(crate) const MAX_TAPS: usize = 1 << 12;
 
+/// What rounding up takes for half, though it is so much less: onnxruntime does, where an f32 fell short of it.
+const TIE: f64 = 1e-6;
+
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Axis<'a> {
     attrs: &'a ResizeAttrs,
@@ -156,7 +159,7 @@ impl<'a> Axis<'a> {
             NearestMode::Floor => place.floor(),
             NearestMode::Ceil => place.ceil(),
             NearestMode::RoundPreferFloor => (place - 0.5).ceil(),
-            NearestMode::RoundPreferCeil => (place + 0.5).floor(),
+            NearestMode::RoundPreferCeil => (place + 0.5 + TIE).floor(),
         }
     }
 

@@ -119,7 +119,12 @@ fn a_place_beside_a_tie_goes_where_f32_puts_it() {
     // Where they were found beside onnxruntime: the place of the last output that is told is whole or half, but for a hair.
     let found = [
         (20, 12, CoordinateTransform::HalfPixel, NearestMode::Floor),
-        (26, 1, CoordinateTransform::TfHalfPixelForNn, NearestMode::Floor),
+        (
+            26,
+            1,
+            CoordinateTransform::TfHalfPixelForNn,
+            NearestMode::Floor,
+        ),
     ];
     let expected: [&[f32]; 2] = [&[0.0, 2.0, 3.0, 5.0, 6.0, 8.0], &[12.0]];
     for ((input, output, coordinates, nearest), expected) in found.into_iter().zip(expected) {
