@@ -176,8 +176,16 @@ fn concat(c: &mut Ctx) -> Result<ValueId, OnnxError> {
         .optional_int("axis")?
         .ok_or_else(|| c.bad("attribute 'axis' is missing"))?;
     let axis = c.axis(axis, rank)?;
-    let inputs = without_empty(c, inputs, axis);
-    c.emit(Op::Concat { axis }, &inputs)
+    let kept = without_empty(c, inputs.clone(), axis);
+    // Where a part turns out to be as empty as another, both have their places in the result.
+    let is_late = kept.iter().any(|&part| c.builder.is_late(part));
+    let counts = |part: &ValueId| !kept.contains(part) && c.shape(*part)[axis] > 0;
+    if is_late && inputs.iter().any(counts) {
+        return Err(
+            c.unsupported("an empty part beside one of a size that is known only when running")
+        );
+    }
+    c.emit(Op::Concat { axis }, &kept)
 }
 
 /// Without the parts that are empty and have other sizes than the rest, as a list begins that grows.

@@ -2,10 +2,10 @@
 
 use super::conv::{Padding, apply_same, extent, padding, window};
 use crate::error::OnnxError;
-use crate::node::{Ctx, Outputs, one};
+use crate::node::{Ctx, Outputs, one, scalar};
 use neap_ir::infer::{Pads, pool_output_size};
 use neap_ir::op::Pool;
-use neap_ir::{Op, ValueId};
+use neap_ir::{DType, Op, ValueId};
 
 pub(super) fn lower(c: &mut Ctx, op: &str) -> Option<Outputs> {
     Some(match op {
@@ -85,6 +85,17 @@ fn pool(c: &mut Ctx, kind: Pool) -> Outputs {
         Padding::Explicit | Padding::Valid => {}
     }
     let ceil = c.flag("ceil_mode", false)? && !same;
+    if same && spatial.contains(&0) && !c.builder.is_late(x) {
+        // As many outputs as strides, that is none, and not one of a window of padding.
+        let strides = spatial.iter().zip(&window.strides);
+        let outputs = strides.map(|(size, stride)| size.div_ceil(*stride));
+        let shape: Vec<usize> = shape[..2].iter().copied().chain(outputs).collect();
+        let mut results = vec![Some(c.filled(scalar(c.dtype(x), 0.0), &shape)?)];
+        if c.wants(1) {
+            results.push(Some(c.filled(scalar(DType::I64, 0.0), &shape)?));
+        }
+        return Ok(results);
+    }
     let mut output_spatial = Vec::with_capacity(spatial.len());
     for (axis, &size) in spatial.iter().enumerate() {
         let pads = Pads {

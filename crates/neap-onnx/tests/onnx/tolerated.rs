@@ -53,6 +53,53 @@ fn empty_parts_of_a_concatenation_may_have_any_other_sizes() {
 }
 
 #[test]
+fn an_empty_part_beside_rows_that_are_counted_when_running_is_not_left_out() {
+    // If no row is kept the result has 2 + 3 columns, and 3 if one is: nobody knows before.
+    let joined = |columns| {
+        Model::new(13)
+            .input("x", FLOAT, &[2, 3])
+            .input("keep", BOOL, &[2])
+            .input("empty", FLOAT, &[0, columns])
+            .node(
+                "Compress",
+                &["x", "keep"],
+                &["rows"],
+                &[("axis", Attr::Int(0))],
+            )
+            .node(
+                "Concat",
+                &["empty", "rows"],
+                &["y"],
+                &[("axis", Attr::Int(1))],
+            )
+            .output("y")
+    };
+    assert!(joined(2).error().contains("an empty part"));
+    joined(0).graph();
+}
+
+#[test]
+fn a_pooling_with_same_padding_of_an_empty_axis_is_empty() {
+    for op in ["MaxPool", "AveragePool", "LpPool"] {
+        let model = Model::new(13)
+            .input("x", FLOAT, &[1, 2, 0, 7])
+            .node(
+                op,
+                &["x"],
+                &["y"],
+                &[
+                    ("kernel_shape", Attr::Ints(&[3, 2])),
+                    ("strides", Attr::Ints(&[1, 2])),
+                    ("auto_pad", Attr::Str("SAME_UPPER")),
+                ],
+            )
+            .output("y");
+        let y = &run(&model, &[counted(&[1, 2, 0, 7])])[0];
+        assert_eq!(y.shape(), [1, 2, 0, 4], "{op}");
+    }
+}
+
+#[test]
 fn a_pad_may_crop_beyond_the_end_of_an_axis_that_it_fills() {
     for (before, after, expected) in [
         (-5, 3, vec![9.0; 2]),
