@@ -225,7 +225,8 @@ KNOWN = [
     ),
     (
         "an infinity spreads over the neighbours of a place, or not where its share is 0",
-        lambda m, feed: (has(m, "Resize", mode="linear") or has(m, "Resize", mode="cubic")) and is_wild(m, feed, 0),
+        lambda m, feed: (has(m, "Resize", mode="linear") or has(m, "Resize", mode="cubic") or has(m, "RoiAlign"))
+        and is_wild(m, feed, 0),
         None,
     ),
     (
