@@ -85,7 +85,10 @@ fn pool(c: &mut Ctx, kind: Pool) -> Outputs {
         Padding::Explicit | Padding::Valid => {}
     }
     let ceil = c.flag("ceil_mode", false)? && !same;
-    if same && spatial.contains(&0) && !c.builder.is_late(x) {
+    if same && spatial.contains(&0) {
+        if c.builder.is_late(x) {
+            return Err(c.unsupported("SAME padding of an empty axis beside one of a size that is known only when running"));
+        }
         // As many outputs as strides, that is none, and not one of a window of padding.
         let strides = spatial.iter().zip(&window.strides);
         let outputs = strides.map(|(size, stride)| size.div_ceil(*stride));
