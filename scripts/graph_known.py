@@ -29,6 +29,11 @@ def is_wild(model, feed, *at):
     return any(x.dtype.kind == "f" and not np.isfinite(x).all() for x in reaching(model, feed, *at))
 
 
+def is_of_shares(model):
+    """Whether a place takes a share from each of its neighbours."""
+    return has(model, "RoiAlign") or any(has(model, "Resize", mode=mode) for mode in ("linear", "cubic"))
+
+
 def has_wild_filter(model, feed):
     """Whether a convolution multiplies by what is no number."""
     return any(has(model, op) for op in ("Conv", "ConvTranspose", "DeformConv")) and is_wild(model, feed, 1)
@@ -185,9 +190,8 @@ KNOWN = [
         None,
     ),
     (
-        "an infinity spreads over the neighbours of a place, or not where its share is 0",
-        lambda m, feed: (has(m, "Resize", mode="linear") or has(m, "Resize", mode="cubic") or has(m, "RoiAlign"))
-        and is_wild(m, feed, 0),
+        "an infinity spreads over the neighbours of a place, or not where its share is 0, as all but one of the nearest's are",
+        lambda m, feed: (is_of_shares(m) or has_rounded_corners(m, feed)) and is_wild(m, feed, 0),
         None,
     ),
     (

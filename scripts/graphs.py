@@ -122,11 +122,13 @@ def with_new_names(model):
 
 
 def never_ends(op, operands, attributes):
-    """Whether onnxruntime itself does not survive a node: no channels, no steps, and some spoiled attributes."""
+    """Whether onnxruntime itself does not survive a node: no channels, no steps, empty sums, and some attributes."""
     if op in ("Conv", "ConvTranspose"):
         return operands[0].shape[1] == 0
     if op in ("LSTM", "GRU", "RNN"):
         return operands[0].shape[1 if attributes.get("layout") else 0] == 0
+    if op == "Einsum":
+        return any(not x.size for x in operands)
     return op == "GatherND" and attributes.get("batch_dims", 0) < 0
 
 

@@ -100,7 +100,12 @@ fn a_pooling_with_same_padding_of_an_empty_axis_is_empty() {
     let counted_when_running = Model::new(13)
         .input("x", FLOAT, &[2, 3, 0])
         .input("keep", BOOL, &[2])
-        .node("Compress", &["x", "keep"], &["rows"], &[("axis", Attr::Int(0))])
+        .node(
+            "Compress",
+            &["x", "keep"],
+            &["rows"],
+            &[("axis", Attr::Int(0))],
+        )
         .node(
             "AveragePool",
             &["rows"],
