@@ -247,7 +247,7 @@ def by_pieces(neap, model, feed, found, off):
             continue
         said = None
         if not known or word:
-            said = judgement(graphs.by_reference, piece, given)
+            said = judgement(word or graphs.by_reference, piece, given)
             other = differences([said], own, off) if said else wrong
             wrong = {name: "; ".join(dict.fromkeys((why, other[name]))) for name, why in wrong.items() if name in other}
         if wrong and said == {}:

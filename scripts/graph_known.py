@@ -70,6 +70,15 @@ def has_window_of_padding(model, feed):
 STEPS = [("dilations", 1), ("strides", 1), ("pads", 0)]
 
 
+def saturates(model, feed):
+    """Whether two products of unsigned with signed bytes may be more than 16 bits hold."""
+    operands = [x for x in reaching(model, feed) if x.dtype in (np.uint8, np.int8) and x.ndim > 1]
+    if [x.dtype for x in operands] != [np.uint8, np.int8] or not all(x.size for x in operands):
+        return False
+    a, b = (int(np.abs(x.astype(int)).max()) for x in operands)
+    return 2 * a * b > np.iinfo(np.int16).max
+
+
 def sums_past_doubles(model, feed):
     """Whether integers add up to more than the integers that floating point holds."""
     x = reaching(model, feed, 0)[0]
@@ -204,6 +213,7 @@ KNOWN = [
         lambda m, feed: has(m, "Resize", mode="cubic", coordinate_transformation_mode="tf_crop_and_resize"),
         graphs.by_reference,
     ),
+    ("onnxruntime adds pairs of products of 8 bits in 16 where there is no VNNI", saturates, graphs.by_exact_onnxruntime),
     ("a number that its type does not hold may become anything", out_of_range, None),
     (
         "the logarithm of an integer that is not above 0 is none",

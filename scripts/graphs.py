@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import graph_kinds
 import graph_networks
 import graph_rare
+import neap_reference
 
 F32, F64, F16 = np.float32, np.float64, np.float16
 FLOATS = [F32, F32, F32, F32, F16, F64]
@@ -37,12 +38,17 @@ def judge_options():
     return options
 
 
-def by_onnxruntime(model, feed):
+def by_onnxruntime(model, feed, options=None):
     import onnxruntime as ort
 
-    session = ort.InferenceSession(model.SerializeToString(), judge_options(), providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(model.SerializeToString(), options or judge_options(), providers=["CPUExecutionProvider"])
     names = [o.name for o in session.get_outputs()]
     return dict(zip(names, session.run(names, feed)))
+
+
+def by_exact_onnxruntime(model, feed):
+    """The same, with exact products of 8 bits."""
+    return by_onnxruntime(model, feed, neap_reference.exact_options({"MatMulInteger"}))
 
 
 def by_reference(model, feed):

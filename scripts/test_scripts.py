@@ -104,6 +104,12 @@ class FuzzGraphs(unittest.TestCase):
         self.assertFalse(window([1, 1, 2], kernel_shape=[2], dilations=[2], pads=[1, 1]))
         self.assertFalse(window([1, 1, 5], kernel_shape=[3], strides=[2], pads=[2, 2]))
 
+        node = onnx.helper.make_node("MatMulInteger", ["x", "w"], ["y"])
+        product = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], []))
+        for largest, dtype, expected in ((130, np.int8, True), (129, np.int8, False), (255, np.uint8, False)):
+            operands = {"x": np.full([1, 2], largest, np.uint8), "w": np.full([2, 1], 127, dtype)}
+            self.assertEqual(graph_known.saturates(product, operands), expected)
+
     def test_the_reference_is_asked_for_what_differs_in_the_graphs_types(self):
         value, node = onnx.helper.make_tensor_value_info, onnx.helper.make_node
         graph = onnx.helper.make_graph(
