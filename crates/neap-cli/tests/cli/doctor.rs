@@ -75,7 +75,10 @@ fn a_budget_that_the_machine_names() {
         .neap("run m.onnx --memory-budget auto --quiet --json r.json")
         .ok();
     let report: Value = serde_json::from_slice(&fs::read(bench.path("r.json")).unwrap()).unwrap();
-    assert!(report["memory_budget_bytes"].as_u64().unwrap() > 0, "{report}");
+    assert!(
+        report["memory_budget_bytes"].as_u64().unwrap() > 0,
+        "{report}"
+    );
     let plan = bench.json("plan m.onnx --memory-budget auto --quiet -o json");
     assert!(plan["memory_budget_bytes"].as_u64().unwrap() > 0, "{plan}");
     let ran = bench.neap("run m.onnx --memory-budget car");

@@ -70,8 +70,8 @@ pub struct ImagineArgs {
     /// How far the picture may be from the photo: from 0 to 1, which keeps nothing of it
     #[arg(long, value_name = "X", default_value_t = 0.8, requires = "image", value_parser = strength)]
     strength: f64,
-    /// Memory that the whole process may take: 300MiB, 300M, bytes, or none
-    #[arg(long, value_name = "SIZE", default_value = "none")]
+    /// Memory that the whole process may take: 300MiB, 300M, bytes, auto for what can be spared here, or none
+    #[arg(long, value_name = "SIZE", default_value = "none", value_parser = crate::cgroup::limits::budget)]
     memory_budget: Budget,
     /// Let the kernel enforce the budget: run in a memory cgroup with it as hard limit
     #[arg(long)]
