@@ -90,7 +90,7 @@ impl<'a> Axis<'a> {
     /// Where output `at` lies among the inputs.
     fn place(&self, at: usize) -> f64 {
         let r = |v: f64| if self.rounds { f64::from(v as f32) } else { v };
-        let (x, last) = (at as f64, (self.input - 1) as f64);
+        let (x, last) = (at as f64, self.input as f64 - 1.0);
         let gaps = r(self.width) - 1.0;
         let middle = r(r(x + 0.5) / self.scale);
         match self.attrs.coordinates {
