@@ -192,6 +192,8 @@ fn plain<T: Num>(attrs: &ResizeAttrs, args: &Args, ctx: &mut Context) -> Result<
             for (i, &sum) in row.iter().enumerate() {
                 let value = match inside && inner.inside[i] == 1 {
                     true if T::FLOAT => T::from_f64(sum),
+                    // As images are shrunk elsewhere: the nearest. The other modes are those of models, which cut off.
+                    true if attrs.antialias => T::from_f64(sum.round()),
                     true => T::from_f64(cut_off(sum)),
                     false => T::from_f64(attrs.extrapolation.into()),
                 };

@@ -235,6 +235,34 @@ fn an_image_of_one_integer_stays_one() {
     }
 }
 
+/// As onnxruntime has them, along one axis: of several, it rounds between them.
+#[test]
+fn integers_are_rounded_where_an_image_is_smoothed_and_cut_off_elsewhere() {
+    let values: Vec<u8> = (0..16).map(|i| (i * i * 37 % 201) as u8).collect();
+    let x = u8s(&[16], &values);
+    let as_floats = one(&Op::Cast { to: DType::F32 }, &[&x]);
+    let mut rounded = 0;
+    for mode in [ResizeMode::Linear, ResizeMode::Cubic] {
+        for (antialias, to) in [(true, 7), (true, 5), (true, 23), (false, 7), (false, 23)] {
+            let mut attrs = attrs(&[16], &[to], mode, CoordinateTransform::HalfPixel);
+            attrs.antialias = antialias;
+            let op = Op::Resize(attrs);
+            let found = ints(&one(&op, &[&x]));
+            let exact = one(&op, &[&as_floats]);
+            for (found, exact) in found.iter().zip(self::values(&exact)) {
+                let exact = f64::from(*exact).clamp(0.0, 255.0);
+                let wanted = match antialias {
+                    true => exact.round(),
+                    false => exact.trunc(),
+                };
+                rounded += usize::from(exact.round() != exact.trunc());
+                assert_eq!(*found, wanted as i64, "{op:?}: {exact}");
+            }
+        }
+    }
+    assert!(rounded > 10, "{rounded} results tell the two apart");
+}
+
 #[test]
 fn the_nearest_integer_is_the_same_integer() {
     let large = [i64::MAX, i64::MIN + 1, (1 << 53) + 1];
