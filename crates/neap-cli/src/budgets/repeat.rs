@@ -31,6 +31,8 @@ pub enum Budgets {
 pub struct End {
     pub runs: Option<u64>,
     pub after: Option<Duration>,
+    /// Not before a run within the schedule's last budget, however long the runs before it took.
+    pub with_last_budget: bool,
 }
 
 /// Latencies are kept of so many runs, the last ones.
@@ -200,7 +202,12 @@ impl Repeat<'_> {
     fn is_over(&self, run: u64, now: Duration) -> bool {
         interrupt::noted().is_some()
             || (self.end.runs).is_some_and(|n| run >= n + self.warmup)
-            || self.end.after.is_some_and(|t| now >= t)
+            || self.end.after.is_some_and(|t| now >= t) && !self.waits_for_last_budget()
+    }
+
+    fn waits_for_last_budget(&self) -> bool {
+        matches!(&self.budgets, Budgets::Schedule(schedule)
+            if self.end.with_last_budget && !schedule.is_given())
     }
 
     /// Milliseconds that it took; 0 when there was nothing to do.

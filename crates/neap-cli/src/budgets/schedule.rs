@@ -63,6 +63,11 @@ impl Schedule {
         time(1) + (time(1) - time(2))
     }
 
+    /// Whether the last entry has come into force.
+    pub fn is_given(&self) -> bool {
+        self.given == self.entries.len()
+    }
+
     /// The newest entry that is due and was not given before.
     pub fn due(&mut self, now: Duration) -> Option<Budget> {
         let reached = self.entries.partition_point(|&(time, _)| time <= now);
@@ -97,8 +102,10 @@ mod tests {
         assert_eq!(s.due(seconds(0.4)), None);
         assert_eq!(s.due(seconds(0.6)), Some(Budget::Bytes(60 << 20)));
         assert_eq!(s.due(seconds(0.7)), None);
+        assert!(!s.is_given());
         // A long run may pass over entries.
         assert_eq!(s.due(seconds(90.0)), Some(Budget::Percent(25.0)));
+        assert!(s.is_given());
         assert_eq!(s.due(seconds(99.0)), None);
         let late: Schedule = "3s:1G".parse().unwrap();
         assert_eq!((late.at_start(), late.end()), (None, seconds(6.0)));

@@ -177,6 +177,7 @@ fn end_of(args: &RunArgs, budgets: &Budgets) -> End {
     End {
         runs: runs.map(u64::from),
         after: args.change.duration.or(of_budgets),
+        with_last_budget: args.change.duration.is_none(),
     }
 }
 
