@@ -1,9 +1,11 @@
 //! Softmax and normalisations against their formulas in f64.
 
+use neap_kernels::epilogue::Activation;
 use neap_kernels::rows::{
-    Input, Lrn, Norm, Softmax, group_norm, instance_norm_blocked, layer_norm, lp_norm, lrn_blocked,
-    lrn_plain, rms_norm, softmax, softmax_axis,
+    FACTORS, Input, Lrn, Norm, Softmax, add_moments, group_norm, layer_norm, lp_norm, lrn_blocked,
+    lrn_plain, normalise, rms_norm, softmax, softmax_axis,
 };
+use neap_kernels::simd::LANES;
 
 use crate::support::{
     Random, Threads, assert_close, assert_same_bits, from_blocked, isas, to_blocked,
@@ -292,26 +294,51 @@ fn groups_and_instances() {
             )
             .unwrap();
             assert_same_bits(&got, &other, &what);
-            if groups == channels {
-                let blocks = channels.div_ceil(16);
-                let padded = |v: &[f32]| to_blocked(v, 1, channels, 1, 0.0);
-                let (scale, bias) = (padded(&scale), padded(&bias));
-                let mut out = to_blocked(&x, batch, channels, positions, 2.0);
-                let shape = [batch, blocks, positions];
-                instance_norm_blocked(
-                    isa,
-                    &Threads(2),
-                    shape,
-                    1e-3,
-                    &scale,
-                    &bias,
-                    Input::InPlace,
-                    &mut out,
-                )
-                .unwrap();
-                let out = from_blocked(&out, batch, channels, positions);
-                assert_close(&out, &want, 1e-5, 1.0, &what);
+            // Blocked: the same moments whether the places come at once or in two parts.
+            let blocks = channels.div_ceil(LANES);
+            let mut out = to_blocked(&x, batch, channels, positions, 2.0);
+            let mut lanes = vec![0.0; batch * blocks * FACTORS * LANES];
+            for (plane, lanes) in out
+                .chunks_exact(positions * LANES)
+                .zip(lanes.chunks_exact_mut(FACTORS * LANES))
+            {
+                let (mut whole, mut parts) = ([0.0; 32], [0.0; 32]);
+                add_moments(isa, plane, &mut whole);
+                let (first, second) = plane.split_at(positions / 3 * LANES);
+                add_moments(isa, first, &mut parts);
+                add_moments(isa, second, &mut parts);
+                assert_eq!(whole.map(f64::to_bits), parts.map(f64::to_bits), "{what}");
+                for lane in 0..LANES {
+                    let column = plane
+                        .iter()
+                        .skip(lane)
+                        .step_by(LANES)
+                        .map(|&v| f64::from(v));
+                    let sums = column.fold([0.0; 2], |[s, q], v| [s + v, q + v * v]);
+                    assert_eq!([whole[lane], whole[LANES + lane]], sums, "{what}");
+                    lanes[lane] = 0.25;
+                    lanes[LANES + lane] = 1.5;
+                    lanes[2 * LANES + lane] = -0.5;
+                }
             }
+            let source = out.clone();
+            let shape = [batch, blocks, positions];
+            let silu = Activation::Silu;
+            normalise(
+                isa,
+                &Threads(2),
+                shape,
+                &lanes,
+                Input::InPlace,
+                &mut out,
+                silu,
+            )
+            .unwrap();
+            let silu = |v: f64| v / (1.0 + (-v).exp());
+            let want = source
+                .iter()
+                .map(|&v| silu((f64::from(v) - 0.25) * 1.5 - 0.5));
+            assert_close(&out, &want.collect::<Vec<_>>(), 1e-5, 1.0, &what);
         }
     }
 }
