@@ -28,6 +28,7 @@ pub mod program;
 pub mod recipe;
 pub mod sampling;
 pub mod spectrum;
+pub mod strips;
 mod tensor;
 pub mod update;
 

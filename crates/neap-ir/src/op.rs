@@ -22,6 +22,8 @@ use crate::learned::{TfIdf, Trees};
 use crate::panel::{ConvForm, PanelConv, PanelDepthwise, PanelLinear};
 use crate::sampling::Sampling;
 use crate::spectrum::{Dft, Stft};
+pub use crate::strips::SpaceNorm;
+use crate::strips::{ResizeStrip, Rows};
 use crate::update::Update;
 use serde::{Deserialize, Serialize};
 
@@ -316,6 +318,19 @@ pub enum Op {
     },
     /// Plain to blocked or back; direction is in the values' layouts.
     Reorder,
+
+    // --- strips ---
+    /// Strips of one tensor, in order.
+    Rows(Rows),
+    /// x (blocked), optional moments of other strips → `[N, channel blocks, 2, 16]` (`F64`): each channel's sum and sum of squares.
+    Moments,
+    /// moments of all strips, scale, bias `[C]` → `[N, channel blocks, 3, 16]`: each channel's mean, scale and bias.
+    NormFactors(SpaceNorm),
+    /// x (blocked), factors → `activation((x - mean) * scale + bias)`.
+    Normalise {
+        activation: Activation,
+    },
+    ResizeStrip(Box<ResizeStrip>),
     /// indices; rows of a table in the packed file are read from storage when they are needed. Those of half floats
     /// become `F32`.
     GatherRows {

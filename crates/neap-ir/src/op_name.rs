@@ -102,6 +102,11 @@ impl Op {
             Op::Bands(_) => "Bands",
             Op::PanelLinear(_) => "PanelLinear",
             Op::ScaleShift { .. } => "ScaleShift",
+            Op::Rows(_) => "Rows",
+            Op::Moments => "Moments",
+            Op::NormFactors(_) => "NormFactors",
+            Op::Normalise { .. } => "Normalise",
+            Op::ResizeStrip(_) => "ResizeStrip",
             Op::Reorder => "Reorder",
             Op::GatherRows { .. } => "GatherRows",
         }

@@ -4,7 +4,7 @@ use crate::args::Args;
 use crate::elementwise::{binary, cast, float8, quantize, select, unary};
 use crate::kernel::Kernel;
 use crate::movement::{gather, join, make, pad, scatter, view};
-use crate::norm::{channel, lines};
+use crate::norm::{channel, lines, space};
 use crate::product::{det, einsum, inverse, matmul};
 use crate::reduce::{arg, fold, steps, topk};
 use crate::window::{conv, pool};
@@ -108,7 +108,11 @@ pub fn execute(
             size,
         } => channel::lrn((*alpha, *beta, *bias), *size, args, ctx),
         Op::ScaleShift { activation } => channel::scale_shift(*activation, args, ctx),
+        Op::Moments => space::moments(args, ctx),
+        Op::NormFactors(norm) => space::factors(norm, args),
+        Op::Normalise { activation } => space::normalise(*activation, args, ctx),
 
+        Op::Rows(rows) => join::rows(rows, args, ctx),
         Op::Concat { axis } => join::concat(*axis, args, ctx),
         Op::Split { axis, sizes } => join::split(*axis, sizes, args, ctx),
         Op::Slice { ranges } => view::slice(ranges, args, ctx),
@@ -154,6 +158,7 @@ pub fn execute(
         Op::PanelLinear(panel) => layer::panel_linear(panel, panels, args, ctx),
         Op::Bands(chain) => bands::bands(chain, Kernel::Direct, args, ctx),
         Op::Resize(attrs) => resize::resize(attrs, args, ctx),
+        Op::ResizeStrip(strip) => resize::strip(strip, args, ctx),
         Op::Sampling(of) => sampling::sampling(of, args, ctx),
         Op::TfIdf(of) => learned::tf_idf(of, args, ctx),
         Op::Trees(of) => learned::trees(of, args, ctx),

@@ -55,5 +55,5 @@ pub use query::{
     supported, untouched_bytes, workspace_bytes,
 };
 pub use recurrent::takes_panels;
-pub use resize::resize_pair;
+pub use resize::{resize_pair, resize_reach};
 pub use tensor::{Context, PanelSlice, TensorMut, TensorRef};

@@ -4,6 +4,7 @@ use crate::elementwise::{binary, unary, vector};
 use crate::kernel::Kernel;
 use crate::movement::view::channel_slice;
 use crate::nd::MAX_RANK;
+use crate::norm::space;
 use crate::product::matmul::Product;
 use crate::product::{contraction, det, einsum, inverse, packed};
 use crate::reduce::topk;
@@ -64,8 +65,12 @@ pub fn workspace_bytes(
             trans_a, trans_b, ..
         } if y.dtype == DType::F32 => Product::gemm(shape(0), shape(1), *trans_a, *trans_b)
             .map_or(0, |product| packed::workspace_bytes(&product, workers)),
-        Op::BatchNorm { .. } | Op::InstanceNorm { .. } => vector::workspace_bytes(y.shape[1]),
-        Op::Resize(attrs) => resize::workspace_bytes(attrs, x, workers),
+        Op::BatchNorm { .. } => vector::workspace_bytes(y.shape[1]),
+        Op::InstanceNorm { .. } | Op::GroupNorm { .. } if layout == Layout::Blocked => {
+            space::workspace_bytes(&x.shape)
+        }
+        Op::Resize(attrs) => resize::workspace_bytes(attrs, None, x, workers),
+        Op::ResizeStrip(of) => resize::workspace_bytes(&of.attrs, Some(of), x, workers),
         Op::Lstm(_) | Op::Gru { .. } | Op::Rnn(_) => recurrent::workspace_bytes(op, x, workers),
         Op::Attention(attrs) => AttentionDims::of(attrs, shape(0), shape(1), shape(2))
             .map_or(0, |dims| {
@@ -154,7 +159,8 @@ pub fn supported(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> Re
         }
         Op::GatherRows { .. } => unsupported("here: the executor reads its rows".into()),
         Op::Gradient(backward) => gradient::supported(backward, x).or_else(unsupported),
-        Op::Resize(attrs) => resize::supported(attrs, x).or_else(unsupported),
+        Op::Resize(attrs) => resize::supported(attrs, None, x).or_else(unsupported),
+        Op::ResizeStrip(of) => resize::supported(&of.attrs, Some(of), x).or_else(unsupported),
         Op::Sampling(of) => sampling::supported(of, x).or_else(unsupported),
         Op::Dft(neap_ir::spectrum::Dft { length, .. })
         | Op::Stft(neap_ir::spectrum::Stft { frame: length, .. })
@@ -171,7 +177,7 @@ fn check_layouts(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> Re
     let is_blocked = |operand: &(&TensorType, Layout)| operand.1 == Layout::Blocked;
     let any = inputs.iter().chain(outputs).flatten().any(is_blocked);
     let needed = matches!(op, Op::PanelConv(_) | Op::PanelDepthwise(_) | Op::Bands(_));
-    if *op == Op::Reorder || !(any || needed) {
+    if matches!(op, Op::Reorder | Op::Moments) || !(any || needed) {
         return Ok(());
     }
     let ins: Vec<_> = inputs.iter().map(|i| i.map(|(ty, _)| ty)).collect();
@@ -235,6 +241,8 @@ pub fn may_overwrite(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -
     }
     let candidates = match op {
         Op::Unary(_) | Op::Clip { .. } | Op::CumSum { .. } | Op::ScaleShift { .. } => 0..1,
+        Op::Normalise { .. } => 0..1,
+        Op::Moments => 1..2,
         Op::RoundToFloat8 { .. } => 0..1,
         Op::Softmax { .. } | Op::LpNorm { .. } | Op::BatchNorm { .. } => 0..1,
         Op::BatchNormTraining { .. } => 0..1,
@@ -264,9 +272,12 @@ pub fn blocked_inputs(
     inputs: &[Option<&TensorType>],
     outputs: &[Option<&TensorType>],
 ) -> Option<Vec<Layout>> {
-    let y = outputs.first().copied().flatten()?;
+    let y = outputs.iter().copied().flatten().next()?;
     let takes_steps = op.is_in_integers()
-        || matches!(op, Op::Quantize { .. } | Op::Dequantize { .. })
+        || matches!(
+            op,
+            Op::Quantize { .. } | Op::Dequantize { .. } | Op::Rows(_)
+        )
         || matches!(op, Op::Bands(chain) if chain.is_in_integers())
         || matches!(op, Op::Pool { kind, .. } if matches!(kind, neap_ir::op::Pool::Max { .. }));
     let blockable = |ty: &TensorType| {
@@ -318,14 +329,34 @@ pub fn blocked_inputs(
         Op::Lrn { size, .. } if *size <= LRN_BLOCKED => {
             all_blocked().then(|| vec![Layout::Blocked])
         }
-        Op::BatchNorm { .. } | Op::InstanceNorm { .. } => {
+        Op::BatchNorm { .. } | Op::InstanceNorm { .. } | Op::GroupNorm { .. } => {
+            if matches!(
+                op,
+                Op::GroupNorm {
+                    per_group: true,
+                    ..
+                }
+            ) {
+                return None;
+            }
             let mut layouts = vec![Layout::Plain; inputs.len()];
             layouts[0] = Layout::Blocked;
             blocked(inputs.first()?.as_ref()).then_some(layouts)
         }
         Op::Resize(attrs) => {
-            let fits = all_blocked() && resize::blocks(attrs, shape(0)?);
+            let fits = all_blocked() && resize::blocks(attrs, None, shape(0)?);
             fits.then(|| vec![Layout::Blocked])
+        }
+        Op::ResizeStrip(of) => {
+            let fits = all_blocked() && resize::blocks(&of.attrs, Some(of), shape(0)?);
+            fits.then(|| vec![Layout::Blocked])
+        }
+        Op::Rows(rows) => {
+            let fits = rows.axis == 2 && all_blocked();
+            fits.then(|| vec![Layout::Blocked; inputs.len()])
+        }
+        Op::Normalise { .. } => {
+            blocked(inputs.first()?.as_ref()).then(|| vec![Layout::Blocked, Layout::Plain])
         }
         Op::ScaleShift { .. } => blocked(inputs.first()?.as_ref())
             .then(|| vec![Layout::Blocked, Layout::Plain, Layout::Plain]),
@@ -452,10 +483,12 @@ pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
         }
         Op::UpdatePart { .. } => product(&input(1)),
         Op::Softmax { .. } | Op::GroupNorm { .. } | Op::Lrn { .. } => times(8, y),
+        Op::Moments | Op::Normalise { .. } => times(4, x),
         Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::InstanceNorm { .. } => times(6, y),
         Op::Reduce { .. } | Op::ArgReduce { .. } | Op::GlobalPool(_) => x,
         Op::CoveringSteps => times(2, x),
         Op::Concat { .. } | Op::Split { .. } | Op::Slice { .. } | Op::Reshape { .. } => 0,
+        Op::Rows(_) => 0,
         Op::Reorder | Op::Transpose { .. } | Op::Expand { .. } | Op::Gather { .. } => 0,
         _ => y,
     }

@@ -165,6 +165,15 @@ impl<'a> TensorRef<'a> {
         // input's place writes them; operators then read through the output instead.
         unsafe { std::slice::from_raw_parts(self.ptr.cast(), self.len_bytes() / 4) }
     }
+
+    /// As [`TensorRef::f32s`].
+    pub(crate) fn f64s(&self) -> &'a [f64] {
+        if self.ty.dtype != DType::F64 {
+            return &[];
+        }
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts(self.ptr.cast(), self.len_bytes() / 8) }
+    }
 }
 
 impl<'a> TensorMut<'a> {
@@ -180,6 +189,19 @@ impl<'a> TensorMut<'a> {
         }
         // SAFETY: as the caller and `new`'s caller vouch.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.cast(), self.len_bytes() / 4) }
+    }
+
+    /// As [`TensorMut::f32s_mut`].
+    ///
+    /// # Safety
+    /// The same.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn f64s_mut(&self) -> &'a mut [f64] {
+        if self.ty.dtype != DType::F64 {
+            return &mut [];
+        }
+        // SAFETY: as the caller and `new`'s caller vouch.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.cast(), self.len_bytes() / 8) }
     }
 
     /// The tensor as it lies in memory.

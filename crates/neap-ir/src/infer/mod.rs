@@ -14,6 +14,7 @@ mod movement;
 mod repeat;
 mod sampling;
 mod spectrum;
+mod strips;
 mod update;
 mod window;
 
@@ -191,6 +192,11 @@ fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
         Op::UpdatePart { update, start } => update::update_part(*update, *start, o),
         Op::Gradient(gradient) => gradient::infer(gradient, o),
         Op::Late(of) => late::infer(of, o),
+        Op::Rows(of) => one(strips::rows(of, o)?),
+        Op::Moments => one(strips::moments(o)?),
+        Op::NormFactors(of) => one(strips::factors(of, o)?),
+        Op::Normalise { .. } => one(strips::normalise(o)?),
+        Op::ResizeStrip(of) => one(strips::resize(of, o)?),
         Op::Attention(attrs) => one(attention::infer(attrs, o)?),
         Op::Concat { .. }
         | Op::Split { .. }

@@ -286,7 +286,7 @@ fn gather_nd(o: &Operands, batch_dims: usize) -> Inferred<Vec<usize>> {
     Ok(shape)
 }
 
-fn resize(o: &Operands, attrs: &ResizeAttrs) -> Inferred<Vec<usize>> {
+pub(super) fn resize(o: &Operands, attrs: &ResizeAttrs) -> Inferred<Vec<usize>> {
     let x = o.get(0)?;
     let rank = x.shape.len();
     o.require(

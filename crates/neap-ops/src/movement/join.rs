@@ -6,6 +6,7 @@ use crate::nd::Strides;
 use crate::{Context, OpError, TensorMut, TensorRef};
 use neap_ir::Layout;
 use neap_ir::graph::LANES;
+use neap_ir::strips::Rows;
 
 pub(crate) fn concat(axis: usize, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
     let y = args.output(0)?;
@@ -45,6 +46,48 @@ pub(crate) fn split(
             }
         }
         start += size;
+    }
+    Ok(())
+}
+
+/// Rows of a tensor that comes in strips.
+pub(crate) fn rows(of: &Rows, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    let y = args.output(0)?;
+    let width = y.dtype().size_bytes();
+    // Rows of all that lies before the axis, and elements of a row.
+    let (outer, inner) = match y.layout {
+        Layout::Plain => (
+            y.shape()[..of.axis].iter().product::<usize>(),
+            y.shape()[of.axis + 1..].iter().product::<usize>(),
+        ),
+        Layout::Blocked => {
+            args.require(of.axis == 2, "takes rows of blocked images")?;
+            let inner: usize = y.shape()[3..].iter().product();
+            (y.shape()[0] * y.shape()[1].div_ceil(LANES), inner * LANES)
+        }
+    };
+    let stride = |rows: usize| {
+        let mut strides = Strides::empty();
+        strides.push((rows * inner * width) as isize);
+        strides.push(width as isize);
+        strides
+    };
+    let (mut first, end) = (0, of.start + of.len);
+    for i in 0..args.inputs.len() {
+        let x = args.input(i)?;
+        let own = x.shape()[of.axis];
+        let (from, to) = (first.max(of.start), (first + own).min(end));
+        if from < to {
+            let dims = [outer, (to - from) * inner];
+            // SAFETY: both ranges of rows are inside their tensors, which do not overlap.
+            unsafe {
+                let source = x.as_ptr().add((from - first) * inner * width);
+                let target = y.as_ptr().add((from - of.start) * inner * width);
+                let (strides, within) = (stride(own), stride(of.len));
+                copy_strided(ctx.par, width, &dims, source, &strides, target, &within);
+            }
+        }
+        first += own;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! f32 takes the vectorised kernels, in either layout where they exist; the other types are
 //! computed in f64.
 
+use super::space;
 use crate::args::{Args, Scratch};
 use crate::elementwise::vector::padded;
 use crate::error::Named;
@@ -82,8 +83,10 @@ pub(crate) fn group_norm(
     if x.elements() == 0 {
         return Ok(());
     }
-    let f32s = x.dtype() == DType::F32 && !per_group;
-    if f32s || y.layout == Layout::Blocked {
+    if y.layout == Layout::Blocked {
+        return space::group_norm(groups, epsilon, args, ctx);
+    }
+    if x.dtype() == DType::F32 && !per_group {
         return group_norm_f32(groups, epsilon, args, ctx);
     }
     let width = channels / groups;
@@ -135,15 +138,6 @@ fn group_norm_f32(
     };
     // SAFETY: the output overlaps the input only when it takes its place, and then is read itself.
     let out = unsafe { y.f32s_mut() };
-    if y.layout == Layout::Blocked {
-        args.require(groups == channels, "takes plain tensors")?;
-        let mut scratch = Scratch::new(args.op, ctx.workspace);
-        let scale = padded(scale, &mut scratch)?;
-        let bias = padded(bias, &mut scratch)?;
-        let shape = [images, channels.div_ceil(LANES), positions];
-        return rows::instance_norm_blocked(isa, par, shape, epsilon, scale, bias, source, out)
-            .named(args.op);
-    }
     let shape = [images, channels, positions];
     let (scale, bias) = (Some(scale), Some(bias));
     rows::group_norm(isa, par, shape, groups, epsilon, scale, bias, source, out).named(args.op)

@@ -2,3 +2,4 @@
 
 pub(crate) mod channel;
 pub(crate) mod lines;
+pub(crate) mod space;

@@ -1,6 +1,7 @@
 //! One axis of a resize: which inputs every output is made of, with which weights.
 
 use neap_ir::op::{CoordinateTransform, NearestMode, ResizeAttrs, ResizeMode};
+use neap_ir::strips::ResizeStrip;
 
 /// Inputs that one output may be made of: more means that an image is shrunk beyond all reason.
 pub(crate) const MAX_TAPS: usize = 1 << 12;
@@ -22,6 +23,9 @@ pub(crate) struct Axis<'a> {
     roi: (f64, f64),
     /// The axis stays as it is.
     pub identity: bool,
+    /// The outputs that are made, and the input that the given ones begin with.
+    pub made: (usize, usize),
+    pub given_from: usize,
 }
 
 impl<'a> Axis<'a> {
@@ -53,7 +57,48 @@ impl<'a> Axis<'a> {
             rounds,
             roi: (f64::from(start), f64::from(end)),
             identity: input == output && exact == 1.0 && (start, end) == (0.0, 1.0),
+            made: (0, output),
+            given_from: 0,
         }
+    }
+
+    /// As [`Axis::of`]; along the strip's axis, of which `given` inputs are there, only the strip.
+    pub fn of_strip(
+        attrs: &'a ResizeAttrs,
+        strip: Option<&ResizeStrip>,
+        axis: usize,
+        given: usize,
+    ) -> Axis<'a> {
+        match strip.filter(|strip| strip.axis == axis) {
+            None => Axis::of(attrs, axis, given),
+            Some(strip) => Axis {
+                made: (strip.start, strip.len),
+                given_from: strip.input_start,
+                ..Axis::of(attrs, axis, strip.input_rows)
+            },
+        }
+    }
+
+    /// How many outputs are made.
+    pub fn len(&self) -> usize {
+        self.made.1
+    }
+
+    /// Fills the taps of the output made at `at`, as inputs that are given; `None` where one of `given` is wanted that is not there, or
+    /// whether the output lies inside.
+    pub fn fill_made(
+        &self,
+        at: usize,
+        given: usize,
+        indices: &mut [u32],
+        weights: &mut [f64],
+    ) -> Option<bool> {
+        let inside = self.fill(self.made.0 + at, indices, weights);
+        for index in indices {
+            let own = (*index as usize).checked_sub(self.given_from);
+            *index = own.filter(|&own| own < given)? as u32;
+        }
+        Some(inside)
     }
 
     /// Entries for each output.

@@ -57,7 +57,7 @@ fn run<T: Float>(of: Axis, axis: usize, args: &Args, ctx: &mut Context) -> Resul
     let (dy, dx) = (args.input(0)?, args.output(0)?);
     let (outputs, inputs) = (of.output, of.input);
     let mut scratch = Scratch::new(args.op, ctx.workspace);
-    let table = Table::of(of, &mut scratch)?;
+    let table = Table::of(of, inputs, args, &mut scratch)?;
     let sums = scratch.take::<f64>(inputs * LANES * ctx.par.workers())?;
     let sums = Ptr(sums.as_mut_ptr());
     let lead: usize = dy.shape()[..axis].iter().product();

@@ -17,15 +17,23 @@ use crate::{Context, OpError};
 use axis::{Axis, MAX_TAPS};
 use neap_ir::graph::LANES;
 use neap_ir::op::{CoordinateTransform, ResizeAttrs, ResizeMode};
+use neap_ir::strips::ResizeStrip;
 use neap_ir::{Layout, TensorType};
 use neap_kernels::resize::{LinearAxis, bilinear, nearest};
+use std::ops::Range;
 
-pub(crate) fn supported(attrs: &ResizeAttrs, x: &TensorType) -> Result<(), String> {
-    for (i, &size) in x.shape.iter().enumerate() {
+pub(crate) fn supported(
+    attrs: &ResizeAttrs,
+    strip: Option<&ResizeStrip>,
+    x: &TensorType,
+) -> Result<(), String> {
+    for (i, &given) in x.shape.iter().enumerate() {
+        let axis = Axis::of_strip(attrs, strip, i, given);
+        let size = axis.input;
         if size > u32::MAX as usize {
             return Err("for so long an axis".into());
         }
-        if size > 0 && Axis::of(attrs, i, size).taps() > MAX_TAPS {
+        if size > 0 && axis.taps() > MAX_TAPS {
             return Err("when shrinking so much".into());
         }
     }
@@ -45,8 +53,32 @@ pub fn resize_pair(attrs: &ResizeAttrs, axis: usize, input: usize, at: usize) ->
     ]
 }
 
+/// The inputs of an axis of that size that these outputs are made of; `None` when shrinking so much that they are not supported.
+pub fn resize_reach(
+    attrs: &ResizeAttrs,
+    axis: usize,
+    input: usize,
+    made: Range<usize>,
+) -> Option<Range<usize>> {
+    let axis = Axis::of(attrs, axis, input);
+    let taps = axis.taps();
+    if taps > MAX_TAPS {
+        return None;
+    }
+    let (mut indices, mut weights) = (vec![0; taps], vec![0.0; taps]);
+    let (mut first, mut end) = (usize::MAX, 0);
+    for at in made {
+        axis.fill(at, &mut indices, &mut weights);
+        for &index in &indices {
+            first = first.min(index as usize);
+            end = end.max(index as usize + 1);
+        }
+    }
+    Some(first.min(end)..end)
+}
+
 /// Whether the blocked kernels take it.
-pub(crate) fn blocks(attrs: &ResizeAttrs, x: &[usize]) -> bool {
+pub(crate) fn blocks(attrs: &ResizeAttrs, strip: Option<&ResizeStrip>, x: &[usize]) -> bool {
     let kernel = match attrs.mode {
         ResizeMode::Nearest => true,
         ResizeMode::Linear => !attrs.antialias,
@@ -55,18 +87,24 @@ pub(crate) fn blocks(attrs: &ResizeAttrs, x: &[usize]) -> bool {
     kernel
         && attrs.coordinates != CoordinateTransform::TfCropAndResize
         && x.iter().all(|&d| d > 0)
+        && strip.is_none_or(|strip| strip.axis >= 2)
         && (0..2).all(|i| Axis::of(attrs, i, x[i]).identity)
 }
 
-pub(crate) fn workspace_bytes(attrs: &ResizeAttrs, x: &TensorType, workers: usize) -> usize {
+pub(crate) fn workspace_bytes(
+    attrs: &ResizeAttrs,
+    strip: Option<&ResizeStrip>,
+    x: &TensorType,
+    workers: usize,
+) -> usize {
     let tables: usize = (0..x.shape.len())
         .filter(|&i| x.shape[i] > 0)
         .map(|i| {
-            let axis = Axis::of(attrs, i, x.shape[i]);
-            let entries = axis.output.saturating_mul(axis.taps());
+            let axis = Axis::of_strip(attrs, strip, i, x.shape[i]);
+            let entries = axis.len().saturating_mul(axis.taps());
             scratch_bytes::<u32>(entries.saturating_mul(2))
                 + scratch_bytes::<f64>(entries)
-                + scratch_bytes::<u8>(axis.output)
+                + scratch_bytes::<u8>(axis.len())
         })
         .sum();
     let row = attrs.output_shape.last().copied().unwrap_or(1);
@@ -74,14 +112,28 @@ pub(crate) fn workspace_bytes(attrs: &ResizeAttrs, x: &TensorType, workers: usiz
 }
 
 pub(crate) fn resize(attrs: &ResizeAttrs, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    some(attrs, None, args, ctx)
+}
+
+/// Some rows of the result.
+pub(crate) fn strip(of: &ResizeStrip, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    some(&of.attrs, Some(of), args, ctx)
+}
+
+fn some(
+    attrs: &ResizeAttrs,
+    strip: Option<&ResizeStrip>,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
     let (x, y) = (args.input(0)?, args.output(0)?);
     if y.elements() == 0 {
         return Ok(());
     }
     if y.layout == Layout::Blocked {
-        return blocked(attrs, args, ctx);
+        return blocked(attrs, strip, args, ctx);
     }
-    with_numeric!(args.op, x.dtype(), T => plain::<T>(attrs, args, ctx))
+    with_numeric!(args.op, x.dtype(), T => plain::<T>(attrs, strip, args, ctx))
 }
 
 /// Taps of one axis.
@@ -102,15 +154,24 @@ impl<'a> Table<'a> {
         inside: &[],
     };
 
-    fn of(axis: Axis, scratch: &mut Scratch<'a>) -> Result<Table<'a>, OpError> {
+    /// `given` inputs of the axis are there.
+    fn of(
+        axis: Axis,
+        given: usize,
+        args: &Args,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Table<'a>, OpError> {
         let taps = axis.taps();
-        let indices = scratch.take::<u32>(axis.output * taps)?;
-        let weights = scratch.take::<f64>(axis.output * taps)?;
-        let inside = scratch.take::<u8>(axis.output)?;
-        for at in 0..axis.output {
+        let indices = scratch.take::<u32>(axis.len() * taps)?;
+        let weights = scratch.take::<f64>(axis.len() * taps)?;
+        let inside = scratch.take::<u8>(axis.len())?;
+        for at in 0..axis.len() {
             let range = at * taps..(at + 1) * taps;
-            let is_inside = axis.fill(at, &mut indices[range.clone()], &mut weights[range]);
-            inside[at] = u8::from(is_inside);
+            let (indices, weights) = (&mut indices[range.clone()], &mut weights[range]);
+            match axis.fill_made(at, given, indices, weights) {
+                Some(is_inside) => inside[at] = u8::from(is_inside),
+                None => return args.fail("lacks rows of its input"),
+            }
         }
         Ok(Table {
             taps,
@@ -126,7 +187,12 @@ impl<'a> Table<'a> {
     }
 }
 
-fn plain<T: Num>(attrs: &ResizeAttrs, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+fn plain<T: Num>(
+    attrs: &ResizeAttrs,
+    strip: Option<&ResizeStrip>,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
     let (x, y) = (args.input(0)?, args.output(0)?);
     let shape = y.shape();
     let Some((&line, lead)) = shape.split_last() else {
@@ -137,7 +203,8 @@ fn plain<T: Num>(attrs: &ResizeAttrs, args: &Args, ctx: &mut Context) -> Result<
     let mut scratch = Scratch::new(args.op, ctx.workspace);
     let mut tables = [Table::EMPTY; MAX_RANK];
     for (i, &size) in x.shape().iter().enumerate() {
-        tables[i] = Table::of(Axis::of(attrs, i, size), &mut scratch)?;
+        let axis = Axis::of_strip(attrs, strip, i, size);
+        tables[i] = Table::of(axis, size, args, &mut scratch)?;
     }
     let rows = scratch.take::<f64>(line * ctx.par.workers())?;
     let rows = Ptr(rows.as_mut_ptr());
@@ -213,16 +280,24 @@ fn cut_off(sum: f64) -> f64 {
     if is_near { nearest } else { sum.trunc() }
 }
 
-fn blocked(attrs: &ResizeAttrs, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+fn blocked(
+    attrs: &ResizeAttrs,
+    strip: Option<&ResizeStrip>,
+    args: &Args,
+    ctx: &mut Context,
+) -> Result<(), OpError> {
     let (x, y) = (args.input(0)?, args.output(0)?);
-    args.require(blocks(attrs, x.shape()), "takes plain tensors in this mode")?;
+    args.require(
+        blocks(attrs, strip, x.shape()),
+        "takes plain tensors in this mode",
+    )?;
     let planes = x.shape()[0] * x.shape()[1].div_ceil(LANES);
     let input = axes(spatial(x.shape()), 1);
     let mut scratch = Scratch::new(args.op, ctx.workspace);
     let mut tables = [Lines::HEIGHT_ONE; 2];
     for (i, &size) in x.shape()[2..].iter().rev().enumerate() {
-        let axis = Axis::of(attrs, x.shape().len() - 1 - i, size);
-        tables[1 - i] = Lines::of(axis, &mut scratch)?;
+        let axis = Axis::of_strip(attrs, strip, x.shape().len() - 1 - i, size);
+        tables[1 - i] = Lines::of(axis, size, args, &mut scratch)?;
     }
     let [rows, cols] = tables;
     // SAFETY: the output does not overlap the input.
@@ -254,14 +329,22 @@ impl<'a> Lines<'a> {
         weight: &[0.0],
     };
 
-    fn of(axis: Axis, scratch: &mut Scratch<'a>) -> Result<Lines<'a>, OpError> {
+    fn of(
+        axis: Axis,
+        given: usize,
+        args: &Args,
+        scratch: &mut Scratch<'a>,
+    ) -> Result<Lines<'a>, OpError> {
         let taps = axis.taps();
-        let low = scratch.take::<u32>(axis.output)?;
-        let high = scratch.take::<u32>(axis.output)?;
-        let weight = scratch.take::<f32>(axis.output)?;
+        let low = scratch.take::<u32>(axis.len())?;
+        let high = scratch.take::<u32>(axis.len())?;
+        let weight = scratch.take::<f32>(axis.len())?;
         let (mut indices, mut weights) = ([0; 2], [0.0; 2]);
-        for at in 0..axis.output {
-            axis.fill(at, &mut indices[..taps], &mut weights[..taps]);
+        for at in 0..axis.len() {
+            let filled = (&mut indices[..taps], &mut weights[..taps]);
+            if axis.fill_made(at, given, filled.0, filled.1).is_none() {
+                return args.fail("lacks rows of its input");
+            }
             low[at] = indices[0];
             high[at] = indices[taps - 1];
             weight[at] = if taps == 2 { weights[1] as f32 } else { 0.0 };

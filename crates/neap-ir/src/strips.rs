@@ -1,0 +1,34 @@
+//! Operators on strips: ranges of rows of images that are never whole in memory.
+
+use crate::attributes::ResizeAttrs;
+use serde::{Deserialize, Serialize};
+
+/// Of strips that follow one another along `axis`: `len` rows, from row `start` of the first strip on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rows {
+    pub axis: usize,
+    pub start: usize,
+    pub len: usize,
+}
+
+/// A normalisation over space: of `groups` groups of channels, each over its channels and `positions` places.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SpaceNorm {
+    pub groups: usize,
+    pub positions: usize,
+    pub epsilon: f32,
+}
+
+/// Rows of the result of a resize, from the rows of its input that they are made of.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ResizeStrip {
+    /// Of the whole.
+    pub attrs: ResizeAttrs,
+    pub axis: usize,
+    /// Rows of the whole input, and the one that the strip's input begins with.
+    pub input_rows: usize,
+    pub input_start: usize,
+    /// First row that is made, and how many are.
+    pub start: usize,
+    pub len: usize,
+}
