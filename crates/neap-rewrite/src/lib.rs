@@ -14,6 +14,7 @@
 //! Lowered { program, recipes }
 //!   | bands      a second program over the same weights, with row bands
 //!   | order      steps of either in the order that needs least memory
+//!   | strips     where less memory than either needs is asked for: large images in strips of rows
 //! ```
 //! No pass reads a weight's bytes; small constants (biases, BatchNorm statistics) come through
 //! [`ConstReader`].
@@ -29,6 +30,7 @@ mod content;
 mod edit;
 mod fuse;
 mod gathers;
+mod group_norm;
 mod integers;
 mod keys;
 mod layout;
@@ -44,6 +46,7 @@ mod recurrent;
 mod simplify;
 mod steps;
 mod stored;
+mod strips;
 mod tail;
 mod weights;
 
@@ -53,6 +56,7 @@ pub use keys::weight_key;
 pub use needs::{live_bytes, step_bytes};
 pub use order::{OrderLimits, reordered, with_less_memory, with_steps_in_order};
 pub use plainly::lower_plainly;
+pub use strips::with_strips;
 
 use edit::Editor;
 use neap_ir::recipe::Recipe;
@@ -92,6 +96,7 @@ pub fn lower(
     quantized::run(&mut editor);
     fuse::run(&mut editor);
     norm::run(&mut editor);
+    group_norm::run(&mut editor, reader)?;
     attention::run(&mut editor);
     let mut recipes = weights::run(&mut editor, reader)?;
     // Tables in few bits are rows of tables by now, and weights in few bits are layers'.

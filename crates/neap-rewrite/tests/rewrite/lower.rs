@@ -5,6 +5,7 @@ use crate::interpret;
 use neap_ir::{Graph, Literal, Program, ValueId};
 use neap_rewrite::{
     BandLimits, ConstReader, Lowered, OrderLimits, step_bytes, with_bands, with_less_memory,
+    with_strips,
 };
 
 /// Row bands even where they are hardly worth it.
@@ -22,6 +23,9 @@ pub const ANY_GAIN: OrderLimits = OrderLimits {
     peak_gain: 0.0,
     most_nodes: 4096,
 };
+
+/// Strips of single rows, and of several.
+pub const STRIP_BYTES: [u64; 4] = [0, 300, 1500, 6000];
 
 /// All constants are inline in these tests.
 struct NoFiles;
@@ -42,6 +46,11 @@ impl Net {
         let banded = with_bands(&lowered.program, &EAGER);
         if let Some(banded) = &banded {
             interpret::compare(&self.graph, &lowered, banded, &mut self.random);
+        }
+        for bytes in STRIP_BYTES {
+            if let Some(found) = with_strips(&lowered.program, bytes) {
+                interpret::compare(&self.graph, &lowered, &found, &mut self.random);
+            }
         }
         for given in [Some(&lowered.program), banded.as_ref()]
             .into_iter()

@@ -13,3 +13,4 @@ mod order;
 mod quantized;
 mod random;
 mod recurrent;
+mod strips;
