@@ -68,7 +68,7 @@ pub struct EngineArgs {
     /// How weights are read from storage
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub io: IoArg,
-    /// Whether layers with large activations run in row bands
+    /// Whether layers with large activations run in row bands, and where that is too much in strips
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub bands: BandsArg,
     /// Vector instructions to compute with, instead of the best of this processor
@@ -107,7 +107,7 @@ pub enum BandsArg {
     /// Where that is faster within the budget, or nothing else fits into it
     Auto,
     Off,
-    /// Wherever that lowers the memory needed
+    /// Row bands wherever they lower the memory needed, and no strips
     On,
 }
 

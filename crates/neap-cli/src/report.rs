@@ -427,6 +427,9 @@ impl Report {
         if self.bands.chains > 0 {
             line("row bands", bands_text(self.bands));
         }
+        if self.bands.strips > 0 {
+            line("strips", format!("{} parts of layers", self.bands.strips));
+        }
         let l = &self.latency_ms;
         let spread = match l.runs {
             1 => "1 run".into(),

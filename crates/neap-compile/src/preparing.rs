@@ -76,6 +76,7 @@ impl Preparing<'_> {
             workload,
             planned: Planned { plan, prediction },
             tables_bytes: old.tables_bytes,
+            heap_bytes: old.heap_bytes,
             costs,
         })
     }

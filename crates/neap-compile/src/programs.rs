@@ -22,14 +22,14 @@ pub enum StepOrder {
     Given,
 }
 
-/// Whether chains of layers with large activations run in row bands.
+/// Whether chains of layers with large activations run in row bands, and large images in strips.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BandMode {
     /// Where that is predicted to be faster under the budget, or nothing else fits into it.
     #[default]
     Auto,
     Off,
-    /// Wherever the packed model has them.
+    /// Row bands wherever the packed model has them, and no strips.
     On,
 }
 
@@ -38,6 +38,8 @@ pub enum BandMode {
 pub struct BandCount {
     pub chains: usize,
     pub layers: usize,
+    /// Parts of layers that run in strips instead.
+    pub strips: usize,
 }
 
 /// What a packed file describes.
@@ -166,6 +168,14 @@ pub fn count_bands(program: &Program) -> BandCount {
             count.chains += 1;
             count.layers += bands.layers.len();
         }
+    }
+    // A program in strips has rows of them, and computes layers again and again.
+    let nodes = &program.graph.nodes;
+    if nodes
+        .iter()
+        .any(|node| matches!(node.op, Op::Rows(_) | Op::Moments))
+    {
+        count.strips = nodes.iter().filter(|node| node.panels.is_some()).count();
     }
     count
 }

@@ -42,17 +42,13 @@ impl Model {
     pub fn bounds(&self, options: &RunOptions) -> Bounds {
         let compiling = options.compiling();
         let programs = self.programs.of(compiling.bands());
-        let workloads: Vec<Workload> = programs
+        let held: Vec<Workload> = programs
             .map(|program| compiling.workload(program, Kernels::Direct))
             .collect();
+        // As it is when a plan is made.
         let base = self.base(options);
-        let smallest = workloads.iter().map(|w| {
-            self.programs
-                .planner(w, options.planner)
-                .smallest_feasible_bytes()
-        });
-        let smallest = smallest.min().unwrap_or(u64::MAX);
-        drop(workloads);
+        drop(held);
+        let smallest = neap_compile::smallest_bytes(&self.programs, &compiling);
         let needed = match OnDevice::of(options) {
             None => base.with_arena(tables_of(smallest), smallest),
             Some(device) => device.ledger(OnDevice::base(base), smallest),

@@ -89,6 +89,10 @@ impl Request<'_> {
             SearchError::Defect(what) => Error::Defect(what),
         })?;
         let found = found.check().map_err(Error::bad_plan)?;
+        let base = Ledger {
+            fixed_bytes: base.fixed_bytes + found.heap_bytes,
+            ..base
+        };
         let ledger = base.with_arena(found.tables_bytes, found.plan.verdict().high_water_bytes);
         // An empty arena fits into no room.
         if let Some(bytes) = budget_bytes.filter(|&bytes| bytes < base.total_bytes()) {

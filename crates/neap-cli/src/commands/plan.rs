@@ -197,6 +197,9 @@ fn text(model: &Model, plan: &Plan, options: &RunOptions) -> String {
     if plan.bands().chains > 0 {
         line("row bands", bands_text(plan.bands()));
     }
+    if plan.bands().strips > 0 {
+        line("strips", format!("{} parts of layers", plan.bands().strips));
+    }
     line(
         "predicted",
         format!(

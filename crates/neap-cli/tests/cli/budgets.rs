@@ -266,10 +266,10 @@ fn row_bands_lower_the_smallest_budget() {
             ));
             facts["smallest_feasible_bytes"].as_u64().unwrap()
         };
-        let (with, without) = (budget("auto"), budget("off"));
+        let (with, without) = (budget("on"), budget("off"));
         assert!(with + (2 << 20) < without, "{network}: {with}, {without}");
         let report = bench.json(&format!(
-            "run m.neap --threads 2 --exact --memory-budget {with} --output-dir small --json -"
+            "run m.neap --threads 2 --exact --bands on --memory-budget {with} --output-dir small --json -"
         ));
         assert!(report["bands"]["chains"].as_u64().unwrap() > 0, "{report}");
         assert!(

@@ -51,7 +51,7 @@ fn bytes(report: &Value, key: &str) -> u64 {
 fn a_budget_below_the_activations_is_met_by_storing_some() {
     let bench = Bench::with_model(&skip());
     fs::create_dir(bench.path("spill")).unwrap();
-    let options = "--threads 2 --exact";
+    let options = "--threads 2 --exact --bands off";
     let (least, in_memory) = (
         named(&bench, options),
         named(&bench, &format!("{options} --no-spill")),
@@ -129,12 +129,12 @@ fn kept_activations_have_the_same_digests_under_any_budget() {
 #[test]
 fn a_folder_that_cannot_take_the_file_is_named() {
     let bench = Bench::with_model(&skip());
-    let least = named(&bench, "--threads 2");
+    let least = named(&bench, "--threads 2 --bands off");
     bench.write("a-file", b"");
     let fails = |folder: &str, parts: &[&str]| {
         bench
             .neap(&format!(
-                "run m.onnx --threads 2 --memory-budget {least} --spill-dir {folder}"
+                "run m.onnx --threads 2 --bands off --memory-budget {least} --spill-dir {folder}"
             ))
             .fails(2, parts)
     };

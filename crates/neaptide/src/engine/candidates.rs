@@ -165,11 +165,13 @@ impl Planning<'_> {
 /// The least room that there is a plan for.
 fn smallest(search: &Search) -> Result<u64> {
     let mut room = 0;
+    let in_strips = search.smallest_bytes();
     // A size that is named may leave out page tables.
     for _ in 0..4 {
         match search.find(Some(room)) {
             Ok(_) => return Ok(room),
             Err(SearchError::Infeasible { smallest_bytes }) => {
+                let smallest_bytes = smallest_bytes.min(in_strips);
                 room = smallest_bytes
                     .saturating_add(tables_of(smallest_bytes))
                     .max(room + 1);
@@ -197,7 +199,7 @@ fn figures(room_bytes: u64, found: &Draft) -> Candidate {
     Candidate {
         room_bytes,
         work_bytes: work.map(|space| space.bytes).sum(),
-        own_bytes: resident_bytes.saturating_add(found.tables_bytes),
+        own_bytes: resident_bytes.saturating_add(found.tables_bytes + found.heap_bytes),
         latency_ns: found.planned.prediction.latency_ns,
     }
 }

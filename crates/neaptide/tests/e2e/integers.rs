@@ -5,7 +5,7 @@ use crate::build::{Net, square};
 use crate::formats::{packed, quantized, smallest_budget, with_constants_read};
 use crate::instruction_sets::{inputs_of, run};
 use crate::nets::{difference, evaluate};
-use crate::sessions::add_bands;
+use crate::sessions::add_other;
 use neap_ir::op::{Activation, Op, Pool};
 use neap_ir::{DType, Graph, Literal, ValueId};
 use neap_kernels::simd::Isa;
@@ -129,7 +129,7 @@ fn same_bits_everywhere(graph: Graph, layers: Option<usize>) {
     drop(model);
     let in_bands = folder.path().join("bands.neap");
     std::fs::copy(&path, &in_bands).expect("copied");
-    add_bands(&in_bands);
+    add_other(&in_bands, None);
     if let Some(least) = layers {
         let chains = layers_of_chains(&in_bands, &open);
         assert!(chains.iter().any(|&count| count >= least), "{chains:?}");

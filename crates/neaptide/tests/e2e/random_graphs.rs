@@ -102,7 +102,11 @@ fn same_bits_where_layers_share_weights() {
 fn check(mut net: RandomNet, met: &mut Met) -> Packed {
     let sources = tempfile::tempdir().expect("a temporary folder");
     let graph = with_stored_constants(&mut net, sources.path());
-    let packed = Packed::new(graph);
+    let strip_bytes = *net
+        .net
+        .random
+        .pick(&[None, Some(0), Some(1 << 10), Some(8 << 10)]);
+    let packed = Packed::with_strips(graph, strip_bytes);
     let inputs = [net.inputs(), net.inputs()];
     let mut plain = packed.open(&plain_setting(&packed)).expect("feasible");
     let expected = inputs.each_ref().map(|i| run(&mut plain, i).expect("runs"));

@@ -30,7 +30,7 @@ pub const ANY_GAIN: OrderLimits = OrderLimits {
 pub struct Packed {
     pub path: PathBuf,
     pub program: Arc<Program>,
-    /// With row bands wherever they can be, worth it or not.
+    /// With row bands or strips wherever they can be, worth it or not.
     pub banded: Option<Arc<Program>>,
     model: neaptide::Model,
     _folder: tempfile::TempDir,
@@ -43,17 +43,22 @@ pub struct Setting {
     pub threads: usize,
     pub strategy: Strategy,
     pub io: IoMode,
-    /// The program with row bands.
+    /// The program with row bands or in strips.
     pub banded: bool,
 }
 
 impl Packed {
     pub fn new(graph: Graph) -> Packed {
+        Packed::with_strips(graph, None)
+    }
+
+    /// The second program is in strips of so many bytes, where anything is longer.
+    pub fn with_strips(graph: Graph, strip_bytes: Option<u64>) -> Packed {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("model.neap");
         neaptide::pack_graph(graph, &path, &Default::default(), &mut |_| {})
             .unwrap_or_else(|e| panic!("packing: {e}"));
-        add_bands(&path);
+        add_other(&path, strip_bytes);
         Packed::of(path, folder)
     }
 
@@ -112,7 +117,11 @@ impl Packed {
         let planned = Planner::new(workload)
             .plan(setting.arena_bytes, setting.strategy, &costs)
             .ok()?;
-        assert!(planned.plan.memory_bytes() <= setting.arena_bytes);
+        let memory_bytes = planned.plan.memory_bytes();
+        assert!(
+            memory_bytes <= setting.arena_bytes,
+            "{memory_bytes} {setting:?}"
+        );
         Some(planned.plan)
     }
 
@@ -198,8 +207,8 @@ impl Packed {
     }
 }
 
-/// Gives a packed model a second program, with row bands even where they are hardly worth it.
-pub fn add_bands(path: &Path) {
+/// Gives a packed model a second program, in strips or with row bands, even where they are hardly worth it.
+pub fn add_other(path: &Path, strip_bytes: Option<u64>) {
     let limits = BandLimits {
         weight_bytes: 1 << 20,
         least_line_bytes: 0,
@@ -208,8 +217,9 @@ pub fn add_bands(path: &Path) {
         enough_in_integers_bytes: 0,
     };
     change_programs(path, path, |program, _| {
-        let banded = neap_rewrite::with_bands(&program, &limits);
-        (program, banded)
+        let in_strips = strip_bytes.and_then(|bytes| neap_rewrite::with_strips(&program, bytes));
+        let other = in_strips.or_else(|| neap_rewrite::with_bands(&program, &limits));
+        (program, other)
     });
 }
 
