@@ -317,7 +317,15 @@ pub(super) fn group_norm(
         scale_inner: if per_group { k } else { positions },
         ..Rows::of(images * groups, k, 1)
     };
-    (!blocked(x.layout)).then_some(())?;
+    let rows = match blocked(x.layout) {
+        true if per_group => return None,
+        true => Rows {
+            places: positions,
+            blocks: channels.div_ceil(16),
+            ..rows
+        },
+        false => rows,
+    };
     rows.dispatch(call, out)
 }
 
@@ -333,6 +341,9 @@ struct Rows {
     scale_period: usize,
     scale_width: usize,
     scale_inner: usize,
+    /// Of groups of channels of a blocked image: its places and its blocks.
+    places: usize,
+    blocks: usize,
 }
 
 impl Rows {
@@ -348,6 +359,8 @@ impl Rows {
             scale_period: 1,
             scale_width: 0,
             scale_inner: 1,
+            places: 0,
+            blocks: 0,
         }
     }
 
@@ -378,6 +391,8 @@ impl Rows {
             self.scale_width as u32,
             self.scale_inner.max(1) as u32,
             self.scales.saturating_sub(1) as u32,
+            self.places as u32,
+            self.blocks as u32,
         ]);
         let dispatch = Dispatch {
             kernel: match call.way == Way::Lanes {

@@ -15,12 +15,36 @@ struct Shape {
     scale_width: u32,
     scale_inner: u32,
     scale_last: u32,
+    // Of groups of channels of a channel-blocked image: its places, and its blocks. The places are 0 otherwise.
+    places: u32,
+    blocks: u32,
 }
 
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read> w: array<f32>;
 @group(0) @binding(3) var<storage, read> r: array<f32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
+
+// Where an element of a row lies. Of a group of channels, those of one place follow one another.
+fn place(row: u32, i: u32) -> u32 {
+    let s = params.shape;
+    if s.places == 0u {
+        return row / s.step * s.k * s.step + row % s.step + i * s.step;
+    }
+    let width = s.k / s.places;
+    let channel = row % s.scale_period * width + i % width;
+    return ((row / s.scale_period * s.blocks + channel / 16u) * s.places + i / width) * 16u + channel % 16u;
+}
+
+// Which scale is an element's.
+fn scale_of(row: u32, i: u32) -> u32 {
+    let s = params.shape;
+    if s.places == 0u {
+        return min(row % s.scale_period * s.scale_width + i / s.scale_inner, s.scale_last);
+    }
+    let width = s.k / s.places;
+    return row % s.scale_period * width + i % width;
+}
 
 fn value(i: u32) -> f32 {
     if params.shape.in_place == 1u {

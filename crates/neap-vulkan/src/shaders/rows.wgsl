@@ -36,44 +36,43 @@ fn main(
 ) {
     let s = params.shape;
     for (var row = group.x; row < s.rows; row += groups.x) {
-        let first = row / s.step * s.k * s.step + row % s.step;
         if s.kind == 0u || s.kind == 3u {
             var most = -3.402823466e38;
             for (var i = local; i < s.k; i += 64u) {
-                most = max(most, value(first + i * s.step));
+                most = max(most, value(place(row, i)));
             }
             most = most_of_all(local, most);
             var sum = 0.0;
             for (var i = local; i < s.k; i += 64u) {
-                sum += exp(value(first + i * s.step) - most);
+                sum += exp(value(place(row, i)) - most);
             }
             sum = sum_of_all(local, sum);
             for (var i = local; i < s.k; i += 64u) {
-                let off = value(first + i * s.step) - most;
-                y[params.call.y_at + first + i * s.step] = select(exp(off) / sum, off - log(sum), s.kind == 3u);
+                let off = value(place(row, i)) - most;
+                y[params.call.y_at + place(row, i)] = select(exp(off) / sum, off - log(sum), s.kind == 3u);
             }
         } else {
             var mean = 0.0;
             if s.kind == 1u {
                 var sum = 0.0;
                 for (var i = local; i < s.k; i += 64u) {
-                    sum += value(first + i * s.step);
+                    sum += value(place(row, i));
                 }
                 mean = sum_of_all(local, sum) / f32(s.k);
             }
             var squares = 0.0;
             for (var i = local; i < s.k; i += 64u) {
-                let off = value(first + i * s.step) - mean;
+                let off = value(place(row, i)) - mean;
                 squares += off * off;
             }
             let deviation = sqrt(sum_of_all(local, squares) / f32(s.k) + s.epsilon);
             for (var i = local; i < s.k; i += 64u) {
-                let scale = min(row % s.scale_period * s.scale_width + i / s.scale_inner, s.scale_last);
-                var result = (value(first + i * s.step) - mean) / deviation * w[params.call.w_at + scale];
+                let scale = scale_of(row, i);
+                var result = (value(place(row, i)) - mean) / deviation * w[params.call.w_at + scale];
                 if s.has_shift == 1u {
                     result += r[params.call.r_at + scale];
                 }
-                y[params.call.y_at + first + i * s.step] = result;
+                y[params.call.y_at + place(row, i)] = result;
             }
         }
         workgroupBarrier();

@@ -23,6 +23,10 @@ fn is_there(i: u32) -> vec4<bool> {
     return vec4<u32>(i, i + 8u, i + 16u, i + 24u) < vec4<u32>(params.shape.k);
 }
 
+fn places_of(row: u32, i: vec4<u32>) -> vec4<u32> {
+    return vec4<u32>(place(row, i.x), place(row, i.y), place(row, i.z), place(row, i.w));
+}
+
 fn values(at: vec4<u32>) -> vec4<f32> {
     return vec4<f32>(value(at.x), value(at.y), value(at.z), value(at.w));
 }
@@ -43,7 +47,7 @@ fn store(i: u32, at: vec4<u32>, results: vec4<f32>) {
 
 fn scaled(row: u32, i: vec4<u32>, value: vec4<f32>) -> vec4<f32> {
     let s = params.shape;
-    let at = min(vec4<u32>(row % s.scale_period * s.scale_width) + i / s.scale_inner, vec4<u32>(s.scale_last));
+    let at = vec4<u32>(scale_of(row, i.x), scale_of(row, i.y), scale_of(row, i.z), scale_of(row, i.w));
     let by = params.call.w_at + at;
     var result = value * vec4<f32>(w[by.x], w[by.y], w[by.z], w[by.w]);
     if s.has_shift == 1u {
@@ -62,7 +66,6 @@ fn main(
     let s = params.shape;
     let is_norm = s.kind == 1u || s.kind == 2u;
     for (var row = group.x; row < s.rows; row += groups.x) {
-        let first = row / s.step * s.k * s.step + row % s.step;
         // What is taken off: the most of a softmax, the mean of a layer norm.
         var off = 0.0;
         if s.kind != 2u {
@@ -70,7 +73,7 @@ fn main(
             var sum = vec4<f32>(0.0);
             var done = 0u;
             loop {
-                let found = values(first + elements(done + lane) * s.step);
+                let found = values(places_of(row, elements(done + lane)));
                 most = max(most, found);
                 sum += select(vec4<f32>(0.0), found, is_there(done + lane));
                 continuing {
@@ -83,7 +86,7 @@ fn main(
         var sum = vec4<f32>(0.0);
         var done = 0u;
         loop {
-            let found = values(first + elements(done + lane) * s.step) - off;
+            let found = values(places_of(row, elements(done + lane))) - off;
             sum += select(vec4<f32>(0.0), select(exp(found), found * found, is_norm), is_there(done + lane));
             continuing {
                 done += 32u;
@@ -97,7 +100,7 @@ fn main(
         loop {
             let i = done + lane;
             let found = elements(i);
-            let at = first + found * s.step;
+            let at = places_of(row, found);
             let value = values(at) - off;
             var result = select(exp(value) / total, value - logarithm, s.kind == 3u);
             if is_norm {

@@ -34,7 +34,12 @@ pub fn other_rows() -> Vec<Case> {
             } else {
                 scale
             };
-            cases.push(Case::new(op, &[x, scale, scale], x));
+            cases.push(Case::new(op.clone(), &[x, scale, scale], x));
+            if !per_group {
+                let x = (&shape[..], Blocked);
+                let case = || Case::new(op.clone(), &[x, scale, scale], x);
+                cases.extend([case(), case().in_place(0)]);
+            }
         }
         for layout in [Plain, Blocked] {
             let op = Op::InstanceNorm { epsilon: 1e-5 };
