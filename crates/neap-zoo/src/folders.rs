@@ -1,8 +1,9 @@
 //! Models that are several networks in a folder, with the files around them.
 
+use crate::ZooError;
 use crate::graph::{Batch, Graph};
-use crate::nets::diffusion;
-use crate::{ZooError, writer};
+use crate::nets::diffusion::{self, Family};
+use crate::writer::{self, Weights};
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,12 +16,34 @@ pub struct FolderEntry {
     pub name: &'static str,
     /// One line for a person.
     pub summary: &'static str,
+    family: Family,
+    weights: Weights,
 }
 
-static FOLDERS: &[FolderEntry] = &[FolderEntry {
-    name: "sd_tiny",
-    summary: "a small Stable Diffusion 1: a folder of four networks, a tokenizer and their settings",
-}];
+static FOLDERS: &[FolderEntry] = &[
+    FolderEntry {
+        name: "sd_tiny",
+        summary: "a small Stable Diffusion 1: a folder of four networks, a tokenizer and their settings",
+        family: diffusion::SD_TINY,
+        weights: Weights::Inline,
+    },
+    FolderEntry {
+        name: "sd_15",
+        summary: "Stable Diffusion 1.5 at full size, but for the vocabulary: 4.3 GB of weights beside four networks",
+        family: diffusion::SD_15,
+        // A model of more than 2 GiB is no file, and `optimum` names its data so.
+        weights: Weights::External("_data"),
+    },
+];
+
+/// How to write a folder.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FolderOptions {
+    /// Seed of all weights.
+    pub seed: u64,
+    /// Networks in half floats, inputs and outputs as well.
+    pub half: bool,
+}
 
 /// All models that are folders.
 pub fn folders() -> &'static [FolderEntry] {
@@ -33,13 +56,19 @@ const WORDS: [&str; 10] = [
 ];
 
 /// Writes the model `name` as a new folder, under a temporary name until it is complete. Returns the bytes of its weights.
+/// `progress` hears how many of them are written, and their total.
 ///
 /// # Errors
 /// [`ZooError`] where there is no such model, the folder is there already, or it cannot be written.
-pub fn write_folder(name: &str, path: &Path, seed: u64) -> Result<u64, ZooError> {
-    if !FOLDERS.iter().any(|entry| entry.name == name) {
+pub fn write_folder(
+    name: &str,
+    path: &Path,
+    options: &FolderOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<u64, ZooError> {
+    let Some(entry) = FOLDERS.iter().find(|entry| entry.name == name) else {
         return Err(ZooError::UnknownName { name: name.into() });
-    }
+    };
     let is_empty = |path: &Path| fs::read_dir(path).is_ok_and(|mut all| all.next().is_none());
     if path.symlink_metadata().is_ok() && !is_empty(path) {
         let source = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
@@ -51,7 +80,7 @@ pub fn write_folder(name: &str, path: &Path, seed: u64) -> Result<u64, ZooError>
     let mut partial = file_name.to_os_string();
     partial.push(format!(".{}.partial", std::process::id()));
     let partial = Partial(path.with_file_name(partial));
-    let bytes = sd_tiny(&partial.0, seed)?;
+    let bytes = write_files(entry, &partial.0, options, progress)?;
     fs::rename(&partial.0, path).map_err(io(path))?;
     Ok(bytes)
 }
@@ -73,36 +102,65 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> ZooError + '_ {
     }
 }
 
-fn sd_tiny(folder: &Path, seed: u64) -> Result<u64, ZooError> {
-    let (vocabulary, merges) = tokenizer();
-    let tokens = vocabulary.len();
-    let mut weight_bytes = 0;
-    let mut network = |name: &'static str, build: &dyn Fn(&mut Graph)| {
+fn networks(family: &Family, vocabulary: usize, is_half: bool) -> [Graph; 4] {
+    let network = |name, build: &dyn Fn(&mut Graph)| {
         let mut graph = Graph::new(name, Batch::Dynamic);
+        graph.is_half = is_half;
         build(&mut graph);
-        let graph = graph.finish();
-        weight_bytes += graph.weight_bytes();
-        let folder = folder.join(name);
+        graph.finish()
+    };
+    let Family { text, unet, vae } = family;
+    [
+        network("text_encoder", &|g| {
+            diffusion::text_encoder(g, text, vocabulary)
+        }),
+        network("unet", &|g| diffusion::unet(g, unet, text.width)),
+        network("vae_decoder", &|g| diffusion::vae_decoder(g, vae)),
+        network("vae_encoder", &|g| diffusion::vae_encoder(g, vae)),
+    ]
+}
+
+fn write_files(
+    entry: &FolderEntry,
+    folder: &Path,
+    options: &FolderOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<u64, ZooError> {
+    let (vocabulary, merges) = tokenizer();
+    let family = &entry.family;
+    let graphs = networks(family, vocabulary.len(), options.half);
+    let total = graphs.iter().map(Graph::weight_bytes).sum();
+    let mut done = 0;
+    for graph in graphs {
+        let folder = folder.join(graph.name);
         fs::create_dir_all(&folder).map_err(io(&folder))?;
         let path = folder.join("model.onnx");
-        writer::write(&graph, seed, &path, writer::Weights::Inline, &mut |_, _| {}).map(drop)
-    };
-    network("text_encoder", &|g| diffusion::text_encoder(g, tokens))?;
-    network("unet", &diffusion::unet)?;
-    network("vae_decoder", &diffusion::vae_decoder)?;
-    network("vae_encoder", &diffusion::vae_encoder)?;
+        writer::write(
+            &graph,
+            options.seed,
+            &path,
+            entry.weights,
+            &mut |bytes, _| {
+                // The model is counted there, too.
+                progress(done + bytes.min(graph.weight_bytes()), total);
+            },
+        )?;
+        done += graph.weight_bytes();
+    }
     let channels = diffusion::LATENT_CHANNELS;
     let levels = |levels: &[usize]| {
         let texts: Vec<String> = levels.iter().map(usize::to_string).collect();
         texts.join(", ")
     };
     let vae = format!(
-        "{{\n  \"_class_name\": \"AutoencoderKL\",\n  \"block_out_channels\": [{}],\n  \"latent_channels\": {channels},\n  \"scaling_factor\": 0.18215\n}}\n",
-        levels(&diffusion::VAE_LEVELS)
+        "{{\n  \"_class_name\": \"AutoencoderKL\",\n  \"block_out_channels\": [{}],\n  \"latent_channels\": {channels},\n  \"scaling_factor\": {}\n}}\n",
+        levels(family.vae.levels),
+        family.vae.scaling
     );
     let unet = format!(
-        "{{\n  \"_class_name\": \"UNet2DConditionModel\",\n  \"block_out_channels\": [{}],\n  \"in_channels\": {channels},\n  \"sample_size\": 8\n}}\n",
-        levels(&diffusion::LEVELS)
+        "{{\n  \"_class_name\": \"UNet2DConditionModel\",\n  \"block_out_channels\": [{}],\n  \"in_channels\": {channels},\n  \"sample_size\": {}\n}}\n",
+        levels(family.unet.levels),
+        family.unet.sample_size
     );
     let tokenizer = format!(
         "{{\n  \"model_max_length\": {},\n  \"pad_token\": \"<|endoftext|>\",\n  \"tokenizer_class\": \"CLIPTokenizer\"\n}}\n",
@@ -124,7 +182,7 @@ fn sd_tiny(folder: &Path, seed: u64) -> Result<u64, ZooError> {
             .and_then(|()| fs::write(&path, text))
             .map_err(io(&path))?;
     }
-    Ok(weight_bytes)
+    Ok(total)
 }
 
 /// As Stable Diffusion 1.5 has it.
@@ -198,15 +256,97 @@ fn json(tokens: &[String]) -> String {
 mod tests {
     use super::*;
 
+    fn write(name: &str, path: &Path, half: bool) -> Result<u64, ZooError> {
+        let options = FolderOptions { half, seed: 0 };
+        let mut last = (0, 0);
+        let bytes = write_folder(name, path, &options, &mut |done, total| {
+            last = (done, total)
+        })?;
+        assert_eq!(last, (bytes, bytes));
+        Ok(bytes)
+    }
+
     #[test]
     fn a_folder_is_whole_and_never_written_over() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sd");
-        let bytes = write_folder("sd_tiny", &path, 0).unwrap();
+        let bytes = write("sd_tiny", &path, false).unwrap();
         assert!((1 << 20..8 << 20).contains(&bytes), "{bytes}");
         assert!(path.join("unet/model.onnx").is_file());
-        assert!(write_folder("sd_tiny", &path, 0).is_err());
-        assert!(write_folder("sd", &dir.path().join("other"), 0).is_err());
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert!(write("sd_tiny", &path, false).is_err());
+        assert!(write("sd", &dir.path().join("other"), false).is_err());
+        let halved = write("sd_tiny", &dir.path().join("half"), true).unwrap();
+        assert!((bytes / 2..bytes / 2 + 1024).contains(&halved), "{halved}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    /// What a network with the sizes that are published for Stable Diffusion 1.5 has, layer by layer. The sums are those of the published files.
+    #[test]
+    fn stable_diffusion_has_the_published_parameters() {
+        let linear = |from: u64, to: u64| (from + 1) * to;
+        let conv = |from: u64, to: u64| linear(9 * from, to);
+        let norm = |width: u64| 2 * width;
+        // Without the layer that changes the number of channels.
+        let two = |from, to| norm(from) + conv(from, to) + norm(to) + conv(to, to);
+        let block = |from, to| match from == to {
+            true => two(from, to),
+            false => two(from, to) + linear(from, to),
+        };
+
+        let attention = 4 * linear(768, 768);
+        let layer = attention + linear(768, 3072) + linear(3072, 768) + 2 * norm(768);
+        let text = (49_408 + 77) * 768 + 12 * layer + norm(768);
+
+        let looking = |width: u64| {
+            let itself = 3 * width * width + linear(width, width);
+            let at_text = width * width + 2 * 768 * width + linear(width, width);
+            let gated = linear(width, 8 * width) + linear(4 * width, width);
+            norm(width) + 2 * linear(width, width) + 3 * norm(width) + itself + at_text + gated
+        };
+        let timed = |from, to| block(from, to) + linear(1280, to);
+        let level =
+            |blocks: &[u64], to| -> u64 { blocks.iter().map(|&from| timed(from, to)).sum() };
+        let time = linear(320, 1280) + linear(1280, 1280);
+        let down = level(&[320, 320], 320)
+            + level(&[320, 640], 640)
+            + level(&[640, 1280], 1280)
+            + level(&[1280, 1280], 1280)
+            + conv(320, 320)
+            + conv(640, 640)
+            + conv(1280, 1280);
+        let middle = level(&[1280, 1280], 1280) + looking(1280);
+        // Each block sees the one before and what the way down left.
+        let up = level(&[2560, 2560, 2560], 1280)
+            + level(&[2560, 2560, 1920], 1280)
+            + level(&[1920, 1280, 960], 640)
+            + level(&[960, 640, 640], 320)
+            + 2 * conv(1280, 1280)
+            + conv(640, 640);
+        let attentions = 5 * (looking(320) + looking(640) + looking(1280));
+        let ends = conv(4, 320) + norm(320) + conv(320, 4);
+        let unet = time + down + middle + up + attentions + ends;
+
+        let middle = 2 * block(512, 512) + norm(512) + 4 * linear(512, 512);
+        let levels = 3 * block(512, 512)
+            + 3 * block(512, 512)
+            + (block(512, 256) + 2 * block(256, 256))
+            + (block(256, 128) + 2 * block(128, 128));
+        let doubled = 2 * conv(512, 512) + conv(256, 256);
+        let ends = linear(4, 4) + conv(4, 512) + norm(128) + conv(128, 3);
+        let decoder = middle + levels + doubled + ends;
+
+        let levels = 2 * block(128, 128)
+            + (block(128, 256) + block(256, 256))
+            + (block(256, 512) + block(512, 512))
+            + 2 * block(512, 512);
+        let halved = conv(128, 128) + conv(256, 256) + conv(512, 512);
+        let ends = conv(3, 128) + norm(512) + conv(512, 8) + linear(8, 8);
+        let encoder = middle + levels + halved + ends;
+
+        let expected = [text, unet, decoder, encoder];
+        assert_eq!(expected, [123_060_480, 859_520_964, 49_490_199, 34_163_664]);
+        let (vocabulary, _) = tokenizer();
+        let graphs = networks(&diffusion::SD_15, vocabulary.len(), false);
+        assert_eq!(graphs.map(|graph| graph.parameter_count()), expected);
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::init::Init;
+use half::f16;
 
 /// Name of the dynamic batch dimension, as PyTorch users commonly call it.
 pub(crate) const BATCH_PARAM: &str = "batch";
@@ -32,6 +33,7 @@ pub(crate) enum Dim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DType {
     F32,
+    F16,
     I64,
     Bool,
 }
@@ -42,6 +44,7 @@ impl DType {
         match self {
             DType::F32 => 1,
             DType::I64 => 7,
+            DType::F16 => 10,
             DType::Bool => 9,
         }
     }
@@ -49,6 +52,7 @@ impl DType {
     pub(crate) fn size_bytes(self) -> u64 {
         match self {
             DType::F32 => 4,
+            DType::F16 => 2,
             DType::I64 => 8,
             DType::Bool => 1,
         }
@@ -70,6 +74,7 @@ pub(crate) enum Attr {
 #[derive(Clone, Debug)]
 pub(crate) enum Small {
     F32Scalar(f32),
+    F16Scalar(f16),
     I64Scalar(i64),
     I64s(Vec<i64>),
 }
@@ -89,6 +94,7 @@ pub(crate) struct Tensor {
     pub name: String,
     pub dims: Vec<usize>,
     pub init: Init,
+    pub dtype: DType,
     /// Whether the published parameter count includes it (BatchNorm statistics and shape
     /// constants are not parameters).
     pub is_parameter: bool,
@@ -100,7 +106,7 @@ impl Tensor {
     }
 
     pub(crate) fn size_bytes(&self) -> u64 {
-        self.elements() * self.init.dtype().size_bytes()
+        self.elements() * self.dtype.size_bytes()
     }
 }
 
@@ -123,6 +129,8 @@ pub(crate) struct Graph {
     batch: Batch,
     /// Image sizes and numbers of tokens are bound when the model is opened.
     pub is_free: bool,
+    /// Values and weights are half floats, as PyTorch exports a model that it has turned into one of them.
+    pub is_half: bool,
     /// How often each node path was asked for, so that repeated ones get a suffix.
     path_uses: HashMap<String, u32>,
     /// Values to rename when the graph is finished (graph outputs get their public names).
@@ -139,6 +147,7 @@ impl Graph {
             outputs: Vec::new(),
             batch,
             is_free: false,
+            is_half: false,
             path_uses: HashMap::new(),
             renames: BTreeMap::new(),
         }
@@ -183,7 +192,7 @@ impl Graph {
 
     /// Declares `value`, of shape `[batch, dims...]`, as the graph output `name`.
     pub(crate) fn output(&mut self, value: &str, name: &str, dims: &[usize]) {
-        let port = self.port(name, DType::F32, dims);
+        let port = self.port(name, self.float(), dims);
         self.outputs.push(port);
         self.renames.insert(value.to_string(), name.to_string());
     }
@@ -232,14 +241,36 @@ impl Graph {
         self.tensor(name.into(), dims, init, false)
     }
 
+    /// As [`Graph::buffer`]; in f32 among half floats, too.
+    pub(crate) fn single(&mut self, name: impl Into<String>, dims: &[usize], init: Init) -> String {
+        let name = self.buffer(name, dims, init);
+        if let Some(tensor) = self.tensors.last_mut() {
+            tensor.dtype = DType::F32;
+        }
+        name
+    }
+
     fn tensor(&mut self, name: String, dims: &[usize], init: Init, is_parameter: bool) -> String {
+        let dtype = match init.dtype() {
+            DType::F32 => self.float(),
+            dtype => dtype,
+        };
         self.tensors.push(Tensor {
             name: name.clone(),
             dims: dims.to_vec(),
             init,
+            dtype,
             is_parameter,
         });
         name
+    }
+
+    /// The type of what is computed.
+    pub(crate) fn float(&self) -> DType {
+        match self.is_half {
+            true => DType::F16,
+            false => DType::F32,
+        }
     }
 
     /// Adds a node with one output in the module `scope` (dotted, as PyTorch names modules)
@@ -291,6 +322,10 @@ impl Graph {
 
     /// A `Constant` node.
     pub(crate) fn constant(&mut self, scope: &str, value: Small) -> String {
+        let value = match value {
+            Small::F32Scalar(value) if self.is_half => Small::F16Scalar(f16::from_f32(value)),
+            value => value,
+        };
         self.node(scope, "Constant", &[], vec![("value", Attr::Tensor(value))])
     }
 

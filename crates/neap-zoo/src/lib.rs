@@ -28,7 +28,7 @@ mod writer;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use folders::{FolderEntry, folders, write_folder};
+pub use folders::{FolderEntry, FolderOptions, folders, write_folder};
 pub use graph::Batch;
 use graph::Graph;
 
@@ -154,7 +154,7 @@ pub fn write(
     }
     let weights = match (options.shapes_only, options.external_data) {
         (true, _) => writer::Weights::Absent,
-        (false, true) => writer::Weights::External,
+        (false, true) => writer::Weights::External(writer::DATA_ENDING),
         (false, false) => writer::Weights::Inline,
     };
     let files = writer::write(&graph, options.seed, path, weights, progress)?;

@@ -14,6 +14,7 @@ use crate::ZooError;
 use crate::graph::{Attr, BATCH_PARAM, DType, Dim, Graph, Node, Port, Small, Tensor};
 use crate::init::generate;
 use crate::protobuf as pb;
+use half::f16;
 
 /// ONNX opset of every model here.
 pub(crate) const OPSET: u64 = 17;
@@ -28,6 +29,8 @@ const EXTERNAL_ALIGNMENT_BYTES: u64 = 4096;
 /// In the metadata of a model without weights: readers need not look for them.
 const WEIGHTS_KEY: &[u8] = b"neaptide.weights";
 const WEIGHTS_ABSENT: &[u8] = b"absent";
+/// What most names of external data end in.
+pub(crate) const DATA_ENDING: &str = ".data";
 /// A protobuf message cannot be larger.
 const MAX_MODEL_BYTES: u64 = i32::MAX as u64;
 
@@ -35,8 +38,8 @@ const MAX_MODEL_BYTES: u64 = i32::MAX as u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weights {
     Inline,
-    /// Into a file beside the model.
-    External,
+    /// Into a file beside the model, of the model's name and this ending.
+    External(&'static str),
     /// Nowhere: the file beside the model has their size and no content.
     Absent,
 }
@@ -61,7 +64,11 @@ pub(crate) fn write(
         .ok_or_else(|| ZooError::BadPath {
             path: path.to_path_buf(),
         })?;
-    let data_name = format!("{file_name}.data");
+    let ending = match weights {
+        Weights::External(ending) => ending,
+        Weights::Inline | Weights::Absent => DATA_ENDING,
+    };
+    let data_name = format!("{file_name}{ending}");
     let plan = Plan::new(graph, weights, &data_name);
     if plan.model_bytes > MAX_MODEL_BYTES {
         return Err(ZooError::TooLarge {
@@ -79,7 +86,7 @@ pub(crate) fn write(
     let data_path = path.with_file_name(&data_name);
     let mut data = match weights {
         Weights::Inline => None,
-        Weights::External | Weights::Absent => Some(TempFile::create(&data_path)?),
+        Weights::External(_) | Weights::Absent => Some(TempFile::create(&data_path)?),
     };
     model.write(&plan.prefix)?;
     if let (Weights::Absent, Some(data)) = (weights, &mut data) {
@@ -225,8 +232,7 @@ fn stream_tensors(
         scope.spawn(move || {
             for (i, tensor) in graph.tensors.iter().enumerate() {
                 let mut emit = |chunk| sender.send((i, chunk)).is_ok();
-                let elements = tensor.elements();
-                if !generate(seed, &tensor.name, elements, &tensor.init, &mut emit) {
+                if !values(seed, tensor, &mut emit) {
                     return; // the writer has failed and says why
                 }
             }
@@ -263,21 +269,30 @@ fn write_small_tensors(
     for (i, tensor) in graph.tensors.iter().enumerate() {
         model.write(&plan.tensor_heads[i])?;
         if plan.offsets[i].is_none() {
-            let mut values = Vec::new();
-            generate(
-                seed,
-                &tensor.name,
-                tensor.elements(),
-                &tensor.init,
-                &mut |chunk| {
-                    values.extend(chunk);
-                    true
-                },
-            );
-            model.write(&values)?;
+            let mut bytes = Vec::new();
+            values(seed, tensor, &mut |chunk| {
+                bytes.extend(chunk);
+                true
+            });
+            model.write(&bytes)?;
         }
     }
     Ok(())
+}
+
+/// A tensor's bytes, in its own type.
+fn values(seed: u64, tensor: &Tensor, emit: &mut dyn FnMut(Vec<u8>) -> bool) -> bool {
+    let is_half = tensor.dtype == DType::F16;
+    let mut narrowed = |chunk: Vec<u8>| match is_half {
+        true => {
+            let singles = chunk.as_chunks::<4>().0.iter();
+            let halves = singles.map(|&single| f16::from_f32(f32::from_le_bytes(single)));
+            emit(halves.flat_map(f16::to_le_bytes).collect())
+        }
+        false => emit(chunk),
+    };
+    let elements = tensor.elements();
+    generate(seed, &tensor.name, elements, &tensor.init, &mut narrowed)
 }
 
 fn encode_node(node: &Node) -> Vec<u8> {
@@ -326,6 +341,7 @@ fn encode_node(node: &Node) -> Vec<u8> {
 fn encode_small(value: &Small) -> Vec<u8> {
     let (dims, dtype, raw): (&[i64], DType, Vec<u8>) = match value {
         Small::F32Scalar(v) => (&[], DType::F32, v.to_le_bytes().to_vec()),
+        Small::F16Scalar(v) => (&[], DType::F16, v.to_le_bytes().to_vec()),
         Small::I64Scalar(v) => (&[], DType::I64, v.to_le_bytes().to_vec()),
         Small::I64s(v) => (
             &[v.len() as i64],
@@ -347,7 +363,7 @@ fn encode_tensor_head(tensor: &Tensor) -> Vec<u8> {
     for &d in &tensor.dims {
         pb::int64(&mut out, 1, d as i64);
     }
-    pb::varint(&mut out, 2, tensor.init.dtype().onnx_code());
+    pb::varint(&mut out, 2, tensor.dtype.onnx_code());
     pb::bytes(&mut out, 8, tensor.name.as_bytes());
     out
 }

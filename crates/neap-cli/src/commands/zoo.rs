@@ -6,19 +6,20 @@ use crate::interrupt;
 use crate::progress::Progress;
 use crate::stdout;
 use clap::Args;
-use neap_zoo::{Batch, Options};
+use neap_zoo::{Batch, FolderOptions, Options};
 use neaptide::{Bytes, shape_text};
 use std::fmt::Write;
 use std::path::PathBuf;
 
 /// What `--list` says nothing about.
-const LIST_CONFLICTS: [&str; 8] = [
+const LIST_CONFLICTS: [&str; 9] = [
     "name",
     "output",
     "seed",
     "batch",
     "free_size",
     "lm_head",
+    "half",
     "external_data",
     "shapes_only",
 ];
@@ -43,6 +44,9 @@ pub struct ZooArgs {
     /// For gpt2: end in the language-model head
     #[arg(long)]
     lm_head: bool,
+    /// For folders: networks in half floats
+    #[arg(long)]
+    half: bool,
     /// Put the weights into a file of their own beside the model
     #[arg(long)]
     external_data: bool,
@@ -60,7 +64,7 @@ pub fn run(args: &ZooArgs, quiet: bool) -> Outcome {
     };
     let is_folder = neap_zoo::folders().iter().any(|entry| entry.name == name);
     if is_folder {
-        return folder(args, name);
+        return folder(args, name, quiet);
     }
     let entry = neap_zoo::find(name).ok_or_else(|| {
         let names = neap_zoo::list().iter().map(|e| e.name);
@@ -71,6 +75,9 @@ pub fn run(args: &ZooArgs, quiet: bool) -> Outcome {
             names.join(", ")
         ))
     })?;
+    if args.half {
+        return Err(bad("--half is for folders of networks, such as sd_15"));
+    }
     let path = args
         .output
         .clone()
@@ -114,7 +121,7 @@ pub fn run(args: &ZooArgs, quiet: bool) -> Outcome {
 }
 
 /// A model that is a folder of networks.
-fn folder(args: &ZooArgs, name: &str) -> Outcome {
+fn folder(args: &ZooArgs, name: &str, quiet: bool) -> Outcome {
     let has_options = args.batch != Batch::Fixed(1)
         || args.free_size
         || args.lm_head
@@ -122,13 +129,22 @@ fn folder(args: &ZooArgs, name: &str) -> Outcome {
         || args.shapes_only;
     if has_options {
         return Err(bad(format!(
-            "{name} is a folder of networks: of the options it takes --seed and --output"
+            "{name} is a folder of networks: of the options it takes --seed, --half and --output"
         )));
     }
     let path = args.output.clone().unwrap_or_else(|| name.into());
+    let options = FolderOptions {
+        seed: args.seed,
+        half: args.half,
+    };
     let weight_bytes = {
         let _deferred = interrupt::defer();
-        neap_zoo::write_folder(name, &path, args.seed)?
+        let mut progress = Progress::new(format!("writing {}", super::file_name(&path)), quiet);
+        let bytes = neap_zoo::write_folder(name, &path, &options, &mut |done, total| {
+            progress.at(done, total)
+        })?;
+        progress.finish();
+        bytes
     };
     interrupt::check()?;
     stdout::print(&format!(

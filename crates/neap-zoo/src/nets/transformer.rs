@@ -12,6 +12,22 @@ pub(crate) fn linear(
     g: &mut Graph,
     scope: &str,
     x: &str,
+    sizes: [usize; 2],
+    input_rms: f64,
+    output_std: f64,
+) -> String {
+    let product = product(g, scope, x, sizes, input_rms, output_std);
+    let outputs = sizes[1];
+    let bias = Init::bell(outputs, 0.0, 0.05);
+    let bias = g.parameter(format!("{scope}.bias"), &[outputs], bias);
+    g.node(scope, "Add", &[&bias, &product], vec![])
+}
+
+/// As [`linear`], without a bias.
+pub(crate) fn product(
+    g: &mut Graph,
+    scope: &str,
+    x: &str,
     [inputs, outputs]: [usize; 2],
     input_rms: f64,
     output_std: f64,
@@ -19,13 +35,7 @@ pub(crate) fn linear(
     let std = output_std / (input_rms * (inputs as f64).sqrt());
     let init = Init::bell(inputs * outputs, 0.0, std as f32);
     let weight = g.parameter(format!("{scope}.weight"), &[inputs, outputs], init);
-    let bias = g.parameter(
-        format!("{scope}.bias"),
-        &[outputs],
-        Init::bell(outputs, 0.0, 0.05),
-    );
-    let product = g.node(scope, "MatMul", &[x, &weight], vec![]);
-    g.node(scope, "Add", &[&bias, &product], vec![])
+    g.node(scope, "MatMul", &[x, &weight], vec![])
 }
 
 pub(crate) fn layer_norm(
