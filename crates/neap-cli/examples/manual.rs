@@ -6,10 +6,8 @@
 //!   FOLDER/share/zsh/site-functions/_neap
 //!   FOLDER/share/fish/vendor_completions.d/neap.fish
 //! ```
-//! They are made here and not by `neap`, whose size counts for its smallest budgets:
 //! `cargo run --release -p neap-cli --example manual -- FOLDER`.
 
-use clap::Command;
 use clap_complete::Shell;
 use std::path::Path;
 use std::{fs, io};
@@ -30,39 +28,16 @@ fn main() -> io::Result<()> {
 
 /// Writes all of them below `folder`.
 fn run(folder: &Path) -> io::Result<()> {
-    let command = visible(&neap_cli::command());
     let pages = folder.join("share/man/man1");
     fs::create_dir_all(&pages)?;
-    clap_mangen::generate_to(command.clone(), &pages)?;
+    clap_mangen::generate_to(neap_cli::visible_command(), &pages)?;
     for (shell, place) in SHELLS {
-        let mut text = Vec::new();
-        clap_complete::generate(shell, &mut command.clone(), "neap", &mut text);
         let path = folder.join(place);
         fs::create_dir_all(path.parent().unwrap_or(folder))?;
-        fs::write(&path, text)?;
+        fs::write(&path, neap_cli::completions(shell))?;
     }
     println!("manual pages and completions are in {}", folder.display());
     Ok(())
-}
-
-/// The command without what is hidden from users.
-fn visible(command: &Command) -> Command {
-    let shown = command.get_subcommands().filter(|c| !c.is_hide_set());
-    let shown: Vec<Command> = shown.cloned().collect();
-    let mut made = Command::new("neap").subcommands(shown);
-    made = made.args(command.get_arguments().cloned());
-    for (set, text) in [
-        (
-            Command::about as fn(Command, _) -> Command,
-            command.get_about(),
-        ),
-        (Command::after_help, command.get_after_help()),
-    ] {
-        if let Some(text) = text {
-            made = set(made, text.clone());
-        }
-    }
-    made.version(env!("CARGO_PKG_VERSION"))
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ pub struct ModelArgs {
 }
 
 #[derive(Args, Clone)]
+#[command(next_help_heading = "Opening the model")]
 pub struct OpenArgs {
     /// Shape of an input with open dimensions, such as x=1x3x224x224. Of those that nothing says, one that stands first is 1;
     /// `neap run` takes them from --input
@@ -46,6 +47,7 @@ pub struct OpenArgs {
 
 /// How to run.
 #[derive(Args, Clone)]
+#[command(next_help_heading = "Planning and computing")]
 pub struct EngineArgs {
     /// Threads that compute [default: all processors]
     #[arg(long, value_name = "N", value_parser = crate::numbers::whole::<u16>(1..=256))]

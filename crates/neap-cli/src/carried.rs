@@ -54,9 +54,9 @@ mod tests {
     const OF_THE_TASK: [&str; 5] = ["task", "allocate", "one_process", "enforce", "json"];
 
     /// Values that some option takes, tried in turn.
-    const VALUES: [&str; 11] = [
+    const VALUES: [&str; 12] = [
         "portable", "7", "5s", "0s:64MiB", "x=1x2", "64MiB", "m.npy", "rgb", "0.5,1,2", "x=7",
-        "vulkan",
+        "vulkan", "10%",
     ];
 
     fn parse(words: &[OsString]) -> Result<ArgMatches, clap::Error> {

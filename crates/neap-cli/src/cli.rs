@@ -3,6 +3,7 @@
 use crate::admit;
 use crate::commands;
 use crate::failure::{Failure, Outcome, bad, one_line};
+use crate::help;
 use crate::task;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -37,9 +38,12 @@ Exit codes:
   70  internal error
   129, 130, 143  ended by SIGHUP, SIGINT or SIGTERM: 128 and the signal's number";
 
-/// Runs ONNX models inside a memory budget that holds for the whole process.
+const MORE: &str = "neap COMMAND -h tells of a command, neap COMMAND --help of all its options; \
+neap --help has examples and exit codes";
+
+/// Runs and trains neural networks within a memory budget for the whole process.
 #[derive(Parser)]
-#[command(name = "neap", version, after_help = EXAMPLES, arg_required_else_help = true, max_term_width = 100)]
+#[command(name = "neap", version, after_help = MORE, after_long_help = EXAMPLES, arg_required_else_help = true, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -50,24 +54,24 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Run a model, within a memory budget if one is given
+    /// Run a model within a memory budget
     Run(Box<commands::run::RunArgs>),
-    /// Continue a text with a language model in a GGUF file, within a memory budget if one is given
+    /// Continue a text with a language model in GGUF
     Generate(Box<commands::generate::GenerateArgs>),
-    /// Talk to a language model in a GGUF file, within a memory budget if one is given
+    /// Talk to a language model in GGUF
     Chat(Box<commands::chat::ChatArgs>),
-    /// Make pictures of a text with Stable Diffusion, within a memory budget if one is given
+    /// Make pictures of a text with Stable Diffusion
     Imagine(Box<commands::imagine::ImagineArgs>),
-    /// Train a model on data, within a memory budget if one is given
+    /// Train a model on data, within a memory budget
     Train(Box<commands::train::TrainArgs>),
-    /// Serve a folder of models over the network, within one memory budget
+    /// Serve models over the network, within one memory budget
     #[cfg(feature = "serve")]
     Serve(Box<commands::serve::ServeArgs>),
     /// Pack a model into a .neap file, from which weights are streamed
     Pack(commands::pack::PackArgs),
     /// Show how a model would run within a memory budget
     Plan(commands::plan::PlanArgs),
-    /// Say whether models that run again and again meet their deadlines in the memory there is
+    /// Say whether models that run again and again meet their deadlines
     Admit(Box<admit::AdmitArgs>),
     /// Measure models under several memory budgets, each run in its own process
     Bench(commands::bench::BenchArgs),
@@ -81,7 +85,9 @@ pub enum Command {
     Cache(commands::cache::CacheArgs),
     /// Measure this machine, so that later plans are right about it
     Profile(commands::profile::ProfileArgs),
-    /// Say what this machine gives: processor, memory, rights, the drive's rate; and what a model needs of it
+    /// Write a script with which a shell completes commands and options
+    Completions(commands::completions::CompletionsArgs),
+    /// Say what this machine gives, what is missing, and what a model needs of it
     Doctor(commands::doctor::DoctorArgs),
     /// Make ResNet-152, run it with 40 MiB of memory, compare with unlimited memory
     Demo(commands::demo::DemoArgs),
@@ -94,7 +100,22 @@ pub enum Command {
 
 /// What can be asked for.
 pub fn definitions() -> clap::Command {
-    Cli::command().mut_subcommands(|command| command.mut_args(with_negative_numbers))
+    Cli::command().mut_subcommands(|command| help::short(command.mut_args(with_negative_numbers)))
+}
+
+/// The same without what is hidden from users.
+pub fn visible() -> clap::Command {
+    let command = definitions();
+    let shown = command.get_subcommands().filter(|c| !c.is_hide_set());
+    let mut made = clap::Command::new("neap")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommands(shown.cloned())
+        .args(command.get_arguments().cloned())
+        .after_long_help(EXAMPLES);
+    if let Some(about) = command.get_about() {
+        made = made.about(about.clone());
+    }
+    made
 }
 
 /// A number below zero is an option's value, which says what is wrong with it, and no option of its own.
@@ -138,6 +159,7 @@ fn obey(cli: Cli, given: &ArgMatches) -> Outcome {
         Command::Inspect(args) => commands::inspect::run(&args, cli.quiet),
         Command::Zoo(args) => commands::zoo::run(&args, cli.quiet),
         Command::Cache(args) => commands::cache::run(&args),
+        Command::Completions(args) => commands::completions::run(&args),
         Command::Layout(args) => commands::layout::run(&args),
         Command::Profile(args) => commands::profile::run(&args, cli.quiet),
         Command::Doctor(args) => commands::doctor::run(&args, cli.quiet),

@@ -14,6 +14,7 @@ mod compute;
 mod destination;
 mod device;
 mod failure;
+mod help;
 mod input;
 mod interrupt;
 mod language;
@@ -47,3 +48,10 @@ pub fn run_with(strategies: &'static [neaptide::Strategy]) -> ExitCode {
 pub fn command() -> clap::Command {
     cli::definitions()
 }
+
+/// The same without what is hidden from users.
+pub fn visible_command() -> clap::Command {
+    cli::visible()
+}
+
+pub use commands::completions::script as completions;

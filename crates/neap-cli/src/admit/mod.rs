@@ -25,16 +25,16 @@ pub struct AdmitArgs {
     /// Tasks, their periods and deadlines, and the memory of all together; see docs/guide.md
     #[arg(value_name = "TASKS.toml")]
     file: PathBuf,
-    #[command(flatten)]
-    open: OpenArgs,
-    #[command(flatten)]
-    engine: EngineArgs,
     /// Write a report instead of the table; '-' is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Draw what happens when all tasks begin at once: a FILE.svg, or a FILE.json for Perfetto
     #[arg(long, short, value_name = "FILE", value_parser = parse_picture)]
     output: Option<Picture>,
+    #[command(flatten)]
+    open: OpenArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
 }
 
 #[derive(Clone, Debug)]

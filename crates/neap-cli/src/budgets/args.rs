@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Args)]
+#[command(next_help_heading = "Budgets that change")]
 pub struct ChangeArgs {
     /// Budgets over time, such as 0s:200MiB,5s:60MiB,10s:120MiB; runs until the last has been held as
     /// long as the one before it, or as --duration or --iterations say

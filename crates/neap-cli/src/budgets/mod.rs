@@ -11,6 +11,7 @@ pub mod peak;
 pub mod repeat;
 mod sample;
 pub mod schedule;
+pub mod slower;
 pub mod trace;
 
 pub use args::ChangeArgs;

@@ -18,8 +18,6 @@ pub struct BenchArgs {
     /// Models to measure
     #[arg(required = true)]
     models: Vec<PathBuf>,
-    #[command(flatten)]
-    open: OpenArgs,
     /// Budgets to measure each model under, such as none,64MiB,25%,auto
     #[arg(
         long,
@@ -32,8 +30,6 @@ pub struct BenchArgs {
     /// Let the kernel enforce the budgets
     #[arg(long)]
     enforce: bool,
-    #[command(flatten)]
-    engine: EngineArgs,
     /// Runs before the measured ones
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = crate::numbers::any::<u32>)]
     warmup: u32,
@@ -42,6 +38,10 @@ pub struct BenchArgs {
     iterations: u32,
     #[arg(long, short, value_name = "FORMAT", default_value = "table")]
     output: Format,
+    #[command(flatten)]
+    open: OpenArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -16,8 +16,6 @@ use std::io::{BufRead, IsTerminal, stdin};
 pub struct ChatArgs {
     #[command(flatten)]
     model: ModelArgs,
-    #[command(flatten)]
-    sampling: SamplingArgs,
     /// What the model is told before the conversation
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
@@ -26,6 +24,8 @@ pub struct ChatArgs {
     think: Option<String>,
     #[command(flatten)]
     session: SessionArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
 }
 
 pub fn run(args: &ChatArgs, quiet: bool) -> Outcome {

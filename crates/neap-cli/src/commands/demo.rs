@@ -28,11 +28,11 @@ pub struct DemoArgs {
     /// Measured runs per budget
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = crate::numbers::whole::<u32>(1..=10_000))]
     iterations: u32,
-    #[command(flatten)]
-    engine: EngineArgs,
     /// Compute on a device, with ResNet-50 and a hard 64 MiB, of which its driver takes a part: vulkan, vulkan:N, auto or auto:N
     #[arg(long, value_name = "DEVICE")]
     device: Option<Compute>,
+    #[command(flatten)]
+    engine: EngineArgs,
 }
 
 /// What is run, and the budget.

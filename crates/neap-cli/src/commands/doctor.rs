@@ -7,15 +7,14 @@
 
 use super::open;
 use crate::args::{EngineArgs, OpenArgs};
+use crate::budgets::slower::Slower;
 use crate::cgroup::{self, Version, limits, supervise};
 use crate::failure::{Outcome, bad};
 use crate::progress::note;
 use crate::report::ms;
 use crate::{interrupt, stdout};
 use clap::{Args, ValueEnum};
-use neaptide::{
-    Budget, Bytes, CurvePoint, IoMode, Isa, LatencyCurve, RunOptions, measure_bandwidth,
-};
+use neaptide::{Budget, Bytes, IoMode, Isa, LatencyCurve, RunOptions, measure_bandwidth};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
@@ -27,12 +26,12 @@ use std::path::{Path, PathBuf};
 pub struct DoctorArgs {
     /// Predict this model's times here as well, from its smallest budget to all of its memory
     model: Option<PathBuf>,
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
+    output: Format,
     #[command(flatten)]
     open: OpenArgs,
     #[command(flatten)]
     engine: EngineArgs,
-    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
-    output: Format,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -53,9 +52,6 @@ const DEPTH: usize = 8;
 
 /// Budgets of a model, from its smallest to all of its memory.
 const BUDGETS: usize = 8;
-
-/// So much more time than with all of the memory is worth being told.
-const SLOWER: f64 = 1.1;
 
 #[derive(Serialize)]
 struct Finding {
@@ -343,9 +339,8 @@ fn text(findings: &[Finding], curve: Option<(&PathBuf, &LatencyCurve)>) -> Strin
     if let Some((path, curve)) = curve {
         let name = path.file_name().unwrap_or_default().display();
         let _ = writeln!(text, "  {:<10} {name}, predicted:", "model");
-        let fastest = curve.points.iter().map(|p| p.latency_ns).min().unwrap_or(0) as f64;
-        let is_near = |p: &&CurvePoint| p.latency_ns as f64 <= fastest * SLOWER;
-        let near = curve.points.iter().find(is_near).map(|p| p.budget_bytes);
+        let near = Slower::A_TENTH.smallest(curve);
+        let near = near.map(|(near, _)| near.budget_bytes);
         for point in &curve.points {
             let _ = writeln!(
                 text,

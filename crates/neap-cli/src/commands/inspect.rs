@@ -16,15 +16,15 @@ use std::fmt::Write;
 
 #[derive(Args)]
 pub struct InspectArgs {
-    #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    engine: EngineArgs,
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     output: Format,
     /// List every node as well
     #[arg(long)]
     graph: bool,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

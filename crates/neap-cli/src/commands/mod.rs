@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod cache;
 pub mod chat;
+pub mod completions;
 pub mod demo;
 pub mod doctor;
 pub mod generate;

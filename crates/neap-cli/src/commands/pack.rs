@@ -23,8 +23,10 @@ pub struct PackArgs {
     /// The packed model to write
     #[arg(long, short, value_name = "FILE.neap")]
     output: PathBuf,
-    /// In how many bits float weights are packed. Fewer than the model has are rounded: what that changes is printed,
-    /// layer by layer and at the outputs. Tables of which rows are read stay as they are
+    /// In how many bits float weights are packed
+    ///
+    /// Fewer than the model has are rounded: what that changes is printed, layer by layer and at the outputs. Tables of which
+    /// rows are read stay as they are.
     #[arg(long, value_name = "FORMAT", default_value = "exact")]
     weights: WeightsArg,
     /// With --weights, an input for which outputs are compared, as `neap run` takes it [default: random values]

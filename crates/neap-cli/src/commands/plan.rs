@@ -3,6 +3,7 @@
 
 use super::{gguf, open};
 use crate::args::{CalibrateArg, EngineArgs, ModelArgs};
+use crate::budgets::slower::Slower;
 use crate::compute::{Compute, Memory};
 use crate::device::Device;
 use crate::failure::{Outcome, bad};
@@ -22,16 +23,20 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub struct PlanArgs {
-    #[command(flatten)]
-    model: ModelArgs,
-    /// Memory that the whole process may take: 64MiB, 64M, bytes, 25% of what no limit takes, auto for what can be
-    /// spared here, or none
+    /// Memory that the whole process may take: 64MiB, 25%, auto or none
+    ///
+    /// 64M is 64MiB, and a number without a unit is bytes. 25% is of what no limit takes. auto is what can be spared here.
     #[arg(long, value_name = "SIZE", default_value = "none", value_parser = crate::cgroup::limits::any_budget)]
     memory_budget: Budget,
-    #[command(flatten)]
-    engine: EngineArgs,
-    /// Plan for another device: a description in FILE.toml, or v100-pcie, rtx3090-pcie, jetson-nx, raspberry-pi-4
-    /// or phone. Or for one of this machine, as `neap run` takes it: vulkan, vulkan:N, auto or auto:N
+    /// The smallest budget that is at most so much slower than the fastest, such as 10%
+    ///
+    /// Budgets from the smallest to all of the model's memory are compared by their predicted times.
+    #[arg(long, value_name = "SHARE", conflicts_with_all = ["memory_budget", "device_budget"])]
+    slower: Option<Slower>,
+    /// Plan for another device: a description in FILE.toml, or a name such as raspberry-pi-4
+    ///
+    /// The names are v100-pcie, rtx3090-pcie, jetson-nx, raspberry-pi-4 and phone. Devices of this machine are named as `neap run`
+    /// takes them: vulkan, vulkan:N, auto or auto:N.
     #[arg(long, value_name = "FILE|NAME", conflicts_with = "calibrate")]
     device: Option<String>,
     /// Of a language model: tokens that prompts and answers may have together [default: several]
@@ -49,6 +54,10 @@ pub struct PlanArgs {
     /// text, json, a FILE.html to write, or a FILE.json for Perfetto
     #[arg(long, short, value_name = "FORMAT", default_value = "text", value_parser = OsStringValueParser::new().try_map(parse_format))]
     output: Format,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -69,6 +78,11 @@ pub fn run(args: &PlanArgs, quiet: bool) -> Outcome {
             Format::Json => true,
             _ => return Err(bad("the plan of a language model is text or json")),
         };
+        if args.slower.is_some() {
+            return Err(bad(
+                "--slower is for ONNX models: of a language model, the plan shows all budgets",
+            ));
+        }
         let question = language::plan::Question {
             budget: args.memory_budget,
             context: args.context,
@@ -96,6 +110,9 @@ pub fn run(args: &PlanArgs, quiet: bool) -> Outcome {
         open_device(device, args.device_budget, &model, &mut options)?;
     }
     options.search.seed = args.seed.unwrap_or(options.search.seed);
+    if let Some(slower) = args.slower {
+        options.budget = Budget::Bytes(slower.budget_bytes(&model, &options, quiet)?);
+    }
     let plan = model.plan(&options)?;
     if let Some(remark) = plan.cost_remark() {
         note(remark);

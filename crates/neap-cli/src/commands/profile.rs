@@ -18,8 +18,6 @@ use std::path::{Path, PathBuf};
 pub struct ProfileArgs {
     /// Models to measure; their layers' times are kept [default: a network made on the spot, for rates]
     models: Vec<PathBuf>,
-    #[command(flatten)]
-    open: OpenArgs,
     /// Threads that compute [default: all processors]
     #[arg(long, value_name = "N", value_parser = crate::numbers::whole::<u16>(1..=256))]
     threads: Option<u16>,
@@ -28,6 +26,8 @@ pub struct ProfileArgs {
     io: IoArg,
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     output: Format,
+    #[command(flatten)]
+    open: OpenArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -9,11 +9,13 @@ mod enforced;
 mod here;
 mod photos;
 
+use super::HAS_PACKED;
 use crate::args::{EngineArgs, OpenArgs};
 use crate::budgets::ChangeArgs;
 use crate::budgets::schedule::Schedule;
+use crate::budgets::slower::Slower;
 use crate::budgets::trace::Trace;
-use crate::cgroup::supervise;
+use crate::cgroup::{limits, supervise};
 use crate::compute::{Compute, Memory};
 use crate::failure::{Failure, Outcome, bad};
 use crate::input::{self, ImageOptions};
@@ -34,8 +36,6 @@ pub struct RunArgs {
     /// An .onnx model, packed on first use, or a packed .neap
     #[arg(required_unless_present = "task")]
     model: Option<PathBuf>,
-    #[command(flatten)]
-    open: OpenArgs,
     /// Run the models of a task file at once, in one total of memory; see examples/tasks
     #[arg(long, value_name = "FILE.toml", conflicts_with_all = TASK_CONFLICTS)]
     task: Option<PathBuf>,
@@ -45,15 +45,20 @@ pub struct RunArgs {
     /// With --task, all models in this process, in turns: they share the memory that runs overwrite
     #[arg(long)]
     one_process: bool,
-    /// Memory that the whole process may take: 64MiB, 64M, bytes, 25% of what no limit takes, auto for what can be
-    /// spared here (the limit of the memory cgroup, or half of what is free), or none
+    /// Memory that the whole process may take: 64MiB, 25%, auto or none
+    ///
+    /// 64M is 64MiB, and a number without a unit is bytes. 25% is of what no limit takes. auto is what can be spared here: the
+    /// limit of the memory cgroup, or half of what is free.
     #[arg(long, value_name = "SIZE", default_value = "none", value_parser = crate::cgroup::limits::budget)]
     pub memory_budget: Budget,
-    /// Let the kernel enforce the budget: run in a memory cgroup with it as hard limit
+    /// The smallest budget that is at most so much slower than the fastest, such as 10%
+    ///
+    /// Budgets from the smallest to all of the model's memory are compared by their predicted times.
+    #[arg(long, value_name = "SHARE", conflicts_with_all = ["memory_budget", "budget_schedule", "follow", "device_budget"])]
+    pub slower: Option<Slower>,
+    /// Let the kernel enforce the budget, as the limit of a memory cgroup
     #[arg(long)]
     pub enforce: bool,
-    #[command(flatten)]
-    pub engine: EngineArgs,
     /// Compute on a device instead of the processor: vulkan, or vulkan:N for the one that vulkaninfo calls GPU N. With
     /// auto, or auto:N, the processor keeps the steps that it is predicted to compute sooner
     #[arg(long, value_name = "DEVICE")]
@@ -65,9 +70,11 @@ pub struct RunArgs {
     /// The link to the device's memory as if it moved no more than so many bytes per second each way
     #[arg(long, value_name = "SIZE", requires = "device_budget", value_parser = parse_bytes, hide = true)]
     pub device_link: Option<u64>,
-    /// File for an input: .npy, .npz, .bin, .jpg, .png, .webp or .bmp; a folder of photos, or several of them, which run one
-    /// after another; or a number. NAME may be left out where there is one input, and for .npz with arrays of the inputs' names [default: random values; integers from 0 to 99, or 1 where the
-    /// input's name has "mask" in it, or 0 where it has "type"]
+    /// An input: a photo, a folder of photos, .npy, .npz, .bin, or a number [default: random values]
+    ///
+    /// Photos are .jpg, .png, .webp or .bmp; several of them run one after another. NAME may be left out where there is one
+    /// input, and for .npz with arrays of the inputs' names. Random integers are from 0 to 99, or 1 where the input's name has
+    /// "mask" in it, or 0 where it has "type".
     #[arg(long = "input", value_name = "NAME=FILE")]
     pub inputs: Vec<OsString>,
     /// Names of the classes, for the largest values of outputs: a JSON list, or one in a line [default: those in the model]
@@ -82,8 +89,6 @@ pub struct RunArgs {
     /// Measured runs [default: 1, or as long as the budget's changes take]
     #[arg(long, value_name = "N", value_parser = crate::numbers::whole::<u32>(1..=1_000_000))]
     pub iterations: Option<u32>,
-    #[command(flatten)]
-    pub change: ChangeArgs,
     /// Write each output to DIR as .npy, named after the model's output
     #[arg(long, value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
@@ -94,13 +99,20 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE.json")]
     pub trace_events: Option<PathBuf>,
     #[command(flatten)]
+    open: OpenArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    pub change: ChangeArgs,
+    #[command(flatten)]
     pub image: ImageOptions,
 }
 
 /// Options and groups of options that a task's file replaces, or that are for one model.
-const TASK_CONFLICTS: [&str; 18] = [
+const TASK_CONFLICTS: [&str; 19] = [
     "model",
     "memory_budget",
+    "slower",
     "threads",
     "device",
     "device_budget",
@@ -150,10 +162,11 @@ pub fn run(args: &RunArgs, given: &ArgMatches, quiet: bool) -> Outcome {
             "--trace-events shows one plan: leave --budget-schedule and --follow away",
         ));
     }
-    let ended = match supervise::own_limit_bytes().filter(|_| args.enforce) {
-        Some(limit) => here(args, Budget::Bytes(limit), true, quiet),
-        None if args.enforce => enforced(args, quiet),
-        None => here(args, args.first_budget(), false, quiet),
+    let ended = match (supervise::own_limit_bytes(), args.slower) {
+        (Some(limit), _) if args.enforce => here(args, Budget::Bytes(limit), true, quiet),
+        (_, Some(slower)) if chosen().is_none() => choose(args, slower, quiet),
+        _ if args.enforce => enforced(args, quiet),
+        _ => here(args, args.first_budget(), false, quiet),
     };
     match ended {
         Err(Failure::DamagedCache(damage)) => Err(again(damage)),
@@ -169,6 +182,22 @@ pub(crate) fn carried_to_members(given: &ArgMatches) -> Vec<OsString> {
     words
 }
 
+/// Marks a process that has begun anew with the budget that `--slower` chose, in bytes.
+const CHOSEN: &str = "NEAPTIDE_CHOSEN_BUDGET";
+
+fn chosen() -> Option<Budget> {
+    let bytes = std::env::var(CHOSEN).ok()?.parse().ok()?;
+    Some(Budget::Bytes(bytes))
+}
+
+/// Begins anew with the budget that `--slower` asks for: the plans that it was chosen from leave nothing in memory.
+fn choose(args: &RunArgs, slower: Slower, quiet: bool) -> Outcome {
+    let (model, options, _) = opened(args, quiet)?;
+    let bytes = limits::bytes(slower.budget_bytes(&model, &options, quiet)?);
+    let error = begin_anew(&[(CHOSEN, &bytes.to_string()), (HAS_PACKED, "1")]);
+    Err(bad(format!("the run cannot begin anew: {error}")))
+}
+
 /// Marks a process that has begun anew, as a cached file was damaged; the value says nothing.
 const BEGUN_ANEW: &str = "NEAPTIDE_BEGUN_ANEW";
 
@@ -178,19 +207,19 @@ fn again(damage: String) -> Failure {
         return Failure::DamagedCache(damage);
     }
     note(&format!("{damage}: packing the model again"));
-    let error = begin_anew(BEGUN_ANEW);
+    let error = begin_anew(&[(BEGUN_ANEW, "1")]);
     bad(format!("{damage}; the run cannot begin anew: {error}"))
 }
 
-/// Begins anew in this process, with nothing left of what it had in memory, and with a mark. Returns only where that cannot be.
-pub(super) fn begin_anew(mark: &str) -> std::io::Error {
+/// Begins anew in this process, with nothing left of what it had in memory, and with marks. Returns only where that cannot be.
+pub(super) fn begin_anew(marks: &[(&str, &str)]) -> std::io::Error {
     let mut command = std::process::Command::new("/proc/self/exe");
     if let Some(name) = std::env::args_os().next() {
         command.arg0(name);
     }
     command
         .args(std::env::args_os().skip(1))
-        .env(mark, "1")
+        .envs(marks.iter().copied())
         .exec()
 }
 
@@ -203,9 +232,8 @@ impl RunArgs {
     /// In force when the session opens.
     fn first_budget(&self) -> Budget {
         let scheduled = self.change.budget_schedule.as_ref();
-        scheduled
-            .and_then(Schedule::at_start)
-            .unwrap_or(self.memory_budget)
+        let chosen = chosen().filter(|_| self.slower.is_some());
+        (scheduled.and_then(Schedule::at_start).or(chosen)).unwrap_or(self.memory_budget)
     }
 
     /// The device, with all that it takes of this process's memory.

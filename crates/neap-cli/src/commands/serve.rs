@@ -27,7 +27,9 @@ pub struct ServeArgs {
     /// NAME=MODEL.gguf
     #[arg(required = true, value_name = "FOLDER|[NAME=]GGUF")]
     models: Vec<PathBuf>,
-    /// Memory that the whole process may take: 256MiB, 256M, bytes, auto for what can be spared here, or none
+    /// Memory that the whole process may take: 256MiB, auto or none
+    ///
+    /// 256M is 256MiB, and a number without a unit is bytes. auto is what can be spared here.
     #[arg(long, value_name = "SIZE", default_value = "none", value_parser = limits::budget)]
     memory_budget: Budget,
     /// Of the budget, what a language model takes at most [default: an equal part of what is left for models]
@@ -42,7 +44,7 @@ pub struct ServeArgs {
     /// End at the start if a model cannot be loaded, instead of serving the others
     #[arg(long)]
     strict: bool,
-    /// Let the kernel enforce the budget: run in a memory cgroup with it as hard limit
+    /// Let the kernel enforce the budget, as the limit of a memory cgroup
     #[arg(long)]
     enforce: bool,
     /// Where clients ask over HTTP; port 0 is any free one

@@ -40,10 +40,12 @@ pub struct TrainArgs {
         required_unless_present = "demo"
     )]
     output: Option<PathBuf>,
-    /// Memory that the whole process may take: 300MiB, 300M, bytes, auto for what can be spared here, or none
+    /// Memory that the whole process may take: 300MiB, auto or none
+    ///
+    /// 300M is 300MiB, and a number without a unit is bytes. auto is what can be spared here.
     #[arg(long, value_name = "SIZE", default_value = "none", value_parser = crate::cgroup::limits::budget)]
     memory_budget: Budget,
-    /// Let the kernel enforce the budget: train in a memory cgroup with it as hard limit
+    /// Let the kernel enforce the budget, as the limit of a memory cgroup
     #[arg(long)]
     enforce: bool,
     /// Threads that compute [default: all processors]

@@ -10,10 +10,12 @@ use std::path::PathBuf;
 pub struct ModelArgs {
     /// A language model in a .gguf file
     pub model: PathBuf,
-    /// Memory that the whole process may take: 64MiB, 64M, bytes, auto for what can be spared here, or none
+    /// Memory that the whole process may take: 64MiB, auto or none
+    ///
+    /// 64M is 64MiB, and a number without a unit is bytes. auto is what can be spared here.
     #[arg(long, value_name = "SIZE", default_value = "none", value_parser = crate::cgroup::limits::budget)]
     pub memory_budget: Budget,
-    /// Let the kernel enforce the budget: run in a memory cgroup with it as hard limit
+    /// Let the kernel enforce the budget, as the limit of a memory cgroup
     #[arg(long)]
     pub enforce: bool,
     /// Tokens that prompts and answers may have together
@@ -53,6 +55,7 @@ pub struct SessionArgs {
 
 /// How tokens are chosen.
 #[derive(Args, Clone)]
+#[command(next_help_heading = "Choosing tokens")]
 pub struct SamplingArgs {
     /// Most tokens of an answer [default: what the context has room for]
     #[arg(short = 'n', long = "tokens", value_name = "N", value_parser = crate::numbers::whole::<u32>(1..=1 << 20))]

@@ -16,6 +16,7 @@ const MOMENTUM: f32 = 0.1;
 
 /// What is learned, and how.
 #[derive(Args, Clone)]
+#[command(next_help_heading = "Learning")]
 pub struct LearningArgs {
     /// What the model's first output is compared with its target by
     #[arg(long, value_name = "LOSS", default_value = "cross-entropy")]

@@ -34,8 +34,6 @@ pub struct GenerateArgs {
     /// With --jsonl, most texts at once
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = crate::numbers::whole::<u8>(1..=64))]
     parallel: u8,
-    #[command(flatten)]
-    sampling: SamplingArgs,
     /// Go on where the model would end its answer
     #[arg(long)]
     ignore_end: bool,
@@ -44,6 +42,8 @@ pub struct GenerateArgs {
     json: Option<PathBuf>,
     #[command(flatten)]
     session: SessionArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
 }
 
 /// Longest text that is read: no context holds more.

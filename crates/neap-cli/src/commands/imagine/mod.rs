@@ -70,10 +70,12 @@ pub struct ImagineArgs {
     /// How far the picture may be from the photo: from 0 to 1, which keeps nothing of it
     #[arg(long, value_name = "X", default_value_t = 0.8, requires = "image", value_parser = strength)]
     strength: f64,
-    /// Memory that the whole process may take: 300MiB, 300M, bytes, auto for what can be spared here, or none
+    /// Memory that the whole process may take: 300MiB, auto or none
+    ///
+    /// 300M is 300MiB, and a number without a unit is bytes. auto is what can be spared here.
     #[arg(long, value_name = "SIZE", default_value = "none", value_parser = crate::cgroup::limits::budget)]
     memory_budget: Budget,
-    /// Let the kernel enforce the budget: run in a memory cgroup with it as hard limit
+    /// Let the kernel enforce the budget, as the limit of a memory cgroup
     #[arg(long)]
     enforce: bool,
     /// Write a report instead of the last line; '-' is standard output
@@ -176,7 +178,7 @@ fn here(args: &ImagineArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Ou
     // What packing leaves of the process would be counted with the run, and not in the next one.
     if own_cgroup && was_packed && std::env::var_os(HAS_PACKED).is_none() {
         drop(job);
-        let error = super::run::begin_anew(HAS_PACKED);
+        let error = super::run::begin_anew(&[(HAS_PACKED, "1")]);
         return Err(bad(format!("the run cannot begin anew: {error}")));
     }
     let mut networks = Vec::new();

@@ -42,7 +42,7 @@ pub(super) fn here(args: &RunArgs, budget: Budget, own_cgroup: bool, quiet: bool
     // What packing leaves of the process would be counted with the run, and not in the next one.
     if own_cgroup && was_packed && std::env::var_os(HAS_PACKED).is_none() {
         drop(model);
-        let error = begin_anew(HAS_PACKED);
+        let error = begin_anew(&[(HAS_PACKED, "1")]);
         return Err(bad(format!("the run cannot begin anew: {error}")));
     }
     memory::trim_heap();
