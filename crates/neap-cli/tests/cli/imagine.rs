@@ -95,6 +95,22 @@ fn what_is_wrong_is_said_in_a_line() {
         .neap("zoo sd_tiny -o new --lm-head")
         .fails(2, &["--seed"]);
     assert!(!bench.path("new").exists());
+    bench.neap("zoo resnet50 --half").fails(2, &["--half"]);
+}
+
+#[test]
+fn networks_of_half_floats() {
+    let bench = bench();
+    bench.neap("zoo sd_tiny --half -o half").ok();
+    let bytes = |folder: &str| {
+        let path = bench.path(folder).join("unet/model.onnx");
+        fs::metadata(path).unwrap().len()
+    };
+    assert!(bytes("half") * 3 < bytes("sd") * 2);
+    let small = SMALL.replace(" sd ", " half ");
+    bench.neap(&format!("{small} -o half.png")).ok();
+    let picture = fs::read(bench.path("half.png")).unwrap();
+    assert!(picture.starts_with(b"\x89PNG"));
 }
 
 fn scripts() -> PathBuf {
