@@ -18,7 +18,7 @@ fn texts(command: &mut Command, name: &str, found: &mut Vec<[String; 3]>) {
     let short = command.render_help().to_string();
     found.push([name.into(), short, command.render_long_help().to_string()]);
     for below in command.get_subcommands_mut() {
-        if below.get_name() != "help" {
+        if below.get_name() != "help" && !below.is_hide_set() {
             let name = format!("{name} {}", below.get_name());
             texts(below, &name, found);
         }
@@ -26,7 +26,7 @@ fn texts(command: &mut Command, name: &str, found: &mut Vec<[String; 3]>) {
 }
 
 fn all() -> Vec<[String; 3]> {
-    let mut command = neap_cli::visible_command().term_width(100);
+    let mut command = neap_cli::command().term_width(100);
     command.build();
     let mut found = Vec::new();
     texts(&mut command, "neap", &mut found);

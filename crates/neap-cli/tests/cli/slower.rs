@@ -1,7 +1,7 @@
 //! `--slower`: the smallest budget that costs a share of the time at most.
 
 use super::onnx::layers;
-use super::support::Bench;
+use super::support::{Bench, can_enforce};
 
 #[test]
 fn a_plan_is_within_the_share() {
@@ -41,14 +41,18 @@ fn a_plan_is_within_the_share() {
 #[test]
 fn a_run_takes_the_budget_that_it_chose() {
     let bench = Bench::with_model(&layers());
-    let ran = bench.neap("run m.onnx --slower 20% --json r.json");
-    let said = ran.ok().stderr;
-    assert!(said.contains("the memory budget is"), "{said}");
-    let report = std::fs::read(bench.path("r.json")).unwrap();
-    let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
-    let [budget, peak] =
-        ["memory_budget_bytes", "peak_memory_bytes"].map(|key| report[key].as_u64());
-    assert!(budget.is_some() && peak <= budget, "{report}");
+    let enforced = can_enforce(&bench).then_some("--enforce");
+    for more in [Some(""), enforced].into_iter().flatten() {
+        let ran = bench.neap(&format!("run m.onnx --slower 20% --json r.json {more}"));
+        let said = ran.ok().stderr;
+        let times = said.matches("the memory budget is").count();
+        assert_eq!(times, 1, "{said}");
+        let report = std::fs::read(bench.path("r.json")).unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+        let [budget, peak] =
+            ["memory_budget_bytes", "peak_memory_bytes"].map(|key| report[key].as_u64());
+        assert!(budget.is_some() && peak <= budget, "{report}");
+    }
 }
 
 #[test]
