@@ -149,9 +149,29 @@ impl<'a> Setting<'a> {
                 room -= units[i].file.len();
             }
         }
+        // Of units that several steps share one may have left, and nothing with it.
+        if child.window_bytes + resident_bytes(&child) > self.budget_bytes {
+            return parent.clone();
+        }
         child.latency_ns = self.simulated(&child).prediction.latency_ns;
         child
     }
+}
+
+/// What stays, each byte once.
+fn resident_bytes(of: &Individual) -> u64 {
+    let units = of.schedule.units.iter().zip(&of.resident);
+    let files = units
+        .filter(|(_, resident)| **resident)
+        .map(|(u, _)| u.file);
+    let mut files: Vec<(u64, u64)> = files.map(|f| (f.begin, f.begin + f.len())).collect();
+    files.sort_unstable();
+    let mut end = 0;
+    files.into_iter().fold(0, |bytes, (begin, last)| {
+        let own = last.saturating_sub(begin.max(end));
+        end = end.max(last);
+        bytes + own
+    })
 }
 
 /// The fastest plan found within `budget_bytes`, at least as fast as every one that the preload planner
