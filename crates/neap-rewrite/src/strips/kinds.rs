@@ -182,7 +182,8 @@ impl<'a> Kinds<'a> {
         let sole = |v: ValueId| uses[v.index()] <= 1;
         let passes = match &node.op {
             Op::Concat { .. } | Op::Split { .. } | Op::Slice { .. } | Op::Reorder => true,
-            Op::DepthToSpace { .. } | Op::SpaceToDepth { .. } | Op::Pad { .. } => true,
+            // Padding is kept: a reader may want rows that are nothing else.
+            Op::DepthToSpace { .. } | Op::SpaceToDepth { .. } => true,
             Op::Reshape { .. } | Op::Transpose { .. } => true,
             Op::Resize(attrs) => attrs.mode == ResizeMode::Nearest || sole(y),
             Op::Unary(_) | Op::Binary(_) | Op::Clip { .. } | Op::Cast { .. } | Op::Where => sole(y),

@@ -2,7 +2,7 @@
 
 use crate::build::{Net, square};
 use neap_ir::op::{
-    Activation, CoordinateTransform, NearestMode, Op, Pool, ResizeAttrs, ResizeMode,
+    Activation, CoordinateTransform, NearestMode, Op, PadMode, Pool, ResizeAttrs, ResizeMode,
 };
 use neap_ir::{Program, ValueId};
 use neap_rewrite::{live_bytes, with_strips};
@@ -167,6 +167,20 @@ fn tokens_of_images_come_in_strips() {
     };
     assert_eq!(wide(plain), 48 * 64 * 4);
     assert!(wide(&strips) <= 48 * 16 * 4, "{}", wide(&strips));
+}
+
+/// Rows that are padding alone are read, too.
+#[test]
+fn images_with_wide_borders() {
+    let mut net = Net::new();
+    let x = net.input(&[1, 16, 12, 8]);
+    let a = net.conv(x, 16, 3, 1);
+    let pads = vec![(0, 0), (0, 0), (5, 6), (1, 1)];
+    let mode = PadMode::Constant;
+    let b = net.op(Op::Pad { mode, pads }, &[a]);
+    let c = net.conv(b, 16, 3, 1);
+    net.output(c);
+    net.lower();
 }
 
 #[test]
