@@ -231,6 +231,17 @@ KNOWN = [
         lambda m, feed: (has(m, "STFT") or has(m, "DFT")) and is_wild(m, feed),
         None,
     ),
+    (
+        "onnxruntime and the reference take another number for the least or largest beside none",
+        lambda m, feed: any(has(m, "ScatterND", reduction=r) or has(m, "ScatterElements", reduction=r) for r in ("min", "max"))
+        and is_wild(m, feed),
+        None,
+    ),
+    (
+        "what a remainder is of need not be rounded to halves, which changes it by as much as one divides by",
+        lambda m, feed: has(m, "Mod") and reaching(m, feed, 0)[0].dtype == np.float16,
+        None,
+    ),
     ("an infinity spreads over a window of Col2Im", lambda m, feed: has(m, "Col2Im") and is_wild(m, feed), None),
     (
         "onnxruntime clamps each place of a cube, the standard's reference where it is",
