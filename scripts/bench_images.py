@@ -31,6 +31,7 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), 
 PAGE = os.path.join(ROOT, "docs/images.md")
 MIB = 1 << 20
 MB = 10**6
+PROMPT = "a house by the sea"
 
 
 @dataclass
@@ -74,6 +75,7 @@ def main():
     parser.add_argument("--no-compare", dest="compare", action="store_false", help="leave out the turn that compares outputs")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--steps", type=int, default=20, help="of whole pictures")
+    parser.add_argument("--rival", nargs=2, metavar=("PYTHON", "CHECKPOINT"), help="one that has stable-diffusion-cpp-python, and the same model for it")
     parser.add_argument("--write", action="store_true", help="into docs/images.md")
     parser.add_argument("--json", metavar="FILE", help="for everything measured")
     parser.add_argument("--ort-worker", nargs=3, help=argparse.SUPPRESS)
@@ -239,13 +241,35 @@ def drive_rate(path, arguments):
     return 1e9 * float(re.search(r"([\d.]+) GB/s", text)[1])
 
 
+#: What the rival runs.
+RIVAL = """
+import resource, sys
+from stable_diffusion_cpp import StableDiffusion
+model = StableDiffusion(model_path=sys.argv[1], n_threads=int(sys.argv[2]), verbose=True)
+model.generate_image(prompt=sys.argv[3], width=512, height=512, cfg_scale=7.5, sample_steps=1, sample_method="euler_a", seed=1)
+print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def rival(arguments):
+    """Seconds of a step and of decoding, and the peak, of stable-diffusion.cpp without a limit."""
+    python, checkpoint = arguments.rival
+    drop_caches()
+    command = [python, "-c", RIVAL, checkpoint, str(arguments.threads), PROMPT]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+    found = [re.search(pattern, said) for pattern in (r"sampling completed, taking ([\d.]+)s", r"decode_first_stage completed, taking ([\d.]+)s", r"peak (\d+)")]
+    step, decode, peak = (float(match[1]) for match in found)
+    print(f"stable-diffusion.cpp: {step} s a step, {decode} s to decode, {peak / MIB:.0f} MiB", flush=True)
+    return {"step": step, "decode": decode, "peak": peak}
+
+
 def picture(arguments):
     """A whole picture of Stable Diffusion 1.5 with guidance."""
     folder = os.path.dirname(os.path.dirname(model(["sd_15", "--half"], "unet", arguments)))
     limit = 133 * MB
     with tempfile.TemporaryDirectory(dir=arguments.work) as scratch:
         report = os.path.join(scratch, "report.json")
-        command = [arguments.neap, "-q", "imagine", folder, "-p", "a house by the sea", "--size", "512x512", "--guidance", "7.5"]
+        command = [arguments.neap, "-q", "imagine", folder, "-p", PROMPT, "--size", "512x512", "--guidance", "7.5"]
         command += ["--threads", str(arguments.threads), "--memory-budget", str(limit), "--enforce", "--json", report]
         command += ["-o", os.path.join(scratch, "out.png"), "--scheduler", "euler-a", "--seed", "1"]
         # The first packs the networks.
@@ -255,7 +279,9 @@ def picture(arguments):
         with open(report) as file:
             told = json.load(file)
     print(f"picture: {told}", flush=True)
-    return {"steps": arguments.steps, "limit": limit, "seconds": told["seconds"], "peak": told["peak_memory_bytes"], "networks": told["networks"]}
+    by_name = {network["network"]: network["seconds"] for network in told["networks"]}
+    ours = {"step": by_name["unet"] / arguments.steps, "decode": by_name["vae_decoder"], "peak": told["peak_memory_bytes"]}
+    return {"steps": arguments.steps, "limit": limit, "seconds": told["seconds"], "ours": ours, "rival": arguments.rival and rival(arguments)}
 
 
 def tables(told, arguments):
@@ -282,11 +308,17 @@ def tables(told, arguments):
             lines.append(f"| {network['name']} | {now:.1f} | {whole:.1f} | {now / whole:.2f} |")
         lines.append("")
     for whole in told["pictures"]:
+        ours, theirs = whole["ours"], whole["rival"]
         lines += [
-            f"A picture of 512x512 in {whole['steps']} steps with guidance, f16 weights, within {whole['limit'] / MIB:.1f} MiB: "
-            f"{whole['seconds']:.0f} s, peak {whole['peak'] / MIB:.1f} MiB.",
+            f"A picture of 512x512 in {whole['steps']} steps with guidance, f16 weights, within {whole['limit'] / MIB:.1f} MiB: {whole['seconds']:.0f} s in all.",
             "",
+            "| picture by | limit, MiB | peak, MiB | seconds a step | seconds to decode |",
+            "|---|--:|--:|--:|--:|",
+            f"| neap | {whole['limit'] / MIB:.1f} | {ours['peak'] / MIB:.1f} | {ours['step']:.1f} | {ours['decode']:.1f} |",
         ]
+        if theirs:
+            lines.append(f"| stable-diffusion.cpp | none | {theirs['peak'] / MIB:.1f} | {theirs['step']:.1f} | {theirs['decode']:.1f} |")
+        lines.append("")
     return "\n".join(lines)
 
 
