@@ -1,4 +1,4 @@
-//! What ViT and GPT-2 share: linear layers and layer norms as PyTorch exports them.
+//! What transformers share: linear layers and layer norms as PyTorch exports them.
 
 use crate::graph::{Attr, Graph, Small};
 use crate::init::{Dist, Init};
@@ -87,4 +87,13 @@ pub(crate) fn with_scalar(
 ) -> String {
     let scalar = g.constant(scope, Small::F32Scalar(scalar));
     g.node(scope, op, &[x, &scalar], vec![])
+}
+
+/// The exact GELU, `x/2 · (1 + erf(x/√2))`, spelled out as PyTorch does.
+pub(crate) fn gelu(g: &mut Graph, scope: &str, x: &str) -> String {
+    let scaled = with_scalar(g, scope, "Div", x, std::f32::consts::SQRT_2);
+    let erf = g.node(scope, "Erf", &[&scaled], vec![]);
+    let shifted = with_scalar(g, scope, "Add", &erf, 1.0);
+    let product = g.node(scope, "Mul", &[x, &shifted], vec![]);
+    with_scalar(g, scope, "Mul", &product, 0.5)
 }

@@ -3,7 +3,9 @@
 use crate::graph::{Attr, Graph, Small};
 use crate::init::Init;
 use crate::layers::{Conv, conv, image_input};
-use crate::nets::transformer::{BRANCH_STD, layer_norm, linear, reshape, transpose, with_scalar};
+use crate::nets::transformer::{
+    BRANCH_STD, gelu, layer_norm, linear, reshape, transpose, with_scalar,
+};
 
 const WIDTH: usize = 768;
 const HEADS: i64 = 12;
@@ -113,13 +115,4 @@ fn self_attention(g: &mut Graph, scope: &str, x: &str) -> String {
         0.2,
         BRANCH_STD,
     )
-}
-
-/// The exact GELU, `x/2 · (1 + erf(x/√2))`, spelled out as PyTorch does.
-fn gelu(g: &mut Graph, scope: &str, x: &str) -> String {
-    let scaled = with_scalar(g, scope, "Div", x, std::f32::consts::SQRT_2);
-    let erf = g.node(scope, "Erf", &[&scaled], vec![]);
-    let shifted = with_scalar(g, scope, "Add", &erf, 1.0);
-    let product = g.node(scope, "Mul", &[x, &shifted], vec![]);
-    with_scalar(g, scope, "Mul", &product, 0.5)
 }
