@@ -7,7 +7,7 @@ mod tokenizer;
 
 use crate::ZooError;
 use crate::graph::{Batch, Graph};
-use crate::nets::diffusion::{self, Family};
+use crate::nets::diffusion::{self, Family, Model, Vae};
 use crate::writer::{self, Weights};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub struct FolderEntry {
     pub name: &'static str,
     /// One line for a person.
     pub summary: &'static str,
-    family: Family,
+    model: Model,
     weights: Weights,
 }
 
@@ -29,26 +29,38 @@ static FOLDERS: &[FolderEntry] = &[
     FolderEntry {
         name: "sd_tiny",
         summary: "a small Stable Diffusion 1: a folder of four networks, a tokenizer and their settings",
-        family: diffusion::SD_TINY,
+        model: Model::StableDiffusion(diffusion::SD_TINY),
         weights: Weights::Inline,
     },
     FolderEntry {
         name: "sd_15",
         summary: "Stable Diffusion 1.5 at full size, but for the vocabulary: 4.3 GB of weights beside four networks",
-        family: diffusion::SD_15,
+        model: Model::StableDiffusion(diffusion::SD_15),
         // A model of more than 2 GiB is no file, and `optimum` names its data so.
         weights: Weights::External("_data"),
     },
     FolderEntry {
         name: "sdxl_tiny",
         summary: "a small SDXL: a folder of five networks, two tokenizers and their settings",
-        family: diffusion::SDXL_TINY,
+        model: Model::StableDiffusion(diffusion::SDXL_TINY),
         weights: Weights::Inline,
     },
     FolderEntry {
         name: "sdxl",
         summary: "SDXL at full size, but for the vocabulary: 13.9 GB of weights beside five networks",
-        family: diffusion::SDXL,
+        model: Model::StableDiffusion(diffusion::SDXL),
+        weights: Weights::External("_data"),
+    },
+    FolderEntry {
+        name: "pixart_tiny",
+        summary: "a small PixArt: its transformer and VAE decoder, without a text encoder",
+        model: Model::PixArt(diffusion::PIXART_TINY),
+        weights: Weights::Inline,
+    },
+    FolderEntry {
+        name: "pixart",
+        summary: "PixArt-alpha at full size for 512x512: its transformer and VAE decoder, 2.6 GB of weights, without a text encoder",
+        model: Model::PixArt(diffusion::PIXART),
         weights: Weights::External("_data"),
     },
 ];
@@ -114,12 +126,20 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> ZooError + '_ {
     }
 }
 
-fn networks(family: &Family, vocabulary: usize, is_half: bool) -> Vec<Graph> {
+fn networks(model: &Model, vocabulary: usize, is_half: bool) -> Vec<Graph> {
     let network = |name, build: &dyn Fn(&mut Graph)| {
         let mut graph = Graph::new(name, Batch::Dynamic);
         graph.is_half = is_half;
         build(&mut graph);
         graph.finish()
+    };
+    let decoder = |vae: &Vae| network("vae_decoder", &|g| diffusion::vae_decoder(g, vae));
+    let family = match model {
+        Model::StableDiffusion(family) => family,
+        Model::PixArt(sizes) => {
+            let transformer = network("transformer", &|g| diffusion::pixart(g, sizes));
+            return vec![transformer, decoder(&sizes.vae)];
+        }
     };
     let text = |name, text| network(name, &|g| diffusion::text_encoder(g, text, vocabulary));
     let Family { unet, vae, .. } = family;
@@ -127,7 +147,7 @@ fn networks(family: &Family, vocabulary: usize, is_half: bool) -> Vec<Graph> {
     networks.extend((family.second_text.as_ref()).map(|second| text("text_encoder_2", second)));
     networks.extend([
         network("unet", &|g| diffusion::unet(g, unet, family.text_width())),
-        network("vae_decoder", &|g| diffusion::vae_decoder(g, vae)),
+        decoder(vae),
         network("vae_encoder", &|g| diffusion::vae_encoder(g, vae)),
     ]);
     networks
@@ -140,7 +160,7 @@ fn write_files(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<u64, ZooError> {
     let (vocabulary, merges) = tokenizer();
-    let graphs = networks(&entry.family, vocabulary.len(), options.half);
+    let graphs = networks(&entry.model, vocabulary.len(), options.half);
     let total = graphs.iter().map(Graph::weight_bytes).sum();
     let mut done = 0;
     for graph in graphs {
@@ -159,9 +179,8 @@ fn write_files(
         )?;
         done += graph.weight_bytes();
     }
-    let mut files = settings::files(&entry.family);
-    let tokenizers = ["tokenizer", "tokenizer_2"].into_iter();
-    for name in tokenizers.take(1 + usize::from(entry.family.second_text.is_some())) {
+    let mut files = settings::files(&entry.model);
+    for name in settings::tokenizers(&entry.model) {
         files.push((format!("{name}/vocab.json"), json(&vocabulary)));
         files.push((format!("{name}/merges.txt"), merges.clone()));
     }

@@ -1,11 +1,34 @@
 //! The small files beside networks, as the published models have them.
 
-use crate::nets::diffusion::{self, Family, Text};
+use crate::nets::diffusion::{self, Family, Model, PixArt, Text, Vae};
+
+/// Folders with a vocabulary.
+pub(super) fn tokenizers(model: &Model) -> &'static [&'static str] {
+    match model {
+        Model::StableDiffusion(family) if family.second_text.is_some() => {
+            &["tokenizer", "tokenizer_2"]
+        }
+        Model::StableDiffusion(_) => &["tokenizer"],
+        Model::PixArt(_) => &[],
+    }
+}
 
 /// Names in the folder, and what they say.
-pub(super) fn files(family: &Family) -> Vec<(String, String)> {
+pub(super) fn files(model: &Model) -> Vec<(String, String)> {
+    let files = match model {
+        Model::StableDiffusion(family) => of_stable_diffusion(family),
+        Model::PixArt(sizes) => vec![
+            ("transformer/config.json", transformer(sizes)),
+            ("vae_decoder/config.json", vae(&sizes.vae)),
+        ],
+    };
+    let named = files.into_iter();
+    named.map(|(name, text)| (name.into(), text)).collect()
+}
+
+fn of_stable_diffusion(family: &Family) -> Vec<(&'static str, String)> {
     let is_xl = family.second_text.is_some();
-    let vae = vae(family);
+    let vae = vae(&family.vae);
     let mut files = vec![
         ("text_encoder/config.json", text(&family.text)),
         ("unet/config.json", unet(family)),
@@ -22,8 +45,7 @@ pub(super) fn files(family: &Family) -> Vec<(String, String)> {
         files.push(("text_encoder_2/config.json", text(second)));
         files.push(("tokenizer_2/tokenizer_config.json", tokenizer("!")));
     }
-    let named = files.into_iter();
-    named.map(|(name, text)| (name.into(), text)).collect()
+    files
 }
 
 fn object(entries: &[(&str, String)]) -> String {
@@ -83,15 +105,26 @@ fn unet(family: &Family) -> String {
     object(&entries)
 }
 
-fn vae(family: &Family) -> String {
+fn transformer(sizes: &PixArt) -> String {
+    let head = sizes.width / sizes.heads;
+    object(&[
+        ("_class_name", quoted("PixArtTransformer2DModel")),
+        ("attention_head_dim", head.to_string()),
+        ("caption_channels", sizes.text_width.to_string()),
+        ("in_channels", diffusion::LATENT_CHANNELS.to_string()),
+        ("num_attention_heads", sizes.heads.to_string()),
+        ("num_layers", sizes.layers.to_string()),
+        ("patch_size", sizes.patch.to_string()),
+        ("sample_size", sizes.sample_size.to_string()),
+    ])
+}
+
+fn vae(vae: &Vae) -> String {
     object(&[
         ("_class_name", quoted("AutoencoderKL")),
-        (
-            "block_out_channels",
-            list(family.vae.levels.iter().copied()),
-        ),
+        ("block_out_channels", list(vae.levels.iter().copied())),
         ("latent_channels", diffusion::LATENT_CHANNELS.to_string()),
-        ("scaling_factor", family.vae.scaling.to_string()),
+        ("scaling_factor", vae.scaling.to_string()),
     ])
 }
 

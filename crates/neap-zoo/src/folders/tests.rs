@@ -88,9 +88,9 @@ fn vae() -> [u64; 2] {
     [decoder, middle + levels + halved + ends]
 }
 
-fn built(family: &Family) -> Vec<u64> {
+fn built(model: &Model) -> Vec<u64> {
     let (vocabulary, _) = tokenizer();
-    let graphs = networks(family, vocabulary.len(), false);
+    let graphs = networks(model, vocabulary.len(), false);
     graphs.iter().map(Graph::parameter_count).collect()
 }
 
@@ -120,7 +120,7 @@ fn stable_diffusion_has_the_published_parameters() {
     let [decoder, encoder] = vae();
     let expected = [text(768, 12), unet, decoder, encoder];
     assert_eq!(expected, [123_060_480, 859_520_964, 49_490_199, 34_163_664]);
-    assert_eq!(built(&diffusion::SD_15), expected);
+    assert_eq!(built(&Model::StableDiffusion(diffusion::SD_15)), expected);
 }
 
 /// The same for SDXL 1.0.
@@ -154,5 +154,21 @@ fn sdxl_has_the_published_parameters() {
         34_163_664,
     ];
     assert_eq!(expected, published);
-    assert_eq!(built(&diffusion::SDXL), expected);
+    assert_eq!(built(&Model::StableDiffusion(diffusion::SDXL)), expected);
+}
+
+/// The same for PixArt-α's transformer: 611 million are published.
+#[test]
+fn pixart_has_the_published_parameters() {
+    let width = 1152;
+    let attention = 4 * linear(width, width);
+    let wide = linear(width, 4 * width) + linear(4 * width, width);
+    let layer = 2 * attention + wide + 6 * width;
+    let time = linear(256, width) + linear(width, width) + linear(width, 6 * width);
+    let text = linear(4096, width) + linear(width, width);
+    let ends = linear(2 * 2 * 4, width) + 2 * width + linear(width, 2 * 2 * 8);
+    let transformer = 28 * layer + time + text + ends;
+    assert_eq!(transformer, 610_856_096);
+    let expected = [transformer, vae()[0]];
+    assert_eq!(built(&Model::PixArt(diffusion::PIXART)), expected);
 }

@@ -1,15 +1,19 @@
 //! The networks of Stable Diffusion 1 (Rombach et al. 2022, *High-Resolution Image Synthesis with Latent Diffusion Models*) and SDXL
 //! (Podell et al. 2023, *SDXL: Improving Latent Diffusion Models for High-Resolution Image Synthesis*): the kinds of nodes and the names
-//! of inputs and outputs as `optimum` exports them.
+//! of inputs and outputs as `optimum` exports them. Beside them a transformer for the same latents.
 
 mod attention;
 mod blocks;
 mod family;
+mod pixart;
 mod text;
 mod unet;
 mod vae;
 
-pub(crate) use family::{Family, SD_15, SD_TINY, SDXL, SDXL_TINY, Text};
+pub(crate) use family::{
+    Family, Model, PIXART, PIXART_TINY, PixArt, SD_15, SD_TINY, SDXL, SDXL_TINY, Text, Vae,
+};
+pub(crate) use pixart::pixart;
 pub(crate) use text::text_encoder;
 pub(crate) use unet::unet;
 pub(crate) use vae::{vae_decoder, vae_encoder};

@@ -2,7 +2,9 @@
 
 use crate::graph::{Attr, DType, Graph, Small};
 use crate::init::Init;
-use crate::nets::transformer::{BRANCH_STD, layer_norm, linear, reshape, transpose, with_scalar};
+use crate::nets::transformer::{
+    BRANCH_STD, gelu_tanh, layer_norm, linear, reshape, transpose, with_scalar,
+};
 
 const WIDTH: usize = 768;
 const HEADS: i64 = 12;
@@ -139,16 +141,4 @@ fn attention(g: &mut Graph, scope: &str, x: &str, mask: &str, masked: &str) -> S
         0.25,
         BRANCH_STD,
     )
-}
-
-/// GELU's tanh approximation, `x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³)))`, spelled out.
-fn gelu_tanh(g: &mut Graph, scope: &str, x: &str) -> String {
-    let half = with_scalar(g, scope, "Mul", x, 0.5);
-    let cube = with_scalar(g, scope, "Pow", x, 3.0);
-    let cube = with_scalar(g, scope, "Mul", &cube, 0.044_715);
-    let sum = g.node(scope, "Add", &[x, &cube], vec![]);
-    let inner = with_scalar(g, scope, "Mul", &sum, 0.797_884_6);
-    let tanh = g.node(scope, "Tanh", &[&inner], vec![]);
-    let shifted = with_scalar(g, scope, "Add", &tanh, 1.0);
-    g.node(scope, "Mul", &[&half, &shifted], vec![])
 }

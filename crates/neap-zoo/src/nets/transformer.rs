@@ -97,3 +97,15 @@ pub(crate) fn gelu(g: &mut Graph, scope: &str, x: &str) -> String {
     let product = g.node(scope, "Mul", &[x, &shifted], vec![]);
     with_scalar(g, scope, "Mul", &product, 0.5)
 }
+
+/// GELU's tanh approximation, `x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³)))`, spelled out.
+pub(crate) fn gelu_tanh(g: &mut Graph, scope: &str, x: &str) -> String {
+    let half = with_scalar(g, scope, "Mul", x, 0.5);
+    let cube = with_scalar(g, scope, "Pow", x, 3.0);
+    let cube = with_scalar(g, scope, "Mul", &cube, 0.044_715);
+    let sum = g.node(scope, "Add", &[x, &cube], vec![]);
+    let inner = with_scalar(g, scope, "Mul", &sum, 0.797_884_6);
+    let tanh = g.node(scope, "Tanh", &[&inner], vec![]);
+    let shifted = with_scalar(g, scope, "Add", &tanh, 1.0);
+    g.node(scope, "Mul", &[&half, &shifted], vec![])
+}

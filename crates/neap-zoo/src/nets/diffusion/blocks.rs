@@ -6,6 +6,8 @@ use crate::layers::{Conv, Signal, add, conv};
 use crate::nets::transformer::linear;
 use crate::stats::Group;
 
+const TO_F32: i64 = 1;
+
 pub(super) fn plain(out: usize) -> Conv {
     Conv::new(out, 3).bias().output_std(1.0)
 }
@@ -48,7 +50,7 @@ fn image_dims(channels: usize, [height, width]: [&'static str; 2]) -> Vec<Dim> {
     vec![Dim::Batch, channels, Dim::Named(height), Dim::Named(width)]
 }
 
-fn unit(channels: usize) -> Group {
+pub(super) fn unit(channels: usize) -> Group {
     Group {
         channels,
         mean: 0.0,
@@ -179,4 +181,42 @@ pub(super) fn doubled(g: &mut Graph, scope: &str, x: &Signal, channels: usize) -
         &with(x, value),
         plain(channels),
     )
+}
+
+/// Cosines and sines of each number at `width / 2` speeds, in f32.
+pub(super) fn waves(g: &mut Graph, scope: &str, numbers: &str, width: usize) -> String {
+    let numbers = g.node(scope, "Cast", &[numbers], vec![("to", Attr::Int(TO_F32))]);
+    let axes = g.constant(scope, Small::I64s(vec![1]));
+    let numbers = g.node(scope, "Unsqueeze", &[&numbers, &axes], vec![]);
+    let half = width / 2;
+    // 10000 to the power of -i / half, by exactly rounded operations: the square root of the square root of ... .
+    let twos = half.trailing_zeros();
+    let root = (0..twos).fold(root_of(10_000.0, half >> twos) as f32, |root, _| {
+        root.sqrt()
+    });
+    let waves = std::iter::successors(Some(1.0_f32), |wave| Some(wave / root));
+    let waves = Init::F32(waves.take(half).collect());
+    let waves = g.single(format!("{scope}.waves"), &[1, half], waves);
+    let angles = g.node(scope, "Mul", &[&numbers, &waves], vec![]);
+    let sin = g.node(scope, "Sin", &[&angles], vec![]);
+    let cos = g.node(scope, "Cos", &[&angles], vec![]);
+    let axis = vec![("axis", Attr::Int(-1))];
+    g.node(scope, "Concat", &[&cos, &sin], axis)
+}
+
+/// Where the network is one of half floats.
+pub(super) fn as_half(g: &mut Graph, scope: &str, x: String) -> String {
+    if !g.is_half {
+        return x;
+    }
+    let to = Attr::Int(g.float().onnx_code() as i64);
+    g.node(scope, "Cast", &[&x], vec![("to", to)])
+}
+
+/// The `n`th root, by Newton's method.
+fn root_of(value: f64, n: usize) -> f64 {
+    (0..100).fold(value, |root, _| {
+        let power = (1..n).fold(1.0, |power, _| power * root);
+        root - (root * power - value) / (n as f64 * power)
+    })
 }

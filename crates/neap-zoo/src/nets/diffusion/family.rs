@@ -1,5 +1,12 @@
 //! The sizes of published models.
 
+/// Networks that belong together.
+#[derive(Debug)]
+pub(crate) enum Model {
+    StableDiffusion(Family),
+    PixArt(PixArt),
+}
+
 /// The sizes of networks that belong together.
 #[derive(Debug)]
 pub(crate) struct Family {
@@ -74,6 +81,21 @@ pub(crate) struct Sizes {
     pub count: usize,
     /// Waves of each of these.
     pub width: usize,
+}
+
+/// A transformer over patches of latents, beside the VAE of Stable Diffusion 1.
+#[derive(Debug)]
+pub(crate) struct PixArt {
+    pub layers: usize,
+    pub width: usize,
+    pub heads: usize,
+    /// Numbers of a token of the text, and tokens of a prompt.
+    pub text_width: usize,
+    pub text_places: usize,
+    /// Height and width of a patch, and of all latents.
+    pub patch: usize,
+    pub sample_size: usize,
+    pub vae: Vae,
 }
 
 #[derive(Debug)]
@@ -240,4 +262,28 @@ pub(crate) const SDXL: Family = Family {
         scaling: 0.13025,
         ..VAE
     },
+};
+
+/// Few and narrow layers.
+pub(crate) const PIXART_TINY: PixArt = PixArt {
+    layers: 2,
+    width: 48,
+    heads: 4,
+    text_width: 64,
+    text_places: 12,
+    patch: 2,
+    sample_size: 8,
+    vae: VAE_TINY,
+};
+
+/// The published sizes of PixArt-α for pictures of 512x512.
+pub(crate) const PIXART: PixArt = PixArt {
+    layers: 28,
+    width: 1152,
+    heads: 16,
+    text_width: 4096,
+    text_places: 120,
+    patch: 2,
+    sample_size: 64,
+    vae: VAE,
 };

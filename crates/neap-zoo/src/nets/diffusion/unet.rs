@@ -2,16 +2,14 @@
 
 use super::attention::{Attention, Looking};
 use super::blocks::{
-    Residuals, doubled, group_norm, image_output, latent_input, plain, silu, silu_of,
+    Residuals, as_half, doubled, group_norm, image_output, latent_input, plain, silu, silu_of,
+    waves,
 };
 use super::family::{Level, Sizes, Unet};
 use super::{EPSILON, LATENT_CHANNELS, PLACES};
 use crate::graph::{Attr, DType, Dim, Graph, Port, Small};
-use crate::init::Init;
 use crate::layers::{Signal, concat, conv};
 use crate::nets::transformer::linear;
-
-const TO_F32: i64 = 1;
 
 /// Latents with noise to the noise, as the text wants it.
 pub(crate) fn unet(g: &mut Graph, unet: &Unet, text_width: usize) {
@@ -121,46 +119,8 @@ fn added_embedding(g: &mut Graph, width: usize, sizes: &Sizes) -> String {
     two_layers(g, "add_embedding", &x, [sizes.text_width + all, width])
 }
 
-/// Cosines and sines of each number at `width / 2` speeds, in f32.
-fn waves(g: &mut Graph, scope: &str, numbers: &str, width: usize) -> String {
-    let numbers = g.node(scope, "Cast", &[numbers], vec![("to", Attr::Int(TO_F32))]);
-    let axes = g.constant(scope, Small::I64s(vec![1]));
-    let numbers = g.node(scope, "Unsqueeze", &[&numbers, &axes], vec![]);
-    let half = width / 2;
-    // 10000 to the power of -i / half, by exactly rounded operations: the square root of the square root of ... .
-    let twos = half.trailing_zeros();
-    let root = (0..twos).fold(root_of(10_000.0, half >> twos) as f32, |root, _| {
-        root.sqrt()
-    });
-    let waves = std::iter::successors(Some(1.0_f32), |wave| Some(wave / root));
-    let waves = Init::F32(waves.take(half).collect());
-    let waves = g.single(format!("{scope}.waves"), &[1, half], waves);
-    let angles = g.node(scope, "Mul", &[&numbers, &waves], vec![]);
-    let sin = g.node(scope, "Sin", &[&angles], vec![]);
-    let cos = g.node(scope, "Cos", &[&angles], vec![]);
-    let axis = vec![("axis", Attr::Int(-1))];
-    g.node(scope, "Concat", &[&cos, &sin], axis)
-}
-
-/// Where the network is one of half floats.
-fn as_half(g: &mut Graph, scope: &str, x: String) -> String {
-    if !g.is_half {
-        return x;
-    }
-    let to = Attr::Int(g.float().onnx_code() as i64);
-    g.node(scope, "Cast", &[&x], vec![("to", to)])
-}
-
 fn two_layers(g: &mut Graph, scope: &str, x: &str, [from, to]: [usize; 2]) -> String {
     let x = linear(g, &format!("{scope}.linear_1"), x, [from, to], 0.7, 1.0);
     let x = silu_of(g, &format!("{scope}.act"), &x);
     linear(g, &format!("{scope}.linear_2"), &x, [to; 2], 0.6, 1.0)
-}
-
-/// The `n`th root, by Newton's method.
-fn root_of(value: f64, n: usize) -> f64 {
-    (0..100).fold(value, |root, _| {
-        let power = (1..n).fold(1.0, |power, _| power * root);
-        root - (root * power - value) / (n as f64 * power)
-    })
 }
