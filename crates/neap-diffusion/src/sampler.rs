@@ -8,7 +8,8 @@ use crate::settings::{Kind, Prediction, Settings};
 use crate::spacing::{shares, sigma, timesteps};
 use crate::{Error, Result};
 
-/// Steps of one picture. It can begin again with [`Sampler::begin`].
+/// Steps of one picture. Another one's are those of a clone that was made before the first step.
+#[derive(Clone)]
 pub struct Sampler {
     kind: Kind,
     settings: Settings,
@@ -68,13 +69,6 @@ impl Sampler {
     /// At which trained steps the network is asked.
     pub fn timesteps(&self) -> &[f64] {
         &self.timesteps[self.first..]
-    }
-
-    /// Begins with another picture.
-    pub fn begin(&mut self) {
-        self.at = self.first;
-        self.history.clear();
-        self.kept.clear();
     }
 
     fn is_in_sigmas(&self) -> bool {

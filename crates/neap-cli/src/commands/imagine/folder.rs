@@ -10,12 +10,35 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-/// What a picture's latents are multiplied by, where nothing says it: Stable Diffusion 1.
+/// What a picture's latents are multiplied by, where nothing says it.
 const USUAL_SCALING: f64 = 0.18215;
+const USUAL_XL_SCALING: f64 = 0.13025;
 /// Longest file that is read whole; vocabularies have about a megabyte.
 const MOST_BYTES: u64 = 32 << 20;
 const PLACES: usize = 77;
-const USUAL_WIDTH: usize = 768;
+
+/// A text encoder, and what is usual where nothing says it.
+pub struct Encoder {
+    pub network: &'static str,
+    tokenizer: &'static str,
+    usual_width: usize,
+    usual_pad: Option<&'static str>,
+}
+
+const ENCODERS: [Encoder; 2] = [
+    Encoder {
+        network: "text_encoder",
+        tokenizer: "tokenizer",
+        usual_width: 768,
+        usual_pad: None,
+    },
+    Encoder {
+        network: "text_encoder_2",
+        tokenizer: "tokenizer_2",
+        usual_width: 1280,
+        usual_pad: Some("!"),
+    },
+];
 
 /// A folder with all that is needed.
 pub struct Folder {
@@ -29,7 +52,10 @@ pub struct Folder {
     sample_size: usize,
     /// Tokens of a prompt.
     pub places: usize,
-    pad: Option<String>,
+    /// It is of SDXL's kind: with a second text encoder, and a UNet that knows the picture's size.
+    pub is_xl: bool,
+    /// An empty prompt is zeros instead of what the text encoders make of it.
+    pub zeros_if_empty: bool,
 }
 
 #[derive(Deserialize, Default)]
@@ -45,11 +71,21 @@ struct Unet {
     in_channels: Option<usize>,
     block_out_channels: Option<Vec<usize>>,
     sample_size: Option<usize>,
+    addition_embed_type: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
 struct TextEncoder {
     hidden_size: Option<usize>,
+    projection_dim: Option<usize>,
+}
+
+/// `model_index.json`.
+#[derive(Deserialize, Default)]
+struct Index {
+    #[serde(rename = "_class_name")]
+    class: Option<String>,
+    force_zeros_for_empty_prompt: Option<bool>,
 }
 
 #[derive(Deserialize, Default)]
@@ -71,31 +107,30 @@ impl Folder {
             even: 64,
             sample_size: 64,
             places: PLACES,
-            pad: None,
+            is_xl: false,
+            zeros_if_empty: false,
         };
-        let encoder = needs_encoder.then_some("vae_encoder");
-        for name in ["text_encoder", "unet", "vae_decoder"]
-            .into_iter()
-            .chain(encoder)
-        {
-            let network = folder.network(name);
-            if !network.is_file() {
-                return Err(bad(format!(
-                    "{} is missing: the folder is not what optimum exports",
-                    network.display()
-                )));
-            }
-        }
         let vae: Vae = folder.json("vae_decoder/config.json")?.unwrap_or_default();
         let unet: Unet = folder.json("unet/config.json")?.unwrap_or_default();
-        let tokenizer: Tokenizer = folder
-            .json("tokenizer/tokenizer_config.json")?
-            .unwrap_or_default();
-        folder.scaling = vae.scaling_factor.unwrap_or(USUAL_SCALING);
+        let index: Index = folder.json("model_index.json")?.unwrap_or_default();
+        folder.is_xl = folder.network("text_encoder_2").is_file()
+            || unet.addition_embed_type.as_deref() == Some("text_time")
+            || index
+                .class
+                .is_some_and(|class| class.contains("DiffusionXL"));
+        let zeros = index.force_zeros_for_empty_prompt.unwrap_or(true);
+        folder.zeros_if_empty = folder.is_xl && zeros;
+        folder.find_networks(needs_encoder)?;
+        let usual_scaling = match folder.is_xl {
+            true => USUAL_XL_SCALING,
+            false => USUAL_SCALING,
+        };
+        folder.scaling = vae.scaling_factor.unwrap_or(usual_scaling);
         folder.scale = halved(vae.block_out_channels);
         folder.even = folder.scale * halved(unet.block_out_channels);
         folder.latent_channels = vae.latent_channels.unwrap_or(folder.latent_channels);
-        folder.sample_size = unet.sample_size.unwrap_or(folder.sample_size);
+        let usual_sample_size = if folder.is_xl { 128 } else { 64 };
+        folder.sample_size = unet.sample_size.unwrap_or(usual_sample_size);
         let channels = unet.in_channels.unwrap_or(folder.latent_channels);
         let is_usual = channels == folder.latent_channels
             && vae.shift_factor.unwrap_or(0.0) == 0.0
@@ -103,21 +138,42 @@ impl Folder {
             && folder.scaling.is_normal();
         if !is_usual {
             return Err(bad(format!(
-                "{}: its settings are not those of Stable Diffusion 1",
+                "{}: its settings are not those of Stable Diffusion 1 or SDXL",
                 path.display()
             )));
         }
+        let tokenizer = folder.tokenizer_settings(&ENCODERS[0])?;
         let places = tokenizer.model_max_length.unwrap_or(PLACES as f64);
         // Tokenizers without a limit say so by a very large number.
         if (2.0..=1024.0).contains(&places) {
             folder.places = places as usize;
         }
-        // A text, or an object with it.
-        folder.pad = tokenizer.pad_token.and_then(|pad| {
-            let text = pad.get("content").unwrap_or(&pad).as_str();
-            text.map(str::to_string)
-        });
         Ok(folder)
+    }
+
+    /// Whether all that a picture needs is there.
+    fn find_networks(&self, needs_encoder: bool) -> Outcome {
+        let encoder = needs_encoder.then_some("vae_encoder");
+        let texts = self.encoders().iter().map(|encoder| encoder.network);
+        for name in texts.chain(["unet", "vae_decoder"]).chain(encoder) {
+            let network = self.network(name);
+            if !network.is_file() {
+                let kind = if self.is_xl { " for SDXL" } else { "" };
+                return Err(bad(format!(
+                    "{} is missing: the folder is not what optimum exports{kind}",
+                    network.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// In the order in which what they give for a token lies side by side.
+    pub fn encoders(&self) -> &'static [Encoder] {
+        match self.is_xl {
+            true => &ENCODERS,
+            false => &ENCODERS[..1],
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -138,18 +194,42 @@ impl Folder {
         read.map_err(|e| bad(format!("{}: {e}", path.display())))
     }
 
-    pub fn tokenizer(&self) -> Outcome<Clip> {
-        let folder = self.path.join("tokenizer");
+    pub fn tokenizer(&self, encoder: &Encoder) -> Outcome<Clip> {
+        let folder = self.path.join(encoder.tokenizer);
         let vocabulary = text(&folder.join("vocab.json"))?;
         let merges = text(&folder.join("merges.txt"))?;
-        let read = Clip::new(&vocabulary, &merges, self.pad.as_deref());
+        // A text, or an object with it.
+        let pad = self.tokenizer_settings(encoder)?.pad_token;
+        let pad = pad.as_ref().map(|pad| pad.get("content").unwrap_or(pad));
+        let pad = pad.and_then(Value::as_str).or(encoder.usual_pad);
+        let read = Clip::new(&vocabulary, &merges, pad);
         read.map_err(|e| bad(format!("{}: {e}", folder.display())))
     }
 
-    /// Numbers that the text encoder gives for a token, by its settings.
+    fn tokenizer_settings(&self, encoder: &Encoder) -> Outcome<Tokenizer> {
+        let name = format!("{}/tokenizer_config.json", encoder.tokenizer);
+        Ok(self.json(&name)?.unwrap_or_default())
+    }
+
+    /// Numbers that the text encoders give for a token, by their settings.
     pub fn text_width(&self) -> Outcome<usize> {
-        let encoder: TextEncoder = self.json("text_encoder/config.json")?.unwrap_or_default();
-        Ok(encoder.hidden_size.unwrap_or(USUAL_WIDTH))
+        let widths = self.encoders().iter().map(|encoder| {
+            let settings = self.encoder_settings(encoder)?;
+            Ok(settings.hidden_size.unwrap_or(encoder.usual_width))
+        });
+        widths.sum()
+    }
+
+    /// Numbers that the last text encoder gives for a whole prompt, by its settings.
+    pub fn pooled_width(&self) -> Outcome<usize> {
+        let encoder = &self.encoders()[self.encoders().len() - 1];
+        let settings = self.encoder_settings(encoder)?;
+        Ok(settings.projection_dim.unwrap_or(encoder.usual_width))
+    }
+
+    fn encoder_settings(&self, encoder: &Encoder) -> Outcome<TextEncoder> {
+        let name = format!("{}/config.json", encoder.network);
+        Ok(self.json(&name)?.unwrap_or_default())
     }
 
     /// What the model was trained with.

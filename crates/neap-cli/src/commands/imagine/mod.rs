@@ -1,7 +1,7 @@
 //! `neap imagine`: pictures of a text, with Stable Diffusion.
 //!
 //! ```text
-//!   text ─► text encoder ─► noise, or a photo ─► VAE encoder ─► UNet, step by step ─► VAE decoder ─► PNG
+//!   text ─► text encoders ─► noise, or a photo ─► VAE encoder ─► UNet, step by step ─► VAE decoder ─► PNG
 //! ```
 //! The networks take turns: one is open at a time, and has the whole budget. Whether each of them can run in it is known before the
 //! first one runs.
@@ -26,7 +26,7 @@ use clap::Args;
 use folder::Folder;
 use neap_diffusion::{Kind, Sampler};
 use neaptide::{Budget, Cache, OpenOptions, OwnProcess, memory};
-use network::Engine;
+use network::{Engine, Network};
 use report::Report;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ use std::time::Instant;
 
 #[derive(Args)]
 pub struct ImagineArgs {
-    /// A folder with Stable Diffusion 1 in ONNX, as `optimum` exports it
+    /// A folder with Stable Diffusion 1 or SDXL in ONNX, as `optimum` exports it
     folder: PathBuf,
     /// What the picture shows
     #[arg(short, long, value_name = "TEXT")]
@@ -52,9 +52,9 @@ pub struct ImagineArgs {
     /// How steps are taken: ddim, euler, euler-a, dpm++2m, lcm or pndm [default: as the folder says]
     #[arg(long, value_name = "NAME")]
     scheduler: Option<Kind>,
-    /// How much more the picture should be like the text than without one; to 1 nothing is compared, and the rest is ignored
-    #[arg(long, value_name = "X", default_value_t = 7.5, value_parser = crate::numbers::from_zero)]
-    guidance: f64,
+    /// How much more the picture should be like the text than without one; to 1 nothing is compared, and the rest is ignored [default: 7.5, for SDXL 5]
+    #[arg(long, value_name = "X", value_parser = crate::numbers::from_zero)]
+    guidance: Option<f64>,
     /// Width and height in pixels, multiples of 8 [default: what the model was trained with]
     #[arg(long, value_name = "WIDTHxHEIGHT")]
     size: Option<Size>,
@@ -165,16 +165,27 @@ struct Job<'a> {
     size: Size,
     engine: Engine,
     sampler: Sampler,
+    guidance: f64,
     kind: Kind,
     outputs: Vec<PathBuf>,
+}
+
+/// What is known after all networks were planned.
+struct Ready {
+    was_packed: bool,
+    /// Pictures that the UNet sees together.
+    at_once: usize,
 }
 
 fn here(args: &ImagineArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Outcome {
     let began = Instant::now();
     let own = own_cgroup.then(|| cgroup::find().ok()).flatten();
     let peak = PeakMeter::new(own);
-    let mut job = Job::new(args, budget, own_cgroup)?;
-    let was_packed = job.check(quiet)?;
+    let job = Job::new(args, budget, own_cgroup)?;
+    let Ready {
+        was_packed,
+        at_once,
+    } = job.check(quiet)?;
     // What packing leaves of the process would be counted with the run, and not in the next one.
     if own_cgroup && was_packed && std::env::var_os(HAS_PACKED).is_none() {
         drop(job);
@@ -183,8 +194,8 @@ fn here(args: &ImagineArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Ou
     }
     let mut networks = Vec::new();
     let _deferred = interrupt::defer();
-    let (texts, report) = job.texts(quiet)?;
-    networks.push(report);
+    let (texts, reports) = job.texts(quiet)?;
+    networks.extend(reports);
     let mut latents = match &args.image {
         None => job.noise(),
         Some(photo) => {
@@ -193,7 +204,7 @@ fn here(args: &ImagineArgs, budget: Budget, own_cgroup: bool, quiet: bool) -> Ou
             latents
         }
     };
-    networks.push(job.denoise(&texts, &mut latents, quiet)?);
+    networks.extend(job.denoise(&texts, &mut latents, at_once, quiet)?);
     drop(texts);
     let (mut pictures, decoded) = job.pictures(&latents)?;
     networks.push(decoded);
@@ -255,10 +266,13 @@ impl Job<'_> {
                 )));
             }
         }
+        // What `diffusers` takes.
+        let usual_guidance = if folder.is_xl { 5.0 } else { 7.5 };
         let host = OwnProcess { own_cgroup };
         Ok(Job {
             args,
             size,
+            guidance: args.guidance.unwrap_or(usual_guidance),
             kind,
             sampler,
             outputs,
@@ -275,11 +289,25 @@ impl Job<'_> {
         })
     }
 
-    /// Whether each network can run within the budget; packs those that were not. Says whether one was.
-    fn check(&self, quiet: bool) -> Outcome<bool> {
+    /// Whether each network can run within the budget; packs those that were not.
+    fn check(&self, quiet: bool) -> Outcome<Ready> {
+        let was_packed = self.check_for(1, quiet)?;
+        let at_once = self.at_once()?;
+        if self.args.images > 1 {
+            // Plans that were tried leave more of the program in memory.
+            self.check_for(at_once, quiet)?;
+        }
+        Ok(Ready {
+            was_packed,
+            at_once,
+        })
+    }
+
+    /// The same where the UNet sees so many pictures. Says whether one was packed.
+    fn check_for(&self, at_once: usize, quiet: bool) -> Outcome<bool> {
         let mut was_packed = false;
         let mut refusals: Vec<neaptide::Error> = Vec::new();
-        for network in self.networks() {
+        for network in self.networks(at_once) {
             let checked = self.engine.check(&network?, quiet);
             let (refused, packed) = checked.map_err(|failure| self.for_this_size(failure))?;
             was_packed |= packed;
@@ -295,6 +323,35 @@ impl Job<'_> {
             Some(refusal) => Err(refusal.into()),
             None => Ok(was_packed),
         }
+    }
+
+    /// For how many pictures the UNet can run together; it can for one.
+    fn at_once(&self) -> Outcome<usize> {
+        let mut fits = 1;
+        let mut too_many = usize::from(self.args.images) + 1;
+        // Without a budget, what can be spared here.
+        let limit = cgroup::limits::automatic().ok();
+        // All, if that is possible; else between the two.
+        let mut tried = too_many - 1;
+        while tried > fits {
+            match self.engine.fits(&self.unet(tried)?, limit)? {
+                true => fits = tried,
+                false => too_many = tried,
+            }
+            memory::trim_heap();
+            tried = fits.midpoint(too_many);
+        }
+        Ok(fits)
+    }
+
+    /// All networks, as they will be run.
+    fn networks(&self, at_once: usize) -> impl Iterator<Item = Outcome<Network>> {
+        let texts = self.folder.encoders().iter();
+        let encoder = self.args.image.is_some().then(|| self.vae_encoder());
+        texts
+            .map(|encoder| self.text_encoder(encoder))
+            .chain(encoder)
+            .chain([self.unet(at_once), self.vae_decoder()])
     }
 
     /// A network that does not open may be one that cannot halve the sides.
@@ -313,7 +370,7 @@ impl Job<'_> {
     }
 
     fn is_guided(&self) -> bool {
-        self.args.guidance > 1.0
+        self.guidance > 1.0
     }
 
     /// Height and width of latents.

@@ -40,7 +40,7 @@ impl Network {
         for input in &signature.inputs {
             let shape = shape_of(&input.name).ok_or_else(|| {
                 bad(format!(
-                    "{}: it wants '{}', which Stable Diffusion 1 does not have",
+                    "{}: it wants '{}', which is not known for this kind of model",
                     path.display(),
                     input.name
                 ))
@@ -115,6 +115,21 @@ impl Engine {
         }
     }
 
+    /// Whether it can run within the budget, or in so many bytes where there is none. It is packed.
+    pub fn fits(&self, network: &Network, most_bytes: Option<u64>) -> Outcome<bool> {
+        let (open, run) = self.options(network);
+        let (model, _) = open_or_pack(&network.path, &open, true)?;
+        memory::trim_heap();
+        match model.plan(&run) {
+            Ok(plan) => {
+                let bytes = plan.high_water_bytes();
+                Ok(plan.budget_bytes.is_some() || most_bytes.is_none_or(|most| bytes <= most))
+            }
+            Err(neaptide::Error::Infeasible { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Opens it for runs.
     pub fn open(&self, network: &Network) -> Outcome<Running> {
         memory::trim_heap();
@@ -168,12 +183,8 @@ pub enum Values<'a> {
 }
 
 impl Running {
-    /// Runs once; `result` is its first output of one of these names, or its first one.
-    pub fn run<'a>(
-        &mut self,
-        value_of: impl Fn(&str) -> Option<Values<'a>>,
-        names: &[&str],
-    ) -> Outcome<Vec<f32>> {
+    /// Runs once. What it found stays until the next run.
+    pub fn run<'a>(&mut self, value_of: impl Fn(&str) -> Option<Values<'a>>) -> Outcome {
         let mut tensors = Vec::new();
         for info in self.session.inputs() {
             let values = value_of(&info.name);
@@ -193,12 +204,28 @@ impl Running {
             .session
             .run_unless(&interrupt::token(), &given, &mut slots);
         interrupt::check()?;
-        run?;
+        Ok(run?)
+    }
+
+    /// The names of its outputs.
+    pub fn outputs(&self) -> impl Iterator<Item = &str> {
+        self.session.outputs().iter().map(|info| info.name.as_str())
+    }
+
+    /// The first output of one of these names, or the first of all.
+    pub fn output(&self, names: &[&str]) -> Outcome<Vec<f32>> {
+        let at = self.outputs().position(|name| names.contains(&name));
+        self.floats(at.unwrap_or(0))
+    }
+
+    /// The output of this name, if there is one.
+    pub fn named(&self, name: &str) -> Outcome<Option<Vec<f32>>> {
+        let at = self.outputs().position(|output| output == name);
+        at.map(|at| self.floats(at)).transpose()
+    }
+
+    fn floats(&self, at: usize) -> Outcome<Vec<f32>> {
         let infos = self.session.outputs();
-        let at = infos
-            .iter()
-            .position(|info| names.contains(&info.name.as_str()));
-        let at = at.unwrap_or(0);
         let (Some(info), Some(output)) = (infos.get(at), self.outputs.get(at)) else {
             return Err(bad(format!("{}: it has no outputs", self.path.display())));
         };

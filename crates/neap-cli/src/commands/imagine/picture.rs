@@ -38,30 +38,6 @@ impl Job<'_> {
         )
     }
 
-    /// All networks, as they will be run.
-    pub fn networks(&self) -> impl Iterator<Item = Outcome<Network>> {
-        let encoder = self.args.image.is_some().then(|| self.vae_encoder());
-        [self.text_encoder()]
-            .into_iter()
-            .chain(encoder)
-            .chain([self.text_width().and_then(|width| self.unet(width))])
-            .chain([self.vae_decoder()])
-    }
-
-    /// Numbers of a token, as far as the UNet declares them; else the text encoder's are taken when they are known.
-    fn text_width(&self) -> Outcome<usize> {
-        let path = self.folder.network("unet");
-        let failed = |e: &dyn std::fmt::Display| bad(format!("{}: {e}", path.display()));
-        let signature = neaptide::signature(&path).map_err(|e| failed(&e))?;
-        let mut inputs = signature.inputs.iter();
-        let text = inputs.find(|input| input.name == "encoder_hidden_states");
-        let last = text.and_then(|input| input.dims.as_ref()?.last());
-        match last {
-            Some(neaptide::DeclaredDim::Fixed(width)) => Ok(*width),
-            _ => self.folder.text_width(),
-        }
-    }
-
     /// Pixels of each picture, 3 bytes each.
     pub fn pictures(&self, all: &[Latents]) -> Outcome<(Vec<Vec<u8>>, Ran)> {
         let mut decoder = self.engine.open(&self.vae_decoder()?)?;
@@ -70,7 +46,8 @@ impl Job<'_> {
             let scaled: Vec<f32> = (latents.values.iter())
                 .map(|v| (f64::from(*v) / self.folder.scaling) as f32)
                 .collect();
-            let found = decoder.run(|_| Some(Values::Floats(&scaled)), &["sample"])?;
+            decoder.run(|_| Some(Values::Floats(&scaled)))?;
+            let found = decoder.output(&["sample"])?;
             let pixels = self.size.width * self.size.height;
             if found.len() != 3 * pixels {
                 return Err(bad(format!(
@@ -91,10 +68,8 @@ impl Job<'_> {
     pub fn of_photo(&self, path: &Path) -> Outcome<(Vec<Latents>, Ran)> {
         let photo = self.photo(path)?;
         let mut encoder = self.engine.open(&self.vae_encoder()?)?;
-        let found = encoder.run(
-            |_| Some(Values::Floats(&photo)),
-            &["latent_parameters", "latent_sample"],
-        )?;
+        encoder.run(|_| Some(Values::Floats(&photo)))?;
+        let found = encoder.output(&["latent_parameters", "latent_sample"])?;
         let len = self.latent_len();
         let (means, logs) = match found.len() {
             all if all == len => (&found[..], None),

@@ -59,7 +59,7 @@ impl Report {
             height: job.size.height,
             scheduler: job.kind.to_string(),
             steps: job.sampler.timesteps().len(),
-            guidance: job.args.guidance,
+            guidance: job.guidance,
             threads: job.engine.run.threads,
             memory_budget_bytes: match job.engine.run.budget {
                 neaptide::Budget::Bytes(bytes) => Some(bytes),
