@@ -58,7 +58,7 @@ fn steps_are_the_formulae() {
     for (kind, settings, steps, ends, wanted) in CASES {
         let settings = Settings::read(settings).expect("right");
         let kind: Kind = kind.parse().expect("known");
-        let mut sampler = Sampler::new(kind, &settings, *steps).expect("right");
+        let sampler = Sampler::new(kind, &settings, *steps).expect("right");
         let timesteps = sampler.timesteps();
         let found = [timesteps[0], timesteps[timesteps.len() - 1]];
         assert!(

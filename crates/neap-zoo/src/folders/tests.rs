@@ -1,3 +1,5 @@
+//! Folders on the drive, and published numbers of parameters, added up by hand.
+
 use super::*;
 
 fn write(name: &str, path: &Path, half: bool) -> Result<u64, ZooError> {
