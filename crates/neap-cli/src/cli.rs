@@ -18,6 +18,7 @@ Examples:
   neap run --task drive.toml --enforce             several models at once, one total of memory
   neap chat m.gguf --memory-budget 64MiB --enforce talk to a language model
   neap generate m.gguf -p 'Once upon a time' -n 100
+  neap import my-model.safetensors --settings sd15-diffusers -o mine
   neap imagine sd15 -p 'A house by the sea' --memory-budget 300MiB -o house.png
   neap serve models --memory-budget 256MiB --enforce
   neap admit tasks.toml -o gantt.svg               do models with periods meet their deadlines?
@@ -62,6 +63,8 @@ pub enum Command {
     Chat(Box<commands::chat::ChatArgs>),
     /// Make pictures of a text with Stable Diffusion
     Imagine(Box<commands::imagine::ImagineArgs>),
+    /// Write a checkpoint of Stable Diffusion as the networks that imagine takes
+    Import(commands::import::ImportArgs),
     /// Train a model on data, within a memory budget
     Train(Box<commands::train::TrainArgs>),
     /// Serve models over the network, within one memory budget
@@ -157,6 +160,7 @@ fn obey(cli: Cli, given: &ArgMatches) -> Outcome {
         Command::Admit(args) => admit::run(&args, cli.quiet),
         Command::Bench(args) => commands::bench::run(&args, given, cli.quiet),
         Command::Inspect(args) => commands::inspect::run(&args, cli.quiet),
+        Command::Import(args) => commands::import::run(&args, cli.quiet),
         Command::Zoo(args) => commands::zoo::run(&args, cli.quiet),
         Command::Cache(args) => commands::cache::run(&args),
         Command::Completions(args) => commands::completions::run(&args),

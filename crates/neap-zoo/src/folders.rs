@@ -1,14 +1,14 @@
 //! Models that are several networks in a folder, with the files around them.
 
-mod settings;
+pub(crate) mod settings;
 #[cfg(test)]
 mod tests;
 mod tokenizer;
 
 use crate::ZooError;
 use crate::graph::{Batch, Graph};
-use crate::nets::diffusion::{self, Family, Model, Vae};
-use crate::writer::{self, Weights};
+use crate::nets::diffusion::{self, Model, Vae};
+use crate::writer::{self, Seeded, Values, Weights};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tokenizer::{json, tokenizer};
@@ -21,7 +21,7 @@ pub struct FolderEntry {
     pub name: &'static str,
     /// One line for a person.
     pub summary: &'static str,
-    model: Model,
+    model: Model<'static>,
     weights: Weights,
 }
 
@@ -93,6 +93,16 @@ pub fn write_folder(
     let Some(entry) = FOLDERS.iter().find(|entry| entry.name == name) else {
         return Err(ZooError::UnknownName { name: name.into() });
     };
+    whole(path, |partial| {
+        write_files(entry, partial, options, progress)
+    })
+}
+
+/// Makes a new folder, under a temporary name until `write` has written all of it.
+pub(crate) fn whole<T>(
+    path: &Path,
+    write: impl FnOnce(&Path) -> Result<T, ZooError>,
+) -> Result<T, ZooError> {
     let is_empty = |path: &Path| fs::read_dir(path).is_ok_and(|mut all| all.next().is_none());
     if path.symlink_metadata().is_ok() && !is_empty(path) {
         let source = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
@@ -104,9 +114,9 @@ pub fn write_folder(
     let mut partial = file_name.to_os_string();
     partial.push(format!(".{}.partial", std::process::id()));
     let partial = Partial(path.with_file_name(partial));
-    let bytes = write_files(entry, &partial.0, options, progress)?;
+    let written = write(&partial.0)?;
     fs::rename(&partial.0, path).map_err(io(path))?;
-    Ok(bytes)
+    Ok(written)
 }
 
 /// What is not complete goes away.
@@ -119,14 +129,14 @@ impl Drop for Partial {
     }
 }
 
-fn io(path: &Path) -> impl FnOnce(std::io::Error) -> ZooError + '_ {
+pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> ZooError + '_ {
     move |source| ZooError::Io {
         path: path.into(),
         source,
     }
 }
 
-fn networks(model: &Model, vocabulary: usize, is_half: bool) -> Vec<Graph> {
+pub(crate) fn networks(model: &Model, vocabulary: usize, is_half: bool) -> Vec<Graph> {
     let network = |name, build: &dyn Fn(&mut Graph)| {
         let mut graph = Graph::new(name, Batch::Dynamic);
         graph.is_half = is_half;
@@ -161,29 +171,43 @@ fn write_files(
 ) -> Result<u64, ZooError> {
     let (vocabulary, merges) = tokenizer();
     let graphs = networks(&entry.model, vocabulary.len(), options.half);
-    let total = graphs.iter().map(Graph::weight_bytes).sum();
-    let mut done = 0;
-    for graph in graphs {
-        let folder = folder.join(graph.name);
-        fs::create_dir_all(&folder).map_err(io(&folder))?;
-        let path = folder.join("model.onnx");
-        writer::write(
-            &graph,
-            options.seed,
-            &path,
-            entry.weights,
-            &mut |bytes, _| {
-                // The model is counted there, too.
-                progress(done + bytes.min(graph.weight_bytes()), total);
-            },
-        )?;
-        done += graph.weight_bytes();
-    }
+    let graphs = graphs
+        .into_iter()
+        .map(|graph| (graph, Seeded(options.seed)));
+    let total = write_networks(folder, graphs.collect(), entry.weights, progress)?;
     let mut files = settings::files(&entry.model);
     for name in settings::tokenizers(&entry.model) {
         files.push((format!("{name}/vocab.json"), json(&vocabulary)));
         files.push((format!("{name}/merges.txt"), merges.clone()));
     }
+    write_texts(folder, files)?;
+    Ok(total)
+}
+
+/// Each with where its values come from. Returns the bytes of all weights.
+pub(crate) fn write_networks<V: Values>(
+    folder: &Path,
+    networks: Vec<(Graph, V)>,
+    weights: Weights,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<u64, ZooError> {
+    let total = networks.iter().map(|(graph, _)| graph.weight_bytes()).sum();
+    let mut done = 0;
+    for (graph, values) in networks {
+        let folder = folder.join(graph.name);
+        fs::create_dir_all(&folder).map_err(io(&folder))?;
+        let path = folder.join("model.onnx");
+        writer::write(&graph, &values, &path, weights, &mut |bytes, _| {
+            // The model is counted there, too.
+            progress(done + bytes.min(graph.weight_bytes()), total);
+        })?;
+        done += graph.weight_bytes();
+    }
+    Ok(total)
+}
+
+/// Names in the folder, and what they say.
+pub(crate) fn write_texts(folder: &Path, files: Vec<(String, String)>) -> Result<(), ZooError> {
     for (name, text) in files {
         let path = folder.join(name);
         let written = path.parent().map_or(Ok(()), fs::create_dir_all);
@@ -191,5 +215,5 @@ fn write_files(
             .and_then(|()| fs::write(&path, text))
             .map_err(io(&path))?;
     }
-    Ok(total)
+    Ok(())
 }

@@ -34,6 +34,7 @@ pub(crate) enum Dim {
 pub(crate) enum DType {
     F32,
     F16,
+    BF16,
     I64,
     Bool,
 }
@@ -45,6 +46,7 @@ impl DType {
             DType::F32 => 1,
             DType::I64 => 7,
             DType::F16 => 10,
+            DType::BF16 => 16,
             DType::Bool => 9,
         }
     }
@@ -52,7 +54,7 @@ impl DType {
     pub(crate) fn size_bytes(self) -> u64 {
         match self {
             DType::F32 => 4,
-            DType::F16 => 2,
+            DType::F16 | DType::BF16 => 2,
             DType::I64 => 8,
             DType::Bool => 1,
         }

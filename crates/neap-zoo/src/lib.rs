@@ -13,9 +13,12 @@
 //! # Ok::<(), neap_zoo::ZooError>(())
 //! ```
 //!
-//! This crate holds no tensor in memory: values are generated while they are written.
+//! [`import`] writes such networks with the weights of a checkpoint.
+//!
+//! This crate holds no tensor in memory: values are generated, or read, while they are written.
 #![forbid(unsafe_code)]
 
+mod checkpoint;
 mod folders;
 mod graph;
 mod init;
@@ -28,9 +31,11 @@ mod writer;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use checkpoint::{Imported, import};
 pub use folders::{FolderEntry, FolderOptions, folders, write_folder};
 pub use graph::Batch;
 use graph::Graph;
+use writer::Seeded;
 
 /// One network of the zoo.
 #[derive(Debug)]
@@ -119,6 +124,8 @@ pub enum ZooError {
     BadPath { path: PathBuf },
     #[error("a model of {size_bytes} bytes does not fit into one ONNX file; ask for external data")]
     TooLarge { size_bytes: u64 },
+    #[error("{text}")]
+    Checkpoint { text: String },
     #[error("cannot write {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }
@@ -157,7 +164,7 @@ pub fn write(
         (false, true) => writer::Weights::External(writer::DATA_ENDING),
         (false, false) => writer::Weights::Inline,
     };
-    let files = writer::write(&graph, options.seed, path, weights, progress)?;
+    let files = writer::write(&graph, &Seeded(options.seed), path, weights, progress)?;
     Ok(Written {
         model_bytes: files.model_bytes,
         external: files.external,

@@ -50,10 +50,24 @@ pub(crate) struct Files {
     pub external: Option<(PathBuf, u64)>,
 }
 
+/// Where the values of tensors come from.
+pub(crate) trait Values: Sync {
+    /// Hands out the bytes of a tensor, in its own type and in order, a bounded piece at a time. Stops early, returning false, when `emit`
+    /// does.
+    fn generate(
+        &self,
+        tensor: &Tensor,
+        emit: &mut dyn FnMut(Vec<u8>) -> bool,
+    ) -> Result<bool, ZooError>;
+}
+
+/// Values that follow from a seed.
+pub(crate) struct Seeded(pub u64);
+
 /// Writes `graph` to `path`, reporting bytes done and in total.
 pub(crate) fn write(
     graph: &Graph,
-    seed: u64,
+    values: &dyn Values,
     path: &Path,
     weights: Weights,
     progress: &mut dyn FnMut(u64, u64),
@@ -91,9 +105,9 @@ pub(crate) fn write(
     model.write(&plan.prefix)?;
     if let (Weights::Absent, Some(data)) = (weights, &mut data) {
         data.set_len(plan.external_bytes)?;
-        write_small_tensors(graph, seed, &plan, &mut model)?;
+        write_small_tensors(graph, values, &plan, &mut model)?;
     } else {
-        stream_tensors(graph, seed, &plan, &mut model, data.as_mut(), &mut count)?;
+        stream_tensors(graph, values, &plan, &mut model, data.as_mut(), &mut count)?;
     }
     model.write(&plan.suffix)?;
     debug_assert_eq!(model.written, plan.model_bytes);
@@ -221,7 +235,7 @@ impl Plan {
 /// head to the model, its values behind it or to the external `data`.
 fn stream_tensors(
     graph: &Graph,
-    seed: u64,
+    values: &dyn Values,
     plan: &Plan,
     model: &mut TempFile,
     mut data: Option<&mut TempFile>,
@@ -229,13 +243,14 @@ fn stream_tensors(
 ) -> Result<(), ZooError> {
     thread::scope(|scope| {
         let (sender, receiver) = sync_channel::<(usize, Vec<u8>)>(4);
-        scope.spawn(move || {
+        let made = scope.spawn(move || {
             for (i, tensor) in graph.tensors.iter().enumerate() {
                 let mut emit = |chunk| sender.send((i, chunk)).is_ok();
-                if !values(seed, tensor, &mut emit) {
-                    return; // the writer has failed and says why
+                if !values.generate(tensor, &mut emit)? {
+                    break; // the writer has failed and says why
                 }
             }
+            Ok(())
         });
         let mut started = 0;
         for (i, chunk) in receiver {
@@ -255,14 +270,17 @@ fn stream_tensors(
             }
             count(chunk.len() as u64);
         }
-        Ok(())
+        match made.join() {
+            Ok(made) => made,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
     })
 }
 
 /// All heads, and the values that are in the model itself.
 fn write_small_tensors(
     graph: &Graph,
-    seed: u64,
+    values: &dyn Values,
     plan: &Plan,
     model: &mut TempFile,
 ) -> Result<(), ZooError> {
@@ -270,29 +288,40 @@ fn write_small_tensors(
         model.write(&plan.tensor_heads[i])?;
         if plan.offsets[i].is_none() {
             let mut bytes = Vec::new();
-            values(seed, tensor, &mut |chunk| {
+            values.generate(tensor, &mut |chunk| {
                 bytes.extend(chunk);
                 true
-            });
+            })?;
             model.write(&bytes)?;
         }
     }
     Ok(())
 }
 
-/// A tensor's bytes, in its own type.
-fn values(seed: u64, tensor: &Tensor, emit: &mut dyn FnMut(Vec<u8>) -> bool) -> bool {
-    let is_half = tensor.dtype == DType::F16;
-    let mut narrowed = |chunk: Vec<u8>| match is_half {
-        true => {
-            let singles = chunk.as_chunks::<4>().0.iter();
-            let halves = singles.map(|&single| f16::from_f32(f32::from_le_bytes(single)));
-            emit(halves.flat_map(f16::to_le_bytes).collect())
-        }
-        false => emit(chunk),
-    };
-    let elements = tensor.elements();
-    generate(seed, &tensor.name, elements, &tensor.init, &mut narrowed)
+impl Values for Seeded {
+    fn generate(
+        &self,
+        tensor: &Tensor,
+        emit: &mut dyn FnMut(Vec<u8>) -> bool,
+    ) -> Result<bool, ZooError> {
+        let is_half = tensor.dtype == DType::F16;
+        let mut narrowed = |chunk: Vec<u8>| match is_half {
+            true => {
+                let singles = chunk.as_chunks::<4>().0.iter();
+                let halves = singles.map(|&single| f16::from_f32(f32::from_le_bytes(single)));
+                emit(halves.flat_map(f16::to_le_bytes).collect())
+            }
+            false => emit(chunk),
+        };
+        let (name, elements) = (&tensor.name, tensor.elements());
+        Ok(generate(
+            self.0,
+            name,
+            elements,
+            &tensor.init,
+            &mut narrowed,
+        ))
+    }
 }
 
 fn encode_node(node: &Node) -> Vec<u8> {

@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod generate;
 mod gguf;
 pub mod imagine;
+pub mod import;
 pub mod inspect;
 pub mod layout;
 pub mod pack;

@@ -15,6 +15,7 @@ mod following;
 mod gguf;
 mod help;
 mod imagine;
+mod importing;
 mod inputs;
 mod language;
 mod layout;

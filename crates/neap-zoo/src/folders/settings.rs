@@ -14,7 +14,7 @@ pub(super) fn tokenizers(model: &Model) -> &'static [&'static str] {
 }
 
 /// Names in the folder, and what they say.
-pub(super) fn files(model: &Model) -> Vec<(String, String)> {
+pub(crate) fn files(model: &Model) -> Vec<(String, String)> {
     let files = match model {
         Model::StableDiffusion(family) => of_stable_diffusion(family),
         Model::PixArt(sizes) => vec![

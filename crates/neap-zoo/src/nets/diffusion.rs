@@ -11,7 +11,8 @@ mod unet;
 mod vae;
 
 pub(crate) use family::{
-    Family, Model, PIXART, PIXART_TINY, PixArt, SD_15, SD_TINY, SDXL, SDXL_TINY, Text, Vae,
+    Activation, Family, Level, Model, PIXART, PIXART_TINY, PixArt, SD_15, SD_TINY, SDXL, SDXL_TINY,
+    Text, Unet, Vae,
 };
 pub(crate) use pixart::pixart;
 pub(crate) use text::text_encoder;

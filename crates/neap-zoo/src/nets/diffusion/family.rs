@@ -2,22 +2,22 @@
 
 /// Networks that belong together.
 #[derive(Debug)]
-pub(crate) enum Model {
-    StableDiffusion(Family),
-    PixArt(PixArt),
+pub(crate) enum Model<'a> {
+    StableDiffusion(Family<'a>),
+    PixArt(PixArt<'a>),
 }
 
 /// The sizes of networks that belong together.
 #[derive(Debug)]
-pub(crate) struct Family {
+pub(crate) struct Family<'a> {
     pub text: Text,
     /// What both text encoders give for a token lies side by side. The networks are those of SDXL then.
     pub second_text: Option<Text>,
-    pub unet: Unet,
-    pub vae: Vae,
+    pub unet: Unet<'a>,
+    pub vae: Vae<'a>,
 }
 
-impl Family {
+impl Family<'_> {
     /// Numbers of a token that the UNet looks at.
     pub fn text_width(&self) -> usize {
         self.text.width + self.second_text.as_ref().map_or(0, |text| text.width)
@@ -38,7 +38,7 @@ pub(crate) struct Text {
     pub all_layers: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Activation {
     Gelu,
     /// CLIP's: x times sigmoid(1.702 x).
@@ -46,9 +46,9 @@ pub(crate) enum Activation {
 }
 
 #[derive(Debug)]
-pub(crate) struct Unet {
+pub(crate) struct Unet<'a> {
     /// Each with half the height and width of the one before.
-    pub levels: &'static [Level],
+    pub levels: &'a [Level],
     /// Residual blocks of a level on the way down; there is one more on the way up.
     pub blocks: usize,
     /// In the middle, which has the channels and heads of the last level.
@@ -85,7 +85,7 @@ pub(crate) struct Sizes {
 
 /// A transformer over patches of latents, beside the VAE of Stable Diffusion 1.
 #[derive(Debug)]
-pub(crate) struct PixArt {
+pub(crate) struct PixArt<'a> {
     pub layers: usize,
     pub width: usize,
     pub heads: usize,
@@ -95,13 +95,13 @@ pub(crate) struct PixArt {
     /// Height and width of a patch, and of all latents.
     pub patch: usize,
     pub sample_size: usize,
-    pub vae: Vae,
+    pub vae: Vae<'a>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Vae {
+pub(crate) struct Vae<'a> {
     /// Channels: halved three times, so a latent is 8 x 8 pixels.
-    pub levels: &'static [usize],
+    pub levels: &'a [usize],
     pub encoder_blocks: usize,
     pub decoder_blocks: usize,
     pub heads: usize,
@@ -147,7 +147,7 @@ const VAE_TINY: Vae = Vae {
     levels: &[16, 32, 32, 64],
     encoder_blocks: 1,
     decoder_blocks: 1,
-    heads: 4,
+    heads: 1,
     groups: 8,
     scaling: 0.18215,
 };

@@ -56,7 +56,7 @@ pub(crate) fn vae_encoder(g: &mut Graph, vae: &Vae) {
     image_output(g, &x, "latent_parameters", ends);
 }
 
-impl Vae {
+impl Vae<'_> {
     fn residuals(&self) -> Residuals {
         Residuals {
             groups: self.groups,
