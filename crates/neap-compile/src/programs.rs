@@ -173,7 +173,7 @@ pub fn count_bands(program: &Program) -> BandCount {
     let nodes = &program.graph.nodes;
     if nodes
         .iter()
-        .any(|node| matches!(node.op, Op::Rows(_) | Op::Moments))
+        .any(|node| matches!(node.op, Op::Rows(_) | Op::Moments | Op::FoldPlaces(_)))
     {
         count.strips = nodes.iter().filter(|node| node.panels.is_some()).count();
     }

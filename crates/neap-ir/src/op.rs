@@ -23,7 +23,7 @@ use crate::panel::{ConvForm, PanelConv, PanelDepthwise, PanelLinear};
 use crate::sampling::Sampling;
 use crate::spectrum::{Dft, Stft};
 pub use crate::strips::SpaceNorm;
-use crate::strips::{ResizeStrip, Rows};
+use crate::strips::{PlaceFold, PlacePool, ResizeStrip, Rows};
 use crate::update::Update;
 use serde::{Deserialize, Serialize};
 
@@ -326,10 +326,15 @@ pub enum Op {
     Moments,
     /// moments of all strips, scale, bias `[C]` → `[N, channel blocks, 3, 16]`: each channel's mean, scale and bias.
     NormFactors(SpaceNorm),
-    /// x (blocked), factors → `activation((x - mean) * scale + bias)`.
+    /// factors, strips of one image (blocked), in order → of its rows, `activation((x - mean) * scale + bias)`.
     Normalise {
         activation: Activation,
+        rows: Rows,
     },
+    /// x (blocked), optional result for other strips → `[N, channel blocks, 1, 16]` (`F64`): what it says of each channel.
+    FoldPlaces(PlaceFold),
+    /// What `FoldPlaces` gives for all strips → what `GlobalPool` gives for the whole.
+    PoolPlaces(Box<PlacePool>),
     ResizeStrip(Box<ResizeStrip>),
     /// indices; rows of a table in the packed file are read from storage when they are needed. Those of half floats
     /// become `F32`.

@@ -106,6 +106,8 @@ impl Op {
             Op::Moments => "Moments",
             Op::NormFactors(_) => "NormFactors",
             Op::Normalise { .. } => "Normalise",
+            Op::FoldPlaces(_) => "FoldPlaces",
+            Op::PoolPlaces(_) => "PoolPlaces",
             Op::ResizeStrip(_) => "ResizeStrip",
             Op::Reorder => "Reorder",
             Op::GatherRows { .. } => "GatherRows",

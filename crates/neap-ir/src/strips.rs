@@ -19,6 +19,23 @@ pub struct SpaceNorm {
     pub epsilon: f32,
 }
 
+/// A pooling of all places of each channel, whose images come in strips.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacePool {
+    pub fold: PlaceFold,
+    /// Of the whole image.
+    pub positions: usize,
+    /// Of the result: images, channels, and a 1 for each axis of space.
+    pub shape: Vec<usize>,
+}
+
+/// What is kept of the places of a channel so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PlaceFold {
+    Sum,
+    Largest,
+}
+
 /// Rows of the result of a resize, from the rows of its input that they are made of.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResizeStrip {

@@ -10,6 +10,7 @@ use std::ops::Range;
 use crate::error::{KernelError, check_len, checked_product};
 use crate::parallel::Parallel;
 use crate::planes::{Planes, check_planes};
+use crate::rows::{add_sums, take_largest};
 use crate::share::{Chunks, Dst, Src};
 use crate::simd::{Isa, LANES, Simd, simd_kernel};
 use crate::window::{Axis, Window};
@@ -112,7 +113,7 @@ fn whole(pool: &Pool) -> Planes {
     }
 }
 
-/// Mean over all positions: `[planes][positions][16]` to `[planes][16]`.
+/// Mean over all positions, which are added in `f64` one after another: `[planes][positions][16]` to `[planes][16]`.
 ///
 /// # Errors
 /// Slices shorter than the sizes say.
@@ -346,63 +347,26 @@ fn global(
     if planes == 0 {
         return Ok(());
     }
-    let (src, dst) = (Src::new(src), Dst::new(dst));
+    let dst = Dst::new(dst);
     let pieces = Chunks::new(planes, (TASK_READS / 4 / positions.max(1)).max(1));
     par.run(pieces.count(), &|piece, _| {
-        // SAFETY: lengths were checked; tasks write disjoint planes.
-        unsafe { global_planes(isa, positions, max, src, dst, pieces.range(piece)) };
+        for plane in pieces.range(piece) {
+            let values = &src[plane * positions * LANES..][..positions * LANES];
+            let mut found = [0.0; LANES];
+            if max {
+                found.fill(f64::NEG_INFINITY);
+                take_largest(isa, values, &mut found);
+            } else {
+                add_sums(isa, values, &mut found);
+                found = found.map(|sum| sum / positions.max(1) as f64);
+            }
+            // SAFETY: lengths were checked; tasks write disjoint planes.
+            unsafe {
+                dst.at(plane * LANES)
+                    .cast::<[f32; LANES]>()
+                    .write(found.map(|v| v as f32))
+            };
+        }
     });
     Ok(())
-}
-
-simd_kernel! {
-    /// # Safety
-    /// The planes lie inside both buffers; nobody else writes them.
-    unsafe fn global_planes(positions: usize, max: bool, src: Src, dst: Dst, planes: Range<usize>) = global_planes_generic;
-}
-
-/// Position `p` goes to partial sum `p % 4`; the four are added at the end. The order depends on
-/// nothing but the number of positions.
-#[inline(always)]
-unsafe fn global_planes_generic<S: Simd>(
-    s: S,
-    positions: usize,
-    max: bool,
-    src: Src,
-    dst: Dst,
-    planes: Range<usize>,
-) {
-    const WAYS: usize = 4;
-    for plane in planes {
-        // SAFETY: the caller vouches for the plane in both buffers.
-        unsafe {
-            let input = src.at(plane * positions * LANES);
-            let whole = positions - positions % WAYS;
-            let result = if max {
-                let mut best = [s.splat(f32::NEG_INFINITY); WAYS];
-                for p in (0..whole).step_by(WAYS) {
-                    for i in 0..WAYS {
-                        best[i] = s.max(best[i], s.load(input.add((p + i) * LANES)));
-                    }
-                }
-                for p in whole..positions {
-                    best[0] = s.max(best[0], s.load(input.add(p * LANES)));
-                }
-                s.max(s.max(best[0], best[1]), s.max(best[2], best[3]))
-            } else {
-                let mut sum = [s.zero(); WAYS];
-                for p in (0..whole).step_by(WAYS) {
-                    for i in 0..WAYS {
-                        sum[i] = s.add(sum[i], s.load(input.add((p + i) * LANES)));
-                    }
-                }
-                for p in whole..positions {
-                    sum[0] = s.add(sum[0], s.load(input.add(p * LANES)));
-                }
-                let total = s.add(s.add(sum[0], sum[1]), s.add(sum[2], sum[3]));
-                s.div(total, s.splat(positions.max(1) as f32))
-            };
-            s.store(dst.at(plane * LANES), result);
-        }
-    }
 }

@@ -110,7 +110,9 @@ pub fn execute(
         Op::ScaleShift { activation } => channel::scale_shift(*activation, args, ctx),
         Op::Moments => space::moments(args, ctx),
         Op::NormFactors(norm) => space::factors(norm, args),
-        Op::Normalise { activation } => space::normalise(*activation, args, ctx),
+        Op::Normalise { activation, rows } => space::normalise(*activation, rows, args, ctx),
+        Op::FoldPlaces(of) => space::fold(*of, args, ctx),
+        Op::PoolPlaces(of) => space::pool(of, args),
 
         Op::Rows(rows) => join::rows(rows, args, ctx),
         Op::Concat { axis } => join::concat(*axis, args, ctx),

@@ -177,7 +177,8 @@ fn check_layouts(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> Re
     let is_blocked = |operand: &(&TensorType, Layout)| operand.1 == Layout::Blocked;
     let any = inputs.iter().chain(outputs).flatten().any(is_blocked);
     let needed = matches!(op, Op::PanelConv(_) | Op::PanelDepthwise(_) | Op::Bands(_));
-    if matches!(op, Op::Reorder | Op::Moments) || !(any || needed) {
+    let reads_both = matches!(op, Op::Reorder | Op::Moments | Op::FoldPlaces(_));
+    if reads_both || !(any || needed) {
         return Ok(());
     }
     let ins: Vec<_> = inputs.iter().map(|i| i.map(|(ty, _)| ty)).collect();
@@ -241,8 +242,9 @@ pub fn may_overwrite(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -
     }
     let candidates = match op {
         Op::Unary(_) | Op::Clip { .. } | Op::CumSum { .. } | Op::ScaleShift { .. } => 0..1,
-        Op::Normalise { .. } => 0..1,
-        Op::Moments => 1..2,
+        // Of more strips, one may hold rows that come elsewhere.
+        Op::Normalise { .. } if inputs.len() == 2 => 1..2,
+        Op::Moments | Op::FoldPlaces(_) => 1..2,
         Op::RoundToFloat8 { .. } => 0..1,
         Op::Softmax { .. } | Op::LpNorm { .. } | Op::BatchNorm { .. } => 0..1,
         Op::BatchNormTraining { .. } => 0..1,
@@ -355,9 +357,13 @@ pub fn blocked_inputs(
             let fits = rows.axis == 2 && all_blocked();
             fits.then(|| vec![Layout::Blocked; inputs.len()])
         }
-        Op::Normalise { .. } => {
-            blocked(inputs.first()?.as_ref()).then(|| vec![Layout::Blocked, Layout::Plain])
+        Op::Normalise { rows, .. } => {
+            let mut layouts = vec![Layout::Blocked; inputs.len()];
+            *layouts.first_mut()? = Layout::Plain;
+            let fits = rows.axis == 2 && inputs[1..].iter().all(|x| blocked(x.as_ref()));
+            fits.then_some(layouts)
         }
+        Op::PoolPlaces(_) => Some(vec![Layout::Plain]),
         Op::ScaleShift { .. } => blocked(inputs.first()?.as_ref())
             .then(|| vec![Layout::Blocked, Layout::Plain, Layout::Plain]),
         Op::Concat { axis: 1 } => {
@@ -483,7 +489,8 @@ pub fn flops(op: &Op, inputs: &[OperandForm], outputs: &[OperandForm]) -> u64 {
         }
         Op::UpdatePart { .. } => product(&input(1)),
         Op::Softmax { .. } | Op::GroupNorm { .. } | Op::Lrn { .. } => times(8, y),
-        Op::Moments | Op::Normalise { .. } => times(4, x),
+        Op::Moments | Op::FoldPlaces(_) => times(4, x),
+        Op::Normalise { .. } => times(4, y),
         Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::InstanceNorm { .. } => times(6, y),
         Op::Reduce { .. } | Op::ArgReduce { .. } | Op::GlobalPool(_) => x,
         Op::CoveringSteps => times(2, x),

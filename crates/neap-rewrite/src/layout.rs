@@ -6,7 +6,7 @@
 
 use crate::edit::Editor;
 use neap_ir::graph::LANES;
-use neap_ir::op::Op;
+use neap_ir::op::{Op, Pool, Reduce};
 use neap_ir::{DType, Graph, Layout, Node, TensorType, ValueId};
 use std::collections::HashMap;
 
@@ -34,7 +34,56 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    fn assign(&mut self, mut node: Node) {
+    fn assign(&mut self, node: Node) {
+        for node in self.as_pooling(node) {
+            self.place(node);
+        }
+    }
+
+    /// One number of all places of each channel of a blocked image is what a global pooling gives.
+    fn as_pooling(&mut self, node: Node) -> Vec<Node> {
+        let kind = match &node.op {
+            Op::Reduce { kind, axes, .. } if axes[..] == [2, 3] => match kind {
+                Reduce::Mean => Pool::Average {
+                    count_include_pad: false,
+                },
+                Reduce::Max => Pool::Max {
+                    column_major: false,
+                },
+                _ => return vec![node],
+            },
+            _ => return vec![node],
+        };
+        let (Some(x), [Some(y)]) = (node.input(0), &node.outputs[..]) else {
+            return vec![node];
+        };
+        let (value, shape) = (self.graph.value(x), self.graph.ty(*y).shape.clone());
+        let &[images, channels, ..] = &value.ty.shape[..] else {
+            return vec![node];
+        };
+        let is_blocked = value.layout == Layout::Blocked && value.ty.dtype == DType::F32;
+        if !is_blocked || value.ty.shape.len() != 4 {
+            return vec![node];
+        }
+        let ty = TensorType::new(DType::F32, &[images, channels, 1, 1]);
+        let mut pooling = Node {
+            op: Op::GlobalPool(kind),
+            ..node.clone()
+        };
+        if shape.len() == 4 {
+            return vec![pooling];
+        }
+        let pooled = self.graph.add_value(format!("{}.pooled", node.name), ty);
+        pooling.outputs = vec![Some(pooled)];
+        let named = Node {
+            op: Op::Reshape { shape },
+            inputs: vec![Some(pooled)],
+            ..node
+        };
+        vec![pooling, named]
+    }
+
+    fn place(&mut self, mut node: Node) {
         let wanted = self.blocked_form(&node);
         for i in 0..node.inputs.len() {
             let Some(input) = node.inputs[i] else {
@@ -101,7 +150,10 @@ impl Pass<'_> {
         });
         let pooled = matches!(node.op, Op::Pool { .. } | Op::GlobalPool(_))
             && inputs[0].is_some_and(|ty| ty.shape[1] >= LANES);
-        (forced || follows || pooled).then_some(layouts)
+        // Only the blocked form is computed strip by strip.
+        let normalised = matches!(node.op, Op::InstanceNorm { .. } | Op::GroupNorm { .. })
+            && inputs[0].is_some_and(|ty| ty.shape[1] >= LANES);
+        (forced || follows || pooled || normalised).then_some(layouts)
     }
 
     fn in_layout(&mut self, value: ValueId, layout: Layout, reader: &str) -> ValueId {

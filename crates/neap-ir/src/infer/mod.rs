@@ -195,7 +195,9 @@ fn infer(op: &Op, o: &Operands) -> Inferred<Vec<TensorType>> {
         Op::Rows(of) => one(strips::rows(of, o)?),
         Op::Moments => one(strips::moments(o)?),
         Op::NormFactors(of) => one(strips::factors(of, o)?),
-        Op::Normalise { .. } => one(strips::normalise(o)?),
+        Op::Normalise { rows, .. } => one(strips::normalise(rows, o)?),
+        Op::FoldPlaces(_) => one(strips::fold(o)?),
+        Op::PoolPlaces(of) => one(strips::pool(of, o)?),
         Op::ResizeStrip(of) => one(strips::resize(of, o)?),
         Op::Attention(attrs) => one(attention::infer(attrs, o)?),
         Op::Concat { .. }

@@ -2,15 +2,20 @@
 
 use super::{Inferred, Operands};
 use crate::op::SpaceNorm;
-use crate::strips::{ResizeStrip, Rows};
+use crate::strips::{PlacePool, ResizeStrip, Rows};
 use crate::tensor::LANES;
 use crate::{DType, TensorType};
 
 pub(super) fn rows(rows: &Rows, o: &Operands) -> Inferred<TensorType> {
-    let first = o.get(0)?;
+    some_rows(rows, 0, o)
+}
+
+/// Rows of the strips that the operands from `from` on are.
+fn some_rows(rows: &Rows, from: usize, o: &Operands) -> Inferred<TensorType> {
+    let first = o.get(from)?;
     o.require_axis(rows.axis, first.shape.len())?;
     let mut joined = 0usize;
-    for i in 0..o.inputs.len() {
+    for i in from..o.inputs.len() {
         let strip = o.get(i)?;
         o.same_dtype(first, strip)?;
         let others = |ty: &TensorType| {
@@ -37,7 +42,7 @@ pub(super) fn rows(rows: &Rows, o: &Operands) -> Inferred<TensorType> {
 }
 
 pub(super) fn moments(o: &Operands) -> Inferred<TensorType> {
-    let x = image(o)?;
+    let x = image(0, o)?;
     let ty = by_block(o, DType::F64, x.shape[0], x.shape[1], 2)?;
     if let Some(before) = o.opt(1) {
         o.require(*before == ty, "takes moments of as many channels")?;
@@ -64,11 +69,32 @@ pub(super) fn factors(norm: &SpaceNorm, o: &Operands) -> Inferred<TensorType> {
     by_block(o, DType::F32, images, channels, 3)
 }
 
-pub(super) fn normalise(o: &Operands) -> Inferred<TensorType> {
-    let (x, factors) = (image(o)?, o.get(1)?);
+pub(super) fn normalise(rows: &Rows, o: &Operands) -> Inferred<TensorType> {
+    let (factors, x) = (o.get(0)?, image(1, o)?);
     let wanted = by_block(o, DType::F32, x.shape[0], x.shape[1], 3)?;
     o.require(*factors == wanted, "takes factors of as many channels")?;
-    Ok(x.clone())
+    o.require(rows.axis == 2, "takes rows of images")?;
+    some_rows(rows, 1, o)
+}
+
+pub(super) fn fold(o: &Operands) -> Inferred<TensorType> {
+    let x = image(0, o)?;
+    let ty = by_block(o, DType::F64, x.shape[0], x.shape[1], 1)?;
+    if let Some(before) = o.opt(1) {
+        o.require(*before == ty, "takes results for as many channels")?;
+    }
+    Ok(ty)
+}
+
+pub(super) fn pool(of: &PlacePool, o: &Operands) -> Inferred<TensorType> {
+    let &[images, channels, ref space @ ..] = &of.shape[..] else {
+        return o.fail("gives images");
+    };
+    let fits = (1..=2).contains(&space.len()) && space.iter().all(|&size| size == 1);
+    o.require(fits, "gives one place for each channel")?;
+    let wanted = by_block(o, DType::F64, images, channels, 1)?;
+    o.require(*o.get(0)? == wanted, "takes results for as many channels")?;
+    Ok(TensorType::new(DType::F32, &of.shape))
 }
 
 pub(super) fn resize(of: &ResizeStrip, o: &Operands) -> Inferred<TensorType> {
@@ -89,9 +115,9 @@ pub(super) fn resize(of: &ResizeStrip, o: &Operands) -> Inferred<TensorType> {
     Ok(TensorType::new(x.dtype, &shape))
 }
 
-/// Images whose channels are normalised.
-fn image<'a>(o: &Operands<'a>) -> Inferred<&'a TensorType> {
-    let x = o.get(0)?;
+/// Images whose places are gone through.
+fn image<'a>(index: usize, o: &Operands<'a>) -> Inferred<&'a TensorType> {
+    let x = o.get(index)?;
     let fits = x.dtype == DType::F32 && (3..=4).contains(&x.shape.len());
     o.require(fits, "takes float32 images")?;
     Ok(x)

@@ -14,7 +14,7 @@ mod softmax;
 pub use fold::extremes;
 pub(crate) use fold::max as row_max;
 pub use lrn::{Lrn, lrn_blocked, lrn_plain};
-pub use moments::{FACTORS, MOMENTS, add_moments, normalise};
+pub use moments::{FACTORS, MOMENTS, add_moments, add_sums, normalise, take_largest};
 pub use norm::{Norm, group_norm, layer_norm, lp_norm, rms_norm};
 pub(crate) use softmax::exp_row;
 pub use softmax::{Softmax, softmax, softmax_axis};

@@ -2,6 +2,7 @@
 
 use neap_kernels::parallel::Serial;
 use neap_kernels::pool::{Pool, average_pool, global_average, global_max, max_pool};
+use neap_kernels::rows::{add_sums, take_largest};
 use neap_kernels::window::Window;
 
 use crate::support::{Random, Threads, assert_close, assert_same_bits, isas};
@@ -169,6 +170,16 @@ fn whole_planes() {
             assert_same_bits(&got, &again, &what);
             global_max(isa, &Threads(3), planes, positions, &src, &mut got).unwrap();
             assert_close(&got, &reference(&pool, &src, true, false), 0.0, 1.0, &what);
+            // The same bits where the places come in two parts.
+            let plane = &src[..positions * 16];
+            let (first, second) = plane.split_at(positions / 3 * 16);
+            for take in [add_sums, take_largest] {
+                let (mut whole, mut parts) = ([-0.5; 16], [-0.5; 16]);
+                take(isa, plane, &mut whole);
+                take(isa, first, &mut parts);
+                take(isa, second, &mut parts);
+                assert_eq!(whole.map(f64::to_bits), parts.map(f64::to_bits), "{what}");
+            }
         }
     }
 }

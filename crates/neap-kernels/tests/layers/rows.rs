@@ -1,6 +1,7 @@
 //! Softmax and normalisations against their formulas in f64.
 
 use neap_kernels::epilogue::Activation;
+use neap_kernels::planes::Planes;
 use neap_kernels::rows::{
     FACTORS, Input, Lrn, Norm, Softmax, add_moments, group_norm, layer_norm, lp_norm, lrn_blocked,
     lrn_plain, normalise, rms_norm, softmax, softmax_axis,
@@ -324,16 +325,46 @@ fn groups_and_instances() {
             let source = out.clone();
             let shape = [batch, blocks, positions];
             let silu = Activation::Silu;
+            let plane = positions * LANES;
+            let planes = Planes {
+                input: plane,
+                output: plane,
+            };
             normalise(
                 isa,
                 &Threads(2),
                 shape,
+                planes,
                 &lanes,
                 Input::InPlace,
                 &mut out,
                 silu,
             )
             .unwrap();
+            // Some positions of each plane, into larger planes.
+            let (first, some) = (positions / 3, positions - positions / 3);
+            let planes = Planes {
+                input: plane,
+                output: plane + LANES,
+            };
+            let mut wide = vec![7.0; batch * blocks * planes.output];
+            normalise(
+                isa,
+                &Threads(3),
+                [batch, blocks, some],
+                planes,
+                &lanes,
+                Input::From(&source[first * LANES..]),
+                &mut wide,
+                silu,
+            )
+            .unwrap();
+            let whole = out.chunks_exact(plane);
+            for (wide, whole) in wide.chunks_exact(planes.output).zip(whole) {
+                let (made, rest) = wide.split_at(some * LANES);
+                assert_same_bits(made, &whole[first * LANES..], &what);
+                assert!(rest.iter().all(|&v| v == 7.0), "{what}");
+            }
             let silu = |v: f64| v / (1.0 + (-v).exp());
             let want = source
                 .iter()

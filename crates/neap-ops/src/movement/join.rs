@@ -50,6 +50,40 @@ pub(crate) fn split(
     Ok(())
 }
 
+/// Rows of a strip that are rows of a result.
+pub(crate) struct Stretch<'a> {
+    pub strip: TensorRef<'a>,
+    /// Where they begin, in the strip and in the result.
+    pub from: usize,
+    pub to: usize,
+    pub len: usize,
+}
+
+/// Calls `each` with what every strip has of these rows; the inputs from `first` on are the strips.
+pub(crate) fn stretches(
+    of: &Rows,
+    first: usize,
+    args: &Args,
+    mut each: impl FnMut(Stretch) -> Result<(), OpError>,
+) -> Result<(), OpError> {
+    let (mut begin, last) = (0, of.start + of.len);
+    for i in first..args.inputs.len() {
+        let strip = args.input(i)?;
+        let end = begin + strip.shape()[of.axis];
+        let (from, to) = (begin.max(of.start), end.min(last));
+        if from < to {
+            each(Stretch {
+                strip,
+                from: from - begin,
+                to: from - of.start,
+                len: to - from,
+            })?;
+        }
+        begin = end;
+    }
+    Ok(())
+}
+
 /// Rows of a tensor that comes in strips.
 pub(crate) fn rows(of: &Rows, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
     let y = args.output(0)?;
@@ -72,24 +106,17 @@ pub(crate) fn rows(of: &Rows, args: &Args, ctx: &mut Context) -> Result<(), OpEr
         strides.push(width as isize);
         strides
     };
-    let (mut first, end) = (0, of.start + of.len);
-    for i in 0..args.inputs.len() {
-        let x = args.input(i)?;
-        let own = x.shape()[of.axis];
-        let (from, to) = (first.max(of.start), (first + own).min(end));
-        if from < to {
-            let dims = [outer, (to - from) * inner];
-            // SAFETY: both ranges of rows are inside their tensors, which do not overlap.
-            unsafe {
-                let source = x.as_ptr().add((from - first) * inner * width);
-                let target = y.as_ptr().add((from - of.start) * inner * width);
-                let (strides, within) = (stride(own), stride(of.len));
-                copy_strided(ctx.par, width, &dims, source, &strides, target, &within);
-            }
+    stretches(of, 0, args, |own| {
+        let dims = [outer, own.len * inner];
+        // SAFETY: both ranges of rows are inside their tensors, which do not overlap.
+        unsafe {
+            let source = own.strip.as_ptr().add(own.from * inner * width);
+            let target = y.as_ptr().add(own.to * inner * width);
+            let (strides, within) = (stride(own.strip.shape()[of.axis]), stride(of.len));
+            copy_strided(ctx.par, width, &dims, source, &strides, target, &within);
         }
-        first += own;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// A range of channels of a blocked tensor.

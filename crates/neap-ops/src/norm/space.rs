@@ -1,16 +1,22 @@
-//! Normalisation over the places of channel-blocked images, whole or strip by strip: moments of all places first, then each place.
+//! Normalisation and pooling over the places of images, whole or strip by strip: what all places of a channel say first, then
+//! what is made of it.
 //!
-//! Moments are added place by place, so strips give the bits that the whole does.
+//! Places are added one by one, so strips give the bits that the whole does.
 
 use crate::args::{Args, Scratch, scratch_bytes};
 use crate::error::Named;
+use crate::movement::join::{Stretch, stretches};
 use crate::nd::{GRAIN, Ptr, split};
+use crate::scalar::Num;
 use crate::{Context, OpError, TensorMut, TensorRef};
 use neap_ir::Layout;
 use neap_ir::graph::LANES;
 use neap_ir::op::{Activation, SpaceNorm};
+use neap_ir::strips::{PlaceFold, PlacePool, Rows};
 use neap_kernels::elementwise;
+use neap_kernels::error::KernelError;
 use neap_kernels::parallel::Parallel;
+use neap_kernels::planes::Planes;
 use neap_kernels::rows::{self, FACTORS, Input, MOMENTS};
 use neap_kernels::simd::Isa;
 
@@ -20,8 +26,65 @@ fn blocked(shape: &[usize]) -> [usize; 3] {
     [shape[0], shape[1].div_ceil(LANES), positions]
 }
 
+/// What is found out about each channel, place by place.
+#[derive(Clone, Copy)]
+enum Found {
+    Moments,
+    Fold(PlaceFold),
+}
+
+impl Found {
+    /// Numbers for each channel.
+    fn each(self) -> usize {
+        match self {
+            Found::Moments => MOMENTS,
+            Found::Fold(_) => 1,
+        }
+    }
+
+    /// Of no place.
+    fn start(self) -> f64 {
+        match self {
+            Found::Fold(PlaceFold::Largest) => f64::NEG_INFINITY,
+            _ => 0.0,
+        }
+    }
+
+    /// Adds a blocked plane.
+    fn add(self, isa: Isa, plane: &[f32], own: &mut [f64]) {
+        match self {
+            Found::Moments => own.try_into().map(|own| rows::add_moments(isa, plane, own)),
+            Found::Fold(PlaceFold::Sum) => {
+                own.try_into().map(|own| rows::add_sums(isa, plane, own))
+            }
+            Found::Fold(PlaceFold::Largest) => own
+                .try_into()
+                .map(|own| rows::take_largest(isa, plane, own)),
+        }
+        .unwrap_or(());
+    }
+
+    /// Adds a number to those of its channel.
+    fn add_one(self, v: f64, own: &mut [f64; MOMENTS]) {
+        match self {
+            Found::Moments => *own = [own[0] + v, own[1] + v * v],
+            Found::Fold(PlaceFold::Sum) => own[0] += v,
+            Found::Fold(PlaceFold::Largest) => own[0] = own[0].max_nan(v),
+        }
+    }
+}
+
 /// x, optional moments of other strips → moments of both.
 pub(crate) fn moments(args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    find(Found::Moments, args, ctx)
+}
+
+/// x, optional result for other strips → that for both.
+pub(crate) fn fold(of: PlaceFold, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
+    find(Found::Fold(of), args, ctx)
+}
+
+fn find(what: Found, args: &Args, ctx: &mut Context) -> Result<(), OpError> {
     let (x, y) = (args.input(0)?, args.output(0)?);
     let before = args.opt_input(1);
     if before.is_none_or(|before| !y.is_at(&before)) {
@@ -29,45 +92,46 @@ pub(crate) fn moments(args: &Args, ctx: &mut Context) -> Result<(), OpError> {
         let out = unsafe { y.f64s_mut() };
         match before {
             Some(before) => out.copy_from_slice(before.f64s()),
-            None => out.fill(0.0),
+            None => out.fill(what.start()),
         }
     }
-    // SAFETY: as above; it holds the moments before.
-    add(x, unsafe { y.f64s_mut() }, ctx.isa, ctx.par);
+    // SAFETY: as above; it holds what was found before.
+    add(what, x, unsafe { y.f64s_mut() }, ctx.isa, ctx.par);
     Ok(())
 }
 
-fn add(x: TensorRef, moments: &mut [f64], isa: Isa, par: &dyn Parallel) {
+fn add(what: Found, x: TensorRef, found: &mut [f64], isa: Isa, par: &dyn Parallel) {
     if x.layout == Layout::Plain {
-        return add_plain(x, moments);
+        return add_plain(what, x, found);
     }
     let [images, blocks, positions] = blocked(x.shape());
     let source = x.f32s();
-    let planes = images * blocks;
-    debug_assert_eq!(moments.len(), planes * MOMENTS * LANES);
-    let sums = Ptr(moments.as_mut_ptr());
+    let (planes, each) = (images * blocks, what.each() * LANES);
+    debug_assert_eq!(found.len(), planes * each);
+    let found = Ptr(found.as_mut_ptr());
     let plane = positions * LANES;
     split(par, planes, GRAIN / plane.max(1), &|range, _| {
         for at in range {
-            // SAFETY: planes are disjoint, and there are moments for each.
-            let own = unsafe { sums.slice_mut(at * MOMENTS * LANES, MOMENTS * LANES) };
-            if let Ok(own) = own.try_into() {
-                rows::add_moments(isa, &source[at * plane..][..plane], own);
-            }
+            // SAFETY: planes are disjoint, and there are numbers for each.
+            let own = unsafe { found.slice_mut(at * each, each) };
+            what.add(isa, &source[at * plane..][..plane], own);
         }
     });
 }
 
 /// In the same order, so these are the same bits.
-fn add_plain(x: TensorRef, moments: &mut [f64]) {
+fn add_plain(what: Found, x: TensorRef, found: &mut [f64]) {
     let [_, blocks, positions] = blocked(x.shape());
+    let (channels, each) = (x.shape()[1], what.each());
     let planes = x.f32s().chunks_exact(positions.max(1));
     for (plane, values) in planes.enumerate() {
-        let [sum, squares] = [0, 1].map(|which| place(plane, x.shape()[1], blocks, which, MOMENTS));
+        let at = |which: usize| place(plane, channels, blocks, which, each);
+        let mut own = [0.0; MOMENTS];
+        (0..each).for_each(|which| own[which] = found[at(which)]);
         for &v in values {
-            moments[sum] += f64::from(v);
-            moments[squares] += f64::from(v) * f64::from(v);
+            what.add_one(f64::from(v), &mut own);
         }
+        (0..each).for_each(|which| found[at(which)] = own[which]);
     }
 }
 
@@ -75,6 +139,26 @@ fn add_plain(x: TensorRef, moments: &mut [f64]) {
 fn place(plane: usize, channels: usize, blocks: usize, which: usize, each: usize) -> usize {
     let (image, c) = (plane / channels, plane % channels);
     ((image * blocks + c / LANES) * each + which) * LANES + c % LANES
+}
+
+/// What a global pooling gives, from what was found in all strips.
+pub(crate) fn pool(of: &PlacePool, args: &Args) -> Result<(), OpError> {
+    let (found, y) = (args.input(0)?.f64s(), args.output(0)?);
+    let blocks = of.shape[1].div_ceil(LANES);
+    let finish = |v: f64| match of.fold {
+        PlaceFold::Sum => (v / of.positions.max(1) as f64) as f32,
+        PlaceFold::Largest => v as f32,
+    };
+    // SAFETY: the output does not overlap its input.
+    let out = unsafe { y.f32s_mut() };
+    for (at, out) in out.iter_mut().enumerate() {
+        let from = match y.layout {
+            Layout::Plain => place(at, of.shape[1], blocks, 0, 1),
+            Layout::Blocked => at,
+        };
+        *out = finish(found[from]);
+    }
+    Ok(())
 }
 
 /// moments, scale and bias of each channel → mean, scale and bias of each channel.
@@ -127,62 +211,78 @@ fn fill_factors(
     }
 }
 
-/// `activation((x - mean) * scale + bias)`, with factors of each channel.
+/// `activation((x - mean) * scale + bias)` of some rows, with factors of each channel.
 pub(crate) fn normalise(
     activation: Activation,
+    rows: &Rows,
     args: &Args,
     ctx: &mut Context,
 ) -> Result<(), OpError> {
-    let (x, y) = (args.input(0)?, args.output(0)?);
-    let factors = args.input(1)?.f32s();
-    apply(activation, factors, x, y, ctx.isa, ctx.par).named(args.op)
+    let (factors, y) = (args.input(0)?.f32s(), args.output(0)?);
+    stretches(rows, 1, args, |own| {
+        apply(activation, factors, &own, y, ctx.isa, ctx.par).named(args.op)
+    })
 }
 
 fn apply(
     activation: Activation,
     factors: &[f32],
-    x: TensorRef,
+    rows: &Stretch,
     y: TensorMut,
     isa: Isa,
     par: &dyn Parallel,
-) -> Result<(), neap_kernels::error::KernelError> {
+) -> Result<(), KernelError> {
+    let x = rows.strip;
+    if x.layout == Layout::Plain {
+        return apply_plain(activation, factors, rows, y, isa, par);
+    }
+    let [images, blocks, positions] = blocked(x.shape());
+    let row = positions / x.shape()[2].max(1) * LANES;
     let source = match y.is_at(&x) {
         true => Input::InPlace,
-        false => Input::From(x.f32s()),
+        false => Input::From(&x.f32s()[rows.from * row..]),
     };
-    let shape = blocked(x.shape());
-    if x.layout == Layout::Plain {
-        return apply_plain(activation, factors, x, y, isa, par);
-    }
+    let planes = Planes {
+        input: positions * LANES,
+        output: y.shape()[2] * row,
+    };
+    let shape = [images, blocks, rows.len * row / LANES];
     let activation = crate::layer::activation(activation);
     // SAFETY: the output overlaps the input only when it takes its place, and then is read itself.
-    let out = unsafe { y.f32s_mut() };
-    rows::normalise(isa, par, shape, factors, source, out, activation)
+    let out = unsafe { &mut y.f32s_mut()[rows.to * row..] };
+    rows::normalise(isa, par, shape, planes, factors, source, out, activation)
 }
 
 fn apply_plain(
     activation: Activation,
     factors: &[f32],
-    x: TensorRef,
+    rows: &Stretch,
     y: TensorMut,
     isa: Isa,
     par: &dyn Parallel,
-) -> Result<(), neap_kernels::error::KernelError> {
-    let [_, blocks, positions] = blocked(x.shape());
-    let (from, to) = (Ptr::<f32>::of(x.as_ptr()), Ptr::<f32>(y.as_ptr().cast()));
-    for at in 0..x.elements() {
-        let plane = at / positions;
-        let factor = |which| factors[place(plane, x.shape()[1], blocks, which, FACTORS)];
-        // SAFETY: both have so many elements; the output overlaps the input only when it takes its place.
-        unsafe {
-            let centred = from.read(at) - factor(0);
-            to.write(at, centred.mul_add(factor(1), factor(2)));
-        }
+) -> Result<(), KernelError> {
+    let x = rows.strip;
+    let [images, blocks, positions] = blocked(x.shape());
+    let (channels, row) = (x.shape()[1], positions / x.shape()[2].max(1));
+    let apart = y.shape()[2] * row;
+    let activation = crate::layer::activation(activation).into();
+    for plane in 0..images * channels {
+        let factor = |which| factors[place(plane, channels, blocks, which, FACTORS)];
+        let from = plane * positions + rows.from * row;
+        let to = plane * apart + rows.to * row;
+        // SAFETY: both ranges are inside their tensors; the output overlaps the input only when it takes its place, and each number is
+        // read before it is written.
+        let made = unsafe {
+            let source = Ptr::<f32>::of(x.as_ptr());
+            let target = Ptr::<f32>(y.as_ptr().cast());
+            for i in 0..rows.len * row {
+                let centred = source.read(from + i) - factor(0);
+                target.write(to + i, centred.mul_add(factor(1), factor(2)));
+            }
+            target.slice_mut(to, rows.len * row)
+        };
+        elementwise::unary_in_place(isa, par, activation, made);
     }
-    // SAFETY: the input is not read any more.
-    let out = unsafe { y.f32s_mut() };
-    let activation = crate::layer::activation(activation);
-    elementwise::unary_in_place(isa, par, activation.into(), out);
     Ok(())
 }
 
@@ -206,7 +306,7 @@ pub(crate) fn group_norm(
     let moments = scratch.take::<f64>(images * blocks * MOMENTS * LANES)?;
     let factors = scratch.take::<f32>(images * blocks * FACTORS * LANES)?;
     moments.fill(0.0);
-    add(x, moments, ctx.isa, ctx.par);
+    add(Found::Moments, x, moments, ctx.isa, ctx.par);
     fill_factors(
         groups,
         epsilon,
@@ -215,5 +315,11 @@ pub(crate) fn group_norm(
         moments,
         factors,
     );
-    apply(Activation::None, factors, x, y, ctx.isa, ctx.par).named(args.op)
+    let rows = Stretch {
+        strip: x,
+        from: 0,
+        to: 0,
+        len: x.shape()[2],
+    };
+    apply(Activation::None, factors, &rows, y, ctx.isa, ctx.par).named(args.op)
 }

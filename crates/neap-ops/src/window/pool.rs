@@ -68,18 +68,18 @@ pub(crate) fn global_pool(kind: Pool, args: &Args, ctx: &mut Context) -> Result<
                 // SAFETY: planes are inside the input, results disjoint.
                 unsafe {
                     let values = src.slice(plane * positions, positions);
-                    let sum = |f: &dyn Fn(f64) -> f64| values.iter().map(|v| f(v.to_f64())).sum();
+                    let sum = |f: &dyn Fn(f64) -> f64| {
+                        values.iter().fold(0.0, |sum, v| sum + f(v.to_f64()))
+                    };
                     let v: f64 = match kind {
                         Pool::Average { .. } => {
-                            let sum: f64 = sum(&|v| v);
-                            sum / positions as f64
+                            sum(&|v| v) / positions as f64
                         }
                         Pool::Max { .. } => values
                             .iter()
                             .fold(f64::NEG_INFINITY, |m, v| m.max_nan(v.to_f64())),
                         Pool::Lp { p } => {
-                            let sum: f64 = sum(&|v| v.abs().powi(p as i32));
-                            sum.powf(1.0 / f64::from(p))
+                            sum(&|v| v.abs().powi(p as i32)).powf(1.0 / f64::from(p))
                         }
                     };
                     dst.write(plane, T::from_f64(v));

@@ -21,4 +21,5 @@ mod reductions;
 mod resize;
 mod sampling;
 mod spectrum;
+mod strips;
 mod support;

@@ -7,7 +7,7 @@ use super::kinds::{Kind, Kinds};
 use super::part::{ROWS, Wanted};
 use neap_ir::graph::LANES;
 use neap_ir::op::{Activation, Op, SpaceNorm, Unary};
-use neap_ir::strips::Rows;
+use neap_ir::strips::{PlaceFold, PlacePool, Rows};
 use neap_ir::{DType, Graph, Layout, Node, Program, TensorType, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub(super) fn emit(program: &Program, kinds: &Kinds) -> Graph {
         graph,
         done: vec![0; count],
         strips: BTreeMap::new(),
-        moments: BTreeMap::new(),
+        found: BTreeMap::new(),
         joined: BTreeMap::new(),
         memo: BTreeMap::new(),
     };
@@ -46,8 +46,8 @@ struct Emitter<'a> {
     /// By node of the old graph: how much of it there is, in strips.
     done: Vec<usize>,
     strips: BTreeMap<ValueId, Vec<ValueId>>,
-    /// By norm: moments of the strips so far, then its factors.
-    moments: BTreeMap<usize, ValueId>,
+    /// By node that sums strips up: what the strips so far say; of a norm, then its factors.
+    found: BTreeMap<usize, ValueId>,
     /// Values in strips that somebody reads whole.
     joined: BTreeMap<ValueId, ValueId>,
     /// Rows that are there already, for the node that is made now.
@@ -70,8 +70,9 @@ impl<'a> Emitter<'a> {
             Kind::Whole => 1,
             Kind::Passing => 0,
             Kind::Kept | Kind::Joined => strips(self.node(at).outputs[0]),
-            // Its factors.
+            // Its factors, or its result.
             Kind::Norm => strips(self.node(at).outputs[0]) + 1,
+            Kind::Folded(_) => strips(self.node(at).input(0)) + 1,
         }
     }
 
@@ -152,6 +153,10 @@ impl<'a> Emitter<'a> {
                 .input(0)
                 .zip(node.outputs[0])
                 .is_some_and(|(x, y)| self.is_there(x, &self.next(at, y))),
+            Kind::Folded(_) if self.done[at] + 1 == self.whole(at) => true,
+            Kind::Folded(_) => node
+                .input(0)
+                .is_some_and(|x| self.is_there(x, &self.next(at, x))),
             Kind::Kept | Kind::Joined => {
                 let y = node.outputs[0];
                 y.is_some_and(|y| self.reads_are_there(at, self.next(at, y)))
@@ -183,7 +188,7 @@ impl<'a> Emitter<'a> {
             return true;
         };
         match kind {
-            Kind::Whole | Kind::Joined => self.is_complete(at),
+            Kind::Whole | Kind::Joined | Kind::Folded(_) => self.is_complete(at),
             Kind::Kept => self.kinds.cuts(v)[self.done[at]] >= rows.end,
             Kind::Passing => self.reads_are_there(at, rows.clone()),
             Kind::Norm => {
@@ -216,6 +221,7 @@ impl<'a> Emitter<'a> {
                 }
             }
             Kind::Norm => self.go_on_with_norm(at),
+            Kind::Folded(fold) => self.go_on_with_fold(at, fold),
         }
         self.done[at] += 1;
         let is_output = |v: &Option<ValueId>| v.is_some_and(|v| kinds.graph.outputs.contains(&v));
@@ -237,7 +243,7 @@ impl<'a> Emitter<'a> {
         let (images, channels) = (self.old().ty(x).shape[0], self.old().ty(x).shape[1]);
         let by_block =
             |dtype, each| TensorType::new(dtype, &[images, channels.div_ceil(LANES), each, LANES]);
-        let before = self.moments.get(&at).copied();
+        let before = self.found.get(&at).copied();
         let (op, inputs, ty) = if self.done[at] + 1 == self.whole(at) {
             let (groups, epsilon) = match node.op {
                 Op::GroupNorm {
@@ -260,7 +266,32 @@ impl<'a> Emitter<'a> {
         };
         let y = self.graph.add_value(node.name.clone(), ty);
         self.push(&node.name, op, inputs, y);
-        self.moments.insert(at, y);
+        self.found.insert(at, y);
+    }
+
+    fn go_on_with_fold(&mut self, at: usize, fold: PlaceFold) {
+        let node = self.node(at).clone();
+        let (Some(x), Some(y)) = (node.input(0), node.outputs[0]) else {
+            return;
+        };
+        let before = self.found.get(&at).copied();
+        if self.done[at] + 1 == self.whole(at) {
+            let pool = PlacePool {
+                fold,
+                positions: self.old().ty(x).shape[2..].iter().product(),
+                shape: self.old().ty(y).shape.clone(),
+            };
+            self.push(&node.name, Op::PoolPlaces(Box::new(pool)), vec![before], y);
+            return;
+        }
+        let shape = &self.old().ty(x).shape;
+        let shape = [shape[0], shape[1].div_ceil(LANES), 1, LANES];
+        let strip = self.rows(x, ROWS, self.next(at, x));
+        let inputs = [Some(strip)].into_iter().chain(before.map(Some));
+        let ty = TensorType::new(DType::F64, &shape);
+        let made = self.graph.add_value(node.name.clone(), ty);
+        self.push(&node.name, Op::FoldPlaces(fold), inputs.collect(), made);
+        self.found.insert(at, made);
     }
 
     fn push(&mut self, name: &str, op: Op, inputs: Vec<Option<ValueId>>, y: ValueId) {
@@ -306,20 +337,30 @@ impl<'a> Emitter<'a> {
         }
         let made = match self.kinds.producer(v) {
             Some((at, Kind::Passing | Kind::Norm)) => self.rows_of(at, v, rows),
-            Some((_, Kind::Kept)) => {
-                let cuts = self.kinds.cuts(v);
-                let first = cuts.partition_point(|&cut| cut <= rows.start) - 1;
-                let last = cuts.partition_point(|&cut| cut < rows.end);
-                let strips = self.strips[&v][first..last].to_vec();
-                self.cut(v, &strips, axis, cuts[first]..cuts[last], rows)
-            }
-            Some((_, Kind::Whole | Kind::Joined)) | None => {
-                let held = 0..self.old().ty(v).shape[axis];
-                self.cut(v, &[v], axis, held, rows)
+            _ => {
+                let (strips, held) = self.strips_of(v, axis, &rows);
+                self.cut(v, &strips, axis, held, rows)
             }
         };
         self.memo.insert(key, made);
         made
+    }
+
+    /// What holds these rows of a value that is kept or whole, and the rows that it holds.
+    fn strips_of(
+        &self,
+        v: ValueId,
+        axis: usize,
+        rows: &Range<usize>,
+    ) -> (Vec<ValueId>, Range<usize>) {
+        if !matches!(self.kinds.producer(v), Some((_, Kind::Kept))) {
+            return (vec![v], 0..self.old().ty(v).shape[axis]);
+        }
+        let cuts = self.kinds.cuts(v);
+        let first = cuts.partition_point(|&cut| cut <= rows.start) - 1;
+        let last = cuts.partition_point(|&cut| cut < rows.end);
+        let strips = self.strips[&v][first..last].to_vec();
+        (strips, cuts[first]..cuts[last])
     }
 
     /// These rows of strips that hold `held`.
@@ -417,15 +458,32 @@ impl<'a> Emitter<'a> {
         activation: Activation,
     ) -> ValueId {
         let node = self.node(norm).clone();
-        let x = node.input(0).map(|x| self.rows(x, ROWS, rows.clone()));
-        let factors = self.moments.get(&norm).copied();
+        let factors = self.found.get(&norm).copied();
         let made = self.part_of(y, ROWS, rows.len());
-        self.push(
-            &node.name,
-            Op::Normalise { activation },
-            vec![x, factors],
-            made,
-        );
+        let (strips, held) = match node.input(0) {
+            Some(x) => self.sources_of(x, &rows),
+            None => (Vec::new(), rows.clone()),
+        };
+        let op = Op::Normalise {
+            activation,
+            rows: Rows {
+                axis: ROWS,
+                start: rows.start - held.start,
+                len: rows.len(),
+            },
+        };
+        let inputs = [factors].into_iter().chain(strips.into_iter().map(Some));
+        self.push(&node.name, op, inputs.collect(), made);
         made
+    }
+
+    /// As [`Emitter::strips_of`], of any value: what is not kept is made.
+    fn sources_of(&mut self, v: ValueId, rows: &Range<usize>) -> (Vec<ValueId>, Range<usize>) {
+        match self.kinds.producer(v) {
+            Some((_, Kind::Passing | Kind::Norm)) => {
+                (vec![self.rows(v, ROWS, rows.clone())], rows.clone())
+            }
+            _ => self.strips_of(v, ROWS, rows),
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! Which values come in strips, how high these are, and which are not kept.
 
 use super::part::{Part, ROWS, Wanted, part};
-use neap_ir::op::{Op, ResizeMode};
-use neap_ir::{Const, Graph, Layout, Node, PackedId, Program, ValueId};
+use neap_ir::op::{Op, Pool, ResizeMode};
+use neap_ir::strips::PlaceFold;
+use neap_ir::{Const, DType, Graph, Layout, Node, PackedId, Program, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -30,6 +31,8 @@ pub(super) enum Kind {
     Passing,
     /// Moments of each strip of its input; otherwise as a passing one.
     Norm,
+    /// What each strip of its input says of the whole, then its result, which is whole.
+    Folded(PlaceFold),
 }
 
 pub(super) struct Kinds<'a> {
@@ -170,6 +173,13 @@ impl<'a> Kinds<'a> {
                 false => Kind::Whole,
             };
         }
+        if let Some(fold) = place_fold(self.graph, node) {
+            let x = node.input(0).filter(|&x| self.is_in_strips(x));
+            return match x.is_some_and(|x| self.axis(x) == Some(ROWS)) {
+                true => Kind::Folded(fold),
+                false => Kind::Whole,
+            };
+        }
         if self.cuts(y).is_empty() {
             return Kind::Whole;
         }
@@ -255,7 +265,7 @@ impl<'a> Kinds<'a> {
     fn followers(&self, program: &Program) -> Vec<Vec<usize>> {
         let mut followers = vec![Vec::new(); self.kinds.len()];
         for (at, node) in self.graph.nodes.iter().enumerate() {
-            if !matches!(self.kinds[at], Kind::Kept | Kind::Joined | Kind::Norm) {
+            if matches!(self.kinds[at], Kind::Whole | Kind::Passing) {
                 continue;
             }
             let mut sources = BTreeSet::new();
@@ -275,7 +285,7 @@ impl<'a> Kinds<'a> {
     fn sources(&self, at: usize, found: &mut BTreeSet<usize>) {
         let node = &self.graph.nodes[at];
         let wanted = match self.kinds[at] {
-            Kind::Norm => vec![Wanted::Rows(ROWS, 0..1)],
+            Kind::Norm | Kind::Folded(_) => vec![Wanted::Rows(ROWS, 0..1)],
             _ => {
                 let y = node.present_outputs().next();
                 let first = y.and_then(|y| self.cuts(y).get(..2));
@@ -303,6 +313,18 @@ fn is_norm(graph: &Graph, node: &Node) -> bool {
         graph.value(y).layout == Layout::Blocked && graph.ty(y).shape.len() > ROWS
     });
     is_blocked && matches!(node.op, Op::InstanceNorm { .. } | Op::GroupNorm { .. })
+}
+
+/// What has to be known of the places of an image for a pooling of them all.
+fn place_fold(graph: &Graph, node: &Node) -> Option<PlaceFold> {
+    let ty = graph.ty(node.input(0)?);
+    let fold = match node.op {
+        Op::GlobalPool(Pool::Average { .. }) => PlaceFold::Sum,
+        Op::GlobalPool(Pool::Max { .. }) => PlaceFold::Largest,
+        _ => return None,
+    };
+    let is_image = ty.dtype == DType::F32 && (3..=4).contains(&ty.shape.len());
+    is_image.then_some(fold)
 }
 
 /// Strips of at most `most` granules, about as long as each other.

@@ -45,6 +45,7 @@ pub(super) fn part(graph: &Graph, node: &Node, axis: usize, made: Range<usize>) 
         Op::PanelConv(_) | Op::PanelDepthwise(_) | Op::Conv(..) | Op::Pool { .. } => {
             this.windowed(x)
         }
+        Op::ConvTranspose { window, .. } => this.spread(window, x),
         Op::Resize(_) | Op::DepthToSpace { .. } | Op::SpaceToDepth { .. } | Op::Pad { .. } => {
             this.moved(x)
         }
@@ -81,11 +82,23 @@ pub(super) fn part(graph: &Graph, node: &Node, axis: usize, made: Range<usize>) 
             .filter(|_| *from > axis && node.outputs.len() == 1),
         Op::Reduce {
             axes, keep_dims, ..
-        } => this
-            .same_rows()
-            .filter(|_| *keep_dims && !axes.contains(&axis)),
+        } => this.reduced(axes, *keep_dims),
+        Op::ArgReduce {
+            axis: by,
+            keep_dims,
+            ..
+        } => this.reduced(&[*by], *keep_dims),
+        Op::CumSum { axis: by, .. } => this.same_rows().filter(|_| *by != axis),
+        Op::Gather { axis: by } => {
+            let chosen = node.input(1).map_or(0, |v| this.shape(v).len());
+            match axis {
+                _ if axis < *by => this.same_rows(),
+                _ if axis < *by + chosen => None,
+                _ => this.of_first(node.op.clone(), axis + 1 - chosen, this.made.clone()),
+            }
+        }
         Op::Split { axis: cut, .. } => this.same_rows().filter(|_| *cut != axis),
-        Op::BatchNorm { .. } | Op::ScaleShift { .. } | Op::Lrn { .. } | Op::Normalise { .. } => {
+        Op::BatchNorm { .. } | Op::ScaleShift { .. } | Op::Lrn { .. } => {
             this.same_rows().filter(|_| axis != 1)
         }
         Op::Unary(_) | Op::Clip { .. } | Op::Cast { .. } | Op::RoundToFloat8 { .. } => {
@@ -195,6 +208,39 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Of a transposed convolution: the rows whose taps lie on those that are made.
+    fn spread(&self, window: &Window, x: &[usize]) -> Option<Part> {
+        let Op::ConvTranspose {
+            groups,
+            output_spatial,
+            ..
+        } = &self.node.op
+        else {
+            return None;
+        };
+        let (window, rows) = rows_of_spread(window, *x.get(ROWS)?, &self.made)?;
+        let mut output_spatial = output_spatial.clone();
+        *output_spatial.first_mut()? = self.made.len();
+        let op = Op::ConvTranspose {
+            window,
+            groups: *groups,
+            output_spatial,
+        };
+        self.of_first(op, ROWS, rows).filter(|_| self.axis == ROWS)
+    }
+
+    /// Of an operator that makes one of all places along some axes.
+    fn reduced(&self, axes: &[usize], keep_dims: bool) -> Option<Part> {
+        let x = self.shape(self.node.input(0)?);
+        let own = match keep_dims {
+            true => Some(self.axis).filter(|axis| !axes.contains(axis)),
+            false => (0..x.len())
+                .filter(|axis| !axes.contains(axis))
+                .nth(self.axis),
+        };
+        self.of_first(self.node.op.clone(), own?, self.made.clone())
+    }
+
     /// Operators that move rows of images.
     fn moved(&self, x: &[usize]) -> Option<Part> {
         let (axis, made) = (self.axis, &self.made);
@@ -224,18 +270,12 @@ impl<'a> Request<'a> {
                 self.of_first(self.node.op.clone(), axis, rows)
             }
             Op::Pad { mode, pads } => {
-                let (before, after) = pads[axis];
-                let height = input_rows as isize;
-                let place = |row: usize| (row as isize).saturating_sub(before);
-                let (from, to) = (place(made.start), place(made.end));
-                let rows = from.clamp(0, height)..to.clamp(0, height);
+                let (own, rows, all) = rows_of_pad(*mode, pads[axis], input_rows, made)?;
                 let mut pads = pads.clone();
-                pads[axis] = (rows.start - from, to - rows.end);
-                let fits = *mode == PadMode::Constant || (before, after) == (0, 0);
-                let rows = rows.start as usize..rows.end as usize;
-                let fits = fits && !rows.is_empty();
-                let op = Op::Pad { mode: *mode, pads };
-                self.of_first(op, axis, rows).filter(|_| fits)
+                pads[axis] = own;
+                let mut part = self.of_first(Op::Pad { mode: *mode, pads }, axis, rows)?;
+                part.made = all;
+                Some(part)
             }
             _ => None,
         }
@@ -249,11 +289,11 @@ impl<'a> Request<'a> {
             Op::Slice { ranges } => {
                 let mut ranges = ranges.clone();
                 let own = &mut ranges[axis];
-                let rows = own.start + made.start..own.start + made.end;
+                let step = usize::try_from(own.step).ok().filter(|&step| step > 0)?;
+                let last = (made.end - 1).checked_mul(step)?;
+                let rows = own.start + made.start * step..own.start + last + 1;
                 (own.start, own.len) = (0, made.len());
-                let fits = own.step == 1;
                 self.of_first(Op::Slice { ranges }, axis, rows)
-                    .filter(|_| fits)
             }
             Op::Reshape { .. } => {
                 let lead: usize = y[..axis].iter().product();
@@ -361,6 +401,68 @@ fn rows_of_window(
     (!rows.is_empty()).then_some((own, rows))
 }
 
+/// The window of a transposed convolution that gives these results, and the rows that it spreads: none may lie before the first.
+fn rows_of_spread(
+    window: &Window,
+    height: usize,
+    made: &Range<usize>,
+) -> Option<(Window, Range<usize>)> {
+    let (stride, pad) = (*window.strides.first()?, window.pads_begin[0]);
+    let reach = window.kernel[0].checked_sub(1)? * window.dilations[0] + 1;
+    // In rows of the result before its padding is cut off.
+    let (first, last) = (made.start + pad, made.end - 1 + pad);
+    let lands = (first + 1).saturating_sub(reach).div_ceil(stride);
+    let begin = lands.min(first / stride).min(height.checked_sub(1)?);
+    let rows = begin..(last / stride + 1).clamp(begin + 1, height);
+    let mut own = window.clone();
+    own.pads_begin[0] = first - begin * stride;
+    Some((own, rows))
+}
+
+/// Pads, the rows that they are of, and the rows that these give: those that are to be made, and a few more where rows are reflected.
+fn rows_of_pad(
+    mode: PadMode,
+    (before, after): (isize, isize),
+    height: usize,
+    made: &Range<usize>,
+) -> Option<((isize, isize), Range<usize>, Range<usize>)> {
+    let height = height as isize;
+    let place = |row: usize| (row as isize).saturating_sub(before);
+    // In rows of what is padded.
+    let (from, to) = (place(made.start), place(made.end));
+    let within = (before.max(after) < height) && before.min(after) >= 0;
+    let (first, end) = match mode {
+        // Of rows that are nothing but padding, one that is cropped.
+        PadMode::Constant => {
+            let first = from.clamp(0, (height - 1).max(0));
+            (first, to.clamp(0, height).max(first + 1))
+        }
+        _ if (before, after) == (0, 0) => (from, to),
+        PadMode::Edge if within => {
+            let (first, end) = (from.clamp(0, height - 1), to.clamp(1, height));
+            // Rows that are all the first's, or the last's.
+            let behind = (to - height).clamp(0, to - from - 1);
+            let pads = (to - from - (end - first) - behind, behind);
+            return Some((pads, first as usize..end as usize, made.clone()));
+        }
+        PadMode::Reflect if within => {
+            let first = if to > height {
+                from.min(2 * height - 1 - to)
+            } else {
+                from
+            };
+            let end = if from < 0 { to.max(1 - from) } else { to };
+            let all = (first + before) as usize..(end + before) as usize;
+            let rows = first.max(0) as usize..end.min(height) as usize;
+            let pads = (rows.start as isize - first, end - rows.end as isize);
+            return (!rows.is_empty()).then_some((pads, rows, all));
+        }
+        _ => return None,
+    };
+    let rows = first as usize..end as usize;
+    (end <= height).then_some(((first - from, to - end), rows, made.clone()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -382,5 +484,78 @@ mod tests {
         assert_eq!(of(0..1), (0..2, 1, 0));
         assert_eq!(of(1..3), (1..6, 0, 0));
         assert_eq!(of(3..4), (5..8, 0, 0));
+    }
+
+    /// Of every strip of a padded column, the column that its own rows and pads give is that of the whole.
+    #[test]
+    fn pads_of_rows() {
+        let column = |mode, pads, rows: Range<usize>| -> Vec<f32> {
+            let rows: Vec<f32> = rows.map(|row| row as f32 + 1.0).collect();
+            let x = neap_ir::Literal::from_f32(&[rows.len()], &rows);
+            let op = Op::Pad {
+                mode,
+                pads: vec![pads],
+            };
+            let found = neap_ops::evaluate(&op, &[Some(&x)]).unwrap();
+            found[0].as_f32().unwrap().to_vec()
+        };
+        let modes = [PadMode::Constant, PadMode::Edge, PadMode::Reflect];
+        for (mode, pads) in modes.into_iter().flat_map(|mode| {
+            [(0, 0), (1, 0), (0, 3), (5, 6), (6, 2), (-2, 1)].map(|pads| (mode, pads))
+        }) {
+            let whole = column(mode, pads, 0..7);
+            for start in 0..whole.len() {
+                for end in start + 1..=whole.len() {
+                    if let Some((own, rows, all)) = rows_of_pad(mode, pads, 7, &(start..end)) {
+                        assert!(rows.end <= 7 && all.start <= start && end <= all.end);
+                        let what = format!("{mode:?} {pads:?} {start}..{end}");
+                        assert_eq!(column(mode, own, rows), whole[all], "{what}");
+                    } else {
+                        let is_cropped = mode != PadMode::Constant && pads.0 < 0;
+                        assert!(is_cropped, "{mode:?} {pads:?} {start}..{end}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_transposed_windows() {
+        for (kernel, stride, dilation, pad, extra) in [
+            (2, 2, 1, 0, 0),
+            (3, 2, 1, 1, 1),
+            (4, 2, 1, 1, 0),
+            (1, 3, 1, 0, 2),
+            (5, 1, 2, 3, 0),
+            (3, 3, 2, 2, 0),
+        ] {
+            let window = Window {
+                kernel: vec![kernel],
+                strides: vec![stride],
+                dilations: vec![dilation],
+                pads_begin: vec![pad],
+                pads_end: vec![pad],
+            };
+            let height = 6;
+            let reach = (kernel - 1) * dilation + 1;
+            let made = (height - 1) * stride + reach + extra - 2 * pad;
+            // Rows whose taps lie on a row of the result.
+            let on = |window: &Window, row: usize, rows: usize| -> Vec<(usize, usize)> {
+                let taps = (0..rows).flat_map(|x| (0..kernel).map(move |tap| (x, tap)));
+                taps.filter(|(x, tap)| x * stride + tap * dilation == row + window.pads_begin[0])
+                    .collect()
+            };
+            for start in 0..made {
+                for end in start + 1..=made {
+                    let (own, rows) = rows_of_spread(&window, height, &(start..end)).unwrap();
+                    for row in start..end {
+                        let found = on(&own, row - start, rows.len()).into_iter();
+                        let found = found.map(|(x, tap)| (x + rows.start, tap));
+                        let wanted = on(&window, row, height);
+                        assert_eq!(found.collect::<Vec<_>>(), wanted, "{kernel} {start}..{end}");
+                    }
+                }
+            }
+        }
     }
 }

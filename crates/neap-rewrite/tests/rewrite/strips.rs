@@ -2,7 +2,8 @@
 
 use crate::build::{Net, square};
 use neap_ir::op::{
-    Activation, CoordinateTransform, NearestMode, Op, PadMode, Pool, ResizeAttrs, ResizeMode,
+    Activation, CoordinateTransform, NearestMode, Op, PadMode, Pool, Reduce, ResizeAttrs,
+    ResizeMode, SliceRange, Window,
 };
 use neap_ir::{Program, ValueId};
 use neap_rewrite::{live_bytes, with_strips};
@@ -172,15 +173,174 @@ fn tokens_of_images_come_in_strips() {
 /// Rows that are padding alone are read, too.
 #[test]
 fn images_with_wide_borders() {
+    for mode in [PadMode::Constant, PadMode::Edge, PadMode::Reflect] {
+        let mut net = Net::new();
+        let x = net.input(&[1, 16, 24, 8]);
+        let a = net.conv(x, 16, 3, 1);
+        let pads = vec![(0, 0), (0, 0), (5, 6), (1, 1)];
+        let b = net.op(Op::Pad { mode, pads }, &[a]);
+        let c = net.conv(b, 16, 3, 1);
+        net.output(c);
+        let lowered = net.lower();
+        // Zeros join the convolution, of which a row that reads nothing else is not computed for itself.
+        if mode != PadMode::Constant {
+            in_strips(&lowered.program, 1 << 10);
+        }
+    }
+}
+
+/// In strips, where no value is of more than twice as many bytes, or half of the largest of the program.
+fn in_strips(plain: &Program, bytes: u64) -> Program {
+    let strips = with_strips(plain, bytes).expect("its images are longer");
+    let longest = |program: &Program| {
+        let made = program.graph.nodes.iter().flat_map(|n| n.present_outputs());
+        let inner = made.filter(|v| !program.graph.outputs.contains(v));
+        let bytes = inner.map(|v| program.graph.value(v).len_bytes() as u64);
+        bytes.max().unwrap_or(0)
+    };
+    assert!(
+        longest(&strips) <= (2 * bytes).max(longest(plain) / 2),
+        "{} of {}",
+        longest(&strips),
+        longest(plain)
+    );
+    strips
+}
+
+/// Scales by what all places of a channel say: the image goes by twice, and is never whole.
+#[test]
+fn channels_are_scaled_by_a_pooling_of_all_places() {
+    let average = Op::GlobalPool(Pool::Average {
+        count_include_pad: false,
+    });
+    let largest = Op::GlobalPool(Pool::Max {
+        column_major: false,
+    });
+    let reduce = |kind, keep_dims| Op::Reduce {
+        kind,
+        axes: vec![2, 3],
+        keep_dims,
+    };
+    for pooling in [
+        average,
+        largest,
+        reduce(Reduce::Mean, true),
+        reduce(Reduce::Max, true),
+        reduce(Reduce::Mean, false),
+    ] {
+        for (images, channels) in [(1, 32), (2, 20)] {
+            let mut net = Net::new();
+            let x = net.input(&[images, 3, 40, 12]);
+            let a = net.conv(x, channels, 3, 1);
+            let a = net.activation(Activation::Silu, a);
+            let pooled = net.op(pooling.clone(), &[a]);
+            let pooled = net.reshape(pooled, &[images, channels, 1, 1]);
+            let squeezed = net.conv(pooled, 8, 1, 1);
+            let squeezed = net.activation(Activation::Silu, squeezed);
+            let scale = net.conv(squeezed, channels, 1, 1);
+            let scale = net.activation(Activation::Sigmoid, scale);
+            let scaled = net.mul(a, scale);
+            let b = net.conv(scaled, 16, 1, 1);
+            net.output(b);
+            let lowered = net.lower();
+            let strips = in_strips(&lowered.program, 4 << 10);
+            let names = names(&strips);
+            let count = |wanted: &str| names.iter().filter(|name| **name == wanted).count();
+            assert!(count("FoldPlaces") > 4);
+            assert_eq!(count("PoolPlaces"), 1);
+            assert_eq!(count("GlobalAveragePool") + count("ReduceMean"), 0);
+        }
+    }
+}
+
+#[test]
+fn images_are_spread_by_transposed_convolutions() {
+    for (kernel, stride, dilation, pad, more) in [
+        (2, 2, 1, 0, 0),
+        (4, 2, 1, 1, 0),
+        (3, 2, 1, 1, 1),
+        (1, 2, 1, 0, 1),
+        (3, 1, 2, 2, 0),
+        (5, 3, 1, 1, 2),
+    ] {
+        let mut net = Net::new();
+        let x = net.input(&[1, 16, 14, 9]);
+        let a = net.conv(x, 16, 3, 1);
+        let weight = net.weight(&[16, 16, kernel, kernel], 0.2);
+        let bias = net.weight(&[16], 0.2);
+        let reach = (kernel - 1) * dilation + 1;
+        let size = |places: usize| (places - 1) * stride + reach + more - 2 * pad;
+        let op = Op::ConvTranspose {
+            window: Window {
+                kernel: vec![kernel; 2],
+                strides: vec![stride; 2],
+                dilations: vec![dilation; 2],
+                pads_begin: vec![pad; 2],
+                pads_end: vec![pad; 2],
+            },
+            groups: 1,
+            output_spatial: vec![size(14), size(9)],
+        };
+        let b = net.op(op, &[a, weight, bias]);
+        let c = net.conv(b, 16, 3, 1);
+        net.output(c);
+        let lowered = net.lower();
+        in_strips(&lowered.program, 2 << 10);
+    }
+}
+
+/// One of some places, some places of all, and one of all channels.
+#[test]
+fn images_of_which_parts_are_taken() {
     let mut net = Net::new();
-    let x = net.input(&[1, 16, 12, 8]);
+    let x = net.input(&[1, 16, 26, 10]);
     let a = net.conv(x, 16, 3, 1);
-    let pads = vec![(0, 0), (0, 0), (5, 6), (1, 1)];
-    let mode = PadMode::Constant;
-    let b = net.op(Op::Pad { mode, pads }, &[a]);
-    let c = net.conv(b, 16, 3, 1);
-    net.output(c);
-    net.lower();
+    let quarter = |at: usize| {
+        let range = |start, step, len| SliceRange { start, step, len };
+        let all = range(0, 1, 16);
+        let ranges = vec![range(0, 1, 1), all, range(at, 2, 13), range(at, 2, 5)];
+        Op::Slice { ranges }
+    };
+    let parts = [net.op(quarter(0), &[a]), net.op(quarter(1), &[a])];
+    let b = net.concat(1, &parts);
+    let c = net.conv(b, 24, 3, 1);
+    let most = net.op(
+        Op::Reduce {
+            kind: Reduce::Max,
+            axes: vec![1],
+            keep_dims: false,
+        },
+        &[c],
+    );
+    let which = net.op(
+        Op::ArgReduce {
+            largest: true,
+            axis: 1,
+            keep_dims: false,
+            select_last: false,
+        },
+        &[c],
+    );
+    net.output(most);
+    net.output(which);
+    let lowered = net.lower();
+    in_strips(&lowered.program, 1 << 10);
+}
+
+#[test]
+fn rows_that_are_normalised_are_not_gathered_before() {
+    let mut net = Net::new();
+    let x = net.input(&[1, 16, 32, 16]);
+    let a = net.conv(x, 16, 3, 1);
+    let b = norm(&mut net, a, 4);
+    let b = net.conv(b, 16, 3, 1);
+    net.output(b);
+    let lowered = net.lower();
+    let names = names(&in_strips(&lowered.program, 4 << 10));
+    let count = |wanted: &str| names.iter().filter(|name| **name == wanted).count();
+    // The input's rows are.
+    assert_eq!(count("Rows"), count("Normalise"), "{names:?}");
+    assert_eq!(count("Moments"), count("Normalise"));
 }
 
 #[test]

@@ -1,0 +1,153 @@
+//! Images in strips give the bits of whole ones.
+
+use crate::blocked::{Tensor, Threads, run};
+use crate::support::*;
+use neap_ir::op::{Pool, SliceRange, SpaceNorm};
+use neap_ir::strips::{PlaceFold, PlacePool, Rows};
+use neap_ir::{DType, Layout, Literal, Op, TensorType, op::Activation};
+use neap_kernels::parallel::Serial;
+
+/// Images of several widths and numbers of channels, and where their rows are cut.
+const IMAGES: [(&[usize], &[usize]); 4] = [
+    (&[1, 16, 9, 5], &[0, 3, 9]),
+    (&[2, 21, 7, 4], &[0, 1, 2, 7]),
+    (&[1, 3, 12, 3], &[0, 5, 10, 12]),
+    (&[2, 40, 11], &[0, 4, 11]),
+];
+
+const LAYOUTS: [Layout; 2] = [Layout::Plain, Layout::Blocked];
+
+fn rows(x: &Literal, first: usize, end: usize) -> Literal {
+    let whole = |&len: &usize| SliceRange {
+        start: 0,
+        step: 1,
+        len,
+    };
+    let mut ranges: Vec<SliceRange> = x.shape().iter().map(whole).collect();
+    (ranges[2].start, ranges[2].len) = (first, end - first);
+    one(&Op::Slice { ranges }, &[x])
+}
+
+fn strips(x: &Literal, cuts: &[usize], layout: Layout) -> Vec<Tensor> {
+    let cuts = cuts.windows(2);
+    cuts.map(|cut| Tensor::of(&rows(x, cut[0], cut[1])).reordered(layout))
+        .collect()
+}
+
+/// By an operator that takes a strip, and what it gave for those before.
+fn over_strips(op: &Op, strips: &[Tensor], each: usize) -> Tensor {
+    let shape = &strips[0].ty.shape;
+    let ty = TensorType::new(DType::F64, &[shape[0], shape[1].div_ceil(16), each, 16]);
+    let mut found: Option<Tensor> = None;
+    for strip in strips {
+        let inputs: Vec<Tensor> = [strip.clone()].into_iter().chain(found).collect();
+        let y = Tensor::new(&ty, Layout::Plain);
+        found = Some(run(op, &inputs, None, vec![y], &Threads(2)).remove(0));
+    }
+    found.expect("there are strips")
+}
+
+#[test]
+fn poolings_of_all_places() {
+    for (shape, cuts) in IMAGES {
+        let x = noise(shape, 3);
+        let mut pooled = shape.to_vec();
+        pooled[2..].fill(1);
+        let ty = TensorType::new(DType::F32, &pooled);
+        for layout in LAYOUTS {
+            let average = Pool::Average {
+                count_include_pad: false,
+            };
+            let max = Pool::Max {
+                column_major: false,
+            };
+            for (fold, pool) in [(PlaceFold::Sum, average), (PlaceFold::Largest, max)] {
+                let whole = [Tensor::of(&x).reordered(layout)];
+                let y = || vec![Tensor::new(&ty, layout)];
+                let wanted = run(&Op::GlobalPool(pool), &whole, None, y(), &Threads(3)).remove(0);
+                let found = over_strips(&Op::FoldPlaces(fold), &strips(&x, cuts, layout), 1);
+                let of = PlacePool {
+                    fold,
+                    positions: shape[2..].iter().product(),
+                    shape: pooled.clone(),
+                };
+                let op = Op::PoolPlaces(Box::new(of));
+                let found = run(&op, &[found], None, y(), &Serial).remove(0);
+                let bits = |y: &Tensor| y.reordered(Layout::Plain).literal().bytes().to_vec();
+                assert_eq!(bits(&found), bits(&wanted), "{shape:?} {layout:?} {fold:?}");
+                let plain = one(&Op::GlobalPool(pool), &[&x]);
+                let found = found.reordered(Layout::Plain).literal();
+                assert_close(&found, values(&plain), 1e-6);
+            }
+        }
+    }
+}
+
+/// Any rows of the strips, as the whole norm gives them.
+#[test]
+fn rows_of_strips_are_normalised() {
+    for (shape, cuts) in IMAGES {
+        let x = noise(shape, 5);
+        let (scale, bias) = (noise(&shape[1..2], 6), noise(&shape[1..2], 7));
+        let parameters = [Tensor::of(&scale), Tensor::of(&bias)];
+        for layout in LAYOUTS {
+            let strips = strips(&x, cuts, layout);
+            let norm = SpaceNorm {
+                groups: shape[1],
+                positions: shape[2..].iter().product(),
+                epsilon: 1e-3,
+            };
+            let moments = over_strips(&Op::Moments, &strips, 2);
+            let ty = &moments.ty.shape;
+            let factors = TensorType::new(DType::F32, &[ty[0], ty[1], 3, 16]);
+            let inputs: Vec<Tensor> = [moments].into_iter().chain(parameters.clone()).collect();
+            let y = vec![Tensor::new(&factors, Layout::Plain)];
+            let factors = run(&Op::NormFactors(norm), &inputs, None, y, &Serial).remove(0);
+            let plain = one(&Op::InstanceNorm { epsilon: 1e-3 }, &[&x, &scale, &bias]);
+            for start in 0..shape[2] {
+                for end in start + 1..=shape[2] {
+                    let own = Rows {
+                        axis: 2,
+                        start,
+                        len: end - start,
+                    };
+                    let op = Op::Normalise {
+                        activation: Activation::None,
+                        rows: own,
+                    };
+                    let wanted = rows(&plain, start, end);
+                    let inputs: Vec<Tensor> = [factors.clone()]
+                        .into_iter()
+                        .chain(strips.clone())
+                        .collect();
+                    let y = vec![Tensor::new(&wanted.ty(), layout)];
+                    let found = run(&op, &inputs, None, y, &Threads(2)).remove(0);
+                    let found = found.reordered(Layout::Plain).literal();
+                    assert_close(&found, values(&wanted), 1e-5);
+                }
+            }
+            // The whole at once, in the layout that is computed by the same kernel.
+            if layout == Layout::Blocked {
+                let inputs: Vec<Tensor> = [Tensor::of(&x).reordered(layout)]
+                    .into_iter()
+                    .chain(parameters.clone())
+                    .collect();
+                let y = || vec![Tensor::new(&x.ty(), layout)];
+                let op = Op::InstanceNorm { epsilon: 1e-3 };
+                let whole = run(&op, &inputs, None, y(), &Threads(3)).remove(0);
+                let inputs: Vec<Tensor> = [factors].into_iter().chain(strips).collect();
+                let op = Op::Normalise {
+                    activation: Activation::None,
+                    rows: Rows {
+                        axis: 2,
+                        start: 0,
+                        len: shape[2],
+                    },
+                };
+                let joined = run(&op, &inputs, None, y(), &Serial).remove(0);
+                let bits = |y: &Tensor| y.reordered(Layout::Plain).literal().bytes().to_vec();
+                assert_eq!(bits(&joined), bits(&whole), "{shape:?}");
+            }
+        }
+    }
+}
