@@ -213,6 +213,21 @@ impl Graph {
         }
     }
 
+    /// As [`Graph::output`], of an image; its height and width have names where sizes are free.
+    pub(crate) fn image_output(
+        &mut self,
+        value: &str,
+        name: &str,
+        dims: &[usize; 3],
+        free: [&'static str; 2],
+    ) {
+        self.output(value, name, dims);
+        if let Some(mut port) = self.outputs.pop() {
+            self.free_last(&mut port, &free);
+            self.outputs.push(port);
+        }
+    }
+
     fn port(&self, name: &str, dtype: DType, dims: &[usize]) -> Port {
         let batch = match self.batch {
             Batch::Fixed(n) => Dim::Fixed(i64::from(n)),

@@ -129,10 +129,15 @@ fn ints(values: &[usize]) -> Attr {
     Attr::Ints(values.iter().map(|&v| v as i64).collect())
 }
 
-/// Channel-major image input of the model.
+/// Channel-major square image input of the model.
 pub(crate) fn image_input(g: &mut Graph, size: usize) -> Signal {
+    image(g, [size; 2])
+}
+
+/// Channel-major image input of the model.
+pub(crate) fn image(g: &mut Graph, [height, width]: [usize; 2]) -> Signal {
     let free = ["height", "width"];
-    let value = g.sized_input("input", DType::F32, &[3, size, size], &free);
+    let value = g.sized_input("input", DType::F32, &[3, height, width], &free);
     let groups = vec![Group {
         channels: 3,
         mean: 0.0,
@@ -141,8 +146,8 @@ pub(crate) fn image_input(g: &mut Graph, size: usize) -> Signal {
     Signal {
         value,
         channels: 3,
-        height: size,
-        width: size,
+        height,
+        width,
         groups,
     }
 }
@@ -310,6 +315,79 @@ pub(crate) fn leaky_relu(g: &mut Graph, scope: &str, x: &Signal, slope: f32) -> 
         value,
         x.map_groups(|s| through(s.mean, s.var, |v| if v < 0.0 { v * slope } else { v })),
     )
+}
+
+/// As [`leaky_relu`], with a trained slope for each channel.
+pub(crate) fn prelu(g: &mut Graph, scope: &str, x: &Signal, slope: f64) -> Signal {
+    let init = Init::bell(x.channels, slope as f32, 0.05);
+    let slopes = g.parameter(format!("{scope}.weight"), &[x.channels, 1, 1], init);
+    let value = g.node(scope, "PRelu", &[&x.value, &slopes], vec![]);
+    x.with(
+        value,
+        x.map_groups(|s| through(s.mean, s.var, |v| if v < 0.0 { v * slope } else { v })),
+    )
+}
+
+/// About the logistic function, without an `exp`.
+fn logistic(v: f64) -> f64 {
+    0.5 + 0.5 * v / (2.0 + v.abs())
+}
+
+pub(crate) fn sigmoid(g: &mut Graph, scope: &str, x: &Signal) -> Signal {
+    let value = g.node(scope, "Sigmoid", &[&x.value], vec![]);
+    x.with(value, x.map_groups(|s| through(s.mean, s.var, logistic)))
+}
+
+/// SiLU as PyTorch exports it.
+pub(crate) fn silu(g: &mut Graph, scope: &str, x: &Signal) -> Signal {
+    let gate = g.node(scope, "Sigmoid", &[&x.value], vec![]);
+    let value = g.node(scope, "Mul", &[&x.value, &gate], vec![]);
+    let of = |v: f64| v * logistic(v);
+    x.with(value, x.map_groups(|s| through(s.mean, s.var, of)))
+}
+
+/// Every channel times a number of its own, about one half.
+pub(crate) fn scaled(g: &mut Graph, scope: &str, x: &Signal, scale: &Signal) -> Signal {
+    let value = g.node(scope, "Mul", &[&scale.value, &x.value], vec![]);
+    let (mean, var) = pooled(&scale.groups);
+    let square = mean * mean + var;
+    x.with(
+        value,
+        x.map_groups(|s| {
+            let second = square * (s.mean * s.mean + s.var);
+            (mean * s.mean, second - mean * mean * s.mean * s.mean)
+        }),
+    )
+}
+
+/// An image so many times as high and as wide.
+pub(crate) fn upsample(
+    g: &mut Graph,
+    scope: &str,
+    x: &Signal,
+    times: usize,
+    mode: &'static str,
+) -> Signal {
+    let scales = Init::F32(vec![1.0, 1.0, times as f32, times as f32]);
+    let name = format!("{}.upsampled.scales", x.value);
+    let scales = g.buffer(name, &[4], scales);
+    let coordinates = match mode {
+        "linear" => "pytorch_half_pixel",
+        _ => "asymmetric",
+    };
+    let attrs = vec![
+        ("coordinate_transformation_mode", Attr::Str(coordinates)),
+        ("cubic_coeff_a", Attr::Float(-0.75)),
+        ("mode", Attr::Str(mode)),
+        ("nearest_mode", Attr::Str("floor")),
+    ];
+    let value = g.node(scope, "Resize", &[&x.value, "", &scales], attrs);
+    Signal {
+        value,
+        height: times * x.height,
+        width: times * x.width,
+        ..x.clone()
+    }
 }
 
 /// Element-wise sum of two signals of one shape.

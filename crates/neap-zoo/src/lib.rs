@@ -214,6 +214,11 @@ const FREE_SIZED: &[&str] = &[
     "squeezenet1_1",
     "densenet121",
     "inception_v3",
+    "efficientnet_b0",
+    "yolov3",
+    "u2net",
+    "isnet",
+    "srvgg_x4",
     "gpt2",
     "gpt2_lm",
 ];
@@ -282,6 +287,29 @@ static ENTRIES: &[ZooEntry] = &[
         "input" & [1, 3, 416, 416],
         nets::yolo::yolov3,
         "YOLOv3 on Darknet-53, three raw detection maps"
+    ),
+    entry!("efficientnet_b0", 5_288_548, "input" IMAGE_224, nets::efficientnet::efficientnet_b0,
+        "EfficientNet-B0, image classifier whose channels are scaled by the whole image"),
+    entry!(
+        "u2net",
+        44_009_869,
+        "input" & [1, 3, 320, 320],
+        nets::saliency::u2net,
+        "U2-Net, a nested network for masks of what stands out"
+    ),
+    entry!(
+        "isnet",
+        44_033_537,
+        "input" & [1, 3, 1024, 1024],
+        nets::saliency::isnet,
+        "IS-Net, the same for large images"
+    ),
+    entry!(
+        "srvgg_x4",
+        1_213_296,
+        "input" & [1, 3, 270, 480],
+        nets::srvgg::srvgg,
+        "Real-ESRGAN's compact network, four times the size of a picture"
     ),
     entry!("fcn_resnet101", 51_949_141, "input" IMAGE_224, |g| nets::resnet::fcn_resnet101(g, 224),
         "FCN on a dilated ResNet-101, semantic segmentation in 21 classes"),

@@ -1,8 +1,9 @@
 //! YOLOv3 at 416 × 416: Darknet-53, three raw detection outputs of 255 channels.
 
-use crate::graph::{Attr, Graph};
-use crate::init::Init;
-use crate::layers::{Conv, Signal, add, batch_norm, concat, conv, image_input, leaky_relu};
+use crate::graph::Graph;
+use crate::layers::{
+    Conv, Signal, add, batch_norm, concat, conv, image_input, leaky_relu, upsample,
+};
 
 const EPSILON: f32 = 1e-5;
 const BRANCH_GAMMA: f64 = 0.3;
@@ -76,29 +77,10 @@ impl Builder<'_> {
     fn upsample(&mut self, x: &Signal) -> Signal {
         let scope = format!("module_list.{}", self.index);
         self.index += 1;
-        let scales = self.graph.buffer(
-            format!("{scope}.scales"),
-            &[4],
-            Init::F32(vec![1.0, 1.0, 2.0, 2.0]),
-        );
-        let attrs = vec![
-            ("coordinate_transformation_mode", Attr::Str("asymmetric")),
-            ("cubic_coeff_a", Attr::Float(-0.75)),
-            ("mode", Attr::Str("nearest")),
-            ("nearest_mode", Attr::Str("floor")),
-        ];
-        let value = self
-            .graph
-            .node(&scope, "Resize", &[&x.value, "", &scales], attrs);
-        Signal {
-            value,
-            height: 2 * x.height,
-            width: 2 * x.width,
-            ..x.clone()
-        }
+        upsample(self.graph, &scope, x, 2, "nearest")
     }
 
-    /// A detection head; its output is named after its grid (`output_13` and so on).
+    /// A detection head; its output is named after its grid for images of 416 × 416 (`output_13` and so on).
     fn detect(&mut self, x: &Signal, width: usize) {
         let x = self.unit(x, Conv::new(width, 3), 1.0);
         let c = Conv::new(DETECTION_CHANNELS, 1).bias().output_std(2.0);
@@ -110,7 +92,12 @@ impl Builder<'_> {
         );
         // The detection layer itself is left to the reader of these outputs.
         self.index += 2;
-        self.graph
-            .output(&x.value, &format!("output_{}", x.height), &x.dims());
+        let free = match x.height {
+            13 => ["height_13", "width_13"],
+            26 => ["height_26", "width_26"],
+            _ => ["height_52", "width_52"],
+        };
+        let name = format!("output_{}", x.height);
+        self.graph.image_output(&x.value, &name, &x.dims(), free);
     }
 }
