@@ -71,8 +71,8 @@ impl LoadLane {
         let window = window_of(&moves.loads);
         let reads = moves.reads_spill();
         LoadLane {
+            spill: SpillLane::new(spill, moves.stores, window, reads, !source.checks()),
             source,
-            spill: SpillLane::new(spill, moves.stores, window, reads),
             arena,
             verifier,
             kinds: moves.kinds,
@@ -130,8 +130,9 @@ impl LoadLane {
         let released_bytes = reshaped.map_err(|source| RuntimeError::Arena { bytes, source })?;
         let window = window_of(&moves.loads);
         let reads = moves.reads_spill();
+        let sums = !self.source.checks();
         self.spill
-            .succeed(SpillLane::new(spill, moves.stores, window, reads));
+            .succeed(SpillLane::new(spill, moves.stores, window, reads, sums));
         self.arrived = Arrived::new(window);
         self.reported = Vec::with_capacity(window + MOST_PIECES);
         self.kinds = moves.kinds;
@@ -334,8 +335,7 @@ impl LoadLane {
         recorder: &mut Recorder,
     ) -> Result<(), RuntimeError> {
         let progress = self.progress();
-        self.spill
-            .pump(self.arena.map(), progress, clock, recorder)?;
+        self.spill.pump(&self.arena, progress, clock, recorder)?;
         let started = self.start_loads(clock, recorder);
         // One call for all of them, of both files.
         self.source.flush();
@@ -446,13 +446,15 @@ impl LoadLane {
         let count = self.loads.len() as u64;
         let Self {
             spill,
+            arena,
             arrived,
             in_flight,
             loads,
             loaded_bytes,
             ..
         } = self;
-        let result = spill.poll(wait, clock, recorder, &mut |number, recorder| {
+        let from = (&*arena, &loads[..]);
+        let result = spill.poll(wait, clock, recorder, from, &mut |number, recorder| {
             arrived.set(number);
             *in_flight -= 1;
             *loaded_bytes += loads[(number % count) as usize].bytes;
@@ -548,7 +550,7 @@ pub(crate) fn address_in(map: &ArenaMap, at: Place, bytes: u64) -> Result<*mut u
 
 /// # Safety
 /// Nothing writes the range while the slice is in use.
-unsafe fn loaded(arena: &Arena, at: Place, bytes: u64) -> Result<&[u8], RuntimeError> {
+pub(crate) unsafe fn loaded(arena: &Arena, at: Place, bytes: u64) -> Result<&[u8], RuntimeError> {
     let start = address_in(arena.map(), at, bytes)?;
     // SAFETY: the range lies in the arena, whose bytes are always initialised; the caller says that
     // nothing writes it.

@@ -5,14 +5,14 @@
 //! Everything is driven by the thread that computes.
 
 use crate::RuntimeError;
-use crate::arena::ArenaMap;
+use crate::arena::Arena;
 use crate::arrived::Arrived;
 use crate::clock::Clock;
-use crate::load_lane::address_in;
+use crate::load_lane::{address_in, loaded};
 use crate::moves::Progress;
 use crate::recorder::Recorder;
 use neap_plan::{Load, Store};
-use neap_store::{LoadTag, RangeRead, Spill, StoreError};
+use neap_store::{LoadTag, RangeRead, Spill, StoreError, StoredSums};
 
 /// Tags of stores have this bit, those of loads have not.
 const STORE: u64 = 1 << 63;
@@ -21,6 +21,8 @@ const STORE: u64 = 1 << 63;
 pub(crate) struct SpillLane {
     io: Option<Box<dyn Spill>>,
     stores: Box<[Store]>,
+    /// Of what is stored from memory that the processor reads.
+    sums: StoredSums,
     submitted: u64,
     /// So many stores are complete, counted from the last (re)start.
     prefix: u64,
@@ -32,18 +34,20 @@ pub(crate) struct SpillLane {
 
 impl SpillLane {
     /// For a valid plan's stores, which fit in the file. `loads` is the most loads in flight at once; `reads`: some are
-    /// from the file.
+    /// from the file; `sums`: the processor reads what is stored.
     pub(crate) fn new(
         io: Option<Box<dyn Spill>>,
         stores: Vec<Store>,
         loads: usize,
         reads: bool,
+        sums: bool,
     ) -> SpillLane {
         // Of a run only: the next one's begin when all of these are complete.
         let window = stores.len().next_power_of_two().max(64);
         let any = reads || !stores.is_empty();
         SpillLane {
             io: io.filter(|_| any),
+            sums: StoredSums::new(stores.iter().filter(|_| sums).map(|store| store.to.offset)),
             submitted: 0,
             prefix: 0,
             arrived: any.then(|| Arrived::new(window)),
@@ -106,13 +110,13 @@ impl SpillLane {
     /// Starts every store that may start, in order.
     pub(crate) fn pump(
         &mut self,
-        arena: &ArenaMap,
+        arena: &Arena,
         progress: Progress,
         clock: &impl Clock,
         recorder: &mut Recorder,
     ) -> Result<(), RuntimeError> {
         while let Some(store) = self.next(progress) {
-            let src = address_in(arena, store.from, store.bytes)?;
+            let src = address_in(arena.map(), store.from, store.bytes)?;
             let Some(io) = &mut self.io else {
                 return Err(no_file());
             };
@@ -128,6 +132,11 @@ impl SpillLane {
             };
             match submitted {
                 Ok(()) => {
+                    if self.sums.has(store.to.offset) {
+                        // SAFETY: as above.
+                        let bytes = unsafe { loaded(arena, store.from, store.bytes)? };
+                        self.sums.store(store.to.offset, bytes);
+                    }
                     recorder.store_submitted(self.submitted, clock);
                     self.submitted += 1;
                 }
@@ -167,14 +176,15 @@ impl SpillLane {
         }
     }
 
-    /// Notes what is complete, and tells the loads among it to `loaded`. With `wait`, blocks until
-    /// there is something.
+    /// Notes what is complete, and tells the loads among it to `load_arrived`, which are compared with what was stored. With `wait`,
+    /// blocks until there is something.
     pub(crate) fn poll(
         &mut self,
         wait: bool,
         clock: &impl Clock,
         recorder: &mut Recorder,
-        loaded: &mut dyn FnMut(u64, &mut Recorder),
+        (arena, loads): (&Arena, &[Load]),
+        load_arrived: &mut dyn FnMut(u64, &mut Recorder),
     ) -> Result<(), RuntimeError> {
         let Some(io) = &mut self.io else {
             // With nothing in flight this fails instead of waiting for ever.
@@ -193,7 +203,13 @@ impl SpillLane {
         let count = self.stores.len() as u64;
         for &LoadTag(tag) in self.reported.iter() {
             if tag & STORE == 0 {
-                loaded(tag, recorder);
+                let load = &loads[(tag % loads.len() as u64) as usize];
+                if self.sums.has(load.from.offset) {
+                    // SAFETY: the load has been reported, and until the computes that need it are done nothing else writes its range.
+                    let bytes = unsafe { loaded(arena, load.to, load.bytes)? };
+                    self.sums.verify(load.from.offset, bytes)?;
+                }
+                load_arrived(tag, recorder);
                 continue;
             }
             let number = tag & !STORE;
@@ -236,6 +252,7 @@ impl SpillLane {
         let Some(io) = &mut self.io else {
             return Err(no_file());
         };
+        self.sums.forget(file_offset, len_bytes as u64);
         // SAFETY: the caller's to vouch for.
         unsafe { io.submit_write(LoadTag(STORE), file_offset, src, len_bytes) }?;
         io.flush();

@@ -99,8 +99,7 @@ impl LoadLane {
     ) -> Result<(), RuntimeError> {
         while !self.has_stored() {
             let progress = self.progress();
-            self.spill
-                .pump(self.arena.map(), progress, clock, recorder)?;
+            self.spill.pump(&self.arena, progress, clock, recorder)?;
             self.poll_spill(true, clock, recorder)?;
         }
         Ok(())

@@ -142,6 +142,39 @@ fn a_full_disk_is_an_error_of_the_run_and_overcome() {
     });
 }
 
+/// Stored activations that come back with a wrong bit are an error, never a wrong result.
+#[test]
+fn what_comes_back_otherwise_than_stored_is_found() {
+    within(LIMIT, || {
+        let model = skip_model(5);
+        let expected = model.expected();
+        let plan = smallest_plan(&model);
+        let mut found = 0;
+        for at in 0..60 {
+            let time = VirtualClock::new();
+            let torn = FaultScript::at([(at, Fault::Corrupt { at_byte: 77 })]);
+            let bytes = plan.spill_bytes() as usize;
+            let spill = MemorySource::spill(bytes, device(), time.clone(), torn).unwrap();
+            let file = model.file.clone();
+            let source = MemorySource::new(file, device(), time.clone(), FaultScript::default());
+            let mut session = model
+                .open_with(&plan, time, source.unwrap(), Some(spill))
+                .unwrap();
+            for _ in 0..3 {
+                match model.run(&mut session) {
+                    Ok(made) => assert!(made == expected, "operation {at}: wrong results"),
+                    Err(RuntimeError::Store(StoreError::Corrupt { what, .. })) => {
+                        assert_eq!(what, "a stored activation");
+                        found += 1;
+                    }
+                    Err(e) => panic!("{e}"),
+                }
+            }
+        }
+        assert!(found > 10, "{found}");
+    });
+}
+
 #[test]
 fn a_plan_that_stores_needs_a_file_that_is_large_enough() {
     let model = skip_model(6);
