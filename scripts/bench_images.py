@@ -52,6 +52,10 @@ def latents(side, text, batch=1):
     return {"sample": [batch, 4, side, side], "timestep": [1], "encoder_hidden_states": [batch, 77, text]}
 
 
+def sides(height, width=None):
+    return {"input": [1, 3, height, width or height]}
+
+
 XL = latents(128, 2048) | {"text_embeds": [1, 1280], "time_ids": [1, 6]}
 NETWORKS = [
     Network("SD 1.5 UNet, f16 weights", ["sd_15", "--half"], latents(64, 768), "unet", [133 * MB], ["sd_15"]),
@@ -62,7 +66,12 @@ NETWORKS = [
 #: Only their smallest budgets are looked at.
 SMALLEST = [
     Network("SD 1.5 UNet, f32, two prompts at once", ["sd_15"], latents(64, 768, 2), "unet"),
-    Network("MobileNetV2, 1024²", ["mobilenet_v2"], {"input": [1, 3, 1024, 1024]}),
+    Network("MobileNetV2, 1024²", ["mobilenet_v2"], sides(1024)),
+    Network("EfficientNet-B0, 1024²", ["efficientnet_b0"], sides(1024)),
+    Network("YOLOv3, 1280²", ["yolov3"], sides(1280)),
+    Network("U²-Net, 1024²", ["u2net"], sides(1024)),
+    Network("IS-Net, 1024²", ["isnet"], sides(1024)),
+    Network("Real-ESRGAN compact, 480x270 to 1920x1080", ["srvgg_x4"], sides(270, 480)),
 ]
 
 
@@ -104,22 +113,10 @@ def model(zoo, file, arguments):
     name = "".join(zoo)
     path = os.path.join(arguments.work, name if file else f"{name}.onnx")
     if not os.path.exists(path):
-        subprocess.run([arguments.neap, "-q", "zoo", *zoo, "-o", path + ".part"], check=True)
-        if not file:
-            leave_sides_open(path + ".part")
+        free = [] if file else ["--free-size"]
+        subprocess.run([arguments.neap, "-q", "zoo", *zoo, *free, "-o", path + ".part"], check=True)
         os.rename(path + ".part", path)
     return os.path.join(path, file, "model.onnx") if file else path
-
-
-def leave_sides_open(path):
-    """Pictures may have any height and width."""
-    import onnx
-
-    network = onnx.load(path)
-    for port in [*network.graph.input, *network.graph.output]:
-        for dim, name in zip(port.type.tensor_type.shape.dim[2:], ("height", "width")):
-            dim.dim_param = name if port in list(network.graph.input) else f"out_{name}"
-    onnx.save(network, path)
 
 
 def smallest_budget(path, network, arguments, *options):

@@ -19,7 +19,7 @@ fn faults_change_no_bits() {
         let faults = RandomFaults {
             seed,
             short_per_mille: 150,
-            error_per_mille: if seed % 2 == 0 { 10 } else { 0 },
+            error_per_mille: if seed % 2 == 0 { 20 } else { 0 },
             retry_per_mille: 100,
             delay_per_mille: 100,
             max_delay_ns: 5_000_000,

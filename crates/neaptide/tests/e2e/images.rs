@@ -4,8 +4,8 @@ use crate::build::Net;
 use crate::nets::{outputs, scaled, some_binary, some_unary};
 use neap_ir::ValueId;
 use neap_ir::op::{
-    Activation, CoordinateTransform, NearestMode, Op, PadMode, Pool, ResizeAttrs, ResizeMode,
-    SliceRange, Window,
+    Activation, CoordinateTransform, NearestMode, Op, PadMode, Pool, Reduce, ResizeAttrs,
+    ResizeMode, SliceRange, Window,
 };
 
 /// Largest number of elements of one value: keeps the naive evaluation quick.
@@ -27,7 +27,7 @@ pub fn build(net: &mut Net) {
         let kind = if layer == 0 && net.random.chance(80) {
             0
         } else {
-            net.random.below(20)
+            net.random.below(22)
         };
         let found = some_layer(net, x, &pool, kind);
         let Some(&next) = found.last() else {
@@ -127,6 +127,8 @@ fn some_layer(net: &mut Net, x: ValueId, pool: &[ValueId], kind: usize) -> Vec<V
         }
         17 => resize(net, x),
         18 => normalisation(net, x),
+        19 => excitation(net, x),
+        20 => one(largest_of_channels(net, x)),
         _ => transposed(net, x),
     }
 }
@@ -346,19 +348,78 @@ fn transposed(net: &mut Net, x: ValueId) -> Vec<ValueId> {
     if shape.len() != 4 || shape[1] > 32 {
         return Vec::new();
     }
-    let weight = scaled(net, &[shape[1], 6, 2, 2], shape[1]);
+    let (kernel, stride) = *net
+        .random
+        .pick(&[(2, 2), (4, 2), (3, 2), (3, 1), (1, 2), (5, 3)]);
+    let pad = net.random.below((kernel + 1) / 2);
+    // Rows that the output's padding adds.
+    let more = net.random.below(stride);
+    let groups = if net.random.chance(20) { shape[1] } else { 1 };
+    let weight = scaled(
+        net,
+        &[shape[1], 6 / groups.min(6), kernel, kernel],
+        shape[1],
+    );
+    let size = |rows: usize| ((rows - 1) * stride + kernel + more).checked_sub(2 * pad);
+    let (Some(height), Some(width)) = (size(shape[2]), size(shape[3])) else {
+        return Vec::new();
+    };
+    if height * width == 0 {
+        return Vec::new();
+    }
     let op = Op::ConvTranspose {
         window: Window {
-            kernel: vec![2, 2],
-            strides: vec![2, 2],
+            kernel: vec![kernel; 2],
+            strides: vec![stride; 2],
             dilations: vec![1, 1],
-            pads_begin: vec![0, 0],
-            pads_end: vec![0, 0],
+            pads_begin: vec![pad; 2],
+            pads_end: vec![pad; 2],
         },
-        groups: 1,
-        output_spatial: vec![shape[2] * 2, shape[3] * 2],
+        groups,
+        output_spatial: vec![height, width],
     };
     net.try_op(op, &[x, weight], 1).unwrap_or_default()
+}
+
+/// Channels are scaled by what is made of all places of an image.
+fn excitation(net: &mut Net, x: ValueId) -> Vec<ValueId> {
+    let shape = net.shape(x);
+    let channels = shape[1];
+    let kind = match net.random.below(3) {
+        0 => Op::Reduce {
+            kind: *net.random.pick(&[Reduce::Mean, Reduce::Max]),
+            axes: (2..shape.len()).collect(),
+            keep_dims: true,
+        },
+        1 => Op::GlobalPool(Pool::Max {
+            column_major: false,
+        }),
+        _ => Op::GlobalPool(Pool::Average {
+            count_include_pad: false,
+        }),
+    };
+    let pooled = net.op(kind, &[x]);
+    let squeezed = match shape.len() {
+        4 => net.conv(pooled, channels, 1, 1),
+        _ => pooled,
+    };
+    let scale = net.activation(Activation::Sigmoid, squeezed);
+    let y = net.mul(x, scale);
+    match net.random.chance(30) {
+        true => vec![pooled, y],
+        false => vec![y],
+    }
+}
+
+/// At each place.
+fn largest_of_channels(net: &mut Net, x: ValueId) -> ValueId {
+    let keep_dims = net.shape(x).len() == 3 || net.random.chance(50);
+    let op = Op::Reduce {
+        kind: Reduce::Max,
+        axes: vec![1],
+        keep_dims,
+    };
+    net.op(op, &[x])
 }
 
 fn classifier(net: &mut Net, x: ValueId) -> ValueId {
