@@ -140,6 +140,15 @@ def has_rounded_corners(model, feed):
     return any(np.abs(size - np.round(size)).max(initial=0) > 1e-5 for size in sizes)
 
 
+def is_part_as_one_pixel(model, feed):
+    """Whether a part of an image becomes one pixel, of a size that is not the image's size times a scale."""
+    if not has(model, "Resize", coordinate_transformation_mode="tf_crop_and_resize") or len(model.graph.node[0].input) != 3:
+        return False
+    image, scales = reaching(model, feed, 0)[0], reaching(model, feed, 2)[0]
+    sizes = image.shape * scales.astype(np.float64)
+    return ((sizes > 1 + 1e-5) & (sizes < 2 - 1e-5)).any()
+
+
 #: Where onnxruntime and the reference are known to be wrong, or where the standard leaves a result open: what is said of it,
 #: whether a graph of one node and what reaches it are of that kind, and whose word counts then; nobody's leaves a node open.
 KNOWN = [
@@ -204,6 +213,16 @@ KNOWN = [
         None,
     ),
     (
+        "one pixel of a part of an image is its middle or its start",
+        is_part_as_one_pixel,
+        None,
+    ),
+    (
+        "rounding decides which pixel of a part of an image is nearest, and whether its edge is within",
+        lambda m, feed: has(m, "Resize", coordinate_transformation_mode="tf_crop_and_resize", mode="nearest"),
+        None,
+    ),
+    (
         "onnxruntime aligns corners of a rounded size, the standard's tests those of size times scale",
         has_rounded_corners,
         graphs.by_reference,
@@ -240,6 +259,11 @@ KNOWN = [
     (
         "what a remainder is of need not be rounded to halves, which changes it by as much as one divides by",
         lambda m, feed: has(m, "Mod") and reaching(m, feed, 0)[0].dtype == np.float16,
+        None,
+    ),
+    (
+        "infinities and zeros meet in another order",
+        lambda m, feed: any(has(m, op) for op in ("Det", "Einsum", "ReduceProd")) and is_wild(m, feed),
         None,
     ),
     ("an infinity spreads over a window of Col2Im", lambda m, feed: has(m, "Col2Im") and is_wild(m, feed), None),

@@ -7,7 +7,7 @@ mod tokenizer;
 
 use crate::ZooError;
 use crate::graph::{Batch, Graph};
-use crate::nets::diffusion::{self, Model, Vae};
+use crate::nets::diffusion::{self, Family, Model, Vae};
 use crate::writer::{self, Seeded, Values, Weights};
 use std::fs;
 use std::path::{Path, PathBuf};
