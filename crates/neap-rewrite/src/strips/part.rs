@@ -419,13 +419,16 @@ fn rows_of_spread(
     Some((own, rows))
 }
 
+/// Rows before and behind; negative ones are cut off.
+type Pads = (isize, isize);
+
 /// Pads, the rows that they are of, and the rows that these give: those that are to be made, and a few more where rows are reflected.
 fn rows_of_pad(
     mode: PadMode,
-    (before, after): (isize, isize),
+    (before, after): Pads,
     height: usize,
     made: &Range<usize>,
-) -> Option<((isize, isize), Range<usize>, Range<usize>)> {
+) -> Option<(Pads, Range<usize>, Range<usize>)> {
     let height = height as isize;
     let place = |row: usize| (row as isize).saturating_sub(before);
     // In rows of what is padded.

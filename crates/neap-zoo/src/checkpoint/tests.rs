@@ -1,3 +1,5 @@
+//! Names, sizes and bytes of checkpoints as the module reads them.
+
 use super::bind::transposed_of;
 use super::file::TensorFile;
 use super::found::Found;

@@ -348,10 +348,10 @@ fn transposed(net: &mut Net, x: ValueId) -> Vec<ValueId> {
     if shape.len() != 4 || shape[1] > 32 {
         return Vec::new();
     }
-    let (kernel, stride) = *net
-        .random
-        .pick(&[(2, 2), (4, 2), (3, 2), (3, 1), (1, 2), (5, 3)]);
-    let pad = net.random.below((kernel + 1) / 2);
+    let (kernel, stride): (usize, usize) =
+        *net.random
+            .pick(&[(2, 2), (4, 2), (3, 2), (3, 1), (1, 2), (5, 3)]);
+    let pad = net.random.below(kernel.div_ceil(2));
     // Rows that the output's padding adds.
     let more = net.random.below(stride);
     let groups = if net.random.chance(20) { shape[1] } else { 1 };
