@@ -31,6 +31,9 @@ simd_kernel! {
     pub(super) unsafe fn weigh(w: &Weighing, scores: *mut f32, maxima: *mut f32, sums: *mut f32, out: *mut f32) = weigh_generic;
 }
 
+/// Scores are scaled on the way below it. What a larger maximum is rounded by would be a power of e that no float holds.
+const MOST_ON_THE_WAY: f32 = 1e6;
+
 #[inline(always)]
 unsafe fn weigh_generic<S: Simd>(
     s: S,
@@ -54,11 +57,14 @@ unsafe fn weigh_generic<S: Simd>(
                 .map(|(values, query, key)| (values.add(row * query), key));
             // Scaled on the way where nothing else is to be done to the scores.
             let plain = mask.is_none() && w.softcap == 0.0 && w.scale > 0.0;
-            let (top, scale) = if plain {
-                (row_max(s, line, seen) * w.scale, w.scale)
-            } else {
-                (adjust(s, w, mask, line, seen), 1.0)
-            };
+            let mut scale = w.scale;
+            let mut top = f32::INFINITY;
+            if plain {
+                top = row_max(s, line, seen) * scale;
+            }
+            if top.is_nan() || top.abs() >= MOST_ON_THE_WAY {
+                (top, scale) = (adjust(s, w, mask, line, seen), 1.0);
+            }
             // A row without a finite score keeps the smallest maximum there is.
             let old = if w.first_block {
                 f32::MIN
