@@ -140,6 +140,35 @@ def has_rounded_corners(model, feed):
     return any(np.abs(size - np.round(size)).max(initial=0) > 1e-5 for size in sizes)
 
 
+def is_resize_of_bytes(model, feed):
+    return has(model, "Resize", mode="cubic") and reaching(model, feed, 0)[0].dtype in (np.uint8, np.int8)
+
+
+def has_edge_at_border(model, feed):
+    """Whether a pixel of a part of an image lies within rounding of the image's border."""
+    if not has(model, "Resize", coordinate_transformation_mode="tf_crop_and_resize") or len(model.graph.node[0].input) < 2:
+        return False
+    image, part = reaching(model, feed, 0)[0], reaching(model, feed, 1)[0].astype(np.float64)
+    own = {a.name: onnx.helper.get_attribute_value(a) for a in model.graph.node[0].attribute}
+    axes = [axis % image.ndim for axis in own.get("axes", range(image.ndim))]
+    last = np.array([image.shape[axis] - 1 for axis in axes])
+    places = part.reshape(2, -1) * last
+    return bool((np.minimum(np.abs(places), np.abs(places - last)) < 1e-4).any())
+
+
+def normalises_a_constant(model, feed):
+    """Whether numbers differ by no more than their rounding from the mean that they are normalised by."""
+    if not has(model, "MeanVarianceNormalization"):
+        return False
+    own = {a.name: onnx.helper.get_attribute_value(a) for a in model.graph.node[0].attribute}
+    x = reaching(model, feed, 0)[0].astype(np.float64)
+    axes = tuple(axis for axis in own.get("axes", (0, 2, 3)))
+    if not x.size:
+        return False
+    spread, mean = x.std(axis=axes), np.abs(x.mean(axis=axes))
+    return bool((spread <= 1e-5 * np.maximum(mean, 1e-6)).any())
+
+
 def is_part_as_one_pixel(model, feed):
     """Whether a part of an image becomes one pixel, of a size that is not the image's size times a scale."""
     if not has(model, "Resize", coordinate_transformation_mode="tf_crop_and_resize") or len(model.graph.node[0].input) != 3:
@@ -232,7 +261,18 @@ KNOWN = [
         lambda m, feed: has(m, "Resize", mode="cubic", coordinate_transformation_mode="tf_crop_and_resize"),
         graphs.by_reference,
     ),
-    ("onnxruntime adds pairs of products of 8 bits in 16 where there is no VNNI", saturates, graphs.by_exact_onnxruntime),
+    (
+        "rounding decides whether the edge of a part of an image is within",
+        has_edge_at_border,
+        None,
+    ),
+    (
+        "onnxruntime cuts bytes off between the axes of a cubic filter, the reference's overshoot wraps around",
+        is_resize_of_bytes,
+        graphs.by_reference_that_saturates,
+    ),
+    ("a constant that is normalised is rounding divided by rounding", normalises_a_constant, None),
+    ("onnxruntime adds pairs of products of 8 bits in 16 where there is no VNNI", saturates, graphs.by_exact_integers),
     ("a number that its type does not hold may become anything", out_of_range, None),
     (
         "the logarithm of an integer that is not above 0 is none",
