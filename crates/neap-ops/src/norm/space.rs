@@ -199,7 +199,8 @@ fn fill_factors(
             let members = group * width..(group + 1) * width;
             let sum = |which| members.clone().map(|c| moments[of(c, which)]).sum::<f64>();
             let mean = sum(0) / count;
-            let variance = (sum(1) / count - mean * mean).max(0.0);
+            // A variance that is no number stays none.
+            let variance = (sum(1) / count - mean * mean).max_nan(0.0);
             let inverse = 1.0 / (variance + f64::from(epsilon)).sqrt();
             for c in members {
                 let at = |which: usize| (c / LANES * FACTORS + which) * LANES + c % LANES;

@@ -151,3 +151,40 @@ fn rows_of_strips_are_normalised() {
         }
     }
 }
+
+#[test]
+fn an_infinity_leaves_no_number_in_what_it_is_normalised_with() {
+    let shape = [1usize, 4, 3, 2];
+    let (scale, bias) = (noise(&shape[1..2], 6), noise(&shape[1..2], 7));
+    for wild in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+        let mut numbers = values(&noise(&shape, 5)).to_vec();
+        // In the second channel.
+        numbers[7] = wild;
+        let x = f32s(&shape, &numbers);
+        let group = Op::GroupNorm {
+            groups: 2,
+            epsilon: 1e-3,
+            per_group: false,
+        };
+        // The last channel that shares its statistics.
+        for (op, first, last) in [(Op::InstanceNorm { epsilon: 1e-3 }, 1, 1), (group, 0, 1)] {
+            for layout in LAYOUTS {
+                let inputs = [
+                    Tensor::of(&x).reordered(layout),
+                    Tensor::of(&scale),
+                    Tensor::of(&bias),
+                ];
+                let y = vec![Tensor::new(&x.ty(), layout)];
+                let found = run(&op, &inputs, None, y, &Serial).remove(0);
+                let found = found.reordered(Layout::Plain).literal();
+                for (channel, y) in values(&found).chunks(6).enumerate() {
+                    let is_hit = (first..=last).contains(&channel);
+                    assert!(
+                        y.iter().all(|y| y.is_nan() == is_hit),
+                        "{op:?} {wild} {channel}: {y:?}"
+                    );
+                }
+            }
+        }
+    }
+}
