@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Of files whose identities say nothing of their content.
 const NO_STAMP: Stamp = [0; 32];
@@ -22,8 +22,9 @@ const NO_STAMP: Stamp = [0; 32];
 /// Held while a source is hashed.
 const HASH_BUFFER_BYTES: usize = 256 << 10;
 
-/// A file that is written again and again is waited for so long.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A file that is written again and again is looked at so often, for 5 seconds where this process is not stopped meanwhile.
+const MOST_TURNS: u32 = 5_000;
+const TURN: Duration = Duration::from_millis(1);
 
 /// BLAKE3.
 pub(crate) type Digest = [u8; 32];
@@ -213,18 +214,18 @@ pub(crate) fn settled<T>(
     mut open: impl FnMut() -> std::result::Result<T, OnnxError>,
     fresh: impl Fn(&T) -> Option<&OpenFile>,
 ) -> std::result::Result<T, OnnxError> {
-    let started = Instant::now();
+    let mut turns = 0;
     loop {
         let opened = open()?;
         match fresh(&opened) {
             None => return Ok(opened),
-            Some(_) if started.elapsed() < PATIENCE => {}
+            Some(_) if turns < MOST_TURNS => turns += 1,
             Some(file) => {
                 let path = file.path().display().to_string();
                 return Err(OnnxError::Changed { path });
             }
         }
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(TURN);
     }
 }
 
