@@ -40,9 +40,9 @@ np.seterr(all="ignore")
 warnings.simplefilter("ignore")
 
 #: Longest that a graph may take until onnxruntime has judged it, and then, in seconds.
-MOST_SECONDS = 20, 120
+MOST_SECONDS = 20, 600
 #: Longest that the reference may compute, in plain Python; and so many times that, where others compute beside it.
-REFERENCE_SECONDS, PATIENCE = 5, 4
+REFERENCE_SECONDS, PATIENCE = 30, 4
 
 
 NOT_JUDGED = "not judged"

@@ -158,15 +158,31 @@ def has_edge_at_border(model, feed):
 
 def normalises_a_constant(model, feed):
     """Whether numbers differ by no more than their rounding from the mean that they are normalised by."""
-    if not has(model, "MeanVarianceNormalization"):
+    node = model.graph.node[0]
+    own = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    if node.op_type not in ("MeanVarianceNormalization", "InstanceNormalization", "GroupNormalization", "LayerNormalization"):
         return False
-    own = {a.name: onnx.helper.get_attribute_value(a) for a in model.graph.node[0].attribute}
     x = reaching(model, feed, 0)[0].astype(np.float64)
-    axes = tuple(axis for axis in own.get("axes", (0, 2, 3)))
+    axes = tuple(own.get("axes", (0, 2, 3)))
+    if node.op_type == "GroupNormalization":
+        x = x.reshape(x.shape[0], own["num_groups"], -1)
+    if node.op_type in ("InstanceNormalization", "GroupNormalization"):
+        axes = tuple(range(2, x.ndim))
+    if node.op_type == "LayerNormalization":
+        axes = tuple(range(own.get("axis", -1) % x.ndim, x.ndim))
     if not x.size:
         return False
     spread, mean = x.std(axis=axes), np.abs(x.mean(axis=axes))
     return bool((spread <= 1e-5 * np.maximum(mean, 1e-6)).any())
+
+
+def bends_what_cancels(model, feed):
+    """Whether rounding of large products that cancel is felt in an activation behind their sum."""
+    node = model.graph.node[0]
+    if node.op_type not in ("FusedGemm", "FusedConv"):
+        return False
+    x, w, *bias = (np.abs(v[np.isfinite(v)]).max(initial=0) for v in map(np.float64, reaching(model, feed)))
+    return max(x * w, *bias, 0) * 2.0**-24 > 1e-4
 
 
 def is_part_as_one_pixel(model, feed):
@@ -272,6 +288,7 @@ KNOWN = [
         graphs.by_reference_that_saturates,
     ),
     ("a constant that is normalised is rounding divided by rounding", normalises_a_constant, None),
+    ("large numbers that cancel leave their rounding to an activation", bends_what_cancels, None),
     ("onnxruntime adds pairs of products of 8 bits in 16 where there is no VNNI", saturates, graphs.by_exact_integers),
     ("a number that its type does not hold may become anything", out_of_range, None),
     (
