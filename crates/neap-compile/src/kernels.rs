@@ -4,7 +4,7 @@
 //!                      products    transforms         workspace
 //!   direct             1           none               a little
 //!   winograd F(2,3)    1 / 2.25    inputs, weights    a block of tiles, a few panels
-//!   winograd F(4,3)    1 / 4       as above           as above
+//!   winograd F(4,3)    1 / 4       as above           as above; or wide: three such blocks, and weights transformed less often
 //!   bf16               1 / 2       inputs, weights    inputs in 16 bits; only what the model has so
 //! ```
 //! Weights stay as they are packed: a panel is transformed as it is used, into workspace, so that a
@@ -52,13 +52,14 @@ const PRODUCT_EFFICIENCY: f64 = 0.9;
 /// Operations in whose time one byte of transformed inputs is written and read again.
 const FLOPS_PER_VALUE_BYTE: f64 = 4.2;
 
-/// Operations in whose time one byte of weights is transformed.
-const FLOPS_PER_TRANSFORMED_BYTE: f64 = 2.6;
+/// Operations in whose time one byte of weights is transformed (`winograd_bench` with 1 to 11 passes, AVX2).
+const FLOPS_PER_TRANSFORMED_BYTE: f64 = 4.0;
 
 /// Operations of the direct kernel in whose time a Winograd kernel computes a step, transforming its weights, which
-/// are so many bytes as `f32`.
+/// are so many bytes as `f32`, in each of its passes.
 pub(crate) fn flops_by(facts: &KernelFacts, tile: Tile, widened_bytes: u64) -> f64 {
-    let transformed = widened_bytes as f64 * tile.points() as f64 / 9.0;
+    let each = widened_bytes as f64 * tile.points() as f64 / 9.0;
+    let transformed = each * facts.raw.weight_passes as f64;
     facts.flops as f64 / PRODUCT_EFFICIENCY
         + transformed * FLOPS_PER_TRANSFORMED_BYTE
         + facts.raw.moved_slice_bytes as f64 * FLOPS_PER_VALUE_BYTE
@@ -127,9 +128,9 @@ pub(crate) fn fastest(direct: StepSpec, facts: &[KernelFacts], room_bytes: u64) 
     for facts in facts {
         // As many are transformed in whatever format they are stored.
         let widened_bytes = (facts.raw.panel_bytes as u64).saturating_mul(panels.panels.into());
-        let flops = match facts.kernel {
-            Kernel::Winograd(tile) => flops_by(facts, tile, widened_bytes),
-            Kernel::Pairs => flops_of_pairs(facts),
+        let flops = match (facts.kernel, facts.kernel.tile()) {
+            (_, Some(tile)) => flops_by(facts, tile, widened_bytes),
+            (Kernel::Pairs, _) => flops_of_pairs(facts),
             _ => continue,
         };
         let workspace_bytes = facts.raw.slice_workspace_bytes(panels.panels as usize) as u64;

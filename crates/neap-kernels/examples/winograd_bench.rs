@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p neap-kernels --example winograd_bench [-- [ISA] [THREADS] [COLUMN] [FILTER]]` prints,
 //! for every layer, GFLOP/s as if computed directly (best of many runs), for direct convolution and for each tile
-//! size with prepared and raw weights (or the one COLUMN, such as `F4` or `F4raw`). Every run uses another copy of the weights, as in a network, where they
+//! size with prepared and raw weights (or the one COLUMN, such as `F4` or `F4raw`), raw ones also in a wide workspace. Every run uses another copy of the weights, as in a network, where they
 //! come from memory.
 
 use neap_kernels::conv::{ConvShape, conv_blocked};
@@ -12,7 +12,8 @@ use neap_kernels::parallel::Parallel;
 use neap_kernels::simd::{Isa, LANES};
 use neap_kernels::window::Window;
 use neap_kernels::winograd::{
-    Tile, WeightForm, Weights, conv_winograd, prepared_panel_floats, workspace_bytes,
+    Tile, WeightForm, Weights, conv_winograd, prepared_panel_floats, wide_workspace_bytes,
+    workspace_bytes,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -37,6 +38,19 @@ const LAYERS: &[(&str, usize, usize, usize)] = &[
     ("yolov3 256-512 @26", 256, 512, 26),
     ("yolov3 512-1024 @13", 512, 1024, 13),
     ("squeezenet 64-256 @13", 64, 256, 13),
+    ("sd 512-512 @64", 512, 512, 64),
+    ("sd 512-256 @64", 512, 256, 64),
+    ("sd 256-256 @128", 256, 256, 128),
+    ("sd 256-128 @128", 256, 128, 128),
+    ("sd 640-640 @32", 640, 640, 32),
+    ("sd 1280-1280 @16", 1280, 1280, 16),
+];
+
+/// Forms of the weights, and what columns are called.
+const FORMS: [(WeightForm, &str); 3] = [
+    (WeightForm::Prepared, ""),
+    (WeightForm::Raw, "raw"),
+    (WeightForm::Raw, "wide"),
 ];
 
 /// Copies of the weights that the runs walk through.
@@ -167,7 +181,7 @@ fn main() {
     let (mut isa, mut workers, mut filter) = (Isa::detect(), 1, String::new());
     let mut columns = vec!["direct".to_string()];
     for tile in Tile::ALL {
-        columns.extend([format!("{tile:?}"), format!("{tile:?}raw")]);
+        columns.extend(FORMS.map(|(_, suffix)| format!("{tile:?}{suffix}")));
     }
     for argument in std::env::args().skip(1) {
         if let Some(named) = Isa::by_name(&argument) {
@@ -253,11 +267,14 @@ fn layer(
         print!(" {:>8.0}", rate(direct));
     }
     for tile in Tile::ALL {
-        for (form, suffix) in [(WeightForm::Prepared, ""), (WeightForm::Raw, "raw")] {
+        for (form, suffix) in FORMS {
             if !wanted(&format!("{tile:?}{suffix}")) {
                 continue;
             }
-            let bytes = workspace_bytes(isa, tile, form, &s, panels, pool.workers);
+            let bytes = match suffix {
+                "wide" => wide_workspace_bytes(isa, tile, &s, panels, pool.workers),
+                _ => workspace_bytes(isa, tile, form, &s, panels, pool.workers),
+            };
             let mut workspace = Aligned::new(bytes / 4, 0.0);
             let floats = match form {
                 WeightForm::Raw => raw_floats,

@@ -32,7 +32,7 @@ pub fn kernels(
             },
             workspace_bytes: query::workspace_bytes(op, inputs, outputs, workers, isa),
             workspace_panel_bytes: 0,
-            moved_bytes: 0,
+            weight_passes: 0,
             moved_slice_bytes: 0,
         },
         prepared: None,
@@ -57,7 +57,9 @@ pub fn kernels(
         return all;
     };
     if let Some(shape) = winograd_shape(panel, &x.shape, &y.shape) {
-        all.extend(Tile::ALL.map(|tile| winograd_facts(tile, &shape, workers, isa)));
+        let by = |kernel| winograd_facts(kernel, &shape, workers, isa);
+        all.extend(Tile::ALL.map(Kernel::Winograd).into_iter().filter_map(by));
+        all.extend(by(Kernel::WideWinograd));
     }
     all
 }
@@ -69,8 +71,18 @@ fn winograd_shape(panel: &PanelConv, x: &[usize], y: &[usize]) -> Option<ConvSha
     (in_floats && panel.form == ConvForm::Blocked && winograd::supports(&shape)).then_some(shape)
 }
 
-fn winograd_facts(tile: Tile, shape: &ConvShape, workers: usize, isa: Isa) -> KernelFacts {
-    let all_panels = panel_count(shape.c_out);
+/// `None` for a wide kernel where there is nothing to gain by it.
+fn winograd_facts(
+    kernel: Kernel,
+    shape: &ConvShape,
+    workers: usize,
+    isa: Isa,
+) -> Option<KernelFacts> {
+    let (tile, is_wide) = (kernel.tile()?, kernel == Kernel::WideWinograd);
+    let passes = |is_wide| winograd::weight_passes(isa, tile, is_wide, shape, workers) as u64;
+    if is_wide && passes(true) >= passes(false) {
+        return None;
+    }
     let vector_bytes = neap_ir::graph::LANES * size_of::<f32>();
     let tiles = [0, 1].map(|axis| shape.window.output[axis].div_ceil(tile.outputs()) as u64);
     let point_vectors = tiles
@@ -78,42 +90,54 @@ fn winograd_facts(tile: Tile, shape: &ConvShape, workers: usize, isa: Isa) -> Ke
         .fold((shape.batch * tile.points()) as u64, |n, &t| {
             n.saturating_mul(t)
         });
-    // Values are written and read, and so are products.
-    let bytes =
-        |vectors: u64, each: usize| vectors.saturating_mul(2 * (each * vector_bytes) as u64);
-    let values = bytes(point_vectors, panel_count(shape.c_in));
-    let products = bytes(point_vectors, all_panels);
-    let prepared_panel_bytes = winograd::prepared_panel_floats(tile, shape.c_in) * 4;
-    let facts = |form: WeightForm, panel_bytes: usize, moved_bytes: u64| {
+    // Values are written and read.
+    let values_bytes = (2 * panel_count(shape.c_in) * vector_bytes) as u64;
+    let facts = |form: WeightForm, panel_bytes: usize, weight_passes: u64| {
         let workspace = |panels: usize| {
-            let bytes = winograd::workspace_bytes(isa, tile, form, shape, panels, workers);
-            scratch_bytes::<f32>(bytes / size_of::<f32>())
+            let floats = winograd_floats(kernel, form, shape, panels, workers, isa);
+            scratch_bytes::<f32>(floats)
         };
         FormFacts {
             panel_bytes,
             workspace_bytes: workspace(0),
             workspace_panel_bytes: workspace(1).saturating_sub(workspace(0)),
-            moved_bytes,
-            moved_slice_bytes: values,
+            weight_passes,
+            moved_slice_bytes: point_vectors.saturating_mul(values_bytes),
         }
     };
-    let arriving = bytes(all_panels as u64, prepared_panel_bytes / vector_bytes);
-    KernelFacts {
-        kernel: Kernel::Winograd(tile),
+    let prepared_panel_bytes = winograd::prepared_panel_floats(tile, shape.c_in) * 4;
+    Some(KernelFacts {
+        kernel,
         flops: winograd::multiply_adds(tile, shape).saturating_mul(2),
-        raw: facts(
-            WeightForm::Raw,
-            panel_bytes(shape.k()),
-            products.saturating_add(arriving),
-        ),
-        prepared: Some(facts(WeightForm::Prepared, prepared_panel_bytes, products)),
-    }
+        raw: facts(WeightForm::Raw, panel_bytes(shape.k()), passes(is_wide)),
+        prepared: Some(facts(WeightForm::Prepared, prepared_panel_bytes, 0)),
+    })
+}
+
+/// Scratch of a call for so many panels.
+fn winograd_floats(
+    kernel: Kernel,
+    form: WeightForm,
+    shape: &ConvShape,
+    panels: usize,
+    workers: usize,
+    isa: Isa,
+) -> usize {
+    let bytes = match (kernel, form) {
+        (Kernel::WideWinograd, WeightForm::Raw) => {
+            winograd::wide_workspace_bytes(isa, Tile::F4, shape, panels, workers)
+        }
+        _ => kernel.tile().map_or(0, |tile| {
+            winograd::workspace_bytes(isa, tile, form, shape, panels, workers)
+        }),
+    };
+    bytes / size_of::<f32>()
 }
 
 /// Bytes of one prepared panel; `None` where the operator and kernel have no such form.
 pub fn prepared_panel_bytes(op: &Op, kernel: Kernel) -> Option<usize> {
-    match (op, kernel) {
-        (Op::PanelConv(panel), Kernel::Winograd(tile)) => {
+    match (op, kernel.tile()) {
+        (Op::PanelConv(panel), Some(tile)) => {
             Some(winograd::prepared_panel_floats(tile, panel.c_in) * size_of::<f32>())
         }
         _ => None,
@@ -134,7 +158,7 @@ pub fn prepare_panels(
     par: &dyn Parallel,
     isa: Isa,
 ) -> Result<(), OpError> {
-    let (Op::PanelConv(panel), Kernel::Winograd(tile)) = (op, kernel) else {
+    let (Op::PanelConv(panel), Some(tile)) = (op, kernel.tile()) else {
         return Err(OpError::unsupported(op.name(), "with prepared weights"));
     };
     let raw = layer::stored(op.name(), format, raw)?;
@@ -165,8 +189,8 @@ pub fn execute_with(
     let is_empty = outputs.iter().flatten().all(|y| y.elements() == 0);
     match (op, choice.kernel) {
         _ if is_empty || choice.is_direct() => crate::execute(op, inputs, panels, outputs, ctx),
-        (Op::PanelConv(panel), Kernel::Winograd(tile)) => {
-            panel_winograd(panel, tile, choice.weights, panels, args, ctx)
+        (Op::PanelConv(panel), kernel) if kernel.tile().is_some() => {
+            panel_winograd(panel, kernel, choice.weights, panels, args, ctx)
         }
         (Op::Bands(chain), Kernel::WinogradBands { .. }) if choice.weights == WeightForm::Raw => {
             bands::bands(chain, choice.kernel, args, ctx)
@@ -180,7 +204,7 @@ pub fn execute_with(
 
 fn panel_winograd(
     panel: &PanelConv,
-    tile: Tile,
+    kernel: Kernel,
     form: WeightForm,
     panels: Option<PanelSlice>,
     args: &Args,
@@ -191,7 +215,8 @@ fn panel_winograd(
         y.layout == Layout::Blocked && x.layout == Layout::Blocked,
         "operands have the wrong layout",
     )?;
-    let Some(shape) = winograd_shape(panel, x.shape(), y.shape()) else {
+    let shape = winograd_shape(panel, x.shape(), y.shape());
+    let (Some(shape), Some(tile)) = (shape, kernel.tile()) else {
         return args.fail("cannot be computed by the chosen kernel");
     };
     let Some(panels) = panels else {
@@ -200,8 +225,9 @@ fn panel_winograd(
     let range = panels.range.clone();
     let residual = layer::residual(args, &panel.epilogue, &y)?;
     let (isa, par) = (ctx.isa, ctx.par);
-    let bytes = winograd::workspace_bytes(isa, tile, form, &shape, range.len(), par.workers());
-    let scratch = Scratch::new(args.op, ctx.workspace).take(bytes / size_of::<f32>())?;
+    let workers = par.workers();
+    let floats = winograd_floats(kernel, form, &shape, range.len(), workers, isa);
+    let scratch = Scratch::new(args.op, ctx.workspace).take(floats)?;
     let weights = match form {
         WeightForm::Raw => Weights::Raw(layer::weights(args, Some(panels))?.1),
         WeightForm::Prepared => match bytemuck::try_cast_slice(panels.bytes) {

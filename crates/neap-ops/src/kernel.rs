@@ -23,6 +23,8 @@ pub enum Kernel {
     OnProcessor,
     /// 3x3 convolutions with fewer multiplications.
     Winograd(Tile),
+    /// The same by F(4×4, 3×3) in a workspace in which weights are transformed less often as they arrive.
+    WideWinograd,
     /// The same by a device, in scratch of the plan's; the processor does not compute it.
     DeviceWinograd,
     /// A layer that the model has in bfloat16, by instructions that multiply pairs of it and add up floats. Its input is rounded in
@@ -50,6 +52,16 @@ pub struct ScratchKernel {
 }
 
 impl Kernel {
+    /// The tiles of a layer that a Winograd kernel of the processor computes.
+    #[must_use]
+    pub fn tile(self) -> Option<Tile> {
+        match self {
+            Kernel::Winograd(tile) => Some(tile),
+            Kernel::WideWinograd => Some(Tile::F4),
+            _ => None,
+        }
+    }
+
     /// For reports.
     #[must_use]
     pub fn label(self) -> &'static str {
@@ -57,7 +69,7 @@ impl Kernel {
             Kernel::Direct => "direct",
             Kernel::OnProcessor => "on_processor",
             Kernel::Winograd(Tile::F2) => "winograd_f2",
-            Kernel::Winograd(Tile::F4) => "winograd_f4",
+            Kernel::Winograd(Tile::F4) | Kernel::WideWinograd => "winograd_f4",
             Kernel::DeviceWinograd => "device_winograd",
             Kernel::Pairs => "bf16",
             Kernel::WinogradBands { .. } => "winograd_bands",
@@ -95,6 +107,7 @@ impl From<Choice> for KernelId {
             Kernel::OnProcessor => 3,
             Kernel::DeviceWinograd => BEHIND_BANDS,
             Kernel::Pairs => PAIRS,
+            Kernel::WideWinograd => WIDE_WINOGRAD,
             Kernel::WinogradBands { rows } => FIRST_BANDS + u16::from(rows),
         };
         KernelId(2 * kernel + u16::from(choice.weights == WeightForm::Prepared))
@@ -106,6 +119,7 @@ const FIRST_BANDS: u16 = 4;
 /// The first id behind those of bands.
 const BEHIND_BANDS: u16 = FIRST_BANDS + 1 + u8::MAX as u16;
 const PAIRS: u16 = BEHIND_BANDS + 1;
+const WIDE_WINOGRAD: u16 = PAIRS + 1;
 
 /// An id that names no kernel of this build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -123,6 +137,7 @@ impl TryFrom<KernelId> for Choice {
             3 => Kernel::OnProcessor,
             BEHIND_BANDS => Kernel::DeviceWinograd,
             PAIRS => Kernel::Pairs,
+            WIDE_WINOGRAD => Kernel::WideWinograd,
             bands => Kernel::WinogradBands {
                 rows: u8::try_from(bands - FIRST_BANDS).map_err(|_| UnknownKernel(id))?,
             },
@@ -139,8 +154,10 @@ impl TryFrom<KernelId> for Choice {
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kernel.label())?;
-        if let Kernel::WinogradBands { rows } = self.kernel {
-            write!(f, "_{rows}")?;
+        match self.kernel {
+            Kernel::WinogradBands { rows } => write!(f, "_{rows}")?,
+            Kernel::WideWinograd => f.write_str("_wide")?,
+            _ => {}
         }
         match self.weights {
             WeightForm::Raw => Ok(()),
@@ -179,9 +196,9 @@ pub struct FormFacts {
     /// largest slice.
     pub workspace_bytes: usize,
     pub workspace_panel_bytes: usize,
-    /// Bytes that pass through the caches beside inputs, weights and outputs: in the whole step, and again in
-    /// each of its slices.
-    pub moved_bytes: u64,
+    /// How often the step brings its weights into the kernel's form.
+    pub weight_passes: u64,
+    /// Bytes that pass through the caches beside inputs, weights and outputs, in each slice of the step.
     pub moved_slice_bytes: u64,
 }
 
@@ -214,7 +231,12 @@ mod tests {
     #[test]
     fn every_choice_has_an_id_and_a_name_of_its_own() {
         let bands = (0..=u8::MAX).map(|rows| Kernel::WinogradBands { rows });
-        let others = [Kernel::OnProcessor, Kernel::DeviceWinograd, Kernel::Pairs];
+        let others = [
+            Kernel::OnProcessor,
+            Kernel::DeviceWinograd,
+            Kernel::Pairs,
+            Kernel::WideWinograd,
+        ];
         let kernels = std::iter::once(Kernel::Direct)
             .chain(others)
             .chain(Tile::ALL.map(Kernel::Winograd))

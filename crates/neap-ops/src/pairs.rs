@@ -77,7 +77,7 @@ pub(crate) fn facts(
         flops: direct.flops,
         raw: FormFacts {
             workspace_bytes: scratch_bytes::<f32>(floats),
-            moved_bytes: 0,
+            weight_passes: 0,
             moved_slice_bytes: moved,
             ..direct.raw
         },

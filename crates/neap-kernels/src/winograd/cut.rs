@@ -19,15 +19,20 @@ use crate::tile::Split;
 /// Values of a worker's own block: a quarter of a second-level cache, beside products and weights.
 const OWN_VALUES_BYTES: usize = 272 * 1024;
 
-/// Values of a shared block: a part of the last-level cache. Twice as much is no faster, half as much
-/// reads the weights of deep layers twice.
+/// Values of a shared block: a part of the last-level cache. Half as much reads the weights of deep layers twice.
 const SHARED_VALUES_BYTES: usize = 2176 * 1024;
+
+/// The same where memory is ample: weights that arrive are transformed for each block.
+const WIDE_VALUES_BYTES: usize = 3 * SHARED_VALUES_BYTES;
 
 /// Products of a worker's chunk of tiles.
 const PRODUCTS_BYTES: usize = 288 * 1024;
 
 /// Weights that are transformed at a time as they arrive.
 const WEIGHTS_BYTES: usize = 256 * 1024;
+
+/// The same where memory is ample: products go out to memory and come back between two parts of the channels.
+const WIDE_WEIGHTS_BYTES: usize = 8 * WEIGHTS_BYTES;
 
 /// Weights of a whole layer that are transformed before the first product.
 const WHOLE_WEIGHTS_BYTES: usize = 3 << 20;
@@ -56,7 +61,19 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    pub fn new(isa: Isa, tile: Tile, form: WeightForm, shape: &ConvShape, workers: usize) -> Self {
+    /// `is_wide`: in larger pieces, for which memory is ample.
+    pub fn new(
+        isa: Isa,
+        tile: Tile,
+        form: WeightForm,
+        is_wide: bool,
+        shape: &ConvShape,
+        workers: usize,
+    ) -> Self {
+        let (values_bytes, arriving_bytes) = match is_wide {
+            true => (WIDE_VALUES_BYTES, WIDE_WEIGHTS_BYTES),
+            false => (SHARED_VALUES_BYTES, WEIGHTS_BYTES),
+        };
         let grid = [0, 1].map(|axis| shape.window.output[axis].div_ceil(tile.outputs()));
         let tiles = grid[0].saturating_mul(grid[1]).saturating_mul(shape.batch);
         let (group_tiles, width) = (max_tiles(isa), max_panels(isa));
@@ -76,7 +93,7 @@ impl Cut {
             || !enough_tasks
             || (form == WeightForm::Raw && weights_bytes > WHOLE_WEIGHTS_BYTES);
         let most = if shared {
-            whole_groups(SHARED_VALUES_BYTES).max(2)
+            whole_groups(values_bytes).max(2)
         } else {
             own_groups
         };
@@ -99,7 +116,7 @@ impl Cut {
             },
             weights_first: form == WeightForm::Raw && !shared,
             weights_arrive: form == WeightForm::Raw && shared,
-            weight_blocks: (WEIGHTS_BYTES / (points * LANES * LANES * width * float))
+            weight_blocks: (arriving_bytes / (points * LANES * LANES * width * float))
                 .clamp(1, channel_blocks.max(1)),
             workers,
         }
@@ -107,6 +124,16 @@ impl Cut {
 
     pub fn tiles(&self) -> usize {
         self.blocks.total
+    }
+
+    /// How often raw weights are transformed.
+    pub fn weight_passes(&self) -> usize {
+        if self.weights_arrive {
+            let groups = self.blocks.range(0).len().div_ceil(self.group_tiles);
+            self.blocks.parts * groups.div_ceil(self.chunk_groups)
+        } else {
+            1
+        }
     }
 
     /// From point to point in the values of so many tiles. An odd number of cache lines, as the

@@ -125,10 +125,51 @@ pub fn workspace_bytes(
     panels: usize,
     workers: usize,
 ) -> usize {
+    cut_workspace_bytes(isa, tile, form, false, shape, panels, workers)
+}
+
+/// Bytes of scratch with which [`conv_winograd`] transforms raw weights less often: as many as [`workspace_bytes`], or more.
+#[must_use]
+pub fn wide_workspace_bytes(
+    isa: Isa,
+    tile: Tile,
+    shape: &ConvShape,
+    panels: usize,
+    workers: usize,
+) -> usize {
+    let of =
+        |is_wide| cut_workspace_bytes(isa, tile, WeightForm::Raw, is_wide, shape, panels, workers);
+    of(true).max(of(false))
+}
+
+/// How often a call transforms its raw weights, with scratch of [`wide_workspace_bytes`] or without.
+#[must_use]
+pub fn weight_passes(
+    isa: Isa,
+    tile: Tile,
+    is_wide: bool,
+    shape: &ConvShape,
+    workers: usize,
+) -> usize {
+    match check_shape(shape) {
+        Ok(()) => Cut::new(isa, tile, WeightForm::Raw, is_wide, shape, workers).weight_passes(),
+        Err(_) => 0,
+    }
+}
+
+fn cut_workspace_bytes(
+    isa: Isa,
+    tile: Tile,
+    form: WeightForm,
+    is_wide: bool,
+    shape: &ConvShape,
+    panels: usize,
+    workers: usize,
+) -> usize {
     if check_shape(shape).is_err() {
         return 0;
     }
-    Cut::new(isa, tile, form, shape, workers)
+    Cut::new(isa, tile, form, is_wide, shape, workers)
         .workspace_floats(panels)
         .saturating_mul(size_of::<f32>())
 }
@@ -161,7 +202,7 @@ pub fn prepare_panels<'a>(
 ///
 /// * `input`: blocked `[batch][ceil(c_in/16)][height][width][16]`
 /// * `output`, residual: blocked, the whole layer's; only the range's channels are touched
-/// * `workspace`: at least [`workspace_bytes`] for this many panels; contents are not kept
+/// * `workspace`: at least [`workspace_bytes`] for this many panels, better [`wide_workspace_bytes`]; contents are not kept
 ///
 /// # Errors
 /// Sizes that contradict each other or exceed the buffers; other convolutions.
@@ -218,7 +259,12 @@ pub fn conv_winograd_band(
     };
     shape.check_blocked_input(&planes, input)?;
     shape.check_blocked_output(&planes, output, &epilogue)?;
-    let cut = Cut::new(isa, tile, form, shape, parallel.workers());
+    let cut = |is_wide| Cut::new(isa, tile, form, is_wide, shape, parallel.workers());
+    let wide = cut(form == WeightForm::Raw);
+    let cut = match wide.workspace_floats(panels.len()) <= workspace.len() {
+        true => wide,
+        false => cut(false),
+    };
     let floats = cut.workspace_floats(panels.len());
     check_len("workspace", workspace.len(), Some(floats))?;
     if panels.is_empty() || cut.tiles() == 0 {

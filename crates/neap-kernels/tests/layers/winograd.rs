@@ -10,7 +10,7 @@ use neap_kernels::simd::{Isa, LANES};
 use neap_kernels::window::Window;
 use neap_kernels::winograd::{
     Tile, WeightForm, Weights, conv_winograd, conv_winograd_band, prepare_panels,
-    prepared_panel_floats, supports, workspace_bytes,
+    prepared_panel_floats, supports, weight_passes, wide_workspace_bytes, workspace_bytes,
 };
 use std::ops::Range;
 
@@ -472,6 +472,43 @@ fn workspace_does_not_shrink_with_more_panels() {
             }
         }
     }
+}
+
+#[test]
+fn a_wide_workspace_changes_no_bit() {
+    let (isa, mut differing) = (Isa::detect(), 0);
+    let deep: Case = (1, 400, 40, [36, 40], [36, 40], [1, 1]);
+    for case in CASES.iter().chain([&deep]) {
+        let l = case_layer(case);
+        let (s, tile, panels) = (l.shape, Tile::F4, l.shape.panels());
+        let [narrow, wide] = [
+            workspace_bytes(isa, tile, WeightForm::Raw, &s, panels, 1),
+            wide_workspace_bytes(isa, tile, &s, panels, 1),
+        ];
+        assert!(wide >= narrow, "{case:?}");
+        let passes = |is_wide| weight_passes(isa, tile, is_wide, &s, 1);
+        assert!(passes(true) <= passes(false), "{case:?}");
+        differing += usize::from(passes(true) < passes(false));
+        let results = [narrow, wide].map(|bytes| {
+            let mut out = vec![0.0; l.blocked_residual.len()];
+            conv_winograd(
+                isa,
+                &Serial,
+                tile,
+                &s,
+                0..panels,
+                Weights::Raw((&l.raw[..]).into()),
+                &l.blocked_input,
+                &mut out,
+                Epilogue::default(),
+                &mut vec![f32::NAN; bytes / 4],
+            )
+            .expect("is computed");
+            out
+        });
+        assert_eq!(results[0], results[1], "{case:?}");
+    }
+    assert!(differing > 0);
 }
 
 #[test]

@@ -227,7 +227,9 @@ impl Chain {
                 direct.in_bands(bands.first_rows, bands.band_rows)
             }
             Kernel::WinogradBands { rows } => direct.with_winograd(bands, usize::from(rows)),
-            Kernel::Winograd(_) | Kernel::DeviceWinograd | Kernel::Pairs => None,
+            Kernel::Winograd(_) | Kernel::WideWinograd | Kernel::DeviceWinograd | Kernel::Pairs => {
+                None
+            }
         }
     }
 

@@ -43,14 +43,19 @@ struct Layer {
 }
 
 fn layer() -> Layer {
-    let panel = conv(3, 1, 1, [24, 40]);
+    layer_of(24, [11, 9])
+}
+
+/// Of three panels.
+fn layer_of(c_in: usize, [height, width]: [usize; 2]) -> Layer {
+    let panel = conv(3, 1, 1, [c_in, 40]);
     let (x, y) = (
-        TensorType::new(DType::F32, &[2, 24, 11, 9]),
-        TensorType::new(DType::F32, &[2, 40, 11, 9]),
+        TensorType::new(DType::F32, &[2, c_in, height, width]),
+        TensorType::new(DType::F32, &[2, 40, height, width]),
     );
     let floats = panel_floats(panel.k());
     let mut weights = vec![0.0; 3 * floats];
-    let w = noise(&[40, 24, 3, 3], 2);
+    let w = noise(&[40, c_in, 3, 3], 2);
     let bias = noise(&[40], 3);
     let affine = Affine {
         scale: None,
@@ -60,7 +65,7 @@ fn layer() -> Layer {
     pack_conv(
         order,
         40,
-        24,
+        c_in,
         [3, 3],
         0..3,
         values(&w),
@@ -186,7 +191,21 @@ fn facts_add_up() {
         assert_eq!(facts.raw.panel_bytes, 4 * l.panel_floats);
         let prepared = facts.prepared.expect("has the form");
         assert_eq!(prepared.panel_bytes, (1 + tile as usize * 24) * 64);
-        assert!(facts.raw.moved_bytes > prepared.moved_bytes);
+        assert!(facts.raw.weight_passes > prepared.weight_passes);
+    }
+}
+
+#[test]
+fn a_wide_kernel_transforms_less_often_and_gives_the_same_bits() {
+    let l = layer_of(400, [40, 44]);
+    let all = facts(&l, 1);
+    let of = |kernel| all.iter().find(|f| f.kernel == kernel).expect("is offered");
+    let [narrow, wide] = [Kernel::Winograd(Tile::F4), Kernel::WideWinograd].map(of);
+    assert!(wide.raw.weight_passes < narrow.raw.weight_passes);
+    assert!(wide.raw.workspace_bytes > narrow.raw.workspace_bytes);
+    assert_eq!(wide.prepared, narrow.prepared);
+    for form in [WeightForm::Raw, WeightForm::Prepared] {
+        assert_eq!(run(&l, wide, form, 2), run(&l, narrow, form, 2), "{form:?}");
     }
 }
 
