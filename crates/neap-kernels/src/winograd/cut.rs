@@ -37,6 +37,9 @@ const WIDE_WEIGHTS_BYTES: usize = 8 * WEIGHTS_BYTES;
 /// Weights of a whole layer that are transformed before the first product.
 const WHOLE_WEIGHTS_BYTES: usize = 3 << 20;
 
+/// Prepared weights beyond these come from memory, and would come again for each block of each worker.
+const CACHED_WEIGHTS_BYTES: usize = 8 << 20;
+
 pub(super) struct Cut {
     tile: Tile,
     c_in: usize,
@@ -89,9 +92,11 @@ impl Cut {
             .saturating_mul(shape.panels())
             .saturating_mul(float);
         let enough_tasks = tiles / (group_tiles * own_groups.max(1)) >= 2 * workers;
-        let shared = own_groups == 0
-            || !enough_tasks
-            || (form == WeightForm::Raw && weights_bytes > WHOLE_WEIGHTS_BYTES);
+        let own_weights_bytes = match form {
+            WeightForm::Raw => WHOLE_WEIGHTS_BYTES,
+            WeightForm::Prepared => CACHED_WEIGHTS_BYTES,
+        };
+        let shared = own_groups == 0 || !enough_tasks || weights_bytes > own_weights_bytes;
         let most = if shared {
             whole_groups(values_bytes).max(2)
         } else {
